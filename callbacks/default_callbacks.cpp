@@ -1,0 +1,18 @@
+#include "linkboy/callback.hpp"
+#include "linkboy/callbacks/log_metrics.hpp"
+#include "linkboy/callbacks/move_modules_to_device.hpp"
+#include "linkboy/callbacks/print_progress.hpp"
+#include "linkboy/callbacks/progress_bar.hpp"
+#include "linkboy/callbacks/terminate_on_nan.hpp"
+
+namespace linkboy {
+
+CallbackList default_callbacks(CallbackList more) {
+  CallbackList callbacks{std::make_shared<MoveModulesToDevice>(),
+                         std::make_shared<TerminateOnNaN>(), std::make_shared<PrintProgress>(),
+                         std::make_shared<ProgressBar>(), std::make_shared<LogMetrics>()};
+  callbacks.insert(callbacks.end(), more.begin(), more.end());
+  return callbacks;
+}
+
+}  // namespace linkboy

@@ -1,0 +1,18 @@
+#pragma once
+
+#include "linkboy/callback.hpp"
+
+namespace linkboy {
+
+/// Says when runs and epochs start and end.
+class PrintProgress : public Callback {
+ public:
+  void on_training_run_start(Trainer& trainer) override;
+  void on_train_epoch_start(Trainer& trainer) override;
+  void on_eval_epoch_start(Trainer& trainer) override;
+  void on_training_run_end(Trainer& trainer) override;
+  void on_evaluation_run_start(Trainer& trainer) override;
+  void on_evaluation_run_end(Trainer& trainer) override;
+};
+
+}  // namespace linkboy

@@ -1,0 +1,47 @@
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <string>
+
+#include "linkboy/callback.hpp"
+#include "linkboy/callbacks/watched_metric.hpp"
+
+namespace linkboy {
+
+struct SaveBestModelOptions {
+  std::filesystem::path save_path = "best_model.pt";
+  std::string watch_metric = "eval_loss_epoch";
+  bool greater_is_better = false;
+  /// Whether a new run forgets the best value of the run before.
+  bool reset_on_train = true;
+  bool save_optimizer = true;
+  bool save_scheduler = true;
+  /// Whether the best checkpoint is loaded when the run ends.
+  bool load_saved_checkpoint = true;
+};
+
+/// Saves a checkpoint whenever the watched metric is better than ever; at the end of the run the
+/// best one is loaded. The file also holds the metric under its name, and `epoch`. NaN is never the
+/// best: if no epoch has a finite value, nothing is saved and nothing loaded.
+class SaveBestModel : public Callback {
+ public:
+  explicit SaveBestModel(SaveBestModelOptions options = {});
+
+  /// @throws Error if no file can be written at `save_path`.
+  void on_training_run_start(Trainer& trainer) override;
+  /// @throws Error if there is no such metric, or the file cannot be written.
+  void on_training_run_epoch_end(Trainer& trainer) override;
+  void on_training_run_end(Trainer& trainer) override;
+
+  StateDict state_dict() const override;
+  void load_state_dict(const StateDict& state) override;
+
+ private:
+  SaveBestModelOptions options_;
+  WatchedMetric metric_;
+  int64_t best_epoch_ = 0;
+  bool has_saved_ = false;
+};
+
+}  // namespace linkboy

@@ -1,0 +1,46 @@
+#include "linkboy/callbacks/stop_on_signal.hpp"
+
+#include <atomic>
+
+#include "linkboy/error.hpp"
+#include "linkboy/trainer.hpp"
+
+namespace linkboy {
+namespace {
+
+// A signal handler gets no argument of ours.
+std::atomic<Trainer*> trainer_to_stop{nullptr};
+static_assert(std::atomic<Trainer*>::is_always_lock_free);
+
+void handle_signal(int) {
+  if (Trainer* trainer = trainer_to_stop.load()) trainer->request_stop();
+}
+
+}  // namespace
+
+StopOnSignal::~StopOnSignal() { remove(); }
+
+void StopOnSignal::install(Trainer& trainer) {
+  if (!replaced_.empty()) return;
+  Trainer* none = nullptr;
+  LINKBOY_CHECK(trainer_to_stop.compare_exchange_strong(none, &trainer),
+                "another run of this process has StopOnSignal's handlers; only one may have them "
+                "at a time.");
+  struct sigaction action {};
+  action.sa_handler = handle_signal;
+  action.sa_flags = SA_RESTART | SA_RESETHAND;
+  for (int signal : {SIGINT, SIGTERM}) {
+    struct sigaction old {};
+    sigaction(signal, &action, &old);
+    replaced_.emplace_back(signal, old);
+  }
+}
+
+void StopOnSignal::remove() noexcept {
+  if (replaced_.empty()) return;
+  for (const auto& [signal, old] : replaced_) sigaction(signal, &old, nullptr);
+  replaced_.clear();
+  trainer_to_stop.store(nullptr);
+}
+
+}  // namespace linkboy

@@ -1,0 +1,33 @@
+#pragma once
+
+#include <csignal>
+#include <utility>
+#include <vector>
+
+#include "linkboy/callback.hpp"
+
+namespace linkboy {
+
+/// Ends the run in order when the process gets SIGINT (Ctrl-C) or SIGTERM: after the update in
+/// progress, as `Trainer::request_stop`. A second signal of the same kind ends the process at once.
+/// The handlers are there only while a run is on, and what was there before comes back; one run of
+/// a process at a time can have them.
+class StopOnSignal : public Callback {
+ public:
+  ~StopOnSignal() override;
+
+  /// @throws Error if another run of this process has the handlers.
+  void on_training_run_start(Trainer& trainer) override { install(trainer); }
+  void on_evaluation_run_start(Trainer& trainer) override { install(trainer); }
+  void on_training_run_end(Trainer&) override { remove(); }
+  void on_evaluation_run_end(Trainer&) override { remove(); }
+  void on_exception(Trainer&, std::exception_ptr) override { remove(); }
+
+ private:
+  void install(Trainer& trainer);
+  void remove() noexcept;
+
+  std::vector<std::pair<int, struct sigaction>> replaced_;
+};
+
+}  // namespace linkboy

@@ -1,0 +1,44 @@
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+
+#include "linkboy/callback.hpp"
+
+namespace linkboy {
+
+struct TerminateOnNaNOptions {
+  /// Losses on a CUDA device are not waited for: they are looked at together, at most this many
+  /// steps late, and at the end of each epoch. At least 1.
+  int64_t max_delay_steps = 50;
+
+  /// Treats losses on the CPU the same way.
+  bool defer_on_cpu = false;
+};
+
+/// Ends the run (StopReason::nan) when a loss is NaN or infinite. On the CPU that is before the
+/// backward pass, so the weights never see it.
+class TerminateOnNaN : public Callback {
+ public:
+  /// @throws Error if `max_delay_steps` is less than 1.
+  explicit TerminateOnNaN(TerminateOnNaNOptions options = {});
+
+  void on_train_step_end(Trainer&, const Batch&, const StepOutput& output) override;
+  void on_train_epoch_end(Trainer&) override;
+  void on_eval_step_end(Trainer&, const Batch&, const StepOutput& output) override;
+  void on_eval_epoch_end(Trainer&) override;
+  void on_training_run_start(Trainer&) override { forget(); }
+  void on_evaluation_run_start(Trainer&) override { forget(); }
+
+ private:
+  void check(const at::Tensor& loss, const char* phase);
+  void check_pending(const char* phase);
+  void forget();
+
+  TerminateOnNaNOptions options_;
+  at::Tensor pending_;  // NaN as soon as one loss was not finite
+  int64_t num_pending_ = 0;
+};
+
+}  // namespace linkboy

@@ -1,0 +1,45 @@
+#pragma once
+
+#include <cstddef>
+#include <optional>
+#include <string>
+
+#include "linkboy/state_dict.hpp"
+
+namespace linkboy {
+
+class Trainer;
+
+/// A metric of the run history that a callback watches for improvement, epoch by epoch.
+class WatchedMetric {
+ public:
+  WatchedMetric(std::string name, bool greater_is_better)
+      : name_(std::move(name)), greater_is_better_(greater_is_better) {}
+
+  const std::string& name() const { return name_; }
+  const std::optional<double>& best() const { return best_; }
+  void set_best(double value) { best_ = value; }
+
+  /// Whether `value` is finite and better than the best so far (or the first).
+  bool is_better(double value) const;
+
+  /// This epoch's value, or nothing if the epoch was not evaluated.
+  /// @throws Error if the history has no such metric though the epoch was evaluated.
+  std::optional<double> new_value(Trainer& trainer);
+
+  /// Starts a run: forgets the best value if `reset`, and the values that are there already count
+  /// as seen. A state that was just loaded is kept.
+  void start_run(Trainer& trainer, bool reset);
+
+  StateDict state_dict() const;
+  void load_state_dict(const StateDict& state);
+
+ private:
+  std::string name_;
+  bool greater_is_better_;
+  std::optional<double> best_;
+  std::size_t num_seen_ = 0;
+  bool was_loaded_ = false;
+};
+
+}  // namespace linkboy

@@ -1,0 +1,43 @@
+# What every target of this project has in common.
+
+if(NOT CMAKE_CXX_COMPILER_LAUNCHER)
+  find_program(LINKBOY_CCACHE ccache)
+  if(LINKBOY_CCACHE)
+    # With a precompiled header ccache must be told that its macros and dates do not matter.
+    set(CMAKE_CXX_COMPILER_LAUNCHER ${CMAKE_COMMAND} -E env
+      CCACHE_SLOPPINESS=pch_defines,time_macros,include_file_mtime,include_file_ctime
+      "${LINKBOY_CCACHE}")
+    add_compile_options($<$<CXX_COMPILER_ID:GNU>:-fpch-preprocess>)
+  endif()
+endif()
+
+# Sets language, warnings and sanitizers.
+function(linkboy_configure_target target)
+  target_compile_features(${target} PUBLIC cxx_std_20)
+  set_target_properties(${target} PROPERTIES CXX_EXTENSIONS OFF POSITION_INDEPENDENT_CODE ON)
+  target_compile_options(${target} PRIVATE -Wall -Wextra $<$<BOOL:${LINKBOY_WERROR}>:-Werror>)
+  if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU" AND CMAKE_CXX_COMPILER_VERSION VERSION_LESS 13)
+    # GCC 12 sees overflows in std::string's operator+ that are not there (its bug 105329).
+    target_compile_options(${target} PRIVATE -Wno-restrict -Wno-stringop-overflow)
+  endif()
+  if(LINKBOY_SANITIZE)
+    # LibTorch is built without RTTI for some of the types that vptr looks at.
+    target_compile_options(${target} PRIVATE
+      -fsanitize=${LINKBOY_SANITIZE} -fno-sanitize=vptr -fno-omit-frame-pointer)
+    target_link_options(${target} PUBLIC -fsanitize=${LINKBOY_SANITIZE})
+  endif()
+endfunction()
+
+# Adds the sources of a top-level folder and makes `folder/name.hpp` <linkboy/folder/name.hpp>, in
+# the tree (by a link in the build folder) as after install.
+function(linkboy_add_public_folder target folder)
+  file(MAKE_DIRECTORY "${PROJECT_BINARY_DIR}/include/linkboy")
+  file(CREATE_LINK "${PROJECT_SOURCE_DIR}/${folder}"
+    "${PROJECT_BINARY_DIR}/include/linkboy/${folder}" SYMBOLIC)
+  file(GLOB sources CONFIGURE_DEPENDS "${PROJECT_SOURCE_DIR}/${folder}/*.cpp")
+  file(GLOB headers CONFIGURE_DEPENDS RELATIVE "${PROJECT_SOURCE_DIR}"
+    "${PROJECT_SOURCE_DIR}/${folder}/*.hpp")
+  list(TRANSFORM headers PREPEND "${PROJECT_BINARY_DIR}/include/linkboy/")
+  target_sources(${target} PRIVATE ${sources} PUBLIC FILE_SET HEADERS
+    BASE_DIRS "${PROJECT_BINARY_DIR}/include" FILES ${headers})
+endfunction()

@@ -1,0 +1,50 @@
+# Finds LibTorch: the one of Torch_DIR or CMAKE_PREFIX_PATH (CMake's or the environment's), else with
+# LINKBOY_USE_PYTHON_TORCH=1 in the environment the one that python3 imports, else the one that
+# scripts/setup has installed. Sets LINKBOY_PYTHON to a Python that imports the same torch, if any.
+
+set(cache_home "$ENV{XDG_CACHE_HOME}")
+if(NOT cache_home)
+  set(cache_home "$ENV{HOME}/.cache")
+endif()
+set(linkboy_venv "${cache_home}/linkboy/torch-2.11.0")
+
+if(DEFINED ENV{Torch_DIR} AND NOT Torch_DIR)
+  set(Torch_DIR "$ENV{Torch_DIR}" CACHE PATH "Folder of TorchConfig.cmake")
+endif()
+if(NOT TARGET torch AND NOT Torch_DIR)
+  find_path(linkboy_torch_dir TorchConfig.cmake PATH_SUFFIXES Torch share/cmake/Torch NO_CACHE)
+  if(linkboy_torch_dir)
+    set(Torch_DIR "${linkboy_torch_dir}" CACHE PATH "Folder of TorchConfig.cmake")
+  else()
+    if("$ENV{LINKBOY_USE_PYTHON_TORCH}" STREQUAL "1")
+      find_program(python NAMES python3 REQUIRED NO_CACHE)
+    elseif(EXISTS "${linkboy_venv}/.complete")
+      set(python "${linkboy_venv}/bin/python")
+    else()
+      message(FATAL_ERROR "LibTorch was not found. Run scripts/setup, or set Torch_DIR, "
+        "CMAKE_PREFIX_PATH or LINKBOY_USE_PYTHON_TORCH=1.")
+    endif()
+    execute_process(
+      COMMAND "${python}" -W ignore -c "import torch; print(torch.utils.cmake_prefix_path)"
+      OUTPUT_VARIABLE torch_prefix OUTPUT_STRIP_TRAILING_WHITESPACE COMMAND_ERROR_IS_FATAL ANY)
+    set(Torch_DIR "${torch_prefix}/Torch" CACHE PATH "Folder of TorchConfig.cmake")
+    set(LINKBOY_PYTHON "${python}" CACHE FILEPATH
+      "A Python that imports the same torch; tests against Python need it")
+  endif()
+endif()
+
+if(NOT TARGET torch)
+  # LibTorch's files ask for CUDA even where the program has no device code.
+  if(NOT CMAKE_CUDA_COMPILER AND NOT DEFINED ENV{CUDACXX} AND EXISTS "/usr/local/cuda/bin/nvcc")
+    set(ENV{CUDACXX} "/usr/local/cuda/bin/nvcc")
+  endif()
+  find_package(Torch 2.11 REQUIRED)
+endif()
+
+# The wheel's libraries lie in folders of their own; the linker must see those that LibTorch's
+# libraries need in turn.
+get_filename_component(linkboy_site_packages "${TORCH_INSTALL_PREFIX}/.." ABSOLUTE)
+file(GLOB linkboy_nvidia_libs "${linkboy_site_packages}/nvidia/*/lib")
+foreach(folder IN LISTS linkboy_nvidia_libs)
+  add_link_options("LINKER:-rpath-link,${folder}")
+endforeach()

@@ -1,0 +1,122 @@
+#pragma once
+
+#include <any>
+#include <exception>
+#include <functional>
+#include <map>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "linkboy/state_dict.hpp"
+
+namespace linkboy {
+
+class Batch;
+class StopTraining;
+class Trainer;
+struct StepOutput;
+
+/// Something that watches or steers a run. Override the events of interest; `docs/events.md` shows
+/// their order. Each event comes right after the Trainer method of the same name.
+///
+/// Called by the thread that runs the Trainer. An exception leaves the run: StopTraining ends it
+/// in order, any other one reaches the caller after `on_exception`.
+class Callback {
+ public:
+  virtual ~Callback() = default;
+
+  virtual void on_init_end(Trainer&) {}
+
+  virtual void on_training_run_start(Trainer&) {}
+  virtual void on_train_epoch_start(Trainer&) {}
+  virtual void on_train_step_start(Trainer&) {}
+  /// After the forward pass, before the backward pass.
+  virtual void on_train_step_end(Trainer&, const Batch&, const StepOutput&) {}
+  /// After one update: clipping, optimizer, scheduler and zero_grad. The place for "every n
+  /// updates", and the only one where a training state may be saved.
+  virtual void on_train_update_end(Trainer&) {}
+  virtual void on_train_epoch_end(Trainer&) {}
+
+  virtual void on_eval_epoch_start(Trainer&) {}
+  virtual void on_eval_step_start(Trainer&) {}
+  virtual void on_eval_step_end(Trainer&, const Batch&, const StepOutput&) {}
+  virtual void on_eval_epoch_end(Trainer&) {}
+
+  virtual void on_training_run_epoch_end(Trainer&) {}
+  virtual void on_training_run_end(Trainer&) {}
+
+  virtual void on_evaluation_run_start(Trainer&) {}
+  virtual void on_evaluation_run_end(Trainer&) {}
+
+  /// The run ends before its time: StopTraining was thrown or `request_stop` was called.
+  virtual void on_stop_training_error(Trainer&, const StopTraining&) {}
+
+  /// Another exception ends the run. All callbacks get it; what they throw here is dropped.
+  virtual void on_exception(Trainer&, std::exception_ptr) {}
+
+  /// State that a resumed run needs. Empty if there is none.
+  virtual StateDict state_dict() const { return {}; }
+  virtual void load_state_dict(const StateDict&) {}
+
+  /// Handles an event that `Trainer::call_event(name, payload)` fires. Unknown names do nothing.
+  void handle_event(std::string_view name, Trainer& trainer, const std::any& payload);
+
+ protected:
+  using EventHandler = std::function<void(Trainer&, const std::any& payload)>;
+
+  /// Subscribes to a custom event; a later call for the same name replaces the handler.
+  void on_event(std::string name, EventHandler handler);
+
+ private:
+  std::map<std::string, EventHandler, std::less<>> event_handlers_;
+};
+
+/// Callbacks in the order in which they are called.
+using CallbackList = std::vector<std::shared_ptr<Callback>>;
+
+/// MoveModulesToDevice, TerminateOnNaN, PrintProgress, ProgressBar and LogMetrics, then `more`.
+CallbackList default_callbacks(CallbackList more = {});
+
+/// Calls the callbacks, in list order.
+class CallbackHandler {
+ public:
+  CallbackHandler() = default;
+  /// @throws Error as `add`.
+  explicit CallbackHandler(CallbackList callbacks);
+
+  /// @throws Error if `callback` is null or of the very type of one that is there; the message
+  ///         names the type and lists the callbacks.
+  void add(std::shared_ptr<Callback> callback);
+  void clear() { callbacks_.clear(); }
+
+  const CallbackList& callbacks() const { return callbacks_; }
+  std::vector<std::string> names() const;
+
+  /// The callback of type C (or derived from it), or null.
+  template <class C>
+  std::shared_ptr<C> find() const {
+    for (const auto& callback : callbacks_) {
+      if (auto found = std::dynamic_pointer_cast<C>(callback)) return found;
+    }
+    return nullptr;
+  }
+
+  /// `call(&Callback::on_train_step_start, trainer)`.
+  template <class... Parameters, class... Arguments>
+  void call(void (Callback::*event)(Parameters...), Arguments&&... arguments) const {
+    // By index: a callback may add others while it is called.
+    for (std::size_t i = 0; i < callbacks_.size(); ++i) ((*callbacks_[i]).*event)(arguments...);
+  }
+
+  void call_event(std::string_view name, Trainer& trainer, const std::any& payload) const;
+
+  /// Tells every callback, whatever any of them throws.
+  void call_exception(Trainer& trainer, std::exception_ptr exception) const noexcept;
+
+ private:
+  CallbackList callbacks_;
+};
+
+}  // namespace linkboy

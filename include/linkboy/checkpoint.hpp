@@ -1,0 +1,35 @@
+#pragma once
+
+#include <filesystem>
+
+#include "linkboy/state_dict.hpp"
+
+namespace linkboy {
+
+/// Writes `contents` to `path` in the layout of Python's `torch.save`, so that
+/// `torch.load(path, weights_only=True)` reads it, also with `mmap=True`.
+///
+/// The file is written aside, fsynced and renamed: `path` holds either what it held before or all
+/// of `contents`, whenever the process is killed. Tensors on a device are copied to the CPU first;
+/// tensors that share a storage are written once. Missing parent folders are created.
+///
+/// @throws Error if the file cannot be written (the old file stays) or a value is of a kind that a
+///         data-only file cannot hold (an object, a function).
+/// @note Blocks until the bytes are on disk.
+void write_checkpoint(const std::filesystem::path& path, const StateDict& contents);
+
+/// Reads a `.pt` file: one that `write_checkpoint` wrote, or one that Python's `torch.save` wrote
+/// from dicts, lists, tuples, numbers, strings and tensors (a `state_dict()` with its
+/// `OrderedDict`, say). All tensors arrive on the CPU. Data only: no code of the file runs.
+///
+/// @throws Error if the file is missing, damaged, not such a file, or names anything but data; the
+///         message names the path.
+StateDict read_checkpoint(const std::filesystem::path& path);
+
+/// Proves that a file could be written at `path` now, creating missing parent folders, so that a
+/// long run does not find out at its end. An existing file is left as it is.
+///
+/// @throws Error if it could not; the message names the path and the system's reason.
+void check_writable(const std::filesystem::path& path);
+
+}  // namespace linkboy

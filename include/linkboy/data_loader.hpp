@@ -1,0 +1,120 @@
+#pragma once
+
+#include <ATen/core/Generator.h>
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <span>
+
+#include "linkboy/batch.hpp"
+#include "linkboy/dataset.hpp"
+#include "linkboy/sampler.hpp"
+
+namespace linkboy {
+
+/// Which samples a transform is working on.
+struct TransformContext {
+  uint64_t seed;
+  int64_t epoch;
+  /// Dataset indices of the batch's samples, in order.
+  std::span<const int64_t> indices;
+
+  /// A CPU generator that depends on (seed, epoch, indices[i]) alone: random augmentation drawn
+  /// from it is the same whatever the number of workers or the place in the epoch.
+  at::Generator generator(std::size_t i) const;
+};
+
+/// Changes a collated batch on the CPU, on the worker thread (augmentation, normalisation).
+using Transform = std::function<Batch(Batch, const TransformContext&)>;
+
+/// How a loader works. A field left unset takes the default named beside it; Trainer overlays the
+/// user's fields on its own defaults.
+struct DataLoaderOptions {
+  /// Samples per batch and device. At least 1. Default 8.
+  std::optional<int64_t> batch_size{};
+
+  /// A new seeded permutation in every epoch. Default false. Not together with `sampler`.
+  std::optional<bool> shuffle{};
+
+  /// Leaves out a last batch that is not full. Default false.
+  std::optional<bool> drop_last{};
+
+  /// Threads that make batches ahead of the loop; 0 makes them in the loop. Default 0.
+  std::optional<int64_t> num_workers{};
+
+  /// Batches that each worker may be ahead. At least 1. Default 2.
+  std::optional<int64_t> prefetch_factor{};
+
+  /// Puts batches into page-locked memory. Default false. Needs a CUDA device.
+  std::optional<bool> pin_memory{};
+
+  /// Seed of the shuffle and of `transform`'s generators. Default: that of LibTorch's CPU
+  /// generator (`torch::manual_seed`), which is read, not advanced.
+  std::optional<uint64_t> seed{};
+
+  /// The order of the samples, instead of `shuffle`.
+  std::shared_ptr<const Sampler> sampler{};
+
+  /// Makes a batch of single samples. Default: the dataset's own batches.
+  CollateFn collate_fn{};
+
+  Transform transform{};
+
+  /// These options, with every field that `user` has set replaced. A `sampler` of the user's
+  /// removes a `shuffle` that the user did not set.
+  DataLoaderOptions overlaid_with(const DataLoaderOptions& user) const;
+};
+
+/// The batches of one epoch, in order. Made by DataLoader::iterate; used by one thread.
+class BatchIterator {
+ public:
+  virtual ~BatchIterator() = default;
+
+  /// The next batch, or nothing after the last. Waits for a worker thread if need be.
+  /// @throws whatever making that batch threw, on a worker thread or not.
+  virtual std::optional<Batch> next() = 0;
+};
+
+/// A source of batches. Trainer needs no more than this interface, so streams and loaders of one's
+/// own fit in through `Trainer::create_train_dataloader`.
+class DataLoader {
+ public:
+  virtual ~DataLoader() = default;
+
+  /// Number of batches that an epoch gives; a partial last one counts.
+  virtual int64_t size() const = 0;
+
+  /// Samples in a full batch.
+  virtual int64_t batch_size() const = 0;
+
+  /// The batches [first_batch, size()) of `epoch` (counted from 1).
+  virtual std::unique_ptr<BatchIterator> iterate(int64_t epoch, int64_t first_batch = 0) = 0;
+};
+
+/// Batches of a Dataset. An epoch is a function of (seed, epoch) alone: workers change neither the
+/// order nor the content. `iterate` may be called while another iterator is in use.
+class DatasetLoader final : public DataLoader {
+ public:
+  /// @throws Error if the dataset is empty, an option is out of its range, or `shuffle` is given
+  ///         together with `sampler`.
+  DatasetLoader(Dataset dataset, const DataLoaderOptions& options);
+
+  int64_t size() const override;
+  int64_t batch_size() const override { return *options_.batch_size; }
+  std::unique_ptr<BatchIterator> iterate(int64_t epoch, int64_t first_batch = 0) override;
+
+  /// The options in force: every field with a default is set.
+  const DataLoaderOptions& options() const { return options_; }
+  const Dataset& dataset() const { return dataset_; }
+
+ private:
+  Dataset dataset_;
+  DataLoaderOptions options_;
+};
+
+/// @throws Error as DatasetLoader's constructor.
+std::shared_ptr<DataLoader> make_data_loader(Dataset dataset, const DataLoaderOptions& options);
+
+}  // namespace linkboy

@@ -1,0 +1,195 @@
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <concepts>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <span>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+#include "linkboy/batch.hpp"
+#include "linkboy/error.hpp"
+
+namespace linkboy {
+
+/// Makes one batch of samples; a sample is a Batch whose tensors have no sample dimension.
+using CollateFn = std::function<Batch(std::vector<Batch>)>;
+
+/// Stacks the samples' tensors of each name along a new dimension 0.
+/// @throws Error if there is no sample or two samples differ in their names.
+Batch stack_samples(const std::vector<Batch>& samples);
+
+/// Where samples come from. Implement it for data of one's own; Dataset holds it.
+///
+/// `get_batch` and `get_samples` are called by several worker threads at once if the loader has
+/// workers, unless `clone` returns a copy: then each worker has its own.
+class DatasetSource {
+ public:
+  virtual ~DatasetSource() = default;
+
+  /// Number of samples; must not change during a run.
+  virtual int64_t size() const = 0;
+
+  /// The samples at `indices` (each in [0, size())), in that order, as one batch.
+  virtual Batch get_batch(std::span<const int64_t> indices) = 0;
+
+  /// The same samples one by one, for a `collate_fn`. By default `get_batch` taken apart.
+  virtual std::vector<Batch> get_samples(std::span<const int64_t> indices);
+
+  /// A copy for one worker thread, or null if this object may be shared by all of them.
+  virtual std::shared_ptr<DatasetSource> clone() const { return nullptr; }
+};
+
+/// Samples that lie in tensors: sample i is row i of each. A batch is gathered by one
+/// `index_select` per tensor.
+class TensorDataset final : public DatasetSource {
+ public:
+  /// @throws Error if `tensors` is empty, one of them is undefined or a scalar, or they differ in
+  ///         dimension 0; the message gives the sizes.
+  explicit TensorDataset(NamedTensors tensors);
+  /// `input` [N, ...] and `target` [N, ...].
+  TensorDataset(at::Tensor input, at::Tensor target);
+
+  int64_t size() const override;
+  Batch get_batch(std::span<const int64_t> indices) override;
+
+ private:
+  NamedTensors tensors_;
+};
+
+namespace detail {
+
+template <class E>
+concept DataTargetPair = requires(E example) {
+  { example.data } -> std::convertible_to<at::Tensor>;
+  { example.target } -> std::convertible_to<at::Tensor>;
+};
+
+template <class E>
+concept DataOnly = !DataTargetPair<E> && requires(E example) {
+  { example.data } -> std::convertible_to<at::Tensor>;
+};
+
+template <class E>
+Batch batch_of_example(E example) {
+  if constexpr (DataTargetPair<E>) {
+    return Batch(std::move(example.data), std::move(example.target));
+  } else if constexpr (DataOnly<E>) {
+    return Batch(std::move(example.data));
+  } else {
+    return Batch(std::move(example));
+  }
+}
+
+/// LibTorch's map-style datasets: `size()` is optional, `get_batch` takes indices and returns
+/// either one stacked example or a vector of examples.
+template <class D>
+concept LibTorchDataset = requires(D dataset, std::vector<std::size_t> indices) {
+  { dataset.size() } -> std::convertible_to<std::optional<std::size_t>>;
+  dataset.get_batch(c10::ArrayRef<std::size_t>(indices));
+};
+
+template <class D>
+class LibTorchSource final : public DatasetSource {
+ public:
+  explicit LibTorchSource(D dataset) : dataset_(std::move(dataset)) {}
+
+  int64_t size() const override {
+    const std::optional<std::size_t> size = dataset_.size();
+    LINKBOY_CHECK(size.has_value(),
+                  "the dataset does not know its size; linkboy needs a map-style dataset. Give one "
+                  "whose size() returns a value.");
+    return static_cast<int64_t>(*size);
+  }
+
+  Batch get_batch(std::span<const int64_t> indices) override {
+    auto examples = fetch(indices);
+    if constexpr (kReturnsVector) {
+      return stack_samples(to_samples(std::move(examples)));
+    } else {
+      return batch_of_example(std::move(examples));
+    }
+  }
+
+  std::vector<Batch> get_samples(std::span<const int64_t> indices) override {
+    if constexpr (kReturnsVector) {
+      return to_samples(fetch(indices));
+    } else {
+      return DatasetSource::get_samples(indices);
+    }
+  }
+
+  std::shared_ptr<DatasetSource> clone() const override {
+    if constexpr (std::copy_constructible<D>) {
+      return std::make_shared<LibTorchSource>(dataset_);
+    } else {
+      return nullptr;
+    }
+  }
+
+ private:
+  using Fetched = decltype(std::declval<D&>().get_batch(c10::ArrayRef<std::size_t>()));
+  static constexpr bool kReturnsVector = requires(Fetched fetched) {
+    fetched.begin();
+    fetched.size();
+  };
+
+  Fetched fetch(std::span<const int64_t> indices) {
+    std::vector<std::size_t> unsigned_indices(indices.begin(), indices.end());
+    return dataset_.get_batch(unsigned_indices);
+  }
+
+  static std::vector<Batch> to_samples(auto examples) {
+    std::vector<Batch> samples;
+    samples.reserve(examples.size());
+    for (auto& example : examples) samples.push_back(batch_of_example(std::move(example)));
+    return samples;
+  }
+
+  D dataset_;
+};
+
+}  // namespace detail
+
+/// A handle to samples of any kind: made implicitly from a LibTorch dataset (mapped ones too), a
+/// TensorDataset or a shared DatasetSource. Copies refer to the same data. Empty by default.
+class Dataset {
+ public:
+  Dataset() = default;
+
+  Dataset(TensorDataset dataset)  // NOLINT(google-explicit-constructor)
+      : source_(std::make_shared<TensorDataset>(std::move(dataset))) {}
+
+  template <std::derived_from<DatasetSource> S>
+  Dataset(std::shared_ptr<S> source)  // NOLINT(google-explicit-constructor)
+      : source_(std::move(source)) {}
+
+  template <detail::LibTorchDataset D>
+  requires(!std::derived_from<D, DatasetSource>)
+      Dataset(D dataset)  // NOLINT(google-explicit-constructor)
+      : source_(std::make_shared<detail::LibTorchSource<D>>(std::move(dataset))) {}
+
+  explicit operator bool() const { return source_ != nullptr; }
+
+  /// All of these: @throws Error if the handle is empty.
+  int64_t size() const { return source().size(); }
+  Batch get_batch(std::span<const int64_t> indices) const { return source().get_batch(indices); }
+  std::vector<Batch> get_samples(std::span<const int64_t> indices) const {
+    return source().get_samples(indices);
+  }
+
+  /// The data for one worker thread: a copy where the source makes one, else the same.
+  Dataset for_worker() const;
+
+ private:
+  DatasetSource& source() const;
+
+  std::shared_ptr<DatasetSource> source_;
+};
+
+}  // namespace linkboy

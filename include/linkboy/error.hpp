@@ -1,0 +1,27 @@
+#pragma once
+
+#include <c10/util/StringUtil.h>
+
+#include <stdexcept>
+
+namespace linkboy {
+
+/// What linkboy throws when it is used wrongly or meets bad input.
+///
+/// The message says what is wrong (with the value), what is allowed and what to do. Errors that
+/// LibTorch finds itself arrive as LibTorch's own `c10::Error`.
+class Error : public std::runtime_error {
+ public:
+  using std::runtime_error::runtime_error;
+};
+
+}  // namespace linkboy
+
+/// Throws linkboy::Error with the remaining arguments, streamed one after the other, as its
+/// message unless `condition` holds. The arguments are evaluated only on failure.
+#define LINKBOY_CHECK(condition, ...)                  \
+  do {                                                 \
+    if (!(condition)) [[unlikely]] {                   \
+      throw ::linkboy::Error(::c10::str(__VA_ARGS__)); \
+    }                                                  \
+  } while (false)

@@ -1,0 +1,159 @@
+#pragma once
+
+#include <ATen/core/ivalue.h>
+#include <c10/core/Device.h>
+#include <torch/nn/module.h>
+#include <torch/nn/modules/container/any.h>
+
+#include <concepts>
+#include <functional>
+#include <memory>
+#include <string>
+#include <tuple>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+#include "linkboy/error.hpp"
+#include "linkboy/state_dict.hpp"
+
+namespace torch::jit {
+struct Module;
+}
+
+namespace linkboy {
+
+namespace detail {
+
+using Forward = std::function<c10::IValue(c10::ArrayRef<at::Tensor>)>;
+
+template <class M, class Indices>
+inline constexpr bool kTakesTensors = false;
+template <class M, std::size_t... I>
+inline constexpr bool kTakesTensors<M, std::index_sequence<I...>> =
+    requires(M& module, c10::ArrayRef<at::Tensor> inputs) {
+  module.forward(inputs[I]...);
+};
+
+inline constexpr std::size_t kMaxModelInputs = 8;
+
+Forward make_any_forward(torch::nn::AnyModule module);
+[[noreturn]] void throw_unknown_output(const std::string& module_name);
+[[noreturn]] void throw_wrong_inputs(const std::string& module_name, std::size_t num_inputs,
+                                     const std::string& accepted);
+
+/// Calls `module.forward` with as many tensors as `inputs` holds, if it can take as many.
+template <class M, std::size_t... N>
+c10::IValue forward_module(M& module, c10::ArrayRef<at::Tensor> inputs, std::index_sequence<N...>) {
+  c10::IValue output;
+  auto call = [&]<std::size_t... I>(std::index_sequence<I...>) {
+    if constexpr (kTakesTensors<M, std::index_sequence<I...>>) {
+      using Output = std::remove_cvref_t<decltype(module.forward(inputs[I]...))>;
+      if constexpr (std::is_constructible_v<c10::IValue, Output>) {
+        output = c10::IValue(module.forward(inputs[I]...));
+      } else {
+        throw_unknown_output(module.name());
+      }
+      return true;
+    }
+    return false;
+  };
+  const bool called = ((inputs.size() == N + 1 && call(std::make_index_sequence<N + 1>())) || ...);
+  if (!called) {
+    std::string accepted;
+    ((kTakesTensors<M, std::make_index_sequence<N + 1>>
+          ? void(accepted += (accepted.empty() ? "" : ", ") + std::to_string(N + 1))
+          : void()),
+     ...);
+    throw_wrong_inputs(module.name(), inputs.size(), accepted);
+  }
+  return output;
+}
+
+}  // namespace detail
+
+/// A model of any kind behind one handle: a LibTorch module (shared_ptr or ModuleHolder,
+/// Sequential and AnyModule included) or a TorchScript module exported from Python.
+///
+/// Copies refer to the same model. A module needs no particular base or signature: `forward` may
+/// take one to eight tensors, and return a tensor or a tuple, vector or map that an `IValue` can
+/// hold. A module whose `forward` takes or returns anything else works as well, as long as a
+/// Trainer subclass calls it through its own typed pointer.
+/// Not thread-safe, like the module itself.
+class Model {
+ public:
+  template <std::derived_from<torch::nn::Module> M>
+  Model(std::shared_ptr<M> module)  // NOLINT(google-explicit-constructor): a model is a model
+      : Model(module, forward_of(module)) {}
+
+  template <class M>
+  requires std::derived_from<M, torch::nn::Module> Model(
+      torch::nn::ModuleHolder<M> holder)  // NOLINT(google-explicit-constructor)
+      : Model(holder.ptr()) {}
+
+  /// LibTorch's named holders (`torch::nn::Linear`, a user's own `TORCH_MODULE`) derive from
+  /// ModuleHolder.
+  template <class H>
+  requires std::derived_from<H, torch::nn::ModuleHolder<typename H::ContainedType>> Model(
+      H holder)  // NOLINT(google-explicit-constructor)
+      : Model(holder.ptr()) {}
+
+  Model(torch::nn::AnyModule module);  // NOLINT(google-explicit-constructor)
+  Model(torch::jit::Module module);    // NOLINT(google-explicit-constructor)
+
+  /// Runs `forward` and returns its one tensor.
+  ///
+  /// @throws Error if `forward` does not take that many tensors or returns something else.
+  template <std::same_as<at::Tensor>... Rest>
+  at::Tensor operator()(const at::Tensor& input, const Rest&... rest) const {
+    return tensor_of(forward({input, rest...}));
+  }
+
+  /// Runs `forward` on `inputs` and returns whatever it returns.
+  ///
+  /// @throws Error if `forward` does not take that many tensors, or returns a type of its own.
+  c10::IValue forward(c10::ArrayRef<at::Tensor> inputs) const;
+
+  /// Switches between training and evaluation behaviour (dropout, batch norm).
+  void train(bool on = true);
+  void eval() { train(false); }
+  bool is_training() const;
+
+  /// Moves parameters and buffers in place; optimizers that hold the parameters stay valid.
+  void to(c10::Device device);
+
+  std::vector<at::Tensor> parameters() const;
+
+  /// Parameters and buffers in the order and with the names of Python's `state_dict()`: each
+  /// module's own parameters, its own buffers, then its children. The tensors are the model's own.
+  NamedTensors named_tensors() const;
+
+  StateDict state_dict() const { return StateDict(named_tensors()); }
+
+  /// Copies `state` into the model. All or nothing.
+  ///
+  /// @throws Error that lists missing, unexpected and misshapen names.
+  void load_state_dict(const StateDict& state);
+
+  /// The LibTorch module, or null if the model is TorchScript.
+  std::shared_ptr<torch::nn::Module> module() const { return module_; }
+
+ private:
+  Model(std::shared_ptr<torch::nn::Module> module, detail::Forward forward);
+
+  template <class M>
+  static detail::Forward forward_of(const std::shared_ptr<M>& module) {
+    return [module](c10::ArrayRef<at::Tensor> inputs) {
+      return detail::forward_module(*module, inputs,
+                                    std::make_index_sequence<detail::kMaxModelInputs>());
+    };
+  }
+
+  static at::Tensor tensor_of(c10::IValue output);
+
+  std::shared_ptr<torch::nn::Module> module_;
+  std::shared_ptr<torch::jit::Module> script_;
+  detail::Forward forward_;
+};
+
+}  // namespace linkboy

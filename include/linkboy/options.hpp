@@ -1,0 +1,78 @@
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <optional>
+
+#include "linkboy/data_loader.hpp"
+#include "linkboy/dataset.hpp"
+#include "linkboy/scheduler.hpp"
+
+namespace linkboy {
+
+/// What `Trainer::train` needs to know. Name what differs from the defaults:
+/// `trainer.train({.train_dataset = data, .num_epochs = 8})`.
+struct TrainOptions {
+  /// Required.
+  Dataset train_dataset{};
+
+  /// Passes over the data. At least 1. Required unless `max_num_train_steps` is given.
+  std::optional<int64_t> num_epochs{};
+
+  /// Evaluated after each epoch; empty means no evaluation.
+  Dataset eval_dataset{};
+
+  /// Samples per batch and device. At least 1.
+  int64_t per_device_batch_size = 8;
+
+  /// Updates in the whole run. At least 1. If given it replaces `num_epochs`.
+  std::optional<int64_t> max_num_train_steps{};
+
+  /// Micro-batches whose gradients make one update. At least 1. A last window of an epoch that
+  /// has fewer is divided by what it has.
+  int64_t gradient_accumulation_steps = 1;
+
+  /// Largest absolute value of a gradient element, applied once per update. Positive.
+  std::optional<double> gradient_clip_value{};
+
+  /// Largest 2-norm of all gradients together, applied once per update, after the value clip.
+  /// Positive; infinity measures the norm (`Trainer::gradient_norm`) and changes nothing.
+  std::optional<double> gradient_clip_norm{};
+
+  /// Empty means that the learning rate stays as it is.
+  CreateSchedulerFn create_scheduler_fn{};
+
+  /// Laid over `Trainer::default_train_dataloader_options` (`..._eval_...`), field by field.
+  DataLoaderOptions train_dataloader_options{};
+  DataLoaderOptions eval_dataloader_options{};
+
+  /// Makes batches of single samples, in training and evaluation.
+  CollateFn collate_fn{};
+
+  /// False continues the metrics and the epoch count of the run before; exactly the epochs asked
+  /// for are run all the same.
+  bool reset_run_history = true;
+
+  /// A folder that `save_training_state` wrote: the run goes on where it was saved.
+  std::optional<std::filesystem::path> resume_from{};
+
+  /// Evaluates after every n-th epoch and after the last. At least 1.
+  int64_t evaluate_every_n_epochs = 1;
+};
+
+/// What `Trainer::evaluate` and `Trainer::predict` need to know.
+struct EvaluateOptions {
+  /// Required.
+  Dataset dataset{};
+
+  /// Samples per batch and device. At least 1.
+  int64_t per_device_batch_size = 8;
+
+  /// Laid over `Trainer::default_eval_dataloader_options`, field by field.
+  DataLoaderOptions dataloader_options{};
+
+  /// Makes batches of single samples.
+  CollateFn collate_fn{};
+};
+
+}  // namespace linkboy

@@ -1,0 +1,68 @@
+#pragma once
+
+#include <cstdint>
+
+namespace linkboy {
+
+/// A pseudo-random permutation of [0, size) that needs no memory: the image of any position costs
+/// O(1), so an epoch can be entered anywhere. A function of (size, seed, epoch) alone, the same on
+/// every platform and rank.
+class RandomPermutation {
+ public:
+  /// @throws Error if `size` is negative.
+  RandomPermutation(int64_t size, uint64_t seed, int64_t epoch);
+
+  /// The index at `position`, which must be in [0, size).
+  int64_t operator[](int64_t position) const;
+
+  int64_t size() const { return size_; }
+
+ private:
+  uint64_t encrypt(uint64_t value) const;
+
+  static constexpr int kRounds = 6;
+
+  int64_t size_;
+  int half_bits_;
+  uint64_t half_mask_;
+  uint64_t keys_[kRounds];
+};
+
+/// The order in which a loader visits the samples. Position k of an epoch is reachable directly,
+/// so resuming in mid-epoch replays nothing. Must be a pure function of (epoch, position): called
+/// by one thread, but possibly for positions ahead of the loop.
+class Sampler {
+ public:
+  virtual ~Sampler() = default;
+
+  /// Number of samples in an epoch; may differ from the dataset's size.
+  virtual int64_t size() const = 0;
+
+  /// Writes the dataset indices of positions [begin, begin + count) of `epoch` to `indices`.
+  virtual void sample(int64_t epoch, int64_t begin, int64_t count, int64_t* indices) const = 0;
+};
+
+/// 0, 1, 2, ... in every epoch.
+class SequentialSampler final : public Sampler {
+ public:
+  explicit SequentialSampler(int64_t size) : size_(size) {}
+  int64_t size() const override { return size_; }
+  void sample(int64_t epoch, int64_t begin, int64_t count, int64_t* indices) const override;
+
+ private:
+  int64_t size_;
+};
+
+/// A fresh RandomPermutation in every epoch.
+class RandomSampler final : public Sampler {
+ public:
+  RandomSampler(int64_t size, uint64_t seed) : size_(size), seed_(seed) {}
+  int64_t size() const override { return size_; }
+  void sample(int64_t epoch, int64_t begin, int64_t count, int64_t* indices) const override;
+
+ private:
+  int64_t size_;
+  uint64_t seed_;
+};
+
+}  // namespace linkboy

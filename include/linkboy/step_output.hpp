@@ -1,0 +1,27 @@
+#pragma once
+
+#include <ATen/core/Tensor.h>
+#include <ATen/core/ivalue.h>
+
+#include <cstdint>
+
+#include "linkboy/state_dict.hpp"
+
+namespace linkboy {
+
+/// What a forward pass over one micro-batch gave; callbacks see it.
+struct StepOutput {
+  /// Scalar; the mean over the micro-batch's samples, not divided by the accumulation steps.
+  at::Tensor loss{};
+
+  /// What the model returned: a tensor, or a tuple, list or dict of tensors.
+  c10::IValue model_outputs{};
+
+  /// Number of samples: the weight of `loss` in the epoch's mean.
+  int64_t batch_size = 0;
+
+  /// Anything else that callbacks should see.
+  StateDict extras{};
+};
+
+}  // namespace linkboy

@@ -1,0 +1,36 @@
+#pragma once
+
+#include <exception>
+#include <string>
+#include <string_view>
+#include <utility>
+
+namespace linkboy {
+
+/// Why a run ended.
+enum class StopReason { finished, max_steps, early_stop, nan, stop_request };
+
+/// "finished", "max_steps", "early_stop", "nan" or "stop_request".
+std::string_view to_string(StopReason reason);
+
+/// Thrown by a callback or an overridden step to leave the run at once: the update in progress is
+/// dropped, so nothing of the current window reaches the weights. Trainer catches it; the run
+/// ends in order (`on_stop_training_error`, `training_run_end`).
+///
+/// To leave after the update in progress, call `Trainer::request_stop` instead.
+class StopTraining : public std::exception {
+ public:
+  StopTraining(StopReason reason, std::string message)
+      : reason_(reason), message_(std::move(message)) {}
+  explicit StopTraining(std::string message)
+      : StopTraining(StopReason::stop_request, std::move(message)) {}
+
+  StopReason reason() const { return reason_; }
+  const char* what() const noexcept override { return message_.c_str(); }
+
+ private:
+  StopReason reason_;
+  std::string message_;
+};
+
+}  // namespace linkboy

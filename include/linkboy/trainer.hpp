@@ -1,0 +1,284 @@
+#pragma once
+
+#include <ATen/core/Tensor.h>
+#include <c10/core/Device.h>
+
+#include <atomic>
+#include <cstdint>
+#include <filesystem>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "linkboy/accelerator.hpp"
+#include "linkboy/batch.hpp"
+#include "linkboy/callback.hpp"
+#include "linkboy/data_loader.hpp"
+#include "linkboy/loss_function.hpp"
+#include "linkboy/loss_tracker.hpp"
+#include "linkboy/model.hpp"
+#include "linkboy/options.hpp"
+#include "linkboy/run_config.hpp"
+#include "linkboy/run_history.hpp"
+#include "linkboy/scheduler.hpp"
+#include "linkboy/state_dict.hpp"
+#include "linkboy/step_output.hpp"
+#include "linkboy/stop_training.hpp"
+
+namespace torch::optim {
+class Optimizer;
+}
+
+namespace linkboy {
+
+/// How a training run ended.
+struct TrainResult {
+  StopReason reason = StopReason::finished;
+  /// In words; empty for `finished`.
+  std::string message;
+  /// Epochs completed and updates made in this run, those before a resume included.
+  int64_t num_epochs = 0;
+  int64_t num_updates = 0;
+};
+
+/// Latest value of each metric by name.
+using Metrics = std::map<std::string, double, std::less<>>;
+
+/// Which parts a checkpoint is written or read with.
+struct CheckpointParts {
+  bool optimizer = true;
+  bool scheduler = true;
+};
+
+/// Runs the training loop; every step of it is a method to override.
+///
+///     linkboy::Trainer trainer(net, torch::nn::CrossEntropyLoss(), optimizer);
+///     trainer.train({.train_dataset = train, .num_epochs = 8, .eval_dataset = test});
+///
+/// A subclass that overrides one method need not know the others. Methods named `create_`,
+/// `calculate_` and `default_` return a value; all others change state. `docs/events.md` has the
+/// exact order. Shares the model, the optimizer and the callbacks with the caller.
+///
+/// Used by one thread, but for `request_stop`.
+class Trainer {
+ public:
+  /// @param model      Anything that Model takes.
+  /// @param loss_func  Null if `calculate_*_batch_loss` is overridden.
+  /// @param optimizer  Null if the Trainer only evaluates and predicts.
+  /// @param callbacks  Called in this order.
+  /// @param run_history  Null for an InMemoryRunHistory.
+  /// @throws Error if a callback is null or given twice.
+  Trainer(Model model, LossFunction loss_func, std::shared_ptr<torch::optim::Optimizer> optimizer,
+          CallbackList callbacks = default_callbacks(),
+          std::shared_ptr<RunHistory> run_history = nullptr,
+          AcceleratorOptions accelerator_options = {});
+  virtual ~Trainer();
+  Trainer(const Trainer&) = delete;
+  Trainer& operator=(const Trainer&) = delete;
+
+  // ---- Runs ------------------------------------------------------------------------------------
+
+  /// Trains, and evaluates after the epochs if there is evaluation data.
+  ///
+  /// @throws Error if an option is out of its range, before anything has changed; whatever a
+  ///         callback, a step or the data throws, after `Callback::on_exception`.
+  /// @note Collective.
+  TrainResult train(const TrainOptions& options);
+
+  /// Evaluates with a fresh run history; returns its metrics: `evaluation_loss` and what callbacks
+  /// added. A stop request leaves `evaluation_loss` out.
+  ///
+  /// @throws as `train`. @note Collective.
+  Metrics evaluate(const EvaluateOptions& options);
+
+  /// The model's outputs for all samples, in order, [N, ...] on the CPU. Evaluation mode, no
+  /// gradients, no events; the model's mode is restored.
+  ///
+  /// @throws Error if the model returns something else than a tensor.
+  at::Tensor predict(const EvaluateOptions& options);
+
+  /// Ends the run after the update in progress; in an evaluation, after the batch. A request made
+  /// between runs ends the next one at once. The first request counts.
+  ///
+  /// Any thread may call it; the overload without a message also a signal handler.
+  void request_stop(StopReason reason = StopReason::stop_request) noexcept;
+  void request_stop(StopReason reason, std::string message);
+  bool stop_requested() const { return stop_reason_.load() != kNoStop; }
+
+  // ---- Checkpoints -----------------------------------------------------------------------------
+
+  /// Writes `model_state_dict`, `optimizer_state_dict`, `scheduler_state_dict` (if there is one)
+  /// and `extras` to one file that Python's `torch.load(weights_only=True)` reads.
+  ///
+  /// @throws Error if the file cannot be written (an old one stays), or `extras` uses one of these
+  ///         names.
+  void save_checkpoint(const std::filesystem::path& path, const StateDict& extras = {},
+                       CheckpointParts parts = {});
+
+  /// Restores what `save_checkpoint` or Python wrote in this layout; returns the extras.
+  ///
+  /// @throws Error if the file does not fit (missing, unexpected, misshapen names are listed), or
+  ///         it has a scheduler's state and the Trainer has no scheduler. Nothing is changed then.
+  StateDict load_checkpoint(const std::filesystem::path& path, CheckpointParts parts = {});
+
+  /// Writes all that a run needs to go on into `directory`: the checkpoint's parts, epoch, update,
+  /// place in the data, random number generators, run history, callbacks.
+  ///
+  /// @throws Error if it is called in mid-update or between an epoch's last update and its end
+  ///         (call it from `on_train_update_end`, `on_training_run_epoch_end` or outside a run), or
+  ///         the files cannot be written.
+  void save_training_state(const std::filesystem::path& directory);
+
+  /// Restores it; `train` does so for `TrainOptions::resume_from`.
+  /// @throws Error if it does not fit this Trainer.
+  void load_training_state(const std::filesystem::path& directory);
+
+  // ---- Parts -----------------------------------------------------------------------------------
+
+  Model& model() { return model_; }
+  const LossFunction& loss_func() const { return loss_func_; }
+  /// Null if there is none, as are the next three.
+  const std::shared_ptr<torch::optim::Optimizer>& optimizer() const { return optimizer_; }
+  Scheduler* scheduler() const { return scheduler_.get(); }
+  const std::shared_ptr<DataLoader>& train_dataloader() const { return train_dataloader_; }
+  const std::shared_ptr<DataLoader>& eval_dataloader() const { return eval_dataloader_; }
+  RunHistory& run_history() const { return *run_history_; }
+  CallbackHandler& callback_handler() { return callback_handler_; }
+  /// Made at the first use.
+  Accelerator& accelerator();
+  c10::Device device() { return accelerator().device(); }
+
+  /// The present run's, or the last one's.
+  const RunConfig& run_config() const { return run_config_; }
+  /// Updates made in this run.
+  int64_t num_updates() const { return num_updates_; }
+  /// Micro-batches of this epoch that are done.
+  int64_t micro_step() const { return micro_step_; }
+  LossTracker& train_loss_tracker() { return train_loss_tracker_; }
+  LossTracker& eval_loss_tracker() { return eval_loss_tracker_; }
+  /// 2-norm of the last update's gradients before clipping, a scalar on the device; undefined
+  /// without `gradient_clip_norm`.
+  const at::Tensor& gradient_norm() const { return gradient_norm_; }
+
+  /// Modules beside the model (a discriminator, a perceptual loss) that should follow it to the
+  /// device; the loss function's module is one of them already.
+  void register_module(std::shared_ptr<torch::nn::Module> module);
+  const std::vector<std::shared_ptr<torch::nn::Module>>& registered_modules() const {
+    return registered_modules_;
+  }
+
+  /// Calls the handlers that callbacks have for a custom event.
+  void call_event(std::string_view name, const std::any& payload = {});
+
+  /// All processes' rows along dimension 0. @note Collective.
+  at::Tensor gather(const at::Tensor& tensor) { return accelerator().gather(tensor); }
+
+  /// Writes a line, once per node.
+  virtual void print(std::string_view line);
+
+ protected:
+  // ---- Set-up, in this order -------------------------------------------------------------------
+
+  virtual std::unique_ptr<Accelerator> create_accelerator(const AcceleratorOptions& options);
+  virtual DataLoaderOptions default_train_dataloader_options(int64_t batch_size);
+  virtual DataLoaderOptions default_eval_dataloader_options(int64_t batch_size);
+  virtual std::shared_ptr<DataLoader> create_train_dataloader(const TrainOptions& options);
+  virtual std::shared_ptr<DataLoader> create_eval_dataloader(const EvaluateOptions& options);
+  virtual void prepare_model_optimizer_and_dataloaders();
+  virtual RunConfig create_run_config(const TrainOptions& options);
+  virtual std::unique_ptr<Scheduler> create_scheduler(const TrainOptions& options);
+
+  // ---- Training --------------------------------------------------------------------------------
+
+  virtual void training_run_start() {}
+  virtual void run_train_epoch(DataLoader& loader);
+  /// Puts the model into training mode.
+  virtual void train_epoch_start();
+  /// The forward pass of one micro-batch, which lies on the device.
+  /// @return `loss` not divided by the accumulation steps.
+  virtual StepOutput calculate_train_batch_loss(const Batch& batch);
+  /// The backward pass of `loss` / length of the accumulation window.
+  virtual void backward_step(const at::Tensor& loss);
+  /// Once per update, on the whole accumulated gradient.
+  virtual void clip_gradients();
+  virtual void optimizer_step();
+  /// Once per update that was made.
+  virtual void scheduler_step();
+  virtual void optimizer_zero_grad();
+  virtual void train_epoch_end() {}
+
+  // ---- Evaluation ------------------------------------------------------------------------------
+
+  virtual void evaluation_run_start() {}
+  /// Evaluates `loader`, without gradients, and records the mean loss as `metric_name`. The model's
+  /// mode is restored.
+  virtual void run_eval_epoch(DataLoader& loader, std::string_view metric_name);
+  /// Puts the model into evaluation mode.
+  virtual void eval_epoch_start();
+  virtual StepOutput calculate_eval_batch_loss(const Batch& batch);
+  virtual void eval_epoch_end() {}
+  virtual void evaluation_run_end() {}
+
+  // ---- End -------------------------------------------------------------------------------------
+
+  virtual void training_run_epoch_end() {}
+  virtual void training_run_end() {}
+
+ private:
+  static constexpr int kNoStop = -1;
+
+  void set_up_training(const TrainOptions& options);
+  void run_training(const TrainOptions& options);
+  void run_epochs(const TrainOptions& options);
+  void train_step(const Batch& batch, int64_t num_batches);
+  void make_update();
+  void eval_step(const Batch& batch);
+  bool is_max_updates_reached() const;
+  void record(std::string_view metric_name, double value);
+  void end_run_early(const StopTraining& stop);
+  void throw_if_stop_requested();
+  void clear_stop_request();
+  void call_init_end_once();
+  StepOutput calculate_batch_loss(const Batch& batch);
+
+  template <class Run>
+  void guarded(Run run);
+
+  Model model_;
+  LossFunction loss_func_;
+  std::shared_ptr<torch::optim::Optimizer> optimizer_;
+  CallbackHandler callback_handler_;
+  std::shared_ptr<RunHistory> run_history_;
+  AcceleratorOptions accelerator_options_;
+  std::unique_ptr<Accelerator> accelerator_;
+  std::vector<std::shared_ptr<torch::nn::Module>> registered_modules_;
+
+  // Of the present run, or the last one.
+  std::shared_ptr<DataLoader> train_dataloader_;
+  std::shared_ptr<DataLoader> eval_dataloader_;
+  std::unique_ptr<Scheduler> scheduler_;
+  RunConfig run_config_;
+  TrainResult result_;
+  LossTracker train_loss_tracker_;
+  LossTracker eval_loss_tracker_;
+  at::Tensor gradient_norm_;
+  int64_t num_epochs_done_ = 0;
+  int64_t num_updates_ = 0;
+  int64_t micro_step_ = 0;
+
+  /// Where in its epoch a run is; a training state can be saved where nothing is half done.
+  enum class Stage { between_updates, in_update, ending_epoch, epoch_done, outside };
+  Stage stage_ = Stage::outside;
+  bool resumes_in_mid_epoch_ = false;
+  bool init_end_called_ = false;
+
+  std::atomic<int> stop_reason_{kNoStop};
+  std::mutex stop_mutex_;  // guards stop_message_
+  std::string stop_message_;
+};
+
+}  // namespace linkboy

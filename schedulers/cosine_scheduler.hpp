@@ -1,0 +1,67 @@
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <vector>
+
+#include "linkboy/placeholders.hpp"
+#include "linkboy/scheduler.hpp"
+
+namespace linkboy {
+
+/// The shape of a cosine schedule. Lengths are in epochs, whole or not, and take placeholders.
+struct CosineSchedulerOptions {
+  RunValue num_epochs = NUM_EPOCHS;
+  RunValue num_update_steps_per_epoch = NUM_UPDATE_STEPS_PER_EPOCH;
+
+  /// Exponent on the progress through the cosine: above 1 decays later. Positive.
+  double k_decay = 1.0;
+
+  /// The value at the end; `min_lr_ratio`, if given, replaces it by that share of the base value.
+  double lr_min = 1e-6;
+  std::optional<double> min_lr_ratio{};
+
+  /// Linear warm-up from `warmup_starting_lr` (or that share of the base value) to the base value.
+  RunValue num_warmup_epochs = 0;
+  double warmup_starting_lr = 1e-6;
+  std::optional<double> warmup_starting_lr_ratio{};
+
+  /// Epochs at the end that stay at the minimum.
+  RunValue num_cooldown_epochs = 0;
+
+  ParamGroupField field = ParamGroupField::lr;
+};
+
+/// Warms up linearly, decays along a half cosine, stays at the minimum for the cool-down. With the
+/// lengths N (all), W (warm-up), C (cool-down) in updates, base value b and minimum m:
+///
+///     f(n) = w + n (b - w) / W                                          n < W
+///            m + (b - m) / 2 * (1 + cos(pi (n - W)^k / (N - W - C)^k))   n < N - C
+///            m                                                          otherwise
+class CosineScheduler final : public Scheduler {
+ public:
+  /// Lengths in updates, fractions allowed.
+  struct Lengths {
+    double total;
+    double warmup;
+    double cooldown;
+  };
+
+  /// @throws Error if warm-up and cool-down leave nothing of the run, a length or a value is
+  ///         negative, or k_decay is not positive.
+  CosineScheduler(torch::optim::Optimizer& optimizer, const CosineSchedulerOptions& options,
+                  Lengths lengths);
+
+  /// @throws (when the run starts) Error as the constructor, or if a placeholder has no value.
+  static CreateSchedulerFn create_scheduler_fn(CosineSchedulerOptions options = {});
+
+  std::vector<double> values_at(int64_t update) const override;
+
+ private:
+  double value_at(double update, double base) const;
+
+  CosineSchedulerOptions options_;
+  Lengths lengths_;
+};
+
+}  // namespace linkboy

@@ -1,0 +1,84 @@
+#include "named_tensors.hpp"
+
+#include <ATen/core/Tensor.h>
+#include <c10/core/GradMode.h>
+
+#include <string>
+#include <unordered_map>
+#include <unordered_set>
+#include <utility>
+#include <vector>
+
+#include "linkboy/error.hpp"
+
+namespace linkboy {
+namespace {
+
+constexpr std::size_t kMaxListed = 10;
+
+void add_list(std::string& message, std::string_view title, const std::vector<std::string>& names) {
+  if (names.empty()) return;
+  message += (message.empty() ? "" : "; ") + std::string(title) + ": ";
+  for (std::size_t i = 0; i < names.size() && i < kMaxListed; ++i) {
+    message += (i == 0 ? "" : ", ") + names[i];
+  }
+  if (names.size() > kMaxListed) {
+    message += c10::str(" and ", names.size() - kMaxListed, " more");
+  }
+}
+
+using Copies = std::vector<std::pair<at::Tensor, at::Tensor>>;
+
+/// The copies to make, (to, from).
+Copies match(const NamedTensors& destination, const StateDict& source, std::string_view what) {
+  std::unordered_map<std::string_view, const c10::IValue*> found;
+  for (const auto& [name, value] : source.entries()) found.emplace(name, &value);
+
+  std::vector<std::string> missing;
+  std::vector<std::string> unexpected;
+  std::vector<std::string> misshapen;
+  std::unordered_set<std::string_view> wanted;
+  Copies copies;
+  for (const auto& [name, tensor] : destination) {
+    wanted.insert(name);
+    const auto entry = found.find(name);
+    if (entry == found.end()) {
+      missing.push_back(name);
+    } else if (!entry->second->isTensor() || !entry->second->toTensor().defined()) {
+      misshapen.push_back(c10::str(name, " (is a ", entry->second->tagKind(), ", not a tensor)"));
+    } else if (entry->second->toTensor().sizes() != tensor.sizes()) {
+      misshapen.push_back(c10::str(name, " (is ", entry->second->toTensor().sizes(), ", must be ",
+                                   tensor.sizes(), ")"));
+    } else {
+      copies.emplace_back(tensor, entry->second->toTensor());
+    }
+  }
+  for (const auto& [name, value] : source.entries()) {
+    if (!wanted.contains(name)) unexpected.push_back(name);
+  }
+
+  std::string problems;
+  add_list(problems, "missing", missing);
+  add_list(problems, "unexpected", unexpected);
+  add_list(problems, "of another shape", misshapen);
+  LINKBOY_CHECK(problems.empty(), what, " does not fit: ", problems,
+                ". Names and shapes must be the same; nothing was changed. Use the state of a "
+                "model that is built alike.");
+  return copies;
+}
+
+}  // namespace
+
+void check_named_tensors(const NamedTensors& destination, const StateDict& source,
+                         std::string_view what) {
+  match(destination, source, what);
+}
+
+void copy_named_tensors(const NamedTensors& destination, const StateDict& source,
+                        std::string_view what) {
+  const auto copies = match(destination, source, what);
+  const c10::NoGradGuard no_grad;
+  for (const auto& [to, from] : copies) to.copy_(from);
+}
+
+}  // namespace linkboy

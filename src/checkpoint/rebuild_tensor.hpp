@@ -1,0 +1,22 @@
+#pragma once
+
+#include <ATen/core/Tensor.h>
+#include <c10/core/ScalarType.h>
+#include <c10/core/Storage.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+namespace linkboy {
+
+inline constexpr std::size_t kMaxDimensions = 64;
+
+/// Makes the tensor that lies in `storage` at `offset` (in elements) with these `sizes` and
+/// `strides`, without copying.
+///
+/// @throws Error unless all of its elements lie within the bytes of `storage`.
+at::Tensor rebuild_tensor(const c10::Storage& storage, c10::ScalarType dtype, int64_t offset,
+                          const std::vector<int64_t>& sizes, const std::vector<int64_t>& strides);
+
+}  // namespace linkboy

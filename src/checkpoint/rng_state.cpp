@@ -1,0 +1,46 @@
+#include "checkpoint/rng_state.hpp"
+
+#include <ATen/Context.h>
+#include <torch/cuda.h>
+
+#include "linkboy/error.hpp"
+
+namespace linkboy {
+namespace {
+
+std::vector<std::pair<std::string, c10::Device>> devices() {
+  std::vector<std::pair<std::string, c10::Device>> all{{"cpu", c10::Device("cpu")}};
+  for (c10::DeviceIndex i = 0; i < static_cast<c10::DeviceIndex>(torch::cuda::device_count());
+       ++i) {
+    const c10::Device device(c10::DeviceType::CUDA, i);
+    all.emplace_back(device.str(), device);
+  }
+  return all;
+}
+
+}  // namespace
+
+StateDict rng_state() {
+  StateDict state;
+  for (const auto& [name, device] : devices()) {
+    at::Generator generator = at::globalContext().defaultGenerator(device);
+    const std::lock_guard lock(generator.mutex());
+    state.set(name, generator.get_state());
+  }
+  return state;
+}
+
+void set_rng_state(const StateDict& state) {
+  const auto here = devices();
+  LINKBOY_CHECK(state.size() <= here.size(), "the training state has random number generators of ",
+                state.size() - 1, " CUDA devices, but there are ", here.size() - 1,
+                " here; a run can go on only where there are as many.");
+  for (const auto& [name, device] : here) {
+    if (!state.contains(name)) continue;
+    at::Generator generator = at::globalContext().defaultGenerator(device);
+    const std::lock_guard lock(generator.mutex());
+    generator.set_state(state.get_tensor(name));
+  }
+}
+
+}  // namespace linkboy

@@ -1,0 +1,383 @@
+#include "unpickler.hpp"
+
+#include <ATen/core/Dict.h>
+#include <ATen/core/List.h>
+#include <ATen/core/Tensor.h>
+#include <ATen/core/jit_type.h>
+
+#include <deque>
+#include <unordered_map>
+#include <utility>
+#include <vector>
+
+#include "linkboy/error.hpp"
+#include "pickle_format.hpp"
+#include "rebuild_tensor.hpp"
+
+namespace linkboy {
+namespace {
+
+constexpr int kMaxDepth = 128;
+
+// A value under construction. Nodes point at each other freely, in cycles even; the arena owns
+// them, and only the conversion at the end has to bound what it follows.
+struct Node {
+  enum class Kind { kPlain, kTuple, kList, kDict, kGlobal, kStorage };
+
+  Kind kind = Kind::kPlain;
+  c10::IValue plain;         // kPlain: None, bool, integer, double, string or tensor.
+  std::vector<Node*> items;  // kDict: key, value, key, value.
+  GlobalEntry global{};      // kGlobal; kStorage: its dtype.
+  c10::Storage storage;      // kStorage.
+};
+
+class Unpickler {
+ public:
+  Unpickler(std::string_view bytes, const StorageLoader& load_storage)
+      : bytes_(bytes), load_storage_(load_storage), conversions_left_(16 * bytes.size()) {}
+
+  c10::IValue run() {
+    for (Op op = bytes_.take_op(); op != Op::kStop; op = bytes_.take_op()) execute(op);
+    const Node* result = pop();
+    return to_ivalue(*result, 0);
+  }
+
+ private:
+  Node* push(Node::Kind kind) {
+    Node& node = nodes_.emplace_back();
+    node.kind = kind;
+    stack_.push_back(&node);
+    return &node;
+  }
+
+  void push_plain(c10::IValue value) { push(Node::Kind::kPlain)->plain = std::move(value); }
+  void push_string(std::size_t size) { push_plain(c10::IValue(std::string(bytes_.take(size)))); }
+
+  Node* top() const {
+    const std::size_t floor = marks_.empty() ? 0 : marks_.back();
+    LINKBOY_CHECK(stack_.size() > floor, "its pickle is damaged at byte ", bytes_.position(),
+                  ": a value is missing. Use another copy.");
+    return stack_.back();
+  }
+
+  Node* pop() {
+    Node* node = top();
+    stack_.pop_back();
+    return node;
+  }
+
+  std::vector<Node*> pop_to_mark() {
+    LINKBOY_CHECK(!marks_.empty(), "its pickle is damaged at byte ", bytes_.position(),
+                  ": a mark is missing. Use another copy.");
+    const auto first = stack_.begin() + static_cast<std::ptrdiff_t>(marks_.back());
+    std::vector<Node*> items(first, stack_.end());
+    stack_.erase(first, stack_.end());
+    marks_.pop_back();
+    return items;
+  }
+
+  std::vector<Node*> pop_items(std::size_t count) {
+    std::vector<Node*> items(count);
+    for (std::size_t i = count; i-- > 0;) items[i] = pop();
+    return items;
+  }
+
+  void push_tuple(std::vector<Node*> items) { push(Node::Kind::kTuple)->items = std::move(items); }
+
+  void extend(Node::Kind kind, const std::vector<Node*>& items) {
+    Node* target = top();
+    LINKBOY_CHECK(target->kind == kind && (kind == Node::Kind::kList || items.size() % 2 == 0),
+                  "its pickle is damaged at byte ", bytes_.position(),
+                  ": items do not fit their container. Use another copy.");
+    target->items.insert(target->items.end(), items.begin(), items.end());
+  }
+
+  void memoize(uint64_t index) { memo_[index] = top(); }
+
+  void push_memoized(uint64_t index) {
+    const auto found = memo_.find(index);
+    LINKBOY_CHECK(found != memo_.end(), "its pickle is damaged at byte ", bytes_.position(),
+                  ": it refers to value ", index, ", which is not there. Use another copy.");
+    stack_.push_back(found->second);
+  }
+
+  void push_global(const std::string& name) {
+    const GlobalEntry* entry = find_global(name);
+    LINKBOY_CHECK(entry != nullptr, "it names the Python object \"", name,
+                  "\"; only data can be read: tensors, numbers, strings, None, and lists, tuples "
+                  "and dicts of these. Save a state_dict() rather than the object.");
+    push(Node::Kind::kGlobal)->global = *entry;
+  }
+
+  void execute(Op op);
+  void load_persistent(const Node& id);
+  void reduce(const Node& function, const Node& arguments);
+  at::Tensor make_tensor(const std::vector<Node*>& arguments, bool has_dtype);
+  c10::IValue to_ivalue(const Node& node, int depth);
+
+  PickleBytes bytes_;
+  const StorageLoader& load_storage_;
+  // Each value takes a byte at least unless containers are shared; the factor leaves room for
+  // that, and stops a small file from unfolding into an exponentially large value.
+  std::size_t conversions_left_;
+  std::deque<Node> nodes_;
+  std::vector<Node*> stack_;
+  std::vector<std::size_t> marks_;
+  std::unordered_map<uint64_t, Node*> memo_;
+  std::unordered_map<std::string, c10::Storage> storages_;
+};
+
+void Unpickler::execute(Op op) {
+  using Kind = Node::Kind;
+  switch (op) {
+    case Op::kProtocol:
+      bytes_.take(1);
+      return;
+    case Op::kFrame:
+      bytes_.take(8);
+      return;
+    case Op::kMark:
+      marks_.push_back(stack_.size());
+      return;
+
+    case Op::kNone:
+      push_plain({});
+      return;
+    case Op::kNewTrue:
+      push_plain(true);
+      return;
+    case Op::kNewFalse:
+      push_plain(false);
+      return;
+    case Op::kBinInt1:
+      push_plain(static_cast<int64_t>(bytes_.take_unsigned(1)));
+      return;
+    case Op::kBinInt2:
+      push_plain(static_cast<int64_t>(bytes_.take_unsigned(2)));
+      return;
+    case Op::kBinInt:
+      push_plain(bytes_.take_signed(4));
+      return;
+    case Op::kLong1:
+      push_plain(bytes_.take_signed(bytes_.take_unsigned(1)));
+      return;
+    case Op::kBinFloat:
+      push_plain(bytes_.take_double());
+      return;
+    case Op::kShortBinUnicode:
+      push_string(bytes_.take_unsigned(1));
+      return;
+    case Op::kBinUnicode:
+      push_string(bytes_.take_unsigned(4));
+      return;
+    case Op::kBinUnicode8:
+      push_string(bytes_.take_unsigned(8));
+      return;
+
+    case Op::kEmptyTuple:
+      push(Kind::kTuple);
+      return;
+    case Op::kTuple:
+      push_tuple(pop_to_mark());
+      return;
+    case Op::kTuple1:
+      push_tuple(pop_items(1));
+      return;
+    case Op::kTuple2:
+      push_tuple(pop_items(2));
+      return;
+    case Op::kTuple3:
+      push_tuple(pop_items(3));
+      return;
+    case Op::kEmptyList:
+      push(Kind::kList);
+      return;
+    case Op::kAppend:
+      extend(Kind::kList, pop_items(1));
+      return;
+    case Op::kAppends:
+      extend(Kind::kList, pop_to_mark());
+      return;
+    case Op::kEmptyDict:
+      push(Kind::kDict);
+      return;
+    case Op::kSetItem:
+      extend(Kind::kDict, pop_items(2));
+      return;
+    case Op::kSetItems:
+      extend(Kind::kDict, pop_to_mark());
+      return;
+
+    case Op::kMemoize:
+      memoize(memo_.size());
+      return;
+    case Op::kBinPut:
+      memoize(bytes_.take_unsigned(1));
+      return;
+    case Op::kLongBinPut:
+      memoize(bytes_.take_unsigned(4));
+      return;
+    case Op::kBinGet:
+      push_memoized(bytes_.take_unsigned(1));
+      return;
+    case Op::kLongBinGet:
+      push_memoized(bytes_.take_unsigned(4));
+      return;
+
+    case Op::kGlobal: {
+      const std::string module = bytes_.take_line();
+      push_global(module + "." + bytes_.take_line());
+      return;
+    }
+    case Op::kStackGlobal: {
+      const auto names = pop_items(2);
+      LINKBOY_CHECK(names[0]->plain.isString() && names[1]->plain.isString(),
+                    "its pickle is damaged: a name is no string. Use another copy.");
+      push_global(names[0]->plain.toStringRef() + "." + names[1]->plain.toStringRef());
+      return;
+    }
+    case Op::kBinPersId:
+      load_persistent(*pop());
+      return;
+    case Op::kReduce: {
+      const auto call = pop_items(2);
+      reduce(*call[0], *call[1]);
+      return;
+    }
+    case Op::kBuild:
+      // The state of an OrderedDict is the attribute `_metadata` of a state_dict(): versions of
+      // Python's modules, which mean nothing here.
+      pop();
+      LINKBOY_CHECK(top()->kind == Kind::kDict,
+                    "it gives attributes to a value that is no dict. Save plain dicts.");
+      return;
+    default:
+      LINKBOY_CHECK(false, "its pickle has the unknown instruction ", static_cast<int>(op),
+                    " at byte ", bytes_.position() - 1,
+                    ": it is damaged, or holds more than data (bytes, a set, an object). Save "
+                    "tensors, numbers, strings, None, and lists, tuples and dicts of these.");
+  }
+}
+
+bool is_string(const Node* node) { return node->plain.isString(); }
+
+int64_t int_of(const Node* node) {
+  LINKBOY_CHECK(node->plain.isInt(), "its description of a tensor is damaged. Use another copy.");
+  return node->plain.toInt();
+}
+
+std::vector<int64_t> ints_of(const Node* node) {
+  LINKBOY_CHECK((node->kind == Node::Kind::kTuple || node->kind == Node::Kind::kList) &&
+                    node->items.size() <= kMaxDimensions,
+                "its description of a tensor is damaged. Use another copy.");
+  std::vector<int64_t> result;
+  for (const Node* item : node->items) result.push_back(int_of(item));
+  return result;
+}
+
+// ("storage", type, key, device, number of elements)
+void Unpickler::load_persistent(const Node& id) {
+  const auto& parts = id.items;
+  LINKBOY_CHECK(id.kind == Node::Kind::kTuple && parts.size() == 5 && is_string(parts[0]) &&
+                    parts[0]->plain.toStringRef() == "storage" &&
+                    parts[1]->kind == Node::Kind::kGlobal &&
+                    parts[1]->global.what == Global::kStorageType && is_string(parts[2]),
+                "its description of a storage is damaged. Use another copy.");
+  const std::string& key = parts[2]->plain.toStringRef();
+  auto found = storages_.find(key);
+  if (found == storages_.end()) found = storages_.emplace(key, load_storage_(key)).first;
+  Node* node = push(Node::Kind::kStorage);
+  node->storage = found->second;
+  node->global = parts[1]->global;
+}
+
+// (storage, offset, sizes, strides, requires_grad, hooks[, dtype][, flags])
+at::Tensor Unpickler::make_tensor(const std::vector<Node*>& arguments, bool has_dtype) {
+  const std::size_t num_fixed = has_dtype ? 7 : 6;
+  LINKBOY_CHECK(arguments.size() >= num_fixed && arguments.size() <= num_fixed + 1 &&
+                    arguments[0]->kind == Node::Kind::kStorage &&
+                    (!has_dtype || (arguments[6]->kind == Node::Kind::kGlobal &&
+                                    arguments[6]->global.what == Global::kDtype)),
+                "its description of a tensor is damaged. Use another copy.");
+  LINKBOY_CHECK(arguments.size() == num_fixed || arguments[num_fixed]->items.empty(),
+                "it holds a tensor that is a conjugate or negated view; such views cannot be read. "
+                "Save its clone().");
+  const Node& storage = *arguments[0];
+  const auto dtype = has_dtype ? arguments[6]->global.dtype : storage.global.dtype;
+  return rebuild_tensor(storage.storage, dtype, int_of(arguments[1]), ints_of(arguments[2]),
+                        ints_of(arguments[3]));
+}
+
+void Unpickler::reduce(const Node& function, const Node& arguments) {
+  LINKBOY_CHECK(function.kind == Node::Kind::kGlobal && arguments.kind == Node::Kind::kTuple,
+                "its pickle is damaged: it calls what is no function. Use another copy.");
+  const auto& items = arguments.items;
+  switch (function.global.what) {
+    case Global::kOrderedDict:
+      LINKBOY_CHECK(items.empty(), "it holds an OrderedDict of an unknown form. Save plain dicts.");
+      push(Node::Kind::kDict);
+      return;
+    case Global::kTensorV2:
+      push_plain(make_tensor(items, false));
+      return;
+    case Global::kTensorV3:
+      push_plain(make_tensor(items, true));
+      return;
+    case Global::kParameter:
+      LINKBOY_CHECK(items.size() == 3 && items[0]->plain.isTensor(),
+                    "its description of a parameter is damaged. Use another copy.");
+      push_plain(items[0]->plain);
+      return;
+    case Global::kSize:
+      LINKBOY_CHECK(items.size() == 1 && items[0]->kind == Node::Kind::kTuple,
+                    "its description of a size is damaged. Use another copy.");
+      stack_.push_back(items[0]);
+      return;
+    case Global::kStorageType:
+    case Global::kDtype:
+      LINKBOY_CHECK(false,
+                    "its pickle is damaged: it calls what is no function. Use another copy.");
+  }
+}
+
+c10::IValue Unpickler::to_ivalue(const Node& node, int depth) {
+  LINKBOY_CHECK(depth <= kMaxDepth && conversions_left_-- > 0, "its values are nested deeper than ",
+                kMaxDepth, " levels or contain each other without end. Save flat dicts and lists.");
+  switch (node.kind) {
+    case Node::Kind::kPlain:
+      return node.plain;
+    case Node::Kind::kTuple: {
+      std::vector<c10::IValue> elements;
+      for (const Node* item : node.items) elements.push_back(to_ivalue(*item, depth + 1));
+      return c10::ivalue::Tuple::create(std::move(elements));
+    }
+    case Node::Kind::kList: {
+      c10::impl::GenericList list(c10::AnyType::get());
+      for (const Node* item : node.items) list.push_back(to_ivalue(*item, depth + 1));
+      return list;
+    }
+    case Node::Kind::kDict: {
+      c10::impl::GenericDict dict(c10::AnyType::get(), c10::AnyType::get());
+      for (std::size_t i = 0; i < node.items.size(); i += 2) {
+        const c10::IValue key = to_ivalue(*node.items[i], depth + 1);
+        LINKBOY_CHECK(key.isString() || key.isInt() || key.isBool() || key.isDouble(),
+                      "it has a dict with a key that is a ", key.tagKind(),
+                      "; keys must be strings, numbers or bools. Save it with such keys.");
+        dict.insert_or_assign(key, to_ivalue(*node.items[i + 1], depth + 1));
+      }
+      return dict;
+    }
+    default:
+      throw Error(
+          "it holds a bare type or storage as a value; only data can be read. Save a "
+          "tensor rather than its storage, and a dtype as a string.");
+  }
+}
+
+}  // namespace
+
+c10::IValue unpickle(std::string_view pickle, const StorageLoader& load_storage) {
+  return Unpickler(pickle, load_storage).run();
+}
+
+}  // namespace linkboy

@@ -1,0 +1,26 @@
+#pragma once
+
+#include <ATen/core/ivalue.h>
+#include <c10/core/Storage.h>
+
+#include <functional>
+#include <string>
+#include <string_view>
+
+namespace linkboy {
+
+/// Gives the bytes, on the CPU, that a pickle calls `key`. Called once per key.
+using StorageLoader = std::function<c10::Storage(const std::string& key)>;
+
+/// Rebuilds the value that the `data.pkl` of a checkpoint describes: None, bools, 64-bit integers,
+/// doubles, strings, tensors, and lists, tuples and dicts of these (an `OrderedDict` becomes a
+/// dict, a `torch.Size` a tuple). Tensors do not require a gradient; those that share a storage
+/// in the file share it here.
+///
+/// Fit for files from anyone: it knows nothing but data, and every length, index, size and stride
+/// is checked before use.
+///
+/// @throws Error if `pickle` is damaged, too deeply nested, or names anything that is not data.
+c10::IValue unpickle(std::string_view pickle, const StorageLoader& load_storage);
+
+}  // namespace linkboy

@@ -1,0 +1,131 @@
+#include "linkboy/data_loader.hpp"
+
+#include <ATen/CPUGeneratorImpl.h>
+#include <ATen/Context.h>
+
+#include "data/batch_maker.hpp"
+#include "data/mix.hpp"
+#include "linkboy/error.hpp"
+
+namespace linkboy {
+namespace {
+
+/// Makes the batches in the loop itself.
+class InlineIterator final : public BatchIterator {
+ public:
+  InlineIterator(BatchMaker maker, int64_t first, int64_t end)
+      : maker_(std::move(maker)), next_(first), end_(end) {}
+
+  std::optional<Batch> next() override {
+    if (next_ >= end_) return std::nullopt;
+    return maker_.make(next_++);
+  }
+
+ private:
+  BatchMaker maker_;
+  int64_t next_;
+  int64_t end_;
+};
+
+void check_at_least(const char* name, int64_t value, int64_t least) {
+  LINKBOY_CHECK(value >= least, name, " is ", value, "; it must be at least ", least, ".");
+}
+
+DataLoaderOptions with_defaults(const Dataset& dataset, DataLoaderOptions options) {
+  LINKBOY_CHECK(!(options.sampler && options.shuffle.value_or(false)),
+                "both shuffle and a sampler are given; the sampler alone sets the order. "
+                "Leave one of them out.");
+  options.batch_size = options.batch_size.value_or(8);
+  options.shuffle = options.shuffle.value_or(false);
+  options.drop_last = options.drop_last.value_or(false);
+  options.num_workers = options.num_workers.value_or(0);
+  options.prefetch_factor = options.prefetch_factor.value_or(2);
+  options.pin_memory = options.pin_memory.value_or(false);
+  options.seed =
+      options.seed.value_or(at::globalContext().defaultGenerator(at::kCPU).current_seed());
+  check_at_least("batch_size", *options.batch_size, 1);
+  check_at_least("num_workers", *options.num_workers, 0);
+  check_at_least("prefetch_factor", *options.prefetch_factor, 1);
+  LINKBOY_CHECK(!*options.pin_memory || at::hasCUDA(),
+                "pin_memory is set, but there is no CUDA device to copy to; leave it out.");
+  const int64_t size = dataset.size();
+  LINKBOY_CHECK(size > 0, "the dataset is empty; it must have at least one sample.");
+  if (!options.sampler) {
+    if (*options.shuffle) {
+      options.sampler = std::make_shared<RandomSampler>(size, *options.seed);
+    } else {
+      options.sampler = std::make_shared<SequentialSampler>(size);
+    }
+  }
+  LINKBOY_CHECK(options.sampler->size() > 0,
+                "the sampler gives no samples; it must give at least "
+                "one.");
+  return options;
+}
+
+}  // namespace
+
+at::Generator TransformContext::generator(std::size_t i) const {
+  const uint64_t sample = static_cast<uint64_t>(indices[i]);
+  return at::detail::createCPUGenerator(mix(mix(seed, static_cast<uint64_t>(epoch)), sample));
+}
+
+DataLoaderOptions DataLoaderOptions::overlaid_with(const DataLoaderOptions& user) const {
+  DataLoaderOptions result = *this;
+  auto overlay = [](auto& field, const auto& user_field) {
+    if (user_field) field = user_field;
+  };
+  if (user.sampler) result.shuffle.reset();
+  overlay(result.batch_size, user.batch_size);
+  overlay(result.shuffle, user.shuffle);
+  overlay(result.drop_last, user.drop_last);
+  overlay(result.num_workers, user.num_workers);
+  overlay(result.prefetch_factor, user.prefetch_factor);
+  overlay(result.pin_memory, user.pin_memory);
+  overlay(result.seed, user.seed);
+  overlay(result.sampler, user.sampler);
+  overlay(result.collate_fn, user.collate_fn);
+  overlay(result.transform, user.transform);
+  return result;
+}
+
+Batch BatchMaker::make(int64_t batch_index) const {
+  const int64_t begin = batch_index * *options_.batch_size;
+  const int64_t count = std::min(*options_.batch_size, options_.sampler->size() - begin);
+  std::vector<int64_t> indices(count);
+  options_.sampler->sample(epoch_, begin, count, indices.data());
+  Batch batch = options_.collate_fn ? options_.collate_fn(dataset_.get_samples(indices))
+                                    : dataset_.get_batch(indices);
+  if (options_.transform) {
+    batch = options_.transform(std::move(batch), {*options_.seed, epoch_, indices});
+  }
+  return *options_.pin_memory ? batch.pin_memory() : batch;
+}
+
+DatasetLoader::DatasetLoader(Dataset dataset, const DataLoaderOptions& options)
+    : dataset_(std::move(dataset)), options_(with_defaults(dataset_, options)) {
+  LINKBOY_CHECK(size() > 0, "drop_last leaves no batch: ", options_.sampler->size(),
+                " samples do not fill one of batch_size ", *options_.batch_size,
+                ". Make batch_size smaller or leave drop_last out.");
+}
+
+int64_t DatasetLoader::size() const {
+  const int64_t samples = options_.sampler->size();
+  return *options_.drop_last ? samples / batch_size() : (samples + batch_size() - 1) / batch_size();
+}
+
+std::unique_ptr<BatchIterator> DatasetLoader::iterate(int64_t epoch, int64_t first_batch) {
+  LINKBOY_CHECK(first_batch >= 0 && first_batch <= size(), "batch ", first_batch,
+                " was asked for; an epoch has batches 0 to ", size() - 1, ".");
+  if (*options_.num_workers == 0) {
+    return std::make_unique<InlineIterator>(BatchMaker(dataset_, options_, epoch), first_batch,
+                                            size());
+  }
+  return prefetch(dataset_, options_, epoch, first_batch, size());
+}
+
+std::shared_ptr<DataLoader> make_data_loader(Dataset dataset, const DataLoaderOptions& options) {
+  return std::make_shared<DatasetLoader>(std::move(dataset), options);
+}
+
+}  // namespace linkboy

@@ -1,0 +1,78 @@
+#include "linkboy/dataset.hpp"
+
+#include <ATen/ATen.h>
+
+namespace linkboy {
+
+Batch stack_samples(const std::vector<Batch>& samples) {
+  LINKBOY_CHECK(!samples.empty(), "there are no samples to stack; a batch needs at least one.");
+  NamedTensors stacked;
+  for (const auto& [name, first] : samples.front().tensors()) {
+    std::vector<at::Tensor> rows;
+    rows.reserve(samples.size());
+    for (const auto& sample : samples) {
+      LINKBOY_CHECK(sample.tensors().size() == samples.front().tensors().size(),
+                    "samples of one batch have ", samples.front().tensors().size(), " and ",
+                    sample.tensors().size(),
+                    " tensors; all must have the same. "
+                    "Give a collate_fn that brings them into line.");
+      rows.push_back(sample[name]);
+    }
+    stacked.emplace_back(name, at::stack(rows));
+  }
+  return Batch(std::move(stacked));
+}
+
+std::vector<Batch> DatasetSource::get_samples(std::span<const int64_t> indices) {
+  const Batch batch = get_batch(indices);
+  std::vector<Batch> samples(indices.size());
+  for (const auto& [name, tensor] : batch.tensors()) {
+    for (std::size_t i = 0; i < samples.size(); ++i) {
+      samples[i].set(name, tensor.select(0, static_cast<int64_t>(i)));
+    }
+  }
+  return samples;
+}
+
+TensorDataset::TensorDataset(NamedTensors tensors) : tensors_(std::move(tensors)) {
+  LINKBOY_CHECK(!tensors_.empty(), "a TensorDataset needs at least one tensor; it got none.");
+  for (const auto& [name, tensor] : tensors_) {
+    LINKBOY_CHECK(tensor.defined(), "the tensor \"", name,
+                  "\" is undefined; give one of [N, ...].");
+    LINKBOY_CHECK(tensor.dim() > 0, "the tensor \"", name,
+                  "\" is a scalar; its dimension 0 must count the samples.");
+    LINKBOY_CHECK(tensor.size(0) == size(), "\"", tensors_[0].first, "\" has ", size(),
+                  " samples, but \"", name, "\" has ", tensor.size(0),
+                  "; all tensors must have the same dimension 0.");
+  }
+}
+
+TensorDataset::TensorDataset(at::Tensor input, at::Tensor target)
+    : TensorDataset(NamedTensors{{"input", std::move(input)}, {"target", std::move(target)}}) {}
+
+int64_t TensorDataset::size() const { return tensors_[0].second.size(0); }
+
+Batch TensorDataset::get_batch(std::span<const int64_t> indices) {
+  const auto rows = at::from_blob(const_cast<int64_t*>(indices.data()),
+                                  {static_cast<int64_t>(indices.size())}, at::kLong);
+  NamedTensors gathered;
+  gathered.reserve(tensors_.size());
+  for (const auto& [name, tensor] : tensors_) {
+    gathered.emplace_back(name, tensor.index_select(0, rows.to(tensor.device())));
+  }
+  return Batch(std::move(gathered));
+}
+
+Dataset Dataset::for_worker() const {
+  auto copy = source().clone();
+  return copy ? Dataset(std::move(copy)) : *this;
+}
+
+DatasetSource& Dataset::source() const {
+  LINKBOY_CHECK(source_ != nullptr,
+                "no dataset was given; set train_dataset (TrainOptions) or dataset "
+                "(EvaluateOptions).");
+  return *source_;
+}
+
+}  // namespace linkboy

@@ -1,0 +1,24 @@
+#pragma once
+
+#include <memory>
+
+#include "linkboy/data_loader.hpp"
+
+namespace linkboy {
+
+/// The batches of another loader, on a device.
+class DeviceLoader final : public DataLoader {
+ public:
+  DeviceLoader(std::shared_ptr<DataLoader> loader, c10::Device device)
+      : loader_(std::move(loader)), device_(device) {}
+
+  int64_t size() const override { return loader_->size(); }
+  int64_t batch_size() const override { return loader_->batch_size(); }
+  std::unique_ptr<BatchIterator> iterate(int64_t epoch, int64_t first_batch) override;
+
+ private:
+  std::shared_ptr<DataLoader> loader_;
+  c10::Device device_;
+};
+
+}  // namespace linkboy

@@ -1,0 +1,54 @@
+#include "linkboy/sampler.hpp"
+
+#include <numeric>
+
+#include "data/mix.hpp"
+#include "linkboy/error.hpp"
+
+namespace linkboy {
+
+// A Feistel network permutes [0, 4^k), the smallest such range that holds `size`; walking its
+// cycles until a value falls below `size` makes a permutation of [0, size), in less than four
+// rounds of the network on average.
+RandomPermutation::RandomPermutation(int64_t size, uint64_t seed, int64_t epoch) : size_(size) {
+  LINKBOY_CHECK(size >= 0, "a permutation of ", size,
+                " elements was asked for; the size must not "
+                "be negative.");
+  half_bits_ = 1;
+  while (half_bits_ < 32 && (uint64_t{1} << (2 * half_bits_)) < static_cast<uint64_t>(size)) {
+    ++half_bits_;
+  }
+  half_mask_ = (uint64_t{1} << half_bits_) - 1;
+  uint64_t key = mix(seed, static_cast<uint64_t>(epoch));
+  for (uint64_t& round_key : keys_) round_key = key = mix(key, 1);
+}
+
+uint64_t RandomPermutation::encrypt(uint64_t value) const {
+  uint64_t left = value >> half_bits_;
+  uint64_t right = value & half_mask_;
+  for (uint64_t key : keys_) {
+    const uint64_t next = left ^ (mix(key, right) & half_mask_);
+    left = right;
+    right = next;
+  }
+  return (left << half_bits_) | right;
+}
+
+int64_t RandomPermutation::operator[](int64_t position) const {
+  auto value = static_cast<uint64_t>(position);
+  do {
+    value = encrypt(value);
+  } while (value >= static_cast<uint64_t>(size_));
+  return static_cast<int64_t>(value);
+}
+
+void SequentialSampler::sample(int64_t, int64_t begin, int64_t count, int64_t* indices) const {
+  std::iota(indices, indices + count, begin);
+}
+
+void RandomSampler::sample(int64_t epoch, int64_t begin, int64_t count, int64_t* indices) const {
+  const RandomPermutation permutation(size_, seed_, epoch);
+  for (int64_t i = 0; i < count; ++i) indices[i] = permutation[begin + i];
+}
+
+}  // namespace linkboy

@@ -1,0 +1,40 @@
+#include "linkboy/loss_tracker.hpp"
+
+#include <ATen/ATen.h>
+
+#include <limits>
+
+namespace linkboy {
+
+void LossTracker::update(const at::Tensor& loss, int64_t batch_size) {
+  const at::Tensor detached = loss.detach();
+  const at::Tensor mean = detached.numel() == 1 ? detached.reshape({}) : detached.mean();
+  count_ += batch_size;
+  if (mean.is_cpu()) {
+    host_total_ += mean.item<double>() * static_cast<double>(batch_size);
+    return;
+  }
+  if (!device_total_.defined()) {
+    device_total_ = at::zeros({}, mean.options().dtype(at::kDouble));
+  }
+  device_total_.add_(mean, batch_size);
+}
+
+void LossTracker::reset() { restore(0.0, 0); }
+
+void LossTracker::restore(double total, int64_t count) {
+  host_total_ = total;
+  device_total_ = at::Tensor();
+  count_ = count;
+}
+
+double LossTracker::total() const {
+  return host_total_ + (device_total_.defined() ? device_total_.item<double>() : 0.0);
+}
+
+double LossTracker::average() const {
+  if (count_ == 0) return std::numeric_limits<double>::quiet_NaN();
+  return total() / static_cast<double>(count_);
+}
+
+}  // namespace linkboy

@@ -1,0 +1,97 @@
+#include "linkboy/placeholders.hpp"
+
+#include <fmt/format.h>
+
+#include <cmath>
+
+#include "linkboy/error.hpp"
+#include "linkboy/run_config.hpp"
+
+namespace linkboy {
+namespace {
+
+template <class Operation>
+RunValue combine(const RunValue& left, const char* symbol, const RunValue& right,
+                 Operation operation) {
+  return RunValue(fmt::format("({} {} {})", left.to_string(), symbol, right.to_string()),
+                  [left, right, operation](const RunConfig& config) {
+                    return operation(left.resolve(config), right.resolve(config));
+                  });
+}
+
+RunValue placeholder(const char* name, int64_t RunConfig::*field) {
+  return RunValue(name, [name, field](const RunConfig& config) {
+    LINKBOY_CHECK(config.*field > 0, name, " has no value in this run; it needs training data ",
+                  "(EVAL_DATALOADER_LEN: an eval_dataset).");
+    return static_cast<double>(config.*field);
+  });
+}
+
+}  // namespace
+
+RunValue::RunValue(double value)
+    : text_(fmt::format("{}", value)), get_([value](const RunConfig&) { return value; }) {}
+
+RunValue::RunValue(int64_t value)
+    : text_(fmt::format("{}", value)),
+      get_([value](const RunConfig&) { return static_cast<double>(value); }) {}
+
+RunValue::RunValue(std::string name, std::function<double(const RunConfig&)> get)
+    : text_(std::move(name)), get_(std::move(get)) {}
+
+double RunValue::resolve(const RunConfig& config) const {
+  const double value = get_(config);
+  LINKBOY_CHECK(std::isfinite(value), text_, " is ", value,
+                " in this run; it must be a finite number.");
+  return value;
+}
+
+int64_t RunValue::resolve_count(const RunConfig& config) const {
+  const double value = resolve(config);
+  LINKBOY_CHECK(value == std::floor(value), text_, " is ", value,
+                " in this run; a count must be a whole number. Use ceil or floor.");
+  return static_cast<int64_t>(value);
+}
+
+RunValue operator+(const RunValue& left, const RunValue& right) {
+  return combine(left, "+", right, std::plus<>());
+}
+
+RunValue operator-(const RunValue& left, const RunValue& right) {
+  return combine(left, "-", right, std::minus<>());
+}
+
+RunValue operator*(const RunValue& left, const RunValue& right) {
+  return combine(left, "*", right, std::multiplies<>());
+}
+
+RunValue operator/(const RunValue& left, const RunValue& right) {
+  return combine(left, "/", right, [text = right.to_string()](double dividend, double divisor) {
+    LINKBOY_CHECK(divisor != 0.0, "a schedule divides by ", text, ", which is 0 in this run.");
+    return dividend / divisor;
+  });
+}
+
+RunValue operator-(const RunValue& value) { return RunValue(0) - value; }
+
+RunValue ceil(const RunValue& value) {
+  return RunValue("ceil(" + value.to_string() + ")",
+                  [value](const RunConfig& config) { return std::ceil(value.resolve(config)); });
+}
+
+RunValue floor(const RunValue& value) {
+  return RunValue("floor(" + value.to_string() + ")",
+                  [value](const RunConfig& config) { return std::floor(value.resolve(config)); });
+}
+
+const RunValue NUM_EPOCHS = placeholder("NUM_EPOCHS", &RunConfig::num_epochs);
+const RunValue NUM_UPDATE_STEPS_PER_EPOCH =
+    placeholder("NUM_UPDATE_STEPS_PER_EPOCH", &RunConfig::num_updates_per_epoch);
+const RunValue PER_PROCESS_NUM_UPDATE_STEPS_PER_EPOCH =
+    placeholder("PER_PROCESS_NUM_UPDATE_STEPS_PER_EPOCH", &RunConfig::num_updates_per_epoch);
+const RunValue TRAIN_DATALOADER_LEN =
+    placeholder("TRAIN_DATALOADER_LEN", &RunConfig::num_train_batches_per_epoch);
+const RunValue EVAL_DATALOADER_LEN =
+    placeholder("EVAL_DATALOADER_LEN", &RunConfig::num_eval_batches_per_epoch);
+
+}  // namespace linkboy

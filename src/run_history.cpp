@@ -1,0 +1,79 @@
+#include "linkboy/run_history.hpp"
+
+#include <algorithm>
+
+#include "linkboy/error.hpp"
+
+namespace linkboy {
+
+const InMemoryRunHistory::Metric* InMemoryRunHistory::find(std::string_view name) const {
+  auto found = std::find_if(metrics_.begin(), metrics_.end(),
+                            [name](const Metric& metric) { return metric.name == name; });
+  return found == metrics_.end() ? nullptr : &*found;
+}
+
+std::vector<std::string> InMemoryRunHistory::get_metric_names() const {
+  std::vector<std::string> names;
+  for (const auto& metric : metrics_) names.push_back(metric.name);
+  return names;
+}
+
+std::vector<double> InMemoryRunHistory::get_metric_values(std::string_view name) const {
+  const auto* metric = find(name);
+  return metric ? metric->values : std::vector<double>();
+}
+
+double InMemoryRunHistory::get_latest_metric(std::string_view name) const {
+  const auto* metric = find(name);
+  if (metric == nullptr) {
+    std::string known;
+    for (const auto& other : metrics_) known += (known.empty() ? "" : ", ") + other.name;
+    throw Error(c10::str("no value of the metric \"", name, "\" was recorded; there is: ",
+                         known.empty() ? "nothing yet" : known, "."));
+  }
+  return metric->values.back();
+}
+
+void InMemoryRunHistory::update_metric(std::string_view name, double value) {
+  if (const auto* metric = find(name)) {
+    const_cast<Metric*>(metric)->values.push_back(value);
+  } else {
+    metrics_.push_back({std::string(name), {value}});
+  }
+}
+
+void InMemoryRunHistory::delete_metric(std::string_view name) {
+  LINKBOY_CHECK(find(name) != nullptr, "the metric \"", name,
+                "\" cannot be deleted: no value of it was recorded.");
+  std::erase_if(metrics_, [name](const Metric& metric) { return metric.name == name; });
+}
+
+void InMemoryRunHistory::reset() {
+  metrics_.clear();
+  current_epoch_ = 1;
+}
+
+StateDict InMemoryRunHistory::state_dict() const {
+  StateDict metrics;
+  for (const auto& metric : metrics_) metrics.set(metric.name, metric.values);
+  StateDict state;
+  state.set("current_epoch", current_epoch_);
+  state.set("prefix", prefix_);
+  state.set("metrics", metrics);
+  return state;
+}
+
+void InMemoryRunHistory::load_state_dict(const StateDict& state) {
+  const int64_t epoch = state.get_int("current_epoch");
+  std::string prefix = state.get_string("prefix");
+  const StateDict saved = state.get_dict("metrics");
+  std::vector<Metric> metrics;
+  for (const auto& [name, values] : saved.entries()) {
+    metrics.push_back({name, saved.get_doubles(name)});
+  }
+  current_epoch_ = epoch;
+  prefix_ = std::move(prefix);
+  metrics_ = std::move(metrics);
+}
+
+}  // namespace linkboy

@@ -1,0 +1,178 @@
+#include "run_setup.hpp"
+
+#include <torch/optim/optimizer.h>
+
+#include <cmath>
+#include <thread>
+
+#include "linkboy/error.hpp"
+#include "linkboy/trainer.hpp"
+
+namespace linkboy {
+namespace {
+
+void check_at_least_one(const char* name, int64_t value) {
+  LINKBOY_CHECK(value >= 1, name, " is ", value, "; it must be at least 1.");
+}
+
+void check_positive(const char* name, const std::optional<double>& value) {
+  LINKBOY_CHECK(!value || *value > 0.0, name, " is ", *value,
+                "; it must be positive. Leave it out to clip nothing.");
+}
+
+void check_learning_rates(const torch::optim::Optimizer& optimizer) {
+  for (double lr : get_param_group_field(optimizer, ParamGroupField::lr)) {
+    LINKBOY_CHECK(std::isfinite(lr) && lr >= 0.0, "the optimizer's lr is ", lr,
+                  "; it must be finite and not negative.");
+  }
+}
+
+}  // namespace
+
+void check_train_options(const TrainOptions& options, const torch::optim::Optimizer* optimizer) {
+  LINKBOY_CHECK(options.train_dataset, "train_dataset is missing; train needs one.");
+  LINKBOY_CHECK(optimizer != nullptr,
+                "the Trainer has no optimizer; give one to its constructor "
+                "to train.");
+  LINKBOY_CHECK(options.num_epochs || options.max_num_train_steps,
+                "neither num_epochs nor max_num_train_steps is given; one of them must say how "
+                "long to train.");
+  check_at_least_one("num_epochs", options.num_epochs.value_or(1));
+  check_at_least_one("max_num_train_steps", options.max_num_train_steps.value_or(1));
+  check_at_least_one("per_device_batch_size", options.per_device_batch_size);
+  check_at_least_one("gradient_accumulation_steps", options.gradient_accumulation_steps);
+  check_at_least_one("evaluate_every_n_epochs", options.evaluate_every_n_epochs);
+  check_positive("gradient_clip_value", options.gradient_clip_value);
+  check_positive("gradient_clip_norm", options.gradient_clip_norm);
+  check_learning_rates(*optimizer);
+}
+
+void check_evaluate_options(const EvaluateOptions& options) {
+  LINKBOY_CHECK(options.dataset, "dataset is missing; evaluate and predict need one.");
+  check_at_least_one("per_device_batch_size", options.per_device_batch_size);
+}
+
+std::vector<at::Tensor> parameters_of(const torch::optim::Optimizer& optimizer) {
+  std::vector<at::Tensor> parameters;
+  for (const auto& group : optimizer.param_groups()) {
+    parameters.insert(parameters.end(), group.params().begin(), group.params().end());
+  }
+  return parameters;
+}
+
+// ---- The set-up of a run
+// -------------------------------------------------------------------------
+
+void Trainer::set_up_training(const TrainOptions& options) {
+  if (options.reset_run_history) run_history_->reset();
+  result_ = {};
+  num_updates_ = num_epochs_done_ = micro_step_ = 0;
+  resumes_in_mid_epoch_ = false;
+  gradient_norm_ = at::Tensor();
+
+  train_dataloader_ = create_train_dataloader(options);
+  eval_dataloader_.reset();
+  if (options.eval_dataset) {
+    eval_dataloader_ =
+        create_eval_dataloader({.dataset = options.eval_dataset,
+                                .per_device_batch_size = options.per_device_batch_size,
+                                .dataloader_options = options.eval_dataloader_options,
+                                .collate_fn = options.collate_fn});
+  }
+  accelerator().set_gradient_accumulation_steps(options.gradient_accumulation_steps);
+  prepare_model_optimizer_and_dataloaders();
+  run_config_ = create_run_config(options);
+
+  // The scheduler of the run before has left its last value in the optimizer.
+  if (scheduler_ && options.create_scheduler_fn) scheduler_->restore_base_values();
+  scheduler_ = create_scheduler(options);
+  if (scheduler_) scheduler_->start();
+  if (options.resume_from) load_training_state(*options.resume_from);
+}
+
+std::unique_ptr<Accelerator> Trainer::create_accelerator(const AcceleratorOptions& options) {
+  return std::make_unique<Accelerator>(options);
+}
+
+Accelerator& Trainer::accelerator() {
+  if (!accelerator_) accelerator_ = create_accelerator(accelerator_options_);
+  return *accelerator_;
+}
+
+DataLoaderOptions Trainer::default_train_dataloader_options(int64_t batch_size) {
+  DataLoaderOptions options = default_eval_dataloader_options(batch_size);
+  options.shuffle = true;
+  return options;
+}
+
+DataLoaderOptions Trainer::default_eval_dataloader_options(int64_t batch_size) {
+  // On the CPU the loop itself needs the cores, and gathering a batch costs little.
+  const bool is_cuda = device().is_cuda();
+  const int64_t num_cores = std::max(1U, std::thread::hardware_concurrency());
+  DataLoaderOptions options;
+  options.batch_size = batch_size;
+  options.shuffle = false;
+  options.num_workers = is_cuda ? std::min<int64_t>(2, num_cores) : 0;
+  options.pin_memory = is_cuda;
+  return options;
+}
+
+std::shared_ptr<DataLoader> Trainer::create_train_dataloader(const TrainOptions& options) {
+  auto defaults = default_train_dataloader_options(options.per_device_batch_size);
+  if (options.collate_fn) defaults.collate_fn = options.collate_fn;
+  return make_data_loader(options.train_dataset,
+                          defaults.overlaid_with(options.train_dataloader_options));
+}
+
+std::shared_ptr<DataLoader> Trainer::create_eval_dataloader(const EvaluateOptions& options) {
+  auto defaults = default_eval_dataloader_options(options.per_device_batch_size);
+  if (options.collate_fn) defaults.collate_fn = options.collate_fn;
+  return make_data_loader(options.dataset, defaults.overlaid_with(options.dataloader_options));
+}
+
+void Trainer::prepare_model_optimizer_and_dataloaders() {
+  accelerator().prepare(model_);
+  if (train_dataloader_) train_dataloader_ = accelerator_->prepare(std::move(train_dataloader_));
+  if (eval_dataloader_) eval_dataloader_ = accelerator_->prepare(std::move(eval_dataloader_));
+}
+
+RunConfig Trainer::create_run_config(const TrainOptions& options) {
+  RunConfig config;
+  config.num_processes = accelerator().num_processes();
+  config.is_distributed = config.num_processes > 1;
+  config.is_local_process_zero = accelerator_->is_local_main_process();
+  config.is_world_process_zero = accelerator_->is_main_process();
+  config.device = accelerator_->device().str();
+  config.gradient_accumulation_steps = options.gradient_accumulation_steps;
+  config.gradient_clip_value = options.gradient_clip_value;
+  config.gradient_clip_norm = options.gradient_clip_norm;
+  config.num_epochs = options.num_epochs.value_or(0);
+  if (eval_dataloader_) {
+    config.num_eval_batches_per_epoch = eval_dataloader_->size();
+    config.eval_per_device_batch_size = eval_dataloader_->batch_size();
+    config.eval_total_batch_size = config.eval_per_device_batch_size * config.num_processes;
+  }
+  if (!train_dataloader_) return config;
+
+  auto divide_up = [](int64_t a, int64_t b) { return (a + b - 1) / b; };
+  config.num_train_batches_per_epoch = train_dataloader_->size();
+  config.train_per_device_batch_size = train_dataloader_->batch_size();
+  config.train_total_batch_size = config.train_per_device_batch_size * config.num_processes *
+                                  config.gradient_accumulation_steps;
+  config.num_updates_per_epoch =
+      divide_up(config.num_train_batches_per_epoch, config.gradient_accumulation_steps);
+  if (options.max_num_train_steps) {
+    config.max_num_updates = *options.max_num_train_steps;
+    config.num_epochs = divide_up(config.max_num_updates, config.num_updates_per_epoch);
+  } else {
+    config.max_num_updates = config.num_epochs * config.num_updates_per_epoch;
+  }
+  return config;
+}
+
+std::unique_ptr<Scheduler> Trainer::create_scheduler(const TrainOptions& options) {
+  if (!options.create_scheduler_fn) return nullptr;
+  return options.create_scheduler_fn(*optimizer_, run_config_);
+}
+
+}  // namespace linkboy

@@ -1,0 +1,34 @@
+#pragma once
+
+#include <vector>
+
+#include "linkboy/model.hpp"
+#include "linkboy/options.hpp"
+
+namespace torch::optim {
+class Optimizer;
+}
+
+namespace linkboy {
+
+/// @throws Error if an option is out of its range, or something that a run needs is missing.
+void check_train_options(const TrainOptions& options, const torch::optim::Optimizer* optimizer);
+void check_evaluate_options(const EvaluateOptions& options);
+
+/// The parameters of all groups.
+std::vector<at::Tensor> parameters_of(const torch::optim::Optimizer& optimizer);
+
+/// Puts the model back into the mode it had.
+class ModelModeGuard {
+ public:
+  explicit ModelModeGuard(Model& model) : model_(model), was_training_(model.is_training()) {}
+  ~ModelModeGuard() { model_.train(was_training_); }
+  ModelModeGuard(const ModelModeGuard&) = delete;
+  ModelModeGuard& operator=(const ModelModeGuard&) = delete;
+
+ private:
+  Model& model_;
+  bool was_training_;
+};
+
+}  // namespace linkboy

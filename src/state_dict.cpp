@@ -1,0 +1,119 @@
+#include "linkboy/state_dict.hpp"
+
+#include <ATen/core/Dict.h>
+#include <ATen/core/List.h>
+#include <ATen/core/jit_type.h>
+
+#include <algorithm>
+
+#include "linkboy/error.hpp"
+
+namespace linkboy {
+namespace {
+
+std::string joined_keys(const std::vector<StateDict::Entry>& entries) {
+  std::string joined;
+  for (const auto& [key, value] : entries) joined += (joined.empty() ? "" : ", ") + key;
+  return joined.empty() ? "none" : joined;
+}
+
+}  // namespace
+
+StateDict::StateDict(std::initializer_list<Entry> entries) {
+  for (const auto& [key, value] : entries) set(key, value);
+}
+
+StateDict::StateDict(const NamedTensors& tensors) {
+  entries_.reserve(tensors.size());
+  for (const auto& [name, tensor] : tensors) entries_.emplace_back(name, tensor);
+}
+
+StateDict StateDict::from_ivalue(const c10::IValue& value, std::string_view what) {
+  LINKBOY_CHECK(value.isGenericDict(), what, " is a ", value.tagKind(),
+                "; it must be a dict from names to values.");
+  StateDict result;
+  for (const auto& entry : value.toGenericDict()) {
+    LINKBOY_CHECK(entry.key().isString(), what, " has a key that is a ", entry.key().tagKind(),
+                  "; all keys must be strings.");
+    result.entries_.emplace_back(entry.key().toStringRef(), entry.value());
+  }
+  return result;
+}
+
+c10::IValue StateDict::to_ivalue() const {
+  c10::impl::GenericDict dict(c10::AnyType::get(), c10::AnyType::get());
+  dict.reserve(entries_.size());
+  for (const auto& [key, value] : entries_) dict.insert(key, value);
+  return dict;
+}
+
+void StateDict::set(std::string_view key, c10::IValue value) {
+  if (const auto* present = find(key)) {
+    *const_cast<c10::IValue*>(present) = std::move(value);
+  } else {
+    entries_.emplace_back(std::string(key), std::move(value));
+  }
+}
+
+void StateDict::set(std::string_view key, const std::vector<double>& values) {
+  c10::impl::GenericList list(c10::AnyType::get());
+  list.reserve(values.size());
+  for (double value : values) list.push_back(value);
+  set(key, c10::IValue(std::move(list)));
+}
+
+void StateDict::erase(std::string_view key) {
+  std::erase_if(entries_, [key](const Entry& entry) { return entry.first == key; });
+}
+
+const c10::IValue* StateDict::find(std::string_view key) const {
+  auto found = std::find_if(entries_.begin(), entries_.end(),
+                            [key](const Entry& entry) { return entry.first == key; });
+  return found == entries_.end() ? nullptr : &found->second;
+}
+
+const c10::IValue& StateDict::at(std::string_view key) const {
+  const auto* value = find(key);
+  LINKBOY_CHECK(value != nullptr, "there is no \"", key,
+                "\" in this state; it holds: ", joined_keys(entries_), ".");
+  return *value;
+}
+
+#define LINKBOY_TYPED_GET(result, name, is, to, wanted)                                        \
+  result StateDict::name(std::string_view key) const {                                         \
+    const auto& value = at(key);                                                               \
+    LINKBOY_CHECK(value.is(), "\"", key, "\" is a ", value.tagKind(), "; it must be ", wanted, \
+                  ".");                                                                        \
+    return value.to();                                                                         \
+  }
+LINKBOY_TYPED_GET(int64_t, get_int, isInt, toInt, "an integer")
+LINKBOY_TYPED_GET(bool, get_bool, isBool, toBool, "a bool")
+LINKBOY_TYPED_GET(std::string, get_string, isString, toStringRef, "a string")
+LINKBOY_TYPED_GET(at::Tensor, get_tensor, isTensor, toTensor, "a tensor")
+#undef LINKBOY_TYPED_GET
+
+double StateDict::get_double(std::string_view key) const {
+  const auto& value = at(key);
+  if (value.isInt()) return static_cast<double>(value.toInt());
+  LINKBOY_CHECK(value.isDouble(), "\"", key, "\" is a ", value.tagKind(), "; it must be a number.");
+  return value.toDouble();
+}
+
+StateDict StateDict::get_dict(std::string_view key) const {
+  return from_ivalue(at(key), c10::str("\"", key, "\""));
+}
+
+std::vector<double> StateDict::get_doubles(std::string_view key) const {
+  const auto& value = at(key);
+  LINKBOY_CHECK(value.isList(), "\"", key, "\" is a ", value.tagKind(),
+                "; it must be a list of numbers.");
+  std::vector<double> result;
+  for (const c10::IValue& item : value.toListRef()) {
+    LINKBOY_CHECK(item.isDouble() || item.isInt(), "\"", key, "\" holds a ", item.tagKind(),
+                  "; it must hold numbers only.");
+    result.push_back(item.isInt() ? static_cast<double>(item.toInt()) : item.toDouble());
+  }
+  return result;
+}
+
+}  // namespace linkboy

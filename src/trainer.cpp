@@ -1,0 +1,286 @@
+#include "linkboy/trainer.hpp"
+
+#include <ATen/core/grad_mode.h>
+#include <fmt/format.h>
+#include <torch/optim/optimizer.h>
+
+#include "linkboy/error.hpp"
+#include "run_setup.hpp"
+
+namespace linkboy {
+
+Trainer::Trainer(Model model, LossFunction loss_func,
+                 std::shared_ptr<torch::optim::Optimizer> optimizer, CallbackList callbacks,
+                 std::shared_ptr<RunHistory> run_history, AcceleratorOptions accelerator_options)
+    : model_(std::move(model)),
+      loss_func_(std::move(loss_func)),
+      optimizer_(std::move(optimizer)),
+      callback_handler_(std::move(callbacks)),
+      run_history_(run_history ? std::move(run_history) : std::make_shared<InMemoryRunHistory>()),
+      accelerator_options_(std::move(accelerator_options)) {
+  if (loss_func_.module()) register_module(loss_func_.module());
+}
+
+Trainer::~Trainer() = default;
+
+// ---- The training loop
+// ---------------------------------------------------------------------------
+
+TrainResult Trainer::train(const TrainOptions& options) {
+  check_train_options(options, optimizer_.get());
+  guarded([&] {
+    set_up_training(options);
+    run_training(options);
+  });
+  return result_;
+}
+
+void Trainer::run_training(const TrainOptions& options) {
+  try {
+    training_run_start();
+    callback_handler_.call(&Callback::on_training_run_start, *this);
+    run_epochs(options);
+  } catch (const StopTraining& stop) {
+    end_run_early(stop);
+  }
+  stage_ = Stage::outside;
+  result_.num_epochs = num_epochs_done_;
+  result_.num_updates = num_updates_;
+  training_run_end();
+  callback_handler_.call(&Callback::on_training_run_end, *this);
+}
+
+void Trainer::run_epochs(const TrainOptions& options) {
+  while (num_epochs_done_ < run_config_.num_epochs &&
+         (!is_max_updates_reached() || resumes_in_mid_epoch_)) {
+    throw_if_stop_requested();
+    run_train_epoch(*train_dataloader_);
+
+    const bool is_last = num_epochs_done_ + 1 == run_config_.num_epochs || is_max_updates_reached();
+    const bool is_due = (num_epochs_done_ + 1) % options.evaluate_every_n_epochs == 0 || is_last;
+    if (eval_dataloader_ && is_due) run_eval_epoch(*eval_dataloader_, "eval_loss_epoch");
+
+    stage_ = Stage::epoch_done;
+    training_run_epoch_end();
+    callback_handler_.call(&Callback::on_training_run_epoch_end, *this);
+    run_history_->increment_epoch();
+    ++num_epochs_done_;
+    micro_step_ = 0;
+  }
+  throw_if_stop_requested();
+  if (options.max_num_train_steps) {
+    result_.reason = StopReason::max_steps;
+    result_.message = fmt::format("Reached max number of training steps {} in epoch {}",
+                                  num_updates_, run_history_->current_epoch() - 1);
+    print(result_.message);
+  }
+}
+
+void Trainer::run_train_epoch(DataLoader& loader) {
+  stage_ = Stage::between_updates;
+  train_epoch_start();
+  if (!std::exchange(resumes_in_mid_epoch_, false)) {
+    micro_step_ = 0;
+    train_loss_tracker_.reset();
+  }
+  callback_handler_.call(&Callback::on_train_epoch_start, *this);
+
+  const int64_t num_batches = loader.size();
+  auto batches = loader.iterate(run_history_->current_epoch(), micro_step_);
+  while (micro_step_ < num_batches && !is_max_updates_reached()) {
+    const auto batch = batches->next();
+    LINKBOY_CHECK(batch.has_value(), "the loader ended after ", micro_step_,
+                  " batches, but its "
+                  "size() is ",
+                  num_batches, "; size() must say how many batches come.");
+    train_step(*batch, num_batches);
+  }
+
+  stage_ = Stage::ending_epoch;
+  train_epoch_end();
+  record("train_loss_epoch", train_loss_tracker_.average());
+  callback_handler_.call(&Callback::on_train_epoch_end, *this);
+}
+
+void Trainer::train_step(const Batch& batch, int64_t num_batches) {
+  stage_ = Stage::in_update;
+  const bool ends_window = accelerator_->accumulate(micro_step_, num_batches);
+  callback_handler_.call(&Callback::on_train_step_start, *this);
+  const StepOutput output = calculate_train_batch_loss(batch);
+  train_loss_tracker_.update(output.loss, output.batch_size);
+  callback_handler_.call(&Callback::on_train_step_end, *this, batch, output);
+  backward_step(output.loss);
+  ++micro_step_;
+  if (ends_window) make_update();
+}
+
+void Trainer::make_update() {
+  clip_gradients();
+  optimizer_step();
+  if (!accelerator_->optimizer_step_was_skipped()) {
+    ++num_updates_;
+    if (scheduler_) scheduler_step();
+  }
+  optimizer_zero_grad();
+  stage_ = Stage::between_updates;
+  callback_handler_.call(&Callback::on_train_update_end, *this);
+  throw_if_stop_requested();
+}
+
+bool Trainer::is_max_updates_reached() const { return num_updates_ >= run_config_.max_num_updates; }
+
+// ---- The evaluation loop
+// -------------------------------------------------------------------------
+
+Metrics Trainer::evaluate(const EvaluateOptions& options) {
+  check_evaluate_options(options);
+  guarded([&] {
+    run_history_->reset();
+    result_ = {};
+    num_updates_ = micro_step_ = 0;
+    train_dataloader_.reset();
+    eval_dataloader_ = create_eval_dataloader(options);
+    prepare_model_optimizer_and_dataloaders();
+    run_config_ = create_run_config({.num_epochs = 1});
+    try {
+      evaluation_run_start();
+      callback_handler_.call(&Callback::on_evaluation_run_start, *this);
+      run_eval_epoch(*eval_dataloader_, "evaluation_loss");
+    } catch (const StopTraining& stop) {
+      end_run_early(stop);
+    }
+    evaluation_run_end();
+    callback_handler_.call(&Callback::on_evaluation_run_end, *this);
+  });
+  Metrics metrics;
+  for (const auto& name : run_history_->get_metric_names()) {
+    metrics.emplace(name, run_history_->get_latest_metric(name));
+  }
+  return metrics;
+}
+
+void Trainer::run_eval_epoch(DataLoader& loader, std::string_view metric_name) {
+  const ModelModeGuard restore_mode(model_);
+  const at::NoGradGuard no_grad;
+  eval_epoch_start();
+  eval_loss_tracker_.reset();
+  callback_handler_.call(&Callback::on_eval_epoch_start, *this);
+  auto batches = loader.iterate(run_history_->current_epoch());
+  while (const auto batch = batches->next()) {
+    throw_if_stop_requested();
+    eval_step(*batch);
+  }
+  eval_epoch_end();
+  record(metric_name, eval_loss_tracker_.average());
+  callback_handler_.call(&Callback::on_eval_epoch_end, *this);
+}
+
+void Trainer::eval_step(const Batch& batch) {
+  callback_handler_.call(&Callback::on_eval_step_start, *this);
+  const StepOutput output = calculate_eval_batch_loss(batch);
+  eval_loss_tracker_.update(output.loss, output.batch_size);
+  callback_handler_.call(&Callback::on_eval_step_end, *this, batch, output);
+}
+
+// ---- The steps that a subclass may override
+// ------------------------------------------------------
+
+void Trainer::train_epoch_start() { model_.train(); }
+
+void Trainer::eval_epoch_start() { model_.eval(); }
+
+StepOutput Trainer::calculate_train_batch_loss(const Batch& batch) {
+  return calculate_batch_loss(batch);
+}
+
+StepOutput Trainer::calculate_eval_batch_loss(const Batch& batch) {
+  return calculate_batch_loss(batch);
+}
+
+StepOutput Trainer::calculate_batch_loss(const Batch& batch) {
+  LINKBOY_CHECK(loss_func_,
+                "the Trainer has no loss function. Give one to its constructor, or "
+                "override calculate_train_batch_loss and calculate_eval_batch_loss.");
+  at::Tensor outputs = model_(batch.input());
+  at::Tensor loss = loss_func_(outputs, batch.target());
+  return {.loss = std::move(loss), .model_outputs = std::move(outputs), .batch_size = batch.size()};
+}
+
+void Trainer::backward_step(const at::Tensor& loss) { accelerator_->backward(loss); }
+
+void Trainer::clip_gradients() {
+  if (!run_config_.gradient_clip_value && !run_config_.gradient_clip_norm) return;
+  const auto parameters = parameters_of(*optimizer_);
+  if (run_config_.gradient_clip_value) {
+    accelerator_->clip_grad_value(parameters, *run_config_.gradient_clip_value);
+  }
+  if (run_config_.gradient_clip_norm) {
+    gradient_norm_ = accelerator_->clip_grad_norm(parameters, *run_config_.gradient_clip_norm);
+  }
+}
+
+void Trainer::optimizer_step() { accelerator_->optimizer_step(*optimizer_); }
+
+void Trainer::scheduler_step() { scheduler_->step(); }
+
+void Trainer::optimizer_zero_grad() { optimizer_->zero_grad(/*set_to_none=*/true); }
+
+void Trainer::print(std::string_view line) { accelerator().print(line); }
+
+// ---- Leaving a run
+// -------------------------------------------------------------------------------
+
+template <class Run>
+void Trainer::guarded(Run run) {
+  try {
+    call_init_end_once();
+    run();
+  } catch (...) {
+    if (stage_ == Stage::in_update) optimizer_->zero_grad();
+    stage_ = Stage::outside;
+    clear_stop_request();
+    callback_handler_.call_exception(*this, std::current_exception());
+    throw;
+  }
+  stage_ = Stage::outside;
+  clear_stop_request();
+}
+
+void Trainer::end_run_early(const StopTraining& stop) {
+  // What is left of an unfinished window must not reach a later update.
+  if (stage_ == Stage::in_update) optimizer_->zero_grad();
+  stage_ = Stage::outside;
+  result_.reason = stop.reason();
+  result_.message = stop.what();
+  callback_handler_.call(&Callback::on_stop_training_error, *this, stop);
+  print(result_.message);
+}
+
+void Trainer::request_stop(StopReason reason) noexcept {
+  int expected = kNoStop;
+  stop_reason_.compare_exchange_strong(expected, static_cast<int>(reason));
+}
+
+void Trainer::request_stop(StopReason reason, std::string message) {
+  const std::lock_guard lock(stop_mutex_);
+  int expected = kNoStop;
+  if (stop_reason_.compare_exchange_strong(expected, static_cast<int>(reason))) {
+    stop_message_ = std::move(message);
+  }
+}
+
+void Trainer::throw_if_stop_requested() {
+  const int reason = stop_reason_.load();
+  if (reason == kNoStop) return;
+  const std::lock_guard lock(stop_mutex_);
+  throw StopTraining(static_cast<StopReason>(reason),
+                     stop_message_.empty() ? "Stopping training on request" : stop_message_);
+}
+
+void Trainer::clear_stop_request() {
+  const std::lock_guard lock(stop_mutex_);
+  stop_message_.clear();
+  stop_reason_.store(kNoStop);
+}
+
+}  // namespace linkboy

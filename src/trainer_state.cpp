@@ -1,0 +1,149 @@
+// Trainer's checkpoints, training states and predictions: what stands beside the loop.
+
+#include <ATen/ATen.h>
+#include <torch/nn/module.h>
+#include <torch/optim/optimizer.h>
+
+#include "checkpoint/named_tensors.hpp"
+#include "checkpoint/optimizer_state.hpp"
+#include "checkpoint/rng_state.hpp"
+#include "linkboy/checkpoint.hpp"
+#include "linkboy/error.hpp"
+#include "linkboy/trainer.hpp"
+#include "run_setup.hpp"
+
+namespace linkboy {
+namespace {
+
+constexpr const char* kModel = "model_state_dict";
+constexpr const char* kOptimizer = "optimizer_state_dict";
+constexpr const char* kScheduler = "scheduler_state_dict";
+constexpr const char* kTrainingState = "training_state";
+constexpr const char* kTrainingStateFile = "training_state.pt";
+
+}  // namespace
+
+void Trainer::save_checkpoint(const std::filesystem::path& path, const StateDict& extras,
+                              CheckpointParts parts) {
+  StateDict contents;
+  contents.set(kModel, model_.state_dict());
+  if (parts.optimizer && optimizer_) contents.set(kOptimizer, optimizer_state_dict(*optimizer_));
+  if (parts.scheduler && scheduler_) contents.set(kScheduler, scheduler_->state_dict());
+  for (const auto& [key, value] : extras.entries()) {
+    LINKBOY_CHECK(key != kModel && key != kOptimizer && key != kScheduler, "\"", key,
+                  "\" is a name that linkboy itself uses in a checkpoint; call the extra value "
+                  "something else.");
+    contents.set(key, value);
+  }
+  if (accelerator().is_main_process()) write_checkpoint(path, contents);
+}
+
+StateDict Trainer::load_checkpoint(const std::filesystem::path& path, CheckpointParts parts) {
+  StateDict contents = read_checkpoint(path);
+  const bool loads_optimizer = parts.optimizer && contents.contains(kOptimizer);
+  const bool loads_scheduler = parts.scheduler && contents.contains(kScheduler);
+  LINKBOY_CHECK(contents.contains(kModel), path, " has no \"", kModel,
+                "\"; a checkpoint of a Trainer must have one. Load a bare state dict by "
+                "Model::load_state_dict(read_checkpoint(path)).");
+  LINKBOY_CHECK(!loads_optimizer || optimizer_, path,
+                " has an optimizer's state, but the Trainer "
+                "has no optimizer. Give it one, or load with {.optimizer = false}.");
+  LINKBOY_CHECK(!loads_scheduler || scheduler_, path,
+                " has a scheduler's state, but the Trainer "
+                "has no scheduler. Load it during a run that has one, or with "
+                "{.scheduler = false}.");
+  const StateDict model_state = contents.get_dict(kModel);
+  // Check all before anything is changed.
+  check_named_tensors(model_.named_tensors(), model_state, path.string());
+  if (loads_optimizer) load_optimizer_state_dict(*optimizer_, contents.get_dict(kOptimizer));
+  if (loads_scheduler) scheduler_->load_state_dict(contents.get_dict(kScheduler));
+  model_.load_state_dict(model_state);
+  contents.erase(kModel);
+  contents.erase(kOptimizer);
+  contents.erase(kScheduler);
+  return contents;
+}
+
+void Trainer::save_training_state(const std::filesystem::path& directory) {
+  LINKBOY_CHECK(stage_ != Stage::in_update && stage_ != Stage::ending_epoch,
+                "a training state cannot be saved here: an update or an epoch is half done. Save "
+                "it from on_train_update_end, on_training_run_epoch_end or outside a run.");
+  const bool is_epoch_done = stage_ == Stage::epoch_done;
+  StateDict callbacks;
+  const auto names = callback_handler_.names();
+  for (std::size_t i = 0; i < names.size(); ++i) {
+    callbacks.set(names[i], callback_handler_.callbacks()[i]->state_dict());
+  }
+  StateDict state;
+  state.set("version", int64_t{1});
+  state.set("num_updates", num_updates_);
+  state.set("num_epochs_done", num_epochs_done_ + (is_epoch_done ? 1 : 0));
+  state.set("micro_step", is_epoch_done ? int64_t{0} : micro_step_);
+  state.set("loss_total", train_loss_tracker_.total());
+  state.set("loss_count", train_loss_tracker_.count());
+  state.set("run_history", run_history_->state_dict());
+  state.set("epoch", run_history_->current_epoch() + (is_epoch_done ? 1 : 0));
+  state.set("rng", rng_state());
+  state.set("callbacks", callbacks);
+  save_checkpoint(directory / kTrainingStateFile, {{kTrainingState, state.to_ivalue()}});
+}
+
+void Trainer::load_training_state(const std::filesystem::path& directory) {
+  const auto path = directory / kTrainingStateFile;
+  LINKBOY_CHECK(std::filesystem::exists(path), directory, " holds no training state (no file ",
+                kTrainingStateFile, "). Give a folder that save_training_state wrote.");
+  const StateDict state = load_checkpoint(path).get_dict(kTrainingState);
+  const int64_t version = state.get_int("version");
+  LINKBOY_CHECK(version == 1, path, " is a training state of version ", version,
+                "; this linkboy reads version 1.");
+  num_updates_ = state.get_int("num_updates");
+  num_epochs_done_ = state.get_int("num_epochs_done");
+  micro_step_ = state.get_int("micro_step");
+  resumes_in_mid_epoch_ = micro_step_ > 0;
+  train_loss_tracker_.restore(state.get_double("loss_total"), state.get_int("loss_count"));
+  run_history_->load_state_dict(state.get_dict("run_history"));
+  run_history_->set_epoch(state.get_int("epoch"));
+  const StateDict callbacks = state.get_dict("callbacks");
+  const auto names = callback_handler_.names();
+  for (std::size_t i = 0; i < names.size(); ++i) {
+    if (callbacks.contains(names[i])) {
+      callback_handler_.callbacks()[i]->load_state_dict(callbacks.get_dict(names[i]));
+    }
+  }
+  set_rng_state(state.get_dict("rng"));
+  print(c10::str("Resumed training state from ", directory.string(), " (epoch ",
+                 run_history_->current_epoch(), ", update ", num_updates_, ")"));
+}
+
+at::Tensor Trainer::predict(const EvaluateOptions& options) {
+  check_evaluate_options(options);
+  auto loader = accelerator().prepare(create_eval_dataloader(options));
+  accelerator_->prepare(model_);
+  const ModelModeGuard restore_mode(model_);
+  const at::NoGradGuard no_grad;
+  model_.eval();
+  std::vector<at::Tensor> outputs;
+  auto batches = loader->iterate(/*epoch=*/1);
+  while (const auto batch = batches->next()) outputs.push_back(model_(batch->input()).cpu());
+  return at::cat(outputs);
+}
+
+void Trainer::record(std::string_view metric_name, double value) {
+  run_history_->update_metric(run_history_->metric_name_prefix() + std::string(metric_name), value);
+}
+
+void Trainer::register_module(std::shared_ptr<torch::nn::Module> module) {
+  LINKBOY_CHECK(module != nullptr, "the module to register is null; give an object.");
+  registered_modules_.push_back(std::move(module));
+}
+
+void Trainer::call_event(std::string_view name, const std::any& payload) {
+  callback_handler_.call_event(name, *this, payload);
+}
+
+void Trainer::call_init_end_once() {
+  if (std::exchange(init_end_called_, true)) return;
+  callback_handler_.call(&Callback::on_init_end, *this);
+}
+
+}  // namespace linkboy

@@ -1,0 +1,18 @@
+#include <torch/nn.h>
+#include <torch/optim.h>
+
+#include <linkboy/callbacks/early_stopping.hpp>
+#include <linkboy/linkboy.hpp>
+#include <linkboy/schedulers/cosine_scheduler.hpp>
+
+int main() {
+  torch::manual_seed(1);
+  torch::nn::Linear model(2, 1);
+  auto optimizer = std::make_shared<torch::optim::AdamW>(model->parameters(), 0.1);
+  linkboy::Trainer trainer(model, torch::nn::MSELoss(), optimizer);
+  const auto x = torch::rand({64, 2});
+  trainer.train({.train_dataset = linkboy::TensorDataset(x, x.sum(1, /*keepdim=*/true)),
+                 .num_epochs = 30,
+                 .create_scheduler_fn = linkboy::CosineScheduler::create_scheduler_fn()});
+  return trainer.run_history().get_latest_metric("train_loss_epoch") < 0.1 ? 0 : 1;
+}

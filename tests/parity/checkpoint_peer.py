@@ -1,0 +1,89 @@
+"""The Python side of checkpoint_python_test.cpp: reads what linkboy wrote and writes for it.
+
+Usage: checkpoint_peer.py COMMAND PATH [PATH ...]; fails by an exception.
+"""
+
+import collections
+import sys
+
+import torch
+
+
+def read(path):
+    """Checks every value of the file that the test writes, without and with mmap."""
+    for mmap in (False, True):
+        data = torch.load(path, weights_only=True, mmap=mmap)
+        assert list(data) == ["epoch", "lr", "flag", "none", "name", "tuple", "list", "by_index",
+                              "empty", "weight", "transposed", "half", "scalar"], list(data)
+        assert data["epoch"] == 3 and type(data["epoch"]) is int
+        assert data["lr"] == 0.125 and data["flag"] is True and data["none"] is None
+        assert data["name"] == "gr\u00fcn" and data["tuple"] == (1, "two")
+        assert data["list"] == [1, 2.5] and data["by_index"] == {7: "seven"}
+        assert data["empty"].shape == (0, 3) and data["scalar"].item() == 2.5
+        expected = torch.arange(6, dtype=torch.float32).view(2, 3)
+        assert torch.equal(data["weight"], expected)
+        assert torch.equal(data["transposed"], expected.t())
+        assert data["transposed"].data_ptr() == data["weight"].data_ptr()
+        assert torch.equal(data["half"], torch.ones(2, dtype=torch.bfloat16))
+
+
+def step(kind, fused, source, target):
+    """Loads parameters and optimizer state, makes one step and writes the parameters."""
+    data = torch.load(source, weights_only=True, mmap=True)
+    parameters = [torch.nn.Parameter(value.clone()) for value in data["parameters"]]
+    optimizer = getattr(torch.optim, kind)(parameters, lr=1.0)
+    own_keys = list(optimizer.state_dict()["param_groups"][0])
+    saved_keys = list(data["optimizer"]["param_groups"][0])
+    assert own_keys == saved_keys, (own_keys, saved_keys)
+    optimizer.load_state_dict(data["optimizer"])
+    for group in optimizer.param_groups:
+        assert group["fused"] is None
+        if fused == "fused":
+            group["fused"] = True
+    for parameter, gradient in zip(parameters, data["gradients"], strict=True):
+        parameter.grad = gradient
+    optimizer.step()
+    torch.save({"parameters": [parameter.detach() for parameter in parameters],
+                "optimizer": optimizer.state_dict()}, target)
+
+
+def write(folder):
+    """Writes the files that the test reads."""
+    torch.manual_seed(1)
+    model = torch.nn.Sequential(torch.nn.Linear(3, 2), torch.nn.BatchNorm1d(2))
+    with torch.no_grad():
+        model[0].weight.copy_(torch.arange(6).view(2, 3))
+    torch.save(model.state_dict(), f"{folder}/model.pt")
+
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.25, betas=(0.8, 0.9))
+    torch.save({"new": optimizer.state_dict()}, f"{folder}/new_optimizer.pt")
+    for parameter in model.parameters():
+        parameter.grad = torch.ones_like(parameter)
+    optimizer.step()
+    base = torch.arange(6, dtype=torch.float64)
+    everything = {
+        "model": model.state_dict(), "optimizer": optimizer.state_dict(), "epoch": 3,
+        "tup": (1, 2), "none": None, "flag": True, "large": 2**40, "negative": -7,
+        "size": torch.Size([2, 3]), "nested": [{"a": [1.5]}, []], "base": base,
+        "view": base.view(2, 3)[:, 1], "parameter": torch.nn.Parameter(torch.ones(2)),
+        "complex": torch.tensor([1 + 2j]), "bool": torch.tensor([True, False]),
+        "unsigned": torch.tensor([65535], dtype=torch.uint16), "empty": torch.zeros(0, 3),
+        "ordered": collections.OrderedDict(z=1, a=2),
+    }
+    torch.save(everything, f"{folder}/everything.pt")
+    torch.save(everything, f"{folder}/protocol_4.pt", pickle_protocol=4)
+    torch.save(everything, f"{folder}/legacy.pt", _use_new_zipfile_serialization=False)
+    torch.save({"model": model}, f"{folder}/object.pt")
+    torch.save([1, 2], f"{folder}/list.pt")
+    torch.save({"set": {1, 2}}, f"{folder}/set.pt")
+    torch.save({"long": 2**70}, f"{folder}/long.pt")
+    maximizing = torch.optim.AdamW(model.parameters(), maximize=True)
+    torch.save(maximizing.state_dict(), f"{folder}/maximize.pt")
+    plain = torch.optim.SGD(model.parameters(), lr=0.5)
+    plain.step()
+    torch.save(plain.state_dict(), f"{folder}/sgd.pt")
+
+
+if __name__ == "__main__":
+    torch.set_num_threads(1)
+    {"read": read, "step": step, "write": write}[sys.argv[1]](*sys.argv[2:])

@@ -1,0 +1,76 @@
+#pragma once
+
+#include <torch/torch.h>
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "linkboy/trainer.hpp"
+
+namespace linkboy::testing {
+
+/// `rows` samples of 4 features with one of 3 labels, the same on every machine.
+inline TensorDataset toy_data(int64_t rows) {
+  const auto grid = torch::arange(rows * 4, torch::kFloat).reshape({rows, 4});
+  return TensorDataset(torch::sin(grid * 0.7), torch::arange(rows) * 7 % 3);
+}
+
+/// 4 features to 3 scores; weights the same on every machine.
+inline torch::nn::Sequential toy_model() {
+  torch::nn::Sequential model(torch::nn::Linear(4, 5), torch::nn::ReLU(), torch::nn::Linear(5, 3));
+  const torch::NoGradGuard no_grad;
+  double phase = 0.0;
+  for (auto& parameter : model->parameters()) {
+    const auto steps = torch::arange(parameter.numel(), torch::kFloat) + phase;
+    parameter.copy_(torch::cos(steps * 1.3).reshape(parameter.sizes()) * 0.5);
+    phase += 1.0;
+  }
+  return model;
+}
+
+inline std::shared_ptr<torch::optim::SGD> toy_sgd(const torch::nn::Sequential& model,
+                                                  double lr = 0.1, double momentum = 0.9) {
+  return std::make_shared<torch::optim::SGD>(model->parameters(),
+                                             torch::optim::SGDOptions(lr).momentum(momentum));
+}
+
+/// A Trainer that keeps what it would print.
+class QuietTrainer : public Trainer {
+ public:
+  using Trainer::Trainer;
+  void print(std::string_view line) override { lines.emplace_back(line); }
+
+  std::vector<std::string> lines;
+};
+
+/// The toy model with cross entropy and SGD on the CPU; `callbacks` are all there are.
+struct Toy {
+  explicit Toy(CallbackList callbacks = {}, double lr = 0.1)
+      : model(toy_model()),
+        optimizer(toy_sgd(model, lr)),
+        trainer(model, torch::nn::CrossEntropyLoss(), optimizer, std::move(callbacks), nullptr,
+                {.device = "cpu"}) {}
+
+  torch::nn::Sequential model;
+  std::shared_ptr<torch::optim::SGD> optimizer;
+  QuietTrainer trainer;
+};
+
+inline std::vector<torch::Tensor> copies_of(const std::vector<torch::Tensor>& tensors) {
+  std::vector<torch::Tensor> copies;
+  for (const auto& tensor : tensors) copies.push_back(tensor.detach().clone());
+  return copies;
+}
+
+/// Whether two lists of tensors are the same in every bit.
+inline bool bit_equal(const std::vector<torch::Tensor>& left,
+                      const std::vector<torch::Tensor>& right) {
+  if (left.size() != right.size()) return false;
+  for (std::size_t i = 0; i < left.size(); ++i) {
+    if (!torch::equal(left[i], right[i])) return false;
+  }
+  return true;
+}
+
+}  // namespace linkboy::testing

@@ -1,0 +1,261 @@
+// The Accelerator by itself, and the fused optimizer step behind it.
+
+#include "linkboy/accelerator.hpp"
+
+#include <gtest/gtest.h>
+#include <torch/torch.h>
+
+#include "precision/fused_step.hpp"
+#include "support/expect_error.hpp"
+#include "support/toy.hpp"
+
+namespace linkboy::testing {
+namespace {
+
+TEST(AcceleratorTest, ResolvesItsDevice) {
+  EXPECT_EQ(Accelerator({.device = "cpu"}).device(), torch::kCPU);
+  EXPECT_EQ(Accelerator({.device = "auto"}).device().is_cuda(), torch::cuda::is_available());
+}
+
+TEST(AcceleratorTest, RejectsADeviceThatIsNotThere) {
+  EXPECT_ERROR(Accelerator({.device = "tpu"}), "the device is \"tpu\"; it must be auto, cpu, cuda");
+  EXPECT_ERROR(Accelerator({.device = "cuda:x"}), "it must be auto, cpu, cuda or cuda:INDEX");
+  EXPECT_ERROR(Accelerator({.device = "cuda:"}), "it must be auto");
+  EXPECT_ERROR(Accelerator({.device = "cuda:99"}), "CUDA devices here");
+}
+
+TEST(AcceleratorTest, RejectsOptionsOutOfTheirRange) {
+  EXPECT_ERROR(Accelerator({.device = "cpu", .gradient_accumulation_steps = 0}),
+               "gradient_accumulation_steps is 0");
+  Accelerator accelerator({.device = "cpu"});
+  EXPECT_ERROR(accelerator.clip_grad_norm({}, 0.0), "the norm to clip at is 0");
+  EXPECT_ERROR(accelerator.clip_grad_value({}, -1.0), "the value to clip at is -1");
+}
+
+TEST(AcceleratorTest, WindowsEndAtTheirLengthAndAtTheEpochsEnd) {
+  Accelerator accelerator({.device = "cpu", .gradient_accumulation_steps = 4});
+  std::string ends;
+  for (int64_t i = 0; i < 10; ++i) ends += accelerator.accumulate(i, 10) ? "U" : ".";
+  EXPECT_EQ(ends, "...U...U.U");
+}
+
+TEST(AcceleratorTest, BackwardDividesByTheRealLengthOfTheWindow) {
+  Accelerator accelerator({.device = "cpu", .gradient_accumulation_steps = 4});
+  auto weight = torch::zeros({}).requires_grad_();
+  for (int64_t i = 8; i < 10; ++i) {
+    accelerator.accumulate(i, 10);
+    accelerator.backward(weight * 3.0);
+  }
+  EXPECT_EQ(weight.grad().item<float>(), 3.0F);
+}
+
+TEST(AcceleratorTest, DrivesAHandWrittenLoop) {
+  auto module = toy_model();
+  Model model(module);
+  torch::optim::AdamW optimizer(module->parameters(), 0.05);
+  Accelerator accelerator({.device = "cpu", .gradient_accumulation_steps = 2});
+  accelerator.prepare(model);
+  auto loader = accelerator.prepare(make_data_loader(toy_data(32), {.batch_size = 4}));
+  const torch::nn::CrossEntropyLoss loss_function;
+  double first = 0.0;
+  double last = 0.0;
+  for (int64_t epoch = 1; epoch <= 10; ++epoch) {
+    auto batches = loader->iterate(epoch);
+    for (int64_t i = 0; auto batch = batches->next(); ++i) {
+      const bool update = accelerator.accumulate(i, loader->size());
+      const auto loss = loss_function(model(batch->input()), batch->target());
+      accelerator.backward(loss);
+      last = loss.item<double>();
+      if (epoch == 1 && i == 0) first = last;
+      if (!update) continue;
+      accelerator.clip_grad_norm(model.parameters(), 1.0);
+      accelerator.optimizer_step(optimizer);
+      optimizer.zero_grad();
+    }
+  }
+  EXPECT_LT(last, first);
+}
+
+TEST(AcceleratorTest, WorldOfOneGathersItself) {
+  Accelerator accelerator({.device = "cpu"});
+  const auto tensor = torch::arange(3);
+  EXPECT_TRUE(torch::equal(accelerator.gather(tensor), tensor));
+  EXPECT_EQ(accelerator.num_processes(), 1);
+  EXPECT_TRUE(accelerator.is_main_process());
+}
+
+TEST(AcceleratorTest, SetSeedMakesRandomNumbersRepeat) {
+  Accelerator::set_seed(5);
+  const auto first = torch::rand({3});
+  Accelerator::set_seed(5);
+  EXPECT_TRUE(torch::equal(first, torch::rand({3})));
+}
+
+TEST(ClipTest, EqualsLibTorchsOwn) {
+  auto gradients = [] {
+    auto model = toy_model();
+    double phase = 0.0;
+    for (auto& parameter : model->parameters()) {
+      parameter.mutable_grad() = torch::sin(parameter.detach() * 9 + phase++);
+    }
+    return model;
+  };
+  Accelerator accelerator({.device = "cpu"});
+  auto ours = gradients();
+  auto theirs = gradients();
+  const auto norm = accelerator.clip_grad_norm(ours->parameters(), 0.5);
+  EXPECT_DOUBLE_EQ(norm.item<double>(),
+                   torch::nn::utils::clip_grad_norm_(theirs->parameters(), 0.5));
+  for (std::size_t i = 0; i < 4; ++i) {
+    EXPECT_TRUE(torch::equal(ours->parameters()[i].grad(), theirs->parameters()[i].grad()));
+  }
+  accelerator.clip_grad_value(ours->parameters(), 0.1);
+  torch::nn::utils::clip_grad_value_(theirs->parameters(), 0.1);
+  for (std::size_t i = 0; i < 4; ++i) {
+    EXPECT_TRUE(torch::equal(ours->parameters()[i].grad(), theirs->parameters()[i].grad()));
+  }
+}
+
+TEST(ClipTest, InfinityMeasuresAndChangesNothing) {
+  Accelerator accelerator({.device = "cpu"});
+  auto weight = torch::zeros({2}).requires_grad_();
+  weight.mutable_grad() = torch::tensor({3.0F, 4.0F});
+  const double infinity = std::numeric_limits<double>::infinity();
+  EXPECT_EQ(accelerator.clip_grad_norm({weight}, infinity).item<float>(), 5.0F);
+  EXPECT_TRUE(torch::equal(weight.grad(), torch::tensor({3.0F, 4.0F})));
+  EXPECT_EQ(accelerator.clip_grad_norm({torch::zeros({2})}, 1.0).item<float>(), 0.0F);
+}
+
+/// Steps two equal models, by the fused step and by the optimizer's own, on the same gradients.
+template <class Optimizer, class Options>
+void expect_fused_step_agrees(const Options& options, double tolerance) {
+  auto fused_model = toy_model();
+  auto own_model = toy_model();
+  Optimizer fused(fused_model->parameters(), options);
+  Optimizer own(own_model->parameters(), options);
+  for (int step = 0; step < 5; ++step) {
+    for (std::size_t i = 0; i < 4; ++i) {
+      const auto gradient = torch::sin(own_model->parameters()[i].detach() * 5 + step);
+      // The last parameter takes no part at first, as a frozen one that is set free.
+      if (i == 3 && step < 2) continue;
+      fused_model->parameters()[i].mutable_grad() = gradient.clone();
+      own_model->parameters()[i].mutable_grad() = gradient.clone();
+    }
+    ASSERT_TRUE(fused_step(fused));
+    own.step();
+    for (std::size_t i = 0; i < 4; ++i) {
+      EXPECT_TRUE(torch::allclose(fused_model->parameters()[i], own_model->parameters()[i],
+                                  tolerance, tolerance))
+          << "step " << step << " parameter " << i;
+    }
+  }
+  EXPECT_EQ(fused.state().size(), own.state().size());
+}
+
+using torch::optim::AdamOptions;
+using torch::optim::AdamWOptions;
+using torch::optim::SGDOptions;
+
+TEST(FusedStepTest, AgreesWithLibTorchsOwnSteps) {
+  expect_fused_step_agrees<torch::optim::SGD>(SGDOptions(0.1), 1e-6);
+  expect_fused_step_agrees<torch::optim::SGD>(SGDOptions(0.1).momentum(0.9).weight_decay(0.01),
+                                              1e-6);
+  expect_fused_step_agrees<torch::optim::SGD>(SGDOptions(0.1).momentum(0.9).nesterov(true), 1e-6);
+  expect_fused_step_agrees<torch::optim::SGD>(SGDOptions(0.1).momentum(0.9).dampening(0.3), 1e-6);
+  expect_fused_step_agrees<torch::optim::Adam>(AdamOptions(0.01), 1e-5);
+  expect_fused_step_agrees<torch::optim::Adam>(AdamOptions(0.01).weight_decay(0.1), 1e-5);
+  expect_fused_step_agrees<torch::optim::Adam>(AdamOptions(0.01).amsgrad(true), 1e-5);
+  expect_fused_step_agrees<torch::optim::AdamW>(AdamWOptions(0.01).weight_decay(0.1), 1e-5);
+  expect_fused_step_agrees<torch::optim::AdamW>(AdamWOptions(0.01).amsgrad(true), 1e-5);
+}
+
+TEST(FusedStepTest, KeepsTheOptimizersOwnStateObjects) {
+  auto model = toy_model();
+  torch::optim::AdamW optimizer(model->parameters(), 0.01);
+  for (auto& parameter : model->parameters())
+    parameter.mutable_grad() = torch::ones_like(parameter);
+  ASSERT_TRUE(fused_step(optimizer));
+  ASSERT_TRUE(fused_step(optimizer));
+  const auto& state = static_cast<const torch::optim::AdamWParamState&>(
+      *optimizer.state().at(model->parameters()[0].unsafeGetTensorImpl()));
+  EXPECT_EQ(state.step(), 2);
+  EXPECT_EQ(state.exp_avg().sizes(), model->parameters()[0].sizes());
+  optimizer.step();  // goes on from the same state
+  EXPECT_EQ(state.step(), 3);
+}
+
+TEST(FusedStepTest, TakesParametersOfMixedTypes) {
+  auto wide = torch::zeros({3}, torch::kDouble).requires_grad_();
+  auto narrow = torch::zeros({3}, torch::kFloat).requires_grad_();
+  wide.mutable_grad() = torch::ones({3}, torch::kDouble);
+  narrow.mutable_grad() = torch::ones({3}, torch::kFloat);
+  torch::optim::AdamW adamw({wide, narrow}, AdamWOptions(0.1).weight_decay(0.0));
+  ASSERT_TRUE(fused_step(adamw));
+  EXPECT_NEAR(wide[0].item<double>(), -0.1, 1e-6);
+  EXPECT_NEAR(narrow[0].item<double>(), -0.1, 1e-6);
+  torch::optim::SGD sgd({wide, narrow}, SGDOptions(0.1).momentum(0.9));
+  ASSERT_TRUE(fused_step(sgd));
+  EXPECT_NEAR(wide[0].item<double>(), -0.2, 1e-6);
+}
+
+TEST(FusedStepTest, LeavesWhatItDoesNotKnowToTheOptimizer) {
+  class Mine : public torch::optim::SGD {
+   public:
+    using SGD::SGD;
+    torch::Tensor step(LossClosure) override {
+      ++steps;
+      return {};
+    }
+    int steps = 0;
+  };
+  auto weight = torch::zeros({3}).requires_grad_();
+  weight.mutable_grad() = torch::ones({3});
+  Mine mine({weight}, SGDOptions(0.1));
+  EXPECT_FALSE(fused_step(mine));
+  Accelerator({.device = "cpu"}).optimizer_step(mine);
+  EXPECT_EQ(mine.steps, 1);
+
+  torch::optim::RMSprop rmsprop({weight});
+  EXPECT_FALSE(fused_step(rmsprop));
+  Accelerator({.device = "cpu"}).optimizer_step(rmsprop);
+  EXPECT_NE(weight[0].item<float>(), 0.0F);
+
+  auto complex = torch::zeros({2}, torch::kComplexFloat).requires_grad_();
+  complex.mutable_grad() = torch::ones({2}, torch::kComplexFloat);
+  torch::optim::SGD with_complex({complex}, SGDOptions(0.1));
+  EXPECT_FALSE(fused_step(with_complex));
+  Accelerator({.device = "cpu"}).optimizer_step(with_complex);
+  EXPECT_NE(torch::real(complex)[0].item<float>(), 0.0F);
+}
+
+TEST(FusedStepTest, SparseGradientsFallBack) {
+  torch::nn::Embedding embedding(torch::nn::EmbeddingOptions(10, 2).sparse(true));
+  torch::optim::SGD optimizer(embedding->parameters(), SGDOptions(0.1));
+  embedding->forward(torch::tensor({1, 2})).sum().backward();
+  EXPECT_FALSE(fused_step(optimizer));
+  const auto before = embedding->weight.detach().clone();
+  Accelerator({.device = "cpu"}).optimizer_step(optimizer);
+  EXPECT_FALSE(torch::equal(before, embedding->weight));
+}
+
+TEST(FusedStepTest, RunsOnTheDevice_CUDA) {
+  auto weight = torch::zeros({3}, torch::kCUDA).requires_grad_();
+  weight.mutable_grad() = torch::ones({3}, torch::kCUDA);
+  torch::optim::AdamW optimizer({weight}, AdamWOptions(0.1).weight_decay(0.0));
+  ASSERT_TRUE(fused_step(optimizer));
+  EXPECT_NEAR(weight[0].item<float>(), -0.1F, 1e-5);
+}
+
+TEST(TrainerDeviceTest, TrainsOnTheDevice_CUDA) {
+  auto model = toy_model();
+  auto optimizer = toy_sgd(model);
+  QuietTrainer trainer(model, torch::nn::CrossEntropyLoss(), optimizer, default_callbacks(),
+                       nullptr, AcceleratorOptions{.device = "cuda:0"});
+  trainer.train({.train_dataset = toy_data(32), .num_epochs = 5, .eval_dataset = toy_data(8)});
+  EXPECT_TRUE(model->parameters()[0].is_cuda());
+  const auto losses = trainer.run_history().get_metric_values("train_loss_epoch");
+  EXPECT_LT(losses.back(), losses.front());
+}
+
+}  // namespace
+}  // namespace linkboy::testing

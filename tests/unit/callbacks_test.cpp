@@ -1,0 +1,393 @@
+// The built-in callbacks.
+
+#include <gtest/gtest.h>
+#include <torch/torch.h>
+
+#include <csignal>
+#include <cstdio>
+
+#include "linkboy/callbacks/early_stopping.hpp"
+#include "linkboy/callbacks/log_metrics.hpp"
+#include "linkboy/callbacks/move_modules_to_device.hpp"
+#include "linkboy/callbacks/print_progress.hpp"
+#include "linkboy/callbacks/progress_bar.hpp"
+#include "linkboy/callbacks/save_best_model.hpp"
+#include "linkboy/callbacks/stop_on_signal.hpp"
+#include "linkboy/callbacks/terminate_on_nan.hpp"
+#include "linkboy/checkpoint.hpp"
+#include "linkboy/schedulers/cosine_scheduler.hpp"
+#include "support/expect_error.hpp"
+#include "support/temporary_folder.hpp"
+#include "support/toy.hpp"
+
+namespace linkboy::testing {
+namespace {
+
+/// Records given values of a metric, one an epoch, before the callbacks after it look.
+class Metric : public Callback {
+ public:
+  Metric(std::string name, std::vector<double> values)
+      : name_(std::move(name)), values_(std::move(values)) {}
+  void on_training_run_epoch_end(Trainer& trainer) override {
+    trainer.run_history().update_metric(name_, values_.at(next_++));
+  }
+
+ private:
+  std::string name_;
+  std::vector<double> values_;
+  std::size_t next_ = 0;
+};
+
+TrainOptions epochs(int64_t num_epochs) {
+  return {.train_dataset = toy_data(4), .num_epochs = num_epochs, .per_device_batch_size = 4};
+}
+
+int64_t epochs_until_stop(const std::vector<double>& values, EarlyStoppingOptions options) {
+  options.watch_metric = "score";
+  Toy toy({std::make_shared<Metric>("score", values), std::make_shared<EarlyStopping>(options)});
+  return toy.trainer.train(epochs(static_cast<int64_t>(values.size()))).num_epochs;
+}
+
+TEST(EarlyStoppingTest, StopsWhenTheMetricHasNotImprovedForItsPatience) {
+  EXPECT_EQ(epochs_until_stop({1.0, 1.0, 0.5}, {}), 2);
+  EXPECT_EQ(epochs_until_stop({1.0, 1.1, 1.2, 0.5}, {.early_stopping_patience = 2}), 3);
+  EXPECT_EQ(epochs_until_stop({1.0, 0.8, 0.6, 0.4}, {}), 4);
+  EXPECT_EQ(epochs_until_stop({0.1, 0.2, 0.3, 0.25, 0.9}, {.greater_is_better = true}), 4);
+}
+
+TEST(EarlyStoppingTest, CountsOnlyChangesAboveTheThreshold) {
+  // As upstream: 0.995 is no improvement on 1, 0.99 is one (by 0.01000...9).
+  EXPECT_EQ(epochs_until_stop({1.0, 0.995, 0.99}, {.early_stopping_patience = 2}), 3);
+  EXPECT_EQ(epochs_until_stop({1.0, 0.995, 0.99}, {.early_stopping_patience = 1}), 2);
+  EXPECT_EQ(epochs_until_stop({1.0, 0.999, 0.998}, {.early_stopping_threshold = 0.0}), 3);
+}
+
+TEST(EarlyStoppingTest, NaNIsNoImprovement) {
+  EXPECT_EQ(epochs_until_stop({NAN, 1.0, 0.5}, {}), 1);
+  EXPECT_EQ(epochs_until_stop({1.0, NAN, 0.5}, {}), 2);
+  EXPECT_EQ(epochs_until_stop({1.0, NAN, 0.5, 0.2}, {.early_stopping_patience = 2}), 4);
+}
+
+TEST(EarlyStoppingTest, GivesItsReason) {
+  Toy toy({std::make_shared<Metric>("score", std::vector<double>{1.0, 1.0}),
+           std::make_shared<EarlyStopping>(EarlyStoppingOptions{.watch_metric = "score"})});
+  const auto result = toy.trainer.train(epochs(2));
+  EXPECT_EQ(result.reason, StopReason::early_stop);
+  EXPECT_EQ(result.message, "Stopping training due to no improvement of score after 1 epochs");
+}
+
+TEST(EarlyStoppingTest, RejectsAMetricThatNobodyRecords) {
+  Toy toy({std::make_shared<EarlyStopping>(EarlyStoppingOptions{.watch_metric = "acuracy"})});
+  EXPECT_ERROR(toy.trainer.train(epochs(1)),
+               "no value of the metric \"acuracy\" was recorded; there is: train_loss_epoch");
+}
+
+TEST(EarlyStoppingTest, WaitsWhereAnEpochIsNotEvaluated) {
+  Toy toy({std::make_shared<EarlyStopping>(EarlyStoppingOptions{.early_stopping_patience = 1})});
+  TrainOptions options = epochs(4);
+  options.eval_dataset = toy_data(4);
+  options.evaluate_every_n_epochs = 4;
+  EXPECT_EQ(toy.trainer.train(options).num_epochs, 4);
+}
+
+TEST(EarlyStoppingTest, RejectsOptionsOutOfTheirRange) {
+  EXPECT_ERROR(EarlyStopping({.early_stopping_patience = 0}), "early_stopping_patience is 0");
+  EXPECT_ERROR(EarlyStopping({.early_stopping_threshold = -1.0}), "early_stopping_threshold is -1");
+  EXPECT_ERROR(EarlyStopping({.early_stopping_threshold = NAN}), "early_stopping_threshold is nan");
+}
+
+TEST(EarlyStoppingTest, RestoresItsCount) {
+  Toy toy;
+  EarlyStopping first({.early_stopping_patience = 2, .watch_metric = "score"});
+  first.on_training_run_start(toy.trainer);
+  for (double value : {1.0, 1.0}) {
+    toy.trainer.run_history().update_metric("score", value);
+    first.on_training_run_epoch_end(toy.trainer);
+  }
+  EarlyStopping second({.early_stopping_patience = 2, .watch_metric = "score"});
+  second.load_state_dict(first.state_dict());
+  second.on_training_run_start(toy.trainer);
+  toy.trainer.run_history().update_metric("score", 1.0);
+  second.on_training_run_epoch_end(toy.trainer);
+  EXPECT_TRUE(toy.trainer.stop_requested());
+}
+
+class SaveBestModelTest : public ::testing::Test {
+ protected:
+  SaveBestModelOptions watching_score() {
+    return {.save_path = folder_ / "best.pt", .watch_metric = "score"};
+  }
+  TemporaryFolder folder_;
+};
+
+TEST_F(SaveBestModelTest, SavesTheBestEpochAndLoadsItAtTheEnd) {
+  class KeepWeights : public Callback {
+   public:
+    void on_training_run_epoch_end(Trainer& trainer) override {
+      weights.push_back(copies_of(trainer.model().parameters()));
+    }
+    std::vector<std::vector<torch::Tensor>> weights;
+  };
+  auto keep = std::make_shared<KeepWeights>();
+  Toy toy({keep, std::make_shared<Metric>("score", std::vector<double>{3.0, 1.0, 2.0}),
+           std::make_shared<SaveBestModel>(watching_score())});
+  TrainOptions options = epochs(3);
+  options.create_scheduler_fn = CosineScheduler::create_scheduler_fn();
+  toy.trainer.train(options);
+  EXPECT_TRUE(bit_equal(toy.model->parameters(), keep->weights[1]));
+  EXPECT_EQ(toy.trainer.scheduler()->num_updates(), 2);
+  const StateDict contents = read_checkpoint(folder_ / "best.pt");
+  EXPECT_EQ(contents.get_double("score"), 1.0);
+  EXPECT_EQ(contents.get_int("epoch"), 2);
+  EXPECT_TRUE(contents.contains("optimizer_state_dict"));
+  EXPECT_EQ(toy.trainer.lines.back(), "Loading checkpoint with score: 1 from epoch 2");
+}
+
+TEST_F(SaveBestModelTest, FirstSaveHonoursItsOptionsToo) {
+  // Upstream's first save ignored save_scheduler.
+  auto options = watching_score();
+  options.save_optimizer = options.save_scheduler = false;
+  Toy toy({std::make_shared<Metric>("score", std::vector<double>{3.0}),
+           std::make_shared<SaveBestModel>(options)});
+  TrainOptions train_options = epochs(1);
+  train_options.create_scheduler_fn = CosineScheduler::create_scheduler_fn();
+  toy.trainer.train(train_options);
+  const StateDict contents = read_checkpoint(folder_ / "best.pt");
+  EXPECT_FALSE(contents.contains("optimizer_state_dict"));
+  EXPECT_FALSE(contents.contains("scheduler_state_dict"));
+}
+
+TEST_F(SaveBestModelTest, NaNIsNeverTheBestAndNothingIsLoadedWithoutASave) {
+  // Upstream defect 16: a NaN before the first save made it load a file that was not there.
+  Toy toy({std::make_shared<Metric>("score", std::vector<double>{NAN, NAN}),
+           std::make_shared<SaveBestModel>(watching_score())});
+  toy.trainer.train(epochs(2));
+  EXPECT_TRUE(folder_.names().empty());
+}
+
+TEST_F(SaveBestModelTest, UnwritablePathIsFoundBeforeTraining) {
+  auto options = watching_score();
+  options.save_path = "/proc/no/such/best.pt";
+  Toy toy({std::make_shared<SaveBestModel>(options)});
+  EXPECT_ERROR(toy.trainer.train(epochs(1)), "/proc/no");
+  EXPECT_EQ(toy.trainer.num_updates(), 0);
+}
+
+TEST_F(SaveBestModelTest, ResumedRunKeepsTheBestValueOfTheRunBefore) {
+  Toy toy;
+  SaveBestModel first(watching_score());
+  first.on_training_run_start(toy.trainer);
+  toy.trainer.run_history().update_metric("score", 1.0);
+  first.on_training_run_epoch_end(toy.trainer);
+  SaveBestModel second(watching_score());
+  second.load_state_dict(first.state_dict());
+  second.on_training_run_start(toy.trainer);
+  const auto written = std::filesystem::last_write_time(folder_ / "best.pt");
+  toy.trainer.run_history().update_metric("score", 2.0);
+  second.on_training_run_epoch_end(toy.trainer);
+  EXPECT_EQ(std::filesystem::last_write_time(folder_ / "best.pt"), written);
+}
+
+LossFunction nan_at_call(int call) {
+  auto calls = std::make_shared<int>(0);
+  return [calls, call](const torch::Tensor& output, const torch::Tensor& target) {
+    auto loss = torch::nn::functional::cross_entropy(output, target);
+    return ++*calls == call ? loss * std::numeric_limits<float>::infinity() : loss;
+  };
+}
+
+TEST(TerminateOnNaNTest, KeepsABadLossFromTheWeights) {
+  auto model = toy_model();
+  QuietTrainer trainer(model, nan_at_call(3), toy_sgd(model),
+                       CallbackList{std::make_shared<TerminateOnNaN>()}, nullptr,
+                       AcceleratorOptions{.device = "cpu"});
+  const auto result =
+      trainer.train({.train_dataset = toy_data(16), .num_epochs = 1, .per_device_batch_size = 2});
+  EXPECT_EQ(result.reason, StopReason::nan);
+  EXPECT_EQ(result.num_updates, 2);
+  for (const auto& parameter : model->parameters()) {
+    EXPECT_TRUE(parameter.isfinite().all().item<bool>());
+  }
+  EXPECT_EQ(trainer.lines.back(), "Stopping training due to NaN loss in training step");
+}
+
+TEST(TerminateOnNaNTest, DeferredCheckComesWithinItsDelayAndBeforeTheEpochsEnd) {
+  // The CPU twin of what happens on a CUDA device.
+  auto updates_with = [](int bad_step, int64_t max_delay) {
+    auto model = toy_model();
+    QuietTrainer trainer(model, nan_at_call(bad_step), toy_sgd(model),
+                         CallbackList{std::make_shared<TerminateOnNaN>(TerminateOnNaNOptions{
+                             .max_delay_steps = max_delay, .defer_on_cpu = true})},
+                         nullptr, AcceleratorOptions{.device = "cpu"});
+    const auto result =
+        trainer.train({.train_dataset = toy_data(32), .num_epochs = 3, .per_device_batch_size = 2});
+    EXPECT_EQ(result.reason, StopReason::nan);
+    return result.num_updates;
+  };
+  EXPECT_EQ(updates_with(3, 5), 4);
+  EXPECT_EQ(updates_with(5, 5), 4);
+  EXPECT_EQ(updates_with(6, 100), 16);
+  EXPECT_EQ(updates_with(17, 100), 32);
+}
+
+TEST(TerminateOnNaNTest, DeferredCheckLetsFiniteLossesPass) {
+  auto model = toy_model();
+  QuietTrainer trainer(model, nan_at_call(-1), toy_sgd(model),
+                       CallbackList{std::make_shared<TerminateOnNaN>(
+                           TerminateOnNaNOptions{.max_delay_steps = 2, .defer_on_cpu = true})},
+                       nullptr, AcceleratorOptions{.device = "cpu"});
+  EXPECT_EQ(trainer.train(epochs(3)).reason, StopReason::finished);
+}
+
+TEST(TerminateOnNaNTest, StopsInEvaluationToo) {
+  auto model = toy_model();
+  QuietTrainer trainer(model, nan_at_call(2), toy_sgd(model),
+                       CallbackList{std::make_shared<TerminateOnNaN>()}, nullptr,
+                       AcceleratorOptions{.device = "cpu"});
+  TrainOptions options = epochs(3);
+  options.eval_dataset = toy_data(4);
+  EXPECT_EQ(trainer.train(options).reason, StopReason::nan);
+  EXPECT_EQ(trainer.lines.back(), "Stopping training due to NaN loss in validation step");
+  EXPECT_ERROR(TerminateOnNaN({.max_delay_steps = 0}), "max_delay_steps is 0");
+}
+
+TEST(LogMetricsTest, PrintsEachNewValueOnce) {
+  Toy toy({std::make_shared<LogMetrics>()});
+  TrainOptions options = epochs(2);
+  options.eval_dataset = toy_data(4);
+  toy.trainer.train(options);
+  ASSERT_EQ(toy.trainer.lines.size(), 4U);
+  for (std::size_t i : {0, 2}) EXPECT_TRUE(toy.trainer.lines[i].starts_with("train_loss_epoch: "));
+  for (std::size_t i : {1, 3}) EXPECT_TRUE(toy.trainer.lines[i].starts_with("eval_loss_epoch: "));
+  toy.trainer.lines.clear();
+  toy.trainer.evaluate({.dataset = toy_data(4)});
+  ASSERT_EQ(toy.trainer.lines.size(), 1U);
+  EXPECT_TRUE(toy.trainer.lines[0].starts_with("evaluation_loss: "));
+}
+
+TEST(LogMetricsTest, AContinuedHistoryIsNotPrintedAgain) {
+  Toy toy({std::make_shared<LogMetrics>()});
+  toy.trainer.train(epochs(3));
+  toy.trainer.lines.clear();
+  TrainOptions more = epochs(1);
+  more.reset_run_history = false;
+  toy.trainer.train(more);
+  EXPECT_EQ(toy.trainer.lines.size(), 1U);
+}
+
+TEST(PrintProgressTest, SaysWhereTheRunIs) {
+  Toy toy({std::make_shared<PrintProgress>()});
+  TrainOptions options = epochs(1);
+  options.eval_dataset = toy_data(4);
+  toy.trainer.train(options);
+  toy.trainer.evaluate({.dataset = toy_data(4)});
+  EXPECT_EQ(
+      toy.trainer.lines,
+      (std::vector<std::string>{"Starting training run", "Starting epoch 1", "Starting eval epoch",
+                                "Finishing training run", "Starting evaluation run",
+                                "Starting eval epoch", "Finishing evaluation run"}));
+}
+
+std::string bar_output(ProgressBarOptions options, bool stop_early = false) {
+  std::FILE* file = std::tmpfile();
+  options.stream = file;
+  options.bar_interval = std::chrono::milliseconds(0);
+  class Stop : public Callback {
+    void on_train_update_end(Trainer& trainer) override { trainer.request_stop(); }
+  };
+  CallbackList callbacks{std::make_shared<ProgressBar>(options)};
+  if (stop_early) callbacks.push_back(std::make_shared<Stop>());
+  Toy toy(callbacks);
+  toy.trainer.train({.train_dataset = toy_data(8),
+                     .num_epochs = 1,
+                     .eval_dataset = toy_data(4),
+                     .per_device_batch_size = 2});
+  std::string text(static_cast<std::size_t>(std::ftell(file)), '\0');
+  std::rewind(file);
+  EXPECT_EQ(std::fread(text.data(), 1, text.size(), file), text.size());
+  std::fclose(file);
+  return text;
+}
+
+TEST(ProgressBarTest, DrawsShareCountsTimesSpeedLossAndLearningRate) {
+  const std::string text = bar_output({.mode = ProgressBarOptions::Mode::bar});
+  for (const char* part : {"\repoch 1  25% |", "#", "| 1/4 [00:00<00:0", " samples/s, loss ",
+                           ", lr 0.1]", "epoch 1 100% |", "\reval  50% |", "eval 100% |", "]"}) {
+    EXPECT_NE(text.find(part), std::string::npos) << part << "\nis not in:\n" << text;
+  }
+  EXPECT_EQ(text.find("nan"), std::string::npos);
+  EXPECT_EQ(std::count(text.begin(), text.end(), '\n'), 2);
+}
+
+TEST(ProgressBarTest, WritesPlainLinesWhereThereIsNoTerminal) {
+  const std::string text = bar_output({.mode = ProgressBarOptions::Mode::automatic});
+  EXPECT_EQ(text.find('\r'), std::string::npos);
+  EXPECT_TRUE(text.starts_with("epoch 1 100% 4/4 [00:00<00:00, "));
+  EXPECT_EQ(std::count(text.begin(), text.end(), '\n'), 2);
+}
+
+TEST(ProgressBarTest, IsSilentOnRequest) {
+  EXPECT_EQ(bar_output({.mode = ProgressBarOptions::Mode::none}), "");
+}
+
+TEST(ProgressBarTest, EndsItsLineWhenTheRunStops) {
+  EXPECT_TRUE(bar_output({.mode = ProgressBarOptions::Mode::bar}, true).ends_with("]\n") ||
+              bar_output({.mode = ProgressBarOptions::Mode::bar}, true).ends_with(" \n"));
+}
+
+TEST(MoveModulesToDeviceTest, MovesTheLossAndRegisteredModules) {
+  class Extra : public torch::nn::Module {
+   public:
+    void to(torch::Device, bool) override { ++moves; }
+    int moves = 0;
+  };
+  Toy toy({std::make_shared<MoveModulesToDevice>()});
+  auto extra = std::make_shared<Extra>();
+  toy.trainer.register_module(extra);
+  EXPECT_EQ(toy.trainer.registered_modules().size(), 2U);
+  toy.trainer.train(epochs(1));
+  toy.trainer.evaluate({.dataset = toy_data(4)});
+  EXPECT_EQ(extra->moves, 2);
+  EXPECT_ERROR(toy.trainer.register_module(nullptr), "the module to register is null");
+}
+
+TEST(StopOnSignalTest, EndsTheRunInOrderAndPutsTheHandlersBack) {
+  class Raise : public Callback {
+    void on_train_update_end(Trainer& trainer) override {
+      if (trainer.num_updates() == 2) std::raise(SIGTERM);
+    }
+  };
+  struct sigaction before {};
+  sigaction(SIGTERM, nullptr, &before);
+  Toy toy({std::make_shared<StopOnSignal>(), std::make_shared<Raise>()});
+  const auto result = toy.trainer.train(epochs(100));
+  EXPECT_EQ(result.reason, StopReason::stop_request);
+  EXPECT_EQ(result.num_updates, 2);
+  struct sigaction after {};
+  sigaction(SIGTERM, nullptr, &after);
+  EXPECT_EQ(before.sa_handler, after.sa_handler);
+}
+
+TEST(StopOnSignalTest, OnlyOneRunOfAProcessMayHaveTheHandlers) {
+  class Nested : public Callback {
+    void on_train_epoch_start(Trainer&) override {
+      Toy inner({std::make_shared<StopOnSignal>()});
+      EXPECT_ERROR(inner.trainer.train(epochs(1)), "another run of this process");
+    }
+  };
+  Toy toy({std::make_shared<StopOnSignal>(), std::make_shared<Nested>()});
+  toy.trainer.train(epochs(1));
+}
+
+TEST(DefaultCallbacksTest, AreUpstreamsFiveThenTheUsers) {
+  CallbackHandler handler(default_callbacks({std::make_shared<EarlyStopping>()}));
+  EXPECT_EQ(handler.names(),
+            (std::vector<std::string>{"linkboy::MoveModulesToDevice", "linkboy::TerminateOnNaN",
+                                      "linkboy::PrintProgress", "linkboy::ProgressBar",
+                                      "linkboy::LogMetrics", "linkboy::EarlyStopping"}));
+  EXPECT_NE(handler.find<ProgressBar>(), nullptr);
+  EXPECT_EQ(handler.find<SaveBestModel>(), nullptr);
+}
+
+}  // namespace
+}  // namespace linkboy::testing

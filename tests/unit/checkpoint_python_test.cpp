@@ -1,0 +1,217 @@
+// Exchange of files with Python's torch. Set LINKBOY_PYTHON to a Python that has it.
+
+#include <gtest/gtest.h>
+#include <torch/optim.h>
+#include <torch/types.h>
+
+#include <cstdlib>
+#include <string>
+#include <vector>
+
+#include "checkpoint/optimizer_state.hpp"
+#include "linkboy/checkpoint.hpp"
+#include "support/expect_error.hpp"
+#include "support/temporary_folder.hpp"
+
+namespace linkboy {
+namespace {
+
+namespace optim = torch::optim;
+
+// tests/unit/../parity/checkpoint_peer.py, wherever the sources are.
+std::filesystem::path peer() {
+  return std::filesystem::path(__FILE__).parent_path().parent_path() / "parity" /
+         "checkpoint_peer.py";
+}
+
+class CheckpointPythonTest : public testing::Test {
+ protected:
+  void SetUp() override {
+    if (std::getenv("LINKBOY_PYTHON") == nullptr) {
+      GTEST_SKIP() << "set LINKBOY_PYTHON to the path of a Python that has torch";
+    }
+  }
+
+  static void run_peer(const std::vector<std::string>& arguments) {
+    std::string command = "\"$LINKBOY_PYTHON\" -W ignore \"" + peer().string() + "\"";
+    for (const auto& argument : arguments) command += " \"" + argument + "\"";
+    ASSERT_EQ(std::system(command.c_str()), 0) << command;
+  }
+
+  TemporaryFolder folder_;
+};
+
+c10::IValue any_list(const std::vector<at::Tensor>& tensors) {
+  c10::impl::GenericList list(c10::AnyType::get());
+  for (const auto& tensor : tensors) list.push_back(tensor);
+  return list;
+}
+
+std::vector<at::Tensor> tensors_of(const StateDict& state, const std::string& key) {
+  std::vector<at::Tensor> tensors;
+  for (const c10::IValue& item : state.at(key).toListRef()) tensors.push_back(item.toTensor());
+  return tensors;
+}
+
+struct Trained {
+  std::vector<at::Tensor> params;
+  std::vector<at::Tensor> gradients;
+};
+
+// The parameters and the state after one further step in Python.
+StateDict step_in_python(const TemporaryFolder& folder, const Trained& run,
+                         const optim::Optimizer& optimizer, const std::string& kind,
+                         const std::string& fused,
+                         void (*run_peer)(const std::vector<std::string>&)) {
+  write_checkpoint(folder / "before.pt",
+                   {{"parameters", any_list(run.params)},
+                    {"gradients", any_list(run.gradients)},
+                    {"optimizer", optimizer_state_dict(optimizer).to_ivalue()}});
+  run_peer({"step", kind, fused, (folder / "before.pt").string(), (folder / "after.pt").string()});
+  return read_checkpoint(folder / "after.pt");
+}
+
+template <typename OptimizerType, typename Options>
+std::pair<Trained, std::unique_ptr<OptimizerType>> train(const Options& options) {
+  torch::manual_seed(3);
+  Trained run{{torch::rand({2, 3}).requires_grad_(), torch::rand({4}).requires_grad_()}, {}};
+  auto optimizer = std::make_unique<OptimizerType>(run.params, options);
+  for (int i = 0; i < 3; ++i) {
+    run.gradients.clear();
+    for (auto& param : run.params) {
+      run.gradients.push_back(torch::rand_like(param));
+      param.mutable_grad() = run.gradients.back();
+    }
+    if (i < 2) optimizer->step();
+  }
+  return {std::move(run), std::move(optimizer)};
+}
+
+TEST_F(CheckpointPythonTest, IsReadByPythonAsDataOnly) {
+  c10::Dict<int64_t, std::string> by_index;
+  by_index.insert(7, "seven");
+  const at::Tensor weight = torch::arange(6, at::kFloat).view({2, 3});
+  c10::impl::GenericList list(c10::AnyType::get());
+  list.push_back(1);
+  list.push_back(2.5);
+  const StateDict state = {{"epoch", 3},
+                           {"lr", 0.125},
+                           {"flag", true},
+                           {"none", c10::IValue()},
+                           {"name", "gr\u00fcn"},
+                           {"tuple", c10::ivalue::Tuple::create({1, std::string("two")})},
+                           {"list", list},
+                           {"by_index", by_index},
+                           {"empty", torch::zeros({0, 3})},
+                           {"weight", weight},
+                           {"transposed", weight.t()},
+                           {"half", torch::ones({2}, at::kBFloat16)},
+                           {"scalar", torch::tensor(2.5)}};
+  write_checkpoint(folder_ / "x.pt", state);
+  run_peer({"read", (folder_ / "x.pt").string()});
+}
+
+TEST_F(CheckpointPythonTest, StepsAdamWInPythonAsLibTorchsFusedStepDoes) {
+  const auto [run, optimizer] =
+      train<optim::AdamW>(optim::AdamWOptions(0.1).betas({0.8, 0.95}).weight_decay(0.02));
+  const StateDict after = step_in_python(folder_, run, *optimizer, "AdamW", "fused", run_peer);
+
+  const c10::NoGradGuard no_grad;
+  std::vector<at::Tensor> averages;
+  std::vector<at::Tensor> squares;
+  std::vector<at::Tensor> steps;
+  for (const auto& param : run.params) {
+    auto& state =
+        static_cast<optim::AdamWParamState&>(*optimizer->state().at(param.unsafeGetTensorImpl()));
+    averages.push_back(state.exp_avg());
+    squares.push_back(state.exp_avg_sq());
+    steps.push_back(torch::tensor(static_cast<float>(state.step() + 1)));
+  }
+  at::_fused_adamw_(run.params, run.gradients, averages, squares, {}, steps, 0.1, 0.8, 0.95, 0.02,
+                    1e-8, false, false);
+  const auto theirs = tensors_of(after, "parameters");
+  for (std::size_t i = 0; i < theirs.size(); ++i)
+    EXPECT_TRUE(torch::equal(run.params[i], theirs[i]));
+
+  // And back: Python's state continues here.
+  load_optimizer_state_dict(*optimizer, after.get_dict("optimizer"));
+  EXPECT_EQ(static_cast<optim::AdamWParamState&>(
+                *optimizer->state().at(run.params[0].unsafeGetTensorImpl()))
+                .step(),
+            3);
+}
+
+TEST_F(CheckpointPythonTest, StepsAdamAndSgdInPythonAsLibTorchDoes) {
+  const auto expect_close = [](const Trained& run, const StateDict& after) {
+    const auto theirs = tensors_of(after, "parameters");
+    for (std::size_t i = 0; i < theirs.size(); ++i) {
+      EXPECT_TRUE(torch::allclose(run.params[i], theirs[i], 1e-6, 1e-7));
+    }
+  };
+  {
+    const auto [run, optimizer] = train<optim::Adam>(optim::AdamOptions(0.1).amsgrad(true));
+    const StateDict after = step_in_python(folder_, run, *optimizer, "Adam", "plain", run_peer);
+    optimizer->step();
+    expect_close(run, after);
+  }
+  {
+    const auto [run, optimizer] = train<optim::SGD>(optim::SGDOptions(0.1).momentum(0.9));
+    const StateDict after = step_in_python(folder_, run, *optimizer, "SGD", "plain", run_peer);
+    optimizer->step();
+    expect_close(run, after);
+  }
+}
+
+TEST_F(CheckpointPythonTest, ReadsWhatPythonWrites) {
+  run_peer({"write", folder_.path().string()});
+
+  const StateDict model = read_checkpoint(folder_ / "model.pt");
+  EXPECT_EQ(model.size(), 7U);
+  EXPECT_EQ(model.entries().front().first, "0.weight");
+  EXPECT_TRUE(
+      torch::equal(model.get_tensor("0.weight"), torch::arange(6, at::kFloat).view({2, 3})));
+  EXPECT_EQ(model.get_tensor("1.num_batches_tracked").scalar_type(), at::kLong);
+
+  for (const auto* name : {"everything.pt", "protocol_4.pt"}) {
+    SCOPED_TRACE(name);
+    const StateDict all = read_checkpoint(folder_ / name);
+    EXPECT_EQ(all.get_int("epoch"), 3);
+    EXPECT_EQ(all.get_int("large"), int64_t{1} << 40);
+    EXPECT_EQ(all.get_int("negative"), -7);
+    EXPECT_TRUE(all.at("none").isNone());
+    EXPECT_TRUE(all.get_bool("flag"));
+    EXPECT_EQ(all.at("tup").toTupleRef().elements()[1].toInt(), 2);
+    EXPECT_EQ(all.at("size").toTupleRef().elements()[1].toInt(), 3);
+    EXPECT_EQ(all.at("nested").toListRef().size(), 2U);
+    EXPECT_EQ(all.get_dict("ordered").entries().front().first, "z");
+    EXPECT_TRUE(torch::equal(all.get_tensor("view"), torch::tensor({1.0, 4.0}, at::kDouble)));
+    EXPECT_TRUE(all.get_tensor("view").is_alias_of(all.get_tensor("base")));
+    EXPECT_EQ(all.get_tensor("parameter").sum().item<float>(), 2);
+    EXPECT_EQ(all.get_tensor("complex").item<c10::complex<float>>(), c10::complex<float>(1, 2));
+    EXPECT_EQ(all.get_tensor("bool").scalar_type(), at::kBool);
+    EXPECT_EQ(all.get_tensor("unsigned").scalar_type(), at::kUInt16);
+    EXPECT_EQ(all.get_tensor("empty").size(1), 3);
+
+    optim::AdamW adamw({torch::rand({2, 3}), torch::rand({2}), torch::rand({2}), torch::rand({2})});
+    load_optimizer_state_dict(adamw, all.get_dict("optimizer"));
+    EXPECT_EQ(adamw.state().size(), 4U);
+    EXPECT_EQ(adamw.param_groups()[0].options().get_lr(), 0.25);
+    load_optimizer_state_dict(adamw, read_checkpoint(folder_ / "new_optimizer.pt").get_dict("new"));
+    EXPECT_TRUE(adamw.state().empty());
+    EXPECT_ERROR(load_optimizer_state_dict(adamw, read_checkpoint(folder_ / "maximize.pt")),
+                 "maximize=True");
+    optim::SGD sgd({torch::rand({2, 3}), torch::rand({2}), torch::rand({2}), torch::rand({2})},
+                   1.0);
+    load_optimizer_state_dict(sgd, read_checkpoint(folder_ / "sgd.pt"));
+    EXPECT_TRUE(sgd.state().empty());
+  }
+
+  EXPECT_ERROR(read_checkpoint(folder_ / "legacy.pt"), "before version 1.6");
+  EXPECT_ERROR(read_checkpoint(folder_ / "object.pt"), "\"torch.nn.modules.container.Sequential\"");
+  EXPECT_ERROR(read_checkpoint(folder_ / "list.pt"), "its top value is a GenericList");
+  EXPECT_ERROR(read_checkpoint(folder_ / "set.pt"), "\"__builtin__.set\"");
+  EXPECT_ERROR(read_checkpoint(folder_ / "long.pt"), "must fit into 64 bits");
+}
+
+}  // namespace
+}  // namespace linkboy

@@ -1,0 +1,289 @@
+#include "linkboy/checkpoint.hpp"
+
+#include <gtest/gtest.h>
+#include <sys/resource.h>
+#include <torch/cuda.h>
+#include <torch/serialize.h>
+#include <torch/types.h>
+
+#include <csignal>
+#include <fstream>
+#include <iterator>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "support/expect_error.hpp"
+#include "support/temporary_folder.hpp"
+
+namespace linkboy {
+namespace {
+
+using Names = std::vector<std::string>;
+
+std::string read_bytes(const std::filesystem::path& path) {
+  std::ifstream file(path, std::ios::binary);
+  return std::string(std::istreambuf_iterator<char>(file), {});
+}
+
+void write_bytes(const std::filesystem::path& path, const std::string& bytes) {
+  std::ofstream(path, std::ios::binary) << bytes;
+}
+
+// Lets no file of this process grow beyond `bytes`, as a full disk does.
+class FileSizeLimit {
+ public:
+  explicit FileSizeLimit(rlim_t bytes) : old_handler_(std::signal(SIGXFSZ, SIG_IGN)) {
+    getrlimit(RLIMIT_FSIZE, &old_limit_);
+    const rlimit limit = {bytes, old_limit_.rlim_max};
+    setrlimit(RLIMIT_FSIZE, &limit);
+  }
+  ~FileSizeLimit() {
+    setrlimit(RLIMIT_FSIZE, &old_limit_);
+    std::signal(SIGXFSZ, old_handler_);
+  }
+
+ private:
+  rlimit old_limit_{};
+  void (*old_handler_)(int);
+};
+
+StateDict round_trip(const StateDict& state) {
+  const TemporaryFolder folder;
+  write_checkpoint(folder / "x.pt", state);
+  return read_checkpoint(folder / "x.pt");
+}
+
+void expect_same(const at::Tensor& actual, const at::Tensor& expected) {
+  ASSERT_EQ(actual.scalar_type(), expected.scalar_type());
+  ASSERT_EQ(actual.sizes(), expected.sizes());
+  EXPECT_TRUE(torch::equal(actual, expected)) << actual << " is not " << expected;
+}
+
+TEST(CheckpointTest, KeepsEveryKindOfValue) {
+  c10::Dict<int64_t, std::string> by_index;
+  by_index.insert(3, "three");
+  by_index.insert(-1, "minus one");
+  const auto tuple = c10::ivalue::Tuple::create({1, 0.25, std::string("x")});
+  const StateDict state = round_trip({{"int", int64_t{1} << 40},
+                                      {"negative", -5},
+                                      {"double", -1.5e300},
+                                      {"yes", true},
+                                      {"no", false},
+                                      {"none", c10::IValue()},
+                                      {"text", "a \"b\" \n c"},
+                                      {"ints", c10::List<int64_t>({1, 300, 70000})},
+                                      {"by_index", by_index},
+                                      {"tuple", tuple},
+                                      {"undefined", at::Tensor()},
+                                      {"empty", StateDict().to_ivalue()}});
+  EXPECT_EQ(state.get_int("int"), int64_t{1} << 40);
+  EXPECT_EQ(state.get_int("negative"), -5);
+  EXPECT_EQ(state.get_double("double"), -1.5e300);
+  EXPECT_TRUE(state.get_bool("yes"));
+  EXPECT_FALSE(state.get_bool("no"));
+  EXPECT_TRUE(state.at("none").isNone());
+  EXPECT_TRUE(state.at("undefined").isNone());
+  EXPECT_EQ(state.get_string("text"), "a \"b\" \n c");
+  EXPECT_EQ(state.get_doubles("ints"), (std::vector<double>{1, 300, 70000}));
+  EXPECT_EQ(state.at("by_index").toGenericDict().at(-1).toStringRef(), "minus one");
+  EXPECT_EQ(state.at("tuple").toTupleRef().elements()[1].toDouble(), 0.25);
+  EXPECT_TRUE(state.get_dict("empty").empty());
+  EXPECT_EQ(state.entries().front().first, "int");
+}
+
+TEST(CheckpointTest, KeepsEveryDtype) {
+  for (auto dtype :
+       {at::kFloat, at::kDouble, at::kHalf, at::kBFloat16, at::kLong, at::kInt, at::kShort,
+        at::kChar, at::kByte, at::kBool, at::kComplexFloat, at::kComplexDouble}) {
+    const at::Tensor tensor = torch::arange(6).to(dtype).view({2, 3});
+    expect_same(round_trip({{"t", tensor}}).get_tensor("t"), tensor);
+  }
+}
+
+TEST(CheckpointTest, KeepsShapesAndViews) {
+  const at::Tensor base = torch::rand({4, 6});
+  const StateDict state = {{"scalar", torch::tensor(2.5)},
+                           {"empty", torch::empty({0, 3})},
+                           {"transposed", base.t()},
+                           {"column", base.select(1, 2)},
+                           {"expanded", torch::ones({1}).expand({3})},
+                           {"conjugate", torch::rand({2}, at::kComplexFloat).conj()},
+                           {"leaf", torch::rand({2}).requires_grad_()}};
+  const StateDict loaded = round_trip(state);
+  for (const auto& [name, value] : state.entries()) {
+    SCOPED_TRACE(name);
+    expect_same(loaded.get_tensor(name), value.toTensor());
+  }
+  EXPECT_EQ(loaded.get_tensor("transposed").strides(), base.t().strides());
+  EXPECT_TRUE(loaded.get_tensor("column").is_alias_of(loaded.get_tensor("transposed")));
+  EXPECT_FALSE(loaded.get_tensor("leaf").requires_grad());
+}
+
+TEST(CheckpointTest, WritesSharedStoragesOnce) {
+  const TemporaryFolder folder;
+  const at::Tensor large = torch::rand({100000});
+  write_checkpoint(folder / "x.pt", {{"a", large}, {"b", large.view({100, 1000})}});
+  EXPECT_LT(std::filesystem::file_size(folder / "x.pt"), 500000U);
+  const StateDict loaded = read_checkpoint(folder / "x.pt");
+  loaded.get_tensor("a").fill_(1);
+  EXPECT_EQ(loaded.get_tensor("b").sum().item<float>(), 100000);
+}
+
+TEST(CheckpointTest, KeepsViewsOfOneStorageAsDifferentDtypes) {
+  const at::Tensor floats = torch::rand({4});
+  const StateDict loaded = round_trip({{"floats", floats}, {"ints", floats.view(at::kInt)}});
+  expect_same(loaded.get_tensor("floats"), floats);
+  expect_same(loaded.get_tensor("ints"), floats.view(at::kInt));
+}
+
+TEST(CheckpointTest, BringsTensorsToTheCpu_CUDA) {
+  if (!torch::cuda::is_available()) GTEST_SKIP() << "needs a CUDA device";
+  const at::Tensor base = torch::rand({4, 6}, at::kCUDA);
+  const StateDict loaded = round_trip({{"base", base}, {"column", base.select(1, 2)}});
+  expect_same(loaded.get_tensor("base"), base.cpu());
+  expect_same(loaded.get_tensor("column"), base.select(1, 2).cpu());
+  EXPECT_TRUE(loaded.get_tensor("column").is_alias_of(loaded.get_tensor("base")));
+}
+
+TEST(CheckpointTest, CreatesFoldersAndReplacesFiles) {
+  const TemporaryFolder folder;
+  const auto path = folder / "a" / "b" / "x.pt";
+  write_checkpoint(path, {{"v", 1}});
+  write_checkpoint(path, {{"v", 2}});
+  EXPECT_EQ(read_checkpoint(path).get_int("v"), 2);
+  EXPECT_EQ(std::distance(std::filesystem::directory_iterator(path.parent_path()), {}), 1);
+}
+
+TEST(CheckpointTest, LeavesOldFileIntactWhenDiskIsFull) {
+  const TemporaryFolder folder;
+  write_checkpoint(folder / "x.pt", {{"v", 1}});
+  // The failure strikes in the first record, in the tensor and in the zip directory at the end.
+  for (rlim_t limit : {10, 5000, 80000, 80700}) {
+    const FileSizeLimit limited(limit);
+    EXPECT_ERROR(write_checkpoint(folder / "x.pt", {{"v", torch::rand({20000})}}), "x.pt\" (File");
+  }
+  EXPECT_EQ(read_checkpoint(folder / "x.pt").get_int("v"), 1);
+  EXPECT_EQ(folder.names(), Names{"x.pt"});
+}
+
+TEST(CheckpointTest, RefusesValuesThatAreNotData) {
+  const TemporaryFolder folder;
+  const auto write = [&](const c10::IValue& value) {
+    write_checkpoint(folder / "x.pt", {{"model", StateDict{{"inner", value}}.to_ivalue()}});
+  };
+  EXPECT_ERROR(write(c10::Device(at::kCPU)), "\"model.inner\" is a Device; a checkpoint holds");
+  EXPECT_ERROR(write(c10::complex<double>(1, 2)), "\"model.inner\" is a ComplexDouble");
+  EXPECT_ERROR(write(torch::ones({2}).to_sparse()), "\"model.inner\" is a tensor of");
+  EXPECT_ERROR(write(torch::ones({2}, at::kUInt16)), "\"model.inner\" is a tensor of");
+  EXPECT_ERROR(write(torch::ones({2}, at::kMeta)), "\"model.inner\" is a tensor of");
+  EXPECT_ERROR(write(c10::List<c10::Device>({at::kCPU})), "\"model.inner[0]\" is a Device");
+  c10::Dict<c10::complex<double>, int64_t> dict;
+  dict.insert(c10::complex<double>(1, 2), 1);
+  EXPECT_ERROR(write(dict), "\"model.inner\" has a key that is a ComplexDouble");
+  EXPECT_TRUE(folder.names().empty());
+}
+
+TEST(CheckpointTest, RefusesDeeplyNestedValues) {
+  const TemporaryFolder folder;
+  StateDict deep = {{"k", 1}};
+  for (int i = 0; i < 100; ++i) deep = {{"k", deep.to_ivalue()}};
+  write_checkpoint(folder / "x.pt", deep);
+  EXPECT_TRUE(read_checkpoint(folder / "x.pt").contains("k"));
+  for (int i = 0; i < 50; ++i) deep = {{"k", deep.to_ivalue()}};
+  EXPECT_ERROR(write_checkpoint(folder / "x.pt", deep), "nested deeper than 128 levels");
+}
+
+TEST(CheckpointTest, NamesThePathAndReasonWhenAFileCannotBeWritten) {
+  const TemporaryFolder folder;
+  write_bytes(folder / "file", "x");
+  EXPECT_ERROR(write_checkpoint(folder / "file" / "x.pt", {}), "cannot create the folder of");
+  EXPECT_ERROR(write_checkpoint(folder.path(), {}), "names a folder; a file is needed");
+  EXPECT_ERROR(write_checkpoint(folder / "", {}), "names a folder; a file is needed");
+  EXPECT_ERROR(write_checkpoint("/proc/x.pt", {}), "cannot create \"/proc/x.pt\" (No such");
+}
+
+TEST(CheckpointTest, ChecksThatAPathIsWritable) {
+  const TemporaryFolder folder;
+  check_writable(folder / "new" / "x.pt");
+  EXPECT_FALSE(std::filesystem::exists(folder / "new" / "x.pt"));
+  write_checkpoint(folder / "x.pt", {{"v", 1}});
+  check_writable(folder / "x.pt");
+  EXPECT_EQ(read_checkpoint(folder / "x.pt").get_int("v"), 1);
+  EXPECT_EQ(folder.names(), (Names{"new", "x.pt"}));
+  EXPECT_ERROR(check_writable("/proc/x.pt"), "cannot create \"/proc/x.pt\" (No such file");
+  const FileSizeLimit limited(0);
+  EXPECT_ERROR(check_writable(folder / "x.pt"), "x.pt\" (File too large)");
+}
+
+TEST(CheckpointTest, SaysWhatAFileIsThatItCannotRead) {
+  const TemporaryFolder folder;
+  EXPECT_ERROR(read_checkpoint(folder / "none.pt"), "none.pt\": No such file");
+  EXPECT_ERROR(read_checkpoint(folder.path()), "it is a folder");
+  write_bytes(folder / "empty.pt", "");
+  EXPECT_ERROR(read_checkpoint(folder / "empty.pt"), "empty.pt\": it is empty");
+  write_bytes(folder / "text.pt", "hello, world");
+  EXPECT_ERROR(read_checkpoint(folder / "text.pt"), "it is not a checkpoint");
+  write_bytes(folder / "old.pt", "\x80\x02\x8a\x0al\xfc\x9c");
+  EXPECT_ERROR(read_checkpoint(folder / "old.pt"), "before version 1.6");
+  torch::save(torch::ones({1}), folder / "script.pt");
+  EXPECT_ERROR(read_checkpoint(folder / "script.pt"), "torch::save archive");
+}
+
+TEST(CheckpointTest, SaysThatAFileIsCutShort) {
+  const TemporaryFolder folder;
+  write_checkpoint(folder / "x.pt", {{"t", torch::rand({100})}});
+  const std::string bytes = read_bytes(folder / "x.pt");
+  write_bytes(folder / "cut.pt", bytes.substr(0, bytes.size() / 2));
+  EXPECT_ERROR(read_checkpoint(folder / "cut.pt"), "cut.pt\": it is damaged or cut short");
+}
+
+TEST(CheckpointTest, RefusesBigEndianFiles) {
+  const TemporaryFolder folder;
+  write_checkpoint(folder / "x.pt", {{"v", 1}});
+  std::string bytes = read_bytes(folder / "x.pt");
+  const auto found = bytes.find("little");
+  ASSERT_NE(found, std::string::npos);
+  write_bytes(folder / "x.pt", bytes.replace(found, 6, "bigger"));
+  EXPECT_ERROR(read_checkpoint(folder / "x.pt"), "its byte order is \"bigger\"");
+}
+
+TEST(CheckpointTest, SurvivesDamageAnywhereInAFile) {
+  const TemporaryFolder folder;
+  const at::Tensor base = torch::rand({4, 6});
+  write_checkpoint(folder / "good.pt", {{"model", StateDict{{"w", base.t()}}.to_ivalue()},
+                                        {"list", c10::List<int64_t>({1, 2})},
+                                        {"none", c10::IValue()},
+                                        {"lr", 0.5},
+                                        {"again", base}});
+  const std::string good = read_bytes(folder / "good.pt");
+  const auto path = folder / "bad.pt";
+  const auto try_to_read = [&path](const std::string& bytes) {
+    write_bytes(path, bytes);
+    try {
+      const StateDict state = read_checkpoint(path);
+      for (const auto& [key, value] : state.entries()) {
+        if (value.isTensor() && value.toTensor().numel() < 1000) value.toTensor().sum();
+      }
+    } catch (const Error&) {
+      return false;
+    }
+    return true;
+  };
+  ASSERT_TRUE(try_to_read(good));
+  std::mt19937 random(1);
+  int num_refused = 0;
+  for (int i = 0; i < 400; ++i) {
+    std::string bad = good;
+    const int num_changes = 1 + static_cast<int>(random() % 3);
+    for (int j = 0; j < num_changes; ++j) bad[random() % bad.size()] = static_cast<char>(random());
+    num_refused += try_to_read(bad) ? 0 : 1;
+  }
+  EXPECT_GT(num_refused, 100);
+  for (std::size_t size = 0; size < good.size(); size += 1 + good.size() / 100) {
+    EXPECT_FALSE(try_to_read(good.substr(0, size))) << "cut to " << size << " bytes";
+  }
+}
+
+}  // namespace
+}  // namespace linkboy

@@ -1,0 +1,347 @@
+// Permutation, samplers, datasets and loaders.
+
+#include <gtest/gtest.h>
+#include <torch/torch.h>
+
+#include <atomic>
+#include <chrono>
+#include <numeric>
+#include <set>
+#include <thread>
+
+#include "linkboy/data_loader.hpp"
+#include "support/expect_error.hpp"
+#include "support/toy.hpp"
+
+namespace linkboy::testing {
+namespace {
+
+std::vector<int64_t> all_of(const RandomPermutation& permutation) {
+  std::vector<int64_t> image(permutation.size());
+  for (int64_t i = 0; i < permutation.size(); ++i) image[i] = permutation[i];
+  return image;
+}
+
+TEST(RandomPermutationTest, VisitsEveryIndexOnce) {
+  for (int64_t size : {0, 1, 2, 3, 4, 5, 15, 16, 17, 63, 64, 65, 1000, 4097, 60'000}) {
+    auto image = all_of(RandomPermutation(size, 7, 1));
+    std::sort(image.begin(), image.end());
+    std::vector<int64_t> expected(size);
+    std::iota(expected.begin(), expected.end(), 0);
+    EXPECT_EQ(image, expected) << "size " << size;
+  }
+}
+
+TEST(RandomPermutationTest, ReachesHugeSizesInConstantTimeAndMemory) {
+  const int64_t size = int64_t{1} << 40;
+  const RandomPermutation permutation(size, 1, 1);
+  std::set<int64_t> seen;
+  for (int64_t i = 0; i < 10'000; ++i) {
+    const int64_t index = permutation[size - 1 - i];
+    EXPECT_GE(index, 0);
+    EXPECT_LT(index, size);
+    seen.insert(index);
+  }
+  EXPECT_EQ(seen.size(), 10'000U);
+}
+
+TEST(RandomPermutationTest, DependsOnSeedAndEpochAlone) {
+  EXPECT_EQ(all_of(RandomPermutation(100, 1, 1)), all_of(RandomPermutation(100, 1, 1)));
+  EXPECT_NE(all_of(RandomPermutation(100, 1, 1)), all_of(RandomPermutation(100, 2, 1)));
+  EXPECT_NE(all_of(RandomPermutation(100, 1, 1)), all_of(RandomPermutation(100, 1, 2)));
+  // Held for good: a resumed run of an older version must see the same order.
+  EXPECT_EQ(all_of(RandomPermutation(10, 42, 1)),
+            (std::vector<int64_t>{3, 1, 0, 2, 4, 6, 9, 8, 5, 7}));
+}
+
+TEST(RandomPermutationTest, PutsEveryIndexEverywhereEquallyOften) {
+  // Chi-square of where each of 8 indices lands over 8,000 epochs: 49 degrees of freedom, so 100
+  // would be a chance of one in 40,000.
+  constexpr int kSize = 8;
+  constexpr int kEpochs = 8'000;
+  double counts[kSize][kSize] = {};
+  for (int64_t epoch = 0; epoch < kEpochs; ++epoch) {
+    const RandomPermutation permutation(kSize, 5, epoch);
+    for (int i = 0; i < kSize; ++i) ++counts[i][permutation[i]];
+  }
+  const double expected = static_cast<double>(kEpochs) / kSize;
+  double chi_square = 0.0;
+  for (auto& row : counts) {
+    for (double count : row) chi_square += (count - expected) * (count - expected) / expected;
+  }
+  EXPECT_LT(chi_square, 100.0);
+}
+
+TEST(RandomPermutationTest, NeighboursInOrderAreNoNeighboursInData) {
+  const RandomPermutation permutation(60'000, 3, 1);
+  double distance = 0.0;
+  for (int64_t i = 0; i + 1 < 60'000; ++i) {
+    distance += std::abs(static_cast<double>(permutation[i + 1] - permutation[i]));
+  }
+  EXPECT_NEAR(distance / 59'999, 20'000, 400);  // a third of the size, as for random pairs
+}
+
+TEST(RandomPermutationTest, RejectsANegativeSize) {
+  EXPECT_ERROR(RandomPermutation(-1, 0, 0), "a permutation of -1 elements");
+}
+
+TEST(SamplerTest, AnyPlaceOfAnEpochIsReachedDirectly) {
+  const RandomSampler sampler(100, 9);
+  std::vector<int64_t> whole(100);
+  sampler.sample(4, 0, 100, whole.data());
+  std::vector<int64_t> part(10);
+  sampler.sample(4, 55, 10, part.data());
+  EXPECT_TRUE(std::equal(part.begin(), part.end(), whole.begin() + 55));
+}
+
+TEST(TensorDatasetTest, GathersRowsInTheOrderAsked) {
+  TensorDataset data(torch::arange(12).reshape({6, 2}), torch::arange(6) * 10);
+  const Batch batch = data.get_batch(std::vector<int64_t>{4, 0, 4});
+  EXPECT_TRUE(torch::equal(batch.input(), torch::tensor({{8, 9}, {0, 1}, {8, 9}}, torch::kLong)));
+  EXPECT_TRUE(torch::equal(batch.target(), torch::tensor({40, 0, 40}, torch::kLong)));
+}
+
+TEST(TensorDatasetTest, BatchesAreCopies) {
+  const auto x = torch::zeros({4, 2});
+  TensorDataset data(x, torch::zeros({4}));
+  auto batch = data.get_batch(std::vector<int64_t>{0, 1, 2, 3});
+  batch["input"].fill_(1);
+  EXPECT_EQ(x.sum().item<float>(), 0.0F);
+}
+
+TEST(TensorDatasetTest, RejectsTensorsThatDoNotFit) {
+  EXPECT_ERROR(TensorDataset(NamedTensors{}), "needs at least one tensor");
+  EXPECT_ERROR(TensorDataset(torch::zeros({3, 2}), torch::zeros({4})),
+               "\"input\" has 3 samples, but \"target\" has 4");
+  EXPECT_ERROR(TensorDataset(torch::zeros({}), torch::zeros({})), "is a scalar");
+  EXPECT_ERROR(TensorDataset(torch::zeros({2}), torch::Tensor()), "\"target\" is undefined");
+}
+
+/// A LibTorch dataset of single examples.
+class Squares : public torch::data::datasets::Dataset<Squares> {
+ public:
+  torch::data::Example<> get(std::size_t index) override {
+    const auto value = static_cast<float>(index);
+    return {torch::full({2}, value), torch::tensor(value * value)};
+  }
+  torch::optional<std::size_t> size() const override { return 7; }
+};
+
+TEST(DatasetTest, TakesALibTorchDataset) {
+  const Dataset data(Squares{});
+  EXPECT_EQ(data.size(), 7);
+  const Batch batch = data.get_batch(std::vector<int64_t>{3, 5});
+  EXPECT_TRUE(torch::equal(batch.input(), torch::tensor({{3.F, 3.F}, {5.F, 5.F}})));
+  EXPECT_TRUE(torch::equal(batch.target(), torch::tensor({9.F, 25.F})));
+}
+
+TEST(DatasetTest, TakesAMappedLibTorchDataset) {
+  const Dataset data(Squares{}
+                         .map(torch::data::transforms::Normalize<>(1.0, 2.0))
+                         .map(torch::data::transforms::Stack<>()));
+  const Batch batch = data.get_batch(std::vector<int64_t>{3, 5});
+  EXPECT_TRUE(torch::equal(batch.input(), torch::tensor({{1.F, 1.F}, {2.F, 2.F}})));
+}
+
+TEST(DatasetTest, TakesLibTorchsTensorDataset) {
+  const Dataset data(torch::data::datasets::TensorDataset(torch::arange(4)));
+  const Batch batch = data.get_batch(std::vector<int64_t>{2, 1});
+  EXPECT_TRUE(torch::equal(batch.input(), torch::tensor({2, 1}, torch::kLong)));
+}
+
+TEST(DatasetTest, EachWorkerHasItsOwnCopyOfALibTorchDataset) {
+  const Dataset data(Squares{});
+  std::set<const void*> distinct;
+  const Dataset tensors = toy_data(3);
+  EXPECT_EQ(tensors.for_worker().size(), 3);
+  EXPECT_EQ(data.for_worker().size(), 7);
+}
+
+TEST(DatasetTest, EmptyHandleSaysSo) {
+  const Dataset none;
+  EXPECT_FALSE(none);
+  EXPECT_ERROR(none.size(), "no dataset was given");
+}
+
+TEST(DatasetTest, DatasetWithoutASizeIsRefused) {
+  class Endless : public torch::data::datasets::Dataset<Endless> {
+   public:
+    torch::data::Example<> get(std::size_t) override { return {torch::ones({1}), torch::ones({})}; }
+    torch::optional<std::size_t> size() const override { return torch::nullopt; }
+  };
+  EXPECT_ERROR(Dataset(Endless{}).size(), "does not know its size");
+}
+
+TEST(StackSamplesTest, RejectsSamplesThatDiffer) {
+  EXPECT_ERROR(stack_samples({}), "no samples to stack");
+  EXPECT_ERROR(stack_samples({Batch(torch::ones({1})), Batch(torch::ones({1}), torch::ones({}))}),
+               "have 1 and 2 tensors");
+}
+
+std::vector<int64_t> epoch_of(DataLoader& loader, int64_t epoch, int64_t first_batch = 0) {
+  std::vector<int64_t> seen;
+  auto batches = loader.iterate(epoch, first_batch);
+  while (const auto batch = batches->next()) {
+    const auto rows = batch->input().contiguous();
+    seen.insert(seen.end(), rows.data_ptr<int64_t>(), rows.data_ptr<int64_t>() + rows.numel());
+  }
+  return seen;
+}
+
+Dataset numbers(int64_t size) {
+  return TensorDataset(NamedTensors{{"input", torch::arange(size)}});
+}
+
+TEST(DataLoaderTest, GivesEverySampleOnceInOrder) {
+  auto loader = make_data_loader(numbers(10), {.batch_size = 4});
+  EXPECT_EQ(loader->size(), 3);
+  EXPECT_EQ(epoch_of(*loader, 1), (std::vector<int64_t>{0, 1, 2, 3, 4, 5, 6, 7, 8, 9}));
+}
+
+TEST(DataLoaderTest, DropsALastBatchThatIsNotFull) {
+  auto loader = make_data_loader(numbers(10), {.batch_size = 4, .drop_last = true});
+  EXPECT_EQ(loader->size(), 2);
+  EXPECT_EQ(epoch_of(*loader, 1).size(), 8U);
+}
+
+TEST(DataLoaderTest, ShufflesEachEpochAnewAndRepeatably) {
+  auto loader = make_data_loader(numbers(50), {.batch_size = 8, .shuffle = true, .seed = 1});
+  auto again = make_data_loader(numbers(50), {.batch_size = 8, .shuffle = true, .seed = 1});
+  const auto first = epoch_of(*loader, 1);
+  EXPECT_NE(first, epoch_of(*loader, 2));
+  EXPECT_EQ(first, epoch_of(*again, 1));
+  EXPECT_EQ(std::set<int64_t>(first.begin(), first.end()).size(), 50U);
+}
+
+TEST(DataLoaderTest, WorkersChangeNeitherOrderNorRandomNumbers) {
+  auto epoch_with = [](int64_t workers) {
+    auto loader = make_data_loader(
+        numbers(101),
+        {.batch_size = 4,
+         .shuffle = true,
+         .num_workers = workers,
+         .seed = 3,
+         .transform = [](Batch batch, const TransformContext& context) {
+           // Whoever is later in line is faster.
+           std::this_thread::sleep_for(std::chrono::microseconds(context.indices[0] % 5 * 300));
+           for (std::size_t i = 0; i < context.indices.size(); ++i) {
+             const auto noise = torch::randint(1000, {}, context.generator(i), torch::kLong);
+             batch["input"][static_cast<int64_t>(i)].add_(noise * 1000);
+           }
+           return batch;
+         }});
+    return epoch_of(*loader, 2);
+  };
+  const auto in_loop = epoch_with(0);
+  EXPECT_EQ(in_loop, epoch_with(1));
+  EXPECT_EQ(in_loop, epoch_with(3));
+}
+
+TEST(DataLoaderTest, RandomNumbersOfASampleDoNotDependOnItsPlace) {
+  auto noise_of = [](int64_t batch_size, bool shuffle) {
+    std::map<int64_t, int64_t> noise;
+    auto loader = make_data_loader(
+        numbers(20),
+        {.batch_size = batch_size,
+         .shuffle = shuffle,
+         .seed = 3,
+         .transform = [&](Batch batch, const TransformContext& context) {
+           for (std::size_t i = 0; i < context.indices.size(); ++i) {
+             noise[context.indices[i]] =
+                 torch::randint(1 << 30, {}, context.generator(i), torch::kLong).item<int64_t>();
+           }
+           return batch;
+         }});
+    epoch_of(*loader, 1);
+    return noise;
+  };
+  EXPECT_EQ(noise_of(4, true), noise_of(7, false));
+}
+
+TEST(DataLoaderTest, EpochCanBeEnteredAtAnyBatch) {
+  for (int64_t workers : {0, 2}) {
+    auto loader = make_data_loader(
+        numbers(30), {.batch_size = 4, .shuffle = true, .num_workers = workers, .seed = 1});
+    const auto whole = epoch_of(*loader, 3);
+    for (int64_t first = 0; first <= loader->size(); ++first) {
+      const auto rest = epoch_of(*loader, 3, first);
+      EXPECT_EQ(rest, std::vector<int64_t>(whole.begin() + std::min<int64_t>(first * 4, 30),
+                                           whole.end()));
+    }
+    EXPECT_ERROR(loader->iterate(1, 9), "batch 9 was asked for");
+  }
+}
+
+TEST(DataLoaderTest, RethrowsAWorkersExceptionInItsPlace) {
+  auto loader =
+      make_data_loader(numbers(40), {.batch_size = 4,
+                                     .num_workers = 3,
+                                     .transform = [](Batch batch, const TransformContext& context) {
+                                       if (context.indices[0] == 12)
+                                         throw std::runtime_error("sample 12");
+                                       return batch;
+                                     }});
+  auto batches = loader->iterate(1);
+  for (int i = 0; i < 3; ++i) EXPECT_TRUE(batches->next());
+  EXPECT_THROW(batches->next(), std::runtime_error);
+  EXPECT_FALSE(batches->next());
+}
+
+TEST(DataLoaderTest, WorkersKeepABoundedDistance) {
+  std::atomic<int64_t> made = 0;
+  auto loader =
+      make_data_loader(numbers(400), {.batch_size = 1,
+                                      .num_workers = 2,
+                                      .prefetch_factor = 3,
+                                      .transform = [&](Batch batch, const TransformContext&) {
+                                        ++made;
+                                        return batch;
+                                      }});
+  auto batches = loader->iterate(1);
+  for (int64_t taken = 1; taken <= 50; ++taken) {
+    batches->next();
+    if (taken == 25) std::this_thread::sleep_for(std::chrono::milliseconds(50));
+    EXPECT_LE(made.load(), taken + 2 * 3);
+  }
+}
+
+TEST(DataLoaderTest, CanBeLeftInMidEpoch) {
+  auto loader = make_data_loader(numbers(1000), {.batch_size = 1, .num_workers = 4});
+  for (int i = 0; i < 20; ++i) {
+    auto batches = loader->iterate(1);
+    batches->next();
+  }
+}
+
+TEST(DataLoaderTest, CustomSamplerSetsTheOrderAndTheLength) {
+  class Evens : public Sampler {
+   public:
+    int64_t size() const override { return 3; }
+    void sample(int64_t, int64_t begin, int64_t count, int64_t* indices) const override {
+      for (int64_t i = 0; i < count; ++i) indices[i] = 2 * (begin + i);
+    }
+  };
+  auto loader =
+      make_data_loader(numbers(10), {.batch_size = 2, .sampler = std::make_shared<Evens>()});
+  EXPECT_EQ(epoch_of(*loader, 1), (std::vector<int64_t>{0, 2, 4}));
+  EXPECT_ERROR(
+      make_data_loader(numbers(10), {.shuffle = true, .sampler = std::make_shared<Evens>()}),
+      "both shuffle and a sampler");
+  const DataLoaderOptions defaults{.shuffle = true};
+  EXPECT_FALSE(defaults.overlaid_with({.sampler = std::make_shared<Evens>()}).shuffle);
+}
+
+TEST(DataLoaderTest, RejectsOptionsOutOfTheirRange) {
+  EXPECT_ERROR(make_data_loader(numbers(4), {.batch_size = 0}), "batch_size is 0");
+  EXPECT_ERROR(make_data_loader(numbers(4), {.num_workers = -1}), "num_workers is -1");
+  EXPECT_ERROR(make_data_loader(numbers(4), {.prefetch_factor = 0}), "prefetch_factor is 0");
+  EXPECT_ERROR(make_data_loader(numbers(0), {}), "the dataset is empty");
+  EXPECT_ERROR(make_data_loader(numbers(3), {.batch_size = 4, .drop_last = true}),
+               "drop_last leaves no batch");
+  if (!torch::cuda::is_available()) {
+    EXPECT_ERROR(make_data_loader(numbers(4), {.pin_memory = true}), "no CUDA device");
+  }
+}
+
+}  // namespace
+}  // namespace linkboy::testing

@@ -1,0 +1,170 @@
+#include "idx.hpp"
+
+#include <gtest/gtest.h>
+#include <torch/types.h>
+#include <zlib.h>
+
+#include <fstream>
+#include <string>
+#include <vector>
+
+#include "support/expect_error.hpp"
+#include "support/temporary_folder.hpp"
+
+namespace fashion_mnist {
+namespace {
+
+std::string big_endian(uint32_t value) {
+  return {static_cast<char>(value >> 24), static_cast<char>(value >> 16),
+          static_cast<char>(value >> 8), static_cast<char>(value)};
+}
+
+std::string idx_header(const std::vector<uint32_t>& sizes) {
+  std::string bytes = big_endian(0x0800 + static_cast<uint32_t>(sizes.size()));
+  for (uint32_t size : sizes) bytes += big_endian(size);
+  return bytes;
+}
+
+std::string gzip(const std::string& bytes) {
+  std::string packed(compressBound(bytes.size()) + 64, '\0');
+  z_stream stream{};
+  deflateInit2(&stream, 6, Z_DEFLATED, 15 + 16, 8, Z_DEFAULT_STRATEGY);
+  stream.next_in = reinterpret_cast<Bytef*>(const_cast<char*>(bytes.data()));
+  stream.avail_in = static_cast<uInt>(bytes.size());
+  stream.next_out = reinterpret_cast<Bytef*>(packed.data());
+  stream.avail_out = static_cast<uInt>(packed.size());
+  deflate(&stream, Z_FINISH);
+  packed.resize(stream.total_out);
+  deflateEnd(&stream);
+  return packed;
+}
+
+/// A folder with three good training samples, to be spoilt.
+struct IdxTest : ::testing::Test {
+  IdxTest() {
+    write(kImages, images);
+    write(kLabels, labels);
+  }
+
+  void write(const std::string& name, const std::string& bytes) {
+    std::ofstream(folder / name, std::ios::binary) << bytes;
+  }
+  Split load(std::optional<int64_t> limit = std::nullopt) {
+    return load_split(folder.path(), "train", limit);
+  }
+
+  static constexpr const char* kImages = "train-images-idx3-ubyte";
+  static constexpr const char* kLabels = "train-labels-idx1-ubyte";
+  const std::string images = idx_header({3, 28, 28}) + std::string(784, '\x00') +
+                             std::string(784, '\x80') + std::string(784, '\xff');
+  const std::string labels = idx_header({3}) + std::string("\x00\x07\x09", 3);
+  linkboy::TemporaryFolder folder;
+};
+
+TEST_F(IdxTest, LoadsScaledImagesAndLabels) {
+  const Split split = load();
+  EXPECT_EQ(split.images.sizes(), (std::vector<int64_t>{3, 1, 28, 28}));
+  EXPECT_EQ(split.images.scalar_type(), torch::kFloat);
+  EXPECT_FLOAT_EQ(split.images[0][0][0][0].item<float>(), -0.2860F / 0.3530F);
+  EXPECT_FLOAT_EQ(split.images[1][0][27][27].item<float>(), (128.0F / 255.0F - 0.2860F) / 0.3530F);
+  EXPECT_FLOAT_EQ(split.images[2][0][0][0].item<float>(), (1.0F - 0.2860F) / 0.3530F);
+  EXPECT_TRUE(torch::equal(split.labels, torch::tensor({0, 7, 9}, torch::kLong)));
+}
+
+TEST_F(IdxTest, LoadsGzippedFilesAlike) {
+  const Split plain = load();
+  for (const char* name : {kImages, kLabels}) std::filesystem::remove(folder / name);
+  write(std::string(kImages) + ".gz", gzip(images));
+  write(std::string(kLabels) + ".gz", gzip(labels));
+  const Split unpacked = load();
+  EXPECT_TRUE(torch::equal(plain.images, unpacked.images));
+  EXPECT_TRUE(torch::equal(plain.labels, unpacked.labels));
+}
+
+TEST_F(IdxTest, TakesTheFirstSamplesOnly) {
+  const Split split = load(2);
+  EXPECT_EQ(split.images.size(0), 2);
+  EXPECT_TRUE(torch::equal(split.labels, torch::tensor({0, 7}, torch::kLong)));
+  EXPECT_EQ(load(3).images.size(0), 3);
+  EXPECT_ERROR(load(4), "the first 4 samples are asked for, but");
+}
+
+TEST_F(IdxTest, NamesWhatIsMissing) {
+  EXPECT_ERROR(load_split(folder / "none", "train"), "does not exist. Install Debian's package");
+  EXPECT_ERROR(load_split(folder.path(), "t10k"), "has neither t10k-images-idx3-ubyte nor");
+  std::filesystem::remove(folder / kLabels);
+  EXPECT_ERROR(load(), "has neither train-labels-idx1-ubyte nor train-labels-idx1-ubyte.gz");
+  std::filesystem::create_directory(folder / kLabels);
+  EXPECT_ERROR(load(), "train-labels-idx1-ubyte\" is not a file");
+}
+
+TEST_F(IdxTest, RefusesAWrongMagic) {
+  write(kImages, labels);
+  EXPECT_ERROR(load(),
+               "train-images-idx3-ubyte\" begins with 0x00000801; an idx file of "
+               "3-dimensional bytes begins with 0x00000803");
+  write(kImages, "<html>no such page</html>");
+  EXPECT_ERROR(load(), "begins with 0x3c68746d");
+}
+
+TEST_F(IdxTest, RefusesATruncatedFile) {
+  write(kImages, images.substr(0, images.size() - 1));
+  EXPECT_ERROR(load(), "train-images-idx3-ubyte\" is truncated: it has 2351 of the 2352 bytes");
+  write(kImages, images.substr(0, 9));
+  EXPECT_ERROR(load(), "is truncated: its header has 9 of 16 bytes");
+  write(kImages, "");
+  EXPECT_ERROR(load(), "is truncated: its header has 0 of 16 bytes");
+}
+
+TEST_F(IdxTest, RefusesTrailingBytes) {
+  write(kLabels, labels + "x");
+  EXPECT_ERROR(load(), "train-labels-idx1-ubyte\" is longer than the 3 bytes that its header");
+}
+
+TEST_F(IdxTest, RefusesADamagedGzip) {
+  // Bytes that do not pack well, so that a cut or a flipped bit hits data.
+  std::string noise = idx_header({3, 28, 28});
+  for (uint32_t i = 0, x = 1; i < 2352; ++i, x = x * 1664525 + 1013904223) {
+    noise += static_cast<char>(x >> 24);
+  }
+  const std::string packed = gzip(noise);
+  std::filesystem::remove(folder / kImages);
+  const std::string name = std::string(kImages) + ".gz";
+
+  write(name, packed.substr(0, packed.size() / 2));
+  EXPECT_ERROR(load(), "train-images-idx3-ubyte.gz\" is truncated: its gzip data end early");
+  write(name, packed.substr(0, packed.size() - 2));
+  EXPECT_ERROR(load(), "is truncated: its gzip data end early");
+  std::string flipped = packed;
+  flipped[flipped.size() / 2] ^= 0x10;
+  write(name, flipped);
+  EXPECT_ERROR(load(), "train-images-idx3-ubyte.gz\" cannot be read: ");
+}
+
+TEST_F(IdxTest, RefusesCountsThatDoNotFit) {
+  write(kLabels, idx_header({2}) + std::string(2, '\x01'));
+  EXPECT_ERROR(load(), "train-images-idx3-ubyte\" has 3 images, but ");
+  EXPECT_ERROR(load(), "train-labels-idx1-ubyte\" has 2 labels");
+  write(kImages, idx_header({0, 28, 28}));
+  write(kLabels, idx_header({0}));
+  EXPECT_ERROR(load(), "train-images-idx3-ubyte\" has no images");
+  write(kImages, idx_header({3, 14, 56}) + std::string(2352, 'x'));
+  EXPECT_ERROR(load(), "holds images of shape [14, 56]; they must be 28 x 28");
+}
+
+TEST_F(IdxTest, AsksForNoMemoryThatTheFileDoesNotFill) {
+  write(kImages, idx_header({0xffffffff, 28, 28}) + "x");
+  EXPECT_ERROR(load(), "is truncated: it has 1 of the 3367254359040 bytes");
+  write(kImages, idx_header({0xffffffff, 0xffffffff, 0xffffffff}));
+  EXPECT_ERROR(load(), "names a size that no file can have");
+}
+
+TEST_F(IdxTest, RefusesALabelOutOfRange) {
+  write(kLabels, idx_header({3}) + "\x01\x0a\x02");
+  EXPECT_ERROR(load(),
+               "train-labels-idx1-ubyte\" has the label 10 for image 1; labels must be 0 "
+               "to 9");
+}
+
+}  // namespace
+}  // namespace fashion_mnist

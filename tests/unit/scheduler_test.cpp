@@ -1,0 +1,224 @@
+// Placeholders, param-group fields and the cosine schedule.
+
+#include "linkboy/scheduler.hpp"
+
+#include <gtest/gtest.h>
+#include <torch/torch.h>
+
+#include "linkboy/placeholders.hpp"
+#include "linkboy/run_config.hpp"
+#include "linkboy/schedulers/cosine_scheduler.hpp"
+#include "support/expect_error.hpp"
+
+namespace linkboy::testing {
+namespace {
+
+RunConfig ten_by_ten() {
+  RunConfig config;
+  config.num_epochs = 10;
+  config.num_updates_per_epoch = 10;
+  config.max_num_updates = 100;
+  config.num_train_batches_per_epoch = 20;
+  return config;
+}
+
+TEST(PlaceholderTest, ResolveAgainstTheRun) {
+  const RunConfig config = ten_by_ten();
+  EXPECT_EQ(NUM_EPOCHS.resolve(config), 10.0);
+  EXPECT_EQ(NUM_UPDATE_STEPS_PER_EPOCH.resolve(config), 10.0);
+  EXPECT_EQ(PER_PROCESS_NUM_UPDATE_STEPS_PER_EPOCH.resolve(config), 10.0);
+  EXPECT_EQ(TRAIN_DATALOADER_LEN.resolve(config), 20.0);
+}
+
+TEST(PlaceholderTest, CombineOnEitherSideAndChained) {
+  const RunConfig config = ten_by_ten();
+  EXPECT_EQ((NUM_UPDATE_STEPS_PER_EPOCH * 7 + 1).resolve_count(config), 71);
+  EXPECT_EQ((2 * NUM_EPOCHS - 1).resolve_count(config), 19);
+  EXPECT_EQ((100 / NUM_EPOCHS).resolve_count(config), 10);
+  EXPECT_EQ((NUM_EPOCHS / 4).resolve(config), 2.5);
+  EXPECT_EQ(ceil(NUM_EPOCHS / 4).resolve_count(config), 3);
+  EXPECT_EQ(floor(NUM_EPOCHS / 4).resolve_count(config), 2);
+  EXPECT_EQ((-NUM_EPOCHS + NUM_EPOCHS * 2).resolve_count(config), 10);
+  EXPECT_EQ(RunValue(5).resolve_count(config), 5);
+  EXPECT_EQ((NUM_EPOCHS * 2 + 1).to_string(), "((NUM_EPOCHS * 2) + 1)");
+}
+
+TEST(PlaceholderTest, SayWhatCannotBeResolved) {
+  const RunConfig config = ten_by_ten();
+  EXPECT_ERROR(EVAL_DATALOADER_LEN.resolve(config), "EVAL_DATALOADER_LEN has no value");
+  EXPECT_ERROR((NUM_EPOCHS / (NUM_EPOCHS - 10)).resolve(config),
+               "divides by (NUM_EPOCHS - 10), which is 0");
+  EXPECT_ERROR((NUM_EPOCHS / 4).resolve_count(config), "(NUM_EPOCHS / 4) is 2.5");
+  EXPECT_ERROR((RunValue(NAN) * NUM_EPOCHS).resolve(config), "must be a finite number");
+}
+
+TEST(ParamGroupFieldTest, ReadsAndSetsEveryFieldThatAnOptimizerHas) {
+  auto parameter = torch::zeros({1}).requires_grad_();
+  torch::optim::AdamW adamw({parameter}, torch::optim::AdamWOptions(0.1).weight_decay(0.2));
+  EXPECT_EQ(get_param_group_field(adamw, ParamGroupField::lr)[0], 0.1);
+  EXPECT_EQ(get_param_group_field(adamw, ParamGroupField::weight_decay)[0], 0.2);
+  EXPECT_EQ(get_param_group_field(adamw, ParamGroupField::momentum)[0], 0.9);
+  set_param_group_field(adamw, ParamGroupField::momentum, {0.8});
+  EXPECT_EQ(get_param_group_field(adamw, ParamGroupField::momentum)[0], 0.8);
+  torch::optim::SGD sgd({parameter}, torch::optim::SGDOptions(0.1).momentum(0.5));
+  set_param_group_field(sgd, ParamGroupField::momentum, {0.6});
+  set_param_group_field(sgd, ParamGroupField::weight_decay, {0.01});
+  const auto& options = static_cast<torch::optim::SGDOptions&>(sgd.param_groups()[0].options());
+  EXPECT_EQ(options.momentum(), 0.6);
+  EXPECT_EQ(options.weight_decay(), 0.01);
+}
+
+TEST(ParamGroupFieldTest, RejectsWhatTheOptimizerLacks) {
+  auto parameter = torch::zeros({1}).requires_grad_();
+  torch::optim::LBFGS lbfgs({parameter}, torch::optim::LBFGSOptions(1));
+  EXPECT_ERROR(get_param_group_field(lbfgs, ParamGroupField::momentum), "have no momentum");
+  torch::optim::Adagrad adagrad({parameter});
+  EXPECT_ERROR(get_param_group_field(adagrad, ParamGroupField::momentum), "have no momentum");
+  torch::optim::SGD sgd({parameter}, torch::optim::SGDOptions(0.1));
+  EXPECT_ERROR(set_param_group_field(sgd, ParamGroupField::lr, {0.1, 0.2}),
+               "2 values of lr for 1 param groups");
+}
+
+class CosineSchedulerTest : public ::testing::Test {
+ protected:
+  CosineSchedulerTest() { add_group(0.01); }
+
+  void add_group(double lr) {
+    auto parameter = torch::zeros({1}).requires_grad_();
+    auto options = std::make_unique<torch::optim::SGDOptions>(lr);
+    torch::optim::OptimizerParamGroup group({parameter}, std::move(options));
+    if (optimizer_) {
+      optimizer_->add_param_group(group);
+    } else {
+      optimizer_ = std::make_unique<torch::optim::SGD>(
+          std::vector<torch::optim::OptimizerParamGroup>{group}, torch::optim::SGDOptions(lr));
+    }
+  }
+
+  std::unique_ptr<Scheduler> make(const CosineSchedulerOptions& options) {
+    return CosineScheduler::create_scheduler_fn(options)(*optimizer_, ten_by_ten());
+  }
+
+  std::unique_ptr<torch::optim::SGD> optimizer_;
+};
+
+TEST_F(CosineSchedulerTest, MeetsUpstreamsValues) {
+  auto scheduler = make({});
+  EXPECT_DOUBLE_EQ(scheduler->values_at(0)[0], 0.01);
+  EXPECT_DOUBLE_EQ(scheduler->values_at(1)[0], 0.009997533048548475);
+  EXPECT_DOUBLE_EQ(scheduler->values_at(50)[0], 0.005000500000000001);
+  EXPECT_NEAR(scheduler->values_at(99)[0], 3.466951451524866e-06, 1e-17);
+  EXPECT_DOUBLE_EQ(scheduler->values_at(100)[0], 1e-6);
+  EXPECT_DOUBLE_EQ(make({.k_decay = 2.0})->values_at(50)[0], 0.008535680352542143);
+}
+
+TEST_F(CosineSchedulerTest, WarmsUpLinearlyAndHasNoCliff) {
+  // Upstream defect 9: with a warm-up of W it fell to the minimum W updates early.
+  auto scheduler = make({.num_warmup_epochs = 2});
+  EXPECT_DOUBLE_EQ(scheduler->values_at(0)[0], 1e-6);
+  EXPECT_DOUBLE_EQ(scheduler->values_at(1)[0], 5.0095e-4);
+  EXPECT_DOUBLE_EQ(scheduler->values_at(19)[0], 0.00950005);
+  EXPECT_DOUBLE_EQ(scheduler->values_at(20)[0], 0.01);
+  EXPECT_DOUBLE_EQ(scheduler->values_at(60)[0], 0.0050005);
+  EXPECT_DOUBLE_EQ(scheduler->values_at(79)[0], 0.0016068356727080588);
+  EXPECT_GT(scheduler->values_at(80)[0], 0.0014);
+  EXPECT_DOUBLE_EQ(scheduler->values_at(100)[0], 1e-6);
+  for (int64_t n = 20; n < 100; ++n) {
+    const double drop = scheduler->values_at(n)[0] - scheduler->values_at(n + 1)[0];
+    EXPECT_GT(drop, 0.0);
+    EXPECT_LT(drop, 2.0e-4);
+  }
+}
+
+TEST_F(CosineSchedulerTest, WarmUpMayBeAFractionOfAnEpoch) {
+  auto scheduler = make({.num_warmup_epochs = 0.25});
+  EXPECT_DOUBLE_EQ(scheduler->values_at(1)[0], 1e-6 + (0.01 - 1e-6) / 2.5);
+  EXPECT_LT(scheduler->values_at(3)[0], 0.01);
+  EXPECT_GT(scheduler->values_at(3)[0], 0.0099);
+}
+
+TEST_F(CosineSchedulerTest, StaysAtTheMinimumInTheCoolDown) {
+  auto scheduler = make({.lr_min = 1e-4, .num_cooldown_epochs = 3});
+  EXPECT_GT(scheduler->values_at(69)[0], 1e-4);
+  for (int64_t n = 70; n <= 100; ++n) EXPECT_EQ(scheduler->values_at(n)[0], 1e-4);
+}
+
+TEST_F(CosineSchedulerTest, MovesEveryGroupFromItsOwnBaseValue) {
+  add_group(0.002);
+  auto scheduler =
+      make({.min_lr_ratio = 0.1, .num_warmup_epochs = 1, .warmup_starting_lr_ratio = 0.5});
+  EXPECT_EQ(scheduler->values_at(0), (std::vector<double>{0.005, 0.001}));
+  EXPECT_EQ(scheduler->values_at(10), (std::vector<double>{0.01, 0.002}));
+  EXPECT_EQ(scheduler->values_at(100), (std::vector<double>{0.001, 0.0002}));
+}
+
+TEST_F(CosineSchedulerTest, StartsAtTheFirstValueAndMovesOneUpdateAStep) {
+  auto scheduler = make({});
+  scheduler->start();
+  EXPECT_EQ(get_param_group_field(*optimizer_, ParamGroupField::lr), scheduler->values_at(0));
+  for (int64_t k = 1; k <= 100; ++k) {
+    scheduler->step();
+    EXPECT_EQ(get_param_group_field(*optimizer_, ParamGroupField::lr), scheduler->values_at(k));
+  }
+  EXPECT_EQ(scheduler->num_updates(), 100);
+}
+
+TEST_F(CosineSchedulerTest, RestoresTheExactNextValue) {
+  auto scheduler = make({.num_warmup_epochs = 1});
+  for (int i = 0; i < 37; ++i) scheduler->step();
+  const StateDict state = scheduler->state_dict();
+  scheduler->step();
+  const auto next = get_param_group_field(*optimizer_, ParamGroupField::lr);
+  set_param_group_field(*optimizer_, ParamGroupField::lr, {0.7});
+  auto restored = make({.num_warmup_epochs = 1});
+  restored->load_state_dict(state);
+  restored->step();
+  EXPECT_EQ(get_param_group_field(*optimizer_, ParamGroupField::lr), next);
+}
+
+TEST_F(CosineSchedulerTest, RejectsAStateThatDoesNotFit) {
+  auto scheduler = make({});
+  EXPECT_ERROR(scheduler->load_state_dict({{"num_updates", 3}}), "no \"base_values\"");
+  StateDict two_groups{{"num_updates", 3}};
+  two_groups.set("base_values", std::vector<double>{0.1, 0.2});
+  EXPECT_ERROR(scheduler->load_state_dict(two_groups), "of 2 param groups");
+  StateDict negative{{"num_updates", -3}};
+  negative.set("base_values", std::vector<double>{0.1});
+  EXPECT_ERROR(scheduler->load_state_dict(negative), "counts -3 updates");
+}
+
+TEST_F(CosineSchedulerTest, RejectsShapesThatMakeNoSense) {
+  EXPECT_ERROR(make({.num_warmup_epochs = 11}), "warms up for 110 and cools down for 0 of 100");
+  EXPECT_ERROR(make({.num_warmup_epochs = 5, .num_cooldown_epochs = 5}), "something must be left");
+  EXPECT_ERROR(make({.num_warmup_epochs = -1}), "warm-up is -10");
+  EXPECT_ERROR(make({.num_cooldown_epochs = -1}), "cool-down is -10");
+  EXPECT_ERROR(make({.k_decay = 0.0}), "k_decay is 0");
+  EXPECT_ERROR(make({.lr_min = -1.0}), "lr_min is -1");
+  EXPECT_ERROR(make({.num_epochs = EVAL_DATALOADER_LEN}), "EVAL_DATALOADER_LEN has no value");
+}
+
+TEST_F(CosineSchedulerTest, SchedulesWeightDecayAsWell) {
+  set_param_group_field(*optimizer_, ParamGroupField::weight_decay, {0.1});
+  auto scheduler = make({.lr_min = 0.0, .field = ParamGroupField::weight_decay});
+  for (int i = 0; i < 50; ++i) scheduler->step();
+  EXPECT_NEAR(get_param_group_field(*optimizer_, ParamGroupField::weight_decay)[0], 0.05, 1e-12);
+  EXPECT_EQ(get_param_group_field(*optimizer_, ParamGroupField::lr)[0], 0.01);
+}
+
+TEST_F(CosineSchedulerTest, ValuesThatAreNoNumbersAreCaughtBeforeTheyReachTheOptimizer) {
+  class Broken : public Scheduler {
+   public:
+    explicit Broken(torch::optim::Optimizer& optimizer) : Scheduler(optimizer) {}
+    std::vector<double> values_at(int64_t update) const override {
+      return {update == 2 ? std::nan("") : 0.1};
+    }
+  };
+  Broken scheduler(*optimizer_);
+  scheduler.start();
+  scheduler.step();
+  EXPECT_ERROR(scheduler.step(), "gives lr = nan for update 3");
+  EXPECT_EQ(get_param_group_field(*optimizer_, ParamGroupField::lr)[0], 0.1);
+}
+
+}  // namespace
+}  // namespace linkboy::testing

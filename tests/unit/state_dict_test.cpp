@@ -1,0 +1,93 @@
+#include "linkboy/state_dict.hpp"
+
+#include <gtest/gtest.h>
+#include <torch/types.h>
+
+#include <string>
+#include <vector>
+
+#include "support/expect_error.hpp"
+
+namespace linkboy {
+namespace {
+
+std::vector<std::string> keys(const StateDict& state) {
+  std::vector<std::string> result;
+  for (const auto& [key, value] : state.entries()) result.push_back(key);
+  return result;
+}
+
+TEST(StateDictTest, KeepsTheOrderOfInsertion) {
+  StateDict state = {{"z", 1}, {"a", 2}};
+  state.set("m", 3);
+  state.set("z", 4);
+  EXPECT_EQ(keys(state), (std::vector<std::string>{"z", "a", "m"}));
+  EXPECT_EQ(state.get_int("z"), 4);
+  EXPECT_EQ(keys(StateDict::from_ivalue(state.to_ivalue(), "state")), keys(state));
+}
+
+TEST(StateDictTest, ErasesAKeyOrNothing) {
+  StateDict state = {{"a", 1}};
+  state.erase("b");
+  EXPECT_EQ(state.size(), 1U);
+  state.erase("a");
+  EXPECT_TRUE(state.empty());
+  EXPECT_FALSE(state.contains("a"));
+}
+
+TEST(StateDictTest, SharesTensorsWithItsCopies) {
+  const at::Tensor tensor = torch::zeros({2});
+  const StateDict state(NamedTensors{{"weight", tensor}});
+  const StateDict copy = state;
+  copy.get_tensor("weight").fill_(3);
+  EXPECT_EQ(tensor.sum().item<float>(), 6);
+}
+
+TEST(StateDictTest, ReturnsEveryTypeThatWasSet) {
+  StateDict state = {{"int", 7}, {"double", 0.5}, {"bool", true}, {"string", "text"}};
+  state.set("tensor", torch::ones({1}));
+  state.set("dict", StateDict{{"inner", 1}});
+  state.set("doubles", std::vector<double>{1, 2.5});
+  EXPECT_EQ(state.get_int("int"), 7);
+  EXPECT_EQ(state.get_double("double"), 0.5);
+  EXPECT_EQ(state.get_double("int"), 7.0);
+  EXPECT_TRUE(state.get_bool("bool"));
+  EXPECT_EQ(state.get_string("string"), "text");
+  EXPECT_EQ(state.get_tensor("tensor").numel(), 1);
+  EXPECT_EQ(state.get_dict("dict").get_int("inner"), 1);
+  EXPECT_EQ(state.get_doubles("doubles"), (std::vector<double>{1, 2.5}));
+}
+
+TEST(StateDictTest, NamesTheKeysThatExistWhenOneIsMissing) {
+  const StateDict state = {{"epoch", 1}, {"step", 2}};
+  EXPECT_ERROR(state.at("epochs"), "\"epochs\" in this state; it holds: epoch, step");
+  EXPECT_ERROR(StateDict().at("x"), "it holds: none");
+}
+
+TEST(StateDictTest, RefusesValuesOfAnotherType) {
+  const StateDict state = {{"int", 1}, {"string", "s"}};
+  EXPECT_ERROR(state.get_int("string"), "\"string\" is a String; it must be an integer");
+  EXPECT_ERROR(state.get_double("string"), "it must be a number");
+  EXPECT_ERROR(state.get_bool("int"), "it must be a bool");
+  EXPECT_ERROR(state.get_string("int"), "it must be a string");
+  EXPECT_ERROR(state.get_tensor("int"), "it must be a tensor");
+  EXPECT_ERROR(state.get_dict("int"), "\"int\" is a Int; it must be a dict");
+  EXPECT_ERROR(state.get_doubles("int"), "it must be a list of numbers");
+}
+
+TEST(StateDictTest, RefusesListsOfOtherThanNumbers) {
+  c10::List<std::string> list({"a"});
+  const StateDict state = {{"list", list}};
+  EXPECT_ERROR(state.get_doubles("list"), "\"list\" holds a String; it must hold numbers only");
+}
+
+TEST(StateDictTest, RefusesDictsWithOtherThanStringKeys) {
+  c10::Dict<int64_t, int64_t> dict;
+  dict.insert(1, 2);
+  EXPECT_ERROR(StateDict::from_ivalue(dict, "the file"),
+               "the file has a key that is a Int; all keys must be strings");
+  EXPECT_ERROR(StateDict::from_ivalue(5, "the file"), "the file is a Int; it must be a dict");
+}
+
+}  // namespace
+}  // namespace linkboy

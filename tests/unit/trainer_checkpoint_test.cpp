@@ -1,0 +1,188 @@
+// Checkpoints and training states of a Trainer.
+
+#include <gtest/gtest.h>
+#include <torch/torch.h>
+
+#include "linkboy/checkpoint.hpp"
+#include "linkboy/schedulers/cosine_scheduler.hpp"
+#include "support/expect_error.hpp"
+#include "support/temporary_folder.hpp"
+#include "support/toy.hpp"
+
+namespace linkboy::testing {
+namespace {
+
+TrainOptions four_updates_per_epoch(int64_t num_epochs) {
+  return {.train_dataset = toy_data(14),
+          .num_epochs = num_epochs,
+          .eval_dataset = toy_data(6),
+          .per_device_batch_size = 2,
+          .gradient_accumulation_steps = 2,
+          .create_scheduler_fn = CosineScheduler::create_scheduler_fn({.num_warmup_epochs = 0.5})};
+}
+
+TEST(TrainerCheckpointTest, RestoresModelOptimizerSchedulerAndExtras) {
+  const TemporaryFolder folder;
+  Toy toy;
+  toy.trainer.train(four_updates_per_epoch(2));
+  toy.trainer.save_checkpoint(folder / "x.pt", {{"note", std::string("hello")}, {"epoch", 2}});
+  const auto saved = copies_of(toy.model->parameters());
+  const auto lr = get_param_group_field(*toy.optimizer, ParamGroupField::lr);
+
+  {
+    const torch::NoGradGuard no_grad;
+    for (auto& parameter : toy.model->parameters()) parameter.fill_(999);
+  }
+  set_param_group_field(*toy.optimizer, ParamGroupField::lr, {7.0});
+  const StateDict extras = toy.trainer.load_checkpoint(folder / "x.pt");
+  EXPECT_TRUE(bit_equal(saved, toy.model->parameters()));
+  EXPECT_EQ(get_param_group_field(*toy.optimizer, ParamGroupField::lr), lr);
+  EXPECT_EQ(toy.trainer.scheduler()->num_updates(), 8);
+  EXPECT_EQ(extras.get_string("note"), "hello");
+  EXPECT_EQ(extras.get_int("epoch"), 2);
+  EXPECT_EQ(extras.size(), 2U);
+}
+
+TEST(TrainerCheckpointTest, PartsMayBeLeftOut) {
+  const TemporaryFolder folder;
+  Toy toy;
+  toy.trainer.train(four_updates_per_epoch(1));
+  toy.trainer.save_checkpoint(folder / "x.pt", {}, {.optimizer = false, .scheduler = false});
+  const auto contents = read_checkpoint(folder / "x.pt");
+  EXPECT_TRUE(contents.contains("model_state_dict"));
+  EXPECT_FALSE(contents.contains("optimizer_state_dict"));
+  EXPECT_FALSE(contents.contains("scheduler_state_dict"));
+}
+
+TEST(TrainerCheckpointTest, SaysWhichPartTheTrainerLacks) {
+  const TemporaryFolder folder;
+  Toy toy;
+  toy.trainer.train(four_updates_per_epoch(1));
+  toy.trainer.save_checkpoint(folder / "x.pt");
+  Toy without_scheduler;
+  EXPECT_ERROR(without_scheduler.trainer.load_checkpoint(folder / "x.pt"), "no scheduler");
+  without_scheduler.trainer.load_checkpoint(folder / "x.pt", {.scheduler = false});
+  EXPECT_TRUE(bit_equal(toy.model->parameters(), without_scheduler.model->parameters()));
+  QuietTrainer without_optimizer(toy_model(), nullptr, nullptr, CallbackList{}, nullptr,
+                                 AcceleratorOptions{.device = "cpu"});
+  EXPECT_ERROR(without_optimizer.load_checkpoint(folder / "x.pt"), "no optimizer");
+}
+
+TEST(TrainerCheckpointTest, RejectsAnExtraWithALinkboyName) {
+  const TemporaryFolder folder;
+  Toy toy;
+  EXPECT_ERROR(toy.trainer.save_checkpoint(folder / "x.pt", {{"model_state_dict", 1}}),
+               "a name that linkboy itself uses");
+  EXPECT_TRUE(folder.names().empty());
+}
+
+TEST(TrainerCheckpointTest, AnotherArchitectureIsRefusedWithItsDifferencesAndChangesNothing) {
+  const TemporaryFolder folder;
+  Toy toy;
+  toy.trainer.save_checkpoint(folder / "x.pt");
+  torch::nn::Sequential other(torch::nn::Linear(4, 6), torch::nn::Linear(6, 3));
+  auto optimizer = toy_sgd(other);
+  QuietTrainer trainer(other, nullptr, optimizer, CallbackList{}, nullptr,
+                       AcceleratorOptions{.device = "cpu"});
+  const auto before = copies_of(other->parameters());
+  EXPECT_ERROR(trainer.load_checkpoint(folder / "x.pt"), "missing: 1.weight, 1.bias");
+  EXPECT_ERROR(trainer.load_checkpoint(folder / "x.pt"), "unexpected: 2.weight, 2.bias");
+  EXPECT_ERROR(trainer.load_checkpoint(folder / "x.pt"), "0.weight (is [5, 4], must be [6, 4])");
+  EXPECT_TRUE(bit_equal(before, other->parameters()));
+}
+
+TEST(TrainerCheckpointTest, FileWithoutAModelIsRefused) {
+  const TemporaryFolder folder;
+  Toy toy;
+  write_checkpoint(folder / "bare.pt", Model(toy.model).state_dict());
+  EXPECT_ERROR(toy.trainer.load_checkpoint(folder / "bare.pt"), "has no \"model_state_dict\"");
+}
+
+/// Saves a training state at one update, or at the end of one epoch.
+class SaveAt : public Callback {
+ public:
+  SaveAt(std::filesystem::path folder, int64_t update, bool at_epoch_end = false)
+      : folder_(std::move(folder)), update_(update), at_epoch_end_(at_epoch_end) {}
+  void on_train_update_end(Trainer& trainer) override {
+    if (!at_epoch_end_ && trainer.num_updates() == update_) trainer.save_training_state(folder_);
+  }
+  void on_training_run_epoch_end(Trainer& trainer) override {
+    if (at_epoch_end_ && trainer.num_updates() == update_) trainer.save_training_state(folder_);
+  }
+
+ private:
+  std::filesystem::path folder_;
+  int64_t update_;
+  bool at_epoch_end_;
+};
+
+/// The toy model with dropout, so that random numbers matter.
+struct Noisy {
+  explicit Noisy(CallbackList callbacks)
+      : model(torch::nn::Linear(4, 8), torch::nn::Dropout(0.5), torch::nn::Linear(8, 3)),
+        optimizer(toy_sgd(model)),
+        trainer(model, torch::nn::CrossEntropyLoss(), optimizer, std::move(callbacks), nullptr,
+                AcceleratorOptions{.device = "cpu"}) {}
+
+  torch::nn::Sequential model;
+  std::shared_ptr<torch::optim::SGD> optimizer;
+  QuietTrainer trainer;
+};
+
+void expect_resumed_equals_uninterrupted(int64_t update, bool at_epoch_end) {
+  const TemporaryFolder folder;
+  torch::manual_seed(3);
+  Noisy whole({std::make_shared<SaveAt>(folder.path(), update, at_epoch_end)});
+  whole.trainer.train(four_updates_per_epoch(3));
+
+  torch::manual_seed(3);
+  Noisy resumed({});
+  TrainOptions options = four_updates_per_epoch(3);
+  options.resume_from = folder.path();
+  torch::rand({5});  // whatever the process has drawn before must not matter
+  const auto result = resumed.trainer.train(options);
+  EXPECT_EQ(result.num_updates, 12);
+  EXPECT_EQ(result.num_epochs, 3);
+  EXPECT_TRUE(bit_equal(whole.model->parameters(), resumed.model->parameters()));
+  for (const char* metric : {"train_loss_epoch", "eval_loss_epoch"}) {
+    EXPECT_EQ(whole.trainer.run_history().get_metric_values(metric),
+              resumed.trainer.run_history().get_metric_values(metric));
+  }
+  EXPECT_EQ(resumed.trainer.run_history().current_epoch(), 4);
+}
+
+TEST(TrainingStateTest, RunResumedAtAnyUpdateEqualsTheUninterruptedOneBitForBit) {
+  for (int64_t update = 1; update <= 12; ++update) {
+    SCOPED_TRACE(update);
+    expect_resumed_equals_uninterrupted(update, /*at_epoch_end=*/false);
+  }
+}
+
+TEST(TrainingStateTest, RunResumedAtAnEpochsEndDoesNotRepeatTheEpoch) {
+  // Upstream defect 2.
+  for (int64_t update : {4, 8}) {
+    SCOPED_TRACE(update);
+    expect_resumed_equals_uninterrupted(update, /*at_epoch_end=*/true);
+  }
+}
+
+TEST(TrainingStateTest, CannotBeSavedInMidUpdate) {
+  class SaveInStep : public Callback {
+    void on_train_step_end(Trainer& trainer, const Batch&, const StepOutput&) override {
+      trainer.save_training_state("never-made");
+    }
+  };
+  Toy toy({std::make_shared<SaveInStep>()});
+  EXPECT_ERROR(toy.trainer.train({.train_dataset = toy_data(4), .num_epochs = 1}),
+               "cannot be saved here");
+  EXPECT_FALSE(std::filesystem::exists("never-made"));
+}
+
+TEST(TrainingStateTest, FolderWithoutAStateIsRefused) {
+  const TemporaryFolder folder;
+  Toy toy;
+  EXPECT_ERROR(toy.trainer.load_training_state(folder.path()), "holds no training state");
+}
+
+}  // namespace
+}  // namespace linkboy::testing

@@ -1,0 +1,212 @@
+// The order of a run, docs/events.md, held by traces.
+
+#include <gtest/gtest.h>
+#include <torch/torch.h>
+
+#include "linkboy/callbacks/terminate_on_nan.hpp"
+#include "linkboy/schedulers/cosine_scheduler.hpp"
+#include "support/toy.hpp"
+#include "support/tracing.hpp"
+
+namespace linkboy::testing {
+namespace {
+
+const std::string kSetUp =
+    "*init_end create_train_dataloader create_eval_dataloader "
+    "prepare_model_optimizer_and_dataloaders create_run_config create_scheduler ";
+const std::string kSetUpWithoutEval =
+    "*init_end create_train_dataloader prepare_model_optimizer_and_dataloaders create_run_config "
+    "create_scheduler ";
+const std::string kRunStart = "training_run_start *training_run_start ";
+const std::string kEpochStart = "train_epoch_start *train_epoch_start ";
+const std::string kForward = "*train_step_start calculate_train_batch_loss *train_step_end ";
+const std::string kMicroStep = kForward + "backward_step ";
+const std::string kUpdate =
+    "clip_gradients optimizer_step scheduler_step optimizer_zero_grad *train_update_end ";
+const std::string kUpdateWithoutScheduler =
+    "clip_gradients optimizer_step optimizer_zero_grad *train_update_end ";
+const std::string kTrainEpochEnd = "train_epoch_end *train_epoch_end ";
+const std::string kEvalStart = "eval_epoch_start *eval_epoch_start ";
+const std::string kEvalStep = "*eval_step_start calculate_eval_batch_loss *eval_step_end ";
+const std::string kEvalEnd = "eval_epoch_end *eval_epoch_end ";
+const std::string kEpochEnd = "training_run_epoch_end *training_run_epoch_end ";
+const std::string kRunEnd = "training_run_end *training_run_end";
+
+std::string times(int count, const std::string& part) {
+  std::string all;
+  for (int i = 0; i < count; ++i) all += part;
+  return all;
+}
+
+/// Calls a function at the n-th train step end, or update end.
+class At : public Callback {
+ public:
+  enum class Event { step_end, update_end, eval_step_end };
+
+  At(Event event, int n, std::function<void(Trainer&)> act)
+      : event_(event), left_(n), act_(std::move(act)) {}
+
+  void on_train_step_end(Trainer& trainer, const Batch&, const StepOutput&) override {
+    count(Event::step_end, trainer);
+  }
+  void on_train_update_end(Trainer& trainer) override { count(Event::update_end, trainer); }
+  void on_eval_step_end(Trainer& trainer, const Batch&, const StepOutput&) override {
+    count(Event::eval_step_end, trainer);
+  }
+
+ private:
+  void count(Event event, Trainer& trainer) {
+    if (event == event_ && --left_ == 0) act_(trainer);
+  }
+
+  Event event_;
+  int left_;
+  std::function<void(Trainer&)> act_;
+};
+
+struct Traced {
+  explicit Traced(CallbackList callbacks_after = {}, LossFunction loss = nullptr)
+      : model(toy_model()),
+        trainer(trace, model, loss ? loss : LossFunction(torch::nn::CrossEntropyLoss()),
+                toy_sgd(model), with_tracing(std::move(callbacks_after)), nullptr,
+                AcceleratorOptions{.device = "cpu"}) {}
+
+  CallbackList with_tracing(CallbackList after) {
+    CallbackList all{std::make_shared<TracingCallback>(trace)};
+    all.insert(all.end(), after.begin(), after.end());
+    return all;
+  }
+
+  Trace trace;
+  torch::nn::Sequential model;
+  TracingTrainer trainer;
+};
+
+TEST(TrainerTraceTest, PlainRunWithEvaluationAndScheduler) {
+  Traced run;
+  run.trainer.train({.train_dataset = toy_data(8),
+                     .num_epochs = 2,
+                     .eval_dataset = toy_data(6),
+                     .per_device_batch_size = 4,
+                     .create_scheduler_fn = CosineScheduler::create_scheduler_fn()});
+  EXPECT_EQ(run.trace.text(),
+            kSetUp + kRunStart +
+                times(2, kEpochStart + times(2, kMicroStep + kUpdate) + kTrainEpochEnd +
+                             kEvalStart + times(2, kEvalStep) + kEvalEnd + kEpochEnd) +
+                kRunEnd);
+}
+
+TEST(TrainerTraceTest, RunWithoutEvaluationAndScheduler) {
+  Traced run;
+  run.trainer.train({.train_dataset = toy_data(8), .num_epochs = 1, .per_device_batch_size = 4});
+  EXPECT_EQ(run.trace.text(), kSetUpWithoutEval + kRunStart + kEpochStart +
+                                  times(2, kMicroStep + kUpdateWithoutScheduler) + kTrainEpochEnd +
+                                  kEpochEnd + kRunEnd);
+}
+
+TEST(TrainerTraceTest, AccumulationOfThreeOverTenBatchesUpdatesFourTimes) {
+  Traced run;
+  run.trainer.train({.train_dataset = toy_data(10),
+                     .num_epochs = 1,
+                     .per_device_batch_size = 1,
+                     .gradient_accumulation_steps = 3});
+  EXPECT_EQ(run.trace.text(), kSetUpWithoutEval + kRunStart + kEpochStart +
+                                  times(3, times(3, kMicroStep) + kUpdateWithoutScheduler) +
+                                  kMicroStep + kUpdateWithoutScheduler + kTrainEpochEnd +
+                                  kEpochEnd + kRunEnd);
+}
+
+TEST(TrainerTraceTest, MaxStepsInMidEpochStillEndsTheEpochInOrder) {
+  Traced run;
+  const auto result = run.trainer.train({.train_dataset = toy_data(8),
+                                         .eval_dataset = toy_data(4),
+                                         .per_device_batch_size = 2,
+                                         .max_num_train_steps = 3});
+  EXPECT_EQ(run.trace.text(),
+            kSetUp + kRunStart + kEpochStart + times(3, kMicroStep + kUpdateWithoutScheduler) +
+                kTrainEpochEnd + kEvalStart + times(2, kEvalStep) + kEvalEnd + kEpochEnd + kRunEnd);
+  EXPECT_EQ(result.reason, StopReason::max_steps);
+  EXPECT_EQ(result.num_updates, 3);
+}
+
+TEST(TrainerTraceTest, StopRequestEndsTheRunAfterTheUpdateInProgress) {
+  Traced run({std::make_shared<At>(At::Event::step_end, 3,
+                                   [](Trainer& trainer) { trainer.request_stop(); })});
+  const auto result = run.trainer.train({.train_dataset = toy_data(8),
+                                         .num_epochs = 5,
+                                         .eval_dataset = toy_data(4),
+                                         .per_device_batch_size = 1,
+                                         .gradient_accumulation_steps = 2});
+  EXPECT_EQ(run.trace.text(), kSetUp + kRunStart + kEpochStart +
+                                  times(2, times(2, kMicroStep) + kUpdateWithoutScheduler) +
+                                  "*stop_training_error(stop_request) " + kRunEnd);
+  EXPECT_EQ(result.reason, StopReason::stop_request);
+  EXPECT_EQ(result.num_updates, 2);
+  EXPECT_EQ(result.num_epochs, 0);
+}
+
+TEST(TrainerTraceTest, StopRequestInEvaluationLeavesItAfterTheBatch) {
+  Traced run({std::make_shared<At>(At::Event::eval_step_end, 1,
+                                   [](Trainer& trainer) { trainer.request_stop(); })});
+  run.trainer.train({.train_dataset = toy_data(2),
+                     .num_epochs = 5,
+                     .eval_dataset = toy_data(4),
+                     .per_device_batch_size = 2});
+  EXPECT_EQ(run.trace.text(), kSetUp + kRunStart + kEpochStart + kMicroStep +
+                                  kUpdateWithoutScheduler + kTrainEpochEnd + kEvalStart +
+                                  kEvalStep + "*stop_training_error(stop_request) " + kRunEnd);
+}
+
+TEST(TrainerTraceTest, NaNLossEndsTheRunBeforeItsBackwardPass) {
+  int calls = 0;
+  Traced run({std::make_shared<TerminateOnNaN>()},
+             [&calls](const torch::Tensor& output, const torch::Tensor& target) {
+               auto loss = torch::nn::functional::cross_entropy(output, target);
+               return ++calls == 3 ? loss * std::numeric_limits<float>::quiet_NaN() : loss;
+             });
+  const auto result = run.trainer.train(
+      {.train_dataset = toy_data(8), .num_epochs = 2, .per_device_batch_size = 2});
+  EXPECT_EQ(run.trace.text(), kSetUpWithoutEval + kRunStart + kEpochStart +
+                                  times(2, kMicroStep + kUpdateWithoutScheduler) + kForward +
+                                  "*stop_training_error(nan) " + kRunEnd);
+  EXPECT_EQ(result.reason, StopReason::nan);
+  EXPECT_EQ(result.num_updates, 2);
+}
+
+TEST(TrainerTraceTest, ExceptionInACallbackReachesAllCallbacksThenTheCaller) {
+  Traced run({std::make_shared<At>(At::Event::update_end, 2, [](Trainer&) {
+    throw std::runtime_error("the disk is on fire");
+  })});
+  EXPECT_THROW(run.trainer.train(
+                   {.train_dataset = toy_data(8), .num_epochs = 1, .per_device_batch_size = 2}),
+               std::runtime_error);
+  EXPECT_EQ(run.trace.text(), kSetUpWithoutEval + kRunStart + kEpochStart +
+                                  times(2, kMicroStep + kUpdateWithoutScheduler) + "*exception");
+}
+
+TEST(TrainerTraceTest, ExceptionInAWorkerThreadReachesTheLoop) {
+  Traced run;
+  TrainOptions options{.train_dataset = toy_data(8), .num_epochs = 1, .per_device_batch_size = 2};
+  options.train_dataloader_options.num_workers = 2;
+  options.train_dataloader_options.shuffle = false;
+  options.train_dataloader_options.transform = [](Batch batch, const TransformContext& context) {
+    if (context.indices[0] == 4) throw std::runtime_error("sample 4 is broken");
+    return batch;
+  };
+  EXPECT_THROW(run.trainer.train(options), std::runtime_error);
+  EXPECT_EQ(run.trace.text(), kSetUpWithoutEval + kRunStart + kEpochStart +
+                                  times(2, kMicroStep + kUpdateWithoutScheduler) + "*exception");
+}
+
+TEST(TrainerTraceTest, EvaluateAlone) {
+  Traced run;
+  run.trainer.evaluate({.dataset = toy_data(6), .per_device_batch_size = 4});
+  EXPECT_EQ(run.trace.text(),
+            "*init_end create_eval_dataloader prepare_model_optimizer_and_dataloaders "
+            "create_run_config evaluation_run_start *evaluation_run_start " +
+                kEvalStart + times(2, kEvalStep) + kEvalEnd +
+                "evaluation_run_end *evaluation_run_end");
+}
+
+}  // namespace
+}  // namespace linkboy::testing

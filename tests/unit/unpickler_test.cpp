@@ -1,0 +1,186 @@
+#include "checkpoint/unpickler.hpp"
+
+#include <gtest/gtest.h>
+#include <torch/types.h>
+
+#include <cstring>
+#include <random>
+#include <string>
+
+#include "support/expect_error.hpp"
+
+namespace linkboy {
+namespace {
+
+using namespace std::string_literals;
+
+// Every storage is 6 floats: 0, 1, 2, 3, 4, 5.
+c10::Storage load_storage(const std::string&) { return torch::arange(6, at::kFloat).storage(); }
+
+c10::IValue read(const std::string& body) {
+  return unpickle("\x80\x02"s + body + ".", load_storage);
+}
+
+std::string text(const std::string& value) {
+  return "X"s + static_cast<char>(value.size()) + "\0\0\0"s + value;
+}
+
+std::string number(int32_t value) {
+  std::string bytes(4, '\0');
+  std::memcpy(bytes.data(), &value, 4);
+  return "J" + bytes;
+}
+
+std::string storage(const std::string& type = "torch\nFloatStorage") {
+  return "(" + text("storage") + "c" + type + "\n" + text("0") + text("cpu") + number(6) + "tQ";
+}
+
+std::string tensor(const std::string& offset, const std::string& sizes, const std::string& strides,
+                   const std::string& of = storage()) {
+  return "ctorch._utils\n_rebuild_tensor_v2\n(" + of + offset + sizes + strides +
+         "\x89"
+         "ccollections\nOrderedDict\n)RtR";
+}
+
+TEST(UnpicklerTest, ReadsTheInstructionsOfLaterProtocols) {
+  // A frame, short and long strings, the memo by count, a name from the stack.
+  const auto value = unpickle(
+      "\x80\x04\x95\x00\x00\x00\x00\x00\x00\x00\x00}\x94("
+      "\x8c\x01"
+      "a\x94K\x01"
+      "\x8d\x01\x00\x00\x00\x00\x00\x00\x00"
+      "bh\x01"
+      "\x8c\x01"
+      "c\x8c\x0b"
+      "collections\x8c\x0bOrderedDict\x93)Ru."s,
+      load_storage);
+  ASSERT_TRUE(value.isGenericDict());
+  EXPECT_EQ(value.toGenericDict().at("a").toInt(), 1);
+  EXPECT_EQ(value.toGenericDict().at("b").toStringRef(), "a");
+  EXPECT_TRUE(value.toGenericDict().at("c").isGenericDict());
+}
+
+TEST(UnpicklerTest, ReadsIntegersOfEveryWidth) {
+  EXPECT_EQ(read("K\xff").toInt(), 255);
+  EXPECT_EQ(read("M\xff\xff").toInt(), 65535);
+  EXPECT_EQ(read(number(-2)).toInt(), -2);
+  EXPECT_EQ(read("\x8a\x00"s).toInt(), 0);
+  EXPECT_EQ(read("\x8a\x01\xff"s).toInt(), -1);
+  EXPECT_EQ(read("\x8a\x08\x00\x00\x00\x00\x00\x00\x00\x80"s).toInt(), INT64_MIN);
+  EXPECT_ERROR(read("\x8a\x09\x00\x00\x00\x00\x00\x00\x00\x80\x00"s), "must fit into 64 bits");
+}
+
+TEST(UnpicklerTest, RebuildsTensorsAsViewsOfOneStorage) {
+  const auto value = read("(" + tensor(number(1), "K\x02K\x02\x86"s, "K\x03K\x01\x86"s) +
+                          tensor(number(5), ")", ")") + "t");
+  const auto& items = value.toTupleRef().elements();
+  EXPECT_TRUE(torch::equal(items[0].toTensor(), torch::tensor({{1.0F, 2.0F}, {4.0F, 5.0F}})));
+  EXPECT_EQ(items[1].toTensor().item<float>(), 5);
+  EXPECT_TRUE(items[0].toTensor().is_alias_of(items[1].toTensor()));
+}
+
+TEST(UnpicklerTest, ReadsParametersAndSizes) {
+  const auto parameter = read("ctorch._utils\n_rebuild_parameter\n(" +
+                              tensor(number(0), "K\x06\x85", "K\x01\x85") + "\x88)tR");
+  EXPECT_EQ(parameter.toTensor().sum().item<float>(), 15);
+  EXPECT_EQ(read("ctorch\nSize\nK\x02K\x03\x86\x85R").toTupleRef().size(), 2U);
+}
+
+TEST(UnpicklerTest, RefusesTensorsThatDoNotLieWithinTheirStorage) {
+  const std::string beyond = "does not lie within its storage of 24 bytes";
+  EXPECT_ERROR(read(tensor(number(0), "K\x07\x85", "K\x01\x85")), beyond);
+  EXPECT_ERROR(read(tensor(number(1), "K\x06\x85", "K\x01\x85")), beyond);
+  EXPECT_ERROR(read(tensor(number(6), ")", ")")), beyond);
+  EXPECT_ERROR(read(tensor(number(-1), ")", ")")), beyond);
+  EXPECT_ERROR(read(tensor(number(0), number(-1) + "\x85", "K\x01\x85")), beyond);
+  EXPECT_ERROR(read(tensor(number(0), "K\x02\x85", number(-1) + "\x85")), beyond);
+  const std::string huge = "\x8a\x08\x00\x00\x00\x00\x00\x00\x00\x40"s;
+  EXPECT_ERROR(read(tensor(number(0), huge + "\x85", "K\x01\x85")), beyond);
+  EXPECT_ERROR(read(tensor(huge, ")", ")")), beyond);
+  EXPECT_ERROR(read(tensor(number(0), huge + huge + "\x86", "K\x00K\x00\x86"s)), beyond);
+  EXPECT_ERROR(read(tensor(number(0), "K\x00"s + huge + huge + "\x87", "K\x01K\x01K\x01\x87")),
+               beyond);
+  EXPECT_ERROR(read(tensor(number(0), "K\x02\x85", ")")), "1 sizes and 0 strides");
+  EXPECT_EQ(read(tensor(number(6), "K\x00\x85"s, "K\x01\x85")).toTensor().numel(), 0);
+}
+
+TEST(UnpicklerTest, CountsTheStorageInBytesOfTheDtype) {
+  const auto doubles = storage("torch\nDoubleStorage");
+  EXPECT_EQ(read(tensor(number(0), "K\x03\x85", "K\x01\x85", doubles)).toTensor().numel(), 3);
+  EXPECT_ERROR(read(tensor(number(0), "K\x04\x85", "K\x01\x85", doubles)), "does not lie within");
+}
+
+TEST(UnpicklerTest, RefusesWhatIsNotDataByName) {
+  EXPECT_ERROR(read("cos\nsystem\n(" + text("true") + "tR"), "the Python object \"os.system\"");
+  EXPECT_ERROR(read("cbuiltins\neval\n"), "\"builtins.eval\"");
+  EXPECT_ERROR(read("\x8c\x02os\x8c\x06system\x93"), "\"os.system\"");
+  EXPECT_ERROR(read("ctorch.nn.modules.linear\nLinear\n"), "Save a state_dict()");
+  EXPECT_ERROR(read("ctorch\nFloatStorage\n"), "a bare type or storage");
+  EXPECT_ERROR(read(storage()), "a bare type or storage");
+  EXPECT_ERROR(read("]}b"), "gives attributes to a value that is no dict");
+  EXPECT_ERROR(read("C\x01x"), "unknown instruction 67");
+}
+
+TEST(UnpicklerTest, RefusesDamagedPickles) {
+  EXPECT_ERROR(unpickle("", load_storage), "ends too early");
+  EXPECT_ERROR(unpickle("K", load_storage), "ends too early");
+  EXPECT_ERROR(unpickle("X\xff\xff\xff\xffxyz", load_storage), "ends too early");
+  EXPECT_ERROR(unpickle("\x8d\xff\xff\xff\xff\xff\xff\xff\xffxyz", load_storage), "ends too early");
+  EXPECT_ERROR(unpickle("cabc", load_storage), "ends within a name");
+  EXPECT_ERROR(read(""), "a value is missing");
+  EXPECT_ERROR(read("t"), "a mark is missing");
+  EXPECT_ERROR(read("N(a"), "a value is missing");
+  EXPECT_ERROR(read("h\x07"), "refers to value 7");
+  EXPECT_ERROR(read("}(Nu"), "items do not fit their container");
+  EXPECT_ERROR(read("NNa"), "items do not fit their container");
+  EXPECT_ERROR(read("N)R"), "calls what is no function");
+  EXPECT_ERROR(read("ctorch\nFloatStorage\n)R"), "calls what is no function");
+  EXPECT_ERROR(read("NQ"), "description of a storage is damaged");
+  EXPECT_ERROR(read("ctorch._utils\n_rebuild_tensor_v2\n)R"), "description of a tensor is damaged");
+  EXPECT_ERROR(read("ctorch._utils\n_rebuild_parameter\n)R"), "description of a parameter");
+  EXPECT_ERROR(read("ctorch\nSize\n)R"), "description of a size");
+  EXPECT_ERROR(read("ccollections\nOrderedDict\nN\x85R"), "an OrderedDict of an unknown form");
+  EXPECT_ERROR(read("})Ns"), "a key that is a Tuple");
+}
+
+TEST(UnpicklerTest, RefusesEndlessValues) {
+  EXPECT_ERROR(read("]q\x01h\x01"
+                    "a"),
+               "contain each other without end");
+  EXPECT_ERROR(read(std::string(100000, ']') + std::string(99999, 'a')), "nested deeper than 128");
+  // 64 lists, each of which holds the one before 16 times.
+  std::string bomb = "]q\x00"s;
+  for (char i = 0; i < 64; ++i) {
+    bomb += "](";
+    for (int j = 0; j < 16; ++j) bomb += "h"s + i;
+    bomb += "eq"s + static_cast<char>(i + 1);
+  }
+  EXPECT_ERROR(read(bomb), "contain each other without end");
+}
+
+TEST(UnpicklerTest, SurvivesDamageAnywhere) {
+  const std::string good = "\x80\x02}q\x00("s + text("w") +
+                           tensor(number(1), "K\x02K\x02\x86"s, "K\x03K\x01\x86"s) + text("l") +
+                           "](K\x01G\x3f\xe0\x00\x00\x00\x00\x00\x00Neu."s;
+  std::mt19937 random(2);
+  int num_refused = 0;
+  for (int i = 0; i < 5000; ++i) {
+    std::string bad = good.substr(0, random() % 4 == 0 ? random() % good.size() : good.size());
+    for (int j = 0; j < 2 && !bad.empty(); ++j) {
+      bad[random() % bad.size()] = static_cast<char>(random());
+    }
+    try {
+      const auto value = unpickle(bad, load_storage);
+      if (value.isGenericDict() && value.toGenericDict().contains("w")) {
+        const auto& tensor = value.toGenericDict().at("w");
+        if (tensor.isTensor() && tensor.toTensor().numel() < 1000) tensor.toTensor().sum();
+      }
+    } catch (const Error&) {
+      ++num_refused;
+    }
+  }
+  EXPECT_GT(num_refused, 2500);
+}
+
+}  // namespace
+}  // namespace linkboy
