@@ -14,6 +14,8 @@ endif()
 # Sets language, warnings and sanitizers.
 function(linkboy_configure_target target)
   target_compile_features(${target} PUBLIC cxx_std_20)
+  # {fmt} is the one that LibTorch ships: its headers come first on the path, without a library.
+  target_compile_definitions(${target} PRIVATE FMT_HEADER_ONLY)
   set_target_properties(${target} PROPERTIES CXX_EXTENSIONS OFF POSITION_INDEPENDENT_CODE ON)
   target_compile_options(${target} PRIVATE -Wall -Wextra $<$<BOOL:${LINKBOY_WERROR}>:-Werror>)
   if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU" AND CMAKE_CXX_COMPILER_VERSION VERSION_LESS 13)

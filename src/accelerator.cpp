@@ -87,7 +87,9 @@ at::Tensor Accelerator::clip_grad_norm(const std::vector<at::Tensor>& parameters
   for (auto& norm : norms) norm = norm.to(norms.front().device());
   const at::Tensor total = at::linalg_vector_norm(at::stack(norms), 2);
   if (std::isinf(max_norm)) return total;
-  const at::Tensor coefficient = (max_norm / (total + 1e-6)).clamp_max(1.0);
+  // Python divides a number by a tensor as the number times the reciprocal; C++'s operator differs
+  // from that in the last bit.
+  const at::Tensor coefficient = ((total + 1e-6).reciprocal() * max_norm).clamp_max(1.0);
   at::_foreach_mul_(gradients, coefficient);
   return total;
 }

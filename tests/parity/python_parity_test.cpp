@@ -88,15 +88,6 @@ Outcome train(const std::string& name) {
   return outcome;
 }
 
-class SingleThread {
- public:
-  SingleThread() : before_(torch::get_num_threads()) { torch::set_num_threads(1); }
-  ~SingleThread() { torch::set_num_threads(before_); }
-
- private:
-  int before_;
-};
-
 TEST(GoldenParityTest, LossesMeetThoseThatPythonGave) {
   const SingleThread single_thread;
   int cases = 0;

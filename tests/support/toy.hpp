@@ -57,6 +57,16 @@ struct Toy {
   QuietTrainer trainer;
 };
 
+/// One LibTorch thread within its scope: the numbers of a run depend on how many there are.
+class SingleThread {
+ public:
+  SingleThread() : before_(torch::get_num_threads()) { torch::set_num_threads(1); }
+  ~SingleThread() { torch::set_num_threads(before_); }
+
+ private:
+  int before_;
+};
+
 inline std::vector<torch::Tensor> copies_of(const std::vector<torch::Tensor>& tensors) {
   std::vector<torch::Tensor> copies;
   for (const auto& tensor : tensors) copies.push_back(tensor.detach().clone());

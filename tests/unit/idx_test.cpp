@@ -154,7 +154,7 @@ TEST_F(IdxTest, RefusesCountsThatDoNotFit) {
 
 TEST_F(IdxTest, AsksForNoMemoryThatTheFileDoesNotFill) {
   write(kImages, idx_header({0xffffffff, 28, 28}) + "x");
-  EXPECT_ERROR(load(), "is truncated: it has 1 of the 3367254359040 bytes");
+  EXPECT_ERROR(load(), "is truncated: it has 1 of the 3367254359280 bytes");
   write(kImages, idx_header({0xffffffff, 0xffffffff, 0xffffffff}));
   EXPECT_ERROR(load(), "names a size that no file can have");
 }

@@ -52,6 +52,7 @@ TEST(ModelTest, TakesATorchScriptModule) {
   torch::jit::Module script("m");
   script.register_parameter("weight", torch::full({2}, 3.0F), /*is_buffer=*/false);
   script.register_buffer("offset", torch::ones({2}));
+  script.register_attribute("training", c10::BoolType::get(), true);
   script.define("def forward(self, x):\n    return x * self.weight + self.offset\n");
   Model model(script);
   EXPECT_TRUE(torch::equal(model(torch::ones({2})), torch::full({2}, 4.0F)));

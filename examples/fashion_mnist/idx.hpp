@@ -1,0 +1,42 @@
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <filesystem>
+#include <optional>
+#include <string>
+
+namespace fashion_mnist {
+
+inline constexpr int64_t kImageSize = 28;
+inline constexpr int64_t kNumClasses = 10;
+
+/// Images as the model takes them, and their classes.
+struct Split {
+  at::Tensor images;  // [N, 1, 28, 28], float: (pixel / 255 - 0.2860) / 0.3530
+  at::Tensor labels;  // [N], int64, 0 to 9
+};
+
+/// Reads an array of bytes from an idx file, gzipped or not.
+///
+/// @return uint8, with the `num_dimensions` dimensions that the file names.
+/// @throws linkboy::Error if the file cannot be read, is no such idx file, is damaged, or is
+///         shorter or longer than its header says; the message names the file.
+at::Tensor read_idx(const std::filesystem::path& path, int64_t num_dimensions);
+
+/// `directory/name`, or `directory/name.gz` if only that is there.
+/// @throws linkboy::Error if neither is.
+std::filesystem::path find_idx(const std::filesystem::path& directory, const std::string& name);
+
+/// Reads `PREFIX-images-idx3-ubyte` and `PREFIX-labels-idx1-ubyte`.
+///
+/// @param prefix  "train" or "t10k".
+/// @param limit  Takes the first so many samples; at least 1.
+/// @throws linkboy::Error as `find_idx` and `read_idx`, and if the images are not 28 x 28, there
+///         are none or fewer than `limit`, images and labels differ in number or a label is above
+///         9.
+Split load_split(const std::filesystem::path& directory, const std::string& prefix,
+                 std::optional<int64_t> limit = std::nullopt);
+
+}  // namespace fashion_mnist

@@ -1,0 +1,160 @@
+// Trains a network on Fashion-MNIST and tests it: the whole of linkboy in one program.
+
+#include <torch/nn/modules/loss.h>
+#include <torch/optim/adam.h>
+#include <torch/optim/adamw.h>
+#include <torch/optim/sgd.h>
+#include <torch/utils.h>
+
+#include <cstdio>
+#include <limits>
+#include <linkboy/accelerator.hpp>
+#include <linkboy/callbacks/log_metrics.hpp>
+#include <linkboy/callbacks/move_modules_to_device.hpp>
+#include <linkboy/callbacks/print_progress.hpp>
+#include <linkboy/callbacks/progress_bar.hpp>
+#include <linkboy/callbacks/stop_on_signal.hpp>
+#include <linkboy/callbacks/terminate_on_nan.hpp>
+#include <linkboy/checkpoint.hpp>
+#include <linkboy/cli.hpp>
+#include <linkboy/error.hpp>
+#include <linkboy/schedulers/cosine_scheduler.hpp>
+#include <linkboy/trainer.hpp>
+
+#include "accuracy.hpp"
+#include "idx.hpp"
+#include "models.hpp"
+#include "options.hpp"
+#include "report.hpp"
+
+namespace fashion_mnist {
+namespace {
+
+using linkboy::StopReason;
+
+std::shared_ptr<torch::optim::Optimizer> make_optimizer(std::vector<at::Tensor> parameters,
+                                                        const Options& options) {
+  using namespace torch::optim;
+  if (options.optimizer == "sgd") {
+    return std::make_shared<SGD>(parameters, SGDOptions(options.lr)
+                                                 .momentum(options.momentum)
+                                                 .weight_decay(options.weight_decay.value_or(0.0)));
+  }
+  if (options.optimizer == "adam") {
+    return std::make_shared<Adam>(
+        parameters, AdamOptions(options.lr).weight_decay(options.weight_decay.value_or(0.0)));
+  }
+  return std::make_shared<AdamW>(
+      parameters, AdamWOptions(options.lr).weight_decay(options.weight_decay.value_or(0.01)));
+}
+
+/// The default callbacks, with the progress asked for, and what this program adds.
+linkboy::CallbackList make_callbacks(const Options& options, std::shared_ptr<Report> report) {
+  using Mode = linkboy::ProgressBarOptions::Mode;
+  linkboy::CallbackList callbacks{
+      std::make_shared<linkboy::MoveModulesToDevice>(), std::make_shared<linkboy::TerminateOnNaN>(),
+      std::make_shared<linkboy::StopOnSignal>(), std::make_shared<Accuracy>()};
+  if (options.progress != "none") {
+    const Mode mode = options.progress == "bar"     ? Mode::bar
+                      : options.progress == "plain" ? Mode::plain
+                                                    : Mode::automatic;
+    callbacks.push_back(std::make_shared<linkboy::PrintProgress>());
+    callbacks.push_back(
+        std::make_shared<linkboy::ProgressBar>(linkboy::ProgressBarOptions{.mode = mode}));
+    callbacks.push_back(std::make_shared<linkboy::LogMetrics>());
+  }
+  if (report) callbacks.push_back(std::move(report));
+  return callbacks;
+}
+
+linkboy::TrainOptions make_train_options(const Options& options, const Split& train,
+                                         const Split& test) {
+  linkboy::TrainOptions result{
+      .train_dataset = linkboy::TensorDataset(train.images, train.labels),
+      .num_epochs = options.epochs,
+      .eval_dataset = linkboy::TensorDataset(test.images, test.labels),
+      .per_device_batch_size = options.batch_size,
+      .max_num_train_steps = options.max_steps,
+      .gradient_accumulation_steps = options.gradient_accumulation_steps,
+      .gradient_clip_value = options.clip_value,
+      .gradient_clip_norm = options.clip_norm,
+  };
+  // An infinite limit clips nothing, but has the norm measured.
+  if (options.report_updates && !options.clip_norm) {
+    result.gradient_clip_norm = std::numeric_limits<double>::infinity();
+  }
+  if (options.scheduler == "cosine") {
+    result.create_scheduler_fn =
+        linkboy::CosineScheduler::create_scheduler_fn({.num_warmup_epochs = options.warmup_epochs});
+  }
+  result.train_dataloader_options.shuffle = !options.no_shuffle;
+  result.train_dataloader_options.num_workers = options.workers;
+  result.eval_dataloader_options.batch_size = options.eval_batch_size;
+  result.eval_dataloader_options.num_workers = options.workers;
+  return result;
+}
+
+/// Share of the test images that the model gets right, or nothing if a signal came.
+std::optional<double> test_accuracy(linkboy::Trainer& trainer, const Split& test,
+                                    const Options& options) {
+  const linkboy::Metrics metrics =
+      trainer.evaluate({.dataset = linkboy::TensorDataset(test.images, test.labels),
+                        .per_device_batch_size = options.eval_batch_size,
+                        .dataloader_options = {.num_workers = options.workers}});
+  const auto accuracy = metrics.find("eval_accuracy");
+  if (accuracy == metrics.end()) return std::nullopt;
+  return accuracy->second;
+}
+
+void run(const Options& options) {
+  // Whatever can be wrong should be found before the first update.
+  check_outputs(options);
+  (void)linkboy::Accelerator({.device = options.device});
+  if (options.threads > 0) torch::set_num_threads(static_cast<int>(options.threads));
+  torch::manual_seed(options.seed);
+  const Split train = load_split(options.data, "train", options.limit_train);
+  const Split test = load_split(options.data, "t10k", options.limit_eval);
+
+  linkboy::Model model = make_model(options.model);
+  if (options.init) load_weights(model, *options.init);
+  if (options.save_init) linkboy::write_checkpoint(*options.save_init, model.state_dict());
+
+  std::shared_ptr<Report> report;
+  if (options.report) report = std::make_shared<Report>(*options.report, options.report_updates);
+  auto end_report = [&](StopReason reason, std::optional<double> accuracy) {
+    if (report) report->write_end(reason, accuracy);
+  };
+
+  linkboy::Trainer trainer(
+      model, torch::nn::CrossEntropyLoss(), make_optimizer(model.parameters(), options),
+      make_callbacks(options, report), /*run_history=*/nullptr, {.device = options.device});
+  const linkboy::TrainResult result = trainer.train(make_train_options(options, train, test));
+  if (result.reason == StopReason::nan) {
+    end_report(result.reason, std::nullopt);
+    throw linkboy::Error(c10::str("the loss became NaN or infinite after ", result.num_updates,
+                                  " updates; no checkpoint was saved. Lower --lr, or limit the "
+                                  "gradients with --clip-norm."));
+  }
+  trainer.save_checkpoint(options.checkpoint(), {{"model", options.model}});
+  std::printf("checkpoint: %s\n", options.checkpoint().c_str());
+
+  // Who asked for an end does not wait for a test.
+  if (result.reason == StopReason::stop_request) {
+    end_report(result.reason, std::nullopt);
+    std::printf("stopped on request after %lld updates\n",
+                static_cast<long long>(result.num_updates));
+    return;
+  }
+  const std::optional<double> accuracy = test_accuracy(trainer, test, options);
+  end_report(accuracy ? result.reason : StopReason::stop_request, accuracy);
+  if (accuracy) std::printf("test accuracy: %.4f\n", *accuracy);
+}
+
+}  // namespace
+}  // namespace fashion_mnist
+
+int main(int argc, char** argv) {
+  return linkboy::cli::run_main(argc, argv, [](const linkboy::cli::Arguments& arguments) {
+    if (const auto options = fashion_mnist::parse_options(arguments)) fashion_mnist::run(*options);
+  });
+}

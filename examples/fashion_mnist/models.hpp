@@ -1,0 +1,55 @@
+#pragma once
+
+#include <torch/nn/module.h>
+#include <torch/nn/modules/batchnorm.h>
+#include <torch/nn/modules/container/sequential.h>
+#include <torch/nn/modules/conv.h>
+#include <torch/nn/modules/linear.h>
+
+#include <filesystem>
+#include <linkboy/model.hpp>
+#include <string>
+
+namespace fashion_mnist {
+
+/// All of these: images [N, 1, 28, 28] -> class scores [N, 10].
+
+/// Linear 784-128, ReLU, Linear 128-64, ReLU, Linear 64-10. Flattens the images before its first
+/// layer, so that the layers count from 0.
+class MlpImpl : public torch::nn::SequentialImpl {
+ public:
+  MlpImpl();
+  at::Tensor forward(const at::Tensor& images);
+};
+TORCH_MODULE(Mlp);
+
+/// Twice (Conv 3x3, BatchNorm, ReLU, MaxPool 2), 16 and 32 channels; Linear 1568-128, ReLU,
+/// Linear 128-10.
+torch::nn::Sequential make_cnn();
+
+/// ResNet-18 with torchvision's parameter names and initialisation, for small grey images: a 3x3
+/// stem of stride 1 on one channel and no first max-pool.
+class ResNet18Impl : public torch::nn::Module {
+ public:
+  ResNet18Impl();
+  at::Tensor forward(const at::Tensor& images);
+
+ private:
+  torch::nn::Conv2d conv1_;
+  torch::nn::BatchNorm2d bn1_;
+  torch::nn::Sequential layer1_, layer2_, layer3_, layer4_;
+  torch::nn::Linear fc_;
+};
+TORCH_MODULE(ResNet18);
+
+/// @param name  "mlp", "cnn" or "resnet18".
+/// @throws linkboy::Error if it is anything else.
+linkboy::Model make_model(const std::string& name);
+
+/// Copies the weights of a file into `model`: a state dict, or a checkpoint with a
+/// `model_state_dict`.
+/// @throws linkboy::Error that names the file if it cannot be read or does not fit the model (the
+///         message lists missing, unexpected and misshapen names); the model is unchanged then.
+void load_weights(linkboy::Model& model, const std::filesystem::path& path);
+
+}  // namespace fashion_mnist

@@ -1,0 +1,146 @@
+#include "options.hpp"
+
+#include <algorithm>
+#include <linkboy/checkpoint.hpp>
+#include <utility>
+#include <vector>
+
+namespace fashion_mnist {
+namespace {
+
+namespace cli = linkboy::cli;
+
+constexpr int64_t kMaxThreads = 1024;
+
+void add_data_options(cli::CommandLine& command_line, Options& options) {
+  command_line.add_group("Data")
+      .add("data", "DIR", &options.data,
+           "Folder of the four idx files, gzipped or not: train-images-idx3-ubyte, "
+           "train-labels-idx1-ubyte, t10k-images-idx3-ubyte, t10k-labels-idx1-ubyte.")
+      .add("limit-train", "N", &options.limit_train, "Trains on the first N samples only.",
+           cli::at_least(1))
+      .add("limit-eval", "N", &options.limit_eval, "Evaluates on the first N samples only.",
+           cli::at_least(1));
+}
+
+void add_model_options(cli::CommandLine& command_line, Options& options) {
+  command_line.add_group("Model")
+      .add_choice("model", &options.model, {"mlp", "cnn", "resnet18"}, "The network.")
+      .add("init", "FILE", &options.init,
+           "Starts from these weights: a state dict that Python or linkboy wrote, or a checkpoint "
+           "with a model_state_dict.");
+}
+
+void add_training_options(cli::CommandLine& command_line, Options& options) {
+  command_line.add_group("Training")
+      .add("epochs", "N", &options.epochs, "Passes over the training data.", cli::at_least(1))
+      .add("max-steps", "N", &options.max_steps,
+           "Updates in the whole run; replaces the number of epochs.", cli::at_least(1))
+      .add("batch-size", "N", &options.batch_size, "Samples per batch.", cli::at_least(1))
+      .add("eval-batch-size", "N", &options.eval_batch_size, "Samples per batch in evaluation.",
+           cli::at_least(1))
+      .add("gradient-accumulation-steps", "N", &options.gradient_accumulation_steps,
+           "Batches whose gradients make one update.", cli::at_least(1))
+      .add("clip-value", "X", &options.clip_value, "Limits each gradient element to [-X, X].",
+           cli::positive())
+      .add("clip-norm", "X", &options.clip_norm,
+           "Scales all gradients together to a 2-norm of at most X.", cli::positive())
+      .add_switch("no-shuffle", &options.no_shuffle, "Keeps the order of the files.");
+}
+
+void add_optimizer_options(cli::CommandLine& command_line, Options& options) {
+  command_line.add_group("Optimizer and scheduler")
+      .add_choice("optimizer", &options.optimizer, {"sgd", "adam", "adamw"}, "The optimizer.")
+      .add("lr", "X", &options.lr, "Learning rate.", cli::not_negative())
+      .add("momentum", "X", &options.momentum, "Momentum of sgd.", cli::not_negative())
+      .add("weight-decay", "X", &options.weight_decay,
+           "Weight decay; PyTorch's default if not given: 0.01 for adamw, else 0.",
+           cli::not_negative())
+      .add_choice("scheduler", &options.scheduler, {"none", "cosine"},
+                  "How the learning rate changes, update by update.")
+      .add("warmup-epochs", "X", &options.warmup_epochs,
+           "Epochs of linear warm-up before the cosine; need not be whole.", cli::not_negative());
+}
+
+void add_machine_options(cli::CommandLine& command_line, Options& options) {
+  command_line.add_group("Machine")
+      .add("device", "NAME", &options.device,
+           "cpu, cuda, cuda:1, ...; auto takes the first CUDA device if there is one.")
+      .add("threads", "N", &options.threads, "LibTorch's threads; 0 leaves that to LibTorch.",
+           cli::in_range(0, kMaxThreads))
+      .add("workers", "N", &options.workers, "Threads that prepare batches ahead of the loop.",
+           cli::in_range(0, kMaxThreads))
+      .add("seed", "N", &options.seed, "Seed of the weights and of the shuffling.");
+}
+
+void add_output_options(cli::CommandLine& command_line, Options& options) {
+  command_line.add_group("Output")
+      .add("output-dir", "DIR", &options.output_dir,
+           "Folder of the checkpoint, unless --save names its file.")
+      .add("save", "FILE", &options.save,
+           "Checkpoint of model, optimizer and scheduler at the end; fashion_mnist.pt in "
+           "--output-dir if not given.")
+      .add("save-init", "FILE", &options.save_init,
+           "State dict of the model before the first update.")
+      .add("report", "FILE", &options.report, "What happened, one JSON object a line.")
+      .add_switch("report-updates", &options.report_updates,
+                  "Has the report tell of each update as well.")
+      .add_choice("progress", &options.progress, {"auto", "bar", "plain", "none"},
+                  "A bar, plain lines or nothing while it runs; auto shows a bar on a terminal.");
+}
+
+/// Contradictions that no option shows alone.
+void check_together(const Options& options) {
+  if (options.momentum != 0.0 && options.optimizer != "sgd") {
+    throw cli::UsageError(c10::str("--momentum is ", options.momentum, ", but ", options.optimizer,
+                                   " has none; leave it out or take --optimizer sgd."));
+  }
+  if (options.report_updates && !options.report) {
+    throw cli::UsageError("--report-updates needs a report; name its file with --report FILE.");
+  }
+  std::vector<std::filesystem::path> outputs{options.checkpoint().lexically_normal()};
+  for (const auto& path : {options.save_init, options.report}) {
+    if (path) outputs.push_back(path->lexically_normal());
+  }
+  std::sort(outputs.begin(), outputs.end());
+  const auto twin = std::adjacent_find(outputs.begin(), outputs.end());
+  if (twin != outputs.end()) {
+    throw cli::UsageError(c10::str(*twin,
+                                   " is to be written twice; --save, --save-init and "
+                                   "--report must name different files."));
+  }
+}
+
+}  // namespace
+
+std::filesystem::path Options::checkpoint() const {
+  return save.value_or(output_dir / "fashion_mnist.pt");
+}
+
+std::optional<Options> parse_options(const cli::Arguments& arguments) {
+  Options options;
+  cli::CommandLine command_line(
+      "fashion_mnist",
+      "Trains a network on the 60,000 images of Fashion-MNIST and tests it on 10,000 others.\n"
+      "Exit status: 0 success, 1 error, 2 wrong usage.");
+  add_data_options(command_line, options);
+  add_model_options(command_line, options);
+  add_training_options(command_line, options);
+  add_optimizer_options(command_line, options);
+  add_machine_options(command_line, options);
+  add_output_options(command_line, options);
+  if (!command_line.parse(arguments)) return std::nullopt;
+  check_together(options);
+  return options;
+}
+
+void check_outputs(const Options& options) {
+  linkboy::check_writable(options.checkpoint());
+  if (options.save_init) linkboy::check_writable(*options.save_init);
+  // Beside a terminal or a pipe there is no place where check_writable could try.
+  if (options.report && !std::filesystem::is_other(*options.report)) {
+    linkboy::check_writable(*options.report);
+  }
+}
+
+}  // namespace fashion_mnist

@@ -1,0 +1,63 @@
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <linkboy/cli.hpp>
+#include <optional>
+#include <string>
+
+namespace fashion_mnist {
+
+/// What the command line says.
+struct Options {
+  std::filesystem::path data = "/usr/share/datasets/fashion-mnist";
+  std::optional<int64_t> limit_train;
+  std::optional<int64_t> limit_eval;
+
+  std::string model = "cnn";
+  std::optional<std::filesystem::path> init;
+
+  int64_t epochs = 5;
+  std::optional<int64_t> max_steps;
+  int64_t batch_size = 128;
+  int64_t eval_batch_size = 1000;
+  int64_t gradient_accumulation_steps = 1;
+  std::optional<double> clip_value;
+  std::optional<double> clip_norm;
+  bool no_shuffle = false;
+
+  std::string optimizer = "adamw";
+  double lr = 3e-3;
+  double momentum = 0.0;
+  std::optional<double> weight_decay;
+  std::string scheduler = "cosine";
+  double warmup_epochs = 0.5;
+
+  std::string device = "auto";
+  int64_t threads = 0;
+  int64_t workers = 0;
+  uint64_t seed = 0;
+
+  std::filesystem::path output_dir = "output";
+  std::optional<std::filesystem::path> save;
+  std::optional<std::filesystem::path> save_init;
+  std::optional<std::filesystem::path> report;
+  bool report_updates = false;
+  std::string progress = "auto";
+
+  /// Where the checkpoint goes.
+  std::filesystem::path checkpoint() const;
+};
+
+/// Reads the command line and, if it names one, the config file.
+///
+/// @return Nothing if the help was asked for and printed.
+/// @throws linkboy::cli::UsageError as CommandLine::parse, and if two options contradict each
+///         other.
+std::optional<Options> parse_options(const linkboy::cli::Arguments& arguments);
+
+/// Proves that everything the run will write can be written.
+/// @throws linkboy::Error that names the path.
+void check_outputs(const Options& options);
+
+}  // namespace fashion_mnist

@@ -1,0 +1,76 @@
+#include "report.hpp"
+
+#include <cerrno>
+#include <cstring>
+#include <linkboy/error.hpp>
+#include <linkboy/trainer.hpp>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <utility>
+
+namespace fashion_mnist {
+
+using Json = nlohmann::ordered_json;
+
+Report::Report(std::filesystem::path path, bool with_updates)
+    : path_(std::move(path)), file_(path_), with_updates_(with_updates) {
+  LINKBOY_CHECK(file_, "cannot write the report ", path_, ": ", std::strerror(errno),
+                ". Name another file with --report.");
+}
+
+void Report::on_train_epoch_start(linkboy::Trainer&) {
+  update_loss_.reset();
+  num_epoch_samples_ = 0;
+  epoch_start_ = std::chrono::steady_clock::now();
+}
+
+void Report::on_train_step_end(linkboy::Trainer& trainer, const linkboy::Batch&,
+                               const linkboy::StepOutput& output) {
+  num_epoch_samples_ += output.batch_size;
+  // After the update the scheduler has put in the next value already.
+  lr_ = linkboy::get_param_group_field(*trainer.optimizer(), linkboy::ParamGroupField::lr);
+  if (with_updates_) update_loss_.update(output.loss, output.batch_size);
+}
+
+void Report::on_train_update_end(linkboy::Trainer& trainer) {
+  if (!with_updates_) return;
+  const at::Tensor& norm = trainer.gradient_norm();
+  write_line({{"event", "update"},
+              {"update", trainer.num_updates()},
+              {"loss", update_loss_.average()},
+              {"lr", lr_},
+              {"grad_norm", norm.defined() ? Json(norm.item<double>()) : Json()}});
+  update_loss_.reset();
+}
+
+void Report::on_train_epoch_end(linkboy::Trainer&) {
+  // The epoch's mean loss has been read: a device has done its work.
+  const std::chrono::duration<double> time = std::chrono::steady_clock::now() - epoch_start_;
+  samples_per_second_ = static_cast<double>(num_epoch_samples_) / time.count();
+}
+
+void Report::on_training_run_epoch_end(linkboy::Trainer& trainer) {
+  const linkboy::RunHistory& history = trainer.run_history();
+  write_line({{"event", "epoch"},
+              {"epoch", history.current_epoch()},
+              {"updates", trainer.num_updates()},
+              {"train_loss_epoch", history.get_latest_metric("train_loss_epoch")},
+              {"eval_loss_epoch", history.get_latest_metric("eval_loss_epoch")},
+              {"eval_accuracy", history.get_latest_metric("eval_accuracy")},
+              {"lr", lr_},
+              {"samples_per_second", samples_per_second_}});
+}
+
+void Report::write_end(linkboy::StopReason reason, std::optional<double> test_accuracy) {
+  write_line({{"event", "end"},
+              {"reason", std::string(linkboy::to_string(reason))},
+              {"test_accuracy", test_accuracy ? Json(*test_accuracy) : Json()}});
+}
+
+void Report::write_line(const Json& event) {
+  file_ << event << '\n' << std::flush;
+  LINKBOY_CHECK(file_, "cannot write to the report ", path_, ": ", std::strerror(errno),
+                ". Make room there, or name another file with --report.");
+}
+
+}  // namespace fashion_mnist

@@ -1,0 +1,59 @@
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <filesystem>
+#include <fstream>
+#include <linkboy/callback.hpp>
+#include <linkboy/loss_tracker.hpp>
+#include <linkboy/stop_training.hpp>
+#include <nlohmann/json_fwd.hpp>
+#include <optional>
+#include <vector>
+
+namespace fashion_mnist {
+
+/// Writes what happens in a training run to a file, one JSON object a line:
+///
+///     {"event":"update","update":1,"loss":2.31,"lr":[0.001],"grad_norm":1.7}
+///     {"event":"epoch","epoch":1,"updates":469,"train_loss_epoch":...,"eval_loss_epoch":...,
+///      "eval_accuracy":...,"lr":[...],"samples_per_second":...}
+///     {"event":"end","reason":"finished","test_accuracy":0.92}
+///
+/// `loss` is the mean over the samples of the update; `lr` has the value of each param group that
+/// the (epoch's last) update used; `grad_norm` is the 2-norm before it was clipped to a norm.
+/// Numbers read back as the very same doubles; what is unknown or no finite number is null. Each
+/// line is handed to the system before the run goes on.
+///
+/// @note With updates, waits for a CUDA device after each of them. Belongs after the callbacks that
+///       record metrics.
+class Report : public linkboy::Callback {
+ public:
+  /// Empties the file.
+  /// @throws linkboy::Error if it cannot be written, as do all methods.
+  Report(std::filesystem::path path, bool with_updates);
+
+  void on_train_epoch_start(linkboy::Trainer& trainer) override;
+  void on_train_step_end(linkboy::Trainer& trainer, const linkboy::Batch& batch,
+                         const linkboy::StepOutput& output) override;
+  void on_train_update_end(linkboy::Trainer& trainer) override;
+  void on_train_epoch_end(linkboy::Trainer& trainer) override;
+  void on_training_run_epoch_end(linkboy::Trainer& trainer) override;
+
+  /// The last line.
+  void write_end(linkboy::StopReason reason, std::optional<double> test_accuracy);
+
+ private:
+  void write_line(const nlohmann::ordered_json& event);
+
+  std::filesystem::path path_;
+  std::ofstream file_;
+  bool with_updates_;
+  std::vector<double> lr_;
+  linkboy::LossTracker update_loss_;
+  std::chrono::steady_clock::time_point epoch_start_;
+  int64_t num_epoch_samples_ = 0;
+  double samples_per_second_ = 0.0;
+};
+
+}  // namespace fashion_mnist

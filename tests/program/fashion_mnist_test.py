@@ -1,0 +1,392 @@
+"""Runs examples/fashion_mnist as a user does: options, files, exit statuses, signals.
+
+    python3 fashion_mnist_test.py PATH/TO/fashion_mnist [unittest arguments]
+
+Needs nothing but Python's standard library; the images are made up.
+"""
+
+import gzip
+import json
+import pathlib
+import random
+import signal
+import struct
+import subprocess
+import sys
+import tempfile
+import time
+import unittest
+
+PROGRAM = None
+NUM_TRAIN = 700
+NUM_TEST = 220
+DEBIAN_DATA = pathlib.Path("/usr/share/datasets/fashion-mnist")
+
+
+def idx(sizes, data):
+    return struct.pack(f">I{len(sizes)}I", 0x0800 + len(sizes), *sizes) + data
+
+
+def write_data(folder):
+    """Images whose class is the place of a bright band: the training part gzipped, the other not."""
+    draw = random.Random(0)
+    for prefix, count in (("train", NUM_TRAIN), ("t10k", NUM_TEST)):
+        labels = bytes(draw.randrange(10) for _ in range(count))
+        images = bytearray()
+        for label in labels:
+            image = bytearray(byte // 4 for byte in draw.randbytes(28 * 28))
+            image[56 * label : 56 * (label + 1)] = bytes([255]) * 56
+            images += image
+        for name, content in (
+            ("images-idx3-ubyte", idx([count, 28, 28], bytes(images))),
+            ("labels-idx1-ubyte", idx([count], labels)),
+        ):
+            if prefix == "train":
+                (folder / f"{prefix}-{name}.gz").write_bytes(gzip.compress(content, 1))
+            else:
+                (folder / f"{prefix}-{name}").write_bytes(content)
+
+
+class ProgramTest(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        cls.data_folder = tempfile.TemporaryDirectory()
+        cls.data = pathlib.Path(cls.data_folder.name)
+        write_data(cls.data)
+
+    @classmethod
+    def tearDownClass(cls):
+        cls.data_folder.cleanup()
+
+    def setUp(self):
+        self.folder = tempfile.TemporaryDirectory()
+        self.addCleanup(self.folder.cleanup)
+        self.path = pathlib.Path(self.folder.name)
+
+    def command(self, options):
+        """A tiny run; `options` by name with '-' as '_', True for a switch, None to leave one out."""
+        merged = {
+            "data": self.data,
+            "model": "mlp",
+            "limit_train": 640,
+            "limit_eval": 200,
+            "epochs": 2,
+            "device": "cpu",
+            "threads": 1,
+            "progress": "none",
+        }
+        merged.update(options)
+        command = [PROGRAM]
+        for name, value in merged.items():
+            if value is None:
+                continue
+            command.append("--" + name.replace("_", "-"))
+            if value is not True:
+                command.append(str(value))
+        return command
+
+    def run_program(self, status=0, **options):
+        """Runs in the test's own folder; returns what it printed: output, or error if it failed."""
+        done = subprocess.run(
+            self.command(options), cwd=self.path, capture_output=True, text=True, timeout=120
+        )
+        self.assertEqual(done.returncode, status, done.stdout + done.stderr)
+        if status == 0:
+            self.assertEqual(done.stderr, "")
+            return done.stdout
+        self.assertTrue(done.stderr.startswith("fashion_mnist: error: "), done.stderr)
+        self.assertEqual(done.stderr.endswith("See fashion_mnist --help.\n"), status == 2)
+        return done.stderr
+
+    def reported(self, **options):
+        """The events of a run that succeeds."""
+        self.run_program(report="report.jsonl", **options)
+        return self.read_report()
+
+    def read_report(self):
+        lines = (self.path / "report.jsonl").read_text().splitlines()
+        return [json.loads(line) for line in lines]
+
+    def files(self):
+        return sorted(str(p.relative_to(self.path)) for p in self.path.rglob("*") if p.is_file())
+
+
+def of_kind(events, kind):
+    return [event for event in events if event["event"] == kind]
+
+
+def losses(events):
+    return [event["loss"] for event in of_kind(events, "update")]
+
+
+class SuccessTest(ProgramTest):
+    def test_prints_the_checkpoint_and_the_accuracy(self):
+        lines = self.run_program(model="cnn", epochs=3).splitlines()
+        self.assertEqual(lines[0], "checkpoint: output/fashion_mnist.pt")
+        self.assertRegex(lines[1], r"^test accuracy: [01]\.\d{4}$")
+        self.assertGreater(float(lines[1].split()[-1]), 0.5)
+        self.assertEqual(self.files(), ["output/fashion_mnist.pt"])
+
+    def test_shows_plain_progress(self):
+        done = subprocess.run(
+            self.command({"progress": "auto"}), cwd=self.path, capture_output=True, text=True
+        )
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertIn("Starting epoch 2", done.stdout)
+        self.assertIn("eval_accuracy: ", done.stdout)
+        self.assertNotIn("\r", done.stdout + done.stderr)
+
+    def test_help_names_groups_and_defaults(self):
+        done = subprocess.run([PROGRAM, "--help"], capture_output=True, text=True)
+        self.assertEqual(done.returncode, 0)
+        for text in ("Training:", "Optimizer and scheduler:", "--epochs N (=5)", "--lr X (=0.003)"):
+            self.assertIn(text, done.stdout)
+
+    def test_reports_epochs_and_the_end(self):
+        events = self.reported(save="my.pt", seed=3)
+        self.assertEqual([event["event"] for event in events], ["epoch", "epoch", "end"])
+        for number, epoch in enumerate(events[:2], start=1):
+            self.assertEqual(
+                list(epoch),
+                "event epoch updates train_loss_epoch eval_loss_epoch eval_accuracy lr "
+                "samples_per_second".split(),
+            )
+            self.assertEqual((epoch["epoch"], epoch["updates"]), (number, 5 * number))
+            self.assertGreater(epoch["samples_per_second"], 0)
+            self.assertEqual(len(epoch["lr"]), 1)
+        self.assertLess(events[1]["train_loss_epoch"], events[0]["train_loss_epoch"])
+        self.assertEqual(list(events[2]), ["event", "reason", "test_accuracy"])
+        self.assertEqual(events[2]["reason"], "finished")
+        self.assertEqual(events[2]["test_accuracy"], events[1]["eval_accuracy"])
+        self.assertEqual(self.files(), ["my.pt", "report.jsonl"])
+
+    def test_reports_updates(self):
+        events = self.reported(report_updates=True, scheduler="none", lr=0.01, limit_train=600)
+        updates = of_kind(events, "update")
+        self.assertEqual([update["update"] for update in updates], list(range(1, 11)))
+        self.assertEqual(events[5]["event"], "epoch")
+        for update in updates:
+            self.assertEqual(list(update), ["event", "update", "loss", "lr", "grad_norm"])
+            self.assertEqual(update["lr"], [0.01])
+            self.assertGreater(update["grad_norm"], 0)
+            # One batch an update: the loss is the batch's own, a 32-bit number.
+            self.assertEqual(struct.unpack("f", struct.pack("f", update["loss"]))[0], update["loss"])
+        weights = [128, 128, 128, 128, 88]
+        mean = sum(w * loss for w, loss in zip(weights, losses(events))) / sum(weights)
+        self.assertAlmostEqual(mean, events[5]["train_loss_epoch"], places=12)
+
+    def test_warms_up_along_the_cosine(self):
+        events = self.reported(report_updates=True, warmup_epochs=0.4, lr=0.01)
+        rates = [update["lr"][0] for update in of_kind(events, "update")]
+        self.assertEqual(rates[0], 1e-6)
+        self.assertEqual(max(rates), rates[2])
+        self.assertAlmostEqual(rates[2], 0.01)
+        self.assertEqual(rates[2:], sorted(rates[2:], reverse=True))
+        self.assertEqual([epoch["lr"][0] for epoch in of_kind(events, "epoch")], rates[4::5])
+
+    def test_measures_the_norm_before_clipping(self):
+        free = self.reported(report_updates=True, max_steps=1)[0]
+        clipped = self.reported(report_updates=True, max_steps=1, clip_norm=0.01)[0]
+        self.assertEqual(clipped["grad_norm"], free["grad_norm"])
+        by_value = self.reported(report_updates=True, max_steps=1, clip_value=1e-4)[0]
+        self.assertLess(by_value["grad_norm"], free["grad_norm"])
+
+    def test_max_steps_ends_in_mid_epoch(self):
+        events = self.reported(max_steps=7)
+        self.assertEqual([epoch["updates"] for epoch in of_kind(events, "epoch")], [5, 7])
+        self.assertEqual(events[-1]["reason"], "max_steps")
+        self.assertIsNotNone(events[-1]["test_accuracy"])
+
+    def test_accumulation_makes_fewer_updates(self):
+        events = self.reported(gradient_accumulation_steps=3, report_updates=True)
+        self.assertEqual([epoch["updates"] for epoch in of_kind(events, "epoch")], [2, 4])
+        self.assertEqual(len(losses(events)), 4)
+        # Two updates of 384 and 256 samples.
+        mean = (384 * losses(events)[0] + 256 * losses(events)[1]) / 640
+        self.assertAlmostEqual(mean, of_kind(events, "epoch")[0]["train_loss_epoch"], places=12)
+
+    def test_the_same_seed_gives_the_same_run(self):
+        runs = [self.reported(report_updates=True, model="cnn", seed=seed) for seed in (1, 1, 2)]
+        for events in runs:
+            for epoch in of_kind(events, "epoch"):
+                del epoch["samples_per_second"]
+        self.assertEqual(runs[0], runs[1])
+        self.assertNotEqual(losses(runs[0]), losses(runs[2]))
+
+    def test_workers_change_nothing(self):
+        runs = [self.reported(report_updates=True, workers=workers) for workers in (0, 2)]
+        self.assertEqual(losses(runs[0]), losses(runs[1]))
+
+    def test_starts_from_given_weights(self):
+        shared = {"report_updates": True, "no_shuffle": True, "model": "cnn"}
+        first = self.reported(seed=1, save_init="init.pt", **shared)
+        same = self.reported(seed=2, init="init.pt", save_init="copy.pt", **shared)
+        other = self.reported(seed=2, **shared)
+        self.assertEqual(losses(first), losses(same))
+        self.assertNotEqual(losses(first), losses(other))
+        init, copy = (self.path / name for name in ("init.pt", "copy.pt"))
+        self.assertEqual(init.read_bytes(), copy.read_bytes())
+
+    def test_starts_from_a_checkpoint(self):
+        end = self.reported(save="trained.pt")[-1]
+        again = self.reported(init="trained.pt", lr=0, weight_decay=0, scheduler="none")
+        self.assertEqual(again[-1]["test_accuracy"], end["test_accuracy"])
+
+    def test_every_optimizer_and_model_trains(self):
+        for options in (
+            {"optimizer": "sgd", "momentum": 0.9, "lr": 0.05},
+            {"optimizer": "adam", "weight_decay": 0.1},
+            {"model": "resnet18", "limit_train": 32, "limit_eval": 8, "batch_size": 16},
+        ):
+            with self.subTest(**options):
+                events = self.reported(**options)
+                self.assertEqual(events[-1]["reason"], "finished")
+                self.assertGreater(
+                    events[0]["train_loss_epoch"], events[1]["train_loss_epoch"], options
+                )
+
+    def test_reads_a_config_file(self):
+        (self.path / "run.conf").write_text(
+            "# a short run\n\nepochs = 1\nbatch-size=64  # smaller\nno-shuffle=true\nmodel=cnn\n"
+        )
+        events = self.reported(config="run.conf", epochs=None, model=None)
+        self.assertEqual([epoch["updates"] for epoch in of_kind(events, "epoch")], [10])
+        events = self.reported(config="run.conf", epochs=3, model=None)
+        self.assertEqual(len(of_kind(events, "epoch")), 3)
+
+    @unittest.skipUnless(DEBIAN_DATA.is_dir(), "dataset-fashion-mnist is not installed")
+    def test_finds_debians_data(self):
+        end = self.reported(data=None, limit_train=6400, limit_eval=1000)[-1]
+        self.assertGreater(end["test_accuracy"], 0.7)
+
+
+class SignalTest(ProgramTest):
+    def test_a_signal_ends_the_run_in_order(self):
+        for number in (signal.SIGINT, signal.SIGTERM):
+            with self.subTest(signal=number):
+                report = self.path / "report.jsonl"
+                report.unlink(missing_ok=True)
+                process = subprocess.Popen(
+                    self.command({"epochs": 100000, "report": "report.jsonl"}),
+                    cwd=self.path,
+                    stdout=subprocess.PIPE,
+                    text=True,
+                )
+                deadline = time.monotonic() + 60
+                while not (report.exists() and report.stat().st_size) and process.poll() is None:
+                    self.assertLess(time.monotonic(), deadline)
+                    time.sleep(0.02)
+                process.send_signal(number)
+                output, _ = process.communicate(timeout=60)
+                self.assertEqual(process.returncode, 0, output)
+                self.assertIn("checkpoint: output/fashion_mnist.pt", output)
+                self.assertRegex(output, r"stopped on request after \d+ updates")
+                self.assertEqual(
+                    self.read_report()[-1],
+                    {"event": "end", "reason": "stop_request", "test_accuracy": None},
+                )
+                self.assertEqual(self.files(), ["output/fashion_mnist.pt", "report.jsonl"])
+        self.run_program(init="output/fashion_mnist.pt", max_steps=1)
+
+
+class WrongUsageTest(ProgramTest):
+    def test_wrong_usage_is_status_two(self):
+        for options, message in (
+            ({"epoch": 3}, "--epoch is not an option of fashion_mnist. Did you mean --epochs?"),
+            ({"lr": True}, "--lr needs a value"),
+            ({"batch_size": 0}, "--batch-size is '0'; it must be at least 1"),
+            ({"lr": "nan"}, "--lr is 'nan'; it must be a finite number of 0 or more"),
+            ({"report": "a", "save": "./a"}, "is to be written twice"),
+        ):
+            with self.subTest(**options):
+                self.assertIn(message, self.run_program(status=2, **options))
+        self.assertEqual(self.files(), [])
+
+    def test_a_bad_config_line_is_named(self):
+        for text, message in (
+            ("lr=1e-3\n\nepochs\n", "run.conf:3: 'epochs' is not name=value"),
+            ("epoch=3\n", "run.conf:1: 'epoch' is not an option of fashion_mnist. Did you mean"),
+        ):
+            with self.subTest(text=text):
+                (self.path / "run.conf").write_text(text)
+                self.assertIn(message, self.run_program(status=2, config="run.conf"))
+        self.assertIn("cannot read the config file", self.run_program(status=2, config="none"))
+
+
+class ErrorTest(ProgramTest):
+    def broken_data(self, name, content):
+        """A copy of the data in which one file has another content; None leaves the file out."""
+        folder = self.path / "data"
+        folder.mkdir(exist_ok=True)
+        for file in self.data.iterdir():
+            (folder / file.name).write_bytes(file.read_bytes())
+        (folder / name).unlink()
+        if content is not None:
+            (folder / name).write_bytes(content)
+        return folder
+
+    def test_bad_data_is_named_and_nothing_is_written(self):
+        images, labels = "t10k-images-idx3-ubyte", "t10k-labels-idx1-ubyte"
+        packed = "train-images-idx3-ubyte.gz"
+        good = (self.data / images).read_bytes()
+        corrupt = bytearray((self.data / packed).read_bytes())
+        corrupt[len(corrupt) // 2] ^= 0xFF
+        for name, content, message in (
+            (labels, None, f"has neither {labels} nor {labels}.gz"),
+            (images, good[:-100], "is truncated: it has "),
+            (images, good + b"\0", "is longer than the "),
+            (images, b"\x89PNG" + good[4:], "begins with 0x89504e47; an idx file of"),
+            (labels, idx([3], b"\0\1\2"), f"has {NUM_TEST} images, but "),
+            (labels, idx([NUM_TEST], bytes([200]) * NUM_TEST), "has the label 200 for image 0"),
+            (packed, bytes(corrupt), f'{packed}" '),
+            (packed, bytes(corrupt[:2000]), f'{packed}" is truncated'),
+        ):
+            with self.subTest(name=name, message=message):
+                data = self.broken_data(name, content)
+                error = self.run_program(status=1, data=data, report="r", save_init="i")
+                self.assertIn(message, error)
+                self.assertEqual([file for file in self.files() if "data/" not in file], [])
+        self.assertIn("does not exist", self.run_program(status=1, data="nowhere"))
+        self.assertIn("the first 701 samples", self.run_program(status=1, limit_train=701))
+
+    def test_a_missing_device_is_named(self):
+        self.assertIn("cuda:99", self.run_program(status=1, device="cuda:99"))
+        self.assertIn("tpu", self.run_program(status=1, device="tpu"))
+        self.assertEqual(self.files(), [])
+
+    def test_weights_of_another_model_are_named(self):
+        self.run_program(max_steps=1, save_init="mlp.pt")
+        error = self.run_program(status=1, model="cnn", init="mlp.pt", save="new.pt")
+        self.assertIn('mlp.pt" do not fit', error)
+        for name in ("1.running_mean", "2.weight", "0.weight"):  # missing, unexpected, misshapen
+            self.assertIn(name, error)
+        self.assertIn("none.pt", self.run_program(status=1, init="none.pt"))
+        (self.path / "text.pt").write_text("no weights")
+        self.assertIn("text.pt", self.run_program(status=1, init="text.pt"))
+        self.assertNotIn("new.pt", self.files())
+
+    def test_an_unwritable_output_is_found_before_training(self):
+        (self.path / "file").write_text("a file, not a folder")
+        for option in ("save", "report", "output_dir"):
+            with self.subTest(option=option):
+                # If it trained for so long, the run would exceed its time.
+                options = {option: "file/x", "epochs": 1000000}
+                self.assertIn("file/x", self.run_program(status=1, **options))
+        self.assertIn("names a folder", self.run_program(status=1, report=self.path, epochs=1000000))
+        self.assertEqual(self.files(), ["file"])
+
+    def test_a_nan_loss_is_an_error(self):
+        error = self.run_program(status=1, lr=1e30, scheduler="none", report="report.jsonl")
+        self.assertIn("the loss became NaN or infinite after ", error)
+        self.assertEqual(
+            self.read_report()[-1], {"event": "end", "reason": "nan", "test_accuracy": None}
+        )
+        self.assertEqual(self.files(), ["report.jsonl"])
+
+    def test_a_warm_up_longer_than_the_run_is_an_error(self):
+        self.assertIn("warm", self.run_program(status=1, warmup_epochs=2))
+
+
+if __name__ == "__main__":
+    PROGRAM = str(pathlib.Path(sys.argv.pop(1)).resolve())
+    unittest.main(verbosity=2)
