@@ -1,0 +1,64 @@
+// The parts of a step that linkboy adds around LibTorch's work: telling the callbacks, tracking the
+// loss. The data's parts are in micro_data.cpp, the optimizer's in micro_optimizer.cpp. One thread.
+
+#include <ATen/Parallel.h>
+#include <ATen/ops/full.h>
+#include <benchmark/benchmark.h>
+#include <torch/nn/modules/linear.h>
+
+#include <utility>
+
+#include "linkboy/callback.hpp"
+#include "linkboy/loss_tracker.hpp"
+#include "linkboy/trainer.hpp"
+
+namespace linkboy::benchmarks {
+namespace {
+
+/// A list takes each type once, so every callback is of a type of its own.
+template <std::size_t I>
+class CountingCallback final : public Callback {
+ public:
+  void on_train_step_start(Trainer&) override { ++count_; }
+
+ private:
+  int64_t count_ = 0;
+};
+
+template <std::size_t... I>
+CallbackList make_callbacks(std::index_sequence<I...>) {
+  return {std::make_shared<CountingCallback<I>>()...};
+}
+
+/// One event that every callback listens to.
+template <std::size_t num_callbacks>
+void dispatch(benchmark::State& state) {
+  Trainer trainer(torch::nn::Linear(1, 1), nullptr, nullptr, {});
+  const CallbackHandler handler(make_callbacks(std::make_index_sequence<num_callbacks>()));
+  for (auto _ : state) {
+    handler.call(&Callback::on_train_step_start, trainer);
+    benchmark::ClobberMemory();
+  }
+}
+BENCHMARK(dispatch<0>);
+BENCHMARK(dispatch<5>);
+BENCHMARK(dispatch<50>);
+
+void loss_tracker_update(benchmark::State& state) {
+  LossTracker tracker;
+  const at::Tensor loss = at::full({}, 2.3).requires_grad_();
+  for (auto _ : state) tracker.update(loss, /*batch_size=*/64);
+  benchmark::DoNotOptimize(tracker.average());
+}
+BENCHMARK(loss_tracker_update);
+
+}  // namespace
+}  // namespace linkboy::benchmarks
+
+int main(int argc, char** argv) {
+  benchmark::Initialize(&argc, argv);
+  if (benchmark::ReportUnrecognizedArguments(argc, argv)) return 2;
+  at::set_num_threads(1);
+  benchmark::RunSpecifiedBenchmarks();
+  benchmark::Shutdown();
+}

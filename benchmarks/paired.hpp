@@ -1,0 +1,49 @@
+#pragma once
+
+#include <benchmark/benchmark.h>
+
+#include <algorithm>
+#include <chrono>
+#include <vector>
+
+namespace linkboy::benchmarks {
+
+/// The middle value; 0 for no values.
+inline double median(std::vector<double> values) {
+  if (values.empty()) return 0.0;
+  const auto middle = values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2);
+  std::nth_element(values.begin(), middle, values.end());
+  return *middle;
+}
+
+/// Seconds that a call takes.
+template <class Work>
+double time_of(Work& work) {
+  const auto start = std::chrono::steady_clock::now();
+  work();
+  return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+}
+
+/// Times two ways to do one thing, by turns, so that whatever else the machine does hits both. The
+/// benchmark's time is that of `ours`. Counters: the median times of both in microseconds, and
+/// `speedup` = theirs / ours of these medians.
+///
+/// The benchmark must be registered with `UseManualTime()`.
+template <class Ours, class Theirs>
+void run_paired(benchmark::State& state, Ours ours, Theirs theirs) {
+  // What is done at the first call only (optimizer state, caches) is not what is measured.
+  ours();
+  theirs();
+  std::vector<double> our_times;
+  std::vector<double> their_times;
+  for (auto _ : state) {
+    our_times.push_back(time_of(ours));
+    their_times.push_back(time_of(theirs));
+    state.SetIterationTime(our_times.back());
+  }
+  state.counters["ours_us"] = 1e6 * median(our_times);
+  state.counters["theirs_us"] = 1e6 * median(their_times);
+  state.counters["speedup"] = median(their_times) / median(our_times);
+}
+
+}  // namespace linkboy::benchmarks
