@@ -84,6 +84,7 @@ void Trainer::save_training_state(const std::filesystem::path& directory) {
   state.set("run_history", run_history_->state_dict());
   state.set("epoch", run_history_->current_epoch() + (is_epoch_done ? 1 : 0));
   state.set("rng", rng_state());
+  if (train_dataloader_) state.set("train_dataloader", train_dataloader_->state_dict());
   state.set("callbacks", callbacks);
   save_checkpoint(directory / kTrainingStateFile, {{kTrainingState, state.to_ivalue()}});
 }
@@ -103,6 +104,9 @@ void Trainer::load_training_state(const std::filesystem::path& directory) {
   train_loss_tracker_.restore(state.get_double("loss_total"), state.get_int("loss_count"));
   run_history_->load_state_dict(state.get_dict("run_history"));
   run_history_->set_epoch(state.get_int("epoch"));
+  if (train_dataloader_ && state.contains("train_dataloader")) {
+    train_dataloader_->load_state_dict(state.get_dict("train_dataloader"));
+  }
   const StateDict callbacks = state.get_dict("callbacks");
   const auto names = callback_handler_.names();
   for (std::size_t i = 0; i < names.size(); ++i) {

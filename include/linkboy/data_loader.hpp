@@ -11,6 +11,7 @@
 #include "linkboy/batch.hpp"
 #include "linkboy/dataset.hpp"
 #include "linkboy/sampler.hpp"
+#include "linkboy/state_dict.hpp"
 
 namespace linkboy {
 
@@ -91,6 +92,11 @@ class DataLoader {
 
   /// The batches [first_batch, size()) of `epoch` (counted from 1).
   virtual std::unique_ptr<BatchIterator> iterate(int64_t epoch, int64_t first_batch = 0) = 0;
+
+  /// What another loader over the same data needs to give the same batches (its seed, say). Part
+  /// of a training state. By default there is nothing.
+  virtual StateDict state_dict() const { return {}; }
+  virtual void load_state_dict(const StateDict&) {}
 };
 
 /// Batches of a Dataset. An epoch is a function of (seed, epoch) alone: workers change neither the
@@ -105,6 +111,10 @@ class DatasetLoader final : public DataLoader {
   int64_t batch_size() const override { return *options_.batch_size; }
   std::unique_ptr<BatchIterator> iterate(int64_t epoch, int64_t first_batch = 0) override;
 
+  /// The seed. @throws Error if `state` has none.
+  StateDict state_dict() const override;
+  void load_state_dict(const StateDict& state) override;
+
   /// The options in force: every field with a default is set.
   const DataLoaderOptions& options() const { return options_; }
   const Dataset& dataset() const { return dataset_; }
@@ -112,6 +122,7 @@ class DatasetLoader final : public DataLoader {
  private:
   Dataset dataset_;
   DataLoaderOptions options_;
+  bool has_own_sampler_;
 };
 
 /// @throws Error as DatasetLoader's constructor.

@@ -31,6 +31,11 @@ void check_at_least(const char* name, int64_t value, int64_t least) {
   LINKBOY_CHECK(value >= least, name, " is ", value, "; it must be at least ", least, ".");
 }
 
+std::shared_ptr<const Sampler> make_sampler(const DataLoaderOptions& options, int64_t size) {
+  if (*options.shuffle) return std::make_shared<RandomSampler>(size, *options.seed);
+  return std::make_shared<SequentialSampler>(size);
+}
+
 DataLoaderOptions with_defaults(const Dataset& dataset, DataLoaderOptions options) {
   LINKBOY_CHECK(!(options.sampler && options.shuffle.value_or(false)),
                 "both shuffle and a sampler are given; the sampler alone sets the order. "
@@ -50,13 +55,7 @@ DataLoaderOptions with_defaults(const Dataset& dataset, DataLoaderOptions option
                 "pin_memory is set, but there is no CUDA device to copy to; leave it out.");
   const int64_t size = dataset.size();
   LINKBOY_CHECK(size > 0, "the dataset is empty; it must have at least one sample.");
-  if (!options.sampler) {
-    if (*options.shuffle) {
-      options.sampler = std::make_shared<RandomSampler>(size, *options.seed);
-    } else {
-      options.sampler = std::make_shared<SequentialSampler>(size);
-    }
-  }
+  if (!options.sampler) options.sampler = make_sampler(options, size);
   LINKBOY_CHECK(options.sampler->size() > 0,
                 "the sampler gives no samples; it must give at least "
                 "one.");
@@ -103,7 +102,9 @@ Batch BatchMaker::make(int64_t batch_index) const {
 }
 
 DatasetLoader::DatasetLoader(Dataset dataset, const DataLoaderOptions& options)
-    : dataset_(std::move(dataset)), options_(with_defaults(dataset_, options)) {
+    : dataset_(std::move(dataset)),
+      options_(with_defaults(dataset_, options)),
+      has_own_sampler_(options.sampler == nullptr) {
   LINKBOY_CHECK(size() > 0, "drop_last leaves no batch: ", options_.sampler->size(),
                 " samples do not fill one of batch_size ", *options_.batch_size,
                 ". Make batch_size smaller or leave drop_last out.");
@@ -122,6 +123,15 @@ std::unique_ptr<BatchIterator> DatasetLoader::iterate(int64_t epoch, int64_t fir
                                             size());
   }
   return prefetch(dataset_, options_, epoch, first_batch, size());
+}
+
+StateDict DatasetLoader::state_dict() const {
+  return {{"seed", static_cast<int64_t>(*options_.seed)}};
+}
+
+void DatasetLoader::load_state_dict(const StateDict& state) {
+  options_.seed = static_cast<uint64_t>(state.get_int("seed"));
+  if (has_own_sampler_) options_.sampler = make_sampler(options_, dataset_.size());
 }
 
 std::shared_ptr<DataLoader> make_data_loader(Dataset dataset, const DataLoaderOptions& options) {

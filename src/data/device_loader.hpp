@@ -15,6 +15,8 @@ class DeviceLoader final : public DataLoader {
   int64_t size() const override { return loader_->size(); }
   int64_t batch_size() const override { return loader_->batch_size(); }
   std::unique_ptr<BatchIterator> iterate(int64_t epoch, int64_t first_batch) override;
+  StateDict state_dict() const override { return loader_->state_dict(); }
+  void load_state_dict(const StateDict& state) override { loader_->load_state_dict(state); }
 
  private:
   std::shared_ptr<DataLoader> loader_;

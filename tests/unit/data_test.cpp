@@ -343,6 +343,16 @@ TEST(DataLoaderTest, CustomSamplerSetsTheOrderAndTheLength) {
   EXPECT_FALSE(defaults.overlaid_with({.sampler = std::make_shared<Evens>()}).shuffle);
 }
 
+TEST(DataLoaderTest, StateBringsTheSameOrderToAnotherLoader) {
+  const DataLoaderOptions options{.batch_size = 3, .shuffle = true, .seed = 1};
+  DatasetLoader first(numbers(20), options);
+  DatasetLoader second(numbers(20), options.overlaid_with({.seed = ~uint64_t{0}}));
+  EXPECT_NE(epoch_of(first, 1), epoch_of(second, 1));
+  first.load_state_dict(second.state_dict());
+  EXPECT_EQ(epoch_of(first, 1), epoch_of(second, 1));
+  EXPECT_ERROR(first.load_state_dict({}), "no \"seed\"");
+}
+
 TEST(DataLoaderTest, RejectsOptionsOutOfTheirRange) {
   EXPECT_ERROR(make_data_loader(numbers(4), {.batch_size = 0}), "batch_size is 0");
   EXPECT_ERROR(make_data_loader(numbers(4), {.num_workers = -1}), "num_workers is -1");

@@ -98,16 +98,17 @@ TEST(TrainerCheckpointTest, FileWithoutAModelIsRefused) {
   EXPECT_ERROR(toy.trainer.load_checkpoint(folder / "bare.pt"), "has no \"model_state_dict\"");
 }
 
-/// Saves a training state at one update, or at the end of one epoch.
+/// Saves a training state after each update up to one, or at the end of each epoch up to its own:
+/// the last one stays. (Upstream defect 3: only the first state saved in a run could be loaded.)
 class SaveAt : public Callback {
  public:
   SaveAt(std::filesystem::path folder, int64_t update, bool at_epoch_end = false)
       : folder_(std::move(folder)), update_(update), at_epoch_end_(at_epoch_end) {}
   void on_train_update_end(Trainer& trainer) override {
-    if (!at_epoch_end_ && trainer.num_updates() == update_) trainer.save_training_state(folder_);
+    if (!at_epoch_end_ && trainer.num_updates() <= update_) trainer.save_training_state(folder_);
   }
   void on_training_run_epoch_end(Trainer& trainer) override {
-    if (at_epoch_end_ && trainer.num_updates() == update_) trainer.save_training_state(folder_);
+    if (at_epoch_end_ && trainer.num_updates() <= update_) trainer.save_training_state(folder_);
   }
 
  private:
@@ -135,7 +136,7 @@ void expect_resumed_equals_uninterrupted(int64_t update, bool at_epoch_end) {
   Noisy whole({std::make_shared<SaveAt>(folder.path(), update, at_epoch_end)});
   whole.trainer.train(four_updates_per_epoch(3));
 
-  torch::manual_seed(3);
+  torch::manual_seed(4);  // the state brings its own seed, of the shuffle too
   Noisy resumed({});
   TrainOptions options = four_updates_per_epoch(3);
   options.resume_from = folder.path();
