@@ -19,9 +19,10 @@
 // round to round. A ratio is taken within each round.
 
 #include <ATen/Parallel.h>
+#include <ATen/ops/empty.h>
 #include <ATen/ops/randint.h>
 #include <ATen/ops/randn.h>
-#include <torch/nn/functional/activation.h>
+#include <ATen/ops/relu.h>
 #include <torch/nn/modules/linear.h>
 #include <torch/nn/modules/loss.h>
 #include <torch/optim/adamw.h>
@@ -33,11 +34,15 @@
 #include <cstdio>
 #include <cstring>
 #include <ctime>
+#include <functional>
 #include <iterator>
+#include <memory>
+#include <vector>
 
 #include "libtorch_loader.hpp"
 #include "linkboy/callbacks/progress_bar.hpp"
 #include "linkboy/trainer.hpp"
+#include "median.hpp"
 
 namespace linkboy::benchmarks {
 namespace {
@@ -60,7 +65,7 @@ class Mlp : public torch::nn::Module {
   }
 
   at::Tensor forward(const at::Tensor& input) {
-    return output_(torch::relu(hidden2_(torch::relu(hidden1_(input)))));
+    return output_(at::relu(hidden2_(at::relu(hidden1_(input)))));
   }
 
  private:
@@ -216,12 +221,6 @@ void run_round(Side& side, int64_t num_steps, Times& times) {
   const std::chrono::duration<double> wall = std::chrono::steady_clock::now() - start;
   times.cpu.push_back(cpu_seconds() - cpu_start);
   times.wall.push_back(wall.count());
-}
-
-double median(std::vector<double> values) {
-  std::sort(values.begin(), values.end());
-  const std::size_t middle = values.size() / 2;
-  return values.size() % 2 == 1 ? values[middle] : (values[middle - 1] + values[middle]) / 2;
 }
 
 /// Speed of a side over that of another, round by round.

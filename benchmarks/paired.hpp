@@ -2,19 +2,12 @@
 
 #include <benchmark/benchmark.h>
 
-#include <algorithm>
 #include <chrono>
 #include <vector>
 
-namespace linkboy::benchmarks {
+#include "median.hpp"
 
-/// The middle value; 0 for no values.
-inline double median(std::vector<double> values) {
-  if (values.empty()) return 0.0;
-  const auto middle = values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2);
-  std::nth_element(values.begin(), middle, values.end());
-  return *middle;
-}
+namespace linkboy::benchmarks {
 
 /// Seconds that a call takes.
 template <class Work>

@@ -1,12 +1,12 @@
 #pragma once
 
-#include <ATen/core/Tensor.h>
-
 #include <cstdint>
 
 #include "linkboy/callback.hpp"
 
 namespace linkboy {
+
+class LossTracker;
 
 struct TerminateOnNaNOptions {
   /// Losses on a CUDA device are not waited for: they are looked at together, at most this many
@@ -24,21 +24,17 @@ class TerminateOnNaN : public Callback {
   /// @throws Error if `max_delay_steps` is less than 1.
   explicit TerminateOnNaN(TerminateOnNaNOptions options = {});
 
-  void on_train_step_end(Trainer&, const Batch&, const StepOutput& output) override;
-  void on_train_epoch_end(Trainer&) override;
-  void on_eval_step_end(Trainer&, const Batch&, const StepOutput& output) override;
-  void on_eval_epoch_end(Trainer&) override;
-  void on_training_run_start(Trainer&) override { forget(); }
-  void on_evaluation_run_start(Trainer&) override { forget(); }
+  void on_train_step_end(Trainer& trainer, const Batch&, const StepOutput& output) override;
+  void on_train_epoch_end(Trainer& trainer) override;
+  void on_eval_step_end(Trainer& trainer, const Batch&, const StepOutput& output) override;
+  void on_eval_epoch_end(Trainer& trainer) override;
 
  private:
-  void check(const at::Tensor& loss, const char* phase);
-  void check_pending(const char* phase);
-  void forget();
+  void check_step(const LossTracker& tracker, const StepOutput& output, const char* phase);
+  void check(const LossTracker& tracker, const char* phase);
 
   TerminateOnNaNOptions options_;
-  at::Tensor pending_;  // NaN as soon as one loss was not finite
-  int64_t num_pending_ = 0;
+  int64_t num_unchecked_ = 0;
 };
 
 }  // namespace linkboy

@@ -7,9 +7,15 @@
 namespace linkboy {
 
 void LossTracker::update(const at::Tensor& loss, int64_t batch_size) {
+  count_ += batch_size;
+  if (loss.is_cpu() && loss.numel() == 1 && loss.scalar_type() == at::kFloat) {
+    // Almost every loss; reading it directly spares the dispatches below.
+    host_total_ +=
+        static_cast<double>(*loss.const_data_ptr<float>()) * static_cast<double>(batch_size);
+    return;
+  }
   const at::Tensor detached = loss.detach();
   const at::Tensor mean = detached.numel() == 1 ? detached.reshape({}) : detached.mean();
-  count_ += batch_size;
   if (mean.is_cpu()) {
     host_total_ += mean.item<double>() * static_cast<double>(batch_size);
     return;

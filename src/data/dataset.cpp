@@ -58,7 +58,8 @@ Batch TensorDataset::get_batch(std::span<const int64_t> indices) {
   NamedTensors gathered;
   gathered.reserve(tensors_.size());
   for (const auto& [name, tensor] : tensors_) {
-    gathered.emplace_back(name, tensor.index_select(0, rows.to(tensor.device())));
+    gathered.emplace_back(
+        name, tensor.index_select(0, tensor.is_cpu() ? rows : rows.to(tensor.device())));
   }
   return Batch(std::move(gathered));
 }
