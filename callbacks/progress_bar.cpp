@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cmath>
 
 #include "linkboy/trainer.hpp"
 
@@ -14,7 +15,7 @@ namespace {
 using Mode = ProgressBarOptions::Mode;
 
 std::string clock_text(double seconds) {
-  const auto whole = static_cast<int64_t>(std::max(seconds, 0.0) + 0.5);
+  const auto whole = static_cast<int64_t>(std::llround(std::max(seconds, 0.0)));
   if (whole < 3600) return fmt::format("{:02}:{:02}", whole / 60, whole % 60);
   return fmt::format("{}:{:02}:{:02}", whole / 3600, whole / 60 % 60, whole % 60);
 }
