@@ -16,7 +16,7 @@ namespace linkboy {
 namespace {
 
 c10::Device parse_device(const std::string& name) {
-  const auto num_cuda = static_cast<int>(torch::cuda::device_count());
+  const auto num_cuda = int{torch::cuda::device_count()};
   if (name == "auto") return num_cuda > 0 ? c10::Device("cuda:0") : c10::Device("cpu");
   if (name == "cpu") return c10::Device("cpu");
   const bool is_cuda = name == "cuda" || name.starts_with("cuda:");
@@ -49,8 +49,6 @@ std::vector<at::Tensor> gradients_of(const std::vector<at::Tensor>& parameters) 
 Accelerator::Accelerator(AcceleratorOptions options) : device_(parse_device(options.device)) {
   set_gradient_accumulation_steps(options.gradient_accumulation_steps);
 }
-
-Accelerator::~Accelerator() = default;
 
 void Accelerator::set_gradient_accumulation_steps(int64_t steps) {
   LINKBOY_CHECK(steps >= 1, "gradient_accumulation_steps is ", steps,
@@ -85,7 +83,7 @@ at::Tensor Accelerator::clip_grad_norm(const std::vector<at::Tensor>& parameters
   auto norms = at::_foreach_norm(gradients, 2);
   // Parameters may live on several devices; their norms meet on the first.
   for (auto& norm : norms) norm = norm.to(norms.front().device());
-  const at::Tensor total = at::linalg_vector_norm(at::stack(norms), 2);
+  at::Tensor total = at::linalg_vector_norm(at::stack(norms), 2);
   if (std::isinf(max_norm)) return total;
   // Python divides a number by a tensor as the number times the reciprocal; C++'s operator differs
   // from that in the last bit.

@@ -29,7 +29,9 @@ CallbackHandler::CallbackHandler(CallbackList callbacks) {
 void CallbackHandler::add(std::shared_ptr<Callback> callback) {
   LINKBOY_CHECK(callback != nullptr, "a callback is null; give an object.");
   for (const auto& present : callbacks_) {
-    if (typeid(*present) != typeid(*callback)) continue;
+    const Callback& old_one = *present;
+    const Callback& new_one = *callback;
+    if (typeid(old_one) != typeid(new_one)) continue;
     std::string list;
     for (const auto& name : names()) list += (list.empty() ? "" : ", ") + name;
     throw Error(

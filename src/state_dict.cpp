@@ -59,7 +59,7 @@ void StateDict::set(std::string_view key, const std::vector<double>& values) {
   c10::impl::GenericList list(c10::AnyType::get());
   list.reserve(values.size());
   for (double value : values) list.push_back(value);
-  set(key, c10::IValue(std::move(list)));
+  set(key, c10::IValue(list));
 }
 
 void StateDict::erase(std::string_view key) {

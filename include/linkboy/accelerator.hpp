@@ -45,7 +45,7 @@ class Accelerator {
   /// @throws Error if the device is unknown or not there (the message says how many there are), or
   ///         an option is out of its range.
   explicit Accelerator(AcceleratorOptions options = {});
-  ~Accelerator();
+  ~Accelerator() = default;
   Accelerator(const Accelerator&) = delete;
   Accelerator& operator=(const Accelerator&) = delete;
 

@@ -191,7 +191,7 @@ StateDict save(const Optimizer& optimizer) {
     }
     StateDict saved =
         Layout::save_group(static_cast<const typename Layout::Options&>(group.options()));
-    saved.set("params", c10::IValue(std::move(indices)));
+    saved.set("params", c10::IValue(indices));
     groups.push_back(saved.to_ivalue());
   }
   return {{"state", std::move(states)}, {"param_groups", std::move(groups)}};
