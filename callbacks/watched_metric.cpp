@@ -13,23 +13,12 @@ bool WatchedMetric::is_better(double value) const {
 }
 
 std::optional<double> WatchedMetric::new_value(Trainer& trainer) {
-  const auto& history = trainer.run_history();
-  const auto values = history.get_metric_values(name_);
-  if (values.size() == num_seen_) {
-    // Without evaluation in this epoch there may be nothing yet; else the name must be wrong, and
-    // the history says which names there are.
-    const bool was_evaluated =
-        !trainer.eval_dataloader() || !history.get_metric_values("eval_loss_epoch").empty();
-    if (values.empty() && was_evaluated) history.get_latest_metric(name_);
-    return std::nullopt;
-  }
-  num_seen_ = values.size();
-  return values.back();
+  return reader_.next(trainer.run_history(), trainer.eval_dataloader() != nullptr);
 }
 
 void WatchedMetric::start_run(Trainer& trainer, bool reset) {
   if (!std::exchange(was_loaded_, false) && reset) best_.reset();
-  num_seen_ = trainer.run_history().get_metric_values(name_).size();
+  reader_.skip(trainer.run_history());
 }
 
 StateDict WatchedMetric::state_dict() const {

@@ -1,9 +1,9 @@
 #pragma once
 
-#include <cstddef>
 #include <optional>
 #include <string>
 
+#include "linkboy/metric_reader.hpp"
 #include "linkboy/state_dict.hpp"
 
 namespace linkboy {
@@ -14,9 +14,9 @@ class Trainer;
 class WatchedMetric {
  public:
   WatchedMetric(std::string name, bool greater_is_better)
-      : name_(std::move(name)), greater_is_better_(greater_is_better) {}
+      : reader_(std::move(name)), greater_is_better_(greater_is_better) {}
 
-  const std::string& name() const { return name_; }
+  const std::string& name() const { return reader_.name(); }
   const std::optional<double>& best() const { return best_; }
   void set_best(double value) { best_ = value; }
 
@@ -35,10 +35,9 @@ class WatchedMetric {
   void load_state_dict(const StateDict& state);
 
  private:
-  std::string name_;
+  MetricReader reader_;
   bool greater_is_better_;
   std::optional<double> best_;
-  std::size_t num_seen_ = 0;
   bool was_loaded_ = false;
 };
 

@@ -4,69 +4,50 @@
 #include <numbers>
 
 #include "linkboy/error.hpp"
+#include "linkboy/schedulers/option_reader.hpp"
 
 namespace linkboy {
-namespace {
-
-void check_not_negative(const char* name, double value) {
-  LINKBOY_CHECK(value >= 0.0, "the cosine schedule's ", name, " is ", value,
-                "; it must not be negative.");
-}
-
-}  // namespace
 
 CosineScheduler::CosineScheduler(torch::optim::Optimizer& optimizer,
-                                 const CosineSchedulerOptions& options, Lengths lengths)
-    : Scheduler(optimizer, options.field), options_(options), lengths_(lengths) {
-  check_not_negative("warm-up", lengths.warmup);
-  check_not_negative("cool-down", lengths.cooldown);
-  check_not_negative("lr_min", options.lr_min);
-  check_not_negative("min_lr_ratio", options.min_lr_ratio.value_or(0.0));
-  check_not_negative("warmup_starting_lr", options.warmup_starting_lr);
-  check_not_negative("warmup_starting_lr_ratio", options.warmup_starting_lr_ratio.value_or(0.0));
-  LINKBOY_CHECK(options.k_decay > 0.0, "the cosine schedule's k_decay is ", options.k_decay,
-                "; it must be positive. 1 is the plain cosine.");
-  LINKBOY_CHECK(lengths.warmup + lengths.cooldown < lengths.total,
-                "the cosine schedule warms up "
-                "for ",
-                lengths.warmup, " and cools down for ", lengths.cooldown, " of ", lengths.total,
+                                 const CosineSchedulerOptions& options, const RunConfig& config)
+    : CurveScheduler(optimizer, options.field), options_(options) {
+  const OptionReader reader("cosine schedule", config);
+  auto in_updates = [&](const RunValue& epochs) {
+    return epochs * options.num_update_steps_per_epoch;
+  };
+  total_ =
+      reader.length("num_epochs in updates",
+                    options.num_epochs ? in_updates(*options.num_epochs) : NUM_UPDATE_STEPS, 1.0);
+  warmup_ = reader.length("num_warmup_epochs in updates", in_updates(options.num_warmup_epochs));
+  cooldown_ =
+      reader.length("num_cooldown_epochs in updates", in_updates(options.num_cooldown_epochs));
+  reader.not_negative("lr_min", options.lr_min);
+  reader.not_negative("min_lr_ratio", options.min_lr_ratio.value_or(0.0));
+  reader.not_negative("warmup_starting_lr", options.warmup_starting_lr);
+  reader.not_negative("warmup_starting_lr_ratio", options.warmup_starting_lr_ratio.value_or(0.0));
+  reader.positive("k_decay", options.k_decay);
+  LINKBOY_CHECK(warmup_ + cooldown_ < total_, "the cosine schedule warms up for ", warmup_,
+                " and cools down for ", cooldown_, " of ", total_,
                 " updates; something must be left between them. Make them shorter.");
 }
 
-CreateSchedulerFn CosineScheduler::create_scheduler_fn(CosineSchedulerOptions options) {
-  return [options = std::move(options)](torch::optim::Optimizer& optimizer,
-                                        const RunConfig& config) -> std::unique_ptr<Scheduler> {
-    auto in_updates = [&](const RunValue& epochs) {
-      return (epochs * options.num_update_steps_per_epoch).resolve(config);
-    };
-    return std::make_unique<CosineScheduler>(
-        optimizer, options,
-        Lengths{.total = in_updates(options.num_epochs),
-                .warmup = in_updates(options.num_warmup_epochs),
-                .cooldown = in_updates(options.num_cooldown_epochs)});
-  };
-}
-
-std::vector<double> CosineScheduler::values_at(int64_t update) const {
-  std::vector<double> values;
-  values.reserve(base_values().size());
-  for (double base : base_values()) values.push_back(value_at(static_cast<double>(update), base));
-  return values;
-}
-
-double CosineScheduler::value_at(double update, double base) const {
+double CosineScheduler::value_at(int64_t update, double base) const {
+  const auto n = static_cast<double>(update);
   const double minimum = options_.min_lr_ratio ? *options_.min_lr_ratio * base : options_.lr_min;
-  if (update < lengths_.warmup) {
+  if (n < warmup_) {
     const double start = options_.warmup_starting_lr_ratio
                              ? *options_.warmup_starting_lr_ratio * base
                              : options_.warmup_starting_lr;
-    return start + update * (base - start) / lengths_.warmup;
+    return start + n * (base - start) / warmup_;
   }
-  if (update >= lengths_.total - lengths_.cooldown) return minimum;
-  const double progress =
-      std::pow(update - lengths_.warmup, options_.k_decay) /
-      std::pow(lengths_.total - lengths_.warmup - lengths_.cooldown, options_.k_decay);
+  if (n >= total_ - cooldown_) return minimum;
+  const double progress = std::pow(n - warmup_, options_.k_decay) /
+                          std::pow(total_ - warmup_ - cooldown_, options_.k_decay);
   return minimum + 0.5 * (base - minimum) * (1.0 + std::cos(std::numbers::pi * progress));
+}
+
+std::vector<Scheduler::Length> CosineScheduler::lengths() const {
+  return {{"total", total_}, {"warm-up", warmup_}, {"cool-down", cooldown_}};
 }
 
 }  // namespace linkboy

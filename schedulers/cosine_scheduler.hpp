@@ -11,7 +11,8 @@ namespace linkboy {
 
 /// The shape of a cosine schedule. Lengths are in epochs, whole or not, and take placeholders.
 struct CosineSchedulerOptions {
-  RunValue num_epochs = NUM_EPOCHS;
+  /// The whole run, if not given.
+  std::optional<RunValue> num_epochs{};
   RunValue num_update_steps_per_epoch = NUM_UPDATE_STEPS_PER_EPOCH;
 
   /// Exponent on the progress through the cosine: above 1 decays later. Positive.
@@ -38,30 +39,26 @@ struct CosineSchedulerOptions {
 ///     f(n) = w + n (b - w) / W                                          n < W
 ///            m + (b - m) / 2 * (1 + cos(pi (n - W)^k / (N - W - C)^k))   n < N - C
 ///            m                                                          otherwise
-class CosineScheduler final : public Scheduler {
+class CosineScheduler final : public CurveScheduler {
  public:
-  /// Lengths in updates, fractions allowed.
-  struct Lengths {
-    double total;
-    double warmup;
-    double cooldown;
-  };
-
   /// @throws Error if warm-up and cool-down leave nothing of the run, a length or a value is
-  ///         negative, or k_decay is not positive.
+  ///         negative, k_decay is not positive, or a placeholder has no value.
   CosineScheduler(torch::optim::Optimizer& optimizer, const CosineSchedulerOptions& options,
-                  Lengths lengths);
+                  const RunConfig& config);
 
-  /// @throws (when the run starts) Error as the constructor, or if a placeholder has no value.
-  static CreateSchedulerFn create_scheduler_fn(CosineSchedulerOptions options = {});
+  static CreateSchedulerFn create_scheduler_fn(CosineSchedulerOptions options = {}) {
+    return scheduler_fn<CosineScheduler>(std::move(options));
+  }
 
-  std::vector<double> values_at(int64_t update) const override;
+  double value_at(int64_t update, double base) const override;
+  std::vector<Length> lengths() const override;
 
  private:
-  double value_at(double update, double base) const;
-
   CosineSchedulerOptions options_;
-  Lengths lengths_;
+  // In updates, not always whole.
+  double total_;
+  double warmup_;
+  double cooldown_;
 };
 
 }  // namespace linkboy

@@ -103,6 +103,7 @@ void Accelerator::clip_grad_value(const std::vector<at::Tensor>& parameters,
 }
 
 void Accelerator::optimizer_step(torch::optim::Optimizer& optimizer) {
+  optimizer_step_was_skipped_ = false;
   if (!fused_step(optimizer)) optimizer.step();
 }
 

@@ -144,11 +144,36 @@ std::string format_value(double value) {
   return {text.data(), result.ptr};
 }
 
+std::vector<std::pair<std::string, std::string>> split_settings(
+    const std::string& name, const std::vector<std::string>& texts) {
+  std::vector<std::pair<std::string, std::string>> settings;
+  for (const std::string& text : texts) {
+    const std::size_t equals = text.find('=');
+    if (equals == std::string::npos || equals == 0) {
+      throw UsageError("--" + name + " is '" + text + "'; it must be key=value.");
+    }
+    settings.emplace_back(text.substr(0, equals), text.substr(equals + 1));
+  }
+  return settings;
+}
+
 OptionGroup& OptionGroup::add_switch(std::string name, bool* target, std::string help) {
   return add_option({.name = std::move(name),
                      .help = std::move(help),
                      .is_switch = true,
                      .assign = assign_to<bool>(target, nullptr)});
+}
+
+OptionGroup& OptionGroup::add_list(std::string name, std::string value_name,
+                                   std::vector<std::string>* target, std::string help) {
+  return add_option({.name = std::move(name),
+                     .value_name = std::move(value_name),
+                     .help = std::move(help),
+                     .is_list = true,
+                     .assign = [target](const std::string& text) -> std::string {
+                       target->push_back(text);
+                       return "";
+                     }});
 }
 
 OptionGroup& OptionGroup::add_choice(std::string name, std::string* target,
@@ -298,7 +323,7 @@ bool CommandLine::parse(const Arguments& arguments, std::ostream& out) {
   };
   auto check_unique = [&](const std::vector<Setting>& list) {
     for (auto i = list.begin(); i != list.end(); ++i) {
-      if (std::any_of(list.begin(), i, by_name(i->option->name))) {
+      if (!i->option->is_list && std::any_of(list.begin(), i, by_name(i->option->name))) {
         throw UsageError(i->origin + " is given a second time; give each option once.");
       }
     }
@@ -311,8 +336,12 @@ bool CommandLine::parse(const Arguments& arguments, std::ostream& out) {
   check_unique(settings);
   const auto config = std::find_if(settings.begin(), settings.end(), by_name("config"));
   if (config != settings.end()) {
-    const std::vector<Setting> from_file = read_config_file(config->text);
+    std::vector<Setting> from_file = read_config_file(config->text);
     check_unique(from_file);
+    std::erase_if(from_file, [&](const Setting& setting) {
+      return setting.option->is_list &&
+             std::any_of(settings.begin(), settings.end(), by_name(setting.option->name));
+    });
     // Also those that lose against the command line, so that a bad line is always found.
     settings.insert(settings.begin(), from_file.begin(), from_file.end());
   }

@@ -42,10 +42,14 @@ double access(OptimizerOptions& options, ParamGroupField field, const double* ne
       options, [&](auto& known) {
         if (field == ParamGroupField::weight_decay) {
           plain(known.weight_decay());
-        } else if constexpr (requires { known.momentum(); }) {
-          plain(known.momentum());
         } else if constexpr (requires { known.betas(); }) {
-          plain(std::get<0>(known.betas()));
+          if (field == ParamGroupField::momentum) {
+            plain(std::get<0>(known.betas()));
+          } else {
+            plain(std::get<1>(known.betas()));
+          }
+        } else if constexpr (requires { known.momentum(); }) {
+          if (field == ParamGroupField::momentum) plain(known.momentum());
         }
       });
   LINKBOY_CHECK(has_field, "the optimizer's options (", c10::demangle(typeid(options).name()),
@@ -63,6 +67,8 @@ std::string to_string(ParamGroupField field) {
       return "weight_decay";
     case ParamGroupField::momentum:
       return "momentum";
+    case ParamGroupField::beta2:
+      return "beta2";
   }
   return "unknown";
 }

@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <array>
 #include <cmath>
 
 #include "linkboy/error.hpp"
@@ -19,13 +21,18 @@ RunValue combine(const RunValue& left, const char* symbol, const RunValue& right
                   });
 }
 
-RunValue placeholder(const char* name, int64_t RunConfig::*field) {
-  return RunValue(name, [name, field](const RunConfig& config) {
-    LINKBOY_CHECK(config.*field > 0, name, " has no value in this run; it needs training data ",
-                  "(EVAL_DATALOADER_LEN: an eval_dataset).");
-    return static_cast<double>(config.*field);
-  });
-}
+struct Placeholder {
+  std::string_view name;
+  int64_t RunConfig::*field;
+};
+
+constexpr std::array kPlaceholders{
+    Placeholder{"NUM_EPOCHS", &RunConfig::num_epochs},
+    Placeholder{"NUM_UPDATE_STEPS", &RunConfig::max_num_updates},
+    Placeholder{"NUM_UPDATE_STEPS_PER_EPOCH", &RunConfig::num_updates_per_epoch},
+    Placeholder{"PER_PROCESS_NUM_UPDATE_STEPS_PER_EPOCH", &RunConfig::num_updates_per_epoch},
+    Placeholder{"TRAIN_DATALOADER_LEN", &RunConfig::num_train_batches_per_epoch},
+    Placeholder{"EVAL_DATALOADER_LEN", &RunConfig::num_eval_batches_per_epoch}};
 
 }  // namespace
 
@@ -38,6 +45,21 @@ RunValue::RunValue(int64_t value)
 
 RunValue::RunValue(std::string name, std::function<double(const RunConfig&)> get)
     : text_(std::move(name)), get_(std::move(get)) {}
+
+RunValue RunValue::placeholder(std::string_view name) {
+  std::string all;
+  for (const auto& [known, field] : kPlaceholders) {
+    if (known == name) {
+      return RunValue(std::string(name), [name = known, field = field](const RunConfig& config) {
+        LINKBOY_CHECK(config.*field > 0, name, " has no value in this run; it needs training data ",
+                      "(EVAL_DATALOADER_LEN: an eval_dataset).");
+        return static_cast<double>(config.*field);
+      });
+    }
+    all += (all.empty() ? "" : ", ") + std::string(known);
+  }
+  throw Error(c10::str("there is no placeholder \"", name, "\"; there are ", all, "."));
+}
 
 double RunValue::resolve(const RunConfig& config) const {
   const double value = get_(config);
@@ -84,14 +106,18 @@ RunValue floor(const RunValue& value) {
                   [value](const RunConfig& config) { return std::floor(value.resolve(config)); });
 }
 
-const RunValue NUM_EPOCHS = placeholder("NUM_EPOCHS", &RunConfig::num_epochs);
-const RunValue NUM_UPDATE_STEPS_PER_EPOCH =
-    placeholder("NUM_UPDATE_STEPS_PER_EPOCH", &RunConfig::num_updates_per_epoch);
-const RunValue PER_PROCESS_NUM_UPDATE_STEPS_PER_EPOCH =
-    placeholder("PER_PROCESS_NUM_UPDATE_STEPS_PER_EPOCH", &RunConfig::num_updates_per_epoch);
-const RunValue TRAIN_DATALOADER_LEN =
-    placeholder("TRAIN_DATALOADER_LEN", &RunConfig::num_train_batches_per_epoch);
-const RunValue EVAL_DATALOADER_LEN =
-    placeholder("EVAL_DATALOADER_LEN", &RunConfig::num_eval_batches_per_epoch);
+RunValue min(const RunValue& left, const RunValue& right) {
+  return RunValue(fmt::format("min({}, {})", left.to_string(), right.to_string()),
+                  [left, right](const RunConfig& config) {
+                    return std::min(left.resolve(config), right.resolve(config));
+                  });
+}
+
+RunValue max(const RunValue& left, const RunValue& right) {
+  return RunValue(fmt::format("max({}, {})", left.to_string(), right.to_string()),
+                  [left, right](const RunConfig& config) {
+                    return std::max(left.resolve(config), right.resolve(config));
+                  });
+}
 
 }  // namespace linkboy

@@ -60,6 +60,20 @@ std::vector<at::Tensor> parameters_of(const torch::optim::Optimizer& optimizer) 
   return parameters;
 }
 
+void set_training_lengths(RunConfig& config, const TrainOptions& options) {
+  auto divide_up = [](int64_t a, int64_t b) { return (a + b - 1) / b; };
+  config.train_total_batch_size = config.train_per_device_batch_size * config.num_processes *
+                                  config.gradient_accumulation_steps;
+  config.num_updates_per_epoch =
+      divide_up(config.num_train_batches_per_epoch, config.gradient_accumulation_steps);
+  if (options.max_num_train_steps) {
+    config.max_num_updates = *options.max_num_train_steps;
+    config.num_epochs = divide_up(config.max_num_updates, config.num_updates_per_epoch);
+  } else {
+    config.max_num_updates = config.num_epochs * config.num_updates_per_epoch;
+  }
+}
+
 // ---- The set-up of a run
 // -------------------------------------------------------------------------
 
@@ -86,7 +100,11 @@ void Trainer::set_up_training(const TrainOptions& options) {
   // The scheduler of the run before has left its last value in the optimizer.
   if (scheduler_ && options.create_scheduler_fn) scheduler_->restore_base_values();
   scheduler_ = create_scheduler(options);
-  if (scheduler_) scheduler_->start();
+  if (scheduler_) {
+    scheduler_->allow_changed_lengths(options.allow_changed_schedule_length);
+    scheduler_->run_start(*run_history_);
+    scheduler_->start();
+  }
   if (options.resume_from) load_training_state(*options.resume_from);
 }
 
@@ -154,19 +172,9 @@ RunConfig Trainer::create_run_config(const TrainOptions& options) {
   }
   if (!train_dataloader_) return config;
 
-  auto divide_up = [](int64_t a, int64_t b) { return (a + b - 1) / b; };
   config.num_train_batches_per_epoch = train_dataloader_->size();
   config.train_per_device_batch_size = train_dataloader_->batch_size();
-  config.train_total_batch_size = config.train_per_device_batch_size * config.num_processes *
-                                  config.gradient_accumulation_steps;
-  config.num_updates_per_epoch =
-      divide_up(config.num_train_batches_per_epoch, config.gradient_accumulation_steps);
-  if (options.max_num_train_steps) {
-    config.max_num_updates = *options.max_num_train_steps;
-    config.num_epochs = divide_up(config.max_num_updates, config.num_updates_per_epoch);
-  } else {
-    config.max_num_updates = config.num_epochs * config.num_updates_per_epoch;
-  }
+  set_training_lengths(config, options);
   return config;
 }
 

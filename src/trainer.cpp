@@ -59,6 +59,7 @@ void Trainer::run_epochs(const TrainOptions& options) {
     const bool is_last = num_epochs_done_ + 1 == run_config_.num_epochs || is_max_updates_reached();
     const bool is_due = (num_epochs_done_ + 1) % options.evaluate_every_n_epochs == 0 || is_last;
     if (eval_dataloader_ && is_due) run_eval_epoch(*eval_dataloader_, "eval_loss_epoch");
+    if (scheduler_) scheduler_epoch_end();
 
     stage_ = Stage::epoch_done;
     training_run_epoch_end();
@@ -115,6 +116,7 @@ void Trainer::train_step(const Batch& batch, int64_t num_batches) {
 }
 
 void Trainer::make_update() {
+  if (scheduler_ && scheduler_->include_new_groups()) scheduler_->start();
   clip_gradients();
   optimizer_step();
   if (!accelerator_->optimizer_step_was_skipped()) {
@@ -222,6 +224,8 @@ void Trainer::clip_gradients() {
 void Trainer::optimizer_step() { accelerator_->optimizer_step(*optimizer_); }
 
 void Trainer::scheduler_step() { scheduler_->step(); }
+
+void Trainer::scheduler_epoch_end() { scheduler_->epoch_end(num_epochs_done_ + 1, *run_history_); }
 
 void Trainer::optimizer_zero_grad() { optimizer_->zero_grad(/*set_to_none=*/true); }
 

@@ -55,6 +55,7 @@ StateDict Trainer::load_checkpoint(const std::filesystem::path& path, Checkpoint
   const StateDict model_state = contents.get_dict(kModel);
   // Check all before anything is changed.
   check_named_tensors(model_.named_tensors(), model_state, path.string());
+  if (loads_scheduler) scheduler_->check_state_dict(contents.get_dict(kScheduler));
   if (loads_optimizer) load_optimizer_state_dict(*optimizer_, contents.get_dict(kOptimizer));
   if (loads_scheduler) scheduler_->load_state_dict(contents.get_dict(kScheduler));
   model_.load_state_dict(model_state);

@@ -18,7 +18,6 @@
 #include <linkboy/checkpoint.hpp>
 #include <linkboy/cli.hpp>
 #include <linkboy/error.hpp>
-#include <linkboy/schedulers/cosine_scheduler.hpp>
 #include <linkboy/trainer.hpp>
 
 #include "accuracy.hpp"
@@ -83,10 +82,7 @@ linkboy::TrainOptions make_train_options(const Options& options, const Split& tr
   if (options.report_updates && !options.clip_norm) {
     result.gradient_clip_norm = std::numeric_limits<double>::infinity();
   }
-  if (options.scheduler == "cosine") {
-    result.create_scheduler_fn =
-        linkboy::CosineScheduler::create_scheduler_fn({.num_warmup_epochs = options.warmup_epochs});
-  }
+  result.create_scheduler_fn = make_scheduler_fn(options);
   result.train_dataloader_options.shuffle = !options.no_shuffle;
   result.train_dataloader_options.num_workers = options.workers;
   result.eval_dataloader_options.batch_size = options.eval_batch_size;

@@ -2,6 +2,9 @@
 
 #include <algorithm>
 #include <linkboy/checkpoint.hpp>
+#include <linkboy/error.hpp>
+#include <linkboy/schedulers/scheduler_factory.hpp>
+#include <linkboy/schedulers/warmup_scheduler.hpp>
 #include <utility>
 #include <vector>
 
@@ -11,6 +14,16 @@ namespace {
 namespace cli = linkboy::cli;
 
 constexpr int64_t kMaxThreads = 1024;
+
+/// Calls `make`; what it finds wrong is wrong on the command line.
+template <class Make>
+auto as_usage(Make make) {
+  try {
+    return make();
+  } catch (const linkboy::Error& error) {
+    throw cli::UsageError(error.what());
+  }
+}
 
 void add_data_options(cli::CommandLine& command_line, Options& options) {
   command_line.add_group("Data")
@@ -48,6 +61,12 @@ void add_training_options(cli::CommandLine& command_line, Options& options) {
       .add_switch("no-shuffle", &options.no_shuffle, "Keeps the order of the files.");
 }
 
+std::vector<std::string> scheduler_choices() {
+  std::vector<std::string> choices = linkboy::scheduler_names();
+  choices.insert(choices.begin(), "none");
+  return choices;
+}
+
 void add_optimizer_options(cli::CommandLine& command_line, Options& options) {
   command_line.add_group("Optimizer and scheduler")
       .add_choice("optimizer", &options.optimizer, {"sgd", "adam", "adamw"}, "The optimizer.")
@@ -56,10 +75,17 @@ void add_optimizer_options(cli::CommandLine& command_line, Options& options) {
       .add("weight-decay", "X", &options.weight_decay,
            "Weight decay; PyTorch's default if not given: 0.01 for adamw, else 0.",
            cli::not_negative())
-      .add_choice("scheduler", &options.scheduler, {"none", "cosine"},
+      .add_choice("scheduler", &options.scheduler, scheduler_choices(),
                   "How the learning rate changes, update by update.")
+      .add_list("scheduler-option", "KEY=VALUE", &options.scheduler_options,
+                "An option of the scheduler, by the name that PyTorch, timm or pytorch-accelerated "
+                "has for it; may be given several times. Lists are separated by commas: "
+                "milestones=100,200; lengths are in updates and may be expressions: "
+                "'step_size=2*NUM_UPDATE_STEPS_PER_EPOCH'. A wrong key lists those that there are.")
       .add("warmup-epochs", "X", &options.warmup_epochs,
-           "Epochs of linear warm-up before the cosine; need not be whole.", cli::not_negative());
+           "Epochs of linear warm-up, whole or not, with any scheduler; 0.5 for cosine if not "
+           "given, else none.",
+           cli::not_negative());
 }
 
 void add_machine_options(cli::CommandLine& command_line, Options& options) {
@@ -98,6 +124,7 @@ void check_together(const Options& options) {
   if (options.report_updates && !options.report) {
     throw cli::UsageError("--report-updates needs a report; name its file with --report FILE.");
   }
+  make_scheduler_fn(options);
   std::vector<std::filesystem::path> outputs{options.checkpoint().lexically_normal()};
   for (const auto& path : {options.save_init, options.report}) {
     if (path) outputs.push_back(path->lexically_normal());
@@ -115,6 +142,44 @@ void check_together(const Options& options) {
 
 std::filesystem::path Options::checkpoint() const {
   return save.value_or(output_dir / "fashion_mnist.pt");
+}
+
+linkboy::CreateSchedulerFn make_scheduler_fn(const Options& options) {
+  // Half an epoch, but no more than half of a very short run.
+  const char* const cosine_warmup = "min(0.5, NUM_UPDATE_STEPS / NUM_UPDATE_STEPS_PER_EPOCH / 2)";
+  auto settings = cli::split_settings("scheduler-option", options.scheduler_options);
+  linkboy::CreateSchedulerFn schedule;
+  double warmup_epochs = options.warmup_epochs.value_or(0.0);
+  if (options.scheduler == "none") {
+    if (!settings.empty()) {
+      throw cli::UsageError("--scheduler-option is given, but --scheduler is none; name one.");
+    }
+  } else {
+    const bool has_warmup = std::any_of(settings.begin(), settings.end(), [](const auto& setting) {
+      return setting.first == "num_warmup_epochs";
+    });
+    if (has_warmup && options.warmup_epochs) {
+      throw cli::UsageError(
+          "--warmup-epochs and --scheduler-option num_warmup_epochs are both given; give one.");
+    }
+    if (options.scheduler == "cosine" && !has_warmup) {
+      settings.emplace_back("num_warmup_epochs", options.warmup_epochs
+                                                     ? cli::format_value(*options.warmup_epochs)
+                                                     : cosine_warmup);
+      warmup_epochs = 0.0;
+    }
+    schedule = as_usage([&] { return linkboy::make_scheduler_fn(options.scheduler, settings); });
+  }
+  if (warmup_epochs > 0.0) {
+    schedule = linkboy::WarmupScheduler::create_scheduler_fn(
+        {.scheduler = std::move(schedule),
+         .warmup_t = warmup_epochs * linkboy::NUM_UPDATE_STEPS_PER_EPOCH});
+  }
+  if (!schedule) return nullptr;
+  return [schedule = std::move(schedule)](torch::optim::Optimizer& optimizer,
+                                          const linkboy::RunConfig& config) {
+    return as_usage([&] { return schedule(optimizer, config); });
+  };
 }
 
 std::optional<Options> parse_options(const cli::Arguments& arguments) {

@@ -3,8 +3,10 @@
 #include <cstdint>
 #include <filesystem>
 #include <linkboy/cli.hpp>
+#include <linkboy/scheduler.hpp>
 #include <optional>
 #include <string>
+#include <vector>
 
 namespace fashion_mnist {
 
@@ -31,7 +33,8 @@ struct Options {
   double momentum = 0.0;
   std::optional<double> weight_decay;
   std::string scheduler = "cosine";
-  double warmup_epochs = 0.5;
+  std::vector<std::string> scheduler_options;
+  std::optional<double> warmup_epochs;
 
   std::string device = "auto";
   int64_t threads = 0;
@@ -55,6 +58,12 @@ struct Options {
 /// @throws linkboy::cli::UsageError as CommandLine::parse, and if two options contradict each
 ///         other.
 std::optional<Options> parse_options(const linkboy::cli::Arguments& arguments);
+
+/// The scheduler that the options ask for; empty for none.
+/// @throws linkboy::cli::UsageError if an option of the scheduler is unknown or cannot be read.
+/// What
+///         is out of its range is thrown as the same when the run starts.
+linkboy::CreateSchedulerFn make_scheduler_fn(const Options& options);
 
 /// Proves that everything the run will write can be written.
 /// @throws linkboy::Error that names the path.

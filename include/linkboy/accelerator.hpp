@@ -79,8 +79,12 @@ class Accelerator {
   /// and the numbers are those of Python's `fused=True`), else `optimizer.step()`.
   void optimizer_step(torch::optim::Optimizer& optimizer);
 
-  /// Whether the last `optimizer_step` changed nothing; then the scheduler must not be stepped.
-  bool optimizer_step_was_skipped() const { return false; }
+  /// In place of `optimizer_step`, when these gradients should make no update (one is NaN, say).
+  void skip_optimizer_step() { optimizer_step_was_skipped_ = true; }
+
+  /// Whether the last step was skipped: then the update does not count, and the scheduler must not
+  /// be stepped.
+  bool optimizer_step_was_skipped() const { return optimizer_step_was_skipped_; }
 
   /// All processes' rows along dimension 0. @note Collective: every rank must call it.
   at::Tensor gather(const at::Tensor& tensor) const { return tensor; }
@@ -103,6 +107,7 @@ class Accelerator {
   c10::Device device_;
   int64_t gradient_accumulation_steps_;
   int64_t window_length_ = 1;
+  bool optimizer_step_was_skipped_ = false;
 };
 
 }  // namespace linkboy

@@ -62,6 +62,11 @@ std::string format_value(int64_t value);
 std::string format_value(uint64_t value);
 std::string format_value(double value);
 
+/// Splits "key=value" texts, the values of the option `name`, at their first '='.
+/// @throws UsageError if one has no '=' or no key.
+std::vector<std::pair<std::string, std::string>> split_settings(
+    const std::string& name, const std::vector<std::string>& texts);
+
 /// Like `parse_value`: what is allowed if the value is not, else an empty string.
 template <class T>
 using Check = std::function<std::string(const T& value)>;
@@ -120,6 +125,11 @@ class OptionGroup {
   /// An option `--name` that takes no value and sets `target`; `name=true` in a config file.
   OptionGroup& add_switch(std::string name, bool* target, std::string help);
 
+  /// An option that may be given several times: all its values, in their order. Those on the
+  /// command line replace all of a config file.
+  OptionGroup& add_list(std::string name, std::string value_name, std::vector<std::string>* target,
+                        std::string help);
+
   /// An option that takes one of `choices`.
   OptionGroup& add_choice(std::string name, std::string* target, std::vector<std::string> choices,
                           std::string help);
@@ -133,6 +143,7 @@ class OptionGroup {
     std::string default_text{};
     std::string help;
     bool is_switch = false;
+    bool is_list = false;
     /// Returns what is allowed if the text is not, else an empty string.
     std::function<std::string(const std::string& text)> assign;
   };
@@ -172,7 +183,8 @@ class CommandLine {
   /// Sets the targets of all options that are given.
   ///
   /// @return False if `--help` was given: the help is on `out`, no target has changed.
-  /// @throws UsageError if an option is unknown (the message names the closest), given twice,
+  /// @throws UsageError if an option is unknown (the message names the closest), given twice (but
+  ///         for lists),
   ///         lacks its value or has a bad one; for the config file also if it cannot be read or
   ///         has a line that is no `name=value`: the message begins with FILE:LINE.
   bool parse(const Arguments& arguments, std::ostream& out);

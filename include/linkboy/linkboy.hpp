@@ -12,6 +12,7 @@
 #include "linkboy/error.hpp"
 #include "linkboy/loss_function.hpp"
 #include "linkboy/loss_tracker.hpp"
+#include "linkboy/metric_reader.hpp"
 #include "linkboy/model.hpp"
 #include "linkboy/options.hpp"
 #include "linkboy/placeholders.hpp"

@@ -56,6 +56,10 @@ struct TrainOptions {
   /// A folder that `save_training_state` wrote: the run goes on where it was saved.
   std::optional<std::filesystem::path> resume_from{};
 
+  /// Resumes although the schedule of the saved run had other lengths (a shorter run): the values
+  /// go on from the saved update on the new curve, perhaps with a jump.
+  bool allow_changed_schedule_length = false;
+
   /// Evaluates after every n-th epoch and after the last. At least 1.
   int64_t evaluate_every_n_epochs = 1;
 };

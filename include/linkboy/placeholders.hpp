@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <functional>
 #include <string>
+#include <string_view>
 
 namespace linkboy {
 
@@ -10,7 +11,8 @@ struct RunConfig;
 
 /// A number, or an expression over what the run will resolve to:
 /// `NUM_UPDATE_STEPS_PER_EPOCH * 7 + 1`. Placeholders and numbers combine with + - * / on either
-/// side, chained as one likes, and with `ceil` and `floor`; `resolve` computes the value.
+/// side, chained as one likes, and with `ceil`, `floor`, `min` and `max`; `resolve` computes the
+/// value.
 class RunValue {
  public:
   RunValue(double value);   // NOLINT(google-explicit-constructor): a number is a value
@@ -19,6 +21,15 @@ class RunValue {
 
   /// A placeholder called `name`. `get` may throw Error if the run has no such value.
   RunValue(std::string name, std::function<double(const RunConfig&)> get);
+
+  /// The placeholder called `name`, as the constants below hold them.
+  /// @throws Error that lists the names if there is none.
+  static RunValue placeholder(std::string_view name);
+
+  /// Reads an expression as one would write it in C++: "2 * NUM_UPDATE_STEPS_PER_EPOCH + 1",
+  /// "ceil(NUM_EPOCHS / 3)", "min(100, NUM_UPDATE_STEPS / 2)".
+  /// @throws Error that shows the place if `text` is none; the message lists the placeholders.
+  static RunValue parse(std::string_view text);
 
   /// @throws Error if a placeholder has no value in this run or something is divided by zero; the
   ///         message shows the expression.
@@ -38,22 +49,31 @@ class RunValue {
   friend RunValue operator-(const RunValue& value);
   friend RunValue ceil(const RunValue& value);
   friend RunValue floor(const RunValue& value);
+  friend RunValue min(const RunValue& left, const RunValue& right);
+  friend RunValue max(const RunValue& left, const RunValue& right);
 
  private:
   std::string text_;
   std::function<double(const RunConfig&)> get_;
 };
 
+// `inline`, so that a namespace-scope constant of a program may be made of them.
+
 /// Epochs of the run.
-extern const RunValue NUM_EPOCHS;
+inline const RunValue NUM_EPOCHS = RunValue::placeholder("NUM_EPOCHS");
+/// Optimizer steps in the whole run; fewer than NUM_EPOCHS * NUM_UPDATE_STEPS_PER_EPOCH if
+/// `max_num_train_steps` ends the run in mid-epoch.
+inline const RunValue NUM_UPDATE_STEPS = RunValue::placeholder("NUM_UPDATE_STEPS");
 /// Optimizer steps in an epoch; the same number on every rank.
-extern const RunValue NUM_UPDATE_STEPS_PER_EPOCH;
+inline const RunValue NUM_UPDATE_STEPS_PER_EPOCH =
+    RunValue::placeholder("NUM_UPDATE_STEPS_PER_EPOCH");
 /// The same as NUM_UPDATE_STEPS_PER_EPOCH, since linkboy counts updates in one unit; kept for those
 /// who come from pytorch-accelerated.
-extern const RunValue PER_PROCESS_NUM_UPDATE_STEPS_PER_EPOCH;
+inline const RunValue PER_PROCESS_NUM_UPDATE_STEPS_PER_EPOCH =
+    RunValue::placeholder("PER_PROCESS_NUM_UPDATE_STEPS_PER_EPOCH");
 /// Batches that one process sees in a training (evaluation) epoch.
-extern const RunValue TRAIN_DATALOADER_LEN;
+inline const RunValue TRAIN_DATALOADER_LEN = RunValue::placeholder("TRAIN_DATALOADER_LEN");
 /// @note Resolving it throws Error in a run without evaluation data.
-extern const RunValue EVAL_DATALOADER_LEN;
+inline const RunValue EVAL_DATALOADER_LEN = RunValue::placeholder("EVAL_DATALOADER_LEN");
 
 }  // namespace linkboy

@@ -4,6 +4,7 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "linkboy/state_dict.hpp"
@@ -14,15 +15,16 @@ class Optimizer;
 
 namespace linkboy {
 
+class RunHistory;
 struct RunConfig;
 
-/// The field of a param group that a scheduler sets.
-enum class ParamGroupField { lr, weight_decay, momentum };
+/// The field of a param group that a scheduler sets. `momentum` is beta1 in the Adam family.
+enum class ParamGroupField { lr, weight_decay, momentum, beta2 };
 
-/// "lr", "weight_decay" or "momentum".
+/// "lr", "weight_decay", "momentum" or "beta2".
 std::string to_string(ParamGroupField field);
 
-/// Reads or sets a field of every param group. `momentum` is beta1 in the Adam family.
+/// Reads or sets a field of every param group.
 ///
 /// @throws Error if the optimizer's options have no such field.
 std::vector<double> get_param_group_field(const torch::optim::Optimizer& optimizer,
@@ -30,19 +32,35 @@ std::vector<double> get_param_group_field(const torch::optim::Optimizer& optimiz
 void set_param_group_field(torch::optim::Optimizer& optimizer, ParamGroupField field,
                            const std::vector<double>& values);
 
-/// Sets a field of the optimizer's param groups, update by update.
+/// One value for each param group.
+struct FieldValues {
+  ParamGroupField field;
+  std::vector<double> values;
+};
+
+/// Sets fields of the optimizer's param groups, update by update.
 ///
 /// Update k of a run (counted from 1) uses `values_at(k - 1)`: Trainer calls `start` before the
-/// first update and `step` after each update that was made. The optimizer must outlive the
-/// scheduler. Not thread-safe.
+/// first update and `step` after each update that was made. In a hand-written loop, do the same:
+///
+///     scheduler.start();
+///     for (...) { optimizer.step(); scheduler.step(); }
+///
+/// Making a scheduler changes nothing in the optimizer, which must outlive it. Not thread-safe.
 class Scheduler {
  public:
   virtual ~Scheduler() = default;
 
-  /// The value of each param group for update `update + 1`; pure, so a schedule can be drawn
-  /// before training.
+  /// The field that `values_at` is about.
+  ParamGroupField field() const { return base_[0].field; }
+
+  /// The value of each param group for update `update + 1`; changes nothing, so a schedule can be
+  /// drawn before training.
   /// @param update  Updates made so far, from 0.
   virtual std::vector<double> values_at(int64_t update) const = 0;
+
+  /// The same for what else the schedule sets (momentum, in OneCycle); mostly nothing.
+  virtual std::vector<FieldValues> other_values_at(int64_t /*update*/) const { return {}; }
 
   /// Puts the values for the next update into the optimizer.
   /// @throws Error if a value is negative or not finite; the message names the update.
@@ -52,37 +70,101 @@ class Scheduler {
   /// @throws Error as `start`.
   virtual void step();
 
-  /// Puts the base values back, unless somebody else has changed the optimizer's values since;
-  /// what a run does before it replaces the scheduler of the run before.
+  /// Takes in the param groups that were added to the optimizer since: their values of now become
+  /// their base values. `start` and `step` do so, and Trainer before each update.
+  /// @return Whether there were any; `start` then sets them.
+  virtual bool include_new_groups();
+
+  /// A run that has this history begins.
+  virtual void run_start(const RunHistory&) {}
+
+  /// An epoch has ended and its metrics are in the history. For schedules that follow a metric or
+  /// count epochs.
+  /// @param num_epochs_done  Epochs of this run that are done, this one included.
+  virtual void epoch_end(int64_t /*num_epochs_done*/, const RunHistory&) {}
+
+  /// Puts the base values back where nobody else has changed the optimizer's values since; what a
+  /// run does before it replaces the scheduler of the run before.
   void restore_base_values();
 
   /// Updates counted so far.
   int64_t num_updates() const { return num_updates_; }
 
-  /// What `load_state_dict` needs to continue with the exact next value.
+  /// The values that the groups had when this scheduler met them.
+  const std::vector<double>& base_values() const { return base_[0].values; }
+  /// @throws Error if the schedule does not set this field.
+  const std::vector<double>& base_values(ParamGroupField field) const;
+
+  /// A number of updates that shapes the schedule, under the name of its option.
+  using Length = std::pair<std::string, double>;
+
+  /// All of them: what must be the same when a state is loaded.
+  virtual std::vector<Length> lengths() const { return {}; }
+
+  /// What `load_state_dict` needs to continue with the exact next value: the count, the base values
+  /// and the lengths. All other options are the new scheduler's own.
   virtual StateDict state_dict() const;
 
   /// Restores the count and sets the optimizer's values.
-  /// @throws Error if `state` is not such a state or was saved for another number of groups.
+  /// @throws Error as `check_state_dict`; nothing has changed then.
   virtual void load_state_dict(const StateDict& state);
 
- protected:
-  /// The groups' present values become `base_values()`.
-  explicit Scheduler(torch::optim::Optimizer& optimizer,
-                     ParamGroupField field = ParamGroupField::lr);
+  /// Finds out whether `load_state_dict` would take `state`.
+  /// @throws Error if it is no such state, was saved for another number of groups, or for
+  ///         other lengths (a longer run) and that is not allowed.
+  virtual void check_state_dict(const StateDict& state) const;
 
-  const std::vector<double>& base_values() const { return base_values_; }
+  /// Takes states that were saved for other lengths as well: the values go on from the saved count
+  /// on the new curve, perhaps with a jump.
+  virtual void allow_changed_lengths(bool allow) { allows_changed_lengths_ = allow; }
+
+ protected:
+  /// The groups' present values become their base values.
+  /// @param other_fields  What `other_values_at` sets.
+  explicit Scheduler(torch::optim::Optimizer& optimizer,
+                     ParamGroupField field = ParamGroupField::lr,
+                     const std::vector<ParamGroupField>& other_fields = {});
+
+  /// The update whose values hold now; a schedule that is driven otherwise may say something else
+  /// than the count.
+  virtual int64_t now() const { return num_updates_; }
+
+  void set_num_updates(int64_t num_updates) { num_updates_ = num_updates; }
+  bool allows_changed_lengths() const { return allows_changed_lengths_; }
   torch::optim::Optimizer& optimizer() const { return *optimizer_; }
 
  private:
+  void apply(const FieldValues& target) const;
+
   torch::optim::Optimizer* optimizer_;
-  ParamGroupField field_;
-  std::vector<double> base_values_;
+  std::vector<FieldValues> base_;  // the main field's first
   int64_t num_updates_ = 0;
+  bool allows_changed_lengths_ = false;
+};
+
+/// A schedule in which every group follows the same curve from its own base value.
+class CurveScheduler : public Scheduler {
+ public:
+  std::vector<double> values_at(int64_t update) const final;
+
+  /// The value after `update` updates of a group whose base value is `base`.
+  virtual double value_at(int64_t update, double base) const = 0;
+
+ protected:
+  using Scheduler::Scheduler;
 };
 
 /// Makes the scheduler of a run once its length is known.
 using CreateSchedulerFn =
     std::function<std::unique_ptr<Scheduler>(torch::optim::Optimizer&, const RunConfig&)>;
+
+/// For a scheduler that is made from (optimizer, options, run configuration).
+template <class S, class Options>
+CreateSchedulerFn scheduler_fn(Options options) {
+  return
+      [options = std::move(options)](torch::optim::Optimizer& optimizer, const RunConfig& config) {
+        return std::make_unique<S>(optimizer, options, config);
+      };
+}
 
 }  // namespace linkboy

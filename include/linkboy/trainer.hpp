@@ -225,6 +225,8 @@ class Trainer {
 
   // ---- End -------------------------------------------------------------------------------------
 
+  /// Once per epoch that has a scheduler, after the evaluation: the scheduler gets the metrics.
+  virtual void scheduler_epoch_end();
   virtual void training_run_epoch_end() {}
   virtual void training_run_end() {}
 

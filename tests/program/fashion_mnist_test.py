@@ -64,7 +64,8 @@ class ProgramTest(unittest.TestCase):
         self.path = pathlib.Path(self.folder.name)
 
     def command(self, options):
-        """A tiny run; `options` by name with '-' as '_', True for a switch, None to leave one out."""
+        """A tiny run; `options` by name with '-' as '_', True for a switch, a list to give
+        it several times, None to leave one out."""
         merged = {
             "data": self.data,
             "model": "mlp",
@@ -80,9 +81,10 @@ class ProgramTest(unittest.TestCase):
         for name, value in merged.items():
             if value is None:
                 continue
-            command.append("--" + name.replace("_", "-"))
-            if value is not True:
-                command.append(str(value))
+            for one in value if isinstance(value, list) else [value]:
+                command.append("--" + name.replace("_", "-"))
+                if one is not True:
+                    command.append(str(one))
         return command
 
     def run_program(self, status=0, **options):
@@ -313,6 +315,34 @@ class WrongUsageTest(ProgramTest):
         self.assertIn("cannot read the config file", self.run_program(status=2, config="none"))
 
 
+class SchedulerTest(ProgramTest):
+    def test_each_update_uses_the_schedules_value(self):
+        events = self.reported(
+            report_updates=True, scheduler="step", optimizer="sgd", lr=0.5,
+            scheduler_option=["gamma=0.5", "step_size=NUM_UPDATE_STEPS_PER_EPOCH - 2"],
+        )
+        rates = [event["lr"][0] for event in of_kind(events, "update")]
+        self.assertEqual(rates, [0.5] * 3 + [0.25] * 3 + [0.125] * 3 + [0.0625])
+
+    def test_one_cycle_reaches_its_end_with_the_run(self):
+        events = self.reported(
+            report_updates=True, scheduler="one-cycle", lr=0.01, gradient_accumulation_steps=3,
+            scheduler_option=["div_factor=10", "final_div_factor=10"],
+        )
+        rates = [event["lr"][0] for event in of_kind(events, "update")]
+        self.assertEqual(len(rates), 4)
+        self.assertAlmostEqual(rates[0], 1e-3)
+        self.assertAlmostEqual(rates[-1], 1e-4)
+
+    def test_a_plateau_lowers_the_rate(self):
+        events = self.reported(
+            scheduler="plateau", lr=0.01, epochs=4,
+            scheduler_option=["metric=eval_accuracy", "patience=0", "factor=0.5"],
+        )
+        # More accuracy is worse to the default mode, min.
+        self.assertLess(of_kind(events, "epoch")[-1]["lr"][0], 0.01)
+
+
 class ErrorTest(ProgramTest):
     def broken_data(self, name, content):
         """A copy of the data in which one file has another content; None leaves the file out."""
@@ -384,7 +414,21 @@ class ErrorTest(ProgramTest):
         self.assertEqual(self.files(), ["report.jsonl"])
 
     def test_a_warm_up_longer_than_the_run_is_an_error(self):
-        self.assertIn("warm", self.run_program(status=1, warmup_epochs=2))
+        self.assertIn("warms up for", self.run_program(status=2, warmup_epochs=2))
+        error = self.run_program(status=2, scheduler="step", warmup_epochs=3)
+        self.assertIn("15 updates, but the run has only 10", error)
+
+    def test_scheduler_options_are_checked(self):
+        for options, message in (
+            ({"scheduler": "stepp"}, "it must be one of none, step, multi-step,"),
+            ({"scheduler_option": "stepsize=3"}, "the scheduler step has no option"),
+            ({"scheduler_option": "step_size"}, "it must be key=value"),
+            ({"scheduler_option": "step_size=3.5"}, "a count must be a whole number"),
+            ({"scheduler_option": "gamma=-1"}, "gamma is -1"),
+        ):
+            with self.subTest(**options):
+                options = {"scheduler": "step", **options}
+                self.assertIn(message, self.run_program(status=2, **options))
 
 
 if __name__ == "__main__":

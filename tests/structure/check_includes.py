@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Checks that includes point downwards: callbacks and metrics -> trainer -> options -> {accelerator,
 callback, scheduler, data, checkpoint, model} -> foundations -> LibTorch; that schedulers see the
-scheduler, placeholders, run configuration and errors only; and that CUDA, NCCL, Gloo and c10d
+scheduler, placeholders, run configuration, metric reader and errors only; and that CUDA, NCCL, Gloo and c10d
 headers appear in src/ only.
 
     check_includes.py ROOT    prints each offence, exits 1 if there is one
@@ -14,7 +14,8 @@ import sys
 LAYERS = [
     ["error", "state_dict", "sampler", "stop_training", "run_config"],
     ["batch", "step_output", "placeholders", "loss_tracker", "run_history", "checkpoint",
-     "loss_function", "model", "callback", "scheduler", "dataset", "data_loader", "param_group_field"],
+     "loss_function", "model", "callback", "scheduler", "dataset", "data_loader", "param_group_field",
+     "parse_run_value", "metric_reader"],
     ["accelerator", "options", "cli"],
     ["trainer", "run_setup", "trainer_state"],
     ["linkboy"],
@@ -22,7 +23,7 @@ LAYERS = [
 LAYER = {name: depth for depth, names in enumerate(LAYERS) for name in names}
 FOLDERS = {"checkpoint": 1, "data": 1, "precision": 1, "distributed": 1,
            "callbacks": 4, "metrics": 4}
-SCHEDULERS_SEE = {"scheduler", "placeholders", "run_config", "error"}
+SCHEDULERS_SEE = {"scheduler", "placeholders", "run_config", "error", "metric_reader"}
 SYSTEM_IN_SRC_ONLY = re.compile(r"cuda|nccl|gloo|c10d|torch/csrc/distributed", re.IGNORECASE)
 
 

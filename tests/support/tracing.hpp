@@ -122,6 +122,10 @@ class TracingTrainer : public Trainer {
   }
   void eval_epoch_end() override { trace_.add("eval_epoch_end"); }
   void evaluation_run_end() override { trace_.add("evaluation_run_end"); }
+  void scheduler_epoch_end() override {
+    trace_.add("scheduler_epoch_end");
+    Trainer::scheduler_epoch_end();
+  }
   void training_run_epoch_end() override { trace_.add("training_run_epoch_end"); }
   void training_run_end() override { trace_.add("training_run_end"); }
 

@@ -30,6 +30,7 @@ struct CliTest : ::testing::Test {
         .add("threads", "N", &threads, "Threads.", in_range(0, 8))
         .add("seed", "N", &seed, "Seed.")
         .add_switch("no-shuffle", &no_shuffle, "Keeps the order.")
+        .add_list("set", "KEY=VALUE", &set, "Settings.")
         .add_choice("model", &model, {"mlp", "cnn"}, "The network.");
     command_line.add_group("Output").add("save", "FILE", &save, "Where to write.");
   }
@@ -52,6 +53,7 @@ struct CliTest : ::testing::Test {
   int64_t threads = 0;
   uint64_t seed = 0;
   bool no_shuffle = false;
+  std::vector<std::string> set;
   std::string model = "cnn";
   std::optional<std::filesystem::path> save;
   CommandLine command_line{"train", "Trains a model."};
@@ -203,6 +205,27 @@ TEST(RunMainTest, ShowsNoBacktraceOfLibTorch) {
   const Outcome outcome = run([](const Arguments&) { TORCH_CHECK(false, "wrong shape"); });
   EXPECT_EQ(outcome.status, 1);
   EXPECT_THAT(outcome.errors, AllOf(HasSubstr("train: error: wrong shape"), Not(HasSubstr("#1"))));
+}
+
+TEST_F(CliTest, AListTakesEveryValueInOrder) {
+  ASSERT_TRUE(parse({"--set", "a=1", "--lr", "1", "--set=b=2=3"}));
+  EXPECT_EQ(set, (std::vector<std::string>{"a=1", "b=2=3"}));
+  const auto settings = split_settings("set", set);
+  ASSERT_EQ(settings.size(), 2U);
+  EXPECT_EQ(settings[1], (std::pair<std::string, std::string>("b", "2=3")));
+}
+
+TEST_F(CliTest, AListOnTheCommandLineReplacesThatOfTheFile) {
+  ASSERT_TRUE(parse_config("set=a=1\nset=b=2\n"));
+  EXPECT_EQ(set, (std::vector<std::string>{"a=1", "b=2"}));
+  set.clear();
+  ASSERT_TRUE(parse_config("set=a=1\nset=b=2\n", {"--set", "c=3"}));
+  EXPECT_EQ(set, (std::vector<std::string>{"c=3"}));
+}
+
+TEST_F(CliTest, SettingsMustBeKeyAndValue) {
+  EXPECT_USAGE_ERROR(split_settings("set", {"gamma"}), "--set is 'gamma'; it must be key=value.");
+  EXPECT_USAGE_ERROR(split_settings("set", {"=3"}), "--set is '=3'; it must be key=value.");
 }
 
 }  // namespace

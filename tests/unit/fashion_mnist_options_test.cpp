@@ -1,8 +1,12 @@
 #include <gtest/gtest.h>
+#include <torch/torch.h>
 
 #include <fstream>
 #include <string>
 #include <vector>
+
+#include <linkboy/run_config.hpp>
+#include <linkboy/schedulers/scheduler_factory.hpp>
 
 #include "options.hpp"
 #include "support/expect_error.hpp"
@@ -19,7 +23,7 @@ TEST(FashionMnistOptionsTest, DefaultsAreTheQuickstart) {
   EXPECT_EQ(options.epochs, 5);
   EXPECT_EQ(options.batch_size, 128);
   EXPECT_EQ(options.scheduler, "cosine");
-  EXPECT_EQ(options.warmup_epochs, 0.5);
+  EXPECT_EQ(options.warmup_epochs, std::nullopt);
   EXPECT_EQ(options.checkpoint(), "output/fashion_mnist.pt");
 }
 
@@ -55,6 +59,56 @@ TEST(FashionMnistOptionsTest, RefusesContradictions) {
   EXPECT_TRUE(parse_options({"--momentum", "0.9", "--optimizer", "sgd"}).has_value());
   EXPECT_ERROR(parse_options({"--report-updates"}), "--report-updates needs a report");
   EXPECT_ERROR(parse_options({"--report", "a", "--save", "./a"}), "is to be written twice");
+}
+
+std::vector<double> learning_rates(const linkboy::cli::Arguments& arguments) {
+  linkboy::RunConfig config;
+  config.num_epochs = 2;
+  config.num_updates_per_epoch = 10;
+  config.max_num_updates = 20;
+  torch::optim::SGD optimizer({torch::zeros({1})}, torch::optim::SGDOptions(1.0));
+  const auto scheduler = make_scheduler_fn(*parse_options(arguments))(optimizer, config);
+  std::vector<double> values;
+  for (int64_t n : {0, 5, 10, 19}) values.push_back(scheduler->values_at(n)[0]);
+  return values;
+}
+
+TEST(FashionMnistOptionsTest, EverySchedulerIsReachedWithItsOptions) {
+  EXPECT_FALSE(make_scheduler_fn(*parse_options({"--scheduler", "none"})));
+  for (const std::string& name : linkboy::scheduler_names()) {
+    linkboy::cli::Arguments arguments{"--scheduler", name};
+    if (name == "multi-step")
+      arguments.insert(arguments.end(), {"--scheduler-option", "milestones=3,7"});
+    if (name == "exponential")
+      arguments.insert(arguments.end(), {"--scheduler-option", "gamma=0.5"});
+    EXPECT_EQ(learning_rates(arguments).size(), 4U) << name;
+  }
+  EXPECT_EQ(learning_rates({"--scheduler", "step", "--scheduler-option", "gamma=0.5",
+                            "--scheduler-option", "step_size=NUM_UPDATE_STEPS_PER_EPOCH"}),
+            (std::vector<double>{1.0, 1.0, 0.5, 0.5}));
+}
+
+TEST(FashionMnistOptionsTest, WarmUpGoesWithEveryScheduler) {
+  EXPECT_EQ(learning_rates({"--scheduler", "step", "--warmup-epochs", "1"}),
+            (std::vector<double>{0.0, 0.5, 1.0, 1.0}));
+  EXPECT_EQ(learning_rates({"--scheduler", "none", "--warmup-epochs", "1"}),
+            (std::vector<double>{0.0, 0.5, 1.0, 1.0}));
+  EXPECT_EQ(learning_rates({})[1], 1.0) << "the cosine warms up for half an epoch";
+  EXPECT_LT(learning_rates({"--warmup-epochs", "1"})[1], 0.6);
+  EXPECT_EQ(learning_rates({"--scheduler-option", "num_warmup_epochs=0"})[0], 1.0);
+}
+
+TEST(FashionMnistOptionsTest, WrongSchedulerOptionsAreWrongUsage) {
+  using linkboy::cli::UsageError;
+  EXPECT_THROW(parse_options({"--scheduler", "stepp"}), UsageError);
+  EXPECT_ERROR(parse_options({"--scheduler", "stepp"}), "one of none, step, multi-step");
+  EXPECT_THROW(parse_options({"--scheduler-option", "gamma=1"}), UsageError);
+  EXPECT_ERROR(parse_options({"--scheduler-option", "gamma=1"}), "it has num_epochs, ");
+  EXPECT_ERROR(parse_options({"--scheduler-option", "gamma"}), "it must be key=value");
+  EXPECT_ERROR(parse_options({"--scheduler", "none", "--scheduler-option", "a=1"}), "name one");
+  EXPECT_ERROR(parse_options({"--warmup-epochs", "1", "--scheduler-option", "num_warmup_epochs=1"}),
+               "are both given");
+  EXPECT_THROW(learning_rates({"--scheduler", "exponential"}), UsageError);
 }
 
 TEST(FashionMnistOptionsTest, FindsOutputsThatCannotBeWritten) {

@@ -39,8 +39,38 @@ TEST(PlaceholderTest, CombineOnEitherSideAndChained) {
   EXPECT_EQ(ceil(NUM_EPOCHS / 4).resolve_count(config), 3);
   EXPECT_EQ(floor(NUM_EPOCHS / 4).resolve_count(config), 2);
   EXPECT_EQ((-NUM_EPOCHS + NUM_EPOCHS * 2).resolve_count(config), 10);
+  EXPECT_EQ(min(NUM_EPOCHS, 3).resolve_count(config), 3);
+  EXPECT_EQ(max(NUM_EPOCHS, 3).resolve_count(config), 10);
   EXPECT_EQ(RunValue(5).resolve_count(config), 5);
   EXPECT_EQ((NUM_EPOCHS * 2 + 1).to_string(), "((NUM_EPOCHS * 2) + 1)");
+}
+
+TEST(PlaceholderTest, AreReadFromText) {
+  const RunConfig config = ten_by_ten();
+  auto value_of = [&](const char* text) { return RunValue::parse(text).resolve(config); };
+  EXPECT_EQ(value_of("7"), 7.0);
+  EXPECT_EQ(value_of(" 2.5e1 "), 25.0);
+  EXPECT_EQ(value_of("2*NUM_UPDATE_STEPS_PER_EPOCH+1"), 21.0);
+  EXPECT_EQ(value_of("1 + 2 * (NUM_EPOCHS - 4) / 3"), 5.0);
+  EXPECT_EQ(value_of("100 / 5 / 2 - 1 - 1"), 8.0);
+  EXPECT_EQ(value_of("-NUM_EPOCHS + NUM_UPDATE_STEPS"), 90.0);
+  EXPECT_EQ(value_of("ceil(NUM_EPOCHS / 4) + floor(NUM_EPOCHS / 4)"), 5.0);
+  EXPECT_EQ(value_of("min(NUM_EPOCHS, 3) + max(NUM_EPOCHS, 30)"), 33.0);
+  EXPECT_EQ(RunValue::parse("NUM_EPOCHS * 2 + 1").to_string(), "((NUM_EPOCHS * 2) + 1)");
+}
+
+TEST(PlaceholderTest, SayWhereTextIsNoExpression) {
+  EXPECT_ERROR(RunValue::parse(""), "it should have a number, a placeholder");
+  EXPECT_ERROR(RunValue::parse("2 *"), "it should have a number, a placeholder");
+  EXPECT_ERROR(RunValue::parse("NUM_EPOCH"),
+               "there is no placeholder \"NUM_EPOCH\"; there are "
+               "NUM_EPOCHS, NUM_UPDATE_STEPS, ");
+  EXPECT_ERROR(RunValue::parse("(1 + 2"), "it should have ')'");
+  EXPECT_ERROR(RunValue::parse("1 2"), "at \"2\" it should have the end");
+  EXPECT_ERROR(RunValue::parse("min(1)"), "it should have ','");
+  EXPECT_ERROR(RunValue::parse("inf"), "there is no placeholder \"inf\"");
+  EXPECT_ERROR(RunValue::parse("$"), "at \"$\" it should have a number");
+  EXPECT_ERROR(RunValue::parse(std::string(1000, '(') + "1"), "less nesting");
 }
 
 TEST(PlaceholderTest, SayWhatCannotBeResolved) {
@@ -60,6 +90,9 @@ TEST(ParamGroupFieldTest, ReadsAndSetsEveryFieldThatAnOptimizerHas) {
   EXPECT_EQ(get_param_group_field(adamw, ParamGroupField::momentum)[0], 0.9);
   set_param_group_field(adamw, ParamGroupField::momentum, {0.8});
   EXPECT_EQ(get_param_group_field(adamw, ParamGroupField::momentum)[0], 0.8);
+  set_param_group_field(adamw, ParamGroupField::beta2, {0.95});
+  EXPECT_EQ(get_param_group_field(adamw, ParamGroupField::beta2)[0], 0.95);
+  EXPECT_EQ(get_param_group_field(adamw, ParamGroupField::momentum)[0], 0.8);
   torch::optim::SGD sgd({parameter}, torch::optim::SGDOptions(0.1).momentum(0.5));
   set_param_group_field(sgd, ParamGroupField::momentum, {0.6});
   set_param_group_field(sgd, ParamGroupField::weight_decay, {0.01});
@@ -75,6 +108,7 @@ TEST(ParamGroupFieldTest, RejectsWhatTheOptimizerLacks) {
   torch::optim::Adagrad adagrad({parameter});
   EXPECT_ERROR(get_param_group_field(adagrad, ParamGroupField::momentum), "have no momentum");
   torch::optim::SGD sgd({parameter}, torch::optim::SGDOptions(0.1));
+  EXPECT_ERROR(get_param_group_field(sgd, ParamGroupField::beta2), "have no beta2");
   EXPECT_ERROR(set_param_group_field(sgd, ParamGroupField::lr, {0.1, 0.2}),
                "2 values of lr for 1 param groups");
 }
@@ -143,6 +177,14 @@ TEST_F(CosineSchedulerTest, StaysAtTheMinimumInTheCoolDown) {
   for (int64_t n = 70; n <= 100; ++n) EXPECT_EQ(scheduler->values_at(n)[0], 1e-4);
 }
 
+TEST_F(CosineSchedulerTest, CoversARunThatEndsInMidEpoch) {
+  RunConfig config = ten_by_ten();
+  config.max_num_updates = 95;
+  const auto scheduler = CosineScheduler::create_scheduler_fn()(*optimizer_, config);
+  EXPECT_GT(scheduler->values_at(94)[0], 1e-6);
+  EXPECT_EQ(scheduler->values_at(95)[0], 1e-6);
+}
+
 TEST_F(CosineSchedulerTest, MovesEveryGroupFromItsOwnBaseValue) {
   add_group(0.002);
   auto scheduler =
@@ -182,19 +224,25 @@ TEST_F(CosineSchedulerTest, RestoresTheExactNextValue) {
 TEST_F(CosineSchedulerTest, RejectsAStateThatDoesNotFit) {
   auto scheduler = make({});
   EXPECT_ERROR(scheduler->load_state_dict({{"num_updates", 3}}), "no \"base_values\"");
-  StateDict two_groups{{"num_updates", 3}};
-  two_groups.set("base_values", std::vector<double>{0.1, 0.2});
+  StateDict two_groups = scheduler->state_dict();
+  StateDict two_values;
+  two_values.set("lr", std::vector<double>{0.1, 0.2});
+  two_groups.set("base_values", two_values);
   EXPECT_ERROR(scheduler->load_state_dict(two_groups), "of 2 param groups");
-  StateDict negative{{"num_updates", -3}};
-  negative.set("base_values", std::vector<double>{0.1});
+  StateDict negative = scheduler->state_dict();
+  negative.set("num_updates", -3);
   EXPECT_ERROR(scheduler->load_state_dict(negative), "counts -3 updates");
+  StateDict other_field = make({.field = ParamGroupField::weight_decay})->state_dict();
+  EXPECT_ERROR(scheduler->load_state_dict(other_field), "no \"lr\"");
 }
 
 TEST_F(CosineSchedulerTest, RejectsShapesThatMakeNoSense) {
   EXPECT_ERROR(make({.num_warmup_epochs = 11}), "warms up for 110 and cools down for 0 of 100");
   EXPECT_ERROR(make({.num_warmup_epochs = 5, .num_cooldown_epochs = 5}), "something must be left");
-  EXPECT_ERROR(make({.num_warmup_epochs = -1}), "warm-up is -10");
-  EXPECT_ERROR(make({.num_cooldown_epochs = -1}), "cool-down is -10");
+  EXPECT_ERROR(make({.num_warmup_epochs = -1}),
+               "num_warmup_epochs in updates ((-1 * NUM_UPDATE_STEPS_PER_EPOCH)) is -10");
+  EXPECT_ERROR(make({.num_cooldown_epochs = -1}),
+               "num_cooldown_epochs in updates ((-1 * NUM_UPDATE_STEPS_PER_EPOCH)) is -10");
   EXPECT_ERROR(make({.k_decay = 0.0}), "k_decay is 0");
   EXPECT_ERROR(make({.lr_min = -1.0}), "lr_min is -1");
   EXPECT_ERROR(make({.num_epochs = EVAL_DATALOADER_LEN}), "EVAL_DATALOADER_LEN has no value");

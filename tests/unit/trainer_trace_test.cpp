@@ -89,11 +89,11 @@ TEST(TrainerTraceTest, PlainRunWithEvaluationAndScheduler) {
                      .eval_dataset = toy_data(6),
                      .per_device_batch_size = 4,
                      .create_scheduler_fn = CosineScheduler::create_scheduler_fn()});
-  EXPECT_EQ(run.trace.text(),
-            kSetUp + kRunStart +
-                times(2, kEpochStart + times(2, kMicroStep + kUpdate) + kTrainEpochEnd +
-                             kEvalStart + times(2, kEvalStep) + kEvalEnd + kEpochEnd) +
-                kRunEnd);
+  EXPECT_EQ(run.trace.text(), kSetUp + kRunStart +
+                                  times(2, kEpochStart + times(2, kMicroStep + kUpdate) +
+                                               kTrainEpochEnd + kEvalStart + times(2, kEvalStep) +
+                                               kEvalEnd + "scheduler_epoch_end " + kEpochEnd) +
+                                  kRunEnd);
 }
 
 TEST(TrainerTraceTest, RunWithoutEvaluationAndScheduler) {

@@ -1,0 +1,91 @@
+// One step of every schedule over two param groups, against adding a number to a scalar tensor:
+// what a schedule costs must not show beside even the smallest kernel.
+
+#include <ATen/ops/add.h>
+#include <ATen/ops/zeros.h>
+#include <benchmark/benchmark.h>
+#include <torch/optim/adamw.h>
+#include <torch/optim/schedulers/step_lr.h>
+
+#include "linkboy/run_config.hpp"
+#include "linkboy/run_history.hpp"
+#include "linkboy/schedulers/chained_scheduler.hpp"
+#include "linkboy/schedulers/cosine_scheduler.hpp"
+#include "linkboy/schedulers/lambda_scheduler.hpp"
+#include "linkboy/schedulers/linear_scheduler.hpp"
+#include "linkboy/schedulers/one_cycle_scheduler.hpp"
+#include "linkboy/schedulers/scheduler_factory.hpp"
+#include "linkboy/schedulers/sequential_scheduler.hpp"
+#include "linkboy/schedulers/timm_scheduler.hpp"
+#include "linkboy/schedulers/torch_scheduler.hpp"
+#include "linkboy/schedulers/warmup_scheduler.hpp"
+#include "paired.hpp"
+
+namespace linkboy::benchmarks {
+namespace {
+
+std::vector<std::pair<std::string, CreateSchedulerFn>> all_schedules() {
+  std::vector<std::pair<std::string, CreateSchedulerFn>> all;
+  for (const std::string& name : scheduler_names()) {
+    SchedulerSettings settings;
+    if (name == "multi-step") settings = {{"milestones", "1000,2000,3000"}};
+    if (name == "exponential") settings = {{"gamma", "0.999999"}};
+    if (name == "cosine-restarts") settings = {{"T_0", "1000"}, {"T_mult", "1.5"}};
+    all.emplace_back(name, make_scheduler_fn(name, settings));
+  }
+  const auto linear = LinearScheduler::create_scheduler_fn();
+  const auto cosine = CosineScheduler::create_scheduler_fn();
+  all.emplace_back("lambda", LambdaScheduler::create_scheduler_fn(
+                                 {.lr_lambda = {[](int64_t n) { return 1.0 / (1.0 + n); }}}));
+  all.emplace_back("sequential", SequentialScheduler::create_scheduler_fn(
+                                     {.schedulers = {linear, cosine}, .milestones = {1000}}));
+  all.emplace_back("chained",
+                   ChainedScheduler::create_scheduler_fn({.schedulers = {linear, cosine}}));
+  all.emplace_back("warm-up", WarmupScheduler::create_scheduler_fn({.scheduler = cosine}));
+  all.emplace_back("timm", TimmScheduler::create_scheduler_fn({.scheduler = cosine}));
+  all.emplace_back(
+      "torch",
+      TorchScheduler::create_scheduler_fn({.scheduler = [](torch::optim::Optimizer& optimizer) {
+        return std::make_unique<torch::optim::StepLR>(optimizer, 1000, 0.9);
+      }}));
+  return all;
+}
+
+void step_scheduler(benchmark::State& state, const CreateSchedulerFn& make) {
+  // Several calls a measurement: the clock itself takes as long as one.
+  constexpr int kCalls = 100;
+  std::vector<torch::optim::OptimizerParamGroup> groups;
+  for (int i = 0; i < 2; ++i) {
+    groups.emplace_back(std::vector<at::Tensor>{at::zeros({1})},
+                        std::make_unique<torch::optim::AdamWOptions>(0.1));
+  }
+  torch::optim::AdamW optimizer(groups, torch::optim::AdamWOptions(0.1));
+  RunConfig config;
+  config.num_epochs = 1000;
+  config.num_updates_per_epoch = 100000;
+  config.max_num_updates = config.num_epochs * config.num_updates_per_epoch;
+  const auto scheduler = make(optimizer, config);
+  scheduler->start();
+  const at::Tensor scalar = at::zeros({});
+  run_paired(
+      state,
+      [&] {
+        for (int i = 0; i < kCalls; ++i) scheduler->step();
+      },
+      [&] {
+        for (int i = 0; i < kCalls; ++i) benchmark::DoNotOptimize(at::add(scalar, 1.0));
+      });
+}
+
+const bool kRegistered = [] {
+  for (const auto& [name, make] : all_schedules()) {
+    benchmark::RegisterBenchmark(("step_scheduler/" + name).c_str(), step_scheduler, make)
+        ->Iterations(1000)
+        ->UseManualTime()
+        ->Unit(benchmark::kMicrosecond);
+  }
+  return true;
+}();
+
+}  // namespace
+}  // namespace linkboy::benchmarks

@@ -1,0 +1,55 @@
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "linkboy/scheduler.hpp"
+
+namespace linkboy {
+
+/// A schedule made of others: passes on to them what they need to know and keeps their states. The
+/// parts compute values; only the whole writes into the optimizer.
+class CompositeScheduler : public Scheduler {
+ public:
+  bool include_new_groups() override;
+  void run_start(const RunHistory& history) override;
+  void epoch_end(int64_t num_epochs_done, const RunHistory& history) override;
+  std::vector<Length> lengths() const override;
+  StateDict state_dict() const override;
+  void check_state_dict(const StateDict& state) const override;
+  void load_state_dict(const StateDict& state) override;
+  void allow_changed_lengths(bool allow) override;
+
+  const std::vector<std::unique_ptr<Scheduler>>& parts() const { return parts_; }
+
+ protected:
+  using Parts = std::vector<std::unique_ptr<Scheduler>>;
+
+  /// Sets what any of the parts sets; the main field is that of the first.
+  /// @throws Error if there is no part or one is null.
+  CompositeScheduler(torch::optim::Optimizer& optimizer, Parts parts);
+
+  /// What the part with this index sets after `update` updates of its own, as values of the main
+  /// field, and of the others with the base values where it sets none.
+  std::vector<double> part_values(std::size_t part, int64_t update) const;
+  std::vector<FieldValues> other_part_values(std::size_t part, int64_t update) const;
+
+  /// What the parts set beside the main field.
+  const std::vector<ParamGroupField>& other_fields() const { return other_fields_; }
+
+  /// @throws Error if a part sets another main field than the first.
+  void check_same_field(const char* schedule) const;
+
+ private:
+  Parts parts_;
+  std::vector<ParamGroupField> other_fields_;
+};
+
+/// Calls the functions with one configuration each.
+/// @throws Error if a function is empty.
+std::vector<std::unique_ptr<Scheduler>> make_parts(torch::optim::Optimizer& optimizer,
+                                                   const std::vector<CreateSchedulerFn>& functions,
+                                                   const std::vector<RunConfig>& configs);
+
+}  // namespace linkboy

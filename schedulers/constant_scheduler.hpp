@@ -1,0 +1,37 @@
+#pragma once
+
+#include <cstdint>
+
+#include "linkboy/placeholders.hpp"
+#include "linkboy/scheduler.hpp"
+
+namespace linkboy {
+
+struct ConstantSchedulerOptions {
+  /// From 0 to 1.
+  double factor = 1.0 / 3;
+  /// Updates that use the factor; whole, not negative.
+  RunValue total_iters = NUM_UPDATE_STEPS;
+  ParamGroupField field = ParamGroupField::lr;
+};
+
+/// base * factor for the first total_iters updates, then base. PyTorch's ConstantLR.
+class ConstantScheduler final : public CurveScheduler {
+ public:
+  /// @throws Error if an option is out of its range or a placeholder has no value.
+  ConstantScheduler(torch::optim::Optimizer& optimizer, const ConstantSchedulerOptions& options,
+                    const RunConfig& config);
+
+  static CreateSchedulerFn create_scheduler_fn(ConstantSchedulerOptions options = {}) {
+    return scheduler_fn<ConstantScheduler>(std::move(options));
+  }
+
+  double value_at(int64_t update, double base) const override;
+  std::vector<Length> lengths() const override;
+
+ private:
+  double factor_;
+  int64_t total_iters_;
+};
+
+}  // namespace linkboy

@@ -1,0 +1,68 @@
+#pragma once
+
+#include <cstdint>
+#include <optional>
+
+#include "linkboy/placeholders.hpp"
+#include "linkboy/scheduler.hpp"
+
+namespace linkboy {
+
+/// Give either `T_0` or `num_cycles`, or neither: one cycle over the run.
+struct CosineRestartsSchedulerOptions {
+  /// Updates in the first cycle; above 0.
+  std::optional<RunValue> T_0{};
+  /// Cycles that together fill the run; at least 1.
+  std::optional<int64_t> num_cycles{};
+
+  /// Each cycle is so many times as long as the one before; at least 1.
+  double T_mult = 1.0;
+  /// Each cycle starts so many times as high as the one before; above 0.
+  double cycle_decay = 1.0;
+  /// After so many cycles the value stays at eta_min; without it the cycles go on.
+  std::optional<int64_t> cycle_limit{};
+
+  /// The lowest value; not negative.
+  double eta_min = 0.0;
+  /// Exponent on the progress through a cycle: above 1 decays later. Positive.
+  double k_decay = 1.0;
+
+  /// Updates of linear warm-up at the start of each cycle, from `warmup_lr_init`; fewer than T_0.
+  RunValue warmup_t = 0;
+  double warmup_lr_init = 0.0;
+
+  ParamGroupField field = ParamGroupField::lr;
+};
+
+/// Half cosines that start anew. In cycle i (from 0) of T updates, W of them warm-up, t updates
+/// after its start, with peak p = base * cycle_decay^i and m = eta_min:
+///
+///     f = w + t (p - w) / W                                       t < W
+///         m + (p - m) / 2 * (1 + cos(pi ((t - W) / (T - W))^k))   otherwise
+///
+/// PyTorch's CosineAnnealingWarmRestarts, timm's CosineLRScheduler (whose one warm-up before the
+/// first cycle is WarmupScheduler's).
+class CosineRestartsScheduler final : public CurveScheduler {
+ public:
+  /// @throws Error if an option is out of its range, both T_0 and num_cycles are given or a
+  ///         placeholder has no value.
+  CosineRestartsScheduler(torch::optim::Optimizer& optimizer,
+                          const CosineRestartsSchedulerOptions& options, const RunConfig& config);
+
+  static CreateSchedulerFn create_scheduler_fn(CosineRestartsSchedulerOptions options = {}) {
+    return scheduler_fn<CosineRestartsScheduler>(std::move(options));
+  }
+
+  double value_at(int64_t update, double base) const override;
+  std::vector<Length> lengths() const override;
+
+ private:
+  double cycle_start(double cycle) const;
+  double cycle_of(double update) const;
+
+  CosineRestartsSchedulerOptions options_;
+  double first_cycle_;
+  double warmup_;
+};
+
+}  // namespace linkboy

@@ -1,0 +1,69 @@
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <vector>
+
+#include "linkboy/placeholders.hpp"
+#include "linkboy/scheduler.hpp"
+#include "linkboy/schedulers/per_group.hpp"
+
+namespace linkboy {
+
+struct CyclicSchedulerOptions {
+  /// How the height of the cycles changes: not at all, by half each cycle, by gamma each update.
+  enum class Mode { triangular, triangular2, exp_range };
+  /// What `scale_fn` gets: the number of the cycle, from 1, or of the update, from 0.
+  enum class ScaleMode { cycle, iterations };
+
+  /// The lower end; a tenth of the upper one if not given.
+  std::optional<PerGroup> base_lr{};
+  /// The upper end; the group's own value if not given.
+  std::optional<PerGroup> max_lr{};
+  /// Updates on the way up and down, above 0; the way down takes as many as the way up if not
+  /// given.
+  RunValue step_size_up = NUM_UPDATE_STEPS / 2;
+  std::optional<RunValue> step_size_down{};
+
+  Mode mode = Mode::triangular;
+  /// Of exp_range; positive.
+  double gamma = 1.0;
+  /// Replaces `mode`: the factor of the height.
+  std::function<double(double)> scale_fn{};
+  ScaleMode scale_mode = ScaleMode::cycle;
+
+  /// Also moves momentum (beta1), against the main field.
+  bool cycle_momentum = true;
+  PerGroup base_momentum = 0.8;
+  PerGroup max_momentum = 0.9;
+
+  ParamGroupField field = ParamGroupField::lr;
+};
+
+/// Straight up and down between base_lr and max_lr, again and again. PyTorch's CyclicLR.
+class CyclicScheduler final : public Scheduler {
+ public:
+  /// @throws Error if an option is out of its range, a placeholder has no value, or momentum is to
+  ///         cycle and the optimizer has none.
+  CyclicScheduler(torch::optim::Optimizer& optimizer, const CyclicSchedulerOptions& options,
+                  const RunConfig& config);
+
+  static CreateSchedulerFn create_scheduler_fn(CyclicSchedulerOptions options = {}) {
+    return scheduler_fn<CyclicScheduler>(std::move(options));
+  }
+
+  std::vector<double> values_at(int64_t update) const override;
+  std::vector<FieldValues> other_values_at(int64_t update) const override;
+  std::vector<Length> lengths() const override;
+
+ private:
+  /// 0 at the lower end, 1 at the upper end of an unscaled cycle.
+  double height_at(int64_t update) const;
+
+  CyclicSchedulerOptions options_;
+  double step_size_up_;
+  double step_size_down_;
+};
+
+}  // namespace linkboy

@@ -1,0 +1,32 @@
+#pragma once
+
+#include <cstdint>
+
+#include "linkboy/scheduler.hpp"
+
+namespace linkboy {
+
+struct ExponentialSchedulerOptions {
+  /// Factor of each update; positive.
+  double gamma = 0.0;
+  ParamGroupField field = ParamGroupField::lr;
+};
+
+/// f(n) = base * gamma^n. PyTorch's ExponentialLR.
+class ExponentialScheduler final : public CurveScheduler {
+ public:
+  /// @throws Error if gamma is not positive.
+  ExponentialScheduler(torch::optim::Optimizer& optimizer,
+                       const ExponentialSchedulerOptions& options, const RunConfig& config);
+
+  static CreateSchedulerFn create_scheduler_fn(ExponentialSchedulerOptions options) {
+    return scheduler_fn<ExponentialScheduler>(options);
+  }
+
+  double value_at(int64_t update, double base) const override;
+
+ private:
+  double gamma_;
+};
+
+}  // namespace linkboy

@@ -1,0 +1,35 @@
+#include "linkboy/schedulers/inverse_sqrt_scheduler.hpp"
+
+#include <cmath>
+
+#include "linkboy/schedulers/option_reader.hpp"
+
+namespace linkboy {
+
+InverseSqrtScheduler::InverseSqrtScheduler(torch::optim::Optimizer& optimizer,
+                                           const InverseSqrtSchedulerOptions& options,
+                                           const RunConfig& config)
+    : CurveScheduler(optimizer, options.field), warmup_starting_lr_(options.warmup_starting_lr) {
+  constexpr int64_t kDefaultShare = 10;
+  const OptionReader reader("inverse-sqrt schedule", config);
+  warmup_ = reader.count("num_warmup_steps", options.num_warmup_steps, /*minimum=*/0);
+  reader.fits_run("num_warmup_steps", static_cast<double>(warmup_));
+  reader.not_negative("warmup_starting_lr", warmup_starting_lr_);
+  const RunValue fallback = warmup_ > 0 ? RunValue(warmup_) : NUM_UPDATE_STEPS / kDefaultShare;
+  timescale_ = reader.length("timescale", options.timescale.value_or(fallback));
+  reader.positive("timescale", timescale_);
+}
+
+double InverseSqrtScheduler::value_at(int64_t update, double base) const {
+  if (update < warmup_) {
+    return warmup_starting_lr_ + static_cast<double>(update) * (base - warmup_starting_lr_) /
+                                     static_cast<double>(warmup_);
+  }
+  return base / std::sqrt((static_cast<double>(update - warmup_) + timescale_) / timescale_);
+}
+
+std::vector<Scheduler::Length> InverseSqrtScheduler::lengths() const {
+  return {{"num_warmup_steps", static_cast<double>(warmup_)}, {"timescale", timescale_}};
+}
+
+}  // namespace linkboy

@@ -1,0 +1,47 @@
+#pragma once
+
+#include <cstdint>
+#include <optional>
+
+#include "linkboy/placeholders.hpp"
+#include "linkboy/scheduler.hpp"
+
+namespace linkboy {
+
+struct InverseSqrtSchedulerOptions {
+  /// Updates of linear warm-up; whole, not negative, at most the run.
+  RunValue num_warmup_steps = 0;
+  /// The value of the first update of the warm-up; not negative.
+  double warmup_starting_lr = 0.0;
+  /// Updates in which the value falls to 1 / sqrt(2); above 0. The warm-up if not given, or without
+  /// one a tenth of the run.
+  std::optional<RunValue> timescale{};
+  ParamGroupField field = ParamGroupField::lr;
+};
+
+/// With W = num_warmup_steps, S = timescale:
+///
+///     f(n) = w + n (base - w) / W              n < W
+///            base / sqrt((n - W + S) / S)      otherwise
+///
+/// The schedule of transformers' get_inverse_sqrt_schedule.
+class InverseSqrtScheduler final : public CurveScheduler {
+ public:
+  /// @throws Error if an option is out of its range or a placeholder has no value.
+  InverseSqrtScheduler(torch::optim::Optimizer& optimizer,
+                       const InverseSqrtSchedulerOptions& options, const RunConfig& config);
+
+  static CreateSchedulerFn create_scheduler_fn(InverseSqrtSchedulerOptions options = {}) {
+    return scheduler_fn<InverseSqrtScheduler>(std::move(options));
+  }
+
+  double value_at(int64_t update, double base) const override;
+  std::vector<Length> lengths() const override;
+
+ private:
+  int64_t warmup_;
+  double warmup_starting_lr_;
+  double timescale_;
+};
+
+}  // namespace linkboy

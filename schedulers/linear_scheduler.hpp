@@ -1,0 +1,40 @@
+#pragma once
+
+#include <cstdint>
+
+#include "linkboy/placeholders.hpp"
+#include "linkboy/scheduler.hpp"
+
+namespace linkboy {
+
+struct LinearSchedulerOptions {
+  /// Shares of the base value at the start and at the end; from 0 to 1.
+  double start_factor = 1.0 / 3;
+  double end_factor = 1.0;
+  /// Updates from start to end; whole, at least 1.
+  RunValue total_iters = NUM_UPDATE_STEPS;
+  ParamGroupField field = ParamGroupField::lr;
+};
+
+/// A straight line from base * start_factor at n = 0 to base * end_factor at n = total_iters, where
+/// it stays. PyTorch's LinearLR.
+class LinearScheduler final : public CurveScheduler {
+ public:
+  /// @throws Error if an option is out of its range or a placeholder has no value.
+  LinearScheduler(torch::optim::Optimizer& optimizer, const LinearSchedulerOptions& options,
+                  const RunConfig& config);
+
+  static CreateSchedulerFn create_scheduler_fn(LinearSchedulerOptions options = {}) {
+    return scheduler_fn<LinearScheduler>(std::move(options));
+  }
+
+  double value_at(int64_t update, double base) const override;
+  std::vector<Length> lengths() const override;
+
+ private:
+  double start_factor_;
+  double end_factor_;
+  int64_t total_iters_;
+};
+
+}  // namespace linkboy

@@ -1,0 +1,39 @@
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "linkboy/placeholders.hpp"
+#include "linkboy/scheduler.hpp"
+
+namespace linkboy {
+
+struct MultiStepSchedulerOptions {
+  /// Updates at which the value steps; whole, at least 1, increasing. At least one.
+  std::vector<RunValue> milestones{};
+  /// Factor of each step; positive.
+  double gamma = 0.1;
+  ParamGroupField field = ParamGroupField::lr;
+};
+
+/// Multiplies by gamma at each milestone: f(n) = base * gamma^(milestones <= n). PyTorch's
+/// MultiStepLR.
+class MultiStepScheduler final : public CurveScheduler {
+ public:
+  /// @throws Error if an option is out of its range or a placeholder has no value.
+  MultiStepScheduler(torch::optim::Optimizer& optimizer, const MultiStepSchedulerOptions& options,
+                     const RunConfig& config);
+
+  static CreateSchedulerFn create_scheduler_fn(MultiStepSchedulerOptions options) {
+    return scheduler_fn<MultiStepScheduler>(std::move(options));
+  }
+
+  double value_at(int64_t update, double base) const override;
+  std::vector<Length> lengths() const override;
+
+ private:
+  std::vector<int64_t> milestones_;
+  double gamma_;
+};
+
+}  // namespace linkboy

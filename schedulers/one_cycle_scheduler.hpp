@@ -1,0 +1,72 @@
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <vector>
+
+#include "linkboy/placeholders.hpp"
+#include "linkboy/scheduler.hpp"
+#include "linkboy/schedulers/per_group.hpp"
+
+namespace linkboy {
+
+struct OneCycleSchedulerOptions {
+  enum class AnnealStrategy { cos, linear };
+
+  /// The peak; the group's own value if not given.
+  std::optional<PerGroup> max_lr{};
+  /// Updates in the cycle; whole, at least 1.
+  RunValue total_steps = NUM_UPDATE_STEPS;
+  /// Share of the cycle that rises; from 0 to 1, with three phases to 0.5.
+  double pct_start = 0.3;
+  AnnealStrategy anneal_strategy = AnnealStrategy::cos;
+
+  /// Also moves momentum (beta1), against the main field.
+  bool cycle_momentum = true;
+  PerGroup base_momentum = 0.85;
+  PerGroup max_momentum = 0.95;
+
+  /// The start is max_lr / div_factor, the end start / final_div_factor. Positive.
+  double div_factor = 25.0;
+  double final_div_factor = 1e4;
+  /// Comes down to the start first, and then to the end.
+  bool three_phase = false;
+
+  ParamGroupField field = ParamGroupField::lr;
+};
+
+/// Rises from max_lr / div_factor to max_lr, falls far below, once. PyTorch's OneCycleLR; after its
+/// last update the values stay.
+class OneCycleScheduler final : public Scheduler {
+ public:
+  /// @throws Error if an option is out of its range, a placeholder has no value, or momentum is to
+  ///         cycle and the optimizer has none.
+  OneCycleScheduler(torch::optim::Optimizer& optimizer, const OneCycleSchedulerOptions& options,
+                    const RunConfig& config);
+
+  static CreateSchedulerFn create_scheduler_fn(OneCycleSchedulerOptions options = {}) {
+    return scheduler_fn<OneCycleScheduler>(std::move(options));
+  }
+
+  std::vector<double> values_at(int64_t update) const override;
+  std::vector<FieldValues> other_values_at(int64_t update) const override;
+  std::vector<Length> lengths() const override;
+
+ private:
+  enum class Level { start, peak, end };
+
+  /// Where between two levels an update is.
+  struct Place {
+    Level from;
+    Level to;
+    double progress;
+  };
+
+  Place place_of(int64_t update) const;
+  double anneal(double from, double to, double progress) const;
+
+  OneCycleSchedulerOptions options_;
+  int64_t total_steps_;
+};
+
+}  // namespace linkboy

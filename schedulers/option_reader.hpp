@@ -1,0 +1,49 @@
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "linkboy/placeholders.hpp"
+#include "linkboy/schedulers/per_group.hpp"
+
+namespace linkboy {
+
+struct RunConfig;
+
+/// Resolves and checks the options of a schedule. Errors name the schedule and the option, show the
+/// value and say what is allowed.
+class OptionReader {
+ public:
+  /// @param schedule  As errors call it: "step schedule".
+  OptionReader(std::string schedule, const RunConfig& config)
+      : schedule_(std::move(schedule)), config_(&config) {}
+
+  /// A whole number of updates.
+  /// @throws Error if it is less than `minimum` or not whole, or a placeholder has no value.
+  int64_t count(const char* name, const RunValue& value, int64_t minimum = 1) const;
+
+  /// A number of updates that need not be whole.
+  double length(const char* name, const RunValue& value, double minimum = 0.0) const;
+
+  /// Whole numbers of updates, at least one of them, each greater than the one before.
+  std::vector<int64_t> milestones(const std::vector<RunValue>& values) const;
+
+  /// @throws Error if `value` is not so. NaN never is.
+  void positive(const char* name, double value) const;
+  void not_negative(const char* name, double value) const;
+  void in_range(const char* name, double value, double minimum, double maximum) const;
+  void not_negative(const char* name, const PerGroup& values, std::size_t num_groups) const;
+
+  /// @throws Error if the run is known to have fewer than `updates` updates.
+  void fits_run(const char* name, double updates) const;
+
+  const std::string& schedule() const { return schedule_; }
+  const RunConfig& config() const { return *config_; }
+
+ private:
+  std::string schedule_;
+  const RunConfig* config_;
+};
+
+}  // namespace linkboy

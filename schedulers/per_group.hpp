@@ -1,0 +1,37 @@
+#pragma once
+
+#include <cstddef>
+#include <vector>
+
+#include "linkboy/error.hpp"
+
+namespace linkboy {
+
+/// An option of a scheduler: one value for all param groups, or one for each.
+class PerGroup {
+ public:
+  PerGroup(double value) : values_{value}, is_shared_(true) {}  // NOLINT: a number is a value
+  PerGroup(std::vector<double> values) : values_(std::move(values)) {}  // NOLINT
+
+  /// @param name  Of the option, for the error.
+  /// @throws Error unless there is a single value or one for each group.
+  void check(std::size_t num_groups, const char* name) const {
+    LINKBOY_CHECK(is_shared_ || values_.size() == num_groups, name, " has ", values_.size(),
+                  " values, but the optimizer has ", num_groups,
+                  " param groups; give one value for each, or a single one for all.");
+  }
+
+  /// @throws Error if there is no value for a group that was added later.
+  double at(std::size_t group, const char* name) const {
+    if (is_shared_) return values_[0];
+    LINKBOY_CHECK(group < values_.size(), name, " has ", values_.size(),
+                  " values, but a param group was added; give a single value for all.");
+    return values_[group];
+  }
+
+ private:
+  std::vector<double> values_;
+  bool is_shared_ = false;
+};
+
+}  // namespace linkboy

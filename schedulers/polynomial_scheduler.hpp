@@ -1,0 +1,42 @@
+#pragma once
+
+#include <cstdint>
+
+#include "linkboy/placeholders.hpp"
+#include "linkboy/scheduler.hpp"
+
+namespace linkboy {
+
+struct PolynomialSchedulerOptions {
+  /// Updates until the end; whole, at least 1.
+  RunValue total_iters = NUM_UPDATE_STEPS;
+  /// Positive; 1 is a straight line.
+  double power = 1.0;
+  /// The value at the end; not negative.
+  double lr_min = 0.0;
+  /// Exponent on the progress: above 1 decays later. Positive.
+  double k_decay = 1.0;
+  ParamGroupField field = ParamGroupField::lr;
+};
+
+/// f(n) = m + (base - m) * (1 - (n / N)^k)^power with N = total_iters, m = lr_min; m from N on.
+/// PyTorch's PolynomialLR (m = 0, k = 1) and timm's PolyLRScheduler.
+class PolynomialScheduler final : public CurveScheduler {
+ public:
+  /// @throws Error if an option is out of its range or a placeholder has no value.
+  PolynomialScheduler(torch::optim::Optimizer& optimizer, const PolynomialSchedulerOptions& options,
+                      const RunConfig& config);
+
+  static CreateSchedulerFn create_scheduler_fn(PolynomialSchedulerOptions options = {}) {
+    return scheduler_fn<PolynomialScheduler>(std::move(options));
+  }
+
+  double value_at(int64_t update, double base) const override;
+  std::vector<Length> lengths() const override;
+
+ private:
+  PolynomialSchedulerOptions options_;
+  double total_iters_;
+};
+
+}  // namespace linkboy

@@ -1,0 +1,79 @@
+#pragma once
+
+#include <cstdint>
+#include <limits>
+#include <string>
+#include <vector>
+
+#include "linkboy/metric_reader.hpp"
+#include "linkboy/scheduler.hpp"
+#include "linkboy/schedulers/per_group.hpp"
+
+namespace linkboy {
+
+struct ReduceOnPlateauSchedulerOptions {
+  enum class Mode { min, max };
+  enum class ThresholdMode { rel, abs };
+
+  /// What the run history calls it, recorded before the epoch's end.
+  std::string metric = "eval_loss_epoch";
+  /// Whether less or more is better.
+  Mode mode = Mode::min;
+  /// Of each reduction; above 0, below 1.
+  double factor = 0.1;
+  /// Values without improvement that are put up with; not negative.
+  int64_t patience = 10;
+  /// By how much a value must beat the best: that share of it, or absolutely. Not negative.
+  double threshold = 1e-4;
+  ThresholdMode threshold_mode = ThresholdMode::rel;
+  /// Values after a reduction that are not counted; not negative.
+  int64_t cooldown = 0;
+  /// Nothing is reduced below it; not negative.
+  PerGroup min_lr = 0.0;
+  /// Reductions by no more than this are not made; not negative.
+  double eps = 1e-8;
+
+  ParamGroupField field = ParamGroupField::lr;
+};
+
+/// Multiplies by factor when a metric has stopped to improve. PyTorch's ReduceLROnPlateau.
+///
+/// Trainer feeds it at the end of each epoch that has a new value of the metric; a loop of one's
+/// own calls `step_metric`. Since the metrics are not known beforehand, `values_at` gives the
+/// present values for every update.
+class ReduceOnPlateauScheduler final : public Scheduler {
+ public:
+  /// @throws Error if an option is out of its range.
+  ReduceOnPlateauScheduler(torch::optim::Optimizer& optimizer,
+                           const ReduceOnPlateauSchedulerOptions& options, const RunConfig& config);
+
+  static CreateSchedulerFn create_scheduler_fn(ReduceOnPlateauSchedulerOptions options = {}) {
+    return scheduler_fn<ReduceOnPlateauScheduler>(std::move(options));
+  }
+
+  std::vector<double> values_at(int64_t update) const override;
+  bool include_new_groups() override;
+  void run_start(const RunHistory& history) override;
+  /// @throws Error if the history has no such metric though the epoch was evaluated.
+  void epoch_end(int64_t num_epochs_done, const RunHistory& history) override;
+  StateDict state_dict() const override;
+  void load_state_dict(const StateDict& state) override;
+  void check_state_dict(const StateDict& state) const override;
+
+  /// Takes a value of the metric and sets the optimizer's values. NaN is no improvement.
+  void step_metric(double value);
+
+ private:
+  bool is_better(double value) const;
+  void reduce();
+
+  ReduceOnPlateauSchedulerOptions options_;
+  MetricReader reader_;
+  bool has_eval_data_;
+  std::vector<double> values_;
+  double best_;
+  int64_t num_bad_ = 0;
+  int64_t cooldown_left_ = 0;
+};
+
+}  // namespace linkboy

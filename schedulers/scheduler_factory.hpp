@@ -1,0 +1,33 @@
+#pragma once
+
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "linkboy/scheduler.hpp"
+
+namespace linkboy {
+
+/// Options as text: {"step_size", "2 * NUM_UPDATE_STEPS_PER_EPOCH"}, {"milestones", "11,12,60"}.
+using SchedulerSettings = std::vector<std::pair<std::string, std::string>>;
+
+/// Makes a scheduler by its name, for command lines and config files. Keys are the names of the
+/// members of its options aggregate; what is not given has the default.
+///
+/// Numbers of updates may be placeholder expressions; lists are separated by commas; the values of
+/// enumerations and flags are their names and true or false.
+///
+/// @throws Error if there is no such scheduler or option, or a value cannot be read; the message
+///         lists what there is. What is out of its range shows when the run starts.
+CreateSchedulerFn make_scheduler_fn(const std::string& name, const SchedulerSettings& settings);
+
+/// step, multi-step, constant, linear, exponential, polynomial, cosine, cosine-restarts, tanh,
+/// one-cycle, cyclic, inverse-sqrt, wsd, plateau. The others are made of functions and have no
+/// name.
+std::vector<std::string> scheduler_names();
+
+/// The keys that the scheduler takes.
+/// @throws Error if there is no such scheduler.
+std::vector<std::string> scheduler_option_names(const std::string& name);
+
+}  // namespace linkboy

@@ -1,0 +1,43 @@
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "linkboy/placeholders.hpp"
+#include "linkboy/schedulers/composite_scheduler.hpp"
+
+namespace linkboy {
+
+struct SequentialSchedulerOptions {
+  /// At least one. NUM_UPDATE_STEPS is to each of them the number of updates that are its own.
+  std::vector<CreateSchedulerFn> schedulers{};
+  /// Updates after which the next scheduler takes over, one fewer than schedulers; whole, at least
+  /// 1, increasing.
+  std::vector<RunValue> milestones{};
+};
+
+/// One schedule after the other, each from its own beginning: f(n) = f_i(n - milestone_i) from
+/// milestone_i on. PyTorch's SequentialLR.
+class SequentialScheduler final : public CompositeScheduler {
+ public:
+  /// @throws Error if the number of milestones does not fit, they do not increase, or the parts
+  ///         set different fields; what the parts throw.
+  SequentialScheduler(torch::optim::Optimizer& optimizer, const SequentialSchedulerOptions& options,
+                      const RunConfig& config);
+
+  static CreateSchedulerFn create_scheduler_fn(SequentialSchedulerOptions options) {
+    return scheduler_fn<SequentialScheduler>(std::move(options));
+  }
+
+  std::vector<double> values_at(int64_t update) const override;
+  std::vector<FieldValues> other_values_at(int64_t update) const override;
+  std::vector<Length> lengths() const override;
+
+ private:
+  std::size_t part_at(int64_t update) const;
+
+  /// Updates before each part; 0 first.
+  std::vector<int64_t> begins_;
+};
+
+}  // namespace linkboy

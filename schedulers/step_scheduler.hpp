@@ -1,0 +1,39 @@
+#pragma once
+
+#include <cstdint>
+
+#include "linkboy/placeholders.hpp"
+#include "linkboy/scheduler.hpp"
+
+namespace linkboy {
+
+struct StepSchedulerOptions {
+  /// Updates between two steps; whole, at least 1.
+  RunValue step_size = NUM_UPDATE_STEPS;
+  /// Factor of each step; positive.
+  double gamma = 0.1;
+  ParamGroupField field = ParamGroupField::lr;
+};
+
+/// Multiplies by gamma every step_size updates: f(n) = base * gamma^floor(n / step_size). PyTorch's
+/// StepLR.
+class StepScheduler final : public CurveScheduler {
+ public:
+  /// @throws Error if an option is out of its range or a placeholder has no value.
+  StepScheduler(torch::optim::Optimizer& optimizer, const StepSchedulerOptions& options,
+                const RunConfig& config);
+
+  /// Throws what the constructor does when the run starts, as in all schedulers.
+  static CreateSchedulerFn create_scheduler_fn(StepSchedulerOptions options = {}) {
+    return scheduler_fn<StepScheduler>(std::move(options));
+  }
+
+  double value_at(int64_t update, double base) const override;
+  std::vector<Length> lengths() const override;
+
+ private:
+  int64_t step_size_;
+  double gamma_;
+};
+
+}  // namespace linkboy

@@ -1,0 +1,41 @@
+#pragma once
+
+#include <cstdint>
+
+#include "linkboy/placeholders.hpp"
+#include "linkboy/scheduler.hpp"
+
+namespace linkboy {
+
+struct TanhSchedulerOptions {
+  /// Updates until the end; whole, at least 1.
+  RunValue t_initial = NUM_UPDATE_STEPS;
+  /// The part of the hyperbolic tangent that is used; lb < ub.
+  double lb = -7.0;
+  double ub = 3.0;
+  /// The value at the end; not negative.
+  double lr_min = 0.0;
+  ParamGroupField field = ParamGroupField::lr;
+};
+
+/// f(n) = m + (base - m) / 2 * (1 - tanh(lb * (1 - t) + ub * t)) with t = n / t_initial, m =
+/// lr_min; m from t_initial on. timm's TanhLRScheduler.
+class TanhScheduler final : public CurveScheduler {
+ public:
+  /// @throws Error if an option is out of its range or a placeholder has no value.
+  TanhScheduler(torch::optim::Optimizer& optimizer, const TanhSchedulerOptions& options,
+                const RunConfig& config);
+
+  static CreateSchedulerFn create_scheduler_fn(TanhSchedulerOptions options = {}) {
+    return scheduler_fn<TanhScheduler>(std::move(options));
+  }
+
+  double value_at(int64_t update, double base) const override;
+  std::vector<Length> lengths() const override;
+
+ private:
+  TanhSchedulerOptions options_;
+  double t_initial_;
+};
+
+}  // namespace linkboy

@@ -1,0 +1,67 @@
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "linkboy/schedulers/composite_scheduler.hpp"
+
+namespace linkboy {
+
+struct TimmSchedulerOptions {
+  /// Required: the schedule as a function of the time.
+  CreateSchedulerFn scheduler{};
+  /// True counts the time in epochs: `step(epoch)` moves it, and to the schedule NUM_UPDATE_STEPS
+  /// is the number of epochs. False counts it in updates: `step_update(n)` moves it.
+  bool t_in_epochs = true;
+};
+
+/// timm's style of stepping, for any schedule: told both the epochs and the updates that are done,
+/// it moves with the one that is its time. A loop of one's own calls
+///
+///     scheduler.start();
+///     for each epoch:  for each update:  ... optimizer.step();  scheduler.step_update(++updates);
+///                      scheduler.step(++epochs);
+///
+/// and Trainer does just that, so that pytorch-accelerated's TrainerWithTimmScheduler needs no
+/// counterpart but Trainer itself. Both count from the start of the run.
+class TimmScheduler final : public CompositeScheduler {
+ public:
+  /// @throws Error if the function is empty, or the time is in epochs and the run is not known;
+  ///         what the schedule throws.
+  TimmScheduler(torch::optim::Optimizer& optimizer, const TimmSchedulerOptions& options,
+                const RunConfig& config);
+
+  static CreateSchedulerFn create_scheduler_fn(TimmSchedulerOptions options) {
+    return scheduler_fn<TimmScheduler>(std::move(options));
+  }
+
+  /// After an epoch.
+  /// @param epoch  Epochs done.
+  void step(int64_t epoch);
+  /// After an update.
+  /// @param num_updates  Updates done.
+  void step_update(int64_t num_updates);
+
+  /// `step_update` with one update more.
+  void step() override { step_update(num_updates() + 1); }
+  /// `step` with the epochs done.
+  void epoch_end(int64_t num_epochs_done, const RunHistory& history) override;
+
+  std::vector<double> values_at(int64_t update) const override;
+  std::vector<FieldValues> other_values_at(int64_t update) const override;
+  StateDict state_dict() const override;
+  void load_state_dict(const StateDict& state) override;
+  void check_state_dict(const StateDict& state) const override;
+
+ protected:
+  int64_t now() const override;
+
+ private:
+  int64_t time_at(int64_t update) const;
+
+  bool t_in_epochs_;
+  int64_t num_updates_per_epoch_;
+  int64_t epoch_ = 0;
+};
+
+}  // namespace linkboy

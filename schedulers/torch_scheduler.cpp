@@ -1,0 +1,73 @@
+#include "linkboy/schedulers/torch_scheduler.hpp"
+
+#include <ATen/ops/zeros.h>
+#include <torch/optim/schedulers/lr_scheduler.h>
+#include <torch/optim/sgd.h>
+
+#include <limits>
+
+#include "linkboy/error.hpp"
+
+namespace linkboy {
+namespace {
+
+torch::optim::SGD make_stand_in(const std::vector<double>& lrs) {
+  std::vector<torch::optim::OptimizerParamGroup> groups;
+  for (double lr : lrs) {
+    groups.emplace_back(std::vector<at::Tensor>{at::zeros({1})},
+                        std::make_unique<torch::optim::SGDOptions>(lr));
+  }
+  return torch::optim::SGD(groups, torch::optim::SGDOptions(0.0));
+}
+
+}  // namespace
+
+/// The LibTorch scheduler on its optimizer, at some update.
+struct TorchScheduler::Simulation {
+  explicit Simulation(const std::vector<double>& lrs) : optimizer(make_stand_in(lrs)) {}
+
+  torch::optim::SGD optimizer;
+  std::unique_ptr<torch::optim::LRScheduler> scheduler{};
+  int64_t update = -1;
+};
+
+TorchScheduler::TorchScheduler(torch::optim::Optimizer& optimizer,
+                               const TorchSchedulerOptions& options, const RunConfig&)
+    : Scheduler(optimizer), options_(options) {
+  LINKBOY_CHECK(options.scheduler, "the torch schedule's scheduler is empty; give a function.");
+  start_simulation();
+}
+
+TorchScheduler::~TorchScheduler() = default;
+
+void TorchScheduler::start_simulation() const {
+  auto simulation = std::make_unique<Simulation>(base_values());
+  simulation->scheduler = options_.scheduler(simulation->optimizer);
+  LINKBOY_CHECK(simulation->scheduler,
+                "the function that makes the torch scheduler returned null.");
+  simulation_ = std::move(simulation);
+}
+
+std::vector<double> TorchScheduler::values_at(int64_t update) const {
+  LINKBOY_CHECK(update >= 0, "a schedule has no value after ", update, " updates.");
+  if (update < simulation_->update) start_simulation();
+  while (simulation_->update < update) {
+    simulation_->scheduler->step();
+    ++simulation_->update;
+  }
+  return get_param_group_field(simulation_->optimizer, ParamGroupField::lr);
+}
+
+bool TorchScheduler::include_new_groups() {
+  if (!Scheduler::include_new_groups()) return false;
+  start_simulation();
+  return true;
+}
+
+void TorchScheduler::load_state_dict(const StateDict& state) {
+  // What is simulated so far stems from other base values.
+  simulation_->update = std::numeric_limits<int64_t>::max();
+  Scheduler::load_state_dict(state);
+}
+
+}  // namespace linkboy

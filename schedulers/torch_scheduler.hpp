@@ -1,0 +1,55 @@
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <vector>
+
+#include "linkboy/scheduler.hpp"
+
+namespace torch::optim {
+class LRScheduler;
+}
+
+namespace linkboy {
+
+struct TorchSchedulerOptions {
+  /// Makes the LibTorch scheduler for the optimizer that it is given, which is not the run's own:
+  /// it has the same number of param groups with the same learning rates.
+  std::function<std::unique_ptr<torch::optim::LRScheduler>(torch::optim::Optimizer&)> scheduler{};
+};
+
+/// Any `torch::optim::LRScheduler` as a schedule:
+///
+///     TorchScheduler::create_scheduler_fn({.scheduler = [](torch::optim::Optimizer& optimizer) {
+///       return std::make_unique<torch::optim::StepLR>(optimizer, 30, 0.5);
+///     }})
+///
+/// The LibTorch scheduler works on an optimizer of its own, whose learning rates are handed on; so
+/// it can be asked beforehand, saved and restored, which LibTorch's cannot. Its n-th call of `step`
+/// sets f(n - 1), as LibTorch means it. `values_at` costs n steps unless it is asked in order.
+class TorchScheduler final : public Scheduler {
+ public:
+  /// @throws Error if the function is empty or returns null.
+  TorchScheduler(torch::optim::Optimizer& optimizer, const TorchSchedulerOptions& options,
+                 const RunConfig& config);
+  ~TorchScheduler() override;
+
+  static CreateSchedulerFn create_scheduler_fn(TorchSchedulerOptions options) {
+    return scheduler_fn<TorchScheduler>(std::move(options));
+  }
+
+  std::vector<double> values_at(int64_t update) const override;
+  bool include_new_groups() override;
+  void load_state_dict(const StateDict& state) override;
+
+ private:
+  struct Simulation;
+
+  void start_simulation() const;
+
+  TorchSchedulerOptions options_;
+  mutable std::unique_ptr<Simulation> simulation_;
+};
+
+}  // namespace linkboy

@@ -1,0 +1,68 @@
+#include "linkboy/schedulers/warmup_scheduler.hpp"
+
+#include <algorithm>
+#include <cmath>
+
+#include "linkboy/run_config.hpp"
+#include "linkboy/schedulers/constant_scheduler.hpp"
+#include "linkboy/schedulers/option_reader.hpp"
+
+namespace linkboy {
+namespace {
+
+double resolve_warmup(const WarmupSchedulerOptions& options, const RunConfig& config) {
+  const OptionReader reader("warm-up schedule", config);
+  const double warmup = reader.length("warmup_t", options.warmup_t);
+  reader.fits_run("warmup_t", warmup);
+  reader.not_negative("warmup_lr_init", options.warmup_lr_init);
+  return warmup;
+}
+
+std::vector<std::unique_ptr<Scheduler>> make_inner(torch::optim::Optimizer& optimizer,
+                                                   const WarmupSchedulerOptions& options,
+                                                   const RunConfig& config) {
+  const auto warmup = static_cast<int64_t>(std::ceil(resolve_warmup(options, config)));
+  RunConfig rest = config;
+  if (options.warmup_prefix && config.max_num_updates > 0) {
+    rest.max_num_updates = std::max<int64_t>(1, config.max_num_updates - warmup);
+  }
+  const CreateSchedulerFn base_values = ConstantScheduler::create_scheduler_fn({.factor = 1.0});
+  return make_parts(optimizer, {options.scheduler ? options.scheduler : base_values}, {rest});
+}
+
+}  // namespace
+
+WarmupScheduler::WarmupScheduler(torch::optim::Optimizer& optimizer,
+                                 const WarmupSchedulerOptions& options, const RunConfig& config)
+    : CompositeScheduler(optimizer, make_inner(optimizer, options, config)),
+      warmup_(resolve_warmup(options, config)),
+      warmup_lr_init_(options.warmup_lr_init),
+      is_prefix_(options.warmup_prefix) {}
+
+/// The update of the inner schedule; during the warm-up the one that it leads to.
+int64_t WarmupScheduler::inner_update(int64_t update) const {
+  const auto end = static_cast<int64_t>(std::ceil(warmup_));
+  return std::max(update, end) - (is_prefix_ ? end : 0);
+}
+
+std::vector<double> WarmupScheduler::values_at(int64_t update) const {
+  std::vector<double> values = part_values(0, inner_update(update));
+  const auto n = static_cast<double>(update);
+  if (n >= warmup_) return values;
+  for (double& value : values) {
+    value = warmup_lr_init_ + n * (value - warmup_lr_init_) / warmup_;
+  }
+  return values;
+}
+
+std::vector<FieldValues> WarmupScheduler::other_values_at(int64_t update) const {
+  return other_part_values(0, inner_update(update));
+}
+
+std::vector<Scheduler::Length> WarmupScheduler::lengths() const {
+  std::vector<Length> lengths = CompositeScheduler::lengths();
+  lengths.emplace_back("warmup_t", warmup_);
+  return lengths;
+}
+
+}  // namespace linkboy

@@ -1,0 +1,54 @@
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "linkboy/placeholders.hpp"
+#include "linkboy/schedulers/composite_scheduler.hpp"
+
+namespace linkboy {
+
+struct WarmupSchedulerOptions {
+  /// What follows; without one the base values stay. NUM_UPDATE_STEPS is to it what the warm-up
+  /// leaves of the run.
+  CreateSchedulerFn scheduler{};
+  /// Updates of linear warm-up; not negative, at most the run, not always whole.
+  RunValue warmup_t = NUM_UPDATE_STEPS_PER_EPOCH;
+  /// The value of the first update; not negative.
+  double warmup_lr_init = 0.0;
+  /// True has the schedule begin at the end of the warm-up; false has it run from the first update,
+  /// out of sight until then.
+  bool warmup_prefix = true;
+};
+
+/// Rises linearly to the first value of any other schedule, and then follows it. With w =
+/// warmup_lr_init, W = warmup_t and s = W rounded up with a prefix, 0 without:
+///
+///     f(n) = w + n (g(W' - s) - w) / W   n < W
+///            g(n - s)                    otherwise            W' = W rounded up
+///
+/// The warm-up of timm's schedulers, without a jump at its end.
+class WarmupScheduler final : public CompositeScheduler {
+ public:
+  /// @throws Error if the warm-up is longer than the run or an option is out of its range; what
+  ///         the other schedule throws.
+  WarmupScheduler(torch::optim::Optimizer& optimizer, const WarmupSchedulerOptions& options,
+                  const RunConfig& config);
+
+  static CreateSchedulerFn create_scheduler_fn(WarmupSchedulerOptions options) {
+    return scheduler_fn<WarmupScheduler>(std::move(options));
+  }
+
+  std::vector<double> values_at(int64_t update) const override;
+  std::vector<FieldValues> other_values_at(int64_t update) const override;
+  std::vector<Length> lengths() const override;
+
+ private:
+  int64_t inner_update(int64_t update) const;
+
+  double warmup_;
+  double warmup_lr_init_;
+  bool is_prefix_;
+};
+
+}  // namespace linkboy

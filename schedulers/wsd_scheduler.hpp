@@ -1,0 +1,84 @@
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <vector>
+
+#include "linkboy/placeholders.hpp"
+#include "linkboy/scheduler.hpp"
+
+namespace linkboy {
+
+struct WsdSchedulerOptions {
+  /// With t from 0 to 1 over a decay phase and m = lr_min, the share of the base value is
+  ///     sqrt      m + (1 - m) (1 - sqrt(t))
+  ///     inverse   1 / (t / m + 1 - t)
+  ///     linear    m + (1 - m) (1 - t)
+  enum class Decay { sqrt, inverse, linear };
+
+  /// Updates in the whole schedule; whole, at least 1.
+  RunValue total_steps = NUM_UPDATE_STEPS;
+  /// Updates of linear warm-up; whole, not negative.
+  RunValue num_warmup_steps = 0;
+  /// The value of the first update of the warm-up; not negative.
+  double warmup_starting_lr = 1e-6;
+
+  Decay decay = Decay::sqrt;
+  /// Share of each period that decays; above 0, at most 1.
+  double decay_phase_ratio = 0.1;
+  /// The end of a decay as a share of the base value; from 0 to 1, above 0 for inverse.
+  double lr_min = 1e-6;
+
+  /// Periods, each with a decay and a checkpoint at its end; at least 1.
+  int64_t num_checkpoints = 1;
+  /// Continues from a checkpoint of another run: `load_state_dict` takes the base values only, the
+  /// schedule starts at its beginning, without warm-up.
+  bool is_continuation_from_checkpoint = false;
+
+  ParamGroupField field = ParamGroupField::lr;
+};
+
+/// Warm-up, stable, decay. With several checkpoints the last one is at the end of the run and each
+/// other one half-way to the next: 4 checkpoints of 800 updates are at 100, 200, 400 and 800; after
+/// each of them the value is back at the base value.
+///
+/// After pytorch-accelerated's WSDLrScheduler; its checkpoints missed the end of the run.
+class WsdScheduler final : public CurveScheduler {
+ public:
+  /// A period in updates: [begin, decay_begin) is stable, [decay_begin, end) decays, and after
+  /// update `end` it is time for the checkpoint.
+  struct Period {
+    int64_t begin;
+    int64_t decay_begin;
+    int64_t end;
+  };
+
+  /// @throws Error if an option is out of its range, a placeholder has no value, the warm-up
+  ///         reaches into the first decay or there are more checkpoints than the run has room for.
+  WsdScheduler(torch::optim::Optimizer& optimizer, const WsdSchedulerOptions& options,
+               const RunConfig& config);
+
+  static CreateSchedulerFn create_scheduler_fn(WsdSchedulerOptions options = {}) {
+    return scheduler_fn<WsdScheduler>(std::move(options));
+  }
+
+  double value_at(int64_t update, double base) const override;
+  std::vector<Length> lengths() const override;
+  void check_state_dict(const StateDict& state) const override;
+  void load_state_dict(const StateDict& state) override;
+
+  const std::vector<Period>& periods() const { return periods_; }
+  /// The period to which update `update + 1` belongs; the last one after the end.
+  const Period& period_at(int64_t update) const;
+  /// The updates after which to save: the end of each period.
+  std::vector<int64_t> checkpoint_updates() const;
+
+ private:
+  StateDict continued(const StateDict& state) const;
+
+  WsdSchedulerOptions options_;
+  int64_t warmup_;
+  std::vector<Period> periods_;
+};
+
+}  // namespace linkboy

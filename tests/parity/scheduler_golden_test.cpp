@@ -1,0 +1,201 @@
+// Schedules meet those of PyTorch, timm and pytorch-accelerated, update by update.
+//
+// Golden file: python tests/parity/scheduler_golden.py tests/parity/scheduler_golden.jsonl
+
+#include <gtest/gtest.h>
+#include <torch/torch.h>
+
+#include <cmath>
+#include <fstream>
+#include <nlohmann/json.hpp>
+
+#include "linkboy/run_config.hpp"
+#include "linkboy/run_history.hpp"
+#include "linkboy/schedulers/chained_scheduler.hpp"
+#include "linkboy/schedulers/constant_scheduler.hpp"
+#include "linkboy/schedulers/cosine_restarts_scheduler.hpp"
+#include "linkboy/schedulers/cosine_scheduler.hpp"
+#include "linkboy/schedulers/exponential_scheduler.hpp"
+#include "linkboy/schedulers/lambda_scheduler.hpp"
+#include "linkboy/schedulers/linear_scheduler.hpp"
+#include "linkboy/schedulers/multi_step_scheduler.hpp"
+#include "linkboy/schedulers/reduce_on_plateau_scheduler.hpp"
+#include "linkboy/schedulers/scheduler_factory.hpp"
+#include "linkboy/schedulers/sequential_scheduler.hpp"
+#include "linkboy/schedulers/step_scheduler.hpp"
+#include "linkboy/schedulers/tanh_scheduler.hpp"
+#include "linkboy/schedulers/timm_scheduler.hpp"
+#include "linkboy/schedulers/warmup_scheduler.hpp"
+#include "support/toy_optimizer.hpp"
+
+namespace linkboy::testing {
+namespace {
+
+using Values = std::vector<std::vector<double>>;
+
+std::vector<nlohmann::json> read_golden() {
+  const auto folder = std::filesystem::path(__FILE__).parent_path();
+  std::ifstream file(folder / "scheduler_golden.jsonl");
+  std::vector<nlohmann::json> lines;
+  std::string line;
+  while (std::getline(file, line)) lines.push_back(nlohmann::json::parse(line));
+  return lines;
+}
+
+CreateSchedulerFn make_composite(const std::string& name) {
+  if (name == "lambda") {
+    return LambdaScheduler::create_scheduler_fn(
+        {.lr_lambda = {[](int64_t n) { return std::pow(0.95, n); },
+                       [](int64_t n) { return 1.0 / (1.0 + static_cast<double>(n)); }}});
+  }
+  if (name == "multiplicative") {
+    return LambdaScheduler::create_scheduler_fn(
+        {.lr_lambda = {[](int64_t n) { return 1.0 - 1.0 / (static_cast<double>(n) + 10.0); }},
+         .is_multiplicative = true});
+  }
+  if (name == "sequential") {
+    return SequentialScheduler::create_scheduler_fn(
+        {.schedulers = {LinearScheduler::create_scheduler_fn({.start_factor = 0.1}),
+                        ExponentialScheduler::create_scheduler_fn({.gamma = 0.99}),
+                        StepScheduler::create_scheduler_fn({.step_size = 15, .gamma = 0.5})},
+         .milestones = {NUM_UPDATE_STEPS_PER_EPOCH * 2, 120}});
+  }
+  if (name == "chained") {
+    return ChainedScheduler::create_scheduler_fn(
+        {.schedulers = {
+             ConstantScheduler::create_scheduler_fn({.factor = 0.1, .total_iters = 20}),
+             ExponentialScheduler::create_scheduler_fn({.gamma = 0.99}),
+             MultiStepScheduler::create_scheduler_fn({.milestones = {100, 150}, .gamma = 0.3})}});
+  }
+  if (name == "warm-up and timm cosine") {
+    // The length that is not given is what the warm-up leaves of the run: 190.
+    return WarmupScheduler::create_scheduler_fn(
+        {.scheduler = CosineRestartsScheduler::create_scheduler_fn({.eta_min = 1e-5}),
+         .warmup_t = 30,
+         .warmup_lr_init = 1e-4});
+  }
+  if (name == "warm-up and timm step") {
+    return WarmupScheduler::create_scheduler_fn(
+        {.scheduler = StepScheduler::create_scheduler_fn({.step_size = 25, .gamma = 0.7}),
+         .warmup_t = 12,
+         .warmup_lr_init = 1e-3});
+  }
+  if (name == "hidden warm-up and timm tanh") {
+    return WarmupScheduler::create_scheduler_fn(
+        {.scheduler = TanhScheduler::create_scheduler_fn({.lr_min = 1e-5}),
+         .warmup_t = 15,
+         .warmup_lr_init = 1e-4,
+         .warmup_prefix = false});
+  }
+  if (name == "timm cosine in epochs") {
+    return TimmScheduler::create_scheduler_fn(
+        {.scheduler = CosineRestartsScheduler::create_scheduler_fn(
+             {.T_0 = 5, .T_mult = 2.0, .cycle_decay = 0.5, .cycle_limit = 2, .eta_min = 1e-5})});
+  }
+  if (name == "warm-up and timm step in epochs") {
+    return TimmScheduler::create_scheduler_fn(
+        {.scheduler = WarmupScheduler::create_scheduler_fn(
+             {.scheduler = StepScheduler::create_scheduler_fn({.step_size = 4, .gamma = 0.5}),
+              .warmup_t = 3,
+              .warmup_lr_init = 1e-3})});
+  }
+  throw std::runtime_error("no composite " + name);
+}
+
+class SchedulerGoldenTest : public ::testing::Test {
+ protected:
+  SchedulerGoldenTest() : lines_(read_golden()), header_(lines_.at(0)) {
+    config_.max_num_updates = header_["updates"];
+    config_.num_updates_per_epoch = header_["updates_per_epoch"];
+    config_.num_epochs = config_.max_num_updates / config_.num_updates_per_epoch;
+    lines_.erase(lines_.begin());
+  }
+
+  static CreateSchedulerFn make(const nlohmann::json& golden) {
+    if (golden.contains("composite")) return make_composite(golden["composite"]);
+    SchedulerSettings settings;
+    for (const auto& [key, value] : golden["settings"].items()) settings.emplace_back(key, value);
+    return make_scheduler_fn(golden["scheduler"], settings);
+  }
+
+  static std::string title(const nlohmann::json& golden) {
+    return golden.contains("composite")
+               ? golden["composite"].get<std::string>()
+               : golden["scheduler"].get<std::string>() + " " + golden["settings"].dump();
+  }
+
+  std::unique_ptr<torch::optim::Optimizer> make_optimizer(const nlohmann::json& golden) const {
+    const auto base = header_["base"].get<std::vector<double>>();
+    if (golden.value("optimizer", "SGD") == "AdamW") return toy_adamw(base);
+    return toy_sgd(base, 0.9);
+  }
+
+  static void expect_near(const std::vector<double>& ours, const std::vector<double>& theirs,
+                          std::size_t update) {
+    ASSERT_EQ(ours.size(), theirs.size());
+    for (std::size_t group = 0; group < ours.size(); ++group) {
+      EXPECT_NEAR(ours[group], theirs[group], 1e-12 * std::abs(theirs[group]))
+          << "group " << group << ", update " << update + 1;
+    }
+  }
+
+  std::vector<nlohmann::json> lines_;
+  nlohmann::json header_;
+  RunConfig config_;
+};
+
+TEST_F(SchedulerGoldenTest, EveryUpdateUsesPythonsValue) {
+  int64_t num_cases = 0;
+  for (const auto& golden : lines_) {
+    if (golden.value("scheduler", "") == "plateau") continue;
+    SCOPED_TRACE(title(golden));
+    ++num_cases;
+    const auto optimizer = make_optimizer(golden);
+    const auto scheduler = make(golden)(*optimizer, config_);
+    const InMemoryRunHistory history;
+    const auto lr = golden["lr"].get<Values>();
+    ASSERT_GE(lr.size(), 200U);
+    scheduler->start();
+    for (std::size_t k = 0; k < lr.size(); ++k) {
+      expect_near(get_param_group_field(*optimizer, ParamGroupField::lr), lr[k], k);
+      expect_near(scheduler->values_at(static_cast<int64_t>(k)), lr[k], k);
+      if (golden.contains("momentum")) {
+        expect_near(get_param_group_field(*optimizer, ParamGroupField::momentum),
+                    golden["momentum"][k].get<std::vector<double>>(), k);
+      }
+      scheduler->step();
+      const auto num_updates = static_cast<int64_t>(k) + 1;
+      if (num_updates % config_.num_updates_per_epoch == 0) {
+        scheduler->epoch_end(num_updates / config_.num_updates_per_epoch, history);
+      }
+    }
+  }
+  EXPECT_EQ(num_cases, 39);
+}
+
+TEST_F(SchedulerGoldenTest, PlateauReducesWherePythonDoes) {
+  const auto metric = header_["plateau_metric"].get<std::vector<double>>();
+  int64_t num_cases = 0;
+  for (const auto& golden : lines_) {
+    if (golden.value("scheduler", "") != "plateau") continue;
+    SCOPED_TRACE(title(golden));
+    ++num_cases;
+    const auto optimizer = make_optimizer(golden);
+    const auto scheduler = make(golden)(*optimizer, config_);
+    InMemoryRunHistory history;
+    scheduler->run_start(history);
+    scheduler->start();
+    const auto lr = golden["lr"].get<Values>();
+    EXPECT_LT(lr.back()[0], 0.5 * lr.front()[0]) << "the golden case should reduce";
+    for (std::size_t epoch = 0; epoch < lr.size(); ++epoch) {
+      expect_near(get_param_group_field(*optimizer, ParamGroupField::lr), lr[epoch], epoch);
+      scheduler->step();
+      history.update_metric("eval_loss_epoch", metric[epoch]);
+      scheduler->epoch_end(static_cast<int64_t>(epoch) + 1, history);
+    }
+  }
+  EXPECT_EQ(num_cases, 4);
+}
+
+}  // namespace
+}  // namespace linkboy::testing

@@ -1,0 +1,69 @@
+"""Runs examples/lr_curve as a user does.
+
+    python3 lr_curve_test.py PATH/TO/lr_curve [unittest arguments]
+"""
+
+import pathlib
+import subprocess
+import sys
+import tempfile
+import unittest
+import xml.etree.ElementTree as ElementTree
+
+PROGRAM = None
+SCHEDULERS = """step multi-step constant linear exponential polynomial cosine cosine-restarts tanh
+one-cycle cyclic inverse-sqrt wsd plateau""".split()
+REQUIRED = {"multi-step": "milestones=200,700", "exponential": "gamma=0.99"}
+
+
+def run(*arguments):
+    return subprocess.run([PROGRAM, *arguments], capture_output=True, text=True, timeout=60)
+
+
+class LrCurveTest(unittest.TestCase):
+    def test_draws_every_scheduler(self):
+        for name in SCHEDULERS:
+            with self.subTest(name=name), tempfile.TemporaryDirectory() as folder:
+                svg = pathlib.Path(folder) / "curve.svg"
+                arguments = ["--scheduler", name, "--svg", str(svg)]
+                if name in REQUIRED:
+                    arguments += ["--scheduler-option", REQUIRED[name]]
+                done = run(*arguments)
+                self.assertEqual((done.returncode, done.stderr), (0, ""))
+                self.assertRegex(done.stdout.splitlines()[-1], r"^lr: first .*, last ")
+                root = ElementTree.parse(svg).getroot()
+                lines = root.findall(".//{http://www.w3.org/2000/svg}polyline")
+                self.assertEqual(len(lines), 2 if name in ("one-cycle", "cyclic") else 1)
+                self.assertEqual(len(lines[0].get("points").split()), 1000)
+
+    def test_the_chart_falls_with_the_schedule(self):
+        done = run("--scheduler", "linear", "--scheduler-option", "start_factor=1",
+                   "--scheduler-option", "end_factor=0",
+                   "--scheduler-option", "total_iters=3", "--width", "4", "--height", "4",
+                   "--epochs", "1", "--updates-per-epoch", "4", "--lr", "1")
+        self.assertEqual(done.stdout.splitlines()[1:5],
+                         ["         1 |*", "           | *", "           |  *",
+                          "         0 |   *"], done.stdout)
+
+    def test_mistakes_are_wrong_usage(self):
+        for arguments, message in (
+            (["--scheduler", "stepp"], "one of step, multi-step,"),
+            (["--scheduler", "multi-step"], "has no milestones"),
+            (["--scheduler", "step", "--scheduler-option", "gamma=0"], "gamma is 0"),
+            (["--scheduler", "step", "--scheduler-option", "x=0"], "it has step_size, gamma"),
+            (["--width", "1"], "2 to 1000"),
+        ):
+            with self.subTest(arguments=arguments):
+                done = run(*arguments)
+                self.assertEqual(done.returncode, 2)
+                self.assertIn(message, done.stderr)
+
+    def test_an_unwritable_image_is_an_error(self):
+        done = run("--svg", "/nowhere/curve.svg")
+        self.assertEqual(done.returncode, 1)
+        self.assertIn("cannot write", done.stderr)
+
+
+if __name__ == "__main__":
+    PROGRAM = str(pathlib.Path(sys.argv.pop(1)).resolve())
+    unittest.main(verbosity=2)

@@ -1,0 +1,32 @@
+#pragma once
+
+#include <torch/torch.h>
+
+#include <memory>
+#include <vector>
+
+namespace linkboy::testing {
+
+/// One param group of one number for each learning rate; nothing to train, but to schedule.
+template <class Optimizer, class Options>
+std::unique_ptr<Optimizer> toy_optimizer(const std::vector<double>& lrs, const Options& options) {
+  std::vector<torch::optim::OptimizerParamGroup> groups;
+  for (double lr : lrs) {
+    auto own = std::make_unique<Options>(options);
+    own->set_lr(lr);
+    groups.emplace_back(std::vector<torch::Tensor>{torch::zeros({1}).requires_grad_()},
+                        std::move(own));
+  }
+  return std::make_unique<Optimizer>(std::move(groups), options);
+}
+
+inline std::unique_ptr<torch::optim::SGD> toy_sgd(const std::vector<double>& lrs,
+                                                  double momentum = 0.0) {
+  return toy_optimizer<torch::optim::SGD>(lrs, torch::optim::SGDOptions(0.1).momentum(momentum));
+}
+
+inline std::unique_ptr<torch::optim::AdamW> toy_adamw(const std::vector<double>& lrs) {
+  return toy_optimizer<torch::optim::AdamW>(lrs, torch::optim::AdamWOptions(0.1));
+}
+
+}  // namespace linkboy::testing
