@@ -10,9 +10,12 @@ namespace {
 
 // A signal handler gets no argument of ours.
 std::atomic<Trainer*> trainer_to_stop{nullptr};
-static_assert(std::atomic<Trainer*>::is_always_lock_free);
+std::atomic<int> first_signal{0};
+static_assert(std::atomic<Trainer*>::is_always_lock_free && std::atomic<int>::is_always_lock_free);
 
-void handle_signal(int) {
+void handle_signal(int signal) {
+  int none = 0;
+  first_signal.compare_exchange_strong(none, signal);
   if (Trainer* trainer = trainer_to_stop.load()) trainer->request_stop();
 }
 
@@ -29,11 +32,18 @@ void StopOnSignal::install(Trainer& trainer) {
   struct sigaction action {};
   action.sa_handler = handle_signal;
   action.sa_flags = SA_RESTART | SA_RESETHAND;
-  for (int signal : {SIGINT, SIGTERM}) {
+  first_signal.store(0);
+  for (int signal : {SIGINT, SIGTERM, SIGUSR1}) {
     struct sigaction old {};
     sigaction(signal, &action, &old);
     replaced_.emplace_back(signal, old);
   }
+}
+
+std::optional<int> StopOnSignal::signal() const {
+  const int signal = first_signal.load();
+  if (signal == 0) return std::nullopt;
+  return signal;
 }
 
 void StopOnSignal::remove() noexcept {

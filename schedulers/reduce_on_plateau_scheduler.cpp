@@ -96,9 +96,10 @@ StateDict ReduceOnPlateauScheduler::state_dict() const {
 void ReduceOnPlateauScheduler::check_state_dict(const StateDict& state) const {
   Scheduler::check_state_dict(state);
   const std::size_t num_saved = state.get_doubles("values").size();
-  LINKBOY_CHECK(num_saved == optimizer().param_groups().size(), "the scheduler's state has ",
-                num_saved, " values, but the optimizer has ", optimizer().param_groups().size(),
-                " param groups.");
+  const std::size_t num_groups =
+      state.get_dict("base_values").get_doubles(to_string(field())).size();
+  LINKBOY_CHECK(num_saved == num_groups, "the scheduler's state has ", num_saved, " values, but ",
+                num_groups, " base values; it is damaged. Use another copy.");
   state.get_double("best");
   state.get_int("num_bad");
   state.get_int("cooldown_left");

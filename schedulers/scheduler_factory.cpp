@@ -155,7 +155,9 @@ Entry entry(std::string name, std::vector<Option<Options>> options) {
   auto make = [name, keys, options = std::move(options)](const SchedulerSettings& settings) {
     Options values{};
     std::vector<std::string> given;
-    for (const auto& [key, text] : settings) {
+    for (const auto& setting : settings) {
+      const std::string& key = setting.first;
+      const std::string& text = setting.second;
       const auto option = std::find_if(options.begin(), options.end(),
                                        [&](const auto& known) { return known.key == key; });
       LINKBOY_CHECK(option != options.end(), "the scheduler ", name, " has no option \"", key,

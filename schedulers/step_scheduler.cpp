@@ -15,7 +15,8 @@ StepScheduler::StepScheduler(torch::optim::Optimizer& optimizer,
 }
 
 double StepScheduler::value_at(int64_t update, double base) const {
-  return base * std::pow(gamma_, static_cast<double>(update / step_size_));
+  const int64_t num_steps = update / step_size_;
+  return base * std::pow(gamma_, static_cast<double>(num_steps));
 }
 
 std::vector<Scheduler::Length> StepScheduler::lengths() const {

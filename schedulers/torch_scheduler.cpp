@@ -13,6 +13,7 @@ namespace {
 
 torch::optim::SGD make_stand_in(const std::vector<double>& lrs) {
   std::vector<torch::optim::OptimizerParamGroup> groups;
+  groups.reserve(lrs.size());
   for (double lr : lrs) {
     groups.emplace_back(std::vector<at::Tensor>{at::zeros({1})},
                         std::make_unique<torch::optim::SGDOptions>(lr));

@@ -1,6 +1,7 @@
 #include "linkboy/callback.hpp"
 
 #include <c10/util/Type.h>
+#include <algorithm>
 
 #include <typeinfo>
 
@@ -38,7 +39,10 @@ void CallbackHandler::add(std::shared_ptr<Callback> callback) {
         c10::str("a callback of type ", name_of(*callback),
                  " is there already; each type may be given once. The callbacks are: ", list, "."));
   }
-  callbacks_.push_back(std::move(callback));
+  const auto later = std::upper_bound(
+      callbacks_.begin(), callbacks_.end(), callback,
+      [](const auto& added, const auto& present) { return added->order() < present->order(); });
+  callbacks_.insert(later, std::move(callback));
 }
 
 std::vector<std::string> CallbackHandler::names() const {

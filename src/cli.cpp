@@ -93,6 +93,8 @@ int run_main(int argc, const char* const* argv,
     if (argc > 0) program = std::filesystem::path(argv[0]).filename().string();
     body(argc > 0 ? Arguments(argv + 1, argv + argc) : Arguments());
     return 0;
+  } catch (const ExitStatus& exit) {
+    return exit.status;
   } catch (const UsageError& error) {
     print_error(program, error.what(), "See " + program + " --help.\n");
     return 2;

@@ -134,8 +134,9 @@ NamedTensors Model::named_tensors() const {
   return tensors;
 }
 
-void Model::load_state_dict(const StateDict& state) {
-  copy_named_tensors(named_tensors(), state, "the model's state");
+LoadReport Model::load_state_dict(const StateDict& state, const NameOptions& names) {
+  return copy_named_tensors(named_tensors(), with_new_names(state, names), "the model's state",
+                            names.strict);
 }
 
 }  // namespace linkboy

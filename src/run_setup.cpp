@@ -82,6 +82,7 @@ void Trainer::set_up_training(const TrainOptions& options) {
   result_ = {};
   num_updates_ = num_epochs_done_ = micro_step_ = 0;
   resumes_in_mid_epoch_ = false;
+  after_last_update_.reset();
   gradient_norm_ = at::Tensor();
 
   train_dataloader_ = create_train_dataloader(options);

@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 #include <torch/optim/optimizer.h>
 
+#include "checkpoint/background_job.hpp"
 #include "linkboy/error.hpp"
 #include "run_setup.hpp"
 
@@ -61,6 +62,7 @@ void Trainer::run_epochs(const TrainOptions& options) {
     if (eval_dataloader_ && is_due) run_eval_epoch(*eval_dataloader_, "eval_loss_epoch");
     if (scheduler_) scheduler_epoch_end();
 
+    after_last_update_.reset();
     stage_ = Stage::epoch_done;
     training_run_epoch_end();
     callback_handler_.call(&Callback::on_training_run_epoch_end, *this);
@@ -97,6 +99,7 @@ void Trainer::run_train_epoch(DataLoader& loader) {
     train_step(*batch, num_batches);
   }
 
+  after_last_update_ = run_state();
   stage_ = Stage::ending_epoch;
   train_epoch_end();
   record("train_loss_epoch", train_loss_tracker_.average());
@@ -140,6 +143,7 @@ Metrics Trainer::evaluate(const EvaluateOptions& options) {
     run_history_->reset();
     result_ = {};
     num_updates_ = micro_step_ = 0;
+    after_last_update_.reset();
     train_dataloader_.reset();
     eval_dataloader_ = create_eval_dataloader(options);
     prepare_model_optimizer_and_dataloaders();
@@ -253,10 +257,10 @@ void Trainer::guarded(Run run) {
 void Trainer::end_run_early(const StopTraining& stop) {
   // What is left of an unfinished window must not reach a later update.
   if (stage_ == Stage::in_update) optimizer_->zero_grad();
-  stage_ = Stage::outside;
   result_.reason = stop.reason();
   result_.message = stop.what();
   callback_handler_.call(&Callback::on_stop_training_error, *this, stop);
+  stage_ = Stage::outside;
   print(result_.message);
 }
 

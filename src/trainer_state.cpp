@@ -4,12 +4,14 @@
 #include <torch/nn/module.h>
 #include <torch/optim/optimizer.h>
 
+#include "checkpoint/background_job.hpp"
 #include "checkpoint/named_tensors.hpp"
 #include "checkpoint/optimizer_state.hpp"
 #include "checkpoint/rng_state.hpp"
 #include "linkboy/checkpoint.hpp"
 #include "linkboy/error.hpp"
 #include "linkboy/trainer.hpp"
+#include "linkboy/training_state.hpp"
 #include "run_setup.hpp"
 
 namespace linkboy {
@@ -19,12 +21,10 @@ constexpr const char* kModel = "model_state_dict";
 constexpr const char* kOptimizer = "optimizer_state_dict";
 constexpr const char* kScheduler = "scheduler_state_dict";
 constexpr const char* kTrainingState = "training_state";
-constexpr const char* kTrainingStateFile = "training_state.pt";
 
 }  // namespace
 
-void Trainer::save_checkpoint(const std::filesystem::path& path, const StateDict& extras,
-                              CheckpointParts parts) {
+StateDict Trainer::checkpoint_contents(const StateDict& extras, CheckpointParts parts) const {
   StateDict contents;
   contents.set(kModel, model_.state_dict());
   if (parts.optimizer && optimizer_) contents.set(kOptimizer, optimizer_state_dict(*optimizer_));
@@ -35,10 +35,17 @@ void Trainer::save_checkpoint(const std::filesystem::path& path, const StateDict
                   "something else.");
     contents.set(key, value);
   }
+  return contents;
+}
+
+void Trainer::save_checkpoint(const std::filesystem::path& path, const StateDict& extras,
+                              CheckpointParts parts) {
+  const StateDict contents = checkpoint_contents(extras, parts);
   if (accelerator().is_main_process()) write_checkpoint(path, contents);
 }
 
 StateDict Trainer::load_checkpoint(const std::filesystem::path& path, CheckpointParts parts) {
+  wait_for_saves();
   StateDict contents = read_checkpoint(path);
   const bool loads_optimizer = parts.optimizer && contents.contains(kOptimizer);
   const bool loads_scheduler = parts.scheduler && contents.contains(kScheduler);
@@ -65,10 +72,8 @@ StateDict Trainer::load_checkpoint(const std::filesystem::path& path, Checkpoint
   return contents;
 }
 
-void Trainer::save_training_state(const std::filesystem::path& directory) {
-  LINKBOY_CHECK(stage_ != Stage::in_update && stage_ != Stage::ending_epoch,
-                "a training state cannot be saved here: an update or an epoch is half done. Save "
-                "it from on_train_update_end, on_training_run_epoch_end or outside a run.");
+/// All of a training state but what a checkpoint has.
+StateDict Trainer::run_state() const {
   const bool is_epoch_done = stage_ == Stage::epoch_done;
   StateDict callbacks;
   const auto names = callback_handler_.names();
@@ -87,13 +92,51 @@ void Trainer::save_training_state(const std::filesystem::path& directory) {
   state.set("rng", rng_state());
   if (train_dataloader_) state.set("train_dataloader", train_dataloader_->state_dict());
   state.set("callbacks", callbacks);
-  save_checkpoint(directory / kTrainingStateFile, {{kTrainingState, state.to_ivalue()}});
+  return state;
 }
 
-void Trainer::load_training_state(const std::filesystem::path& directory) {
+void Trainer::save_training_state(const std::filesystem::path& directory,
+                                  SaveStateOptions options) {
+  LINKBOY_CHECK(can_save_training_state(),
+                "a training state cannot be saved here: an update is half done. Save it from "
+                "on_train_update_end, on_training_run_epoch_end or outside a run.");
+  wait_for_saves();
+  const StateDict state = after_last_update_ ? *after_last_update_ : run_state();
+  const StateDict contents = checkpoint_contents({{kTrainingState, state.to_ivalue()}}, {});
+  if (!accelerator().is_main_process()) return;
   const auto path = directory / kTrainingStateFile;
-  LINKBOY_CHECK(std::filesystem::exists(path), directory, " holds no training state (no file ",
-                kTrainingStateFile, "). Give a folder that save_training_state wrote.");
+  if (!options.asynchronous) {
+    write_checkpoint(path, contents);
+    return;
+  }
+  if (!background_save_) background_save_ = std::make_unique<BackgroundJob>();
+  background_save_->start([path, copy = snapshot(contents)] { write_checkpoint(path, copy); });
+}
+
+void Trainer::wait_for_saves() {
+  if (background_save_) background_save_->wait();
+}
+
+std::optional<std::filesystem::path> Trainer::find_training_state(
+    const std::filesystem::path& directory) {
+  if (std::filesystem::exists(directory / kTrainingStateFile)) return directory;
+  const bool is_latest = directory.filename() == "latest" && !std::filesystem::exists(directory);
+  const auto root = is_latest ? directory.parent_path() : directory;
+  auto found = latest_training_state(root, [this](const std::string& line) { print(line); });
+  LINKBOY_CHECK(found || is_latest, directory, " holds no training state (no file ",
+                kTrainingStateFile,
+                " in it or in a folder state-NUMBER in it). Give a folder that "
+                "save_training_state or SaveTrainingState wrote.");
+  if (!found)
+    print(c10::str("Nothing to resume in ", root.string(), "; starting from the beginning"));
+  return found;
+}
+
+bool Trainer::load_training_state(const std::filesystem::path& directory) {
+  wait_for_saves();
+  const auto found = find_training_state(directory);
+  if (!found) return false;
+  const auto path = *found / kTrainingStateFile;
   const StateDict state = load_checkpoint(path).get_dict(kTrainingState);
   const int64_t version = state.get_int("version");
   LINKBOY_CHECK(version == 1, path, " is a training state of version ", version,
@@ -116,8 +159,9 @@ void Trainer::load_training_state(const std::filesystem::path& directory) {
     }
   }
   set_rng_state(state.get_dict("rng"));
-  print(c10::str("Resumed training state from ", directory.string(), " (epoch ",
+  print(c10::str("Resumed training state from ", found->string(), " (epoch ",
                  run_history_->current_epoch(), ", update ", num_updates_, ")"));
+  return true;
 }
 
 at::Tensor Trainer::predict(const EvaluateOptions& options) {

@@ -13,6 +13,7 @@
 #include <linkboy/callbacks/move_modules_to_device.hpp>
 #include <linkboy/callbacks/print_progress.hpp>
 #include <linkboy/callbacks/progress_bar.hpp>
+#include <linkboy/callbacks/save_training_state.hpp>
 #include <linkboy/callbacks/stop_on_signal.hpp>
 #include <linkboy/callbacks/terminate_on_nan.hpp>
 #include <linkboy/checkpoint.hpp>
@@ -48,11 +49,12 @@ std::shared_ptr<torch::optim::Optimizer> make_optimizer(std::vector<at::Tensor> 
 }
 
 /// The default callbacks, with the progress asked for, and what this program adds.
-linkboy::CallbackList make_callbacks(const Options& options, std::shared_ptr<Report> report) {
+linkboy::CallbackList make_callbacks(const Options& options, std::shared_ptr<Report> report,
+                                     std::shared_ptr<linkboy::StopOnSignal> stop_on_signal) {
   using Mode = linkboy::ProgressBarOptions::Mode;
-  linkboy::CallbackList callbacks{
-      std::make_shared<linkboy::MoveModulesToDevice>(), std::make_shared<linkboy::TerminateOnNaN>(),
-      std::make_shared<linkboy::StopOnSignal>(), std::make_shared<Accuracy>()};
+  linkboy::CallbackList callbacks{std::make_shared<linkboy::MoveModulesToDevice>(),
+                                  std::make_shared<linkboy::TerminateOnNaN>(),
+                                  std::move(stop_on_signal), std::make_shared<Accuracy>()};
   if (options.progress != "none") {
     const Mode mode = options.progress == "bar"     ? Mode::bar
                       : options.progress == "plain" ? Mode::plain
@@ -63,6 +65,14 @@ linkboy::CallbackList make_callbacks(const Options& options, std::shared_ptr<Rep
     callbacks.push_back(std::make_shared<linkboy::LogMetrics>());
   }
   if (report) callbacks.push_back(std::move(report));
+  if (options.saves_states()) {
+    callbacks.push_back(std::make_shared<linkboy::SaveTrainingState>(
+        linkboy::SaveTrainingStateOptions{.directory = options.states(),
+                                          .every_n_updates = options.save_every_updates,
+                                          .every_n_epochs = options.save_every_epochs,
+                                          .keep_last = options.keep,
+                                          .asynchronous = options.async_save}));
+  }
   return callbacks;
 }
 
@@ -83,6 +93,10 @@ linkboy::TrainOptions make_train_options(const Options& options, const Split& tr
     result.gradient_clip_norm = std::numeric_limits<double>::infinity();
   }
   result.create_scheduler_fn = make_scheduler_fn(options);
+  if (options.resume) {
+    result.resume_from =
+        *options.resume == "latest" ? options.states() / "latest" : *options.resume;
+  }
   result.train_dataloader_options.shuffle = !options.no_shuffle;
   result.train_dataloader_options.num_workers = options.workers;
   result.eval_dataloader_options.batch_size = options.eval_batch_size;
@@ -102,6 +116,15 @@ std::optional<double> test_accuracy(linkboy::Trainer& trainer, const Split& test
   return accuracy->second;
 }
 
+/// Ends the program as if the signal that stopped it had killed it, so that a shell or a scheduler
+/// sees why it ended.
+void exit_like(const linkboy::StopOnSignal& stop_on_signal) {
+  constexpr int kKilledBySignal = 128;
+  if (const auto signal = stop_on_signal.signal()) {
+    throw linkboy::cli::ExitStatus{kKilledBySignal + *signal};
+  }
+}
+
 void run(const Options& options) {
   // Whatever can be wrong should be found before the first update.
   check_outputs(options);
@@ -112,18 +135,28 @@ void run(const Options& options) {
   const Split test = load_split(options.data, "t10k", options.limit_eval);
 
   linkboy::Model model = make_model(options.model);
-  if (options.init) load_weights(model, *options.init);
+  if (options.init) load_weights(model, *options.init, options.init_key);
   if (options.save_init) linkboy::write_checkpoint(*options.save_init, model.state_dict());
 
   std::shared_ptr<Report> report;
-  if (options.report) report = std::make_shared<Report>(*options.report, options.report_updates);
+  if (options.report) {
+    report = std::make_shared<Report>(*options.report, options.report_updates,
+                                      /*append=*/options.resume.has_value());
+  }
   auto end_report = [&](StopReason reason, std::optional<double> accuracy) {
     if (report) report->write_end(reason, accuracy);
   };
 
-  linkboy::Trainer trainer(
-      model, torch::nn::CrossEntropyLoss(), make_optimizer(model.parameters(), options),
-      make_callbacks(options, report), /*run_history=*/nullptr, {.device = options.device});
+  auto stop_on_signal = std::make_shared<linkboy::StopOnSignal>();
+  linkboy::Trainer trainer(model, torch::nn::CrossEntropyLoss(),
+                           make_optimizer(model.parameters(), options),
+                           make_callbacks(options, report, stop_on_signal), /*run_history=*/nullptr,
+                           {.device = options.device});
+  if (options.checkpoint_to_load) {
+    trainer.load_checkpoint(*options.checkpoint_to_load, {.scheduler = false});
+    linkboy::set_param_group_field(*trainer.optimizer(), linkboy::ParamGroupField::lr,
+                                   {options.lr});
+  }
   const linkboy::TrainResult result = trainer.train(make_train_options(options, train, test));
   if (result.reason == StopReason::nan) {
     end_report(result.reason, std::nullopt);
@@ -139,11 +172,13 @@ void run(const Options& options) {
     end_report(result.reason, std::nullopt);
     std::printf("stopped on request after %lld updates\n",
                 static_cast<long long>(result.num_updates));
+    exit_like(*stop_on_signal);
     return;
   }
   const std::optional<double> accuracy = test_accuracy(trainer, test, options);
   end_report(accuracy ? result.reason : StopReason::stop_request, accuracy);
   if (accuracy) std::printf("test accuracy: %.4f\n", *accuracy);
+  exit_like(*stop_on_signal);
 }
 
 }  // namespace

@@ -128,9 +128,14 @@ linkboy::Model make_model(const std::string& name) {
   throw linkboy::Error("there is no model '" + name + "'. Take mlp, cnn or resnet18.");
 }
 
-void load_weights(linkboy::Model& model, const std::filesystem::path& path) {
-  linkboy::StateDict state = linkboy::read_checkpoint(path);
-  if (state.contains("model_state_dict")) state = state.get_dict("model_state_dict");
+void load_weights(linkboy::Model& model, const std::filesystem::path& path,
+                  const std::string& key) {
+  linkboy::StateDict state = linkboy::select_part(linkboy::read_checkpoint(path), key);
+  for (const char* usual : {"model_state_dict", "state_dict", "model"}) {
+    if (key.empty() && state.contains(usual) && state.at(usual).isGenericDict()) {
+      state = state.get_dict(usual);
+    }
+  }
   try {
     model.load_state_dict(state);
   } catch (const linkboy::Error& error) {

@@ -41,7 +41,12 @@ void add_model_options(cli::CommandLine& command_line, Options& options) {
       .add_choice("model", &options.model, {"mlp", "cnn", "resnet18"}, "The network.")
       .add("init", "FILE", &options.init,
            "Starts from these weights: a state dict that Python or linkboy wrote, or a checkpoint "
-           "with a model_state_dict.");
+           "with a model_state_dict; .pt or .safetensors.")
+      .add("init-key", "PATH", &options.init_key,
+           "The part of --init's file that is the state dict, as keys joined by dots: "
+           "checkpoint.model.")
+      .add("checkpoint", "FILE", &options.checkpoint_to_load,
+           "Starts from the model and the optimizer of a checkpoint; the learning rate is --lr.");
 }
 
 void add_training_options(cli::CommandLine& command_line, Options& options) {
@@ -106,6 +111,15 @@ void add_output_options(cli::CommandLine& command_line, Options& options) {
       .add("save", "FILE", &options.save,
            "Checkpoint of model, optimizer and scheduler at the end; fashion_mnist.pt in "
            "--output-dir if not given.")
+      .add("save-every-updates", "N", &options.save_every_updates,
+           "Saves a training state after every N-th update, in OUTPUT_DIR/states.",
+           cli::at_least(1))
+      .add("save-every-epochs", "N", &options.save_every_epochs,
+           "Saves a training state after every N-th epoch.", cli::at_least(1))
+      .add("keep", "N", &options.keep, "Training states that are kept.", cli::at_least(1))
+      .add_switch("async-save", &options.async_save, "Writes training states while training.")
+      .add("resume", "DIR|latest", &options.resume,
+           "Goes on from a training state: its folder, or the newest in OUTPUT_DIR/states.")
       .add("save-init", "FILE", &options.save_init,
            "State dict of the model before the first update.")
       .add("report", "FILE", &options.report, "What happened, one JSON object a line.")
@@ -120,6 +134,14 @@ void check_together(const Options& options) {
   if (options.momentum != 0.0 && options.optimizer != "sgd") {
     throw cli::UsageError(c10::str("--momentum is ", options.momentum, ", but ", options.optimizer,
                                    " has none; leave it out or take --optimizer sgd."));
+  }
+  if (!options.init_key.empty() && !options.init) {
+    throw cli::UsageError("--init-key needs a file; name it with --init FILE.");
+  }
+  if (options.checkpoint_to_load && (options.init || options.resume)) {
+    throw cli::UsageError(
+        "--checkpoint and --init or --resume are both given; they all say where to start. Give "
+        "one of them.");
   }
   if (options.report_updates && !options.report) {
     throw cli::UsageError("--report-updates needs a report; name its file with --report FILE.");
@@ -202,6 +224,7 @@ std::optional<Options> parse_options(const cli::Arguments& arguments) {
 void check_outputs(const Options& options) {
   linkboy::check_writable(options.checkpoint());
   if (options.save_init) linkboy::check_writable(*options.save_init);
+  if (options.saves_states()) linkboy::check_writable(options.states() / "writable");
   // Beside a terminal or a pipe there is no place where check_writable could try.
   if (options.report && !std::filesystem::is_other(*options.report)) {
     linkboy::check_writable(*options.report);

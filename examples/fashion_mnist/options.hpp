@@ -18,6 +18,8 @@ struct Options {
 
   std::string model = "cnn";
   std::optional<std::filesystem::path> init;
+  std::string init_key;
+  std::optional<std::filesystem::path> checkpoint_to_load;
 
   int64_t epochs = 5;
   std::optional<int64_t> max_steps;
@@ -42,12 +44,21 @@ struct Options {
   uint64_t seed = 0;
 
   std::filesystem::path output_dir = "output";
+  std::optional<int64_t> save_every_updates;
+  std::optional<int64_t> save_every_epochs;
+  int64_t keep = 2;
+  bool async_save = false;
+  std::optional<std::filesystem::path> resume;
   std::optional<std::filesystem::path> save;
   std::optional<std::filesystem::path> save_init;
   std::optional<std::filesystem::path> report;
   bool report_updates = false;
   std::string progress = "auto";
 
+  /// Where the training states are.
+  std::filesystem::path states() const { return output_dir / "states"; }
+  /// Whether training states are written.
+  bool saves_states() const { return save_every_updates || save_every_epochs || resume; }
   /// Where the checkpoint goes.
   std::filesystem::path checkpoint() const;
 };

@@ -12,8 +12,10 @@ namespace fashion_mnist {
 
 using Json = nlohmann::ordered_json;
 
-Report::Report(std::filesystem::path path, bool with_updates)
-    : path_(std::move(path)), file_(path_), with_updates_(with_updates) {
+Report::Report(std::filesystem::path path, bool with_updates, bool append)
+    : path_(std::move(path)),
+      file_(path_, append ? std::ios::app : std::ios::trunc),
+      with_updates_(with_updates) {
   LINKBOY_CHECK(file_, "cannot write the report ", path_, ": ", std::strerror(errno),
                 ". Name another file with --report.");
 }

@@ -29,9 +29,9 @@ namespace fashion_mnist {
 ///       record metrics.
 class Report : public linkboy::Callback {
  public:
-  /// Empties the file.
+  /// @param append  Keeps what the file has, for a run that is resumed; else empties it.
   /// @throws linkboy::Error if it cannot be written, as do all methods.
-  Report(std::filesystem::path path, bool with_updates);
+  Report(std::filesystem::path path, bool with_updates, bool append = false);
 
   void on_train_epoch_start(linkboy::Trainer& trainer) override;
   void on_train_step_end(linkboy::Trainer& trainer, const linkboy::Batch& batch,

@@ -27,6 +27,10 @@ class Callback {
  public:
   virtual ~Callback() = default;
 
+  /// Among the callbacks of a Trainer, those with a lower number are called first; those with the
+  /// same in the order of the list.
+  virtual int order() const { return 0; }
+
   virtual void on_init_end(Trainer&) {}
 
   virtual void on_training_run_start(Trainer&) {}
@@ -79,7 +83,7 @@ using CallbackList = std::vector<std::shared_ptr<Callback>>;
 /// MoveModulesToDevice, TerminateOnNaN, PrintProgress, ProgressBar and LogMetrics, then `more`.
 CallbackList default_callbacks(CallbackList more = {});
 
-/// Calls the callbacks, in list order.
+/// Calls the callbacks, in list order but for `Callback::order`.
 class CallbackHandler {
  public:
   CallbackHandler() = default;

@@ -18,13 +18,25 @@ namespace linkboy {
 /// @note Blocks until the bytes are on disk.
 void write_checkpoint(const std::filesystem::path& path, const StateDict& contents);
 
+/// How a file is read.
+struct ReadOptions {
+  /// Maps the file: tensors are views of it, read when they are used, whose changes stay in this
+  /// process. The file must then not be changed in place while they live; replacing it is fine.
+  bool mmap = false;
+  /// Checks the checksum of each record. Python writes none that holds after
+  /// `torch.serialization.set_crc32_options(False)`.
+  bool verify_checksums = true;
+};
+
 /// Reads a `.pt` file: one that `write_checkpoint` wrote, or one that Python's `torch.save` wrote
 /// from dicts, lists, tuples, numbers, strings and tensors (a `state_dict()` with its
-/// `OrderedDict`, say). All tensors arrive on the CPU. Data only: no code of the file runs.
+/// `OrderedDict`, say); or the tensors of a `.safetensors` file. All tensors arrive on the CPU.
+/// Data only: no code of the file runs.
 ///
-/// @throws Error if the file is missing, damaged, not such a file, or names anything but data; the
+/// @throws Error if the file is missing, damaged (its checksums tell), not such a file, or names
+/// anything but data; the
 ///         message names the path.
-StateDict read_checkpoint(const std::filesystem::path& path);
+StateDict read_checkpoint(const std::filesystem::path& path, const ReadOptions& options = {});
 
 /// Proves that a file could be written at `path` now, creating missing parent folders, so that a
 /// long run does not find out at its end. An existing file is left as it is.

@@ -37,12 +37,17 @@ class UsageError : public Error {
   using Error::Error;
 };
 
+/// Thrown to end the program with an exit status and without a message.
+struct ExitStatus {
+  int status;
+};
+
 /// What follows the program's name.
 using Arguments = std::vector<std::string>;
 
 /// Runs `body` and turns its end into an exit status: 0 if it returned, 1 if it threw, 2 if it
-/// threw UsageError. The exception's message goes to standard error as `PROGRAM: error: ...`,
-/// without LibTorch's backtrace. Never throws.
+/// threw UsageError, the status of an ExitStatus. The exception's message goes to standard error as
+/// `PROGRAM: error: ...`, without LibTorch's backtrace. Never throws.
 int run_main(int argc, const char* const* argv,
              const std::function<void(const Arguments&)>& body) noexcept;
 

@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "linkboy/error.hpp"
+#include "linkboy/name_options.hpp"
 #include "linkboy/state_dict.hpp"
 
 namespace torch::jit {
@@ -130,10 +131,11 @@ class Model {
 
   StateDict state_dict() const { return StateDict(named_tensors()); }
 
-  /// Copies `state` into the model. All or nothing.
+  /// Copies `state` into the model, converting dtype and device. All or nothing.
   ///
-  /// @throws Error that lists missing, unexpected and misshapen names.
-  void load_state_dict(const StateDict& state);
+  /// @return What was left out; nothing if `names.strict`.
+  /// @throws Error that lists missing, unexpected (if `names.strict`) and misshapen names.
+  LoadReport load_state_dict(const StateDict& state, const NameOptions& names = {});
 
   /// The LibTorch module, or null if the model is TorchScript.
   std::shared_ptr<torch::nn::Module> module() const { return module_; }

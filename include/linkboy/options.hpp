@@ -53,7 +53,9 @@ struct TrainOptions {
   /// for are run all the same.
   bool reset_run_history = true;
 
-  /// A folder that `save_training_state` wrote: the run goes on where it was saved.
+  /// The run goes on where a training state was saved: a folder that `save_training_state` wrote,
+  /// one that holds such folders (the newest whole one is taken), or the name "latest" in it, which
+  /// starts from the beginning if there is none.
   std::optional<std::filesystem::path> resume_from{};
 
   /// Resumes although the schedule of the saved run had other lengths (a shorter run): the values

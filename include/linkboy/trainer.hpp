@@ -35,6 +35,8 @@ class Optimizer;
 
 namespace linkboy {
 
+class BackgroundJob;
+
 /// How a training run ended.
 struct TrainResult {
   StopReason reason = StopReason::finished;
@@ -47,6 +49,12 @@ struct TrainResult {
 
 /// Latest value of each metric by name.
 using Metrics = std::map<std::string, double, std::less<>>;
+
+/// How a training state is saved.
+struct SaveStateOptions {
+  /// Writes on a background thread, after the save before is done.
+  bool asynchronous = false;
+};
 
 /// Which parts a checkpoint is written or read with.
 struct CheckpointParts {
@@ -121,6 +129,8 @@ class Trainer {
 
   /// Restores what `save_checkpoint` or Python wrote in this layout; returns the extras.
   ///
+  /// Waits for an asynchronous save.
+  ///
   /// @throws Error if the file does not fit (missing, unexpected, misshapen names are listed), or
   ///         it has a scheduler's state and the Trainer has no scheduler. Nothing is changed then.
   StateDict load_checkpoint(const std::filesystem::path& path, CheckpointParts parts = {});
@@ -128,14 +138,25 @@ class Trainer {
   /// Writes all that a run needs to go on into `directory`: the checkpoint's parts, epoch, update,
   /// place in the data, random number generators, run history, callbacks.
   ///
-  /// @throws Error if it is called in mid-update or between an epoch's last update and its end
-  ///         (call it from `on_train_update_end`, `on_training_run_epoch_end` or outside a run), or
-  ///         the files cannot be written.
-  void save_training_state(const std::filesystem::path& directory);
+  /// Between an epoch's last update and its end, the state is that of its last update.
+  ///
+  /// @throws Error if an update is half done, or the files cannot be written; what an asynchronous
+  ///         save before has thrown.
+  void save_training_state(const std::filesystem::path& directory, SaveStateOptions options = {});
 
-  /// Restores it; `train` does so for `TrainOptions::resume_from`.
-  /// @throws Error if it does not fit this Trainer.
-  void load_training_state(const std::filesystem::path& directory);
+  /// Whether no update is half done.
+  bool can_save_training_state() const { return stage_ != Stage::in_update; }
+
+  /// Waits for an asynchronous save. @throws what it threw, once.
+  void wait_for_saves();
+
+  /// Restores it; `train` does so for `TrainOptions::resume_from`. Waits for an asynchronous save.
+  ///
+  /// @param directory  That of a state; or one that holds states, of which the newest whole one is
+  ///        taken; or the name "latest" in such a one.
+  /// @return False if there is no state to be the "latest".
+  /// @throws Error if there is no state, or it does not fit this Trainer.
+  bool load_training_state(const std::filesystem::path& directory);
 
   // ---- Parts -----------------------------------------------------------------------------------
 
@@ -246,6 +267,9 @@ class Trainer {
   void clear_stop_request();
   void call_init_end_once();
   StepOutput calculate_batch_loss(const Batch& batch);
+  StateDict run_state() const;
+  StateDict checkpoint_contents(const StateDict& extras, CheckpointParts parts) const;
+  std::optional<std::filesystem::path> find_training_state(const std::filesystem::path& directory);
 
   template <class Run>
   void guarded(Run run);
@@ -276,6 +300,10 @@ class Trainer {
   enum class Stage { between_updates, in_update, ending_epoch, epoch_done, outside };
   Stage stage_ = Stage::outside;
   bool resumes_in_mid_epoch_ = false;
+  /// The small parts of a training state as they were after the epoch's last update, from then
+  /// until the epoch is done.
+  std::optional<StateDict> after_last_update_;
+  std::unique_ptr<BackgroundJob> background_save_;
   bool init_end_called_ = false;
 
   std::atomic<int> stop_reason_{kNoStop};

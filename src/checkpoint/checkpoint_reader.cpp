@@ -1,5 +1,3 @@
-#include <caffe2/serialize/inline_container.h>
-
 #include <cerrno>
 #include <cstring>
 #include <filesystem>
@@ -12,7 +10,9 @@
 
 #include "linkboy/checkpoint.hpp"
 #include "linkboy/error.hpp"
+#include "linkboy/safetensors.hpp"
 #include "unpickler.hpp"
+#include "zip_archive.hpp"
 
 namespace linkboy {
 namespace {
@@ -36,39 +36,9 @@ void check_is_archive(const std::filesystem::path& path) {
                 "torch.save make it.");
 }
 
-class Archive {
- public:
-  explicit Archive(const std::filesystem::path& path)
-      : reader_(path.string()), budget_(std::filesystem::file_size(path)) {}
-
-  bool has(const std::string& name) { return reader_.hasRecord(name); }
-
-  std::pair<at::DataPtr, std::size_t> read(const std::string& name) {
-    LINKBOY_CHECK(has(name), "the record \"", name, "\" is missing. Use another copy.");
-    // torch.save does not compress, so the records together are smaller than the file. One that
-    // claims more is damaged, or made to exhaust the memory.
-    const std::size_t size = reader_.getRecordSize(name);
-    LINKBOY_CHECK(size <= budget_, "the record \"", name, "\" claims ", size,
-                  " bytes, more than the file has. Use another copy.");
-    budget_ -= size;
-    auto [data, num_read] = reader_.getRecord(name);
-    LINKBOY_CHECK(num_read == size, "the record \"", name, "\" is cut short. Use another copy.");
-    return {std::move(data), size};
-  }
-
-  std::string read_text(const std::string& name) {
-    const auto [data, size] = read(name);
-    return std::string(static_cast<const char*>(data.get()), size);
-  }
-
- private:
-  caffe2::serialize::PyTorchStreamReader reader_;
-  std::size_t budget_;
-};
-
-StateDict read_archive(const std::filesystem::path& path) {
+StateDict read_archive(const std::filesystem::path& path, const ReadOptions& options) {
   check_is_archive(path);
-  Archive archive(path);
+  ZipReader archive(path, options.mmap, options.verify_checksums);
   LINKBOY_CHECK(!archive.has("constants.pkl"),
                 "it is a TorchScript or torch::save archive, which is more than data; files of "
                 "write_checkpoint and Python's torch.save can be read. Load it with torch::load "
@@ -92,14 +62,18 @@ std::string first_line(std::string_view text) {
 
 }  // namespace
 
-StateDict read_checkpoint(const std::filesystem::path& path) {
+StateDict read_checkpoint(const std::filesystem::path& path, const ReadOptions& options) {
   const std::string prefix = "cannot read the checkpoint \"" + path.string() + "\": ";
   const auto damaged = [&prefix](std::string_view detail) {
     return Error(c10::str(prefix, "it is damaged or cut short (", first_line(detail),
                           "). Use another copy."));
   };
+  std::error_code error;
+  if (std::filesystem::is_regular_file(path, error) && is_safetensors(path)) {
+    return StateDict(read_safetensors(path, options.mmap).tensors);
+  }
   try {
-    return read_archive(path);
+    return read_archive(path, options);
   } catch (const Error& error) {
     throw Error(prefix + error.what());
   } catch (const c10::Error& error) {

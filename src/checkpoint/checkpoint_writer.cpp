@@ -1,11 +1,9 @@
 #include <ATen/core/Dict.h>
 #include <ATen/core/List.h>
 #include <ATen/core/jit_type.h>
-#include <caffe2/serialize/inline_container.h>
 #include <torch/csrc/jit/serialization/pickler.h>
 #include <torch/types.h>
 
-#include <exception>
 #include <string>
 #include <unordered_map>
 #include <utility>
@@ -14,6 +12,7 @@
 #include "atomic_file.hpp"
 #include "linkboy/checkpoint.hpp"
 #include "linkboy/error.hpp"
+#include "zip_archive.hpp"
 
 namespace linkboy {
 namespace {
@@ -145,29 +144,15 @@ class Normaliser {
 
 void write_archive(AtomicFile& file, const std::string& pickle,
                    const std::vector<at::Tensor>& tensors) {
-  std::exception_ptr failure;
-  // LibTorch's writer finishes its archive in its destructor and dies if that throws. So after a
-  // failure it is told that all is well; the file is thrown away anyway.
-  const auto write = [&](const void* data, std::size_t size) {
-    try {
-      if (!failure) file.write(data, size);
-    } catch (...) {
-      failure = std::current_exception();
-    }
-    return size;
-  };
-  {
-    caffe2::serialize::PyTorchStreamWriter archive(write);
-    const std::string byte_order = "little";
-    archive.writeRecord("data.pkl", pickle.data(), pickle.size());
-    archive.writeRecord("byteorder", byte_order.data(), byte_order.size());
-    for (std::size_t i = 0; i < tensors.size() && !failure; ++i) {
-      const auto data = torch::jit::getWriteableTensorData(tensors[i]);
-      archive.writeRecord(c10::str("data/", i), data.data(), data.sizeInBytes());
-    }
-    archive.writeEndOfFile();
+  ZipWriter archive(file, "archive");
+  archive.add("data.pkl", pickle);
+  archive.add("byteorder", "little");
+  for (std::size_t i = 0; i < tensors.size(); ++i) {
+    const auto data = torch::jit::getWriteableTensorData(tensors[i]);
+    archive.add(c10::str("data/", i), data.data(), data.sizeInBytes());
   }
-  if (failure) std::rethrow_exception(failure);
+  archive.add("version", "3\n");
+  archive.finish();
 }
 
 }  // namespace

@@ -92,7 +92,8 @@ StateDict save_libtorch_archive(const Optimizer& optimizer) {
 
 void load_libtorch_archive(Optimizer& optimizer, const StateDict& saved) {
   LINKBOY_CHECK(saved.contains("libtorch_archive"),
-                "it holds no \"libtorch_archive\", which optimizers other than SGD, Adam and AdamW "
+                "it holds no \"libtorch_archive\", which optimizers other than SGD, Adam, AdamW, "
+                "Adagrad and RMSprop "
                 "are kept in, so it is another optimizer's. Use the optimizer that it was saved "
                 "with.");
   const std::string saved_class = saved.get_string("optimizer_class");

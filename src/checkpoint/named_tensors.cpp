@@ -29,16 +29,20 @@ void add_list(std::string& message, std::string_view title, const std::vector<st
 
 using Copies = std::vector<std::pair<at::Tensor, at::Tensor>>;
 
-/// The copies to make, (to, from).
-Copies match(const NamedTensors& destination, const StateDict& source, std::string_view what) {
+struct Match {
+  Copies copies{};  // (to, from)
+  LoadReport left_out{};
+};
+
+Match match(const NamedTensors& destination, const StateDict& source, std::string_view what,
+            bool strict) {
   std::unordered_map<std::string_view, const c10::IValue*> found;
   for (const auto& [name, value] : source.entries()) found.emplace(name, &value);
 
-  std::vector<std::string> missing;
-  std::vector<std::string> unexpected;
+  Match result;
+  auto& [missing, unexpected] = result.left_out;
   std::vector<std::string> misshapen;
   std::unordered_set<std::string_view> wanted;
-  Copies copies;
   for (const auto& [name, tensor] : destination) {
     wanted.insert(name);
     const auto entry = found.find(name);
@@ -50,7 +54,7 @@ Copies match(const NamedTensors& destination, const StateDict& source, std::stri
       misshapen.push_back(c10::str(name, " (is ", entry->second->toTensor().sizes(), ", must be ",
                                    tensor.sizes(), ")"));
     } else {
-      copies.emplace_back(tensor, entry->second->toTensor());
+      result.copies.emplace_back(tensor, entry->second->toTensor());
     }
   }
   for (const auto& [name, value] : source.entries()) {
@@ -58,27 +62,30 @@ Copies match(const NamedTensors& destination, const StateDict& source, std::stri
   }
 
   std::string problems;
-  add_list(problems, "missing", missing);
-  add_list(problems, "unexpected", unexpected);
+  if (strict) add_list(problems, "missing", missing);
+  if (strict) add_list(problems, "unexpected", unexpected);
   add_list(problems, "of another shape", misshapen);
   LINKBOY_CHECK(problems.empty(), what, " does not fit: ", problems,
                 ". Names and shapes must be the same; nothing was changed. Use the state of a "
-                "model that is built alike.");
-  return copies;
+                "model that is built alike; NameOptions strip, rename and leave out names.");
+  LINKBOY_CHECK(!result.copies.empty() || destination.empty(), what,
+                " does not fit: none of its names is the model's. Strip a prefix or rename.");
+  return result;
 }
 
 }  // namespace
 
 void check_named_tensors(const NamedTensors& destination, const StateDict& source,
                          std::string_view what) {
-  match(destination, source, what);
+  match(destination, source, what, /*strict=*/true);
 }
 
-void copy_named_tensors(const NamedTensors& destination, const StateDict& source,
-                        std::string_view what) {
-  const auto copies = match(destination, source, what);
+LoadReport copy_named_tensors(const NamedTensors& destination, const StateDict& source,
+                              std::string_view what, bool strict) {
+  Match found = match(destination, source, what, strict);
   const c10::NoGradGuard no_grad;
-  for (const auto& [to, from] : copies) to.copy_(from);
+  for (const auto& [to, from] : found.copies) to.copy_(from);
+  return std::move(found.left_out);
 }
 
 }  // namespace linkboy

@@ -2,6 +2,7 @@
 
 #include <string_view>
 
+#include "linkboy/name_options.hpp"
 #include "linkboy/state_dict.hpp"
 
 namespace linkboy {
@@ -10,9 +11,11 @@ namespace linkboy {
 /// and device. All or nothing: every name and shape is checked before the first byte is written.
 /// `what` names the source in the error.
 ///
-/// @throws Error that lists the missing, the unexpected and the misshapen names.
-void copy_named_tensors(const NamedTensors& destination, const StateDict& source,
-                        std::string_view what);
+/// @param strict  False leaves out names that only one side has; returns them.
+/// @throws Error that lists the missing, the unexpected (if strict) and the misshapen names, or if
+///         no name is on both sides.
+LoadReport copy_named_tensors(const NamedTensors& destination, const StateDict& source,
+                              std::string_view what, bool strict = true);
 
 /// Only checks. @throws Error as copy_named_tensors.
 void check_named_tensors(const NamedTensors& destination, const StateDict& source,

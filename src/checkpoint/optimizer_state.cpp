@@ -4,15 +4,10 @@
 #include <ATen/core/List.h>
 #include <ATen/core/jit_type.h>
 #include <c10/util/Type.h>
-#include <torch/optim/adam.h>
-#include <torch/optim/adamw.h>
-#include <torch/optim/sgd.h>
 #include <torch/types.h>
 
-#include <cmath>
-#include <memory>
 #include <string>
-#include <tuple>
+#include <type_traits>
 #include <typeinfo>
 #include <unordered_map>
 #include <utility>
@@ -20,6 +15,7 @@
 
 #include "libtorch_archive.hpp"
 #include "linkboy/error.hpp"
+#include "optimizer_layouts.hpp"
 
 namespace linkboy {
 namespace {
@@ -27,140 +23,12 @@ namespace {
 using torch::optim::Optimizer;
 using States = std::remove_reference_t<decltype(std::declval<Optimizer&>().state())>;
 
-// Python keeps some of its numbers (a learning rate, the step) in tensors.
-double number(const StateDict& saved, std::string_view key) {
-  const auto& value = saved.at(key);
-  if (!value.isTensor()) return saved.get_double(key);
-  LINKBOY_CHECK(value.toTensor().defined() && value.toTensor().numel() == 1, "\"", key,
-                "\" is a tensor of another size than 1; it must be a number.");
-  return value.toTensor().to(at::kDouble).item<double>();
-}
-
-bool is_set(const StateDict& saved, std::string_view key) {
-  return saved.contains(key) && !saved.at(key).isNone();
-}
-
-void refuse_if_true(const StateDict& saved, std::string_view key) {
-  LINKBOY_CHECK(!is_set(saved, key) || !saved.get_bool(key), "it was saved with ", key,
-                "=True, which LibTorch's optimizer does not have. Train without it.");
-}
-
-// In the layout of the parameter, which the fused kernels want, and independent of `saved`.
-at::Tensor tensor_like(const at::Tensor& param, const StateDict& saved, std::string_view key) {
-  const at::Tensor value = saved.get_tensor(key);
-  LINKBOY_CHECK(value.defined() && value.sizes() == param.sizes(), "\"", key, "\" is of shape ",
-                value.sizes(), "; its parameter is of ", param.sizes(),
-                ". Build the model and the optimizer as they were when it was saved.");
-  return at::empty_like(param).copy_(value);
-}
-
-// The layouts of Python's classes: keys, order and types of torch 2.11.
-struct SgdLayout {
-  using Options = torch::optim::SGDOptions;
-  using ParamState = torch::optim::SGDParamState;
-
-  static StateDict save_group(const Options& options) {
-    return {{"lr", options.lr()},
-            {"momentum", options.momentum()},
-            {"dampening", options.dampening()},
-            {"weight_decay", options.weight_decay()},
-            {"nesterov", options.nesterov()},
-            {"maximize", false},
-            {"foreach", c10::IValue()},
-            {"differentiable", false},
-            {"fused", c10::IValue()}};
-  }
-
-  static Options load_group(const StateDict& saved) {
-    return Options(number(saved, "lr"))
-        .momentum(number(saved, "momentum"))
-        .dampening(number(saved, "dampening"))
-        .weight_decay(number(saved, "weight_decay"))
-        .nesterov(is_set(saved, "nesterov") && saved.get_bool("nesterov"));
-  }
-
-  static StateDict save_state(const ParamState& state) {
-    if (!state.momentum_buffer().defined()) return {{"momentum_buffer", c10::IValue()}};
-    return {{"momentum_buffer", state.momentum_buffer()}};
-  }
-
-  // LibTorch takes any entry to have its buffer, so without one there is none.
-  static std::unique_ptr<ParamState> load_state(const StateDict& saved, const at::Tensor& param,
-                                                const Options&) {
-    if (!is_set(saved, "momentum_buffer")) return nullptr;
-    auto state = std::make_unique<ParamState>();
-    state->momentum_buffer(tensor_like(param, saved, "momentum_buffer"));
-    return state;
-  }
-};
-
-template <typename OptionsType, typename ParamStateType, bool kDecoupled>
-struct AdamLayout {
-  using Options = OptionsType;
-  using ParamState = ParamStateType;
-
-  static StateDict save_group(const Options& options) {
-    return {{"lr", options.lr()},
-            {"betas", options.betas()},
-            {"eps", options.eps()},
-            {"weight_decay", options.weight_decay()},
-            {"amsgrad", options.amsgrad()},
-            {"maximize", false},
-            {"foreach", c10::IValue()},
-            {"capturable", false},
-            {"differentiable", false},
-            {"fused", c10::IValue()},
-            {"decoupled_weight_decay", kDecoupled}};
-  }
-
-  static Options load_group(const StateDict& saved) {
-    LINKBOY_CHECK(!is_set(saved, "decoupled_weight_decay") ||
-                      saved.get_bool("decoupled_weight_decay") == kDecoupled,
-                  "it is the state of ", kDecoupled ? "Adam" : "AdamW",
-                  ", whose weight decay works otherwise. Use that optimizer.");
-    const auto& betas = saved.at("betas");
-    LINKBOY_CHECK((betas.isTuple() || betas.isList()), "\"betas\" is a ", betas.tagKind(),
-                  "; it must be a tuple of two numbers.");
-    const auto items = betas.isTuple() ? c10::ArrayRef<c10::IValue>(betas.toTupleRef().elements())
-                                       : betas.toListRef();
-    LINKBOY_CHECK(items.size() == 2, "\"betas\" has ", items.size(), " numbers; it must have 2.");
-    const StateDict both = {{"betas[0]", items[0]}, {"betas[1]", items[1]}};
-    return Options(number(saved, "lr"))
-        .betas({number(both, "betas[0]"), number(both, "betas[1]")})
-        .eps(number(saved, "eps"))
-        .weight_decay(number(saved, "weight_decay"))
-        .amsgrad(saved.get_bool("amsgrad"));
-  }
-
-  static StateDict save_state(const ParamState& state) {
-    StateDict saved = {{"step", at::scalar_tensor(static_cast<double>(state.step()), at::kFloat)},
-                       {"exp_avg", state.exp_avg()},
-                       {"exp_avg_sq", state.exp_avg_sq()}};
-    if (state.max_exp_avg_sq().defined()) saved.set("max_exp_avg_sq", state.max_exp_avg_sq());
-    return saved;
-  }
-
-  static std::unique_ptr<ParamState> load_state(const StateDict& saved, const at::Tensor& param,
-                                                const Options& options) {
-    if (saved.empty()) return nullptr;
-    const double step = number(saved, "step");
-    LINKBOY_CHECK(step >= 0 && step < 0x1p53, "\"step\" is ", step, "; it must be at least 0.");
-    auto state = std::make_unique<ParamState>();
-    state->step(static_cast<int64_t>(step));
-    state->exp_avg(tensor_like(param, saved, "exp_avg"));
-    state->exp_avg_sq(tensor_like(param, saved, "exp_avg_sq"));
-    if (options.amsgrad() || is_set(saved, "max_exp_avg_sq")) {
-      state->max_exp_avg_sq(tensor_like(param, saved, "max_exp_avg_sq"));
-    }
-    return state;
-  }
-};
-
 // Calls `function` with the layout of the optimizer's exact class, and says whether it has one. A
 // derived class may hold more, so it is not taken for its base.
 template <typename Function>
 bool visit_layout(const Optimizer& optimizer, Function function) {
   using namespace torch::optim;
+  using namespace optimizer_layouts;
   const auto& type = typeid(optimizer);
   if (type == typeid(SGD)) {
     function(SgdLayout{});
@@ -168,6 +36,10 @@ bool visit_layout(const Optimizer& optimizer, Function function) {
     function(AdamLayout<AdamOptions, AdamParamState, false>{});
   } else if (type == typeid(AdamW)) {
     function(AdamLayout<AdamWOptions, AdamWParamState, true>{});
+  } else if (type == typeid(Adagrad)) {
+    function(AdagradLayout{});
+  } else if (type == typeid(RMSprop)) {
+    function(RmspropLayout{});
   } else {
     return false;
   }
@@ -240,8 +112,8 @@ void load(Optimizer& optimizer, const StateDict& saved) {
   for (std::size_t i = 0; i < optimizer.param_groups().size(); ++i) {
     const std::string what = c10::str("param_groups[", i, "]");
     const StateDict group = StateDict::from_ivalue(groups.toListRef()[i], what);
-    refuse_if_true(group, "maximize");
-    refuse_if_true(group, "differentiable");
+    optimizer_layouts::refuse_if_true(group, "maximize");
+    optimizer_layouts::refuse_if_true(group, "differentiable");
     all_options.push_back(Layout::load_group(group));
     const auto& params = optimizer.param_groups()[i].params();
     const auto indices = param_indices(group, params.size(), what);
@@ -253,6 +125,12 @@ void load(Optimizer& optimizer, const StateDict& saved) {
 
   c10::NoGradGuard no_grad;
   States new_states;
+  if constexpr (requires { &Layout::initial_state; }) {
+    for (const auto& [index, target] : targets) {
+      new_states[target.param.unsafeGetTensorImpl()] =
+          Layout::initial_state(target.param, all_options[target.group]);
+    }
+  }
   for (const auto& entry : states.toGenericDict()) {
     const auto found = entry.key().isInt() ? targets.find(entry.key().toInt()) : targets.end();
     LINKBOY_CHECK(found != targets.end(), "\"state\" has an entry ", entry.key(),

@@ -8,12 +8,13 @@ namespace linkboy {
 
 /// The state of `optimizer` as the Python class of the same name lays it out: `state` by parameter
 /// index and `param_groups` with every option, so that Python's `load_state_dict` takes it. Holds
-/// for SGD, Adam and AdamW. Any other optimizer is kept as the bytes of LibTorch's own archive
-/// under `libtorch_archive`.
+/// for SGD, Adam, AdamW, Adagrad and RMSprop. Any other optimizer is kept as the bytes of
+/// LibTorch's own archive under `libtorch_archive`.
 StateDict optimizer_state_dict(const torch::optim::Optimizer& optimizer);
 
 /// Restores what `optimizer_state_dict` or the Python class of the same name saved: state and
-/// per-group options. Tensors go to the device and dtype of their parameter. All or nothing.
+/// per-group options. Tensors go to the device and dtype of their parameter; a parameter without an
+/// entry starts anew. All or nothing.
 ///
 /// @throws Error if groups, parameters or shapes do not fit `optimizer`, or the state is another
 ///         optimizer's.

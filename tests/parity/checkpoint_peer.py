@@ -4,6 +4,7 @@ Usage: checkpoint_peer.py COMMAND PATH [PATH ...]; fails by an exception.
 """
 
 import collections
+import copy
 import sys
 
 import torch
@@ -31,20 +32,68 @@ def step(kind, fused, source, target):
     """Loads parameters and optimizer state, makes one step and writes the parameters."""
     data = torch.load(source, weights_only=True, mmap=True)
     parameters = [torch.nn.Parameter(value.clone()) for value in data["parameters"]]
-    optimizer = getattr(torch.optim, kind)(parameters, lr=1.0)
+    groups = [{"params": [parameters[i] for i in group["params"]]}
+              for group in data["optimizer"]["param_groups"]]
+    optimizer = getattr(torch.optim, kind)(groups, lr=1.0)
     own_keys = list(optimizer.state_dict()["param_groups"][0])
     saved_keys = list(data["optimizer"]["param_groups"][0])
     assert own_keys == saved_keys, (own_keys, saved_keys)
     optimizer.load_state_dict(data["optimizer"])
     for group in optimizer.param_groups:
-        assert group["fused"] is None
+        assert group.get("fused") is None and group["foreach"] is None
         if fused == "fused":
             group["fused"] = True
+        else:
+            group["foreach"] = False
     for parameter, gradient in zip(parameters, data["gradients"], strict=True):
         parameter.grad = gradient
     optimizer.step()
     torch.save({"parameters": [parameter.detach() for parameter in parameters],
                 "optimizer": optimizer.state_dict()}, target)
+
+
+TRAINED = {
+    "sgd": ("SGD", {"lr": 0.1, "momentum": 0.9},
+            {"lr": 0.2, "momentum": 0.5, "nesterov": True, "weight_decay": 0.01}),
+    "adam": ("Adam", {"lr": 0.1, "betas": (0.8, 0.95)}, {"lr": 0.2, "amsgrad": True}),
+    "adamw": ("AdamW", {"lr": 0.1, "weight_decay": 0.2}, {"lr": 0.2, "eps": 1e-6}),
+    "adagrad": ("Adagrad", {"lr": 0.1, "lr_decay": 0.2}, {"lr": 0.2, "weight_decay": 0.01}),
+    "rmsprop": ("RMSprop", {"lr": 0.1, "alpha": 0.8},
+                {"lr": 0.2, "momentum": 0.5, "weight_decay": 0.01}),
+    "rmsprop_centered": ("RMSprop", {"lr": 0.1, "centered": True},
+                         {"lr": 0.2, "centered": True, "momentum": 0.5}),
+}
+
+
+def train(folder):
+    """Writes for each of TRAINED what a run of two groups holds before and after a step."""
+    for name, (kind, first, second) in TRAINED.items():
+        torch.manual_seed(5)
+        parameters = [torch.nn.Parameter(torch.rand(2, 3)), torch.nn.Parameter(torch.rand(4))]
+        optimizer = getattr(torch.optim, kind)(
+            [{"params": parameters[:1], **first}, {"params": parameters[1:], **second}],
+            lr=1.0, foreach=False)
+        for i in range(3):
+            for parameter in parameters:
+                parameter.grad = torch.randn_like(parameter)
+            optimizer.step()
+            if i == 0:  # a count of steps of its own
+                parameters[1].grad = None
+                optimizer.step()
+        before = [parameter.detach().clone() for parameter in parameters]
+        gradients = [torch.randn_like(parameter) for parameter in parameters]
+        state = copy.deepcopy(optimizer.state_dict())
+        for parameter, gradient in zip(parameters, gradients, strict=True):
+            parameter.grad = gradient
+        optimizer.step()
+        torch.save({"parameters": before, "gradients": gradients, "optimizer": state,
+                    "after": [parameter.detach() for parameter in parameters]},
+                   f"{folder}/{name}.pt")
+
+    capturable = torch.optim.RMSprop(parameters, capturable=True)
+    torch.save(capturable.state_dict(), f"{folder}/rmsprop_capturable.pt")
+    maximizing = torch.optim.Adagrad(parameters, maximize=True)
+    torch.save(maximizing.state_dict(), f"{folder}/adagrad_maximize.pt")
 
 
 def write(folder):
@@ -86,4 +135,4 @@ def write(folder):
 
 if __name__ == "__main__":
     torch.set_num_threads(1)
-    {"read": read, "step": step, "write": write}[sys.argv[1]](*sys.argv[2:])
+    {"read": read, "step": step, "train": train, "write": write}[sys.argv[1]](*sys.argv[2:])

@@ -6,13 +6,11 @@
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
-#include <array>
-#include <cstdio>
-#include <cstdlib>
 #include <fstream>
 #include <nlohmann/json.hpp>
 
 #include "linkboy/schedulers/cosine_scheduler.hpp"
+#include "support/python_peer.hpp"
 #include "support/toy.hpp"
 
 namespace linkboy::testing {
@@ -109,20 +107,9 @@ TEST(GoldenParityTest, LossesMeetThoseThatPythonGave) {
 }
 
 TEST(PythonParityTest, LossesAndWeightsEqualPythonsInEveryBit) {
-  const char* python = std::getenv("LINKBOY_PYTHON");
-  if (python == nullptr || *python == '\0') {
-    GTEST_SKIP() << "LINKBOY_PYTHON names no Python with torch";
-  }
-  const std::string command =
-      std::string(python) + " -W ignore '" + (kFolder / "python_peer.py").string() + "' all";
-  std::FILE* pipe = popen(command.c_str(), "r");
-  ASSERT_NE(pipe, nullptr);
-  std::string text;
-  std::array<char, 4096> buffer;
-  while (const std::size_t size = std::fread(buffer.data(), 1, buffer.size(), pipe)) {
-    text.append(buffer.data(), size);
-  }
-  ASSERT_EQ(pclose(pipe), 0) << command;
+  if (python_interpreter().empty()) GTEST_SKIP() << "LINKBOY_PYTHON names no Python with torch";
+  const std::string text = run_python(kFolder / "python_peer.py", {"all"});
+  ASSERT_FALSE(HasFailure());
   const SingleThread single_thread;
   const auto theirs = nlohmann::json::parse(text);
   ASSERT_EQ(theirs.size(), 32U);

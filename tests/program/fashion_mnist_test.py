@@ -7,6 +7,7 @@ Needs nothing but Python's standard library; the images are made up.
 
 import gzip
 import json
+import os
 import pathlib
 import random
 import signal
@@ -18,6 +19,9 @@ import time
 import unittest
 
 PROGRAM = None
+# Runs that are killed at random instants until they are through. LINKBOY_KILL_ROUNDS asks for more.
+KILL_ROUNDS = int(os.environ.get("LINKBOY_KILL_ROUNDS", "2"))
+KILL_SEED = int(os.environ.get("LINKBOY_KILL_SEED", "0"))
 NUM_TRAIN = 700
 NUM_TEST = 220
 DEBIAN_DATA = pathlib.Path("/usr/share/datasets/fashion-mnist")
@@ -264,7 +268,7 @@ class SuccessTest(ProgramTest):
 
 class SignalTest(ProgramTest):
     def test_a_signal_ends_the_run_in_order(self):
-        for number in (signal.SIGINT, signal.SIGTERM):
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1):
             with self.subTest(signal=number):
                 report = self.path / "report.jsonl"
                 report.unlink(missing_ok=True)
@@ -280,7 +284,7 @@ class SignalTest(ProgramTest):
                     time.sleep(0.02)
                 process.send_signal(number)
                 output, _ = process.communicate(timeout=60)
-                self.assertEqual(process.returncode, 0, output)
+                self.assertEqual(process.returncode, 128 + number, output)
                 self.assertIn("checkpoint: output/fashion_mnist.pt", output)
                 self.assertRegex(output, r"stopped on request after \d+ updates")
                 self.assertEqual(
@@ -289,6 +293,111 @@ class SignalTest(ProgramTest):
                 )
                 self.assertEqual(self.files(), ["output/fashion_mnist.pt", "report.jsonl"])
         self.run_program(init="output/fashion_mnist.pt", max_steps=1)
+
+
+class ResumeTest(ProgramTest):
+    SETTINGS = {"model": "cnn", "limit_train": 300, "limit_eval": 50, "epochs": 3,
+                "gradient_accumulation_steps": 2, "batch_size": 20, "workers": 2,
+                "save": "final.pt", "eval_batch_size": 50}
+
+    def final_bytes(self):
+        return (self.path / "final.pt").read_bytes()
+
+    def test_a_killed_run_ends_in_the_same_bytes(self):
+        self.run_program(**self.SETTINGS)
+        expected = self.final_bytes()
+        draw = random.Random(KILL_SEED)
+        kills = 0
+        for round in range(KILL_ROUNDS):
+            (self.path / "final.pt").unlink()
+            output = f"out{round}"
+            while True:
+                command = self.command({**self.SETTINGS, "save_every_updates": 1, "resume": "latest",
+                                        "async_save": True if round % 2 else None,
+                                        "output_dir": output})
+                process = subprocess.Popen(command, cwd=self.path, stdout=subprocess.PIPE,
+                                           stderr=subprocess.STDOUT, text=True)
+                # Past the start of the program, so that a chain of kills gets on.
+                states = self.path / output / "states"
+                before = set(states.iterdir()) if states.exists() else set()
+                deadline = time.monotonic() + 60
+                while process.poll() is None and time.monotonic() < deadline:
+                    if states.exists() and set(states.iterdir()) - before:
+                        break
+                    time.sleep(0.002)
+                try:
+                    process.wait(timeout=draw.random() * 0.3)
+                except subprocess.TimeoutExpired:
+                    process.kill()
+                    kills += 1
+                printed, _ = process.communicate()
+                if process.returncode == 0:
+                    break
+                self.assertEqual(process.returncode, -signal.SIGKILL, printed)
+            self.assertEqual(self.final_bytes(), expected)
+            left = [file for file in (self.path / output / "states").rglob("*") if file.is_file()]
+            self.assertLessEqual(len(left), 3, left)
+        print(f"({kills} kills)", file=sys.stderr, end=" ")
+        self.assertGreater(kills, 0)
+
+    def test_sigterm_saves_where_the_run_goes_on(self):
+        self.run_program(**self.SETTINGS)
+        expected = self.final_bytes()
+        command = self.command({**self.SETTINGS, "resume": "latest", "progress": "plain",
+                                "epochs": 3})
+        process = subprocess.Popen(command, cwd=self.path, stdout=subprocess.PIPE, text=True)
+        while "Starting epoch 1" not in process.stdout.readline():
+            pass
+        process.send_signal(signal.SIGTERM)
+        printed, _ = process.communicate(timeout=60)
+        self.assertEqual(process.returncode, 128 + signal.SIGTERM, printed)
+        states = sorted((self.path / "output" / "states").iterdir())
+        self.assertEqual(len(states), 1, states)
+        again = self.run_program(**self.SETTINGS, resume="latest")
+        self.assertIn(f"Resumed training state from output/states/{states[0].name}", again)
+        self.assertEqual(self.final_bytes(), expected)
+
+    def test_latest_with_nothing_to_resume_says_so(self):
+        printed = self.run_program(resume="latest")
+        self.assertIn("Nothing to resume in output/states; starting from the beginning", printed)
+
+    def test_a_damaged_newest_state_is_reported_and_the_one_before_it_used(self):
+        self.run_program(**self.SETTINGS, save_every_epochs=1, keep=3)
+        expected = self.final_bytes()
+        states = sorted((self.path / "output" / "states").iterdir())
+        self.assertEqual([state.name for state in states],
+                         ["state-00000001", "state-00000002", "state-00000003"])
+        newest = states[-1] / "training_state.pt"
+        damaged = bytearray(newest.read_bytes())
+        damaged[len(damaged) // 2] ^= 1
+        newest.write_bytes(damaged)
+        printed = self.run_program(**self.SETTINGS, resume="latest")
+        self.assertIn("WARNING: a training state is left out", printed)
+        self.assertIn("has the checksum", printed)
+        self.assertIn("Resumed training state from output/states/state-00000002", printed)
+        self.assertEqual(self.final_bytes(), expected)
+
+    def test_a_full_disk_does_not_end_the_run(self):
+        limited = ["bash", "-c", "trap '' XFSZ; ulimit -f 100; exec \"$@\"", "-", *self.command(
+            {**self.SETTINGS, "model": "mlp", "save_every_updates": 2, "save": None})]
+        done = subprocess.run(limited, cwd=self.path, capture_output=True, text=True, timeout=120)
+        self.assertIn("ERROR: the training state was not saved", done.stdout)
+        self.assertIn("File too large", done.stdout)
+        self.assertIn("The run goes on", done.stdout)
+        # The checkpoint at the end does not fit either, which is an error of the program.
+        self.assertEqual(done.returncode, 1)
+        self.assertIn("cannot write", done.stderr)
+
+    def test_a_checkpoint_starts_another_run(self):
+        self.run_program(max_steps=3, save="first.pt")
+        rates = [event["lr"][0] for event in of_kind(
+            self.reported(checkpoint="first.pt", lr=0.01, scheduler="none", max_steps=1,
+                          report_updates=True), "update")]
+        self.assertEqual(rates, [0.01])
+        self.assertIn("give one of them",
+                      self.run_program(status=2, checkpoint="first.pt", init="x").lower())
+        self.run_program(init="first.pt", init_key="model_state_dict", max_steps=1)
+        self.assertIn('no "net"', self.run_program(status=1, init="first.pt", init_key="net"))
 
 
 class WrongUsageTest(ProgramTest):

@@ -13,9 +13,9 @@ import sys
 
 LAYERS = [
     ["error", "state_dict", "sampler", "stop_training", "run_config"],
-    ["batch", "step_output", "placeholders", "loss_tracker", "run_history", "checkpoint",
+    ["batch", "step_output", "placeholders", "loss_tracker", "run_history", "checkpoint", "safetensors",
      "loss_function", "model", "callback", "scheduler", "dataset", "data_loader", "param_group_field",
-     "parse_run_value", "metric_reader"],
+     "name_options", "parse_run_value", "training_state", "metric_reader"],
     ["accelerator", "options", "cli"],
     ["trainer", "run_setup", "trainer_state"],
     ["linkboy"],

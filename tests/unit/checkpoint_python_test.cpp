@@ -4,13 +4,14 @@
 #include <torch/optim.h>
 #include <torch/types.h>
 
-#include <cstdlib>
+#include <memory>
 #include <string>
 #include <vector>
 
 #include "checkpoint/optimizer_state.hpp"
 #include "linkboy/checkpoint.hpp"
 #include "support/expect_error.hpp"
+#include "support/python_peer.hpp"
 #include "support/temporary_folder.hpp"
 
 namespace linkboy {
@@ -27,16 +28,12 @@ std::filesystem::path peer() {
 class CheckpointPythonTest : public testing::Test {
  protected:
   void SetUp() override {
-    if (std::getenv("LINKBOY_PYTHON") == nullptr) {
+    if (python_interpreter().empty()) {
       GTEST_SKIP() << "set LINKBOY_PYTHON to the path of a Python that has torch";
     }
   }
 
-  static void run_peer(const std::vector<std::string>& arguments) {
-    std::string command = "\"$LINKBOY_PYTHON\" -W ignore \"" + peer().string() + "\"";
-    for (const auto& argument : arguments) command += " \"" + argument + "\"";
-    ASSERT_EQ(std::system(command.c_str()), 0) << command;
-  }
+  static void run_peer(const std::vector<std::string>& arguments) { run_python(peer(), arguments); }
 
   TemporaryFolder folder_;
 };
@@ -85,6 +82,29 @@ std::pair<Trained, std::unique_ptr<OptimizerType>> train(const Options& options)
     if (i < 2) optimizer->step();
   }
   return {std::move(run), std::move(optimizer)};
+}
+
+// The parameters in a group each, the options of the second group being `second`.
+template <typename OptimizerType, typename Options>
+std::unique_ptr<OptimizerType> two_groups(const std::vector<at::Tensor>& params,
+                                          const Options& first, const Options& second) {
+  std::vector<optim::OptimizerParamGroup> groups;
+  groups.emplace_back(std::vector<at::Tensor>{params[0]}, std::make_unique<Options>(first));
+  groups.emplace_back(std::vector<at::Tensor>{params[1]}, std::make_unique<Options>(second));
+  return std::make_unique<OptimizerType>(groups, first);
+}
+
+// What two implementations of a step may differ by: nothing where they call the same kernels.
+enum class Differ { kNot, kInLastBits };
+
+void expect_equal(const std::vector<at::Tensor>& ours, const std::vector<at::Tensor>& theirs,
+                  Differ differ) {
+  ASSERT_EQ(ours.size(), theirs.size());
+  for (std::size_t i = 0; i < ours.size(); ++i) {
+    EXPECT_TRUE(differ == Differ::kNot ? torch::equal(ours[i], theirs[i])
+                                       : torch::allclose(ours[i], theirs[i], 1e-6, 1e-7))
+        << ours[i] << theirs[i];
+  }
 }
 
 TEST_F(CheckpointPythonTest, IsReadByPythonAsDataOnly) {
@@ -160,6 +180,88 @@ TEST_F(CheckpointPythonTest, StepsAdamAndSgdInPythonAsLibTorchDoes) {
     optimizer->step();
     expect_close(run, after);
   }
+}
+
+// Trains here, makes the next step both here and in Python, and reads Python's state back.
+template <typename OptimizerType, typename Options>
+void expect_python_steps_on(const TemporaryFolder& folder, const std::string& kind,
+                            const Options& first, const Options& second, Differ differ,
+                            void (*run_peer)(const std::vector<std::string>&)) {
+  torch::manual_seed(3);
+  Trained run{{torch::rand({2, 3}).requires_grad_(), torch::rand({4}).requires_grad_()}, {}};
+  const auto optimizer = two_groups<OptimizerType>(run.params, first, second);
+  for (int i = 0; i < 3; ++i) {
+    run.gradients = {torch::randn({2, 3}), torch::randn({4})};
+    for (std::size_t j = 0; j < 2; ++j) run.params[j].mutable_grad() = run.gradients[j];
+    if (i == 0) run.params[1].mutable_grad().reset();  // a count of steps of its own
+    if (i < 2) optimizer->step();
+  }
+  const StateDict after = step_in_python(folder, run, *optimizer, kind, "plain", run_peer);
+  optimizer->step();
+  const auto theirs = tensors_of(after, "parameters");
+  expect_equal(run.params, theirs, differ);
+
+  const auto resumed = two_groups<OptimizerType>(theirs, Options(), Options());
+  load_optimizer_state_dict(*resumed, after.get_dict("optimizer"));
+  EXPECT_TRUE(static_cast<Options&>(resumed->param_groups()[0].options()) == first);
+  EXPECT_TRUE(static_cast<Options&>(resumed->param_groups()[1].options()) == second);
+  for (std::size_t j = 0; j < 2; ++j) theirs[j].mutable_grad() = run.gradients[j];
+  optimizer->step();
+  resumed->step();
+  expect_equal(run.params, theirs, differ);
+}
+
+TEST_F(CheckpointPythonTest, StepsAdagradInPythonAsLibTorchDoes) {
+  using Options = optim::AdagradOptions;
+  expect_python_steps_on<optim::Adagrad>(
+      folder_, "Adagrad", Options(0.1).lr_decay(0.2).eps(1e-6),
+      Options(0.2).weight_decay(0.01).initial_accumulator_value(0.5), Differ::kNot, run_peer);
+}
+
+TEST_F(CheckpointPythonTest, StepsRmspropInPythonAsLibTorchDoes) {
+  using Options = optim::RMSpropOptions;
+  expect_python_steps_on<optim::RMSprop>(folder_, "RMSprop", Options(0.1).alpha(0.8).eps(1e-6),
+                                         Options(0.2).momentum(0.5).weight_decay(0.01),
+                                         Differ::kNot, run_peer);
+  // Centered, LibTorch averages the gradients by mul_ and add_, Python by lerp_.
+  expect_python_steps_on<optim::RMSprop>(folder_, "RMSprop", Options(0.1).centered(true),
+                                         Options(0.2).centered(true).momentum(0.5),
+                                         Differ::kInLastBits, run_peer);
+}
+
+// Loads what Python trained into a new optimizer and makes the step that Python made after it.
+template <typename OptimizerType, typename Options>
+void expect_continues(const TemporaryFolder& folder, const std::string& name, const Options& other,
+                      Differ differ) {
+  SCOPED_TRACE(name);
+  const StateDict all = read_checkpoint(folder / (name + ".pt"));
+  const auto params = tensors_of(all, "parameters");
+  const auto gradients = tensors_of(all, "gradients");
+  const auto optimizer = two_groups<OptimizerType>(params, other, other);
+  load_optimizer_state_dict(*optimizer, all.get_dict("optimizer"));
+  for (std::size_t i = 0; i < params.size(); ++i) params[i].mutable_grad() = gradients[i];
+  optimizer->step();
+  expect_equal(params, tensors_of(all, "after"), differ);
+}
+
+TEST_F(CheckpointPythonTest, ContinuesWhatPythonTrained) {
+  run_peer({"train", folder_.path().string()});
+  using namespace torch::optim;
+  expect_continues<SGD>(folder_, "sgd", SGDOptions(1), Differ::kNot);
+  // LibTorch's Adam averages by mul_ and add_, Python's by lerp_.
+  expect_continues<Adam>(folder_, "adam", AdamOptions(1), Differ::kInLastBits);
+  expect_continues<AdamW>(folder_, "adamw", AdamWOptions(1), Differ::kInLastBits);
+  expect_continues<Adagrad>(folder_, "adagrad", AdagradOptions(1), Differ::kNot);
+  expect_continues<RMSprop>(folder_, "rmsprop", RMSpropOptions(1), Differ::kNot);
+  expect_continues<RMSprop>(folder_, "rmsprop_centered", RMSpropOptions(1), Differ::kInLastBits);
+
+  torch::optim::RMSprop rmsprop({torch::rand({2, 3}), torch::rand({4})});
+  EXPECT_ERROR(
+      load_optimizer_state_dict(rmsprop, read_checkpoint(folder_ / "rmsprop_capturable.pt")),
+      "capturable=True");
+  torch::optim::Adagrad adagrad({torch::rand({2, 3}), torch::rand({4})});
+  EXPECT_ERROR(load_optimizer_state_dict(adagrad, read_checkpoint(folder_ / "adagrad_maximize.pt")),
+               "maximize=True");
 }
 
 TEST_F(CheckpointPythonTest, ReadsWhatPythonWrites) {

@@ -4,6 +4,9 @@
 #include <torch/optim.h>
 #include <torch/types.h>
 
+#include <fstream>
+#include <iterator>
+#include <limits>
 #include <memory>
 #include <string>
 #include <vector>
@@ -22,6 +25,12 @@ std::vector<at::Tensor> make_params() {
   return {torch::rand({2, 3}).requires_grad_(), torch::rand({4}).requires_grad_()};
 }
 
+// A user's own: it might hold more than its base does.
+class OwnRmsprop : public optim::RMSprop {
+ public:
+  using RMSprop::RMSprop;
+};
+
 void step(optim::Optimizer& optimizer, float scale = 1) {
   for (auto& group : optimizer.param_groups()) {
     for (auto& param : group.params()) param.mutable_grad() = torch::full_like(param, 0.3F * scale);
@@ -29,10 +38,50 @@ void step(optim::Optimizer& optimizer, float scale = 1) {
   optimizer.step();
 }
 
+template <typename OptimizerType, typename Options>
+OptimizerType with_groups(const std::vector<at::Tensor>& params, const Options& first,
+                          const Options& second) {
+  std::vector<optim::OptimizerParamGroup> groups;
+  groups.emplace_back(std::vector<at::Tensor>{params[0]}, std::make_unique<Options>(first));
+  groups.emplace_back(std::vector<at::Tensor>{params[1]}, std::make_unique<Options>(second));
+  return OptimizerType(groups, first);
+}
+
+template <typename ParamState>
+const ParamState& state_of(const optim::Optimizer& optimizer, const at::Tensor& param) {
+  return static_cast<const ParamState&>(*optimizer.state().at(param.unsafeGetTensorImpl()));
+}
+
 std::vector<std::string> keys(const StateDict& state) {
   std::vector<std::string> result;
   for (const auto& [key, value] : state.entries()) result.push_back(key);
   return result;
+}
+
+StateDict param_state(const StateDict& state, int64_t index) {
+  return StateDict::from_ivalue(state.at("state").toGenericDict().at(index), "state");
+}
+
+StateDict with_param_state(StateDict state, int64_t index, const StateDict& value) {
+  auto states = state.at("state").toGenericDict().copy();
+  states.insert_or_assign(index, value.to_ivalue());
+  state.set("state", c10::IValue(states));
+  return state;
+}
+
+StateDict without_param_state(StateDict state, int64_t index) {
+  auto states = state.at("state").toGenericDict().copy();
+  EXPECT_EQ(states.erase(index), 1U);
+  state.set("state", c10::IValue(states));
+  return state;
+}
+
+// Equal if and only if the states are.
+std::string bytes_of(const optim::Optimizer& optimizer) {
+  const TemporaryFolder folder;
+  write_checkpoint(folder / "x.pt", optimizer_state_dict(optimizer));
+  std::ifstream file(folder / "x.pt", std::ios::binary);
+  return {std::istreambuf_iterator<char>(file), {}};
 }
 
 StateDict first_group(const StateDict& state) {
@@ -71,6 +120,36 @@ void expect_resumes(const Options& options, const Options& other_options) {
   }
 }
 
+// Likewise with a group for each parameter, of which the second has no gradient at first.
+template <typename OptimizerType, typename Options>
+void expect_resumes_groups(const Options& first, const Options& second) {
+  auto params = make_params();
+  auto original = with_groups<OptimizerType>(params, first, second);
+  params[0].mutable_grad() = torch::full_like(params[0], 0.5);
+  original.step();
+  original.step();
+  const StateDict state = optimizer_state_dict(original);
+
+  std::vector<at::Tensor> copies;
+  for (const auto& param : params) copies.push_back(param.detach().clone().requires_grad_());
+  auto resumed = with_groups<OptimizerType>(copies, Options(7), Options(8));
+  step(resumed);
+  for (std::size_t i = 0; i < params.size(); ++i) copies[i].detach().copy_(params[i].detach());
+  EXPECT_NE(bytes_of(original), bytes_of(resumed));
+  load_optimizer_state_dict(resumed, state);
+  EXPECT_EQ(resumed.state().size(), original.state().size());
+  for (auto* optimizer : {&original, &resumed}) {
+    EXPECT_TRUE(static_cast<Options&>(optimizer->param_groups()[0].options()) == first);
+    EXPECT_TRUE(static_cast<Options&>(optimizer->param_groups()[1].options()) == second);
+    step(*optimizer, 3);
+    step(*optimizer, -1);
+  }
+  for (std::size_t i = 0; i < params.size(); ++i) {
+    EXPECT_TRUE(torch::equal(params[i], copies[i])) << params[i] << copies[i];
+  }
+  EXPECT_EQ(bytes_of(original), bytes_of(resumed));
+}
+
 TEST(OptimizerStateTest, ResumesSgd) {
   expect_resumes<optim::SGD>(optim::SGDOptions(0.1).momentum(0.9).nesterov(true).weight_decay(0.01),
                              optim::SGDOptions(1));
@@ -87,10 +166,52 @@ TEST(OptimizerStateTest, ResumesAdamW) {
   expect_resumes<optim::AdamW>(optim::AdamWOptions(0.1).amsgrad(true), optim::AdamWOptions(1));
 }
 
+TEST(OptimizerStateTest, ResumesAdagrad) {
+  expect_resumes<optim::Adagrad>(
+      optim::AdagradOptions(0.1).lr_decay(0.2).initial_accumulator_value(0.3).weight_decay(0.01),
+      optim::AdagradOptions(1));
+}
+
+TEST(OptimizerStateTest, ResumesRmsprop) {
+  using Options = optim::RMSpropOptions;
+  expect_resumes<optim::RMSprop>(Options(0.1).alpha(0.8).eps(1e-6), Options(1));
+  expect_resumes<optim::RMSprop>(Options(0.1).momentum(0.5).weight_decay(0.01), Options(1));
+  expect_resumes<optim::RMSprop>(Options(0.1).centered(true), Options(1));
+  expect_resumes<optim::RMSprop>(Options(0.1).momentum(0.5).centered(true), Options(1));
+}
+
+TEST(OptimizerStateTest, ResumesGroupsOfOtherOptionsAndParametersThatHadNoGradient) {
+  using Adagrad = optim::AdagradOptions;
+  expect_resumes_groups<optim::Adagrad>(
+      Adagrad(0.1).lr_decay(0.2).eps(1e-6),
+      Adagrad(0.2).weight_decay(0.01).initial_accumulator_value(0.5));
+  using Rmsprop = optim::RMSpropOptions;
+  expect_resumes_groups<optim::RMSprop>(Rmsprop(0.1).momentum(0.5),
+                                        Rmsprop(0.2).centered(true).alpha(0.9));
+  expect_resumes_groups<optim::RMSprop>(Rmsprop(0.1).centered(true).eps(1e-6),
+                                        Rmsprop(0.2).momentum(0.5).weight_decay(0.01));
+}
+
 TEST(OptimizerStateTest, ResumesOptimizersThatOnlyLibTorchLaysOut) {
-  expect_resumes<optim::RMSprop>(optim::RMSpropOptions(0.1).momentum(0.5),
-                                 optim::RMSpropOptions(1));
-  expect_resumes<optim::Adagrad>(optim::AdagradOptions(0.1), optim::AdagradOptions(1));
+  expect_resumes<OwnRmsprop>(optim::RMSpropOptions(0.1).momentum(0.5), optim::RMSpropOptions(1));
+  EXPECT_TRUE(optimizer_state_dict(OwnRmsprop(make_params())).contains("libtorch_archive"));
+  EXPECT_TRUE(optimizer_state_dict(optim::LBFGS(make_params())).contains("libtorch_archive"));
+}
+
+TEST(OptimizerStateTest, StartsAdagradAnewForAParameterWithoutAnEntry) {
+  const auto params = make_params();
+  optim::Adagrad adagrad(params, optim::AdagradOptions(0.1).initial_accumulator_value(0.5));
+  step(adagrad);
+  const StateDict good = optimizer_state_dict(adagrad);
+  for (const StateDict& state : {without_param_state(good, 1), with_param_state(good, 1, {})}) {
+    load_optimizer_state_dict(adagrad, state);
+    EXPECT_EQ(state_of<optim::AdagradParamState>(adagrad, params[0]).step(), 1);
+    const auto& second = state_of<optim::AdagradParamState>(adagrad, params[1]);
+    EXPECT_EQ(second.step(), 0);
+    EXPECT_TRUE(torch::equal(second.sum(), torch::full({4}, 0.5)));
+    step(adagrad);
+    EXPECT_EQ(state_of<optim::AdagradParamState>(adagrad, params[1]).step(), 1);
+  }
 }
 
 TEST(OptimizerStateTest, HasThePythonKeysInOrder) {
@@ -102,8 +223,7 @@ TEST(OptimizerStateTest, HasThePythonKeysInOrder) {
   EXPECT_EQ(keys(first_group(state)),
             (Keys{"lr", "betas", "eps", "weight_decay", "amsgrad", "maximize", "foreach",
                   "capturable", "differentiable", "fused", "decoupled_weight_decay", "params"}));
-  const auto second =
-      StateDict::from_ivalue(state.at("state").toGenericDict().at(1), "state of parameter 1");
+  const StateDict second = param_state(state, 1);
   EXPECT_EQ(keys(second), (Keys{"step", "exp_avg", "exp_avg_sq"}));
   EXPECT_EQ(second.get_tensor("step").scalar_type(), at::kFloat);
   EXPECT_EQ(second.get_tensor("step").dim(), 0);
@@ -112,20 +232,35 @@ TEST(OptimizerStateTest, HasThePythonKeysInOrder) {
   EXPECT_EQ(keys(first_group(optimizer_state_dict(sgd))),
             (Keys{"lr", "momentum", "dampening", "weight_decay", "nesterov", "maximize", "foreach",
                   "differentiable", "fused", "params"}));
+
+  optim::Adagrad adagrad(make_params());
+  EXPECT_EQ(keys(first_group(optimizer_state_dict(adagrad))),
+            (Keys{"lr", "lr_decay", "eps", "weight_decay", "initial_accumulator_value", "foreach",
+                  "maximize", "differentiable", "fused", "params"}));
+  const StateDict adagrad_state = param_state(optimizer_state_dict(adagrad), 1);
+  EXPECT_EQ(keys(adagrad_state), (Keys{"step", "sum"}));
+  EXPECT_EQ(adagrad_state.get_tensor("step").scalar_type(), at::kFloat);
+
+  const auto rmsprop_keys = [](const optim::RMSpropOptions& options) {
+    optim::RMSprop rmsprop(make_params(), options);
+    step(rmsprop);
+    const StateDict all = optimizer_state_dict(rmsprop);
+    EXPECT_EQ(keys(first_group(all)),
+              (Keys{"lr", "momentum", "alpha", "eps", "centered", "weight_decay", "capturable",
+                    "foreach", "maximize", "differentiable", "params"}));
+    EXPECT_EQ(param_state(all, 1).get_tensor("step").scalar_type(), at::kFloat);
+    return keys(param_state(all, 1));
+  };
+  EXPECT_EQ(rmsprop_keys({}), (Keys{"step", "square_avg"}));
+  EXPECT_EQ(rmsprop_keys(optim::RMSpropOptions().momentum(0.5).centered(true)),
+            (Keys{"step", "square_avg", "momentum_buffer", "grad_avg"}));
 }
 
 TEST(OptimizerStateTest, KeepsTheOptionsOfEachGroup) {
+  using Options = optim::AdamWOptions;
   const auto params = make_params();
-  const auto make = [&params](double first, double second) {
-    std::vector<optim::OptimizerParamGroup> groups;
-    groups.emplace_back(std::vector<at::Tensor>{params[0]},
-                        std::make_unique<optim::AdamWOptions>(first));
-    groups.emplace_back(std::vector<at::Tensor>{params[1]},
-                        std::make_unique<optim::AdamWOptions>(second));
-    return optim::AdamW(groups);
-  };
-  const auto saved = make(0.1, 0.2);
-  auto loaded = make(1, 1);
+  const auto saved = with_groups<optim::AdamW>(params, Options(0.1), Options(0.2));
+  auto loaded = with_groups<optim::AdamW>(params, Options(1), Options(1));
   load_optimizer_state_dict(loaded, optimizer_state_dict(saved));
   EXPECT_EQ(loaded.param_groups()[0].options().get_lr(), 0.1);
   EXPECT_EQ(loaded.param_groups()[1].options().get_lr(), 0.2);
@@ -169,6 +304,19 @@ TEST(OptimizerStateTest, RefusesOptionsThatLibTorchLacks) {
       "cannot load this state into a torch::optim::AdamW: it was saved with maximize=True");
   EXPECT_ERROR(load_optimizer_state_dict(adamw, with_group_value(state, "differentiable", true)),
                "differentiable=True");
+
+  optim::RMSprop rmsprop(make_params());
+  const StateDict rmsprop_state = optimizer_state_dict(rmsprop);
+  for (const auto* option : {"capturable", "maximize", "differentiable"}) {
+    EXPECT_ERROR(load_optimizer_state_dict(rmsprop, with_group_value(rmsprop_state, option, true)),
+                 c10::str("into a torch::optim::RMSprop: it was saved with ", option, "=True"));
+  }
+  optim::Adagrad adagrad(make_params());
+  const StateDict adagrad_state = optimizer_state_dict(adagrad);
+  for (const auto* option : {"maximize", "differentiable"}) {
+    EXPECT_ERROR(load_optimizer_state_dict(adagrad, with_group_value(adagrad_state, option, true)),
+                 c10::str("into a torch::optim::Adagrad: it was saved with ", option, "=True"));
+  }
 }
 
 TEST(OptimizerStateTest, RefusesTheStateOfAnotherOptimizer) {
@@ -181,12 +329,22 @@ TEST(OptimizerStateTest, RefusesTheStateOfAnotherOptimizer) {
   EXPECT_ERROR(load_optimizer_state_dict(adamw, optimizer_state_dict(adam)), "the state of Adam,");
   EXPECT_ERROR(load_optimizer_state_dict(adamw, optimizer_state_dict(sgd)), "no \"betas\"");
   EXPECT_ERROR(load_optimizer_state_dict(sgd, optimizer_state_dict(adam)), "no \"momentum\"");
-  EXPECT_ERROR(load_optimizer_state_dict(sgd, optimizer_state_dict(rmsprop)),
-               "another optimizer's");
-  EXPECT_ERROR(load_optimizer_state_dict(rmsprop, optimizer_state_dict(sgd)),
-               "another optimizer's");
+  EXPECT_ERROR(load_optimizer_state_dict(sgd, optimizer_state_dict(rmsprop)), "no \"dampening\"");
+  EXPECT_ERROR(load_optimizer_state_dict(rmsprop, optimizer_state_dict(sgd)), "no \"alpha\"");
   EXPECT_ERROR(load_optimizer_state_dict(rmsprop, optimizer_state_dict(adagrad)),
-               "it is the state of a torch::optim::Adagrad");
+               "no \"momentum\"");
+  EXPECT_ERROR(load_optimizer_state_dict(adagrad, optimizer_state_dict(rmsprop)),
+               "no \"lr_decay\"");
+  EXPECT_ERROR(load_optimizer_state_dict(adagrad, optimizer_state_dict(adam)), "no \"lr_decay\"");
+
+  OwnRmsprop own(make_params());
+  optim::LBFGS lbfgs(make_params());
+  EXPECT_ERROR(load_optimizer_state_dict(rmsprop, optimizer_state_dict(own)),
+               "another optimizer's");
+  EXPECT_ERROR(load_optimizer_state_dict(own, optimizer_state_dict(rmsprop)),
+               "another optimizer's");
+  EXPECT_ERROR(load_optimizer_state_dict(own, optimizer_state_dict(lbfgs)),
+               "it is the state of a torch::optim::LBFGS");
 }
 
 template <typename OptimizerType, typename... Args>
@@ -198,20 +356,21 @@ void expect_refuses_other_params(Args... args) {
   OptimizerType fewer({make_params()[0]}, args...);
   EXPECT_ERROR(load_optimizer_state_dict(fewer, state), " 2 parameters; the optimizer");
 
-  const at::Tensor param = torch::ones({2, 3});
-  OptimizerType reshaped({param, torch::ones({5})}, args...);
+  OptimizerType reshaped({torch::ones({2, 3}), torch::ones({5})}, args...);
   step(reshaped);
   reshaped.param_groups()[0].options().set_lr(7);
-  const at::Tensor before = param.clone();
+  const std::string before = bytes_of(reshaped);
   EXPECT_ERROR(load_optimizer_state_dict(reshaped, state), "[4]");
-  EXPECT_EQ(reshaped.state().size(), 2U);
+  EXPECT_EQ(bytes_of(reshaped), before);
   EXPECT_EQ(reshaped.param_groups()[0].options().get_lr(), 7);
 }
 
 TEST(OptimizerStateTest, RefusesOtherParametersAndChangesNothing) {
   expect_refuses_other_params<optim::AdamW>(optim::AdamWOptions(0.1));
   expect_refuses_other_params<optim::SGD>(optim::SGDOptions(0.1).momentum(0.9));
+  expect_refuses_other_params<optim::Adagrad>(optim::AdagradOptions(0.1));
   expect_refuses_other_params<optim::RMSprop>(optim::RMSpropOptions(0.1));
+  expect_refuses_other_params<OwnRmsprop>(optim::RMSpropOptions(0.1));
 }
 
 TEST(OptimizerStateTest, RefusesMalformedStates) {
@@ -242,8 +401,46 @@ TEST(OptimizerStateTest, RefusesMalformedStates) {
   EXPECT_EQ(adamw.state().size(), 2U);
 }
 
-TEST(OptimizerStateTest, PutsTheOldStateBackWhenAnArchiveIsDamaged) {
+TEST(OptimizerStateTest, RefusesMalformedStatesOfAdagradAndRmspropAndChangesNothing) {
+  const auto refuses = [](optim::Optimizer& optimizer, const StateDict& state,
+                          const std::string& message) {
+    const std::string before = bytes_of(optimizer);
+    EXPECT_ERROR(load_optimizer_state_dict(optimizer, state), message);
+    EXPECT_EQ(bytes_of(optimizer), before);
+  };
+  const auto with = [](const StateDict& state, const std::string& key, const c10::IValue& value) {
+    StateDict second = param_state(state, 1);
+    second.set(key, value);
+    return with_param_state(state, 1, second);
+  };
+  constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
+
+  optim::Adagrad adagrad(make_params());
+  step(adagrad);
+  StateDict good = with_group_value(optimizer_state_dict(adagrad), "lr", 0.5);
+  refuses(adagrad, with(good, "step", -1), "\"step\" is -1; it must be at least 0");
+  refuses(adagrad, with(good, "step", kNan), "\"step\" is nan");
+  refuses(adagrad, with(good, "sum", 1), "\"sum\" is a Int");
+  refuses(adagrad, with(good, "sum", torch::ones({1})), "\"sum\" is of shape [1]");
+  refuses(adagrad, with_param_state(good, 1, {{"step", 1}}), "no \"sum\"");
+  refuses(adagrad, with_param_state(good, 2, {}), "\"state\" has an entry 2");
+  refuses(adagrad, with_group_value(good, "lr_decay", "low"), "\"lr_decay\" is a String");
+
   optim::RMSprop rmsprop(make_params());
+  step(rmsprop);
+  good = with_group_value(optimizer_state_dict(rmsprop), "lr", 0.5);
+  refuses(rmsprop, with_group_value(good, "momentum", 0.9), "no \"momentum_buffer\"");
+  refuses(rmsprop, with_group_value(good, "centered", true), "no \"grad_avg\"");
+  refuses(rmsprop, with_group_value(good, "centered", 1), "\"centered\" is a Int");
+  refuses(rmsprop, with(good, "square_avg", torch::ones({5})), "\"square_avg\" is of shape [5]");
+  refuses(rmsprop, with(good, "momentum_buffer", torch::ones({2})),
+          "\"momentum_buffer\" is of shape [2]");
+  refuses(rmsprop, with(good, "grad_avg", torch::ones({2})), "\"grad_avg\" is of shape [2]");
+  refuses(rmsprop, with(good, "step", "two"), "\"step\" is a String");
+}
+
+TEST(OptimizerStateTest, PutsTheOldStateBackWhenAnArchiveIsDamaged) {
+  OwnRmsprop rmsprop(make_params());
   step(rmsprop);
   StateDict state = optimizer_state_dict(rmsprop);
   rmsprop.param_groups()[0].options().set_lr(7);

@@ -1,0 +1,130 @@
+#include "linkboy/callbacks/save_training_state.hpp"
+
+#include "linkboy/checkpoint.hpp"
+#include "linkboy/error.hpp"
+#include "linkboy/trainer.hpp"
+#include "linkboy/training_state.hpp"
+
+namespace linkboy {
+
+SaveTrainingState::SaveTrainingState(SaveTrainingStateOptions options)
+    : options_(std::move(options)) {
+  auto check = [](const char* name, int64_t value) {
+    LINKBOY_CHECK(value >= 1, "SaveTrainingState's ", name, " is ", value,
+                  "; it must be at least 1.");
+  };
+  check("every_n_updates", options_.every_n_updates.value_or(1));
+  check("every_n_epochs", options_.every_n_epochs.value_or(1));
+  check("keep_last", options_.keep_last);
+  LINKBOY_CHECK(options_.every_n_minutes.value_or(1.0) > 0.0,
+                "SaveTrainingState's every_n_minutes is ", *options_.every_n_minutes,
+                "; it must be above 0.");
+}
+
+void SaveTrainingState::on_training_run_start(Trainer& trainer) {
+  was_stopped_ = is_saved_ = is_pending_ = false;
+  last_save_ = Clock::now();
+  if (trainer.accelerator().is_main_process()) check_writable(options_.directory / "writable");
+}
+
+void SaveTrainingState::on_train_update_end(Trainer& trainer) {
+  is_saved_ = false;
+  const std::chrono::duration<double, std::ratio<60>> minutes = Clock::now() - last_save_;
+  const bool is_due =
+      (options_.every_n_updates && trainer.num_updates() % *options_.every_n_updates == 0) ||
+      (options_.every_n_minutes && minutes.count() >= *options_.every_n_minutes);
+  if (is_due || (options_.at_end && trainer.stop_requested())) save(trainer);
+}
+
+void SaveTrainingState::on_training_run_epoch_end(Trainer& trainer) {
+  is_saved_ = false;
+  if (options_.every_n_epochs &&
+      trainer.run_history().current_epoch() % *options_.every_n_epochs == 0) {
+    save(trainer);
+  }
+}
+
+void SaveTrainingState::on_stop_training_error(Trainer& trainer, const StopTraining& stop) {
+  was_stopped_ = true;
+  if (!options_.at_end || is_saved_ || stop.reason() == StopReason::nan) return;
+  if (trainer.can_save_training_state()) save(trainer);
+}
+
+void SaveTrainingState::on_training_run_end(Trainer& trainer) {
+  if (options_.at_end && !is_saved_ && !was_stopped_) save(trainer);
+  finish_save(trainer);
+}
+
+void SaveTrainingState::save(Trainer& trainer) {
+  finish_save(trainer);
+  const int64_t number = next_training_state_number(options_.directory);
+  const auto folder = training_state_folder(options_.directory, number);
+  // The state itself should know of its folder, so that who resumes it removes it in time.
+  saved_.push_back(folder.filename().string());
+  is_pending_ = true;
+  try {
+    trainer.save_training_state(folder, {.asynchronous = options_.asynchronous});
+    is_saved_ = true;
+    last_save_ = Clock::now();
+  } catch (const Error& error) {
+    report(trainer, error.what());
+  }
+  if (!options_.asynchronous) finish_save(trainer);
+}
+
+/// Waits for the state that is being written; only when it is there an older one may go.
+void SaveTrainingState::finish_save(Trainer& trainer) {
+  if (!is_pending_) return;
+  try {
+    trainer.wait_for_saves();
+    is_pending_ = false;
+    remove_old();
+  } catch (const Error& error) {
+    report(trainer, error.what());
+  }
+}
+
+void SaveTrainingState::report(Trainer& trainer, const char* what) {
+  is_pending_ = false;
+  is_saved_ = false;
+  saved_.pop_back();
+  ++num_failures_;
+  trainer.print(c10::str("ERROR: the training state was not saved: ", what,
+                         " The run goes on; the states before are kept."));
+}
+
+void SaveTrainingState::remove_old() {
+  while (static_cast<int64_t>(saved_.size()) > options_.keep_last) {
+    const auto folder = options_.directory / saved_.front();
+    std::error_code ignored;  // an old state too many does no harm
+    std::filesystem::remove(folder / kTrainingStateFile, ignored);
+    std::filesystem::remove(folder, ignored);
+    saved_.erase(saved_.begin());
+  }
+}
+
+StateDict SaveTrainingState::state_dict() const {
+  c10::impl::GenericList names(c10::AnyType::get());
+  for (const std::string& name : saved_) names.push_back(name);
+  StateDict state;
+  state.set("saved", names);
+  return state;
+}
+
+void SaveTrainingState::load_state_dict(const StateDict& state) {
+  const c10::IValue& names = state.at("saved");
+  LINKBOY_CHECK(names.isList(), "SaveTrainingState's \"saved\" is a ", names.tagKind(),
+                "; it must be a list of names.");
+  saved_.clear();
+  for (const c10::IValue& name : names.toListRef()) {
+    // Names of folders in the directory only: they will be removed.
+    const std::filesystem::path folder = name.isString() ? name.toStringRef() : "";
+    LINKBOY_CHECK(folder.has_filename() && folder == folder.filename() &&
+                      folder.string().starts_with("state-"),
+                  "SaveTrainingState's \"saved\" holds ", name,
+                  "; it must be a name state-NUMBER.");
+    saved_.push_back(folder.string());
+  }
+}
+
+}  // namespace linkboy

@@ -1,0 +1,89 @@
+#include "checkpoint/background_job.hpp"
+
+#include <ATen/ATen.h>
+
+#include <unordered_map>
+
+namespace linkboy {
+namespace {
+
+class Copier {
+ public:
+  c10::IValue copy(const c10::IValue& value) {
+    if (value.isTensor()) return copy_tensor(value.toTensor());
+    if (value.isList()) {
+      c10::impl::GenericList list(c10::AnyType::get());
+      for (const c10::IValue& item : value.toListRef()) list.push_back(copy(item));
+      return list;
+    }
+    if (value.isTuple()) {
+      std::vector<c10::IValue> elements;
+      for (const c10::IValue& item : value.toTupleRef().elements()) elements.push_back(copy(item));
+      return c10::ivalue::Tuple::create(std::move(elements));
+    }
+    if (value.isGenericDict()) {
+      c10::impl::GenericDict dict(c10::AnyType::get(), c10::AnyType::get());
+      for (const auto& entry : value.toGenericDict()) dict.insert(entry.key(), copy(entry.value()));
+      return dict;
+    }
+    return value;
+  }
+
+ private:
+  at::Tensor copy_tensor(const at::Tensor& tensor) {
+    // What has no plain storage is refused later, by whoever writes it.
+    if (!tensor.defined() || tensor.layout() != at::kStrided || !tensor.has_storage() ||
+        tensor.is_meta()) {
+      return tensor;
+    }
+    const at::Tensor plain = tensor.detach();
+    auto [bytes, is_new] = bytes_.try_emplace(plain.storage().unsafeGetStorageImpl());
+    if (is_new) {
+      const auto size = static_cast<int64_t>(plain.storage().nbytes());
+      const at::Tensor all =
+          at::empty({0}, plain.options().dtype(at::kByte)).set_(plain.storage(), 0, {size}, {1});
+      bytes->second = at::empty({size}, at::kByte).copy_(all);
+      sources_.push_back(plain);
+    }
+    at::Tensor result =
+        at::empty({0}, plain.options().device(at::kCPU))
+            .set_(bytes->second.storage(), plain.storage_offset(), plain.sizes(), plain.strides());
+    if (plain.is_conj()) result._set_conj(true);
+    if (plain.is_neg()) result._set_neg(true);
+    return result;
+  }
+
+  std::unordered_map<const c10::StorageImpl*, at::Tensor> bytes_;
+  std::vector<at::Tensor> sources_;  // keeps their addresses from being used again
+};
+
+}  // namespace
+
+StateDict snapshot(const StateDict& contents) {
+  Copier copier;
+  StateDict result;
+  for (const auto& [key, value] : contents.entries()) result.set(key, copier.copy(value));
+  return result;
+}
+
+BackgroundJob::~BackgroundJob() {
+  if (thread_.joinable()) thread_.join();
+}
+
+void BackgroundJob::start(std::function<void()> job) {
+  wait();
+  thread_ = std::thread([this, job = std::move(job)] {
+    try {
+      job();
+    } catch (...) {
+      failure_ = std::current_exception();
+    }
+  });
+}
+
+void BackgroundJob::wait() {
+  if (thread_.joinable()) thread_.join();
+  if (failure_) std::rethrow_exception(std::exchange(failure_, nullptr));
+}
+
+}  // namespace linkboy

@@ -1,0 +1,92 @@
+#include "checkpoint/file_bytes.hpp"
+
+#include <ATen/Context.h>
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <system_error>
+
+#include "linkboy/error.hpp"
+
+namespace linkboy {
+namespace {
+
+std::string reason() { return std::generic_category().message(errno); }
+
+}  // namespace
+
+std::shared_ptr<FileBytes> FileBytes::open(const std::filesystem::path& path, bool mmap) {
+  const int descriptor = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
+  LINKBOY_CHECK(descriptor >= 0, reason(), ". Check the path and its permissions.");
+  std::shared_ptr<FileBytes> file(new FileBytes(descriptor, 0, nullptr));
+  struct stat status {};
+  LINKBOY_CHECK(::fstat(descriptor, &status) == 0, reason(), ". Check the disk.");
+  LINKBOY_CHECK(!S_ISDIR(status.st_mode), "it is a folder; a file is needed. Name the file in it.");
+  LINKBOY_CHECK(S_ISREG(status.st_mode), "it is no regular file; copy it into one.");
+  file->size_ = static_cast<uint64_t>(status.st_size);
+  if (mmap && file->size_ > 0) {
+    void* mapping =
+        ::mmap(nullptr, file->size_, PROT_READ | PROT_WRITE, MAP_PRIVATE, descriptor, 0);
+    LINKBOY_CHECK(mapping != MAP_FAILED, "it cannot be mapped (", reason(),
+                  "). Read it without mmap.");
+    file->mapping_ = static_cast<char*>(mapping);
+  }
+  return file;
+}
+
+FileBytes::~FileBytes() {
+  if (mapping_ != nullptr) ::munmap(mapping_, size_);
+  ::close(descriptor_);
+}
+
+void FileBytes::check_within(uint64_t offset, uint64_t size) const {
+  LINKBOY_CHECK(offset <= size_ && size <= size_ - offset, "it should have ", size,
+                " bytes at offset ", offset, ", but it ends at ", size_,
+                ": it is cut short or damaged. Use another copy.");
+}
+
+void FileBytes::read(char* target, uint64_t offset, uint64_t size) const {
+  while (size > 0) {
+    const ssize_t num = ::pread(descriptor_, target, size, static_cast<off_t>(offset));
+    if (num < 0 && errno == EINTR) continue;
+    LINKBOY_CHECK(num > 0, "it cannot be read at offset ", offset, " (",
+                  num < 0 ? reason() : "it became shorter", "). Check the disk.");
+    target += num;
+    offset += static_cast<uint64_t>(num);
+    size -= static_cast<uint64_t>(num);
+  }
+}
+
+std::string FileBytes::text(uint64_t offset, uint64_t size) const {
+  check_within(offset, size);
+  std::string bytes(size, '\0');
+  read(bytes.data(), offset, size);
+  return bytes;
+}
+
+at::DataPtr FileBytes::data(uint64_t offset, uint64_t size, const Visit& visit) const {
+  // Small enough for the second-level cache.
+  constexpr uint64_t kPiece = uint64_t{1} << 18;
+  check_within(offset, size);
+  if (mapping_ != nullptr) {
+    if (visit) visit(mapping_ + offset, size);
+    auto keep = std::make_unique<std::shared_ptr<const FileBytes>>(shared_from_this());
+    return {mapping_ + offset, keep.release(),
+            [](void* context) { delete static_cast<std::shared_ptr<const FileBytes>*>(context); },
+            at::kCPU};
+  }
+  at::DataPtr bytes = at::getCPUAllocator()->allocate(size);
+  for (uint64_t done = 0; done < size; done += kPiece) {
+    const uint64_t piece = std::min(kPiece, size - done);
+    char* target = static_cast<char*>(bytes.mutable_get()) + done;
+    read(target, offset + done, piece);
+    if (visit) visit(target, piece);
+  }
+  return bytes;
+}
+
+}  // namespace linkboy

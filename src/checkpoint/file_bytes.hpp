@@ -1,0 +1,47 @@
+#pragma once
+
+#include <c10/core/Allocator.h>
+
+#include <cstdint>
+#include <filesystem>
+#include <functional>
+#include <memory>
+#include <string>
+
+namespace linkboy {
+
+/// A file's bytes, read where they are needed or mapped as a whole.
+class FileBytes : public std::enable_shared_from_this<FileBytes> {
+ public:
+  /// @throws Error with the system's reason if the file cannot be opened or mapped, or is none.
+  static std::shared_ptr<FileBytes> open(const std::filesystem::path& path, bool mmap);
+  ~FileBytes();
+  FileBytes(const FileBytes&) = delete;
+  FileBytes& operator=(const FileBytes&) = delete;
+
+  uint64_t size() const { return size_; }
+
+  /// Copies bytes. @throws Error if they are not all within the file.
+  std::string text(uint64_t offset, uint64_t size) const;
+
+  /// Called with the bytes piece by piece, in order, while they are in the cache.
+  using Visit = std::function<void(const void* data, std::size_t size)>;
+
+  /// The bytes in memory of their own; or, of a mapped file, as a view that keeps it mapped, whose
+  /// changes stay in this process.
+  /// @throws Error as `text`.
+  at::DataPtr data(uint64_t offset, uint64_t size, const Visit& visit) const;
+
+ private:
+  FileBytes(int descriptor, uint64_t size, char* mapping)
+      : descriptor_(descriptor), size_(size), mapping_(mapping) {}
+
+  void check_within(uint64_t offset, uint64_t size) const;
+  void read(char* target, uint64_t offset, uint64_t size) const;
+
+  int descriptor_;
+  uint64_t size_;
+  char* mapping_;  // null if the file is not mapped
+};
+
+}  // namespace linkboy

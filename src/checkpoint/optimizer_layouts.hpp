@@ -1,0 +1,263 @@
+#pragma once
+
+#include <ATen/ATen.h>
+#include <torch/optim/adagrad.h>
+#include <torch/optim/adam.h>
+#include <torch/optim/adamw.h>
+#include <torch/optim/rmsprop.h>
+#include <torch/optim/sgd.h>
+
+#include <cstdint>
+#include <memory>
+#include <string_view>
+
+#include "linkboy/error.hpp"
+#include "linkboy/state_dict.hpp"
+
+/// How Python's optimizer classes lay out their state: keys, order and types of torch 2.11. One
+/// class per optimizer, with
+///
+/// - `save_group`, `load_group`: a group's options, as an entry of `param_groups` without `params`;
+/// - `save_state`, `load_state`: a parameter's state, as an entry of `state`. `load_state` gives
+///   none for an entry that stands for none;
+/// - `initial_state`, where LibTorch's optimizer needs one for every parameter: what a parameter
+///   gets that has no entry.
+///
+/// Options that only Python has are saved with Python's defaults.
+namespace linkboy::optimizer_layouts {
+
+// Python keeps some of its numbers (a learning rate, the step) in tensors.
+inline double number(const StateDict& saved, std::string_view key) {
+  const auto& value = saved.at(key);
+  if (!value.isTensor()) return saved.get_double(key);
+  LINKBOY_CHECK(value.toTensor().defined() && value.toTensor().numel() == 1, "\"", key,
+                "\" is a tensor of another size than 1; it must be a number.");
+  return value.toTensor().to(at::kDouble).item<double>();
+}
+
+inline bool is_set(const StateDict& saved, std::string_view key) {
+  return saved.contains(key) && !saved.at(key).isNone();
+}
+
+inline void refuse_if_true(const StateDict& saved, std::string_view key) {
+  LINKBOY_CHECK(!is_set(saved, key) || !saved.get_bool(key), "it was saved with ", key,
+                "=True, which LibTorch's optimizer does not have. Train without it.");
+}
+
+// In the layout of the parameter, which the fused kernels want, and independent of `saved`.
+inline at::Tensor tensor_like(const at::Tensor& param, const StateDict& saved,
+                              std::string_view key) {
+  const at::Tensor value = saved.get_tensor(key);
+  LINKBOY_CHECK(value.defined() && value.sizes() == param.sizes(), "\"", key, "\" is of shape ",
+                value.sizes(), "; its parameter is of ", param.sizes(),
+                ". Build the model and the optimizer as they were when it was saved.");
+  return at::empty_like(param).copy_(value);
+}
+
+// LibTorch counts steps in an integer, Python in a float32 tensor.
+inline at::Tensor saved_step(int64_t step) {
+  return at::scalar_tensor(static_cast<double>(step), at::kFloat);
+}
+
+inline int64_t loaded_step(const StateDict& saved) {
+  const double step = number(saved, "step");
+  LINKBOY_CHECK(step >= 0 && step < 0x1p53, "\"step\" is ", step, "; it must be at least 0.");
+  return static_cast<int64_t>(step);
+}
+
+struct SgdLayout {
+  using Options = torch::optim::SGDOptions;
+  using ParamState = torch::optim::SGDParamState;
+
+  static StateDict save_group(const Options& options) {
+    return {{"lr", options.lr()},
+            {"momentum", options.momentum()},
+            {"dampening", options.dampening()},
+            {"weight_decay", options.weight_decay()},
+            {"nesterov", options.nesterov()},
+            {"maximize", false},
+            {"foreach", c10::IValue()},
+            {"differentiable", false},
+            {"fused", c10::IValue()}};
+  }
+
+  static Options load_group(const StateDict& saved) {
+    return Options(number(saved, "lr"))
+        .momentum(number(saved, "momentum"))
+        .dampening(number(saved, "dampening"))
+        .weight_decay(number(saved, "weight_decay"))
+        .nesterov(is_set(saved, "nesterov") && saved.get_bool("nesterov"));
+  }
+
+  static StateDict save_state(const ParamState& state) {
+    if (!state.momentum_buffer().defined()) return {{"momentum_buffer", c10::IValue()}};
+    return {{"momentum_buffer", state.momentum_buffer()}};
+  }
+
+  // LibTorch takes any entry to have its buffer, so without one there is none.
+  static std::unique_ptr<ParamState> load_state(const StateDict& saved, const at::Tensor& param,
+                                                const Options&) {
+    if (!is_set(saved, "momentum_buffer")) return nullptr;
+    auto state = std::make_unique<ParamState>();
+    state->momentum_buffer(tensor_like(param, saved, "momentum_buffer"));
+    return state;
+  }
+};
+
+template <typename OptionsType, typename ParamStateType, bool kDecoupled>
+struct AdamLayout {
+  using Options = OptionsType;
+  using ParamState = ParamStateType;
+
+  static StateDict save_group(const Options& options) {
+    return {{"lr", options.lr()},
+            {"betas", options.betas()},
+            {"eps", options.eps()},
+            {"weight_decay", options.weight_decay()},
+            {"amsgrad", options.amsgrad()},
+            {"maximize", false},
+            {"foreach", c10::IValue()},
+            {"capturable", false},
+            {"differentiable", false},
+            {"fused", c10::IValue()},
+            {"decoupled_weight_decay", kDecoupled}};
+  }
+
+  static Options load_group(const StateDict& saved) {
+    LINKBOY_CHECK(!is_set(saved, "decoupled_weight_decay") ||
+                      saved.get_bool("decoupled_weight_decay") == kDecoupled,
+                  "it is the state of ", kDecoupled ? "Adam" : "AdamW",
+                  ", whose weight decay works otherwise. Use that optimizer.");
+    const auto& betas = saved.at("betas");
+    LINKBOY_CHECK((betas.isTuple() || betas.isList()), "\"betas\" is a ", betas.tagKind(),
+                  "; it must be a tuple of two numbers.");
+    const auto items = betas.isTuple() ? c10::ArrayRef<c10::IValue>(betas.toTupleRef().elements())
+                                       : betas.toListRef();
+    LINKBOY_CHECK(items.size() == 2, "\"betas\" has ", items.size(), " numbers; it must have 2.");
+    const StateDict both = {{"betas[0]", items[0]}, {"betas[1]", items[1]}};
+    return Options(number(saved, "lr"))
+        .betas({number(both, "betas[0]"), number(both, "betas[1]")})
+        .eps(number(saved, "eps"))
+        .weight_decay(number(saved, "weight_decay"))
+        .amsgrad(saved.get_bool("amsgrad"));
+  }
+
+  static StateDict save_state(const ParamState& state) {
+    StateDict saved = {{"step", saved_step(state.step())},
+                       {"exp_avg", state.exp_avg()},
+                       {"exp_avg_sq", state.exp_avg_sq()}};
+    if (state.max_exp_avg_sq().defined()) saved.set("max_exp_avg_sq", state.max_exp_avg_sq());
+    return saved;
+  }
+
+  static std::unique_ptr<ParamState> load_state(const StateDict& saved, const at::Tensor& param,
+                                                const Options& options) {
+    if (saved.empty()) return nullptr;
+    auto state = std::make_unique<ParamState>();
+    state->step(loaded_step(saved));
+    state->exp_avg(tensor_like(param, saved, "exp_avg"));
+    state->exp_avg_sq(tensor_like(param, saved, "exp_avg_sq"));
+    if (options.amsgrad() || is_set(saved, "max_exp_avg_sq")) {
+      state->max_exp_avg_sq(tensor_like(param, saved, "max_exp_avg_sq"));
+    }
+    return state;
+  }
+};
+
+struct AdagradLayout {
+  using Options = torch::optim::AdagradOptions;
+  using ParamState = torch::optim::AdagradParamState;
+
+  static StateDict save_group(const Options& options) {
+    return {{"lr", options.lr()},
+            {"lr_decay", options.lr_decay()},
+            {"eps", options.eps()},
+            {"weight_decay", options.weight_decay()},
+            {"initial_accumulator_value", options.initial_accumulator_value()},
+            {"foreach", c10::IValue()},
+            {"maximize", false},
+            {"differentiable", false},
+            {"fused", c10::IValue()}};
+  }
+
+  static Options load_group(const StateDict& saved) {
+    return Options(number(saved, "lr"))
+        .lr_decay(number(saved, "lr_decay"))
+        .eps(number(saved, "eps"))
+        .weight_decay(number(saved, "weight_decay"))
+        .initial_accumulator_value(number(saved, "initial_accumulator_value"));
+  }
+
+  static StateDict save_state(const ParamState& state) {
+    return {{"step", saved_step(state.step())}, {"sum", state.sum()}};
+  }
+
+  // As the constructor makes it: LibTorch's step() fails for a parameter without.
+  static std::unique_ptr<ParamState> initial_state(const at::Tensor& param,
+                                                   const Options& options) {
+    auto state = std::make_unique<ParamState>();
+    state->sum(at::full_like(param, options.initial_accumulator_value()));
+    return state;
+  }
+
+  static std::unique_ptr<ParamState> load_state(const StateDict& saved, const at::Tensor& param,
+                                                const Options&) {
+    if (saved.empty()) return nullptr;
+    auto state = std::make_unique<ParamState>();
+    state->step(loaded_step(saved));
+    state->sum(tensor_like(param, saved, "sum"));
+    return state;
+  }
+};
+
+struct RmspropLayout {
+  using Options = torch::optim::RMSpropOptions;
+  using ParamState = torch::optim::RMSpropParamState;
+
+  static StateDict save_group(const Options& options) {
+    return {{"lr", options.lr()},
+            {"momentum", options.momentum()},
+            {"alpha", options.alpha()},
+            {"eps", options.eps()},
+            {"centered", options.centered()},
+            {"weight_decay", options.weight_decay()},
+            {"capturable", false},
+            {"foreach", c10::IValue()},
+            {"maximize", false},
+            {"differentiable", false}};
+  }
+
+  static Options load_group(const StateDict& saved) {
+    refuse_if_true(saved, "capturable");
+    return Options(number(saved, "lr"))
+        .momentum(number(saved, "momentum"))
+        .alpha(number(saved, "alpha"))
+        .eps(number(saved, "eps"))
+        .centered(saved.get_bool("centered"))
+        .weight_decay(number(saved, "weight_decay"));
+  }
+
+  static StateDict save_state(const ParamState& state) {
+    StateDict saved = {{"step", saved_step(state.step())}, {"square_avg", state.square_avg()}};
+    if (state.momentum_buffer().defined()) saved.set("momentum_buffer", state.momentum_buffer());
+    if (state.grad_avg().defined()) saved.set("grad_avg", state.grad_avg());
+    return saved;
+  }
+
+  static std::unique_ptr<ParamState> load_state(const StateDict& saved, const at::Tensor& param,
+                                                const Options& options) {
+    if (saved.empty()) return nullptr;
+    auto state = std::make_unique<ParamState>();
+    state->step(loaded_step(saved));
+    state->square_avg(tensor_like(param, saved, "square_avg"));
+    if (options.momentum() > 0 || is_set(saved, "momentum_buffer")) {
+      state->momentum_buffer(tensor_like(param, saved, "momentum_buffer"));
+    }
+    if (options.centered() || is_set(saved, "grad_avg")) {
+      state->grad_avg(tensor_like(param, saved, "grad_avg"));
+    }
+    return state;
+  }
+};
+
+}  // namespace linkboy::optimizer_layouts

@@ -1,0 +1,329 @@
+#include "safetensors_header.hpp"
+
+#include <algorithm>
+#include <array>
+#include <limits>
+#include <nlohmann/json.hpp>
+#include <set>
+#include <utility>
+
+#include "linkboy/error.hpp"
+#include "rebuild_tensor.hpp"
+
+namespace linkboy {
+namespace {
+
+using at::ScalarType;
+
+struct Dtype {
+  std::string_view name;
+  ScalarType type;
+};
+
+// In the order of the official library: large elements first, so that all lie aligned.
+constexpr std::array kDtypes = {
+    Dtype{"U64", ScalarType::UInt64},
+    Dtype{"I64", ScalarType::Long},
+    Dtype{"F64", ScalarType::Double},
+    Dtype{"C64", ScalarType::ComplexFloat},
+    Dtype{"F32", ScalarType::Float},
+    Dtype{"U32", ScalarType::UInt32},
+    Dtype{"I32", ScalarType::Int},
+    Dtype{"BF16", ScalarType::BFloat16},
+    Dtype{"F16", ScalarType::Half},
+    Dtype{"U16", ScalarType::UInt16},
+    Dtype{"I16", ScalarType::Short},
+    Dtype{"F8_E5M2FNUZ", ScalarType::Float8_e5m2fnuz},
+    Dtype{"F8_E4M3FNUZ", ScalarType::Float8_e4m3fnuz},
+    Dtype{"F8_E8M0", ScalarType::Float8_e8m0fnu},
+    Dtype{"F8_E4M3", ScalarType::Float8_e4m3fn},
+    Dtype{"F8_E5M2", ScalarType::Float8_e5m2},
+    Dtype{"I8", ScalarType::Char},
+    Dtype{"U8", ScalarType::Byte},
+    Dtype{"BOOL", ScalarType::Bool},
+};
+
+std::string dtype_names() {
+  std::string names;
+  for (const Dtype& dtype : kDtypes) names.append(names.empty() ? "" : ", ").append(dtype.name);
+  return names;
+}
+
+// The handler of the parser: takes the values as they come, so that neither a second copy of the
+// header nor deep nesting costs memory, and a key that comes twice does not go unseen.
+class HeaderHandler {
+ public:
+  explicit HeaderHandler(SafeTensorsHeader& header) : header_(header) {}
+
+  bool null() { refuse("null"); }
+  bool boolean(bool value) { refuse(value ? "true" : "false"); }
+  bool number_integer(int64_t value) { refuse(std::to_string(value)); }
+  bool number_float(double, const std::string& text) { refuse(quote_name(text)); }
+  bool binary(const std::vector<uint8_t>&) { refuse("binary"); }
+
+  bool number_unsigned(uint64_t value) {
+    if (place_ == Place::kShape) {
+      std::vector<int64_t>& sizes = header_.entries.back().sizes;
+      LINKBOY_CHECK(value <= static_cast<uint64_t>(std::numeric_limits<int64_t>::max()), where(),
+                    " holds ", value, "; sizes must fit into 63 bits. Use another copy.");
+      LINKBOY_CHECK(sizes.size() < kMaxDimensions, where(), " has more than ", kMaxDimensions,
+                    " dimensions, which is the most that a tensor can have. Reshape the tensor.");
+      sizes.push_back(static_cast<int64_t>(value));
+    } else if (place_ == Place::kOffsets) {
+      LINKBOY_CHECK(num_offsets_ < 2, where(),
+                    " has more than 2 numbers; it must be [begin, end]. Use another copy.");
+      SafeTensorsEntry& entry = header_.entries.back();
+      (num_offsets_++ == 0 ? entry.begin : entry.end) = value;
+    } else {
+      refuse(std::to_string(value));
+    }
+    return true;
+  }
+
+  bool string(std::string& value) {
+    if (place_ == Place::kMetadata) {
+      header_.metadata[key_] = std::move(value);
+    } else if (place_ == Place::kTensor && field_ == Field::kDtype) {
+      const auto* const found = std::find_if(kDtypes.begin(), kDtypes.end(),
+                                             [&value](const Dtype& d) { return d.name == value; });
+      LINKBOY_CHECK(found != kDtypes.end(), where(), " is ", quote_name(value),
+                    "; it must be one of ", dtype_names(), ". Convert the tensor.");
+      header_.entries.back().dtype = found->type;
+    } else {
+      refuse(quote_name(value));
+    }
+    return true;
+  }
+
+  bool start_object(std::size_t) {
+    switch (place_) {
+      case Place::kStart:
+        place_ = Place::kTop;
+        break;
+      case Place::kTop:
+        if (key_ == kSafeTensorsMetadata) {
+          place_ = Place::kMetadata;
+        } else {
+          place_ = Place::kTensor;
+          fields_.clear();
+          header_.entries.emplace_back().name = key_;
+        }
+        break;
+      default:
+        refuse("an object");
+    }
+    return true;
+  }
+
+  bool key(std::string& key) {
+    if (place_ == Place::kTensor) {
+      start_field(key);
+      return true;
+    }
+    const bool is_new = place_ == Place::kMetadata ? header_.metadata.try_emplace(key).second
+                                                   : names_.insert(key).second;
+    LINKBOY_CHECK(is_new, "its header has ", quote_name(key), " twice",
+                  place_ == Place::kMetadata ? " in \"__metadata__\"" : "",
+                  "; each name must come once. Use another copy.");
+    key_ = std::move(key);
+    return true;
+  }
+
+  bool end_object() {
+    if (place_ == Place::kTensor) finish_tensor();
+    place_ = Place::kTop;  // At the very end as well, where no value follows.
+    return true;
+  }
+
+  bool start_array(std::size_t) {
+    const bool is_expected =
+        place_ == Place::kTensor && (field_ == Field::kShape || field_ == Field::kOffsets);
+    if (!is_expected) refuse("an array");
+    place_ = field_ == Field::kShape ? Place::kShape : Place::kOffsets;
+    num_offsets_ = 0;
+    return true;
+  }
+
+  bool end_array() {
+    LINKBOY_CHECK(place_ == Place::kShape || num_offsets_ == 2, where(), " has ", num_offsets_,
+                  " numbers; it must be [begin, end]. Use another copy.");
+    place_ = Place::kTensor;
+    return true;
+  }
+
+  // The exception's own text quotes the header at any length.
+  bool parse_error(std::size_t position, const std::string&, const nlohmann::json::exception&) {
+    throw Error(c10::str("its header is not JSON at byte ", position,
+                         "; it is damaged or not a safetensors file. Use another copy."));
+  }
+
+ private:
+  enum class Place { kStart, kTop, kMetadata, kTensor, kShape, kOffsets };
+  enum class Field { kDtype, kShape, kOffsets };
+
+  void start_field(const std::string& key) {
+    static const std::map<std::string, Field, std::less<>> fields = {
+        {"dtype", Field::kDtype}, {"shape", Field::kShape}, {"data_offsets", Field::kOffsets}};
+    const auto found = fields.find(key);
+    LINKBOY_CHECK(
+        found != fields.end(), "tensor ", quote_name(key_), " has the field ", quote_name(key),
+        "; the format knows dtype, shape and data_offsets. Write the file with a usual library.");
+    LINKBOY_CHECK(fields_.insert(found->second).second, "tensor ", quote_name(key_), " has its ",
+                  key, " twice; each must come once. Use another copy.");
+    field_ = found->second;
+  }
+
+  void finish_tensor() {
+    LINKBOY_CHECK(fields_.size() == 3, "tensor ", quote_name(key_),
+                  " lacks one of dtype, shape and data_offsets. Use another copy.");
+    const SafeTensorsEntry& entry = header_.entries.back();
+    // Sizes of 0 counted as 1, so that strides do not overflow either.
+    constexpr int64_t kLimit = std::numeric_limits<int64_t>::max() / 16;
+    int64_t extent = 1;
+    bool fits = true;
+    for (const int64_t size : entry.sizes) {
+      fits = fits && !__builtin_mul_overflow(extent, std::max<int64_t>(size, 1), &extent) &&
+             extent < kLimit;
+    }
+    LINKBOY_CHECK(fits, "tensor ", quote_name(key_), " has the shape ",
+                  c10::IntArrayRef(entry.sizes),
+                  ", whose product is too large for any memory. Use another copy.");
+    const bool is_empty = std::count(entry.sizes.begin(), entry.sizes.end(), 0) > 0;
+    const uint64_t needed = is_empty ? 0 : static_cast<uint64_t>(extent) * elementSize(entry.dtype);
+    LINKBOY_CHECK(entry.begin <= entry.end, "tensor ", quote_name(key_), " begins at byte ",
+                  entry.begin, " and ends before that, at ", entry.end, ". Use another copy.");
+    LINKBOY_CHECK(entry.end - entry.begin == needed, "tensor ", quote_name(key_), " has ",
+                  entry.end - entry.begin, " bytes; its shape ", c10::IntArrayRef(entry.sizes),
+                  " of ", entry.dtype, " takes ", needed, ". Use another copy.");
+  }
+
+  std::string where() const {
+    switch (place_) {
+      case Place::kStart:
+        return "its header";
+      case Place::kTop:
+        return (key_ == kSafeTensorsMetadata ? "" : "tensor ") + quote_name(key_);
+      case Place::kMetadata:
+        return "the metadata " + quote_name(key_);
+      default:
+        return "the " +
+               std::string(field_ == Field::kDtype   ? "dtype"
+                           : field_ == Field::kShape ? "shape"
+                                                     : "data_offsets") +
+               " of tensor " + quote_name(key_);
+    }
+  }
+
+  [[noreturn]] void refuse(const std::string& value) const {
+    const bool is_list = place_ == Place::kShape || place_ == Place::kOffsets;
+    const char* const allowed = is_list                      ? "whole numbers from 0 up are allowed"
+                                : place_ == Place::kMetadata ? "it must be a string"
+                                : place_ != Place::kTensor   ? "it must be an object"
+                                : field_ == Field::kDtype    ? "it must be a string"
+                                                             : "it must be an array of numbers";
+    throw Error(c10::str(where(), is_list ? " holds " : " is ", value, "; ", allowed,
+                         ". Use another copy."));
+  }
+
+  SafeTensorsHeader& header_;
+  Place place_ = Place::kStart;
+  Field field_ = Field::kDtype;
+  std::string key_;
+  std::set<std::string> names_;  // Not hashed: a stranger could make all hashes collide.
+  std::set<Field> fields_;
+  int num_offsets_ = 0;
+};
+
+void check_coverage(const std::vector<SafeTensorsEntry>& entries, uint64_t num_data_bytes) {
+  uint64_t covered = 0;
+  for (const SafeTensorsEntry& entry : entries) {
+    LINKBOY_CHECK(entry.end <= num_data_bytes, "tensor ", quote_name(entry.name), " ends at byte ",
+                  entry.end, " of the data, but there are only ", num_data_bytes,
+                  "; the file is damaged or cut short. Use another copy.");
+    LINKBOY_CHECK(entry.begin >= covered, "tensor ", quote_name(entry.name), " begins at byte ",
+                  entry.begin, " of the data, within the tensor before it, which ends at ", covered,
+                  "; tensors must not overlap. Use another copy.");
+    LINKBOY_CHECK(entry.begin == covered, "bytes ", covered, " to ", entry.begin,
+                  " of the data, before tensor ", quote_name(entry.name),
+                  ", belong to no tensor; there must be no gap. Use another copy.");
+    covered = entry.end;
+  }
+  LINKBOY_CHECK(covered == num_data_bytes, "the last ", num_data_bytes - covered,
+                " bytes belong to no tensor; nothing may follow the last one. Use another copy.");
+}
+
+std::string json_of(std::string_view text) {
+  try {
+    return nlohmann::json(text).dump();
+  } catch (const nlohmann::json::exception&) {
+    throw Error(c10::str("the text ", quote_name(text),
+                         " is not UTF-8, which the format demands. Choose another."));
+  }
+}
+
+}  // namespace
+
+std::string quote_name(std::string_view name) {
+  constexpr std::size_t kMaxShown = 200;
+  std::string shown(name.substr(0, kMaxShown));
+  for (char& c : shown) {
+    if (static_cast<unsigned char>(c) < 0x20 || c == 0x7f) c = '?';
+  }
+  return "\"" + shown + (name.size() > kMaxShown ? "...\"" : "\"");
+}
+
+std::size_t safetensors_rank(ScalarType dtype) {
+  const auto* const found = std::find_if(kDtypes.begin(), kDtypes.end(),
+                                         [dtype](const Dtype& d) { return d.type == dtype; });
+  LINKBOY_CHECK(found != kDtypes.end(), "its dtype is ", dtype, "; the format has ", dtype_names(),
+                ". Convert the tensor or use write_checkpoint.");
+  return static_cast<std::size_t>(found - kDtypes.begin());
+}
+
+SafeTensorsHeader parse_safetensors_header(std::string_view json, uint64_t num_data_bytes) {
+  // The parser takes a zero byte for the end, and would let anything follow it.
+  const auto zero = json.find('\0');
+  LINKBOY_CHECK(zero == std::string_view::npos, "its header has a zero byte at byte ", zero + 1,
+                "; it is damaged or not a safetensors file. Use another copy.");
+  SafeTensorsHeader header;
+  HeaderHandler handler(header);
+  nlohmann::json::sax_parse(json.begin(), json.end(), &handler);
+  std::stable_sort(header.entries.begin(), header.entries.end(),
+                   [](const SafeTensorsEntry& a, const SafeTensorsEntry& b) {
+                     return std::pair(a.begin, a.end) < std::pair(b.begin, b.end);
+                   });
+  check_coverage(header.entries, num_data_bytes);
+  return header;
+}
+
+std::string format_safetensors_header(const SafeTensorsHeader& header) {
+  // Text by hand: the fields must stay in this order to be the bytes of the official library.
+  std::string json = "{";
+  const auto next = [&json] {
+    if (json.back() != '{') json += ',';
+  };
+  if (!header.metadata.empty()) {
+    json += json_of(kSafeTensorsMetadata) + ":{";
+    for (const auto& [key, value] : header.metadata) {
+      next();
+      json += json_of(key) + ":" + json_of(value);
+    }
+    json += '}';
+  }
+  for (const SafeTensorsEntry& entry : header.entries) {
+    next();
+    json += json_of(entry.name) + ":{\"dtype\":\"";
+    json += kDtypes[safetensors_rank(entry.dtype)].name;
+    json += "\",\"shape\":" + nlohmann::json(entry.sizes).dump();
+    json += ",\"data_offsets\":[" + std::to_string(entry.begin) + "," + std::to_string(entry.end) +
+            "]}";
+  }
+  json += '}';
+  json.resize((json.size() + 7) / 8 * 8, ' ');
+  LINKBOY_CHECK(json.size() <= kMaxSafeTensorsHeader, "the header takes ", json.size(),
+                " bytes; the format allows ", kMaxSafeTensorsHeader,
+                ". Shorten the metadata or write several files.");
+  return json;
+}
+
+}  // namespace linkboy
