@@ -33,7 +33,8 @@ void SaveTrainingState::on_train_update_end(Trainer& trainer) {
   const bool is_due =
       (options_.every_n_updates && trainer.num_updates() % *options_.every_n_updates == 0) ||
       (options_.every_n_minutes && minutes.count() >= *options_.every_n_minutes);
-  if (is_due || (options_.at_end && trainer.stop_requested())) save(trainer);
+  const auto stop = trainer.requested_stop();
+  if (is_due || (options_.at_end && stop && stop != StopReason::nan)) save(trainer);
 }
 
 void SaveTrainingState::on_training_run_epoch_end(Trainer& trainer) {

@@ -277,6 +277,12 @@ void Trainer::request_stop(StopReason reason, std::string message) {
   }
 }
 
+std::optional<StopReason> Trainer::requested_stop() const {
+  const int reason = stop_reason_.load();
+  if (reason == kNoStop) return std::nullopt;
+  return static_cast<StopReason>(reason);
+}
+
 void Trainer::throw_if_stop_requested() {
   const int reason = stop_reason_.load();
   if (reason == kNoStop) return;

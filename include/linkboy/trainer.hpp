@@ -116,6 +116,8 @@ class Trainer {
   void request_stop(StopReason reason = StopReason::stop_request) noexcept;
   void request_stop(StopReason reason, std::string message);
   bool stop_requested() const { return stop_reason_.load() != kNoStop; }
+  /// Why, if it was.
+  std::optional<StopReason> requested_stop() const;
 
   // ---- Checkpoints -----------------------------------------------------------------------------
 

@@ -5,6 +5,8 @@
 
 #include <string>
 
+#include "linkboy/model.hpp"
+#include "linkboy/name_options.hpp"
 #include "support/expect_error.hpp"
 
 namespace linkboy {
@@ -45,6 +47,58 @@ TEST(NamedTensorsTest, ShortensLongLists) {
   NamedTensors destination;
   for (int i = 0; i < 15; ++i) destination.emplace_back("t" + std::to_string(i), torch::zeros({1}));
   EXPECT_ERROR(copy_named_tensors(destination, {}, "it"), "t9 and 5 more");
+}
+
+TEST(NameOptionsTest, StripAndRenameInThatOrder) {
+  const StateDict state{{"module._orig_mod.fc.weight", 1}, {"module.old", 2}, {"head.bias", 3}};
+  const StateDict renamed = with_new_names(state, {.strip_prefixes = {"module.", "_orig_mod."},
+                                                   .rename = {{"old", "new"}, {"fc.", "0."}}});
+  EXPECT_EQ(renamed.get_int("0.weight"), 1);
+  EXPECT_EQ(renamed.get_int("new"), 2);
+  EXPECT_EQ(renamed.get_int("head.bias"), 3);
+}
+
+TEST(NameOptionsTest, TwoNamesThatBecomeOneAreRefused) {
+  const StateDict state{{"model.a", 1}, {"a", 2}};
+  EXPECT_ERROR(with_new_names(state, {.strip_prefixes = {"model."}}),
+               "both \"model.a\" and \"a\" become \"a\"");
+}
+
+TEST(NameOptionsTest, WithoutStrictWhatFitsIsLoadedAndTheRestTold) {
+  const auto a = torch::zeros({2});
+  const auto b = torch::zeros({3});
+  const auto report = copy_named_tensors({{"a", a}, {"b", b}},
+                                         {{"a", torch::ones({2})}, {"c", torch::ones({1})}}, "it",
+                                         /*strict=*/false);
+  EXPECT_EQ(report.missing, (std::vector<std::string>{"b"}));
+  EXPECT_EQ(report.unexpected, (std::vector<std::string>{"c"}));
+  EXPECT_TRUE(torch::equal(a, torch::ones({2})));
+  EXPECT_ERROR(copy_named_tensors({{"a", a}}, {{"a", torch::ones({3})}}, "it", false),
+               "a (is [3], must be [2])");
+  EXPECT_ERROR(copy_named_tensors({{"a", a}}, {{"x.a", torch::ones({2})}}, "it", false),
+               "none of its names is the model's");
+}
+
+TEST(NameOptionsTest, AModelLoadsWithOtherNames) {
+  torch::nn::Sequential model(torch::nn::Linear(2, 1));
+  const StateDict state{{"module.0.weight", torch::ones({1, 2})},
+                        {"module.0.bias", torch::ones({1})}};
+  Model(model).load_state_dict(state, {.strip_prefixes = {"module."}});
+  EXPECT_TRUE(torch::equal(model->parameters()[0], torch::ones({1, 2})));
+}
+
+TEST(SelectPartTest, FollowsAPathOfKeysThatMayHaveDots) {
+  const StateDict inner{{"fc.weight", 3}};
+  StateDict middle;
+  middle.set("state.dict", inner);
+  StateDict all;
+  all.set("checkpoint", middle);
+  EXPECT_EQ(select_part(all, "checkpoint.state.dict").get_int("fc.weight"), 3);
+  EXPECT_EQ(select_part(all, "").size(), 1U);
+  EXPECT_ERROR(select_part(all, "model"),
+               "there is no \"model\" in this state; it holds: checkpoint");
+  EXPECT_ERROR(select_part(all, "checkpoint.model"), "it holds: state.dict");
+  EXPECT_ERROR(select_part(inner, "fc.weight"), "\"fc.weight\" is a Int; it must be a dict");
 }
 
 }  // namespace

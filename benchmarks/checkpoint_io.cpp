@@ -1,0 +1,100 @@
+// Times the writing and reading of checkpoints, as compare_checkpoint.py asks for on standard
+// input:
+//
+//     make MEGABYTES        a state of so much: 64 tensors
+//     write PATH            write_checkpoint, which ends when the bytes are on the disk
+//     read PATH MMAP        read_checkpoint, MMAP 0 or 1, and a look at every page
+//     stall PATH            what an asynchronous save keeps the caller: the copy
+//     quit
+//
+// Answers each by a line of JSON: seconds, and by how many bytes the resident memory rose at most.
+
+#include <ATen/ATen.h>
+
+#include <chrono>
+#include <cstdio>
+#include <fstream>
+#include <iostream>
+#include <string>
+
+#include "checkpoint/background_job.hpp"
+#include "linkboy/checkpoint.hpp"
+
+namespace {
+
+int64_t memory(const char* field) {
+  std::ifstream status("/proc/self/status");
+  std::string line;
+  while (std::getline(status, line)) {
+    if (line.rfind(field, 0) == 0) return std::stoll(line.substr(line.find(':') + 1)) * 1024;
+  }
+  return 0;
+}
+
+template <class Work>
+void measure(Work work) {
+  std::ofstream("/proc/self/clear_refs") << 5;  // forgets the peak so far
+  const int64_t before = memory("VmRSS");
+  const auto start = std::chrono::steady_clock::now();
+  work();
+  const std::chrono::duration<double> time = std::chrono::steady_clock::now() - start;
+  std::printf("{\"seconds\": %.6f, \"bytes\": %lld}\n", time.count(),
+              static_cast<long long>(memory("VmHWM") - before));
+  std::fflush(stdout);
+}
+
+linkboy::StateDict make_state(int64_t megabytes) {
+  constexpr int64_t kTensors = 64;
+  linkboy::StateDict state;
+  for (int64_t i = 0; i < kTensors; ++i) {
+    state.set("tensor" + std::to_string(i), at::rand({megabytes * (1 << 20) / 4 / kTensors}));
+  }
+  return state;
+}
+
+/// Reads one number of each page, so that a mapped file is really read.
+void touch(const linkboy::StateDict& state) {
+  constexpr int64_t kPage = 1024;
+  double sum = 0.0;
+  for (const auto& [name, value] : state.entries()) {
+    const at::Tensor tensor = value.toTensor();
+    const float* data = tensor.const_data_ptr<float>();
+    for (int64_t i = 0; i < tensor.numel(); i += kPage) sum += data[i];
+  }
+  if (sum < 0.0) std::abort();
+}
+
+}  // namespace
+
+int main() {
+  linkboy::StateDict state;
+  linkboy::BackgroundJob job;
+  std::string command;
+  std::string path;
+  while (std::cin >> command && command != "quit") {
+    if (command == "make") {
+      int64_t megabytes = 0;
+      std::cin >> megabytes;
+      measure([&] { state = make_state(megabytes); });
+    } else if (command == "write") {
+      std::cin >> path;
+      measure([&] { linkboy::write_checkpoint(path, state); });
+    } else if (command == "read") {
+      bool mmap = false;
+      std::cin >> path >> mmap;
+      measure([&] { touch(linkboy::read_checkpoint(path, {.mmap = mmap})); });
+    } else if (command == "stall") {
+      std::cin >> path;
+      measure([&] {
+        job.start(
+            [path, copy = linkboy::snapshot(state)] { linkboy::write_checkpoint(path, copy); });
+      });
+    } else if (command == "wait") {
+      measure([&] { job.wait(); });
+    } else {
+      std::fprintf(stderr, "unknown command %s\n", command.c_str());
+      return 2;
+    }
+  }
+  return 0;
+}

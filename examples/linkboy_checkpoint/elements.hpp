@@ -1,0 +1,69 @@
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <algorithm>
+#include <array>
+#include <complex>
+#include <cstdint>
+
+namespace linkboy_checkpoint {
+
+/// Calls `visit` with flat, contiguous pieces of the tensors, the same piece of each, in order.
+/// They have one shape. Little memory is used however large and strided they are.
+template <std::size_t N, class Visit>
+void visit_pieces(const std::array<at::Tensor, N>& tensors, const Visit& visit) {
+  constexpr int64_t kPieceSize = int64_t{1} << 20;
+  std::array<at::Tensor, N> pieces;
+  const auto with_each = [&](const auto& take) {
+    std::transform(tensors.begin(), tensors.end(), pieces.begin(), take);
+    return pieces;
+  };
+  const int64_t num_elements = tensors[0].numel();
+  if (num_elements <= kPieceSize) {
+    if (num_elements == 0) return;
+    visit(with_each([](const at::Tensor& t) { return t.contiguous().view(-1); }));
+    return;
+  }
+  const int64_t num_rows = tensors[0].size(0);
+  if (num_rows == 1) {
+    visit_pieces(with_each([](const at::Tensor& t) { return t.select(0, 0); }), visit);
+    return;
+  }
+  const int64_t step = std::max<int64_t>(1, kPieceSize / (num_elements / num_rows));
+  for (int64_t row = 0; row < num_rows; row += step) {
+    const int64_t count = std::min(step, num_rows - row);
+    visit_pieces(with_each([=](const at::Tensor& t) { return t.narrow(0, row, count); }), visit);
+  }
+}
+
+/// The widest type of the kind that holds elements of `dtype` exactly, but for uint64.
+inline at::ScalarType wide_type(at::ScalarType dtype) {
+  if (dtype == at::kUInt64) return dtype;
+  if (at::isComplexType(dtype)) return at::kComplexDouble;
+  return at::isIntegralType(dtype, /*includeBool=*/true) ? at::kLong : at::kDouble;
+}
+
+/// Calls `use` with pointers to the elements of pieces that were converted to `wide`, a result of
+/// wide_type.
+template <class Use>
+void with_elements(at::ScalarType wide, const Use& use) {
+  switch (wide) {
+    case at::kLong:
+      return use(int64_t{});
+    case at::kUInt64:
+      return use(uint64_t{});
+    case at::kComplexDouble:
+      return use(std::complex<double>{});
+    default:
+      return use(double{});
+  }
+}
+
+/// The elements of a piece that has the dtype of T.
+template <class T>
+const T* elements_of(const at::Tensor& piece) {
+  return static_cast<const T*>(piece.const_data_ptr());
+}
+
+}  // namespace linkboy_checkpoint

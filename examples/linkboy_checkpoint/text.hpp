@@ -1,0 +1,40 @@
+#pragma once
+
+#include <ATen/core/Tensor.h>
+#include <ATen/core/ivalue.h>
+
+#include <complex>
+#include <cstdint>
+#include <filesystem>
+#include <string>
+#include <string_view>
+
+namespace linkboy_checkpoint {
+
+/// Text from a file, fit for a terminal: control characters (also those that turn the direction of
+/// the text), backslashes and bytes that are not UTF-8 become `\n`, `\x1b`, `\u202e`.
+std::string escaped(std::string_view text);
+
+/// `escaped` and in quotes, with the quotes in it escaped as well.
+std::string quoted(std::string_view text);
+std::string quoted(const std::filesystem::path& path);
+
+/// As Python writes it: None, True, 3, 3.0, [], (), {}. A string stands as it is.
+/// @param value  A leaf that is no tensor.
+std::string plain_text(const c10::IValue& value);
+
+/// What a leaf is, on one line: "float32 [2, 3] 24 bytes", "3", "\"text\"".
+std::string description(const c10::IValue& leaf);
+
+std::string dtype_name(c10::ScalarType dtype);
+std::string shape_text(const at::Tensor& tensor);
+uint64_t num_bytes(const at::Tensor& tensor);
+
+/// An element or a number made of several, with 6 digits if it is no integer.
+std::string element_text(bool value);
+std::string element_text(int64_t value);
+std::string element_text(uint64_t value);
+std::string element_text(double value);
+std::string element_text(std::complex<double> value);
+
+}  // namespace linkboy_checkpoint

@@ -1,0 +1,19 @@
+#include "fuzz_support.hpp"
+#include "linkboy/safetensors.hpp"
+
+extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, std::size_t size) {
+  using namespace linkboy;
+  const fuzz::MemoryFile file(data, size);
+  for (const bool mmap : {false, true}) {
+    fuzz::run([&] {
+      const SafeTensors read = read_safetensors(file.path(), mmap);
+      for (const auto& [name, tensor] : read.tensors) {
+        fuzz::touch(tensor);
+        const bool is_aligned =
+            reinterpret_cast<std::uintptr_t>(tensor.const_data_ptr()) % tensor.element_size() == 0;
+        if (!is_aligned) std::abort();
+      }
+    });
+  }
+  return 0;
+}

@@ -1,0 +1,105 @@
+#pragma once
+
+#include <ATen/core/Tensor.h>
+#include <ATen/core/ivalue.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <cstdlib>
+#include <filesystem>
+#include <string>
+
+#include "linkboy/error.hpp"
+
+namespace linkboy::fuzz {
+
+/// A file in memory that has a path while it lives; mappings of it may live longer.
+class MemoryFile {
+ public:
+  MemoryFile(const uint8_t* data, std::size_t size)
+      : descriptor_(::memfd_create("fuzz", MFD_CLOEXEC)),
+        path_("/proc/self/fd/" + std::to_string(descriptor_)) {
+    const bool is_written = descriptor_ >= 0 && (size == 0 || ::write(descriptor_, data, size) ==
+                                                                  static_cast<ssize_t>(size));
+    if (!is_written) std::abort();
+  }
+  ~MemoryFile() { ::close(descriptor_); }
+  MemoryFile(const MemoryFile&) = delete;
+  MemoryFile& operator=(const MemoryFile&) = delete;
+
+  const std::filesystem::path& path() const { return path_; }
+
+ private:
+  int descriptor_;
+  std::filesystem::path path_;
+};
+
+// The sums go here, so that the compiler keeps the reads.
+inline volatile uint8_t sink = 0;
+
+/// Reads and writes the first and the last byte of each element that the tensor's sizes and strides
+/// name: all that anyone can reach through it. A strided tensor may name a byte billions of times
+/// (strides of 0), so the walk is cut after a while; the farthest element is always visited.
+inline void touch(const at::Tensor& tensor) {
+  if (tensor.numel() == 0) return;
+  auto* const base = static_cast<uint8_t*>(tensor.mutable_data_ptr());
+  const auto item = static_cast<int64_t>(tensor.element_size());
+  const auto visit = [&](int64_t index) {
+    uint8_t* const element = base + index * item;
+    for (uint8_t* byte : {element, element + item - 1}) {
+      sink = *byte;
+      *byte = *byte;
+    }
+  };
+  int64_t last = 0;
+  for (int64_t i = 0; i < tensor.dim(); ++i) last += (tensor.size(i) - 1) * tensor.stride(i);
+  visit(0);
+  visit(last);
+  constexpr int64_t kMaxVisits = 1 << 12;
+  for (int64_t visited = 0; visited < std::min(tensor.numel(), kMaxVisits); ++visited) {
+    int64_t rest = visited;
+    int64_t index = 0;
+    for (int64_t i = tensor.dim(); i-- > 0;) {
+      index += rest % tensor.size(i) * tensor.stride(i);
+      rest /= tensor.size(i);
+    }
+    visit(index);
+  }
+}
+
+/// Walks the whole value. It is a tree of bounded size by the reader's promise: what would make
+/// this endless or deep is a finding.
+inline void touch(const c10::IValue& value) {
+  if (value.isTensor()) {
+    touch(value.toTensor());
+  } else if (value.isString()) {
+    for (char c : value.toStringRef()) sink = static_cast<uint8_t>(c);
+  } else if (value.isTuple()) {
+    for (const c10::IValue& item : value.toTupleRef().elements()) touch(item);
+  } else if (value.isList()) {
+    for (const c10::IValue& item : value.toListRef()) touch(item);
+  } else if (value.isGenericDict()) {
+    for (const auto& entry : value.toGenericDict()) {
+      touch(entry.key());
+      touch(entry.value());
+    }
+  } else if (!value.isNone() && !value.isBool() && !value.isInt() && !value.isDouble()) {
+    std::abort();  // More than data.
+  }
+}
+
+/// Runs `read`, which may throw linkboy::Error with a message; any other exception ends the
+/// process.
+template <class Read>
+void run(const Read& read) {
+  try {
+    read();
+  } catch (const Error& error) {
+    if (*error.what() == '\0') std::abort();
+  }
+}
+
+}  // namespace linkboy::fuzz

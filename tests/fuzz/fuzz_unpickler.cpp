@@ -1,0 +1,26 @@
+#include <c10/core/CPUAllocator.h>
+
+#include <cstring>
+
+#include "checkpoint/unpickler.hpp"
+#include "fuzz_support.hpp"
+
+namespace {
+
+// Its size follows from the key, so that mutations reach all of them; some are odd.
+c10::Storage load_storage(const std::string& key) {
+  const std::size_t size = key.empty() ? 0 : static_cast<uint8_t>(key.back()) % 67;
+  at::DataPtr data = c10::GetCPUAllocator()->allocate(size);
+  if (size > 0) std::memset(data.mutable_get(), 1, size);
+  return {c10::Storage::use_byte_size_t(), size, std::move(data), nullptr, false};
+}
+
+}  // namespace
+
+extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, std::size_t size) {
+  using namespace linkboy;
+  fuzz::run([&] {
+    fuzz::touch(unpickle({reinterpret_cast<const char*>(data), size}, load_storage));
+  });
+  return 0;
+}

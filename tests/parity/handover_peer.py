@@ -1,0 +1,166 @@
+"""The Python side of handover_test.cpp: trains the example's models up to a checkpoint or on from one.
+
+    handover_peer.py start FOLDER      trains, writes FOLDER/CASE.pt after a few updates, trains on
+    handover_peer.py continue FOLDER   loads FOLDER/CASE.pt into other weights and options, trains on
+
+Prints, as JSON, for every case the losses after the checkpoint and the sums of the final tensors.
+Images are made by integer arithmetic and exact float operations, so that C++ makes the same ones
+without a file.
+"""
+
+import json
+import sys
+
+import torch
+from torch import nn
+
+UPDATES_BEFORE, UPDATES_AFTER = 3, 20
+# Samples per batch and width of the images; the ResNet takes any, and small ones keep the test short.
+SHAPES = {"mlp": (8, 28), "cnn": (8, 28), "resnet18": (2, 16)}
+# By linkboy's Trainer with the fused kernels, or by LibTorch's own step, a tensor at a time.
+OPTIMIZERS = {
+    "sgd": (torch.optim.SGD, {"fused": True},
+            {"lr": 0.02, "momentum": 0.9, "weight_decay": 1e-3}),
+    "adam": (torch.optim.Adam, {"fused": True},
+             {"lr": 1e-3, "betas": (0.8, 0.95), "eps": 1e-7, "weight_decay": 1e-3}),
+    "adamw": (torch.optim.AdamW, {"fused": True},
+              {"lr": 2e-3, "betas": (0.8, 0.95), "eps": 1e-7, "weight_decay": 0.05}),
+    "adagrad": (torch.optim.Adagrad, {"foreach": False},
+                {"lr": 0.01, "lr_decay": 0.05, "eps": 1e-7, "weight_decay": 1e-3}),
+    "rmsprop": (torch.optim.RMSprop, {"foreach": False},
+                {"lr": 1e-4, "alpha": 0.9, "eps": 1e-7, "momentum": 0.5, "weight_decay": 1e-3}),
+}
+
+
+class Mlp(nn.Sequential):
+    def __init__(self):
+        super().__init__(
+            nn.Linear(784, 128), nn.ReLU(), nn.Linear(128, 64), nn.ReLU(), nn.Linear(64, 10)
+        )
+
+    def forward(self, images):
+        return super().forward(images.flatten(1))
+
+
+def cnn():
+    def block(inside, outside):
+        return (
+            nn.Conv2d(inside, outside, 3, padding=1),
+            nn.BatchNorm2d(outside),
+            nn.ReLU(),
+            nn.MaxPool2d(2),
+        )
+
+    return nn.Sequential(
+        *block(1, 16),
+        *block(16, 32),
+        nn.Flatten(),
+        nn.Linear(1568, 128),
+        nn.ReLU(),
+        nn.Linear(128, 10),
+    )
+
+
+def conv(inside, outside, kernel, stride):
+    return nn.Conv2d(inside, outside, kernel, stride, padding=kernel // 2, bias=False)
+
+
+class Block(nn.Module):
+    def __init__(self, inside, outside, stride):
+        super().__init__()
+        self.conv1 = conv(inside, outside, 3, stride)
+        self.bn1 = nn.BatchNorm2d(outside)
+        self.conv2 = conv(outside, outside, 3, 1)
+        self.bn2 = nn.BatchNorm2d(outside)
+        self.downsample = None
+        if inside != outside:
+            self.downsample = nn.Sequential(
+                conv(inside, outside, 1, stride), nn.BatchNorm2d(outside)
+            )
+
+    def forward(self, x):
+        y = self.bn1(self.conv1(x)).relu_()
+        y = self.bn2(self.conv2(y))
+        y += x if self.downsample is None else self.downsample(x)
+        return y.relu_()
+
+
+class ResNet18(nn.Module):
+    def __init__(self):
+        super().__init__()
+
+        def layer(inside, outside, stride):
+            return nn.Sequential(Block(inside, outside, stride), Block(outside, outside, 1))
+
+        self.conv1 = conv(1, 64, 3, 1)
+        self.bn1 = nn.BatchNorm2d(64)
+        self.layer1 = layer(64, 64, 1)
+        self.layer2 = layer(64, 128, 2)
+        self.layer3 = layer(128, 256, 2)
+        self.layer4 = layer(256, 512, 2)
+        self.fc = nn.Linear(512, 10)
+        for module in self.modules():
+            if isinstance(module, nn.Conv2d):
+                nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")
+
+    def forward(self, images):
+        x = self.bn1(self.conv1(images)).relu_()
+        x = self.layer4(self.layer3(self.layer2(self.layer1(x))))
+        return self.fc(nn.functional.adaptive_avg_pool2d(x, (1, 1)).flatten(1))
+
+
+MODELS = {"mlp": Mlp, "cnn": cnn, "resnet18": ResNet18}
+
+
+def sequence(count, start):
+    """Numbers in [-1, 1) that are multiples of 2**-15: exact in float32."""
+    index = torch.arange(start, start + count, dtype=torch.int64)
+    return ((index * 40503 + 12345) % 65536 - 32768).to(torch.float32) / 32768
+
+
+def train(model_name, optimizer_name, path, starts):
+    # The side that goes on has weights and options of its own, so it needs all of the checkpoint.
+    torch.manual_seed(1 if starts else 2)
+    model = MODELS[model_name]()
+    make_optimizer, implementation, options = OPTIMIZERS[optimizer_name]
+    optimizer = make_optimizer(model.parameters(), **(options if starts else {"lr": 1.0}))
+    if not starts:
+        checkpoint = torch.load(path, weights_only=True)
+        model.load_state_dict(checkpoint["model_state_dict"])
+        optimizer.load_state_dict(checkpoint["optimizer_state_dict"])
+    for group in optimizer.param_groups:
+        group.update(implementation)  # loading sets it to what the other side has: none
+
+    batch, width = SHAPES[model_name]
+    samples = (UPDATES_BEFORE + UPDATES_AFTER) * batch
+    images = sequence(samples * width * width, 7).reshape(samples, 1, width, width)
+    labels = torch.arange(samples) * 7 % 10
+    losses = []
+    model.train()
+    for i in range(0 if starts else UPDATES_BEFORE, UPDATES_BEFORE + UPDATES_AFTER):
+        if starts and i == UPDATES_BEFORE:
+            torch.save({"model_state_dict": model.state_dict(),
+                        "optimizer_state_dict": optimizer.state_dict()}, path)
+        rows = slice(i * batch, (i + 1) * batch)
+        loss = nn.functional.cross_entropy(model(images[rows]), labels[rows])
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.item())
+    sums = {name: tensor.double().sum().item() for name, tensor in model.state_dict().items()}
+    return {"losses": losses[-UPDATES_AFTER:], "sums": sums}
+
+
+def main():
+    command, folder = sys.argv[1:]
+    torch.set_num_threads(1)
+    outcomes = {}
+    for model in MODELS:
+        for optimizer in OPTIMIZERS:
+            case = f"{model}-{optimizer}"
+            outcomes[case] = train(model, optimizer, f"{folder}/{case}.pt", command == "start")
+    print(json.dumps(outcomes, allow_nan=False))
+
+
+if __name__ == "__main__":
+    main()

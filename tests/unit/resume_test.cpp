@@ -1,0 +1,405 @@
+// A run that is stopped and resumed is the uninterrupted run: states in time, in order, on trouble.
+
+#include <gtest/gtest.h>
+#include <torch/torch.h>
+
+#include <csignal>
+#include <fstream>
+#include <sstream>
+
+#include "checkpoint/background_job.hpp"
+#include "linkboy/callbacks/save_training_state.hpp"
+#include "linkboy/callbacks/stop_on_signal.hpp"
+#include "linkboy/checkpoint.hpp"
+#include "linkboy/schedulers/cosine_scheduler.hpp"
+#include "linkboy/training_state.hpp"
+#include "support/expect_error.hpp"
+#include "support/temporary_folder.hpp"
+#include "support/toy.hpp"
+
+namespace linkboy::testing {
+namespace {
+
+namespace fs = std::filesystem;
+
+std::string bytes_of(const fs::path& path) {
+  std::ifstream file(path, std::ios::binary);
+  std::ostringstream bytes;
+  bytes << file.rdbuf();
+  return bytes.str();
+}
+
+/// An average of the weights, and the loss of each update: state that a resumed run must have.
+class Average : public Callback {
+ public:
+  void on_train_step_end(Trainer&, const Batch&, const StepOutput& output) override {
+    losses.push_back(output.loss.item<double>());
+  }
+  void on_train_update_end(Trainer& trainer) override {
+    const torch::NoGradGuard no_grad;
+    const auto weight = trainer.model().parameters().front();
+    average_ = average_.defined() ? average_ * 0.9 + weight * 0.1 : weight.clone();
+  }
+  StateDict state_dict() const override {
+    StateDict state;
+    if (average_.defined()) state.set("average", average_);
+    return state;
+  }
+  void load_state_dict(const StateDict& state) override { average_ = state.get_tensor("average"); }
+
+  std::vector<double> losses;
+
+ private:
+  torch::Tensor average_;
+};
+
+class StopAt : public Callback {
+ public:
+  explicit StopAt(int64_t update) : update_(update) {}
+  void on_train_update_end(Trainer& trainer) override {
+    if (trainer.num_updates() == update_) trainer.request_stop();
+  }
+
+ private:
+  int64_t update_;
+};
+
+constexpr int64_t kUpdates = 40;
+
+/// Dropout, batch norm, shuffling, two workers, accumulation and a cosine: all that has a state.
+struct Rehearsal {
+  explicit Rehearsal(int64_t stop_at, CallbackList more = {}) {
+    torch::manual_seed(3);
+    namespace nn = torch::nn;
+    model =
+        nn::Sequential(nn::Linear(4, 8), nn::BatchNorm1d(8), nn::Dropout(0.5), nn::Linear(8, 3));
+    CallbackList callbacks{std::make_shared<StopAt>(stop_at), average};
+    callbacks.insert(callbacks.end(), more.begin(), more.end());
+    trainer =
+        std::make_unique<QuietTrainer>(model, nn::CrossEntropyLoss(),
+                                       std::make_shared<torch::optim::AdamW>(
+                                           model->parameters(), torch::optim::AdamWOptions(0.01)),
+                                       callbacks, nullptr, AcceleratorOptions{.device = "cpu"});
+    options = {
+        .train_dataset = toy_data(14),
+        .num_epochs = kUpdates / 4,
+        .eval_dataset = toy_data(6),
+        .per_device_batch_size = 2,
+        .gradient_accumulation_steps = 2,
+        .create_scheduler_fn = CosineScheduler::create_scheduler_fn({.num_warmup_epochs = 0.5})};
+    options.train_dataloader_options.num_workers = 2;
+  }
+
+  torch::nn::Sequential model;
+  std::shared_ptr<Average> average = std::make_shared<Average>();
+  std::unique_ptr<QuietTrainer> trainer;
+  TrainOptions options;
+};
+
+TEST(ResumeTest, FromEveryUpdateTheRestIsTheUninterruptedRunInEveryBit) {
+  const TemporaryFolder folder;
+  Rehearsal whole(kUpdates + 1);
+  whole.trainer->train(whole.options);
+  ASSERT_EQ(whole.trainer->num_updates(), kUpdates);
+  whole.trainer->save_training_state(folder / "whole");
+  const std::string expected = bytes_of(folder / "whole" / kTrainingStateFile);
+  // Weights, optimizer, scheduler, generators, history, place in the data, callbacks.
+  ASSERT_GT(expected.size(), 5000U);
+
+  for (int64_t k = 1; k < kUpdates; ++k) {
+    SCOPED_TRACE(k);
+    Rehearsal first(k);
+    EXPECT_EQ(first.trainer->train(first.options).num_updates, k);
+    first.trainer->save_training_state(folder / "stopped");
+    Rehearsal second(kUpdates + 1);
+    torch::manual_seed(static_cast<uint64_t>(k));  // what the process has drawn must not matter
+    second.options.resume_from = folder / "stopped";
+    EXPECT_EQ(second.trainer->train(second.options).num_updates, kUpdates);
+    auto losses = first.average->losses;
+    losses.insert(losses.end(), second.average->losses.begin(), second.average->losses.end());
+    EXPECT_EQ(losses, whole.average->losses);
+    second.trainer->save_training_state(folder / "resumed");
+    EXPECT_EQ(bytes_of(folder / "resumed" / kTrainingStateFile), expected);
+  }
+}
+
+TEST(ResumeTest, AStopInAnEvaluationSavesTheUpdateBeforeIt) {
+  class StopInEvaluation : public Callback {
+   public:
+    void on_eval_step_start(Trainer& trainer) override {
+      if (trainer.run_history().current_epoch() == 2) trainer.request_stop();
+    }
+  };
+  const TemporaryFolder folder;
+  Rehearsal whole(kUpdates + 1);
+  whole.trainer->train(whole.options);
+  auto save =
+      std::make_shared<SaveTrainingState>(SaveTrainingStateOptions{.directory = folder / "states"});
+  Rehearsal first(kUpdates + 1, {std::make_shared<StopInEvaluation>(), save});
+  EXPECT_EQ(first.trainer->train(first.options).num_updates, 8);
+  Rehearsal second(kUpdates + 1);
+  second.options.resume_from = folder / "states" / "latest";
+  second.trainer->train(second.options);
+  EXPECT_TRUE(bit_equal(whole.model->parameters(), second.model->parameters()));
+  for (const char* metric : {"train_loss_epoch", "eval_loss_epoch"}) {
+    EXPECT_EQ(whole.trainer->run_history().get_metric_values(metric),
+              second.trainer->run_history().get_metric_values(metric));
+  }
+}
+
+class SaveTrainingStateTest : public ::testing::Test {
+ protected:
+  std::shared_ptr<SaveTrainingState> make(SaveTrainingStateOptions options) {
+    options.directory = folder_ / "states";
+    return std::make_shared<SaveTrainingState>(options);
+  }
+
+  /// Numbers of updates in the states that are there, oldest first.
+  std::vector<int64_t> updates() {
+    std::vector<int64_t> numbers;
+    std::vector<fs::path> paths;
+    for (const auto& entry : fs::directory_iterator(folder_ / "states")) {
+      paths.push_back(entry.path());
+    }
+    std::sort(paths.begin(), paths.end());
+    for (const auto& path : paths) {
+      const auto state = read_checkpoint(path / kTrainingStateFile).get_dict("training_state");
+      numbers.push_back(state.get_int("num_updates"));
+    }
+    return numbers;
+  }
+
+  TemporaryFolder folder_;
+};
+
+TEST_F(SaveTrainingStateTest, SavesAtTheEndOnlyByDefault) {
+  Rehearsal run(6, {make({})});
+  run.trainer->train(run.options);
+  EXPECT_EQ(updates(), (std::vector<int64_t>{6}));
+}
+
+TEST_F(SaveTrainingStateTest, SavesEveryNUpdatesAndKeepsTheLast) {
+  for (bool asynchronous : {false, true}) {
+    SCOPED_TRACE(asynchronous);
+    Rehearsal run(11, {make({.every_n_updates = 3, .keep_last = 2, .asynchronous = asynchronous})});
+    run.trainer->train(run.options);
+    EXPECT_EQ(updates(), (std::vector<int64_t>{9, 11}));
+    for (const auto& entry : fs::directory_iterator(folder_ / "states")) {
+      fs::remove(entry.path() / kTrainingStateFile);
+      fs::remove(entry.path());
+    }
+  }
+}
+
+TEST_F(SaveTrainingStateTest, SavesEveryNEpochsAndMinutes) {
+  {
+    Rehearsal run(kUpdates + 1, {make({.every_n_epochs = 4, .keep_last = 9})});
+    run.trainer->train(run.options);
+    EXPECT_EQ(updates(), (std::vector<int64_t>{16, 32, 40}));
+  }
+  Rehearsal run(5, {make({.every_n_minutes = 1e-9, .at_end = false, .keep_last = 9})});
+  run.trainer->train(run.options);
+  EXPECT_EQ(updates(), (std::vector<int64_t>{16, 32, 40, 1, 2, 3, 4, 5}));
+}
+
+TEST_F(SaveTrainingStateTest, AResumedRunRemovesTheStatesOfTheRunBefore) {
+  const SaveTrainingStateOptions options{.every_n_updates = 2, .keep_last = 2};
+  Rehearsal first(5, {make(options)});
+  first.trainer->train(first.options);
+  EXPECT_EQ(updates(), (std::vector<int64_t>{4, 5}));
+  Rehearsal second(9, {make(options)});
+  second.options.resume_from = folder_ / "states" / "latest";
+  second.trainer->train(second.options);
+  EXPECT_EQ(updates(), (std::vector<int64_t>{8, 9}));
+  EXPECT_EQ(latest_training_state(folder_ / "states")->filename(), "state-00000006");
+}
+
+TEST_F(SaveTrainingStateTest, ANewRunLeavesTheStatesOfOthersAlone) {
+  Rehearsal first(5, {make({.every_n_updates = 2})});
+  first.trainer->train(first.options);
+  Rehearsal second(3, {make({})});
+  second.trainer->train(second.options);
+  EXPECT_EQ(updates(), (std::vector<int64_t>{4, 5, 3}));
+}
+
+TEST_F(SaveTrainingStateTest, IsCalledAfterAllOtherCallbacks) {
+  auto save = make({.every_n_updates = 1});
+  Rehearsal run(2, {save});
+  class CountUpdates : public Callback {
+   public:
+    void on_train_update_end(Trainer&) override { ++count; }
+    StateDict state_dict() const override { return {{"count", count}}; }
+    int64_t count = 0;
+  };
+  run.trainer->callback_handler().add(std::make_shared<CountUpdates>());
+  EXPECT_EQ(run.trainer->callback_handler().callbacks().back(), save);
+  run.trainer->train(run.options);
+  const auto folder = latest_training_state(folder_ / "states");
+  const auto state = read_checkpoint(*folder / kTrainingStateFile).get_dict("training_state");
+  const auto callbacks = state.get_dict("callbacks");
+  for (const auto& [name, value] : callbacks.entries()) {
+    if (name.find("CountUpdates") != std::string::npos) {
+      EXPECT_EQ(StateDict::from_ivalue(value, name).get_int("count"), 2);
+      return;
+    }
+  }
+  FAIL() << "no state of CountUpdates";
+}
+
+TEST_F(SaveTrainingStateTest, ANaNSavesNothing) {
+  class Nan : public Callback {
+   public:
+    void on_train_update_end(Trainer& trainer) override {
+      if (trainer.num_updates() == 3) trainer.request_stop(StopReason::nan);
+    }
+  };
+  auto save = make({.every_n_updates = 2});
+  Rehearsal run(kUpdates + 1, {std::make_shared<Nan>(), save});
+  EXPECT_EQ(run.trainer->train(run.options).reason, StopReason::nan);
+  EXPECT_EQ(updates(), (std::vector<int64_t>{2}));
+}
+
+TEST_F(SaveTrainingStateTest, AFailedSaveIsLoudAndTheRunGoesOn) {
+  for (bool asynchronous : {false, true}) {
+    SCOPED_TRACE(asynchronous);
+    auto save = make({.every_n_updates = 10, .asynchronous = asynchronous});
+    // In place of the folder of states there is a file, for the time of one save.
+    class Block : public Callback {
+     public:
+      explicit Block(fs::path root) : root_(std::move(root)) {}
+      void on_train_update_end(Trainer& trainer) override {
+        std::error_code error;
+        if (trainer.num_updates() == 20) fs::rename(root_, root_.string() + "-away", error);
+        if (trainer.num_updates() == 20) std::ofstream(root_) << "a file in its place";
+        if (trainer.num_updates() == 21) fs::remove(root_, error);
+        if (trainer.num_updates() == 21) fs::rename(root_.string() + "-away", root_, error);
+      }
+
+     private:
+      fs::path root_;
+    };
+    Rehearsal run(kUpdates + 1, {std::make_shared<Block>(folder_ / "states"), save});
+    EXPECT_EQ(run.trainer->train(run.options).num_updates, kUpdates);
+    EXPECT_EQ(save->num_failures(), 1);
+    const auto& lines = run.trainer->lines;
+    EXPECT_TRUE(std::any_of(lines.begin(), lines.end(), [](const std::string& line) {
+      return line.starts_with("ERROR: the training state was not saved: ");
+    }));
+    EXPECT_EQ(updates().back(), kUpdates);
+  }
+}
+
+TEST_F(SaveTrainingStateTest, RejectsBadOptionsAndStates) {
+  EXPECT_ERROR(make({.every_n_updates = 0}), "every_n_updates is 0");
+  EXPECT_ERROR(make({.every_n_epochs = 0}), "every_n_epochs is 0");
+  EXPECT_ERROR(make({.every_n_minutes = 0.0}), "every_n_minutes is 0");
+  EXPECT_ERROR(make({.keep_last = 0}), "keep_last is 0");
+  c10::impl::GenericList names(c10::AnyType::get());
+  names.push_back("../elsewhere");
+  EXPECT_ERROR(make({})->load_state_dict({{"saved", names}}), "it must be a name state-NUMBER");
+  EXPECT_ERROR(make({})->load_state_dict({{"saved", 3}}), "it must be a list of names");
+}
+
+TEST_F(SaveTrainingStateTest, UnfinishedAndDamagedStatesAreNotTheLatest) {
+  Rehearsal run(7, {make({.every_n_updates = 2, .keep_last = 9})});
+  run.trainer->train(run.options);
+  const fs::path root = folder_ / "states";
+  fs::create_directories(root / "state-00000099");
+  std::ofstream(root / "state-00000099" / ".training_state.pt.tmp-1-0") << "half a state";
+  fs::create_directories(root / "state-zero");
+  EXPECT_EQ(latest_training_state(root)->filename(), "state-00000004");
+
+  std::string bytes = bytes_of(root / "state-00000004" / kTrainingStateFile);
+  bytes[bytes.size() / 2] = static_cast<char>(bytes[bytes.size() / 2] ^ 1);
+  std::ofstream(root / "state-00000004" / kTrainingStateFile, std::ios::binary) << bytes;
+  std::vector<std::string> warnings;
+  const auto latest =
+      latest_training_state(root, [&](const std::string& line) { warnings.push_back(line); });
+  EXPECT_EQ(latest->filename(), "state-00000003");
+  ASSERT_EQ(warnings.size(), 1U);
+  EXPECT_NE(warnings[0].find("has the checksum"), std::string::npos) << warnings[0];
+
+  EXPECT_EQ(next_training_state_number(root), 100);
+  EXPECT_FALSE(fs::exists(root / "state-00000099")) << "what a killed process left is removed";
+  EXPECT_EQ(latest_training_state(folder_ / "nowhere"), std::nullopt);
+}
+
+TEST_F(SaveTrainingStateTest, LatestWithNothingToResumeStartsFromTheBeginning) {
+  Rehearsal run(3);
+  run.options.resume_from = folder_ / "states" / "latest";
+  EXPECT_EQ(run.trainer->train(run.options).num_updates, 3);
+  EXPECT_NE(run.trainer->lines.front().find("Nothing to resume in "), std::string::npos);
+}
+
+TEST_F(SaveTrainingStateTest, AFolderOfStatesMeansItsNewest) {
+  Rehearsal first(5, {make({})});
+  first.trainer->train(first.options);
+  Rehearsal second(7);
+  second.options.resume_from = folder_ / "states";
+  EXPECT_EQ(second.trainer->train(second.options).num_updates, 7);
+  EXPECT_NE(second.trainer->lines.front().find("update 5)"), std::string::npos);
+}
+
+TEST_F(SaveTrainingStateTest, ASignalSavesAndIsTold) {
+  auto stop = std::make_shared<StopOnSignal>();
+  Rehearsal run(kUpdates + 1, {stop, make({})});
+  class RaiseOnce : public Callback {
+   public:
+    void on_train_step_start(Trainer& trainer) override {
+      if (trainer.num_updates() == 4 && !std::exchange(done_, true)) std::raise(SIGUSR1);
+    }
+
+   private:
+    bool done_ = false;
+  };
+  run.trainer->callback_handler().add(std::make_shared<RaiseOnce>());
+  // The update in progress is still made.
+  EXPECT_EQ(run.trainer->train(run.options).num_updates, 5);
+  EXPECT_EQ(stop->signal(), SIGUSR1);
+  EXPECT_EQ(updates(), (std::vector<int64_t>{5}));
+}
+
+// ---- In the background
+// ---------------------------------------------------------------------------
+
+TEST(BackgroundJobTest, OneAfterTheOtherAndErrorsSurfaceOnce) {
+  BackgroundJob job;
+  job.wait();
+  std::vector<int> order;
+  job.start([&] { order.push_back(1); });
+  job.start([&] { order.push_back(2); });
+  job.wait();
+  EXPECT_EQ(order, (std::vector<int>{1, 2}));
+  job.start([] { throw Error("full"); });
+  EXPECT_ERROR(job.start([&] { order.push_back(3); }), "full");
+  job.wait();
+  EXPECT_EQ(order.size(), 2U) << "what was not started is not run";
+}
+
+TEST(BackgroundJobTest, ASnapshotHasNothingInCommonWithItsSource) {
+  const auto base = torch::arange(6, torch::kFloat).view({2, 3});
+  const StateDict source{
+      {"base", base}, {"turned", base.t()}, {"list", std::vector<int64_t>{1, 2}}};
+  const StateDict copy = snapshot(source);
+  base.fill_(9);
+  EXPECT_TRUE(torch::equal(copy.get_tensor("base"), torch::arange(6, torch::kFloat).view({2, 3})));
+  EXPECT_TRUE(torch::equal(copy.get_tensor("turned"), copy.get_tensor("base").t()));
+  EXPECT_TRUE(copy.get_tensor("turned").is_alias_of(copy.get_tensor("base")));
+}
+
+TEST(BackgroundJobTest, ALoadWaitsForTheSaveBeforeIt) {
+  const TemporaryFolder folder;
+  Rehearsal run(3);
+  run.trainer->train(run.options);
+  const auto saved = copies_of(run.model->parameters());
+  run.trainer->save_training_state(folder / "state", {.asynchronous = true});
+  {
+    const torch::NoGradGuard no_grad;
+    for (auto& parameter : run.model->parameters()) parameter.fill_(7);
+  }
+  EXPECT_TRUE(run.trainer->load_training_state(folder / "state"));
+  EXPECT_TRUE(bit_equal(run.model->parameters(), saved));
+}
+
+}  // namespace
+}  // namespace linkboy::testing

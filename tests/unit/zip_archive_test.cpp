@@ -1,0 +1,162 @@
+// The zip archives that checkpoints are.
+
+#include "checkpoint/zip_archive.hpp"
+
+#include <gtest/gtest.h>
+#include <torch/torch.h>
+
+#include <cstdlib>
+#include <fstream>
+#include <sstream>
+
+#include "checkpoint/atomic_file.hpp"
+#include "linkboy/checkpoint.hpp"
+#include "support/expect_error.hpp"
+#include "support/temporary_folder.hpp"
+
+namespace linkboy::testing {
+namespace {
+
+std::string read_bytes(const std::filesystem::path& path) {
+  std::ifstream file(path, std::ios::binary);
+  std::ostringstream bytes;
+  bytes << file.rdbuf();
+  return bytes.str();
+}
+
+class ZipArchiveTest : public ::testing::Test {
+ protected:
+  /// An archive with the records "a" = "first" and "folder/b" = 1000 times 'x'.
+  std::string write() {
+    AtomicFile file(path());
+    ZipWriter writer(file, "archive");
+    writer.add("a", "first");
+    writer.add("folder/b", std::string(1000, 'x'));
+    writer.finish();
+    file.commit();
+    return read_bytes(path());
+  }
+
+  void replace(std::string bytes, const std::string& old, const std::string& with,
+               bool last = false) {
+    const auto found = last ? bytes.rfind(old) : bytes.find(old);
+    ASSERT_NE(found, std::string::npos);
+    std::ofstream(path(), std::ios::binary) << bytes.replace(found, with.size(), with);
+  }
+
+  std::filesystem::path path() const { return folder_ / "x.zip"; }
+
+  TemporaryFolder folder_;
+};
+
+TEST_F(ZipArchiveTest, RecordsComeBackReadAndMapped) {
+  write();
+  for (bool mmap : {false, true}) {
+    ZipReader reader(path(), mmap, /*verify=*/true);
+    EXPECT_TRUE(reader.has("a"));
+    EXPECT_FALSE(reader.has("b"));
+    EXPECT_EQ(reader.read_text("a"), "first");
+    EXPECT_EQ(reader.read_text("folder/b"), std::string(1000, 'x'));
+  }
+}
+
+TEST_F(ZipArchiveTest, RecordsLieAtMultiplesOf64) {
+  const std::string bytes = write();
+  EXPECT_EQ(bytes.find("first") % 64, 0U);
+  EXPECT_EQ(bytes.find("xxxx") % 64, 0U);
+}
+
+TEST_F(ZipArchiveTest, EqualContentsMakeEqualFiles) { EXPECT_EQ(write(), write()); }
+
+TEST_F(ZipArchiveTest, OtherProgramsReadIt) {
+  write();
+  const std::string command =
+      "python3 -c \"import sys, zipfile; z = zipfile.ZipFile(sys.argv[1]); "
+      "assert z.testzip() is None; assert z.read('archive/a') == b'first'\" '" +
+      path().string() + "'";
+  EXPECT_EQ(std::system(command.c_str()), 0);
+}
+
+TEST_F(ZipArchiveTest, ManyRecordsNeedTheZip64Directory) {
+  constexpr int kRecords = 70000;
+  {
+    AtomicFile file(path());
+    ZipWriter writer(file, "archive");
+    for (int i = 0; i < kRecords; ++i) writer.add(std::to_string(i), std::to_string(i));
+    writer.finish();
+    file.commit();
+  }
+  ZipReader reader(path(), /*mmap=*/false, /*verify=*/true);
+  EXPECT_EQ(reader.read_text("69999"), "69999");
+}
+
+TEST_F(ZipArchiveTest, AViewOfAMappedFileOutlivesTheReaderAndLeavesTheFileAlone) {
+  const std::string bytes = write();
+  at::DataPtr data;
+  {
+    ZipReader reader(path(), /*mmap=*/true, /*verify=*/true);
+    data = reader.read("a").first;
+  }
+  static_cast<char*>(data.mutable_get())[0] = 'F';
+  EXPECT_EQ(read_bytes(path()), bytes);
+}
+
+TEST_F(ZipArchiveTest, DamageIsNamed) {
+  const std::string bytes = write();
+  auto read = [&] {
+    ZipReader reader(path(), /*mmap=*/false, /*verify=*/true);
+    reader.read_text("folder/b");
+    reader.read_text("a");
+  };
+  replace(bytes, "first", "firsT");
+  EXPECT_ERROR(read(), "the record \"a\" at offset 64 has the checksum");
+  replace(bytes, "PK\x05\x06", "PKxx");
+  EXPECT_ERROR(read(), "it has no end record");
+  replace(bytes, "PK\x01\x02", "PKxx");
+  EXPECT_ERROR(read(), "its directory of records is damaged");
+  replace(bytes, "PK\x03\x04", "PKxx", /*last=*/true);
+  EXPECT_ERROR(read(), "\"folder/b\" is not where the directory says");
+  replace(bytes, "archive/a", "archive/c", /*last=*/true);
+  EXPECT_ERROR(read(), "the record \"a\" is missing");
+  std::ofstream(path(), std::ios::binary) << bytes.substr(0, bytes.size() - 30);
+  EXPECT_ERROR(read(), "it is damaged or cut short");
+}
+
+TEST_F(ZipArchiveTest, ARecordThatClaimsMoreThanTheFileIsRefused) {
+  std::string bytes = write();
+  // Sizes in the directory entry of "folder/b": packed and unpacked, after its CRC.
+  const auto entry = bytes.rfind("PK\x01\x02");
+  for (std::size_t field : {20U, 24U}) bytes.replace(entry + field, 4, "\xff\xff\xff\x0f", 4);
+  std::ofstream(path(), std::ios::binary) << bytes;
+  ZipReader reader(path(), /*mmap=*/true, /*verify=*/true);
+  EXPECT_ERROR(reader.read("folder/b"), "claims 268435455 bytes, more than the file has");
+}
+
+TEST_F(ZipArchiveTest, ACompressedRecordIsRefused) {
+  std::string bytes = write();
+  bytes[bytes.rfind("PK\x01\x02") + 10] = 8;
+  std::ofstream(path(), std::ios::binary) << bytes;
+  ZipReader reader(path(), /*mmap=*/false, /*verify=*/true);
+  EXPECT_ERROR(reader.read("folder/b"), "is compressed");
+}
+
+TEST_F(ZipArchiveTest, EveryCutIsAnErrorAndNeverACrash) {
+  const std::string bytes = write();
+  for (std::size_t size = 0; size < bytes.size(); ++size) {
+    std::ofstream(path(), std::ios::binary) << bytes.substr(0, size);
+    EXPECT_THROW(ZipReader(path(), size % 2 == 0, true), Error) << size;
+  }
+}
+
+TEST(MappedCheckpointTest, TensorsAreViewsOfTheFile) {
+  const TemporaryFolder folder;
+  const auto values = torch::arange(1000, torch::kFloat);
+  write_checkpoint(folder / "x.pt", {{"values", values}});
+  const StateDict state = read_checkpoint(folder / "x.pt", {.mmap = true});
+  std::filesystem::remove(folder / "x.pt");
+  EXPECT_TRUE(torch::equal(state.get_tensor("values"), values));
+  state.get_tensor("values").fill_(1);
+}
+
+}  // namespace
+}  // namespace linkboy::testing
