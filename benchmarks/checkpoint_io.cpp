@@ -3,7 +3,7 @@
 //
 //     make MEGABYTES        a state of so much: 64 tensors
 //     write PATH            write_checkpoint, which ends when the bytes are on the disk
-//     read PATH MMAP        read_checkpoint, MMAP 0 or 1, and a look at every page
+//     read PATH MMAP VERIFY read_checkpoint, 0 or 1 each, and a look at every page
 //     stall PATH            what an asynchronous save keeps the caller: the copy
 //     quit
 //
@@ -31,15 +31,16 @@ int64_t memory(const char* field) {
   return 0;
 }
 
+int64_t memory_of_state = 0;
+
 template <class Work>
 void measure(Work work) {
   std::ofstream("/proc/self/clear_refs") << 5;  // forgets the peak so far
-  const int64_t before = memory("VmRSS");
   const auto start = std::chrono::steady_clock::now();
   work();
   const std::chrono::duration<double> time = std::chrono::steady_clock::now() - start;
   std::printf("{\"seconds\": %.6f, \"bytes\": %lld}\n", time.count(),
-              static_cast<long long>(memory("VmHWM") - before));
+              static_cast<long long>(memory("VmHWM") - memory_of_state));
   std::fflush(stdout);
 }
 
@@ -68,7 +69,7 @@ void touch(const linkboy::StateDict& state) {
 
 int main() {
   linkboy::StateDict state;
-  linkboy::BackgroundJob job;
+  linkboy::BackgroundSave save;
   std::string command;
   std::string path;
   while (std::cin >> command && command != "quit") {
@@ -76,21 +77,22 @@ int main() {
       int64_t megabytes = 0;
       std::cin >> megabytes;
       measure([&] { state = make_state(megabytes); });
+      memory_of_state = memory("VmRSS");
     } else if (command == "write") {
       std::cin >> path;
       measure([&] { linkboy::write_checkpoint(path, state); });
     } else if (command == "read") {
-      bool mmap = false;
-      std::cin >> path >> mmap;
-      measure([&] { touch(linkboy::read_checkpoint(path, {.mmap = mmap})); });
+      linkboy::ReadOptions options;
+      std::cin >> path >> options.mmap >> options.verify_checksums;
+      measure([&] { touch(linkboy::read_checkpoint(path, options)); });
     } else if (command == "stall") {
       std::cin >> path;
       measure([&] {
-        job.start(
-            [path, copy = linkboy::snapshot(state)] { linkboy::write_checkpoint(path, copy); });
+        save.job.start(
+            [path, copy = save.snapshot.take(state)] { linkboy::write_checkpoint(path, copy); });
       });
     } else if (command == "wait") {
-      measure([&] { job.wait(); });
+      measure([&] { save.job.wait(); });
     } else {
       std::fprintf(stderr, "unknown command %s\n", command.c_str());
       return 2;

@@ -72,9 +72,10 @@ def compare(linkboy, megabytes, rounds, folder):
         keep("stall", stall["seconds"])
         waited = linkboy("wait")
         keep("async memory", max(stall["bytes"], waited["bytes"]))
-        keep("read", linkboy("read", ours, 0)["seconds"])
+        keep("read", linkboy("read", ours, 0, 1)["seconds"])
         keep("torch.load", timed(lambda: touch(torch.load(theirs, weights_only=True))))
-        keep("read mmap", linkboy("read", ours, 1)["seconds"])
+        keep("read mmap, checked", linkboy("read", ours, 1, 1)["seconds"])
+        keep("read mmap", linkboy("read", ours, 1, 0)["seconds"])
         keep("torch.load mmap", timed(lambda: touch(torch.load(theirs, weights_only=True,
                                                                mmap=True))))
     median = {name: statistics.median(values) for name, values in results.items()}

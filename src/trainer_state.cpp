@@ -109,12 +109,13 @@ void Trainer::save_training_state(const std::filesystem::path& directory,
     write_checkpoint(path, contents);
     return;
   }
-  if (!background_save_) background_save_ = std::make_unique<BackgroundJob>();
-  background_save_->start([path, copy = snapshot(contents)] { write_checkpoint(path, copy); });
+  if (!background_save_) background_save_ = std::make_unique<BackgroundSave>();
+  background_save_->job.start(
+      [path, copy = background_save_->snapshot.take(contents)] { write_checkpoint(path, copy); });
 }
 
 void Trainer::wait_for_saves() {
-  if (background_save_) background_save_->wait();
+  if (background_save_) background_save_->job.wait();
 }
 
 std::optional<std::filesystem::path> Trainer::find_training_state(

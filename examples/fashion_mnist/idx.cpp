@@ -80,8 +80,6 @@ at::Tensor to_tensor(std::vector<uint8_t> bytes, const std::vector<int64_t>& siz
       owner->data(), sizes, [owner](void*) {}, torch::kUInt8);
 }
 
-std::string shape_of(const at::Tensor& tensor) { return c10::str(tensor.sizes()); }
-
 }  // namespace
 
 at::Tensor read_idx(const std::filesystem::path& path, int64_t num_dimensions) {
@@ -102,10 +100,12 @@ at::Tensor read_idx(const std::filesystem::path& path, int64_t num_dimensions) {
 
   std::vector<int64_t> sizes;
   uint64_t count = 1;
+  int64_t extent = 1;  // sizes of 0 counted as 1: LibTorch multiplies the strides like this
   for (int64_t i = 0; i < num_dimensions; ++i) {
     const uint32_t size = big_endian(header.data() + 4 + 4 * i);
-    LINKBOY_CHECK(!__builtin_mul_overflow(count, uint64_t{size}, &count), path,
+    LINKBOY_CHECK(!__builtin_mul_overflow(extent, std::max<uint32_t>(size, 1), &extent), path,
                   " names a size that no file can have.", kRestore);
+    count *= size;
     sizes.push_back(size);
   }
 
@@ -138,8 +138,8 @@ Split load_split(const std::filesystem::path& directory, const std::string& pref
   at::Tensor labels = read_idx(labels_path, 1);
 
   LINKBOY_CHECK(images.size(1) == kImageSize && images.size(2) == kImageSize, images_path,
-                " holds images of shape ", shape_of(images[0]), "; they must be 28 x 28.",
-                kRestore);
+                " holds images of shape ", c10::str(images.sizes().slice(1)),
+                "; they must be 28 x 28.", kRestore);
   LINKBOY_CHECK(images.size(0) == labels.size(0), images_path, " has ", images.size(0),
                 " images, but ", labels_path, " has ", labels.size(0),
                 " labels; there must be one for each image.", kRestore);

@@ -7,7 +7,6 @@
 #include <linkboy/error.hpp>
 #include <linkboy/name_options.hpp>
 #include <linkboy/safetensors.hpp>
-#include <utility>
 
 #include "text.hpp"
 
@@ -46,7 +45,8 @@ StateDict read_all(const Source& source) {
   const linkboy::SafeTensors file = linkboy::read_safetensors(source.path, source.mmap);
   StateDict contents(file.tensors);
   if (file.metadata.empty()) return contents;
-  LINKBOY_CHECK(!contents.contains(kMetadata), quoted(source.path), " has a tensor \"", kMetadata,
+  LINKBOY_CHECK(!contents.contains(kMetadata), in_quotes(source.path), " has a tensor \"",
+                kMetadata,
                 "\" and metadata as well, for which this name is needed. Rename the tensor.");
   StateDict metadata;
   for (const auto& [key, value] : file.metadata) metadata.set(key, value);
@@ -59,13 +59,12 @@ StateDict part_of(const StateDict& contents, const std::string& key) {
     return linkboy::select_part(contents, key);
   } catch (const linkboy::Error&) {
     const std::string prefix = key + '.';
-    std::vector<std::pair<std::string, c10::IValue>> entries;
     c10::impl::GenericDict part(c10::AnyType::get(), c10::AnyType::get());
     for (const Leaf& leaf : leaves_of(contents)) {
       if (!leaf.path.starts_with(prefix)) continue;
       const std::string rest = leaf.path.substr(prefix.size());
       const bool is_new = part.insert(rest, leaf.value).second;
-      LINKBOY_CHECK(is_new, "two values have the path ", quoted(leaf.path),
+      LINKBOY_CHECK(is_new, "two values have the path ", in_quotes(leaf.path),
                     "; name the part of one of them.");
     }
     if (part.empty()) throw;
@@ -82,8 +81,8 @@ StateDict read(const Source& source) {
     return part_of(contents, source.key);
   } catch (const linkboy::Error& error) {
     // The message has names from the file.
-    throw linkboy::Error("--key " + quoted(std::string_view(source.key)) + " in " +
-                         quoted(source.path) + ": " + escaped(error.what()));
+    throw linkboy::Error("--key " + in_quotes(source.key) + " in " + in_quotes(source.path) + ": " +
+                         escaped(error.what()));
   }
 }
 

@@ -3,7 +3,6 @@
 #include <linkboy/checkpoint.hpp>
 #include <linkboy/error.hpp>
 #include <linkboy/safetensors.hpp>
-#include <map>
 #include <set>
 #include <system_error>
 #include <utility>
@@ -28,19 +27,19 @@ linkboy::SafeTensors to_safetensors(StateDict contents) {
   linkboy::SafeTensors file;
   const auto add_text = [&file](const std::string& name, std::string text) {
     const bool is_new = file.metadata.try_emplace(name, std::move(text)).second;
-    LINKBOY_CHECK(is_new, "two values become the metadata ", quoted(std::string_view(name)),
+    LINKBOY_CHECK(is_new, "two values become the metadata ", in_quotes(name),
                   "; names must stay different. Convert a part of the file with --key.");
   };
   if (contents.contains(kMetadata) && holds_strings_only(contents.at(kMetadata))) {
-    for (const auto& [name, value] : contents.get_dict(kMetadata).entries()) {
+    const StateDict metadata = contents.get_dict(kMetadata);
+    for (const auto& [name, value] : metadata.entries()) {
       add_text(name, value.toStringRef());
     }
     contents.erase(kMetadata);
   }
   std::set<std::string> paths;
   for (const Leaf& leaf : leaves_of(contents)) {
-    LINKBOY_CHECK(paths.insert(leaf.path).second, "two values become ",
-                  quoted(std::string_view(leaf.path)),
+    LINKBOY_CHECK(paths.insert(leaf.path).second, "two values become ", in_quotes(leaf.path),
                   "; names must stay different. Convert a part of the file with --key.");
     if (leaf.value.isTensor()) {
       file.tensors.emplace_back(leaf.path, leaf.value.toTensor());
@@ -57,7 +56,7 @@ void convert(const Source& from, const std::filesystem::path& to, bool force) {
   std::error_code error;
   // A link that leads nowhere exists as well.
   const bool exists = std::filesystem::exists(std::filesystem::symlink_status(to, error));
-  LINKBOY_CHECK(force || !exists, quoted(to),
+  LINKBOY_CHECK(force || !exists, in_quotes(to),
                 " exists already. Name another file with --to, or replace it with --force.");
   const StateDict contents = read(from);
   if (to.extension() == ".safetensors") {
@@ -65,18 +64,18 @@ void convert(const Source& from, const std::filesystem::path& to, bool force) {
     try {
       file = to_safetensors(contents);
     } catch (const linkboy::Error& cause) {
-      throw linkboy::Error("cannot convert " + quoted(from.path) + ": " + cause.what());
+      throw linkboy::Error("cannot convert " + in_quotes(from.path) + ": " + cause.what());
     }
     linkboy::write_safetensors(to, file.tensors, file.metadata);
-    std::printf("%s: %zu tensors, %zu other values as text in the metadata\n", quoted(to).c_str(),
-                file.tensors.size(), file.metadata.size());
+    std::printf("%s: %zu tensors, %zu other values as text in the metadata\n",
+                in_quotes(to).c_str(), file.tensors.size(), file.metadata.size());
     return;
   }
   linkboy::write_checkpoint(to, contents);
   const std::vector<Leaf> leaves = leaves_of(contents);
   const auto num_tensors = static_cast<std::size_t>(std::count_if(
       leaves.begin(), leaves.end(), [](const Leaf& leaf) { return leaf.value.isTensor(); }));
-  std::printf("%s: %zu tensors, %zu other values\n", quoted(to).c_str(), num_tensors,
+  std::printf("%s: %zu tensors, %zu other values\n", in_quotes(to).c_str(), num_tensors,
               leaves.size() - num_tensors);
 }
 

@@ -127,7 +127,7 @@ bool diff(const Source& first, const Source& second, double tolerance) {
     std::printf("%s\n", line.c_str());
   };
   const auto report_missing = [&report](const Source& source, const Leaf& leaf) {
-    report("only in " + quoted(source.path) + ": " + escaped(leaf.path) + ": " +
+    report("only in " + in_quotes(source.path) + ": " + escaped(leaf.path) + ": " +
            description(leaf.value));
   };
   for (const auto& [place, leaf] : first_index) {

@@ -55,7 +55,7 @@ void check(const Options& options) {
   }
   const Path ending = options.to->extension();
   if (ending != ".pt" && ending != ".safetensors") {
-    throw cli::UsageError("--to " + quoted(*options.to) +
+    throw cli::UsageError("--to " + in_quotes(*options.to) +
                           " does not say which format is wanted; a name that ends with .pt or "
                           ".safetensors is needed.");
   }

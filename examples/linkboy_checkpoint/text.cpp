@@ -64,10 +64,7 @@ std::string escaped_with(std::string_view text, char quote) {
 }  // namespace
 
 std::string escaped(std::string_view text) { return escaped_with(text, '\0'); }
-std::string quoted(std::string_view text) { return '"' + escaped_with(text, '"') + '"'; }
-std::string quoted(const std::filesystem::path& path) {
-  return quoted(std::string_view(path.native()));
-}
+std::string in_quotes(const std::string& text) { return '"' + escaped_with(text, '"') + '"'; }
 
 std::string plain_text(const c10::IValue& value) {
   if (value.isNone()) return "None";
@@ -84,7 +81,7 @@ std::string plain_text(const c10::IValue& value) {
 }
 
 std::string description(const c10::IValue& leaf) {
-  if (leaf.isString()) return quoted(leaf.toStringRef());
+  if (leaf.isString()) return in_quotes(leaf.toStringRef());
   if (!leaf.isTensor()) return plain_text(leaf);
   const at::Tensor& tensor = leaf.toTensor();
   return fmt::format("{} {} {} bytes", dtype_name(tensor.scalar_type()), shape_text(tensor),

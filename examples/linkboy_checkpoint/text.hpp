@@ -5,7 +5,6 @@
 
 #include <complex>
 #include <cstdint>
-#include <filesystem>
 #include <string>
 #include <string_view>
 
@@ -16,8 +15,7 @@ namespace linkboy_checkpoint {
 std::string escaped(std::string_view text);
 
 /// `escaped` and in quotes, with the quotes in it escaped as well.
-std::string quoted(std::string_view text);
-std::string quoted(const std::filesystem::path& path);
+std::string in_quotes(const std::string& text);
 
 /// As Python writes it: None, True, 3, 3.0, [], (), {}. A string stands as it is.
 /// @param value  A leaf that is no tensor.

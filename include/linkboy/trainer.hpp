@@ -35,7 +35,7 @@ class Optimizer;
 
 namespace linkboy {
 
-class BackgroundJob;
+struct BackgroundSave;
 
 /// How a training run ended.
 struct TrainResult {
@@ -305,7 +305,7 @@ class Trainer {
   /// The small parts of a training state as they were after the epoch's last update, from then
   /// until the epoch is done.
   std::optional<StateDict> after_last_update_;
-  std::unique_ptr<BackgroundJob> background_save_;
+  std::unique_ptr<BackgroundSave> background_save_;
   bool init_end_called_ = false;
 
   std::atomic<int> stop_reason_{kNoStop};

@@ -78,14 +78,25 @@ AtomicFile::~AtomicFile() {
 void AtomicFile::write(const void* data, std::size_t size) {
   const auto* next = static_cast<const char*>(data);
   while (size > 0) {
-    const std::size_t chunk = std::min<std::size_t>(size, std::size_t{1} << 30);
+    const std::size_t chunk = std::min<std::size_t>(size, std::size_t{8} << 20);
     const ssize_t written = retry_if_interrupted([&] { return ::write(descriptor_, next, chunk); });
     LINKBOY_CHECK(written > 0, "cannot write \"", path_.string(), "\" (",
                   reason(written < 0 ? errno : ENOSPC),
                   "); what was there before is kept. Free space or choose another folder.");
     next += written;
     size -= static_cast<std::size_t>(written);
+    position_ += written;
+    start_writeback();
   }
+}
+
+/// Has the disk work while the next bytes are made, so that `commit` waits for little. An error
+/// here comes back from fsync.
+void AtomicFile::start_writeback() {
+  constexpr int64_t kPiece = int64_t{8} << 20;
+  if (position_ - started_ < kPiece) return;
+  ::sync_file_range(descriptor_, started_, position_ - started_, SYNC_FILE_RANGE_WRITE);
+  started_ = position_;
 }
 
 void AtomicFile::commit() {

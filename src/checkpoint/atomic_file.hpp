@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cstdint>
 #include <filesystem>
 
 namespace linkboy {
@@ -21,9 +22,13 @@ class AtomicFile {
   void commit();
 
  private:
+  void start_writeback();
+
   std::filesystem::path path_;
   std::filesystem::path aside_;
   int descriptor_ = -1;
+  int64_t position_ = 0;
+  int64_t started_ = 0;  // up to here the disk is at work
 };
 
 }  // namespace linkboy

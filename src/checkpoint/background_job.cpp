@@ -2,6 +2,7 @@
 
 #include <ATen/ATen.h>
 
+#include <cstring>
 #include <unordered_map>
 
 namespace linkboy {
@@ -9,6 +10,8 @@ namespace {
 
 class Copier {
  public:
+  explicit Copier(std::vector<at::Tensor>& buffers) : buffers_(buffers) {}
+
   c10::IValue copy(const c10::IValue& value) {
     if (value.isTensor()) return copy_tensor(value.toTensor());
     if (value.isList()) {
@@ -40,9 +43,8 @@ class Copier {
     auto [bytes, is_new] = bytes_.try_emplace(plain.storage().unsafeGetStorageImpl());
     if (is_new) {
       const auto size = static_cast<int64_t>(plain.storage().nbytes());
-      const at::Tensor all =
-          at::empty({0}, plain.options().dtype(at::kByte)).set_(plain.storage(), 0, {size}, {1});
-      bytes->second = at::empty({size}, at::kByte).copy_(all);
+      bytes->second = buffer_of(size);
+      copy_bytes(plain, size, bytes->second);
       sources_.push_back(plain);
     }
     at::Tensor result =
@@ -53,14 +55,36 @@ class Copier {
     return result;
   }
 
+  static void copy_bytes(const at::Tensor& source, int64_t size, const at::Tensor& target) {
+    if (size == 0) return;
+    if (source.is_cpu()) {
+      // By this thread alone: LibTorch's copy would wait for all of its threads.
+      std::memcpy(target.mutable_data_ptr(), source.storage().data(),
+                  static_cast<std::size_t>(size));
+      return;
+    }
+    target.copy_(
+        at::empty({0}, source.options().dtype(at::kByte)).set_(source.storage(), 0, {size}, {1}));
+  }
+
+  at::Tensor& buffer_of(int64_t size) {
+    const std::size_t index = bytes_.size() - 1;
+    if (index >= buffers_.size()) buffers_.resize(index + 1);
+    at::Tensor& buffer = buffers_[index];
+    const bool is_mine = buffer.defined() && buffer.storage().use_count() == 1;
+    if (!is_mine || buffer.numel() != size) buffer = at::empty({size}, at::kByte);
+    return buffer;
+  }
+
+  std::vector<at::Tensor>& buffers_;
   std::unordered_map<const c10::StorageImpl*, at::Tensor> bytes_;
   std::vector<at::Tensor> sources_;  // keeps their addresses from being used again
 };
 
 }  // namespace
 
-StateDict snapshot(const StateDict& contents) {
-  Copier copier;
+StateDict Snapshot::take(const StateDict& contents) {
+  Copier copier(buffers_);
   StateDict result;
   for (const auto& [key, value] : contents.entries()) result.set(key, copier.copy(value));
   return result;

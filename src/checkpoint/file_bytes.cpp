@@ -8,6 +8,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <cstddef>
 #include <system_error>
 
 #include "linkboy/error.hpp"
@@ -72,7 +73,8 @@ at::DataPtr FileBytes::data(uint64_t offset, uint64_t size, const Visit& visit) 
   // Small enough for the second-level cache.
   constexpr uint64_t kPiece = uint64_t{1} << 18;
   check_within(offset, size);
-  if (mapping_ != nullptr) {
+  // What lies at an odd place of the file would make tensors that no processor likes.
+  if (mapping_ != nullptr && offset % alignof(std::max_align_t) == 0) {
     if (visit) visit(mapping_ + offset, size);
     auto keep = std::make_unique<std::shared_ptr<const FileBytes>>(shared_from_this());
     return {mapping_ + offset, keep.release(),

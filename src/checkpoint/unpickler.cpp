@@ -5,6 +5,8 @@
 #include <ATen/core/Tensor.h>
 #include <ATen/core/jit_type.h>
 
+#include <algorithm>
+#include <bit>
 #include <deque>
 #include <unordered_map>
 #include <utility>
@@ -34,7 +36,7 @@ struct Node {
 class Unpickler {
  public:
   Unpickler(std::string_view bytes, const StorageLoader& load_storage)
-      : bytes_(bytes), load_storage_(load_storage), conversions_left_(16 * bytes.size()) {}
+      : bytes_(bytes), load_storage_(load_storage), conversions_left_(2 * bytes.size()) {}
 
   c10::IValue run() {
     for (Op op = bytes_.take_op(); op != Op::kStop; op = bytes_.take_op()) execute(op);
@@ -340,6 +342,32 @@ void Unpickler::reduce(const Node& function, const Node& arguments) {
   }
 }
 
+namespace {
+
+/// c10::Dict doubles its table until no key lies log2(slots) places behind the one that its hash
+/// names. Its hashes have no secret, so a stranger could make a few keys double it without end.
+/// Lays the keys out as the table would with 8 to 16 slots a key; if they fit there, it stays
+/// smaller.
+void check_hashes(const std::vector<c10::IValue>& keys) {
+  const int bits = std::bit_width(keys.size()) + 3;
+  constexpr uint64_t kMultiplier = 11400714819323198485U;  // of the table's own Fibonacci hashing
+  std::vector<uint64_t> homes;
+  homes.reserve(keys.size());
+  for (const c10::IValue& key : keys) {
+    homes.push_back(kMultiplier * c10::detail::DictKeyHash()(key) >> (64 - bits));
+  }
+  std::sort(homes.begin(), homes.end());
+  uint64_t next = 0;
+  for (const uint64_t home : homes) {
+    next = std::max(next, home);
+    LINKBOY_CHECK(next - home < static_cast<uint64_t>(bits),
+                  "it has a dict whose keys were chosen to exhaust the memory. Do not trust it.");
+    ++next;
+  }
+}
+
+}  // namespace
+
 c10::IValue Unpickler::to_ivalue(const Node& node, int depth) {
   LINKBOY_CHECK(depth <= kMaxDepth && conversions_left_-- > 0, "its values are nested deeper than ",
                 kMaxDepth, " levels or contain each other without end. Save flat dicts and lists.");
@@ -357,13 +385,18 @@ c10::IValue Unpickler::to_ivalue(const Node& node, int depth) {
       return list;
     }
     case Node::Kind::kDict: {
-      c10::impl::GenericDict dict(c10::AnyType::get(), c10::AnyType::get());
+      std::vector<c10::IValue> keys;
+      keys.reserve(node.items.size() / 2);
       for (std::size_t i = 0; i < node.items.size(); i += 2) {
-        const c10::IValue key = to_ivalue(*node.items[i], depth + 1);
+        const c10::IValue& key = keys.emplace_back(to_ivalue(*node.items[i], depth + 1));
         LINKBOY_CHECK(key.isString() || key.isInt() || key.isBool() || key.isDouble(),
                       "it has a dict with a key that is a ", key.tagKind(),
                       "; keys must be strings, numbers or bools. Save it with such keys.");
-        dict.insert_or_assign(key, to_ivalue(*node.items[i + 1], depth + 1));
+      }
+      check_hashes(keys);
+      c10::impl::GenericDict dict(c10::AnyType::get(), c10::AnyType::get());
+      for (std::size_t i = 0; i < keys.size(); ++i) {
+        dict.insert_or_assign(keys[i], to_ivalue(*node.items[2 * i + 1], depth + 1));
       }
       return dict;
     }

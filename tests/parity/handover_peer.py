@@ -1,7 +1,7 @@
-"""The Python side of handover_test.cpp: trains the example's models up to a checkpoint or on from one.
+"""The Python side of handover_test.cpp: trains the example's models up to and on from a checkpoint.
 
-    handover_peer.py start FOLDER      trains, writes FOLDER/CASE.pt after a few updates, trains on
-    handover_peer.py continue FOLDER   loads FOLDER/CASE.pt into other weights and options, trains on
+    handover_peer.py start FOLDER     trains, writes FOLDER/CASE.pt after a few updates, trains on
+    handover_peer.py continue FOLDER  loads FOLDER/CASE.pt over other weights and options; trains on
 
 Prints, as JSON, for every case the losses after the checkpoint and the sums of the final tensors.
 Images are made by integer arithmetic and exact float operations, so that C++ makes the same ones
@@ -15,9 +15,9 @@ import torch
 from torch import nn
 
 UPDATES_BEFORE, UPDATES_AFTER = 3, 20
-# Samples per batch and width of the images; the ResNet takes any, and small ones keep the test short.
+# Samples per batch and width of the images. The ResNet takes any, and small ones make it faster.
 SHAPES = {"mlp": (8, 28), "cnn": (8, 28), "resnet18": (2, 16)}
-# By linkboy's Trainer with the fused kernels, or by LibTorch's own step, a tensor at a time.
+# As linkboy steps them: by the fused kernels, or by LibTorch's own step, a tensor at a time.
 OPTIMIZERS = {
     "sgd": (torch.optim.SGD, {"fused": True},
             {"lr": 0.02, "momentum": 0.9, "weight_decay": 1e-3}),

@@ -1,7 +1,7 @@
 // A training run is handed over between C++ and Python in its middle, and goes on as if it had not
-// been: the losses after the checkpoint and the final tensors are equal in every bit. linkboy's
-// Trainer steps SGD, Adam and AdamW by the kernels of Python's fused=True; LibTorch's own Adagrad
-// and RMSprop do the operations of Python's foreach=False in the same order.
+// been: the losses after the checkpoint and the sums of the final tensors are equal in every bit.
+// linkboy's Trainer steps SGD, Adam and AdamW by the kernels of Python's fused=True; LibTorch's own
+// Adagrad and RMSprop do the operations of Python's foreach=False in the same order.
 
 #include <gtest/gtest.h>
 #include <torch/torch.h>
@@ -31,37 +31,41 @@ torch::Tensor sequence(int64_t count, int64_t start) {
   return ((index * 40503 + 12345).remainder(65536) - 32768).to(torch::kFloat) / 32768;
 }
 
+// The side that goes on has options of its own, so it needs those of the checkpoint.
+template <class OptimizerType, class Options>
+std::shared_ptr<optim::Optimizer> make(const std::vector<torch::Tensor>& parameters,
+                                       const Options& options, Role role) {
+  return std::make_shared<OptimizerType>(parameters,
+                                         role == Role::kStarts ? options : Options(1.0));
+}
+
 std::shared_ptr<optim::Optimizer> make_optimizer(const std::string& name,
                                                  const std::vector<torch::Tensor>& parameters,
                                                  Role role) {
-  const auto make = [&]<class Options>(auto* type, const Options& options) {
-    using Type = std::remove_pointer_t<decltype(type)>;
-    const Options given = role == Role::kStarts ? options : Options(1.0);
-    return std::shared_ptr<optim::Optimizer>(std::make_shared<Type>(parameters, given));
-  };
   if (name == "sgd") {
-    return make(static_cast<optim::SGD*>(nullptr),
-                optim::SGDOptions(0.02).momentum(0.9).weight_decay(1e-3));
+    const auto options = optim::SGDOptions(0.02).momentum(0.9).weight_decay(1e-3);
+    return make<optim::SGD>(parameters, options, role);
   }
   if (name == "adam") {
-    return make(static_cast<optim::Adam*>(nullptr),
-                optim::AdamOptions(1e-3).betas({0.8, 0.95}).eps(1e-7).weight_decay(1e-3));
+    const auto options = optim::AdamOptions(1e-3).betas({0.8, 0.95}).eps(1e-7).weight_decay(1e-3);
+    return make<optim::Adam>(parameters, options, role);
   }
   if (name == "adamw") {
-    return make(static_cast<optim::AdamW*>(nullptr),
-                optim::AdamWOptions(2e-3).betas({0.8, 0.95}).eps(1e-7).weight_decay(0.05));
+    const auto options = optim::AdamWOptions(2e-3).betas({0.8, 0.95}).eps(1e-7).weight_decay(0.05);
+    return make<optim::AdamW>(parameters, options, role);
   }
   if (name == "adagrad") {
-    return make(static_cast<optim::Adagrad*>(nullptr),
-                optim::AdagradOptions(0.01).lr_decay(0.05).eps(1e-7).weight_decay(1e-3));
+    const auto options = optim::AdagradOptions(0.01).lr_decay(0.05).eps(1e-7).weight_decay(1e-3);
+    return make<optim::Adagrad>(parameters, options, role);
   }
-  return make(static_cast<optim::RMSprop*>(nullptr),
-              optim::RMSpropOptions(1e-4).alpha(0.9).eps(1e-7).momentum(0.5).weight_decay(1e-3));
+  const auto options =
+      optim::RMSpropOptions(1e-4).alpha(0.9).eps(1e-7).momentum(0.5).weight_decay(1e-3);
+  return make<optim::RMSprop>(parameters, options, role);
 }
 
 struct Outcome {
-  std::vector<double> losses;  // of the updates after the checkpoint
-  std::map<std::string, double> sums;
+  std::vector<double> losses;          // of the updates after the checkpoint
+  std::map<std::string, double> sums;  // of the final parameters and buffers
 };
 
 class KeepLosses : public Callback {
@@ -81,7 +85,7 @@ class KeepLosses : public Callback {
 Outcome train(const std::string& model_name, const std::string& optimizer_name,
               const std::filesystem::path& checkpoint, Role role) {
   const bool starts = role == Role::kStarts;
-  // The side that goes on has weights and options of its own, so it needs all of the checkpoint.
+  // Other weights than the checkpoint's on the side that goes on, too.
   torch::manual_seed(starts ? 1 : 2);
   Model model = fashion_mnist::make_model(model_name);
   auto keep = std::make_shared<KeepLosses>();

@@ -380,11 +380,15 @@ TEST(BackgroundJobTest, ASnapshotHasNothingInCommonWithItsSource) {
   const auto base = torch::arange(6, torch::kFloat).view({2, 3});
   const StateDict source{
       {"base", base}, {"turned", base.t()}, {"list", std::vector<int64_t>{1, 2}}};
-  const StateDict copy = snapshot(source);
+  Snapshot snapshot;
+  const StateDict copy = snapshot.take(source);
   base.fill_(9);
   EXPECT_TRUE(torch::equal(copy.get_tensor("base"), torch::arange(6, torch::kFloat).view({2, 3})));
   EXPECT_TRUE(torch::equal(copy.get_tensor("turned"), copy.get_tensor("base").t()));
   EXPECT_TRUE(copy.get_tensor("turned").is_alias_of(copy.get_tensor("base")));
+  const StateDict later = snapshot.take(source);
+  EXPECT_EQ(copy.get_tensor("base")[0][1].item<float>(), 1.0F) << "still held, so not overwritten";
+  EXPECT_EQ(later.get_tensor("base")[0][1].item<float>(), 9.0F);
 }
 
 TEST(BackgroundJobTest, ALoadWaitsForTheSaveBeforeIt) {

@@ -1,0 +1,367 @@
+"""Runs examples/linkboy_checkpoint as a user does.
+
+    python3 linkboy_checkpoint_test.py PATH/TO/linkboy-checkpoint [unittest arguments]
+
+Set LINKBOY_PYTHON to a Python that has torch, or the tests that need Python's .pt files skip.
+"""
+
+import json
+import os
+import pathlib
+import struct
+import subprocess
+import sys
+import tempfile
+import unittest
+
+PROGRAM = None
+PYTHON = os.environ.get("LINKBOY_PYTHON")
+SIZES = {"F64": 8, "I64": 8, "U64": 8, "C64": 8, "F32": 4, "I32": 4, "U32": 4, "F16": 2, "BF16": 2,
+         "I16": 2, "U16": 2, "I8": 1, "U8": 1, "BOOL": 1, "F8_E4M3": 1, "F8_E5M2": 1,
+         "F8_E4M3FNUZ": 1, "F8_E5M2FNUZ": 1, "F8_E8M0": 1}
+
+
+def run(*arguments):
+    return subprocess.run([PROGRAM, *map(str, arguments)], capture_output=True, text=True,
+                          timeout=120)
+
+
+def write_safetensors(path, tensors, metadata=None):
+    """`tensors` has (dtype, shape, data) for each name."""
+    header, data = {}, b""
+    if metadata:
+        header["__metadata__"] = metadata
+    for name, (dtype, shape, part) in tensors.items():
+        header[name] = {"dtype": dtype, "shape": shape,
+                        "data_offsets": [len(data), len(data) + len(part)]}
+        data += part
+    text = json.dumps(header).encode()
+    text += b" " * (-len(text) % 8)
+    path.write_bytes(struct.pack("<Q", len(text)) + text + data)
+
+
+def floats(*values):
+    return "F32", [len(values)], struct.pack(f"<{len(values)}f", *values)
+
+
+def integers(*values):
+    return "I64", [len(values)], struct.pack(f"<{len(values)}q", *values)
+
+
+class ProgramTest(unittest.TestCase):
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        self.folder = pathlib.Path(folder.name)
+
+    def file(self, name, tensors, metadata=None):
+        path = self.folder / name
+        write_safetensors(path, tensors, metadata)
+        return path
+
+    def succeed(self, *arguments):
+        done = run(*arguments)
+        self.assertEqual((done.returncode, done.stderr), (0, ""))
+        return done.stdout.splitlines()
+
+    def fail_with(self, status, message, *arguments):
+        done = run(*arguments)
+        self.assertEqual((done.returncode, done.stdout), (status, ""), done.stderr)
+        self.assertIn(message, done.stderr)
+
+    def differ(self, *arguments):
+        done = run(*arguments)
+        self.assertEqual((done.returncode, done.stderr), (3, ""))
+        return done.stdout.splitlines()
+
+
+class ListTest(ProgramTest):
+    def test_lists_tensors_and_metadata(self):
+        path = self.file("a.safetensors", {"w": ("F32", [2, 3], bytes(24)), "b": floats()},
+                         {"format": "pt"})
+        expected = ["w: float32 [2, 3] 24 bytes", "b: float32 [0] 0 bytes",
+                    'metadata.format: "pt"', "2 tensors, 6 elements, 24 bytes"]
+        self.assertEqual(sorted(self.succeed("--list", path)), sorted(expected))
+        self.assertEqual(sorted(self.succeed("--list", path, "--mmap")), sorted(expected))
+
+    def test_values_leave_out_nan(self):
+        nan = float("nan")
+        path = self.file("a.safetensors", {"w": floats(nan, 1, 2.5, -2), "n": floats(nan),
+                                           "e": floats(), "i": integers(*range(10)),
+                                           "inf": floats(float("inf"), 1)})
+        lines = dict(line.split(": ", 1) for line in self.succeed("--list", path, "--values")[:-1])
+        self.assertEqual(lines, {
+            "w": "float32 [4] 16 bytes min -2 max 2.5 mean 0.5 nan 1 first [nan, 1, 2.5, -2]",
+            "n": "float32 [1] 4 bytes min - max - mean - nan 1 first [nan]",
+            "e": "float32 [0] 0 bytes min - max - mean - first []",
+            "i": "int64 [10] 80 bytes min 0 max 9 mean 4.5 first [0, 1, 2, 3, 4, 5, 6, 7, ...]",
+            "inf": "float32 [2] 8 bytes min 1 max inf mean inf first [inf, 1]"})
+
+    def test_values_of_every_dtype(self):
+        path = self.file("a.safetensors",
+                         {name: (name, [2], bytes(2 * size)) for name, size in SIZES.items()})
+        lines = dict(line.split(": ", 1) for line in self.succeed("--list", path, "--values")[:-1])
+        self.assertEqual(len(lines), len(SIZES))
+        for name, line in lines.items():
+            if name == "F8_E8M0":
+                self.assertIn("min 5.87747e-39 ", line)
+            elif name == "BOOL":
+                self.assertIn("min False max False mean 0 first [False, False]", line)
+            elif name == "C64":
+                self.assertIn("min abs 0 max abs 0 mean 0+0j first [0+0j, 0+0j]", line)
+            else:
+                self.assertIn("min 0 max 0 mean 0 first [0, 0]", line)
+
+    def test_values_are_exact_where_doubles_are_not(self):
+        path = self.file("a.safetensors", {
+            "u": ("U64", [2], struct.pack("<2Q", 2**64 - 1, 2**53 + 1)),
+            "i": integers(-2**63, 2**53 + 1), "c": ("C64", [1], struct.pack("<2f", 3, -4))})
+        text = "\n".join(self.succeed("--list", path, "--values"))
+        self.assertIn("min 9007199254740993 max 18446744073709551615 ", text)
+        self.assertIn("min -9223372036854775808 max 9007199254740993 ", text)
+        self.assertIn("min abs 5 max abs 5 mean 3-4j first [3-4j]", text)
+
+    def test_large_tensors_are_read_in_pieces(self):
+        count = 3 * 2**20 + 5
+        data = bytes(4 * (count - 1)) + struct.pack("<f", 7)
+        path = self.file("a.safetensors", {"w": ("F32", [count], data)})
+        self.assertIn("min 0 max 7 mean", self.succeed("--list", path, "--values", "--mmap")[0])
+
+    def test_escapes_what_a_terminal_would_obey(self):
+        path = self.file("a.safetensors", {"a\x1b[31m\nb": floats(1)},
+                         {"k\u202e": 'tab\t quote" back\\ \x9b caf\u00e9'})
+        self.assertEqual(self.succeed("--list", path)[:2],
+                         [r"a\x1b[31m\nb: float32 [1] 4 bytes",
+                          r'metadata.k\u202e: "tab\t quote\" back\\ \u009b caf' + "\u00e9\""])
+
+    def test_key_selects_by_dotted_path(self):
+        path = self.file("a.safetensors", {"model.0.w": floats(1), "other": floats(2)},
+                         {"step": "3"})
+        self.assertEqual(self.succeed("--list", path, "--key", "model"),
+                         ["0.w: float32 [1] 4 bytes", "1 tensors, 1 elements, 4 bytes"])
+        self.assertEqual(self.succeed("--list", path, "--key", "metadata")[0], 'step: "3"')
+        self.fail_with(1, 'there is no "modl" in this state; it holds: model.0.w, other, metadata',
+                       "--list", path, "--key", "modl")
+
+
+class ConvertTest(ProgramTest):
+    def test_there_and_back(self):
+        first = self.file("a.safetensors", {"w": floats(1, 2), "model.b": integers(3)},
+                          {"format": "pt"})
+        middle, last = self.folder / "b.pt", self.folder / "c.safetensors"
+        self.assertEqual(self.succeed("--convert", first, "--to", middle),
+                         [f'"{middle}": 2 tensors, 1 other values'])
+        self.assertEqual(self.succeed("--convert", middle, "--to", last, "--mmap"),
+                         [f'"{last}": 2 tensors, 1 other values as text in the metadata'])
+        for other in (middle, last):
+            self.assertEqual(self.succeed("--diff", first, "--with", other), ["equal"])
+        self.assertIn('metadata.format: "pt"', self.succeed("--list", last))
+
+    def test_replaces_only_with_force(self):
+        first = self.file("a.safetensors", {"w": floats(1)})
+        target = self.folder / "b.pt"
+        target.write_text("precious")
+        self.fail_with(1, "exists already", "--convert", first, "--to", target)
+        self.assertEqual(target.read_text(), "precious")
+        self.succeed("--convert", first, "--to", target, "--force")
+        self.assertEqual(self.succeed("--diff", first, "--with", target), ["equal"])
+        # A file onto itself.
+        self.succeed("--convert", first, "--to", first, "--force", "--mmap")
+        self.assertEqual(self.succeed("--diff", first, "--with", target), ["equal"])
+
+    def test_a_part(self):
+        first = self.file("a.safetensors", {"model.w": floats(1), "other": floats(2)}, {"a": "b"})
+        target = self.folder / "b.pt"
+        self.succeed("--convert", first, "--to", target, "--key", "model")
+        self.assertEqual(self.succeed("--list", target)[0], "w: float32 [1] 4 bytes")
+
+    def test_what_a_format_lacks_is_an_error(self):
+        first = self.file("a.safetensors", {"w": ("U16", [1], bytes(2))})
+        self.fail_with(1, '"w"', "--convert", first, "--to", self.folder / "b.pt")
+        self.assertFalse((self.folder / "b.pt").exists())
+        first = self.file("c.safetensors", {"metadata": floats(1)}, {"a": "b"})
+        self.fail_with(1, "Rename the tensor", "--convert", first, "--to", self.folder / "b.pt")
+
+    def test_an_unwritable_target_is_an_error(self):
+        first = self.file("a.safetensors", {"w": floats(1)})
+        self.fail_with(1, "/dev/null/b.pt", "--convert", first, "--to", "/dev/null/b.pt")
+
+
+class DiffTest(ProgramTest):
+    def test_equal_files(self):
+        nan = float("nan")
+        quiet = struct.unpack("<f", struct.pack("<I", 0x7fc00001))[0]
+        a = self.file("a.safetensors", {"w": floats(nan, 0.0, 1), "e": floats()})
+        b = self.file("b.safetensors", {"e": floats(), "w": floats(quiet, -0.0, 1)})
+        self.assertEqual(self.succeed("--diff", a, "--with", b), ["equal"])
+        self.assertEqual(self.succeed("--diff", a, "--with", b, "--mmap"), ["equal"])
+
+    def test_reports_each_difference(self):
+        a = self.file("a.safetensors", {
+            "dtype": floats(1), "shape": floats(1, 2), "value": floats(1, 2, 3), "a": floats(1)},
+            {"same": "x", "text": "1"})
+        b = self.file("b.safetensors", {
+            "dtype": integers(2), "shape": floats(1), "value": floats(1, 2.5, 2), "b": floats()},
+            {"same": "x", "text": "2"})
+        self.assertEqual(self.differ("--diff", a, "--with", b), [
+            f'only in "{a}": a: float32 [1] 4 bytes',
+            "dtype: dtype float32 and int64; values differ by up to 1 in 1 of 1 elements",
+            'metadata.text: "1" and "2"',
+            "shape: shape [2] and [1]",
+            "value: values differ by up to 1 in 2 of 3 elements",
+            f'only in "{b}": b: float32 [0] 0 bytes',
+            "6 differences"])
+
+    def test_tolerance(self):
+        a = self.file("a.safetensors", {"w": floats(1, 2)})
+        b = self.file("b.safetensors", {"w": floats(1.5, 2)})
+        self.assertEqual(self.succeed("--diff", a, "--with", b, "--tolerance", "0.5"), ["equal"])
+        self.assertEqual(self.differ("--diff", a, "--with", b, "--tolerance", "0.25")[-1],
+                         "1 difference")
+
+    def test_nothing_tolerates_nan_or_infinity(self):
+        inf, nan = float("inf"), float("nan")
+        for left, right in ((nan, 1), (inf, 1), (inf, -inf), (inf, nan)):
+            a = self.file("a.safetensors", {"w": floats(left)})
+            b = self.file("b.safetensors", {"w": floats(right)})
+            self.assertEqual(self.differ("--diff", a, "--with", b, "--tolerance", "1e300")[0],
+                             "w: values differ by up to inf in 1 of 1 elements")
+
+    def test_large_integers(self):
+        a = self.file("a.safetensors", {"w": integers(2**53, 2**63 - 1)})
+        b = self.file("b.safetensors", {"w": integers(2**53 + 1, 2**63 - 1)})
+        self.assertEqual(self.differ("--diff", a, "--with", b)[0],
+                         "w: values differ by up to 1 in 1 of 2 elements")
+
+
+class ErrorTest(ProgramTest):
+    def test_wrong_usage(self):
+        path = self.file("a.safetensors", {"w": floats(1)})
+        for arguments, message in (
+            ([], "0 of --list, --convert and --diff"),
+            (["--list", path, "--diff", path, "--with", path], "2 of --list,"),
+            (["--diff", path], "Name it with --with"),
+            (["--convert", path], "Name it with --to"),
+            (["--convert", path, "--to", "b.bin"], "ends with .pt or .safetensors"),
+            (["--list", path, "--to", "b.pt"], "--to goes with --convert only"),
+            (["--list", path, "--force"], "--force goes with --convert only"),
+            (["--list", path, "--with", path], "--with goes with --diff only"),
+            (["--list", path, "--tolerance", "1"], "--tolerance goes with --diff only"),
+            (["--convert", path, "--to", "b.pt", "--values"], "--values goes with --list only"),
+            (["--diff", path, "--with", path, "--tolerance", "-1"], "0 or more"),
+            (["--lst", path], "--list"),
+        ):
+            with self.subTest(arguments=arguments):
+                self.fail_with(2, message, *arguments)
+
+    def test_help_names_the_exit_statuses(self):
+        self.assertIn("3 the files differ", " ".join(" ".join(self.succeed("--help")).split()))
+
+    def test_missing_and_damaged_files(self):
+        whole = self.file("a.safetensors", {"w": floats(1, 2)})
+        checkpoint = self.folder / "a.pt"
+        self.succeed("--convert", whole, "--to", checkpoint)
+        for name, data in (("cut.safetensors", whole.read_bytes()[:-1]),
+                           ("cut.pt", checkpoint.read_bytes()[:-30]),
+                           ("empty.pt", b""), ("text.pt", b"hello, world")):
+            damaged = self.folder / name
+            damaged.write_bytes(data)
+            for arguments in (["--list", damaged], ["--diff", whole, "--with", damaged],
+                              ["--convert", damaged, "--to", self.folder / "b.pt"]):
+                with self.subTest(arguments=arguments):
+                    self.fail_with(1, str(damaged), *arguments)
+        for name in ("no.pt", "no.safetensors"):
+            self.fail_with(1, "No such file", "--list", self.folder / name)
+        self.fail_with(1, "folder", "--list", self.folder)
+
+    @unittest.skipUnless(os.path.exists("/dev/full"), "there is no /dev/full")
+    def test_output_that_cannot_be_written(self):
+        path = self.file("a.safetensors", {"w": floats(1)})
+        with open("/dev/full", "w") as full:
+            done = subprocess.run([PROGRAM, "--list", path], stdout=full, stderr=subprocess.PIPE,
+                                  text=True, timeout=60)
+        self.assertEqual(done.returncode, 1)
+        self.assertIn("standard output", done.stderr)
+
+
+@unittest.skipUnless(PYTHON, "set LINKBOY_PYTHON to the path of a Python that has torch")
+class PythonTest(ProgramTest):
+    CONTENTS = """{
+        "model": OrderedDict([("w", torch.arange(6.).view(2, 3).t()), ("b", torch.ones(2).half())]),
+        "optimizer": {"state": {0: {"step": torch.tensor(3.0)}}, "groups": [{"lr": 0.1}]},
+        "epoch": 3, "loss": 2.0, "name": "a\\nb", "none": None, "on": True, "empty": [],
+        "pair": (1, 2), "flags": torch.tensor([True, False]), "z": torch.tensor([1 + 2j]),
+        "wide": torch.ones(1).expand(3, 2**20)}"""
+
+    @classmethod
+    def setUpClass(cls):
+        folder = tempfile.TemporaryDirectory()
+        cls.addClassCleanup(folder.cleanup)
+        cls.python_file = pathlib.Path(folder.name) / "python.pt"
+        cls.colliding_file = pathlib.Path(folder.name) / "colliding.pt"
+        cls.python("from collections import OrderedDict\n"
+                   f"torch.save({cls.CONTENTS}, {str(cls.python_file)!r})\n"
+                   'torch.save({"a.b": torch.ones(1), "a": {"b": 3}}, '
+                   f"{str(cls.colliding_file)!r})")
+
+    @staticmethod
+    def python(program):
+        return subprocess.run([PYTHON, "-W", "ignore", "-c", "import torch\n" + program],
+                              check=True, capture_output=True, text=True, timeout=120).stdout
+
+    def test_lists_every_kind(self):
+        lines = self.succeed("--list", self.python_file)
+        self.assertEqual(lines, [
+            "model.w: float32 [3, 2] 24 bytes", "model.b: float16 [2] 4 bytes",
+            "optimizer.state.0.step: float32 [] 4 bytes", "optimizer.groups.0.lr: 0.1",
+            "epoch: 3", "loss: 2.0", r'name: "a\nb"', "none: None", "on: True", "empty: []",
+            "pair.0: 1", "pair.1: 2", "flags: bool [2] 2 bytes", "z: complex64 [1] 8 bytes",
+            "wide: float32 [3, 1048576] 12582912 bytes",
+            "6 tensors, 3145740 elements, 12582954 bytes"])
+        text = "\n".join(self.succeed("--list", self.python_file, "--values", "--mmap"))
+        self.assertIn("min 0 max 5 mean 2.5 first [0, 3, 1, 4, 2, 5]", text)
+        self.assertIn("min False max True mean 0.5 first [True, False]", text)
+        self.assertIn("12582912 bytes min 1 max 1 mean 1 first", text)
+
+    def test_keys(self):
+        for key, line in (("model", "w: float32 [3, 2] 24 bytes"),
+                          ("optimizer.state.0", "step: float32 [] 4 bytes")):
+            self.assertEqual(self.succeed("--list", self.python_file, "--key", key)[0], line)
+        self.fail_with(1, "it holds: model, optimizer, epoch", "--list", self.python_file,
+                       "--key", "nothing")
+        self.fail_with(1, "must be a dict", "--list", self.python_file, "--key", "epoch")
+
+    def test_converts_to_safetensors(self):
+        target = self.folder / "a.safetensors"
+        self.assertEqual(
+            self.succeed("--convert", self.python_file, "--to", target),
+            [f'"{target}": 6 tensors, 9 other values as text in the metadata'])
+        lines = self.succeed("--list", target)
+        for line in ("model.w: float32 [3, 2] 24 bytes", 'metadata.epoch: "3"',
+                     'metadata.loss: "2.0"', r'metadata.name: "a\nb"', 'metadata.none: "None"',
+                     'metadata.optimizer.groups.0.lr: "0.1"'):
+            self.assertIn(line, lines)
+        self.assertEqual(self.succeed("--diff", self.python_file, "--with", target,
+                                      "--key", "model"), ["equal"])
+
+    def test_python_reads_what_is_converted(self):
+        target = self.folder / "a.pt"
+        self.succeed("--convert", self.python_file, "--to", target)
+        self.assertEqual(self.succeed("--diff", self.python_file, "--with", target), ["equal"])
+        self.assertEqual(self.python(f"c = torch.load({str(target)!r}, weights_only=True)\n"
+                                     "print(c['model']['w'].tolist(), c['epoch'], c['none'])"),
+                         "[[0.0, 3.0], [1.0, 4.0], [2.0, 5.0]] 3 None\n")
+
+    def test_names_that_collide(self):
+        target = self.folder / "a.safetensors"
+        self.fail_with(1, 'two values become "a.b"', "--convert", self.colliding_file, "--to",
+                       target)
+        self.assertFalse(target.exists())
+        self.assertEqual(len(self.succeed("--list", self.colliding_file)), 3)
+        self.assertEqual(self.succeed("--diff", self.colliding_file, "--with",
+                                      self.colliding_file), ["equal"])
+
+
+if __name__ == "__main__":
+    PROGRAM = str(pathlib.Path(sys.argv.pop(1)).resolve())
+    unittest.main(verbosity=2)
