@@ -7,7 +7,9 @@
 //     stall PATH            what an asynchronous save keeps the caller: the copy
 //     quit
 //
-// Answers each by a line of JSON: seconds, and by how many bytes the resident memory rose at most.
+// Before a state is written it is looked at, as training does: an idle process may have been paged
+// out. Answers each by a line of JSON: seconds, and by how many bytes the resident memory rose at
+// most.
 
 #include <ATen/ATen.h>
 
@@ -80,6 +82,7 @@ int main() {
       memory_of_state = memory("VmRSS");
     } else if (command == "write") {
       std::cin >> path;
+      touch(state);
       measure([&] { linkboy::write_checkpoint(path, state); });
     } else if (command == "read") {
       linkboy::ReadOptions options;
@@ -87,6 +90,7 @@ int main() {
       measure([&] { touch(linkboy::read_checkpoint(path, options)); });
     } else if (command == "stall") {
       std::cin >> path;
+      touch(state);
       measure([&] {
         save.job.start(
             [path, copy = save.snapshot.take(state)] { linkboy::write_checkpoint(path, copy); });
