@@ -17,6 +17,9 @@ namespace {
 
 namespace fs = std::filesystem;
 
+// What is written, and handed to the disk, at a time.
+constexpr std::size_t kPiece = std::size_t{8} << 20;
+
 std::string reason(int error) { return std::generic_category().message(error); }
 
 template <typename Call>
@@ -78,7 +81,7 @@ AtomicFile::~AtomicFile() {
 void AtomicFile::write(const void* data, std::size_t size) {
   const auto* next = static_cast<const char*>(data);
   while (size > 0) {
-    const std::size_t chunk = std::min<std::size_t>(size, std::size_t{8} << 20);
+    const std::size_t chunk = std::min(size, kPiece);
     const ssize_t written = retry_if_interrupted([&] { return ::write(descriptor_, next, chunk); });
     LINKBOY_CHECK(written > 0, "cannot write \"", path_.string(), "\" (",
                   reason(written < 0 ? errno : ENOSPC),
@@ -93,8 +96,7 @@ void AtomicFile::write(const void* data, std::size_t size) {
 /// Has the disk work while the next bytes are made, so that `commit` waits for little. An error
 /// here comes back from fsync.
 void AtomicFile::start_writeback() {
-  constexpr int64_t kPiece = int64_t{8} << 20;
-  if (position_ - started_ < kPiece) return;
+  if (position_ - started_ < static_cast<int64_t>(kPiece)) return;
   ::sync_file_range(descriptor_, started_, position_ - started_, SYNC_FILE_RANGE_WRITE);
   started_ = position_;
 }

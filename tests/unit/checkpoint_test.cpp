@@ -14,21 +14,13 @@
 #include <vector>
 
 #include "support/expect_error.hpp"
+#include "support/file_contents.hpp"
 #include "support/temporary_folder.hpp"
 
 namespace linkboy {
 namespace {
 
 using Names = std::vector<std::string>;
-
-std::string read_bytes(const std::filesystem::path& path) {
-  std::ifstream file(path, std::ios::binary);
-  return std::string(std::istreambuf_iterator<char>(file), {});
-}
-
-void write_bytes(const std::filesystem::path& path, const std::string& bytes) {
-  std::ofstream(path, std::ios::binary) << bytes;
-}
 
 // Lets no file of this process grow beyond `bytes`, as a full disk does.
 class FileSizeLimit {

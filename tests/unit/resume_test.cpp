@@ -14,6 +14,7 @@
 #include "linkboy/schedulers/cosine_scheduler.hpp"
 #include "linkboy/training_state.hpp"
 #include "support/expect_error.hpp"
+#include "support/file_contents.hpp"
 #include "support/temporary_folder.hpp"
 #include "support/toy.hpp"
 
@@ -21,13 +22,6 @@ namespace linkboy::testing {
 namespace {
 
 namespace fs = std::filesystem;
-
-std::string bytes_of(const fs::path& path) {
-  std::ifstream file(path, std::ios::binary);
-  std::ostringstream bytes;
-  bytes << file.rdbuf();
-  return bytes.str();
-}
 
 /// An average of the weights, and the loss of each update: state that a resumed run must have.
 class Average : public Callback {
@@ -102,7 +96,7 @@ TEST(ResumeTest, FromEveryUpdateTheRestIsTheUninterruptedRunInEveryBit) {
   whole.trainer->train(whole.options);
   ASSERT_EQ(whole.trainer->num_updates(), kUpdates);
   whole.trainer->save_training_state(folder / "whole");
-  const std::string expected = bytes_of(folder / "whole" / kTrainingStateFile);
+  const std::string expected = read_bytes(folder / "whole" / kTrainingStateFile);
   // Weights, optimizer, scheduler, generators, history, place in the data, callbacks.
   ASSERT_GT(expected.size(), 5000U);
 
@@ -119,7 +113,7 @@ TEST(ResumeTest, FromEveryUpdateTheRestIsTheUninterruptedRunInEveryBit) {
     losses.insert(losses.end(), second.average->losses.begin(), second.average->losses.end());
     EXPECT_EQ(losses, whole.average->losses);
     second.trainer->save_training_state(folder / "resumed");
-    EXPECT_EQ(bytes_of(folder / "resumed" / kTrainingStateFile), expected);
+    EXPECT_EQ(read_bytes(folder / "resumed" / kTrainingStateFile), expected);
   }
 }
 
@@ -309,7 +303,7 @@ TEST_F(SaveTrainingStateTest, UnfinishedAndDamagedStatesAreNotTheLatest) {
   fs::create_directories(root / "state-zero");
   EXPECT_EQ(latest_training_state(root)->filename(), "state-00000004");
 
-  std::string bytes = bytes_of(root / "state-00000004" / kTrainingStateFile);
+  std::string bytes = read_bytes(root / "state-00000004" / kTrainingStateFile);
   bytes[bytes.size() / 2] = static_cast<char>(bytes[bytes.size() / 2] ^ 1);
   std::ofstream(root / "state-00000004" / kTrainingStateFile, std::ios::binary) << bytes;
   std::vector<std::string> warnings;

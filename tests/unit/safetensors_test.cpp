@@ -14,21 +14,14 @@
 
 #include "linkboy/checkpoint.hpp"
 #include "support/expect_error.hpp"
+#include "support/file_contents.hpp"
+#include "support/python_peer.hpp"
 #include "support/temporary_folder.hpp"
 
 namespace linkboy {
 namespace {
 
 using Names = std::vector<std::string>;
-
-std::string read_bytes(const std::filesystem::path& path) {
-  std::ifstream file(path, std::ios::binary);
-  return std::string(std::istreambuf_iterator<char>(file), {});
-}
-
-void write_bytes(const std::filesystem::path& path, const std::string& bytes) {
-  std::ofstream(path, std::ios::binary) << bytes;
-}
 
 // A file by hand: the length, this header, these bytes.
 std::string file_of(const std::string& json, const std::string& data = "") {
@@ -561,7 +554,7 @@ TEST_P(SafeTensorsModesTest, SurvivesDamageAnywhereInAFile) {
 class SafeTensorsPythonTest : public SafeTensorsTest {
  protected:
   void SetUp() override {
-    if (std::getenv("LINKBOY_PYTHON") == nullptr) {
+    if (python_interpreter().empty()) {
       GTEST_SKIP() << "set LINKBOY_PYTHON to the path of a Python that has torch and safetensors";
     }
   }
@@ -569,9 +562,7 @@ class SafeTensorsPythonTest : public SafeTensorsTest {
   static void run_peer(const std::string& command, const std::filesystem::path& path) {
     const auto peer = std::filesystem::path(__FILE__).parent_path().parent_path() / "parity" /
                       "safetensors_peer.py";
-    const std::string line = "\"$LINKBOY_PYTHON\" -W ignore \"" + peer.string() + "\" " + command +
-                             " \"" + path.string() + "\"";
-    ASSERT_EQ(std::system(line.c_str()), 0) << line;
+    run_python(peer, {command, path.string()});
   }
 };
 

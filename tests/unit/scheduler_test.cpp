@@ -9,18 +9,10 @@
 #include "linkboy/run_config.hpp"
 #include "linkboy/schedulers/cosine_scheduler.hpp"
 #include "support/expect_error.hpp"
+#include "support/ten_by_ten.hpp"
 
 namespace linkboy::testing {
 namespace {
-
-RunConfig ten_by_ten() {
-  RunConfig config;
-  config.num_epochs = 10;
-  config.num_updates_per_epoch = 10;
-  config.max_num_updates = 100;
-  config.num_train_batches_per_epoch = 20;
-  return config;
-}
 
 TEST(PlaceholderTest, ResolveAgainstTheRun) {
   const RunConfig config = ten_by_ten();

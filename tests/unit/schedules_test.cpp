@@ -30,20 +30,12 @@
 #include "linkboy/schedulers/wsd_scheduler.hpp"
 #include "support/expect_error.hpp"
 #include "support/temporary_folder.hpp"
+#include "support/ten_by_ten.hpp"
 #include "support/toy.hpp"
 #include "support/toy_optimizer.hpp"
 
 namespace linkboy::testing {
 namespace {
-
-RunConfig ten_by_ten() {
-  RunConfig config;
-  config.num_epochs = 10;
-  config.num_updates_per_epoch = 10;
-  config.max_num_updates = 100;
-  config.num_train_batches_per_epoch = 20;
-  return config;
-}
 
 /// Schedules for an optimizer with the base learning rates 0.01 and 0.002.
 class SchedulesTest : public ::testing::Test {

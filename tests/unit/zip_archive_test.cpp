@@ -12,17 +12,11 @@
 #include "checkpoint/atomic_file.hpp"
 #include "linkboy/checkpoint.hpp"
 #include "support/expect_error.hpp"
+#include "support/file_contents.hpp"
 #include "support/temporary_folder.hpp"
 
 namespace linkboy::testing {
 namespace {
-
-std::string read_bytes(const std::filesystem::path& path) {
-  std::ifstream file(path, std::ios::binary);
-  std::ostringstream bytes;
-  bytes << file.rdbuf();
-  return bytes.str();
-}
 
 class ZipArchiveTest : public ::testing::Test {
  protected:
