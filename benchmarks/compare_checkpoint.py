@@ -5,7 +5,8 @@
 
 Run it with the Python of the LibTorch that linkboy was built with. linkboy ends a write when the bytes
 are on the disk and the old file is still whole until then; torch.save alone promises neither, so that
-it is timed alone and with the same promise. Memory includes what malloc keeps of earlier reads.
+it is timed alone and with the same promise. Both sides take turns in going first, and read one file.
+With --folder /dev/shm no disk takes part: what is left is the work of the two programs.
 """
 
 import argparse
@@ -30,11 +31,20 @@ class Linkboy:
         self.process.stdin.flush()
         return json.loads(self.process.stdout.readline())
 
+    def quit(self):
+        self.process.communicate("quit\n")
+
 
 def timed(work):
     start = time.perf_counter()
     work()
     return time.perf_counter() - start
+
+
+def settle(megabytes):
+    """Nothing is left for the disk, and memory that was given back to the machine beneath is had again."""
+    os.sync()
+    torch.ones(2 * megabytes << 18)
 
 
 def save_safely(state, path):
@@ -51,6 +61,23 @@ def touch(state):
     return sum(float(tensor[::1024].sum()) for tensor in state.values())
 
 
+def memory_of_a_save(program, megabytes, path):
+    linkboy = Linkboy(program)
+    linkboy("make", megabytes)
+    written = linkboy("write", path)["bytes"]
+    linkboy.quit()
+    return written
+
+
+def memory_of_an_asynchronous_save(program, megabytes, path):
+    linkboy = Linkboy(program)
+    linkboy("make", megabytes)
+    stall = linkboy("stall", path)["bytes"]
+    waited = linkboy("wait")["bytes"]
+    linkboy.quit()
+    return max(stall, waited)
+
+
 def compare(linkboy, megabytes, rounds, folder):
     ours, theirs = folder / "linkboy.pt", folder / "python.pt"
     linkboy("make", megabytes)
@@ -60,39 +87,46 @@ def compare(linkboy, megabytes, rounds, folder):
     def add(name, value):
         results.setdefault(name, []).append(value)
 
+    def ask(name, *words):
+        settle(megabytes)
+        add(name, linkboy(*words)["seconds"])
+
+    def time_python(name, work):
+        settle(megabytes)
+        touch(state)
+        add(name, timed(work))
+
+    pairs = [
+        (lambda: ask("write", "write", ours),
+         lambda: time_python("torch.save aside, fsync, rename", lambda: save_safely(state, theirs))),
+        (lambda: ask("read", "read", theirs, 0, 1),
+         lambda: time_python("torch.load", lambda: touch(torch.load(theirs, weights_only=True)))),
+        (lambda: ask("read mmap", "read", theirs, 1, 0),
+         lambda: time_python("torch.load mmap",
+                             lambda: touch(torch.load(theirs, weights_only=True, mmap=True)))),
+    ]
     for round in range(rounds + 1):
-        keep = add if round > 0 else lambda *_: None  # the first round warms up
-        os.sync()
-        written = linkboy("write", ours)
-        keep("write", written["seconds"])
-        keep("write memory", written["bytes"])
-        os.sync()
-        touch(state)
-        keep("torch.save", timed(lambda: torch.save(state, theirs)))
-        os.sync()
-        touch(state)
-        keep("torch.save aside, fsync, rename", timed(lambda: save_safely(state, theirs)))
-        os.sync()
-        stall = linkboy("stall", ours)
-        keep("stall", stall["seconds"])
-        waited = linkboy("wait")
-        keep("async memory", max(stall["bytes"], waited["bytes"]))
-        keep("read", linkboy("read", ours, 0, 1)["seconds"])
-        keep("torch.load", timed(lambda: touch(torch.load(theirs, weights_only=True))))
-        keep("read mmap, checked", linkboy("read", ours, 1, 1)["seconds"])
-        keep("read mmap", linkboy("read", ours, 1, 0)["seconds"])
-        keep("torch.load mmap", timed(lambda: touch(torch.load(theirs, weights_only=True,
-                                                               mmap=True))))
+        if round == 1:
+            results.clear()  # the first round warmed up
+        for pair in pairs:
+            for turn in pair[::1 if round % 2 else -1]:
+                turn()
+        ask("read mmap, checked", "read", theirs, 1, 1)
+        time_python("torch.save", lambda: torch.save(state, theirs))
+        ask("stall", "stall", ours)
+        linkboy("wait")
     median = {name: statistics.median(values) for name, values in results.items()}
     size = megabytes * (1 << 20)
+    program = linkboy.process.args[0]
     ratios = {
         "write: torch.save / linkboy": median["torch.save"] / median["write"],
         "write: torch.save aside, fsync, rename / linkboy": median["torch.save aside, fsync, rename"] / median["write"],
         "read: torch.load / linkboy": median["torch.load"] / median["read"],
         "read mmap: torch.load / linkboy": median["torch.load mmap"] / median["read mmap"],
         "stall of an asynchronous save / synchronous save": median["stall"] / median["write"],
-        "memory above the state, synchronous / state": median["write memory"] / size,
-        "memory above the state, asynchronous / state": median["async memory"] / size,
+        "memory above the state, synchronous / state": memory_of_a_save(program, megabytes, ours) / size,
+        "memory above the state, asynchronous / state":
+            memory_of_an_asynchronous_save(program, megabytes, ours) / size,
     }
     print(f"{megabytes} MiB, medians of {rounds} rounds, torch {torch.__version__}")
     for name, value in {**median, **ratios}.items():
@@ -110,7 +144,7 @@ def main():
     with tempfile.TemporaryDirectory(dir=options.folder) as folder:
         for megabytes in options.megabytes:
             compare(linkboy, megabytes, options.rounds, pathlib.Path(folder))
-    linkboy.process.communicate("quit\n")
+    linkboy.quit()
 
 
 if __name__ == "__main__":

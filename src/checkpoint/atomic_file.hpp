@@ -1,7 +1,9 @@
 #pragma once
 
-#include <cstdint>
+#include <cstddef>
+#include <cstdlib>
 #include <filesystem>
+#include <memory>
 
 namespace linkboy {
 
@@ -18,17 +20,21 @@ class AtomicFile {
   /// Appends `size` bytes. @throws Error with the system's reason (a full disk, say).
   void write(const void* data, std::size_t size);
 
+  /// Hands over to the system what `write` has gathered. @throws Error as `write` does.
+  void flush();
+
   /// Makes the bytes durable and gives the file its name. @throws Error; the old file then stays.
   void commit();
 
  private:
-  void start_writeback();
+  bool set_direct(bool direct);
 
   std::filesystem::path path_;
   std::filesystem::path aside_;
   int descriptor_ = -1;
-  int64_t position_ = 0;
-  int64_t started_ = 0;  // up to here the disk is at work
+  std::unique_ptr<char[], decltype(&std::free)> buffer_{nullptr, &std::free};
+  std::size_t buffered_ = 0;
+  bool is_direct_ = false;  // past the page cache
 };
 
 }  // namespace linkboy

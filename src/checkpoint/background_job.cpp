@@ -2,7 +2,6 @@
 
 #include <ATen/ATen.h>
 
-#include <cstring>
 #include <unordered_map>
 
 namespace linkboy {
@@ -57,12 +56,6 @@ class Copier {
 
   static void copy_bytes(const at::Tensor& source, int64_t size, const at::Tensor& target) {
     if (size == 0) return;
-    if (source.is_cpu()) {
-      // By this thread alone: LibTorch's copy would wait for all of its threads.
-      std::memcpy(target.mutable_data_ptr(), source.storage().data(),
-                  static_cast<std::size_t>(size));
-      return;
-    }
     target.copy_(
         at::empty({0}, source.options().dtype(at::kByte)).set_(source.storage(), 0, {size}, {1}));
   }

@@ -177,6 +177,7 @@ void check_writable(const std::filesystem::path& path) {
   AtomicFile file(path);
   const char byte = 0;
   file.write(&byte, 1);  // A full disk may still take a new name, but no byte.
+  file.flush();
 }
 
 }  // namespace linkboy

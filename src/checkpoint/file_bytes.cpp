@@ -8,7 +8,7 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <cstddef>
+#include <future>
 #include <system_error>
 
 #include "linkboy/error.hpp"
@@ -21,7 +21,11 @@ std::string reason() { return std::generic_category().message(errno); }
 }  // namespace
 
 std::shared_ptr<FileBytes> FileBytes::open(const std::filesystem::path& path, bool mmap) {
-  const int descriptor = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
+  int descriptor = -1;
+  do {
+    // O_NONBLOCK, or a named pipe would wait for a writer.
+    descriptor = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+  } while (descriptor < 0 && errno == EINTR);
   LINKBOY_CHECK(descriptor >= 0, reason(), ". Check the path and its permissions.");
   std::shared_ptr<FileBytes> file(new FileBytes(descriptor, 0, nullptr));
   struct stat status {};
@@ -30,8 +34,9 @@ std::shared_ptr<FileBytes> FileBytes::open(const std::filesystem::path& path, bo
   LINKBOY_CHECK(S_ISREG(status.st_mode), "it is no regular file; copy it into one.");
   file->size_ = static_cast<uint64_t>(status.st_size);
   if (mmap && file->size_ > 0) {
-    void* mapping =
-        ::mmap(nullptr, file->size_, PROT_READ | PROT_WRITE, MAP_PRIVATE, descriptor, 0);
+    // MAP_NORESERVE: only what is written to takes memory, so a file may be larger than that.
+    void* mapping = ::mmap(nullptr, file->size_, PROT_READ | PROT_WRITE,
+                           MAP_PRIVATE | MAP_NORESERVE, descriptor, 0);
     LINKBOY_CHECK(mapping != MAP_FAILED, "it cannot be mapped (", reason(),
                   "). Read it without mmap.");
     file->mapping_ = static_cast<char*>(mapping);
@@ -69,12 +74,13 @@ std::string FileBytes::text(uint64_t offset, uint64_t size) const {
   return bytes;
 }
 
-at::DataPtr FileBytes::data(uint64_t offset, uint64_t size, const Visit& visit) const {
+at::DataPtr FileBytes::data(uint64_t offset, uint64_t size, std::size_t alignment,
+                            const Visit& visit) const {
   // Small enough for the second-level cache.
   constexpr uint64_t kPiece = uint64_t{1} << 18;
+  constexpr uint64_t kWorthAThread = uint64_t{1} << 20;
   check_within(offset, size);
-  // What lies at an odd place of the file would make tensors that no processor likes.
-  if (mapping_ != nullptr && offset % alignof(std::max_align_t) == 0) {
+  if (mapping_ != nullptr && offset % alignment == 0) {
     if (visit) visit(mapping_ + offset, size);
     auto keep = std::make_unique<std::shared_ptr<const FileBytes>>(shared_from_this());
     return {mapping_ + offset, keep.release(),
@@ -82,11 +88,23 @@ at::DataPtr FileBytes::data(uint64_t offset, uint64_t size, const Visit& visit) 
             at::kCPU};
   }
   at::DataPtr bytes = at::getCPUAllocator()->allocate(size);
-  for (uint64_t done = 0; done < size; done += kPiece) {
-    const uint64_t piece = std::min(kPiece, size - done);
-    char* target = static_cast<char*>(bytes.mutable_get()) + done;
-    read(target, offset + done, piece);
-    if (visit) visit(target, piece);
+  char* target = static_cast<char*>(bytes.mutable_get());
+  // Most of the time goes into getting the memory from the system, which two threads do faster.
+  const uint64_t own_size = size < kWorthAThread ? size : size / 2;
+  std::future<void> other_half;
+  if (own_size < size) {
+    other_half = std::async(std::launch::async, [=, this] {
+      read(target + own_size, offset + own_size, size - own_size);
+    });
+  }
+  for (uint64_t done = 0; done < own_size; done += kPiece) {
+    const uint64_t piece = std::min(kPiece, own_size - done);
+    read(target + done, offset + done, piece);
+    if (visit) visit(target + done, piece);
+  }
+  if (other_half.valid()) {
+    other_half.get();
+    if (visit) visit(target + own_size, size - own_size);
   }
   return bytes;
 }

@@ -2,6 +2,7 @@
 
 #include <c10/core/Allocator.h>
 
+#include <cstddef>
 #include <cstdint>
 #include <filesystem>
 #include <functional>
@@ -27,10 +28,11 @@ class FileBytes : public std::enable_shared_from_this<FileBytes> {
   /// Called with the bytes piece by piece, in order, while they are in the cache.
   using Visit = std::function<void(const void* data, std::size_t size)>;
 
-  /// The bytes in memory of their own; or, of a mapped file, as a view that keeps it mapped, whose
-  /// changes stay in this process.
+  /// The bytes in memory of their own; or, of a mapped file in which they lie at a multiple of
+  /// `alignment`, as a view that keeps it mapped, whose changes stay in this process.
   /// @throws Error as `text`.
-  at::DataPtr data(uint64_t offset, uint64_t size, const Visit& visit) const;
+  at::DataPtr data(uint64_t offset, uint64_t size, std::size_t alignment,
+                   const Visit& visit = nullptr) const;
 
  private:
   FileBytes(int descriptor, uint64_t size, char* mapping)

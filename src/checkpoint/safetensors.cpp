@@ -2,23 +2,17 @@
 
 #include <ATen/ops/empty.h>
 #include <c10/core/Storage.h>
-#include <fcntl.h>
-#include <sys/mman.h>
-#include <sys/stat.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <bit>
-#include <cerrno>
 #include <cstdint>
 #include <cstring>
-#include <memory>
 #include <set>
 #include <string_view>
-#include <system_error>
 #include <utility>
 
 #include "atomic_file.hpp"
+#include "file_bytes.hpp"
 #include "linkboy/error.hpp"
 #include "rebuild_tensor.hpp"
 #include "safetensors_header.hpp"
@@ -28,101 +22,30 @@ namespace {
 
 static_assert(std::endian::native == std::endian::little, "the format is little-endian");
 
-std::string reason(int error) { return std::generic_category().message(error); }
-
-class File {
- public:
-  explicit File(const std::filesystem::path& path) {
-    // O_NONBLOCK, or a named pipe would wait for a writer.
-    do {
-      descriptor_ = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
-    } while (descriptor_ < 0 && errno == EINTR);
-    LINKBOY_CHECK(descriptor_ >= 0, reason(errno), ". Check the path and its permissions.");
-    struct stat status = {};
-    const bool is_file = ::fstat(descriptor_, &status) == 0 && S_ISREG(status.st_mode);
-    if (!is_file) {
-      ::close(descriptor_);
-      throw Error(c10::str("it is ", S_ISDIR(status.st_mode) ? "a folder" : "no regular file",
-                           "; a file is needed. Name the .safetensors file."));
-    }
-    size_ = static_cast<uint64_t>(status.st_size);
-  }
-  ~File() { ::close(descriptor_); }
-  File(const File&) = delete;
-  File& operator=(const File&) = delete;
-
-  int descriptor() const { return descriptor_; }
-  uint64_t size() const { return size_; }
-
-  void read(uint64_t offset, void* data, std::size_t size) const {
-    auto* next = static_cast<char*>(data);
-    while (size > 0) {
-      const ssize_t count = ::pread(descriptor_, next, std::min<std::size_t>(size, 1 << 30),
-                                    static_cast<off_t>(offset));
-      if (count < 0 && errno == EINTR) continue;
-      LINKBOY_CHECK(count >= 0, reason(errno), " at byte ", offset, ". Check the disk.");
-      LINKBOY_CHECK(count > 0, "it became shorter while it was read. Read it again.");
-      next += count;
-      offset += static_cast<uint64_t>(count);
-      size -= static_cast<std::size_t>(count);
-    }
-  }
-
- private:
-  int descriptor_ = -1;
-  uint64_t size_ = 0;
-};
-
-class Mapping {
- public:
-  // MAP_NORESERVE: only what is written to takes memory, so a file may be larger than that.
-  explicit Mapping(const File& file)
-      : size_(file.size()),
-        data_(::mmap(nullptr, size_, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_NORESERVE,
-                     file.descriptor(), 0)) {
-    LINKBOY_CHECK(data_ != MAP_FAILED, "it cannot be mapped (", reason(errno),
-                  "). Read it with mmap = false.");
-  }
-  ~Mapping() { ::munmap(data_, size_); }
-  Mapping(const Mapping&) = delete;
-  Mapping& operator=(const Mapping&) = delete;
-
-  char* data() const { return static_cast<char*>(data_); }
-
- private:
-  std::size_t size_;
-  void* data_;
-};
-
 constexpr uint64_t kLengthSize = sizeof(uint64_t);
 
-uint64_t read_header_size(const File& file) {
+uint64_t read_header_size(const FileBytes& file) {
   LINKBOY_CHECK(file.size() > 0, "it is empty. Use another copy.");
   constexpr uint64_t kMinSize = kLengthSize + 2;
   LINKBOY_CHECK(file.size() >= kMinSize, "it has ", file.size(),
                 " bytes; a safetensors file has at least ", kMinSize, ". Use another copy.");
   uint64_t size = 0;
-  file.read(0, &size, kLengthSize);
+  std::memcpy(&size, file.text(0, kLengthSize).data(), kLengthSize);
   const uint64_t limit = std::min(file.size() - kLengthSize, kMaxSafeTensorsHeader);
   LINKBOY_CHECK(size >= 2 && size <= limit, "its header claims ", size,
                 " bytes; in a file of this size it can have 2 to ", limit,
                 ". It is not a safetensors file, damaged or cut short. Use another copy.");
-  char first = '\0';
-  file.read(kLengthSize, &first, 1);
-  LINKBOY_CHECK(first == '{',
+  LINKBOY_CHECK(file.text(kLengthSize, 1) == "{",
                 "its header does not begin with \"{\"; it is not a safetensors file or damaged. "
                 "Use another copy.");
   return size;
 }
 
-at::Tensor view(const std::shared_ptr<Mapping>& mapping, uint64_t offset,
-                const SafeTensorsEntry& entry) {
-  using Owner = std::shared_ptr<Mapping>;
-  at::DataPtr data(
-      mapping->data() + offset, new Owner(mapping),
-      [](void* owner) { delete static_cast<Owner*>(owner); }, at::kCPU);
-  const c10::Storage storage(c10::Storage::use_byte_size_t(), entry.end - entry.begin,
-                             std::move(data), nullptr, false);
+at::Tensor read_tensor(const FileBytes& file, uint64_t offset, const SafeTensorsEntry& entry) {
+  const uint64_t size = entry.end - entry.begin;
+  const c10::Storage storage(c10::Storage::use_byte_size_t(), size,
+                             file.data(offset, size, c10::elementSize(entry.dtype)), nullptr,
+                             false);
   std::vector<int64_t> strides(entry.sizes.size());
   int64_t stride = 1;
   for (std::size_t i = entry.sizes.size(); i-- > 0;) {
@@ -130,13 +53,6 @@ at::Tensor view(const std::shared_ptr<Mapping>& mapping, uint64_t offset,
     stride *= std::max<int64_t>(entry.sizes[i], 1);
   }
   return rebuild_tensor(storage, entry.dtype, 0, entry.sizes, strides);
-}
-
-at::Tensor copy(const File& file, uint64_t offset, const SafeTensorsEntry& entry) {
-  at::Tensor tensor =
-      at::empty(entry.sizes, at::TensorOptions().dtype(entry.dtype).device(at::kCPU));
-  file.read(offset, tensor.mutable_data_ptr(), entry.end - entry.begin);
-  return tensor;
 }
 
 // A bool that is neither is undefined behaviour wherever it is used.
@@ -148,21 +64,16 @@ void check_bools(const at::Tensor& tensor, const std::string& name) {
                 int{*bad}, "; 0 and 1 are allowed. Use another copy.");
 }
 
-SafeTensors read_file(const File& file, bool mmap) {
+SafeTensors read_file(const FileBytes& file) {
   const uint64_t header_size = read_header_size(file);
   const uint64_t data_begin = kLengthSize + header_size;
-  std::string json(header_size, '\0');
-  file.read(kLengthSize, json.data(), json.size());
+  const std::string json = file.text(kLengthSize, header_size);
   SafeTensorsHeader header = parse_safetensors_header(json, file.size() - data_begin);
 
   SafeTensors result = {{}, std::move(header.metadata)};
   result.tensors.reserve(header.entries.size());
-  const auto mapping = mmap ? std::make_shared<Mapping>(file) : nullptr;
   for (SafeTensorsEntry& entry : header.entries) {
-    const uint64_t offset = data_begin + entry.begin;
-    const bool can_view =
-        mmap && entry.end > entry.begin && offset % c10::elementSize(entry.dtype) == 0;
-    at::Tensor tensor = can_view ? view(mapping, offset, entry) : copy(file, offset, entry);
+    at::Tensor tensor = read_tensor(file, data_begin + entry.begin, entry);
     if (entry.dtype == at::kBool) check_bools(tensor, entry.name);
     result.tensors.emplace_back(std::move(entry.name), std::move(tensor));
   }
@@ -246,7 +157,7 @@ void write_safetensors(const std::filesystem::path& path, const NamedTensors& te
 SafeTensors read_safetensors(const std::filesystem::path& path, bool mmap) {
   const std::string prefix = "cannot read the safetensors file \"" + path.string() + "\": ";
   try {
-    return read_file(File(path), mmap);
+    return read_file(*FileBytes::open(path, mmap));
   } catch (const Error& error) {
     throw Error(prefix + error.what());
   } catch (const c10::Error& error) {
@@ -259,7 +170,7 @@ SafeTensors read_safetensors(const std::filesystem::path& path, bool mmap) {
 
 bool is_safetensors(const std::filesystem::path& path) {
   try {
-    read_header_size(File(path));
+    read_header_size(*FileBytes::open(path, false));
     return true;
   } catch (const Error&) {
     return false;

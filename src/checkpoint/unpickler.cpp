@@ -31,17 +31,22 @@ struct Node {
   std::vector<Node*> items;  // kDict: key, value, key, value.
   GlobalEntry global{};      // kGlobal; kStorage: its dtype.
   c10::Storage storage;      // kStorage.
+
+  // Of the conversion, which leaves its result in `plain`:
+  std::size_t num_values = 0;  // in it, itself included, as often as they are met; 0 before
+  int height = 0;              // levels of containers below it
 };
 
 class Unpickler {
  public:
   Unpickler(std::string_view bytes, const StorageLoader& load_storage)
-      : bytes_(bytes), load_storage_(load_storage), conversions_left_(2 * bytes.size()) {}
+      : bytes_(bytes), load_storage_(load_storage), max_values_(16 * bytes.size()) {}
 
   c10::IValue run() {
     for (Op op = bytes_.take_op(); op != Op::kStop; op = bytes_.take_op()) execute(op);
-    const Node* result = pop();
-    return to_ivalue(*result, 0);
+    Node* result = pop();
+    convert(*result, 0);
+    return result->plain;
   }
 
  private:
@@ -115,13 +120,15 @@ class Unpickler {
   void load_persistent(const Node& id);
   void reduce(const Node& function, const Node& arguments);
   at::Tensor make_tensor(const std::vector<Node*>& arguments, bool has_dtype);
-  c10::IValue to_ivalue(const Node& node, int depth);
+  void convert(Node& node, int depth);
+  void convert_items(Node& node, int depth);
 
   PickleBytes bytes_;
   const StorageLoader& load_storage_;
-  // Each value takes a byte at least unless containers are shared; the factor leaves room for
-  // that, and stops a small file from unfolding into an exponentially large value.
-  std::size_t conversions_left_;
+  // Each value takes a byte at least, unless containers are shared. They are shared in memory too,
+  // but whoever walks through the result meets them each time: a few containers that hold each
+  // other many times must not keep them for ever.
+  std::size_t max_values_;
   std::deque<Node> nodes_;
   std::vector<Node*> stack_;
   std::vector<std::size_t> marks_;
@@ -368,27 +375,49 @@ void check_hashes(const std::vector<c10::IValue>& keys) {
 
 }  // namespace
 
-c10::IValue Unpickler::to_ivalue(const Node& node, int depth) {
-  LINKBOY_CHECK(depth <= kMaxDepth && conversions_left_-- > 0, "its values are nested deeper than ",
-                kMaxDepth, " levels or contain each other without end. Save flat dicts and lists.");
+void Unpickler::convert(Node& node, int depth) {
+  // A container within itself runs into this limit.
+  LINKBOY_CHECK(depth + node.height <= kMaxDepth, "its values are nested deeper than ", kMaxDepth,
+                " levels or contain each other without end. Save flat dicts and lists.");
+  if (node.num_values == 0) convert_items(node, depth);
+}
+
+void Unpickler::convert_items(Node& node, int depth) {
+  std::size_t num_values = 1;
+  int height = 0;
+  for (Node* item : node.items) {
+    convert(*item, depth + 1);
+    num_values += item->num_values;
+    height = std::max(height, item->height + 1);
+    LINKBOY_CHECK(num_values <= max_values_,
+                  "its containers hold each other so often that they unfold to more than ",
+                  max_values_, " values. Save flat dicts and lists.");
+  }
+  node.num_values = num_values;
+  node.height = height;
+
   switch (node.kind) {
     case Node::Kind::kPlain:
-      return node.plain;
+      return;
     case Node::Kind::kTuple: {
       std::vector<c10::IValue> elements;
-      for (const Node* item : node.items) elements.push_back(to_ivalue(*item, depth + 1));
-      return c10::ivalue::Tuple::create(std::move(elements));
+      elements.reserve(node.items.size());
+      for (const Node* item : node.items) elements.push_back(item->plain);
+      node.plain = c10::ivalue::Tuple::create(std::move(elements));
+      return;
     }
     case Node::Kind::kList: {
       c10::impl::GenericList list(c10::AnyType::get());
-      for (const Node* item : node.items) list.push_back(to_ivalue(*item, depth + 1));
-      return list;
+      list.reserve(node.items.size());
+      for (const Node* item : node.items) list.push_back(item->plain);
+      node.plain = std::move(list);
+      return;
     }
     case Node::Kind::kDict: {
       std::vector<c10::IValue> keys;
       keys.reserve(node.items.size() / 2);
       for (std::size_t i = 0; i < node.items.size(); i += 2) {
-        const c10::IValue& key = keys.emplace_back(to_ivalue(*node.items[i], depth + 1));
+        const c10::IValue& key = keys.emplace_back(node.items[i]->plain);
         LINKBOY_CHECK(key.isString() || key.isInt() || key.isBool() || key.isDouble(),
                       "it has a dict with a key that is a ", key.tagKind(),
                       "; keys must be strings, numbers or bools. Save it with such keys.");
@@ -396,11 +425,13 @@ c10::IValue Unpickler::to_ivalue(const Node& node, int depth) {
       check_hashes(keys);
       c10::impl::GenericDict dict(c10::AnyType::get(), c10::AnyType::get());
       for (std::size_t i = 0; i < keys.size(); ++i) {
-        dict.insert_or_assign(keys[i], to_ivalue(*node.items[2 * i + 1], depth + 1));
+        dict.insert_or_assign(keys[i], node.items[2 * i + 1]->plain);
       }
-      return dict;
+      node.plain = std::move(dict);
+      return;
     }
-    default:
+    case Node::Kind::kGlobal:
+    case Node::Kind::kStorage:
       throw Error(
           "it holds a bare type or storage as a value; only data can be read. Save a "
           "tensor rather than its storage, and a dtype as a string.");

@@ -3,6 +3,7 @@
 #include <libdeflate.h>
 
 #include <algorithm>
+#include <cstddef>
 #include <limits>
 
 #include "checkpoint/atomic_file.hpp"
@@ -252,7 +253,7 @@ std::pair<at::DataPtr, std::size_t> ZipReader::read(const std::string& name) {
   if (verify_) {
     visit = [&crc](const void* data, std::size_t size) { crc = libdeflate_crc32(crc, data, size); };
   }
-  at::DataPtr data = file_->data(offset, entry.size, visit);
+  at::DataPtr data = file_->data(offset, entry.size, alignof(std::max_align_t), visit);
   LINKBOY_CHECK(!verify_ || crc == entry.crc, "the record \"", name, "\" at offset ", offset,
                 " has the checksum ", crc, ", but it should have ", entry.crc,
                 ": the file is damaged. Use another copy.");

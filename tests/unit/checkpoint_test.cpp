@@ -1,12 +1,10 @@
 #include "linkboy/checkpoint.hpp"
 
 #include <gtest/gtest.h>
-#include <sys/resource.h>
 #include <torch/cuda.h>
 #include <torch/serialize.h>
 #include <torch/types.h>
 
-#include <csignal>
 #include <fstream>
 #include <iterator>
 #include <random>
@@ -15,30 +13,13 @@
 
 #include "support/expect_error.hpp"
 #include "support/file_contents.hpp"
+#include "support/file_size_limit.hpp"
 #include "support/temporary_folder.hpp"
 
 namespace linkboy {
 namespace {
 
 using Names = std::vector<std::string>;
-
-// Lets no file of this process grow beyond `bytes`, as a full disk does.
-class FileSizeLimit {
- public:
-  explicit FileSizeLimit(rlim_t bytes) : old_handler_(std::signal(SIGXFSZ, SIG_IGN)) {
-    getrlimit(RLIMIT_FSIZE, &old_limit_);
-    const rlimit limit = {bytes, old_limit_.rlim_max};
-    setrlimit(RLIMIT_FSIZE, &limit);
-  }
-  ~FileSizeLimit() {
-    setrlimit(RLIMIT_FSIZE, &old_limit_);
-    std::signal(SIGXFSZ, old_handler_);
-  }
-
- private:
-  rlimit old_limit_{};
-  void (*old_handler_)(int);
-};
 
 StateDict round_trip(const StateDict& state) {
   const TemporaryFolder folder;

@@ -143,6 +143,12 @@ TEST(UnpicklerTest, RefusesDamagedPickles) {
   EXPECT_ERROR(read("})Ns"), "a key that is a Tuple");
 }
 
+std::string repeat(const std::string& text, int count) {
+  std::string result;
+  for (int i = 0; i < count; ++i) result += text;
+  return result;
+}
+
 TEST(UnpicklerTest, RefusesEndlessValues) {
   EXPECT_ERROR(read("]q\x01h\x01"
                     "a"),
@@ -151,11 +157,24 @@ TEST(UnpicklerTest, RefusesEndlessValues) {
   // 64 lists, each of which holds the one before 16 times.
   std::string bomb = "]q\x00"s;
   for (char i = 0; i < 64; ++i) {
-    bomb += "](";
-    for (int j = 0; j < 16; ++j) bomb += "h"s + i;
-    bomb += "eq"s + static_cast<char>(i + 1);
+    bomb += "](" + repeat("h"s + i, 16) + "eq"s + static_cast<char>(i + 1);
   }
-  EXPECT_ERROR(read(bomb), "contain each other without end");
+  EXPECT_ERROR(read(bomb), "hold each other so often that they unfold to more than");
+  // Nested 100 deep, and once more below its other use.
+  const std::string tuples = "]" + repeat("\x85", 100) + "q\x01";
+  EXPECT_ERROR(read("](" + tuples + "h\x01" + repeat("\x85", 50) + "e"), "nested deeper than 128");
+}
+
+TEST(UnpicklerTest, KeepsOnceWhatIsSharedInTheFile) {
+  // A list of 100 numbers, held 20 times.
+  const std::string pickle = "](](" + repeat("K\x07", 100) + "eq\x01" + repeat("h\x01", 19) + "e";
+  const c10::IValue value = read(pickle);
+  const auto items = value.toListRef();
+  ASSERT_EQ(items.size(), 20U);
+  for (const c10::IValue& item : items) {
+    EXPECT_EQ(item.toListRef().size(), 100U);
+    EXPECT_TRUE(item.toList().is(items[0].toList()));
+  }
 }
 
 TEST(UnpicklerTest, SurvivesDamageAnywhere) {
