@@ -79,13 +79,26 @@ void ProgressBar::open(Trainer& trainer, std::string title, int64_t num_batches,
 void ProgressBar::advance(Trainer& trainer) {
   if (!phase_.is_open) return;
   ++phase_.batches_done;
-  if (Clock::now() >= phase_.next_drawing) draw(trainer);
+  if (Clock::now() < phase_.next_drawing) return;
+  // The loss is asked for when a drawing is due, and drawn when it is there: nobody waits for it.
+  if (!phase_.total) {
+    const LossTracker& tracker = tracker_of(trainer);
+    phase_.total = tracker.total_later();
+    phase_.total_count = tracker.count();
+  }
+  if (!phase_.total->is_ready()) return;
+  draw(trainer, phase_.total->value() / static_cast<double>(phase_.total_count));
+  phase_.total.reset();
 }
 
-void ProgressBar::draw(Trainer& trainer) {
+const LossTracker& ProgressBar::tracker_of(Trainer& trainer) const {
+  return phase_.is_training ? trainer.train_loss_tracker() : trainer.eval_loss_tracker();
+}
+
+void ProgressBar::draw(Trainer& trainer, double loss) {
   const auto now = Clock::now();
   const std::string text =
-      describe(trainer, std::chrono::duration<double>(now - phase_.start).count());
+      describe(trainer, std::chrono::duration<double>(now - phase_.start).count(), loss);
   if (is_bar_) {
     fmt::print(options_.stream, "\r{}", fitted_bar(text));
   } else {
@@ -97,7 +110,7 @@ void ProgressBar::draw(Trainer& trainer) {
 
 void ProgressBar::close(Trainer& trainer) {
   if (!phase_.is_open) return;
-  draw(trainer);
+  draw(trainer, tracker_of(trainer).average());
   end_line();
 }
 
@@ -107,18 +120,17 @@ void ProgressBar::end_line() {
   phase_.is_open = false;
 }
 
-std::string ProgressBar::describe(Trainer& trainer, double seconds) const {
-  const auto& tracker =
-      phase_.is_training ? trainer.train_loss_tracker() : trainer.eval_loss_tracker();
+std::string ProgressBar::describe(Trainer& trainer, double seconds, double loss) const {
+  const LossTracker& tracker = tracker_of(trainer);
   const double batches = static_cast<double>(phase_.batches_done - phase_.first_batch);
   const double left = static_cast<double>(phase_.num_batches - phase_.batches_done);
   const double rate =
       seconds > 0.0 ? static_cast<double>(tracker.count() - phase_.first_sample) / seconds : 0.0;
-  std::string text = fmt::format(
-      "{} {:3}% {}/{} [{}<{}, {:.0f} samples/s, loss {:.4f}", phase_.title,
-      phase_.num_batches > 0 ? 100 * phase_.batches_done / phase_.num_batches : 100,
-      phase_.batches_done, phase_.num_batches, clock_text(seconds),
-      batches > 0 ? clock_text(seconds / batches * left) : "?", rate, tracker.average());
+  std::string text =
+      fmt::format("{} {:3}% {}/{} [{}<{}, {:.0f} samples/s, loss {:.4f}", phase_.title,
+                  phase_.num_batches > 0 ? 100 * phase_.batches_done / phase_.num_batches : 100,
+                  phase_.batches_done, phase_.num_batches, clock_text(seconds),
+                  batches > 0 ? clock_text(seconds / batches * left) : "?", rate, loss);
   if (phase_.is_training && trainer.optimizer()) {
     text += fmt::format(", lr {:.3g}",
                         get_param_group_field(*trainer.optimizer(), ParamGroupField::lr).front());

@@ -3,11 +3,15 @@
 #include <chrono>
 #include <cstdint>
 #include <cstdio>
+#include <optional>
 #include <string>
 
 #include "linkboy/callback.hpp"
+#include "linkboy/deferred_value.hpp"
 
 namespace linkboy {
+
+class LossTracker;
 
 struct ProgressBarOptions {
   /// `automatic` draws a bar on a terminal and writes plain lines elsewhere.
@@ -50,16 +54,20 @@ class ProgressBar : public Callback {
     int64_t first_sample = 0;
     Clock::time_point start;
     Clock::time_point next_drawing;
+    /// The sum of losses on its way from the device, and of how many samples.
+    std::optional<DeferredValue> total{};
+    int64_t total_count = 0;
     bool is_open = false;
     bool is_training = false;
   };
 
   void open(Trainer& trainer, std::string title, int64_t num_batches, bool is_training);
   void advance(Trainer& trainer);
-  void draw(Trainer& trainer);
+  void draw(Trainer& trainer, double loss);
   void close(Trainer& trainer);
   void end_line();
-  std::string describe(Trainer& trainer, double seconds) const;
+  const LossTracker& tracker_of(Trainer& trainer) const;
+  std::string describe(Trainer& trainer, double seconds, double loss) const;
   std::string fitted_bar(const std::string& text) const;
 
   ProgressBarOptions options_;

@@ -1,5 +1,7 @@
 #include "linkboy/callbacks/save_training_state.hpp"
 
+#include <cmath>
+
 #include "linkboy/checkpoint.hpp"
 #include "linkboy/error.hpp"
 #include "linkboy/trainer.hpp"
@@ -58,6 +60,14 @@ void SaveTrainingState::on_training_run_end(Trainer& trainer) {
 
 void SaveTrainingState::save(Trainer& trainer) {
   finish_save(trainer);
+  // A state with NaN in its weights is worth nothing, and would push out good ones in time.
+  if (!std::isfinite(trainer.train_loss_tracker().total())) {
+    ++num_failures_;
+    trainer.print(
+        "ERROR: the training state was not saved: a loss of this epoch was NaN or "
+        "infinite, and the weights may be. The run goes on; the states before are kept.");
+    return;
+  }
   const int64_t number = next_training_state_number(options_.directory);
   const auto folder = training_state_folder(options_.directory, number);
   // The state itself should know of its folder, so that who resumes it removes it in time.

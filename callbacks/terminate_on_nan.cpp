@@ -6,6 +6,15 @@
 #include "linkboy/trainer.hpp"
 
 namespace linkboy {
+namespace {
+
+void throw_unless_finite(double total, const char* phase) {
+  if (std::isfinite(total)) return;
+  throw StopTraining(StopReason::nan,
+                     std::string("Stopping training due to NaN loss in ") + phase + " step");
+}
+
+}  // namespace
 
 TerminateOnNaN::TerminateOnNaN(TerminateOnNaNOptions options) : options_(options) {
   LINKBOY_CHECK(options.max_delay_steps >= 1, "max_delay_steps is ", options.max_delay_steps,
@@ -17,7 +26,7 @@ void TerminateOnNaN::on_train_step_end(Trainer& trainer, const Batch&, const Ste
 }
 
 void TerminateOnNaN::on_train_epoch_end(Trainer& trainer) {
-  check(trainer.train_loss_tracker(), "training");
+  check_all(trainer.train_loss_tracker(), "training");
 }
 
 void TerminateOnNaN::on_eval_step_end(Trainer& trainer, const Batch&, const StepOutput& output) {
@@ -25,22 +34,33 @@ void TerminateOnNaN::on_eval_step_end(Trainer& trainer, const Batch&, const Step
 }
 
 void TerminateOnNaN::on_eval_epoch_end(Trainer& trainer) {
-  check(trainer.eval_loss_tracker(), "validation");
-}
-
-void TerminateOnNaN::check_step(const LossTracker& tracker, const StepOutput& output,
-                                const char* phase) {
-  const bool is_deferred = !output.loss.is_cpu() || options_.defer_on_cpu;
-  if (!is_deferred || ++num_unchecked_ >= options_.max_delay_steps) check(tracker, phase);
+  check_all(trainer.eval_loss_tracker(), "validation");
 }
 
 // The sum that the tracker keeps stays NaN or infinite once a loss was, so nothing more need be
 // computed on the device.
-void TerminateOnNaN::check(const LossTracker& tracker, const char* phase) {
-  num_unchecked_ = 0;
-  if (std::isfinite(tracker.total())) return;
-  throw StopTraining(StopReason::nan,
-                     std::string("Stopping training due to NaN loss in ") + phase + " step");
+void TerminateOnNaN::check_step(const LossTracker& tracker, const StepOutput& output,
+                                const char* phase) {
+  const bool is_deferred = !output.loss.is_cpu() || options_.defer_on_cpu;
+  if (!is_deferred) {
+    check_all(tracker, phase);
+    return;
+  }
+  if (pending_) {
+    ++num_steps_since_;
+    // A loss may have just missed one sum and must wait for the next: half the delay for each.
+    const bool is_late = num_steps_since_ >= (options_.max_delay_steps + 1) / 2;
+    const bool has_arrived = !options_.defer_on_cpu && pending_->is_ready();
+    if (!is_late && !has_arrived) return;
+    throw_unless_finite(pending_->value(), phase);
+  }
+  pending_ = tracker.total_later();
+  num_steps_since_ = 0;
+}
+
+void TerminateOnNaN::check_all(const LossTracker& tracker, const char* phase) {
+  pending_.reset();
+  throw_unless_finite(tracker.total(), phase);
 }
 
 }  // namespace linkboy

@@ -1,16 +1,18 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 
 #include "linkboy/callback.hpp"
+#include "linkboy/deferred_value.hpp"
 
 namespace linkboy {
 
 class LossTracker;
 
 struct TerminateOnNaNOptions {
-  /// Losses on a CUDA device are not waited for: they are looked at together, at most this many
-  /// steps late, and at the end of each epoch. At least 1.
+  /// Losses on a CUDA device are not waited for: they are looked at when they have arrived, at most
+  /// this many steps late, and at the end of each epoch. At least 1.
   int64_t max_delay_steps = 50;
 
   /// Treats losses on the CPU the same way.
@@ -31,10 +33,11 @@ class TerminateOnNaN : public Callback {
 
  private:
   void check_step(const LossTracker& tracker, const StepOutput& output, const char* phase);
-  void check(const LossTracker& tracker, const char* phase);
+  void check_all(const LossTracker& tracker, const char* phase);
 
   TerminateOnNaNOptions options_;
-  int64_t num_unchecked_ = 0;
+  std::optional<DeferredValue> pending_;  // a sum of losses on its way
+  int64_t num_steps_since_ = 0;           // it was asked for
 };
 
 }  // namespace linkboy

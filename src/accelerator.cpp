@@ -1,11 +1,13 @@
 #include "linkboy/accelerator.hpp"
 
 #include <ATen/ATen.h>
+#include <ATen/autocast_mode.h>
 #include <torch/cuda.h>
 #include <torch/optim/optimizer.h>
 #include <torch/utils.h>
 
 #include <cmath>
+#include <cstdlib>
 #include <iostream>
 
 #include "data/device_loader.hpp"
@@ -44,9 +46,50 @@ std::vector<at::Tensor> gradients_of(const std::vector<at::Tensor>& parameters) 
   return gradients;
 }
 
+std::optional<at::ScalarType> parse_precision(const std::string& name) {
+  if (name == "no") return std::nullopt;
+  if (name == "bf16") return at::kBFloat16;
+  LINKBOY_CHECK(name == "fp16", "mixed_precision is \"", name, "\"; it must be no, bf16 or fp16.");
+  return at::kHalf;
+}
+
+void use_deterministic_algorithms() {
+  // cuBLAS reads it when it is first used, and LibTorch refuses to call it without.
+  ::setenv("CUBLAS_WORKSPACE_CONFIG", ":4096:8", /*overwrite=*/0);
+  at::Context& context = at::globalContext();
+  context.setDeterministicAlgorithms(true, /*warn_only=*/false);
+  context.setDeterministicCuDNN(true);
+  context.setBenchmarkCuDNN(false);
+}
+
 }  // namespace
 
-Accelerator::Accelerator(AcceleratorOptions options) : device_(parse_device(options.device)) {
+AutocastScope::AutocastScope(c10::DeviceType device, std::optional<c10::ScalarType> dtype)
+    : device_(device), is_active_(dtype.has_value()) {
+  if (!is_active_) return;
+  was_enabled_ = at::autocast::is_autocast_enabled(device_);
+  old_dtype_ = at::autocast::get_autocast_dtype(device_);
+  at::autocast::set_autocast_enabled(device_, true);
+  at::autocast::set_autocast_dtype(device_, *dtype);
+  at::autocast::increment_nesting();
+}
+
+AutocastScope::~AutocastScope() {
+  if (!is_active_) return;
+  // Once a step: the casts would be of parameters before their update.
+  if (at::autocast::decrement_nesting() == 0) at::autocast::clear_cache();
+  at::autocast::set_autocast_enabled(device_, was_enabled_);
+  at::autocast::set_autocast_dtype(device_, old_dtype_);
+}
+
+Accelerator::Accelerator(AcceleratorOptions options)
+    : device_(parse_device(options.device)),
+      mixed_precision_(options.mixed_precision),
+      autocast_dtype_(parse_precision(options.mixed_precision)),
+      channels_last_(options.channels_last) {
+  if (autocast_dtype_ == at::kHalf)
+    grad_scaler_ = std::make_unique<GradScaler>(options.grad_scaler);
+  if (options.deterministic) use_deterministic_algorithms();
   set_gradient_accumulation_steps(options.gradient_accumulation_steps);
 }
 
@@ -56,22 +99,42 @@ void Accelerator::set_gradient_accumulation_steps(int64_t steps) {
   gradient_accumulation_steps_ = steps;
 }
 
-void Accelerator::prepare(Model& model) const { model.to(device_); }
+void Accelerator::prepare(Model& model) const {
+  model.to(device_);
+  if (channels_last_) model.to(at::MemoryFormat::ChannelsLast);
+}
 
 std::shared_ptr<DataLoader> Accelerator::prepare(std::shared_ptr<DataLoader> loader) const {
-  if (device_.is_cpu()) return loader;
-  return std::make_shared<DeviceLoader>(std::move(loader), device_);
+  if (device_.is_cpu() && !channels_last_) return loader;
+  return std::make_shared<DeviceLoader>(std::move(loader), device_, channels_last_);
 }
 
 bool Accelerator::accumulate(int64_t index, int64_t num_micro_steps) {
-  const int64_t place = index % gradient_accumulation_steps_;
-  window_length_ = std::min(gradient_accumulation_steps_, num_micro_steps - (index - place));
-  return place + 1 == window_length_;
+  optimizer_step_was_skipped_ = false;
+  window_index_ = index % gradient_accumulation_steps_;
+  window_length_ =
+      std::min(gradient_accumulation_steps_, num_micro_steps - (index - window_index_));
+  return window_index_ + 1 == window_length_;
 }
 
-void Accelerator::backward(const at::Tensor& loss) const {
+void Accelerator::backward(const at::Tensor& loss) {
+  optimizer_step_was_skipped_ = false;
   // The division is left out where it changes nothing, to save a node of the graph.
-  (window_length_ == 1 ? loss : loss / window_length_).backward();
+  const at::Tensor share = window_length_ == 1 ? loss : loss / window_length_;
+  if (!grad_scaler_) {
+    share.backward();
+    return;
+  }
+  update_scale();
+  grad_scaler_->scale(share).backward();
+}
+
+void Accelerator::update_scale() {
+  if (grad_scaler_) grad_scaler_->update();
+}
+
+void Accelerator::unscale_gradients(torch::optim::Optimizer& optimizer) {
+  if (grad_scaler_ && !grad_scaler_->has_unscaled(optimizer)) grad_scaler_->unscale(optimizer);
 }
 
 at::Tensor Accelerator::clip_grad_norm(const std::vector<at::Tensor>& parameters,
@@ -103,8 +166,11 @@ void Accelerator::clip_grad_value(const std::vector<at::Tensor>& parameters,
 }
 
 void Accelerator::optimizer_step(torch::optim::Optimizer& optimizer) {
-  optimizer_step_was_skipped_ = false;
-  if (!fused_step(optimizer)) optimizer.step();
+  if (grad_scaler_) {
+    if (!grad_scaler_->step(optimizer)) optimizer_step_was_skipped_ = true;
+  } else if (!fused_step(optimizer)) {
+    optimizer.step();
+  }
 }
 
 void Accelerator::print(std::string_view line) const {

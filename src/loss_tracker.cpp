@@ -38,6 +38,11 @@ double LossTracker::total() const {
   return host_total_ + (device_total_.defined() ? device_total_.item<double>() : 0.0);
 }
 
+DeferredValue LossTracker::total_later() const {
+  if (!device_total_.defined()) return DeferredValue(host_total_);
+  return DeferredValue(host_total_ == 0.0 ? device_total_ : device_total_ + host_total_);
+}
+
 double LossTracker::average() const {
   if (count_ == 0) return std::numeric_limits<double>::quiet_NaN();
   return total() / static_cast<double>(count_);

@@ -117,6 +117,13 @@ void Model::to(c10::Device device) {
   }
 }
 
+void Model::to(c10::MemoryFormat format) {
+  const at::NoGradGuard no_grad;
+  for (auto& [name, tensor] : named_tensors()) {
+    if (tensor.dim() == 4) tensor.set_data(tensor.contiguous(format));
+  }
+}
+
 std::vector<at::Tensor> Model::parameters() const {
   if (module_) return module_->parameters();
   std::vector<at::Tensor> parameters;

@@ -7,6 +7,7 @@
 
 #include "linkboy/error.hpp"
 #include "linkboy/trainer.hpp"
+#include "precision/graphed_step.hpp"
 
 namespace linkboy {
 namespace {
@@ -84,6 +85,8 @@ void Trainer::set_up_training(const TrainOptions& options) {
   resumes_in_mid_epoch_ = false;
   after_last_update_.reset();
   gradient_norm_ = at::Tensor();
+  execution_mode_ = options.execution_mode;
+  graphed_step_.reset();
 
   train_dataloader_ = create_train_dataloader(options);
   eval_dataloader_.reset();
@@ -139,8 +142,34 @@ DataLoaderOptions Trainer::default_eval_dataloader_options(int64_t batch_size) {
 std::shared_ptr<DataLoader> Trainer::create_train_dataloader(const TrainOptions& options) {
   auto defaults = default_train_dataloader_options(options.per_device_batch_size);
   if (options.collate_fn) defaults.collate_fn = options.collate_fn;
-  return make_data_loader(options.train_dataset,
-                          defaults.overlaid_with(options.train_dataloader_options));
+  auto chosen = defaults.overlaid_with(options.train_dataloader_options);
+  const int64_t size = options.train_dataset.size();
+  const bool is_uneven = chosen.batch_size && size > *chosen.batch_size && !chosen.sampler &&
+                         size % *chosen.batch_size != 0;
+  if (options.execution_mode == ExecutionMode::graph && !chosen.drop_last && is_uneven) {
+    chosen.drop_last = true;
+    print(c10::str("Graph mode: each epoch leaves out its last ", size % *chosen.batch_size,
+                   " samples, which make no full batch"));
+  }
+  return make_data_loader(options.train_dataset, chosen);
+}
+
+/// Records anew if the model has other parameters than before, or trains others of them.
+void Trainer::prepare_graphed_step() {
+  const auto parameters = parameters_of(*optimizer_);
+  if (graphed_step_ && graphed_step_->fits(parameters)) return;
+  graphed_step_ = std::make_unique<GraphedStep>(
+      device(), parameters, run_config_.gradient_accumulation_steps > 1,
+      [this](const Batch& batch) {
+        StepOutput output = forward(batch);
+        backward(output.loss);
+        // What is kept must not keep the pass's graph.
+        output.loss = output.loss.detach();
+        if (output.model_outputs.isTensor()) {
+          output.model_outputs = output.model_outputs.toTensor().detach();
+        }
+        return output;
+      });
 }
 
 std::shared_ptr<DataLoader> Trainer::create_eval_dataloader(const EvaluateOptions& options) {
@@ -162,6 +191,7 @@ RunConfig Trainer::create_run_config(const TrainOptions& options) {
   config.is_local_process_zero = accelerator_->is_local_main_process();
   config.is_world_process_zero = accelerator_->is_main_process();
   config.device = accelerator_->device().str();
+  config.mixed_precision = accelerator_->mixed_precision();
   config.gradient_accumulation_steps = options.gradient_accumulation_steps;
   config.gradient_clip_value = options.gradient_clip_value;
   config.gradient_clip_norm = options.gradient_clip_norm;

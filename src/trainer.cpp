@@ -6,7 +6,9 @@
 
 #include "checkpoint/background_job.hpp"
 #include "linkboy/error.hpp"
+#include "precision/graphed_step.hpp"
 #include "run_setup.hpp"
+#include "stage_range.hpp"
 
 namespace linkboy {
 
@@ -88,10 +90,14 @@ void Trainer::run_train_epoch(DataLoader& loader) {
   }
   callback_handler_.call(&Callback::on_train_epoch_start, *this);
 
+  if (execution_mode_ == ExecutionMode::graph) prepare_graphed_step();
   const int64_t num_batches = loader.size();
   auto batches = loader.iterate(run_history_->current_epoch(), micro_step_);
   while (micro_step_ < num_batches && !is_max_updates_reached()) {
-    const auto batch = batches->next();
+    const auto batch = [&] {
+      const StageRange range("data");
+      return batches->next();
+    }();
     LINKBOY_CHECK(batch.has_value(), "the loader ended after ", micro_step_,
                   " batches, but its "
                   "size() is ",
@@ -110,21 +116,43 @@ void Trainer::train_step(const Batch& batch, int64_t num_batches) {
   stage_ = Stage::in_update;
   const bool ends_window = accelerator_->accumulate(micro_step_, num_batches);
   callback_handler_.call(&Callback::on_train_step_start, *this);
-  const StepOutput output = calculate_train_batch_loss(batch);
+  // A graph holds the forward and the backward.
+  const StepOutput output =
+      graphed_step_
+          ? graphed_step_->run(batch, {accelerator_->window_index(), accelerator_->window_length()})
+          : forward(batch);
   train_loss_tracker_.update(output.loss, output.batch_size);
   callback_handler_.call(&Callback::on_train_step_end, *this, batch, output);
-  backward_step(output.loss);
+  if (!graphed_step_) backward(output.loss);
   ++micro_step_;
   if (ends_window) make_update();
 }
 
+StepOutput Trainer::forward(const Batch& batch) {
+  const StageRange range("forward");
+  const AutocastScope autocast = accelerator_->autocast();
+  return calculate_train_batch_loss(batch);
+}
+
+void Trainer::backward(const at::Tensor& loss) {
+  const StageRange range("backward");
+  backward_step(loss);
+}
+
 void Trainer::make_update() {
   if (scheduler_ && scheduler_->include_new_groups()) scheduler_->start();
-  clip_gradients();
-  optimizer_step();
+  {
+    const StageRange range("optimizer_step");
+    clip_gradients();
+    optimizer_step();
+    accelerator_->update_scale();
+  }
   if (!accelerator_->optimizer_step_was_skipped()) {
     ++num_updates_;
-    if (scheduler_) scheduler_step();
+    if (scheduler_) {
+      const StageRange range("scheduler_step");
+      scheduler_step();
+    }
   }
   optimizer_zero_grad();
   stage_ = Stage::between_updates;
@@ -183,7 +211,11 @@ void Trainer::run_eval_epoch(DataLoader& loader, std::string_view metric_name) {
 
 void Trainer::eval_step(const Batch& batch) {
   callback_handler_.call(&Callback::on_eval_step_start, *this);
-  const StepOutput output = calculate_eval_batch_loss(batch);
+  const StepOutput output = [&] {
+    const StageRange range("eval_step");
+    const AutocastScope autocast = accelerator_->autocast();
+    return calculate_eval_batch_loss(batch);
+  }();
   eval_loss_tracker_.update(output.loss, output.batch_size);
   callback_handler_.call(&Callback::on_eval_step_end, *this, batch, output);
 }
@@ -216,6 +248,7 @@ void Trainer::backward_step(const at::Tensor& loss) { accelerator_->backward(los
 
 void Trainer::clip_gradients() {
   if (!run_config_.gradient_clip_value && !run_config_.gradient_clip_norm) return;
+  accelerator_->unscale_gradients(*optimizer_);
   const auto parameters = parameters_of(*optimizer_);
   if (run_config_.gradient_clip_value) {
     accelerator_->clip_grad_value(parameters, *run_config_.gradient_clip_value);

@@ -90,6 +90,9 @@ StateDict Trainer::run_state() const {
   state.set("run_history", run_history_->state_dict());
   state.set("epoch", run_history_->current_epoch() + (is_epoch_done ? 1 : 0));
   state.set("rng", rng_state());
+  if (const GradScaler* scaler = accelerator_->grad_scaler()) {
+    state.set("grad_scaler", scaler->state_dict());
+  }
   if (train_dataloader_) state.set("train_dataloader", train_dataloader_->state_dict());
   state.set("callbacks", callbacks);
   return state;
@@ -152,6 +155,11 @@ bool Trainer::load_training_state(const std::filesystem::path& directory) {
   if (train_dataloader_ && state.contains("train_dataloader")) {
     train_dataloader_->load_state_dict(state.get_dict("train_dataloader"));
   }
+  // A run may go on in another precision.
+  GradScaler* scaler = accelerator_->grad_scaler();
+  if (scaler != nullptr && state.contains("grad_scaler")) {
+    scaler->load_state_dict(state.get_dict("grad_scaler"));
+  }
   const StateDict callbacks = state.get_dict("callbacks");
   const auto names = callback_handler_.names();
   for (std::size_t i = 0; i < names.size(); ++i) {
@@ -174,7 +182,10 @@ at::Tensor Trainer::predict(const EvaluateOptions& options) {
   model_.eval();
   std::vector<at::Tensor> outputs;
   auto batches = loader->iterate(/*epoch=*/1);
-  while (const auto batch = batches->next()) outputs.push_back(model_(batch->input()).cpu());
+  while (const auto batch = batches->next()) {
+    const AutocastScope autocast = accelerator_->autocast();
+    outputs.push_back(model_(batch->input()).cpu());
+  }
   return at::cat(outputs);
 }
 

@@ -128,7 +128,7 @@ void exit_like(const linkboy::StopOnSignal& stop_on_signal) {
 void run(const Options& options) {
   // Whatever can be wrong should be found before the first update.
   check_outputs(options);
-  (void)linkboy::Accelerator({.device = options.device});
+  (void)linkboy::Accelerator(options.accelerator());
   if (options.threads > 0) torch::set_num_threads(static_cast<int>(options.threads));
   torch::manual_seed(options.seed);
   const Split train = load_split(options.data, "train", options.limit_train);
@@ -151,7 +151,7 @@ void run(const Options& options) {
   linkboy::Trainer trainer(model, torch::nn::CrossEntropyLoss(),
                            make_optimizer(model.parameters(), options),
                            make_callbacks(options, report, stop_on_signal), /*run_history=*/nullptr,
-                           {.device = options.device});
+                           options.accelerator());
   if (options.checkpoint_to_load) {
     trainer.load_checkpoint(*options.checkpoint_to_load, {.scheduler = false});
     linkboy::set_param_group_field(*trainer.optimizer(), linkboy::ParamGroupField::lr,

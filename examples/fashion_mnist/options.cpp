@@ -63,7 +63,9 @@ void add_training_options(cli::CommandLine& command_line, Options& options) {
            cli::positive())
       .add("clip-norm", "X", &options.clip_norm,
            "Scales all gradients together to a 2-norm of at most X.", cli::positive())
-      .add_switch("no-shuffle", &options.no_shuffle, "Keeps the order of the files.");
+      .add_switch("no-shuffle", &options.no_shuffle, "Keeps the order of the files.")
+      .add_switch("augment", &options.augment,
+                  "Shifts the training images by up to 2 pixels and mirrors half of them.");
 }
 
 std::vector<std::string> scheduler_choices() {
@@ -97,6 +99,12 @@ void add_machine_options(cli::CommandLine& command_line, Options& options) {
   command_line.add_group("Machine")
       .add("device", "NAME", &options.device,
            "cpu, cuda, cuda:1, ...; auto takes the first CUDA device if there is one.")
+      .add_choice("precision", &options.precision, {"fp32", "bf16", "fp16"},
+                  "What the network computes in; its weights stay in fp32.")
+      .add_switch("channels-last", &options.channels_last,
+                  "Keeps images and filters in memory with the channels last.")
+      .add_switch("deterministic", &options.deterministic,
+                  "Uses only operations that give the same result each time.")
       .add("threads", "N", &options.threads, "LibTorch's threads; 0 leaves that to LibTorch.",
            cli::in_range(0, kMaxThreads))
       .add("workers", "N", &options.workers, "Threads that prepare batches ahead of the loop.",
@@ -161,6 +169,13 @@ void check_together(const Options& options) {
 }
 
 }  // namespace
+
+linkboy::AcceleratorOptions Options::accelerator() const {
+  return {.device = device,
+          .mixed_precision = precision == "fp32" ? "no" : precision,
+          .channels_last = channels_last,
+          .deterministic = deterministic};
+}
 
 std::filesystem::path Options::checkpoint() const {
   return save.value_or(output_dir / "fashion_mnist.pt");

@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <linkboy/accelerator.hpp>
 #include <linkboy/cli.hpp>
 #include <linkboy/scheduler.hpp>
 #include <optional>
@@ -29,6 +30,7 @@ struct Options {
   std::optional<double> clip_value;
   std::optional<double> clip_norm;
   bool no_shuffle = false;
+  bool augment = false;
 
   std::string optimizer = "adamw";
   double lr = 3e-3;
@@ -39,6 +41,9 @@ struct Options {
   std::optional<double> warmup_epochs;
 
   std::string device = "auto";
+  std::string precision = "fp32";
+  bool channels_last = false;
+  bool deterministic = false;
   int64_t threads = 0;
   int64_t workers = 0;
   uint64_t seed = 0;
@@ -55,6 +60,7 @@ struct Options {
   bool report_updates = false;
   std::string progress = "auto";
 
+  linkboy::AcceleratorOptions accelerator() const;
   /// Where the training states are.
   std::filesystem::path states() const { return output_dir / "states"; }
   /// Whether training states are written.

@@ -4,6 +4,8 @@
 
 #include <cstdint>
 
+#include "linkboy/deferred_value.hpp"
+
 namespace linkboy {
 
 /// The sample-weighted mean of losses. Adds up in double precision on the device that the losses
@@ -21,6 +23,9 @@ class LossTracker {
 
   /// Sum of loss * batch_size. Waits for a CUDA device.
   double total() const;
+
+  /// The total so far, for whoever does not want to wait.
+  DeferredValue total_later() const;
 
   /// Number of samples.
   int64_t count() const { return count_; }

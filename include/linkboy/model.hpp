@@ -2,6 +2,7 @@
 
 #include <ATen/core/ivalue.h>
 #include <c10/core/Device.h>
+#include <c10/core/MemoryFormat.h>
 #include <torch/nn/module.h>
 #include <torch/nn/modules/container/any.h>
 
@@ -122,6 +123,9 @@ class Model {
 
   /// Moves parameters and buffers in place; optimizers that hold the parameters stay valid.
   void to(c10::Device device);
+
+  /// Lays out the parameters and buffers of 4 dimensions anew, in place.
+  void to(c10::MemoryFormat format);
 
   std::vector<at::Tensor> parameters() const;
 

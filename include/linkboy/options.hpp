@@ -10,6 +10,18 @@
 
 namespace linkboy {
 
+enum class ExecutionMode {
+  /// Each operation is launched as the loop comes to it.
+  eager,
+  /// Forward and backward of a step are recorded as a CUDA graph after three steps, and replayed
+  /// from then on, which spares the launches. The losses are those of eager, in every bit. What it
+  /// asks for: all batches have the same shapes (a last one that has not is left out, and that is
+  /// said, unless `drop_last` is set); `calculate_train_batch_loss` and `backward_step` do the same
+  /// each time and never look at a number of the device; what they return may be overwritten by the
+  /// next step. On the CPU the same rules hold, and nothing is faster.
+  graph,
+};
+
 /// What `Trainer::train` needs to know. Name what differs from the defaults:
 /// `trainer.train({.train_dataset = data, .num_epochs = 8})`.
 struct TrainOptions {
@@ -64,6 +76,8 @@ struct TrainOptions {
 
   /// Evaluates after every n-th epoch and after the last. At least 1.
   int64_t evaluate_every_n_epochs = 1;
+
+  ExecutionMode execution_mode = ExecutionMode::eager;
 };
 
 /// What `Trainer::evaluate` and `Trainer::predict` need to know.

@@ -36,6 +36,7 @@ class Optimizer;
 namespace linkboy {
 
 struct BackgroundSave;
+class GraphedStep;
 
 /// How a training run ended.
 struct TrainResult {
@@ -260,6 +261,9 @@ class Trainer {
   void run_training(const TrainOptions& options);
   void run_epochs(const TrainOptions& options);
   void train_step(const Batch& batch, int64_t num_batches);
+  StepOutput forward(const Batch& batch);
+  void backward(const at::Tensor& loss);
+  void prepare_graphed_step();
   void make_update();
   void eval_step(const Batch& batch);
   bool is_max_updates_reached() const;
@@ -289,6 +293,8 @@ class Trainer {
   std::shared_ptr<DataLoader> train_dataloader_;
   std::shared_ptr<DataLoader> eval_dataloader_;
   std::unique_ptr<Scheduler> scheduler_;
+  ExecutionMode execution_mode_ = ExecutionMode::eager;
+  std::unique_ptr<GraphedStep> graphed_step_;  // of ExecutionMode::graph
   RunConfig run_config_;
   TrainResult result_;
   LossTracker train_loss_tracker_;

@@ -2,6 +2,9 @@
 
 #include <ATen/ATen.h>
 
+#include <algorithm>
+#include <cstring>
+
 namespace linkboy {
 
 Batch stack_samples(const std::vector<Batch>& samples) {
@@ -52,12 +55,43 @@ TensorDataset::TensorDataset(at::Tensor input, at::Tensor target)
 
 int64_t TensorDataset::size() const { return tensors_[0].second.size(0); }
 
+namespace {
+
+bool is_plain(const at::Tensor& tensor) {
+  return tensor.is_cpu() && tensor.layout() == at::kStrided && tensor.is_contiguous() &&
+         !tensor.is_conj() && !tensor.is_neg() && !tensor.is_quantized() && !tensor.requires_grad();
+}
+
+/// The rows of a plain tensor, by the calling thread alone. LibTorch's index_select
+/// would start a team of threads in each of the loader's, and they would get in each other's way.
+at::Tensor gather_rows(const at::Tensor& tensor, std::span<const int64_t> indices) {
+  std::vector<int64_t> sizes = tensor.sizes().vec();
+  sizes[0] = static_cast<int64_t>(indices.size());
+  at::Tensor rows = at::empty(sizes, tensor.options());
+  const std::size_t row_size = tensor.nbytes() / std::max<int64_t>(tensor.size(0), 1);
+  const auto* const source = static_cast<const char*>(tensor.const_data_ptr());
+  auto* target = static_cast<char*>(rows.mutable_data_ptr());
+  for (const int64_t index : indices) {
+    LINKBOY_CHECK(index >= 0 && index < tensor.size(0), "sample ", index, " of a dataset of ",
+                  tensor.size(0), " is asked for; it must be 0 to ", tensor.size(0) - 1, ".");
+    std::memcpy(target, source + static_cast<std::size_t>(index) * row_size, row_size);
+    target += row_size;
+  }
+  return rows;
+}
+
+}  // namespace
+
 Batch TensorDataset::get_batch(std::span<const int64_t> indices) {
-  const auto rows = at::from_blob(const_cast<int64_t*>(indices.data()),
-                                  {static_cast<int64_t>(indices.size())}, at::kLong);
   NamedTensors gathered;
   gathered.reserve(tensors_.size());
   for (const auto& [name, tensor] : tensors_) {
+    if (is_plain(tensor)) {
+      gathered.emplace_back(name, gather_rows(tensor, indices));
+      continue;
+    }
+    const auto rows = at::from_blob(const_cast<int64_t*>(indices.data()),
+                                    {static_cast<int64_t>(indices.size())}, at::kLong);
     gathered.emplace_back(
         name, tensor.index_select(0, tensor.is_cpu() ? rows : rows.to(tensor.device())));
   }

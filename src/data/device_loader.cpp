@@ -1,30 +1,69 @@
 #include "data/device_loader.hpp"
 
+#include <ATen/ATen.h>
+#include <c10/core/Event.h>
+#include <c10/core/StreamGuard.h>
+#include <c10/core/impl/VirtualGuardImpl.h>
+
 namespace linkboy {
 namespace {
 
+Batch with_channels_last(Batch batch) {
+  for (const auto& [name, tensor] : NamedTensors(batch.tensors())) {
+    if (tensor.dim() == 4) batch.set(name, tensor.contiguous(at::MemoryFormat::ChannelsLast));
+  }
+  return batch;
+}
+
 class DeviceIterator final : public BatchIterator {
  public:
-  DeviceIterator(std::unique_ptr<BatchIterator> batches, c10::Device device)
-      : batches_(std::move(batches)), device_(device) {}
+  DeviceIterator(std::unique_ptr<BatchIterator> batches, c10::Device device, bool channels_last)
+      : batches_(std::move(batches)), device_(device), channels_last_(channels_last) {
+    if (device_.is_cpu()) return;
+    const c10::impl::VirtualGuardImpl guard(device_.type());
+    copy_stream_ = guard.getStreamFromGlobalPool(device_);
+  }
 
   std::optional<Batch> next() override {
     auto batch = batches_->next();
-    // Copies from pinned memory overlap with the host; LibTorch's pinned allocator keeps the
-    // memory until the copy is done.
-    if (batch) batch = batch->to(device_, /*non_blocking=*/true);
+    if (!batch) return batch;
+    if (copy_stream_) batch = copy(*batch);
+    if (channels_last_) batch = with_channels_last(*std::move(batch));
     return batch;
   }
 
  private:
+  /// The host is ahead of the device, so this copy runs while the step before is computed. LibTorch
+  /// keeps page-locked memory until copies from it are done.
+  Batch copy(const Batch& batch) {
+    const c10::impl::VirtualGuardImpl guard(device_.type());
+    const c10::Stream compute_stream = guard.getStream(device_);
+    c10::Event arrival(device_.type());
+    Batch copied;
+    {
+      const c10::StreamGuard on_copy_stream(*copy_stream_);
+      copied = batch.to(device_, /*non_blocking=*/true);
+      arrival.record(*copy_stream_);
+    }
+    arrival.block(compute_stream);
+    // The memory belongs to the copy stream and must not be used anew before the work is done.
+    for (const auto& [name, tensor] : copied.tensors()) {
+      if (!tensor.is_cpu()) tensor.record_stream(compute_stream);
+    }
+    return copied;
+  }
+
   std::unique_ptr<BatchIterator> batches_;
   c10::Device device_;
+  bool channels_last_;
+  std::optional<c10::Stream> copy_stream_;
 };
 
 }  // namespace
 
 std::unique_ptr<BatchIterator> DeviceLoader::iterate(int64_t epoch, int64_t first_batch) {
-  return std::make_unique<DeviceIterator>(loader_->iterate(epoch, first_batch), device_);
+  return std::make_unique<DeviceIterator>(loader_->iterate(epoch, first_batch), device_,
+                                          channels_last_);
 }
 
 }  // namespace linkboy

@@ -6,11 +6,13 @@
 
 namespace linkboy {
 
-/// The batches of another loader, on a device.
+/// The batches of another loader, on a device, and with channels last if that is wanted. Copies to
+/// a CUDA device run on a stream of their own: while the device is at work on a batch, the next one
+/// arrives.
 class DeviceLoader final : public DataLoader {
  public:
-  DeviceLoader(std::shared_ptr<DataLoader> loader, c10::Device device)
-      : loader_(std::move(loader)), device_(device) {}
+  DeviceLoader(std::shared_ptr<DataLoader> loader, c10::Device device, bool channels_last)
+      : loader_(std::move(loader)), device_(device), channels_last_(channels_last) {}
 
   int64_t size() const override { return loader_->size(); }
   int64_t batch_size() const override { return loader_->batch_size(); }
@@ -21,6 +23,7 @@ class DeviceLoader final : public DataLoader {
  private:
   std::shared_ptr<DataLoader> loader_;
   c10::Device device_;
+  bool channels_last_;
 };
 
 }  // namespace linkboy

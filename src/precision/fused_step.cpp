@@ -1,10 +1,14 @@
 #include "precision/fused_step.hpp"
 
 #include <ATen/ATen.h>
+#include <torch/optim/adagrad.h>
 #include <torch/optim/adam.h>
 #include <torch/optim/adamw.h>
+#include <torch/optim/rmsprop.h>
 #include <torch/optim/sgd.h>
 
+#include <algorithm>
+#include <array>
 #include <typeinfo>
 
 namespace linkboy {
@@ -13,25 +17,77 @@ namespace {
 using at::Tensor;
 using torch::optim::Optimizer;
 using torch::optim::OptimizerParamGroup;
-using torch::optim::OptimizerParamState;
 using Tensors = std::vector<Tensor>;
+
+// ---- What the kernels take
+// ----------------------------------------------------------------------
 
 bool is_fusable(const Tensor& parameter) {
   const Tensor& gradient = parameter.grad();
-  if (!gradient.defined()) return true;  // takes no part in this update
   return (parameter.is_cpu() || parameter.is_cuda()) &&
-         at::isFloatingType(parameter.scalar_type()) && gradient.layout() == at::kStrided &&
-         gradient.scalar_type() == parameter.scalar_type() &&
+         at::isFloatingType(parameter.scalar_type()) && parameter.layout() == at::kStrided &&
+         gradient.layout() == at::kStrided && gradient.scalar_type() == parameter.scalar_type() &&
          gradient.device() == parameter.device();
 }
 
-bool is_fusable(const Optimizer& optimizer) {
-  for (const auto& group : optimizer.param_groups()) {
-    for (const auto& parameter : group.params()) {
-      if (!is_fusable(parameter)) return false;
+/// Tensors that one kernel may take together, and the parts of their state, the same part of each
+/// in one list.
+struct Bucket {
+  c10::Device device;
+  at::ScalarType dtype;
+  int64_t num_updates;  // of each parameter, this one included
+  Tensors parameters, gradients;
+  std::array<Tensors, 3> state;
+
+  /// The kernels want a step tensor for each parameter and only read it: one serves them all.
+  Tensors steps() const {
+    const auto options = at::TensorOptions(device).dtype(at::kFloat);
+    return Tensors(parameters.size(), at::full({}, static_cast<double>(num_updates), options));
+  }
+};
+
+class Buckets {
+ public:
+  explicit Buckets(std::size_t expected_size) : expected_size_(expected_size) {}
+
+  void add(const Tensor& parameter, int64_t num_updates, std::initializer_list<Tensor> state) {
+    Bucket& bucket = find(parameter, num_updates);
+    bucket.parameters.push_back(parameter);
+    bucket.gradients.push_back(parameter.grad());
+    for (std::size_t i = 0; i < state.size(); ++i) {
+      const Tensor& part = state.begin()[i];
+      if (part.defined()) bucket.state[i].push_back(part);
     }
   }
-  return true;
+
+  std::vector<Bucket>::iterator begin() { return buckets_.begin(); }
+  std::vector<Bucket>::iterator end() { return buckets_.end(); }
+
+ private:
+  Bucket& find(const Tensor& parameter, int64_t num_updates) {
+    for (auto& bucket : buckets_) {
+      if (bucket.num_updates == num_updates && bucket.dtype == parameter.scalar_type() &&
+          bucket.device == parameter.device()) {
+        return bucket;
+      }
+    }
+    Bucket& bucket = buckets_.emplace_back(
+        Bucket{parameter.device(), parameter.scalar_type(), num_updates, {}, {}, {}});
+    for (Tensors* list : {&bucket.parameters, &bucket.gradients, &bucket.state[0]}) {
+      list->reserve(expected_size_);
+    }
+    return bucket;
+  }
+
+  std::size_t expected_size_;
+  std::vector<Bucket> buckets_;
+};
+
+template <class Work>
+void for_each_fusable(const OptimizerParamGroup& group, Work work) {
+  for (const Tensor& parameter : group.params()) {
+    if (parameter.grad().defined() && is_fusable(parameter)) work(parameter);
+  }
 }
 
 /// The parameter's state, made at its first update.
@@ -42,140 +98,251 @@ State& state_of(Optimizer& optimizer, const Tensor& parameter) {
   return static_cast<State&>(*state);
 }
 
-/// Tensors that one kernel may take together: same device, dtype and number of updates behind
-/// them.
-struct AdamBucket {
-  c10::Device device;
-  at::ScalarType dtype;
-  int64_t step;
-  Tensors parameters, gradients, exp_avgs, exp_avg_sqs, max_exp_avg_sqs;
-};
-
-AdamBucket& bucket_for(std::vector<AdamBucket>& buckets, const Tensor& parameter, int64_t step,
-                       std::size_t expected_size) {
-  for (auto& bucket : buckets) {
-    if (bucket.step == step && bucket.dtype == parameter.scalar_type() &&
-        bucket.device == parameter.device()) {
-      return bucket;
-    }
-  }
-  auto& bucket = buckets.emplace_back(
-      AdamBucket{parameter.device(), parameter.scalar_type(), step, {}, {}, {}, {}, {}});
-  for (auto* list :
-       {&bucket.parameters, &bucket.gradients, &bucket.exp_avgs, &bucket.exp_avg_sqs}) {
-    list->reserve(expected_size);
-  }
-  return bucket;
+Tensor zeros_of(const Tensor& parameter) {
+  return at::zeros_like(parameter, at::MemoryFormat::Preserve);
 }
+
+using FoundInf = std::optional<Tensor>;
+
+// ---- One group of each class
+// --------------------------------------------------------------------
 
 /// Adam and AdamW differ in one kernel only.
 template <class Options, class State, class Kernel>
-void step_adam_group(Optimizer& optimizer, OptimizerParamGroup& group, Kernel kernel) {
+void step_adam_group(Optimizer& optimizer, OptimizerParamGroup& group, const FoundInf& found_inf,
+                     Kernel kernel) {
   const auto& options = static_cast<const Options&>(group.options());
-  std::vector<AdamBucket> buckets;
-  for (const auto& parameter : group.params()) {
-    const Tensor& gradient = parameter.grad();
-    if (!gradient.defined()) continue;
+  Buckets buckets(group.params().size());
+  for_each_fusable(group, [&](const Tensor& parameter) {
     State& state = state_of<State>(optimizer, parameter);
     if (!state.exp_avg().defined()) {
-      state.exp_avg(at::zeros_like(parameter, at::MemoryFormat::Preserve));
-      state.exp_avg_sq(at::zeros_like(parameter, at::MemoryFormat::Preserve));
+      state.exp_avg(zeros_of(parameter));
+      state.exp_avg_sq(zeros_of(parameter));
     }
     if (options.amsgrad() && !state.max_exp_avg_sq().defined()) {
-      state.max_exp_avg_sq(at::zeros_like(parameter, at::MemoryFormat::Preserve));
+      state.max_exp_avg_sq(zeros_of(parameter));
     }
     state.step(state.step() + 1);
-    AdamBucket& bucket = bucket_for(buckets, parameter, state.step(), group.params().size());
-    bucket.parameters.push_back(parameter);
-    bucket.gradients.push_back(gradient);
-    bucket.exp_avgs.push_back(state.exp_avg());
-    bucket.exp_avg_sqs.push_back(state.exp_avg_sq());
-    if (options.amsgrad()) bucket.max_exp_avg_sqs.push_back(state.max_exp_avg_sq());
-  }
-  for (auto& bucket : buckets) {
-    // The kernels want a step tensor for each parameter and only read it: one serves them all.
-    const Tensors steps(bucket.parameters.size(),
-                        at::full({}, static_cast<double>(bucket.step),
-                                 at::TensorOptions(bucket.device).dtype(at::kFloat)));
-    kernel(bucket.parameters, bucket.gradients, bucket.exp_avgs, bucket.exp_avg_sqs,
-           bucket.max_exp_avg_sqs, steps, options.lr(), std::get<0>(options.betas()),
-           std::get<1>(options.betas()), options.weight_decay(), options.eps(), options.amsgrad(),
-           /*maximize=*/false, /*grad_scale=*/std::nullopt, /*found_inf=*/std::nullopt);
+    buckets.add(parameter, state.step(),
+                {state.exp_avg(), state.exp_avg_sq(),
+                 options.amsgrad() ? state.max_exp_avg_sq() : Tensor()});
+  });
+  for (Bucket& bucket : buckets) {
+    kernel(bucket.parameters, bucket.gradients, bucket.state[0], bucket.state[1], bucket.state[2],
+           bucket.steps(), options.lr(), std::get<0>(options.betas()), std::get<1>(options.betas()),
+           options.weight_decay(), options.eps(), options.amsgrad(),
+           /*maximize=*/false, /*grad_scale=*/std::nullopt, found_inf);
   }
 }
 
-struct SgdBucket {
-  c10::Device device;
-  at::ScalarType dtype;
-  bool is_first_step;
-  Tensors parameters, gradients, momentum_buffers;
-};
+void step_group(Optimizer& optimizer, OptimizerParamGroup& group, const FoundInf& found_inf,
+                torch::optim::Adam*) {
+  step_adam_group<torch::optim::AdamOptions, torch::optim::AdamParamState>(
+      optimizer, group, found_inf, [](auto&&... arguments) {
+        at::_fused_adam_(std::forward<decltype(arguments)>(arguments)...);
+      });
+}
 
-void step_sgd_group(Optimizer& optimizer, OptimizerParamGroup& group) {
-  using torch::optim::SGDParamState;
+void step_group(Optimizer& optimizer, OptimizerParamGroup& group, const FoundInf& found_inf,
+                torch::optim::AdamW*) {
+  step_adam_group<torch::optim::AdamWOptions, torch::optim::AdamWParamState>(
+      optimizer, group, found_inf, [](auto&&... arguments) {
+        at::_fused_adamw_(std::forward<decltype(arguments)>(arguments)...);
+      });
+}
+
+void step_group(Optimizer& optimizer, OptimizerParamGroup& group, const FoundInf& found_inf,
+                torch::optim::SGD*) {
   const auto& options = static_cast<const torch::optim::SGDOptions&>(group.options());
-  const bool has_momentum = options.momentum() != 0.0;
-  std::vector<SgdBucket> buckets;
-  for (const auto& parameter : group.params()) {
-    const Tensor& gradient = parameter.grad();
-    if (!gradient.defined()) continue;
-    Tensor momentum_buffer;
-    bool is_first_step = false;
-    if (has_momentum) {
-      auto& state = state_of<SGDParamState>(optimizer, parameter);
-      is_first_step = !state.momentum_buffer().defined();
-      if (is_first_step) {
-        state.momentum_buffer(at::empty_like(gradient, at::MemoryFormat::Preserve));
-      }
-      momentum_buffer = state.momentum_buffer();
+  Buckets buckets(group.params().size());
+  for_each_fusable(group, [&](const Tensor& parameter) {
+    if (options.momentum() == 0.0) {
+      buckets.add(parameter, 2, {});
+      return;
     }
-    auto bucket = std::find_if(buckets.begin(), buckets.end(), [&](const SgdBucket& other) {
-      return other.is_first_step == is_first_step && other.dtype == parameter.scalar_type() &&
-             other.device == parameter.device();
-    });
-    if (bucket == buckets.end()) {
-      bucket = buckets.insert(
-          buckets.end(),
-          SgdBucket{parameter.device(), parameter.scalar_type(), is_first_step, {}, {}, {}});
+    auto& state = state_of<torch::optim::SGDParamState>(optimizer, parameter);
+    const bool is_first = !state.momentum_buffer().defined();
+    if (is_first) {
+      state.momentum_buffer(at::empty_like(parameter.grad(), at::MemoryFormat::Preserve));
     }
-    bucket->parameters.push_back(parameter);
-    bucket->gradients.push_back(gradient);
-    if (has_momentum) bucket->momentum_buffers.push_back(momentum_buffer);
+    buckets.add(parameter, is_first ? 1 : 2, {state.momentum_buffer()});
+  });
+  for (Bucket& bucket : buckets) {
+    at::_fused_sgd_(bucket.parameters, bucket.gradients, bucket.state[0], options.weight_decay(),
+                    options.momentum(), options.lr(), options.dampening(), options.nesterov(),
+                    /*maximize=*/false, /*is_first_step=*/bucket.num_updates == 1,
+                    /*grad_scale=*/std::nullopt, found_inf);
   }
-  for (auto& bucket : buckets) {
-    at::_fused_sgd_(bucket.parameters, bucket.gradients, bucket.momentum_buffers,
-                    options.weight_decay(), options.momentum(), options.lr(), options.dampening(),
-                    options.nesterov(), /*maximize=*/false, bucket.is_first_step);
+}
+
+void step_group(Optimizer& optimizer, OptimizerParamGroup& group, const FoundInf& found_inf,
+                torch::optim::Adagrad*) {
+  const auto& options = static_cast<const torch::optim::AdagradOptions&>(group.options());
+  Buckets buckets(group.params().size());
+  for_each_fusable(group, [&](const Tensor& parameter) {
+    auto& state = state_of<torch::optim::AdagradParamState>(optimizer, parameter);
+    if (!state.sum().defined()) {  // of a group that was added later
+      state.sum(at::full_like(parameter, options.initial_accumulator_value(),
+                              at::MemoryFormat::Preserve));
+    }
+    state.step(state.step() + 1);
+    buckets.add(parameter, state.step(), {state.sum()});
+  });
+  for (Bucket& bucket : buckets) {
+    at::_fused_adagrad_(bucket.parameters, bucket.gradients, bucket.state[0], bucket.steps(),
+                        options.lr(), options.lr_decay(), options.weight_decay(), options.eps(),
+                        /*maximize=*/false, /*grad_scale=*/std::nullopt, found_inf);
+  }
+}
+
+/// LibTorch has no fused kernel for it.
+void step_group(Optimizer& optimizer, OptimizerParamGroup& group, const FoundInf&,
+                torch::optim::RMSprop*) {
+  const auto& options = static_cast<const torch::optim::RMSpropOptions&>(group.options());
+  const bool has_momentum = options.momentum() > 0.0;
+  Buckets buckets(group.params().size());
+  for_each_fusable(group, [&](const Tensor& parameter) {
+    auto& state = state_of<torch::optim::RMSpropParamState>(optimizer, parameter);
+    if (!state.square_avg().defined()) state.square_avg(zeros_of(parameter));
+    if (has_momentum && !state.momentum_buffer().defined()) {
+      state.momentum_buffer(zeros_of(parameter));
+    }
+    if (options.centered() && !state.grad_avg().defined()) state.grad_avg(zeros_of(parameter));
+    state.step(state.step() + 1);
+    buckets.add(parameter, 0,
+                {state.square_avg(), has_momentum ? state.momentum_buffer() : Tensor(),
+                 options.centered() ? state.grad_avg() : Tensor()});
+  });
+  for (Bucket& bucket : buckets) {
+    const auto& [square_avgs, momentum_buffers, grad_avgs] = bucket.state;
+    Tensors gradients = bucket.gradients;
+    if (options.weight_decay() != 0.0) {
+      gradients = at::_foreach_add(gradients, bucket.parameters, options.weight_decay());
+    }
+    at::_foreach_mul_(square_avgs, options.alpha());
+    at::_foreach_addcmul_(square_avgs, gradients, gradients, 1.0 - options.alpha());
+    Tensors averages;
+    if (options.centered()) {
+      at::_foreach_lerp_(grad_avgs, gradients, 1.0 - options.alpha());
+      averages = at::_foreach_addcmul(square_avgs, grad_avgs, grad_avgs, -1.0);
+      at::_foreach_sqrt_(averages);
+    } else {
+      averages = at::_foreach_sqrt(square_avgs);
+    }
+    at::_foreach_add_(averages, options.eps());
+    if (has_momentum) {
+      at::_foreach_mul_(momentum_buffers, options.momentum());
+      at::_foreach_addcdiv_(momentum_buffers, gradients, averages);
+      at::_foreach_add_(bucket.parameters, momentum_buffers, -options.lr());
+    } else {
+      at::_foreach_addcdiv_(bucket.parameters, gradients, averages, -options.lr());
+    }
+  }
+}
+
+// ---- The optimizer as a whole
+// -------------------------------------------------------------------
+
+/// Calls `work` with a null pointer of the optimizer's class. False if it is none of these: a
+/// subclass may have a step of its own, so only the very class will do.
+template <class Work>
+bool with_class_of(const Optimizer& optimizer, Work work) {
+  const auto& type = typeid(optimizer);
+  const auto try_class = [&]<class Class>(Class* none) {
+    if (type != typeid(Class)) return false;
+    work(none);
+    return true;
+  };
+  return try_class(static_cast<torch::optim::SGD*>(nullptr)) ||
+         try_class(static_cast<torch::optim::Adam*>(nullptr)) ||
+         try_class(static_cast<torch::optim::AdamW*>(nullptr)) ||
+         try_class(static_cast<torch::optim::Adagrad*>(nullptr)) ||
+         try_class(static_cast<torch::optim::RMSprop*>(nullptr));
+}
+
+/// Has the optimizer's own `step` see the gradients that the kernels do not take, and no others.
+void step_what_is_left(Optimizer& optimizer) {
+  std::vector<std::pair<Tensor, Tensor>> hidden;
+  bool is_any_left = false;
+  for (auto& group : optimizer.param_groups()) {
+    for (const Tensor& parameter : group.params()) {
+      is_any_left |= parameter.grad().defined() && !is_fusable(parameter);
+    }
+  }
+  if (!is_any_left) return;
+  for (auto& group : optimizer.param_groups()) {
+    for_each_fusable(group, [&hidden](const Tensor& parameter) {
+      hidden.emplace_back(parameter, std::exchange(parameter.mutable_grad(), Tensor()));
+    });
+  }
+  const auto restore = [&hidden] {
+    for (auto& [parameter, gradient] : hidden) parameter.mutable_grad() = std::move(gradient);
+  };
+  try {
+    optimizer.step();
+  } catch (...) {
+    restore();
+    throw;
+  }
+  restore();
+}
+
+bool has_stepped(const Optimizer& optimizer, const Tensor& parameter) {
+  const auto found = optimizer.state().find(parameter.unsafeGetTensorImpl());
+  if (found == optimizer.state().end()) return false;
+  const auto* sgd = dynamic_cast<const torch::optim::SGDParamState*>(found->second.get());
+  return sgd == nullptr || sgd->momentum_buffer().defined();
+}
+
+template <class State>
+void add_to_steps(Optimizer& optimizer, int64_t change) {
+  for (auto& group : optimizer.param_groups()) {
+    for_each_fusable(group, [&](const Tensor& parameter) {
+      auto& state = state_of<State>(optimizer, parameter);
+      state.step(state.step() + change);
+    });
   }
 }
 
 }  // namespace
 
-bool fused_step(Optimizer& optimizer) {
-  // A subclass may have a step of its own, so only the very class will do.
-  const auto& type = typeid(optimizer);
-  const bool is_sgd = type == typeid(torch::optim::SGD);
-  const bool is_adam = type == typeid(torch::optim::Adam);
-  const bool is_adamw = type == typeid(torch::optim::AdamW);
-  if (!(is_sgd || is_adam || is_adamw) || !is_fusable(optimizer)) return false;
-
+bool fused_step(Optimizer& optimizer, const Tensor& found_inf) {
   const at::NoGradGuard no_grad;
-  for (auto& group : optimizer.param_groups()) {
-    if (is_sgd) {
-      step_sgd_group(optimizer, group);
-    } else if (is_adam) {
-      step_adam_group<torch::optim::AdamOptions, torch::optim::AdamParamState>(
-          optimizer, group, [](auto&&... arguments) {
-            at::_fused_adam_(std::forward<decltype(arguments)>(arguments)...);
-          });
-    } else {
-      step_adam_group<torch::optim::AdamWOptions, torch::optim::AdamWParamState>(
-          optimizer, group, [](auto&&... arguments) {
-            at::_fused_adamw_(std::forward<decltype(arguments)>(arguments)...);
-          });
+  const FoundInf unless = found_inf.defined() ? FoundInf(found_inf) : std::nullopt;
+  const bool is_known = with_class_of(optimizer, [&](auto* kind) {
+    for (auto& group : optimizer.param_groups()) step_group(optimizer, group, unless, kind);
+  });
+  if (is_known) step_what_is_left(optimizer);
+  return is_known;
+}
+
+bool can_step_unless(const Optimizer& optimizer) {
+  const auto& type = typeid(optimizer);
+  const bool has_kernel =
+      with_class_of(optimizer, [](auto*) {}) && type != typeid(torch::optim::RMSprop);
+  if (!has_kernel) return false;
+  for (const auto& group : optimizer.param_groups()) {
+    const bool has_no_state =
+        type == typeid(torch::optim::SGD) &&
+        static_cast<const torch::optim::SGDOptions&>(group.options()).momentum() == 0.0;
+    for (const Tensor& parameter : group.params()) {
+      if (!parameter.grad().defined()) continue;
+      if (!is_fusable(parameter)) return false;
+      if (!has_no_state && !has_stepped(optimizer, parameter)) return false;
     }
   }
   return true;
+}
+
+void take_back_step(Optimizer& optimizer) {
+  const auto& type = typeid(optimizer);
+  if (type == typeid(torch::optim::Adam)) {
+    add_to_steps<torch::optim::AdamParamState>(optimizer, -1);
+  } else if (type == typeid(torch::optim::AdamW)) {
+    add_to_steps<torch::optim::AdamWParamState>(optimizer, -1);
+  } else if (type == typeid(torch::optim::Adagrad)) {
+    add_to_steps<torch::optim::AdagradParamState>(optimizer, -1);
+  }
 }
 
 }  // namespace linkboy

@@ -5,7 +5,6 @@
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
-#include "precision/fused_step.hpp"
 #include "support/expect_error.hpp"
 #include "support/toy.hpp"
 
@@ -127,126 +126,6 @@ TEST(ClipTest, InfinityMeasuresAndChangesNothing) {
   EXPECT_EQ(accelerator.clip_grad_norm({weight}, infinity).item<float>(), 5.0F);
   EXPECT_TRUE(torch::equal(weight.grad(), torch::tensor({3.0F, 4.0F})));
   EXPECT_EQ(accelerator.clip_grad_norm({torch::zeros({2})}, 1.0).item<float>(), 0.0F);
-}
-
-/// Steps two equal models, by the fused step and by the optimizer's own, on the same gradients.
-template <class Optimizer, class Options>
-void expect_fused_step_agrees(const Options& options, double tolerance) {
-  auto fused_model = toy_model();
-  auto own_model = toy_model();
-  Optimizer fused(fused_model->parameters(), options);
-  Optimizer own(own_model->parameters(), options);
-  for (int step = 0; step < 5; ++step) {
-    for (std::size_t i = 0; i < 4; ++i) {
-      const auto gradient = torch::sin(own_model->parameters()[i].detach() * 5 + step);
-      // The last parameter takes no part at first, as a frozen one that is set free.
-      if (i == 3 && step < 2) continue;
-      fused_model->parameters()[i].mutable_grad() = gradient.clone();
-      own_model->parameters()[i].mutable_grad() = gradient.clone();
-    }
-    ASSERT_TRUE(fused_step(fused));
-    own.step();
-    for (std::size_t i = 0; i < 4; ++i) {
-      EXPECT_TRUE(torch::allclose(fused_model->parameters()[i], own_model->parameters()[i],
-                                  tolerance, tolerance))
-          << "step " << step << " parameter " << i;
-    }
-  }
-  EXPECT_EQ(fused.state().size(), own.state().size());
-}
-
-using torch::optim::AdamOptions;
-using torch::optim::AdamWOptions;
-using torch::optim::SGDOptions;
-
-TEST(FusedStepTest, AgreesWithLibTorchsOwnSteps) {
-  expect_fused_step_agrees<torch::optim::SGD>(SGDOptions(0.1), 1e-6);
-  expect_fused_step_agrees<torch::optim::SGD>(SGDOptions(0.1).momentum(0.9).weight_decay(0.01),
-                                              1e-6);
-  expect_fused_step_agrees<torch::optim::SGD>(SGDOptions(0.1).momentum(0.9).nesterov(true), 1e-6);
-  expect_fused_step_agrees<torch::optim::SGD>(SGDOptions(0.1).momentum(0.9).dampening(0.3), 1e-6);
-  expect_fused_step_agrees<torch::optim::Adam>(AdamOptions(0.01), 1e-5);
-  expect_fused_step_agrees<torch::optim::Adam>(AdamOptions(0.01).weight_decay(0.1), 1e-5);
-  expect_fused_step_agrees<torch::optim::Adam>(AdamOptions(0.01).amsgrad(true), 1e-5);
-  expect_fused_step_agrees<torch::optim::AdamW>(AdamWOptions(0.01).weight_decay(0.1), 1e-5);
-  expect_fused_step_agrees<torch::optim::AdamW>(AdamWOptions(0.01).amsgrad(true), 1e-5);
-}
-
-TEST(FusedStepTest, KeepsTheOptimizersOwnStateObjects) {
-  auto model = toy_model();
-  torch::optim::AdamW optimizer(model->parameters(), 0.01);
-  for (auto& parameter : model->parameters())
-    parameter.mutable_grad() = torch::ones_like(parameter);
-  ASSERT_TRUE(fused_step(optimizer));
-  ASSERT_TRUE(fused_step(optimizer));
-  const auto& state = static_cast<const torch::optim::AdamWParamState&>(
-      *optimizer.state().at(model->parameters()[0].unsafeGetTensorImpl()));
-  EXPECT_EQ(state.step(), 2);
-  EXPECT_EQ(state.exp_avg().sizes(), model->parameters()[0].sizes());
-  optimizer.step();  // goes on from the same state
-  EXPECT_EQ(state.step(), 3);
-}
-
-TEST(FusedStepTest, TakesParametersOfMixedTypes) {
-  auto wide = torch::zeros({3}, torch::kDouble).requires_grad_();
-  auto narrow = torch::zeros({3}, torch::kFloat).requires_grad_();
-  wide.mutable_grad() = torch::ones({3}, torch::kDouble);
-  narrow.mutable_grad() = torch::ones({3}, torch::kFloat);
-  torch::optim::AdamW adamw({wide, narrow}, AdamWOptions(0.1).weight_decay(0.0));
-  ASSERT_TRUE(fused_step(adamw));
-  EXPECT_NEAR(wide[0].item<double>(), -0.1, 1e-6);
-  EXPECT_NEAR(narrow[0].item<double>(), -0.1, 1e-6);
-  torch::optim::SGD sgd({wide, narrow}, SGDOptions(0.1).momentum(0.9));
-  ASSERT_TRUE(fused_step(sgd));
-  EXPECT_NEAR(wide[0].item<double>(), -0.2, 1e-6);
-}
-
-TEST(FusedStepTest, LeavesWhatItDoesNotKnowToTheOptimizer) {
-  class Mine : public torch::optim::SGD {
-   public:
-    using SGD::SGD;
-    torch::Tensor step(LossClosure) override {
-      ++steps;
-      return {};
-    }
-    int steps = 0;
-  };
-  auto weight = torch::zeros({3}).requires_grad_();
-  weight.mutable_grad() = torch::ones({3});
-  Mine mine({weight}, SGDOptions(0.1));
-  EXPECT_FALSE(fused_step(mine));
-  Accelerator({.device = "cpu"}).optimizer_step(mine);
-  EXPECT_EQ(mine.steps, 1);
-
-  torch::optim::RMSprop rmsprop({weight});
-  EXPECT_FALSE(fused_step(rmsprop));
-  Accelerator({.device = "cpu"}).optimizer_step(rmsprop);
-  EXPECT_NE(weight[0].item<float>(), 0.0F);
-
-  auto complex = torch::zeros({2}, torch::kComplexFloat).requires_grad_();
-  complex.mutable_grad() = torch::ones({2}, torch::kComplexFloat);
-  torch::optim::SGD with_complex({complex}, SGDOptions(0.1));
-  EXPECT_FALSE(fused_step(with_complex));
-  Accelerator({.device = "cpu"}).optimizer_step(with_complex);
-  EXPECT_NE(torch::real(complex)[0].item<float>(), 0.0F);
-}
-
-TEST(FusedStepTest, SparseGradientsFallBack) {
-  torch::nn::Embedding embedding(torch::nn::EmbeddingOptions(10, 2).sparse(true));
-  torch::optim::SGD optimizer(embedding->parameters(), SGDOptions(0.1));
-  embedding->forward(torch::tensor({1, 2})).sum().backward();
-  EXPECT_FALSE(fused_step(optimizer));
-  const auto before = embedding->weight.detach().clone();
-  Accelerator({.device = "cpu"}).optimizer_step(optimizer);
-  EXPECT_FALSE(torch::equal(before, embedding->weight));
-}
-
-TEST(FusedStepTest, RunsOnTheDevice_CUDA) {
-  auto weight = torch::zeros({3}, torch::kCUDA).requires_grad_();
-  weight.mutable_grad() = torch::ones({3}, torch::kCUDA);
-  torch::optim::AdamW optimizer({weight}, AdamWOptions(0.1).weight_decay(0.0));
-  ASSERT_TRUE(fused_step(optimizer));
-  EXPECT_NEAR(weight[0].item<float>(), -0.1F, 1e-5);
 }
 
 TEST(TrainerDeviceTest, TrainsOnTheDevice_CUDA) {

@@ -224,8 +224,10 @@ TEST(TerminateOnNaNTest, DeferredCheckComesWithinItsDelayAndBeforeTheEpochsEnd) 
     EXPECT_EQ(result.reason, StopReason::nan);
     return result.num_updates;
   };
-  EXPECT_EQ(updates_with(3, 5), 4);
-  EXPECT_EQ(updates_with(5, 5), 4);
+  // Sums of losses are asked for at the steps 1, 4, 7 and looked at 3 steps later.
+  EXPECT_EQ(updates_with(3, 5), 6);
+  EXPECT_EQ(updates_with(5, 5), 9);
+  EXPECT_EQ(updates_with(3, 1), 3);
   EXPECT_EQ(updates_with(6, 100), 16);
   EXPECT_EQ(updates_with(17, 100), 32);
 }
@@ -322,7 +324,7 @@ TEST(ProgressBarTest, DrawsShareCountsTimesSpeedLossAndLearningRate) {
 TEST(ProgressBarTest, WritesPlainLinesWhereThereIsNoTerminal) {
   const std::string text = bar_output({.mode = ProgressBarOptions::Mode::automatic});
   EXPECT_EQ(text.find('\r'), std::string::npos);
-  EXPECT_TRUE(text.starts_with("epoch 1 100% 4/4 [00:00<00:00, "));
+  EXPECT_TRUE(text.starts_with("epoch 1 100% 4/4 [00:0"));
   EXPECT_EQ(std::count(text.begin(), text.end(), '\n'), 2);
 }
 

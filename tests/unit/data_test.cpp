@@ -101,6 +101,18 @@ TEST(TensorDatasetTest, GathersRowsInTheOrderAsked) {
   EXPECT_TRUE(torch::equal(batch.target(), torch::tensor({40, 0, 40}, torch::kLong)));
 }
 
+TEST(TensorDatasetTest, GathersRowsOfAnyLayoutAndRefusesThoseThatAreNotThere) {
+  const auto square = torch::arange(12, torch::kFloat).reshape({3, 4});
+  const auto empty_rows = torch::zeros({4, 0});
+  TensorDataset data(square.t(), empty_rows);
+  const Batch batch = data.get_batch(std::vector<int64_t>{3, 0});
+  EXPECT_TRUE(torch::equal(batch.input(), torch::tensor({{3, 7, 11}, {0, 4, 8}}, torch::kFloat)));
+  EXPECT_EQ(batch.target().sizes(), (std::vector<int64_t>{2, 0}));
+  TensorDataset plain(torch::zeros({3, 2}), torch::zeros({3}));
+  EXPECT_ERROR(plain.get_batch(std::vector<int64_t>{3}), "sample 3 of a dataset of 3");
+  EXPECT_ERROR(plain.get_batch(std::vector<int64_t>{-1}), "sample -1 of a dataset of 3");
+}
+
 TEST(TensorDatasetTest, BatchesAreCopies) {
   const auto x = torch::zeros({4, 2});
   TensorDataset data(x, torch::zeros({4}));

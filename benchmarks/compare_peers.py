@@ -1,0 +1,375 @@
+#!/usr/bin/env python3
+"""Compares linkboy with its Python peers, by turns in one run; scripts/benchmark calls it.
+
+    compare_peers.py [--only ROW ...] [--rounds N] [--quick] [--output FILE.json] [--programs DIR]
+
+Each side of a row is a process that waits for its turn; every round gives each side one turn, and
+another one begins. A ratio is taken within each round, and its median over the rounds is what is
+compared with the target. docs/benchmarks.md has the details.
+"""
+
+import argparse
+import datetime
+import importlib.metadata
+import json
+import os
+import pathlib
+import platform
+import shlex
+import statistics
+import subprocess
+import sys
+import time
+
+HERE = pathlib.Path(__file__).resolve().parent
+PACKAGES = ["torch", "pytorch-accelerated", "accelerate", "pytorch-lightning", "torchvision"]
+NAMES = {"bare": "bare loop", "bare_not_fused": "bare loop, AdamW not fused",
+         "accelerated": "pytorch-accelerated", "lightning": "Lightning",
+         "lightning_log_loss": "Lightning that logs its loss"}
+VARIANTS = {"bare_not_fused": ("bare", "--not-fused"),
+            "lightning_log_loss": ("lightning", "--log-loss")}
+WORKERS_TO_TRY = (0, 2)
+WARM_UP_TURNS = 4
+LEAST_ROUNDS = 5
+MEBIBYTE = 1 << 20
+MLP_BATCH_BYTES = 64 * (784 * 4 + 8)
+
+
+class Side:
+    """A process that does one side's work whenever it is told to."""
+
+    def __init__(self, command, hello=True):
+        # On the processor on all sides, whatever the machine has.
+        environment = {**os.environ, "CUDA_VISIBLE_DEVICES": ""}
+        self.start = time.perf_counter()
+        self._process = subprocess.Popen(list(map(str, command)), stdin=subprocess.PIPE,
+                                         stdout=subprocess.PIPE, text=True, env=environment)
+        self.hello = self.read() if hello else None
+
+    def ask(self, word):
+        self._process.stdin.write(word + "\n")
+        self._process.stdin.flush()
+        return self.read()
+
+    def read(self):
+        line = self._process.stdout.readline()
+        command = shlex.join(self._process.args)
+        if not line:
+            sys.exit(f"{command}: ended with status {self._process.wait()} and no answer")
+        answer = json.loads(line)
+        if "error" in answer:
+            sys.exit(f"{command}: {answer['error']}")
+        return answer
+
+    def quit(self):
+        self._process.communicate("quit\n")
+
+
+class Training:
+    """Steps a second of Trainers and loops over data in memory."""
+
+    unit, lower_is_better = "steps/s", False
+
+    def __init__(self, title, work, steps, rounds, threads, targets, shown=()):
+        self.title, self.work, self.steps, self.rounds = title, work, steps, rounds
+        self.threads, self.targets, self.peers = threads, targets, [*targets, *shown]
+
+    def command(self, run, side, workers=0):
+        common = [self.work, "--steps", self.steps_of(run), "--threads", self.threads]
+        if side == "linkboy":
+            return [run.programs / "linkboy_workloads", *common]
+        common += ["--workers", workers]
+        side, *options = VARIANTS.get(side, (side,))
+        return [sys.executable, HERE / "peers" / f"{side}.py", *common, *options]
+
+    def steps_of(self, run):
+        return max(4, self.steps // 10) if run.quick else self.steps
+
+    def choose_workers(self, run, side):
+        """Warms a peer up with each number of workers, by turns, and goes on with the fastest."""
+        numbers = (0,) if side == "linkboy" or self.work == "step" else WORKERS_TO_TRY
+        candidates = {number: Side(self.command(run, side, number)) for number in numbers}
+        turns = {number: [] for number in numbers}
+        for number in by_turns(list(numbers), WARM_UP_TURNS):
+            turns[number].append(candidates[number].ask("run"))
+        seconds = {number: statistics.median(turn["seconds"] for turn in turns[number][1:])
+                   for number in numbers}
+        best = min(seconds, key=seconds.get)
+        for number in set(numbers) - {best}:
+            candidates[number].quit()
+        # After as many turns on all sides.
+        return candidates[best], {"workers": best, "seconds_with_workers": seconds,
+                                  "loss_after_warm_up": turns[best][-1]["loss"]}
+
+    def measure(self, run):
+        sides, details = {}, {}
+        for side in ["linkboy", *self.peers]:
+            sides[side], details[side] = self.choose_workers(run, side)
+        values = {side: [] for side in sides}
+        for turn in by_turns(list(sides), run.rounds_of(self)):
+            answer = sides[turn].ask("run")
+            assert answer["steps"] == self.steps_of(run), answer
+            values[turn].append(answer["steps"] / answer["seconds"])
+            details[turn]["loss"] = answer["loss"]
+        for side in sides.values():
+            side.quit()
+        return values, details
+
+    def check(self, details):
+        """The first loss of a side without training is 2.3; shuffles differ from side to side."""
+        losses = [side["loss_after_warm_up"] for side in details.values()]
+        spread = max(losses) - min(losses)
+        if not spread <= 0.1 + 0.5 * min(losses):
+            return f"the losses after as many steps differ: {losses}"
+        return None
+
+
+class OptimizerSteps(Training):
+    """Updates a second. The same numbers on all sides."""
+
+    unit = "updates/s"
+
+    def check(self, details):
+        values = [side["loss_after_warm_up"] for side in details.values()]
+        if max(values) - min(values) > 1e-6 * max(values):
+            return f"the weights after as many updates differ: {values}"
+        return None
+
+
+class FirstUpdate(Training):
+    """Seconds from the start of a process to the end of its first update."""
+
+    unit, lower_is_better = "s", True
+
+    def measure(self, run):
+        values = {side: [] for side in ["linkboy", *self.peers]}
+        # The first round brings the files into memory.
+        for i, turn in enumerate(by_turns(list(values), run.rounds_of(self) + 1)):
+            side = Side([*self.command(run, turn), "--first-update"], hello=False)
+            assert side.read()["first_update"]
+            seconds = time.perf_counter() - side.start
+            side.quit()
+            if i >= len(values):
+                values[turn].append(seconds)
+        return values, {side: {} for side in values}
+
+    def check(self, details):
+        return None
+
+
+class Memory(Training):
+    """The most resident memory of a process that trained one epoch."""
+
+    unit, lower_is_better = "MiB", True
+
+    def steps_of(self, run):
+        return self.steps  # it grows with the data
+
+    def measure(self, run):
+        values = {side: [] for side in ["linkboy", *self.peers]}
+        details = {side: {} for side in values}
+        for turn in by_turns(list(values), run.rounds_of(self)):
+            side = Side(self.command(run, turn))
+            answer = side.ask("run")
+            side.quit()
+            values[turn].append(answer["peak_bytes"] / MEBIBYTE)
+            details[turn]["loss_after_warm_up"] = answer["loss"]
+        data = self.steps_of(run) * MLP_BATCH_BYTES / MEBIBYTE
+        for side, each in values.items():
+            details[side]["median_without_data"] = statistics.median(each) - data
+        return values, details
+
+
+class Images(Training):
+    """Samples a second of a loader that transforms images."""
+
+    unit = "samples/s"
+
+    def measure(self, run):
+        commands = {"linkboy": [run.programs / "linkboy_image_transforms"],
+                    "torchvision": [sys.executable, HERE / "peers" / "image_transforms.py"]}
+        missing = [command[-1] for command in commands.values() if not command[-1].exists()]
+        if missing:
+            raise NotBuilt(", ".join(map(str, missing)))
+        sides = {side: Side(command, hello=False) for side, command in commands.items()}
+        values = {side: [] for side in sides}
+        for i, turn in enumerate(by_turns(list(sides), run.rounds_of(self) + 1)):
+            answer = sides[turn].ask("go")
+            if i >= len(sides):  # the first round warms up
+                values[turn].append(answer["samples_per_second"])
+        for side in sides.values():
+            side.quit()
+        return values, {side: {} for side in values}
+
+    def check(self, details):
+        return None
+
+
+class NotBuilt(Exception):
+    pass
+
+
+ROWS = {
+    "mlp": Training("MLP 784-128-64-10, batch 64", "mlp", steps=938, rounds=11, threads=1,
+                    targets={"bare": 2.0, "accelerated": 2.5, "lightning": 4.0},
+                    shown=["bare_not_fused", "lightning_log_loss"]),
+    "cnn": Training("CNN of two 5x5 convolutions, batch 64", "cnn", steps=300, rounds=7, threads=2,
+                    targets={"accelerated": 1.25, "lightning": 1.25}),
+    "resnet18": Training("ResNet-18 for 32x32, batch 32", "resnet18", steps=10, rounds=7, threads=2,
+                         targets={"bare": 1.0}),
+    "start": FirstUpdate("program start to end of first update (MLP)", "mlp", steps=10, rounds=11,
+                         threads=1, targets={"accelerated": 0.3}),
+    "memory": Memory("peak resident memory (MLP, one epoch)", "mlp", steps=938, rounds=5, threads=1,
+                     targets={"accelerated": 0.6}),
+    "step": OptimizerSteps("fused AdamW over 1,000 tensors of 16x16", "step", steps=200, rounds=11,
+                           threads=1, targets={"bare": 1.0}),
+    "images": Images("crop, flip, normalise from uint8, 2 workers", "images", steps=0, rounds=7,
+                     threads=1, targets={"torchvision": 5.0}),
+}
+
+
+def by_turns(names, rounds):
+    for round in range(rounds):
+        for i in range(len(names)):
+            yield names[(round + i) % len(names)]
+
+
+def compare(row, values):
+    """Of linkboy over each peer, round by round."""
+    ratios = []
+    for peer in values:
+        if peer == "linkboy":
+            continue
+        each = [ours / theirs for ours, theirs in zip(values["linkboy"], values[peer])]
+        median, target = statistics.median(each), row.targets.get(peer)
+        met = target and (median <= target if row.lower_is_better else median >= target)
+        ratios.append({"peer": peer, "median": median, "least": min(each), "most": max(each),
+                       "target": target, "met": met})
+    return ratios
+
+
+class Run:
+    def __init__(self, options):
+        self.programs, self.rounds, self.quick = options.programs, options.rounds, options.quick
+
+    def rounds_of(self, row):
+        return self.rounds or (2 if self.quick else row.rounds)
+
+
+def output_of(*command):
+    try:
+        return subprocess.run(command, capture_output=True, text=True, cwd=HERE).stdout.strip()
+    except OSError:
+        return ""
+
+
+def describe_machine():
+    fields = {}
+    for line in pathlib.Path("/proc/cpuinfo").read_text().split("\n\n")[0].splitlines():
+        name, _, value = line.partition(":")
+        fields[name.strip()] = value.strip()
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    return {
+        "cpu": f"{fields.get('model name', platform.machine())}, family {fields.get('cpu family')} "
+               f"model {fields.get('model')}, {fields.get('cpu MHz')} MHz",
+        "cpus": os.cpu_count(),
+        "memory_gib": round(memory / (1 << 30), 1),
+        "kernel": platform.release(),
+        "load_before": os.getloadavg()[0],
+    }
+
+
+def describe_software(programs):
+    program = programs / "linkboy_workloads"
+    if not program.exists():
+        sys.exit(f"{program} is not there; scripts/benchmark builds it, or name another --programs")
+    side = Side([program, "step", "--steps", 1])
+    side.quit()
+    commit = output_of("git", "rev-parse", "--short", "HEAD")
+    changed = output_of("git", "status", "--porcelain", "--untracked-files=no")
+    return {
+        "linkboy": commit + (" with changes" if changed else ""),
+        "libtorch": side.hello["torch"],
+        "compiler": side.hello["compiler"],
+        "python": platform.python_version(),
+        **{name: importlib.metadata.version(name) for name in PACKAGES},
+    }
+
+
+def print_row(name, row, result):
+    rounds = len(result["sides"]["linkboy"]["values"])
+    threads = f", {row.threads} thread{'s'[:row.threads > 1]}" if row.work != "images" else ""
+    print(f"\n{name}: {row.title}{threads} ({rounds} rounds)")
+    for side, told in result["sides"].items():
+        notes = [f"{told['workers']} workers"] if "workers" in told else []
+        if "loss_after_warm_up" in told:
+            notes.append(f"check value {told['loss_after_warm_up']:.4g}")
+        if "median_without_data" in told:
+            notes.append(f"{told['median_without_data']:.4g} without the data set")
+        print(f"  {NAMES.get(side, side):28} {told['median']:12.4g} {row.unit:10} {', '.join(notes)}")
+    for ratio in result["ratios"]:
+        target = ""
+        if ratio["target"]:
+            sign = "<=" if row.lower_is_better else ">="
+            target = f"target {sign} {ratio['target']}: {'met' if ratio['met'] else 'MISSED'}"
+        print(f"  linkboy / {NAMES.get(ratio['peer'], ratio['peer']):28} {ratio['median']:8.3f}   "
+              f"{ratio['least']:.3f}..{ratio['most']:.3f}   {target}")
+    if result["problem"]:
+        print(f"  PROBLEM: {result['problem']}")
+    sys.stdout.flush()
+
+
+def parse_options():
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--only", nargs="+", choices=ROWS, metavar="ROW", default=list(ROWS),
+                        help=", ".join(ROWS))
+    parser.add_argument("--rounds", type=int, help="instead of each row's own number")
+    parser.add_argument("--quick", action="store_true",
+                        help="2 short rounds, to see that everything works")
+    parser.add_argument("--output", type=pathlib.Path, help="JSON with every round's values")
+    parser.add_argument("--programs", type=pathlib.Path,
+                        default=HERE.parent / "build" / "release" / "benchmarks")
+    options = parser.parse_args()
+    if options.rounds is not None and options.rounds < 1:
+        parser.error("--rounds must be at least 1")
+    return options
+
+
+def main():
+    options = parse_options()
+    run = Run(options)
+    report = {"date": datetime.datetime.now().astimezone().isoformat(timespec="seconds"),
+              "command": shlex.join(sys.argv), "machine": describe_machine(),
+              "software": describe_software(options.programs), "rows": {}}
+    for title in ("date", "command"):
+        print(f"{title}: {report[title]}")
+    for title in ("machine", "software"):
+        print(f"{title}: " + ", ".join(f"{name} {value}" for name, value in report[title].items()))
+    if report["machine"]["load_before"] > 0.5:
+        print("warning: the machine is not idle; the ratios below may be off")
+    if any(run.rounds_of(ROWS[name]) < LEAST_ROUNDS for name in options.only):
+        print(f"warning: fewer than {LEAST_ROUNDS} rounds show that it works, no more")
+
+    for name in options.only:
+        row = ROWS[name]
+        try:
+            values, details = row.measure(run)
+        except NotBuilt as missing:
+            print(f"\n{name}: {row.title}: skipped, there is no {missing}")
+            continue
+        result = {
+            "title": row.title, "unit": row.unit, "threads": row.threads,
+            "steps": row.steps_of(run), "ratios": compare(row, values),
+            "sides": {side: {"median": statistics.median(each), "values": each, **details[side]}
+                      for side, each in values.items()},
+            "problem": row.check(details),
+        }
+        report["rows"][name] = result
+        print_row(name, row, result)
+    if options.output:
+        options.output.write_text(json.dumps(report, indent=1) + "\n")
+    sys.exit(any(result["problem"] for result in report["rows"].values()))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,48 @@
+"""pytorch-accelerated's Trainer with its default callbacks. A turn is one epoch of one long run."""
+
+from pytorch_accelerated import Trainer
+from torch import nn
+
+from models import BATCH_SIZES, check_loss, make_dataset, make_model, make_optimizer
+from turns import serve
+
+ENDLESS = 1_000_000
+
+
+class TrainerInTurns(Trainer):
+    """Its time runs from the first thing that an epoch does to the last step's end. What comes
+    after (a pause of 10 ms for the progress bar, printing) is not counted.
+    """
+
+    def __init__(self, turns, dataset, **arguments):
+        super().__init__(**arguments)
+        self._turns = turns
+        self._dataset = dataset
+
+    def train_epoch_start(self):
+        self._turns.begin()
+        super().train_epoch_start()
+
+    def optimizer_step(self):
+        super().optimizer_step()
+        self._turns.updated()
+
+    def train_epoch_end(self):
+        super().train_epoch_end()
+        self._turns.end(lambda: check_loss(self.model, self._dataset))
+
+
+def train(arguments, turns):
+    dataset = make_dataset(arguments.work, arguments.steps)
+    model = make_model(arguments.work)
+    trainer = TrainerInTurns(turns, dataset, model=model, loss_func=nn.CrossEntropyLoss(),
+                             optimizer=make_optimizer(model.parameters()))
+    turns.ready()
+    trainer.train(train_dataset=dataset, num_epochs=ENDLESS,
+                  per_device_batch_size=BATCH_SIZES[arguments.work],
+                  train_dataloader_kwargs={"num_workers": arguments.workers,
+                                           "persistent_workers": arguments.workers > 0})
+
+
+if __name__ == "__main__":
+    serve(train)

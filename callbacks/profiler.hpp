@@ -1,0 +1,118 @@
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "linkboy/callback.hpp"
+
+namespace linkboy {
+
+/// Which train steps (micro-batches) are profiled, counted from 0 at the start of the run, in
+/// cycles as those of Python's `torch.profiler.schedule`:
+///
+///     skip_first | wait, warm_up, active | wait, warm_up, active | ...
+struct ProfilerSchedule {
+  /// Steps before the first cycle.
+  int64_t skip_first = 0;
+  /// Steps of each cycle: not watched; watched to get LibTorch's profiler going, but dropped;
+  /// written to the trace. The last is at least 1.
+  int64_t wait = 5;
+  int64_t warm_up = 2;
+  int64_t active = 5;
+  /// Cycles; 0 for as many as the run has steps for.
+  int64_t repeat = 1;
+
+  enum class Phase { off, warm_up, active };
+  Phase phase_of(int64_t step) const;
+  /// Whether `step` is the last active one of its cycle.
+  bool ends_cycle(int64_t step) const;
+};
+
+struct ProfilerOptions {
+  /// Gets a file `run-1-cycle-1-rank-0.pt.trace.json` for each cycle. Runs go on counting where the
+  /// folder's files have them.
+  std::filesystem::path directory = "traces";
+  ProfilerSchedule schedule{};
+  /// Writes the shapes and types of what each operator was given.
+  bool record_shapes = false;
+  /// Writes each allocation.
+  bool profile_memory = false;
+  /// Operators in the table that is printed after each cycle; 0 for no table.
+  int64_t num_table_rows = 0;
+};
+
+/// What an operator cost in a cycle, all its calls together.
+struct OperatorTime {
+  std::string name;
+  int64_t num_calls = 0;
+  /// Nanoseconds without those of the operators that it called.
+  int64_t self_cpu_ns = 0;
+  /// Nanoseconds of the kernels and copies that it launched itself.
+  int64_t self_cuda_ns = 0;
+};
+
+/// Profiles some steps of a training run by LibTorch's Kineto, and writes each cycle as a trace for
+/// ui.perfetto.dev, chrome://tracing or TensorBoard.
+///
+/// A step is all between the end of the update before and of its own: waiting for the batch,
+/// forward, backward, update, and what callbacks do. Where it makes no update (gradient
+/// accumulation) its end cannot be seen, and the wait for the next batch counts to it. The trace
+/// has a range `ProfilerStep#N` for each step; an evaluation between two active steps is in it,
+/// outside of these.
+///
+/// A cycle that the run's end, a stop request or an exception cuts short is written as far as it
+/// came. A trace that cannot be written does not end the run: the error is printed. The steps of a
+/// resumed run are counted from where it resumes. Called after all other callbacks.
+class Profiler : public Callback {
+ public:
+  /// @throws Error if a number is out of its range.
+  explicit Profiler(ProfilerOptions options = {});
+  ~Profiler() override;
+
+  int order() const override { return 1000; }
+
+  /// @throws Error if the directory cannot be written to, or another run of this process has a
+  ///         Profiler.
+  void on_training_run_start(Trainer& trainer) override;
+  /// These three @throw Error if the program profiles by other means when a cycle starts.
+  void on_train_epoch_start(Trainer& trainer) override;
+  void on_train_step_start(Trainer& trainer) override;
+  void on_train_update_end(Trainer& trainer) override;
+  void on_stop_training_error(Trainer& trainer, const StopTraining&) override { end_run(trainer); }
+  void on_training_run_end(Trainer& trainer) override { end_run(trainer); }
+  void on_exception(Trainer& trainer, std::exception_ptr) override { end_run(trainer); }
+
+  /// The traces that the present or the last run has written.
+  const std::vector<std::filesystem::path>& traces() const { return traces_; }
+  /// Those that could not be written.
+  int64_t num_failures() const { return num_failures_; }
+
+  /// The operators of the last cycle, those with the highest CPU time of their own first.
+  const std::vector<OperatorTime>& operators() const { return operators_; }
+  /// The first `num_rows` of them as text, one a line below a heading.
+  std::string table(int64_t num_rows) const;
+
+ private:
+  class Session;
+  enum class Step { closed, open, begun };
+
+  void open_step();
+  void close_step(Trainer& trainer);
+  void write_cycle(Trainer& trainer, Session& session);
+  void end_run(Trainer& trainer);
+
+  ProfilerOptions options_;
+  std::unique_ptr<Session> session_;  // during a run
+  Step step_state_ = Step::closed;
+  int64_t step_ = 0;
+  int64_t run_ = 0;
+  int64_t cycle_ = 0;
+  int64_t num_failures_ = 0;
+  std::vector<std::filesystem::path> traces_;
+  std::vector<OperatorTime> operators_;
+};
+
+}  // namespace linkboy

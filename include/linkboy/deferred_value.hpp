@@ -1,0 +1,35 @@
+#pragma once
+
+#include <ATen/core/Tensor.h>
+#include <c10/core/Event.h>
+
+#include <memory>
+
+namespace linkboy {
+
+/// A number on its way from a device to the host. The copy is queued behind the work so far, into
+/// page-locked memory, and nobody waits before the number is wanted. One of the CPU is there at
+/// once.
+///
+/// Used by one thread.
+class DeferredValue {
+ public:
+  /// @param scalar  One element of any dtype.
+  explicit DeferredValue(const at::Tensor& scalar);
+
+  /// One that is there already.
+  explicit DeferredValue(double value) : value_(value) {}
+
+  /// Without waiting.
+  bool is_ready() const;
+
+  /// Waits for the copy, and for no later work.
+  double value() const;
+
+ private:
+  double value_ = 0.0;
+  at::Tensor on_host_;                   // undefined if `value_` is it
+  std::shared_ptr<c10::Event> arrival_;  // of `on_host_`
+};
+
+}  // namespace linkboy

@@ -1,0 +1,95 @@
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <unordered_map>
+#include <vector>
+
+#include "linkboy/state_dict.hpp"
+
+namespace torch::optim {
+class Optimizer;
+}
+
+namespace linkboy {
+
+/// As in Python's `torch.amp.GradScaler`.
+struct GradScalerOptions {
+  /// Positive.
+  double init_scale = 65536.0;
+  /// Of the scale, after `growth_interval` updates in a row without an infinite or NaN gradient.
+  /// More than 1.
+  double growth_factor = 2.0;
+  /// Of the scale, after an update with one. Between 0 and 1.
+  double backoff_factor = 0.5;
+  /// Updates. At least 1.
+  int64_t growth_interval = 2000;
+};
+
+/// Multiplies losses so that small gradients survive half precision, takes the factor out of the
+/// gradients again, and skips an update whose gradients overflowed. The scales over a run are those
+/// of Python's `torch.amp.GradScaler`, in every bit. Accelerator drives one if its precision is
+/// "fp16"; by hand:
+///
+///     scaler.scale(loss).backward();
+///     scaler.unscale(optimizer);            // if the gradients are looked at: clipping
+///     if (scaler.step(optimizer)) scheduler.step();
+///     scaler.update();
+///
+/// Works on any device. Used by one thread.
+class GradScaler {
+ public:
+  /// @throws Error if an option is out of its range.
+  explicit GradScaler(GradScalerOptions options = {});
+
+  /// `tensor` times the scale, on its device.
+  at::Tensor scale(const at::Tensor& tensor);
+
+  /// Divides the gradients of `optimizer`'s parameters by the scale. At most once per update.
+  /// @throws Error if it was called already, nothing was scaled, or a gradient is of half
+  ///         precision: parameters must be kept in float.
+  void unscale(torch::optim::Optimizer& optimizer);
+
+  /// Makes the update, by `fused_step` where it can, unless a gradient is infinite or NaN;
+  /// unscales first if need be. On CUDA the update is queued first, and the wait for the verdict
+  /// overlaps with it.
+  /// @return Whether the update was made.
+  /// @throws Error if it was called already in this update, or nothing was scaled.
+  bool step(torch::optim::Optimizer& optimizer);
+
+  /// Whether `unscale` was called for `optimizer` since the last `update`.
+  bool has_unscaled(const torch::optim::Optimizer& optimizer) const;
+
+  /// Adapts the scale; once per update, after every optimizer's `step`. Without any step or
+  /// `unscale` since the last time it does nothing.
+  void update();
+
+  /// Waits for a CUDA device.
+  double get_scale() const;
+
+  /// With Python's names: "scale", "growth_factor", "backoff_factor", "growth_interval",
+  /// "_growth_tracker". Waits for a CUDA device.
+  StateDict state_dict() const;
+
+  /// @throws Error if an entry is missing or out of its range; nothing is changed then.
+  void load_state_dict(const StateDict& state);
+
+ private:
+  struct PerOptimizer {
+    bool is_unscaled = false;
+    bool is_stepped = false;
+    std::vector<at::Tensor> found_inf{};  // one float scalar, 0 or 1, per device
+  };
+
+  void check_scaled() const;
+  void unscale_gradients(torch::optim::Optimizer& optimizer, PerOptimizer& state);
+
+  GradScalerOptions options_;
+  int64_t first_growth_ = 0;  // until there is a device to keep it on
+  at::Tensor scale_;          // float scalar; undefined before the first `scale`
+  at::Tensor growth_;         // int scalar: updates in a row without overflow
+  std::unordered_map<const torch::optim::Optimizer*, PerOptimizer> optimizers_;
+};
+
+}  // namespace linkboy

@@ -1,0 +1,98 @@
+#pragma once
+
+#include <ATen/core/PhiloxRNGEngine.h>
+
+#include <cmath>
+#include <cstdint>
+#include <numbers>
+
+#include "data/mix.hpp"
+#include "linkboy/data_loader.hpp"
+
+namespace linkboy {
+
+/// Which numbers a transform draws: each kind has its own, and so has each further transform of a
+/// kind in one `compose`. The values are held for good: resumed runs depend on them.
+enum class RandomKind : uint64_t { crop = 1, flip, erasing, cutout, mixup, cutmix };
+
+struct RandomStream {
+  RandomKind kind;
+  uint64_t occurrence = 0;
+};
+
+/// The key of a stream's numbers in an epoch. The hash is nested, so that no two of (seed, epoch,
+/// stream) can stand in for each other by adding up to the same.
+inline uint64_t random_key(const TransformContext& context, RandomStream stream) {
+  return mix(mix(context.seed, static_cast<uint64_t>(context.epoch)),
+             static_cast<uint64_t>(stream.kind) << 32 | stream.occurrence);
+}
+
+/// The random numbers of one sample. Philox counts within (key, index): making one costs nothing,
+/// and different indices never share numbers.
+class SampleRandom {
+ public:
+  SampleRandom(uint64_t key, int64_t index) : engine_(key, static_cast<uint64_t>(index)) {}
+
+  /// In [0, 1), a multiple of 2^-32.
+  double uniform() { return engine_() * 0x1p-32; }
+
+  double uniform(double from, double to) { return from + (to - from) * uniform(); }
+
+  bool chance(double p) { return uniform() < p; }
+
+  /// In [0, count), 0 < count < 2^32. No value is more than count / 2^32 likelier than another.
+  int64_t below(int64_t count) {
+    return static_cast<int64_t>(engine_() * static_cast<uint64_t>(count) >> 32);
+  }
+
+  /// Standard normal (Box and Muller, who make two at a time).
+  double normal() {
+    if (has_spare_normal_) {
+      has_spare_normal_ = false;
+      return spare_normal_;
+    }
+    const double radius = std::sqrt(-2.0 * std::log(positive_uniform()));
+    const double angle = 2.0 * std::numbers::pi * uniform();
+    spare_normal_ = radius * std::sin(angle);
+    has_spare_normal_ = true;
+    return radius * std::cos(angle);
+  }
+
+  /// From Beta(alpha, alpha), alpha > 0.
+  double beta(double alpha) {
+    // By logarithms: with a small alpha both gammas are too small for a double.
+    const double a = log_gamma_variate(alpha);
+    const double b = log_gamma_variate(alpha);
+    return 1.0 / (1.0 + std::exp(b - a));
+  }
+
+ private:
+  /// In (0, 1).
+  double positive_uniform() { return (engine_() + 0.5) * 0x1p-32; }
+
+  /// The logarithm of a number from Gamma(shape, 1), by Marsaglia and Tsang's method, which needs a
+  /// shape of at least 1: G(shape) = G(shape + 1) * U^(1 / shape).
+  double log_gamma_variate(double shape) {
+    if (shape < 1.0) {
+      const double boost = std::log(positive_uniform()) / shape;
+      return log_gamma_variate(shape + 1.0) + boost;
+    }
+    const double d = shape - 1.0 / 3.0;
+    const double c = 1.0 / std::sqrt(9.0 * d);
+    while (true) {
+      const double x = normal();
+      const double root = 1.0 + c * x;
+      if (root <= 0.0) continue;
+      const double v = root * root * root;
+      if (std::log(positive_uniform()) < 0.5 * x * x + d - d * v + d * std::log(v)) {
+        return std::log(d * v);
+      }
+    }
+  }
+
+  at::Philox4_32 engine_;
+  double spare_normal_ = 0.0;
+  bool has_spare_normal_ = false;
+};
+
+}  // namespace linkboy

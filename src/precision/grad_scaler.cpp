@@ -1,0 +1,157 @@
+#include "linkboy/grad_scaler.hpp"
+
+#include <ATen/ATen.h>
+#include <torch/optim/optimizer.h>
+
+#include <cmath>
+#include <map>
+#include <utility>
+
+#include "linkboy/deferred_value.hpp"
+#include "linkboy/error.hpp"
+#include "precision/fused_step.hpp"
+
+namespace linkboy {
+
+using at::Tensor;
+
+namespace {
+
+void check(const GradScalerOptions& options) {
+  LINKBOY_CHECK(options.init_scale > 0.0 && std::isfinite(options.init_scale),
+                "the gradients' scale is ", options.init_scale, "; it must be positive.");
+  LINKBOY_CHECK(options.growth_factor > 1.0, "growth_factor is ", options.growth_factor,
+                "; it must be more than 1.");
+  LINKBOY_CHECK(options.backoff_factor > 0.0 && options.backoff_factor < 1.0, "backoff_factor is ",
+                options.backoff_factor, "; it must lie between 0 and 1.");
+  LINKBOY_CHECK(options.growth_interval >= 1, "growth_interval is ", options.growth_interval,
+                "; it must be at least 1 update.");
+}
+
+}  // namespace
+
+GradScaler::GradScaler(GradScalerOptions options) : options_(options) { check(options); }
+
+Tensor GradScaler::scale(const Tensor& tensor) {
+  if (!scale_.defined()) {
+    const auto options = at::TensorOptions(tensor.device());
+    scale_ = at::full({}, options_.init_scale, options.dtype(at::kFloat));
+    growth_ = at::full({}, first_growth_, options.dtype(at::kInt));
+  }
+  return tensor * scale_.to(tensor.device(), /*non_blocking=*/true);
+}
+
+void GradScaler::check_scaled() const {
+  LINKBOY_CHECK(scale_.defined(),
+                "no loss has been scaled yet. Call scale(loss).backward() before step or unscale.");
+}
+
+bool GradScaler::has_unscaled(const torch::optim::Optimizer& optimizer) const {
+  const auto found = optimizers_.find(&optimizer);
+  return found != optimizers_.end() && found->second.is_unscaled;
+}
+
+void GradScaler::unscale(torch::optim::Optimizer& optimizer) {
+  check_scaled();
+  PerOptimizer& state = optimizers_[&optimizer];
+  LINKBOY_CHECK(!state.is_stepped, "unscale was called after step; call it before, or not at all.");
+  LINKBOY_CHECK(!state.is_unscaled,
+                "unscale was called twice in one update: the gradients would be divided twice. "
+                "Call it once, and update after the step.");
+  unscale_gradients(optimizer, state);
+}
+
+void GradScaler::unscale_gradients(torch::optim::Optimizer& optimizer, PerOptimizer& state) {
+  const at::NoGradGuard no_grad;
+  // One kernel call takes what shares a device and a dtype.
+  std::map<std::pair<c10::DeviceIndex, at::ScalarType>, std::vector<Tensor>> gradients;
+  for (auto& group : optimizer.param_groups()) {
+    for (const Tensor& parameter : group.params()) {
+      const Tensor& gradient = parameter.grad();
+      if (!gradient.defined()) continue;
+      LINKBOY_CHECK(gradient.scalar_type() != at::kHalf,
+                    "a gradient is of half precision; the scaler needs parameters in float, which "
+                    "autocast then computes with in half. Do not convert the model.");
+      if (gradient.is_sparse() && !gradient.is_coalesced()) {
+        parameter.mutable_grad() = gradient.coalesce();
+      }
+      const Tensor values = parameter.grad().is_sparse() ? parameter.grad()._values() : gradient;
+      gradients[{values.device().index(), values.scalar_type()}].push_back(values);
+    }
+  }
+  // In double, as Python does it, so that the inverse is the nearest float.
+  const Tensor inverse = scale_.to(at::kDouble).reciprocal().to(at::kFloat);
+  std::map<c10::DeviceIndex, Tensor> found_inf;
+  for (auto& [key, list] : gradients) {
+    const c10::Device device = list.front().device();
+    Tensor& found = found_inf[key.first];
+    if (!found.defined()) found = at::zeros({}, at::TensorOptions(device).dtype(at::kFloat));
+    at::_amp_foreach_non_finite_check_and_unscale_(list, found,
+                                                   inverse.to(device, /*non_blocking=*/true));
+  }
+  state.found_inf.clear();
+  for (auto& [index, found] : found_inf) state.found_inf.push_back(found);
+  state.is_unscaled = true;
+}
+
+bool GradScaler::step(torch::optim::Optimizer& optimizer) {
+  check_scaled();
+  PerOptimizer& state = optimizers_[&optimizer];
+  LINKBOY_CHECK(!state.is_stepped,
+                "step was called twice in one update. Call update after every optimizer's step.");
+  if (!state.is_unscaled) unscale_gradients(optimizer, state);
+  state.is_stepped = true;
+
+  const bool one_device = state.found_inf.size() == 1;
+  const bool is_queued = one_device && can_step_unless(optimizer);
+  std::vector<DeferredValue> verdicts;
+  for (const Tensor& found : state.found_inf) verdicts.emplace_back(found);
+  if (is_queued) fused_step(optimizer, state.found_inf.front());
+  bool is_finite = true;
+  for (DeferredValue& verdict : verdicts) is_finite = is_finite && verdict.value() == 0.0;
+  if (is_queued && !is_finite) take_back_step(optimizer);
+  if (!is_queued && is_finite && !fused_step(optimizer)) optimizer.step();
+  return is_finite;
+}
+
+void GradScaler::update() {
+  if (optimizers_.empty()) return;
+  Tensor found = at::zeros_like(scale_);
+  for (const auto& [optimizer, state] : optimizers_) {
+    for (const Tensor& found_on_device : state.found_inf) {
+      found += found_on_device.to(scale_.device(), /*non_blocking=*/true);
+    }
+  }
+  at::_amp_update_scale_(scale_, growth_, found, options_.growth_factor, options_.backoff_factor,
+                         options_.growth_interval);
+  optimizers_.clear();
+}
+
+double GradScaler::get_scale() const {
+  return scale_.defined() ? scale_.item<double>() : options_.init_scale;
+}
+
+StateDict GradScaler::state_dict() const {
+  StateDict state;
+  state.set("scale", get_scale());
+  state.set("growth_factor", options_.growth_factor);
+  state.set("backoff_factor", options_.backoff_factor);
+  state.set("growth_interval", options_.growth_interval);
+  state.set("_growth_tracker", growth_.defined() ? growth_.item<int64_t>() : first_growth_);
+  return state;
+}
+
+void GradScaler::load_state_dict(const StateDict& state) {
+  const GradScalerOptions options = {state.get_double("scale"), state.get_double("growth_factor"),
+                                     state.get_double("backoff_factor"),
+                                     state.get_int("growth_interval")};
+  check(options);
+  const int64_t growth = state.get_int("_growth_tracker");
+  LINKBOY_CHECK(growth >= 0, "_growth_tracker is ", growth, "; it must not be negative.");
+  options_ = options;
+  first_growth_ = growth;
+  scale_ = growth_ = Tensor();
+  optimizers_.clear();
+}
+
+}  // namespace linkboy

@@ -1,0 +1,188 @@
+#include "precision/graphed_step.hpp"
+
+#include <ATen/ATen.h>
+#include <ATen/cuda/CUDAGraph.h>
+#include <c10/core/Event.h>
+#include <c10/core/StreamGuard.h>
+#include <c10/core/impl/VirtualGuardImpl.h>
+
+#include "linkboy/error.hpp"
+#include "stage_range.hpp"
+
+namespace linkboy {
+namespace {
+
+// As many as PyTorch's own helper takes: cuDNN and cuBLAS have chosen their algorithms by then.
+constexpr int64_t kWarmUps = 3;
+
+std::string describe(const Batch& batch) {
+  std::string text;
+  for (const auto& [name, tensor] : batch.tensors()) {
+    text += c10::str(text.empty() ? "" : ", ", name, " ", tensor.scalar_type(), tensor.sizes());
+  }
+  return text;
+}
+
+bool is_like(const Batch& batch, const Batch& other) {
+  if (batch.tensors().size() != other.tensors().size()) return false;
+  for (std::size_t i = 0; i < batch.tensors().size(); ++i) {
+    const auto& [name, tensor] = batch.tensors()[i];
+    const auto& [other_name, other_tensor] = other.tensors()[i];
+    if (name != other_name || tensor.sizes() != other_tensor.sizes() ||
+        tensor.scalar_type() != other_tensor.scalar_type()) {
+      return false;
+    }
+  }
+  return true;
+}
+
+}  // namespace
+
+struct GraphedStep::Recording {
+  // Of what overwrites gradients rather than adding to them: where they lie.
+  std::vector<at::Tensor> gradients;
+  std::unique_ptr<at::cuda::CUDAGraph> graph;  // null on the CPU
+};
+
+GraphedStep::GraphedStep(c10::Device device, std::vector<at::Tensor> parameters, bool accumulates,
+                         Work work)
+    : device_(device),
+      parameters_(std::move(parameters)),
+      accumulates_(accumulates),
+      work_(std::move(work)) {
+  for (const auto& parameter : parameters_) requires_grad_.push_back(parameter.requires_grad());
+  has_gradient_.resize(parameters_.size());
+  if (device_.is_cpu()) return;
+  const c10::impl::VirtualGuardImpl guard(device_.type());
+  stream_ = guard.getStreamFromGlobalPool(device_);
+}
+
+GraphedStep::~GraphedStep() = default;
+
+bool GraphedStep::fits(const std::vector<at::Tensor>& parameters) const {
+  if (parameters.size() != parameters_.size()) return false;
+  for (std::size_t i = 0; i < parameters.size(); ++i) {
+    if (!parameters[i].is_same(parameters_[i]) ||
+        parameters[i].requires_grad() != requires_grad_[i]) {
+      return false;
+    }
+  }
+  return true;
+}
+
+StepOutput GraphedStep::run(const Batch& batch, WindowPlace place) {
+  const StageRange range("graphed_step");
+  copy_in(batch);
+  prepare_gradients(place);
+  if (num_warm_ups_ < kWarmUps) {
+    ++num_warm_ups_;
+    run_as_usual();
+    for (std::size_t i = 0; i < parameters_.size(); ++i) {
+      has_gradient_[i] = has_gradient_[i] || parameters_[i].grad().defined();
+    }
+    return output_;
+  }
+  // The loss is divided by the window's length, which the recording holds.
+  std::unique_ptr<Recording>& recording = recordings_[place.length];
+  if (!recording) recording = record();
+  replay(*recording);
+  return output_;
+}
+
+void GraphedStep::copy_in(const Batch& batch) {
+  if (batch_.tensors().empty()) {
+    for (const auto& [name, tensor] : batch.tensors()) batch_.set(name, tensor.clone());
+    return;
+  }
+  LINKBOY_CHECK(is_like(batch, batch_), "a batch has ", describe(batch),
+                ", but the step was recorded for ", describe(batch_),
+                ". In graph mode all batches must have the same shapes: set drop_last, pad, or "
+                "train with ExecutionMode::eager.");
+  for (std::size_t i = 0; i < batch.tensors().size(); ++i) {
+    at::Tensor target = batch_.tensors()[i].second;
+    target.copy_(batch.tensors()[i].second, /*non_blocking=*/true);
+  }
+}
+
+/// Each update starts without gradients. Where several micro-steps add theirs up, a recording needs
+/// a fixed place to add to, so from then on they start as zeros instead, for those parameters that
+/// have gradients at all.
+void GraphedStep::prepare_gradients(WindowPlace place) {
+  const at::NoGradGuard no_grad;
+  const bool is_fixed = accumulates_ && num_warm_ups_ == kWarmUps;
+  if (is_fixed && gradients_.empty()) {
+    for (std::size_t i = 0; i < parameters_.size(); ++i) {
+      const at::Tensor& present = parameters_[i].grad();
+      if (!has_gradient_[i]) continue;
+      with_gradient_.push_back(parameters_[i]);
+      gradients_.push_back(
+          present.defined() ? present : at::zeros_like(parameters_[i], at::MemoryFormat::Preserve));
+    }
+  }
+  if (place.index > 0) return;
+  for (const at::Tensor& parameter : parameters_) parameter.mutable_grad().reset();
+  if (!is_fixed) return;
+  if (!gradients_.empty()) at::_foreach_zero_(gradients_);
+  for (std::size_t i = 0; i < gradients_.size(); ++i) {
+    with_gradient_[i].mutable_grad() = gradients_[i];
+  }
+}
+
+void GraphedStep::run_as_usual() {
+  if (!stream_) {
+    output_ = work_(batch_);
+    return;
+  }
+  // Autograd ties what it keeps for a parameter to the stream of its first use.
+  const c10::impl::VirtualGuardImpl guard(device_.type());
+  const c10::Stream outer = guard.getStream(device_);
+  c10::Event ready(device_.type());
+  ready.record(outer);
+  ready.block(*stream_);
+  {
+    const c10::StreamGuard on_stream(*stream_);
+    output_ = work_(batch_);
+  }
+  c10::Event done(device_.type());
+  done.record(*stream_);
+  done.block(outer);
+}
+
+std::unique_ptr<GraphedStep::Recording> GraphedStep::record() {
+  auto recording = std::make_unique<Recording>();
+  if (!stream_) return recording;
+  output_ = {};
+  const c10::impl::VirtualGuardImpl guard(device_.type());
+  guard.synchronizeDevice(device_.index());
+  recording->graph = std::make_unique<at::cuda::CUDAGraph>();
+  try {
+    const c10::StreamGuard on_stream(*stream_);
+    // Only of this thread: the loader's threads may go on asking for page-locked memory.
+    recording->graph->capture_begin({0, 0}, cudaStreamCaptureModeThreadLocal);
+    output_ = work_(batch_);
+    recording->graph->capture_end();
+  } catch (const c10::Error& error) {
+    throw Error(c10::str("the step cannot be recorded as a CUDA graph (",
+                         error.what_without_backtrace(),
+                         "). It must not look at a device's numbers (item(), printing) or depend "
+                         "on them in its shapes. Train with ExecutionMode::eager."));
+  }
+  if (!accumulates_) {
+    for (const at::Tensor& parameter : parameters_)
+      recording->gradients.push_back(parameter.grad());
+  }
+  return recording;
+}
+
+void GraphedStep::replay(Recording& recording) {
+  if (!recording.graph) {
+    output_ = work_(batch_);
+    return;
+  }
+  recording.graph->replay();
+  for (std::size_t i = 0; i < recording.gradients.size(); ++i) {
+    parameters_[i].mutable_grad() = recording.gradients[i];
+  }
+}
+
+}  // namespace linkboy

@@ -1,0 +1,74 @@
+#pragma once
+
+#include <c10/core/Device.h>
+#include <c10/core/Stream.h>
+
+#include <functional>
+#include <map>
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "linkboy/batch.hpp"
+#include "linkboy/step_output.hpp"
+
+namespace linkboy {
+
+/// Where a micro-step stands among those that make one update.
+struct WindowPlace {
+  int64_t index = 0;
+  int64_t length = 1;
+};
+
+/// The forward and backward of a micro-step, recorded once as a CUDA graph and replayed on batches
+/// of the same shapes: one launch in place of hundreds. The first micro-steps run as usual, as
+/// recording demands. On the CPU, which has no graphs, the work is called each time, on the same
+/// fixed tensors.
+///
+/// What it returns, and the gradients, lie in memory that the next micro-step overwrites.
+class GraphedStep {
+ public:
+  /// Forward and backward on a batch.
+  using Work = std::function<StepOutput(const Batch&)>;
+
+  /// @param accumulates  Whether gradients of several micro-steps are added up.
+  GraphedStep(c10::Device device, std::vector<at::Tensor> parameters, bool accumulates, Work work);
+  ~GraphedStep();
+  GraphedStep(const GraphedStep&) = delete;
+  GraphedStep& operator=(const GraphedStep&) = delete;
+
+  /// @param batch  On the device.
+  /// @throws Error if the batch's names, dtypes or sizes are not those of the first batch, or the
+  ///         work cannot be recorded.
+  StepOutput run(const Batch& batch, WindowPlace place);
+
+  /// Whether `parameters` are those recorded, and train or not as they did then. Otherwise make
+  /// another GraphedStep.
+  bool fits(const std::vector<at::Tensor>& parameters) const;
+
+ private:
+  struct Recording;
+
+  void copy_in(const Batch& batch);
+  void prepare_gradients(WindowPlace place);
+  void run_as_usual();
+  std::unique_ptr<Recording> record();
+  void replay(Recording& recording);
+
+  c10::Device device_;
+  std::optional<c10::Stream> stream_;  // of warm-up and recording; none on the CPU
+  std::vector<at::Tensor> parameters_;
+  std::vector<bool> requires_grad_;
+  std::vector<bool> has_gradient_;  // after some warm-up
+  bool accumulates_;
+  Work work_;
+  Batch batch_;  // what every replay reads
+  StepOutput output_;
+  int64_t num_warm_ups_ = 0;
+  // Where the gradients of several micro-steps are added up, and of which parameters.
+  std::vector<at::Tensor> with_gradient_;
+  std::vector<at::Tensor> gradients_;
+  std::map<int64_t, std::unique_ptr<Recording>> recordings_;  // by length of the window
+};
+
+}  // namespace linkboy

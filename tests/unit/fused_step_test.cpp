@@ -1,0 +1,199 @@
+#include "precision/fused_step.hpp"
+
+#include <gtest/gtest.h>
+#include <torch/torch.h>
+
+#include "linkboy/accelerator.hpp"
+#include "support/toy.hpp"
+
+namespace linkboy::testing {
+namespace {
+
+/// Steps two equal models, by the fused step and by the optimizer's own, on the same gradients.
+template <class Optimizer, class Options>
+void expect_fused_step_agrees(const Options& options, double tolerance) {
+  auto fused_model = toy_model();
+  auto own_model = toy_model();
+  Optimizer fused(fused_model->parameters(), options);
+  Optimizer own(own_model->parameters(), options);
+  for (int step = 0; step < 5; ++step) {
+    for (std::size_t i = 0; i < 4; ++i) {
+      const auto gradient = torch::sin(own_model->parameters()[i].detach() * 5 + step);
+      // The last parameter takes no part at first, as a frozen one that is set free.
+      if (i == 3 && step < 2) continue;
+      fused_model->parameters()[i].mutable_grad() = gradient.clone();
+      own_model->parameters()[i].mutable_grad() = gradient.clone();
+    }
+    ASSERT_TRUE(fused_step(fused));
+    own.step();
+    for (std::size_t i = 0; i < 4; ++i) {
+      EXPECT_TRUE(torch::allclose(fused_model->parameters()[i], own_model->parameters()[i],
+                                  tolerance, tolerance))
+          << "step " << step << " parameter " << i;
+    }
+  }
+  EXPECT_EQ(fused.state().size(), own.state().size());
+}
+
+using torch::optim::AdagradOptions;
+using torch::optim::AdamOptions;
+using torch::optim::AdamWOptions;
+using torch::optim::RMSpropOptions;
+using torch::optim::SGDOptions;
+
+TEST(FusedStepTest, AgreesWithLibTorchsOwnSteps) {
+  expect_fused_step_agrees<torch::optim::SGD>(SGDOptions(0.1), 1e-6);
+  expect_fused_step_agrees<torch::optim::SGD>(SGDOptions(0.1).momentum(0.9).weight_decay(0.01),
+                                              1e-6);
+  expect_fused_step_agrees<torch::optim::SGD>(SGDOptions(0.1).momentum(0.9).nesterov(true), 1e-6);
+  expect_fused_step_agrees<torch::optim::SGD>(SGDOptions(0.1).momentum(0.9).dampening(0.3), 1e-6);
+  expect_fused_step_agrees<torch::optim::Adam>(AdamOptions(0.01), 1e-5);
+  expect_fused_step_agrees<torch::optim::Adam>(AdamOptions(0.01).weight_decay(0.1), 1e-5);
+  expect_fused_step_agrees<torch::optim::Adam>(AdamOptions(0.01).amsgrad(true), 1e-5);
+  expect_fused_step_agrees<torch::optim::AdamW>(AdamWOptions(0.01).weight_decay(0.1), 1e-5);
+  expect_fused_step_agrees<torch::optim::AdamW>(AdamWOptions(0.01).amsgrad(true), 1e-5);
+  expect_fused_step_agrees<torch::optim::Adagrad>(AdagradOptions(0.01), 1e-6);
+  expect_fused_step_agrees<torch::optim::Adagrad>(
+      AdagradOptions(0.01).lr_decay(0.1).weight_decay(0.1).initial_accumulator_value(0.2), 1e-6);
+}
+
+// The operations are those of its own step, so the bits are, too.
+TEST(FusedStepTest, RMSpropIsItsOwnStepInEveryBit) {
+  for (const bool centered : {false, true}) {
+    for (const double momentum : {0.0, 0.9}) {
+      for (const double weight_decay : {0.0, 0.1}) {
+        expect_fused_step_agrees<torch::optim::RMSprop>(
+            RMSpropOptions(0.01).centered(centered).momentum(momentum).weight_decay(weight_decay),
+            0.0);
+      }
+    }
+  }
+}
+
+TEST(FusedStepTest, KeepsTheOptimizersOwnStateObjects) {
+  auto model = toy_model();
+  torch::optim::AdamW optimizer(model->parameters(), 0.01);
+  for (auto& parameter : model->parameters())
+    parameter.mutable_grad() = torch::ones_like(parameter);
+  ASSERT_TRUE(fused_step(optimizer));
+  ASSERT_TRUE(fused_step(optimizer));
+  const auto& state = static_cast<const torch::optim::AdamWParamState&>(
+      *optimizer.state().at(model->parameters()[0].unsafeGetTensorImpl()));
+  EXPECT_EQ(state.step(), 2);
+  EXPECT_EQ(state.exp_avg().sizes(), model->parameters()[0].sizes());
+  optimizer.step();  // goes on from the same state
+  EXPECT_EQ(state.step(), 3);
+}
+
+TEST(FusedStepTest, TakesParametersOfMixedTypes) {
+  auto wide = torch::zeros({3}, torch::kDouble).requires_grad_();
+  auto narrow = torch::zeros({3}, torch::kFloat).requires_grad_();
+  wide.mutable_grad() = torch::ones({3}, torch::kDouble);
+  narrow.mutable_grad() = torch::ones({3}, torch::kFloat);
+  torch::optim::AdamW adamw({wide, narrow}, AdamWOptions(0.1).weight_decay(0.0));
+  ASSERT_TRUE(fused_step(adamw));
+  EXPECT_NEAR(wide[0].item<double>(), -0.1, 1e-6);
+  EXPECT_NEAR(narrow[0].item<double>(), -0.1, 1e-6);
+  torch::optim::SGD sgd({wide, narrow}, SGDOptions(0.1).momentum(0.9));
+  ASSERT_TRUE(fused_step(sgd));
+  EXPECT_NEAR(wide[0].item<double>(), -0.2, 1e-6);
+}
+
+TEST(FusedStepTest, LeavesWhatItDoesNotKnowToTheOptimizer) {
+  class Mine : public torch::optim::SGD {
+   public:
+    using SGD::SGD;
+    torch::Tensor step(LossClosure) override {
+      ++steps;
+      return {};
+    }
+    int steps = 0;
+  };
+  auto weight = torch::zeros({3}).requires_grad_();
+  weight.mutable_grad() = torch::ones({3});
+  Mine mine({weight}, SGDOptions(0.1));
+  EXPECT_FALSE(fused_step(mine));
+  Accelerator({.device = "cpu"}).optimizer_step(mine);
+  EXPECT_EQ(mine.steps, 1);
+}
+
+/// LibTorch's own step on a copy, with the same gradients.
+template <class Optimizer, class Options>
+void expect_own_step_for(const torch::Tensor& odd_parameter, const torch::Tensor& odd_gradient,
+                         const Options& options) {
+  const auto make = [&] {
+    std::vector<torch::Tensor> parameters = {torch::ones({3}).requires_grad_(),
+                                             odd_parameter.detach().clone().requires_grad_(),
+                                             torch::ones({2}).requires_grad_()};
+    parameters[0].mutable_grad() = torch::ones({3});
+    parameters[1].mutable_grad() = odd_gradient.clone();
+    return parameters;  // the third has no gradient
+  };
+  auto mine = make();
+  auto own = make();
+  Optimizer my_optimizer(mine, options);
+  Optimizer own_optimizer(own, options);
+  for (int i = 0; i < 3; ++i) {
+    ASSERT_TRUE(fused_step(my_optimizer));
+    own_optimizer.step();
+    EXPECT_TRUE(torch::equal(mine[1], own[1]));
+    EXPECT_FALSE(torch::equal(mine[1], odd_parameter));
+    EXPECT_TRUE(torch::allclose(mine[0], own[0]));
+    EXPECT_TRUE(torch::equal(mine[2], torch::ones({2})));
+  }
+  EXPECT_TRUE(mine[0].grad().defined());
+  EXPECT_FALSE(mine[2].grad().defined());
+}
+
+TEST(FusedStepTest, LeavesOnlyTheParameterThatKernelsDoNotTakeToTheOptimizer) {
+  const auto complex = torch::ones({2}, torch::kComplexFloat);
+  expect_own_step_for<torch::optim::SGD>(complex, complex, SGDOptions(0.1).momentum(0.9));
+  const auto table = torch::ones({4, 2});
+  const auto sparse =
+      torch::sparse_coo_tensor(torch::tensor({{1, 3}}), torch::ones({2, 2}), {4, 2});
+  expect_own_step_for<torch::optim::SGD>(table, sparse, SGDOptions(0.1));
+  expect_own_step_for<torch::optim::Adagrad>(table, sparse, AdagradOptions(0.1));
+}
+
+TEST(FusedStepTest, GivesGradientsBackWhenTheOptimizersOwnStepThrows) {
+  auto dense = torch::ones({3}).requires_grad_();
+  auto table = torch::ones({4, 2}).requires_grad_();
+  dense.mutable_grad() = torch::ones({3});
+  table.mutable_grad() =
+      torch::sparse_coo_tensor(torch::tensor({{1, 3}}), torch::ones({2, 2}), {4, 2});
+  torch::optim::Adam adam({dense, table}, 0.1);
+  EXPECT_THROW(fused_step(adam), c10::Error);  // "Adam does not support sparse gradients"
+  EXPECT_TRUE(dense.grad().defined());
+}
+
+TEST(FusedStepTest, FoundInfHoldsUpTheUpdateAndItsCount) {
+  for (const double found : {0.0, 1.0}) {
+    auto weight = torch::ones({3}).requires_grad_();
+    torch::optim::AdamW optimizer({weight}, AdamWOptions(0.1));
+    weight.mutable_grad() = torch::ones({3});
+    EXPECT_FALSE(can_step_unless(optimizer));  // its first update
+    ASSERT_TRUE(fused_step(optimizer));
+    const auto before = weight.detach().clone();
+    ASSERT_TRUE(can_step_unless(optimizer));
+    ASSERT_TRUE(fused_step(optimizer, torch::full({}, found, torch::kFloat)));
+    EXPECT_EQ(torch::equal(weight, before), found == 1.0);
+    take_back_step(optimizer);
+    const auto& state = static_cast<const torch::optim::AdamWParamState&>(
+        *optimizer.state().at(weight.unsafeGetTensorImpl()));
+    EXPECT_EQ(state.step(), 1);
+  }
+  auto weight = torch::ones({3}).requires_grad_();
+  torch::optim::RMSprop rmsprop({weight});
+  EXPECT_FALSE(can_step_unless(rmsprop));
+}
+
+TEST(FusedStepTest, RunsOnTheDevice_CUDA) {
+  auto weight = torch::zeros({3}, torch::kCUDA).requires_grad_();
+  weight.mutable_grad() = torch::ones({3}, torch::kCUDA);
+  torch::optim::AdamW optimizer({weight}, AdamWOptions(0.1).weight_decay(0.0));
+  ASSERT_TRUE(fused_step(optimizer));
+  EXPECT_NEAR(weight[0].item<float>(), -0.1F, 1e-5);
+}
+
+}  // namespace
+}  // namespace linkboy::testing

@@ -1,0 +1,163 @@
+#include "linkboy/grad_scaler.hpp"
+
+#include <gtest/gtest.h>
+#include <torch/torch.h>
+
+#include <cmath>
+#include <limits>
+
+#include "linkboy/accelerator.hpp"
+#include "support/expect_error.hpp"
+
+namespace linkboy::testing {
+namespace {
+
+constexpr float kInf = std::numeric_limits<float>::infinity();
+
+torch::Tensor parameter() { return torch::ones({2}).requires_grad_(); }
+
+/// One whole update whose unscaled gradient is `gradient`.
+bool update(GradScaler& scaler, torch::optim::Optimizer& optimizer, const torch::Tensor& weight,
+            float gradient) {
+  optimizer.zero_grad();
+  scaler.scale((weight * gradient).sum()).backward();
+  const bool was_made = scaler.step(optimizer);
+  scaler.update();
+  return was_made;
+}
+
+TEST(GradScalerTest, TakesItsScaleOutOfTheGradients) {
+  GradScaler scaler({.init_scale = 8.0});
+  auto weight = parameter();
+  torch::optim::SGD optimizer({weight}, 0.5);
+  scaler.scale((weight * 3).sum()).backward();
+  EXPECT_EQ(weight.grad()[0].item<float>(), 24.0F);
+  EXPECT_FALSE(scaler.has_unscaled(optimizer));
+  scaler.unscale(optimizer);
+  EXPECT_TRUE(scaler.has_unscaled(optimizer));
+  EXPECT_EQ(weight.grad()[0].item<float>(), 3.0F);
+  EXPECT_TRUE(scaler.step(optimizer));
+  EXPECT_EQ(weight[0].item<float>(), 1.0F - 1.5F);
+}
+
+TEST(GradScalerTest, SkippedUpdatesLeaveNoTrace) {
+  const auto make = [](int kind, const torch::Tensor& weight) {
+    std::shared_ptr<torch::optim::Optimizer> optimizer;
+    using namespace torch::optim;
+    if (kind == 0) optimizer = std::make_shared<SGD>(std::vector{weight}, SGDOptions(0.1));
+    if (kind == 1) {
+      optimizer =
+          std::make_shared<SGD>(std::vector{weight}, SGDOptions(0.1).momentum(0.9).dampening(0.5));
+    }
+    if (kind == 2) optimizer = std::make_shared<Adam>(std::vector{weight}, AdamOptions(0.1));
+    if (kind == 3) optimizer = std::make_shared<AdamW>(std::vector{weight}, AdamWOptions(0.1));
+    if (kind == 4) optimizer = std::make_shared<Adagrad>(std::vector{weight}, AdagradOptions(0.1));
+    if (kind == 5) optimizer = std::make_shared<RMSprop>(std::vector{weight}, RMSpropOptions(0.1));
+    return optimizer;
+  };
+  // Overflows at the very first update, at one later, and twice in a row.
+  for (int kind = 0; kind < 6; ++kind) {
+    SCOPED_TRACE(kind);
+    auto with_overflows = parameter();
+    auto without = parameter();
+    auto first = make(kind, with_overflows);
+    auto second = make(kind, without);
+    GradScaler first_scaler({.init_scale = 4.0});
+    GradScaler second_scaler({.init_scale = 4.0});
+    for (const float gradient : {kInf, 0.5F, -0.25F, kInf, 0.75F, std::nanf(""), kInf, 1.0F}) {
+      const bool is_good = std::isfinite(gradient);
+      EXPECT_EQ(update(first_scaler, *first, with_overflows, gradient), is_good);
+      if (is_good) update(second_scaler, *second, without, gradient);
+      EXPECT_TRUE(torch::equal(with_overflows, without)) << gradient;
+    }
+  }
+}
+
+TEST(GradScalerTest, OneOptimizersOverflowDoesNotHoldUpAnother) {
+  GradScaler scaler({.init_scale = 4.0});
+  auto bad = parameter();
+  auto good = parameter();
+  torch::optim::SGD first({bad}, 0.1);
+  torch::optim::SGD second({good}, 0.1);
+  scaler.scale((bad * kInf).sum() + good.sum()).backward();
+  EXPECT_FALSE(scaler.step(first));
+  EXPECT_TRUE(scaler.step(second));
+  scaler.update();
+  EXPECT_EQ(bad[0].item<float>(), 1.0F);
+  EXPECT_EQ(good[0].item<float>(), 0.9F);
+  EXPECT_EQ(scaler.get_scale(), 2.0);  // one overflow is enough to back off, once
+}
+
+TEST(GradScalerTest, TakesGradientsOfSeveralTypesAndSparseOnes) {
+  GradScaler scaler({.init_scale = 4.0});
+  auto wide = torch::ones({2}, torch::kDouble).requires_grad_();
+  auto narrow = parameter();
+  auto table = torch::ones({3, 2}).requires_grad_();
+  torch::optim::SGD optimizer({wide, narrow, table}, 0.5);
+  const auto rows =
+      torch::embedding(table, torch::tensor({1, 1}), -1, /*scale_grad_by_freq=*/false, true);
+  scaler.scale(wide.sum().to(torch::kFloat) + narrow.sum() + rows.sum()).backward();
+  ASSERT_TRUE(table.grad().is_sparse());
+  EXPECT_TRUE(scaler.step(optimizer));
+  EXPECT_EQ(wide[0].item<double>(), 0.5);
+  EXPECT_EQ(narrow[0].item<float>(), 0.5F);
+  EXPECT_EQ(table[1][0].item<float>(), 0.0F);
+  EXPECT_EQ(table[0][0].item<float>(), 1.0F);
+}
+
+TEST(GradScalerTest, StateGoesOnWhereItWasSaved) {
+  GradScaler scaler({.init_scale = 4.0, .growth_interval = 3});
+  auto weight = parameter();
+  torch::optim::SGD optimizer({weight}, 0.1);
+  update(scaler, optimizer, weight, 1.0F);
+  update(scaler, optimizer, weight, 1.0F);
+  GradScaler resumed;
+  resumed.load_state_dict(scaler.state_dict());
+  EXPECT_EQ(resumed.get_scale(), 4.0);
+  EXPECT_EQ(resumed.state_dict().get_int("_growth_tracker"), 2);
+  update(resumed, optimizer, weight, 1.0F);
+  EXPECT_EQ(resumed.get_scale(), 8.0);
+  EXPECT_EQ(resumed.state_dict().get_int("_growth_tracker"), 0);
+  EXPECT_EQ(resumed.state_dict().get_int("growth_interval"), 3);
+}
+
+TEST(GradScalerTest, RefusesWhatWouldSpoilTheGradients) {
+  GradScaler scaler({.init_scale = 4.0});
+  auto weight = parameter();
+  torch::optim::SGD optimizer({weight}, 0.1);
+  EXPECT_ERROR(scaler.step(optimizer), "no loss has been scaled yet");
+  EXPECT_ERROR(scaler.unscale(optimizer), "no loss has been scaled yet");
+  scaler.scale(weight.sum()).backward();
+  scaler.unscale(optimizer);
+  EXPECT_ERROR(scaler.unscale(optimizer), "unscale was called twice in one update");
+  scaler.step(optimizer);
+  EXPECT_ERROR(scaler.step(optimizer), "step was called twice in one update");
+  EXPECT_ERROR(scaler.unscale(optimizer), "unscale was called after step");
+  scaler.update();
+  scaler.update();  // nothing happened since
+  EXPECT_EQ(scaler.state_dict().get_int("_growth_tracker"), 1);
+
+  auto half = torch::ones({2}, torch::kHalf).requires_grad_();
+  torch::optim::SGD of_half({half}, 0.1);
+  scaler.scale(half.sum().to(torch::kFloat)).backward();
+  EXPECT_ERROR(scaler.step(of_half), "a gradient is of half precision");
+}
+
+TEST(GradScalerTest, RefusesOptionsOutOfRange) {
+  EXPECT_ERROR(GradScaler({.init_scale = 0.0}), "scale is 0");
+  EXPECT_ERROR(GradScaler({.growth_factor = 1.0}), "growth_factor is 1");
+  EXPECT_ERROR(GradScaler({.backoff_factor = 1.0}), "backoff_factor is 1");
+  EXPECT_ERROR(GradScaler({.growth_interval = 0}), "growth_interval is 0");
+  GradScaler scaler;
+  StateDict state = scaler.state_dict();
+  state.set("scale", -1.0);
+  EXPECT_ERROR(scaler.load_state_dict(state), "scale is -1");
+  state.set("scale", 1.0);
+  state.set("_growth_tracker", -1);
+  EXPECT_ERROR(scaler.load_state_dict(state), "_growth_tracker is -1");
+  EXPECT_ERROR(scaler.load_state_dict({}), "scale");
+  EXPECT_EQ(scaler.get_scale(), 65536.0);
+}
+
+}  // namespace
+}  // namespace linkboy::testing

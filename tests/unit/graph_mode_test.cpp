@@ -1,0 +1,129 @@
+// ExecutionMode::graph gives what eager gives. On the CPU its fixed tensors, windows and checks are
+// tested; recording itself needs a CUDA device.
+
+#include <gtest/gtest.h>
+#include <torch/torch.h>
+
+#include "linkboy/trainer.hpp"
+#include "support/expect_error.hpp"
+#include "support/toy.hpp"
+
+namespace linkboy::testing {
+namespace {
+
+/// The toy model with dropout and a layer that takes no part.
+struct Net : torch::nn::Module {
+  Net() {
+    torch::manual_seed(5);
+    layers = register_module(
+        "layers",
+        torch::nn::Sequential(torch::nn::Linear(4, 6), torch::nn::BatchNorm1d(6), torch::nn::ReLU(),
+                              torch::nn::Dropout(0.3), torch::nn::Linear(6, 3)));
+    unused = register_module("unused", torch::nn::Linear(2, 2));
+  }
+  torch::Tensor forward(const torch::Tensor& x) { return layers->forward(x); }
+
+  torch::nn::Sequential layers{nullptr};
+  torch::nn::Linear unused{nullptr};
+};
+
+class KeepLosses : public Callback {
+ public:
+  void on_train_step_end(Trainer&, const Batch&, const StepOutput& output) override {
+    losses.push_back(output.loss.item<float>());
+  }
+  std::vector<float> losses;
+};
+
+/// Sets the first layer free after the first epoch.
+class Unfreeze : public Callback {
+ public:
+  explicit Unfreeze(std::shared_ptr<Net> net) : net_(std::move(net)) { set(false); }
+  void on_training_run_epoch_end(Trainer&) override { set(true); }
+
+ private:
+  void set(bool on) {
+    for (auto& parameter : net_->layers[0]->parameters()) parameter.requires_grad_(on);
+  }
+  std::shared_ptr<Net> net_;
+};
+
+struct GraphRun {
+  GraphRun(const std::string& device, const std::string& precision)
+      : optimizer(std::make_shared<torch::optim::AdamW>(
+            net->parameters(), torch::optim::AdamWOptions(0.05).weight_decay(0.1))),
+        trainer(
+            net, torch::nn::CrossEntropyLoss(), optimizer, CallbackList{keep_losses}, nullptr,
+            {.device = device, .mixed_precision = precision, .grad_scaler = {.init_scale = 64}}) {}
+
+  TrainResult train(ExecutionMode mode, TrainOptions options = {}) {
+    torch::manual_seed(7);  // of the dropout
+    options.train_dataset = toy_data(31);
+    options.num_epochs = 3;
+    options.per_device_batch_size = 4;
+    options.execution_mode = mode;
+    if (mode == ExecutionMode::eager) options.train_dataloader_options.drop_last = true;
+    return trainer.train(options);
+  }
+
+  std::shared_ptr<Net> net = std::make_shared<Net>();
+  std::shared_ptr<KeepLosses> keep_losses = std::make_shared<KeepLosses>();
+  std::shared_ptr<torch::optim::AdamW> optimizer;
+  QuietTrainer trainer;
+};
+
+void expect_same(const std::string& device, const std::string& precision,
+                 const TrainOptions& options, bool unfreezes = false) {
+  GraphRun eager(device, precision);
+  GraphRun graph(device, precision);
+  for (GraphRun* run : {&eager, &graph}) {
+    if (unfreezes) run->trainer.callback_handler().add(std::make_shared<Unfreeze>(run->net));
+  }
+  eager.train(ExecutionMode::eager, options);
+  const auto result = graph.train(ExecutionMode::graph, options);
+  EXPECT_EQ(result.num_updates, eager.trainer.num_updates());
+  EXPECT_EQ(graph.keep_losses->losses.size(), 21U);
+  EXPECT_EQ(graph.keep_losses->losses, eager.keep_losses->losses);
+  EXPECT_TRUE(bit_equal(graph.net->parameters(), eager.net->parameters()));
+  for (GraphRun* run : {&eager, &graph}) {
+    auto& state = run->optimizer->state();
+    EXPECT_EQ(state.find(run->net->unused->weight.unsafeGetTensorImpl()), state.end());
+  }
+}
+
+void expect_same_in_all_settings(const std::string& device) {
+  for (const std::string precision : {"no", "bf16", "fp16"}) {
+    SCOPED_TRACE(precision);
+    expect_same(device, precision, {});
+    // 7 batches an epoch: windows of 2, 2, 2, 1 and of 3, 3, 1.
+    expect_same(device, precision, {.gradient_accumulation_steps = 2});
+    expect_same(device, precision, {.gradient_accumulation_steps = 3, .gradient_clip_norm = 0.5});
+  }
+  expect_same(device, "no", {}, /*unfreezes=*/true);
+  expect_same(device, "no", {.gradient_accumulation_steps = 2}, /*unfreezes=*/true);
+}
+
+TEST(GraphModeTest, LossesAndWeightsAreThoseOfEagerInEveryBit) {
+  expect_same_in_all_settings("cpu");
+}
+
+TEST(GraphModeTest, LossesAndWeightsAreThoseOfEagerInEveryBit_CUDA) {
+  expect_same_in_all_settings("cuda:0");
+}
+
+TEST(GraphModeTest, LeavesOutALastBatchThatIsNotFullAndSaysSo) {
+  GraphRun run("cpu", "no");
+  run.train(ExecutionMode::graph);
+  EXPECT_EQ(run.trainer.run_config().num_train_batches_per_epoch, 7);
+  EXPECT_EQ(run.trainer.lines.front(),
+            "Graph mode: each epoch leaves out its last 3 samples, which make no full batch");
+}
+
+TEST(GraphModeTest, RefusesABatchOfAnotherShape) {
+  GraphRun run("cpu", "no");
+  EXPECT_ERROR(run.train(ExecutionMode::graph, {.train_dataloader_options = {.drop_last = false}}),
+               "[3, 4], target Long[3], but the step was recorded for input Float[4, 4]");
+}
+
+}  // namespace
+}  // namespace linkboy::testing

@@ -1,0 +1,240 @@
+// What PerformanceMonitor measures, by a clock that only the parts of the run move.
+
+#include <gtest/gtest.h>
+#include <torch/torch.h>
+
+#include <chrono>
+#include <cmath>
+#include <memory>
+#include <vector>
+
+#include "linkboy/callbacks/performance_monitor.hpp"
+#include "linkboy/callbacks/save_training_state.hpp"
+#include "support/expect_error.hpp"
+#include "support/temporary_folder.hpp"
+#include "support/toy.hpp"
+
+namespace linkboy::testing {
+namespace {
+
+using std::chrono::seconds;
+
+/// Seconds that a batch, a forward and a backward pass, an evaluation batch, and what another
+/// callback does after an update take.
+constexpr int kBatch = 3;
+constexpr int kForward = 2;
+constexpr int kBackward = 7;
+constexpr int kEvalBatch = 1000;
+constexpr int kAfterUpdate = 4;
+
+struct FakeTime {
+  std::chrono::steady_clock::time_point now{};
+  void pass(int count) { now += seconds(count); }
+};
+
+class FakeTimeMonitor : public PerformanceMonitor {
+ public:
+  explicit FakeTimeMonitor(std::shared_ptr<FakeTime> time, PerformanceMonitorOptions options = {})
+      : PerformanceMonitor(options), time_(std::move(time)) {}
+
+ protected:
+  Clock::time_point now() const override { return time_->now; }
+
+ private:
+  std::shared_ptr<FakeTime> time_;
+};
+
+class SlowTrainer : public QuietTrainer {
+ public:
+  template <class... Arguments>
+  explicit SlowTrainer(std::shared_ptr<FakeTime> time, Arguments&&... arguments)
+      : QuietTrainer(std::forward<Arguments>(arguments)...), time_(std::move(time)) {}
+
+ protected:
+  StepOutput calculate_train_batch_loss(const Batch& batch) override {
+    time_->pass(kForward);
+    return Trainer::calculate_train_batch_loss(batch);
+  }
+  void backward_step(const at::Tensor& loss) override {
+    time_->pass(kBackward);
+    Trainer::backward_step(loss);
+  }
+
+ private:
+  std::shared_ptr<FakeTime> time_;
+};
+
+class SlowAfterUpdate : public Callback {
+ public:
+  explicit SlowAfterUpdate(std::shared_ptr<FakeTime> time) : time_(std::move(time)) {}
+  int order() const override { return 100; }
+  void on_train_update_end(Trainer&) override { time_->pass(kAfterUpdate); }
+
+ private:
+  std::shared_ptr<FakeTime> time_;
+};
+
+class StopAfter : public Callback {
+ public:
+  explicit StopAfter(int64_t update) : update_(update) {}
+  void on_train_update_end(Trainer& trainer) override {
+    if (trainer.num_updates() == update_) trainer.request_stop();
+  }
+
+ private:
+  int64_t update_;
+};
+
+/// Epochs of four batches of two samples, evaluated.
+struct TimedRun {
+  explicit TimedRun(CallbackList more = {}, PerformanceMonitorOptions monitor_options = {})
+      : monitor(std::make_shared<FakeTimeMonitor>(time, monitor_options)),
+        model(toy_model()),
+        trainer(time, model, torch::nn::CrossEntropyLoss(), toy_sgd(model),
+                with_monitor(std::move(more)), nullptr, AcceleratorOptions{.device = "cpu"}) {
+    const auto takes = [this](int count) {
+      return DataLoaderOptions{.num_workers = 0,
+                               .transform = [time = time, count](Batch batch, const auto&) {
+                                 time->pass(count);
+                                 return batch;
+                               }};
+    };
+    options = {.train_dataset = toy_data(8),
+               .num_epochs = 3,
+               .eval_dataset = toy_data(4),
+               .per_device_batch_size = 2,
+               .train_dataloader_options = takes(kBatch),
+               .eval_dataloader_options = takes(kEvalBatch)};
+  }
+
+  CallbackList with_monitor(CallbackList callbacks) {
+    callbacks.insert(callbacks.begin(), monitor);
+    return callbacks;
+  }
+  std::vector<double> values(std::string_view name) {
+    return trainer.run_history().get_metric_values(name);
+  }
+
+  std::shared_ptr<FakeTime> time = std::make_shared<FakeTime>();
+  std::shared_ptr<FakeTimeMonitor> monitor;
+  torch::nn::Sequential model;
+  SlowTrainer trainer;
+  TrainOptions options;
+};
+
+constexpr double kStep = kBatch + kForward + kBackward;
+
+std::vector<double> thrice(double value) { return {value, value, value}; }
+
+TEST(PerformanceMonitorTest, RecordsRateStepAndDataTimeOfEachEpochWithoutItsEvaluation) {
+  TimedRun run;
+  run.trainer.train(run.options);
+  EXPECT_EQ(run.values("train_step_time"), thrice(kStep));
+  EXPECT_EQ(run.values("train_data_time"), thrice(kBatch));
+  EXPECT_EQ(run.values("train_samples_per_second"), thrice(2 / kStep));
+}
+
+TEST(PerformanceMonitorTest, WhatOtherCallbacksDoAfterAnUpdateIsNoWaitForData) {
+  TimedRun run;
+  run.trainer.callback_handler().add(std::make_shared<SlowAfterUpdate>(run.time));
+  run.trainer.train(run.options);
+  EXPECT_EQ(run.values("train_data_time"), thrice(kBatch));
+  EXPECT_EQ(run.values("train_step_time"), thrice(kStep + kAfterUpdate));
+}
+
+TEST(PerformanceMonitorTest, BackwardPassesWithinAWindowAreNoWaitForData) {
+  TimedRun run;
+  run.options.gradient_accumulation_steps = 2;
+  run.trainer.train(run.options);
+  EXPECT_EQ(run.values("train_data_time"), thrice(kBatch));
+  EXPECT_EQ(run.values("train_step_time"), thrice(kStep));
+  EXPECT_EQ(run.monitor->last_epoch()->num_waits, 2);
+  EXPECT_EQ(run.monitor->last_epoch()->num_steps, 4);
+}
+
+TEST(PerformanceMonitorTest, GivesTheLastEpochAndTheRecentUpdates) {
+  TimedRun run({}, {.num_recent_updates = 3});
+  run.options.num_epochs = 1;
+  run.trainer.train(run.options);
+  ASSERT_TRUE(run.monitor->last_epoch());
+  EXPECT_EQ(run.monitor->last_epoch()->num_samples, 8);
+  EXPECT_EQ(run.monitor->last_epoch()->seconds, 4 * kStep);
+  const auto recent = run.monitor->recent();
+  EXPECT_EQ(recent.num_steps, 3);
+  EXPECT_EQ(recent.seconds, 3 * kStep);
+  EXPECT_EQ(recent.data_time(), kBatch);
+  EXPECT_EQ(recent.samples_per_second(), 2 / kStep);
+}
+
+TEST(PerformanceMonitorTest, RecentUpdatesMayLieInTwoEpochsButTheEvaluationBetweenDoesNotCount) {
+  TimedRun run({std::make_shared<StopAfter>(5)});
+  run.trainer.train(run.options);
+  EXPECT_EQ(run.monitor->recent().num_steps, 5);
+  EXPECT_EQ(run.monitor->recent().seconds, 5 * kStep);
+}
+
+TEST(PerformanceMonitorTest, EpochThatWasLeftEarlyIsNotRecordedButCanBeRead) {
+  TimedRun run({std::make_shared<StopAfter>(6)});
+  run.trainer.train(run.options);
+  EXPECT_EQ(run.values("train_step_time"), std::vector<double>{kStep});
+  EXPECT_EQ(run.monitor->epoch_so_far().num_steps, 2);
+  run.time->pass(1000);
+  EXPECT_EQ(run.monitor->epoch_so_far().step_time(), kStep);
+}
+
+TEST(PerformanceMonitorTest, ResumedEpochCountsItsPartBeforeButNotTheTimeBetween) {
+  const TemporaryFolder folder;
+  const SaveTrainingStateOptions saving{.directory = folder.path(), .every_n_updates = 1};
+  TimedRun first({std::make_shared<SaveTrainingState>(saving), std::make_shared<StopAfter>(6)});
+  first.trainer.train(first.options);
+
+  TimedRun second({std::make_shared<SaveTrainingState>(saving)});
+  second.time->pass(1'000'000);
+  second.options.resume_from = folder / "latest";
+  second.trainer.train(second.options);
+  EXPECT_EQ(second.trainer.num_updates(), 12);
+  EXPECT_EQ(second.values("train_step_time"), thrice(kStep));
+  EXPECT_EQ(second.values("train_data_time"), thrice(kBatch));
+  EXPECT_EQ(second.values("train_samples_per_second"), thrice(2 / kStep));
+}
+
+TEST(PerformanceMonitorTest, EpochResumedAtItsEndStillHasItsValues) {
+  const TemporaryFolder folder;
+  const SaveTrainingStateOptions saving{.directory = folder.path(), .every_n_updates = 1};
+  TimedRun first({std::make_shared<SaveTrainingState>(saving), std::make_shared<StopAfter>(8)});
+  first.trainer.train(first.options);
+
+  TimedRun second;
+  second.options.resume_from = folder / "latest";
+  second.trainer.train(second.options);
+  EXPECT_EQ(second.values("train_step_time"), thrice(kStep));
+}
+
+TEST(PerformanceMonitorTest, RunThatResumesAStateWithoutItsValuesCountsFromThere) {
+  const TemporaryFolder folder;
+  Toy plain(
+      {std::make_shared<StopAfter>(6), std::make_shared<SaveTrainingState>(SaveTrainingStateOptions{
+                                           .directory = folder.path(), .every_n_updates = 1})});
+  TimedRun run({std::make_shared<StopAfter>(3)});
+  plain.trainer.train(run.options);
+  run.trainer.train(run.options);  // leaves an epoch behind half done
+  run.options.resume_from = folder / "latest";
+  run.options.num_epochs = 2;
+  run.trainer.train(run.options);
+  ASSERT_TRUE(run.monitor->last_epoch());
+  EXPECT_EQ(run.monitor->last_epoch()->num_steps, 2);
+}
+
+TEST(PerformanceMonitorTest, NothingMeasuredIsNaN) {
+  const TrainPerformance nothing;
+  EXPECT_TRUE(std::isnan(nothing.samples_per_second()));
+  EXPECT_TRUE(std::isnan(nothing.step_time()));
+  EXPECT_TRUE(std::isnan(nothing.data_time()));
+}
+
+TEST(PerformanceMonitorTest, RejectsAnEmptyLookBack) {
+  EXPECT_ERROR(PerformanceMonitor({.num_recent_updates = 0}), "num_recent_updates is 0");
+}
+
+}  // namespace
+}  // namespace linkboy::testing

@@ -1,0 +1,229 @@
+// Mixed precision, memory format and determinism, through Accelerator and Trainer.
+
+#include <ATen/autocast_mode.h>
+#include <gtest/gtest.h>
+#include <torch/torch.h>
+
+#include <filesystem>
+#include <limits>
+
+#include "linkboy/trainer.hpp"
+#include "support/expect_error.hpp"
+#include "support/temporary_folder.hpp"
+#include "support/toy.hpp"
+
+namespace linkboy::testing {
+namespace {
+
+bool autocast_is_on() { return at::autocast::is_autocast_enabled(at::kCPU); }
+
+TEST(AutocastTest, ComputesInTheDtypeAskedForAndOnlyInItsScope) {
+  const auto weight = torch::ones({4, 4});
+  for (const auto& [name, dtype] :
+       {std::pair("no", torch::kFloat), std::pair("bf16", torch::kBFloat16),
+        std::pair("fp16", torch::kHalf)}) {
+    const Accelerator accelerator({.device = "cpu", .mixed_precision = name});
+    EXPECT_EQ(accelerator.mixed_precision(), name);
+    {
+      const auto autocast = accelerator.autocast();
+      EXPECT_EQ(torch::mm(weight, weight).scalar_type(), dtype);
+      {
+        const auto inner = accelerator.autocast();
+        EXPECT_EQ(torch::mm(weight, weight).scalar_type(), dtype);
+      }
+      EXPECT_EQ(torch::mm(weight, weight).scalar_type(), dtype);
+    }
+    EXPECT_FALSE(autocast_is_on());
+    EXPECT_EQ(torch::mm(weight, weight).scalar_type(), torch::kFloat);
+  }
+}
+
+TEST(AutocastTest, EndsWithAnException) {
+  const Accelerator accelerator({.device = "cpu", .mixed_precision = "bf16"});
+  try {
+    const auto autocast = accelerator.autocast();
+    throw std::runtime_error("x");
+  } catch (const std::runtime_error&) {
+    EXPECT_FALSE(autocast_is_on());
+  }
+}
+
+TEST(AutocastTest, SeesParametersAsTheLastUpdateLeftThem) {
+  const Accelerator accelerator({.device = "cpu", .mixed_precision = "bf16"});
+  auto weight = torch::ones({4, 4}).requires_grad_();
+  const auto product = [&] {
+    const auto autocast = accelerator.autocast();
+    return torch::mm(weight, torch::eye(4)).sum().item<float>();
+  };
+  EXPECT_EQ(product(), 16.0F);
+  {
+    const torch::NoGradGuard no_grad;
+    weight.mul_(2);
+  }
+  EXPECT_EQ(product(), 32.0F);
+}
+
+TEST(AcceleratorTest, RefusesAnUnknownPrecision) {
+  EXPECT_ERROR(Accelerator({.device = "cpu", .mixed_precision = "fp8"}),
+               "mixed_precision is \"fp8\"; it must be no, bf16 or fp16");
+}
+
+/// Losses of 3 epochs of the toy model, and where autocast was on.
+class PrecisionTrainer : public QuietTrainer {
+ public:
+  using QuietTrainer::QuietTrainer;
+
+  StepOutput calculate_train_batch_loss(const Batch& batch) override {
+    train_was_on = autocast_is_on();
+    auto output = QuietTrainer::calculate_train_batch_loss(batch);
+    losses.push_back(output.loss.detach().to(torch::kDouble).item<double>());
+    dtype = output.model_outputs.toTensor().scalar_type();
+    return output;
+  }
+  StepOutput calculate_eval_batch_loss(const Batch& batch) override {
+    eval_was_on = autocast_is_on();
+    return QuietTrainer::calculate_eval_batch_loss(batch);
+  }
+  void backward_step(const at::Tensor& loss) override {
+    backward_was_on |= autocast_is_on();
+    if (overflow_at == static_cast<int>(losses.size())) {
+      QuietTrainer::backward_step(loss * std::numeric_limits<float>::infinity());
+    } else {
+      QuietTrainer::backward_step(loss);
+    }
+  }
+
+  std::vector<double> losses;
+  at::ScalarType dtype = at::kFloat;
+  bool train_was_on = false;
+  bool eval_was_on = false;
+  bool backward_was_on = false;
+  int overflow_at = -1;
+};
+
+struct PrecisionRun {
+  explicit PrecisionRun(const std::string& precision, GradScalerOptions scaler = {})
+      : model(toy_model()),
+        optimizer(toy_sgd(model)),
+        trainer(model, torch::nn::CrossEntropyLoss(), optimizer, CallbackList{}, nullptr,
+                {.device = "cpu", .mixed_precision = precision, .grad_scaler = scaler}) {}
+
+  TrainResult train(TrainOptions options = {}) {
+    options.train_dataset = toy_data(16);
+    options.eval_dataset = toy_data(8);
+    if (!options.num_epochs) options.num_epochs = 3;
+    options.per_device_batch_size = 4;
+    return trainer.train(options);
+  }
+
+  torch::nn::Sequential model;
+  std::shared_ptr<torch::optim::SGD> optimizer;
+  PrecisionTrainer trainer;
+};
+
+TEST(TrainerPrecisionTest, RunsTheLossesInAutocastAndTheBackwardOutside) {
+  for (const std::string precision : {"bf16", "fp16"}) {
+    PrecisionRun run(precision);
+    run.train();
+    EXPECT_TRUE(run.trainer.train_was_on);
+    EXPECT_TRUE(run.trainer.eval_was_on);
+    EXPECT_FALSE(run.trainer.backward_was_on);
+    EXPECT_EQ(run.trainer.dtype, precision == "bf16" ? at::kBFloat16 : at::kHalf);
+    EXPECT_EQ(run.trainer.run_config().mixed_precision, precision);
+    for (const auto& parameter : run.model->parameters()) {
+      EXPECT_EQ(parameter.scalar_type(), at::kFloat);
+      EXPECT_FALSE(parameter.grad().defined());
+    }
+    // As far from float as the digits allow: 8 and 11 bits of mantissa over 12 updates.
+    PrecisionRun exact("no");
+    exact.train();
+    for (std::size_t i = 0; i < exact.trainer.losses.size(); ++i) {
+      EXPECT_NEAR(run.trainer.losses[i], exact.trainer.losses[i],
+                  precision == "bf16" ? 0.03 : 0.004);
+    }
+    EXPECT_NE(run.trainer.losses, exact.trainer.losses);
+  }
+}
+
+TEST(TrainerPrecisionTest, PredictsInThePrecisionOfTheRun) {
+  PrecisionRun run("bf16");
+  const auto outputs = run.trainer.predict({.dataset = toy_data(8)});
+  EXPECT_EQ(outputs.scalar_type(), at::kBFloat16);
+}
+
+// Powers of two come out again exactly, so the scaler must change nothing.
+TEST(TrainerPrecisionTest, ScalingLeavesClippedAccumulatedUpdatesAsTheyWere) {
+  const auto losses = [](double scale) {
+    PrecisionRun run("fp16", {.init_scale = scale});
+    run.train({.gradient_accumulation_steps = 2, .gradient_clip_norm = 0.3});
+    return run.trainer.losses;
+  };
+  EXPECT_EQ(losses(1024.0), losses(64.0));
+}
+
+TEST(TrainerPrecisionTest, SkippedUpdateMovesNeitherTheCountNorTheSchedule) {
+  PrecisionRun run("fp16", {.init_scale = 64.0});
+  run.trainer.overflow_at = 2;
+  const auto result = run.train({.num_epochs = 1});
+  EXPECT_EQ(run.trainer.losses.size(), 4U);
+  EXPECT_EQ(result.num_updates, 3);
+  EXPECT_EQ(run.trainer.accelerator().grad_scaler()->get_scale(), 32.0);
+}
+
+TEST(TrainerPrecisionTest, ResumedRunKeepsTheScaleAndTheBits) {
+  const TemporaryFolder folder;
+  PrecisionRun whole("fp16", {.init_scale = 64.0, .growth_interval = 5});
+  whole.train({.num_epochs = 3});
+  PrecisionRun first("fp16", {.init_scale = 64.0, .growth_interval = 5});
+  first.train({.num_epochs = 2});
+  first.trainer.save_training_state(folder / "state");
+  PrecisionRun second("fp16");
+  second.train({.num_epochs = 3, .resume_from = folder / "state"});
+  EXPECT_TRUE(bit_equal(whole.model->parameters(), second.model->parameters()));
+  const auto scale = [](PrecisionRun& run) {
+    return run.trainer.accelerator().grad_scaler()->state_dict();
+  };
+  EXPECT_EQ(scale(whole).get_double("scale"), scale(second).get_double("scale"));
+  EXPECT_EQ(scale(whole).get_int("_growth_tracker"), scale(second).get_int("_growth_tracker"));
+  EXPECT_GT(scale(whole).get_double("scale"), 64.0);
+}
+
+torch::nn::Sequential toy_convolutions() {
+  torch::manual_seed(3);
+  return torch::nn::Sequential(torch::nn::Conv2d(3, 4, 3), torch::nn::BatchNorm2d(4),
+                               torch::nn::ReLU(), torch::nn::Flatten(),
+                               torch::nn::Linear(4 * 6 * 6, 3));
+}
+
+TEST(ChannelsLastTest, KeepsFilterAndBatchesChannelsLastAndTheLossesClose) {
+  const auto losses = [](bool channels_last) {
+    auto model = toy_convolutions();
+    auto optimizer = std::make_shared<torch::optim::AdamW>(model->parameters(), 0.01);
+    QuietTrainer trainer(model, torch::nn::CrossEntropyLoss(), optimizer, CallbackList{}, nullptr,
+                         {.device = "cpu", .channels_last = channels_last});
+    const auto images = torch::sin(torch::arange(8 * 3 * 8 * 8, torch::kFloat)).view({8, 3, 8, 8});
+    trainer.train({.train_dataset = TensorDataset(images, torch::arange(8) % 3),
+                   .num_epochs = 3,
+                   .per_device_batch_size = 4});
+    EXPECT_EQ(model->parameters()[0].is_contiguous(at::MemoryFormat::ChannelsLast), channels_last);
+    auto batches = trainer.train_dataloader()->iterate(1);
+    EXPECT_EQ(batches->next()->input().is_contiguous(at::MemoryFormat::ChannelsLast),
+              channels_last);
+    return trainer.run_history().get_metric_values("train_loss_epoch");
+  };
+  const auto plain = losses(false);
+  const auto last = losses(true);
+  for (std::size_t i = 0; i < plain.size(); ++i) EXPECT_NEAR(plain[i], last[i], 1e-5);
+}
+
+TEST(DeterministicTest, SwitchesLibTorchsDeterministicAlgorithmsOn) {
+  const bool before = at::globalContext().deterministicAlgorithms();
+  const Accelerator accelerator({.device = "cpu", .deterministic = true});
+  EXPECT_TRUE(at::globalContext().deterministicAlgorithms());
+  EXPECT_TRUE(at::globalContext().deterministicCuDNN());
+  at::globalContext().setDeterministicAlgorithms(before, false);
+  at::globalContext().setDeterministicCuDNN(false);
+}
+
+}  // namespace
+}  // namespace linkboy::testing
