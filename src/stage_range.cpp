@@ -1,4 +1,4 @@
-#include "stage_range.hpp"
+#include "linkboy/stage_range.hpp"
 
 #include <torch/csrc/profiler/stubs/base.h>
 

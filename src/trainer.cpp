@@ -6,9 +6,9 @@
 
 #include "checkpoint/background_job.hpp"
 #include "linkboy/error.hpp"
+#include "linkboy/stage_range.hpp"
 #include "precision/graphed_step.hpp"
 #include "run_setup.hpp"
-#include "stage_range.hpp"
 
 namespace linkboy {
 

@@ -17,8 +17,6 @@
 namespace fashion_mnist {
 namespace {
 
-constexpr double kMean = 0.2860;
-constexpr double kStandardDeviation = 0.3530;
 constexpr std::size_t kChunkBytes = 1 << 20;
 constexpr std::string_view kRestore = " Restore the file, or name another folder with --data.";
 
@@ -156,7 +154,7 @@ Split load_split(const std::filesystem::path& directory, const std::string& pref
   }
 
   at::Tensor pixels = images.slice(0, 0, count).unsqueeze(1).to(torch::kFloat);
-  pixels.div_(255.0).sub_(kMean).div_(kStandardDeviation);
+  pixels.div_(255.0).sub_(kPixelMean).div_(kPixelDeviation);
   return {pixels, labels.slice(0, 0, count).to(torch::kLong)};
 }
 

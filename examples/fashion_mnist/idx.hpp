@@ -12,9 +12,13 @@ namespace fashion_mnist {
 inline constexpr int64_t kImageSize = 28;
 inline constexpr int64_t kNumClasses = 10;
 
+/// Of the training images' pixels, between 0 and 1.
+inline constexpr double kPixelMean = 0.2860;
+inline constexpr double kPixelDeviation = 0.3530;
+
 /// Images as the model takes them, and their classes.
 struct Split {
-  at::Tensor images;  // [N, 1, 28, 28], float: (pixel / 255 - 0.2860) / 0.3530
+  at::Tensor images;  // [N, 1, 28, 28], float: (pixel / 255 - mean) / deviation
   at::Tensor labels;  // [N], int64, 0 to 9
 };
 

@@ -19,6 +19,7 @@
 #include <linkboy/checkpoint.hpp>
 #include <linkboy/cli.hpp>
 #include <linkboy/error.hpp>
+#include <linkboy/image_transforms.hpp>
 #include <linkboy/trainer.hpp>
 
 #include "accuracy.hpp"
@@ -99,6 +100,13 @@ linkboy::TrainOptions make_train_options(const Options& options, const Split& tr
   }
   result.train_dataloader_options.shuffle = !options.no_shuffle;
   result.train_dataloader_options.num_workers = options.workers;
+  if (options.augment) {
+    constexpr double kBlack = -kPixelMean / kPixelDeviation;
+    result.train_dataloader_options.transform =
+        linkboy::compose({linkboy::random_crop(28, {.padding = 2, .fill = {kBlack}}),
+                          linkboy::random_horizontal_flip()});
+  }
+  if (options.graph) result.execution_mode = linkboy::ExecutionMode::graph;
   result.eval_dataloader_options.batch_size = options.eval_batch_size;
   result.eval_dataloader_options.num_workers = options.workers;
   return result;

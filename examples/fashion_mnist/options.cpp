@@ -103,6 +103,9 @@ void add_machine_options(cli::CommandLine& command_line, Options& options) {
                   "What the network computes in; its weights stay in fp32.")
       .add_switch("channels-last", &options.channels_last,
                   "Keeps images and filters in memory with the channels last.")
+      .add_switch("graph", &options.graph,
+                  "Records a step as a CUDA graph and replays it; leaves out a last batch that is "
+                  "not full.")
       .add_switch("deterministic", &options.deterministic,
                   "Uses only operations that give the same result each time.")
       .add("threads", "N", &options.threads, "LibTorch's threads; 0 leaves that to LibTorch.",

@@ -43,6 +43,7 @@ struct Options {
   std::string device = "auto";
   std::string precision = "fp32";
   bool channels_last = false;
+  bool graph = false;
   bool deterministic = false;
   int64_t threads = 0;
   int64_t workers = 0;

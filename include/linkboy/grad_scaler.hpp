@@ -83,7 +83,8 @@ class GradScaler {
   };
 
   void check_scaled() const;
-  void unscale_gradients(torch::optim::Optimizer& optimizer, PerOptimizer& state);
+  void multiply_gradients(torch::optim::Optimizer& optimizer, PerOptimizer& state,
+                          const at::Tensor& factor);
 
   GradScalerOptions options_;
   int64_t first_growth_ = 0;  // until there is a device to keep it on

@@ -102,14 +102,17 @@ Tensor zeros_of(const Tensor& parameter) {
   return at::zeros_like(parameter, at::MemoryFormat::Preserve);
 }
 
-using FoundInf = std::optional<Tensor>;
+/// As the kernels take them.
+struct Scaling {
+  std::optional<Tensor> grad_scale, found_inf;
+};
 
 // ---- One group of each class
 // --------------------------------------------------------------------
 
 /// Adam and AdamW differ in one kernel only.
 template <class Options, class State, class Kernel>
-void step_adam_group(Optimizer& optimizer, OptimizerParamGroup& group, const FoundInf& found_inf,
+void step_adam_group(Optimizer& optimizer, OptimizerParamGroup& group, const Scaling& scaling,
                      Kernel kernel) {
   const auto& options = static_cast<const Options&>(group.options());
   Buckets buckets(group.params().size());
@@ -131,27 +134,27 @@ void step_adam_group(Optimizer& optimizer, OptimizerParamGroup& group, const Fou
     kernel(bucket.parameters, bucket.gradients, bucket.state[0], bucket.state[1], bucket.state[2],
            bucket.steps(), options.lr(), std::get<0>(options.betas()), std::get<1>(options.betas()),
            options.weight_decay(), options.eps(), options.amsgrad(),
-           /*maximize=*/false, /*grad_scale=*/std::nullopt, found_inf);
+           /*maximize=*/false, scaling.grad_scale, scaling.found_inf);
   }
 }
 
-void step_group(Optimizer& optimizer, OptimizerParamGroup& group, const FoundInf& found_inf,
+void step_group(Optimizer& optimizer, OptimizerParamGroup& group, const Scaling& scaling,
                 torch::optim::Adam*) {
   step_adam_group<torch::optim::AdamOptions, torch::optim::AdamParamState>(
-      optimizer, group, found_inf, [](auto&&... arguments) {
+      optimizer, group, scaling, [](auto&&... arguments) {
         at::_fused_adam_(std::forward<decltype(arguments)>(arguments)...);
       });
 }
 
-void step_group(Optimizer& optimizer, OptimizerParamGroup& group, const FoundInf& found_inf,
+void step_group(Optimizer& optimizer, OptimizerParamGroup& group, const Scaling& scaling,
                 torch::optim::AdamW*) {
   step_adam_group<torch::optim::AdamWOptions, torch::optim::AdamWParamState>(
-      optimizer, group, found_inf, [](auto&&... arguments) {
+      optimizer, group, scaling, [](auto&&... arguments) {
         at::_fused_adamw_(std::forward<decltype(arguments)>(arguments)...);
       });
 }
 
-void step_group(Optimizer& optimizer, OptimizerParamGroup& group, const FoundInf& found_inf,
+void step_group(Optimizer& optimizer, OptimizerParamGroup& group, const Scaling& scaling,
                 torch::optim::SGD*) {
   const auto& options = static_cast<const torch::optim::SGDOptions&>(group.options());
   Buckets buckets(group.params().size());
@@ -171,11 +174,11 @@ void step_group(Optimizer& optimizer, OptimizerParamGroup& group, const FoundInf
     at::_fused_sgd_(bucket.parameters, bucket.gradients, bucket.state[0], options.weight_decay(),
                     options.momentum(), options.lr(), options.dampening(), options.nesterov(),
                     /*maximize=*/false, /*is_first_step=*/bucket.num_updates == 1,
-                    /*grad_scale=*/std::nullopt, found_inf);
+                    scaling.grad_scale, scaling.found_inf);
   }
 }
 
-void step_group(Optimizer& optimizer, OptimizerParamGroup& group, const FoundInf& found_inf,
+void step_group(Optimizer& optimizer, OptimizerParamGroup& group, const Scaling& scaling,
                 torch::optim::Adagrad*) {
   const auto& options = static_cast<const torch::optim::AdagradOptions&>(group.options());
   Buckets buckets(group.params().size());
@@ -191,12 +194,12 @@ void step_group(Optimizer& optimizer, OptimizerParamGroup& group, const FoundInf
   for (Bucket& bucket : buckets) {
     at::_fused_adagrad_(bucket.parameters, bucket.gradients, bucket.state[0], bucket.steps(),
                         options.lr(), options.lr_decay(), options.weight_decay(), options.eps(),
-                        /*maximize=*/false, /*grad_scale=*/std::nullopt, found_inf);
+                        /*maximize=*/false, scaling.grad_scale, scaling.found_inf);
   }
 }
 
 /// LibTorch has no fused kernel for it.
-void step_group(Optimizer& optimizer, OptimizerParamGroup& group, const FoundInf&,
+void step_group(Optimizer& optimizer, OptimizerParamGroup& group, const Scaling&,
                 torch::optim::RMSprop*) {
   const auto& options = static_cast<const torch::optim::RMSpropOptions&>(group.options());
   const bool has_momentum = options.momentum() > 0.0;
@@ -306,29 +309,43 @@ void add_to_steps(Optimizer& optimizer, int64_t change) {
 
 }  // namespace
 
-bool fused_step(Optimizer& optimizer, const Tensor& found_inf) {
+bool fused_step(Optimizer& optimizer, const GradientScaling& scaling) {
   const at::NoGradGuard no_grad;
-  const FoundInf unless = found_inf.defined() ? FoundInf(found_inf) : std::nullopt;
+  Scaling for_kernels;
+  if (scaling.grad_scale.defined()) for_kernels.grad_scale = scaling.grad_scale;
+  if (scaling.found_inf.defined()) for_kernels.found_inf = scaling.found_inf;
   const bool is_known = with_class_of(optimizer, [&](auto* kind) {
-    for (auto& group : optimizer.param_groups()) step_group(optimizer, group, unless, kind);
+    for (auto& group : optimizer.param_groups()) step_group(optimizer, group, for_kernels, kind);
   });
   if (is_known) step_what_is_left(optimizer);
   return is_known;
 }
 
-bool can_step_unless(const Optimizer& optimizer) {
-  const auto& type = typeid(optimizer);
-  const bool has_kernel =
-      with_class_of(optimizer, [](auto*) {}) && type != typeid(torch::optim::RMSprop);
+bool takes_grad_scale(const Optimizer& optimizer) {
+  const bool has_kernel = with_class_of(optimizer, [](auto*) {}) &&
+                          typeid(optimizer) != typeid(torch::optim::RMSprop);
   if (!has_kernel) return false;
+  std::optional<c10::Device> device;
   for (const auto& group : optimizer.param_groups()) {
-    const bool has_no_state =
-        type == typeid(torch::optim::SGD) &&
-        static_cast<const torch::optim::SGDOptions&>(group.options()).momentum() == 0.0;
     for (const Tensor& parameter : group.params()) {
       if (!parameter.grad().defined()) continue;
-      if (!is_fusable(parameter)) return false;
-      if (!has_no_state && !has_stepped(optimizer, parameter)) return false;
+      if (!device) device = parameter.device();
+      if (!is_fusable(parameter) || parameter.device() != *device) return false;
+    }
+  }
+  return true;
+}
+
+bool takes_found_inf(const Optimizer& optimizer) {
+  if (!takes_grad_scale(optimizer)) return false;
+  const bool is_sgd = typeid(optimizer) == typeid(torch::optim::SGD);
+  for (const auto& group : optimizer.param_groups()) {
+    const bool has_no_state =
+        is_sgd &&
+        static_cast<const torch::optim::SGDOptions&>(group.options()).momentum() == 0.0;
+    if (has_no_state) continue;
+    for (const Tensor& parameter : group.params()) {
+      if (parameter.grad().defined() && !has_stepped(optimizer, parameter)) return false;
     }
   }
   return true;

@@ -5,21 +5,30 @@
 
 namespace linkboy {
 
+/// Float scalars on the parameters' device, or undefined.
+struct GradientScaling {
+  /// The gradients are divided by it.
+  at::Tensor grad_scale{};
+  /// Where it is 1 when the device comes to it, nothing but the counts of updates changes
+  /// (`take_back_step`).
+  at::Tensor found_inf{};
+};
+
 /// Makes one update of a LibTorch optimizer by few calls per param group, on its own options and
 /// state. SGD, Adam, AdamW and Adagrad go through fused kernels with the numbers of Python's
 /// `fused=True`, RMSprop through multi-tensor operations with those of `foreach=True`. What these
 /// do not take (a sparse gradient, complex numbers, a gradient of another dtype) is updated by the
 /// optimizer's own `step`, for that parameter alone.
 ///
-/// @param found_inf  Undefined, or a float scalar on the parameters' device: where it is 1 when the
-///                   device comes to it, nothing but the counts of updates changes
-///                   (`take_back_step`). Only after `can_step_unless`.
 /// @return False, with nothing changed, if the optimizer is of another class (a subclass too).
-bool fused_step(torch::optim::Optimizer& optimizer, const at::Tensor& found_inf = {});
+bool fused_step(torch::optim::Optimizer& optimizer, const GradientScaling& scaling = {});
 
-/// Whether `fused_step` takes a `found_inf`: there are kernels for it, for each gradient, and this
-/// is not the first update of any parameter.
-bool can_step_unless(const torch::optim::Optimizer& optimizer);
+/// Whether `fused_step` takes a `grad_scale`: there is a kernel for each gradient, on one device.
+bool takes_grad_scale(const torch::optim::Optimizer& optimizer);
+
+/// Whether `fused_step` takes a `found_inf`: as `takes_grad_scale`, and this is not the first update
+/// of any parameter.
+bool takes_found_inf(const torch::optim::Optimizer& optimizer);
 
 /// After a `fused_step` whose `found_inf` was 1: it has not happened.
 void take_back_step(torch::optim::Optimizer& optimizer);

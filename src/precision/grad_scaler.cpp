@@ -58,10 +58,14 @@ void GradScaler::unscale(torch::optim::Optimizer& optimizer) {
   LINKBOY_CHECK(!state.is_unscaled,
                 "unscale was called twice in one update: the gradients would be divided twice. "
                 "Call it once, and update after the step.");
-  unscale_gradients(optimizer, state);
+  // In double, as Python does it, so that the inverse is the nearest float.
+  multiply_gradients(optimizer, state, scale_.to(at::kDouble).reciprocal().to(at::kFloat));
+  state.is_unscaled = true;
 }
 
-void GradScaler::unscale_gradients(torch::optim::Optimizer& optimizer, PerOptimizer& state) {
+/// And looks for infinite ones and NaN.
+void GradScaler::multiply_gradients(torch::optim::Optimizer& optimizer, PerOptimizer& state,
+                                    const Tensor& factor) {
   const at::NoGradGuard no_grad;
   // One kernel call takes what shares a device and a dtype.
   std::map<std::pair<c10::DeviceIndex, at::ScalarType>, std::vector<Tensor>> gradients;
@@ -79,19 +83,16 @@ void GradScaler::unscale_gradients(torch::optim::Optimizer& optimizer, PerOptimi
       gradients[{values.device().index(), values.scalar_type()}].push_back(values);
     }
   }
-  // In double, as Python does it, so that the inverse is the nearest float.
-  const Tensor inverse = scale_.to(at::kDouble).reciprocal().to(at::kFloat);
   std::map<c10::DeviceIndex, Tensor> found_inf;
   for (auto& [key, list] : gradients) {
     const c10::Device device = list.front().device();
     Tensor& found = found_inf[key.first];
     if (!found.defined()) found = at::zeros({}, at::TensorOptions(device).dtype(at::kFloat));
     at::_amp_foreach_non_finite_check_and_unscale_(list, found,
-                                                   inverse.to(device, /*non_blocking=*/true));
+                                                   factor.to(device, /*non_blocking=*/true));
   }
   state.found_inf.clear();
   for (auto& [index, found] : found_inf) state.found_inf.push_back(found);
-  state.is_unscaled = true;
 }
 
 bool GradScaler::step(torch::optim::Optimizer& optimizer) {
@@ -99,18 +100,30 @@ bool GradScaler::step(torch::optim::Optimizer& optimizer) {
   PerOptimizer& state = optimizers_[&optimizer];
   LINKBOY_CHECK(!state.is_stepped,
                 "step was called twice in one update. Call update after every optimizer's step.");
-  if (!state.is_unscaled) unscale_gradients(optimizer, state);
+  // As in Python, the kernels divide by the scale themselves if nobody has asked for it before.
+  const bool divides_in_kernel = !state.is_unscaled && takes_grad_scale(optimizer);
+  if (divides_in_kernel) {
+    multiply_gradients(optimizer, state, at::ones_like(scale_));
+  } else if (!state.is_unscaled) {
+    unscale(optimizer);
+  }
   state.is_stepped = true;
 
-  const bool one_device = state.found_inf.size() == 1;
-  const bool is_queued = one_device && can_step_unless(optimizer);
   std::vector<DeferredValue> verdicts;
   for (const Tensor& found : state.found_inf) verdicts.emplace_back(found);
-  if (is_queued) fused_step(optimizer, state.found_inf.front());
+  GradientScaling scaling;
+  if (divides_in_kernel && !state.found_inf.empty()) {
+    scaling.grad_scale = scale_.to(state.found_inf.front().device(), /*non_blocking=*/true);
+  }
+  const bool is_queued = !state.found_inf.empty() && takes_found_inf(optimizer);
+  if (is_queued) {
+    scaling.found_inf = state.found_inf.front();
+    fused_step(optimizer, scaling);
+  }
   bool is_finite = true;
-  for (DeferredValue& verdict : verdicts) is_finite = is_finite && verdict.value() == 0.0;
+  for (const DeferredValue& verdict : verdicts) is_finite = is_finite && verdict.value() == 0.0;
   if (is_queued && !is_finite) take_back_step(optimizer);
-  if (!is_queued && is_finite && !fused_step(optimizer)) optimizer.step();
+  if (!is_queued && is_finite && !fused_step(optimizer, scaling)) optimizer.step();
   return is_finite;
 }
 

@@ -7,7 +7,7 @@
 #include <c10/core/impl/VirtualGuardImpl.h>
 
 #include "linkboy/error.hpp"
-#include "stage_range.hpp"
+#include "linkboy/stage_range.hpp"
 
 namespace linkboy {
 namespace {

@@ -17,7 +17,7 @@ from torch import nn
 UPDATES_BEFORE, UPDATES_AFTER = 3, 20
 # Samples per batch and width of the images. The ResNet takes any, and small ones make it faster.
 SHAPES = {"mlp": (8, 28), "cnn": (8, 28), "resnet18": (2, 16)}
-# As linkboy steps them: by the fused kernels, or by LibTorch's own step, a tensor at a time.
+# As linkboy steps them: by the fused kernels, or by the same operations in the same order.
 OPTIMIZERS = {
     "sgd": (torch.optim.SGD, {"fused": True},
             {"lr": 0.02, "momentum": 0.9, "weight_decay": 1e-3}),
@@ -25,7 +25,7 @@ OPTIMIZERS = {
              {"lr": 1e-3, "betas": (0.8, 0.95), "eps": 1e-7, "weight_decay": 1e-3}),
     "adamw": (torch.optim.AdamW, {"fused": True},
               {"lr": 2e-3, "betas": (0.8, 0.95), "eps": 1e-7, "weight_decay": 0.05}),
-    "adagrad": (torch.optim.Adagrad, {"foreach": False},
+    "adagrad": (torch.optim.Adagrad, {"fused": True},
                 {"lr": 0.01, "lr_decay": 0.05, "eps": 1e-7, "weight_decay": 1e-3}),
     "rmsprop": (torch.optim.RMSprop, {"foreach": False},
                 {"lr": 1e-4, "alpha": 0.9, "eps": 1e-7, "momentum": 0.5, "weight_decay": 1e-3}),

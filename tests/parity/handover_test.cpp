@@ -1,7 +1,7 @@
 // A training run is handed over between C++ and Python in its middle, and goes on as if it had not
 // been: the losses after the checkpoint and the sums of the final tensors are equal in every bit.
-// linkboy's Trainer steps SGD, Adam and AdamW by the kernels of Python's fused=True; LibTorch's own
-// Adagrad and RMSprop do the operations of Python's foreach=False in the same order.
+// linkboy's Trainer steps SGD, Adam, AdamW and Adagrad by the kernels of Python's fused=True, and
+// RMSprop by the operations of Python's foreach=True, which are those of foreach=False.
 
 #include <gtest/gtest.h>
 #include <torch/torch.h>

@@ -223,6 +223,33 @@ class SuccessTest(ProgramTest):
         runs = [self.reported(report_updates=True, workers=workers) for workers in (0, 2)]
         self.assertEqual(losses(runs[0]), losses(runs[1]))
 
+    def test_half_precision_stays_near_the_losses_of_float(self):
+        exact = losses(self.reported(report_updates=True))
+        for precision, bound in ("bf16", 0.1), ("fp16", 0.02):
+            found = losses(self.reported(report_updates=True, precision=precision))
+            self.assertNotEqual(found, exact)
+            for a, b in zip(found, exact, strict=True):
+                self.assertAlmostEqual(a, b, delta=bound)
+
+    def test_graph_mode_changes_no_loss(self):
+        # On the CPU; the batches are all full.
+        runs = [self.reported(report_updates=True, limit_train=64, batch_size=16, graph=graph)
+                for graph in (None, True)]
+        self.assertEqual(len(losses(runs[0])), 8)
+        self.assertEqual(losses(runs[0]), losses(runs[1]))
+
+    def test_augmentation_changes_the_images_alike_for_any_workers(self):
+        plain = losses(self.reported(report_updates=True))
+        augmented = [losses(self.reported(report_updates=True, augment=True, workers=workers))
+                     for workers in (0, 2)]
+        self.assertEqual(augmented[0], augmented[1])
+        self.assertNotEqual(augmented[0], plain)
+
+    def test_channels_last_and_deterministic_runs_train(self):
+        events = self.reported(report_updates=True, model="cnn", channels_last=True,
+                               deterministic=True)
+        self.assertLess(losses(events)[-1], losses(events)[0])
+
     def test_starts_from_given_weights(self):
         shared = {"report_updates": True, "no_shuffle": True, "model": "cnn"}
         first = self.reported(seed=1, save_init="init.pt", **shared)

@@ -57,7 +57,8 @@ TEST(FusedStepTest, AgreesWithLibTorchsOwnSteps) {
       AdagradOptions(0.01).lr_decay(0.1).weight_decay(0.1).initial_accumulator_value(0.2), 1e-6);
 }
 
-// The operations are those of its own step, so the bits are, too.
+// The operations are those of its own step, so the bits are, too; but where it is centered, Python
+// (and this) takes the mean of gradients by lerp, LibTorch by a product and a sum.
 TEST(FusedStepTest, RMSpropIsItsOwnStepInEveryBit) {
   for (const bool centered : {false, true}) {
     for (const double momentum : {0.0, 0.9}) {
@@ -171,11 +172,11 @@ TEST(FusedStepTest, FoundInfHoldsUpTheUpdateAndItsCount) {
     auto weight = torch::ones({3}).requires_grad_();
     torch::optim::AdamW optimizer({weight}, AdamWOptions(0.1));
     weight.mutable_grad() = torch::ones({3});
-    EXPECT_FALSE(can_step_unless(optimizer));  // its first update
+    EXPECT_FALSE(takes_found_inf(optimizer));  // its first update
     ASSERT_TRUE(fused_step(optimizer));
     const auto before = weight.detach().clone();
-    ASSERT_TRUE(can_step_unless(optimizer));
-    ASSERT_TRUE(fused_step(optimizer, torch::full({}, found, torch::kFloat)));
+    ASSERT_TRUE(takes_found_inf(optimizer));
+    ASSERT_TRUE(fused_step(optimizer, {.found_inf = torch::full({}, found, torch::kFloat)}));
     EXPECT_EQ(torch::equal(weight, before), found == 1.0);
     take_back_step(optimizer);
     const auto& state = static_cast<const torch::optim::AdamWParamState&>(
@@ -184,7 +185,7 @@ TEST(FusedStepTest, FoundInfHoldsUpTheUpdateAndItsCount) {
   }
   auto weight = torch::ones({3}).requires_grad_();
   torch::optim::RMSprop rmsprop({weight});
-  EXPECT_FALSE(can_step_unless(rmsprop));
+  EXPECT_FALSE(takes_found_inf(rmsprop));
 }
 
 TEST(FusedStepTest, RunsOnTheDevice_CUDA) {

@@ -3,9 +3,11 @@
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
+#include <chrono>
 #include <csignal>
 #include <fstream>
 #include <sstream>
+#include <thread>
 
 #include "checkpoint/background_job.hpp"
 #include "linkboy/callbacks/save_training_state.hpp"
@@ -263,6 +265,7 @@ TEST_F(SaveTrainingStateTest, AFailedSaveIsLoudAndTheRunGoesOn) {
       explicit Block(fs::path root) : root_(std::move(root)) {}
       void on_train_update_end(Trainer& trainer) override {
         std::error_code error;
+        if (trainer.num_updates() == 20) trainer.wait_for_saves();  // that of update 10
         if (trainer.num_updates() == 20) fs::rename(root_, root_.string() + "-away", error);
         if (trainer.num_updates() == 20) std::ofstream(root_) << "a file in its place";
         if (trainer.num_updates() != 29) return;
