@@ -74,6 +74,7 @@ at::Tensor gather_rows(const at::Tensor& tensor, std::span<const int64_t> indice
   for (const int64_t index : indices) {
     LINKBOY_CHECK(index >= 0 && index < tensor.size(0), "sample ", index, " of a dataset of ",
                   tensor.size(0), " is asked for; it must be 0 to ", tensor.size(0) - 1, ".");
+    if (row_size == 0) continue;  // then there is no memory either
     std::memcpy(target, source + static_cast<std::size_t>(index) * row_size, row_size);
     target += row_size;
   }

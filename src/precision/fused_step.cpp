@@ -322,8 +322,8 @@ bool fused_step(Optimizer& optimizer, const GradientScaling& scaling) {
 }
 
 bool takes_grad_scale(const Optimizer& optimizer) {
-  const bool has_kernel = with_class_of(optimizer, [](auto*) {}) &&
-                          typeid(optimizer) != typeid(torch::optim::RMSprop);
+  const bool has_kernel =
+      with_class_of(optimizer, [](auto*) {}) && typeid(optimizer) != typeid(torch::optim::RMSprop);
   if (!has_kernel) return false;
   std::optional<c10::Device> device;
   for (const auto& group : optimizer.param_groups()) {
@@ -341,8 +341,7 @@ bool takes_found_inf(const Optimizer& optimizer) {
   const bool is_sgd = typeid(optimizer) == typeid(torch::optim::SGD);
   for (const auto& group : optimizer.param_groups()) {
     const bool has_no_state =
-        is_sgd &&
-        static_cast<const torch::optim::SGDOptions&>(group.options()).momentum() == 0.0;
+        is_sgd && static_cast<const torch::optim::SGDOptions&>(group.options()).momentum() == 0.0;
     if (has_no_state) continue;
     for (const Tensor& parameter : group.params()) {
       if (parameter.grad().defined() && !has_stepped(optimizer, parameter)) return false;

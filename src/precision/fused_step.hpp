@@ -26,8 +26,8 @@ bool fused_step(torch::optim::Optimizer& optimizer, const GradientScaling& scali
 /// Whether `fused_step` takes a `grad_scale`: there is a kernel for each gradient, on one device.
 bool takes_grad_scale(const torch::optim::Optimizer& optimizer);
 
-/// Whether `fused_step` takes a `found_inf`: as `takes_grad_scale`, and this is not the first update
-/// of any parameter.
+/// Whether `fused_step` takes a `found_inf`: as `takes_grad_scale`, and this is not the first
+/// update of any parameter.
 bool takes_found_inf(const torch::optim::Optimizer& optimizer);
 
 /// After a `fused_step` whose `found_inf` was 1: it has not happened.

@@ -41,7 +41,7 @@ def main():
         {"init_scale": 8.0, "growth_interval": 2},
         {"init_scale": 1000.0, "growth_factor": 3.0, "backoff_factor": 0.25, "growth_interval": 3},
         {"init_scale": 2.0**120, "growth_interval": 1},
-        {"init_scale": 2.0**-140, "growth_interval": 4},
+        {"init_scale": 2.0**-20, "growth_interval": 4},
     ]:
         for bad_share in [0.0, 0.2, 0.7, 1.0]:
             gradients = []
