@@ -356,7 +356,7 @@ namespace {
 /// Lays the keys out as the table would with 8 to 16 slots a key; if they fit there, it stays
 /// smaller.
 void check_hashes(const std::vector<c10::IValue>& keys) {
-  const int bits = std::bit_width(keys.size()) + 3;
+  const int bits = static_cast<int>(std::bit_width(keys.size())) + 3;
   constexpr uint64_t kMultiplier = 11400714819323198485U;  // of the table's own Fibonacci hashing
   std::vector<uint64_t> homes;
   homes.reserve(keys.size());
@@ -410,7 +410,7 @@ void Unpickler::convert_items(Node& node, int depth) {
       c10::impl::GenericList list(c10::AnyType::get());
       list.reserve(node.items.size());
       for (const Node* item : node.items) list.push_back(item->plain);
-      node.plain = std::move(list);
+      node.plain = list;
       return;
     }
     case Node::Kind::kDict: {
@@ -427,7 +427,7 @@ void Unpickler::convert_items(Node& node, int depth) {
       for (std::size_t i = 0; i < keys.size(); ++i) {
         dict.insert_or_assign(keys[i], node.items[2 * i + 1]->plain);
       }
-      node.plain = std::move(dict);
+      node.plain = dict;
       return;
     }
     case Node::Kind::kGlobal:

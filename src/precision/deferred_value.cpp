@@ -1,6 +1,7 @@
 #include "linkboy/deferred_value.hpp"
 
 #include <ATen/ATen.h>
+#include <ATen/core/grad_mode.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
 
 namespace linkboy {

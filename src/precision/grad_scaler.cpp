@@ -1,6 +1,7 @@
 #include "linkboy/grad_scaler.hpp"
 
 #include <ATen/ATen.h>
+#include <ATen/core/grad_mode.h>
 #include <torch/optim/optimizer.h>
 
 #include <cmath>
