@@ -43,6 +43,7 @@
 #include "linkboy/callbacks/progress_bar.hpp"
 #include "linkboy/trainer.hpp"
 #include "median.hpp"
+#include "mlp.hpp"
 
 namespace linkboy::benchmarks {
 namespace {
@@ -54,24 +55,6 @@ constexpr uint64_t kSeed = 0;
 struct Samples {
   at::Tensor input = at::randn({kNumSamples, 784});
   at::Tensor target = at::randint(10, {kNumSamples}, at::kLong);
-};
-
-class Mlp : public torch::nn::Module {
- public:
-  Mlp() {
-    register_module("hidden1", hidden1_);
-    register_module("hidden2", hidden2_);
-    register_module("output", output_);
-  }
-
-  at::Tensor forward(const at::Tensor& input) {
-    return output_(at::relu(hidden2_(at::relu(hidden1_(input)))));
-  }
-
- private:
-  torch::nn::Linear hidden1_{784, 128};
-  torch::nn::Linear hidden2_{128, 64};
-  torch::nn::Linear output_{64, 10};
 };
 
 /// A model with the same first weights on each side, and one way to train it.

@@ -41,6 +41,7 @@
 #include "linkboy/accelerator.hpp"
 #include "linkboy/error.hpp"
 #include "linkboy/trainer.hpp"
+#include "mlp.hpp"
 #include "resnet.hpp"
 
 namespace linkboy::benchmarks {
@@ -55,24 +56,6 @@ struct Arguments {
   int64_t num_steps = 0;
   int64_t num_threads = 1;
   bool first_update = false;
-};
-
-class Mlp final : public torch::nn::Module {
- public:
-  Mlp() {
-    register_module("hidden1", hidden1_);
-    register_module("hidden2", hidden2_);
-    register_module("output", output_);
-  }
-
-  at::Tensor forward(const at::Tensor& input) {
-    return output_(at::relu(hidden2_(at::relu(hidden1_(input)))));
-  }
-
- private:
-  torch::nn::Linear hidden1_{784, 128};
-  torch::nn::Linear hidden2_{128, 64};
-  torch::nn::Linear output_{64, kNumClasses};
 };
 
 class Cnn final : public torch::nn::Module {

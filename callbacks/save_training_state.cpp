@@ -62,10 +62,7 @@ void SaveTrainingState::save(Trainer& trainer) {
   finish_save(trainer);
   // A state with NaN in its weights is worth nothing, and would push out good ones in time.
   if (!std::isfinite(trainer.train_loss_tracker().total())) {
-    ++num_failures_;
-    trainer.print(
-        "ERROR: the training state was not saved: a loss of this epoch was NaN or "
-        "infinite, and the weights may be. The run goes on; the states before are kept.");
+    count_failure(trainer, "a loss of this epoch was NaN or infinite, and the weights may be.");
     return;
   }
   const int64_t number = next_training_state_number(options_.directory);
@@ -99,8 +96,12 @@ void SaveTrainingState::report(Trainer& trainer, const char* what) {
   is_pending_ = false;
   is_saved_ = false;
   saved_.pop_back();
+  count_failure(trainer, what);
+}
+
+void SaveTrainingState::count_failure(Trainer& trainer, const char* why) {
   ++num_failures_;
-  trainer.print(c10::str("ERROR: the training state was not saved: ", what,
+  trainer.print(c10::str("ERROR: the training state was not saved: ", why,
                          " The run goes on; the states before are kept."));
 }
 

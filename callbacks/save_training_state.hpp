@@ -64,6 +64,7 @@ class SaveTrainingState : public Callback {
   void finish_save(Trainer& trainer);
   void remove_old();
   void report(Trainer& trainer, const char* what);
+  void count_failure(Trainer& trainer, const char* why);
 
   SaveTrainingStateOptions options_;
   std::vector<std::string> saved_;  // names of folders, oldest first

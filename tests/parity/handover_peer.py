@@ -12,6 +12,7 @@ import json
 import sys
 
 import torch
+from fashion_mnist_weights import cnn, mlp
 from torch import nn
 
 UPDATES_BEFORE, UPDATES_AFTER = 3, 20
@@ -34,31 +35,10 @@ OPTIMIZERS = {
 
 class Mlp(nn.Sequential):
     def __init__(self):
-        super().__init__(
-            nn.Linear(784, 128), nn.ReLU(), nn.Linear(128, 64), nn.ReLU(), nn.Linear(64, 10)
-        )
+        super().__init__(*mlp())
 
     def forward(self, images):
         return super().forward(images.flatten(1))
-
-
-def cnn():
-    def block(inside, outside):
-        return (
-            nn.Conv2d(inside, outside, 3, padding=1),
-            nn.BatchNorm2d(outside),
-            nn.ReLU(),
-            nn.MaxPool2d(2),
-        )
-
-    return nn.Sequential(
-        *block(1, 16),
-        *block(16, 32),
-        nn.Flatten(),
-        nn.Linear(1568, 128),
-        nn.ReLU(),
-        nn.Linear(128, 10),
-    )
 
 
 def conv(inside, outside, kernel, stride):
