@@ -391,6 +391,26 @@ TEST(BackgroundJobTest, ASnapshotHasNothingInCommonWithItsSource) {
   EXPECT_EQ(later.get_tensor("base")[0][1].item<float>(), 9.0F);
 }
 
+TEST(BackgroundJobTest, ASnapshotHasEveryByteOfStoragesOfAllSizes) {
+  StateDict source;
+  for (const int64_t size : {0, 1, 63, 64, 65, 1'000, 1'048'573, 3'000'001}) {
+    const auto bytes = torch::randint(256, {size + 16}, torch::kByte);
+    // An offset into memory of another keeps the source off the boundaries.
+    source.set(std::to_string(size),
+               torch::from_blob(
+                   bytes.data_ptr<uint8_t>() + size % 16, {size}, [bytes](void*) {}, torch::kByte));
+  }
+  const int num_threads = at::get_num_threads();
+  for (const int threads : {1, 2, 5}) {
+    at::set_num_threads(threads);
+    const StateDict copy = Snapshot().take(source);
+    for (const auto& [key, value] : source.entries()) {
+      EXPECT_TRUE(torch::equal(copy.get_tensor(key), value.toTensor())) << key << ' ' << threads;
+    }
+  }
+  at::set_num_threads(num_threads);
+}
+
 TEST(BackgroundJobTest, ALoadWaitsForTheSaveBeforeIt) {
   const TemporaryFolder folder;
   Rehearsal run(3);

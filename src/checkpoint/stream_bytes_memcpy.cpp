@@ -1,0 +1,13 @@
+// For processors whose stores past the caches we do not know.
+
+#include <cstring>
+
+#include "checkpoint/stream_copy.hpp"
+
+namespace linkboy {
+
+void stream_bytes(const CopyPiece& piece) {
+  if (piece.size > 0) std::memcpy(piece.target, piece.source, piece.size);
+}
+
+}  // namespace linkboy

@@ -1,0 +1,248 @@
+// Once it has warmed up, a training step queues its work and never waits for the device. LibTorch
+// itself watches: in its sync debug mode an operation for which the host waits is an error. On the
+// CPU the same runs are made without that mode, so that what they count is tested everywhere.
+
+#include <c10/cuda/CUDAFunctions.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <torch/torch.h>
+
+#include <cstdio>
+#include <optional>
+
+#include "linkboy/callbacks/progress_bar.hpp"
+#include "linkboy/schedulers/cosine_scheduler.hpp"
+#include "linkboy/trainer.hpp"
+#include "support/toy.hpp"
+
+namespace linkboy::testing {
+namespace {
+
+using c10::cuda::SyncDebugMode;
+
+constexpr int64_t kWindow = 2;    // micro-steps of an update
+constexpr int64_t kWarmUps = 8;   // updates; a graph is recorded in the second
+constexpr int64_t kWatched = 24;  // updates
+constexpr int64_t kUpdates = 40;
+
+bool syncs_are_errors() {
+  return c10::cuda::warning_state().get_sync_debug_mode() == SyncDebugMode::L_ERROR;
+}
+
+/// While it lives, LibTorch throws where the host would wait for a CUDA device. Waits for an event
+/// are not counted: they end when the work before the event is done, whatever is queued behind it.
+class SyncsAreErrors {
+ public:
+  SyncsAreErrors() { c10::cuda::warning_state().set_sync_debug_mode(SyncDebugMode::L_ERROR); }
+  ~SyncsAreErrors() { c10::cuda::warning_state().set_sync_debug_mode(SyncDebugMode::L_DISABLED); }
+  SyncsAreErrors(const SyncsAreErrors&) = delete;
+  SyncsAreErrors& operator=(const SyncsAreErrors&) = delete;
+};
+
+/// Watches whole updates, from the end of one to the end of another, data and callbacks included.
+/// An epoch's start and end may wait: its loss is read there.
+class RefuseSyncsAfterWarmUp : public Callback {
+ public:
+  void on_train_step_end(Trainer&, const Batch&, const StepOutput& output) override {
+    losses.push_back(output.loss.detach().clone());  // which a graph overwrites
+    num_watched_steps += is_watching_ ? 1 : 0;
+    num_refusing_steps += syncs_are_errors() ? 1 : 0;
+  }
+  void on_train_update_end(Trainer& trainer) override {
+    ++num_updates_;
+    if (num_updates_ == kWarmUps) {
+      is_watching_ = true;
+      num_made_updates = -trainer.num_updates();
+      if (trainer.device().is_cuda()) syncs_are_errors_.emplace();
+    } else if (num_updates_ == kWarmUps + kWatched) {
+      stop();
+      num_made_updates += trainer.num_updates();
+    }
+  }
+  void on_exception(Trainer&, std::exception_ptr) override { stop(); }
+
+  std::vector<torch::Tensor> losses;
+  int64_t num_watched_steps = 0;
+  int64_t num_refusing_steps = 0;
+  int64_t num_made_updates = 0;  // of those watched: in fp16 some are skipped
+
+ private:
+  void stop() {
+    is_watching_ = false;
+    syncs_are_errors_.reset();
+  }
+
+  int64_t num_updates_ = 0;
+  bool is_watching_ = false;
+  std::optional<SyncsAreErrors> syncs_are_errors_;
+};
+
+/// Waits for the device in every step.
+class ReadLosses : public Callback {
+ public:
+  void on_train_step_end(Trainer&, const Batch&, const StepOutput& output) override {
+    output.loss.item<float>();
+    ++num_read;
+  }
+  int64_t num_read = 0;
+};
+
+struct Setting {
+  std::string name{};
+  std::string precision = "no";
+  bool channels_last = false;
+  ExecutionMode mode = ExecutionMode::eager;
+  /// Has the scale grow until gradients overflow, again and again.
+  bool overflows = false;
+  std::string device = "cpu";
+};
+
+void PrintTo(const Setting& setting, std::ostream* out) { *out << setting.name; }
+
+/// Each once on the CPU and once, with the suffix, on a CUDA device.
+std::vector<Setting> all_settings() {
+  constexpr auto kGraph = ExecutionMode::graph;
+  std::vector<Setting> settings{
+      {.name = "fp32"},
+      {.name = "bf16", .precision = "bf16"},
+      {.name = "fp16", .precision = "fp16"},
+      {.name = "fp16_that_overflows", .precision = "fp16", .overflows = true},
+      {.name = "channels_last", .channels_last = true},
+      {.name = "channels_last_bf16", .precision = "bf16", .channels_last = true},
+      {.name = "graph", .mode = kGraph},
+      {.name = "graph_fp16", .precision = "fp16", .mode = kGraph},
+      {.name = "graph_channels_last", .channels_last = true, .mode = kGraph},
+  };
+  for (std::size_t i = 0, count = settings.size(); i < count; ++i) {
+    Setting on_cuda = settings[i];
+    on_cuda.name += "_CUDA";
+    on_cuda.device = "cuda:0";
+    settings.push_back(on_cuda);
+  }
+  return settings;
+}
+
+/// `rows` images of 2 x 6 x 6.
+TensorDataset toy_images(int64_t rows) {
+  const auto grid = torch::arange(rows * 72, torch::kFloat).reshape({rows, 2, 6, 6});
+  return TensorDataset(torch::sin(grid * 0.7), torch::arange(rows) * 7 % 3);
+}
+
+torch::nn::Sequential toy_conv_net() {
+  using namespace torch::nn;  // NOLINT(google-build-using-namespace)
+  torch::manual_seed(5);
+  return Sequential(Conv2d(Conv2dOptions(2, 8, 3).padding(1)), BatchNorm2d(8), ReLU(), MaxPool2d(2),
+                    Dropout(0.2), Flatten(), Linear(72, 3));
+}
+
+/// The default callbacks, with a progress bar that draws whenever it can.
+CallbackList busy_callbacks(std::FILE* stream, CallbackList more) {
+  CallbackList callbacks = default_callbacks(std::move(more));
+  for (auto& callback : callbacks) {
+    if (!std::dynamic_pointer_cast<ProgressBar>(callback)) continue;
+    callback = std::make_shared<ProgressBar>(
+        ProgressBarOptions{.mode = ProgressBarOptions::Mode::plain,
+                           .stream = stream,
+                           .plain_interval = std::chrono::milliseconds(0)});
+  }
+  return callbacks;
+}
+
+struct Training {
+  explicit Training(const Setting& setting, CallbackList more = {})
+      : mode(setting.mode),
+        optimizer(std::make_shared<torch::optim::AdamW>(model->parameters(),
+                                                        torch::optim::AdamWOptions(0.01))),
+        trainer(model, torch::nn::CrossEntropyLoss(), optimizer,
+                busy_callbacks(null_stream.get(), std::move(more)), nullptr,
+                {.device = setting.device,
+                 .mixed_precision = setting.precision,
+                 .grad_scaler = {.init_scale = setting.overflows ? 65536.0 : 64.0,
+                                 .growth_interval = setting.overflows ? 1 : 2000},
+                 .channels_last = setting.channels_last}) {
+    trainer.callback_handler().add(watch);
+  }
+
+  /// With what a run may ask of every update. The loader's threads, page-locked memory and copy
+  /// stream are there by default on a CUDA device.
+  TrainResult train() {
+    constexpr int64_t kBatchSize = 4;
+    return trainer.train({.train_dataset = toy_images(kUpdates * kWindow * kBatchSize),
+                          .num_epochs = 1,
+                          .per_device_batch_size = kBatchSize,
+                          .gradient_accumulation_steps = kWindow,
+                          .gradient_clip_value = 10.0,
+                          .gradient_clip_norm = 1.0,
+                          .create_scheduler_fn = CosineScheduler::create_scheduler_fn(),
+                          .execution_mode = mode});
+  }
+
+  ExecutionMode mode;
+  std::unique_ptr<std::FILE, int (*)(std::FILE*)> null_stream{std::fopen("/dev/null", "w"),
+                                                              std::fclose};
+  torch::nn::Sequential model = toy_conv_net();
+  std::shared_ptr<torch::optim::AdamW> optimizer;
+  std::shared_ptr<RefuseSyncsAfterWarmUp> watch = std::make_shared<RefuseSyncsAfterWarmUp>();
+  QuietTrainer trainer;
+};
+
+class SteadyStateTest : public ::testing::TestWithParam<Setting> {};
+
+INSTANTIATE_TEST_SUITE_P(All, SteadyStateTest, ::testing::ValuesIn(all_settings()),
+                         [](const auto& info) { return info.param.name; });
+
+TEST_P(SteadyStateTest, NoStepWaitsForTheDevice) {
+  Training training(GetParam());
+  const TrainResult result = training.train();
+
+  const auto& watch = *training.watch;
+  const bool is_cuda = training.trainer.device().is_cuda();
+  EXPECT_EQ(watch.num_watched_steps, kWatched * kWindow);
+  EXPECT_EQ(watch.num_refusing_steps, is_cuda ? kWatched * kWindow : 0);
+  EXPECT_FALSE(syncs_are_errors());
+  EXPECT_EQ(result.reason, StopReason::finished);
+  ASSERT_EQ(watch.losses.size(), kUpdates * kWindow);
+  EXPECT_TRUE(torch::stack(watch.losses).isfinite().all().item<bool>());
+  if (GetParam().overflows) {
+    EXPECT_GT(watch.num_made_updates, 0);
+    EXPECT_LT(watch.num_made_updates, kWatched);
+    return;
+  }
+  EXPECT_EQ(watch.num_made_updates, kWatched);
+  EXPECT_EQ(result.num_updates, kUpdates);
+  EXPECT_TRUE(training.trainer.gradient_norm().isfinite().item<bool>());
+}
+
+// What the tests above rest on: a step that does wait fails, and LibTorch sees the mode that is set
+// here.
+
+TEST(SyncDebugModeTest, ACallbackThatReadsLossesFailsAfterTheWarmUp_CUDA) {
+  const auto read_losses = std::make_shared<ReadLosses>();
+  Training training({.device = "cuda:0"}, {read_losses});
+  try {
+    training.train();
+    ADD_FAILURE() << "reading a loss was no error";
+  } catch (const c10::Error& error) {
+    EXPECT_THAT(error.what(), ::testing::HasSubstr("synchronizing CUDA operation"));
+  }
+  EXPECT_EQ(read_losses->num_read, kWarmUps * kWindow);
+  EXPECT_FALSE(syncs_are_errors());
+}
+
+TEST(SyncDebugModeTest, ACallbackMayReadLossesOnTheCpu) {
+  const auto read_losses = std::make_shared<ReadLosses>();
+  Training training({.device = "cpu"}, {read_losses});
+  EXPECT_EQ(training.train().num_updates, kUpdates);
+  EXPECT_EQ(read_losses->num_read, kUpdates * kWindow);
+}
+
+TEST(SyncDebugModeTest, IsThatOfLibTorchAndEndsWithItsScope) {
+  {
+    const SyncsAreErrors scope;
+    EXPECT_THROW(c10::cuda::warn_or_error_on_sync(), c10::Error);
+  }
+  EXPECT_NO_THROW(c10::cuda::warn_or_error_on_sync());
+}
+
+}  // namespace
+}  // namespace linkboy::testing
