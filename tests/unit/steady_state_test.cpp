@@ -1,14 +1,19 @@
-// Once it has warmed up, a training step queues its work and never waits for the device. LibTorch
-// itself watches: in its sync debug mode an operation for which the host waits is an error. On the
-// CPU the same runs are made without that mode, so that what they count is tested everywhere.
+// Once it has warmed up, a training step queues its work and never drains the device's stream.
+// LibTorch itself watches: in its sync debug mode an operation that does so is an error. On the CPU
+// the same runs are made without that mode, so that what they count is tested everywhere.
 
 #include <c10/cuda/CUDAFunctions.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
+#include <chrono>
 #include <cstdio>
+#include <memory>
 #include <optional>
+#include <string>
+#include <utility>
+#include <vector>
 
 #include "linkboy/callbacks/progress_bar.hpp"
 #include "linkboy/schedulers/cosine_scheduler.hpp"
@@ -18,23 +23,21 @@
 namespace linkboy::testing {
 namespace {
 
-using c10::cuda::SyncDebugMode;
+using c10::cuda::SyncDebugMode, c10::cuda::warning_state;
 
 constexpr int64_t kWindow = 2;    // micro-steps of an update
 constexpr int64_t kWarmUps = 8;   // updates; a graph is recorded in the second
 constexpr int64_t kWatched = 24;  // updates
 constexpr int64_t kUpdates = 40;
 
-bool syncs_are_errors() {
-  return c10::cuda::warning_state().get_sync_debug_mode() == SyncDebugMode::L_ERROR;
-}
+bool syncs_are_errors() { return warning_state().get_sync_debug_mode() == SyncDebugMode::L_ERROR; }
 
-/// While it lives, LibTorch throws where the host would wait for a CUDA device. Waits for an event
-/// are not counted: they end when the work before the event is done, whatever is queued behind it.
+/// While it lives, LibTorch throws where the host would wait for all that a stream holds. A wait
+/// for one event, as for the verdict on fp16 gradients, is none of these and not seen.
 class SyncsAreErrors {
  public:
-  SyncsAreErrors() { c10::cuda::warning_state().set_sync_debug_mode(SyncDebugMode::L_ERROR); }
-  ~SyncsAreErrors() { c10::cuda::warning_state().set_sync_debug_mode(SyncDebugMode::L_DISABLED); }
+  SyncsAreErrors() { warning_state().set_sync_debug_mode(SyncDebugMode::L_ERROR); }
+  ~SyncsAreErrors() { warning_state().set_sync_debug_mode(SyncDebugMode::L_DISABLED); }
   SyncsAreErrors(const SyncsAreErrors&) = delete;
   SyncsAreErrors& operator=(const SyncsAreErrors&) = delete;
 };
@@ -92,7 +95,8 @@ struct Setting {
   std::string precision = "no";
   bool channels_last = false;
   ExecutionMode mode = ExecutionMode::eager;
-  /// Has the scale grow until gradients overflow, again and again.
+  /// Has the scale grow until gradients overflow, again and again. They are not clipped, so that
+  /// the optimizer's kernel divides by the scale.
   bool overflows = false;
   std::string device = "cpu";
 };
@@ -101,7 +105,6 @@ void PrintTo(const Setting& setting, std::ostream* out) { *out << setting.name; 
 
 /// Each once on the CPU and once, with the suffix, on a CUDA device.
 std::vector<Setting> all_settings() {
-  constexpr auto kGraph = ExecutionMode::graph;
   std::vector<Setting> settings{
       {.name = "fp32"},
       {.name = "bf16", .precision = "bf16"},
@@ -109,15 +112,14 @@ std::vector<Setting> all_settings() {
       {.name = "fp16_that_overflows", .precision = "fp16", .overflows = true},
       {.name = "channels_last", .channels_last = true},
       {.name = "channels_last_bf16", .precision = "bf16", .channels_last = true},
-      {.name = "graph", .mode = kGraph},
-      {.name = "graph_fp16", .precision = "fp16", .mode = kGraph},
-      {.name = "graph_channels_last", .channels_last = true, .mode = kGraph},
+      {.name = "graph", .mode = ExecutionMode::graph},
+      {.name = "graph_fp16", .precision = "fp16", .mode = ExecutionMode::graph},
+      {.name = "graph_channels_last", .channels_last = true, .mode = ExecutionMode::graph},
   };
-  for (std::size_t i = 0, count = settings.size(); i < count; ++i) {
-    Setting on_cuda = settings[i];
+  for (Setting on_cuda : std::vector(settings)) {
     on_cuda.name += "_CUDA";
     on_cuda.device = "cuda:0";
-    settings.push_back(on_cuda);
+    settings.push_back(std::move(on_cuda));
   }
   return settings;
 }
@@ -131,7 +133,7 @@ TensorDataset toy_images(int64_t rows) {
 torch::nn::Sequential toy_conv_net() {
   using namespace torch::nn;  // NOLINT(google-build-using-namespace)
   torch::manual_seed(5);
-  return Sequential(Conv2d(Conv2dOptions(2, 8, 3).padding(1)), BatchNorm2d(8), ReLU(), MaxPool2d(2),
+  return Sequential(Conv2d(Conv2dOptions(2, 8, 3).stride(2).padding(1)), BatchNorm2d(8), ReLU(),
                     Dropout(0.2), Flatten(), Linear(72, 3));
 }
 
@@ -149,8 +151,8 @@ CallbackList busy_callbacks(std::FILE* stream, CallbackList more) {
 }
 
 struct Training {
-  explicit Training(const Setting& setting, CallbackList more = {})
-      : mode(setting.mode),
+  explicit Training(const Setting& chosen, CallbackList more = {})
+      : setting(chosen),
         optimizer(std::make_shared<torch::optim::AdamW>(model->parameters(),
                                                         torch::optim::AdamWOptions(0.01))),
         trainer(model, torch::nn::CrossEntropyLoss(), optimizer,
@@ -167,17 +169,17 @@ struct Training {
   /// stream are there by default on a CUDA device.
   TrainResult train() {
     constexpr int64_t kBatchSize = 4;
+    const std::optional<double> max_norm = setting.overflows ? std::nullopt : std::optional(1.0);
     return trainer.train({.train_dataset = toy_images(kUpdates * kWindow * kBatchSize),
                           .num_epochs = 1,
                           .per_device_batch_size = kBatchSize,
                           .gradient_accumulation_steps = kWindow,
-                          .gradient_clip_value = 10.0,
-                          .gradient_clip_norm = 1.0,
+                          .gradient_clip_norm = max_norm,
                           .create_scheduler_fn = CosineScheduler::create_scheduler_fn(),
-                          .execution_mode = mode});
+                          .execution_mode = setting.mode});
   }
 
-  ExecutionMode mode;
+  Setting setting;
   std::unique_ptr<std::FILE, int (*)(std::FILE*)> null_stream{std::fopen("/dev/null", "w"),
                                                               std::fclose};
   torch::nn::Sequential model = toy_conv_net();
@@ -191,16 +193,14 @@ class SteadyStateTest : public ::testing::TestWithParam<Setting> {};
 INSTANTIATE_TEST_SUITE_P(All, SteadyStateTest, ::testing::ValuesIn(all_settings()),
                          [](const auto& info) { return info.param.name; });
 
-TEST_P(SteadyStateTest, NoStepWaitsForTheDevice) {
+TEST_P(SteadyStateTest, NoStepSynchronizesAStream) {
   Training training(GetParam());
   const TrainResult result = training.train();
 
   const auto& watch = *training.watch;
-  const bool is_cuda = training.trainer.device().is_cuda();
   EXPECT_EQ(watch.num_watched_steps, kWatched * kWindow);
-  EXPECT_EQ(watch.num_refusing_steps, is_cuda ? kWatched * kWindow : 0);
+  EXPECT_EQ(watch.num_refusing_steps, GetParam().device == "cpu" ? 0 : kWatched * kWindow);
   EXPECT_FALSE(syncs_are_errors());
-  EXPECT_EQ(result.reason, StopReason::finished);
   ASSERT_EQ(watch.losses.size(), kUpdates * kWindow);
   EXPECT_TRUE(torch::stack(watch.losses).isfinite().all().item<bool>());
   if (GetParam().overflows) {
