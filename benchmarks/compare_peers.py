@@ -228,6 +228,10 @@ ROWS = {
 }
 
 
+# Programs that compare linkboy with a loop by hand, or with itself, and print their own table.
+PROGRAMS = {"overhead": "linkboy_overhead", "loop": "linkboy_loop_overhead"}
+
+
 def by_turns(names, rounds):
     for round in range(rounds):
         for i in range(len(names)):
@@ -321,8 +325,9 @@ def print_row(name, row, result):
 
 def parse_options():
     parser = argparse.ArgumentParser()
-    parser.add_argument("--only", nargs="+", choices=ROWS, metavar="ROW", default=list(ROWS),
-                        help=", ".join(ROWS))
+    rows = [*PROGRAMS, *ROWS]
+    parser.add_argument("--only", nargs="+", choices=rows, metavar="ROW", default=rows,
+                        help=", ".join(rows))
     parser.add_argument("--rounds", type=int, help="instead of each row's own number")
     parser.add_argument("--quick", action="store_true",
                         help="2 short rounds, to see that everything works")
@@ -347,10 +352,17 @@ def main():
         print(f"{title}: " + ", ".join(f"{name} {value}" for name, value in report[title].items()))
     if report["machine"]["load_before"] > 0.5:
         print("warning: the machine is not idle; the ratios below may be off")
-    if any(run.rounds_of(ROWS[name]) < LEAST_ROUNDS for name in options.only):
+    if any(run.rounds_of(ROWS[name]) < LEAST_ROUNDS for name in options.only if name in ROWS):
         print(f"warning: fewer than {LEAST_ROUNDS} rounds show that it works, no more")
 
     for name in options.only:
+        if name in PROGRAMS:
+            print(f"\n{name}: {PROGRAMS[name]}", flush=True)
+            table = subprocess.run([options.programs / PROGRAMS[name]], check=True, text=True,
+                                   stdout=subprocess.PIPE).stdout
+            print(table, end="", flush=True)
+            report["rows"][name] = {"table": table.splitlines(), "problem": None}
+            continue
         row = ROWS[name]
         try:
             values, details = row.measure(run)

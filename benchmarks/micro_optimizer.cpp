@@ -3,7 +3,9 @@
 
 #include <ATen/ops/randn.h>
 #include <benchmark/benchmark.h>
+#include <torch/optim/adagrad.h>
 #include <torch/optim/adamw.h>
+#include <torch/optim/rmsprop.h>
 #include <torch/optim/sgd.h>
 
 #include "paired.hpp"
@@ -42,12 +44,22 @@ void step_sgd_momentum(benchmark::State& state) {
   run_step<torch::optim::SGD>(state, torch::optim::SGDOptions(1e-4).momentum(0.9));
 }
 
+void step_adagrad(benchmark::State& state) {
+  run_step<torch::optim::Adagrad>(state, torch::optim::AdagradOptions(1e-4));
+}
+
+void step_rmsprop(benchmark::State& state) {
+  run_step<torch::optim::RMSprop>(state, torch::optim::RMSpropOptions(1e-4));
+}
+
 void with_tensors(benchmark::internal::Benchmark* benchmark) {
   benchmark->ArgName("tensors")->Arg(10)->Arg(100)->Arg(1000);
   benchmark->UseManualTime()->Unit(benchmark::kMicrosecond);
 }
 BENCHMARK(step_adamw)->Apply(with_tensors);
 BENCHMARK(step_sgd_momentum)->Apply(with_tensors);
+BENCHMARK(step_adagrad)->Apply(with_tensors);
+BENCHMARK(step_rmsprop)->Apply(with_tensors);
 
 }  // namespace
 }  // namespace linkboy::benchmarks
