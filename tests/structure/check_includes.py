@@ -12,11 +12,13 @@ import re
 import sys
 
 LAYERS = [
-    ["error", "state_dict", "sampler", "stop_training", "run_config"],
+    ["error", "state_dict", "sampler", "stop_training", "run_config", "distributed_options",
+     "process_group"],
     ["batch", "step_output", "placeholders", "loss_tracker", "run_history", "checkpoint", "safetensors",
      "loss_function", "model", "callback", "scheduler", "dataset", "data_loader", "param_group_field",
      "name_options", "parse_run_value", "training_state", "metric_reader",
-     "deferred_value", "grad_scaler", "stage_range", "activation_checkpoint", "image_transforms"],
+     "deferred_value", "grad_scaler", "stage_range", "activation_checkpoint", "image_transforms",
+     "sync_batch_norm"],
     ["accelerator", "options", "cli"],
     ["trainer", "run_setup", "trainer_state"],
     ["linkboy"],
