@@ -1,6 +1,8 @@
 #include "linkboy/callbacks/save_training_state.hpp"
 
+#include <algorithm>
 #include <cmath>
+#include <utility>
 
 #include "linkboy/checkpoint.hpp"
 #include "linkboy/error.hpp"
@@ -31,12 +33,19 @@ void SaveTrainingState::on_training_run_start(Trainer& trainer) {
 
 void SaveTrainingState::on_train_update_end(Trainer& trainer) {
   is_saved_ = false;
-  const std::chrono::duration<double, std::ratio<60>> minutes = Clock::now() - last_save_;
   const bool is_due =
       (options_.every_n_updates && trainer.num_updates() % *options_.every_n_updates == 0) ||
-      (options_.every_n_minutes && minutes.count() >= *options_.every_n_minutes);
+      is_time_due(trainer);
   const auto stop = trainer.requested_stop();
   if (is_due || (options_.at_end && stop && stop != StopReason::nan)) save(trainer);
+}
+
+/// By the clock of the main process.
+bool SaveTrainingState::is_time_due(Trainer& trainer) const {
+  if (!options_.every_n_minutes) return false;
+  const std::chrono::duration<double, std::ratio<60>> minutes = Clock::now() - last_save_;
+  const bool is_due = minutes.count() >= *options_.every_n_minutes;
+  return trainer.accelerator().broadcast_object(is_due ? "due" : "") == "due";
 }
 
 void SaveTrainingState::on_training_run_epoch_end(Trainer& trainer) {
@@ -61,35 +70,43 @@ void SaveTrainingState::on_training_run_end(Trainer& trainer) {
 void SaveTrainingState::save(Trainer& trainer) {
   finish_save(trainer);
   // A state with NaN in its weights is worth nothing, and would push out good ones in time.
-  if (!std::isfinite(trainer.train_loss_tracker().total())) {
+  Accelerator& accelerator = trainer.accelerator();
+  const bool is_finite = std::isfinite(trainer.train_loss_tracker().total());
+  const auto answers = accelerator.all_gather_object(is_finite ? "finite" : "");
+  if (std::find(answers.begin(), answers.end(), "") != answers.end()) {
     count_failure(trainer, "a loss of this epoch was NaN or infinite, and the weights may be.");
     return;
   }
-  const int64_t number = next_training_state_number(options_.directory);
+  const int64_t number = std::stoll(accelerator.broadcast_object(
+      accelerator.is_main_process() ? std::to_string(next_training_state_number(options_.directory))
+                                    : ""));
   const auto folder = training_state_folder(options_.directory, number);
   // The state itself should know of its folder, so that who resumes it removes it in time.
   saved_.push_back(folder.filename().string());
-  is_pending_ = true;
-  try {
-    trainer.save_training_state(folder, {.asynchronous = options_.asynchronous});
-    is_saved_ = true;
-    last_save_ = Clock::now();
-  } catch (const Error& error) {
-    report(trainer, error.what());
-  }
+  is_pending_ = is_saved_ = true;
+  last_save_ = Clock::now();
+  settle(trainer,
+         [&] { trainer.save_training_state(folder, {.asynchronous = options_.asynchronous}); });
   if (!options_.asynchronous) finish_save(trainer);
+}
+
+/// Runs what may fail on the main process, which alone writes, and has all know whether it did.
+void SaveTrainingState::settle(Trainer& trainer, const std::function<void()>& work) {
+  std::string failure;
+  try {
+    work();
+  } catch (const Error& error) {
+    failure = error.what();
+  }
+  failure = trainer.accelerator().broadcast_object(failure);
+  if (!failure.empty()) report(trainer, failure.c_str());
 }
 
 /// Waits for the state that is being written; only when it is there an older one may go.
 void SaveTrainingState::finish_save(Trainer& trainer) {
   if (!is_pending_) return;
-  try {
-    trainer.wait_for_saves();
-    is_pending_ = false;
-    remove_old();
-  } catch (const Error& error) {
-    report(trainer, error.what());
-  }
+  settle(trainer, [&] { trainer.wait_for_saves(); });
+  if (std::exchange(is_pending_, false)) remove_old(trainer.accelerator().is_main_process());
 }
 
 void SaveTrainingState::report(Trainer& trainer, const char* what) {
@@ -105,12 +122,14 @@ void SaveTrainingState::count_failure(Trainer& trainer, const char* why) {
                          " The run goes on; the states before are kept."));
 }
 
-void SaveTrainingState::remove_old() {
+void SaveTrainingState::remove_old(bool is_main_process) {
   while (static_cast<int64_t>(saved_.size()) > options_.keep_last) {
     const auto folder = options_.directory / saved_.front();
     std::error_code ignored;  // an old state too many does no harm
-    std::filesystem::remove(folder / kTrainingStateFile, ignored);
-    std::filesystem::remove(folder, ignored);
+    if (is_main_process) {
+      std::filesystem::remove(folder / kTrainingStateFile, ignored);
+      std::filesystem::remove(folder, ignored);
+    }
     saved_.erase(saved_.begin());
   }
 }

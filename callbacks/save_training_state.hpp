@@ -3,6 +3,7 @@
 #include <chrono>
 #include <cstdint>
 #include <filesystem>
+#include <functional>
 #include <optional>
 #include <string>
 #include <vector>
@@ -62,7 +63,9 @@ class SaveTrainingState : public Callback {
 
   void save(Trainer& trainer);
   void finish_save(Trainer& trainer);
-  void remove_old();
+  void settle(Trainer& trainer, const std::function<void()>& work);
+  bool is_time_due(Trainer& trainer) const;
+  void remove_old(bool is_main_process);
   void report(Trainer& trainer, const char* what);
   void count_failure(Trainer& trainer, const char* why);
 

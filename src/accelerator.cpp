@@ -2,28 +2,38 @@
 
 #include <ATen/ATen.h>
 #include <ATen/autocast_mode.h>
+#include <torch/csrc/api/include/torch/serialize.h>
 #include <torch/cuda.h>
 #include <torch/optim/optimizer.h>
 #include <torch/utils.h>
 
+#include <algorithm>
 #include <cmath>
 #include <cstdlib>
 #include <iostream>
+#include <unordered_set>
 
 #include "data/device_loader.hpp"
+#include "distributed/gradient_reducer.hpp"
+#include "distributed/process_group_implementation.hpp"
+#include "distributed/world.hpp"
 #include "linkboy/error.hpp"
 #include "precision/fused_step.hpp"
 
 namespace linkboy {
 namespace {
 
-c10::Device parse_device(const std::string& name) {
+c10::Device parse_device(const std::string& name, const LaunchEnvironment& launch) {
   const auto num_cuda = int{torch::cuda::device_count()};
-  if (name == "auto") return num_cuda > 0 ? c10::Device("cuda:0") : c10::Device("cpu");
-  if (name == "cpu") return c10::Device("cpu");
-  const bool is_cuda = name == "cuda" || name.starts_with("cuda:");
-  int index = 0;
-  if (is_cuda && name != "cuda") {
+  if (name == "cpu" || (name == "auto" && num_cuda == 0)) return c10::Device("cpu");
+  const bool is_cuda = name == "auto" || name == "cuda" || name.starts_with("cuda:");
+  if (!name.starts_with("cuda:")) {
+    LINKBOY_CHECK(!is_cuda || num_cuda == 0 || launch.local_world_size <= num_cuda, "there are ",
+                  launch.local_world_size, " processes on this host, but ", num_cuda,
+                  " CUDA devices. Start at most one process a device, or choose the device cpu.");
+  }
+  auto index = static_cast<int>(launch.local_rank);
+  if (name.starts_with("cuda:")) {
     const std::string digits = name.substr(5);
     const bool is_number = !digits.empty() && digits.size() < 4 &&
                            digits.find_first_not_of("0123456789") == std::string::npos;
@@ -46,11 +56,37 @@ std::vector<at::Tensor> gradients_of(const std::vector<at::Tensor>& parameters) 
   return gradients;
 }
 
+/// What an optimizer trains beside the model: the loss function's parameters, say.
+void add_missing_parameters(const torch::optim::Optimizer& optimizer, NamedTensors& named,
+                            std::vector<at::Tensor>& parameters) {
+  std::unordered_set<const at::TensorImpl*> known;
+  for (const auto& parameter : parameters) known.insert(parameter.unsafeGetTensorImpl());
+  for (const auto& group : optimizer.param_groups()) {
+    for (const auto& parameter : group.params()) {
+      if (!known.insert(parameter.unsafeGetTensorImpl()).second) continue;
+      named.emplace_back("optimizer's parameter " + std::to_string(known.size()), parameter);
+      parameters.push_back(parameter);
+    }
+  }
+}
+
 std::optional<at::ScalarType> parse_precision(const std::string& name) {
   if (name == "no") return std::nullopt;
   if (name == "bf16") return at::kBFloat16;
   LINKBOY_CHECK(name == "fp16", "mixed_precision is \"", name, "\"; it must be no, bf16 or fp16.");
   return at::kHalf;
+}
+
+/// What a process says that has done all of its steps.
+constexpr std::string_view kJoined = "joined";
+
+std::string to_bytes(const at::Tensor& tensor) {
+  const std::vector<char> bytes = torch::pickle_save(c10::IValue(tensor.cpu()));
+  return {bytes.begin(), bytes.end()};
+}
+
+at::Tensor from_bytes(const std::string& bytes) {
+  return torch::pickle_load({bytes.begin(), bytes.end()}).toTensor();
 }
 
 void use_deterministic_algorithms() {
@@ -83,7 +119,12 @@ AutocastScope::~AutocastScope() {
 }
 
 Accelerator::Accelerator(AcceleratorOptions options)
-    : device_(parse_device(options.device)),
+    : Accelerator(std::move(options), read_launch_environment()) {}
+
+Accelerator::Accelerator(AcceleratorOptions options, const LaunchEnvironment& launch)
+    : distributed_(options.distributed),
+      local_process_index_(launch.local_rank),
+      device_(parse_device(options.device, launch)),
       mixed_precision_(options.mixed_precision),
       autocast_dtype_(parse_precision(options.mixed_precision)),
       channels_last_(options.channels_last) {
@@ -91,7 +132,13 @@ Accelerator::Accelerator(AcceleratorOptions options)
     grad_scaler_ = std::make_unique<GradScaler>(options.grad_scaler);
   if (options.deterministic) use_deterministic_algorithms();
   set_gradient_accumulation_steps(options.gradient_accumulation_steps);
+  check_distributed_options(distributed_);
+  // Last, since it waits for the others: what is wrong here should not cost their time.
+  process_group_ = options.process_group ? std::move(options.process_group)
+                                         : join_world(launch, distributed_, device_);
 }
+
+Accelerator::~Accelerator() = default;
 
 void Accelerator::set_gradient_accumulation_steps(int64_t steps) {
   LINKBOY_CHECK(steps >= 1, "gradient_accumulation_steps is ", steps,
@@ -99,9 +146,22 @@ void Accelerator::set_gradient_accumulation_steps(int64_t steps) {
   gradient_accumulation_steps_ = steps;
 }
 
-void Accelerator::prepare(Model& model) const {
+void Accelerator::prepare(Model& model, const torch::optim::Optimizer* optimizer) {
   model.to(device_);
   if (channels_last_) model.to(at::MemoryFormat::ChannelsLast);
+  if (process_group_->size() == 1) return;
+
+  NamedTensors named = model.named_tensors();
+  std::vector<at::Tensor> parameters = model.parameters();
+  if (optimizer) add_missing_parameters(*optimizer, named, parameters);
+  std::erase_if(reducers_, [&](const auto& reducer) {
+    return reducer->overlaps(parameters) && !reducer->is_for(named);
+  });
+  for (const auto& reducer : reducers_) {
+    if (reducer->is_for(named)) return reducer->synchronize();
+  }
+  reducers_.push_back(std::make_unique<GradientReducer>(process_group_, distributed_,
+                                                        std::move(named), parameters));
 }
 
 std::shared_ptr<DataLoader> Accelerator::prepare(std::shared_ptr<DataLoader> loader) const {
@@ -114,6 +174,9 @@ bool Accelerator::accumulate(int64_t index, int64_t num_micro_steps) {
   window_index_ = index % gradient_accumulation_steps_;
   window_length_ =
       std::min(gradient_accumulation_steps_, num_micro_steps - (index - window_index_));
+  if (window_index_ == 0) {
+    for (const auto& reducer : reducers_) reducer->begin_update();
+  }
   return window_index_ + 1 == window_length_;
 }
 
@@ -121,12 +184,23 @@ void Accelerator::backward(const at::Tensor& loss) {
   optimizer_step_was_skipped_ = false;
   // The division is left out where it changes nothing, to save a node of the graph.
   const at::Tensor share = window_length_ == 1 ? loss : loss / window_length_;
-  if (!grad_scaler_) {
-    share.backward();
-    return;
+  if (grad_scaler_) update_scale();
+  const at::Tensor scaled = grad_scaler_ ? grad_scaler_->scale(share) : share;
+  const bool ends_window = window_index_ + 1 == window_length_;
+  if (reducers_.empty() || !ends_window) return scaled.backward();
+  const auto reducers = reducers_of(scaled);
+  for (GradientReducer* reducer : reducers) reducer->before_backward(scaled);
+  talk(*process_group_, "the averaging of the gradients", [&] { scaled.backward(); });
+  for (GradientReducer* reducer : reducers) reducer->after_backward();
+}
+
+std::vector<GradientReducer*> Accelerator::reducers_of(const at::Tensor& loss) const {
+  std::vector<GradientReducer*> reached;
+  for (const auto& reducer : reducers_) {
+    // A graph of one model need not be walked.
+    if (reducers_.size() == 1 || reducer->is_reached_by(loss)) reached.push_back(reducer.get());
   }
-  update_scale();
-  grad_scaler_->scale(share).backward();
+  return reached;
 }
 
 void Accelerator::update_scale() {
@@ -171,10 +245,97 @@ void Accelerator::optimizer_step(torch::optim::Optimizer& optimizer) {
   } else if (!fused_step(optimizer)) {
     optimizer.step();
   }
+  if (distributed_.local_sgd_updates > 0) average_weights(optimizer);
+}
+
+/// By calls, not by updates made: in fp16 one process may skip what another makes.
+void Accelerator::average_weights(torch::optim::Optimizer& optimizer) {
+  if (++num_steps_[&optimizer] % distributed_.local_sgd_updates != 0) return;
+  const at::NoGradGuard no_grad;
+  for (auto& group : optimizer.param_groups()) {
+    for (auto& parameter : group.params()) {
+      process_group_->all_reduce(parameter, ReduceOp::mean);
+    }
+  }
+}
+
+void Accelerator::zero_grad(torch::optim::Optimizer& optimizer) {
+  for (auto& group : optimizer.param_groups()) {
+    for (auto& parameter : group.params()) parameter.mutable_grad().reset();
+  }
+}
+
+at::Tensor Accelerator::gather(const at::Tensor& tensor) const {
+  const at::Tensor all = process_group_->all_gather(tensor);  // [processes, ...]
+  return tensor.dim() == 0 ? all : all.flatten(0, 1);
+}
+
+at::Tensor Accelerator::gather_uneven(const at::Tensor& tensor,
+                                      std::optional<double> padding_value) const {
+  LINKBOY_CHECK(tensor.dim() > 0, "the tensor to gather has no dimension 0; use gather.");
+  const int64_t length = tensor.size(0);
+  const at::Tensor lengths = process_group_->all_gather(at::tensor({length}, at::kLong)).view({-1});
+  const auto most = lengths.max().item<int64_t>();
+  std::vector<int64_t> sizes = tensor.sizes().vec();
+  sizes[0] = most;
+  at::Tensor padded = at::full(sizes, padding_value.value_or(0.0), tensor.options());
+  padded.narrow(0, 0, length).copy_(tensor.detach());
+  const at::Tensor all = process_group_->all_gather(padded);
+  if (padding_value) return all.flatten(0, 1);
+  std::vector<at::Tensor> parts;
+  for (int64_t r = 0; r < num_processes(); ++r) {
+    parts.push_back(all[r].narrow(0, 0, lengths[r].item<int64_t>()));
+  }
+  return at::cat(parts);
+}
+
+at::Tensor Accelerator::gather_for_metrics(const at::Tensor& tensor) const {
+  const at::Tensor rows = tensor.dim() == 0 ? tensor.detach().unsqueeze(0) : tensor.detach();
+  if (num_processes() == 1) return rows;
+  std::vector<at::Tensor> parts;
+  for (const std::string& bytes : process_group_->all_gather_bytes(to_bytes(rows))) {
+    if (bytes != kJoined) parts.push_back(from_bytes(bytes));
+  }
+  return at::cat(parts).to(tensor.device());
+}
+
+void Accelerator::join_uneven_loop() const {
+  if (num_processes() == 1) return;
+  for (bool is_anyone_busy = true; is_anyone_busy;) {
+    const auto answers = process_group_->all_gather_bytes(kJoined);
+    is_anyone_busy = std::any_of(answers.begin(), answers.end(),
+                                 [](const auto& answer) { return answer != kJoined; });
+  }
+}
+
+at::Tensor Accelerator::reduce(const at::Tensor& tensor, ReduceOp op) const {
+  at::Tensor result = tensor.detach().clone();
+  process_group_->all_reduce(result, op);
+  return result;
+}
+
+at::Tensor Accelerator::broadcast(const at::Tensor& tensor, int64_t root) const {
+  at::Tensor result = tensor.detach().clone();
+  process_group_->broadcast(result, root);
+  return result;
+}
+
+std::string Accelerator::broadcast_object(std::string_view bytes, int64_t root) const {
+  return process_group_->broadcast_bytes(bytes, root);
+}
+
+std::vector<std::string> Accelerator::all_gather_object(std::string_view bytes) const {
+  return process_group_->all_gather_bytes(bytes);
+}
+
+void Accelerator::main_process_first(const std::function<void()>& work) const {
+  if (is_local_main_process()) work();
+  wait_for_everyone();
+  if (!is_local_main_process()) work();
 }
 
 void Accelerator::print(std::string_view line) const {
-  if (is_local_main_process()) std::cout << line << std::endl;
+  if (is_main_process()) std::cout << line << std::endl;
 }
 
 void Accelerator::set_seed(uint64_t seed) { torch::manual_seed(seed); }

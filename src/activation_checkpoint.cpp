@@ -31,8 +31,8 @@ using torch::autograd::SavedVariableHooks;
 /// Decides for this thread, in its scope, what becomes of tensors that are saved for a backward.
 class Packer {
  public:
-  Packer() : outer_(current_) { current_ = this; }
-  virtual ~Packer() { current_ = outer_; }
+  Packer() : outer_(innermost) { innermost = this; }
+  virtual ~Packer() { innermost = outer_; }
   Packer(const Packer&) = delete;
   Packer& operator=(const Packer&) = delete;
 
@@ -43,24 +43,24 @@ class Packer {
   /// may run it in threads that have no packer, and forward and recomputation must agree.
   static Packer* active() {
     const bool same_backward =
-        current_ && current_->graph_task_ == torch::autograd::get_current_graph_task_id();
-    return same_backward ? current_ : nullptr;
+        innermost && innermost->graph_task_ == torch::autograd::get_current_graph_task_id();
+    return same_backward ? innermost : nullptr;
   }
 
   static bool any_recomputation() {
-    const Packer* packer = current_;
+    const Packer* packer = innermost;
     while (packer && !packer->is_recomputation()) packer = packer->outer_;
     return packer != nullptr;
   }
 
  private:
-  static thread_local Packer* current_;
+  static thread_local Packer* innermost;
 
   Packer* outer_;
   int graph_task_ = torch::autograd::get_current_graph_task_id();
 };
 
-thread_local Packer* Packer::current_ = nullptr;
+thread_local Packer* Packer::innermost = nullptr;
 
 /// LibTorch asks its engine for the default hooks of saved tensors, and Python's engine answers.
 /// This one asks the packers; all else is forwarded, so it needs no threads of its own.
@@ -249,7 +249,7 @@ struct StopRecomputation {};
 /// Whether `tensor` comes from a torch::autograd::Function of C++. While such a function saves its
 /// outputs they own each other; an exception would leave them so, and their memory would be lost.
 bool is_of_custom_function(const at::Tensor& tensor) {
-  const auto node = tensor.grad_fn();
+  const auto& node = tensor.grad_fn();
   if (!node) return false;
   const auto& reference = *node;
   return std::string_view(typeid(reference).name()).starts_with("N5torch8autograd7CppNodeI");

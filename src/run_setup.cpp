@@ -5,9 +5,11 @@
 #include <cmath>
 #include <thread>
 
+#include "distributed/agreement.hpp"
 #include "linkboy/error.hpp"
 #include "linkboy/trainer.hpp"
 #include "precision/graphed_step.hpp"
+#include "stop_control.hpp"
 
 namespace linkboy {
 namespace {
@@ -86,6 +88,9 @@ void Trainer::set_up_training(const TrainOptions& options) {
   after_last_update_.reset();
   gradient_norm_ = at::Tensor();
   execution_mode_ = options.execution_mode;
+  LINKBOY_CHECK(execution_mode_ == ExecutionMode::eager || accelerator().num_processes() == 1,
+                "ExecutionMode::graph works in one process, but there are ",
+                accelerator().num_processes(), ". Use ExecutionMode::eager.");
   graphed_step_.reset();
 
   train_dataloader_ = create_train_dataloader(options);
@@ -100,6 +105,7 @@ void Trainer::set_up_training(const TrainOptions& options) {
   accelerator().set_gradient_accumulation_steps(options.gradient_accumulation_steps);
   prepare_model_optimizer_and_dataloaders();
   run_config_ = create_run_config(options);
+  check_same_on_all_ranks(options);
 
   // The scheduler of the run before has left its last value in the optimizer.
   if (scheduler_ && options.create_scheduler_fn) scheduler_->restore_base_values();
@@ -124,6 +130,7 @@ Accelerator& Trainer::accelerator() {
 DataLoaderOptions Trainer::default_train_dataloader_options(int64_t batch_size) {
   DataLoaderOptions options = default_eval_dataloader_options(batch_size);
   options.shuffle = true;
+  options.even_batches = true;
   return options;
 }
 
@@ -136,6 +143,13 @@ DataLoaderOptions Trainer::default_eval_dataloader_options(int64_t batch_size) {
   options.shuffle = false;
   options.num_workers = is_cuda ? std::min<int64_t>(2, num_cores) : 0;
   options.pin_memory = is_cuda;
+  options.shard = {accelerator().process_index(), accelerator().num_processes()};
+  options.even_batches = false;  // each sample counts once
+  if (accelerator().num_processes() > 1) {
+    // All must walk through the same permutation, whatever their own generators are.
+    const auto seed = at::globalContext().defaultGenerator(at::kCPU).current_seed();
+    options.seed = std::stoull(accelerator().broadcast_object(std::to_string(seed)));
+  }
   return options;
 }
 
@@ -144,9 +158,12 @@ std::shared_ptr<DataLoader> Trainer::create_train_dataloader(const TrainOptions&
   if (options.collate_fn) defaults.collate_fn = options.collate_fn;
   auto chosen = defaults.overlaid_with(options.train_dataloader_options);
   const int64_t size = options.train_dataset.size();
+  const bool is_filled_up =
+      chosen.even_batches.value_or(true) && chosen.shard && chosen.shard->num_ranks > 1;
   const bool is_uneven = chosen.batch_size && size > *chosen.batch_size && !chosen.sampler &&
                          size % *chosen.batch_size != 0;
-  if (options.execution_mode == ExecutionMode::graph && !chosen.drop_last && is_uneven) {
+  if (options.execution_mode == ExecutionMode::graph && !chosen.drop_last && is_uneven &&
+      !is_filled_up) {
     chosen.drop_last = true;
     print(c10::str("Graph mode: each epoch leaves out its last ", size % *chosen.batch_size,
                    " samples, which make no full batch"));
@@ -179,7 +196,8 @@ std::shared_ptr<DataLoader> Trainer::create_eval_dataloader(const EvaluateOption
 }
 
 void Trainer::prepare_model_optimizer_and_dataloaders() {
-  accelerator().prepare(model_);
+  accelerator().prepare(model_, optimizer_.get());
+  stop_->share_with(accelerator_->shared_process_group());
   if (train_dataloader_) train_dataloader_ = accelerator_->prepare(std::move(train_dataloader_));
   if (eval_dataloader_) eval_dataloader_ = accelerator_->prepare(std::move(eval_dataloader_));
 }
@@ -197,7 +215,7 @@ RunConfig Trainer::create_run_config(const TrainOptions& options) {
   config.gradient_clip_norm = options.gradient_clip_norm;
   config.num_epochs = options.num_epochs.value_or(0);
   if (eval_dataloader_) {
-    config.num_eval_batches_per_epoch = eval_dataloader_->size();
+    config.num_eval_batches_per_epoch = most_of_all_ranks(eval_dataloader_->size());
     config.eval_per_device_batch_size = eval_dataloader_->batch_size();
     config.eval_total_batch_size = config.eval_per_device_batch_size * config.num_processes;
   }
@@ -207,6 +225,40 @@ RunConfig Trainer::create_run_config(const TrainOptions& options) {
   config.train_per_device_batch_size = train_dataloader_->batch_size();
   set_training_lengths(config, options);
   return config;
+}
+
+int64_t Trainer::most_of_all_ranks(int64_t value) {
+  at::Tensor most = at::full({1}, value, at::kLong);
+  accelerator().process_group().all_reduce(most, ReduceOp::max);
+  return most.item<int64_t>();
+}
+
+double Trainer::mean_over_ranks(const LossTracker& tracker) {
+  if (accelerator().num_processes() == 1) return tracker.average();
+  const auto count = static_cast<double>(tracker.count());
+  at::Tensor sums = at::tensor({tracker.total(), count}, at::kDouble);
+  accelerator_->process_group().all_reduce(sums);
+  return sums[0].item<double>() / sums[1].item<double>();
+}
+
+/// Ranks that make different numbers of steps would wait for each other forever.
+void Trainer::check_same_on_all_ranks(const TrainOptions& options) {
+  if (accelerator().num_processes() == 1) return;
+  std::vector<std::string> lines{
+      c10::str("train_dataset.size() = ", options.train_dataset.size()),
+      c10::str("eval_dataset.size() = ", options.eval_dataset ? options.eval_dataset.size() : 0),
+      c10::str("batch size = ", run_config_.train_per_device_batch_size),
+      c10::str("batches per epoch = ", run_config_.num_train_batches_per_epoch),
+      c10::str("gradient_accumulation_steps = ", run_config_.gradient_accumulation_steps),
+      c10::str("num_epochs = ", run_config_.num_epochs),
+      c10::str("max_num_updates = ", run_config_.max_num_updates),
+      c10::str("evaluate_every_n_epochs = ", options.evaluate_every_n_epochs)};
+  const StateDict loader = train_dataloader_->state_dict();
+  for (const auto& [name, value] : loader.entries()) {
+    lines.push_back(c10::str("the loader's ", name, " = ", value));
+  }
+  for (const auto& name : callback_handler_.names()) lines.push_back("callback " + name);
+  require_same_on_all_ranks(accelerator_->process_group(), "what to train", lines);
 }
 
 std::unique_ptr<Scheduler> Trainer::create_scheduler(const TrainOptions& options) {

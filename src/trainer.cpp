@@ -9,6 +9,7 @@
 #include "linkboy/stage_range.hpp"
 #include "precision/graphed_step.hpp"
 #include "run_setup.hpp"
+#include "stop_control.hpp"
 
 namespace linkboy {
 
@@ -20,7 +21,8 @@ Trainer::Trainer(Model model, LossFunction loss_func,
       optimizer_(std::move(optimizer)),
       callback_handler_(std::move(callbacks)),
       run_history_(run_history ? std::move(run_history) : std::make_shared<InMemoryRunHistory>()),
-      accelerator_options_(std::move(accelerator_options)) {
+      accelerator_options_(std::move(accelerator_options)),
+      stop_(std::make_unique<StopControl>()) {
   if (loss_func_.module()) register_module(loss_func_.module());
 }
 
@@ -41,7 +43,7 @@ TrainResult Trainer::train(const TrainOptions& options) {
 void Trainer::run_training(const TrainOptions& options) {
   try {
     training_run_start();
-    callback_handler_.call(&Callback::on_training_run_start, *this);
+    fire_together(&Callback::on_training_run_start);
     run_epochs(options);
   } catch (const StopTraining& stop) {
     end_run_early(stop);
@@ -56,7 +58,7 @@ void Trainer::run_training(const TrainOptions& options) {
 void Trainer::run_epochs(const TrainOptions& options) {
   while (num_epochs_done_ < run_config_.num_epochs &&
          (!is_max_updates_reached() || resumes_in_mid_epoch_)) {
-    throw_if_stop_requested();
+    stop_->agree();
     run_train_epoch(*train_dataloader_);
 
     const bool is_last = num_epochs_done_ + 1 == run_config_.num_epochs || is_max_updates_reached();
@@ -67,12 +69,12 @@ void Trainer::run_epochs(const TrainOptions& options) {
     after_last_update_.reset();
     stage_ = Stage::epoch_done;
     training_run_epoch_end();
-    callback_handler_.call(&Callback::on_training_run_epoch_end, *this);
+    fire_together(&Callback::on_training_run_epoch_end);
     run_history_->increment_epoch();
     ++num_epochs_done_;
     micro_step_ = 0;
   }
-  throw_if_stop_requested();
+  stop_->agree();
   if (options.max_num_train_steps) {
     result_.reason = StopReason::max_steps;
     result_.message = fmt::format("Reached max number of training steps {} in epoch {}",
@@ -88,7 +90,7 @@ void Trainer::run_train_epoch(DataLoader& loader) {
     micro_step_ = 0;
     train_loss_tracker_.reset();
   }
-  callback_handler_.call(&Callback::on_train_epoch_start, *this);
+  fire_together(&Callback::on_train_epoch_start);
 
   if (execution_mode_ == ExecutionMode::graph) prepare_graphed_step();
   const int64_t num_batches = loader.size();
@@ -108,21 +110,22 @@ void Trainer::run_train_epoch(DataLoader& loader) {
   after_last_update_ = run_state();
   stage_ = Stage::ending_epoch;
   train_epoch_end();
-  record("train_loss_epoch", train_loss_tracker_.average());
-  callback_handler_.call(&Callback::on_train_epoch_end, *this);
+  record("train_loss_epoch", mean_over_ranks(train_loss_tracker_));
+  fire_together(&Callback::on_train_epoch_end);
 }
 
 void Trainer::train_step(const Batch& batch, int64_t num_batches) {
   stage_ = Stage::in_update;
   const bool ends_window = accelerator_->accumulate(micro_step_, num_batches);
-  callback_handler_.call(&Callback::on_train_step_start, *this);
+  fire(&Callback::on_train_step_start);
   // A graph holds the forward and the backward.
   const StepOutput output =
       graphed_step_
           ? graphed_step_->run(batch, {accelerator_->window_index(), accelerator_->window_length()})
           : forward(batch);
   train_loss_tracker_.update(output.loss, output.batch_size);
-  callback_handler_.call(&Callback::on_train_step_end, *this, batch, output);
+  fire(&Callback::on_train_step_end, batch, output);
+  if (ends_window) stop_->begin();
   if (!graphed_step_) backward(output.loss);
   ++micro_step_;
   if (ends_window) make_update();
@@ -140,6 +143,7 @@ void Trainer::backward(const at::Tensor& loss) {
 }
 
 void Trainer::make_update() {
+  stop_->end();
   if (scheduler_ && scheduler_->include_new_groups()) scheduler_->start();
   {
     const StageRange range("optimizer_step");
@@ -156,8 +160,8 @@ void Trainer::make_update() {
   }
   optimizer_zero_grad();
   stage_ = Stage::between_updates;
-  callback_handler_.call(&Callback::on_train_update_end, *this);
-  throw_if_stop_requested();
+  fire(&Callback::on_train_update_end);
+  stop_->throw_if_agreed();
 }
 
 bool Trainer::is_max_updates_reached() const { return num_updates_ >= run_config_.max_num_updates; }
@@ -178,7 +182,7 @@ Metrics Trainer::evaluate(const EvaluateOptions& options) {
     run_config_ = create_run_config({.num_epochs = 1});
     try {
       evaluation_run_start();
-      callback_handler_.call(&Callback::on_evaluation_run_start, *this);
+      fire_together(&Callback::on_evaluation_run_start);
       run_eval_epoch(*eval_dataloader_, "evaluation_loss");
     } catch (const StopTraining& stop) {
       end_run_early(stop);
@@ -198,26 +202,32 @@ void Trainer::run_eval_epoch(DataLoader& loader, std::string_view metric_name) {
   const at::NoGradGuard no_grad;
   eval_epoch_start();
   eval_loss_tracker_.reset();
-  callback_handler_.call(&Callback::on_eval_epoch_start, *this);
+  fire_together(&Callback::on_eval_epoch_start);
   auto batches = loader.iterate(run_history_->current_epoch());
-  while (const auto batch = batches->next()) {
-    throw_if_stop_requested();
+  // Of several processes some may have a batch less than others.
+  const int64_t num_rounds = most_of_all_ranks(loader.size());
+  auto batch = batches->next();
+  for (int64_t round = 0; batch || round < num_rounds; ++round) {
+    stop_->agree();
+    if (!batch) continue;
     eval_step(*batch);
+    batch = batches->next();
   }
+  accelerator_->join_uneven_loop();
   eval_epoch_end();
-  record(metric_name, eval_loss_tracker_.average());
-  callback_handler_.call(&Callback::on_eval_epoch_end, *this);
+  record(metric_name, mean_over_ranks(eval_loss_tracker_));
+  fire_together(&Callback::on_eval_epoch_end);
 }
 
 void Trainer::eval_step(const Batch& batch) {
-  callback_handler_.call(&Callback::on_eval_step_start, *this);
+  fire(&Callback::on_eval_step_start);
   const StepOutput output = [&] {
     const StageRange range("eval_step");
     const AutocastScope autocast = accelerator_->autocast();
     return calculate_eval_batch_loss(batch);
   }();
   eval_loss_tracker_.update(output.loss, output.batch_size);
-  callback_handler_.call(&Callback::on_eval_step_end, *this, batch, output);
+  fire(&Callback::on_eval_step_end, batch, output);
 }
 
 // ---- The steps that a subclass may override
@@ -264,9 +274,30 @@ void Trainer::scheduler_step() { scheduler_->step(); }
 
 void Trainer::scheduler_epoch_end() { scheduler_->epoch_end(num_epochs_done_ + 1, *run_history_); }
 
-void Trainer::optimizer_zero_grad() { optimizer_->zero_grad(/*set_to_none=*/true); }
+void Trainer::optimizer_zero_grad() { Accelerator::zero_grad(*optimizer_); }
 
 void Trainer::print(std::string_view line) { accelerator().print(line); }
+
+// ---- Events
+// ---------------------------------------------------------------------------------------------
+
+/// One process that leaves the run because of a callback would have the others wait for it forever:
+/// what the callback throws is kept until all can leave.
+template <class... Parameters, class... Arguments>
+void Trainer::fire(void (Callback::*event)(Trainer&, Parameters...),
+                   const Arguments&... arguments) {
+  if (!stop_->is_shared()) return callback_handler_.call(event, *this, arguments...);
+  try {
+    callback_handler_.call(event, *this, arguments...);
+  } catch (const StopTraining& stop) {
+    stop_->hold_back(stop);
+  }
+}
+
+void Trainer::fire_together(void (Callback::*event)(Trainer&)) {
+  fire(event);
+  stop_->follow();
+}
 
 // ---- Leaving a run
 // -------------------------------------------------------------------------------
@@ -277,19 +308,19 @@ void Trainer::guarded(Run run) {
     call_init_end_once();
     run();
   } catch (...) {
-    if (stage_ == Stage::in_update) optimizer_->zero_grad();
+    if (stage_ == Stage::in_update) Accelerator::zero_grad(*optimizer_);
     stage_ = Stage::outside;
-    clear_stop_request();
+    stop_->clear();
     callback_handler_.call_exception(*this, std::current_exception());
     throw;
   }
   stage_ = Stage::outside;
-  clear_stop_request();
+  stop_->clear();
 }
 
 void Trainer::end_run_early(const StopTraining& stop) {
   // What is left of an unfinished window must not reach a later update.
-  if (stage_ == Stage::in_update) optimizer_->zero_grad();
+  if (stage_ == Stage::in_update) Accelerator::zero_grad(*optimizer_);
   result_.reason = stop.reason();
   result_.message = stop.what();
   callback_handler_.call(&Callback::on_stop_training_error, *this, stop);
@@ -297,37 +328,14 @@ void Trainer::end_run_early(const StopTraining& stop) {
   print(result_.message);
 }
 
-void Trainer::request_stop(StopReason reason) noexcept {
-  int expected = kNoStop;
-  stop_reason_.compare_exchange_strong(expected, static_cast<int>(reason));
-}
+void Trainer::request_stop(StopReason reason) noexcept { stop_->request(reason); }
 
 void Trainer::request_stop(StopReason reason, std::string message) {
-  const std::lock_guard lock(stop_mutex_);
-  int expected = kNoStop;
-  if (stop_reason_.compare_exchange_strong(expected, static_cast<int>(reason))) {
-    stop_message_ = std::move(message);
-  }
+  stop_->request(reason, std::move(message));
 }
 
-std::optional<StopReason> Trainer::requested_stop() const {
-  const int reason = stop_reason_.load();
-  if (reason == kNoStop) return std::nullopt;
-  return static_cast<StopReason>(reason);
-}
+bool Trainer::stop_requested() const { return stop_->is_requested(); }
 
-void Trainer::throw_if_stop_requested() {
-  const int reason = stop_reason_.load();
-  if (reason == kNoStop) return;
-  const std::lock_guard lock(stop_mutex_);
-  throw StopTraining(static_cast<StopReason>(reason),
-                     stop_message_.empty() ? "Stopping training on request" : stop_message_);
-}
-
-void Trainer::clear_stop_request() {
-  const std::lock_guard lock(stop_mutex_);
-  stop_message_.clear();
-  stop_reason_.store(kNoStop);
-}
+std::optional<StopReason> Trainer::requested_stop() const { return stop_->reason(); }
 
 }  // namespace linkboy

@@ -3,11 +3,13 @@
 #include <ATen/ATen.h>
 #include <torch/nn/module.h>
 #include <torch/optim/optimizer.h>
+#include <torch/serialize.h>
 
 #include "checkpoint/background_job.hpp"
 #include "checkpoint/named_tensors.hpp"
 #include "checkpoint/optimizer_state.hpp"
 #include "checkpoint/rng_state.hpp"
+#include "data/batch_maker.hpp"
 #include "linkboy/checkpoint.hpp"
 #include "linkboy/error.hpp"
 #include "linkboy/trainer.hpp"
@@ -21,6 +23,15 @@ constexpr const char* kModel = "model_state_dict";
 constexpr const char* kOptimizer = "optimizer_state_dict";
 constexpr const char* kScheduler = "scheduler_state_dict";
 constexpr const char* kTrainingState = "training_state";
+
+/// What each process has its own of.
+constexpr const char* kRanks = "ranks";
+
+/// For other processes of this run.
+std::string to_bytes(const c10::IValue& value) {
+  const std::vector<char> bytes = torch::pickle_save(value);
+  return {bytes.begin(), bytes.end()};
+}
 
 }  // namespace
 
@@ -46,6 +57,7 @@ void Trainer::save_checkpoint(const std::filesystem::path& path, const StateDict
 
 StateDict Trainer::load_checkpoint(const std::filesystem::path& path, CheckpointParts parts) {
   wait_for_saves();
+  accelerator().wait_for_everyone();  // the main process may just have written it
   StateDict contents = read_checkpoint(path);
   const bool loads_optimizer = parts.optimizer && contents.contains(kOptimizer);
   const bool loads_scheduler = parts.scheduler && contents.contains(kScheduler);
@@ -72,7 +84,7 @@ StateDict Trainer::load_checkpoint(const std::filesystem::path& path, Checkpoint
   return contents;
 }
 
-/// All of a training state but what a checkpoint has.
+/// All of a training state but what a checkpoint has. Collective.
 StateDict Trainer::run_state() const {
   const bool is_epoch_done = stage_ == Stage::epoch_done;
   StateDict callbacks;
@@ -81,15 +93,28 @@ StateDict Trainer::run_state() const {
     callbacks.set(names[i], callback_handler_.callbacks()[i]->state_dict());
   }
   StateDict state;
-  state.set("version", int64_t{1});
+  state.set("version", int64_t{2});
   state.set("num_updates", num_updates_);
   state.set("num_epochs_done", num_epochs_done_ + (is_epoch_done ? 1 : 0));
   state.set("micro_step", is_epoch_done ? int64_t{0} : micro_step_);
-  state.set("loss_total", train_loss_tracker_.total());
-  state.set("loss_count", train_loss_tracker_.count());
+  if (train_dataloader_) {
+    state.set("samples_per_micro_step",
+              train_dataloader_->batch_size() * accelerator_->num_processes());
+  }
+  const StateDict own{{"loss_total", train_loss_tracker_.total()},
+                      {"loss_count", train_loss_tracker_.count()},
+                      {"rng", rng_state().to_ivalue()}};
+  c10::impl::GenericList ranks(c10::AnyType::get());
+  if (accelerator_->num_processes() == 1) {
+    ranks.push_back(own.to_ivalue());
+  } else {
+    for (const auto& bytes : accelerator_->all_gather_object(to_bytes(own.to_ivalue()))) {
+      ranks.push_back(torch::pickle_load({bytes.begin(), bytes.end()}));
+    }
+  }
+  state.set(kRanks, ranks);
   state.set("run_history", run_history_->state_dict());
   state.set("epoch", run_history_->current_epoch() + (is_epoch_done ? 1 : 0));
-  state.set("rng", rng_state());
   if (const GradScaler* scaler = accelerator_->grad_scaler()) {
     state.set("grad_scaler", scaler->state_dict());
   }
@@ -136,20 +161,62 @@ std::optional<std::filesystem::path> Trainer::find_training_state(
   return found;
 }
 
+/// The place in the epoch, in micro-steps of this run, which may have more processes or larger
+/// batches than the one before.
+int64_t Trainer::micro_step_of(const StateDict& state, const std::filesystem::path& path) {
+  const int64_t saved = state.get_int("micro_step");
+  if (saved == 0 || !train_dataloader_ || !state.contains("samples_per_micro_step")) return saved;
+  const int64_t num_samples = saved * state.get_int("samples_per_micro_step");
+  const int64_t here = train_dataloader_->batch_size() * accelerator().num_processes();
+  LINKBOY_CHECK(num_samples % here == 0, path, " was saved in mid-epoch, after ", num_samples,
+                " samples, which batches of ", train_dataloader_->batch_size(), " on ",
+                accelerator_->num_processes(), " processes do not reach. Go on with ",
+                state.get_int("samples_per_micro_step"), " samples in all, or a divisor of it.");
+  return num_samples / here;
+}
+
+void Trainer::load_state_of_rank(const StateDict& state, const std::filesystem::path& path) {
+  const c10::IValue& value = state.at(kRanks);
+  LINKBOY_CHECK(value.isList() && !value.toListRef().empty(), path, " holds no list \"", kRanks,
+                "\"; it was not written by save_training_state.");
+  const auto ranks = value.toListRef();
+  const auto rank = static_cast<std::size_t>(accelerator().process_index());
+  const bool is_same_world =
+      ranks.size() == static_cast<std::size_t>(accelerator_->num_processes());
+  const auto state_of = [&](std::size_t i) { return StateDict::from_ivalue(ranks[i], kRanks); };
+  if (is_same_world) {
+    const StateDict own = state_of(rank);
+    train_loss_tracker_.restore(own.get_double("loss_total"), own.get_int("loss_count"));
+    return set_rng_state(own.get_dict("rng"));
+  }
+  // The sums go to one process; random numbers cannot be the same any more.
+  double total = 0.0;
+  int64_t count = 0;
+  for (std::size_t i = 0; i < ranks.size() && rank == 0; ++i) {
+    total += state_of(i).get_double("loss_total");
+    count += state_of(i).get_int("loss_count");
+  }
+  train_loss_tracker_.restore(total, count);
+  set_rng_state(state_of(std::min(rank, ranks.size() - 1)).get_dict("rng"));
+}
+
 bool Trainer::load_training_state(const std::filesystem::path& directory) {
   wait_for_saves();
-  const auto found = find_training_state(directory);
-  if (!found) return false;
+  // One process looks: what the others might find is still being written, or removed.
+  std::optional<std::filesystem::path> found;
+  if (accelerator().is_main_process()) found = find_training_state(directory);
+  const std::string place = accelerator_->broadcast_object(found ? found->string() : "");
+  if (place.empty()) return false;
+  found = place;
   const auto path = *found / kTrainingStateFile;
   const StateDict state = load_checkpoint(path).get_dict(kTrainingState);
   const int64_t version = state.get_int("version");
-  LINKBOY_CHECK(version == 1, path, " is a training state of version ", version,
-                "; this linkboy reads version 1.");
+  LINKBOY_CHECK(version == 2, path, " is a training state of version ", version,
+                "; this linkboy reads version 2.");
   num_updates_ = state.get_int("num_updates");
   num_epochs_done_ = state.get_int("num_epochs_done");
-  micro_step_ = state.get_int("micro_step");
+  micro_step_ = micro_step_of(state, path);
   resumes_in_mid_epoch_ = micro_step_ > 0;
-  train_loss_tracker_.restore(state.get_double("loss_total"), state.get_int("loss_count"));
   run_history_->load_state_dict(state.get_dict("run_history"));
   run_history_->set_epoch(state.get_int("epoch"));
   if (train_dataloader_ && state.contains("train_dataloader")) {
@@ -167,7 +234,7 @@ bool Trainer::load_training_state(const std::filesystem::path& directory) {
       callback_handler_.callbacks()[i]->load_state_dict(callbacks.get_dict(names[i]));
     }
   }
-  set_rng_state(state.get_dict("rng"));
+  load_state_of_rank(state, path);
   print(c10::str("Resumed training state from ", found->string(), " (epoch ",
                  run_history_->current_epoch(), ", update ", num_updates_, ")"));
   return true;
@@ -175,8 +242,9 @@ bool Trainer::load_training_state(const std::filesystem::path& directory) {
 
 at::Tensor Trainer::predict(const EvaluateOptions& options) {
   check_evaluate_options(options);
-  auto loader = accelerator().prepare(create_eval_dataloader(options));
-  accelerator_->prepare(model_);
+  const auto data = create_eval_dataloader(options);
+  accelerator().prepare(model_);
+  auto loader = accelerator_->prepare(data);
   const ModelModeGuard restore_mode(model_);
   const at::NoGradGuard no_grad;
   model_.eval();
@@ -186,7 +254,30 @@ at::Tensor Trainer::predict(const EvaluateOptions& options) {
     const AutocastScope autocast = accelerator_->autocast();
     outputs.push_back(model_(batch->input()).cpu());
   }
-  return at::cat(outputs);
+  if (accelerator_->num_processes() == 1) return at::cat(outputs);
+  return in_order_of_all_ranks(outputs, *data);
+}
+
+/// Puts the rows of all processes, which have every so-manieth batch, into the data's order.
+at::Tensor Trainer::in_order_of_all_ranks(const std::vector<at::Tensor>& outputs,
+                                          const DataLoader& loader) {
+  const auto* shared = dynamic_cast<const DatasetLoader*>(&loader);
+  LINKBOY_CHECK(shared != nullptr,
+                "predict on several processes needs a DatasetLoader, which knows its share of the "
+                "data; create_eval_dataloader has returned something else.");
+  const BatchShard shard = shard_of(shared->options());
+  std::vector<int64_t> places;
+  for (int64_t k = 0; k < shard.num_batches(); ++k) {
+    for (int64_t i = 0; i < shard.size_of_batch(k); ++i) places.push_back(shard.position(k, i));
+  }
+  const at::Tensor place = accelerator_->gather_for_metrics(at::tensor(places, at::kLong));
+  // A process may have had no batch at all, and not know what a row looks like.
+  std::vector<at::Tensor> all;
+  for (const std::string& bytes :
+       accelerator_->all_gather_object(outputs.empty() ? "" : to_bytes(at::cat(outputs)))) {
+    if (!bytes.empty()) all.push_back(torch::pickle_load({bytes.begin(), bytes.end()}).toTensor());
+  }
+  return at::cat(all).index_select(0, place.argsort());
 }
 
 void Trainer::record(std::string_view metric_name, double value) {

@@ -5,16 +5,20 @@
 #include <c10/core/ScalarType.h>
 
 #include <cstdint>
+#include <functional>
 #include <iosfwd>
 #include <memory>
 #include <optional>
 #include <string>
 #include <string_view>
+#include <unordered_map>
 #include <vector>
 
 #include "linkboy/data_loader.hpp"
+#include "linkboy/distributed_options.hpp"
 #include "linkboy/grad_scaler.hpp"
 #include "linkboy/model.hpp"
+#include "linkboy/process_group.hpp"
 
 namespace torch::optim {
 class Optimizer;
@@ -22,8 +26,12 @@ class Optimizer;
 
 namespace linkboy {
 
+class GradientReducer;
+struct LaunchEnvironment;
+
 struct AcceleratorOptions {
-  /// "auto" (the first CUDA device, else the CPU), "cpu", "cuda" or "cuda:1".
+  /// "auto" (this process's CUDA device, else the CPU), "cpu", "cuda" or "cuda:1". Of several
+  /// processes on a host each has the CUDA device of its number there.
   std::string device = "auto";
 
   /// Micro-batches per update. At least 1.
@@ -42,6 +50,13 @@ struct AcceleratorOptions {
   /// Has LibTorch use deterministic algorithms only, in the whole process from then on. Operations
   /// that have none throw.
   bool deterministic = false;
+
+  /// Of the processes that torchrun, mpirun or srun has launched together with this one.
+  DistributedOptions distributed{};
+
+  /// Processes to share the batches and to average the gradients with. Null: all that were launched
+  /// together.
+  std::shared_ptr<const ProcessGroup> process_group{};
 };
 
 /// While it lives, operations of this thread run in an Accelerator's precision. Ends what it began:
@@ -64,6 +79,8 @@ class [[nodiscard]] AutocastScope {
 /// Turns what the user says into what the hardware does. Trainer drives one; a hand-written loop
 /// can do the same:
 ///
+/// (`prepare` has seen the model, its optimizer and the loader before.)
+///
 ///     for (int64_t i = 0; auto batch = batches->next(); ++i) {
 ///       const bool update = accelerator.accumulate(i, loader->size());
 ///       at::Tensor loss;
@@ -76,23 +93,28 @@ class [[nodiscard]] AutocastScope {
 ///       accelerator.unscale_gradients(optimizer);
 ///       accelerator.clip_grad_norm(model.parameters(), 1.0);
 ///       accelerator.optimizer_step(optimizer);
-///       optimizer.zero_grad();
+///       accelerator.zero_grad(optimizer);
 ///     }
 ///
 /// Used by one thread.
 class Accelerator {
  public:
+  /// Collective, if several processes were launched together.
   /// @throws Error if the device or the precision is unknown or not there (the message says what
-  ///         is), or an option is out of its range.
+  ///         is), an option is out of its range, or the processes do not find together in time.
   explicit Accelerator(AcceleratorOptions options = {});
-  ~Accelerator() = default;
+  ~Accelerator();
   Accelerator(const Accelerator&) = delete;
   Accelerator& operator=(const Accelerator&) = delete;
 
   c10::Device device() const { return device_; }
 
   /// Moves the model to the device and into its memory format, in place: optimizers stay valid.
-  void prepare(Model& model) const;
+  /// All processes get the weights of rank 0, and from now on `backward` averages the gradients of
+  /// the model and of what else `optimizer` trains over them.
+  /// @throws Error on all ranks if their models differ in names, shapes or dtypes. @note
+  /// Collective.
+  void prepare(Model& model, const torch::optim::Optimizer* optimizer = nullptr);
 
   /// A loader whose batches arrive on the device.
   std::shared_ptr<DataLoader> prepare(std::shared_ptr<DataLoader> loader) const;
@@ -111,8 +133,10 @@ class Accelerator {
   int64_t window_index() const { return window_index_; }
   int64_t window_length() const { return window_length_; }
 
-  /// Adds the gradients of `loss` / length of the window; in fp16 they are scaled.
+  /// Adds the gradients of `loss` / length of the window; in fp16 they are scaled. In the last
+  /// micro-step of the window they are averaged over the processes, while they are computed.
   /// @param loss  Scalar on the device.
+  /// @throws Error if a process is lost. @note Collective.
   void backward(const at::Tensor& loss);
 
   /// Takes the scale of fp16 out of the gradients, before they are looked at or clipped. Otherwise,
@@ -135,6 +159,9 @@ class Accelerator {
   /// RMSprop, else `optimizer.step()`. Skipped in fp16 if a gradient is infinite or NaN.
   void optimizer_step(torch::optim::Optimizer& optimizer);
 
+  /// Lets go of the gradients of all groups.
+  static void zero_grad(torch::optim::Optimizer& optimizer);
+
   /// In fp16, adapts the scale; once per update, after every optimizer's step. The next `backward`
   /// does it if nobody did.
   void update_scale();
@@ -154,25 +181,70 @@ class Accelerator {
   GradScaler* grad_scaler() { return grad_scaler_.get(); }
   const GradScaler* grad_scaler() const { return grad_scaler_.get(); }
 
-  /// All processes' rows along dimension 0. @note Collective: every rank must call it.
-  at::Tensor gather(const at::Tensor& tensor) const { return tensor; }
+  // ---- Several processes. All of these are collective. -----------------------------------------
 
-  int64_t num_processes() const { return 1; }
-  int64_t process_index() const { return 0; }
+  /// All processes' rows along dimension 0, in the order of the ranks; of scalars [processes]. The
+  /// shapes must be the same.
+  at::Tensor gather(const at::Tensor& tensor) const;
+
+  /// The same for tensors of different lengths in dimension 0; the rows of the shorter ones are
+  /// filled up with `padding_value`, if it is given.
+  at::Tensor gather_uneven(const at::Tensor& tensor,
+                           std::optional<double> padding_value = std::nullopt) const;
+
+  /// As `gather_uneven`, for loops in which some processes make fewer steps, such as evaluation:
+  /// those that have done theirs and wait in `join_uneven_loop` give nothing.
+  at::Tensor gather_for_metrics(const at::Tensor& tensor) const;
+
+  /// Ends a loop in which some processes may make fewer steps: answers the `gather_for_metrics` of
+  /// those that go on, until all are here. Trainer calls it after an evaluation's steps.
+  void join_uneven_loop() const;
+
+  /// All processes' tensors combined, the same on all.
+  at::Tensor reduce(const at::Tensor& tensor, ReduceOp op = ReduceOp::mean) const;
+
+  /// The tensor of rank `root`, the same on all.
+  at::Tensor broadcast(const at::Tensor& tensor, int64_t root = 0) const;
+
+  /// The bytes of rank `root`; those of all, by rank.
+  std::string broadcast_object(std::string_view bytes, int64_t root = 0) const;
+  std::vector<std::string> all_gather_object(std::string_view bytes) const;
+
+  void wait_for_everyone() const { process_group_->barrier(); }
+
+  /// Runs `work` on the main process of each host, then on the others: a download, say.
+  void main_process_first(const std::function<void()>& work) const;
+
+  const ProcessGroup& process_group() const { return *process_group_; }
+  std::shared_ptr<const ProcessGroup> shared_process_group() const { return process_group_; }
+
+  int64_t num_processes() const { return process_group_->size(); }
+  int64_t process_index() const { return process_group_->rank(); }
+  int64_t local_process_index() const { return local_process_index_; }
   bool is_main_process() const { return process_index() == 0; }
-  bool is_local_main_process() const { return process_index() == 0; }
+  bool is_local_main_process() const { return local_process_index_ == 0; }
 
-  /// Writes a line to standard output, once per node.
+  /// Writes a line to standard output, on the main process alone.
   void print(std::string_view line) const;
 
   /// Seeds LibTorch's generators: CPU and every CUDA device. linkboy itself never does.
   static void set_seed(uint64_t seed);
 
+  /// The same with another seed on each process, so that their dropout differs. Shuffling and
+  /// transforms need none of this: they know the sample.
+  void set_seed_per_process(uint64_t seed) const { set_seed(seed + process_index()); }
+
   /// Takes effect at the next window. @throws Error if it is less than 1.
   void set_gradient_accumulation_steps(int64_t steps);
 
  private:
+  Accelerator(AcceleratorOptions options, const LaunchEnvironment& launch);
+
+  DistributedOptions distributed_;
+  int64_t local_process_index_ = 0;
   c10::Device device_;
+  std::shared_ptr<const ProcessGroup> process_group_;
+  std::vector<std::unique_ptr<GradientReducer>> reducers_;  // one for each model
   std::string mixed_precision_;
   std::optional<c10::ScalarType> autocast_dtype_;
   std::unique_ptr<GradScaler> grad_scaler_;
@@ -181,6 +253,12 @@ class Accelerator {
   int64_t window_index_ = 0;
   int64_t window_length_ = 1;
   bool optimizer_step_was_skipped_ = false;
+
+  /// Steps asked for, for local SGD.
+  std::unordered_map<const torch::optim::Optimizer*, int64_t> num_steps_;
+
+  std::vector<GradientReducer*> reducers_of(const at::Tensor& loss) const;
+  void average_weights(torch::optim::Optimizer& optimizer);
 };
 
 }  // namespace linkboy

@@ -30,6 +30,12 @@ struct TransformContext {
 /// Changes a collated batch on the CPU, on the worker thread (augmentation, normalisation).
 using Transform = std::function<Batch(Batch, const TransformContext&)>;
 
+/// One of the processes that share each epoch.
+struct DataLoaderShard {
+  int64_t rank = 0;
+  int64_t num_ranks = 1;
+};
+
 /// How a loader works. A field left unset takes the default named beside it; Trainer overlays the
 /// user's fields on its own defaults.
 struct DataLoaderOptions {
@@ -39,7 +45,8 @@ struct DataLoaderOptions {
   /// A new seeded permutation in every epoch. Default false. Not together with `sampler`.
   std::optional<bool> shuffle{};
 
-  /// Leaves out a last batch that is not full. Default false.
+  /// Leaves out a last batch that is not full; on several ranks, the last batches that do not make
+  /// a full one for each. Default false.
   std::optional<bool> drop_last{};
 
   /// Threads that make batches ahead of the loop; 0 makes them in the loop. Default 0.
@@ -54,6 +61,16 @@ struct DataLoaderOptions {
   /// Seed of the shuffle and of `transform`'s generators. Default: that of LibTorch's CPU
   /// generator (`torch::manual_seed`), which is read, not advanced.
   std::optional<uint64_t> seed{};
+
+  /// Gives this rank's batches alone: of the batches k * num_ranks to (k + 1) * num_ranks - 1 of
+  /// the epoch, the one at `rank` is this loader's batch k. The data, the seed, the sampler and the
+  /// batch size must be the same on all ranks. Default: all batches; Trainer sets the process's.
+  std::optional<DataLoaderShard> shard{};
+
+  /// On several ranks: all have equally many batches, all full, by going on with the epoch's first
+  /// samples at its end. Otherwise each sample is seen once, and some ranks may have one batch less
+  /// than others, even none. Default true; Trainer sets false to evaluate.
+  std::optional<bool> even_batches{};
 
   /// The order of the samples, instead of `shuffle`.
   std::shared_ptr<const Sampler> sampler{};
@@ -84,7 +101,7 @@ class DataLoader {
  public:
   virtual ~DataLoader() = default;
 
-  /// Number of batches that an epoch gives; a partial last one counts.
+  /// Number of batches that an epoch gives to this process; a partial last one counts.
   virtual int64_t size() const = 0;
 
   /// Samples in a full batch.

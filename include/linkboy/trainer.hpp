@@ -3,12 +3,10 @@
 #include <ATen/core/Tensor.h>
 #include <c10/core/Device.h>
 
-#include <atomic>
 #include <cstdint>
 #include <filesystem>
 #include <map>
 #include <memory>
-#include <mutex>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -37,6 +35,7 @@ namespace linkboy {
 
 struct BackgroundSave;
 class GraphedStep;
+class StopControl;
 
 /// How a training run ended.
 struct TrainResult {
@@ -111,13 +110,15 @@ class Trainer {
   at::Tensor predict(const EvaluateOptions& options);
 
   /// Ends the run after the update in progress; in an evaluation, after the batch. A request made
-  /// between runs ends the next one at once. The first request counts.
+  /// between runs ends the next one at once. The first request counts. Of several processes any may
+  /// ask; all end at the same update.
   ///
   /// Any thread may call it; the overload without a message also a signal handler.
   void request_stop(StopReason reason = StopReason::stop_request) noexcept;
   void request_stop(StopReason reason, std::string message);
-  bool stop_requested() const { return stop_reason_.load() != kNoStop; }
-  /// Why, if it was.
+  bool stop_requested() const;
+  /// Why, if it was. Of several processes: what they have agreed on, which the update in progress
+  /// decides; the same on all.
   std::optional<StopReason> requested_stop() const;
 
   // ---- Checkpoints -----------------------------------------------------------------------------
@@ -201,7 +202,7 @@ class Trainer {
   /// All processes' rows along dimension 0. @note Collective.
   at::Tensor gather(const at::Tensor& tensor) { return accelerator().gather(tensor); }
 
-  /// Writes a line, once per node.
+  /// Writes a line, on the main process.
   virtual void print(std::string_view line);
 
  protected:
@@ -255,8 +256,6 @@ class Trainer {
   virtual void training_run_end() {}
 
  private:
-  static constexpr int kNoStop = -1;
-
   void set_up_training(const TrainOptions& options);
   void run_training(const TrainOptions& options);
   void run_epochs(const TrainOptions& options);
@@ -269,11 +268,19 @@ class Trainer {
   bool is_max_updates_reached() const;
   void record(std::string_view metric_name, double value);
   void end_run_early(const StopTraining& stop);
-  void throw_if_stop_requested();
-  void clear_stop_request();
+  template <class... Parameters, class... Arguments>
+  void fire(void (Callback::*event)(Trainer&, Parameters...), const Arguments&... arguments);
+  void fire_together(void (Callback::*event)(Trainer&));
+  int64_t most_of_all_ranks(int64_t value);
+  double mean_over_ranks(const LossTracker& tracker);
+  void check_same_on_all_ranks(const TrainOptions& options);
   void call_init_end_once();
   StepOutput calculate_batch_loss(const Batch& batch);
   StateDict run_state() const;
+  int64_t micro_step_of(const StateDict& state, const std::filesystem::path& path);
+  void load_state_of_rank(const StateDict& state, const std::filesystem::path& path);
+  at::Tensor in_order_of_all_ranks(const std::vector<at::Tensor>& outputs,
+                                   const DataLoader& loader);
   StateDict checkpoint_contents(const StateDict& extras, CheckpointParts parts) const;
   std::optional<std::filesystem::path> find_training_state(const std::filesystem::path& directory);
 
@@ -314,9 +321,7 @@ class Trainer {
   std::unique_ptr<BackgroundSave> background_save_;
   bool init_end_called_ = false;
 
-  std::atomic<int> stop_reason_{kNoStop};
-  std::mutex stop_mutex_;  // guards stop_message_
-  std::string stop_message_;
+  std::unique_ptr<StopControl> stop_;
 };
 
 }  // namespace linkboy

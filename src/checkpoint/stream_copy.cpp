@@ -7,7 +7,7 @@ namespace linkboy {
 namespace {
 
 // A thread of its own costs about as much as copying this.
-constexpr std::size_t least_share = std::size_t{1} << 20;
+constexpr std::size_t kLeastShare = std::size_t{1} << 20;
 
 /// Copies the bytes [begin, end) of all pieces laid end to end.
 void copy_share(const std::vector<CopyPiece>& pieces, std::size_t begin, std::size_t end) {
@@ -28,7 +28,7 @@ void stream_copy(const std::vector<CopyPiece>& pieces, int num_threads) {
   std::size_t total = 0;
   for (const CopyPiece& piece : pieces) total += piece.size;
   const std::size_t num_shares =
-      std::clamp<std::size_t>(total / least_share, 1, static_cast<std::size_t>(num_threads));
+      std::clamp<std::size_t>(total / kLeastShare, 1, static_cast<std::size_t>(num_threads));
   const std::size_t share = (total / num_shares + 63) / 64 * 64;
 
   std::vector<std::future<void>> others;  // joined by their destructors

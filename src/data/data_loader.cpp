@@ -46,6 +46,8 @@ DataLoaderOptions with_defaults(const Dataset& dataset, DataLoaderOptions option
   options.num_workers = options.num_workers.value_or(0);
   options.prefetch_factor = options.prefetch_factor.value_or(2);
   options.pin_memory = options.pin_memory.value_or(false);
+  options.shard = options.shard.value_or(DataLoaderShard());
+  options.even_batches = options.even_batches.value_or(true);
   options.seed =
       options.seed.value_or(at::globalContext().defaultGenerator(at::kCPU).current_seed());
   check_at_least("batch_size", *options.batch_size, 1);
@@ -82,17 +84,33 @@ DataLoaderOptions DataLoaderOptions::overlaid_with(const DataLoaderOptions& user
   overlay(result.prefetch_factor, user.prefetch_factor);
   overlay(result.pin_memory, user.pin_memory);
   overlay(result.seed, user.seed);
+  overlay(result.shard, user.shard);
+  overlay(result.even_batches, user.even_batches);
   overlay(result.sampler, user.sampler);
   overlay(result.collate_fn, user.collate_fn);
   overlay(result.transform, user.transform);
   return result;
 }
 
+BatchShard shard_of(const DataLoaderOptions& options) {
+  using Tail = BatchShard::Tail;
+  const auto [rank, num_ranks] = *options.shard;
+  // A single process has no one to be even with.
+  const bool wraps = *options.even_batches && num_ranks > 1;
+  const Tail tail = *options.drop_last ? Tail::drop : wraps ? Tail::wrap : Tail::uneven;
+  return {options.sampler->size(), *options.batch_size, rank, num_ranks, tail};
+}
+
 Batch BatchMaker::make(int64_t batch_index) const {
-  const int64_t begin = batch_index * *options_.batch_size;
-  const int64_t count = std::min(*options_.batch_size, options_.sampler->size() - begin);
-  std::vector<int64_t> indices(count);
-  options_.sampler->sample(epoch_, begin, count, indices.data());
+  const Sampler& sampler = *options_.sampler;
+  std::vector<int64_t> indices(shard_.size_of_batch(batch_index));
+  const auto count = static_cast<int64_t>(indices.size());
+  // In one go, but for a batch that goes on with the epoch's first samples.
+  for (int64_t i = 0, length = 0; i < count; i += length) {
+    const int64_t begin = shard_.position(batch_index, i);
+    length = std::min(count - i, sampler.size() - begin);
+    sampler.sample(epoch_, begin, length, indices.data() + i);
+  }
   Batch batch = options_.collate_fn ? options_.collate_fn(dataset_.get_samples(indices))
                                     : dataset_.get_batch(indices);
   if (options_.transform) {
@@ -105,15 +123,14 @@ DatasetLoader::DatasetLoader(Dataset dataset, const DataLoaderOptions& options)
     : dataset_(std::move(dataset)),
       options_(with_defaults(dataset_, options)),
       has_own_sampler_(options.sampler == nullptr) {
-  LINKBOY_CHECK(size() > 0, "drop_last leaves no batch: ", options_.sampler->size(),
-                " samples do not fill one of batch_size ", *options_.batch_size,
-                ". Make batch_size smaller or leave drop_last out.");
+  // A rank may be left without a batch, but not all of them.
+  LINKBOY_CHECK(
+      shard_of(options_).num_rounds() > 0, "drop_last leaves no batch: ", options_.sampler->size(),
+      " samples do not fill one of batch_size ", batch_size(), " on each of ",
+      options_.shard->num_ranks, " ranks. Make batch_size smaller or leave drop_last out.");
 }
 
-int64_t DatasetLoader::size() const {
-  const int64_t samples = options_.sampler->size();
-  return *options_.drop_last ? samples / batch_size() : (samples + batch_size() - 1) / batch_size();
-}
+int64_t DatasetLoader::size() const { return shard_of(options_).num_batches(); }
 
 std::unique_ptr<BatchIterator> DatasetLoader::iterate(int64_t epoch, int64_t first_batch) {
   LINKBOY_CHECK(first_batch >= 0 && first_batch <= size(), "batch ", first_batch,

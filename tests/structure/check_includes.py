@@ -18,7 +18,7 @@ LAYERS = [
      "loss_function", "model", "callback", "scheduler", "dataset", "data_loader", "param_group_field",
      "name_options", "parse_run_value", "training_state", "metric_reader",
      "deferred_value", "grad_scaler", "stage_range", "activation_checkpoint", "image_transforms",
-     "sync_batch_norm"],
+     "sync_batch_norm", "stop_control"],
     ["accelerator", "options", "cli"],
     ["trainer", "run_setup", "trainer_state"],
     ["linkboy"],

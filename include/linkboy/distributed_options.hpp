@@ -1,0 +1,68 @@
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <chrono>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+namespace linkboy {
+
+class ProcessGroup;
+
+/// What is done with the gradients of several processes in place of averaging them: sums within
+/// groups of one's own (`ProcessGroup::new_group`), say, for parallelism of other kinds.
+class GradientHandler {
+ public:
+  virtual ~GradientHandler() = default;
+
+  /// Called once an update, when this process has all its gradients (in fp16, scaled ones), on all
+  /// processes.
+  /// @param parameters  Those trained; `grad()` may be undefined, and is changed in place.
+  virtual void handle_gradients(const std::vector<at::Tensor>& parameters,
+                                const ProcessGroup& group) = 0;
+};
+
+/// How processes work together that torchrun, mpirun or srun has launched. One process alone needs
+/// none of it.
+struct DistributedOptions {
+  /// What moves the tensors: "auto" (NCCL on CUDA devices, else Gloo), "gloo" or "nccl".
+  std::string backend = "auto";
+
+  /// How long the start waits for all processes, and each collective for the others. Positive.
+  std::chrono::milliseconds timeout = std::chrono::minutes(30);
+
+  /// Gradients are sent in pieces of this many MiB, while the backward pass goes on. Positive.
+  double bucket_cap_mb = 25.0;
+
+  /// For models whose loss does not reach all parameters in each step: finds those by walking the
+  /// graph. Without it such a step throws.
+  bool find_unused_parameters = false;
+
+  /// Promises that each step uses the same parameters in the same order.
+  bool static_graph = false;
+
+  /// Gradients are views of the buffers that are sent, which spares a copy and memory. LibTorch's
+  /// own `Optimizer::zero_grad` refuses them; call `Accelerator::zero_grad`, as Trainer does.
+  bool gradient_as_bucket_view = false;
+
+  /// Before each update's first forward pass all take the buffers (running statistics, say) of
+  /// rank 0.
+  bool broadcast_buffers = true;
+
+  /// What gradients are sent as: "none" (as they are), "fp16" or "bf16".
+  std::string compression = "none";
+
+  /// Local SGD: gradients are not averaged; each process updates its own weights, and after every
+  /// so many updates the weights themselves are averaged. 0: not so. Best a divisor of the updates
+  /// of a run, lest the processes end with different weights.
+  int64_t local_sgd_updates = 0;
+
+  /// Replaces the averaging of gradients. Null: none. Not together with `compression` or
+  /// `local_sgd_updates`.
+  std::shared_ptr<GradientHandler> gradient_handler{};
+};
+
+}  // namespace linkboy

@@ -1,0 +1,75 @@
+#include "distributed/agreement.hpp"
+
+#include <ATen/ATen.h>
+
+#include <algorithm>
+
+#include "linkboy/error.hpp"
+
+namespace linkboy {
+namespace {
+
+/// FNV-1a, which is the same on all hosts.
+std::string digest_of(const std::string& text) {
+  uint64_t digest = 0xcbf29ce484222325;
+  for (const char c : text) digest = (digest ^ static_cast<unsigned char>(c)) * 0x100000001b3;
+  return std::to_string(digest);
+}
+
+std::vector<std::string> lines_of(const std::string& text) {
+  std::vector<std::string> lines;
+  for (std::size_t begin = 0; begin < text.size();) {
+    const std::size_t end = text.find('\n', begin);
+    lines.push_back(text.substr(begin, end - begin));
+    begin = end + 1;
+  }
+  return lines;
+}
+
+/// Dropping the update is more urgent than any reason.
+int64_t urgency_of(const StopWish& wish) {
+  if (!wish) return 0;
+  return 1 + static_cast<int64_t>(*wish.reason) + (wish.drops_update ? 100 : 0);
+}
+
+}  // namespace
+
+void require_same_on_all_ranks(const ProcessGroup& group, std::string_view subject,
+                               const std::vector<std::string>& lines) {
+  if (group.size() == 1) return;
+  std::string mine;
+  for (const auto& line : lines) mine += line + '\n';
+  // The lines themselves may be many; they are sent only if something is wrong.
+  const auto digests = group.all_gather_bytes(digest_of(mine));
+  const auto other = std::find_if(digests.begin(), digests.end(),
+                                  [&](const auto& digest) { return digest != digests[0]; });
+  if (other == digests.end()) return;
+  const int64_t rank = other - digests.begin();
+  const auto first = lines_of(group.broadcast_bytes(mine, 0));
+  const auto second = lines_of(group.broadcast_bytes(mine, rank));
+  const auto [a, b] = std::mismatch(first.begin(), first.end(), second.begin(), second.end());
+  throw Error(c10::str("the ranks differ in ", subject, ": rank ", group.world_ranks()[rank],
+                       " has ", b == second.end() ? "nothing" : *b, ", but rank ",
+                       group.world_ranks()[0], " has ", a == first.end() ? "nothing" : *a,
+                       ". Give all ranks the same; they share the data by themselves."));
+}
+
+void StopAgreement::begin(const StopWish& mine) {
+  mine_ = mine;
+  urgency_ = at::full({1}, urgency_of(mine), at::kLong);
+  pending_ = group_->all_reduce_later(urgency_, ReduceOp::max);
+}
+
+StopWish StopAgreement::end() {
+  std::exchange(pending_, nullptr)->wait();
+  const auto agreed = urgency_.item<int64_t>();
+  if (agreed == 0) return {};
+  // A run ends once: this may take its time.
+  const bool is_mine = urgency_of(mine_) == agreed;
+  const auto messages = group_->all_gather_bytes(is_mine ? "+" + mine_.message : "");
+  const auto first = std::find_if(messages.begin(), messages.end(),
+                                  [](const auto& message) { return !message.empty(); });
+  return {static_cast<StopReason>((agreed - 1) % 100), agreed > 100, first->substr(1)};
+}
+
+}  // namespace linkboy

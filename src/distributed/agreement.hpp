@@ -1,0 +1,48 @@
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "linkboy/process_group.hpp"
+#include "linkboy/stop_training.hpp"
+
+namespace linkboy {
+
+/// Each line is something that all ranks must have alike, the same number of lines on all.
+/// @throws Error on all ranks if one has another line: its rank, its line and that of rank 0.
+void require_same_on_all_ranks(const ProcessGroup& group, std::string_view subject,
+                               const std::vector<std::string>& lines);
+
+/// That a rank wants to leave the run, or none.
+struct StopWish {
+  std::optional<StopReason> reason;
+  bool drops_update = false;  // without making the update in progress
+  std::string message;
+
+  explicit operator bool() const { return reason.has_value(); }
+};
+
+/// Has all ranks leave at the same place. `begin` and `end` stand around other work, which hides
+/// what they send. Collective, both.
+class StopAgreement {
+ public:
+  explicit StopAgreement(std::shared_ptr<const ProcessGroup> group) : group_(std::move(group)) {}
+
+  void begin(const StopWish& mine);
+
+  /// The wish that all follow: that of the lowest rank among the most urgent ones.
+  StopWish end();
+
+  bool has_begun() const { return pending_ != nullptr; }
+
+ private:
+  std::shared_ptr<const ProcessGroup> group_;
+  StopWish mine_;
+  at::Tensor urgency_;
+  std::unique_ptr<PendingCollective> pending_;
+};
+
+}  // namespace linkboy

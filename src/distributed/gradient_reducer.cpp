@@ -1,0 +1,197 @@
+#include "distributed/gradient_reducer.hpp"
+
+#include <ATen/ATen.h>
+#include <torch/csrc/autograd/engine.h>
+#include <torch/csrc/autograd/function.h>
+#include <torch/csrc/autograd/functions/accumulate_grad.h>
+#include <torch/csrc/distributed/c10d/default_comm_hooks.hpp>
+#include <torch/csrc/distributed/c10d/reducer.hpp>
+
+#include <algorithm>
+#include <limits>
+#include <unordered_set>
+
+#include "distributed/agreement.hpp"
+#include "distributed/process_group_implementation.hpp"
+
+namespace linkboy {
+namespace {
+
+using NamedTensorList = std::vector<std::pair<std::string, at::Tensor>>;
+
+/// Sends a bucket as 16-bit numbers. The division comes first, lest the sum overflow.
+class CompressingHook final
+    : public c10d::CppCommHookInterface<c10::intrusive_ptr<c10d::ProcessGroup>> {
+ public:
+  CompressingHook(const c10::intrusive_ptr<c10d::ProcessGroup>& group, at::ScalarType dtype)
+      : CppCommHookInterface(group), dtype_(dtype) {}
+
+  c10::intrusive_ptr<c10::ivalue::Future> runHook(c10d::GradBucket& bucket) override {
+    at::Tensor buffer = bucket.getBuffer();
+    std::vector<at::Tensor> sent{buffer.to(dtype_).div_(state_->getSize())};
+    auto work = state_->allreduce(sent);
+    const auto expand = [work, buffer, compressed = sent[0]](c10::ivalue::Future& future) {
+      if (future.hasError()) std::rethrow_exception(future.exception_ptr());
+      buffer.copy_(compressed);
+      return c10::IValue(std::vector<at::Tensor>{buffer});
+    };
+    return work->getFuture()->then(expand, c10::ListType::create(c10::TensorType::get()));
+  }
+
+  at::Tensor parseHookResult(const c10::IValue& result) override {
+    return c10d::detail::parseCppCommHookResult(result);
+  }
+
+ private:
+  at::ScalarType dtype_;
+};
+
+std::string description(const std::pair<std::string, at::Tensor>& named) {
+  const auto& [name, tensor] = named;
+  return c10::str(name, ": ", tensor.scalar_type(), tensor.sizes(),
+                  tensor.requires_grad() ? ", trained" : "");
+}
+
+}  // namespace
+
+GradientReducer::GradientReducer(std::shared_ptr<const ProcessGroup> group,
+                                 const DistributedOptions& options, NamedTensorList named_tensors,
+                                 const std::vector<at::Tensor>& parameters)
+    : group_(std::move(group)), options_(options), named_tensors_(std::move(named_tensors)) {
+  std::unordered_set<const at::TensorImpl*> are_parameters;
+  for (const auto& parameter : parameters) are_parameters.insert(parameter.unsafeGetTensorImpl());
+  std::vector<std::string> lines;
+  for (const auto& named : named_tensors_) lines.push_back(description(named));
+  require_same_on_all_ranks(*group_, "the model's parameters and buffers", lines);
+  for (const auto& [name, tensor] : named_tensors_) {
+    const bool is_parameter = are_parameters.contains(tensor.unsafeGetTensorImpl());
+    (is_parameter ? parameters_ : buffers_).push_back(tensor);
+  }
+  synchronize();
+  make_reducer();
+}
+
+void GradientReducer::synchronize() const {
+  std::vector<at::Tensor> all;
+  for (const auto& [name, tensor] : named_tensors_) all.push_back(tensor);
+  group_->broadcast(all);
+}
+
+bool GradientReducer::overlaps(const std::vector<at::Tensor>& parameters) const {
+  return std::any_of(parameters.begin(), parameters.end(), [this](const auto& parameter) {
+    return std::any_of(parameters_.begin(), parameters_.end(),
+                       [&](const auto& mine) { return mine.is_same(parameter); });
+  });
+}
+
+GradientReducer::~GradientReducer() {
+  // The hooks that it has set call it.
+  if (reducer_) reducer_->remove_autograd_hooks();
+}
+
+void GradientReducer::make_reducer() {
+  if (reducer_) reducer_->remove_autograd_hooks();
+  reducer_.reset();
+  trained_.clear();
+  for (const auto& parameter : parameters_) {
+    if (parameter.requires_grad()) trained_.push_back(parameter);
+  }
+  if (trained_.empty() || options_.local_sgd_updates > 0 || options_.gradient_handler) return;
+  // For messages about parameters that a step does not use.
+  std::unordered_map<std::size_t, std::string> names;
+  for (const auto& [name, tensor] : named_tensors_) {
+    const auto place = std::find_if(trained_.begin(), trained_.end(),
+                                    [&](const auto& trained) { return trained.is_same(tensor); });
+    if (place != trained_.end()) names.emplace(place - trained_.begin(), name);
+  }
+
+  // As Python's DistributedDataParallel has it: one bucket at first, and after the first backward
+  // pass, which shows in what order gradients come, a small one and then full ones.
+  constexpr std::size_t kFirstBucketBytes = 1 << 20;
+  const auto cap = static_cast<std::size_t>(options_.bucket_cap_mb * (1 << 20));
+  const std::size_t first = std::min(kFirstBucketBytes, cap);
+  const bool is_rebuilt = options_.static_graph || !options_.find_unused_parameters;
+  const std::vector<std::size_t> limits =
+      is_rebuilt ? std::vector<std::size_t>{std::numeric_limits<int>::max()}
+                 : std::vector<std::size_t>{first, cap};
+  const std::vector<bool> expects_sparse(trained_.size(), false);
+  auto [buckets, bucket_limits] =
+      c10d::compute_bucket_assignment_by_size(trained_, limits, expects_sparse);
+  std::reverse(buckets.begin(), buckets.end());
+  const std::vector<int64_t> caps(bucket_limits.rbegin(), bucket_limits.rend());
+  const auto& group = group_->implementation()->group;
+  talk(*group_, "preparing the model", [&] {
+    reducer_ = std::make_unique<c10d::Reducer>(
+        trained_, std::move(buckets), group, expects_sparse, static_cast<int64_t>(cap),
+        options_.find_unused_parameters, options_.gradient_as_bucket_view, std::move(names),
+        static_cast<int64_t>(first), /*skip_all_reduce_unused_params=*/false,
+        /*use_python_reducer=*/false, caps);
+  });
+  if (options_.static_graph) reducer_->set_static_graph();
+  has_seen_graph_ = false;
+  if (options_.compression != "none") {
+    const auto dtype = options_.compression == "fp16" ? at::kHalf : at::kBFloat16;
+    reducer_->register_comm_hook(std::make_unique<CompressingHook>(group, dtype));
+  }
+}
+
+bool GradientReducer::is_for(const NamedTensorList& named_tensors) const {
+  return std::equal(named_tensors.begin(), named_tensors.end(), named_tensors_.begin(),
+                    named_tensors_.end(), [](const auto& a, const auto& b) {
+                      return a.second.is_same(b.second) && a.first == b.first;
+                    });
+}
+
+bool GradientReducer::is_reached_by(const at::Tensor& loss) const {
+  std::unordered_set<const at::TensorImpl*> mine;
+  for (const auto& parameter : trained_) mine.insert(parameter.unsafeGetTensorImpl());
+  std::unordered_set<const torch::autograd::Node*> seen;
+  std::vector<torch::autograd::Node*> to_visit{loss.grad_fn().get()};
+  while (!to_visit.empty()) {
+    torch::autograd::Node* node = to_visit.back();
+    to_visit.pop_back();
+    if (node == nullptr || !seen.insert(node).second) continue;
+    if (const auto* leaf = dynamic_cast<const torch::autograd::AccumulateGrad*>(node)) {
+      if (mine.contains(leaf->variable.unsafeGetTensorImpl())) return true;
+    }
+    for (const auto& edge : node->next_edges()) to_visit.push_back(edge.function.get());
+  }
+  return false;
+}
+
+void GradientReducer::begin_update() {
+  std::size_t num_trained = 0;
+  bool is_same = true;
+  for (const auto& parameter : parameters_) {
+    if (!parameter.requires_grad()) continue;
+    is_same = is_same && num_trained < trained_.size() && trained_[num_trained].is_same(parameter);
+    ++num_trained;
+  }
+  if (!is_same || num_trained != trained_.size()) make_reducer();
+  const bool are_shared = options_.broadcast_buffers && options_.local_sgd_updates == 0;
+  if (are_shared && !buffers_.empty()) group_->broadcast(buffers_);
+}
+
+void GradientReducer::after_backward() {
+  // Otherwise the next step would tell that this one has left out parameters, after the weights
+  // have gone apart.
+  if (reducer_) reducer_->check_finalized();
+  if (options_.gradient_handler) options_.gradient_handler->handle_gradients(trained_, *group_);
+}
+
+void GradientReducer::before_backward(const at::Tensor& loss) {
+  if (!reducer_) return;
+  talk(*group_, "the backward pass", [&] {
+    if (reducer_->should_rebuild_buckets()) reducer_->rebuild_buckets();
+    reducer_->prepare_for_forward();
+    reducer_->prepare_for_backward({loss});
+  });
+  if (!options_.static_graph || std::exchange(has_seen_graph_, true)) return;
+  // In the first step of a static graph c10d looks on, and reduces when all is over.
+  loss.register_hook([this](const at::Tensor&) {
+    torch::autograd::Engine::get_default_engine().queue_callback(
+        [this] { reducer_->delay_all_reduce(); });
+  });
+}
+
+}  // namespace linkboy

@@ -1,0 +1,353 @@
+#include "linkboy/process_group.hpp"
+
+#include <ATen/ATen.h>
+#include <ATen/core/grad_mode.h>
+#include <torch/csrc/distributed/c10d/PrefixStore.hpp>
+
+#include <algorithm>
+#include <cstring>
+
+#include "distributed/backends.hpp"
+#include "distributed/process_group_implementation.hpp"
+#include "distributed/rendezvous.hpp"
+
+namespace linkboy {
+namespace {
+
+/// Bytes sent at once when many tensors are broadcast.
+constexpr int64_t kMaxMessage = int64_t{64} << 20;
+
+c10d::ReduceOp::RedOpType c10d_op(ReduceOp op) {
+  switch (op) {
+    case ReduceOp::min:
+      return c10d::ReduceOp::MIN;
+    case ReduceOp::max:
+      return c10d::ReduceOp::MAX;
+    default:
+      return c10d::ReduceOp::SUM;
+  }
+}
+
+const char* name_of(ReduceOp op) {
+  constexpr const char* names[] = {"sum", "mean", "min", "max"};
+  return names[static_cast<int>(op)];
+}
+
+std::string description(const at::Tensor& tensor) {
+  return c10::str(tensor.scalar_type(), tensor.sizes(), " on ", tensor.device().type());
+}
+
+/// c10d takes tensors without gaps only.
+at::Tensor without_gaps(const at::Tensor& tensor) {
+  return tensor.is_non_overlapping_and_dense() ? tensor : tensor.contiguous();
+}
+
+class PendingWork final : public PendingCollective {
+ public:
+  PendingWork(const ProcessGroup& group, const char* what, c10::intrusive_ptr<c10d::Work> work,
+              at::Tensor sent, at::Tensor target, int64_t divisor)
+      : group_(group),
+        what_(what),
+        work_(std::move(work)),
+        sent_(std::move(sent)),
+        target_(std::move(target)),
+        divisor_(divisor) {}
+
+  void wait() override {
+    if (!work_) return;
+    const auto work = std::exchange(work_, nullptr);
+    talk(group_, what_, [&] { work->wait(); });
+    const at::NoGradGuard no_grad;
+    if (divisor_ != 1) sent_.div_(divisor_);
+    if (!sent_.is_same(target_)) target_.copy_(sent_);
+  }
+
+ private:
+  const ProcessGroup& group_;
+  const char* what_;
+  c10::intrusive_ptr<c10d::Work> work_;
+  at::Tensor sent_;
+  at::Tensor target_;
+  int64_t divisor_;
+};
+
+class NothingPending final : public PendingCollective {
+ public:
+  void wait() override {}
+};
+
+/// Calls `visit` with runs of tensors of one device whose bytes make one message.
+template <class Visit>
+void for_each_message(const std::vector<at::Tensor>& tensors, Visit visit) {
+  std::vector<at::Tensor> message;
+  std::size_t size = 0;
+  const auto flush = [&] {
+    if (!message.empty()) visit(message);
+    message.clear();
+    size = 0;
+  };
+  for (const auto& tensor : tensors) {
+    if (tensor.numel() == 0) continue;
+    const bool fits = message.empty() || (message.front().device() == tensor.device() &&
+                                          size + tensor.nbytes() <= kMaxMessage);
+    if (!fits) flush();
+    message.push_back(tensor);
+    size += tensor.nbytes();
+  }
+  flush();
+}
+
+at::Tensor bytes_of(const at::Tensor& tensor) {
+  return tensor.contiguous().view({-1}).view(at::kByte);
+}
+
+at::Tensor tensor_of(std::string_view text) {
+  at::Tensor bytes = at::empty({static_cast<int64_t>(text.size())}, at::kByte);
+  std::memcpy(bytes.mutable_data_ptr(), text.data(), text.size());
+  return bytes;
+}
+
+std::string text_of(const at::Tensor& bytes, int64_t size) {
+  return {static_cast<const char*>(bytes.const_data_ptr()), static_cast<std::size_t>(size)};
+}
+
+/// Without the comparison of calls, which itself is made of this.
+at::Tensor gather_stacked(const ProcessGroup& group, const at::Tensor& tensor) {
+  // As bytes: Gloo does not know all dtypes.
+  at::Tensor input = bytes_of(tensor.detach());
+  std::vector<int64_t> sizes = tensor.sizes().vec();
+  sizes.insert(sizes.begin(), group.size());
+  at::Tensor all = at::empty({group.size() * input.numel()}, input.options());
+  if (input.numel() == 0) return at::empty(sizes, tensor.options());
+  talk(group, "all_gather",
+       [&] { group.implementation()->group->_allgather_base(all, input)->wait(); });
+  return all.view(tensor.scalar_type()).view(sizes);
+}
+
+std::vector<std::string> gather_texts(const ProcessGroup& group, std::string_view text) {
+  const auto length = static_cast<int64_t>(text.size());
+  const at::Tensor lengths = gather_stacked(group, at::tensor({length}, at::kLong)).view({-1});
+  const auto most = lengths.max().item<int64_t>();
+  at::Tensor mine = at::zeros({most}, at::kByte);
+  std::memcpy(mine.mutable_data_ptr(), text.data(), text.size());
+  const at::Tensor all = gather_stacked(group, mine);
+  std::vector<std::string> texts;
+  for (int64_t r = 0; r < group.size(); ++r) {
+    texts.push_back(text_of(all[r], lengths[r].item<int64_t>()));
+  }
+  return texts;
+}
+
+/// With LINKBOY_DEBUG_COLLECTIVES=1, throws on all ranks if one makes another call.
+template <class Describe>
+void check_call(const ProcessGroup& group, Describe describe) {
+  if (!group.implementation()->checks_calls) return;
+  const std::vector<std::string> calls = gather_texts(group, describe());
+  for (std::size_t r = 1; r < calls.size(); ++r) {
+    LINKBOY_CHECK(
+        calls[r] == calls[0], "the ranks do not make the same call: rank ", group.world_ranks()[r],
+        " calls ", calls[r], ", but rank ", group.world_ranks()[0], " calls ", calls[0],
+        ". All ranks must make the same calls in the same order, with tensors of the same "
+        "shape and dtype.");
+  }
+}
+
+}  // namespace
+
+bool is_communication_error(const std::exception& error) {
+  if (dynamic_cast<const c10::DistError*>(&error) != nullptr) return true;
+  if (dynamic_cast<const c10::Error*>(&error) != nullptr) return false;
+  // Gloo's own exceptions have no type that its headers and LibTorch's library share.
+  return std::string_view(error.what()).find("gloo/") != std::string_view::npos;
+}
+
+void throw_collective_error(const ProcessGroup& group, const char* what,
+                            const std::exception& cause) {
+  const std::string said =
+      std::string(cause.what()).substr(0, std::string(cause.what()).find('\n'));
+  const auto& signs = group.implementation()->signs_of_life;
+  SignsOfLife::Report report;
+  if (signs) report = signs->listen(group.world_ranks());
+  std::string why;
+  if (report.is_store_gone) {
+    why = "rank 0, or what kept the ranks' store, is lost";
+  } else if (!report.silent.empty()) {
+    why = "rank " + list_of_ranks(report.silent) + " is lost (no sign of life for 2 s)";
+  } else if (!report.left.empty()) {
+    why = "rank " + list_of_ranks(report.left) + " has ended";
+  } else {
+    why = c10::str(
+        "not all ranks came in time, or with the same tensors; all of them are alive "
+        "(timeout ",
+        std::chrono::duration<double>(group.timeout()).count(), " s)");
+  }
+  throw Error(c10::str(what, " failed: ", why,
+                       ". See what that rank says; start again from the "
+                       "last training state. (",
+                       said, ")"));
+}
+
+std::shared_ptr<ProcessGroup::Implementation> make_c10d_group(
+    std::shared_ptr<ProcessGroup::Implementation> implementation) {
+  const auto rank = static_cast<int>(implementation->rank);
+  const auto size = static_cast<int>(implementation->world_ranks.size());
+  using Type = c10d::ProcessGroup::BackendType;
+  const auto setup_for = [&](const char* name) {
+    return BackendSetup{c10::make_intrusive<c10d::PrefixStore>(name, implementation->store), rank,
+                        size, implementation->timeout};
+  };
+  auto group = c10::make_intrusive<c10d::ProcessGroup>(implementation->store, rank, size);
+  auto gloo = make_gloo_backend(setup_for("gloo"), implementation->address);
+  group->setBackend(c10::DeviceType::CPU, Type::GLOO, gloo);
+  if (implementation->nccl_device) {
+    group->setBoundDeviceId(implementation->nccl_device);
+    group->setBackend(c10::DeviceType::CUDA, Type::NCCL,
+                      make_nccl_backend(setup_for("nccl"), *implementation->nccl_device));
+    group->setDefaultBackend(Type::NCCL);
+  } else {
+    group->setBackend(c10::DeviceType::CUDA, Type::GLOO, gloo);
+    group->setDefaultBackend(Type::GLOO);
+  }
+  implementation->group = std::move(group);
+  return implementation;
+}
+
+ProcessGroup::ProcessGroup() = default;
+
+ProcessGroup::ProcessGroup(std::shared_ptr<Implementation> implementation)
+    : rank_(implementation->rank),
+      world_ranks_(implementation->world_ranks),
+      timeout_(implementation->timeout),
+      implementation_(std::move(implementation)) {}
+
+ProcessGroup::~ProcessGroup() = default;
+
+void ProcessGroup::all_reduce(at::Tensor tensor, ReduceOp op) const {
+  all_reduce_later(std::move(tensor), op)->wait();
+}
+
+std::unique_ptr<PendingCollective> ProcessGroup::all_reduce_later(at::Tensor tensor,
+                                                                  ReduceOp op) const {
+  if (!implementation_) return std::make_unique<NothingPending>();
+  check_call(*this,
+             [&] { return c10::str("all_reduce(", name_of(op), ", ", description(tensor), ")"); });
+  std::vector<at::Tensor> sent{without_gaps(tensor.detach())};
+  c10d::AllreduceOptions options;
+  options.reduceOp = c10d_op(op);
+  auto work =
+      talk(*this, "all_reduce", [&] { return implementation_->group->allreduce(sent, options); });
+  return std::make_unique<PendingWork>(*this, "all_reduce", std::move(work), sent[0],
+                                       sent[0].data_ptr() == tensor.data_ptr() ? sent[0] : tensor,
+                                       op == ReduceOp::mean ? size() : 1);
+}
+
+std::unique_ptr<PendingCollective> ProcessGroup::reduce_later(at::Tensor tensor, int64_t root,
+                                                              ReduceOp op) const {
+  if (!implementation_) return std::make_unique<NothingPending>();
+  check_call(*this, [&] {
+    return c10::str("reduce(to ", root, ", ", name_of(op), ", ", description(tensor), ")");
+  });
+  std::vector<at::Tensor> sent{without_gaps(tensor.detach())};
+  c10d::ReduceOptions options;
+  options.reduceOp = c10d_op(op);
+  options.rootRank = static_cast<int>(root);
+  auto work = talk(*this, "reduce", [&] { return implementation_->group->reduce(sent, options); });
+  return std::make_unique<PendingWork>(*this, "reduce", std::move(work), sent[0],
+                                       sent[0].data_ptr() == tensor.data_ptr() ? sent[0] : tensor,
+                                       op == ReduceOp::mean ? size() : 1);
+}
+
+void ProcessGroup::broadcast(at::Tensor tensor, int64_t root) const {
+  broadcast(std::vector<at::Tensor>{std::move(tensor)}, root);
+}
+
+void ProcessGroup::broadcast(const std::vector<at::Tensor>& tensors, int64_t root) const {
+  if (!implementation_) return;
+  check_call(*this, [&] {
+    std::string call = c10::str("broadcast(from ", root);
+    for (const auto& tensor : tensors) call += ", " + description(tensor);
+    return call + ")";
+  });
+  const at::NoGradGuard no_grad;
+  c10d::BroadcastOptions options;
+  options.rootRank = static_cast<int>(root);
+  for_each_message(tensors, [&](const std::vector<at::Tensor>& message) {
+    std::vector<at::Tensor> pieces;
+    std::vector<int64_t> sizes;
+    for (const auto& tensor : message) {
+      pieces.push_back(bytes_of(tensor.detach()));
+      sizes.push_back(pieces.back().numel());
+    }
+    std::vector<at::Tensor> sent{at::cat(pieces)};
+    talk(*this, "broadcast", [&] { implementation_->group->broadcast(sent, options)->wait(); });
+    if (rank_ == root) return;
+    const auto received = sent[0].split_with_sizes(sizes);
+    for (std::size_t i = 0; i < message.size(); ++i) {
+      // A view needs its own type's alignment, which a piece of bytes need not have.
+      message[i].detach().copy_(
+          received[i].clone().view(message[i].scalar_type()).view(message[i].sizes()));
+    }
+  });
+}
+
+at::Tensor ProcessGroup::all_gather(const at::Tensor& tensor) const {
+  if (!implementation_) return tensor.detach().clone().unsqueeze(0);
+  check_call(*this, [&] { return c10::str("all_gather(", description(tensor), ")"); });
+  return gather_stacked(*this, tensor);
+}
+
+std::vector<std::string> ProcessGroup::all_gather_bytes(std::string_view bytes) const {
+  if (!implementation_) return {std::string(bytes)};
+  check_call(*this, [] { return std::string("all_gather_bytes"); });
+  return gather_texts(*this, bytes);
+}
+
+std::string ProcessGroup::broadcast_bytes(std::string_view bytes, int64_t root) const {
+  if (!implementation_) return std::string(bytes);
+  check_call(*this, [&] { return c10::str("broadcast_bytes(from ", root, ")"); });
+  c10d::BroadcastOptions options;
+  options.rootRank = static_cast<int>(root);
+  return talk(*this, "broadcast_bytes", [&] {
+    std::vector<at::Tensor> length{at::tensor({static_cast<int64_t>(bytes.size())}, at::kLong)};
+    implementation_->group->broadcast(length, options)->wait();
+    const auto size = length[0].item<int64_t>();
+    if (size == 0) return std::string();
+    std::vector<at::Tensor> content{rank_ == root ? tensor_of(bytes)
+                                                  : at::empty({size}, at::kByte)};
+    implementation_->group->broadcast(content, options)->wait();
+    return text_of(content[0], size);
+  });
+}
+
+void ProcessGroup::barrier() const {
+  if (!implementation_) return;
+  check_call(*this, [] { return std::string("barrier"); });
+  // On the CPU's backend: no work of a device is waited for.
+  std::vector<at::Tensor> token{at::zeros({1}, at::kByte)};
+  talk(*this, "barrier", [&] { implementation_->group->allreduce(token)->wait(); });
+}
+
+std::shared_ptr<ProcessGroup> ProcessGroup::new_group(const std::vector<int64_t>& ranks) const {
+  const bool are_members = !ranks.empty() && ranks.front() >= 0 && ranks.back() < size();
+  const bool is_ascending =
+      std::adjacent_find(ranks.begin(), ranks.end(), std::greater_equal<>()) == ranks.end();
+  LINKBOY_CHECK(are_members && is_ascending, "the ranks of the new group are {",
+                list_of_ranks(ranks), "}; they must be ascending, from 0 to ", size() - 1, ".");
+  if (!implementation_) return std::make_shared<ProcessGroup>();
+  check_call(*this, [&] { return "new_group(" + list_of_ranks(ranks) + ")"; });
+  const int64_t number = implementation_->num_groups_made++;
+  const auto place = std::find(ranks.begin(), ranks.end(), rank_);
+  if (place == ranks.end()) return nullptr;
+  auto part = std::make_shared<Implementation>(*implementation_);
+  part->group = nullptr;
+  part->num_groups_made = 0;
+  part->rank = place - ranks.begin();
+  part->world_ranks.clear();
+  for (const int64_t rank : ranks) part->world_ranks.push_back(world_ranks_[rank]);
+  part->store = c10::make_intrusive<c10d::PrefixStore>("group/" + std::to_string(number),
+                                                       implementation_->store);
+  return talk(*this, "new_group",
+              [&] { return std::make_shared<ProcessGroup>(make_c10d_group(std::move(part))); });
+}
+
+}  // namespace linkboy

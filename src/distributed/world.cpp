@@ -1,0 +1,93 @@
+#include "distributed/world.hpp"
+
+#include <torch/csrc/distributed/c10d/PrefixStore.hpp>
+
+#include <mutex>
+#include <numeric>
+
+#include "distributed/backends.hpp"
+#include "distributed/process_group_implementation.hpp"
+#include "distributed/rendezvous.hpp"
+#include "linkboy/error.hpp"
+
+namespace linkboy {
+namespace {
+
+/// One store for the whole life of the process: its port could not be had again.
+struct World {
+  std::mutex mutex;
+  c10::intrusive_ptr<c10d::Store> store;
+  std::weak_ptr<ProcessGroup> group;
+  int64_t num_groups = 0;
+};
+
+World& world() {
+  // Never destroyed: threads of its group may outlive static objects.
+  static auto* instance = new World();
+  return *instance;
+}
+
+bool wants_nccl(const DistributedOptions& options, c10::Device device) {
+  if (options.backend == "nccl") {
+    LINKBOY_CHECK(device.is_cuda(), "the backend is nccl, but the device is ", device.str(),
+                  "; NCCL moves tensors of CUDA devices only. Use gloo, or a CUDA device.");
+    return true;
+  }
+  return options.backend == "auto" && device.is_cuda() && has_nccl();
+}
+
+}  // namespace
+
+void check_distributed_options(const DistributedOptions& options) {
+  LINKBOY_CHECK(options.backend == "auto" || options.backend == "gloo" || options.backend == "nccl",
+                "the backend is \"", options.backend, "\"; it must be auto, gloo or nccl.");
+  LINKBOY_CHECK(options.timeout.count() > 0, "the timeout of the processes is ",
+                options.timeout.count(), " ms; it must be positive.");
+  LINKBOY_CHECK(options.bucket_cap_mb > 0.0, "bucket_cap_mb is ", options.bucket_cap_mb,
+                "; it must be positive.");
+  LINKBOY_CHECK(options.compression == "none" || options.compression == "fp16" ||
+                    options.compression == "bf16",
+                "the compression of gradients is \"", options.compression,
+                "\"; it must be none, fp16 or bf16.");
+  LINKBOY_CHECK(options.local_sgd_updates >= 0, "local_sgd_updates is ", options.local_sgd_updates,
+                "; it must be at least 0, which averages gradients instead of weights.");
+  const int num_ways = (options.compression != "none") + (options.local_sgd_updates > 0) +
+                       (options.gradient_handler != nullptr);
+  LINKBOY_CHECK(num_ways <= 1,
+                "of compression, local_sgd_updates and gradient_handler more than one is given; "
+                "each says what is done with the gradients. Choose one.");
+}
+
+std::shared_ptr<ProcessGroup> join_world(const LaunchEnvironment& launch,
+                                         const DistributedOptions& options, c10::Device device) {
+  check_distributed_options(options);
+  const bool uses_nccl = wants_nccl(options, device);
+  if (!launch.is_distributed()) return std::make_shared<ProcessGroup>();
+
+  World& shared = world();
+  const std::lock_guard lock(shared.mutex);
+  if (auto group = shared.group.lock()) {
+    if (!uses_nccl || group->implementation()->nccl_device == device) return group;
+  }
+  if (!shared.store) shared.store = connect_store(launch, options.timeout);
+  const auto store = c10::make_intrusive<c10d::PrefixStore>(
+      "world/" + std::to_string(shared.num_groups++), shared.store);
+  wait_for_arrivals(*store, launch.rank, launch.world_size, options.timeout);
+
+  auto implementation = std::make_shared<ProcessGroup::Implementation>();
+  implementation->rank = launch.rank;
+  implementation->world_ranks.resize(launch.world_size);
+  std::iota(implementation->world_ranks.begin(), implementation->world_ranks.end(), int64_t{0});
+  implementation->store = store;
+  implementation->timeout = options.timeout;
+  if (uses_nccl) implementation->nccl_device = device;
+  implementation->address = local_address_towards(launch.master_address, launch.master_port);
+  implementation->signs_of_life = std::make_shared<SignsOfLife>(store->clone(), launch.rank);
+  const char* debug = std::getenv("LINKBOY_DEBUG_COLLECTIVES");
+  implementation->checks_calls = debug != nullptr && std::string_view(debug) == "1";
+  auto group = std::make_shared<ProcessGroup>(make_c10d_group(std::move(implementation)));
+  shared.group = group;
+  return group;
+}
+
+}  // namespace linkboy

@@ -1,0 +1,136 @@
+// Whatever one rank meets, all leave the run at the same update.
+
+#include <cmath>
+
+#include "distributed/ranks.hpp"
+#include "linkboy/callbacks/terminate_on_nan.hpp"
+
+namespace linkboy::testing {
+namespace {
+
+enum class Event {
+  train_step_start,
+  train_step_end,
+  update_end,
+  epoch_end,
+  eval_step_end,
+  run_start
+};
+
+/// On one rank only, does `act` at the `at`-th event (from 1).
+class ActOnce : public Callback {
+ public:
+  ActOnce(Event event, int at, std::function<void(Trainer&)> act)
+      : event_(event), at_(at), act_(std::move(act)) {}
+  void on_training_run_start(Trainer& trainer) override { see(Event::run_start, trainer); }
+  void on_train_step_start(Trainer& trainer) override { see(Event::train_step_start, trainer); }
+  void on_train_step_end(Trainer& trainer, const Batch&, const StepOutput&) override {
+    see(Event::train_step_end, trainer);
+  }
+  void on_train_update_end(Trainer& trainer) override { see(Event::update_end, trainer); }
+  void on_train_epoch_end(Trainer& trainer) override { see(Event::epoch_end, trainer); }
+  void on_eval_step_end(Trainer& trainer, const Batch&, const StepOutput&) override {
+    see(Event::eval_step_end, trainer);
+  }
+
+ private:
+  void see(Event event, Trainer& trainer) {
+    if (event != event_ || ++count_ != at_) return;
+    if (trainer.accelerator().process_index() == trainer.accelerator().num_processes() - 1) {
+      act_(trainer);
+    }
+  }
+  Event event_;
+  int at_;
+  int count_ = 0;
+  std::function<void(Trainer&)> act_;
+};
+
+struct Outcome {
+  TrainResult result;
+  int64_t num_micro_steps;
+};
+
+Outcome run_with(const std::shared_ptr<Callback>& callback, int64_t accumulation = 1) {
+  RankToy toy(together(), {callback});
+  const int64_t n = toy.trainer.accelerator().num_processes();
+  Outcome outcome;
+  outcome.result = toy.trainer.train({.train_dataset = toy_data(4 * n * 8),
+                                      .num_epochs = 3,
+                                      .eval_dataset = toy_data(4 * n * 3 + 1),
+                                      .per_device_batch_size = 4,
+                                      .gradient_accumulation_steps = accumulation});
+  outcome.num_micro_steps = static_cast<int64_t>(toy.keep_losses->losses.size());
+  const Accelerator& accelerator = toy.trainer.accelerator();
+  EXPECT_TRUE(same_on_all_ranks(accelerator, toy.parameters()));
+  const auto own =
+      torch::tensor({outcome.result.num_updates, outcome.result.num_epochs,
+                     static_cast<int64_t>(outcome.result.reason), outcome.num_micro_steps});
+  EXPECT_TRUE(same_on_all_ranks(accelerator, {own}));
+  const auto messages = accelerator.all_gather_object(outcome.result.message);
+  for (const auto& message : messages) EXPECT_EQ(message, messages[0]);
+  return outcome;
+}
+
+Outcome run_with(Event event, int at, std::function<void(Trainer&)> act, int64_t accumulation = 1) {
+  return run_with(std::make_shared<ActOnce>(event, at, std::move(act)), accumulation);
+}
+
+void throw_stop(Trainer&) { throw StopTraining(StopReason::early_stop, "enough"); }
+void request(Trainer& trainer) { trainer.request_stop(StopReason::stop_request, "please"); }
+
+TEST(StopTest, ARequestOfOneRankLetsAllMakeTheUpdateInProgress) {
+  const auto outcome = run_with(Event::train_step_end, 5, request);
+  EXPECT_EQ(outcome.result.num_updates, 5);
+  EXPECT_EQ(outcome.result.reason, StopReason::stop_request);
+  EXPECT_EQ(outcome.result.message, "please");
+  EXPECT_EQ(run_with(Event::train_step_start, 6, request, 2).result.num_updates, 3);
+}
+
+TEST(StopTest, WhatACallbackOfOneRankThrowsHasAllDropTheUpdate) {
+  auto outcome = run_with(Event::train_step_end, 5, throw_stop);
+  EXPECT_EQ(outcome.result.num_updates, 4);
+  EXPECT_EQ(outcome.result.reason, StopReason::early_stop);
+  EXPECT_EQ(outcome.result.message, "enough");
+  // In the first of two micro-steps: the other is made, for the others' sake, but no update.
+  outcome = run_with(Event::train_step_start, 5, throw_stop, 2);
+  EXPECT_EQ(outcome.result.num_updates, 2);
+}
+
+TEST(StopTest, AllLeaveTogetherFromEachEvent) {
+  EXPECT_EQ(run_with(Event::run_start, 1, throw_stop).result.num_updates, 0);
+  EXPECT_EQ(run_with(Event::epoch_end, 1, throw_stop).result.num_updates, 8);
+  EXPECT_EQ(run_with(Event::epoch_end, 1, throw_stop).result.num_epochs, 0);
+  EXPECT_EQ(run_with(Event::eval_step_end, 2, throw_stop).result.num_updates, 8);
+  EXPECT_EQ(run_with(Event::eval_step_end, 2, request).result.num_updates, 8);
+  EXPECT_EQ(run_with(Event::update_end, 3, request).result.num_updates, 4) << "decided in the next";
+  EXPECT_EQ(run_with(Event::update_end, 8, request).result.num_updates, 8);
+}
+
+TEST(StopTest, ANanOnOneRankReachesNoWeights) {
+  class OneNan : public QuietTrainer {
+   public:
+    using QuietTrainer::QuietTrainer;
+
+   protected:
+    StepOutput calculate_train_batch_loss(const Batch& batch) override {
+      auto output = QuietTrainer::calculate_train_batch_loss(batch);
+      if (accelerator().process_index() == 1 && num_updates() == 5) {
+        output.loss = output.loss * std::nan("");
+      }
+      return output;
+    }
+  };
+  auto model = toy_model();
+  OneNan trainer(model, torch::nn::CrossEntropyLoss(), toy_sgd(model),
+                 CallbackList{std::make_shared<TerminateOnNaN>()}, nullptr, together());
+  const auto result = trainer.train({.train_dataset = toy_data(256), .num_epochs = 2});
+  EXPECT_EQ(result.reason, StopReason::nan);
+  EXPECT_EQ(result.num_updates, 5);
+  for (const auto& parameter : model->parameters())
+    EXPECT_TRUE(parameter.isfinite().all().item<bool>());
+  EXPECT_TRUE(same_on_all_ranks(trainer.accelerator(), model->parameters()));
+}
+
+}  // namespace
+}  // namespace linkboy::testing
