@@ -13,10 +13,12 @@
 namespace linkboy {
 namespace {
 
-/// One store for the whole life of the process: its port could not be had again.
+/// One store for the whole life of the process: its port could not be had again, and each
+/// connection may wait for a name server.
 struct World {
   std::mutex mutex;
   c10::intrusive_ptr<c10d::Store> store;
+  c10::intrusive_ptr<c10d::Store> store_for_signs;  // a connection of its own
   std::weak_ptr<ProcessGroup> group;
   int64_t num_groups = 0;
 };
@@ -69,9 +71,12 @@ std::shared_ptr<ProcessGroup> join_world(const LaunchEnvironment& launch,
   if (auto group = shared.group.lock()) {
     if (!uses_nccl || group->implementation()->nccl_device == device) return group;
   }
-  if (!shared.store) shared.store = connect_store(launch, options.timeout);
-  const auto store = c10::make_intrusive<c10d::PrefixStore>(
-      "world/" + std::to_string(shared.num_groups++), shared.store);
+  if (!shared.store) {
+    shared.store = connect_store(launch, options.timeout);
+    shared.store_for_signs = shared.store->clone();
+  }
+  const std::string prefix = "world/" + std::to_string(shared.num_groups++);
+  const auto store = c10::make_intrusive<c10d::PrefixStore>(prefix, shared.store);
   wait_for_arrivals(*store, launch.rank, launch.world_size, options.timeout);
 
   auto implementation = std::make_shared<ProcessGroup::Implementation>();
@@ -82,7 +87,8 @@ std::shared_ptr<ProcessGroup> join_world(const LaunchEnvironment& launch,
   implementation->timeout = options.timeout;
   if (uses_nccl) implementation->nccl_device = device;
   implementation->address = local_address_towards(launch.master_address, launch.master_port);
-  implementation->signs_of_life = std::make_shared<SignsOfLife>(store->clone(), launch.rank);
+  implementation->signs_of_life = std::make_shared<SignsOfLife>(
+      c10::make_intrusive<c10d::PrefixStore>(prefix, shared.store_for_signs), launch.rank);
   const char* debug = std::getenv("LINKBOY_DEBUG_COLLECTIVES");
   implementation->checks_calls = debug != nullptr && std::string_view(debug) == "1";
   auto group = std::make_shared<ProcessGroup>(make_c10d_group(std::move(implementation)));
