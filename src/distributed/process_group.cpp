@@ -312,8 +312,7 @@ std::string ProcessGroup::broadcast_bytes(std::string_view bytes, int64_t root) 
     implementation_->group->broadcast(length, options)->wait();
     const auto size = length[0].item<int64_t>();
     if (size == 0) return std::string();
-    std::vector<at::Tensor> content{rank_ == root ? tensor_of(bytes)
-                                                  : at::empty({size}, at::kByte)};
+    std::vector<at::Tensor> content{tensor_of(bytes).resize_({size})};
     implementation_->group->broadcast(content, options)->wait();
     return text_of(content[0], size);
   });

@@ -1,0 +1,13 @@
+#include "linkboy/callbacks/convert_sync_batch_norm.hpp"
+
+#include "linkboy/trainer.hpp"
+
+namespace linkboy {
+
+void ConvertSyncBatchNorm::on_training_run_start(Trainer& trainer) {
+  // The model may have other layers than in the run before.
+  handle_ = {};
+  handle_ = convert_sync_batchnorm(trainer.model(), trainer.accelerator().shared_process_group());
+}
+
+}  // namespace linkboy

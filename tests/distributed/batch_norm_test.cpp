@@ -1,0 +1,64 @@
+#include "distributed/ranks.hpp"
+#include "linkboy/callbacks/convert_sync_batch_norm.hpp"
+
+namespace linkboy::testing {
+namespace {
+
+struct BatchNormNet : torch::nn::Module {
+  BatchNormNet() {
+    torch::manual_seed(3);
+    layers = register_module(
+        "layers", torch::nn::Sequential(torch::nn::Linear(4, 6), torch::nn::BatchNorm1d(6),
+                                        torch::nn::ReLU()));
+    norm = register_module("norm", torch::nn::BatchNorm1d(6));
+    out = register_module("out", torch::nn::Linear(6, 3));
+  }
+  // A typed member is called as a Sequential's layer is.
+  torch::Tensor forward(const torch::Tensor& x) { return out(norm(layers->forward(x))); }
+
+  torch::nn::Sequential layers{nullptr};
+  torch::nn::BatchNorm1d norm{nullptr};
+  torch::nn::Linear out{nullptr};
+};
+
+std::shared_ptr<BatchNormNet> train(AcceleratorOptions accelerator, int64_t batch_size,
+                                    int64_t num_samples, CallbackList callbacks) {
+  auto net = std::make_shared<BatchNormNet>();
+  QuietTrainer trainer(net, torch::nn::CrossEntropyLoss(),
+                       std::make_shared<torch::optim::SGD>(net->parameters(), 0.1),
+                       std::move(callbacks), nullptr, std::move(accelerator));
+  trainer.train({.train_dataset = toy_data(num_samples),
+                 .num_epochs = 3,
+                 .per_device_batch_size = batch_size,
+                 .gradient_accumulation_steps = 2});
+  return net;
+}
+
+std::vector<torch::Tensor> tensors_of(const BatchNormNet& net) {
+  auto tensors = net.parameters();
+  for (const auto& buffer : net.buffers()) tensors.push_back(buffer.to(torch::kDouble));
+  return tensors;
+}
+
+TEST(SyncBatchNormTest, TrainsAsOneProcessWithTheWholeBatch) {
+  const int64_t n = Accelerator(together()).num_processes();
+  const auto convert = std::make_shared<ConvertSyncBatchNorm>();
+  const auto shared = train(together(), 4, 4 * n * 6, {convert});
+  EXPECT_EQ(convert->num_layers(), 2);
+  const auto single = train(alone(), 4 * n, 4 * n * 6, {std::make_shared<ConvertSyncBatchNorm>()});
+  expect_close(tensors_of(*shared), tensors_of(*single), 1e-5, 1e-6);
+  const Accelerator accelerator(together());
+  EXPECT_TRUE(same_on_all_ranks(accelerator, shared->parameters()));
+  EXPECT_TRUE(same_on_all_ranks(accelerator, shared->buffers()));
+}
+
+TEST(SyncBatchNormTest, WithoutItTheNumbersAreOthers) {
+  const int64_t n = Accelerator(together()).num_processes();
+  const auto shared = train(together(), 4, 4 * n * 6, {});
+  const auto single = train(alone(), 4 * n, 4 * n * 6, {});
+  EXPECT_FALSE(torch::allclose(shared->out->weight, single->out->weight, 1e-3));
+  EXPECT_TRUE(same_on_all_ranks(Accelerator(together()), shared->parameters()));
+}
+
+}  // namespace
+}  // namespace linkboy::testing
