@@ -13,10 +13,12 @@
 #include <iostream>
 #include <unordered_set>
 
+#include "checkpoint/optimizer_state.hpp"
 #include "data/device_loader.hpp"
 #include "distributed/gradient_reducer.hpp"
 #include "distributed/process_group_implementation.hpp"
 #include "distributed/world.hpp"
+#include "distributed/zero_shards.hpp"
 #include "linkboy/error.hpp"
 #include "precision/fused_step.hpp"
 
@@ -77,6 +79,8 @@ std::optional<at::ScalarType> parse_precision(const std::string& name) {
   return at::kHalf;
 }
 
+constexpr const char* kSendingOrders = "sending_orders";
+
 /// What a process says that has done all of its steps.
 constexpr std::string_view kJoined = "joined";
 
@@ -133,9 +137,16 @@ Accelerator::Accelerator(AcceleratorOptions options, const LaunchEnvironment& la
   if (options.deterministic) use_deterministic_algorithms();
   set_gradient_accumulation_steps(options.gradient_accumulation_steps);
   check_distributed_options(distributed_);
+  LINKBOY_CHECK(
+      distributed_.zero_stage < 2 || !grad_scaler_,
+      "zero_stage 2 does not work with fp16, whose overflows one process would not see on "
+      "its own. Use bf16, or zero_stage 1.");
   // Last, since it waits for the others: what is wrong here should not cost their time.
   process_group_ = options.process_group ? std::move(options.process_group)
                                          : join_world(launch, distributed_, device_);
+  if (distributed_.zero_stage > 0 && process_group_->size() > 1) {
+    zero_ = std::make_unique<ZeroShards>(process_group_);
+  }
 }
 
 Accelerator::~Accelerator() = default;
@@ -154,14 +165,19 @@ void Accelerator::prepare(Model& model, const torch::optim::Optimizer* optimizer
   NamedTensors named = model.named_tensors();
   std::vector<at::Tensor> parameters = model.parameters();
   if (optimizer) add_missing_parameters(*optimizer, named, parameters);
+  if (zero_ && optimizer) zero_->assign(*optimizer);
   std::erase_if(reducers_, [&](const auto& reducer) {
     return reducer->overlaps(parameters) && !reducer->is_for(named);
   });
   for (const auto& reducer : reducers_) {
     if (reducer->is_for(named)) return reducer->synchronize();
   }
-  reducers_.push_back(std::make_unique<GradientReducer>(process_group_, distributed_,
-                                                        std::move(named), parameters));
+  GradientReducer::OwnerOf owner_of;
+  if (zero_ && optimizer) {
+    owner_of = [this](const at::Tensor& parameter) { return zero_->owner_of(parameter); };
+  }
+  reducers_.push_back(std::make_unique<GradientReducer>(
+      process_group_, distributed_, std::move(named), parameters, std::move(owner_of)));
 }
 
 std::shared_ptr<DataLoader> Accelerator::prepare(std::shared_ptr<DataLoader> loader) const {
@@ -216,17 +232,28 @@ at::Tensor Accelerator::clip_grad_norm(const std::vector<at::Tensor>& parameters
   LINKBOY_CHECK(max_norm > 0.0, "the norm to clip at is ", max_norm, "; it must be positive.");
   const at::NoGradGuard no_grad;
   const auto gradients = gradients_of(parameters);
-  if (gradients.empty()) return at::zeros({}, at::TensorOptions().device(device_));
-  auto norms = at::_foreach_norm(gradients, 2);
-  // Parameters may live on several devices; their norms meet on the first.
-  for (auto& norm : norms) norm = norm.to(norms.front().device());
-  at::Tensor total = at::linalg_vector_norm(at::stack(norms), 2);
+  at::Tensor total = at::zeros({}, at::TensorOptions().device(device_));
+  if (!gradients.empty()) {
+    auto norms = at::_foreach_norm(gradients, 2);
+    // Parameters may live on several devices; their norms meet on the first.
+    for (auto& norm : norms) norm = norm.to(norms.front().device());
+    total = at::linalg_vector_norm(at::stack(norms), 2);
+  }
+  if (zero_ && distributed_.zero_stage == 2) total = norm_of_all_shards(total);
+  if (gradients.empty()) return total;
   if (std::isinf(max_norm)) return total;
   // Python divides a number by a tensor as the number times the reciprocal; C++'s operator differs
   // from that in the last bit.
   const at::Tensor coefficient = ((total + 1e-6).reciprocal() * max_norm).clamp_max(1.0);
   at::_foreach_mul_(gradients, coefficient);
   return total;
+}
+
+/// Each process has the gradients of its own parameters alone.
+at::Tensor Accelerator::norm_of_all_shards(const at::Tensor& norm) const {
+  at::Tensor sum = norm.square();
+  process_group_->all_reduce(sum);
+  return sum.sqrt();
 }
 
 void Accelerator::clip_grad_value(const std::vector<at::Tensor>& parameters,
@@ -240,12 +267,46 @@ void Accelerator::clip_grad_value(const std::vector<at::Tensor>& parameters,
 }
 
 void Accelerator::optimizer_step(torch::optim::Optimizer& optimizer) {
+  if (zero_) {
+    unscale_gradients(optimizer);  // all must see the overflow of any gradient
+    zero_->begin_step(optimizer);
+  }
+  bool was_made = true;
   if (grad_scaler_) {
-    if (!grad_scaler_->step(optimizer)) optimizer_step_was_skipped_ = true;
+    was_made = grad_scaler_->step(optimizer);
+    if (!was_made) optimizer_step_was_skipped_ = true;
   } else if (!fused_step(optimizer)) {
     optimizer.step();
   }
+  if (zero_) zero_->end_step(optimizer, was_made);
   if (distributed_.local_sgd_updates > 0) average_weights(optimizer);
+}
+
+StateDict Accelerator::optimizer_state_dict(const torch::optim::Optimizer& optimizer) const {
+  return zero_ ? zero_->whole_state(optimizer) : linkboy::optimizer_state_dict(optimizer);
+}
+
+StateDict Accelerator::state_dict() const {
+  c10::impl::GenericList orders(c10::AnyType::get());
+  for (const auto& reducer : reducers_) orders.push_back(reducer->sending_order());
+  StateDict state;
+  state.set(kSendingOrders, orders);
+  return state;
+}
+
+void Accelerator::load_state_dict(const StateDict& state) {
+  const c10::IValue& orders = state.at(kSendingOrders);
+  LINKBOY_CHECK(orders.isList(), "an Accelerator's \"", kSendingOrders, "\" is a ",
+                orders.tagKind(), "; it must be a list.");
+  const auto list = orders.toListRef();
+  for (std::size_t i = 0; i < std::min(list.size(), reducers_.size()); ++i) {
+    std::vector<int64_t> order;
+    if (!list[i].isList()) continue;
+    for (const c10::IValue& number : list[i].toListRef()) {
+      if (number.isInt()) order.push_back(number.toInt());
+    }
+    reducers_[i]->set_sending_order(order);
+  }
 }
 
 /// By calls, not by updates made: in fp16 one process may skip what another makes.

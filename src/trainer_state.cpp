@@ -38,7 +38,10 @@ std::string to_bytes(const c10::IValue& value) {
 StateDict Trainer::checkpoint_contents(const StateDict& extras, CheckpointParts parts) const {
   StateDict contents;
   contents.set(kModel, model_.state_dict());
-  if (parts.optimizer && optimizer_) contents.set(kOptimizer, optimizer_state_dict(*optimizer_));
+  if (parts.optimizer && optimizer_) {
+    contents.set(kOptimizer, accelerator_ ? accelerator_->optimizer_state_dict(*optimizer_)
+                                          : optimizer_state_dict(*optimizer_));
+  }
   if (parts.scheduler && scheduler_) contents.set(kScheduler, scheduler_->state_dict());
   for (const auto& [key, value] : extras.entries()) {
     LINKBOY_CHECK(key != kModel && key != kOptimizer && key != kScheduler, "\"", key,
@@ -115,6 +118,7 @@ StateDict Trainer::run_state() const {
   state.set(kRanks, ranks);
   state.set("run_history", run_history_->state_dict());
   state.set("epoch", run_history_->current_epoch() + (is_epoch_done ? 1 : 0));
+  state.set("accelerator", accelerator_->state_dict());
   if (const GradScaler* scaler = accelerator_->grad_scaler()) {
     state.set("grad_scaler", scaler->state_dict());
   }
@@ -222,6 +226,7 @@ bool Trainer::load_training_state(const std::filesystem::path& directory) {
   if (train_dataloader_ && state.contains("train_dataloader")) {
     train_dataloader_->load_state_dict(state.get_dict("train_dataloader"));
   }
+  accelerator_->load_state_dict(state.get_dict("accelerator"));
   // A run may go on in another precision.
   GradScaler* scaler = accelerator_->grad_scaler();
   if (scaler != nullptr && state.contains("grad_scaler")) {
@@ -243,7 +248,7 @@ bool Trainer::load_training_state(const std::filesystem::path& directory) {
 at::Tensor Trainer::predict(const EvaluateOptions& options) {
   check_evaluate_options(options);
   const auto data = create_eval_dataloader(options);
-  accelerator().prepare(model_);
+  accelerator().prepare(model_, optimizer_.get());
   auto loader = accelerator_->prepare(data);
   const ModelModeGuard restore_mode(model_);
   const at::NoGradGuard no_grad;

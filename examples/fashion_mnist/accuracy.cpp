@@ -19,9 +19,12 @@ void Accuracy::on_eval_step_end(linkboy::Trainer&, const linkboy::Batch& batch,
 }
 
 void Accuracy::on_eval_epoch_end(linkboy::Trainer& trainer) {
-  const auto num_correct = static_cast<double>(num_correct_.item<int64_t>());
+  // Of several processes one may have had no batch at all: counts are added, not shares averaged.
+  const at::Tensor counts =
+      torch::stack({num_correct_, torch::full_like(num_correct_, num_samples_)});
+  const at::Tensor sums = trainer.accelerator().reduce(counts, linkboy::ReduceOp::sum).cpu();
   trainer.run_history().update_metric("eval_accuracy",
-                                      num_correct / static_cast<double>(num_samples_));
+                                      sums[0].item<double>() / sums[1].item<double>());
 }
 
 }  // namespace fashion_mnist

@@ -8,7 +8,7 @@
 namespace fashion_mnist {
 
 /// Records the share of samples whose highest score is that of their class, as `eval_accuracy`,
-/// after each evaluation. Counts on the device and reads the count once.
+/// after each evaluation: of all processes' samples. Counts on the device and reads the count once.
 class Accuracy : public linkboy::Callback {
  public:
   void on_eval_epoch_start(linkboy::Trainer& trainer) override;

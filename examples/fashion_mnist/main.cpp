@@ -1,12 +1,13 @@
 // Trains a network on Fashion-MNIST and tests it: the whole of linkboy in one program.
 
+#include <fmt/format.h>
 #include <torch/nn/modules/loss.h>
 #include <torch/optim/adam.h>
 #include <torch/optim/adamw.h>
 #include <torch/optim/sgd.h>
 #include <torch/utils.h>
 
-#include <cstdio>
+#include <cstdlib>
 #include <limits>
 #include <linkboy/accelerator.hpp>
 #include <linkboy/callbacks/log_metrics.hpp>
@@ -20,6 +21,7 @@
 #include <linkboy/cli.hpp>
 #include <linkboy/error.hpp>
 #include <linkboy/image_transforms.hpp>
+#include <linkboy/sync_batch_norm.hpp>
 #include <linkboy/trainer.hpp>
 
 #include "accuracy.hpp"
@@ -125,7 +127,7 @@ std::optional<double> test_accuracy(linkboy::Trainer& trainer, const Split& test
 }
 
 /// Ends the program as if the signal that stopped it had killed it, so that a shell or a scheduler
-/// sees why it ended.
+/// sees why it ended. Of several processes, those end so that got it.
 void exit_like(const linkboy::StopOnSignal& stop_on_signal) {
   constexpr int kKilledBySignal = 128;
   if (const auto signal = stop_on_signal.signal()) {
@@ -135,21 +137,29 @@ void exit_like(const linkboy::StopOnSignal& stop_on_signal) {
 
 void run(const Options& options) {
   // Whatever can be wrong should be found before the first update.
-  check_outputs(options);
-  (void)linkboy::Accelerator(options.accelerator());
+  const linkboy::Accelerator accelerator(options.accelerator());
+  const bool is_main = accelerator.is_main_process();
+  if (is_main) check_outputs(options);
   if (options.threads > 0) torch::set_num_threads(static_cast<int>(options.threads));
-  torch::manual_seed(options.seed);
+  accelerator.set_seed_per_process(options.seed);
   const Split train = load_split(options.data, "train", options.limit_train);
   const Split test = load_split(options.data, "t10k", options.limit_eval);
 
   linkboy::Model model = make_model(options.model);
   if (options.init) load_weights(model, *options.init, options.init_key);
-  if (options.save_init) linkboy::write_checkpoint(*options.save_init, model.state_dict());
+  if (options.save_init && is_main) {
+    linkboy::write_checkpoint(*options.save_init, model.state_dict());
+  }
+  linkboy::SyncBatchNormHandle synchronised;
+  if (options.sync_batchnorm) {
+    synchronised = linkboy::convert_sync_batchnorm(model, accelerator.shared_process_group());
+  }
 
   std::shared_ptr<Report> report;
   if (options.report) {
-    report = std::make_shared<Report>(*options.report, options.report_updates,
-                                      /*append=*/options.resume.has_value());
+    report =
+        std::make_shared<Report>(is_main ? *options.report : "/dev/null", options.report_updates,
+                                 /*append=*/options.resume.has_value());
   }
   auto end_report = [&](StopReason reason, std::optional<double> accuracy) {
     if (report) report->write_end(reason, accuracy);
@@ -173,27 +183,39 @@ void run(const Options& options) {
                                   "gradients with --clip-norm."));
   }
   trainer.save_checkpoint(options.checkpoint(), {{"model", options.model}});
-  std::printf("checkpoint: %s\n", options.checkpoint().c_str());
+  accelerator.print("checkpoint: " + options.checkpoint().string());
 
   // Who asked for an end does not wait for a test.
   if (result.reason == StopReason::stop_request) {
     end_report(result.reason, std::nullopt);
-    std::printf("stopped on request after %lld updates\n",
-                static_cast<long long>(result.num_updates));
-    exit_like(*stop_on_signal);
-    return;
+    accelerator.print(c10::str("stopped on request after ", result.num_updates, " updates"));
+  } else {
+    const std::optional<double> accuracy = test_accuracy(trainer, test, options);
+    end_report(accuracy ? result.reason : StopReason::stop_request, accuracy);
+    if (accuracy) accelerator.print(fmt::format("test accuracy: {:.4f}", *accuracy));
   }
-  const std::optional<double> accuracy = test_accuracy(trainer, test, options);
-  end_report(accuracy ? result.reason : StopReason::stop_request, accuracy);
-  if (accuracy) std::printf("test accuracy: %.4f\n", *accuracy);
+  // When one process has failed, launchers kill the others; none should be writing then.
+  accelerator.wait_for_everyone();
   exit_like(*stop_on_signal);
+}
+
+/// The program's name in front of its errors, with the rank if it is one of several processes.
+std::string name_in_errors(const std::string& name) {
+  for (const char* variable : {"RANK", "OMPI_COMM_WORLD_RANK", "SLURM_PROCID"}) {
+    if (const char* rank = std::getenv(variable)) return c10::str(name, " (rank ", rank, ")");
+  }
+  return name;
 }
 
 }  // namespace
 }  // namespace fashion_mnist
 
 int main(int argc, char** argv) {
-  return linkboy::cli::run_main(argc, argv, [](const linkboy::cli::Arguments& arguments) {
+  const std::string name = fashion_mnist::name_in_errors("fashion_mnist");
+  std::vector<const char*> words{name.c_str()};
+  for (int i = 1; i < argc; ++i) words.push_back(argv[i]);
+  const auto num_words = static_cast<int>(words.size());
+  return linkboy::cli::run_main(num_words, words.data(), [](const auto& arguments) {
     if (const auto options = fashion_mnist::parse_options(arguments)) fashion_mnist::run(*options);
   });
 }

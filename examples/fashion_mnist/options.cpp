@@ -14,6 +14,7 @@ namespace {
 namespace cli = linkboy::cli;
 
 constexpr int64_t kMaxThreads = 1024;
+constexpr int64_t kMaxTimeout = 1'000'000;
 
 /// Calls `make`; what it finds wrong is wrong on the command line.
 template <class Make>
@@ -54,7 +55,9 @@ void add_training_options(cli::CommandLine& command_line, Options& options) {
       .add("epochs", "N", &options.epochs, "Passes over the training data.", cli::at_least(1))
       .add("max-steps", "N", &options.max_steps,
            "Updates in the whole run; replaces the number of epochs.", cli::at_least(1))
-      .add("batch-size", "N", &options.batch_size, "Samples per batch.", cli::at_least(1))
+      .add("batch-size", "N", &options.batch_size,
+           "Samples per batch of each process: with 4 of them an update sees 4 times as many.",
+           cli::at_least(1))
       .add("eval-batch-size", "N", &options.eval_batch_size, "Samples per batch in evaluation.",
            cli::at_least(1))
       .add("gradient-accumulation-steps", "N", &options.gradient_accumulation_steps,
@@ -98,7 +101,8 @@ void add_optimizer_options(cli::CommandLine& command_line, Options& options) {
 void add_machine_options(cli::CommandLine& command_line, Options& options) {
   command_line.add_group("Machine")
       .add("device", "NAME", &options.device,
-           "cpu, cuda, cuda:1, ...; auto takes the first CUDA device if there is one.")
+           "cpu, cuda, cuda:1, ...; auto takes a CUDA device if there is one, each process of a "
+           "host another.")
       .add_choice("precision", &options.precision, {"fp32", "bf16", "fp16"},
                   "What the network computes in; its weights stay in fp32.")
       .add_switch("channels-last", &options.channels_last,
@@ -113,6 +117,24 @@ void add_machine_options(cli::CommandLine& command_line, Options& options) {
       .add("workers", "N", &options.workers, "Threads that prepare batches ahead of the loop.",
            cli::in_range(0, kMaxThreads))
       .add("seed", "N", &options.seed, "Seed of the weights and of the shuffling.");
+}
+
+void add_distributed_options(cli::CommandLine& command_line, Options& options) {
+  command_line.add_group("Several processes (torchrun, mpirun, srun)")
+      .add_choice("backend", &options.backend, {"auto", "gloo", "nccl"},
+                  "What moves the tensors; auto takes NCCL on CUDA devices, else Gloo.")
+      .add("timeout", "SECONDS", &options.timeout,
+           "How long the processes wait for each other before that is an error.",
+           cli::in_range(1, kMaxTimeout))
+      .add_choice("compression", &options.compression, {"none", "fp16", "bf16"},
+                  "What gradients are sent as.")
+      .add_switch("find-unused-parameters", &options.find_unused_parameters,
+                  "Allows steps whose loss does not reach all parameters.")
+      .add_switch("sync-batchnorm", &options.sync_batchnorm,
+                  "Normalises over the batches of all processes together.")
+      .add("local-sgd", "N", &options.local_sgd,
+           "Averages the weights after every N-th update, in place of the gradients; 0 does not.",
+           cli::at_least(0));
 }
 
 void add_output_options(cli::CommandLine& command_line, Options& options) {
@@ -157,6 +179,11 @@ void check_together(const Options& options) {
   if (options.report_updates && !options.report) {
     throw cli::UsageError("--report-updates needs a report; name its file with --report FILE.");
   }
+  if (options.local_sgd > 0 && options.compression != "none") {
+    throw cli::UsageError(
+        "--compression and --local-sgd are both given, but with the latter no gradients are sent. "
+        "Give one of them.");
+  }
   make_scheduler_fn(options);
   std::vector<std::filesystem::path> outputs{options.checkpoint().lexically_normal()};
   for (const auto& path : {options.save_init, options.report}) {
@@ -177,7 +204,12 @@ linkboy::AcceleratorOptions Options::accelerator() const {
   return {.device = device,
           .mixed_precision = precision == "fp32" ? "no" : precision,
           .channels_last = channels_last,
-          .deterministic = deterministic};
+          .deterministic = deterministic,
+          .distributed = {.backend = backend,
+                          .timeout = std::chrono::seconds(timeout),
+                          .find_unused_parameters = find_unused_parameters,
+                          .compression = compression,
+                          .local_sgd_updates = local_sgd}};
 }
 
 std::filesystem::path Options::checkpoint() const {
@@ -227,12 +259,17 @@ std::optional<Options> parse_options(const cli::Arguments& arguments) {
   cli::CommandLine command_line(
       "fashion_mnist",
       "Trains a network on the 60,000 images of Fashion-MNIST and tests it on 10,000 others.\n"
-      "Exit status: 0 success, 1 error, 2 wrong usage.");
+      "Several processes share the work if torchrun, mpirun or srun starts them; the first of "
+      "them\n"
+      "prints and writes.\n"
+      "Exit status: 0 success, 1 error, 2 wrong usage, 128 + N stopped by signal N (of several\n"
+      "processes, those that got it).");
   add_data_options(command_line, options);
   add_model_options(command_line, options);
   add_training_options(command_line, options);
   add_optimizer_options(command_line, options);
   add_machine_options(command_line, options);
+  add_distributed_options(command_line, options);
   add_output_options(command_line, options);
   if (!command_line.parse(arguments)) return std::nullopt;
   check_together(options);

@@ -49,6 +49,13 @@ struct Options {
   int64_t workers = 0;
   uint64_t seed = 0;
 
+  std::string backend = "auto";
+  int64_t timeout = 1800;
+  std::string compression = "none";
+  bool find_unused_parameters = false;
+  bool sync_batchnorm = false;
+  int64_t local_sgd = 0;
+
   std::filesystem::path output_dir = "output";
   std::optional<int64_t> save_every_updates;
   std::optional<int64_t> save_every_epochs;

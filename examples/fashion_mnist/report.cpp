@@ -1,5 +1,7 @@
 #include "report.hpp"
 
+#include <ATen/ATen.h>
+
 #include <cerrno>
 #include <cstring>
 #include <linkboy/error.hpp>
@@ -20,6 +22,17 @@ Report::Report(std::filesystem::path path, bool with_updates, bool append)
                 ". Name another file with --report.");
 }
 
+namespace {
+
+double mean_over_ranks(linkboy::Trainer& trainer, const linkboy::LossTracker& tracker) {
+  const auto count = static_cast<double>(tracker.count());
+  const at::Tensor sums = trainer.accelerator().reduce(
+      at::tensor({tracker.total(), count}, at::kDouble), linkboy::ReduceOp::sum);
+  return sums[0].item<double>() / sums[1].item<double>();
+}
+
+}  // namespace
+
 void Report::on_train_epoch_start(linkboy::Trainer&) {
   update_loss_.reset();
   num_epoch_samples_ = 0;
@@ -39,16 +52,17 @@ void Report::on_train_update_end(linkboy::Trainer& trainer) {
   const at::Tensor& norm = trainer.gradient_norm();
   write_line({{"event", "update"},
               {"update", trainer.num_updates()},
-              {"loss", update_loss_.average()},
+              {"loss", mean_over_ranks(trainer, update_loss_)},
               {"lr", lr_},
               {"grad_norm", norm.defined() ? Json(norm.item<double>()) : Json()}});
   update_loss_.reset();
 }
 
-void Report::on_train_epoch_end(linkboy::Trainer&) {
+void Report::on_train_epoch_end(linkboy::Trainer& trainer) {
   // The epoch's mean loss has been read: a device has done its work.
   const std::chrono::duration<double> time = std::chrono::steady_clock::now() - epoch_start_;
-  samples_per_second_ = static_cast<double>(num_epoch_samples_) / time.count();
+  const int64_t num_samples = num_epoch_samples_ * trainer.accelerator().num_processes();
+  samples_per_second_ = static_cast<double>(num_samples) / time.count();
 }
 
 void Report::on_training_run_epoch_end(linkboy::Trainer& trainer) {

@@ -20,7 +20,8 @@ namespace fashion_mnist {
 ///      "eval_accuracy":...,"lr":[...],"samples_per_second":...}
 ///     {"event":"end","reason":"finished","test_accuracy":0.92}
 ///
-/// `loss` is the mean over the samples of the update; `lr` has the value of each param group that
+/// Of several processes one has the file; what it holds is of all of them. `loss` is the mean over
+/// the samples of the update; `lr` has the value of each param group that
 /// the (epoch's last) update used; `grad_norm` is the 2-norm before it was clipped to a norm.
 /// Numbers read back as the very same doubles; what is unknown or no finite number is null. Each
 /// line is handed to the system before the run goes on.
@@ -29,6 +30,7 @@ namespace fashion_mnist {
 ///       record metrics.
 class Report : public linkboy::Callback {
  public:
+  /// @param path  For all processes but the main one "/dev/null": they take part in the means.
   /// @param append  Keeps what the file has, for a run that is resumed; else empties it.
   /// @throws linkboy::Error if it cannot be written, as do all methods.
   Report(std::filesystem::path path, bool with_updates, bool append = false);

@@ -27,6 +27,7 @@ class Optimizer;
 namespace linkboy {
 
 class GradientReducer;
+class ZeroShards;
 struct LaunchEnvironment;
 
 struct AcceleratorOptions {
@@ -159,6 +160,16 @@ class Accelerator {
   /// RMSprop, else `optimizer.step()`. Skipped in fp16 if a gradient is infinite or NaN.
   void optimizer_step(torch::optim::Optimizer& optimizer);
 
+  /// What `optimizer` needs to go on: as Python's `Optimizer.state_dict`, with the parts of all
+  /// processes where `zero_stage` has shared it out. @note Collective, with `zero_stage`.
+  StateDict optimizer_state_dict(const torch::optim::Optimizer& optimizer) const;
+
+  /// What a resumed run needs for the same numbers, beside the model, the optimizer and the
+  /// GradScaler: in what order gradients are sent, which sums of many processes depend on.
+  StateDict state_dict() const;
+  /// After `prepare`. A state of other models is passed over. @note Collective.
+  void load_state_dict(const StateDict& state);
+
   /// Lets go of the gradients of all groups.
   static void zero_grad(torch::optim::Optimizer& optimizer);
 
@@ -245,6 +256,7 @@ class Accelerator {
   c10::Device device_;
   std::shared_ptr<const ProcessGroup> process_group_;
   std::vector<std::unique_ptr<GradientReducer>> reducers_;  // one for each model
+  std::unique_ptr<ZeroShards> zero_;                        // with zero_stage
   std::string mixed_precision_;
   std::optional<c10::ScalarType> autocast_dtype_;
   std::unique_ptr<GradScaler> grad_scaler_;
@@ -259,6 +271,7 @@ class Accelerator {
 
   std::vector<GradientReducer*> reducers_of(const at::Tensor& loss) const;
   void average_weights(torch::optim::Optimizer& optimizer);
+  at::Tensor norm_of_all_shards(const at::Tensor& norm) const;
 };
 
 }  // namespace linkboy

@@ -60,8 +60,15 @@ struct DistributedOptions {
   /// of a run, lest the processes end with different weights.
   int64_t local_sgd_updates = 0;
 
-  /// Replaces the averaging of gradients. Null: none. Not together with `compression` or
-  /// `local_sgd_updates`.
+  /// ZeRO. 0: every process has all of the optimizer's state. 1: of some parameters only, which it
+  /// updates and sends to the others; the numbers are the same. 2: the same for the gradients,
+  /// which each process gets of its own parameters alone: `grad()` of the others is undefined after
+  /// the backward pass. Optimizers are SGD, Adam, AdamW, Adagrad and RMSprop, and must be given to
+  /// `Accelerator::prepare`. Stage 2 not with fp16 or `compression`.
+  int64_t zero_stage = 0;
+
+  /// Replaces the averaging of gradients. Null: none. Not together with `compression`,
+  /// `local_sgd_updates` or `zero_stage`.
   std::shared_ptr<GradientHandler> gradient_handler{};
 };
 

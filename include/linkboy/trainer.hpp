@@ -103,9 +103,10 @@ class Trainer {
   /// @throws as `train`. @note Collective.
   Metrics evaluate(const EvaluateOptions& options);
 
-  /// The model's outputs for all samples, in order, [N, ...] on the CPU. Evaluation mode, no
-  /// gradients, no events; the model's mode is restored.
+  /// The model's outputs for all samples, in order, [N, ...] on the CPU, the same on all processes.
+  /// Evaluation mode, no gradients, no events; the model's mode is restored.
   ///
+  /// @note Collective.
   /// @throws Error if the model returns something else than a tensor.
   at::Tensor predict(const EvaluateOptions& options);
 
@@ -126,15 +127,19 @@ class Trainer {
   /// Writes `model_state_dict`, `optimizer_state_dict`, `scheduler_state_dict` (if there is one)
   /// and `extras` to one file that Python's `torch.load(weights_only=True)` reads.
   ///
+  /// The main process writes it.
+  ///
   /// @throws Error if the file cannot be written (an old one stays), or `extras` uses one of these
   ///         names.
+  /// @note Collective.
   void save_checkpoint(const std::filesystem::path& path, const StateDict& extras = {},
                        CheckpointParts parts = {});
 
   /// Restores what `save_checkpoint` or Python wrote in this layout; returns the extras.
   ///
-  /// Waits for an asynchronous save.
+  /// Waits for an asynchronous save. All processes read the file, which they must see.
   ///
+  /// @note Collective.
   /// @throws Error if the file does not fit (missing, unexpected, misshapen names are listed), or
   ///         it has a scheduler's state and the Trainer has no scheduler. Nothing is changed then.
   StateDict load_checkpoint(const std::filesystem::path& path, CheckpointParts parts = {});
@@ -142,8 +147,11 @@ class Trainer {
   /// Writes all that a run needs to go on into `directory`: the checkpoint's parts, epoch, update,
   /// place in the data, random number generators, run history, callbacks.
   ///
-  /// Between an epoch's last update and its end, the state is that of its last update.
+  /// Between an epoch's last update and its end, the state is that of its last update. A run goes
+  /// on from it on any number of processes; on as many as before, and with batches as large, bit
+  /// for bit.
   ///
+  /// @note Collective; the main process writes.
   /// @throws Error if an update is half done, or the files cannot be written; what an asynchronous
   ///         save before has thrown.
   void save_training_state(const std::filesystem::path& directory, SaveStateOptions options = {});
@@ -159,7 +167,10 @@ class Trainer {
   /// @param directory  That of a state; or one that holds states, of which the newest whole one is
   ///        taken; or the name "latest" in such a one.
   /// @return False if there is no state to be the "latest".
-  /// @throws Error if there is no state, or it does not fit this Trainer.
+  /// @throws Error if there is no state, or it does not fit this Trainer: its model, or in
+  /// mid-epoch
+  ///         its processes and batches.
+  /// @note Collective.
   bool load_training_state(const std::filesystem::path& directory);
 
   // ---- Parts -----------------------------------------------------------------------------------

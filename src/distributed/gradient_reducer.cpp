@@ -9,9 +9,11 @@
 
 #include <algorithm>
 #include <limits>
+#include <numeric>
 #include <unordered_set>
 
 #include "distributed/agreement.hpp"
+#include "distributed/owner_reducer.hpp"
 #include "distributed/process_group_implementation.hpp"
 
 namespace linkboy {
@@ -56,8 +58,11 @@ std::string description(const std::pair<std::string, at::Tensor>& named) {
 
 GradientReducer::GradientReducer(std::shared_ptr<const ProcessGroup> group,
                                  const DistributedOptions& options, NamedTensorList named_tensors,
-                                 const std::vector<at::Tensor>& parameters)
-    : group_(std::move(group)), options_(options), named_tensors_(std::move(named_tensors)) {
+                                 const std::vector<at::Tensor>& parameters, OwnerOf owner_of)
+    : group_(std::move(group)),
+      options_(options),
+      named_tensors_(std::move(named_tensors)),
+      owner_of_(std::move(owner_of)) {
   std::unordered_set<const at::TensorImpl*> are_parameters;
   for (const auto& parameter : parameters) are_parameters.insert(parameter.unsafeGetTensorImpl());
   std::vector<std::string> lines;
@@ -89,20 +94,30 @@ GradientReducer::~GradientReducer() {
   if (reducer_) reducer_->remove_autograd_hooks();
 }
 
-void GradientReducer::make_reducer() {
+void GradientReducer::make_reducer(const std::vector<int64_t>& order) {
   if (reducer_) reducer_->remove_autograd_hooks();
   reducer_.reset();
+  owner_reducer_.reset();
   trained_.clear();
   for (const auto& parameter : parameters_) {
     if (parameter.requires_grad()) trained_.push_back(parameter);
   }
+  std::vector<at::Tensor> ordered = order.empty() ? trained_ : std::vector<at::Tensor>();
+  for (const int64_t i : order) ordered.push_back(trained_[i]);
   if (trained_.empty() || options_.local_sgd_updates > 0 || options_.gradient_handler) return;
+  if (options_.zero_stage == 2) {
+    const auto bytes = static_cast<int64_t>(options_.bucket_cap_mb * (1 << 20));
+    if (owner_of_) {
+      owner_reducer_ = std::make_unique<OwnerReducer>(group_, trained_, owner_of_, bytes);
+    }
+    return;
+  }
   // For messages about parameters that a step does not use.
   std::unordered_map<std::size_t, std::string> names;
   for (const auto& [name, tensor] : named_tensors_) {
-    const auto place = std::find_if(trained_.begin(), trained_.end(),
+    const auto place = std::find_if(ordered.begin(), ordered.end(),
                                     [&](const auto& trained) { return trained.is_same(tensor); });
-    if (place != trained_.end()) names.emplace(place - trained_.begin(), name);
+    if (place != ordered.end()) names.emplace(place - ordered.begin(), name);
   }
 
   // As Python's DistributedDataParallel has it: one bucket at first, and after the first backward
@@ -114,15 +129,15 @@ void GradientReducer::make_reducer() {
   const std::vector<std::size_t> limits =
       is_rebuilt ? std::vector<std::size_t>{std::numeric_limits<int>::max()}
                  : std::vector<std::size_t>{first, cap};
-  const std::vector<bool> expects_sparse(trained_.size(), false);
+  const std::vector<bool> expects_sparse(ordered.size(), false);
   auto [buckets, bucket_limits] =
-      c10d::compute_bucket_assignment_by_size(trained_, limits, expects_sparse);
+      c10d::compute_bucket_assignment_by_size(ordered, limits, expects_sparse);
   std::reverse(buckets.begin(), buckets.end());
   const std::vector<int64_t> caps(bucket_limits.rbegin(), bucket_limits.rend());
   const auto& group = group_->implementation()->group;
   talk(*group_, "preparing the model", [&] {
     reducer_ = std::make_unique<c10d::Reducer>(
-        trained_, std::move(buckets), group, expects_sparse, static_cast<int64_t>(cap),
+        ordered, std::move(buckets), group, expects_sparse, static_cast<int64_t>(cap),
         options_.find_unused_parameters, options_.gradient_as_bucket_view, std::move(names),
         static_cast<int64_t>(first), /*skip_all_reduce_unused_params=*/false,
         /*use_python_reducer=*/false, caps);
@@ -133,6 +148,33 @@ void GradientReducer::make_reducer() {
     const auto dtype = options_.compression == "fp16" ? at::kHalf : at::kBFloat16;
     reducer_->register_comm_hook(std::make_unique<CompressingHook>(group, dtype));
   }
+}
+
+std::vector<int64_t> GradientReducer::sending_order() const {
+  if (!reducer_ || reducer_->should_rebuild_buckets() || options_.find_unused_parameters) return {};
+  std::vector<int64_t> order;
+  for (const auto& bucket : reducer_->get_grad_buckets()) {
+    for (const auto& parameter : bucket.getParameters()) {
+      const auto place = std::find_if(trained_.begin(), trained_.end(), [&](const auto& trained) {
+        return trained.is_same(parameter);
+      });
+      order.push_back(place - trained_.begin());
+    }
+  }
+  return order;
+}
+
+void GradientReducer::set_sending_order(const std::vector<int64_t>& order) {
+  std::vector<int64_t> sorted = order;
+  std::sort(sorted.begin(), sorted.end());
+  std::vector<int64_t> expected(trained_.size());
+  std::iota(expected.begin(), expected.end(), int64_t{0});
+  if (!reducer_ || sorted != expected || options_.find_unused_parameters) return;
+  make_reducer(order);
+  talk(*group_, "preparing the model", [&] {
+    reducer_->push_rebuilt_params_for_all_indices();  // as if gradients had come in this order
+    reducer_->rebuild_buckets();
+  });
 }
 
 bool GradientReducer::is_for(const NamedTensorList& named_tensors) const {
@@ -176,10 +218,12 @@ void GradientReducer::after_backward() {
   // Otherwise the next step would tell that this one has left out parameters, after the weights
   // have gone apart.
   if (reducer_) reducer_->check_finalized();
+  if (owner_reducer_) owner_reducer_->end(options_.find_unused_parameters);
   if (options_.gradient_handler) options_.gradient_handler->handle_gradients(trained_, *group_);
 }
 
 void GradientReducer::before_backward(const at::Tensor& loss) {
+  if (owner_reducer_) owner_reducer_->begin();
   if (!reducer_) return;
   talk(*group_, "the backward pass", [&] {
     if (reducer_->should_rebuild_buckets()) reducer_->rebuild_buckets();

@@ -2,6 +2,7 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <functional>
 #include <memory>
 #include <string>
 #include <utility>
@@ -16,18 +17,24 @@ class Reducer;
 
 namespace linkboy {
 
+class OwnerReducer;
+
 /// Averages the gradients of a set of parameters over the ranks while the backward pass runs:
 /// c10d's Reducer, armed by the backward pass itself, so that it matters not how the loss was
 /// computed.
 class GradientReducer {
  public:
+  /// The rank that updates a parameter, where only one does.
+  using OwnerOf = std::function<int64_t(const at::Tensor&)>;
+
   /// Gives all ranks the tensors of rank 0. Collective.
+  /// @param owner_of  If given, gradients go to the owners alone (ZeRO stage 2).
   /// @param named_tensors  Parameters and buffers, with their names.
   /// @param parameters     Which of them are parameters, trained or not.
   /// @throws Error on all ranks if they differ in names, shapes or dtypes.
   GradientReducer(std::shared_ptr<const ProcessGroup> group, const DistributedOptions& options,
                   std::vector<std::pair<std::string, at::Tensor>> named_tensors,
-                  const std::vector<at::Tensor>& parameters);
+                  const std::vector<at::Tensor>& parameters, OwnerOf owner_of = {});
   ~GradientReducer();
   GradientReducer(const GradientReducer&) = delete;
   GradientReducer& operator=(const GradientReducer&) = delete;
@@ -53,11 +60,18 @@ class GradientReducer {
   void before_backward(const at::Tensor& loss);
   void after_backward();
 
+  /// The trained parameters, by number, in the order in which their gradients are sent; empty
+  /// before the first update has shown it. Sums of more than two ranks depend on it in their last
+  /// bit, so that who resumes a run must keep it.
+  std::vector<int64_t> sending_order() const;
+  /// Does nothing if `order` is not one of the trained parameters. Collective.
+  void set_sending_order(const std::vector<int64_t>& order);
+
   /// Those trained.
   const std::vector<at::Tensor>& trained() const { return trained_; }
 
  private:
-  void make_reducer();
+  void make_reducer(const std::vector<int64_t>& order = {});
 
   std::shared_ptr<const ProcessGroup> group_;
   DistributedOptions options_;
@@ -67,7 +81,9 @@ class GradientReducer {
   std::vector<at::Tensor> trained_;  // what the reducer was made for
   /// Null if nothing is trained, or gradients are not averaged.
   std::unique_ptr<c10d::Reducer> reducer_;
-  bool has_seen_graph_ = false;  // a static one
+  OwnerOf owner_of_;
+  std::unique_ptr<OwnerReducer> owner_reducer_;  // in its place, with owners
+  bool has_seen_graph_ = false;                  // a static one
 };
 
 }  // namespace linkboy

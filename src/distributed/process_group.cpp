@@ -166,21 +166,24 @@ void throw_collective_error(const ProcessGroup& group, const char* what,
   const std::string said =
       std::string(cause.what()).substr(0, std::string(cause.what()).find('\n'));
   const auto& signs = group.implementation()->signs_of_life;
-  SignsOfLife::Report report;
-  if (signs) report = signs->listen(group.world_ranks());
-  std::string why;
-  if (report.is_store_gone) {
-    why = "rank 0, or what kept the ranks' store, is lost";
-  } else if (!report.silent.empty()) {
-    why = "rank " + list_of_ranks(report.silent) + " is lost (no sign of life for 2 s)";
-  } else if (!report.left.empty()) {
-    why = "rank " + list_of_ranks(report.left) + " has ended";
-  } else {
-    why = c10::str(
-        "not all ranks came in time, or with the same tensors; all of them are alive "
-        "(timeout ",
-        std::chrono::duration<double>(group.timeout()).count(), " s)");
+  std::string why = signs ? signs->verdict() : "";
+  if (why.empty()) {
+    SignsOfLife::Report report;
+    if (signs) report = signs->listen(group.world_ranks());
+    if (report.is_store_gone) {
+      why = "rank 0, or what kept the ranks' store, is lost";
+    } else if (!report.silent.empty()) {
+      why = "rank " + list_of_ranks(report.silent) + " is lost (no sign of life for 2 s)";
+    } else if (!report.left.empty()) {
+      why = "rank " + list_of_ranks(report.left) + " has ended";
+    } else {
+      why = c10::str(
+          "not all ranks came in time, or with the same tensors; all of them are alive "
+          "(timeout ",
+          std::chrono::duration<double>(group.timeout()).count(), " s)");
+    }
   }
+  if (signs) why = signs->settle(why);
   throw Error(c10::str(what, " failed: ", why,
                        ". See what that rank says; start again from the "
                        "last training state. (",

@@ -6,18 +6,44 @@
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 #include <torch/csrc/distributed/c10d/TCPStore.hpp>
 
+#include <future>
 #include <memory>
+#include <sstream>
+#include <thread>
 
 #include "linkboy/error.hpp"
 
 namespace linkboy {
 namespace {
 
+constexpr auto kPatience = std::chrono::seconds(2);
+
 double seconds(std::chrono::milliseconds time) {
   return std::chrono::duration<double>(time).count();
 }
 
 std::string first_line(const std::string& text) { return text.substr(0, text.find('\n')); }
+
+/// TCPStore waits without a timeout for the answer of whatever has the port.
+c10::intrusive_ptr<c10d::Store> make_store(const std::string& address,
+                                           const c10d::TCPStoreOptions& options) {
+  using Store = c10::intrusive_ptr<c10d::Store>;
+  std::packaged_task<Store()> connect([address, options]() -> Store {
+    return c10::make_intrusive<c10d::TCPStore>(address, options);
+  });
+  auto store = connect.get_future();
+  std::thread(std::move(connect)).detach();
+  const auto state = store.wait_for(options.timeout + kPatience);
+  LINKBOY_CHECK(state == std::future_status::ready, "no store answers there");
+  return store.get();
+}
+
+std::vector<int64_t> parse_ranks(const std::string& text) {
+  std::vector<int64_t> ranks;
+  std::istringstream words(text);
+  for (int64_t rank = 0; words >> rank;) ranks.push_back(rank);
+  return ranks;
+}
 
 }  // namespace
 
@@ -40,7 +66,7 @@ c10::intrusive_ptr<c10d::Store> connect_store(const LaunchEnvironment& launch,
   options.waitWorkers = false;  // wait_for_arrivals knows who is missing
   options.timeout = timeout;
   try {
-    auto store = c10::make_intrusive<c10d::TCPStore>(launch.master_address, options);
+    auto store = make_store(launch.master_address, options);
     // A store of torchrun's agent lives through restarts; old keys must not be taken for new ones.
     return c10::make_intrusive<c10d::PrefixStore>("linkboy/" + std::to_string(launch.restart_count),
                                                   std::move(store));
@@ -61,27 +87,48 @@ c10::intrusive_ptr<c10d::Store> connect_store(const LaunchEnvironment& launch,
 
 void wait_for_arrivals(c10d::Store& store, int64_t rank, int64_t size,
                        std::chrono::milliseconds timeout) {
-  const auto key_of = [](int64_t r) { return "arrived/" + std::to_string(r); };
-  store.set(key_of(rank), "");
-  std::vector<std::string> keys;
-  for (int64_t r = 0; r < size; ++r) keys.push_back(key_of(r));
-  try {
-    store.wait(keys, timeout);
-  } catch (const std::exception& error) {
+  const auto key_of = [](const char* what, int64_t r) { return what + std::to_string(r); };
+  const auto find_missing = [&] {
     std::vector<int64_t> missing;
     try {
       for (int64_t r = 0; r < size; ++r) {
-        if (!store.check({keys[r]})) missing.push_back(r);
+        if (!store.check({key_of("arrived/", r)})) missing.push_back(r);
       }
     } catch (const std::exception&) {
       missing = {0};  // the store is gone, and rank 0 with it
     }
-    throw Error(
-        c10::str("of ", size, " ranks, rank ", list_of_ranks(missing), " did not arrive in ",
-                 seconds(timeout),
-                 " s. See whether each was started and what it says; or give them more time "
-                 "(DistributedOptions::timeout)."));
+    return missing;
+  };
+  store.set(key_of("arrived/", rank), "");
+  std::vector<int64_t> missing;
+  if (rank == 0) {
+    std::vector<std::string> keys;
+    for (int64_t r = 0; r < size; ++r) keys.push_back(key_of("arrived/", r));
+    try {
+      store.wait(keys, timeout);
+    } catch (const std::exception&) {
+      missing = find_missing();
+    }
+    std::string text;
+    for (const int64_t r : missing) text += std::to_string(r) + " ";
+    store.set("missing", text);
+    if (!missing.empty()) std::this_thread::sleep_for(kPatience);  // the store ends with this rank
+  } else {
+    // All wait for what rank 0 has found: their own clocks, or the end of its store, could tell
+    // them something else.
+    try {
+      store.wait({"missing"}, timeout + kPatience);
+      const auto text = store.get("missing");
+      missing = parse_ranks({text.begin(), text.end()});
+    } catch (const std::exception&) {
+      missing = find_missing();
+      if (missing.empty()) missing = {0};
+    }
   }
+  LINKBOY_CHECK(missing.empty(), "of ", size, " ranks, rank ", list_of_ranks(missing),
+                " did not arrive in ", seconds(timeout),
+                " s. See whether each was started and what it says; or give them more time "
+                "(DistributedOptions::timeout).");
 }
 
 std::string local_address_towards(const std::string& host, uint16_t port) {

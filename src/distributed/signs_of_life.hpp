@@ -2,17 +2,17 @@
 
 #include <torch/csrc/distributed/c10d/Store.hpp>
 
-#include <chrono>
-#include <condition_variable>
 #include <cstdint>
-#include <mutex>
+#include <memory>
+#include <string>
 #include <thread>
 #include <vector>
 
 namespace linkboy {
 
-/// Tells the other processes, through the store, that this one is alive, from a thread of its own;
-/// and finds out which of them are. c10d's own errors do not know ranks.
+/// Tells the other processes, through the store, that this one is alive, and finds out which of
+/// them are. c10d's own errors do not know ranks. Only a thread of its own talks to the store,
+/// which may never answer (TCPStore has no timeout for that): nobody waits for it forever.
 class SignsOfLife {
  public:
   /// @param store  With a connection of its own.
@@ -30,15 +30,20 @@ class SignsOfLife {
   /// Listens for about two seconds.
   Report listen(const std::vector<int64_t>& ranks);
 
- private:
-  void run();
-  std::vector<std::string> read(const std::vector<int64_t>& ranks);
+  /// Why the ranks cannot go on, as the first that found out has put it: those that notice later
+  /// would take the ends of others for the cause. Empty if none has.
+  std::string verdict() const;
 
-  c10::intrusive_ptr<c10d::Store> store_;
-  int64_t rank_;
-  std::mutex mutex_;  // guards the store's connection and is_ending_
-  std::condition_variable ending_;
-  bool is_ending_ = false;
+  /// Finds `mine` to be the cause, if no rank has found one before; returns the one that counts. On
+  /// rank 0, which may keep the store, it waits until the others must have read it.
+  std::string settle(const std::string& mine);
+
+ private:
+  struct State;
+
+  static void run(State& state);
+
+  std::shared_ptr<State> state_;  // the thread's, which may have to be left behind, too
   std::thread thread_;
 };
 

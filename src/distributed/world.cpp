@@ -29,6 +29,16 @@ World& world() {
   return *instance;
 }
 
+/// Connects the ranks. One may be lost after it has arrived.
+std::shared_ptr<ProcessGroup> meet(std::shared_ptr<ProcessGroup::Implementation> implementation) {
+  const ProcessGroup unconnected(implementation);  // who to ask for signs of life
+  try {
+    return std::make_shared<ProcessGroup>(make_c10d_group(implementation));
+  } catch (const std::exception& error) {
+    throw_collective_error(unconnected, "connecting the ranks", error);
+  }
+}
+
 bool wants_nccl(const DistributedOptions& options, c10::Device device) {
   if (options.backend == "nccl") {
     LINKBOY_CHECK(device.is_cuda(), "the backend is nccl, but the device is ", device.str(),
@@ -53,6 +63,18 @@ void check_distributed_options(const DistributedOptions& options) {
                 "\"; it must be none, fp16 or bf16.");
   LINKBOY_CHECK(options.local_sgd_updates >= 0, "local_sgd_updates is ", options.local_sgd_updates,
                 "; it must be at least 0, which averages gradients instead of weights.");
+  LINKBOY_CHECK(options.zero_stage >= 0 && options.zero_stage <= 2, "zero_stage is ",
+                options.zero_stage, "; it must be 0, 1 or 2.");
+  const bool shards_gradients = options.zero_stage == 2;
+  LINKBOY_CHECK(options.zero_stage == 0 ||
+                    (options.local_sgd_updates == 0 && options.gradient_handler == nullptr),
+                "zero_stage is ", options.zero_stage,
+                ", together with local_sgd_updates or a gradient_handler; it needs averaged "
+                "gradients. Leave one out.");
+  LINKBOY_CHECK(
+      !shards_gradients || options.compression == "none",
+      "zero_stage 2 does not compress gradients; set compression to none, or zero_stage to "
+      "1.");
   const int num_ways = (options.compression != "none") + (options.local_sgd_updates > 0) +
                        (options.gradient_handler != nullptr);
   LINKBOY_CHECK(num_ways <= 1,
@@ -91,7 +113,7 @@ std::shared_ptr<ProcessGroup> join_world(const LaunchEnvironment& launch,
       c10::make_intrusive<c10d::PrefixStore>(prefix, shared.store_for_signs), launch.rank);
   const char* debug = std::getenv("LINKBOY_DEBUG_COLLECTIVES");
   implementation->checks_calls = debug != nullptr && std::string_view(debug) == "1";
-  auto group = std::make_shared<ProcessGroup>(make_c10d_group(std::move(implementation)));
+  auto group = meet(std::move(implementation));
   shared.group = group;
   return group;
 }

@@ -31,10 +31,10 @@ def idx(sizes, data):
     return struct.pack(f">I{len(sizes)}I", 0x0800 + len(sizes), *sizes) + data
 
 
-def write_data(folder):
+def write_data(folder, num_train=NUM_TRAIN, num_test=NUM_TEST):
     """Images whose class is the place of a bright band: the training part gzipped, the other not."""
     draw = random.Random(0)
-    for prefix, count in (("train", NUM_TRAIN), ("t10k", NUM_TEST)):
+    for prefix, count in (("train", num_train), ("t10k", num_test)):
         labels = bytes(draw.randrange(10) for _ in range(count))
         images = bytearray()
         for label in labels:

@@ -1,6 +1,7 @@
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
+#include <chrono>
 #include <fstream>
 #include <string>
 #include <vector>
@@ -59,6 +60,29 @@ TEST(FashionMnistOptionsTest, RefusesContradictions) {
   EXPECT_TRUE(parse_options({"--momentum", "0.9", "--optimizer", "sgd"}).has_value());
   EXPECT_ERROR(parse_options({"--report-updates"}), "--report-updates needs a report");
   EXPECT_ERROR(parse_options({"--report", "a", "--save", "./a"}), "is to be written twice");
+}
+
+TEST(FashionMnistOptionsTest, OptionsOfSeveralProcessesReachTheAccelerator) {
+  const linkboy::DistributedOptions defaults = parse_options({})->accelerator().distributed;
+  EXPECT_EQ(defaults.backend, "auto");
+  EXPECT_EQ(defaults.timeout, linkboy::DistributedOptions().timeout);
+  EXPECT_EQ(defaults.compression, "none");
+  EXPECT_FALSE(defaults.find_unused_parameters);
+  EXPECT_EQ(defaults.local_sgd_updates, 0);
+  const auto chosen = parse_options({"--backend", "gloo", "--timeout", "10", "--compression",
+                                     "bf16", "--find-unused-parameters"})
+                          ->accelerator()
+                          .distributed;
+  EXPECT_EQ(chosen.backend, "gloo");
+  EXPECT_EQ(chosen.timeout, std::chrono::seconds(10));
+  EXPECT_EQ(chosen.compression, "bf16");
+  EXPECT_TRUE(chosen.find_unused_parameters);
+  EXPECT_EQ(parse_options({"--local-sgd", "8"})->accelerator().distributed.local_sgd_updates, 8);
+  EXPECT_TRUE(parse_options({"--sync-batchnorm"})->sync_batchnorm);
+
+  EXPECT_ERROR(parse_options({"--timeout", "0"}), "--timeout is '0'; it must be 1 to 1000000");
+  EXPECT_ERROR(parse_options({"--backend", "mpi"}), "--backend is 'mpi'");
+  EXPECT_ERROR(parse_options({"--local-sgd", "8", "--compression", "fp16"}), "are both given");
 }
 
 std::vector<double> learning_rates(const linkboy::cli::Arguments& arguments) {

@@ -1,0 +1,121 @@
+#include "distributed/owner_reducer.hpp"
+
+#include <ATen/ATen.h>
+#include <ATen/core/grad_mode.h>
+#include <torch/csrc/autograd/function_hook.h>
+#include <torch/csrc/autograd/variable.h>
+
+#include "linkboy/error.hpp"
+
+namespace linkboy {
+namespace {
+
+class CallWhenReady final : public torch::autograd::PostAccumulateGradHook {
+ public:
+  explicit CallWhenReady(std::function<void()> call) : call_(std::move(call)) {}
+  void operator()(const torch::autograd::Variable&) override { call_(); }
+
+ private:
+  std::function<void()> call_;
+};
+
+}  // namespace
+
+OwnerReducer::OwnerReducer(std::shared_ptr<const ProcessGroup> group,
+                           std::vector<at::Tensor> parameters,
+                           const std::function<int64_t(const at::Tensor&)>& owner_of,
+                           int64_t bucket_bytes)
+    : group_(std::move(group)) {
+  std::vector<std::size_t> open(group_->size(), 0);  // 1 + the bucket that an owner's go into
+  // Gradients come in the reverse order of the layers.
+  for (auto parameter = parameters.rbegin(); parameter != parameters.rend(); ++parameter) {
+    std::size_t& place = open[owner_of(*parameter)];
+    const auto fits = [&] {
+      if (place == 0) return false;
+      const auto& others = buckets_[place - 1].parameters;
+      std::size_t bytes = parameter->nbytes();
+      for (const auto& other : others) bytes += other.nbytes();
+      return others.front().options().type_equal(parameter->options()) &&
+             others.front().device() == parameter->device() &&
+             bytes <= static_cast<std::size_t>(bucket_bytes);
+    };
+    if (!fits()) {
+      buckets_.push_back({.owner = owner_of(*parameter)});
+      place = buckets_.size();
+    }
+    const std::size_t bucket = place - 1;
+    buckets_[bucket].parameters.push_back(*parameter);
+    LINKBOY_CHECK(
+        !torch::autograd::impl::post_acc_grad_hooks(*parameter),
+        "zero_stage 2 needs the parameters' post-accumulate-gradient hooks, but one has a "
+        "hook already. Remove it, or use zero_stage 1.");
+    torch::autograd::impl::set_post_acc_grad_hooks(
+        *parameter, std::make_unique<CallWhenReady>([this, bucket] { mark_ready(bucket); }));
+  }
+}
+
+OwnerReducer::~OwnerReducer() {
+  for (const Bucket& bucket : buckets_) {
+    for (const auto& parameter : bucket.parameters) {
+      torch::autograd::impl::set_post_acc_grad_hooks(parameter, nullptr);
+    }
+  }
+}
+
+void OwnerReducer::begin() {
+  for (Bucket& bucket : buckets_) {
+    bucket.num_ready = 0;
+    bucket.pending.reset();
+    bucket.flat.reset();
+  }
+  next_to_send_ = 0;
+  is_active_ = true;
+}
+
+void OwnerReducer::mark_ready(std::size_t bucket) {
+  if (!is_active_) return;  // gradients are still added up
+  ++buckets_[bucket].num_ready;
+  while (next_to_send_ < buckets_.size() &&
+         buckets_[next_to_send_].num_ready == buckets_[next_to_send_].parameters.size()) {
+    send(buckets_[next_to_send_++]);
+  }
+}
+
+void OwnerReducer::send(Bucket& bucket) {
+  const at::NoGradGuard no_grad;
+  std::vector<at::Tensor> pieces;
+  for (auto& parameter : bucket.parameters) {
+    at::Tensor& gradient = parameter.mutable_grad();
+    pieces.push_back(gradient.defined() ? gradient.reshape({-1})
+                                        : at::zeros({parameter.numel()}, parameter.options()));
+    // What others own is gone from this rank as soon as it is sent.
+    if (bucket.owner != group_->rank()) gradient.reset();
+  }
+  // Divided before they are summed, as c10d's Reducer does it: the sums are the same.
+  bucket.flat = at::cat(pieces).div_(group_->size());
+  bucket.pending = group_->reduce_later(bucket.flat, bucket.owner);
+}
+
+void OwnerReducer::end(bool allows_unused) {
+  is_active_ = false;
+  LINKBOY_CHECK(allows_unused || next_to_send_ == buckets_.size(),
+                "a step has left out parameters, which zero_stage 2 waits for. Set "
+                "find_unused_parameters, or freeze them.");
+  while (next_to_send_ < buckets_.size()) send(buckets_[next_to_send_++]);
+  const at::NoGradGuard no_grad;
+  for (Bucket& bucket : buckets_) {
+    bucket.pending->wait();
+    if (bucket.owner == group_->rank()) {
+      int64_t offset = 0;
+      for (auto& parameter : bucket.parameters) {
+        const at::Tensor piece = bucket.flat.narrow(0, offset, parameter.numel());
+        offset += parameter.numel();
+        parameter.mutable_grad() = piece.view_as(parameter);
+      }
+    }
+    bucket.flat.reset();
+    bucket.pending.reset();
+  }
+}
+
+}  // namespace linkboy

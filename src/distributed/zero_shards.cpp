@@ -1,0 +1,97 @@
+#include "distributed/zero_shards.hpp"
+
+#include <torch/optim/optimizer.h>
+#include <torch/serialize.h>
+
+#include <algorithm>
+
+#include "checkpoint/optimizer_state.hpp"
+#include "linkboy/error.hpp"
+
+namespace linkboy {
+namespace {
+
+template <class Visit>
+void for_each_parameter(const torch::optim::Optimizer& optimizer, Visit visit) {
+  for (const auto& group : optimizer.param_groups()) {
+    for (const auto& parameter : group.params()) visit(parameter);
+  }
+}
+
+}  // namespace
+
+ZeroShards::ZeroShards(std::shared_ptr<const ProcessGroup> group)
+    : group_(std::move(group)), num_elements_(group_->size()) {}
+
+void ZeroShards::assign(const torch::optim::Optimizer& optimizer) {
+  std::vector<at::Tensor> added;
+  for_each_parameter(optimizer, [&](const at::Tensor& parameter) {
+    if (!owners_.contains(parameter.unsafeGetTensorImpl())) added.push_back(parameter);
+  });
+  std::stable_sort(added.begin(), added.end(),
+                   [](const auto& a, const auto& b) { return a.numel() > b.numel(); });
+  for (const auto& parameter : added) {
+    const auto least = std::min_element(num_elements_.begin(), num_elements_.end());
+    owners_.emplace(parameter.unsafeGetTensorImpl(), least - num_elements_.begin());
+    *least += parameter.numel();
+  }
+}
+
+int64_t ZeroShards::owner_of(const at::Tensor& parameter) const {
+  const auto found = owners_.find(parameter.unsafeGetTensorImpl());
+  LINKBOY_CHECK(found != owners_.end(), "with zero_stage, a parameter ", parameter.sizes(),
+                " has no rank that updates it, since Accelerator::prepare has not seen it. Call "
+                "prepare(model, &optimizer) after parameters were added.");
+  return found->second;
+}
+
+void ZeroShards::begin_step(torch::optim::Optimizer& optimizer) {
+  drop_state_of_others(optimizer);
+  for (auto& group : optimizer.param_groups()) {
+    for (auto& parameter : group.params()) {
+      if (owner_of(parameter) == group_->rank() || !parameter.grad().defined()) continue;
+      hidden_.emplace_back(parameter, parameter.grad());
+      parameter.mutable_grad().reset();
+    }
+  }
+}
+
+void ZeroShards::end_step(torch::optim::Optimizer& optimizer, bool was_made) {
+  for (auto& [parameter, gradient] : hidden_) parameter.mutable_grad() = gradient;
+  hidden_.clear();
+  if (!was_made) return;
+  std::vector<std::vector<at::Tensor>> of_rank(group_->size());
+  for_each_parameter(optimizer, [&](const at::Tensor& parameter) {
+    if (parameter.requires_grad()) of_rank[owner_of(parameter)].push_back(parameter);
+  });
+  for (int64_t rank = 0; rank < group_->size(); ++rank) group_->broadcast(of_rank[rank], rank);
+}
+
+/// A checkpoint brings the state of all.
+void ZeroShards::drop_state_of_others(torch::optim::Optimizer& optimizer) const {
+  auto& state = optimizer.state();
+  for (auto entry = state.begin(); entry != state.end();) {
+    const auto owner = owners_.find(static_cast<const at::TensorImpl*>(entry->first));
+    const bool is_others = owner != owners_.end() && owner->second != group_->rank();
+    entry = is_others ? state.erase(entry) : ++entry;
+  }
+}
+
+StateDict ZeroShards::whole_state(const torch::optim::Optimizer& optimizer) const {
+  StateDict whole = optimizer_state_dict(optimizer);
+  LINKBOY_CHECK(whole.contains("state"),
+                "with zero_stage, the state of this optimizer cannot be put together; use SGD, "
+                "Adam, AdamW, Adagrad or RMSprop.");
+  c10::impl::GenericDict all(c10::IntType::get(), c10::AnyType::get());
+  const std::vector<char> own = torch::pickle_save(whole.at("state"));
+  // One rank after the other: no rank has to hold the bytes of all.
+  for (int64_t rank = 0; rank < group_->size(); ++rank) {
+    const std::string bytes = group_->broadcast_bytes({own.data(), own.size()}, rank);
+    const c10::IValue part = torch::pickle_load({bytes.begin(), bytes.end()});
+    for (const auto& entry : part.toGenericDict()) all.insert(entry.key(), entry.value());
+  }
+  whole.set("state", all);
+  return whole;
+}
+
+}  // namespace linkboy

@@ -1,0 +1,505 @@
+"""Runs examples/fashion_mnist as several processes that are launched, killed, stopped and misled.
+
+    python3 fault_test.py PATH/TO/fashion_mnist [unittest arguments]
+
+Needs the Python that has LibTorch's torchrun beside it; real processes over real Gloo. What needs
+mpirun or network namespaces is skipped where there are none.
+"""
+
+import collections
+import json
+import os
+import pathlib
+import re
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+import unittest
+import uuid
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent / "program"))
+from fashion_mnist_test import write_data  # noqa: E402
+
+PROGRAM = None
+TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--no-python"]
+MPIRUN = ["mpirun", "--allow-run-as-root", "--oversubscribe"]
+TAG = "LINKBOY_FAULT_TEST"  # in the environment of all that a test starts
+SLACK = 8  # seconds for whatever a busy machine does slowly
+LAUNCHER_VARIABLES = re.compile("RANK|WORLD_SIZE|LOCAL_|GROUP_|ROLE_|MASTER_|TORCHELASTIC_|OMPI_|"
+                                "PMIX_|SLURM_")
+
+Ended = collections.namedtuple("Ended", "status output error seconds")
+
+
+def free_port():
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+def command_of(options):
+    command = [PROGRAM]
+    for name, value in options.items():
+        if value is not None:
+            command += ["--" + name.replace("_", "-")] + ([] if value is True else [str(value)])
+    return command
+
+
+def processes_with(*variables):
+    """Those whose environment has all of these variables, such as "RANK=1"; zombies have none."""
+    found = []
+    for folder in pathlib.Path("/proc").glob("[0-9]*"):
+        try:
+            environment = (folder / "environ").read_bytes().split(b"\0")
+        except OSError:
+            continue
+        if all(variable.encode() in environment for variable in variables):
+            found.append(int(folder.name))
+    return found
+
+
+class FaultTest(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        folder = tempfile.TemporaryDirectory()
+        cls.addClassCleanup(folder.cleanup)
+        cls.data = pathlib.Path(folder.name)
+        write_data(cls.data, num_train=2560, num_test=500)
+
+    def setUp(self):
+        begin = time.monotonic()
+        self.addCleanup(lambda: print(f"({time.monotonic() - begin:.1f} s)", file=sys.stderr,
+                                      end=" "))
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        self.path = pathlib.Path(folder.name)
+        self.tag = f"{TAG}={uuid.uuid4()}"
+        self.addCleanup(self.check_that_none_is_left)
+
+    def check_that_none_is_left(self):
+        left = processes_with(self.tag)
+        for pid in left:
+            os.kill(pid, signal.SIGKILL)
+        self.assertEqual(left, [], "processes were left")
+
+    # ---- Starting and ending ---------------------------------------------------------------------
+
+    def options(self, **changes):
+        """SGD: Adam would turn the last bits of tiny gradients into large ones."""
+        return {"data": self.data, "model": "mlp", "limit_train": 2560, "limit_eval": 500,
+                "epochs": 1, "batch_size": 32, "eval_batch_size": 50, "device": "cpu",
+                "optimizer": "sgd", "lr": 0.1, "progress": "none", **changes}
+
+    def start(self, command, name="launcher", folder=".", **variables):
+        """What it prints goes to files, lest a full pipe stop it."""
+        environment = {k: v for k, v in os.environ.items() if not LAUNCHER_VARIABLES.match(k)}
+        key, value = self.tag.split("=")
+        environment.update({key: value, "OMP_NUM_THREADS": "1"}, **variables)
+        where = self.path / folder
+        where.mkdir(parents=True, exist_ok=True)
+        with (where / f"{name}.out").open("w") as out, (where / f"{name}.err").open("w") as err:
+            process = subprocess.Popen([str(part) for part in command], cwd=where, stdout=out,
+                                       stderr=err, env=environment)
+        process.files = [where / f"{name}.out", where / f"{name}.err"]
+        self.addCleanup(process.wait)
+        self.addCleanup(process.kill)
+        return process
+
+    def start_rank(self, rank, size, port, options, folder=".", **variables):
+        values = {"RANK": rank, "WORLD_SIZE": size, "LOCAL_RANK": rank, "LOCAL_WORLD_SIZE": size,
+                  "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, **variables}
+        texts = {name: str(value) for name, value in values.items() if value is not None}
+        return self.start(command_of(options), f"rank{rank}", folder, **texts)
+
+    def start_ranks(self, size, folder=".", change=None, **changes):
+        """By hand; `change` has other options for some ranks."""
+        port = free_port()
+        return [self.start_rank(rank, size, port,
+                                self.options(**{**changes, **(change or {}).get(rank, {})}), folder)
+                for rank in range(size)]
+
+    def end(self, processes, seconds=60):
+        """Waits until they have ended by themselves, at most so long from now on."""
+        begin = time.monotonic()
+        ended = []
+        for process in processes:
+            try:
+                process.wait(max(0.0, begin + seconds - time.monotonic()))
+            except subprocess.TimeoutExpired:
+                said = "".join(f"\n--- {f.name}\n{f.read_text()}"
+                               for p in processes for f in p.files)
+                self.fail(f"{process.args} still runs after {seconds} s{said}")
+            out, err = (file.read_text() for file in process.files)
+            ended.append(Ended(process.returncode, out, err, time.monotonic() - begin))
+        return ended
+
+    def end_well(self, processes):
+        ended = self.end(processes)
+        for one in ended:
+            self.assertEqual((one.status, one.error), (0, ""), one)
+        return ended
+
+    def assert_error(self, ended, rank, *texts):
+        self.assertEqual(ended.status, 1, ended)
+        self.assertIn(f"fashion_mnist (rank {rank}): error: ", ended.error)
+        self.assertEqual(ended.output, "")
+        for text in texts:
+            self.assertIn(text, ended.error)
+
+    # ---- What they write -------------------------------------------------------------------------
+
+    def report(self, folder="."):
+        """Also of a run that goes on: the last line may be unfinished."""
+        file = self.path / folder / "report.jsonl"
+        lines = file.read_text().split("\n")[:-1] if file.exists() else []
+        return [json.loads(line) for line in lines]
+
+    def wait_for_update(self, number, processes, folder="."):
+        deadline = time.monotonic() + 60
+        while True:
+            done = [event["update"] for event in self.report(folder) if "update" in event]
+            if done and done[-1] >= number:
+                return done[-1]
+            self.assertLess(time.monotonic(), deadline, self.last_words(processes))
+            self.assertEqual([p.poll() for p in processes], [None] * len(processes),
+                             self.last_words(processes))
+            time.sleep(0.005)
+
+    @staticmethod
+    def last_words(processes):
+        return "".join(file.read_text() for process in processes for file in process.files)
+
+    def files(self, folder="."):
+        where = self.path / folder
+        return sorted(str(p.relative_to(where)) for p in where.rglob("*")
+                      if p.is_file() and p.suffix not in (".out", ".err"))
+
+
+class LaunchTest(FaultTest):
+    OPTIONS = {"report": "report.jsonl", "save": "final.pt"}
+
+    def launch(self, launcher, name):
+        process = self.start([*launcher, *command_of(self.options(**self.OPTIONS))], folder=name)
+        ended = self.end([process])[0]
+        self.assertEqual(ended.status, 0, ended.error)
+        return ended.output
+
+    def test_all_launchers_give_the_same_run_which_is_that_of_one_process(self):
+        outputs = {}
+        if shutil.which("mpirun"):
+            outputs["mpirun"] = self.launch([*MPIRUN, "-np", "2"], "mpirun")
+        outputs["torchrun"] = self.launch([*TORCHRUN, "--standalone", "--nproc-per-node", "2"],
+                                          "torchrun")
+        ended = self.end_well(self.start_ranks(2, folder="hand", **self.OPTIONS))
+        self.assertEqual(ended[1].output, "")
+        for name, output in outputs.items():
+            with self.subTest(launcher=name):
+                self.assertEqual(output, ended[0].output)
+                self.assertEqual(self.files(name), ["final.pt", "report.jsonl"])
+                self.assertEqual((self.path / name / "final.pt").read_bytes(),
+                                 (self.path / "hand" / "final.pt").read_bytes())
+
+        whole = self.start(command_of(self.options(**self.OPTIONS, batch_size=64)), folder="one")
+        self.assertEqual(self.end_well([whole])[0].output, ended[0].output)
+        (several, end), (one, end_of_one) = self.report("hand"), self.report("one")
+        self.assertEqual(several["updates"], one["updates"])
+        for metric in ("train_loss_epoch", "eval_loss_epoch"):
+            self.assertAlmostEqual(several[metric] / one[metric], 1.0, delta=1e-6)
+        self.assertEqual((several["eval_accuracy"], end), (one["eval_accuracy"], end_of_one))
+
+    def test_the_first_process_alone_writes(self):
+        processes = self.start_ranks(3, progress="plain", save_every_updates=10, save_init="init.pt",
+                                     report="report.jsonl", max_steps=20)
+        outputs = [one.output for one in self.end(processes)]
+        self.assertIn("Starting epoch 1", outputs[0])
+        self.assertRegex(outputs[0].splitlines()[-1], r"^test accuracy: [01]\.\d{4}$")
+        self.assertEqual(outputs[1:], ["", ""])
+        states = [f"output/states/state-0000000{i}/training_state.pt" for i in (2, 3)]
+        self.assertEqual(self.files(),
+                         ["init.pt", "output/fashion_mnist.pt", *states, "report.jsonl"])
+
+    def test_each_evaluation_sample_counts_once_even_if_a_rank_has_none(self):
+        accuracies = []
+        for size in (1, 4):
+            options = {"limit_eval": 103, "eval_batch_size": 40, "report": "report.jsonl", "lr": 0,
+                       "scheduler": "none", "max_steps": 1}
+            self.end_well(self.start_ranks(size, folder=str(size), **options))
+            accuracies += [event.get("eval_accuracy", event.get("test_accuracy"))
+                           for event in self.report(str(size))]
+        self.assertEqual(accuracies, accuracies[:1] * 4)
+        self.assertEqual(accuracies[0] * 103, round(accuracies[0] * 103))
+
+    def test_every_option_of_several_processes_trains(self):
+        for options in ({"compression": "fp16"}, {"compression": "bf16", "timeout": 60},
+                        {"local_sgd": 4, "backend": "gloo"}, {"find_unused_parameters": True},
+                        {"sync_batchnorm": True, "model": "cnn", "limit_train": 640}):
+            with self.subTest(**options):
+                folder = "-".join(options)
+                options = {"report": "report.jsonl", **options}
+                for one in self.end(self.start_ranks(2, folder=folder, **options)):
+                    self.assertEqual(one.status, 0, one.error)  # LibTorch may have warnings
+                self.assertGreater(self.report(folder)[-1]["test_accuracy"], 0.15)
+
+
+class LostRankTest(FaultTest):
+    ENDLESS = {"epochs": 100000, "report": "report.jsonl", "report_updates": True, "batch_size": 8}
+
+    def assert_names(self, victim, processes, seconds):
+        others = [rank for rank in range(len(processes)) if rank != victim]
+        for rank, ended in zip(others, self.end([processes[rank] for rank in others], seconds)):
+            self.assert_error(ended, rank)
+            self.assertRegex(ended.error, rf"failed: rank {victim}\b[^.]* is lost")
+
+    def test_a_killed_rank_is_named_by_all_others(self):
+        for victim in (1, 2, 0):
+            with self.subTest(victim=victim):
+                folder = f"victim{victim}"
+                processes = self.start_ranks(3, folder=folder, timeout=10, **self.ENDLESS)
+                self.wait_for_update(150, processes, folder)
+                processes[victim].kill()
+                self.assert_names(victim, processes, 10 + SLACK)
+
+    def test_a_killed_rank_is_named_by_those_that_are_not_its_neighbours(self):
+        # Rank 1 may notice only when ranks 0 and 2 have ended for the same reason.
+        processes = self.start_ranks(4, timeout=10, **self.ENDLESS)
+        self.wait_for_update(20, processes)
+        processes[3].kill()
+        self.assert_names(3, processes, 10 + SLACK)
+
+    def check_stopped(self, victim):
+        processes = self.start_ranks(3, timeout=3, **self.ENDLESS)
+        self.wait_for_update(150, processes)
+        processes[victim].send_signal(signal.SIGSTOP)
+        self.assert_names(victim, processes, 3 + SLACK)
+        self.assertIsNone(processes[victim].poll())
+
+    def test_a_stopped_rank_is_named_after_the_timeout(self):
+        self.check_stopped(victim=2)
+
+    # TCPStore's clients wait for an answer without a timeout.
+    def test_rank_0_stopped_is_named_after_the_timeout(self):
+        self.check_stopped(victim=0)
+
+
+class DifferentRankTest(FaultTest):
+    def check(self, option, value, *texts):
+        processes = self.start_ranks(3, change={1: {option: value}}, timeout=30)
+        for rank, ended in enumerate(self.end(processes, 20)):
+            self.assert_error(ended, rank, "the ranks differ in ", "rank 1 has ", *texts)
+        self.assertEqual(self.files(), [])
+
+    def test_another_model_is_an_error_on_all_ranks(self):
+        self.check("model", "cnn", "0.weight: ")
+
+    def test_another_data_set_length_is_an_error_on_all_ranks(self):
+        self.check("limit_train", 2559, "train_dataset.size() = 2559", "= 2560")
+
+    def test_another_batch_size_is_an_error_on_all_ranks(self):
+        self.check("batch_size", 31, "batch size = 31", "= 32")
+
+    def test_wrong_usage_names_the_rank(self):
+        ended = self.end(self.start_ranks(2, lr="much"), 20)
+        for rank, one in enumerate(ended):
+            self.assertEqual((one.status, one.output), (2, ""))
+            self.assertIn(f"fashion_mnist (rank {rank}): error: --lr is 'much'", one.error)
+
+
+class StartTest(FaultTest):
+    def test_an_occupied_port_is_named(self):
+        with socket.socket() as other:
+            other.bind(("0.0.0.0", 0))
+            other.listen()
+            port = other.getsockname()[1]
+            process = self.start_rank(0, 2, port, self.options(timeout=30))
+            ended = self.end([process], 20)[0]
+        self.assert_error(ended, 0, f"rank 0 cannot listen at port {port}",
+                          "address already in use")
+
+    # TCPStore's client waits for an answer without a timeout.
+    def test_a_port_that_does_not_answer_as_a_store_is_an_error(self):
+        with socket.socket() as other:
+            other.bind(("127.0.0.1", 0))
+            other.listen()
+            port = other.getsockname()[1]
+            process = self.start_rank(1, 2, port, self.options(timeout=2))
+            ended = self.end([process], 2 + SLACK)[0]
+        self.assert_error(ended, 1, f"rank 0 did not answer at 127.0.0.1:{port} in 2 s")
+
+    def check_missing(self, *ranks):
+        port = free_port()
+        processes = []
+        for rank in (0, 1):
+            processes.append(self.start_rank(rank, 3, port, self.options(timeout=2)))
+            time.sleep(0.5)
+        ended = self.end(processes, 2 + SLACK)
+        for rank in ranks:
+            self.assert_error(ended[rank], rank, "of 3 ranks, rank 2 did not arrive in 2 s")
+
+    def test_a_rank_that_never_arrives_is_named(self):
+        self.check_missing(0)
+
+    # Rank 0 is through first, and the store ends with it.
+    def test_a_rank_that_never_arrives_is_named_by_all(self):
+        self.check_missing(1)
+
+    def test_nobody_at_the_port_is_an_error(self):
+        port = free_port()
+        ended = self.end([self.start_rank(1, 2, port, self.options(timeout=2))], 2 + SLACK)[0]
+        self.assert_error(ended, 1, f"rank 0 did not answer at 127.0.0.1:{port} in 2 s")
+
+    def test_a_bad_environment_is_an_error_at_once(self):
+        for variables, text in (
+            ({"MASTER_ADDR": None}, "MASTER_ADDR is not set"),
+            ({"MASTER_PORT": None}, "MASTER_PORT is not set"),
+            ({"MASTER_PORT": "many"}, 'MASTER_PORT is "many"'),
+            ({"RANK": 2}, 'RANK is "2"; it must be a whole number from 0 to 1'),
+            ({"WORLD_SIZE": None}, "WORLD_SIZE is not set"),
+        ):
+            with self.subTest(**variables):
+                port = variables.get("MASTER_PORT", free_port())
+                process = self.start_rank(0, 2, port, self.options(),
+                                          **{k: v for k, v in variables.items()
+                                             if k != "MASTER_PORT"})
+                ended = self.end([process], 10)[0]
+                self.assert_error(ended, variables.get("RANK", 0), text)
+
+
+class ResumeTest(FaultTest):
+    """A run that is stopped, or killed, and goes on: to the weights of one that was left alone."""
+
+    RUN = {"epochs": 6, "batch_size": 16, "optimizer": "adamw", "lr": 1e-3, "save": "final.pt",
+           "report": "report.jsonl", "report_updates": True, "timeout": 30}
+    STATES = {"save_every_updates": 20, "resume": "latest"}
+    TWO_RANKS = [*TORCHRUN, "--standalone", "--nproc-per-node", "2"]
+    _undisturbed = None
+
+    def undisturbed_weights(self):
+        if ResumeTest._undisturbed is None:
+            self.end_well(self.start_ranks(2, folder="undisturbed", **self.RUN))
+            ResumeTest._undisturbed = (self.path / "undisturbed" / "final.pt").read_bytes()
+        return ResumeTest._undisturbed
+
+    def check_that_it_goes_on(self, folder, num_updates):
+        """From the update at which it was stopped, by hand."""
+        number = len(self.files(f"{folder}/output/states"))
+        self.assertGreater(number, 0)
+        ended = self.end_well(self.start_ranks(2, folder=folder, **self.RUN, **self.STATES))
+        self.assertRegex(ended[0].output, "Resumed training state from output/states/state-[0-9]+ "
+                         rf"\(epoch \d+, update {num_updates}\)")
+        self.assertEqual((self.path / folder / "final.pt").read_bytes(),
+                         self.undisturbed_weights())
+
+    def stopped_after(self, output):
+        found = re.search(r"stopped on request after (\d+) updates", output)
+        self.assertIsNotNone(found, output)
+        return int(found[1])
+
+    def test_sigterm_to_one_rank_stops_all_at_the_same_update(self):
+        for victim in (0, 1):
+            with self.subTest(victim=victim):
+                folder = f"victim{victim}"
+                processes = self.start_ranks(2, folder=folder, **self.RUN, **self.STATES)
+                self.wait_for_update(90, processes, folder)
+                processes[victim].send_signal(signal.SIGTERM)
+                ended = self.end(processes)
+                statuses = [0, 0]
+                statuses[victim] = 128 + signal.SIGTERM
+                self.assertEqual([one.status for one in ended], statuses, ended)
+                self.assertEqual([one.error for one in ended], ["", ""])
+                num_updates = self.stopped_after(ended[0].output)
+                self.assertEqual(self.report(folder)[-2]["update"], num_updates)
+                self.check_that_it_goes_on(folder, num_updates)
+
+    def test_sigterm_to_one_rank_under_torchrun_stops_all(self):
+        process = self.start([*self.TWO_RANKS, *command_of(self.options(**self.RUN, **self.STATES))],
+                             folder="run")
+        self.wait_for_update(90, [process], "run")
+        (victim,) = processes_with(self.tag, "RANK=1")
+        os.kill(victim, signal.SIGTERM)
+        ended = self.end([process])[0]
+        self.assertNotEqual(ended.status, 0)
+        self.assertEqual(processes_with(self.tag), [])
+        self.check_that_it_goes_on("run", self.stopped_after(ended.output))
+
+    def test_sigterm_to_torchrun_stops_all(self):
+        process = self.start([*self.TWO_RANKS, *command_of(self.options(**self.RUN, **self.STATES))],
+                             folder="run")
+        self.wait_for_update(90, [process], "run")
+        process.send_signal(signal.SIGTERM)
+        ended = self.end([process])[0]
+        self.assertNotEqual(ended.status, 0)
+        self.assertEqual(processes_with(self.tag), [])
+        self.check_that_it_goes_on("run", self.stopped_after(ended.output))
+
+    def test_torchrun_restarts_a_killed_run_which_ends_as_if_nothing_had_been(self):
+        for victim in (0, 1):
+            with self.subTest(victim=victim):
+                folder = f"victim{victim}"
+                run = command_of(self.options(**self.RUN, **self.STATES))
+                process = self.start([*self.TWO_RANKS, "--max-restarts", "1", *run], folder=folder)
+                self.wait_for_update(90, [process], folder)
+                (pid,) = processes_with(self.tag, f"RANK={victim}")
+                os.kill(pid, signal.SIGKILL)
+                ended = self.end([process])[0]
+                self.assertEqual(ended.status, 0, ended.error)
+                resumed = re.search(r"Resumed training state from \S+ \(epoch \d+, update (\d+)\)",
+                                    ended.output)
+                self.assertIsNotNone(resumed, ended.output)
+                self.assertGreaterEqual(int(resumed[1]), 80)
+                self.assertEqual((self.path / folder / "final.pt").read_bytes(),
+                                 self.undisturbed_weights())
+
+
+class TwoHostsTest(FaultTest):
+    """Network namespaces stand for hosts: each has its own addresses, and its own /etc/hosts."""
+
+    def setUp(self):
+        super().setUp()
+        self.hosts = [f"linkboy-{os.getpid()}-{i}" for i in range(2)]
+        if not shutil.which("ip"):
+            self.skipTest("there is no program ip")
+        for host in self.hosts:
+            self.addCleanup(subprocess.run, ["ip", "netns", "delete", host], capture_output=True)
+            self.ip("netns", "add", host)
+        cards = [f"lb{os.getpid() % 1000000}{end}" for end in "ab"]
+        self.ip("link", "add", cards[0], "netns", self.hosts[0], "type", "veth",
+                "peer", "name", cards[1], "netns", self.hosts[1])
+        for i, (host, card) in enumerate(zip(self.hosts, cards)):
+            self.ip("-n", host, "address", "add", f"10.77.0.{i + 1}/24", "dev", card)
+            for link in (card, "lo"):
+                self.ip("-n", host, "link", "set", link, "up")
+            folder = pathlib.Path("/etc/netns") / host
+            folder.mkdir(parents=True)
+            self.addCleanup(shutil.rmtree, folder)
+            names = "".join(f"10.77.0.{k + 1} host{k}\n" for k in range(2))
+            (folder / "hosts").write_text("127.0.0.1 localhost\n" + names)
+
+    def ip(self, *arguments):
+        done = subprocess.run(["ip", *arguments], capture_output=True, text=True)
+        if done.returncode != 0:
+            self.skipTest(f"not permitted: ip {' '.join(arguments)}: {done.stderr.strip()}")
+
+    def test_torchrun_on_two_hosts_by_address_and_by_name(self):
+        for address in ("10.77.0.1", "host0"):
+            with self.subTest(address=address):
+                processes = [
+                    self.start(["ip", "netns", "exec", host, *TORCHRUN, "--nnodes", "2",
+                                "--nproc-per-node", "1", "--node-rank", str(node),
+                                "--master-addr", address, "--master-port", "29400",
+                                *command_of(self.options(timeout=30))],
+                               name=f"node{node}", folder=f"{address}/{node}")
+                    for node, host in enumerate(self.hosts)]
+                ended = self.end(processes)
+                self.assertEqual([one.status for one in ended], [0, 0], ended)
+                self.assertIn("test accuracy: ", ended[0].output)
+                self.assertEqual(ended[1].output, "")
+                self.assertEqual(self.files(address), ["0/output/fashion_mnist.pt"])
+
+
+if __name__ == "__main__":
+    PROGRAM = str(pathlib.Path(sys.argv.pop(1)).resolve())
+    unittest.main(verbosity=2)

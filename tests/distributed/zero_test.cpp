@@ -1,0 +1,141 @@
+#include "distributed/ranks.hpp"
+#include "linkboy/checkpoint.hpp"
+#include "support/expect_error.hpp"
+#include "support/temporary_folder.hpp"
+
+namespace linkboy::testing {
+namespace {
+
+/// A wider net with AdamW, whose state is twice the weights.
+struct WideToy {
+  explicit WideToy(AcceleratorOptions options)
+      : optimizer(std::make_shared<torch::optim::AdamW>(model->parameters(), 0.01)),
+        trainer(model, torch::nn::CrossEntropyLoss(), optimizer, CallbackList{}, nullptr,
+                std::move(options)) {}
+
+  static torch::nn::Sequential make_model() {
+    torch::manual_seed(4);
+    return torch::nn::Sequential(
+        torch::nn::Linear(4, 50), torch::nn::ReLU(), torch::nn::Linear(50, 50), torch::nn::ReLU(),
+        torch::nn::Linear(50, 50), torch::nn::ReLU(), torch::nn::Linear(50, 3));
+  }
+
+  int64_t state_elements() const {
+    int64_t count = 0;
+    for (const auto& entry : optimizer->state()) {
+      const auto& state = static_cast<const torch::optim::AdamWParamState&>(*entry.second);
+      count += state.exp_avg().numel() + state.exp_avg_sq().numel();
+    }
+    return count;
+  }
+
+  torch::nn::Sequential model = make_model();
+  std::shared_ptr<torch::optim::AdamW> optimizer;
+  QuietTrainer trainer;
+};
+
+TrainOptions zero_options(int64_t num_ranks) {
+  return {.train_dataset = toy_data(4 * num_ranks * 6),
+          .num_epochs = 2,
+          .per_device_batch_size = 4,
+          .gradient_accumulation_steps = 2,
+          .gradient_clip_norm = 0.1,
+          .train_dataloader_options = {.seed = 5}};
+}
+
+class ZeroTest : public ::testing::TestWithParam<int64_t> {
+ protected:
+  AcceleratorOptions zero(double bucket_cap_mb = 25) {
+    return together({.bucket_cap_mb = bucket_cap_mb, .zero_stage = GetParam()});
+  }
+  const int64_t n = Accelerator(together()).num_processes();
+};
+
+TEST_P(ZeroTest, WeightsAreThoseWithoutIt) {
+  WideToy plain(together());
+  plain.trainer.train(zero_options(n));
+  for (const double bucket_cap_mb : {25.0, 0.005}) {
+    WideToy shared(zero(bucket_cap_mb));
+    shared.trainer.train(zero_options(n));
+    if (GetParam() == 1) {
+      EXPECT_TRUE(bit_equal(shared.model->parameters(), plain.model->parameters()));
+    } else {
+      // Gloo adds up in another order, and the norm is the root of a sum of parts.
+      expect_close(shared.model->parameters(), plain.model->parameters(), 1e-4, 1e-5);
+    }
+    EXPECT_TRUE(same_on_all_ranks(shared.trainer.accelerator(), shared.model->parameters()));
+  }
+}
+
+TEST_P(ZeroTest, EachRankHasItsPartOfTheState) {
+  WideToy plain(together());
+  plain.trainer.train(zero_options(n));
+  WideToy shared(zero());
+  shared.trainer.train(zero_options(n));
+  const auto all = shared.trainer.accelerator().process_group().all_gather(
+      torch::tensor(shared.state_elements()));
+  EXPECT_EQ(all.sum().item<int64_t>(), plain.state_elements());
+  // The two largest layers have 2,500 of the 5,503 weights each, and cannot be split.
+  EXPECT_LE(all.max().item<int64_t>(), n == 2 ? plain.state_elements() * 0.55 : 2 * 2'700);
+}
+
+TEST_P(ZeroTest, CheckpointsAreThoseWithoutItAndResumeOnAnyNumberOfRanks) {
+  const TemporaryFolder own_folder;
+  const std::filesystem::path folder =
+      Accelerator(together()).broadcast_object((own_folder / "state").string());
+  auto options = zero_options(n);
+  WideToy whole(zero());
+  whole.trainer.train(options);
+  const StateDict state = whole.trainer.accelerator().optimizer_state_dict(*whole.optimizer);
+  EXPECT_EQ(state.at("state").toGenericDict().size(), 8U);
+
+  options.num_epochs = 1;
+  WideToy first(zero());
+  first.trainer.train(options);
+  first.trainer.save_training_state(folder);
+  options.num_epochs = 2;
+  options.resume_from = folder;
+  options.allow_changed_schedule_length = true;
+  WideToy second(zero());
+  second.trainer.train(options);
+  EXPECT_TRUE(bit_equal(second.model->parameters(), whole.model->parameters()));
+  options.per_device_batch_size *= n;
+  WideToy single(alone());
+  single.trainer.train(options);
+  expect_close(single.model->parameters(), whole.model->parameters(), 1e-4, 1e-5);
+  Accelerator(together()).wait_for_everyone();  // before the folder goes
+}
+
+INSTANTIATE_TEST_SUITE_P(All, ZeroTest, ::testing::Values(1, 2));
+
+TEST(ZeroStage2Test, LeavesEachRankWithTheGradientsOfItsOwnParameters) {
+  Accelerator accelerator(together({.zero_stage = 2}));
+  Model model(WideToy::make_model());
+  torch::optim::SGD optimizer(model.parameters(), 0.1);
+  accelerator.prepare(model, &optimizer);
+  accelerator.backward(model(torch::ones({2, 4})).mean());
+  int64_t num_elements = 0;
+  for (const auto& parameter : model.parameters()) {
+    if (parameter.grad().defined()) num_elements += parameter.numel();
+  }
+  const auto all = accelerator.process_group().all_gather(torch::tensor(num_elements));
+  EXPECT_EQ(all.sum().item<int64_t>(), 4 * 50 + 50 + 2 * (2500 + 50) + 150 + 3);
+}
+
+TEST(ZeroStage2Test, SaysWhatItDoesNotGoWith) {
+  EXPECT_ERROR(Accelerator(together({.compression = "fp16", .zero_stage = 2})),
+               "does not compress");
+  EXPECT_ERROR(Accelerator(together({.zero_stage = 3})), "it must be 0, 1 or 2");
+  EXPECT_ERROR(Accelerator(together({.local_sgd_updates = 2, .zero_stage = 1})), "needs averaged");
+  auto half = together({.zero_stage = 2});
+  half.mixed_precision = "fp16";
+  EXPECT_ERROR(Accelerator{half}, "zero_stage 2 does not work with fp16");
+  Accelerator accelerator(together({.zero_stage = 1}));
+  Model model(WideToy::make_model());
+  torch::optim::SGD optimizer(model.parameters(), 0.1);
+  accelerator.prepare(model);
+  EXPECT_ERROR(accelerator.optimizer_step(optimizer), "prepare has not seen it");
+}
+
+}  // namespace
+}  // namespace linkboy::testing
