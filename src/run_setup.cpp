@@ -123,7 +123,12 @@ std::unique_ptr<Accelerator> Trainer::create_accelerator(const AcceleratorOption
 }
 
 Accelerator& Trainer::accelerator() {
-  if (!accelerator_) accelerator_ = create_accelerator(accelerator_options_);
+  if (!accelerator_) {
+    AcceleratorOptions options = accelerator_options_;
+    auto& as_view = options.distributed.gradient_as_bucket_view;
+    as_view = as_view.value_or(true);
+    accelerator_ = create_accelerator(options);
+  }
   return *accelerator_;
 }
 

@@ -158,6 +158,8 @@ void Trainer::make_update() {
       scheduler_step();
     }
   }
+  // An overridden optimizer_zero_grad may call LibTorch's, which refuses gradients that are views.
+  if (accelerator_->num_processes() > 1) Accelerator::zero_grad(*optimizer_);
   optimizer_zero_grad();
   stage_ = Stage::between_updates;
   fire(&Callback::on_train_update_end);

@@ -132,6 +132,9 @@ void add_distributed_options(cli::CommandLine& command_line, Options& options) {
                   "Allows steps whose loss does not reach all parameters.")
       .add_switch("sync-batchnorm", &options.sync_batchnorm,
                   "Normalises over the batches of all processes together.")
+      .add("zero", "0|1|2", &options.zero,
+           "Shares out the optimizer's state (1), and the gradients as well (2).",
+           cli::in_range(0, 2))
       .add("local-sgd", "N", &options.local_sgd,
            "Averages the weights after every N-th update, in place of the gradients; 0 does not.",
            cli::at_least(0));
@@ -209,7 +212,8 @@ linkboy::AcceleratorOptions Options::accelerator() const {
                           .timeout = std::chrono::seconds(timeout),
                           .find_unused_parameters = find_unused_parameters,
                           .compression = compression,
-                          .local_sgd_updates = local_sgd}};
+                          .local_sgd_updates = local_sgd,
+                          .zero_stage = zero}};
 }
 
 std::filesystem::path Options::checkpoint() const {

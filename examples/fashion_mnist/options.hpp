@@ -55,6 +55,7 @@ struct Options {
   bool find_unused_parameters = false;
   bool sync_batchnorm = false;
   int64_t local_sgd = 0;
+  int64_t zero = 0;
 
   std::filesystem::path output_dir = "output";
   std::optional<int64_t> save_every_updates;

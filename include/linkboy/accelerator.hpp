@@ -166,6 +166,7 @@ class Accelerator {
 
   /// What a resumed run needs for the same numbers, beside the model, the optimizer and the
   /// GradScaler: in what order gradients are sent, which sums of many processes depend on.
+  /// @note Collective.
   StateDict state_dict() const;
   /// After `prepare`. A state of other models is passed over. @note Collective.
   void load_state_dict(const StateDict& state);

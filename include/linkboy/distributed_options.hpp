@@ -5,6 +5,7 @@
 #include <chrono>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -44,9 +45,10 @@ struct DistributedOptions {
   /// Promises that each step uses the same parameters in the same order.
   bool static_graph = false;
 
-  /// Gradients are views of the buffers that are sent, which spares a copy and memory. LibTorch's
-  /// own `Optimizer::zero_grad` refuses them; call `Accelerator::zero_grad`, as Trainer does.
-  bool gradient_as_bucket_view = false;
+  /// Gradients are views of the buffers that are sent, which spares a copy and memory. By default
+  /// Trainer has it so, and an Accelerator alone not: LibTorch's own `Optimizer::zero_grad` refuses
+  /// such gradients, and a hand-written loop must call `Accelerator::zero_grad` then.
+  std::optional<bool> gradient_as_bucket_view{};
 
   /// Before each update's first forward pass all take the buffers (running statistics, say) of
   /// rank 0.

@@ -5,6 +5,7 @@
 #include <torch/csrc/autograd/function.h>
 #include <torch/csrc/autograd/functions/accumulate_grad.h>
 #include <torch/csrc/distributed/c10d/default_comm_hooks.hpp>
+#include <torch/csrc/distributed/c10d/logger.hpp>
 #include <torch/csrc/distributed/c10d/reducer.hpp>
 
 #include <algorithm>
@@ -96,6 +97,7 @@ GradientReducer::~GradientReducer() {
 
 void GradientReducer::make_reducer(const std::vector<int64_t>& order) {
   if (reducer_) reducer_->remove_autograd_hooks();
+  logger_.reset();
   reducer_.reset();
   owner_reducer_.reset();
   trained_.clear();
@@ -124,24 +126,27 @@ void GradientReducer::make_reducer(const std::vector<int64_t>& order) {
   // pass, which shows in what order gradients come, a small one and then full ones.
   constexpr std::size_t kFirstBucketBytes = 1 << 20;
   const auto cap = static_cast<std::size_t>(options_.bucket_cap_mb * (1 << 20));
-  const std::size_t first = std::min(kFirstBucketBytes, cap);
+  const bool is_default = options_.bucket_cap_mb == DistributedOptions().bucket_cap_mb;
+  const std::size_t first = is_default ? kFirstBucketBytes : cap;
   const bool is_rebuilt = options_.static_graph || !options_.find_unused_parameters;
   const std::vector<std::size_t> limits =
-      is_rebuilt ? std::vector<std::size_t>{std::numeric_limits<int>::max()}
+      is_rebuilt ? std::vector<std::size_t>{std::numeric_limits<int64_t>::max()}
                  : std::vector<std::size_t>{first, cap};
   const std::vector<bool> expects_sparse(ordered.size(), false);
-  auto [buckets, bucket_limits] =
-      c10d::compute_bucket_assignment_by_size(ordered, limits, expects_sparse);
+  auto buckets =
+      std::get<0>(c10d::compute_bucket_assignment_by_size(ordered, limits, expects_sparse));
   std::reverse(buckets.begin(), buckets.end());
-  const std::vector<int64_t> caps(bucket_limits.rbegin(), bucket_limits.rend());
   const auto& group = group_->implementation()->group;
   talk(*group_, "preparing the model", [&] {
-    reducer_ = std::make_unique<c10d::Reducer>(
+    reducer_ = std::make_shared<c10d::Reducer>(
         ordered, std::move(buckets), group, expects_sparse, static_cast<int64_t>(cap),
-        options_.find_unused_parameters, options_.gradient_as_bucket_view, std::move(names),
-        static_cast<int64_t>(first), /*skip_all_reduce_unused_params=*/false,
-        /*use_python_reducer=*/false, caps);
+        options_.find_unused_parameters, options_.gradient_as_bucket_view.value_or(false),
+        std::move(names), static_cast<int64_t>(first), /*skip_all_reduce_unused_params=*/false,
+        /*use_python_reducer=*/false,
+        /*bucket_bytes_cap_list=*/std::vector<int64_t>());
   });
+  logger_ = std::make_shared<c10d::Logger>(reducer_);
+  reducer_->set_logger(logger_);
   if (options_.static_graph) reducer_->set_static_graph();
   has_seen_graph_ = false;
   if (options_.compression != "none") {
@@ -150,7 +155,8 @@ void GradientReducer::make_reducer(const std::vector<int64_t>& order) {
   }
 }
 
-std::vector<int64_t> GradientReducer::sending_order() const {
+std::vector<int64_t> GradientReducer::sending_order() {
+  rebuild_buckets();  // as the next update would
   if (!reducer_ || reducer_->should_rebuild_buckets() || options_.find_unused_parameters) return {};
   std::vector<int64_t> order;
   for (const auto& bucket : reducer_->get_grad_buckets()) {
@@ -210,8 +216,16 @@ void GradientReducer::begin_update() {
     ++num_trained;
   }
   if (!is_same || num_trained != trained_.size()) make_reducer();
+  // Here, not only before the backward pass: no gradient of this window is there yet.
+  rebuild_buckets();
   const bool are_shared = options_.broadcast_buffers && options_.local_sgd_updates == 0;
   if (are_shared && !buffers_.empty()) group_->broadcast(buffers_);
+}
+
+/// After the first update, in the order in which its gradients came.
+void GradientReducer::rebuild_buckets() {
+  if (!reducer_ || !reducer_->should_rebuild_buckets()) return;
+  talk(*group_, "ordering the gradients", [&] { reducer_->rebuild_buckets(); });
 }
 
 void GradientReducer::after_backward() {
@@ -225,8 +239,8 @@ void GradientReducer::after_backward() {
 void GradientReducer::before_backward(const at::Tensor& loss) {
   if (owner_reducer_) owner_reducer_->begin();
   if (!reducer_) return;
+  rebuild_buckets();  // for loops that do not tell when an update begins
   talk(*group_, "the backward pass", [&] {
-    if (reducer_->should_rebuild_buckets()) reducer_->rebuild_buckets();
     reducer_->prepare_for_forward();
     reducer_->prepare_for_backward({loss});
   });

@@ -12,8 +12,9 @@
 #include "linkboy/process_group.hpp"
 
 namespace c10d {
+class Logger;
 class Reducer;
-}
+}  // namespace c10d
 
 namespace linkboy {
 
@@ -63,7 +64,7 @@ class GradientReducer {
   /// The trained parameters, by number, in the order in which their gradients are sent; empty
   /// before the first update has shown it. Sums of more than two ranks depend on it in their last
   /// bit, so that who resumes a run must keep it.
-  std::vector<int64_t> sending_order() const;
+  std::vector<int64_t> sending_order();
   /// Does nothing if `order` is not one of the trained parameters. Collective.
   void set_sending_order(const std::vector<int64_t>& order);
 
@@ -71,6 +72,7 @@ class GradientReducer {
   const std::vector<at::Tensor>& trained() const { return trained_; }
 
  private:
+  void rebuild_buckets();
   void make_reducer(const std::vector<int64_t>& order = {});
 
   std::shared_ptr<const ProcessGroup> group_;
@@ -80,7 +82,8 @@ class GradientReducer {
   std::vector<at::Tensor> buffers_;
   std::vector<at::Tensor> trained_;  // what the reducer was made for
   /// Null if nothing is trained, or gradients are not averaged.
-  std::unique_ptr<c10d::Reducer> reducer_;
+  std::shared_ptr<c10d::Reducer> reducer_;
+  std::shared_ptr<c10d::Logger> logger_;  // the reducer calls it without asking whether it is there
   OwnerOf owner_of_;
   std::unique_ptr<OwnerReducer> owner_reducer_;  // in its place, with owners
   bool has_seen_graph_ = false;                  // a static one

@@ -158,7 +158,9 @@ bool is_communication_error(const std::exception& error) {
   if (dynamic_cast<const c10::DistError*>(&error) != nullptr) return true;
   if (dynamic_cast<const c10::Error*>(&error) != nullptr) return false;
   // Gloo's own exceptions have no type that its headers and LibTorch's library share.
-  return std::string_view(error.what()).find("gloo/") != std::string_view::npos;
+  const std::string_view said = error.what();
+  return said.find("gloo/") != std::string_view::npos ||
+         said.find("pair closure") != std::string_view::npos;
 }
 
 void throw_collective_error(const ProcessGroup& group, const char* what,

@@ -235,10 +235,10 @@ class LaunchTest(FaultTest):
 
     def test_every_option_of_several_processes_trains(self):
         for options in ({"compression": "fp16"}, {"compression": "bf16", "timeout": 60},
-                        {"local_sgd": 4, "backend": "gloo"}, {"find_unused_parameters": True},
+                        {"local_sgd": 4, "backend": "gloo"}, {"zero": 1}, {"zero": 2}, {"find_unused_parameters": True},
                         {"sync_batchnorm": True, "model": "cnn", "limit_train": 640}):
             with self.subTest(**options):
-                folder = "-".join(options)
+                folder = "-".join(f"{name}-{value}" for name, value in options.items())
                 options = {"report": "report.jsonl", **options}
                 for one in self.end(self.start_ranks(2, folder=folder, **options)):
                     self.assertEqual(one.status, 0, one.error)  # LibTorch may have warnings

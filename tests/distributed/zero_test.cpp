@@ -52,9 +52,9 @@ class ZeroTest : public ::testing::TestWithParam<int64_t> {
 };
 
 TEST_P(ZeroTest, WeightsAreThoseWithoutIt) {
-  WideToy plain(together());
-  plain.trainer.train(zero_options(n));
   for (const double bucket_cap_mb : {25.0, 0.005}) {
+    WideToy plain(together({.bucket_cap_mb = bucket_cap_mb}));
+    plain.trainer.train(zero_options(n));
     WideToy shared(zero(bucket_cap_mb));
     shared.trainer.train(zero_options(n));
     if (GetParam() == 1) {

@@ -82,6 +82,7 @@ TEST(FashionMnistOptionsTest, OptionsOfSeveralProcessesReachTheAccelerator) {
 
   EXPECT_ERROR(parse_options({"--timeout", "0"}), "--timeout is '0'; it must be 1 to 1000000");
   EXPECT_ERROR(parse_options({"--backend", "mpi"}), "--backend is 'mpi'");
+  EXPECT_EQ(parse_options({"--zero", "2"})->accelerator().distributed.zero_stage, 2);
   EXPECT_ERROR(parse_options({"--local-sgd", "8", "--compression", "fp16"}), "are both given");
 }
 

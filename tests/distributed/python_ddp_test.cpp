@@ -1,0 +1,157 @@
+// The losses and the weights of each rank are in every bit those of Python's
+// DistributedDataParallel, with the same weights, batches and options.
+
+#include "distributed/process_group_implementation.hpp"
+#include "distributed/ranks.hpp"
+#include "linkboy/checkpoint.hpp"
+#include "support/python_peer.hpp"
+#include "support/temporary_folder.hpp"
+
+namespace linkboy::testing {
+namespace {
+
+constexpr int64_t kStepsPerEpoch = 15;  // windows of 4, 4, 4 and 3
+constexpr int64_t kNumEpochs = 2;
+constexpr int64_t kBatch = 4;
+
+/// Model, optimizer, accumulation steps, what else.
+const std::vector<std::string> kCases{
+    "mlp-sgd-1-plain",         "mlp-sgd-4-plain",         "mlp-adamw-1-plain",
+    "mlp-adamw-4-plain",       "mlp-sgd-1-static",        "mlp-sgd-4-view",
+    "mlp-adamw-1-view",        "batchnorm-sgd-1-plain",   "batchnorm-sgd-4-plain",
+    "batchnorm-adamw-1-plain", "batchnorm-adamw-4-plain", "branches-sgd-1-plain",
+    "branches-sgd-4-plain",    "branches-adamw-1-plain",  "branches-adamw-4-plain"};
+
+torch::Tensor sequence(int64_t count, int64_t start) {
+  const auto index = torch::arange(start, start + count, torch::kLong);
+  return ((index * 40503 + 12345).remainder(65536) - 32768).to(torch::kFloat) / 32768;
+}
+
+/// The first number of a batch says which of its branches is used: other ones on other ranks.
+struct Branches : torch::nn::Module {
+  Branches() {
+    register_module("trunk", trunk);
+    register_module("left", left);
+    register_module("right", right);
+    register_module("head", head);
+  }
+  torch::Tensor forward(const torch::Tensor& x) {
+    const auto hidden = torch::relu(trunk(x));
+    auto& branch = x[0][0].item<float>() > 0 ? left : right;
+    return head(torch::relu(branch(hidden)));
+  }
+  torch::nn::Linear trunk{64, 32}, left{32, 16}, right{32, 16}, head{16, 10};
+};
+
+Model make_model(const std::string& name) {
+  using namespace torch::nn;
+  Model model = name == "branches" ? Model(std::make_shared<Branches>())
+                : name == "batchnorm"
+                    ? Model(Sequential(Linear(64, 32), BatchNorm1d(32), ReLU(), Linear(32, 16),
+                                       BatchNorm1d(16), ReLU(), Linear(16, 10)))
+                    : Model(Sequential(Linear(64, 48), ReLU(), Linear(48, 32), ReLU(),
+                                       Linear(32, 16), ReLU(), Linear(16, 10)));
+  const torch::NoGradGuard no_grad;
+  int64_t start = 0;
+  for (auto& parameter : model.parameters()) {
+    const auto values = sequence(parameter.numel(), start).reshape(parameter.sizes());
+    parameter.copy_(parameter.dim() > 1 ? values * 0.25 : values * 0.125 + 0.5);
+    start += parameter.numel();
+  }
+  return model;
+}
+
+/// Counts the collectives of the last update.
+class CountCollectives : public Callback {
+ public:
+  void on_train_update_end(Trainer& trainer) override {
+    const uint64_t before = std::exchange(total_, num_collectives(trainer));
+    num_of_last_update = static_cast<int64_t>(total_ - before);
+  }
+  int64_t num_of_last_update = 0;
+
+ private:
+  static uint64_t num_collectives(Trainer& trainer) {
+    return trainer.accelerator()
+        .process_group()
+        .implementation()
+        ->group->getBackend(c10::DeviceType::CPU)
+        ->getSequenceNumberForGroup();
+  }
+  uint64_t total_ = 0;
+};
+
+struct Outcome {
+  std::vector<double> losses;
+  NamedTensors tensors;
+  int64_t num_buckets = 0;
+};
+
+Outcome train(const std::string& name) {
+  const auto has = [&](const char* part) { return name.find(part) != std::string::npos; };
+  Model model = make_model(name.substr(0, name.find('-')));
+  std::shared_ptr<torch::optim::Optimizer> optimizer;
+  if (has("adamw")) {
+    optimizer = std::make_shared<torch::optim::AdamW>(model.parameters(), 3e-3);
+  } else {
+    optimizer = std::make_shared<torch::optim::SGD>(
+        model.parameters(), torch::optim::SGDOptions(0.05).momentum(0.9).weight_decay(1e-4));
+  }
+  const auto keep = std::make_shared<KeepLosses>();
+  const auto count = std::make_shared<CountCollectives>();
+  const DistributedOptions distributed{.bucket_cap_mb = 1.0 / 4096,
+                                       .find_unused_parameters = has("branches"),
+                                       .static_graph = has("static"),
+                                       .gradient_as_bucket_view = has("view")};
+  QuietTrainer trainer(model, torch::nn::CrossEntropyLoss(), optimizer, CallbackList{keep, count},
+                       nullptr, together(distributed));
+  const int64_t num_samples = kStepsPerEpoch * trainer.accelerator().num_processes() * kBatch;
+  trainer.train({.train_dataset = TensorDataset(sequence(num_samples * 64, 7).view({-1, 64}),
+                                                torch::arange(num_samples) * 7 % 10),
+                 .num_epochs = kNumEpochs,
+                 .per_device_batch_size = kBatch,
+                 .gradient_accumulation_steps = has("-4-") ? 4 : 1,
+                 .train_dataloader_options = {.shuffle = false}});
+  // Beside the buckets: the agreement, rank 0's buffers, and which parameters were used.
+  const int64_t others = 1 + (has("batchnorm") ? 1 : 0) + (has("branches") ? 1 : 0);
+  return {{keep->losses.begin(), keep->losses.end()},
+          model.named_tensors(),
+          count->num_of_last_update - others};
+}
+
+TEST(PythonDdpTest, LossesAndWeightsEqualPythonsInEveryBit) {
+  if (python_interpreter().empty()) GTEST_SKIP() << "LINKBOY_PYTHON names no Python with torch";
+  Accelerator accelerator(together());
+  const TemporaryFolder own_folder;
+  const std::filesystem::path folder = accelerator.broadcast_object(own_folder.path().string());
+  // Each rank starts Python's rank of its own number, by the same environment.
+  std::vector<std::string> arguments{folder.string()};
+  arguments.insert(arguments.end(), kCases.begin(), kCases.end());
+  run_python(std::filesystem::path(__FILE__).parent_path() / "ddp_peer.py", arguments);
+
+  for (const std::string& name : kCases) {
+    SCOPED_TRACE(name);
+    const Outcome ours = train(name);
+    const std::string file = name + "-" + std::to_string(accelerator.process_index()) + ".pt";
+    if (!std::filesystem::exists(folder / file)) {
+      ADD_FAILURE() << "Python wrote no " << file;
+      continue;
+    }
+    const StateDict theirs = read_checkpoint(folder / file);
+    EXPECT_EQ(ours.losses.size(), std::size_t{kNumEpochs * kStepsPerEpoch});
+    EXPECT_EQ(ours.losses, theirs.get_doubles("losses"));
+    const StateDict tensors = theirs.get_dict("tensors");
+    EXPECT_EQ(ours.tensors.size(), tensors.size());
+    for (const auto& [tensor_name, tensor] : ours.tensors) {
+      EXPECT_TRUE(torch::equal(tensor, tensors.get_tensor(tensor_name)))
+          << tensor_name << " differs by "
+          << (tensor - tensors.get_tensor(tensor_name)).abs().max().item<double>();
+    }
+    EXPECT_EQ(ours.num_buckets, theirs.get_int("num_buckets"));
+    EXPECT_GE(ours.num_buckets, 3);
+  }
+  accelerator.wait_for_everyone();  // before the folder goes
+}
+
+}  // namespace
+}  // namespace linkboy::testing
