@@ -14,8 +14,9 @@
 namespace linkboy {
 namespace {
 
-/// Bytes sent at once when many tensors are broadcast.
-constexpr int64_t kMaxMessage = int64_t{64} << 20;
+/// When many tensors are broadcast, small ones are packed together up to so many bytes; a large one
+/// goes by itself, without a copy.
+constexpr std::size_t kMaxMessage = std::size_t{1} << 20;
 
 c10d::ReduceOp::RedOpType c10d_op(ReduceOp op) {
   switch (op) {
@@ -277,6 +278,11 @@ void ProcessGroup::broadcast(const std::vector<at::Tensor>& tensors, int64_t roo
   c10d::BroadcastOptions options;
   options.rootRank = static_cast<int>(root);
   for_each_message(tensors, [&](const std::vector<at::Tensor>& message) {
+    if (message.size() == 1 && message[0].is_contiguous()) {
+      std::vector<at::Tensor> bytes{message[0].detach().view({-1}).view(at::kByte)};
+      talk(*this, "broadcast", [&] { implementation_->group->broadcast(bytes, options)->wait(); });
+      return;
+    }
     std::vector<at::Tensor> pieces;
     std::vector<int64_t> sizes;
     for (const auto& tensor : message) {

@@ -2,6 +2,8 @@
 
 #include "distributed/process_group_implementation.hpp"
 #include "distributed/ranks.hpp"
+#include "linkboy/scheduler.hpp"
+#include "linkboy/schedulers/cosine_scheduler.hpp"
 #include "support/expect_error.hpp"
 #include "support/temporary_folder.hpp"
 
@@ -53,6 +55,46 @@ TEST(DataParallelTest, AccumulationAndClippingAreThoseOfOneProcess) {
   RankToy shared(together());
   RankToy single(alone());
   expect_as_one_process(shared, single, options);
+}
+
+TEST(DataParallelTest, SchedulesAndMaxStepsCoverTheUpdatesOfOneProcess) {
+  auto options = options_for(4 * num_ranks() * 5, 4);
+  options.num_epochs = std::nullopt;
+  options.max_num_train_steps = 7;  // in the second epoch
+  options.create_scheduler_fn = CosineScheduler::create_scheduler_fn({.num_warmup_epochs = 1});
+  RankToy shared(together());
+  RankToy single(alone());
+  expect_as_one_process(shared, single, options);
+  EXPECT_EQ(shared.trainer.num_updates(), 7);
+  EXPECT_EQ(get_param_group_field(*shared.optimizer, ParamGroupField::lr),
+            get_param_group_field(*single.optimizer, ParamGroupField::lr));
+}
+
+/// The mean within pairs of neighbours, then over all: a tree, as parallelism of other kinds needs.
+class MeanOfPairsFirst : public GradientHandler {
+ public:
+  void handle_gradients(const std::vector<at::Tensor>& parameters,
+                        const ProcessGroup& group) override {
+    if (!pairs_) {
+      for (int64_t first = 0; first + 1 < group.size(); first += 2) {
+        if (auto mine = group.new_group({first, first + 1})) pairs_ = mine;
+      }
+    }
+    for (const auto& parameter : parameters) {
+      if (pairs_) pairs_->all_reduce(parameter.grad(), ReduceOp::mean);
+      group.all_reduce(parameter.grad(), ReduceOp::mean);
+    }
+  }
+
+ private:
+  std::shared_ptr<ProcessGroup> pairs_;
+};
+
+TEST(DataParallelTest, AGradientHandlerMayUseGroupsOfItsOwn) {
+  if (num_ranks() % 2 != 0) GTEST_SKIP() << "the mean of the pairs' means is that of all in pairs";
+  RankToy shared(together({.gradient_handler = std::make_shared<MeanOfPairsFirst>()}));
+  RankToy single(alone());
+  expect_as_one_process(shared, single, options_for(4 * num_ranks() * 4, 4));
 }
 
 TEST(DataParallelTest, StartsFromTheWeightsOfRank0) {

@@ -1,0 +1,92 @@
+// What a rank of several holds with each stage of ZeRO: eight layers of 1024 x 1024, AdamW.
+//
+//     tests/distributed/launch RANKS linkboy_zero_memory 0|1|2
+//
+// Of the rank that holds most: bytes of the optimizer's state, of the gradients after a
+// backward pass, and how much the process has grown from before the first step to after the fifth.
+
+#include <ATen/Parallel.h>
+#include <ATen/ops/ones.h>
+#include <torch/nn/modules/container/sequential.h>
+#include <torch/nn/modules/linear.h>
+#include <torch/optim/adamw.h>
+#include <unistd.h>
+
+#include <cstdio>
+#include <cstdlib>
+#include <fstream>
+#include <memory>
+
+#include "linkboy/accelerator.hpp"
+
+namespace linkboy::benchmarks {
+namespace {
+
+constexpr double kMebi = 1 << 20;
+constexpr int kNumLayers = 8;
+constexpr int64_t kWidth = 1024;
+
+/// Resident memory of this process.
+double resident_bytes() {
+  int64_t pages = 0;
+  int64_t resident = 0;
+  std::ifstream("/proc/self/statm") >> pages >> resident;
+  return static_cast<double>(resident) * static_cast<double>(sysconf(_SC_PAGESIZE));
+}
+
+double state_bytes(const torch::optim::AdamW& optimizer) {
+  std::size_t bytes = 0;
+  for (const auto& entry : optimizer.state()) {
+    const auto& state = static_cast<const torch::optim::AdamWParamState&>(*entry.second);
+    bytes += state.exp_avg().nbytes() + state.exp_avg_sq().nbytes();
+  }
+  return static_cast<double>(bytes);
+}
+
+double gradient_bytes(const std::vector<at::Tensor>& parameters) {
+  std::size_t bytes = 0;
+  for (const auto& parameter : parameters) {
+    if (parameter.grad().defined()) bytes += parameter.grad().nbytes();
+  }
+  return static_cast<double>(bytes);
+}
+
+void measure(int64_t stage) {
+  Accelerator accelerator({.device = "cpu", .distributed = {.zero_stage = stage}});
+  torch::nn::Sequential net;
+  for (int layer = 0; layer < kNumLayers; ++layer)
+    net->push_back(torch::nn::Linear(kWidth, kWidth));
+  Model model(net);
+  torch::optim::AdamW optimizer(net->parameters(), 1e-3);
+  accelerator.prepare(model, &optimizer);
+  const at::Tensor input = at::ones({8, kWidth});
+  const double before = resident_bytes();
+  double gradients = 0.0;
+  for (int step = 0; step < 5; ++step) {
+    accelerator.backward(model(input).square().mean());
+    gradients = gradient_bytes(net->parameters());
+    accelerator.optimizer_step(optimizer);
+    accelerator.zero_grad(optimizer);
+  }
+  const auto most = [&](double value) {
+    return accelerator.reduce(at::ones({}, at::kDouble) * value, ReduceOp::max).item<double>() /
+           kMebi;
+  };
+  const double state = most(state_bytes(optimizer));
+  gradients = most(gradients);
+  const double grown = most(resident_bytes() - before);
+  if (accelerator.is_main_process()) {
+    std::printf("stage %d: state %.1f MiB, gradients %.1f MiB, process grown by %.1f MiB\n",
+                static_cast<int>(stage), state, gradients, grown);
+  }
+}
+
+}  // namespace
+}  // namespace linkboy::benchmarks
+
+int main(int argc, char** argv) {
+  at::set_num_threads(1);
+  // One stage a process: memory that one has given back would hide the next one's.
+  const int64_t stage = argc > 1 ? std::atoll(argv[1]) : 0;
+  linkboy::benchmarks::measure(stage);
+}
