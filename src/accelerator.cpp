@@ -351,7 +351,7 @@ at::Tensor Accelerator::gather_uneven(const at::Tensor& tensor,
 }
 
 at::Tensor Accelerator::gather_for_metrics(const at::Tensor& tensor) const {
-  const at::Tensor rows = tensor.dim() == 0 ? tensor.detach().unsqueeze(0) : tensor.detach();
+  at::Tensor rows = tensor.dim() == 0 ? tensor.detach().unsqueeze(0) : tensor.detach();
   if (num_processes() == 1) return rows;
   std::vector<at::Tensor> parts;
   for (const std::string& bytes : process_group_->all_gather_bytes(to_bytes(rows))) {

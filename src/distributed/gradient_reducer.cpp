@@ -30,7 +30,7 @@ class CompressingHook final
       : CppCommHookInterface(group), dtype_(dtype) {}
 
   c10::intrusive_ptr<c10::ivalue::Future> runHook(c10d::GradBucket& bucket) override {
-    at::Tensor buffer = bucket.getBuffer();
+    const at::Tensor& buffer = bucket.getBuffer();
     std::vector<at::Tensor> sent{buffer.to(dtype_).div_(state_->getSize())};
     auto work = state_->allreduce(sent);
     const auto expand = [work, buffer, compressed = sent[0]](c10::ivalue::Future& future) {
@@ -116,10 +116,11 @@ void GradientReducer::make_reducer(const std::vector<int64_t>& order) {
   }
   // For messages about parameters that a step does not use.
   std::unordered_map<std::size_t, std::string> names;
-  for (const auto& [name, tensor] : named_tensors_) {
-    const auto place = std::find_if(ordered.begin(), ordered.end(),
-                                    [&](const auto& trained) { return trained.is_same(tensor); });
-    if (place != ordered.end()) names.emplace(place - ordered.begin(), name);
+  for (const auto& named : named_tensors_) {
+    const auto place = std::find_if(ordered.begin(), ordered.end(), [&](const auto& parameter) {
+      return parameter.is_same(named.second);
+    });
+    if (place != ordered.end()) names.emplace(place - ordered.begin(), named.first);
   }
 
   // As Python's DistributedDataParallel has it: one bucket at first, and after the first backward

@@ -30,8 +30,8 @@ c10d::ReduceOp::RedOpType c10d_op(ReduceOp op) {
 }
 
 const char* name_of(ReduceOp op) {
-  constexpr const char* names[] = {"sum", "mean", "min", "max"};
-  return names[static_cast<int>(op)];
+  constexpr const char* kNames[] = {"sum", "mean", "min", "max"};
+  return kNames[static_cast<int>(op)];
 }
 
 std::string description(const at::Tensor& tensor) {
