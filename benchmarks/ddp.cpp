@@ -40,6 +40,7 @@
 #include "linkboy/accelerator.hpp"
 #include "linkboy/error.hpp"
 #include "linkboy/trainer.hpp"
+#include "mlp.hpp"
 
 namespace linkboy::benchmarks {
 namespace {
@@ -49,25 +50,6 @@ constexpr int64_t kNumClasses = 10;
 constexpr int64_t kBatchSize = 64;
 constexpr int64_t kNumCheckedSamples = 256;
 constexpr uint64_t kSeed = 0;
-
-class Mlp final : public torch::nn::Module {
- public:
-  Mlp(int64_t width1, int64_t width2)
-      : hidden1_(kNumFeatures, width1), hidden2_(width1, width2), output_(width2, kNumClasses) {
-    register_module("hidden1", hidden1_);
-    register_module("hidden2", hidden2_);
-    register_module("output", output_);
-  }
-
-  at::Tensor forward(const at::Tensor& input) {
-    return output_(at::relu(hidden2_(at::relu(hidden1_(input)))));
-  }
-
- private:
-  torch::nn::Linear hidden1_;
-  torch::nn::Linear hidden2_;
-  torch::nn::Linear output_;
-};
 
 struct Samples {
   at::Tensor input;

@@ -4,10 +4,11 @@
 #include <torch/nn/module.h>
 #include <torch/nn/modules/linear.h>
 
-/// 784-128-64-10, the model of the comparisons of overhead.
+/// 784-128-64-10, the model of the comparisons of overhead, or with wider hidden layers.
 class Mlp final : public torch::nn::Module {
  public:
-  Mlp() {
+  explicit Mlp(int64_t width1 = 128, int64_t width2 = 64)
+      : hidden1_(784, width1), hidden2_(width1, width2), output_(width2, 10) {
     register_module("hidden1", hidden1_);
     register_module("hidden2", hidden2_);
     register_module("output", output_);
@@ -18,7 +19,7 @@ class Mlp final : public torch::nn::Module {
   }
 
  private:
-  torch::nn::Linear hidden1_{784, 128};
-  torch::nn::Linear hidden2_{128, 64};
-  torch::nn::Linear output_{64, 10};
+  torch::nn::Linear hidden1_;
+  torch::nn::Linear hidden2_;
+  torch::nn::Linear output_;
 };

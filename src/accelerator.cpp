@@ -2,7 +2,6 @@
 
 #include <ATen/ATen.h>
 #include <ATen/autocast_mode.h>
-#include <torch/csrc/api/include/torch/serialize.h>
 #include <torch/cuda.h>
 #include <torch/optim/optimizer.h>
 #include <torch/utils.h>
@@ -16,6 +15,7 @@
 #include "checkpoint/optimizer_state.hpp"
 #include "data/device_loader.hpp"
 #include "distributed/gradient_reducer.hpp"
+#include "distributed/ivalue_bytes.hpp"
 #include "distributed/process_group_implementation.hpp"
 #include "distributed/world.hpp"
 #include "distributed/zero_shards.hpp"
@@ -83,15 +83,6 @@ constexpr const char* kSendingOrders = "sending_orders";
 
 /// What a process says that has done all of its steps.
 constexpr std::string_view kJoined = "joined";
-
-std::string to_bytes(const at::Tensor& tensor) {
-  const std::vector<char> bytes = torch::pickle_save(c10::IValue(tensor.cpu()));
-  return {bytes.begin(), bytes.end()};
-}
-
-at::Tensor from_bytes(const std::string& bytes) {
-  return torch::pickle_load({bytes.begin(), bytes.end()}).toTensor();
-}
 
 void use_deterministic_algorithms() {
   // cuBLAS reads it when it is first used, and LibTorch refuses to call it without.
@@ -354,8 +345,8 @@ at::Tensor Accelerator::gather_for_metrics(const at::Tensor& tensor) const {
   at::Tensor rows = tensor.dim() == 0 ? tensor.detach().unsqueeze(0) : tensor.detach();
   if (num_processes() == 1) return rows;
   std::vector<at::Tensor> parts;
-  for (const std::string& bytes : process_group_->all_gather_bytes(to_bytes(rows))) {
-    if (bytes != kJoined) parts.push_back(from_bytes(bytes));
+  for (const std::string& bytes : process_group_->all_gather_bytes(to_bytes(rows.cpu()))) {
+    if (bytes != kJoined) parts.push_back(from_bytes(bytes).toTensor());
   }
   return at::cat(parts).to(tensor.device());
 }

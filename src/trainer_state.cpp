@@ -3,13 +3,13 @@
 #include <ATen/ATen.h>
 #include <torch/nn/module.h>
 #include <torch/optim/optimizer.h>
-#include <torch/serialize.h>
 
 #include "checkpoint/background_job.hpp"
 #include "checkpoint/named_tensors.hpp"
 #include "checkpoint/optimizer_state.hpp"
 #include "checkpoint/rng_state.hpp"
 #include "data/batch_maker.hpp"
+#include "distributed/ivalue_bytes.hpp"
 #include "linkboy/checkpoint.hpp"
 #include "linkboy/error.hpp"
 #include "linkboy/trainer.hpp"
@@ -26,12 +26,6 @@ constexpr const char* kTrainingState = "training_state";
 
 /// What each process has its own of.
 constexpr const char* kRanks = "ranks";
-
-/// For other processes of this run.
-std::string to_bytes(const c10::IValue& value) {
-  const std::vector<char> bytes = torch::pickle_save(value);
-  return {bytes.begin(), bytes.end()};
-}
 
 }  // namespace
 
@@ -112,7 +106,7 @@ StateDict Trainer::run_state() const {
     ranks.push_back(own.to_ivalue());
   } else {
     for (const auto& bytes : accelerator_->all_gather_object(to_bytes(own.to_ivalue()))) {
-      ranks.push_back(torch::pickle_load({bytes.begin(), bytes.end()}));
+      ranks.push_back(from_bytes(bytes));
     }
   }
   state.set(kRanks, ranks);
@@ -280,7 +274,7 @@ at::Tensor Trainer::in_order_of_all_ranks(const std::vector<at::Tensor>& outputs
   std::vector<at::Tensor> all;
   for (const std::string& bytes :
        accelerator_->all_gather_object(outputs.empty() ? "" : to_bytes(at::cat(outputs)))) {
-    if (!bytes.empty()) all.push_back(torch::pickle_load({bytes.begin(), bytes.end()}).toTensor());
+    if (!bytes.empty()) all.push_back(from_bytes(bytes).toTensor());
   }
   return at::cat(all).index_select(0, place.argsort());
 }

@@ -36,8 +36,6 @@ class StopAgreement {
   /// The wish that all follow: that of the lowest rank among the most urgent ones.
   StopWish end();
 
-  bool has_begun() const { return pending_ != nullptr; }
-
  private:
   std::shared_ptr<const ProcessGroup> group_;
   StopWish mine_;

@@ -68,9 +68,6 @@ class GradientReducer {
   /// Does nothing if `order` is not one of the trained parameters. Collective.
   void set_sending_order(const std::vector<int64_t>& order);
 
-  /// Those trained.
-  const std::vector<at::Tensor>& trained() const { return trained_; }
-
  private:
   void rebuild_buckets();
   void make_reducer(const std::vector<int64_t>& order = {});

@@ -46,13 +46,13 @@ at::Tensor without_gaps(const at::Tensor& tensor) {
 class PendingWork final : public PendingCollective {
  public:
   PendingWork(const ProcessGroup& group, const char* what, c10::intrusive_ptr<c10d::Work> work,
-              at::Tensor sent, at::Tensor target, int64_t divisor)
+              at::Tensor sent, at::Tensor target, ReduceOp op)
       : group_(group),
         what_(what),
         work_(std::move(work)),
         sent_(std::move(sent)),
         target_(std::move(target)),
-        divisor_(divisor) {}
+        divisor_(op == ReduceOp::mean ? group.size() : 1) {}
 
   void wait() override {
     if (!work_) return;
@@ -60,7 +60,7 @@ class PendingWork final : public PendingCollective {
     talk(group_, what_, [&] { work->wait(); });
     const at::NoGradGuard no_grad;
     if (divisor_ != 1) sent_.div_(divisor_);
-    if (!sent_.is_same(target_)) target_.copy_(sent_);
+    if (sent_.data_ptr() != target_.data_ptr()) target_.copy_(sent_);
   }
 
  private:
@@ -166,8 +166,6 @@ bool is_communication_error(const std::exception& error) {
 
 void throw_collective_error(const ProcessGroup& group, const char* what,
                             const std::exception& cause) {
-  const std::string said =
-      std::string(cause.what()).substr(0, std::string(cause.what()).find('\n'));
   const auto& signs = group.implementation()->signs_of_life;
   std::string why = signs ? signs->verdict() : "";
   if (why.empty()) {
@@ -190,7 +188,7 @@ void throw_collective_error(const ProcessGroup& group, const char* what,
   throw Error(c10::str(what, " failed: ", why,
                        ". See what that rank says; start again from the "
                        "last training state. (",
-                       said, ")"));
+                       first_line(cause.what()), ")"));
 }
 
 std::shared_ptr<ProcessGroup::Implementation> make_c10d_group(
@@ -242,9 +240,7 @@ std::unique_ptr<PendingCollective> ProcessGroup::all_reduce_later(at::Tensor ten
   options.reduceOp = c10d_op(op);
   auto work =
       talk(*this, "all_reduce", [&] { return implementation_->group->allreduce(sent, options); });
-  return std::make_unique<PendingWork>(*this, "all_reduce", std::move(work), sent[0],
-                                       sent[0].data_ptr() == tensor.data_ptr() ? sent[0] : tensor,
-                                       op == ReduceOp::mean ? size() : 1);
+  return std::make_unique<PendingWork>(*this, "all_reduce", std::move(work), sent[0], tensor, op);
 }
 
 std::unique_ptr<PendingCollective> ProcessGroup::reduce_later(at::Tensor tensor, int64_t root,
@@ -258,9 +254,7 @@ std::unique_ptr<PendingCollective> ProcessGroup::reduce_later(at::Tensor tensor,
   options.reduceOp = c10d_op(op);
   options.rootRank = static_cast<int>(root);
   auto work = talk(*this, "reduce", [&] { return implementation_->group->reduce(sent, options); });
-  return std::make_unique<PendingWork>(*this, "reduce", std::move(work), sent[0],
-                                       sent[0].data_ptr() == tensor.data_ptr() ? sent[0] : tensor,
-                                       op == ReduceOp::mean ? size() : 1);
+  return std::make_unique<PendingWork>(*this, "reduce", std::move(work), sent[0], tensor, op);
 }
 
 void ProcessGroup::broadcast(at::Tensor tensor, int64_t root) const {

@@ -22,8 +22,6 @@ double seconds(std::chrono::milliseconds time) {
   return std::chrono::duration<double>(time).count();
 }
 
-std::string first_line(const std::string& text) { return text.substr(0, text.find('\n')); }
-
 /// TCPStore waits without a timeout for the answer of whatever has the port.
 c10::intrusive_ptr<c10d::Store> make_store(const std::string& address,
                                            const c10d::TCPStoreOptions& options) {
@@ -46,6 +44,8 @@ std::vector<int64_t> parse_ranks(const std::string& text) {
 }
 
 }  // namespace
+
+std::string first_line(const std::string& text) { return text.substr(0, text.find('\n')); }
 
 std::string list_of_ranks(const std::vector<int64_t>& ranks) {
   std::string list;

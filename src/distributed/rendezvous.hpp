@@ -21,6 +21,9 @@ void wait_for_arrivals(c10d::Store& store, int64_t rank, int64_t size,
 /// This host's address on the way to another: numeric; empty if there is no way.
 std::string local_address_towards(const std::string& host, uint16_t port);
 
+/// Of an exception's text: LibTorch puts a stack trace below.
+std::string first_line(const std::string& text);
+
 /// "1, 2 and 5".
 std::string list_of_ranks(const std::vector<int64_t>& ranks);
 

@@ -1,11 +1,11 @@
 #include "distributed/zero_shards.hpp"
 
 #include <torch/optim/optimizer.h>
-#include <torch/serialize.h>
 
 #include <algorithm>
 
 #include "checkpoint/optimizer_state.hpp"
+#include "distributed/ivalue_bytes.hpp"
 #include "linkboy/error.hpp"
 
 namespace linkboy {
@@ -83,11 +83,10 @@ StateDict ZeroShards::whole_state(const torch::optim::Optimizer& optimizer) cons
                 "with zero_stage, the state of this optimizer cannot be put together; use SGD, "
                 "Adam, AdamW, Adagrad or RMSprop.");
   c10::impl::GenericDict all(c10::IntType::get(), c10::AnyType::get());
-  const std::vector<char> own = torch::pickle_save(whole.at("state"));
+  const std::string own = to_bytes(whole.at("state"));
   // One rank after the other: no rank has to hold the bytes of all.
   for (int64_t rank = 0; rank < group_->size(); ++rank) {
-    const std::string bytes = group_->broadcast_bytes({own.data(), own.size()}, rank);
-    const c10::IValue part = torch::pickle_load({bytes.begin(), bytes.end()});
+    const c10::IValue part = from_bytes(group_->broadcast_bytes(own, rank));
     for (const auto& entry : part.toGenericDict()) all.insert(entry.key(), entry.value());
   }
   whole.set("state", all);

@@ -6,6 +6,7 @@
 #include <memory>
 
 #include "linkboy/trainer.hpp"
+#include "support/keep_losses.hpp"
 #include "support/toy.hpp"
 
 namespace linkboy::testing {
@@ -20,15 +21,6 @@ inline AcceleratorOptions together(DistributedOptions distributed = {}) {
 inline AcceleratorOptions alone() {
   return {.device = "cpu", .process_group = std::make_shared<ProcessGroup>()};
 }
-
-/// Keeps the loss of each micro-step.
-class KeepLosses : public Callback {
- public:
-  void on_train_step_end(Trainer&, const Batch&, const StepOutput& output) override {
-    losses.push_back(output.loss.item<float>());
-  }
-  std::vector<float> losses;
-};
 
 /// The toy model, cross entropy, SGD with momentum.
 struct RankToy {

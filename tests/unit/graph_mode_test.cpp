@@ -6,6 +6,7 @@
 
 #include "linkboy/trainer.hpp"
 #include "support/expect_error.hpp"
+#include "support/keep_losses.hpp"
 #include "support/toy.hpp"
 
 namespace linkboy::testing {
@@ -25,14 +26,6 @@ struct Net : torch::nn::Module {
 
   torch::nn::Sequential layers{nullptr};
   torch::nn::Linear unused{nullptr};
-};
-
-class KeepLosses : public Callback {
- public:
-  void on_train_step_end(Trainer&, const Batch&, const StepOutput& output) override {
-    losses.push_back(output.loss.item<float>());
-  }
-  std::vector<float> losses;
 };
 
 /// Sets the first layer free after the first epoch.
