@@ -15,4 +15,9 @@ CallbackList default_callbacks(CallbackList more) {
   return callbacks;
 }
 
+CallbackList low_overhead_callbacks(CallbackList more) {
+  more.insert(more.begin(), std::make_shared<MoveModulesToDevice>());
+  return more;
+}
+
 }  // namespace linkboy

@@ -49,8 +49,6 @@ class PerformanceMonitor : public Callback {
   /// @throws Error if `num_recent_updates` is less than 1.
   explicit PerformanceMonitor(PerformanceMonitorOptions options = {});
 
-  int order() const override { return 2000; }
-
   void on_training_run_start(Trainer& trainer) override;
   void on_train_epoch_start(Trainer& trainer) override;
   void on_train_step_start(Trainer& trainer) override;
@@ -75,6 +73,9 @@ class PerformanceMonitor : public Callback {
 
   /// The clock that it measures by.
   virtual Clock::time_point now() const { return Clock::now(); }
+
+ protected:
+  int default_order() const override { return 2000; }
 
  private:
   void end_epoch();

@@ -72,8 +72,6 @@ class Profiler : public Callback {
   explicit Profiler(ProfilerOptions options = {});
   ~Profiler() override;
 
-  int order() const override { return 1000; }
-
   /// @throws Error if the directory cannot be written to, or another run of this process has a
   ///         Profiler.
   void on_training_run_start(Trainer& trainer) override;
@@ -94,6 +92,9 @@ class Profiler : public Callback {
   const std::vector<OperatorTime>& operators() const { return operators_; }
   /// The first `num_rows` of them as text, one a line below a heading.
   std::string table(int64_t num_rows) const;
+
+ protected:
+  int default_order() const override { return 1000; }
 
  private:
   class Session;

@@ -28,6 +28,8 @@ class SaveBestModel : public Callback {
  public:
   explicit SaveBestModel(SaveBestModelOptions options = {});
 
+  bool keeps_results() const override { return true; }
+
   /// @throws Error if no file can be written at `save_path`.
   void on_training_run_start(Trainer& trainer) override;
   /// @throws Error if there is no such metric, or the file cannot be written.

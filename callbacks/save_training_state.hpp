@@ -43,7 +43,7 @@ class SaveTrainingState : public Callback {
   /// @throws Error if an option is out of its range.
   explicit SaveTrainingState(SaveTrainingStateOptions options = {});
 
-  int order() const override { return 100; }
+  bool keeps_results() const override { return true; }
 
   /// @throws Error if the directory cannot be written to.
   void on_training_run_start(Trainer& trainer) override;
@@ -57,6 +57,9 @@ class SaveTrainingState : public Callback {
 
   /// Saves that failed.
   int64_t num_failures() const { return num_failures_; }
+
+ protected:
+  int default_order() const override { return 100; }
 
  private:
   using Clock = std::chrono::steady_clock;

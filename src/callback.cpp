@@ -45,6 +45,17 @@ void CallbackHandler::add(std::shared_ptr<Callback> callback) {
   callbacks_.insert(later, std::move(callback));
 }
 
+std::vector<std::string> CallbackHandler::remove_if(
+    const std::function<bool(const Callback&)>& is_unwanted) {
+  std::vector<std::string> removed;
+  std::erase_if(callbacks_, [&](const std::shared_ptr<Callback>& callback) {
+    if (!is_unwanted(*callback)) return false;
+    removed.push_back(name_of(*callback));
+    return true;
+  });
+  return removed;
+}
+
 std::vector<std::string> CallbackHandler::names() const {
   std::vector<std::string> names;
   for (const auto& callback : callbacks_) names.push_back(name_of(*callback));

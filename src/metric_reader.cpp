@@ -1,5 +1,7 @@
 #include "linkboy/metric_reader.hpp"
 
+#include <algorithm>
+
 #include "linkboy/run_history.hpp"
 
 namespace linkboy {
@@ -13,8 +15,11 @@ std::optional<double> MetricReader::next(const RunHistory& history, bool has_eva
   if (static_cast<int64_t>(values.size()) == num_read_) {
     // Before the first evaluation there may be nothing yet; else the name must be wrong, and the
     // history says which names there are.
-    const std::string eval_loss = history.metric_name_prefix() + "eval_loss_epoch";
-    const bool was_evaluated = !has_eval_data || !history.get_metric_values(eval_loss).empty();
+    const auto names = history.get_metric_names();
+    const bool was_evaluated =
+        !has_eval_data || std::any_of(names.begin(), names.end(), [](const std::string& name) {
+          return name.ends_with("eval_loss_epoch") && !name.starts_with("initial_");
+        });
     if (values.empty() && was_evaluated) history.get_latest_metric(name_);
     return std::nullopt;
   }

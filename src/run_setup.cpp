@@ -2,11 +2,15 @@
 
 #include <torch/optim/optimizer.h>
 
+#include <charconv>
 #include <cmath>
+#include <cstdlib>
+#include <set>
 #include <thread>
 
 #include "distributed/agreement.hpp"
 #include "linkboy/error.hpp"
+#include "linkboy/limited_loader.hpp"
 #include "linkboy/trainer.hpp"
 #include "precision/graphed_step.hpp"
 #include "stop_control.hpp"
@@ -21,6 +25,30 @@ void check_at_least_one(const char* name, int64_t value) {
 void check_positive(const char* name, const std::optional<double>& value) {
   LINKBOY_CHECK(!value || *value > 0.0, name, " is ", *value,
                 "; it must be positive. Leave it out to clip nothing.");
+}
+
+void check_names(const std::vector<NamedDataset>& datasets) {
+  std::set<std::string> names;
+  for (const auto& [name, dataset] : datasets) {
+    LINKBOY_CHECK(!name.empty(), "one of more_eval_datasets has no name; give each a name.");
+    LINKBOY_CHECK(names.insert(name).second, "two of more_eval_datasets are called \"", name,
+                  "\"; give each a name of its own.");
+    LINKBOY_CHECK(dataset, "the evaluation data \"", name,
+                  "\" is an empty handle; give a dataset.");
+  }
+}
+
+/// LINKBOY_LIMIT_BATCHES: batches of each loader of each process.
+std::optional<int64_t> batch_limit_from_environment() {
+  const char* text = std::getenv("LINKBOY_LIMIT_BATCHES");
+  const std::string_view value = text == nullptr ? "" : text;
+  if (value.empty() || value == "none") return std::nullopt;
+  int64_t limit = 0;
+  const auto [end, error] = std::from_chars(value.data(), value.data() + value.size(), limit);
+  LINKBOY_CHECK(error == std::errc() && end == value.data() + value.size() && limit >= 1,
+                "LINKBOY_LIMIT_BATCHES is \"", value,
+                "\"; it must be a whole number of at least 1, or none.");
+  return limit;
 }
 
 void check_learning_rates(const torch::optim::Optimizer& optimizer) {
@@ -45,6 +73,7 @@ void check_train_options(const TrainOptions& options, const torch::optim::Optimi
   check_at_least_one("per_device_batch_size", options.per_device_batch_size);
   check_at_least_one("gradient_accumulation_steps", options.gradient_accumulation_steps);
   check_at_least_one("evaluate_every_n_epochs", options.evaluate_every_n_epochs);
+  check_names(options.more_eval_datasets);
   check_positive("gradient_clip_value", options.gradient_clip_value);
   check_positive("gradient_clip_norm", options.gradient_clip_norm);
   check_learning_rates(*optimizer);
@@ -94,16 +123,9 @@ void Trainer::set_up_training(const TrainOptions& options) {
   graphed_step_.reset();
 
   train_dataloader_ = create_train_dataloader(options);
-  eval_dataloader_.reset();
-  if (options.eval_dataset) {
-    eval_dataloader_ =
-        create_eval_dataloader({.dataset = options.eval_dataset,
-                                .per_device_batch_size = options.per_device_batch_size,
-                                .dataloader_options = options.eval_dataloader_options,
-                                .collate_fn = options.collate_fn});
-  }
+  create_evaluation_sets(options);
   accelerator().set_gradient_accumulation_steps(options.gradient_accumulation_steps);
-  prepare_model_optimizer_and_dataloaders();
+  prepare_dataloaders();
   run_config_ = create_run_config(options);
   check_same_on_all_ranks(options);
 
@@ -116,6 +138,48 @@ void Trainer::set_up_training(const TrainOptions& options) {
     scheduler_->start();
   }
   if (options.resume_from) load_training_state(*options.resume_from);
+}
+
+void Trainer::create_evaluation_sets(const TrainOptions& options) {
+  evaluation_sets_.clear();
+  const auto add = [&](const std::string& name, const Dataset& dataset) {
+    auto loader = create_eval_dataloader({.dataset = dataset,
+                                          .per_device_batch_size = options.per_device_batch_size,
+                                          .dataloader_options = options.eval_dataloader_options,
+                                          .collate_fn = options.collate_fn});
+    evaluation_sets_.push_back({.name = name, .loader = std::move(loader)});
+  };
+  if (options.eval_dataset) add("", options.eval_dataset);
+  for (const auto& [name, dataset] : options.more_eval_datasets) add(name, dataset);
+}
+
+/// Everything between the making of the loaders and their use.
+void Trainer::prepare_dataloaders() {
+  if (const auto limit = batch_limit_from_environment()) {
+    if (train_dataloader_) {
+      train_dataloader_ = std::make_shared<LimitedLoader>(train_dataloader_, *limit);
+    }
+    for (auto& set : evaluation_sets_) {
+      set.loader = std::make_shared<LimitedLoader>(set.loader, *limit);
+    }
+  }
+  const auto use_first_set = [this] {
+    eval_dataloader_ = evaluation_sets_.empty() ? nullptr : evaluation_sets_.front().loader;
+  };
+  use_first_set();
+  stage_ = Stage::setting_up;
+  callback_handler_.call(&Callback::on_dataloaders_ready, *this);
+  stage_ = Stage::outside;
+  prepare_model_optimizer_and_dataloaders();
+  use_first_set();
+}
+
+void Trainer::set_train_dataloader(std::shared_ptr<DataLoader> loader) {
+  LINKBOY_CHECK(stage_ == Stage::setting_up,
+                "the training loader cannot be replaced here: the lengths of the run depend on it. "
+                "Do it in on_dataloaders_ready.");
+  LINKBOY_CHECK(loader != nullptr, "the training loader is null; give an object.");
+  train_dataloader_ = std::move(loader);
 }
 
 std::unique_ptr<Accelerator> Trainer::create_accelerator(const AcceleratorOptions& options) {
@@ -204,7 +268,12 @@ void Trainer::prepare_model_optimizer_and_dataloaders() {
   accelerator().prepare(model_, optimizer_.get());
   stop_->share_with(accelerator_->shared_process_group());
   if (train_dataloader_) train_dataloader_ = accelerator_->prepare(std::move(train_dataloader_));
-  if (eval_dataloader_) eval_dataloader_ = accelerator_->prepare(std::move(eval_dataloader_));
+  for (auto& set : evaluation_sets_) {
+    set.loader = accelerator_->prepare(std::move(set.loader));
+    if (set.loader_in_between) {
+      set.loader_in_between = accelerator_->prepare(std::move(set.loader_in_between));
+    }
+  }
 }
 
 RunConfig Trainer::create_run_config(const TrainOptions& options) {
@@ -238,12 +307,17 @@ int64_t Trainer::most_of_all_ranks(int64_t value) {
   return most.item<int64_t>();
 }
 
-double Trainer::mean_over_ranks(const LossTracker& tracker) {
-  if (accelerator().num_processes() == 1) return tracker.average();
-  const auto count = static_cast<double>(tracker.count());
-  at::Tensor sums = at::tensor({tracker.total(), count}, at::kDouble);
-  accelerator_->process_group().all_reduce(sums);
-  return sums[0].item<double>() / sums[1].item<double>();
+std::optional<double> Trainer::mean_over_ranks(const LossTracker& tracker) {
+  double total = tracker.total();
+  auto count = static_cast<double>(tracker.count());
+  if (accelerator().num_processes() > 1) {
+    at::Tensor sums = at::tensor({total, count}, at::kDouble);
+    accelerator_->process_group().all_reduce(sums);
+    total = sums[0].item<double>();
+    count = sums[1].item<double>();
+  }
+  if (count == 0.0) return std::nullopt;
+  return total / count;
 }
 
 /// Ranks that make different numbers of steps would wait for each other forever.
@@ -258,6 +332,9 @@ void Trainer::check_same_on_all_ranks(const TrainOptions& options) {
       c10::str("num_epochs = ", run_config_.num_epochs),
       c10::str("max_num_updates = ", run_config_.max_num_updates),
       c10::str("evaluate_every_n_epochs = ", options.evaluate_every_n_epochs)};
+  for (const auto& [name, dataset] : options.more_eval_datasets) {
+    lines.push_back(c10::str("evaluation data \"", name, "\" of size ", dataset.size()));
+  }
   const StateDict loader = train_dataloader_->state_dict();
   for (const auto& [name, value] : loader.entries()) {
     lines.push_back(c10::str("the loader's ", name, " = ", value));

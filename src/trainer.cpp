@@ -13,6 +13,21 @@
 
 namespace linkboy {
 
+/// Returns to the evaluation in progress when one within it ends, in whatever way.
+class Trainer::EvaluationScope {
+ public:
+  explicit EvaluationScope(Evaluation& evaluation) : evaluation_(evaluation), before_(evaluation) {}
+  ~EvaluationScope() { evaluation_ = std::move(before_); }
+  EvaluationScope(const EvaluationScope&) = delete;
+  EvaluationScope& operator=(const EvaluationScope&) = delete;
+
+  bool was_in_progress() const { return before_.is_in_progress; }
+
+ private:
+  Evaluation& evaluation_;
+  Evaluation before_;
+};
+
 Trainer::Trainer(Model model, LossFunction loss_func,
                  std::shared_ptr<torch::optim::Optimizer> optimizer, CallbackList callbacks,
                  std::shared_ptr<RunHistory> run_history, AcceleratorOptions accelerator_options)
@@ -56,6 +71,10 @@ void Trainer::run_training(const TrainOptions& options) {
 }
 
 void Trainer::run_epochs(const TrainOptions& options) {
+  const bool is_resumed = num_updates_ > 0 || num_epochs_done_ > 0;
+  if (options.evaluate_before_training && !is_resumed && eval_dataloader_) {
+    evaluate_now({.metric_prefix = "initial_"});
+  }
   while (num_epochs_done_ < run_config_.num_epochs &&
          (!is_max_updates_reached() || resumes_in_mid_epoch_)) {
     stop_->agree();
@@ -63,7 +82,7 @@ void Trainer::run_epochs(const TrainOptions& options) {
 
     const bool is_last = num_epochs_done_ + 1 == run_config_.num_epochs || is_max_updates_reached();
     const bool is_due = (num_epochs_done_ + 1) % options.evaluate_every_n_epochs == 0 || is_last;
-    if (eval_dataloader_ && is_due) run_eval_epoch(*eval_dataloader_, "eval_loss_epoch");
+    if (is_due) run_evaluations("eval_loss_epoch");
     if (scheduler_) scheduler_epoch_end();
 
     after_last_update_.reset();
@@ -88,7 +107,7 @@ void Trainer::run_train_epoch(DataLoader& loader) {
   train_epoch_start();
   if (!std::exchange(resumes_in_mid_epoch_, false)) {
     micro_step_ = 0;
-    train_loss_tracker_.reset();
+    reset(train_loss_);
   }
   fire_together(&Callback::on_train_epoch_start);
 
@@ -110,7 +129,7 @@ void Trainer::run_train_epoch(DataLoader& loader) {
   after_last_update_ = run_state();
   stage_ = Stage::ending_epoch;
   train_epoch_end();
-  record("train_loss_epoch", mean_over_ranks(train_loss_tracker_));
+  record("train_loss_epoch", train_loss_);
   fire_together(&Callback::on_train_epoch_end);
 }
 
@@ -123,7 +142,7 @@ void Trainer::train_step(const Batch& batch, int64_t num_batches) {
       graphed_step_
           ? graphed_step_->run(batch, {accelerator_->window_index(), accelerator_->window_length()})
           : forward(batch);
-  train_loss_tracker_.update(output.loss, output.batch_size);
+  track(train_loss_, output, /*are_all_needed=*/true);
   fire(&Callback::on_train_step_end, batch, output);
   if (ends_window) stop_->begin();
   if (!graphed_step_) backward(output.loss);
@@ -145,6 +164,7 @@ void Trainer::backward(const at::Tensor& loss) {
 void Trainer::make_update() {
   stop_->end();
   if (scheduler_ && scheduler_->include_new_groups()) scheduler_->start();
+  fire(&Callback::on_gradients_ready);
   {
     const StageRange range("optimizer_step");
     clip_gradients();
@@ -179,13 +199,13 @@ Metrics Trainer::evaluate(const EvaluateOptions& options) {
     num_updates_ = micro_step_ = 0;
     after_last_update_.reset();
     train_dataloader_.reset();
-    eval_dataloader_ = create_eval_dataloader(options);
-    prepare_model_optimizer_and_dataloaders();
+    evaluation_sets_ = {{.loader = create_eval_dataloader(options)}};
+    prepare_dataloaders();
     run_config_ = create_run_config({.num_epochs = 1});
     try {
       evaluation_run_start();
       fire_together(&Callback::on_evaluation_run_start);
-      run_eval_epoch(*eval_dataloader_, "evaluation_loss");
+      run_evaluations("evaluation_loss");
     } catch (const StopTraining& stop) {
       end_run_early(stop);
     }
@@ -199,11 +219,36 @@ Metrics Trainer::evaluate(const EvaluateOptions& options) {
   return metrics;
 }
 
+void Trainer::run_evaluations(std::string_view loss_name) {
+  const EvaluationScope back_to_before(evaluation_);
+  for (const EvaluationSet& set : evaluation_sets_) {
+    const bool is_in_between = evaluation_.is_extra && set.loader_in_between;
+    eval_dataloader_ = is_in_between ? set.loader_in_between : set.loader;
+    evaluation_.is_in_progress = true;
+    evaluation_.set_name = set.name;
+    run_eval_epoch(*eval_dataloader_, loss_name);
+  }
+}
+
+void Trainer::evaluate_now(const ExtraEvaluation& extra) {
+  LINKBOY_CHECK(!evaluation_sets_.empty(),
+                "there is no evaluation data to evaluate now; give train an eval_dataset.");
+  const EvaluationScope back_to_before(evaluation_);
+  // An evaluation in progress goes on with what it had.
+  const auto loader = eval_dataloader_;
+  const Losses losses = eval_loss_;
+  evaluation_.is_extra = true;
+  evaluation_.prefix = extra.metric_prefix;
+  run_evaluations(extra.loss_name);
+  eval_dataloader_ = loader;
+  if (back_to_before.was_in_progress()) eval_loss_ = losses;
+}
+
 void Trainer::run_eval_epoch(DataLoader& loader, std::string_view metric_name) {
   const ModelModeGuard restore_mode(model_);
   const at::NoGradGuard no_grad;
   eval_epoch_start();
-  eval_loss_tracker_.reset();
+  reset(eval_loss_);
   fire_together(&Callback::on_eval_epoch_start);
   auto batches = loader.iterate(run_history_->current_epoch());
   // Of several processes some may have a batch less than others.
@@ -217,7 +262,7 @@ void Trainer::run_eval_epoch(DataLoader& loader, std::string_view metric_name) {
   }
   accelerator_->join_uneven_loop();
   eval_epoch_end();
-  record(metric_name, mean_over_ranks(eval_loss_tracker_));
+  record(metric_name, eval_loss_);
   fire_together(&Callback::on_eval_epoch_end);
 }
 
@@ -228,7 +273,7 @@ void Trainer::eval_step(const Batch& batch) {
     const AutocastScope autocast = accelerator_->autocast();
     return calculate_eval_batch_loss(batch);
   }();
-  eval_loss_tracker_.update(output.loss, output.batch_size);
+  track(eval_loss_, output, /*are_all_needed=*/false);
   fire(&Callback::on_eval_step_end, batch, output);
 }
 

@@ -98,9 +98,8 @@ StateDict Trainer::run_state() const {
     state.set("samples_per_micro_step",
               train_dataloader_->batch_size() * accelerator_->num_processes());
   }
-  const StateDict own{{"loss_total", train_loss_tracker_.total()},
-                      {"loss_count", train_loss_tracker_.count()},
-                      {"rng", rng_state().to_ivalue()}};
+  StateDict own = state_of(train_loss_);
+  own.set("rng", rng_state());
   c10::impl::GenericList ranks(c10::AnyType::get());
   if (accelerator_->num_processes() == 1) {
     ranks.push_back(own.to_ivalue());
@@ -181,20 +180,15 @@ void Trainer::load_state_of_rank(const StateDict& state, const std::filesystem::
   const auto rank = static_cast<std::size_t>(accelerator().process_index());
   const bool is_same_world =
       ranks.size() == static_cast<std::size_t>(accelerator_->num_processes());
+  reset(train_loss_);
   const auto state_of = [&](std::size_t i) { return StateDict::from_ivalue(ranks[i], kRanks); };
   if (is_same_world) {
     const StateDict own = state_of(rank);
-    train_loss_tracker_.restore(own.get_double("loss_total"), own.get_int("loss_count"));
+    add(train_loss_, own);
     return set_rng_state(own.get_dict("rng"));
   }
   // The sums go to one process; random numbers cannot be the same any more.
-  double total = 0.0;
-  int64_t count = 0;
-  for (std::size_t i = 0; i < ranks.size() && rank == 0; ++i) {
-    total += state_of(i).get_double("loss_total");
-    count += state_of(i).get_int("loss_count");
-  }
-  train_loss_tracker_.restore(total, count);
+  for (std::size_t i = 0; i < ranks.size() && rank == 0; ++i) add(train_loss_, state_of(i));
   set_rng_state(state_of(std::min(rank, ranks.size() - 1)).get_dict("rng"));
 }
 
@@ -277,10 +271,6 @@ at::Tensor Trainer::in_order_of_all_ranks(const std::vector<at::Tensor>& outputs
     if (!bytes.empty()) all.push_back(from_bytes(bytes).toTensor());
   }
   return at::cat(all).index_select(0, place.argsort());
-}
-
-void Trainer::record(std::string_view metric_name, double value) {
-  run_history_->update_metric(run_history_->metric_name_prefix() + std::string(metric_name), value);
 }
 
 void Trainer::register_module(std::shared_ptr<torch::nn::Module> module) {

@@ -5,6 +5,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -28,16 +29,28 @@ class Callback {
   virtual ~Callback() = default;
 
   /// Among the callbacks of a Trainer, those with a lower number are called first; those with the
-  /// same in the order of the list.
-  virtual int order() const { return 0; }
+  /// same in the order of the list. 0, unless the class has another one or `set_order` was called.
+  int order() const { return order_.value_or(default_order()); }
+  /// Takes effect when the callback is given to a Trainer.
+  void set_order(int order) { order_ = order; }
+
+  /// Whether it writes files that stay: checkpoints, logs. FastDevRun leaves such callbacks out.
+  virtual bool keeps_results() const { return false; }
 
   virtual void on_init_end(Trainer&) {}
+
+  /// The loaders of a run exist, and nothing depends on their lengths yet: the place to replace
+  /// them (`Trainer::set_train_dataloader`, `Trainer::evaluation_sets`).
+  virtual void on_dataloaders_ready(Trainer&) {}
 
   virtual void on_training_run_start(Trainer&) {}
   virtual void on_train_epoch_start(Trainer&) {}
   virtual void on_train_step_start(Trainer&) {}
   /// After the forward pass, before the backward pass.
   virtual void on_train_step_end(Trainer&, const Batch&, const StepOutput&) {}
+  /// Once per update, between the last backward pass and clipping: the gradients are whole and
+  /// averaged over the processes. In fp16 they are scaled until `Accelerator::unscale_gradients`.
+  virtual void on_gradients_ready(Trainer&) {}
   /// After one update: clipping, optimizer, scheduler and zero_grad. The place for "every n
   /// updates", and the only one where a training state may be saved.
   virtual void on_train_update_end(Trainer&) {}
@@ -68,12 +81,16 @@ class Callback {
   void handle_event(std::string_view name, Trainer& trainer, const std::any& payload);
 
  protected:
+  /// Where the class has its reasons to be called earlier or later than others.
+  virtual int default_order() const { return 0; }
+
   using EventHandler = std::function<void(Trainer&, const std::any& payload)>;
 
   /// Subscribes to a custom event; a later call for the same name replaces the handler.
   void on_event(std::string name, EventHandler handler);
 
  private:
+  std::optional<int> order_;
   std::map<std::string, EventHandler, std::less<>> event_handlers_;
 };
 
@@ -82,6 +99,10 @@ using CallbackList = std::vector<std::shared_ptr<Callback>>;
 
 /// MoveModulesToDevice, TerminateOnNaN, PrintProgress, ProgressBar and LogMetrics, then `more`.
 CallbackList default_callbacks(CallbackList more = {});
+
+/// MoveModulesToDevice, then `more`: a run that watches nothing, prints nothing and spends nothing
+/// on it. A NaN does not end it.
+CallbackList low_overhead_callbacks(CallbackList more = {});
 
 /// Calls the callbacks, in list order but for `Callback::order`.
 class CallbackHandler {
@@ -94,6 +115,10 @@ class CallbackHandler {
   ///         names the type and lists the callbacks.
   void add(std::shared_ptr<Callback> callback);
   void clear() { callbacks_.clear(); }
+
+  /// Removes those for which `is_unwanted` holds; returns their names. Within an event, only of
+  /// callbacks that come later.
+  std::vector<std::string> remove_if(const std::function<bool(const Callback&)>& is_unwanted);
 
   const CallbackList& callbacks() const { return callbacks_; }
   std::vector<std::string> names() const;

@@ -3,6 +3,8 @@
 #include <cstdint>
 #include <filesystem>
 #include <optional>
+#include <string>
+#include <vector>
 
 #include "linkboy/data_loader.hpp"
 #include "linkboy/dataset.hpp"
@@ -22,6 +24,13 @@ enum class ExecutionMode {
   graph,
 };
 
+/// Data to evaluate on, where there is more than one kind.
+struct NamedDataset {
+  /// Stands in the names of its metrics: "rare" gives `rare_eval_loss_epoch`. Not empty.
+  std::string name{};
+  Dataset dataset{};
+};
+
 /// What `Trainer::train` needs to know. Name what differs from the defaults:
 /// `trainer.train({.train_dataset = data, .num_epochs = 8})`.
 struct TrainOptions {
@@ -33,6 +42,9 @@ struct TrainOptions {
 
   /// Evaluated after each epoch; empty means no evaluation.
   Dataset eval_dataset{};
+
+  /// Evaluated after `eval_dataset`, one after the other, each with metrics of its own.
+  std::vector<NamedDataset> more_eval_datasets{};
 
   /// Samples per batch and device. At least 1.
   int64_t per_device_batch_size = 8;
@@ -76,6 +88,10 @@ struct TrainOptions {
 
   /// Evaluates after every n-th epoch and after the last. At least 1.
   int64_t evaluate_every_n_epochs = 1;
+
+  /// Evaluates before the first update as well; the metrics are `initial_eval_loss_epoch` and so
+  /// on. A resumed run does not.
+  bool evaluate_before_training = false;
 
   ExecutionMode execution_mode = ExecutionMode::eager;
 };

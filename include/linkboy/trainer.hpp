@@ -50,6 +50,23 @@ struct TrainResult {
 /// Latest value of each metric by name.
 using Metrics = std::map<std::string, double, std::less<>>;
 
+/// One of the sets that a run evaluates.
+struct EvaluationSet {
+  /// Empty for the one that has no name.
+  std::string name{};
+  std::shared_ptr<DataLoader> loader{};
+  /// What `Trainer::evaluate_now` takes instead of `loader`, if it is not null.
+  std::shared_ptr<DataLoader> loader_in_between{};
+};
+
+/// An evaluation beside those after the epochs.
+struct ExtraEvaluation {
+  /// Stands before the names of its metrics: "ema_model_" gives `ema_model_eval_loss_epoch`.
+  std::string metric_prefix{};
+  /// What its loss is called.
+  std::string loss_name = "eval_loss_epoch";
+};
+
 /// How a training state is saved.
 struct SaveStateOptions {
   /// Writes on a background thread, after the save before is done.
@@ -102,6 +119,13 @@ class Trainer {
   ///
   /// @throws as `train`. @note Collective.
   Metrics evaluate(const EvaluateOptions& options);
+
+  /// Evaluates the run's evaluation data once more, with the usual events, and goes back to where
+  /// the run was: for callbacks, at any event but those of a step's forward and backward pass.
+  ///
+  /// @throws Error outside of a run, or if it has no evaluation data; whatever the evaluation
+  ///         throws. @note Collective.
+  void evaluate_now(const ExtraEvaluation& extra);
 
   /// The model's outputs for all samples, in order, [N, ...] on the CPU, the same on all processes.
   /// Evaluation mode, no gradients, no events; the model's mode is restored.
@@ -157,7 +181,9 @@ class Trainer {
   void save_training_state(const std::filesystem::path& directory, SaveStateOptions options = {});
 
   /// Whether no update is half done.
-  bool can_save_training_state() const { return stage_ != Stage::in_update; }
+  bool can_save_training_state() const {
+    return stage_ != Stage::in_update && stage_ != Stage::setting_up;
+  }
 
   /// Waits for an asynchronous save. @throws what it threw, once.
   void wait_for_saves();
@@ -194,8 +220,29 @@ class Trainer {
   int64_t num_updates() const { return num_updates_; }
   /// Micro-batches of this epoch that are done.
   int64_t micro_step() const { return micro_step_; }
-  LossTracker& train_loss_tracker() { return train_loss_tracker_; }
-  LossTracker& eval_loss_tracker() { return eval_loss_tracker_; }
+  LossTracker& train_loss_tracker() { return train_loss_.main; }
+  LossTracker& eval_loss_tracker() { return eval_loss_.main; }
+
+  /// Tracks another loss as the main one: the exact mean of `StepOutput::extras[name]`, a scalar
+  /// tensor, is recorded as "classifier_loss" would be: `train_classifier_loss_epoch`,
+  /// `eval_classifier_loss_epoch`. An evaluation whose steps do not have it records nothing.
+  /// Before a run.
+  /// @throws Error in a run, if a training step does not have it, or the name is taken or "loss".
+  void track_loss(std::string name);
+
+  /// The sets that are evaluated; callbacks may replace their loaders in `on_dataloaders_ready`.
+  std::vector<EvaluationSet>& evaluation_sets() { return evaluation_sets_; }
+  /// In `on_dataloaders_ready` only: what the run trains on. @throws Error elsewhere.
+  void set_train_dataloader(std::shared_ptr<DataLoader> loader);
+
+  /// The name under which a metric of the present phase belongs into the run history: `name` after
+  /// "train_" or, in an evaluation, "eval_", after what else stands before it: the history's
+  /// prefix, that of an extra evaluation, the name of the set.
+  std::string metric_name(std::string_view name) const;
+  /// Whether an evaluation is going on that `evaluate_now` has started.
+  bool is_extra_evaluation() const { return evaluation_.is_extra; }
+  /// The set that is evaluated; empty if it has no name.
+  const std::string& evaluation_set_name() const { return evaluation_.set_name; }
   /// 2-norm of the last update's gradients before clipping, a scalar on the device; undefined
   /// without `gradient_clip_norm`.
   const at::Tensor& gradient_norm() const { return gradient_norm_; }
@@ -250,8 +297,8 @@ class Trainer {
   // ---- Evaluation ------------------------------------------------------------------------------
 
   virtual void evaluation_run_start() {}
-  /// Evaluates `loader`, without gradients, and records the mean loss as `metric_name`. The model's
-  /// mode is restored.
+  /// Evaluates `loader`, without gradients, and records the mean loss as `metric_name`, with what
+  /// stands before the present evaluation's metrics. The model's mode is restored.
   virtual void run_eval_epoch(DataLoader& loader, std::string_view metric_name);
   /// Puts the model into evaluation mode.
   virtual void eval_epoch_start();
@@ -277,13 +324,37 @@ class Trainer {
   void make_update();
   void eval_step(const Batch& batch);
   bool is_max_updates_reached() const;
-  void record(std::string_view metric_name, double value);
+
+  /// The mean of the losses of a phase, and of those tracked beside them.
+  struct Losses {
+    LossTracker main{};
+    std::vector<std::pair<std::string, LossTracker>> others{};
+  };
+
+  /// The evaluation in progress.
+  struct Evaluation {
+    bool is_in_progress = false;
+    bool is_extra = false;
+    std::string prefix{};
+    std::string set_name{};
+  };
+  class EvaluationScope;
+
+  void create_evaluation_sets(const TrainOptions& options);
+  void prepare_dataloaders();
+  void run_evaluations(std::string_view loss_name);
+  void track(Losses& losses, const StepOutput& output, bool are_all_needed);
+  void reset(Losses& losses) const;
+  void record(std::string_view loss_name, const Losses& losses);
+  std::string prefixed(std::string_view metric_name) const;
+  StateDict state_of(const Losses& losses) const;
+  void add(Losses& losses, const StateDict& state) const;
   void end_run_early(const StopTraining& stop);
   template <class... Parameters, class... Arguments>
   void fire(void (Callback::*event)(Trainer&, Parameters...), const Arguments&... arguments);
   void fire_together(void (Callback::*event)(Trainer&));
   int64_t most_of_all_ranks(int64_t value);
-  double mean_over_ranks(const LossTracker& tracker);
+  std::optional<double> mean_over_ranks(const LossTracker& tracker);
   void check_same_on_all_ranks(const TrainOptions& options);
   void call_init_end_once();
   StepOutput calculate_batch_loss(const Batch& batch);
@@ -315,17 +386,20 @@ class Trainer {
   std::unique_ptr<GraphedStep> graphed_step_;  // of ExecutionMode::graph
   RunConfig run_config_;
   TrainResult result_;
-  LossTracker train_loss_tracker_;
-  LossTracker eval_loss_tracker_;
+  std::vector<EvaluationSet> evaluation_sets_;
+  std::vector<std::string> tracked_losses_;
+  Losses train_loss_;
+  Losses eval_loss_;
   at::Tensor gradient_norm_;
   int64_t num_epochs_done_ = 0;
   int64_t num_updates_ = 0;
   int64_t micro_step_ = 0;
 
   /// Where in its epoch a run is; a training state can be saved where nothing is half done.
-  enum class Stage { between_updates, in_update, ending_epoch, epoch_done, outside };
+  enum class Stage { setting_up, between_updates, in_update, ending_epoch, epoch_done, outside };
   Stage stage_ = Stage::outside;
   bool resumes_in_mid_epoch_ = false;
+  Evaluation evaluation_;
   /// The small parts of a training state as they were after the epoch's last update, from then
   /// until the epoch is done.
   std::optional<StateDict> after_last_update_;

@@ -18,9 +18,9 @@ LAYERS = [
      "loss_function", "model", "callback", "scheduler", "dataset", "data_loader", "param_group_field",
      "name_options", "parse_run_value", "training_state", "metric_reader",
      "deferred_value", "grad_scaler", "stage_range", "activation_checkpoint", "image_transforms",
-     "sync_batch_norm", "stop_control"],
+     "sync_batch_norm", "stop_control", "limited_loader", "tracker"],
     ["accelerator", "options", "cli"],
-    ["trainer", "run_setup", "trainer_state"],
+    ["trainer", "run_setup", "trainer_state", "trainer_losses"],
     ["linkboy"],
 ]
 LAYER = {name: depth for depth, names in enumerate(LAYERS) for name in names}

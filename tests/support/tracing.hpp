@@ -24,12 +24,14 @@ class TracingCallback : public Callback {
   explicit TracingCallback(Trace& trace) : trace_(trace) {}
 
   void on_init_end(Trainer&) override { trace_.add("*init_end"); }
+  void on_dataloaders_ready(Trainer&) override { trace_.add("*dataloaders_ready"); }
   void on_training_run_start(Trainer&) override { trace_.add("*training_run_start"); }
   void on_train_epoch_start(Trainer&) override { trace_.add("*train_epoch_start"); }
   void on_train_step_start(Trainer&) override { trace_.add("*train_step_start"); }
   void on_train_step_end(Trainer&, const Batch&, const StepOutput&) override {
     trace_.add("*train_step_end");
   }
+  void on_gradients_ready(Trainer&) override { trace_.add("*gradients_ready"); }
   void on_train_update_end(Trainer&) override { trace_.add("*train_update_end"); }
   void on_train_epoch_end(Trainer&) override { trace_.add("*train_epoch_end"); }
   void on_eval_epoch_start(Trainer&) override { trace_.add("*eval_epoch_start"); }

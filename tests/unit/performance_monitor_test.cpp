@@ -67,7 +67,7 @@ class SlowTrainer : public QuietTrainer {
 class SlowAfterUpdate : public Callback {
  public:
   explicit SlowAfterUpdate(std::shared_ptr<FakeTime> time) : time_(std::move(time)) {}
-  int order() const override { return 100; }
+  int default_order() const override { return 100; }
   void on_train_update_end(Trainer&) override { time_->pass(kAfterUpdate); }
 
  private:

@@ -12,19 +12,19 @@ namespace linkboy::testing {
 namespace {
 
 const std::string kSetUp =
-    "*init_end create_train_dataloader create_eval_dataloader "
+    "*init_end create_train_dataloader create_eval_dataloader *dataloaders_ready "
     "prepare_model_optimizer_and_dataloaders create_run_config create_scheduler ";
 const std::string kSetUpWithoutEval =
-    "*init_end create_train_dataloader prepare_model_optimizer_and_dataloaders create_run_config "
-    "create_scheduler ";
+    "*init_end create_train_dataloader *dataloaders_ready "
+    "prepare_model_optimizer_and_dataloaders create_run_config create_scheduler ";
 const std::string kRunStart = "training_run_start *training_run_start ";
 const std::string kEpochStart = "train_epoch_start *train_epoch_start ";
 const std::string kForward = "*train_step_start calculate_train_batch_loss *train_step_end ";
 const std::string kMicroStep = kForward + "backward_step ";
 const std::string kUpdate =
-    "clip_gradients optimizer_step scheduler_step optimizer_zero_grad *train_update_end ";
+    "*gradients_ready clip_gradients optimizer_step scheduler_step optimizer_zero_grad *train_update_end ";
 const std::string kUpdateWithoutScheduler =
-    "clip_gradients optimizer_step optimizer_zero_grad *train_update_end ";
+    "*gradients_ready clip_gradients optimizer_step optimizer_zero_grad *train_update_end ";
 const std::string kTrainEpochEnd = "train_epoch_end *train_epoch_end ";
 const std::string kEvalStart = "eval_epoch_start *eval_epoch_start ";
 const std::string kEvalStep = "*eval_step_start calculate_eval_batch_loss *eval_step_end ";
@@ -202,7 +202,7 @@ TEST(TrainerTraceTest, EvaluateAlone) {
   Traced run;
   run.trainer.evaluate({.dataset = toy_data(6), .per_device_batch_size = 4});
   EXPECT_EQ(run.trace.text(),
-            "*init_end create_eval_dataloader prepare_model_optimizer_and_dataloaders "
+            "*init_end create_eval_dataloader *dataloaders_ready prepare_model_optimizer_and_dataloaders "
             "create_run_config evaluation_run_start *evaluation_run_start " +
                 kEvalStart + times(2, kEvalStep) + kEvalEnd +
                 "evaluation_run_end *evaluation_run_end");

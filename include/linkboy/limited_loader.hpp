@@ -1,0 +1,29 @@
+#pragma once
+
+#include <cstdint>
+#include <memory>
+
+#include "linkboy/data_loader.hpp"
+
+namespace linkboy {
+
+/// The first batches of each epoch of another loader.
+class LimitedLoader final : public DataLoader {
+ public:
+  /// @param max_batches  Of this process. If the loader has fewer, it has what it has.
+  /// @throws Error if `loader` is null or `max_batches` less than 1.
+  LimitedLoader(std::shared_ptr<DataLoader> loader, int64_t max_batches);
+
+  int64_t size() const override;
+  int64_t batch_size() const override { return loader_->batch_size(); }
+  std::unique_ptr<BatchIterator> iterate(int64_t epoch, int64_t first_batch = 0) override;
+
+  StateDict state_dict() const override { return loader_->state_dict(); }
+  void load_state_dict(const StateDict& state) override { loader_->load_state_dict(state); }
+
+ private:
+  std::shared_ptr<DataLoader> loader_;
+  int64_t max_batches_;
+};
+
+}  // namespace linkboy

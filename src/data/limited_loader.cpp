@@ -1,0 +1,42 @@
+#include "linkboy/limited_loader.hpp"
+
+#include <algorithm>
+
+#include "linkboy/error.hpp"
+
+namespace linkboy {
+namespace {
+
+class LimitedIterator final : public BatchIterator {
+ public:
+  LimitedIterator(std::unique_ptr<BatchIterator> batches, int64_t num_left)
+      : batches_(std::move(batches)), num_left_(num_left) {}
+
+  std::optional<Batch> next() override {
+    if (num_left_ <= 0) return std::nullopt;
+    --num_left_;
+    return batches_->next();
+  }
+
+ private:
+  std::unique_ptr<BatchIterator> batches_;
+  int64_t num_left_;
+};
+
+}  // namespace
+
+LimitedLoader::LimitedLoader(std::shared_ptr<DataLoader> loader, int64_t max_batches)
+    : loader_(std::move(loader)), max_batches_(max_batches) {
+  LINKBOY_CHECK(loader_ != nullptr, "the loader to limit is null; give an object.");
+  LINKBOY_CHECK(max_batches_ >= 1, "a loader is limited to ", max_batches_,
+                " batches; it must be at least 1.");
+}
+
+int64_t LimitedLoader::size() const { return std::min(loader_->size(), max_batches_); }
+
+std::unique_ptr<BatchIterator> LimitedLoader::iterate(int64_t epoch, int64_t first_batch) {
+  return std::make_unique<LimitedIterator>(loader_->iterate(epoch, first_batch),
+                                           size() - first_batch);
+}
+
+}  // namespace linkboy

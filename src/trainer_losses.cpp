@@ -1,0 +1,95 @@
+// What Trainer keeps of the losses, and the names under which metrics are recorded.
+
+#include <ATen/core/Tensor.h>
+
+#include <algorithm>
+#include <limits>
+
+#include "linkboy/error.hpp"
+#include "linkboy/trainer.hpp"
+
+namespace linkboy {
+namespace {
+
+/// "eval_loss_epoch" and "box" make "eval_box_epoch".
+std::string name_beside(std::string_view loss_name, const std::string& other) {
+  constexpr std::string_view kLoss = "loss";
+  std::string name(loss_name);
+  const std::size_t place = name.rfind(kLoss);
+  return place == std::string::npos ? name + "_" + other : name.replace(place, kLoss.size(), other);
+}
+
+}  // namespace
+
+void Trainer::track_loss(std::string name) {
+  LINKBOY_CHECK(stage_ == Stage::outside, "the loss \"", name,
+                "\" cannot be added in the middle of a run; call track_loss before train.");
+  const bool is_taken = name == "loss" || std::find(tracked_losses_.begin(), tracked_losses_.end(),
+                                                    name) != tracked_losses_.end();
+  LINKBOY_CHECK(!name.empty() && !is_taken, "the loss \"", name,
+                "\" cannot be tracked: the name must not be empty, \"loss\", or tracked already.");
+  tracked_losses_.push_back(std::move(name));
+}
+
+void Trainer::reset(Losses& losses) const {
+  losses = {};
+  for (const std::string& name : tracked_losses_) losses.others.emplace_back(name, LossTracker());
+}
+
+void Trainer::track(Losses& losses, const StepOutput& output, bool are_all_needed) {
+  losses.main.update(output.loss, output.batch_size);
+  for (auto& [name, tracker] : losses.others) {
+    if (are_all_needed || output.extras.contains(name)) {
+      tracker.update(output.extras.get_tensor(name), output.batch_size);
+    }
+  }
+}
+
+void Trainer::record(std::string_view loss_name, const Losses& losses) {
+  run_history_->update_metric(
+      prefixed(loss_name),
+      mean_over_ranks(losses.main).value_or(std::numeric_limits<double>::quiet_NaN()));
+  for (const auto& [name, tracker] : losses.others) {
+    const auto mean = mean_over_ranks(tracker);
+    if (mean) run_history_->update_metric(prefixed(name_beside(loss_name, name)), *mean);
+  }
+}
+
+StateDict Trainer::state_of(const Losses& losses) const {
+  StateDict others;
+  for (const auto& [name, tracker] : losses.others) {
+    others.set(name, StateDict{{"total", tracker.total()}, {"count", tracker.count()}});
+  }
+  StateDict state{{"loss_total", losses.main.total()}, {"loss_count", losses.main.count()}};
+  state.set("other_losses", others);
+  return state;
+}
+
+void Trainer::add(Losses& losses, const StateDict& state) const {
+  const auto add_to = [](LossTracker& tracker, double total, int64_t count) {
+    tracker.restore(tracker.total() + total, tracker.count() + count);
+  };
+  add_to(losses.main, state.get_double("loss_total"), state.get_int("loss_count"));
+  if (!state.contains("other_losses")) return;  // an older state
+  const StateDict others = state.get_dict("other_losses");
+  for (auto& [name, tracker] : losses.others) {
+    if (!others.contains(name)) continue;
+    const StateDict sums = others.get_dict(name);
+    add_to(tracker, sums.get_double("total"), sums.get_int("count"));
+  }
+}
+
+std::string Trainer::prefixed(std::string_view metric_name) const {
+  std::string name = run_history_->metric_name_prefix();
+  if (evaluation_.is_in_progress) {
+    name += evaluation_.prefix;
+    if (!evaluation_.set_name.empty()) name += evaluation_.set_name + "_";
+  }
+  return name.append(metric_name);
+}
+
+std::string Trainer::metric_name(std::string_view name) const {
+  return prefixed((evaluation_.is_in_progress ? "eval_" : "train_") + std::string(name));
+}
+
+}  // namespace linkboy
