@@ -15,6 +15,10 @@ EarlyStopping::EarlyStopping(EarlyStoppingOptions options)
                 options_.early_stopping_patience, "; it must be at least 1.");
   LINKBOY_CHECK(options_.early_stopping_threshold >= 0.0, "early_stopping_threshold is ",
                 options_.early_stopping_threshold, "; it must not be negative.");
+  LINKBOY_CHECK(options_.num_warmup_epochs >= 0, "num_warmup_epochs is ",
+                options_.num_warmup_epochs, "; it must not be negative.");
+  LINKBOY_CHECK(!options_.divergence_bound || !std::isnan(*options_.divergence_bound),
+                "divergence_bound is NaN; it must be a number, or left out.");
 }
 
 void EarlyStopping::on_training_run_start(Trainer& trainer) {
@@ -24,20 +28,12 @@ void EarlyStopping::on_training_run_start(Trainer& trainer) {
 
 void EarlyStopping::on_training_run_epoch_end(Trainer& trainer) {
   const auto value = metric_.new_value(trainer);
-  if (!value) return;
-  if (!metric_.best()) {
-    if (std::isfinite(*value)) {
-      metric_.set_best(*value);
-      return;
-    }
-  } else {
-    const double change = std::abs(*value - *metric_.best());
-    if (metric_.is_better(*value) && change > options_.early_stopping_threshold) {
-      trainer.print(fmt::format("Improvement of {:.6g} observed, resetting counter.", change));
-      metric_.set_best(*value);
-      counter_ = 0;
-      return;
-    }
+  if (!value || trainer.run_history().current_epoch() <= options_.num_warmup_epochs) return;
+  if (has_failed(trainer, *value)) return;
+  if (is_improvement(trainer, *value)) {
+    metric_.set_best(*value);
+    counter_ = 0;
+    return;
   }
   ++counter_;
   trainer.print("No improvement above threshold observed, incrementing counter.");
@@ -49,6 +45,32 @@ void EarlyStopping::on_training_run_epoch_end(Trainer& trainer) {
                                      "epochs",
                                      metric_.name(), counter_));
   }
+}
+
+bool EarlyStopping::has_failed(Trainer& trainer, double value) const {
+  if (options_.stop_at_non_finite && !std::isfinite(value)) {
+    trainer.request_stop(StopReason::early_stop,
+                         fmt::format("Stopping training because {} is {}", metric_.name(), value));
+    return true;
+  }
+  if (options_.divergence_bound && metric_.is_better(*options_.divergence_bound, value)) {
+    trainer.request_stop(StopReason::early_stop,
+                         fmt::format("Stopping training because {} is {:.6g}, worse than its bound "
+                                     "of {:.6g}",
+                                     metric_.name(), value, *options_.divergence_bound));
+    return true;
+  }
+  return false;
+}
+
+bool EarlyStopping::is_improvement(Trainer& trainer, double value) {
+  if (!metric_.is_better(value)) return false;
+  if (!metric_.best()) return true;
+  const double change = std::abs(value - *metric_.best());
+  const double unit = options_.is_threshold_relative ? std::abs(*metric_.best()) : 1.0;
+  if (change <= options_.early_stopping_threshold * unit) return false;
+  trainer.print(fmt::format("Improvement of {:.6g} observed, resetting counter.", change));
+  return true;
 }
 
 StateDict EarlyStopping::state_dict() const {

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 
 #include "linkboy/callback.hpp"
@@ -9,21 +10,35 @@
 namespace linkboy {
 
 struct EarlyStoppingOptions {
-  /// Epochs without improvement after which the run ends. At least 1.
+  /// Evaluations without improvement after which the run ends. At least 1.
   int64_t early_stopping_patience = 1;
+
   /// A change that is not larger than this is no improvement. Not negative.
   double early_stopping_threshold = 0.01;
+
+  /// Whether the threshold is a share of the best value: 0.01 is one per cent.
+  bool is_threshold_relative = false;
+
+  /// Values of the first so many epochs are not looked at. Not negative.
+  int64_t num_warmup_epochs = 0;
+
+  /// A value worse than this ends the run at once.
+  std::optional<double> divergence_bound{};
+
+  /// Whether a NaN or infinite value ends the run at once; otherwise it is no improvement.
+  bool stop_at_non_finite = false;
+
   std::string watch_metric = "eval_loss_epoch";
   bool greater_is_better = false;
   /// Whether a new run forgets the best value and the count of the run before.
   bool reset_on_train = true;
 };
 
-/// Ends the run (StopReason::early_stop) when the watched metric has not improved for some epochs.
-/// A value that is not finite is no improvement.
+/// Ends the run (StopReason::early_stop) when the watched metric has not improved for some epochs,
+/// or has gone where it cannot come back from.
 class EarlyStopping : public Callback {
  public:
-  /// @throws Error if the patience is less than 1 or the threshold negative or NaN.
+  /// @throws Error if an option is out of its range.
   explicit EarlyStopping(EarlyStoppingOptions options = {});
 
   void on_training_run_start(Trainer& trainer) override;
@@ -34,6 +49,9 @@ class EarlyStopping : public Callback {
   void load_state_dict(const StateDict& state) override;
 
  private:
+  bool has_failed(Trainer& trainer, double value) const;
+  bool is_improvement(Trainer& trainer, double value);
+
   EarlyStoppingOptions options_;
   WatchedMetric metric_;
   int64_t counter_ = 0;

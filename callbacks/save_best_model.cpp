@@ -2,50 +2,104 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <cmath>
+
 #include "linkboy/checkpoint.hpp"
+#include "linkboy/error.hpp"
 #include "linkboy/trainer.hpp"
 
 namespace linkboy {
 
 SaveBestModel::SaveBestModel(SaveBestModelOptions options)
-    : options_(std::move(options)), metric_(options_.watch_metric, options_.greater_is_better) {}
+    : options_(std::move(options)), metric_(options_.watch_metric, options_.greater_is_better) {
+  LINKBOY_CHECK(options_.save_top_k >= 1, "save_top_k is ", options_.save_top_k,
+                "; it must be at least 1.");
+}
+
+std::filesystem::path SaveBestModel::path_of(int64_t epoch) const {
+  if (options_.save_top_k == 1) return options_.save_path;
+  const auto& path = options_.save_path;
+  const std::string name =
+      fmt::format("{}-epoch{}{}", path.stem().string(), epoch, path.extension().string());
+  return path.parent_path() / name;
+}
 
 void SaveBestModel::on_training_run_start(Trainer& trainer) {
-  check_writable(options_.save_path);
+  if (trainer.accelerator().is_main_process()) check_writable(options_.save_path);
   metric_.start_run(trainer, options_.reset_on_train);
-  if (!metric_.best()) has_saved_ = false;
+  if (!metric_.best()) saved_.clear();
 }
 
 void SaveBestModel::on_training_run_epoch_end(Trainer& trainer) {
   const auto value = metric_.new_value(trainer);
-  if (!value || !metric_.is_better(*value)) return;
+  if (!value || !std::isfinite(*value)) return;
+  const bool is_full = static_cast<int64_t>(saved_.size()) >= options_.save_top_k;
+  if (is_full && !metric_.is_better(*value, saved_.back().value)) return;
   const int64_t epoch = trainer.run_history().current_epoch();
+  const Saved saved{*value, epoch, path_of(epoch)};
   trainer.save_checkpoint(
-      options_.save_path, {{metric_.name(), *value}, {"epoch", epoch}},
+      saved.path, {{metric_.name(), *value}, {"epoch", epoch}},
       {.optimizer = options_.save_optimizer, .scheduler = options_.save_scheduler});
-  metric_.set_best(*value);
-  best_epoch_ = epoch;
-  has_saved_ = true;
+  keep(saved, trainer.accelerator().is_main_process());
+}
+
+/// Only when the new file is there an older one may go.
+void SaveBestModel::keep(Saved saved, bool is_main_process) {
+  // A run that starts at epoch 1 again writes over files of the run before.
+  std::erase_if(saved_, [&](const Saved& present) { return present.path == saved.path; });
+  const auto worse = std::upper_bound(saved_.begin(), saved_.end(), saved,
+                                      [this](const Saved& added, const Saved& present) {
+                                        return metric_.is_better(added.value, present.value);
+                                      });
+  saved_.insert(worse, std::move(saved));
+  if (static_cast<int64_t>(saved_.size()) > options_.save_top_k) {
+    std::error_code ignored;  // an old file too many does no harm
+    if (is_main_process && options_.save_top_k > 1) {
+      std::filesystem::remove(saved_.back().path, ignored);
+    }
+    saved_.pop_back();
+  }
+  metric_.set_best(saved_.front().value);
 }
 
 void SaveBestModel::on_training_run_end(Trainer& trainer) {
-  if (!options_.load_saved_checkpoint || !has_saved_) return;
+  if (!options_.load_saved_checkpoint || saved_.empty()) return;
+  const Saved& best = saved_.front();
   trainer.print(fmt::format("Loading checkpoint with {}: {:.6g} from epoch {}", metric_.name(),
-                            *metric_.best(), best_epoch_));
-  trainer.load_checkpoint(options_.save_path, {.optimizer = options_.save_optimizer,
-                                               .scheduler = trainer.scheduler() != nullptr});
+                            best.value, best.epoch));
+  trainer.load_checkpoint(best.path, {.optimizer = options_.save_optimizer,
+                                      .scheduler = trainer.scheduler() != nullptr});
 }
 
 StateDict SaveBestModel::state_dict() const {
+  std::vector<double> values;
+  c10::List<int64_t> epochs;
+  for (const Saved& saved : saved_) {
+    values.push_back(saved.value);
+    epochs.push_back(saved.epoch);
+  }
   StateDict state = metric_.state_dict();
-  state.set("best_epoch", best_epoch_);
+  state.set("values", values);
+  state.set("epochs", epochs);
   return state;
 }
 
 void SaveBestModel::load_state_dict(const StateDict& state) {
+  const auto values = state.get_doubles("values");
+  const c10::IValue& epochs = state.at("epochs");
+  LINKBOY_CHECK(epochs.isList() && epochs.toListRef().size() == values.size(),
+                "SaveBestModel's state holds ", values.size(),
+                " values, but not as many epochs; it was not written by SaveBestModel.");
+  std::vector<Saved> saved;
+  for (std::size_t i = 0; i < values.size(); ++i) {
+    const int64_t epoch = epochs.toListRef()[i].toInt();
+    // Of a file that somebody has removed nothing can be loaded at the end.
+    if (std::filesystem::exists(path_of(epoch)))
+      saved.push_back({values[i], epoch, path_of(epoch)});
+  }
   metric_.load_state_dict(state);
-  best_epoch_ = state.get_int("best_epoch");
-  has_saved_ = metric_.best().has_value() && std::filesystem::exists(options_.save_path);
+  saved_ = std::move(saved);
 }
 
 }  // namespace linkboy

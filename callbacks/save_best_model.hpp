@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <filesystem>
 #include <string>
+#include <vector>
 
 #include "linkboy/callback.hpp"
 #include "linkboy/callbacks/watched_metric.hpp"
@@ -11,6 +12,9 @@ namespace linkboy {
 
 struct SaveBestModelOptions {
   std::filesystem::path save_path = "best_model.pt";
+  /// How many of the best epochs are kept. At least 1. With more than one, that of epoch 12 is
+  /// `best_model-epoch12.pt`.
+  int64_t save_top_k = 1;
   std::string watch_metric = "eval_loss_epoch";
   bool greater_is_better = false;
   /// Whether a new run forgets the best value of the run before.
@@ -21,11 +25,13 @@ struct SaveBestModelOptions {
   bool load_saved_checkpoint = true;
 };
 
-/// Saves a checkpoint whenever the watched metric is better than ever; at the end of the run the
-/// best one is loaded. The file also holds the metric under its name, and `epoch`. NaN is never the
-/// best: if no epoch has a finite value, nothing is saved and nothing loaded.
+/// Saves a checkpoint whenever the watched metric is better than ever (or than one of the best k);
+/// at the end of the run the best one is loaded. The file also holds the metric under its name, and
+/// `epoch`. NaN is never the best: if no epoch has a finite value, nothing is saved and nothing
+/// loaded.
 class SaveBestModel : public Callback {
  public:
+  /// @throws Error if `save_top_k` is less than 1.
   explicit SaveBestModel(SaveBestModelOptions options = {});
 
   bool keeps_results() const override { return true; }
@@ -39,11 +45,22 @@ class SaveBestModel : public Callback {
   StateDict state_dict() const override;
   void load_state_dict(const StateDict& state) override;
 
+  /// An epoch whose checkpoint is kept.
+  struct Saved {
+    double value;
+    int64_t epoch;
+    std::filesystem::path path;
+  };
+  /// Best first.
+  const std::vector<Saved>& saved() const { return saved_; }
+
  private:
+  std::filesystem::path path_of(int64_t epoch) const;
+  void keep(Saved saved, bool is_main_process);
+
   SaveBestModelOptions options_;
   WatchedMetric metric_;
-  int64_t best_epoch_ = 0;
-  bool has_saved_ = false;
+  std::vector<Saved> saved_;
 };
 
 }  // namespace linkboy

@@ -7,9 +7,7 @@
 namespace linkboy {
 
 bool WatchedMetric::is_better(double value) const {
-  if (!std::isfinite(value)) return false;
-  if (!best_) return true;
-  return greater_is_better_ ? value > *best_ : value < *best_;
+  return std::isfinite(value) && (!best_ || is_better(value, *best_));
 }
 
 std::optional<double> WatchedMetric::new_value(Trainer& trainer) {

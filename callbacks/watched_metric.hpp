@@ -22,6 +22,10 @@ class WatchedMetric {
 
   /// Whether `value` is finite and better than the best so far (or the first).
   bool is_better(double value) const;
+  /// Whether one finite value is better than another.
+  bool is_better(double value, double than) const {
+    return greater_is_better_ ? value > than : value < than;
+  }
 
   /// This epoch's value, or nothing if the epoch was not evaluated.
   /// @throws Error if the history has no such metric though the epoch was evaluated.

@@ -94,6 +94,32 @@ TEST(EarlyStoppingTest, RejectsOptionsOutOfTheirRange) {
   EXPECT_ERROR(EarlyStopping({.early_stopping_patience = 0}), "early_stopping_patience is 0");
   EXPECT_ERROR(EarlyStopping({.early_stopping_threshold = -1.0}), "early_stopping_threshold is -1");
   EXPECT_ERROR(EarlyStopping({.early_stopping_threshold = NAN}), "early_stopping_threshold is nan");
+  EXPECT_ERROR(EarlyStopping({.num_warmup_epochs = -1}), "num_warmup_epochs is -1");
+  EXPECT_ERROR(EarlyStopping({.divergence_bound = NAN}), "divergence_bound is NaN");
+}
+
+TEST(EarlyStoppingTest, ARelativeThresholdIsAShareOfTheBestValue) {
+  const EarlyStoppingOptions options{.early_stopping_threshold = 0.1,
+                                     .is_threshold_relative = true};
+  EXPECT_EQ(epochs_until_stop({200.0, 170.0, 150.0, 140.0, 100.0}, options), 4);
+}
+
+TEST(EarlyStoppingTest, DoesNotLookAtTheWarmUp) {
+  EXPECT_EQ(epochs_until_stop({1.0, 9.0, 8.0, 2.0, 1.5, 1.5}, {.num_warmup_epochs = 3}), 6);
+}
+
+TEST(EarlyStoppingTest, StopsAtOnceBeyondTheDivergenceBound) {
+  const EarlyStoppingOptions options{.early_stopping_patience = 9, .divergence_bound = 5.0};
+  EXPECT_EQ(epochs_until_stop({1.0, 5.0, 5.1, 0.1}, options), 3);
+  auto accuracy = options;
+  accuracy.greater_is_better = true;
+  accuracy.divergence_bound = 0.1;
+  EXPECT_EQ(epochs_until_stop({0.5, 0.1, 0.05, 0.9}, accuracy), 3);
+}
+
+TEST(EarlyStoppingTest, StopsAtOnceAtAValueThatIsNotFiniteIfToldTo) {
+  const EarlyStoppingOptions options{.early_stopping_patience = 9, .stop_at_non_finite = true};
+  EXPECT_EQ(epochs_until_stop({1.0, NAN, 0.1}, options), 2);
 }
 
 TEST(EarlyStoppingTest, RestoresItsCount) {
@@ -186,6 +212,38 @@ TEST_F(SaveBestModelTest, ResumedRunKeepsTheBestValueOfTheRunBefore) {
   toy.trainer.run_history().update_metric("score", 2.0);
   second.on_training_run_epoch_end(toy.trainer);
   EXPECT_EQ(std::filesystem::last_write_time(folder_ / "best.pt"), written);
+}
+
+TEST_F(SaveBestModelTest, KeepsTheBestKAndLoadsTheBestOfThem) {
+  auto options = watching_score();
+  options.save_top_k = 2;
+  auto save = std::make_shared<SaveBestModel>(options);
+  Toy toy({std::make_shared<Metric>("score", std::vector<double>{3.0, 1.0, 4.0, 2.0, NAN}), save});
+  toy.trainer.train(epochs(5));
+  EXPECT_EQ(folder_.names(), (std::vector<std::string>{"best-epoch2.pt", "best-epoch4.pt"}));
+  EXPECT_EQ(save->saved().front().epoch, 2);
+  EXPECT_EQ(toy.trainer.lines.back(), "Loading checkpoint with score: 1 from epoch 2");
+}
+
+TEST_F(SaveBestModelTest, ResumedRunGoesOnWithTheBestK) {
+  auto options = watching_score();
+  options.save_top_k = 2;
+  Toy toy({std::make_shared<Metric>("score", std::vector<double>{3.0, 1.0})});
+  auto before = std::make_shared<SaveBestModel>(options);
+  toy.trainer.callback_handler().add(before);
+  toy.trainer.train(epochs(2));
+  auto after = std::make_shared<SaveBestModel>(options);
+  after->load_state_dict(before->state_dict());
+  Toy resumed({std::make_shared<Metric>("score", std::vector<double>{2.0}), after});
+  resumed.trainer.train(epochs(1));
+  // Epoch 1 of this run took the place of the other run's.
+  EXPECT_EQ(folder_.names(), (std::vector<std::string>{"best-epoch1.pt", "best-epoch2.pt"}));
+  EXPECT_EQ(after->saved().front().value, 1.0);
+  EXPECT_EQ(after->saved().back().value, 2.0);
+}
+
+TEST_F(SaveBestModelTest, RefusesToKeepNone) {
+  EXPECT_ERROR(SaveBestModel({.save_top_k = 0}), "save_top_k is 0");
 }
 
 LossFunction nan_at_call(int call) {
