@@ -21,11 +21,12 @@ LAYERS = [
      "sync_batch_norm", "stop_control", "limited_loader", "tracker"],
     ["accelerator", "options", "cli"],
     ["trainer", "run_setup", "trainer_state", "trainer_losses"],
+    ["run_snapshot", "lr_finder", "batch_size_finder"],
     ["linkboy"],
 ]
 LAYER = {name: depth for depth, names in enumerate(LAYERS) for name in names}
 FOLDERS = {"checkpoint": 1, "data": 1, "precision": 1, "distributed": 1,
-           "callbacks": 4, "metrics": 4}
+           "callbacks": 5, "metrics": 4}
 SCHEDULERS_SEE = {"scheduler", "placeholders", "run_config", "error", "metric_reader"}
 SYSTEM_IN_SRC_ONLY = re.compile(r"cuda|nccl|gloo|c10d|torch/csrc/distributed", re.IGNORECASE)
 

@@ -1,0 +1,142 @@
+#include "linkboy/lr_finder.hpp"
+
+#include <ATen/ATen.h>
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+
+#include "linkboy/error.hpp"
+#include "linkboy/trainer.hpp"
+#include "run_snapshot.hpp"
+
+namespace linkboy {
+namespace {
+
+void check(const LrFinderOptions& finder) {
+  LINKBOY_CHECK(finder.start_lr > 0.0 && std::isfinite(finder.start_lr), "start_lr is ",
+                finder.start_lr, "; it must be positive and finite.");
+  LINKBOY_CHECK(finder.end_lr > finder.start_lr && std::isfinite(finder.end_lr), "end_lr is ",
+                finder.end_lr, "; it must be finite and above start_lr, which is ", finder.start_lr,
+                ".");
+  LINKBOY_CHECK(finder.num_updates >= 2, "num_updates is ", finder.num_updates,
+                "; it must be at least 2.");
+  LINKBOY_CHECK(finder.smoothing >= 0.0 && finder.smoothing < 1.0, "smoothing is ",
+                finder.smoothing, "; it must be in [0, 1).");
+  LINKBOY_CHECK(finder.divergence_factor > 1.0, "divergence_factor is ", finder.divergence_factor,
+                "; it must be above 1.");
+}
+
+/// Grows the largest rate from start_lr to end_lr, the others with it.
+class GrowingRate final : public Scheduler {
+ public:
+  GrowingRate(torch::optim::Optimizer& optimizer, const LrFinderOptions& finder)
+      : Scheduler(optimizer), finder_(finder) {
+    largest_ = *std::max_element(base_values().begin(), base_values().end());
+    LINKBOY_CHECK(largest_ > 0.0,
+                  "the optimizer's learning rates are all 0; give it one above 0, whose size does "
+                  "not matter.");
+  }
+
+  std::vector<double> values_at(int64_t update) const override {
+    const double share = static_cast<double>(update) / static_cast<double>(finder_.num_updates - 1);
+    const double rate = finder_.start_lr * std::pow(finder_.end_lr / finder_.start_lr, share);
+    std::vector<double> values = base_values();
+    for (double& value : values) value *= rate / largest_;
+    return values;
+  }
+
+ private:
+  LrFinderOptions finder_;
+  double largest_;
+};
+
+class RecordLosses final : public Callback {
+ public:
+  RecordLosses(const LrFinderOptions& finder, LrFinderResult& result)
+      : finder_(finder), result_(result) {}
+
+  void on_train_step_end(Trainer&, const Batch&, const StepOutput& output) override {
+    window_.update(output.loss, output.batch_size);
+  }
+
+  void on_gradients_ready(Trainer& trainer) override {
+    const auto rates = get_param_group_field(*trainer.optimizer(), ParamGroupField::lr);
+    const at::Tensor loss = at::scalar_tensor(window_.average(), at::kDouble);
+    window_.reset();
+    add(*std::max_element(rates.begin(), rates.end()),
+        trainer.accelerator().reduce(loss).item<double>());
+    if (has_diverged()) {
+      trainer.request_stop(StopReason::stop_request,
+                           fmt::format("The loss diverges at a learning rate of {:.3g}",
+                                       result_.learning_rates.back()));
+    }
+  }
+
+ private:
+  void add(double rate, double loss) {
+    const double weight = finder_.smoothing;
+    mean_ = weight * mean_ + (1.0 - weight) * loss;
+    result_.learning_rates.push_back(rate);
+    result_.losses.push_back(loss);
+    // The first losses have nothing before them; without the division they would count as zero.
+    const auto count = static_cast<double>(result_.losses.size());
+    result_.smoothed_losses.push_back(mean_ / (1.0 - std::pow(weight, count)));
+    if (result_.losses.size() == 1) lowest_ = result_.smoothed_losses.back();
+    lowest_ = std::min(lowest_, result_.smoothed_losses.back());
+  }
+
+  bool has_diverged() const {
+    return !std::isfinite(result_.losses.back()) ||
+           result_.smoothed_losses.back() > finder_.divergence_factor * lowest_;
+  }
+
+  const LrFinderOptions& finder_;
+  LrFinderResult& result_;
+  LossTracker window_;
+  double mean_ = 0.0;
+  double lowest_ = 0.0;
+};
+
+std::optional<double> steepest_fall(const LrFinderResult& result) {
+  std::optional<double> rate;
+  double steepest = 0.0;
+  const auto& losses = result.smoothed_losses;
+  for (std::size_t i = 1; i + 1 < losses.size(); ++i) {
+    const double slope = (losses[i + 1] - losses[i - 1]) / (std::log(result.learning_rates[i + 1]) -
+                                                            std::log(result.learning_rates[i - 1]));
+    if (slope < steepest) {
+      steepest = slope;
+      rate = result.learning_rates[i];
+    }
+  }
+  return rate;
+}
+
+}  // namespace
+
+LrFinderResult find_learning_rate(Trainer& trainer, TrainOptions options,
+                                  const LrFinderOptions& finder) {
+  check(finder);
+  options.max_num_train_steps = finder.num_updates;
+  options.create_scheduler_fn = [&](torch::optim::Optimizer& optimizer, const RunConfig&) {
+    return std::make_unique<GrowingRate>(optimizer, finder);
+  };
+  options.eval_dataset = {};
+  options.more_eval_datasets.clear();
+  options.resume_from.reset();
+
+  LrFinderResult result;
+  RunSnapshot snapshot(trainer, std::make_shared<RecordLosses>(finder, result));
+  try {
+    trainer.train(options);
+  } catch (...) {
+    snapshot.restore();
+    throw;
+  }
+  snapshot.restore();
+  result.suggestion = steepest_fall(result);
+  return result;
+}
+
+}  // namespace linkboy

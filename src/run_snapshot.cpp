@@ -1,0 +1,60 @@
+#include "run_snapshot.hpp"
+
+#include <ATen/ATen.h>
+#include <torch/nn/module.h>
+
+#include "checkpoint/optimizer_state.hpp"
+#include "checkpoint/rng_state.hpp"
+#include "linkboy/error.hpp"
+#include "linkboy/trainer.hpp"
+
+namespace linkboy {
+namespace {
+
+/// What MoveModulesToDevice does, which a trial cannot do without.
+class MoveModules final : public Callback {
+ public:
+  void on_training_run_start(Trainer& trainer) override {
+    for (const auto& module : trainer.registered_modules()) module->to(trainer.device());
+  }
+};
+
+/// With tensors of its own.
+StateDict copy_of(const StateDict& state) {
+  StateDict copy;
+  for (const auto& [name, value] : state.entries()) copy.set(name, value.deepcopy());
+  return copy;
+}
+
+}  // namespace
+
+RunSnapshot::RunSnapshot(Trainer& trainer, std::shared_ptr<Callback> callback)
+    : trainer_(trainer), callbacks_(trainer.callback_handler()) {
+  LINKBOY_CHECK(trainer.optimizer(),
+                "the Trainer has no optimizer; give one to its constructor to train.");
+  Accelerator& accelerator = trainer.accelerator();
+  for (const auto& [name, tensor] : trainer.model().named_tensors()) {
+    model_.set(name, tensor.detach().clone());
+  }
+  optimizer_ = copy_of(accelerator.optimizer_state_dict(*trainer.optimizer()));
+  if (accelerator.grad_scaler() != nullptr) grad_scaler_ = accelerator.grad_scaler()->state_dict();
+  rng_ = rng_state();
+  history_ = trainer.run_history().state_dict();
+  trainer.callback_handler() =
+      CallbackHandler({std::make_shared<MoveModules>(), std::move(callback)});
+}
+
+RunSnapshot::~RunSnapshot() { trainer_.callback_handler() = callbacks_; }
+
+void RunSnapshot::restore() {
+  trainer_.model().load_state_dict(model_);
+  Accelerator::zero_grad(*trainer_.optimizer());
+  load_optimizer_state_dict(*trainer_.optimizer(), copy_of(optimizer_));
+  Accelerator& accelerator = trainer_.accelerator();
+  if (accelerator.grad_scaler() != nullptr)
+    accelerator.grad_scaler()->load_state_dict(grad_scaler_);
+  set_rng_state(rng_);
+  trainer_.run_history().load_state_dict(history_);
+}
+
+}  // namespace linkboy

@@ -1,0 +1,36 @@
+#pragma once
+
+#include <torch/optim/optimizer.h>
+
+#include "linkboy/callback.hpp"
+#include "linkboy/state_dict.hpp"
+
+namespace linkboy {
+
+class Trainer;
+
+/// What a trial run changes, to put it back: weights, buffers, optimizer, GradScaler, random
+/// numbers, run history, callbacks. While it lives, the Trainer calls none of its callbacks but
+/// `callback`.
+class RunSnapshot {
+ public:
+  /// @throws Error if the Trainer has no optimizer. @note Collective.
+  RunSnapshot(Trainer& trainer, std::shared_ptr<Callback> callback);
+  ~RunSnapshot();
+  RunSnapshot(const RunSnapshot&) = delete;
+  RunSnapshot& operator=(const RunSnapshot&) = delete;
+
+  /// Puts everything back. May be called again, before another trial. @note Collective.
+  void restore();
+
+ private:
+  Trainer& trainer_;
+  CallbackHandler callbacks_;
+  StateDict model_;
+  StateDict optimizer_;
+  StateDict grad_scaler_;
+  StateDict rng_;
+  StateDict history_;
+};
+
+}  // namespace linkboy

@@ -1,0 +1,236 @@
+// find_learning_rate and find_batch_size.
+
+#include <gtest/gtest.h>
+#include <torch/torch.h>
+
+#include <cmath>
+
+#include "linkboy/batch_size_finder.hpp"
+#include "linkboy/lr_finder.hpp"
+#include "support/expect_error.hpp"
+#include "support/toy.hpp"
+
+namespace linkboy::testing {
+namespace {
+
+TrainOptions training() {
+  return {.train_dataset = toy_data(32), .num_epochs = 1, .per_device_batch_size = 8};
+}
+
+/// Counts the runs it sees.
+class CountRuns : public Callback {
+ public:
+  void on_training_run_start(Trainer&) override { ++num_runs; }
+  int num_runs = 0;
+};
+
+class FindersTest : public ::testing::Test {
+ protected:
+  /// All that a trial could change, as text.
+  std::string everything() {
+    std::string text;
+    for (const auto& parameter : toy_.model->parameters()) text += c10::str(parameter);
+    for (const auto& parameter : toy_.model->parameters()) {
+      const auto& states = toy_.optimizer->state();
+      const auto state = states.find(parameter.unsafeGetTensorImpl());
+      if (state == states.end()) continue;
+      text += c10::str(static_cast<torch::optim::SGDParamState&>(*state->second).momentum_buffer());
+    }
+    text += c10::str(get_param_group_field(*toy_.optimizer, ParamGroupField::lr));
+    text += c10::str(at::globalContext().defaultGenerator(at::kCPU).get_state());
+    auto& history = toy_.trainer.run_history();
+    for (const auto& name : history.get_metric_names()) text += name;
+    return text + std::to_string(history.current_epoch());
+  }
+
+  std::shared_ptr<CountRuns> runs_ = std::make_shared<CountRuns>();
+  Toy toy_{{runs_}, 0.05};
+};
+
+TEST_F(FindersTest, LearningRateGrowsByOneFactorFromStartToEnd) {
+  const auto result = find_learning_rate(toy_.trainer, training(),
+                                         {.start_lr = 1e-4, .end_lr = 1e-1, .num_updates = 7});
+  ASSERT_EQ(result.learning_rates.size(), 7U);
+  for (int i = 0; i < 7; ++i) {
+    EXPECT_NEAR(result.learning_rates[i], std::pow(10.0, -4.0 + i * 0.5), 1e-12);
+  }
+}
+
+TEST_F(FindersTest, FirstLossIsThatOfTheUntouchedModel) {
+  const auto loss = toy_.trainer.evaluate({.dataset = toy_data(32)}).at("evaluation_loss");
+  auto options = training();
+  options.per_device_batch_size = 32;
+  const auto result = find_learning_rate(toy_.trainer, options, {.num_updates = 3});
+  EXPECT_NEAR(result.losses.front(), loss, 1e-6);
+  EXPECT_NEAR(result.smoothed_losses.front(), loss, 1e-6);
+}
+
+TEST_F(FindersTest, LearningRateSearchChangesNothing) {
+  toy_.trainer.train(training());  // so that there is a momentum
+  const std::string before = everything();
+  find_learning_rate(toy_.trainer, training(), {.num_updates = 20});
+  EXPECT_EQ(everything(), before);
+  EXPECT_EQ(runs_->num_runs, 1);
+  EXPECT_EQ(toy_.trainer.callback_handler().names().size(), 1U);
+}
+
+TEST_F(FindersTest, AFreshOptimizerIsFreshAgainAfterwards) {
+  find_learning_rate(toy_.trainer, training(), {.num_updates = 5});
+  EXPECT_TRUE(toy_.optimizer->state().empty());
+}
+
+TEST_F(FindersTest, EndsWhereTheLossDiverges) {
+  const auto result =
+      find_learning_rate(toy_.trainer, training(),
+                         {.start_lr = 1e-3, .end_lr = 1e6, .num_updates = 60, .smoothing = 0.5});
+  EXPECT_LT(result.losses.size(), 60U);
+  EXPECT_GE(result.losses.size(), 2U);
+}
+
+TEST_F(FindersTest, SuggestsARateWhereTheLossFalls) {
+  const auto result =
+      find_learning_rate(toy_.trainer, training(),
+                         {.start_lr = 1e-5, .end_lr = 10.0, .num_updates = 60, .smoothing = 0.8});
+  ASSERT_TRUE(result.suggestion.has_value());
+  EXPECT_GT(*result.suggestion, 1e-3);
+  EXPECT_LT(*result.suggestion, 5.0);
+}
+
+TEST_F(FindersTest, GroupsKeepTheRatioOfTheirRates) {
+  auto model = toy_model();
+  auto parameters = model->parameters();
+  torch::optim::SGD optimizer(
+      std::vector<torch::optim::OptimizerParamGroup>{
+          torch::optim::OptimizerParamGroup({parameters[0]},
+                                            std::make_unique<torch::optim::SGDOptions>(0.2)),
+          torch::optim::OptimizerParamGroup({parameters[1]},
+                                            std::make_unique<torch::optim::SGDOptions>(0.1))},
+      torch::optim::SGDOptions(0.2));
+  auto shared = std::make_shared<torch::optim::SGD>(std::move(optimizer));
+  class SeesRatio : public QuietTrainer {
+   public:
+    using QuietTrainer::QuietTrainer;
+    void optimizer_step() override {
+      const auto rates = get_param_group_field(*this->optimizer(), ParamGroupField::lr);
+      ratios.push_back(rates[0] / rates[1]);
+    }
+    std::vector<double> ratios;
+  };
+  SeesRatio trainer(model, torch::nn::CrossEntropyLoss(), shared, CallbackList{}, nullptr,
+                    AcceleratorOptions{.device = "cpu"});
+  find_learning_rate(trainer, training(), {.num_updates = 4});
+  ASSERT_EQ(trainer.ratios.size(), 4U);
+  for (const double ratio : trainer.ratios) EXPECT_NEAR(ratio, 2.0, 1e-9);
+}
+
+TEST_F(FindersTest, PutsEverythingBackWhenTrainingThrows) {
+  const std::string before = everything();
+  auto options = training();
+  options.train_dataloader_options.transform = [](Batch, const TransformContext&) -> Batch {
+    throw Error("no batch");
+  };
+  EXPECT_ERROR(find_learning_rate(toy_.trainer, options), "no batch");
+  EXPECT_EQ(everything(), before);
+  EXPECT_EQ(toy_.trainer.callback_handler().names().size(), 1U);
+}
+
+TEST_F(FindersTest, RejectsOptionsOutOfTheirRange) {
+  const auto find = [&](LrFinderOptions options) {
+    find_learning_rate(toy_.trainer, training(), options);
+  };
+  EXPECT_ERROR(find({.start_lr = 0.0}), "start_lr is 0");
+  EXPECT_ERROR(find({.start_lr = 1.0, .end_lr = 0.5}), "end_lr is 0.5");
+  EXPECT_ERROR(find({.num_updates = 1}), "num_updates is 1");
+  EXPECT_ERROR(find({.smoothing = 1.0}), "smoothing is 1");
+  EXPECT_ERROR(find({.divergence_factor = 1.0}), "divergence_factor is 1");
+  set_param_group_field(*toy_.optimizer, ParamGroupField::lr, {0.0});
+  EXPECT_ERROR(find({}), "learning rates are all 0");
+}
+
+/// Runs out of memory with batches above a size.
+class SmallMemory : public QuietTrainer {
+ public:
+  using QuietTrainer::QuietTrainer;
+  StepOutput calculate_train_batch_loss(const Batch& batch) override {
+    if (batch.size() > limit) TORCH_CHECK_WITH(OutOfMemoryError, false, "out of memory");
+    if (batch.size() > bad_alloc_limit) throw std::bad_alloc();
+    return Trainer::calculate_train_batch_loss(batch);
+  }
+  int64_t limit = 1000;
+  int64_t bad_alloc_limit = 1000;
+};
+
+class BatchSizeFinderTest : public ::testing::Test {
+ protected:
+  torch::nn::Sequential model_ = toy_model();
+  SmallMemory trainer_{model_,  torch::nn::CrossEntropyLoss(),      toy_sgd(model_), CallbackList{},
+                       nullptr, AcceleratorOptions{.device = "cpu"}};
+  TrainOptions options_{.train_dataset = toy_data(200)};
+};
+
+std::vector<int64_t> sizes_of(const BatchSizeFinderResult& result) {
+  std::vector<int64_t> sizes;
+  for (const auto& trial : result.trials) sizes.push_back(trial.batch_size);
+  return sizes;
+}
+
+TEST_F(BatchSizeFinderTest, DoublesThenHalvesTheGap) {
+  trainer_.limit = 50;
+  const auto result = find_batch_size(trainer_, options_, {.min_batch_size = 4});
+  EXPECT_EQ(sizes_of(result), (std::vector<int64_t>{4, 8, 16, 32, 64, 48, 56, 52}));
+  EXPECT_EQ(result.largest, 48);
+}
+
+TEST_F(BatchSizeFinderTest, TakesABadAllocationForTooLarge) {
+  trainer_.bad_alloc_limit = 10;
+  EXPECT_EQ(find_batch_size(trainer_, options_).largest, 10);
+}
+
+TEST_F(BatchSizeFinderTest, StopsAtTheSizeOfTheData) {
+  const auto result = find_batch_size(trainer_, options_, {.min_batch_size = 64});
+  EXPECT_EQ(sizes_of(result), (std::vector<int64_t>{64, 128, 200}));
+  EXPECT_EQ(result.largest, 200);
+}
+
+TEST_F(BatchSizeFinderTest, TheFastestIsOneThatFits) {
+  trainer_.limit = 50;
+  const auto result = find_batch_size(trainer_, options_, {.min_batch_size = 4});
+  EXPECT_GT(result.fastest, 0);
+  EXPECT_LE(result.fastest, 50);
+  for (const auto& trial : result.trials) {
+    EXPECT_EQ(trial.fits, trial.batch_size <= 50);
+    EXPECT_EQ(trial.samples_per_second > 0.0, trial.fits);
+    EXPECT_GT(trial.memory_mib, 0.0);
+  }
+}
+
+TEST_F(BatchSizeFinderTest, ChangesNoWeight) {
+  const auto before = copies_of(model_->parameters());
+  trainer_.limit = 50;
+  find_batch_size(trainer_, options_);
+  EXPECT_TRUE(bit_equal(model_->parameters(), before));
+  EXPECT_TRUE(trainer_.optimizer()->state().empty());
+}
+
+TEST_F(BatchSizeFinderTest, SaysThatNothingFits) {
+  EXPECT_ERROR(find_batch_size(trainer_, options_, {.max_memory_mib = 1.0}), "not even a batch");
+}
+
+TEST_F(BatchSizeFinderTest, OtherErrorsOfTrainingReachTheCaller) {
+  options_.train_dataloader_options.transform = [](Batch, const TransformContext&) -> Batch {
+    throw Error("no batch");
+  };
+  EXPECT_ERROR(find_batch_size(trainer_, options_), "no batch");
+}
+
+TEST_F(BatchSizeFinderTest, RejectsOptionsOutOfTheirRange) {
+  EXPECT_ERROR(find_batch_size(trainer_, options_, {.min_batch_size = 0}), "min_batch_size is 0");
+  EXPECT_ERROR(find_batch_size(trainer_, options_, {.min_batch_size = 8, .max_batch_size = 4}),
+               "max_batch_size is 4");
+  EXPECT_ERROR(find_batch_size(trainer_, options_, {.num_updates = 1}), "num_updates is 1");
+  EXPECT_ERROR(find_batch_size(trainer_, options_, {.max_memory_mib = 0.0}), "max_memory_mib is 0");
+  EXPECT_ERROR(find_batch_size(trainer_, {}), "train_dataset is missing");
+}
+
+}  // namespace
+}  // namespace linkboy::testing
