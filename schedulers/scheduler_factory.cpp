@@ -1,7 +1,5 @@
 #include "linkboy/schedulers/scheduler_factory.hpp"
 
-#include <algorithm>
-#include <charconv>
 #include <functional>
 
 #include "linkboy/error.hpp"
@@ -19,110 +17,62 @@
 #include "linkboy/schedulers/step_scheduler.hpp"
 #include "linkboy/schedulers/tanh_scheduler.hpp"
 #include "linkboy/schedulers/wsd_scheduler.hpp"
+#include "linkboy/text_options.hpp"
 
 namespace linkboy {
-namespace {
 
-// ---- Values from text; what it must be is thrown as an Error ---------------------------------
+// Found by the type of the option; hence not in the namespace without a name.
 
-template <class Number>
-requires std::is_arithmetic_v<Number>
-void read(const std::string& text, Number& value) {
-  const char* end = text.data() + text.size();
-  const auto [rest, error] = std::from_chars(text.data(), end, value);
-  LINKBOY_CHECK(error == std::errc() && rest == end, "it must be a ",
-                std::is_integral_v<Number> ? "whole number" : "number");
-}
+static void read_text(const std::string& text, RunValue& value) { value = RunValue::parse(text); }
 
-std::vector<std::string> split(const std::string& text) {
-  std::vector<std::string> items(1);
-  for (char c : text) {
-    if (c == ',') {
-      items.emplace_back();
-    } else {
-      items.back() += c;
-    }
-  }
-  return items;
-}
-
-template <class Value>
-void read_choice(const std::string& text, Value& value,
-                 const std::vector<std::pair<std::string, Value>>& choices) {
-  std::string all;
-  for (const auto& [name, choice] : choices) {
-    if (text == name) {
-      value = choice;
-      return;
-    }
-    all += (all.empty() ? "" : ", ") + name;
-  }
-  throw Error("it must be one of " + all);
-}
-
-void read(const std::string& text, bool& value) {
-  read_choice<bool>(text, value, {{"true", true}, {"false", false}});
-}
-
-void read(const std::string& text, std::string& value) { value = text; }
-
-void read(const std::string& text, RunValue& value) { value = RunValue::parse(text); }
-
-void read(const std::string& text, PerGroup& value) {
+static void read_text(const std::string& text, PerGroup& value) {
   std::vector<double> values;
-  for (const std::string& item : split(text)) read(item, values.emplace_back());
+  for (const std::string& item : split_at_commas(text)) read_text(item, values.emplace_back());
   value = values.size() == 1 ? PerGroup(values[0]) : PerGroup(values);
 }
 
-void read(const std::string& text, std::vector<RunValue>& values) {
-  for (const std::string& item : split(text)) values.push_back(RunValue::parse(item));
+static void read_text(const std::string& text, std::vector<RunValue>& values) {
+  for (const std::string& item : split_at_commas(text)) values.push_back(RunValue::parse(item));
 }
 
-template <class Value>
-void read(const std::string& text, std::optional<Value>& value) {
-  if constexpr (std::is_default_constructible_v<Value>) {
-    read(text, value.emplace());
-  } else {
-    read(text, value.emplace(0.0));
-  }
-}
-
-void read(const std::string& text, ParamGroupField& value) {
+static void read_text(const std::string& text, ParamGroupField& value) {
   using enum ParamGroupField;
-  read_choice<ParamGroupField>(text, value,
-                               {{to_string(lr), lr},
-                                {to_string(weight_decay), weight_decay},
-                                {to_string(momentum), momentum},
-                                {to_string(beta2), beta2}});
+  read_text_choice<ParamGroupField>(text, value,
+                                    {{to_string(lr), lr},
+                                     {to_string(weight_decay), weight_decay},
+                                     {to_string(momentum), momentum},
+                                     {to_string(beta2), beta2}});
 }
 
-void read(const std::string& text, OneCycleSchedulerOptions::AnnealStrategy& value) {
+static void read_text(const std::string& text, OneCycleSchedulerOptions::AnnealStrategy& value) {
   using enum OneCycleSchedulerOptions::AnnealStrategy;
-  read_choice(text, value, {{"cos", cos}, {"linear", linear}});
+  read_text_choice(text, value, {{"cos", cos}, {"linear", linear}});
 }
 
-void read(const std::string& text, CyclicSchedulerOptions::Mode& value) {
+static void read_text(const std::string& text, CyclicSchedulerOptions::Mode& value) {
   using enum CyclicSchedulerOptions::Mode;
-  read_choice(text, value,
-              {{"triangular", triangular}, {"triangular2", triangular2}, {"exp_range", exp_range}});
+  read_text_choice(
+      text, value,
+      {{"triangular", triangular}, {"triangular2", triangular2}, {"exp_range", exp_range}});
 }
 
-void read(const std::string& text, WsdSchedulerOptions::Decay& value) {
+static void read_text(const std::string& text, WsdSchedulerOptions::Decay& value) {
   using enum WsdSchedulerOptions::Decay;
-  read_choice(text, value, {{"sqrt", sqrt}, {"inverse", inverse}, {"linear", linear}});
+  read_text_choice(text, value, {{"sqrt", sqrt}, {"inverse", inverse}, {"linear", linear}});
 }
 
-void read(const std::string& text, ReduceOnPlateauSchedulerOptions::Mode& value) {
+static void read_text(const std::string& text, ReduceOnPlateauSchedulerOptions::Mode& value) {
   using enum ReduceOnPlateauSchedulerOptions::Mode;
-  read_choice(text, value, {{"min", min}, {"max", max}});
+  read_text_choice(text, value, {{"min", min}, {"max", max}});
 }
 
-void read(const std::string& text, ReduceOnPlateauSchedulerOptions::ThresholdMode& value) {
+static void read_text(const std::string& text,
+                      ReduceOnPlateauSchedulerOptions::ThresholdMode& value) {
   using enum ReduceOnPlateauSchedulerOptions::ThresholdMode;
-  read_choice(text, value, {{"rel", rel}, {"abs", abs}});
+  read_text_choice(text, value, {{"rel", rel}, {"abs", abs}});
 }
 
-// ---- The schedulers and their options ----------------------------------------------------------
+namespace {
 
 struct Entry {
   std::string name;
@@ -130,48 +80,12 @@ struct Entry {
   std::function<CreateSchedulerFn(const SchedulerSettings&)> make;
 };
 
-template <class Options>
-struct Option {
-  template <class Value>
-  Option(const char* name, Value Options::*member)
-      : key(name),
-        set([member](Options& options, const std::string& text) { read(text, options.*member); }) {}
-
-  std::string key;
-  std::function<void(Options&, const std::string&)> set;
-};
-
-std::string join(const std::vector<std::string>& words) {
-  std::string text;
-  for (const auto& word : words) text += (text.empty() ? "" : ", ") + word;
-  return text;
-}
-
 template <class S, class Options>
-Entry entry(std::string name, std::vector<Option<Options>> options) {
+Entry entry(std::string name, std::vector<TextOption<Options>> options) {
   options.emplace_back("field", &Options::field);
-  std::vector<std::string> keys;
-  for (const auto& option : options) keys.push_back(option.key);
-  auto make = [name, keys, options = std::move(options)](const SchedulerSettings& settings) {
-    Options values{};
-    std::vector<std::string> given;
-    for (const auto& setting : settings) {
-      const std::string& key = setting.first;
-      const std::string& text = setting.second;
-      const auto option = std::find_if(options.begin(), options.end(),
-                                       [&](const auto& known) { return known.key == key; });
-      LINKBOY_CHECK(option != options.end(), "the scheduler ", name, " has no option \"", key,
-                    "\"; it has ", join(keys), ".");
-      LINKBOY_CHECK(std::find(given.begin(), given.end(), key) == given.end(), name, "'s ", key,
-                    " is given a second time; give each option once.");
-      given.push_back(key);
-      try {
-        option->set(values, text);
-      } catch (const Error& error) {
-        throw Error(c10::str(name, "'s ", key, " is \"", text, "\": ", error.what(), "."));
-      }
-    }
-    return S::create_scheduler_fn(std::move(values));
+  std::vector<std::string> keys = keys_of(options);
+  auto make = [name, options = std::move(options)](const SchedulerSettings& settings) {
+    return S::create_scheduler_fn(options_from_text("scheduler " + name, options, settings));
   };
   return {std::move(name), std::move(keys), std::move(make)};
 }
@@ -282,7 +196,8 @@ const Entry& find(const std::string& name) {
   for (const Entry& entry : entries()) {
     if (entry.name == name) return entry;
   }
-  throw Error("there is no scheduler \"" + name + "\"; there are " + join(scheduler_names()) + ".");
+  throw Error("there is no scheduler \"" + name + "\"; there are " +
+              join_with_commas(scheduler_names()) + ".");
 }
 
 }  // namespace

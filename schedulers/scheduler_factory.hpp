@@ -1,15 +1,15 @@
 #pragma once
 
 #include <string>
-#include <utility>
 #include <vector>
 
 #include "linkboy/scheduler.hpp"
+#include "linkboy/text_options.hpp"
 
 namespace linkboy {
 
 /// Options as text: {"step_size", "2 * NUM_UPDATE_STEPS_PER_EPOCH"}, {"milestones", "11,12,60"}.
-using SchedulerSettings = std::vector<std::pair<std::string, std::string>>;
+using SchedulerSettings = TextSettings;
 
 /// Makes a scheduler by its name, for command lines and config files. Keys are the names of the
 /// members of its options aggregate; what is not given has the default.

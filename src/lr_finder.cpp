@@ -102,7 +102,8 @@ std::optional<double> steepest_fall(const LrFinderResult& result) {
   std::optional<double> rate;
   double steepest = 0.0;
   const auto& losses = result.smoothed_losses;
-  for (std::size_t i = 1; i + 1 < losses.size(); ++i) {
+  // The first few are means over too few losses.
+  for (std::size_t i = 1 + losses.size() / 10; i + 1 < losses.size(); ++i) {
     const double slope = (losses[i + 1] - losses[i - 1]) / (std::log(result.learning_rates[i + 1]) -
                                                             std::log(result.learning_rates[i - 1]));
     if (slope < steepest) {

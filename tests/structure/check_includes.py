@@ -12,7 +12,7 @@ import re
 import sys
 
 LAYERS = [
-    ["error", "state_dict", "sampler", "stop_training", "run_config", "distributed_options",
+    ["error", "text_options", "state_dict", "sampler", "stop_training", "run_config", "distributed_options",
      "process_group"],
     ["batch", "step_output", "placeholders", "loss_tracker", "run_history", "checkpoint", "safetensors",
      "loss_function", "model", "callback", "scheduler", "dataset", "data_loader", "param_group_field",
@@ -27,7 +27,7 @@ LAYERS = [
 LAYER = {name: depth for depth, names in enumerate(LAYERS) for name in names}
 FOLDERS = {"checkpoint": 1, "data": 1, "precision": 1, "distributed": 1,
            "callbacks": 5, "metrics": 4}
-SCHEDULERS_SEE = {"scheduler", "placeholders", "run_config", "error", "metric_reader"}
+SCHEDULERS_SEE = {"scheduler", "placeholders", "run_config", "error", "metric_reader", "text_options"}
 SYSTEM_IN_SRC_ONLY = re.compile(r"cuda|nccl|gloo|c10d|torch/csrc/distributed", re.IGNORECASE)
 
 
