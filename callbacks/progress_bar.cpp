@@ -1,11 +1,12 @@
 #include "linkboy/callbacks/progress_bar.hpp"
 
 #include <fmt/format.h>
-#include <sys/ioctl.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <cmath>
+#include <cstdlib>
+#include <string_view>
 
 #include "linkboy/trainer.hpp"
 
@@ -14,25 +15,39 @@ namespace {
 
 using Mode = ProgressBarOptions::Mode;
 
+constexpr const char* kGreen = "\x1b[32m";
+constexpr const char* kNoColor = "\x1b[0m";
+
 std::string clock_text(double seconds) {
   const auto whole = static_cast<int64_t>(std::llround(std::max(seconds, 0.0)));
   if (whole < 3600) return fmt::format("{:02}:{:02}", whole / 60, whole % 60);
   return fmt::format("{}:{:02}:{:02}", whole / 3600, whole / 60 % 60, whole % 60);
 }
 
-std::size_t terminal_width(std::FILE* stream) {
-  winsize size{};
-  const bool is_known = ioctl(fileno(stream), TIOCGWINSZ, &size) == 0 && size.ws_col > 0;
-  return is_known ? size.ws_col : 80;
+std::string_view environment(const char* name) {
+  const char* value = std::getenv(name);
+  return value == nullptr ? "" : value;
+}
+
+bool can_draw_bar(std::FILE* stream) {
+  return ::isatty(::fileno(stream)) != 0 && environment("TERM") != "dumb";
+}
+
+/// "fold3_ema_model_eval_" without its last underscore.
+std::string title_of_evaluation(Trainer& trainer) {
+  std::string title = trainer.metric_name("");
+  title.pop_back();
+  return title;
 }
 
 }  // namespace
 
 ProgressBar::ProgressBar(ProgressBarOptions options) : options_(options) {
   if (options_.mode == Mode::automatic) {
-    options_.mode = isatty(fileno(options_.stream)) != 0 ? Mode::bar : Mode::plain;
+    options_.mode = can_draw_bar(options_.stream) ? Mode::bar : Mode::plain;
   }
-  is_bar_ = options_.mode == Mode::bar;
+  if (options_.mode == Mode::bar) line_ = std::make_unique<StatusLine>(options_.stream);
+  has_color_ = can_draw_bar(options_.stream) && environment("NO_COLOR").empty();
 }
 
 void ProgressBar::on_train_epoch_start(Trainer& trainer) {
@@ -47,7 +62,8 @@ void ProgressBar::on_train_step_end(Trainer& trainer, const Batch&, const StepOu
 void ProgressBar::on_train_epoch_end(Trainer& trainer) { close(trainer); }
 
 void ProgressBar::on_eval_epoch_start(Trainer& trainer) {
-  open(trainer, "eval", trainer.eval_dataloader()->size(), /*is_training=*/false);
+  open(trainer, title_of_evaluation(trainer), trainer.eval_dataloader()->size(),
+       /*is_training=*/false);
 }
 
 void ProgressBar::on_eval_step_end(Trainer& trainer, const Batch&, const StepOutput&) {
@@ -56,99 +72,131 @@ void ProgressBar::on_eval_step_end(Trainer& trainer, const Batch&, const StepOut
 
 void ProgressBar::on_eval_epoch_end(Trainer& trainer) { close(trainer); }
 
-void ProgressBar::on_stop_training_error(Trainer&, const StopTraining&) { end_line(); }
+void ProgressBar::on_stop_training_error(Trainer&, const StopTraining&) { end_all(); }
 
-void ProgressBar::on_exception(Trainer&, std::exception_ptr) { end_line(); }
+void ProgressBar::on_exception(Trainer&, std::exception_ptr) { end_all(); }
+
+ProgressBar::Clock::duration ProgressBar::interval() const {
+  return line_ ? options_.bar_interval : options_.plain_interval;
+}
 
 void ProgressBar::open(Trainer& trainer, std::string title, int64_t num_batches, bool is_training) {
-  phase_ = {};
   if (options_.mode == Mode::none || !trainer.accelerator().is_local_main_process()) return;
-  phase_.title = std::move(title);
-  phase_.num_batches = num_batches;
-  phase_.is_training = is_training;
+  Phase& phase = phases_.emplace_back();
+  phase.title = std::move(title);
+  phase.num_batches = num_batches;
+  phase.is_training = is_training;
   if (is_training) {
     // A resumed epoch starts in its middle; its speed counts from there.
-    phase_.first_batch = phase_.batches_done = trainer.micro_step();
-    phase_.first_sample = trainer.train_loss_tracker().count();
+    phase.first_batch = phase.batches_done = trainer.micro_step();
+    phase.first_sample = trainer.train_loss_tracker().count();
   }
-  phase_.start = Clock::now();
-  phase_.next_drawing = phase_.start + (is_bar_ ? options_.bar_interval : options_.plain_interval);
-  phase_.is_open = true;
+  phase.start = Clock::now();
+  phase.next_drawing = phase.start + interval();
 }
 
 void ProgressBar::advance(Trainer& trainer) {
-  if (!phase_.is_open) return;
-  ++phase_.batches_done;
-  if (Clock::now() < phase_.next_drawing) return;
+  if (phases_.empty()) return;
+  Phase& phase = phases_.back();
+  ++phase.batches_done;
+  if (Clock::now() < phase.next_drawing) return;
   // The loss is asked for when a drawing is due, and drawn when it is there: nobody waits for it.
-  if (!phase_.total) {
+  if (!phase.total) {
     const LossTracker& tracker = tracker_of(trainer);
-    phase_.total = tracker.total_later();
-    phase_.total_count = tracker.count();
+    phase.total = tracker.total_later();
+    phase.total_count = tracker.count();
   }
-  if (!phase_.total->is_ready()) return;
-  draw(trainer, phase_.total->value() / static_cast<double>(phase_.total_count));
-  phase_.total.reset();
+  if (!phase.total->is_ready()) return;
+  draw(trainer, phase.total->value() / static_cast<double>(phase.total_count));
+  phase.total.reset();
 }
 
 const LossTracker& ProgressBar::tracker_of(Trainer& trainer) const {
-  return phase_.is_training ? trainer.train_loss_tracker() : trainer.eval_loss_tracker();
+  return phases_.back().is_training ? trainer.train_loss_tracker() : trainer.eval_loss_tracker();
 }
 
 void ProgressBar::draw(Trainer& trainer, double loss) {
+  Phase& phase = phases_.back();
   const auto now = Clock::now();
-  const std::string text =
-      describe(trainer, std::chrono::duration<double>(now - phase_.start).count(), loss);
-  if (is_bar_) {
-    fmt::print(options_.stream, "\r{}", fitted_bar(text));
+  const auto parts =
+      describe(trainer, std::chrono::duration<double>(now - phase.start).count(), loss);
+  if (line_) {
+    line_->show(fitted_bar(parts));
   } else {
-    fmt::print(options_.stream, "{}\n", text);
+    fmt::print(options_.stream, "{}{}\n", parts.head, parts.tail());
+    std::fflush(options_.stream);
   }
-  std::fflush(options_.stream);
-  phase_.next_drawing = now + (is_bar_ ? options_.bar_interval : options_.plain_interval);
+  phase.next_drawing = now + interval();
 }
 
 void ProgressBar::close(Trainer& trainer) {
-  if (!phase_.is_open) return;
+  if (phases_.empty()) return;
   draw(trainer, tracker_of(trainer).average());
-  end_line();
-}
-
-void ProgressBar::end_line() {
-  if (phase_.is_open && is_bar_) fmt::print(options_.stream, "\n");
-  std::fflush(options_.stream);
-  phase_.is_open = false;
-}
-
-std::string ProgressBar::describe(Trainer& trainer, double seconds, double loss) const {
-  const LossTracker& tracker = tracker_of(trainer);
-  const double batches = static_cast<double>(phase_.batches_done - phase_.first_batch);
-  const double left = static_cast<double>(phase_.num_batches - phase_.batches_done);
-  const double rate =
-      seconds > 0.0 ? static_cast<double>(tracker.count() - phase_.first_sample) / seconds : 0.0;
-  std::string text =
-      fmt::format("{} {:3}% {}/{} [{}<{}, {:.0f} samples/s, loss {:.4f}", phase_.title,
-                  phase_.num_batches > 0 ? 100 * phase_.batches_done / phase_.num_batches : 100,
-                  phase_.batches_done, phase_.num_batches, clock_text(seconds),
-                  batches > 0 ? clock_text(seconds / batches * left) : "?", rate, loss);
-  if (phase_.is_training && trainer.optimizer()) {
-    text += fmt::format(", lr {:.3g}",
-                        get_param_group_field(*trainer.optimizer(), ParamGroupField::lr).front());
+  if (line_) line_->keep();
+  const auto end = Clock::now();
+  const auto duration = end - phases_.back().start;
+  phases_.pop_back();
+  // The bar around it was not at work meanwhile.
+  for (Phase& outer : phases_) {
+    outer.start += duration;
+    outer.next_drawing = end + interval();
   }
-  return text + "]";
 }
 
-std::string ProgressBar::fitted_bar(const std::string& text) const {
-  // The bar goes between the percentage and the counts; a narrow terminal gets the text alone.
-  const std::size_t width = terminal_width(options_.stream) - 1;
-  const std::size_t place = text.find('%') + 1;
-  if (text.size() + 8 > width) return fmt::format("{:<{}}", text.substr(0, width), width);
-  const std::size_t cells = std::min<std::size_t>(width - text.size() - 3, 40);
+void ProgressBar::end_all() {
+  if (line_) line_->keep();
+  phases_.clear();
+}
+
+ProgressBar::Parts ProgressBar::describe(Trainer& trainer, double seconds, double loss) const {
+  const Phase& phase = phases_.back();
+  const LossTracker& tracker = tracker_of(trainer);
+  const double batches = static_cast<double>(phase.batches_done - phase.first_batch);
+  const double left = static_cast<double>(phase.num_batches - phase.batches_done);
+  const double rate =
+      seconds > 0.0 ? static_cast<double>(tracker.count() - phase.first_sample) / seconds : 0.0;
+  const int64_t percent =
+      phase.num_batches > 0 ? 100 * phase.batches_done / phase.num_batches : 100;
+  Parts parts;
+  parts.head = fmt::format("{} {:3}%", phase.title, percent);
+  parts.details = {{fmt::format("{}/{}", phase.batches_done, phase.num_batches), 3},
+                   {fmt::format("{}<{}", clock_text(seconds),
+                                batches > 0 ? clock_text(seconds / batches * left) : "?"),
+                    2},
+                   {fmt::format("{:.0f} samples/s", rate), 4},
+                   {fmt::format("loss {:.4f}", loss), 1}};
+  if (phase.is_training && trainer.optimizer()) {
+    const double lr = get_param_group_field(*trainer.optimizer(), ParamGroupField::lr).front();
+    parts.details.push_back({fmt::format("lr {:.3g}", lr), 5});
+  }
+  return parts;
+}
+
+std::string ProgressBar::Parts::tail() const {
+  std::string text;
+  for (const Part& part : details) text += (text.empty() ? " [" : ", ") + part.text;
+  return text.empty() ? text : text + "]";
+}
+
+std::string ProgressBar::fitted_bar(Parts parts) const {
+  // The last column stays free: some terminals go to the next line when it is written to.
+  const std::size_t width = line_->width() - 1;
+  for (int rank = 5; rank > 0 && parts.head.size() + parts.tail().size() > width; --rank) {
+    std::erase_if(parts.details, [rank](const Part& part) { return part.rank == rank; });
+  }
+  const std::string tail = parts.tail();
+  constexpr std::size_t kLeastCells = 5;
+  constexpr std::size_t kMostCells = 40;
+  constexpr std::size_t kFrame = 3;  // a space and two bars
+  const std::size_t used = parts.head.size() + tail.size() + kFrame;
+  if (used + kLeastCells > width) return (parts.head + tail).substr(0, width);
+  const std::size_t cells = std::min(width - used, kMostCells);
+  const Phase& phase = phases_.back();
   const std::size_t filled =
-      phase_.num_batches > 0 ? cells * phase_.batches_done / phase_.num_batches : cells;
-  const std::string bar =
-      fmt::format(" |{}{}|", std::string(filled, '#'), std::string(cells - filled, ' '));
-  return fmt::format("{:<{}}", text.substr(0, place) + bar + text.substr(place), width);
+      phase.num_batches > 0 ? cells * phase.batches_done / phase.num_batches : cells;
+  return fmt::format("{} |{}{}{}{}|{}", parts.head, has_color_ ? kGreen : "",
+                     std::string(filled, '#'), has_color_ ? kNoColor : "",
+                     std::string(cells - filled, ' '), tail);
 }
 
 }  // namespace linkboy

@@ -3,18 +3,22 @@
 #include <chrono>
 #include <cstdint>
 #include <cstdio>
+#include <memory>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "linkboy/callback.hpp"
 #include "linkboy/deferred_value.hpp"
+#include "linkboy/status_line.hpp"
 
 namespace linkboy {
 
 class LossTracker;
 
 struct ProgressBarOptions {
-  /// `automatic` draws a bar on a terminal and writes plain lines elsewhere.
+  /// `automatic` draws a bar on a terminal that can (TERM is not "dumb") and writes plain lines
+  /// elsewhere.
   enum class Mode { automatic, bar, plain, none };
   Mode mode = Mode::automatic;
 
@@ -27,8 +31,11 @@ struct ProgressBarOptions {
 };
 
 /// Shows how far an epoch is: share, batches, time and time left, samples per second, mean loss so
-/// far and learning rate. Reads the loss only when it draws. Silent on all processes but the first
-/// of a node.
+/// far and learning rate; on a narrow terminal less of it. Reads the loss only when it draws.
+/// Silent on all processes but the first of a node. Coloured on a terminal, unless NO_COLOR is set.
+///
+/// An evaluation in the middle of an epoch has its own bar, and its time is not the epoch's. What
+/// Trainer::print writes goes above the bar.
 class ProgressBar : public Callback {
  public:
   explicit ProgressBar(ProgressBarOptions options = {});
@@ -57,22 +64,35 @@ class ProgressBar : public Callback {
     /// The sum of losses on its way from the device, and of how many samples.
     std::optional<DeferredValue> total{};
     int64_t total_count = 0;
-    bool is_open = false;
     bool is_training = false;
+  };
+
+  /// A piece of the text. Where there is no room, those with the highest rank go first.
+  struct Part {
+    std::string text;
+    int rank;
+  };
+  struct Parts {
+    std::string head;
+    std::vector<Part> details;
+
+    std::string tail() const;
   };
 
   void open(Trainer& trainer, std::string title, int64_t num_batches, bool is_training);
   void advance(Trainer& trainer);
   void draw(Trainer& trainer, double loss);
   void close(Trainer& trainer);
-  void end_line();
+  void end_all();
   const LossTracker& tracker_of(Trainer& trainer) const;
-  std::string describe(Trainer& trainer, double seconds, double loss) const;
-  std::string fitted_bar(const std::string& text) const;
+  Parts describe(Trainer& trainer, double seconds, double loss) const;
+  std::string fitted_bar(Parts parts) const;
+  Clock::duration interval() const;
 
   ProgressBarOptions options_;
-  Phase phase_;
-  bool is_bar_ = false;
+  std::vector<Phase> phases_;         // the innermost last
+  std::unique_ptr<StatusLine> line_;  // of a bar
+  bool has_color_ = false;
 };
 
 }  // namespace linkboy

@@ -20,6 +20,7 @@
 #include "distributed/world.hpp"
 #include "distributed/zero_shards.hpp"
 #include "linkboy/error.hpp"
+#include "linkboy/status_line.hpp"
 #include "precision/fused_step.hpp"
 
 namespace linkboy {
@@ -387,7 +388,9 @@ void Accelerator::main_process_first(const std::function<void()>& work) const {
 }
 
 void Accelerator::print(std::string_view line) const {
-  if (is_main_process()) std::cout << line << std::endl;
+  if (!is_main_process()) return;
+  std::cout.flush();  // who writes there directly keeps the order
+  write_above_status_line(stdout, line);
 }
 
 void Accelerator::set_seed(uint64_t seed) { torch::manual_seed(seed); }

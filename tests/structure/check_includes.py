@@ -12,7 +12,7 @@ import re
 import sys
 
 LAYERS = [
-    ["error", "text_options", "state_dict", "sampler", "stop_training", "run_config", "distributed_options",
+    ["error", "text_options", "status_line", "state_dict", "sampler", "stop_training", "run_config", "distributed_options",
      "process_group"],
     ["batch", "step_output", "placeholders", "loss_tracker", "run_history", "checkpoint", "safetensors",
      "loss_function", "model", "callback", "scheduler", "dataset", "data_loader", "param_group_field",

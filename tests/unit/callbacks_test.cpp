@@ -348,53 +348,6 @@ TEST(PrintProgressTest, SaysWhereTheRunIs) {
                                 "Starting eval epoch", "Finishing evaluation run"}));
 }
 
-std::string bar_output(ProgressBarOptions options, bool stop_early = false) {
-  std::FILE* file = std::tmpfile();
-  options.stream = file;
-  options.bar_interval = std::chrono::milliseconds(0);
-  class Stop : public Callback {
-    void on_train_update_end(Trainer& trainer) override { trainer.request_stop(); }
-  };
-  CallbackList callbacks{std::make_shared<ProgressBar>(options)};
-  if (stop_early) callbacks.push_back(std::make_shared<Stop>());
-  Toy toy(callbacks);
-  toy.trainer.train({.train_dataset = toy_data(8),
-                     .num_epochs = 1,
-                     .eval_dataset = toy_data(4),
-                     .per_device_batch_size = 2});
-  std::string text(static_cast<std::size_t>(std::ftell(file)), '\0');
-  std::rewind(file);
-  EXPECT_EQ(std::fread(text.data(), 1, text.size(), file), text.size());
-  std::fclose(file);
-  return text;
-}
-
-TEST(ProgressBarTest, DrawsShareCountsTimesSpeedLossAndLearningRate) {
-  const std::string text = bar_output({.mode = ProgressBarOptions::Mode::bar});
-  for (const char* part : {"\repoch 1  25% |", "#", "| 1/4 [00:00<00:0", " samples/s, loss ",
-                           ", lr 0.1]", "epoch 1 100% |", "\reval  50% |", "eval 100% |", "]"}) {
-    EXPECT_NE(text.find(part), std::string::npos) << part << "\nis not in:\n" << text;
-  }
-  EXPECT_EQ(text.find("nan"), std::string::npos);
-  EXPECT_EQ(std::count(text.begin(), text.end(), '\n'), 2);
-}
-
-TEST(ProgressBarTest, WritesPlainLinesWhereThereIsNoTerminal) {
-  const std::string text = bar_output({.mode = ProgressBarOptions::Mode::automatic});
-  EXPECT_EQ(text.find('\r'), std::string::npos);
-  EXPECT_TRUE(text.starts_with("epoch 1 100% 4/4 [00:0"));
-  EXPECT_EQ(std::count(text.begin(), text.end(), '\n'), 2);
-}
-
-TEST(ProgressBarTest, IsSilentOnRequest) {
-  EXPECT_EQ(bar_output({.mode = ProgressBarOptions::Mode::none}), "");
-}
-
-TEST(ProgressBarTest, EndsItsLineWhenTheRunStops) {
-  EXPECT_TRUE(bar_output({.mode = ProgressBarOptions::Mode::bar}, true).ends_with("]\n") ||
-              bar_output({.mode = ProgressBarOptions::Mode::bar}, true).ends_with(" \n"));
-}
-
 TEST(MoveModulesToDeviceTest, MovesTheLossAndRegisteredModules) {
   class Extra : public torch::nn::Module {
    public:

@@ -1,0 +1,161 @@
+"""Looks at the progress bar as a user sees it: in pseudo-terminals of several widths, in one that
+cannot draw, and in a file.
+
+    python3 progress_bar_test.py PATH/TO/fashion_mnist [unittest arguments]
+
+Needs nothing but Python's standard library; the images are made up.
+"""
+
+import fcntl
+import os
+import pathlib
+import pty
+import re
+import struct
+import subprocess
+import sys
+import tempfile
+import termios
+import unittest
+
+from fashion_mnist_test import write_data
+
+PROGRAM = None
+
+
+class Screen:
+    """What a terminal makes of the bytes: lines, of which the last one is still written to."""
+
+    def __init__(self, columns):
+        self.columns = columns
+        self.lines = [""]
+        self.column = 0
+        self.widest = 0
+        self.overlong = []
+
+    def feed(self, text):
+        for piece in re.findall(r"\x1b\[[0-9;]*[A-Za-z]|\r|\n|[^\x1b\r\n]+", text):
+            if piece == "\r":
+                self.column = 0
+            elif piece == "\n":
+                self.lines.append("")
+                self.column = 0
+            elif piece == "\x1b[K":
+                self.lines[-1] = self.lines[-1][: self.column]
+            elif not piece.startswith("\x1b"):
+                line = self.lines[-1].ljust(self.column)
+                self.lines[-1] = line[: self.column] + piece + line[self.column + len(piece) :]
+                self.column += len(piece)
+                if len(self.lines[-1]) > self.columns:
+                    self.overlong.append(self.lines[-1])
+
+
+class ProgressBarTest(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        cls.folder = tempfile.TemporaryDirectory()
+        cls.data = pathlib.Path(cls.folder.name)
+        write_data(cls.data)
+
+    @classmethod
+    def tearDownClass(cls):
+        cls.folder.cleanup()
+
+    def arguments(self, *more):
+        return [PROGRAM, "--data", self.data, "--model", "mlp", "--epochs", "2", "--batch-size",
+                "10", "--output-dir", self.data / "output", *more]
+
+    def in_terminal(self, columns, *more, **environment):
+        """Bytes that the program sends to a terminal, in which are its output and its errors."""
+        variables = {**os.environ, "TERM": "xterm", **environment}
+        if environment.get("NO_COLOR") is None:
+            variables.pop("NO_COLOR", None)
+        main, other = pty.openpty()
+        fcntl.ioctl(other, termios.TIOCSWINSZ, struct.pack("HHHH", 24, columns, 0, 0))
+        process = subprocess.Popen(self.arguments(*more), stdout=other, stderr=other,
+                                   stdin=subprocess.DEVNULL, env=variables)
+        os.close(other)
+        output = b""
+        while True:
+            try:
+                block = os.read(main, 65536)
+            except OSError:  # the other end is closed
+                break
+            if not block:
+                break
+            output += block
+        os.close(main)
+        self.assertEqual(process.wait(), 0, output.decode())
+        return output.decode().replace("\r\n", "\n")
+
+    def screen_of(self, columns, *more):
+        screen = Screen(columns)
+        screen.feed(self.in_terminal(columns, *more))
+        return screen
+
+    def test_no_line_of_the_bar_is_wider_than_the_terminal(self):
+        for columns in (40, 80, 200):
+            with self.subTest(columns=columns):
+                screen = self.screen_of(columns)
+                bars = [line for line in screen.overlong if "%" in line]
+                self.assertEqual(bars, [])
+
+    def test_each_width_shows_what_it_has_room_for(self):
+        for columns, parts in (
+            (40, ["loss"]),
+            (80, ["70/70", "loss", "samples/s"]),
+            (200, ["#" * 40, "70/70", "samples/s", "loss", "lr "]),
+        ):
+            with self.subTest(columns=columns):
+                ends = [line for line in self.screen_of(columns).lines if "epoch 1 100%" in line]
+                self.assertEqual(len(ends), 1)
+                for part in parts:
+                    self.assertIn(part, ends[0])
+
+    def test_bar_and_printed_lines_do_not_garble_each_other(self):
+        # Every line is whole: a bar, or a line that was printed.
+        printed = re.compile(
+            r"Starting (training run|epoch \d|eval epoch|evaluation run)|Finishing .* run|"
+            r"\w+: [\d.e-]+|checkpoint: .*|Running evaluation .*|Resuming .*|"
+            r"Reached max .*|test accuracy: [\d.]+|seed .*|"
+        )
+        bar = re.compile(r"(epoch \d|\w*eval) +\d+%.*\]")
+        for columns in (80, 200):
+            with self.subTest(columns=columns):
+                lines = self.screen_of(columns).lines
+                for line in lines:
+                    self.assertTrue(printed.fullmatch(line) or bar.fullmatch(line), line)
+                bars = [line for line in lines if bar.fullmatch(line)]
+                self.assertEqual(len(bars), 5)  # two epochs, their evaluations, the test
+                self.assertTrue(all("100%" in line for line in bars), bars)
+
+    def test_is_drawn_in_colour(self):
+        self.assertIn("\x1b[32m#", self.in_terminal(80))
+
+    def test_has_no_colour_with_no_color(self):
+        self.assertNotRegex(self.in_terminal(80, NO_COLOR="1"), r"\x1b\[[0-9;]*m")
+
+    def test_a_dumb_terminal_gets_plain_lines(self):
+        output = self.in_terminal(80, TERM="dumb")
+        self.assertNotIn("\x1b", output)
+        self.assertNotIn("\r", output)
+        self.assertIn("epoch 2 100% [70/70", output)
+
+    def test_a_file_gets_plain_lines(self):
+        path = self.data / "log"
+        with open(path, "wb") as log:
+            subprocess.run(self.arguments(), stdout=log, stderr=log, check=True)
+        text = path.read_text()
+        self.assertNotIn("\x1b", text)
+        self.assertNotIn("\r", text)
+        # The interval of plain lines is far longer than an epoch of this run.
+        self.assertEqual(len(re.findall(r"^epoch 1 +\d+%", text, re.MULTILINE)), 1)
+
+    def test_a_stop_leaves_the_cursor_on_a_line_of_its_own(self):
+        screen = self.screen_of(80, "--max-steps", "75")
+        self.assertEqual(screen.lines[-1], "")
+
+
+if __name__ == "__main__":
+    PROGRAM = sys.argv.pop(1)
+    unittest.main()

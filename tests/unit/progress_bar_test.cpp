@@ -1,0 +1,97 @@
+// The progress bar and the line of the terminal that it has; tests/program/progress_bar_test.py
+// looks at real terminals.
+
+#include <gtest/gtest.h>
+#include <torch/torch.h>
+
+#include <algorithm>
+#include <cstdio>
+
+#include "linkboy/callbacks/progress_bar.hpp"
+#include "linkboy/status_line.hpp"
+#include "support/toy.hpp"
+
+namespace linkboy::testing {
+namespace {
+
+std::string bar_output(ProgressBarOptions options, bool stop_early = false,
+                       CallbackList callbacks = {}) {
+  std::FILE* file = std::tmpfile();
+  options.stream = file;
+  options.bar_interval = std::chrono::milliseconds(0);
+  class Stop : public Callback {
+    void on_train_update_end(Trainer& trainer) override { trainer.request_stop(); }
+  };
+  callbacks.insert(callbacks.begin(), std::make_shared<ProgressBar>(options));
+  if (stop_early) callbacks.push_back(std::make_shared<Stop>());
+  Toy toy(callbacks);
+  toy.trainer.train({.train_dataset = toy_data(8),
+                     .num_epochs = 1,
+                     .eval_dataset = toy_data(4),
+                     .per_device_batch_size = 2});
+  std::string text(static_cast<std::size_t>(std::ftell(file)), '\0');
+  std::rewind(file);
+  EXPECT_EQ(std::fread(text.data(), 1, text.size(), file), text.size());
+  std::fclose(file);
+  return text;
+}
+
+TEST(ProgressBarTest, DrawsShareCountsTimesSpeedLossAndLearningRate) {
+  const std::string text = bar_output({.mode = ProgressBarOptions::Mode::bar});
+  for (const char* part : {"\repoch 1  25% |", "#", "| [1/4, 00:00<00:0", " samples/s, loss ",
+                           ", lr 0.1]", "epoch 1 100% |", "\reval  50% |", "eval 100% |", "]"}) {
+    EXPECT_NE(text.find(part), std::string::npos) << part << "\nis not in:\n" << text;
+  }
+  EXPECT_EQ(text.find("nan"), std::string::npos);
+  EXPECT_EQ(std::count(text.begin(), text.end(), '\n'), 2);
+}
+
+TEST(ProgressBarTest, WritesPlainLinesWhereThereIsNoTerminal) {
+  const std::string text = bar_output({.mode = ProgressBarOptions::Mode::automatic});
+  EXPECT_EQ(text.find('\r'), std::string::npos);
+  EXPECT_TRUE(text.starts_with("epoch 1 100% [4/4, 00:0"));
+  EXPECT_EQ(std::count(text.begin(), text.end(), '\n'), 2);
+}
+
+TEST(ProgressBarTest, IsSilentOnRequest) {
+  EXPECT_EQ(bar_output({.mode = ProgressBarOptions::Mode::none}), "");
+}
+
+TEST(ProgressBarTest, EndsItsLineWhenTheRunStops) {
+  const std::string text = bar_output({.mode = ProgressBarOptions::Mode::bar}, true);
+  EXPECT_TRUE(text.ends_with("\x1b[K\n")) << text;
+}
+
+TEST(ProgressBarTest, AnEvaluationInTheMiddleHasABarOfItsOwnWithItsName) {
+  class EvaluateOnce : public Callback {
+    void on_train_update_end(Trainer& trainer) override {
+      if (trainer.num_updates() == 2) trainer.evaluate_now({.metric_prefix = "intermediate_"});
+    }
+  };
+  const std::string text = bar_output({.mode = ProgressBarOptions::Mode::plain}, false,
+                                      {std::make_shared<EvaluateOnce>()});
+  const auto inner = text.find("intermediate_eval 100% [2/2");
+  const auto outer = text.find("epoch 1 100% [4/4");
+  ASSERT_NE(inner, std::string::npos) << text;
+  ASSERT_NE(outer, std::string::npos) << text;
+  EXPECT_LT(inner, outer);
+}
+
+TEST(StatusLineTest, LinesGoAboveWhatIsShown) {
+  std::FILE* file = std::tmpfile();
+  {
+    StatusLine line(file);
+    line.show("50%");
+    write_above_status_line(file, "note");
+    line.keep();
+    write_above_status_line(file, "end");
+  }
+  std::string text(static_cast<std::size_t>(std::ftell(file)), '\0');
+  std::rewind(file);
+  EXPECT_EQ(std::fread(text.data(), 1, text.size(), file), text.size());
+  std::fclose(file);
+  EXPECT_EQ(text, "\r50%\x1b[K\r\x1b[Knote\n\r50%\x1b[K\nend\n");
+}
+
+}  // namespace
+}  // namespace linkboy::testing
