@@ -7,6 +7,9 @@
 //   Trainer     linkboy::Trainer with its default callbacks and its default loader (shuffled, no
 //               workers). Besides the above it tracks the loss, stops on NaN and keeps a progress
 //               line. What it prints goes nowhere. A round is one call of `train`, set-up and all.
+//   bar, no bar, low overhead
+//               The same with a bar that is drawn, with no progress at all, and with
+//               low_overhead_callbacks().
 //   loop        The least that a hand-written loop can do: the same shuffle, one index_select per
 //               tensor, and the same fused update through linkboy::Accelerator. It does not look
 //               at the loss. Its weights must come out equal to Trainer's in every bit.
@@ -92,23 +95,22 @@ class SilentTrainer final : public Trainer {
   void print(std::string_view) override {}
 };
 
-/// The default callbacks; the progress line goes to `stream`.
-CallbackList default_callbacks_into(std::FILE* stream) {
+/// The default callbacks; the progress goes to `stream`.
+CallbackList default_callbacks_into(std::FILE* stream, ProgressBarOptions::Mode mode) {
   CallbackList callbacks = default_callbacks();
   for (auto& callback : callbacks) {
     if (!std::dynamic_pointer_cast<ProgressBar>(callback)) continue;
-    callback = std::make_shared<ProgressBar>(
-        ProgressBarOptions{.mode = ProgressBarOptions::Mode::plain, .stream = stream});
+    callback = std::make_shared<ProgressBar>(ProgressBarOptions{.mode = mode, .stream = stream});
   }
   return callbacks;
 }
 
 class TrainerSide final : public Side {
  public:
-  TrainerSide(const Samples& samples, std::FILE* stream)
+  TrainerSide(const Samples& samples, CallbackList callbacks)
       : Side(samples),
         dataset_(TensorDataset(samples.input, samples.target)),
-        trainer_(net_, torch::nn::CrossEntropyLoss(), optimizer_, default_callbacks_into(stream)) {}
+        trainer_(net_, torch::nn::CrossEntropyLoss(), optimizer_, std::move(callbacks)) {}
 
   void run(int64_t num_steps) override {
     trainer_.train({.train_dataset = dataset_,
@@ -227,13 +229,18 @@ void compare(int64_t num_rounds, int64_t num_steps) {
   const std::unique_ptr<std::FILE, int (*)(std::FILE*)> nowhere(std::fopen("/dev/null", "w"),
                                                                 std::fclose);
   const Samples samples;
-  TrainerSide trainer(samples, nowhere.get());
+  using Mode = ProgressBarOptions::Mode;
+  TrainerSide trainer(samples, default_callbacks_into(nowhere.get(), Mode::plain));
   LoopSide loop(samples);
   LoopSide loop_again(samples);
   LibTorchSide libtorch(samples);
-  constexpr int kNumSides = 4;
-  Side* const sides[kNumSides] = {&trainer, &loop, &loop_again, &libtorch};
-  const char* const names[kNumSides] = {"Trainer", "loop", "loop again", "LibTorch"};
+  TrainerSide bar(samples, default_callbacks_into(nowhere.get(), Mode::bar));
+  TrainerSide no_bar(samples, default_callbacks_into(nowhere.get(), Mode::none));
+  TrainerSide low(samples, low_overhead_callbacks());
+  constexpr int kNumSides = 7;
+  Side* const sides[kNumSides] = {&trainer, &loop, &loop_again, &libtorch, &bar, &no_bar, &low};
+  const char* const names[kNumSides] = {"Trainer", "loop",   "loop again",  "LibTorch",
+                                        "bar",     "no bar", "low overhead"};
 
   Times warm_up;
   for (Side* side : sides) run_round(*side, num_steps, warm_up);
@@ -258,6 +265,8 @@ void compare(int64_t num_rounds, int64_t num_steps) {
               "least..most", "by CPU time");
   print_ratio("Trainer / loop", times[0], times[1]);
   print_ratio("loop again / loop", times[2], times[1]);
+  print_ratio("low overhead / loop", times[6], times[1]);
+  print_ratio("bar / no bar", times[4], times[5]);
   print_ratio("Trainer / LibTorch", times[0], times[3]);
   std::printf("\nWeights of Trainer and loop are %s.\n",
               trainer.has_weights_of(loop) ? "equal in every bit"

@@ -43,6 +43,9 @@ double TrainPerformance::data_time() const {
 PerformanceMonitor::PerformanceMonitor(PerformanceMonitorOptions options) : options_(options) {
   LINKBOY_CHECK(options_.num_recent_updates >= 1, "num_recent_updates is ",
                 options_.num_recent_updates, "; it must be at least 1.");
+  LINKBOY_CHECK(!options_.flops_per_sample || *options_.flops_per_sample > 0.0,
+                "flops_per_sample is ", options_.flops_per_sample.value_or(0.0),
+                "; it must be positive.");
 }
 
 void PerformanceMonitor::on_training_run_start(Trainer&) {
@@ -55,6 +58,7 @@ void PerformanceMonitor::on_train_epoch_start(Trainer& trainer) {
   if (!goes_on) epoch_ = {};
   update_ = {};
   epoch_start_ = update_start_ = now();
+  num_open_evaluations_ = 0;
   is_in_epoch_ = waits_for_batch_ = true;
 }
 
@@ -88,6 +92,21 @@ void PerformanceMonitor::on_train_epoch_end(Trainer& trainer) {
   history.update_metric("train_samples_per_second", epoch_.samples_per_second());
   history.update_metric("train_step_time", epoch_.step_time());
   history.update_metric("train_data_time", epoch_.data_time());
+  if (options_.flops_per_sample) {
+    history.update_metric("train_tflops",
+                          epoch_.samples_per_second() * *options_.flops_per_sample / 1e12);
+  }
+}
+
+void PerformanceMonitor::on_eval_epoch_start(Trainer&) {
+  if (is_in_epoch_ && num_open_evaluations_++ == 0) eval_start_ = now();
+}
+
+void PerformanceMonitor::on_eval_epoch_end(Trainer&) {
+  if (!is_in_epoch_ || --num_open_evaluations_ > 0) return;
+  const auto evaluated = now() - eval_start_;
+  epoch_start_ += evaluated;
+  update_start_ += evaluated;
 }
 
 void PerformanceMonitor::end_epoch() {
@@ -97,7 +116,8 @@ void PerformanceMonitor::end_epoch() {
 
 TrainPerformance PerformanceMonitor::epoch_so_far() const {
   TrainPerformance epoch = epoch_;
-  if (is_in_epoch_) epoch.seconds += seconds(now() - epoch_start_);
+  const auto end = num_open_evaluations_ > 0 ? eval_start_ : now();
+  if (is_in_epoch_) epoch.seconds += seconds(end - epoch_start_);
   return epoch;
 }
 

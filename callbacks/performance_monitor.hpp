@@ -31,10 +31,16 @@ struct TrainPerformance {
 struct PerformanceMonitorOptions {
   /// Updates that `recent` looks back on. At least 1.
   int64_t num_recent_updates = 50;
+
+  /// Floating-point operations that training makes for one sample: about three times those of the
+  /// forward pass, which ModelSummary counts. Positive; if given, `train_tflops` is recorded.
+  std::optional<double> flops_per_sample{};
 };
 
 /// Measures how fast the training part of each epoch is, and records it at the epoch's end as
-/// `train_samples_per_second`, `train_step_time` and `train_data_time`. Evaluation does not count.
+/// `train_samples_per_second`, `train_step_time` and `train_data_time`, and of this process
+/// `train_tflops`, 10^12 floating-point operations per second, if the options say how many a sample
+/// takes. Evaluation does not count, also where it comes between two updates.
 ///
 /// A wait for a batch goes from the end of an update (or the start of the epoch) to the start of
 /// the next step. Where a step makes no update (gradient accumulation) its end cannot be seen, so
@@ -46,7 +52,7 @@ struct PerformanceMonitorOptions {
 /// all other callbacks: what they do after an update counts as part of its step.
 class PerformanceMonitor : public Callback {
  public:
-  /// @throws Error if `num_recent_updates` is less than 1.
+  /// @throws Error if `num_recent_updates` is less than 1, or `flops_per_sample` is not positive.
   explicit PerformanceMonitor(PerformanceMonitorOptions options = {});
 
   void on_training_run_start(Trainer& trainer) override;
@@ -55,6 +61,8 @@ class PerformanceMonitor : public Callback {
   void on_train_step_end(Trainer& trainer, const Batch&, const StepOutput& output) override;
   void on_train_update_end(Trainer& trainer) override;
   void on_train_epoch_end(Trainer& trainer) override;
+  void on_eval_epoch_start(Trainer& trainer) override;
+  void on_eval_epoch_end(Trainer& trainer) override;
   void on_training_run_end(Trainer&) override { end_epoch(); }
   void on_exception(Trainer&, std::exception_ptr) override { end_epoch(); }
 
@@ -74,7 +82,6 @@ class PerformanceMonitor : public Callback {
   /// The clock that it measures by.
   virtual Clock::time_point now() const { return Clock::now(); }
 
- protected:
   int default_order() const override { return 2000; }
 
  private:
@@ -88,6 +95,8 @@ class PerformanceMonitor : public Callback {
   std::deque<TrainPerformance> recent_;
   Clock::time_point epoch_start_{};
   Clock::time_point update_start_{};
+  Clock::time_point eval_start_{};  // of the outermost evaluation within the epoch
+  int64_t num_open_evaluations_ = 0;
   bool is_in_epoch_ = false;
   bool waits_for_batch_ = false;
   bool was_loaded_ = false;

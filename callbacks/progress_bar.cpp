@@ -15,6 +15,7 @@ namespace {
 
 using Mode = ProgressBarOptions::Mode;
 
+constexpr int kRankOfCounts = 3;
 constexpr const char* kGreen = "\x1b[32m";
 constexpr const char* kNoColor = "\x1b[0m";
 
@@ -159,8 +160,8 @@ ProgressBar::Parts ProgressBar::describe(Trainer& trainer, double seconds, doubl
       phase.num_batches > 0 ? 100 * phase.batches_done / phase.num_batches : 100;
   Parts parts;
   parts.head = fmt::format("{} {:3}%", phase.title, percent);
-  parts.details = {{fmt::format("{}/{}", phase.batches_done, phase.num_batches), 3},
-                   {fmt::format("{}<{}", clock_text(seconds),
+  parts.counts = fmt::format(" {}/{}", phase.batches_done, phase.num_batches);
+  parts.details = {{fmt::format("{}<{}", clock_text(seconds),
                                 batches > 0 ? clock_text(seconds / batches * left) : "?"),
                     2},
                    {fmt::format("{:.0f} samples/s", rate), 4},
@@ -175,13 +176,14 @@ ProgressBar::Parts ProgressBar::describe(Trainer& trainer, double seconds, doubl
 std::string ProgressBar::Parts::tail() const {
   std::string text;
   for (const Part& part : details) text += (text.empty() ? " [" : ", ") + part.text;
-  return text.empty() ? text : text + "]";
+  return counts + (text.empty() ? text : text + "]");
 }
 
 std::string ProgressBar::fitted_bar(Parts parts) const {
   // The last column stays free: some terminals go to the next line when it is written to.
   const std::size_t width = line_->width() - 1;
   for (int rank = 5; rank > 0 && parts.head.size() + parts.tail().size() > width; --rank) {
+    if (rank == kRankOfCounts) parts.counts.clear();
     std::erase_if(parts.details, [rank](const Part& part) { return part.rank == rank; });
   }
   const std::string tail = parts.tail();

@@ -74,6 +74,7 @@ class ProgressBar : public Callback {
   };
   struct Parts {
     std::string head;
+    std::string counts;
     std::vector<Part> details;
 
     std::string tail() const;

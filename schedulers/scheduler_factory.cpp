@@ -23,8 +23,6 @@ namespace linkboy {
 
 // Found by the type of the option; hence not in the namespace without a name.
 
-static void read_text(const std::string& text, RunValue& value) { value = RunValue::parse(text); }
-
 static void read_text(const std::string& text, PerGroup& value) {
   std::vector<double> values;
   for (const std::string& item : split_at_commas(text)) read_text(item, values.emplace_back());
@@ -33,15 +31,6 @@ static void read_text(const std::string& text, PerGroup& value) {
 
 static void read_text(const std::string& text, std::vector<RunValue>& values) {
   for (const std::string& item : split_at_commas(text)) values.push_back(RunValue::parse(item));
-}
-
-static void read_text(const std::string& text, ParamGroupField& value) {
-  using enum ParamGroupField;
-  read_text_choice<ParamGroupField>(text, value,
-                                    {{to_string(lr), lr},
-                                     {to_string(weight_decay), weight_decay},
-                                     {to_string(momentum), momentum},
-                                     {to_string(beta2), beta2}});
 }
 
 static void read_text(const std::string& text, OneCycleSchedulerOptions::AnnealStrategy& value) {

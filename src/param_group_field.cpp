@@ -1,3 +1,5 @@
+#include "param_group_field.hpp"
+
 #include <c10/util/Type.h>
 #include <torch/optim/adagrad.h>
 #include <torch/optim/adam.h>
@@ -6,7 +8,7 @@
 #include <torch/optim/sgd.h>
 
 #include "linkboy/error.hpp"
-#include "linkboy/scheduler.hpp"
+#include "linkboy/text_options.hpp"
 
 namespace linkboy {
 namespace {
@@ -53,7 +55,7 @@ double access(OptimizerOptions& options, ParamGroupField field, const double* ne
         }
       });
   LINKBOY_CHECK(has_field, "the optimizer's options (", c10::demangle(typeid(options).name()),
-                ") have no ", to_string(field), "; schedule another field.");
+                ") have no ", to_string(field), "; take another field or optimizer.");
   return result;
 }
 
@@ -73,6 +75,15 @@ std::string to_string(ParamGroupField field) {
   return "unknown";
 }
 
+void read_text(const std::string& text, ParamGroupField& field) {
+  std::vector<std::pair<std::string, ParamGroupField>> choices;
+  for (const auto choice : {ParamGroupField::lr, ParamGroupField::weight_decay,
+                            ParamGroupField::momentum, ParamGroupField::beta2}) {
+    choices.emplace_back(to_string(choice), choice);
+  }
+  read_text_choice(text, field, choices);
+}
+
 std::vector<double> get_param_group_field(const torch::optim::Optimizer& optimizer,
                                           ParamGroupField field) {
   std::vector<double> values;
@@ -82,12 +93,18 @@ std::vector<double> get_param_group_field(const torch::optim::Optimizer& optimiz
   return values;
 }
 
+void set_param_group_field(OptimizerOptions& options, ParamGroupField field, double value) {
+  access(options, field, &value);
+}
+
 void set_param_group_field(torch::optim::Optimizer& optimizer, ParamGroupField field,
                            const std::vector<double>& values) {
   auto& groups = optimizer.param_groups();
   LINKBOY_CHECK(values.size() == groups.size(), "there are ", values.size(), " values of ",
                 to_string(field), " for ", groups.size(), " param groups; give one for each.");
-  for (std::size_t i = 0; i < groups.size(); ++i) access(groups[i].options(), field, &values[i]);
+  for (std::size_t i = 0; i < groups.size(); ++i) {
+    set_param_group_field(groups[i].options(), field, values[i]);
+  }
 }
 
 }  // namespace linkboy

@@ -122,4 +122,6 @@ class Parser {
 
 RunValue RunValue::parse(std::string_view text) { return Parser(text).parse(); }
 
+void read_text(const std::string& text, RunValue& value) { value = RunValue::parse(text); }
+
 }  // namespace linkboy

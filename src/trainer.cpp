@@ -16,16 +16,25 @@ namespace linkboy {
 /// Returns to the evaluation in progress when one within it ends, in whatever way.
 class Trainer::EvaluationScope {
  public:
-  explicit EvaluationScope(Evaluation& evaluation) : evaluation_(evaluation), before_(evaluation) {}
-  ~EvaluationScope() { evaluation_ = std::move(before_); }
+  explicit EvaluationScope(Trainer& trainer)
+      : trainer_(trainer),
+        evaluation_(trainer.evaluation_),
+        loader_(trainer.eval_dataloader_),
+        losses_(trainer.eval_loss_) {}
+  ~EvaluationScope() {
+    trainer_.eval_dataloader_ = std::move(loader_);
+    // The losses of a finished evaluation stay to be read, unless another one goes on.
+    if (evaluation_.is_in_progress) trainer_.eval_loss_ = std::move(losses_);
+    trainer_.evaluation_ = std::move(evaluation_);
+  }
   EvaluationScope(const EvaluationScope&) = delete;
   EvaluationScope& operator=(const EvaluationScope&) = delete;
 
-  bool was_in_progress() const { return before_.is_in_progress; }
-
  private:
-  Evaluation& evaluation_;
-  Evaluation before_;
+  Trainer& trainer_;
+  Evaluation evaluation_;
+  std::shared_ptr<DataLoader> loader_;
+  Losses losses_;
 };
 
 Trainer::Trainer(Model model, LossFunction loss_func,
@@ -220,9 +229,9 @@ Metrics Trainer::evaluate(const EvaluateOptions& options) {
 }
 
 void Trainer::run_evaluations(std::string_view loss_name) {
-  const EvaluationScope back_to_before(evaluation_);
+  const EvaluationScope back_to_before(*this);
   for (const EvaluationSet& set : evaluation_sets_) {
-    const bool is_in_between = evaluation_.is_extra && set.loader_in_between;
+    const bool is_in_between = evaluation_.is_in_between && set.loader_in_between;
     eval_dataloader_ = is_in_between ? set.loader_in_between : set.loader;
     evaluation_.is_in_progress = true;
     evaluation_.set_name = set.name;
@@ -233,15 +242,11 @@ void Trainer::run_evaluations(std::string_view loss_name) {
 void Trainer::evaluate_now(const ExtraEvaluation& extra) {
   LINKBOY_CHECK(!evaluation_sets_.empty(),
                 "there is no evaluation data to evaluate now; give train an eval_dataset.");
-  const EvaluationScope back_to_before(evaluation_);
-  // An evaluation in progress goes on with what it had.
-  const auto loader = eval_dataloader_;
-  const Losses losses = eval_loss_;
+  const EvaluationScope back_to_before(*this);
   evaluation_.is_extra = true;
+  evaluation_.is_in_between = extra.is_in_between;
   evaluation_.prefix = extra.metric_prefix;
   run_evaluations(extra.loss_name);
-  eval_dataloader_ = loader;
-  if (back_to_before.was_in_progress()) eval_loss_ = losses;
 }
 
 void Trainer::run_eval_epoch(DataLoader& loader, std::string_view metric_name) {

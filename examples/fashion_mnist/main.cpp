@@ -10,13 +10,7 @@
 #include <cstdlib>
 #include <limits>
 #include <linkboy/accelerator.hpp>
-#include <linkboy/callbacks/log_metrics.hpp>
-#include <linkboy/callbacks/move_modules_to_device.hpp>
-#include <linkboy/callbacks/print_progress.hpp>
-#include <linkboy/callbacks/progress_bar.hpp>
-#include <linkboy/callbacks/save_training_state.hpp>
 #include <linkboy/callbacks/stop_on_signal.hpp>
-#include <linkboy/callbacks/terminate_on_nan.hpp>
 #include <linkboy/checkpoint.hpp>
 #include <linkboy/cli.hpp>
 #include <linkboy/error.hpp>
@@ -24,7 +18,7 @@
 #include <linkboy/sync_batch_norm.hpp>
 #include <linkboy/trainer.hpp>
 
-#include "accuracy.hpp"
+#include "callbacks.hpp"
 #include "idx.hpp"
 #include "models.hpp"
 #include "options.hpp"
@@ -49,34 +43,6 @@ std::shared_ptr<torch::optim::Optimizer> make_optimizer(std::vector<at::Tensor> 
   }
   return std::make_shared<AdamW>(
       parameters, AdamWOptions(options.lr).weight_decay(options.weight_decay.value_or(0.01)));
-}
-
-/// The default callbacks, with the progress asked for, and what this program adds.
-linkboy::CallbackList make_callbacks(const Options& options, std::shared_ptr<Report> report,
-                                     std::shared_ptr<linkboy::StopOnSignal> stop_on_signal) {
-  using Mode = linkboy::ProgressBarOptions::Mode;
-  linkboy::CallbackList callbacks{std::make_shared<linkboy::MoveModulesToDevice>(),
-                                  std::make_shared<linkboy::TerminateOnNaN>(),
-                                  std::move(stop_on_signal), std::make_shared<Accuracy>()};
-  if (options.progress != "none") {
-    const Mode mode = options.progress == "bar"     ? Mode::bar
-                      : options.progress == "plain" ? Mode::plain
-                                                    : Mode::automatic;
-    callbacks.push_back(std::make_shared<linkboy::PrintProgress>());
-    callbacks.push_back(
-        std::make_shared<linkboy::ProgressBar>(linkboy::ProgressBarOptions{.mode = mode}));
-    callbacks.push_back(std::make_shared<linkboy::LogMetrics>());
-  }
-  if (report) callbacks.push_back(std::move(report));
-  if (options.saves_states()) {
-    callbacks.push_back(std::make_shared<linkboy::SaveTrainingState>(
-        linkboy::SaveTrainingStateOptions{.directory = options.states(),
-                                          .every_n_updates = options.save_every_updates,
-                                          .every_n_epochs = options.save_every_epochs,
-                                          .keep_last = options.keep,
-                                          .asynchronous = options.async_save}));
-  }
-  return callbacks;
 }
 
 linkboy::TrainOptions make_train_options(const Options& options, const Split& train,
@@ -168,8 +134,8 @@ void run(const Options& options) {
   auto stop_on_signal = std::make_shared<linkboy::StopOnSignal>();
   linkboy::Trainer trainer(model, torch::nn::CrossEntropyLoss(),
                            make_optimizer(model.parameters(), options),
-                           make_callbacks(options, report, stop_on_signal), /*run_history=*/nullptr,
-                           options.accelerator());
+                           make_callbacks(options, model, report, stop_on_signal),
+                           /*run_history=*/nullptr, options.accelerator());
   if (options.checkpoint_to_load) {
     trainer.load_checkpoint(*options.checkpoint_to_load, {.scheduler = false});
     linkboy::set_param_group_field(*trainer.optimizer(), linkboy::ParamGroupField::lr,

@@ -1,12 +1,15 @@
 #include "options.hpp"
 
 #include <algorithm>
+#include <linkboy/callbacks/callback_factory.hpp>
 #include <linkboy/checkpoint.hpp>
 #include <linkboy/error.hpp>
 #include <linkboy/schedulers/scheduler_factory.hpp>
 #include <linkboy/schedulers/warmup_scheduler.hpp>
 #include <utility>
 #include <vector>
+
+#include "callbacks.hpp"
 
 namespace fashion_mnist {
 namespace {
@@ -165,6 +168,27 @@ void add_output_options(cli::CommandLine& command_line, Options& options) {
                   "A bar, plain lines or nothing while it runs; auto shows a bar on a terminal.");
 }
 
+void add_watching_options(cli::CommandLine& command_line, Options& options) {
+  command_line.add_group("Callbacks and trackers")
+      .add_list("callbacks", "NAME[:KEY=VALUE,...]", &options.callbacks,
+                "Adds a callback: " + linkboy::join_with_commas(linkboy::callback_names()) +
+                    ", freeze. May be given several times.")
+      .add_switch("low-overhead", &options.low_overhead,
+                  "Watches nothing and prints nothing while it runs; a NaN does not end it.")
+      .add_switch("metrics", &options.metrics,
+                  "Measures precision, recall, F1 and Cohen's kappa as well.")
+      .add("tensorboard", "DIR", &options.tensorboard, "Event files for TensorBoard.")
+      .add("mlflow", "DIR", &options.mlflow, "A file store of MLflow.")
+      .add("csv", "FILE", &options.csv, "All numbers as a table.")
+      .add("json-lines", "FILE", &options.json_lines,
+           "All that is tracked, one JSON object a line.")
+      .add("html-report", "FILE", &options.html_report, "A page with charts, to open in a browser.")
+      .add("track-every-updates", "N", &options.track_every_updates,
+           "How often the trackers get loss, learning rate and speed.", cli::at_least(1))
+      .add("track-histograms", "N", &options.track_histograms,
+           "Has the trackers get all weights and gradients in every N-th epoch.", cli::at_least(1));
+}
+
 /// Contradictions that no option shows alone.
 void check_together(const Options& options) {
   if (options.momentum != 0.0 && options.optimizer != "sgd") {
@@ -187,17 +211,26 @@ void check_together(const Options& options) {
         "--compression and --local-sgd are both given, but with the latter no gradients are sent. "
         "Give one of them.");
   }
+  const bool has_tracker = options.tensorboard || options.mlflow || options.csv ||
+                           options.json_lines || options.html_report;
+  if (options.track_histograms && !has_tracker) {
+    throw cli::UsageError(
+        "--track-histograms needs a tracker; give --tensorboard DIR or another one.");
+  }
   make_scheduler_fn(options);
+  check_callbacks(options);
   std::vector<std::filesystem::path> outputs{options.checkpoint().lexically_normal()};
-  for (const auto& path : {options.save_init, options.report}) {
+  for (const auto& path :
+       {options.save_init, options.report, options.csv, options.json_lines, options.html_report}) {
     if (path) outputs.push_back(path->lexically_normal());
   }
   std::sort(outputs.begin(), outputs.end());
   const auto twin = std::adjacent_find(outputs.begin(), outputs.end());
   if (twin != outputs.end()) {
     throw cli::UsageError(c10::str(*twin,
-                                   " is to be written twice; --save, --save-init and "
-                                   "--report must name different files."));
+                                   " is to be written twice; --save, --save-init, --report, "
+                                   "--csv, --json-lines and --html-report must name different "
+                                   "files."));
   }
 }
 
@@ -275,6 +308,7 @@ std::optional<Options> parse_options(const cli::Arguments& arguments) {
   add_machine_options(command_line, options);
   add_distributed_options(command_line, options);
   add_output_options(command_line, options);
+  add_watching_options(command_line, options);
   if (!command_line.parse(arguments)) return std::nullopt;
   check_together(options);
   return options;

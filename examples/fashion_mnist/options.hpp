@@ -69,6 +69,17 @@ struct Options {
   bool report_updates = false;
   std::string progress = "auto";
 
+  std::vector<std::string> callbacks;
+  bool low_overhead = false;
+  bool metrics = false;
+  std::optional<std::filesystem::path> tensorboard;
+  std::optional<std::filesystem::path> mlflow;
+  std::optional<std::filesystem::path> csv;
+  std::optional<std::filesystem::path> json_lines;
+  std::optional<std::filesystem::path> html_report;
+  int64_t track_every_updates = 50;
+  std::optional<int64_t> track_histograms;
+
   linkboy::AcceleratorOptions accelerator() const;
   /// Where the training states are.
   std::filesystem::path states() const { return output_dir / "states"; }

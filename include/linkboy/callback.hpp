@@ -52,7 +52,7 @@ class Callback {
   /// averaged over the processes. In fp16 they are scaled until `Accelerator::unscale_gradients`.
   virtual void on_gradients_ready(Trainer&) {}
   /// After one update: clipping, optimizer, scheduler and zero_grad. The place for "every n
-  /// updates", and the only one where a training state may be saved.
+  /// updates", and within an epoch the only one where a training state may be saved.
   virtual void on_train_update_end(Trainer&) {}
   virtual void on_train_epoch_end(Trainer&) {}
 
@@ -73,7 +73,7 @@ class Callback {
   /// Another exception ends the run. All callbacks get it; what they throw here is dropped.
   virtual void on_exception(Trainer&, std::exception_ptr) {}
 
-  /// State that a resumed run needs. Empty if there is none.
+  /// State that a resumed run needs; all processes get that of the first. Empty if there is none.
   virtual StateDict state_dict() const { return {}; }
   virtual void load_state_dict(const StateDict&) {}
 

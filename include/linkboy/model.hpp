@@ -44,23 +44,32 @@ Forward make_any_forward(torch::nn::AnyModule module);
 [[noreturn]] void throw_wrong_inputs(const std::string& module_name, std::size_t num_inputs,
                                      const std::string& accepted);
 
+/// Calls `module.forward` with the tensors numbered I, if it can take so many.
+/// @return Whether it can.
+template <class M, std::size_t... I>
+bool forward_tensors(M& module, c10::ArrayRef<at::Tensor> inputs, c10::IValue& output,
+                     std::index_sequence<I...>) {
+  if constexpr (kTakesTensors<M, std::index_sequence<I...>>) {
+    using Output = std::remove_cvref_t<decltype(module.forward(inputs[I]...))>;
+    if constexpr (std::is_constructible_v<c10::IValue, Output>) {
+      output = c10::IValue(module.forward(inputs[I]...));
+    } else {
+      throw_unknown_output(module.name());
+    }
+    return true;
+  } else {
+    return false;
+  }
+}
+
 /// Calls `module.forward` with as many tensors as `inputs` holds, if it can take as many.
 template <class M, std::size_t... N>
 c10::IValue forward_module(M& module, c10::ArrayRef<at::Tensor> inputs, std::index_sequence<N...>) {
   c10::IValue output;
-  auto call = [&]<std::size_t... I>(std::index_sequence<I...>) {
-    if constexpr (kTakesTensors<M, std::index_sequence<I...>>) {
-      using Output = std::remove_cvref_t<decltype(module.forward(inputs[I]...))>;
-      if constexpr (std::is_constructible_v<c10::IValue, Output>) {
-        output = c10::IValue(module.forward(inputs[I]...));
-      } else {
-        throw_unknown_output(module.name());
-      }
-      return true;
-    }
-    return false;
-  };
-  const bool called = ((inputs.size() == N + 1 && call(std::make_index_sequence<N + 1>())) || ...);
+  const bool called =
+      ((inputs.size() == N + 1 &&
+        forward_tensors(module, inputs, output, std::make_index_sequence<N + 1>())) ||
+       ...);
   if (!called) {
     std::string accepted;
     ((kTakesTensors<M, std::make_index_sequence<N + 1>>

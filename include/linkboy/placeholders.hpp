@@ -57,6 +57,9 @@ class RunValue {
   std::function<double(const RunConfig&)> get_;
 };
 
+/// As `RunValue::parse`, for `options_from_text`.
+void read_text(const std::string& text, RunValue& value);
+
 // `inline`, so that a namespace-scope constant of a program may be made of them.
 
 /// Epochs of the run.

@@ -32,7 +32,7 @@ class RunHistory {
   /// @throws Error if there is no such metric.
   virtual void delete_metric(std::string_view name) = 0;
 
-  /// Put before the name of every metric that Trainer itself records.
+  /// Put before the names of what Trainer records, and by `Trainer::metric_name`.
   virtual void set_metric_name_prefix(std::string prefix) = 0;
   virtual const std::string& metric_name_prefix() const = 0;
 

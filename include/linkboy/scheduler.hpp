@@ -23,6 +23,8 @@ enum class ParamGroupField { lr, weight_decay, momentum, beta2 };
 
 /// "lr", "weight_decay", "momentum" or "beta2".
 std::string to_string(ParamGroupField field);
+/// The reverse, for `options_from_text`.
+void read_text(const std::string& text, ParamGroupField& field);
 
 /// Reads or sets a field of every param group.
 ///

@@ -66,6 +66,10 @@ struct TextOption {
           read_text(text, options.*member);
         }) {}
 
+  /// One that is not a member as it stands.
+  TextOption(const char* name, std::function<void(Options&, const std::string&)> setter)
+      : key(name), set(std::move(setter)) {}
+
   std::string key;
   std::function<void(Options&, const std::string&)> set;
 };

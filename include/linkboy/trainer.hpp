@@ -55,7 +55,7 @@ struct EvaluationSet {
   /// Empty for the one that has no name.
   std::string name{};
   std::shared_ptr<DataLoader> loader{};
-  /// What `Trainer::evaluate_now` takes instead of `loader`, if it is not null.
+  /// What evaluations in between take instead of `loader`, if it is not null.
   std::shared_ptr<DataLoader> loader_in_between{};
 };
 
@@ -65,6 +65,8 @@ struct ExtraEvaluation {
   std::string metric_prefix{};
   /// What its loss is called.
   std::string loss_name = "eval_loss_epoch";
+  /// Takes `EvaluationSet::loader_in_between`: one that comes often, and may be content with less.
+  bool is_in_between = false;
 };
 
 /// How a training state is saved.
@@ -123,8 +125,8 @@ class Trainer {
   /// Evaluates the run's evaluation data once more, with the usual events, and goes back to where
   /// the run was: for callbacks, at any event but those of a step's forward and backward pass.
   ///
-  /// @throws Error outside of a run, or if it has no evaluation data; whatever the evaluation
-  ///         throws. @note Collective.
+  /// @throws Error if there is no evaluation data; whatever the evaluation throws.
+  /// @note Collective.
   void evaluate_now(const ExtraEvaluation& extra);
 
   /// The model's outputs for all samples, in order, [N, ...] on the CPU, the same on all processes.
@@ -193,9 +195,9 @@ class Trainer {
   /// @param directory  That of a state; or one that holds states, of which the newest whole one is
   ///        taken; or the name "latest" in such a one.
   /// @return False if there is no state to be the "latest".
-  /// @throws Error if there is no state, or it does not fit this Trainer: its model, or in
-  /// mid-epoch
-  ///         its processes and batches.
+  /// @throws Error if there is no state, or it does not fit this Trainer:
+  ///         its model, or
+  ///         in mid-epoch its processes and batches.
   /// @note Collective.
   bool load_training_state(const std::filesystem::path& directory);
 
@@ -216,6 +218,8 @@ class Trainer {
 
   /// The present run's, or the last one's.
   const RunConfig& run_config() const { return run_config_; }
+  /// How the run has ended, from `training_run_end` on.
+  const TrainResult& result() const { return result_; }
   /// Updates made in this run.
   int64_t num_updates() const { return num_updates_; }
   /// Micro-batches of this epoch that are done.
@@ -335,6 +339,7 @@ class Trainer {
   struct Evaluation {
     bool is_in_progress = false;
     bool is_extra = false;
+    bool is_in_between = false;
     std::string prefix{};
     std::string set_name{};
   };

@@ -4,6 +4,8 @@
 
 #include <algorithm>
 
+#include "distributed/process_group_implementation.hpp"
+#include "distributed/shared_memory_segment.hpp"
 #include "linkboy/error.hpp"
 
 namespace linkboy {
@@ -54,15 +56,41 @@ void require_same_on_all_ranks(const ProcessGroup& group, std::string_view subje
                        ". Give all ranks the same; they share the data by themselves."));
 }
 
+StopAgreement::StopAgreement(std::shared_ptr<const ProcessGroup> group)
+    : group_(std::move(group)), segment_(SharedMemorySegment::make(*group_, 2 * sizeof(int64_t))) {}
+
+int64_t& StopAgreement::shared_urgency(int64_t rank) const {
+  return reinterpret_cast<int64_t*>(segment_->data(rank))[num_begun_ % 2];
+}
+
 void StopAgreement::begin(const StopWish& mine) {
   mine_ = mine;
+  if (segment_) {
+    ++num_begun_;
+    shared_urgency(group_->rank()) = urgency_of(mine);
+    segment_->advance(SharedMemorySegment::Counter::written);
+    return;
+  }
   urgency_ = at::full({1}, urgency_of(mine), at::kLong);
   pending_ = group_->all_reduce_later(urgency_, ReduceOp::max);
 }
 
+int64_t StopAgreement::greatest_urgency() {
+  if (!segment_) {
+    std::exchange(pending_, nullptr)->wait();
+    return urgency_.item<int64_t>();
+  }
+  talk(*group_, "the agreement to stop",
+       [&] { segment_->wait_for_others(SharedMemorySegment::Counter::written, num_begun_); });
+  int64_t greatest = 0;
+  for (int64_t rank = 0; rank < group_->size(); ++rank) {
+    greatest = std::max(greatest, shared_urgency(rank));
+  }
+  return greatest;
+}
+
 StopWish StopAgreement::end() {
-  std::exchange(pending_, nullptr)->wait();
-  const auto agreed = urgency_.item<int64_t>();
+  const int64_t agreed = greatest_urgency();
   if (agreed == 0) return {};
   // A run ends once: this may take its time.
   const bool is_mine = urgency_of(mine_) == agreed;

@@ -11,6 +11,8 @@
 
 namespace linkboy {
 
+class SharedMemorySegment;
+
 /// Each line is something that all ranks must have alike, the same number of lines on all.
 /// @throws Error on all ranks if one has another line: its rank, its line and that of rank 0.
 void require_same_on_all_ranks(const ProcessGroup& group, std::string_view subject,
@@ -29,7 +31,8 @@ struct StopWish {
 /// what they send. Collective, both.
 class StopAgreement {
  public:
-  explicit StopAgreement(std::shared_ptr<const ProcessGroup> group) : group_(std::move(group)) {}
+  /// Collective.
+  explicit StopAgreement(std::shared_ptr<const ProcessGroup> group);
 
   void begin(const StopWish& mine);
 
@@ -37,8 +40,15 @@ class StopAgreement {
   StopWish end();
 
  private:
+  /// Of this round. The next one has another place: a rank may begin it while others still read.
+  int64_t& shared_urgency(int64_t rank) const;
+  int64_t greatest_urgency();
+
   std::shared_ptr<const ProcessGroup> group_;
   StopWish mine_;
+  /// Spares ranks on one host the task switches that a message takes. Null elsewhere.
+  std::shared_ptr<SharedMemorySegment> segment_;
+  int64_t num_begun_ = 0;
   at::Tensor urgency_;
   std::unique_ptr<PendingCollective> pending_;
 };

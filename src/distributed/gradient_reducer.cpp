@@ -16,6 +16,7 @@
 #include "distributed/agreement.hpp"
 #include "distributed/owner_reducer.hpp"
 #include "distributed/process_group_implementation.hpp"
+#include "distributed/shared_memory_hook.hpp"
 
 namespace linkboy {
 namespace {
@@ -153,6 +154,8 @@ void GradientReducer::make_reducer(const std::vector<int64_t>& order) {
   if (options_.compression != "none") {
     const auto dtype = options_.compression == "fp16" ? at::kHalf : at::kBFloat16;
     reducer_->register_comm_hook(std::make_unique<CompressingHook>(group, dtype));
+  } else if (auto hook = SharedMemoryHook::make(*group_, trained_)) {
+    reducer_->register_comm_hook(std::move(hook));
   }
 }
 

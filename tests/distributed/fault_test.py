@@ -62,7 +62,15 @@ def processes_with(*variables):
     return found
 
 
+def shared_memory_of(process):
+    """The files of shared memory that a process holds open; they have no names elsewhere."""
+    links = [os.readlink(file) for file in pathlib.Path(f"/proc/{process.pid}/fd").iterdir()]
+    return [link for link in links if link.startswith("/memfd:linkboy")]
+
+
 class FaultTest(unittest.TestCase):
+    ENDLESS = {"epochs": 100000, "report": "report.jsonl", "report_updates": True, "batch_size": 8}
+
     @classmethod
     def setUpClass(cls):
         folder = tempfile.TemporaryDirectory()
@@ -178,6 +186,12 @@ class FaultTest(unittest.TestCase):
         return sorted(str(p.relative_to(where)) for p in where.rglob("*")
                       if p.is_file() and p.suffix not in (".out", ".err"))
 
+    def assert_names(self, victim, processes, seconds):
+        others = [rank for rank in range(len(processes)) if rank != victim]
+        for rank, ended in zip(others, self.end([processes[rank] for rank in others], seconds)):
+            self.assert_error(ended, rank)
+            self.assertRegex(ended.error, rf"failed: rank {victim}\b[^.]* is lost")
+
 
 class LaunchTest(FaultTest):
     OPTIONS = {"report": "report.jsonl", "save": "final.pt"}
@@ -246,14 +260,6 @@ class LaunchTest(FaultTest):
 
 
 class LostRankTest(FaultTest):
-    ENDLESS = {"epochs": 100000, "report": "report.jsonl", "report_updates": True, "batch_size": 8}
-
-    def assert_names(self, victim, processes, seconds):
-        others = [rank for rank in range(len(processes)) if rank != victim]
-        for rank, ended in zip(others, self.end([processes[rank] for rank in others], seconds)):
-            self.assert_error(ended, rank)
-            self.assertRegex(ended.error, rf"failed: rank {victim}\b[^.]* is lost")
-
     def test_a_killed_rank_is_named_by_all_others(self):
         for victim in (1, 2, 0):
             with self.subTest(victim=victim):
@@ -283,6 +289,42 @@ class LostRankTest(FaultTest):
     # TCPStore's clients wait for an answer without a timeout.
     def test_rank_0_stopped_is_named_after_the_timeout(self):
         self.check_stopped(victim=0)
+
+
+class SharedMemoryFaultTest(FaultTest):
+    """Two ranks on one host, whose gradients go through shared memory."""
+
+    def start_two(self, timeout, folder="."):
+        processes = self.start_ranks(2, folder=folder, timeout=timeout, **self.ENDLESS)
+        self.wait_for_update(150, processes, folder)
+        for process in processes:  # one for the gradients, one for the agreement to stop
+            self.assertEqual(len(shared_memory_of(process)), 2)
+        return processes
+
+    def test_a_killed_rank_is_named_at_once(self):
+        for victim in (1, 0):
+            with self.subTest(victim=victim):
+                processes = self.start_two(timeout=60, folder=f"victim{victim}")
+                processes[victim].kill()
+                self.assert_names(victim, processes, SLACK)
+
+    def test_a_stopped_rank_is_named_after_the_timeout(self):
+        for victim in (1, 0):
+            with self.subTest(victim=victim):
+                processes = self.start_two(timeout=3, folder=f"victim{victim}")
+                processes[victim].send_signal(signal.SIGSTOP)
+                self.assert_names(victim, processes, 3 + SLACK)
+                self.assertIsNone(processes[victim].poll())
+
+    def test_a_rank_that_goes_on_in_time_is_waited_for(self):
+        processes = self.start_two(timeout=30)
+        processes[1].send_signal(signal.SIGSTOP)
+        time.sleep(3)
+        processes[1].send_signal(signal.SIGCONT)
+        done = self.wait_for_update(0, processes)
+        self.wait_for_update(done + 50, processes)
+        for process in processes:
+            process.kill()
 
 
 class DifferentRankTest(FaultTest):
@@ -491,7 +533,9 @@ class TwoHostsTest(FaultTest):
                                 "--nproc-per-node", "1", "--node-rank", str(node),
                                 "--master-addr", address, "--master-port", "29400",
                                 *command_of(self.options(timeout=30))],
-                               name=f"node{node}", folder=f"{address}/{node}")
+                               name=f"node{node}", folder=f"{address}/{node}",
+                               # These hosts have one memory, which real ones have not.
+                               LINKBOY_SHARED_MEMORY="0")
                     for node, host in enumerate(self.hosts)]
                 ended = self.end(processes)
                 self.assertEqual([one.status for one in ended], [0, 0], ended)

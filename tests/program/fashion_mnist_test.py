@@ -5,6 +5,7 @@
 Needs nothing but Python's standard library; the images are made up.
 """
 
+import csv
 import gzip
 import json
 import os
@@ -565,6 +566,111 @@ class ErrorTest(ProgramTest):
             with self.subTest(**options):
                 options = {"scheduler": "step", **options}
                 self.assertIn(message, self.run_program(status=2, **options))
+
+
+class WatchingTest(ProgramTest):
+    """--callbacks and the trackers."""
+
+    def rows(self, name="run.csv"):
+        with open(self.path / name, newline="") as table:
+            return list(csv.DictReader(table))
+
+    def test_callbacks_are_reached_by_name(self):
+        output = self.run_program(
+            metrics=True,
+            csv="run.csv",
+            callbacks=[
+                "learning-rate-monitor:fields=lr+weight_decay",
+                "gradient-norm",
+                "timing:num_warmup_steps=1",
+                "memory-monitor",
+                "performance-monitor",
+                "model-summary",
+                "model-ema:decay=0.9,save_path=ema.pt",
+                "step-based-evaluation:eval_every_n_updates=4",
+                "limit-eval-steps:num_eval_steps=1",
+                "early-stopping:early_stopping_patience=9",
+                "save-best-model:save_path=best.pt,save_top_k=2",
+                "save-predictions:path=predictions.pt",
+                "timer:minutes=30",
+                "freeze:to_index=0",
+            ],
+        )
+        self.assertIn("Running evaluation after 4 training steps", output)
+        names = {row["name"] for row in self.rows()}
+        for name in (
+            "train_loss train_loss_epoch eval_loss_epoch eval_accuracy eval_f1 eval_kappa lr "
+            "weight_decay train_gradient_norm train_forward_time resident_mib "
+            "train_samples_per_second ema_model_eval_accuracy intermediate_eval_loss"
+        ).split():
+            self.assertIn(name, names)
+        for name in ("ema.pt", "best-epoch1.pt", "predictions.pt"):
+            self.assertIn(name, self.files())
+
+    def test_all_trackers_record_one_run(self):
+        self.run_program(tensorboard="tb", mlflow="ml", csv="out/run.csv", json_lines="run.jsonl",
+                         html_report="run.html", track_every_updates=1, track_histograms=1)
+        files = self.files()
+        self.assertEqual(len([name for name in files if "events.out.tfevents" in name]), 1)
+        self.assertTrue([name for name in files if name.startswith("ml/") and "metrics/" in name])
+        kinds = [json.loads(line)["type"] for line in (self.path / "run.jsonl").open()]
+        self.assertEqual(kinds[0], "run")
+        self.assertIn("histogram", kinds)
+        self.assertIn("<svg", (self.path / "run.html").read_text())
+        losses = [row for row in self.rows("out/run.csv") if row["name"] == "train_loss"]
+        self.assertEqual([int(row["update"]) for row in losses], list(range(1, 11)))
+
+    def test_a_resumed_run_goes_on_in_the_same_table(self):
+        options = dict(csv="run.csv", track_every_updates=1, save_every_updates=3)
+        self.run_program(max_steps=7, **options)
+        self.run_program(resume="latest", **options)
+        losses = [int(row["update"]) for row in self.rows() if row["name"] == "train_loss"]
+        self.assertEqual(losses, list(range(1, 11)))
+        epochs = [int(row["epoch"]) for row in self.rows() if row["name"] == "train_loss_epoch"]
+        self.assertEqual(epochs, [1, 2])
+
+    def test_low_overhead_prints_and_watches_nothing(self):
+        output = self.run_program(low_overhead=True)
+        self.assertNotIn("Starting", output)
+        self.assertNotIn("epoch", output)
+        self.assertIn("test accuracy", output)
+
+    def test_fast_dev_run_writes_no_state_and_ends_early(self):
+        output = self.run_program(callbacks="fast-dev-run", save_every_updates=1)
+        self.assertNotIn("states", "".join(self.files()))
+        self.assertIn("test accuracy", output)
+
+    def test_bad_callbacks_are_wrong_usage(self):
+        for callbacks, message in (
+            ("no-such", 'there is no callback "no-such"; there are early-stopping,'),
+            ("timer:hours=1", 'the callback timer has no option "hours"; it has minutes.'),
+            ("timer", "max_time"),
+            ("early-stopping:early_stopping_patience", "it must be key=value"),
+            ("early-stopping:early_stopping_patience=0", "early_stopping_patience is 0"),
+        ):
+            with self.subTest(callbacks=callbacks):
+                self.assertIn(message, self.run_program(status=2, callbacks=callbacks))
+        self.assertEqual(self.files(), [])
+
+    def test_a_callback_given_twice_is_one_clear_error(self):
+        error = self.run_program(status=1, callbacks="terminate-on-nan")
+        self.assertIn("TerminateOnNaN is there already", error)
+
+    def test_an_unknown_metric_to_watch_lists_what_is_recorded(self):
+        error = self.run_program(status=1, callbacks="early-stopping:watch_metric=eval_acc")
+        self.assertIn('"eval_acc"', error)
+        self.assertIn("eval_accuracy", error)
+
+    def test_an_unwritable_place_is_found_before_training(self):
+        for option in ("tensorboard", "mlflow", "csv", "json_lines", "html_report"):
+            with self.subTest(option=option):
+                error = self.run_program(status=1, report="report.jsonl",
+                                         **{option: "/proc/no/such"})
+                self.assertIn("/proc/no", error)
+                self.assertEqual((self.path / "report.jsonl").read_text(), "")
+
+    def test_histograms_without_a_tracker_are_wrong_usage(self):
+        self.assertIn("needs a tracker", self.run_program(status=2, track_histograms=1))
 
 
 if __name__ == "__main__":

@@ -139,7 +139,7 @@ class ProgressBarTest(unittest.TestCase):
         output = self.in_terminal(80, TERM="dumb")
         self.assertNotIn("\x1b", output)
         self.assertNotIn("\r", output)
-        self.assertIn("epoch 2 100% [70/70", output)
+        self.assertIn("epoch 2 100% 70/70 [", output)
 
     def test_a_file_gets_plain_lines(self):
         path = self.data / "log"

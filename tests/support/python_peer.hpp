@@ -18,7 +18,7 @@ inline std::string python_interpreter() {
 }
 
 /// Runs `script` in that Python and returns what it writes to its standard output. Fails the test
-/// if it does not end with 0.
+/// if it does not end with 0. What LINKBOY_PEER_PATH names is looked through for packages first.
 inline std::string run_python(const std::filesystem::path& script,
                               const std::vector<std::string>& arguments) {
   const auto quoted = [](const std::string& word) {
@@ -26,7 +26,9 @@ inline std::string run_python(const std::filesystem::path& script,
     for (const char letter : word) result += letter == '\'' ? "'\\''" : std::string(1, letter);
     return result + "'";
   };
-  std::string command = quoted(python_interpreter()) + " -W ignore " + quoted(script.string());
+  const char* packages = std::getenv("LINKBOY_PEER_PATH");
+  std::string command = packages == nullptr ? "" : "PYTHONPATH=" + quoted(packages) + " ";
+  command += quoted(python_interpreter()) + " -W ignore " + quoted(script.string());
   for (const auto& argument : arguments) command += " " + quoted(argument);
 
   std::FILE* pipe = ::popen(command.c_str(), "r");

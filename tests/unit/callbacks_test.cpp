@@ -325,6 +325,13 @@ TEST(LogMetricsTest, PrintsEachNewValueOnce) {
   EXPECT_TRUE(toy.trainer.lines[0].starts_with("evaluation_loss: "));
 }
 
+TEST(LogMetricsTest, PassesOverTheEpochsBetween) {
+  Toy toy({std::make_shared<LogMetrics>(LogMetricsOptions{.every_n_epochs = 2})});
+  toy.trainer.train(epochs(5));
+  EXPECT_EQ(toy.trainer.lines.size(), 2U);
+  EXPECT_ERROR(LogMetrics({.every_n_epochs = 0}), "every_n_epochs is 0");
+}
+
 TEST(LogMetricsTest, AContinuedHistoryIsNotPrintedAgain) {
   Toy toy({std::make_shared<LogMetrics>()});
   toy.trainer.train(epochs(3));

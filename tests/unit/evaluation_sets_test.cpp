@@ -166,6 +166,30 @@ TEST(EvaluateNowTest, WithinAnEvaluationItLeavesThatOneAsItWas) {
             history.get_latest_metric("again_small_eval_loss_epoch"));
 }
 
+TEST(EvaluateNowTest, OneInBetweenTakesTheLoaderForIt) {
+  auto calls = std::make_shared<Calls>();
+  int num_steps = 0;
+  calls->at_loaders = [](Trainer& trainer) {
+    auto& set = trainer.evaluation_sets().front();
+    set.loader_in_between = std::make_shared<LimitedLoader>(set.loader, 1);
+  };
+  calls->at_eval_step_end = [&](Trainer&) { ++num_steps; };
+  std::vector<int> steps;
+  calls->at_update_end = [&](Trainer& trainer) {
+    for (const bool is_in_between : {true, false}) {
+      num_steps = 0;
+      trainer.evaluate_now({.metric_prefix = "x_", .is_in_between = is_in_between});
+      steps.push_back(num_steps);
+    }
+  };
+  Toy toy({calls});
+  toy.trainer.train({.train_dataset = toy_data(2),
+                     .num_epochs = 1,
+                     .eval_dataset = toy_data(6),
+                     .per_device_batch_size = 2});
+  EXPECT_EQ(steps, (std::vector<int>{1, 3}));
+}
+
 TEST(EvaluateNowTest, RefusesWithoutEvaluationData) {
   auto calls = std::make_shared<Calls>();
   calls->at_update_end = [](Trainer& trainer) { trainer.evaluate_now({}); };

@@ -152,6 +152,34 @@ TEST(PerformanceMonitorTest, BackwardPassesWithinAWindowAreNoWaitForData) {
   EXPECT_EQ(run.monitor->last_epoch()->num_steps, 4);
 }
 
+class EvaluateAfter : public Callback {
+ public:
+  explicit EvaluateAfter(int64_t update) : update_(update) {}
+  void on_train_update_end(Trainer& trainer) override {
+    if (trainer.num_updates() == update_) trainer.evaluate_now({});
+  }
+
+ private:
+  int64_t update_;
+};
+
+TEST(PerformanceMonitorTest, EvaluationBetweenTwoUpdatesDoesNotCount) {
+  TimedRun run({std::make_shared<EvaluateAfter>(2)});
+  run.trainer.train(run.options);
+  EXPECT_EQ(run.values("train_step_time"), thrice(kStep));
+  EXPECT_EQ(run.values("train_data_time"), thrice(kBatch));
+  EXPECT_EQ(run.monitor->recent().step_time(), kStep);
+}
+
+TEST(PerformanceMonitorTest, RecordsTeraflopsIfItKnowsWhatASampleTakes) {
+  TimedRun run({}, {.flops_per_sample = 6e12});
+  run.trainer.train(run.options);
+  EXPECT_EQ(run.values("train_tflops"), thrice(6 * 2 / kStep));
+  TimedRun without;
+  without.trainer.train(without.options);
+  EXPECT_TRUE(without.values("train_tflops").empty());
+}
+
 TEST(PerformanceMonitorTest, GivesTheLastEpochAndTheRecentUpdates) {
   TimedRun run({}, {.num_recent_updates = 3});
   run.options.num_epochs = 1;
@@ -234,6 +262,10 @@ TEST(PerformanceMonitorTest, NothingMeasuredIsNaN) {
 
 TEST(PerformanceMonitorTest, RejectsAnEmptyLookBack) {
   EXPECT_ERROR(PerformanceMonitor({.num_recent_updates = 0}), "num_recent_updates is 0");
+}
+
+TEST(PerformanceMonitorTest, RejectsFlopsThatAreNotPositive) {
+  EXPECT_ERROR(PerformanceMonitor({.flops_per_sample = 0.0}), "flops_per_sample is 0");
 }
 
 }  // namespace

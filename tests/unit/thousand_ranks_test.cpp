@@ -2,64 +2,15 @@
 // FakeProcessGroup does the same, but its header needs Python's.)
 
 #include <gtest/gtest.h>
-#include <torch/csrc/distributed/c10d/Backend.hpp>
 
-#include <numeric>
-
-#include "distributed/process_group_implementation.hpp"
+#include "support/pretended_group.hpp"
 #include "support/toy.hpp"
 
 namespace linkboy::testing {
 namespace {
 
-constexpr int64_t kNumRanks = 1024;
-constexpr int64_t kRank = 700;
-
-class DoneWork : public c10d::Work {
- public:
-  explicit DoneWork(std::vector<at::Tensor> tensors = {}) : tensors_(std::move(tensors)) {}
-  bool wait(std::chrono::milliseconds) override { return true; }
-  c10::intrusive_ptr<c10::ivalue::Future> getFuture() override {
-    auto future =
-        c10::make_intrusive<c10::ivalue::Future>(c10::ListType::create(c10::TensorType::get()));
-    future->markCompleted(c10::IValue(tensors_));
-    return future;
-  }
-
- private:
-  std::vector<at::Tensor> tensors_;
-};
-
-/// As if all other ranks sent the same.
-class PretendingBackend : public c10d::Backend {
- public:
-  PretendingBackend() : Backend(int{kRank}, int{kNumRanks}) {}
-  c10::intrusive_ptr<c10d::Work> allreduce(std::vector<at::Tensor>& tensors,
-                                           const c10d::AllreduceOptions&) override {
-    return c10::make_intrusive<DoneWork>(tensors);
-  }
-  c10::intrusive_ptr<c10d::Work> broadcast(std::vector<at::Tensor>&,
-                                           const c10d::BroadcastOptions&) override {
-    return c10::make_intrusive<DoneWork>();
-  }
-  c10::intrusive_ptr<c10d::Work> _allgather_base(at::Tensor& output, at::Tensor& input,
-                                                 const c10d::AllgatherOptions&) override {
-    for (auto& part : output.chunk(kNumRanks)) part.copy_(input);
-    return c10::make_intrusive<DoneWork>();
-  }
-};
-
-std::shared_ptr<ProcessGroup> pretended_group() {
-  auto implementation = std::make_shared<ProcessGroup::Implementation>();
-  implementation->rank = kRank;
-  implementation->world_ranks.resize(kNumRanks);
-  std::iota(implementation->world_ranks.begin(), implementation->world_ranks.end(), int64_t{0});
-  auto group = c10::make_intrusive<c10d::ProcessGroup>(int{kRank}, int{kNumRanks});
-  group->setBackend(c10::DeviceType::CPU, c10d::ProcessGroup::BackendType::CUSTOM,
-                    c10::make_intrusive<PretendingBackend>());
-  implementation->group = std::move(group);
-  return std::make_shared<ProcessGroup>(std::move(implementation));
-}
+constexpr int kNumRanks = 1024;
+constexpr int kRank = 700;
 
 class KeepIndices : public Callback {
  public:
@@ -81,9 +32,10 @@ struct Scale : torch::nn::Module {
 TEST(ThousandRanksTest, ARankSeesItsShareOfEachUpdateAndOfTheEvaluation) {
   const auto net = std::make_shared<Scale>();
   const auto keep = std::make_shared<KeepIndices>();
-  QuietTrainer trainer(
-      net, torch::nn::MSELoss(), std::make_shared<torch::optim::SGD>(net->parameters(), 1e-12),
-      CallbackList{keep}, nullptr, {.device = "cpu", .process_group = pretended_group()});
+  QuietTrainer trainer(net, torch::nn::MSELoss(),
+                       std::make_shared<torch::optim::SGD>(net->parameters(), 1e-12),
+                       CallbackList{keep}, nullptr,
+                       {.device = "cpu", .process_group = pretended_group(kRank, kNumRanks)});
   const auto numbers = torch::arange(5 * kNumRanks * 2 + 7, torch::kFloat);
   const auto result = trainer.train({.train_dataset = TensorDataset(numbers, numbers),
                                      .num_epochs = 1,

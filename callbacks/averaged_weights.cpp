@@ -1,0 +1,116 @@
+#include "linkboy/callbacks/averaged_weights.hpp"
+
+#include <ATen/ATen.h>
+#include <ATen/OpMathType.h>
+#include <ATen/core/grad_mode.h>
+
+#include <utility>
+
+#include "linkboy/error.hpp"
+
+namespace linkboy {
+namespace {
+
+constexpr const char* kAverages = "averages";
+constexpr const char* kWeights = "weights";  // those that are trained, while the model has others
+
+bool is_averaged(const at::Tensor& tensor) {
+  return tensor.is_floating_point() || tensor.is_complex();
+}
+
+at::ScalarType type_of_average(const at::Tensor& tensor) {
+  return at::toOpMathType(tensor.scalar_type());
+}
+
+}  // namespace
+
+void AveragedWeights::attach(const Model& model) {
+  tensors_ = model.named_tensors();
+  floating_.clear();
+  averages_.clear();
+  before_.clear();
+  for (const auto& [name, tensor] : tensors_) {
+    if (is_averaged(tensor)) floating_.push_back(tensor);
+  }
+  const StateDict loaded = std::exchange(loaded_, {});
+  if (loaded.empty()) return;
+
+  const StateDict averages = loaded.get_dict(kAverages);
+  if (!averages.empty()) {
+    begin();
+    std::size_t i = 0;
+    for (const auto& [name, tensor] : tensors_) {
+      if (!is_averaged(tensor)) continue;
+      const at::Tensor saved = averages.get_tensor(name);
+      LINKBOY_CHECK(saved.sizes() == tensor.sizes(), "the saved average of \"", name,
+                    "\" has the shape ", saved.sizes(), ", but the model's is ", tensor.sizes(),
+                    "; resume with the model that was trained.");
+      averages_[i++].copy_(saved);
+    }
+  }
+  if (loaded.contains(kWeights)) {
+    Model same_model = model;
+    same_model.load_state_dict(loaded.get_dict(kWeights));
+  }
+}
+
+void AveragedWeights::begin() {
+  const at::NoGradGuard no_grad;
+  averages_.clear();
+  for (const at::Tensor& tensor : floating_) {
+    averages_.push_back(tensor.to(type_of_average(tensor), /*non_blocking=*/false, /*copy=*/true));
+  }
+}
+
+void AveragedWeights::move_towards_model(double weight) {
+  if (floating_.empty()) return;
+  const at::NoGradGuard no_grad;
+  std::vector<at::Tensor> weights = floating_;
+  for (at::Tensor& tensor : weights) tensor = tensor.to(type_of_average(tensor));
+  at::_foreach_lerp_(averages_, weights, weight);
+}
+
+void AveragedWeights::put_into_model() {
+  LINKBOY_CHECK(!is_in_model(), "the averaged weights are in the model already.");
+  const at::NoGradGuard no_grad;
+  std::vector<at::Tensor> before;
+  for (const auto& [name, tensor] : tensors_) before.push_back(tensor.clone());
+  before_ = std::move(before);
+  for (std::size_t i = 0; i < averages_.size(); ++i) floating_[i].copy_(averages_[i]);
+}
+
+void AveragedWeights::take_out_of_model() {
+  LINKBOY_CHECK(is_in_model(), "the averaged weights are not in the model.");
+  const at::NoGradGuard no_grad;
+  for (std::size_t i = 0; i < before_.size(); ++i) tensors_[i].second.copy_(before_[i]);
+  before_.clear();
+}
+
+StateDict AveragedWeights::values() const {
+  const at::NoGradGuard no_grad;
+  StateDict values;
+  std::size_t i = 0;
+  for (const auto& [name, tensor] : tensors_) {
+    const bool has_average = has_begun() && is_averaged(tensor);
+    values.set(name, (has_average ? averages_[i++] : tensor).clone());
+  }
+  return values;
+}
+
+StateDict AveragedWeights::state_dict() const {
+  if (!loaded_.empty()) return loaded_;
+  StateDict averages;
+  StateDict weights;
+  std::size_t i = 0;
+  for (std::size_t k = 0; k < tensors_.size(); ++k) {
+    const auto& [name, tensor] = tensors_[k];
+    if (has_begun() && is_averaged(tensor)) averages.set(name, averages_[i++]);
+    if (is_in_model()) weights.set(name, before_[k]);
+  }
+  StateDict state;
+  state.set(kAverages, averages);
+  if (is_in_model()) state.set(kWeights, weights);
+  return state;
+}
+
+}  // namespace linkboy

@@ -1,0 +1,54 @@
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <vector>
+
+#include "linkboy/model.hpp"
+#include "linkboy/state_dict.hpp"
+
+namespace linkboy {
+
+/// An average of a model's weights, kept beside the model: of its floating parameters and buffers,
+/// on their devices, in single precision at least. Integer buffers have no average; the model's own
+/// stand for them.
+///
+/// Puts values into the model's tensors and never replaces these, so that optimizers and recorded
+/// graphs stay valid. Used by one thread.
+class AveragedWeights {
+ public:
+  /// Takes `model`, whose modules must keep their tensors, and forgets the average; or goes on from
+  /// the state that was loaded before, which also gives the model back the weights that it trains.
+  /// @throws Error if that state is of another model.
+  void attach(const Model& model);
+  bool is_attached() const { return !tensors_.empty(); }
+
+  /// The average becomes the model's weights of now.
+  void begin();
+  bool has_begun() const { return !averages_.empty(); }
+
+  /// average += weight * (model - average), after `begin`.
+  void move_towards_model(double weight);
+
+  /// Puts the average into the model, whose own values wait until `take_out_of_model`. Before
+  /// `begin` the model's own weights are the average.
+  void put_into_model();
+  void take_out_of_model();
+  bool is_in_model() const { return !before_.empty(); }
+
+  /// Copies of the averages, with the names and in the order of `Model::state_dict`.
+  StateDict values() const;
+
+  StateDict state_dict() const;
+  /// Takes effect at the next `attach`.
+  void load_state_dict(const StateDict& state) { loaded_ = state; }
+
+ private:
+  NamedTensors tensors_;              // the model's own
+  std::vector<at::Tensor> floating_;  // those of them that are averaged
+  std::vector<at::Tensor> averages_;  // of `floating_`
+  std::vector<at::Tensor> before_;    // what `tensors_` held before the averages
+  StateDict loaded_;
+};
+
+}  // namespace linkboy

@@ -1,0 +1,29 @@
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "linkboy/callback.hpp"
+#include "linkboy/text_options.hpp"
+
+namespace linkboy {
+
+/// Makes a callback by its name, for command lines and config files. Keys are mostly the names of
+/// the members of its options aggregate; what is not given has the default. Lists have '+' between
+/// their items: `fields=lr+momentum`.
+///
+/// @throws Error if there is no such callback or option, or a value cannot be read; the message
+///         lists what there is. What is out of its range is thrown as the callback's constructor
+///         does.
+std::shared_ptr<Callback> make_callback(const std::string& name, const TextSettings& settings = {});
+
+/// early-stopping, model-ema, ... : all but those that are made from objects (FreezeLayers,
+/// LambdaCallback, MetricCallback, TrackRun).
+std::vector<std::string> callback_names();
+
+/// The keys that the callback takes.
+/// @throws Error if there is no such callback.
+std::vector<std::string> callback_option_names(const std::string& name);
+
+}  // namespace linkboy

@@ -1,0 +1,126 @@
+#include "linkboy/callbacks/describe_run.hpp"
+
+#include <ATen/CPUGeneratorImpl.h>
+#include <ATen/Parallel.h>
+#include <c10/util/Type.h>
+#include <dlfcn.h>
+#include <fmt/format.h>
+#include <torch/optim/optimizer.h>
+#include <torch/version.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <sstream>
+#include <string>
+#include <typeinfo>
+
+#include "linkboy/error.hpp"
+#include "linkboy/trainer.hpp"
+
+namespace linkboy {
+namespace {
+
+/// From `name: value` lines.
+TrackedRun::Entries entries_in(const std::string& text) {
+  TrackedRun::Entries entries;
+  std::istringstream lines(text);
+  for (std::string line; std::getline(lines, line);) {
+    const std::size_t colon = line.find(": ");
+    if (colon != std::string::npos) {
+      entries.emplace_back(line.substr(0, colon), line.substr(colon + 2));
+    }
+  }
+  return entries;
+}
+
+void add_field(TrackedRun::Entries& entries, const torch::optim::Optimizer& optimizer,
+               ParamGroupField field) {
+  try {
+    entries.emplace_back(to_string(field),
+                         fmt::format("{}", get_param_group_field(optimizer, field).front()));
+  } catch (const Error&) {
+    // This optimizer has no such field.
+  }
+}
+
+void add_optimizer(TrackedRun::Entries& entries, const torch::optim::Optimizer& optimizer) {
+  entries.emplace_back("optimizer", c10::demangle(typeid(optimizer).name()));
+  if (optimizer.param_groups().empty()) return;
+  add_field(entries, optimizer, ParamGroupField::lr);
+  add_field(entries, optimizer, ParamGroupField::weight_decay);
+}
+
+std::string host_name() {
+  std::array<char, 256> name{};
+  return ::gethostname(name.data(), name.size() - 1) == 0 ? name.data() : "unknown";
+}
+
+/// Asks the driver that LibTorch has loaded, whose functions need no header and no library to link.
+std::string cuda_device_name(c10::DeviceIndex index) {
+  void* driver = ::dlopen("libcuda.so.1", RTLD_LAZY | RTLD_NOLOAD);
+  if (driver == nullptr) return "";
+  const auto get = reinterpret_cast<int (*)(int*, int)>(::dlsym(driver, "cuDeviceGet"));
+  const auto get_name =
+      reinterpret_cast<int (*)(char*, int, int)>(::dlsym(driver, "cuDeviceGetName"));
+  std::array<char, 256> name{};
+  int device = 0;
+  const bool is_known = get != nullptr && get_name != nullptr && get(&device, index) == 0 &&
+                        get_name(name.data(), name.size() - 1, device) == 0;
+  ::dlclose(driver);
+  return is_known ? name.data() : "";
+}
+
+TrackedRun::Entries describe_config(Trainer& trainer) {
+  TrackedRun::Entries entries = entries_in(trainer.run_config().to_string());
+  if (trainer.optimizer()) add_optimizer(entries, *trainer.optimizer());
+  int64_t num_parameters = 0;
+  int64_t num_trainable = 0;
+  for (const at::Tensor& parameter : trainer.model().parameters()) {
+    num_parameters += parameter.numel();
+    if (parameter.requires_grad()) num_trainable += parameter.numel();
+  }
+  entries.emplace_back("num_parameters", fmt::format("{}", num_parameters));
+  entries.emplace_back("num_trainable_parameters", fmt::format("{}", num_trainable));
+  entries.emplace_back("seed",
+                       fmt::format("{}", at::detail::getDefaultCPUGenerator().current_seed()));
+  return entries;
+}
+
+TrackedRun::Entries describe_environment(Trainer& trainer) {
+  const c10::Device device = trainer.device();
+  TrackedRun::Entries entries = {{"libtorch", TORCH_VERSION},
+                                 {"device", device.str()},
+                                 {"host", host_name()},
+                                 {"process_id", fmt::format("{}", ::getpid())},
+                                 {"num_threads", fmt::format("{}", at::get_num_threads())}};
+  if (device.is_cuda()) {
+    const std::string name = cuda_device_name(device.has_index() ? device.index() : 0);
+    if (!name.empty()) entries.emplace_back("device_name", name);
+  }
+  return entries;
+}
+
+/// Replaces the entry of that name, or adds one.
+void set_entry(TrackedRun::Entries& entries, const TrackedRun::Entries::value_type& entry) {
+  const auto found = std::find_if(entries.begin(), entries.end(),
+                                  [&](const auto& old) { return old.first == entry.first; });
+  if (found == entries.end()) {
+    entries.push_back(entry);
+  } else {
+    found->second = entry.second;
+  }
+}
+
+}  // namespace
+
+TrackedRun describe_run(Trainer& trainer, const std::string& name,
+                        const TrackedRun::Entries& more) {
+  TrackedRun run{.name = name,
+                 .config = describe_config(trainer),
+                 .environment = describe_environment(trainer)};
+  for (const auto& entry : more) set_entry(run.config, entry);
+  return run;
+}
+
+}  // namespace linkboy

@@ -1,0 +1,16 @@
+#pragma once
+
+#include <string>
+
+#include "linkboy/tracker.hpp"
+
+namespace linkboy {
+
+class Trainer;
+
+/// A run from its beginning: what it resolved to (its RunConfig, optimizer, model size and seed),
+/// versions, device, host and threads.
+/// @param more  Of the configuration; replaces entries of the same name.
+TrackedRun describe_run(Trainer& trainer, const std::string& name, const TrackedRun::Entries& more);
+
+}  // namespace linkboy

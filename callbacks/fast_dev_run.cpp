@@ -1,0 +1,62 @@
+#include "linkboy/callbacks/fast_dev_run.hpp"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <limits>
+#include <memory>
+
+#include "linkboy/callbacks/limit_batches.hpp"
+#include "linkboy/error.hpp"
+#include "linkboy/trainer.hpp"
+
+namespace linkboy {
+namespace {
+
+/// Asks for the end when all others have seen the first epoch's: an evaluation by one of them would
+/// be left at once.
+class EndAfterFirstEpoch final : public Callback {
+ public:
+  void on_training_run_epoch_end(Trainer& trainer) override {
+    trainer.request_stop(StopReason::max_steps,
+                         fmt::format("FastDevRun ends the run after {} training batches",
+                                     trainer.train_dataloader()->size()));
+  }
+
+ protected:
+  int default_order() const override { return std::numeric_limits<int>::max(); }
+};
+
+}  // namespace
+
+FastDevRun::FastDevRun(int64_t num_batches) : num_batches_(num_batches) {
+  LINKBOY_CHECK(num_batches_ >= 1, "FastDevRun's num_batches is ", num_batches_,
+                "; it must be at least 1.");
+}
+
+int FastDevRun::default_order() const { return std::numeric_limits<int>::min(); }
+
+void FastDevRun::on_dataloaders_ready(Trainer& trainer) {
+  const auto removed = trainer.callback_handler().remove_if(
+      [](const Callback& callback) { return callback.keeps_results(); });
+  if (!removed.empty()) {
+    trainer.print(fmt::format("FastDevRun leaves out {}", fmt::join(removed, ", ")));
+  }
+  if (!trainer.callback_handler().find<EndAfterFirstEpoch>()) {
+    trainer.callback_handler().add(std::make_shared<EndAfterFirstEpoch>());
+  }
+  LimitBatches(num_batches_).on_dataloaders_ready(trainer);
+}
+
+void FastDevRun::on_train_epoch_start(Trainer&) { is_evaluated_ = false; }
+
+void FastDevRun::on_eval_epoch_end(Trainer& trainer) {
+  if (!trainer.is_extra_evaluation()) is_evaluated_ = true;
+}
+
+void FastDevRun::on_training_run_epoch_end(Trainer& trainer) {
+  // The first epoch may not be one that the run evaluates.
+  if (!is_evaluated_ && !trainer.evaluation_sets().empty()) trainer.evaluate_now({});
+}
+
+}  // namespace linkboy

@@ -1,0 +1,75 @@
+#include "linkboy/callbacks/freeze_layers.hpp"
+
+#include <fmt/format.h>
+#include <torch/optim/optimizer.h>
+
+#include <cmath>
+#include <unordered_set>
+
+#include "linkboy/error.hpp"
+#include "linkboy/trainer.hpp"
+
+namespace linkboy {
+
+FreezeLayers::FreezeLayers(std::shared_ptr<ModelFreezer> freezer, FreezeLayersOptions options)
+    : freezer_(std::move(freezer)), options_(std::move(options)) {
+  LINKBOY_CHECK(freezer_ != nullptr,
+                "the freezer is null; give one (std::make_shared<ModelFreezer>(model)).");
+  for (const UnfreezeStep& step : options_.unfreeze_at) {
+    LINKBOY_CHECK(step.epoch >= 1, "a step of unfreeze_at has the epoch ", step.epoch,
+                  "; epochs count from 1.");
+    LINKBOY_CHECK(!step.lr || (std::isfinite(*step.lr) && *step.lr >= 0.0),
+                  "a step of unfreeze_at has the lr ", *step.lr,
+                  "; it must be finite and not negative.");
+    freezer_->get_frozen_parameters(step.from_index, step.to_index);  // checks the indexes
+  }
+}
+
+/// Before a training state is loaded, which must find the groups that it was saved with.
+void FreezeLayers::on_init_end(Trainer& trainer) { add_param_groups(trainer); }
+
+/// For a callback that the Trainer has got between two runs.
+void FreezeLayers::on_training_run_start(Trainer& trainer) { add_param_groups(trainer); }
+
+void FreezeLayers::add_param_groups(Trainer& trainer) const {
+  const auto& optimizer = trainer.optimizer();
+  if (!optimizer) return;
+  std::unordered_set<const at::TensorImpl*> known;
+  for (const auto& group : optimizer->param_groups()) {
+    for (const at::Tensor& parameter : group.params()) {
+      known.insert(parameter.unsafeGetTensorImpl());
+    }
+  }
+  for (const UnfreezeStep& step : options_.unfreeze_at) {
+    std::vector<at::Tensor> parameters =
+        freezer_->get_frozen_parameters(step.from_index, step.to_index);
+    std::erase_if(parameters, [&known](const at::Tensor& parameter) {
+      return !known.insert(parameter.unsafeGetTensorImpl()).second;
+    });
+    if (parameters.empty()) continue;
+    auto options = optimizer->defaults().clone();
+    if (step.lr) options->set_lr(*step.lr);
+    optimizer->add_param_group({std::move(parameters), std::move(options)});
+  }
+}
+
+void FreezeLayers::on_train_epoch_start(Trainer& trainer) {
+  const int64_t epoch = trainer.run_history().current_epoch();
+  for (const UnfreezeStep& step : options_.unfreeze_at) {
+    // Also what a resumed run has unfrozen before.
+    if (step.epoch > epoch) continue;
+    const ParametersByGroup changed =
+        freezer_->unfreeze({.from_index = step.from_index,
+                            .to_index = step.to_index,
+                            .set_modules_as_training = step.set_modules_as_training});
+    if (changed.empty()) continue;
+    trainer.print(fmt::format("Unfreezing layer groups {} to {} in epoch {}", step.from_index,
+                              step.to_index, epoch));
+  }
+  freezer_->apply_modes();
+}
+
+/// An evaluation in mid-epoch puts the whole model back into training mode.
+void FreezeLayers::on_train_step_start(Trainer&) { freezer_->apply_modes(); }
+
+}  // namespace linkboy

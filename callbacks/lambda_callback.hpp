@@ -1,0 +1,95 @@
+#pragma once
+
+#include <exception>
+#include <functional>
+#include <utility>
+
+#include "linkboy/callback.hpp"
+
+namespace linkboy {
+
+/// What a LambdaCallback calls; an empty one is passed over.
+struct LambdaCallbackFunctions {
+  using Function = std::function<void(Trainer&)>;
+  using StepFunction = std::function<void(Trainer&, const Batch&, const StepOutput&)>;
+
+  Function on_init_end{};
+  Function on_dataloaders_ready{};
+  Function on_training_run_start{};
+  Function on_train_epoch_start{};
+  Function on_train_step_start{};
+  StepFunction on_train_step_end{};
+  Function on_gradients_ready{};
+  Function on_train_update_end{};
+  Function on_train_epoch_end{};
+  Function on_eval_epoch_start{};
+  Function on_eval_step_start{};
+  StepFunction on_eval_step_end{};
+  Function on_eval_epoch_end{};
+  Function on_training_run_epoch_end{};
+  Function on_training_run_end{};
+  Function on_evaluation_run_start{};
+  Function on_evaluation_run_end{};
+  std::function<void(Trainer&, const StopTraining&)> on_stop_training_error{};
+  std::function<void(Trainer&, std::exception_ptr)> on_exception{};
+};
+
+/// A callback of a few lines, where a class would be too much. A Trainer takes one of each type, so
+/// that the second would need a class:
+///
+///     std::make_shared<linkboy::LambdaCallback>(linkboy::LambdaCallbackFunctions{
+///         .on_train_epoch_end = [](linkboy::Trainer& trainer) { ... }});
+class LambdaCallback : public Callback {
+ public:
+  explicit LambdaCallback(LambdaCallbackFunctions functions) : call_(std::move(functions)) {}
+
+  void on_init_end(Trainer& trainer) override { call(call_.on_init_end, trainer); }
+  void on_dataloaders_ready(Trainer& trainer) override {
+    call(call_.on_dataloaders_ready, trainer);
+  }
+  void on_training_run_start(Trainer& trainer) override {
+    call(call_.on_training_run_start, trainer);
+  }
+  void on_train_epoch_start(Trainer& trainer) override {
+    call(call_.on_train_epoch_start, trainer);
+  }
+  void on_train_step_start(Trainer& trainer) override { call(call_.on_train_step_start, trainer); }
+  void on_train_step_end(Trainer& trainer, const Batch& batch, const StepOutput& output) override {
+    call(call_.on_train_step_end, trainer, batch, output);
+  }
+  void on_gradients_ready(Trainer& trainer) override { call(call_.on_gradients_ready, trainer); }
+  void on_train_update_end(Trainer& trainer) override { call(call_.on_train_update_end, trainer); }
+  void on_train_epoch_end(Trainer& trainer) override { call(call_.on_train_epoch_end, trainer); }
+  void on_eval_epoch_start(Trainer& trainer) override { call(call_.on_eval_epoch_start, trainer); }
+  void on_eval_step_start(Trainer& trainer) override { call(call_.on_eval_step_start, trainer); }
+  void on_eval_step_end(Trainer& trainer, const Batch& batch, const StepOutput& output) override {
+    call(call_.on_eval_step_end, trainer, batch, output);
+  }
+  void on_eval_epoch_end(Trainer& trainer) override { call(call_.on_eval_epoch_end, trainer); }
+  void on_training_run_epoch_end(Trainer& trainer) override {
+    call(call_.on_training_run_epoch_end, trainer);
+  }
+  void on_training_run_end(Trainer& trainer) override { call(call_.on_training_run_end, trainer); }
+  void on_evaluation_run_start(Trainer& trainer) override {
+    call(call_.on_evaluation_run_start, trainer);
+  }
+  void on_evaluation_run_end(Trainer& trainer) override {
+    call(call_.on_evaluation_run_end, trainer);
+  }
+  void on_stop_training_error(Trainer& trainer, const StopTraining& stop) override {
+    call(call_.on_stop_training_error, trainer, stop);
+  }
+  void on_exception(Trainer& trainer, std::exception_ptr exception) override {
+    call(call_.on_exception, trainer, exception);
+  }
+
+ private:
+  template <class Function, class... Arguments>
+  static void call(const Function& function, Arguments&... arguments) {
+    if (function) function(arguments...);
+  }
+
+  LambdaCallbackFunctions call_;
+};
+
+}  // namespace linkboy

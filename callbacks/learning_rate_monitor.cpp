@@ -1,0 +1,94 @@
+#include "linkboy/callbacks/learning_rate_monitor.hpp"
+
+#include <utility>
+
+#include "linkboy/error.hpp"
+#include "linkboy/trainer.hpp"
+
+namespace linkboy {
+namespace {
+
+constexpr const char* kUpdate = "update";
+constexpr const char* kLast = "last";
+constexpr const char* kSeries = "series";
+
+}  // namespace
+
+LearningRateMonitor::LearningRateMonitor(LearningRateMonitorOptions options)
+    : options_(std::move(options)) {
+  LINKBOY_CHECK(!options_.fields.empty(),
+                "there are no fields to record; name at least one, such as lr.");
+  LINKBOY_CHECK(options_.every_n_updates >= 0, "every_n_updates is ", options_.every_n_updates,
+                "; it must not be negative. Use 0 to keep no series.");
+}
+
+void LearningRateMonitor::on_training_run_start(Trainer& trainer) {
+  read(trainer);  // a field that is not there should not cost an epoch
+  if (std::exchange(was_loaded_, false)) return;
+  last_ = {};
+  series_.clear();
+}
+
+std::vector<FieldValues> LearningRateMonitor::read(const Trainer& trainer) const {
+  std::vector<FieldValues> fields;
+  for (const ParamGroupField field : options_.fields) {
+    fields.push_back({field, get_param_group_field(*trainer.optimizer(), field)});
+  }
+  return fields;
+}
+
+// After the update the scheduler has set the values of the next.
+void LearningRateMonitor::on_gradients_ready(Trainer& trainer) { next_ = read(trainer); }
+
+void LearningRateMonitor::on_train_update_end(Trainer& trainer) {
+  if (trainer.accelerator().optimizer_step_was_skipped()) return;
+  last_ = {trainer.num_updates(), next_};
+  if (options_.every_n_updates > 0 && last_.update % options_.every_n_updates == 0) {
+    series_.push_back(last_);
+  }
+}
+
+void LearningRateMonitor::on_train_epoch_end(Trainer& trainer) {
+  for (const auto& [field, values] : last_.fields) {
+    const std::string name = to_string(field);
+    for (std::size_t i = 0; i < values.size(); ++i) {
+      trainer.run_history().update_metric(
+          values.size() == 1 ? name : name + "_group_" + std::to_string(i), values[i]);
+    }
+  }
+}
+
+c10::IValue LearningRateMonitor::to_ivalue(const UpdateValues& values) const {
+  StateDict state{{kUpdate, values.update}};
+  for (const auto& field : values.fields) state.set(to_string(field.field), field.values);
+  return state.to_ivalue();
+}
+
+UpdateValues LearningRateMonitor::from_ivalue(const c10::IValue& value) const {
+  const StateDict state = StateDict::from_ivalue(value, "values of LearningRateMonitor");
+  UpdateValues values{.update = state.get_int(kUpdate)};
+  // The run may have been resumed with other fields.
+  for (const ParamGroupField field : options_.fields) {
+    const std::string name = to_string(field);
+    if (state.contains(name)) values.fields.push_back({field, state.get_doubles(name)});
+  }
+  return values;
+}
+
+StateDict LearningRateMonitor::state_dict() const {
+  c10::impl::GenericList series(c10::AnyType::get());
+  for (const auto& values : series_) series.push_back(to_ivalue(values));
+  return {{kLast, to_ivalue(last_)}, {kSeries, series}};
+}
+
+void LearningRateMonitor::load_state_dict(const StateDict& state) {
+  const c10::IValue& series = state.at(kSeries);
+  LINKBOY_CHECK(series.isList(), "LearningRateMonitor's \"", kSeries, "\" is a ", series.tagKind(),
+                "; it must be a list.");
+  last_ = from_ivalue(state.at(kLast));
+  series_.clear();
+  for (const c10::IValue& values : series.toListRef()) series_.push_back(from_ivalue(values));
+  was_loaded_ = true;
+}
+
+}  // namespace linkboy

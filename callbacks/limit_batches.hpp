@@ -1,0 +1,33 @@
+#pragma once
+
+#include <cstdint>
+#include <optional>
+
+#include "linkboy/callback.hpp"
+
+namespace linkboy {
+
+struct LimitBatchesOptions {
+  /// Batches of an epoch and process, in training and in evaluation. At least 1; unset: all.
+  std::optional<int64_t> num_train_batches{};
+  std::optional<int64_t> num_eval_batches{};
+};
+
+/// Uses the first batches of the loaders only. Schedules and progress know of it: the lengths of
+/// the run are those of the limited loaders. The environment variable LINKBOY_LIMIT_BATCHES=N does
+/// the same for all loaders.
+class LimitBatches : public Callback {
+ public:
+  /// @throws Error if a limit is less than 1.
+  explicit LimitBatches(LimitBatchesOptions options);
+  /// The same limit for training and evaluation.
+  explicit LimitBatches(int64_t num_batches)
+      : LimitBatches({.num_train_batches = num_batches, .num_eval_batches = num_batches}) {}
+
+  void on_dataloaders_ready(Trainer& trainer) override;
+
+ private:
+  LimitBatchesOptions options_;
+};
+
+}  // namespace linkboy

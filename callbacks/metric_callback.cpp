@@ -1,0 +1,83 @@
+#include "linkboy/callbacks/metric_callback.hpp"
+
+#include <ATen/ATen.h>
+
+#include <utility>
+
+#include "linkboy/error.hpp"
+#include "linkboy/trainer.hpp"
+
+namespace linkboy {
+namespace {
+
+at::Tensor model_output(const Batch&, const StepOutput& output) {
+  const auto& value = output.model_outputs;
+  LINKBOY_CHECK(value.isTensor(), "MetricCallback: the model's output is a ", value.tagKind(),
+                ", not a tensor; set MetricCallbackOptions::output to choose one of it.");
+  return value.toTensor();
+}
+
+at::Tensor batch_target(const Batch& batch, const StepOutput&) { return batch.target(); }
+
+}  // namespace
+
+MetricCallback::MetricCallback(MetricCollection metrics, MetricCallbackOptions options)
+    : metrics_(std::move(metrics)), options_(std::move(options)) {
+  if (!options_.output) options_.output = model_output;
+  if (!options_.target) options_.target = batch_target;
+}
+
+MetricCallback::MetricCallback(std::initializer_list<MetricCollection::NamedMetric> metrics,
+                               MetricCallbackOptions options)
+    : MetricCallback(MetricCollection(metrics), std::move(options)) {}
+
+void MetricCallback::begin() {
+  outer_.push_back(outer_.empty() ? StateDict() : metrics_.state_dict());
+  metrics_.reset();
+}
+
+// A callback that is added within an epoch has not seen its start: it waits for the next one.
+void MetricCallback::update(const Batch& batch, const StepOutput& output) {
+  if (outer_.empty()) return;
+  metrics_.update(options_.output(batch, output).detach(), options_.target(batch, output).detach());
+}
+
+void MetricCallback::end(Trainer& trainer) {
+  if (outer_.empty()) return;
+  for (const auto& [name, value] : metrics_.compute(trainer.accelerator().process_group())) {
+    const std::string recorded = trainer.metric_name(name);
+    if (value.dim() == 0) {
+      trainer.run_history().update_metric(recorded, value.item<double>());
+      continue;
+    }
+    const at::Tensor elements = value.flatten();
+    for (int64_t i = 0; i < elements.numel(); ++i) {
+      trainer.run_history().update_metric(c10::str(recorded, "_", i), elements[i].item<double>());
+    }
+  }
+  const StateDict outer = std::move(outer_.back());
+  outer_.pop_back();
+  if (!outer_.empty()) metrics_.load_state_dict(outer);
+}
+
+void MetricCallback::on_train_epoch_start(Trainer&) {
+  if (options_.measure_training) begin();
+}
+
+void MetricCallback::on_train_step_end(Trainer&, const Batch& batch, const StepOutput& output) {
+  if (options_.measure_training) update(batch, output);
+}
+
+void MetricCallback::on_train_epoch_end(Trainer& trainer) {
+  if (options_.measure_training) end(trainer);
+}
+
+void MetricCallback::on_eval_epoch_start(Trainer&) { begin(); }
+
+void MetricCallback::on_eval_step_end(Trainer&, const Batch& batch, const StepOutput& output) {
+  update(batch, output);
+}
+
+void MetricCallback::on_eval_epoch_end(Trainer& trainer) { end(trainer); }
+
+}  // namespace linkboy

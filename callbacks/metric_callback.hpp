@@ -1,0 +1,73 @@
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <functional>
+#include <initializer_list>
+#include <vector>
+
+#include "linkboy/callback.hpp"
+#include "linkboy/metrics/metric_collection.hpp"
+
+namespace linkboy {
+
+struct MetricCallbackOptions {
+  using Extract = std::function<at::Tensor(const Batch&, const StepOutput&)>;
+
+  /// Measures the training part of the epochs too: each batch by the weights before its update.
+  bool measure_training = false;
+  /// What the metrics take as outputs and targets. Default: the model's output, which must be a
+  /// tensor, and `Batch::target`.
+  Extract output{};
+  Extract target{};
+};
+
+/// Measures each evaluation, and training if asked to, over all processes, and records the values
+/// by `Trainer::metric_name`: "auroc" as `eval_auroc`, or `train_auroc`. The elements of a value
+/// that is no scalar get numbers: `eval_auroc_0`, `eval_auroc_1`.
+///
+///     auto metrics = std::make_shared<linkboy::MetricCallback>(linkboy::MetricCollection{
+///         {"auroc", std::make_shared<linkboy::AUROC>()}});
+///
+/// Evaluations within an epoch, or within one another, have values of their own. Called before
+/// other callbacks, so that they find the values in the run history. Of a training epoch that is
+/// resumed in its middle only the rest is measured.
+class MetricCallback : public Callback {
+ public:
+  explicit MetricCallback(MetricCollection metrics, MetricCallbackOptions options = {});
+  /// @throws Error as MetricCollection.
+  MetricCallback(std::initializer_list<MetricCollection::NamedMetric> metrics,
+                 MetricCallbackOptions options = {});
+
+  /// The values of the last epoch that was measured, until the next one starts.
+  const MetricCollection& metrics() const { return metrics_; }
+
+  void on_training_run_start(Trainer&) override { outer_.clear(); }
+  void on_evaluation_run_start(Trainer&) override { outer_.clear(); }
+
+  void on_train_epoch_start(Trainer& trainer) override;
+  /// @throws Error if the model's output is no tensor and there is no `output`; what a metric
+  ///         throws.
+  void on_train_step_end(Trainer&, const Batch& batch, const StepOutput& output) override;
+  /// @note Collective.
+  void on_train_epoch_end(Trainer& trainer) override;
+
+  void on_eval_epoch_start(Trainer& trainer) override;
+  void on_eval_step_end(Trainer&, const Batch& batch, const StepOutput& output) override;
+  void on_eval_epoch_end(Trainer& trainer) override;
+
+ protected:
+  int default_order() const override { return -100; }
+
+ private:
+  void begin();
+  void update(const Batch& batch, const StepOutput& output);
+  void end(Trainer& trainer);
+
+  MetricCollection metrics_;
+  MetricCallbackOptions options_;
+  /// What stood in the metrics when each of the epochs in progress began.
+  std::vector<StateDict> outer_;
+};
+
+}  // namespace linkboy

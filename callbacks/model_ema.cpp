@@ -1,0 +1,124 @@
+#include "linkboy/callbacks/model_ema.hpp"
+
+#include <algorithm>
+#include <utility>
+
+#include "linkboy/checkpoint.hpp"
+#include "linkboy/error.hpp"
+#include "linkboy/trainer.hpp"
+
+namespace linkboy {
+
+ModelEma::ModelEma(ModelEmaOptions options)
+    : options_(std::move(options)), metric_(options_.watch_metric, options_.greater_is_better) {
+  LINKBOY_CHECK(options_.decay >= 0.0 && options_.decay < 1.0, "ModelEma's decay is ",
+                options_.decay, "; it must be at least 0 and below 1.");
+  LINKBOY_CHECK(options_.start_after >= 0, "ModelEma's start_after is ", options_.start_after,
+                "; it must not be negative.");
+  LINKBOY_CHECK(options_.every_n_updates >= 1, "ModelEma's every_n_updates is ",
+                options_.every_n_updates, "; it must be at least 1.");
+}
+
+void ModelEma::swap_in(Trainer& trainer) {
+  if (!weights_.is_attached() && was_loaded_) weights_.attach(trainer.model());
+  LINKBOY_CHECK(weights_.is_attached(), "there is no average of the model yet; train first.");
+  weights_.put_into_model();
+}
+
+void ModelEma::swap_out(Trainer&) { weights_.take_out_of_model(); }
+
+StateDict ModelEma::averaged_model_state() const {
+  LINKBOY_CHECK(weights_.is_attached(), "there is no average of the model yet; train first.");
+  return weights_.values();
+}
+
+double ModelEma::decay_now() const {
+  if (!options_.warm_up) return options_.decay;
+  const auto n = static_cast<double>(num_averaged_);
+  return std::min(options_.decay, (1.0 + n) / (10.0 + n));
+}
+
+void ModelEma::on_training_run_start(Trainer& trainer) {
+  if (options_.save_path && trainer.accelerator().is_main_process()) {
+    check_writable(*options_.save_path);
+  }
+  metric_.start_run(trainer, /*reset=*/true);
+  weights_.attach(trainer.model());
+  if (!std::exchange(was_loaded_, false)) num_averaged_ = 0;
+  last_update_ = trainer.num_updates();
+  if (!weights_.has_begun() && last_update_ >= options_.start_after) weights_.begin();
+  is_evaluated_ = is_to_go_on_ = false;
+}
+
+void ModelEma::on_train_update_end(Trainer& trainer) {
+  const int64_t update = trainer.num_updates();
+  if (std::exchange(last_update_, update) == update) return;  // it was skipped
+  if (update < options_.start_after) return;
+  if (!weights_.has_begun()) {
+    weights_.begin();
+  } else if ((update - options_.start_after) % options_.every_n_updates == 0) {
+    weights_.move_towards_model(1.0 - decay_now());
+    ++num_averaged_;
+  }
+}
+
+void ModelEma::on_train_epoch_start(Trainer&) { is_evaluated_ = false; }
+
+void ModelEma::on_eval_epoch_end(Trainer& trainer) {
+  if (!trainer.is_extra_evaluation()) is_evaluated_ = true;
+}
+
+void ModelEma::on_training_run_epoch_end(Trainer& trainer) {
+  if (options_.evaluate && is_evaluated_) evaluate(trainer);
+  if (options_.save_path) save_if_best(trainer);
+}
+
+void ModelEma::evaluate(Trainer& trainer) {
+  trainer.print("Running evaluation on EMA model");
+  swap_in(trainer);
+  try {
+    trainer.evaluate_now({.metric_prefix = "ema_model_"});
+  } catch (...) {
+    swap_out(trainer);
+    throw;
+  }
+  swap_out(trainer);
+}
+
+void ModelEma::save_if_best(Trainer& trainer) {
+  StateDict contents;
+  if (options_.evaluate && trainer.eval_dataloader()) {
+    const auto value = metric_.new_value(trainer);
+    if (!value || !metric_.is_better(*value)) return;
+    metric_.set_best(*value);
+    contents.set(metric_.name(), *value);
+  }
+  contents.set("epoch", trainer.run_history().current_epoch());
+  if (!trainer.accelerator().is_main_process()) return;
+  contents.set("model_state_dict", weights_.values());
+  write_checkpoint(*options_.save_path, contents);
+}
+
+void ModelEma::on_stop_training_error(Trainer&, const StopTraining& stop) {
+  is_to_go_on_ = stop.reason() == StopReason::stop_request || stop.reason() == StopReason::nan;
+}
+
+void ModelEma::on_training_run_end(Trainer& trainer) {
+  if (options_.leave_in_model && !is_to_go_on_ && !weights_.is_in_model()) swap_in(trainer);
+}
+
+StateDict ModelEma::state_dict() const {
+  StateDict state = metric_.state_dict();
+  state.set("num_averaged", num_averaged_);
+  state.set("weights", weights_.state_dict());
+  return state;
+}
+
+void ModelEma::load_state_dict(const StateDict& state) {
+  metric_.load_state_dict(state);
+  num_averaged_ = state.get_int("num_averaged");
+  weights_.load_state_dict(state.get_dict("weights"));
+  was_loaded_ = true;
+}
+
+}  // namespace linkboy

@@ -1,0 +1,104 @@
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <optional>
+#include <string>
+
+#include "linkboy/callback.hpp"
+#include "linkboy/callbacks/averaged_weights.hpp"
+#include "linkboy/callbacks/watched_metric.hpp"
+
+namespace linkboy {
+
+struct ModelEmaOptions {
+  /// Share of the old average in the new one; at least 0, below 1. With 0.9999 the average reaches
+  /// back over about 10,000 updates; take less for runs that are not many times as long.
+  double decay = 0.9999;
+  /// Begins with smaller decays, so that the first weights are soon forgotten: the decay after n
+  /// updates of the average is min(decay, (1 + n) / (10 + n)), as TensorFlow's
+  /// ExponentialMovingAverage has it.
+  bool warm_up = true;
+  /// Updates of the optimizer until the average begins, with the weights of then; not negative.
+  /// Until then the model itself counts as its average.
+  int64_t start_after = 0;
+  /// Updates of the optimizer for each of the average. At least 1. Does not change `decay`.
+  int64_t every_n_updates = 1;
+
+  /// Evaluates the average after each epoch that was evaluated: the metrics are
+  /// `ema_model_eval_loss_epoch` and so on. Callbacks that watch them get each epoch's.
+  bool evaluate = true;
+
+  /// Where to keep the best average: a checkpoint with the averages as `model_state_dict`, the
+  /// watched metric under its name, and `epoch`. A run that evaluates no averages saves after each
+  /// epoch.
+  std::optional<std::filesystem::path> save_path{};
+  std::string watch_metric = "ema_model_eval_loss_epoch";
+  bool greater_is_better = false;
+
+  /// Leaves the averages in the model at the end of the run; not if the run was stopped on request
+  /// or by a NaN. A training state saved after that still has the weights to go on with.
+  /// SaveBestModel, which loads its checkpoint later, must not load one then.
+  bool leave_in_model = false;
+};
+
+/// Keeps an exponential moving average of the model's weights, updated once per update of the
+/// optimizer (skipped ones do not count): average += (1 - decay) * (weights - average).
+///
+/// Each run begins a new average, unless it is resumed. Of several processes each keeps the same
+/// average of the parameters, without communication; of buffers, that of its own.
+/// A run that is stopped during the evaluation of the averages lacks that epoch's metrics.
+class ModelEma : public Callback {
+ public:
+  /// @throws Error if an option is out of its range.
+  explicit ModelEma(ModelEmaOptions options = {});
+
+  bool keeps_results() const override { return options_.save_path.has_value(); }
+
+  /// Puts the averages into the model; the parameters stay the same objects. Between the two calls
+  /// the model must not be trained nor saved as a training state.
+  /// @throws Error if there was no run yet, or they are there already (`swap_out`: are not).
+  void swap_in(Trainer& trainer);
+  void swap_out(Trainer& trainer);
+
+  /// Copies of the averages, as `Model::state_dict` names them.
+  /// @throws Error if there was no run yet.
+  StateDict averaged_model_state() const;
+
+  /// Updates of the average in this run, those before a resume included.
+  int64_t num_averaged() const { return num_averaged_; }
+
+  /// @throws Error if no file can be written at `save_path`.
+  void on_training_run_start(Trainer& trainer) override;
+  void on_train_update_end(Trainer& trainer) override;
+  void on_train_epoch_start(Trainer& trainer) override;
+  void on_eval_epoch_end(Trainer& trainer) override;
+  /// @throws Error if there is no such metric to watch, or the file cannot be written; whatever the
+  ///         evaluation throws.
+  void on_training_run_epoch_end(Trainer& trainer) override;
+  void on_stop_training_error(Trainer& trainer, const StopTraining& stop) override;
+  void on_training_run_end(Trainer& trainer) override;
+
+  StateDict state_dict() const override;
+  void load_state_dict(const StateDict& state) override;
+
+ protected:
+  /// Before those that watch its metrics.
+  int default_order() const override { return -50; }
+
+ private:
+  double decay_now() const;
+  void evaluate(Trainer& trainer);
+  void save_if_best(Trainer& trainer);
+
+  ModelEmaOptions options_;
+  WatchedMetric metric_;
+  AveragedWeights weights_;
+  int64_t num_averaged_ = 0;
+  int64_t last_update_ = 0;
+  bool was_loaded_ = false;
+  bool is_evaluated_ = false;  // this epoch's model is
+  bool is_to_go_on_ = false;   // the run was cut short
+};
+
+}  // namespace linkboy

@@ -1,0 +1,111 @@
+#include "linkboy/callbacks/precise_batch_norm.hpp"
+
+#include <ATen/ATen.h>
+#include <ATen/core/grad_mode.h>
+#include <torch/nn/modules/batchnorm.h>
+
+#include <utility>
+
+#include "linkboy/error.hpp"
+#include "linkboy/trainer.hpp"
+
+namespace linkboy {
+namespace {
+
+/// The statistics of a BatchNorm layer.
+struct Statistics {
+  at::Tensor running_mean;
+  at::Tensor running_var;
+  at::Tensor num_batches_tracked;
+  std::optional<double>* momentum;
+};
+
+template <class BatchNorm>
+void add_if_is(const std::shared_ptr<torch::nn::Module>& module, std::vector<Statistics>& found) {
+  const auto layer = std::dynamic_pointer_cast<BatchNorm>(module);
+  if (!layer || !layer->running_mean.defined()) return;
+  found.push_back({layer->running_mean, layer->running_var, layer->num_batches_tracked,
+                   &layer->options.momentum()});
+}
+
+std::vector<Statistics> statistics_of(const Model& model) {
+  std::vector<Statistics> found;
+  if (!model.module()) return found;
+  for (const auto& module : model.module()->modules()) {
+    add_if_is<torch::nn::BatchNorm1dImpl>(module, found);
+    add_if_is<torch::nn::BatchNorm2dImpl>(module, found);
+    add_if_is<torch::nn::BatchNorm3dImpl>(module, found);
+  }
+  return found;
+}
+
+/// Has layers count their statistics anew, as the mean over the batches of its scope. In training
+/// mode meanwhile.
+class CumulativeStatistics {
+ public:
+  CumulativeStatistics(Model& model, std::vector<Statistics>& layers)
+      : model_(model), was_training_(model.is_training()), layers_(layers) {
+    for (const Statistics& layer : layers_) {
+      layer.running_mean.zero_();
+      layer.running_var.fill_(1);
+      layer.num_batches_tracked.zero_();
+      momenta_.push_back(std::exchange(*layer.momentum, std::nullopt));
+    }
+    model_.train();
+  }
+  ~CumulativeStatistics() {
+    for (std::size_t i = 0; i < layers_.size(); ++i) *layers_[i].momentum = momenta_[i];
+    model_.train(was_training_);
+  }
+  CumulativeStatistics(const CumulativeStatistics&) = delete;
+  CumulativeStatistics& operator=(const CumulativeStatistics&) = delete;
+
+ private:
+  Model& model_;
+  bool was_training_;
+  std::vector<Statistics>& layers_;
+  std::vector<std::optional<double>> momenta_;
+};
+
+void forward_input(Trainer& trainer, const Batch& batch) {
+  trainer.model().forward({batch.input()});
+}
+
+}  // namespace
+
+void update_batch_norm(Trainer& trainer, const ForwardForStatistics& forward,
+                       std::optional<int64_t> max_batches) {
+  auto layers = statistics_of(trainer.model());
+  if (layers.empty()) return;
+  const at::NoGradGuard no_grad;
+  {
+    const CumulativeStatistics scope(trainer.model(), layers);
+    auto batches = trainer.train_dataloader()->iterate(trainer.run_history().current_epoch());
+    for (int64_t i = 0; i < max_batches.value_or(trainer.train_dataloader()->size()); ++i) {
+      const auto batch = batches->next();
+      if (!batch) break;
+      const AutocastScope autocast = trainer.accelerator().autocast();
+      forward ? forward(trainer, *batch) : forward_input(trainer, *batch);
+    }
+  }
+  if (trainer.accelerator().num_processes() == 1) return;
+  // All have had equally many batches.
+  for (const Statistics& layer : layers) {
+    layer.running_mean.copy_(trainer.accelerator().reduce(layer.running_mean));
+    layer.running_var.copy_(trainer.accelerator().reduce(layer.running_var));
+  }
+}
+
+PreciseBatchNorm::PreciseBatchNorm(PreciseBatchNormOptions options) : options_(std::move(options)) {
+  LINKBOY_CHECK(options_.num_batches >= 1, "PreciseBatchNorm's num_batches is ",
+                options_.num_batches, "; it must be at least 1.");
+  LINKBOY_CHECK(options_.every_n_epochs >= 1, "PreciseBatchNorm's every_n_epochs is ",
+                options_.every_n_epochs, "; it must be at least 1.");
+}
+
+void PreciseBatchNorm::on_train_epoch_end(Trainer& trainer) {
+  if (trainer.run_history().current_epoch() % options_.every_n_epochs != 0) return;
+  update_batch_norm(trainer, options_.forward, options_.num_batches);
+}
+
+}  // namespace linkboy

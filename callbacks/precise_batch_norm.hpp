@@ -1,0 +1,43 @@
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <optional>
+
+#include "linkboy/callback.hpp"
+
+namespace linkboy {
+
+/// Runs the model on a batch, for its BatchNorm statistics. Empty: on the batch's `input()`.
+using ForwardForStatistics = std::function<void(Trainer&, const Batch&)>;
+
+/// Makes the running statistics of the model's BatchNorm layers anew: the mean over training
+/// batches of the present weights, over all processes. TorchScript models are left as they are.
+///
+/// @param max_batches  Of each process; unset: all of an epoch.
+/// @note Collective. In a training run only.
+void update_batch_norm(Trainer& trainer, const ForwardForStatistics& forward = {},
+                       std::optional<int64_t> max_batches = {});
+
+struct PreciseBatchNormOptions {
+  /// Batches of each process that the statistics are made of. At least 1.
+  int64_t num_batches = 200;
+  /// At least 1.
+  int64_t every_n_epochs = 1;
+  ForwardForStatistics forward{};
+};
+
+/// Calls `update_batch_norm` at the end of training epochs, before they are evaluated: running
+/// averages lag behind weights that change fast.
+class PreciseBatchNorm : public Callback {
+ public:
+  /// @throws Error if an option is out of its range.
+  explicit PreciseBatchNorm(PreciseBatchNormOptions options = {});
+
+  void on_train_epoch_end(Trainer& trainer) override;
+
+ private:
+  PreciseBatchNormOptions options_;
+};
+
+}  // namespace linkboy

@@ -1,0 +1,79 @@
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <filesystem>
+#include <string>
+#include <vector>
+
+#include "linkboy/callback.hpp"
+
+namespace linkboy {
+
+struct SavePredictionsOptions {
+  /// A `.pt` file, which Python's `torch.load` reads, or a `.safetensors` file. In the name,
+  /// `{epoch}` stands for the epoch, counted from 1, and `{set}` for the name of the evaluation
+  /// set, if it has one; without `{epoch}` each evaluation replaces the file of the one before.
+  /// Required.
+  std::filesystem::path path{};
+
+  /// What is written, each as a tensor of this name, with a row for each sample: what the model
+  /// returned, [N, ...]; the index of its largest value in dimension 1, as int64; the batches'
+  /// targets. At least one.
+  bool outputs = true;
+  bool argmax = false;
+  bool targets = true;
+
+  /// In training: of every n-th epoch that is evaluated. 0 writes after `evaluate` only. Not
+  /// negative.
+  int64_t every_n_epochs = 1;
+};
+
+/// Writes what the model returned in an evaluation, and what was wanted, to one file. Evaluations
+/// that `Trainer::evaluate_now` makes are left out, as is one that ends early.
+///
+/// Rows are in the order of the data, as long as the loader does not shuffle; of several processes,
+/// whose batches linkboy deals out in turn, too. All rows are kept in main memory until the
+/// evaluation ends; on several processes, then all rows of all of them on each. The main process
+/// writes.
+///
+/// Needs a model that returns one tensor, whose rows are equally long in all batches.
+class SavePredictions : public Callback {
+ public:
+  /// @throws Error if the path has another ending, nothing is to be written, or `every_n_epochs`
+  ///         is negative.
+  explicit SavePredictions(SavePredictionsOptions options);
+
+  bool keeps_results() const override { return true; }
+
+  /// @throws Error if the file could not be written, or the sets of the run have names and the path
+  ///         has no `{set}`.
+  void on_training_run_start(Trainer& trainer) override;
+  void on_evaluation_run_start(Trainer& trainer) override;
+
+  void on_eval_epoch_start(Trainer& trainer) override;
+  /// @throws Error if the model returned something else than a tensor with a row for each sample,
+  ///         or rows of another length than before.
+  void on_eval_step_end(Trainer& trainer, const Batch& batch, const StepOutput& output) override;
+  /// @throws Error if the file cannot be written. @note Collective.
+  void on_eval_epoch_end(Trainer& trainer) override;
+
+ private:
+  /// One tensor of the file.
+  struct Column {
+    std::string name{};
+    std::vector<at::Tensor> batches{};  // of this process, on the CPU
+  };
+
+  void check_paths(Trainer& trainer) const;
+  std::filesystem::path path_of(const std::string& set_name, int64_t epoch) const;
+  void write(const std::filesystem::path& path, const NamedTensors& tensors) const;
+
+  SavePredictionsOptions options_;
+  std::vector<Column> columns_;
+  bool is_training_ = false;
+  bool is_collecting_ = false;
+};
+
+}  // namespace linkboy

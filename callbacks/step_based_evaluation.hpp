@@ -1,0 +1,37 @@
+#pragma once
+
+#include <cstdint>
+
+#include "linkboy/callback.hpp"
+
+namespace linkboy {
+
+struct StepBasedEvaluationOptions {
+  /// Updates from one evaluation to the next. At least 1.
+  int64_t eval_every_n_updates = 1;
+};
+
+/// Evaluates in mid-epoch: the loss is recorded as `intermediate_eval_loss`, other metrics begin
+/// with `intermediate_` as well. Training goes on as if nothing had been, in training mode; at an
+/// update with which a run is stopped, there is no evaluation.
+class StepBasedEvaluation : public Callback {
+ public:
+  /// @throws Error if the interval is less than 1.
+  explicit StepBasedEvaluation(StepBasedEvaluationOptions options);
+
+  /// @throws Error if the run has no evaluation data.
+  void on_training_run_start(Trainer& trainer) override;
+  /// @throws whatever the evaluation throws.
+  void on_train_update_end(Trainer& trainer) override;
+
+ protected:
+  /// After those that take in the update: a stop in the evaluation must not leave them out. Before
+  /// those that save.
+  int default_order() const override { return 50; }
+
+ private:
+  int64_t eval_every_n_updates_;
+  int64_t last_update_ = 0;
+};
+
+}  // namespace linkboy

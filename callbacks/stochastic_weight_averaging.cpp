@@ -1,0 +1,141 @@
+#include "linkboy/callbacks/stochastic_weight_averaging.hpp"
+
+#include <ATen/ATen.h>
+
+#include <algorithm>
+#include <cmath>
+#include <numbers>
+#include <utility>
+
+#include "linkboy/callbacks/precise_batch_norm.hpp"
+#include "linkboy/error.hpp"
+#include "linkboy/trainer.hpp"
+
+namespace linkboy {
+namespace {
+
+int64_t whole_number(const char* name, const RunValue& value, const RunConfig& config) {
+  const int64_t number = value.resolve_count(config);
+  LINKBOY_CHECK(number >= 0, "StochasticWeightAveraging's ", name, " is ", number,
+                "; it must not be negative.");
+  return number;
+}
+
+}  // namespace
+
+StochasticWeightAveraging::StochasticWeightAveraging(StochasticWeightAveragingOptions options)
+    : options_(std::move(options)) {
+  LINKBOY_CHECK(options_.every_n_updates.value_or(1) >= 1, "every_n_updates is ",
+                *options_.every_n_updates, "; it must be at least 1.");
+  const double lr = options_.swa_lr.value_or(0.0);
+  LINKBOY_CHECK(std::isfinite(lr) && lr >= 0.0, "swa_lr is ", lr,
+                "; it must be finite and not negative.");
+}
+
+StateDict StochasticWeightAveraging::averaged_model_state() const {
+  LINKBOY_CHECK(weights_.has_begun(), "no weights have been averaged yet.");
+  return weights_.values();
+}
+
+void StochasticWeightAveraging::on_training_run_start(Trainer& trainer) {
+  const RunConfig& config = trainer.run_config();
+  start_ = whole_number("start_after", options_.start_after, config);
+  LINKBOY_CHECK(start_ < config.max_num_updates, "StochasticWeightAveraging's start_after is ",
+                start_, ", but the run has ", config.max_num_updates,
+                " updates; it must begin before the run ends.");
+  num_annealing_ = whole_number("num_annealing_updates", options_.num_annealing_updates, config);
+  weights_.attach(trainer.model());
+  if (!std::exchange(was_loaded_, false)) {
+    num_averaged_ = 0;
+    lrs_before_.clear();
+  }
+  last_update_ = trainer.num_updates();
+  is_to_go_on_ = false;
+}
+
+void StochasticWeightAveraging::on_gradients_ready(Trainer& trainer) {
+  const int64_t num_done = trainer.num_updates() - start_;
+  if (!options_.swa_lr || num_done < 0) return;
+  std::vector<double> lrs = get_param_group_field(*trainer.optimizer(), ParamGroupField::lr);
+  // At the phase's beginning all groups are new.
+  for (std::size_t i = lrs_before_.size(); i < lrs.size(); ++i) lrs_before_.push_back(lrs[i]);
+  const double t = num_done >= num_annealing_
+                       ? 1.0
+                       : static_cast<double>(num_done) / static_cast<double>(num_annealing_);
+  const bool is_linear = options_.annealing == StochasticWeightAveragingOptions::Annealing::linear;
+  const double share = is_linear ? t : (1.0 - std::cos(std::numbers::pi * t)) / 2.0;
+  for (std::size_t i = 0; i < lrs.size(); ++i) {
+    lrs[i] = *options_.swa_lr * share + lrs_before_[i] * (1.0 - share);
+  }
+  set_param_group_field(*trainer.optimizer(), ParamGroupField::lr, lrs);
+  is_lr_changed_ = true;
+}
+
+bool StochasticWeightAveraging::is_due(Trainer& trainer, bool was_updated) const {
+  const int64_t num_done = trainer.num_updates() - start_;
+  if (num_done <= 0) return false;
+  if (options_.every_n_updates) return was_updated && num_done % *options_.every_n_updates == 0;
+  const RunConfig& config = trainer.run_config();
+  return trainer.micro_step() == config.num_train_batches_per_epoch ||
+         trainer.num_updates() == config.max_num_updates;
+}
+
+void StochasticWeightAveraging::on_train_update_end(Trainer& trainer) {
+  const int64_t update = trainer.num_updates();
+  if (!is_due(trainer, std::exchange(last_update_, update) != update)) return;
+  if (num_averaged_ == 0) {
+    weights_.begin();
+  } else {
+    weights_.move_towards_model(1.0 / static_cast<double>(num_averaged_ + 1));
+  }
+  ++num_averaged_;
+}
+
+void StochasticWeightAveraging::on_stop_training_error(Trainer&, const StopTraining& stop) {
+  is_to_go_on_ = stop.reason() == StopReason::stop_request || stop.reason() == StopReason::nan;
+}
+
+void StochasticWeightAveraging::on_training_run_end(Trainer& trainer) {
+  restore_lrs(trainer);
+  if (is_to_go_on_ || num_averaged_ == 0) return;
+  weights_.put_into_model();
+  if (options_.update_batch_norm) update_batch_norm(trainer, options_.forward);
+  // After a stop an evaluation would be left at once.
+  if (!options_.evaluate || trainer.requested_stop() || !trainer.eval_dataloader()) return;
+  try {
+    trainer.evaluate_now({.metric_prefix = "swa_model_"});
+  } catch (const StopTraining&) {
+    trainer.print("The evaluation of the averaged model was stopped");
+  }
+}
+
+void StochasticWeightAveraging::on_exception(Trainer& trainer, std::exception_ptr) {
+  restore_lrs(trainer);
+}
+
+/// A later run shall begin with the learning rates of this one.
+void StochasticWeightAveraging::restore_lrs(Trainer& trainer) {
+  if (!std::exchange(is_lr_changed_, false)) return;
+  if (Scheduler* scheduler = trainer.scheduler()) {
+    scheduler->start();
+  } else {
+    set_param_group_field(*trainer.optimizer(), ParamGroupField::lr, lrs_before_);
+  }
+}
+
+StateDict StochasticWeightAveraging::state_dict() const {
+  StateDict state;
+  state.set("num_averaged", num_averaged_);
+  state.set("lrs_before", lrs_before_);
+  state.set("weights", weights_.state_dict());
+  return state;
+}
+
+void StochasticWeightAveraging::load_state_dict(const StateDict& state) {
+  num_averaged_ = state.get_int("num_averaged");
+  lrs_before_ = state.get_doubles("lrs_before");
+  weights_.load_state_dict(state.get_dict("weights"));
+  was_loaded_ = true;
+}
+
+}  // namespace linkboy

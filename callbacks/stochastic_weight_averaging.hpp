@@ -1,0 +1,97 @@
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <vector>
+
+#include "linkboy/callback.hpp"
+#include "linkboy/callbacks/averaged_weights.hpp"
+#include "linkboy/placeholders.hpp"
+
+namespace linkboy {
+
+class Batch;
+
+struct StochasticWeightAveragingOptions {
+  /// Updates of the run before the averaging phase; whole, not negative, less than those of the
+  /// run. `NUM_UPDATE_STEPS_PER_EPOCH * 5` begins it with epoch 6.
+  RunValue start_after = ceil(NUM_UPDATE_STEPS * 0.75);
+  /// Takes the weights into the average after every n-th update of the phase; unset: at the end of
+  /// each epoch that ends in it. At least 1.
+  std::optional<int64_t> every_n_updates{};
+
+  /// The learning rate of all groups in the phase, whatever the scheduler says; unset: nothing is
+  /// changed. Finite, not negative.
+  std::optional<double> swa_lr{};
+  /// Updates in which each group's learning rate goes from what it was to `swa_lr`; whole, not
+  /// negative.
+  RunValue num_annealing_updates = 0;
+  enum class Annealing { cosine, linear };
+  Annealing annealing = Annealing::cosine;
+
+  /// Passes over the training data once at the end of the run, so that the statistics of BatchNorm
+  /// layers are those of the averaged weights.
+  bool update_batch_norm = true;
+  /// The forward pass for it. Default: the model on the batch's `input()`.
+  std::function<void(Trainer&, const Batch&)> forward{};
+
+  /// Evaluates the averaged model at the end of the run: `swa_model_eval_loss_epoch` and so on.
+  bool evaluate = true;
+};
+
+/// Stochastic weight averaging (Izmailov et al., 2018): the equal mean of the weights that the last
+/// phase of a run comes by, which the model gets at the run's end.
+///
+/// Not if the run was stopped on request or by a NaN, or before the first average; one that was
+/// stopped otherwise is not evaluated. A training state that is saved after the exchange still has
+/// the weights to go on with. SaveBestModel, which loads its checkpoint later, must not load one.
+///
+/// Of several processes each keeps the same average of the parameters; the statistics of BatchNorm
+/// are those over the batches of all. Those of TorchScript models are averaged, not updated.
+class StochasticWeightAveraging : public Callback {
+ public:
+  /// @throws Error if an option is out of its range.
+  explicit StochasticWeightAveraging(StochasticWeightAveragingOptions options = {});
+
+  /// How often weights have been taken into the average.
+  int64_t num_averaged() const { return num_averaged_; }
+
+  /// Copies of the averages, as `Model::state_dict` names them; without the pass over the data.
+  /// @throws Error if nothing was averaged yet.
+  StateDict averaged_model_state() const;
+
+  /// @throws Error if `start_after` or `num_annealing_updates` does not fit the run.
+  void on_training_run_start(Trainer& trainer) override;
+  /// Sets the learning rate: here nothing comes between it and the update.
+  void on_gradients_ready(Trainer& trainer) override;
+  void on_train_update_end(Trainer& trainer) override;
+  void on_stop_training_error(Trainer& trainer, const StopTraining& stop) override;
+  /// @throws whatever the pass over the data and the evaluation throw.
+  void on_training_run_end(Trainer& trainer) override;
+  void on_exception(Trainer& trainer, std::exception_ptr exception) override;
+
+  StateDict state_dict() const override;
+  void load_state_dict(const StateDict& state) override;
+
+ protected:
+  /// Before those that look at learning rates.
+  int default_order() const override { return -50; }
+
+ private:
+  bool is_due(Trainer& trainer, bool was_updated) const;
+  void restore_lrs(Trainer& trainer);
+
+  StochasticWeightAveragingOptions options_;
+  AveragedWeights weights_;
+  int64_t start_ = 0;
+  int64_t num_annealing_ = 0;
+  int64_t num_averaged_ = 0;
+  int64_t last_update_ = 0;
+  std::vector<double> lrs_before_;  // of each group, when the phase began
+  bool is_lr_changed_ = false;
+  bool was_loaded_ = false;
+  bool is_to_go_on_ = false;  // the run was cut short
+};
+
+}  // namespace linkboy

@@ -1,0 +1,185 @@
+#include "linkboy/callbacks/timing.hpp"
+
+#include <ATen/DeviceAccelerator.h>
+
+#include <limits>
+#include <utility>
+
+#include "linkboy/error.hpp"
+#include "linkboy/trainer.hpp"
+
+namespace linkboy {
+namespace {
+
+constexpr const char* kEpoch = "train_epoch_time";
+constexpr const char* kForward = "train_forward_time";
+constexpr const char* kBackward = "train_backward_time";
+constexpr const char* kOptimizer = "train_optimizer_time";
+
+void add_to(TimeSum& sum, double seconds) {
+  sum.seconds += seconds;
+  ++sum.count;
+}
+
+c10::IValue to_ivalue(const TimeSum& sum) {
+  return StateDict{{"seconds", sum.seconds}, {"count", sum.count}}.to_ivalue();
+}
+
+TimeSum time_sum(const StateDict& state, const char* name) {
+  const StateDict sum = state.get_dict(name);
+  return {.seconds = sum.get_double("seconds"), .count = sum.get_int("count")};
+}
+
+}  // namespace
+
+double TimeSum::mean() const {
+  return count > 0 ? seconds / static_cast<double>(count)
+                   : std::numeric_limits<double>::quiet_NaN();
+}
+
+Timing::Timing(TimingOptions options) : options_(options) {
+  LINKBOY_CHECK(options_.num_warmup_steps >= 0, "num_warmup_steps is ", options_.num_warmup_steps,
+                "; it must not be negative.");
+}
+
+// ---- Spans -----------------------------------------------------------------------------------
+
+void Timing::wait_for_device(Trainer& trainer) const {
+  if (!options_.synchronize || trainer.device().is_cpu()) return;
+  at::accelerator::synchronizeDevice(trainer.device().index());
+}
+
+Timing::Mark Timing::mark(Trainer& trainer) const {
+  wait_for_device(trainer);
+  return {now(), evaluated_};
+}
+
+double Timing::since(const Mark& start) const {
+  return std::chrono::duration<double>(now() - start.time).count() - (evaluated_ - start.evaluated);
+}
+
+double Timing::span(Trainer& trainer, const Mark& start) const {
+  wait_for_device(trainer);
+  return since(start);
+}
+
+void Timing::add(std::string_view name, TimeSum& sum, double seconds) {
+  if (num_steps_ <= options_.num_warmup_steps) return;
+  add_to(sum, seconds);
+  add_to(sums_[std::string(name)], seconds);
+}
+
+void Timing::record_mean(Trainer& trainer, std::string_view name, const TimeSum& sum) const {
+  if (sum.count > 0) trainer.run_history().update_metric(name, sum.mean());
+}
+
+// ---- Training ----------------------------------------------------------------------------------
+
+void Timing::on_training_run_start(Trainer&) {
+  sums_.clear();
+  evaluations_.clear();
+  num_steps_ = 0;
+}
+
+void Timing::on_train_epoch_start(Trainer& trainer) {
+  const bool goes_on = std::exchange(was_loaded_, false) && trainer.micro_step() > 0;
+  if (!goes_on) {
+    stages_ = {};
+    epoch_before_ = 0.0;
+  }
+  evaluations_.clear();
+  is_in_epoch_ = true;
+  epoch_start_ = mark(trainer);
+}
+
+void Timing::on_train_step_start(Trainer& trainer) {
+  ++num_steps_;
+  last_ = mark(trainer);
+}
+
+void Timing::on_train_step_end(Trainer& trainer, const Batch&, const StepOutput&) {
+  add(kForward, stages_.forward, span(trainer, last_));
+  last_ = mark(trainer);
+}
+
+void Timing::on_gradients_ready(Trainer& trainer) {
+  add(kBackward, stages_.backward, span(trainer, last_));
+  last_ = mark(trainer);
+}
+
+void Timing::on_train_update_end(Trainer& trainer) {
+  add(kOptimizer, stages_.optimizer, span(trainer, last_));
+}
+
+void Timing::on_train_epoch_end(Trainer& trainer) {
+  const double seconds = epoch_before_ + span(trainer, epoch_start_);
+  is_in_epoch_ = false;
+  epoch_before_ = seconds;
+  add_to(sums_[kEpoch], seconds);
+  trainer.run_history().update_metric(kEpoch, seconds);
+  record_mean(trainer, kForward, stages_.forward);
+  record_mean(trainer, kBackward, stages_.backward);
+  record_mean(trainer, kOptimizer, stages_.optimizer);
+}
+
+void Timing::end_run() {
+  if (std::exchange(is_in_epoch_, false)) epoch_before_ += since(epoch_start_);
+  evaluations_.clear();
+}
+
+// ---- Evaluation --------------------------------------------------------------------------------
+
+void Timing::on_evaluation_run_start(Trainer&) {
+  sums_.clear();
+  evaluations_.clear();
+}
+
+void Timing::on_eval_epoch_start(Trainer& trainer) {
+  evaluations_.push_back({.start = mark(trainer)});
+}
+
+void Timing::on_eval_step_start(Trainer& trainer) {
+  if (!evaluations_.empty()) evaluations_.back().step_start = mark(trainer);
+}
+
+void Timing::on_eval_step_end(Trainer& trainer, const Batch&, const StepOutput&) {
+  if (evaluations_.empty()) return;
+  Evaluation& evaluation = evaluations_.back();
+  add_to(evaluation.steps, span(trainer, evaluation.step_start));
+}
+
+void Timing::on_eval_epoch_end(Trainer& trainer) {
+  if (evaluations_.empty()) return;  // it had begun before this callback was added
+  const Evaluation evaluation = evaluations_.back();
+  evaluations_.pop_back();
+  const double seconds = span(trainer, evaluation.start);
+  evaluated_ += seconds;
+  const std::string epoch_name = trainer.metric_name("epoch_time");
+  const std::string step_name = trainer.metric_name("step_time");
+  add_to(sums_[epoch_name], seconds);
+  TimeSum& steps = sums_[step_name];
+  steps.seconds += evaluation.steps.seconds;
+  steps.count += evaluation.steps.count;
+  trainer.run_history().update_metric(epoch_name, seconds);
+  record_mean(trainer, step_name, evaluation.steps);
+}
+
+// ---- State -------------------------------------------------------------------------------------
+
+StateDict Timing::state_dict() const {
+  return {{kEpoch, epoch_before_ + (is_in_epoch_ ? since(epoch_start_) : 0.0)},
+          {kForward, to_ivalue(stages_.forward)},
+          {kBackward, to_ivalue(stages_.backward)},
+          {kOptimizer, to_ivalue(stages_.optimizer)}};
+}
+
+void Timing::load_state_dict(const StateDict& state) {
+  epoch_before_ = state.get_double(kEpoch);
+  stages_ = {.forward = time_sum(state, kForward),
+             .backward = time_sum(state, kBackward),
+             .optimizer = time_sum(state, kOptimizer)};
+  is_in_epoch_ = false;
+  was_loaded_ = true;
+}
+
+}  // namespace linkboy

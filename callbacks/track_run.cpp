@@ -1,0 +1,383 @@
+#include "linkboy/callbacks/track_run.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "linkboy/callbacks/describe_run.hpp"
+#include "linkboy/error.hpp"
+#include "linkboy/trainer.hpp"
+
+namespace linkboy {
+namespace {
+
+double seconds_since_1970() {
+  const auto since_1970 = std::chrono::system_clock::now().time_since_epoch();
+  return std::chrono::duration<double>(since_1970).count();
+}
+
+std::vector<TrackedScalar> latest_metrics(const RunHistory& history) {
+  std::vector<TrackedScalar> latest;
+  for (const auto& name : history.get_metric_names()) {
+    latest.push_back({name, history.get_latest_metric(name)});
+  }
+  return latest;
+}
+
+std::vector<TrackedScalar> learning_rates(const torch::optim::Optimizer& optimizer) {
+  std::vector<double> rates;
+  try {
+    rates = get_param_group_field(optimizer, ParamGroupField::lr);
+  } catch (const Error&) {
+    return {};  // this optimizer has none
+  }
+  if (rates.size() == 1) return {{"learning_rate", rates.front()}};
+  std::vector<TrackedScalar> scalars;
+  for (std::size_t i = 0; i < rates.size(); ++i) {
+    scalars.push_back({fmt::format("learning_rate_group_{}", i), rates[i]});
+  }
+  return scalars;
+}
+
+}  // namespace
+
+TrackRun::TrackRun(std::vector<std::shared_ptr<Tracker>> trackers, TrackRunOptions options)
+    : options_(std::move(options)) {
+  LINKBOY_CHECK(options_.every_n_updates >= 1, "TrackRun's every_n_updates is ",
+                options_.every_n_updates, "; it must be at least 1.");
+  LINKBOY_CHECK(options_.histograms_every_n_epochs.value_or(1) >= 1,
+                "TrackRun's histograms_every_n_epochs is ", *options_.histograms_every_n_epochs,
+                "; it must be at least 1.");
+  LINKBOY_CHECK(options_.flush_seconds >= 0.0, "TrackRun's flush_seconds is ",
+                options_.flush_seconds, "; it must not be negative.");
+  for (auto& tracker : trackers) {
+    LINKBOY_CHECK(tracker != nullptr, "TrackRun's tracker ", sinks_.size(),
+                  " is null; give an object.");
+    for (const Sink& sink : sinks_) {
+      LINKBOY_CHECK(sink.tracker != tracker, "TrackRun's tracker ", sinks_.size(),
+                    " was given before; give each one once.");
+    }
+    sinks_.push_back({std::move(tracker)});
+  }
+}
+
+// A run's beginning and end.
+
+void TrackRun::on_training_run_start(Trainer& trainer) {
+  is_evaluation_ = false;
+  const bool goes_on = std::exchange(was_loaded_, false);
+  if (!goes_on) {
+    const bool has_history = !trainer.run_history().get_metric_names().empty();
+    updates_before_ = has_history && trainer.num_updates() == 0 ? last_update_ : 0;
+    records_of_last_update_.clear();
+    take_new_metrics(trainer);
+    window_total_ = trainer.train_loss_tracker().total_later();
+    window_count_ = trainer.train_loss_tracker().count();
+  }
+  const bool is_in_mid_epoch = goes_on && trainer.micro_step() > 0;
+  TrackedRun run = describe_run(trainer, options_.name, options_.config);
+  run.first_update = std::max<int64_t>(0, update(trainer) - (is_in_mid_epoch ? 1 : 0));
+  run.first_epoch = trainer.run_history().current_epoch() - 1;
+  start(trainer, std::move(run));
+  if (is_in_mid_epoch) log_again(trainer);
+}
+
+void TrackRun::on_evaluation_run_start(Trainer& trainer) {
+  is_evaluation_ = true;
+  was_loaded_ = false;
+  updates_before_ = last_update_;
+  take_new_metrics(trainer);
+  // After a training run it goes on with its record, and should not change what that says.
+  TrackedRun run = std::move(run_);
+  if (last_update_ == 0) run = describe_run(trainer, options_.name, options_.config);
+  run.first_update = last_update_;
+  run.first_epoch = last_epoch_;
+  start(trainer, std::move(run));
+}
+
+void TrackRun::start(Trainer& trainer, TrackedRun run) {
+  run_ = std::move(run);
+  pending_.clear();
+  last_update_ = update(trainer);
+  last_epoch_ = run_.first_epoch;
+  next_flush_ = Clock::now();
+  is_on_ = trainer.accelerator().is_main_process();
+  for (Sink& sink : sinks_) {
+    sink.is_on = false;
+    if (!is_on_) continue;
+    sink.tracker->start(run_);
+    sink.is_on = true;
+  }
+}
+
+void TrackRun::on_training_run_end(Trainer& trainer) {
+  log_pending(trainer, /*wait=*/true);
+  log_new_metrics(trainer);
+  finish(trainer, to_string(trainer.result().reason));
+}
+
+void TrackRun::on_evaluation_run_end(Trainer& trainer) {
+  log_new_metrics(trainer);
+  finish(trainer, to_string(trainer.result().reason));
+}
+
+void TrackRun::on_exception(Trainer& trainer, std::exception_ptr) {
+  was_loaded_ = false;
+  // Not for what has not come: the exception may be the device's.
+  log_pending(trainer, /*wait=*/false);
+  finish(trainer, "failed");
+}
+
+void TrackRun::finish(Trainer& trainer, std::string_view outcome) {
+  const auto last = latest_metrics(trainer.run_history());
+  for_each_tracker(trainer, [&](Tracker& tracker) {
+    tracker.flush();
+    tracker.finish(outcome, last);
+  });
+  for (Sink& sink : sinks_) sink.is_on = false;
+  pending_.clear();
+  is_on_ = false;
+}
+
+void TrackRun::for_each_tracker(Trainer& trainer, const std::function<void(Tracker&)>& work) {
+  for (Sink& sink : sinks_) {
+    if (!sink.is_on) continue;
+    try {
+      work(*sink.tracker);
+    } catch (const std::exception& error) {
+      sink.is_on = false;
+      trainer.print(c10::str("ERROR: a tracker failed: ", error.what(),
+                             " The run goes on without this tracker."));
+    }
+  }
+}
+
+// Updates.
+
+void TrackRun::on_train_epoch_start(Trainer& trainer) {
+  const LossTracker& losses = trainer.train_loss_tracker();
+  are_gradients_logged_ = trainer.micro_step() > 0;
+  if (trainer.micro_step() == 0) {  // a resumed epoch goes on with the window that its state has
+    window_total_ = DeferredValue(0.0);
+    window_count_ = 0;
+  }
+  window_start_ = Clock::now();
+  window_start_count_ = losses.count();
+}
+
+void TrackRun::on_train_update_end(Trainer& trainer) {
+  if (!is_on_) return;
+  log_pending(trainer, /*wait=*/false);
+  // An update that was skipped for its gradients does not count.
+  const bool is_new = update(trainer) != std::exchange(last_update_, update(trainer));
+  if (is_new && last_update_ % options_.every_n_updates == 0) {
+    pending_.push_back(make_record(trainer));
+    log_pending(trainer, /*wait=*/false);
+  }
+  if (Clock::now() >= next_flush_) flush(trainer);
+}
+
+TrackRun::PendingRecord TrackRun::make_record(Trainer& trainer) {
+  const LossTracker& losses = trainer.train_loss_tracker();
+  const auto now = Clock::now();
+  const double seconds = std::chrono::duration<double>(now - window_start_).count();
+  const auto samples = static_cast<double>((losses.count() - window_start_count_) *
+                                           trainer.accelerator().num_processes());
+  PendingRecord record{.time = time(trainer),
+                       .total = losses.total_later(),
+                       .total_then = window_total_,
+                       .num_samples = losses.count() - window_count_,
+                       .others = learning_rates_};
+  if (seconds > 0.0) record.others.push_back({"samples_per_second", samples / seconds});
+  window_total_ = record.total;
+  window_count_ = window_start_count_ = losses.count();
+  window_start_ = now;
+  return record;
+}
+
+std::vector<TrackedScalar> TrackRun::PendingRecord::scalars() const {
+  const double loss = (total.value() - total_then.value()) / static_cast<double>(num_samples);
+  std::vector<TrackedScalar> all{{"train_loss", loss}};
+  all.insert(all.end(), others.begin(), others.end());
+  return all;
+}
+
+void TrackRun::log_pending(Trainer& trainer, bool wait) {
+  while (!pending_.empty() && (wait || pending_.front().is_ready())) {
+    log(trainer, pending_.front().scalars(), pending_.front().time);
+    pending_.pop_front();
+  }
+}
+
+void TrackRun::log_scalars(Trainer& trainer, const std::vector<TrackedScalar>& scalars) {
+  log(trainer, scalars, time(trainer));
+}
+
+void TrackRun::log_text(Trainer& trainer, std::string_view name, std::string_view text) {
+  if (!is_on_) return;
+  for_each_tracker(trainer, [&](Tracker& tracker) { tracker.log_text(name, text, time(trainer)); });
+}
+
+void TrackRun::log(Trainer& trainer, const std::vector<TrackedScalar>& scalars,
+                   const TrackedTime& time) {
+  if (scalars.empty() || !is_on_) return;
+  if (!records_of_last_update_.empty() &&
+      records_of_last_update_.front().time.update != time.update) {
+    records_of_last_update_.clear();
+  }
+  for (const auto& scalar : scalars) records_of_last_update_.push_back({time, scalar});
+  for_each_tracker(trainer, [&](Tracker& tracker) { tracker.log_scalars(scalars, time); });
+}
+
+void TrackRun::log_again(Trainer& trainer) {
+  for (const auto& [time, scalar] : std::exchange(records_of_last_update_, {})) {
+    if (time.update == update(trainer)) log(trainer, {scalar}, time);
+  }
+}
+
+void TrackRun::flush(Trainer& trainer) {
+  for_each_tracker(trainer, [](Tracker& tracker) { tracker.flush(); });
+  next_flush_ = Clock::now() + std::chrono::duration_cast<Clock::duration>(
+                                   std::chrono::duration<double>(options_.flush_seconds));
+}
+
+// Epochs.
+
+void TrackRun::on_train_epoch_end(Trainer& trainer) {
+  log_pending(trainer, /*wait=*/true);
+  log_new_metrics(trainer);
+  if (is_histogram_epoch(trainer)) log_histograms(trainer, /*of_gradients=*/false);
+}
+
+void TrackRun::on_eval_epoch_start(Trainer&) { evaluation_start_ = Clock::now(); }
+
+void TrackRun::on_eval_epoch_end(Trainer& trainer) {
+  log_new_metrics(trainer);
+  window_start_ += Clock::now() - evaluation_start_;  // it may lie between two updates
+}
+
+void TrackRun::on_training_run_epoch_end(Trainer& trainer) {
+  last_epoch_ = trainer.run_history().current_epoch();
+  log_new_metrics(trainer);
+  flush(trainer);
+}
+
+std::vector<TrackedScalar> TrackRun::take_new_metrics(Trainer& trainer) {
+  std::vector<TrackedScalar> fresh;
+  std::map<std::string, std::size_t> num_present;
+  for (const auto& name : trainer.run_history().get_metric_names()) {
+    const auto values = trainer.run_history().get_metric_values(name);
+    std::size_t first = num_logged_[name];
+    if (first > values.size()) first = 0;  // the history was reset
+    for (std::size_t i = first; i < values.size(); ++i) fresh.push_back({name, values[i]});
+    num_present[name] = values.size();
+  }
+  num_logged_ = std::move(num_present);
+  return fresh;
+}
+
+void TrackRun::log_new_metrics(Trainer& trainer) {
+  const auto fresh = take_new_metrics(trainer);
+  log(trainer, fresh, time(trainer));
+}
+
+// Histograms.
+
+bool TrackRun::is_histogram_epoch(Trainer& trainer) const {
+  return options_.histograms_every_n_epochs &&
+         trainer.run_history().current_epoch() % *options_.histograms_every_n_epochs == 0;
+}
+
+void TrackRun::on_gradients_ready(Trainer& trainer) {
+  // When the update has ended, the scheduler has set those of the next one.
+  const bool is_due = (update(trainer) + 1) % options_.every_n_updates == 0;
+  if (is_on_ && is_due) learning_rates_ = learning_rates(*trainer.optimizer());
+  if (!is_histogram_epoch(trainer) || std::exchange(are_gradients_logged_, true)) return;
+  trainer.accelerator().unscale_gradients(*trainer.optimizer());
+  log_histograms(trainer, /*of_gradients=*/true);
+}
+
+void TrackRun::log_histograms(Trainer& trainer, bool of_gradients) {
+  if (!is_on_) return;
+  TrackedTime when = time(trainer);
+  if (of_gradients) ++when.update;  // the one that they are for
+  for (const auto& [name, tensor] : trainer.model().named_tensors()) {
+    if (!of_gradients && tensor.is_floating_point()) {
+      log_histogram(trainer, "weights/" + name, tensor, when);
+    } else if (of_gradients && tensor.is_leaf() && tensor.grad().defined()) {
+      log_histogram(trainer, "gradients/" + name, tensor.grad(), when);
+    }
+  }
+}
+
+void TrackRun::log_histogram(Trainer& trainer, const std::string& name, const at::Tensor& values,
+                             const TrackedTime& time) {
+  for_each_tracker(trainer, [&](Tracker& tracker) { tracker.log_histogram(name, values, time); });
+}
+
+// Time.
+
+int64_t TrackRun::update(Trainer& trainer) const { return updates_before_ + trainer.num_updates(); }
+
+TrackedTime TrackRun::time(Trainer& trainer) const {
+  const int64_t epoch =
+      is_evaluation_ ? std::max<int64_t>(1, last_epoch_) : trainer.run_history().current_epoch();
+  return {.update = update(trainer), .epoch = epoch, .seconds = seconds_since_1970()};
+}
+
+// State.
+
+StateDict TrackRun::state_dict() const {
+  StateDict num_logged;
+  for (const auto& [name, count] : num_logged_) {
+    num_logged.set(name, static_cast<int64_t>(count));
+  }
+  std::vector<Record> records = records_of_last_update_;
+  for (const PendingRecord& pending : pending_) {
+    if (pending.time.update != last_update_) continue;
+    for (const auto& scalar : pending.scalars()) records.push_back({pending.time, scalar});
+  }
+  c10::impl::GenericList list(c10::AnyType::get());
+  for (const auto& [time, scalar] : records) {
+    list.push_back(StateDict{
+        {"update", time.update},
+        {"epoch", time.epoch},
+        {"seconds", time.seconds},
+        {"name", scalar.name},
+        {"value",
+         scalar.value}}.to_ivalue());
+  }
+  StateDict state;
+  state.set("num_logged", num_logged);
+  state.set("records_of_last_update", list);
+  state.set("updates_before", updates_before_);
+  state.set("window_total", window_total_.value());
+  state.set("window_count", window_count_);
+  return state;
+}
+
+void TrackRun::load_state_dict(const StateDict& state) {
+  const StateDict num_logged = state.get_dict("num_logged");
+  num_logged_.clear();
+  for (const auto& [name, count] : num_logged.entries()) {
+    num_logged_[name] = static_cast<std::size_t>(num_logged.get_int(name));
+  }
+  const c10::IValue& records = state.at("records_of_last_update");
+  LINKBOY_CHECK(records.isList(), "TrackRun's \"records_of_last_update\" is a ", records.tagKind(),
+                "; it must be a list.");
+  records_of_last_update_.clear();
+  for (const c10::IValue& value : records.toListRef()) {
+    const StateDict record = StateDict::from_ivalue(value, "a record of TrackRun");
+    records_of_last_update_.push_back({{.update = record.get_int("update"),
+                                        .epoch = record.get_int("epoch"),
+                                        .seconds = record.get_double("seconds")},
+                                       {record.get_string("name"), record.get_double("value")}});
+  }
+  updates_before_ = state.get_int("updates_before");
+  window_total_ = DeferredValue(state.get_double("window_total"));
+  window_count_ = state.get_int("window_count");
+  was_loaded_ = true;
+}
+
+}  // namespace linkboy

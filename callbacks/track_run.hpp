@@ -1,0 +1,155 @@
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "linkboy/callback.hpp"
+#include "linkboy/deferred_value.hpp"
+#include "linkboy/tracker.hpp"
+
+namespace linkboy {
+
+struct TrackRunOptions {
+  /// What the run is called in the trackers. May be empty.
+  std::string name{};
+  /// Beside what the run resolved to; replaces entries of the same name.
+  TrackedRun::Entries config{};
+  /// How often the training loss, learning rate and speed are recorded. At least 1.
+  int64_t every_n_updates = 50;
+  /// How often weights and gradients are. At least 1.
+  std::optional<int64_t> histograms_every_n_epochs{};
+  /// Longest time for which a record may be lost with the program; epochs end with a flush anyway.
+  /// Not negative.
+  double flush_seconds = 10.0;
+};
+
+/// Records runs in trackers, on the main process alone. A program killed at any time leaves what it
+/// had recorded; a run that goes on from a training state records nothing twice.
+///
+/// - Every so many updates: `train_loss`, the mean over the main process's samples since the record
+///   before in this epoch; `learning_rate` of that update, or `learning_rate_group_N` for each of
+///   several param groups; and `samples_per_second` of all processes, evaluations left out. No
+///   update waits for its loss: the record is written when the number has come.
+/// - Each new value of the run history once, as LogMetrics finds them.
+/// - Histograms of all weights at the end of an epoch, as `weights/NAME`, and of the gradients in
+///   its first update, before clipping, as `gradients/NAME`. They wait for the device.
+///
+/// A further `train` is a run of its own, or goes on with the record if it goes on with the run
+/// history. An `evaluate` goes on with the record of the training run before it, if there was one.
+///
+/// A tracker that cannot start ends the run before it trains; one that fails later is named by
+/// `Trainer::print` and left out for the rest of the run. Called after most callbacks, so that it
+/// sees their metrics.
+class TrackRun : public Callback {
+ public:
+  /// @throws Error if a tracker is null or given twice, or an option is out of its range.
+  explicit TrackRun(std::vector<std::shared_ptr<Tracker>> trackers, TrackRunOptions options = {});
+
+  bool keeps_results() const override { return true; }
+
+  /// @throws Error if a tracker cannot start.
+  void on_training_run_start(Trainer& trainer) override;
+  void on_train_epoch_start(Trainer& trainer) override;
+  void on_gradients_ready(Trainer& trainer) override;
+  void on_train_update_end(Trainer& trainer) override;
+  void on_train_epoch_end(Trainer& trainer) override;
+  void on_eval_epoch_start(Trainer& trainer) override;
+  void on_eval_epoch_end(Trainer& trainer) override;
+  void on_training_run_epoch_end(Trainer& trainer) override;
+  void on_training_run_end(Trainer& trainer) override;
+  /// @throws Error if a tracker cannot start.
+  void on_evaluation_run_start(Trainer& trainer) override;
+  void on_evaluation_run_end(Trainer& trainer) override;
+  void on_exception(Trainer& trainer, std::exception_ptr exception) override;
+
+  /// Records something of one's own, at the update in progress, from within any event of a run;
+  /// on other processes than the main one, and outside of runs, does nothing.
+  void log_scalars(Trainer& trainer, const std::vector<TrackedScalar>& scalars);
+  void log_text(Trainer& trainer, std::string_view name, std::string_view text);
+
+  StateDict state_dict() const override;
+  void load_state_dict(const StateDict& state) override;
+
+ protected:
+  int default_order() const override { return 90; }
+
+ private:
+  using Clock = std::chrono::steady_clock;
+
+  struct Sink {
+    std::shared_ptr<Tracker> tracker;
+    bool is_on = false;
+  };
+
+  /// What is recorded of an update, once the loss is there.
+  struct PendingRecord {
+    TrackedTime time;
+    DeferredValue total;       // of the losses in the epoch so far
+    DeferredValue total_then;  // and when the record before was made
+    int64_t num_samples;       // in between
+    std::vector<TrackedScalar> others;
+
+    bool is_ready() const { return total.is_ready() && total_then.is_ready(); }
+    std::vector<TrackedScalar> scalars() const;
+  };
+
+  void start(Trainer& trainer, TrackedRun run);
+  void finish(Trainer& trainer, std::string_view outcome);
+  void for_each_tracker(Trainer& trainer, const std::function<void(Tracker&)>& work);
+  void log(Trainer& trainer, const std::vector<TrackedScalar>& scalars, const TrackedTime& time);
+  void log_again(Trainer& trainer);
+  void log_pending(Trainer& trainer, bool wait);
+  void log_new_metrics(Trainer& trainer);
+  void log_histogram(Trainer& trainer, const std::string& name, const at::Tensor& values,
+                     const TrackedTime& time);
+  void log_histograms(Trainer& trainer, bool of_gradients);
+  void flush(Trainer& trainer);
+  std::vector<TrackedScalar> take_new_metrics(Trainer& trainer);
+  PendingRecord make_record(Trainer& trainer);
+  bool is_histogram_epoch(Trainer& trainer) const;
+  int64_t update(Trainer& trainer) const;
+  TrackedTime time(Trainer& trainer) const;
+
+  TrackRunOptions options_;
+  std::vector<Sink> sinks_;
+  bool is_on_ = false;
+  bool was_loaded_ = false;
+  bool is_evaluation_ = false;
+  TrackedRun run_;
+  Clock::time_point next_flush_;
+
+  int64_t updates_before_ = 0;  // in the runs that this one goes on from
+  int64_t last_update_ = 0;
+  int64_t last_epoch_ = 0;  // that was finished
+
+  std::map<std::string, std::size_t> num_logged_;  // values of each metric
+
+  // The updates since the last record of the epoch.
+  DeferredValue window_total_{0.0};
+  int64_t window_count_ = 0;
+  Clock::time_point window_start_;
+  Clock::time_point evaluation_start_;
+  int64_t window_start_count_ = 0;
+  std::vector<TrackedScalar> learning_rates_;
+
+  std::deque<PendingRecord> pending_;
+  bool are_gradients_logged_ = false;
+
+  // What was recorded of the last update: a run that goes on from it in mid-epoch says it again,
+  // since what other trackers, or other metrics, have of that update may come later than its state.
+  struct Record {
+    TrackedTime time;
+    TrackedScalar scalar;
+  };
+  std::vector<Record> records_of_last_update_;
+};
+
+}  // namespace linkboy

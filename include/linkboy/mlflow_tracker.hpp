@@ -1,0 +1,70 @@
+#pragma once
+
+#include <filesystem>
+#include <map>
+#include <memory>
+#include <string>
+
+#include "linkboy/tracker.hpp"
+
+namespace linkboy {
+
+class LineFile;
+
+struct MlflowTrackerOptions {
+  /// What MLflow gets as `file:DIRECTORY`. Made if it is not there.
+  std::filesystem::path directory = "mlruns";
+  /// Made if it is not there. Not empty.
+  std::string experiment = "Default";
+  /// The run to go on with. Empty: see MlflowTracker.
+  std::string run_id{};
+};
+
+/// Records runs in MLflow's file store, which needs no server: `mlflow ui` and MlflowClient read
+/// it. (MLflow 3.17 wants MLFLOW_ALLOW_FILE_STORE=true for that.)
+///
+/// Which run: that of `run_id` if it is given. Else a run that starts from the beginning is a new
+/// one, and one that goes on is the newest of the experiment that has its name, whatever became of
+/// that; a new one if there is none. What is void of a run that goes on is removed from its
+/// metrics.
+///
+/// The configuration becomes parameters, the environment tags `environment.NAME`, texts artifacts
+/// `NAME.md`; histograms are left out. MLflow takes letters, digits and `_-. :/` in names: any
+/// other character is replaced by `_`, empty parts of a path are left out, and names are cut at 250
+/// characters, values of parameters at 6000. One metric cannot be the folder of another ("a" and
+/// "a/b").
+///
+/// Every value is with the operating system when the call returns; `flush` has nothing to do.
+class MlflowTracker final : public Tracker {
+ public:
+  /// @throws Error if the name of the experiment is empty or `run_id` has other characters than
+  ///         letters, digits, `_` and `-`.
+  explicit MlflowTracker(MlflowTrackerOptions options = {});
+  ~MlflowTracker() override;
+
+  /// @throws Error also if the run of `run_id` is not there.
+  void start(const TrackedRun& run) override;
+  void log_scalars(std::span<const TrackedScalar> scalars, const TrackedTime& time) override;
+  void log_text(std::string_view name, std::string_view text, const TrackedTime& time) override;
+  /// The status becomes FAILED for "failed" and "nan", KILLED for "stop_request", else FINISHED;
+  /// the outcome itself is the tag `outcome`.
+  void finish(std::string_view outcome, std::span<const TrackedScalar> last) override;
+
+  /// Of the present run, or the last one; empty before the first.
+  const std::string& run_id() const { return run_id_; }
+  const std::filesystem::path& run_directory() const { return run_directory_; }
+
+ private:
+  void find_run(const TrackedRun& run, const std::filesystem::path& experiment);
+  void make_run(const TrackedRun& run, const std::filesystem::path& experiment);
+  void write(const std::filesystem::path& path, std::string_view content) const;
+  LineFile& metric_file(const std::string& name, bool& is_new);
+
+  MlflowTrackerOptions options_;
+  std::string run_id_;
+  std::filesystem::path run_directory_;
+  std::map<std::string, std::unique_ptr<LineFile>> metrics_;
+  bool is_on_ = false;
+};
+
+}  // namespace linkboy

@@ -1,0 +1,77 @@
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <span>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+namespace linkboy {
+
+/// What a tracker is told of a run when it starts.
+struct TrackedRun {
+  using Entries = std::vector<std::pair<std::string, std::string>>;
+
+  /// For people to read. May be empty.
+  std::string name{};
+  /// Hyper-parameters and what they resolved to; versions, device and host. Names are unique.
+  Entries config{};
+  Entries environment{};
+  /// Updates and finished epochs that the run starts with: not 0 if it goes on from a training
+  /// state. What was tracked for later ones, before the run was killed, is void. In the middle of
+  /// an epoch it is one update less, and what was tracked of that update is told again.
+  int64_t first_update = 0;
+  int64_t first_epoch = 0;
+};
+
+/// When something was measured.
+struct TrackedTime {
+  /// Updates made so far in this run, 0 before the first. A run that continues another's history
+  /// counts on.
+  int64_t update = 0;
+  /// The epoch in progress, from 1.
+  int64_t epoch = 1;
+  /// Seconds since 1970, UTC.
+  double seconds = 0.0;
+};
+
+struct TrackedScalar {
+  std::string name;
+  double value;
+};
+
+/// A place where a run is recorded: event files, tables, reports. The TrackRun callback feeds any
+/// number of them, on the main process alone.
+///
+/// What is recorded survives the death of the program at any later instant, but for what came after
+/// the last `flush`, and a file that is cut off there can still be read.
+///
+/// All methods @throw Error if something cannot be written. Used by one thread.
+class Tracker {
+ public:
+  virtual ~Tracker() = default;
+
+  /// Opens the place; everything else is called between `start` and `finish`. A tracker may be
+  /// started again after `finish`, and records the next run then.
+  virtual void start(const TrackedRun& run) = 0;
+
+  virtual void log_scalars(std::span<const TrackedScalar> scalars, const TrackedTime& time) = 0;
+
+  /// How the elements of a tensor, of any shape and floating dtype, are distributed.
+  virtual void log_histogram(std::string_view name, const at::Tensor& values,
+                             const TrackedTime& time);
+
+  virtual void log_text(std::string_view name, std::string_view text, const TrackedTime& time);
+
+  /// Hands what was logged to the operating system.
+  virtual void flush() {}
+
+  /// @param outcome  "finished", "max_steps", ..., as StopReason's names; or "failed".
+  /// @param last     The newest value of each metric.
+  virtual void finish(std::string_view outcome, std::span<const TrackedScalar> last) = 0;
+};
+
+}  // namespace linkboy

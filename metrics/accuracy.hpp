@@ -1,0 +1,33 @@
+#pragma once
+
+#include "linkboy/metrics/class_counts.hpp"
+
+namespace linkboy {
+
+struct AccuracyOptions {
+  /// At least 2.
+  int64_t num_classes = 0;
+  /// A sample is right if its label has one of this many highest scores. In [1, num_classes]; above
+  /// 1 the outputs must be scores.
+  int64_t top_k = 1;
+  /// For two classes `binary` is `micro`.
+  Average average = Average::micro;
+  /// Samples with this label do not count. It need not be a class.
+  std::optional<int64_t> ignore_index{};
+  /// With one score per sample: those above it are of class 1. It is compared with the outputs as
+  /// they are: 0.5 is right for probabilities, 0 for logits.
+  double threshold = 0.5;
+};
+
+/// The part of the samples whose class is right; per class, of those with its label. 0 where there
+/// are none.
+class Accuracy : public ClassCountsMetric {
+ public:
+  /// @throws Error if the options are not allowed.
+  explicit Accuracy(const AccuracyOptions& options);
+
+ protected:
+  Fraction fraction_of(const Counts& counts) const override;
+};
+
+}  // namespace linkboy

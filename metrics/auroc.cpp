@@ -1,0 +1,26 @@
+#include "linkboy/metrics/auroc.hpp"
+
+#include <ATen/ATen.h>
+
+namespace linkboy {
+namespace {
+
+double area(const RankingCurve& curve) {
+  const double num_pairs =
+      static_cast<double>(curve.num_positives) * static_cast<double>(curve.num_negatives);
+  if (num_pairs == 0.0) return 0.0;
+  const auto& heights = curve.true_positives;
+  const at::Tensor doubled_heights = heights.slice(0, 1) + heights.slice(0, 0, -1);
+  const at::Tensor doubled_area = (curve.false_positives.diff() * doubled_heights).sum();
+  return doubled_area.item<double>() / (2.0 * num_pairs);
+}
+
+}  // namespace
+
+std::vector<double> AUROC::values_of(const std::vector<RankingCurve>& curves) const {
+  std::vector<double> values;
+  for (const auto& curve : curves) values.push_back(area(curve));
+  return values;
+}
+
+}  // namespace linkboy

@@ -1,0 +1,23 @@
+#pragma once
+
+#include <vector>
+
+#include "linkboy/metrics/ranking_curve_metric.hpp"
+
+namespace linkboy {
+
+/// Area under the ROC curve: how probable it is that a positive sample has a higher score than a
+/// negative one; equal scores count half.
+///
+/// The value is a scalar; with RankingAverage::none [num_classes]. 0 where all samples of a class
+/// are positive or all negative; NaN before the first sample.
+class AUROC : public RankingCurveMetric {
+ public:
+  /// @throws Error if an option is out of its range.
+  explicit AUROC(RankingCurveOptions options = {}) : RankingCurveMetric("AUROC", options) {}
+
+ protected:
+  std::vector<double> values_of(const std::vector<RankingCurve>& curves) const override;
+};
+
+}  // namespace linkboy

@@ -1,0 +1,39 @@
+#pragma once
+
+#include "linkboy/metrics/confusion_counts.hpp"
+
+namespace linkboy {
+
+/// How much a disagreement between classes i and j counts.
+enum class KappaWeights {
+  none,       ///< 1
+  linear,     ///< |i - j|
+  quadratic,  ///< (i - j)^2
+};
+
+struct CohenKappaOptions {
+  /// At least 2.
+  int64_t num_classes = 0;
+  KappaWeights weights = KappaWeights::none;
+  /// Samples with this label do not count. It need not be a class.
+  std::optional<int64_t> ignore_index{};
+  /// With one score per sample: those above it are of class 1. It is compared with the outputs as
+  /// they are: 0.5 is right for probabilities, 0 for logits.
+  double threshold = 0.5;
+};
+
+/// Cohen's kappa: by how much labels and predictions agree beyond chance, where 1 is always. NaN
+/// where chance leaves nothing to disagree about, as with a single class, and without samples.
+class CohenKappa : public ConfusionCountsMetric {
+ public:
+  /// @throws Error if the options are not allowed.
+  explicit CohenKappa(const CohenKappaOptions& options);
+
+ protected:
+  at::Tensor value_of_counts(const at::Tensor& counts) const override;
+
+ private:
+  KappaWeights weights_;
+};
+
+}  // namespace linkboy

@@ -1,0 +1,40 @@
+#pragma once
+
+#include "linkboy/metrics/confusion_counts.hpp"
+
+namespace linkboy {
+
+/// What the counts of a confusion matrix are divided by.
+enum class Normalize {
+  none,
+  labels,       ///< the number of samples with the label: rows add up to 1
+  predictions,  ///< the number of samples with the prediction: columns add up to 1
+  all,          ///< the number of samples
+};
+
+struct ConfusionMatrixOptions {
+  /// At least 2.
+  int64_t num_classes = 0;
+  Normalize normalize = Normalize::none;
+  /// Samples with this label do not count. It need not be a class.
+  std::optional<int64_t> ignore_index{};
+  /// With one score per sample: those above it are of class 1. It is compared with the outputs as
+  /// they are: 0.5 is right for probabilities, 0 for logits.
+  double threshold = 0.5;
+};
+
+/// How often each label met each prediction: [num_classes, num_classes], labels are rows,
+/// predictions columns. What nothing was divided by is 0.
+class ConfusionMatrix : public ConfusionCountsMetric {
+ public:
+  /// @throws Error if the options are not allowed.
+  explicit ConfusionMatrix(const ConfusionMatrixOptions& options);
+
+ protected:
+  at::Tensor value_of_counts(const at::Tensor& counts) const override;
+
+ private:
+  Normalize normalize_;
+};
+
+}  // namespace linkboy

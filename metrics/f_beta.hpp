@@ -1,0 +1,33 @@
+#pragma once
+
+#include "linkboy/metrics/class_counts.hpp"
+
+namespace linkboy {
+
+struct FBetaOptions {
+  /// At least 2.
+  int64_t num_classes = 0;
+  /// How many times as much recall weighs as precision. Above 0.
+  double beta = 1.0;
+  Average average = Average::macro;
+  /// Samples with this label do not count. It need not be a class.
+  std::optional<int64_t> ignore_index{};
+  /// With one score per sample: those above it are of class 1. It is compared with the outputs as
+  /// they are: 0.5 is right for probabilities, 0 for logits.
+  double threshold = 0.5;
+};
+
+/// The weighted harmonic mean of precision and recall; F1 by default. 0 where both have no samples.
+class FBeta : public ClassCountsMetric {
+ public:
+  /// @throws Error if the options are not allowed.
+  explicit FBeta(const FBetaOptions& options);
+
+ protected:
+  Fraction fraction_of(const Counts& counts) const override;
+
+ private:
+  double beta_squared_;
+};
+
+}  // namespace linkboy

@@ -1,0 +1,36 @@
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "linkboy/metrics/metric.hpp"
+
+namespace linkboy {
+
+struct MeanSquaredErrorOptions {
+  /// False gives the root of the mean squared error.
+  bool squared = true;
+  /// More than 1 gives a value for each column. At least 1.
+  int64_t num_outputs = 1;
+};
+
+/// Mean of (output - target)^2, over all elements; with `num_outputs` > 1 over the rows.
+///
+/// Outputs and targets have the same shape, any with one output, else [N, num_outputs]. The value
+/// is a scalar, or [num_outputs]; NaN before the first element.
+class MeanSquaredError : public Metric {
+ public:
+  /// @throws Error if `num_outputs` is less than 1.
+  explicit MeanSquaredError(MeanSquaredErrorOptions options = {});
+
+  /// @throws Error if the shapes do not fit, or a dtype is complex.
+  void update(const at::Tensor& outputs, const at::Tensor& targets) override;
+
+ protected:
+  at::Tensor value_of(const std::vector<at::Tensor>& states) const override;
+
+ private:
+  MeanSquaredErrorOptions options_;
+};
+
+}  // namespace linkboy

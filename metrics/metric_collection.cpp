@@ -1,0 +1,87 @@
+#include "linkboy/metrics/metric_collection.hpp"
+
+#include <algorithm>
+
+#include "linkboy/error.hpp"
+
+namespace linkboy {
+namespace {
+
+/// Runs `work`; what it throws says which metric it is about.
+template <class Work>
+auto named(const std::string& name, Work work) {
+  try {
+    return work();
+  } catch (const Error& error) {
+    throw Error(c10::str("metric \"", name, "\": ", error.what()));
+  }
+}
+
+}  // namespace
+
+MetricCollection::MetricCollection(std::initializer_list<NamedMetric> metrics) {
+  for (const auto& [name, metric] : metrics) add(name, metric);
+}
+
+void MetricCollection::add(std::string name, std::shared_ptr<Metric> metric) {
+  LINKBOY_CHECK(!name.empty(), "a metric has the empty name; give it one to record it by.");
+  LINKBOY_CHECK(metric, "the metric \"", name, "\" is null; give a metric.");
+  const bool is_new = std::none_of(metrics_.begin(), metrics_.end(),
+                                   [&](const auto& entry) { return entry.first == name; });
+  LINKBOY_CHECK(is_new, "a metric \"", name, "\" is there already (there are: ", names(),
+                "); names must differ.");
+  metrics_.emplace_back(std::move(name), std::move(metric));
+}
+
+std::string MetricCollection::names() const {
+  std::string list;
+  for (const auto& [name, metric] : metrics_) list += (list.empty() ? "" : ", ") + name;
+  return list;
+}
+
+Metric& MetricCollection::operator[](std::string_view name) const {
+  const auto found = std::find_if(metrics_.begin(), metrics_.end(),
+                                  [&](const auto& entry) { return entry.first == name; });
+  LINKBOY_CHECK(found != metrics_.end(), "there is no metric \"", name, "\"; there are: ", names(),
+                ".");
+  return *found->second;
+}
+
+void MetricCollection::update(const at::Tensor& outputs, const at::Tensor& targets) {
+  for (const auto& entry : metrics_) {
+    named(entry.first, [&] { entry.second->update(outputs, targets); });
+  }
+}
+
+NamedTensors MetricCollection::compute(const ProcessGroup& group) const {
+  NamedTensors values;
+  for (const auto& entry : metrics_) {
+    values.emplace_back(entry.first,
+                        named(entry.first, [&] { return entry.second->compute(group); }));
+  }
+  return values;
+}
+
+void MetricCollection::reset() {
+  for (const auto& [name, metric] : metrics_) metric->reset();
+}
+
+StateDict MetricCollection::state_dict() const {
+  StateDict state;
+  for (const auto& [name, metric] : metrics_) state.set(name, metric->state_dict());
+  return state;
+}
+
+void MetricCollection::load_state_dict(const StateDict& state) {
+  const StateDict before = state_dict();
+  try {
+    for (const auto& entry : metrics_) {
+      named(entry.first, [&] { entry.second->load_state_dict(state.get_dict(entry.first)); });
+    }
+  } catch (...) {
+    for (const auto& [name, metric] : metrics_) metric->load_state_dict(before.get_dict(name));
+    throw;
+  }
+}
+
+}  // namespace linkboy

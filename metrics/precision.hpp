@@ -1,0 +1,17 @@
+#pragma once
+
+#include "linkboy/metrics/class_counts.hpp"
+
+namespace linkboy {
+
+/// Of the samples that were predicted to be of a class, the part that is. 0 where there are none.
+class Precision : public ClassCountsMetric {
+ public:
+  /// @throws Error if the options are not allowed.
+  explicit Precision(const ClassificationOptions& options);
+
+ protected:
+  Fraction fraction_of(const Counts& counts) const override;
+};
+
+}  // namespace linkboy

@@ -1,0 +1,177 @@
+#include "linkboy/metrics/ranking_curve_metric.hpp"
+
+#include <ATen/ATen.h>
+
+#include <cmath>
+#include <limits>
+
+#include "linkboy/error.hpp"
+#include "linkboy/metrics/value_check.hpp"
+
+namespace linkboy {
+namespace {
+
+// Of the exact value.
+constexpr std::size_t kScores = 0;
+constexpr std::size_t kTargets = 1;
+// Of the binned one.
+constexpr std::size_t kCounts = 0;
+
+constexpr std::size_t kTargetRule = 0;
+constexpr std::size_t kScoreRule = 1;
+
+constexpr double kNaN = std::numeric_limits<double>::quiet_NaN();
+
+}  // namespace
+
+RankingCurveMetric::RankingCurveMetric(std::string name, RankingCurveOptions options)
+    : name_(std::move(name)), options_(options) {
+  LINKBOY_CHECK(!options_.num_classes || *options_.num_classes >= 2, name_, ": num_classes is ",
+                *options_.num_classes,
+                "; it must be at least 2. Leave it out for targets that are 0 or 1.");
+  LINKBOY_CHECK(!options_.thresholds || *options_.thresholds >= 2, name_, ": thresholds is ",
+                *options_.thresholds, "; it must be at least 2. Leave it out for the exact value.");
+  if (is_exact()) {
+    // Every floating-point dtype fits into double, and all processes have the same one.
+    const auto scores = options_.num_classes ? at::empty({0, *options_.num_classes}, at::kDouble)
+                                             : at::empty({0}, at::kDouble);
+    add_state("scores", scores, Merge::concatenate);
+    add_state("targets", at::empty({0}, at::kLong), Merge::concatenate);
+  } else {
+    // In float, as scores mostly are: 0.7 in float is less than 0.7 in double.
+    thresholds_ = at::linspace(0.0, 1.0, *options_.thresholds, at::kFloat);
+    add_state("counts", at::zeros({2, num_columns(), *options_.thresholds + 1}, at::kLong),
+              Merge::sum);
+  }
+  rules_ = {options_.num_classes
+                ? c10::str(name_, ": targets must lie in [0, ", *options_.num_classes - 1, "].")
+                : c10::str(name_, ": targets must be 0 or 1."),
+            is_exact() ? c10::str(name_, ": scores must not be NaN.")
+                       : c10::str(name_,
+                                  ": with thresholds scores must lie in [0, 1]; set "
+                                  "from_logits if they are logits.")};
+  for (const auto& rule : rules_) add_rule(rule);
+}
+
+void RankingCurveMetric::check_shapes(const at::Tensor& outputs, const at::Tensor& targets) const {
+  LINKBOY_CHECK(outputs.defined() && targets.defined(), name_,
+                ": the outputs or the targets are undefined; give two tensors.");
+  LINKBOY_CHECK(outputs.is_floating_point(), name_, ": the outputs are ", outputs.scalar_type(),
+                "; they must be floating-point scores.");
+  LINKBOY_CHECK(at::isIntegralType(targets.scalar_type(), /*includeBool=*/true), name_,
+                ": the targets are ", targets.scalar_type(), "; they must be integers or bool.");
+  LINKBOY_CHECK(outputs.device() == targets.device(), name_, ": the outputs are on ",
+                outputs.device(), ", but the targets on ", targets.device(),
+                "; they must be on one device.");
+  if (!options_.num_classes) {
+    const bool is_column = outputs.dim() > 1 && outputs.squeeze(1).sizes() == targets.sizes();
+    LINKBOY_CHECK(is_column || outputs.sizes() == targets.sizes(), name_, ": the outputs are ",
+                  outputs.sizes(), ", but the targets ", targets.sizes(),
+                  "; they must have the same shape, or the outputs a dimension 1 of size 1 more. "
+                  "For scores of several classes set num_classes.");
+    return;
+  }
+  std::vector<int64_t> expected = targets.sizes().vec();
+  if (!expected.empty()) expected.insert(expected.begin() + 1, *options_.num_classes);
+  LINKBOY_CHECK(targets.dim() >= 1 && outputs.sizes() == expected, name_, ": the outputs are ",
+                outputs.sizes(), " and the targets ", targets.sizes(), ", but num_classes is ",
+                *options_.num_classes, "; they must be [N, ", *options_.num_classes,
+                ", ...] and [N, ...].");
+}
+
+/// [N, C], or [N] of two classes.
+at::Tensor RankingCurveMetric::scores_of(const at::Tensor& outputs) const {
+  const at::Tensor scores = outputs.detach();
+  if (!options_.num_classes) {
+    return (options_.from_logits ? scores.sigmoid() : scores).reshape(-1);
+  }
+  return (options_.from_logits ? scores.softmax(1) : scores)
+      .movedim(1, -1)
+      .reshape({-1, *options_.num_classes});
+}
+
+void RankingCurveMetric::check_range(std::size_t rule, const at::Tensor& values,
+                                     const at::Tensor& is_violation) {
+  if (values.is_cpu()) {
+    check_values(values, is_violation, rules_[rule]);
+  } else {
+    count_violations(rule, is_violation);
+  }
+}
+
+void RankingCurveMetric::update(const at::Tensor& outputs, const at::Tensor& targets) {
+  check_shapes(outputs, targets);
+  const at::Tensor scores = scores_of(outputs);
+  const at::Tensor labels = targets.to(at::kLong).reshape(-1);
+  follow(outputs);
+  check_range(kTargetRule, labels,
+              labels.lt(0).logical_or(labels.ge(options_.num_classes.value_or(2))));
+  const at::Tensor is_wrong =
+      is_exact() ? scores.isnan() : scores.ge(0.0).logical_and(scores.le(1.0)).logical_not();
+  check_range(kScoreRule, scores, is_wrong);
+  if (is_exact()) {
+    append(kScores, scores);
+    append(kTargets, labels);
+  } else {
+    count(scores.reshape({-1, num_columns()}), labels);
+  }
+}
+
+/// @param scores   [N, columns].
+/// @param targets  [N].
+void RankingCurveMetric::count(const at::Tensor& scores, const at::Tensor& targets) {
+  const auto dtype = at::promote_types(scores.scalar_type(), at::kFloat);
+  thresholds_ = thresholds_.to(scores.device(), at::kFloat, /*non_blocking=*/true);
+  const at::Tensor num_reached = at::bucketize(scores.to(dtype).contiguous(), thresholds_.to(dtype),
+                                               /*out_int32=*/false, /*right=*/true);
+  const at::Tensor columns = at::arange(num_columns(), targets.options());
+  const at::Tensor positive_column = options_.num_classes ? columns : at::ones_like(columns);
+  const at::Tensor is_positive = targets.unsqueeze(1).eq(positive_column).to(at::kLong);
+  const at::Tensor cells =
+      (is_positive * num_columns() + columns) * (*options_.thresholds + 1) + num_reached;
+  const at::Tensor flat = cells.reshape(-1);
+  state(kCounts).view(-1).scatter_add_(0, flat, at::ones_like(flat));
+}
+
+std::vector<RankingCurve> RankingCurveMetric::curves_of(
+    const std::vector<at::Tensor>& states) const {
+  std::vector<RankingCurve> curves;
+  for (int64_t column = 0; column < num_columns(); ++column) {
+    if (!is_exact()) {
+      curves.push_back(binned_ranking_curve(states[kCounts].select(1, column)));
+      continue;
+    }
+    const auto& scores = states[kScores];
+    curves.push_back(
+        exact_ranking_curve(options_.num_classes ? scores.select(1, column) : scores,
+                            states[kTargets].eq(options_.num_classes ? column : int64_t{1})));
+  }
+  return curves;
+}
+
+double RankingCurveMetric::averaged(const std::vector<double>& values,
+                                    const std::vector<RankingCurve>& curves) const {
+  const bool is_weighted = options_.average == RankingAverage::weighted;
+  double sum = 0.0;
+  double total_weight = 0.0;
+  for (std::size_t i = 0; i < values.size(); ++i) {
+    if (std::isnan(values[i])) continue;
+    const double weight = is_weighted ? static_cast<double>(curves[i].num_positives) : 1.0;
+    sum += weight * values[i];
+    total_weight += weight;
+  }
+  return sum / total_weight;
+}
+
+at::Tensor RankingCurveMetric::value_of(const std::vector<at::Tensor>& states) const {
+  const auto curves = curves_of(states);
+  const bool has_samples = curves[0].num_positives + curves[0].num_negatives > 0;
+  const auto values = has_samples ? values_of(curves) : std::vector<double>(curves.size(), kNaN);
+  if (options_.average == RankingAverage::none && options_.num_classes) {
+    return at::tensor(values, at::kDouble);
+  }
+  return at::scalar_tensor(options_.num_classes ? averaged(values, curves) : values[0],
+                           at::kDouble);
+}
+
+}  // namespace linkboy

@@ -1,0 +1,38 @@
+#include "linkboy/metrics/regression_rows.hpp"
+
+#include <ATen/ATen.h>
+
+#include "linkboy/error.hpp"
+
+namespace linkboy {
+namespace {
+
+at::Tensor rows(const at::Tensor& tensor, int64_t num_outputs) {
+  return tensor.detach().to(at::kDouble).reshape({-1, num_outputs});
+}
+
+}  // namespace
+
+RegressionRows regression_rows(const at::Tensor& outputs, const at::Tensor& targets,
+                               int64_t num_outputs, std::string_view metric) {
+  LINKBOY_CHECK(outputs.defined() && targets.defined(), metric,
+                ": the outputs or the targets are undefined; give two tensors of the same shape.");
+  LINKBOY_CHECK(outputs.sizes() == targets.sizes(), metric, ": the outputs are ", outputs.sizes(),
+                ", but the targets ", targets.sizes(),
+                "; they must have the same shape. Reshape one of them (squeeze(1) makes [N] of "
+                "[N, 1]).");
+  LINKBOY_CHECK(!outputs.is_complex() && !targets.is_complex(), metric, ": the outputs are ",
+                outputs.scalar_type(), " and the targets ", targets.scalar_type(),
+                "; both must be real numbers.");
+  LINKBOY_CHECK(num_outputs == 1 || (outputs.dim() == 2 && outputs.size(1) == num_outputs), metric,
+                ": outputs and targets are ", outputs.sizes(), ", but num_outputs is ", num_outputs,
+                "; they must be [N, ", num_outputs, "].");
+  return {.outputs = rows(outputs, num_outputs), .targets = rows(targets, num_outputs)};
+}
+
+void check_num_outputs(int64_t num_outputs, std::string_view metric) {
+  LINKBOY_CHECK(num_outputs >= 1, metric, ": num_outputs is ", num_outputs,
+                "; it must be at least 1.");
+}
+
+}  // namespace linkboy

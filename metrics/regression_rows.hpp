@@ -1,0 +1,27 @@
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <string_view>
+
+namespace linkboy {
+
+/// A batch as the regression metrics add it up.
+struct RegressionRows {
+  at::Tensor outputs;
+  at::Tensor targets;
+};
+
+/// Both as [rows, num_outputs] in double precision, without gradients. With one output tensors of
+/// any shape are taken, of which each element is a row; else [N, num_outputs].
+///
+/// @param metric  Named in the error.
+/// @throws Error if the shapes differ or do not fit, or a dtype is complex.
+RegressionRows regression_rows(const at::Tensor& outputs, const at::Tensor& targets,
+                               int64_t num_outputs, std::string_view metric);
+
+/// @throws Error if `num_outputs` is less than 1.
+void check_num_outputs(int64_t num_outputs, std::string_view metric);
+
+}  // namespace linkboy

@@ -1,0 +1,97 @@
+#include "distributed/shared_memory_file.hpp"
+
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <array>
+#include <cerrno>
+#include <string_view>
+
+namespace linkboy {
+namespace {
+
+constexpr const char* kName = "linkboy";
+
+struct flock write_lock(int64_t byte) {
+  struct flock lock {};
+  lock.l_type = F_WRLCK;
+  lock.l_whence = SEEK_SET;
+  lock.l_start = static_cast<off_t>(byte);
+  lock.l_len = 1;
+  return lock;
+}
+
+/// Reserves the pages now: a write that finds no memory would end the process.
+bool give_size(int file, std::size_t bytes) {
+  rlimit limit{};
+  // Beyond this limit the kernel sends a signal.
+  if (getrlimit(RLIMIT_FSIZE, &limit) != 0 || bytes > limit.rlim_cur) return false;
+  int error = EINTR;
+  while (error == EINTR) error = posix_fallocate(file, 0, static_cast<off_t>(bytes));
+  return error == 0;
+}
+
+}  // namespace
+
+SharedMemoryFile::SharedMemoryFile(int file, std::byte* data, std::size_t bytes)
+    : file_(file), data_(data), bytes_(bytes) {}
+
+SharedMemoryFile::~SharedMemoryFile() {
+  munmap(data_, bytes_);
+  close(file_);
+}
+
+std::unique_ptr<SharedMemoryFile> SharedMemoryFile::map(int file, std::size_t bytes) {
+  void* data = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
+  if (data == MAP_FAILED) {
+    close(file);
+    return nullptr;
+  }
+  return std::unique_ptr<SharedMemoryFile>(
+      new SharedMemoryFile(file, static_cast<std::byte*>(data), bytes));
+}
+
+std::unique_ptr<SharedMemoryFile> SharedMemoryFile::create(std::size_t bytes) {
+  const int file = memfd_create(kName, MFD_CLOEXEC);
+  if (file < 0) return nullptr;
+  if (!give_size(file, bytes)) {
+    close(file);
+    return nullptr;
+  }
+  return map(file, bytes);
+}
+
+std::unique_ptr<SharedMemoryFile> SharedMemoryFile::open(const std::string& path,
+                                                         std::size_t bytes) {
+  // To open a file of another kind may have effects.
+  std::array<char, 64> target{};
+  if (readlink(path.c_str(), target.data(), target.size() - 1) < 0) return nullptr;
+  if (!std::string_view(target.data()).starts_with(std::string("/memfd:") + kName)) return nullptr;
+  const int file = ::open(path.c_str(), O_RDWR | O_CLOEXEC);
+  if (file < 0) return nullptr;
+  struct stat status {};
+  if (fstat(file, &status) != 0 || status.st_size != static_cast<off_t>(bytes)) {
+    close(file);
+    return nullptr;
+  }
+  return map(file, bytes);
+}
+
+std::string SharedMemoryFile::path() const {
+  return "/proc/" + std::to_string(getpid()) + "/fd/" + std::to_string(file_);
+}
+
+bool SharedMemoryFile::lock(int64_t byte) {
+  const struct flock lock = write_lock(byte);
+  return fcntl(file_, F_SETLK, &lock) == 0;
+}
+
+bool SharedMemoryFile::is_locked_by_other(int64_t byte) const {
+  struct flock lock = write_lock(byte);
+  return fcntl(file_, F_GETLK, &lock) == 0 && lock.l_type != F_UNLCK;
+}
+
+}  // namespace linkboy

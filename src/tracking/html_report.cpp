@@ -1,0 +1,73 @@
+#include "linkboy/html_report.hpp"
+
+#include <nlohmann/json.hpp>
+#include <string>
+#include <utility>
+
+#include "checkpoint/atomic_file.hpp"
+#include "html_page.hpp"
+#include "html_records.hpp"
+#include "json_lines_histogram.hpp"
+#include "line_file.hpp"
+#include "linkboy/error.hpp"
+
+namespace linkboy {
+
+HtmlReport::HtmlReport(std::filesystem::path path, HtmlReportOptions options)
+    : path_(std::move(path)), options_(options), records_(std::make_unique<HtmlRecords>()) {
+  LINKBOY_CHECK(options_.seconds_between_writes >= 0.0, "seconds_between_writes is ",
+                options_.seconds_between_writes, "; it must not be negative.");
+}
+
+HtmlReport::~HtmlReport() = default;
+
+void HtmlReport::start(const TrackedRun& run) {
+  HtmlRecords old;
+  if (const std::string page = read_old_file(path_); !page.empty()) {
+    try {
+      old = records_of_page(page);
+    } catch (const nlohmann::json::exception&) {
+      throw Error(c10::str("\"", path_.string(),
+                           "\" is not a page that HtmlReport wrote. Choose another path, or move "
+                           "the file away."));
+    }
+  }
+  *records_ = HtmlRecords{};
+  if (ResumePoint(run).is_resumed()) *records_ = std::move(old);
+  records_->resume(run);
+  write();
+}
+
+void HtmlReport::log_scalars(std::span<const TrackedScalar> scalars, const TrackedTime& time) {
+  for (const TrackedScalar& scalar : scalars) records_->add(scalar, time);
+}
+
+void HtmlReport::log_histogram(std::string_view name, const at::Tensor& values,
+                               const TrackedTime& time) {
+  records_->add(
+      {.name = std::string(name), .histogram = make_linear_histogram(values), .time = time});
+}
+
+void HtmlReport::log_text(std::string_view name, std::string_view text, const TrackedTime& time) {
+  records_->texts.push_back({.name = std::string(name), .text = std::string(text), .time = time});
+}
+
+void HtmlReport::flush() {
+  const std::chrono::duration<double> pause(options_.seconds_between_writes);
+  if (!last_write_ || std::chrono::steady_clock::now() - *last_write_ >= pause) write();
+}
+
+void HtmlReport::finish(std::string_view outcome, std::span<const TrackedScalar>) {
+  records_->outcome = outcome;
+  write();
+}
+
+void HtmlReport::write() {
+  const std::string page = html_page(*records_, path_.stem().string());
+  AtomicFile file(path_);
+  file.write(page.data(), page.size());
+  file.commit();
+  last_write_ = std::chrono::steady_clock::now();
+}
+
+}  // namespace linkboy

@@ -1,0 +1,135 @@
+#include "linkboy/json_lines_tracker.hpp"
+
+#include <limits>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "json_lines_histogram.hpp"
+#include "json_lines_value.hpp"
+#include "line_file.hpp"
+#include "linkboy/error.hpp"
+
+namespace linkboy {
+namespace {
+
+Json measured(std::string_view type, const TrackedTime& time) {
+  return {{"type", type},
+          {"time", json_number(time.seconds)},
+          {"epoch", time.epoch},
+          {"update", time.update}};
+}
+
+Json scalar_values(std::span<const TrackedScalar> scalars) {
+  Json values = Json::object();
+  for (const TrackedScalar& scalar : scalars) values[scalar.name] = json_number(scalar.value);
+  return values;
+}
+
+Json run_line(const TrackedRun& run) {
+  return {{"type", "run"},
+          {"name", run.name},
+          {"first_update", run.first_update},
+          {"first_epoch", run.first_epoch},
+          {"config", json_object(run.config)},
+          {"environment", json_object(run.environment)}};
+}
+
+/// @throws nlohmann::json::exception if the line is not one that a JsonLinesTracker writes.
+OldRecord old_record(std::string_view text, std::size_t begin) {
+  constexpr int64_t kNever = std::numeric_limits<int64_t>::max();
+  const Json line = Json::parse(text);
+  OldRecord record{.begin = begin};
+  const auto type = line.at("type").get<std::string>();
+  if (type == "end") {
+    record.update = record.epoch = kNever;  // the run goes on
+  } else if (type == "run") {
+    record.update = line.at("first_update");
+    record.epoch = kNever;  // that of an attempt which went on from here goes, too
+    record.starts_run = record.update == 0 && line.at("first_epoch") == 0;
+  } else {
+    record.update = line.at("update");
+    record.epoch = line.at("epoch");
+  }
+  return record;
+}
+
+struct OldLines {
+  std::vector<OldRecord> records;
+  std::size_t size = 0;  // up to the end of the last whole line
+};
+
+OldLines read_lines(std::string_view text, const std::filesystem::path& path) {
+  OldLines lines;
+  for (std::size_t end; (end = text.find('\n', lines.size)) != text.npos; lines.size = end + 1) {
+    try {
+      lines.records.push_back(old_record(text.substr(lines.size, end - lines.size), lines.size));
+    } catch (const nlohmann::json::exception&) {
+      throw Error(c10::str("line ", lines.records.size() + 1, " of \"", path.string(),
+                           "\" is not one that JsonLinesTracker wrote. Choose another path, or "
+                           "move the file away."));
+    }
+  }
+  // Nothing but another program's file holds not one whole line.
+  LINKBOY_CHECK(!lines.records.empty() || text.empty(), "\"", path.string(),
+                "\" is not a file that JsonLinesTracker wrote. Choose another path, or move the "
+                "file away.");
+  return lines;
+}
+
+}  // namespace
+
+JsonLinesTracker::JsonLinesTracker(std::filesystem::path path, JsonLinesTrackerOptions options)
+    : options_(options), file_(std::make_unique<LineFile>(std::move(path))) {}
+
+JsonLinesTracker::~JsonLinesTracker() = default;
+
+void JsonLinesTracker::start(const TrackedRun& run) {
+  const ResumePoint resume_point(run);
+  std::string text = read_old_file(file_->path());
+  const OldLines lines = read_lines(text, file_->path());
+  std::size_t kept = options_.append ? lines.size : 0;
+  if (resume_point.is_resumed()) kept = resume_point.cut(lines.records, lines.size);
+  text.resize(kept);
+  file_->open(text + json_line(run_line(run)) + '\n');
+}
+
+void JsonLinesTracker::log_scalars(std::span<const TrackedScalar> scalars,
+                                   const TrackedTime& time) {
+  Json line = measured("scalars", time);
+  line["values"] = scalar_values(scalars);
+  file_->append(json_line(line) + '\n');
+}
+
+void JsonLinesTracker::log_text(std::string_view name, std::string_view text,
+                                const TrackedTime& time) {
+  Json line = measured("text", time);
+  line["name"] = name;
+  line["text"] = text;
+  file_->append(json_line(line) + '\n');
+}
+
+void JsonLinesTracker::log_histogram(std::string_view name, const at::Tensor& values,
+                                     const TrackedTime& time) {
+  const LinearHistogram histogram = make_linear_histogram(values);
+  Json line = measured("histogram", time);
+  line["name"] = name;
+  line["count"] = histogram.count;
+  line["non_finite"] = histogram.non_finite;
+  line["min"] = json_number(histogram.min);
+  line["max"] = json_number(histogram.max);
+  line["mean"] = json_number(histogram.mean);
+  line["standard_deviation"] = json_number(histogram.standard_deviation);
+  line["edges"] = Json::array();
+  for (const double edge : histogram.edges) line["edges"].push_back(json_number(edge));
+  line["counts"] = histogram.counts;
+  file_->append(json_line(line) + '\n');
+}
+
+void JsonLinesTracker::finish(std::string_view outcome, std::span<const TrackedScalar> last) {
+  const Json line = {{"type", "end"}, {"outcome", outcome}, {"last", scalar_values(last)}};
+  file_->append(json_line(line) + '\n');
+  file_->close();
+}
+
+}  // namespace linkboy

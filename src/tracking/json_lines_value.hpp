@@ -1,0 +1,24 @@
+#pragma once
+
+#include <nlohmann/json.hpp>
+#include <string>
+
+#include "linkboy/tracker.hpp"
+
+namespace linkboy {
+
+using Json = nlohmann::ordered_json;
+
+/// A number; "NaN", "Infinity" or "-Infinity" for what JSON has none for.
+Json json_number(double value);
+/// What `json_number` made. @throws nlohmann::json::exception if it is no number.
+double number_of(const Json& json);
+
+Json json_object(const TrackedRun::Entries& entries);
+/// @throws nlohmann::json::exception if it is not an object of strings.
+TrackedRun::Entries entries_of(const Json& json);
+
+/// One line, without its end; bytes that are not UTF-8 become U+FFFD.
+std::string json_line(const Json& json);
+
+}  // namespace linkboy

@@ -1,0 +1,78 @@
+#include "line_file.hpp"
+
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <system_error>
+#include <utility>
+
+#include "checkpoint/atomic_file.hpp"
+#include "checkpoint/file_bytes.hpp"
+#include "linkboy/error.hpp"
+
+namespace linkboy {
+namespace {
+
+namespace fs = std::filesystem;
+
+std::string reason(int error) { return std::generic_category().message(error); }
+
+}  // namespace
+
+std::string read_old_file(const fs::path& path) {
+  std::error_code error;
+  if (!fs::exists(path, error)) return "";
+  // A device would be replaced by a file otherwise.
+  LINKBOY_CHECK(fs::is_regular_file(path, error), "\"", path.string(),
+                "\" is not a regular file. Choose the path of a file, new or old.");
+  const auto file = FileBytes::open(path, /*mmap=*/false);
+  return file->text(0, file->size());
+}
+
+void LineFile::open(std::string_view content) {
+  close();
+  AtomicFile file(path_);
+  file.write(content.data(), content.size());
+  file.commit();
+  descriptor_ = ::open(path_.c_str(), O_WRONLY | O_APPEND | O_CLOEXEC);
+  LINKBOY_CHECK(descriptor_ >= 0, "cannot open \"", path_.string(), "\" (", reason(errno),
+                "). Choose a folder that this process may write to.");
+  size_ = static_cast<int64_t>(content.size());
+}
+
+void LineFile::append(std::string_view records) {
+  LINKBOY_CHECK(descriptor_ >= 0, "\"", path_.string(),
+                "\" is not open. Call the tracker's start first.");
+  for (std::string_view rest = records; !rest.empty();) {
+    const ssize_t written = ::write(descriptor_, rest.data(), rest.size());
+    if (written < 0 && errno == EINTR) continue;
+    if (written <= 0) {
+      const int error = written < 0 ? errno : ENOSPC;
+      // Part of a record would garble the next one. If this fails too, so will the next write.
+      [[maybe_unused]] const int truncated = ::ftruncate(descriptor_, size_);
+      throw Error(c10::str("cannot write \"", path_.string(), "\" (", reason(error),
+                           "); what was recorded before is kept. Free space or choose another "
+                           "folder."));
+    }
+    rest.remove_prefix(static_cast<std::size_t>(written));
+  }
+  size_ += static_cast<int64_t>(records.size());
+}
+
+void LineFile::close() {
+  if (descriptor_ >= 0) ::close(std::exchange(descriptor_, -1));
+}
+
+std::size_t ResumePoint::cut(const std::vector<OldRecord>& records, std::size_t end) const {
+  std::size_t count = records.size();
+  for (; count > 0; --count) {
+    const OldRecord& last = records[count - 1];
+    if (last.starts_run || keeps(last.update, last.epoch)) break;
+    // Updates only grow in a run: what comes before is of an earlier one.
+    if (count < records.size() && last.update > records[count].update) break;
+  }
+  return count < records.size() ? records[count].begin : end;
+}
+
+}  // namespace linkboy

@@ -1,0 +1,72 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <filesystem>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "linkboy/tracker.hpp"
+
+namespace linkboy {
+
+/// All bytes of the file; empty if there is none.
+/// @throws Error if `path` is something other than a regular file, or it cannot be read.
+std::string read_old_file(const std::filesystem::path& path);
+
+/// A text file that grows by whole records. Used by one thread.
+class LineFile {
+ public:
+  explicit LineFile(std::filesystem::path path) : path_(std::move(path)) {}
+  ~LineFile() { close(); }
+  LineFile(const LineFile&) = delete;
+  LineFile& operator=(const LineFile&) = delete;
+
+  const std::filesystem::path& path() const { return path_; }
+
+  /// Replaces the file, atomically, by one with `content`. @throws Error as AtomicFile.
+  void open(std::string_view content);
+
+  /// Appends one or more records, by one write(2). @throws Error; the file then ends before them.
+  void append(std::string_view records);
+
+  void close();
+
+ private:
+  std::filesystem::path path_;
+  int descriptor_ = -1;
+  int64_t size_ = 0;
+};
+
+/// A record that was found in a file.
+struct OldRecord {
+  std::size_t begin = 0;  // offset of its first byte
+  int64_t update = 0;
+  int64_t epoch = 0;
+  bool starts_run = false;  // from update 0
+};
+
+/// Where a run goes on, and which records of the attempt before are void.
+class ResumePoint {
+ public:
+  explicit ResumePoint(const TrackedRun& run)
+      : update_(run.first_update), epoch_(run.first_epoch) {}
+
+  /// Whether the run goes on from a training state at all.
+  bool is_resumed() const { return update_ > 0 || epoch_ > 0; }
+
+  bool keeps(int64_t update, int64_t epoch) const {
+    return update <= update_ && epoch <= epoch_ + 1;
+  }
+
+  /// The offset at which the void records begin, which are the last ones; `end` if there are none.
+  std::size_t cut(const std::vector<OldRecord>& records, std::size_t end) const;
+
+ private:
+  int64_t update_;
+  int64_t epoch_;
+};
+
+}  // namespace linkboy

@@ -1,0 +1,133 @@
+#include "linkboy/mlflow_tracker.hpp"
+
+#include <fmt/format.h>
+
+#include <cmath>
+#include <cstdlib>
+#include <optional>
+#include <system_error>
+#include <utility>
+
+#include "line_file.hpp"
+#include "linkboy/error.hpp"
+#include "mlflow_store.hpp"
+
+namespace linkboy {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr std::size_t kMaxParameterSize = 6000;
+
+std::string name_of(const TrackedRun& run) { return run.name.empty() ? "run" : run.name; }
+
+std::string user_name() {
+  const char* user = std::getenv("USER");
+  return user == nullptr || *user == '\0' ? "unknown" : user;
+}
+
+std::string program_name() {
+  std::error_code error;
+  const fs::path program = fs::read_symlink("/proc/self/exe", error);
+  return error ? "unknown" : program.string();
+}
+
+bool is_run_id(const std::string& id) {
+  return id.find_first_not_of("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-") ==
+         std::string::npos;
+}
+
+MlflowStatus status_of(std::string_view outcome) {
+  if (outcome == "failed" || outcome == "nan") return MlflowStatus::failed;
+  return outcome == "stop_request" ? MlflowStatus::killed : MlflowStatus::finished;
+}
+
+}  // namespace
+
+MlflowTracker::MlflowTracker(MlflowTrackerOptions options) : options_(std::move(options)) {
+  LINKBOY_CHECK(!options_.experiment.empty(),
+                "MlflowTracker's experiment is empty. Give it a name, \"Default\" for example.");
+  LINKBOY_CHECK(is_run_id(options_.run_id), "MlflowTracker's run_id is \"", options_.run_id,
+                "\"; it may have letters, digits, _ and -. Give the id of a run that is there.");
+}
+
+MlflowTracker::~MlflowTracker() = default;
+
+void MlflowTracker::start(const TrackedRun& run) {
+  metrics_.clear();
+  find_run(run, find_or_make_experiment(options_.directory, options_.experiment));
+  run_id_ = run_directory_.filename().string();
+  for (const auto& [name, value] : run.config) {
+    write(fs::path("params") / mlflow_name(name), value.substr(0, kMaxParameterSize));
+  }
+  for (const auto& [name, value] : run.environment) {
+    write(fs::path("tags") / mlflow_name("environment." + name), value);
+  }
+  is_on_ = true;
+}
+
+void MlflowTracker::find_run(const TrackedRun& run, const fs::path& experiment) {
+  const bool goes_on = run.first_update > 0;
+  std::optional<fs::path> found;
+  if (!options_.run_id.empty()) {
+    found = experiment / options_.run_id;
+    LINKBOY_CHECK(fs::exists(*found / "meta.yaml"), "MlflowTracker's run_id is \"", options_.run_id,
+                  "\", but experiment \"", options_.experiment, "\" (", experiment.string(),
+                  ") has no such run. Give the id of one that is there, or none for a new one.");
+  } else if (goes_on) {
+    found = newest_mlflow_run(experiment, name_of(run));
+  }
+  if (!found) return make_run(run, experiment);
+  run_directory_ = *found;
+  if (goes_on) cut_mlflow_metrics(run_directory_, run.first_update);
+  set_mlflow_status(run_directory_, MlflowStatus::running);
+}
+
+void MlflowTracker::make_run(const TrackedRun& run, const fs::path& experiment) {
+  run_directory_ = make_mlflow_run(experiment, name_of(run), user_name());
+  write("tags/mlflow.runName", name_of(run));
+  write("tags/mlflow.user", user_name());
+  write("tags/mlflow.source.type", "LOCAL");
+  write("tags/mlflow.source.name", program_name());
+}
+
+void MlflowTracker::write(const fs::path& path, std::string_view content) const {
+  write_whole_file(run_directory_ / path, content);
+}
+
+LineFile& MlflowTracker::metric_file(const std::string& name, bool& is_new) {
+  auto& file = metrics_[name];
+  is_new = file == nullptr;
+  if (is_new) file = std::make_unique<LineFile>(run_directory_ / "metrics" / name);
+  return *file;
+}
+
+void MlflowTracker::log_scalars(std::span<const TrackedScalar> scalars, const TrackedTime& time) {
+  LINKBOY_CHECK(is_on_, "this MlflowTracker has no run. Call start before, and finish after.");
+  for (const auto& [name, value] : scalars) {
+    bool is_new = false;
+    LineFile& file = metric_file(mlflow_name(name), is_new);
+    const std::string line =
+        fmt::format("{} {} {}\n", std::llround(time.seconds * 1e3), value, time.update);
+    if (is_new) {
+      file.open(read_old_file(file.path()) + line);
+    } else {
+      file.append(line);
+    }
+  }
+}
+
+void MlflowTracker::log_text(std::string_view name, std::string_view text, const TrackedTime&) {
+  LINKBOY_CHECK(is_on_, "this MlflowTracker has no run. Call start before, and finish after.");
+  write(fs::path("artifacts") / (mlflow_name(name) + ".md"), text);
+}
+
+void MlflowTracker::finish(std::string_view outcome, std::span<const TrackedScalar>) {
+  LINKBOY_CHECK(is_on_, "this MlflowTracker has no run. Call start before.");
+  metrics_.clear();
+  is_on_ = false;
+  write("tags/outcome", outcome);
+  set_mlflow_status(run_directory_, status_of(outcome));
+}
+
+}  // namespace linkboy

@@ -1,0 +1,44 @@
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string>
+#include <string_view>
+
+namespace linkboy {
+
+/// Encodes one Protocol Buffers message, field by field. Only what event files need.
+///
+/// There is no protobuf library here because LibTorch has one of its own inside and exports its
+/// symbols: a second copy in the same program would be mixed up with it.
+class ProtobufWriter {
+ public:
+  ProtobufWriter& add_int(int field, int64_t value);
+  ProtobufWriter& add_double(int field, double value);
+  ProtobufWriter& add_float(int field, float value);
+  /// A string, bytes, or a message that was encoded before.
+  ProtobufWriter& add_bytes(int field, std::string_view bytes);
+  ProtobufWriter& add_message(int field, const ProtobufWriter& message) {
+    return add_bytes(field, message.bytes());
+  }
+  /// A `repeated double`, packed.
+  ProtobufWriter& add_doubles(int field, std::span<const double> values);
+
+  const std::string& bytes() const { return bytes_; }
+
+ private:
+  void add_key(int field, uint64_t wire_type);
+  void add_varint(uint64_t value);
+
+  std::string bytes_;
+};
+
+/// Appends the bytes of a number, the lowest first.
+template <class Number>
+void append_little_endian(std::string& bytes, Number value) {
+  for (std::size_t i = 0; i < sizeof(value); ++i) {
+    bytes.push_back(static_cast<char>((value >> (8 * i)) & 0xff));
+  }
+}
+
+}  // namespace linkboy

@@ -1,0 +1,36 @@
+#pragma once
+
+#include <string>
+#include <vector>
+
+namespace linkboy {
+
+struct Tick {
+  double value;
+  std::string label;
+};
+
+/// Maps values to 0..1. Ticks are at 1, 2 or 5 times a power of ten.
+class ChartAxis {
+ public:
+  /// For the finite values from `low` to `high`, rounded outwards to ticks.
+  static ChartAxis linear(double low, double high);
+  /// As above; both positive.
+  static ChartAxis logarithmic(double low, double high);
+  /// For counts: ticks at whole numbers, and the ends stay as they are.
+  static ChartAxis counts(double low, double high);
+
+  double position(double value) const;
+  const std::vector<Tick>& ticks() const { return ticks_; }
+
+ private:
+  ChartAxis(double low, double high, bool is_logarithmic)
+      : low_(low), high_(high), is_logarithmic_(is_logarithmic) {}
+
+  double low_;
+  double high_;
+  bool is_logarithmic_;
+  std::vector<Tick> ticks_;
+};
+
+}  // namespace linkboy

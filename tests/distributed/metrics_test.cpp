@@ -1,0 +1,183 @@
+// Metrics of several ranks, whose batches are split unevenly, have the value of one process that
+// has seen all of them, in every bit.
+
+#include "linkboy/metrics/metric.hpp"
+
+#include "distributed/ranks.hpp"
+#include "linkboy/metrics/accuracy.hpp"
+#include "linkboy/metrics/cohen_kappa.hpp"
+#include "linkboy/metrics/confusion_matrix.hpp"
+#include "linkboy/metrics/dice.hpp"
+#include "linkboy/metrics/matthews_corr_coef.hpp"
+#include "support/expect_error.hpp"
+
+namespace linkboy::testing {
+namespace {
+
+constexpr int64_t kNumClasses = 7;
+constexpr int64_t kNumBatches = 11;
+
+struct Values {
+  torch::Tensor outputs;
+  torch::Tensor targets;
+};
+
+Values batch_number(int64_t batch) {
+  torch::manual_seed(static_cast<uint64_t>(batch));
+  return {torch::rand({3 + batch % 4, kNumClasses}),
+          torch::randint(kNumClasses, {3 + batch % 4}, torch::kLong)};
+}
+
+class MetricsTest : public ::testing::Test {
+ protected:
+  /// The rank that gets the batch: the first most of them, the last of several none.
+  int64_t owner_of(int64_t batch) const {
+    const int64_t num_owners = std::max<int64_t>(size - 1, 1);
+    return batch < kNumBatches / 2 ? 0 : batch % num_owners;
+  }
+
+  /// Expects that a metric has on all ranks what one process has that sees all batches.
+  template <class Kind, class... Options>
+  void expect_same_in_any_split(const Options&... options) const {
+    Kind metric(options...);
+    Kind of_all(options...);
+    for (int64_t batch = 0; batch < kNumBatches; ++batch) {
+      const auto values = batch_number(batch);
+      of_all.update(values.outputs, values.targets);
+      if (owner_of(batch) == rank) metric.update(values.outputs, values.targets);
+    }
+    const auto value = metric.compute(group);
+    const auto expected = of_all.compute();
+    EXPECT_TRUE(torch::equal(value, expected)) << value << expected;
+    EXPECT_TRUE(torch::equal(metric.compute(group), value)) << "compute has changed the state";
+  }
+
+  Accelerator accelerator{together()};
+  const ProcessGroup& group = accelerator.process_group();
+  const int64_t rank = group.rank();
+  const int64_t size = group.size();
+};
+
+/// The least or most of each class's score.
+class Extremes : public Metric {
+ public:
+  explicit Extremes(bool is_max) : is_max_(is_max) {
+    const double none = is_max ? -1e300 : 1e300;
+    add_state("extremes", torch::full({kNumClasses}, none, torch::kDouble),
+              is_max ? Merge::max : Merge::min);
+  }
+
+  void update(const at::Tensor& outputs, const at::Tensor&) override {
+    follow(outputs);
+    const auto scores = outputs.to(torch::kDouble);
+    state(0) = is_max_ ? torch::maximum(state(0), scores.amax(0))
+                       : torch::minimum(state(0), scores.amin(0));
+  }
+
+ protected:
+  at::Tensor value_of(const std::vector<at::Tensor>& states) const override { return states[0]; }
+
+ private:
+  bool is_max_;
+};
+
+/// All rows, whose shape only the batches tell, with their labels, sorted by score.
+class SortedRows : public Metric {
+ public:
+  SortedRows() {
+    add_state("rows", torch::empty({0}, torch::kFloat), Merge::concatenate);
+    add_state("labels", torch::empty({0}, torch::kLong), Merge::concatenate);
+  }
+
+  void update(const at::Tensor& outputs, const at::Tensor& targets) override {
+    follow(outputs);
+    append(0, outputs);
+    append(1, targets);
+  }
+
+ protected:
+  at::Tensor value_of(const std::vector<at::Tensor>& states) const override {
+    if (states[0].dim() < 2) return states[0];
+    const auto order = states[0].select(1, 0).argsort();
+    return torch::cat(
+        {states[0].index_select(0, order), states[1].index_select(0, order).unsqueeze(1)}, 1);
+  }
+};
+
+/// The number of the rank that each row comes from.
+class RowOwners : public Metric {
+ public:
+  RowOwners() { add_state("ranks", torch::empty({0}, torch::kLong), Merge::concatenate); }
+  void update(const at::Tensor& ranks, const at::Tensor&) override { append(0, ranks); }
+
+ protected:
+  at::Tensor value_of(const std::vector<at::Tensor>& states) const override { return states[0]; }
+};
+
+/// Counts violations as batches on a device do.
+class CountsNegatives : public Metric {
+ public:
+  CountsNegatives() {
+    add_state("sum", torch::zeros({}, torch::kLong), Merge::sum);
+    add_rule("values must not be negative.");
+  }
+  void update(const at::Tensor& outputs, const at::Tensor&) override {
+    count_violations(0, outputs < 0);
+  }
+
+ protected:
+  at::Tensor value_of(const std::vector<at::Tensor>& states) const override { return states[0]; }
+};
+
+TEST_F(MetricsTest, CountsOfAllRanksAddUp) {
+  expect_same_in_any_split<Accuracy>(AccuracyOptions{.num_classes = kNumClasses, .top_k = 2});
+  expect_same_in_any_split<Accuracy>(
+      AccuracyOptions{.num_classes = kNumClasses, .average = Average::none});
+  expect_same_in_any_split<ConfusionMatrix>(ConfusionMatrixOptions{.num_classes = kNumClasses});
+  expect_same_in_any_split<CohenKappa>(CohenKappaOptions{.num_classes = kNumClasses});
+  expect_same_in_any_split<MatthewsCorrCoef>(MatthewsCorrCoefOptions{.num_classes = kNumClasses});
+  expect_same_in_any_split<Dice>(ClassificationOptions{.num_classes = kNumClasses});
+}
+
+TEST_F(MetricsTest, LeastAndMostAreThoseOfAllRanks) {
+  expect_same_in_any_split<Extremes>(false);
+  expect_same_in_any_split<Extremes>(true);
+}
+
+TEST_F(MetricsTest, UnevenRowsOfAllRanksComeTogether) { expect_same_in_any_split<SortedRows>(); }
+
+TEST_F(MetricsTest, RowsComeInTheOrderOfTheRanks) {
+  RowOwners metric;
+  if (rank != 1) metric.update(torch::full({rank + 1}, rank, torch::kLong), {});
+  std::vector<int64_t> expected;
+  for (int64_t r = 0; r < size; ++r) {
+    for (int64_t i = 0; i <= r && r != 1; ++i) expected.push_back(r);
+  }
+  EXPECT_TRUE(torch::equal(metric.compute(group), torch::tensor(expected, torch::kDouble)));
+}
+
+TEST_F(MetricsTest, RanksWithoutAnyBatchHaveAValueTogether) {
+  EXPECT_EQ(Accuracy({.num_classes = 3}).compute(group).item<double>(), 0.0);
+  EXPECT_EQ(SortedRows().compute(group).numel(), 0);
+}
+
+TEST_F(MetricsTest, AViolationOnOneRankIsThrownOnAll) {
+  CountsNegatives metric;
+  if (rank == size - 1) metric.update(torch::tensor({1, -2, -3}), {});
+  EXPECT_ERROR(metric.compute(group), "2 values in batches on a device were out of range");
+  metric.reset();
+  EXPECT_EQ(metric.compute(group).item<double>(), 0.0);
+}
+
+TEST_F(MetricsTest, AloneARankHasItsOwnValue) {
+  CountsNegatives metric;
+  if (rank == 0) metric.update(torch::tensor({-1}), {});
+  if (rank == 0) {
+    EXPECT_ERROR(metric.compute(), "1 values");
+  } else {
+    EXPECT_NO_THROW(metric.compute());
+  }
+}
+
+}  // namespace
+}  // namespace linkboy::testing

@@ -1,0 +1,228 @@
+#!/usr/bin/env python3
+"""Writes what torchmetrics' classification metrics give, for classification_metrics_golden_test.cpp.
+
+    classification_metrics_golden.py FILE           the golden values
+    classification_metrics_golden.py --random SEED  other inputs, to the standard output
+
+Needs torchmetrics 1.9.0. One JSON object a line: the versions; then inputs, each with its batches; then
+cases: a metric, its options, the input and the value over all batches, null for NaN.
+"""
+
+import json
+import sys
+
+import torch
+import torchmetrics
+from torchmetrics import classification as tm
+from torchmetrics.segmentation import DiceScore
+
+# torchmetrics divides in single precision; the values are to be compared in double.
+torch.set_default_dtype(torch.float64)
+torch.Tensor.float = torch.Tensor.double
+
+AVERAGES = ["micro", "macro", "weighted", "none"]
+NORMALIZE = {"none": None, "labels": "true", "predictions": "pred", "all": "all"}
+
+
+def scores(shape):
+    """Multiples of 1/8, with many ties."""
+    return torch.randint(0, 9, shape) / 8
+
+
+def distinct_scores(shape):
+    """No ties along dimension 1."""
+    return torch.rand(shape, dtype=torch.float32).argsort(1) / 4
+
+
+def scored(shapes, num_classes, make=scores):
+    """Batches of scores [N, C, ...] with labels [N, ...]."""
+    return [(make([n, num_classes, *rest]), torch.randint(num_classes, [n, *rest])) for n, *rest in shapes]
+
+
+def indexed(shapes, num_classes, highest=None):
+    """Batches of class indexes; classes from `highest` on do not occur."""
+    highest = highest or num_classes
+    return [(torch.randint(highest, shape), torch.randint(highest, shape)) for shape in shapes]
+
+
+def binary(sizes, low, high, column=False):
+    """Batches of one score per sample. The last lies outside of [0, 1] if low is negative."""
+    batches = []
+    for size in sizes:
+        outputs = torch.randint(low, high + 1, [size]) / 8
+        if low < 0:
+            outputs[-1] = low / 8 - 1
+        batches.append((outputs.unsqueeze(1) if column else outputs, torch.randint(2, [size])))
+    return batches
+
+
+def with_label(batches, label):
+    """Some samples, not the first of a batch, get the label."""
+    for _, targets in batches:
+        targets.view(-1)[1::3] = label
+    return batches
+
+
+def fixed(predictions, labels):
+    return [(torch.tensor(predictions), torch.tensor(labels))]
+
+
+def inputs():
+    """name -> (num_classes, batches, ignore_index, threshold or None)"""
+    return {
+        "scores": (4, scored([[5], [1], [7]], 4), None, None),
+        "scores, no ties": (5, scored([[6], [9]], 5, distinct_scores), None, None),
+        "images": (3, scored([[2, 4, 2], [1, 4, 2]], 3), None, None),
+        "indexes, two classes absent": (6, indexed([[9], [4]], 6, 4), None, None),
+        "index images": (3, indexed([[2, 2, 3], [1, 2, 3]], 3), None, None),
+        "ignored -100": (4, with_label(scored([[8], [5]], 4), -100), -100, None),
+        "ignored -100, no ties": (5, with_label(scored([[8], [5]], 5, distinct_scores), -100), -100, None),
+        "ignored class": (4, with_label(scored([[8], [9]], 4), 2), 2, None),
+        "ignored class, no ties": (4, with_label(scored([[8], [9]], 4, distinct_scores), 1), 1, None),
+        "ignored class, images": (3, with_label(indexed([[2, 3, 2]], 3), 0), 0, None),
+        "all ignored": (3, fixed([0, 1, 2], [-1, -1, -1]), -1, None),
+        "one class, all right": (3, fixed([1, 1], [1, 1]), None, None),
+        "one class, all wrong": (3, fixed([1, 1], [2, 2]), None, None),
+        "two scores": (2, scored([[7], [6]], 2), None, None),
+        "binary indexes": (2, indexed([[11], [3]], 2), None, None),
+        "probabilities": (2, binary([9, 4], 0, 8), None, 0.5),
+        "probabilities, high threshold": (2, binary([9, 4], 0, 8), None, 0.75),
+        "probabilities in a column": (2, binary([9, 4], 0, 8, column=True), None, 0.5),
+        "logits": (2, binary([9, 4], -16, 16), None, 0.0),
+        "probabilities, ignored -1": (2, with_label(binary([9, 4], 0, 8), -1), -1, 0.5),
+        "binary all right": (2, fixed([0, 1, 1], [0, 1, 1]), None, None),
+        "binary all wrong": (2, fixed([0, 1, 1], [1, 0, 0]), None, None),
+        "binary all predicted 1": (2, fixed([1, 1, 1], [1, 1, 0]), None, None),
+        "binary all predicted 0": (2, fixed([0, 0, 0, 0], [1, 0, 1, 1]), None, None),
+        "binary all are 1": (2, fixed([0, 1, 0], [1, 1, 1]), None, None),
+        "binary all are 0": (2, fixed([0, 1, 0], [0, 0, 0]), None, None),
+        "binary all ignored": (2, fixed([0, 1], [-1, -1]), -1, None),
+    }
+
+
+def random_inputs():
+    sizes = [[int(n)] for n in torch.randint(1, 60, [int(torch.randint(1, 5, []))])]
+    images = [[n, 3, 4] for [n] in sizes]
+    flat = [n for [n] in sizes]
+    num_classes = int(torch.randint(2, 12, []))
+    ignored = int(torch.randint(num_classes, []))
+    return {
+        "scores": (num_classes, scored(sizes, num_classes), None, None),
+        "scores, no ties": (num_classes, scored(images, num_classes, distinct_scores), None, None),
+        "images, ignored -100": (num_classes, with_label(scored(images, num_classes), -100), -100, None),
+        "indexes": (num_classes, indexed(images, num_classes), None, None),
+        "ignored class": (num_classes, with_label(indexed(sizes, num_classes), ignored), ignored, None),
+        "probabilities": (2, binary(flat, 0, 8), None, 0.5),
+        "logits": (2, binary(flat, -16, 16, column=True), None, 0.0),
+    }
+
+
+class Dice:
+    """DiceScore over all samples that are not ignored, as one image: it has no ignore_index, and needs a
+    dimension besides that of the samples."""
+
+    def __init__(self, num_classes, average, ignore_index):
+        self.ignore_index = ignore_index
+        self.dice = DiceScore(num_classes, average=average, input_format="index",
+                              aggregation_level="global")
+
+    def update(self, outputs, targets):
+        if outputs.ndim > targets.ndim:
+            outputs = outputs.argmax(1)
+        counted = targets != self.ignore_index
+        self.dice.update(outputs[counted].view(1, -1).long(), targets[counted].view(1, -1))
+
+    def compute(self):
+        return self.dice.compute()
+
+
+def cases(num_classes, ignore_index, threshold, has_distinct_scores):
+    """(metric, options beyond those of the input, torchmetrics' counterpart)"""
+    common = {"ignore_index": ignore_index}
+    multiclass = {"num_classes": num_classes, **common}
+    for average in AVERAGES:
+        options = {"average": average}
+        yield "accuracy", options, tm.MulticlassAccuracy(average=average, **multiclass)
+        yield "precision", options, tm.MulticlassPrecision(average=average, **multiclass)
+        yield "recall", options, tm.MulticlassRecall(average=average, **multiclass)
+        for beta in [1.0, 0.5]:
+            f_beta = tm.MulticlassFBetaScore(beta, average=average, **multiclass)
+            yield "f_beta", {**options, "beta": beta}, f_beta
+        yield "iou", options, tm.MulticlassJaccardIndex(average=average, **multiclass)
+        # No counterpart leaves out a class that is ignored.
+        if ignore_index is None or ignore_index < 0:
+            yield "dice", options, Dice(num_classes, average, ignore_index)
+        for top_k in {2, num_classes} if has_distinct_scores else []:
+            yield ("accuracy", {**options, "top_k": top_k},
+                   tm.MulticlassAccuracy(average=average, top_k=top_k, **multiclass))
+    for name, normalize in NORMALIZE.items():
+        matrix = tm.MulticlassConfusionMatrix(normalize=normalize, **multiclass)
+        yield "confusion_matrix", {"normalize": name}, matrix
+    for weights in ["none", "linear", "quadratic"]:
+        yield "cohen_kappa", {"weights": weights}, tm.MulticlassCohenKappa(weights=weights, **multiclass)
+    yield "matthews_corr_coef", {}, tm.MulticlassMatthewsCorrCoef(**multiclass)
+    if threshold is not None:
+        # Theirs are probabilities.
+        binary_options = {"threshold": threshold or 0.5, **common}
+        options = {"average": "binary"}
+        yield "accuracy", options, tm.BinaryAccuracy(**binary_options)
+        yield "precision", options, tm.BinaryPrecision(**binary_options)
+        yield "recall", options, tm.BinaryRecall(**binary_options)
+        yield "f_beta", {**options, "beta": 2.0}, tm.BinaryFBetaScore(2.0, **binary_options)
+        yield "iou", options, tm.BinaryJaccardIndex(**binary_options)
+        matrix = tm.BinaryConfusionMatrix(normalize="true", **binary_options)
+        yield "confusion_matrix", {"normalize": "labels"}, matrix
+        yield "cohen_kappa", {"weights": "none"}, tm.BinaryCohenKappa(**binary_options)
+        yield "matthews_corr_coef", {}, tm.BinaryMatthewsCorrCoef(**binary_options)
+
+
+def value_of(metric, batches, threshold):
+    for outputs, targets in batches:
+        if threshold is not None:
+            outputs = outputs.view_as(targets)
+            if not type(metric).__name__.startswith("Binary"):
+                outputs = (outputs > threshold).long()
+        metric.update(outputs, targets)
+    return metric.compute()
+
+
+def as_json(tensor):
+    values = [None if value != value else value for value in tensor.flatten().tolist()]
+    return {"shape": list(tensor.shape), "is_float": tensor.is_floating_point(), "values": values}
+
+
+def write(file, all_inputs):
+    def line(**fields):
+        print(json.dumps(fields, separators=(",", ":")), file=file)
+
+    line(torch=torch.__version__, torchmetrics=torchmetrics.__version__)
+    for name, (_, batches, _, _) in all_inputs.items():
+        line(input=name, batches=[{"outputs": as_json(outputs), "targets": as_json(targets)}
+                                  for outputs, targets in batches])
+    for name, (num_classes, batches, ignore_index, threshold) in all_inputs.items():
+        has_distinct_scores = "no ties" in name
+        for metric, options, theirs in cases(num_classes, ignore_index, threshold, has_distinct_scores):
+            value = value_of(theirs, batches, threshold)
+            options = {"num_classes": num_classes, **options}
+            if ignore_index is not None:
+                options["ignore_index"] = ignore_index
+            if threshold is not None:
+                options["threshold"] = threshold
+            # The Matthews coefficient of few counts is made of a single-precision epsilon.
+            tolerance = 1e-6 if value.dtype == torch.float32 else 1e-12
+            line(metric=metric, options=options, of=name, tolerance=tolerance, expected=as_json(value))
+
+
+def main():
+    if sys.argv[1] == "--random":
+        torch.manual_seed(int(sys.argv[2]))
+        write(sys.stdout, random_inputs())
+        return
+    torch.manual_seed(8)
+    with open(sys.argv[1], "w") as file:
+        write(file, inputs())
+    print("torch", torch.__version__, "torchmetrics", torchmetrics.__version__)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,96 @@
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <functional>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "linkboy/callbacks/callback_factory.hpp"
+#include "linkboy/callbacks/freeze_layers.hpp"
+#include "linkboy/callbacks/metric_callback.hpp"
+#include "linkboy/callbacks/track_run.hpp"
+#include "linkboy/csv_tracker.hpp"
+#include "linkboy/html_report.hpp"
+#include "linkboy/json_lines_tracker.hpp"
+#include "linkboy/metrics/accuracy.hpp"
+#include "linkboy/schedulers/wsd_scheduler.hpp"
+#include "support/toy.hpp"
+
+namespace linkboy::testing {
+
+/// A built-in callback, made as simply as it can be; what it writes goes into `folder`.
+struct EveryCallback {
+  std::string name;
+  std::function<std::shared_ptr<Callback>(const std::filesystem::path& folder,
+                                          const torch::nn::Sequential& model)>
+      make;
+};
+
+inline std::vector<EveryCallback> every_callback() {
+  using std::filesystem::path;
+  // What cannot be made without.
+  const auto settings_for = [](const std::string& name, const path& folder) -> TextSettings {
+    const std::map<std::string, TextSettings> all{
+        {"timer", {{"minutes", "60"}}},
+        {"limit-batches", {{"num_train_batches", "2"}, {"num_eval_batches", "1"}}},
+        {"overfit-batches", {{"num_batches", "2"}}},
+        {"model-ema", {{"decay", "0.9"}, {"save_path", folder / "ema.pt"}}},
+        {"stochastic-weight-averaging", {{"start_after", "NUM_UPDATE_STEPS_PER_EPOCH"}}},
+        {"save-best-model", {{"save_path", folder / "best.pt"}, {"save_top_k", "2"}}},
+        {"save-training-state", {{"directory", folder / "states"}, {"every_n_updates", "2"}}},
+        {"wsd-checkpoint", {{"save_dir", folder / "wsd"}}},
+        {"save-predictions", {{"path", folder / "predictions.pt"}}},
+        {"profiler", {{"directory", folder / "traces"}, {"wait", "0"}, {"active", "1"}}},
+        {"early-stopping", {{"early_stopping_patience", "100"}}}};
+    const auto found = all.find(name);
+    return found == all.end() ? TextSettings() : found->second;
+  };
+  std::vector<EveryCallback> list;
+  for (const std::string& name : callback_names()) {
+    list.push_back({name, [=](const path& folder, const torch::nn::Sequential&) {
+                      return make_callback(name, settings_for(name, folder));
+                    }});
+  }
+  list.push_back({"metric-callback", [](const path&, const torch::nn::Sequential&) {
+                    return std::make_shared<MetricCallback>(
+                        MetricCollection{{"accuracy", std::make_shared<Accuracy>(
+                                                          AccuracyOptions{.num_classes = 3})}},
+                        MetricCallbackOptions{.measure_training = true});
+                  }});
+  list.push_back({"freeze-layers", [](const path&, const torch::nn::Sequential& model) {
+                    auto freezer = std::make_shared<ModelFreezer>(Model(model));
+                    freezer->freeze({.to_index = 0});
+                    return std::make_shared<FreezeLayers>(std::move(freezer));
+                  }});
+  list.push_back({"track-run", [](const path& folder, const torch::nn::Sequential&) {
+                    return std::make_shared<TrackRun>(
+                        std::vector<std::shared_ptr<Tracker>>{
+                            std::make_shared<CsvTracker>(folder / "run.csv"),
+                            std::make_shared<JsonLinesTracker>(folder / "run.jsonl"),
+                            std::make_shared<HtmlReport>(folder / "run.html")},
+                        TrackRunOptions{.every_n_updates = 1});
+                  }});
+  return list;
+}
+
+/// Three epochs of four updates, evaluated, with a schedule that every callback can work with.
+inline TrainOptions contract_run() {
+  TrainOptions options{.train_dataset = toy_data(16),
+                       .num_epochs = 3,
+                       .eval_dataset = toy_data(6),
+                       .per_device_batch_size = 4};
+  options.create_scheduler_fn = WsdScheduler::create_scheduler_fn({.num_warmup_steps = 1});
+  return options;
+}
+
+inline std::string name_of(const ::testing::TestParamInfo<EveryCallback>& info) {
+  std::string name = info.param.name;
+  std::replace(name.begin(), name.end(), '-', '_');
+  return name;
+}
+
+}  // namespace linkboy::testing

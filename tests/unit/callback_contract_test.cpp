@@ -1,0 +1,214 @@
+// What every callback promises, held by every built-in one.
+
+#include <gtest/gtest.h>
+#include <torch/torch.h>
+
+#include "support/every_callback.hpp"
+#include "support/expect_error.hpp"
+#include "support/temporary_folder.hpp"
+
+namespace linkboy::testing {
+namespace {
+
+/// Throws at the n-th event of those that it sees; called after all others.
+class ThrowAt : public Callback {
+ public:
+  explicit ThrowAt(int event) : left_(event) {}
+
+  void on_dataloaders_ready(Trainer&) override { count(); }
+  void on_training_run_start(Trainer&) override { count(); }
+  void on_train_epoch_start(Trainer&) override { count(); }
+  void on_train_step_start(Trainer&) override { count(); }
+  void on_train_step_end(Trainer&, const Batch&, const StepOutput&) override { count(); }
+  void on_gradients_ready(Trainer&) override { count(); }
+  void on_train_update_end(Trainer&) override { count(); }
+  void on_train_epoch_end(Trainer&) override { count(); }
+  void on_eval_epoch_start(Trainer&) override { count(); }
+  void on_eval_step_start(Trainer&) override { count(); }
+  void on_eval_step_end(Trainer&, const Batch&, const StepOutput&) override { count(); }
+  void on_eval_epoch_end(Trainer&) override { count(); }
+  void on_training_run_epoch_end(Trainer&) override { count(); }
+  void on_training_run_end(Trainer&) override { count(); }
+  void on_evaluation_run_start(Trainer&) override { count(); }
+  void on_evaluation_run_end(Trainer&) override { count(); }
+
+  bool has_thrown() const { return left_ <= 0; }
+
+ protected:
+  int default_order() const override { return 10'000; }
+
+ private:
+  void count() {
+    if (left_ > 0 && --left_ == 0) throw Error("thrown at an event");
+  }
+
+  int left_;
+};
+
+/// Asks for an end after an update.
+class StopAfter : public Callback {
+ public:
+  explicit StopAfter(int64_t num_updates) : num_updates_(num_updates) {}
+  void on_train_update_end(Trainer& trainer) override {
+    if (trainer.num_updates() != num_updates_) return;
+    trainer.save_training_state(folder);
+    trainer.request_stop();
+  }
+  std::filesystem::path folder;
+
+ protected:
+  int default_order() const override { return 10'000; }
+
+ private:
+  int64_t num_updates_;
+};
+
+class CallbackContractTest : public ::testing::TestWithParam<EveryCallback> {
+ protected:
+  /// A toy whose first callback is the one in question.
+  std::unique_ptr<Toy> toy_in(const std::filesystem::path& folder) {
+    auto toy = std::make_unique<Toy>();
+    callback_ = GetParam().make(folder, toy->model);
+    toy->trainer.callback_handler().add(callback_);
+    return toy;
+  }
+
+  TemporaryFolder folder_;
+  std::shared_ptr<Callback> callback_;
+};
+
+TEST_P(CallbackContractTest, WorksInASecondRunAndInOneThatContinuesTheHistory) {
+  auto toy = toy_in(folder_.path());
+  const auto first = toy->trainer.train(contract_run()).num_updates;
+  EXPECT_EQ(toy->trainer.train(contract_run()).num_updates, first);
+  auto more = contract_run();
+  more.reset_run_history = false;
+  EXPECT_EQ(toy->trainer.train(more).num_updates, first);
+}
+
+TEST_P(CallbackContractTest, WorksInAnEvaluationAlone) {
+  auto toy = toy_in(folder_.path());
+  const auto metrics = toy->trainer.evaluate({.dataset = toy_data(6)});
+  EXPECT_EQ(metrics.count("evaluation_loss"), 1U);
+}
+
+TEST_P(CallbackContractTest, WorksWithoutEvaluationData) {
+  auto toy = toy_in(folder_.path());
+  auto options = contract_run();
+  options.eval_dataset = {};
+  if (GetParam().name == "early-stopping" || GetParam().name == "save-best-model" ||
+      GetParam().name == "step-based-evaluation") {
+    // They cannot: what they watch is not there.
+    EXPECT_THROW(toy->trainer.train(options), Error);
+    return;
+  }
+  EXPECT_GT(toy->trainer.train(options).num_updates, 0);
+}
+
+TEST_P(CallbackContractTest, SurvivesAnExceptionAtEachEvent) {
+  bool has_thrown = true;
+  for (int event = 1; has_thrown && event < 200; event += event < 30 ? 1 : 7) {
+    TemporaryFolder folder;
+    auto toy = toy_in(folder.path());
+    auto thrower = std::make_shared<ThrowAt>(event);
+    toy->trainer.callback_handler().add(thrower);
+    try {
+      toy->trainer.train(contract_run());
+    } catch (const Error& error) {
+      ASSERT_STREQ(error.what(), "thrown at an event");
+    }
+    has_thrown = thrower->has_thrown();
+    if (!has_thrown) continue;
+    EXPECT_GT(toy->trainer.train(contract_run()).num_updates, 0) << "event " << event;
+    EXPECT_EQ(toy->trainer.evaluate({.dataset = toy_data(6)}).count("evaluation_loss"), 1U);
+  }
+  EXPECT_FALSE(has_thrown) << "there were more events than looked for";
+}
+
+TEST_P(CallbackContractTest, StateRoundTrips) {
+  auto toy = toy_in(folder_.path());
+  toy->trainer.train(contract_run());
+  const StateDict state = callback_->state_dict();
+  auto other = std::make_unique<Toy>();
+  const auto fresh = GetParam().make(folder_.path(), other->model);
+  fresh->load_state_dict(state);
+  EXPECT_EQ(c10::str(fresh->state_dict().to_ivalue()), c10::str(state.to_ivalue()));
+}
+
+TEST_P(CallbackContractTest, ARunResumedInMidEpochEndsInTheSameWeights) {
+  if (GetParam().name == "fast-dev-run") return;  // its run ends before
+  const SingleThread one_thread;
+  torch::manual_seed(3);
+  TemporaryFolder of_whole;
+  auto whole = toy_in(of_whole.path());
+  whole->trainer.train(contract_run());
+  const std::string whole_state = c10::str(callback_->state_dict().to_ivalue());
+
+  torch::manual_seed(3);
+  const auto saved = folder_ / "saved";
+  auto interrupted = toy_in(folder_.path());
+  auto stop = std::make_shared<StopAfter>(3);
+  stop->folder = saved;
+  interrupted->trainer.callback_handler().add(stop);
+  interrupted->trainer.train(contract_run());
+
+  torch::manual_seed(77);
+  auto resumed = toy_in(folder_.path());
+  auto options = contract_run();
+  options.resume_from = saved;
+  resumed->trainer.train(options);
+  EXPECT_TRUE(bit_equal(resumed->model->parameters(), whole->model->parameters()));
+  const auto& history = resumed->trainer.run_history();
+  for (const char* metric : {"train_loss_epoch", "eval_loss_epoch"}) {
+    EXPECT_EQ(history.get_metric_values(metric),
+              whole->trainer.run_history().get_metric_values(metric));
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(All, CallbackContractTest, ::testing::ValuesIn(every_callback()), name_of);
+
+TEST(CallbackFactoryTest, KnowsEveryFileOfTheCallbacksFolder) {
+  // What is not made from text: objects, helpers of several callbacks, the factory itself.
+  const std::vector<std::string> others{"callback_factory", "default_callbacks", "freeze_layers",
+                                        "metric_callback",  "track_run",         "watched_metric",
+                                        "averaged_weights", "describe_run",      "flop_counter"};
+  const auto names = callback_names();
+  for (const auto& entry : std::filesystem::directory_iterator(
+           std::filesystem::path(__FILE__).parent_path() / "../../callbacks")) {
+    if (entry.path().extension() != ".cpp") continue;
+    std::string name = entry.path().stem().string();
+    if (std::find(others.begin(), others.end(), name) != others.end()) continue;
+    std::replace(name.begin(), name.end(), '_', '-');
+    EXPECT_NE(std::find(names.begin(), names.end(), name), names.end()) << name;
+  }
+}
+
+TEST(CallbackFactoryTest, AnUnknownNameIsAnErrorThatListsAll) {
+  EXPECT_ERROR(make_callback("no-such"), "there is no callback \"no-such\"; there are early-");
+}
+
+TEST(CallbackFactoryTest, AnUnknownOptionIsAnErrorThatListsAll) {
+  EXPECT_ERROR(make_callback("timer", {{"hours", "1"}}),
+               "the callback timer has no option \"hours\"; it has minutes.");
+  EXPECT_ERROR(make_callback("memory-monitor", {{"a", "1"}}), "it has none");
+}
+
+TEST(CallbackFactoryTest, AValueThatCannotBeReadIsAnErrorThatSaysWhatItMustBe) {
+  EXPECT_ERROR(make_callback("early-stopping", {{"early_stopping_patience", "two"}}),
+               "early_stopping_patience is \"two\": it must be a whole number");
+  EXPECT_ERROR(make_callback("gradient-norm", {{"parts", "all"}}),
+               "it must be one of none, param_groups, modules");
+}
+
+TEST(CallbackFactoryTest, AnOptionGivenTwiceIsAnError) {
+  EXPECT_ERROR(make_callback("timer", {{"minutes", "1"}, {"minutes", "2"}}), "a second time");
+}
+
+TEST(CallbackFactoryTest, OptionsReachTheCallback) {
+  EXPECT_ERROR(make_callback("early-stopping", {{"early_stopping_patience", "0"}}),
+               "early_stopping_patience is 0");
+  EXPECT_ERROR(make_callback("model-ema", {{"decay", "1.5"}}), "1.5");
+}
+
+}  // namespace
+}  // namespace linkboy::testing

@@ -1,0 +1,257 @@
+// CsvTracker: the table, what a run that goes on keeps of it, and files that cannot be written.
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <cstdlib>
+#include <filesystem>
+#include <limits>
+#include <string>
+#include <vector>
+
+#include "linkboy/csv_tracker.hpp"
+#include "support/expect_error.hpp"
+#include "support/file_contents.hpp"
+#include "support/file_size_limit.hpp"
+#include "support/python_peer.hpp"
+#include "support/temporary_folder.hpp"
+
+namespace linkboy {
+namespace {
+
+constexpr char kHeader[] = "time,epoch,update,name,value\n";
+
+void log(CsvTracker& tracker, int64_t update, int64_t epoch, std::vector<TrackedScalar> scalars) {
+  tracker.log_scalars(scalars, {.update = update, .epoch = epoch, .seconds = 1000.5});
+}
+
+/// A run of ten updates in epochs of four that is killed: `finish` is not called.
+void killed_run(const std::filesystem::path& path, CsvTrackerOptions options = {}) {
+  CsvTracker tracker(path, options);
+  tracker.start({});
+  for (int64_t update = 1; update <= 10; ++update) {
+    log(tracker, update, (update - 1) / 4 + 1, {{"loss", 1.0 / static_cast<double>(update)}});
+  }
+}
+
+/// The updates of all rows.
+std::vector<std::string> updates(const std::filesystem::path& path) {
+  std::vector<std::string> result;
+  const std::string text = read_bytes(path);
+  EXPECT_EQ(text.substr(0, sizeof kHeader - 1), kHeader);
+  for (std::size_t begin = sizeof kHeader - 1, end; begin < text.size(); begin = end + 1) {
+    end = text.find('\n', begin);
+    if (end == text.npos) return {"cut off"};
+    const std::size_t epoch = text.find(',', begin) + 1;
+    const std::size_t update = text.find(',', epoch) + 1;
+    result.push_back(text.substr(update, text.find(',', update) - update));
+  }
+  return result;
+}
+
+class CsvTrackerTest : public ::testing::Test {
+ protected:
+  TemporaryFolder folder_;
+  std::filesystem::path path_ = folder_ / "run.csv";
+};
+
+TEST_F(CsvTrackerTest, WritesARowForEachScalarAsSoonAsItIsLogged) {
+  CsvTracker tracker(path_);
+  tracker.start({});
+
+  log(tracker, 1, 1, {{"loss", 0.1}, {"lr", 1e-20}});
+  log(tracker, 2, 1, {{"new metric", 3.0}});
+
+  EXPECT_EQ(read_bytes(path_), std::string(kHeader) +
+                                   "1000.5,1,1,loss,0.1\n"
+                                   "1000.5,1,1,lr,1e-20\n"
+                                   "1000.5,1,2,new metric,3\n");
+}
+
+TEST_F(CsvTrackerTest, QuotesNames) {
+  CsvTracker tracker(path_);
+  tracker.start({});
+
+  log(tracker, 1, 1, {{"a,b", 1.0}, {"say \"hi\"", 2.0}, {"two\nlines", 3.0}});
+
+  EXPECT_EQ(read_bytes(path_), std::string(kHeader) +
+                                   "1000.5,1,1,\"a,b\",1\n"
+                                   "1000.5,1,1,\"say \"\"hi\"\"\",2\n"
+                                   "1000.5,1,1,\"two\nlines\",3\n");
+}
+
+TEST_F(CsvTrackerTest, WritesWhatIsNotFinite) {
+  constexpr double kInfinity = std::numeric_limits<double>::infinity();
+  CsvTracker tracker(path_);
+  tracker.start({});
+
+  log(tracker, 1, 1,
+      {{"a", std::nan("")}, {"b", -std::nan("")}, {"c", kInfinity}, {"d", -kInfinity}});
+
+  EXPECT_EQ(read_bytes(path_), std::string(kHeader) +
+                                   "1000.5,1,1,a,nan\n"
+                                   "1000.5,1,1,b,nan\n"
+                                   "1000.5,1,1,c,inf\n"
+                                   "1000.5,1,1,d,-inf\n");
+}
+
+TEST_F(CsvTrackerTest, ReplacesTheFileWhenTheNextRunStarts) {
+  killed_run(path_);
+  CsvTracker tracker(path_);
+  EXPECT_EQ(updates(path_).size(), 10U);
+
+  tracker.start({});
+
+  EXPECT_EQ(read_bytes(path_), kHeader);
+}
+
+TEST_F(CsvTrackerTest, RecordsTheNextRunAfterFinish) {
+  CsvTracker tracker(path_, {.append = true});
+  tracker.start({});
+  log(tracker, 1, 1, {{"loss", 1.0}});
+  tracker.finish("finished", {});
+
+  tracker.start({});
+  log(tracker, 7, 1, {{"loss", 1.0}});
+  tracker.finish("finished", {});
+
+  EXPECT_EQ(updates(path_), (std::vector<std::string>{"1", "7"}));
+}
+
+TEST_F(CsvTrackerTest, KeepsTheRowsBeforeTheTrainingState) {
+  killed_run(path_);
+  CsvTracker tracker(path_);
+
+  tracker.start({.first_update = 4, .first_epoch = 1});
+  log(tracker, 5, 2, {{"loss", 0.0}});
+
+  EXPECT_EQ(updates(path_), (std::vector<std::string>{"1", "2", "3", "4", "5"}));
+}
+
+TEST_F(CsvTrackerTest, KeepsAllRowsIfTheTrainingStateIsTheNewest) {
+  killed_run(path_);
+  const std::string before = read_bytes(path_);
+  CsvTracker tracker(path_);
+
+  tracker.start({.first_update = 10, .first_epoch = 2});
+
+  EXPECT_EQ(read_bytes(path_), before);
+}
+
+TEST_F(CsvTrackerTest, DropsARowThatWasCutOff) {
+  for (const std::string torn : {"1000.5,3,11,los", "1000.5,3,11,\"a\nb", "1"}) {
+    killed_run(path_);
+    write_bytes(path_, read_bytes(path_) + torn);
+    CsvTracker tracker(path_);
+
+    tracker.start({.first_update = 10, .first_epoch = 2});
+    log(tracker, 11, 3, {{"loss", 0.0}});
+
+    EXPECT_EQ(updates(path_).size(), 11U) << torn;
+    EXPECT_EQ(updates(path_).back(), "11") << torn;
+  }
+}
+
+TEST_F(CsvTrackerTest, ARowThatWasCutOffIsDroppedBeforeAnotherRunIsAppended) {
+  write_bytes(path_, std::string(kHeader) + "1000.5,1,1,loss,1\n1000.5,1,2,lo");
+  CsvTracker tracker(path_, {.append = true});
+
+  tracker.start({});
+  log(tracker, 1, 1, {{"loss", 1.0}});
+
+  EXPECT_EQ(updates(path_), (std::vector<std::string>{"1", "1"}));
+}
+
+TEST_F(CsvTrackerTest, LeavesRunsBeforeTheResumedOneAlone) {
+  killed_run(path_);
+  write_bytes(path_, read_bytes(path_) + "2000,1,3,loss,1\n2000,2,6,loss,1\n");
+  CsvTracker tracker(path_, {.append = true});
+
+  tracker.start({.first_update = 2});
+
+  EXPECT_EQ(updates(path_).size(), 10U);
+}
+
+TEST_F(CsvTrackerTest, ARunThatGoesOnWithoutAFileBeginsOne) {
+  CsvTracker tracker(folder_ / "new" / "run.csv");
+
+  tracker.start({.first_update = 4});
+
+  EXPECT_EQ(read_bytes(folder_ / "new" / "run.csv"), kHeader);
+}
+
+TEST_F(CsvTrackerTest, RefusesAnotherProgramsFileAndLeavesIt) {
+  for (const std::string text : {"a,b\n1,2\n", "time,epoch,update,name,value\n1,x,2,loss,3\n",
+                                 "time,epoch,update,name,value\nno comma\n", "notes"}) {
+    write_bytes(path_, text);
+    CsvTracker tracker(path_);
+
+    EXPECT_ERROR(tracker.start({}), "run.csv\" is not a table that CsvTracker wrote");
+
+    EXPECT_EQ(read_bytes(path_), text);
+  }
+}
+
+TEST_F(CsvTrackerTest, RefusesPathsThatCannotBeWritten) {
+  write_bytes(folder_ / "file", "text");
+  CsvTracker below_a_file(folder_ / "file" / "run.csv");
+  CsvTracker at_a_folder(folder_.path());
+  CsvTracker at_a_device("/dev/null");
+
+  EXPECT_ERROR(below_a_file.start({}), "run.csv");
+  EXPECT_ERROR(at_a_folder.start({}), "is not a regular file");
+  EXPECT_ERROR(at_a_device.start({}), "\"/dev/null\" is not a regular file");
+
+  EXPECT_EQ(folder_.names(), std::vector<std::string>{"file"});
+}
+
+TEST_F(CsvTrackerTest, AFullDiskLeavesWholeRows) {
+  CsvTracker tracker(path_);
+  tracker.start({});
+  log(tracker, 1, 1, {{"loss", 1.0}});
+  const std::string before = read_bytes(path_);
+
+  {
+    const FileSizeLimit limit(before.size() + 10);
+    EXPECT_ERROR(log(tracker, 2, 1, {{"loss", 1.0}}), "run.csv\" (File too large)");
+  }
+
+  EXPECT_EQ(read_bytes(path_), before);
+  log(tracker, 3, 1, {{"loss", 1.0}});
+  EXPECT_EQ(updates(path_), (std::vector<std::string>{"1", "3"}));
+}
+
+TEST_F(CsvTrackerTest, LoggingBeforeStartIsAnError) {
+  CsvTracker tracker(path_);
+
+  EXPECT_ERROR(log(tracker, 1, 1, {{"loss", 1.0}}), "start");
+}
+
+TEST_F(CsvTrackerTest, PythonReadsTheSameNumbers) {
+  if (python_interpreter().empty()) GTEST_SKIP() << "LINKBOY_PYTHON is not set";
+  const std::vector<double> values = {0.1, 1.0 / 3.0, 1e300, -5e-324, 123456789.123, 0.0, -0.0};
+  CsvTracker tracker(path_);
+  tracker.start({});
+  for (const double value : values) log(tracker, 1, 1, {{"a, \"b\"", value}});
+  tracker.finish("finished", {});
+
+  const auto peer =
+      std::filesystem::path(__FILE__).parent_path().parent_path() / "parity" / "report_peer.py";
+  const std::string rows = run_python(peer, {"csv", path_.string()});
+
+  std::size_t begin = 0;
+  for (const double value : values) {
+    const std::size_t end = rows.find('\n', begin);
+    ASSERT_NE(end, rows.npos);
+    const std::string row = rows.substr(begin, end - begin);
+    EXPECT_EQ(row.substr(0, row.rfind(' ')), "1 1 a, \"b\"");
+    const double read = std::strtod(row.substr(row.rfind(' ')).c_str(), nullptr);
+    EXPECT_EQ(read, value);
+    EXPECT_EQ(std::signbit(read), std::signbit(value));
+    begin = end + 1;
+  }
+  EXPECT_EQ(begin, rows.size());
+}
+
+}  // namespace
+}  // namespace linkboy

@@ -1,0 +1,175 @@
+// FLOPs of models, against numbers by hand and PyTorch's own counter.
+
+#include <gtest/gtest.h>
+#include <torch/script.h>
+#include <torch/torch.h>
+
+#include <filesystem>
+#include <sstream>
+#include <stdexcept>
+#include <string>
+#include <vector>
+
+#include "linkboy/callbacks/flop_counter.hpp"
+#include "linkboy/callbacks/model_summary.hpp"
+#include "support/python_peer.hpp"
+#include "support/temporary_folder.hpp"
+#include "support/toy.hpp"
+
+namespace linkboy::testing {
+namespace {
+
+std::optional<int64_t> flops_of(Model model, const at::Tensor& input) {
+  return summarize(model, input).modules.front().flops;
+}
+
+const ModuleSummary& find(const ModelSummaryTable& table, const std::string& name) {
+  for (const auto& module : table.modules) {
+    if (module.name == name) return module;
+  }
+  throw std::runtime_error("no module " + name);
+}
+
+TEST(FlopCounterTest, MlpTakesTwoForEachWeightAndSample) {
+  EXPECT_EQ(flops_of(toy_model(), torch::zeros({1, 4})), 2 * (4 * 5 + 5 * 3));
+  EXPECT_EQ(flops_of(toy_model(), torch::zeros({7, 4})), 7 * 2 * (4 * 5 + 5 * 3));
+}
+
+TEST(FlopCounterTest, LeNetTakesWhatIsCountedByHand) {
+  using namespace torch::nn;
+  Sequential lenet(Conv2d(Conv2dOptions(1, 6, 5).padding(2)), ReLU(), MaxPool2d(2),
+                   Conv2d(6, 16, 5), ReLU(), MaxPool2d(2), Flatten(), Linear(400, 120), ReLU(),
+                   Linear(120, 84), ReLU(), Linear(84, 10));
+  constexpr int64_t kFirst = 6 * 28 * 28 * 5 * 5;
+  constexpr int64_t kSecond = 16 * 10 * 10 * 6 * 5 * 5;
+  constexpr int64_t kLinear = 400 * 120 + 120 * 84 + 84 * 10;
+  EXPECT_EQ(flops_of(lenet, torch::zeros({1, 1, 28, 28})), 2 * (kFirst + kSecond + kLinear));
+}
+
+TEST(FlopCounterTest, GroupsAndTransposedConvolutions) {
+  using namespace torch::nn;
+  EXPECT_EQ(flops_of(Conv1d(Conv1dOptions(4, 8, 3).groups(2)), torch::zeros({1, 4, 10})),
+            2 * 8 * 8 * 2 * 3);
+  // Each input element is added to 6 * 3 * 3 outputs.
+  EXPECT_EQ(flops_of(ConvTranspose2d(ConvTranspose2dOptions(4, 6, 3).stride(2)),
+                     torch::zeros({1, 4, 5, 5})),
+            2 * 4 * 5 * 5 * 6 * 3 * 3);
+}
+
+TEST(FlopCounterTest, RecurrentLayersTakeTheirMatricesForEachElement) {
+  using namespace torch::nn;
+  LSTM lstm(LSTMOptions(3, 5).num_layers(2).bidirectional(true));
+  int64_t num_weights = 0;
+  for (const auto& item : lstm->named_parameters()) {
+    if (item.key().starts_with("weight")) num_weights += item.value().numel();
+  }
+  Model model(lstm);
+  const auto table = summarize(model, [&]() -> c10::IValue {
+    return std::get<0>(lstm->forward(torch::zeros({7, 2, 3})));
+  });
+  EXPECT_EQ(table.modules[0].flops, 7 * 2 * 2 * num_weights);
+  EXPECT_EQ(table.modules[0].output_shape, (std::vector<int64_t>{7, 2, 10}));
+}
+
+TEST(FlopCounterTest, EmbeddingTakesNone) {
+  Model model{torch::nn::Embedding(10, 4)};
+  const auto table = summarize(model, torch::zeros({2, 3}, torch::kLong));
+  EXPECT_EQ(table.modules[0].flops, 0);
+  EXPECT_EQ(table.modules[0].output_shape, (std::vector<int64_t>{2, 3, 4}));
+}
+
+TEST(FlopCounterTest, LayerOfUnknownCostStillHasItsShape) {
+  Model model{torch::nn::Sequential(torch::nn::LayerNorm(torch::nn::LayerNormOptions({4})))};
+  const auto table = summarize(model, torch::zeros({2, 4}));
+  EXPECT_EQ(table.modules[1].flops, std::nullopt);
+  EXPECT_EQ(table.modules[1].output_shape, (std::vector<int64_t>{2, 4}));
+}
+
+/// One head: [N, L, 4] -> [N, L, 4].
+class AttentionImpl : public torch::nn::Module {
+ public:
+  AttentionImpl() {
+    register_module("query_key_value", query_key_value_);
+    register_module("out", out_);
+  }
+  at::Tensor forward(const at::Tensor& x) {
+    const auto parts = query_key_value_(x).chunk(3, -1);
+    return out_(at::scaled_dot_product_attention(parts[0], parts[1], parts[2]));
+  }
+
+ private:
+  torch::nn::Linear query_key_value_{4, 12};
+  torch::nn::Linear out_{4, 4};
+};
+TORCH_MODULE(Attention);
+
+TEST(FlopCounterTest, ProductsOfNoWeightBelongToTheModuleAroundThem) {
+  torch::nn::Sequential net(torch::nn::Linear(4, 4), Attention(), torch::nn::Linear(4, 2));
+  Model model(net);
+  const auto table = summarize(model, torch::zeros({1, 5, 4}));
+  constexpr int64_t kLinears = 2 * 5 * (4 * 12 + 4 * 4);
+  constexpr int64_t kProducts = 2 * (2 * 5 * 5 * 4);  // of queries and keys, and with the values
+  EXPECT_EQ(find(table, "1").flops, kLinears + kProducts);
+  EXPECT_EQ(find(table, "").flops, kLinears + kProducts + 2 * 5 * (4 * 4 + 4 * 2));
+}
+
+TEST(FlopCounterTest, ProductsBeforeAllWeightsBelongToTheModel) {
+  Model model(toy_model());
+  const auto table = summarize(model, [&]() -> c10::IValue {
+    const auto x = torch::mm(torch::zeros({2, 3}), torch::zeros({3, 4}));
+    return model(x);
+  });
+  EXPECT_EQ(table.modules[0].flops, 2 * 2 * 3 * 4 + 2 * 70);
+  EXPECT_EQ(table.modules[1].flops, 2 * 40);
+}
+
+TEST(FlopCounterTest, RecordsNothingBeforeAndAfter) {
+  const auto x = torch::zeros({2, 2});
+  torch::mm(x, x);
+  EXPECT_EQ(record_layer_calls([&] { torch::mm(x, x); }, {}).size(), 1);
+  torch::mm(x, x);
+  EXPECT_TRUE(record_layer_calls([] {}, {}).empty());
+}
+
+TEST(FlopCounterTest, RecordingMayBeNested) {
+  const auto x = torch::zeros({2, 2});
+  std::size_t num_inner = 0;
+  const auto outer = record_layer_calls(
+      [&] {
+        torch::mm(x, x);
+        num_inner = record_layer_calls([&] { torch::mm(x, x); }, {}).size();
+        torch::mm(x, x);
+      },
+      {});
+  EXPECT_EQ(num_inner, 1);
+  EXPECT_EQ(outer.size(), 2);
+}
+
+TEST(FlopCounterTest, LetsWhatTheWorkThrowsThroughAndStops) {
+  const auto x = torch::zeros({2, 3});
+  EXPECT_THROW(record_layer_calls([&] { torch::mm(x, x); }, {}), c10::Error);
+  EXPECT_EQ(record_layer_calls([&] { torch::mm(x, x.t()); }, {}).size(), 1);
+}
+
+TEST(FlopCounterTest, TotalsEqualThoseOfPythonsFlopCounter) {
+  if (python_interpreter().empty()) GTEST_SKIP() << "LINKBOY_PYTHON names no Python";
+  const TemporaryFolder folder;
+  const auto script =
+      std::filesystem::path(__FILE__).parent_path().parent_path() / "parity" / "flop_peer.py";
+  std::istringstream lines(run_python(script, {folder.path().string()}));
+  int num_models = 0;
+  for (std::string line; std::getline(lines, line); ++num_models) {
+    std::istringstream words(line);
+    std::string name;
+    int64_t expected = 0;
+    words >> name >> expected;
+    std::vector<int64_t> shape;
+    for (int64_t size = 0; words >> size;) shape.push_back(size);
+    const Model model(torch::jit::load((folder / (name + ".pt")).string()));
+    EXPECT_EQ(flops_of(model, torch::zeros(shape)), expected) << line;
+  }
+  EXPECT_EQ(num_models, 4);
+}
+
+}  // namespace
+}  // namespace linkboy::testing

@@ -1,0 +1,326 @@
+// Training runs in which layers are frozen and unfrozen.
+
+#include "linkboy/callbacks/freeze_layers.hpp"
+
+#include <gtest/gtest.h>
+#include <torch/torch.h>
+
+#include <cmath>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "linkboy/schedulers/cosine_scheduler.hpp"
+#include "support/expect_error.hpp"
+#include "support/nested_net.hpp"
+#include "support/temporary_folder.hpp"
+
+namespace linkboy::testing {
+namespace {
+
+using torch::nn::Sequential;
+
+TEST(FineTuningTest, FrozenParametersStayAsTheyAreAndGetNoState) {
+  NestedNet net;
+  ModelFreezer freezer(net, {.freeze_batch_norms = true});
+  freezer.freeze();
+  auto optimizer = std::make_shared<torch::optim::AdamW>(
+      net->parameters(), torch::optim::AdamWOptions(0.01).weight_decay(0.1));
+  QuietTrainer trainer(net, torch::nn::CrossEntropyLoss(), optimizer, CallbackList{}, nullptr,
+                       AcceleratorOptions{.device = "cpu"});
+  const auto before = copies_of(net->parameters());
+  trainer.train(fine_tuning_run(2));
+  const auto after = net->parameters();
+  for (std::size_t i = 0; i < after.size(); ++i) {
+    const bool is_frozen = !after[i].requires_grad();
+    EXPECT_EQ(torch::equal(before[i], after[i]), is_frozen) << i;
+    EXPECT_EQ(optimizer->state().count(after[i].unsafeGetTensorImpl()), is_frozen ? 0U : 1U) << i;
+  }
+}
+
+TEST(FineTuningTest, RunningStatisticsOfFrozenLayersDoNotMove) {
+  for (const bool keeps_modes : {false, true}) {
+    NestedNet net;
+    auto freezer =
+        std::make_shared<ModelFreezer>(net, ModelFreezerOptions{.freeze_batch_norms = true});
+    freezer->freeze({.set_modules_as_eval = true});
+    CallbackList callbacks;
+    if (keeps_modes) callbacks.push_back(std::make_shared<FreezeLayers>(freezer));
+    QuietTrainer trainer(
+        net, torch::nn::CrossEntropyLoss(),
+        std::make_shared<torch::optim::SGD>(freezer->get_trainable_parameters(), 0.1), callbacks,
+        nullptr, AcceleratorOptions{.device = "cpu"});
+    const auto before = copies_of(net->buffers());
+    auto options = fine_tuning_run(2);
+    options.eval_dataset = toy_data(6);
+    trainer.train(options);
+    EXPECT_EQ(bit_equal(before, net->buffers()), keeps_modes);
+    EXPECT_TRUE(net->is_training());
+  }
+}
+
+TEST(FineTuningTest, FrozenLayersStayInEvaluationModeAfterSomeoneElsesTrain) {
+  class TrainsTheModel : public Callback {
+   public:
+    void on_train_step_end(Trainer& trainer, const Batch&, const StepOutput&) override {
+      trainer.model().train();
+    }
+  };
+  NestedNet net;
+  auto freezer =
+      std::make_shared<ModelFreezer>(net, ModelFreezerOptions{.freeze_batch_norms = true});
+  freezer->freeze({.set_modules_as_eval = true});
+  QuietTrainer trainer(
+      net, torch::nn::CrossEntropyLoss(),
+      std::make_shared<torch::optim::SGD>(freezer->get_trainable_parameters(), 0.1),
+      CallbackList{std::make_shared<TrainsTheModel>(), std::make_shared<FreezeLayers>(freezer)},
+      nullptr, AcceleratorOptions{.device = "cpu"});
+  const auto before = copies_of(net->buffers());
+  trainer.train(fine_tuning_run(1));
+  EXPECT_TRUE(bit_equal(before, net->buffers()));
+}
+
+TEST(FineTuningTest, AGroupThatIsAddedBetweenRunsTrainsOnTheSchedule) {
+  auto model = toy_model();
+  ModelFreezer freezer(model);
+  freezer.freeze();
+  auto optimizer = std::make_shared<torch::optim::SGD>(freezer.get_trainable_parameters(),
+                                                       torch::optim::SGDOptions(0.1).momentum(0.9));
+  LrTrainer trainer(model, torch::nn::CrossEntropyLoss(), optimizer, CallbackList{}, nullptr,
+                    AcceleratorOptions{.device = "cpu"});
+  auto options = fine_tuning_run(1);  // four updates
+  options.create_scheduler_fn = CosineScheduler::create_scheduler_fn({.lr_min = 0.0});
+  const auto start = copies_of(model->parameters());
+  trainer.train(options);
+  EXPECT_TRUE(torch::equal(start[0], model->parameters()[0]));
+  EXPECT_FALSE(torch::equal(start[2], model->parameters()[2]));
+
+  for (const auto& [group, parameters] : freezer.unfreeze()) {
+    EXPECT_EQ(group, 0);
+    optimizer->add_param_group({parameters, std::make_unique<torch::optim::SGDOptions>(
+                                                torch::optim::SGDOptions(0.02).momentum(0.9))});
+  }
+  trainer.lrs.clear();
+  options.num_epochs = 2;
+  options.reset_run_history = false;
+  EXPECT_EQ(trainer.train(options).num_updates, 8);
+  EXPECT_EQ(trainer.run_history().current_epoch(), 4);
+  EXPECT_EQ(trainer.run_history().get_metric_values("train_loss_epoch").size(), 3U);
+  EXPECT_FALSE(torch::equal(start[0], model->parameters()[0]));
+  ASSERT_EQ(trainer.lrs.size(), 8U);
+  for (std::size_t i = 0; i < trainer.lrs.size(); ++i) {
+    ASSERT_EQ(trainer.lrs[i].size(), 2U);
+    const double share = 0.5 * (1.0 + std::cos(M_PI * static_cast<double>(i) / 8.0));
+    EXPECT_NEAR(trainer.lrs[i][0], 0.1 * share, 1e-12);
+    EXPECT_NEAR(trainer.lrs[i][1], 0.02 * share, 1e-12);
+  }
+}
+
+/// The nested net, all of it but the output frozen, of which two parts are unfrozen later on.
+struct GradualRun {
+  explicit GradualRun(CallbackList more = {})
+      : freezer(all_but_the_output_frozen(net)),
+        optimizer(std::make_shared<torch::optim::AdamW>(freezer->get_trainable_parameters(),
+                                                        torch::optim::AdamWOptions(0.02))),
+        trainer(net, torch::nn::CrossEntropyLoss(), optimizer, with_freeze_layers(std::move(more)),
+                nullptr, AcceleratorOptions{.device = "cpu"}) {}
+
+  static std::shared_ptr<ModelFreezer> all_but_the_output_frozen(const NestedNet& net) {
+    auto freezer = std::make_shared<ModelFreezer>(net);
+    freezer->freeze({.set_modules_as_eval = true});
+    return freezer;
+  }
+
+  CallbackList with_freeze_layers(CallbackList callbacks) const {
+    callbacks.push_back(std::make_shared<FreezeLayers>(
+        freezer, FreezeLayersOptions{{{.epoch = 2, .from_index = -2},
+                                      {.epoch = 3, .from_index = 0, .to_index = 0, .lr = 0.005}}}));
+    return callbacks;
+  }
+
+  TrainOptions options() const {
+    auto options = fine_tuning_run(4);
+    options.create_scheduler_fn = CosineScheduler::create_scheduler_fn();
+    return options;
+  }
+
+  NestedNet net;
+  std::shared_ptr<ModelFreezer> freezer;
+  std::shared_ptr<torch::optim::AdamW> optimizer;
+  LrTrainer trainer;
+};
+
+TEST(FreezeLayersTest, UnfreezesLayersAtTheirEpochs) {
+  class KeepStates : public Callback {
+   public:
+    explicit KeepStates(std::vector<std::string>* seen) : seen_(seen) {}
+    void on_train_epoch_end(Trainer& trainer) override {
+      std::string moved;
+      const auto now = trainer.model().named_tensors();
+      for (const auto& [name, tensor] : now) {
+        if (before_.contains(name) && !torch::equal(before_.at(name), tensor)) moved += name + " ";
+      }
+      seen_->push_back(moved);
+      keep(trainer);
+    }
+    void on_training_run_start(Trainer& trainer) override { keep(trainer); }
+
+   private:
+    void keep(Trainer& trainer) {
+      for (const std::string name : {"input.weight", "block.linear.weight", "output.weight"}) {
+        before_[name] = trainer.model().state_dict().get_tensor(name).clone();
+      }
+    }
+    std::map<std::string, at::Tensor> before_;
+    std::vector<std::string>* seen_;
+  };
+  std::vector<std::string> seen;
+  GradualRun run({std::make_shared<KeepStates>(&seen)});
+  run.trainer.train(run.options());
+  EXPECT_EQ(seen, (std::vector<std::string>{"output.weight ", "block.linear.weight output.weight ",
+                                            "input.weight block.linear.weight output.weight ",
+                                            "input.weight block.linear.weight output.weight "}));
+  EXPECT_EQ(run.trainer.lines,
+            (std::vector<std::string>{"Unfreezing layer groups -2 to -1 in epoch 2",
+                                      "Unfreezing layer groups 0 to 0 in epoch 3"}));
+  EXPECT_EQ(modules_in_eval(*run.net), Names{});
+  ASSERT_EQ(run.optimizer->param_groups().size(), 3U);
+  EXPECT_EQ(run.optimizer->param_groups()[1].params().size(), 4U);
+  EXPECT_EQ(run.optimizer->param_groups()[2].params().size(), 2U);
+  // The first update's, which are the base values of the schedule.
+  EXPECT_EQ(run.trainer.lrs[0], (std::vector<double>{0.02, 0.02, 0.005}));
+  EXPECT_NEAR(run.trainer.lrs[8][2] / run.trainer.lrs[8][0], 0.25, 1e-3);
+
+  run.trainer.train(run.options());  // adds no group a second time, and freezes nothing again
+  EXPECT_EQ(run.optimizer->param_groups().size(), 3U);
+  EXPECT_EQ(frozen_names(*run.net), Names{});
+}
+
+TEST(FreezeLayersTest, GraphModeRecordsAnewWhatIsUnfrozen) {
+  const SingleThread single_thread;
+  std::vector<std::vector<torch::Tensor>> weights;
+  for (const auto mode : {ExecutionMode::eager, ExecutionMode::graph}) {
+    GradualRun run;
+    auto options = run.options();
+    options.execution_mode = mode;
+    torch::manual_seed(1);
+    run.trainer.train(options);
+    weights.push_back(copies_of(run.net->parameters()));
+  }
+  EXPECT_TRUE(bit_equal(weights[0], weights[1]));
+}
+
+TEST(FreezeLayersTest, LeavesParametersInTheGroupThatTheyHave) {
+  auto model = toy_model();
+  auto freezer = std::make_shared<ModelFreezer>(model);
+  freezer->freeze();
+  auto optimizer = toy_sgd(model);
+  QuietTrainer trainer(model, torch::nn::CrossEntropyLoss(), optimizer, CallbackList{}, nullptr,
+                       AcceleratorOptions{.device = "cpu"});
+  trainer.train(fine_tuning_run(1));
+  trainer.callback_handler().add(
+      std::make_shared<FreezeLayers>(freezer, FreezeLayersOptions{{{.from_index = 0}}}));
+  trainer.train(fine_tuning_run(1));
+  EXPECT_EQ(optimizer->param_groups().size(), 1U);
+  EXPECT_EQ(frozen_names(*model), Names{});
+}
+
+TEST(FreezeLayersTest, GivesGroupsToTheOptimizerAlsoIfItIsAddedBetweenRuns) {
+  auto model = toy_model();
+  auto freezer = std::make_shared<ModelFreezer>(model);
+  freezer->freeze();
+  auto optimizer = std::make_shared<torch::optim::SGD>(freezer->get_trainable_parameters(), 0.1);
+  QuietTrainer trainer(model, torch::nn::CrossEntropyLoss(), optimizer, CallbackList{}, nullptr,
+                       AcceleratorOptions{.device = "cpu"});
+  trainer.train(fine_tuning_run(1));
+  trainer.callback_handler().add(
+      std::make_shared<FreezeLayers>(freezer, FreezeLayersOptions{{{.from_index = 0, .lr = 0.5}}}));
+  const auto before = copies_of(model->parameters());
+  trainer.train(fine_tuning_run(1));
+  EXPECT_EQ(get_param_group_field(*optimizer, ParamGroupField::lr),
+            (std::vector<double>{0.1, 0.5}));
+  EXPECT_FALSE(torch::equal(before[0], model->parameters()[0]));
+}
+
+TEST(FreezeLayersTest, EvaluatesWithoutAnOptimizer) {
+  auto model = toy_model();
+  auto freezer = std::make_shared<ModelFreezer>(model);
+  freezer->freeze();
+  QuietTrainer trainer(
+      model, torch::nn::CrossEntropyLoss(), nullptr,
+      CallbackList{std::make_shared<FreezeLayers>(freezer, FreezeLayersOptions{{{.epoch = 1}}})},
+      nullptr, AcceleratorOptions{.device = "cpu"});
+  EXPECT_EQ(trainer.evaluate({.dataset = toy_data(6)}).count("evaluation_loss"), 1U);
+}
+
+TEST(FreezeLayersTest, ARunIsResumedBitForBitFromBeforeAndAfterEachStep) {
+  const SingleThread single_thread;
+  const TemporaryFolder folder;
+  GradualRun whole;
+  torch::manual_seed(1);
+  whole.trainer.train(whole.options());
+  // Epochs have four updates: in mid-epoch 1, 2 and 3, and at the end of 1.
+  for (const int64_t update : {2, 4, 6, 11}) {
+    const auto directory = folder / std::to_string(update);
+    GradualRun first({std::make_shared<SaveOnce>(directory, update)});
+    torch::manual_seed(1);
+    auto options = first.options();
+    first.trainer.train(options);
+
+    GradualRun second;
+    options.resume_from = directory;
+    second.trainer.train(options);
+    EXPECT_TRUE(bit_equal(whole.net->parameters(), second.net->parameters())) << update;
+    EXPECT_TRUE(bit_equal(whole.net->buffers(), second.net->buffers())) << update;
+    EXPECT_EQ(frozen_names(*second.net), Names{});
+  }
+}
+
+TEST(FineTuningTest, ARunWithAnAddedGroupIsResumedBitForBit) {
+  const SingleThread single_thread;
+  const TemporaryFolder folder;
+  const auto unfrozen_trainer = [](Sequential& model) {
+    ModelFreezer freezer(model);
+    freezer.freeze();
+    auto optimizer =
+        std::make_shared<torch::optim::AdamW>(freezer.get_trainable_parameters(), 0.01);
+    for (const auto& entry : freezer.unfreeze()) {
+      optimizer->add_param_group(
+          {entry.second, std::make_unique<torch::optim::AdamWOptions>(1e-3)});
+    }
+    return std::make_unique<QuietTrainer>(model, torch::nn::CrossEntropyLoss(), optimizer,
+                                          CallbackList{}, nullptr,
+                                          AcceleratorOptions{.device = "cpu"});
+  };
+  auto options = fine_tuning_run(2);
+  auto whole = toy_model();
+  auto trainer = unfrozen_trainer(whole);
+  trainer->callback_handler().add(std::make_shared<SaveOnce>(folder.path(), 5));
+  torch::manual_seed(1);
+  trainer->train(options);
+
+  auto resumed = toy_model();
+  options.resume_from = folder.path();
+  unfrozen_trainer(resumed)->train(options);
+  EXPECT_TRUE(bit_equal(whole->parameters(), resumed->parameters()));
+
+  Toy one_group;
+  EXPECT_ERROR(one_group.trainer.train(options), "parameter groups");
+}
+
+TEST(FreezeLayersTest, RefusesWrongOptions) {
+  const auto freezer = std::make_shared<ModelFreezer>(toy_model());
+  const auto with_step = [&](UnfreezeStep step) {
+    FreezeLayers(freezer, FreezeLayersOptions{{step}});
+  };
+  EXPECT_ERROR(FreezeLayers(nullptr), "the freezer is null");
+  EXPECT_ERROR(with_step({.epoch = 0}), "epochs count from 1");
+  EXPECT_ERROR(with_step({.from_index = 3}), "no layer group 3");
+  EXPECT_ERROR(with_step({.to_index = -4}), "no layer group -4");
+  EXPECT_ERROR(with_step({.lr = -0.1}), "has the lr -0.1");
+  EXPECT_ERROR(with_step({.lr = INFINITY}), "has the lr inf");
+}
+
+}  // namespace
+}  // namespace linkboy::testing

@@ -1,0 +1,272 @@
+// HtmlReport: the page, opened by Python's parsers, and what a run that goes on keeps of it.
+
+#include <ATen/ATen.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <filesystem>
+#include <limits>
+#include <string>
+#include <vector>
+
+#include "linkboy/html_report.hpp"
+#include "support/expect_error.hpp"
+#include "support/file_contents.hpp"
+#include "support/file_size_limit.hpp"
+#include "support/python_peer.hpp"
+#include "support/temporary_folder.hpp"
+
+namespace linkboy {
+namespace {
+
+constexpr double kNaN = std::numeric_limits<double>::quiet_NaN();
+
+void log(HtmlReport& report, int64_t update, int64_t epoch, std::vector<TrackedScalar> scalars) {
+  report.log_scalars(
+      scalars, {.update = update, .epoch = epoch, .seconds = 1.7e9 + static_cast<double>(update)});
+}
+
+/// Updates in epochs of four, with the losses of each update and epoch.
+void log_updates(HtmlReport& report, int64_t first, int64_t last) {
+  for (int64_t update = first; update <= last; ++update) {
+    const auto value = 1.0 / static_cast<double>(update);
+    const int64_t epoch = (update - 1) / 4 + 1;
+    log(report, update, epoch, {{"train_loss", value}, {"lr", 0.1}});
+    if (update % 4 == 0) {
+      log(report, update, epoch, {{"train_loss_epoch", value}, {"eval_loss_epoch", 2 * value}});
+    }
+  }
+}
+
+std::size_t count(const std::string& text, const std::string& part) {
+  std::size_t result = 0;
+  for (std::size_t at = text.find(part); at != text.npos; at = text.find(part, at + 1)) ++result;
+  return result;
+}
+
+class HtmlReportTest : public ::testing::Test {
+ protected:
+  std::string page() const { return read_bytes(path_); }
+
+  /// What the page holds, as Python sees it.
+  std::string outline() const {
+    const auto peer =
+        std::filesystem::path(__FILE__).parent_path().parent_path() / "parity" / "report_peer.py";
+    return run_python(peer, {"html", path_.string()});
+  }
+
+  TemporaryFolder folder_;
+  std::filesystem::path path_ = folder_ / "report.html";
+};
+
+TEST_F(HtmlReportTest, PythonFindsAsManyPointsAsRecords) {
+  if (python_interpreter().empty()) GTEST_SKIP() << "LINKBOY_PYTHON is not set";
+  HtmlReport report(path_);
+  report.start({.name = "run", .config = {{"lr", "0.1"}}, .environment = {{"device", "cpu"}}});
+  log_updates(report, 1, 12);
+  for (int64_t update = 1; update <= 2000; ++update) {
+    log(report, update, 1, {{"accuracy", update == 731 ? kNaN : std::sin(update / 300.0)}});
+  }
+  report.log_histogram("weight", at::arange(100.0), {});
+  report.log_text("note", "text", {});
+  report.finish("finished", {});
+
+  EXPECT_EQ(outline(),
+            "train_loss 12 12 12 12 0\n"
+            "lr 12 12 12 12 0\n"
+            "train_loss_epoch 3 3 3 3 0\n"
+            "eval_loss_epoch 3 3 3 3 0\n"
+            "accuracy 2000 2000 1999 100 1\n"
+            "text note\n");
+}
+
+TEST_F(HtmlReportTest, HoldsNoReferenceAndNoCode) {
+  HtmlReport report(path_);
+  report.start({});
+  log_updates(report, 1, 12);
+  report.finish("finished", {});
+
+  EXPECT_EQ(page().find("http"), std::string::npos);
+  EXPECT_EQ(count(page(), "<script"), 1U);
+  EXPECT_EQ(count(page(), "<script type=\"application/json\""), 1U);
+}
+
+TEST_F(HtmlReportTest, EscapesEveryText) {
+  if (python_interpreter().empty()) GTEST_SKIP() << "LINKBOY_PYTHON is not set";
+  const std::string evil = "</script><script>alert('1 & \"2\"')</script><a href=http:x>";
+  HtmlReport report(path_);
+  report.start({.name = evil, .config = {{evil, evil}}, .environment = {{evil, evil}}});
+  log(report, 1, 1, {{evil, 1.0}});
+  report.log_text(evil, evil, {});
+  report.log_histogram(evil, at::ones({3}), {});
+  report.finish(evil, {});
+
+  EXPECT_EQ(outline(), evil + " 1 1 1 1 0\ntext " + evil + "\n");
+}
+
+TEST_F(HtmlReportTest, TextThatXmlCannotHoldIsReplaced) {
+  if (python_interpreter().empty()) GTEST_SKIP() << "LINKBOY_PYTHON is not set";
+  HtmlReport report(path_);
+  report.start({.name = "bell \x07 byte \xFF and \xEF\xBF\xBF"});
+  report.log_histogram("bell \x07 byte \xFF and \xEF\xBF\xBF", at::ones({3}), {});
+  report.finish("finished", {});
+
+  EXPECT_EQ(outline(), "");
+  EXPECT_NE(page().find("<h1>bell \xEF\xBF\xBD byte \xEF\xBF\xBD and \xEF\xBF\xBD</h1>"),
+            std::string::npos);
+}
+
+TEST_F(HtmlReportTest, ShowsLastLowestAndHighestValues) {
+  HtmlReport report(path_);
+  report.start({});
+  log(report, 10, 1, {{"loss", 3.5}});
+  log(report, 20, 2, {{"loss", 0.25}});
+  log(report, 30, 3, {{"loss", kNaN}});
+  log(report, 40, 4, {{"loss", 1.5}});
+  report.finish("finished", {});
+
+  EXPECT_NE(page().find("<tr><th>loss</th><td class=\"number\">1.5</td>"
+                        "<td class=\"number\">0.25</td><td class=\"at\">epoch 2, update 20</td>"
+                        "<td class=\"number\">3.5</td><td class=\"at\">epoch 1, update 10</td>"
+                        "<td class=\"number\">4</td></tr>"),
+            std::string::npos);
+  EXPECT_NE(page().find("1 of 4 values of loss is not finite, first at update 30."),
+            std::string::npos);
+}
+
+TEST_F(HtmlReportTest, ShowsOutcomeConfigurationAndEnvironment) {
+  HtmlReport report(path_);
+  report.start({.config = {{"batch size", "8"}}, .environment = {{"device", "cpu"}}});
+  EXPECT_NE(page().find("running"), std::string::npos);
+  EXPECT_NE(page().find("<h1>report</h1>"), std::string::npos);
+
+  report.finish("early_stop", {});
+
+  EXPECT_NE(page().find("early_stop"), std::string::npos);
+  EXPECT_NE(page().find("<tr><th>batch size</th><td>8</td></tr>"), std::string::npos);
+  EXPECT_NE(page().find("<tr><th>device</th><td>cpu</td></tr>"), std::string::npos);
+}
+
+TEST_F(HtmlReportTest, FlushWritesNoMoreOftenThanAsked) {
+  HtmlReport rare(path_, {.seconds_between_writes = 1e9});
+  rare.start({});
+  const std::string before = page();
+  log(rare, 1, 1, {{"loss", 1.0}});
+
+  rare.flush();
+  EXPECT_EQ(page(), before);
+
+  rare.finish("finished", {});
+  EXPECT_NE(page(), before);
+}
+
+TEST_F(HtmlReportTest, FlushWritesEachTimeIfNoPauseIsAsked) {
+  HtmlReport report(path_, {.seconds_between_writes = 0.0});
+  report.start({});
+  log(report, 1, 1, {{"loss", 1.0}});
+
+  report.flush();
+
+  EXPECT_NE(page().find("data-metric=\"loss\" data-points=\"1\""), std::string::npos);
+}
+
+TEST_F(HtmlReportTest, ARunThatGoesOnEndsWithThePageOfOneThatWasNeverKilled) {
+  HtmlReport whole(folder_ / "whole.html");
+  whole.start({.name = "run", .first_update = 6, .first_epoch = 1});
+  log_updates(whole, 1, 12);
+  whole.finish("finished", {});
+  {
+    HtmlReport killed(path_, {.seconds_between_writes = 0.0});
+    killed.start({.name = "run"});
+    log_updates(killed, 1, 9);
+    log(killed, 9, 3, {{"of the killed one", 1.0}});
+    killed.flush();
+  }
+
+  HtmlReport resumed(path_);
+  resumed.start({.name = "run", .first_update = 6, .first_epoch = 1});
+  log_updates(resumed, 7, 12);
+  resumed.finish("finished", {});
+
+  EXPECT_EQ(page(), read_bytes(folder_ / "whole.html"));
+}
+
+TEST_F(HtmlReportTest, KeepsTextsHistogramsAndValuesThatAreNotFinite) {
+  const auto log_all = [](HtmlReport& report) {
+    log(report, 1, 1, {{"a", kNaN}, {"b", HUGE_VAL}, {"c", -HUGE_VAL}, {"d", 0.1}});
+    report.log_text("note", "<a> \"quoted\" \xFF", {.update = 1});
+    report.log_histogram("weight", at::tensor({0.1, 0.7, kNaN}), {.update = 1});
+  };
+  const TrackedRun resume = {.config = {{"x", "1"}}, .first_update = 1};
+  HtmlReport first(path_);
+  first.start(resume);
+  log_all(first);
+  first.finish("finished", {});
+  const std::string before = page();
+
+  HtmlReport second(path_);
+  second.start(resume);
+  second.finish("finished", {});
+
+  EXPECT_EQ(page(), before);
+}
+
+TEST_F(HtmlReportTest, ANewRunBeginsANewPageWhenItStarts) {
+  HtmlReport report(path_);
+  report.start({});
+  log_updates(report, 1, 12);
+  report.finish("finished", {});
+
+  report.start({});
+
+  EXPECT_NE(page().find("No metrics are recorded yet"), std::string::npos);
+  EXPECT_EQ(page().find("train_loss"), std::string::npos);
+}
+
+TEST_F(HtmlReportTest, RefusesAnotherProgramsFileAndLeavesIt) {
+  HtmlReport report(path_);
+  report.start({});
+  std::string damaged = page();
+  damaged.replace(damaged.find("\"metrics\""), 9, "\"matrics\"");
+  for (const std::string& text : {std::string("<html></html>"), damaged}) {
+    write_bytes(path_, text);
+
+    EXPECT_ERROR(HtmlReport(path_).start({}), "report.html\" is not a page that HtmlReport wrote");
+
+    EXPECT_EQ(page(), text);
+  }
+}
+
+TEST_F(HtmlReportTest, RefusesPathsThatCannotBeWritten) {
+  write_bytes(folder_ / "file", "text");
+
+  EXPECT_ERROR(HtmlReport(folder_ / "file" / "report.html").start({}), "report.html");
+  EXPECT_ERROR(HtmlReport(folder_.path()).start({}), "is not a regular file");
+
+  EXPECT_EQ(folder_.names(), std::vector<std::string>{"file"});
+}
+
+TEST_F(HtmlReportTest, AFullDiskKeepsThePageBefore) {
+  HtmlReport report(path_, {.seconds_between_writes = 0.0});
+  report.start({});
+  const std::string before = page();
+  log_updates(report, 1, 12);
+
+  {
+    const FileSizeLimit limit(1000);
+    EXPECT_ERROR(report.flush(), "report.html\" (File too large)");
+    EXPECT_ERROR(report.finish("finished", {}), "report.html\" (File too large)");
+  }
+
+  EXPECT_EQ(page(), before);
+  EXPECT_EQ(folder_.names(), std::vector<std::string>{"report.html"});
+}
+
+TEST_F(HtmlReportTest, RejectsANegativePause) {
+  EXPECT_ERROR((HtmlReport(path_, {.seconds_between_writes = -1.0})),
+               "seconds_between_writes is -1");
+  EXPECT_ERROR((HtmlReport(path_, {.seconds_between_writes = kNaN})), "seconds_between_writes");
+}
+
+}  // namespace
+}  // namespace linkboy

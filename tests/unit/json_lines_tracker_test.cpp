@@ -1,0 +1,292 @@
+// JsonLinesTracker: the lines, what a run that goes on keeps of them, and files that cannot be
+// written.
+
+#include <ATen/ATen.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <filesystem>
+#include <limits>
+#include <string>
+#include <vector>
+
+#include "linkboy/json_lines_tracker.hpp"
+#include "support/expect_error.hpp"
+#include "support/file_contents.hpp"
+#include "support/file_size_limit.hpp"
+#include "support/python_peer.hpp"
+#include "support/temporary_folder.hpp"
+
+namespace linkboy {
+namespace {
+
+constexpr TrackedTime kTime = {.update = 4, .epoch = 2, .seconds = 1000.5};
+constexpr char kRunLine[] =
+    R"({"type":"run","name":"","first_update":0,"first_epoch":0,"config":{},"environment":{}})";
+
+void log(JsonLinesTracker& tracker, int64_t update, std::vector<TrackedScalar> scalars) {
+  tracker.log_scalars(scalars, {.update = update, .epoch = (update - 1) / 4 + 1, .seconds = 1.5});
+}
+
+/// A run of ten updates in epochs of four.
+void record_run(JsonLinesTracker& tracker) {
+  tracker.start({});
+  for (int64_t update = 1; update <= 10; ++update) log(tracker, update, {{"loss", 1.0}});
+}
+
+std::vector<std::string> lines_of(const std::filesystem::path& path) {
+  std::vector<std::string> lines;
+  const std::string text = read_bytes(path);
+  for (std::size_t begin = 0, end; begin < text.size(); begin = end + 1) {
+    end = text.find('\n', begin);
+    if (end == text.npos) return {"cut off"};
+    lines.push_back(text.substr(begin, end - begin));
+  }
+  return lines;
+}
+
+/// The types of all lines, and the updates of scalars: "run 1 2 end".
+std::string outline(const std::filesystem::path& path) {
+  std::string result;
+  for (const std::string& line : lines_of(path)) {
+    const std::string update_field = "\"update\":";
+    const std::size_t update = line.find(update_field);
+    if (!result.empty()) result += ' ';
+    result += update == line.npos ? line.substr(9, line.find('"', 9) - 9)
+                                  : std::to_string(std::stoi(line.substr(update + 9)));
+  }
+  return result;
+}
+
+class JsonLinesTrackerTest : public ::testing::Test {
+ protected:
+  std::string last_line() const { return lines_of(path_).back(); }
+
+  TemporaryFolder folder_;
+  std::filesystem::path path_ = folder_ / "run.jsonl";
+};
+
+TEST_F(JsonLinesTrackerTest, BeginsWithTheRun) {
+  JsonLinesTracker tracker(path_);
+
+  tracker.start({.name = "first \"try\"",
+                 .config = {{"lr", "0.1"}, {"b", "x"}},
+                 .environment = {{"device", "cpu"}}});
+
+  EXPECT_EQ(last_line(), R"({"type":"run","name":"first \"try\"","first_update":0,"first_epoch":0,)"
+                         R"("config":{"lr":"0.1","b":"x"},"environment":{"device":"cpu"}})");
+}
+
+TEST_F(JsonLinesTrackerTest, WritesALineForEachCallAtOnce) {
+  JsonLinesTracker tracker(path_);
+  tracker.start({});
+
+  tracker.log_scalars(std::vector<TrackedScalar>{{"loss", 0.1}, {"lr", 3.0}}, kTime);
+  EXPECT_EQ(last_line(), R"({"type":"scalars","time":1000.5,"epoch":2,"update":4,)"
+                         R"("values":{"loss":0.1,"lr":3.0}})");
+
+  tracker.log_text("note", "two\nlines", kTime);
+  EXPECT_EQ(last_line(), R"({"type":"text","time":1000.5,"epoch":2,"update":4,)"
+                         R"("name":"note","text":"two\nlines"})");
+
+  tracker.finish("max_steps", std::vector<TrackedScalar>{{"loss", 0.5}});
+  EXPECT_EQ(last_line(), R"({"type":"end","outcome":"max_steps","last":{"loss":0.5}})");
+}
+
+TEST_F(JsonLinesTrackerTest, WritesWhatJsonHasNoNumberForAsStrings) {
+  constexpr double kInfinity = std::numeric_limits<double>::infinity();
+  JsonLinesTracker tracker(path_);
+  tracker.start({});
+
+  log(tracker, 1, {{"a", std::nan("")}, {"b", kInfinity}, {"c", -kInfinity}});
+
+  EXPECT_NE(last_line().find(R"({"a":"NaN","b":"Infinity","c":"-Infinity"})"), std::string::npos);
+}
+
+TEST_F(JsonLinesTrackerTest, ReplacesBytesThatAreNotUtf8) {
+  JsonLinesTracker tracker(path_);
+  tracker.start({});
+
+  tracker.log_text("note",
+                   "a\xFF"
+                   "b",
+                   kTime);
+
+  EXPECT_NE(last_line().find("a\xEF\xBF\xBD"
+                             "b"),
+            std::string::npos);
+}
+
+TEST_F(JsonLinesTrackerTest, CountsAHistogramInThirtyBins) {
+  JsonLinesTracker tracker(path_);
+  tracker.start({});
+
+  // 0, 0.5, 1, ... 30 in two dimensions, and two that are not finite.
+  at::Tensor values = at::arange(63).div(2).reshape({7, 9});
+  values.index_put_({at::tensor(6), at::tensor(7)}, std::nan(""));
+  values.index_put_({at::tensor(6), at::tensor(8)}, std::numeric_limits<double>::infinity());
+  tracker.log_histogram("weight", values, kTime);
+
+  std::string edges = "[0.0";
+  std::string counts = "[2";
+  for (int i = 1; i <= 30; ++i) edges += "," + std::to_string(i) + ".0";
+  for (int i = 1; i < 30; ++i) counts += i == 29 ? ",3" : ",2";  // the last has its upper edge
+  const std::string line = last_line();
+  EXPECT_NE(line.find(R"("name":"weight","count":61,"non_finite":2,"min":0.0,"max":30.0,)"
+                      R"("mean":15.0,"standard_deviation":8.803)"),
+            line.npos)
+      << line;
+  EXPECT_NE(line.find("\"counts\":" + counts + "]}"), line.npos) << line;
+  const std::size_t begin = line.find("\"edges\":") + 8;
+  EXPECT_EQ(line.substr(begin, edges.size() + 1), edges + "]");
+}
+
+TEST_F(JsonLinesTrackerTest, HistogramsOfEqualNoAndHugeValuesAreWritten) {
+  JsonLinesTracker tracker(path_);
+  tracker.start({});
+
+  tracker.log_histogram("zeros", at::zeros({5}), kTime);
+  EXPECT_NE(last_line().find(R"("edges":[-0.5,)"), std::string::npos) << last_line();
+  EXPECT_NE(last_line().find(",5,"), std::string::npos) << last_line();
+
+  tracker.log_histogram("none", at::empty({0}), kTime);
+  EXPECT_NE(last_line().find(R"("mean":"NaN","standard_deviation":"NaN","edges":[],"counts":[]})"),
+            std::string::npos)
+      << last_line();
+
+  tracker.log_histogram("huge", at::tensor({-1.7e308, 1.7e308}, at::kDouble), kTime);
+  EXPECT_NE(last_line().find(R"("counts":[1,0,)"), std::string::npos) << last_line();
+  EXPECT_NE(last_line().find(",0,1]}"), std::string::npos) << last_line();
+
+  tracker.log_histogram("half", at::ones({3}, at::kBFloat16), kTime);
+  EXPECT_NE(last_line().find(R"("count":3)"), std::string::npos) << last_line();
+}
+
+TEST_F(JsonLinesTrackerTest, ReplacesTheFileWhenTheNextRunStarts) {
+  JsonLinesTracker tracker(path_);
+  record_run(tracker);
+  EXPECT_EQ(outline(path_), "run 1 2 3 4 5 6 7 8 9 10");
+
+  tracker.start({});
+
+  EXPECT_EQ(outline(path_), "run");
+}
+
+TEST_F(JsonLinesTrackerTest, AppendsRunsIfAsked) {
+  JsonLinesTracker tracker(path_, {.append = true});
+  for (int i = 0; i < 2; ++i) {
+    tracker.start({});
+    log(tracker, 1, {{"loss", 1.0}});
+    tracker.finish("finished", {});
+  }
+
+  EXPECT_EQ(outline(path_), "run 1 end run 1 end");
+}
+
+TEST_F(JsonLinesTrackerTest, KeepsTheLinesBeforeTheTrainingState) {
+  JsonLinesTracker tracker(path_);
+  record_run(tracker);
+
+  tracker.start({.first_update = 4, .first_epoch = 1});
+  log(tracker, 5, {{"loss", 1.0}});
+  tracker.start({.first_update = 4, .first_epoch = 1});
+  log(tracker, 5, {{"loss", 1.0}});
+
+  EXPECT_EQ(outline(path_), "run 1 2 3 4 run 5");
+}
+
+TEST_F(JsonLinesTrackerTest, ARunThatGoesOnAfterItsEndHasOneEnd) {
+  JsonLinesTracker tracker(path_);
+  record_run(tracker);
+  tracker.finish("max_steps", {});
+
+  tracker.start({.first_update = 10, .first_epoch = 2});
+  log(tracker, 11, {{"loss", 1.0}});
+  tracker.finish("finished", {});
+
+  EXPECT_EQ(outline(path_), "run 1 2 3 4 5 6 7 8 9 10 run 11 end");
+}
+
+TEST_F(JsonLinesTrackerTest, LeavesRunsBeforeTheResumedOneAlone) {
+  JsonLinesTracker tracker(path_, {.append = true});
+  record_run(tracker);
+  tracker.finish("finished", {});
+  tracker.start({});
+  log(tracker, 3, {{"loss", 1.0}});
+
+  tracker.start({.first_update = 2});
+
+  EXPECT_EQ(outline(path_), "run 1 2 3 4 5 6 7 8 9 10 end run run");
+}
+
+TEST_F(JsonLinesTrackerTest, DropsALineThatWasCutOff) {
+  JsonLinesTracker tracker(path_);
+  record_run(tracker);
+  write_bytes(path_, read_bytes(path_) + R"({"type":"scalars","time":1.5,"epo)");
+
+  tracker.start({.first_update = 10, .first_epoch = 2});
+  log(tracker, 11, {{"loss", 1.0}});
+
+  EXPECT_EQ(outline(path_), "run 1 2 3 4 5 6 7 8 9 10 run 11");
+}
+
+TEST_F(JsonLinesTrackerTest, RefusesAnotherProgramsFileAndLeavesIt) {
+  for (const std::string text :
+       {"notes", "notes\n", "{\"type\":\"text\"}\n", "[]\n", "{\"type\":\"run\"}\n"}) {
+    write_bytes(path_, text);
+    JsonLinesTracker tracker(path_);
+
+    EXPECT_ERROR(tracker.start({}), "JsonLinesTracker wrote");
+
+    EXPECT_EQ(read_bytes(path_), text);
+  }
+}
+
+TEST_F(JsonLinesTrackerTest, RefusesPathsThatCannotBeWritten) {
+  write_bytes(folder_ / "file", "text");
+  JsonLinesTracker below_a_file(folder_ / "file" / "run.jsonl");
+  JsonLinesTracker at_a_folder(folder_.path());
+
+  EXPECT_ERROR(below_a_file.start({}), "run.jsonl");
+  EXPECT_ERROR(at_a_folder.start({}), "is not a regular file");
+
+  EXPECT_EQ(folder_.names(), std::vector<std::string>{"file"});
+}
+
+TEST_F(JsonLinesTrackerTest, AFullDiskLeavesWholeLines) {
+  JsonLinesTracker tracker(path_);
+  tracker.start({});
+
+  {
+    const FileSizeLimit limit(read_bytes(path_).size() + 10);
+    EXPECT_ERROR(log(tracker, 1, {{"loss", 1.0}}), "run.jsonl\" (File too large)");
+    EXPECT_ERROR(tracker.log_text("note", "text", kTime), "(File too large)");
+    EXPECT_ERROR(tracker.log_histogram("weight", at::ones({2}), kTime), "(File too large)");
+    EXPECT_ERROR(tracker.finish("failed", {}), "(File too large)");
+  }
+
+  EXPECT_EQ(lines_of(path_), std::vector<std::string>{kRunLine});
+  log(tracker, 2, {{"loss", 1.0}});
+  EXPECT_EQ(outline(path_), "run 2");
+}
+
+TEST_F(JsonLinesTrackerTest, PythonReadsEveryLine) {
+  if (python_interpreter().empty()) GTEST_SKIP() << "LINKBOY_PYTHON is not set";
+  JsonLinesTracker tracker(path_);
+  tracker.start({});
+  log(tracker, 1, {{"a", std::nan("")}, {"b\n\"", 1.0 / 3.0}});
+  tracker.log_histogram("weight", at::ones({2}), kTime);
+  tracker.finish("finished", {});
+
+  const auto peer =
+      std::filesystem::path(__FILE__).parent_path().parent_path() / "parity" / "report_peer.py";
+  const std::string lines = run_python(peer, {"json", path_.string()});
+
+  EXPECT_NE(lines.find(R"("values": {"a": "NaN", "b\n\"": 0.3333333333333333}})"), lines.npos)
+      << lines;
+  EXPECT_EQ(std::count(lines.begin(), lines.end(), '\n'), 4);
+}
+
+}  // namespace
+}  // namespace linkboy

@@ -1,0 +1,161 @@
+// What LearningRateMonitor records.
+
+#include <gtest/gtest.h>
+#include <torch/torch.h>
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "linkboy/callbacks/learning_rate_monitor.hpp"
+#include "linkboy/callbacks/save_training_state.hpp"
+#include "support/expect_error.hpp"
+#include "support/temporary_folder.hpp"
+#include "support/toy.hpp"
+
+namespace linkboy::testing {
+namespace {
+
+/// Update k uses the rate 1 / k, in every group.
+class OneOverUpdate : public Scheduler {
+ public:
+  explicit OneOverUpdate(torch::optim::Optimizer& optimizer) : Scheduler(optimizer) {}
+  std::vector<double> values_at(int64_t update) const override {
+    return std::vector<double>(base_values().size(), 1.0 / static_cast<double>(update + 1));
+  }
+};
+
+/// Four updates an epoch.
+TrainOptions scheduled(int64_t num_epochs) {
+  return {.train_dataset = toy_data(8),
+          .num_epochs = num_epochs,
+          .per_device_batch_size = 2,
+          .create_scheduler_fn = [](torch::optim::Optimizer& optimizer, const RunConfig&) {
+            return std::make_unique<OneOverUpdate>(optimizer);
+          }};
+}
+
+class StopAfter : public Callback {
+ public:
+  explicit StopAfter(int64_t update) : update_(update) {}
+  void on_train_update_end(Trainer& trainer) override {
+    if (trainer.num_updates() == update_) trainer.request_stop();
+  }
+
+ private:
+  int64_t update_;
+};
+
+std::vector<int64_t> updates_of(const LearningRateMonitor& monitor) {
+  std::vector<int64_t> updates;
+  for (const auto& values : monitor.series()) updates.push_back(values.update);
+  return updates;
+}
+
+TEST(LearningRateMonitorTest, RecordsTheRateOfEachEpochsLastUpdate) {
+  Toy toy({std::make_shared<LearningRateMonitor>()});
+  toy.trainer.train(scheduled(2));
+  EXPECT_EQ(toy.trainer.run_history().get_metric_values("lr"),
+            (std::vector<double>{1.0 / 4, 1.0 / 8}));
+}
+
+TEST(LearningRateMonitorTest, NumbersTheNamesOfSeveralGroups) {
+  const auto model = toy_model();
+  std::vector<torch::optim::OptimizerParamGroup> groups;
+  for (const double lr : {0.1, 0.2}) {
+    groups.emplace_back(model->children()[lr == 0.1 ? 0 : 2]->parameters(),
+                        std::make_unique<torch::optim::SGDOptions>(lr));
+  }
+  const auto optimizer = std::make_shared<torch::optim::SGD>(groups, torch::optim::SGDOptions(0.1));
+  QuietTrainer trainer(model, torch::nn::CrossEntropyLoss(), optimizer,
+                       {std::make_shared<LearningRateMonitor>()}, nullptr, {.device = "cpu"});
+  trainer.train({.train_dataset = toy_data(8), .num_epochs = 1});
+  EXPECT_EQ(trainer.run_history().get_latest_metric("lr_group_0"), 0.1);
+  EXPECT_EQ(trainer.run_history().get_latest_metric("lr_group_1"), 0.2);
+  EXPECT_TRUE(trainer.run_history().get_metric_values("lr").empty());
+}
+
+TEST(LearningRateMonitorTest, RecordsMomentumAndWeightDecayIfAskedTo) {
+  const auto model = toy_model();
+  const auto optimizer = std::make_shared<torch::optim::AdamW>(
+      model->parameters(), torch::optim::AdamWOptions(0.1).weight_decay(0.25).betas({0.75, 0.99}));
+  const auto monitor = std::make_shared<LearningRateMonitor>(LearningRateMonitorOptions{
+      .fields = {ParamGroupField::weight_decay, ParamGroupField::momentum}});
+  QuietTrainer trainer(model, torch::nn::CrossEntropyLoss(), optimizer, {monitor}, nullptr,
+                       {.device = "cpu"});
+  trainer.train({.train_dataset = toy_data(8), .num_epochs = 1});
+  EXPECT_EQ(trainer.run_history().get_latest_metric("weight_decay"), 0.25);
+  EXPECT_EQ(trainer.run_history().get_latest_metric("momentum"), 0.75);
+  EXPECT_TRUE(trainer.run_history().get_metric_values("lr").empty());
+}
+
+TEST(LearningRateMonitorTest, KeepsASeriesOfEveryNthUpdate) {
+  const auto monitor =
+      std::make_shared<LearningRateMonitor>(LearningRateMonitorOptions{.every_n_updates = 3});
+  Toy toy({monitor});
+  toy.trainer.train(scheduled(2));
+  EXPECT_EQ(updates_of(*monitor), (std::vector<int64_t>{3, 6}));
+  EXPECT_EQ(monitor->series()[1].fields[0].values, std::vector<double>{1.0 / 6});
+}
+
+TEST(LearningRateMonitorTest, SecondRunStartsItsSeriesAnew) {
+  const auto monitor =
+      std::make_shared<LearningRateMonitor>(LearningRateMonitorOptions{.every_n_updates = 4});
+  Toy toy({monitor});
+  toy.trainer.train(scheduled(2));
+  toy.trainer.train(scheduled(1));
+  EXPECT_EQ(updates_of(*monitor), std::vector<int64_t>{4});
+}
+
+TEST(LearningRateMonitorTest, ResumedRunHasWhatAnUnbrokenOneHas) {
+  const TemporaryFolder folder;
+  const SaveTrainingStateOptions saving{.directory = folder.path(), .every_n_updates = 1};
+  const LearningRateMonitorOptions options{.every_n_updates = 2};
+  Toy first({std::make_shared<LearningRateMonitor>(options),
+             std::make_shared<SaveTrainingState>(saving), std::make_shared<StopAfter>(4)});
+  first.trainer.train(scheduled(2));
+
+  const auto monitor = std::make_shared<LearningRateMonitor>(options);
+  Toy second({monitor});
+  auto resumed = scheduled(2);
+  resumed.resume_from = folder / "latest";
+  second.trainer.train(resumed);
+  // The first epoch ends after the resume, without an update.
+  EXPECT_EQ(second.trainer.run_history().get_metric_values("lr"),
+            (std::vector<double>{1.0 / 4, 1.0 / 8}));
+  EXPECT_EQ(updates_of(*monitor), (std::vector<int64_t>{2, 4, 6, 8}));
+  EXPECT_EQ(monitor->series()[0].fields[0].values, std::vector<double>{1.0 / 2});
+}
+
+TEST(LearningRateMonitorTest, DoesNothingInARunOfEvaluate) {
+  Toy toy({std::make_shared<LearningRateMonitor>()});
+  const Metrics metrics = toy.trainer.evaluate({.dataset = toy_data(4)});
+  EXPECT_EQ(metrics.count("lr"), 0);
+}
+
+TEST(LearningRateMonitorTest, RejectsAFieldThatTheOptimizerLacksBeforeTheFirstUpdate) {
+  const auto model = toy_model();
+  const auto optimizer = std::make_shared<torch::optim::Adagrad>(model->parameters(),
+                                                                 torch::optim::AdagradOptions(0.1));
+  const auto monitor = std::make_shared<LearningRateMonitor>(
+      LearningRateMonitorOptions{.fields = {ParamGroupField::momentum}});
+  QuietTrainer trainer(model, torch::nn::CrossEntropyLoss(), optimizer, {monitor}, nullptr,
+                       {.device = "cpu"});
+  EXPECT_ERROR(trainer.train({.train_dataset = toy_data(8), .num_epochs = 1}), "no momentum");
+  EXPECT_EQ(trainer.num_updates(), 0);
+}
+
+TEST(LearningRateMonitorTest, RejectsOptionsOutOfTheirRange) {
+  EXPECT_ERROR(LearningRateMonitor({.fields = {}}), "no fields");
+  EXPECT_ERROR(LearningRateMonitor({.every_n_updates = -1}), "every_n_updates is -1");
+}
+
+TEST(LearningRateMonitorTest, RejectsAStateWhoseSeriesIsNoList) {
+  LearningRateMonitor monitor;
+  StateDict state = monitor.state_dict();
+  state.set("series", 3);
+  EXPECT_ERROR(monitor.load_state_dict(state), "must be a list");
+}
+
+}  // namespace
+}  // namespace linkboy::testing

@@ -1,0 +1,241 @@
+// Runs on a part of the data: LimitBatches, LINKBOY_LIMIT_BATCHES, LimitEvalSteps, OverfitBatches.
+
+#include "linkboy/callbacks/limit_batches.hpp"
+
+#include <gtest/gtest.h>
+#include <torch/torch.h>
+
+#include <cstdlib>
+#include <map>
+
+#include "linkboy/callbacks/limit_eval_steps.hpp"
+#include "linkboy/callbacks/overfit_batches.hpp"
+#include "linkboy/callbacks/step_based_evaluation.hpp"
+#include "linkboy/schedulers/cosine_scheduler.hpp"
+#include "linkboy/trainer.hpp"
+#include "support/expect_error.hpp"
+#include "support/keep_losses.hpp"
+#include "support/toy.hpp"
+
+namespace linkboy::testing {
+namespace {
+
+/// The batches of each kind of pass.
+class CountBatches : public Callback {
+ public:
+  void on_train_step_start(Trainer&) override { ++num_train; }
+  void on_train_update_end(Trainer&) override { ++num_updates; }
+  void on_eval_step_start(Trainer& trainer) override {
+    trainer.is_extra_evaluation() ? ++num_extra : ++num_eval;
+  }
+  int num_train = 0;
+  int num_updates = 0;
+  int num_eval = 0;
+  int num_extra = 0;
+};
+
+/// 5 batches to train, 3 to evaluate.
+TrainOptions epochs(int64_t num_epochs) {
+  return {.train_dataset = toy_data(10),
+          .num_epochs = num_epochs,
+          .eval_dataset = toy_data(6),
+          .per_device_batch_size = 2};
+}
+
+struct Counted {
+  explicit Counted(CallbackList more) : toy(with(count, std::move(more))) {}
+
+  static CallbackList with(std::shared_ptr<Callback> count, CallbackList more) {
+    more.push_back(std::move(count));
+    return more;
+  }
+
+  std::shared_ptr<CountBatches> count = std::make_shared<CountBatches>();
+  Toy toy;
+};
+
+TEST(LimitBatchesTest, LimitsTrainingAndEvaluationEachToItsOwn) {
+  Counted both({std::make_shared<LimitBatches>(2)});
+  both.toy.trainer.train(epochs(3));
+  EXPECT_EQ(both.count->num_train, 6);
+  EXPECT_EQ(both.count->num_eval, 6);
+  Counted train({std::make_shared<LimitBatches>(LimitBatchesOptions{.num_train_batches = 4})});
+  train.toy.trainer.train(epochs(1));
+  EXPECT_EQ(train.count->num_train, 4);
+  EXPECT_EQ(train.count->num_eval, 3);
+  Counted eval({std::make_shared<LimitBatches>(LimitBatchesOptions{.num_eval_batches = 1})});
+  TrainOptions options = epochs(1);
+  options.more_eval_datasets = {{"more", toy_data(4)}};
+  eval.toy.trainer.train(options);
+  EXPECT_EQ(eval.count->num_train, 5);
+  EXPECT_EQ(eval.count->num_eval, 2);  // one of each set
+}
+
+TEST(LimitBatchesTest, TheRunAndItsScheduleHaveTheLimitedLengths) {
+  Toy toy({std::make_shared<LimitBatches>(3)});
+  TrainOptions options = epochs(4);
+  options.gradient_accumulation_steps = 2;
+  options.create_scheduler_fn = CosineScheduler::create_scheduler_fn({.lr_min = 0.0});
+  toy.trainer.train(options);
+  const RunConfig& config = toy.trainer.run_config();
+  EXPECT_EQ(config.num_train_batches_per_epoch, 3);
+  EXPECT_EQ(config.num_eval_batches_per_epoch, 3);
+  EXPECT_EQ(config.num_updates_per_epoch, 2);
+  EXPECT_EQ(config.max_num_updates, 8);
+  EXPECT_EQ(toy.trainer.num_updates(), 8);
+  EXPECT_NEAR(toy.optimizer->param_groups()[0].options().get_lr(), 0.0, 1e-12);
+}
+
+TEST(LimitBatchesTest, ALimitAboveTheLoaderStillEndsTheLastWindow) {
+  // Upstream's length lied: 5 batches in windows of 2 made 2 updates.
+  Counted run({std::make_shared<LimitBatches>(100)});
+  TrainOptions options = epochs(1);
+  options.gradient_accumulation_steps = 2;
+  run.toy.trainer.train(options);
+  EXPECT_EQ(run.count->num_train, 5);
+  EXPECT_EQ(run.count->num_updates, 3);
+  EXPECT_EQ(run.toy.trainer.run_config().num_updates_per_epoch, 3);
+}
+
+TEST(LimitBatchesTest, LimitsAnEvaluationAlone) {
+  Counted run({std::make_shared<LimitBatches>(2)});
+  run.toy.trainer.evaluate({.dataset = toy_data(12), .per_device_batch_size = 2});
+  EXPECT_EQ(run.count->num_eval, 2);
+}
+
+TEST(LimitBatchesTest, RejectsLimitsBelowOne) {
+  EXPECT_ERROR(LimitBatches(0), "num_train_batches is 0");
+  EXPECT_ERROR((LimitBatches{{.num_eval_batches = -1}}), "num_eval_batches is -1");
+  EXPECT_ERROR((LimitEvalSteps{{.num_eval_steps = 0}}), "num_eval_steps is 0");
+  EXPECT_ERROR(OverfitBatches(0), "num_batches is 0");
+}
+
+class BatchLimitFromEnvironmentTest : public ::testing::Test {
+ protected:
+  ~BatchLimitFromEnvironmentTest() override { ::unsetenv("LINKBOY_LIMIT_BATCHES"); }
+  static void set(const char* value) { ::setenv("LINKBOY_LIMIT_BATCHES", value, 1); }
+};
+
+TEST_F(BatchLimitFromEnvironmentTest, LimitsAllLoaders) {
+  set("2");
+  Counted run({});
+  TrainOptions options = epochs(1);
+  options.more_eval_datasets = {{"more", toy_data(10)}};
+  run.toy.trainer.train(options);
+  EXPECT_EQ(run.count->num_train, 2);
+  EXPECT_EQ(run.count->num_eval, 4);
+  EXPECT_EQ(run.toy.trainer.run_config().num_train_batches_per_epoch, 2);
+}
+
+TEST_F(BatchLimitFromEnvironmentTest, TheLowerLimitCounts) {
+  set("4");
+  Counted run({std::make_shared<LimitBatches>(1)});
+  run.toy.trainer.train(epochs(1));
+  EXPECT_EQ(run.count->num_train, 1);
+}
+
+TEST_F(BatchLimitFromEnvironmentTest, NoneAndNothingLimitNothing) {
+  for (const char* value : {"", "none"}) {
+    set(value);
+    Counted run({});
+    run.toy.trainer.train(epochs(1));
+    EXPECT_EQ(run.count->num_train, 5) << value;
+  }
+}
+
+TEST_F(BatchLimitFromEnvironmentTest, RejectsWhatIsNoNumberOfBatches) {
+  for (const char* value : {"0", "-3", "two", "2.5", "2 ", "99999999999999999999"}) {
+    set(value);
+    Counted run({});
+    EXPECT_ERROR(run.toy.trainer.train(epochs(1)), "LINKBOY_LIMIT_BATCHES is \"");
+    EXPECT_EQ(run.count->num_train, 0) << value;
+  }
+}
+
+std::shared_ptr<StepBasedEvaluation> after_update_3() {
+  return std::make_shared<StepBasedEvaluation>(
+      StepBasedEvaluationOptions{.eval_every_n_updates = 3});
+}
+
+TEST(LimitEvalStepsTest, LimitsTheEvaluationsInBetween) {
+  // Upstream limited nothing.
+  Counted run({std::make_shared<LimitEvalSteps>(LimitEvalStepsOptions{.num_eval_steps = 1}),
+               after_update_3()});
+  run.toy.trainer.train(epochs(1));
+  EXPECT_EQ(run.count->num_extra, 1);
+  EXPECT_EQ(run.count->num_eval, 3);
+  EXPECT_EQ(run.toy.trainer.run_config().num_eval_batches_per_epoch, 3);
+}
+
+TEST(LimitEvalStepsTest, LimitsAllEvaluationsIfAskedTo) {
+  Counted run({std::make_shared<LimitEvalSteps>(
+                   LimitEvalStepsOptions{.num_eval_steps = 2, .limit_intermediate_only = false}),
+               after_update_3()});
+  run.toy.trainer.train(epochs(1));
+  EXPECT_EQ(run.count->num_extra, 2);
+  EXPECT_EQ(run.count->num_eval, 2);
+  EXPECT_EQ(run.toy.trainer.run_config().num_eval_batches_per_epoch, 2);
+}
+
+TEST(LimitEvalStepsTest, ALimitAboveTheLoaderChangesNothing) {
+  Counted run({std::make_shared<LimitEvalSteps>(
+                   LimitEvalStepsOptions{.num_eval_steps = 50, .limit_intermediate_only = false}),
+               after_update_3()});
+  run.toy.trainer.train(epochs(1));
+  EXPECT_EQ(run.count->num_extra, 3);
+  EXPECT_EQ(run.count->num_eval, 3);
+}
+
+/// The inputs of each epoch, in training and evaluation.
+class KeepInputs : public Callback {
+ public:
+  void on_train_step_end(Trainer& trainer, const Batch& batch, const StepOutput&) override {
+    trained[trainer.run_history().current_epoch()].push_back(batch.input().clone());
+  }
+  void on_eval_step_end(Trainer& trainer, const Batch& batch, const StepOutput&) override {
+    evaluated[trainer.run_history().current_epoch()].push_back(batch.input().clone());
+  }
+  std::map<int64_t, std::vector<torch::Tensor>> trained;
+  std::map<int64_t, std::vector<torch::Tensor>> evaluated;
+};
+
+TEST(OverfitBatchesTest, TrainsAndEvaluatesOnTheFirstBatchesOfTheFirstEpoch) {
+  const TrainOptions options = epochs(3);
+  auto plain = std::make_shared<KeepInputs>();
+  torch::manual_seed(4);
+  Toy whole({plain});
+  whole.trainer.train(options);
+  ASSERT_FALSE(bit_equal(plain->trained[1], plain->trained[2]));  // it shuffles
+
+  auto keep = std::make_shared<KeepInputs>();
+  torch::manual_seed(4);
+  Toy toy({keep, std::make_shared<OverfitBatches>(2)});
+  toy.trainer.train(options);
+  const std::vector<torch::Tensor> first{plain->trained[1][0], plain->trained[1][1]};
+  for (int64_t epoch = 1; epoch <= 3; ++epoch) {
+    EXPECT_TRUE(bit_equal(keep->trained[epoch], first)) << epoch;
+    EXPECT_TRUE(bit_equal(keep->evaluated[epoch], first)) << epoch;
+  }
+  EXPECT_EQ(toy.trainer.run_config().max_num_updates, 6);
+}
+
+TEST(OverfitBatchesTest, AModelThatCanLearnLearnsThemByHeart) {
+  Toy toy({std::make_shared<OverfitBatches>(1)}, /*lr=*/0.2);
+  TrainOptions options = epochs(200);
+  toy.trainer.train(options);
+  EXPECT_LT(toy.trainer.run_history().get_latest_metric("eval_loss_epoch"), 0.05);
+}
+
+TEST(OverfitBatchesTest, LeavesARunWithoutEvaluationAndAnEvaluationAlone) {
+  Counted run({std::make_shared<OverfitBatches>(1)});
+  TrainOptions options = epochs(2);
+  options.eval_dataset = {};
+  run.toy.trainer.train(options);
+  EXPECT_EQ(run.count->num_train, 2);
+  EXPECT_EQ(run.count->num_eval, 0);
+  run.toy.trainer.evaluate({.dataset = toy_data(6), .per_device_batch_size = 2});
+  EXPECT_EQ(run.count->num_eval, 3);
+}
+
+}  // namespace
+}  // namespace linkboy::testing

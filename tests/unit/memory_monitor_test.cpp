@@ -1,0 +1,85 @@
+// What MemoryMonitor records.
+
+#include <gtest/gtest.h>
+#include <torch/torch.h>
+
+#include <memory>
+#include <string>
+
+#include "linkboy/callbacks/memory_monitor.hpp"
+#include "support/toy.hpp"
+
+namespace linkboy::testing {
+namespace {
+
+constexpr int64_t kMebibyte = 1024 * 1024;
+
+TrainOptions run_of(int64_t num_epochs) {
+  return {.train_dataset = toy_data(8), .num_epochs = num_epochs};
+}
+
+/// Holds more memory from the second epoch on.
+class AllocateInSecondEpoch : public Callback {
+ public:
+  void on_train_epoch_start(Trainer& trainer) override {
+    if (trainer.run_history().current_epoch() == 2) kept = torch::ones({64 * kMebibyte}, at::kByte);
+  }
+  torch::Tensor kept;
+};
+
+TEST(MemoryMonitorTest, ResidentMemoryGrowsByWhatIsAllocated) {
+  Toy toy({std::make_shared<MemoryMonitor>(), std::make_shared<AllocateInSecondEpoch>()});
+  toy.trainer.train(run_of(2));
+  const auto resident = toy.trainer.run_history().get_metric_values("resident_mib");
+  ASSERT_EQ(resident.size(), 2);
+  EXPECT_GT(resident[1] - resident[0], 48.0);  // the rest of the process may shrink a little
+}
+
+TEST(MemoryMonitorTest, PeakStaysWhenMemoryIsGivenBack) {
+  torch::ones({320 * kMebibyte}, at::kByte);
+  Toy toy({std::make_shared<MemoryMonitor>()});
+  toy.trainer.train(run_of(1));
+  const auto& history = toy.trainer.run_history();
+  EXPECT_GT(history.get_latest_metric("peak_resident_mib"),
+            history.get_latest_metric("resident_mib") + 128.0);
+}
+
+TEST(MemoryMonitorTest, RunOfEvaluateReturnsItsValues) {
+  Toy toy({std::make_shared<MemoryMonitor>()});
+  const Metrics metrics = toy.trainer.evaluate({.dataset = toy_data(4)});
+  EXPECT_EQ(metrics.count("resident_mib"), 1);
+  EXPECT_EQ(metrics.count("peak_resident_mib"), 1);
+}
+
+TEST(MemoryMonitorTest, RunOnTheCpuHasNoCudaPeak) {
+  Toy toy({std::make_shared<MemoryMonitor>()});
+  toy.trainer.train(run_of(1));
+  EXPECT_TRUE(toy.trainer.run_history().get_metric_values("cuda_peak_mib").empty());
+}
+
+/// Gives back at once what it takes in the first epoch.
+class AllocateOnDeviceInFirstEpoch : public Callback {
+ public:
+  void on_train_epoch_start(Trainer& trainer) override {
+    if (trainer.run_history().current_epoch() > 1) return;
+    torch::empty({64 * kMebibyte}, at::TensorOptions().dtype(at::kByte).device(trainer.device()));
+  }
+};
+
+TEST(MemoryMonitorTest, CudaPeakIsThatOfTheEpoch) {
+  if (!torch::cuda::is_available()) GTEST_SKIP() << "no CUDA device";
+  const auto model = toy_model();
+  QuietTrainer trainer(
+      model, torch::nn::CrossEntropyLoss(), toy_sgd(model),
+      {std::make_shared<MemoryMonitor>(), std::make_shared<AllocateOnDeviceInFirstEpoch>()},
+      nullptr, {.device = "cuda"});
+  trainer.train(run_of(2));
+  const auto peak = trainer.run_history().get_metric_values("cuda_peak_mib");
+  ASSERT_EQ(peak.size(), 2);
+  EXPECT_GE(peak[0], 64.0);
+  EXPECT_GT(peak[1], 0.0);
+  EXPECT_GE(peak[0] - peak[1], 63.0);
+}
+
+}  // namespace
+}  // namespace linkboy::testing

@@ -1,0 +1,278 @@
+// What MetricCallback measures and records.
+
+#include <gtest/gtest.h>
+#include <torch/torch.h>
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "linkboy/callbacks/metric_callback.hpp"
+#include "linkboy/metrics/auroc.hpp"
+#include "linkboy/metrics/mean.hpp"
+#include "support/expect_error.hpp"
+#include "support/toy.hpp"
+
+namespace linkboy::testing {
+namespace {
+
+/// The share of samples whose highest score is that of their label.
+class Hits : public Metric {
+ public:
+  Hits() {
+    add_state("hits", torch::zeros({}, torch::kLong), Merge::sum);
+    add_state("count", torch::zeros({}, torch::kLong), Merge::sum);
+  }
+  void update(const at::Tensor& outputs, const at::Tensor& targets) override {
+    follow(outputs);
+    state(0).add_(outputs.argmax(1).eq(targets).sum());
+    state(1).add_(targets.size(0));
+  }
+
+ protected:
+  at::Tensor value_of(const std::vector<at::Tensor>& states) const override {
+    return states[0].to(torch::kDouble) / states[1];
+  }
+};
+
+/// Of toy_data(rows), sample by sample.
+double hits_of(torch::nn::Sequential& model, int64_t rows) {
+  const torch::NoGradGuard no_grad;
+  auto data = toy_data(rows);
+  double hits = 0.0;
+  for (int64_t i = 0; i < rows; ++i) {
+    const auto sample = data.get_batch(std::vector<int64_t>{i});
+    const auto best = model->forward(sample.input()).argmax(1);
+    if (torch::equal(best, sample.target())) hits += 1.0;
+  }
+  return hits / static_cast<double>(rows);
+}
+
+std::shared_ptr<MetricCallback> hits_callback(MetricCallbackOptions options = {}) {
+  return std::make_shared<MetricCallback>(MetricCollection{{"hits", std::make_shared<Hits>()}},
+                                          std::move(options));
+}
+
+/// Batches of 4, 4 and 2 samples.
+TrainOptions options_of(int64_t num_epochs) {
+  return {.train_dataset = toy_data(10),
+          .num_epochs = num_epochs,
+          .eval_dataset = toy_data(7),
+          .per_device_batch_size = 4};
+}
+
+std::vector<double> values(Toy& toy, std::string_view name) {
+  return toy.trainer.run_history().get_metric_values(name);
+}
+
+TEST(MetricCallbackTest, RecordsEachEvaluationOverAllItsBatches) {
+  Toy toy({hits_callback()});
+  toy.trainer.train(options_of(3));
+  const auto recorded = values(toy, "eval_hits");
+  ASSERT_EQ(recorded.size(), 3U);
+  EXPECT_EQ(recorded.back(), hits_of(toy.model, 7));
+}
+
+TEST(MetricCallbackTest, MeasuresTrainingOnlyIfAskedTo) {
+  Toy plain({hits_callback()}, 0.0);
+  plain.trainer.train(options_of(2));
+  EXPECT_TRUE(values(plain, "train_hits").empty());
+
+  Toy toy({hits_callback({.measure_training = true})}, 0.0);
+  toy.trainer.train(options_of(2));
+  const double expected = hits_of(toy.model, 10);
+  EXPECT_EQ(values(toy, "train_hits"), (std::vector<double>{expected, expected}));
+  EXPECT_EQ(values(toy, "eval_hits"), values(plain, "eval_hits"));
+}
+
+TEST(MetricCallbackTest, MeasuresBatchesByTheWeightsBeforeTheirUpdate) {
+  Toy toy({hits_callback({.measure_training = true})}, 5.0);
+  const double before = hits_of(toy.model, 10);
+  auto options = options_of(1);
+  options.per_device_batch_size = 10;
+  toy.trainer.train(options);
+  EXPECT_EQ(values(toy, "train_hits"), std::vector<double>{before});
+}
+
+TEST(MetricCallbackTest, EvaluateAloneReturnsTheValues) {
+  Toy toy({hits_callback({.measure_training = true})});
+  const auto metrics = toy.trainer.evaluate({.dataset = toy_data(7), .per_device_batch_size = 4});
+  EXPECT_EQ(metrics.at("eval_hits"), hits_of(toy.model, 7));
+  EXPECT_EQ(metrics.count("train_hits"), 0U);
+}
+
+TEST(MetricCallbackTest, SecondTrainStartsAnew) {
+  Toy toy({hits_callback({.measure_training = true})}, 0.0);
+  toy.trainer.train(options_of(1));
+  const auto first = values(toy, "train_hits");
+  toy.trainer.train(options_of(1));
+  EXPECT_EQ(values(toy, "train_hits"), first);
+  EXPECT_EQ(values(toy, "eval_hits"), std::vector<double>{hits_of(toy.model, 7)});
+}
+
+TEST(MetricCallbackTest, ElementsOfAVectorGetNumbers) {
+  auto auroc = std::make_shared<AUROC>(
+      RankingCurveOptions{.num_classes = 3, .average = RankingAverage::none, .from_logits = true});
+  Toy toy({std::make_shared<MetricCallback>(
+      std::initializer_list<MetricCollection::NamedMetric>{{"auroc", auroc}})});
+  toy.trainer.train(options_of(1));
+  const auto expected = auroc->compute();
+  for (int64_t i = 0; i < 3; ++i) {
+    EXPECT_EQ(values(toy, "eval_auroc_" + std::to_string(i)),
+              std::vector<double>{expected[i].item<double>()});
+  }
+  EXPECT_TRUE(values(toy, "eval_auroc").empty());
+}
+
+TEST(MetricCallbackTest, ChoosesWhatTheMetricsTake) {
+  const MetricCallbackOptions options{
+      .output = [](const Batch&, const StepOutput& output) { return output.loss; },
+      .target = [](const Batch& batch, const auto&) { return torch::tensor(batch.size()); }};
+  Toy toy({std::make_shared<MetricCallback>(
+      MetricCollection{{"loss", std::make_shared<MeanMetric>()}}, options)});
+  toy.trainer.train(options_of(2));
+  const auto losses = values(toy, "eval_loss_epoch");
+  ASSERT_EQ(values(toy, "eval_loss").size(), 2U);
+  for (std::size_t i = 0; i < 2; ++i) EXPECT_NEAR(values(toy, "eval_loss")[i], losses[i], 1e-9);
+}
+
+class EvaluateWithin : public Callback {
+ public:
+  explicit EvaluateWithin(int order) { set_order(order); }
+  void on_train_update_end(Trainer& trainer) override { trainer.evaluate_now({}); }
+  void on_eval_epoch_end(Trainer& trainer) override {
+    if (!trainer.is_extra_evaluation()) trainer.evaluate_now({.metric_prefix = "again_"});
+  }
+};
+
+TEST(MetricCallbackTest, EvaluationsWithinAnEpochHaveValuesOfTheirOwn) {
+  for (const int order : {-1000, 1000}) {
+    Toy toy({hits_callback({.measure_training = true}), std::make_shared<EvaluateWithin>(order)},
+            0.0);
+    toy.trainer.train(options_of(1));
+    const double eval_hits = hits_of(toy.model, 7);
+    EXPECT_EQ(values(toy, "train_hits"), std::vector<double>{hits_of(toy.model, 10)});
+    EXPECT_EQ(values(toy, "eval_hits"), std::vector<double>(4, eval_hits));  // 3 updates, 1 epoch
+    EXPECT_EQ(values(toy, "again_eval_hits"), std::vector<double>{eval_hits});
+  }
+}
+
+class StopInEvaluation : public Callback {
+ public:
+  void on_eval_step_end(Trainer& trainer, const Batch&, const StepOutput&) override {
+    if (!std::exchange(has_stopped_, true)) trainer.request_stop();
+  }
+
+ private:
+  bool has_stopped_ = false;
+};
+
+TEST(MetricCallbackTest, RunAfterOneThatEndedInAnEvaluationIsWhole) {
+  Toy toy({hits_callback({.measure_training = true}), std::make_shared<StopInEvaluation>()}, 0.0);
+  toy.trainer.train(options_of(1));
+  EXPECT_TRUE(values(toy, "eval_hits").empty());
+  toy.trainer.train(options_of(1));
+  EXPECT_EQ(values(toy, "eval_hits"), std::vector<double>{hits_of(toy.model, 7)});
+  EXPECT_EQ(values(toy, "train_hits"), std::vector<double>{hits_of(toy.model, 10)});
+}
+
+class AddLate : public Callback {
+ public:
+  explicit AddLate(std::shared_ptr<Callback> callback) : callback_(std::move(callback)) {}
+  void on_train_update_end(Trainer& trainer) override {
+    if (callback_) trainer.callback_handler().add(std::exchange(callback_, nullptr));
+  }
+
+ private:
+  std::shared_ptr<Callback> callback_;
+};
+
+TEST(MetricCallbackTest, AddedWithinAnEpochItStartsWithTheNext) {
+  Toy toy({std::make_shared<AddLate>(hits_callback({.measure_training = true}))}, 0.0);
+  toy.trainer.train(options_of(2));
+  EXPECT_EQ(values(toy, "train_hits").size(), 1U);
+  EXPECT_EQ(values(toy, "eval_hits").size(), 2U);
+}
+
+TEST(MetricCallbackTest, CallbacksAfterItFindTheValues) {
+  class ReadHits : public Callback {
+   public:
+    void on_eval_epoch_end(Trainer& trainer) override {
+      hits = trainer.run_history().get_latest_metric("eval_hits");
+    }
+    double hits = -1.0;
+  };
+  const auto reader = std::make_shared<ReadHits>();
+  Toy toy({reader, hits_callback()});
+  toy.trainer.train(options_of(1));
+  EXPECT_EQ(reader->hits, hits_of(toy.model, 7));
+}
+
+class TupleTrainer : public QuietTrainer {
+ public:
+  using QuietTrainer::QuietTrainer;
+
+ protected:
+  StepOutput calculate_eval_batch_loss(const Batch& batch) override {
+    auto output = QuietTrainer::calculate_eval_batch_loss(batch);
+    const auto scores = output.model_outputs.toTensor();
+    output.model_outputs = c10::ivalue::Tuple::create({scores, scores.max()});
+    return output;
+  }
+};
+
+TEST(MetricCallbackTest, RefusesOutputsThatAreNoTensorUnlessToldWhatToTake) {
+  const auto model = toy_model();
+  const auto evaluate = [&](MetricCallbackOptions options) {
+    TupleTrainer trainer(model, torch::nn::CrossEntropyLoss(), nullptr,
+                         {hits_callback(std::move(options))}, nullptr, {.device = "cpu"});
+    return trainer.evaluate({.dataset = toy_data(7)});
+  };
+  EXPECT_ERROR(evaluate({}), "the model's output is a Tuple, not a tensor");
+  const auto metrics = evaluate({.output = [](const Batch&, const StepOutput& output) {
+    return output.model_outputs.toTupleRef().elements()[0].toTensor();
+  }});
+  EXPECT_EQ(metrics.count("eval_hits"), 1U);
+}
+
+TEST(MetricCallbackTest, RefusesMetricsThatDoNotFitTogether) {
+  const auto metric = std::make_shared<Hits>();
+  EXPECT_ERROR(MetricCallback({{"hits", metric}, {"hits", metric}}), "\"hits\" is there already");
+}
+
+/// The same without a callback.
+class MeasuringTrainer : public QuietTrainer {
+ public:
+  using QuietTrainer::QuietTrainer;
+
+ protected:
+  void eval_epoch_start() override {
+    QuietTrainer::eval_epoch_start();
+    hits_.reset();
+  }
+  StepOutput calculate_eval_batch_loss(const Batch& batch) override {
+    auto output = QuietTrainer::calculate_eval_batch_loss(batch);
+    hits_.update(output.model_outputs.toTensor(), batch.target());
+    return output;
+  }
+  void eval_epoch_end() override {
+    const auto value = hits_.compute(accelerator().process_group());
+    run_history().update_metric(metric_name("own_hits"), value.item<double>());
+  }
+
+ private:
+  Hits hits_;
+};
+
+TEST(MetricCallbackTest, SubclassMeasuresTheSame) {
+  const auto model = toy_model();
+  MeasuringTrainer trainer(model, torch::nn::CrossEntropyLoss(), toy_sgd(model), {hits_callback()},
+                           nullptr, {.device = "cpu"});
+  trainer.train(options_of(3));
+  const auto by_callback = trainer.run_history().get_metric_values("eval_hits");
+  EXPECT_EQ(by_callback.size(), 3U);
+  EXPECT_EQ(trainer.run_history().get_metric_values("eval_own_hits"), by_callback);
+}
+
+}  // namespace
+}  // namespace linkboy::testing

@@ -1,0 +1,211 @@
+// Runs in MLflow's file store, read back by MLflow's own client.
+
+#include <gtest/gtest.h>
+
+#include <limits>
+#include <string>
+#include <vector>
+
+#include "linkboy/mlflow_tracker.hpp"
+#include "support/expect_error.hpp"
+#include "support/file_contents.hpp"
+#include "support/file_size_limit.hpp"
+#include "support/python_json.hpp"
+#include "support/temporary_folder.hpp"
+#include "tracking/mlflow_store.hpp"
+
+namespace linkboy::testing {
+namespace {
+
+using nlohmann::json;
+
+json read_back(const std::filesystem::path& folder, const std::string& experiment = "Default") {
+  return run_python_json("mlflow_peer.py", {folder.string(), experiment});
+}
+
+void log(Tracker& tracker, const std::string& name, int64_t update, double value) {
+  const TrackedScalar scalar{name, value};
+  tracker.log_scalars({&scalar, 1}, {.update = update, .seconds = 10.5 + update});
+}
+
+TEST(MlflowTrackerTest, MlflowReadsTheWholeRun) {
+  const TemporaryFolder folder;
+  MlflowTracker tracker({.directory = folder / "mlruns", .experiment = "digits: \"first\""});
+  tracker.start({.name = "mlp 'a'",
+                 .config = {{"lr", "0.1"}, {"comment", "two\nlines"}},
+                 .environment = {{"host", "here"}}});
+  log(tracker, "loss", 1, 0.1);
+  log(tracker, "loss", 2, std::numeric_limits<double>::quiet_NaN());
+  log(tracker, "accuracy/top 5", 2, 1e-7);
+  tracker.log_text("notes", "# Notes", {});
+  tracker.finish("early_stop", {});
+
+  const json read = read_back(folder / "mlruns", "digits: \"first\"");
+  SKIP_IF_MISSING(read);
+  EXPECT_EQ(read["experiments"], json::parse(R"(["digits: \"first\""])"));
+  ASSERT_EQ(read["runs"].size(), 1U);
+  const json& run = read["runs"][0];
+  EXPECT_EQ(run["id"], tracker.run_id());
+  EXPECT_EQ(run["name"], "mlp 'a'");
+  EXPECT_EQ(run["status"], "FINISHED");
+  EXPECT_GE(run["end"], run["start"]);
+  EXPECT_EQ(run["params"], json::parse(R"({"lr": "0.1", "comment": "two\nlines"})"));
+  EXPECT_EQ(run["metrics"]["loss"], json::parse(R"([[1, "0.1", 11500], [2, "nan", 12500]])"));
+  EXPECT_EQ(run["metrics"]["accuracy/top 5"], json::parse(R"([[2, "1e-07", 12500]])"));
+  EXPECT_EQ(run["tags"]["environment.host"], "here");
+  EXPECT_EQ(run["tags"]["outcome"], "early_stop");
+  EXPECT_EQ(run["tags"]["mlflow.runName"], "mlp 'a'");
+  EXPECT_EQ(run["tags"]["mlflow.source.type"], "LOCAL");
+  EXPECT_EQ(run["artifacts"], json::parse(R"(["notes.md"])"));
+}
+
+TEST(MlflowTrackerTest, StatusFollowsTheOutcome) {
+  const TemporaryFolder folder;
+  for (const std::string outcome : {"finished", "max_steps", "failed", "nan", "stop_request"}) {
+    MlflowTracker tracker({.directory = folder.path()});
+    tracker.start({.name = outcome});
+    tracker.finish(outcome, {});
+  }
+  MlflowTracker running({.directory = folder.path()});
+  running.start({.name = "running"});
+
+  const json read = read_back(folder.path());
+  SKIP_IF_MISSING(read);
+  json statuses;
+  for (const json& run : read["runs"]) statuses[run["name"].get<std::string>()] = run["status"];
+  EXPECT_EQ(statuses, json::parse(R"({"finished": "FINISHED", "max_steps": "FINISHED",
+      "failed": "FAILED", "nan": "FAILED", "stop_request": "KILLED", "running": "RUNNING"})"));
+}
+
+TEST(MlflowTrackerTest, NewRunOfTheSameNameAndExperimentIsAnotherRun) {
+  const TemporaryFolder folder;
+  MlflowTracker tracker({.directory = folder.path()});
+  tracker.start({.name = "mlp"});
+  tracker.finish("finished", {});
+  const std::string first = tracker.run_id();
+  const auto experiment = tracker.run_directory().parent_path();
+  tracker.start({.name = "mlp"});
+  EXPECT_NE(tracker.run_id(), first);
+  EXPECT_EQ(tracker.run_directory().parent_path(), experiment);
+  EXPECT_EQ(experiment, folder / "0");
+}
+
+TEST(MlflowTrackerTest, RunThatGoesOnIsTheNewestOfItsNameWithoutWhatIsVoid) {
+  const TemporaryFolder folder;
+  MlflowTracker other({.directory = folder.path()});
+  MlflowTracker killed({.directory = folder.path()});
+  killed.start({.name = "mlp"});
+  for (int64_t update = 1; update <= 6; ++update) log(killed, "loss", update, update);
+  log(killed, "late", 6, 1.0);
+  other.start({.name = "another"});
+
+  MlflowTracker tracker({.directory = folder.path()});
+  tracker.start({.name = "mlp", .first_update = 4});
+  EXPECT_EQ(tracker.run_id(), killed.run_id());
+  log(tracker, "loss", 5, 50.0);
+  tracker.finish("finished", {});
+
+  const json read = read_back(folder.path());
+  SKIP_IF_MISSING(read);
+  ASSERT_EQ(read["runs"].size(), 2U);
+  const json& run = read["runs"][read["runs"][0]["name"] == "mlp" ? 0 : 1];
+  EXPECT_EQ(run["status"], "FINISHED");
+  EXPECT_EQ(run["metrics"].size(), 1U);
+  EXPECT_EQ(run["metrics"]["loss"],
+            json::parse(R"([[1, "1.0", 11500], [2, "2.0", 12500], [3, "3.0", 13500],
+                            [4, "4.0", 14500], [5, "50.0", 15500]])"));
+}
+
+TEST(MlflowTrackerTest, RunThatGoesOnWithoutOneOfItsNameIsANewRun) {
+  const TemporaryFolder folder;
+  MlflowTracker tracker({.directory = folder.path()});
+  tracker.start({.name = "mlp", .first_update = 4});
+  EXPECT_TRUE(std::filesystem::exists(tracker.run_directory() / "meta.yaml"));
+}
+
+TEST(MlflowTrackerTest, LineThatWasCutOffIsDroppedWhenTheRunGoesOn) {
+  const TemporaryFolder folder;
+  MlflowTracker killed({.directory = folder.path()});
+  killed.start({});
+  log(killed, "loss", 1, 1.0);
+  const auto path = killed.run_directory() / "metrics" / "loss";
+  write_bytes(path, read_bytes(path) + "12500 2.0");
+  MlflowTracker tracker({.directory = folder.path()});
+  tracker.start({.first_update = 3});
+  EXPECT_EQ(read_bytes(path), "11500 1 1\n");
+}
+
+TEST(MlflowTrackerTest, RunIdNamesTheRunAndKeepsWhatItHas) {
+  const TemporaryFolder folder;
+  MlflowTracker first({.directory = folder.path()});
+  first.start({.name = "mlp"});
+  log(first, "loss", 1, 1.0);
+  first.finish("finished", {});
+  MlflowTracker second({.directory = folder.path(), .run_id = first.run_id()});
+  second.start({.name = "whatever"});
+  log(second, "loss", 2, 2.0);
+  EXPECT_EQ(read_bytes(first.run_directory() / "metrics" / "loss"), "11500 1 1\n12500 2 2\n");
+}
+
+TEST(MlflowTrackerTest, ValueIsInTheFileAtOnce) {
+  const TemporaryFolder folder;
+  MlflowTracker tracker({.directory = folder.path()});
+  tracker.start({});
+  log(tracker, "loss", 1, 1.0);
+  log(tracker, "loss", 2, 0.5);
+  EXPECT_EQ(read_bytes(tracker.run_directory() / "metrics" / "loss"), "11500 1 1\n12500 0.5 2\n");
+}
+
+TEST(MlflowTrackerTest, NamesAreMadeSuchThatMlflowTakesThem) {
+  EXPECT_EQ(mlflow_name("train/loss_1 a-b.c:d"), "train/loss_1 a-b.c:d");
+  EXPECT_EQ(mlflow_name("acc@5 (%)"), "acc_5 ___");
+  EXPECT_EQ(mlflow_name("/a//../b/."), "a/__/b/_");
+  EXPECT_EQ(mlflow_name("../../etc"), "__/__/etc");
+  EXPECT_EQ(mlflow_name(""), "_");
+  EXPECT_EQ(mlflow_name("///"), "_");
+  EXPECT_EQ(mlflow_name("ä"), "__");
+  EXPECT_EQ(mlflow_name(std::string(300, 'x')).size(), 250U);
+  EXPECT_EQ(mlflow_name(std::string(249, 'x') + "/y").back(), '_');
+
+  const TemporaryFolder folder;
+  MlflowTracker tracker({.directory = folder.path()});
+  tracker.start({.config = {{"betas[0]", std::string(7000, 'v')}}});
+  log(tracker, "../acc@5", 1, 1.0);
+  tracker.finish("finished", {});
+  const json read = read_back(folder.path());
+  SKIP_IF_MISSING(read);
+  EXPECT_TRUE(read["runs"][0]["metrics"].contains("__/acc_5"));
+  EXPECT_EQ(read["runs"][0]["params"]["betas_0_"].get<std::string>().size(), 6000U);
+}
+
+TEST(MlflowTrackerTest, FullDiskIsAnErrorWithPathAndReason) {
+  const TemporaryFolder folder;
+  MlflowTracker tracker({.directory = folder.path()});
+  tracker.start({});
+  log(tracker, "loss", 1, 1.0);
+  const auto path = tracker.run_directory() / "metrics" / "loss";
+  {
+    const FileSizeLimit limit(std::filesystem::file_size(path) + 3);
+    EXPECT_ERROR(log(tracker, "loss", 2, 2.0), path.string());
+    EXPECT_ERROR(log(tracker, "loss", 2, 2.0), "File too large");
+  }
+  EXPECT_EQ(read_bytes(path), "11500 1 1\n");
+}
+
+TEST(MlflowTrackerTest, RejectsWrongOptionsFoldersAndUseOutsideOfARun) {
+  const TemporaryFolder folder;
+  write_bytes(folder / "file", "");
+  EXPECT_ERROR(MlflowTracker(MlflowTrackerOptions{.experiment = ""}), "experiment is empty");
+  EXPECT_ERROR(MlflowTracker(MlflowTrackerOptions{.run_id = "../a"}), "run_id is \"../a\"");
+  MlflowTracker unwritable({.directory = folder / "file" / "mlruns"});
+  EXPECT_ERROR(unwritable.start({}), (folder / "file" / "mlruns").string());
+  MlflowTracker unknown({.directory = folder.path(), .run_id = "abc"});
+  EXPECT_ERROR(unknown.start({}), "has no such run");
+  MlflowTracker tracker({.directory = folder.path()});
+  EXPECT_ERROR(log(tracker, "loss", 1, 1.0), "has no run");
+  EXPECT_ERROR(tracker.log_text("a", "b", {}), "has no run");
+  EXPECT_ERROR(tracker.finish("finished", {}), "has no run");
+}
+
+}  // namespace
+}  // namespace linkboy::testing

@@ -1,0 +1,137 @@
+// The state of the moving average: runs that are resumed.
+
+#include <gtest/gtest.h>
+#include <torch/torch.h>
+
+#include "linkboy/callbacks/model_ema.hpp"
+#include "linkboy/callbacks/save_training_state.hpp"
+#include "linkboy/schedulers/cosine_scheduler.hpp"
+#include "linkboy/training_state.hpp"
+#include "support/expect_error.hpp"
+#include "support/file_contents.hpp"
+#include "support/temporary_folder.hpp"
+#include "support/toy.hpp"
+
+namespace linkboy::testing {
+namespace {
+
+std::vector<torch::Tensor> tensors_of(const StateDict& state) {
+  std::vector<torch::Tensor> tensors;
+  for (const auto& [name, value] : state.entries()) tensors.push_back(value.toTensor());
+  return tensors;
+}
+
+TEST(ModelEmaStateTest, RejectsAStateOfAnotherModel) {
+  AveragedWeights first;
+  torch::nn::Linear narrow(2, 1);
+  first.attach(Model(narrow));
+  first.begin();
+  AveragedWeights second;
+  second.load_state_dict(first.state_dict());
+  EXPECT_ERROR(second.attach(Model(torch::nn::Linear(3, 1))), "the saved average of \"weight\"");
+}
+
+class StopAt : public Callback {
+ public:
+  explicit StopAt(int64_t update) : update_(update) {}
+  void on_train_update_end(Trainer& trainer) override {
+    if (trainer.num_updates() == update_) trainer.request_stop();
+  }
+
+ private:
+  int64_t update_;
+};
+
+/// A run with all that has a state, and the average.
+struct Rehearsal {
+  explicit Rehearsal(int64_t stop_at, ModelEmaOptions ema_options = {}) {
+    torch::manual_seed(3);
+    namespace nn = torch::nn;
+    model =
+        nn::Sequential(nn::Linear(4, 8), nn::BatchNorm1d(8), nn::Dropout(0.5), nn::Linear(8, 3));
+    ema_options.start_after = 2;
+    ema = std::make_shared<ModelEma>(ema_options);
+    trainer =
+        std::make_unique<QuietTrainer>(model, nn::CrossEntropyLoss(),
+                                       std::make_shared<torch::optim::AdamW>(
+                                           model->parameters(), torch::optim::AdamWOptions(0.01)),
+                                       CallbackList{ema, std::make_shared<StopAt>(stop_at)},
+                                       nullptr, AcceleratorOptions{.device = "cpu"});
+    options = {.train_dataset = toy_data(14),
+               .num_epochs = 3,
+               .eval_dataset = toy_data(6),
+               .per_device_batch_size = 2,
+               .gradient_accumulation_steps = 2,
+               .create_scheduler_fn = CosineScheduler::create_scheduler_fn()};
+  }
+
+  torch::nn::Sequential model;
+  std::shared_ptr<ModelEma> ema;
+  std::unique_ptr<QuietTrainer> trainer;
+  TrainOptions options;
+};
+
+TEST(ModelEmaStateTest, AResumedRunIsTheUninterruptedOneInEveryBit) {
+  const TemporaryFolder folder;
+  Rehearsal whole(100);
+  whole.trainer->train(whole.options);
+  ASSERT_EQ(whole.trainer->num_updates(), 12);
+  whole.trainer->save_training_state(folder / "whole");
+  const std::string expected = read_bytes(folder / "whole" / kTrainingStateFile);
+  // Before and at the average's start, at an epoch's end, in mid-epoch.
+  for (int64_t k : {1, 2, 4, 7}) {
+    SCOPED_TRACE(k);
+    Rehearsal first(k);
+    first.trainer->train(first.options);
+    first.trainer->save_training_state(folder / "stopped");
+    Rehearsal second(100);
+    second.options.resume_from = folder / "stopped";
+    EXPECT_EQ(second.trainer->train(second.options).num_updates, 12);
+    EXPECT_EQ(second.ema->num_averaged(), whole.ema->num_averaged());
+    second.trainer->save_training_state(folder / "resumed");
+    EXPECT_EQ(read_bytes(folder / "resumed" / kTrainingStateFile), expected);
+  }
+}
+
+TEST(ModelEmaStateTest, AStateWithTheAverageInTheModelGoesOnWithTheWeights) {
+  const TemporaryFolder folder;
+  Rehearsal whole(100);
+  whole.options.create_scheduler_fn = {};
+  whole.options.num_epochs = 5;
+  whole.trainer->train(whole.options);
+
+  Rehearsal first(100, {.leave_in_model = true});
+  first.options.create_scheduler_fn = {};
+  first.trainer->callback_handler().add(
+      std::make_shared<SaveTrainingState>(SaveTrainingStateOptions{.directory = folder.path()}));
+  first.trainer->train(first.options);
+  Rehearsal second(100, {.leave_in_model = false});
+  second.options.create_scheduler_fn = {};
+  second.options.num_epochs = 5;
+  second.options.resume_from = folder.path();
+  second.trainer->train(second.options);
+  EXPECT_EQ(second.trainer->num_updates(), 20);
+  EXPECT_TRUE(bit_equal(second.model->parameters(), whole.model->parameters()));
+  EXPECT_TRUE(bit_equal(tensors_of(second.ema->averaged_model_state()),
+                        tensors_of(whole.ema->averaged_model_state())));
+}
+
+TEST(ModelEmaStateTest, AnAverageThatWasLoadedCanBeSwappedInBeforeARun) {
+  const TemporaryFolder folder;
+  Rehearsal first(100);
+  first.trainer->train(first.options);
+  first.trainer->save_training_state(folder / "state");
+  Rehearsal second(100);
+  second.options.create_scheduler_fn = {};
+  first.trainer->save_checkpoint(folder / "model.pt", {}, {.optimizer = false, .scheduler = false});
+  second.trainer->load_checkpoint(folder / "model.pt");
+  second.ema->load_state_dict(first.ema->state_dict());
+  second.ema->swap_in(*second.trainer);
+  EXPECT_TRUE(bit_equal(second.model->parameters(), [&] {
+    first.ema->swap_in(*first.trainer);
+    return first.model->parameters();
+  }()));
+}
+
+}  // namespace
+}  // namespace linkboy::testing

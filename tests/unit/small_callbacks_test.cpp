@@ -1,0 +1,129 @@
+// LambdaCallback and PreciseBatchNorm.
+
+#include <gtest/gtest.h>
+#include <torch/torch.h>
+
+#include "linkboy/callbacks/lambda_callback.hpp"
+#include "linkboy/callbacks/precise_batch_norm.hpp"
+#include "support/expect_error.hpp"
+#include "support/toy.hpp"
+#include "support/tracing.hpp"
+
+namespace linkboy::testing {
+namespace {
+
+/// A function for every event that writes its name.
+LambdaCallbackFunctions tracing(Trace& trace) {
+  const auto say = [&trace](const char* name) {
+    return [&trace, name](Trainer&) { trace.add(name); };
+  };
+  const auto say_step = [&trace](const char* name) {
+    return [&trace, name](Trainer&, const Batch&, const StepOutput&) { trace.add(name); };
+  };
+  return {.on_init_end = say("*init_end"),
+          .on_dataloaders_ready = say("*dataloaders_ready"),
+          .on_training_run_start = say("*training_run_start"),
+          .on_train_epoch_start = say("*train_epoch_start"),
+          .on_train_step_start = say("*train_step_start"),
+          .on_train_step_end = say_step("*train_step_end"),
+          .on_gradients_ready = say("*gradients_ready"),
+          .on_train_update_end = say("*train_update_end"),
+          .on_train_epoch_end = say("*train_epoch_end"),
+          .on_eval_epoch_start = say("*eval_epoch_start"),
+          .on_eval_step_start = say("*eval_step_start"),
+          .on_eval_step_end = say_step("*eval_step_end"),
+          .on_eval_epoch_end = say("*eval_epoch_end"),
+          .on_training_run_epoch_end = say("*training_run_epoch_end"),
+          .on_training_run_end = say("*training_run_end"),
+          .on_evaluation_run_start = say("*evaluation_run_start"),
+          .on_evaluation_run_end = say("*evaluation_run_end"),
+          .on_stop_training_error =
+              [&trace](Trainer&, const StopTraining& stop) {
+                trace.add("*stop_training_error(" + std::string(to_string(stop.reason())) + ")");
+              },
+          .on_exception = [&trace](Trainer&, std::exception_ptr) { trace.add("*exception"); }};
+}
+
+TEST(LambdaCallbackTest, SeesEveryEventThatACallbackSees) {
+  Trace of_class;
+  Trace of_lambdas;
+  bool stops = true;
+  auto last = std::make_shared<LambdaCallback>([&] {
+    auto functions = tracing(of_lambdas);
+    const auto say = functions.on_training_run_epoch_end;
+    functions.on_training_run_epoch_end = [&stops, say](Trainer& trainer) {
+      say(trainer);
+      if (stops) trainer.request_stop();
+    };
+    return functions;
+  }());
+  Toy toy({std::make_shared<TracingCallback>(of_class), last});
+  const TrainOptions options{
+      .train_dataset = toy_data(4), .num_epochs = 2, .eval_dataset = toy_data(4)};
+  toy.trainer.train(options);
+  stops = false;
+  toy.trainer.train(options);
+  toy.trainer.evaluate({.dataset = toy_data(4)});
+  EXPECT_EQ(of_lambdas.text(), of_class.text());
+  EXPECT_NE(of_lambdas.text().find("*stop_training_error(stop_request)"), std::string::npos);
+}
+
+TEST(LambdaCallbackTest, SeesExceptions) {
+  bool has_seen = false;
+  Toy toy({std::make_shared<LambdaCallback>(LambdaCallbackFunctions{
+      .on_train_update_end = [](Trainer&) { throw Error("oh"); },
+      .on_exception = [&](Trainer&, std::exception_ptr) { has_seen = true; }})});
+  EXPECT_ERROR(toy.trainer.train({.train_dataset = toy_data(4), .num_epochs = 1}), "oh");
+  EXPECT_TRUE(has_seen);
+}
+
+class PreciseBatchNormTest : public ::testing::Test {
+ protected:
+  torch::nn::BatchNorm1d norm_{torch::nn::BatchNorm1dOptions(4)};
+  torch::nn::Sequential model_{norm_, torch::nn::Linear(4, 3)};
+
+  void train(PreciseBatchNormOptions options, int64_t num_epochs) {
+    QuietTrainer trainer(model_, torch::nn::CrossEntropyLoss(), toy_sgd(model_),
+                         CallbackList{std::make_shared<PreciseBatchNorm>(options)}, nullptr,
+                         AcceleratorOptions{.device = "cpu"});
+    trainer.train({.train_dataset = toy_data(16),
+                   .num_epochs = num_epochs,
+                   .per_device_batch_size = 4,
+                   .train_dataloader_options = {.shuffle = false}});
+  }
+
+  /// Of the batches that start with sample `first`.
+  static at::Tensor mean_of_variances(int64_t num_batches) {
+    std::vector<int64_t> indices(static_cast<std::size_t>(4 * num_batches));
+    for (std::size_t i = 0; i < indices.size(); ++i) indices[i] = static_cast<int64_t>(i);
+    auto data = toy_data(16);
+    const at::Tensor batches = data.get_batch(indices).input().reshape({num_batches, 4, 4});
+    return batches.var(1, /*unbiased=*/true).mean(0);
+  }
+};
+
+TEST_F(PreciseBatchNormTest, StatisticsAreTheMeanOverTheBatches) {
+  train({}, 1);
+  // The layer is the first: what it sees does not depend on weights.
+  EXPECT_TRUE(torch::allclose(norm_->running_var, mean_of_variances(4), 1e-5, 1e-6));
+}
+
+TEST_F(PreciseBatchNormTest, TakesAsManyBatchesAsItIsTold) {
+  train({.num_batches = 2}, 1);
+  EXPECT_TRUE(torch::allclose(norm_->running_var, mean_of_variances(2), 1e-5, 1e-6));
+}
+
+TEST_F(PreciseBatchNormTest, LeavesOtherEpochsAndTheMomentumAlone) {
+  train({.every_n_epochs = 2}, 1);
+  EXPECT_FALSE(torch::allclose(norm_->running_var, mean_of_variances(4), 1e-5, 1e-6));
+  train({}, 1);
+  EXPECT_EQ(norm_->options.momentum(), std::optional<double>(0.1));
+}
+
+TEST_F(PreciseBatchNormTest, RefusesOptionsOutOfTheirRange) {
+  EXPECT_ERROR(PreciseBatchNorm({.num_batches = 0}), "num_batches is 0");
+  EXPECT_ERROR(PreciseBatchNorm({.every_n_epochs = 0}), "every_n_epochs is 0");
+}
+
+}  // namespace
+}  // namespace linkboy::testing

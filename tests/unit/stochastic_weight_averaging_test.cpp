@@ -1,0 +1,297 @@
+#include "linkboy/callbacks/stochastic_weight_averaging.hpp"
+
+#include <gtest/gtest.h>
+#include <torch/torch.h>
+
+#include <cmath>
+
+#include "linkboy/callbacks/early_stopping.hpp"
+#include "linkboy/callbacks/save_training_state.hpp"
+#include "linkboy/schedulers/cosine_scheduler.hpp"
+#include "linkboy/trainer.hpp"
+#include "linkboy/training_state.hpp"
+#include "support/expect_error.hpp"
+#include "support/file_contents.hpp"
+#include "support/keep_losses.hpp"
+#include "support/temporary_folder.hpp"
+#include "support/toy.hpp"
+
+namespace linkboy::testing {
+namespace {
+
+using torch::Tensor;
+using SwaOptions = StochasticWeightAveragingOptions;
+
+/// The weights after each update, and the learning rate with which it was made.
+class KeepUpdates : public Callback {
+ public:
+  void on_gradients_ready(Trainer& trainer) override {
+    lrs.push_back(get_param_group_field(*trainer.optimizer(), ParamGroupField::lr)[0]);
+  }
+  void on_train_update_end(Trainer& trainer) override {
+    weights.push_back(copies_of(trainer.model().parameters()));
+  }
+  std::vector<double> lrs;
+  std::vector<std::vector<Tensor>> weights;
+};
+
+/// The mean of the weights after these updates, counted from 1.
+std::vector<Tensor> mean_after(const KeepUpdates& keep, const std::vector<std::size_t>& updates) {
+  std::vector<Tensor> mean;
+  for (std::size_t i = 0; i < keep.weights[0].size(); ++i) {
+    std::vector<Tensor> all;
+    for (std::size_t update : updates) {
+      all.push_back(keep.weights[update - 1][i].to(torch::kDouble));
+    }
+    mean.push_back(torch::stack(all).mean(0));
+  }
+  return mean;
+}
+
+void expect_close(const std::vector<Tensor>& actual, const std::vector<Tensor>& expected) {
+  ASSERT_EQ(actual.size(), expected.size());
+  for (std::size_t i = 0; i < actual.size(); ++i) {
+    EXPECT_TRUE(torch::allclose(actual[i].to(torch::kDouble), expected[i], 1e-6, 1e-7)) << i;
+  }
+}
+
+/// 3 updates an epoch.
+TrainOptions epochs(int64_t num_epochs) {
+  return {.train_dataset = toy_data(12),
+          .num_epochs = num_epochs,
+          .eval_dataset = toy_data(6),
+          .per_device_batch_size = 4};
+}
+
+std::shared_ptr<StochasticWeightAveraging> swa(SwaOptions options) {
+  return std::make_shared<StochasticWeightAveraging>(std::move(options));
+}
+
+TEST(StochasticWeightAveragingTest, LeavesTheMeanOfTheEpochsInTheModel) {
+  auto keep = std::make_shared<KeepUpdates>();
+  auto average = swa({.start_after = NUM_UPDATE_STEPS_PER_EPOCH * 2});
+  Toy toy({keep, average});
+  toy.trainer.train(epochs(5));
+  EXPECT_EQ(average->num_averaged(), 3);
+  expect_close(toy.model->parameters(), mean_after(*keep, {9, 12, 15}));
+}
+
+TEST(StochasticWeightAveragingTest, BeginsAfterThreeQuartersOfTheRunByDefault) {
+  auto keep = std::make_shared<KeepUpdates>();
+  Toy toy({keep, swa({})});
+  toy.trainer.train(epochs(8));
+  expect_close(toy.model->parameters(), mean_after(*keep, {21, 24}));
+}
+
+TEST(StochasticWeightAveragingTest, TakesEachNthUpdateIfAskedTo) {
+  auto keep = std::make_shared<KeepUpdates>();
+  auto average = swa({.start_after = 3, .every_n_updates = 2});
+  Toy toy({keep, average});
+  toy.trainer.train(epochs(3));
+  expect_close(toy.model->parameters(), mean_after(*keep, {5, 7, 9}));
+}
+
+TEST(StochasticWeightAveragingTest, EvaluatesTheAverage) {
+  Toy toy({swa({})});
+  toy.trainer.train(epochs(4));
+  const double loss = toy.trainer.run_history().get_latest_metric("swa_model_eval_loss_epoch");
+  const auto metrics = toy.trainer.evaluate({.dataset = toy_data(6), .per_device_batch_size = 4});
+  EXPECT_EQ(metrics.at("evaluation_loss"), loss);
+  Toy silent({swa({.evaluate = false})});
+  silent.trainer.train(epochs(4));
+  EXPECT_TRUE(silent.trainer.run_history().get_metric_values("swa_model_eval_loss_epoch").empty());
+}
+
+TEST(StochasticWeightAveragingTest, SetsAConstantLearningRateWithAndWithoutAScheduler) {
+  for (const bool has_scheduler : {false, true}) {
+    SCOPED_TRACE(has_scheduler);
+    auto keep = std::make_shared<KeepUpdates>();
+    Toy toy({keep, swa({.start_after = 4, .swa_lr = 0.03})});
+    TrainOptions options = epochs(2);
+    if (has_scheduler) options.create_scheduler_fn = CosineScheduler::create_scheduler_fn();
+    toy.trainer.train(options);
+    ASSERT_EQ(keep->lrs.size(), 6U);
+    EXPECT_EQ(keep->lrs[0], 0.1);
+    EXPECT_NE(keep->lrs[3], 0.03);
+    EXPECT_EQ(keep->lrs[4], 0.03);
+    EXPECT_EQ(keep->lrs[5], 0.03);
+    // A run after it begins as this one did.
+    toy.trainer.train(options);
+    EXPECT_EQ(keep->lrs[6], 0.1);
+  }
+}
+
+TEST(StochasticWeightAveragingTest, AnnealsTheLearningRate) {
+  auto cosine = std::make_shared<KeepUpdates>();
+  Toy first({cosine, swa({.start_after = 2, .swa_lr = 0.5, .num_annealing_updates = 4})});
+  first.trainer.train(epochs(3));
+  const std::vector<double> shares{0, 0, 0, 0.5 - std::sqrt(0.125), 0.5, 0.5 + std::sqrt(0.125),
+                                   1, 1, 1};
+  for (std::size_t k = 0; k < 9; ++k) {
+    EXPECT_NEAR(cosine->lrs[k], 0.1 + 0.4 * shares[k], 1e-12) << k;
+  }
+  auto linear = std::make_shared<KeepUpdates>();
+  Toy second({linear, swa({.start_after = 2,
+                           .swa_lr = 0.5,
+                           .num_annealing_updates = 4,
+                           .annealing = SwaOptions::Annealing::linear})});
+  second.trainer.train(epochs(3));
+  const std::vector<double> lrs{0.1, 0.1, 0.1, 0.2, 0.3, 0.4, 0.5, 0.5, 0.5};
+  for (std::size_t k = 0; k < 9; ++k) EXPECT_NEAR(linear->lrs[k], lrs[k], 1e-12) << k;
+}
+
+TEST(StochasticWeightAveragingTest, RestoresTheLearningRateAfterAnExceptionToo) {
+  class Fail : public Callback {
+   public:
+    void on_train_update_end(Trainer& trainer) override {
+      if (trainer.num_updates() == 5) throw Error("no more");
+    }
+  };
+  Toy toy({std::make_shared<Fail>(), swa({.start_after = 1, .swa_lr = 0.5})});
+  EXPECT_ERROR(toy.trainer.train(epochs(2)), "no more");
+  EXPECT_EQ(toy.optimizer->param_groups()[0].options().get_lr(), 0.1);
+}
+
+TEST(StochasticWeightAveragingTest, RenewsTheStatisticsOfBatchNorm) {
+  namespace nn = torch::nn;
+  torch::manual_seed(1);
+  const nn::BatchNorm1d norm(8);
+  const nn::Linear first(4, 8);
+  nn::Sequential model(first, norm, nn::ReLU(), nn::Linear(8, 3));
+  auto average = swa({});
+  QuietTrainer trainer(model, nn::CrossEntropyLoss(), toy_sgd(model), {average}, nullptr,
+                       {.device = "cpu"});
+  TrainOptions options = epochs(4);
+  options.train_dataloader_options.shuffle = false;
+  trainer.train(options);
+
+  // As torch.optim.swa_utils.update_bn: the plain mean of the batches' own statistics.
+  const torch::NoGradGuard no_grad;
+  std::vector<Tensor> means;
+  std::vector<Tensor> variances;
+  const auto inputs =
+      toy_data(12).get_batch(std::vector<int64_t>{0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11}).input();
+  for (const Tensor& batch : inputs.split(4)) {
+    const auto hidden = nn::Linear(first)->forward(batch);
+    means.push_back(hidden.mean(0));
+    variances.push_back(hidden.var(0));
+  }
+  EXPECT_TRUE(torch::allclose(norm->running_mean, torch::stack(means).mean(0), 1e-5, 1e-6));
+  EXPECT_TRUE(torch::allclose(norm->running_var, torch::stack(variances).mean(0), 1e-5, 1e-6));
+  EXPECT_EQ(norm->num_batches_tracked.item<int64_t>(), 3);
+  EXPECT_EQ(norm->options.momentum(), 0.1);
+  EXPECT_TRUE(model->is_training());
+}
+
+TEST(StochasticWeightAveragingTest, PassesOverTheDataByTheForwardOfTheUser) {
+  namespace nn = torch::nn;
+  const nn::BatchNorm1d norm(4);
+  nn::Sequential model(norm, nn::Linear(4, 3));
+  int num_batches = 0;
+  const auto forward = [&](Trainer& trainer, const Batch& batch) {
+    EXPECT_FALSE(torch::GradMode::is_enabled());
+    trainer.model()(batch.input());
+    if (++num_batches == 5) throw Error("no more");
+  };
+  QuietTrainer trainer(model, nn::CrossEntropyLoss(), toy_sgd(model), {swa({.forward = forward})},
+                       nullptr, {.device = "cpu"});
+  trainer.train(epochs(2));
+  EXPECT_EQ(num_batches, 3);
+  EXPECT_ERROR(trainer.train(epochs(2)), "no more");
+  EXPECT_EQ(norm->options.momentum(), 0.1);
+}
+
+TEST(StochasticWeightAveragingTest, KeepsTheWeightsOfARunThatIsToGoOn) {
+  class StopAtEight : public Callback {
+   public:
+    explicit StopAtEight(StopReason reason) : reason_(reason) {}
+    void on_train_update_end(Trainer& trainer) override {
+      if (trainer.num_updates() == 8) trainer.request_stop(reason_);
+    }
+
+   private:
+    StopReason reason_;
+  };
+  for (const auto reason : {StopReason::stop_request, StopReason::nan, StopReason::early_stop}) {
+    SCOPED_TRACE(to_string(reason));
+    auto keep = std::make_shared<KeepUpdates>();
+    Toy toy({keep, swa({.start_after = 2}), std::make_shared<StopAtEight>(reason)});
+    toy.trainer.train(epochs(4));
+    const bool goes_on = reason != StopReason::early_stop;
+    EXPECT_EQ(bit_equal(toy.model->parameters(), keep->weights.back()), goes_on);
+    if (!goes_on) expect_close(toy.model->parameters(), mean_after(*keep, {3, 6}));
+    EXPECT_TRUE(toy.trainer.run_history().get_metric_values("swa_model_eval_loss_epoch").empty());
+  }
+}
+
+TEST(StochasticWeightAveragingTest, RejectsOptionsThatDoNotFit) {
+  EXPECT_ERROR((StochasticWeightAveraging{{.every_n_updates = 0}}), "every_n_updates is 0");
+  EXPECT_ERROR((StochasticWeightAveraging{{.swa_lr = -1.0}}), "swa_lr is -1");
+  Toy late({swa({.start_after = 6})});
+  EXPECT_ERROR(late.trainer.train(epochs(2)), "start_after is 6, but the run has 6 updates");
+  Toy early({swa({.start_after = -1})});
+  EXPECT_ERROR(early.trainer.train(epochs(2)), "start_after is -1");
+  Toy negative({swa({.num_annealing_updates = -2})});
+  EXPECT_ERROR(negative.trainer.train(epochs(2)), "num_annealing_updates is -2");
+  EXPECT_ERROR(StochasticWeightAveraging().averaged_model_state(),
+               "no weights have been averaged yet");
+}
+
+class StopAt : public Callback {
+ public:
+  explicit StopAt(int64_t update) : update_(update) {}
+  void on_train_update_end(Trainer& trainer) override {
+    if (trainer.num_updates() == update_) trainer.request_stop();
+  }
+
+ private:
+  int64_t update_;
+};
+
+struct Rehearsal {
+  Rehearsal(int64_t stop_at, bool has_scheduler) {
+    torch::manual_seed(3);
+    namespace nn = torch::nn;
+    model = nn::Sequential(nn::Linear(4, 8), nn::BatchNorm1d(8), nn::Linear(8, 3));
+    const SwaOptions swa_options{
+        .start_after = NUM_UPDATE_STEPS / 3, .swa_lr = 0.02, .num_annealing_updates = 3};
+    trainer = std::make_unique<QuietTrainer>(
+        model, nn::CrossEntropyLoss(), toy_sgd(model),
+        CallbackList{swa(swa_options), losses, std::make_shared<StopAt>(stop_at)}, nullptr,
+        AcceleratorOptions{.device = "cpu"});
+    options = epochs(4);
+    if (has_scheduler) options.create_scheduler_fn = CosineScheduler::create_scheduler_fn();
+  }
+
+  torch::nn::Sequential model;
+  std::shared_ptr<KeepLosses> losses = std::make_shared<KeepLosses>();
+  std::unique_ptr<QuietTrainer> trainer;
+  TrainOptions options;
+};
+
+TEST(StochasticWeightAveragingTest, AResumedRunIsTheUninterruptedOneInEveryBit) {
+  const TemporaryFolder folder;
+  for (const bool has_scheduler : {false, true}) {
+    Rehearsal whole(100, has_scheduler);
+    whole.trainer->train(whole.options);
+    whole.trainer->save_training_state(folder / "whole");
+    const std::string expected = read_bytes(folder / "whole" / kTrainingStateFile);
+    // Before, at and after the phase's start, at an epoch's end.
+    for (int64_t k : {2, 4, 5, 9}) {
+      SCOPED_TRACE(k);
+      Rehearsal first(k, has_scheduler);
+      // The state of the update itself, before the run restores learning rates.
+      first.trainer->callback_handler().add(std::make_shared<SaveTrainingState>(
+          SaveTrainingStateOptions{.directory = folder / "states"}));
+      first.trainer->train(first.options);
+      Rehearsal second(100, has_scheduler);
+      second.options.resume_from = folder / "states";
+      EXPECT_EQ(second.trainer->train(second.options).num_updates, 12);
+      second.trainer->save_training_state(folder / "resumed");
+      EXPECT_EQ(read_bytes(folder / "resumed" / kTrainingStateFile), expected);
+    }
+  }
+}
+
+}  // namespace
+}  // namespace linkboy::testing

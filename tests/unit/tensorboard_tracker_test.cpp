@@ -1,0 +1,289 @@
+// Event files, read back by TensorBoard itself.
+
+#include <gtest/gtest.h>
+#include <torch/torch.h>
+
+#include <algorithm>
+#include <limits>
+#include <numeric>
+#include <string>
+#include <vector>
+
+#include "linkboy/tensorboard_tracker.hpp"
+#include "support/expect_error.hpp"
+#include "support/file_contents.hpp"
+#include "support/file_size_limit.hpp"
+#include "support/python_json.hpp"
+#include "support/temporary_folder.hpp"
+#include "tracking/event_file.hpp"
+#include "tracking/histogram.hpp"
+
+namespace linkboy::testing {
+namespace {
+
+using nlohmann::json;
+
+constexpr double kInfinity = std::numeric_limits<double>::infinity();
+constexpr double kNaN = std::numeric_limits<double>::quiet_NaN();
+
+json read_back(const std::filesystem::path& logdir, const std::string& run = "run-1") {
+  return run_python_json("tensorboard_peer.py", {logdir.string(), run});
+}
+
+std::vector<std::filesystem::path> event_files(const std::filesystem::path& folder) {
+  std::vector<std::filesystem::path> files;
+  for (const auto& entry : std::filesystem::directory_iterator(folder)) {
+    if (entry.is_regular_file()) files.push_back(entry.path());
+  }
+  std::sort(files.begin(), files.end());
+  return files;
+}
+
+TrackedTime at_update(int64_t update) { return {.update = update, .seconds = 1000.0 + update}; }
+
+void log_loss(Tracker& tracker, int64_t update, double value) {
+  const TrackedScalar scalar{"loss", value};
+  tracker.log_scalars({&scalar, 1}, at_update(update));
+}
+
+/// [[step, value as Python writes it], ...]
+json steps_and_values(const json& scalar) {
+  json result = json::array();
+  for (const auto& event : scalar) result.push_back({event[0], event[1]});
+  return result;
+}
+
+TEST(EventFileTest, RecordHasLengthAndMaskedChecksums) {
+  // From tensorboard.summary.writer.record_writer.RecordWriter of 2.21.0, which wrote b"123456789".
+  const std::string expected(
+      "\x09\0\0\0\0\0\0\0"
+      "\x37\xf9\x71\x39"
+      "123456789"
+      "\xe5\xb0\x8a\xc7",
+      25);
+  EXPECT_EQ(tf_record("123456789"), expected);
+}
+
+TEST(HistogramTest, CountsEachElementInTheBucketThatHoldsIt) {
+  const auto values = torch::randn({1000}, torch::kDouble) * 3.0;
+  const Histogram histogram = make_histogram(values.reshape({10, 100}));
+  ASSERT_EQ(histogram.counts.size(), histogram.limits.size());
+  double lower = -kInfinity;
+  for (std::size_t i = 0; i < histogram.limits.size(); ++i) {
+    const auto is_inside = values.ge(lower).logical_and(values.lt(histogram.limits[i]));
+    EXPECT_EQ(histogram.counts[i], is_inside.sum().item<double>())
+        << "below " << histogram.limits[i];
+    lower = histogram.limits[i];
+  }
+  EXPECT_EQ(std::accumulate(histogram.counts.begin(), histogram.counts.end(), 0.0), 1000.0);
+  EXPECT_GT(histogram.counts.front(), 0.0);
+  EXPECT_GT(histogram.counts.back(), 0.0);
+  EXPECT_DOUBLE_EQ(histogram.sum, values.sum().item<double>());
+  EXPECT_DOUBLE_EQ(histogram.sum_squares, values.square().sum().item<double>());
+  EXPECT_EQ(histogram.min, values.min().item<double>());
+  EXPECT_EQ(histogram.max, values.max().item<double>());
+}
+
+TEST(HistogramTest, LeavesOutAndCountsWhatIsNotFinite) {
+  const Histogram histogram =
+      make_histogram(torch::tensor({1.0, kNaN, -2.0, kInfinity, -kInfinity}, torch::kFloat));
+  EXPECT_EQ(histogram.num, 2.0);
+  EXPECT_EQ(histogram.num_non_finite, 3);
+  EXPECT_EQ(histogram.min, -2.0);
+  EXPECT_EQ(histogram.max, 1.0);
+  EXPECT_EQ(histogram.sum, -1.0);
+  EXPECT_EQ(histogram.sum_squares, 5.0);
+}
+
+TEST(HistogramTest, TakesExtremesZeroHalfPrecisionSparseAndNoElements) {
+  const double greatest = std::numeric_limits<double>::max();
+  EXPECT_EQ(make_histogram(torch::tensor({greatest, -greatest}, torch::kDouble)).counts,
+            (std::vector<double>{1.0, 0.0, 1.0}));
+  EXPECT_EQ(make_histogram(torch::zeros({2, 3})).counts, std::vector<double>{6.0});
+  EXPECT_EQ(make_histogram(torch::ones({4}, torch::kBFloat16)).num, 4.0);
+  EXPECT_EQ(make_histogram(torch::eye(3).to_sparse()).sum, 3.0);
+  EXPECT_EQ(make_histogram(torch::ones({2, 0})).num, 0.0);
+  EXPECT_TRUE(make_histogram(torch::ones({0})).counts.empty());
+  EXPECT_TRUE(make_histogram(torch::full({3}, kNaN)).counts.empty());
+}
+
+TEST(TensorBoardTrackerTest, TensorBoardReadsScalarsWithStepAndTime) {
+  const TemporaryFolder folder;
+  TensorBoardTracker tracker({.directory = folder / "runs"});
+  tracker.start({});
+  const std::vector<TrackedScalar> scalars{{"loss", 0.5}, {"accuracy/top 5", 2.0}};
+  tracker.log_scalars(scalars, {.update = 7, .epoch = 2, .seconds = 1234.5});
+  log_loss(tracker, 5'000'000'000, kNaN);
+  log_loss(tracker, 5'000'000'001, -kInfinity);
+  tracker.finish("finished", {});
+
+  const json read = read_back(folder / "runs");
+  SKIP_IF_MISSING(read);
+  const json& scalar = read["events"]["scalars"];
+  EXPECT_EQ(scalar["accuracy/top 5"], json::parse(R"([[7, "2.0", 1234.5]])"));
+  EXPECT_EQ(steps_and_values(scalar["loss"]),
+            json::parse(R"([[7, "0.5"], [5000000000, "nan"], [5000000001, "-inf"]])"));
+}
+
+TEST(TensorBoardTrackerTest, TensorBoardReadsHistogramsAndTexts) {
+  const TemporaryFolder folder;
+  TensorBoardTracker tracker({.directory = folder.path()});
+  tracker.start({});
+  const auto values = torch::tensor({-1.5, 0.25, 0.25, kNaN}, torch::kFloat);
+  tracker.log_histogram("weights/0.bias", values, at_update(3));
+  tracker.log_histogram("weights/empty", torch::ones({0}), at_update(3));
+  tracker.log_text("notes", "**bold** ä", at_update(4));
+  tracker.finish("finished", {});
+
+  const json read = read_back(folder.path());
+  SKIP_IF_MISSING(read);
+  const json& events = read["events"];
+  ASSERT_EQ(events["histograms"].size(), 1U);
+  const json& histogram = events["histograms"]["weights/0.bias"][0];
+  const Histogram expected = make_histogram(values);
+  EXPECT_EQ(histogram["step"], 3);
+  EXPECT_EQ(histogram["min"], -1.5);
+  EXPECT_EQ(histogram["max"], 0.25);
+  EXPECT_EQ(histogram["num"], 3.0);
+  EXPECT_EQ(histogram["sum"], -1.0);
+  EXPECT_EQ(histogram["sum_squares"], 2.375);
+  EXPECT_EQ(histogram["limits"], json(expected.limits));
+  EXPECT_EQ(histogram["counts"], json(expected.counts));
+  EXPECT_EQ(steps_and_values(events["scalars"]["weights/0.bias/num_non_finite"]),
+            json::parse(R"([[3, "1.0"]])"));
+  EXPECT_EQ(events["texts"]["notes"], json::parse(R"([[4, "**bold** ä"]])"));
+}
+
+TEST(TensorBoardTrackerTest, HparamsTabShowsConfigurationNewestMetricsAndStatus) {
+  const TemporaryFolder folder;
+  TensorBoardTracker tracker({.directory = folder.path()});
+  tracker.start({.config = {{"lr", "0.1"}, {"optimizer", "SGD"}, {"is_distributed", "false"}},
+                 .environment = {{"host", "a|b"}}});
+  log_loss(tracker, 1, 3.0);
+  log_loss(tracker, 2, 2.0);
+  tracker.finish("early_stop", {});
+
+  const json read = read_back(folder.path());
+  SKIP_IF_MISSING(read);
+  const json config = json::parse(R"({"lr": 0.1, "optimizer": "SGD", "is_distributed": false})");
+  EXPECT_EQ(read["events"]["hparams"], config);
+  ASSERT_EQ(read["hparams_tab"].size(), 1U);
+  EXPECT_EQ(read["hparams_tab"][0]["hparams"], config);
+  EXPECT_EQ(read["hparams_tab"][0]["metrics"], json::parse(R"({"loss": 2.0})"));
+  EXPECT_EQ(read["hparams_tab"][0]["status"], json::parse(R"(["STATUS_SUCCESS"])"));
+  const std::string table = read["events"]["texts"]["config"][0][1];
+  EXPECT_NE(table.find("| lr | 0.1 |\n"), std::string::npos) << table;
+  const std::string environment = read["events"]["texts"]["environment"][0][1];
+  EXPECT_NE(environment.find("| host | a\\|b |\n"), std::string::npos) << environment;
+}
+
+TEST(TensorBoardTrackerTest, FailedRunHasThatStatusAndAStoppedOneNone) {
+  const TemporaryFolder folder;
+  TensorBoardTracker tracker({.directory = folder.path()});
+  tracker.start({});
+  tracker.finish("failed", {});
+  tracker.start({});
+  tracker.finish("stop_request", {});
+  const json failed = read_back(folder.path());
+  SKIP_IF_MISSING(failed);
+  EXPECT_EQ(failed["events"]["status"], "STATUS_FAILURE");
+  EXPECT_TRUE(read_back(folder.path(), "run-2")["events"]["status"].is_null());
+}
+
+TEST(TensorBoardTrackerTest, RunThatGoesOnHasTensorBoardPassOverWhatCameLater) {
+  const TemporaryFolder folder;
+  {
+    TensorBoardTracker killed({.directory = folder.path()});
+    killed.start({});
+    for (int64_t update = 1; update <= 6; ++update) log_loss(killed, update, update);
+  }
+  TensorBoardTracker tracker({.directory = folder.path()});
+  tracker.start({.first_update = 4, .first_epoch = 1});
+  log_loss(tracker, 5, 50.0);
+  EXPECT_EQ(event_files(folder / "run-1").size(), 2U);
+
+  const json read = read_back(folder.path());
+  SKIP_IF_MISSING(read);
+  EXPECT_EQ(steps_and_values(read["events"]["scalars"]["loss"]),
+            json::parse(R"([[1, "1.0"], [2, "2.0"], [3, "3.0"], [4, "4.0"], [5, "50.0"]])"));
+}
+
+TEST(TensorBoardTrackerTest, FurtherRunsHaveFoldersOfTheirOwn) {
+  const TemporaryFolder folder;
+  TensorBoardTracker tracker({.directory = folder.path()});
+  tracker.start({});
+  EXPECT_EQ(tracker.run_directory(), folder / "run-1");
+  tracker.finish("finished", {});
+  tracker.start({});
+  EXPECT_EQ(tracker.run_directory(), folder / "run-2");
+  tracker.finish("finished", {});
+  tracker.start({.first_update = 3});
+  EXPECT_EQ(tracker.run_directory(), folder / "run-2");
+  EXPECT_EQ(event_files(folder / "run-2").size(), 2U);
+  tracker.finish("finished", {});
+  tracker.start({.name = "mlp/\xc3\xa4 2.b", .first_update = 3});
+  EXPECT_EQ(tracker.run_directory(), folder / "mlp____2.b-1");
+}
+
+TEST(TensorBoardTrackerTest, FileCutOffInItsLastRecordStillHasAllEarlierOnes) {
+  const TemporaryFolder folder;
+  TensorBoardTracker tracker({.directory = folder / "whole"});
+  tracker.start({});
+  log_loss(tracker, 1, 1.0);
+  log_loss(tracker, 2, 2.0);
+  const auto path = event_files(tracker.run_directory()).front();
+  const std::size_t size_before = read_bytes(path).size();
+  log_loss(tracker, 3, 3.0);
+  const std::string whole = read_bytes(path);
+  const std::size_t last_record = whole.size() - size_before;
+
+  // In the length, in its checksum, in the event, in the last checksum, and right before the end.
+  for (const std::size_t kept : std::vector<std::size_t>{1, 7, 8, 11, 12, 13, last_record / 2,
+                                                         last_record - 4, last_record - 1}) {
+    const auto cut = folder / ("cut-" + std::to_string(kept));
+    std::filesystem::create_directories(cut / "run-1");
+    write_bytes(cut / "run-1" / path.filename(), whole.substr(0, size_before + kept));
+    const json read = read_back(cut);
+    SKIP_IF_MISSING(read);
+    EXPECT_EQ(steps_and_values(read["events"]["scalars"]["loss"]),
+              json::parse(R"([[1, "1.0"], [2, "2.0"]])"))
+        << kept << " bytes of the last record";
+  }
+}
+
+TEST(TensorBoardTrackerTest, EveryEventIsInTheFileAtOnce) {
+  const TemporaryFolder folder;
+  TensorBoardTracker tracker({.directory = folder.path()});
+  tracker.start({});
+  const auto path = event_files(folder / "run-1").front();
+  const auto before = std::filesystem::file_size(path);
+  log_loss(tracker, 1, 1.0);
+  EXPECT_GT(std::filesystem::file_size(path), before);
+}
+
+TEST(TensorBoardTrackerTest, FullDiskIsAnErrorWithPathAndReasonAndKeepsTheFileWhole) {
+  const TemporaryFolder folder;
+  TensorBoardTracker tracker({.directory = folder.path()});
+  tracker.start({});
+  log_loss(tracker, 1, 1.0);
+  const auto path = event_files(folder / "run-1").front();
+  const auto size = std::filesystem::file_size(path);
+  {
+    const FileSizeLimit limit(size + 10);
+    EXPECT_ERROR(log_loss(tracker, 2, 2.0), path.string());
+    EXPECT_ERROR(log_loss(tracker, 2, 2.0), "File too large");
+  }
+  EXPECT_EQ(std::filesystem::file_size(path), size);
+}
+
+TEST(TensorBoardTrackerTest, RejectsAFolderThatCannotBeMadeAndUseOutsideOfARun) {
+  const TemporaryFolder folder;
+  write_bytes(folder / "file", "");
+  TensorBoardTracker unwritable({.directory = folder / "file" / "runs"});
+  EXPECT_ERROR(unwritable.start({}), (folder / "file" / "runs").string());
+  TensorBoardTracker tracker({.directory = folder.path()});
+  EXPECT_ERROR(log_loss(tracker, 1, 1.0), "has no run");
+}
+
+}  // namespace
+}  // namespace linkboy::testing

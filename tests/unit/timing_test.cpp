@@ -1,0 +1,271 @@
+// What Timing measures, by a clock that only the parts of the run move.
+
+#include <gtest/gtest.h>
+#include <torch/torch.h>
+
+#include <chrono>
+#include <cmath>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "linkboy/callbacks/save_training_state.hpp"
+#include "linkboy/callbacks/timing.hpp"
+#include "support/expect_error.hpp"
+#include "support/temporary_folder.hpp"
+#include "support/toy.hpp"
+
+namespace linkboy::testing {
+namespace {
+
+/// Seconds that the parts of a run take.
+constexpr int kForward = 2;
+constexpr int kBackward = 7;
+constexpr int kOptimizer = 5;
+constexpr int kEvalStep = 100;
+constexpr int kBetweenUpdates = 1000;
+
+struct FakeTime {
+  std::chrono::steady_clock::time_point now{};
+  void pass(int count) { now += std::chrono::seconds(count); }
+};
+
+class FakeTiming : public Timing {
+ public:
+  explicit FakeTiming(std::shared_ptr<FakeTime> time, TimingOptions options)
+      : Timing(options), time_(std::move(time)) {}
+
+ protected:
+  Clock::time_point now() const override { return time_->now; }
+
+ private:
+  std::shared_ptr<FakeTime> time_;
+};
+
+class SlowTrainer : public QuietTrainer {
+ public:
+  template <class... Arguments>
+  explicit SlowTrainer(std::shared_ptr<FakeTime> time, Arguments&&... arguments)
+      : QuietTrainer(std::forward<Arguments>(arguments)...), time_(std::move(time)) {}
+
+  bool is_second_half_slower = false;
+
+ protected:
+  StepOutput calculate_train_batch_loss(const Batch& batch) override {
+    time_->pass(is_second_half_slower && num_updates() >= 2 ? 10 * kForward : kForward);
+    return Trainer::calculate_train_batch_loss(batch);
+  }
+  void backward_step(const at::Tensor& loss) override {
+    time_->pass(kBackward);
+    Trainer::backward_step(loss);
+  }
+  void optimizer_step() override {
+    time_->pass(kOptimizer);
+    Trainer::optimizer_step();
+  }
+  StepOutput calculate_eval_batch_loss(const Batch& batch) override {
+    time_->pass(kEvalStep);
+    return Trainer::calculate_eval_batch_loss(batch);
+  }
+
+ private:
+  std::shared_ptr<FakeTime> time_;
+};
+
+/// After a given update.
+class AfterUpdate : public Callback {
+ public:
+  AfterUpdate(int64_t update, std::function<void(Trainer&)> act, int order)
+      : update_(update), act_(std::move(act)) {
+    set_order(order);
+  }
+  void on_train_update_end(Trainer& trainer) override {
+    if (trainer.num_updates() == update_) act_(trainer);
+  }
+
+ private:
+  int64_t update_;
+  std::function<void(Trainer&)> act_;
+};
+
+std::shared_ptr<Callback> stop_after(int64_t update) {
+  return std::make_shared<AfterUpdate>(
+      update, [](Trainer& trainer) { trainer.request_stop(); }, 0);
+}
+
+/// Epochs of four updates and two evaluation steps.
+struct TimedRun {
+  explicit TimedRun(CallbackList more = {}, TimingOptions timing_options = {.num_warmup_steps = 0})
+      : timing(std::make_shared<FakeTiming>(time, timing_options)),
+        model(toy_model()),
+        trainer(time, model, torch::nn::CrossEntropyLoss(), toy_sgd(model),
+                with_timing(std::move(more)), nullptr, AcceleratorOptions{.device = "cpu"}) {
+    options = {.train_dataset = toy_data(8),
+               .num_epochs = 2,
+               .eval_dataset = toy_data(4),
+               .per_device_batch_size = 2};
+  }
+
+  CallbackList with_timing(CallbackList callbacks) {
+    callbacks.insert(callbacks.begin(), timing);
+    return callbacks;
+  }
+  std::vector<double> values(std::string_view name) {
+    return trainer.run_history().get_metric_values(name);
+  }
+
+  std::shared_ptr<FakeTime> time = std::make_shared<FakeTime>();
+  std::shared_ptr<FakeTiming> timing;
+  torch::nn::Sequential model;
+  SlowTrainer trainer;
+  TrainOptions options;
+};
+
+constexpr double kUpdate = kForward + kBackward + kOptimizer;
+
+std::vector<double> twice(double value) { return {value, value}; }
+
+TEST(TimingTest, RecordsEpochsAndTheMeansOfTheirStages) {
+  TimedRun run;
+  run.trainer.train(run.options);
+  EXPECT_EQ(run.values("train_epoch_time"), twice(4 * kUpdate));
+  EXPECT_EQ(run.values("train_forward_time"), twice(kForward));
+  EXPECT_EQ(run.values("train_backward_time"), twice(kBackward));
+  EXPECT_EQ(run.values("train_optimizer_time"), twice(kOptimizer));
+  EXPECT_EQ(run.values("eval_epoch_time"), twice(2 * kEvalStep));
+  EXPECT_EQ(run.values("eval_step_time"), twice(kEvalStep));
+}
+
+TEST(TimingTest, KeepsTheSumsOfTheRun) {
+  TimedRun run;
+  run.trainer.train(run.options);
+  const auto& sums = run.timing->sums();
+  EXPECT_EQ(sums.at("train_forward_time").count, 8);
+  EXPECT_EQ(sums.at("train_forward_time").seconds, 8 * kForward);
+  EXPECT_EQ(sums.at("train_epoch_time").seconds, 8 * kUpdate);
+  EXPECT_EQ(sums.at("eval_step_time").count, 4);
+  EXPECT_EQ(sums.at("eval_epoch_time").mean(), 2 * kEvalStep);
+}
+
+TEST(TimingTest, SecondRunStartsItsSumsAnew) {
+  TimedRun run;
+  run.trainer.train(run.options);
+  run.trainer.train(run.options);
+  EXPECT_EQ(run.timing->sums().at("train_forward_time").count, 8);
+  EXPECT_EQ(run.values("train_epoch_time"), twice(4 * kUpdate));
+}
+
+TEST(TimingTest, LeavesWarmUpStepsOutOfTheMeansButNotOfTheEpoch) {
+  TimedRun run({}, {.num_warmup_steps = 2});
+  run.trainer.is_second_half_slower = true;
+  run.options.num_epochs = 1;
+  run.trainer.train(run.options);
+  EXPECT_EQ(run.values("train_forward_time"), std::vector<double>{10 * kForward});
+  EXPECT_EQ(run.timing->sums().at("train_backward_time").count, 2);
+  EXPECT_EQ(run.values("train_epoch_time"), std::vector<double>{4 * kUpdate + 2 * 9 * kForward});
+}
+
+TEST(TimingTest, EpochOfWarmUpStepsAloneHasNoMeans) {
+  TimedRun run({}, {.num_warmup_steps = 4});
+  run.trainer.train(run.options);
+  EXPECT_EQ(run.values("train_forward_time"), std::vector<double>{kForward});
+  EXPECT_EQ(run.values("train_epoch_time"), twice(4 * kUpdate));
+}
+
+TEST(TimingTest, BackwardPassesWithinAWindowAreLeftOut) {
+  TimedRun run;
+  run.options.gradient_accumulation_steps = 2;
+  run.trainer.train(run.options);
+  EXPECT_EQ(run.values("train_backward_time"), twice(kBackward));
+  EXPECT_EQ(run.timing->sums().at("train_backward_time").count, 4);
+  EXPECT_EQ(run.timing->sums().at("train_forward_time").count, 8);
+}
+
+TEST(TimingTest, ExtraEvaluationIsNoTrainingTime) {
+  for (const int order : {-1, 1}) {  // before and after Timing sees the update's end
+    TimedRun run({std::make_shared<AfterUpdate>(
+        2, [](Trainer& trainer) { trainer.evaluate_now({.metric_prefix = "step_"}); }, order)});
+    run.trainer.train(run.options);
+    EXPECT_EQ(run.values("train_epoch_time"), twice(4 * kUpdate)) << order;
+    EXPECT_EQ(run.values("train_optimizer_time"), twice(kOptimizer)) << order;
+    EXPECT_EQ(run.values("step_eval_epoch_time"), std::vector<double>{2 * kEvalStep}) << order;
+    EXPECT_EQ(run.values("eval_epoch_time"), twice(2 * kEvalStep)) << order;
+  }
+}
+
+/// Evaluates once more at the end of each evaluation, before Timing sees that.
+class EvaluateTwice : public Callback {
+ public:
+  int default_order() const override { return -1; }
+  void on_eval_epoch_end(Trainer& trainer) override {
+    if (!trainer.is_extra_evaluation()) trainer.evaluate_now({.metric_prefix = "again_"});
+  }
+};
+
+TEST(TimingTest, EvaluationWithinAnEvaluationIsNoPartOfIt) {
+  TimedRun run({std::make_shared<EvaluateTwice>()});
+  run.trainer.train(run.options);
+  EXPECT_EQ(run.values("again_eval_epoch_time"), twice(2 * kEvalStep));
+  EXPECT_EQ(run.values("eval_epoch_time"), twice(2 * kEvalStep));
+  EXPECT_EQ(run.values("eval_step_time"), twice(kEvalStep));
+}
+
+TEST(TimingTest, WhatOthersDoBetweenUpdatesCountsInTheEpochAlone) {
+  TimedRun run;
+  run.trainer.callback_handler().add(std::make_shared<AfterUpdate>(
+      2, [time = run.time](Trainer&) { time->pass(kBetweenUpdates); }, 1));
+  run.options.num_epochs = 1;
+  run.trainer.train(run.options);
+  EXPECT_EQ(run.values("train_epoch_time"), std::vector<double>{4 * kUpdate + kBetweenUpdates});
+  EXPECT_EQ(run.values("train_optimizer_time"), std::vector<double>{kOptimizer});
+}
+
+TEST(TimingTest, RunOfEvaluateReturnsItsTimes) {
+  TimedRun run;
+  const Metrics metrics =
+      run.trainer.evaluate({.dataset = toy_data(6), .per_device_batch_size = 2});
+  EXPECT_EQ(metrics.at("eval_epoch_time"), 3 * kEvalStep);
+  EXPECT_EQ(metrics.at("eval_step_time"), kEvalStep);
+  EXPECT_EQ(metrics.count("train_epoch_time"), 0);
+}
+
+TEST(TimingTest, ResumedEpochCountsItsPartBeforeButNotTheTimeBetween) {
+  for (const int64_t stop : {2, 4}) {  // in the epoch's middle, and at its end
+    const TemporaryFolder folder;
+    const SaveTrainingStateOptions saving{.directory = folder.path(), .every_n_updates = 1};
+    TimedRun first({std::make_shared<SaveTrainingState>(saving), stop_after(stop)});
+    first.trainer.train(first.options);
+
+    TimedRun second;
+    second.time->pass(1'000'000);
+    second.options.resume_from = folder / "latest";
+    second.trainer.train(second.options);
+    EXPECT_EQ(second.values("train_epoch_time"), twice(4 * kUpdate)) << stop;
+    EXPECT_EQ(second.values("train_backward_time"), twice(kBackward)) << stop;
+  }
+}
+
+TEST(TimingTest, EpochThatWasLeftIsForgottenInTheNextRun) {
+  TimedRun run({stop_after(2)});
+  run.trainer.train(run.options);
+  EXPECT_TRUE(run.values("train_epoch_time").empty());
+  run.options.max_num_train_steps = 1;
+  run.trainer.train(run.options);
+  EXPECT_EQ(run.values("train_epoch_time"), std::vector<double>{kUpdate});
+}
+
+TEST(TimingTest, WaitingForTheDeviceChangesNothingOnTheCpu) {
+  TimedRun run({}, {.num_warmup_steps = 0, .synchronize = true});
+  run.trainer.train(run.options);
+  EXPECT_EQ(run.values("train_forward_time"), twice(kForward));
+}
+
+TEST(TimingTest, MeanOfNothingIsNaN) { EXPECT_TRUE(std::isnan(TimeSum().mean())); }
+
+TEST(TimingTest, RejectsANegativeWarmUp) {
+  EXPECT_ERROR(Timing({.num_warmup_steps = -1}), "num_warmup_steps is -1");
+}
+
+}  // namespace
+}  // namespace linkboy::testing

@@ -1,0 +1,114 @@
+// What TrackRun tells its trackers of a run that is not the first: a further or a resumed one.
+
+#include <gtest/gtest.h>
+#include <torch/torch.h>
+
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "linkboy/callbacks/save_training_state.hpp"
+#include "linkboy/callbacks/track_run.hpp"
+#include "support/memory_tracker.hpp"
+#include "support/temporary_folder.hpp"
+#include "support/toy.hpp"
+
+namespace linkboy::testing {
+namespace {
+
+TEST(TrackRunAgainTest, FurtherTrainIsARunOfItsOwnUnlessItGoesOnWithTheHistory) {
+  TrackedToy run;
+  TrainOptions options = short_run(1);
+  run.toy.trainer.train(options);
+  run.toy.trainer.train(options);
+  options.reset_run_history = false;
+  run.toy.trainer.train(options);
+  ASSERT_EQ(run.tracker->starts.size(), 3U);
+  EXPECT_EQ(run.tracker->starts[1].first_update, 0);
+  EXPECT_EQ(run.tracker->starts[2].first_update, 4);
+  EXPECT_EQ(run.tracker->starts[2].first_epoch, 1);
+  EXPECT_EQ(run.tracker->updates_of("train_loss"), (Updates{2, 4, 2, 4, 6, 8}));
+  EXPECT_EQ(run.tracker->updates_of("train_loss_epoch"), (Updates{4, 4, 8}));
+}
+
+TEST(TrackRunAgainTest, EvaluateGoesOnWithTheRecordOfTheRunBeforeIt) {
+  TrackedToy run({.every_n_updates = 100, .histograms_every_n_epochs = 1});
+  run.toy.trainer.train(short_run());
+  run.tracker->points.clear();
+  const auto metrics = run.toy.trainer.evaluate({.dataset = toy_data(4)});
+  ASSERT_EQ(run.tracker->starts.size(), 2U);
+  EXPECT_EQ(run.tracker->starts[1].first_update, 8);
+  EXPECT_EQ(run.tracker->starts[1].first_epoch, 2);
+  EXPECT_EQ(run.tracker->starts[1].config, run.tracker->starts[0].config);
+  EXPECT_EQ(run.tracker->points,
+            (std::vector<TrackedPoint>{{"evaluation_loss", 8, 2, metrics.at("evaluation_loss")}}));
+}
+
+TEST(TrackRunAgainTest, EvaluateAloneIsARun) {
+  TrackedToy run;
+  const auto metrics = run.toy.trainer.evaluate({.dataset = toy_data(4)});
+  EXPECT_EQ(run.tracker->points,
+            (std::vector<TrackedPoint>{{"evaluation_loss", 0, 1, metrics.at("evaluation_loss")}}));
+  EXPECT_EQ(run.tracker->starts[0].first_update, 0);
+  EXPECT_EQ(run.tracker->outcomes, std::vector<std::string>{"finished"});
+}
+
+std::vector<TrackedPoint> without_speed(std::vector<TrackedPoint> points) {
+  std::erase_if(points, [](const auto& point) { return point.name == "samples_per_second"; });
+  return points;
+}
+
+/// What is left of the record of a killed run when one that resumed it has said what is void.
+std::vector<TrackedPoint> merged(const MemoryTracker& killed, const MemoryTracker& resumed) {
+  std::vector<TrackedPoint> points = killed.points;
+  std::erase_if(points, [&](const auto& point) {
+    return point.update > resumed.starts.front().first_update;
+  });
+  points.insert(points.end(), resumed.points.begin(), resumed.points.end());
+  return without_speed(points);
+}
+
+/// Saves one state, trains on to the end as if that had been lost, and resumes.
+void expect_same_record_after_resume(SaveTrainingStateOptions saving, int64_t every_n_updates) {
+  const TemporaryFolder folder;
+  saving.directory = folder.path();
+  saving.at_end = false;
+  saving.keep_last = 100;
+  TrackedToy killed({.every_n_updates = every_n_updates},
+                    {std::make_shared<SaveTrainingState>(saving)});
+  killed.toy.trainer.train(short_run(3));
+
+  for (const std::string& state : folder.names()) {
+    TrackedToy resumed({.every_n_updates = every_n_updates});
+    TrainOptions options = short_run(3);
+    options.resume_from = folder / state;
+    resumed.toy.trainer.train(options);
+    EXPECT_EQ(merged(*killed.tracker, *resumed.tracker), without_speed(killed.tracker->points))
+        << state << ", every " << every_n_updates;
+  }
+}
+
+TEST(TrackRunAgainTest, ResumedRunRecordsNothingTwiceAndLosesNothing) {
+  for (const int64_t every_n_updates : {1, 3}) {
+    expect_same_record_after_resume({.every_n_updates = 1}, every_n_updates);
+    expect_same_record_after_resume({.every_n_epochs = 1}, every_n_updates);
+  }
+}
+
+TEST(TrackRunAgainTest, ResumedRunWhoseStateKnowsNothingOfItRecordsFromThere) {
+  const TemporaryFolder folder;
+  Toy plain({stop_at(6), std::make_shared<SaveTrainingState>(
+                             SaveTrainingStateOptions{.directory = folder.path()})});
+  plain.trainer.train(short_run());
+  TrackedToy run;
+  TrainOptions options = short_run();
+  options.resume_from = folder / "latest";
+  run.toy.trainer.train(options);
+  EXPECT_EQ(run.tracker->starts[0].first_update, 6);
+  EXPECT_EQ(run.tracker->starts[0].first_epoch, 1);
+  EXPECT_EQ(run.tracker->updates_of("train_loss"), Updates{8});
+  EXPECT_EQ(run.tracker->updates_of("train_loss_epoch"), Updates{8});
+}
+
+}  // namespace
+}  // namespace linkboy::testing

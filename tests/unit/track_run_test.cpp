@@ -1,0 +1,298 @@
+// What TrackRun tells its trackers, and when.
+
+#include <gtest/gtest.h>
+#include <torch/torch.h>
+
+#include <algorithm>
+#include <functional>
+#include <map>
+#include <set>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "linkboy/callbacks/lambda_callback.hpp"
+#include "linkboy/callbacks/save_training_state.hpp"
+#include "linkboy/callbacks/track_run.hpp"
+#include "linkboy/mlflow_tracker.hpp"
+#include "linkboy/step_output.hpp"
+#include "linkboy/tensorboard_tracker.hpp"
+#include "support/expect_error.hpp"
+#include "support/keep_losses.hpp"
+#include "support/memory_tracker.hpp"
+#include "support/pretended_group.hpp"
+#include "support/python_json.hpp"
+#include "support/temporary_folder.hpp"
+#include "support/toy.hpp"
+
+namespace linkboy::testing {
+namespace {
+
+/// 100, 99, 98, ...
+class Countdown : public CurveScheduler {
+ public:
+  explicit Countdown(torch::optim::Optimizer& optimizer) : CurveScheduler(optimizer) {}
+  double value_at(int64_t update, double) const override {
+    return 100.0 - static_cast<double>(update);
+  }
+};
+
+std::string entry(const TrackedRun::Entries& entries, const std::string& name) {
+  for (const auto& [key, value] : entries) {
+    if (key == name) return value;
+  }
+  return "(none)";
+}
+
+TEST(TrackRunTest, LogsMeanLossLearningRateAndSpeedEveryNUpdates) {
+  const auto losses = std::make_shared<KeepLosses>();
+  TrackedToy run({.every_n_updates = 2}, {losses});
+  run.toy.trainer.train(short_run());
+  EXPECT_EQ(run.tracker->updates_of("train_loss"), (Updates{2, 4, 6, 8}));
+  const auto logged = run.tracker->of("train_loss");
+  for (std::size_t i = 0; i < logged.size(); ++i) {
+    const double mean = (losses->losses[2 * i] + losses->losses[2 * i + 1]) / 2.0;
+    EXPECT_NEAR(logged[i].second, mean, 1e-6);
+  }
+  EXPECT_EQ(run.tracker->of("learning_rate").back(), (std::pair<int64_t, double>(8, 0.1)));
+  EXPECT_EQ(run.tracker->updates_of("samples_per_second"), (Updates{2, 4, 6, 8}));
+  for (const auto& [update, speed] : run.tracker->of("samples_per_second")) EXPECT_GT(speed, 0.0);
+}
+
+TEST(TrackRunTest, RecordsWhatOtherCallbacksGiveIt) {
+  auto other = std::make_shared<LambdaCallback>(
+      LambdaCallbackFunctions{.on_train_update_end = [](Trainer& trainer) {
+        auto track = trainer.callback_handler().find<TrackRun>();
+        track->log_scalars(trainer, {{"mine", 2.0 * static_cast<double>(trainer.num_updates())}});
+        track->log_text(trainer, "note", "hello");
+      }});
+  TrackedToy run({}, {other});
+  run.toy.trainer.train(short_run(1));
+  EXPECT_EQ(run.tracker->of("mine").back(), (std::pair<int64_t, double>(4, 8.0)));
+  EXPECT_EQ(run.tracker->texts.size(), 4U);
+  run.tracker->texts.clear();
+  run.callback->log_text(run.toy.trainer, "late", "outside of a run");
+  EXPECT_TRUE(run.tracker->texts.empty());
+}
+
+TEST(TrackRunTest, LossIsOfItsEpochAlone) {
+  const auto losses = std::make_shared<KeepLosses>();
+  TrackedToy run({.every_n_updates = 3}, {losses});
+  run.toy.trainer.train(short_run());
+  const auto logged = run.tracker->of("train_loss");
+  ASSERT_EQ(logged.size(), 2U);
+  EXPECT_EQ(logged[1].first, 6);
+  EXPECT_NEAR(logged[1].second, (losses->losses[4] + losses->losses[5]) / 2.0, 1e-6);
+}
+
+TEST(TrackRunTest, LearningRateIsThatOfTheUpdateAndNotOfTheNext) {
+  TrackedToy run({.every_n_updates = 1});
+  TrainOptions options = short_run(1);
+  options.create_scheduler_fn = [](torch::optim::Optimizer& optimizer, const RunConfig&) {
+    return std::make_unique<Countdown>(optimizer);
+  };
+  run.toy.trainer.train(options);
+  EXPECT_EQ(run.tracker->of("learning_rate"),
+            (std::vector<std::pair<int64_t, double>>{{1, 100.0}, {2, 99.0}, {3, 98.0}, {4, 97.0}}));
+}
+
+TEST(TrackRunTest, SeveralParamGroupsHaveALearningRateEach) {
+  TrackedToy run;
+  auto options = std::make_unique<torch::optim::SGDOptions>(0.01);
+  run.toy.optimizer->add_param_group(torch::optim::OptimizerParamGroup(
+      std::vector<torch::Tensor>{torch::zeros({1}).requires_grad_()}, std::move(options)));
+  run.toy.trainer.train(short_run(1));
+  EXPECT_EQ(run.tracker->of("learning_rate_group_0").front().second, 0.1);
+  EXPECT_EQ(run.tracker->of("learning_rate_group_1").front().second, 0.01);
+  EXPECT_TRUE(run.tracker->of("learning_rate").empty());
+}
+
+TEST(TrackRunTest, LogsEachValueOfTheHistoryOnceWithItsUpdateAndEpoch) {
+  TrackedToy run({.every_n_updates = 100});
+  run.toy.trainer.train(short_run());
+  const auto& history = run.toy.trainer.run_history();
+  std::vector<TrackedPoint> expected;
+  for (std::size_t i = 0; i < 2; ++i) {
+    for (const std::string name : {"train_loss_epoch", "eval_loss_epoch"}) {
+      const auto epoch = static_cast<int64_t>(i) + 1;
+      expected.push_back({name, 4 * epoch, epoch, history.get_metric_values(name)[i]});
+    }
+  }
+  EXPECT_EQ(run.tracker->points, expected);
+  EXPECT_EQ(run.tracker->last_metrics.at("eval_loss_epoch"),
+            history.get_latest_metric("eval_loss_epoch"));
+}
+
+TEST(TrackRunTest, DescribesWhatTheRunResolvedTo) {
+  TrackedToy run({.name = "toy", .config = {{"layers", "2"}, {"num_epochs", "two"}}});
+  run.toy.trainer.train(short_run());
+  ASSERT_EQ(run.tracker->starts.size(), 1U);
+  const TrackedRun& described = run.tracker->starts[0];
+  EXPECT_EQ(described.name, "toy");
+  EXPECT_EQ(described.first_update, 0);
+  EXPECT_EQ(described.first_epoch, 0);
+  EXPECT_EQ(entry(described.config, "train_per_device_batch_size"), "2");
+  EXPECT_EQ(entry(described.config, "optimizer"), "torch::optim::SGD");
+  EXPECT_EQ(entry(described.config, "lr"), "0.1");
+  EXPECT_EQ(entry(described.config, "weight_decay"), "0");
+  EXPECT_EQ(entry(described.config, "num_parameters"), "43");
+  EXPECT_EQ(entry(described.config, "num_trainable_parameters"), "43");
+  EXPECT_NE(entry(described.config, "seed"), "(none)");
+  EXPECT_EQ(entry(described.config, "layers"), "2");
+  EXPECT_EQ(entry(described.config, "num_epochs"), "two");
+  std::set<std::string> names;
+  for (const auto& [name, value] : described.config) EXPECT_TRUE(names.insert(name).second) << name;
+  EXPECT_EQ(entry(described.environment, "libtorch"), TORCH_VERSION);
+  EXPECT_EQ(entry(described.environment, "device"), "cpu");
+  EXPECT_NE(entry(described.environment, "host"), "(none)");
+}
+
+TEST(TrackRunTest, HistogramsOfWeightsAtTheEndAndOfGradientsInTheFirstUpdateOfEveryNthEpoch) {
+  TrackedToy run({.histograms_every_n_epochs = 2});
+  run.toy.trainer.train(short_run(4));
+  std::vector<std::pair<std::string, int64_t>> expected;
+  for (const int64_t epoch : {2, 4}) {
+    for (const auto& [kind, update] :
+         {std::pair("gradients/", 4 * epoch - 3), std::pair("weights/", 4 * epoch)}) {
+      for (const std::string name : {"0.weight", "0.bias", "2.weight", "2.bias"}) {
+        expected.emplace_back(kind + name, update);
+      }
+    }
+  }
+  EXPECT_EQ(run.tracker->histograms, expected);
+  EXPECT_TRUE(torch::equal(run.tracker->histogram_values.at("weights/2.bias"),
+                           run.toy.model->parameters().back()));
+  EXPECT_GT(run.tracker->histogram_values.at("gradients/2.bias").abs().sum().item<double>(), 0.0);
+}
+
+TEST(TrackRunTest, FlushesAtEpochEndsAndWhenTheTimeHasCome) {
+  TrackedToy seldom({.flush_seconds = 1e6});
+  seldom.toy.trainer.train(short_run());
+  EXPECT_EQ(seldom.tracker->num_flushes, 4);  // after the first update, two epochs and the run
+  TrackedToy always({.flush_seconds = 0.0});
+  always.toy.trainer.train(short_run());
+  EXPECT_EQ(always.tracker->num_flushes, 8 + 2 + 1);
+}
+
+TEST(TrackRunTest, TellsHowTheRunEnded) {
+  TrackedToy run;
+  run.toy.trainer.train(short_run());
+  TrainOptions three_updates = short_run();
+  three_updates.max_num_train_steps = 3;
+  run.toy.trainer.train(three_updates);
+  run.toy.trainer.callback_handler().add(stop_at(3));
+  run.toy.trainer.train(short_run());
+  EXPECT_EQ(run.tracker->outcomes,
+            (std::vector<std::string>{"finished", "max_steps", "stop_request"}));
+
+  TrackedToy failing({.every_n_updates = 1},
+                     {std::make_shared<AtUpdate>(2, [](Trainer&) { throw Error("on purpose"); })});
+  EXPECT_ERROR(failing.toy.trainer.train(short_run()), "on purpose");
+  EXPECT_EQ(failing.tracker->outcomes, std::vector<std::string>{"failed"});
+  EXPECT_EQ(failing.tracker->updates_of("train_loss"), Updates{1});
+}
+
+TEST(TrackRunTest, TrackerThatCannotStartEndsTheRunBeforeItTrains) {
+  const auto first = std::make_shared<MemoryTracker>();
+  const auto second = std::make_shared<MemoryTracker>();
+  second->fails_to_start = true;
+  Toy toy({std::make_shared<TrackRun>(std::vector<std::shared_ptr<Tracker>>{first, second})});
+  EXPECT_ERROR(toy.trainer.train(short_run()), "no room");
+  EXPECT_EQ(toy.trainer.num_updates(), 0);
+  EXPECT_EQ(first->outcomes, std::vector<std::string>{"failed"});
+  EXPECT_TRUE(second->outcomes.empty());
+}
+
+TEST(TrackRunTest, TrackerThatFailsLaterIsNamedOnceAndLeftOutOfTheRun) {
+  const auto failing = std::make_shared<MemoryTracker>();
+  const auto other = std::make_shared<MemoryTracker>();
+  failing->fails_at_update = 3;
+  Toy toy({std::make_shared<TrackRun>(std::vector<std::shared_ptr<Tracker>>{failing, other},
+                                      TrackRunOptions{.every_n_updates = 1})});
+  EXPECT_EQ(toy.trainer.train(short_run()).num_updates, 8);
+  EXPECT_EQ(std::count_if(toy.trainer.lines.begin(), toy.trainer.lines.end(),
+                          [](const std::string& line) {
+                            return line.find("disk full") != std::string::npos;
+                          }),
+            1);
+  EXPECT_EQ(failing->updates_of("train_loss"), (Updates{1, 2}));
+  EXPECT_TRUE(failing->outcomes.empty());
+  EXPECT_EQ(other->updates_of("train_loss"), (Updates{1, 2, 3, 4, 5, 6, 7, 8}));
+
+  failing->fails_at_update = 1'000'000;
+  toy.trainer.train(short_run());
+  EXPECT_EQ(failing->outcomes, std::vector<std::string>{"finished"});
+}
+
+TEST(TrackRunTest, OnlyTheMainProcessTracks) {
+  const auto tracker = std::make_shared<MemoryTracker>();
+  const auto model = toy_model();
+  QuietTrainer trainer(model, torch::nn::CrossEntropyLoss(), toy_sgd(model),
+                       {std::make_shared<TrackRun>(
+                           std::vector<std::shared_ptr<Tracker>>{tracker},
+                           TrackRunOptions{.every_n_updates = 1, .histograms_every_n_epochs = 1})},
+                       nullptr, {.device = "cpu", .process_group = pretended_group(1, 2)});
+  ASSERT_FALSE(trainer.accelerator().is_main_process());
+  trainer.train(short_run());
+  trainer.evaluate({.dataset = toy_data(4)});
+  EXPECT_TRUE(tracker->starts.empty());
+  EXPECT_TRUE(tracker->points.empty());
+  EXPECT_TRUE(tracker->histograms.empty());
+  EXPECT_TRUE(tracker->outcomes.empty());
+}
+
+TEST(TrackRunTest, TensorBoardAndMlflowHaveEveryRecordOfATrainedAndEvaluatedRun) {
+  const TemporaryFolder folder;
+  const auto memory = std::make_shared<MemoryTracker>();
+  Toy toy({std::make_shared<TrackRun>(
+      std::vector<std::shared_ptr<Tracker>>{
+          memory,
+          std::make_shared<TensorBoardTracker>(
+              TensorBoardTrackerOptions{.directory = folder / "tensorboard"}),
+          std::make_shared<MlflowTracker>(MlflowTrackerOptions{.directory = folder / "mlruns"})},
+      TrackRunOptions{.every_n_updates = 1, .histograms_every_n_epochs = 1})});
+  toy.trainer.train(short_run());
+  toy.trainer.evaluate({.dataset = toy_data(4)});
+  std::map<std::string, std::size_t> expected;
+  for (const auto& point : memory->points) ++expected[point.name];
+  const auto counts = [](const nlohmann::json& scalars) {
+    std::map<std::string, std::size_t> result;
+    for (const auto& [name, values] : scalars.items()) result[name] = values.size();
+    return result;
+  };
+
+  const auto tensorboard =
+      run_python_json("tensorboard_peer.py", {(folder / "tensorboard").string(), "run-1"});
+  SKIP_IF_MISSING(tensorboard);
+  EXPECT_EQ(counts(tensorboard["events"]["scalars"]), expected);
+  EXPECT_EQ(tensorboard["events"]["histograms"].size(), 8U);
+  EXPECT_EQ(tensorboard["events"]["hparams"]["lr"], 0.1);
+  EXPECT_EQ(tensorboard["events"]["status"], "STATUS_SUCCESS");
+  const auto mlflow = run_python_json("mlflow_peer.py", {(folder / "mlruns").string(), "Default"});
+  SKIP_IF_MISSING(mlflow);
+  ASSERT_EQ(mlflow["runs"].size(), 1U);
+  EXPECT_EQ(counts(mlflow["runs"][0]["metrics"]), expected);
+}
+
+TEST(TrackRunTest, KeepsResultsAndComesBeforeSaveTrainingState) {
+  const TrackRun callback({});
+  EXPECT_TRUE(callback.keeps_results());
+  EXPECT_GT(callback.order(), 0);
+  EXPECT_LT(callback.order(), SaveTrainingState().order());
+}
+
+TEST(TrackRunTest, RejectsWrongOptionsTrackersAndStates) {
+  const auto tracker = std::make_shared<MemoryTracker>();
+  EXPECT_ERROR(TrackRun({nullptr}), "tracker 0 is null");
+  EXPECT_ERROR((TrackRun({tracker, tracker})), "tracker 1 was given before");
+  EXPECT_ERROR((TrackRun({tracker}, {.every_n_updates = 0})), "every_n_updates is 0");
+  EXPECT_ERROR((TrackRun({tracker}, {.histograms_every_n_epochs = 0})),
+               "histograms_every_n_epochs is 0");
+  EXPECT_ERROR((TrackRun({tracker}, {.flush_seconds = -1.0})), "flush_seconds is -1");
+  StateDict state = TrackRun({tracker}).state_dict();
+  state.set("records_of_last_update", int64_t{1});
+  EXPECT_ERROR(TrackRun({tracker}).load_state_dict(state), "must be a list");
+}
+
+}  // namespace
+}  // namespace linkboy::testing

@@ -1,0 +1,157 @@
+#include "linkboy/callbacks/wsd_checkpoint.hpp"
+
+#include <gtest/gtest.h>
+#include <torch/torch.h>
+
+#include "linkboy/callbacks/model_ema.hpp"
+#include "linkboy/checkpoint.hpp"
+#include "linkboy/schedulers/wsd_scheduler.hpp"
+#include "linkboy/trainer.hpp"
+#include "linkboy/training_state.hpp"
+#include "support/expect_error.hpp"
+#include "support/keep_losses.hpp"
+#include "support/temporary_folder.hpp"
+#include "support/toy.hpp"
+
+namespace linkboy::testing {
+namespace {
+
+class WsdCheckpointTest : public ::testing::Test {
+ protected:
+  /// 5 updates an epoch, of which the last tenth decays.
+  static TrainOptions epochs(int64_t num_epochs, WsdSchedulerOptions options = {}) {
+    return {.train_dataset = toy_data(20),
+            .num_epochs = num_epochs,
+            .per_device_batch_size = 4,
+            .create_scheduler_fn = WsdScheduler::create_scheduler_fn(options)};
+  }
+
+  std::shared_ptr<WsdCheckpoint> saving(WsdCheckpointOptions options = {}) {
+    options.save_dir = folder_.path();
+    return std::make_shared<WsdCheckpoint>(options);
+  }
+
+  double lr_of(const Toy& toy) { return toy.optimizer->param_groups()[0].options().get_lr(); }
+
+  TemporaryFolder folder_;
+};
+
+TEST_F(WsdCheckpointTest, SavesBeforeAndAfterTheDecay) {
+  auto save = saving();
+  EXPECT_TRUE(save->keeps_results());
+  Toy toy({save});
+  toy.trainer.train(epochs(4));
+  EXPECT_EQ(folder_.names(), (std::vector<std::string>{"checkpoint_18_wsd_pre_decay",
+                                                       "checkpoint_20_wsd_post_decay.pt"}));
+  const StateDict before =
+      read_checkpoint(folder_ / "checkpoint_18_wsd_pre_decay" / kTrainingStateFile);
+  EXPECT_EQ(before.get_dict("training_state").get_int("num_updates"), 18);
+  const StateDict after = read_checkpoint(folder_ / "checkpoint_20_wsd_post_decay.pt");
+  EXPECT_EQ(after.get_int("step"), 20);
+  EXPECT_EQ(after.get_string("checkpoint_type"), "post_decay");
+  EXPECT_EQ(after.get_int("total_steps"), 20);
+  EXPECT_EQ(after.get_double("decay_fraction"), 0.1);
+  EXPECT_TRUE(torch::equal(after.get_dict("model_state_dict").get_tensor("0.weight"),
+                           toy.model->parameters()[0]));
+  EXPECT_TRUE(after.contains("optimizer_state_dict"));
+  EXPECT_TRUE(after.contains("scheduler_state_dict"));
+}
+
+TEST_F(WsdCheckpointTest, SavesAtEachOfSeveralDecays) {
+  Toy toy({saving({.save_optimizer = false, .save_scheduler = false})});
+  toy.trainer.train(epochs(8, {.decay_phase_ratio = 0.5, .num_checkpoints = 2}));
+  EXPECT_EQ(
+      folder_.names(),
+      (std::vector<std::string>{"checkpoint_10_wsd_pre_decay", "checkpoint_20_wsd_post_decay.pt",
+                                "checkpoint_30_wsd_pre_decay", "checkpoint_40_wsd_post_decay.pt"}));
+  const StateDict after = read_checkpoint(folder_ / "checkpoint_40_wsd_post_decay.pt");
+  EXPECT_FALSE(after.contains("optimizer_state_dict"));
+  EXPECT_FALSE(after.contains("scheduler_state_dict"));
+  EXPECT_EQ(after.get_double("decay_fraction"), 0.25);
+}
+
+TEST_F(WsdCheckpointTest, FromTheStateBeforeTheDecayALongerScheduleGoesOnInEveryBit) {
+  auto whole_losses = std::make_shared<KeepLosses>();
+  Toy whole({whole_losses});
+  whole.trainer.train(epochs(8));
+
+  // Given before what it must see.
+  Toy first({saving(), std::make_shared<ModelEma>()});
+  first.trainer.train(epochs(4));
+  auto losses = std::make_shared<KeepLosses>();
+  auto ema = std::make_shared<ModelEma>();
+  Toy second({losses, ema});
+  TrainOptions longer = epochs(8);
+  longer.resume_from = folder_ / "checkpoint_18_wsd_pre_decay";
+  longer.allow_changed_schedule_length = true;
+  EXPECT_EQ(second.trainer.train(longer).num_updates, 40);
+  EXPECT_EQ(losses->losses,
+            std::vector<float>(whole_losses->losses.begin() + 18, whole_losses->losses.end()));
+  EXPECT_TRUE(bit_equal(second.model->parameters(), whole.model->parameters()));
+  EXPECT_EQ(ema->num_averaged(), 40);
+}
+
+TEST_F(WsdCheckpointTest, StartsFromAnInitialCheckpoint) {
+  class KeepStart : public Callback {
+   public:
+    void on_train_epoch_start(Trainer& trainer) override {
+      if (weights.empty()) weights = copies_of(trainer.model().parameters());
+    }
+    std::vector<torch::Tensor> weights;
+  };
+  Toy first({saving()});
+  first.trainer.train(epochs(4));
+  for (const char* name : {"checkpoint_20_wsd_post_decay.pt", "checkpoint_18_wsd_pre_decay"}) {
+    SCOPED_TRACE(name);
+    const TemporaryFolder folder;
+    auto start = std::make_shared<KeepStart>();
+    Toy second({start, std::make_shared<WsdCheckpoint>(WsdCheckpointOptions{
+                           .save_dir = folder.path(), .initial_checkpoint = folder_ / name})},
+               /*lr=*/0.7);
+    second.trainer.train(epochs(2, {.lr_min = 0.5, .is_continuation_from_checkpoint = true}));
+    EXPECT_EQ(second.trainer.num_updates(), 10);
+    const bool is_file = std::filesystem::is_regular_file(folder_ / name);
+    const auto saved =
+        read_checkpoint(is_file ? folder_ / name : folder_ / name / kTrainingStateFile)
+            .get_dict("model_state_dict");
+    EXPECT_TRUE(torch::equal(start->weights[0], saved.get_tensor("0.weight")));
+    EXPECT_EQ(folder.names(), (std::vector<std::string>{"checkpoint_10_wsd_post_decay.pt",
+                                                        "checkpoint_9_wsd_pre_decay"}));
+    EXPECT_NEAR(lr_of(second), 0.05, 1e-9);  // half of the first run's
+  }
+}
+
+TEST_F(WsdCheckpointTest, AResumedRunDoesNotLoadTheInitialCheckpoint) {
+  Toy first({saving()});
+  first.trainer.train(epochs(4));
+  Toy second({saving({.initial_checkpoint = folder_ / "no_such_file.pt"})});
+  TrainOptions options = epochs(4);
+  options.resume_from = folder_ / "checkpoint_18_wsd_pre_decay";
+  EXPECT_EQ(second.trainer.train(options).num_updates, 20);
+  EXPECT_TRUE(bit_equal(second.model->parameters(), first.model->parameters()));
+}
+
+TEST_F(WsdCheckpointTest, TakesThePhasesOfAnotherSchedule) {
+  Toy toy({saving({.decays = {{NUM_UPDATE_STEPS - 4, NUM_UPDATE_STEPS - 1}}})});
+  TrainOptions options = epochs(2);
+  options.create_scheduler_fn = {};
+  toy.trainer.train(options);
+  EXPECT_EQ(folder_.names(), (std::vector<std::string>{"checkpoint_6_wsd_pre_decay",
+                                                       "checkpoint_9_wsd_post_decay.pt"}));
+}
+
+TEST_F(WsdCheckpointTest, RejectsARunWithoutDecayAndImpossiblePhases) {
+  TrainOptions options = epochs(2);
+  options.create_scheduler_fn = {};
+  Toy none({saving()});
+  EXPECT_ERROR(none.trainer.train(options), "WsdCheckpoint finds no decay phase");
+  Toy reversed({saving({.decays = {{5, 4}}})});
+  EXPECT_ERROR(reversed.trainer.train(options), "begins after 5 updates and ends after 4");
+  Toy missing({saving({.initial_checkpoint = folder_ / "none.pt"})});
+  EXPECT_ERROR(missing.trainer.train(epochs(2)), "none.pt");
+  Toy unwritable({std::make_shared<WsdCheckpoint>(WsdCheckpointOptions{.save_dir = "/proc/no"})});
+  EXPECT_ERROR(unwritable.trainer.train(epochs(2)), "/proc/no");
+}
+
+}  // namespace
+}  // namespace linkboy::testing
