@@ -579,6 +579,7 @@ class WatchingTest(ProgramTest):
         output = self.run_program(
             metrics=True,
             csv="run.csv",
+            track_every_updates=2,
             callbacks=[
                 "learning-rate-monitor:fields=lr+weight_decay",
                 "gradient-norm",
@@ -611,9 +612,12 @@ class WatchingTest(ProgramTest):
         self.run_program(tensorboard="tb", mlflow="ml", csv="out/run.csv", json_lines="run.jsonl",
                          html_report="run.html", track_every_updates=1, track_histograms=1)
         files = self.files()
-        self.assertEqual(len([name for name in files if "events.out.tfevents" in name]), 1)
+        # The training and the test after it.
+        events = [name for name in files if "events.out.tfevents" in name]
+        self.assertEqual({os.path.dirname(name) for name in events}, {"tb/fashion_mnist-1"})
         self.assertTrue([name for name in files if name.startswith("ml/") and "metrics/" in name])
-        kinds = [json.loads(line)["type"] for line in (self.path / "run.jsonl").open()]
+        lines = (self.path / "run.jsonl").read_text().splitlines()
+        kinds = [json.loads(line)["type"] for line in lines]
         self.assertEqual(kinds[0], "run")
         self.assertIn("histogram", kinds)
         self.assertIn("<svg", (self.path / "run.html").read_text())
@@ -621,9 +625,11 @@ class WatchingTest(ProgramTest):
         self.assertEqual([int(row["update"]) for row in losses], list(range(1, 11)))
 
     def test_a_resumed_run_goes_on_in_the_same_table(self):
-        options = dict(csv="run.csv", track_every_updates=1, save_every_updates=3)
-        self.run_program(max_steps=7, **options)
-        self.run_program(resume="latest", **options)
+        options = dict(csv="run.csv", track_every_updates=1, save_every_updates=3,
+                       scheduler="none")
+        self.run_program(max_steps=7, keep=9, **options)
+        states = sorted((self.path / "output" / "states").iterdir())
+        self.run_program(resume=states[1], **options)  # that of update 6; 7 is made again
         losses = [int(row["update"]) for row in self.rows() if row["name"] == "train_loss"]
         self.assertEqual(losses, list(range(1, 11)))
         epochs = [int(row["epoch"]) for row in self.rows() if row["name"] == "train_loss_epoch"]
