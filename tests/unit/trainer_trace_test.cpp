@@ -22,7 +22,8 @@ const std::string kEpochStart = "train_epoch_start *train_epoch_start ";
 const std::string kForward = "*train_step_start calculate_train_batch_loss *train_step_end ";
 const std::string kMicroStep = kForward + "backward_step ";
 const std::string kUpdate =
-    "*gradients_ready clip_gradients optimizer_step scheduler_step optimizer_zero_grad *train_update_end ";
+    "*gradients_ready clip_gradients optimizer_step scheduler_step optimizer_zero_grad "
+    "*train_update_end ";
 const std::string kUpdateWithoutScheduler =
     "*gradients_ready clip_gradients optimizer_step optimizer_zero_grad *train_update_end ";
 const std::string kTrainEpochEnd = "train_epoch_end *train_epoch_end ";
@@ -201,11 +202,11 @@ TEST(TrainerTraceTest, ExceptionInAWorkerThreadReachesTheLoop) {
 TEST(TrainerTraceTest, EvaluateAlone) {
   Traced run;
   run.trainer.evaluate({.dataset = toy_data(6), .per_device_batch_size = 4});
-  EXPECT_EQ(run.trace.text(),
-            "*init_end create_eval_dataloader *dataloaders_ready prepare_model_optimizer_and_dataloaders "
-            "create_run_config evaluation_run_start *evaluation_run_start " +
-                kEvalStart + times(2, kEvalStep) + kEvalEnd +
-                "evaluation_run_end *evaluation_run_end");
+  EXPECT_EQ(
+      run.trace.text(),
+      "*init_end create_eval_dataloader *dataloaders_ready prepare_model_optimizer_and_dataloaders "
+      "create_run_config evaluation_run_start *evaluation_run_start " +
+          kEvalStart + times(2, kEvalStep) + kEvalEnd + "evaluation_run_end *evaluation_run_end");
 }
 
 }  // namespace
