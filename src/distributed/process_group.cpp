@@ -5,7 +5,6 @@
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 
 #include <algorithm>
-#include <cstring>
 
 #include "distributed/backends.hpp"
 #include "distributed/process_group_implementation.hpp"
@@ -104,7 +103,7 @@ at::Tensor bytes_of(const at::Tensor& tensor) {
 
 at::Tensor tensor_of(std::string_view text) {
   at::Tensor bytes = at::empty({static_cast<int64_t>(text.size())}, at::kByte);
-  std::memcpy(bytes.mutable_data_ptr(), text.data(), text.size());
+  std::copy(text.begin(), text.end(), static_cast<char*>(bytes.mutable_data_ptr()));
   return bytes;
 }
 
@@ -130,7 +129,7 @@ std::vector<std::string> gather_texts(const ProcessGroup& group, std::string_vie
   const at::Tensor lengths = gather_stacked(group, at::tensor({length}, at::kLong)).view({-1});
   const auto most = lengths.max().item<int64_t>();
   at::Tensor mine = at::zeros({most}, at::kByte);
-  std::memcpy(mine.mutable_data_ptr(), text.data(), text.size());
+  std::copy(text.begin(), text.end(), static_cast<char*>(mine.mutable_data_ptr()));
   const at::Tensor all = gather_stacked(group, mine);
   std::vector<std::string> texts;
   for (int64_t r = 0; r < group.size(); ++r) {
