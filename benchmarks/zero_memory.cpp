@@ -10,14 +10,13 @@
 #include <torch/nn/modules/container/sequential.h>
 #include <torch/nn/modules/linear.h>
 #include <torch/optim/adamw.h>
-#include <unistd.h>
 
 #include <cstdio>
 #include <cstdlib>
-#include <fstream>
 #include <memory>
 
 #include "linkboy/accelerator.hpp"
+#include "linkboy/memory_use.hpp"
 
 namespace linkboy::benchmarks {
 namespace {
@@ -25,14 +24,6 @@ namespace {
 constexpr double kMebi = 1 << 20;
 constexpr int kNumLayers = 8;
 constexpr int64_t kWidth = 1024;
-
-/// Resident memory of this process.
-double resident_bytes() {
-  int64_t pages = 0;
-  int64_t resident = 0;
-  std::ifstream("/proc/self/statm") >> pages >> resident;
-  return static_cast<double>(resident) * static_cast<double>(sysconf(_SC_PAGESIZE));
-}
 
 double state_bytes(const torch::optim::AdamW& optimizer) {
   std::size_t bytes = 0;
@@ -60,7 +51,7 @@ void measure(int64_t stage) {
   torch::optim::AdamW optimizer(net->parameters(), 1e-3);
   accelerator.prepare(model, &optimizer);
   const at::Tensor input = at::ones({8, kWidth});
-  const double before = resident_bytes();
+  const double before = resident_mib() * kMebi;
   double gradients = 0.0;
   for (int step = 0; step < 5; ++step) {
     accelerator.backward(model(input).square().mean());
@@ -74,7 +65,7 @@ void measure(int64_t stage) {
   };
   const double state = most(state_bytes(optimizer));
   gradients = most(gradients);
-  const double grown = most(resident_bytes() - before);
+  const double grown = most(resident_mib() * kMebi - before);
   if (accelerator.is_main_process()) {
     std::printf("stage %d: state %.1f MiB, gradients %.1f MiB, process grown by %.1f MiB\n",
                 static_cast<int>(stage), state, gradients, grown);

@@ -4,6 +4,7 @@
 
 #include <vector>
 
+#include "linkboy/export.hpp"
 #include "linkboy/model.hpp"
 #include "linkboy/state_dict.hpp"
 
@@ -15,16 +16,18 @@ namespace linkboy {
 ///
 /// Puts values into the model's tensors and never replaces these, so that optimizers and recorded
 /// graphs stay valid. Used by one thread.
-class AveragedWeights {
+class LINKBOY_API AveragedWeights {
  public:
   /// Takes `model`, whose modules must keep their tensors, and forgets the average; or goes on from
   /// the state that was loaded before, which also gives the model back the weights that it trains.
   /// @throws Error if that state is of another model.
   void attach(const Model& model);
+  /// Whether `attach` was called with a model that has tensors.
   bool is_attached() const { return !tensors_.empty(); }
 
   /// The average becomes the model's weights of now.
   void begin();
+  /// Whether there is an average.
   bool has_begun() const { return !averages_.empty(); }
 
   /// average += weight * (model - average), after `begin`.
@@ -33,12 +36,15 @@ class AveragedWeights {
   /// Puts the average into the model, whose own values wait until `take_out_of_model`. Before
   /// `begin` the model's own weights are the average.
   void put_into_model();
+  /// Gives the model back the weights that it trains.
   void take_out_of_model();
+  /// Whether the model holds the average now.
   bool is_in_model() const { return !before_.empty(); }
 
   /// Copies of the averages, with the names and in the order of `Model::state_dict`.
   StateDict values() const;
 
+  /// The average, how far it is, and the weights that wait while it is in the model.
   StateDict state_dict() const;
   /// Takes effect at the next `attach`.
   void load_state_dict(const StateDict& state) { loaded_ = state; }

@@ -1,6 +1,5 @@
 #include "linkboy/callbacks/callback_factory.hpp"
 
-#include <algorithm>
 #include <chrono>
 #include <functional>
 
@@ -57,11 +56,7 @@ static void read_text(const std::string& text, StochasticWeightAveragingOptions:
 
 static void read_text(const std::string& text, std::vector<ParamGroupField>& values) {
   values.clear();
-  for (std::size_t start = 0; start <= text.size();) {
-    const std::size_t end = std::min(text.find('+', start), text.size());
-    read_text(text.substr(start, end - start), values.emplace_back());
-    start = end + 1;
-  }
+  for (const std::string& name : split_at('+', text)) read_text(name, values.emplace_back());
 }
 
 namespace {

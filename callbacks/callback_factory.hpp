@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "linkboy/callback.hpp"
+#include "linkboy/export.hpp"
 #include "linkboy/text_options.hpp"
 
 namespace linkboy {
@@ -16,14 +17,15 @@ namespace linkboy {
 /// @throws Error if there is no such callback or option, or a value cannot be read; the message
 ///         lists what there is. What is out of its range is thrown as the callback's constructor
 ///         does.
-std::shared_ptr<Callback> make_callback(const std::string& name, const TextSettings& settings = {});
+LINKBOY_API std::shared_ptr<Callback> make_callback(const std::string& name,
+                                                    const TextSettings& settings = {});
 
 /// early-stopping, model-ema, ... : all but those that are made from objects (FreezeLayers,
 /// LambdaCallback, MetricCallback, TrackRun).
-std::vector<std::string> callback_names();
+LINKBOY_API std::vector<std::string> callback_names();
 
 /// The keys that the callback takes.
 /// @throws Error if there is no such callback.
-std::vector<std::string> callback_option_names(const std::string& name);
+LINKBOY_API std::vector<std::string> callback_option_names(const std::string& name);
 
 }  // namespace linkboy

@@ -6,6 +6,7 @@
 
 #include "linkboy/callback.hpp"
 #include "linkboy/callbacks/watched_metric.hpp"
+#include "linkboy/export.hpp"
 
 namespace linkboy {
 
@@ -28,7 +29,9 @@ struct EarlyStoppingOptions {
   /// Whether a NaN or infinite value ends the run at once; otherwise it is no improvement.
   bool stop_at_non_finite = false;
 
+  /// Name of the metric in the run history.
   std::string watch_metric = "eval_loss_epoch";
+  /// Whether a larger value is an improvement.
   bool greater_is_better = false;
   /// Whether a new run forgets the best value and the count of the run before.
   bool reset_on_train = true;
@@ -36,7 +39,7 @@ struct EarlyStoppingOptions {
 
 /// Ends the run (StopReason::early_stop) when the watched metric has not improved for some epochs,
 /// or has gone where it cannot come back from.
-class EarlyStopping : public Callback {
+class LINKBOY_API EarlyStopping : public Callback {
  public:
   /// @throws Error if an option is out of its range.
   explicit EarlyStopping(EarlyStoppingOptions options = {});

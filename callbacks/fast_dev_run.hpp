@@ -3,13 +3,14 @@
 #include <cstdint>
 
 #include "linkboy/callback.hpp"
+#include "linkboy/export.hpp"
 
 namespace linkboy {
 
 /// Has a program run through once, quickly and without traces: each run trains on a few batches,
 /// evaluates on a few of each set, and ends with StopReason::max_steps after its first epoch.
 /// Callbacks that keep results (`Callback::keeps_results`) are taken out of the Trainer, and named.
-class FastDevRun : public Callback {
+class LINKBOY_API FastDevRun : public Callback {
  public:
   /// @param num_batches  Of each loader and process; at least 1.
   /// @throws Error if it is less.

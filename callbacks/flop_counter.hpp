@@ -5,6 +5,7 @@
 #include <optional>
 #include <vector>
 
+#include "linkboy/export.hpp"
 #include "linkboy/state_dict.hpp"
 
 namespace linkboy {
@@ -13,6 +14,7 @@ namespace linkboy {
 struct LayerCall {
   /// Place among the parameters of the one that it got; nothing if it got none of them.
   std::optional<std::size_t> parameter{};
+  /// Of its first output.
   std::vector<int64_t> output_shape{};
   /// Nothing if linkboy does not know how many they are.
   std::optional<int64_t> flops{};
@@ -27,7 +29,7 @@ struct LayerCall {
 ///
 /// @param parameters  Known by their memory: a view of one is that parameter.
 /// @throws whatever `work` throws.
-std::vector<LayerCall> record_layer_calls(const std::function<void()>& work,
-                                          const NamedTensors& parameters);
+LINKBOY_API std::vector<LayerCall> record_layer_calls(const std::function<void()>& work,
+                                                      const NamedTensors& parameters);
 
 }  // namespace linkboy

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "linkboy/callback.hpp"
+#include "linkboy/export.hpp"
 #include "linkboy/model_freezer.hpp"
 
 namespace linkboy {
@@ -14,13 +15,16 @@ namespace linkboy {
 struct UnfreezeStep {
   /// Of the run history, from 1.
   int64_t epoch = 1;
+  /// One end of the range; it belongs to it.
   int64_t from_index = -1;
+  /// The other end; it belongs to the range, too.
   int64_t to_index = -1;
 
   /// Of the param group that the optimizer gets for them; that of its defaults, if not given. Not
   /// negative. Parameters that the optimizer has already stay in their group.
   std::optional<double> lr{};
 
+  /// Puts the modules into training mode, as UnfreezeOptions.
   bool set_modules_as_training = true;
 };
 
@@ -39,7 +43,7 @@ struct FreezeLayersOptions {
 /// along from the run's start. What a step has unfrozen stays so in later runs.
 ///
 /// Freeze the layers before the Trainer's first run.
-class FreezeLayers : public Callback {
+class LINKBOY_API FreezeLayers : public Callback {
  public:
   /// @throws Error if the freezer is null, an index out of range, an epoch less than 1, or a
   ///         learning rate negative or not finite.

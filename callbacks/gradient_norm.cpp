@@ -6,14 +6,13 @@
 
 #include <limits>
 #include <unordered_set>
-#include <utility>
 
 #include "linkboy/trainer.hpp"
 
 namespace linkboy {
 namespace {
 
-constexpr const char* kName = "train_gradient_norm";
+constexpr const char* kGradientNormName = "train_gradient_norm";
 constexpr const char* kNumUpdates = "num_updates";
 constexpr const char* kTotals = "totals";
 
@@ -39,7 +38,7 @@ void GradientNorm::on_train_epoch_start(Trainer& trainer) {
 }
 
 std::vector<GradientNorm::Part> GradientNorm::find_parts(Trainer& trainer) const {
-  std::vector<Part> parts{{.name = kName}};
+  std::vector<Part> parts{{.name = kGradientNormName}};
   const auto& groups = trainer.optimizer()->param_groups();
   std::unordered_set<const at::TensorImpl*> trained;
   for (std::size_t i = 0; i < groups.size(); ++i) {
@@ -47,14 +46,14 @@ std::vector<GradientNorm::Part> GradientNorm::find_parts(Trainer& trainer) const
     parts[0].parameters.insert(parts[0].parameters.end(), parameters.begin(), parameters.end());
     for (const auto& parameter : parameters) trained.insert(parameter.unsafeGetTensorImpl());
     if (options_.parts == GradientNormParts::param_groups) {
-      parts.push_back({kName + ("_group_" + std::to_string(i)), parameters});
+      parts.push_back({kGradientNormName + ("_group_" + std::to_string(i)), parameters});
     }
   }
   if (options_.parts != GradientNormParts::modules) return parts;
   for (const auto& [name, tensor] : trainer.model().named_tensors()) {
     const std::size_t dot = name.find('.');
     if (dot == std::string::npos || !trained.contains(tensor.unsafeGetTensorImpl())) continue;
-    const std::string part_name = c10::str(kName, "_", name.substr(0, dot));
+    const std::string part_name = c10::str(kGradientNormName, "_", name.substr(0, dot));
     if (parts.back().name != part_name) parts.push_back({.name = part_name});
     parts.back().parameters.push_back(tensor);
   }
@@ -98,10 +97,10 @@ void GradientNorm::on_train_epoch_end(Trainer& trainer) {
   for (const auto& part : parts_) {
     const at::Tensor totals = part.totals.cpu();
     const auto* values = totals.const_data_ptr<double>();
-    const bool is_whole = part.name == kName;
+    const bool is_whole = part.name == kGradientNormName;
     if (values[2] > 0.0) {
       history.update_metric(part.name, values[0] / values[2]);
-      if (is_whole) history.update_metric(kName + std::string("_max"), values[1]);
+      if (is_whole) history.update_metric(kGradientNormName + std::string("_max"), values[1]);
     }
     if (is_whole && trainer.accelerator().grad_scaler() != nullptr) {
       history.update_metric("train_skipped_updates", static_cast<double>(num_updates_) - values[2]);

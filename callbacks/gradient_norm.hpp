@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "linkboy/callback.hpp"
+#include "linkboy/export.hpp"
 
 namespace linkboy {
 
@@ -30,8 +31,9 @@ struct GradientNormOptions {
 /// The sums stay on the device, in double precision, until the epoch's end. With
 /// `DistributedOptions::zero_stage` 2 each update costs one more message for each norm. The parts
 /// are found at the first update of an epoch. On every process or on none.
-class GradientNorm : public Callback {
+class LINKBOY_API GradientNorm : public Callback {
  public:
+  /// Records the norm of all gradients and those of `options.parts`.
   explicit GradientNorm(GradientNormOptions options = {}) : options_(options) {}
 
   void on_train_epoch_start(Trainer& trainer) override;

@@ -5,14 +5,19 @@
 #include <utility>
 
 #include "linkboy/callback.hpp"
+#include "linkboy/export.hpp"
 
 namespace linkboy {
 
 /// What a LambdaCallback calls; an empty one is passed over.
 struct LambdaCallbackFunctions {
+  /// For most events.
   using Function = std::function<void(Trainer&)>;
+  /// For the ends of steps.
   using StepFunction = std::function<void(Trainer&, const Batch&, const StepOutput&)>;
 
+  /// Each for the event of Callback that has its name.
+  /// @{
   Function on_init_end{};
   Function on_dataloaders_ready{};
   Function on_training_run_start{};
@@ -32,6 +37,7 @@ struct LambdaCallbackFunctions {
   Function on_evaluation_run_end{};
   std::function<void(Trainer&, const StopTraining&)> on_stop_training_error{};
   std::function<void(Trainer&, std::exception_ptr)> on_exception{};
+  /// @}
 };
 
 /// A callback of a few lines, where a class would be too much. A Trainer takes one of each type, so
@@ -39,8 +45,9 @@ struct LambdaCallbackFunctions {
 ///
 ///     std::make_shared<linkboy::LambdaCallback>(linkboy::LambdaCallbackFunctions{
 ///         .on_train_epoch_end = [](linkboy::Trainer& trainer) { ... }});
-class LambdaCallback : public Callback {
+class LINKBOY_API LambdaCallback : public Callback {
  public:
+  /// Any of the functions may be empty.
   explicit LambdaCallback(LambdaCallbackFunctions functions) : call_(std::move(functions)) {}
 
   void on_init_end(Trainer& trainer) override { call(call_.on_init_end, trainer); }

@@ -82,12 +82,9 @@ StateDict LearningRateMonitor::state_dict() const {
 }
 
 void LearningRateMonitor::load_state_dict(const StateDict& state) {
-  const c10::IValue& series = state.at(kSeries);
-  LINKBOY_CHECK(series.isList(), "LearningRateMonitor's \"", kSeries, "\" is a ", series.tagKind(),
-                "; it must be a list.");
   last_ = from_ivalue(state.at(kLast));
   series_.clear();
-  for (const c10::IValue& values : series.toListRef()) series_.push_back(from_ivalue(values));
+  for (const c10::IValue& values : state.get_list(kSeries)) series_.push_back(from_ivalue(values));
   was_loaded_ = true;
 }
 

@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "linkboy/callback.hpp"
+#include "linkboy/export.hpp"
 #include "linkboy/scheduler.hpp"
 
 namespace linkboy {
@@ -29,7 +30,7 @@ struct UpdateValues {
 /// update was made records the values of the update before, if there was one.
 ///
 /// Watches the Trainer's optimizer alone.
-class LearningRateMonitor : public Callback {
+class LINKBOY_API LearningRateMonitor : public Callback {
  public:
   /// @throws Error if an option is out of its range.
   explicit LearningRateMonitor(LearningRateMonitorOptions options = {});

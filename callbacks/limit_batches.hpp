@@ -4,19 +4,21 @@
 #include <optional>
 
 #include "linkboy/callback.hpp"
+#include "linkboy/export.hpp"
 
 namespace linkboy {
 
 struct LimitBatchesOptions {
-  /// Batches of an epoch and process, in training and in evaluation. At least 1; unset: all.
+  /// Training batches of an epoch and process. At least 1; unset: all.
   std::optional<int64_t> num_train_batches{};
+  /// The same for each evaluation.
   std::optional<int64_t> num_eval_batches{};
 };
 
 /// Uses the first batches of the loaders only. Schedules and progress know of it: the lengths of
 /// the run are those of the limited loaders. The environment variable LINKBOY_LIMIT_BATCHES=N does
 /// the same for all loaders.
-class LimitBatches : public Callback {
+class LINKBOY_API LimitBatches : public Callback {
  public:
   /// @throws Error if a limit is less than 1.
   explicit LimitBatches(LimitBatchesOptions options);

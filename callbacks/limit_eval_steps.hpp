@@ -3,6 +3,7 @@
 #include <cstdint>
 
 #include "linkboy/callback.hpp"
+#include "linkboy/export.hpp"
 
 namespace linkboy {
 
@@ -14,7 +15,7 @@ struct LimitEvalStepsOptions {
 };
 
 /// Makes evaluations shorter.
-class LimitEvalSteps : public Callback {
+class LINKBOY_API LimitEvalSteps : public Callback {
  public:
   /// @throws Error if the number is less than 1.
   explicit LimitEvalSteps(LimitEvalStepsOptions options);

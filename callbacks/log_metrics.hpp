@@ -1,12 +1,10 @@
 #pragma once
 
 #include <cstdint>
-#include <map>
-#include <string>
-#include <utility>
-#include <vector>
 
 #include "linkboy/callback.hpp"
+#include "linkboy/export.hpp"
+#include "linkboy/metric_reader.hpp"
 
 namespace linkboy {
 
@@ -17,7 +15,7 @@ struct LogMetricsOptions {
 
 /// Prints each new value of the run history once: after the training part, after the evaluation
 /// and at the end of an epoch. Override `log_metrics` to send them elsewhere.
-class LogMetrics : public Callback {
+class LINKBOY_API LogMetrics : public Callback {
  public:
   /// @throws Error if an option is out of its range.
   explicit LogMetrics(LogMetricsOptions options = {});
@@ -30,18 +28,18 @@ class LogMetrics : public Callback {
   void on_evaluation_run_end(Trainer& trainer) override { log_new(trainer); }
 
  protected:
-  using NamedValues = std::vector<std::pair<std::string, double>>;
+  /// Names and values, in the order in which they are written.
+  using NamedValues = NewMetrics::NamedValues;
 
   /// @param metrics  Names with their new values, at least one.
   virtual void log_metrics(Trainer& trainer, const NamedValues& metrics);
 
  private:
-  NamedValues take_new(Trainer& trainer);
-  void skip_present(Trainer& trainer) { take_new(trainer); }
+  void skip_present(Trainer& trainer);
   void log_new(Trainer& trainer);
 
   LogMetricsOptions options_;
-  std::map<std::string, std::size_t> num_logged_;
+  NewMetrics new_metrics_;
 };
 
 }  // namespace linkboy

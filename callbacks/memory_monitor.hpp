@@ -1,6 +1,7 @@
 #pragma once
 
 #include "linkboy/callback.hpp"
+#include "linkboy/export.hpp"
 
 namespace linkboy {
 
@@ -15,7 +16,7 @@ namespace linkboy {
 ///
 /// Starts LibTorch's peak statistic of the device anew at each epoch, which others who read it
 /// see. Costs nothing during the steps.
-class MemoryMonitor : public Callback {
+class LINKBOY_API MemoryMonitor : public Callback {
  public:
   void on_training_run_start(Trainer& trainer) override { start(trainer); }
   void on_training_run_epoch_end(Trainer& trainer) override { record(trainer); }

@@ -7,18 +7,20 @@
 #include <vector>
 
 #include "linkboy/callback.hpp"
+#include "linkboy/export.hpp"
 #include "linkboy/metrics/metric_collection.hpp"
 
 namespace linkboy {
 
 struct MetricCallbackOptions {
+  /// Picks a tensor of a step, with the samples along dimension 0.
   using Extract = std::function<at::Tensor(const Batch&, const StepOutput&)>;
 
   /// Measures the training part of the epochs too: each batch by the weights before its update.
   bool measure_training = false;
-  /// What the metrics take as outputs and targets. Default: the model's output, which must be a
-  /// tensor, and `Batch::target`.
+  /// What the metrics take as outputs. Default: the model's output, which must be a tensor.
   Extract output{};
+  /// What the metrics take as targets. Default: `Batch::target`.
   Extract target{};
 };
 
@@ -32,8 +34,9 @@ struct MetricCallbackOptions {
 /// Evaluations within an epoch, or within one another, have values of their own. Called before
 /// other callbacks, so that they find the values in the run history. Of a training epoch that is
 /// resumed in its middle only the rest is measured.
-class MetricCallback : public Callback {
+class LINKBOY_API MetricCallback : public Callback {
  public:
+  /// Shares the metrics with the caller.
   explicit MetricCallback(MetricCollection metrics, MetricCallbackOptions options = {});
   /// @throws Error as MetricCollection.
   MetricCallback(std::initializer_list<MetricCollection::NamedMetric> metrics,

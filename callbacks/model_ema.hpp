@@ -8,6 +8,7 @@
 #include "linkboy/callback.hpp"
 #include "linkboy/callbacks/averaged_weights.hpp"
 #include "linkboy/callbacks/watched_metric.hpp"
+#include "linkboy/export.hpp"
 
 namespace linkboy {
 
@@ -33,7 +34,9 @@ struct ModelEmaOptions {
   /// watched metric under its name, and `epoch`. A run that evaluates no averages saves after each
   /// epoch.
   std::optional<std::filesystem::path> save_path{};
+  /// Name of the metric in the run history.
   std::string watch_metric = "ema_model_eval_loss_epoch";
+  /// Whether a larger value is an improvement.
   bool greater_is_better = false;
 
   /// Leaves the averages in the model at the end of the run; not if the run was stopped on request
@@ -48,7 +51,7 @@ struct ModelEmaOptions {
 /// Each run begins a new average, unless it is resumed. Of several processes each keeps the same
 /// average of the parameters, without communication; of buffers, that of its own.
 /// A run that is stopped during the evaluation of the averages lacks that epoch's metrics.
-class ModelEma : public Callback {
+class LINKBOY_API ModelEma : public Callback {
  public:
   /// @throws Error if an option is out of its range.
   explicit ModelEma(ModelEmaOptions options = {});
@@ -57,8 +60,10 @@ class ModelEma : public Callback {
 
   /// Puts the averages into the model; the parameters stay the same objects. Between the two calls
   /// the model must not be trained nor saved as a training state.
-  /// @throws Error if there was no run yet, or they are there already (`swap_out`: are not).
+  /// @throws Error if there was no run yet, or they are there already.
   void swap_in(Trainer& trainer);
+  /// Gives the model back the weights that it trains.
+  /// @throws Error if the averages are not in the model.
   void swap_out(Trainer& trainer);
 
   /// Copies of the averages, as `Model::state_dict` names them.

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "linkboy/callback.hpp"
+#include "linkboy/export.hpp"
 #include "linkboy/model.hpp"
 
 namespace linkboy {
@@ -28,7 +29,9 @@ struct ModuleSummary {
   int64_t depth = 0;
   /// Of its last call, for layers with a weight and for the model itself; nothing if unknown.
   std::optional<std::vector<int64_t>> output_shape{};
+  /// Elements of its parameters and those of the modules that it holds; a shared one counts once.
   int64_t num_parameters = 0;
+  /// Those of them that require gradients.
   int64_t num_trainable_parameters = 0;
   /// Floating-point operations of the forward pass of the whole input; nothing if none of its
   /// operations is known.
@@ -40,7 +43,9 @@ struct ModelSummaryTable {
   /// The model itself first, then each module before those that it holds. Of TorchScript only
   /// modules that have or hold parameters or buffers.
   std::vector<ModuleSummary> modules{};
+  /// Bytes of all parameters.
   int64_t parameter_bytes = 0;
+  /// Bytes of all buffers.
   int64_t buffer_bytes = 0;
   /// Samples of the input by which FLOPs are divided when they are printed.
   int64_t num_samples = 1;
@@ -52,7 +57,7 @@ struct ModelSummaryTable {
 };
 
 /// Parameters and sizes alone.
-ModelSummaryTable summarize(Model& model);
+LINKBOY_API ModelSummaryTable summarize(Model& model);
 
 /// Runs `forward`, which is to call the model and return its output, in evaluation mode and without
 /// gradients, and sees which operations it makes. The model's mode and the generators of LibTorch's
@@ -65,10 +70,10 @@ ModelSummaryTable summarize(Model& model);
 /// holds the layers called before and after.
 ///
 /// @throws whatever `forward` throws.
-ModelSummaryTable summarize(Model& model, const std::function<c10::IValue()>& forward);
+LINKBOY_API ModelSummaryTable summarize(Model& model, const std::function<c10::IValue()>& forward);
 
 /// The same with `model(input)`: dimension 0 counts the samples; on the model's device.
-ModelSummaryTable summarize(Model& model, const at::Tensor& input);
+LINKBOY_API ModelSummaryTable summarize(Model& model, const at::Tensor& input);
 
 struct ModelSummaryOptions {
   /// Modules held by so many others are the last that are printed. At least 0.
@@ -86,7 +91,7 @@ struct ModelSummaryOptions {
 /// says why.
 ///
 /// Printed once, not again for later runs with this callback.
-class ModelSummary : public Callback {
+class LINKBOY_API ModelSummary : public Callback {
  public:
   /// @throws Error if `max_depth` is negative.
   explicit ModelSummary(ModelSummaryOptions options = {});

@@ -3,13 +3,14 @@
 #include <cstdint>
 
 #include "linkboy/callback.hpp"
+#include "linkboy/export.hpp"
 
 namespace linkboy {
 
 /// Trains on the same few batches in every epoch, those of the first one, with their augmentation
 /// and in their order, and evaluates on them in place of the evaluation data. A model that does not
 /// learn these by heart will not learn anything else.
-class OverfitBatches : public Callback {
+class LINKBOY_API OverfitBatches : public Callback {
  public:
   /// @param num_batches  Of each process; at least 1.
   /// @throws Error if it is less.

@@ -6,21 +6,25 @@
 #include <optional>
 
 #include "linkboy/callback.hpp"
+#include "linkboy/export.hpp"
 
 namespace linkboy {
 
 /// How fast a part of a training run was, in this process. Rates and means are NaN for nothing.
-struct TrainPerformance {
+struct LINKBOY_API TrainPerformance {
+  /// Of this process.
   int64_t num_samples = 0;
   /// Micro-batches.
   int64_t num_steps = 0;
   /// Wall time from the first wait for a batch to the end of the last update; in a whole epoch to
   /// the epoch's end.
   double seconds = 0.0;
-  /// Waits for a batch that were measured, and their sum.
+  /// Waits for a batch that were measured.
   int64_t num_waits = 0;
+  /// Their sum.
   double wait_seconds = 0.0;
 
+  /// Of this process.
   double samples_per_second() const;
   /// Mean seconds of a step, the wait for its batch included.
   double step_time() const;
@@ -50,7 +54,7 @@ struct PerformanceMonitorOptions {
 /// which the device does later; an epoch's seconds are right, because they end after its loss was
 /// read. An epoch that was resumed counts its part before, but not the time between. Called after
 /// all other callbacks: what they do after an update counts as part of its step.
-class PerformanceMonitor : public Callback {
+class LINKBOY_API PerformanceMonitor : public Callback {
  public:
   /// @throws Error if `num_recent_updates` is less than 1, or `flops_per_sample` is not positive.
   explicit PerformanceMonitor(PerformanceMonitorOptions options = {});
@@ -77,6 +81,7 @@ class PerformanceMonitor : public Callback {
   void load_state_dict(const StateDict& state) override;
 
  protected:
+  /// What time is measured with.
   using Clock = std::chrono::steady_clock;
 
   /// The clock that it measures by.

@@ -5,6 +5,7 @@
 #include <optional>
 
 #include "linkboy/callback.hpp"
+#include "linkboy/export.hpp"
 
 namespace linkboy {
 
@@ -16,20 +17,21 @@ using ForwardForStatistics = std::function<void(Trainer&, const Batch&)>;
 ///
 /// @param max_batches  Of each process; unset: all of an epoch.
 /// @note Collective. In a training run only.
-void update_batch_norm(Trainer& trainer, const ForwardForStatistics& forward = {},
-                       std::optional<int64_t> max_batches = {});
+LINKBOY_API void update_batch_norm(Trainer& trainer, const ForwardForStatistics& forward = {},
+                                   std::optional<int64_t> max_batches = {});
 
 struct PreciseBatchNormOptions {
   /// Batches of each process that the statistics are made of. At least 1.
   int64_t num_batches = 200;
   /// At least 1.
   int64_t every_n_epochs = 1;
+  /// How a batch goes through the model. Default: `Batch::input` is the model's only input.
   ForwardForStatistics forward{};
 };
 
 /// Calls `update_batch_norm` at the end of training epochs, before they are evaluated: running
 /// averages lag behind weights that change fast.
-class PreciseBatchNorm : public Callback {
+class LINKBOY_API PreciseBatchNorm : public Callback {
  public:
   /// @throws Error if an option is out of its range.
   explicit PreciseBatchNorm(PreciseBatchNormOptions options = {});

@@ -1,11 +1,12 @@
 #pragma once
 
 #include "linkboy/callback.hpp"
+#include "linkboy/export.hpp"
 
 namespace linkboy {
 
 /// Says when runs and epochs start and end.
-class PrintProgress : public Callback {
+class LINKBOY_API PrintProgress : public Callback {
  public:
   void on_training_run_start(Trainer& trainer) override;
   void on_train_epoch_start(Trainer& trainer) override;

@@ -132,8 +132,7 @@ std::vector<OperatorTime> operator_times(const std::vector<kineto::KinetoEvent>&
 
 }  // namespace
 
-// ---- The schedule
-// --------------------------------------------------------------------------------
+// The schedule.
 
 ProfilerSchedule::Phase ProfilerSchedule::phase_of(int64_t step) const {
   const int64_t length = wait + warm_up + active;
@@ -149,8 +148,7 @@ bool ProfilerSchedule::ends_cycle(int64_t step) const {
   return phase_of(step) == Phase::active && (step - skip_first) % length == length - 1;
 }
 
-// ---- LibTorch's profiler
-// -------------------------------------------------------------------------
+// LibTorch's profiler.
 
 /// This process's use of LibTorch's profiler; however it ends, the profiler is off afterwards.
 class Profiler::Session {
@@ -248,8 +246,7 @@ class Profiler::Session {
   std::optional<at::RecordFunction> step_;
 };
 
-// ---- The callback
-// --------------------------------------------------------------------------------
+// The callback.
 
 Profiler::Profiler(ProfilerOptions options) : options_(std::move(options)) {
   const auto check = [](const char* name, int64_t value, int64_t least) {

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "linkboy/callback.hpp"
+#include "linkboy/export.hpp"
 
 namespace linkboy {
 
@@ -14,18 +15,21 @@ namespace linkboy {
 /// cycles as those of Python's `torch.profiler.schedule`:
 ///
 ///     skip_first | wait, warm_up, active | wait, warm_up, active | ...
-struct ProfilerSchedule {
+struct LINKBOY_API ProfilerSchedule {
   /// Steps before the first cycle.
   int64_t skip_first = 0;
-  /// Steps of each cycle: not watched; watched to get LibTorch's profiler going, but dropped;
-  /// written to the trace. The last is at least 1.
+  /// Steps of each cycle that are not watched.
   int64_t wait = 5;
+  /// Steps after them that are watched to get LibTorch's profiler going, but dropped.
   int64_t warm_up = 2;
+  /// Steps after them that are written to the trace. At least 1.
   int64_t active = 5;
   /// Cycles; 0 for as many as the run has steps for.
   int64_t repeat = 1;
 
+  /// What is done with a step.
   enum class Phase { off, warm_up, active };
+  /// The phase of a step, counted from 0 in each run.
   Phase phase_of(int64_t step) const;
   /// Whether `step` is the last active one of its cycle.
   bool ends_cycle(int64_t step) const;
@@ -35,6 +39,7 @@ struct ProfilerOptions {
   /// Gets a file `run-1-cycle-1-rank-0.pt.trace.json` for each cycle. Runs go on counting where the
   /// folder's files have them.
   std::filesystem::path directory = "traces";
+  /// Which steps are traced.
   ProfilerSchedule schedule{};
   /// Writes the shapes and types of what each operator was given.
   bool record_shapes = false;
@@ -46,7 +51,9 @@ struct ProfilerOptions {
 
 /// What an operator cost in a cycle, all its calls together.
 struct OperatorTime {
+  /// LibTorch's, as `aten::linear`.
   std::string name;
+  /// Its calls.
   int64_t num_calls = 0;
   /// Nanoseconds without those of the operators that it called.
   int64_t self_cpu_ns = 0;
@@ -66,7 +73,7 @@ struct OperatorTime {
 /// A cycle that the run's end, a stop request or an exception cuts short is written as far as it
 /// came. A trace that cannot be written does not end the run: the error is printed. The steps of a
 /// resumed run are counted from where it resumes. Called after all other callbacks.
-class Profiler : public Callback {
+class LINKBOY_API Profiler : public Callback {
  public:
   /// @throws Error if a number is out of its range.
   explicit Profiler(ProfilerOptions options = {});

@@ -10,6 +10,7 @@
 
 #include "linkboy/callback.hpp"
 #include "linkboy/deferred_value.hpp"
+#include "linkboy/export.hpp"
 #include "linkboy/status_line.hpp"
 
 namespace linkboy {
@@ -20,13 +21,15 @@ struct ProgressBarOptions {
   /// `automatic` draws a bar on a terminal that can (TERM is not "dumb") and writes plain lines
   /// elsewhere.
   enum class Mode { automatic, bar, plain, none };
+  /// How progress is shown.
   Mode mode = Mode::automatic;
 
   /// Not owned; must outlive the callback.
   std::FILE* stream = stderr;
 
-  /// Shortest time between two drawings of the bar, two plain lines.
+  /// Shortest time between two drawings of the bar.
   std::chrono::milliseconds bar_interval{100};
+  /// Shortest time between two plain lines.
   std::chrono::milliseconds plain_interval{10'000};
 };
 
@@ -36,8 +39,9 @@ struct ProgressBarOptions {
 ///
 /// An evaluation in the middle of an epoch has its own bar, and its time is not the epoch's. What
 /// Trainer::print writes goes above the bar.
-class ProgressBar : public Callback {
+class LINKBOY_API ProgressBar : public Callback {
  public:
+  /// Writes to `options.stream`, which must outlive it.
   explicit ProgressBar(ProgressBarOptions options = {});
 
   void on_train_epoch_start(Trainer& trainer) override;

@@ -7,19 +7,25 @@
 
 #include "linkboy/callback.hpp"
 #include "linkboy/callbacks/watched_metric.hpp"
+#include "linkboy/export.hpp"
 
 namespace linkboy {
 
 struct SaveBestModelOptions {
+  /// The checkpoint; its folder is made if need be.
   std::filesystem::path save_path = "best_model.pt";
   /// How many of the best epochs are kept. At least 1. With more than one, that of epoch 12 is
   /// `best_model-epoch12.pt`.
   int64_t save_top_k = 1;
+  /// Name of the metric in the run history.
   std::string watch_metric = "eval_loss_epoch";
+  /// Whether a larger value is an improvement.
   bool greater_is_better = false;
   /// Whether a new run forgets the best value of the run before.
   bool reset_on_train = true;
+  /// Whether the checkpoint has the optimizer's state.
   bool save_optimizer = true;
+  /// Whether the checkpoint has the scheduler's state.
   bool save_scheduler = true;
   /// Whether the best checkpoint is loaded when the run ends.
   bool load_saved_checkpoint = true;
@@ -29,7 +35,7 @@ struct SaveBestModelOptions {
 /// at the end of the run the best one is loaded. The file also holds the metric under its name, and
 /// `epoch`. NaN is never the best: if no epoch has a finite value, nothing is saved and nothing
 /// loaded.
-class SaveBestModel : public Callback {
+class LINKBOY_API SaveBestModel : public Callback {
  public:
   /// @throws Error if `save_top_k` is less than 1.
   explicit SaveBestModel(SaveBestModelOptions options = {});
@@ -47,8 +53,11 @@ class SaveBestModel : public Callback {
 
   /// An epoch whose checkpoint is kept.
   struct Saved {
+    /// The watched metric.
     double value;
+    /// Of the run history, from 1.
     int64_t epoch;
+    /// Its file.
     std::filesystem::path path;
   };
   /// Best first.

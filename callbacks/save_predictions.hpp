@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "linkboy/callback.hpp"
+#include "linkboy/export.hpp"
 
 namespace linkboy {
 
@@ -18,11 +19,12 @@ struct SavePredictionsOptions {
   /// Required.
   std::filesystem::path path{};
 
-  /// What is written, each as a tensor of this name, with a row for each sample: what the model
-  /// returned, [N, ...]; the index of its largest value in dimension 1, as int64; the batches'
-  /// targets. At least one.
+  /// Writes what the model returned, [N, ...]. This and the next two are tensors of these names,
+  /// with a row for each sample; at least one of them is written.
   bool outputs = true;
+  /// Writes the index of its largest value in dimension 1, as int64.
   bool argmax = false;
+  /// Writes the batches' targets.
   bool targets = true;
 
   /// In training: of every n-th epoch that is evaluated. 0 writes after `evaluate` only. Not
@@ -39,7 +41,7 @@ struct SavePredictionsOptions {
 /// writes.
 ///
 /// Needs a model that returns one tensor, whose rows are equally long in all batches.
-class SavePredictions : public Callback {
+class LINKBOY_API SavePredictions : public Callback {
  public:
   /// @throws Error if the path has another ending, nothing is to be written, or `every_n_epochs`
   ///         is negative.

@@ -143,11 +143,8 @@ StateDict SaveTrainingState::state_dict() const {
 }
 
 void SaveTrainingState::load_state_dict(const StateDict& state) {
-  const c10::IValue& names = state.at("saved");
-  LINKBOY_CHECK(names.isList(), "SaveTrainingState's \"saved\" is a ", names.tagKind(),
-                "; it must be a list of names.");
   saved_.clear();
-  for (const c10::IValue& name : names.toListRef()) {
+  for (const c10::IValue& name : state.get_list("saved")) {
     // Names of folders in the directory only: they will be removed.
     const std::filesystem::path folder = name.isString() ? name.toStringRef() : "";
     LINKBOY_CHECK(folder.has_filename() && folder == folder.filename() &&

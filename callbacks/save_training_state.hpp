@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "linkboy/callback.hpp"
+#include "linkboy/export.hpp"
 
 namespace linkboy {
 
@@ -17,10 +18,11 @@ struct SaveTrainingStateOptions {
   /// Each state is a folder `state-NUMBER` in it; numbers go on where the folder has them.
   std::filesystem::path directory = "training_states";
 
-  /// After every n-th update, every n-th epoch, and after the first update that ends so many
-  /// minutes after the save before. At least 1; above 0.
+  /// Saves after every n-th update. At least 1.
   std::optional<int64_t> every_n_updates{};
+  /// Saves after every n-th epoch. At least 1.
   std::optional<int64_t> every_n_epochs{};
+  /// Saves after the first update that ends so many minutes after the save before. Above 0.
   std::optional<double> every_n_minutes{};
   /// When the run ends, also early; but not when it ends because of a NaN.
   bool at_end = true;
@@ -38,7 +40,7 @@ struct SaveTrainingStateOptions {
 /// A state that cannot be written (a full disk) does not end the run: the error is printed, and the
 /// states before are kept. A request to stop has the state saved right after the update in
 /// progress. Called after all other callbacks, so that the state holds what they have done.
-class SaveTrainingState : public Callback {
+class LINKBOY_API SaveTrainingState : public Callback {
  public:
   /// @throws Error if an option is out of its range.
   explicit SaveTrainingState(SaveTrainingStateOptions options = {});

@@ -3,6 +3,7 @@
 #include <cstdint>
 
 #include "linkboy/callback.hpp"
+#include "linkboy/export.hpp"
 
 namespace linkboy {
 
@@ -14,7 +15,7 @@ struct StepBasedEvaluationOptions {
 /// Evaluates in mid-epoch: the loss is recorded as `intermediate_eval_loss`, other metrics begin
 /// with `intermediate_` as well. Training goes on as if nothing had been, in training mode; at an
 /// update with which a run is stopped, there is no evaluation.
-class StepBasedEvaluation : public Callback {
+class LINKBOY_API StepBasedEvaluation : public Callback {
  public:
   /// @throws Error if the interval is less than 1.
   explicit StepBasedEvaluation(StepBasedEvaluationOptions options);

@@ -7,6 +7,7 @@
 
 #include "linkboy/callback.hpp"
 #include "linkboy/callbacks/averaged_weights.hpp"
+#include "linkboy/export.hpp"
 #include "linkboy/placeholders.hpp"
 
 namespace linkboy {
@@ -27,7 +28,9 @@ struct StochasticWeightAveragingOptions {
   /// Updates in which each group's learning rate goes from what it was to `swa_lr`; whole, not
   /// negative.
   RunValue num_annealing_updates = 0;
+  /// The curve on which the learning rate goes to `swa_lr`.
   enum class Annealing { cosine, linear };
+  /// See `num_annealing_updates`.
   Annealing annealing = Annealing::cosine;
 
   /// Passes over the training data once at the end of the run, so that the statistics of BatchNorm
@@ -49,7 +52,7 @@ struct StochasticWeightAveragingOptions {
 ///
 /// Of several processes each keeps the same average of the parameters; the statistics of BatchNorm
 /// are those over the batches of all. Those of TorchScript models are averaged, not updated.
-class StochasticWeightAveraging : public Callback {
+class LINKBOY_API StochasticWeightAveraging : public Callback {
  public:
   /// @throws Error if an option is out of its range.
   explicit StochasticWeightAveraging(StochasticWeightAveragingOptions options = {});

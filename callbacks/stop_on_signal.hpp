@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "linkboy/callback.hpp"
+#include "linkboy/export.hpp"
 
 namespace linkboy {
 
@@ -15,7 +16,7 @@ namespace linkboy {
 /// 128 + `signal()`, as if the signal had killed it.
 /// The handlers are there only while a run is on, and what was there before comes back; one run of
 /// a process at a time can have them.
-class StopOnSignal : public Callback {
+class LINKBOY_API StopOnSignal : public Callback {
  public:
   ~StopOnSignal() override;
 

@@ -5,6 +5,7 @@
 
 #include "linkboy/callback.hpp"
 #include "linkboy/deferred_value.hpp"
+#include "linkboy/export.hpp"
 
 namespace linkboy {
 
@@ -21,7 +22,7 @@ struct TerminateOnNaNOptions {
 
 /// Ends the run (StopReason::nan) when a loss is NaN or infinite. On the CPU that is before the
 /// backward pass, so the weights never see it.
-class TerminateOnNaN : public Callback {
+class LINKBOY_API TerminateOnNaN : public Callback {
  public:
   /// @throws Error if `max_delay_steps` is less than 1.
   explicit TerminateOnNaN(TerminateOnNaNOptions options = {});

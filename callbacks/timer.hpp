@@ -4,6 +4,7 @@
 #include <optional>
 
 #include "linkboy/callback.hpp"
+#include "linkboy/export.hpp"
 
 namespace linkboy {
 
@@ -19,7 +20,7 @@ struct TimerOptions {
 /// What comes after (saving, say) is not counted in advance: choose the limit with a margin. Of
 /// several processes the first whose time is over ends the run of all. A run of `evaluate` has no
 /// limit.
-class Timer : public Callback {
+class LINKBOY_API Timer : public Callback {
  public:
   /// @throws Error if `max_time` is not positive.
   explicit Timer(TimerOptions options);
@@ -39,6 +40,7 @@ class Timer : public Callback {
   void load_state_dict(const StateDict& state) override;
 
  protected:
+  /// What time is measured with.
   using Clock = std::chrono::steady_clock;
 
   /// The clock that it measures by.

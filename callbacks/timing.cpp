@@ -11,7 +11,7 @@
 namespace linkboy {
 namespace {
 
-constexpr const char* kEpoch = "train_epoch_time";
+constexpr const char* kEpochTime = "train_epoch_time";
 constexpr const char* kForward = "train_forward_time";
 constexpr const char* kBackward = "train_backward_time";
 constexpr const char* kOptimizer = "train_optimizer_time";
@@ -42,7 +42,7 @@ Timing::Timing(TimingOptions options) : options_(options) {
                 "; it must not be negative.");
 }
 
-// ---- Spans -----------------------------------------------------------------------------------
+// Spans.
 
 void Timing::wait_for_device(Trainer& trainer) const {
   if (!options_.synchronize || trainer.device().is_cpu()) return;
@@ -73,7 +73,7 @@ void Timing::record_mean(Trainer& trainer, std::string_view name, const TimeSum&
   if (sum.count > 0) trainer.run_history().update_metric(name, sum.mean());
 }
 
-// ---- Training ----------------------------------------------------------------------------------
+// Training.
 
 void Timing::on_training_run_start(Trainer&) {
   sums_.clear();
@@ -115,8 +115,8 @@ void Timing::on_train_epoch_end(Trainer& trainer) {
   const double seconds = epoch_before_ + span(trainer, epoch_start_);
   is_in_epoch_ = false;
   epoch_before_ = seconds;
-  add_to(sums_[kEpoch], seconds);
-  trainer.run_history().update_metric(kEpoch, seconds);
+  add_to(sums_[kEpochTime], seconds);
+  trainer.run_history().update_metric(kEpochTime, seconds);
   record_mean(trainer, kForward, stages_.forward);
   record_mean(trainer, kBackward, stages_.backward);
   record_mean(trainer, kOptimizer, stages_.optimizer);
@@ -127,7 +127,7 @@ void Timing::end_run() {
   evaluations_.clear();
 }
 
-// ---- Evaluation --------------------------------------------------------------------------------
+// Evaluation.
 
 void Timing::on_evaluation_run_start(Trainer&) {
   sums_.clear();
@@ -164,17 +164,17 @@ void Timing::on_eval_epoch_end(Trainer& trainer) {
   record_mean(trainer, step_name, evaluation.steps);
 }
 
-// ---- State -------------------------------------------------------------------------------------
+// State.
 
 StateDict Timing::state_dict() const {
-  return {{kEpoch, epoch_before_ + (is_in_epoch_ ? since(epoch_start_) : 0.0)},
+  return {{kEpochTime, epoch_before_ + (is_in_epoch_ ? since(epoch_start_) : 0.0)},
           {kForward, to_ivalue(stages_.forward)},
           {kBackward, to_ivalue(stages_.backward)},
           {kOptimizer, to_ivalue(stages_.optimizer)}};
 }
 
 void Timing::load_state_dict(const StateDict& state) {
-  epoch_before_ = state.get_double(kEpoch);
+  epoch_before_ = state.get_double(kEpochTime);
   stages_ = {.forward = time_sum(state, kForward),
              .backward = time_sum(state, kBackward),
              .optimizer = time_sum(state, kOptimizer)};

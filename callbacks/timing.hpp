@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "linkboy/callback.hpp"
+#include "linkboy/export.hpp"
 
 namespace linkboy {
 
@@ -22,8 +23,10 @@ struct TimingOptions {
 };
 
 /// Seconds of what happened `count` times.
-struct TimeSum {
+struct LINKBOY_API TimeSum {
+  /// All of them together.
   double seconds = 0.0;
+  /// How often it happened.
   int64_t count = 0;
 
   /// NaN for nothing.
@@ -43,7 +46,7 @@ struct TimeSum {
 /// for data are PerformanceMonitor's. In ExecutionMode::graph the forward time holds the backward
 /// pass as well. An epoch that was resumed counts its part before, but not the time between. An
 /// epoch that has nothing but warm-up steps records no means.
-class Timing : public Callback {
+class LINKBOY_API Timing : public Callback {
  public:
   /// @throws Error if `num_warmup_steps` is negative.
   explicit Timing(TimingOptions options = {});
@@ -70,6 +73,7 @@ class Timing : public Callback {
   void load_state_dict(const StateDict& state) override;
 
  protected:
+  /// What time is measured with.
   using Clock = std::chrono::steady_clock;
 
   /// The clock that it measures by.

@@ -71,7 +71,7 @@ void TrackRun::on_training_run_start(Trainer& trainer) {
     const bool has_history = !trainer.run_history().get_metric_names().empty();
     updates_before_ = has_history && trainer.num_updates() == 0 ? last_update_ : 0;
     records_of_last_update_.clear();
-    take_new_metrics(trainer);
+    new_metrics_.take(trainer.run_history());
     window_total_ = trainer.train_loss_tracker().total_later();
     window_count_ = trainer.train_loss_tracker().count();
   }
@@ -87,7 +87,7 @@ void TrackRun::on_evaluation_run_start(Trainer& trainer) {
   is_evaluation_ = true;
   was_loaded_ = false;
   updates_before_ = last_update_;
-  take_new_metrics(trainer);
+  new_metrics_.take(trainer.run_history());
   // After a training run it goes on with its record, and should not change what that says.
   TrackedRun run = std::move(run_);
   if (last_update_ == 0) run = describe_run(trainer, options_.name, options_.config);
@@ -263,22 +263,11 @@ void TrackRun::on_training_run_epoch_end(Trainer& trainer) {
   flush(trainer);
 }
 
-std::vector<TrackedScalar> TrackRun::take_new_metrics(Trainer& trainer) {
-  std::vector<TrackedScalar> fresh;
-  std::map<std::string, std::size_t> num_present;
-  for (const auto& name : trainer.run_history().get_metric_names()) {
-    const auto values = trainer.run_history().get_metric_values(name);
-    std::size_t first = num_logged_[name];
-    if (first > values.size()) first = 0;  // the history was reset
-    for (std::size_t i = first; i < values.size(); ++i) fresh.push_back({name, values[i]});
-    num_present[name] = values.size();
-  }
-  num_logged_ = std::move(num_present);
-  return fresh;
-}
-
 void TrackRun::log_new_metrics(Trainer& trainer) {
-  const auto fresh = take_new_metrics(trainer);
+  std::vector<TrackedScalar> fresh;
+  for (auto& [name, value] : new_metrics_.take(trainer.run_history())) {
+    fresh.push_back({std::move(name), value});
+  }
   log(trainer, fresh, time(trainer));
 }
 
@@ -329,10 +318,6 @@ TrackedTime TrackRun::time(Trainer& trainer) const {
 // State.
 
 StateDict TrackRun::state_dict() const {
-  StateDict num_logged;
-  for (const auto& [name, count] : num_logged_) {
-    num_logged.set(name, static_cast<int64_t>(count));
-  }
   std::vector<Record> records = records_of_last_update_;
   for (const PendingRecord& pending : pending_) {
     if (pending.time.update != last_update_) continue;
@@ -349,7 +334,7 @@ StateDict TrackRun::state_dict() const {
          scalar.value}}.to_ivalue());
   }
   StateDict state;
-  state.set("num_logged", num_logged);
+  state.set("num_logged", new_metrics_.state_dict());
   state.set("records_of_last_update", list);
   state.set("updates_before", updates_before_);
   state.set("window_total", window_total_.value());
@@ -358,16 +343,9 @@ StateDict TrackRun::state_dict() const {
 }
 
 void TrackRun::load_state_dict(const StateDict& state) {
-  const StateDict num_logged = state.get_dict("num_logged");
-  num_logged_.clear();
-  for (const auto& [name, count] : num_logged.entries()) {
-    num_logged_[name] = static_cast<std::size_t>(num_logged.get_int(name));
-  }
-  const c10::IValue& records = state.at("records_of_last_update");
-  LINKBOY_CHECK(records.isList(), "TrackRun's \"records_of_last_update\" is a ", records.tagKind(),
-                "; it must be a list.");
+  new_metrics_.load_state_dict(state.get_dict("num_logged"));
   records_of_last_update_.clear();
-  for (const c10::IValue& value : records.toListRef()) {
+  for (const c10::IValue& value : state.get_list("records_of_last_update")) {
     const StateDict record = StateDict::from_ivalue(value, "a record of TrackRun");
     records_of_last_update_.push_back({{.update = record.get_int("update"),
                                         .epoch = record.get_int("epoch"),

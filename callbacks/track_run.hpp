@@ -4,7 +4,6 @@
 #include <cstdint>
 #include <deque>
 #include <functional>
-#include <map>
 #include <memory>
 #include <optional>
 #include <string>
@@ -13,6 +12,8 @@
 
 #include "linkboy/callback.hpp"
 #include "linkboy/deferred_value.hpp"
+#include "linkboy/export.hpp"
+#include "linkboy/metric_reader.hpp"
 #include "linkboy/tracker.hpp"
 
 namespace linkboy {
@@ -48,7 +49,7 @@ struct TrackRunOptions {
 /// A tracker that cannot start ends the run before it trains; one that fails later is named by
 /// `Trainer::print` and left out for the rest of the run. Called after most callbacks, so that it
 /// sees their metrics.
-class TrackRun : public Callback {
+class LINKBOY_API TrackRun : public Callback {
  public:
   /// @throws Error if a tracker is null or given twice, or an option is out of its range.
   explicit TrackRun(std::vector<std::shared_ptr<Tracker>> trackers, TrackRunOptions options = {});
@@ -73,6 +74,7 @@ class TrackRun : public Callback {
   /// Records something of one's own, at the update in progress, from within any event of a run;
   /// on other processes than the main one, and outside of runs, does nothing.
   void log_scalars(Trainer& trainer, const std::vector<TrackedScalar>& scalars);
+  /// The same for a text.
   void log_text(Trainer& trainer, std::string_view name, std::string_view text);
 
   StateDict state_dict() const override;
@@ -112,7 +114,6 @@ class TrackRun : public Callback {
                      const TrackedTime& time);
   void log_histograms(Trainer& trainer, bool of_gradients);
   void flush(Trainer& trainer);
-  std::vector<TrackedScalar> take_new_metrics(Trainer& trainer);
   PendingRecord make_record(Trainer& trainer);
   bool is_histogram_epoch(Trainer& trainer) const;
   int64_t update(Trainer& trainer) const;
@@ -130,7 +131,7 @@ class TrackRun : public Callback {
   int64_t last_update_ = 0;
   int64_t last_epoch_ = 0;  // that was finished
 
-  std::map<std::string, std::size_t> num_logged_;  // values of each metric
+  NewMetrics new_metrics_;
 
   // The updates since the last record of the epoch.
   DeferredValue window_total_{0.0};

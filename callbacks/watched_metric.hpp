@@ -3,6 +3,7 @@
 #include <optional>
 #include <string>
 
+#include "linkboy/export.hpp"
 #include "linkboy/metric_reader.hpp"
 #include "linkboy/state_dict.hpp"
 
@@ -11,13 +12,17 @@ namespace linkboy {
 class Trainer;
 
 /// A metric of the run history that a callback watches for improvement, epoch by epoch.
-class WatchedMetric {
+class LINKBOY_API WatchedMetric {
  public:
+  /// Nothing is read before `start_run`.
   WatchedMetric(std::string name, bool greater_is_better)
       : reader_(std::move(name)), greater_is_better_(greater_is_better) {}
 
+  /// As in the run history.
   const std::string& name() const { return reader_.name(); }
+  /// The best value so far, if there was one.
   const std::optional<double>& best() const { return best_; }
+  /// Makes `value` the best so far, better or not.
   void set_best(double value) { best_ = value; }
 
   /// Whether `value` is finite and better than the best so far (or the first).
@@ -35,7 +40,9 @@ class WatchedMetric {
   /// as seen. A state that was just loaded is kept.
   void start_run(Trainer& trainer, bool reset);
 
+  /// The best value.
   StateDict state_dict() const;
+  /// The next `start_run` keeps it. @throws Error if `state` is not what `state_dict` gave.
   void load_state_dict(const StateDict& state);
 
  private:

@@ -6,21 +6,25 @@
 #include <vector>
 
 #include "linkboy/callback.hpp"
+#include "linkboy/export.hpp"
 #include "linkboy/placeholders.hpp"
 
 namespace linkboy {
 
 /// A decay phase of the learning rate, in updates since the schedule began; whole, from 0.
 struct DecayPhase {
-  /// The updates that come before it, and those that come before its end.
+  /// The updates that come before it.
   RunValue begin;
+  /// The updates that come before its end.
   RunValue end;
 };
 
 struct WsdCheckpointOptions {
+  /// Made if need be.
   std::filesystem::path save_dir = "checkpoints";
-  /// What the checkpoint after a decay holds beside the weights.
+  /// Whether the checkpoint after a decay has the optimizer's state.
   bool save_optimizer = true;
+  /// Whether it has the scheduler's state.
   bool save_scheduler = true;
 
   /// Loaded when a run starts that is not resumed: a checkpoint file, or the folder of a training
@@ -43,8 +47,9 @@ struct WsdCheckpointOptions {
 /// The number is that of the updates. The checkpoint also holds `step`, `checkpoint_type`
 /// ("post_decay"), `total_steps` of the run and `decay_fraction`, the decay's share of the steps.
 /// Nothing is saved before a decay with which the schedule begins.
-class WsdCheckpoint : public Callback {
+class LINKBOY_API WsdCheckpoint : public Callback {
  public:
+  /// The decay phases are asked for when a run starts.
   explicit WsdCheckpoint(WsdCheckpointOptions options = {});
 
   bool keeps_results() const override { return true; }

@@ -11,12 +11,14 @@ if(NOT CMAKE_CXX_COMPILER_LAUNCHER)
   endif()
 endif()
 
-# Sets language, warnings and sanitizers.
+# Sets language, visibility, warnings and sanitizers. Only what has LINKBOY_API is visible outside a
+# library; programs are compiled likewise, since they share precompiled headers with it.
 function(linkboy_configure_target target)
   target_compile_features(${target} PUBLIC cxx_std_20)
   # {fmt} is the one that LibTorch ships: its headers come first on the path, without a library.
   target_compile_definitions(${target} PRIVATE FMT_HEADER_ONLY)
-  set_target_properties(${target} PROPERTIES CXX_EXTENSIONS OFF POSITION_INDEPENDENT_CODE ON)
+  set_target_properties(${target} PROPERTIES CXX_EXTENSIONS OFF POSITION_INDEPENDENT_CODE ON
+    CXX_VISIBILITY_PRESET hidden VISIBILITY_INLINES_HIDDEN ON)
   target_compile_options(${target} PRIVATE -Wall -Wextra $<$<BOOL:${LINKBOY_WERROR}>:-Werror>)
   if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU" AND CMAKE_CXX_COMPILER_VERSION VERSION_LESS 13)
     # GCC 12 sees overflows in std::string's operator+ that are not there (its bug 105329).
@@ -27,6 +29,31 @@ function(linkboy_configure_target target)
     target_compile_options(${target} PRIVATE
       -fsanitize=${LINKBOY_SANITIZE} -fno-sanitize=vptr -fno-omit-frame-pointer)
     target_link_options(${target} PUBLIC -fsanitize=${LINKBOY_SANITIZE})
+  endif()
+endfunction()
+
+# What an installed library needs besides: a shared one has its version in its name, and finds LibTorch
+# where it was built with it and linkboy beside itself.
+function(linkboy_configure_library target)
+  set_target_properties(${target} PROPERTIES
+    VERSION ${PROJECT_VERSION} SOVERSION ${PROJECT_VERSION_MAJOR}.${PROJECT_VERSION_MINOR}
+    INSTALL_RPATH "$ORIGIN" INSTALL_RPATH_USE_LINK_PATH ON)
+  linkboy_unite_folders(${target})
+endfunction()
+
+# In a unity build the sources of one folder are one translation unit: two thirds of the time that one
+# of them takes are LibTorch's templates. (Names in their anonymous namespaces must differ.)
+function(linkboy_unite_folders target)
+  set_target_properties(${target} PROPERTIES UNITY_BUILD_MODE GROUP)
+  get_target_property(sources ${target} SOURCES)
+  foreach(source IN LISTS sources)
+    cmake_path(GET source PARENT_PATH folder)
+    cmake_path(GET folder FILENAME group)
+    set_source_files_properties("${source}" TARGET_DIRECTORY ${target} PROPERTIES UNITY_GROUP "${group}")
+  endforeach()
+  if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU" AND CMAKE_UNITY_BUILD)
+    # An anonymous namespace in an included source is no header's.
+    target_compile_options(${target} PRIVATE -Wno-subobject-linkage)
   endif()
 endfunction()
 

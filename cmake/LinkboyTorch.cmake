@@ -2,11 +2,16 @@
 # LINKBOY_USE_PYTHON_TORCH=1 in the environment the one that python3 imports, else the one that
 # scripts/setup has installed. Sets LINKBOY_PYTHON to a Python that imports the same torch, if any.
 
+set(LINKBOY_TORCH_VERSION 2.11)  # the oldest that does
 set(cache_home "$ENV{XDG_CACHE_HOME}")
 if(NOT cache_home)
   set(cache_home "$ENV{HOME}/.cache")
 endif()
-set(linkboy_venv "${cache_home}/linkboy/torch-2.11.0")
+set(linkboy_wheel 2.11.0)
+if(DEFINED ENV{LINKBOY_TORCH_VERSION})
+  set(linkboy_wheel "$ENV{LINKBOY_TORCH_VERSION}")
+endif()
+set(linkboy_venv "${cache_home}/linkboy/torch-${linkboy_wheel}")
 
 if(DEFINED ENV{Torch_DIR} AND NOT Torch_DIR)
   set(Torch_DIR "$ENV{Torch_DIR}" CACHE PATH "Folder of TorchConfig.cmake")
@@ -38,7 +43,7 @@ if(NOT TARGET torch)
   if(NOT CMAKE_CUDA_COMPILER AND NOT DEFINED ENV{CUDACXX} AND EXISTS "/usr/local/cuda/bin/nvcc")
     set(ENV{CUDACXX} "/usr/local/cuda/bin/nvcc")
   endif()
-  find_package(Torch 2.11 REQUIRED)
+  find_package(Torch ${LINKBOY_TORCH_VERSION} REQUIRED)
 endif()
 
 # The wheel's libraries lie in folders of their own; the linker must see those that LibTorch's

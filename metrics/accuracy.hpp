@@ -1,5 +1,6 @@
 #pragma once
 
+#include "linkboy/export.hpp"
 #include "linkboy/metrics/class_counts.hpp"
 
 namespace linkboy {
@@ -21,7 +22,7 @@ struct AccuracyOptions {
 
 /// The part of the samples whose class is right; per class, of those with its label. 0 where there
 /// are none.
-class Accuracy : public ClassCountsMetric {
+class LINKBOY_API Accuracy : public ClassCountsMetric {
  public:
   /// @throws Error if the options are not allowed.
   explicit Accuracy(const AccuracyOptions& options);

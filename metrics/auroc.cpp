@@ -5,7 +5,7 @@
 namespace linkboy {
 namespace {
 
-double area(const RankingCurve& curve) {
+double trapezoid_area(const RankingCurve& curve) {
   const double num_pairs =
       static_cast<double>(curve.num_positives) * static_cast<double>(curve.num_negatives);
   if (num_pairs == 0.0) return 0.0;
@@ -19,7 +19,7 @@ double area(const RankingCurve& curve) {
 
 std::vector<double> AUROC::values_of(const std::vector<RankingCurve>& curves) const {
   std::vector<double> values;
-  for (const auto& curve : curves) values.push_back(area(curve));
+  for (const auto& curve : curves) values.push_back(trapezoid_area(curve));
   return values;
 }
 

@@ -2,6 +2,7 @@
 
 #include <vector>
 
+#include "linkboy/export.hpp"
 #include "linkboy/metrics/ranking_curve_metric.hpp"
 
 namespace linkboy {
@@ -11,7 +12,7 @@ namespace linkboy {
 ///
 /// The value is a scalar; with RankingAverage::none [num_classes]. 0 where all samples of a class
 /// are positive or all negative; NaN before the first sample.
-class AUROC : public RankingCurveMetric {
+class LINKBOY_API AUROC : public RankingCurveMetric {
  public:
   /// @throws Error if an option is out of its range.
   explicit AUROC(RankingCurveOptions options = {}) : RankingCurveMetric("AUROC", options) {}

@@ -7,7 +7,7 @@
 namespace linkboy {
 namespace {
 
-double area(const RankingCurve& curve) {
+double step_area(const RankingCurve& curve) {
   const at::Tensor hits = curve.true_positives.to(at::kDouble);
   // Above the highest score there is no precision, but no gain either.
   const at::Tensor precision = (hits / (hits + curve.false_positives)).nan_to_num(0.0);
@@ -24,7 +24,7 @@ std::vector<double> AveragePrecision::values_of(const std::vector<RankingCurve>&
   const double value_of_absent = is_absent_zero ? 0.0 : std::numeric_limits<double>::quiet_NaN();
   std::vector<double> values;
   for (const auto& curve : curves) {
-    values.push_back(curve.num_positives == 0 ? value_of_absent : area(curve));
+    values.push_back(curve.num_positives == 0 ? value_of_absent : step_area(curve));
   }
   return values;
 }

@@ -2,6 +2,7 @@
 
 #include <vector>
 
+#include "linkboy/export.hpp"
 #include "linkboy/metrics/ranking_curve_metric.hpp"
 
 namespace linkboy {
@@ -12,7 +13,7 @@ namespace linkboy {
 /// The value is a scalar; with RankingAverage::none [num_classes]. NaN before the first sample.
 /// Without a positive sample it is what torchmetrics makes of it: 0 if there is one score, or with
 /// `thresholds`; else a class has NaN, but 0 where all samples are of class 0.
-class AveragePrecision : public RankingCurveMetric {
+class LINKBOY_API AveragePrecision : public RankingCurveMetric {
  public:
   /// @throws Error if an option is out of its range.
   explicit AveragePrecision(RankingCurveOptions options = {})

@@ -7,6 +7,7 @@
 #include <optional>
 #include <vector>
 
+#include "linkboy/export.hpp"
 #include "linkboy/metrics/class_predictions.hpp"
 #include "linkboy/metrics/metric.hpp"
 
@@ -25,6 +26,7 @@ enum class Average {
 struct ClassificationOptions {
   /// At least 2.
   int64_t num_classes = 0;
+  /// How the values of the classes become one.
   Average average = Average::macro;
   /// Samples with this label do not count. It need not be a class.
   std::optional<int64_t> ignore_index{};
@@ -35,6 +37,7 @@ struct ClassificationOptions {
 
 /// How a fraction of counts becomes a value. What is 0/0 is defined by the metric.
 struct ClassScoreOptions {
+  /// How the values of the classes become one.
   Average average = Average::macro;
   double undefined_score = 0.0;    ///< of a class, or of all samples
   double undefined_average = 0.0;  ///< of no class
@@ -45,7 +48,7 @@ struct ClassScoreOptions {
 
 /// A metric that is a fraction of the true and false positives and the false negatives. Keeps 3
 /// counts per class.
-class ClassCountsMetric : public Metric {
+class LINKBOY_API ClassCountsMetric : public Metric {
  public:
   /// Outputs and targets as `predict_classes` takes them.
   void update(const at::Tensor& outputs, const at::Tensor& targets) override;
@@ -53,19 +56,27 @@ class ClassCountsMetric : public Metric {
  protected:
   /// double [num_classes], or their sums.
   struct Counts {
+    /// Samples of the class that were taken for it.
     at::Tensor true_positives;
+    /// Samples of other classes that were taken for it.
     at::Tensor false_positives;
+    /// Samples of the class that were taken for others.
     at::Tensor false_negatives;
   };
+  /// A share, in double precision.
   struct Fraction {
+    /// As many as the counts are.
     at::Tensor numerator;
+    /// Where it is 0, the score is undefined.
     at::Tensor denominator;
   };
 
   /// @throws Error if the options are not allowed.
   ClassCountsMetric(ClassPredictionOptions predictions, ClassScoreOptions score);
+  /// @throws Error if the options are not allowed.
   ClassCountsMetric(const ClassificationOptions& options, ClassScoreOptions score);
 
+  /// The value of each class, or of all samples, as a fraction.
   virtual Fraction fraction_of(const Counts& counts) const = 0;
 
   at::Tensor value_of(const std::vector<at::Tensor>& states) const override;

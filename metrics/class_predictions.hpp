@@ -6,6 +6,8 @@
 #include <optional>
 #include <string>
 
+#include "linkboy/export.hpp"
+
 namespace linkboy {
 
 /// How the outputs of a model become classes.
@@ -42,7 +44,7 @@ struct ClassPredictions {
 ///        - with two classes, floating-point scores of class 1, [N, ...] or [N, 1, ...].
 /// @param targets  Labels [N, ...], of an integer type or bool.
 /// @throws Error if dtypes, shapes or devices do not fit, or, on the CPU, if a label is no class.
-ClassPredictions predict_classes(const at::Tensor& outputs, const at::Tensor& targets,
-                                 const ClassPredictionOptions& options);
+LINKBOY_API ClassPredictions predict_classes(const at::Tensor& outputs, const at::Tensor& targets,
+                                             const ClassPredictionOptions& options);
 
 }  // namespace linkboy

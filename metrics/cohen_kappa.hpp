@@ -1,5 +1,6 @@
 #pragma once
 
+#include "linkboy/export.hpp"
 #include "linkboy/metrics/confusion_counts.hpp"
 
 namespace linkboy {
@@ -14,6 +15,7 @@ enum class KappaWeights {
 struct CohenKappaOptions {
   /// At least 2.
   int64_t num_classes = 0;
+  /// What a disagreement costs.
   KappaWeights weights = KappaWeights::none;
   /// Samples with this label do not count. It need not be a class.
   std::optional<int64_t> ignore_index{};
@@ -24,7 +26,7 @@ struct CohenKappaOptions {
 
 /// Cohen's kappa: by how much labels and predictions agree beyond chance, where 1 is always. NaN
 /// where chance leaves nothing to disagree about, as with a single class, and without samples.
-class CohenKappa : public ConfusionCountsMetric {
+class LINKBOY_API CohenKappa : public ConfusionCountsMetric {
  public:
   /// @throws Error if the options are not allowed.
   explicit CohenKappa(const CohenKappaOptions& options);

@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <vector>
 
+#include "linkboy/export.hpp"
 #include "linkboy/metrics/class_predictions.hpp"
 #include "linkboy/metrics/metric.hpp"
 
@@ -12,7 +13,7 @@ namespace linkboy {
 
 /// A metric of the confusion matrix: how often each label met each prediction. Keeps
 /// num_classes^2 counts.
-class ConfusionCountsMetric : public Metric {
+class LINKBOY_API ConfusionCountsMetric : public Metric {
  public:
   /// Outputs and targets as `predict_classes` takes them.
   void update(const at::Tensor& outputs, const at::Tensor& targets) override;

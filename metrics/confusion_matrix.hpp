@@ -1,5 +1,6 @@
 #pragma once
 
+#include "linkboy/export.hpp"
 #include "linkboy/metrics/confusion_counts.hpp"
 
 namespace linkboy {
@@ -15,6 +16,7 @@ enum class Normalize {
 struct ConfusionMatrixOptions {
   /// At least 2.
   int64_t num_classes = 0;
+  /// What the counts are divided by.
   Normalize normalize = Normalize::none;
   /// Samples with this label do not count. It need not be a class.
   std::optional<int64_t> ignore_index{};
@@ -25,7 +27,7 @@ struct ConfusionMatrixOptions {
 
 /// How often each label met each prediction: [num_classes, num_classes], labels are rows,
 /// predictions columns. What nothing was divided by is 0.
-class ConfusionMatrix : public ConfusionCountsMetric {
+class LINKBOY_API ConfusionMatrix : public ConfusionCountsMetric {
  public:
   /// @throws Error if the options are not allowed.
   explicit ConfusionMatrix(const ConfusionMatrixOptions& options);

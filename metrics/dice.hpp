@@ -1,5 +1,6 @@
 #pragma once
 
+#include "linkboy/export.hpp"
 #include "linkboy/metrics/class_counts.hpp"
 
 namespace linkboy {
@@ -8,7 +9,7 @@ namespace linkboy {
 /// predicted to be, counted over all batches. NaN for a class that does not occur, which the mean
 /// leaves out; the mean is NaN if none does. The class `ignore_index` does not occur, even where it
 /// is predicted.
-class Dice : public ClassCountsMetric {
+class LINKBOY_API Dice : public ClassCountsMetric {
  public:
   /// @throws Error if the options are not allowed.
   explicit Dice(const ClassificationOptions& options);

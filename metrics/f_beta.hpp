@@ -1,5 +1,6 @@
 #pragma once
 
+#include "linkboy/export.hpp"
 #include "linkboy/metrics/class_counts.hpp"
 
 namespace linkboy {
@@ -9,6 +10,7 @@ struct FBetaOptions {
   int64_t num_classes = 0;
   /// How many times as much recall weighs as precision. Above 0.
   double beta = 1.0;
+  /// How the values of the classes become one.
   Average average = Average::macro;
   /// Samples with this label do not count. It need not be a class.
   std::optional<int64_t> ignore_index{};
@@ -18,7 +20,7 @@ struct FBetaOptions {
 };
 
 /// The weighted harmonic mean of precision and recall; F1 by default. 0 where both have no samples.
-class FBeta : public ClassCountsMetric {
+class LINKBOY_API FBeta : public ClassCountsMetric {
  public:
   /// @throws Error if the options are not allowed.
   explicit FBeta(const FBetaOptions& options);

@@ -1,5 +1,6 @@
 #pragma once
 
+#include "linkboy/export.hpp"
 #include "linkboy/metrics/class_counts.hpp"
 
 namespace linkboy {
@@ -7,7 +8,7 @@ namespace linkboy {
 /// Intersection over union, the Jaccard index: of the samples (pixels) of a class or predicted to
 /// be, the part that is both. 0 for a class that does not occur, which the mean leaves out; the
 /// mean is NaN if none does. The class `ignore_index` does not occur, even where it is predicted.
-class IoU : public ClassCountsMetric {
+class LINKBOY_API IoU : public ClassCountsMetric {
  public:
   /// @throws Error if the options are not allowed.
   explicit IoU(const ClassificationOptions& options);

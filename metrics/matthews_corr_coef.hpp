@@ -1,5 +1,6 @@
 #pragma once
 
+#include "linkboy/export.hpp"
 #include "linkboy/metrics/confusion_counts.hpp"
 
 namespace linkboy {
@@ -18,7 +19,7 @@ struct MatthewsCorrCoefOptions {
 /// is 0, but with two classes, as in torchmetrics 1.9.0: 1 if all samples are right, -1 if all are
 /// wrong, and else, where only one class is predicted or only one is a label,
 /// (right - wrong) / sqrt((right + wrong) right wrong).
-class MatthewsCorrCoef : public ConfusionCountsMetric {
+class LINKBOY_API MatthewsCorrCoef : public ConfusionCountsMetric {
  public:
   /// @throws Error if the options are not allowed.
   explicit MatthewsCorrCoef(const MatthewsCorrCoefOptions& options);

@@ -2,6 +2,7 @@
 
 #include <vector>
 
+#include "linkboy/export.hpp"
 #include "linkboy/metrics/metric.hpp"
 
 namespace linkboy {
@@ -14,14 +15,16 @@ struct MeanMetricOptions {
 /// The weighted mean of values, such as losses: sum of value * weight / sum of weights.
 ///
 /// NaN while the weights add up to zero and so do the values.
-class MeanMetric : public Metric {
+class LINKBOY_API MeanMetric : public Metric {
  public:
+  /// See the options.
   explicit MeanMetric(MeanMetricOptions options = {});
 
   /// @param values   Of any shape.
   /// @param weights  Broadcast to the values; undefined for 1 each.
   /// @throws Error if the weights cannot be broadcast to the values, or a dtype is complex.
   void update(const at::Tensor& values, const at::Tensor& weights) override;
+  /// All with the weight 1.
   void update(const at::Tensor& values) { update(values, at::Tensor()); }
 
  protected:

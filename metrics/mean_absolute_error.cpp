@@ -7,18 +7,18 @@
 namespace linkboy {
 namespace {
 
-constexpr const char* kName = "MeanAbsoluteError";
+constexpr const char* kAbsoluteErrorName = "MeanAbsoluteError";
 
 }  // namespace
 
 MeanAbsoluteError::MeanAbsoluteError(MeanAbsoluteErrorOptions options) : options_(options) {
-  check_num_outputs(options_.num_outputs, kName);
+  check_num_outputs(options_.num_outputs, kAbsoluteErrorName);
   add_state("sum", at::zeros({options_.num_outputs}, at::kDouble), Merge::sum);
   add_state("count", at::zeros({}, at::kLong), Merge::sum);
 }
 
 void MeanAbsoluteError::update(const at::Tensor& outputs, const at::Tensor& targets) {
-  const auto rows = regression_rows(outputs, targets, options_.num_outputs, kName);
+  const auto rows = regression_rows(outputs, targets, options_.num_outputs, kAbsoluteErrorName);
   follow(outputs);
   state(0).add_((rows.outputs - rows.targets).abs().sum(0));
   state(1).add_(rows.targets.size(0));

@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "linkboy/export.hpp"
 #include "linkboy/metrics/metric.hpp"
 
 namespace linkboy {
@@ -16,7 +17,7 @@ struct MeanAbsoluteErrorOptions {
 ///
 /// Outputs and targets have the same shape, any with one output, else [N, num_outputs]. The value
 /// is a scalar, or [num_outputs]; NaN before the first element.
-class MeanAbsoluteError : public Metric {
+class LINKBOY_API MeanAbsoluteError : public Metric {
  public:
   /// @throws Error if `num_outputs` is less than 1.
   explicit MeanAbsoluteError(MeanAbsoluteErrorOptions options = {});

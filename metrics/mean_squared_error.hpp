@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "linkboy/export.hpp"
 #include "linkboy/metrics/metric.hpp"
 
 namespace linkboy {
@@ -18,7 +19,7 @@ struct MeanSquaredErrorOptions {
 ///
 /// Outputs and targets have the same shape, any with one output, else [N, num_outputs]. The value
 /// is a scalar, or [num_outputs]; NaN before the first element.
-class MeanSquaredError : public Metric {
+class LINKBOY_API MeanSquaredError : public Metric {
  public:
   /// @throws Error if `num_outputs` is less than 1.
   explicit MeanSquaredError(MeanSquaredErrorOptions options = {});

@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "linkboy/export.hpp"
 #include "linkboy/process_group.hpp"
 #include "linkboy/state_dict.hpp"
 
@@ -23,7 +24,7 @@ namespace linkboy {
 ///
 /// The states of several processes are added up exactly, so that the value is that of one process
 /// that has seen all of it, in any split. Not thread-safe.
-class Metric {
+class LINKBOY_API Metric {
  public:
   Metric() = default;
   virtual ~Metric() = default;

@@ -7,6 +7,7 @@
 #include <utility>
 #include <vector>
 
+#include "linkboy/export.hpp"
 #include "linkboy/metrics/metric.hpp"
 #include "linkboy/state_dict.hpp"
 
@@ -20,8 +21,9 @@ namespace linkboy {
 ///     for (const auto& [name, value] : metrics.compute()) ...
 ///
 /// Copies share the metrics. Not thread-safe.
-class MetricCollection {
+class LINKBOY_API MetricCollection {
  public:
+  /// A metric and the name of its value.
   using NamedMetric = std::pair<std::string, std::shared_ptr<Metric>>;
 
   MetricCollection() = default;
@@ -45,6 +47,7 @@ class MetricCollection {
   /// @note Collective over `group`.
   NamedTensors compute(const ProcessGroup& group = ProcessGroup()) const;
 
+  /// Forgets all batches, of each metric.
   void reset();
 
   /// The metrics' states by their names.

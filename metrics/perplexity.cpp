@@ -7,11 +7,12 @@
 
 namespace linkboy {
 
-Perplexity::Perplexity(PerplexityOptions options) : options_(options) {
-  label_rule_ = "Perplexity: labels must be class numbers of the outputs";
-  label_rule_ += options_.ignore_index
-                     ? c10::str(", or ignore_index (", *options_.ignore_index, ").")
-                     : std::string(".");
+Perplexity::Perplexity(PerplexityOptions options)
+    : options_(options),
+      label_rule_(c10::str("Perplexity: labels must be class numbers of the outputs",
+                           options.ignore_index
+                               ? c10::str(", or ignore_index (", *options.ignore_index, ").")
+                               : ".")) {
   add_state("sum", at::zeros({}, at::kDouble), Merge::sum);
   add_state("count", at::zeros({}, at::kLong), Merge::sum);
   add_rule(label_rule_);

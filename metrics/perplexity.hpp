@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "linkboy/export.hpp"
 #include "linkboy/metrics/metric.hpp"
 
 namespace linkboy {
@@ -21,8 +22,9 @@ struct PerplexityOptions {
 ///
 /// Outputs are logits, targets class numbers of the outputs' shape without the classes. The value
 /// is a scalar; NaN before the first label that counts.
-class Perplexity : public Metric {
+class LINKBOY_API Perplexity : public Metric {
  public:
+  /// See the options.
   explicit Perplexity(PerplexityOptions options = {});
 
   /// @throws Error if shapes or dtypes do not fit, or a label is neither in [0, C) nor

@@ -1,11 +1,12 @@
 #pragma once
 
+#include "linkboy/export.hpp"
 #include "linkboy/metrics/class_counts.hpp"
 
 namespace linkboy {
 
 /// Of the samples that were predicted to be of a class, the part that is. 0 where there are none.
-class Precision : public ClassCountsMetric {
+class LINKBOY_API Precision : public ClassCountsMetric {
  public:
   /// @throws Error if the options are not allowed.
   explicit Precision(const ClassificationOptions& options);

@@ -8,7 +8,7 @@
 namespace linkboy {
 namespace {
 
-constexpr const char* kName = "R2Score";
+constexpr const char* kR2ScoreName = "R2Score";
 
 /// Of torchmetrics; below it a sum of squares is taken for a rounding error.
 constexpr double kZeroTolerance = 1e-4;
@@ -16,8 +16,8 @@ constexpr double kZeroTolerance = 1e-4;
 }  // namespace
 
 R2Score::R2Score(R2ScoreOptions options) : options_(options) {
-  check_num_outputs(options_.num_outputs, kName);
-  LINKBOY_CHECK(options_.adjusted >= 0, kName, ": adjusted is ", options_.adjusted,
+  check_num_outputs(options_.num_outputs, kR2ScoreName);
+  LINKBOY_CHECK(options_.adjusted >= 0, kR2ScoreName, ": adjusted is ", options_.adjusted,
                 "; it must not be negative.");
   const auto zeros = [&] { return at::zeros({options_.num_outputs}, at::kDouble); };
   add_state("sum", zeros(), Merge::sum);
@@ -27,8 +27,8 @@ R2Score::R2Score(R2ScoreOptions options) : options_(options) {
 }
 
 void R2Score::update(const at::Tensor& outputs, const at::Tensor& targets) {
-  const auto rows = regression_rows(outputs, targets, options_.num_outputs, kName);
-  LINKBOY_CHECK(outputs.dim() >= 1 && outputs.size(0) == rows.outputs.size(0), kName,
+  const auto rows = regression_rows(outputs, targets, options_.num_outputs, kR2ScoreName);
+  LINKBOY_CHECK(outputs.dim() >= 1 && outputs.size(0) == rows.outputs.size(0), kR2ScoreName,
                 ": outputs and targets are ", outputs.sizes(), ", but num_outputs is ",
                 options_.num_outputs, "; they must be [N] or [N, 1].");
   follow(outputs);
@@ -54,7 +54,7 @@ at::Tensor R2Score::value_of(const std::vector<at::Tensor>& states) const {
   const auto& sum = states[0];
   const auto& residual_squares = states[2];
   const auto count = states[3].item<int64_t>();
-  LINKBOY_CHECK(count >= 2, kName, ": it has seen ", count,
+  LINKBOY_CHECK(count >= 2, kR2ScoreName, ": it has seen ", count,
                 " samples; R2 needs at least 2. Update it with more before compute.");
   const at::Tensor total_squares = states[1] - sum * (sum / count);
   const at::Tensor is_exact = residual_squares.abs() <= kZeroTolerance;

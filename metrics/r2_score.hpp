@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "linkboy/export.hpp"
 #include "linkboy/metrics/metric.hpp"
 
 namespace linkboy {
@@ -20,6 +21,7 @@ enum class R2Average {
 struct R2ScoreOptions {
   /// At least 1.
   int64_t num_outputs = 1;
+  /// How the scores of several outputs become one.
   R2Average average = R2Average::uniform;
   /// Number of independent regressors, for the adjusted score; 0 for the plain one. Not negative.
   /// From the number of samples - 1 on the score is not adjusted.
@@ -32,7 +34,7 @@ struct R2ScoreOptions {
 /// scalar, or with R2Average::none and several outputs [num_outputs]. Sums of squares of at most
 /// 1e-4 count as zero, as in torchmetrics: an output without residuals has the score 1, one whose
 /// targets are constant otherwise 0.
-class R2Score : public Metric {
+class LINKBOY_API R2Score : public Metric {
  public:
   /// @throws Error if an option is out of its range.
   explicit R2Score(R2ScoreOptions options = {});

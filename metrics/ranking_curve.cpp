@@ -2,8 +2,6 @@
 
 #include <ATen/ATen.h>
 
-#include <tuple>
-
 namespace linkboy {
 namespace {
 

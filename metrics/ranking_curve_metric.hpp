@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "linkboy/export.hpp"
 #include "linkboy/metrics/metric.hpp"
 #include "linkboy/metrics/ranking_curve.hpp"
 
@@ -38,7 +39,7 @@ struct RankingCurveOptions {
 /// Without `num_classes` outputs and targets have the same shape, or [N, 1] and [N]; each element
 /// is a sample, and targets are 0 or 1. With it outputs are [N, C, ...] and targets [N, ...], in
 /// [0, C). Targets are integers or bool. The exact value takes 8 bytes per score and target.
-class RankingCurveMetric : public Metric {
+class LINKBOY_API RankingCurveMetric : public Metric {
  public:
   /// @throws Error if shapes or dtypes do not fit, a target is out of its range, or a score is NaN
   ///         or, with `thresholds`, not in [0, 1].
@@ -52,6 +53,7 @@ class RankingCurveMetric : public Metric {
   /// @param curves  Of each class, or the only one. There are samples, if it is exact.
   virtual std::vector<double> values_of(const std::vector<RankingCurve>& curves) const = 0;
 
+  /// Whether every score is a threshold, and all are kept.
   bool is_exact() const { return !options_.thresholds; }
 
  private:

@@ -1,11 +1,12 @@
 #pragma once
 
+#include "linkboy/export.hpp"
 #include "linkboy/metrics/class_counts.hpp"
 
 namespace linkboy {
 
 /// Of the samples of a class, the part that was predicted to be. 0 where there are none.
-class Recall : public ClassCountsMetric {
+class LINKBOY_API Recall : public ClassCountsMetric {
  public:
   /// @throws Error if the options are not allowed.
   explicit Recall(const ClassificationOptions& options);

@@ -5,11 +5,15 @@
 #include <cstdint>
 #include <string_view>
 
+#include "linkboy/export.hpp"
+
 namespace linkboy {
 
 /// A batch as the regression metrics add it up.
 struct RegressionRows {
+  /// See `regression_rows`.
   at::Tensor outputs;
+  /// Of the same shape.
   at::Tensor targets;
 };
 
@@ -18,10 +22,10 @@ struct RegressionRows {
 ///
 /// @param metric  Named in the error.
 /// @throws Error if the shapes differ or do not fit, or a dtype is complex.
-RegressionRows regression_rows(const at::Tensor& outputs, const at::Tensor& targets,
-                               int64_t num_outputs, std::string_view metric);
+LINKBOY_API RegressionRows regression_rows(const at::Tensor& outputs, const at::Tensor& targets,
+                                           int64_t num_outputs, std::string_view metric);
 
 /// @throws Error if `num_outputs` is less than 1.
-void check_num_outputs(int64_t num_outputs, std::string_view metric);
+LINKBOY_API void check_num_outputs(int64_t num_outputs, std::string_view metric);
 
 }  // namespace linkboy

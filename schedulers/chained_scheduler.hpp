@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "linkboy/export.hpp"
 #include "linkboy/schedulers/composite_scheduler.hpp"
 
 namespace linkboy {
@@ -15,7 +16,7 @@ struct ChainedSchedulerOptions {
 /// Several schedules at once. Those of one field multiply: f(n) = base * (f_1(n) / base) *
 /// (f_2(n) / base) ..., PyTorch's ChainedScheduler; a base value of 0 stays 0. Each other field
 /// goes its own way, so that weight decay can follow one curve and the learning rate another.
-class ChainedScheduler final : public CompositeScheduler {
+class LINKBOY_API ChainedScheduler final : public CompositeScheduler {
  public:
   /// @throws Error if there is no scheduler; what the parts throw.
   ChainedScheduler(torch::optim::Optimizer& optimizer, const ChainedSchedulerOptions& options,

@@ -4,13 +4,14 @@
 #include <memory>
 #include <vector>
 
+#include "linkboy/export.hpp"
 #include "linkboy/scheduler.hpp"
 
 namespace linkboy {
 
 /// A schedule made of others: passes on to them what they need to know and keeps their states. The
 /// parts compute values; only the whole writes into the optimizer.
-class CompositeScheduler : public Scheduler {
+class LINKBOY_API CompositeScheduler : public Scheduler {
  public:
   bool include_new_groups() override;
   void run_start(const RunHistory& history) override;
@@ -21,9 +22,11 @@ class CompositeScheduler : public Scheduler {
   void load_state_dict(const StateDict& state) override;
   void allow_changed_lengths(bool allow) override;
 
+  /// In the order of the options.
   const std::vector<std::unique_ptr<Scheduler>>& parts() const { return parts_; }
 
  protected:
+  /// Never null.
   using Parts = std::vector<std::unique_ptr<Scheduler>>;
 
   /// Sets what any of the parts sets; the main field is that of the first.
@@ -33,6 +36,7 @@ class CompositeScheduler : public Scheduler {
   /// What the part with this index sets after `update` updates of its own, as values of the main
   /// field, and of the others with the base values where it sets none.
   std::vector<double> part_values(std::size_t part, int64_t update) const;
+  /// See `part_values`.
   std::vector<FieldValues> other_part_values(std::size_t part, int64_t update) const;
 
   /// What the parts set beside the main field.
@@ -48,8 +52,8 @@ class CompositeScheduler : public Scheduler {
 
 /// Calls the functions with one configuration each.
 /// @throws Error if a function is empty.
-std::vector<std::unique_ptr<Scheduler>> make_parts(torch::optim::Optimizer& optimizer,
-                                                   const std::vector<CreateSchedulerFn>& functions,
-                                                   const std::vector<RunConfig>& configs);
+LINKBOY_API std::vector<std::unique_ptr<Scheduler>> make_parts(
+    torch::optim::Optimizer& optimizer, const std::vector<CreateSchedulerFn>& functions,
+    const std::vector<RunConfig>& configs);
 
 }  // namespace linkboy

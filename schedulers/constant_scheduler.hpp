@@ -2,6 +2,7 @@
 
 #include <cstdint>
 
+#include "linkboy/export.hpp"
 #include "linkboy/placeholders.hpp"
 #include "linkboy/scheduler.hpp"
 
@@ -16,7 +17,7 @@ struct ConstantSchedulerOptions {
 };
 
 /// base * factor for the first total_iters updates, then base. PyTorch's ConstantLR.
-class ConstantScheduler final : public CurveScheduler {
+class LINKBOY_API ConstantScheduler final : public CurveScheduler {
  public:
   /// @throws Error if an option is out of its range or a placeholder has no value.
   ConstantScheduler(torch::optim::Optimizer& optimizer, const ConstantSchedulerOptions& options,

@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <optional>
 
+#include "linkboy/export.hpp"
 #include "linkboy/placeholders.hpp"
 #include "linkboy/scheduler.hpp"
 
@@ -29,6 +30,7 @@ struct CosineRestartsSchedulerOptions {
 
   /// Updates of linear warm-up at the start of each cycle, from `warmup_lr_init`; fewer than T_0.
   RunValue warmup_t = 0;
+  /// The value of the first update of a warm-up; not negative.
   double warmup_lr_init = 0.0;
 
   ParamGroupField field = ParamGroupField::lr;
@@ -42,7 +44,7 @@ struct CosineRestartsSchedulerOptions {
 ///
 /// PyTorch's CosineAnnealingWarmRestarts, timm's CosineLRScheduler (whose one warm-up before the
 /// first cycle is WarmupScheduler's).
-class CosineRestartsScheduler final : public CurveScheduler {
+class LINKBOY_API CosineRestartsScheduler final : public CurveScheduler {
  public:
   /// @throws Error if an option is out of its range, both T_0 and num_cycles are given or a
   ///         placeholder has no value.

@@ -4,6 +4,7 @@
 #include <optional>
 #include <vector>
 
+#include "linkboy/export.hpp"
 #include "linkboy/placeholders.hpp"
 #include "linkboy/scheduler.hpp"
 
@@ -13,6 +14,7 @@ namespace linkboy {
 struct CosineSchedulerOptions {
   /// The whole run, if not given.
   std::optional<RunValue> num_epochs{};
+  /// Updates of an epoch; the run's by default.
   RunValue num_update_steps_per_epoch = NUM_UPDATE_STEPS_PER_EPOCH;
 
   /// Exponent on the progress through the cosine: above 1 decays later. Positive.
@@ -20,11 +22,14 @@ struct CosineSchedulerOptions {
 
   /// The value at the end; `min_lr_ratio`, if given, replaces it by that share of the base value.
   double lr_min = 1e-6;
+  /// See `lr_min`.
   std::optional<double> min_lr_ratio{};
 
   /// Linear warm-up from `warmup_starting_lr` (or that share of the base value) to the base value.
   RunValue num_warmup_epochs = 0;
+  /// Not negative.
   double warmup_starting_lr = 1e-6;
+  /// If given, replaces it by that share of the base value.
   std::optional<double> warmup_starting_lr_ratio{};
 
   /// Epochs at the end that stay at the minimum.
@@ -39,7 +44,7 @@ struct CosineSchedulerOptions {
 ///     f(n) = w + n (b - w) / W                                          n < W
 ///            m + (b - m) / 2 * (1 + cos(pi (n - W)^k / (N - W - C)^k))   n < N - C
 ///            m                                                          otherwise
-class CosineScheduler final : public CurveScheduler {
+class LINKBOY_API CosineScheduler final : public CurveScheduler {
  public:
   /// @throws Error if warm-up and cool-down leave nothing of the run, a length or a value is
   ///         negative, k_decay is not positive, or a placeholder has no value.

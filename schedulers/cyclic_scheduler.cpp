@@ -2,25 +2,15 @@
 
 #include <cmath>
 
-#include "linkboy/error.hpp"
 #include "linkboy/schedulers/option_reader.hpp"
 
 namespace linkboy {
-namespace {
-
-std::vector<ParamGroupField> other_fields(const CyclicSchedulerOptions& options) {
-  LINKBOY_CHECK(!options.cycle_momentum || options.field != ParamGroupField::momentum,
-                "the cyclic schedule's field is momentum, and cycle_momentum moves it too; set "
-                "cycle_momentum to false.");
-  if (!options.cycle_momentum) return {};
-  return {ParamGroupField::momentum};
-}
-
-}  // namespace
 
 CyclicScheduler::CyclicScheduler(torch::optim::Optimizer& optimizer,
                                  const CyclicSchedulerOptions& options, const RunConfig& config)
-    : Scheduler(optimizer, options.field, other_fields(options)), options_(options) {
+    : Scheduler(optimizer, options.field,
+                momentum_beside(options.field, options.cycle_momentum, "cyclic schedule")),
+      options_(options) {
   const OptionReader reader("cyclic schedule", config);
   const std::size_t num_groups = base_values().size();
   step_size_up_ = reader.length("step_size_up", options.step_size_up);

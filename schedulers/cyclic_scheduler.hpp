@@ -5,6 +5,7 @@
 #include <optional>
 #include <vector>
 
+#include "linkboy/export.hpp"
 #include "linkboy/placeholders.hpp"
 #include "linkboy/scheduler.hpp"
 #include "linkboy/schedulers/per_group.hpp"
@@ -21,28 +22,32 @@ struct CyclicSchedulerOptions {
   std::optional<PerGroup> base_lr{};
   /// The upper end; the group's own value if not given.
   std::optional<PerGroup> max_lr{};
-  /// Updates on the way up and down, above 0; the way down takes as many as the way up if not
-  /// given.
+  /// Updates on the way up; above 0.
   RunValue step_size_up = NUM_UPDATE_STEPS / 2;
+  /// Updates on the way down, above 0; as many as on the way up if not given.
   std::optional<RunValue> step_size_down{};
 
+  /// How the height changes from cycle to cycle.
   Mode mode = Mode::triangular;
   /// Of exp_range; positive.
   double gamma = 1.0;
   /// Replaces `mode`: the factor of the height.
   std::function<double(double)> scale_fn{};
+  /// What `scale_fn` is a function of.
   ScaleMode scale_mode = ScaleMode::cycle;
 
   /// Also moves momentum (beta1), against the main field.
   bool cycle_momentum = true;
+  /// The momentum where the main field is highest.
   PerGroup base_momentum = 0.8;
+  /// The momentum where the main field is lowest.
   PerGroup max_momentum = 0.9;
 
   ParamGroupField field = ParamGroupField::lr;
 };
 
 /// Straight up and down between base_lr and max_lr, again and again. PyTorch's CyclicLR.
-class CyclicScheduler final : public Scheduler {
+class LINKBOY_API CyclicScheduler final : public Scheduler {
  public:
   /// @throws Error if an option is out of its range, a placeholder has no value, or momentum is to
   ///         cycle and the optimizer has none.

@@ -2,6 +2,7 @@
 
 #include <cstdint>
 
+#include "linkboy/export.hpp"
 #include "linkboy/scheduler.hpp"
 
 namespace linkboy {
@@ -13,7 +14,7 @@ struct ExponentialSchedulerOptions {
 };
 
 /// f(n) = base * gamma^n. PyTorch's ExponentialLR.
-class ExponentialScheduler final : public CurveScheduler {
+class LINKBOY_API ExponentialScheduler final : public CurveScheduler {
  public:
   /// @throws Error if gamma is not positive.
   ExponentialScheduler(torch::optim::Optimizer& optimizer,

@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <optional>
 
+#include "linkboy/export.hpp"
 #include "linkboy/placeholders.hpp"
 #include "linkboy/scheduler.hpp"
 
@@ -25,7 +26,7 @@ struct InverseSqrtSchedulerOptions {
 ///            base / sqrt((n - W + S) / S)      otherwise
 ///
 /// The schedule of transformers' get_inverse_sqrt_schedule.
-class InverseSqrtScheduler final : public CurveScheduler {
+class LINKBOY_API InverseSqrtScheduler final : public CurveScheduler {
  public:
   /// @throws Error if an option is out of its range or a placeholder has no value.
   InverseSqrtScheduler(torch::optim::Optimizer& optimizer,

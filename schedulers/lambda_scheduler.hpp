@@ -4,6 +4,7 @@
 #include <functional>
 #include <vector>
 
+#include "linkboy/export.hpp"
 #include "linkboy/scheduler.hpp"
 
 namespace linkboy {
@@ -19,7 +20,7 @@ struct LambdaSchedulerOptions {
 /// f(n) = base * lr_lambda(n): PyTorch's LambdaLR. Multiplicative: f(n) = base * lr_lambda(1) * ...
 /// * lr_lambda(n), its MultiplicativeLR; `values_at` then costs n calls, unless it is asked in
 /// order.
-class LambdaScheduler final : public Scheduler {
+class LINKBOY_API LambdaScheduler final : public Scheduler {
  public:
   /// @throws Error if there is no function, one is empty, or their number fits the groups not.
   LambdaScheduler(torch::optim::Optimizer& optimizer, const LambdaSchedulerOptions& options,

@@ -2,14 +2,16 @@
 
 #include <cstdint>
 
+#include "linkboy/export.hpp"
 #include "linkboy/placeholders.hpp"
 #include "linkboy/scheduler.hpp"
 
 namespace linkboy {
 
 struct LinearSchedulerOptions {
-  /// Shares of the base value at the start and at the end; from 0 to 1.
+  /// Share of the base value at the start; from 0 to 1.
   double start_factor = 1.0 / 3;
+  /// Share of the base value at the end; from 0 to 1.
   double end_factor = 1.0;
   /// Updates from start to end; whole, at least 1.
   RunValue total_iters = NUM_UPDATE_STEPS;
@@ -18,7 +20,7 @@ struct LinearSchedulerOptions {
 
 /// A straight line from base * start_factor at n = 0 to base * end_factor at n = total_iters, where
 /// it stays. PyTorch's LinearLR.
-class LinearScheduler final : public CurveScheduler {
+class LINKBOY_API LinearScheduler final : public CurveScheduler {
  public:
   /// @throws Error if an option is out of its range or a placeholder has no value.
   LinearScheduler(torch::optim::Optimizer& optimizer, const LinearSchedulerOptions& options,

@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "linkboy/export.hpp"
 #include "linkboy/placeholders.hpp"
 #include "linkboy/scheduler.hpp"
 
@@ -18,7 +19,7 @@ struct MultiStepSchedulerOptions {
 
 /// Multiplies by gamma at each milestone: f(n) = base * gamma^(milestones <= n). PyTorch's
 /// MultiStepLR.
-class MultiStepScheduler final : public CurveScheduler {
+class LINKBOY_API MultiStepScheduler final : public CurveScheduler {
  public:
   /// @throws Error if an option is out of its range or a placeholder has no value.
   MultiStepScheduler(torch::optim::Optimizer& optimizer, const MultiStepSchedulerOptions& options,

@@ -4,26 +4,16 @@
 #include <cmath>
 #include <numbers>
 
-#include "linkboy/error.hpp"
 #include "linkboy/schedulers/option_reader.hpp"
 
 namespace linkboy {
-namespace {
-
-std::vector<ParamGroupField> other_fields(const OneCycleSchedulerOptions& options) {
-  LINKBOY_CHECK(!options.cycle_momentum || options.field != ParamGroupField::momentum,
-                "the one-cycle schedule's field is momentum, and cycle_momentum moves it too; set "
-                "cycle_momentum to false.");
-  if (!options.cycle_momentum) return {};
-  return {ParamGroupField::momentum};
-}
-
-}  // namespace
 
 OneCycleScheduler::OneCycleScheduler(torch::optim::Optimizer& optimizer,
                                      const OneCycleSchedulerOptions& options,
                                      const RunConfig& config)
-    : Scheduler(optimizer, options.field, other_fields(options)), options_(options) {
+    : Scheduler(optimizer, options.field,
+                momentum_beside(options.field, options.cycle_momentum, "one-cycle schedule")),
+      options_(options) {
   const OptionReader reader("one-cycle schedule", config);
   const std::size_t num_groups = base_values().size();
   total_steps_ = reader.count("total_steps", options.total_steps);

@@ -4,6 +4,7 @@
 #include <optional>
 #include <vector>
 
+#include "linkboy/export.hpp"
 #include "linkboy/placeholders.hpp"
 #include "linkboy/scheduler.hpp"
 #include "linkboy/schedulers/per_group.hpp"
@@ -11,6 +12,7 @@
 namespace linkboy {
 
 struct OneCycleSchedulerOptions {
+  /// The curve between two turning points.
   enum class AnnealStrategy { cos, linear };
 
   /// The peak; the group's own value if not given.
@@ -19,15 +21,19 @@ struct OneCycleSchedulerOptions {
   RunValue total_steps = NUM_UPDATE_STEPS;
   /// Share of the cycle that rises; from 0 to 1, with three phases to 0.5.
   double pct_start = 0.3;
+  /// Of all phases.
   AnnealStrategy anneal_strategy = AnnealStrategy::cos;
 
   /// Also moves momentum (beta1), against the main field.
   bool cycle_momentum = true;
+  /// The momentum where the main field is highest.
   PerGroup base_momentum = 0.85;
+  /// The momentum where the main field is lowest.
   PerGroup max_momentum = 0.95;
 
-  /// The start is max_lr / div_factor, the end start / final_div_factor. Positive.
+  /// The start is max_lr / div_factor. Positive.
   double div_factor = 25.0;
+  /// The end is the start / final_div_factor. Positive.
   double final_div_factor = 1e4;
   /// Comes down to the start first, and then to the end.
   bool three_phase = false;
@@ -37,7 +43,7 @@ struct OneCycleSchedulerOptions {
 
 /// Rises from max_lr / div_factor to max_lr, falls far below, once. PyTorch's OneCycleLR; after its
 /// last update the values stay.
-class OneCycleScheduler final : public Scheduler {
+class LINKBOY_API OneCycleScheduler final : public Scheduler {
  public:
   /// @throws Error if an option is out of its range, a placeholder has no value, or momentum is to
   ///         cycle and the optimizer has none.

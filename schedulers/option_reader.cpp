@@ -63,4 +63,13 @@ void OptionReader::fits_run(const char* name, double updates) const {
                 " updates, but the run has only ", run, ". Make it shorter.");
 }
 
+std::vector<ParamGroupField> momentum_beside(ParamGroupField field, bool cycle_momentum,
+                                             std::string_view schedule) {
+  if (!cycle_momentum) return {};
+  LINKBOY_CHECK(field != ParamGroupField::momentum, "the ", schedule,
+                "'s field is momentum, and cycle_momentum moves it too; set cycle_momentum to "
+                "false.");
+  return {ParamGroupField::momentum};
+}
+
 }  // namespace linkboy

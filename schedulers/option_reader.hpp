@@ -2,9 +2,12 @@
 
 #include <cstdint>
 #include <string>
+#include <string_view>
 #include <vector>
 
+#include "linkboy/export.hpp"
 #include "linkboy/placeholders.hpp"
+#include "linkboy/scheduler.hpp"
 #include "linkboy/schedulers/per_group.hpp"
 
 namespace linkboy {
@@ -13,7 +16,7 @@ struct RunConfig;
 
 /// Resolves and checks the options of a schedule. Errors name the schedule and the option, show the
 /// value and say what is allowed.
-class OptionReader {
+class LINKBOY_API OptionReader {
  public:
   /// @param schedule  As errors call it: "step schedule".
   OptionReader(std::string schedule, const RunConfig& config)
@@ -31,19 +34,30 @@ class OptionReader {
 
   /// @throws Error if `value` is not so. NaN never is.
   void positive(const char* name, double value) const;
+  /// @throws Error if `value` is negative or NaN.
   void not_negative(const char* name, double value) const;
+  /// @throws Error if `value` is not in [minimum, maximum].
   void in_range(const char* name, double value, double minimum, double maximum) const;
+  /// @throws Error if a value is negative, or there is not one for each group.
   void not_negative(const char* name, const PerGroup& values, std::size_t num_groups) const;
 
   /// @throws Error if the run is known to have fewer than `updates` updates.
   void fits_run(const char* name, double updates) const;
 
+  /// For messages.
   const std::string& schedule() const { return schedule_; }
+  /// Of the run that starts.
   const RunConfig& config() const { return *config_; }
 
  private:
   std::string schedule_;
   const RunConfig* config_;
 };
+
+/// The fields that a schedule of `field` moves beside it.
+/// @param schedule  As errors call it: "cyclic schedule".
+/// @throws Error if it cycles the momentum, and `field` is that.
+LINKBOY_API std::vector<ParamGroupField> momentum_beside(ParamGroupField field, bool cycle_momentum,
+                                                         std::string_view schedule);
 
 }  // namespace linkboy

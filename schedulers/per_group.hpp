@@ -4,13 +4,16 @@
 #include <vector>
 
 #include "linkboy/error.hpp"
+#include "linkboy/export.hpp"
 
 namespace linkboy {
 
 /// An option of a scheduler: one value for all param groups, or one for each.
-class PerGroup {
+class LINKBOY_API PerGroup {
  public:
+  /// The same for all.
   PerGroup(double value) : values_{value}, is_shared_(true) {}  // NOLINT: a number is a value
+  /// One for each, in the optimizer's order.
   PerGroup(std::vector<double> values) : values_(std::move(values)) {}  // NOLINT
 
   /// @param name  Of the option, for the error.

@@ -2,6 +2,7 @@
 
 #include <cstdint>
 
+#include "linkboy/export.hpp"
 #include "linkboy/placeholders.hpp"
 #include "linkboy/scheduler.hpp"
 
@@ -21,7 +22,7 @@ struct PolynomialSchedulerOptions {
 
 /// f(n) = m + (base - m) * (1 - (n / N)^k)^power with N = total_iters, m = lr_min; m from N on.
 /// PyTorch's PolynomialLR (m = 0, k = 1) and timm's PolyLRScheduler.
-class PolynomialScheduler final : public CurveScheduler {
+class LINKBOY_API PolynomialScheduler final : public CurveScheduler {
  public:
   /// @throws Error if an option is out of its range or a placeholder has no value.
   PolynomialScheduler(torch::optim::Optimizer& optimizer, const PolynomialSchedulerOptions& options,

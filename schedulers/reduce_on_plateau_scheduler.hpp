@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "linkboy/export.hpp"
 #include "linkboy/metric_reader.hpp"
 #include "linkboy/scheduler.hpp"
 #include "linkboy/schedulers/per_group.hpp"
@@ -12,7 +13,9 @@
 namespace linkboy {
 
 struct ReduceOnPlateauSchedulerOptions {
+  /// Whether the best value is the smallest or the largest.
   enum class Mode { min, max };
+  /// Whether `threshold` is a share of the best value or a difference.
   enum class ThresholdMode { rel, abs };
 
   /// What the run history calls it, recorded before the epoch's end.
@@ -25,6 +28,7 @@ struct ReduceOnPlateauSchedulerOptions {
   int64_t patience = 10;
   /// By how much a value must beat the best: that share of it, or absolutely. Not negative.
   double threshold = 1e-4;
+  /// See `threshold`.
   ThresholdMode threshold_mode = ThresholdMode::rel;
   /// Values after a reduction that are not counted; not negative.
   int64_t cooldown = 0;
@@ -41,7 +45,7 @@ struct ReduceOnPlateauSchedulerOptions {
 /// Trainer feeds it at the end of each epoch that has a new value of the metric; a loop of one's
 /// own calls `step_metric`. Since the metrics are not known beforehand, `values_at` gives the
 /// present values for every update.
-class ReduceOnPlateauScheduler final : public Scheduler {
+class LINKBOY_API ReduceOnPlateauScheduler final : public Scheduler {
  public:
   /// @throws Error if an option is out of its range.
   ReduceOnPlateauScheduler(torch::optim::Optimizer& optimizer,

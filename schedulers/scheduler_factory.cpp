@@ -25,12 +25,12 @@ namespace linkboy {
 
 static void read_text(const std::string& text, PerGroup& value) {
   std::vector<double> values;
-  for (const std::string& item : split_at_commas(text)) read_text(item, values.emplace_back());
+  for (const std::string& item : split_at(',', text)) read_text(item, values.emplace_back());
   value = values.size() == 1 ? PerGroup(values[0]) : PerGroup(values);
 }
 
 static void read_text(const std::string& text, std::vector<RunValue>& values) {
-  for (const std::string& item : split_at_commas(text)) values.push_back(RunValue::parse(item));
+  for (const std::string& item : split_at(',', text)) values.push_back(RunValue::parse(item));
 }
 
 static void read_text(const std::string& text, OneCycleSchedulerOptions::AnnealStrategy& value) {

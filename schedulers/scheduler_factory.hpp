@@ -3,6 +3,7 @@
 #include <string>
 #include <vector>
 
+#include "linkboy/export.hpp"
 #include "linkboy/scheduler.hpp"
 #include "linkboy/text_options.hpp"
 
@@ -19,15 +20,16 @@ using SchedulerSettings = TextSettings;
 ///
 /// @throws Error if there is no such scheduler or option, or a value cannot be read; the message
 ///         lists what there is. What is out of its range shows when the run starts.
-CreateSchedulerFn make_scheduler_fn(const std::string& name, const SchedulerSettings& settings);
+LINKBOY_API CreateSchedulerFn make_scheduler_fn(const std::string& name,
+                                                const SchedulerSettings& settings);
 
 /// step, multi-step, constant, linear, exponential, polynomial, cosine, cosine-restarts, tanh,
 /// one-cycle, cyclic, inverse-sqrt, wsd, plateau. The others are made of functions and have no
 /// name.
-std::vector<std::string> scheduler_names();
+LINKBOY_API std::vector<std::string> scheduler_names();
 
 /// The keys that the scheduler takes.
 /// @throws Error if there is no such scheduler.
-std::vector<std::string> scheduler_option_names(const std::string& name);
+LINKBOY_API std::vector<std::string> scheduler_option_names(const std::string& name);
 
 }  // namespace linkboy

@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "linkboy/export.hpp"
 #include "linkboy/placeholders.hpp"
 #include "linkboy/schedulers/composite_scheduler.hpp"
 
@@ -18,7 +19,7 @@ struct SequentialSchedulerOptions {
 
 /// One schedule after the other, each from its own beginning: f(n) = f_i(n - milestone_i) from
 /// milestone_i on. PyTorch's SequentialLR.
-class SequentialScheduler final : public CompositeScheduler {
+class LINKBOY_API SequentialScheduler final : public CompositeScheduler {
  public:
   /// @throws Error if the number of milestones does not fit, they do not increase, or the parts
   ///         set different fields; what the parts throw.

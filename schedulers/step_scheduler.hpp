@@ -2,6 +2,7 @@
 
 #include <cstdint>
 
+#include "linkboy/export.hpp"
 #include "linkboy/placeholders.hpp"
 #include "linkboy/scheduler.hpp"
 
@@ -17,7 +18,7 @@ struct StepSchedulerOptions {
 
 /// Multiplies by gamma every step_size updates: f(n) = base * gamma^floor(n / step_size). PyTorch's
 /// StepLR.
-class StepScheduler final : public CurveScheduler {
+class LINKBOY_API StepScheduler final : public CurveScheduler {
  public:
   /// @throws Error if an option is out of its range or a placeholder has no value.
   StepScheduler(torch::optim::Optimizer& optimizer, const StepSchedulerOptions& options,

@@ -2,6 +2,7 @@
 
 #include <cstdint>
 
+#include "linkboy/export.hpp"
 #include "linkboy/placeholders.hpp"
 #include "linkboy/scheduler.hpp"
 
@@ -10,8 +11,9 @@ namespace linkboy {
 struct TanhSchedulerOptions {
   /// Updates until the end; whole, at least 1.
   RunValue t_initial = NUM_UPDATE_STEPS;
-  /// The part of the hyperbolic tangent that is used; lb < ub.
+  /// Where the part of the hyperbolic tangent begins that is used; below `ub`.
   double lb = -7.0;
+  /// Where it ends.
   double ub = 3.0;
   /// The value at the end; not negative.
   double lr_min = 0.0;
@@ -20,7 +22,7 @@ struct TanhSchedulerOptions {
 
 /// f(n) = m + (base - m) / 2 * (1 - tanh(lb * (1 - t) + ub * t)) with t = n / t_initial, m =
 /// lr_min; m from t_initial on. timm's TanhLRScheduler.
-class TanhScheduler final : public CurveScheduler {
+class LINKBOY_API TanhScheduler final : public CurveScheduler {
  public:
   /// @throws Error if an option is out of its range or a placeholder has no value.
   TanhScheduler(torch::optim::Optimizer& optimizer, const TanhSchedulerOptions& options,

@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "linkboy/export.hpp"
 #include "linkboy/schedulers/composite_scheduler.hpp"
 
 namespace linkboy {
@@ -24,7 +25,7 @@ struct TimmSchedulerOptions {
 ///
 /// and Trainer does just that, so that pytorch-accelerated's TrainerWithTimmScheduler needs no
 /// counterpart but Trainer itself. Both count from the start of the run.
-class TimmScheduler final : public CompositeScheduler {
+class LINKBOY_API TimmScheduler final : public CompositeScheduler {
  public:
   /// @throws Error if the function is empty, or the time is in epochs and the run is not known;
   ///         what the schedule throws.

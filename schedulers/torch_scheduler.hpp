@@ -5,6 +5,7 @@
 #include <memory>
 #include <vector>
 
+#include "linkboy/export.hpp"
 #include "linkboy/scheduler.hpp"
 
 namespace torch::optim {
@@ -28,7 +29,7 @@ struct TorchSchedulerOptions {
 /// The LibTorch scheduler works on an optimizer of its own, whose learning rates are handed on; so
 /// it can be asked beforehand, saved and restored, which LibTorch's cannot. Its n-th call of `step`
 /// sets f(n - 1), as LibTorch means it. `values_at` costs n steps unless it is asked in order.
-class TorchScheduler final : public Scheduler {
+class LINKBOY_API TorchScheduler final : public Scheduler {
  public:
   /// @throws Error if the function is empty or returns null.
   TorchScheduler(torch::optim::Optimizer& optimizer, const TorchSchedulerOptions& options,

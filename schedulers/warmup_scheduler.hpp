@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "linkboy/export.hpp"
 #include "linkboy/placeholders.hpp"
 #include "linkboy/schedulers/composite_scheduler.hpp"
 
@@ -28,7 +29,7 @@ struct WarmupSchedulerOptions {
 ///            g(n - s)                    otherwise            W' = W rounded up
 ///
 /// The warm-up of timm's schedulers, without a jump at its end.
-class WarmupScheduler final : public CompositeScheduler {
+class LINKBOY_API WarmupScheduler final : public CompositeScheduler {
  public:
   /// @throws Error if the warm-up is longer than the run or an option is out of its range; what
   ///         the other schedule throws.

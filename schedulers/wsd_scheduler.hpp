@@ -4,6 +4,7 @@
 #include <optional>
 #include <vector>
 
+#include "linkboy/export.hpp"
 #include "linkboy/placeholders.hpp"
 #include "linkboy/scheduler.hpp"
 
@@ -23,6 +24,7 @@ struct WsdSchedulerOptions {
   /// The value of the first update of the warm-up; not negative.
   double warmup_starting_lr = 1e-6;
 
+  /// The curve of each decay.
   Decay decay = Decay::sqrt;
   /// Share of each period that decays; above 0, at most 1.
   double decay_phase_ratio = 0.1;
@@ -43,13 +45,16 @@ struct WsdSchedulerOptions {
 /// each of them the value is back at the base value.
 ///
 /// After pytorch-accelerated's WSDLrScheduler; its checkpoints missed the end of the run.
-class WsdScheduler final : public CurveScheduler {
+class LINKBOY_API WsdScheduler final : public CurveScheduler {
  public:
   /// A period in updates: [begin, decay_begin) is stable, [decay_begin, end) decays, and after
   /// update `end` it is time for the checkpoint.
   struct Period {
+    /// The first update of the period, from 0.
     int64_t begin;
+    /// The first that decays.
     int64_t decay_begin;
+    /// One past the last.
     int64_t end;
   };
 
@@ -67,6 +72,7 @@ class WsdScheduler final : public CurveScheduler {
   void check_state_dict(const StateDict& state) const override;
   void load_state_dict(const StateDict& state) override;
 
+  /// One for each checkpoint, in order.
   const std::vector<Period>& periods() const { return periods_; }
   /// The period to which update `update + 1` belongs; the last one after the end.
   const Period& period_at(int64_t update) const;

@@ -188,6 +188,10 @@ bool Accelerator::accumulate(int64_t index, int64_t num_micro_steps) {
   return window_index_ + 1 == window_length_;
 }
 
+void Accelerator::share_buffers() const {
+  for (const auto& reducer : reducers_) reducer->share_buffers();
+}
+
 void Accelerator::backward(const at::Tensor& loss) {
   optimizer_step_was_skipped_ = false;
   // The division is left out where it changes nothing, to save a node of the graph.
@@ -287,10 +291,7 @@ StateDict Accelerator::state_dict() const {
 }
 
 void Accelerator::load_state_dict(const StateDict& state) {
-  const c10::IValue& orders = state.at(kSendingOrders);
-  LINKBOY_CHECK(orders.isList(), "an Accelerator's \"", kSendingOrders, "\" is a ",
-                orders.tagKind(), "; it must be a list.");
-  const auto list = orders.toListRef();
+  const auto list = state.get_list(kSendingOrders);
   for (std::size_t i = 0; i < std::min(list.size(), reducers_.size()); ++i) {
     std::vector<int64_t> order;
     if (!list[i].isList()) continue;

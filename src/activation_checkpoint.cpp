@@ -1,17 +1,11 @@
 #include "linkboy/activation_checkpoint.hpp"
 
-#include <ATen/Context.h>
-#include <ATen/autocast_mode.h>
-#include <torch/csrc/autograd/anomaly_mode.h>
 #include <torch/csrc/autograd/engine.h>
 #include <torch/csrc/autograd/function.h>
 #include <torch/csrc/autograd/graph_task.h>
 #include <torch/csrc/autograd/saved_variable.h>
 #include <torch/csrc/autograd/saved_variable_hooks.h>
 
-#include <algorithm>
-#include <array>
-#include <atomic>
 #include <map>
 #include <mutex>
 #include <optional>
@@ -19,206 +13,16 @@
 #include <string_view>
 #include <typeinfo>
 
+#include "checkpoint/rng_state.hpp"
 #include "linkboy/model.hpp"
+#include "recomputation_guards.hpp"
+#include "saved_tensor_packer.hpp"
 
 namespace linkboy {
 namespace {
 
-using torch::autograd::Engine;
 using torch::autograd::SavedVariable;
 using torch::autograd::SavedVariableHooks;
-
-/// Decides for this thread, in its scope, what becomes of tensors that are saved for a backward.
-class Packer {
- public:
-  Packer() : outer_(innermost) { innermost = this; }
-  virtual ~Packer() { innermost = outer_; }
-  Packer(const Packer&) = delete;
-  Packer& operator=(const Packer&) = delete;
-
-  virtual std::unique_ptr<SavedVariableHooks> hooks() = 0;
-  virtual bool is_recomputation() const = 0;
-
-  /// The packer to ask now, or null. A backward within the scope is none of its business: autograd
-  /// may run it in threads that have no packer, and forward and recomputation must agree.
-  static Packer* active() {
-    const bool same_backward =
-        innermost && innermost->graph_task_ == torch::autograd::get_current_graph_task_id();
-    return same_backward ? innermost : nullptr;
-  }
-
-  static bool any_recomputation() {
-    const Packer* packer = innermost;
-    while (packer && !packer->is_recomputation()) packer = packer->outer_;
-    return packer != nullptr;
-  }
-
- private:
-  static thread_local Packer* innermost;
-
-  Packer* outer_;
-  int graph_task_ = torch::autograd::get_current_graph_task_id();
-};
-
-thread_local Packer* Packer::innermost = nullptr;
-
-/// LibTorch asks its engine for the default hooks of saved tensors, and Python's engine answers.
-/// This one asks the packers; all else is forwarded, so it needs no threads of its own.
-class PackingEngine final : public Engine {
- public:
-  explicit PackingEngine(Engine& base) : base_(base) {}
-
-  torch::autograd::variable_list execute(const torch::autograd::edge_list& roots,
-                                         const torch::autograd::variable_list& inputs,
-                                         bool keep_graph, bool create_graph, bool accumulate_grad,
-                                         const torch::autograd::edge_list& outputs) override {
-    return base_.execute(roots, inputs, keep_graph, create_graph, accumulate_grad, outputs);
-  }
-  c10::intrusive_ptr<at::ivalue::Future> execute_with_graph_task(
-      const std::shared_ptr<torch::autograd::GraphTask>& graph_task,
-      std::shared_ptr<torch::autograd::Node> graph_root,
-      torch::autograd::InputBuffer&& input_buffer) override {
-    return base_.execute_with_graph_task(graph_task, std::move(graph_root),
-                                         std::move(input_buffer));
-  }
-  std::unique_ptr<torch::autograd::AnomalyMetadata> make_anomaly_metadata() override {
-    return base_.make_anomaly_metadata();
-  }
-  std::unique_ptr<SavedVariableHooks> get_default_saved_variable_hooks() override {
-    if (Packer* packer = Packer::active()) return packer->hooks();
-    return base_.get_default_saved_variable_hooks();
-  }
-  void thread_on_exception(const std::shared_ptr<torch::autograd::GraphTask>& graph_task,
-                           const std::shared_ptr<torch::autograd::Node>& fn,
-                           std::exception& error) override {
-    base_.thread_on_exception(graph_task, fn, error);
-  }
-  void thread_init(int device, const std::shared_ptr<torch::autograd::ReadyQueue>& ready_queue,
-                   bool should_increment) override {
-    base_.thread_init(device, ready_queue, should_increment);
-  }
-
-  /// Puts one in front of the engine, unless it is there. Python's may have been set since.
-  static void install() {
-    static std::mutex mutex;
-    static std::atomic<PackingEngine*> installed = nullptr;
-    const std::lock_guard lock(mutex);
-    Engine& engine = Engine::get_default_engine();
-    if (&engine == installed) return;
-    installed = new PackingEngine(engine);  // never deleted: threads may be in it to the end
-    torch::autograd::set_default_engine_stub([]() -> Engine& { return *installed; });
-  }
-
- private:
-  Engine& base_;
-};
-
-/// What autocast does in a thread, and a way to have it done again.
-class AutocastState {
- public:
-  AutocastState() {
-    for (auto& device : devices_) {
-      device.enabled = at::autocast::is_autocast_enabled(device.type);
-      device.dtype = at::autocast::get_autocast_dtype(device.type);
-    }
-  }
-
-  void apply() const {
-    for (const auto& device : devices_) {
-      at::autocast::set_autocast_enabled(device.type, device.enabled);
-      at::autocast::set_autocast_dtype(device.type, device.dtype);
-    }
-    at::autocast::set_autocast_cache_enabled(cache_enabled_);
-  }
-
- private:
-  struct Device {
-    c10::DeviceType type;
-    bool enabled = false;
-    at::ScalarType dtype = at::kFloat;
-  };
-  std::array<Device, 2> devices_{{{.type = at::kCPU}, {.type = at::kCUDA}}};
-  bool cache_enabled_ = at::autocast::is_autocast_cache_enabled();
-};
-
-class AutocastGuard {
- public:
-  explicit AutocastGuard(const AutocastState& state) {
-    at::autocast::increment_nesting();
-    state.apply();
-  }
-  ~AutocastGuard() {
-    // Outside of any autocast nobody else clears the cache, and its weights would grow old.
-    if (at::autocast::decrement_nesting() == 0) at::autocast::clear_cache();
-    before_.apply();
-  }
-  AutocastGuard(const AutocastGuard&) = delete;
-  AutocastGuard& operator=(const AutocastGuard&) = delete;
-
- private:
-  AutocastState before_;
-};
-
-using RngStates = std::vector<std::pair<c10::Device, at::Tensor>>;
-
-at::Tensor rng_state_of(c10::Device device) {
-  at::Generator generator = at::globalContext().defaultGenerator(device);
-  const std::lock_guard lock(generator.mutex());
-  return generator.get_state();
-}
-
-RngStates rng_states_for(c10::ArrayRef<at::Tensor> inputs) {
-  RngStates states{{c10::Device(at::kCPU), {}}};
-  for (const auto& input : inputs) {
-    if (!input.defined() || !input.is_cuda()) continue;
-    const auto same = [&](const auto& state) { return state.first == input.device(); };
-    if (std::ranges::none_of(states, same)) states.emplace_back(input.device(), at::Tensor());
-  }
-  for (auto& [device, state] : states) state = rng_state_of(device);
-  return states;
-}
-
-void set_rng_states(const RngStates& states) {
-  for (const auto& [device, state] : states) {
-    at::Generator generator = at::globalContext().defaultGenerator(device);
-    const std::lock_guard lock(generator.mutex());
-    generator.set_state(state);
-  }
-}
-
-class RngGuard {
- public:
-  explicit RngGuard(const RngStates& states) {
-    for (const auto& [device, state] : states) before_.emplace_back(device, rng_state_of(device));
-    set_rng_states(states);
-  }
-  ~RngGuard() { set_rng_states(before_); }
-  RngGuard(const RngGuard&) = delete;
-  RngGuard& operator=(const RngGuard&) = delete;
-
- private:
-  RngStates before_;
-};
-
-class BufferGuard {
- public:
-  explicit BufferGuard(const std::vector<at::Tensor>& buffers) {
-    const at::NoGradGuard no_grad;
-    for (const auto& buffer : buffers) {
-      if (buffer.defined()) before_.emplace_back(buffer, buffer.clone());
-    }
-  }
-  ~BufferGuard() {
-    const at::NoGradGuard no_grad;
-    // variable_data: a new version of the buffer would fail the backward of its other uses.
-    for (const auto& [buffer, value] : before_) buffer.variable_data().copy_(value);
-  }
-  BufferGuard(const BufferGuard&) = delete;
-  BufferGuard& operator=(const BufferGuard&) = delete;
-
- private:
-  std::vector<std::pair<at::Tensor, at::Tensor>> before_;
-};
 
 /// What must be the same of a saved tensor in the forward and in the recomputation.
 struct Description {
@@ -337,7 +141,7 @@ class CheckpointFrame : public std::enable_shared_from_this<CheckpointFrame> {
 };
 
 /// Puts what the function saves, in the same order as in the forward, into the slots.
-class CheckpointFrame::Recomputation final : public Packer {
+class CheckpointFrame::Recomputation final : public SavedTensorPacker {
  public:
   Recomputation(const std::vector<std::weak_ptr<Slot>>& slots, int graph_task)
       : slots_(slots), num_needed_(slots.size()), graph_task_(graph_task) {
@@ -395,12 +199,13 @@ std::unique_ptr<SavedVariableHooks> CheckpointFrame::Recomputation::hooks() {
 
 void CheckpointFrame::recompute(int graph_task) {
   if (graph_task >= 0) {  // a backward of a part of the graph leaves values behind
-    Engine::get_default_engine().queue_callback([weak = weak_from_this(), graph_task] {
-      if (const auto frame = weak.lock()) {
-        const std::lock_guard lock(frame->mutex_);
-        frame->forget(graph_task);
-      }
-    });
+    torch::autograd::Engine::get_default_engine().queue_callback(
+        [weak = weak_from_this(), graph_task] {
+          if (const auto frame = weak.lock()) {
+            const std::lock_guard lock(frame->mutex_);
+            frame->forget(graph_task);
+          }
+        });
   }
   std::vector<at::Tensor> inputs;
   for (const auto& input : inputs_) inputs.push_back(input.unpack());
@@ -420,7 +225,7 @@ void CheckpointFrame::recompute(int graph_task) {
   }
 }
 
-class CheckpointScope::Parts final : public Packer {
+class CheckpointScope::Parts final : public SavedTensorPacker {
  public:
   explicit Parts(std::shared_ptr<CheckpointFrame> frame) : frame_(std::move(frame)) {}
   std::unique_ptr<SavedVariableHooks> hooks() override { return std::make_unique<Hooks>(frame_); }
@@ -447,7 +252,7 @@ class CheckpointScope::Parts final : public Packer {
 CheckpointScope::CheckpointScope(std::function<void(c10::ArrayRef<at::Tensor>)> recompute,
                                  c10::ArrayRef<at::Tensor> inputs,
                                  std::vector<at::Tensor> buffers) {
-  PackingEngine::install();
+  SavedTensorPacker::install();
   // The forward of a nested checkpoint is then part of the enclosing one's recomputation.
   const bool guards_buffers = is_recomputing();
   const auto held = guards_buffers ? buffers : std::vector<at::Tensor>();
@@ -495,7 +300,7 @@ at::Tensor checkpoint_segments(const std::vector<std::shared_ptr<torch::nn::Modu
 
 }  // namespace detail
 
-bool is_recomputing() { return Packer::any_recomputation(); }
+bool is_recomputing() { return SavedTensorPacker::any_recomputation(); }
 
 at::Tensor checkpoint_sequential(torch::nn::Sequential modules, int64_t num_segments,
                                  const at::Tensor& input) {

@@ -1,15 +1,12 @@
 #include "linkboy/batch_size_finder.hpp"
 
-#include <c10/core/CachingDeviceAllocator.h>
-#include <unistd.h>
-
 #include <algorithm>
 #include <chrono>
-#include <fstream>
 #include <new>
 #include <string_view>
 
 #include "linkboy/error.hpp"
+#include "linkboy/memory_use.hpp"
 #include "linkboy/trainer.hpp"
 #include "run_snapshot.hpp"
 
@@ -18,26 +15,17 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-constexpr double kBytesPerMib = 1024.0 * 1024.0;
-
+/// The most that was in use of what the batch size is limited by.
 double memory_mib(c10::Device device) {
-  if (!device.is_cpu()) {
-    const auto stats = c10::getDeviceAllocator(device.type())->getDeviceStats(device.index());
-    constexpr auto kAll = static_cast<std::size_t>(c10::CachingAllocator::StatType::AGGREGATE);
-    return static_cast<double>(stats.allocated_bytes[kAll].peak) / kBytesPerMib;
-  }
-  int64_t total_pages = 0;
-  int64_t resident_pages = 0;
-  std::ifstream("/proc/self/statm") >> total_pages >> resident_pages;
-  return static_cast<double>(resident_pages * ::sysconf(_SC_PAGESIZE)) / kBytesPerMib;
+  if (device.is_cpu()) return resident_mib();
+  const auto peak = device_peak(device);
+  return peak ? peak->allocated_mib : 0.0;
 }
 
 /// What is cached for batches of other sizes counts for nobody.
 void release_memory(c10::Device device) {
-  if (device.is_cpu()) return;
-  auto* allocator = c10::getDeviceAllocator(device.type());
-  allocator->emptyCache();
-  allocator->resetPeakStats(device.index());
+  empty_device_cache(device);
+  reset_device_peak(device);
 }
 
 /// Thrown out of a trial whose batches are too large.

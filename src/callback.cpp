@@ -1,11 +1,12 @@
 #include "linkboy/callback.hpp"
 
 #include <c10/util/Type.h>
-#include <algorithm>
 
+#include <algorithm>
 #include <typeinfo>
 
 #include "linkboy/error.hpp"
+#include "linkboy/text_options.hpp"
 
 namespace linkboy {
 namespace {
@@ -33,11 +34,9 @@ void CallbackHandler::add(std::shared_ptr<Callback> callback) {
     const Callback& old_one = *present;
     const Callback& new_one = *callback;
     if (typeid(old_one) != typeid(new_one)) continue;
-    std::string list;
-    for (const auto& name : names()) list += (list.empty() ? "" : ", ") + name;
-    throw Error(
-        c10::str("a callback of type ", name_of(*callback),
-                 " is there already; each type may be given once. The callbacks are: ", list, "."));
+    throw Error(c10::str("a callback of type ", name_of(*callback),
+                         " is there already; each type may be given once. The callbacks are: ",
+                         join_with_commas(names()), "."));
   }
   const auto later = std::upper_bound(
       callbacks_.begin(), callbacks_.end(), callback,

@@ -5,14 +5,14 @@
 #include <algorithm>
 #include <array>
 #include <boost/program_options.hpp>
-#include <charconv>
 #include <cstdio>
 #include <fstream>
 #include <iostream>
 #include <numeric>
 #include <sstream>
 #include <string_view>
-#include <system_error>
+
+#include "parse_number.hpp"
 
 namespace linkboy::cli {
 namespace {
@@ -20,19 +20,6 @@ namespace {
 namespace po = boost::program_options;
 
 constexpr unsigned kHelpWidth = 100;
-
-template <class Number>
-bool parse_number(std::string_view text, Number& value) {
-  const char* end = text.data() + text.size();
-  const auto [rest, error] = std::from_chars(text.data(), end, value);
-  return error == std::errc() && rest == end;
-}
-
-std::string join(const std::vector<std::string>& words, const std::string& separator) {
-  std::string text;
-  for (const auto& word : words) text += (text.empty() ? "" : separator) + word;
-  return text;
-}
 
 /// Insertions, deletions and replacements that turn `a` into `b`.
 std::size_t edit_distance(std::string_view a, std::string_view b) {
@@ -118,16 +105,23 @@ std::string parse_value(const std::string& text, std::filesystem::path& value) {
   return "";
 }
 
+template <class Number>
+std::string parse_value(const std::string& text, Number& value, const char* kind) {
+  const auto number = parse_number<Number>(text);
+  value = number.value_or(value);
+  return number ? "" : kind;
+}
+
 std::string parse_value(const std::string& text, int64_t& value) {
-  return parse_number(text, value) ? "" : "a whole number (of at most 64 bits)";
+  return parse_value(text, value, "a whole number (of at most 64 bits)");
 }
 
 std::string parse_value(const std::string& text, uint64_t& value) {
-  return parse_number(text, value) ? "" : "a whole number from 0 (of at most 64 bits)";
+  return parse_value(text, value, "a whole number from 0 (of at most 64 bits)");
 }
 
 std::string parse_value(const std::string& text, double& value) {
-  return parse_number(text, value) ? "" : "a number";
+  return parse_value(text, value, "a number");
 }
 
 std::string parse_value(const std::string& text, bool& value) {
@@ -180,10 +174,10 @@ OptionGroup& OptionGroup::add_list(std::string name, std::string value_name,
 
 OptionGroup& OptionGroup::add_choice(std::string name, std::string* target,
                                      std::vector<std::string> choices, std::string help) {
-  std::string value_name = join(choices, "|");
+  std::string value_name = c10::Join("|", choices);
   auto check = [choices = std::move(choices)](const std::string& value) -> std::string {
     const bool known = std::find(choices.begin(), choices.end(), value) != choices.end();
-    return known ? "" : "one of " + join(choices, ", ");
+    return known ? "" : "one of " + c10::Join(", ", choices);
   };
   return add(std::move(name), std::move(value_name), target, std::move(help), std::move(check));
 }
@@ -232,7 +226,7 @@ std::string CommandLine::advice_on_unknown(const std::string& name,
       }
     }
   }
-  return closest.empty() ? " The options are: " + join(all, ", ") + "."
+  return closest.empty() ? " The options are: " + c10::Join(", ", all) + "."
                          : " Did you mean " + closest + "?";
 }
 
@@ -240,9 +234,11 @@ std::vector<CommandLine::Setting> CommandLine::read_arguments(const Arguments& a
   po::options_description description;
   for (const auto& group : groups_) {
     for (const auto& option : group.options_) {
-      const po::value_semantic* value = po::value<std::string>();
-      if (option.is_switch) value = po::bool_switch();
-      description.add_options()(option.name.c_str(), value);
+      if (option.is_switch) {
+        description.add_options()(option.name.c_str(), po::bool_switch());
+      } else {
+        description.add_options()(option.name.c_str(), po::value<std::string>());
+      }
     }
   }
 

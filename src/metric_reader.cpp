@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "linkboy/run_history.hpp"
+#include "linkboy/state_dict.hpp"
 
 namespace linkboy {
 
@@ -25,6 +26,32 @@ std::optional<double> MetricReader::next(const RunHistory& history, bool has_eva
   }
   num_read_ = static_cast<int64_t>(values.size());
   return values.back();
+}
+
+NewMetrics::NamedValues NewMetrics::take(const RunHistory& history) {
+  NamedValues fresh;
+  std::map<std::string, int64_t> num_present;
+  for (const auto& name : history.get_metric_names()) {
+    const auto values = history.get_metric_values(name);
+    const auto num_values = static_cast<int64_t>(values.size());
+    const int64_t num_taken = num_taken_[name];
+    const auto first = values.begin() + (num_taken <= num_values ? num_taken : 0);
+    for (auto value = first; value != values.end(); ++value) fresh.emplace_back(name, *value);
+    num_present[name] = num_values;
+  }
+  num_taken_ = std::move(num_present);
+  return fresh;
+}
+
+StateDict NewMetrics::state_dict() const {
+  StateDict state;
+  for (const auto& [name, count] : num_taken_) state.set(name, count);
+  return state;
+}
+
+void NewMetrics::load_state_dict(const StateDict& state) {
+  num_taken_.clear();
+  for (const auto& [name, count] : state.entries()) num_taken_[name] = state.get_int(name);
 }
 
 }  // namespace linkboy

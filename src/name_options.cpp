@@ -1,7 +1,5 @@
 #include "linkboy/name_options.hpp"
 
-#include <string_view>
-
 #include "linkboy/error.hpp"
 
 namespace linkboy {

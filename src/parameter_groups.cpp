@@ -73,8 +73,7 @@ void check_name(const char* option, const std::string& name, bool fits) {
                 "\", which fits no parameter of the model. Take a name of its state dict.");
 }
 
-// ---- Weight decay
-// -------------------------------------------------------------------------------
+// Weight decay.
 
 class WeightDecay {
  public:
@@ -118,8 +117,7 @@ class WeightDecay {
   const WeightDecayOptions& options_;
 };
 
-// ---- Learning rates
-// -----------------------------------------------------------------------------
+// Learning rates.
 
 class LayerWiseLr {
  public:
@@ -177,8 +175,7 @@ class LayerWiseLr {
   std::set<int64_t> groups_;  // with parameters
 };
 
-// ---- Groups
-// -------------------------------------------------------------------------------------
+// Groups.
 
 /// What one group has of its own.
 struct GroupFields {

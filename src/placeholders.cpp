@@ -75,45 +75,45 @@ int64_t RunValue::resolve_count(const RunConfig& config) const {
   return static_cast<int64_t>(value);
 }
 
-RunValue operator+(const RunValue& left, const RunValue& right) {
+LINKBOY_API RunValue operator+(const RunValue& left, const RunValue& right) {
   return combine(left, "+", right, std::plus<>());
 }
 
-RunValue operator-(const RunValue& left, const RunValue& right) {
+LINKBOY_API RunValue operator-(const RunValue& left, const RunValue& right) {
   return combine(left, "-", right, std::minus<>());
 }
 
-RunValue operator*(const RunValue& left, const RunValue& right) {
+LINKBOY_API RunValue operator*(const RunValue& left, const RunValue& right) {
   return combine(left, "*", right, std::multiplies<>());
 }
 
-RunValue operator/(const RunValue& left, const RunValue& right) {
+LINKBOY_API RunValue operator/(const RunValue& left, const RunValue& right) {
   return combine(left, "/", right, [text = right.to_string()](double dividend, double divisor) {
     LINKBOY_CHECK(divisor != 0.0, "a schedule divides by ", text, ", which is 0 in this run.");
     return dividend / divisor;
   });
 }
 
-RunValue operator-(const RunValue& value) { return RunValue(0) - value; }
+LINKBOY_API RunValue operator-(const RunValue& value) { return RunValue(0) - value; }
 
-RunValue ceil(const RunValue& value) {
+LINKBOY_API RunValue ceil(const RunValue& value) {
   return RunValue("ceil(" + value.to_string() + ")",
                   [value](const RunConfig& config) { return std::ceil(value.resolve(config)); });
 }
 
-RunValue floor(const RunValue& value) {
+LINKBOY_API RunValue floor(const RunValue& value) {
   return RunValue("floor(" + value.to_string() + ")",
                   [value](const RunConfig& config) { return std::floor(value.resolve(config)); });
 }
 
-RunValue min(const RunValue& left, const RunValue& right) {
+LINKBOY_API RunValue min(const RunValue& left, const RunValue& right) {
   return RunValue(fmt::format("min({}, {})", left.to_string(), right.to_string()),
                   [left, right](const RunConfig& config) {
                     return std::min(left.resolve(config), right.resolve(config));
                   });
 }
 
-RunValue max(const RunValue& left, const RunValue& right) {
+LINKBOY_API RunValue max(const RunValue& left, const RunValue& right) {
   return RunValue(fmt::format("max({}, {})", left.to_string(), right.to_string()),
                   [left, right](const RunConfig& config) {
                     return std::max(left.resolve(config), right.resolve(config));

@@ -2,16 +2,17 @@
 
 #include <torch/optim/optimizer.h>
 
-#include <charconv>
 #include <cmath>
 #include <cstdlib>
 #include <set>
 #include <thread>
+#include <unordered_map>
 
 #include "distributed/agreement.hpp"
 #include "linkboy/error.hpp"
 #include "linkboy/limited_loader.hpp"
 #include "linkboy/trainer.hpp"
+#include "parse_number.hpp"
 #include "precision/graphed_step.hpp"
 #include "stop_control.hpp"
 
@@ -43,10 +44,8 @@ std::optional<int64_t> batch_limit_from_environment() {
   const char* text = std::getenv("LINKBOY_LIMIT_BATCHES");
   const std::string_view value = text == nullptr ? "" : text;
   if (value.empty() || value == "none") return std::nullopt;
-  int64_t limit = 0;
-  const auto [end, error] = std::from_chars(value.data(), value.data() + value.size(), limit);
-  LINKBOY_CHECK(error == std::errc() && end == value.data() + value.size() && limit >= 1,
-                "LINKBOY_LIMIT_BATCHES is \"", value,
+  const auto limit = parse_number<int64_t>(value);
+  LINKBOY_CHECK(limit.value_or(0) >= 1, "LINKBOY_LIMIT_BATCHES is \"", value,
                 "\"; it must be a whole number of at least 1, or none.");
   return limit;
 }
@@ -55,6 +54,20 @@ void check_learning_rates(const torch::optim::Optimizer& optimizer) {
   for (double lr : get_param_group_field(optimizer, ParamGroupField::lr)) {
     LINKBOY_CHECK(std::isfinite(lr) && lr >= 0.0, "the optimizer's lr is ", lr,
                   "; it must be finite and not negative.");
+  }
+}
+
+// LibTorch accepts it, and its step then moves the parameter twice.
+void check_no_parameter_twice(const torch::optim::Optimizer& optimizer) {
+  std::unordered_map<const c10::TensorImpl*, std::size_t> group_of;
+  for (std::size_t i = 0; i < optimizer.param_groups().size(); ++i) {
+    for (const auto& parameter : optimizer.param_groups()[i].params()) {
+      const auto [first, is_new] = group_of.emplace(parameter.unsafeGetTensorImpl(), i);
+      LINKBOY_CHECK(is_new, "a parameter of shape ", parameter.sizes(),
+                    " is twice in the optimizer, in param groups ", first->second, " and ", i,
+                    "; an update would move it twice. Give each parameter once: a module that is "
+                    "registered under two names gives its parameters twice.");
+    }
   }
 }
 
@@ -77,6 +90,7 @@ void check_train_options(const TrainOptions& options, const torch::optim::Optimi
   check_positive("gradient_clip_value", options.gradient_clip_value);
   check_positive("gradient_clip_norm", options.gradient_clip_norm);
   check_learning_rates(*optimizer);
+  check_no_parameter_twice(*optimizer);
 }
 
 void check_evaluate_options(const EvaluateOptions& options) {
@@ -106,8 +120,7 @@ void set_training_lengths(RunConfig& config, const TrainOptions& options) {
   }
 }
 
-// ---- The set-up of a run
-// -------------------------------------------------------------------------
+// The set-up of a run.
 
 void Trainer::set_up_training(const TrainOptions& options) {
   if (options.reset_run_history) run_history_->reset();

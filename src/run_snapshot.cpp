@@ -1,7 +1,6 @@
 #include "run_snapshot.hpp"
 
 #include <ATen/ATen.h>
-#include <torch/nn/module.h>
 
 #include "checkpoint/optimizer_state.hpp"
 #include "checkpoint/rng_state.hpp"
@@ -10,14 +9,6 @@
 
 namespace linkboy {
 namespace {
-
-/// What MoveModulesToDevice does, which a trial cannot do without.
-class MoveModules final : public Callback {
- public:
-  void on_training_run_start(Trainer& trainer) override {
-    for (const auto& module : trainer.registered_modules()) module->to(trainer.device());
-  }
-};
 
 /// With tensors of its own.
 StateDict copy_of(const StateDict& state) {
@@ -40,8 +31,7 @@ RunSnapshot::RunSnapshot(Trainer& trainer, std::shared_ptr<Callback> callback)
   if (accelerator.grad_scaler() != nullptr) grad_scaler_ = accelerator.grad_scaler()->state_dict();
   rng_ = rng_state();
   history_ = trainer.run_history().state_dict();
-  trainer.callback_handler() =
-      CallbackHandler({std::make_shared<MoveModules>(), std::move(callback)});
+  trainer.callback_handler() = CallbackHandler(low_overhead_callbacks({std::move(callback)}));
 }
 
 RunSnapshot::~RunSnapshot() { trainer_.callback_handler() = callbacks_; }

@@ -10,8 +10,8 @@ namespace linkboy {
 class Trainer;
 
 /// What a trial run changes, to put it back: weights, buffers, optimizer, GradScaler, random
-/// numbers, run history, callbacks. While it lives, the Trainer calls none of its callbacks but
-/// `callback`.
+/// numbers, run history, callbacks. While it lives, the Trainer calls `callback` and the
+/// low_overhead_callbacks in place of its own.
 class RunSnapshot {
  public:
   /// @throws Error if the Trainer has no optimizer. @note Collective.

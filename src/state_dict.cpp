@@ -90,6 +90,7 @@ LINKBOY_TYPED_GET(int64_t, get_int, isInt, toInt, "an integer")
 LINKBOY_TYPED_GET(bool, get_bool, isBool, toBool, "a bool")
 LINKBOY_TYPED_GET(std::string, get_string, isString, toStringRef, "a string")
 LINKBOY_TYPED_GET(at::Tensor, get_tensor, isTensor, toTensor, "a tensor")
+LINKBOY_TYPED_GET(c10::ArrayRef<c10::IValue>, get_list, isList, toListRef, "a list")
 #undef LINKBOY_TYPED_GET
 
 double StateDict::get_double(std::string_view key) const {

@@ -1,15 +1,15 @@
 #include "linkboy/text_options.hpp"
 
-#include <charconv>
+#include "parse_number.hpp"
 
 namespace linkboy {
 namespace {
 
 template <class Number>
 void read_number(const std::string& text, Number& value, const char* what) {
-  const char* end = text.data() + text.size();
-  const auto [rest, error] = std::from_chars(text.data(), end, value);
-  LINKBOY_CHECK(error == std::errc() && rest == end, "it must be a ", what);
+  const auto number = parse_number<Number>(text);
+  LINKBOY_CHECK(number, "it must be a ", what);
+  value = *number;
 }
 
 }  // namespace
@@ -28,10 +28,10 @@ void read_text(const std::string& text, std::string& value) { value = text; }
 
 void read_text(const std::string& text, std::filesystem::path& value) { value = text; }
 
-std::vector<std::string> split_at_commas(const std::string& text) {
+std::vector<std::string> split_at(char separator, const std::string& text) {
   std::vector<std::string> items(1);
   for (const char c : text) {
-    if (c == ',') {
+    if (c == separator) {
       items.emplace_back();
     } else {
       items.back() += c;

@@ -12,6 +12,17 @@
 #include "stop_control.hpp"
 
 namespace linkboy {
+namespace {
+
+Batch next_batch(BatchIterator& batches, int64_t index, int64_t num_batches) {
+  const StageRange range("data");
+  auto batch = batches.next();
+  LINKBOY_CHECK(batch.has_value(), "the loader ended after ", index, " batches, but its size() is ",
+                num_batches, "; size() must say how many batches come.");
+  return *std::move(batch);
+}
+
+}  // namespace
 
 /// Returns to the evaluation in progress when one within it ends, in whatever way.
 class Trainer::EvaluationScope {
@@ -52,8 +63,7 @@ Trainer::Trainer(Model model, LossFunction loss_func,
 
 Trainer::~Trainer() = default;
 
-// ---- The training loop
-// ---------------------------------------------------------------------------
+// The training loop.
 
 TrainResult Trainer::train(const TrainOptions& options) {
   check_train_options(options, optimizer_.get());
@@ -84,12 +94,12 @@ void Trainer::run_epochs(const TrainOptions& options) {
   if (options.evaluate_before_training && !is_resumed && eval_dataloader_) {
     evaluate_now({.metric_prefix = "initial_"});
   }
-  while (num_epochs_done_ < run_config_.num_epochs &&
-         (!is_max_updates_reached() || resumes_in_mid_epoch_)) {
+  const int64_t num_epochs = last_epoch(options);
+  while (num_epochs_done_ < num_epochs && (!is_max_updates_reached() || resumes_in_mid_epoch_)) {
     stop_->agree();
     run_train_epoch(*train_dataloader_);
 
-    const bool is_last = num_epochs_done_ + 1 == run_config_.num_epochs || is_max_updates_reached();
+    const bool is_last = num_epochs_done_ + 1 == num_epochs || is_max_updates_reached();
     const bool is_due = (num_epochs_done_ + 1) % options.evaluate_every_n_epochs == 0 || is_last;
     if (is_due) run_evaluations("eval_loss_epoch");
     if (scheduler_) scheduler_epoch_end();
@@ -111,6 +121,16 @@ void Trainer::run_epochs(const TrainOptions& options) {
   }
 }
 
+/// The epoch after which the run ends if its updates do not end it before. A run that a number of
+/// updates had ended in mid-epoch may be resumed with a larger one: that epoch was a short one.
+int64_t Trainer::last_epoch(const TrainOptions& options) const {
+  if (!options.max_num_train_steps) return run_config_.num_epochs;
+  const int64_t num_left = std::max<int64_t>(run_config_.max_num_updates - num_updates_, 0);
+  const int64_t per_epoch = run_config_.num_updates_per_epoch;
+  const int64_t unfinished = resumes_in_mid_epoch_ ? 1 : 0;
+  return num_epochs_done_ + unfinished + (num_left + per_epoch - 1) / per_epoch;
+}
+
 void Trainer::run_train_epoch(DataLoader& loader) {
   stage_ = Stage::between_updates;
   train_epoch_start();
@@ -124,15 +144,7 @@ void Trainer::run_train_epoch(DataLoader& loader) {
   const int64_t num_batches = loader.size();
   auto batches = loader.iterate(run_history_->current_epoch(), micro_step_);
   while (micro_step_ < num_batches && !is_max_updates_reached()) {
-    const auto batch = [&] {
-      const StageRange range("data");
-      return batches->next();
-    }();
-    LINKBOY_CHECK(batch.has_value(), "the loader ended after ", micro_step_,
-                  " batches, but its "
-                  "size() is ",
-                  num_batches, "; size() must say how many batches come.");
-    train_step(*batch, num_batches);
+    train_step(next_batch(*batches, micro_step_, num_batches), num_batches);
   }
 
   after_last_update_ = run_state();
@@ -197,8 +209,7 @@ void Trainer::make_update() {
 
 bool Trainer::is_max_updates_reached() const { return num_updates_ >= run_config_.max_num_updates; }
 
-// ---- The evaluation loop
-// -------------------------------------------------------------------------
+// The evaluation loop.
 
 Metrics Trainer::evaluate(const EvaluateOptions& options) {
   check_evaluate_options(options);
@@ -252,6 +263,7 @@ void Trainer::evaluate_now(const ExtraEvaluation& extra) {
 void Trainer::run_eval_epoch(DataLoader& loader, std::string_view metric_name) {
   const ModelModeGuard restore_mode(model_);
   const at::NoGradGuard no_grad;
+  accelerator_->share_buffers();
   eval_epoch_start();
   reset(eval_loss_);
   fire_together(&Callback::on_eval_epoch_start);
@@ -282,8 +294,7 @@ void Trainer::eval_step(const Batch& batch) {
   fire(&Callback::on_eval_step_end, batch, output);
 }
 
-// ---- The steps that a subclass may override
-// ------------------------------------------------------
+// The steps that a subclass may override.
 
 void Trainer::train_epoch_start() { model_.train(); }
 
@@ -330,8 +341,7 @@ void Trainer::optimizer_zero_grad() { Accelerator::zero_grad(*optimizer_); }
 
 void Trainer::print(std::string_view line) { accelerator().print(line); }
 
-// ---- Events
-// ---------------------------------------------------------------------------------------------
+// Events.
 
 /// One process that leaves the run because of a callback would have the others wait for it forever:
 /// what the callback throws is kept until all can leave.
@@ -351,8 +361,7 @@ void Trainer::fire_together(void (Callback::*event)(Trainer&)) {
   stop_->follow();
 }
 
-// ---- Leaving a run
-// -------------------------------------------------------------------------------
+// Leaving a run.
 
 template <class Run>
 void Trainer::guarded(Run run) {

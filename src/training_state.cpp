@@ -3,11 +3,11 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <charconv>
 #include <vector>
 
 #include "linkboy/checkpoint.hpp"
 #include "linkboy/error.hpp"
+#include "parse_number.hpp"
 
 namespace linkboy {
 namespace {
@@ -22,11 +22,8 @@ constexpr std::string_view kUnfinished = ".training_state.pt.tmp-";
 std::optional<int64_t> number_of(const fs::path& path) {
   const std::string name = path.filename().string();
   if (!name.starts_with(kPrefix)) return std::nullopt;
-  int64_t number = 0;
-  const char* end = name.data() + name.size();
-  const auto [rest, error] = std::from_chars(name.data() + kPrefix.size(), end, number);
-  if (error != std::errc() || rest != end || number < 0) return std::nullopt;
-  return number;
+  const auto number = parse_number<int64_t>(std::string_view(name).substr(kPrefix.size()));
+  return number.value_or(-1) >= 0 ? number : std::nullopt;
 }
 
 /// Newest first.

@@ -42,7 +42,7 @@ Named parse(const std::string& text) {
   Named named{text.substr(0, colon), {}};
   if (colon != std::string::npos) {
     named.settings =
-        linkboy::cli::split_settings("callbacks", linkboy::split_at_commas(text.substr(colon + 1)));
+        linkboy::cli::split_settings("callbacks", linkboy::split_at(',', text.substr(colon + 1)));
   }
   return named;
 }

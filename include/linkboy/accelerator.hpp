@@ -16,6 +16,7 @@
 
 #include "linkboy/data_loader.hpp"
 #include "linkboy/distributed_options.hpp"
+#include "linkboy/export.hpp"
 #include "linkboy/grad_scaler.hpp"
 #include "linkboy/model.hpp"
 #include "linkboy/process_group.hpp"
@@ -41,6 +42,7 @@ struct AcceleratorOptions {
   /// What LibTorch's autocast computes losses in: "no" (as the tensors are), "bf16" or "fp16".
   /// Parameters, gradients and optimizer states stay as they are. "fp16" comes with a GradScaler.
   std::string mixed_precision = "no";
+  /// Of fp16.
   GradScalerOptions grad_scaler{};
 
   /// Keeps 4-dimensional parameters and batches in memory with the channels last, which
@@ -98,7 +100,7 @@ class [[nodiscard]] AutocastScope {
 ///     }
 ///
 /// Used by one thread.
-class Accelerator {
+class LINKBOY_API Accelerator {
  public:
   /// Collective, if several processes were launched together.
   /// @throws Error if the device or the precision is unknown or not there (the message says what
@@ -108,6 +110,7 @@ class Accelerator {
   Accelerator(const Accelerator&) = delete;
   Accelerator& operator=(const Accelerator&) = delete;
 
+  /// Where the model and the batches are.
   c10::Device device() const { return device_; }
 
   /// Moves the model to the device and into its memory format, in place: optimizers stay valid.
@@ -129,9 +132,9 @@ class Accelerator {
   /// the epoch. Until the next call, `backward` divides by the real length of this window.
   bool accumulate(int64_t index, int64_t num_micro_steps);
 
-  /// Of the micro-step that `accumulate` has opened: its place in its window, from 0, and the
-  /// window's length.
+  /// Of the micro-step that `accumulate` has opened: its place in its window, from 0.
   int64_t window_index() const { return window_index_; }
+  /// The length of that window, in micro-steps.
   int64_t window_length() const { return window_length_; }
 
   /// Adds the gradients of `loss` / length of the window; in fp16 they are scaled. In the last
@@ -191,6 +194,7 @@ class Accelerator {
 
   /// Of fp16, else null.
   GradScaler* grad_scaler() { return grad_scaler_.get(); }
+  /// Of fp16, else null.
   const GradScaler* grad_scaler() const { return grad_scaler_.get(); }
 
   // ---- Several processes. All of these are collective. -----------------------------------------
@@ -203,6 +207,11 @@ class Accelerator {
   /// filled up with `padding_value`, if it is given.
   at::Tensor gather_uneven(const at::Tensor& tensor,
                            std::optional<double> padding_value = std::nullopt) const;
+
+  /// Gives all processes the models' buffers (the statistics of batch normalisation) of rank 0, as
+  /// each update's first batch does; for the start of an evaluation. Nothing with
+  /// `DistributedOptions::broadcast_buffers` false, with local SGD or one process. Collective.
+  void share_buffers() const;
 
   /// As `gather_uneven`, for loops in which some processes make fewer steps, such as evaluation:
   /// those that have done theirs and wait in `join_uneven_loop` give nothing.
@@ -218,22 +227,31 @@ class Accelerator {
   /// The tensor of rank `root`, the same on all.
   at::Tensor broadcast(const at::Tensor& tensor, int64_t root = 0) const;
 
-  /// The bytes of rank `root`; those of all, by rank.
+  /// The bytes of rank `root`; what the others give is not looked at. @note Collective.
   std::string broadcast_object(std::string_view bytes, int64_t root = 0) const;
+  /// All ranks' bytes, which may differ in length, by rank. @note Collective.
   std::vector<std::string> all_gather_object(std::string_view bytes) const;
 
+  /// Returns when all processes have called it. @note Collective.
   void wait_for_everyone() const { process_group_->barrier(); }
 
   /// Runs `work` on the main process of each host, then on the others: a download, say.
   void main_process_first(const std::function<void()>& work) const;
 
+  /// The processes that share the batches; of this one alone if there are no others.
   const ProcessGroup& process_group() const { return *process_group_; }
+  /// The same, for who may outlive the Accelerator.
   std::shared_ptr<const ProcessGroup> shared_process_group() const { return process_group_; }
 
+  /// Processes that share the batches.
   int64_t num_processes() const { return process_group_->size(); }
+  /// The rank of this one among them, from 0.
   int64_t process_index() const { return process_group_->rank(); }
+  /// This process's number on its host, from 0.
   int64_t local_process_index() const { return local_process_index_; }
+  /// Whether this is rank 0, which prints and saves.
   bool is_main_process() const { return process_index() == 0; }
+  /// Whether this is the first process of its host.
   bool is_local_main_process() const { return local_process_index_ == 0; }
 
   /// Writes a line to standard output, on the main process alone.

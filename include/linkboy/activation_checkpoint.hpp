@@ -17,6 +17,7 @@
 #include <vector>
 
 #include "linkboy/error.hpp"
+#include "linkboy/export.hpp"
 
 namespace linkboy {
 
@@ -28,7 +29,7 @@ class CheckpointFrame;
 
 /// While it lives, what this thread saves for the backward is not kept but computed again when the
 /// backward asks for it, by `recompute`.
-class CheckpointScope {
+class LINKBOY_API CheckpointScope {
  public:
   CheckpointScope(std::function<void(c10::ArrayRef<at::Tensor>)> recompute,
                   c10::ArrayRef<at::Tensor> inputs, std::vector<at::Tensor> buffers);
@@ -56,7 +57,7 @@ auto callable(Fn&& fn) {
   }
 }
 
-std::vector<at::Tensor> buffers_of(const Model& model);
+LINKBOY_API std::vector<at::Tensor> buffers_of(const Model& model);
 template <class Fn>
 std::vector<at::Tensor> buffers_of(const Fn& fn) {
   if constexpr (requires { fn.ptr()->buffers(); }) {
@@ -90,9 +91,9 @@ auto checkpoint_function(Fn function, std::vector<at::Tensor> buffers, const Inp
 /// Runs modules `begin` to `end` of a list.
 using RunModules = std::function<at::Tensor(std::size_t begin, std::size_t end, at::Tensor input)>;
 
-at::Tensor checkpoint_segments(const std::vector<std::shared_ptr<torch::nn::Module>>& modules,
-                               int64_t num_segments, const at::Tensor& input,
-                               const RunModules& run);
+LINKBOY_API at::Tensor checkpoint_segments(
+    const std::vector<std::shared_ptr<torch::nn::Module>>& modules, int64_t num_segments,
+    const at::Tensor& input, const RunModules& run);
 
 }  // namespace detail
 
@@ -147,7 +148,7 @@ auto checkpoint(Fn&& fn, const Inputs&... inputs) {
 }
 
 /// Whether this thread is running the function of a checkpoint again, for the backward.
-bool is_recomputing();
+LINKBOY_API bool is_recomputing();
 
 /// Runs a Sequential in `num_segments` checkpoints of about as many modules each. The last segment
 /// is run plainly: its activations are what the backward needs first.
@@ -155,8 +156,8 @@ bool is_recomputing();
 /// Between segments there must be one tensor.
 ///
 /// @throws Error unless `num_segments` is between 1 and the number of modules.
-at::Tensor checkpoint_sequential(torch::nn::Sequential modules, int64_t num_segments,
-                                 const at::Tensor& input);
+LINKBOY_API at::Tensor checkpoint_sequential(torch::nn::Sequential modules, int64_t num_segments,
+                                             const at::Tensor& input);
 
 /// The same for a list of modules that are all an `M`, like `BlockImpl`, and feed each other.
 ///

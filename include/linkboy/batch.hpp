@@ -10,6 +10,7 @@
 #include <utility>
 #include <vector>
 
+#include "linkboy/export.hpp"
 #include "linkboy/state_dict.hpp"
 
 namespace linkboy {
@@ -18,21 +19,28 @@ namespace linkboy {
 ///
 /// The first tensor is the `input()`, the second the `target()`; a batch of other things names
 /// them as it likes. Copies share the tensors. Not thread-safe.
-class Batch {
+class LINKBOY_API Batch {
  public:
   Batch() = default;
+  /// One tensor, called "input".
   explicit Batch(at::Tensor input);
+  /// Two tensors, called "input" and "target".
   Batch(at::Tensor input, at::Tensor target);
   /// @throws Error if a name is given twice.
   Batch(std::initializer_list<NamedTensors::value_type> tensors);
+  /// @throws Error if a name is given twice.
   explicit Batch(NamedTensors tensors);
 
-  /// @throws Error if the batch has no first (second) tensor.
+  /// The first tensor.
+  /// @throws Error if the batch is empty.
   const at::Tensor& input() const;
+  /// The second tensor.
+  /// @throws Error if there is none.
   const at::Tensor& target() const;
 
   /// @throws Error if there is no such tensor; the message lists the names.
   const at::Tensor& operator[](std::string_view name) const;
+  /// Whether there is a tensor of that name.
   bool contains(std::string_view name) const;
 
   /// Adds a tensor, or replaces the one of that name.
@@ -42,6 +50,7 @@ class Batch {
   /// tensor is a scalar.
   int64_t size() const;
 
+  /// All of them, in order.
   const NamedTensors& tensors() const { return tensors_; }
 
   /// The batch on `device`; tensors that are there already are shared, not copied.

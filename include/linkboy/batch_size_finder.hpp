@@ -4,6 +4,7 @@
 #include <optional>
 #include <vector>
 
+#include "linkboy/export.hpp"
 #include "linkboy/options.hpp"
 
 namespace linkboy {
@@ -11,9 +12,9 @@ namespace linkboy {
 class Trainer;
 
 struct BatchSizeFinderOptions {
-  /// The smallest and the largest size to try. At least 1. A batch is never larger than the
-  /// training data.
+  /// The smallest size to try. At least 1.
   int64_t min_batch_size = 1;
+  /// The largest size to try. A batch is never larger than the training data.
   int64_t max_batch_size = 65536;
 
   /// Updates of each trial; the first is not timed. At least 2.
@@ -25,8 +26,11 @@ struct BatchSizeFinderOptions {
   std::optional<double> max_memory_mib{};
 };
 
+/// What came of one size.
 struct BatchSizeTrial {
+  /// Samples per batch and process.
   int64_t batch_size = 0;
+  /// Whether its updates went through within the memory allowed.
   bool fits = false;
   /// Of a size that fits.
   double samples_per_second = 0.0;
@@ -34,11 +38,13 @@ struct BatchSizeTrial {
   double memory_mib = 0.0;
 };
 
+/// What find_batch_size has found.
 struct BatchSizeFinderResult {
   /// In the order in which they were tried.
   std::vector<BatchSizeTrial> trials{};
-  /// The largest size that fits, and the one with the most samples per second.
+  /// The largest size that fits.
   int64_t largest = 0;
+  /// The one with the most samples per second.
   int64_t fastest = 0;
 };
 
@@ -50,7 +56,7 @@ struct BatchSizeFinderResult {
 /// @throws Error if an option is out of its range, not even the smallest size fits, or there are
 ///         several processes: one that runs out of memory would leave the others waiting. Whatever
 ///         else training throws, with everything put back.
-BatchSizeFinderResult find_batch_size(Trainer& trainer, TrainOptions options,
-                                      const BatchSizeFinderOptions& finder = {});
+LINKBOY_API BatchSizeFinderResult find_batch_size(Trainer& trainer, TrainOptions options,
+                                                  const BatchSizeFinderOptions& finder = {});
 
 }  // namespace linkboy

@@ -10,6 +10,7 @@
 #include <string_view>
 #include <vector>
 
+#include "linkboy/export.hpp"
 #include "linkboy/state_dict.hpp"
 
 namespace linkboy {
@@ -24,7 +25,7 @@ struct StepOutput;
 ///
 /// Called by the thread that runs the Trainer. An exception leaves the run: StopTraining ends it
 /// in order, any other one reaches the caller after `on_exception`.
-class Callback {
+class LINKBOY_API Callback {
  public:
   virtual ~Callback() = default;
 
@@ -37,14 +38,19 @@ class Callback {
   /// Whether it writes files that stay: checkpoints, logs. FastDevRun leaves such callbacks out.
   virtual bool keeps_results() const { return false; }
 
+  /// Once, before the first run of a Trainer: the Trainer is whole, and nothing of a run exists.
   virtual void on_init_end(Trainer&) {}
 
   /// The loaders of a run exist, and nothing depends on their lengths yet: the place to replace
   /// them (`Trainer::set_train_dataloader`, `Trainer::evaluation_sets`).
   virtual void on_dataloaders_ready(Trainer&) {}
 
+  /// The run is set up: loaders, run configuration, scheduler, and what a training state has
+  /// restored.
   virtual void on_training_run_start(Trainer&) {}
+  /// The model is in training mode, and no batch has been read.
   virtual void on_train_epoch_start(Trainer&) {}
+  /// Before the forward pass of each micro-batch.
   virtual void on_train_step_start(Trainer&) {}
   /// After the forward pass, before the backward pass.
   virtual void on_train_step_end(Trainer&, const Batch&, const StepOutput&) {}
@@ -54,17 +60,27 @@ class Callback {
   /// After one update: clipping, optimizer, scheduler and zero_grad. The place for "every n
   /// updates", and within an epoch the only one where a training state may be saved.
   virtual void on_train_update_end(Trainer&) {}
+  /// The epoch's mean loss is in the history; its evaluation has not begun.
   virtual void on_train_epoch_end(Trainer&) {}
 
+  /// Once for each evaluation set, in a training run and in an evaluation run: the model is in
+  /// evaluation mode.
   virtual void on_eval_epoch_start(Trainer&) {}
+  /// Before the forward pass of each evaluation batch.
   virtual void on_eval_step_start(Trainer&) {}
+  /// After the forward pass of each evaluation batch.
   virtual void on_eval_step_end(Trainer&, const Batch&, const StepOutput&) {}
+  /// The mean loss of the set is in the history.
   virtual void on_eval_epoch_end(Trainer&) {}
 
+  /// The epoch is over: trained, evaluated, and the scheduler has seen its metrics.
   virtual void on_training_run_epoch_end(Trainer&) {}
+  /// The run is over, early or not: `Trainer::result` says how. Not after an exception.
   virtual void on_training_run_end(Trainer&) {}
 
+  /// `Trainer::evaluate` begins; its loader exists.
   virtual void on_evaluation_run_start(Trainer&) {}
+  /// `Trainer::evaluate` ends, early or not. Not after an exception.
   virtual void on_evaluation_run_end(Trainer&) {}
 
   /// The run ends before its time: StopTraining was thrown or `request_stop` was called.
@@ -75,6 +91,8 @@ class Callback {
 
   /// State that a resumed run needs; all processes get that of the first. Empty if there is none.
   virtual StateDict state_dict() const { return {}; }
+  /// Takes what `state_dict` of the same class returned. Of a run that is resumed, before
+  /// `on_training_run_start`.
   virtual void load_state_dict(const StateDict&) {}
 
   /// Handles an event that `Trainer::call_event(name, payload)` fires. Unknown names do nothing.
@@ -84,6 +102,7 @@ class Callback {
   /// Where the class has its reasons to be called earlier or later than others.
   virtual int default_order() const { return 0; }
 
+  /// Gets what was given to `Trainer::call_event`; it must know the type of the payload.
   using EventHandler = std::function<void(Trainer&, const std::any& payload)>;
 
   /// Subscribes to a custom event; a later call for the same name replaces the handler.
@@ -98,15 +117,16 @@ class Callback {
 using CallbackList = std::vector<std::shared_ptr<Callback>>;
 
 /// MoveModulesToDevice, TerminateOnNaN, PrintProgress, ProgressBar and LogMetrics, then `more`.
-CallbackList default_callbacks(CallbackList more = {});
+LINKBOY_API CallbackList default_callbacks(CallbackList more = {});
 
 /// MoveModulesToDevice, then `more`: a run that watches nothing, prints nothing and spends nothing
 /// on it. A NaN does not end it.
-CallbackList low_overhead_callbacks(CallbackList more = {});
+LINKBOY_API CallbackList low_overhead_callbacks(CallbackList more = {});
 
 /// Calls the callbacks, in list order but for `Callback::order`.
-class CallbackHandler {
+class LINKBOY_API CallbackHandler {
  public:
+  /// Without callbacks.
   CallbackHandler() = default;
   /// @throws Error as `add`.
   explicit CallbackHandler(CallbackList callbacks);
@@ -114,13 +134,16 @@ class CallbackHandler {
   /// @throws Error if `callback` is null or of the very type of one that is there; the message
   ///         names the type and lists the callbacks.
   void add(std::shared_ptr<Callback> callback);
+  /// Removes all callbacks.
   void clear() { callbacks_.clear(); }
 
   /// Removes those for which `is_unwanted` holds; returns their names. Within an event, only of
   /// callbacks that come later.
   std::vector<std::string> remove_if(const std::function<bool(const Callback&)>& is_unwanted);
 
+  /// In the order of calls.
   const CallbackList& callbacks() const { return callbacks_; }
+  /// Their types, as "linkboy::Timer", in the order of calls.
   std::vector<std::string> names() const;
 
   /// The callback of type C (or derived from it), or null.
@@ -139,6 +162,7 @@ class CallbackHandler {
     for (std::size_t i = 0; i < callbacks_.size(); ++i) ((*callbacks_[i]).*event)(arguments...);
   }
 
+  /// Calls `Callback::handle_event` of each.
   void call_event(std::string_view name, Trainer& trainer, const std::any& payload) const;
 
   /// Tells every callback, whatever any of them throws.

@@ -2,6 +2,7 @@
 
 #include <filesystem>
 
+#include "linkboy/export.hpp"
 #include "linkboy/state_dict.hpp"
 
 namespace linkboy {
@@ -16,7 +17,7 @@ namespace linkboy {
 /// @throws Error if the file cannot be written (the old file stays) or a value is of a kind that a
 ///         data-only file cannot hold (an object, a function).
 /// @note Blocks until the bytes are on disk.
-void write_checkpoint(const std::filesystem::path& path, const StateDict& contents);
+LINKBOY_API void write_checkpoint(const std::filesystem::path& path, const StateDict& contents);
 
 /// How a file is read.
 struct ReadOptions {
@@ -36,12 +37,13 @@ struct ReadOptions {
 /// @throws Error if the file is missing, damaged (its checksums tell), not such a file, or names
 /// anything but data; the
 ///         message names the path.
-StateDict read_checkpoint(const std::filesystem::path& path, const ReadOptions& options = {});
+LINKBOY_API StateDict read_checkpoint(const std::filesystem::path& path,
+                                      const ReadOptions& options = {});
 
 /// Proves that a file could be written at `path` now, creating missing parent folders, so that a
 /// long run does not find out at its end. An existing file is left as it is.
 ///
 /// @throws Error if it could not; the message names the path and the system's reason.
-void check_writable(const std::filesystem::path& path);
+LINKBOY_API void check_writable(const std::filesystem::path& path);
 
 }  // namespace linkboy

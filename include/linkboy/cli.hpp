@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "linkboy/error.hpp"
+#include "linkboy/export.hpp"
 
 /// Command lines for programs: part of `linkboy::cli`, which needs Boost.Program_options.
 ///
@@ -32,13 +33,14 @@
 namespace linkboy::cli {
 
 /// The command line or a config file says something that the program does not take.
-class UsageError : public Error {
+class LINKBOY_API UsageError : public Error {
  public:
   using Error::Error;
 };
 
 /// Thrown to end the program with an exit status and without a message.
 struct ExitStatus {
+  /// 0 for success.
   int status;
 };
 
@@ -48,28 +50,32 @@ using Arguments = std::vector<std::string>;
 /// Runs `body` and turns its end into an exit status: 0 if it returned, 1 if it threw, 2 if it
 /// threw UsageError, the status of an ExitStatus. The exception's message goes to standard error as
 /// `PROGRAM: error: ...`, without LibTorch's backtrace. Never throws.
-int run_main(int argc, const char* const* argv,
-             const std::function<void(const Arguments&)>& body) noexcept;
+LINKBOY_API int run_main(int argc, const char* const* argv,
+                         const std::function<void(const Arguments&)>& body) noexcept;
 
 /// Reads a value; returns what is allowed ("a whole number") if `text` is something else, else an
 /// empty string. Overload both functions in the namespace of a type of one's own to `add` it.
-std::string parse_value(const std::string& text, std::string& value);
-std::string parse_value(const std::string& text, std::filesystem::path& value);
-std::string parse_value(const std::string& text, int64_t& value);
-std::string parse_value(const std::string& text, uint64_t& value);
-std::string parse_value(const std::string& text, double& value);
-std::string parse_value(const std::string& text, bool& value);
+/// @{
+LINKBOY_API std::string parse_value(const std::string& text, std::string& value);
+LINKBOY_API std::string parse_value(const std::string& text, std::filesystem::path& value);
+LINKBOY_API std::string parse_value(const std::string& text, int64_t& value);
+LINKBOY_API std::string parse_value(const std::string& text, uint64_t& value);
+LINKBOY_API std::string parse_value(const std::string& text, double& value);
+LINKBOY_API std::string parse_value(const std::string& text, bool& value);
+/// @}
 
 /// The value as `parse_value` takes it, for the defaults in `--help`.
-std::string format_value(const std::string& value);
-std::string format_value(const std::filesystem::path& value);
-std::string format_value(int64_t value);
-std::string format_value(uint64_t value);
-std::string format_value(double value);
+/// @{
+LINKBOY_API std::string format_value(const std::string& value);
+LINKBOY_API std::string format_value(const std::filesystem::path& value);
+LINKBOY_API std::string format_value(int64_t value);
+LINKBOY_API std::string format_value(uint64_t value);
+LINKBOY_API std::string format_value(double value);
+/// @}
 
 /// Splits "key=value" texts, the values of the option `name`, at their first '='.
 /// @throws UsageError if one has no '=' or no key.
-std::vector<std::pair<std::string, std::string>> split_settings(
+LINKBOY_API std::vector<std::pair<std::string, std::string>> split_settings(
     const std::string& name, const std::vector<std::string>& texts);
 
 /// Like `parse_value`: what is allowed if the value is not, else an empty string.
@@ -82,6 +88,7 @@ inline auto at_least(int64_t minimum) {
     return std::cmp_greater_equal(value, minimum) ? "" : "at least " + std::to_string(minimum);
   };
 }
+/// From `minimum` to `maximum`, both included.
 inline auto in_range(int64_t minimum, int64_t maximum) {
   return [minimum, maximum](auto value) -> std::string {
     const bool is_inside =
@@ -89,9 +96,11 @@ inline auto in_range(int64_t minimum, int64_t maximum) {
     return is_inside ? "" : std::to_string(minimum) + " to " + std::to_string(maximum);
   };
 }
+/// Above 0.
 inline auto positive() {
   return [](double value) -> std::string { return value > 0.0 ? "" : "greater than 0"; };
 }
+/// Finite, and 0 or above.
 inline auto not_negative() {
   return [](double value) -> std::string {
     return value >= 0.0 && std::isfinite(value) ? "" : "a finite number of 0 or more";
@@ -99,8 +108,9 @@ inline auto not_negative() {
 }
 
 /// Options under one heading of `--help`.
-class OptionGroup {
+class LINKBOY_API OptionGroup {
  public:
+  /// `title` is the heading.
   explicit OptionGroup(std::string title) : title_(std::move(title)) {}
 
   /// An option `--name VALUE`; its default is what `target` holds now.
@@ -175,7 +185,7 @@ class OptionGroup {
 /// A config file has one `name=value` a line, without dashes; blank lines and lines that start
 /// with `#` are skipped, and so is the rest of a line from a `#` after a space. What the command
 /// line says wins over the file. `--help` and `--config` are there without being added.
-class CommandLine {
+class LINKBOY_API CommandLine {
  public:
   /// @param description  What the program does, in a sentence or two; `--help` begins with it.
   CommandLine(std::string program, std::string description);
@@ -196,6 +206,7 @@ class CommandLine {
   /// As above, with the help on standard output.
   bool parse(const Arguments& arguments);
 
+  /// What `--help` prints.
   std::string help() const;
 
  private:

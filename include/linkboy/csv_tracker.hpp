@@ -5,6 +5,7 @@
 #include <span>
 #include <string_view>
 
+#include "linkboy/export.hpp"
 #include "linkboy/tracker.hpp"
 
 namespace linkboy {
@@ -31,7 +32,7 @@ struct CsvTrackerOptions {
 /// The file of an earlier run is replaced when the next one starts, not before. A run that goes on
 /// from a training state keeps the rows up to there and drops later ones, as well as one that was
 /// cut off when the program was killed.
-class CsvTracker : public Tracker {
+class LINKBOY_API CsvTracker : public Tracker {
  public:
   /// Touches nothing yet.
   explicit CsvTracker(std::filesystem::path path, CsvTrackerOptions options = {});

@@ -10,14 +10,17 @@
 
 #include "linkboy/batch.hpp"
 #include "linkboy/dataset.hpp"
+#include "linkboy/export.hpp"
 #include "linkboy/sampler.hpp"
 #include "linkboy/state_dict.hpp"
 
 namespace linkboy {
 
 /// Which samples a transform is working on.
-struct TransformContext {
+struct LINKBOY_API TransformContext {
+  /// Of the loader.
   uint64_t seed;
+  /// As `DataLoader::iterate` was told.
   int64_t epoch;
   /// Dataset indices of the batch's samples, in order.
   std::span<const int64_t> indices;
@@ -32,7 +35,9 @@ using Transform = std::function<Batch(Batch, const TransformContext&)>;
 
 /// One of the processes that share each epoch.
 struct DataLoaderShard {
+  /// Of this process, in [0, num_ranks).
   int64_t rank = 0;
+  /// At least 1.
   int64_t num_ranks = 1;
 };
 
@@ -78,6 +83,7 @@ struct DataLoaderOptions {
   /// Makes a batch of single samples. Default: the dataset's own batches.
   CollateFn collate_fn{};
 
+  /// Changes each batch, in the thread that made it. Default: none.
   Transform transform{};
 
   /// These options, with every field that `user` has set replaced. A `sampler` of the user's
@@ -86,7 +92,7 @@ struct DataLoaderOptions {
 };
 
 /// The batches of one epoch, in order. Made by DataLoader::iterate; used by one thread.
-class BatchIterator {
+class LINKBOY_API BatchIterator {
  public:
   virtual ~BatchIterator() = default;
 
@@ -97,7 +103,7 @@ class BatchIterator {
 
 /// A source of batches. Trainer needs no more than this interface, so streams and loaders of one's
 /// own fit in through `Trainer::create_train_dataloader`.
-class DataLoader {
+class LINKBOY_API DataLoader {
  public:
   virtual ~DataLoader() = default;
 
@@ -113,12 +119,13 @@ class DataLoader {
   /// What another loader over the same data needs to give the same batches (its seed, say). Part
   /// of a training state. By default there is nothing.
   virtual StateDict state_dict() const { return {}; }
+  /// Takes what `state_dict` of another loader over the same data returned.
   virtual void load_state_dict(const StateDict&) {}
 };
 
 /// Batches of a Dataset. An epoch is a function of (seed, epoch) alone: workers change neither the
 /// order nor the content. `iterate` may be called while another iterator is in use.
-class DatasetLoader final : public DataLoader {
+class LINKBOY_API DatasetLoader final : public DataLoader {
  public:
   /// @throws Error if the dataset is empty, an option is out of its range, or `shuffle` is given
   ///         together with `sampler`.
@@ -134,6 +141,7 @@ class DatasetLoader final : public DataLoader {
 
   /// The options in force: every field with a default is set.
   const DataLoaderOptions& options() const { return options_; }
+  /// The data that batches are made of.
   const Dataset& dataset() const { return dataset_; }
 
  private:
@@ -143,6 +151,7 @@ class DatasetLoader final : public DataLoader {
 };
 
 /// @throws Error as DatasetLoader's constructor.
-std::shared_ptr<DataLoader> make_data_loader(Dataset dataset, const DataLoaderOptions& options);
+LINKBOY_API std::shared_ptr<DataLoader> make_data_loader(Dataset dataset,
+                                                         const DataLoaderOptions& options);
 
 }  // namespace linkboy

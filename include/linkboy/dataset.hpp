@@ -14,6 +14,7 @@
 
 #include "linkboy/batch.hpp"
 #include "linkboy/error.hpp"
+#include "linkboy/export.hpp"
 
 namespace linkboy {
 
@@ -22,13 +23,13 @@ using CollateFn = std::function<Batch(std::vector<Batch>)>;
 
 /// Stacks the samples' tensors of each name along a new dimension 0.
 /// @throws Error if there is no sample or two samples differ in their names.
-Batch stack_samples(const std::vector<Batch>& samples);
+LINKBOY_API Batch stack_samples(const std::vector<Batch>& samples);
 
 /// Where samples come from. Implement it for data of one's own; Dataset holds it.
 ///
 /// `get_batch` and `get_samples` are called by several worker threads at once if the loader has
 /// workers, unless `clone` returns a copy: then each worker has its own.
-class DatasetSource {
+class LINKBOY_API DatasetSource {
  public:
   virtual ~DatasetSource() = default;
 
@@ -47,7 +48,7 @@ class DatasetSource {
 
 /// Samples that lie in tensors: sample i is row i of each. A batch is gathered by one
 /// `index_select` per tensor.
-class TensorDataset final : public DatasetSource {
+class LINKBOY_API TensorDataset final : public DatasetSource {
  public:
   /// @throws Error if `tensors` is empty, one of them is undefined or a scalar, or they differ in
   ///         dimension 0; the message gives the sizes.
@@ -158,10 +159,12 @@ class LibTorchSource final : public DatasetSource {
 
 /// A handle to samples of any kind: made implicitly from a LibTorch dataset (mapped ones too), a
 /// TensorDataset or a shared DatasetSource. Copies refer to the same data. Empty by default.
-class Dataset {
+class LINKBOY_API Dataset {
  public:
   Dataset() = default;
 
+  /// A handle to the samples of `dataset` or `source`, which it shares.
+  /// @{
   Dataset(TensorDataset dataset)  // NOLINT(google-explicit-constructor)
       : source_(std::make_shared<TensorDataset>(std::move(dataset))) {}
 
@@ -173,15 +176,20 @@ class Dataset {
   requires(!std::derived_from<D, DatasetSource>)
       Dataset(D dataset)  // NOLINT(google-explicit-constructor)
       : source_(std::make_shared<detail::LibTorchSource<D>>(std::move(dataset))) {}
+  /// @}
 
+  /// Whether there are any samples to refer to.
   explicit operator bool() const { return source_ != nullptr; }
 
-  /// All of these: @throws Error if the handle is empty.
+  /// As DatasetSource.
+  /// @throws Error if the handle is empty.
+  /// @{
   int64_t size() const { return source().size(); }
   Batch get_batch(std::span<const int64_t> indices) const { return source().get_batch(indices); }
   std::vector<Batch> get_samples(std::span<const int64_t> indices) const {
     return source().get_samples(indices);
   }
+  /// @}
 
   /// The data for one worker thread: a copy where the source makes one, else the same.
   Dataset for_worker() const;
@@ -190,6 +198,25 @@ class Dataset {
   DatasetSource& source() const;
 
   std::shared_ptr<DatasetSource> source_;
+};
+
+/// Some samples of another dataset, in an order of their own: a part for validation, a fold.
+class LINKBOY_API Subset final : public DatasetSource {
+ public:
+  /// Sample i is sample `indices[i]` of `dataset`; one may come several times.
+  /// @throws Error if `dataset` is empty or has no such sample.
+  Subset(Dataset dataset, std::vector<int64_t> indices);
+
+  int64_t size() const override { return static_cast<int64_t>(indices_.size()); }
+  Batch get_batch(std::span<const int64_t> indices) override;
+  std::vector<Batch> get_samples(std::span<const int64_t> indices) override;
+  std::shared_ptr<DatasetSource> clone() const override;
+
+ private:
+  std::vector<int64_t> within(std::span<const int64_t> indices) const;
+
+  Dataset dataset_;
+  std::vector<int64_t> indices_;
 };
 
 }  // namespace linkboy

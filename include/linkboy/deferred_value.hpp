@@ -5,6 +5,8 @@
 
 #include <memory>
 
+#include "linkboy/export.hpp"
+
 namespace linkboy {
 
 /// A number on its way from a device to the host. The copy is queued behind the work so far, into
@@ -12,7 +14,7 @@ namespace linkboy {
 /// once.
 ///
 /// Used by one thread.
-class DeferredValue {
+class LINKBOY_API DeferredValue {
  public:
   /// @param scalar  One element of any dtype.
   explicit DeferredValue(const at::Tensor& scalar);

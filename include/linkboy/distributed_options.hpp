@@ -9,13 +9,15 @@
 #include <string>
 #include <vector>
 
+#include "linkboy/export.hpp"
+
 namespace linkboy {
 
 class ProcessGroup;
 
 /// What is done with the gradients of several processes in place of averaging them: sums within
 /// groups of one's own (`ProcessGroup::new_group`), say, for parallelism of other kinds.
-class GradientHandler {
+class LINKBOY_API GradientHandler {
  public:
   virtual ~GradientHandler() = default;
 

@@ -4,13 +4,15 @@
 
 #include <stdexcept>
 
+#include "linkboy/export.hpp"
+
 namespace linkboy {
 
 /// What linkboy throws when it is used wrongly or meets bad input.
 ///
 /// The message says what is wrong (with the value), what is allowed and what to do. Errors that
 /// LibTorch finds itself arrive as LibTorch's own `c10::Error`.
-class Error : public std::runtime_error {
+class LINKBOY_API Error : public std::runtime_error {
  public:
   using std::runtime_error::runtime_error;
 };

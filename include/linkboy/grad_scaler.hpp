@@ -6,6 +6,7 @@
 #include <unordered_map>
 #include <vector>
 
+#include "linkboy/export.hpp"
 #include "linkboy/state_dict.hpp"
 
 namespace torch::optim {
@@ -38,7 +39,7 @@ struct GradScalerOptions {
 ///     scaler.update();
 ///
 /// Works on any device. Used by one thread.
-class GradScaler {
+class LINKBOY_API GradScaler {
  public:
   /// @throws Error if an option is out of its range.
   explicit GradScaler(GradScalerOptions options = {});

@@ -7,6 +7,7 @@
 #include <span>
 #include <string_view>
 
+#include "linkboy/export.hpp"
 #include "linkboy/tracker.hpp"
 
 namespace linkboy {
@@ -32,7 +33,7 @@ struct HtmlReportOptions {
 ///
 /// The records are in the page, as JSON. A run that goes on from a training state reads them back
 /// and drops those after it; any other run begins a new page when it starts, over the old one.
-class HtmlReport : public Tracker {
+class LINKBOY_API HtmlReport : public Tracker {
  public:
   /// Touches nothing yet. @throws Error if `seconds_between_writes` is negative or NaN.
   explicit HtmlReport(std::filesystem::path path, HtmlReportOptions options = {});

@@ -5,6 +5,7 @@
 #include <span>
 #include <string_view>
 
+#include "linkboy/export.hpp"
 #include "linkboy/tracker.hpp"
 
 namespace linkboy {
@@ -37,7 +38,7 @@ struct JsonLinesTrackerOptions {
 /// The file of an earlier run is replaced when the next one starts, not before. A run that goes on
 /// from a training state keeps the lines up to there and drops later ones and the "end", as well as
 /// a line that was cut off when the program was killed; then it adds a "run" line of its own.
-class JsonLinesTracker : public Tracker {
+class LINKBOY_API JsonLinesTracker : public Tracker {
  public:
   /// Touches nothing yet.
   explicit JsonLinesTracker(std::filesystem::path path, JsonLinesTrackerOptions options = {});

@@ -4,11 +4,12 @@
 #include <memory>
 
 #include "linkboy/data_loader.hpp"
+#include "linkboy/export.hpp"
 
 namespace linkboy {
 
 /// The first batches of each epoch of another loader.
-class LimitedLoader final : public DataLoader {
+class LINKBOY_API LimitedLoader final : public DataLoader {
  public:
   /// @param max_batches  Of this process. If the loader has fewer, it has what it has.
   /// @throws Error if `loader` is null or `max_batches` less than 1.

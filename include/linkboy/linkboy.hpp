@@ -1,7 +1,10 @@
+// All of linkboy's core. Callbacks, metrics and schedulers have headers of their own:
+// <linkboy/callbacks/...>, <linkboy/metrics/...>, <linkboy/schedulers/...>.
+
 #pragma once
 
-/// All of linkboy's core. Callbacks, metrics and schedulers have headers of their own:
-/// <linkboy/callbacks/...>, <linkboy/metrics/...>, <linkboy/schedulers/...>.
+/// @namespace linkboy
+/// A thin training library over LibTorch.
 
 #include "linkboy/accelerator.hpp"
 #include "linkboy/activation_checkpoint.hpp"
@@ -23,6 +26,7 @@
 #include "linkboy/loss_function.hpp"
 #include "linkboy/loss_tracker.hpp"
 #include "linkboy/lr_finder.hpp"
+#include "linkboy/memory_use.hpp"
 #include "linkboy/metric_reader.hpp"
 #include "linkboy/mlflow_tracker.hpp"
 #include "linkboy/model.hpp"
@@ -48,3 +52,4 @@
 #include "linkboy/tracker.hpp"
 #include "linkboy/trainer.hpp"
 #include "linkboy/training_state.hpp"
+#include "linkboy/version.hpp"

@@ -9,16 +9,23 @@
 #include <memory>
 #include <utility>
 
+#include "linkboy/export.hpp"
+
 namespace linkboy {
 
 /// `(output, target) -> scalar loss`: a LibTorch loss module (`torch::nn::CrossEntropyLoss()`), a
 /// module of one's own, a function or a lambda. Empty if the loss is computed by a Trainer
 /// subclass.
-class LossFunction {
+class LINKBOY_API LossFunction {
  public:
+  /// Empty: for a Trainer that computes its losses itself.
+  /// @{
   LossFunction() = default;
   LossFunction(std::nullptr_t) {}  // NOLINT(google-explicit-constructor)
+  /// @}
 
+  /// Calls `forward` of a module, which it shares, or the function.
+  /// @{
   template <class H>
   requires std::derived_from<H, torch::nn::ModuleHolder<typename H::ContainedType>> LossFunction(
       H holder)  // NOLINT(google-explicit-constructor)
@@ -36,8 +43,11 @@ class LossFunction {
         typename F::ContainedType;
       })LossFunction(F function)  // NOLINT(google-explicit-constructor)
       : function_(std::move(function)) {}
+  /// @}
 
+  /// Whether there is a function.
   explicit operator bool() const { return function_ != nullptr; }
+  /// The loss, a scalar. Not for an empty one.
   at::Tensor operator()(const at::Tensor& output, const at::Tensor& target) const {
     return function_(output, target);
   }

@@ -5,17 +5,19 @@
 #include <cstdint>
 
 #include "linkboy/deferred_value.hpp"
+#include "linkboy/export.hpp"
 
 namespace linkboy {
 
 /// The sample-weighted mean of losses. Adds up in double precision on the device that the losses
 /// live on, and reads nothing back until it is asked: `update` never waits for a CUDA device.
 /// Not thread-safe.
-class LossTracker {
+class LINKBOY_API LossTracker {
  public:
   /// @param loss  Mean over `batch_size` samples; a loss of several elements counts as their mean.
   void update(const at::Tensor& loss, int64_t batch_size);
 
+  /// Forgets all losses.
   void reset();
 
   /// Continues from `total` and `count` samples, as if they had been added here.

@@ -4,6 +4,7 @@
 #include <optional>
 #include <vector>
 
+#include "linkboy/export.hpp"
 #include "linkboy/options.hpp"
 
 namespace linkboy {
@@ -11,8 +12,9 @@ namespace linkboy {
 class Trainer;
 
 struct LrFinderOptions {
-  /// The learning rate grows from one to the other, by the same factor each update. Positive.
+  /// Where the learning rate starts; it grows by the same factor each update. Positive.
   double start_lr = 1e-7;
+  /// Where it ends. Positive.
   double end_lr = 10.0;
 
   /// At least 2.
@@ -25,11 +27,13 @@ struct LrFinderOptions {
   double divergence_factor = 4.0;
 };
 
+/// What find_learning_rate has found.
 struct LrFinderResult {
-  /// Of each update: the largest param group's learning rate, the loss before the update, over all
-  /// processes, and the smoothed loss.
+  /// The largest param group's learning rate, of each update.
   std::vector<double> learning_rates{};
+  /// The loss before each update, over all processes.
   std::vector<double> losses{};
+  /// The same, smoothed.
   std::vector<double> smoothed_losses{};
 
   /// Where the smoothed loss falls fastest, over the logarithm of the learning rate; nothing if it
@@ -46,7 +50,7 @@ struct LrFinderResult {
 /// @throws Error if an option is out of its range, or the optimizer's learning rates are all 0;
 ///         whatever training throws, with everything put back.
 /// @note Collective.
-LrFinderResult find_learning_rate(Trainer& trainer, TrainOptions options,
-                                  const LrFinderOptions& finder = {});
+LINKBOY_API LrFinderResult find_learning_rate(Trainer& trainer, TrainOptions options,
+                                              const LrFinderOptions& finder = {});
 
 }  // namespace linkboy

@@ -5,6 +5,7 @@
 #include <memory>
 #include <string>
 
+#include "linkboy/export.hpp"
 #include "linkboy/tracker.hpp"
 
 namespace linkboy {
@@ -35,7 +36,7 @@ struct MlflowTrackerOptions {
 /// "a/b").
 ///
 /// Every value is with the operating system when the call returns; `flush` has nothing to do.
-class MlflowTracker final : public Tracker {
+class LINKBOY_API MlflowTracker final : public Tracker {
  public:
   /// @throws Error if the name of the experiment is empty or `run_id` has other characters than
   ///         letters, digits, `_` and `-`.
@@ -51,8 +52,10 @@ class MlflowTracker final : public Tracker {
   void finish(std::string_view outcome, std::span<const TrackedScalar> last) override;
 
   /// Of the present run, or the last one; empty before the first.
+  /// @{
   const std::string& run_id() const { return run_id_; }
   const std::filesystem::path& run_directory() const { return run_directory_; }
+  /// @}
 
  private:
   void find_run(const TrackedRun& run, const std::filesystem::path& experiment);

@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "linkboy/error.hpp"
+#include "linkboy/export.hpp"
 #include "linkboy/name_options.hpp"
 #include "linkboy/state_dict.hpp"
 
@@ -39,10 +40,11 @@ inline constexpr bool kTakesTensors<M, std::index_sequence<I...>> =
 
 inline constexpr std::size_t kMaxModelInputs = 8;
 
-Forward make_any_forward(torch::nn::AnyModule module);
-[[noreturn]] void throw_unknown_output(const std::string& module_name);
-[[noreturn]] void throw_wrong_inputs(const std::string& module_name, std::size_t num_inputs,
-                                     const std::string& accepted);
+LINKBOY_API Forward make_any_forward(torch::nn::AnyModule module);
+LINKBOY_API [[noreturn]] void throw_unknown_output(const std::string& module_name);
+LINKBOY_API [[noreturn]] void throw_wrong_inputs(const std::string& module_name,
+                                                 std::size_t num_inputs,
+                                                 const std::string& accepted);
 
 /// Calls `module.forward` with the tensors numbered I, if it can take so many.
 /// @return Whether it can.
@@ -91,8 +93,10 @@ c10::IValue forward_module(M& module, c10::ArrayRef<at::Tensor> inputs, std::ind
 /// hold. A module whose `forward` takes or returns anything else works as well, as long as a
 /// Trainer subclass calls it through its own typed pointer.
 /// Not thread-safe, like the module itself.
-class Model {
+class LINKBOY_API Model {
  public:
+  /// A handle to `module`, which it shares.
+  /// @{
   template <std::derived_from<torch::nn::Module> M>
   Model(std::shared_ptr<M> module)  // NOLINT(google-explicit-constructor): a model is a model
       : Model(module, forward_of(module)) {}
@@ -111,6 +115,7 @@ class Model {
 
   Model(torch::nn::AnyModule module);  // NOLINT(google-explicit-constructor)
   Model(torch::jit::Module module);    // NOLINT(google-explicit-constructor)
+  /// @}
 
   /// Runs `forward` and returns its one tensor.
   ///
@@ -127,7 +132,9 @@ class Model {
 
   /// Switches between training and evaluation behaviour (dropout, batch norm).
   void train(bool on = true);
+  /// Switches to evaluation behaviour.
   void eval() { train(false); }
+  /// Whether the model itself is in training mode; parts of it may differ.
   bool is_training() const;
 
   /// Moves parameters and buffers in place; optimizers that hold the parameters stay valid.
@@ -136,12 +143,14 @@ class Model {
   /// Lays out the parameters and buffers of 4 dimensions anew, in place.
   void to(c10::MemoryFormat format);
 
+  /// All of them, also those that need no gradients.
   std::vector<at::Tensor> parameters() const;
 
   /// Parameters and buffers in the order and with the names of Python's `state_dict()`: each
   /// module's own parameters, its own buffers, then its children. The tensors are the model's own.
   NamedTensors named_tensors() const;
 
+  /// The `named_tensors`, not copied.
   StateDict state_dict() const { return StateDict(named_tensors()); }
 
   /// Copies `state` into the model, converting dtype and device. All or nothing.

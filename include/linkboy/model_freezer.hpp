@@ -11,6 +11,7 @@
 #include <utility>
 #include <vector>
 
+#include "linkboy/export.hpp"
 #include "linkboy/model.hpp"
 
 namespace linkboy {
@@ -27,7 +28,9 @@ struct ModelFreezerOptions {
 /// Indexes of layer groups count from 0, or back from -1, the last group. Both ends belong to the
 /// range, and may come in either order.
 struct FreezeOptions {
+  /// One end of the range.
   int64_t from_index = 0;
+  /// The other end.
   int64_t to_index = -2;
 
   /// Also puts the modules into evaluation mode (dropout off, running statistics fixed), in which
@@ -37,7 +40,9 @@ struct FreezeOptions {
 
 /// See FreezeOptions.
 struct UnfreezeOptions {
+  /// One end of the range.
   int64_t from_index = -1;
+  /// The other end.
   int64_t to_index = 0;
 
   /// Also puts the modules into training mode. False leaves their mode as it is.
@@ -46,8 +51,11 @@ struct UnfreezeOptions {
 
 /// A direct child of the model.
 struct LayerGroup {
+  /// Its place among the model's children, from 0.
   int64_t index;
+  /// The child's name.
   std::string name;
+  /// Never null.
   std::shared_ptr<torch::nn::Module> module;
   /// Whether any of its parameters is.
   bool is_frozen;
@@ -55,9 +63,11 @@ struct LayerGroup {
 
 /// A module without children.
 struct Layer {
+  /// Of the layer group that holds it.
   int64_t group_index;
   /// Dotted, as in the state dict.
   std::string name;
+  /// Never null.
   std::shared_ptr<torch::nn::Module> module;
   /// Whether any of its parameters is.
   bool is_frozen;
@@ -83,7 +93,7 @@ using ParametersByGroup = std::map<int64_t, std::vector<at::Tensor>>;
 ///
 /// Shares the model with the caller. The model may get other children in between. Not thread-safe;
 /// of several processes, each does the same.
-class ModelFreezer {
+class LINKBOY_API ModelFreezer {
  public:
   /// @throws Error if the model is TorchScript.
   explicit ModelFreezer(Model model, ModelFreezerOptions options = {});
@@ -103,7 +113,9 @@ class ModelFreezer {
   /// put it into training mode. The model itself stays in its own mode, unless it has no children.
   void apply_modes();
 
+  /// The model's children, in order; the model itself if it has none.
   std::vector<LayerGroup> get_layer_groups() const;
+  /// All layers, in order.
   std::vector<Layer> get_layers() const;
 
   /// Those that are not frozen, each once, in the order of the model.

@@ -12,6 +12,7 @@
 
 namespace linkboy {
 
+/// How the operations of a training step are launched.
 enum class ExecutionMode {
   /// Each operation is launched as the loop comes to it.
   eager,
@@ -28,6 +29,7 @@ enum class ExecutionMode {
 struct NamedDataset {
   /// Stands in the names of its metrics: "rare" gives `rare_eval_loss_epoch`. Not empty.
   std::string name{};
+  /// Required.
   Dataset dataset{};
 };
 
@@ -66,8 +68,9 @@ struct TrainOptions {
   /// Empty means that the learning rate stays as it is.
   CreateSchedulerFn create_scheduler_fn{};
 
-  /// Laid over `Trainer::default_train_dataloader_options` (`..._eval_...`), field by field.
+  /// Laid over `Trainer::default_train_dataloader_options`, field by field.
   DataLoaderOptions train_dataloader_options{};
+  /// Laid over `Trainer::default_eval_dataloader_options`, field by field.
   DataLoaderOptions eval_dataloader_options{};
 
   /// Makes batches of single samples, in training and evaluation.
@@ -93,6 +96,7 @@ struct TrainOptions {
   /// on. A resumed run does not.
   bool evaluate_before_training = false;
 
+  /// Of the training steps.
   ExecutionMode execution_mode = ExecutionMode::eager;
 };
 

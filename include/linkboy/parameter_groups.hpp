@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "linkboy/export.hpp"
 #include "linkboy/model.hpp"
 
 namespace linkboy {
@@ -67,17 +68,17 @@ struct ParameterGroupOptions {
 /// @throws Error if an option is out of its range, a name fits no parameter, a trainable parameter
 ///         is in none of `layers`, nothing is trainable, the model is TorchScript, or the options
 ///         have no weight decay to set.
-std::vector<torch::optim::OptimizerParamGroup> parameter_groups(
+LINKBOY_API std::vector<torch::optim::OptimizerParamGroup> parameter_groups(
     const Model& model, const torch::optim::OptimizerOptions& defaults,
     const ParameterGroupOptions& options);
 
 /// `parameter_groups` with weight decay alone.
-std::vector<torch::optim::OptimizerParamGroup> weight_decay_groups(
+LINKBOY_API std::vector<torch::optim::OptimizerParamGroup> weight_decay_groups(
     const Model& model, const torch::optim::OptimizerOptions& defaults,
     const WeightDecayOptions& options = {});
 
 /// `parameter_groups` with learning rates alone.
-std::vector<torch::optim::OptimizerParamGroup> layer_wise_lr_groups(
+LINKBOY_API std::vector<torch::optim::OptimizerParamGroup> layer_wise_lr_groups(
     const Model& model, const torch::optim::OptimizerOptions& defaults,
     const LayerWiseLrOptions& options = {});
 

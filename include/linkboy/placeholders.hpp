@@ -5,6 +5,8 @@
 #include <string>
 #include <string_view>
 
+#include "linkboy/export.hpp"
+
 namespace linkboy {
 
 struct RunConfig;
@@ -13,11 +15,14 @@ struct RunConfig;
 /// `NUM_UPDATE_STEPS_PER_EPOCH * 7 + 1`. Placeholders and numbers combine with + - * / on either
 /// side, chained as one likes, and with `ceil`, `floor`, `min` and `max`; `resolve` computes the
 /// value.
-class RunValue {
+class LINKBOY_API RunValue {
  public:
+  /// A number, which is its own value.
+  /// @{
   RunValue(double value);   // NOLINT(google-explicit-constructor): a number is a value
   RunValue(int64_t value);  // NOLINT(google-explicit-constructor)
   RunValue(int value) : RunValue(static_cast<int64_t>(value)) {}  // NOLINT
+  /// @}
 
   /// A placeholder called `name`. `get` may throw Error if the run has no such value.
   RunValue(std::string name, std::function<double(const RunConfig&)> get);
@@ -42,6 +47,8 @@ class RunValue {
   /// The expression as text: "(NUM_EPOCHS * 2)".
   const std::string& to_string() const { return text_; }
 
+  /// A value that is computed when the run is known.
+  /// @{
   friend RunValue operator+(const RunValue& left, const RunValue& right);
   friend RunValue operator-(const RunValue& left, const RunValue& right);
   friend RunValue operator*(const RunValue& left, const RunValue& right);
@@ -51,6 +58,7 @@ class RunValue {
   friend RunValue floor(const RunValue& value);
   friend RunValue min(const RunValue& left, const RunValue& right);
   friend RunValue max(const RunValue& left, const RunValue& right);
+  /// @}
 
  private:
   std::string text_;
@@ -58,7 +66,7 @@ class RunValue {
 };
 
 /// As `RunValue::parse`, for `options_from_text`.
-void read_text(const std::string& text, RunValue& value);
+LINKBOY_API void read_text(const std::string& text, RunValue& value);
 
 // `inline`, so that a namespace-scope constant of a program may be made of them.
 

@@ -9,13 +9,16 @@
 #include <string_view>
 #include <vector>
 
+#include "linkboy/export.hpp"
+
 namespace linkboy {
 
+/// How the tensors of all ranks become one, element by element.
 enum class ReduceOp { sum, mean, min, max };
 
 /// A collective that other processes have yet to finish. Destroyed unfinished it is given up, and
 /// its tensors stay in use until the other processes come.
-class PendingCollective {
+class LINKBOY_API PendingCollective {
  public:
   virtual ~PendingCollective() = default;
 
@@ -36,7 +39,7 @@ class PendingCollective {
 ///
 /// Tensors may lie on the CPU, or on this process's CUDA device where the backend is NCCL. Used by
 /// one thread at a time.
-class ProcessGroup {
+class LINKBOY_API ProcessGroup {
  public:
   /// This process alone: every collective returns at once.
   ProcessGroup();
@@ -44,7 +47,9 @@ class ProcessGroup {
   ProcessGroup(const ProcessGroup&) = delete;
   ProcessGroup& operator=(const ProcessGroup&) = delete;
 
+  /// The number of this process, in [0, size()).
   int64_t rank() const { return rank_; }
+  /// How many processes there are.
   int64_t size() const { return static_cast<int64_t>(world_ranks_.size()); }
 
   /// The members' ranks in the world, in the order of their ranks here.
@@ -91,6 +96,7 @@ class ProcessGroup {
   struct Implementation;
   /// For linkboy's own sources, and for tests that bring a group of their own.
   explicit ProcessGroup(std::shared_ptr<Implementation> implementation);
+  /// Null for one process alone. For linkboy's own sources.
   Implementation* implementation() const { return implementation_.get(); }
 
  private:

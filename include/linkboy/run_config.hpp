@@ -10,7 +10,9 @@ namespace linkboy {
 ///
 /// One unit rules: an *update* is one optimizer step of this run, the same on every rank.
 struct RunConfig {
+  /// Of this run, begun ones included.
   int64_t num_epochs = 0;
+  /// The last one of an epoch may have a shorter window.
   int64_t num_updates_per_epoch = 0;
   /// Updates in the whole run: `max_num_train_steps` if that was given.
   int64_t max_num_updates = 0;
@@ -20,20 +22,29 @@ struct RunConfig {
   /// 0 if there is no evaluation data.
   int64_t num_eval_batches_per_epoch = 0;
 
+  /// Micro-batches per update.
   int64_t gradient_accumulation_steps = 1;
+  /// As TrainOptions.
   std::optional<double> gradient_clip_value{};
+  /// As TrainOptions.
   std::optional<double> gradient_clip_norm{};
 
-  /// Samples.
+  /// Samples in a training batch of one process.
   int64_t train_per_device_batch_size = 0;
+  /// Samples in an evaluation batch of one process; 0 if there is no evaluation data.
   int64_t eval_per_device_batch_size = 0;
   /// Samples in one update: per-device batch size * processes * accumulation steps.
   int64_t train_total_batch_size = 0;
+  /// Samples in the evaluation batches of all processes together.
   int64_t eval_total_batch_size = 0;
 
+  /// Processes that share the batches.
   int64_t num_processes = 1;
+  /// Whether there are several.
   bool is_distributed = false;
+  /// Whether this one is the first of its host.
   bool is_local_process_zero = true;
+  /// Whether this one is rank 0.
   bool is_world_process_zero = true;
 
   /// As LibTorch writes it: "cpu", "cuda:0".

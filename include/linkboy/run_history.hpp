@@ -6,6 +6,7 @@
 #include <utility>
 #include <vector>
 
+#include "linkboy/export.hpp"
 #include "linkboy/state_dict.hpp"
 
 namespace linkboy {
@@ -13,7 +14,7 @@ namespace linkboy {
 /// The metrics of a run, epoch by epoch. Implement it to keep them elsewhere.
 ///
 /// Reading never changes it. Used by the thread that runs the Trainer.
-class RunHistory {
+class LINKBOY_API RunHistory {
  public:
   virtual ~RunHistory() = default;
 
@@ -34,23 +35,27 @@ class RunHistory {
 
   /// Put before the names of what Trainer records, and by `Trainer::metric_name`.
   virtual void set_metric_name_prefix(std::string prefix) = 0;
+  /// Empty unless it was set.
   virtual const std::string& metric_name_prefix() const = 0;
 
   /// The epoch in progress, counted from 1.
   virtual int64_t current_epoch() const = 0;
+  /// For a run that is resumed, and for `increment_epoch`.
   virtual void set_epoch(int64_t epoch) = 0;
+  /// The next epoch begins.
   void increment_epoch() { set_epoch(current_epoch() + 1); }
 
   /// Forgets the metrics and starts at epoch 1 again. The prefix stays.
   virtual void reset() = 0;
 
+  /// The metrics and the epoch.
   virtual StateDict state_dict() const = 0;
   /// @throws Error if `state` is not what `state_dict` gave.
   virtual void load_state_dict(const StateDict& state) = 0;
 };
 
 /// A history that lives in memory.
-class InMemoryRunHistory final : public RunHistory {
+class LINKBOY_API InMemoryRunHistory final : public RunHistory {
  public:
   std::vector<std::string> get_metric_names() const override;
   std::vector<double> get_metric_values(std::string_view name) const override;

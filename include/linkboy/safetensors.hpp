@@ -4,13 +4,16 @@
 #include <map>
 #include <string>
 
+#include "linkboy/export.hpp"
 #include "linkboy/state_dict.hpp"
 
 namespace linkboy {
 
 /// The contents of a `.safetensors` file.
 struct SafeTensors {
+  /// In the order of the file.
   NamedTensors tensors;
+  /// Names and texts; empty if the file has none.
   std::map<std::string, std::string> metadata;
 };
 
@@ -27,8 +30,8 @@ struct SafeTensors {
 ///         dtype; if a name comes twice, is "__metadata__" or not UTF-8; or if the file cannot be
 ///         written. What was at `path` then stays.
 /// @note Blocks until the bytes are on disk.
-void write_safetensors(const std::filesystem::path& path, const NamedTensors& tensors,
-                       const std::map<std::string, std::string>& metadata = {});
+LINKBOY_API void write_safetensors(const std::filesystem::path& path, const NamedTensors& tensors,
+                                   const std::map<std::string, std::string>& metadata = {});
 
 /// Reads a `.safetensors` file. All tensors arrive on the CPU, in the order in which their data
 /// lies in the file. The file may come from a stranger: its header is checked in full before any
@@ -43,10 +46,10 @@ void write_safetensors(const std::filesystem::path& path, const NamedTensors& te
 ///
 /// @throws Error if the file is missing, damaged, cut short or not such a file; the message names
 ///         the path and, where it concerns one, the tensor.
-SafeTensors read_safetensors(const std::filesystem::path& path, bool mmap = true);
+LINKBOY_API SafeTensors read_safetensors(const std::filesystem::path& path, bool mmap = true);
 
 /// Whether the first bytes of the file look like safetensors: a header of a length that fits into
 /// the file and begins as JSON does. False as well if the file cannot be read. Never throws Error.
-bool is_safetensors(const std::filesystem::path& path);
+LINKBOY_API bool is_safetensors(const std::filesystem::path& path);
 
 }  // namespace linkboy

@@ -2,12 +2,14 @@
 
 #include <cstdint>
 
+#include "linkboy/export.hpp"
+
 namespace linkboy {
 
 /// A pseudo-random permutation of [0, size) that needs no memory: the image of any position costs
 /// O(1), so an epoch can be entered anywhere. A function of (size, seed, epoch) alone, the same on
 /// every platform and rank.
-class RandomPermutation {
+class LINKBOY_API RandomPermutation {
  public:
   /// @throws Error if `size` is negative.
   RandomPermutation(int64_t size, uint64_t seed, int64_t epoch);
@@ -15,6 +17,7 @@ class RandomPermutation {
   /// The index at `position`, which must be in [0, size).
   int64_t operator[](int64_t position) const;
 
+  /// How many indices there are.
   int64_t size() const { return size_; }
 
  private:
@@ -31,7 +34,7 @@ class RandomPermutation {
 /// The order in which a loader visits the samples. Position k of an epoch is reachable directly,
 /// so resuming in mid-epoch replays nothing. Must be a pure function of (epoch, position): called
 /// by one thread, but possibly for positions ahead of the loop.
-class Sampler {
+class LINKBOY_API Sampler {
  public:
   virtual ~Sampler() = default;
 
@@ -43,8 +46,9 @@ class Sampler {
 };
 
 /// 0, 1, 2, ... in every epoch.
-class SequentialSampler final : public Sampler {
+class LINKBOY_API SequentialSampler final : public Sampler {
  public:
+  /// Of the indices in [0, size).
   explicit SequentialSampler(int64_t size) : size_(size) {}
   int64_t size() const override { return size_; }
   void sample(int64_t epoch, int64_t begin, int64_t count, int64_t* indices) const override;
@@ -54,8 +58,9 @@ class SequentialSampler final : public Sampler {
 };
 
 /// A fresh RandomPermutation in every epoch.
-class RandomSampler final : public Sampler {
+class LINKBOY_API RandomSampler final : public Sampler {
  public:
+  /// Of the indices in [0, size); the same seed gives the same permutations.
   RandomSampler(int64_t size, uint64_t seed) : size_(size), seed_(seed) {}
   int64_t size() const override { return size_; }
   void sample(int64_t epoch, int64_t begin, int64_t count, int64_t* indices) const override;

@@ -7,6 +7,7 @@
 #include <utility>
 #include <vector>
 
+#include "linkboy/export.hpp"
 #include "linkboy/state_dict.hpp"
 
 namespace torch::optim {
@@ -22,21 +23,25 @@ struct RunConfig;
 enum class ParamGroupField { lr, weight_decay, momentum, beta2 };
 
 /// "lr", "weight_decay", "momentum" or "beta2".
-std::string to_string(ParamGroupField field);
+LINKBOY_API std::string to_string(ParamGroupField field);
 /// The reverse, for `options_from_text`.
-void read_text(const std::string& text, ParamGroupField& field);
+LINKBOY_API void read_text(const std::string& text, ParamGroupField& field);
 
-/// Reads or sets a field of every param group.
+/// A field of every param group, in their order.
 ///
 /// @throws Error if the optimizer's options have no such field.
-std::vector<double> get_param_group_field(const torch::optim::Optimizer& optimizer,
-                                          ParamGroupField field);
-void set_param_group_field(torch::optim::Optimizer& optimizer, ParamGroupField field,
-                           const std::vector<double>& values);
+LINKBOY_API std::vector<double> get_param_group_field(const torch::optim::Optimizer& optimizer,
+                                                      ParamGroupField field);
+/// Sets the field, of each param group from its value in `values`.
+/// @throws Error if the optimizer's options have no such field, or there is not one value a group.
+LINKBOY_API void set_param_group_field(torch::optim::Optimizer& optimizer, ParamGroupField field,
+                                       const std::vector<double>& values);
 
 /// One value for each param group.
 struct FieldValues {
+  /// What the values are of.
   ParamGroupField field;
+  /// One a param group, in the optimizer's order.
   std::vector<double> values;
 };
 
@@ -49,7 +54,7 @@ struct FieldValues {
 ///     for (...) { optimizer.step(); scheduler.step(); }
 ///
 /// Making a scheduler changes nothing in the optimizer, which must outlive it. Not thread-safe.
-class Scheduler {
+class LINKBOY_API Scheduler {
  public:
   virtual ~Scheduler() = default;
 
@@ -81,8 +86,7 @@ class Scheduler {
   virtual void run_start(const RunHistory&) {}
 
   /// An epoch has ended and its metrics are in the history. For schedules that follow a metric or
-  /// count epochs.
-  /// @param num_epochs_done  Epochs of this run that are done, this one included.
+  /// count epochs. `num_epochs_done`: epochs of this run that are done, this one included.
   virtual void epoch_end(int64_t /*num_epochs_done*/, const RunHistory&) {}
 
   /// Puts the base values back where nobody else has changed the optimizer's values since; what a
@@ -131,8 +135,9 @@ class Scheduler {
   /// than the count.
   virtual int64_t now() const { return num_updates_; }
 
+  /// For schedules that count otherwise; changes nothing in the optimizer.
   void set_num_updates(int64_t num_updates) { num_updates_ = num_updates; }
-  bool allows_changed_lengths() const { return allows_changed_lengths_; }
+  /// The one that the constructor was given.
   torch::optim::Optimizer& optimizer() const { return *optimizer_; }
 
  private:
@@ -145,7 +150,7 @@ class Scheduler {
 };
 
 /// A schedule in which every group follows the same curve from its own base value.
-class CurveScheduler : public Scheduler {
+class LINKBOY_API CurveScheduler : public Scheduler {
  public:
   std::vector<double> values_at(int64_t update) const final;
 

@@ -4,6 +4,8 @@
 
 #include <optional>
 
+#include "linkboy/export.hpp"
+
 namespace linkboy {
 
 /// Names what the present thread does within a scope, for whoever watches: a trace of LibTorch's
@@ -13,7 +15,7 @@ namespace linkboy {
 ///     const StageRange range("forward");
 ///
 /// Costs some nanoseconds when nobody watches.
-class StageRange {
+class LINKBOY_API StageRange {
  public:
   /// @param name  Copied only if somebody watches.
   explicit StageRange(const char* name);
@@ -29,9 +31,9 @@ class StageRange {
 
 /// Whether ranges that are opened from now on are NVTX ranges too, in all threads. Does nothing
 /// where LibTorch was built without CUDA. Any thread may call it.
-void set_nvtx_ranges(bool enabled);
+LINKBOY_API void set_nvtx_ranges(bool enabled);
 
 /// Whether they are.
-bool nvtx_ranges();
+LINKBOY_API bool nvtx_ranges();
 
 }  // namespace linkboy

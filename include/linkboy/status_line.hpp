@@ -5,13 +5,15 @@
 #include <string>
 #include <string_view>
 
+#include "linkboy/export.hpp"
+
 namespace linkboy {
 
 /// A line at the bottom of a terminal that is drawn again and again. At most one of a process is
 /// shown at a time; what `write_above_status_line` writes meanwhile goes above it.
 ///
 /// Thread-safe against `write_above_status_line`; otherwise used by one thread.
-class StatusLine {
+class LINKBOY_API StatusLine {
  public:
   /// @param stream  A terminal; not owned.
   explicit StatusLine(std::FILE* stream) : stream_(stream) {}
@@ -42,6 +44,6 @@ class StatusLine {
 };
 
 /// Writes `line` and a line break, with a status line that is shown moved out of its way.
-void write_above_status_line(std::FILE* stream, std::string_view line);
+LINKBOY_API void write_above_status_line(std::FILE* stream, std::string_view line);
 
 }  // namespace linkboy

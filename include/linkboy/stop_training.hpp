@@ -5,27 +5,33 @@
 #include <string_view>
 #include <utility>
 
+#include "linkboy/export.hpp"
+
 namespace linkboy {
 
 /// Why a run ended.
 enum class StopReason { finished, max_steps, early_stop, nan, stop_request };
 
 /// "finished", "max_steps", "early_stop", "nan" or "stop_request".
-std::string_view to_string(StopReason reason);
+LINKBOY_API std::string_view to_string(StopReason reason);
 
 /// Thrown by a callback or an overridden step to leave the run at once: the update in progress is
 /// dropped, so nothing of the current window reaches the weights. Trainer catches it; the run
 /// ends in order (`on_stop_training_error`, `training_run_end`).
 ///
 /// To leave after the update in progress, call `Trainer::request_stop` instead.
-class StopTraining : public std::exception {
+class LINKBOY_API StopTraining : public std::exception {
  public:
+  /// @param message  What the run prints when it ends.
   StopTraining(StopReason reason, std::string message)
       : reason_(reason), message_(std::move(message)) {}
+  /// With the reason `stop_request`.
   explicit StopTraining(std::string message)
       : StopTraining(StopReason::stop_request, std::move(message)) {}
 
+  /// For `TrainResult::reason`.
   StopReason reason() const { return reason_; }
+  /// The message.
   const char* what() const noexcept override { return message_.c_str(); }
 
  private:

@@ -7,6 +7,7 @@
 #include <utility>
 #include <vector>
 
+#include "linkboy/export.hpp"
 #include "linkboy/model.hpp"
 #include "linkboy/process_group.hpp"
 
@@ -21,9 +22,12 @@ class [[nodiscard]] SyncBatchNormHandle {
   /// The layers are ordinary ones again. A backward that is still to come is not affected, but a
   /// TorchScript model's may throw Error.
   ~SyncBatchNormHandle();
+  /// Takes the layers over.
   SyncBatchNormHandle(SyncBatchNormHandle&& other) noexcept = default;
+  /// Gives up its own layers and takes the others over.
   SyncBatchNormHandle& operator=(SyncBatchNormHandle&& other) noexcept;
 
+  /// Layers that are converted.
   int64_t num_layers() const { return static_cast<int64_t>(keys_.size()); }
 
   /// For linkboy's own sources.
@@ -54,6 +58,7 @@ class [[nodiscard]] SyncBatchNormHandle {
 /// @return What keeps the layers synchronised; with a group of one process, nothing is done.
 /// @throws Error if the group is null, if a layer is synchronised already, or if it has neither
 ///     running statistics nor a weight to be known by.
-SyncBatchNormHandle convert_sync_batchnorm(Model& model, std::shared_ptr<const ProcessGroup> group);
+LINKBOY_API SyncBatchNormHandle convert_sync_batchnorm(Model& model,
+                                                       std::shared_ptr<const ProcessGroup> group);
 
 }  // namespace linkboy

@@ -3,6 +3,7 @@
 #include <filesystem>
 #include <memory>
 
+#include "linkboy/export.hpp"
 #include "linkboy/tracker.hpp"
 
 namespace linkboy {
@@ -23,8 +24,9 @@ struct TensorBoardTrackerOptions {
 /// metrics of a run that is in the `--logdir` itself.)
 ///
 /// Every event is with the operating system when the call returns; `flush` has nothing to do.
-class TensorBoardTracker final : public Tracker {
+class LINKBOY_API TensorBoardTracker final : public Tracker {
  public:
+  /// No file is made before `start`.
   explicit TensorBoardTracker(TensorBoardTrackerOptions options = {});
   ~TensorBoardTracker() override;
 

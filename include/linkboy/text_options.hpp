@@ -1,3 +1,5 @@
+// Options aggregates whose members are given as text, by name: on a command line, in a config file.
+
 #pragma once
 
 #include <algorithm>
@@ -10,8 +12,7 @@
 #include <vector>
 
 #include "linkboy/error.hpp"
-
-// Options aggregates whose members are given as text, by name: on a command line, in a config file.
+#include "linkboy/export.hpp"
 
 namespace linkboy {
 
@@ -21,11 +22,12 @@ using TextSettings = std::vector<std::pair<std::string, std::string>>;
 /// Reads a value. What the text must be, if it is not, is thrown as an Error ("it must be a
 /// number"), which whoever knows the option completes. For a type of one's own, overload it in the
 /// type's namespace.
-void read_text(const std::string& text, int64_t& value);
-void read_text(const std::string& text, double& value);
-void read_text(const std::string& text, bool& value);
-void read_text(const std::string& text, std::string& value);
-void read_text(const std::string& text, std::filesystem::path& value);
+/// @{
+LINKBOY_API void read_text(const std::string& text, int64_t& value);
+LINKBOY_API void read_text(const std::string& text, double& value);
+LINKBOY_API void read_text(const std::string& text, bool& value);
+LINKBOY_API void read_text(const std::string& text, std::string& value);
+LINKBOY_API void read_text(const std::string& text, std::filesystem::path& value);
 
 template <class Value>
 void read_text(const std::string& text, std::optional<Value>& value) {
@@ -35,6 +37,7 @@ void read_text(const std::string& text, std::optional<Value>& value) {
     read_text(text, value.emplace(0.0));
   }
 }
+/// @}
 
 /// For enumerations.
 template <class Value>
@@ -51,15 +54,16 @@ void read_text_choice(const std::string& text, Value& value,
   throw Error("it must be one of " + all);
 }
 
-/// The parts between commas; at least one, perhaps empty.
-std::vector<std::string> split_at_commas(const std::string& text);
+/// The parts between separators; at least one, perhaps empty.
+LINKBOY_API std::vector<std::string> split_at(char separator, const std::string& text);
 
 /// "a, b, c".
-std::string join_with_commas(const std::vector<std::string>& words);
+LINKBOY_API std::string join_with_commas(const std::vector<std::string>& words);
 
 /// A member of an options aggregate and its name in text.
 template <class Options>
 struct TextOption {
+  /// A member whose type has a `read_text`.
   template <class Value>
   TextOption(const char* name, Value Options::*member)
       : key(name), set([member](Options& options, const std::string& text) {
@@ -70,10 +74,13 @@ struct TextOption {
   TextOption(const char* name, std::function<void(Options&, const std::string&)> setter)
       : key(name), set(std::move(setter)) {}
 
+  /// Its name.
   std::string key;
+  /// Reads the text into the options; throws as `read_text`.
   std::function<void(Options&, const std::string&)> set;
 };
 
+/// The names, in the order of the options.
 template <class Options>
 std::vector<std::string> keys_of(const std::vector<TextOption<Options>>& options) {
   std::vector<std::string> keys;

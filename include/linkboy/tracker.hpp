@@ -9,21 +9,26 @@
 #include <utility>
 #include <vector>
 
+#include "linkboy/export.hpp"
+
 namespace linkboy {
 
 /// What a tracker is told of a run when it starts.
 struct TrackedRun {
+  /// Names and values.
   using Entries = std::vector<std::pair<std::string, std::string>>;
 
   /// For people to read. May be empty.
   std::string name{};
-  /// Hyper-parameters and what they resolved to; versions, device and host. Names are unique.
+  /// Hyper-parameters and what they resolved to. Names are unique.
   Entries config{};
+  /// Versions, device and host.
   Entries environment{};
   /// Updates and finished epochs that the run starts with: not 0 if it goes on from a training
   /// state. What was tracked for later ones, before the run was killed, is void. In the middle of
   /// an epoch it is one update less, and what was tracked of that update is told again.
   int64_t first_update = 0;
+  /// See `first_update`.
   int64_t first_epoch = 0;
 };
 
@@ -38,8 +43,11 @@ struct TrackedTime {
   double seconds = 0.0;
 };
 
+/// A number under the name of its metric.
 struct TrackedScalar {
+  /// As in the run history.
   std::string name;
+  /// May be NaN or infinite.
   double value;
 };
 
@@ -50,7 +58,7 @@ struct TrackedScalar {
 /// the last `flush`, and a file that is cut off there can still be read.
 ///
 /// All methods @throw Error if something cannot be written. Used by one thread.
-class Tracker {
+class LINKBOY_API Tracker {
  public:
   virtual ~Tracker() = default;
 
@@ -58,12 +66,14 @@ class Tracker {
   /// started again after `finish`, and records the next run then.
   virtual void start(const TrackedRun& run) = 0;
 
+  /// Numbers that were measured at the same time.
   virtual void log_scalars(std::span<const TrackedScalar> scalars, const TrackedTime& time) = 0;
 
   /// How the elements of a tensor, of any shape and floating dtype, are distributed.
   virtual void log_histogram(std::string_view name, const at::Tensor& values,
                              const TrackedTime& time);
 
+  /// A text for people to read. By default nothing is recorded.
   virtual void log_text(std::string_view name, std::string_view text, const TrackedTime& time);
 
   /// Hands what was logged to the operating system.

@@ -16,6 +16,7 @@
 #include "linkboy/batch.hpp"
 #include "linkboy/callback.hpp"
 #include "linkboy/data_loader.hpp"
+#include "linkboy/export.hpp"
 #include "linkboy/loss_function.hpp"
 #include "linkboy/loss_tracker.hpp"
 #include "linkboy/model.hpp"
@@ -39,11 +40,13 @@ class StopControl;
 
 /// How a training run ended.
 struct TrainResult {
+  /// `finished` if all epochs were run.
   StopReason reason = StopReason::finished;
   /// In words; empty for `finished`.
   std::string message;
-  /// Epochs completed and updates made in this run, those before a resume included.
+  /// Epochs completed in this run, those before a resume included.
   int64_t num_epochs = 0;
+  /// Updates made in this run, those before a resume included.
   int64_t num_updates = 0;
 };
 
@@ -54,6 +57,7 @@ using Metrics = std::map<std::string, double, std::less<>>;
 struct EvaluationSet {
   /// Empty for the one that has no name.
   std::string name{};
+  /// Never null in a run.
   std::shared_ptr<DataLoader> loader{};
   /// What evaluations in between take instead of `loader`, if it is not null.
   std::shared_ptr<DataLoader> loader_in_between{};
@@ -77,7 +81,9 @@ struct SaveStateOptions {
 
 /// Which parts a checkpoint is written or read with.
 struct CheckpointParts {
+  /// The optimizer's state.
   bool optimizer = true;
+  /// The scheduler's state, if there is one.
   bool scheduler = true;
 };
 
@@ -91,7 +97,7 @@ struct CheckpointParts {
 /// exact order. Shares the model, the optimizer and the callbacks with the caller.
 ///
 /// Used by one thread, but for `request_stop`.
-class Trainer {
+class LINKBOY_API Trainer {
  public:
   /// @param model      Anything that Model takes.
   /// @param loss_func  Null if `calculate_*_batch_loss` is overridden.
@@ -119,7 +125,8 @@ class Trainer {
   /// Evaluates with a fresh run history; returns its metrics: `evaluation_loss` and what callbacks
   /// added. A stop request leaves `evaluation_loss` out.
   ///
-  /// @throws as `train`. @note Collective.
+  /// @throws Error as `train`.
+  /// @note Collective.
   Metrics evaluate(const EvaluateOptions& options);
 
   /// Evaluates the run's evaluation data once more, with the usual events, and goes back to where
@@ -142,7 +149,9 @@ class Trainer {
   ///
   /// Any thread may call it; the overload without a message also a signal handler.
   void request_stop(StopReason reason = StopReason::stop_request) noexcept;
+  /// The same with the reason in words, for `TrainResult::message`. Not for a signal handler.
   void request_stop(StopReason reason, std::string message);
+  /// Whether this process was asked to stop. Any thread may call it.
   bool stop_requested() const;
   /// Why, if it was. Of several processes: what they have agreed on, which the update in progress
   /// decides; the same on all.
@@ -203,17 +212,25 @@ class Trainer {
 
   // ---- Parts -----------------------------------------------------------------------------------
 
+  /// The model that is trained, as the caller gave it; of several processes each has its own.
   Model& model() { return model_; }
+  /// Empty if none was given.
   const LossFunction& loss_func() const { return loss_func_; }
-  /// Null if there is none, as are the next three.
+  /// Null if none was given.
   const std::shared_ptr<torch::optim::Optimizer>& optimizer() const { return optimizer_; }
+  /// The present run's or the last one's. Owned by the Trainer; a new run replaces it.
   Scheduler* scheduler() const { return scheduler_.get(); }
+  /// The present run's or the last one's; null in `evaluate`.
   const std::shared_ptr<DataLoader>& train_dataloader() const { return train_dataloader_; }
+  /// That of the set that is being evaluated, else that of the first.
   const std::shared_ptr<DataLoader>& eval_dataloader() const { return eval_dataloader_; }
+  /// The metrics of the run, and its count of epochs. Of several processes each has its own.
   RunHistory& run_history() const { return *run_history_; }
+  /// Callbacks may be added or removed here, within a run as well.
   CallbackHandler& callback_handler() { return callback_handler_; }
   /// Made at the first use.
   Accelerator& accelerator();
+  /// Where the model is trained.
   c10::Device device() { return accelerator().device(); }
 
   /// The present run's, or the last one's.
@@ -224,7 +241,9 @@ class Trainer {
   int64_t num_updates() const { return num_updates_; }
   /// Micro-batches of this epoch that are done.
   int64_t micro_step() const { return micro_step_; }
+  /// This process's mean loss since the training epoch began.
   LossTracker& train_loss_tracker() { return train_loss_.main; }
+  /// This process's mean loss since the evaluation of the present set began.
   LossTracker& eval_loss_tracker() { return eval_loss_.main; }
 
   /// Tracks another loss as the main one: the exact mean of `StepOutput::extras[name]`, a scalar
@@ -254,6 +273,7 @@ class Trainer {
   /// Modules beside the model (a discriminator, a perceptual loss) that should follow it to the
   /// device; the loss function's module is one of them already.
   void register_module(std::shared_ptr<torch::nn::Module> module);
+  /// In the order of registration.
   const std::vector<std::shared_ptr<torch::nn::Module>>& registered_modules() const {
     return registered_modules_;
   }
@@ -270,18 +290,30 @@ class Trainer {
  protected:
   // ---- Set-up, in this order -------------------------------------------------------------------
 
+  /// Called once, at the first use. @note Collective.
   virtual std::unique_ptr<Accelerator> create_accelerator(const AcceleratorOptions& options);
+  /// What `TrainOptions::train_dataloader_options` is laid over: shuffled, and shared between the
+  /// processes, with as many batches for each.
   virtual DataLoaderOptions default_train_dataloader_options(int64_t batch_size);
+  /// The same for evaluation: in order, each sample once.
   virtual DataLoaderOptions default_eval_dataloader_options(int64_t batch_size);
+  /// The loader of `options.train_dataset`. Called in each process, for its part of the data.
   virtual std::shared_ptr<DataLoader> create_train_dataloader(const TrainOptions& options);
+  /// The loader of `options.dataset`; called once for each evaluation set.
   virtual std::shared_ptr<DataLoader> create_eval_dataloader(const EvaluateOptions& options);
+  /// Moves the model to the device, gives all processes the weights of rank 0, and has the loaders
+  /// put batches on the device. @note Collective.
   virtual void prepare_model_optimizer_and_dataloaders();
+  /// Works out the lengths of the run, from the loaders. @note Collective.
   virtual RunConfig create_run_config(const TrainOptions& options);
+  /// Null if `options.create_scheduler_fn` is empty. `run_config` is known.
   virtual std::unique_ptr<Scheduler> create_scheduler(const TrainOptions& options);
 
   // ---- Training --------------------------------------------------------------------------------
 
+  /// Before `Callback::on_training_run_start`.
   virtual void training_run_start() {}
+  /// All micro-batches of one epoch; records `train_loss_epoch`.
   virtual void run_train_epoch(DataLoader& loader);
   /// Puts the model into training mode.
   virtual void train_epoch_start();
@@ -292,35 +324,45 @@ class Trainer {
   virtual void backward_step(const at::Tensor& loss);
   /// Once per update, on the whole accumulated gradient.
   virtual void clip_gradients();
+  /// One step of the optimizer; in fp16 none if a gradient is not finite.
   virtual void optimizer_step();
   /// Once per update that was made.
   virtual void scheduler_step();
+  /// Clears the gradients, after the update.
   virtual void optimizer_zero_grad();
+  /// After the last update of an epoch, before its loss is recorded.
   virtual void train_epoch_end() {}
 
   // ---- Evaluation ------------------------------------------------------------------------------
 
+  /// Before `Callback::on_evaluation_run_start`.
   virtual void evaluation_run_start() {}
   /// Evaluates `loader`, without gradients, and records the mean loss as `metric_name`, with what
   /// stands before the present evaluation's metrics. The model's mode is restored.
   virtual void run_eval_epoch(DataLoader& loader, std::string_view metric_name);
   /// Puts the model into evaluation mode.
   virtual void eval_epoch_start();
+  /// The forward pass of one evaluation batch, which lies on the device, without gradients.
   virtual StepOutput calculate_eval_batch_loss(const Batch& batch);
+  /// After the last batch of a set, before its loss is recorded.
   virtual void eval_epoch_end() {}
+  /// Before `Callback::on_evaluation_run_end`.
   virtual void evaluation_run_end() {}
 
   // ---- End -------------------------------------------------------------------------------------
 
   /// Once per epoch that has a scheduler, after the evaluation: the scheduler gets the metrics.
   virtual void scheduler_epoch_end();
+  /// Before `Callback::on_training_run_epoch_end`.
   virtual void training_run_epoch_end() {}
+  /// Before `Callback::on_training_run_end`; `result` is known.
   virtual void training_run_end() {}
 
  private:
   void set_up_training(const TrainOptions& options);
   void run_training(const TrainOptions& options);
   void run_epochs(const TrainOptions& options);
+  int64_t last_epoch(const TrainOptions& options) const;
   void train_step(const Batch& batch, int64_t num_batches);
   StepOutput forward(const Batch& batch);
   void backward(const at::Tensor& loss);

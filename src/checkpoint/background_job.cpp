@@ -6,6 +6,7 @@
 #include <unordered_map>
 
 #include "checkpoint/stream_copy.hpp"
+#include "checkpoint/value_tree.hpp"
 
 namespace linkboy {
 namespace {
@@ -14,31 +15,9 @@ class Copier {
  public:
   explicit Copier(std::vector<at::Tensor>& buffers) : buffers_(buffers) {}
 
-  /// Tensors on the CPU have their bytes after finish() only: many are copied faster at once.
-  c10::IValue copy(const c10::IValue& value) {
-    if (value.isTensor()) return copy_tensor(value.toTensor());
-    if (value.isList()) {
-      c10::impl::GenericList list(c10::AnyType::get());
-      for (const c10::IValue& item : value.toListRef()) list.push_back(copy(item));
-      return list;
-    }
-    if (value.isTuple()) {
-      std::vector<c10::IValue> elements;
-      for (const c10::IValue& item : value.toTupleRef().elements()) elements.push_back(copy(item));
-      return c10::ivalue::Tuple::create(std::move(elements));
-    }
-    if (value.isGenericDict()) {
-      c10::impl::GenericDict dict(c10::AnyType::get(), c10::AnyType::get());
-      for (const auto& entry : value.toGenericDict()) dict.insert(entry.key(), copy(entry.value()));
-      return dict;
-    }
-    return value;
-  }
-
-  void finish() { stream_copy(pieces_, at::get_num_threads()); }
-
- private:
-  at::Tensor copy_tensor(const at::Tensor& tensor) {
+  /// The copies of tensors on the CPU have their bytes after finish() only: many are copied faster
+  /// at once.
+  at::Tensor copy(const at::Tensor& tensor) {
     // What has no plain storage is refused later, by whoever writes it.
     if (!tensor.defined() || tensor.layout() != at::kStrided || !tensor.has_storage() ||
         tensor.is_meta()) {
@@ -60,6 +39,9 @@ class Copier {
     return result;
   }
 
+  void finish() { stream_copy(pieces_, at::get_num_threads()); }
+
+ private:
   void copy_bytes(const at::Tensor& source, int64_t size, const at::Tensor& target) {
     if (size == 0) return;
     if (source.is_cpu()) {
@@ -91,10 +73,12 @@ class Copier {
 
 StateDict Snapshot::take(const StateDict& contents) {
   Copier copier(buffers_);
-  StateDict result;
-  for (const auto& [key, value] : contents.entries()) result.set(key, copier.copy(value));
+  const c10::IValue copy =
+      map_leaves(contents.to_ivalue(), [&](const c10::IValue& leaf, const ValuePath&) {
+        return leaf.isTensor() ? c10::IValue(copier.copy(leaf.toTensor())) : leaf;
+      });
   copier.finish();
-  return result;
+  return StateDict::from_ivalue(copy, "the checkpoint");
 }
 
 BackgroundJob::~BackgroundJob() {

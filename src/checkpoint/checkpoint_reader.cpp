@@ -1,11 +1,9 @@
 #include <cerrno>
-#include <cstring>
 #include <filesystem>
 #include <fstream>
 #include <string>
 #include <string_view>
 #include <system_error>
-#include <tuple>
 #include <utility>
 
 #include "linkboy/checkpoint.hpp"
@@ -68,8 +66,8 @@ StateDict read_checkpoint(const std::filesystem::path& path, const ReadOptions& 
     return Error(c10::str(prefix, "it is damaged or cut short (", first_line(detail),
                           "). Use another copy."));
   };
-  std::error_code error;
-  if (std::filesystem::is_regular_file(path, error) && is_safetensors(path)) {
+  std::error_code ignored;
+  if (std::filesystem::is_regular_file(path, ignored) && is_safetensors(path)) {
     return StateDict(read_safetensors(path, options.mmap).tensors);
   }
   try {

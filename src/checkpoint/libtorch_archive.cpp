@@ -36,10 +36,8 @@ std::vector<std::string> param_shapes(const Optimizer& optimizer) {
   return shapes;
 }
 
-void check_shapes(const Optimizer& optimizer, const c10::IValue& saved) {
-  LINKBOY_CHECK(saved.isList(), "\"param_shapes\" is a ", saved.tagKind(), "; it must be a list.");
+void check_shapes(const Optimizer& optimizer, c10::ArrayRef<c10::IValue> items) {
   const auto expected = param_shapes(optimizer);
-  const auto items = saved.toListRef();
   LINKBOY_CHECK(items.size() == expected.size(), "it has ", items.size(),
                 " parameters; the optimizer has ", expected.size(),
                 ". Build the optimizer with the parameters that it was saved with.");
@@ -99,7 +97,7 @@ void load_libtorch_archive(Optimizer& optimizer, const StateDict& saved) {
   const std::string saved_class = saved.get_string("optimizer_class");
   LINKBOY_CHECK(saved_class == class_name(optimizer), "it is the state of a ", saved_class,
                 ". Use that optimizer.");
-  check_shapes(optimizer, saved.at("param_shapes"));
+  check_shapes(optimizer, saved.get_list("param_shapes"));
   const at::Tensor bytes = saved.get_tensor("libtorch_archive");
   LINKBOY_CHECK(bytes.defined() && bytes.scalar_type() == at::kByte && bytes.is_contiguous(),
                 "\"libtorch_archive\" is not a tensor of bytes.");

@@ -62,8 +62,10 @@ Match match(const NamedTensors& destination, const StateDict& source, std::strin
   }
 
   std::string problems;
-  if (strict) add_list(problems, "missing", missing);
-  if (strict) add_list(problems, "unexpected", unexpected);
+  if (strict) {
+    add_list(problems, "missing", missing);
+    add_list(problems, "unexpected", unexpected);
+  }
   add_list(problems, "of another shape", misshapen);
   LINKBOY_CHECK(problems.empty(), what, " does not fit: ", problems,
                 ". Names and shapes must be the same; nothing was changed. Use the state of a "

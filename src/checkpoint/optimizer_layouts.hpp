@@ -65,6 +65,15 @@ inline int64_t loaded_step(const StateDict& saved) {
   return static_cast<int64_t>(step);
 }
 
+// A state with its step, for the layout to fill in; none for an entry that stands for none.
+template <typename ParamState>
+std::unique_ptr<ParamState> load_counted(const StateDict& saved) {
+  if (saved.empty()) return nullptr;
+  auto state = std::make_unique<ParamState>();
+  state->step(loaded_step(saved));
+  return state;
+}
+
 struct SgdLayout {
   using Options = torch::optim::SGDOptions;
   using ParamState = torch::optim::SGDParamState;
@@ -152,9 +161,8 @@ struct AdamLayout {
 
   static std::unique_ptr<ParamState> load_state(const StateDict& saved, const at::Tensor& param,
                                                 const Options& options) {
-    if (saved.empty()) return nullptr;
-    auto state = std::make_unique<ParamState>();
-    state->step(loaded_step(saved));
+    auto state = load_counted<ParamState>(saved);
+    if (!state) return nullptr;
     state->exp_avg(tensor_like(param, saved, "exp_avg"));
     state->exp_avg_sq(tensor_like(param, saved, "exp_avg_sq"));
     if (options.amsgrad() || is_set(saved, "max_exp_avg_sq")) {
@@ -202,9 +210,8 @@ struct AdagradLayout {
 
   static std::unique_ptr<ParamState> load_state(const StateDict& saved, const at::Tensor& param,
                                                 const Options&) {
-    if (saved.empty()) return nullptr;
-    auto state = std::make_unique<ParamState>();
-    state->step(loaded_step(saved));
+    auto state = load_counted<ParamState>(saved);
+    if (!state) return nullptr;
     state->sum(tensor_like(param, saved, "sum"));
     return state;
   }
@@ -246,9 +253,8 @@ struct RmspropLayout {
 
   static std::unique_ptr<ParamState> load_state(const StateDict& saved, const at::Tensor& param,
                                                 const Options& options) {
-    if (saved.empty()) return nullptr;
-    auto state = std::make_unique<ParamState>();
-    state->step(loaded_step(saved));
+    auto state = load_counted<ParamState>(saved);
+    if (!state) return nullptr;
     state->square_avg(tensor_like(param, saved, "square_avg"));
     if (options.momentum() > 0 || is_set(saved, "momentum_buffer")) {
       state->momentum_buffer(tensor_like(param, saved, "momentum_buffer"));

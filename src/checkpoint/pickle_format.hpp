@@ -67,6 +67,7 @@ class PickleBytes {
  public:
   explicit PickleBytes(std::string_view bytes) : bytes_(bytes) {}
 
+  std::size_t size() const { return bytes_.size(); }
   std::size_t position() const { return position_; }
   std::string_view take(std::size_t size);
   Op take_op() { return static_cast<Op>(take(1).front()); }

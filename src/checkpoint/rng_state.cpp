@@ -22,11 +22,7 @@ std::vector<std::pair<std::string, c10::Device>> devices() {
 
 StateDict rng_state() {
   StateDict state;
-  for (const auto& [name, device] : devices()) {
-    at::Generator generator = at::globalContext().defaultGenerator(device);
-    const std::lock_guard lock(generator.mutex());
-    state.set(name, generator.get_state());
-  }
+  for (const auto& [name, device] : devices()) state.set(name, rng_state_of(device));
   return state;
 }
 
@@ -36,11 +32,20 @@ void set_rng_state(const StateDict& state) {
                 state.size() - 1, " CUDA devices, but there are ", here.size() - 1,
                 " here; a run can go on only where there are as many.");
   for (const auto& [name, device] : here) {
-    if (!state.contains(name)) continue;
-    at::Generator generator = at::globalContext().defaultGenerator(device);
-    const std::lock_guard lock(generator.mutex());
-    generator.set_state(state.get_tensor(name));
+    if (state.contains(name)) set_rng_state_of(device, state.get_tensor(name));
   }
+}
+
+at::Tensor rng_state_of(c10::Device device) {
+  at::Generator generator = at::globalContext().defaultGenerator(device);
+  const std::lock_guard lock(generator.mutex());
+  return generator.get_state();
+}
+
+void set_rng_state_of(c10::Device device, const at::Tensor& state) {
+  at::Generator generator = at::globalContext().defaultGenerator(device);
+  const std::lock_guard lock(generator.mutex());
+  generator.set_state(state);
 }
 
 }  // namespace linkboy

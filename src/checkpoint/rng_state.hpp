@@ -1,5 +1,7 @@
 #pragma once
 
+#include <c10/core/Device.h>
+
 #include "linkboy/state_dict.hpp"
 
 namespace linkboy {
@@ -9,5 +11,9 @@ StateDict rng_state();
 
 /// @throws Error if `state` is of more CUDA devices than there are here.
 void set_rng_state(const StateDict& state);
+
+/// That of the device's default generator.
+at::Tensor rng_state_of(c10::Device device);
+void set_rng_state_of(c10::Device device, const at::Tensor& state);
 
 }  // namespace linkboy

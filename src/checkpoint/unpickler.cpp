@@ -1,12 +1,7 @@
 #include "unpickler.hpp"
 
-#include <ATen/core/Dict.h>
-#include <ATen/core/List.h>
 #include <ATen/core/Tensor.h>
-#include <ATen/core/jit_type.h>
 
-#include <algorithm>
-#include <bit>
 #include <deque>
 #include <unordered_map>
 #include <utility>
@@ -14,39 +9,23 @@
 
 #include "linkboy/error.hpp"
 #include "pickle_format.hpp"
+#include "pickle_node.hpp"
 #include "rebuild_tensor.hpp"
 
 namespace linkboy {
 namespace {
 
-constexpr int kMaxDepth = 128;
-
-// A value under construction. Nodes point at each other freely, in cycles even; the arena owns
-// them, and only the conversion at the end has to bound what it follows.
-struct Node {
-  enum class Kind { kPlain, kTuple, kList, kDict, kGlobal, kStorage };
-
-  Kind kind = Kind::kPlain;
-  c10::IValue plain;         // kPlain: None, bool, integer, double, string or tensor.
-  std::vector<Node*> items;  // kDict: key, value, key, value.
-  GlobalEntry global{};      // kGlobal; kStorage: its dtype.
-  c10::Storage storage;      // kStorage.
-
-  // Of the conversion, which leaves its result in `plain`:
-  std::size_t num_values = 0;  // in it, itself included, as often as they are met; 0 before
-  int height = 0;              // levels of containers below it
-};
+using Node = PickleNode;
 
 class Unpickler {
  public:
   Unpickler(std::string_view bytes, const StorageLoader& load_storage)
-      : bytes_(bytes), load_storage_(load_storage), max_values_(16 * bytes.size()) {}
+      : bytes_(bytes), load_storage_(load_storage) {}
 
   c10::IValue run() {
     for (Op op = bytes_.take_op(); op != Op::kStop; op = bytes_.take_op()) execute(op);
-    Node* result = pop();
-    convert(*result, 0);
-    return result->plain;
+    // Each value takes a byte at least, unless containers are shared.
+    return to_ivalue(*pop(), /*max_values=*/16 * bytes_.size());
   }
 
  private:
@@ -120,15 +99,9 @@ class Unpickler {
   void load_persistent(const Node& id);
   void reduce(const Node& function, const Node& arguments);
   at::Tensor make_tensor(const std::vector<Node*>& arguments, bool has_dtype);
-  void convert(Node& node, int depth);
-  void convert_items(Node& node, int depth);
 
   PickleBytes bytes_;
   const StorageLoader& load_storage_;
-  // Each value takes a byte at least, unless containers are shared. They are shared in memory too,
-  // but whoever walks through the result meets them each time: a few containers that hold each
-  // other many times must not keep them for ever.
-  std::size_t max_values_;
   std::deque<Node> nodes_;
   std::vector<Node*> stack_;
   std::vector<std::size_t> marks_;
@@ -346,95 +319,6 @@ void Unpickler::reduce(const Node& function, const Node& arguments) {
     case Global::kDtype:
       LINKBOY_CHECK(false,
                     "its pickle is damaged: it calls what is no function. Use another copy.");
-  }
-}
-
-namespace {
-
-/// c10::Dict doubles its table until no key lies log2(slots) places behind the one that its hash
-/// names. Its hashes have no secret, so a stranger could make a few keys double it without end.
-/// Lays the keys out as the table would with 8 to 16 slots a key; if they fit there, it stays
-/// smaller.
-void check_hashes(const std::vector<c10::IValue>& keys) {
-  const int bits = static_cast<int>(std::bit_width(keys.size())) + 3;
-  constexpr uint64_t kMultiplier = 11400714819323198485U;  // of the table's own Fibonacci hashing
-  std::vector<uint64_t> homes;
-  homes.reserve(keys.size());
-  for (const c10::IValue& key : keys) {
-    homes.push_back(kMultiplier * c10::detail::DictKeyHash()(key) >> (64 - bits));
-  }
-  std::sort(homes.begin(), homes.end());
-  uint64_t next = 0;
-  for (const uint64_t home : homes) {
-    next = std::max(next, home);
-    LINKBOY_CHECK(next - home < static_cast<uint64_t>(bits),
-                  "it has a dict whose keys were chosen to exhaust the memory. Do not trust it.");
-    ++next;
-  }
-}
-
-}  // namespace
-
-void Unpickler::convert(Node& node, int depth) {
-  // A container within itself runs into this limit.
-  LINKBOY_CHECK(depth + node.height <= kMaxDepth, "its values are nested deeper than ", kMaxDepth,
-                " levels or contain each other without end. Save flat dicts and lists.");
-  if (node.num_values == 0) convert_items(node, depth);
-}
-
-void Unpickler::convert_items(Node& node, int depth) {
-  std::size_t num_values = 1;
-  int height = 0;
-  for (Node* item : node.items) {
-    convert(*item, depth + 1);
-    num_values += item->num_values;
-    height = std::max(height, item->height + 1);
-    LINKBOY_CHECK(num_values <= max_values_,
-                  "its containers hold each other so often that they unfold to more than ",
-                  max_values_, " values. Save flat dicts and lists.");
-  }
-  node.num_values = num_values;
-  node.height = height;
-
-  switch (node.kind) {
-    case Node::Kind::kPlain:
-      return;
-    case Node::Kind::kTuple: {
-      std::vector<c10::IValue> elements;
-      elements.reserve(node.items.size());
-      for (const Node* item : node.items) elements.push_back(item->plain);
-      node.plain = c10::ivalue::Tuple::create(std::move(elements));
-      return;
-    }
-    case Node::Kind::kList: {
-      c10::impl::GenericList list(c10::AnyType::get());
-      list.reserve(node.items.size());
-      for (const Node* item : node.items) list.push_back(item->plain);
-      node.plain = list;
-      return;
-    }
-    case Node::Kind::kDict: {
-      std::vector<c10::IValue> keys;
-      keys.reserve(node.items.size() / 2);
-      for (std::size_t i = 0; i < node.items.size(); i += 2) {
-        const c10::IValue& key = keys.emplace_back(node.items[i]->plain);
-        LINKBOY_CHECK(key.isString() || key.isInt() || key.isBool() || key.isDouble(),
-                      "it has a dict with a key that is a ", key.tagKind(),
-                      "; keys must be strings, numbers or bools. Save it with such keys.");
-      }
-      check_hashes(keys);
-      c10::impl::GenericDict dict(c10::AnyType::get(), c10::AnyType::get());
-      for (std::size_t i = 0; i < keys.size(); ++i) {
-        dict.insert_or_assign(keys[i], node.items[2 * i + 1]->plain);
-      }
-      node.plain = dict;
-      return;
-    }
-    case Node::Kind::kGlobal:
-    case Node::Kind::kStorage:
-      throw Error(
-          "it holds a bare type or storage as a value; only data can be read. Save a "
-          "tensor rather than its storage, and a dtype as a string.");
   }
 }
 

@@ -32,7 +32,7 @@ constexpr std::size_t kCentralSize = 46;
 constexpr std::size_t kEndSize = 22;
 constexpr std::size_t kEnd64Size = 56;
 constexpr std::size_t kLocatorSize = 20;
-constexpr std::size_t kAlignment = 64;
+constexpr std::size_t kRecordAlignment = 64;
 
 /// Little-endian numbers, one after the other.
 class Bytes {
@@ -86,7 +86,7 @@ uint32_t crc_of(const void* data, std::size_t size) { return libdeflate_crc32(0,
 
 }  // namespace
 
-// ---- Writing -----------------------------------------------------------------------------------
+// Writing.
 
 void ZipWriter::write(std::string_view bytes) {
   file_.write(bytes.data(), bytes.size());
@@ -101,7 +101,7 @@ void ZipWriter::add(const std::string& name, const void* data, std::size_t size)
   Bytes extra;
   if (is_large) extra.put(kExtra64).put(uint16_t{16}).put(uint64_t{size}).put(uint64_t{size});
   const std::size_t unpadded = position_ + kLocalSize + entry.name.size() + extra.text().size() + 4;
-  const std::size_t padding = (kAlignment - unpadded % kAlignment) % kAlignment;
+  const std::size_t padding = (kRecordAlignment - unpadded % kRecordAlignment) % kRecordAlignment;
   extra.put(kExtraPadding).put(static_cast<uint16_t>(padding)).put_text(std::string(padding, 'Z'));
 
   const uint32_t short_size = is_large ? kMax32 : static_cast<uint32_t>(size);
@@ -159,7 +159,7 @@ void ZipWriter::finish() {
   write(end.text());
 }
 
-// ---- Reading -----------------------------------------------------------------------------------
+// Reading.
 
 ZipReader::ZipReader(const std::filesystem::path& path, bool mmap, bool verify)
     : file_(FileBytes::open(path, mmap)), verify_(verify), budget_(file_->size()) {

@@ -144,13 +144,13 @@ class Canvas {
     rectangle.right = width_ - left;
   }
 
-  int64_t height_;
-  int64_t width_;
-  Rectangle window_;
+  int64_t height_ = 0;
+  int64_t width_ = 0;
+  Rectangle window_{};
   // Column x shows the image's column x - column_shift_, or column_shift_ - x if flipped.
-  int64_t row_shift_;
-  int64_t column_shift_;
-  bool flipped_;
+  int64_t row_shift_ = 0;
+  int64_t column_shift_ = 0;
+  bool flipped_ = false;
   std::vector<Patch> patches_;
 };
 

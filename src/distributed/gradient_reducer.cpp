@@ -222,6 +222,10 @@ void GradientReducer::begin_update() {
   if (!is_same || num_trained != trained_.size()) make_reducer();
   // Here, not only before the backward pass: no gradient of this window is there yet.
   rebuild_buckets();
+  share_buffers();
+}
+
+void GradientReducer::share_buffers() {
   const bool are_shared = options_.broadcast_buffers && options_.local_sgd_updates == 0;
   if (are_shared && !buffers_.empty()) group_->broadcast(buffers_);
 }

@@ -56,6 +56,9 @@ class GradientReducer {
   /// before, and gives all ranks the buffers of rank 0. Collective.
   void begin_update();
 
+  /// Gives all ranks the buffers of rank 0, unless the options say not to. Collective.
+  void share_buffers();
+
   /// Before and after the backward pass of `loss` that ends an update's gradients, which it reduces
   /// on the way. Collective.
   void before_backward(const at::Tensor& loss);

@@ -1,11 +1,11 @@
 #include "distributed/launch_environment.hpp"
 
 #include <algorithm>
-#include <charconv>
 #include <cstdlib>
 #include <limits>
 
 #include "linkboy/error.hpp"
+#include "parse_number.hpp"
 
 namespace linkboy {
 namespace {
@@ -27,14 +27,6 @@ bool is_digit(char c) { return c >= '0' && c <= '9'; }
 bool is_host_character(char c) {
   const bool is_letter = (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z');
   return is_letter || is_digit(c) || c == '-' || c == '_' || c == '.';
-}
-
-std::optional<int64_t> parse_number(std::string_view text) {
-  int64_t number = 0;
-  const char* end = text.data() + text.size();
-  const auto [rest, error] = std::from_chars(text.data(), end, number);
-  if (error != std::errc() || rest != end) return std::nullopt;
-  return number;
 }
 
 struct Range {
@@ -71,7 +63,7 @@ class Variables {
     const auto allowed = c10::str("; it must be a whole number from ", range.least, " to ",
                                   range.most, range.reason, ". ", advice);
     LINKBOY_CHECK(text, name, " is not set", allowed);
-    const auto value = parse_number(*text);
+    const auto value = parse_number<int64_t>(*text);
     LINKBOY_CHECK(value && *value >= range.least && *value <= range.most, name, " is \"", *text,
                   "\"", allowed);
     return *value;
@@ -180,7 +172,7 @@ LaunchEnvironment read_open_mpi(const Variables& variables) {
 bool is_slurm_task(const Variables& variables) {
   constexpr int64_t kFirstReservedStep = 0xfffffff0;  // of the batch script, salloc's shell ...
   const auto step = variables.find("SLURM_STEP_ID");
-  return step && parse_number(*step).value_or(0) < kFirstReservedStep &&
+  return step && parse_number<int64_t>(*step).value_or(0) < kFirstReservedStep &&
          variables.has("SLURM_PROCID") && variables.has("SLURM_STEP_NUM_TASKS");
 }
 
@@ -193,9 +185,10 @@ int64_t num_tasks_on_node(const std::string& tasks_per_node, int64_t node) {
     const std::size_t bracket = std::min(item.find("(x"), item.size());
     std::string_view times = item.substr(bracket);
     times = times.empty() ? "(x1)" : times;
-    const int64_t num_tasks = parse_number(item.substr(0, bracket)).value_or(0);
+    const int64_t num_tasks = parse_number<int64_t>(item.substr(0, bracket)).value_or(0);
     const int64_t num_nodes =
-        times.ends_with(')') ? parse_number(times.substr(2, times.size() - 3)).value_or(0) : 0;
+        times.ends_with(')') ? parse_number<int64_t>(times.substr(2, times.size() - 3)).value_or(0)
+                             : 0;
     if (num_tasks < 1 || num_nodes < 1) break;
     if (node - num_nodes_before < num_nodes) return num_tasks;
     num_nodes_before += num_nodes;

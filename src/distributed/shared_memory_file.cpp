@@ -13,7 +13,7 @@
 namespace linkboy {
 namespace {
 
-constexpr const char* kName = "linkboy";
+constexpr const char* kMemoryName = "linkboy";
 
 struct flock write_lock(int64_t byte) {
   struct flock lock {};
@@ -55,7 +55,7 @@ std::unique_ptr<SharedMemoryFile> SharedMemoryFile::map(int file, std::size_t by
 }
 
 std::unique_ptr<SharedMemoryFile> SharedMemoryFile::create(std::size_t bytes) {
-  const int file = memfd_create(kName, MFD_CLOEXEC);
+  const int file = memfd_create(kMemoryName, MFD_CLOEXEC);
   if (file < 0) return nullptr;
   if (!give_size(file, bytes)) {
     close(file);
@@ -69,7 +69,8 @@ std::unique_ptr<SharedMemoryFile> SharedMemoryFile::open(const std::string& path
   // To open a file of another kind may have effects.
   std::array<char, 64> target{};
   if (readlink(path.c_str(), target.data(), target.size() - 1) < 0) return nullptr;
-  if (!std::string_view(target.data()).starts_with(std::string("/memfd:") + kName)) return nullptr;
+  if (!std::string_view(target.data()).starts_with(std::string("/memfd:") + kMemoryName))
+    return nullptr;
   const int file = ::open(path.c_str(), O_RDWR | O_CLOEXEC);
   if (file < 0) return nullptr;
   struct stat status {};

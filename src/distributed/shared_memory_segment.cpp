@@ -13,7 +13,6 @@
 #include <random>
 #include <string_view>
 #include <thread>
-#include <vector>
 
 #include "distributed/process_group_implementation.hpp"
 #include "distributed/shared_memory_file.hpp"

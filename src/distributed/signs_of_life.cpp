@@ -10,7 +10,7 @@ namespace {
 using namespace std::chrono_literals;
 
 constexpr auto kPeriod = 500ms;
-constexpr auto kPatience = 2'000ms;
+constexpr auto kBeatPatience = 2'000ms;
 constexpr const char* kLeft = "left";
 constexpr const char* kVerdict = "verdict";
 
@@ -41,14 +41,14 @@ struct SignsOfLife::State {
     const int64_t number = num_begun + 1;
     is_hurried = true;
     changed.notify_all();
-    changed.wait_for(lock, kPatience, [&] { return num_done >= number || is_thread_done; });
+    changed.wait_for(lock, kBeatPatience, [&] { return num_done >= number || is_thread_done; });
     return num_done >= number;
   }
 };
 
 SignsOfLife::SignsOfLife(c10::intrusive_ptr<c10d::Store> store, int64_t rank)
     : state_(std::make_shared<State>()) {
-  store->setTimeout(kPatience);
+  store->setTimeout(kBeatPatience);
   store->set(key_of(rank), "0");
   state_->store = std::move(store);
   state_->rank = rank;
@@ -61,7 +61,7 @@ SignsOfLife::~SignsOfLife() {
     std::unique_lock lock(state_->mutex);
     state_->is_ending = true;
     state_->changed.notify_all();
-    is_done = state_->changed.wait_for(lock, kPatience, [&] { return state_->is_thread_done; });
+    is_done = state_->changed.wait_for(lock, kBeatPatience, [&] { return state_->is_thread_done; });
   }
   is_done ? thread_.join() : thread_.detach();
 }
@@ -114,7 +114,7 @@ SignsOfLife::Report SignsOfLife::listen(const std::vector<int64_t>& ranks) {
   if (!report.is_store_gone) {
     before = state_->signs;
     lock.unlock();
-    std::this_thread::sleep_for(kPatience);
+    std::this_thread::sleep_for(kBeatPatience);
     lock.lock();
     report.is_store_gone = !state_->talk(lock);
   }

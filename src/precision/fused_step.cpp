@@ -7,7 +7,6 @@
 #include <torch/optim/rmsprop.h>
 #include <torch/optim/sgd.h>
 
-#include <algorithm>
 #include <array>
 #include <typeinfo>
 
@@ -19,8 +18,7 @@ using torch::optim::Optimizer;
 using torch::optim::OptimizerParamGroup;
 using Tensors = std::vector<Tensor>;
 
-// ---- What the kernels take
-// ----------------------------------------------------------------------
+// What the kernels take.
 
 bool is_fusable(const Tensor& parameter) {
   const Tensor& gradient = parameter.grad();
@@ -107,8 +105,7 @@ struct Scaling {
   std::optional<Tensor> grad_scale, found_inf;
 };
 
-// ---- One group of each class
-// --------------------------------------------------------------------
+// One group of each class.
 
 /// Adam and AdamW differ in one kernel only.
 template <class Options, class State, class Kernel>
@@ -243,8 +240,7 @@ void step_group(Optimizer& optimizer, OptimizerParamGroup& group, const Scaling&
   }
 }
 
-// ---- The optimizer as a whole
-// -------------------------------------------------------------------
+// The optimizer as a whole.
 
 /// Calls `work` with a null pointer of the optimizer's class. False if it is none of these: a
 /// subclass may have a step of its own, so only the very class will do.

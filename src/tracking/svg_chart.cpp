@@ -6,7 +6,6 @@
 #include <cmath>
 #include <iterator>
 #include <limits>
-#include <string_view>
 #include <utility>
 
 #include "html_text.hpp"

@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 
 #include <cctype>
-#include <charconv>
 #include <chrono>
 #include <optional>
 #include <string>
@@ -12,6 +11,7 @@
 #include "event_file.hpp"
 #include "histogram.hpp"
 #include "linkboy/error.hpp"
+#include "parse_number.hpp"
 
 namespace linkboy {
 namespace {
@@ -107,16 +107,9 @@ ProtobufWriter hparams_summary(std::string_view tag, const ProtobufWriter& plugi
           .add_message(summary::kMetadata, metadata(hparams::kPlugin, plugin_data.bytes())));
 }
 
-std::optional<double> number_in(const std::string& text) {
-  double number = 0.0;
-  const char* end = text.data() + text.size();
-  const auto [stop, error] = std::from_chars(text.data(), end, number);
-  return error == std::errc() && stop == end ? std::optional(number) : std::nullopt;
-}
-
 /// Numbers as such: TensorBoard sorts and filters them.
 ProtobufWriter hparams_value(const std::string& text) {
-  if (const auto number = number_in(text)) {
+  if (const auto number = parse_number<double>(text)) {
     return ProtobufWriter().add_double(hparams::kNumber, *number);
   }
   if (text == "true" || text == "false") {

@@ -1,5 +1,6 @@
 // Averages of weights, and limits, on all ranks.
 
+#include "support/averages.hpp"
 #include "distributed/ranks.hpp"
 #include "linkboy/callbacks/limit_eval_steps.hpp"
 #include "linkboy/callbacks/model_ema.hpp"
@@ -7,14 +8,8 @@
 #include "linkboy/callbacks/stochastic_weight_averaging.hpp"
 #include "support/temporary_folder.hpp"
 
-namespace linkboy::testing {
+namespace linkboy::testing::averages_test {
 namespace {
-
-std::vector<torch::Tensor> tensors_of(const StateDict& state) {
-  std::vector<torch::Tensor> tensors;
-  for (const auto& [name, value] : state.entries()) tensors.push_back(value.toTensor());
-  return tensors;
-}
 
 TrainOptions options_for(int64_t num_ranks) {
   return {.train_dataset = toy_data(4 * num_ranks * 3),
@@ -104,4 +99,4 @@ TEST(AveragesTest, LimitedEvaluationsCountTheBatchesOfAllRanks) {
 }
 
 }  // namespace
-}  // namespace linkboy::testing
+}  // namespace linkboy::testing::averages_test

@@ -1,7 +1,7 @@
 #include "distributed/ranks.hpp"
 #include "linkboy/callbacks/convert_sync_batch_norm.hpp"
 
-namespace linkboy::testing {
+namespace linkboy::testing::batch_norm_test {
 namespace {
 
 struct BatchNormNet : torch::nn::Module {
@@ -60,5 +60,24 @@ TEST(SyncBatchNormTest, WithoutItTheNumbersAreOthers) {
   EXPECT_TRUE(same_on_all_ranks(Accelerator(together()), shared->parameters()));
 }
 
+// Each rank's own statistics would give each rank another loss, and none that of the saved model.
+TEST(SyncBatchNormTest, EvaluationUsesTheStatisticsOfRank0) {
+  const Accelerator accelerator(together());
+  const int64_t n = accelerator.num_processes();
+  auto net = std::make_shared<BatchNormNet>();
+  QuietTrainer trainer(net, torch::nn::CrossEntropyLoss(),
+                       std::make_shared<torch::optim::SGD>(net->parameters(), 0.1), {}, nullptr,
+                       together());
+  trainer.train(
+      {.train_dataset = toy_data(4 * n * 3), .num_epochs = 1, .per_device_batch_size = 4});
+  EXPECT_FALSE(same_on_all_ranks(accelerator, net->buffers()));  // of each rank's last batch
+  std::vector<torch::Tensor> rank_0 = net->buffers();
+  for (auto& buffer : rank_0) buffer = buffer.clone();
+  accelerator.process_group().broadcast(rank_0);
+  trainer.evaluate({.dataset = toy_data(4 * n)});
+  EXPECT_TRUE(same_on_all_ranks(accelerator, net->buffers()));
+  EXPECT_TRUE(bit_equal(net->buffers(), rank_0));
+}
+
 }  // namespace
-}  // namespace linkboy::testing
+}  // namespace linkboy::testing::batch_norm_test

@@ -10,7 +10,7 @@
 #include "support/every_callback.hpp"
 #include "support/temporary_folder.hpp"
 
-namespace linkboy::testing {
+namespace linkboy::testing::callback_contract_test {
 namespace {
 
 class DistributedCallbackTest : public ::testing::TestWithParam<EveryCallback> {
@@ -60,4 +60,4 @@ INSTANTIATE_TEST_SUITE_P(All, DistributedCallbackTest, ::testing::ValuesIn(every
                          name_of);
 
 }  // namespace
-}  // namespace linkboy::testing
+}  // namespace linkboy::testing::callback_contract_test

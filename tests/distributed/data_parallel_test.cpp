@@ -7,7 +7,7 @@
 #include "support/expect_error.hpp"
 #include "support/temporary_folder.hpp"
 
-namespace linkboy::testing {
+namespace linkboy::testing::data_parallel_test {
 namespace {
 
 int64_t num_ranks() { return Accelerator(together()).num_processes(); }
@@ -376,8 +376,13 @@ TEST(DataParallelTest, ARunResumesOnTheSameAndOnOtherNumbersOfRanks) {
   RankToy single(alone());
   single.trainer.train(options);
   expect_close(single.parameters(), whole.parameters(), 1e-5);
+  options.per_device_batch_size /= n;
+  options.gradient_accumulation_steps *= n;
+  RankToy single_in_smaller_batches(alone());
+  single_in_smaller_batches.trainer.train(options);
+  expect_close(single_in_smaller_batches.parameters(), whole.parameters(), 1e-5);
   Accelerator(together()).wait_for_everyone();  // before the folder goes
 }
 
 }  // namespace
-}  // namespace linkboy::testing
+}  // namespace linkboy::testing::data_parallel_test

@@ -3,7 +3,7 @@
 #include "distributed/ranks.hpp"
 #include "linkboy/callbacks/freeze_layers.hpp"
 
-namespace linkboy::testing {
+namespace linkboy::testing::fine_tuning_test {
 namespace {
 
 /// The toy model, of which the optimizer has the last layer only.
@@ -69,4 +69,4 @@ TEST_P(FineTuningTest, AGroupThatIsAddedBetweenRunsIsTrainedByAll) {
 INSTANTIATE_TEST_SUITE_P(ZeroStages, FineTuningTest, ::testing::Values(0, 1, 2));
 
 }  // namespace
-}  // namespace linkboy::testing
+}  // namespace linkboy::testing::fine_tuning_test

@@ -11,7 +11,7 @@
 #include "linkboy/metrics/matthews_corr_coef.hpp"
 #include "support/expect_error.hpp"
 
-namespace linkboy::testing {
+namespace linkboy::testing::metrics_test {
 namespace {
 
 constexpr int64_t kNumClasses = 7;
@@ -180,4 +180,4 @@ TEST_F(MetricsTest, AloneARankHasItsOwnValue) {
 }
 
 }  // namespace
-}  // namespace linkboy::testing
+}  // namespace linkboy::testing::metrics_test

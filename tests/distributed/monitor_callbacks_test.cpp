@@ -12,7 +12,7 @@
 #include "linkboy/checkpoint.hpp"
 #include "support/temporary_folder.hpp"
 
-namespace linkboy::testing {
+namespace linkboy::testing::monitor_callbacks_test {
 namespace {
 
 /// The same folder on all ranks; that of rank 0.
@@ -103,4 +103,4 @@ TEST(MonitorCallbacksRanksTest, SummaryIsMadeOnTheMainProcessAlone) {
 }
 
 }  // namespace
-}  // namespace linkboy::testing
+}  // namespace linkboy::testing::monitor_callbacks_test

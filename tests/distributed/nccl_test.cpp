@@ -5,7 +5,7 @@
 #include "distributed/ranks.hpp"
 #include "support/expect_error.hpp"
 
-namespace linkboy::testing {
+namespace linkboy::testing::nccl_test {
 namespace {
 
 AcceleratorOptions on_gpus() {
@@ -83,4 +83,4 @@ TEST(NcclTest, RefusesMoreProcessesThanDevices_CUDA) {
 }
 
 }  // namespace
-}  // namespace linkboy::testing
+}  // namespace linkboy::testing::nccl_test

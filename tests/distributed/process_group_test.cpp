@@ -6,7 +6,7 @@
 #include "distributed/ranks.hpp"
 #include "support/expect_error.hpp"
 
-namespace linkboy::testing {
+namespace linkboy::testing::process_group_test {
 namespace {
 
 class ProcessGroupTest : public ::testing::Test {
@@ -179,4 +179,4 @@ TEST(ProcessGroupAloneTest, EveryCollectiveReturnsWhatItWasGiven) {
 }
 
 }  // namespace
-}  // namespace linkboy::testing
+}  // namespace linkboy::testing::process_group_test

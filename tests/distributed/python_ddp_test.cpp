@@ -7,7 +7,7 @@
 #include "support/python_peer.hpp"
 #include "support/temporary_folder.hpp"
 
-namespace linkboy::testing {
+namespace linkboy::testing::python_ddp_test {
 namespace {
 
 constexpr int64_t kStepsPerEpoch = 15;  // windows of 4, 4, 4 and 3
@@ -159,4 +159,4 @@ TEST(PythonDdpTest, LossesAndWeightsEqualPythonsInEveryBit) {
 }
 
 }  // namespace
-}  // namespace linkboy::testing
+}  // namespace linkboy::testing::python_ddp_test

@@ -11,7 +11,7 @@
 #include "linkboy/metrics/r2_score.hpp"
 #include "support/expect_error.hpp"
 
-namespace linkboy::testing {
+namespace linkboy::testing::ranking_metrics_test {
 namespace {
 
 constexpr int64_t kRows = 97;
@@ -139,4 +139,4 @@ TEST_F(DistributedRankingMetricsTest, CollectionMergesEachMetric) {
 }
 
 }  // namespace
-}  // namespace linkboy::testing
+}  // namespace linkboy::testing::ranking_metrics_test

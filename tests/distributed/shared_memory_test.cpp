@@ -14,7 +14,7 @@
 #include "distributed/shared_memory_hook.hpp"
 #include "distributed/shared_memory_segment.hpp"
 
-namespace linkboy::testing {
+namespace linkboy::testing::shared_memory_test {
 namespace {
 
 /// An environment variable while it lives.
@@ -322,4 +322,4 @@ TEST_F(SharedMemoryTest, ARankThatIsLateIsWaitedForAsLongAsTheTimeout) {
 }
 
 }  // namespace
-}  // namespace linkboy::testing
+}  // namespace linkboy::testing::shared_memory_test

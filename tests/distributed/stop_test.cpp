@@ -5,7 +5,7 @@
 #include "distributed/ranks.hpp"
 #include "linkboy/callbacks/terminate_on_nan.hpp"
 
-namespace linkboy::testing {
+namespace linkboy::testing::stop_test {
 namespace {
 
 enum class Event {
@@ -133,4 +133,4 @@ TEST(StopTest, ANanOnOneRankReachesNoWeights) {
 }
 
 }  // namespace
-}  // namespace linkboy::testing
+}  // namespace linkboy::testing::stop_test

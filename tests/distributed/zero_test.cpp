@@ -3,7 +3,7 @@
 #include "support/expect_error.hpp"
 #include "support/temporary_folder.hpp"
 
-namespace linkboy::testing {
+namespace linkboy::testing::zero_test {
 namespace {
 
 /// A wider net with AdamW, whose state is twice the weights.
@@ -138,4 +138,4 @@ TEST(ZeroStage2Test, SaysWhatItDoesNotGoWith) {
 }
 
 }  // namespace
-}  // namespace linkboy::testing
+}  // namespace linkboy::testing::zero_test

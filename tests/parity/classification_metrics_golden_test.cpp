@@ -25,7 +25,7 @@
 #include "linkboy/metrics/recall.hpp"
 #include "support/python_peer.hpp"
 
-namespace linkboy::testing {
+namespace linkboy::testing::classification_metrics_golden_test {
 namespace {
 
 using Json = nlohmann::json;
@@ -155,4 +155,4 @@ TEST(ClassificationMetricsGoldenTest, ValuesOfRandomInputsAreThoseOfTorchmetrics
 }
 
 }  // namespace
-}  // namespace linkboy::testing
+}  // namespace linkboy::testing::classification_metrics_golden_test

@@ -12,7 +12,7 @@
 
 #include "linkboy/grad_scaler.hpp"
 
-namespace linkboy::testing {
+namespace linkboy::testing::grad_scaler_golden_test {
 namespace {
 
 float number(const nlohmann::json& value) {
@@ -69,4 +69,4 @@ TEST(GradScalerGoldenTest, ScalesAndUpdatesAreThoseOfPython_CUDA) {
 }
 
 }  // namespace
-}  // namespace linkboy::testing
+}  // namespace linkboy::testing::grad_scaler_golden_test

@@ -7,7 +7,7 @@
 #include "precision/fused_step.hpp"
 #include "support/toy.hpp"
 
-namespace linkboy::testing {
+namespace linkboy::testing::hand_written_loop_test {
 namespace {
 
 constexpr int64_t kSamples = 52;
@@ -174,4 +174,4 @@ INSTANTIATE_TEST_SUITE_P(All, HandWrittenLoopTest, ::testing::ValuesIn(all_cases
                          [](const auto& info) { return info.param.name; });
 
 }  // namespace
-}  // namespace linkboy::testing
+}  // namespace linkboy::testing::hand_written_loop_test

@@ -12,7 +12,8 @@ import json
 import sys
 
 import torch
-from fashion_mnist_weights import cnn, mlp
+from fashion_mnist_models import MODELS
+from python_peer import sequence
 from torch import nn
 
 UPDATES_BEFORE, UPDATES_AFTER = 3, 20
@@ -31,71 +32,6 @@ OPTIMIZERS = {
     "rmsprop": (torch.optim.RMSprop, {"foreach": False},
                 {"lr": 1e-4, "alpha": 0.9, "eps": 1e-7, "momentum": 0.5, "weight_decay": 1e-3}),
 }
-
-
-class Mlp(nn.Sequential):
-    def __init__(self):
-        super().__init__(*mlp())
-
-    def forward(self, images):
-        return super().forward(images.flatten(1))
-
-
-def conv(inside, outside, kernel, stride):
-    return nn.Conv2d(inside, outside, kernel, stride, padding=kernel // 2, bias=False)
-
-
-class Block(nn.Module):
-    def __init__(self, inside, outside, stride):
-        super().__init__()
-        self.conv1 = conv(inside, outside, 3, stride)
-        self.bn1 = nn.BatchNorm2d(outside)
-        self.conv2 = conv(outside, outside, 3, 1)
-        self.bn2 = nn.BatchNorm2d(outside)
-        self.downsample = None
-        if inside != outside:
-            self.downsample = nn.Sequential(
-                conv(inside, outside, 1, stride), nn.BatchNorm2d(outside)
-            )
-
-    def forward(self, x):
-        y = self.bn1(self.conv1(x)).relu_()
-        y = self.bn2(self.conv2(y))
-        y += x if self.downsample is None else self.downsample(x)
-        return y.relu_()
-
-
-class ResNet18(nn.Module):
-    def __init__(self):
-        super().__init__()
-
-        def layer(inside, outside, stride):
-            return nn.Sequential(Block(inside, outside, stride), Block(outside, outside, 1))
-
-        self.conv1 = conv(1, 64, 3, 1)
-        self.bn1 = nn.BatchNorm2d(64)
-        self.layer1 = layer(64, 64, 1)
-        self.layer2 = layer(64, 128, 2)
-        self.layer3 = layer(128, 256, 2)
-        self.layer4 = layer(256, 512, 2)
-        self.fc = nn.Linear(512, 10)
-        for module in self.modules():
-            if isinstance(module, nn.Conv2d):
-                nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")
-
-    def forward(self, images):
-        x = self.bn1(self.conv1(images)).relu_()
-        x = self.layer4(self.layer3(self.layer2(self.layer1(x))))
-        return self.fc(nn.functional.adaptive_avg_pool2d(x, (1, 1)).flatten(1))
-
-
-MODELS = {"mlp": Mlp, "cnn": cnn, "resnet18": ResNet18}
-
-
-def sequence(count, start):
-    """Numbers in [-1, 1) that are multiples of 2**-15: exact in float32."""
-    index = torch.arange(start, start + count, dtype=torch.int64)
-    return ((index * 40503 + 12345) % 65536 - 32768).to(torch.float32) / 32768
 
 
 def train(model_name, optimizer_name, path, starts):

@@ -15,7 +15,7 @@
 #include "support/temporary_folder.hpp"
 #include "support/toy.hpp"
 
-namespace linkboy::testing {
+namespace linkboy::testing::handover_test {
 namespace {
 
 namespace optim = torch::optim;
@@ -174,4 +174,4 @@ TEST(HandoverTest, ARunGoesOnInTheOtherLanguageInTheSameBits) {
 }
 
 }  // namespace
-}  // namespace linkboy::testing
+}  // namespace linkboy::testing::handover_test

@@ -13,7 +13,7 @@
 #include "support/python_peer.hpp"
 #include "support/toy.hpp"
 
-namespace linkboy::testing {
+namespace linkboy::testing::python_parity_test {
 namespace {
 
 const std::filesystem::path kFolder = std::filesystem::path(__FILE__).parent_path();
@@ -122,4 +122,4 @@ TEST(PythonParityTest, LossesAndWeightsEqualPythonsInEveryBit) {
 }
 
 }  // namespace
-}  // namespace linkboy::testing
+}  // namespace linkboy::testing::python_parity_test

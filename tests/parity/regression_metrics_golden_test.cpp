@@ -21,7 +21,7 @@
 #include "linkboy/metrics/r2_score.hpp"
 #include "support/python_peer.hpp"
 
-namespace linkboy::testing {
+namespace linkboy::testing::regression_metrics_golden_test {
 namespace {
 
 using Json = nlohmann::json;
@@ -155,4 +155,4 @@ TEST(RegressionMetricsGoldenTest, RandomInputsGiveTheValuesOfTorchmetrics) {
 }
 
 }  // namespace
-}  // namespace linkboy::testing
+}  // namespace linkboy::testing::regression_metrics_golden_test

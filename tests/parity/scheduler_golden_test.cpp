@@ -28,7 +28,7 @@
 #include "linkboy/schedulers/warmup_scheduler.hpp"
 #include "support/toy_optimizer.hpp"
 
-namespace linkboy::testing {
+namespace linkboy::testing::scheduler_golden_test {
 namespace {
 
 using Values = std::vector<std::vector<double>>;
@@ -198,4 +198,4 @@ TEST_F(SchedulerGoldenTest, PlateauReducesWherePythonDoes) {
 }
 
 }  // namespace
-}  // namespace linkboy::testing
+}  // namespace linkboy::testing::scheduler_golden_test

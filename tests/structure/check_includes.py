@@ -12,15 +12,16 @@ import re
 import sys
 
 LAYERS = [
-    ["error", "text_options", "status_line", "state_dict", "sampler", "stop_training", "run_config", "distributed_options",
-     "process_group"],
+    ["export", "version", "error", "parse_number", "text_options", "status_line", "state_dict", "sampler",
+     "stop_training", "run_config", "distributed_options", "process_group"],
     ["batch", "step_output", "placeholders", "loss_tracker", "run_history", "checkpoint", "safetensors",
      "loss_function", "model", "callback", "scheduler", "dataset", "data_loader", "param_group_field",
      "name_options", "parse_run_value", "training_state", "metric_reader",
      "deferred_value", "grad_scaler", "stage_range", "activation_checkpoint", "image_transforms",
      "sync_batch_norm", "stop_control", "limited_loader", "tracker", "csv_tracker",
      "json_lines_tracker", "html_report", "tensorboard_tracker", "mlflow_tracker", "layer_groups",
-     "model_freezer", "parameter_groups"],
+     "model_freezer", "parameter_groups", "memory_use", "recomputation_guards",
+     "saved_tensor_packer"],
     ["accelerator", "options", "cli"],
     ["trainer", "run_setup", "trainer_state", "trainer_losses"],
     ["run_snapshot", "lr_finder", "batch_size_finder"],
@@ -29,7 +30,8 @@ LAYERS = [
 LAYER = {name: depth for depth, names in enumerate(LAYERS) for name in names}
 FOLDERS = {"checkpoint": 1, "data": 1, "precision": 1, "distributed": 1, "tracking": 1,
            "callbacks": 5, "metrics": 4}
-SCHEDULERS_SEE = {"scheduler", "placeholders", "run_config", "error", "metric_reader", "text_options"}
+SCHEDULERS_SEE = {"scheduler", "placeholders", "run_config", "error", "export", "metric_reader",
+                  "text_options"}
 SYSTEM_IN_SRC_ONLY = re.compile(r"cuda|nccl|gloo|c10d|torch/csrc/distributed", re.IGNORECASE)
 
 

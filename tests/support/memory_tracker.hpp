@@ -1,7 +1,6 @@
 #pragma once
 
 #include <cstdint>
-#include <functional>
 #include <map>
 #include <memory>
 #include <string>
@@ -10,6 +9,7 @@
 
 #include "linkboy/callbacks/track_run.hpp"
 #include "linkboy/error.hpp"
+#include "support/at_update.hpp"
 #include "support/toy.hpp"
 
 namespace linkboy::testing {
@@ -102,22 +102,5 @@ struct TrackedToy {
   std::shared_ptr<TrackRun> callback;
   Toy toy;
 };
-
-class AtUpdate : public Callback {
- public:
-  AtUpdate(int64_t update, std::function<void(Trainer&)> work)
-      : update_(update), work_(std::move(work)) {}
-  void on_train_update_end(Trainer& trainer) override {
-    if (trainer.num_updates() == update_) work_(trainer);
-  }
-
- private:
-  int64_t update_;
-  std::function<void(Trainer&)> work_;
-};
-
-inline std::shared_ptr<AtUpdate> stop_at(int64_t update) {
-  return std::make_shared<AtUpdate>(update, [](Trainer& trainer) { trainer.request_stop(); });
-}
 
 }  // namespace linkboy::testing

@@ -8,7 +8,7 @@
 #include "support/expect_error.hpp"
 #include "support/toy.hpp"
 
-namespace linkboy::testing {
+namespace linkboy::testing::accelerator_test {
 namespace {
 
 TEST(AcceleratorTest, ResolvesItsDevice) {
@@ -118,6 +118,14 @@ TEST(ClipTest, EqualsLibTorchsOwn) {
   }
 }
 
+TEST(ClipTest, LeavesGradientsBelowTheNormAsTheyAre) {
+  Accelerator accelerator({.device = "cpu"});
+  auto weight = torch::zeros({2}).requires_grad_();
+  weight.mutable_grad() = torch::tensor({3.0F, 4.0F});
+  EXPECT_EQ(accelerator.clip_grad_norm({weight}, 6.0).item<float>(), 5.0F);
+  EXPECT_TRUE(torch::equal(weight.grad(), torch::tensor({3.0F, 4.0F})));
+}
+
 TEST(ClipTest, InfinityMeasuresAndChangesNothing) {
   Accelerator accelerator({.device = "cpu"});
   auto weight = torch::zeros({2}).requires_grad_();
@@ -140,4 +148,4 @@ TEST(TrainerDeviceTest, TrainsOnTheDevice_CUDA) {
 }
 
 }  // namespace
-}  // namespace linkboy::testing
+}  // namespace linkboy::testing::accelerator_test

@@ -14,7 +14,7 @@
 #include "support/expect_error.hpp"
 #include "support/toy.hpp"
 
-namespace linkboy::testing {
+namespace linkboy::testing::activation_checkpoint_test {
 namespace {
 
 using torch::Tensor;
@@ -651,4 +651,4 @@ TEST(ActivationCheckpointDeviceTest, FunctionsMayTakeGradientsThemselves_CUDA) {
 }
 
 }  // namespace
-}  // namespace linkboy::testing
+}  // namespace linkboy::testing::activation_checkpoint_test

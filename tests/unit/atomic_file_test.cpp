@@ -13,7 +13,7 @@
 #include "support/file_size_limit.hpp"
 #include "support/temporary_folder.hpp"
 
-namespace linkboy::testing {
+namespace linkboy::testing::atomic_file_test {
 namespace {
 
 constexpr std::size_t kPiece = std::size_t{4} << 20;  // what AtomicFile writes at a time
@@ -76,4 +76,4 @@ TEST(AtomicFileTest, LeavesOldFileAndNothingElseWhenADiskFillsUpInAnyPiece) {
 }
 
 }  // namespace
-}  // namespace linkboy::testing
+}  // namespace linkboy::testing::atomic_file_test

@@ -15,7 +15,7 @@
 
 #include "support/expect_error.hpp"
 
-namespace linkboy::testing {
+namespace linkboy::testing::batch_shard_test {
 namespace {
 
 using Tail = BatchShard::Tail;
@@ -246,4 +246,4 @@ TEST(BatchShardTest, RefusesWhatIsNoShare) {
 }
 
 }  // namespace
-}  // namespace linkboy::testing
+}  // namespace linkboy::testing::batch_shard_test

@@ -7,7 +7,7 @@
 #include "support/expect_error.hpp"
 #include "support/temporary_folder.hpp"
 
-namespace linkboy::testing {
+namespace linkboy::testing::callback_contract_test {
 namespace {
 
 /// Throws at the n-th event of those that it sees; called after all others.
@@ -211,4 +211,4 @@ TEST(CallbackFactoryTest, OptionsReachTheCallback) {
 }
 
 }  // namespace
-}  // namespace linkboy::testing
+}  // namespace linkboy::testing::callback_contract_test

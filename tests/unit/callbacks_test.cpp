@@ -20,7 +20,7 @@
 #include "support/temporary_folder.hpp"
 #include "support/toy.hpp"
 
-namespace linkboy::testing {
+namespace linkboy::testing::callbacks_test {
 namespace {
 
 /// Records given values of a metric, one an epoch, before the callbacks after it look.
@@ -410,4 +410,4 @@ TEST(DefaultCallbacksTest, AreUpstreamsFiveThenTheUsers) {
 }
 
 }  // namespace
-}  // namespace linkboy::testing
+}  // namespace linkboy::testing::callbacks_test

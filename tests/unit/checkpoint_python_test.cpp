@@ -14,7 +14,7 @@
 #include "support/python_peer.hpp"
 #include "support/temporary_folder.hpp"
 
-namespace linkboy {
+namespace linkboy::checkpoint_python_test {
 namespace {
 
 namespace optim = torch::optim;
@@ -25,7 +25,7 @@ std::filesystem::path peer() {
          "checkpoint_peer.py";
 }
 
-class CheckpointPythonTest : public testing::Test {
+class CheckpointPythonTest : public ::testing::Test {
  protected:
   void SetUp() override {
     if (python_interpreter().empty()) {
@@ -316,4 +316,4 @@ TEST_F(CheckpointPythonTest, ReadsWhatPythonWrites) {
 }
 
 }  // namespace
-}  // namespace linkboy
+}  // namespace linkboy::checkpoint_python_test

@@ -16,7 +16,7 @@
 #include "support/file_size_limit.hpp"
 #include "support/temporary_folder.hpp"
 
-namespace linkboy {
+namespace linkboy::checkpoint_test {
 namespace {
 
 using Names = std::vector<std::string>;
@@ -260,4 +260,4 @@ TEST(CheckpointTest, SurvivesDamageAnywhereInAFile) {
 }
 
 }  // namespace
-}  // namespace linkboy
+}  // namespace linkboy::checkpoint_test

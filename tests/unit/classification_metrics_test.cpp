@@ -21,7 +21,7 @@
 #include "linkboy/metrics/recall.hpp"
 #include "support/expect_error.hpp"
 
-namespace linkboy::testing {
+namespace linkboy::testing::classification_metrics_test {
 namespace {
 
 constexpr int64_t kNumClasses = 5;
@@ -332,4 +332,4 @@ TEST(ClassificationMetricsTest, WhatIsNotOnTheCpuIsCountedAndThrownByCompute) {
 }
 
 }  // namespace
-}  // namespace linkboy::testing
+}  // namespace linkboy::testing::classification_metrics_test

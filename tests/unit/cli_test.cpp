@@ -12,7 +12,7 @@
 #include "support/expect_error.hpp"
 #include "support/temporary_folder.hpp"
 
-namespace linkboy::cli {
+namespace linkboy::cli::cli_test {
 namespace {
 
 using ::testing::AllOf;
@@ -229,4 +229,4 @@ TEST_F(CliTest, SettingsMustBeKeyAndValue) {
 }
 
 }  // namespace
-}  // namespace linkboy::cli
+}  // namespace linkboy::cli::cli_test

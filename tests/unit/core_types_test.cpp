@@ -9,7 +9,7 @@
 #include "linkboy/stop_training.hpp"
 #include "support/expect_error.hpp"
 
-namespace linkboy::testing {
+namespace linkboy::testing::core_types_test {
 namespace {
 
 TEST(BatchTest, NamesItsTensors) {
@@ -135,4 +135,4 @@ TEST(StopReasonTest, HasAName) {
 }
 
 }  // namespace
-}  // namespace linkboy::testing
+}  // namespace linkboy::testing::core_types_test

@@ -16,7 +16,7 @@
 #include "support/python_peer.hpp"
 #include "support/temporary_folder.hpp"
 
-namespace linkboy {
+namespace linkboy::csv_tracker_test {
 namespace {
 
 constexpr char kHeader[] = "time,epoch,update,name,value\n";
@@ -254,4 +254,4 @@ TEST_F(CsvTrackerTest, PythonReadsTheSameNumbers) {
 }
 
 }  // namespace
-}  // namespace linkboy
+}  // namespace linkboy::csv_tracker_test

@@ -13,7 +13,7 @@
 #include "support/expect_error.hpp"
 #include "support/toy.hpp"
 
-namespace linkboy::testing {
+namespace linkboy::testing::data_test {
 namespace {
 
 std::vector<int64_t> all_of(const RandomPermutation& permutation) {
@@ -194,6 +194,54 @@ TEST(DatasetTest, DatasetWithoutASizeIsRefused) {
     torch::optional<std::size_t> size() const override { return torch::nullopt; }
   };
   EXPECT_ERROR(Dataset(Endless{}).size(), "does not know its size");
+}
+
+// Counts its copies; a copy for each worker is what clone() is for.
+class CountingSource : public DatasetSource {
+ public:
+  explicit CountingSource(std::shared_ptr<int> copies) : copies_(std::move(copies)) {}
+  int64_t size() const override { return 4; }
+  Batch get_batch(std::span<const int64_t> indices) override {
+    return Batch(at::tensor(std::vector<int64_t>(indices.begin(), indices.end())));
+  }
+  std::shared_ptr<DatasetSource> clone() const override {
+    ++*copies_;
+    return std::make_shared<CountingSource>(copies_);
+  }
+
+ private:
+  std::shared_ptr<int> copies_;
+};
+
+TEST(SubsetTest, GivesTheChosenSamplesInItsOwnOrder) {
+  const auto x = torch::arange(10);
+  const Dataset subset(
+      std::make_shared<Subset>(TensorDataset(x, 10 * x), std::vector<int64_t>{7, 2, 7}));
+  EXPECT_EQ(subset.size(), 3);
+  const auto batch = subset.get_batch(std::vector<int64_t>{2, 1});
+  EXPECT_TRUE(batch.input().equal(torch::tensor({7, 2})));
+  EXPECT_TRUE(batch.target().equal(torch::tensor({70, 20})));
+  const auto samples = subset.get_samples(std::vector<int64_t>{1});
+  ASSERT_EQ(samples.size(), 1U);
+  EXPECT_EQ(samples[0].input().item<int64_t>(), 2);
+}
+
+TEST(SubsetTest, EachWorkerHasItsOwnCopyOfTheDataset) {
+  const auto copies = std::make_shared<int>(0);
+  const Dataset subset(std::make_shared<Subset>(std::make_shared<CountingSource>(copies),
+                                                std::vector<int64_t>{3, 1}));
+  const auto copy = subset.for_worker();
+  EXPECT_EQ(*copies, 1);
+  EXPECT_TRUE(copy.get_batch(std::vector<int64_t>{0, 1}).input().equal(torch::tensor({3, 1})));
+}
+
+TEST(SubsetTest, RefusesSamplesThatAreNotThere) {
+  const TensorDataset data(torch::zeros({3, 1}), torch::zeros(3));
+  using Indices = std::vector<int64_t>;
+  EXPECT_ERROR(Subset(data, Indices(1, 3)),
+               "sample 3 of a dataset of 3 is asked for; it must be 0 to 2");
+  EXPECT_ERROR(Subset(data, Indices(1, -1)), "sample -1");
+  EXPECT_ERROR(Subset(Dataset(), Indices()), "no dataset was given");
 }
 
 TEST(StackSamplesTest, RejectsSamplesThatDiffer) {
@@ -378,4 +426,4 @@ TEST(DataLoaderTest, RejectsOptionsOutOfTheirRange) {
 }
 
 }  // namespace
-}  // namespace linkboy::testing
+}  // namespace linkboy::testing::data_test

@@ -12,7 +12,7 @@
 #include "support/temporary_folder.hpp"
 #include "support/toy.hpp"
 
-namespace linkboy::testing {
+namespace linkboy::testing::evaluation_sets_test {
 namespace {
 
 /// Calls functions at events.
@@ -403,6 +403,13 @@ TEST(CallbackOrderTest, AnOrderThatIsSetGoesBeforeTheListsOrder) {
   EXPECT_EQ(calls, (std::vector<int>{2, 1}));
 }
 
+TEST(CallbackOrderTest, EqualOrdersKeepTheListsOrder) {
+  std::vector<int> calls;
+  Toy toy({std::make_shared<Second>(calls, 2), std::make_shared<First>(calls, 1)});
+  toy.trainer.train({.train_dataset = toy_data(8), .num_epochs = 1});
+  EXPECT_EQ(calls, (std::vector<int>{2, 1}));
+}
+
 TEST(CallbackOrderTest, RemoveIfSaysWhomItRemoved) {
   std::vector<int> calls;
   CallbackHandler handler({std::make_shared<First>(calls, 1), std::make_shared<Second>(calls, 2)});
@@ -420,4 +427,4 @@ TEST(LowOverheadTest, OnlyMovesModules) {
 }
 
 }  // namespace
-}  // namespace linkboy::testing
+}  // namespace linkboy::testing::evaluation_sets_test

@@ -13,7 +13,7 @@
 #include "support/expect_error.hpp"
 #include "support/temporary_folder.hpp"
 
-namespace fashion_mnist {
+namespace fashion_mnist::fashion_mnist_options_test {
 namespace {
 
 TEST(FashionMnistOptionsTest, DefaultsAreTheQuickstart) {
@@ -151,4 +151,4 @@ TEST(FashionMnistOptionsTest, FindsOutputsThatCannotBeWritten) {
 }
 
 }  // namespace
-}  // namespace fashion_mnist
+}  // namespace fashion_mnist::fashion_mnist_options_test

@@ -12,7 +12,7 @@
 #include "support/toy.hpp"
 #include "support/tracing.hpp"
 
-namespace linkboy::testing {
+namespace linkboy::testing::fast_dev_run_test {
 namespace {
 
 TrainOptions many_epochs() {
@@ -94,4 +94,4 @@ TEST(FastDevRunTest, KeepsCallbacksThatWriteNothing) {
 TEST(FastDevRunTest, RejectsLessThanOneBatch) { EXPECT_ERROR(FastDevRun(0), "num_batches is 0"); }
 
 }  // namespace
-}  // namespace linkboy::testing
+}  // namespace linkboy::testing::fast_dev_run_test

@@ -11,7 +11,7 @@
 #include "support/expect_error.hpp"
 #include "support/toy.hpp"
 
-namespace linkboy::testing {
+namespace linkboy::testing::finders_test {
 namespace {
 
 TrainOptions training() {
@@ -239,4 +239,4 @@ TEST_F(BatchSizeFinderTest, RejectsOptionsOutOfTheirRange) {
 }
 
 }  // namespace
-}  // namespace linkboy::testing
+}  // namespace linkboy::testing::finders_test

@@ -16,7 +16,7 @@
 #include "support/temporary_folder.hpp"
 #include "support/toy.hpp"
 
-namespace linkboy::testing {
+namespace linkboy::testing::flop_counter_test {
 namespace {
 
 std::optional<int64_t> flops_of(Model model, const at::Tensor& input) {
@@ -172,4 +172,4 @@ TEST(FlopCounterTest, TotalsEqualThoseOfPythonsFlopCounter) {
 }
 
 }  // namespace
-}  // namespace linkboy::testing
+}  // namespace linkboy::testing::flop_counter_test

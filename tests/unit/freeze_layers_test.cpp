@@ -16,7 +16,7 @@
 #include "support/nested_net.hpp"
 #include "support/temporary_folder.hpp"
 
-namespace linkboy::testing {
+namespace linkboy::testing::freeze_layers_test {
 namespace {
 
 using torch::nn::Sequential;
@@ -323,4 +323,4 @@ TEST(FreezeLayersTest, RefusesWrongOptions) {
 }
 
 }  // namespace
-}  // namespace linkboy::testing
+}  // namespace linkboy::testing::freeze_layers_test

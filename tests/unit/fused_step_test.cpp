@@ -6,7 +6,7 @@
 #include "linkboy/accelerator.hpp"
 #include "support/toy.hpp"
 
-namespace linkboy::testing {
+namespace linkboy::testing::fused_step_test {
 namespace {
 
 /// Steps two equal models, by the fused step and by the optimizer's own, on the same gradients.
@@ -197,4 +197,4 @@ TEST(FusedStepTest, RunsOnTheDevice_CUDA) {
 }
 
 }  // namespace
-}  // namespace linkboy::testing
+}  // namespace linkboy::testing::fused_step_test

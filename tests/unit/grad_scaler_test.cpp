@@ -9,7 +9,7 @@
 #include "linkboy/accelerator.hpp"
 #include "support/expect_error.hpp"
 
-namespace linkboy::testing {
+namespace linkboy::testing::grad_scaler_test {
 namespace {
 
 constexpr float kInf = std::numeric_limits<float>::infinity();
@@ -160,4 +160,4 @@ TEST(GradScalerTest, RefusesOptionsOutOfRange) {
 }
 
 }  // namespace
-}  // namespace linkboy::testing
+}  // namespace linkboy::testing::grad_scaler_test

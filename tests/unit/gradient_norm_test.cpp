@@ -11,10 +11,11 @@
 
 #include "linkboy/callbacks/gradient_norm.hpp"
 #include "linkboy/callbacks/save_training_state.hpp"
+#include "support/at_update.hpp"
 #include "support/temporary_folder.hpp"
 #include "support/toy.hpp"
 
-namespace linkboy::testing {
+namespace linkboy::testing::gradient_norm_test {
 namespace {
 
 double norm_of(const std::vector<torch::Tensor>& parameters) {
@@ -47,17 +48,6 @@ double mean(const std::vector<double>& values, std::size_t begin = 0, std::size_
 TrainOptions run_of(int64_t num_epochs) {
   return {.train_dataset = toy_data(8), .num_epochs = num_epochs, .per_device_batch_size = 2};
 }
-
-class StopAfter : public Callback {
- public:
-  explicit StopAfter(int64_t update) : update_(update) {}
-  void on_train_update_end(Trainer& trainer) override {
-    if (trainer.num_updates() == update_) trainer.request_stop();
-  }
-
- private:
-  int64_t update_;
-};
 
 std::shared_ptr<GradientNorm> of_parts(GradientNormParts parts) {
   return std::make_shared<GradientNorm>(GradientNormOptions{.parts = parts});
@@ -194,7 +184,7 @@ TEST(GradientNormTest, ResumedEpochHasTheValuesOfAnUnbrokenOne) {
     const TemporaryFolder folder;
     const SaveTrainingStateOptions saving{.directory = folder.path(), .every_n_updates = 1};
     Toy first({of_parts(GradientNormParts::modules), std::make_shared<SaveTrainingState>(saving),
-               std::make_shared<StopAfter>(stop)});
+               stop_at(stop)});
     first.trainer.train(run_of(1));
     Toy second({of_parts(GradientNormParts::modules)});
     auto options = run_of(1);
@@ -211,7 +201,7 @@ TEST(GradientNormTest, ResumedEpochHasTheValuesOfAnUnbrokenOne) {
 
 TEST(GradientNormTest, SecondRunStartsAnewAfterOneThatWasLeft) {
   const auto by_hand = std::make_shared<MeasureByHand>();
-  Toy toy({by_hand, std::make_shared<GradientNorm>(), std::make_shared<StopAfter>(2)});
+  Toy toy({by_hand, std::make_shared<GradientNorm>(), stop_at(2)});
   toy.trainer.train(run_of(1));
   by_hand->all.clear();
   auto options = run_of(1);
@@ -228,4 +218,4 @@ TEST(GradientNormTest, RunOfEvaluateRecordsNothing) {
 }
 
 }  // namespace
-}  // namespace linkboy::testing
+}  // namespace linkboy::testing::gradient_norm_test

@@ -9,7 +9,7 @@
 #include "support/keep_losses.hpp"
 #include "support/toy.hpp"
 
-namespace linkboy::testing {
+namespace linkboy::testing::graph_mode_test {
 namespace {
 
 /// The toy model with dropout and a layer that takes no part.
@@ -119,4 +119,4 @@ TEST(GraphModeTest, RefusesABatchOfAnotherShape) {
 }
 
 }  // namespace
-}  // namespace linkboy::testing
+}  // namespace linkboy::testing::graph_mode_test

@@ -16,7 +16,7 @@
 #include "support/python_peer.hpp"
 #include "support/temporary_folder.hpp"
 
-namespace linkboy {
+namespace linkboy::html_report_test {
 namespace {
 
 constexpr double kNaN = std::numeric_limits<double>::quiet_NaN();
@@ -269,4 +269,4 @@ TEST_F(HtmlReportTest, RejectsANegativePause) {
 }
 
 }  // namespace
-}  // namespace linkboy
+}  // namespace linkboy::html_report_test

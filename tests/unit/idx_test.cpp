@@ -11,7 +11,7 @@
 #include "support/expect_error.hpp"
 #include "support/temporary_folder.hpp"
 
-namespace fashion_mnist {
+namespace fashion_mnist::idx_test {
 namespace {
 
 std::string big_endian(uint32_t value) {
@@ -167,4 +167,4 @@ TEST_F(IdxTest, RefusesALabelOutOfRange) {
 }
 
 }  // namespace
-}  // namespace fashion_mnist
+}  // namespace fashion_mnist::idx_test

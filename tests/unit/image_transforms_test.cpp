@@ -14,7 +14,7 @@
 
 #include "support/expect_error.hpp"
 
-namespace linkboy::testing {
+namespace linkboy::testing::image_transforms_test {
 namespace {
 
 constexpr auto kBytes = torch::kByte;
@@ -719,4 +719,4 @@ TEST(ImageErrorsTest, RejectsTargetsThatCannotBeMixed) {
 }
 
 }  // namespace
-}  // namespace linkboy::testing
+}  // namespace linkboy::testing::image_transforms_test

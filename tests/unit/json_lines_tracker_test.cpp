@@ -18,7 +18,7 @@
 #include "support/python_peer.hpp"
 #include "support/temporary_folder.hpp"
 
-namespace linkboy {
+namespace linkboy::json_lines_tracker_test {
 namespace {
 
 constexpr TrackedTime kTime = {.update = 4, .epoch = 2, .seconds = 1000.5};
@@ -289,4 +289,4 @@ TEST_F(JsonLinesTrackerTest, PythonReadsEveryLine) {
 }
 
 }  // namespace
-}  // namespace linkboy
+}  // namespace linkboy::json_lines_tracker_test

@@ -10,7 +10,7 @@
 
 #include "support/expect_error.hpp"
 
-namespace linkboy {
+namespace linkboy::launch_environment_test {
 namespace {
 
 using Launcher = LaunchEnvironment::Launcher;
@@ -293,4 +293,4 @@ TEST(LaunchEnvironmentTest, FindsTheFirstHostOfSlurmsNodeLists) {
 }
 
 }  // namespace
-}  // namespace linkboy
+}  // namespace linkboy::launch_environment_test

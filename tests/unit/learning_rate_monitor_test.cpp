@@ -9,11 +9,12 @@
 
 #include "linkboy/callbacks/learning_rate_monitor.hpp"
 #include "linkboy/callbacks/save_training_state.hpp"
+#include "support/at_update.hpp"
 #include "support/expect_error.hpp"
 #include "support/temporary_folder.hpp"
 #include "support/toy.hpp"
 
-namespace linkboy::testing {
+namespace linkboy::testing::learning_rate_monitor_test {
 namespace {
 
 /// Update k uses the rate 1 / k, in every group.
@@ -34,17 +35,6 @@ TrainOptions scheduled(int64_t num_epochs) {
             return std::make_unique<OneOverUpdate>(optimizer);
           }};
 }
-
-class StopAfter : public Callback {
- public:
-  explicit StopAfter(int64_t update) : update_(update) {}
-  void on_train_update_end(Trainer& trainer) override {
-    if (trainer.num_updates() == update_) trainer.request_stop();
-  }
-
- private:
-  int64_t update_;
-};
 
 std::vector<int64_t> updates_of(const LearningRateMonitor& monitor) {
   std::vector<int64_t> updates;
@@ -112,7 +102,7 @@ TEST(LearningRateMonitorTest, ResumedRunHasWhatAnUnbrokenOneHas) {
   const SaveTrainingStateOptions saving{.directory = folder.path(), .every_n_updates = 1};
   const LearningRateMonitorOptions options{.every_n_updates = 2};
   Toy first({std::make_shared<LearningRateMonitor>(options),
-             std::make_shared<SaveTrainingState>(saving), std::make_shared<StopAfter>(4)});
+             std::make_shared<SaveTrainingState>(saving), stop_at(4)});
   first.trainer.train(scheduled(2));
 
   const auto monitor = std::make_shared<LearningRateMonitor>(options);
@@ -158,4 +148,4 @@ TEST(LearningRateMonitorTest, RejectsAStateWhoseSeriesIsNoList) {
 }
 
 }  // namespace
-}  // namespace linkboy::testing
+}  // namespace linkboy::testing::learning_rate_monitor_test

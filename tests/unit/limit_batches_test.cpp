@@ -17,7 +17,7 @@
 #include "support/keep_losses.hpp"
 #include "support/toy.hpp"
 
-namespace linkboy::testing {
+namespace linkboy::testing::limit_batches_test {
 namespace {
 
 /// The batches of each kind of pass.
@@ -238,4 +238,4 @@ TEST(OverfitBatchesTest, LeavesARunWithoutEvaluationAndAnEvaluationAlone) {
 }
 
 }  // namespace
-}  // namespace linkboy::testing
+}  // namespace linkboy::testing::limit_batches_test

@@ -9,7 +9,7 @@
 #include "linkboy/callbacks/memory_monitor.hpp"
 #include "support/toy.hpp"
 
-namespace linkboy::testing {
+namespace linkboy::testing::memory_monitor_test {
 namespace {
 
 constexpr int64_t kMebibyte = 1024 * 1024;
@@ -82,4 +82,4 @@ TEST(MemoryMonitorTest, CudaPeakIsThatOfTheEpoch) {
 }
 
 }  // namespace
-}  // namespace linkboy::testing
+}  // namespace linkboy::testing::memory_monitor_test

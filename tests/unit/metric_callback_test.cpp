@@ -13,7 +13,7 @@
 #include "support/expect_error.hpp"
 #include "support/toy.hpp"
 
-namespace linkboy::testing {
+namespace linkboy::testing::metric_callback_test {
 namespace {
 
 /// The share of samples whose highest score is that of their label.
@@ -275,4 +275,4 @@ TEST(MetricCallbackTest, SubclassMeasuresTheSame) {
 }
 
 }  // namespace
-}  // namespace linkboy::testing
+}  // namespace linkboy::testing::metric_callback_test

@@ -11,7 +11,7 @@
 #include "linkboy/metrics/r2_score.hpp"
 #include "support/expect_error.hpp"
 
-namespace linkboy::testing {
+namespace linkboy::testing::metric_collection_test {
 namespace {
 
 MetricCollection two_metrics() {
@@ -72,4 +72,4 @@ TEST(MetricCollectionTest, StateThatDoesNotFitChangesNothing) {
 }
 
 }  // namespace
-}  // namespace linkboy::testing
+}  // namespace linkboy::testing::metric_collection_test

@@ -14,7 +14,7 @@
 #include "support/temporary_folder.hpp"
 #include "tracking/mlflow_store.hpp"
 
-namespace linkboy::testing {
+namespace linkboy::testing::mlflow_tracker_test {
 namespace {
 
 using nlohmann::json;
@@ -208,4 +208,4 @@ TEST(MlflowTrackerTest, RejectsWrongOptionsFoldersAndUseOutsideOfARun) {
 }
 
 }  // namespace
-}  // namespace linkboy::testing
+}  // namespace linkboy::testing::mlflow_tracker_test

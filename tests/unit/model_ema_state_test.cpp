@@ -7,19 +7,15 @@
 #include "linkboy/callbacks/save_training_state.hpp"
 #include "linkboy/schedulers/cosine_scheduler.hpp"
 #include "linkboy/training_state.hpp"
+#include "support/at_update.hpp"
+#include "support/averages.hpp"
 #include "support/expect_error.hpp"
 #include "support/file_contents.hpp"
 #include "support/temporary_folder.hpp"
 #include "support/toy.hpp"
 
-namespace linkboy::testing {
+namespace linkboy::testing::model_ema_state_test {
 namespace {
-
-std::vector<torch::Tensor> tensors_of(const StateDict& state) {
-  std::vector<torch::Tensor> tensors;
-  for (const auto& [name, value] : state.entries()) tensors.push_back(value.toTensor());
-  return tensors;
-}
 
 TEST(ModelEmaStateTest, RejectsAStateOfAnotherModel) {
   AveragedWeights first;
@@ -31,32 +27,20 @@ TEST(ModelEmaStateTest, RejectsAStateOfAnotherModel) {
   EXPECT_ERROR(second.attach(Model(torch::nn::Linear(3, 1))), "the saved average of \"weight\"");
 }
 
-class StopAt : public Callback {
- public:
-  explicit StopAt(int64_t update) : update_(update) {}
-  void on_train_update_end(Trainer& trainer) override {
-    if (trainer.num_updates() == update_) trainer.request_stop();
-  }
-
- private:
-  int64_t update_;
-};
-
 /// A run with all that has a state, and the average.
 struct Rehearsal {
-  explicit Rehearsal(int64_t stop_at, ModelEmaOptions ema_options = {}) {
+  explicit Rehearsal(int64_t last_update, ModelEmaOptions ema_options = {}) {
     torch::manual_seed(3);
     namespace nn = torch::nn;
     model =
         nn::Sequential(nn::Linear(4, 8), nn::BatchNorm1d(8), nn::Dropout(0.5), nn::Linear(8, 3));
     ema_options.start_after = 2;
     ema = std::make_shared<ModelEma>(ema_options);
-    trainer =
-        std::make_unique<QuietTrainer>(model, nn::CrossEntropyLoss(),
-                                       std::make_shared<torch::optim::AdamW>(
-                                           model->parameters(), torch::optim::AdamWOptions(0.01)),
-                                       CallbackList{ema, std::make_shared<StopAt>(stop_at)},
-                                       nullptr, AcceleratorOptions{.device = "cpu"});
+    trainer = std::make_unique<QuietTrainer>(
+        model, nn::CrossEntropyLoss(),
+        std::make_shared<torch::optim::AdamW>(model->parameters(),
+                                              torch::optim::AdamWOptions(0.01)),
+        CallbackList{ema, stop_at(last_update)}, nullptr, AcceleratorOptions{.device = "cpu"});
     options = {.train_dataset = toy_data(14),
                .num_epochs = 3,
                .eval_dataset = toy_data(6),
@@ -134,4 +118,4 @@ TEST(ModelEmaStateTest, AnAverageThatWasLoadedCanBeSwappedInBeforeARun) {
 }
 
 }  // namespace
-}  // namespace linkboy::testing
+}  // namespace linkboy::testing::model_ema_state_test

@@ -11,12 +11,13 @@
 #include "linkboy/callbacks/save_best_model.hpp"
 #include "linkboy/checkpoint.hpp"
 #include "linkboy/trainer.hpp"
+#include "support/averages.hpp"
 #include "support/expect_error.hpp"
 #include "support/keep_losses.hpp"
 #include "support/temporary_folder.hpp"
 #include "support/toy.hpp"
 
-namespace linkboy::testing {
+namespace linkboy::testing::model_ema_test {
 namespace {
 
 using torch::Tensor;
@@ -32,12 +33,6 @@ class KeepWeights : public Callback {
   void keep(Trainer& trainer) { weights.push_back(copies_of(trainer.model().parameters())); }
 };
 
-std::vector<Tensor> tensors_of(const StateDict& state) {
-  std::vector<Tensor> tensors;
-  for (const auto& [name, value] : state.entries()) tensors.push_back(value.toTensor());
-  return tensors;
-}
-
 /// The average in double precision, as one would write it down.
 std::vector<Tensor> average_by_hand(const std::vector<std::vector<Tensor>>& weights,
                                     const std::vector<double>& decays) {
@@ -52,25 +47,11 @@ std::vector<Tensor> average_by_hand(const std::vector<std::vector<Tensor>>& weig
   return average;
 }
 
-void expect_close(const std::vector<Tensor>& actual, const std::vector<Tensor>& expected) {
-  ASSERT_EQ(actual.size(), expected.size());
-  for (std::size_t i = 0; i < actual.size(); ++i) {
-    EXPECT_TRUE(torch::allclose(actual[i].to(torch::kDouble), expected[i], 1e-6, 1e-7)) << i;
-  }
-}
-
-TrainOptions epochs(int64_t num_epochs) {
-  return {.train_dataset = toy_data(12),
-          .num_epochs = num_epochs,
-          .eval_dataset = toy_data(6),
-          .per_device_batch_size = 4};
-}
-
 TEST(ModelEmaTest, IsTheAverageOfAllUpdates) {
   auto keep = std::make_shared<KeepWeights>();
   auto ema = std::make_shared<ModelEma>(ModelEmaOptions{.decay = 0.9, .warm_up = false});
   Toy toy({keep, ema});
-  toy.trainer.train(epochs(2));
+  toy.trainer.train(three_updates_per_epoch(2));
   ASSERT_EQ(keep->weights.size(), 7U);
   EXPECT_EQ(ema->num_averaged(), 6);
   const auto averages = tensors_of(ema->averaged_model_state());
@@ -83,7 +64,7 @@ TEST(ModelEmaTest, IsPythonsAveragedModelInEveryBit) {
   auto keep = std::make_shared<KeepWeights>();
   auto ema = std::make_shared<ModelEma>(ModelEmaOptions{.decay = 0.97, .warm_up = false});
   Toy toy({keep, ema});
-  toy.trainer.train(epochs(2));
+  toy.trainer.train(three_updates_per_epoch(2));
   auto expected = copies_of(keep->weights[0]);
   for (std::size_t k = 1; k < keep->weights.size(); ++k) {
     for (std::size_t i = 0; i < expected.size(); ++i) {
@@ -97,10 +78,10 @@ TEST(ModelEmaTest, WarmsItsDecayUp) {
   auto keep = std::make_shared<KeepWeights>();
   auto ema = std::make_shared<ModelEma>(ModelEmaOptions{.decay = 0.25});
   Toy toy({keep, ema});
-  toy.trainer.train(epochs(1));
+  toy.trainer.train(three_updates_per_epoch(1));
   expect_close(tensors_of(ema->averaged_model_state()),
                average_by_hand(keep->weights, {1.0 / 10, 2.0 / 11, 3.0 / 12}));
-  toy.trainer.train(epochs(2));  // a new average; 4 / 13 would be above the decay
+  toy.trainer.train(three_updates_per_epoch(2));  // a new average; 4 / 13 would be above the decay
   keep->weights.erase(keep->weights.begin(), keep->weights.begin() + 4);
   expect_close(tensors_of(ema->averaged_model_state()),
                average_by_hand(keep->weights, {1.0 / 10, 2.0 / 11, 3.0 / 12, 0.25, 0.25, 0.25}));
@@ -111,7 +92,7 @@ TEST(ModelEmaTest, StartsAfterSomeUpdatesAndTakesEachNth) {
   auto ema = std::make_shared<ModelEma>(
       ModelEmaOptions{.decay = 0.5, .warm_up = false, .start_after = 2, .every_n_updates = 3});
   Toy toy({keep, ema});
-  toy.trainer.train(epochs(3));  // 9 updates: begins with 2, takes 5 and 8
+  toy.trainer.train(three_updates_per_epoch(3));  // 9 updates: begins with 2, takes 5 and 8
   EXPECT_EQ(ema->num_averaged(), 2);
   const auto& all = keep->weights;
   expect_close(tensors_of(ema->averaged_model_state()),
@@ -121,7 +102,7 @@ TEST(ModelEmaTest, StartsAfterSomeUpdatesAndTakesEachNth) {
 TEST(ModelEmaTest, BeforeItsStartTheModelIsItsAverage) {
   auto ema = std::make_shared<ModelEma>(ModelEmaOptions{.start_after = 100});
   Toy toy({ema});
-  toy.trainer.train(epochs(1));
+  toy.trainer.train(three_updates_per_epoch(1));
   EXPECT_TRUE(bit_equal(tensors_of(ema->averaged_model_state()), toy.model->parameters()));
   const auto& history = toy.trainer.run_history();
   EXPECT_EQ(history.get_metric_values("ema_model_eval_loss_epoch"),
@@ -144,7 +125,7 @@ TEST(ModelEmaTest, DoesNotCountSkippedUpdates) {
   const auto model = toy_model();
   SkipSecond trainer(model, torch::nn::CrossEntropyLoss(), toy_sgd(model), {ema}, nullptr,
                      {.device = "cpu"});
-  trainer.train(epochs(1));
+  trainer.train(three_updates_per_epoch(1));
   EXPECT_EQ(trainer.num_updates(), 2);
   EXPECT_EQ(ema->num_averaged(), 2);
 }
@@ -156,7 +137,7 @@ TEST(ModelEmaTest, AveragesFloatingBuffersAndLeavesIntegerOnes) {
   QuietTrainer trainer(model, nn::CrossEntropyLoss(),
                        std::make_shared<torch::optim::SGD>(model->parameters(), 0.0), {ema},
                        nullptr, {.device = "cpu"});
-  TrainOptions options = epochs(1);
+  TrainOptions options = three_updates_per_epoch(1);
   options.per_device_batch_size = 12;
   trainer.train(options);
   const auto own = trainer.model().state_dict();
@@ -196,13 +177,13 @@ TEST(ModelEmaTest, AveragesHalfPrecisionInFull) {
 TEST(ModelEmaTest, EvaluatesTheAverageAndTrainsOnUnchanged) {
   auto plain_losses = std::make_shared<KeepLosses>();
   Toy plain({plain_losses});
-  plain.trainer.train(epochs(3));
+  plain.trainer.train(three_updates_per_epoch(3));
   auto losses = std::make_shared<KeepLosses>();
   auto ema = std::make_shared<ModelEma>(ModelEmaOptions{.decay = 0.5});
   Toy toy({losses, ema});
   std::vector<const void*> storages;
   for (const auto& parameter : toy.model->parameters()) storages.push_back(parameter.data_ptr());
-  toy.trainer.train(epochs(3));
+  toy.trainer.train(three_updates_per_epoch(3));
   EXPECT_EQ(losses->losses, plain_losses->losses);
   EXPECT_TRUE(bit_equal(toy.model->parameters(), plain.model->parameters()));
   for (std::size_t i = 0; i < storages.size(); ++i) {
@@ -221,7 +202,7 @@ TEST(ModelEmaTest, EvaluatesTheAverageAndTrainsOnUnchanged) {
 
 TEST(ModelEmaTest, EvaluatesOnlyWhereTheEpochWasEvaluated) {
   Toy toy({std::make_shared<ModelEma>()});
-  TrainOptions options = epochs(5);
+  TrainOptions options = three_updates_per_epoch(5);
   options.evaluate_every_n_epochs = 2;
   options.evaluate_before_training = true;
   toy.trainer.train(options);
@@ -237,7 +218,7 @@ TEST(ModelEmaTest, CallbacksBeforeItInTheListCanWatchItsMetrics) {
   auto best = std::make_shared<SaveBestModel>(SaveBestModelOptions{
       .save_path = folder / "best.pt", .watch_metric = "ema_model_eval_loss_epoch"});
   Toy toy({best, std::make_shared<ModelEma>(ModelEmaOptions{.decay = 0.5})});
-  toy.trainer.train(epochs(3));
+  toy.trainer.train(three_updates_per_epoch(3));
   const auto values = toy.trainer.run_history().get_metric_values("ema_model_eval_loss_epoch");
   EXPECT_EQ(read_checkpoint(folder / "best.pt").get_double("ema_model_eval_loss_epoch"),
             *std::min_element(values.begin(), values.end()));
@@ -262,7 +243,7 @@ TEST(ModelEmaTest, SavesTheBestAverage) {
   auto keep = std::make_shared<KeepAverages>(*ema);
   Toy toy({ema, keep}, /*lr=*/1.5);
   EXPECT_TRUE(ema->keeps_results());
-  TrainOptions options = epochs(6);
+  TrainOptions options = three_updates_per_epoch(6);
   options.train_dataloader_options.shuffle = false;
   toy.trainer.train(options);
   const auto values = toy.trainer.run_history().get_metric_values("ema_model_eval_loss_epoch");
@@ -281,7 +262,7 @@ TEST(ModelEmaTest, WithoutEvaluationSavesEachEpoch) {
   const TemporaryFolder folder;
   auto ema = std::make_shared<ModelEma>(ModelEmaOptions{.save_path = folder / "ema.pt"});
   Toy toy({ema});
-  TrainOptions options = epochs(3);
+  TrainOptions options = three_updates_per_epoch(3);
   options.eval_dataset = {};
   toy.trainer.train(options);
   const StateDict contents = read_checkpoint(folder / "ema.pt");
@@ -301,11 +282,11 @@ TEST(ModelEmaTest, SwapsBackWhateverTheEvaluationThrows) {
   auto ema = std::make_shared<ModelEma>();
   auto thrower = std::make_shared<ThrowInEma>();
   Toy toy({keep, ema, thrower});
-  EXPECT_ERROR(toy.trainer.train(epochs(2)), "no evaluation");
+  EXPECT_ERROR(toy.trainer.train(three_updates_per_epoch(2)), "no evaluation");
   EXPECT_TRUE(bit_equal(toy.model->parameters(), keep->weights.back()));
   toy.trainer.callback_handler().remove_if(
       [&](const Callback& callback) { return &callback == thrower.get(); });
-  EXPECT_EQ(toy.trainer.train(epochs(2)).num_epochs, 2);
+  EXPECT_EQ(toy.trainer.train(three_updates_per_epoch(2)).num_epochs, 2);
 }
 
 TEST(ModelEmaTest, AStopDuringItsEvaluationEndsTheRunInOrder) {
@@ -318,7 +299,7 @@ TEST(ModelEmaTest, AStopDuringItsEvaluationEndsTheRunInOrder) {
   auto keep = std::make_shared<KeepWeights>();
   Toy toy({keep, std::make_shared<ModelEma>(ModelEmaOptions{.leave_in_model = true}),
            std::make_shared<StopInEma>()});
-  EXPECT_EQ(toy.trainer.train(epochs(2)).reason, StopReason::stop_request);
+  EXPECT_EQ(toy.trainer.train(three_updates_per_epoch(2)).reason, StopReason::stop_request);
   EXPECT_TRUE(bit_equal(toy.model->parameters(), keep->weights.back()));
 }
 
@@ -327,7 +308,7 @@ TEST(ModelEmaTest, SwapsInAndOutForTheUser) {
   Toy toy({ema});
   EXPECT_ERROR(ema->swap_in(toy.trainer), "there is no average of the model yet");
   EXPECT_ERROR(ema->averaged_model_state(), "there is no average of the model yet");
-  toy.trainer.train(epochs(1));
+  toy.trainer.train(three_updates_per_epoch(1));
   const auto own = copies_of(toy.model->parameters());
   EXPECT_ERROR(ema->swap_out(toy.trainer), "are not in the model");
   ema->swap_in(toy.trainer);
@@ -341,9 +322,9 @@ TEST(ModelEmaTest, SwapsInAndOutForTheUser) {
 TEST(ModelEmaTest, LeavesTheAverageInTheModelIfAskedTo) {
   auto ema = std::make_shared<ModelEma>(ModelEmaOptions{.leave_in_model = true});
   Toy toy({ema});
-  toy.trainer.train(epochs(1));
+  toy.trainer.train(three_updates_per_epoch(1));
   EXPECT_TRUE(bit_equal(toy.model->parameters(), tensors_of(ema->averaged_model_state())));
-  EXPECT_EQ(toy.trainer.train(epochs(1)).num_epochs, 1);  // goes on from there
+  EXPECT_EQ(toy.trainer.train(three_updates_per_epoch(1)).num_epochs, 1);  // goes on from there
 }
 
 TEST(ModelEmaTest, RejectsOptionsOutOfTheirRange) {
@@ -353,8 +334,8 @@ TEST(ModelEmaTest, RejectsOptionsOutOfTheirRange) {
   EXPECT_ERROR((ModelEma{{.start_after = -1}}), "start_after is -1");
   EXPECT_ERROR((ModelEma{{.every_n_updates = 0}}), "every_n_updates is 0");
   Toy toy({std::make_shared<ModelEma>(ModelEmaOptions{.save_path = "/proc/no/ema.pt"})});
-  EXPECT_ERROR(toy.trainer.train(epochs(1)), "/proc/no");
+  EXPECT_ERROR(toy.trainer.train(three_updates_per_epoch(1)), "/proc/no");
 }
 
 }  // namespace
-}  // namespace linkboy::testing
+}  // namespace linkboy::testing::model_ema_test

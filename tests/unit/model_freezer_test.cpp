@@ -12,7 +12,7 @@
 #include "support/expect_error.hpp"
 #include "support/nested_net.hpp"
 
-namespace linkboy::testing {
+namespace linkboy::testing::model_freezer_test {
 namespace {
 
 using torch::nn::BatchNorm1d;
@@ -344,4 +344,4 @@ TEST(ModelFreezerTest, ModesAreAppliedAgainAfterTrain) {
 }
 
 }  // namespace
-}  // namespace linkboy::testing
+}  // namespace linkboy::testing::model_freezer_test

@@ -12,7 +12,7 @@
 #include "support/expect_error.hpp"
 #include "support/toy.hpp"
 
-namespace linkboy::testing {
+namespace linkboy::testing::model_summary_test {
 namespace {
 
 std::string joined(const std::vector<std::string>& lines) {
@@ -222,4 +222,4 @@ TEST(ModelSummaryTest, RejectsANegativeDepth) {
 }
 
 }  // namespace
-}  // namespace linkboy::testing
+}  // namespace linkboy::testing::model_summary_test

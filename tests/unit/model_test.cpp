@@ -7,7 +7,7 @@
 #include "support/expect_error.hpp"
 #include "support/toy.hpp"
 
-namespace linkboy::testing {
+namespace linkboy::testing::model_test {
 namespace {
 
 struct TwoInputs : torch::nn::Module {
@@ -134,4 +134,4 @@ TEST(ModelTest, LoadsAStateIntoTheSameTensors) {
 }
 
 }  // namespace
-}  // namespace linkboy::testing
+}  // namespace linkboy::testing::model_test

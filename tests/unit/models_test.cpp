@@ -13,7 +13,7 @@
 #include "support/expect_error.hpp"
 #include "support/temporary_folder.hpp"
 
-namespace fashion_mnist {
+namespace fashion_mnist::models_test {
 namespace {
 
 std::vector<std::string> names(const linkboy::Model& model) {
@@ -159,4 +159,4 @@ TEST(LoadWeightsTest, RefusesWhatIsNoCheckpoint) {
 }
 
 }  // namespace
-}  // namespace fashion_mnist
+}  // namespace fashion_mnist::models_test

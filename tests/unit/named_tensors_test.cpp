@@ -9,7 +9,7 @@
 #include "linkboy/name_options.hpp"
 #include "support/expect_error.hpp"
 
-namespace linkboy {
+namespace linkboy::named_tensors_test {
 namespace {
 
 TEST(NamedTensorsTest, CopiesByNameInPlaceAndConvertsDtypes) {
@@ -102,4 +102,4 @@ TEST(SelectPartTest, FollowsAPathOfKeysThatMayHaveDots) {
 }
 
 }  // namespace
-}  // namespace linkboy
+}  // namespace linkboy::named_tensors_test

@@ -15,7 +15,7 @@
 #include "support/expect_error.hpp"
 #include "support/temporary_folder.hpp"
 
-namespace linkboy {
+namespace linkboy::optimizer_state_test {
 namespace {
 
 namespace optim = torch::optim;
@@ -455,4 +455,4 @@ TEST(OptimizerStateTest, PutsTheOldStateBackWhenAnArchiveIsDamaged) {
 }
 
 }  // namespace
-}  // namespace linkboy
+}  // namespace linkboy::optimizer_state_test

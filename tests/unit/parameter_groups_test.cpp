@@ -18,7 +18,7 @@
 #include "support/expect_error.hpp"
 #include "support/nested_net.hpp"
 
-namespace linkboy::testing {
+namespace linkboy::testing::parameter_groups_test {
 namespace {
 
 using torch::nn::Linear;
@@ -354,4 +354,4 @@ TYPED_TEST(GroupedStepTest, IsThatOfSeparateOptimizersBitForBit) {
 }
 
 }  // namespace
-}  // namespace linkboy::testing
+}  // namespace linkboy::testing::parameter_groups_test

@@ -3,21 +3,20 @@
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
-#include <chrono>
 #include <cmath>
 #include <memory>
 #include <vector>
 
 #include "linkboy/callbacks/performance_monitor.hpp"
 #include "linkboy/callbacks/save_training_state.hpp"
+#include "support/at_update.hpp"
 #include "support/expect_error.hpp"
+#include "support/fake_time.hpp"
 #include "support/temporary_folder.hpp"
 #include "support/toy.hpp"
 
-namespace linkboy::testing {
+namespace linkboy::testing::performance_monitor_test {
 namespace {
-
-using std::chrono::seconds;
 
 /// Seconds that a batch, a forward and a backward pass, an evaluation batch, and what another
 /// callback does after an update take.
@@ -26,43 +25,6 @@ constexpr int kForward = 2;
 constexpr int kBackward = 7;
 constexpr int kEvalBatch = 1000;
 constexpr int kAfterUpdate = 4;
-
-struct FakeTime {
-  std::chrono::steady_clock::time_point now{};
-  void pass(int count) { now += seconds(count); }
-};
-
-class FakeTimeMonitor : public PerformanceMonitor {
- public:
-  explicit FakeTimeMonitor(std::shared_ptr<FakeTime> time, PerformanceMonitorOptions options = {})
-      : PerformanceMonitor(options), time_(std::move(time)) {}
-
- protected:
-  Clock::time_point now() const override { return time_->now; }
-
- private:
-  std::shared_ptr<FakeTime> time_;
-};
-
-class SlowTrainer : public QuietTrainer {
- public:
-  template <class... Arguments>
-  explicit SlowTrainer(std::shared_ptr<FakeTime> time, Arguments&&... arguments)
-      : QuietTrainer(std::forward<Arguments>(arguments)...), time_(std::move(time)) {}
-
- protected:
-  StepOutput calculate_train_batch_loss(const Batch& batch) override {
-    time_->pass(kForward);
-    return Trainer::calculate_train_batch_loss(batch);
-  }
-  void backward_step(const at::Tensor& loss) override {
-    time_->pass(kBackward);
-    Trainer::backward_step(loss);
-  }
-
- private:
-  std::shared_ptr<FakeTime> time_;
-};
 
 class SlowAfterUpdate : public Callback {
  public:
@@ -74,24 +36,14 @@ class SlowAfterUpdate : public Callback {
   std::shared_ptr<FakeTime> time_;
 };
 
-class StopAfter : public Callback {
- public:
-  explicit StopAfter(int64_t update) : update_(update) {}
-  void on_train_update_end(Trainer& trainer) override {
-    if (trainer.num_updates() == update_) trainer.request_stop();
-  }
-
- private:
-  int64_t update_;
-};
-
 /// Epochs of four batches of two samples, evaluated.
 struct TimedRun {
   explicit TimedRun(CallbackList more = {}, PerformanceMonitorOptions monitor_options = {})
-      : monitor(std::make_shared<FakeTimeMonitor>(time, monitor_options)),
+      : monitor(std::make_shared<ByFakeTime<PerformanceMonitor>>(time, monitor_options)),
         model(toy_model()),
-        trainer(time, model, torch::nn::CrossEntropyLoss(), toy_sgd(model),
-                with_monitor(std::move(more)), nullptr, AcceleratorOptions{.device = "cpu"}) {
+        trainer(time, {.forward = kForward, .backward = kBackward}, model,
+                torch::nn::CrossEntropyLoss(), toy_sgd(model), with_monitor(std::move(more)),
+                nullptr, AcceleratorOptions{.device = "cpu"}) {
     const auto takes = [this](int count) {
       return DataLoaderOptions{.num_workers = 0,
                                .transform = [time = time, count](Batch batch, const auto&) {
@@ -116,7 +68,7 @@ struct TimedRun {
   }
 
   std::shared_ptr<FakeTime> time = std::make_shared<FakeTime>();
-  std::shared_ptr<FakeTimeMonitor> monitor;
+  std::shared_ptr<ByFakeTime<PerformanceMonitor>> monitor;
   torch::nn::Sequential model;
   SlowTrainer trainer;
   TrainOptions options;
@@ -152,19 +104,8 @@ TEST(PerformanceMonitorTest, BackwardPassesWithinAWindowAreNoWaitForData) {
   EXPECT_EQ(run.monitor->last_epoch()->num_steps, 4);
 }
 
-class EvaluateAfter : public Callback {
- public:
-  explicit EvaluateAfter(int64_t update) : update_(update) {}
-  void on_train_update_end(Trainer& trainer) override {
-    if (trainer.num_updates() == update_) trainer.evaluate_now({});
-  }
-
- private:
-  int64_t update_;
-};
-
 TEST(PerformanceMonitorTest, EvaluationBetweenTwoUpdatesDoesNotCount) {
-  TimedRun run({std::make_shared<EvaluateAfter>(2)});
+  TimedRun run({std::make_shared<AtUpdate>(2, [](Trainer& trainer) { trainer.evaluate_now({}); })});
   run.trainer.train(run.options);
   EXPECT_EQ(run.values("train_step_time"), thrice(kStep));
   EXPECT_EQ(run.values("train_data_time"), thrice(kBatch));
@@ -195,14 +136,14 @@ TEST(PerformanceMonitorTest, GivesTheLastEpochAndTheRecentUpdates) {
 }
 
 TEST(PerformanceMonitorTest, RecentUpdatesMayLieInTwoEpochsButTheEvaluationBetweenDoesNotCount) {
-  TimedRun run({std::make_shared<StopAfter>(5)});
+  TimedRun run({stop_at(5)});
   run.trainer.train(run.options);
   EXPECT_EQ(run.monitor->recent().num_steps, 5);
   EXPECT_EQ(run.monitor->recent().seconds, 5 * kStep);
 }
 
 TEST(PerformanceMonitorTest, EpochThatWasLeftEarlyIsNotRecordedButCanBeRead) {
-  TimedRun run({std::make_shared<StopAfter>(6)});
+  TimedRun run({stop_at(6)});
   run.trainer.train(run.options);
   EXPECT_EQ(run.values("train_step_time"), std::vector<double>{kStep});
   EXPECT_EQ(run.monitor->epoch_so_far().num_steps, 2);
@@ -213,7 +154,7 @@ TEST(PerformanceMonitorTest, EpochThatWasLeftEarlyIsNotRecordedButCanBeRead) {
 TEST(PerformanceMonitorTest, ResumedEpochCountsItsPartBeforeButNotTheTimeBetween) {
   const TemporaryFolder folder;
   const SaveTrainingStateOptions saving{.directory = folder.path(), .every_n_updates = 1};
-  TimedRun first({std::make_shared<SaveTrainingState>(saving), std::make_shared<StopAfter>(6)});
+  TimedRun first({std::make_shared<SaveTrainingState>(saving), stop_at(6)});
   first.trainer.train(first.options);
 
   TimedRun second({std::make_shared<SaveTrainingState>(saving)});
@@ -229,7 +170,7 @@ TEST(PerformanceMonitorTest, ResumedEpochCountsItsPartBeforeButNotTheTimeBetween
 TEST(PerformanceMonitorTest, EpochResumedAtItsEndStillHasItsValues) {
   const TemporaryFolder folder;
   const SaveTrainingStateOptions saving{.directory = folder.path(), .every_n_updates = 1};
-  TimedRun first({std::make_shared<SaveTrainingState>(saving), std::make_shared<StopAfter>(8)});
+  TimedRun first({std::make_shared<SaveTrainingState>(saving), stop_at(8)});
   first.trainer.train(first.options);
 
   TimedRun second;
@@ -240,10 +181,9 @@ TEST(PerformanceMonitorTest, EpochResumedAtItsEndStillHasItsValues) {
 
 TEST(PerformanceMonitorTest, RunThatResumesAStateWithoutItsValuesCountsFromThere) {
   const TemporaryFolder folder;
-  Toy plain(
-      {std::make_shared<StopAfter>(6), std::make_shared<SaveTrainingState>(SaveTrainingStateOptions{
-                                           .directory = folder.path(), .every_n_updates = 1})});
-  TimedRun run({std::make_shared<StopAfter>(3)});
+  Toy plain({stop_at(6), std::make_shared<SaveTrainingState>(SaveTrainingStateOptions{
+                             .directory = folder.path(), .every_n_updates = 1})});
+  TimedRun run({stop_at(3)});
   plain.trainer.train(run.options);
   run.trainer.train(run.options);  // leaves an epoch behind half done
   run.options.resume_from = folder / "latest";
@@ -269,4 +209,4 @@ TEST(PerformanceMonitorTest, RejectsFlopsThatAreNotPositive) {
 }
 
 }  // namespace
-}  // namespace linkboy::testing
+}  // namespace linkboy::testing::performance_monitor_test

@@ -12,7 +12,7 @@
 #include "support/temporary_folder.hpp"
 #include "support/toy.hpp"
 
-namespace linkboy::testing {
+namespace linkboy::testing::precision_test {
 namespace {
 
 bool autocast_is_on() { return at::autocast::is_autocast_enabled(at::kCPU); }
@@ -226,4 +226,4 @@ TEST(DeterministicTest, SwitchesLibTorchsDeterministicAlgorithmsOn) {
 }
 
 }  // namespace
-}  // namespace linkboy::testing
+}  // namespace linkboy::testing::precision_test

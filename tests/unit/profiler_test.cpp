@@ -22,7 +22,7 @@
 #include "support/temporary_folder.hpp"
 #include "support/toy.hpp"
 
-namespace linkboy::testing {
+namespace linkboy::testing::profiler_test {
 namespace {
 
 namespace fs = std::filesystem;
@@ -561,4 +561,4 @@ TEST(StageRangeTest, NvtxRangesOfTheRealLibraryDoNoHarm) {
 }
 
 }  // namespace
-}  // namespace linkboy::testing
+}  // namespace linkboy::testing::profiler_test

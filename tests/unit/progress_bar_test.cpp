@@ -11,7 +11,7 @@
 #include "linkboy/status_line.hpp"
 #include "support/toy.hpp"
 
-namespace linkboy::testing {
+namespace linkboy::testing::progress_bar_test {
 namespace {
 
 std::string bar_output(ProgressBarOptions options, bool stop_early = false,
@@ -94,4 +94,4 @@ TEST(StatusLineTest, LinesGoAboveWhatIsShown) {
 }
 
 }  // namespace
-}  // namespace linkboy::testing
+}  // namespace linkboy::testing::progress_bar_test

@@ -20,7 +20,7 @@
 #include "linkboy/metrics/r2_score.hpp"
 #include "support/expect_error.hpp"
 
-namespace linkboy::testing {
+namespace linkboy::testing::regression_metrics_test {
 namespace {
 
 constexpr double kNaN = std::numeric_limits<double>::quiet_NaN();
@@ -373,4 +373,4 @@ TEST(RankingMetricsTest, FindWrongValuesOnADeviceInCompute_CUDA) {
 }
 
 }  // namespace
-}  // namespace linkboy::testing
+}  // namespace linkboy::testing::regression_metrics_test

@@ -4,6 +4,7 @@
 #include <torch/torch.h>
 
 #include <chrono>
+#include <cmath>
 #include <csignal>
 #include <fstream>
 #include <sstream>
@@ -15,12 +16,13 @@
 #include "linkboy/checkpoint.hpp"
 #include "linkboy/schedulers/cosine_scheduler.hpp"
 #include "linkboy/training_state.hpp"
+#include "support/at_update.hpp"
 #include "support/expect_error.hpp"
 #include "support/file_contents.hpp"
 #include "support/temporary_folder.hpp"
 #include "support/toy.hpp"
 
-namespace linkboy::testing {
+namespace linkboy::testing::resume_test {
 namespace {
 
 namespace fs = std::filesystem;
@@ -49,27 +51,16 @@ class Average : public Callback {
   torch::Tensor average_;
 };
 
-class StopAt : public Callback {
- public:
-  explicit StopAt(int64_t update) : update_(update) {}
-  void on_train_update_end(Trainer& trainer) override {
-    if (trainer.num_updates() == update_) trainer.request_stop();
-  }
-
- private:
-  int64_t update_;
-};
-
 constexpr int64_t kUpdates = 40;
 
 /// Dropout, batch norm, shuffling, two workers, accumulation and a cosine: all that has a state.
 struct Rehearsal {
-  explicit Rehearsal(int64_t stop_at, CallbackList more = {}) {
+  explicit Rehearsal(int64_t last_update, CallbackList more = {}) {
     torch::manual_seed(3);
     namespace nn = torch::nn;
     model =
         nn::Sequential(nn::Linear(4, 8), nn::BatchNorm1d(8), nn::Dropout(0.5), nn::Linear(8, 3));
-    CallbackList callbacks{std::make_shared<StopAt>(stop_at), average};
+    CallbackList callbacks{stop_at(last_update), average};
     callbacks.insert(callbacks.end(), more.begin(), more.end());
     trainer =
         std::make_unique<QuietTrainer>(model, nn::CrossEntropyLoss(),
@@ -117,6 +108,21 @@ TEST(ResumeTest, FromEveryUpdateTheRestIsTheUninterruptedRunInEveryBit) {
     second.trainer->save_training_state(folder / "resumed");
     EXPECT_EQ(read_bytes(folder / "resumed" / kTrainingStateFile), expected);
   }
+}
+
+TEST(ResumeTest, ARunThatANumberOfUpdatesEndedInMidEpochGoesOnToALargerOne) {
+  const TemporaryFolder folder;
+  Rehearsal first(kUpdates + 1);
+  first.options.max_num_train_steps = 6;  // epochs have 4
+  EXPECT_EQ(first.trainer->train(first.options).num_updates, 6);
+  first.trainer->save_training_state(folder / "ended");
+  Rehearsal second(kUpdates + 1);
+  second.options.max_num_train_steps = 12;
+  second.options.allow_changed_schedule_length = true;
+  second.options.resume_from = folder / "ended";
+  const TrainResult result = second.trainer->train(second.options);
+  EXPECT_EQ(result.num_updates, 12);
+  EXPECT_EQ(result.num_epochs, 4);  // of 4, 2, 4 and 2 updates
 }
 
 TEST(ResumeTest, AStopInAnEvaluationSavesTheUpdateBeforeIt) {
@@ -255,6 +261,21 @@ TEST_F(SaveTrainingStateTest, ANaNSavesNothing) {
   EXPECT_EQ(updates(), (std::vector<int64_t>{2}));
 }
 
+TEST_F(SaveTrainingStateTest, ALossThatIsNotFiniteSavesNothing) {
+  class SpoilWeights : public Callback {
+   public:
+    void on_train_step_start(Trainer& trainer) override {
+      const torch::NoGradGuard no_grad;
+      if (trainer.num_updates() == 2) trainer.model().parameters().front().fill_(NAN);
+    }
+  };
+  auto save = make({.every_n_updates = 1, .keep_last = 9});
+  Rehearsal run(5, {std::make_shared<SpoilWeights>(), save});
+  run.trainer->train(run.options);
+  EXPECT_EQ(updates(), (std::vector<int64_t>{1, 2}));
+  EXPECT_EQ(save->num_failures(), 4);  // the last as the run ends
+}
+
 TEST_F(SaveTrainingStateTest, AFailedSaveIsLoudAndTheRunGoesOn) {
   for (bool asynchronous : {false, true}) {
     SCOPED_TRACE(asynchronous);
@@ -297,7 +318,7 @@ TEST_F(SaveTrainingStateTest, RejectsBadOptionsAndStates) {
   c10::impl::GenericList names(c10::AnyType::get());
   names.push_back("../elsewhere");
   EXPECT_ERROR(make({})->load_state_dict({{"saved", names}}), "it must be a name state-NUMBER");
-  EXPECT_ERROR(make({})->load_state_dict({{"saved", 3}}), "it must be a list of names");
+  EXPECT_ERROR(make({})->load_state_dict({{"saved", 3}}), "it must be a list");
 }
 
 TEST_F(SaveTrainingStateTest, UnfinishedAndDamagedStatesAreNotTheLatest) {
@@ -332,7 +353,7 @@ TEST_F(SaveTrainingStateTest, LatestWithNothingToResumeStartsFromTheBeginning) {
 }
 
 TEST_F(SaveTrainingStateTest, AFolderOfStatesMeansItsNewest) {
-  Rehearsal first(5, {make({})});
+  Rehearsal first(5, {make({.every_n_updates = 2})});
   first.trainer->train(first.options);
   Rehearsal second(7);
   second.options.resume_from = folder_ / "states";
@@ -426,4 +447,4 @@ TEST(BackgroundJobTest, ALoadWaitsForTheSaveBeforeIt) {
 }
 
 }  // namespace
-}  // namespace linkboy::testing
+}  // namespace linkboy::testing::resume_test

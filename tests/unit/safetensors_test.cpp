@@ -18,7 +18,7 @@
 #include "support/python_peer.hpp"
 #include "support/temporary_folder.hpp"
 
-namespace linkboy {
+namespace linkboy::safetensors_test {
 namespace {
 
 using Names = std::vector<std::string>;
@@ -93,7 +93,7 @@ NamedTensors one_of_each_dtype() {
   return tensors;
 }
 
-class SafeTensorsTest : public testing::Test {
+class SafeTensorsTest : public ::testing::Test {
  protected:
   SafeTensors read(const std::string& bytes, bool mmap = true) const {
     write_bytes(path_, bytes);
@@ -105,7 +105,7 @@ class SafeTensorsTest : public testing::Test {
 };
 
 // The same with and without mmap.
-class SafeTensorsModesTest : public SafeTensorsTest, public testing::WithParamInterface<bool> {
+class SafeTensorsModesTest : public SafeTensorsTest, public ::testing::WithParamInterface<bool> {
  protected:
   SafeTensors read() const { return read_safetensors(path_, GetParam()); }
   SafeTensors read(const std::string& bytes) const {
@@ -113,7 +113,7 @@ class SafeTensorsModesTest : public SafeTensorsTest, public testing::WithParamIn
   }
 };
 
-INSTANTIATE_TEST_SUITE_P(Mmap, SafeTensorsModesTest, testing::Bool(),
+INSTANTIATE_TEST_SUITE_P(Mmap, SafeTensorsModesTest, ::testing::Bool(),
                          [](const auto& info) { return info.param ? "Mapped" : "Read"; });
 
 TEST_P(SafeTensorsModesTest, KeepsEveryDtype) {
@@ -593,4 +593,4 @@ TEST_F(SafeTensorsPythonTest, ReadsWhatPythonWrites) {
 }
 
 }  // namespace
-}  // namespace linkboy
+}  // namespace linkboy::safetensors_test

@@ -14,7 +14,7 @@
 #include "support/temporary_folder.hpp"
 #include "support/toy.hpp"
 
-namespace linkboy::testing {
+namespace linkboy::testing::save_predictions_test {
 namespace {
 
 std::shared_ptr<SavePredictions> saving(SavePredictionsOptions options) {
@@ -204,4 +204,4 @@ TEST(SavePredictionsTest, RejectsOptionsOutOfTheirRange) {
 }
 
 }  // namespace
-}  // namespace linkboy::testing
+}  // namespace linkboy::testing::save_predictions_test

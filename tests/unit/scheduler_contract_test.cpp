@@ -25,7 +25,7 @@
 #include "support/toy.hpp"
 #include "support/toy_optimizer.hpp"
 
-namespace linkboy::testing {
+namespace linkboy::testing::scheduler_contract_test {
 namespace {
 
 constexpr int64_t kPerEpoch = 12;
@@ -406,4 +406,4 @@ TEST(SchedulerContractCoverageTest, EveryNamedScheduleIsInTheSuite) {
 }
 
 }  // namespace
-}  // namespace linkboy::testing
+}  // namespace linkboy::testing::scheduler_contract_test

@@ -11,7 +11,7 @@
 #include "support/expect_error.hpp"
 #include "support/ten_by_ten.hpp"
 
-namespace linkboy::testing {
+namespace linkboy::testing::scheduler_test {
 namespace {
 
 TEST(PlaceholderTest, ResolveAgainstTheRun) {
@@ -264,4 +264,4 @@ TEST_F(CosineSchedulerTest, ValuesThatAreNoNumbersAreCaughtBeforeTheyReachTheOpt
 }
 
 }  // namespace
-}  // namespace linkboy::testing
+}  // namespace linkboy::testing::scheduler_test

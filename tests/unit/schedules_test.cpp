@@ -34,7 +34,7 @@
 #include "support/toy.hpp"
 #include "support/toy_optimizer.hpp"
 
-namespace linkboy::testing {
+namespace linkboy::testing::schedules_test {
 namespace {
 
 /// Schedules for an optimizer with the base learning rates 0.01 and 0.002.
@@ -253,6 +253,7 @@ TEST_F(SchedulesTest, WarmupRisesToTheFirstValueOfWhatFollows) {
   EXPECT_EQ(scheduler->other_values_at(3)[0].values[0], 0.95);
   const auto alone = make(WarmupScheduler::create_scheduler_fn({}));
   EXPECT_DOUBLE_EQ(alone->values_at(5)[0], 0.005);
+  EXPECT_DOUBLE_EQ(alone->values_at(9)[0], 0.009);
   EXPECT_EQ(alone->values_at(10)[0], 0.01);
   EXPECT_EQ(alone->values_at(99)[0], 0.01);
 }
@@ -608,4 +609,4 @@ TEST(TrainerSchedulerTest, ALongerRunIsResumedOnlyIfThatIsAllowed) {
 }
 
 }  // namespace
-}  // namespace linkboy::testing
+}  // namespace linkboy::testing::schedules_test

@@ -9,7 +9,7 @@
 #include "support/toy.hpp"
 #include "support/tracing.hpp"
 
-namespace linkboy::testing {
+namespace linkboy::testing::small_callbacks_test {
 namespace {
 
 /// A function for every event that writes its name.
@@ -126,4 +126,4 @@ TEST_F(PreciseBatchNormTest, RefusesOptionsOutOfTheirRange) {
 }
 
 }  // namespace
-}  // namespace linkboy::testing
+}  // namespace linkboy::testing::small_callbacks_test

@@ -8,7 +8,7 @@
 
 #include "support/expect_error.hpp"
 
-namespace linkboy {
+namespace linkboy::state_dict_test {
 namespace {
 
 std::vector<std::string> keys(const StateDict& state) {
@@ -72,6 +72,7 @@ TEST(StateDictTest, RefusesValuesOfAnotherType) {
   EXPECT_ERROR(state.get_string("int"), "it must be a string");
   EXPECT_ERROR(state.get_tensor("int"), "it must be a tensor");
   EXPECT_ERROR(state.get_dict("int"), "\"int\" is a Int; it must be a dict");
+  EXPECT_ERROR(state.get_list("int"), "\"int\" is a Int; it must be a list");
   EXPECT_ERROR(state.get_doubles("int"), "it must be a list of numbers");
 }
 
@@ -90,4 +91,4 @@ TEST(StateDictTest, RefusesDictsWithOtherThanStringKeys) {
 }
 
 }  // namespace
-}  // namespace linkboy
+}  // namespace linkboy::state_dict_test

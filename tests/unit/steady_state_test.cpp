@@ -20,7 +20,7 @@
 #include "linkboy/trainer.hpp"
 #include "support/toy.hpp"
 
-namespace linkboy::testing {
+namespace linkboy::testing::steady_state_test {
 namespace {
 
 using c10::cuda::SyncDebugMode, c10::cuda::warning_state;
@@ -245,4 +245,4 @@ TEST(SyncDebugModeTest, IsThatOfLibTorchAndEndsWithItsScope) {
 }
 
 }  // namespace
-}  // namespace linkboy::testing
+}  // namespace linkboy::testing::steady_state_test

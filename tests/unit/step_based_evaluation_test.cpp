@@ -10,7 +10,7 @@
 #include "support/temporary_folder.hpp"
 #include "support/toy.hpp"
 
-namespace linkboy::testing {
+namespace linkboy::testing::step_based_evaluation_test {
 namespace {
 
 TrainOptions epochs(int64_t num_epochs) {
@@ -145,4 +145,4 @@ TEST(StepBasedEvaluationTest, RejectsARunWithoutEvaluationDataAndBadIntervals) {
 }
 
 }  // namespace
-}  // namespace linkboy::testing
+}  // namespace linkboy::testing::step_based_evaluation_test

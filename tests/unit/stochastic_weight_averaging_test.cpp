@@ -10,13 +10,15 @@
 #include "linkboy/schedulers/cosine_scheduler.hpp"
 #include "linkboy/trainer.hpp"
 #include "linkboy/training_state.hpp"
+#include "support/at_update.hpp"
+#include "support/averages.hpp"
 #include "support/expect_error.hpp"
 #include "support/file_contents.hpp"
 #include "support/keep_losses.hpp"
 #include "support/temporary_folder.hpp"
 #include "support/toy.hpp"
 
-namespace linkboy::testing {
+namespace linkboy::testing::stochastic_weight_averaging_test {
 namespace {
 
 using torch::Tensor;
@@ -48,21 +50,6 @@ std::vector<Tensor> mean_after(const KeepUpdates& keep, const std::vector<std::s
   return mean;
 }
 
-void expect_close(const std::vector<Tensor>& actual, const std::vector<Tensor>& expected) {
-  ASSERT_EQ(actual.size(), expected.size());
-  for (std::size_t i = 0; i < actual.size(); ++i) {
-    EXPECT_TRUE(torch::allclose(actual[i].to(torch::kDouble), expected[i], 1e-6, 1e-7)) << i;
-  }
-}
-
-/// 3 updates an epoch.
-TrainOptions epochs(int64_t num_epochs) {
-  return {.train_dataset = toy_data(12),
-          .num_epochs = num_epochs,
-          .eval_dataset = toy_data(6),
-          .per_device_batch_size = 4};
-}
-
 std::shared_ptr<StochasticWeightAveraging> swa(SwaOptions options) {
   return std::make_shared<StochasticWeightAveraging>(std::move(options));
 }
@@ -71,7 +58,7 @@ TEST(StochasticWeightAveragingTest, LeavesTheMeanOfTheEpochsInTheModel) {
   auto keep = std::make_shared<KeepUpdates>();
   auto average = swa({.start_after = NUM_UPDATE_STEPS_PER_EPOCH * 2});
   Toy toy({keep, average});
-  toy.trainer.train(epochs(5));
+  toy.trainer.train(three_updates_per_epoch(5));
   EXPECT_EQ(average->num_averaged(), 3);
   expect_close(toy.model->parameters(), mean_after(*keep, {9, 12, 15}));
 }
@@ -79,7 +66,7 @@ TEST(StochasticWeightAveragingTest, LeavesTheMeanOfTheEpochsInTheModel) {
 TEST(StochasticWeightAveragingTest, BeginsAfterThreeQuartersOfTheRunByDefault) {
   auto keep = std::make_shared<KeepUpdates>();
   Toy toy({keep, swa({})});
-  toy.trainer.train(epochs(8));
+  toy.trainer.train(three_updates_per_epoch(8));
   expect_close(toy.model->parameters(), mean_after(*keep, {21, 24}));
 }
 
@@ -87,18 +74,18 @@ TEST(StochasticWeightAveragingTest, TakesEachNthUpdateIfAskedTo) {
   auto keep = std::make_shared<KeepUpdates>();
   auto average = swa({.start_after = 3, .every_n_updates = 2});
   Toy toy({keep, average});
-  toy.trainer.train(epochs(3));
+  toy.trainer.train(three_updates_per_epoch(3));
   expect_close(toy.model->parameters(), mean_after(*keep, {5, 7, 9}));
 }
 
 TEST(StochasticWeightAveragingTest, EvaluatesTheAverage) {
   Toy toy({swa({})});
-  toy.trainer.train(epochs(4));
+  toy.trainer.train(three_updates_per_epoch(4));
   const double loss = toy.trainer.run_history().get_latest_metric("swa_model_eval_loss_epoch");
   const auto metrics = toy.trainer.evaluate({.dataset = toy_data(6), .per_device_batch_size = 4});
   EXPECT_EQ(metrics.at("evaluation_loss"), loss);
   Toy silent({swa({.evaluate = false})});
-  silent.trainer.train(epochs(4));
+  silent.trainer.train(three_updates_per_epoch(4));
   EXPECT_TRUE(silent.trainer.run_history().get_metric_values("swa_model_eval_loss_epoch").empty());
 }
 
@@ -107,7 +94,7 @@ TEST(StochasticWeightAveragingTest, SetsAConstantLearningRateWithAndWithoutASche
     SCOPED_TRACE(has_scheduler);
     auto keep = std::make_shared<KeepUpdates>();
     Toy toy({keep, swa({.start_after = 4, .swa_lr = 0.03})});
-    TrainOptions options = epochs(2);
+    TrainOptions options = three_updates_per_epoch(2);
     if (has_scheduler) options.create_scheduler_fn = CosineScheduler::create_scheduler_fn();
     toy.trainer.train(options);
     ASSERT_EQ(keep->lrs.size(), 6U);
@@ -124,7 +111,7 @@ TEST(StochasticWeightAveragingTest, SetsAConstantLearningRateWithAndWithoutASche
 TEST(StochasticWeightAveragingTest, AnnealsTheLearningRate) {
   auto cosine = std::make_shared<KeepUpdates>();
   Toy first({cosine, swa({.start_after = 2, .swa_lr = 0.5, .num_annealing_updates = 4})});
-  first.trainer.train(epochs(3));
+  first.trainer.train(three_updates_per_epoch(3));
   const std::vector<double> shares{0, 0, 0, 0.5 - std::sqrt(0.125), 0.5, 0.5 + std::sqrt(0.125),
                                    1, 1, 1};
   for (std::size_t k = 0; k < 9; ++k) {
@@ -135,7 +122,7 @@ TEST(StochasticWeightAveragingTest, AnnealsTheLearningRate) {
                            .swa_lr = 0.5,
                            .num_annealing_updates = 4,
                            .annealing = SwaOptions::Annealing::linear})});
-  second.trainer.train(epochs(3));
+  second.trainer.train(three_updates_per_epoch(3));
   const std::vector<double> lrs{0.1, 0.1, 0.1, 0.2, 0.3, 0.4, 0.5, 0.5, 0.5};
   for (std::size_t k = 0; k < 9; ++k) EXPECT_NEAR(linear->lrs[k], lrs[k], 1e-12) << k;
 }
@@ -148,7 +135,7 @@ TEST(StochasticWeightAveragingTest, RestoresTheLearningRateAfterAnExceptionToo) 
     }
   };
   Toy toy({std::make_shared<Fail>(), swa({.start_after = 1, .swa_lr = 0.5})});
-  EXPECT_ERROR(toy.trainer.train(epochs(2)), "no more");
+  EXPECT_ERROR(toy.trainer.train(three_updates_per_epoch(2)), "no more");
   EXPECT_EQ(toy.optimizer->param_groups()[0].options().get_lr(), 0.1);
 }
 
@@ -161,7 +148,7 @@ TEST(StochasticWeightAveragingTest, RenewsTheStatisticsOfBatchNorm) {
   auto average = swa({});
   QuietTrainer trainer(model, nn::CrossEntropyLoss(), toy_sgd(model), {average}, nullptr,
                        {.device = "cpu"});
-  TrainOptions options = epochs(4);
+  TrainOptions options = three_updates_per_epoch(4);
   options.train_dataloader_options.shuffle = false;
   trainer.train(options);
 
@@ -195,9 +182,9 @@ TEST(StochasticWeightAveragingTest, PassesOverTheDataByTheForwardOfTheUser) {
   };
   QuietTrainer trainer(model, nn::CrossEntropyLoss(), toy_sgd(model), {swa({.forward = forward})},
                        nullptr, {.device = "cpu"});
-  trainer.train(epochs(2));
+  trainer.train(three_updates_per_epoch(2));
   EXPECT_EQ(num_batches, 3);
-  EXPECT_ERROR(trainer.train(epochs(2)), "no more");
+  EXPECT_ERROR(trainer.train(three_updates_per_epoch(2)), "no more");
   EXPECT_EQ(norm->options.momentum(), 0.1);
 }
 
@@ -216,7 +203,7 @@ TEST(StochasticWeightAveragingTest, KeepsTheWeightsOfARunThatIsToGoOn) {
     SCOPED_TRACE(to_string(reason));
     auto keep = std::make_shared<KeepUpdates>();
     Toy toy({keep, swa({.start_after = 2}), std::make_shared<StopAtEight>(reason)});
-    toy.trainer.train(epochs(4));
+    toy.trainer.train(three_updates_per_epoch(4));
     const bool goes_on = reason != StopReason::early_stop;
     EXPECT_EQ(bit_equal(toy.model->parameters(), keep->weights.back()), goes_on);
     if (!goes_on) expect_close(toy.model->parameters(), mean_after(*keep, {3, 6}));
@@ -228,38 +215,28 @@ TEST(StochasticWeightAveragingTest, RejectsOptionsThatDoNotFit) {
   EXPECT_ERROR((StochasticWeightAveraging{{.every_n_updates = 0}}), "every_n_updates is 0");
   EXPECT_ERROR((StochasticWeightAveraging{{.swa_lr = -1.0}}), "swa_lr is -1");
   Toy late({swa({.start_after = 6})});
-  EXPECT_ERROR(late.trainer.train(epochs(2)), "start_after is 6, but the run has 6 updates");
+  EXPECT_ERROR(late.trainer.train(three_updates_per_epoch(2)),
+               "start_after is 6, but the run has 6 updates");
   Toy early({swa({.start_after = -1})});
-  EXPECT_ERROR(early.trainer.train(epochs(2)), "start_after is -1");
+  EXPECT_ERROR(early.trainer.train(three_updates_per_epoch(2)), "start_after is -1");
   Toy negative({swa({.num_annealing_updates = -2})});
-  EXPECT_ERROR(negative.trainer.train(epochs(2)), "num_annealing_updates is -2");
+  EXPECT_ERROR(negative.trainer.train(three_updates_per_epoch(2)), "num_annealing_updates is -2");
   EXPECT_ERROR(StochasticWeightAveraging().averaged_model_state(),
                "no weights have been averaged yet");
 }
 
-class StopAt : public Callback {
- public:
-  explicit StopAt(int64_t update) : update_(update) {}
-  void on_train_update_end(Trainer& trainer) override {
-    if (trainer.num_updates() == update_) trainer.request_stop();
-  }
-
- private:
-  int64_t update_;
-};
-
 struct Rehearsal {
-  Rehearsal(int64_t stop_at, bool has_scheduler) {
+  Rehearsal(int64_t last_update, bool has_scheduler) {
     torch::manual_seed(3);
     namespace nn = torch::nn;
     model = nn::Sequential(nn::Linear(4, 8), nn::BatchNorm1d(8), nn::Linear(8, 3));
     const SwaOptions swa_options{
         .start_after = NUM_UPDATE_STEPS / 3, .swa_lr = 0.02, .num_annealing_updates = 3};
-    trainer = std::make_unique<QuietTrainer>(
-        model, nn::CrossEntropyLoss(), toy_sgd(model),
-        CallbackList{swa(swa_options), losses, std::make_shared<StopAt>(stop_at)}, nullptr,
-        AcceleratorOptions{.device = "cpu"});
-    options = epochs(4);
+    trainer =
+        std::make_unique<QuietTrainer>(model, nn::CrossEntropyLoss(), toy_sgd(model),
+                                       CallbackList{swa(swa_options), losses, stop_at(last_update)},
+                                       nullptr, AcceleratorOptions{.device = "cpu"});
+    options = three_updates_per_epoch(4);
     if (has_scheduler) options.create_scheduler_fn = CosineScheduler::create_scheduler_fn();
   }
 
@@ -294,4 +271,4 @@ TEST(StochasticWeightAveragingTest, AResumedRunIsTheUninterruptedOneInEveryBit) 
 }
 
 }  // namespace
-}  // namespace linkboy::testing
+}  // namespace linkboy::testing::stochastic_weight_averaging_test

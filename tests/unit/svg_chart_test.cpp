@@ -11,7 +11,7 @@
 #include "tracking/svg_chart_axis.hpp"
 #include "tracking/svg_chart_line.hpp"
 
-namespace linkboy {
+namespace linkboy::svg_chart_test {
 namespace {
 
 constexpr double kNaN = std::numeric_limits<double>::quiet_NaN();
@@ -145,4 +145,4 @@ TEST(SvgChartTest, AveragesFollowTheValuesAndSkipWhatIsNotFinite) {
 }
 
 }  // namespace
-}  // namespace linkboy
+}  // namespace linkboy::svg_chart_test

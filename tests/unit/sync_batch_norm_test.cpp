@@ -16,7 +16,7 @@
 #include "linkboy/activation_checkpoint.hpp"
 #include "support/expect_error.hpp"
 
-namespace linkboy::testing {
+namespace linkboy::testing::sync_batch_norm_test {
 namespace {
 
 using torch::nn::BatchNormOptions;
@@ -475,4 +475,4 @@ TEST(SyncBatchNormTest, RefusesASecondDerivative) {
 }
 
 }  // namespace
-}  // namespace linkboy::testing
+}  // namespace linkboy::testing::sync_batch_norm_test

@@ -18,7 +18,7 @@
 #include "tracking/event_file.hpp"
 #include "tracking/histogram.hpp"
 
-namespace linkboy::testing {
+namespace linkboy::testing::tensorboard_tracker_test {
 namespace {
 
 using nlohmann::json;
@@ -286,4 +286,4 @@ TEST(TensorBoardTrackerTest, RejectsAFolderThatCannotBeMadeAndUseOutsideOfARun) 
 }
 
 }  // namespace
-}  // namespace linkboy::testing
+}  // namespace linkboy::testing::tensorboard_tracker_test

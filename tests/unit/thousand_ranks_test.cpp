@@ -6,7 +6,7 @@
 #include "support/pretended_group.hpp"
 #include "support/toy.hpp"
 
-namespace linkboy::testing {
+namespace linkboy::testing::thousand_ranks_test {
 namespace {
 
 constexpr int kNumRanks = 1024;
@@ -58,4 +58,4 @@ TEST(ThousandRanksTest, ARankSeesItsShareOfEachUpdateAndOfTheEvaluation) {
 }
 
 }  // namespace
-}  // namespace linkboy::testing
+}  // namespace linkboy::testing::thousand_ranks_test

@@ -14,7 +14,7 @@
 #include "support/temporary_folder.hpp"
 #include "support/toy.hpp"
 
-namespace linkboy::testing {
+namespace linkboy::testing::timer_test {
 namespace {
 
 using std::chrono::hours;
@@ -125,4 +125,4 @@ TEST(TimerTest, RejectsALimitThatIsNotPositive) {
 }
 
 }  // namespace
-}  // namespace linkboy::testing
+}  // namespace linkboy::testing::timer_test

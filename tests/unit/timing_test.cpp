@@ -3,20 +3,20 @@
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
-#include <chrono>
 #include <cmath>
-#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
 
 #include "linkboy/callbacks/save_training_state.hpp"
 #include "linkboy/callbacks/timing.hpp"
+#include "support/at_update.hpp"
 #include "support/expect_error.hpp"
+#include "support/fake_time.hpp"
 #include "support/temporary_folder.hpp"
 #include "support/toy.hpp"
 
-namespace linkboy::testing {
+namespace linkboy::testing::timing_test {
 namespace {
 
 /// Seconds that the parts of a run take.
@@ -26,81 +26,18 @@ constexpr int kOptimizer = 5;
 constexpr int kEvalStep = 100;
 constexpr int kBetweenUpdates = 1000;
 
-struct FakeTime {
-  std::chrono::steady_clock::time_point now{};
-  void pass(int count) { now += std::chrono::seconds(count); }
-};
-
-class FakeTiming : public Timing {
- public:
-  explicit FakeTiming(std::shared_ptr<FakeTime> time, TimingOptions options)
-      : Timing(options), time_(std::move(time)) {}
-
- protected:
-  Clock::time_point now() const override { return time_->now; }
-
- private:
-  std::shared_ptr<FakeTime> time_;
-};
-
-class SlowTrainer : public QuietTrainer {
- public:
-  template <class... Arguments>
-  explicit SlowTrainer(std::shared_ptr<FakeTime> time, Arguments&&... arguments)
-      : QuietTrainer(std::forward<Arguments>(arguments)...), time_(std::move(time)) {}
-
-  bool is_second_half_slower = false;
-
- protected:
-  StepOutput calculate_train_batch_loss(const Batch& batch) override {
-    time_->pass(is_second_half_slower && num_updates() >= 2 ? 10 * kForward : kForward);
-    return Trainer::calculate_train_batch_loss(batch);
-  }
-  void backward_step(const at::Tensor& loss) override {
-    time_->pass(kBackward);
-    Trainer::backward_step(loss);
-  }
-  void optimizer_step() override {
-    time_->pass(kOptimizer);
-    Trainer::optimizer_step();
-  }
-  StepOutput calculate_eval_batch_loss(const Batch& batch) override {
-    time_->pass(kEvalStep);
-    return Trainer::calculate_eval_batch_loss(batch);
-  }
-
- private:
-  std::shared_ptr<FakeTime> time_;
-};
-
-/// After a given update.
-class AfterUpdate : public Callback {
- public:
-  AfterUpdate(int64_t update, std::function<void(Trainer&)> act, int order)
-      : update_(update), act_(std::move(act)) {
-    set_order(order);
-  }
-  void on_train_update_end(Trainer& trainer) override {
-    if (trainer.num_updates() == update_) act_(trainer);
-  }
-
- private:
-  int64_t update_;
-  std::function<void(Trainer&)> act_;
-};
-
-std::shared_ptr<Callback> stop_after(int64_t update) {
-  return std::make_shared<AfterUpdate>(
-      update, [](Trainer& trainer) { trainer.request_stop(); }, 0);
-}
-
 /// Epochs of four updates and two evaluation steps.
 struct TimedRun {
   explicit TimedRun(CallbackList more = {}, TimingOptions timing_options = {.num_warmup_steps = 0})
-      : timing(std::make_shared<FakeTiming>(time, timing_options)),
+      : timing(std::make_shared<ByFakeTime<Timing>>(time, timing_options)),
         model(toy_model()),
-        trainer(time, model, torch::nn::CrossEntropyLoss(), toy_sgd(model),
-                with_timing(std::move(more)), nullptr, AcceleratorOptions{.device = "cpu"}) {
+        trainer(time,
+                {.forward = kForward,
+                 .backward = kBackward,
+                 .optimizer = kOptimizer,
+                 .eval_step = kEvalStep},
+                model, torch::nn::CrossEntropyLoss(), toy_sgd(model), with_timing(std::move(more)),
+                nullptr, AcceleratorOptions{.device = "cpu"}) {
     options = {.train_dataset = toy_data(8),
                .num_epochs = 2,
                .eval_dataset = toy_data(4),
@@ -116,7 +53,7 @@ struct TimedRun {
   }
 
   std::shared_ptr<FakeTime> time = std::make_shared<FakeTime>();
-  std::shared_ptr<FakeTiming> timing;
+  std::shared_ptr<ByFakeTime<Timing>> timing;
   torch::nn::Sequential model;
   SlowTrainer trainer;
   TrainOptions options;
@@ -158,7 +95,8 @@ TEST(TimingTest, SecondRunStartsItsSumsAnew) {
 
 TEST(TimingTest, LeavesWarmUpStepsOutOfTheMeansButNotOfTheEpoch) {
   TimedRun run({}, {.num_warmup_steps = 2});
-  run.trainer.is_second_half_slower = true;
+  run.trainer.callback_handler().add(std::make_shared<AtUpdate>(
+      2, [&](Trainer&) { run.trainer.seconds.forward = 10 * kForward; }));
   run.options.num_epochs = 1;
   run.trainer.train(run.options);
   EXPECT_EQ(run.values("train_forward_time"), std::vector<double>{10 * kForward});
@@ -184,8 +122,10 @@ TEST(TimingTest, BackwardPassesWithinAWindowAreLeftOut) {
 
 TEST(TimingTest, ExtraEvaluationIsNoTrainingTime) {
   for (const int order : {-1, 1}) {  // before and after Timing sees the update's end
-    TimedRun run({std::make_shared<AfterUpdate>(
-        2, [](Trainer& trainer) { trainer.evaluate_now({.metric_prefix = "step_"}); }, order)});
+    auto evaluate = std::make_shared<AtUpdate>(
+        2, [](Trainer& trainer) { trainer.evaluate_now({.metric_prefix = "step_"}); });
+    evaluate->set_order(order);
+    TimedRun run({evaluate});
     run.trainer.train(run.options);
     EXPECT_EQ(run.values("train_epoch_time"), twice(4 * kUpdate)) << order;
     EXPECT_EQ(run.values("train_optimizer_time"), twice(kOptimizer)) << order;
@@ -213,8 +153,10 @@ TEST(TimingTest, EvaluationWithinAnEvaluationIsNoPartOfIt) {
 
 TEST(TimingTest, WhatOthersDoBetweenUpdatesCountsInTheEpochAlone) {
   TimedRun run;
-  run.trainer.callback_handler().add(std::make_shared<AfterUpdate>(
-      2, [time = run.time](Trainer&) { time->pass(kBetweenUpdates); }, 1));
+  auto wait =
+      std::make_shared<AtUpdate>(2, [time = run.time](Trainer&) { time->pass(kBetweenUpdates); });
+  wait->set_order(1);
+  run.trainer.callback_handler().add(wait);
   run.options.num_epochs = 1;
   run.trainer.train(run.options);
   EXPECT_EQ(run.values("train_epoch_time"), std::vector<double>{4 * kUpdate + kBetweenUpdates});
@@ -234,7 +176,7 @@ TEST(TimingTest, ResumedEpochCountsItsPartBeforeButNotTheTimeBetween) {
   for (const int64_t stop : {2, 4}) {  // in the epoch's middle, and at its end
     const TemporaryFolder folder;
     const SaveTrainingStateOptions saving{.directory = folder.path(), .every_n_updates = 1};
-    TimedRun first({std::make_shared<SaveTrainingState>(saving), stop_after(stop)});
+    TimedRun first({std::make_shared<SaveTrainingState>(saving), stop_at(stop)});
     first.trainer.train(first.options);
 
     TimedRun second;
@@ -247,7 +189,7 @@ TEST(TimingTest, ResumedEpochCountsItsPartBeforeButNotTheTimeBetween) {
 }
 
 TEST(TimingTest, EpochThatWasLeftIsForgottenInTheNextRun) {
-  TimedRun run({stop_after(2)});
+  TimedRun run({stop_at(2)});
   run.trainer.train(run.options);
   EXPECT_TRUE(run.values("train_epoch_time").empty());
   run.options.max_num_train_steps = 1;
@@ -268,4 +210,4 @@ TEST(TimingTest, RejectsANegativeWarmUp) {
 }
 
 }  // namespace
-}  // namespace linkboy::testing
+}  // namespace linkboy::testing::timing_test

@@ -13,7 +13,7 @@
 #include "support/temporary_folder.hpp"
 #include "support/toy.hpp"
 
-namespace linkboy::testing {
+namespace linkboy::testing::track_run_again_test {
 namespace {
 
 TEST(TrackRunAgainTest, FurtherTrainIsARunOfItsOwnUnlessItGoesOnWithTheHistory) {
@@ -111,4 +111,4 @@ TEST(TrackRunAgainTest, ResumedRunWhoseStateKnowsNothingOfItRecordsFromThere) {
 }
 
 }  // namespace
-}  // namespace linkboy::testing
+}  // namespace linkboy::testing::track_run_again_test

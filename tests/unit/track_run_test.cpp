@@ -25,7 +25,7 @@
 #include "support/temporary_folder.hpp"
 #include "support/toy.hpp"
 
-namespace linkboy::testing {
+namespace linkboy::testing::track_run_test {
 namespace {
 
 /// 100, 99, 98, ...
@@ -295,4 +295,4 @@ TEST(TrackRunTest, RejectsWrongOptionsTrackersAndStates) {
 }
 
 }  // namespace
-}  // namespace linkboy::testing
+}  // namespace linkboy::testing::track_run_test

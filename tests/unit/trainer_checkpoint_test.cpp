@@ -9,7 +9,7 @@
 #include "support/temporary_folder.hpp"
 #include "support/toy.hpp"
 
-namespace linkboy::testing {
+namespace linkboy::testing::trainer_checkpoint_test {
 namespace {
 
 TrainOptions four_updates_per_epoch(int64_t num_epochs) {
@@ -186,4 +186,4 @@ TEST(TrainingStateTest, FolderWithoutAStateIsRefused) {
 }
 
 }  // namespace
-}  // namespace linkboy::testing
+}  // namespace linkboy::testing::trainer_checkpoint_test

@@ -10,7 +10,7 @@
 #include "linkboy/trainer.hpp"
 #include "support/toy.hpp"
 
-namespace linkboy::testing {
+namespace linkboy::testing::trainer_numbers_test {
 namespace {
 
 using torch::nn::CrossEntropyLoss;
@@ -271,4 +271,4 @@ TEST(TrainerNumbersTest, UserSeedDecidesTheShuffle) {
 }
 
 }  // namespace
-}  // namespace linkboy::testing
+}  // namespace linkboy::testing::trainer_numbers_test

@@ -10,7 +10,7 @@
 #include "support/temporary_folder.hpp"
 #include "support/toy.hpp"
 
-namespace linkboy::testing {
+namespace linkboy::testing::trainer_test {
 namespace {
 
 using torch::nn::CrossEntropyLoss;
@@ -63,6 +63,19 @@ TEST(TrainerTest, RejectsOptionsOutOfTheirRangeBeforeAnythingChanges) {
   EXPECT_ERROR(train([](auto&) {}), "the optimizer's lr is nan");
   EXPECT_EQ(counter->init_ends, 0);
   EXPECT_EQ(counter->exceptions, 0);
+}
+
+TEST(TrainerTest, RejectsAnOptimizerThatHasAParameterTwice) {
+  const TrainOptions options{.train_dataset = toy_data(8), .num_epochs = 1};
+  Toy toy;
+  auto& groups = toy.optimizer->param_groups();
+  groups[0].params().push_back(groups[0].params()[0]);
+  EXPECT_ERROR(toy.trainer.train(options), "is twice in the optimizer, in param groups 0 and 0");
+
+  Toy other;
+  auto& own_groups = other.optimizer->param_groups();
+  own_groups.push_back(own_groups[0]);
+  EXPECT_ERROR(other.trainer.train(options), "is twice in the optimizer, in param groups 0 and 1");
 }
 
 TEST(TrainerTest, RejectsAnEmptyDataset) {
@@ -176,6 +189,14 @@ TEST(TrainerTest, FirstStopRequestCounts) {
   const auto result = toy.trainer.train({.train_dataset = toy_data(8), .num_epochs = 1});
   EXPECT_EQ(result.reason, StopReason::early_stop);
   EXPECT_EQ(result.message, "no better");
+}
+
+TEST(TrainerTest, FirstStopRequestCountsWithoutMessagesToo) {
+  Toy toy;
+  toy.trainer.request_stop(StopReason::early_stop);
+  toy.trainer.request_stop(StopReason::nan);
+  const auto result = toy.trainer.train({.train_dataset = toy_data(8), .num_epochs = 1});
+  EXPECT_EQ(result.reason, StopReason::early_stop);
 }
 
 TEST(TrainerTest, StoppedEvaluationLeavesItsMetricOut) {
@@ -317,4 +338,4 @@ TEST(TrainerTest, RunConfigSaysWhatTheRunResolvedTo) {
 }
 
 }  // namespace
-}  // namespace linkboy::testing
+}  // namespace linkboy::testing::trainer_test

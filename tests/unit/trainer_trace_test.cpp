@@ -8,7 +8,7 @@
 #include "support/toy.hpp"
 #include "support/tracing.hpp"
 
-namespace linkboy::testing {
+namespace linkboy::testing::trainer_trace_test {
 namespace {
 
 const std::string kSetUp =
@@ -210,4 +210,4 @@ TEST(TrainerTraceTest, EvaluateAlone) {
 }
 
 }  // namespace
-}  // namespace linkboy::testing
+}  // namespace linkboy::testing::trainer_trace_test

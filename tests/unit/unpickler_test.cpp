@@ -9,7 +9,7 @@
 
 #include "support/expect_error.hpp"
 
-namespace linkboy {
+namespace linkboy::unpickler_test {
 namespace {
 
 using namespace std::string_literals;
@@ -202,4 +202,4 @@ TEST(UnpicklerTest, SurvivesDamageAnywhere) {
 }
 
 }  // namespace
-}  // namespace linkboy
+}  // namespace linkboy::unpickler_test

@@ -13,7 +13,7 @@
 #include "support/temporary_folder.hpp"
 #include "support/toy.hpp"
 
-namespace linkboy::testing {
+namespace linkboy::testing::wsd_checkpoint_test {
 namespace {
 
 class WsdCheckpointTest : public ::testing::Test {
@@ -154,4 +154,4 @@ TEST_F(WsdCheckpointTest, RejectsARunWithoutDecayAndImpossiblePhases) {
 }
 
 }  // namespace
-}  // namespace linkboy::testing
+}  // namespace linkboy::testing::wsd_checkpoint_test

@@ -15,7 +15,7 @@
 #include "support/file_contents.hpp"
 #include "support/temporary_folder.hpp"
 
-namespace linkboy::testing {
+namespace linkboy::testing::zip_archive_test {
 namespace {
 
 class ZipArchiveTest : public ::testing::Test {
@@ -153,4 +153,4 @@ TEST(MappedCheckpointTest, TensorsAreViewsOfTheFile) {
 }
 
 }  // namespace
-}  // namespace linkboy::testing
+}  // namespace linkboy::testing::zip_archive_test

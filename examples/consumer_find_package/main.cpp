@@ -1,0 +1,27 @@
+#include <torch/nn.h>
+#include <torch/optim.h>
+
+#include <cstdio>
+#include <linkboy/callbacks/early_stopping.hpp>
+#include <linkboy/cli.hpp>
+#include <linkboy/linkboy.hpp>
+#include <linkboy/schedulers/cosine_scheduler.hpp>
+#include <linkboy/version.hpp>
+
+int main(int argc, char** argv) {
+  return linkboy::cli::run_main(argc, argv, [](const linkboy::cli::Arguments&) {
+    torch::manual_seed(1);
+    torch::nn::Linear model(2, 1);
+    auto optimizer = std::make_shared<torch::optim::AdamW>(model->parameters(), 0.1);
+    linkboy::Trainer trainer(
+        model, torch::nn::MSELoss(), optimizer,
+        {std::make_shared<linkboy::EarlyStopping>(
+            linkboy::EarlyStoppingOptions{.watch_metric = "train_loss_epoch"})});
+    const auto x = torch::rand({64, 2});
+    trainer.train({.train_dataset = linkboy::TensorDataset(x, x.sum(1, /*keepdim=*/true)),
+                   .num_epochs = 30,
+                   .create_scheduler_fn = linkboy::CosineScheduler::create_scheduler_fn()});
+    std::printf("linkboy %s: loss %.4f\n", LINKBOY_VERSION,
+                trainer.run_history().get_latest_metric("train_loss_epoch"));
+  });
+}

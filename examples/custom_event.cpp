@@ -1,0 +1,81 @@
+// A Trainer that raises an event of its own, and two callbacks that answer it.
+
+#include <torch/torch.h>
+
+#include <cstdio>
+#include <linkboy/scheduler.hpp>
+#include <linkboy/trainer.hpp>
+
+/// Raised when the evaluation's loss has come down to a milestone: 1, 1/2, 1/4, ...
+/// The payload is the loss, a double.
+constexpr const char* kMilestone = "milestone";
+
+class MilestoneTrainer : public linkboy::Trainer {
+ public:
+  using Trainer::Trainer;
+
+ protected:
+  void training_run_epoch_end() override {
+    const double loss = run_history().get_latest_metric("eval_loss_epoch");
+    if (loss > milestone_) return;
+    call_event(kMilestone, loss);
+    while (milestone_ >= loss) milestone_ /= 2.0;
+  }
+
+ private:
+  double milestone_ = 1.0;
+};
+
+/// Makes smaller steps the closer the goal.
+class HalveLearningRate : public linkboy::Callback {
+ public:
+  HalveLearningRate() {
+    on_event(kMilestone, [](linkboy::Trainer& trainer, const std::any&) {
+      constexpr auto kField = linkboy::ParamGroupField::lr;
+      auto rates = linkboy::get_param_group_field(*trainer.optimizer(), kField);
+      for (double& rate : rates) rate /= 2.0;
+      linkboy::set_param_group_field(*trainer.optimizer(), kField, rates);
+    });
+  }
+};
+
+class PrintMilestones : public linkboy::Callback {
+ public:
+  PrintMilestones() {
+    on_event(kMilestone, [this](linkboy::Trainer& trainer, const std::any& payload) {
+      ++num_milestones_;
+      trainer.print(c10::str("milestone: loss ", std::any_cast<double>(payload), " in epoch ",
+                             trainer.run_history().current_epoch()));
+    });
+  }
+
+  int num_milestones() const { return num_milestones_; }
+
+ private:
+  int num_milestones_ = 0;
+};
+
+/// Points [N, 2], and a wave over them [N, 1].
+linkboy::TensorDataset make_waves(int64_t num_points) {
+  const auto points = 4.0 * torch::rand({num_points, 2}) - 2.0;
+  return {points, 2.0 * points.prod(1, /*keepdim=*/true).sin()};
+}
+
+int main() {
+  torch::manual_seed(0);
+  torch::nn::Sequential model(torch::nn::Linear(2, 64), torch::nn::Tanh(),
+                              torch::nn::Linear(64, 1));
+  auto optimizer = std::make_shared<torch::optim::Adam>(model->parameters(), 0.02);
+  auto milestones = std::make_shared<PrintMilestones>();
+
+  MilestoneTrainer trainer(
+      model, torch::nn::MSELoss(), optimizer,
+      linkboy::default_callbacks({std::make_shared<HalveLearningRate>(), milestones}));
+  trainer.train({.train_dataset = make_waves(2000),
+                 .num_epochs = 20,
+                 .eval_dataset = make_waves(500),
+                 .per_device_batch_size = 50});
+
+  const auto rates = linkboy::get_param_group_field(*optimizer, linkboy::ParamGroupField::lr);
+  std::printf("%d milestones, learning rate %g\n", milestones->num_milestones(), rates[0]);
+}

@@ -1,0 +1,114 @@
+// Fine-tuning a ResNet-18 whose weights come from Python: a new head on torchvision's backbone,
+// first alone, then all layers, the backbone with a smaller learning rate than the head.
+
+#include <torch/torch.h>
+
+#include <cstdio>
+#include <filesystem>
+#include <linkboy/callbacks/freeze_layers.hpp>
+#include <linkboy/callbacks/metric_callback.hpp>
+#include <linkboy/checkpoint.hpp>
+#include <linkboy/cli.hpp>
+#include <linkboy/image_transforms.hpp>
+#include <linkboy/metrics/accuracy.hpp>
+#include <linkboy/schedulers/cosine_scheduler.hpp>
+#include <linkboy/trainer.hpp>
+#include <optional>
+
+#include "cifar10/resnet.hpp"
+#include "shapes.hpp"
+
+namespace {
+
+constexpr int64_t kNumClasses = 3;
+
+/// Which of red, green and blue there is most of: even a backbone of random weights can tell.
+linkboy::TensorDataset make_images(int64_t count, uint64_t seed) {
+  const at::Tensor images = shapes::make_shapes(count, /*side=*/32, seed).input();
+  return {images, images.to(at::kFloat).mean({2, 3}).argmax(1)};
+}
+
+/// So that the example runs without a download: a file as torchvision's, of random weights.
+std::filesystem::path write_random_weights() {
+  const std::filesystem::path path = "output/resnet18_random.pt";
+  const linkboy::Model model = resnet::ResNet(resnet::ResNetOptions{.depth = 18});
+  linkboy::write_checkpoint(path, model.state_dict());
+  std::printf("no --weights: writes random ones to %s and takes these\n", path.c_str());
+  return path;
+}
+
+/// Whether a name may be missing: the new head, and the counters that older files lack.
+bool may_be_missing(const std::string& name) {
+  return name.starts_with("fc.") || name.ends_with(".num_batches_tracked");
+}
+
+/// Loads all but the head, which is for other classes.
+void load_backbone(linkboy::Model model, const std::filesystem::path& path) {
+  linkboy::StateDict state = linkboy::read_checkpoint(path);
+  state.erase("fc.weight");
+  state.erase("fc.bias");
+  // Without `strict` a file of another model would load, too, and change nothing.
+  const linkboy::LoadReport report = model.load_state_dict(state, {.strict = false});
+  for (const std::string& name : report.missing) {
+    LINKBOY_CHECK(may_be_missing(name), path, " has no ", name,
+                  "; give the state dict of torchvision's resnet18, or what "
+                  "make_resnet18_weights.py writes.");
+  }
+  LINKBOY_CHECK(report.unexpected.empty(), path, " has ", report.unexpected.front(),
+                ", which no resnet18 has; give the state dict of torchvision's resnet18.");
+}
+
+void fine_tune(const std::filesystem::path& weights) {
+  const linkboy::TensorDataset train = make_images(256, /*seed=*/1);
+  const linkboy::TensorDataset test = make_images(160, /*seed=*/2);
+  // Those of the images that the backbone knows.
+  const linkboy::Transform normalise =
+      linkboy::normalise({0.485, 0.456, 0.406}, {0.229, 0.224, 0.225});
+
+  resnet::ResNet net(resnet::ResNetOptions{.depth = 18, .num_classes = kNumClasses});
+  load_backbone(net, weights);
+
+  // All but the last layer group, fc. The statistics of batch norms follow the new images even so.
+  auto freezer = std::make_shared<linkboy::ModelFreezer>(
+      net, linkboy::ModelFreezerOptions{.freeze_batch_norms = true});
+  freezer->freeze();
+  auto optimizer = std::make_shared<torch::optim::AdamW>(freezer->get_trainable_parameters(), 3e-3);
+  auto unfreeze = std::make_shared<linkboy::FreezeLayers>(
+      freezer, linkboy::FreezeLayersOptions{
+                   .unfreeze_at = {{.epoch = 2, .from_index = -2, .to_index = 0, .lr = 3e-4}}});
+  auto accuracy =
+      std::make_shared<linkboy::Accuracy>(linkboy::AccuracyOptions{.num_classes = kNumClasses});
+  auto metrics =
+      std::make_shared<linkboy::MetricCallback>(linkboy::MetricCollection{{"accuracy", accuracy}});
+
+  linkboy::Trainer trainer(net, torch::nn::CrossEntropyLoss(), optimizer,
+                           linkboy::default_callbacks({unfreeze, metrics}));
+  trainer.train({.train_dataset = train,
+                 .num_epochs = 4,
+                 .eval_dataset = test,
+                 .per_device_batch_size = 16,
+                 .create_scheduler_fn = linkboy::CosineScheduler::create_scheduler_fn(),
+                 .train_dataloader_options = {.transform = normalise},
+                 .eval_dataloader_options = {.transform = normalise}});
+
+  const std::vector<double> accuracies = trainer.run_history().get_metric_values("eval_accuracy");
+  std::printf("accuracy: %.3f with the new head alone, %.3f with all layers\n", accuracies.front(),
+              accuracies.back());
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  namespace cli = linkboy::cli;
+  return cli::run_main(argc, argv, [](const cli::Arguments& arguments) {
+    std::optional<std::filesystem::path> weights;
+    cli::CommandLine command_line("fine_tuning",
+                                  "Fine-tunes a ResNet-18 on small images of three classes.");
+    command_line.add_group("Model").add(
+        "weights", "FILE", &weights,
+        "The state dict of torchvision's resnet18, .pt or .safetensors. Default: random weights.");
+    if (!command_line.parse(arguments)) return;
+    torch::manual_seed(1);
+    fine_tune(weights ? *weights : write_random_weights());
+  });
+}

@@ -1,0 +1,42 @@
+// Four batches of 16, accumulated, make the same updates as one batch of 64 in a quarter of the
+// memory.
+
+#include <torch/torch.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <linkboy/trainer.hpp>
+
+/// Points [N, 8], and a linear function of them with noise [N, 1].
+linkboy::TensorDataset make_data(int64_t num_points) {
+  const auto points = torch::randn({num_points, 8});
+  return {points, points.sum(1, /*keepdim=*/true) + torch::randn({num_points, 1})};
+}
+
+/// Weights after training: everything but the two arguments is the same each time.
+std::vector<at::Tensor> train(int64_t batch_size, int64_t accumulation_steps) {
+  torch::manual_seed(0);  // the data, the weights, and the order of the samples
+  torch::nn::Sequential model(torch::nn::Linear(8, 32), torch::nn::Tanh(),
+                              torch::nn::Linear(32, 1));
+  auto optimizer = std::make_shared<torch::optim::SGD>(
+      model->parameters(), torch::optim::SGDOptions(0.01).momentum(0.9));
+  linkboy::Trainer trainer(model, torch::nn::MSELoss(), optimizer);
+  // 1024 samples are a multiple of 64: the last update has as many samples as the others.
+  trainer.train({.train_dataset = make_data(1024),
+                 .num_epochs = 2,
+                 .per_device_batch_size = batch_size,
+                 .gradient_accumulation_steps = accumulation_steps});
+  return model->parameters();
+}
+
+int main() {
+  const auto at_once = train(/*batch_size=*/64, /*accumulation_steps=*/1);
+  const auto accumulated = train(/*batch_size=*/16, /*accumulation_steps=*/4);
+
+  double difference = 0.0;
+  for (std::size_t i = 0; i < at_once.size(); ++i) {
+    difference = std::max(difference, (at_once[i] - accumulated[i]).abs().max().item<double>());
+  }
+  // Not zero: sums of floating-point numbers depend on their order.
+  std::printf("largest difference between the weights: %.0e\n", difference);
+}

@@ -1,0 +1,47 @@
+// Mixup, whose targets are probabilities, and a moving average of the weights beside the model.
+
+#include <torch/torch.h>
+
+#include <cstdio>
+#include <linkboy/callbacks/metric_callback.hpp>
+#include <linkboy/callbacks/model_ema.hpp>
+#include <linkboy/image_transforms.hpp>
+#include <linkboy/metrics/accuracy.hpp>
+#include <linkboy/trainer.hpp>
+
+#include "shapes.hpp"
+
+int main() {
+  torch::manual_seed(1);
+  const linkboy::TensorDataset train(shapes::make_shapes(1024, 28, /*seed=*/1).tensors());
+  const linkboy::TensorDataset test(shapes::make_shapes(512, 28, /*seed=*/2).tensors());
+
+  auto net = shapes::make_cnn();
+  auto optimizer = std::make_shared<torch::optim::AdamW>(net->parameters(), 3e-3);
+  // Reaches back over about 50 updates, one epoch and a half. In the end the model has the average.
+  auto ema = std::make_shared<linkboy::ModelEma>(
+      linkboy::ModelEmaOptions{.decay = 0.98, .leave_in_model = true});
+  auto accuracy = std::make_shared<linkboy::Accuracy>(
+      linkboy::AccuracyOptions{.num_classes = shapes::kNumClasses});
+  auto metrics =
+      std::make_shared<linkboy::MetricCallback>(linkboy::MetricCollection{{"accuracy", accuracy}});
+
+  // Cross entropy takes the mixed probabilities of training and the classes of the evaluation.
+  linkboy::Trainer trainer(net, torch::nn::CrossEntropyLoss(), optimizer,
+                           linkboy::default_callbacks({metrics, ema}));
+  const linkboy::Transform normalise = linkboy::normalise({0.4}, {0.25});
+  trainer.train(
+      {.train_dataset = train,
+       .num_epochs = 5,
+       .eval_dataset = test,
+       .per_device_batch_size = 32,
+       .train_dataloader_options = {.transform = linkboy::compose(
+                                        {normalise, linkboy::random_horizontal_flip(),
+                                         linkboy::mixup(/*alpha=*/0.4, shapes::kNumClasses)})},
+       .eval_dataloader_options = {.transform = normalise}});
+
+  const linkboy::RunHistory& history = trainer.run_history();
+  std::printf("accuracy: %.3f, of the averaged weights %.3f\n",
+              history.get_latest_metric("eval_accuracy"),
+              history.get_latest_metric("ema_model_eval_accuracy"));
+}

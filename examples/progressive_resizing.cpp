@@ -1,0 +1,72 @@
+// Progressive resizing: the first epochs see small images, which cost little, the last ones the
+// images as they are. The network takes any size, for it ends in an average over the whole image.
+
+#include <torch/torch.h>
+
+#include <array>
+#include <cstdio>
+#include <linkboy/callbacks/metric_callback.hpp>
+#include <linkboy/image_transforms.hpp>
+#include <linkboy/metrics/accuracy.hpp>
+#include <linkboy/schedulers/cosine_scheduler.hpp>
+#include <linkboy/trainer.hpp>
+
+#include "shapes.hpp"
+
+namespace {
+
+constexpr int64_t kFullSize = 28;
+
+/// Of the images in each epoch.
+constexpr std::array<int64_t, 6> kSizes = {12, 12, 20, 20, 28, 28};
+
+/// A transform knows the epoch that its batch belongs to, on whichever thread it runs.
+linkboy::Batch resize(linkboy::Batch batch, const linkboy::TransformContext& context) {
+  namespace F = torch::nn::functional;
+  const int64_t size = kSizes.at(context.epoch - 1);
+  if (size == kFullSize) return batch;
+  const auto options = F::InterpolateFuncOptions()
+                           .size(std::vector<int64_t>{size, size})
+                           .mode(torch::kBilinear)
+                           .align_corners(false)
+                           .antialias(true);
+  return {F::interpolate(batch.input(), options), batch.target()};
+}
+
+/// Of the pixels that as many epochs at full size take.
+double part_of_pixels() {
+  double pixels = 0.0;
+  for (const int64_t size : kSizes) pixels += static_cast<double>(size * size);
+  return pixels / static_cast<double>(kFullSize * kFullSize * kSizes.size());
+}
+
+}  // namespace
+
+int main() {
+  torch::manual_seed(1);
+  const linkboy::TensorDataset train(shapes::make_shapes(1024, kFullSize, /*seed=*/1).tensors());
+  const linkboy::TensorDataset test(shapes::make_shapes(512, kFullSize, /*seed=*/2).tensors());
+
+  auto net = shapes::make_cnn();
+  auto optimizer = std::make_shared<torch::optim::SGD>(net->parameters(),
+                                                       torch::optim::SGDOptions(0.1).momentum(0.9));
+  auto accuracy = std::make_shared<linkboy::Accuracy>(
+      linkboy::AccuracyOptions{.num_classes = shapes::kNumClasses});
+  auto metrics =
+      std::make_shared<linkboy::MetricCallback>(linkboy::MetricCollection{{"accuracy", accuracy}});
+  linkboy::Trainer trainer(net, torch::nn::CrossEntropyLoss(), optimizer,
+                           linkboy::default_callbacks({metrics}));
+
+  // One run, so that the schedule goes over all sizes.
+  const linkboy::Transform normalise = linkboy::normalise({0.4}, {0.25});
+  trainer.train({.train_dataset = train,
+                 .num_epochs = kSizes.size(),
+                 .eval_dataset = test,
+                 .per_device_batch_size = 32,
+                 .create_scheduler_fn = linkboy::CosineScheduler::create_scheduler_fn(),
+                 .train_dataloader_options = {.transform = linkboy::compose({normalise, resize})},
+                 .eval_dataloader_options = {.transform = normalise}});
+
+  std::printf("accuracy: %.3f at full size, trained on %.0f %% of the pixels\n",
+              trainer.run_history().get_latest_metric("eval_accuracy"), 100.0 * part_of_pixels());
+}

@@ -1,0 +1,36 @@
+// Trains a small network to tell two spirals apart.
+
+#include <torch/torch.h>
+
+#include <cstdio>
+#include <linkboy/callbacks/metric_callback.hpp>
+#include <linkboy/metrics/accuracy.hpp>
+#include <linkboy/trainer.hpp>
+#include <numbers>
+
+/// Points [N, 2] on two spirals wound into each other, and labels [N]: which one a point is on.
+linkboy::TensorDataset make_spirals(int64_t num_points) {
+  const auto labels = torch::randint(2, {num_points}, torch::kLong);
+  const auto radii = torch::rand(num_points);
+  const auto angles = 8.0 * radii + std::numbers::pi * labels;
+  return {torch::stack({radii * angles.cos(), radii * angles.sin()}, 1), labels};
+}
+
+int main() {
+  torch::manual_seed(0);
+  torch::nn::Sequential net(torch::nn::Linear(2, 64), torch::nn::ReLU(), torch::nn::Linear(64, 64),
+                            torch::nn::ReLU(), torch::nn::Linear(64, 2));
+  auto optimizer = std::make_shared<torch::optim::AdamW>(net->parameters(), 0.01);
+  auto accuracy = std::make_shared<linkboy::Accuracy>(linkboy::AccuracyOptions{.num_classes = 2});
+  auto metrics =
+      std::make_shared<linkboy::MetricCallback>(linkboy::MetricCollection{{"accuracy", accuracy}});
+
+  linkboy::Trainer trainer(net, torch::nn::CrossEntropyLoss(), optimizer,
+                           linkboy::default_callbacks({metrics}));
+  trainer.train({.train_dataset = make_spirals(2000),
+                 .num_epochs = 10,
+                 .eval_dataset = make_spirals(500),
+                 .per_device_batch_size = 50});
+  const auto result = trainer.evaluate({.dataset = make_spirals(1000)});
+  std::printf("accuracy: %.3f\n", result.at("eval_accuracy"));
+}

@@ -1,0 +1,84 @@
+// Kills a training run in the middle, resumes it, and compares it with one that was left alone.
+//
+//     resume [FOLDER]    where training states are kept; a temporary folder if not given
+
+#include <stdlib.h>
+#include <torch/torch.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <filesystem>
+#include <linkboy/callbacks/save_training_state.hpp>
+#include <linkboy/cli.hpp>
+#include <linkboy/trainer.hpp>
+#include <linkboy/training_state.hpp>
+
+namespace fs = std::filesystem;
+
+/// Ends the run after an update, as a power failure would.
+class StopAfter : public linkboy::Callback {
+ public:
+  explicit StopAfter(int64_t num_updates) : num_updates_(num_updates) {}
+
+  void on_train_update_end(linkboy::Trainer& trainer) override {
+    if (trainer.num_updates() == num_updates_) trainer.request_stop();
+  }
+
+ private:
+  int64_t num_updates_;
+};
+
+/// Points [N, 8], and a linear function of them with noise [N, 1].
+linkboy::TensorDataset make_data(int64_t num_points) {
+  const auto points = torch::randn({num_points, 8});
+  return {points, points.sum(1, /*keepdim=*/true) + torch::randn({num_points, 1})};
+}
+
+/// Weights after four epochs of 16 updates. The initial weights, the order of the samples and the
+/// dropout follow from the seed.
+std::vector<at::Tensor> train(const linkboy::Dataset& data, uint64_t seed,
+                              linkboy::CallbackList callbacks,
+                              std::optional<fs::path> resume_from = std::nullopt) {
+  torch::manual_seed(seed);
+  torch::nn::Sequential model(torch::nn::Linear(8, 32), torch::nn::Tanh(), torch::nn::Dropout(0.2),
+                              torch::nn::Linear(32, 1));
+  auto optimizer = std::make_shared<torch::optim::AdamW>(model->parameters(), 0.01);
+  linkboy::Trainer trainer(model, torch::nn::MSELoss(), optimizer,
+                           linkboy::default_callbacks(std::move(callbacks)));
+  trainer.train({.train_dataset = data,
+                 .num_epochs = 4,
+                 .per_device_batch_size = 64,
+                 .resume_from = std::move(resume_from)});
+  return model->parameters();
+}
+
+void run(const fs::path& folder) {
+  const linkboy::Dataset data = make_data(1000);
+  const auto save = [&] {
+    // What is killed saves nothing at its end.
+    return std::make_shared<linkboy::SaveTrainingState>(linkboy::SaveTrainingStateOptions{
+        .directory = folder, .every_n_updates = 10, .at_end = false, .keep_last = 1});
+  };
+  const auto undisturbed = train(data, /*seed=*/1, {});
+  train(data, /*seed=*/1, {save(), std::make_shared<StopAfter>(25)});
+  // With another seed, so that only the training state can make it the same run.
+  const auto resumed = train(data, /*seed=*/2, {save()}, folder / "latest");
+
+  const bool are_equal = std::equal(resumed.begin(), resumed.end(), undisturbed.begin(),
+                                    undisturbed.end(), torch::equal);
+  std::printf("the resumed run ends with the very weights of the undisturbed one: %s\n",
+              are_equal ? "yes" : "no");
+}
+
+int main(int argc, char** argv) {
+  return linkboy::cli::run_main(argc, argv, [](const linkboy::cli::Arguments& arguments) {
+    if (!arguments.empty()) return run(arguments[0]);
+    std::string folder = fs::temp_directory_path() / "linkboy-XXXXXX";
+    LINKBOY_CHECK(mkdtemp(folder.data()), "cannot make the folder ", folder, ".");
+    run(folder);
+    const fs::path state = linkboy::latest_training_state(folder).value();
+    for (const fs::path& path : {state / linkboy::kTrainingStateFile, state, fs::path(folder)}) {
+      fs::remove(path);
+    }
+  });
+}

@@ -1,0 +1,123 @@
+#include "pickle_node.hpp"
+
+#include <ATen/core/Dict.h>
+#include <ATen/core/List.h>
+#include <ATen/core/jit_type.h>
+
+#include <algorithm>
+#include <bit>
+#include <utility>
+
+#include "linkboy/error.hpp"
+#include "value_tree.hpp"
+
+namespace linkboy {
+namespace {
+
+/// c10::Dict doubles its table until no key lies log2(slots) places behind the one that its hash
+/// names. Its hashes have no secret, so a stranger could make a few keys double it without end.
+/// Lays the keys out as the table would with 8 to 16 slots a key; if they fit there, it stays
+/// smaller.
+void check_hashes(const std::vector<c10::IValue>& keys) {
+  const int bits = static_cast<int>(std::bit_width(keys.size())) + 3;
+  constexpr uint64_t kMultiplier = 11400714819323198485U;  // of the table's own Fibonacci hashing
+  std::vector<uint64_t> homes;
+  homes.reserve(keys.size());
+  for (const c10::IValue& key : keys) {
+    homes.push_back(kMultiplier * c10::detail::DictKeyHash()(key) >> (64 - bits));
+  }
+  std::sort(homes.begin(), homes.end());
+  uint64_t next = 0;
+  for (const uint64_t home : homes) {
+    next = std::max(next, home);
+    LINKBOY_CHECK(next - home < static_cast<uint64_t>(bits),
+                  "it has a dict whose keys were chosen to exhaust the memory. Do not trust it.");
+    ++next;
+  }
+}
+
+/// Makes of a node the value it stands for, when those of its items are made.
+void build(PickleNode& node) {
+  switch (node.kind) {
+    case PickleNode::Kind::kPlain:
+      return;
+    case PickleNode::Kind::kTuple: {
+      std::vector<c10::IValue> elements;
+      elements.reserve(node.items.size());
+      for (const PickleNode* item : node.items) elements.push_back(item->plain);
+      node.plain = c10::ivalue::Tuple::create(std::move(elements));
+      return;
+    }
+    case PickleNode::Kind::kList: {
+      c10::impl::GenericList list(c10::AnyType::get());
+      list.reserve(node.items.size());
+      for (const PickleNode* item : node.items) list.push_back(item->plain);
+      node.plain = list;
+      return;
+    }
+    case PickleNode::Kind::kDict: {
+      std::vector<c10::IValue> keys;
+      keys.reserve(node.items.size() / 2);
+      for (std::size_t i = 0; i < node.items.size(); i += 2) {
+        const c10::IValue& key = keys.emplace_back(node.items[i]->plain);
+        LINKBOY_CHECK(key.isString() || key.isInt() || key.isBool() || key.isDouble(),
+                      "it has a dict with a key that is a ", key.tagKind(),
+                      "; keys must be strings, numbers or bools. Save it with such keys.");
+      }
+      check_hashes(keys);
+      c10::impl::GenericDict dict(c10::AnyType::get(), c10::AnyType::get());
+      for (std::size_t i = 0; i < keys.size(); ++i) {
+        dict.insert_or_assign(keys[i], node.items[2 * i + 1]->plain);
+      }
+      node.plain = dict;
+      return;
+    }
+    case PickleNode::Kind::kGlobal:
+    case PickleNode::Kind::kStorage:
+      throw Error(
+          "it holds a bare type or storage as a value; only data can be read. Save a "
+          "tensor rather than its storage, and a dtype as a string.");
+  }
+}
+
+class NodeConverter {
+ public:
+  explicit NodeConverter(std::size_t max_values) : max_values_(max_values) {}
+
+  void convert(PickleNode& node, int depth) {
+    // A container within itself runs into this limit.
+    LINKBOY_CHECK(depth + node.height <= kMaxTreeDepth, "its values are nested deeper than ",
+                  kMaxTreeDepth,
+                  " levels or contain each other without end. Save flat dicts and lists.");
+    if (node.num_values > 0) return;
+    convert_items(node, depth);
+    build(node);
+  }
+
+ private:
+  void convert_items(PickleNode& node, int depth) {
+    std::size_t num_values = 1;
+    int height = 0;
+    for (PickleNode* item : node.items) {
+      convert(*item, depth + 1);
+      num_values += item->num_values;
+      height = std::max(height, item->height + 1);
+      LINKBOY_CHECK(num_values <= max_values_,
+                    "its containers hold each other so often that they unfold to more than ",
+                    max_values_, " values. Save flat dicts and lists.");
+    }
+    node.num_values = num_values;
+    node.height = height;
+  }
+
+  std::size_t max_values_;
+};
+
+}  // namespace
+
+c10::IValue to_ivalue(PickleNode& node, std::size_t max_values) {
+  NodeConverter(max_values).convert(node, 0);
+  return node.plain;
+}
+
+}  // namespace linkboy

@@ -1,0 +1,82 @@
+#include "checkpoint/value_tree.hpp"
+
+#include <ATen/core/Dict.h>
+#include <ATen/core/List.h>
+#include <ATen/core/jit_type.h>
+
+#include <utility>
+
+#include "linkboy/error.hpp"
+
+namespace linkboy {
+namespace {
+
+class LeafMapper {
+ public:
+  explicit LeafMapper(const MapLeaf& map) : map_(map) {}
+
+  c10::IValue rebuild(const c10::IValue& value) {
+    LINKBOY_CHECK(path_.size() <= std::size_t{kMaxTreeDepth}, quote_path(path_),
+                  " is nested deeper than ", kMaxTreeDepth,
+                  " levels; checkpoints hold at most that. Flatten it.");
+    if (value.isList()) {
+      c10::impl::GenericList list(c10::AnyType::get());
+      const auto items = value.toListRef();
+      list.reserve(items.size());
+      for (std::size_t i = 0; i < items.size(); ++i) list.push_back(rebuild_item(i, items[i]));
+      return list;
+    }
+    if (value.isTuple()) {
+      const auto& items = value.toTupleRef().elements();
+      std::vector<c10::IValue> elements;
+      elements.reserve(items.size());
+      for (std::size_t i = 0; i < items.size(); ++i) elements.push_back(rebuild_item(i, items[i]));
+      return c10::ivalue::Tuple::create(std::move(elements));
+    }
+    if (value.isGenericDict()) return rebuild_dict(value.toGenericDict());
+    return map_(value, path_);
+  }
+
+ private:
+  c10::IValue rebuild_dict(const c10::impl::GenericDict& entries) {
+    c10::impl::GenericDict dict(c10::AnyType::get(), c10::AnyType::get());
+    dict.reserve(entries.size());
+    for (const auto& entry : entries) {
+      const c10::IValue& key = entry.key();
+      LINKBOY_CHECK(key.isString() || key.isInt() || key.isBool() || key.isDouble(),
+                    quote_path(path_), " has a key that is a ", key.tagKind(),
+                    "; keys must be strings, numbers or bools. Use another key.");
+      auto step = key.isString() ? key.toStringRef() : c10::str("[", key, "]");
+      dict.insert(key, rebuild_at(std::move(step), entry.value()));
+    }
+    return dict;
+  }
+
+  c10::IValue rebuild_item(std::size_t index, const c10::IValue& value) {
+    return rebuild_at(c10::str("[", index, "]"), value);
+  }
+
+  c10::IValue rebuild_at(std::string step, const c10::IValue& value) {
+    path_.push_back(std::move(step));
+    c10::IValue result = rebuild(value);
+    path_.pop_back();
+    return result;
+  }
+
+  const MapLeaf& map_;
+  ValuePath path_;
+};
+
+}  // namespace
+
+std::string quote_path(const ValuePath& path) {
+  std::string joined;
+  for (const auto& step : path) joined += (joined.empty() || step.front() == '[' ? "" : ".") + step;
+  return path.empty() ? "the checkpoint" : "\"" + joined + "\"";
+}
+
+c10::IValue map_leaves(const c10::IValue& value, const MapLeaf& map) {
+  return LeafMapper(map).rebuild(value);
+}
+
+}  // namespace linkboy

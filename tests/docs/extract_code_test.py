@@ -1,0 +1,116 @@
+#!/usr/bin/env python3
+"""Tests of extract_code.py.
+
+    extract_code_test.py ROOT
+"""
+
+import pathlib
+import re
+import subprocess
+import sys
+import tempfile
+import unittest
+
+import extract_code
+
+PAGE = pathlib.Path("docs/page.md")
+
+
+def blocks_of(*lines):
+    return extract_code.blocks_of(PAGE, "\n".join(lines))
+
+
+class BlocksTest(unittest.TestCase):
+    def test_a_block_is_a_function_unless_told_otherwise(self):
+        blocks = blocks_of("text", "```cpp", "f();", "```",
+                           "<!-- cpp: file -->", "```cpp", "int x;", "```")
+        self.assertEqual([(b.kind, b.line, b.lines) for b in blocks],
+                         [("function", 3, ["f();"]), ("file", 7, ["int x;"])])
+
+    def test_other_languages_are_no_code(self):
+        self.assertEqual(blocks_of("```", "$ ls", "```", "~~~text", "b", "~~~"), [])
+
+    def test_code_inside_a_block_of_another_language_is_no_code(self):
+        self.assertEqual(blocks_of("````text", "```cpp", "f();", "```", "````"), [])
+
+    def test_dots_stand_for_code_that_is_left_out(self):
+        self.assertEqual(blocks_of("```cpp", "f();", "  ...", "g();", "```")[0].lines,
+                         ["f();", "", "g();"])
+
+    def test_the_indent_of_a_list_is_taken_off(self):
+        self.assertEqual(blocks_of("- x", "  ```cpp", "  if (a)", "    b();", "  ```")[0].lines,
+                         ["if (a)", "  b();"])
+
+    def test_of_a_diff_the_new_side_is_code_if_a_comment_says_so(self):
+        diff = ["```diff", " a;", "-b;", "+c;", "```"]
+        self.assertEqual(blocks_of(*diff), [])
+        self.assertEqual(blocks_of("<!-- cpp: function -->", *diff)[0].lines, ["a;", "", "c;"])
+
+    def test_errors_name_the_line(self):
+        for message, lines in {
+                "page.md:1: 'snippet' is no kind": ["<!-- cpp: snippet -->", "```cpp", "```"],
+                "page.md:1: 'skip' is no kind": ["<!-- cpp skip -->", "```cpp", "```"],
+                "page.md:2: a cpp comment must stand": ["<!-- cpp: file -->", "", "```cpp", "```"],
+                "page.md:2: a cpp comment stands before": ["<!-- cpp: file -->", "```text", "```"],
+                "page.md:1: the language is 'c++'": ["```c++", "```"],
+                "page.md:1: the language is 'cpp ignore'": ["```cpp ignore", "```"],
+                "the last block is not closed": ["```cpp", "f();"],
+        }.items():
+            with self.subTest(message):
+                with self.assertRaisesRegex(extract_code.PageError, re.escape(message)):
+                    blocks_of(*lines)
+
+
+class SourcesTest(unittest.TestCase):
+    def setUp(self):
+        self.folder = tempfile.TemporaryDirectory()
+        self.addCleanup(self.folder.cleanup)
+        self.root = pathlib.Path(self.folder.name)
+        (self.root / "callbacks").mkdir()
+        (self.root / "callbacks" / "timer.hpp").touch()
+
+    def sources_of(self, *lines):
+        return extract_code.sources_of(self.root, blocks_of(*lines))
+
+    def test_public_headers_and_those_of_blocks_come_first(self):
+        text = "\n".join(self.sources_of("```cpp", "#include <deque>", "f();", "```")["blocks.cpp"])
+        self.assertLess(text.index("<linkboy/callbacks/timer.hpp>"), text.index("namespace"))
+        self.assertLess(text.index("#include <deque>"), text.index("namespace"))
+        self.assertEqual(text.count("<deque>"), 1)
+
+    def test_lines_are_those_of_the_page(self):
+        lines = self.sources_of("", "```cpp", "...", "f();", "```")["blocks.cpp"]
+        directive = lines.index(f'#line 3 "{self.root / PAGE}"')
+        self.assertEqual(lines[directive + 2], "f();")
+
+    def test_a_program_gets_nothing_from_elsewhere(self):
+        sources = self.sources_of("<!-- cpp: program -->", "```cpp", "int main() {}", "```")
+        self.assertEqual(sources["program_1_docs_page.cpp"],
+                         [f'#line 3 "{self.root / PAGE}"', "int main() {}"])
+        self.assertNotIn("main", "\n".join(sources["blocks.cpp"]))
+
+
+class DocumentationTest(unittest.TestCase):
+    def test_no_block_is_skipped(self):
+        pages = extract_code.pages_of(ROOT)
+        is_code = re.compile(r"^\s*(?:```|~~~)+\s*(?:cpp|c\+\+|cc|cxx|hpp)\b|-->\n\s*```diff",
+                             re.MULTILINE | re.IGNORECASE)
+        written = sum(len(is_code.findall((ROOT / page).read_text())) for page in pages)
+        with tempfile.TemporaryDirectory() as out:
+            run = subprocess.run([sys.executable, extract_code.__file__, ROOT, out],
+                                 check=True, capture_output=True, text=True)
+            sources = run.stdout.split()
+            text = "\n".join(pathlib.Path(source).read_text() for source in sources)
+        functions_and_files = len(re.findall(r"^using namespace line_", text, re.MULTILINE))
+        self.assertGreater(written, 10)
+        self.assertEqual(functions_and_files + len(sources) - 1, written)
+        print(f"{written} blocks of {len(pages)} pages, {len(sources) - 1} of them programs")
+
+    def test_the_page_for_beginners_shows_the_quickstart(self):
+        self.assertIn((ROOT / "examples/quickstart.cpp").read_text().strip(),
+                      (ROOT / "docs/getting_started.md").read_text())
+
+
+if __name__ == "__main__":
+    ROOT = pathlib.Path(sys.argv.pop(1)).resolve()
+    unittest.main()

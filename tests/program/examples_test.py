@@ -1,0 +1,150 @@
+"""Runs the table of examples/README.md as a reader would, and compares the last lines.
+
+    python3 examples_test.py FOLDER_OF_THE_BUILT_EXAMPLES [unittest arguments]
+
+Each command runs in a temporary folder. In it build/release/examples/ is the folder given, tests/
+and examples/ are the repository's, python3 is LINKBOY_PYTHON, and torchrun is
+tests/distributed/launch: so torchrun itself is not needed.
+"""
+
+import os
+import pathlib
+import re
+import shlex
+import subprocess
+import sys
+import tempfile
+import unittest
+
+BUILT_EXAMPLES = None
+REPOSITORY = pathlib.Path(__file__).resolve().parents[2]
+EXAMPLES = REPOSITORY / "examples"
+# The table's numbers are those of one thread on the CPU.
+ENVIRONMENT = {"OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
+
+ROW = re.compile(r"\| \[(.+?)\]\((.+?)\) \| .+ \| `(.+)` \| `(.+)` \|")
+BUILT = "build/release/examples/"
+TORCHRUN = "torchrun --no-python --nproc-per-node"
+PROGRESS = re.compile(r"(epoch \d+|\w*eval) +\d+% ")
+NUMBER = re.compile(r"(-?\d+(?:\.\d+)?(?:e[-+]?\d+)?)")
+
+
+class Row:
+    """A program, and the line that its command should end with."""
+
+    def __init__(self, line):
+        match = ROW.fullmatch(line)
+        if not match:
+            raise ValueError(f"not `| [name](link) | text | command | last line |`: {line}")
+        self.name, self.link, self.command, self.last_line = match.groups()
+
+    def program(self):
+        """The last one of the command."""
+        return re.findall(re.escape(BUILT) + r"(\S+)", self.command)[-1]
+
+    def runnable_command(self):
+        command = self.command
+        for pattern, path in (
+            (r"python3(?= )", os.environ.get("LINKBOY_PYTHON") or sys.executable),
+            (re.escape(TORCHRUN) + r"(?= )", REPOSITORY / "tests/distributed/launch"),
+            (re.escape(BUILT), f"{BUILT_EXAMPLES}/"),
+            (r"(?=(?:examples|tests)/)", f"{REPOSITORY}/"),
+        ):
+            quoted = shlex.quote(str(path))
+            command = re.sub(r"(?<!\S)" + pattern, lambda _: quoted, command)
+        return command
+
+    def run(self, folder):
+        return subprocess.run(
+            ["bash", "-c", self.runnable_command()],
+            cwd=folder,
+            env=os.environ | ENVIRONMENT,
+            capture_output=True,
+            text=True,
+            timeout=120,
+        )
+
+
+def read_table():
+    lines = (EXAMPLES / "README.md").read_text().splitlines()
+    head_and_rows = [line for line in lines if line.startswith("|")]
+    return [Row(line) for line in head_and_rows[2:]]
+
+
+def numbers_agree(expected, found):
+    """Integers exactly; see README.md for the others, which processors round in their own way."""
+    if "e" in expected:
+        return float(expected) / 10 <= float(found) <= float(expected) * 10
+    if "." in expected:
+        return abs(float(found) - float(expected)) <= max(0.02, abs(float(expected)) / 10)
+    return found == expected
+
+
+def lines_agree(expected, found):
+    """Whether texts are equal and numbers agree; "..." in `expected` is anything."""
+    pattern = ""
+    for i, piece in enumerate(NUMBER.split(expected)):
+        pattern += NUMBER.pattern if i % 2 else re.escape(piece).replace(r"\.\.\.", ".*")
+    match = re.fullmatch(pattern, found)
+    return bool(match) and all(map(numbers_agree, NUMBER.findall(expected), match.groups()))
+
+
+def last_line(output):
+    lines = output.splitlines()
+    return lines[-1].removeprefix("rank 0: ") if lines else ""  # which launch puts there
+
+
+class ExamplesTest(unittest.TestCase):
+    def test_every_command_ends_with_its_line(self):
+        for row in read_table():
+            with self.subTest(command=row.command), tempfile.TemporaryDirectory() as folder:
+                done = row.run(folder)
+                everything = done.stdout + done.stderr
+                self.assertEqual(done.returncode, 0, everything)
+                errors = [line for line in done.stderr.splitlines() if not PROGRESS.match(line)]
+                self.assertEqual(errors, [])
+                found = last_line(done.stdout)
+                self.assertTrue(lines_agree(row.last_line, found), f"{row.last_line} != {found}")
+
+    def test_the_table_has_every_program(self):
+        programs = {
+            path.relative_to(BUILT_EXAMPLES).as_posix()
+            for path in BUILT_EXAMPLES.rglob("*")
+            if path.is_file() and os.access(path, os.X_OK) and "CMakeFiles" not in path.parts
+        }
+        self.assertEqual({row.program() for row in read_table()}, programs)
+
+    def test_names_are_those_of_programs_and_links_lead_to_sources(self):
+        for row in read_table():
+            with self.subTest(name=row.name):
+                self.assertEqual(pathlib.PurePath(row.program()).name, row.name)
+                self.assertTrue((EXAMPLES / row.link).exists(), row.link)
+
+    def test_the_quickstart_is_short(self):
+        self.assertLess(len((EXAMPLES / "quickstart.cpp").read_text().splitlines()), 40)
+
+
+class LinesAgreeTest(unittest.TestCase):
+    def test_numbers_may_be_rounded_otherwise(self):
+        for expected, found, agree in (
+            ("loss: 0.500, 3 epochs", "loss: 0.519, 3 epochs", True),
+            ("loss: 0.500, 3 epochs", "loss: 0.519, 4 epochs", False),
+            ("loss: 0.500", "loss: 0.551", False),
+            ("loss: 50.0", "loss: 54.9", True),
+            ("loss: 50.0", "loss: nan", False),
+            ("difference 1e-07", "difference 6.5e-08", True),
+            ("difference 1e-07", "difference 1e-05", False),
+            ("difference 1e-07", "difference 0e+00", False),
+            ("equal: yes", "equal: no", False),
+            ("it writes ... in the end", "it writes 'a b' in the end", True),
+            ("it writes ... in the end", "it writes 'a b'", False),
+        ):
+            with self.subTest(expected=expected, found=found):
+                self.assertEqual(lines_agree(expected, found), agree)
+
+
+if __name__ == "__main__":
+    if len(sys.argv) < 2:
+        sys.exit(__doc__)
+    BUILT_EXAMPLES = pathlib.Path(sys.argv.pop(1)).resolve()
+    unittest.main(verbosity=2)

@@ -1,0 +1,55 @@
+// Who reads the run history as it grows.
+
+#include "linkboy/metric_reader.hpp"
+
+#include <gtest/gtest.h>
+
+#include "linkboy/run_history.hpp"
+#include "linkboy/state_dict.hpp"
+#include "support/expect_error.hpp"
+
+namespace linkboy::testing::metric_reader_test {
+namespace {
+
+using Values = NewMetrics::NamedValues;
+
+TEST(NewMetricsTest, GivesEachValueOnce) {
+  InMemoryRunHistory history;
+  NewMetrics metrics;
+  history.update_metric("loss", 3.0);
+  history.update_metric("loss", 2.0);
+  history.update_metric("accuracy", 0.5);
+  EXPECT_EQ(metrics.take(history), (Values{{"loss", 3.0}, {"loss", 2.0}, {"accuracy", 0.5}}));
+  history.update_metric("loss", 1.0);
+  EXPECT_EQ(metrics.take(history), (Values{{"loss", 1.0}}));
+  EXPECT_TRUE(metrics.take(history).empty());
+}
+
+TEST(NewMetricsTest, AfterAResetOfTheHistoryAllValuesAreNew) {
+  InMemoryRunHistory history;
+  NewMetrics metrics;
+  history.update_metric("loss", 3.0);
+  history.update_metric("loss", 2.0);
+  metrics.take(history);
+  InMemoryRunHistory other;
+  other.update_metric("loss", 1.0);
+  EXPECT_EQ(metrics.take(other), (Values{{"loss", 1.0}}));
+}
+
+TEST(NewMetricsTest, StateSaysWhatWasTaken) {
+  InMemoryRunHistory history;
+  history.update_metric("loss", 3.0);
+  NewMetrics before;
+  before.take(history);
+  NewMetrics after;
+  after.load_state_dict(before.state_dict());
+  history.update_metric("loss", 2.0);
+  EXPECT_EQ(after.take(history), (Values{{"loss", 2.0}}));
+}
+
+TEST(NewMetricsTest, RejectsAStateThatCountsNothing) {
+  EXPECT_ERROR((NewMetrics{}.load_state_dict({{"loss", "many"}})), "\"loss\"");
+}
+
+}  // namespace
+}  // namespace linkboy::testing::metric_reader_test
