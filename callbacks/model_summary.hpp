@@ -39,7 +39,7 @@ struct ModuleSummary {
 };
 
 /// What a model consists of.
-struct ModelSummaryTable {
+struct LINKBOY_API ModelSummaryTable {
   /// The model itself first, then each module before those that it holds. Of TorchScript only
   /// modules that have or hold parameters or buffers.
   std::vector<ModuleSummary> modules{};

@@ -64,7 +64,7 @@ struct AcceleratorOptions {
 
 /// While it lives, operations of this thread run in an Accelerator's precision. Ends what it began:
 /// nests, and keeps casts of the parameters until the outermost one ends.
-class [[nodiscard]] AutocastScope {
+class [[nodiscard]] LINKBOY_API AutocastScope {
  public:
   /// @param dtype  Nothing leaves all as it is.
   AutocastScope(c10::DeviceType device, std::optional<c10::ScalarType> dtype);

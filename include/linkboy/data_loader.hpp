@@ -43,7 +43,7 @@ struct DataLoaderShard {
 
 /// How a loader works. A field left unset takes the default named beside it; Trainer overlays the
 /// user's fields on its own defaults.
-struct DataLoaderOptions {
+struct LINKBOY_API DataLoaderOptions {
   /// Samples per batch and device. At least 1. Default 8.
   std::optional<int64_t> batch_size{};
 

@@ -4,12 +4,14 @@
 #include <optional>
 #include <string>
 
+#include "linkboy/export.hpp"
+
 namespace linkboy {
 
 /// What a run resolved to. Made once by `Trainer::create_run_config`; constant from then on.
 ///
 /// One unit rules: an *update* is one optimizer step of this run, the same on every rank.
-struct RunConfig {
+struct LINKBOY_API RunConfig {
   /// Of this run, begun ones included.
   int64_t num_epochs = 0;
   /// The last one of an epoch may have a shorter window.

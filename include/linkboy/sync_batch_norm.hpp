@@ -16,7 +16,7 @@ namespace linkboy {
 /// While it lives, the batch-norm layers that `convert_sync_batchnorm` found are synchronised. It
 /// keeps the process group alive, and of each layer its running mean (or its weight), not the
 /// model.
-class [[nodiscard]] SyncBatchNormHandle {
+class [[nodiscard]] LINKBOY_API SyncBatchNormHandle {
  public:
   SyncBatchNormHandle() = default;
   /// The layers are ordinary ones again. A backward that is still to come is not affected, but a

@@ -1,0 +1,72 @@
+"""What public headers declare and programs use is visible outside a shared library: has LINKBOY_API.
+
+    python3 check_exports.py SOURCE_FOLDER BUILD_FOLDER
+
+Looks at what the objects of tests and examples need of the static library. It is hidden there or not as
+it would be in a shared one; what is hidden must be private, declared in src/ only.
+"""
+
+import pathlib
+import re
+import subprocess
+import sys
+
+
+def lines_of(*command):
+    done = subprocess.run([str(part) for part in command], capture_output=True, text=True)
+    return done.stdout.splitlines()  # nm fails with objects that have no symbols
+
+
+def hidden_in(libraries):
+    symbols = set()
+    for line in lines_of("readelf", "-sW", *libraries):
+        fields = line.split()
+        if len(fields) == 8 and fields[5] == "HIDDEN" and fields[6] != "UND":
+            symbols.add(fields[7])
+    return symbols
+
+
+def needed_by(objects):
+    return {line.split()[-1] for line in lines_of("nm", "--undefined-only", *objects) if " U " in line}
+
+
+def declared_in(headers):
+    """Names of classes that are defined and functions that are declared at namespace scope."""
+    names = set()
+    for header in headers:
+        text = header.read_text()
+        names.update(re.findall(r"^(?:class|struct) (?:\[\[\w+\]\] |LINKBOY_API )*(\w+)[^;{]*\{", text, re.MULTILINE))
+        names.update(re.findall(r"^[A-Za-z\[][^;{}()]*?\b(\w+)\(", text, re.MULTILINE))
+    return names
+
+
+def main():
+    source, build = map(pathlib.Path, sys.argv[1:])
+    headers = [*source.glob("include/linkboy/*.hpp")]
+    for folder in ("callbacks", "metrics", "schedulers"):
+        headers += source.glob(f"{folder}/*.hpp")
+    libraries = list(build.glob("liblinkboy*.a"))
+    objects = [path for folder in ("tests", "examples") for path in (build / folder).rglob("*.o")]
+    assert libraries and objects and headers, "nothing to look at"
+    needed = needed_by(objects)
+    assert any("linkboy" in name for name in needed), "nm found nothing"
+    hidden = sorted(needed & hidden_in(libraries))
+    public = declared_in(headers)
+    private = declared_in(source.glob("src/**/*.hpp"))
+    assert {"Trainer", "read_checkpoint"} <= public, "the headers were not understood"
+    wrong = []
+    for name in lines_of("c++filt", *hidden):
+        scopes = re.sub(r"\(.*|\[abi:.*?\]|^vtable for |^typeinfo for ", "", name).split("::")
+        owner = next((part for part in scopes if part not in ("linkboy", "detail", "cli")), "")
+        owner = re.sub("<.*", "", owner)
+        if owner in public and not ("detail" in scopes and owner in private):
+            wrong.append(name)
+    for name in wrong:
+        print(f"hidden in a shared library, though a public header declares it: {name}; "
+              "put LINKBOY_API in front of it or of its class")
+    print(f"{len(needed)} symbols needed, {len(hidden)} of them private, {len(wrong)} wrongly hidden")
+    return 1 if wrong else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
