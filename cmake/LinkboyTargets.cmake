@@ -37,7 +37,8 @@ endfunction()
 function(linkboy_configure_library target)
   set_target_properties(${target} PROPERTIES
     VERSION ${PROJECT_VERSION} SOVERSION ${PROJECT_VERSION_MAJOR}.${PROJECT_VERSION_MINOR}
-    INSTALL_RPATH "$ORIGIN" INSTALL_RPATH_USE_LINK_PATH ON)
+    INSTALL_RPATH "$ORIGIN" INSTALL_RPATH_USE_LINK_PATH ON
+    DEFINE_SYMBOL "")  # it would make precompiled headers of the library unfit for others
   linkboy_unite_folders(${target})
 endfunction()
 
