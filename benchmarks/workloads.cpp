@@ -42,7 +42,7 @@
 #include "linkboy/error.hpp"
 #include "linkboy/trainer.hpp"
 #include "mlp.hpp"
-#include "resnet.hpp"
+#include "resnet/resnet.hpp"
 
 namespace linkboy::benchmarks {
 namespace {
@@ -201,7 +201,9 @@ std::unique_ptr<Work> make_work(const Arguments& arguments, const CallbackList& 
                           : arguments.work == "cnn" ? make_samples(count, {1, 28, 28})
                                                     : make_samples(count, {784});
   torch::manual_seed(kSeed);
-  Model model = is_resnet                 ? Model(std::make_shared<ResNet18>(kNumClasses))
+  const resnet::ResNetOptions resnet18{
+      .depth = 18, .num_classes = kNumClasses, .has_small_stem = true};
+  Model model = is_resnet                 ? Model(resnet::ResNet(resnet18))
                 : arguments.work == "cnn" ? Model(std::make_shared<Cnn>())
                                           : Model(std::make_shared<Mlp>());
   return std::make_unique<Training>(std::move(model), samples, batch_size, more_callbacks);

@@ -15,7 +15,7 @@
 #include <linkboy/trainer.hpp>
 #include <optional>
 
-#include "cifar10/resnet.hpp"
+#include "resnet/resnet.hpp"
 #include "shapes.hpp"
 
 namespace {

@@ -16,7 +16,7 @@
 
 #include "cifar10.hpp"
 #include "recipe.hpp"
-#include "resnet.hpp"
+#include "resnet/resnet.hpp"
 
 namespace cifar10 {
 namespace {

@@ -1,10 +1,6 @@
 #pragma once
 
-#include <torch/nn/module.h>
-#include <torch/nn/modules/batchnorm.h>
 #include <torch/nn/modules/container/sequential.h>
-#include <torch/nn/modules/conv.h>
-#include <torch/nn/modules/linear.h>
 
 #include <filesystem>
 #include <linkboy/model.hpp>
@@ -27,22 +23,8 @@ TORCH_MODULE(Mlp);
 /// Linear 128-10.
 torch::nn::Sequential make_cnn();
 
-/// ResNet-18 with torchvision's parameter names and initialisation, for small grey images: a 3x3
-/// stem of stride 1 on one channel and no first max-pool.
-class ResNet18Impl : public torch::nn::Module {
- public:
-  ResNet18Impl();
-  at::Tensor forward(const at::Tensor& images);
-
- private:
-  torch::nn::Conv2d conv1_;
-  torch::nn::BatchNorm2d bn1_;
-  torch::nn::Sequential layer1_, layer2_, layer3_, layer4_;
-  torch::nn::Linear fc_;
-};
-TORCH_MODULE(ResNet18);
-
-/// @param name  "mlp", "cnn" or "resnet18".
+/// @param name  "mlp", "cnn" or "resnet18", which is ResNet-18 for small grey images: a 3x3 stem of
+///              stride 1 on one channel and no first max-pool.
 /// @throws linkboy::Error if it is anything else.
 linkboy::Model make_model(const std::string& name);
 
@@ -52,7 +34,7 @@ linkboy::Model make_model(const std::string& name);
 ///         message lists missing, unexpected and misshapen names); the model is unchanged then.
 /// @param key  The part of the file that is the state dict; what linkboy and Python users call it
 /// is
-///        found without.
+///             found without.
 void load_weights(linkboy::Model& model, const std::filesystem::path& path,
                   const std::string& key = "");
 

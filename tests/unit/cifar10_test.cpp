@@ -16,7 +16,7 @@
 #include <vector>
 
 #include "recipe.hpp"
-#include "resnet.hpp"
+#include "resnet/resnet.hpp"
 #include "shapes.hpp"
 #include "support/expect_error.hpp"
 #include "support/file_contents.hpp"
@@ -311,7 +311,9 @@ TEST(Cifar10ResNetGoldenTest, GivesTorchvisionsWeightsAndScoresForTheSameSeed) {
 
 TEST(Cifar10ResNetErrorsTest, RefusesOtherDepthsAndNoClasses) {
   EXPECT_ERROR(resnet::ResNet(resnet::ResNetOptions{.depth = 50}), "take a depth of 18 or 34");
-  EXPECT_ERROR(resnet::ResNet(resnet::ResNetOptions{.num_classes = 0}), "must be at least 1");
+  EXPECT_ERROR(resnet::ResNet(resnet::ResNetOptions{.num_classes = 0}),
+               "for 0 classes is asked for; there must be at least 1");
+  EXPECT_ERROR(resnet::ResNet(resnet::ResNetOptions{.in_channels = 0}), "for 0 channels");
 }
 
 }  // namespace

@@ -1,4 +1,4 @@
-#include "resnet.hpp"
+#include "resnet/resnet.hpp"
 
 #include <torch/nn/functional/pooling.h>
 #include <torch/nn/init.h>
@@ -72,23 +72,29 @@ nn::Sequential make_layer(int64_t in, int64_t out, int64_t stride, int num_block
   return blocks;
 }
 
-int64_t checked_num_classes(int64_t num_classes) {
-  LINKBOY_CHECK(num_classes >= 1, "a ResNet for ", num_classes,
-                " classes is asked for; there must be at least 1.");
-  return num_classes;
+int64_t at_least_one(int64_t number, const char* of_what) {
+  LINKBOY_CHECK(number >= 1, "a ResNet for ", number, " ", of_what,
+                " is asked for; there must be at least 1.");
+  return number;
+}
+
+nn::Conv2d make_stem(const ResNetOptions& options) {
+  const int64_t channels = at_least_one(options.in_channels, "channels");
+  return options.has_small_stem ? conv(channels, 64, 3, 1) : conv(channels, 64, 7, 2);
 }
 
 }  // namespace
 
 // The members are made in their order, so that a seed gives the weights that it gives in Python.
 ResNetImpl::ResNetImpl(const ResNetOptions& options)
-    : conv1_(conv(3, 64, 7, 2)),
+    : has_small_stem_(options.has_small_stem),
+      conv1_(make_stem(options)),
       bn1_(64),
       layer1_(make_layer(64, 64, 1, layer_sizes(options.depth)[0])),
       layer2_(make_layer(64, 128, 2, layer_sizes(options.depth)[1])),
       layer3_(make_layer(128, 256, 2, layer_sizes(options.depth)[2])),
       layer4_(make_layer(256, 512, 2, layer_sizes(options.depth)[3])),
-      fc_(512, checked_num_classes(options.num_classes)) {
+      fc_(512, at_least_one(options.num_classes, "classes")) {
   register_module("conv1", conv1_);
   register_module("bn1", bn1_);
   register_module("layer1", layer1_);
@@ -106,7 +112,7 @@ ResNetImpl::ResNetImpl(const ResNetOptions& options)
 
 at::Tensor ResNetImpl::forward(const at::Tensor& images) {
   at::Tensor x = bn1_(conv1_(images)).relu_();
-  x = F::max_pool2d(x, F::MaxPool2dFuncOptions(3).stride(2).padding(1));
+  if (!has_small_stem_) x = F::max_pool2d(x, F::MaxPool2dFuncOptions(3).stride(2).padding(1));
   x = layer1_->forward(x);
   x = layer2_->forward(x);
   x = layer3_->forward(x);
