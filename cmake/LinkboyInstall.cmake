@@ -26,7 +26,7 @@ configure_package_config_file(
   INSTALL_DESTINATION "${package_folder}" NO_SET_AND_CHECK_MACRO)
 write_basic_package_version_file("${PROJECT_BINARY_DIR}/linkboyConfigVersion.cmake"
   COMPATIBILITY SameMinorVersion)
-install(FILES "${PROJECT_BINARY_DIR}/linkboyConfig.cmake"
+install(FILES "${CMAKE_CURRENT_LIST_DIR}/linkboyNvcc.cmake" "${PROJECT_BINARY_DIR}/linkboyConfig.cmake"
   "${PROJECT_BINARY_DIR}/linkboyConfigVersion.cmake"
   DESTINATION "${package_folder}" COMPONENT Development)
 

@@ -39,10 +39,7 @@ if(NOT TARGET torch AND NOT Torch_DIR)
 endif()
 
 if(NOT TARGET torch)
-  # LibTorch's files ask for CUDA even where the program has no device code.
-  if(NOT CMAKE_CUDA_COMPILER AND NOT DEFINED ENV{CUDACXX} AND EXISTS "/usr/local/cuda/bin/nvcc")
-    set(ENV{CUDACXX} "/usr/local/cuda/bin/nvcc")
-  endif()
+  include("${CMAKE_CURRENT_LIST_DIR}/linkboyNvcc.cmake")
   find_package(Torch ${LINKBOY_TORCH_VERSION} REQUIRED)
 endif()
 

@@ -3,16 +3,7 @@
 #   cmake -D BUILD=... -D SOURCE=... -D WORK=... -D TORCH_DIR=... -P check.cmake
 file(REMOVE_RECURSE "${WORK}")
 
-function(run expected)
-  execute_process(COMMAND ${ARGN} RESULT_VARIABLE status OUTPUT_VARIABLE output ERROR_VARIABLE output)
-  list(JOIN ARGN " " command)
-  if(expected STREQUAL "works" AND NOT status EQUAL 0)
-    message(FATAL_ERROR "failed (${status}): ${command}\n${output}")
-  elseif(NOT expected STREQUAL "works" AND (status EQUAL 0 OR NOT output MATCHES "${expected}"))
-    message(FATAL_ERROR "should have failed with '${expected}': ${command}\n${output}")
-  endif()
-  set(output "${output}" PARENT_SCOPE)
-endfunction()
+include("${CMAKE_CURRENT_LIST_DIR}/run.cmake")
 
 set(consumer "${SOURCE}/examples/consumer_find_package")
 run(works "${CMAKE_COMMAND}" --install "${BUILD}" --prefix "${WORK}/first")

@@ -3,18 +3,11 @@
 #   cmake -D SOURCE=... -D WORK=... -D TORCH_DIR=... -D BUILD=ON|OFF -P subproject.cmake
 file(REMOVE_RECURSE "${WORK}")
 
-function(run)
-  execute_process(COMMAND ${ARGN} RESULT_VARIABLE status OUTPUT_VARIABLE output ERROR_VARIABLE output)
-  if(NOT status EQUAL 0)
-    list(JOIN ARGN " " command)
-    message(FATAL_ERROR "failed (${status}): ${command}\n${output}")
-  endif()
-  set(output "${output}" PARENT_SCOPE)
-endfunction()
+include("${CMAKE_CURRENT_LIST_DIR}/run.cmake")
 
-run("${CMAKE_COMMAND}" -G Ninja -S "${SOURCE}/examples/consumer_fetch_content" -B "${WORK}"
+run(works "${CMAKE_COMMAND}" -G Ninja -S "${SOURCE}/examples/consumer_fetch_content" -B "${WORK}"
   -DCMAKE_BUILD_TYPE=Release -DCMAKE_UNITY_BUILD=ON -DBUILD_SHARED_LIBS=ON "-DTorch_DIR=${TORCH_DIR}")
-run("${CMAKE_COMMAND}" --build "${WORK}" -- -t targets all)
+run(works "${CMAKE_COMMAND}" --build "${WORK}" -- -t targets all)
 foreach(wanted IN ITEMS "consumer:" "liblinkboy\\.so" "liblinkboy_cli\\.so")
   if(NOT output MATCHES "${wanted}")
     message(FATAL_ERROR "there is no target ${wanted}:\n${output}")
@@ -27,7 +20,7 @@ foreach(unwanted IN ITEMS "linkboy_tests" "fashion_mnist:" "linkboy_overhead:")
 endforeach()
 
 if(BUILD)
-  run("${CMAKE_COMMAND}" --build "${WORK}" --target consumer)
-  run("${WORK}/consumer")
+  run(works "${CMAKE_COMMAND}" --build "${WORK}" --target consumer)
+  run(works "${WORK}/consumer")
   message(STATUS "${output}")
 endif()
