@@ -9,6 +9,7 @@
 #include <unordered_map>
 
 #include "distributed/agreement.hpp"
+#include "divide_up.hpp"
 #include "linkboy/error.hpp"
 #include "linkboy/limited_loader.hpp"
 #include "linkboy/trainer.hpp"
@@ -107,7 +108,6 @@ std::vector<at::Tensor> parameters_of(const torch::optim::Optimizer& optimizer) 
 }
 
 void set_training_lengths(RunConfig& config, const TrainOptions& options) {
-  auto divide_up = [](int64_t a, int64_t b) { return (a + b - 1) / b; };
   config.train_total_batch_size = config.train_per_device_batch_size * config.num_processes *
                                   config.gradient_accumulation_steps;
   config.num_updates_per_epoch =

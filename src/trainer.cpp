@@ -5,6 +5,7 @@
 #include <torch/optim/optimizer.h>
 
 #include "checkpoint/background_job.hpp"
+#include "divide_up.hpp"
 #include "linkboy/error.hpp"
 #include "linkboy/stage_range.hpp"
 #include "precision/graphed_step.hpp"
@@ -126,9 +127,8 @@ void Trainer::run_epochs(const TrainOptions& options) {
 int64_t Trainer::last_epoch(const TrainOptions& options) const {
   if (!options.max_num_train_steps) return run_config_.num_epochs;
   const int64_t num_left = std::max<int64_t>(run_config_.max_num_updates - num_updates_, 0);
-  const int64_t per_epoch = run_config_.num_updates_per_epoch;
   const int64_t unfinished = resumes_in_mid_epoch_ ? 1 : 0;
-  return num_epochs_done_ + unfinished + (num_left + per_epoch - 1) / per_epoch;
+  return num_epochs_done_ + unfinished + divide_up(num_left, run_config_.num_updates_per_epoch);
 }
 
 void Trainer::run_train_epoch(DataLoader& loader) {

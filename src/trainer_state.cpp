@@ -240,7 +240,6 @@ at::Tensor Trainer::predict(const EvaluateOptions& options) {
   auto loader = accelerator_->prepare(data);
   const ModelModeGuard restore_mode(model_);
   const at::NoGradGuard no_grad;
-  accelerator_->share_buffers();
   model_.eval();
   std::vector<at::Tensor> outputs;
   auto batches = loader->iterate(/*epoch=*/1);

@@ -3,13 +3,11 @@
 #include <algorithm>
 #include <limits>
 
+#include "divide_up.hpp"
 #include "linkboy/error.hpp"
 
 namespace linkboy {
 namespace {
-
-/// Where (a + b - 1) / b could overflow.
-int64_t divide_up(int64_t a, int64_t b) { return a / b + (a % b != 0 ? 1 : 0); }
 
 void check_at_least_one(const char* name, int64_t value) {
   LINKBOY_CHECK(value >= 1, name, " is ", value, "; it must be at least 1.");

@@ -60,23 +60,36 @@ TEST(SyncBatchNormTest, WithoutItTheNumbersAreOthers) {
   EXPECT_TRUE(same_on_all_ranks(Accelerator(together()), shared->parameters()));
 }
 
+/// The model's buffers when the first epoch's training ends, and when its evaluation ends.
+class KeepBuffers : public Callback {
+ public:
+  explicit KeepBuffers(std::shared_ptr<BatchNormNet> net) : net_(std::move(net)) {}
+  void on_train_epoch_end(Trainer&) override { trained = copies_of(net_->buffers()); }
+  void on_eval_epoch_end(Trainer&) override { evaluated = copies_of(net_->buffers()); }
+
+  std::vector<torch::Tensor> trained, evaluated;
+
+ private:
+  std::shared_ptr<BatchNormNet> net_;
+};
+
 // Each rank's own statistics would give each rank another loss, and none that of the saved model.
-TEST(SyncBatchNormTest, EvaluationUsesTheStatisticsOfRank0) {
+TEST(SyncBatchNormTest, EvaluationInTheRunUsesTheStatisticsOfRank0) {
   const Accelerator accelerator(together());
   const int64_t n = accelerator.num_processes();
   auto net = std::make_shared<BatchNormNet>();
+  const auto buffers = std::make_shared<KeepBuffers>(net);
   QuietTrainer trainer(net, torch::nn::CrossEntropyLoss(),
-                       std::make_shared<torch::optim::SGD>(net->parameters(), 0.1), {}, nullptr,
-                       together());
-  trainer.train(
-      {.train_dataset = toy_data(4 * n * 3), .num_epochs = 1, .per_device_batch_size = 4});
-  EXPECT_FALSE(same_on_all_ranks(accelerator, net->buffers()));  // of each rank's last batch
-  std::vector<torch::Tensor> rank_0 = net->buffers();
-  for (auto& buffer : rank_0) buffer = buffer.clone();
-  accelerator.process_group().broadcast(rank_0);
-  trainer.evaluate({.dataset = toy_data(4 * n)});
-  EXPECT_TRUE(same_on_all_ranks(accelerator, net->buffers()));
-  EXPECT_TRUE(bit_equal(net->buffers(), rank_0));
+                       std::make_shared<torch::optim::SGD>(net->parameters(), 0.1), {buffers},
+                       nullptr, together());
+  trainer.train({.train_dataset = toy_data(4 * n * 3),
+                 .num_epochs = 1,
+                 .eval_dataset = toy_data(4 * n),
+                 .per_device_batch_size = 4});
+  EXPECT_FALSE(same_on_all_ranks(accelerator, buffers->trained));  // of each rank's last batch
+  std::vector<torch::Tensor> of_rank_0 = copies_of(buffers->trained);
+  accelerator.process_group().broadcast(of_rank_0);
+  EXPECT_TRUE(bit_equal(buffers->evaluated, of_rank_0));
 }
 
 }  // namespace

@@ -12,8 +12,9 @@ import re
 import sys
 
 LAYERS = [
-    ["export", "version", "error", "parse_number", "text_options", "status_line", "state_dict", "sampler",
-     "stop_training", "run_config", "distributed_options", "process_group"],
+    ["export", "version", "error", "divide_up", "parse_number", "text_options", "status_line",
+     "state_dict", "sampler", "stop_training", "run_config", "distributed_options",
+     "process_group"],
     ["batch", "step_output", "placeholders", "loss_tracker", "run_history", "checkpoint", "safetensors",
      "loss_function", "model", "callback", "scheduler", "dataset", "data_loader", "param_group_field",
      "name_options", "parse_run_value", "training_state", "metric_reader",
