@@ -91,7 +91,7 @@ Work of_unknown(Inputs) { return {}; }
 using WorkOf = Work (*)(Inputs);
 
 WorkOf find_operation(std::string_view name) {
-  static const std::unordered_map<std::string_view, WorkOf> kOperations{
+  static const std::unordered_map<std::string_view, WorkOf> operations{
       {"aten::linear", of_linear},
       {"aten::matmul", of_linear},
       {"aten::mm", of_linear},
@@ -123,8 +123,8 @@ WorkOf find_operation(std::string_view name) {
       {"aten::prelu", of_unknown},
       {"aten::bilinear", of_unknown},
   };
-  const auto found = kOperations.find(name);
-  return found == kOperations.end() ? nullptr : found->second;
+  const auto found = operations.find(name);
+  return found == operations.end() ? nullptr : found->second;
 }
 
 std::optional<std::size_t> find_parameter(const at::Tensor& tensor) {

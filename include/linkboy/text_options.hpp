@@ -84,6 +84,7 @@ struct TextOption {
 template <class Options>
 std::vector<std::string> keys_of(const std::vector<TextOption<Options>>& options) {
   std::vector<std::string> keys;
+  keys.reserve(options.size());
   for (const auto& option : options) keys.push_back(option.key);
   return keys;
 }
