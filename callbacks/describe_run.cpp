@@ -95,7 +95,8 @@ TrackedRun::Entries describe_environment(Trainer& trainer) {
                                  {"process_id", fmt::format("{}", ::getpid())},
                                  {"num_threads", fmt::format("{}", at::get_num_threads())}};
   if (device.is_cuda()) {
-    const std::string name = cuda_device_name(device.has_index() ? device.index() : c10::DeviceIndex{0});
+    const std::string name =
+        cuda_device_name(device.has_index() ? device.index() : c10::DeviceIndex{0});
     if (!name.empty()) entries.emplace_back("device_name", name);
   }
   return entries;

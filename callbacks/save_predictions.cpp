@@ -64,7 +64,7 @@ at::Tensor gather_rows(const std::vector<at::Tensor>& batches, const Accelerator
                   "the same to be written into one tensor.");
   }
   if (description.empty()) return {};
-  const at::Tensor rows = batches.empty() ? no_rows(description) : at::cat(batches);
+  at::Tensor rows = batches.empty() ? no_rows(description) : at::cat(batches);
   if (accelerator.num_processes() == 1) return rows;
   const at::Tensor places = accelerator.gather_uneven(places_of(batches, accelerator));
   return accelerator.gather_uneven(rows).index_select(0, places.argsort());

@@ -19,6 +19,7 @@ double trapezoid_area(const RankingCurve& curve) {
 
 std::vector<double> AUROC::values_of(const std::vector<RankingCurve>& curves) const {
   std::vector<double> values;
+  values.reserve(curves.size());
   for (const auto& curve : curves) values.push_back(trapezoid_area(curve));
   return values;
 }

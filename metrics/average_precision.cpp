@@ -23,6 +23,7 @@ std::vector<double> AveragePrecision::values_of(const std::vector<RankingCurve>&
   const bool is_absent_zero = !is_exact() || is_binary || is_all_of_class_0;
   const double value_of_absent = is_absent_zero ? 0.0 : std::numeric_limits<double>::quiet_NaN();
   std::vector<double> values;
+  values.reserve(curves.size());
   for (const auto& curve : curves) {
     values.push_back(curve.num_positives == 0 ? value_of_absent : step_area(curve));
   }

@@ -61,7 +61,7 @@ at::Tensor R2Score::value_of(const std::vector<at::Tensor>& states) const {
   const at::Tensor is_constant = total_squares.abs() <= kZeroTolerance;
   const at::Tensor scores =
       at::where(is_exact, 1.0, at::where(is_constant, 0.0, 1.0 - residual_squares / total_squares));
-  const at::Tensor score = averaged(scores, total_squares);
+  at::Tensor score = averaged(scores, total_squares);
   if (options_.adjusted == 0 || options_.adjusted >= count - 1) return score;
   const auto degrees_of_freedom = static_cast<double>(count - options_.adjusted - 1);
   return 1.0 - (1.0 - score) * static_cast<double>(count - 1) / degrees_of_freedom;

@@ -64,20 +64,24 @@ class PackingEngine final : public Engine {
   Engine& base_;
 };
 
+thread_local SavedTensorPacker* innermost_packer = nullptr;
+
 }  // namespace
 
-thread_local SavedTensorPacker* SavedTensorPacker::innermost_ = nullptr;
+SavedTensorPacker::SavedTensorPacker() : outer_(std::exchange(innermost_packer, this)) {}
+
+SavedTensorPacker::~SavedTensorPacker() { innermost_packer = outer_; }
 
 void SavedTensorPacker::install() { PackingEngine::install(); }
 
 SavedTensorPacker* SavedTensorPacker::active() {
-  const bool same_backward =
-      innermost_ && innermost_->graph_task_ == torch::autograd::get_current_graph_task_id();
-  return same_backward ? innermost_ : nullptr;
+  const bool same_backward = innermost_packer && innermost_packer->graph_task_ ==
+                                                     torch::autograd::get_current_graph_task_id();
+  return same_backward ? innermost_packer : nullptr;
 }
 
 bool SavedTensorPacker::any_recomputation() {
-  const SavedTensorPacker* packer = innermost_;
+  const SavedTensorPacker* packer = innermost_packer;
   while (packer && !packer->is_recomputation()) packer = packer->outer_;
   return packer != nullptr;
 }

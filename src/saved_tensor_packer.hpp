@@ -13,8 +13,8 @@ class SavedTensorPacker {
   /// Has LibTorch ask packers from now on, in all threads.
   static void install();
 
-  SavedTensorPacker() : outer_(innermost_) { innermost_ = this; }
-  virtual ~SavedTensorPacker() { innermost_ = outer_; }
+  SavedTensorPacker();
+  virtual ~SavedTensorPacker();
   SavedTensorPacker(const SavedTensorPacker&) = delete;
   SavedTensorPacker& operator=(const SavedTensorPacker&) = delete;
 
@@ -28,8 +28,6 @@ class SavedTensorPacker {
   static bool any_recomputation();
 
  private:
-  static thread_local SavedTensorPacker* innermost_;
-
   SavedTensorPacker* outer_;
   int graph_task_ = torch::autograd::get_current_graph_task_id();
 };

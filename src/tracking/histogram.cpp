@@ -35,10 +35,11 @@ at::Tensor summarize(const at::Tensor& piece, const at::Tensor& limits) {
       at::full({1}, std::numeric_limits<double>::infinity(), finite.options());
   // The infinities stand for the least and the greatest of no elements.
   const auto num = static_cast<double>(finite.numel());
+  const auto num_left_out = static_cast<double>(all.numel() - finite.numel());
   const at::Tensor head =
       at::stack({at::cat({finite, infinity}).min(), at::cat({finite, -infinity}).max(),
                  finite.sum(), finite.square().sum(), at::full({}, num, finite.options()),
-                 at::full({}, all.numel() - num, finite.options())});
+                 at::full({}, num_left_out, finite.options())});
   const at::Tensor bucket = at::bucketize(finite, limits, /*out_int32=*/false, /*right=*/true)
                                 .clamp_max(limits.numel() - 1);
   return at::cat({head, at::bincount(bucket, {}, limits.numel()).to(at::kDouble)});

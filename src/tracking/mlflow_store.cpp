@@ -153,7 +153,7 @@ fs::path find_or_make_experiment(const fs::path& root, const std::string& name) 
 fs::path make_mlflow_run(const fs::path& experiment, const std::string& name,
                          const std::string& user) {
   const std::string id = random_digits(32, "0123456789abcdef");
-  const fs::path run = experiment / id;
+  fs::path run = experiment / id;
   std::error_code error;
   for (const char* part : {"metrics", "params", "tags", "artifacts"}) {
     fs::create_directories(run / part, error);
