@@ -72,7 +72,7 @@ const c10::IValue* StateDict::find(std::string_view key) const {
   return found == entries_.end() ? nullptr : &found->second;
 }
 
-const c10::IValue& StateDict::at(std::string_view key) const {
+const c10::IValue& StateDict::at(std::string_view key) const& {
   const auto* value = find(key);
   LINKBOY_CHECK(value != nullptr, "there is no \"", key,
                 "\" in this state; it holds: ", joined_keys(entries_), ".");
@@ -90,7 +90,6 @@ LINKBOY_TYPED_GET(int64_t, get_int, isInt, toInt, "an integer")
 LINKBOY_TYPED_GET(bool, get_bool, isBool, toBool, "a bool")
 LINKBOY_TYPED_GET(std::string, get_string, isString, toStringRef, "a string")
 LINKBOY_TYPED_GET(at::Tensor, get_tensor, isTensor, toTensor, "a tensor")
-LINKBOY_TYPED_GET(c10::ArrayRef<c10::IValue>, get_list, isList, toListRef, "a list")
 #undef LINKBOY_TYPED_GET
 
 double StateDict::get_double(std::string_view key) const {
@@ -98,6 +97,12 @@ double StateDict::get_double(std::string_view key) const {
   if (value.isInt()) return static_cast<double>(value.toInt());
   LINKBOY_CHECK(value.isDouble(), "\"", key, "\" is a ", value.tagKind(), "; it must be a number.");
   return value.toDouble();
+}
+
+c10::ArrayRef<c10::IValue> StateDict::get_list(std::string_view key) const& {
+  const auto& value = at(key);
+  LINKBOY_CHECK(value.isList(), "\"", key, "\" is a ", value.tagKind(), "; it must be a list.");
+  return value.toListRef();
 }
 
 StateDict StateDict::get_dict(std::string_view key) const {

@@ -55,23 +55,27 @@ class LINKBOY_API StateDict {
   bool empty() const { return entries_.empty(); }
   /// How many entries there are.
   std::size_t size() const { return entries_.size(); }
-  /// In the order in which the names were first set.
-  const std::vector<Entry>& entries() const { return entries_; }
+  /// In the order in which the names were first set. Those of a temporary outlive it, in a
+  /// `for (const auto& [name, value] : callback.state_dict().entries())`, too.
+  const std::vector<Entry>& entries() const& { return entries_; }
+  std::vector<Entry> entries() && { return std::move(entries_); }
 
   /// The value of `key`, as what it is or as the type that is asked for.
   ///
   /// @throws Error if `key` is absent (the message lists the keys that exist) or its value is of
   ///         another type. `get_double` takes an integer as well.
   /// @{
-  const c10::IValue& at(std::string_view key) const;
+  const c10::IValue& at(std::string_view key) const&;
+  c10::IValue at(std::string_view key) && { return std::as_const(*this).at(key); }
   int64_t get_int(std::string_view key) const;
   double get_double(std::string_view key) const;
   bool get_bool(std::string_view key) const;
   std::string get_string(std::string_view key) const;
   at::Tensor get_tensor(std::string_view key) const;
   StateDict get_dict(std::string_view key) const;
-  /// Refers to the list in this state.
-  c10::ArrayRef<c10::IValue> get_list(std::string_view key) const;
+  /// Refers to the list in this state, which must be kept meanwhile.
+  c10::ArrayRef<c10::IValue> get_list(std::string_view key) const&;
+  c10::ArrayRef<c10::IValue> get_list(std::string_view key) && = delete;
   std::vector<double> get_doubles(std::string_view key) const;
   /// @}
 

@@ -26,6 +26,15 @@ TEST(StateDictTest, KeepsTheOrderOfInsertion) {
   EXPECT_EQ(keys(StateDict::from_ivalue(state.to_ivalue(), "state")), keys(state));
 }
 
+TEST(StateDictTest, EntriesAndValuesOfATemporaryOutliveIt) {
+  const auto make = [] { return StateDict{{"a", std::string(100, 'x')}, {"b", 2}}; };
+  std::vector<std::string> found;
+  for (const auto& [key, value] : make().entries()) found.push_back(key);
+  EXPECT_EQ(found, (std::vector<std::string>{"a", "b"}));
+  const c10::IValue& text = make().at("a");
+  EXPECT_EQ(text.toStringRef(), std::string(100, 'x'));
+}
+
 TEST(StateDictTest, ErasesAKeyOrNothing) {
   StateDict state = {{"a", 1}};
   state.erase("b");
