@@ -1,6 +1,7 @@
 #include "saved_tensor_packer.hpp"
 
 #include <torch/csrc/autograd/anomaly_mode.h>
+#include <torch/csrc/autograd/edge.h>
 #include <torch/csrc/autograd/engine.h>
 
 #include <atomic>
@@ -12,6 +13,9 @@ namespace {
 
 using torch::autograd::Engine;
 using torch::autograd::SavedVariableHooks;
+
+/// LibTorch 2.11 shares nodes by std::shared_ptr, later ones by intrusive_ptr.
+using NodePointer = decltype(torch::autograd::Edge::function);
 
 /// LibTorch asks its engine for the default hooks of saved tensors, and Python's engine answers.
 /// This one asks the packers; all else is forwarded, so it needs no threads of its own.
@@ -26,8 +30,7 @@ class PackingEngine final : public Engine {
     return base_.execute(roots, inputs, keep_graph, create_graph, accumulate_grad, outputs);
   }
   c10::intrusive_ptr<at::ivalue::Future> execute_with_graph_task(
-      const std::shared_ptr<torch::autograd::GraphTask>& graph_task,
-      std::shared_ptr<torch::autograd::Node> graph_root,
+      const std::shared_ptr<torch::autograd::GraphTask>& graph_task, NodePointer graph_root,
       torch::autograd::InputBuffer&& input_buffer) override {
     return base_.execute_with_graph_task(graph_task, std::move(graph_root),
                                          std::move(input_buffer));
@@ -40,8 +43,7 @@ class PackingEngine final : public Engine {
     return base_.get_default_saved_variable_hooks();
   }
   void thread_on_exception(const std::shared_ptr<torch::autograd::GraphTask>& graph_task,
-                           const std::shared_ptr<torch::autograd::Node>& fn,
-                           std::exception& error) override {
+                           const NodePointer& fn, std::exception& error) override {
     base_.thread_on_exception(graph_task, fn, error);
   }
   void thread_init(int device, const std::shared_ptr<torch::autograd::ReadyQueue>& ready_queue,

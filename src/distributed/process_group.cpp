@@ -111,6 +111,16 @@ std::string text_of(const at::Tensor& bytes, int64_t size) {
   return {static_cast<const char*>(bytes.const_data_ptr()), static_cast<std::size_t>(size)};
 }
 
+/// By the name that this LibTorch has for it: 2.15 calls 2.11's deprecated.
+template <class Group>
+auto all_gather_single(Group& group, at::Tensor& all, at::Tensor& input) {
+  if constexpr (requires { group.all_gather_single(all, input); }) {
+    return group.all_gather_single(all, input);
+  } else {
+    return group._allgather_base(all, input);
+  }
+}
+
 /// Without the comparison of calls, which itself is made of this.
 at::Tensor gather_stacked(const ProcessGroup& group, const at::Tensor& tensor) {
   // As bytes: Gloo does not know all dtypes.
@@ -120,7 +130,7 @@ at::Tensor gather_stacked(const ProcessGroup& group, const at::Tensor& tensor) {
   at::Tensor all = at::empty({group.size() * input.numel()}, input.options());
   if (input.numel() == 0) return at::empty(sizes, tensor.options());
   talk(group, "all_gather",
-       [&] { group.implementation()->group->_allgather_base(all, input)->wait(); });
+       [&] { all_gather_single(*group.implementation()->group, all, input)->wait(); });
   return all.view(tensor.scalar_type()).view(sizes);
 }
 
