@@ -88,7 +88,9 @@ std::string description(const c10::IValue& leaf) {
                      num_bytes(tensor));
 }
 
-std::string dtype_name(c10::ScalarType dtype) { return c10::getDtypeNames(dtype).first; }
+std::string dtype_name(c10::ScalarType dtype) {
+  return std::string(c10::getDtypeNames(dtype).first);
+}
 
 std::string shape_text(const at::Tensor& tensor) {
   std::string text;
