@@ -47,9 +47,11 @@ void FreezeLayers::add_param_groups(Trainer& trainer) const {
       return !known.insert(parameter.unsafeGetTensorImpl()).second;
     });
     if (parameters.empty()) continue;
+    optimizer->add_param_group(torch::optim::OptimizerParamGroup(std::move(parameters)));
+    // Afterwards: LibTorch 2.15 takes a learning rate that is its class's default for none.
     auto options = optimizer->defaults().clone();
     if (step.lr) options->set_lr(*step.lr);
-    optimizer->add_param_group({std::move(parameters), std::move(options)});
+    optimizer->param_groups().back().set_options(std::move(options));
   }
 }
 

@@ -26,12 +26,14 @@ configure_package_config_file(
   INSTALL_DESTINATION "${package_folder}" NO_SET_AND_CHECK_MACRO)
 write_basic_package_version_file("${PROJECT_BINARY_DIR}/linkboyConfigVersion.cmake"
   COMPATIBILITY SameMinorVersion)
-install(FILES "${CMAKE_CURRENT_LIST_DIR}/linkboyNvcc.cmake" "${PROJECT_BINARY_DIR}/linkboyConfig.cmake"
+install(FILES "${CMAKE_CURRENT_LIST_DIR}/linkboyNvcc.cmake"
+  "${CMAKE_CURRENT_LIST_DIR}/linkboyTorchLibraries.cmake" "${PROJECT_BINARY_DIR}/linkboyConfig.cmake"
   "${PROJECT_BINARY_DIR}/linkboyConfigVersion.cmake"
   DESTINATION "${package_folder}" COMPONENT Development)
 
 # pkg-config: LibTorch has no file of its own, so its folder is a variable that can be overridden.
 set(torch_libraries "-ltorch -ltorch_cpu -lc10")
+list(JOIN linkboy_torch_link_options " " linkboy_rpath_links)
 if(TORCH_CUDA_LIBRARIES)
   string(APPEND torch_libraries " -ltorch_cuda -lc10_cuda")
 endif()

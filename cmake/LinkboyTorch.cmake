@@ -42,11 +42,4 @@ if(NOT TARGET torch)
   include("${CMAKE_CURRENT_LIST_DIR}/linkboyNvcc.cmake")
   find_package(Torch ${LINKBOY_TORCH_VERSION} REQUIRED)
 endif()
-
-# The wheel's libraries lie in folders of their own; the linker must see those that LibTorch's
-# libraries need in turn.
-get_filename_component(linkboy_site_packages "${TORCH_INSTALL_PREFIX}/.." ABSOLUTE)
-file(GLOB linkboy_nvidia_libs "${linkboy_site_packages}/nvidia/*/lib")
-foreach(folder IN LISTS linkboy_nvidia_libs)
-  add_link_options("LINKER:-rpath-link,${folder}")
-endforeach()
+include("${CMAKE_CURRENT_LIST_DIR}/linkboyTorchLibraries.cmake")

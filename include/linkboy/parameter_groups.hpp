@@ -61,6 +61,10 @@ struct ParameterGroupOptions {
 ///     torch::optim::AdamW optimizer(
 ///         linkboy::weight_decay_groups(net, defaults, {.weight_decay = 0.05}), defaults);
 ///
+/// With LibTorch 2.15 leave the learning rate and the weight decay that groups differ in at their
+/// class's default in the optimizer's options: what a group has of that default is replaced by
+/// what the optimizer's options have.
+///
 /// Each parameter that is not frozen is in exactly one group; a shared one counts where it comes
 /// first. Those that are unfrozen later are for `Optimizer::add_param_group`.
 ///

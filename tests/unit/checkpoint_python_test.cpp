@@ -91,7 +91,10 @@ std::unique_ptr<OptimizerType> two_groups(const std::vector<at::Tensor>& params,
   std::vector<optim::OptimizerParamGroup> groups;
   groups.emplace_back(std::vector<at::Tensor>{params[0]}, std::make_unique<Options>(first));
   groups.emplace_back(std::vector<at::Tensor>{params[1]}, std::make_unique<Options>(second));
-  return std::make_unique<OptimizerType>(groups, first);
+  auto optimizer = std::make_unique<OptimizerType>(groups, first);
+  // LibTorch 2.15 replaces what is its class's default by what `first` has.
+  optimizer->param_groups()[1].set_options(std::make_unique<Options>(second));
+  return optimizer;
 }
 
 // What two implementations of a step may differ by: nothing where they call the same kernels.

@@ -243,6 +243,22 @@ TEST(FreezeLayersTest, GivesGroupsToTheOptimizerAlsoIfItIsAddedBetweenRuns) {
   EXPECT_FALSE(torch::equal(before[0], model->parameters()[0]));
 }
 
+// LibTorch 2.15's add_param_group takes Adam's 0.001 for nothing said.
+TEST(FreezeLayersTest, LearningRateOfAStepMayBeTheDefaultOfTheOptimizersClass) {
+  auto model = toy_model();
+  auto freezer = std::make_shared<ModelFreezer>(model);
+  freezer->freeze();
+  auto optimizer = std::make_shared<torch::optim::Adam>(freezer->get_trainable_parameters(),
+                                                        torch::optim::AdamOptions(0.1));
+  QuietTrainer trainer(model, torch::nn::CrossEntropyLoss(), optimizer,
+                       CallbackList{std::make_shared<FreezeLayers>(
+                           freezer, FreezeLayersOptions{{{.from_index = 0, .lr = 0.001}}})},
+                       nullptr, AcceleratorOptions{.device = "cpu"});
+  trainer.train(fine_tuning_run(1));
+  EXPECT_EQ(get_param_group_field(*optimizer, ParamGroupField::lr),
+            (std::vector<double>{0.1, 0.001}));
+}
+
 TEST(FreezeLayersTest, EvaluatesWithoutAnOptimizer) {
   auto model = toy_model();
   auto freezer = std::make_shared<ModelFreezer>(model);

@@ -44,7 +44,10 @@ OptimizerType with_groups(const std::vector<at::Tensor>& params, const Options& 
   std::vector<optim::OptimizerParamGroup> groups;
   groups.emplace_back(std::vector<at::Tensor>{params[0]}, std::make_unique<Options>(first));
   groups.emplace_back(std::vector<at::Tensor>{params[1]}, std::make_unique<Options>(second));
-  return OptimizerType(groups, first);
+  OptimizerType optimizer(groups, first);
+  // LibTorch 2.15 replaces what is its class's default by what `first` has.
+  optimizer.param_groups()[1].set_options(std::make_unique<Options>(second));
+  return optimizer;
 }
 
 template <typename ParamState>
