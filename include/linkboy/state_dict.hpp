@@ -55,9 +55,10 @@ class LINKBOY_API StateDict {
   bool empty() const { return entries_.empty(); }
   /// How many entries there are.
   std::size_t size() const { return entries_.size(); }
-  /// In the order in which the names were first set. Those of a temporary outlive it, in a
-  /// `for (const auto& [name, value] : callback.state_dict().entries())`, too.
+  /// In the order in which the names were first set.
   const std::vector<Entry>& entries() const& { return entries_; }
+  /// Those of a temporary outlive it, in a
+  /// `for (const auto& [name, value] : callback.state_dict().entries())`, too.
   std::vector<Entry> entries() && { return std::move(entries_); }
 
   /// The value of `key`, as what it is or as the type that is asked for.
