@@ -32,9 +32,7 @@ linkboy::Model make_model(const std::string& name);
 /// `model_state_dict`.
 /// @throws linkboy::Error that names the file if it cannot be read or does not fit the model (the
 ///         message lists missing, unexpected and misshapen names); the model is unchanged then.
-/// @param key  The part of the file that is the state dict; what linkboy and Python users call it
-/// is
-///             found without.
+/// @param key  The part of the file that is the state dict; its usual names are found without.
 void load_weights(linkboy::Model& model, const std::filesystem::path& path,
                   const std::string& key = "");
 

@@ -26,9 +26,8 @@ class ResNetImpl : public torch::nn::Module {
   /// @throws linkboy::Error if the depth is neither 18 nor 34, or there is no class or channel.
   explicit ResNetImpl(const ResNetOptions& options = {});
 
-  /// @param images  [N, in_channels, H, W], float. The last features are a 32nd of that size, with
-  /// the
-  ///                small stem an 8th.
+  /// @param images  [N, in_channels, H, W], float. The last features have a 32nd of the height and
+  ///                width; with the small stem an 8th.
   /// @return Class scores, [N, num_classes].
   at::Tensor forward(const at::Tensor& images);
 
