@@ -17,7 +17,7 @@
 namespace cifar10 {
 namespace {
 
-constexpr int kImageSize = 32;
+constexpr int kImageSide = 32;
 
 /// Random numbers that are the same with every standard library, whose distributions differ.
 class ShapeRandom {
@@ -87,8 +87,8 @@ std::string draw(int64_t label, ShapeRandom& random) {
 
   std::string record(1, static_cast<char>(label));
   for (const double shade : colour) {
-    for (int row = 0; row < kImageSize; ++row) {
-      for (int column = 0; column < kImageSize; ++column) {
+    for (int row = 0; row < kImageSide; ++row) {
+      for (int column = 0; column < kImageSide; ++column) {
         const bool inside =
             covers(label, (column + 0.5 - centre_x) / size, (row + 0.5 - centre_y) / size);
         const double value = (inside ? shade : background) + random.uniform(-0.25, 0.25);

@@ -23,12 +23,12 @@
 #include <linkboy/tensorboard_tracker.hpp>
 #include <utility>
 
+#include "idx.hpp"
+
 namespace fashion_mnist {
 namespace {
 
 using linkboy::CallbackList;
-
-constexpr int64_t kNumClasses = 10;
 
 /// A callback by its name, and its options.
 struct Named {

@@ -2,13 +2,13 @@
 
 #include <ATen/ATen.h>
 #include <ATen/core/grad_mode.h>
-#include <ATen/cuda/CUDAGraph.h>
 #include <c10/core/Event.h>
 #include <c10/core/StreamGuard.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
 
 #include "linkboy/error.hpp"
 #include "linkboy/stage_range.hpp"
+#include "precision/cuda_graph.hpp"
 
 namespace linkboy {
 namespace {
@@ -42,7 +42,7 @@ bool is_like(const Batch& batch, const Batch& other) {
 struct GraphedStep::Recording {
   // Of what overwrites gradients rather than adding to them: where they lie.
   std::vector<at::Tensor> gradients;
-  std::unique_ptr<at::cuda::CUDAGraph> graph;  // null on the CPU
+  std::unique_ptr<CudaGraph> graph;  // null on the CPU
 };
 
 GraphedStep::GraphedStep(c10::Device device, std::vector<at::Tensor> parameters, bool accumulates,
@@ -155,13 +155,12 @@ std::unique_ptr<GraphedStep::Recording> GraphedStep::record() {
   output_ = {};
   const c10::impl::VirtualGuardImpl guard(device_.type());
   guard.synchronizeDevice(device_.index());
-  recording->graph = std::make_unique<at::cuda::CUDAGraph>();
+  recording->graph = make_cuda_graph();
   try {
     const c10::StreamGuard on_stream(*stream_);
-    // Only of this thread: the loader's threads may go on asking for page-locked memory.
-    recording->graph->capture_begin({0, 0}, cudaStreamCaptureModeThreadLocal);
+    recording->graph->begin_capture();
     output_ = work_(batch_);
-    recording->graph->capture_end();
+    recording->graph->end_capture();
   } catch (const c10::Error& error) {
     throw Error(c10::str("the step cannot be recorded as a CUDA graph (",
                          error.what_without_backtrace(),

@@ -2,11 +2,12 @@
 
     python3 fault_test.py PATH/TO/fashion_mnist [unittest arguments]
 
-Needs the Python that has LibTorch's torchrun beside it; real processes over real Gloo. What needs
-mpirun or network namespaces is skipped where there are none.
+Real processes over real Gloo. What needs torchrun, mpirun or network namespaces is skipped where there are
+none.
 """
 
 import collections
+import importlib.util
 import json
 import os
 import pathlib
@@ -21,11 +22,13 @@ import time
 import unittest
 import uuid
 
-sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent / "program"))
+TESTS = pathlib.Path(__file__).resolve().parent.parent
+sys.path[:0] = [str(TESTS / "program"), str(TESTS / "support")]
+import unittest_main  # noqa: E402
+from free_port import free_port  # noqa: E402
 from fashion_mnist_test import write_data  # noqa: E402
 
 PROGRAM = None
-TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--no-python"]
 MPIRUN = ["mpirun", "--allow-run-as-root", "--oversubscribe"]
 TAG = "LINKBOY_FAULT_TEST"  # in the environment of all that a test starts
 SLACK = 15  # seconds for whatever a busy machine does slowly
@@ -33,12 +36,6 @@ LAUNCHER_VARIABLES = re.compile("RANK|WORLD_SIZE|LOCAL_|GROUP_|ROLE_|MASTER_|TOR
                                 "PMIX_|SLURM_")
 
 Ended = collections.namedtuple("Ended", "status output error seconds")
-
-
-def free_port():
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
 
 
 def command_of(options):
@@ -95,6 +92,11 @@ class FaultTest(unittest.TestCase):
         self.assertEqual(left, [], "processes were left")
 
     # ---- Starting and ending ---------------------------------------------------------------------
+
+    def torchrun(self):
+        if importlib.util.find_spec("torch") is None:
+            self.skipTest(f"{sys.executable} has no torch, so there is no torchrun")
+        return [sys.executable, "-m", "torch.distributed.run", "--no-python"]
 
     def options(self, **changes):
         """SGD: Adam would turn the last bits of tiny gradients into large ones."""
@@ -204,9 +206,11 @@ class LaunchTest(FaultTest):
 
     def test_all_launchers_give_the_same_run_which_is_that_of_one_process(self):
         outputs = {}
-        if shutil.which("mpirun"):
+        with self.subTest("mpirun"):
+            if not shutil.which("mpirun"):
+                self.skipTest("there is no mpirun")
             outputs["mpirun"] = self.launch([*MPIRUN, "-np", "2"], "mpirun")
-        outputs["torchrun"] = self.launch([*TORCHRUN, "--standalone", "--nproc-per-node", "2"],
+        outputs["torchrun"] = self.launch([*self.torchrun(), "--standalone", "--nproc-per-node", "2"],
                                           "torchrun")
         ended = self.end_well(self.start_ranks(2, folder="hand", **self.OPTIONS))
         self.assertEqual(ended[1].output, "")
@@ -416,7 +420,7 @@ class ResumeTest(FaultTest):
     RUN = {"epochs": 6, "batch_size": 16, "optimizer": "adamw", "lr": 1e-3, "save": "final.pt",
            "report": "report.jsonl", "report_updates": True, "timeout": 30}
     STATES = {"save_every_updates": 20, "resume": "latest"}
-    TWO_RANKS = [*TORCHRUN, "--standalone", "--nproc-per-node", "2"]
+    TWO_RANKS = [*self.torchrun(), "--standalone", "--nproc-per-node", "2"]
     _undisturbed = None
 
     def undisturbed_weights(self):
@@ -529,7 +533,7 @@ class TwoHostsTest(FaultTest):
         for address in ("10.77.0.1", "host0"):
             with self.subTest(address=address):
                 processes = [
-                    self.start(["ip", "netns", "exec", host, *TORCHRUN, "--nnodes", "2",
+                    self.start(["ip", "netns", "exec", host, *self.torchrun(), "--nnodes", "2",
                                 "--nproc-per-node", "1", "--node-rank", str(node),
                                 "--master-addr", address, "--master-port", "29400",
                                 *command_of(self.options(timeout=30))],
@@ -546,4 +550,4 @@ class TwoHostsTest(FaultTest):
 
 if __name__ == "__main__":
     PROGRAM = str(pathlib.Path(sys.argv.pop(1)).resolve())
-    unittest.main(verbosity=2)
+    unittest_main.main()

@@ -120,14 +120,14 @@ Outcome train(const std::string& name) {
 }
 
 TEST(PythonDdpTest, LossesAndWeightsEqualPythonsInEveryBit) {
-  if (python_interpreter().empty()) GTEST_SKIP() << "LINKBOY_PYTHON names no Python with torch";
+  SKIP_WITHOUT_PYTHON();
   Accelerator accelerator(together());
   const TemporaryFolder own_folder;
   const std::filesystem::path folder = accelerator.broadcast_object(own_folder.path().string());
   // Each rank starts Python's rank of its own number, by the same environment.
   std::vector<std::string> arguments{folder.string()};
   arguments.insert(arguments.end(), kCases.begin(), kCases.end());
-  run_python(std::filesystem::path(__FILE__).parent_path() / "ddp_peer.py", arguments);
+  run_python("../distributed/ddp_peer.py", arguments);
 
   for (const std::string& name : kCases) {
     SCOPED_TRACE(name);

@@ -4,7 +4,7 @@
     classification_metrics_golden.py FILE           the golden values
     classification_metrics_golden.py --random SEED  other inputs, to the standard output
 
-Needs torchmetrics 1.9.0. One JSON object a line: the versions; then inputs, each with its batches; then
+Needs torchmetrics 1.9.0, and prints {"missing": REASON} without it. One JSON object a line: the versions; then inputs, each with its batches; then
 cases: a metric, its options, the input and the value over all batches, null for NaN.
 """
 
@@ -12,9 +12,14 @@ import json
 import sys
 
 import torch
-import torchmetrics
-from torchmetrics import classification as tm
-from torchmetrics.segmentation import DiceScore
+
+try:
+    import torchmetrics
+    from torchmetrics import classification as tm
+    from torchmetrics.segmentation import DiceScore
+except ImportError as error:
+    print(json.dumps({"missing": str(error)}))
+    sys.exit(0)
 
 # torchmetrics divides in single precision; the values are to be compared in double.
 torch.set_default_dtype(torch.float64)

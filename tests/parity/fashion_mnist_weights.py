@@ -1,21 +1,22 @@
-"""Prints what models_test.cpp expects of freshly made models: per model, from seed 0, the sum of the
-absolute values of its first and its last weight, as Python's PyTorch makes them.
+"""Prints the weights of freshly made models as Python's PyTorch makes them from seed 0, for models_test.cpp.
 
-Run with PyTorch 2.11.0 (its Python needs no torchvision).
+As JSON: per model, and per weight of more than one dimension, the sum of the absolute values.
 """
+
+import json
 
 import torch
 from fashion_mnist_models import MODELS
-from torch import nn
+
+
+def absolute_sums(model):
+    return {name: parameter.detach().double().abs().sum().item()
+            for name, parameter in model.named_parameters() if parameter.dim() > 1}
 
 
 if __name__ == "__main__":
-    print("PyTorch", torch.__version__)
+    sums = {}
     for name, make in MODELS.items():
         torch.manual_seed(0)
-        weights = [p for p in make().parameters() if p.dim() > 1]
-        sums = [weight.detach().double().abs().sum().item() for weight in (weights[0], weights[-1])]
-        print(name, *sums)
-    torch.manual_seed(0)
-    late = [module for module in MODELS["resnet18"]().modules() if isinstance(module, nn.Conv2d)][-1]
-    print("resnet18 last convolution", late.weight.detach().double().abs().sum().item())
+        sums[name] = absolute_sums(make())
+    print(json.dumps(sums))

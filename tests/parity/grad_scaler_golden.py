@@ -2,7 +2,8 @@
 """Writes what Python's torch.amp.GradScaler does with good and overflowing gradients, update by update,
 for grad_scaler_golden_test.cpp.
 
-    grad_scaler_golden.py FILE
+    grad_scaler_golden.py FILE   writes the golden values
+    grad_scaler_golden.py -      prints them, as this machine computes them
 
 Made with PyTorch 2.11.0. Each line is one case: its options, per update the gradient's values before scaling ("inf" and "nan"
 among them), and after each update the scale, the growth tracker and the parameter.
@@ -55,7 +56,11 @@ def main():
                        for gradient in gradients]
             cases.append({"torch": torch.__version__, "options": options, "gradients": as_text,
                           "steps": run(options, gradients)})
-    pathlib.Path(sys.argv[1]).write_text("".join(json.dumps(case) + "\n" for case in cases))
+    text = "".join(json.dumps(case) + "\n" for case in cases)
+    if sys.argv[1] == "-":
+        print(text, end="")
+    else:
+        pathlib.Path(sys.argv[1]).write_text(text)
 
 
 if __name__ == "__main__":

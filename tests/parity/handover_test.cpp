@@ -133,8 +133,7 @@ std::map<std::string, Outcome> train_all(const TemporaryFolder& folder, Role rol
 }
 
 std::string run_peer(const std::string& command, const TemporaryFolder& folder) {
-  return run_python(std::filesystem::path(__FILE__).parent_path() / "handover_peer.py",
-                    {command, folder.path().string()});
+  return run_python("handover_peer.py", {command, folder.path().string()});
 }
 
 void expect_equal(const std::map<std::string, Outcome>& ours, const std::string& text) {
@@ -149,7 +148,7 @@ void expect_equal(const std::map<std::string, Outcome>& ours, const std::string&
 }
 
 TEST(HandoverTest, ARunGoesOnInTheOtherLanguageInTheSameBits) {
-  if (python_interpreter().empty()) GTEST_SKIP() << "LINKBOY_PYTHON names no Python with torch";
+  SKIP_WITHOUT_PYTHON();
   const TemporaryFolder ours;
   const TemporaryFolder theirs;
   // Both directions at once, a processor for each side: the ResNets take their time.

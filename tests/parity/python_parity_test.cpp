@@ -107,8 +107,8 @@ TEST(GoldenParityTest, LossesMeetThoseThatPythonGave) {
 }
 
 TEST(PythonParityTest, LossesAndWeightsEqualPythonsInEveryBit) {
-  if (python_interpreter().empty()) GTEST_SKIP() << "LINKBOY_PYTHON names no Python with torch";
-  const std::string text = run_python(kFolder / "python_peer.py", {"all"});
+  SKIP_WITHOUT_PYTHON();
+  const std::string text = run_python("python_peer.py", {"all"});
   ASSERT_FALSE(HasFailure());
   const SingleThread single_thread;
   const auto theirs = nlohmann::json::parse(text);

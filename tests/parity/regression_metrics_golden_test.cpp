@@ -136,16 +136,15 @@ TEST(RegressionMetricsGoldenTest, EveryValueIsThatOfTorchmetrics) {
 }
 
 TEST(RegressionMetricsGoldenTest, RandomInputsGiveTheValuesOfTorchmetrics) {
-  if (python_interpreter().empty()) GTEST_SKIP() << "LINKBOY_PYTHON is not set";
+  SKIP_WITHOUT_PYTHON();
   for (const auto* seed : {"1", "2"}) {
     SCOPED_TRACE("seed " + std::string(seed));
-    std::istringstream output(
-        run_python(kFolder / "regression_metrics_golden.py", {"--random", seed}));
+    std::istringstream output(run_python("regression_metrics_golden.py", {"--random", seed}));
     auto lines = read_lines(output);
     ASSERT_FALSE(lines.empty());
     if (lines[0].contains("unavailable")) {
-      GTEST_SKIP() << "that Python has no torchmetrics: "
-                   << lines[0]["unavailable"].get<std::string>();
+      LINKBOY_SKIP("that Python has no torchmetrics: " +
+                   lines[0]["unavailable"].get<std::string>());
     }
     lines.erase(lines.begin());
     std::size_t num_cases = 0;

@@ -16,6 +16,9 @@ import sys
 import tempfile
 import unittest
 
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent / "support"))
+import unittest_main  # noqa: E402
+
 BUILT_EXAMPLES = None
 REPOSITORY = pathlib.Path(__file__).resolve().parents[2]
 EXAMPLES = REPOSITORY / "examples"
@@ -147,4 +150,4 @@ if __name__ == "__main__":
     if len(sys.argv) < 2:
         sys.exit(__doc__)
     BUILT_EXAMPLES = pathlib.Path(sys.argv.pop(1)).resolve()
-    unittest.main(verbosity=2)
+    unittest_main.main()

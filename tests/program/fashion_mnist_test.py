@@ -19,6 +19,9 @@ import tempfile
 import time
 import unittest
 
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent / "support"))
+import unittest_main  # noqa: E402
+
 PROGRAM = None
 # Runs that are killed at random instants until they are through. LINKBOY_KILL_ROUNDS asks for more.
 KILL_ROUNDS = int(os.environ.get("LINKBOY_KILL_ROUNDS", "2"))
@@ -374,8 +377,9 @@ class ResumeTest(ProgramTest):
         command = self.command({**self.SETTINGS, "resume": "latest", "progress": "plain",
                                 "epochs": 3})
         process = subprocess.Popen(command, cwd=self.path, stdout=subprocess.PIPE, text=True)
-        while "Starting epoch 1" not in process.stdout.readline():
-            pass
+        for line in process.stdout:
+            if "Starting epoch 1" in line:
+                break
         process.send_signal(signal.SIGTERM)
         printed, _ = process.communicate(timeout=60)
         self.assertEqual(process.returncode, 128 + signal.SIGTERM, printed)
@@ -681,4 +685,4 @@ class WatchingTest(ProgramTest):
 
 if __name__ == "__main__":
     PROGRAM = str(pathlib.Path(sys.argv.pop(1)).resolve())
-    unittest.main(verbosity=2)
+    unittest_main.main()

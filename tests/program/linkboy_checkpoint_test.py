@@ -14,6 +14,9 @@ import sys
 import tempfile
 import unittest
 
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent / "support"))
+import unittest_main  # noqa: E402
+
 PROGRAM = None
 PYTHON = os.environ.get("LINKBOY_PYTHON")
 SIZES = {"F64": 8, "I64": 8, "U64": 8, "C64": 8, "F32": 4, "I32": 4, "U32": 4, "F16": 2, "BF16": 2,
@@ -364,4 +367,4 @@ class PythonTest(ProgramTest):
 
 if __name__ == "__main__":
     PROGRAM = str(pathlib.Path(sys.argv.pop(1)).resolve())
-    unittest.main(verbosity=2)
+    unittest_main.main()

@@ -10,6 +10,9 @@ import tempfile
 import unittest
 import xml.etree.ElementTree as ElementTree
 
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent / "support"))
+import unittest_main  # noqa: E402
+
 PROGRAM = None
 SCHEDULERS = """step multi-step constant linear exponential polynomial cosine cosine-restarts tanh
 one-cycle cyclic inverse-sqrt wsd plateau""".split()
@@ -66,4 +69,4 @@ class LrCurveTest(unittest.TestCase):
 
 if __name__ == "__main__":
     PROGRAM = str(pathlib.Path(sys.argv.pop(1)).resolve())
-    unittest.main(verbosity=2)
+    unittest_main.main()

@@ -18,6 +18,9 @@ import tempfile
 import termios
 import unittest
 
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent / "support"))
+import unittest_main  # noqa: E402
+
 from fashion_mnist_test import write_data
 
 PROGRAM = None
@@ -158,4 +161,4 @@ class ProgressBarTest(unittest.TestCase):
 
 if __name__ == "__main__":
     PROGRAM = sys.argv.pop(1)
-    unittest.main()
+    unittest_main.main()

@@ -1,40 +1,86 @@
-// Runs the tests. The suffix _CUDA on a test's name says that it needs a CUDA device, _MultiCUDA
-// that it needs two; without them such tests are skipped, and listed.
+// Runs the tests. `--in=PLACE`, which may be repeated, restricts them to those of a folder or a
+// file of tests/: unit/callbacks, or unit/data/image_transforms for image_transforms_test.cpp.
+//
+// The suffix _CUDA on a test's name says that it needs a CUDA device, _MultiCUDA that it needs two.
+// Without them such tests are left out and listed. The exit status is 77 if tests were to run and
+// all of them were skipped; ctest then says so.
 
 #include <gtest/gtest.h>
 #include <torch/cuda.h>
 
 #include <iostream>
+#include <string>
 #include <string_view>
+#include <vector>
 
 namespace {
 
-/// Lists the tests that end in `suffix`, of the suites that `filter` may ask for.
-void list_skipped(std::string_view suffix, std::string_view filter, std::string_view reason) {
-  const auto& all = *::testing::UnitTest::GetInstance();
-  for (int i = 0; i < all.total_test_suite_count(); ++i) {
-    const auto& suite = *all.GetTestSuite(i);
-    const bool is_asked_for =
-        filter.starts_with('*') || filter.find(suite.name()) != std::string_view::npos;
-    for (int k = 0; is_asked_for && k < suite.total_test_count(); ++k) {
-      const std::string_view name = suite.GetTestInfo(k)->name();
-      if (!name.ends_with(suffix)) continue;
-      std::cout << "[  SKIPPED ] " << suite.name() << '.' << name << ": " << reason << '\n';
-    }
+constexpr int kAllSkipped = 77;
+
+std::vector<const ::testing::TestInfo*> all_tests() {
+  std::vector<const ::testing::TestInfo*> tests;
+  const auto& unit_test = *::testing::UnitTest::GetInstance();
+  for (int i = 0; i < unit_test.total_test_suite_count(); ++i) {
+    const auto& suite = *unit_test.GetTestSuite(i);
+    for (int k = 0; k < suite.total_test_count(); ++k) tests.push_back(suite.GetTestInfo(k));
   }
+  return tests;
 }
 
-void skip(const char* suffix, const char* reason) {
+std::string name_of(const ::testing::TestInfo& test) {
+  return std::string(test.test_suite_name()) + '.' + test.name();
+}
+
+bool is_in(std::string_view file, const std::string& place) {
+  const auto begin = file.rfind("/tests/" + place);
+  if (begin == std::string_view::npos) return false;
+  const auto rest = file.substr(begin + std::string_view("/tests/").size() + place.size());
+  return rest.starts_with('/') || rest.starts_with("_test.cpp");
+}
+
+/// The names of the tests in `place`, in the form of a filter.
+std::string filter_for(const std::string& place) {
+  std::string names;
+  for (const auto* test : all_tests()) {
+    if (is_in(test->file(), place)) names += name_of(*test) + ':';
+  }
+  return names;
+}
+
+/// Leaves the tests out that end in `suffix`, and lists those that the filter may ask for.
+void leave_out(const std::string& suffix, std::string_view reason) {
   auto& filter = ::testing::GTEST_FLAG(filter);
-  list_skipped(suffix, filter, reason);
-  filter += (filter.find('-') == std::string::npos ? "-*" : ":*") + std::string(suffix);
+  for (const auto* test : all_tests()) {
+    const bool is_asked_for =
+        filter.starts_with('*') || filter.find(test->test_suite_name()) != std::string::npos;
+    if (!is_asked_for || !std::string_view(test->name()).ends_with(suffix)) continue;
+    std::cout << "[ LEFT OUT ] " << name_of(*test) << ": " << reason << '\n';
+  }
+  filter += (filter.find('-') == std::string::npos ? "-*" : ":*") + suffix;
 }
 
 }  // namespace
 
 int main(int argc, char** argv) {
   ::testing::InitGoogleTest(&argc, argv);
-  if (torch::cuda::device_count() < 1) skip("_CUDA", "there is no CUDA device");
-  if (torch::cuda::device_count() < 2) skip("_MultiCUDA", "there are not two CUDA devices");
-  return RUN_ALL_TESTS();
+  std::string chosen;
+  for (int i = 1; i < argc; ++i) {
+    const std::string_view argument = argv[i];
+    constexpr std::string_view kOption = "--in=";
+    const std::string names = argument.starts_with(kOption)
+                                  ? filter_for(std::string(argument.substr(kOption.size())))
+                                  : "";
+    if (names.empty()) {
+      std::cerr << argument << ": no such option, or no test there\n";
+      return 2;
+    }
+    chosen += names;
+  }
+  if (!chosen.empty()) ::testing::GTEST_FLAG(filter) = chosen;
+  if (torch::cuda::device_count() < 1) leave_out("_CUDA", "there is no CUDA device");
+  if (torch::cuda::device_count() < 2) leave_out("_MultiCUDA", "there are not two CUDA devices");
+  const int status = RUN_ALL_TESTS();
+  const auto& result = *::testing::UnitTest::GetInstance();
+  const int skipped = result.skipped_test_count();
+  return status == 0 && skipped > 0 && skipped == result.test_to_run_count() ? kAllSkipped : status;
 }

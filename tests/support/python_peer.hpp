@@ -1,48 +1,115 @@
 #pragma once
 
+#include <fcntl.h>
 #include <gtest/gtest.h>
+#include <unistd.h>
 
 #include <array>
 #include <cstdio>
 #include <cstdlib>
 #include <filesystem>
+#include <mutex>
+#include <nlohmann/json.hpp>
+#include <stdexcept>
 #include <string>
+#include <utility>
 #include <vector>
 
 namespace linkboy {
 
-/// The Python that LINKBOY_PYTHON names, which has torch; empty without one: then skip the test.
+/// The Python that LINKBOY_PYTHON names, which has torch. If it is empty, skip the test.
 inline std::string python_interpreter() {
   const char* python = std::getenv("LINKBOY_PYTHON");
   return python == nullptr ? "" : python;
 }
 
-/// Runs `script` in that Python and returns what it writes to its standard output. Fails the test
-/// if it does not end with 0. What LINKBOY_PEER_PATH names is looked through for packages first.
-inline std::string run_python(const std::filesystem::path& script,
-                              const std::vector<std::string>& arguments) {
-  const auto quoted = [](const std::string& word) {
-    std::string result = "'";
-    for (const char letter : word) result += letter == '\'' ? "'\\''" : std::string(1, letter);
-    return result + "'";
+/// A process of python_server.py, which lives as long as the tests. Looks for packages in
+/// LINKBOY_PEER_PATH first. Thread-safe: requests are answered one by one.
+class PythonServer {
+ public:
+  struct Answer {
+    int status = -1;
+    std::string output;
   };
-  const char* packages = std::getenv("LINKBOY_PEER_PATH");
-  std::string command = packages == nullptr ? "" : "PYTHONPATH=" + quoted(packages) + " ";
-  command += quoted(python_interpreter()) + " -W ignore " + quoted(script.string());
-  for (const auto& argument : arguments) command += " " + quoted(argument);
 
-  std::FILE* pipe = ::popen(command.c_str(), "r");
-  if (pipe == nullptr) {
-    ADD_FAILURE() << "cannot start: " << command;
-    return "";
+  static PythonServer& instance() {
+    static PythonServer server;
+    return server;
   }
-  std::string output;
-  std::array<char, 4096> buffer;
-  while (const std::size_t size = std::fread(buffer.data(), 1, buffer.size(), pipe)) {
-    output.append(buffer.data(), size);
+
+  Answer run(const std::vector<std::string>& command) {
+    const std::lock_guard lock(mutex_);
+    std::fputs((nlohmann::json(command).dump() + "\n").c_str(), requests_);
+    std::fflush(requests_);
+    std::string line;
+    for (int letter = 0; (letter = std::fgetc(answers_)) != EOF && letter != '\n';) {
+      line += static_cast<char>(letter);
+    }
+    const auto answer = nlohmann::json::parse(line, nullptr, /*allow_exceptions=*/false);
+    if (answer.is_discarded()) return {-1, "python_server.py has ended"};
+    return {answer.at("status"), answer.at("output")};
   }
-  EXPECT_EQ(::pclose(pipe), 0) << command << "\n" << output;
-  return output;
+
+ private:
+  PythonServer() {
+    std::array<int, 2> request{}, answer{};
+    // Close-on-exec: programs that the tests start do not keep the server alive.
+    if (::pipe2(request.data(), O_CLOEXEC) != 0 || ::pipe2(answer.data(), O_CLOEXEC) != 0) {
+      throw std::runtime_error("python_peer.hpp: pipe2 failed");
+    }
+    const auto script = std::filesystem::path(__FILE__).parent_path() / "python_server.py";
+    const std::string python = python_interpreter();
+    const char* packages = std::getenv("LINKBOY_PEER_PATH");
+    if (::fork() == 0) {
+      if (packages != nullptr) ::setenv("PYTHONPATH", packages, /*overwrite=*/1);
+      ::dup2(request[0], STDIN_FILENO);
+      ::dup2(answer[1], STDOUT_FILENO);
+      ::execlp(python.c_str(), python.c_str(), "-W", "ignore", script.c_str(), nullptr);
+      ::_exit(127);
+    }
+    ::close(request[0]);
+    ::close(answer[1]);
+    requests_ = ::fdopen(request[1], "w");
+    answers_ = ::fdopen(answer[0], "r");
+  }
+
+  std::mutex mutex_;
+  std::FILE* requests_ = nullptr;
+  std::FILE* answers_ = nullptr;
+};
+
+/// Runs a script of tests/parity in that Python and returns its standard output. Fails the test if
+/// its exit status is not 0.
+inline std::string run_python(const std::string& script,
+                              const std::vector<std::string>& arguments) {
+  const auto tests = std::filesystem::path(__FILE__).parent_path().parent_path();
+  std::vector<std::string> command{(tests / "parity" / script).string()};
+  command.insert(command.end(), arguments.begin(), arguments.end());
+  auto [status, output] = PythonServer::instance().run(command);
+  EXPECT_EQ(status, 0) << nlohmann::json(command).dump() << "\n" << output;
+  return std::move(output);
+}
+
+/// Its output as JSON, or {"missing": REASON} if there is no Python.
+inline nlohmann::json run_python_json(const std::string& script,
+                                      const std::vector<std::string>& arguments) {
+  if (python_interpreter().empty()) return {{"missing", "LINKBOY_PYTHON is not set"}};
+  return nlohmann::json::parse(run_python(script, arguments), nullptr, /*allow_exceptions=*/false);
 }
 
 }  // namespace linkboy
+
+/// Skips the test, or fails it if LINKBOY_NO_SKIPS=1 is set.
+#define LINKBOY_SKIP(reason)                                          \
+  {                                                                   \
+    if (std::getenv("LINKBOY_NO_SKIPS") != nullptr) FAIL() << reason; \
+    GTEST_SKIP() << reason;                                           \
+  }
+
+/// Skips the test without a Python to ask.
+#define SKIP_WITHOUT_PYTHON() \
+  if (::linkboy::python_interpreter().empty()) LINKBOY_SKIP("LINKBOY_PYTHON is not set")
+
+/// Skips the test if the JSON of `run_python_json` says that a package is missing.
+#define SKIP_IF_MISSING(json) \
+  if ((json).contains("missing")) LINKBOY_SKIP((json).at("missing").get<std::string>())

@@ -2,6 +2,7 @@
 
 #include <torch/torch.h>
 
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -39,9 +40,13 @@ inline std::shared_ptr<torch::optim::SGD> toy_sgd(const torch::nn::Sequential& m
 class QuietTrainer : public Trainer {
  public:
   using Trainer::Trainer;
-  void print(std::string_view line) override { lines.emplace_back(line); }
+  void print(std::string_view line) override {
+    lines.emplace_back(line);
+    if (on_print) on_print();
+  }
 
   std::vector<std::string> lines;
+  std::function<void()> on_print{};
 };
 
 /// The toy model with cross entropy and SGD on the CPU; `callbacks` are all there are.

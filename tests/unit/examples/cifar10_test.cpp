@@ -281,7 +281,9 @@ INSTANTIATE_TEST_SUITE_P(Depths, Cifar10ResNetTest,
                          [](const auto& info) { return c10::str("ResNet", info.param.depth); });
 
 // The numbers come from tests/parity/torchvision_resnet_golden.py: torch 2.11.0, torchvision
-// 0.26.0.
+// 0.26.0. Normal random numbers are drawn by vector instructions where there are some, whose
+// logarithm rounds differently: without them the sums move by 1e-8 of their value. Another order of
+// drawing would move them by 1e-3.
 TEST(Cifar10ResNetGoldenTest, GivesTorchvisionsWeightsAndScoresForTheSameSeed) {
   const at::NoGradGuard no_grad;
   torch::manual_seed(3);
@@ -293,7 +295,7 @@ TEST(Cifar10ResNetGoldenTest, GivesTorchvisionsWeightsAndScoresForTheSameSeed) {
                                      {"layer4.1.conv2.weight", 39206.437526859154},
                                      {"fc.weight", 113.94636533144148}}) {
     const auto found = parameters[name].to(torch::kDouble).abs().sum().item<double>();
-    EXPECT_NEAR(found, sum, 1e-9 * sum) << name;
+    EXPECT_NEAR(found, sum, 1e-7 * sum) << name;
   }
 
   model->eval();

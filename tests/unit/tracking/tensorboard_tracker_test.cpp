@@ -13,7 +13,7 @@
 #include "support/expect_error.hpp"
 #include "support/file_contents.hpp"
 #include "support/file_size_limit.hpp"
-#include "support/python_json.hpp"
+#include "support/python_peer.hpp"
 #include "support/temporary_folder.hpp"
 #include "tracking/event_file.hpp"
 #include "tracking/histogram.hpp"

@@ -21,7 +21,7 @@
 #include "support/keep_losses.hpp"
 #include "support/memory_tracker.hpp"
 #include "support/pretended_group.hpp"
-#include "support/python_json.hpp"
+#include "support/python_peer.hpp"
 #include "support/temporary_folder.hpp"
 #include "support/toy.hpp"
 

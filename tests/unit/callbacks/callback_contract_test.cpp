@@ -174,7 +174,7 @@ TEST(CallbackFactoryTest, KnowsEveryFileOfTheCallbacksFolder) {
                                         "averaged_weights", "describe_run",      "flop_counter"};
   const auto names = callback_names();
   for (const auto& entry : std::filesystem::directory_iterator(
-           std::filesystem::path(__FILE__).parent_path() / "../../callbacks")) {
+           std::filesystem::path(__FILE__).parent_path() / "../../../callbacks")) {
     if (entry.path().extension() != ".cpp") continue;
     std::string name = entry.path().stem().string();
     if (std::find(others.begin(), others.end(), name) != others.end()) continue;

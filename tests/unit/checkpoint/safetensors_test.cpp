@@ -553,16 +553,10 @@ TEST_P(SafeTensorsModesTest, SurvivesDamageAnywhereInAFile) {
 // Exchange with Python's safetensors. Set LINKBOY_PYTHON to a Python that has it and torch.
 class SafeTensorsPythonTest : public SafeTensorsTest {
  protected:
-  void SetUp() override {
-    if (python_interpreter().empty()) {
-      GTEST_SKIP() << "set LINKBOY_PYTHON to the path of a Python that has torch and safetensors";
-    }
-  }
+  void SetUp() override { SKIP_WITHOUT_PYTHON(); }
 
   static void run_peer(const std::string& command, const std::filesystem::path& path) {
-    const auto peer = std::filesystem::path(__FILE__).parent_path().parent_path() / "parity" /
-                      "safetensors_peer.py";
-    run_python(peer, {command, path.string()});
+    run_python("safetensors_peer.py", {command, path.string()});
   }
 };
 

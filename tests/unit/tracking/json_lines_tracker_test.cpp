@@ -272,16 +272,14 @@ TEST_F(JsonLinesTrackerTest, AFullDiskLeavesWholeLines) {
 }
 
 TEST_F(JsonLinesTrackerTest, PythonReadsEveryLine) {
-  if (python_interpreter().empty()) GTEST_SKIP() << "LINKBOY_PYTHON is not set";
+  SKIP_WITHOUT_PYTHON();
   JsonLinesTracker tracker(path_);
   tracker.start({});
   log(tracker, 1, {{"a", std::nan("")}, {"b\n\"", 1.0 / 3.0}});
   tracker.log_histogram("weight", at::ones({2}), kTime);
   tracker.finish("finished", {});
 
-  const auto peer =
-      std::filesystem::path(__FILE__).parent_path().parent_path() / "parity" / "report_peer.py";
-  const std::string lines = run_python(peer, {"json", path_.string()});
+  const std::string lines = run_python("report_peer.py", {"json", path_.string()});
 
   EXPECT_NE(lines.find(R"("values": {"a": "NaN", "b\n\"": 0.3333333333333333}})"), lines.npos)
       << lines;

@@ -152,11 +152,9 @@ TEST(FlopCounterTest, LetsWhatTheWorkThrowsThroughAndStops) {
 }
 
 TEST(FlopCounterTest, TotalsEqualThoseOfPythonsFlopCounter) {
-  if (python_interpreter().empty()) GTEST_SKIP() << "LINKBOY_PYTHON names no Python";
+  SKIP_WITHOUT_PYTHON();
   const TemporaryFolder folder;
-  const auto script =
-      std::filesystem::path(__FILE__).parent_path().parent_path() / "parity" / "flop_peer.py";
-  std::istringstream lines(run_python(script, {folder.path().string()}));
+  std::istringstream lines(run_python("flop_peer.py", {folder.path().string()}));
   int num_models = 0;
   for (std::string line; std::getline(lines, line); ++num_models) {
     std::istringstream words(line);

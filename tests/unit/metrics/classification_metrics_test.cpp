@@ -317,8 +317,7 @@ TEST(ClassificationMetricsTest, UpdateReadsNoValueOfADevice) {
   }
 }
 
-TEST(ClassificationMetricsTest, WhatIsNotOnTheCpuIsCountedAndThrownByCompute) {
-  if (!torch::cuda::is_available()) GTEST_SKIP() << "There is no CUDA device.";
+TEST(ClassificationMetricsTest, WhatIsNotOnTheCpuIsCountedAndThrownByCompute_CUDA) {
   const auto all = samples(23);
   auto on_cpu = all_metrics();
   auto on_cuda = all_metrics();

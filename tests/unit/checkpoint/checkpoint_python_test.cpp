@@ -10,6 +10,7 @@
 
 #include "checkpoint/optimizer_state.hpp"
 #include "linkboy/checkpoint.hpp"
+#include "precision/fused_step.hpp"
 #include "support/expect_error.hpp"
 #include "support/python_peer.hpp"
 #include "support/temporary_folder.hpp"
@@ -19,21 +20,13 @@ namespace {
 
 namespace optim = torch::optim;
 
-// tests/unit/../parity/checkpoint_peer.py, wherever the sources are.
-std::filesystem::path peer() {
-  return std::filesystem::path(__FILE__).parent_path().parent_path() / "parity" /
-         "checkpoint_peer.py";
-}
-
 class CheckpointPythonTest : public ::testing::Test {
  protected:
-  void SetUp() override {
-    if (python_interpreter().empty()) {
-      GTEST_SKIP() << "set LINKBOY_PYTHON to the path of a Python that has torch";
-    }
-  }
+  void SetUp() override { SKIP_WITHOUT_PYTHON(); }
 
-  static void run_peer(const std::vector<std::string>& arguments) { run_python(peer(), arguments); }
+  static void run_peer(const std::vector<std::string>& arguments) {
+    run_python("checkpoint_peer.py", arguments);
+  }
 
   TemporaryFolder folder_;
 };
@@ -232,10 +225,12 @@ TEST_F(CheckpointPythonTest, StepsRmspropInPythonAsLibTorchDoes) {
                                          Differ::kInLastBits, run_peer);
 }
 
+void own_step(optim::Optimizer& optimizer) { optimizer.step(); }
+
 // Loads what Python trained into a new optimizer and makes the step that Python made after it.
 template <typename OptimizerType, typename Options>
 void expect_continues(const TemporaryFolder& folder, const std::string& name, const Options& other,
-                      Differ differ) {
+                      Differ differ, void (*step)(optim::Optimizer&) = own_step) {
   SCOPED_TRACE(name);
   const StateDict all = read_checkpoint(folder / (name + ".pt"));
   const auto params = tensors_of(all, "parameters");
@@ -243,7 +238,7 @@ void expect_continues(const TemporaryFolder& folder, const std::string& name, co
   const auto optimizer = two_groups<OptimizerType>(params, other, other);
   load_optimizer_state_dict(*optimizer, all.get_dict("optimizer"));
   for (std::size_t i = 0; i < params.size(); ++i) params[i].mutable_grad() = gradients[i];
-  optimizer->step();
+  step(*optimizer);
   expect_equal(params, tensors_of(all, "after"), differ);
 }
 
@@ -257,6 +252,12 @@ TEST_F(CheckpointPythonTest, ContinuesWhatPythonTrained) {
   expect_continues<Adagrad>(folder_, "adagrad", AdagradOptions(1), Differ::kNot);
   expect_continues<RMSprop>(folder_, "rmsprop", RMSpropOptions(1), Differ::kNot);
   expect_continues<RMSprop>(folder_, "rmsprop_centered", RMSpropOptions(1), Differ::kInLastBits);
+
+  // linkboy's step takes Python's operations, centered or not.
+  const auto linkboys_step = [](Optimizer& optimizer) { ASSERT_TRUE(fused_step(optimizer)); };
+  expect_continues<RMSprop>(folder_, "rmsprop", RMSpropOptions(1), Differ::kNot, linkboys_step);
+  expect_continues<RMSprop>(folder_, "rmsprop_centered", RMSpropOptions(1), Differ::kNot,
+                            linkboys_step);
 
   torch::optim::RMSprop rmsprop({torch::rand({2, 3}), torch::rand({4})});
   EXPECT_ERROR(

@@ -34,8 +34,7 @@ TEST(MemoryUseTest, CpuIsNoDeviceWithAPeak) {
   EXPECT_FALSE(device_peak(cpu).has_value());
 }
 
-TEST(MemoryUseTest, DevicePeakIsOfTheTimeSinceItsReset) {
-  if (!torch::cuda::is_available()) GTEST_SKIP() << "no CUDA device";
+TEST(MemoryUseTest, DevicePeakIsOfTheTimeSinceItsReset_CUDA) {
   const c10::Device device(c10::kCUDA, 0);
   bytes_on(device, 64);
   const DevicePeak with = device_peak(device).value();

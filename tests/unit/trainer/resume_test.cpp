@@ -280,26 +280,21 @@ TEST_F(SaveTrainingStateTest, AFailedSaveIsLoudAndTheRunGoesOn) {
   for (bool asynchronous : {false, true}) {
     SCOPED_TRACE(asynchronous);
     auto save = make({.every_n_updates = 10, .asynchronous = asynchronous});
-    // In place of the folder of states there is a file, for the time of one save.
-    class Block : public Callback {
-     public:
-      explicit Block(fs::path root) : root_(std::move(root)) {}
-      void on_train_update_end(Trainer& trainer) override {
-        std::error_code error;
-        if (trainer.num_updates() == 20) trainer.wait_for_saves();  // that of update 10
-        if (trainer.num_updates() == 20) fs::rename(root_, root_.string() + "-away", error);
-        if (trainer.num_updates() == 20) std::ofstream(root_) << "a file in its place";
-        if (trainer.num_updates() != 29) return;
-        // An asynchronous save must have had its turn.
-        std::this_thread::sleep_for(std::chrono::milliseconds(200));
-        fs::remove(root_, error);
-        fs::rename(root_.string() + "-away", root_, error);
-      }
-
-     private:
-      fs::path root_;
+    // In place of the folder of states there is a file, from update 20 until the failure is
+    // printed.
+    const fs::path root = folder_ / "states";
+    const fs::path away = folder_ / "states-away";
+    const auto block = std::make_shared<AtUpdate>(20, [&](Trainer& trainer) {
+      trainer.wait_for_saves();  // that of update 10
+      fs::rename(root, away);
+      std::ofstream(root) << "a file in its place";
+    });
+    Rehearsal run(kUpdates + 1, {block, save});
+    run.trainer->on_print = [&] {
+      if (!fs::exists(away)) return;
+      fs::remove(root);
+      fs::rename(away, root);
     };
-    Rehearsal run(kUpdates + 1, {std::make_shared<Block>(folder_ / "states"), save});
     EXPECT_EQ(run.trainer->train(run.options).num_updates, kUpdates);
     EXPECT_EQ(save->num_failures(), 1);
     const auto& lines = run.trainer->lines;

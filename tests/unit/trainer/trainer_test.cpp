@@ -3,9 +3,11 @@
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
+#include <future>
 #include <thread>
 
 #include "linkboy/schedulers/cosine_scheduler.hpp"
+#include "support/at_update.hpp"
 #include "support/expect_error.hpp"
 #include "support/temporary_folder.hpp"
 #include "support/toy.hpp"
@@ -163,9 +165,11 @@ TEST(TrainerTest, EvaluatesEveryNEpochsAndAfterTheLast) {
 }
 
 TEST(TrainerTest, StopRequestFromAnotherThreadEndsTheRun) {
-  Toy toy;
+  // request_stop may be called by other threads; num_updates may not.
+  std::promise<void> first_update;
+  Toy toy({std::make_shared<AtUpdate>(1, [&](Trainer&) { first_update.set_value(); })});
   std::thread other([&] {
-    while (toy.trainer.num_updates() == 0) std::this_thread::yield();
+    first_update.get_future().wait();
     toy.trainer.request_stop(StopReason::stop_request, "enough");
   });
   const auto result = toy.trainer.train({.train_dataset = toy_data(8), .num_epochs = 1'000'000});

@@ -57,16 +57,17 @@ TEST(FusedStepTest, AgreesWithLibTorchsOwnSteps) {
       AdagradOptions(0.01).lr_decay(0.1).weight_decay(0.1).initial_accumulator_value(0.2), 1e-6);
 }
 
-// The operations are those of its own step, so the bits are, too; but where it is centered, Python
-// (and this) takes the mean of gradients by lerp, LibTorch by a product and a sum.
-TEST(FusedStepTest, RMSpropIsItsOwnStepInEveryBit) {
-  for (const bool centered : {false, true}) {
-    for (const double momentum : {0.0, 0.9}) {
-      for (const double weight_decay : {0.0, 0.1}) {
-        expect_fused_step_agrees<torch::optim::RMSprop>(
-            RMSpropOptions(0.01).centered(centered).momentum(momentum).weight_decay(weight_decay),
-            0.0);
-      }
+// Both take the same operations. The exception is the mean of the gradients if it is centered: this
+// step and Python's (CheckpointPythonTest compares them bit by bit) take it by lerp, LibTorch's own
+// by a product and a sum. The two round differently, and sqrt(mean of squares - square of mean),
+// where most digits cancel, makes the difference larger.
+TEST(FusedStepTest, RMSpropIsBitIdenticalToItsOwnStepUnlessCentered) {
+  for (const double momentum : {0.0, 0.9}) {
+    for (const double weight_decay : {0.0, 0.1}) {
+      const auto options = RMSpropOptions(0.01).momentum(momentum).weight_decay(weight_decay);
+      expect_fused_step_agrees<torch::optim::RMSprop>(options, 0.0);
+      auto centered = options;
+      expect_fused_step_agrees<torch::optim::RMSprop>(centered.centered(true), 1e-4);
     }
   }
 }

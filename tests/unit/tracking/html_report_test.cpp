@@ -49,18 +49,14 @@ class HtmlReportTest : public ::testing::Test {
   std::string page() const { return read_bytes(path_); }
 
   /// What the page holds, as Python sees it.
-  std::string outline() const {
-    const auto peer =
-        std::filesystem::path(__FILE__).parent_path().parent_path() / "parity" / "report_peer.py";
-    return run_python(peer, {"html", path_.string()});
-  }
+  std::string outline() const { return run_python("report_peer.py", {"html", path_.string()}); }
 
   TemporaryFolder folder_;
   std::filesystem::path path_ = folder_ / "report.html";
 };
 
 TEST_F(HtmlReportTest, PythonFindsAsManyPointsAsRecords) {
-  if (python_interpreter().empty()) GTEST_SKIP() << "LINKBOY_PYTHON is not set";
+  SKIP_WITHOUT_PYTHON();
   HtmlReport report(path_);
   report.start({.name = "run", .config = {{"lr", "0.1"}}, .environment = {{"device", "cpu"}}});
   log_updates(report, 1, 12);
@@ -92,7 +88,7 @@ TEST_F(HtmlReportTest, HoldsNoReferenceAndNoCode) {
 }
 
 TEST_F(HtmlReportTest, EscapesEveryText) {
-  if (python_interpreter().empty()) GTEST_SKIP() << "LINKBOY_PYTHON is not set";
+  SKIP_WITHOUT_PYTHON();
   const std::string evil = "</script><script>alert('1 & \"2\"')</script><a href=http:x>";
   HtmlReport report(path_);
   report.start({.name = evil, .config = {{evil, evil}}, .environment = {{evil, evil}}});
@@ -105,7 +101,7 @@ TEST_F(HtmlReportTest, EscapesEveryText) {
 }
 
 TEST_F(HtmlReportTest, TextThatXmlCannotHoldIsReplaced) {
-  if (python_interpreter().empty()) GTEST_SKIP() << "LINKBOY_PYTHON is not set";
+  SKIP_WITHOUT_PYTHON();
   HtmlReport report(path_);
   report.start({.name = "bell \x07 byte \xFF and \xEF\xBF\xBF"});
   report.log_histogram("bell \x07 byte \xFF and \xEF\xBF\xBF", at::ones({3}), {});

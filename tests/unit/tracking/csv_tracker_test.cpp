@@ -228,16 +228,14 @@ TEST_F(CsvTrackerTest, LoggingBeforeStartIsAnError) {
 }
 
 TEST_F(CsvTrackerTest, PythonReadsTheSameNumbers) {
-  if (python_interpreter().empty()) GTEST_SKIP() << "LINKBOY_PYTHON is not set";
+  SKIP_WITHOUT_PYTHON();
   const std::vector<double> values = {0.1, 1.0 / 3.0, 1e300, -5e-324, 123456789.123, 0.0, -0.0};
   CsvTracker tracker(path_);
   tracker.start({});
   for (const double value : values) log(tracker, 1, 1, {{"a, \"b\"", value}});
   tracker.finish("finished", {});
 
-  const auto peer =
-      std::filesystem::path(__FILE__).parent_path().parent_path() / "parity" / "report_peer.py";
-  const std::string rows = run_python(peer, {"csv", path_.string()});
+  const std::string rows = run_python("report_peer.py", {"csv", path_.string()});
 
   std::size_t begin = 0;
   for (const double value : values) {

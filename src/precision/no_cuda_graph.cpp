@@ -1,0 +1,14 @@
+// For a LibTorch without CUDA.
+
+#include "linkboy/error.hpp"
+#include "precision/cuda_graph.hpp"
+
+namespace linkboy {
+
+std::unique_ptr<CudaGraph> make_cuda_graph() {
+  throw Error(
+      "a CUDA graph is to be recorded, but linkboy was built with a LibTorch without CUDA. Train "
+      "with ExecutionMode::eager.");
+}
+
+}  // namespace linkboy
