@@ -98,6 +98,9 @@ class FaultTest(unittest.TestCase):
             self.skipTest(f"{sys.executable} has no torch, so there is no torchrun")
         return [sys.executable, "-m", "torch.distributed.run", "--no-python"]
 
+    def two_ranks(self):
+        return [*self.torchrun(), "--standalone", "--nproc-per-node", "2"]
+
     def options(self, **changes):
         """SGD: Adam would turn the last bits of tiny gradients into large ones."""
         return {"data": self.data, "model": "mlp", "limit_train": 2560, "limit_eval": 500,
@@ -210,8 +213,7 @@ class LaunchTest(FaultTest):
             if not shutil.which("mpirun"):
                 self.skipTest("there is no mpirun")
             outputs["mpirun"] = self.launch([*MPIRUN, "-np", "2"], "mpirun")
-        outputs["torchrun"] = self.launch([*self.torchrun(), "--standalone", "--nproc-per-node", "2"],
-                                          "torchrun")
+        outputs["torchrun"] = self.launch(self.two_ranks(), "torchrun")
         ended = self.end_well(self.start_ranks(2, folder="hand", **self.OPTIONS))
         self.assertEqual(ended[1].output, "")
         for name, output in outputs.items():
@@ -420,7 +422,6 @@ class ResumeTest(FaultTest):
     RUN = {"epochs": 6, "batch_size": 16, "optimizer": "adamw", "lr": 1e-3, "save": "final.pt",
            "report": "report.jsonl", "report_updates": True, "timeout": 30}
     STATES = {"save_every_updates": 20, "resume": "latest"}
-    TWO_RANKS = [*self.torchrun(), "--standalone", "--nproc-per-node", "2"]
     _undisturbed = None
 
     def undisturbed_weights(self):
@@ -461,7 +462,7 @@ class ResumeTest(FaultTest):
                 self.check_that_it_goes_on(folder, num_updates)
 
     def test_sigterm_to_one_rank_under_torchrun_stops_all(self):
-        process = self.start([*self.TWO_RANKS, *command_of(self.options(**self.RUN, **self.STATES))],
+        process = self.start([*self.two_ranks(), *command_of(self.options(**self.RUN, **self.STATES))],
                              folder="run")
         self.wait_for_update(90, [process], "run")
         (victim,) = processes_with(self.tag, "RANK=1")
@@ -472,7 +473,7 @@ class ResumeTest(FaultTest):
         self.check_that_it_goes_on("run", self.stopped_after(ended.output))
 
     def test_sigterm_to_torchrun_stops_all(self):
-        process = self.start([*self.TWO_RANKS, *command_of(self.options(**self.RUN, **self.STATES))],
+        process = self.start([*self.two_ranks(), *command_of(self.options(**self.RUN, **self.STATES))],
                              folder="run")
         self.wait_for_update(90, [process], "run")
         process.send_signal(signal.SIGTERM)
@@ -486,7 +487,7 @@ class ResumeTest(FaultTest):
             with self.subTest(victim=victim):
                 folder = f"victim{victim}"
                 run = command_of(self.options(**self.RUN, **self.STATES))
-                process = self.start([*self.TWO_RANKS, "--max-restarts", "1", *run], folder=folder)
+                process = self.start([*self.two_ranks(), "--max-restarts", "1", *run], folder=folder)
                 self.wait_for_update(90, [process], folder)
                 (pid,) = processes_with(self.tag, f"RANK={victim}")
                 os.kill(pid, signal.SIGKILL)
