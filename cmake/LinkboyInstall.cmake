@@ -24,10 +24,10 @@ endif()
 
 configure_package_config_file(
   "${CMAKE_CURRENT_LIST_DIR}/linkboyConfig.cmake.in" "${PROJECT_BINARY_DIR}/linkboyConfig.cmake"
-  INSTALL_DESTINATION "${package_folder}" NO_SET_AND_CHECK_MACRO)
+  INSTALL_DESTINATION "${package_folder}" NO_SET_AND_CHECK_MACRO NO_CHECK_REQUIRED_COMPONENTS_MACRO)
 write_basic_package_version_file("${PROJECT_BINARY_DIR}/linkboyConfigVersion.cmake"
   COMPATIBILITY SameMinorVersion)
-set(package_modules linkboyDeflate linkboyNvcc linkboyTorchLibraries)
+set(package_modules linkboyDeflate linkboyNvcc linkboyTorchBuild linkboyTorchLibraries)
 list(TRANSFORM package_modules APPEND ".cmake")
 list(TRANSFORM package_modules PREPEND "${CMAKE_CURRENT_LIST_DIR}/")
 install(FILES ${package_modules}

@@ -15,7 +15,7 @@ set(runtime_package "liblinkboy${PROJECT_VERSION_MAJOR}.${PROJECT_VERSION_MINOR}
 set(CPACK_DEBIAN_DEVELOPMENT_PACKAGE_NAME liblinkboy-dev)
 set(CPACK_DEBIAN_DEVELOPMENT_PACKAGE_SECTION libdevel)
 set(CPACK_COMPONENT_DEVELOPMENT_DESCRIPTION
-  "Headers, CMake and pkg-config files. LibTorch ${LINKBOY_TORCH_VERSION} or newer must be installed apart: \
+  "Headers, CMake and pkg-config files. LibTorch ${linkboy_torch_build} must be installed apart: \
 give its folder by Torch_DIR.")
 set(development_needs libdeflate-dev)
 if(LINKBOY_BUILD_CLI)
