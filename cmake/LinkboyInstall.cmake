@@ -1,5 +1,6 @@
 # Installs the library: CMake's package with the components `core` and `cli`, a pkg-config file, and
-# by `cpack` Debian packages. Nothing of it names the folder it was installed into.
+# by `cpack` Debian packages. The folder may be moved: nothing in it names it, unless CMAKE_INSTALL_LIBDIR or
+# CMAKE_INSTALL_INCLUDEDIR is absolute.
 
 include(CMakePackageConfigHelpers)
 
@@ -23,33 +24,65 @@ endif()
 
 configure_package_config_file(
   "${CMAKE_CURRENT_LIST_DIR}/linkboyConfig.cmake.in" "${PROJECT_BINARY_DIR}/linkboyConfig.cmake"
-  INSTALL_DESTINATION "${package_folder}" NO_SET_AND_CHECK_MACRO)
+  INSTALL_DESTINATION "${package_folder}" NO_SET_AND_CHECK_MACRO NO_CHECK_REQUIRED_COMPONENTS_MACRO)
 write_basic_package_version_file("${PROJECT_BINARY_DIR}/linkboyConfigVersion.cmake"
   COMPATIBILITY SameMinorVersion)
-install(FILES "${CMAKE_CURRENT_LIST_DIR}/linkboyNvcc.cmake"
-  "${CMAKE_CURRENT_LIST_DIR}/linkboyTorchLibraries.cmake" "${PROJECT_BINARY_DIR}/linkboyConfig.cmake"
-  "${PROJECT_BINARY_DIR}/linkboyConfigVersion.cmake"
+set(package_modules linkboyDeflate linkboyNvcc linkboyTorchBuild linkboyTorchLibraries)
+list(TRANSFORM package_modules APPEND ".cmake")
+list(TRANSFORM package_modules PREPEND "${CMAKE_CURRENT_LIST_DIR}/")
+install(FILES ${package_modules}
+  "${PROJECT_BINARY_DIR}/linkboyConfig.cmake" "${PROJECT_BINARY_DIR}/linkboyConfigVersion.cmake"
   DESTINATION "${package_folder}" COMPONENT Development)
 
-# pkg-config: LibTorch has no file of its own, so its folder is a variable that can be overridden.
-set(torch_libraries "-ltorch -ltorch_cpu -lc10")
-list(JOIN linkboy_torch_link_options " " linkboy_rpath_links)
-if(TORCH_CUDA_LIBRARIES)
-  string(APPEND torch_libraries " -ltorch_cuda -lc10_cuda")
+# pkg-config. LibTorch does not have a file of its own, so its folder is a variable that can be overridden.
+# Spaces are escaped, not quoted: pkgconf escapes those of pcfiledir itself.
+set(pc_prefix "${CMAKE_INSTALL_PREFIX}")
+if(NOT IS_ABSOLUTE "${CMAKE_INSTALL_LIBDIR}")
+  file(RELATIVE_PATH pc_prefix "/prefix/${CMAKE_INSTALL_LIBDIR}/pkgconfig" "/prefix")
+  string(REGEX REPLACE "/$" "" pc_prefix "\${pcfiledir}/${pc_prefix}")
 endif()
-set(linkboy_private_libraries)
+cmake_path(APPEND pc_libdir "\${prefix}" "${CMAKE_INSTALL_LIBDIR}")
+cmake_path(APPEND pc_includedir "\${prefix}" "${CMAKE_INSTALL_INCLUDEDIR}")
+foreach(folder IN ITEMS pc_prefix pc_libdir pc_includedir)
+  string(REPLACE " " "\\ " ${folder} "${${folder}}")
+endforeach()
+
+# What a program must link besides the library that `target` is, where the linker may not look by itself.
+function(linkboy_pkg_config_flags result target)
+  get_target_property(library ${target} LOCATION)
+  cmake_path(GET library PARENT_PATH folder)
+  cmake_path(GET library STEM name)
+  string(REGEX REPLACE "^lib" "-l" flags "${name}")
+  if(NOT folder IN_LIST CMAKE_CXX_IMPLICIT_LINK_DIRECTORIES)
+    string(PREPEND flags "-L\"${folder}\" -Wl,-rpath,\"${folder}\" ")
+  endif()
+  set(${result} "${flags}" PARENT_SCOPE)
+endfunction()
+
+set(pc_torch_libraries "-ltorch -ltorch_cpu -lc10")
+if(TARGET torch_cuda)
+  string(APPEND pc_torch_libraries " -ltorch_cuda -lc10_cuda")
+endif()
+list(TRANSFORM linkboy_torch_link_options REPLACE "^.+$" "\"\\0\"" OUTPUT_VARIABLE pc_rpath_links)
+list(JOIN pc_rpath_links " " pc_rpath_links)
 if(NOT BUILD_SHARED_LIBS)
-  set(linkboy_private_libraries "-ldeflate ")
+  linkboy_pkg_config_flags(pc_deflate linkboy::deflate)
 endif()
 if(LINKBOY_SANITIZE)
-  string(APPEND linkboy_private_libraries "-fsanitize=${LINKBOY_SANITIZE} ")
+  set(pc_sanitize "-fsanitize=${LINKBOY_SANITIZE}")
 endif()
-file(RELATIVE_PATH prefix_of_pkgconfig
-  "/prefix/${CMAKE_INSTALL_LIBDIR}/pkgconfig" "/prefix")
-string(REGEX REPLACE "/$" "" prefix_of_pkgconfig "${prefix_of_pkgconfig}")
-configure_file("${CMAKE_CURRENT_LIST_DIR}/linkboy.pc.in" "${PROJECT_BINARY_DIR}/linkboy.pc" @ONLY)
-install(FILES "${PROJECT_BINARY_DIR}/linkboy.pc"
-  DESTINATION "${CMAKE_INSTALL_LIBDIR}/pkgconfig" COMPONENT Development)
+set(pc_files linkboy)
+if(LINKBOY_BUILD_CLI)
+  list(APPEND pc_files linkboy-cli)
+  if(NOT BUILD_SHARED_LIBS)
+    linkboy_pkg_config_flags(pc_boost Boost::program_options)
+  endif()
+endif()
+foreach(name IN LISTS pc_files)
+  configure_file("${CMAKE_CURRENT_LIST_DIR}/${name}.pc.in" "${PROJECT_BINARY_DIR}/${name}.pc" @ONLY)
+  install(FILES "${PROJECT_BINARY_DIR}/${name}.pc"
+    DESTINATION "${CMAKE_INSTALL_LIBDIR}/pkgconfig" COMPONENT Development)
+endforeach()
 
 install(FILES "${PROJECT_SOURCE_DIR}/LICENSE" "${PROJECT_SOURCE_DIR}/README.md"
   "${PROJECT_SOURCE_DIR}/CHANGELOG.md"

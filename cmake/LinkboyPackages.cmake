@@ -1,5 +1,6 @@
 # `cpack -G DEB` in the build folder: liblinkboy-dev, and with BUILD_SHARED_LIBS liblinkboy0.1 beside it.
-# Debian has no LibTorch of the version that linkboy needs, so the packages do not depend on one.
+# Debian has no LibTorch of the version that linkboy needs, so the packages do not depend on one. The shared
+# library's packages are those of the Debian release that builds it: dpkg-shlibdeps finds them.
 
 set(CPACK_GENERATOR DEB)
 set(CPACK_PACKAGE_NAME linkboy)
@@ -15,9 +16,9 @@ set(runtime_package "liblinkboy${PROJECT_VERSION_MAJOR}.${PROJECT_VERSION_MINOR}
 set(CPACK_DEBIAN_DEVELOPMENT_PACKAGE_NAME liblinkboy-dev)
 set(CPACK_DEBIAN_DEVELOPMENT_PACKAGE_SECTION libdevel)
 set(CPACK_COMPONENT_DEVELOPMENT_DESCRIPTION
-  "Headers, CMake and pkg-config files. LibTorch ${LINKBOY_TORCH_VERSION} or newer must be installed apart: \
+  "Headers, CMake and pkg-config files. LibTorch ${linkboy_torch_build} must be installed apart: \
 give its folder by Torch_DIR.")
-set(development_needs libdeflate-dev)
+set(development_needs)
 if(LINKBOY_BUILD_CLI)
   list(APPEND development_needs "libboost-program-options-dev (>= 1.74)")
 endif()
@@ -27,8 +28,10 @@ if(BUILD_SHARED_LIBS)
   list(APPEND development_needs "${runtime_package} (= ${PROJECT_VERSION})")
   set(CPACK_DEBIAN_RUNTIME_PACKAGE_NAME ${runtime_package})
   set(CPACK_DEBIAN_RUNTIME_PACKAGE_SECTION libs)
-  set(CPACK_DEBIAN_RUNTIME_PACKAGE_DEPENDS "libc6, libstdc++6, libdeflate0, libboost-program-options1.74.0")
+  set(CPACK_DEBIAN_RUNTIME_PACKAGE_SHLIBDEPS ON)
   set(CPACK_COMPONENT_RUNTIME_DESCRIPTION "The shared library. LibTorch must be installed apart.")
+else()
+  list(APPEND development_needs libdeflate-dev)
 endif()
 list(JOIN development_needs ", " CPACK_DEBIAN_DEVELOPMENT_PACKAGE_DEPENDS)
 include(CPack)

@@ -262,7 +262,9 @@ class LINKBOY_API Accelerator {
 
   /// The same with another seed on each process, so that their dropout differs. Shuffling and
   /// transforms need none of this: they know the sample.
-  void set_seed_per_process(uint64_t seed) const { set_seed(seed + process_index()); }
+  void set_seed_per_process(uint64_t seed) const {
+    set_seed(seed + static_cast<uint64_t>(process_index()));
+  }
 
   /// Takes effect at the next window. @throws Error if it is less than 1.
   void set_gradient_accumulation_steps(int64_t steps);

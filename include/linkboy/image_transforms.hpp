@@ -43,7 +43,8 @@ LINKBOY_API Transform compose(std::vector<Transform> transforms);
 /// Float32 images (x - mean) / std, where uint8 values are first scaled by 1/255 and float ones are
 /// taken as they are. Equal in every bit to torchvision v2's ToDtype(float32, scale=True) and
 /// Normalize.
-/// @param mean, std  One value for each channel, or one for all. `std` greater than 0.
+/// @param mean  One value for each channel, or one for all.
+/// @param std  As many, each greater than 0.
 /// @throws Error if they are empty, differ in number, or have a value that is not allowed; a call
 ///         if there are not as many as channels.
 LINKBOY_API Transform normalise(const std::vector<double>& mean, const std::vector<double>& std);
@@ -53,7 +54,7 @@ struct ImageSize {
   /// A square.
   ImageSize(int64_t side) : height(side), width(side) {}  // NOLINT(google-explicit-constructor)
   /// A rectangle.
-  ImageSize(int64_t height, int64_t width) : height(height), width(width) {}
+  ImageSize(int64_t rows, int64_t columns) : height(rows), width(columns) {}
 
   /// At least 1.
   int64_t height;

@@ -1,4 +1,4 @@
-// For a LibTorch without CUDA.
+// For a LibTorch without CUDA, and for LINKBOY_NCCL=OFF.
 
 #include "distributed/backends.hpp"
 #include "linkboy/error.hpp"
@@ -8,7 +8,9 @@ namespace linkboy {
 bool has_nccl() { return false; }
 
 c10::intrusive_ptr<c10d::Backend> make_nccl_backend(const BackendSetup&, c10::Device) {
-  throw Error("the backend is nccl, but linkboy was built with a LibTorch without CUDA. Use gloo.");
+  throw Error(
+      "the backend is nccl, but linkboy was built without NCCL. Use gloo, or build linkboy with "
+      "a LibTorch for CUDA and LINKBOY_NCCL=ON.");
 }
 
 }  // namespace linkboy

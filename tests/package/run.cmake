@@ -1,12 +1,42 @@
-# run(EXPECTED COMMAND...): EXPECTED is `works`, or what the output of the failure must match. Sets
-# `output` in the caller.
+# run(EXPECTED COMMAND...): EXPECTED is `works`, or what the output of the failure must match, where each
+# run of white space counts as one space. Sets `output` in the caller.
 function(run expected)
   execute_process(COMMAND ${ARGN} RESULT_VARIABLE status OUTPUT_VARIABLE output ERROR_VARIABLE output)
   list(JOIN ARGN " " command)
+  string(REGEX REPLACE "[ \n]+" " " line "${output}")
   if(expected STREQUAL "works" AND NOT status EQUAL 0)
     message(FATAL_ERROR "failed (${status}): ${command}\n${output}")
-  elseif(NOT expected STREQUAL "works" AND (status EQUAL 0 OR NOT output MATCHES "${expected}"))
+  elseif(NOT expected STREQUAL "works" AND (status EQUAL 0 OR NOT line MATCHES "${expected}"))
     message(FATAL_ERROR "should have failed with '${expected}': ${command}\n${output}")
   endif()
   set(output "${output}" PARENT_SCOPE)
+endfunction()
+
+# Installs linkboy from the folder of the build into PREFIX.
+function(install_linkboy prefix)
+  run(works "${CMAKE_COMMAND}" --install "${BINARY}" --config "${CONFIG}" --prefix "${prefix}")
+endfunction()
+
+# Builds and runs a program that includes `headers` by the pkg-config files in `folder`, with further flags of
+# the compiler. Sets `compile_flags` in the caller.
+function(run_with_pkg_config folder headers)
+  find_program(pkg_config NAMES pkg-config pkgconf REQUIRED)
+  list(TRANSFORM headers REPLACE "^.+$" "#include <\\0>\n")
+  list(JOIN headers "" includes)
+  file(WRITE "${WORK}/program.cpp" "${includes}
+int main(int argc, char** argv) {
+  return linkboy::cli::run_main(argc, argv, [](const linkboy::cli::Arguments&) {
+    linkboy::write_checkpoint(\"${WORK}/x.pt\", {{\"version\", LINKBOY_VERSION}});
+  });
+}\n")
+  set(ENV{PKG_CONFIG_PATH} "${folder}")
+  run(works "${pkg_config}" --cflags linkboy-cli)
+  separate_arguments(compile_flags UNIX_COMMAND "${output}")
+  run(works "${pkg_config}" --libs linkboy-cli)
+  separate_arguments(link_flags UNIX_COMMAND "${output}")
+  run(works "${CXX}" ${compile_flags} ${ARGN} -c "${WORK}/program.cpp" -o "${WORK}/program.o")
+  run(works "${CXX}" "${WORK}/program.o" -o "${WORK}/program" ${link_flags})
+  # Shared libraries are found by their folder.
+  run(works "${CMAKE_COMMAND}" -E env "LD_LIBRARY_PATH=${folder}/.." "${WORK}/program")
+  set(compile_flags "${compile_flags}" PARENT_SCOPE)
 endfunction()

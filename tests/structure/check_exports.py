@@ -1,8 +1,8 @@
 """What public headers declare and programs use is visible outside a shared library: has LINKBOY_API.
 
-    python3 check_exports.py SOURCE_FOLDER BUILD_FOLDER
+    python3 check_exports.py SOURCE_FOLDER BUILD_FOLDER LIBRARIES...
 
-Looks at what the objects of tests and examples need of the static library. It is hidden there or not as
+Looks at what the objects of tests and examples need of the static libraries. It is hidden there or not as
 it would be in a shared one; what is hidden must be private, declared in src/ only.
 """
 
@@ -41,13 +41,14 @@ def declared_in(headers):
 
 
 def main():
-    source, build = map(pathlib.Path, sys.argv[1:])
+    source, build = map(pathlib.Path, sys.argv[1:3])
+    libraries = [pathlib.Path(path) for path in sys.argv[3:] if path]
     headers = [*source.glob("include/linkboy/*.hpp")]
     for folder in ("callbacks", "metrics", "schedulers"):
         headers += source.glob(f"{folder}/*.hpp")
-    libraries = list(build.glob("liblinkboy*.a"))
     objects = [path for folder in ("tests", "examples") for path in (build / folder).rglob("*.o")]
     assert libraries and objects and headers, "nothing to look at"
+    assert all(path.exists() for path in libraries), f"not built: {libraries}"
     needed = needed_by(objects)
     assert any("linkboy" in name for name in needed), "nm found nothing"
     hidden = sorted(needed & hidden_in(libraries))

@@ -72,17 +72,26 @@ TEST_F(Cifar10Test, RefusesAFileThatIsMissingOrNoFile) {
   EXPECT_ERROR(read_train_images(folder.path()), "data_batch_4.bin\" is not a file. Restore");
 }
 
-/// While it lives, root has no more rights than others: root may read any file.
+/// While it lives, root may read no more files than others. The working folder is `folder`, since
+/// those above it may be closed to others.
 struct WithoutRootsRights {
-  WithoutRootsRights() { EXPECT_EQ(::seteuid(user == 0 ? 65534 : user), 0); }
-  ~WithoutRootsRights() { EXPECT_EQ(::seteuid(user), 0); }
+  explicit WithoutRootsRights(const std::filesystem::path& folder) {
+    std::filesystem::permissions(folder, std::filesystem::perms(0755));
+    std::filesystem::current_path(folder);
+    EXPECT_EQ(::seteuid(user == 0 ? 65534 : user), 0);
+  }
+  ~WithoutRootsRights() {
+    EXPECT_EQ(::seteuid(user), 0);
+    std::filesystem::current_path(working_folder);
+  }
   const uid_t user = ::geteuid();
+  const std::filesystem::path working_folder = std::filesystem::current_path();
 };
 
 TEST_F(Cifar10Test, RefusesAFileThatCannotBeRead) {
   std::filesystem::permissions(test_path(folder.path()), std::filesystem::perms::none);
-  const WithoutRootsRights scope;
-  EXPECT_ERROR(read_test_images(folder.path()), "cannot be read: Permission denied. Restore");
+  const WithoutRootsRights scope(folder.path());
+  EXPECT_ERROR(read_test_images("."), "cannot be read: Permission denied. Restore");
 }
 
 TEST_F(Cifar10Test, RefusesAnEmptyFile) {

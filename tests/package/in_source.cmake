@@ -1,0 +1,14 @@
+# A configure in the source folder ends before anything of linkboy is written there.
+file(REMOVE_RECURSE "${WORK}")
+
+include("${CMAKE_CURRENT_LIST_DIR}/run.cmake")
+
+file(COPY "${SOURCE}/CMakeLists.txt" DESTINATION "${WORK}")
+set(words "linkboy is not built in its source folder, ${WORK}\\. Delete what CMake has just written there "
+  "\\(CMakeCache.txt and CMakeFiles\\), and name another folder: cmake -S \\. -B build")
+list(JOIN words "" words)
+run("${words}" "${CMAKE_COMMAND}" -S "${WORK}" -B "${WORK}")
+file(GLOB left RELATIVE "${WORK}" "${WORK}/*")
+if(NOT left STREQUAL "CMakeCache.txt;CMakeFiles;CMakeLists.txt")
+  message(FATAL_ERROR "the source folder has ${left}")
+endif()

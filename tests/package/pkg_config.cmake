@@ -1,0 +1,34 @@
+# Builds and runs a program by pkg-config, from a folder with a space. To the compiler linkboy's headers are
+# the user's own then: they must be clean under the warnings that a user may ask for.
+file(REMOVE_RECURSE "${WORK}")
+
+include("${CMAKE_CURRENT_LIST_DIR}/run.cmake")
+
+install_linkboy("${WORK}/first")
+file(RENAME "${WORK}/first" "${WORK}/moved here")
+file(GLOB_RECURSE pc_file "${WORK}/moved here/*/linkboy.pc")
+cmake_path(GET pc_file PARENT_PATH pc_folder)
+file(GLOB_RECURSE headers RELATIVE "${WORK}/moved here/include" "${WORK}/moved here/include/*.hpp")
+set(warnings -Werror -Wall -Wextra -Wpedantic -Wconversion -Wsign-conversion -Wshadow -Wold-style-cast)
+run_with_pkg_config("${pc_folder}" "${headers}" ${warnings})
+
+find_program(clang NAMES clang++ clang++-14 clang++-15 clang++-16 clang++-17 clang++-18 clang++-19)
+if(clang)
+  run(works "${clang}" ${compile_flags} ${warnings} -Wdocumentation -fsyntax-only "${WORK}/program.cpp")
+else()
+  message(STATUS "not checked with clang++, which was not found")
+endif()
+
+# pkgconf 1.8 prints the spaces of some flags without a backslash.
+run(works "${pkg_config}" --version)
+if(output VERSION_LESS 1.9)
+  message(STATUS "not checked with a space in LibTorch's folder: pkg-config is ${output}")
+else()
+  file(REAL_PATH "${TORCH_DIR}/../../.." torch_prefix)
+  file(CREATE_LINK "${torch_prefix}" "${WORK}/torch folder" SYMBOLIC)
+  file(WRITE "${WORK}/torch.cpp" "#include <c10/macros/Macros.h>\nint main() {}\n")
+  run(works "${pkg_config}" "--define-variable=torch_prefix=${WORK}/torch folder" --cflags --libs linkboy)
+  separate_arguments(flags UNIX_COMMAND "${output}")
+  run(works "${CXX}" "${WORK}/torch.cpp" -o "${WORK}/torch" ${flags})
+endif()
+file(REMOVE_RECURSE "${WORK}")
