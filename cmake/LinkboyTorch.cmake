@@ -43,3 +43,18 @@ if(NOT TARGET torch)
   find_package(Torch ${LINKBOY_TORCH_VERSION} REQUIRED)
 endif()
 include("${CMAKE_CURRENT_LIST_DIR}/linkboyTorchLibraries.cmake")
+
+# linkboy's sources include CUDA's headers, which programs that use linkboy do not. The last of them are not
+# in the wheels that torch depends on.
+if(TARGET torch_cuda AND DEFINED linkboy_nvcc AND NOT linkboy_nvcc)
+  foreach(header IN ITEMS cuda_runtime_api.h crt/host_defines.h nv/target)
+    find_path(linkboy_header_folder ${header} PATHS ${linkboy_cuda_headers} NO_DEFAULT_PATH NO_CACHE)
+    if(NOT linkboy_header_folder)
+      message(FATAL_ERROR "The LibTorch in ${TORCH_INSTALL_PREFIX} has CUDA, but CUDA's header ${header} is not "
+        "in ${linkboy_site_packages}/nvidia, and there is no CUDA toolkit: no nvcc in CUDA_HOME, CUDA_PATH, "
+        "PATH and /usr/local/cuda. Run `python3 -m pip install 'cuda-toolkit[crt,cccl]'` with the Python "
+        "that has this LibTorch, install the CUDA toolkit, or take a LibTorch for the CPU.")
+    endif()
+    unset(linkboy_header_folder)
+  endforeach()
+endif()

@@ -1,5 +1,38 @@
-# A CUDA build of LibTorch asks for nvcc even where the program has no device code: where it stands
-# when PATH does not have it.
-if(NOT CMAKE_CUDA_COMPILER AND NOT DEFINED ENV{CUDACXX} AND EXISTS "/usr/local/cuda/bin/nvcc")
-  set(ENV{CUDACXX} "/usr/local/cuda/bin/nvcc")
+# Include it before find_package(Torch). A LibTorch with CUDA looks for the CUDA toolkit, in several ways
+# that may disagree. This file chooses one toolkit for all of them: that of CMAKE_CUDA_COMPILER, CUDACXX,
+# CUDA_HOME, CUDA_PATH, the nvcc on PATH, or /usr/local/cuda, whichever comes first.
+#
+# linkboy has no device code and can do without a toolkit. If there is none, this file declares the target
+# torch::cudart. LibTorch then does not look for CUDA, and linkboyTorchLibraries.cmake completes the target.
+# Sets linkboy_nvcc: the path of nvcc, or a false value.
+set(linkboy_nvcc "${CMAKE_CUDA_COMPILER}")
+if(NOT linkboy_nvcc)
+  set(linkboy_nvcc "$ENV{CUDACXX}")
+endif()
+if(linkboy_nvcc)
+  set(linkboy_given_nvcc "${linkboy_nvcc}")
+  get_filename_component(linkboy_nvcc "${linkboy_given_nvcc}" PROGRAM)  # CUDACXX may have arguments
+  if(NOT linkboy_nvcc)
+    message(FATAL_ERROR "CMAKE_CUDA_COMPILER or CUDACXX is '${linkboy_given_nvcc}', which is not a program. "
+      "Set it to the path of nvcc, or unset it: linkboy needs no CUDA compiler.")
+  endif()
+else()
+  unset(linkboy_nvcc)
+  find_program(linkboy_nvcc nvcc NO_CACHE NO_DEFAULT_PATH
+    PATHS ENV CUDA_HOME ENV CUDA_PATH ENV PATH /usr/local/cuda PATH_SUFFIXES bin)
+endif()
+
+if(linkboy_nvcc)
+  if(NOT CMAKE_CUDA_COMPILER AND "$ENV{CUDACXX}" STREQUAL "")
+    set(ENV{CUDACXX} "${linkboy_nvcc}")
+  endif()
+  # LibTorch's FindCUDA searches in an order of its own, and a second toolkit is an error.
+  cmake_path(GET linkboy_nvcc PARENT_PATH linkboy_toolkit)
+  cmake_path(GET linkboy_toolkit PARENT_PATH linkboy_toolkit)
+  if(NOT CUDA_TOOLKIT_ROOT_DIR AND EXISTS "${linkboy_toolkit}/include/cuda.h")
+    set(CUDA_TOOLKIT_ROOT_DIR "${linkboy_toolkit}")
+  endif()
+elseif(NOT TARGET torch::cudart)
+  message(STATUS "There is no CUDA toolkit: linkboy takes CUDA's headers and libraries from LibTorch")
+  add_library(torch::cudart INTERFACE IMPORTED)
 endif()

@@ -1,0 +1,167 @@
+"""Runs scripts/setup where something is wrong: each error says what, and what to do. Then looks at the
+progress of scripts/with_status in a terminal.
+
+    python3 setup_test.py PATH/TO/scripts [unittest arguments]
+
+Nothing is installed and no network is needed: PATH is a folder with a few real programs, and with
+stand-ins for those that install.
+"""
+
+import os
+import pathlib
+import pty
+import shutil
+import subprocess
+import sys
+import tempfile
+import unittest
+
+SCRIPTS = None
+REAL = "bash chmod cut dirname env flock grep mkdir rm rmdir sed stty sync tail touch".split()
+
+
+class SetupTest(unittest.TestCase):
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        self.folder = pathlib.Path(folder.name)
+        self.bin = self.folder / "bin"
+        self.bin.mkdir()
+        for program in REAL:
+            (self.bin / program).symlink_to(shutil.which(program))
+        self.cache = self.folder / "cache/linkboy"
+        self.venv = self.cache / "torch-2.11.0"
+        self.stand_in("dpkg-query", "echo install ok installed")
+        self.stand_in("df", "echo Avail; echo 100")
+        self.stand_in("id", "echo 0")
+
+    def stand_in(self, program, text):
+        (self.bin / program).unlink(missing_ok=True)
+        (self.bin / program).write_text(f"#!/usr/bin/env bash\n{text}\n")
+        (self.bin / program).chmod(0o755)
+
+    def setup(self, *arguments, **variables):
+        """Exit status and output."""
+        variables = {"PATH": str(self.bin), "HOME": str(self.folder),
+                     "XDG_CACHE_HOME": str(self.cache.parent), **variables}
+        result = subprocess.run([SCRIPTS / "setup", *arguments], env=variables, text=True,
+                                stdout=subprocess.PIPE, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL)
+        return result.returncode, result.stdout
+
+    def assert_error(self, *words, **variables):
+        status, output = self.setup(**variables)
+        self.assertEqual(status, 1, output)
+        self.assertNotIn("setup: done", output)
+        error = output[output.rindex("setup: error: "):]
+        for word in words:
+            self.assertIn(word, error)
+        return output
+
+    def complete_wheel(self):
+        self.venv.mkdir(parents=True)
+        (self.venv / ".complete").touch()
+
+    def test_tools_of_tests_and_lint_are_installed_with_dev_only(self):
+        plain = set(self.setup("--list")[1].split())
+        dev = set(self.setup("--dev", "--list")[1].split())
+        self.assertLessEqual({"cmake", "g++", "python3-venv", "dataset-fashion-mnist"}, plain)
+        self.assertLessEqual(plain, dev)
+        tools = {"libgtest-dev", "libbenchmark-dev", "openmpi-bin", "clang", "clang-tidy", "cppcheck", "doxygen"}
+        self.assertEqual(dev & tools, tools)
+        self.assertEqual(plain & tools, set())
+
+    def test_an_unknown_option_is_an_error(self):
+        self.assertEqual(self.setup("--develop"), (1, "setup: error: unknown option '--develop'; there are "
+                                                      "--dev and --list\n"))
+
+    def test_what_is_there_is_skipped(self):
+        self.complete_wheel()
+        status, output = self.setup()
+        self.assertEqual(status, 0, output)
+        self.assertRegex(output, r"^setup: skip: LibTorch 2.11.0 is in .*\n"
+                                 r"setup: skip: all \d+ Debian packages are installed\nsetup: done\n$")
+
+    def test_a_given_libtorch_needs_neither_wheel_nor_toolkit(self):
+        (self.folder / "TorchConfig.cmake").touch()
+        for variable in ("Torch_DIR", "CMAKE_PREFIX_PATH"):
+            status, output = self.setup(**{variable: str(self.folder)})
+            self.assertEqual(status, 0, output)
+            self.assertIn(f"skip: LibTorch is given by {variable}", output)
+            self.assertFalse(self.venv.exists())
+
+    def test_a_wrong_torch_dir_is_an_error(self):
+        self.assert_error("Torch_DIR is /nowhere", "TorchConfig.cmake", Torch_DIR="/nowhere")
+
+    def test_other_systems_get_the_names_of_the_packages(self):
+        (self.bin / "dpkg-query").unlink()
+        self.assert_error("not a Debian-like system", "libgloo-dev", "by hand", "Torch_DIR")
+
+    def test_without_root_and_sudo_the_command_for_an_administrator_is_shown(self):
+        self.stand_in("dpkg-query", "exit 1")
+        self.stand_in("id", "echo 1000")
+        self.assert_error("neither root nor may use sudo", "apt-get install --no-install-recommends cmake")
+        self.stand_in("sudo", "echo 'user is not in the sudoers file'; exit 1")
+        self.assert_error("neither root nor may use sudo")
+
+    def test_a_failing_apt_get_is_shown(self):
+        self.stand_in("dpkg-query", "exit 1")
+        self.stand_in("apt-get", '[ "$1" = update ] || { echo E: Failed to fetch g++ >&2; exit 100; }')
+        output = self.assert_error("apt-get install failed", "Check the network", "/etc/apt")
+        self.assertIn("exit status 100", output)
+        self.assertIn("E: Failed to fetch g++", output)
+
+    def test_a_full_disk_is_an_error_before_anything_is_installed(self):
+        self.stand_in("dpkg-query", "exit 1")
+        self.stand_in("df", "echo Avail; echo 10")
+        output = self.assert_error("has 10 GB free", "takes about 11 GB", "XDG_CACHE_HOME")
+        self.assertNotIn("Debian packages", output)
+
+    def test_an_old_python_is_an_error(self):
+        self.stand_in("python3", '[ "$1" = --version ] && echo Python 3.9.2; exit 1')
+        self.assert_error("Python 3.9.2", "needs Python 3.10", "Torch_DIR")
+
+    def test_an_interrupted_install_is_made_again(self):
+        # Makes an environment whose pip fails at first.
+        (self.folder / "python").write_text(f"""#!/usr/bin/env bash
+            if [ "$2" = pip ] && [ -e {self.folder}/offline ]; then echo ERROR: no route >&2; exit 1; fi""")
+        (self.folder / "python").chmod(0o755)
+        self.stand_in("python3", f"""[ "$1" = -m ] || exit 0
+            mkdir -p "$3/bin" && echo "$(<{self.folder}/python)" >"$3/bin/python" && chmod 755 "$3/bin/python" """)
+        (self.folder / "offline").touch()
+        output = self.assert_error("pip could not install LibTorch", "Check the network", "again")
+        self.assertIn("ERROR: no route", output)
+        (self.folder / "offline").unlink()
+        (self.venv / "left-over").touch()
+        status, output = self.setup()
+        self.assertEqual(status, 0, output)
+        self.assertIn("is incomplete, an earlier install was interrupted", output)
+        self.assertFalse((self.venv / "left-over").exists())
+        self.assertIn("skip: LibTorch 2.11.0", self.setup()[1])
+
+    def test_progress_takes_one_line_of_a_terminal(self):
+        leader, terminal = pty.openpty()
+        command = "for i in 1 2 3; do echo [$i/3] a source with a long name; sleep 0.7; done"
+        process = subprocess.Popen(
+            ["bash", "-c", 'stty cols 30 && "$@"', "bash", SCRIPTS / "with_status", "build",
+             self.folder / "log", "bash", "-c", command],
+            env={**os.environ, "TERM": "xterm"}, stdin=terminal, stdout=terminal, stderr=terminal)
+        os.close(terminal)
+        output = b""
+        try:
+            while block := os.read(leader, 1000):
+                output += block
+        except OSError:  # the terminal's end
+            pass
+        self.assertEqual(process.wait(), 0)
+        os.close(leader)
+        states = output.decode().split("\r\033[K")
+        self.assertRegex(states[-1], r"^build: done in 0:\d\d\r\n$")
+        self.assertRegex("|".join(states), r"\|build: 0:\d\d \[\d/3\] a source")
+        for state in states[:-1]:
+            self.assertNotIn("\n", state)
+            self.assertLess(len(state), 30)
+
+
+if __name__ == "__main__":
+    SCRIPTS = pathlib.Path(sys.argv.pop(1)).resolve()
+    unittest.main()
