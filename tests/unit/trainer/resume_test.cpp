@@ -284,7 +284,10 @@ TEST_F(SaveTrainingStateTest, AFailedSaveIsLoudAndTheRunGoesOn) {
     // printed.
     const fs::path root = folder_ / "states";
     const fs::path away = folder_ / "states-away";
-    const auto block = std::make_shared<AtUpdate>(20, [&](Trainer& trainer) {
+    struct Block : AtUpdate {  // a callback's type may be given once, and stop_at is an AtUpdate
+      using AtUpdate::AtUpdate;
+    };
+    const auto block = std::make_shared<Block>(20, [&](Trainer& trainer) {
       trainer.wait_for_saves();  // that of update 10
       fs::rename(root, away);
       std::ofstream(root) << "a file in its place";
