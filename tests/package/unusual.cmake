@@ -30,6 +30,6 @@ endif()
 
 file(GLOB_RECURSE object "${BINARY}/examples/*/quickstart.cpp.o")
 file(COPY "${object}" DESTINATION "${WORK}/build/examples")
-run(works "${CMAKE_CTEST_COMMAND}" --test-dir "${WORK}/build" -C Release -R PublicSymbolsAreVisible
+run(works "${CMAKE_CTEST_COMMAND}" --test-dir "${WORK}/build" -C Release -R structure.public_symbols_are_visible
   --no-tests=error --output-on-failure)
 file(REMOVE_RECURSE "${WORK}")
