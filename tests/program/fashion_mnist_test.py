@@ -55,6 +55,12 @@ def write_data(folder, num_train=NUM_TRAIN, num_test=NUM_TEST):
                 (folder / f"{prefix}-{name}").write_bytes(content)
 
 
+# A run that is stopped and resumed.
+SETTINGS = {"model": "cnn", "limit_train": 300, "limit_eval": 50, "epochs": 3,
+            "gradient_accumulation_steps": 2, "batch_size": 20, "workers": 2,
+            "save": "final.pt", "eval_batch_size": 50}
+
+
 class ProgramTest(unittest.TestCase):
     @classmethod
     def setUpClass(cls):
@@ -65,6 +71,9 @@ class ProgramTest(unittest.TestCase):
     @classmethod
     def tearDownClass(cls):
         cls.data_folder.cleanup()
+
+    def final_bytes(self):
+        return (self.path / "final.pt").read_bytes()
 
     def setUp(self):
         self.folder = tempfile.TemporaryDirectory()
@@ -326,16 +335,9 @@ class SignalTest(ProgramTest):
         self.run_program(init="output/fashion_mnist.pt", max_steps=1)
 
 
-class ResumeTest(ProgramTest):
-    SETTINGS = {"model": "cnn", "limit_train": 300, "limit_eval": 50, "epochs": 3,
-                "gradient_accumulation_steps": 2, "batch_size": 20, "workers": 2,
-                "save": "final.pt", "eval_batch_size": 50}
-
-    def final_bytes(self):
-        return (self.path / "final.pt").read_bytes()
-
+class KilledRunTest(ProgramTest):
     def test_a_killed_run_ends_in_the_same_bytes(self):
-        self.run_program(**self.SETTINGS)
+        self.run_program(**SETTINGS)
         expected = self.final_bytes()
         draw = random.Random(KILL_SEED)
         kills = 0
@@ -343,7 +345,7 @@ class ResumeTest(ProgramTest):
             (self.path / "final.pt").unlink()
             output = f"out{round}"
             while True:
-                command = self.command({**self.SETTINGS, "save_every_updates": 1, "resume": "latest",
+                command = self.command({**SETTINGS, "save_every_updates": 1, "resume": "latest",
                                         "async_save": True if round % 2 else None,
                                         "output_dir": output})
                 process = subprocess.Popen(command, cwd=self.path, stdout=subprocess.PIPE,
@@ -371,10 +373,12 @@ class ResumeTest(ProgramTest):
         print(f"({kills} kills)", file=sys.stderr, end=" ")
         self.assertGreater(kills, 0)
 
+
+class ResumeTest(ProgramTest):
     def test_sigterm_saves_where_the_run_goes_on(self):
-        self.run_program(**self.SETTINGS)
+        self.run_program(**SETTINGS)
         expected = self.final_bytes()
-        command = self.command({**self.SETTINGS, "resume": "latest", "progress": "plain",
+        command = self.command({**SETTINGS, "resume": "latest", "progress": "plain",
                                 "epochs": 3})
         process = subprocess.Popen(command, cwd=self.path, stdout=subprocess.PIPE, text=True)
         for line in process.stdout:
@@ -385,7 +389,7 @@ class ResumeTest(ProgramTest):
         self.assertEqual(process.returncode, 128 + signal.SIGTERM, printed)
         states = sorted((self.path / "output" / "states").iterdir())
         self.assertEqual(len(states), 1, states)
-        again = self.run_program(**self.SETTINGS, resume="latest")
+        again = self.run_program(**SETTINGS, resume="latest")
         self.assertIn(f"Resumed training state from output/states/{states[0].name}", again)
         self.assertEqual(self.final_bytes(), expected)
 
@@ -394,7 +398,7 @@ class ResumeTest(ProgramTest):
         self.assertIn("Nothing to resume in output/states; starting from the beginning", printed)
 
     def test_a_damaged_newest_state_is_reported_and_the_one_before_it_used(self):
-        self.run_program(**self.SETTINGS, save_every_epochs=1, keep=3)
+        self.run_program(**SETTINGS, save_every_epochs=1, keep=3)
         expected = self.final_bytes()
         states = sorted((self.path / "output" / "states").iterdir())
         self.assertEqual([state.name for state in states],
@@ -403,7 +407,7 @@ class ResumeTest(ProgramTest):
         damaged = bytearray(newest.read_bytes())
         damaged[len(damaged) // 2] ^= 1
         newest.write_bytes(damaged)
-        printed = self.run_program(**self.SETTINGS, resume="latest")
+        printed = self.run_program(**SETTINGS, resume="latest")
         self.assertIn("WARNING: a training state is left out", printed)
         self.assertIn("has the checksum", printed)
         self.assertIn("Resumed training state from output/states/state-00000002", printed)
@@ -411,7 +415,7 @@ class ResumeTest(ProgramTest):
 
     def test_a_full_disk_does_not_end_the_run(self):
         limited = ["bash", "-c", "trap '' XFSZ; ulimit -f 100; exec \"$@\"", "-", *self.command(
-            {**self.SETTINGS, "model": "mlp", "save_every_updates": 2, "save": None})]
+            {**SETTINGS, "model": "mlp", "save_every_updates": 2, "save": None})]
         done = subprocess.run(limited, cwd=self.path, capture_output=True, text=True, timeout=120)
         self.assertIn("ERROR: the training state was not saved", done.stdout)
         self.assertIn("File too large", done.stdout)
