@@ -16,7 +16,7 @@ set(runtime_package "liblinkboy${PROJECT_VERSION_MAJOR}.${PROJECT_VERSION_MINOR}
 set(CPACK_DEBIAN_DEVELOPMENT_PACKAGE_NAME liblinkboy-dev)
 set(CPACK_DEBIAN_DEVELOPMENT_PACKAGE_SECTION libdevel)
 set(CPACK_COMPONENT_DEVELOPMENT_DESCRIPTION
-  "Headers, CMake and pkg-config files. LibTorch ${linkboy_torch_build} must be installed apart: \
+  "Headers, CMake and pkg-config files. LibTorch ${linkboy_torch_build} must be installed separately: \
 give its folder by Torch_DIR.")
 set(development_needs)
 if(LINKBOY_BUILD_CLI)
@@ -29,7 +29,7 @@ if(BUILD_SHARED_LIBS)
   set(CPACK_DEBIAN_RUNTIME_PACKAGE_NAME ${runtime_package})
   set(CPACK_DEBIAN_RUNTIME_PACKAGE_SECTION libs)
   set(CPACK_DEBIAN_RUNTIME_PACKAGE_SHLIBDEPS ON)
-  set(CPACK_COMPONENT_RUNTIME_DESCRIPTION "The shared library. LibTorch must be installed apart.")
+  set(CPACK_COMPONENT_RUNTIME_DESCRIPTION "The shared library. LibTorch must be installed separately.")
 else()
   list(APPEND development_needs libdeflate-dev)
 endif()

@@ -2,14 +2,17 @@
 # that may disagree. This file chooses one toolkit for all of them: that of CMAKE_CUDA_COMPILER, CUDACXX,
 # CUDA_HOME, CUDA_PATH, the nvcc on PATH, or /usr/local/cuda, whichever comes first.
 #
-# linkboy has no device code and can do without a toolkit. If there is none, this file declares the target
+# linkboy has no device code and can do without a toolkit. If there is none, or if LINKBOY_CUDA_TOOLKIT is OFF
+# (because LibTorch or the compiler refuses the one that is there), this file declares the target
 # torch::cudart. LibTorch then does not look for CUDA, and linkboyTorchLibraries.cmake completes the target.
 # Sets linkboy_nvcc: the path of nvcc, or a false value.
 set(linkboy_nvcc "${CMAKE_CUDA_COMPILER}")
 if(NOT linkboy_nvcc)
   set(linkboy_nvcc "$ENV{CUDACXX}")
 endif()
-if(linkboy_nvcc)
+if(DEFINED LINKBOY_CUDA_TOOLKIT AND NOT LINKBOY_CUDA_TOOLKIT)
+  set(linkboy_nvcc linkboy_nvcc-NOTFOUND)
+elseif(linkboy_nvcc)
   set(linkboy_given_nvcc "${linkboy_nvcc}")
   get_filename_component(linkboy_nvcc "${linkboy_given_nvcc}" PROGRAM)  # CUDACXX may have arguments
   if(NOT linkboy_nvcc)
@@ -33,6 +36,8 @@ if(linkboy_nvcc)
     set(CUDA_TOOLKIT_ROOT_DIR "${linkboy_toolkit}")
   endif()
 elseif(NOT TARGET torch::cudart)
-  message(STATUS "There is no CUDA toolkit: linkboy takes CUDA's headers and libraries from LibTorch")
+  if(NOT linkboy_FIND_QUIETLY)
+    message(STATUS "linkboy uses no CUDA toolkit; CUDA's headers and libraries are LibTorch's, if it has CUDA")
+  endif()
   add_library(torch::cudart INTERFACE IMPORTED)
 endif()

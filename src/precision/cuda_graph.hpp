@@ -8,8 +8,8 @@ namespace linkboy {
 class CudaGraph {
  public:
   virtual ~CudaGraph() = default;
-  /// What this thread launches from now on is recorded and not run. Other threads are free to ask
-  /// for page-locked memory.
+  /// Starts recording: work that this thread launches is recorded and does not run. Other threads
+  /// may still allocate page-locked memory.
   virtual void begin_capture() = 0;
   virtual void end_capture() = 0;
   virtual void replay() = 0;

@@ -7,8 +7,8 @@ namespace linkboy {
 
 std::unique_ptr<CudaGraph> make_cuda_graph() {
   throw Error(
-      "a CUDA graph is to be recorded, but linkboy was built with a LibTorch without CUDA. Train "
-      "with ExecutionMode::eager.");
+      "cannot record a CUDA graph: linkboy was built with a LibTorch without CUDA. Train with "
+      "ExecutionMode::eager.");
 }
 
 }  // namespace linkboy

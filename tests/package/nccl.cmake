@@ -31,7 +31,7 @@ else()
   file(COPY "${torch_prefix}/share/cmake" DESTINATION "${WORK}/torch/share")
   file(CREATE_LINK "${torch_prefix}/lib" "${WORK}/torch/lib" SYMBOLIC)
   file(CREATE_LINK "${torch_prefix}/include" "${WORK}/torch/include" SYMBOLIC)
-  set(folders "${WORK}/torch/\\.\\./nvidia/nccl/include and ${WORK}/torch/include")
+  set(folders "${WORK_PATTERN}/torch/\\.\\./nvidia/nccl/include and ${WORK_PATTERN}/torch/include")
   configure("nccl.h was not found in ${folders}\\. Set LINKBOY_NCCL_INCLUDE to the folder"
     "${WORK}/torch/share/cmake/Torch" -DLINKBOY_NCCL=ON -ULINKBOY_NCCL_INCLUDE)
 endif()

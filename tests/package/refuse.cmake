@@ -1,4 +1,4 @@
-# What find_package(linkboy) takes and what it refuses, in which words. Most of the LibTorches are stubs, with
+# Tests which LibTorchs find_package(linkboy) takes and refuses, and the messages. Most of the LibTorches are stubs, with
 # which a configure takes a second.
 file(REMOVE_RECURSE "${WORK}")
 
@@ -59,7 +59,7 @@ foreach(other IN ITEMS "2.99 for ${device}"
   if(NOT other STREQUAL TORCH_BUILD)
     string(REGEX MATCH "^([0-9.]+) for (.*)$" unused "${other}")
     make_torch("${CMAKE_MATCH_1}.0" "${CMAKE_MATCH_2}")
-    find_linkboy("${words}${other} in ${WORK}/torch\\. ${advice}" "0.1 REQUIRED" "${here}")
+    find_linkboy("${words}${other} in ${WORK_PATTERN}/torch\\. ${advice}" "0.1 REQUIRED" "${here}")
   endif()
 endforeach()
 find_linkboy("not found: ${words}" "0.1 QUIET" "${here}")  # optional: no target is left behind
@@ -77,7 +77,7 @@ set(version_file "${WORK}/torch/share/cmake/Torch/TorchConfigVersion.cmake")
 file(READ "${version_file}" text)
 string(REGEX REPLACE "set\\(PACKAGE_VERSION [^)]*\\)" "set(PACKAGE_VERSION 2.99.0)" text "${text}")
 file(WRITE "${version_file}" "${text}")
-find_linkboy("${words}2.99 for ${device} in ${WORK}/torch\\. ${advice}" "0.1 REQUIRED" "${here}")
+find_linkboy("${words}2.99 for ${device} in ${WORK_PATTERN}/torch\\. ${advice}" "0.1 REQUIRED" "${here}")
 
 # Other versions and components of linkboy, and a machine without libdeflate.
 make_torch("${version}.0" "${device}")

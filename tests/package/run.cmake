@@ -1,3 +1,6 @@
+# WORK as a regular expression.
+string(REGEX REPLACE "([][+.*()^$?|\\])" "\\\\\\1" WORK_PATTERN "${WORK}")
+
 # run(EXPECTED COMMAND...): EXPECTED is `works`, or what the output of the failure must match, where each
 # run of white space counts as one space. Sets `output` in the caller.
 function(run expected)

@@ -15,7 +15,7 @@ run(works "${CMAKE_COMMAND}" -G "Ninja Multi-Config" -S "${SOURCE}" -B "${WORK}/
   "-DCMAKE_INSTALL_PREFIX=${WORK}/pre fix" "-DCMAKE_INSTALL_LIBDIR=${WORK}/lib folder/lib64"
   "-DCMAKE_INSTALL_INCLUDEDIR=${WORK}/include folder")
 file(READ "${WORK}/build/compile_commands.json" commands)
-if(NOT commands MATCHES "${WORK}/deflate/include")
+if(NOT commands MATCHES "${WORK_PATTERN}/deflate/include")
   message(FATAL_ERROR "linkboy is compiled without ${WORK}/deflate/include")
 endif()
 
@@ -24,7 +24,7 @@ run(works "${CMAKE_COMMAND}" --install "${WORK}/build" --config Release)
 run_with_pkg_config("${WORK}/lib folder/lib64/pkgconfig"
   "linkboy/checkpoint.hpp;linkboy/cli.hpp;linkboy/version.hpp")
 file(READ_ELF "${WORK}/program" RUNPATH runpath RPATH rpath)
-if(NOT "${runpath}${rpath}" MATCHES "${WORK}/deflate/lib")
+if(NOT "${runpath}${rpath}" MATCHES "${WORK_PATTERN}/deflate/lib")
   message(FATAL_ERROR "the program looks for libdeflate in '${runpath}${rpath}'")
 endif()
 

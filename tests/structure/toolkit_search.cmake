@@ -1,5 +1,6 @@
 # Shows that cmake/linkboyNvcc.cmake takes the first toolkit of CMAKE_CUDA_COMPILER, CUDACXX, CUDA_HOME,
-# CUDA_PATH, PATH and /usr/local/cuda, and that it declares torch::cudart if none of them has an nvcc.
+# CUDA_PATH, PATH and /usr/local/cuda, and that it declares torch::cudart if none of them has an nvcc or
+# LINKBOY_CUDA_TOOLKIT is OFF.
 #   cmake -D SOURCE=... -D WORK=... -P toolkit_search.cmake
 #
 # WORK/root stands for the root of the file system, so that the toolkits of this machine do not count.
@@ -61,4 +62,6 @@ list(PREPEND variables "CUDACXX=${root}/toolkits/cxx/bin/nvcc -ccbin g++")
 check("${root}/toolkits/cxx" ${variables})
 set(compiler "${root}/toolkits/compiler/bin/nvcc")
 check("${root}/toolkits/compiler" ${variables})
+set(LINKBOY_CUDA_TOOLKIT OFF)
+check("" ${variables})
 file(REMOVE_RECURSE "${WORK}")

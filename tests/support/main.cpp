@@ -76,7 +76,14 @@ int main(int argc, char** argv) {
     }
     chosen += names;
   }
-  if (!chosen.empty()) ::testing::GTEST_FLAG(filter) = chosen;
+  if (!chosen.empty()) {
+    auto& filter = ::testing::GTEST_FLAG(filter);
+    if (filter != "*") {
+      std::cerr << "--in and --gtest_filter exclude each other\n";
+      return 2;
+    }
+    filter = chosen;
+  }
   if (torch::cuda::device_count() < 1) leave_out("_CUDA", "there is no CUDA device");
   if (torch::cuda::device_count() < 2) leave_out("_MultiCUDA", "there are not two CUDA devices");
   const int status = RUN_ALL_TESTS();

@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include <array>
+#include <csignal>
 #include <cstdio>
 #include <cstdlib>
 #include <filesystem>
@@ -12,6 +13,7 @@
 #include <nlohmann/json.hpp>
 #include <stdexcept>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -39,8 +41,11 @@ class PythonServer {
 
   Answer run(const std::vector<std::string>& command) {
     const std::lock_guard lock(mutex_);
+    // If the server has ended, that is an answer and not the end of the tests.
+    const auto before = ::signal(SIGPIPE, SIG_IGN);
     std::fputs((nlohmann::json(command).dump() + "\n").c_str(), requests_);
     std::fflush(requests_);
+    ::signal(SIGPIPE, before);
     std::string line;
     for (int letter = 0; (letter = std::fgetc(answers_)) != EOF && letter != '\n';) {
       line += static_cast<char>(letter);
@@ -60,11 +65,11 @@ class PythonServer {
     const auto script = std::filesystem::path(__FILE__).parent_path() / "python_server.py";
     const std::string python = python_interpreter();
     const char* packages = std::getenv("LINKBOY_PEER_PATH");
+    const std::string path = std::string("PYTHONPATH=") + (packages == nullptr ? "" : packages);
     if (::fork() == 0) {
-      if (packages != nullptr) ::setenv("PYTHONPATH", packages, /*overwrite=*/1);
       ::dup2(request[0], STDIN_FILENO);
       ::dup2(answer[1], STDOUT_FILENO);
-      ::execlp(python.c_str(), python.c_str(), "-W", "ignore", script.c_str(), nullptr);
+      ::execlp("env", "env", path.c_str(), python.c_str(), "-W", "ignore", script.c_str(), nullptr);
       ::_exit(127);
     }
     ::close(request[0]);
@@ -90,7 +95,7 @@ inline std::string run_python(const std::string& script,
   return std::move(output);
 }
 
-/// Its output as JSON, or {"missing": REASON} if there is no Python.
+/// Returns its output as JSON, or {"missing": REASON} if there is no Python.
 inline nlohmann::json run_python_json(const std::string& script,
                                       const std::vector<std::string>& arguments) {
   if (python_interpreter().empty()) return {{"missing", "LINKBOY_PYTHON is not set"}};
@@ -100,10 +105,13 @@ inline nlohmann::json run_python_json(const std::string& script,
 }  // namespace linkboy
 
 /// Skips the test, or fails it if LINKBOY_NO_SKIPS=1 is set.
-#define LINKBOY_SKIP(reason)                                          \
-  {                                                                   \
-    if (std::getenv("LINKBOY_NO_SKIPS") != nullptr) FAIL() << reason; \
-    GTEST_SKIP() << reason;                                           \
+#define LINKBOY_SKIP(reason)                                        \
+  {                                                                 \
+    const char* no_skips = std::getenv("LINKBOY_NO_SKIPS");         \
+    if (no_skips != nullptr && no_skips == std::string_view("1")) { \
+      FAIL() << reason;                                             \
+    }                                                               \
+    GTEST_SKIP() << reason;                                         \
   }
 
 /// Skips the test without a Python to ask.

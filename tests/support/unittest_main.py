@@ -11,10 +11,11 @@ import unittest
 
 def main():
     result = unittest.main(module="__main__", verbosity=2, exit=False).result
+    tests = [test for test, _ in result.skipped if isinstance(test, unittest.TestCase)]
     skipped = len(result.skipped)
     if not result.wasSuccessful():
         sys.exit(1)
     if skipped and os.environ.get("LINKBOY_NO_SKIPS") == "1":
         sys.exit("LINKBOY_NO_SKIPS=1 is set, and tests were skipped: "
                  + "; ".join(f"{test}: {reason}" for test, reason in result.skipped))
-    sys.exit(77 if skipped and skipped == result.testsRun else 0)
+    sys.exit(77 if skipped and len(tests) >= result.testsRun else 0)
