@@ -50,16 +50,15 @@ void TerminateOnNaN::check_step(const LossTracker& tracker, const StepOutput& ou
     ++num_steps_since_;
     // A loss may have just missed one sum and must wait for the next: half the delay for each.
     const bool is_late = num_steps_since_ >= (options_.max_delay_steps + 1) / 2;
-    const bool has_arrived = !options_.defer_on_cpu && pending_->is_ready();
+    const bool has_arrived = !options_.defer_on_cpu && pending_->sum.is_ready();
     if (!is_late && !has_arrived) return;
-    throw_unless_finite(pending_->value(), phase);
+    throw_unless_finite(pending_->sum.value(), pending_->phase);
   }
-  pending_ = tracker.total_later();
+  pending_ = {tracker.total_later(), phase};
   num_steps_since_ = 0;
 }
 
 void TerminateOnNaN::check_all(const LossTracker& tracker, const char* phase) {
-  pending_.reset();
   throw_unless_finite(tracker.total(), phase);
 }
 

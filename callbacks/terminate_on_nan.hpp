@@ -27,8 +27,10 @@ class LINKBOY_API TerminateOnNaN : public Callback {
   /// @throws Error if `max_delay_steps` is less than 1.
   explicit TerminateOnNaN(TerminateOnNaNOptions options = {});
 
+  void on_training_run_start(Trainer&) override { pending_.reset(); }
   void on_train_step_end(Trainer& trainer, const Batch&, const StepOutput& output) override;
   void on_train_epoch_end(Trainer& trainer) override;
+  void on_evaluation_run_start(Trainer&) override { pending_.reset(); }
   void on_eval_step_end(Trainer& trainer, const Batch&, const StepOutput& output) override;
   void on_eval_epoch_end(Trainer& trainer) override;
 
@@ -36,9 +38,15 @@ class LINKBOY_API TerminateOnNaN : public Callback {
   void check_step(const LossTracker& tracker, const StepOutput& output, const char* phase);
   void check_all(const LossTracker& tracker, const char* phase);
 
+  /// A sum of losses on its way.
+  struct Pending {
+    DeferredValue sum;
+    const char* phase;
+  };
+
   TerminateOnNaNOptions options_;
-  std::optional<DeferredValue> pending_;  // a sum of losses on its way
-  int64_t num_steps_since_ = 0;           // it was asked for
+  std::optional<Pending> pending_;
+  int64_t num_steps_since_ = 0;  // it was asked for
 };
 
 }  // namespace linkboy

@@ -1,0 +1,126 @@
+// When TerminateOnNaN ends a run.
+
+#include "linkboy/callbacks/terminate_on_nan.hpp"
+
+#include <gtest/gtest.h>
+#include <torch/torch.h>
+
+#include <cmath>
+#include <limits>
+
+#include "support/at_update.hpp"
+#include "support/expect_error.hpp"
+#include "support/toy.hpp"
+
+namespace linkboy::testing::terminate_on_nan_test {
+namespace {
+
+TrainOptions epochs(int64_t num_epochs) {
+  return {.train_dataset = toy_data(4), .num_epochs = num_epochs, .per_device_batch_size = 4};
+}
+
+LossFunction nan_at_call(int call) {
+  auto calls = std::make_shared<int>(0);
+  return [calls, call](const torch::Tensor& output, const torch::Tensor& target) {
+    auto loss = torch::nn::functional::cross_entropy(output, target);
+    return ++*calls == call ? loss * std::numeric_limits<float>::infinity() : loss;
+  };
+}
+
+TEST(TerminateOnNaNTest, KeepsABadLossFromTheWeights) {
+  auto model = toy_model();
+  QuietTrainer trainer(model, nan_at_call(3), toy_sgd(model),
+                       CallbackList{std::make_shared<TerminateOnNaN>()}, nullptr,
+                       AcceleratorOptions{.device = "cpu"});
+  const auto result =
+      trainer.train({.train_dataset = toy_data(16), .num_epochs = 1, .per_device_batch_size = 2});
+  EXPECT_EQ(result.reason, StopReason::nan);
+  EXPECT_EQ(result.num_updates, 2);
+  for (const auto& parameter : model->parameters()) {
+    EXPECT_TRUE(parameter.isfinite().all().item<bool>());
+  }
+  EXPECT_EQ(trainer.lines.back(), "Stopping training due to NaN loss in training step");
+}
+
+TEST(TerminateOnNaNTest, DeferredCheckComesWithinItsDelayAndBeforeTheEpochsEnd) {
+  // The CPU twin of what happens on a CUDA device.
+  auto updates_with = [](int bad_step, int64_t max_delay) {
+    auto model = toy_model();
+    QuietTrainer trainer(model, nan_at_call(bad_step), toy_sgd(model),
+                         CallbackList{std::make_shared<TerminateOnNaN>(TerminateOnNaNOptions{
+                             .max_delay_steps = max_delay, .defer_on_cpu = true})},
+                         nullptr, AcceleratorOptions{.device = "cpu"});
+    const auto result =
+        trainer.train({.train_dataset = toy_data(32), .num_epochs = 3, .per_device_batch_size = 2});
+    EXPECT_EQ(result.reason, StopReason::nan);
+    return result.num_updates;
+  };
+  // Sums of losses are asked for at the steps 1, 4, 7 and looked at 3 steps later.
+  EXPECT_EQ(updates_with(3, 5), 6);
+  EXPECT_EQ(updates_with(5, 5), 9);
+  EXPECT_EQ(updates_with(3, 1), 3);
+  EXPECT_EQ(updates_with(6, 100), 16);
+  EXPECT_EQ(updates_with(17, 100), 32);
+}
+
+TEST(TerminateOnNaNTest, DeferredCheckLetsFiniteLossesPass) {
+  auto model = toy_model();
+  QuietTrainer trainer(model, nan_at_call(-1), toy_sgd(model),
+                       CallbackList{std::make_shared<TerminateOnNaN>(
+                           TerminateOnNaNOptions{.max_delay_steps = 2, .defer_on_cpu = true})},
+                       nullptr, AcceleratorOptions{.device = "cpu"});
+  EXPECT_EQ(trainer.train(epochs(3)).reason, StopReason::finished);
+}
+
+/// A toy whose third loss is infinite, with finite gradients, and is looked at in the seventh step.
+struct LateLook {
+  explicit LateLook(std::shared_ptr<Callback> callback)
+      : trainer(
+            model,
+            [this](const torch::Tensor& output, const torch::Tensor& target) {
+              const auto loss = torch::nn::functional::cross_entropy(output, target);
+              return ++num_losses == 3 ? loss + INFINITY : loss;
+            },
+            toy_sgd(model),
+            CallbackList{std::make_shared<TerminateOnNaN>(
+                             TerminateOnNaNOptions{.max_delay_steps = 5, .defer_on_cpu = true}),
+                         std::move(callback)},
+            nullptr, AcceleratorOptions{.device = "cpu"}) {}
+
+  int num_losses = 0;
+  torch::nn::Sequential model = toy_model();
+  QuietTrainer trainer;
+  TrainOptions options{.train_dataset = toy_data(16),
+                       .num_epochs = 1,
+                       .eval_dataset = toy_data(16),
+                       .per_device_batch_size = 2};
+};
+
+TEST(TerminateOnNaNTest, ALossThatWasNotLookedAtDoesNotEndTheNextRun) {
+  LateLook late(stop_at(5));
+  EXPECT_EQ(late.trainer.train(late.options).reason, StopReason::stop_request);
+  EXPECT_EQ(late.trainer.train(late.options).reason, StopReason::stop_request);
+  EXPECT_EQ(late.trainer.num_updates(), 5);
+}
+
+TEST(TerminateOnNaNTest, ALossOfTrainingThatIsLookedAtInAnEvaluationIsNamedSo) {
+  LateLook late(std::make_shared<AtUpdate>(
+      5, [](Trainer& trainer) { trainer.evaluate_now({.metric_prefix = "extra_"}); }));
+  EXPECT_EQ(late.trainer.train(late.options).message,
+            "Stopping training due to NaN loss in training step");
+}
+
+TEST(TerminateOnNaNTest, StopsInEvaluationToo) {
+  auto model = toy_model();
+  QuietTrainer trainer(model, nan_at_call(2), toy_sgd(model),
+                       CallbackList{std::make_shared<TerminateOnNaN>()}, nullptr,
+                       AcceleratorOptions{.device = "cpu"});
+  TrainOptions options = epochs(3);
+  options.eval_dataset = toy_data(4);
+  EXPECT_EQ(trainer.train(options).reason, StopReason::nan);
+  EXPECT_EQ(trainer.lines.back(), "Stopping training due to NaN loss in validation step");
+  EXPECT_ERROR(TerminateOnNaN({.max_delay_steps = 0}), "max_delay_steps is 0");
+}
+
+}  // namespace
+}  // namespace linkboy::testing::terminate_on_nan_test
