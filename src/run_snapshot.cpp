@@ -39,7 +39,7 @@ RunSnapshot::~RunSnapshot() { trainer_.callback_handler() = callbacks_; }
 void RunSnapshot::restore() {
   trainer_.model().load_state_dict(model_);
   Accelerator::zero_grad(*trainer_.optimizer());
-  load_optimizer_state_dict(*trainer_.optimizer(), copy_of(optimizer_));
+  load_optimizer_state_dict(*trainer_.optimizer(), optimizer_);
   Accelerator& accelerator = trainer_.accelerator();
   if (accelerator.grad_scaler() != nullptr)
     accelerator.grad_scaler()->load_state_dict(grad_scaler_);

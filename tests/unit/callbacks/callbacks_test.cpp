@@ -101,6 +101,8 @@ TEST(EarlyStoppingTest, ARelativeThresholdIsAShareOfTheBestValue) {
   const EarlyStoppingOptions options{.early_stopping_threshold = 0.1,
                                      .is_threshold_relative = true};
   EXPECT_EQ(epochs_until_stop({200.0, 170.0, 150.0, 140.0, 100.0}, options), 4);
+  // 9.5 is less than a tenth of 100, the best value, but more than a tenth of the new one.
+  EXPECT_EQ(epochs_until_stop({100.0, 90.5, 50.0}, options), 2);
 }
 
 TEST(EarlyStoppingTest, DoesNotLookAtTheWarmUp) {

@@ -120,6 +120,34 @@ TEST_F(PreciseBatchNormTest, LeavesOtherEpochsAndTheMomentumAlone) {
   EXPECT_EQ(norm_->options.momentum(), std::optional<double>(0.1));
 }
 
+TEST_F(PreciseBatchNormTest, RenewsLayersOfTwoAndThreeDimensionsToo) {
+  namespace nn = torch::nn;
+  const nn::BatchNorm2d of_two(4);
+  const nn::BatchNorm3d of_three(4);
+  model_ = nn::Sequential(nn::Unflatten(nn::UnflattenOptions(1, {4, 1, 1})), of_two, nn::Flatten(),
+                          nn::Linear(4, 3));
+  train({}, 1);
+  EXPECT_TRUE(torch::allclose(of_two->running_var, mean_of_variances(4), 1e-5, 1e-6));
+  model_ = nn::Sequential(nn::Unflatten(nn::UnflattenOptions(1, {4, 1, 1, 1})), of_three,
+                          nn::Flatten(), nn::Linear(4, 3));
+  train({}, 1);
+  EXPECT_TRUE(torch::allclose(of_three->running_var, mean_of_variances(4), 1e-5, 1e-6));
+}
+
+TEST_F(PreciseBatchNormTest, UpdateLeavesTheModelInTheModeInWhichItIs) {
+  std::vector<bool> modes;
+  const auto update = [&](Trainer& trainer) {
+    update_batch_norm(trainer);
+    modes.push_back(trainer.model().is_training());
+  };
+  QuietTrainer trainer(model_, torch::nn::CrossEntropyLoss(), toy_sgd(model_),
+                       {std::make_shared<LambdaCallback>(LambdaCallbackFunctions{
+                           .on_train_epoch_end = update, .on_eval_epoch_start = update})},
+                       nullptr, {.device = "cpu"});
+  trainer.train({.train_dataset = toy_data(8), .num_epochs = 1, .eval_dataset = toy_data(8)});
+  EXPECT_EQ(modes, (std::vector<bool>{true, false}));
+}
+
 TEST_F(PreciseBatchNormTest, RefusesOptionsOutOfTheirRange) {
   EXPECT_ERROR(PreciseBatchNorm({.num_batches = 0}), "num_batches is 0");
   EXPECT_ERROR(PreciseBatchNorm({.every_n_epochs = 0}), "every_n_epochs is 0");

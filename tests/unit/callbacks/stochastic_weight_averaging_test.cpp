@@ -139,6 +139,29 @@ TEST(StochasticWeightAveragingTest, RestoresTheLearningRateAfterAnExceptionToo) 
   EXPECT_EQ(toy.optimizer->param_groups()[0].options().get_lr(), 0.1);
 }
 
+TEST(StochasticWeightAveragingTest, AnExceptionInAnUpdateRestoresTheRateOfTheSchedule) {
+  class FailingStep : public QuietTrainer {
+   public:
+    using QuietTrainer::QuietTrainer;
+    void optimizer_step() override { throw Error("no more"); }
+  };
+  auto model = toy_model();
+  FailingStep trainer(model, torch::nn::CrossEntropyLoss(), toy_sgd(model),
+                      {swa({.start_after = 0, .swa_lr = 0.03})}, nullptr, {.device = "cpu"});
+  TrainOptions options = three_updates_per_epoch(2);
+  options.create_scheduler_fn = CosineScheduler::create_scheduler_fn();
+  EXPECT_ERROR(trainer.train(options), "no more");
+  EXPECT_EQ(trainer.optimizer()->param_groups()[0].options().get_lr(), 0.1);
+}
+
+TEST(StochasticWeightAveragingTest, ALaterRunRestoresTheLearningRateThatItBeganWith) {
+  Toy toy({swa({.start_after = 4, .swa_lr = 0.03})});
+  toy.trainer.train(three_updates_per_epoch(2));
+  set_param_group_field(*toy.optimizer, ParamGroupField::lr, {0.2});
+  toy.trainer.train(three_updates_per_epoch(2));
+  EXPECT_EQ(toy.optimizer->param_groups()[0].options().get_lr(), 0.2);
+}
+
 TEST(StochasticWeightAveragingTest, RenewsTheStatisticsOfBatchNorm) {
   namespace nn = torch::nn;
   torch::manual_seed(1);

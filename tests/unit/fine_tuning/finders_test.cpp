@@ -4,6 +4,7 @@
 #include <torch/torch.h>
 
 #include <algorithm>
+#include <chrono>
 #include <cmath>
 
 #include "linkboy/batch_size_finder.hpp"
@@ -140,6 +141,54 @@ TEST_F(FindersTest, PutsEverythingBackWhenTrainingThrows) {
   EXPECT_EQ(toy_.trainer.callback_handler().names().size(), 1U);
 }
 
+TEST_F(FindersTest, PutsBackTheRandomNumbersThatTheModelHasDrawn) {
+  toy_.model->push_back(torch::nn::Dropout(0.5));
+  const std::string before = everything();
+  find_learning_rate(toy_.trainer, training(), {.num_updates = 3});
+  EXPECT_EQ(everything(), before);
+}
+
+TEST_F(FindersTest, LeavesNoGradientsEvenWhereTheTrainerKeepsThem) {
+  class KeepGradients : public QuietTrainer {
+   public:
+    using QuietTrainer::QuietTrainer;
+    void optimizer_zero_grad() override {}
+  };
+  KeepGradients trainer(toy_.model, torch::nn::CrossEntropyLoss(), toy_.optimizer, CallbackList{},
+                        nullptr, AcceleratorOptions{.device = "cpu"});
+  find_learning_rate(trainer, training(), {.num_updates = 3});
+  for (const auto& parameter : toy_.model->parameters()) EXPECT_FALSE(parameter.grad().defined());
+}
+
+/// Gives these losses, one an update, whatever the model does.
+LrFinderResult find_with_losses(std::vector<double> losses, LrFinderOptions finder) {
+  auto num_losses = std::make_shared<std::size_t>(0);
+  auto model = toy_model();
+  QuietTrainer trainer(
+      model,
+      [num_losses, losses](const torch::Tensor& output, const torch::Tensor&) {
+        return output.sum() * 0.0 + losses.at((*num_losses)++);
+      },
+      toy_sgd(model), CallbackList{}, nullptr, AcceleratorOptions{.device = "cpu"});
+  finder.num_updates = static_cast<int64_t>(losses.size());
+  return find_learning_rate(trainer, training(), finder);
+}
+
+TEST_F(FindersTest, EndsAtALossThatIsNotFinite) {
+  for (const double loss : {NAN, INFINITY}) {
+    EXPECT_EQ(find_with_losses({1.0, 1.0, loss, 1.0, 1.0}, {}).losses.size(), 3U) << loss;
+  }
+}
+
+TEST_F(FindersTest, DoesNotSuggestARateOfTheFirstTenthWhichIsMeansOfTooFewLosses) {
+  // Falls by 6 about the updates 1 and 2 (from 0), by 1 about the update 10.
+  std::vector<double> losses(20, 2.0);
+  std::fill_n(losses.begin(), 10, 3.0);
+  std::fill_n(losses.begin(), 2, 9.0);
+  const auto result = find_with_losses(losses, {.smoothing = 0.0});
+  EXPECT_EQ(result.suggestion, result.learning_rates[9]);
+}
+
 TEST_F(FindersTest, RejectsOptionsOutOfTheirRange) {
   const auto find = [&](LrFinderOptions options) {
     find_learning_rate(toy_.trainer, training(), options);
@@ -216,6 +265,42 @@ TEST_F(BatchSizeFinderTest, ChangesNoWeight) {
   find_batch_size(trainer_, options_);
   EXPECT_TRUE(bit_equal(model_->parameters(), before));
   EXPECT_TRUE(trainer_.optimizer()->state().empty());
+}
+
+TEST_F(BatchSizeFinderTest, EveryTrialLeavesTheMomentumAsItWas) {
+  options_.num_epochs = 1;
+  trainer_.train(options_);  // so that there is a momentum
+  const auto momenta = [&] {
+    std::vector<torch::Tensor> buffers;
+    for (const auto& parameter : model_->parameters()) {
+      const auto& state = *trainer_.optimizer()->state().at(parameter.unsafeGetTensorImpl());
+      buffers.push_back(static_cast<const torch::optim::SGDParamState&>(state).momentum_buffer());
+    }
+    return buffers;
+  };
+  const auto before = copies_of(momenta());
+  EXPECT_GE(find_batch_size(trainer_, options_, {.min_batch_size = 64}).trials.size(), 2U);
+  EXPECT_TRUE(bit_equal(momenta(), before));
+}
+
+TEST_F(BatchSizeFinderTest, SpeedIsThatOfTheUpdatesAfterTheFirst) {
+  using Clock = std::chrono::steady_clock;
+  /// Its second update is busy for a time that the measured one must include.
+  class Busy : public QuietTrainer {
+   public:
+    using QuietTrainer::QuietTrainer;
+    void optimizer_step() override {
+      const auto start = Clock::now();
+      while (num_updates() == 1 && Clock::now() - start < std::chrono::milliseconds(20)) continue;
+      Trainer::optimizer_step();
+      seconds = std::chrono::duration<double>(Clock::now() - start).count();
+    }
+    double seconds = 0.0;
+  };
+  Busy trainer(model_, torch::nn::CrossEntropyLoss(), toy_sgd(model_), CallbackList{}, nullptr,
+               AcceleratorOptions{.device = "cpu"});
+  const auto result = find_batch_size(trainer, options_, {.min_batch_size = 200, .num_updates = 2});
+  EXPECT_LE(result.trials.at(0).samples_per_second, 200.0 / trainer.seconds);
 }
 
 TEST_F(BatchSizeFinderTest, SaysThatNothingFits) {

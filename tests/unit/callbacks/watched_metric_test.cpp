@@ -1,0 +1,107 @@
+// What EarlyStopping and SaveBestModel keep of a metric from one run to the next, and at ties.
+
+#include <gtest/gtest.h>
+#include <torch/torch.h>
+
+#include <cmath>
+
+#include "linkboy/callbacks/early_stopping.hpp"
+#include "linkboy/callbacks/lambda_callback.hpp"
+#include "linkboy/callbacks/save_best_model.hpp"
+#include "support/temporary_folder.hpp"
+#include "support/toy.hpp"
+
+namespace linkboy::testing::watched_metric_test {
+namespace {
+
+/// A Trainer whose metric "score" has given values, one an epoch, before `callback` looks at it.
+class Scored {
+ public:
+  explicit Scored(std::shared_ptr<Callback> callback)
+      : toy_({std::make_shared<LambdaCallback>(LambdaCallbackFunctions{
+                  .on_training_run_epoch_end =
+                      [this](Trainer& trainer) {
+                        trainer.run_history().update_metric("score", scores_.at(num_epochs_++));
+                        weights.push_back(copies_of(trainer.model().parameters()));
+                      }}),
+              std::move(callback)}) {}
+
+  /// Returns the number of epochs that the run had.
+  int64_t train(std::vector<double> scores) {
+    scores_ = std::move(scores);
+    num_epochs_ = 0;
+    weights.clear();
+    return toy_.trainer
+        .train({.train_dataset = toy_data(4),
+                .num_epochs = static_cast<int64_t>(scores_.size()),
+                .per_device_batch_size = 4})
+        .num_epochs;
+  }
+  std::vector<torch::Tensor> parameters() const { return toy_.model->parameters(); }
+
+  /// After each epoch of the last run.
+  std::vector<std::vector<torch::Tensor>> weights;
+
+ private:
+  std::vector<double> scores_;
+  std::size_t num_epochs_ = 0;
+  Toy toy_;
+};
+
+Scored stopping_early(bool reset_on_train) {
+  return Scored(std::make_shared<EarlyStopping>(EarlyStoppingOptions{
+      .early_stopping_patience = 2, .watch_metric = "score", .reset_on_train = reset_on_train}));
+}
+
+TEST(EarlyStoppingTest, NewRunForgetsTheBestValueAndTheCountOfTheRunBefore) {
+  Scored scored = stopping_early(true);
+  EXPECT_EQ(scored.train({1.0, 1.0}), 2);
+  // NaN is no improvement: with the count of the run before it would be the second such epoch.
+  EXPECT_EQ(scored.train({NAN, 5.0, 5.0, 5.0, 0.0}), 4);
+}
+
+TEST(EarlyStoppingTest, ResetOnTrainFalseKeepsTheBestValueAndTheCount) {
+  Scored scored = stopping_early(false);
+  EXPECT_EQ(scored.train({1.0, 1.0}), 2);
+  EXPECT_EQ(scored.train({2.0, 0.0}), 1);
+}
+
+class SaveBestModelTwiceTest : public ::testing::Test {
+ protected:
+  Scored saving(SaveBestModelOptions options) {
+    options.save_path = folder_ / "best.pt";
+    options.watch_metric = "score";
+    save_ = std::make_shared<SaveBestModel>(options);
+    return Scored(save_);
+  }
+  TemporaryFolder folder_;
+  std::shared_ptr<SaveBestModel> save_;
+};
+
+TEST_F(SaveBestModelTwiceTest, NewRunSavesItsOwnBestThoughTheRunBeforeWasBetter) {
+  Scored scored = saving({});
+  scored.train({1.0});
+  scored.train({4.0, 3.0, 5.0});
+  EXPECT_TRUE(bit_equal(scored.parameters(), scored.weights[1]));
+  EXPECT_EQ(save_->saved().front().value, 3.0);
+}
+
+TEST_F(SaveBestModelTwiceTest, ResetOnTrainFalseLoadsTheBestOfAllRuns) {
+  Scored scored = saving({.reset_on_train = false});
+  scored.train({1.0});
+  const auto best = scored.weights[0];
+  scored.train({4.0, 3.0});
+  EXPECT_TRUE(bit_equal(scored.parameters(), best));
+}
+
+TEST_F(SaveBestModelTwiceTest, OfEqualValuesTheEarlierEpochIsTheBest) {
+  Scored scored = saving({.save_top_k = 3});
+  scored.train({2.0, 1.0, 1.0, 1.0});
+  std::vector<int64_t> epochs;
+  for (const auto& saved : save_->saved()) epochs.push_back(saved.epoch);
+  EXPECT_EQ(epochs, (std::vector<int64_t>{2, 3, 4}));
+  EXPECT_TRUE(bit_equal(scored.parameters(), scored.weights[1]));
+}
+
+}  // namespace
+}  // namespace linkboy::testing::watched_metric_test
