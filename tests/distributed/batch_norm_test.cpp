@@ -92,5 +92,23 @@ TEST(SyncBatchNormTest, EvaluationInTheRunUsesTheStatisticsOfRank0) {
   EXPECT_TRUE(bit_equal(buffers->evaluated, of_rank_0));
 }
 
+TEST(SyncBatchNormTest, EachWindowBeginsWithTheStatisticsOfRank0) {
+  class Watch : public Callback {
+   public:
+    void on_train_step_start(Trainer& trainer) override {
+      std::vector<torch::Tensor> buffers;
+      for (const auto& buffer : trainer.model().module()->buffers()) {
+        buffers.push_back(buffer.to(torch::kDouble));
+      }
+      are_same.push_back(same_on_all_ranks(trainer.accelerator(), buffers));
+    }
+    std::vector<bool> are_same;
+  };
+  const int64_t n = Accelerator(together()).num_processes();
+  const auto watch = std::make_shared<Watch>();
+  train(together(), 4, 4 * n * 2, {watch});  // in windows of two
+  EXPECT_EQ(watch->are_same, (std::vector<bool>{true, false, true, false, true, false}));
+}
+
 }  // namespace
 }  // namespace linkboy::testing::batch_norm_test

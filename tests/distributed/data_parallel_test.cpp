@@ -327,6 +327,13 @@ TEST(DataParallelTest, DifferencesBetweenRanksAreErrorsAtTheStart) {
   }
   {
     RankToy shared(together());
+    EXPECT_ERROR(shared.trainer.train({.train_dataset = toy_data(8),
+                                       .num_epochs = 1,
+                                       .more_eval_datasets = {{"other", toy_data(8 + rank)}}}),
+                 "rank 1 has evaluation data \"other\" of size 9");
+  }
+  {
+    RankToy shared(together());
     if (rank == 1) shared.model->push_back(torch::nn::Linear(3, 3));
     EXPECT_ERROR(shared.trainer.train({.train_dataset = toy_data(8), .num_epochs = 1}),
                  "rank 1 has 3.weight: Float[3, 3], trained, but rank 0 has nothing");
@@ -376,6 +383,11 @@ TEST(DataParallelTest, ARunResumesOnTheSameAndOnOtherNumbersOfRanks) {
   RankToy single(alone());
   single.trainer.train(options);
   expect_close(single.parameters(), whole.parameters(), 1e-5);
+  // The second epoch's loss also counts what all ranks had before the state was saved.
+  const auto losses = single.trainer.run_history().get_metric_values("train_loss_epoch");
+  const auto expected = whole.trainer.run_history().get_metric_values("train_loss_epoch");
+  ASSERT_EQ(losses.size(), expected.size());
+  for (std::size_t i = 0; i < losses.size(); ++i) EXPECT_NEAR(losses[i], expected[i], 1e-5) << i;
   options.per_device_batch_size /= n;
   options.gradient_accumulation_steps *= n;
   RankToy single_in_smaller_batches(alone());

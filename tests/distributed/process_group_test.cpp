@@ -1,10 +1,13 @@
 #include "linkboy/process_group.hpp"
 
 #include <cstdlib>
+#include <filesystem>
+#include <fstream>
 
 #include "distributed/agreement.hpp"
 #include "distributed/ranks.hpp"
 #include "support/expect_error.hpp"
+#include "support/temporary_folder.hpp"
 
 namespace linkboy::testing::process_group_test {
 namespace {
@@ -142,6 +145,18 @@ TEST_F(ProcessGroupTest, TheMainProcessGoesFirst) {
   });
   group.all_reduce(done);
   EXPECT_EQ(done.item<double>(), 1.0);
+
+  const TemporaryFolder own_folder;
+  const std::filesystem::path folder = accelerator.broadcast_object(own_folder.path().string());
+  int num_missing = 0;
+  for (int i = 0; i < 100; ++i) {  // without a barrier the others would be sooner some time
+    accelerator.main_process_first([&] {
+      const auto file = folder / std::to_string(i);
+      if (accelerator.is_local_main_process()) std::ofstream(file) << i;
+      num_missing += !std::filesystem::exists(file);
+    });
+  }
+  EXPECT_EQ(num_missing, 0);
   EXPECT_EQ(accelerator.broadcast(torch::tensor(rank)).item<int64_t>(), 0);
   EXPECT_EQ(accelerator.reduce(torch::tensor(1.0), ReduceOp::sum).item<int64_t>(), size);
 }

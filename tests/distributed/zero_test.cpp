@@ -99,6 +99,7 @@ TEST_P(ZeroTest, CheckpointsAreThoseWithoutItAndResumeOnAnyNumberOfRanks) {
   WideToy second(zero());
   second.trainer.train(options);
   EXPECT_TRUE(bit_equal(second.model->parameters(), whole.model->parameters()));
+  EXPECT_EQ(second.state_elements(), whole.state_elements());
   options.per_device_batch_size *= n;
   WideToy single(alone());
   single.trainer.train(options);
@@ -107,6 +108,23 @@ TEST_P(ZeroTest, CheckpointsAreThoseWithoutItAndResumeOnAnyNumberOfRanks) {
 }
 
 INSTANTIATE_TEST_SUITE_P(All, ZeroTest, ::testing::Values(1, 2));
+
+TEST(ZeroStage1Test, AStepLeavesEachRankWithAllGradients) {
+  Accelerator accelerator(together({.zero_stage = 1}));
+  Model model(WideToy::make_model());
+  torch::optim::SGD optimizer(model.parameters(), 0.1);
+  accelerator.prepare(model, &optimizer);
+  accelerator.backward(model(torch::ones({2, 4})).mean());
+  const auto gradients = [&] {
+    std::vector<torch::Tensor> all;
+    for (const auto& parameter : model.parameters()) all.push_back(parameter.grad());
+    return all;
+  };
+  const auto before = copies_of(gradients());
+  accelerator.optimizer_step(optimizer);
+  for (const auto& gradient : gradients()) ASSERT_TRUE(gradient.defined());
+  EXPECT_TRUE(bit_equal(gradients(), before));
+}
 
 TEST(ZeroStage2Test, LeavesEachRankWithTheGradientsOfItsOwnParameters) {
   Accelerator accelerator(together({.zero_stage = 2}));

@@ -126,6 +126,14 @@ TEST(ClipTest, LeavesGradientsBelowTheNormAsTheyAre) {
   EXPECT_TRUE(torch::equal(weight.grad(), torch::tensor({3.0F, 4.0F})));
 }
 
+TEST(ClipTest, AddsAMillionthToTheNorm) {
+  Accelerator accelerator({.device = "cpu"});
+  auto weight = torch::zeros({2}).requires_grad_();
+  weight.mutable_grad() = torch::tensor({6e-7F, 8e-7F});
+  accelerator.clip_grad_norm({weight}, 1e-6);
+  EXPECT_TRUE(torch::allclose(weight.grad(), torch::tensor({3e-7F, 4e-7F}), 1e-5, 0.0));
+}
+
 TEST(ClipTest, InfinityMeasuresAndChangesNothing) {
   Accelerator accelerator({.device = "cpu"});
   auto weight = torch::zeros({2}).requires_grad_();

@@ -310,7 +310,11 @@ TEST(MoveModulesToDeviceTest, MovesTheLossAndRegisteredModules) {
 TEST(StopOnSignalTest, EndsTheRunInOrderAndPutsTheHandlersBack) {
   class Raise : public Callback {
     void on_train_update_end(Trainer& trainer) override {
-      if (trainer.num_updates() == 2) std::raise(SIGTERM);
+      if (trainer.num_updates() != 2) return;
+      std::raise(SIGTERM);
+      struct sigaction now {};
+      sigaction(SIGTERM, nullptr, &now);
+      EXPECT_EQ(now.sa_handler, SIG_DFL) << "a second signal must end a program that hangs";
     }
   };
   struct sigaction before {};

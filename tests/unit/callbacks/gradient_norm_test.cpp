@@ -199,6 +199,26 @@ TEST(GradientNormTest, ResumedEpochHasTheValuesOfAnUnbrokenOne) {
   }
 }
 
+TEST(GradientNormTest, ResumedEpochCountsTheSkippedUpdatesOfBothItsParts) {
+  const TemporaryFolder folder;
+  const auto train = [](CallbackList callbacks, const TrainOptions& options) {
+    callbacks.push_back(std::make_shared<GradientNorm>());
+    const auto model = toy_model();
+    QuietTrainer trainer(
+        model, torch::nn::CrossEntropyLoss(), toy_sgd(model), std::move(callbacks), nullptr,
+        {.device = "cpu", .mixed_precision = "fp16", .grad_scaler = {.init_scale = 1024.0}});
+    trainer.train(options);
+    return trainer.run_history().get_metric_values("train_skipped_updates");
+  };
+  auto options = run_of(1);
+  train({std::make_shared<Overflow>(), stop_at(2),
+         std::make_shared<SaveTrainingState>(
+             SaveTrainingStateOptions{.directory = folder.path(), .every_n_updates = 1})},
+        options);
+  options.resume_from = folder / "latest";
+  EXPECT_EQ(train({}, options), std::vector<double>{1.0});
+}
+
 TEST(GradientNormTest, SecondRunStartsAnewAfterOneThatWasLeft) {
   const auto by_hand = std::make_shared<MeasureByHand>();
   Toy toy({by_hand, std::make_shared<GradientNorm>(), stop_at(2)});

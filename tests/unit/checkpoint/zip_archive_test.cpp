@@ -20,11 +20,11 @@ namespace {
 
 class ZipArchiveTest : public ::testing::Test {
  protected:
-  /// An archive with the records "a" = "first" and "folder/b" = 1000 times 'x'.
-  std::string write() {
+  /// An archive with the records "a" and "folder/b" = 1000 times 'x'.
+  std::string write(std::string_view a = "first") {
     AtomicFile file(path());
     ZipWriter writer(file, "archive");
-    writer.add("a", "first");
+    writer.add("a", a);
     writer.add("folder/b", std::string(1000, 'x'));
     writer.finish();
     file.commit();
@@ -52,6 +52,22 @@ TEST_F(ZipArchiveTest, RecordsComeBackReadAndMapped) {
     EXPECT_EQ(reader.read_text("a"), "first");
     EXPECT_EQ(reader.read_text("folder/b"), std::string(1000, 'x'));
   }
+}
+
+TEST_F(ZipArchiveTest, ALargeRecordOfAnOddLengthComesBackWhole) {
+  // Two threads read it, half each.
+  std::string odd((std::size_t{1} << 20) + 1, 'o');
+  odd.back() = 'd';
+  write(odd);
+  ZipReader reader(path(), /*mmap=*/false, /*verify=*/true);
+  EXPECT_TRUE(reader.read_text("a") == odd);
+}
+
+TEST_F(ZipArchiveTest, DataThatLooksLikeAnEndRecordIsData) {
+  const std::string end = "PK\x05\x06" + std::string(30, 'x');
+  write(end);
+  ZipReader reader(path(), /*mmap=*/false, /*verify=*/true);
+  EXPECT_EQ(reader.read_text("a"), end);
 }
 
 TEST_F(ZipArchiveTest, RecordsLieAtMultiplesOf64) {

@@ -111,6 +111,7 @@ TEST_P(EveryMetricTest, ResetForgetsAllBatches) {
 TEST_P(EveryMetricTest, StateGoesOnInAnotherMetric) {
   update(*metric_, 0, 9);
   const auto other = GetParam().make();
+  update(*other, 3, 7);  // which the state replaces
   other->load_state_dict(metric_->state_dict());
   update(*other, 9, 20);
   update(*metric_, 9, 20);

@@ -121,6 +121,20 @@ TEST(GradScalerTest, StateGoesOnWhereItWasSaved) {
   EXPECT_EQ(resumed.state_dict().get_int("growth_interval"), 3);
 }
 
+TEST(GradScalerTest, AStateReplacesTheScaleAndTheCountOfAScalerInUse) {
+  auto weight = parameter();
+  torch::optim::SGD optimizer({weight}, 0.1);
+  GradScaler saved({.init_scale = 4.0, .growth_interval = 3});
+  update(saved, optimizer, weight, 1.0F);
+  GradScaler used({.init_scale = 64.0, .growth_interval = 3});
+  update(used, optimizer, weight, 1.0F);
+  update(used, optimizer, weight, 1.0F);
+  used.load_state_dict(saved.state_dict());
+  EXPECT_EQ(used.get_scale(), 4.0);
+  EXPECT_EQ(used.state_dict().get_int("_growth_tracker"), 1);
+  EXPECT_EQ(used.scale(torch::ones({})).item<float>(), 4.0F);
+}
+
 TEST(GradScalerTest, RefusesWhatWouldSpoilTheGradients) {
   GradScaler scaler({.init_scale = 4.0});
   auto weight = parameter();

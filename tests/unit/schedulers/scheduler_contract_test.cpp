@@ -121,8 +121,9 @@ std::vector<Case> cases() {
 
 /// A rehearsed run of `make`'s schedule, with metrics that get worse.
 struct Rehearsal {
-  explicit Rehearsal(const CreateSchedulerFn& make, const RunConfig& config = five_epochs())
-      : optimizer(toy_adamw({0.1, 0.02})), scheduler(make(*optimizer, config)) {
+  explicit Rehearsal(const CreateSchedulerFn& make, const RunConfig& config = five_epochs(),
+                     const std::vector<double>& lrs = {0.1, 0.02})
+      : optimizer(toy_adamw(lrs)), scheduler(make(*optimizer, config)) {
     scheduler->run_start(history);
     scheduler->start();
   }
@@ -191,7 +192,7 @@ TEST_P(SchedulerContractTest, AStateOfEachUpdateGivesTheSameRest) {
   }
   for (std::size_t k = 0; k <= kUpdates; ++k) {
     SCOPED_TRACE("state of " + std::to_string(k));
-    Rehearsal resumed(GetParam().make);
+    Rehearsal resumed(GetParam().make, five_epochs(), {0.7, 0.3});  // the state has its own
     resumed.history.load_state_dict(histories[k]);
     resumed.scheduler->load_state_dict(states[k]);
     for (std::size_t rest = k; rest <= kUpdates; ++rest) {

@@ -84,6 +84,10 @@ TEST(HistogramTest, CountsEachElementInTheBucketThatHoldsIt) {
   EXPECT_EQ(histogram.max, values.max().item<double>());
 }
 
+TEST(HistogramTest, AValueOnAnEdgeIsInTheBucketAboveIt) {
+  EXPECT_EQ(make_histogram(torch::zeros({5})).limits, std::vector<double>{1e-12});
+}
+
 TEST(HistogramTest, LeavesOutAndCountsWhatIsNotFinite) {
   const Histogram histogram =
       make_histogram(torch::tensor({1.0, kNaN, -2.0, kInfinity, -kInfinity}, torch::kFloat));

@@ -5,6 +5,7 @@
 
 #include "linkboy/checkpoint.hpp"
 #include "linkboy/schedulers/cosine_scheduler.hpp"
+#include "linkboy/training_state.hpp"
 #include "support/expect_error.hpp"
 #include "support/temporary_folder.hpp"
 #include "support/toy.hpp"
@@ -165,6 +166,21 @@ TEST(TrainingStateTest, RunResumedAtAnEpochsEndDoesNotRepeatTheEpoch) {
     SCOPED_TRACE(update);
     expect_resumed_equals_uninterrupted(update, /*at_epoch_end=*/true);
   }
+}
+
+TEST(TrainingStateTest, IsThatOfItsRunThoughTheRunBeforeEndedInAnEvaluation) {
+  // Such a run keeps the state of its last update, to be saved after it.
+  class StopInEvaluation : public Callback {
+    void on_eval_step_start(Trainer& trainer) override { trainer.request_stop(); }
+  };
+  const TemporaryFolder folder;
+  Toy toy({std::make_shared<StopInEvaluation>(), std::make_shared<SaveAt>(folder.path(), 1)});
+  TrainOptions options = four_updates_per_epoch(1);
+  EXPECT_EQ(toy.trainer.train(options).reason, StopReason::stop_request);
+  options.eval_dataset = {};
+  toy.trainer.train(options);
+  const StateDict state = read_checkpoint(folder / kTrainingStateFile).get_dict("training_state");
+  EXPECT_EQ(state.get_int("num_updates"), 1);
 }
 
 TEST(TrainingStateTest, CannotBeSavedInMidUpdate) {

@@ -203,6 +203,15 @@ TEST(TrainerTest, FirstStopRequestCountsWithoutMessagesToo) {
   EXPECT_EQ(result.reason, StopReason::early_stop);
 }
 
+TEST(TrainerTest, MessageOfAStopEndsWithItsRun) {
+  Toy toy;
+  const TrainOptions options{.train_dataset = toy_data(4), .num_epochs = 1};
+  toy.trainer.request_stop(StopReason::early_stop, "enough");
+  EXPECT_EQ(toy.trainer.train(options).message, "enough");
+  toy.trainer.request_stop();
+  EXPECT_EQ(toy.trainer.train(options).message, "Stopping training on request");
+}
+
 TEST(TrainerTest, StoppedEvaluationLeavesItsMetricOut) {
   Toy toy;
   toy.trainer.request_stop();
