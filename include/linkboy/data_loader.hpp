@@ -54,7 +54,8 @@ struct LINKBOY_API DataLoaderOptions {
   /// a full one for each. Default false.
   std::optional<bool> drop_last{};
 
-  /// Threads that make batches ahead of the loop; 0 makes them in the loop. Default 0.
+  /// Threads that make batches ahead of the loop; 0 makes them in the loop. Default 0. Each has its
+  /// own copy of a LibTorch dataset (see Dataset).
   std::optional<int64_t> num_workers{};
 
   /// Batches that each worker may be ahead. At least 1. Default 2.
@@ -123,8 +124,12 @@ class LINKBOY_API DataLoader {
   virtual void load_state_dict(const StateDict&) {}
 };
 
+class WorkerDatasets;
+
 /// Batches of a Dataset. An epoch is a function of (seed, epoch) alone: workers change neither the
-/// order nor the content. `iterate` may be called while another iterator is in use.
+/// order nor the content, as long as a sample is a function of its index (see Dataset about random
+/// numbers). `iterate` may be called while another iterator is in use. Copies of a loader share the
+/// workers' copies of the data.
 class LINKBOY_API DatasetLoader final : public DataLoader {
  public:
   /// @throws Error if the dataset is empty, an option is out of its range, or `shuffle` is given
@@ -146,6 +151,7 @@ class LINKBOY_API DatasetLoader final : public DataLoader {
 
  private:
   Dataset dataset_;
+  std::shared_ptr<WorkerDatasets> for_workers_;
   DataLoaderOptions options_;
   bool has_own_sampler_;
 };

@@ -27,8 +27,8 @@ LINKBOY_API Batch stack_samples(const std::vector<Batch>& samples);
 
 /// Where samples come from. Implement it for data of one's own; Dataset holds it.
 ///
-/// `get_batch` and `get_samples` are called by several worker threads at once if the loader has
-/// workers, unless `clone` returns a copy: then each worker has its own.
+/// If the loader has workers, several threads call `get_batch` and `get_samples` at the same time,
+/// unless `clone` returns a copy: then each worker has its own.
 class LINKBOY_API DatasetSource {
  public:
   virtual ~DatasetSource() = default;
@@ -42,7 +42,8 @@ class LINKBOY_API DatasetSource {
   /// The same samples one by one, for a `collate_fn`. By default `get_batch` taken apart.
   virtual std::vector<Batch> get_samples(std::span<const int64_t> indices);
 
-  /// A copy for one worker thread, or null if this object may be shared by all of them.
+  /// Returns a copy for one worker thread, or null if all of them may share this object. A
+  /// DatasetLoader calls it once per worker and keeps the copies for all its epochs.
   virtual std::shared_ptr<DatasetSource> clone() const { return nullptr; }
 };
 
@@ -95,6 +96,12 @@ concept LibTorchDataset = requires(D dataset, std::vector<std::size_t> indices) 
   dataset.get_batch(c10::ArrayRef<std::size_t>(indices));
 };
 
+/// A dataset whose `get_batch` is const changes nothing when it is read.
+template <class D>
+concept ConstReadable = requires(const D& dataset, std::vector<std::size_t> indices) {
+  dataset.get_batch(c10::ArrayRef<std::size_t>(indices));
+};
+
 template <class D>
 class LibTorchSource final : public DatasetSource {
  public:
@@ -126,7 +133,7 @@ class LibTorchSource final : public DatasetSource {
   }
 
   std::shared_ptr<DatasetSource> clone() const override {
-    if constexpr (std::copy_constructible<D>) {
+    if constexpr (std::copy_constructible<D> && !ConstReadable<D>) {
       return std::make_shared<LibTorchSource>(dataset_);
     } else {
       return nullptr;
@@ -159,6 +166,12 @@ class LibTorchSource final : public DatasetSource {
 
 /// A handle to samples of any kind: made implicitly from a LibTorch dataset (mapped ones too), a
 /// TensorDataset or a shared DatasetSource. Copies refer to the same data. Empty by default.
+///
+/// As with LibTorch's own loader, each worker thread has its own copy of a LibTorch dataset, unless
+/// `get_batch` is const. A dataset that holds its samples by value needs their memory once more per
+/// worker; hold them in tensors or behind a `std::shared_ptr`. Copies of a dataset that draws
+/// random numbers from an engine of its own draw the same numbers in each worker; draw them in a
+/// Transform from `TransformContext::generator` instead, which no number of workers changes.
 class LINKBOY_API Dataset {
  public:
   Dataset() = default;
@@ -191,8 +204,11 @@ class LINKBOY_API Dataset {
   }
   /// @}
 
-  /// The data for one worker thread: a copy where the source makes one, else the same.
+  /// Returns the data for one worker thread: a copy if the source makes one, otherwise the same.
   Dataset for_worker() const;
+
+  /// Whether both refer to the same object.
+  bool is_same_as(const Dataset& other) const { return source_ == other.source_; }
 
  private:
   DatasetSource& source() const;
@@ -207,16 +223,21 @@ class LINKBOY_API Subset final : public DatasetSource {
   /// @throws Error if `dataset` is empty or has no such sample.
   Subset(Dataset dataset, std::vector<int64_t> indices);
 
-  int64_t size() const override { return static_cast<int64_t>(indices_.size()); }
+  int64_t size() const override { return static_cast<int64_t>(indices_->size()); }
   Batch get_batch(std::span<const int64_t> indices) override;
   std::vector<Batch> get_samples(std::span<const int64_t> indices) override;
   std::shared_ptr<DatasetSource> clone() const override;
 
  private:
+  using Indices = std::shared_ptr<const std::vector<int64_t>>;
+
+  Subset(Dataset dataset, Indices indices)
+      : dataset_(std::move(dataset)), indices_(std::move(indices)) {}
+
   std::vector<int64_t> within(std::span<const int64_t> indices) const;
 
   Dataset dataset_;
-  std::vector<int64_t> indices_;
+  Indices indices_;  // copies share them
 };
 
 }  // namespace linkboy

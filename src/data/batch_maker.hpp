@@ -1,6 +1,10 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
+#include <mutex>
+#include <utility>
+#include <vector>
 
 #include "distributed/batch_shard.hpp"
 #include "linkboy/data_loader.hpp"
@@ -26,8 +30,27 @@ class BatchMaker {
   BatchShard shard_;
 };
 
+/// The workers' copies of a dataset. They outlive the epochs, so that a copy is made once per
+/// worker, and what a copy has drawn or cached is not forgotten. Thread-safe.
+class WorkerDatasets {
+ public:
+  explicit WorkerDatasets(Dataset dataset) : dataset_(std::move(dataset)) {}
+
+  /// Hands out one for each of `num_workers` workers, in the same order each time; makes those that
+  /// are missing.
+  std::vector<Dataset> take(int64_t num_workers);
+  /// Takes back what `take` returned, after the workers have ended.
+  void give_back(std::vector<Dataset> datasets);
+
+ private:
+  const Dataset dataset_;
+  std::mutex mutex_;  // guards idle_
+  std::vector<Dataset> idle_;
+};
+
 /// Makes batches [first, end) on threads, ahead of the reader and in order.
-std::unique_ptr<BatchIterator> prefetch(const Dataset& dataset, const DataLoaderOptions& options,
-                                        int64_t epoch, int64_t first, int64_t end);
+std::unique_ptr<BatchIterator> prefetch(std::shared_ptr<WorkerDatasets> datasets,
+                                        const DataLoaderOptions& options, int64_t epoch,
+                                        int64_t first, int64_t end);
 
 }  // namespace linkboy

@@ -121,6 +121,7 @@ Batch BatchMaker::make(int64_t batch_index) const {
 
 DatasetLoader::DatasetLoader(Dataset dataset, const DataLoaderOptions& options)
     : dataset_(std::move(dataset)),
+      for_workers_(std::make_shared<WorkerDatasets>(dataset_)),
       options_(with_defaults(dataset_, options)),
       has_own_sampler_(options.sampler == nullptr) {
   // A rank may be left without a batch, but not all of them.
@@ -139,7 +140,7 @@ std::unique_ptr<BatchIterator> DatasetLoader::iterate(int64_t epoch, int64_t fir
     return std::make_unique<InlineIterator>(BatchMaker(dataset_, options_, epoch), first_batch,
                                             size());
   }
-  return prefetch(dataset_, options_, epoch, first_batch, size());
+  return prefetch(for_workers_, options_, epoch, first_batch, size());
 }
 
 StateDict DatasetLoader::state_dict() const {

@@ -112,9 +112,10 @@ DatasetSource& Dataset::source() const {
 }
 
 Subset::Subset(Dataset dataset, std::vector<int64_t> indices)
-    : dataset_(std::move(dataset)), indices_(std::move(indices)) {
+    : dataset_(std::move(dataset)),
+      indices_(std::make_shared<const std::vector<int64_t>>(std::move(indices))) {
   const int64_t size = dataset_.size();
-  for (int64_t index : indices_) {
+  for (int64_t index : *indices_) {
     LINKBOY_CHECK(index >= 0 && index < size, "Subset: sample ", index, " of a dataset of ", size,
                   " is asked for; it must be 0 to ", size - 1, ".");
   }
@@ -129,13 +130,15 @@ std::vector<Batch> Subset::get_samples(std::span<const int64_t> indices) {
 }
 
 std::shared_ptr<DatasetSource> Subset::clone() const {
-  return std::make_shared<Subset>(dataset_.for_worker(), indices_);
+  Dataset copy = dataset_.for_worker();
+  if (copy.is_same_as(dataset_)) return nullptr;
+  return std::shared_ptr<Subset>(new Subset(std::move(copy), indices_));
 }
 
 std::vector<int64_t> Subset::within(std::span<const int64_t> indices) const {
   std::vector<int64_t> chosen;
   chosen.reserve(indices.size());
-  for (int64_t index : indices) chosen.push_back(indices_[static_cast<std::size_t>(index)]);
+  for (int64_t index : indices) chosen.push_back((*indices_)[static_cast<std::size_t>(index)]);
   return chosen;
 }
 

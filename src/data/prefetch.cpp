@@ -11,25 +11,34 @@
 namespace linkboy {
 namespace {
 
-/// Worker threads claim batches by number and put them into a ring of slots; the reader takes slot
-/// after slot, so the order is that of the epoch whoever is faster. A worker waits while its batch
-/// would be more than a ring ahead of the reader: the number of batches in memory is bounded.
+/// Worker threads make batches and put them into a ring of slots; the reader takes slot after slot,
+/// so the order is that of the epoch whoever is faster. A worker waits while its batch would be
+/// more than a ring ahead of the reader: the number of batches in memory is bounded.
+///
+/// Workers that share the data claim the next batch when they are free. Workers with copies take
+/// every n-th batch, because a copy may have a state (a random engine): the same run then gives the
+/// same batches again, whichever worker is faster.
 class PrefetchIterator final : public BatchIterator {
  public:
-  PrefetchIterator(const Dataset& dataset, const DataLoaderOptions& options, int64_t epoch,
-                   int64_t first, int64_t end)
-      : next_to_claim_(first), next_to_read_(first), end_(end) {
+  PrefetchIterator(std::shared_ptr<WorkerDatasets> source, const DataLoaderOptions& options,
+                   int64_t epoch, int64_t first, int64_t end)
+      : source_(std::move(source)), next_to_claim_(first), next_to_read_(first), end_(end) {
     const int64_t num_workers = std::min(*options.num_workers, std::max<int64_t>(end - first, 1));
     slots_.resize(num_workers * *options.prefetch_factor);
+    datasets_ = source_->take(num_workers);
+    stride_ = num_workers > 1 && !datasets_[0].is_same_as(datasets_[1]) ? num_workers : 0;
     for (int64_t i = 0; i < num_workers; ++i) {
-      workers_.emplace_back([this, maker = BatchMaker(dataset.for_worker(), options, epoch)](
-                                std::stop_token stop) { work(maker, stop); });
+      workers_.emplace_back(
+          [this, own = first + i, maker = BatchMaker(datasets_[i], options, epoch)](
+              std::stop_token stop) { work(maker, own, stop); });
     }
   }
 
   ~PrefetchIterator() override {
     for (auto& worker : workers_) worker.request_stop();
-  }  // the threads are joined as workers_ goes
+    workers_.clear();  // joins the threads
+    source_->give_back(std::move(datasets_));
+  }
 
   std::optional<Batch> next() override {
     if (next_to_read_ >= end_) return std::nullopt;
@@ -39,7 +48,7 @@ class PrefetchIterator final : public BatchIterator {
     Slot taken = std::exchange(slot, std::monostate());
     auto* failure = std::get_if<std::exception_ptr>(&taken);
     next_to_read_ = failure ? end_ : next_to_read_ + 1;
-    if (failure) next_to_claim_ = end_;
+    if (failure) has_failed_ = true;
     lock.unlock();
     taken_.notify_all();
     if (failure) std::rethrow_exception(*failure);
@@ -51,11 +60,14 @@ class PrefetchIterator final : public BatchIterator {
 
   Slot& slot_of(int64_t batch_index) { return slots_[batch_index % slots_.size()]; }
 
-  void work(const BatchMaker& maker, const std::stop_token& stop) {
+  /// @param own  The first batch of this worker, if it takes every n-th.
+  void work(const BatchMaker& maker, int64_t own, const std::stop_token& stop) {
     while (true) {
       std::unique_lock lock(mutex_);
-      if (stop.stop_requested() || next_to_claim_ >= end_) return;
-      const int64_t index = next_to_claim_++;
+      const int64_t index = stride_ > 0 ? own : next_to_claim_;
+      if (stop.stop_requested() || has_failed_ || index >= end_) return;
+      own += stride_;
+      ++next_to_claim_;
       const auto in_reach = [&] {
         return index < next_to_read_ + static_cast<int64_t>(slots_.size());
       };
@@ -74,21 +86,41 @@ class PrefetchIterator final : public BatchIterator {
     }
   }
 
-  std::mutex mutex_;  // guards slots_, next_to_claim_ and next_to_read_
+  const std::shared_ptr<WorkerDatasets> source_;
+  std::vector<Dataset> datasets_;
+  int64_t stride_ = 0;  // 0: the workers claim batches
+  std::mutex mutex_;    // guards slots_, next_to_claim_, next_to_read_ and has_failed_
   std::condition_variable made_;
   std::condition_variable_any taken_;
   std::vector<Slot> slots_;
   int64_t next_to_claim_;
   int64_t next_to_read_;
+  bool has_failed_ = false;
   const int64_t end_;
   std::vector<std::jthread> workers_;  // last: joined before the rest goes
 };
 
 }  // namespace
 
-std::unique_ptr<BatchIterator> prefetch(const Dataset& dataset, const DataLoaderOptions& options,
-                                        int64_t epoch, int64_t first, int64_t end) {
-  return std::make_unique<PrefetchIterator>(dataset, options, epoch, first, end);
+std::vector<Dataset> WorkerDatasets::take(int64_t num_workers) {
+  const std::lock_guard lock(mutex_);
+  const auto num_taken = static_cast<std::ptrdiff_t>(
+      std::min<std::size_t>(idle_.size(), static_cast<std::size_t>(num_workers)));
+  std::vector<Dataset> taken(idle_.begin(), idle_.begin() + num_taken);
+  idle_.erase(idle_.begin(), idle_.begin() + num_taken);
+  while (static_cast<int64_t>(taken.size()) < num_workers) taken.push_back(dataset_.for_worker());
+  return taken;
+}
+
+void WorkerDatasets::give_back(std::vector<Dataset> datasets) {
+  const std::lock_guard lock(mutex_);
+  idle_.insert(idle_.begin(), datasets.begin(), datasets.end());
+}
+
+std::unique_ptr<BatchIterator> prefetch(std::shared_ptr<WorkerDatasets> datasets,
+                                        const DataLoaderOptions& options, int64_t epoch,
+                                        int64_t first, int64_t end) {
+  return std::make_unique<PrefetchIterator>(std::move(datasets), options, epoch, first, end);
 }
 
 }  // namespace linkboy

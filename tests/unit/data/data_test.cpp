@@ -6,6 +6,7 @@
 #include <atomic>
 #include <chrono>
 #include <numeric>
+#include <random>
 #include <set>
 #include <thread>
 
@@ -383,6 +384,83 @@ TEST(DataLoaderTest, CanBeLeftInMidEpoch) {
     auto batches = loader->iterate(1);
     batches->next();
   }
+}
+
+/// Each sample is a number of an engine of the dataset's own; counts the copies of the dataset.
+class Noise : public torch::data::datasets::Dataset<Noise> {
+ public:
+  explicit Noise(std::shared_ptr<std::atomic<int>> copies) : copies_(std::move(copies)) {}
+  Noise(const Noise& other) : Dataset(other), copies_(other.copies_), engine_(other.engine_) {
+    ++*copies_;
+  }
+  Noise(Noise&&) = default;
+
+  torch::data::Example<> get(std::size_t) override {
+    return {torch::tensor(static_cast<int64_t>(engine_() % 1'000'000)), torch::zeros({})};
+  }
+  torch::optional<std::size_t> size() const override { return 24; }
+
+ private:
+  std::shared_ptr<std::atomic<int>> copies_;
+  std::mt19937 engine_;
+};
+
+TEST(DataLoaderTest, DatasetWithAnEngineOfItsOwnDrawsOtherNumbersInEachEpoch) {
+  for (int64_t workers : {0, 2}) {
+    SCOPED_TRACE(c10::str(workers, " workers"));
+    std::vector<std::vector<int64_t>> runs;
+    for (int run = 0; run < 3; ++run) {
+      const auto loader =
+          make_data_loader(Noise(std::make_shared<std::atomic<int>>(0)),
+                           {.batch_size = 2, .num_workers = workers, .prefetch_factor = 1});
+      const auto first = epoch_of(*loader, 1);
+      const auto second = epoch_of(*loader, 2);
+      EXPECT_NE(first, second);
+      runs.push_back(first);
+      runs.back().insert(runs.back().end(), second.begin(), second.end());
+    }
+    // Whichever worker is faster.
+    EXPECT_EQ(runs[0], runs[1]);
+    EXPECT_EQ(runs[0], runs[2]);
+  }
+}
+
+TEST(DataLoaderTest, CopiesADatasetOncePerWorker) {
+  const auto copies = std::make_shared<std::atomic<int>>(0);
+  const Dataset data(Noise{copies});
+  const Dataset part(std::make_shared<Subset>(data, std::vector<int64_t>{3, 1, 2, 5}));
+  const auto loader = make_data_loader(data, {.batch_size = 1, .num_workers = 3});
+  const auto loader_of_part = make_data_loader(part, {.batch_size = 1, .num_workers = 2});
+  for (int64_t epoch = 1; epoch <= 4; ++epoch) {
+    epoch_of(*loader, epoch);
+    loader->iterate(epoch);  // left at its beginning
+    epoch_of(*loader_of_part, epoch);
+  }
+  EXPECT_EQ(*copies, 5);
+  // While one iterator has the copies, another one needs its own.
+  auto first = loader->iterate(5);
+  auto second = loader->iterate(5);
+  EXPECT_EQ(*copies, 8);
+}
+
+TEST(DataLoaderTest, SharesADatasetWhoseGetBatchIsConst) {
+  struct Constant {
+    explicit Constant(std::shared_ptr<int> count) : copies(std::move(count)) {}
+    Constant(const Constant& other) : copies(other.copies) { ++*copies; }
+    Constant(Constant&&) = default;
+    torch::data::Example<> get_batch(c10::ArrayRef<std::size_t> indices) const {
+      return {torch::full({static_cast<int64_t>(indices.size())}, 7), torch::zeros({1})};
+    }
+    std::optional<std::size_t> size() const { return 6; }
+    std::shared_ptr<int> copies;
+  };
+  const auto copies = std::make_shared<int>(0);
+  const Dataset data(Constant{copies});
+  const Dataset part(std::make_shared<Subset>(data, std::vector<int64_t>{3, 1}));
+  const auto loader = make_data_loader(part, {.batch_size = 1, .num_workers = 2});
+  EXPECT_EQ(epoch_of(*loader, 1), (std::vector<int64_t>{7, 7}));
+  EXPECT_EQ(*copies, 0);
+  EXPECT_TRUE(part.for_worker().is_same_as(part));
 }
 
 TEST(DataLoaderTest, CustomSamplerSetsTheOrderAndTheLength) {
