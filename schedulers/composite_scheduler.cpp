@@ -76,7 +76,13 @@ void CompositeScheduler::run_start(const RunHistory& history) {
 }
 
 void CompositeScheduler::epoch_end(int64_t num_epochs_done, const RunHistory& history) {
-  for (const auto& part : parts_) part->epoch_end(num_epochs_done, history);
+  for (std::size_t i = 0; i < parts_.size(); ++i) {
+    if (has_turn(i, num_updates())) {
+      parts_[i]->epoch_end(num_epochs_done, history);
+    } else {
+      parts_[i]->run_start(history);
+    }
+  }
   start();
 }
 
@@ -121,6 +127,15 @@ void CompositeScheduler::load_state_dict(const StateDict& state) {
 void CompositeScheduler::allow_changed_lengths(bool allow) {
   Scheduler::allow_changed_lengths(allow);
   for (const auto& part : parts_) part->allow_changed_lengths(allow);
+}
+
+RunConfig part_of_run(RunConfig config, int64_t num_updates) {
+  config.max_num_updates = num_updates;
+  if (config.num_updates_per_epoch > 0) {
+    const bool has_rest = num_updates % config.num_updates_per_epoch != 0;
+    config.num_epochs = num_updates / config.num_updates_per_epoch + (has_rest ? 1 : 0);
+  }
+  return config;
 }
 
 std::vector<std::unique_ptr<Scheduler>> make_parts(torch::optim::Optimizer& optimizer,

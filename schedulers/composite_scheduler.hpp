@@ -10,7 +10,8 @@
 namespace linkboy {
 
 /// A schedule made of others: passes on to them what they need to know and keeps their states. The
-/// parts compute values; only the whole writes into the optimizer.
+/// parts compute values; only the whole writes into the optimizer. A part hears of the end of an
+/// epoch only in its turn, so that a plateau does not count before it.
 class LINKBOY_API CompositeScheduler : public Scheduler {
  public:
   bool include_new_groups() override;
@@ -42,6 +43,9 @@ class LINKBOY_API CompositeScheduler : public Scheduler {
   /// What the parts set beside the main field.
   const std::vector<ParamGroupField>& other_fields() const { return other_fields_; }
 
+  /// Whether the values of the part with this index are used after `update` updates.
+  virtual bool has_turn(std::size_t /*part*/, int64_t /*update*/) const { return true; }
+
   /// @throws Error if a part sets another main field than the first.
   void check_same_field(const char* schedule) const;
 
@@ -49,6 +53,9 @@ class LINKBOY_API CompositeScheduler : public Scheduler {
   Parts parts_;
   std::vector<ParamGroupField> other_fields_;
 };
+
+/// Returns the configuration of a part that has `num_updates` updates of the run for itself.
+LINKBOY_API RunConfig part_of_run(RunConfig config, int64_t num_updates);
 
 /// Calls the functions with one configuration each.
 /// @throws Error if a function is empty.

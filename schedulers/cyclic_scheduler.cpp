@@ -48,6 +48,10 @@ std::vector<double> CyclicScheduler::values_at(int64_t update) const {
   std::vector<double> values;
   values.reserve(base_values().size());
   for (std::size_t group = 0; group < base_values().size(); ++group) {
+    if (stays_zero(base_values()[group])) {
+      values.push_back(0.0);
+      continue;
+    }
     const double upper =
         options_.max_lr ? options_.max_lr->at(group, "max_lr") : base_values()[group];
     const double lower =

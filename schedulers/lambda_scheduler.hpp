@@ -10,7 +10,9 @@
 namespace linkboy {
 
 struct LambdaSchedulerOptions {
-  /// The factor after n updates: one function for all param groups, or one for each. Pure.
+  /// The factor after n updates: one function for all param groups, or one for each. Pure. Asked
+  /// for n from 0 to the number of updates, like PyTorch's; a value that no update uses may be
+  /// invalid.
   std::vector<std::function<double(int64_t)>> lr_lambda{};
   /// True multiplies the factors of updates 1 to n; false takes the n-th alone.
   bool is_multiplicative = false;

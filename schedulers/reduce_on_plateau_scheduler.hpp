@@ -26,7 +26,8 @@ struct ReduceOnPlateauSchedulerOptions {
   double factor = 0.1;
   /// Values without improvement that are put up with; not negative.
   int64_t patience = 10;
-  /// By how much a value must beat the best: that share of it, or absolutely. Not negative.
+  /// By how much a value must beat the best: that share of it, or absolutely. Not negative; below 1
+  /// if it is a share and less is better.
   double threshold = 1e-4;
   /// See `threshold`.
   ThresholdMode threshold_mode = ThresholdMode::rel;

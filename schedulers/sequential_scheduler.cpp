@@ -31,7 +31,7 @@ std::vector<std::unique_ptr<Scheduler>> make_sequence(torch::optim::Optimizer& o
   for (std::size_t i = 0; i < begins.size(); ++i) {
     const int64_t end = i + 1 < begins.size() ? begins[i + 1] : config.max_num_updates;
     // A part that begins after the end of the run is made all the same, as if the run were its own.
-    if (end > begins[i]) configs[i].max_num_updates = end - begins[i];
+    if (end > begins[i]) configs[i] = part_of_run(config, end - begins[i]);
   }
   return make_parts(optimizer, options.schedulers, configs);
 }
@@ -49,6 +49,10 @@ SequentialScheduler::SequentialScheduler(torch::optim::Optimizer& optimizer,
 std::size_t SequentialScheduler::part_at(int64_t update) const {
   const auto next = std::upper_bound(begins_.begin() + 1, begins_.end(), update);
   return static_cast<std::size_t>(next - begins_.begin()) - 1;
+}
+
+bool SequentialScheduler::has_turn(std::size_t part, int64_t update) const {
+  return part == part_at(update);
 }
 
 std::vector<double> SequentialScheduler::values_at(int64_t update) const {

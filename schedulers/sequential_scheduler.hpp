@@ -10,7 +10,8 @@
 namespace linkboy {
 
 struct SequentialSchedulerOptions {
-  /// At least one. NUM_UPDATE_STEPS is to each of them the number of updates that are its own.
+  /// At least one. For each of them, NUM_UPDATE_STEPS and NUM_EPOCHS are the updates and epochs of
+  /// its own (a begun epoch counts as one). A plateau counts metrics in its turn only.
   std::vector<CreateSchedulerFn> schedulers{};
   /// Updates after which the next scheduler takes over, one fewer than schedulers; whole, at least
   /// 1, increasing.
@@ -33,6 +34,9 @@ class LINKBOY_API SequentialScheduler final : public CompositeScheduler {
   std::vector<double> values_at(int64_t update) const override;
   std::vector<FieldValues> other_values_at(int64_t update) const override;
   std::vector<Length> lengths() const override;
+
+ protected:
+  bool has_turn(std::size_t part, int64_t update) const override;
 
  private:
   std::size_t part_at(int64_t update) const;

@@ -61,6 +61,14 @@ std::vector<FieldValues> TimmScheduler::other_values_at(int64_t update) const {
   return other_part_values(0, time_at(update));
 }
 
+std::vector<Scheduler::Length> TimmScheduler::lengths() const {
+  std::vector<Length> lengths = CompositeScheduler::lengths();
+  if (t_in_epochs_) {
+    lengths.emplace_back("num_updates_per_epoch", static_cast<double>(num_updates_per_epoch_));
+  }
+  return lengths;
+}
+
 StateDict TimmScheduler::state_dict() const {
   StateDict state = CompositeScheduler::state_dict();
   state.set("epoch", epoch_);

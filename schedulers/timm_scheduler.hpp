@@ -50,6 +50,7 @@ class LINKBOY_API TimmScheduler final : public CompositeScheduler {
 
   std::vector<double> values_at(int64_t update) const override;
   std::vector<FieldValues> other_values_at(int64_t update) const override;
+  std::vector<Length> lengths() const override;
   StateDict state_dict() const override;
   void load_state_dict(const StateDict& state) override;
   void check_state_dict(const StateDict& state) const override;

@@ -22,10 +22,10 @@ std::vector<std::unique_ptr<Scheduler>> make_inner(torch::optim::Optimizer& opti
                                                    const WarmupSchedulerOptions& options,
                                                    const RunConfig& config) {
   const auto warmup = static_cast<int64_t>(std::ceil(resolve_warmup(options, config)));
-  RunConfig rest = config;
-  if (options.warmup_prefix && config.max_num_updates > 0) {
-    rest.max_num_updates = std::max<int64_t>(1, config.max_num_updates - warmup);
-  }
+  const bool is_shorter = options.warmup_prefix && config.max_num_updates > 0;
+  const RunConfig rest =
+      is_shorter ? part_of_run(config, std::max<int64_t>(1, config.max_num_updates - warmup))
+                 : config;
   const CreateSchedulerFn base_values = ConstantScheduler::create_scheduler_fn({.factor = 1.0});
   return make_parts(optimizer, {options.scheduler ? options.scheduler : base_values}, {rest});
 }
@@ -49,10 +49,15 @@ std::vector<double> WarmupScheduler::values_at(int64_t update) const {
   std::vector<double> values = part_values(0, inner_update(update));
   const auto n = static_cast<double>(update);
   if (n >= warmup_) return values;
-  for (double& value : values) {
-    value = warmup_lr_init_ + n * (value - warmup_lr_init_) / warmup_;
+  for (std::size_t group = 0; group < values.size(); ++group) {
+    if (stays_zero(base_values()[group])) continue;
+    values[group] = warmup_lr_init_ + n * (values[group] - warmup_lr_init_) / warmup_;
   }
   return values;
+}
+
+bool WarmupScheduler::has_turn(std::size_t /*part*/, int64_t update) const {
+  return static_cast<double>(update) >= warmup_;
 }
 
 std::vector<FieldValues> WarmupScheduler::other_values_at(int64_t update) const {

@@ -10,8 +10,9 @@
 namespace linkboy {
 
 struct WarmupSchedulerOptions {
-  /// What follows; without one the base values stay. NUM_UPDATE_STEPS is to it what the warm-up
-  /// leaves of the run.
+  /// What follows; without one the base values stay. For it, NUM_UPDATE_STEPS and NUM_EPOCHS are
+  /// what the warm-up leaves of the run (a begun epoch counts as one). A plateau counts metrics
+  /// from the end of the warm-up on.
   CreateSchedulerFn scheduler{};
   /// Updates of linear warm-up; not negative, at most the run, not always whole.
   RunValue warmup_t = NUM_UPDATE_STEPS_PER_EPOCH;
@@ -43,6 +44,9 @@ class LINKBOY_API WarmupScheduler final : public CompositeScheduler {
   std::vector<double> values_at(int64_t update) const override;
   std::vector<FieldValues> other_values_at(int64_t update) const override;
   std::vector<Length> lengths() const override;
+
+ protected:
+  bool has_turn(std::size_t part, int64_t update) const override;
 
  private:
   int64_t inner_update(int64_t update) const;

@@ -32,8 +32,11 @@ WsdScheduler::WsdScheduler(torch::optim::Optimizer& optimizer, const WsdSchedule
   for (int64_t i = 0; i < num; ++i) {
     const int64_t begin = periods_.empty() ? 0 : periods_.back().end;
     const int64_t end = total >> (num - 1 - i);
-    const auto decay =
-        static_cast<int64_t>(static_cast<double>(end - begin) * options.decay_phase_ratio);
+    // The first update of a decay has the base value, so that one alone would not decay. A little
+    // more than the share, because 100 * 0.29 is less than 29.
+    const double share = static_cast<double>(end - begin) * options.decay_phase_ratio;
+    const auto decay = std::max(static_cast<int64_t>(std::floor(share * (1.0 + 1e-9))),
+                                std::min<int64_t>(2, end - begin));
     periods_.push_back({begin, end - decay, end});
   }
   LINKBOY_CHECK(warmup_ <= periods_[0].decay_begin, "the wsd schedule warms up for ", warmup_,

@@ -26,7 +26,8 @@ struct WsdSchedulerOptions {
 
   /// The curve of each decay.
   Decay decay = Decay::sqrt;
-  /// Share of each period that decays; above 0, at most 1.
+  /// Share of each period that decays; above 0, at most 1. A decay has at least 2 updates, the
+  /// first of them with the base value.
   double decay_phase_ratio = 0.1;
   /// The end of a decay as a share of the base value; from 0 to 1, above 0 for inverse.
   double lr_min = 1e-6;

@@ -9,6 +9,7 @@ namespace linkboy {
 namespace {
 
 constexpr int kMaxDepth = 100;
+constexpr int kMaxOperators = 1000;  // resolving calls itself for each
 
 class Parser {
  public:
@@ -25,9 +26,9 @@ class Parser {
   RunValue sum() {
     RunValue value = product();
     while (true) {
-      if (take('+')) {
+      if (take_operator('+')) {
         value = value + product();
-      } else if (take('-')) {
+      } else if (take_operator('-')) {
         value = value - product();
       } else {
         return value;
@@ -39,9 +40,9 @@ class Parser {
   RunValue product() {
     RunValue value = factor();
     while (true) {
-      if (take('*')) {
+      if (take_operator('*')) {
         value = value * factor();
-      } else if (take('/')) {
+      } else if (take_operator('/')) {
         value = value / factor();
       } else {
         return value;
@@ -108,14 +109,21 @@ class Parser {
     return true;
   }
 
+  bool take_operator(char symbol) {
+    if (!take(symbol)) return false;
+    if (++num_operators_ > kMaxOperators) fail("fewer operators");
+    return true;
+  }
+
   [[noreturn]] void fail(const char* expected) const {
-    throw Error(c10::str("\"", text_, "\" is no number of updates: at \"", text_.substr(position_),
-                         "\" it should have ", expected, "."));
+    throw Error(c10::str("\"", text_, "\" is not a number of updates: at \"",
+                         text_.substr(position_), "\" it should have ", expected, "."));
   }
 
   std::string_view text_;
   std::size_t position_ = 0;
   int depth_ = 0;
+  int num_operators_ = 0;
 };
 
 }  // namespace

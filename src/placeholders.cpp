@@ -37,14 +37,14 @@ constexpr std::array kPlaceholders{
 }  // namespace
 
 RunValue::RunValue(double value)
-    : text_(fmt::format("{}", value)), get_([value](const RunConfig&) { return value; }) {}
+    : RunValue(fmt::format("{}", value), [value](const RunConfig&) { return value; }) {}
 
 RunValue::RunValue(int64_t value)
-    : text_(fmt::format("{}", value)),
-      get_([value](const RunConfig&) { return static_cast<double>(value); }) {}
+    : RunValue(fmt::format("{}", value),
+               [value](const RunConfig&) { return static_cast<double>(value); }) {}
 
 RunValue::RunValue(std::string name, std::function<double(const RunConfig&)> get)
-    : text_(std::move(name)), get_(std::move(get)) {}
+    : text_(std::move(name)), get_(std::make_shared<const Get>(std::move(get))) {}
 
 RunValue RunValue::placeholder(std::string_view name) {
   std::string all;
@@ -62,16 +62,21 @@ RunValue RunValue::placeholder(std::string_view name) {
 }
 
 double RunValue::resolve(const RunConfig& config) const {
-  const double value = get_(config);
+  const double value = (*get_)(config);
   LINKBOY_CHECK(std::isfinite(value), text_, " is ", value,
                 " in this run; it must be a finite number.");
-  return value;
+  constexpr double kRounding = 1e-9;
+  const double whole = std::round(value);
+  return std::abs(value - whole) <= kRounding * std::abs(whole) ? whole : value;
 }
 
 int64_t RunValue::resolve_count(const RunConfig& config) const {
   const double value = resolve(config);
-  LINKBOY_CHECK(value == std::floor(value), text_, " is ", value,
+  constexpr double kMost = 9007199254740992.0;  // 2^53
+  LINKBOY_CHECK(value == std::floor(value), text_, " is ", fmt::format("{}", value),
                 " in this run; a count must be a whole number. Use ceil or floor.");
+  LINKBOY_CHECK(std::abs(value) <= kMost, text_, " is ", fmt::format("{}", value),
+                " in this run; a count must be at most 2^53. Make it or the run shorter.");
   return static_cast<int64_t>(value);
 }
 

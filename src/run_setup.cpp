@@ -4,6 +4,7 @@
 
 #include <cmath>
 #include <cstdlib>
+#include <limits>
 #include <set>
 #include <thread>
 #include <unordered_map>
@@ -116,7 +117,11 @@ void set_training_lengths(RunConfig& config, const TrainOptions& options) {
     config.max_num_updates = *options.max_num_train_steps;
     config.num_epochs = divide_up(config.max_num_updates, config.num_updates_per_epoch);
   } else {
-    config.max_num_updates = config.num_epochs * config.num_updates_per_epoch;
+    // A run without an end of its own may have as many epochs as there are numbers.
+    constexpr int64_t kMost = std::numeric_limits<int64_t>::max();
+    const int64_t per_epoch = config.num_updates_per_epoch;
+    const bool overflows = per_epoch > 0 && config.num_epochs > kMost / per_epoch;
+    config.max_num_updates = overflows ? kMost : config.num_epochs * per_epoch;
   }
 }
 
@@ -146,6 +151,7 @@ void Trainer::set_up_training(const TrainOptions& options) {
   if (scheduler_ && options.create_scheduler_fn) scheduler_->restore_base_values();
   scheduler_ = create_scheduler(options);
   if (scheduler_) {
+    scheduler_->set_num_updates_of_run(run_config_.max_num_updates);
     scheduler_->allow_changed_lengths(options.allow_changed_schedule_length);
     scheduler_->run_start(*run_history_);
     scheduler_->start();

@@ -1,12 +1,47 @@
 #include "linkboy/scheduler.hpp"
 
+#include <c10/util/Type.h>
 #include <torch/optim/optimizer.h>
 
 #include <cmath>
+#include <typeinfo>
 
 #include "linkboy/error.hpp"
 
 namespace linkboy {
+namespace {
+
+/// Beyond 1 a moving average forgets nothing, and Adam divides by 1 - beta.
+bool is_below_one(ParamGroupField field) {
+  return field == ParamGroupField::momentum || field == ParamGroupField::beta2;
+}
+
+bool is_valid(ParamGroupField field, double value) {
+  return std::isfinite(value) && value >= 0.0 && (value < 1.0 || !is_below_one(field));
+}
+
+bool are_valid(const std::vector<FieldValues>& all) {
+  for (const auto& [field, values] : all) {
+    for (double value : values) {
+      if (!is_valid(field, value)) return false;
+    }
+  }
+  return true;
+}
+
+void check(const std::vector<FieldValues>& all, int64_t update) {
+  for (const auto& [field, values] : all) {
+    for (double value : values) {
+      LINKBOY_CHECK(is_valid(field, value), "the schedule gives ", to_string(field), " = ", value,
+                    " for update ", update + 1, "; it must be finite, not negative",
+                    is_below_one(field) ? " and below 1." : ".");
+    }
+  }
+}
+
+std::string class_of(const Scheduler& scheduler) { return c10::demangle(typeid(scheduler).name()); }
+
+}  // namespace
 
 Scheduler::Scheduler(torch::optim::Optimizer& optimizer, ParamGroupField field,
                      const std::vector<ParamGroupField>& other_fields)
@@ -17,19 +52,20 @@ Scheduler::Scheduler(torch::optim::Optimizer& optimizer, ParamGroupField field,
   }
 }
 
-void Scheduler::apply(const FieldValues& target) const {
-  for (double value : target.values) {
-    LINKBOY_CHECK(std::isfinite(value) && value >= 0.0, "the schedule gives ",
-                  to_string(target.field), " = ", value, " for update ", num_updates_ + 1,
-                  "; it must be finite and not negative.");
-  }
-  set_param_group_field(*optimizer_, target.field, target.values);
+std::vector<FieldValues> Scheduler::all_values_at(int64_t update) const {
+  std::vector<FieldValues> all = other_values_at(update);
+  all.insert(all.begin(), {field(), values_at(update)});
+  return all;
 }
+
+void Scheduler::check_values_at(int64_t update) const { check(all_values_at(update), update); }
 
 void Scheduler::start() {
   include_new_groups();
-  apply({field(), values_at(now())});
-  for (const FieldValues& other : other_values_at(now())) apply(other);
+  const std::vector<FieldValues> all = all_values_at(now());
+  if (num_updates_ >= num_updates_of_run_ && !are_valid(all)) return;
+  check(all, num_updates_);
+  for (const auto& [field, values] : all) set_param_group_field(*optimizer_, field, values);
 }
 
 void Scheduler::step() {
@@ -53,8 +89,8 @@ bool Scheduler::include_new_groups() {
 }
 
 void Scheduler::restore_base_values() {
-  std::vector<FieldValues> set = other_values_at(now());
-  set.insert(set.begin(), {field(), values_at(now())});
+  std::vector<FieldValues> set = all_values_at(now());
+  if (!are_valid(set) && now() > 0) set = all_values_at(now() - 1);  // see start
   for (const FieldValues& last : set) {
     std::vector<double> values = get_param_group_field(*optimizer_, last.field);
     const std::vector<double>& base = base_values(last.field);
@@ -78,6 +114,7 @@ StateDict Scheduler::state_dict() const {
   StateDict lengths_now;
   for (const auto& [name, length] : lengths()) lengths_now.set(name, length);
   StateDict state;
+  state.set("class", class_of(*this));
   state.set("num_updates", num_updates_);
   state.set("base_values", base_values);
   state.set("lengths", lengths_now);
@@ -97,6 +134,14 @@ void Scheduler::check_state_dict(const StateDict& state) const {
   }
   const StateDict saved = state.get_dict("lengths");
   if (allows_changed_lengths_) return;
+  // States of version 0.1 do not have the class.
+  const std::string saved_class = state.contains("class") ? state.get_string("class") : "";
+  LINKBOY_CHECK(saved_class.empty() || saved_class == class_of(*this),
+                "the scheduler's state was saved by another schedule (", saved_class,
+                "), but this run has ", class_of(*this),
+                ". Take the same one, or allow it with "
+                "TrainOptions::allow_changed_schedule_length.");
+  std::size_t num_known = 0;
   for (const auto& [name, length] : lengths()) {
     LINKBOY_CHECK(saved.contains(name), "the scheduler's state has no length \"", name,
                   "\"; it was saved by another schedule. Take the same one.");
@@ -104,7 +149,12 @@ void Scheduler::check_state_dict(const StateDict& state) const {
                   " = ", saved.get_double(name), " updates, but it is ", length,
                   " in this run, so that the curve is another one. Train for the same length, or "
                   "allow it with TrainOptions::allow_changed_schedule_length.");
+    ++num_known;
   }
+  LINKBOY_CHECK(saved.size() == num_known, "the scheduler's state has ", saved.size(),
+                " lengths, but this schedule has ", num_known,
+                "; it was saved with other options. Take the same ones, or allow it with "
+                "TrainOptions::allow_changed_schedule_length.");
 }
 
 void Scheduler::load_state_dict(const StateDict& state) {
@@ -118,7 +168,9 @@ void Scheduler::load_state_dict(const StateDict& state) {
 std::vector<double> CurveScheduler::values_at(int64_t update) const {
   std::vector<double> values;
   values.reserve(base_values().size());
-  for (double base : base_values()) values.push_back(value_at(update, base));
+  for (double base : base_values()) {
+    values.push_back(stays_zero(base) ? 0.0 : value_at(update, base));
+  }
   return values;
 }
 

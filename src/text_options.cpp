@@ -29,9 +29,13 @@ void read_text(const std::string& text, std::string& value) { value = text; }
 void read_text(const std::string& text, std::filesystem::path& value) { value = text; }
 
 std::vector<std::string> split_at(char separator, const std::string& text) {
+  const bool has_pairs =
+      std::count(text.begin(), text.end(), '(') == std::count(text.begin(), text.end(), ')');
   std::vector<std::string> items(1);
+  int depth = 0;
   for (const char c : text) {
-    if (c == separator) {
+    if (has_pairs) depth += (c == '(' ? 1 : 0) - (c == ')' ? 1 : 0);
+    if (c == separator && depth <= 0) {
       items.emplace_back();
     } else {
       items.back() += c;

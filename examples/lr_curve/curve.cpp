@@ -9,6 +9,7 @@ namespace lr_curve {
 std::vector<Curve> sample(const linkboy::Scheduler& scheduler, int64_t num_updates) {
   std::vector<Curve> curves{{to_string(scheduler.field()), {}}};
   for (int64_t update = 0; update < num_updates; ++update) {
+    scheduler.check_values_at(update);
     curves[0].values.push_back(scheduler.values_at(update)[0]);
     const auto others = scheduler.other_values_at(update);
     for (std::size_t i = 0; i < others.size(); ++i) {

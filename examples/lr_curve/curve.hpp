@@ -15,6 +15,7 @@ struct Curve {
 };
 
 /// All that `scheduler` sets in the first param group in the first `num_updates` updates.
+/// @throws linkboy::Error if a value is one that a run would refuse.
 std::vector<Curve> sample(const linkboy::Scheduler& scheduler, int64_t num_updates);
 
 /// "lr: first 1e-06, highest 0.003 at update 235, lowest 1e-06 at update 1, last 1.3e-05".

@@ -1,6 +1,7 @@
 // Prints and draws a schedule before anything is trained with it.
 
 #include <ATen/ops/zeros.h>
+#include <fmt/format.h>
 #include <torch/optim/adamw.h>
 
 #include <cstdio>
@@ -59,6 +60,13 @@ std::optional<Options> parse_options(const cli::Arguments& arguments) {
 void run(const Options& options) {
   torch::optim::AdamW optimizer(
       {at::zeros({1})}, torch::optim::AdamWOptions(options.lr).weight_decay(options.weight_decay));
+  constexpr int64_t kMaxUpdates = 100'000'000;
+  if (options.epochs > kMaxUpdates / options.updates_per_epoch) {
+    throw cli::UsageError(fmt::format(
+        "{} epochs of {} updates are more than the {} updates that lr_curve draws. Make the run "
+        "shorter.",
+        options.epochs, options.updates_per_epoch, kMaxUpdates));
+  }
   linkboy::RunConfig config;
   config.num_epochs = options.epochs;
   config.num_updates_per_epoch = options.updates_per_epoch;

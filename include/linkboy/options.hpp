@@ -85,8 +85,8 @@ struct TrainOptions {
   /// starts from the beginning if there is none.
   std::optional<std::filesystem::path> resume_from{};
 
-  /// Resumes although the schedule of the saved run had other lengths (a shorter run): the values
-  /// go on from the saved update on the new curve, perhaps with a jump.
+  /// Resumes although the saved run had another schedule, or one with other lengths (a shorter
+  /// run): the values continue from the saved update on the new curve, perhaps with a jump.
   bool allow_changed_schedule_length = false;
 
   /// Evaluates after every n-th epoch and after the last. At least 1.

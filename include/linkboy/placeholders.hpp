@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <string>
 #include <string_view>
 
@@ -36,12 +37,15 @@ class LINKBOY_API RunValue {
   /// @throws Error that shows the place if `text` is none; the message lists the placeholders.
   static RunValue parse(std::string_view text);
 
+  /// Returns the value in a run. One that is a whole number up to rounding is that number:
+  /// `NUM_UPDATE_STEPS * 0.07` is 7 of 100 updates, although 100 * 0.07 is a little more.
   /// @throws Error if a placeholder has no value in this run or something is divided by zero; the
   ///         message shows the expression.
   double resolve(const RunConfig& config) const;
 
   /// As `resolve`, for counts.
-  /// @throws Error also if the value is no whole number; the message advises `ceil` or `floor`.
+  /// @throws Error also if the value is not a whole number (the message advises `ceil` or `floor`),
+  ///         or beyond 2^53, where doubles leave out whole numbers.
   int64_t resolve_count(const RunConfig& config) const;
 
   /// The expression as text: "(NUM_EPOCHS * 2)".
@@ -61,8 +65,10 @@ class LINKBOY_API RunValue {
   /// @}
 
  private:
+  using Get = std::function<double(const RunConfig&)>;
+
   std::string text_;
-  std::function<double(const RunConfig&)> get_;
+  std::shared_ptr<const Get> get_;  // copies share it: an expression holds its parts
 };
 
 /// As `RunValue::parse`, for `options_from_text`.

@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <limits>
 #include <memory>
 #include <string>
 #include <utility>
@@ -69,8 +70,10 @@ class LINKBOY_API Scheduler {
   /// The same for what else the schedule sets (momentum, in OneCycle); mostly nothing.
   virtual std::vector<FieldValues> other_values_at(int64_t /*update*/) const { return {}; }
 
-  /// Puts the values for the next update into the optimizer.
-  /// @throws Error if a value is negative or not finite; the message names the update.
+  /// Puts the values for the next update into the optimizer. If the run has no next update (see
+  /// `set_num_updates_of_run`) and the curve has no valid value there, the optimizer keeps those of
+  /// the last one.
+  /// @throws Error as `check_values_at`.
   void start();
 
   /// Counts one update and puts the values for the next into the optimizer.
@@ -82,12 +85,22 @@ class LINKBOY_API Scheduler {
   /// @return Whether there were any; `start` then sets them.
   virtual bool include_new_groups();
 
-  /// A run that has this history begins.
+  /// A run that has this history begins. For a part of another schedule: its turn has not come, and
+  /// what is in the history now is not for it; may be called at each end of an epoch.
   virtual void run_start(const RunHistory&) {}
 
   /// An epoch has ended and its metrics are in the history. For schedules that follow a metric or
   /// count epochs. `num_epochs_done`: epochs of this run that are done, this one included.
   virtual void epoch_end(int64_t /*num_epochs_done*/, const RunHistory&) {}
+
+  /// Checks what `values_at` and `other_values_at` give.
+  /// @throws Error if a value is negative or not finite, or a momentum or beta2 is 1 or more; the
+  ///         message names the update.
+  void check_values_at(int64_t update) const;
+
+  /// Tells the schedule how many updates the run has; Trainer does. No update uses the values after
+  /// the last one, so they may be invalid: a line that reaches 0 at the last update goes below it.
+  void set_num_updates_of_run(int64_t num_updates) { num_updates_of_run_ = num_updates; }
 
   /// Puts the base values back where nobody else has changed the optimizer's values since; what a
   /// run does before it replaces the scheduler of the run before.
@@ -104,11 +117,12 @@ class LINKBOY_API Scheduler {
   /// A number of updates that shapes the schedule, under the name of its option.
   using Length = std::pair<std::string, double>;
 
-  /// All of them: what must be the same when a state is loaded.
+  /// Returns all of them. A state is loaded only by a schedule of the same class with the same
+  /// lengths.
   virtual std::vector<Length> lengths() const { return {}; }
 
-  /// What `load_state_dict` needs to continue with the exact next value: the count, the base values
-  /// and the lengths. All other options are the new scheduler's own.
+  /// Returns what `load_state_dict` needs to continue with the exact next value: the class, the
+  /// count, the base values and the lengths. All other options are the new scheduler's own.
   virtual StateDict state_dict() const;
 
   /// Restores the count and sets the optimizer's values.
@@ -116,15 +130,19 @@ class LINKBOY_API Scheduler {
   virtual void load_state_dict(const StateDict& state);
 
   /// Finds out whether `load_state_dict` would take `state`.
-  /// @throws Error if it is no such state, was saved for another number of groups, or for
-  ///         other lengths (a longer run) and that is not allowed.
+  /// @throws Error if it is no such state, was saved for another number of groups, or by another
+  ///         schedule or for other lengths (a longer run) and that is not allowed.
   virtual void check_state_dict(const StateDict& state) const;
 
-  /// Takes states that were saved for other lengths as well: the values go on from the saved count
-  /// on the new curve, perhaps with a jump.
+  /// Takes states that were saved by another schedule or for other lengths as well: the values
+  /// continue from the saved count on the new curve, perhaps with a jump.
   virtual void allow_changed_lengths(bool allow) { allows_changed_lengths_ = allow; }
 
  protected:
+  /// Whether a group with this base value keeps it: a group without weight decay (or momentum)
+  /// stays without, whatever absolute values the curve has. Learning rates follow the curve.
+  bool stays_zero(double base) const { return base == 0.0 && field() != ParamGroupField::lr; }
+
   /// The groups' present values become their base values.
   /// @param other_fields  What `other_values_at` sets.
   explicit Scheduler(torch::optim::Optimizer& optimizer,
@@ -141,15 +159,17 @@ class LINKBOY_API Scheduler {
   torch::optim::Optimizer& optimizer() const { return *optimizer_; }
 
  private:
-  void apply(const FieldValues& target) const;
+  std::vector<FieldValues> all_values_at(int64_t update) const;
 
   torch::optim::Optimizer* optimizer_;
   std::vector<FieldValues> base_;  // the main field's first
   int64_t num_updates_ = 0;
+  int64_t num_updates_of_run_ = std::numeric_limits<int64_t>::max();
   bool allows_changed_lengths_ = false;
 };
 
-/// A schedule in which every group follows the same curve from its own base value.
+/// A schedule in which every group follows the same curve from its own base value. In a field other
+/// than the learning rate, a base value of 0 stays 0.
 class LINKBOY_API CurveScheduler : public Scheduler {
  public:
   std::vector<double> values_at(int64_t update) const final;

@@ -54,7 +54,8 @@ void read_text_choice(const std::string& text, Value& value,
   throw Error("it must be one of " + all);
 }
 
-/// The parts between separators; at least one, perhaps empty.
+/// Returns the parts between separators; at least one, perhaps empty. Where parentheses come in
+/// pairs, a separator inside of them does not count: "min(100,200),300" has two parts.
 LINKBOY_API std::vector<std::string> split_at(char separator, const std::string& text);
 
 /// "a, b, c".

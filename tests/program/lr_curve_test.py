@@ -55,6 +55,10 @@ class LrCurveTest(unittest.TestCase):
             (["--scheduler", "step", "--scheduler-option", "gamma=0"], "gamma is 0"),
             (["--scheduler", "step", "--scheduler-option", "x=0"], "it has step_size, gamma"),
             (["--width", "1"], "2 to 1000"),
+            (["--scheduler", "exponential", "--scheduler-option", "gamma=10"],
+             "the schedule gives lr = inf for update 310"),
+            (["--epochs", "9223372036854775807", "--updates-per-epoch", "2"],
+             "9223372036854775807 epochs of 2 updates are more than"),
         ):
             with self.subTest(arguments=arguments):
                 done = run(*arguments)

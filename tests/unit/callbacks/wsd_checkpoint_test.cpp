@@ -116,7 +116,7 @@ TEST_F(WsdCheckpointTest, StartsFromAnInitialCheckpoint) {
             .get_dict("model_state_dict");
     EXPECT_TRUE(torch::equal(start->weights[0], saved.get_tensor("0.weight")));
     EXPECT_EQ(folder.names(), (std::vector<std::string>{"checkpoint_10_wsd_post_decay.pt",
-                                                        "checkpoint_9_wsd_pre_decay"}));
+                                                        "checkpoint_8_wsd_pre_decay"}));
     EXPECT_NEAR(lr_of(second), 0.05, 1e-9);  // half of the first run's
   }
 }

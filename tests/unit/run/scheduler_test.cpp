@@ -72,6 +72,25 @@ TEST(PlaceholderTest, SayWhatCannotBeResolved) {
                "divides by (NUM_EPOCHS - 10), which is 0");
   EXPECT_ERROR((NUM_EPOCHS / 4).resolve_count(config), "(NUM_EPOCHS / 4) is 2.5");
   EXPECT_ERROR((RunValue(NAN) * NUM_EPOCHS).resolve(config), "must be a finite number");
+  EXPECT_ERROR((RunValue(1e18) * 1e18).resolve_count(config), "a count must be at most 2^53");
+  EXPECT_ERROR(RunValue(7.000001).resolve_count(config), "7.000001 is 7.000001 in this run");
+}
+
+TEST(PlaceholderTest, SharesOfTheRunAreWholeWhereOnlyRoundingSaysOtherwise) {
+  const RunConfig config = ten_by_ten();
+  for (int percent = 1; percent <= 100; ++percent) {
+    const RunValue share = NUM_UPDATE_STEPS * (percent / 100.0);  // 100 * 0.07 is not 7
+    EXPECT_EQ(share.resolve_count(config), percent);
+    EXPECT_EQ(ceil(share).resolve_count(config), percent);
+    EXPECT_EQ(floor(share).resolve_count(config), percent);
+  }
+}
+
+TEST(PlaceholderTest, LongExpressionsAreRefusedBeforeTheyExhaustTheStack) {
+  std::string sum = "1";
+  for (int i = 0; i < 1000; ++i) sum += "+1";
+  EXPECT_EQ(RunValue::parse(sum).resolve(ten_by_ten()), 1001.0);
+  EXPECT_ERROR(RunValue::parse(sum + "*1"), "fewer operators");
 }
 
 TEST(ParamGroupFieldTest, ReadsAndSetsEveryFieldThatAnOptimizerHas) {

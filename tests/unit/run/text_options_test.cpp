@@ -24,6 +24,8 @@ TEST(SplitAtTest, GivesThePartsBetweenSeparators) {
 TEST(SplitAtTest, PartsMayBeEmptyAndThereIsAlwaysOne) {
   EXPECT_EQ(split_at(',', ""), (Words{""}));
   EXPECT_EQ(split_at(',', "a,,b,"), (Words{"a", "", "b", ""}));
+  EXPECT_EQ(split_at(',', "min(1,(2,3)),4"), (Words{"min(1,(2,3))", "4"}));
+  EXPECT_EQ(split_at(',', "a(b,c"), (Words{"a(b", "c"}));
 }
 
 TEST(CallbackFactoryTest, ListsHavePlusBetweenTheirItems) {

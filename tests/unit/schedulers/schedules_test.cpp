@@ -4,6 +4,7 @@
 #include <torch/torch.h>
 
 #include <cmath>
+#include <limits>
 #include <numbers>
 
 #include "linkboy/run_history.hpp"
@@ -258,6 +259,110 @@ TEST_F(SchedulesTest, WarmupRisesToTheFirstValueOfWhatFollows) {
   EXPECT_EQ(alone->values_at(99)[0], 0.01);
 }
 
+TEST_F(SchedulesTest, PartsCountTheEpochsThatAreTheirOwn) {
+  const auto timm = TimmScheduler::create_scheduler_fn(
+      {.scheduler = CosineScheduler::create_scheduler_fn({.lr_min = 0.0})});
+  // 5 of the 10 epochs: the last one is at 4 / 5 of the cosine.
+  const double last = 0.005 * (1.0 + std::cos(std::numbers::pi * 0.8));
+  const auto warm = make(WarmupScheduler::create_scheduler_fn({.scheduler = timm, .warmup_t = 50}));
+  EXPECT_DOUBLE_EQ(warm->values_at(50)[0], 0.01);
+  EXPECT_DOUBLE_EQ(warm->values_at(99)[0], last);
+  const auto both = make(SequentialScheduler::create_scheduler_fn(
+      {.schedulers = {timm, timm}, .milestones = {NUM_UPDATE_STEPS / 2}}));
+  EXPECT_DOUBLE_EQ(both->values_at(49)[0], last);
+  EXPECT_DOUBLE_EQ(both->values_at(99)[0], last);
+  const auto step = StepScheduler::create_scheduler_fn({.step_size = NUM_EPOCHS, .gamma = 0.5});
+  const auto parts = make(SequentialScheduler::create_scheduler_fn(
+      {.schedulers = {step, step}, .milestones = {35}}));  // 4 and 7 begun epochs
+  EXPECT_EQ(parts->values_at(3)[0], 0.01);
+  EXPECT_EQ(parts->values_at(4)[0], 0.005);
+  EXPECT_EQ(parts->values_at(35 + 6)[0], 0.01);
+  EXPECT_EQ(parts->values_at(35 + 7)[0], 0.005);
+}
+
+/// The first group's rate at the beginning of each of ten epochs whose metric stays the same.
+std::vector<double> rates_with_a_constant_metric(Scheduler& scheduler, RunHistory& history,
+                                                 const torch::optim::Optimizer& optimizer) {
+  std::vector<double> rates;
+  scheduler.run_start(history);
+  scheduler.start();
+  for (int epoch = 1; epoch <= 10; ++epoch) {
+    rates.push_back(get_param_group_field(optimizer, ParamGroupField::lr)[0]);
+    for (int update = 0; update < 10; ++update) scheduler.step();
+    if (epoch != 6) history.update_metric("eval_loss_epoch", 1.0);
+    scheduler.epoch_end(epoch, history);
+  }
+  return rates;
+}
+
+TEST_F(SchedulesTest, PlateauCountsFromItsTurnOn) {
+  RunConfig config = ten_by_ten();
+  config.num_eval_batches_per_epoch = 1;
+  const auto plateau =
+      ReduceOnPlateauScheduler::create_scheduler_fn({.factor = 0.5, .patience = 1});
+  InMemoryRunHistory history;
+  const auto warm =
+      make(WarmupScheduler::create_scheduler_fn({.scheduler = plateau, .warmup_t = 40}), config);
+  // The first value of its own is epoch 4's, at whose end the warm-up is over; epoch 6 has none.
+  const std::vector<double> expected{0,    0.0025, 0.005, 0.0075, 0.01,
+                                     0.01, 0.01,   0.005, 0.005,  0.0025};
+  const auto rates = rates_with_a_constant_metric(*warm, history, *optimizer_);
+  for (std::size_t i = 0; i < 10; ++i) EXPECT_DOUBLE_EQ(rates[i], expected[i]) << i;
+
+  warm->restore_base_values();
+  const auto constant = ConstantScheduler::create_scheduler_fn({.factor = 1.0});
+  const auto sequence = make(SequentialScheduler::create_scheduler_fn(
+                                 {.schedulers = {constant, plateau}, .milestones = {60}}),
+                             config);
+  InMemoryRunHistory other;
+  EXPECT_EQ(rates_with_a_constant_metric(*sequence, other, *optimizer_),
+            (std::vector<double>{0.01, 0.01, 0.01, 0.01, 0.01, 0.01, 0.01, 0.01, 0.01, 0.005}));
+}
+
+TEST_F(SchedulesTest, GroupsWithoutWeightDecayStayWithoutIt) {
+  const auto field = ParamGroupField::weight_decay;
+  const auto polynomial =
+      PolynomialScheduler::create_scheduler_fn({.lr_min = 0.04, .field = field});
+  const std::vector<CreateSchedulerFn> schedules{
+      polynomial,
+      CosineScheduler::create_scheduler_fn(
+          {.lr_min = 0.04, .num_warmup_epochs = 2, .warmup_starting_lr = 0.01, .field = field}),
+      WarmupScheduler::create_scheduler_fn({.scheduler = polynomial, .warmup_lr_init = 0.02}),
+      CyclicScheduler::create_scheduler_fn(
+          {.max_lr = 0.5, .cycle_momentum = false, .field = field}),
+      OneCycleScheduler::create_scheduler_fn(
+          {.max_lr = 0.5, .cycle_momentum = false, .field = field})};
+  for (const auto& schedule : schedules) {
+    set_param_group_field(*optimizer_, field, {0.4, 0.0});
+    const auto scheduler = make(schedule);
+    for (int64_t n = 0; n <= 100; ++n) {
+      EXPECT_GT(scheduler->values_at(n)[0], 0.0);
+      EXPECT_EQ(scheduler->values_at(n)[1], 0.0) << n;
+    }
+  }
+}
+
+TEST_F(SchedulesTest, ShortPeriodsOfWsdDecayToo) {
+  for (int64_t total : {2, 5, 9, 10, 19}) {
+    const auto wsd = make<WsdScheduler>(WsdScheduler::create_scheduler_fn({.total_steps = total}));
+    EXPECT_LT(wsd->values_at(total - 1)[0], 0.01) << total;
+  }
+  const auto share =
+      make<WsdScheduler>(WsdScheduler::create_scheduler_fn({.decay_phase_ratio = 0.29}));
+  EXPECT_EQ(share->periods()[0].decay_begin, 71);
+}
+
+TEST_F(SchedulesTest, MomentumsOfOneOrMoreAreRefused) {
+  const auto twice = [](int64_t) { return 2.0; };
+  const auto scheduler = make(LambdaScheduler::create_scheduler_fn(
+      {.lr_lambda = {twice}, .field = ParamGroupField::momentum}));
+  EXPECT_ERROR(scheduler->start(),
+               "momentum = 1.8 for update 1; it must be finite, not negative "
+               "and below 1.");
+  EXPECT_EQ(get_param_group_field(*optimizer_, ParamGroupField::momentum)[0], 0.9);
+  EXPECT_ERROR(scheduler->check_values_at(6), "for update 7");
+}
+
 TEST_F(SchedulesTest, TimmStepsByEpochOrByUpdate) {
   const auto step = StepScheduler::create_scheduler_fn({.step_size = 2, .gamma = 0.5});
   auto by_epoch = make<TimmScheduler>(TimmScheduler::create_scheduler_fn({.scheduler = step}));
@@ -450,8 +555,28 @@ TEST_F(SchedulesTest, AStateOfAnotherScheduleIsRefused) {
   const auto warm = WarmupScheduler::create_scheduler_fn({.scheduler = step});
   const auto timm = TimmScheduler::create_scheduler_fn({.scheduler = step});
   EXPECT_ERROR(make(step)->load_state_dict(state_of(LinearScheduler::create_scheduler_fn())),
-               "has no length \"step_size\"; it was saved by another schedule");
-  EXPECT_ERROR(make(warm)->load_state_dict(state_of(step)), "has no length \"part 1 step_size\"");
+               "saved by another schedule (linkboy::LinearScheduler), but this run has "
+               "linkboy::StepScheduler");
+  EXPECT_ERROR(make(warm)->load_state_dict(state_of(step)), "(linkboy::StepScheduler)");
+  StateDict of_0_1;  // without the class
+  for (const auto& [name, entry] : state_of(step).entries()) {
+    if (name != "class") of_0_1.set(name, entry);
+  }
+  make(step)->load_state_dict(of_0_1);
+  EXPECT_ERROR(make(LinearScheduler::create_scheduler_fn())->load_state_dict(of_0_1),
+               "has no length \"total_iters\"; it was saved by another schedule");
+  const auto exponential = make(ExponentialScheduler::create_scheduler_fn({.gamma = 0.9}));
+  EXPECT_ERROR(exponential->load_state_dict(state_of(step)), "(linkboy::StepScheduler)");
+  exponential->allow_changed_lengths(true);
+  exponential->load_state_dict(state_of(step));
+  EXPECT_ERROR(make(MultiStepScheduler::create_scheduler_fn({.milestones = {2, 4}}))
+                   ->load_state_dict(state_of(
+                       MultiStepScheduler::create_scheduler_fn({.milestones = {2, 4, 6}}))),
+               "has 3 lengths, but this schedule has 2");
+  RunConfig other_epochs = ten_by_ten();
+  other_epochs.num_updates_per_epoch = 20;
+  EXPECT_ERROR(make(timm, other_epochs)->load_state_dict(state_of(timm)),
+               "saved with num_updates_per_epoch = 10");
   StateDict no_parts = state_of(warm);
   no_parts.set("parts", 3);
   EXPECT_ERROR(make(warm)->load_state_dict(no_parts), "has not the states of 1 parts");
@@ -507,6 +632,16 @@ TEST_F(SchedulesTest, WhatCannotBeReadIsRefusedWithWhatThereIs) {
   EXPECT_ERROR(make_scheduler_fn("one-cycle", {{"three_phase", "yes"}}),
                "it must be one of true, false");
   EXPECT_ERROR(make_scheduler_fn("multi-step", {{"milestones", "1,,2"}}), "a number");
+  EXPECT_ERROR(make(make_scheduler_fn("plateau", {{"threshold", "1"}})), "threshold is 1, a share");
+  make(make_scheduler_fn("plateau", {{"threshold", "1"}, {"threshold_mode", "abs"}}));
+}
+
+TEST_F(SchedulesTest, MilestonesInTextMayBeExpressionsWithCommas) {
+  const auto scheduler = make(make_scheduler_fn(
+      "multi-step", {{"milestones", "min(NUM_EPOCHS,20),300"}, {"gamma", "0.5"}}));
+  EXPECT_EQ(scheduler->values_at(9)[0], 0.01);
+  EXPECT_EQ(scheduler->values_at(10)[0], 0.005);
+  EXPECT_EQ(scheduler->values_at(300)[0], 0.0025);
 }
 
 // ---- In a Trainer
@@ -588,6 +723,46 @@ TEST(TrainerSchedulerTest, ATimmScheduleInEpochsStandsStillWithinThem) {
        .create_scheduler_fn = TimmScheduler::create_scheduler_fn(
            {.scheduler = StepScheduler::create_scheduler_fn({.step_size = 1, .gamma = 0.5})})});
   EXPECT_EQ(keep->rates, (std::vector<double>{0.4, 0.4, 0.4, 0.2, 0.2, 0.2, 0.1, 0.1, 0.1}));
+}
+
+TEST(TrainerSchedulerTest, NoUpdateUsesTheValueAfterTheLastOneSoItMayBeInvalid) {
+  const auto line = LambdaScheduler::create_scheduler_fn(
+      {.lr_lambda = {[](int64_t n) { return 1.0 - static_cast<double>(n) / 5.0; }}});
+  const auto pole = LambdaScheduler::create_scheduler_fn(
+      {.lr_lambda = {[](int64_t n) { return 1.0 / static_cast<double>(6 - n); }}});
+  for (const auto& schedule : {line, pole}) {
+    Toy toy({}, 0.4);
+    TrainOptions options{.train_dataset = toy_data(6),
+                         .num_epochs = 2,
+                         .eval_dataset = toy_data(4),
+                         .per_device_batch_size = 2,
+                         .create_scheduler_fn = schedule};
+    EXPECT_EQ(toy.trainer.train(options).num_epochs, 2);
+    EXPECT_EQ(toy.trainer.run_history().get_metric_values("eval_loss_epoch").size(), 2U);
+    toy.trainer.scheduler()->restore_base_values();
+    EXPECT_EQ(get_param_group_field(*toy.optimizer, ParamGroupField::lr)[0], 0.4);
+    options.num_epochs = 3;  // now a later update would use it
+    EXPECT_THROW(toy.trainer.train(options), Error);
+  }
+}
+
+TEST(TrainerSchedulerTest, ARunOfAsManyEpochsAsThereAreNumbersGoesOnUntilItIsStopped) {
+  class StopAfterEpochTwo : public Callback {
+   public:
+    void on_training_run_epoch_end(Trainer& trainer) override {
+      if (trainer.run_history().current_epoch() == 2) trainer.request_stop();
+    }
+  };
+  constexpr int64_t kMost = std::numeric_limits<int64_t>::max();
+  Toy toy({std::make_shared<StopAfterEpochTwo>()}, 0.4);
+  TrainOptions options{.train_dataset = toy_data(8),
+                       .num_epochs = kMost,
+                       .per_device_batch_size = 2,
+                       .create_scheduler_fn = StepScheduler::create_scheduler_fn({.step_size = 4})};
+  EXPECT_EQ(toy.trainer.train(options).num_epochs, 2);
+  EXPECT_EQ(toy.trainer.run_config().max_num_updates, kMost);
+  options.create_scheduler_fn = LinearScheduler::create_scheduler_fn();
+  EXPECT_ERROR(toy.trainer.train(options), "NUM_UPDATE_STEPS is 9.2");
 }
 
 TEST(TrainerSchedulerTest, ALongerRunIsResumedOnlyIfThatIsAllowed) {
