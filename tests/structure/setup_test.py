@@ -10,6 +10,7 @@ stand-ins for those that install.
 import os
 import pathlib
 import pty
+import re
 import shutil
 import subprocess
 import sys
@@ -137,6 +138,39 @@ class SetupTest(unittest.TestCase):
         self.assertIn("is incomplete, an earlier install was interrupted", output)
         self.assertFalse((self.venv / "left-over").exists())
         self.assertIn("skip: LibTorch 2.11.0", self.setup()[1])
+
+    def test_what_tests_compare_with_is_installed_by_its_hashes(self):
+        self.complete_wheel()
+        (self.venv / "bin").mkdir()
+        python = self.venv / "bin/python"
+        python.write_text(f"""#!/usr/bin/env bash
+            while [ $# -gt 0 ]; do
+              echo "$1" >>{self.folder}/arguments
+              if [ "$1" = --target ]; then mkdir -p "$2"; fi
+              shift
+            done""")
+        python.chmod(0o755)
+        self.stand_in("sha256sum", "echo 0123456789abcdef $1")
+        arguments = self.folder / "arguments"
+        status, output = self.setup("--dev")
+        self.assertEqual(status, 0, output)
+        self.assertIn("--require-hashes", arguments.read_text())
+        self.assertIn("tests/parity/requirements.lock", arguments.read_text())
+        shutil.rmtree(self.cache / "test-peers-0123456789ab")
+        arguments.unlink()
+        status, output = self.setup("--dev", LINKBOY_PIP_HASHES="0")
+        self.assertEqual(status, 0, output)
+        self.assertNotIn("--require-hashes", arguments.read_text())
+        self.assertIn("tests/parity/requirements.txt", arguments.read_text())
+
+    def test_each_lock_has_hashes_for_the_versions_of_its_requirements(self):
+        for folder in ("tests/parity", "benchmarks/peers"):
+            lines = (SCRIPTS.parent / folder / "requirements.txt").read_text().splitlines()
+            wanted = {line.split()[0].lower().replace("_", "-") for line in lines if "==" in line}
+            locked = (SCRIPTS.parent / folder / "requirements.lock").read_text()
+            entries = re.findall(r"^([\w.-]+==\S+)((?: \\\n    --hash=sha256:[0-9a-f]{64})+)$", locked,
+                                 re.MULTILINE)
+            self.assertEqual({name.lower().replace("_", "-") for name, _ in entries}, wanted)
 
     def test_progress_takes_one_line_of_a_terminal(self):
         leader, terminal = pty.openpty()
