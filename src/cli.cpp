@@ -12,6 +12,7 @@
 #include <sstream>
 #include <string_view>
 
+#include "linkboy/printable.hpp"
 #include "parse_number.hpp"
 
 namespace linkboy::cli {
@@ -68,7 +69,9 @@ std::string without_comment(const std::string& line) {
 void print_error(const std::string& program, const std::string& message,
                  const std::string& advice = "") noexcept {
   std::cout.flush();  // what the program said so far comes first
-  std::fprintf(stderr, "%s: error: %s\n%s", program.c_str(), message.c_str(), advice.c_str());
+  // A message may have names from files.
+  std::fprintf(stderr, "%s: error: %s\n%s", program.c_str(), printable_message(message).c_str(),
+               advice.c_str());
 }
 
 }  // namespace

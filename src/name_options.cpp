@@ -1,6 +1,11 @@
 #include "linkboy/name_options.hpp"
 
+#include <map>
+#include <utility>
+#include <vector>
+
 #include "linkboy/error.hpp"
+#include "linkboy/printable.hpp"
 
 namespace linkboy {
 namespace {
@@ -22,15 +27,17 @@ std::string new_name(std::string name, const NameOptions& options) {
 
 StateDict with_new_names(const StateDict& state, const NameOptions& options) {
   std::map<std::string, std::string> origins;
-  StateDict result;
+  std::vector<StateDict::Entry> entries;
+  entries.reserve(state.size());
   for (const auto& [name, value] : state.entries()) {
     const std::string changed = new_name(name, options);
     const auto [origin, is_new] = origins.emplace(changed, name);
-    LINKBOY_CHECK(is_new, "both \"", origin->second, "\" and \"", name, "\" become \"", changed,
-                  "\"; names must stay different. Strip or rename less.");
-    result.set(changed, value);
+    LINKBOY_CHECK(is_new, "both ", quote_name(origin->second), " and ", quote_name(name),
+                  " become ", quote_name(changed),
+                  "; names must stay different. Strip or rename less.");
+    entries.emplace_back(changed, value);
   }
-  return result;
+  return StateDict::from_entries(std::move(entries));
 }
 
 StateDict select_part(const StateDict& contents, const std::string& path) {

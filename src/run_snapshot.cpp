@@ -2,6 +2,9 @@
 
 #include <ATen/ATen.h>
 
+#include <utility>
+#include <vector>
+
 #include "checkpoint/optimizer_state.hpp"
 #include "checkpoint/rng_state.hpp"
 #include "linkboy/error.hpp"
@@ -12,9 +15,9 @@ namespace {
 
 /// With tensors of its own.
 StateDict copy_of(const StateDict& state) {
-  StateDict copy;
-  for (const auto& [name, value] : state.entries()) copy.set(name, value.deepcopy());
-  return copy;
+  std::vector<StateDict::Entry> copies = state.entries();
+  for (auto& [name, value] : copies) value = value.deepcopy();
+  return StateDict::from_entries(std::move(copies));
 }
 
 }  // namespace

@@ -1,19 +1,26 @@
 #include "linkboy/state_dict.hpp"
 
-#include <ATen/core/Dict.h>
 #include <ATen/core/List.h>
 #include <ATen/core/jit_type.h>
 
 #include <algorithm>
+#include <utility>
 
+#include "checkpoint/guarded_dict.hpp"
 #include "linkboy/error.hpp"
+#include "linkboy/printable.hpp"
 
 namespace linkboy {
 namespace {
 
 std::string joined_keys(const std::vector<StateDict::Entry>& entries) {
+  constexpr std::size_t kMaxListed = 50;
   std::string joined;
-  for (const auto& [key, value] : entries) joined += (joined.empty() ? "" : ", ") + key;
+  for (std::size_t i = 0; i < entries.size() && i < kMaxListed; ++i) {
+    joined += (joined.empty() ? "" : ", ") + printable(entries[i].first, kMaxShownName);
+  }
+  if (entries.size() > kMaxListed)
+    joined += c10::str(" and ", entries.size() - kMaxListed, " more");
   return joined.empty() ? "none" : joined;
 }
 
@@ -26,6 +33,12 @@ StateDict::StateDict(std::initializer_list<Entry> entries) {
 StateDict::StateDict(const NamedTensors& tensors) {
   entries_.reserve(tensors.size());
   for (const auto& [name, tensor] : tensors) entries_.emplace_back(name, tensor);
+}
+
+StateDict StateDict::from_entries(std::vector<Entry> entries) {
+  StateDict result;
+  result.entries_ = std::move(entries);
+  return result;
 }
 
 StateDict StateDict::from_ivalue(const c10::IValue& value, std::string_view what) {
@@ -41,10 +54,7 @@ StateDict StateDict::from_ivalue(const c10::IValue& value, std::string_view what
 }
 
 c10::IValue StateDict::to_ivalue() const {
-  c10::impl::GenericDict dict(c10::AnyType::get(), c10::AnyType::get());
-  dict.reserve(entries_.size());
-  for (const auto& [key, value] : entries_) dict.insert(key, value);
-  return dict;
+  return make_guarded_dict({entries_.begin(), entries_.end()});
 }
 
 void StateDict::set(std::string_view key, c10::IValue value) {
@@ -74,17 +84,17 @@ const c10::IValue* StateDict::find(std::string_view key) const {
 
 const c10::IValue& StateDict::at(std::string_view key) const& {
   const auto* value = find(key);
-  LINKBOY_CHECK(value != nullptr, "there is no \"", key,
-                "\" in this state; it holds: ", joined_keys(entries_), ".");
+  LINKBOY_CHECK(value != nullptr, "there is no ", quote_name(key),
+                " in this state; it holds: ", joined_keys(entries_), ".");
   return *value;
 }
 
-#define LINKBOY_TYPED_GET(result, name, is, to, wanted)                                        \
-  result StateDict::name(std::string_view key) const {                                         \
-    const auto& value = at(key);                                                               \
-    LINKBOY_CHECK(value.is(), "\"", key, "\" is a ", value.tagKind(), "; it must be ", wanted, \
-                  ".");                                                                        \
-    return value.to();                                                                         \
+#define LINKBOY_TYPED_GET(result, name, is, to, wanted)                                            \
+  result StateDict::name(std::string_view key) const {                                             \
+    const auto& value = at(key);                                                                   \
+    LINKBOY_CHECK(value.is(), quote_name(key), " is a ", value.tagKind(), "; it must be ", wanted, \
+                  ".");                                                                            \
+    return value.to();                                                                             \
   }
 LINKBOY_TYPED_GET(int64_t, get_int, isInt, toInt, "an integer")
 LINKBOY_TYPED_GET(bool, get_bool, isBool, toBool, "a bool")
@@ -95,27 +105,28 @@ LINKBOY_TYPED_GET(at::Tensor, get_tensor, isTensor, toTensor, "a tensor")
 double StateDict::get_double(std::string_view key) const {
   const auto& value = at(key);
   if (value.isInt()) return static_cast<double>(value.toInt());
-  LINKBOY_CHECK(value.isDouble(), "\"", key, "\" is a ", value.tagKind(), "; it must be a number.");
+  LINKBOY_CHECK(value.isDouble(), quote_name(key), " is a ", value.tagKind(),
+                "; it must be a number.");
   return value.toDouble();
 }
 
 c10::ArrayRef<c10::IValue> StateDict::get_list(std::string_view key) const& {
   const auto& value = at(key);
-  LINKBOY_CHECK(value.isList(), "\"", key, "\" is a ", value.tagKind(), "; it must be a list.");
+  LINKBOY_CHECK(value.isList(), quote_name(key), " is a ", value.tagKind(), "; it must be a list.");
   return value.toListRef();
 }
 
 StateDict StateDict::get_dict(std::string_view key) const {
-  return from_ivalue(at(key), c10::str("\"", key, "\""));
+  return from_ivalue(at(key), quote_name(key));
 }
 
 std::vector<double> StateDict::get_doubles(std::string_view key) const {
   const auto& value = at(key);
-  LINKBOY_CHECK(value.isList(), "\"", key, "\" is a ", value.tagKind(),
+  LINKBOY_CHECK(value.isList(), quote_name(key), " is a ", value.tagKind(),
                 "; it must be a list of numbers.");
   std::vector<double> result;
   for (const c10::IValue& item : value.toListRef()) {
-    LINKBOY_CHECK(item.isDouble() || item.isInt(), "\"", key, "\" holds a ", item.tagKind(),
+    LINKBOY_CHECK(item.isDouble() || item.isInt(), quote_name(key), " holds a ", item.tagKind(),
                   "; it must hold numbers only.");
     result.push_back(item.isInt() ? static_cast<double>(item.toInt()) : item.toDouble());
   }

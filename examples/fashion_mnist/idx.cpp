@@ -80,7 +80,8 @@ at::Tensor to_tensor(std::vector<uint8_t> bytes, const std::vector<int64_t>& siz
 
 }  // namespace
 
-at::Tensor read_idx(const std::filesystem::path& path, int64_t num_dimensions) {
+at::Tensor read_idx(const std::filesystem::path& path, int64_t num_dimensions,
+                    const CheckSizes& check_sizes) {
   LINKBOY_CHECK(std::filesystem::is_regular_file(path), path, " is not a file.", kRestore);
   ByteFile file(path);
 
@@ -107,6 +108,7 @@ at::Tensor read_idx(const std::filesystem::path& path, int64_t num_dimensions) {
     sizes.push_back(size);
   }
 
+  if (check_sizes) check_sizes(sizes);
   std::vector<uint8_t> bytes = read_bytes(file, count);
   LINKBOY_CHECK(bytes.size() == count, path, " is truncated: it has ", bytes.size(), " of the ",
                 count, " bytes that its header names.", kRestore);
@@ -132,12 +134,14 @@ Split load_split(const std::filesystem::path& directory, const std::string& pref
                  std::optional<int64_t> limit) {
   const auto images_path = find_idx(directory, prefix + "-images-idx3-ubyte");
   const auto labels_path = find_idx(directory, prefix + "-labels-idx1-ubyte");
-  at::Tensor images = read_idx(images_path, 3);
+  // Before they are unpacked: a small file may name very large images.
+  at::Tensor images = read_idx(images_path, 3, [&](const std::vector<int64_t>& sizes) {
+    LINKBOY_CHECK(sizes[1] == kImageSize && sizes[2] == kImageSize, images_path,
+                  " holds images of shape ", c10::str(c10::IntArrayRef(sizes).slice(1)),
+                  "; they must be 28 x 28.", kRestore);
+  });
   at::Tensor labels = read_idx(labels_path, 1);
 
-  LINKBOY_CHECK(images.size(1) == kImageSize && images.size(2) == kImageSize, images_path,
-                " holds images of shape ", c10::str(images.sizes().slice(1)),
-                "; they must be 28 x 28.", kRestore);
   LINKBOY_CHECK(images.size(0) == labels.size(0), images_path, " has ", images.size(0),
                 " images, but ", labels_path, " has ", labels.size(0),
                 " labels; there must be one for each image.", kRestore);

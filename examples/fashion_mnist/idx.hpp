@@ -4,8 +4,10 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <functional>
 #include <optional>
 #include <string>
+#include <vector>
 
 namespace fashion_mnist {
 
@@ -22,12 +24,17 @@ struct Split {
   at::Tensor labels;  // [N], int64, 0 to 9
 };
 
+/// Is called with the sizes that a header names, before anything is unpacked; may throw.
+using CheckSizes = std::function<void(const std::vector<int64_t>& sizes)>;
+
 /// Reads an array of bytes from an idx file, gzipped or not.
 ///
+/// @param check_sizes  Without it a gzipped file may take 1030 times its size in memory.
 /// @return uint8, with the `num_dimensions` dimensions that the file names.
 /// @throws linkboy::Error if the file cannot be read, is no such idx file, is damaged, or is
 ///         shorter or longer than its header says; the message names the file.
-at::Tensor read_idx(const std::filesystem::path& path, int64_t num_dimensions);
+at::Tensor read_idx(const std::filesystem::path& path, int64_t num_dimensions,
+                    const CheckSizes& check_sizes = nullptr);
 
 /// `directory/name`, or `directory/name.gz` if only that is there.
 /// @throws linkboy::Error if neither is.

@@ -6,35 +6,60 @@
 #include <linkboy/checkpoint.hpp>
 #include <linkboy/error.hpp>
 #include <linkboy/name_options.hpp>
+#include <linkboy/printable.hpp>
 #include <linkboy/safetensors.hpp>
+#include <set>
+#include <utility>
 
 #include "text.hpp"
 
 namespace linkboy_checkpoint {
 namespace {
 
+constexpr std::size_t kMaxPathBytes = std::size_t{1} << 28;
+constexpr uint64_t kMaxRepeats = 16;
+constexpr uint64_t kFreeBytes = uint64_t{1} << 30;
+
 using linkboy::StateDict;
 
-void add_leaves(const std::string& path, const c10::IValue& value, std::vector<Leaf>& leaves) {
-  const auto add_items = [&](c10::ArrayRef<c10::IValue> items) {
-    for (std::size_t i = 0; i < items.size(); ++i) {
-      add_leaves(path + '.' + std::to_string(i), items[i], leaves);
+class LeafCollector {
+ public:
+  void add(const std::string& path, const c10::IValue& value) {
+    bool has_items = false;
+    if (value.isGenericDict()) {
+      for (const auto& entry : value.toGenericDict()) {
+        add(path + '.' + plain_text(entry.key()), entry.value());
+        has_items = true;
+      }
+    } else if (value.isList()) {
+      has_items = add_items(path, value.toListRef());
+    } else if (value.isTuple()) {
+      has_items = add_items(path, value.toTupleRef().elements());
     }
-    return !items.empty();
-  };
-  bool has_items = false;
-  if (value.isGenericDict()) {
-    for (const auto& entry : value.toGenericDict()) {
-      add_leaves(path + '.' + plain_text(entry.key()), entry.value(), leaves);
-      has_items = true;
-    }
-  } else if (value.isList()) {
-    has_items = add_items(value.toListRef());
-  } else if (value.isTuple()) {
-    has_items = add_items(value.toTupleRef().elements());
+    if (!has_items) add_leaf(path, value);
   }
-  if (!has_items) leaves.push_back({path, value});
-}
+
+  std::vector<Leaf> take() { return std::move(leaves_); }
+
+ private:
+  bool add_items(const std::string& path, c10::ArrayRef<c10::IValue> items) {
+    for (std::size_t i = 0; i < items.size(); ++i) add(path + '.' + std::to_string(i), items[i]);
+    return !items.empty();
+  }
+
+  // A long key stands in the path of each value below it.
+  void add_leaf(const std::string& path, const c10::IValue& value) {
+    path_bytes_ += path.size();
+    LINKBOY_CHECK(path_bytes_ <= kMaxPathBytes, "the paths of its values take more than ",
+                  kMaxPathBytes,
+                  " bytes together, which no usual file needs: ", linkboy::quote_name(path),
+                  " is one. Name a part of the file with --key.");
+    leaves_.push_back({path, value});
+  }
+
+  std::size_t path_bytes_ = 0;
+  std::vector<Leaf> leaves_;
+};
 
 StateDict read_all(const Source& source) {
   // By the ending as well, so that a damaged file is told what it is.
@@ -45,12 +70,10 @@ StateDict read_all(const Source& source) {
   const linkboy::SafeTensors file = linkboy::read_safetensors(source.path, source.mmap);
   StateDict contents(file.tensors);
   if (file.metadata.empty()) return contents;
-  LINKBOY_CHECK(!contents.contains(kMetadata), in_quotes(source.path), " has a tensor \"",
-                kMetadata,
+  LINKBOY_CHECK(!contents.contains(kMetadata), linkboy::quoted(source.path.string()),
+                " has a tensor \"", kMetadata,
                 "\" and metadata as well, for which this name is needed. Rename the tensor.");
-  StateDict metadata;
-  for (const auto& [key, value] : file.metadata) metadata.set(key, value);
-  contents.set(kMetadata, metadata);
+  contents.set(kMetadata, StateDict::from_entries({file.metadata.begin(), file.metadata.end()}));
   return contents;
 }
 
@@ -59,16 +82,16 @@ StateDict part_of(const StateDict& contents, const std::string& key) {
     return linkboy::select_part(contents, key);
   } catch (const linkboy::Error&) {
     const std::string prefix = key + '.';
-    c10::impl::GenericDict part(c10::AnyType::get(), c10::AnyType::get());
+    std::set<std::string> paths;
+    std::vector<StateDict::Entry> part;
     for (const Leaf& leaf : leaves_of(contents)) {
       if (!leaf.path.starts_with(prefix)) continue;
-      const std::string rest = leaf.path.substr(prefix.size());
-      const bool is_new = part.insert(rest, leaf.value).second;
-      LINKBOY_CHECK(is_new, "two values have the path ", in_quotes(leaf.path),
-                    "; name the part of one of them.");
+      LINKBOY_CHECK(paths.insert(leaf.path).second, "two values have the path ",
+                    linkboy::quote_name(leaf.path), "; name the part of one of them.");
+      part.emplace_back(leaf.path.substr(prefix.size()), leaf.value);
     }
     if (part.empty()) throw;
-    return StateDict::from_ivalue(part, key);
+    return StateDict::from_entries(std::move(part));
   }
 }
 
@@ -80,16 +103,35 @@ StateDict read(const Source& source) {
   try {
     return part_of(contents, source.key);
   } catch (const linkboy::Error& error) {
-    // The message has names from the file.
-    throw linkboy::Error("--key " + in_quotes(source.key) + " in " + in_quotes(source.path) + ": " +
-                         escaped(error.what()));
+    throw linkboy::Error("--key " + linkboy::quoted(source.key) + " in " +
+                         linkboy::quoted(source.path.string()) + ": " + error.what());
   }
 }
 
 std::vector<Leaf> leaves_of(const StateDict& contents) {
-  std::vector<Leaf> leaves;
-  for (const auto& [key, value] : contents.entries()) add_leaves(key, value, leaves);
-  return leaves;
+  LeafCollector leaves;
+  for (const auto& [key, value] : contents.entries()) leaves.add(key, value);
+  return leaves.take();
+}
+
+void check_elements(const std::vector<Leaf>& leaves) {
+  std::set<const c10::StorageImpl*> storages;
+  uint64_t stored = 0;
+  uint64_t named = 0;
+  for (const Leaf& leaf : leaves) {
+    if (!leaf.value.isTensor()) continue;
+    const at::Tensor& tensor = leaf.value.toTensor();
+    if (storages.insert(tensor.storage().unsafeGetStorageImpl()).second) {
+      stored += tensor.storage().nbytes();
+    }
+    named += num_bytes(tensor);
+    LINKBOY_CHECK(named <= kMaxRepeats * stored + kFreeBytes, "its tensors up to ",
+                  linkboy::quote_name(leaf.path), " name ", named, " bytes, of which the file has ",
+                  stored, ": elements are repeated by strides or by other tensors. At most ",
+                  kMaxRepeats, " times what the file has, and ", kFreeBytes,
+                  " bytes, are read. Name a part of the file with --key, or load it with "
+                  "read_checkpoint.");
+  }
 }
 
 }  // namespace linkboy_checkpoint

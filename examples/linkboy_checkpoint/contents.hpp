@@ -34,6 +34,18 @@ struct Leaf {
 };
 
 /// All that `contents` holds, in its order.
+///
+/// @throws linkboy::Error if the paths take more than 256 MiB together: a file of one long key
+/// above
+///         many values would take any amount of memory.
 std::vector<Leaf> leaves_of(const linkboy::StateDict& contents);
+
+/// Checks that a walk over all elements is bounded by the file's size. A tensor of a few hundred
+/// bytes may name any number of elements by strides of 0.
+///
+/// @throws linkboy::Error if the tensors name more than 16 times the bytes that their storages
+/// have,
+///         and 1 GiB.
+void check_elements(const std::vector<Leaf>& leaves);
 
 }  // namespace linkboy_checkpoint

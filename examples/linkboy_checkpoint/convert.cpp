@@ -2,6 +2,7 @@
 #include <cstdio>
 #include <linkboy/checkpoint.hpp>
 #include <linkboy/error.hpp>
+#include <linkboy/printable.hpp>
 #include <linkboy/safetensors.hpp>
 #include <set>
 #include <system_error>
@@ -27,7 +28,7 @@ linkboy::SafeTensors to_safetensors(StateDict contents) {
   linkboy::SafeTensors file;
   const auto add_text = [&file](const std::string& name, std::string text) {
     const bool is_new = file.metadata.try_emplace(name, std::move(text)).second;
-    LINKBOY_CHECK(is_new, "two values become the metadata ", in_quotes(name),
+    LINKBOY_CHECK(is_new, "two values become the metadata ", linkboy::quoted(name),
                   "; names must stay different. Convert a part of the file with --key.");
   };
   if (contents.contains(kMetadata) && holds_strings_only(contents.at(kMetadata))) {
@@ -38,8 +39,10 @@ linkboy::SafeTensors to_safetensors(StateDict contents) {
     contents.erase(kMetadata);
   }
   std::set<std::string> paths;
-  for (const Leaf& leaf : leaves_of(contents)) {
-    LINKBOY_CHECK(paths.insert(leaf.path).second, "two values become ", in_quotes(leaf.path),
+  const std::vector<Leaf> leaves = leaves_of(contents);
+  check_elements(leaves);
+  for (const Leaf& leaf : leaves) {
+    LINKBOY_CHECK(paths.insert(leaf.path).second, "two values become ", linkboy::quoted(leaf.path),
                   "; names must stay different. Convert a part of the file with --key.");
     if (leaf.value.isTensor()) {
       file.tensors.emplace_back(leaf.path, leaf.value.toTensor());
@@ -56,7 +59,7 @@ void convert(const Source& from, const std::filesystem::path& to, bool force) {
   std::error_code error;
   // A link that leads nowhere exists as well.
   const bool exists = std::filesystem::exists(std::filesystem::symlink_status(to, error));
-  LINKBOY_CHECK(force || !exists, in_quotes(to),
+  LINKBOY_CHECK(force || !exists, linkboy::quoted(to.string()),
                 " exists already. Name another file with --to, or replace it with --force.");
   const StateDict contents = read(from);
   if (to.extension() == ".safetensors") {
@@ -64,19 +67,20 @@ void convert(const Source& from, const std::filesystem::path& to, bool force) {
     try {
       file = to_safetensors(contents);
     } catch (const linkboy::Error& cause) {
-      throw linkboy::Error("cannot convert " + in_quotes(from.path) + ": " + cause.what());
+      throw linkboy::Error("cannot convert " + linkboy::quoted(from.path.string()) + ": " +
+                           cause.what());
     }
     linkboy::write_safetensors(to, file.tensors, file.metadata);
     std::printf("%s: %zu tensors, %zu other values as text in the metadata\n",
-                in_quotes(to).c_str(), file.tensors.size(), file.metadata.size());
+                linkboy::quoted(to.string()).c_str(), file.tensors.size(), file.metadata.size());
     return;
   }
   linkboy::write_checkpoint(to, contents);
   const std::vector<Leaf> leaves = leaves_of(contents);
   const auto num_tensors = static_cast<std::size_t>(std::count_if(
       leaves.begin(), leaves.end(), [](const Leaf& leaf) { return leaf.value.isTensor(); }));
-  std::printf("%s: %zu tensors, %zu other values\n", in_quotes(to).c_str(), num_tensors,
-              leaves.size() - num_tensors);
+  std::printf("%s: %zu tensors, %zu other values\n", linkboy::quoted(to.string()).c_str(),
+              num_tensors, leaves.size() - num_tensors);
 }
 
 }  // namespace linkboy_checkpoint

@@ -2,6 +2,7 @@
 #include <cstdio>
 #include <cstring>
 #include <limits>
+#include <linkboy/printable.hpp>
 #include <map>
 #include <utility>
 
@@ -118,6 +119,8 @@ std::map<Place, const Leaf*> index_of(const std::vector<Leaf>& leaves) {
 bool diff(const Source& first, const Source& second, double tolerance) {
   const std::vector<Leaf> first_leaves = leaves_of(read(first));
   const std::vector<Leaf> second_leaves = leaves_of(read(second));
+  check_elements(first_leaves);
+  check_elements(second_leaves);
   const auto first_index = index_of(first_leaves);
   const auto second_index = index_of(second_leaves);
 
@@ -127,8 +130,8 @@ bool diff(const Source& first, const Source& second, double tolerance) {
     std::printf("%s\n", line.c_str());
   };
   const auto report_missing = [&report](const Source& source, const Leaf& leaf) {
-    report("only in " + in_quotes(source.path) + ": " + escaped(leaf.path) + ": " +
-           description(leaf.value));
+    report("only in " + linkboy::quoted(source.path.string()) + ": " +
+           linkboy::printable(leaf.path) + ": " + description(leaf.value));
   };
   for (const auto& [place, leaf] : first_index) {
     const auto found = second_index.find(place);
@@ -137,7 +140,7 @@ bool diff(const Source& first, const Source& second, double tolerance) {
       continue;
     }
     const std::string text = difference(leaf->value, found->second->value, tolerance);
-    if (!text.empty()) report(escaped(leaf->path) + ": " + text);
+    if (!text.empty()) report(linkboy::printable(leaf->path) + ": " + text);
   }
   for (const auto& [place, leaf] : second_index) {
     if (!first_index.contains(place)) report_missing(second, *leaf);

@@ -1,5 +1,6 @@
 #include <cmath>
 #include <cstdio>
+#include <linkboy/printable.hpp>
 #include <optional>
 #include <type_traits>
 
@@ -90,8 +91,10 @@ void list(const Source& source, bool with_values) {
   uint64_t num_tensors = 0;
   uint64_t num_elements = 0;
   uint64_t total_bytes = 0;
-  for (const Leaf& leaf : leaves_of(read(source))) {
-    std::string line = escaped(leaf.path) + ": " + description(leaf.value);
+  const std::vector<Leaf> leaves = leaves_of(read(source));
+  if (with_values) check_elements(leaves);
+  for (const Leaf& leaf : leaves) {
+    std::string line = linkboy::printable(leaf.path) + ": " + description(leaf.value);
     if (leaf.value.isTensor()) {
       const at::Tensor& tensor = leaf.value.toTensor();
       ++num_tensors;

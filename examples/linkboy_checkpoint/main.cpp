@@ -3,6 +3,7 @@
 #include <cstdio>
 #include <linkboy/cli.hpp>
 #include <linkboy/error.hpp>
+#include <linkboy/printable.hpp>
 #include <optional>
 #include <string>
 
@@ -55,7 +56,7 @@ void check(const Options& options) {
   }
   const Path ending = options.to->extension();
   if (ending != ".pt" && ending != ".safetensors") {
-    throw cli::UsageError("--to " + in_quotes(*options.to) +
+    throw cli::UsageError("--to " + linkboy::quoted(options.to->string()) +
                           " does not say which format is wanted; a name that ends with .pt or "
                           ".safetensors is needed.");
   }

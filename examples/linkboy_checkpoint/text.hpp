@@ -10,13 +10,6 @@
 
 namespace linkboy_checkpoint {
 
-/// Text from a file, fit for a terminal: control characters (also those that turn the direction of
-/// the text), backslashes and bytes that are not UTF-8 become `\n`, `\x1b`, `\u202e`.
-std::string escaped(std::string_view text);
-
-/// `escaped` and in quotes, with the quotes in it escaped as well.
-std::string in_quotes(const std::string& text);
-
 /// As Python writes it: None, True, 3, 3.0, [], (), {}. A string stands as it is.
 /// @param value  A leaf that is no tensor.
 std::string plain_text(const c10::IValue& value);

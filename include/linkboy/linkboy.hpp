@@ -35,6 +35,7 @@
 #include "linkboy/options.hpp"
 #include "linkboy/parameter_groups.hpp"
 #include "linkboy/placeholders.hpp"
+#include "linkboy/printable.hpp"
 #include "linkboy/process_group.hpp"
 #include "linkboy/run_config.hpp"
 #include "linkboy/run_history.hpp"

@@ -33,11 +33,18 @@ class LINKBOY_API StateDict {
   /// Shares the tensors, whose names must differ.
   explicit StateDict(const NamedTensors& tensors);
 
+  /// Takes entries whose names differ, in their order. Each `set` compares its name with all that
+  /// are there; this does not, and so takes any number of entries in linear time.
+  static StateDict from_entries(std::vector<Entry> entries);
+
   /// Reads a dict whose keys are all strings. `what` names it in the error.
   ///
   /// @throws Error if `value` is no dict or has a key that is no string.
   static StateDict from_ivalue(const c10::IValue& value, std::string_view what);
   /// A dict of the entries, which shares the tensors.
+  ///
+  /// @throws Error if the names were chosen to exhaust the memory of LibTorch's dict, which only
+  ///         names from a hostile file are.
   c10::IValue to_ivalue() const;
 
   /// Adds a value, or replaces the one of that name. A list of numbers stands as a list of doubles.

@@ -18,6 +18,15 @@ namespace {
 
 std::string reason() { return std::generic_category().message(errno); }
 
+at::DataPtr allocate(uint64_t size) {
+  try {
+    return at::getCPUAllocator()->allocate(size);
+  } catch (const c10::Error&) {
+    throw Error(c10::str("there is not enough memory for ", size,
+                         " bytes of it. Free some, or read it with mmap."));
+  }
+}
+
 }  // namespace
 
 std::shared_ptr<FileBytes> FileBytes::open(const std::filesystem::path& path, bool mmap) {
@@ -87,15 +96,20 @@ at::DataPtr FileBytes::data(uint64_t offset, uint64_t size, std::size_t alignmen
             [](void* context) { delete static_cast<std::shared_ptr<const FileBytes>*>(context); },
             at::kCPU};
   }
-  at::DataPtr bytes = at::getCPUAllocator()->allocate(size);
+  at::DataPtr bytes = allocate(size);
   char* target = static_cast<char*>(bytes.mutable_get());
   // Most of the time goes into getting the memory from the system, which two threads do faster.
   const uint64_t own_size = size < kWorthAThread ? size : size / 2;
   std::future<void> other_half;
+  const auto read_other_half = [=, this] {
+    read(target + own_size, offset + own_size, size - own_size);
+  };
   if (own_size < size) {
-    other_half = std::async(std::launch::async, [=, this] {
-      read(target + own_size, offset + own_size, size - own_size);
-    });
+    try {
+      other_half = std::async(std::launch::async, read_other_half);
+    } catch (const std::system_error&) {  // No thread is to be had: this one does it, later.
+      other_half = std::async(std::launch::deferred, read_other_half);
+    }
   }
   for (uint64_t done = 0; done < own_size; done += kPiece) {
     const uint64_t piece = std::min(kPiece, own_size - done);

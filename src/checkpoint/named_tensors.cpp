@@ -3,13 +3,14 @@
 #include <ATen/core/Tensor.h>
 #include <c10/core/GradMode.h>
 
+#include <map>
 #include <string>
-#include <unordered_map>
 #include <unordered_set>
 #include <utility>
 #include <vector>
 
 #include "linkboy/error.hpp"
+#include "linkboy/printable.hpp"
 
 namespace linkboy {
 namespace {
@@ -20,7 +21,7 @@ void add_list(std::string& message, std::string_view title, const std::vector<st
   if (names.empty()) return;
   message += (message.empty() ? "" : "; ") + std::string(title) + ": ";
   for (std::size_t i = 0; i < names.size() && i < kMaxListed; ++i) {
-    message += (i == 0 ? "" : ", ") + names[i];
+    message += (i == 0 ? "" : ", ") + printable(names[i], kMaxShownName);
   }
   if (names.size() > kMaxListed) {
     message += c10::str(" and ", names.size() - kMaxListed, " more");
@@ -36,7 +37,8 @@ struct Match {
 
 Match match(const NamedTensors& destination, const StateDict& source, std::string_view what,
             bool strict) {
-  std::unordered_map<std::string_view, const c10::IValue*> found;
+  // Not hashed: a file may have chosen the names.
+  std::map<std::string_view, const c10::IValue*> found;
   for (const auto& [name, value] : source.entries()) found.emplace(name, &value);
 
   Match result;

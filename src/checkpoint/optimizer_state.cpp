@@ -6,10 +6,10 @@
 #include <c10/util/Type.h>
 #include <torch/types.h>
 
+#include <map>
 #include <string>
 #include <type_traits>
 #include <typeinfo>
-#include <unordered_map>
 #include <utility>
 #include <vector>
 
@@ -108,7 +108,7 @@ void load(Optimizer& optimizer, const StateDict& saved) {
     std::size_t group;
   };
   std::vector<typename Layout::Options> all_options;
-  std::unordered_map<int64_t, Target> targets;
+  std::map<int64_t, Target> targets;  // Not hashed: the file chooses the numbers.
   for (std::size_t i = 0; i < optimizer.param_groups().size(); ++i) {
     const std::string what = c10::str("param_groups[", i, "]");
     const StateDict group = StateDict::from_ivalue(groups.toListRef()[i], what);

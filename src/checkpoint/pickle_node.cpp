@@ -1,40 +1,17 @@
 #include "pickle_node.hpp"
 
-#include <ATen/core/Dict.h>
 #include <ATen/core/List.h>
 #include <ATen/core/jit_type.h>
 
 #include <algorithm>
-#include <bit>
 #include <utility>
 
+#include "guarded_dict.hpp"
 #include "linkboy/error.hpp"
 #include "value_tree.hpp"
 
 namespace linkboy {
 namespace {
-
-/// c10::Dict doubles its table until no key lies log2(slots) places behind the one that its hash
-/// names. Its hashes have no secret, so a stranger could make a few keys double it without end.
-/// Lays the keys out as the table would with 8 to 16 slots a key; if they fit there, it stays
-/// smaller.
-void check_hashes(const std::vector<c10::IValue>& keys) {
-  const int bits = static_cast<int>(std::bit_width(keys.size())) + 3;
-  constexpr uint64_t kMultiplier = 11400714819323198485U;  // of the table's own Fibonacci hashing
-  std::vector<uint64_t> homes;
-  homes.reserve(keys.size());
-  for (const c10::IValue& key : keys) {
-    homes.push_back(kMultiplier * c10::detail::DictKeyHash()(key) >> (64 - bits));
-  }
-  std::sort(homes.begin(), homes.end());
-  uint64_t next = 0;
-  for (const uint64_t home : homes) {
-    next = std::max(next, home);
-    LINKBOY_CHECK(next - home < static_cast<uint64_t>(bits),
-                  "it has a dict whose keys were chosen to exhaust the memory. Do not trust it.");
-    ++next;
-  }
-}
 
 /// Makes of a node the value it stands for, when those of its items are made.
 void build(PickleNode& node) {
@@ -56,20 +33,16 @@ void build(PickleNode& node) {
       return;
     }
     case PickleNode::Kind::kDict: {
-      std::vector<c10::IValue> keys;
-      keys.reserve(node.items.size() / 2);
+      std::vector<std::pair<c10::IValue, c10::IValue>> entries;
+      entries.reserve(node.items.size() / 2);
       for (std::size_t i = 0; i < node.items.size(); i += 2) {
-        const c10::IValue& key = keys.emplace_back(node.items[i]->plain);
+        const c10::IValue& key = node.items[i]->plain;
         LINKBOY_CHECK(key.isString() || key.isInt() || key.isBool() || key.isDouble(),
                       "it has a dict with a key that is a ", key.tagKind(),
                       "; keys must be strings, numbers or bools. Save it with such keys.");
+        entries.emplace_back(key, node.items[i + 1]->plain);
       }
-      check_hashes(keys);
-      c10::impl::GenericDict dict(c10::AnyType::get(), c10::AnyType::get());
-      for (std::size_t i = 0; i < keys.size(); ++i) {
-        dict.insert_or_assign(keys[i], node.items[2 * i + 1]->plain);
-      }
-      node.plain = dict;
+      node.plain = make_guarded_dict(entries);
       return;
     }
     case PickleNode::Kind::kGlobal:

@@ -7,6 +7,7 @@
 #include <bit>
 #include <cstdint>
 #include <cstring>
+#include <new>
 #include <set>
 #include <string_view>
 #include <utility>
@@ -14,6 +15,7 @@
 #include "atomic_file.hpp"
 #include "file_bytes.hpp"
 #include "linkboy/error.hpp"
+#include "linkboy/printable.hpp"
 #include "rebuild_tensor.hpp"
 #include "safetensors_header.hpp"
 
@@ -160,6 +162,8 @@ SafeTensors read_safetensors(const std::filesystem::path& path, bool mmap) {
     return read_file(*FileBytes::open(path, mmap));
   } catch (const Error& error) {
     throw Error(prefix + error.what());
+  } catch (const std::bad_alloc&) {
+    throw Error(prefix + "there is not enough memory. Free some.");
   } catch (const c10::Error& error) {
     const std::string_view text = error.what_without_backtrace();
     throw Error(prefix + std::string(text.substr(0, text.find('\n'))));

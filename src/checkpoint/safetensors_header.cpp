@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "linkboy/error.hpp"
+#include "linkboy/printable.hpp"
 #include "rebuild_tensor.hpp"
 
 namespace linkboy {
@@ -262,15 +263,6 @@ std::string json_of(std::string_view text) {
 }
 
 }  // namespace
-
-std::string quote_name(std::string_view name) {
-  constexpr std::size_t kMaxShown = 200;
-  std::string shown(name.substr(0, kMaxShown));
-  for (char& c : shown) {
-    if (static_cast<unsigned char>(c) < 0x20 || c == 0x7f) c = '?';
-  }
-  return "\"" + shown + (name.size() > kMaxShown ? "...\"" : "\"");
-}
 
 std::size_t safetensors_rank(ScalarType dtype) {
   const auto* const found = std::find_if(kDtypes.begin(), kDtypes.end(),

@@ -44,7 +44,4 @@ SafeTensorsHeader parse_safetensors_header(std::string_view json, uint64_t num_d
 /// @throws Error if a name or metadata is not UTF-8 or the header is too long.
 std::string format_safetensors_header(const SafeTensorsHeader& header);
 
-/// A name from a file, in quotes, fit to be shown: cut if long, and without control characters.
-std::string quote_name(std::string_view name);
-
 }  // namespace linkboy

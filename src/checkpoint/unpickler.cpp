@@ -3,11 +3,13 @@
 #include <ATen/core/Tensor.h>
 
 #include <deque>
-#include <unordered_map>
+#include <functional>
+#include <map>
 #include <utility>
 #include <vector>
 
 #include "linkboy/error.hpp"
+#include "linkboy/printable.hpp"
 #include "pickle_format.hpp"
 #include "pickle_node.hpp"
 #include "rebuild_tensor.hpp"
@@ -25,7 +27,8 @@ class Unpickler {
   c10::IValue run() {
     for (Op op = bytes_.take_op(); op != Op::kStop; op = bytes_.take_op()) execute(op);
     // Each value takes a byte at least, unless containers are shared.
-    return to_ivalue(*pop(), /*max_values=*/16 * bytes_.size());
+    constexpr std::size_t kAlwaysAllowed = std::size_t{1} << 16;
+    return to_ivalue(*pop(), /*max_values=*/4 * bytes_.size() + kAlwaysAllowed);
   }
 
  private:
@@ -89,8 +92,8 @@ class Unpickler {
 
   void push_global(const std::string& name) {
     const GlobalEntry* entry = find_global(name);
-    LINKBOY_CHECK(entry != nullptr, "it names the Python object \"", name,
-                  "\"; only data can be read: tensors, numbers, strings, None, and lists, tuples "
+    LINKBOY_CHECK(entry != nullptr, "it names the Python object ", quote_name(name),
+                  "; only data can be read: tensors, numbers, strings, None, and lists, tuples "
                   "and dicts of these. Save a state_dict() rather than the object.");
     push(Node::Kind::kGlobal)->global = *entry;
   }
@@ -105,8 +108,9 @@ class Unpickler {
   std::deque<Node> nodes_;
   std::vector<Node*> stack_;
   std::vector<std::size_t> marks_;
-  std::unordered_map<uint64_t, Node*> memo_;
-  std::unordered_map<std::string, c10::Storage> storages_;
+  // Not hashed: the file chooses the keys, and could make all hashes collide.
+  std::map<uint64_t, Node*> memo_;
+  std::map<std::string, c10::Storage, std::less<>> storages_;
 };
 
 void Unpickler::execute(Op op) {

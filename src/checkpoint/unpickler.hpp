@@ -18,7 +18,9 @@ using StorageLoader = std::function<c10::Storage(const std::string& key)>;
 /// in the file share it here.
 ///
 /// Fit for files from anyone: it knows nothing but data, and every length, index, size and stride
-/// is checked before use.
+/// is checked before use. A pickle of n bytes takes O(n log n) steps and at most 1024 bytes of
+/// memory for each of its bytes, whatever it holds; a walk through the result, in which shared
+/// containers are met each time, meets at most 4 n + 65536 values.
 ///
 /// @throws Error if `pickle` is damaged, too deeply nested, or names anything that is not data.
 c10::IValue unpickle(std::string_view pickle, const StorageLoader& load_storage);

@@ -1,12 +1,13 @@
 #include "checkpoint/value_tree.hpp"
 
-#include <ATen/core/Dict.h>
 #include <ATen/core/List.h>
 #include <ATen/core/jit_type.h>
 
 #include <utility>
 
+#include "checkpoint/guarded_dict.hpp"
 #include "linkboy/error.hpp"
+#include "linkboy/printable.hpp"
 
 namespace linkboy {
 namespace {
@@ -39,17 +40,17 @@ class LeafMapper {
 
  private:
   c10::IValue rebuild_dict(const c10::impl::GenericDict& entries) {
-    c10::impl::GenericDict dict(c10::AnyType::get(), c10::AnyType::get());
-    dict.reserve(entries.size());
+    std::vector<std::pair<c10::IValue, c10::IValue>> rebuilt;
+    rebuilt.reserve(entries.size());
     for (const auto& entry : entries) {
       const c10::IValue& key = entry.key();
       LINKBOY_CHECK(key.isString() || key.isInt() || key.isBool() || key.isDouble(),
                     quote_path(path_), " has a key that is a ", key.tagKind(),
                     "; keys must be strings, numbers or bools. Use another key.");
       auto step = key.isString() ? key.toStringRef() : c10::str("[", key, "]");
-      dict.insert(key, rebuild_at(std::move(step), entry.value()));
+      rebuilt.emplace_back(key, rebuild_at(std::move(step), entry.value()));
     }
-    return dict;
+    return make_guarded_dict(rebuilt);
   }
 
   c10::IValue rebuild_item(std::size_t index, const c10::IValue& value) {
@@ -72,7 +73,7 @@ class LeafMapper {
 std::string quote_path(const ValuePath& path) {
   std::string joined;
   for (const auto& step : path) joined += (joined.empty() || step.front() == '[' ? "" : ".") + step;
-  return path.empty() ? "the checkpoint" : "\"" + joined + "\"";
+  return path.empty() ? "the checkpoint" : quote_name(joined);
 }
 
 c10::IValue map_leaves(const c10::IValue& value, const MapLeaf& map) {

@@ -9,6 +9,7 @@
 #include "checkpoint/atomic_file.hpp"
 #include "checkpoint/file_bytes.hpp"
 #include "linkboy/error.hpp"
+#include "linkboy/printable.hpp"
 
 namespace linkboy {
 namespace {
@@ -161,8 +162,8 @@ void ZipWriter::finish() {
 
 // Reading.
 
-ZipReader::ZipReader(const std::filesystem::path& path, bool mmap, bool verify)
-    : file_(FileBytes::open(path, mmap)), verify_(verify), budget_(file_->size()) {
+ZipReader::ZipReader(std::shared_ptr<FileBytes> file, bool verify)
+    : file_(std::move(file)), verify_(verify), budget_(file_->size()) {
   read_directory();
 }
 
@@ -231,20 +232,21 @@ void ZipReader::read_directory() {
 }
 
 std::pair<at::DataPtr, std::size_t> ZipReader::read(const std::string& name) {
+  const std::string shown = quote_name(name);
   const auto found = entries_.find(folder_ + name);
-  LINKBOY_CHECK(found != entries_.end(), "the record \"", name, "\" is missing. Use another copy.");
+  LINKBOY_CHECK(found != entries_.end(), "the record ", shown, " is missing. Use another copy.");
   const Entry entry = found->second;
-  LINKBOY_CHECK(entry.is_stored, "the record \"", name,
-                "\" is compressed, which torch.save never does. Unpack and store it.");
+  LINKBOY_CHECK(entry.is_stored, "the record ", shown,
+                " is compressed, which torch.save never does. Unpack and store it.");
   // Records lie side by side, so that together they are smaller than the file. What claims more is
   // damaged, or made to exhaust the memory.
-  LINKBOY_CHECK(entry.size <= budget_, "the record \"", name, "\" claims ", entry.size,
+  LINKBOY_CHECK(entry.size <= budget_, "the record ", shown, " claims ", entry.size,
                 " bytes, more than the file has. Use another copy.");
   budget_ -= entry.size;
   const std::string header = file_->text(entry.header_offset, kLocalSize);
   Parser parser(header);
-  LINKBOY_CHECK(parser.take<uint32_t>() == kLocalHeader, "the record \"", name,
-                "\" is not where the directory says. Use another copy.");
+  LINKBOY_CHECK(parser.take<uint32_t>() == kLocalHeader, "the record ", shown,
+                " is not where the directory says. Use another copy.");
   parser.skip(22);
   const uint64_t name_size = parser.take<uint16_t>();
   const uint64_t offset = entry.header_offset + kLocalSize + name_size + parser.take<uint16_t>();
@@ -254,7 +256,7 @@ std::pair<at::DataPtr, std::size_t> ZipReader::read(const std::string& name) {
     visit = [&crc](const void* data, std::size_t size) { crc = libdeflate_crc32(crc, data, size); };
   }
   at::DataPtr data = file_->data(offset, entry.size, alignof(std::max_align_t), visit);
-  LINKBOY_CHECK(!verify_ || crc == entry.crc, "the record \"", name, "\" at offset ", offset,
+  LINKBOY_CHECK(!verify_ || crc == entry.crc, "the record ", shown, " at offset ", offset,
                 " has the checksum ", crc, ", but it should have ", entry.crc,
                 ": the file is damaged. Use another copy.");
   return {std::move(data), static_cast<std::size_t>(entry.size)};

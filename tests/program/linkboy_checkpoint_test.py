@@ -5,6 +5,7 @@
 Set LINKBOY_PYTHON to a Python that has torch, or the tests that need Python's .pt files skip.
 """
 
+import itertools
 import json
 import os
 import pathlib
@@ -13,6 +14,7 @@ import subprocess
 import sys
 import tempfile
 import unittest
+import zipfile
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent / "support"))
 import unittest_main  # noqa: E402
@@ -145,6 +147,88 @@ class ListTest(ProgramTest):
         self.assertEqual(self.succeed("--list", path, "--key", "metadata")[0], 'step: "3"')
         self.fail_with(1, 'there is no "modl" in this state; it holds: model.0.w, other, metadata',
                        "--list", path, "--key", "modl")
+
+
+def write_pickle(path, pickle, records=()):
+    """A .pt file whose data.pkl is `pickle`."""
+    with zipfile.ZipFile(path, "w") as archive:
+        for name, data in [("data.pkl", b"\x80\x02" + pickle + b"."), *records]:
+            archive.writestr("archive/" + name, data)
+
+
+def text(value):
+    return b"X" + struct.pack("<I", len(value)) + value
+
+
+def repeated_tensor(sizes, strides):
+    """A dict with a tensor in a storage of 4 bytes, and that storage's record."""
+    def numbers(values):
+        return b"(" + b"".join(b"\x8a\x08" + struct.pack("<q", v) for v in values) + b"t"
+    storage = b"(" + text(b"storage") + b"ctorch\nFloatStorage\n" + text(b"0") + text(b"cpu") + b"K\x01tQ"
+    return (b"}" + text(b"w") + b"ctorch._utils\n_rebuild_tensor_v2\n(" + storage + b"K\x00"
+            + numbers(sizes) + numbers(strides) + b"\x89ccollections\nOrderedDict\n)RtRs",
+            [("data/0", bytes(4))])
+
+
+def colliding_names(count):
+    """Text of 16 characters of one std::hash (libstdc++'s, which has no secret)."""
+    mask, multiplier = 2**64 - 1, 0xc6a4a7935bd1e995
+    inverse = pow(multiplier, -1, 2**64)
+    seed, target, names = 0xc70f6907 ^ (16 * multiplier & mask), 0x0123456789abcdef, []
+
+    def mix(value):
+        return value ^ value >> 47
+    for number in itertools.count():
+        first = f"{number:08d}".encode()
+        state = mix(int.from_bytes(first, "little") * multiplier & mask) * multiplier & mask
+        state = (seed ^ state) * multiplier & mask
+        second = mix((state ^ target) * inverse & mask) * inverse & mask
+        name = first + second.to_bytes(8, "little")
+        if name.isascii() and name.decode().isprintable():
+            names.append(name.decode())
+            if len(names) == count:
+                return names
+
+
+class HostileFileTest(ProgramTest):
+    """Each would take all memory, or run into the timeout of `run`, if its cost were not bounded."""
+
+    def test_names_of_one_hash_are_refused(self):
+        names = colliding_names(40)
+        path = self.file("a.safetensors", {}, dict.fromkeys(names, "x"))
+        self.fail_with(1, "keys were chosen to exhaust the memory", "--list", path)
+        path = self.file("b.safetensors", dict.fromkeys(names, floats()))
+        self.assertEqual(len(self.succeed("--list", path)), 41)
+        self.fail_with(1, "keys were chosen to exhaust the memory", "--convert", path, "--to",
+                       self.folder / "b.pt")
+        path = self.file("c.safetensors", {"a." + name: floats() for name in names})
+        self.assertEqual(len(self.succeed("--list", path, "--key", "a")), 41)
+
+    def test_metadata_of_a_million_keys_is_listed(self):
+        path = self.file("a.safetensors", {}, {str(i): "" for i in range(1_000_000)})
+        self.assertEqual(len(self.succeed("--list", path)), 1_000_001)
+
+    def test_a_long_key_above_many_values_is_refused(self):
+        path = self.folder / "a.pt"
+        write_pickle(path, b"}" + text(b"k" * 1_000_000) + b"](" + b"N" * 20_000 + b"es")
+        self.fail_with(1, "paths of its values take more than 268435456 bytes", "--list", path)
+
+    def test_elements_that_a_file_does_not_have_are_not_walked_through(self):
+        path, target = self.folder / "a.pt", self.folder / "b.safetensors"
+        write_pickle(path, *repeated_tensor([2**20, 2**20], [0, 0]))
+        self.assertEqual(self.succeed("--list", path)[0],
+                         "w: float32 [1048576, 1048576] 4398046511104 bytes")
+        message = "name 4398046511104 bytes, of which the file has 4: elements are repeated"
+        self.fail_with(1, message, "--list", path, "--values")
+        self.fail_with(1, message, "--convert", path, "--to", target)
+        self.fail_with(1, message, "--diff", path, "--with", path)
+        write_pickle(path, *repeated_tensor([1000, 1000], [0, 0]))
+        self.assertIn("min 0 max 0 mean 0", self.succeed("--list", path, "--values")[0])
+
+    def test_errors_do_not_reach_the_terminal_raw(self):
+        path = self.folder / "a.pt"
+        write_pickle(path, b"cos\n\x1b]0;title\x07system\n)R")
+        self.fail_with(1, r'names the Python object "os.\x1b]0;title\x07system"', "--list", path)
 
 
 class ConvertTest(ProgramTest):

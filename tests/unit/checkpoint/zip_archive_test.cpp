@@ -10,6 +10,7 @@
 #include <sstream>
 
 #include "checkpoint/atomic_file.hpp"
+#include "checkpoint/file_bytes.hpp"
 #include "linkboy/checkpoint.hpp"
 #include "support/expect_error.hpp"
 #include "support/file_contents.hpp"
@@ -46,7 +47,7 @@ class ZipArchiveTest : public ::testing::Test {
 TEST_F(ZipArchiveTest, RecordsComeBackReadAndMapped) {
   write();
   for (bool mmap : {false, true}) {
-    ZipReader reader(path(), mmap, /*verify=*/true);
+    ZipReader reader(FileBytes::open(path(), mmap), /*verify=*/true);
     EXPECT_TRUE(reader.has("a"));
     EXPECT_FALSE(reader.has("b"));
     EXPECT_EQ(reader.read_text("a"), "first");
@@ -59,14 +60,14 @@ TEST_F(ZipArchiveTest, ALargeRecordOfAnOddLengthComesBackWhole) {
   std::string odd((std::size_t{1} << 20) + 1, 'o');
   odd.back() = 'd';
   write(odd);
-  ZipReader reader(path(), /*mmap=*/false, /*verify=*/true);
+  ZipReader reader(FileBytes::open(path(), /*mmap=*/false), /*verify=*/true);
   EXPECT_TRUE(reader.read_text("a") == odd);
 }
 
 TEST_F(ZipArchiveTest, DataThatLooksLikeAnEndRecordIsData) {
   const std::string end = "PK\x05\x06" + std::string(30, 'x');
   write(end);
-  ZipReader reader(path(), /*mmap=*/false, /*verify=*/true);
+  ZipReader reader(FileBytes::open(path(), /*mmap=*/false), /*verify=*/true);
   EXPECT_EQ(reader.read_text("a"), end);
 }
 
@@ -96,7 +97,7 @@ TEST_F(ZipArchiveTest, ManyRecordsNeedTheZip64Directory) {
     writer.finish();
     file.commit();
   }
-  ZipReader reader(path(), /*mmap=*/false, /*verify=*/true);
+  ZipReader reader(FileBytes::open(path(), /*mmap=*/false), /*verify=*/true);
   EXPECT_EQ(reader.read_text("69999"), "69999");
 }
 
@@ -104,7 +105,7 @@ TEST_F(ZipArchiveTest, AViewOfAMappedFileOutlivesTheReaderAndLeavesTheFileAlone)
   const std::string bytes = write();
   at::DataPtr data;
   {
-    ZipReader reader(path(), /*mmap=*/true, /*verify=*/true);
+    ZipReader reader(FileBytes::open(path(), /*mmap=*/true), /*verify=*/true);
     data = reader.read("a").first;
   }
   static_cast<char*>(data.mutable_get())[0] = 'F';
@@ -114,7 +115,7 @@ TEST_F(ZipArchiveTest, AViewOfAMappedFileOutlivesTheReaderAndLeavesTheFileAlone)
 TEST_F(ZipArchiveTest, DamageIsNamed) {
   const std::string bytes = write();
   auto read = [&] {
-    ZipReader reader(path(), /*mmap=*/false, /*verify=*/true);
+    ZipReader reader(FileBytes::open(path(), /*mmap=*/false), /*verify=*/true);
     reader.read_text("folder/b");
     reader.read_text("a");
   };
@@ -138,7 +139,7 @@ TEST_F(ZipArchiveTest, ARecordThatClaimsMoreThanTheFileIsRefused) {
   const auto entry = bytes.rfind("PK\x01\x02");
   for (std::size_t field : {20U, 24U}) bytes.replace(entry + field, 4, "\xff\xff\xff\x0f", 4);
   std::ofstream(path(), std::ios::binary) << bytes;
-  ZipReader reader(path(), /*mmap=*/true, /*verify=*/true);
+  ZipReader reader(FileBytes::open(path(), /*mmap=*/true), /*verify=*/true);
   EXPECT_ERROR(reader.read("folder/b"), "claims 268435455 bytes, more than the file has");
 }
 
@@ -146,7 +147,7 @@ TEST_F(ZipArchiveTest, ACompressedRecordIsRefused) {
   std::string bytes = write();
   bytes[bytes.rfind("PK\x01\x02") + 10] = 8;
   std::ofstream(path(), std::ios::binary) << bytes;
-  ZipReader reader(path(), /*mmap=*/false, /*verify=*/true);
+  ZipReader reader(FileBytes::open(path(), /*mmap=*/false), /*verify=*/true);
   EXPECT_ERROR(reader.read("folder/b"), "is compressed");
 }
 
@@ -154,7 +155,7 @@ TEST_F(ZipArchiveTest, EveryCutIsAnErrorAndNeverACrash) {
   const std::string bytes = write();
   for (std::size_t size = 0; size < bytes.size(); ++size) {
     std::ofstream(path(), std::ios::binary) << bytes.substr(0, size);
-    EXPECT_THROW(ZipReader(path(), size % 2 == 0, true), Error) << size;
+    EXPECT_THROW(ZipReader(FileBytes::open(path(), size % 2 == 0), true), Error) << size;
   }
 }
 

@@ -193,6 +193,11 @@ TEST(RunMainTest, WrongUsageIsTwo) {
   EXPECT_EQ(outcome.errors, "train: error: no such option.\nSee train --help.\n");
 }
 
+TEST(RunMainTest, AnErrorIsPrintedWithoutWhatATerminalWouldObey) {
+  const Outcome outcome = run([](const Arguments&) { throw Error("line\n\x1b]0;title\x07."); });
+  EXPECT_EQ(outcome.errors, "train: error: line\n\\x1b]0;title\\x07.\n");
+}
+
 TEST(RunMainTest, AnyOtherExceptionIsOne) {
   Outcome outcome = run([](const Arguments&) { throw Error("bad data."); });
   EXPECT_EQ(outcome.status, 1);

@@ -1,0 +1,168 @@
+// What a file may cost that was made to exhaust the reader. Nothing here is timed: each file would
+// take a reader with quadratic cost longer than the test may run, or more memory than there is.
+
+#include <gtest/gtest.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
+#include <torch/types.h>
+
+#include <cstring>
+#include <string>
+#include <unordered_map>
+
+#include "checkpoint/atomic_file.hpp"
+#include "checkpoint/file_bytes.hpp"
+#include "checkpoint/named_tensors.hpp"
+#include "checkpoint/unpickler.hpp"
+#include "checkpoint/zip_archive.hpp"
+#include "linkboy/checkpoint.hpp"
+#include "linkboy/name_options.hpp"
+#include "linkboy/safetensors.hpp"
+#include "support/colliding_names.hpp"
+#include "support/expect_error.hpp"
+#include "support/file_contents.hpp"
+#include "support/temporary_folder.hpp"
+
+namespace linkboy::testing::hostile_files_test {
+namespace {
+
+using namespace std::string_literals;
+
+template <class Number>
+std::string little_endian(Number value) {
+  std::string bytes(sizeof(value), '\0');
+  std::memcpy(bytes.data(), &value, sizeof(value));
+  return bytes;
+}
+
+StateDict named(const std::vector<std::string>& names) {
+  std::vector<StateDict::Entry> entries;
+  for (const std::string& name : names) entries.emplace_back(name, int64_t{1});
+  return StateDict::from_entries(std::move(entries));
+}
+
+TEST(HostileFilesTest, NamesOfOneHashNeverReachADict) {
+  const TemporaryFolder folder;
+  const auto names = colliding_names(40, /*is_text=*/true);
+  std::string header = "{";
+  for (const std::string& name : names) {
+    header += (header.size() == 1 ? "\"" : ",\"") + name +
+              R"(":{"dtype":"U8","shape":[0],"data_offsets":[0,0]})";
+  }
+  header += '}';
+  const auto path = folder / "x.safetensors";
+  write_bytes(path, little_endian(uint64_t{header.size()}) + header);
+  const StateDict read = read_checkpoint(path);
+  EXPECT_EQ(read.size(), names.size());
+  EXPECT_ERROR(read.to_ivalue(), "keys were chosen to exhaust the memory");
+  EXPECT_ERROR(write_checkpoint(folder / "y.pt", read), "keys were chosen to exhaust the memory");
+  EXPECT_ERROR(StateDict().set("part", read), "keys were chosen to exhaust the memory");
+}
+
+TEST(HostileFilesTest, AMillionNamesOfOneHashTakeTheTimeOfAMillionNames) {
+  const auto names = colliding_names(1'000'000, /*is_text=*/false);
+  const StateDict state = named(names);
+  EXPECT_EQ(with_new_names(state, {}).size(), names.size());
+  EXPECT_ERROR(check_named_tensors({{"w", torch::ones({1})}}, state, "it"), "missing: w");
+}
+
+TEST(HostileFilesTest, AZipDirectoryOfAMillionNamesOfOneHashIsRead) {
+  const TemporaryFolder folder;
+  std::string directory;
+  const auto names = colliding_names(1'000'000, /*is_text=*/false);
+  for (const std::string& name : names) {
+    directory += "PK\x01\x02" + std::string(24, '\0') +
+                 little_endian(static_cast<uint16_t>(name.size())) + std::string(16, '\0') + name;
+  }
+  const auto size = uint64_t{directory.size()};
+  const auto count = uint64_t{names.size()};
+  const std::string end64 = "PK\x06\x06" + std::string(20, '\0') + little_endian(count) +
+                            little_endian(count) + little_endian(size) + little_endian(uint64_t{0});
+  const std::string locator =
+      "PK\x06\x07" + std::string(4, '\0') + little_endian(size) + little_endian(uint32_t{1});
+  const std::string end = "PK\x05\x06" + std::string(16, '\xff') + std::string(2, '\0');
+  write_bytes(folder / "x.zip", directory + end64 + locator + end);
+  const ZipReader reader(FileBytes::open(folder / "x.zip", /*mmap=*/false), /*verify=*/true);
+  EXPECT_FALSE(reader.has("data.pkl"));
+}
+
+TEST(HostileFilesTest, AMemoWithNumbersOfOneBucketTakesNoLongerThanAnyOther) {
+  constexpr uint32_t kNumbers = 42'000;
+  std::unordered_map<uint64_t, int> as_a_hash_table;
+  for (uint32_t i = 0; i < kNumbers; ++i) as_a_hash_table[i];
+  const uint64_t step = as_a_hash_table.bucket_count();
+  ASSERT_LT(step * kNumbers, uint64_t{1} << 32);
+  // {}: memoised under 0 and multiples of the bucket count; then fetched and dropped again and
+  // again.
+  std::string pickle = "\x80\x02}";
+  for (uint64_t i = 0; i < kNumbers; ++i) {
+    pickle += 'r' + little_endian(static_cast<uint32_t>(i * step));
+  }
+  constexpr int kFetches = 24'000'000;
+  pickle.reserve(pickle.size() + 3 * kFetches + 1);
+  for (int i = 0; i < kFetches; ++i) pickle.append("h\0b", 3);
+  pickle += '.';
+  const auto value = unpickle(pickle, [](const std::string&) { return c10::Storage(); });
+  EXPECT_TRUE(value.isGenericDict());
+}
+
+TEST(HostileFilesTest, ANamedPipeIsRefusedInsteadOfWaitedFor) {
+  const TemporaryFolder folder;
+  ASSERT_EQ(::mkfifo((folder / "pipe.pt").c_str(), 0600), 0);
+  EXPECT_ERROR(read_checkpoint(folder / "pipe.pt"), "pipe.pt\": it is no regular file");
+}
+
+TEST(HostileFilesTest, ErrorsShowNamesFromTheFileCutAndWithoutControlCharacters) {
+  const auto check = [](const auto& read) {
+    try {
+      read();
+      ADD_FAILURE() << "no error";
+    } catch (const Error& error) {
+      const std::string text = error.what();
+      EXPECT_LT(text.size(), 20'000U);
+      EXPECT_EQ(text.find('\x1b'), std::string::npos) << text;
+      EXPECT_NE(text.find("\\x1b]0;"), std::string::npos) << text;
+    }
+  };
+  const std::string name = "\x1b]0;" + std::string(100'000, 'n');
+  const StateDict state = named(std::vector<std::string>(1000, name));
+  check(
+      [&] { unpickle("cos\n" + name + "\n.", [](const std::string&) { return c10::Storage(); }); });
+  check([&] { state.at("w"); });
+  check([&] { state.get_tensor(name); });
+  check([&] { check_named_tensors({{"w", torch::ones({1})}}, state, "it"); });
+  check([&] { with_new_names(state, {}); });
+  check([&] {
+    const TemporaryFolder folder;
+    write_checkpoint(folder / "x.pt",
+                     StateDict::from_entries({{name, at::Scalar(1).toComplexDouble()}}));
+  });
+  check([&] {
+    const TemporaryFolder folder;
+    AtomicFile file(folder / "x.zip");
+    ZipWriter(file, "archive").finish();
+    file.commit();
+    ZipReader(FileBytes::open(folder / "x.zip", false), true).read(name);
+  });
+}
+
+#ifndef __SANITIZE_ADDRESS__  // its shadow memory takes more addresses than any limit allows
+TEST(HostileFilesTest, TooLittleMemoryIsNotDamage) {
+  const TemporaryFolder folder;
+  const auto path = folder / "x.safetensors";
+  constexpr uint64_t kSize = uint64_t{1} << 40;
+  const std::string header =
+      R"({"w":{"dtype":"U8","shape":[1099511627776],"data_offsets":[0,1099511627776]}})";
+  write_bytes(path, little_endian(uint64_t{header.size()}) + header);
+  std::filesystem::resize_file(path, 8 + header.size() + kSize);  // sparse
+  rlimit limit{};
+  ASSERT_EQ(::getrlimit(RLIMIT_AS, &limit), 0);
+  const rlimit smaller{.rlim_cur = kSize / 2, .rlim_max = limit.rlim_max};
+  ASSERT_EQ(::setrlimit(RLIMIT_AS, &smaller), 0);
+  EXPECT_ERROR(read_checkpoint(path), "there is not enough memory for 1099511627776 bytes");
+  ASSERT_EQ(::setrlimit(RLIMIT_AS, &limit), 0);
+}
+#endif
+
+}  // namespace
+}  // namespace linkboy::testing::hostile_files_test
