@@ -1,8 +1,11 @@
 #include "linkboy/callbacks/track_run.hpp"
 
+#include <c10/util/Type.h>
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <map>
+#include <typeinfo>
 #include <utility>
 
 #include "linkboy/callbacks/describe_run.hpp"
@@ -70,6 +73,7 @@ void TrackRun::on_training_run_start(Trainer& trainer) {
   if (!goes_on) {
     const bool has_history = !trainer.run_history().get_metric_names().empty();
     updates_before_ = has_history && trainer.num_updates() == 0 ? last_update_ : 0;
+    if (update(trainer) == 0) forget_places();
     records_of_last_update_.clear();
     new_metrics_.take(trainer.run_history());
     window_total_ = trainer.train_loss_tracker().total_later();
@@ -90,7 +94,10 @@ void TrackRun::on_evaluation_run_start(Trainer& trainer) {
   new_metrics_.take(trainer.run_history());
   // After a training run it goes on with its record, and should not change what that says.
   TrackedRun run = std::move(run_);
-  if (last_update_ == 0) run = describe_run(trainer, options_.name, options_.config);
+  if (last_update_ == 0) {
+    run = describe_run(trainer, options_.name, options_.config);
+    forget_places();
+  }
   run.first_update = last_update_;
   run.first_epoch = last_epoch_;
   start(trainer, std::move(run));
@@ -106,9 +113,16 @@ void TrackRun::start(Trainer& trainer, TrackedRun run) {
   for (Sink& sink : sinks_) {
     sink.is_on = false;
     if (!is_on_) continue;
-    sink.tracker->start(run_);
+    TrackedRun own = run_;
+    own.place = sink.place;
+    sink.tracker->start(own);
+    sink.place = sink.tracker->place();
     sink.is_on = true;
   }
+}
+
+void TrackRun::forget_places() {
+  for (Sink& sink : sinks_) sink.place.clear();
 }
 
 void TrackRun::on_training_run_end(Trainer& trainer) {
@@ -339,7 +353,37 @@ StateDict TrackRun::state_dict() const {
   state.set("updates_before", updates_before_);
   state.set("window_total", window_total_.value());
   state.set("window_count", window_count_);
+  state.set("places", places());
   return state;
+}
+
+namespace {
+
+/// "linkboy::CsvTracker 2" for the third of that class: the list may be another one when the run
+/// goes on.
+std::string next_key(const Tracker& tracker, std::map<std::string, int>& counts) {
+  const std::string name = c10::demangle(typeid(tracker).name());
+  return fmt::format("{} {}", name, counts[name]++);
+}
+
+}  // namespace
+
+StateDict TrackRun::places() const {
+  StateDict places;
+  std::map<std::string, int> counts;
+  for (const Sink& sink : sinks_) {
+    const std::string key = next_key(*sink.tracker, counts);
+    if (!sink.place.empty()) places.set(key, sink.place);
+  }
+  return places;
+}
+
+void TrackRun::load_places(const StateDict& places) {
+  std::map<std::string, int> counts;
+  for (Sink& sink : sinks_) {
+    const std::string key = next_key(*sink.tracker, counts);
+    sink.place = places.contains(key) ? places.get_string(key) : "";
+  }
 }
 
 void TrackRun::load_state_dict(const StateDict& state) {
@@ -355,6 +399,7 @@ void TrackRun::load_state_dict(const StateDict& state) {
   updates_before_ = state.get_int("updates_before");
   window_total_ = DeferredValue(state.get_double("window_total"));
   window_count_ = state.get_int("window_count");
+  load_places(state.contains("places") ? state.get_dict("places") : StateDict());
   was_loaded_ = true;
 }
 

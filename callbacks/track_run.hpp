@@ -43,6 +43,9 @@ struct TrackRunOptions {
 /// - Histograms of all weights at the end of an epoch, as `weights/NAME`, and of the gradients in
 ///   its first update, before clipping, as `gradients/NAME`. They wait for the device.
 ///
+/// A run that goes on from a training state goes on in the records that the state names
+/// (Tracker::place), whatever other runs of its name there are.
+///
 /// A further `train` is a run of its own, or goes on with the record if it goes on with the run
 /// history. An `evaluate` goes on with the record of the training run before it, if there was one.
 ///
@@ -89,6 +92,7 @@ class LINKBOY_API TrackRun : public Callback {
   struct Sink {
     std::shared_ptr<Tracker> tracker;
     bool is_on = false;
+    std::string place{};  // Tracker::place of the run that is on, or may go on
   };
 
   /// What is recorded of an update, once the loss is there.
@@ -105,6 +109,9 @@ class LINKBOY_API TrackRun : public Callback {
 
   void start(Trainer& trainer, TrackedRun run);
   void finish(Trainer& trainer, std::string_view outcome);
+  void forget_places();
+  StateDict places() const;
+  void load_places(const StateDict& places);
   void for_each_tracker(Trainer& trainer, const std::function<void(Tracker&)>& work);
   void log(Trainer& trainer, const std::vector<TrackedScalar>& scalars, const TrackedTime& time);
   void log_again(Trainer& trainer);

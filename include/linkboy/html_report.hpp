@@ -15,7 +15,9 @@ namespace linkboy {
 struct HtmlRecords;
 
 struct HtmlReportOptions {
-  /// The least time between two writes of the file by `flush`. 0 writes at each.
+  /// The least time between two writes of the file by `flush`. A page that takes long to write is
+  /// written more rarely: after 20 times as long as the write before took. 0 writes at each
+  /// `flush`.
   double seconds_between_writes = 10.0;
 };
 
@@ -51,6 +53,10 @@ class LINKBOY_API HtmlReport : public Tracker {
   /// @throws Error as `flush`.
   void finish(std::string_view outcome, std::span<const TrackedScalar> last) override;
 
+ protected:
+  /// The clock that `seconds_between_writes` is measured by.
+  virtual std::chrono::steady_clock::time_point now() const;
+
  private:
   void write();
 
@@ -58,6 +64,7 @@ class LINKBOY_API HtmlReport : public Tracker {
   HtmlReportOptions options_;
   std::unique_ptr<HtmlRecords> records_;
   std::optional<std::chrono::steady_clock::time_point> last_write_;
+  std::chrono::duration<double> pause_{};
 };
 
 }  // namespace linkboy

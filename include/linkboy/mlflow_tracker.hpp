@@ -24,16 +24,16 @@ struct MlflowTrackerOptions {
 /// Records runs in MLflow's file store, which needs no server: `mlflow ui` and MlflowClient read
 /// it. (MLflow 3.17 wants MLFLOW_ALLOW_FILE_STORE=true for that.)
 ///
-/// Which run: that of `run_id` if it is given. Else a run that starts from the beginning is a new
-/// one, and one that goes on is the newest of the experiment that has its name, whatever became of
-/// that; a new one if there is none. What is void of a run that goes on is removed from its
-/// metrics.
+/// Which run: that of `run_id` if it is given. Else a run that continues from a training state is
+/// the one that the state names, if the experiment has it and nobody deleted it there; any other
+/// run is new. What is void of a run that continues is removed from its metrics. Other runs are
+/// never changed, whatever their names.
 ///
 /// The configuration becomes parameters, the environment tags `environment.NAME`, texts artifacts
 /// `NAME.md`; histograms are left out. MLflow takes letters, digits and `_-. :/` in names: any
 /// other character is replaced by `_`, empty parts of a path are left out, and names are cut at 250
-/// characters, values of parameters at 6000. One metric cannot be the folder of another ("a" and
-/// "a/b").
+/// characters, values of parameters at 6000. A metric whose name another one has taken, or that
+/// would be the folder of another ("a" and "a/b"), gets a suffix made from its own name.
 ///
 /// Every value is with the operating system when the call returns; `flush` has nothing to do.
 class LINKBOY_API MlflowTracker final : public Tracker {
@@ -50,6 +50,8 @@ class LINKBOY_API MlflowTracker final : public Tracker {
   /// The status becomes FAILED for "failed" and "nan", KILLED for "stop_request", else FINISHED;
   /// the outcome itself is the tag `outcome`.
   void finish(std::string_view outcome, std::span<const TrackedScalar> last) override;
+  /// The run's id.
+  std::string place() const override { return run_id_; }
 
   /// Of the present run, or the last one; empty before the first.
   /// @{
@@ -62,11 +64,12 @@ class LINKBOY_API MlflowTracker final : public Tracker {
   void make_run(const TrackedRun& run, const std::filesystem::path& experiment);
   void write(const std::filesystem::path& path, std::string_view content) const;
   LineFile& metric_file(const std::string& name, bool& is_new);
+  std::string free_metric_name(const std::string& name) const;
 
   MlflowTrackerOptions options_;
   std::string run_id_;
   std::filesystem::path run_directory_;
-  std::map<std::string, std::unique_ptr<LineFile>> metrics_;
+  std::map<std::string, std::unique_ptr<LineFile>> metrics_;  // by their names in the run
   bool is_on_ = false;
 };
 

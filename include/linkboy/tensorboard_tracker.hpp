@@ -2,6 +2,7 @@
 
 #include <filesystem>
 #include <memory>
+#include <string>
 
 #include "linkboy/export.hpp"
 #include "linkboy/tracker.hpp"
@@ -19,9 +20,9 @@ struct TensorBoardTrackerOptions {
 /// the configuration for its HPARAMS tab. The step is the update.
 ///
 /// Each run has a folder in `directory`: `NAME-1`, `NAME-2`, ... after its name, or `run-1`; there
-/// any characters but letters, digits and `_-.` become `_`. A run that goes on opens another file
-/// in the newest of its name, which has TensorBoard pass over what is void. (HPARAMS shows no
-/// metrics of a run that is in the `--logdir` itself.)
+/// any characters but letters, digits and `_-.` become `_`. A run that continues from a training
+/// state opens another file in the folder that the state names, if it is there, and has TensorBoard
+/// pass over what is void. (HPARAMS shows no metrics of a run that is in the `--logdir` itself.)
 ///
 /// Every event is with the operating system when the call returns; `flush` has nothing to do.
 class LINKBOY_API TensorBoardTracker final : public Tracker {
@@ -41,6 +42,9 @@ class LINKBOY_API TensorBoardTracker final : public Tracker {
   /// TensorBoard itself takes the newest value of each scalar to the HPARAMS tab. A run that was
   /// stopped on request is left open there, since it may go on: the first status is final.
   void finish(std::string_view outcome, std::span<const TrackedScalar> last) override;
+
+  /// The name of the run's folder.
+  std::string place() const override { return run_directory_.filename().string(); }
 
   /// Where the present run is, or the last one was; empty before the first.
   const std::filesystem::path& run_directory() const { return run_directory_; }

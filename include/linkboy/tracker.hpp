@@ -30,6 +30,9 @@ struct TrackedRun {
   int64_t first_update = 0;
   /// See `first_update`.
   int64_t first_epoch = 0;
+  /// Where this tracker recorded the run before: what `Tracker::place` returned then. TrackRun
+  /// keeps it in the training state. Empty if the run is a new one, or nobody knows.
+  std::string place{};
 };
 
 /// When something was measured.
@@ -75,6 +78,14 @@ class LINKBOY_API Tracker {
 
   /// A text for people to read. By default nothing is recorded.
   virtual void log_text(std::string_view name, std::string_view text, const TrackedTime& time);
+
+  /// Returns what finds the present run, or the last one, in the tracker's store again, also from
+  /// another process: a folder's name or an id, for TrackedRun::place. Empty, as it is by default,
+  /// for a tracker whose options name the place.
+  ///
+  /// A training state may come from anyone. A tracker must take the text for a name in its own
+  /// store and nothing else.
+  virtual std::string place() const { return ""; }
 
   /// Hands what was logged to the operating system.
   virtual void flush() {}

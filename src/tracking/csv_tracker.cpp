@@ -18,8 +18,10 @@ namespace {
 
 constexpr std::string_view kHeader = "time,epoch,update,name,value\n";
 
-std::string csv_text(std::string_view text) {
-  if (text.find_first_of(",\"\r\n") == std::string_view::npos) return std::string(text);
+std::string csv_text(std::string text) {
+  // Spreadsheets would take it for a formula, and a name may come from a stranger's state.
+  if (!text.empty() && std::string_view("=+-@\t\r").find(text[0]) != text.npos) text.insert(0, "'");
+  if (text.find_first_of(",\"\r\n") == text.npos) return text;
   std::string quoted = "\"";
   for (const char letter : text) quoted.append(letter == '"' ? 2 : 1, letter);
   return quoted + '"';
@@ -49,42 +51,45 @@ bool take_integer(std::string_view& row, int64_t& value) {
   return true;
 }
 
-/// @throws Error if a row is not one that a CsvTracker writes.
+/// A table that a run left. A power cut may have damaged rows; those are left out.
+///
+/// @throws Error if the file is not a table of a CsvTracker, by its header and first row.
 class OldTable {
  public:
-  OldTable(std::string_view text, const std::filesystem::path& path) : path_(path) {
+  OldTable(std::string_view text, const std::filesystem::path& path) {
     // The header alone may be cut off, too, if another program made the file.
-    check(text.starts_with(kHeader) || kHeader.starts_with(text));
-    size_ = std::min(text.size(), kHeader.size());
-    if (size_ < kHeader.size()) size_ = 0;
-    while (const std::size_t row = first_row_size(text.substr(size_))) {
-      add(text.substr(size_, row - 1));
-      size_ += row;
+    bool is_table = text.starts_with(kHeader) || kHeader.starts_with(text);
+    if (text.starts_with(kHeader)) {
+      kept_ = kHeader;
+      text.remove_prefix(kHeader.size());
+    } else {
+      text = "";
     }
+    while (const std::size_t size = first_row_size(text)) {
+      if (!add(text.substr(0, size))) is_table = is_table && !records_.empty();
+      text.remove_prefix(size);
+    }
+    LINKBOY_CHECK(is_table, "\"", path.string(),
+                  "\" is not a table that CsvTracker wrote. Choose another path, or move the file "
+                  "away.");
   }
 
   const std::vector<OldRecord>& records() const { return records_; }
-  /// Bytes up to the end of the last whole row.
-  std::size_t size() const { return size_; }
+  /// The header and all whole rows; empty without a whole header.
+  const std::string& text() const { return kept_; }
 
  private:
-  void check(bool is_table) const {
-    LINKBOY_CHECK(is_table, "\"", path_.string(), "\" is not a table that CsvTracker wrote (row ",
-                  records_.size() + 1, "). Choose another path, or move the file away.");
-  }
-
-  void add(std::string_view row) {
-    OldRecord record{.begin = size_};
-    const std::size_t comma = row.find(',');
-    check(comma != std::string_view::npos);
-    row.remove_prefix(comma + 1);
-    check(take_integer(row, record.epoch) && take_integer(row, record.update));
+  bool add(std::string_view row) {
+    OldRecord record{.begin = kept_.size()};
+    std::string_view fields = row.substr(std::min(row.find(','), row.size() - 1) + 1);
+    if (!take_integer(fields, record.epoch) || !take_integer(fields, record.update)) return false;
     records_.push_back(record);
+    kept_ += row;
+    return true;
   }
 
-  const std::filesystem::path& path_;
   std::vector<OldRecord> records_;
-  std::size_t size_ = 0;
+  std::string kept_;
 };
 
 }  // namespace
@@ -96,10 +101,10 @@ CsvTracker::~CsvTracker() = default;
 
 void CsvTracker::start(const TrackedRun& run) {
   const ResumePoint resume_point(run);
-  std::string text = read_old_file(file_->path());
-  const OldTable table(text, file_->path());
-  std::size_t kept = options_.append ? table.size() : 0;
-  if (resume_point.is_resumed()) kept = resume_point.cut(table.records(), table.size());
+  const OldTable table(read_old_file(file_->path()), file_->path());
+  std::string text = table.text();
+  std::size_t kept = options_.append ? text.size() : 0;
+  if (resume_point.is_resumed()) kept = resume_point.cut(table.records(), text.size());
   text.resize(kept);
   file_->open(kept == 0 ? kHeader : text);
 }

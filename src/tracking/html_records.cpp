@@ -5,6 +5,7 @@
 
 #include "json_lines_value.hpp"
 #include "line_file.hpp"
+#include "linkboy/error.hpp"
 
 namespace linkboy {
 namespace {
@@ -80,6 +81,11 @@ Json histogram_json(const HistogramRecord& record) {
 
 HistogramRecord histogram_record_of(const Json& json) {
   const std::vector<double> statistics = numbers_of(json.at("statistics"));
+  const Json& edges = json.at("edges");
+  const Json& counts = json.at("counts");
+  const bool is_whole = counts.empty() ? edges.empty() : edges.size() == counts.size() + 1;
+  LINKBOY_CHECK(is_whole, "a histogram has ", counts.size(), " counts and ", edges.size(),
+                " edges; it must have one edge more.");
   return {.name = json.at("name"),
           .histogram = {.count = json.at("count"),
                         .non_finite = json.at("non_finite"),
@@ -87,8 +93,8 @@ HistogramRecord histogram_record_of(const Json& json) {
                         .max = statistics.at(1),
                         .mean = statistics.at(2),
                         .standard_deviation = statistics.at(3),
-                        .edges = numbers_of(json.at("edges")),
-                        .counts = json.at("counts").get<std::vector<int64_t>>()},
+                        .edges = numbers_of(edges),
+                        .counts = counts.get<std::vector<int64_t>>()},
           .time = time_of(json)};
 }
 

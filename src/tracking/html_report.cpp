@@ -1,6 +1,8 @@
 #include "linkboy/html_report.hpp"
 
-#include <nlohmann/json.hpp>
+#include <algorithm>
+#include <exception>
+#include <new>
 #include <string>
 #include <utility>
 
@@ -26,7 +28,9 @@ void HtmlReport::start(const TrackedRun& run) {
   if (const std::string page = read_old_file(path_); !page.empty()) {
     try {
       old = records_of_page(page);
-    } catch (const nlohmann::json::exception&) {
+    } catch (const std::bad_alloc&) {
+      throw;
+    } catch (const std::exception&) {
       throw Error(c10::str("\"", path_.string(),
                            "\" is not a page that HtmlReport wrote. Choose another path, or move "
                            "the file away."));
@@ -53,8 +57,7 @@ void HtmlReport::log_text(std::string_view name, std::string_view text, const Tr
 }
 
 void HtmlReport::flush() {
-  const std::chrono::duration<double> pause(options_.seconds_between_writes);
-  if (!last_write_ || std::chrono::steady_clock::now() - *last_write_ >= pause) write();
+  if (!last_write_ || now() - *last_write_ >= pause_) write();
 }
 
 void HtmlReport::finish(std::string_view outcome, std::span<const TrackedScalar>) {
@@ -62,12 +65,24 @@ void HtmlReport::finish(std::string_view outcome, std::span<const TrackedScalar>
   write();
 }
 
+std::chrono::steady_clock::time_point HtmlReport::now() const {
+  return std::chrono::steady_clock::now();
+}
+
 void HtmlReport::write() {
+  // The page grows with the run: at most a twentieth of the time goes into it.
+  constexpr int kTimesTheWrite = 20;
+  const auto begin = now();
   const std::string page = html_page(*records_, path_.stem().string());
   AtomicFile file(path_);
   file.write(page.data(), page.size());
   file.commit();
-  last_write_ = std::chrono::steady_clock::now();
+  last_write_ = now();
+  pause_ = std::chrono::duration<double>(options_.seconds_between_writes);
+  if (pause_.count() > 0.0) {
+    pause_ =
+        std::max<std::chrono::duration<double>>(pause_, kTimesTheWrite * (*last_write_ - begin));
+  }
 }
 
 }  // namespace linkboy

@@ -21,7 +21,7 @@ std::string valid_utf8(std::string_view text) {
 /// U+FFFE and U+FFFF are the two that XML cannot hold although they are UTF-8.
 std::string without_noncharacters(std::string text) {
   for (const std::string_view bytes : {"\xEF\xBF\xBE", "\xEF\xBF\xBF"}) {
-    for (std::size_t at; (at = text.find(bytes)) != text.npos;) {
+    for (std::size_t at = 0; (at = text.find(bytes, at)) != text.npos; at += bytes.size()) {
       text.replace(at, bytes.size(), kReplacement);
     }
   }

@@ -56,21 +56,23 @@ OldRecord old_record(std::string_view text, std::size_t begin) {
 
 struct OldLines {
   std::vector<OldRecord> records;
-  std::size_t size = 0;  // up to the end of the last whole line
+  std::string text;  // all whole lines
 };
 
+/// A power cut may have damaged lines; those are left out.
+///
+/// @throws Error if the file is not one of a JsonLinesTracker, by its first line.
 OldLines read_lines(std::string_view text, const std::filesystem::path& path) {
   OldLines lines;
-  for (std::size_t end; (end = text.find('\n', lines.size)) != text.npos; lines.size = end + 1) {
+  for (std::size_t size; (size = text.find('\n') + 1) != 0; text.remove_prefix(size)) {
     try {
-      lines.records.push_back(old_record(text.substr(lines.size, end - lines.size), lines.size));
+      lines.records.push_back(old_record(text.substr(0, size), lines.text.size()));
+      lines.text += text.substr(0, size);
     } catch (const nlohmann::json::exception&) {
-      throw Error(c10::str("line ", lines.records.size() + 1, " of \"", path.string(),
-                           "\" is not one that JsonLinesTracker wrote. Choose another path, or "
-                           "move the file away."));
+      if (lines.records.empty()) break;
     }
   }
-  // Nothing but another program's file holds not one whole line.
+  // Nothing but another program's file begins with no line of this one.
   LINKBOY_CHECK(!lines.records.empty() || text.empty(), "\"", path.string(),
                 "\" is not a file that JsonLinesTracker wrote. Choose another path, or move the "
                 "file away.");
@@ -86,12 +88,11 @@ JsonLinesTracker::~JsonLinesTracker() = default;
 
 void JsonLinesTracker::start(const TrackedRun& run) {
   const ResumePoint resume_point(run);
-  std::string text = read_old_file(file_->path());
-  const OldLines lines = read_lines(text, file_->path());
-  std::size_t kept = options_.append ? lines.size : 0;
-  if (resume_point.is_resumed()) kept = resume_point.cut(lines.records, lines.size);
-  text.resize(kept);
-  file_->open(text + json_line(run_line(run)) + '\n');
+  OldLines lines = read_lines(read_old_file(file_->path()), file_->path());
+  std::size_t kept = options_.append ? lines.text.size() : 0;
+  if (resume_point.is_resumed()) kept = resume_point.cut(lines.records, lines.text.size());
+  lines.text.resize(kept);
+  file_->open(lines.text + json_line(run_line(run)) + '\n');
 }
 
 void JsonLinesTracker::log_scalars(std::span<const TrackedScalar> scalars,

@@ -1,6 +1,7 @@
 #include "line_file.hpp"
 
 #include <fcntl.h>
+#include <sys/file.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -18,39 +19,77 @@ namespace fs = std::filesystem;
 
 std::string reason(int error) { return std::generic_category().message(error); }
 
+class UniqueDescriptor {
+ public:
+  explicit UniqueDescriptor(int descriptor) : descriptor_(descriptor) {}
+  ~UniqueDescriptor() {
+    if (descriptor_ >= 0) ::close(descriptor_);
+  }
+  UniqueDescriptor(const UniqueDescriptor&) = delete;
+  UniqueDescriptor& operator=(const UniqueDescriptor&) = delete;
+  int get() const { return descriptor_; }
+
+ private:
+  int descriptor_;
+};
+
+// The kernel releases it with the descriptor, so that a killed run leaves nothing behind. Some
+// filesystems have no locks; then two writers are not noticed.
+void lock(int descriptor, const fs::path& path) {
+  if (descriptor < 0 || ::flock(descriptor, LOCK_EX | LOCK_NB) == 0) return;
+  LINKBOY_CHECK(errno != EWOULDBLOCK, "\"", path.string(),
+                "\" is being written by another run, or by another tracker of this one. Choose "
+                "another path, or wait for the end of that run.");
+}
+
 }  // namespace
 
 std::string read_old_file(const fs::path& path) {
   std::error_code error;
-  if (!fs::exists(path, error)) return "";
+  if (!fs::exists(path, error) && !error) return "";
   // A device would be replaced by a file otherwise.
   LINKBOY_CHECK(fs::is_regular_file(path, error), "\"", path.string(),
                 "\" is not a regular file. Choose the path of a file, new or old.");
-  const auto file = FileBytes::open(path, /*mmap=*/false);
-  return file->text(0, file->size());
+  try {
+    const auto file = FileBytes::open(path, /*mmap=*/false);
+    return file->text(0, file->size());
+  } catch (const Error& cause) {
+    throw Error(c10::str("cannot read \"", path.string(), "\": ", cause.what()));
+  }
 }
 
 void LineFile::open(std::string_view content) {
   close();
+  const UniqueDescriptor old(::open(path_.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
+  if (holds_ == Holds::the_file) lock(old.get(), path_);
   AtomicFile file(path_);
   file.write(content.data(), content.size());
   file.commit();
-  descriptor_ = ::open(path_.c_str(), O_WRONLY | O_APPEND | O_CLOEXEC);
-  LINKBOY_CHECK(descriptor_ >= 0, "cannot open \"", path_.string(), "\" (", reason(errno),
-                "). Choose a folder that this process may write to.");
   size_ = static_cast<int64_t>(content.size());
+  is_open_ = true;
+  if (holds_ == Holds::nothing) return;
+  descriptor_ = reopen();
+  lock(descriptor_, path_);
+}
+
+int LineFile::reopen() const {
+  const int descriptor = ::open(path_.c_str(), O_WRONLY | O_APPEND | O_CLOEXEC);
+  LINKBOY_CHECK(descriptor >= 0, "cannot open \"", path_.string(), "\" (", reason(errno),
+                "). Choose a folder that this process may write to.");
+  return descriptor;
 }
 
 void LineFile::append(std::string_view records) {
-  LINKBOY_CHECK(descriptor_ >= 0, "\"", path_.string(),
-                "\" is not open. Call the tracker's start first.");
+  LINKBOY_CHECK(is_open_, "\"", path_.string(), "\" is not open. Call the tracker's start first.");
+  const UniqueDescriptor reopened(holds_ == Holds::nothing ? reopen() : -1);
+  const int descriptor = holds_ == Holds::nothing ? reopened.get() : descriptor_;
   for (std::string_view rest = records; !rest.empty();) {
-    const ssize_t written = ::write(descriptor_, rest.data(), rest.size());
+    const ssize_t written = ::write(descriptor, rest.data(), rest.size());
     if (written < 0 && errno == EINTR) continue;
     if (written <= 0) {
       const int error = written < 0 ? errno : ENOSPC;
       // Part of a record would garble the next one. If this fails too, so will the next write.
-      [[maybe_unused]] const int truncated = ::ftruncate(descriptor_, size_);
+      [[maybe_unused]] const int truncated = ::ftruncate(descriptor, size_);
       throw Error(c10::str("cannot write \"", path_.string(), "\" (", reason(error),
                            "); what was recorded before is kept. Free space or choose another "
                            "folder."));
@@ -62,6 +101,7 @@ void LineFile::append(std::string_view records) {
 
 void LineFile::close() {
   if (descriptor_ >= 0) ::close(std::exchange(descriptor_, -1));
+  is_open_ = false;
 }
 
 std::size_t ResumePoint::cut(const std::vector<OldRecord>& records, std::size_t end) const {

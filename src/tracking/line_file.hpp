@@ -19,14 +19,20 @@ std::string read_old_file(const std::filesystem::path& path);
 /// A text file that grows by whole records. Used by one thread.
 class LineFile {
  public:
-  explicit LineFile(std::filesystem::path path) : path_(std::move(path)) {}
+  /// What it holds between two records: the file, open and locked against a second writer; or
+  /// nothing, where a run has too many files for that.
+  enum class Holds { the_file, nothing };
+
+  explicit LineFile(std::filesystem::path path, Holds holds = Holds::the_file)
+      : path_(std::move(path)), holds_(holds) {}
   ~LineFile() { close(); }
   LineFile(const LineFile&) = delete;
   LineFile& operator=(const LineFile&) = delete;
 
   const std::filesystem::path& path() const { return path_; }
 
-  /// Replaces the file, atomically, by one with `content`. @throws Error as AtomicFile.
+  /// Replaces the file, atomically, by one with `content`. @throws Error as AtomicFile; also if
+  /// another LineFile, of any process, holds it.
   void open(std::string_view content);
 
   /// Appends one or more records, by one write(2). @throws Error; the file then ends before them.
@@ -35,8 +41,12 @@ class LineFile {
   void close();
 
  private:
+  int reopen() const;
+
   std::filesystem::path path_;
+  Holds holds_;
   int descriptor_ = -1;
+  bool is_open_ = false;
   int64_t size_ = 0;
 };
 

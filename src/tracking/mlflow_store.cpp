@@ -1,6 +1,9 @@
 #include "mlflow_store.hpp"
 
+#include <fcntl.h>
 #include <fmt/format.h>
+#include <sys/file.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cctype>
@@ -74,10 +77,29 @@ std::vector<fs::path> folders_in(const fs::path& root) {
   std::error_code error;
   for (fs::directory_iterator entry(root, error), end; !error && entry != end;
        entry.increment(error)) {
-    if (fs::exists(entry->path() / kMeta)) folders.push_back(entry->path());
+    std::error_code unreadable;
+    if (fs::exists(entry->path() / kMeta, unreadable)) folders.push_back(entry->path());
   }
   return folders;
 }
+
+/// Waits until no other process holds the folder, and holds it. On filesystems without such locks
+/// it does nothing.
+class FolderLock {
+ public:
+  explicit FolderLock(const fs::path& folder)
+      : descriptor_(::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC)) {
+    if (descriptor_ >= 0) ::flock(descriptor_, LOCK_EX);
+  }
+  ~FolderLock() {
+    if (descriptor_ >= 0) ::close(descriptor_);
+  }
+  FolderLock(const FolderLock&) = delete;
+  FolderLock& operator=(const FolderLock&) = delete;
+
+ private:
+  int descriptor_;
+};
 
 bool is_cut(const std::string& line, int64_t last_step) {
   int64_t step = 0;
@@ -132,11 +154,18 @@ std::string mlflow_name(std::string_view name) {
 }
 
 fs::path find_or_make_experiment(const fs::path& root, const std::string& name) {
+  std::error_code error;
+  fs::create_directories(root, error);
+  const FolderLock lock(root);  // two runs that start together must not make two of one name
   for (const fs::path& folder : folders_in(root)) {
-    if (yaml_field(read_old_file(folder / kMeta), "name") == name) return folder;
+    try {
+      if (yaml_field(read_old_file(folder / kMeta), "name") == name) return folder;
+    } catch (const Error&) {
+      continue;  // another user's experiment, which this process may not read
+    }
   }
   // MLflow's own first experiment has this number; it must not make another one.
-  const bool is_default = name == "Default" && !fs::exists(root / "0");
+  const bool is_default = name == "Default" && !fs::exists(root / "0", error);
   const std::string id = is_default ? "0" : fmt::format("1{}", random_digits(17, "0123456789"));
   const int64_t now = milliseconds_now();
   write_whole_file(root / id / kMeta,
@@ -182,21 +211,14 @@ fs::path make_mlflow_run(const fs::path& experiment, const std::string& name,
   return run;
 }
 
-std::optional<fs::path> newest_mlflow_run(const fs::path& experiment, const std::string& name) {
-  std::optional<fs::path> newest;
-  int64_t newest_start = 0;
-  for (const fs::path& run : folders_in(experiment)) {
-    const std::string meta = read_old_file(run / kMeta);
-    if (yaml_field(meta, "lifecycle_stage") == "deleted") continue;
-    if (read_old_file(run / "tags" / "mlflow.runName") != name) continue;
-    const std::string start_text = yaml_field(meta, "start_time");
-    int64_t start = 0;
-    std::from_chars(start_text.data(), start_text.data() + start_text.size(), start);
-    if (newest && start <= newest_start) continue;
-    newest = run;
-    newest_start = start;
-  }
-  return newest;
+std::optional<fs::path> find_mlflow_run(const fs::path& experiment, const std::string& id) {
+  std::error_code error;
+  const bool is_there = fs::is_regular_file(experiment / id / kMeta, error);
+  return is_there ? std::optional(experiment / id) : std::nullopt;
+}
+
+bool is_mlflow_run_deleted(const fs::path& run) {
+  return yaml_field(read_old_file(run / kMeta), "lifecycle_stage") == "deleted";
 }
 
 void set_mlflow_status(const fs::path& run, MlflowStatus status) {

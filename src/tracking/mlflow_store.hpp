@@ -27,9 +27,12 @@ std::filesystem::path find_or_make_experiment(const std::filesystem::path& root,
 std::filesystem::path make_mlflow_run(const std::filesystem::path& experiment,
                                       const std::string& name, const std::string& user);
 
-/// The folder of the run that began last of those of that name.
-std::optional<std::filesystem::path> newest_mlflow_run(const std::filesystem::path& experiment,
-                                                       const std::string& name);
+/// The folder of the run that has the id, if there is one. `id` has no '/' and is not "..".
+std::optional<std::filesystem::path> find_mlflow_run(const std::filesystem::path& experiment,
+                                                     const std::string& id);
+
+/// Whether MLflow lists the run as deleted. @throws Error.
+bool is_mlflow_run_deleted(const std::filesystem::path& run);
 
 /// Changes the status, and with it the time of the end. @throws Error.
 void set_mlflow_status(const std::filesystem::path& run, MlflowStatus status);

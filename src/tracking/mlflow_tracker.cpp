@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cmath>
 #include <cstdlib>
 #include <optional>
@@ -37,6 +38,12 @@ bool is_run_id(const std::string& id) {
          std::string::npos;
 }
 
+uint32_t fnv_hash(std::string_view text) {
+  uint32_t hash = 2166136261U;
+  for (const char letter : text) hash = (hash ^ static_cast<unsigned char>(letter)) * 16777619U;
+  return hash;
+}
+
 MlflowStatus status_of(std::string_view outcome) {
   if (outcome == "failed" || outcome == "nan") return MlflowStatus::failed;
   return outcome == "stop_request" ? MlflowStatus::killed : MlflowStatus::finished;
@@ -67,19 +74,21 @@ void MlflowTracker::start(const TrackedRun& run) {
 }
 
 void MlflowTracker::find_run(const TrackedRun& run, const fs::path& experiment) {
-  const bool goes_on = run.first_update > 0;
   std::optional<fs::path> found;
   if (!options_.run_id.empty()) {
-    found = experiment / options_.run_id;
-    LINKBOY_CHECK(fs::exists(*found / "meta.yaml"), "MlflowTracker's run_id is \"", options_.run_id,
-                  "\", but experiment \"", options_.experiment, "\" (", experiment.string(),
+    found = find_mlflow_run(experiment, options_.run_id);
+    LINKBOY_CHECK(found, "MlflowTracker's run_id is \"", options_.run_id, "\", but experiment \"",
+                  options_.experiment, "\" (", experiment.string(),
                   ") has no such run. Give the id of one that is there, or none for a new one.");
-  } else if (goes_on) {
-    found = newest_mlflow_run(experiment, name_of(run));
+  } else if (!run.place.empty() && is_run_id(run.place)) {
+    found = find_mlflow_run(experiment, run.place);
+    if (found && is_mlflow_run_deleted(*found)) found.reset();
   }
   if (!found) return make_run(run, experiment);
   run_directory_ = *found;
-  if (goes_on) cut_mlflow_metrics(run_directory_, run.first_update);
+  if (run.first_update > 0 || !run.place.empty()) {
+    cut_mlflow_metrics(run_directory_, run.first_update);
+  }
   set_mlflow_status(run_directory_, MlflowStatus::running);
 }
 
@@ -95,18 +104,38 @@ void MlflowTracker::write(const fs::path& path, std::string_view content) const 
   write_whole_file(run_directory_ / path, content);
 }
 
+// Without a file open between two values: MLflow's store has one for each metric.
 LineFile& MlflowTracker::metric_file(const std::string& name, bool& is_new) {
   auto& file = metrics_[name];
   is_new = file == nullptr;
-  if (is_new) file = std::make_unique<LineFile>(run_directory_ / "metrics" / name);
+  if (is_new) {
+    file = std::make_unique<LineFile>(run_directory_ / "metrics" / free_metric_name(name),
+                                      LineFile::Holds::nothing);
+  }
   return *file;
+}
+
+std::string MlflowTracker::free_metric_name(const std::string& name) const {
+  const fs::path folder = run_directory_ / "metrics";
+  std::string result = mlflow_name(name);
+  std::error_code error;
+  bool is_free = !fs::is_directory(folder / result, error);
+  for (fs::path part = fs::path(result).parent_path(); !part.empty(); part = part.parent_path()) {
+    is_free = is_free && !fs::is_regular_file(folder / part, error);
+  }
+  for (const auto& [other, file] : metrics_) {
+    is_free = is_free && (file == nullptr || file->path() != folder / result);
+  }
+  if (is_free) return result;
+  std::replace(result.begin(), result.end(), '/', '_');
+  return fmt::format("{}_{:08x}", result.substr(0, 240), fnv_hash(name));
 }
 
 void MlflowTracker::log_scalars(std::span<const TrackedScalar> scalars, const TrackedTime& time) {
   LINKBOY_CHECK(is_on_, "this MlflowTracker has no run. Call start before, and finish after.");
   for (const auto& [name, value] : scalars) {
     bool is_new = false;
-    LineFile& file = metric_file(mlflow_name(name), is_new);
+    LineFile& file = metric_file(name, is_new);
     const std::string line =
         fmt::format("{} {} {}\n", std::llround(time.seconds * 1e3), value, time.update);
     if (is_new) {

@@ -6,6 +6,7 @@
 #include <chrono>
 #include <optional>
 #include <string>
+#include <system_error>
 #include <utility>
 
 #include "event_file.hpp"
@@ -56,14 +57,24 @@ std::string folder_stem(std::string name) {
   return name.empty() ? "run" : name.substr(0, 200);
 }
 
-/// A new run does not mix with those that are there; one that goes on, goes on in the newest.
-fs::path choose_folder(const fs::path& root, const std::string& name, bool goes_on) {
-  const auto folder = [&](int number) {
-    return root / fmt::format("{}-{}", folder_stem(name), number);
-  };
-  int number = 1;
-  while (has_event_files(folder(number))) ++number;
-  return folder(goes_on && number > 1 ? number - 1 : number);
+/// Makes a folder for a new run. Of several runs that start at the same time each makes its own.
+fs::path make_folder(const fs::path& root, const std::string& name) {
+  const std::string stem = folder_stem(name);
+  std::error_code error;
+  fs::create_directories(root, error);
+  for (int number = 1;; ++number) {
+    const fs::path folder = root / fmt::format("{}-{}", stem, number);
+    const bool is_new = fs::create_directory(folder, error);
+    LINKBOY_CHECK(!error, "cannot create \"", folder.string(), "\" (", error.message(),
+                  "). Choose a folder that this process may write to.");
+    if (is_new) return folder;
+  }
+}
+
+/// Whether `place` names a run of TensorBoardTracker in `root`.
+bool is_run_in(const fs::path& root, const std::string& place) {
+  return !place.empty() && place == folder_stem(place) && place.front() != '.' &&
+         has_event_files(root / place);
 }
 
 ProtobufWriter value_of(std::string_view tag) {
@@ -161,8 +172,9 @@ TensorBoardTracker::~TensorBoardTracker() = default;
 
 void TensorBoardTracker::start(const TrackedRun& run) {
   const double seconds = now();
-  const bool goes_on = run.first_update > 0;
-  run_directory_ = choose_folder(options_.directory, run.name, goes_on);
+  const bool goes_on = is_run_in(options_.directory, run.place);
+  run_directory_ =
+      goes_on ? options_.directory / run.place : make_folder(options_.directory, run.name);
   file_ = std::make_unique<EventFile>(run_directory_, seconds, goes_on ? run.first_update + 1 : 0);
   const TrackedTime time{.update = run.first_update, .seconds = seconds};
   file_->add_summary(session_start(run, seconds), seconds, time.update);

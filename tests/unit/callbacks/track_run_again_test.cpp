@@ -3,12 +3,19 @@
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
+#include <algorithm>
+#include <filesystem>
+#include <iterator>
+#include <map>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "linkboy/callbacks/save_training_state.hpp"
 #include "linkboy/callbacks/track_run.hpp"
+#include "linkboy/mlflow_tracker.hpp"
+#include "linkboy/tensorboard_tracker.hpp"
+#include "support/file_contents.hpp"
 #include "support/memory_tracker.hpp"
 #include "support/temporary_folder.hpp"
 #include "support/toy.hpp"
@@ -93,6 +100,74 @@ TEST(TrackRunAgainTest, ResumedRunRecordsNothingTwiceAndLosesNothing) {
     expect_same_record_after_resume({.every_n_updates = 1}, every_n_updates);
     expect_same_record_after_resume({.every_n_epochs = 1}, every_n_updates);
   }
+}
+
+/// Trains two epochs, with a state after the first; a run before has the same name.
+void train_and_save(const CallbackList& trackers, const std::filesystem::path& states) {
+  CallbackList callbacks = trackers;
+  callbacks.push_back(std::make_shared<SaveTrainingState>(
+      SaveTrainingStateOptions{.directory = states, .every_n_epochs = 1, .keep_last = 100}));
+  Toy(callbacks).trainer.train(short_run());
+}
+
+std::shared_ptr<Callback> tracked_in(const std::filesystem::path& folder) {
+  return std::make_shared<TrackRun>(
+      std::vector<std::shared_ptr<Tracker>>{
+          std::make_shared<MlflowTracker>(MlflowTrackerOptions{.directory = folder / "mlruns"}),
+          std::make_shared<TensorBoardTracker>(
+              TensorBoardTrackerOptions{.directory = folder / "runs"})},
+      TrackRunOptions{.name = "same", .every_n_updates = 1});
+}
+
+/// All files below, by their paths, with their bytes.
+std::map<std::string, std::string> contents_of(const std::filesystem::path& folder) {
+  std::map<std::string, std::string> contents;
+  for (const auto& entry : std::filesystem::recursive_directory_iterator(folder)) {
+    if (entry.is_regular_file()) contents[entry.path()] = read_bytes(entry.path());
+  }
+  return contents;
+}
+
+TEST(TrackRunAgainTest, ResumedRunContinuesItsOwnRecordThoughANewerRunHasItsName) {
+  const TemporaryFolder folder;
+  train_and_save({tracked_in(folder.path())}, folder / "older");
+  const auto older = contents_of(folder / "mlruns");
+  train_and_save({tracked_in(folder.path())}, folder / "newer");
+  auto newer = contents_of(folder / "mlruns");
+  for (const auto& [path, bytes] : older) newer.erase(path);
+
+  Toy resumed({tracked_in(folder.path())});
+  TrainOptions options = short_run(3);
+  options.resume_from = folder / "older" / "state-00000001";
+  resumed.trainer.train(options);
+
+  auto now = contents_of(folder / "mlruns");
+  for (const auto& [path, bytes] : newer) EXPECT_EQ(now[path], bytes) << path;
+  for (const auto& [path, bytes] : older) {
+    if (path.ends_with("metrics/train_loss")) {
+      EXPECT_EQ(std::count(now[path].begin(), now[path].end(), '\n'), 12) << now[path];
+    }
+  }
+  const auto count_files = [&](const char* name) {
+    return std::distance(std::filesystem::directory_iterator(folder / "runs" / name), {});
+  };
+  EXPECT_EQ(count_files("same-1"), 2);
+  EXPECT_EQ(count_files("same-2"), 1);
+  EXPECT_FALSE(std::filesystem::exists(folder / "runs" / "same-3"));
+}
+
+TEST(TrackRunAgainTest, ResumedRunFindsTheRecordsOfItsTrackersThoughAnotherWasAdded) {
+  const TemporaryFolder folder;
+  train_and_save({tracked_in(folder.path())}, folder / "states");
+  const auto memory = std::make_shared<MemoryTracker>();
+  Toy resumed({std::make_shared<TrackRun>(std::vector<std::shared_ptr<Tracker>>{
+      memory, std::make_shared<TensorBoardTracker>(
+                  TensorBoardTrackerOptions{.directory = folder / "runs"})})});
+  TrainOptions options = short_run(3);
+  options.resume_from = folder / "states" / "state-00000001";
+  resumed.trainer.train(options);
+  EXPECT_EQ(memory->starts[0].place, "");
+  EXPECT_FALSE(std::filesystem::exists(folder / "runs" / "run-1"));
 }
 
 TEST(TrackRunAgainTest, ResumedRunWhoseStateKnowsNothingOfItRecordsFromThere) {

@@ -138,6 +138,43 @@ TEST_F(CsvTrackerTest, KeepsAllRowsIfTheTrainingStateIsTheNewest) {
   EXPECT_EQ(read_bytes(path_), before);
 }
 
+TEST_F(CsvTrackerTest, ASpreadsheetTakesNoNameForAFormula) {
+  CsvTracker tracker(path_);
+  tracker.start({});
+  for (const std::string name : {"=1+1", "+a", "-a", "@a", "a=b"})
+    log(tracker, 1, 1, {{name, 1.0}});
+  tracker.finish("finished", {});
+  const std::string text = read_bytes(path_);
+  for (const std::string name : {",'=1+1,", ",'+a,", ",'-a,", ",'@a,", ",a=b,"}) {
+    EXPECT_NE(text.find(name), std::string::npos) << name << "\n" << text;
+  }
+}
+
+TEST_F(CsvTrackerTest, ASecondRunIsRefusedWhileTheFirstOneWrites) {
+  CsvTracker first(path_);
+  first.start({});
+  log(first, 1, 1, {{"loss", 1.0}});
+  CsvTracker second(path_);
+  EXPECT_ERROR(second.start({}), "is being written by another run");
+  log(first, 2, 1, {{"loss", 1.0}});
+  EXPECT_EQ(updates(path_), (std::vector<std::string>{"1", "2"}));
+  first.finish("finished", {});
+  second.start({});
+  EXPECT_EQ(read_bytes(path_), kHeader);
+}
+
+TEST_F(CsvTrackerTest, DropsRowsThatAPowerCutDamaged) {
+  killed_run(path_);
+  const std::string before = read_bytes(path_);
+  const std::size_t middle = before.find('\n', before.size() / 2) + 1;
+  for (const std::string& damage : {std::string(100, '\0') + "\n", std::string("lo\n")}) {
+    write_bytes(path_, before.substr(0, middle) + damage + before.substr(middle));
+    CsvTracker tracker(path_);
+    tracker.start({.first_update = 10, .first_epoch = 2});
+    EXPECT_EQ(read_bytes(path_), before);
+  }
+}
+
 TEST_F(CsvTrackerTest, DropsARowThatWasCutOff) {
   for (const std::string torn : {"1000.5,3,11,los", "1000.5,3,11,\"a\nb", "1"}) {
     killed_run(path_);

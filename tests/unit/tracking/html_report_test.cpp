@@ -233,6 +233,60 @@ TEST_F(HtmlReportTest, RefusesAnotherProgramsFileAndLeavesIt) {
   }
 }
 
+TEST_F(HtmlReportTest, RefusesAHistogramWhoseEdgesWereRemoved) {
+  HtmlReport report(path_);
+  report.start({});
+  report.log_histogram("weight", at::tensor({0.1, 0.7}), {.update = 1});
+  report.finish("finished", {});
+  for (const std::string key : {"edges", "statistics"}) {
+    std::string edited = page();
+    const std::size_t begin = edited.rfind("\"" + key + "\":[") + key.size() + 4;
+    edited.erase(begin, edited.find(']', begin) - begin);
+    const std::string before = page();
+    write_bytes(path_, edited);
+    EXPECT_ERROR(HtmlReport(path_).start({.first_update = 1}),
+                 "is not a page that HtmlReport wrote");
+    write_bytes(path_, before);
+  }
+}
+
+/// Each look at its clock takes a second, and so does each write of the page.
+class SlowReport : public HtmlReport {
+ public:
+  using HtmlReport::HtmlReport;
+
+ protected:
+  std::chrono::steady_clock::time_point now() const override {
+    return time_ += std::chrono::seconds(1);
+  }
+
+ private:
+  mutable std::chrono::steady_clock::time_point time_;
+};
+
+TEST_F(HtmlReportTest, APageThatTakesLongIsWrittenMoreRarely) {
+  SlowReport report(path_, {.seconds_between_writes = 0.5});
+  report.start({});
+  log(report, 1, 1, {{"loss", 1.0}});
+  const std::string before = page();
+  for (int second = 1; second < 20; ++second) {
+    report.flush();
+    EXPECT_EQ(page(), before) << second;
+  }
+  report.flush();
+  EXPECT_NE(page(), before);
+}
+
+TEST_F(HtmlReportTest, AMillionCharactersThatXmlCannotHoldTakeTheTimeOfAMillionOthers) {
+  HtmlReport report(path_);
+  report.start({});
+  std::string text;
+  for (int i = 0; i < 1'000'000; ++i) text += "\xEF\xBF\xBF";
+  report.log_text("note", text, {.update = 1});
+  report.finish("finished", {});
+  EXPECT_NE(page().find("\xEF\xBF\xBD\xEF\xBF\xBD"), std::string::npos);
+}
+
 TEST_F(HtmlReportTest, RefusesPathsThatCannotBeWritten) {
   write_bytes(folder_ / "file", "text");
 

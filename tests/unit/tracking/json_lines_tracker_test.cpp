@@ -220,6 +220,27 @@ TEST_F(JsonLinesTrackerTest, LeavesRunsBeforeTheResumedOneAlone) {
   EXPECT_EQ(outline(path_), "run 1 2 3 4 5 6 7 8 9 10 end run run");
 }
 
+TEST_F(JsonLinesTrackerTest, ASecondRunIsRefusedWhileTheFirstOneWrites) {
+  JsonLinesTracker first(path_);
+  record_run(first);
+  JsonLinesTracker second(path_);
+  EXPECT_ERROR(second.start({}), "is being written by another run");
+  EXPECT_EQ(outline(path_), "run 1 2 3 4 5 6 7 8 9 10");
+}
+
+TEST_F(JsonLinesTrackerTest, DropsLinesThatAPowerCutDamaged) {
+  JsonLinesTracker tracker(path_);
+  record_run(tracker);
+  const std::string before = read_bytes(path_);
+  const std::size_t middle = before.find('\n', before.size() / 2) + 1;
+  for (const std::string& damage :
+       {std::string(100, '\0') + "\n", std::string("{\"type\":\"sc\n")}) {
+    write_bytes(path_, before.substr(0, middle) + damage + before.substr(middle));
+    tracker.start({.first_update = 10, .first_epoch = 2});
+    EXPECT_EQ(outline(path_), "run 1 2 3 4 5 6 7 8 9 10 run");
+  }
+}
+
 TEST_F(JsonLinesTrackerTest, DropsALineThatWasCutOff) {
   JsonLinesTracker tracker(path_);
   record_run(tracker);

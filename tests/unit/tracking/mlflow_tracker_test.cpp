@@ -1,7 +1,10 @@
 // Runs in MLflow's file store, read back by MLflow's own client.
 
 #include <gtest/gtest.h>
+#include <sys/resource.h>
 
+#include <algorithm>
+#include <filesystem>
 #include <limits>
 #include <string>
 #include <vector>
@@ -90,7 +93,7 @@ TEST(MlflowTrackerTest, NewRunOfTheSameNameAndExperimentIsAnotherRun) {
   EXPECT_EQ(experiment, folder / "0");
 }
 
-TEST(MlflowTrackerTest, RunThatGoesOnIsTheNewestOfItsNameWithoutWhatIsVoid) {
+TEST(MlflowTrackerTest, RunThatContinuesIsTheOneOfItsPlaceWithoutWhatIsVoid) {
   const TemporaryFolder folder;
   MlflowTracker other({.directory = folder.path()});
   MlflowTracker killed({.directory = folder.path()});
@@ -100,7 +103,7 @@ TEST(MlflowTrackerTest, RunThatGoesOnIsTheNewestOfItsNameWithoutWhatIsVoid) {
   other.start({.name = "another"});
 
   MlflowTracker tracker({.directory = folder.path()});
-  tracker.start({.name = "mlp", .first_update = 4});
+  tracker.start({.name = "mlp", .first_update = 4, .place = killed.place()});
   EXPECT_EQ(tracker.run_id(), killed.run_id());
   log(tracker, "loss", 5, 50.0);
   tracker.finish("finished", {});
@@ -116,11 +119,77 @@ TEST(MlflowTrackerTest, RunThatGoesOnIsTheNewestOfItsNameWithoutWhatIsVoid) {
                             [4, "4.0", 14500], [5, "50.0", 15500]])"));
 }
 
-TEST(MlflowTrackerTest, RunThatGoesOnWithoutOneOfItsNameIsANewRun) {
+TEST(MlflowTrackerTest, RunThatContinuesChangesNoOtherRunOfItsName) {
+  const TemporaryFolder folder;
+  MlflowTracker finished({.directory = folder.path()});
+  finished.start({.name = "mlp"});
+  for (int64_t update = 1; update <= 6; ++update) log(finished, "loss", update, update);
+  finished.finish("finished", {});
+  const auto path = finished.run_directory() / "metrics" / "loss";
+  const std::string before = read_bytes(path);
+  write_bytes(folder / "meta.yaml", "name: hostile");
+  for (const std::string place : {"", "not-there", "../..", "..", ".", "/", "a/b"}) {
+    MlflowTracker tracker({.directory = folder.path()});
+    tracker.start({.name = "mlp", .first_update = 2, .place = place});
+    EXPECT_NE(tracker.run_id(), finished.run_id()) << place;
+    EXPECT_EQ(tracker.run_directory().parent_path(), finished.run_directory().parent_path());
+    EXPECT_EQ(read_bytes(path), before) << place;
+  }
+}
+
+TEST(MlflowTrackerTest, RunThatWasDeletedIsNotContinued) {
+  const TemporaryFolder folder;
+  MlflowTracker deleted({.directory = folder.path()});
+  deleted.start({});
+  const auto meta = deleted.run_directory() / "meta.yaml";
+  std::string text = read_bytes(meta);
+  text.replace(text.find("stage: active"), 13, "stage: deleted");
+  write_bytes(meta, text);
+  MlflowTracker tracker({.directory = folder.path()});
+  tracker.start({.first_update = 2, .place = deleted.place()});
+  EXPECT_NE(tracker.run_id(), deleted.run_id());
+}
+
+TEST(MlflowTrackerTest, MetricsWhoseNamesMeetHaveFilesOfTheirOwn) {
   const TemporaryFolder folder;
   MlflowTracker tracker({.directory = folder.path()});
-  tracker.start({.name = "mlp", .first_update = 4});
-  EXPECT_TRUE(std::filesystem::exists(tracker.run_directory() / "meta.yaml"));
+  tracker.start({});
+  for (const std::string name : {"loss@1", "loss_1", "a", "a/b", "c/d", "c"}) {
+    log(tracker, name, 1, 1.0);
+    log(tracker, name, 2, 2.0);
+  }
+  tracker.finish("finished", {});
+  const json read = read_back(folder.path());
+  SKIP_IF_MISSING(read);
+  const json& metrics = read["runs"][0]["metrics"];
+  EXPECT_EQ(metrics.size(), 6U) << metrics;
+  for (const auto& [name, values] : metrics.items()) EXPECT_EQ(values.size(), 2U) << name;
+}
+
+TEST(MlflowTrackerTest, AThousandMetricsNeedNoThousandOpenFiles) {
+  const TemporaryFolder folder;
+  MlflowTracker tracker({.directory = folder.path()});
+  tracker.start({});
+  rlimit limit{};
+  ASSERT_EQ(::getrlimit(RLIMIT_NOFILE, &limit), 0);
+  const rlimit smaller{.rlim_cur = std::min<rlim_t>(limit.rlim_cur, 200),
+                       .rlim_max = limit.rlim_max};
+  ASSERT_EQ(::setrlimit(RLIMIT_NOFILE, &smaller), 0);
+  for (int i = 0; i < 300; ++i) {
+    log(tracker, "loss_" + std::to_string(i), 1, 1.0);
+    log(tracker, "loss_" + std::to_string(i), 2, 2.0);
+  }
+  ASSERT_EQ(::setrlimit(RLIMIT_NOFILE, &limit), 0);
+  EXPECT_EQ(read_bytes(tracker.run_directory() / "metrics" / "loss_299"), "11500 1 1\n12500 2 2\n");
+}
+
+TEST(MlflowTrackerTest, ExperimentsThatCannotBeReadArePassedOver) {
+  const TemporaryFolder folder;
+  std::filesystem::create_directories(folder / "theirs" / "meta.yaml");  // reading it fails
+  std::filesystem::create_directory_symlink("loop", folder / "loop");    // looking at it fails
+  MlflowTracker tracker({.directory = folder.path(), .experiment = "mine"});
+  tracker.start({});
+  EXPECT_TRUE(std::filesystem::exists(tracker.run_directory()));
 }
 
 TEST(MlflowTrackerTest, LineThatWasCutOffIsDroppedWhenTheRunGoesOn) {
@@ -131,7 +200,7 @@ TEST(MlflowTrackerTest, LineThatWasCutOffIsDroppedWhenTheRunGoesOn) {
   const auto path = killed.run_directory() / "metrics" / "loss";
   write_bytes(path, read_bytes(path) + "12500 2.0");
   MlflowTracker tracker({.directory = folder.path()});
-  tracker.start({.first_update = 3});
+  tracker.start({.first_update = 3, .place = killed.place()});
   EXPECT_EQ(read_bytes(path), "11500 1 1\n");
 }
 

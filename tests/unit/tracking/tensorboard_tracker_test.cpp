@@ -200,9 +200,12 @@ TEST(TensorBoardTrackerTest, RunThatGoesOnHasTensorBoardPassOverWhatCameLater) {
     TensorBoardTracker killed({.directory = folder.path()});
     killed.start({});
     for (int64_t update = 1; update <= 6; ++update) log_loss(killed, update, update);
+    EXPECT_EQ(killed.place(), "run-1");
+    TensorBoardTracker newer({.directory = folder.path()});
+    newer.start({});
   }
   TensorBoardTracker tracker({.directory = folder.path()});
-  tracker.start({.first_update = 4, .first_epoch = 1});
+  tracker.start({.first_update = 4, .first_epoch = 1, .place = "run-1"});
   log_loss(tracker, 5, 50.0);
   EXPECT_EQ(event_files(folder / "run-1").size(), 2U);
 
@@ -221,12 +224,22 @@ TEST(TensorBoardTrackerTest, FurtherRunsHaveFoldersOfTheirOwn) {
   tracker.start({});
   EXPECT_EQ(tracker.run_directory(), folder / "run-2");
   tracker.finish("finished", {});
-  tracker.start({.first_update = 3});
+  tracker.start({.first_update = 3, .place = "run-2"});
   EXPECT_EQ(tracker.run_directory(), folder / "run-2");
   EXPECT_EQ(event_files(folder / "run-2").size(), 2U);
   tracker.finish("finished", {});
   tracker.start({.name = "mlp/\xc3\xa4 2.b", .first_update = 3});
   EXPECT_EQ(tracker.run_directory(), folder / "mlp____2.b-1");
+  tracker.finish("finished", {});
+  std::filesystem::copy(folder / "run-1", folder.path(), std::filesystem::copy_options::recursive);
+  int number = 3;
+  const std::vector<std::string> places = {"", "run-9", "..", ".",
+                                           "../" + folder.path().filename().string()};
+  for (const std::string& place : places) {
+    tracker.start({.first_update = 3, .place = place});
+    EXPECT_EQ(tracker.run_directory(), folder / ("run-" + std::to_string(number++))) << place;
+    tracker.finish("finished", {});
+  }
 }
 
 TEST(TensorBoardTrackerTest, FileCutOffInItsLastRecordStillHasAllEarlierOnes) {
