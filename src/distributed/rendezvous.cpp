@@ -68,8 +68,9 @@ c10::intrusive_ptr<c10d::Store> connect_store(const LaunchEnvironment& launch,
   try {
     auto store = make_store(launch.master_address, options);
     // A store of torchrun's agent lives through restarts; old keys must not be taken for new ones.
-    return c10::make_intrusive<c10d::PrefixStore>("linkboy/" + std::to_string(launch.restart_count),
-                                                  std::move(store));
+    // Ranks of another job that was given the same port must not be taken for this one's.
+    return c10::make_intrusive<c10d::PrefixStore>(
+        c10::str("linkboy/", launch.job_id, "/", launch.restart_count), std::move(store));
   } catch (const std::exception& error) {
     if (is_host) {
       throw Error(c10::str("rank 0 cannot listen at port ", launch.master_port, " (",

@@ -55,9 +55,10 @@ std::unique_ptr<SharedMemoryFile> SharedMemoryFile::map(int file, std::size_t by
 }
 
 std::unique_ptr<SharedMemoryFile> SharedMemoryFile::create(std::size_t bytes) {
-  const int file = memfd_create(kMemoryName, MFD_CLOEXEC);
+  const int file = memfd_create(kMemoryName, MFD_CLOEXEC | MFD_ALLOW_SEALING);
   if (file < 0) return nullptr;
-  if (!give_size(file, bytes)) {
+  // An access behind the end of a file that someone shrank would end every rank.
+  if (!give_size(file, bytes) || fcntl(file, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_SEAL) != 0) {
     close(file);
     return nullptr;
   }
@@ -74,7 +75,9 @@ std::unique_ptr<SharedMemoryFile> SharedMemoryFile::open(const std::string& path
   const int file = ::open(path.c_str(), O_RDWR | O_CLOEXEC);
   if (file < 0) return nullptr;
   struct stat status {};
-  if (fstat(file, &status) != 0 || status.st_size != static_cast<off_t>(bytes)) {
+  const int seals = fcntl(file, F_GET_SEALS);
+  if (fstat(file, &status) != 0 || status.st_size != static_cast<off_t>(bytes) || seals < 0 ||
+      (seals & F_SEAL_SHRINK) == 0) {
     close(file);
     return nullptr;
   }
