@@ -1,18 +1,24 @@
 #include "atomic_file.hpp"
 
 #include <fcntl.h>
+#include <sys/file.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <atomic>
 #include <cerrno>
+#include <csignal>
 #include <cstdlib>
 #include <cstring>
+#include <mutex>
+#include <set>
 #include <string>
+#include <string_view>
 #include <system_error>
 #include <utility>
 
 #include "linkboy/error.hpp"
+#include "parse_number.hpp"
 
 namespace linkboy {
 namespace {
@@ -24,6 +30,7 @@ namespace fs = std::filesystem;
 // disk wants it.
 constexpr std::size_t kPiece = std::size_t{4} << 20;
 constexpr std::size_t kAlignment = 4096;
+constexpr std::string_view kMark = ".tmp-";
 
 std::string reason(int error) { return std::generic_category().message(error); }
 
@@ -42,9 +49,60 @@ fs::path name_beside(const fs::path& path) {
   static std::atomic<unsigned> counter = 0;
   // Short enough that the addition keeps the name within the usual limit of 255 bytes.
   const std::string stem = path.filename().string().substr(0, 200);
-  return folder_of(path) / ("." + stem + ".tmp-" + std::to_string(::getpid()) + "-" +
+  return folder_of(path) / ("." + stem + std::string(kMark) + std::to_string(::getpid()) + "-" +
                             std::to_string(counter.fetch_add(1)));
 }
+
+// The process that made it, from the end of its name: ".NAME.tmp-PID-NUMBER"; 0 for other names.
+pid_t maker_of(const std::string& name) {
+  const std::size_t mark = name.rfind(kMark);
+  if (!name.starts_with('.') || mark == std::string::npos) return 0;
+  const std::string_view numbers = std::string_view(name).substr(mark + kMark.size());
+  const std::size_t dash = numbers.find('-');
+  if (dash == std::string_view::npos) return 0;
+  const auto process = parse_number<int64_t>(numbers.substr(0, dash));
+  const auto number = parse_number<int64_t>(numbers.substr(dash + 1));
+  const bool is_ours = process.value_or(0) > 0 && number.value_or(-1) >= 0;
+  return is_ours ? static_cast<pid_t>(*process) : 0;
+}
+
+// Of killed processes. One that lives holds a lock on its file, also if it runs on another host and
+// the folder is shared. Where a filesystem has no locks nothing is removed.
+void remove_unfinished(const fs::path& folder) {
+  std::error_code error;
+  for (fs::directory_iterator entry(folder, error), end; !error && entry != end;
+       entry.increment(error)) {
+    const pid_t maker = maker_of(entry->path().filename().string());
+    if (maker == 0 || ::kill(maker, 0) == 0 || errno != ESRCH) continue;
+    const int descriptor =
+        ::open(entry->path().c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
+    if (descriptor < 0) continue;
+    if (::flock(descriptor, LOCK_EX | LOCK_NB) == 0) ::unlink(entry->path().c_str());
+    ::close(descriptor);
+  }
+}
+
+// Once for each folder of a process: it costs a look at every name.
+void remove_unfinished_once(const fs::path& folder) {
+  static std::mutex mutex;
+  static std::set<fs::path> seen;
+  const std::scoped_lock lock(mutex);
+  if (seen.insert(folder).second) remove_unfinished(folder);
+}
+
+// A second descriptor of an open file.
+class LockKeeper {
+ public:
+  explicit LockKeeper(int descriptor) : descriptor_(::fcntl(descriptor, F_DUPFD_CLOEXEC, 0)) {}
+  ~LockKeeper() {
+    if (descriptor_ >= 0) ::close(descriptor_);
+  }
+  LockKeeper(const LockKeeper&) = delete;
+  LockKeeper& operator=(const LockKeeper&) = delete;
+
+ private:
+  int descriptor_;
+};
 
 // Without it the new name may be lost in a power cut although the bytes are there.
 void sync_folder(const fs::path& path) {
@@ -69,6 +127,9 @@ AtomicFile::AtomicFile(fs::path path) : path_(std::move(path)) {
   fs::create_directories(folder_of(path_), error);
   LINKBOY_CHECK(!error, "cannot create the folder of \"", path_.string(), "\" (", error.message(),
                 "). Choose a path whose folder can be made.");
+  buffer_.reset(static_cast<char*>(std::aligned_alloc(kAlignment, kPiece)));
+  LINKBOY_CHECK(buffer_, "no memory is left to write \"", path_.string(), "\". Free some.");
+  remove_unfinished_once(folder_of(path_));
   do {
     aside_ = name_beside(path_);
     descriptor_ = retry_if_interrupted(
@@ -76,8 +137,7 @@ AtomicFile::AtomicFile(fs::path path) : path_(std::move(path)) {
   } while (descriptor_ < 0 && errno == EEXIST);  // Left by a killed process of the same id.
   LINKBOY_CHECK(descriptor_ >= 0, "cannot create \"", path_.string(), "\" (", reason(errno),
                 "). Choose a folder that this process may write to.");
-  buffer_.reset(static_cast<char*>(std::aligned_alloc(kAlignment, kPiece)));
-  LINKBOY_CHECK(buffer_, "no memory is left to write \"", path_.string(), "\". Free some.");
+  ::flock(descriptor_, LOCK_EX | LOCK_NB);  // for remove_unfinished; without locks it does nothing
 }
 
 AtomicFile::~AtomicFile() {
@@ -129,7 +189,9 @@ void AtomicFile::commit() {
   const int synced = retry_if_interrupted([this] { return ::fsync(descriptor_); });
   LINKBOY_CHECK(synced == 0, "cannot write \"", path_.string(), "\" to the disk (", reason(errno),
                 "); what was there before is kept. Check the disk.");
-  // Network filesystems report a full disk as late as here.
+  // Network filesystems report a full disk as late as here. A copy keeps the lock until the file
+  // has its name.
+  const LockKeeper lock(descriptor_);
   const int closed = ::close(std::exchange(descriptor_, -1));
   LINKBOY_CHECK(closed == 0 || errno == EINTR, "cannot finish \"", path_.string(), "\" (",
                 reason(errno), "); what was there before is kept. Check the disk.");

@@ -8,7 +8,8 @@
 namespace linkboy {
 
 /// A file that appears at its path whole or not at all: written under a name beside it, fsynced
-/// and renamed by `commit`. Destroyed before that, it leaves nothing behind.
+/// and renamed by `commit`. Destroyed before that, it leaves nothing behind; what a killed process
+/// left in the folder is removed by the next one that writes there.
 class AtomicFile {
  public:
   /// @throws Error if the file cannot be created; parent folders are made.

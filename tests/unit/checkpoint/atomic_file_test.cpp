@@ -1,6 +1,10 @@
 #include "checkpoint/atomic_file.hpp"
 
+#include <fcntl.h>
 #include <gtest/gtest.h>
+#include <sys/file.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cstddef>
@@ -73,6 +77,53 @@ TEST(AtomicFileTest, LeavesOldFileAndNothingElseWhenADiskFillsUpInAnyPiece) {
   }
   EXPECT_EQ(read_bytes(folder / "x"), "old");
   EXPECT_EQ(folder.names(), std::vector<std::string>{"x"});
+}
+
+/// Runs `work` in a child that then dies as if killed, without any destructor.
+template <class Work>
+pid_t in_a_child_that_dies(const Work& work) {
+  const pid_t child = ::fork();
+  if (child == 0) {
+    work();
+    ::_exit(0);
+  }
+  int status = 0;
+  EXPECT_EQ(::waitpid(child, &status, 0), child);
+  return child;
+}
+
+TEST(AtomicFileTest, RemovesWhatAKilledProcessLeftInTheFolder) {
+  const TemporaryFolder folder;
+  in_a_child_that_dies([&] {
+    // Never freed, like the memory of a process that is killed.
+    for (const std::string name : {"best.pt", "other"}) (new AtomicFile(folder / name))->flush();
+  });
+  ASSERT_EQ(folder.names().size(), 2U);
+  {
+    AtomicFile file(folder / "best.pt");
+    file.commit();
+  }
+  EXPECT_EQ(folder.names(), std::vector<std::string>{"best.pt"});
+}
+
+TEST(AtomicFileTest, LeavesTheFilesOfLivingProcessesAndOfOthersAlone) {
+  const TemporaryFolder folder;
+  const std::string dead = std::to_string(in_a_child_that_dies([] {}));
+  const std::vector<std::string> others = {
+      ".a.tmp-" + std::to_string(::getpid()) + "-0",  // of a process that lives
+      ".b.tmp-" + dead + "-7",                        // locked, as by a process on another host
+      ".c.tmp-" + dead,
+      ".d.tmp-x-1",
+      ".e.tmp-" + dead + "-1.pt",
+      "f.tmp-" + dead + "-1"};
+  for (const std::string& name : others) write_bytes(folder / name, "");
+  const int locked = ::open((folder / others[1]).c_str(), O_RDONLY | O_CLOEXEC);
+  ASSERT_EQ(::flock(locked, LOCK_EX), 0);
+  AtomicFile(folder / "x").commit();
+  ::close(locked);
+  std::vector<std::string> expected = others;
+  expected.emplace_back("x");
+  EXPECT_EQ(folder.names(), expected);
 }
 
 }  // namespace
