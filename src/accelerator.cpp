@@ -263,6 +263,7 @@ void Accelerator::clip_grad_value(const std::vector<at::Tensor>& parameters,
 }
 
 void Accelerator::optimizer_step(torch::optim::Optimizer& optimizer) {
+  if (has_gradient_without_kernel(optimizer)) partly_fused_.insert(&optimizer);
   if (zero_) {
     unscale_gradients(optimizer);  // all must see the overflow of any gradient
     zero_->begin_step(optimizer);
@@ -279,7 +280,15 @@ void Accelerator::optimizer_step(torch::optim::Optimizer& optimizer) {
 }
 
 StateDict Accelerator::optimizer_state_dict(const torch::optim::Optimizer& optimizer) const {
-  return zero_ ? zero_->whole_state(optimizer) : linkboy::optimizer_state_dict(optimizer);
+  StateDict state =
+      zero_ ? zero_->whole_state(optimizer) : linkboy::optimizer_state_dict(optimizer);
+  const bool was_fused = state.contains("param_groups") && !partly_fused_.contains(&optimizer);
+  for (std::size_t i = 0; was_fused && i < optimizer.param_groups().size(); ++i) {
+    if (!is_fused_in_python(optimizer, optimizer.param_groups()[i])) continue;
+    // The list and its dicts were made for this state.
+    state.get_list("param_groups")[i].toGenericDict().insert_or_assign("fused", true);
+  }
+  return state;
 }
 
 StateDict Accelerator::state_dict() const {

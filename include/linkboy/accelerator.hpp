@@ -12,6 +12,7 @@
 #include <string>
 #include <string_view>
 #include <unordered_map>
+#include <unordered_set>
 #include <vector>
 
 #include "linkboy/data_loader.hpp"
@@ -164,7 +165,9 @@ class LINKBOY_API Accelerator {
   void optimizer_step(torch::optim::Optimizer& optimizer);
 
   /// What `optimizer` needs to go on: as Python's `Optimizer.state_dict`, with the parts of all
-  /// processes where `zero_stage` has shared it out. @note Collective, with `zero_stage`.
+  /// processes where `zero_stage` has shared it out. A param group that `optimizer_step` updates by
+  /// fused kernels has `fused` = True, so that Python continues with the same numbers; loading it
+  /// into an optimizer here ignores that. @note Collective, with `zero_stage`.
   StateDict optimizer_state_dict(const torch::optim::Optimizer& optimizer) const;
 
   /// What a resumed run needs for the same numbers, beside the model, the optimizer and the
@@ -289,6 +292,8 @@ class LINKBOY_API Accelerator {
 
   /// Steps asked for, for local SGD.
   std::unordered_map<const torch::optim::Optimizer*, int64_t> num_steps_;
+  /// Optimizers that had a gradient for which there is no fused kernel.
+  std::unordered_set<const torch::optim::Optimizer*> partly_fused_;
 
   std::vector<GradientReducer*> reducers_of(const at::Tensor& loss) const;
   void average_weights(torch::optim::Optimizer& optimizer);

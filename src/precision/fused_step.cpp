@@ -7,6 +7,7 @@
 #include <torch/optim/rmsprop.h>
 #include <torch/optim/sgd.h>
 
+#include <algorithm>
 #include <array>
 #include <typeinfo>
 
@@ -315,6 +316,30 @@ bool fused_step(Optimizer& optimizer, const GradientScaling& scaling) {
   });
   if (is_known) step_what_is_left(optimizer);
   return is_known;
+}
+
+bool has_gradient_without_kernel(const Optimizer& optimizer) {
+  if (!with_class_of(optimizer, [](auto*) {})) return false;
+  for (const auto& group : optimizer.param_groups()) {
+    for (const Tensor& parameter : group.params()) {
+      if (parameter.grad().defined() && !is_fusable(parameter)) return true;
+    }
+  }
+  return false;
+}
+
+bool is_fused_in_python(const Optimizer& optimizer, const OptimizerParamGroup& group) {
+  const auto& type = typeid(optimizer);
+  const bool is_adagrad = type == typeid(torch::optim::Adagrad);
+  const bool has_kernel =
+      with_class_of(optimizer, [](auto*) {}) && type != typeid(torch::optim::RMSprop);
+  const auto is_taken = [&](const Tensor& parameter) {
+    // Python's Adagrad refuses fused=True on a GPU.
+    const bool is_there = parameter.is_cpu() || (parameter.is_cuda() && !is_adagrad);
+    return is_there && at::isFloatingType(parameter.scalar_type()) &&
+           parameter.layout() == at::kStrided;
+  };
+  return has_kernel && std::all_of(group.params().begin(), group.params().end(), is_taken);
 }
 
 bool takes_grad_scale(const Optimizer& optimizer) {

@@ -23,6 +23,15 @@ struct GradientScaling {
 /// @return False, with nothing changed, if the optimizer is of another class (a subclass too).
 bool fused_step(torch::optim::Optimizer& optimizer, const GradientScaling& scaling = {});
 
+/// Whether `fused_step` leaves a gradient that is there to the optimizer's own `step`. False for an
+/// optimizer of another class, which it leaves alone.
+bool has_gradient_without_kernel(const torch::optim::Optimizer& optimizer);
+
+/// Whether Python's class of this optimizer makes the updates of `fused_step` on the parameters of
+/// `group` if it is told `fused=True`: it has the kernel, and takes these parameters.
+bool is_fused_in_python(const torch::optim::Optimizer& optimizer,
+                        const torch::optim::OptimizerParamGroup& group);
+
 /// Whether `fused_step` takes a `grad_scale`: there is a kernel for each gradient, on one device.
 bool takes_grad_scale(const torch::optim::Optimizer& optimizer);
 

@@ -39,13 +39,13 @@ def train(model_name, optimizer_name, path, starts):
     torch.manual_seed(1 if starts else 2)
     model = MODELS[model_name]()
     make_optimizer, implementation, options = OPTIMIZERS[optimizer_name]
-    optimizer = make_optimizer(model.parameters(), **(options if starts else {"lr": 1.0}))
+    # The side that continues is told nothing of the implementation: the checkpoint says it.
+    optimizer = make_optimizer(model.parameters(),
+                               **({**options, **implementation} if starts else {"lr": 1.0}))
     if not starts:
         checkpoint = torch.load(path, weights_only=True)
         model.load_state_dict(checkpoint["model_state_dict"])
         optimizer.load_state_dict(checkpoint["optimizer_state_dict"])
-    for group in optimizer.param_groups:
-        group.update(implementation)  # loading sets it to what the other side has: none
 
     batch, width = SHAPES[model_name]
     samples = (UPDATES_BEFORE + UPDATES_AFTER) * batch

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
+#include "checkpoint/optimizer_state.hpp"
 #include "linkboy/accelerator.hpp"
 #include "support/toy.hpp"
 
@@ -195,6 +196,72 @@ TEST(FusedStepTest, RunsOnTheDevice_CUDA) {
   torch::optim::AdamW optimizer({weight}, AdamWOptions(0.1).weight_decay(0.0));
   ASSERT_TRUE(fused_step(optimizer));
   EXPECT_NEAR(weight[0].item<float>(), -0.1F, 1e-5);
+}
+
+/// "fused" of each param group in the optimizer's state; None where there is no such key.
+std::vector<c10::IValue> fused_flags(const StateDict& state) {
+  std::vector<c10::IValue> flags;
+  for (const c10::IValue& group : state.get_list("param_groups")) {
+    const StateDict entries = StateDict::from_ivalue(group, "group");
+    flags.push_back(entries.contains("fused") ? entries.at("fused") : c10::IValue());
+  }
+  return flags;
+}
+
+/// After a step on these parameters, one group each.
+template <class Optimizer>
+std::vector<c10::IValue> flags_after_a_step(const std::vector<torch::Tensor>& parameters) {
+  std::vector<torch::optim::OptimizerParamGroup> groups;
+  for (const torch::Tensor& parameter : parameters) groups.emplace_back(std::vector{parameter});
+  Optimizer optimizer(groups, 0.1);
+  Accelerator accelerator({.device = "cpu"});
+  accelerator.optimizer_step(optimizer);
+  accelerator.zero_grad(optimizer);
+  return fused_flags(accelerator.optimizer_state_dict(optimizer));
+}
+
+torch::Tensor with_gradient(torch::Tensor parameter, const torch::Tensor& gradient) {
+  parameter.requires_grad_().mutable_grad() = gradient;
+  return parameter;
+}
+
+TEST(FusedFlagTest, AStateSaysFusedWhereTheStepIsOnePythonsKernelMakes) {
+  const auto parameter = [] { return with_gradient(torch::ones({2}), torch::ones({2})); };
+  const std::vector<c10::IValue> yes = {true};
+  const std::vector<c10::IValue> no = {c10::IValue()};
+  EXPECT_EQ(flags_after_a_step<torch::optim::SGD>({parameter()}), yes);
+  EXPECT_EQ(flags_after_a_step<torch::optim::Adam>({parameter()}), yes);
+  EXPECT_EQ(flags_after_a_step<torch::optim::AdamW>({parameter()}), yes);
+  EXPECT_EQ(flags_after_a_step<torch::optim::Adagrad>({parameter()}), yes);
+  EXPECT_EQ(flags_after_a_step<torch::optim::RMSprop>({parameter()}), no);
+  const auto sparse =
+      torch::sparse_coo_tensor(torch::tensor({{1, 3}}), torch::ones({2, 2}), {4, 2});
+  EXPECT_EQ(flags_after_a_step<torch::optim::SGD>({with_gradient(torch::ones({4, 2}), sparse)}),
+            no);
+  const auto unused = torch::ones({2}, torch::kComplexFloat).requires_grad_();
+  EXPECT_EQ(flags_after_a_step<torch::optim::AdamW>({parameter(), unused}),
+            (std::vector<c10::IValue>{true, c10::IValue()}));
+}
+
+TEST(FusedFlagTest, ReadingItBackChangesNothing) {
+  const auto parameter = with_gradient(torch::ones({2}), torch::full({2}, 0.3));
+  torch::optim::AdamW saved({parameter}, 0.1);
+  Accelerator accelerator({.device = "cpu"});
+  accelerator.optimizer_step(saved);
+  const StateDict with_flag = accelerator.optimizer_state_dict(saved);
+  const StateDict without_flag = optimizer_state_dict(saved);
+  ASSERT_EQ(fused_flags(without_flag), std::vector<c10::IValue>{c10::IValue()});
+
+  std::vector<torch::Tensor> results;
+  for (const StateDict& state : {with_flag, without_flag}) {
+    const auto other = with_gradient(torch::ones({2}), torch::full({2}, 0.7));
+    torch::optim::AdamW loaded({other}, 1.0);
+    load_optimizer_state_dict(loaded, state);
+    ASSERT_TRUE(fused_step(loaded));
+    EXPECT_EQ(fused_flags(optimizer_state_dict(loaded)), fused_flags(without_flag));
+    results.push_back(other.detach());
+  }
+  EXPECT_TRUE(torch::equal(results[0], results[1]));
 }
 
 }  // namespace
