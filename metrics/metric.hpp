@@ -40,10 +40,11 @@ class LINKBOY_API Metric {
   /// on all ranks: a scalar, or one per class (the metric says which). NaN where there is nothing
   /// to measure, unless the metric says otherwise. Changes nothing. Waits for a CUDA device.
   ///
-  /// @param group  Whose batches count. Of one process by default.
+  /// @param group  The processes whose batches count. Defaults to all processes of the Trainer run
+  ///        that is in progress, and to this process alone outside of a run.
   /// @throws Error, on all ranks, if a batch on a CUDA device held a value out of range.
   /// @note Collective over `group`.
-  at::Tensor compute(const ProcessGroup& group = ProcessGroup()) const;
+  at::Tensor compute(const ProcessGroup& group = current_process_group()) const;
 
   /// Forgets all batches.
   void reset();

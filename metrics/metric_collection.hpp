@@ -43,9 +43,11 @@ class LINKBOY_API MetricCollection {
   /// @throws Error, with the metric's name, if one refuses it.
   void update(const at::Tensor& outputs, const at::Tensor& targets);
 
-  /// Each metric's value, in order. @throws Error, with the metric's name, if one has none.
+  /// Returns each metric's value, in order.
+  /// @param group  As `Metric::compute`.
+  /// @throws Error, with the metric's name, if one has none.
   /// @note Collective over `group`.
-  NamedTensors compute(const ProcessGroup& group = ProcessGroup()) const;
+  NamedTensors compute(const ProcessGroup& group = current_process_group()) const;
 
   /// Forgets all batches, of each metric.
   void reset();

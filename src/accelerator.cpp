@@ -14,6 +14,7 @@
 
 #include "checkpoint/optimizer_state.hpp"
 #include "data/device_loader.hpp"
+#include "data/share_between_ranks.hpp"
 #include "distributed/gradient_reducer.hpp"
 #include "distributed/ivalue_bytes.hpp"
 #include "distributed/process_group_implementation.hpp"
@@ -173,6 +174,7 @@ void Accelerator::prepare(Model& model, const torch::optim::Optimizer* optimizer
 }
 
 std::shared_ptr<DataLoader> Accelerator::prepare(std::shared_ptr<DataLoader> loader) const {
+  loader = share_between_ranks(std::move(loader), *process_group_, /*even_batches=*/true);
   if (device_.is_cpu() && !channels_last_) return loader;
   return std::make_shared<DeviceLoader>(std::move(loader), device_, channels_last_);
 }
@@ -328,7 +330,28 @@ void Accelerator::zero_grad(torch::optim::Optimizer& optimizer) {
   }
 }
 
+/// Ranks that gather different things, or of which one has left the loop, would wait for each other
+/// until the timeout, or take rows apart in the wrong places.
+void Accelerator::check_gather(const at::Tensor& tensor) const {
+  if (num_processes() == 1) return;
+  const std::string mine = c10::str(tensor.scalar_type(), " ", tensor.sizes());
+  const auto all = process_group_->all_gather_bytes(mine);
+  for (std::size_t r = 0; r < all.size(); ++r) {
+    LINKBOY_CHECK(all[r] != kJoined, "gather was called, but rank ",
+                  process_group_->world_ranks()[r],
+                  " has no batch left. Ranks may have different numbers of batches in an "
+                  "evaluation; use gather_for_metrics there.");
+    LINKBOY_CHECK(
+        all[r] == all[0], "gather was called with ", all[0], " on rank ",
+        process_group_->world_ranks()[0], " and with ", all[r], " on rank ",
+        process_group_->world_ranks()[r],
+        "; all ranks must give the same dtype and shape. Use gather_for_metrics for tensors "
+        "of different lengths.");
+  }
+}
+
 at::Tensor Accelerator::gather(const at::Tensor& tensor) const {
+  check_gather(tensor);
   const at::Tensor all = process_group_->all_gather(tensor);  // [processes, ...]
   return tensor.dim() == 0 ? all : all.flatten(0, 1);
 }

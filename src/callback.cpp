@@ -9,11 +9,15 @@
 #include "linkboy/text_options.hpp"
 
 namespace linkboy {
-namespace {
 
-std::string name_of(const Callback& callback) { return c10::demangle(typeid(callback).name()); }
+std::string Callback::name() const {
+  return name_ ? *name_ : std::string(c10::demangle(typeid(*this).name()));
+}
 
-}  // namespace
+void Callback::set_name(std::string name) {
+  LINKBOY_CHECK(!name.empty(), "the name of a callback is empty; give it at least one character.");
+  name_ = std::move(name);
+}
 
 void Callback::on_event(std::string name, EventHandler handler) {
   event_handlers_.insert_or_assign(std::move(name), std::move(handler));
@@ -30,14 +34,12 @@ CallbackHandler::CallbackHandler(CallbackList callbacks) {
 
 void CallbackHandler::add(std::shared_ptr<Callback> callback) {
   LINKBOY_CHECK(callback != nullptr, "a callback is null; give an object.");
-  for (const auto& present : callbacks_) {
-    const Callback& old_one = *present;
-    const Callback& new_one = *callback;
-    if (typeid(old_one) != typeid(new_one)) continue;
-    throw Error(c10::str("a callback of type ", name_of(*callback),
-                         " is there already; each type may be given once. The callbacks are: ",
-                         join_with_commas(names()), "."));
-  }
+  const std::vector<std::string> present = names();
+  LINKBOY_CHECK(std::find(present.begin(), present.end(), callback->name()) == present.end(),
+                "a callback ", callback->name(),
+                " is there already. To have two of one class, give one of them another name with "
+                "set_name. The callbacks are: ",
+                join_with_commas(present), ".");
   const auto later = std::upper_bound(
       callbacks_.begin(), callbacks_.end(), callback,
       [](const auto& added, const auto& present) { return added->order() < present->order(); });
@@ -49,7 +51,7 @@ std::vector<std::string> CallbackHandler::remove_if(
   std::vector<std::string> removed;
   std::erase_if(callbacks_, [&](const std::shared_ptr<Callback>& callback) {
     if (!is_unwanted(*callback)) return false;
-    removed.push_back(name_of(*callback));
+    removed.push_back(callback->name());
     return true;
   });
   return removed;
@@ -57,7 +59,7 @@ std::vector<std::string> CallbackHandler::remove_if(
 
 std::vector<std::string> CallbackHandler::names() const {
   std::vector<std::string> names;
-  for (const auto& callback : callbacks_) names.push_back(name_of(*callback));
+  for (const auto& callback : callbacks_) names.push_back(callback->name());
   return names;
 }
 

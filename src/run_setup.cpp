@@ -1,14 +1,18 @@
 #include "run_setup.hpp"
 
+#include <torch/nn/module.h>
 #include <torch/optim/optimizer.h>
 
+#include <algorithm>
 #include <cmath>
 #include <cstdlib>
 #include <limits>
 #include <set>
 #include <thread>
 #include <unordered_map>
+#include <unordered_set>
 
+#include "data/share_between_ranks.hpp"
 #include "distributed/agreement.hpp"
 #include "divide_up.hpp"
 #include "linkboy/error.hpp"
@@ -73,10 +77,25 @@ void check_no_parameter_twice(const torch::optim::Optimizer& optimizer) {
   }
 }
 
+using TensorSet = std::unordered_set<const c10::TensorImpl*>;
+
+TensorSet identities_of(const Model& model,
+                        const std::vector<std::shared_ptr<torch::nn::Module>>& modules) {
+  TensorSet tensors;
+  for (const auto& parameter : model.parameters()) tensors.insert(parameter.unsafeGetTensorImpl());
+  for (const auto& module : modules) {
+    for (const auto& parameter : module->parameters()) {
+      tensors.insert(parameter.unsafeGetTensorImpl());
+    }
+  }
+  return tensors;
+}
+
+int64_t size_of(const Dataset& dataset) { return dataset ? dataset.size() : 0; }
+
 }  // namespace
 
 void check_train_options(const TrainOptions& options, const torch::optim::Optimizer* optimizer) {
-  LINKBOY_CHECK(options.train_dataset, "train_dataset is missing; train needs one.");
   LINKBOY_CHECK(optimizer != nullptr,
                 "the Trainer has no optimizer; give one to its constructor "
                 "to train.");
@@ -91,12 +110,14 @@ void check_train_options(const TrainOptions& options, const torch::optim::Optimi
   check_names(options.more_eval_datasets);
   check_positive("gradient_clip_value", options.gradient_clip_value);
   check_positive("gradient_clip_norm", options.gradient_clip_norm);
+  LINKBOY_CHECK(!options.weight_by_batch_size || options.execution_mode == ExecutionMode::eager,
+                "weight_by_batch_size does not work with ExecutionMode::graph, which records the "
+                "weight of one batch for all. Use ExecutionMode::eager.");
   check_learning_rates(*optimizer);
   check_no_parameter_twice(*optimizer);
 }
 
 void check_evaluate_options(const EvaluateOptions& options) {
-  LINKBOY_CHECK(options.dataset, "dataset is missing; evaluate and predict need one.");
   check_at_least_one("per_device_batch_size", options.per_device_batch_size);
 }
 
@@ -128,6 +149,9 @@ void set_training_lengths(RunConfig& config, const TrainOptions& options) {
 // The set-up of a run.
 
 void Trainer::set_up_training(const TrainOptions& options) {
+  // First, since it refuses options that a subclass has not made unnecessary.
+  train_dataloader_ = create_train_dataloader(options);
+  create_evaluation_sets(options);
   if (options.reset_run_history) run_history_->reset();
   result_ = {};
   num_updates_ = num_epochs_done_ = micro_step_ = 0;
@@ -138,14 +162,20 @@ void Trainer::set_up_training(const TrainOptions& options) {
   LINKBOY_CHECK(execution_mode_ == ExecutionMode::eager || accelerator().num_processes() == 1,
                 "ExecutionMode::graph works in one process, but there are ",
                 accelerator().num_processes(), ". Use ExecutionMode::eager.");
+  weights_by_batch_size_ = options.weight_by_batch_size;
+  const DistributedOptions& distributed = accelerator().distributed_options();
+  LINKBOY_CHECK(!weights_by_batch_size_ ||
+                    (distributed.local_sgd_updates == 0 && !distributed.gradient_handler),
+                "weight_by_batch_size works on gradients that linkboy averages, but there is ",
+                distributed.gradient_handler ? "a gradient_handler" : "local_sgd_updates",
+                ". Leave one of them out.");
   graphed_step_.reset();
 
-  train_dataloader_ = create_train_dataloader(options);
-  create_evaluation_sets(options);
   accelerator().set_gradient_accumulation_steps(options.gradient_accumulation_steps);
   prepare_dataloaders();
   run_config_ = create_run_config(options);
   check_same_on_all_ranks(options);
+  warn_of_unsaved_parameters();
 
   // The scheduler of the run before has left its last value in the optimizer.
   if (scheduler_ && options.create_scheduler_fn) scheduler_->restore_base_values();
@@ -242,6 +272,9 @@ DataLoaderOptions Trainer::default_eval_dataloader_options(int64_t batch_size) {
 }
 
 std::shared_ptr<DataLoader> Trainer::create_train_dataloader(const TrainOptions& options) {
+  LINKBOY_CHECK(options.train_dataset,
+                "train_dataset is missing; train needs one. Give one, or override "
+                "create_train_dataloader.");
   auto defaults = default_train_dataloader_options(options.per_device_batch_size);
   if (options.collate_fn) defaults.collate_fn = options.collate_fn;
   auto chosen = defaults.overlaid_with(options.train_dataloader_options);
@@ -267,7 +300,7 @@ void Trainer::prepare_graphed_step() {
       device(), parameters, run_config_.gradient_accumulation_steps > 1,
       [this](const Batch& batch) {
         StepOutput output = forward(batch);
-        backward(output.loss);
+        backward(output);
         // What is kept must not keep the pass's graph.
         output.loss = output.loss.detach();
         if (output.model_outputs.isTensor()) {
@@ -278,6 +311,9 @@ void Trainer::prepare_graphed_step() {
 }
 
 std::shared_ptr<DataLoader> Trainer::create_eval_dataloader(const EvaluateOptions& options) {
+  LINKBOY_CHECK(options.dataset,
+                "dataset is missing; evaluate and predict need one. Give one, or override "
+                "create_eval_dataloader.");
   auto defaults = default_eval_dataloader_options(options.per_device_batch_size);
   if (options.collate_fn) defaults.collate_fn = options.collate_fn;
   return make_data_loader(options.dataset, defaults.overlaid_with(options.dataloader_options));
@@ -287,11 +323,15 @@ void Trainer::prepare_model_optimizer_and_dataloaders() {
   accelerator().prepare(model_, optimizer_.get());
   stop_->share_with(accelerator_->shared_process_group());
   if (train_dataloader_) train_dataloader_ = accelerator_->prepare(std::move(train_dataloader_));
+  // An evaluation counts each sample once.
+  const auto prepare = [this](std::shared_ptr<DataLoader>& loader) {
+    if (!loader) return;
+    loader = accelerator_->prepare(share_between_ranks(
+        std::move(loader), accelerator_->process_group(), /*even_batches=*/false));
+  };
   for (auto& set : evaluation_sets_) {
-    set.loader = accelerator_->prepare(std::move(set.loader));
-    if (set.loader_in_between) {
-      set.loader_in_between = accelerator_->prepare(std::move(set.loader_in_between));
-    }
+    prepare(set.loader);
+    prepare(set.loader_in_between);
   }
 }
 
@@ -339,12 +379,39 @@ std::optional<double> Trainer::mean_over_ranks(const LossTracker& tracker) {
   return total / count;
 }
 
+void Trainer::check_trained_parameters() const {
+  const auto known = identities_of(model_, registered_modules_);
+  const auto parameters = parameters_of(*optimizer_);
+  const bool trains_any =
+      std::any_of(parameters.begin(), parameters.end(),
+                  [&](const auto& tensor) { return known.contains(tensor.unsafeGetTensorImpl()); });
+  LINKBOY_CHECK(trains_any, "none of the optimizer's ", parameters.size(),
+                " parameters belongs to the model, which has ", model_.parameters().size(),
+                ", or to a registered module; training would not change the model. Make the "
+                "optimizer from model->parameters(), and register each layer of the model by "
+                "register_module in its constructor.");
+}
+
+void Trainer::warn_of_unsaved_parameters() {
+  const auto known = identities_of(model_, registered_modules_);
+  const auto parameters = parameters_of(*optimizer_);
+  const auto num_unknown = std::count_if(
+      parameters.begin(), parameters.end(),
+      [&](const auto& tensor) { return !known.contains(tensor.unsafeGetTensorImpl()); });
+  if (num_unknown == 0) return;
+  print(
+      c10::str("WARNING: ", num_unknown, " of the optimizer's ", parameters.size(),
+               " parameters belong neither to the model nor to a registered module; no checkpoint "
+               "holds them. Register their module with Trainer::register_module, or inside the "
+               "model with register_module."));
+}
+
 /// Ranks that make different numbers of steps would wait for each other forever.
 void Trainer::check_same_on_all_ranks(const TrainOptions& options) {
   if (accelerator().num_processes() == 1) return;
   std::vector<std::string> lines{
-      c10::str("train_dataset.size() = ", options.train_dataset.size()),
-      c10::str("eval_dataset.size() = ", options.eval_dataset ? options.eval_dataset.size() : 0),
+      c10::str("train_dataset.size() = ", size_of(options.train_dataset)),
+      c10::str("eval_dataset.size() = ", size_of(options.eval_dataset)),
       c10::str("batch size = ", run_config_.train_per_device_batch_size),
       c10::str("batches per epoch = ", run_config_.num_train_batches_per_epoch),
       c10::str("gradient_accumulation_steps = ", run_config_.gradient_accumulation_steps),

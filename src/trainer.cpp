@@ -1,10 +1,12 @@
 #include "linkboy/trainer.hpp"
 
 #include <ATen/core/grad_mode.h>
+#include <c10/util/ScopeExit.h>
 #include <fmt/format.h>
 #include <torch/optim/optimizer.h>
 
 #include "checkpoint/background_job.hpp"
+#include "distributed/run_group_scope.hpp"
 #include "divide_up.hpp"
 #include "linkboy/error.hpp"
 #include "linkboy/stage_range.hpp"
@@ -68,6 +70,7 @@ Trainer::~Trainer() = default;
 
 TrainResult Trainer::train(const TrainOptions& options) {
   check_train_options(options, optimizer_.get());
+  check_trained_parameters();
   guarded([&] {
     set_up_training(options);
     run_training(options);
@@ -103,7 +106,7 @@ void Trainer::run_epochs(const TrainOptions& options) {
     const bool is_last = num_epochs_done_ + 1 == num_epochs || is_max_updates_reached();
     const bool is_due = (num_epochs_done_ + 1) % options.evaluate_every_n_epochs == 0 || is_last;
     if (is_due) run_evaluations("eval_loss_epoch");
-    if (scheduler_) scheduler_epoch_end();
+    scheduler_epoch_end();
 
     after_last_update_.reset();
     stage_ = Stage::epoch_done;
@@ -166,7 +169,7 @@ void Trainer::train_step(const Batch& batch, int64_t num_batches) {
   track(train_loss_, output, /*are_all_needed=*/true);
   fire(&Callback::on_train_step_end, batch, output);
   if (ends_window) stop_->begin();
-  if (!graphed_step_) backward(output.loss);
+  if (!graphed_step_) backward(output);
   ++micro_step_;
   if (ends_window) make_update();
 }
@@ -177,14 +180,18 @@ StepOutput Trainer::forward(const Batch& batch) {
   return calculate_train_batch_loss(batch);
 }
 
-void Trainer::backward(const at::Tensor& loss) {
+void Trainer::backward(const StepOutput& output) {
   const StageRange range("backward");
-  backward_step(loss);
+  if (!weights_by_batch_size_) return backward_step(output.loss);
+  if (accelerator_->window_index() == 0) window_weight_ = 0;
+  window_weight_ += output.batch_size;
+  backward_step(output.loss * output.batch_size);
 }
 
 void Trainer::make_update() {
   stop_->end();
   if (scheduler_ && scheduler_->include_new_groups()) scheduler_->start();
+  if (weights_by_batch_size_) weight_gradients();
   fire(&Callback::on_gradients_ready);
   {
     const StageRange range("optimizer_step");
@@ -194,10 +201,8 @@ void Trainer::make_update() {
   }
   if (!accelerator_->optimizer_step_was_skipped()) {
     ++num_updates_;
-    if (scheduler_) {
-      const StageRange range("scheduler_step");
-      scheduler_step();
-    }
+    const StageRange range("scheduler_step");
+    scheduler_step();
   }
   // An overridden optimizer_zero_grad may call LibTorch's, which refuses gradients that are views.
   if (accelerator_->num_processes() > 1) Accelerator::zero_grad(*optimizer_);
@@ -214,12 +219,12 @@ bool Trainer::is_max_updates_reached() const { return num_updates_ >= run_config
 Metrics Trainer::evaluate(const EvaluateOptions& options) {
   check_evaluate_options(options);
   guarded([&] {
+    evaluation_sets_ = {{.loader = create_eval_dataloader(options)}};
     run_history_->reset();
     result_ = {};
     num_updates_ = micro_step_ = 0;
     after_last_update_.reset();
     train_dataloader_.reset();
-    evaluation_sets_ = {{.loader = create_eval_dataloader(options)}};
     prepare_dataloaders();
     run_config_ = create_run_config({.num_epochs = 1});
     try {
@@ -317,6 +322,8 @@ StepOutput Trainer::calculate_batch_loss(const Batch& batch) {
   return {.loss = std::move(loss), .model_outputs = std::move(outputs), .batch_size = batch.size()};
 }
 
+at::Tensor Trainer::calculate_predictions(const Batch& batch) { return model_(batch.input()); }
+
 void Trainer::backward_step(const at::Tensor& loss) { accelerator_->backward(loss); }
 
 void Trainer::clip_gradients() {
@@ -333,9 +340,13 @@ void Trainer::clip_gradients() {
 
 void Trainer::optimizer_step() { accelerator_->optimizer_step(*optimizer_); }
 
-void Trainer::scheduler_step() { scheduler_->step(); }
+void Trainer::scheduler_step() {
+  if (scheduler_) scheduler_->step();
+}
 
-void Trainer::scheduler_epoch_end() { scheduler_->epoch_end(num_epochs_done_ + 1, *run_history_); }
+void Trainer::scheduler_epoch_end() {
+  if (scheduler_) scheduler_->epoch_end(num_epochs_done_ + 1, *run_history_);
+}
 
 void Trainer::optimizer_zero_grad() { Accelerator::zero_grad(*optimizer_); }
 
@@ -365,8 +376,16 @@ void Trainer::fire_together(void (Callback::*event)(Trainer&)) {
 
 template <class Run>
 void Trainer::guarded(Run run) {
+  LINKBOY_CHECK(
+      !is_running_,
+      "train or evaluate was called while this Trainer is in a run; a Trainer has one run "
+      "at a time. Call evaluate_now in a callback to evaluate in the middle of a run, or "
+      "wait until the run has ended.");
+  is_running_ = true;
+  const auto done = c10::make_scope_exit([this] { is_running_ = false; });
   try {
     call_init_end_once();
+    const RunGroupScope group(accelerator().process_group());
     run();
   } catch (...) {
     if (stage_ == Stage::in_update) Accelerator::zero_grad(*optimizer_);

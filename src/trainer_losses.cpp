@@ -1,12 +1,14 @@
-// What Trainer keeps of the losses, and the names under which metrics are recorded.
+// The weights of losses, what Trainer keeps of them, and the names under which metrics are
+// recorded.
 
-#include <ATen/core/Tensor.h>
+#include <ATen/ATen.h>
 
 #include <algorithm>
 #include <limits>
 
 #include "linkboy/error.hpp"
 #include "linkboy/trainer.hpp"
+#include "run_setup.hpp"
 
 namespace linkboy {
 namespace {
@@ -17,6 +19,21 @@ std::string name_beside(std::string_view loss_name, const std::string& other) {
   std::string name(loss_name);
   const std::size_t place = name.rfind(kLoss);
   return place == std::string::npos ? name + "_" + other : name.replace(place, kLoss.size(), other);
+}
+
+/// A step is the user's code. What it forgets would show as NaN, or as an error of LibTorch's that
+/// does not say where to look.
+void check_step_output(const StepOutput& output, const char* step) {
+  LINKBOY_CHECK(
+      output.loss.defined(), step,
+      " returned no loss; StepOutput::loss must be a scalar tensor. Set it to the mean loss "
+      "of the batch.");
+  LINKBOY_CHECK(output.loss.numel() == 1, step, " returned a loss of shape ", output.loss.sizes(),
+                "; it must be a scalar. Reduce it over the batch, with mean() for example.");
+  LINKBOY_CHECK(
+      output.batch_size >= 1, step, " returned a batch_size of ", output.batch_size,
+      "; it must be at least 1. Set StepOutput::batch_size to batch.size(), or to the number "
+      "of items that the loss is the mean of.");
 }
 
 }  // namespace
@@ -37,12 +54,31 @@ void Trainer::reset(Losses& losses) const {
 }
 
 void Trainer::track(Losses& losses, const StepOutput& output, bool are_all_needed) {
+  check_step_output(output,
+                    are_all_needed ? "calculate_train_batch_loss" : "calculate_eval_batch_loss");
   losses.main.update(output.loss, output.batch_size);
   for (auto& [name, tracker] : losses.others) {
-    if (are_all_needed || output.extras.contains(name)) {
-      tracker.update(output.extras.get_tensor(name), output.batch_size);
-    }
+    const bool is_there = output.extras.contains(name);
+    LINKBOY_CHECK(is_there || !are_all_needed, "calculate_train_batch_loss returned no extra \"",
+                  name, "\", which track_loss(\"", name, "\") asks for. Set StepOutput::extras[\"",
+                  name, "\"] to a scalar tensor.");
+    if (is_there) tracker.update(output.extras.get_tensor(name), output.batch_size);
   }
+}
+
+/// Turns the mean over micro-steps and processes of loss * batch_size into the mean over their
+/// samples.
+void Trainer::weight_gradients() {
+  at::Tensor weight = at::full({1}, window_weight_, at::kLong);
+  accelerator_->process_group().all_reduce(weight);
+  const auto num_parts =
+      static_cast<double>(accelerator_->window_length() * accelerator_->num_processes());
+  std::vector<at::Tensor> gradients;
+  for (const auto& parameter : parameters_of(*optimizer_)) {
+    if (parameter.grad().defined()) gradients.push_back(parameter.grad());
+  }
+  const at::NoGradGuard no_grad;
+  if (!gradients.empty()) at::_foreach_mul_(gradients, num_parts / weight.item<double>());
 }
 
 void Trainer::record(std::string_view loss_name, const Losses& losses) {

@@ -9,6 +9,7 @@
 #include "checkpoint/optimizer_state.hpp"
 #include "checkpoint/rng_state.hpp"
 #include "data/batch_maker.hpp"
+#include "data/share_between_ranks.hpp"
 #include "distributed/ivalue_bytes.hpp"
 #include "linkboy/checkpoint.hpp"
 #include "linkboy/error.hpp"
@@ -235,8 +236,9 @@ bool Trainer::load_training_state(const std::filesystem::path& directory) {
 
 at::Tensor Trainer::predict(const EvaluateOptions& options) {
   check_evaluate_options(options);
-  const auto data = create_eval_dataloader(options);
-  accelerator().prepare(model_, optimizer_.get());
+  const auto data = share_between_ranks(create_eval_dataloader(options),
+                                        accelerator().process_group(), /*even_batches=*/false);
+  accelerator_->prepare(model_, optimizer_.get());
   auto loader = accelerator_->prepare(data);
   const ModelModeGuard restore_mode(model_);
   const at::NoGradGuard no_grad;
@@ -245,7 +247,12 @@ at::Tensor Trainer::predict(const EvaluateOptions& options) {
   auto batches = loader->iterate(/*epoch=*/1);
   while (const auto batch = batches->next()) {
     const AutocastScope autocast = accelerator_->autocast();
-    outputs.push_back(model_(batch->input()).cpu());
+    outputs.push_back(calculate_predictions(*batch).cpu());
+    const at::Tensor& rows = outputs.back();
+    LINKBOY_CHECK(rows.dim() > 0 && rows.size(0) == batch->size(), "the predictions of a batch of ",
+                  batch->size(), " samples have shape ", rows.sizes(),
+                  "; there must be one row for each sample. Override "
+                  "calculate_predictions.");
   }
   if (accelerator_->num_processes() == 1) return at::cat(outputs);
   return in_order_of_all_ranks(outputs, *data);

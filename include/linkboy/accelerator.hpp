@@ -121,7 +121,10 @@ class LINKBOY_API Accelerator {
   /// Collective.
   void prepare(Model& model, const torch::optim::Optimizer* optimizer = nullptr);
 
-  /// A loader whose batches arrive on the device.
+  /// Returns a loader whose batches arrive on the device. A loader that `make_data_loader` made
+  /// without a `shard` is shared between the processes: each gets its own batches, of the order
+  /// that rank 0's seed gives. Any other loader must give the batches of its own process already.
+  /// @note Collective, if the loader is shared here.
   std::shared_ptr<DataLoader> prepare(std::shared_ptr<DataLoader> loader) const;
 
   /// Makes what follows in the scope run in `mixed_precision`: the forward and the loss, not the
@@ -194,6 +197,8 @@ class LINKBOY_API Accelerator {
 
   /// "no", "bf16" or "fp16".
   const std::string& mixed_precision() const { return mixed_precision_; }
+  /// How the processes work together.
+  const DistributedOptions& distributed_options() const { return distributed_; }
 
   /// Of fp16, else null.
   GradScaler* grad_scaler() { return grad_scaler_.get(); }
@@ -202,8 +207,11 @@ class LINKBOY_API Accelerator {
 
   // ---- Several processes. All of these are collective. -----------------------------------------
 
-  /// All processes' rows along dimension 0, in the order of the ranks; of scalars [processes]. The
-  /// shapes must be the same.
+  /// Returns all processes' rows along dimension 0, in the order of the ranks; for scalars
+  /// [processes].
+  /// @throws Error on all ranks if dtypes or shapes differ, or if a rank has no batch left in a
+  /// loop
+  ///         that `join_uneven_loop` ends, as Trainer's evaluation. Use `gather_for_metrics` there.
   at::Tensor gather(const at::Tensor& tensor) const;
 
   /// The same for tensors of different lengths in dimension 0; the rows of the shorter ones are
@@ -295,6 +303,7 @@ class LINKBOY_API Accelerator {
   /// Optimizers that had a gradient for which there is no fused kernel.
   std::unordered_set<const torch::optim::Optimizer*> partly_fused_;
 
+  void check_gather(const at::Tensor& tensor) const;
   std::vector<GradientReducer*> reducers_of(const at::Tensor& loss) const;
   void average_weights(torch::optim::Optimizer& optimizer);
   at::Tensor norm_of_all_shards(const at::Tensor& norm) const;

@@ -35,6 +35,14 @@ class LINKBOY_API Callback {
   /// Takes effect when the callback is given to a Trainer.
   void set_order(int order) { order_ = order; }
 
+  /// Returns the name under which a Trainer has this callback and its state: that of its class, as
+  /// "linkboy::Timer", unless `set_name` gave it another one.
+  std::string name() const;
+  /// Gives the callback a name of its own, so that a Trainer can have several of one class. Call it
+  /// before the callback is given to a Trainer, and with the same name in a run that resumes.
+  /// @throws Error if `name` is empty.
+  void set_name(std::string name);
+
   /// Whether it writes files that stay: checkpoints, logs. FastDevRun leaves such callbacks out.
   virtual bool keeps_results() const { return false; }
 
@@ -110,6 +118,7 @@ class LINKBOY_API Callback {
 
  private:
   std::optional<int> order_;
+  std::optional<std::string> name_;
   std::map<std::string, EventHandler, std::less<>> event_handlers_;
 };
 
@@ -131,8 +140,8 @@ class LINKBOY_API CallbackHandler {
   /// @throws Error as `add`.
   explicit CallbackHandler(CallbackList callbacks);
 
-  /// @throws Error if `callback` is null or of the very type of one that is there; the message
-  ///         names the type and lists the callbacks.
+  /// @throws Error if `callback` is null, or one of its name is there; the message lists the
+  ///         callbacks.
   void add(std::shared_ptr<Callback> callback);
   /// Removes all callbacks.
   void clear() { callbacks_.clear(); }
@@ -143,7 +152,7 @@ class LINKBOY_API CallbackHandler {
 
   /// In the order of calls.
   const CallbackList& callbacks() const { return callbacks_; }
-  /// Their types, as "linkboy::Timer", in the order of calls.
+  /// Their `Callback::name`s, in the order of calls.
   std::vector<std::string> names() const;
 
   /// The callback of type C (or derived from it), or null.

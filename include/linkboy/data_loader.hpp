@@ -61,7 +61,7 @@ struct LINKBOY_API DataLoaderOptions {
   /// Batches that each worker may be ahead. At least 1. Default 2.
   std::optional<int64_t> prefetch_factor{};
 
-  /// Puts batches into page-locked memory. Default false. Needs a CUDA device.
+  /// Puts batches into page-locked memory. Default false. Ignored without a CUDA device.
   std::optional<bool> pin_memory{};
 
   /// Seed of the shuffle and of `transform`'s generators. Default: that of LibTorch's CPU
@@ -122,6 +122,14 @@ class LINKBOY_API DataLoader {
   virtual StateDict state_dict() const { return {}; }
   /// Takes what `state_dict` of another loader over the same data returned.
   virtual void load_state_dict(const StateDict&) {}
+
+  /// Returns a loader of the batches of one process, for a loader that gives all batches to every
+  /// process. Null by default: the loader knows its share, or cannot be shared.
+  /// @param defaults  Holds the `shard` and the `seed`; options that this loader was given win.
+  virtual std::shared_ptr<DataLoader> shared(const DataLoaderOptions& defaults) const {
+    static_cast<void>(defaults);
+    return nullptr;
+  }
 };
 
 class WorkerDatasets;
@@ -143,6 +151,7 @@ class LINKBOY_API DatasetLoader final : public DataLoader {
   /// The seed. @throws Error if `state` has none.
   StateDict state_dict() const override;
   void load_state_dict(const StateDict& state) override;
+  std::shared_ptr<DataLoader> shared(const DataLoaderOptions& defaults) const override;
 
   /// The options in force: every field with a default is set.
   const DataLoaderOptions& options() const { return options_; }
@@ -152,8 +161,8 @@ class LINKBOY_API DatasetLoader final : public DataLoader {
  private:
   Dataset dataset_;
   std::shared_ptr<WorkerDatasets> for_workers_;
+  DataLoaderOptions given_options_;
   DataLoaderOptions options_;
-  bool has_own_sampler_;
 };
 
 /// @throws Error as DatasetLoader's constructor.

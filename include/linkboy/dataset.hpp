@@ -84,6 +84,12 @@ Batch batch_of_example(E example) {
   } else if constexpr (DataOnly<E>) {
     return Batch(std::move(example.data));
   } else {
+    static_assert(
+        std::constructible_from<Batch, E>,
+        "linkboy does not know how to make a Batch of this dataset's samples: they must be "
+        "a torch::data::Example, or have a tensor `data` (and a tensor `target`), or be a "
+        "linkboy::Batch. Map the dataset to one of these, or derive from "
+        "linkboy::DatasetSource.");
     return Batch(std::move(example));
   }
 }

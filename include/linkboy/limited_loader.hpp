@@ -19,6 +19,9 @@ class LINKBOY_API LimitedLoader final : public DataLoader {
   int64_t batch_size() const override { return loader_->batch_size(); }
   std::unique_ptr<BatchIterator> iterate(int64_t epoch, int64_t first_batch = 0) override;
 
+  /// At most `max_batches` of what the limited loader gives this process.
+  std::shared_ptr<DataLoader> shared(const DataLoaderOptions& defaults) const override;
+
   StateDict state_dict() const override { return loader_->state_dict(); }
   void load_state_dict(const StateDict& state) override { loader_->load_state_dict(state); }
 

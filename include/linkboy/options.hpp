@@ -36,7 +36,7 @@ struct NamedDataset {
 /// What `Trainer::train` needs to know. Name what differs from the defaults:
 /// `trainer.train({.train_dataset = data, .num_epochs = 8})`.
 struct TrainOptions {
-  /// Required.
+  /// Required, unless `Trainer::create_train_dataloader` is overridden.
   Dataset train_dataset{};
 
   /// Passes over the data. At least 1. Required unless `max_num_train_steps` is given.
@@ -98,11 +98,18 @@ struct TrainOptions {
 
   /// Of the training steps.
   ExecutionMode execution_mode = ExecutionMode::eager;
+
+  /// Weights the micro-steps of an update by their `StepOutput::batch_size`: the gradient is that
+  /// of the mean over all samples (or tokens) of the accumulation window and of all processes. With
+  /// false each micro-step of each process counts the same, as in PyTorch, which differs if some
+  /// have more tokens than others. Not together with ExecutionMode::graph, local SGD or a
+  /// GradientHandler.
+  bool weight_by_batch_size = false;
 };
 
 /// What `Trainer::evaluate` and `Trainer::predict` need to know.
 struct EvaluateOptions {
-  /// Required.
+  /// Required, unless `Trainer::create_eval_dataloader` is overridden.
   Dataset dataset{};
 
   /// Samples per batch and device. At least 1.

@@ -106,4 +106,8 @@ class LINKBOY_API ProcessGroup {
   std::shared_ptr<Implementation> implementation_;  // null for one process alone
 };
 
+/// Returns the processes of the Trainer run that is in progress on this thread. Outside of a run it
+/// returns a group of this process alone. The reference is valid until that run ends.
+LINKBOY_API const ProcessGroup& current_process_group();
+
 }  // namespace linkboy

@@ -136,11 +136,12 @@ class LINKBOY_API Trainer {
   /// @note Collective.
   void evaluate_now(const ExtraEvaluation& extra);
 
-  /// The model's outputs for all samples, in order, [N, ...] on the CPU, the same on all processes.
-  /// Evaluation mode, no gradients, no events; the model's mode is restored.
+  /// Returns `calculate_predictions` of all samples, in the order of the dataset: [N, ...] on the
+  /// CPU, the same on all processes. Runs in evaluation mode, without gradients and without events,
+  /// and restores the model's mode.
   ///
   /// @note Collective.
-  /// @throws Error if the model returns something else than a tensor.
+  /// @throws Error if the predictions of a batch do not have a row for each of its samples.
   at::Tensor predict(const EvaluateOptions& options);
 
   /// Ends the run after the update in progress; in an evaluation, after the batch. A request made
@@ -326,7 +327,8 @@ class LINKBOY_API Trainer {
   virtual void clip_gradients();
   /// One step of the optimizer; in fp16 none if a gradient is not finite.
   virtual void optimizer_step();
-  /// Once per update that was made.
+  /// Called once per update that was made, even if the run has no scheduler; steps the scheduler if
+  /// there is one.
   virtual void scheduler_step();
   /// Clears the gradients, after the update.
   virtual void optimizer_zero_grad();
@@ -344,6 +346,10 @@ class LINKBOY_API Trainer {
   virtual void eval_epoch_start();
   /// The forward pass of one evaluation batch, which lies on the device, without gradients.
   virtual StepOutput calculate_eval_batch_loss(const Batch& batch);
+  /// What `predict` returns for one batch, which lies on the device: [batch.size(), ...]. Override
+  /// it for a model that takes more than `batch.input()`, or that does not return one tensor.
+  /// Called in evaluation mode without gradients.
+  virtual at::Tensor calculate_predictions(const Batch& batch);
   /// After the last batch of a set, before its loss is recorded.
   virtual void eval_epoch_end() {}
   /// Before `Callback::on_evaluation_run_end`.
@@ -351,7 +357,8 @@ class LINKBOY_API Trainer {
 
   // ---- End -------------------------------------------------------------------------------------
 
-  /// Once per epoch that has a scheduler, after the evaluation: the scheduler gets the metrics.
+  /// Called once per epoch, after the evaluation, even if the run has no scheduler; gives the
+  /// metrics to the scheduler if there is one.
   virtual void scheduler_epoch_end();
   /// Before `Callback::on_training_run_epoch_end`.
   virtual void training_run_epoch_end() {}
@@ -365,7 +372,8 @@ class LINKBOY_API Trainer {
   int64_t last_epoch(const TrainOptions& options) const;
   void train_step(const Batch& batch, int64_t num_batches);
   StepOutput forward(const Batch& batch);
-  void backward(const at::Tensor& loss);
+  void backward(const StepOutput& output);
+  void weight_gradients();
   void prepare_graphed_step();
   void make_update();
   void eval_step(const Batch& batch);
@@ -402,6 +410,8 @@ class LINKBOY_API Trainer {
   void fire_together(void (Callback::*event)(Trainer&));
   int64_t most_of_all_ranks(int64_t value);
   std::optional<double> mean_over_ranks(const LossTracker& tracker);
+  void check_trained_parameters() const;
+  void warn_of_unsaved_parameters();
   void check_same_on_all_ranks(const TrainOptions& options);
   void call_init_end_once();
   StepOutput calculate_batch_loss(const Batch& batch);
@@ -430,6 +440,8 @@ class LINKBOY_API Trainer {
   std::shared_ptr<DataLoader> eval_dataloader_;
   std::unique_ptr<Scheduler> scheduler_;
   ExecutionMode execution_mode_ = ExecutionMode::eager;
+  bool weights_by_batch_size_ = false;
+  int64_t window_weight_ = 0;  // samples of this accumulation window, with weights_by_batch_size_
   std::unique_ptr<GraphedStep> graphed_step_;  // of ExecutionMode::graph
   RunConfig run_config_;
   TrainResult result_;
@@ -445,6 +457,7 @@ class LINKBOY_API Trainer {
   /// Where in its epoch a run is; a training state can be saved where nothing is half done.
   enum class Stage { setting_up, between_updates, in_update, ending_epoch, epoch_done, outside };
   Stage stage_ = Stage::outside;
+  bool is_running_ = false;
   bool resumes_in_mid_epoch_ = false;
   Evaluation evaluation_;
   /// The small parts of a training state as they were after the epoch's last update, from then

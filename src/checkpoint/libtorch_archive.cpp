@@ -71,13 +71,20 @@ class Backup {
 }  // namespace
 
 StateDict save_libtorch_archive(const Optimizer& optimizer) {
-  torch::serialize::OutputArchive archive;
-  optimizer.save(archive);
   std::string bytes;
-  archive.save_to([&bytes](const void* data, std::size_t size) {
-    bytes.append(static_cast<const char*>(data), size);
-    return size;
-  });
+  try {
+    torch::serialize::OutputArchive archive;
+    optimizer.save(archive);
+    archive.save_to([&bytes](const void* data, std::size_t size) {
+      bytes.append(static_cast<const char*>(data), size);
+      return size;
+    });
+  } catch (const c10::Error& error) {
+    throw Error(c10::str("LibTorch cannot save the state of a ", class_name(optimizer), " (",
+                         error.what_without_backtrace(),
+                         "). Save checkpoints with CheckpointParts{.optimizer = false}; a training "
+                         "state needs another optimizer."));
+  }
   at::Tensor tensor = at::empty({static_cast<int64_t>(bytes.size())}, at::kByte);
   std::memcpy(tensor.mutable_data_ptr(), bytes.data(), bytes.size());
 

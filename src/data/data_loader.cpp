@@ -5,6 +5,7 @@
 
 #include "data/batch_maker.hpp"
 #include "data/mix.hpp"
+#include "data/share_between_ranks.hpp"
 #include "linkboy/error.hpp"
 
 namespace linkboy {
@@ -36,6 +37,8 @@ std::shared_ptr<const Sampler> make_sampler(const DataLoaderOptions& options, in
   return std::make_shared<SequentialSampler>(size);
 }
 
+uint64_t default_seed() { return at::globalContext().defaultGenerator(at::kCPU).current_seed(); }
+
 DataLoaderOptions with_defaults(const Dataset& dataset, DataLoaderOptions options) {
   LINKBOY_CHECK(!(options.sampler && options.shuffle.value_or(false)),
                 "both shuffle and a sampler are given; the sampler alone sets the order. "
@@ -45,16 +48,14 @@ DataLoaderOptions with_defaults(const Dataset& dataset, DataLoaderOptions option
   options.drop_last = options.drop_last.value_or(false);
   options.num_workers = options.num_workers.value_or(0);
   options.prefetch_factor = options.prefetch_factor.value_or(2);
-  options.pin_memory = options.pin_memory.value_or(false);
+  // Without a device there is nothing to pin for, and a program should run on any machine.
+  options.pin_memory = options.pin_memory.value_or(false) && at::hasCUDA();
   options.shard = options.shard.value_or(DataLoaderShard());
   options.even_batches = options.even_batches.value_or(true);
-  options.seed =
-      options.seed.value_or(at::globalContext().defaultGenerator(at::kCPU).current_seed());
+  options.seed = options.seed.value_or(default_seed());
   check_at_least("batch_size", *options.batch_size, 1);
   check_at_least("num_workers", *options.num_workers, 0);
   check_at_least("prefetch_factor", *options.prefetch_factor, 1);
-  LINKBOY_CHECK(!*options.pin_memory || at::hasCUDA(),
-                "pin_memory is set, but there is no CUDA device to copy to; leave it out.");
   const int64_t size = dataset.size();
   LINKBOY_CHECK(size > 0, "the dataset is empty; it must have at least one sample.");
   if (!options.sampler) options.sampler = make_sampler(options, size);
@@ -122,8 +123,8 @@ Batch BatchMaker::make(int64_t batch_index) const {
 DatasetLoader::DatasetLoader(Dataset dataset, const DataLoaderOptions& options)
     : dataset_(std::move(dataset)),
       for_workers_(std::make_shared<WorkerDatasets>(dataset_)),
-      options_(with_defaults(dataset_, options)),
-      has_own_sampler_(options.sampler == nullptr) {
+      given_options_(options),
+      options_(with_defaults(dataset_, options)) {
   // A rank may be left without a batch, but not all of them.
   LINKBOY_CHECK(
       shard_of(options_).num_rounds() > 0, "drop_last leaves no batch: ", options_.sampler->size(),
@@ -149,7 +150,25 @@ StateDict DatasetLoader::state_dict() const {
 
 void DatasetLoader::load_state_dict(const StateDict& state) {
   options_.seed = static_cast<uint64_t>(state.get_int("seed"));
-  if (has_own_sampler_) options_.sampler = make_sampler(options_, dataset_.size());
+  if (!given_options_.sampler) options_.sampler = make_sampler(options_, dataset_.size());
+}
+
+std::shared_ptr<DataLoader> DatasetLoader::shared(const DataLoaderOptions& defaults) const {
+  if (given_options_.shard) return nullptr;
+  return std::make_shared<DatasetLoader>(dataset_, defaults.overlaid_with(given_options_));
+}
+
+std::shared_ptr<DataLoader> share_between_ranks(std::shared_ptr<DataLoader> loader,
+                                                const ProcessGroup& group, bool even_batches) {
+  if (group.size() == 1) return loader;
+  // All ranks must walk through the same permutation, whatever their own generators are. Any seed
+  // shows whether the loader can be shared; a broadcast for one that cannot would be for nothing.
+  DataLoaderOptions defaults;
+  defaults.shard = {group.rank(), group.size()};
+  defaults.even_batches = even_batches;
+  if (loader->shared(defaults) == nullptr) return loader;
+  defaults.seed = std::stoull(group.broadcast_bytes(std::to_string(default_seed())));
+  return loader->shared(defaults);
 }
 
 std::shared_ptr<DataLoader> make_data_loader(Dataset dataset, const DataLoaderOptions& options) {

@@ -20,6 +20,10 @@ Batch stack_samples(const std::vector<Batch>& samples) {
                     " tensors; all must have the same. "
                     "Give a collate_fn that brings them into line.");
       rows.push_back(sample[name]);
+      LINKBOY_CHECK(rows.back().sizes() == rows.front().sizes(), "\"", name, "\" has shape ",
+                    rows.front().sizes(), " in one sample of a batch and ", rows.back().sizes(),
+                    " in another; samples of one shape can be stacked. Give a collate_fn that pads "
+                    "or crops them.");
     }
     stacked.emplace_back(name, at::stack(rows));
   }

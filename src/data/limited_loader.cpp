@@ -32,6 +32,11 @@ LimitedLoader::LimitedLoader(std::shared_ptr<DataLoader> loader, int64_t max_bat
                 " batches; it must be at least 1.");
 }
 
+std::shared_ptr<DataLoader> LimitedLoader::shared(const DataLoaderOptions& defaults) const {
+  auto part = loader_->shared(defaults);
+  return part ? std::make_shared<LimitedLoader>(std::move(part), max_batches_) : nullptr;
+}
+
 int64_t LimitedLoader::size() const { return std::min(loader_->size(), max_batches_); }
 
 std::unique_ptr<BatchIterator> LimitedLoader::iterate(int64_t epoch, int64_t first_batch) {

@@ -9,6 +9,7 @@
 #include "distributed/backends.hpp"
 #include "distributed/process_group_implementation.hpp"
 #include "distributed/rendezvous.hpp"
+#include "distributed/run_group_scope.hpp"
 
 namespace linkboy {
 namespace {
@@ -36,6 +37,8 @@ const char* name_of(ReduceOp op) {
 std::string description(const at::Tensor& tensor) {
   return c10::str(tensor.scalar_type(), tensor.sizes(), " on ", tensor.device().type());
 }
+
+thread_local const ProcessGroup* group_of_run = nullptr;
 
 /// c10d takes tensors without gaps only.
 at::Tensor without_gaps(const at::Tensor& tensor) {
@@ -163,6 +166,16 @@ void check_call(const ProcessGroup& group, Describe describe) {
 }
 
 }  // namespace
+
+RunGroupScope::RunGroupScope(const ProcessGroup& group)
+    : outer_(std::exchange(group_of_run, &group)) {}
+
+RunGroupScope::~RunGroupScope() { group_of_run = outer_; }
+
+const ProcessGroup& current_process_group() {
+  static const ProcessGroup alone;
+  return group_of_run != nullptr ? *group_of_run : alone;
+}
 
 bool is_communication_error(const std::exception& error) {
   if (dynamic_cast<const c10::DistError*>(&error) != nullptr) return true;

@@ -101,6 +101,19 @@ TEST_F(ProcessGroupTest, GroupsOfSomeRanksTalkAmongThemselves) {
   EXPECT_ERROR(group.new_group({0, size}), "from 0 to");
 }
 
+TEST_F(ProcessGroupTest, APartOfAPartKnowsItsRanksInTheWorld) {
+  const auto last = group.new_group({size - 1});
+  if (rank != size - 1) return;
+  EXPECT_EQ(last->new_group({0})->world_ranks(), std::vector<int64_t>{size - 1});
+}
+
+TEST_F(ProcessGroupTest, ReduceAndBroadcastLeaveTheirArgumentUnchanged) {
+  const auto mine = torch::full({2}, rank + 1.0);
+  EXPECT_EQ(accelerator.reduce(mine, ReduceOp::max)[1].item<double>(), static_cast<double>(size));
+  EXPECT_EQ(accelerator.broadcast(mine)[0].item<double>(), 1.0);
+  EXPECT_TRUE(torch::equal(mine, torch::full({2}, rank + 1.0)));
+}
+
 TEST_F(ProcessGroupTest, AllRanksMeetTheSameErrorWhereTheyDiffer) {
   EXPECT_ERROR(
       require_same_on_all_ranks(group, "the weather", {"sky: blue", rank == 0 ? "sun" : "rain"}),

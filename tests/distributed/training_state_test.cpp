@@ -28,5 +28,20 @@ TEST(TrainingStateRanksTest, AllRanksCountASaveThatFailsOnTheOneThatWrites) {
   toy.trainer.accelerator().wait_for_everyone();  // before the folder goes
 }
 
+TEST(TrainingStateRanksTest, EachRankContinuesItsOwnRandomNumbers) {
+  const TemporaryFolder own_folder;
+  RankToy toy(together());
+  Accelerator& accelerator = toy.trainer.accelerator();
+  const std::filesystem::path folder = accelerator.broadcast_object(own_folder.path().string());
+  accelerator.set_seed_per_process(7);
+  toy.trainer.save_training_state(folder);
+  const auto expected = torch::rand({3});
+  accelerator.set_seed(0);
+  accelerator.wait_for_everyone();
+  toy.trainer.load_training_state(folder);
+  EXPECT_TRUE(torch::equal(torch::rand({3}), expected));
+  accelerator.wait_for_everyone();  // before the folder is removed
+}
+
 }  // namespace
 }  // namespace linkboy::testing::training_state_test

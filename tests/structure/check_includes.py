@@ -2,7 +2,7 @@
 """Checks that includes point downwards: callbacks and metrics -> trainer -> options -> {accelerator,
 callback, scheduler, data, checkpoint, model} -> foundations -> LibTorch; that schedulers see the
 scheduler, placeholders, run configuration, metric reader and errors only; and that CUDA, NCCL, Gloo and c10d
-headers appear in src/ only.
+headers appear in src/ only. And that linkboy.hpp includes all public headers.
 
     check_includes.py ROOT    prints each offence, exits 1 if there is one
 """
@@ -12,7 +12,7 @@ import re
 import sys
 
 LAYERS = [
-    ["export", "version", "error", "divide_up", "parse_number", "text_options", "status_line",
+    ["export", "version", "error", "printable", "divide_up", "parse_number", "text_options", "status_line",
      "state_dict", "sampler", "stop_training", "run_config", "distributed_options",
      "process_group"],
     ["batch", "step_output", "placeholders", "loss_tracker", "run_history", "checkpoint", "safetensors",
@@ -33,6 +33,7 @@ FOLDERS = {"checkpoint": 1, "data": 1, "precision": 1, "distributed": 1, "tracki
            "callbacks": 5, "metrics": 4}
 SCHEDULERS_SEE = {"scheduler", "placeholders", "run_config", "error", "export", "metric_reader",
                   "text_options"}
+EVERYTHING = "include/linkboy/linkboy.hpp"
 SYSTEM_IN_SRC_ONLY = re.compile(r"cuda|nccl|gloo|c10d|torch/csrc/distributed", re.IGNORECASE)
 
 
@@ -69,13 +70,24 @@ def offences(root):
                     yield f"{name} includes {target}; a scheduler sees {sorted(SCHEDULERS_SEE)} only"
                 continue
             if "schedulers/" in target:
-                yield f"{name} includes {target}; nothing but a program does"
+                if name != EVERYTHING:
+                    yield f"{name} includes {target}; nothing but a program does"
             elif layer_of(target) > layer_of(name):
                 yield f"{name} includes {target}, which stands above it"
 
 
+def missing_from_everything(root):
+    included = set(re.findall(r'#include "(linkboy/[^"]+)"', (root / EVERYTHING).read_text()))
+    public = [f"linkboy/{file.name}" for file in (root / "include/linkboy").glob("*.hpp")]
+    public += [f"linkboy/{folder}/{file.name}" for folder in ("callbacks", "metrics", "schedulers")
+               for file in (root / folder).glob("*.hpp")]
+    for header in sorted(set(public) - included - {"linkboy/linkboy.hpp", "linkboy/cli.hpp"}):
+        yield f"{EVERYTHING} lacks {header}"
+
+
 def main():
-    found = list(offences(pathlib.Path(sys.argv[1])))
+    root = pathlib.Path(sys.argv[1])
+    found = [*offences(root), *missing_from_everything(root)]
     print("\n".join(found) or "all includes point downwards")
     return 1 if found else 0
 

@@ -198,7 +198,15 @@ TEST(OptimizerStateTest, ResumesGroupsOfOtherOptionsAndParametersThatHadNoGradie
 TEST(OptimizerStateTest, ResumesOptimizersThatOnlyLibTorchLaysOut) {
   expect_resumes<OwnRmsprop>(optim::RMSpropOptions(0.1).momentum(0.5), optim::RMSpropOptions(1));
   EXPECT_TRUE(optimizer_state_dict(OwnRmsprop(make_params())).contains("libtorch_archive"));
-  EXPECT_TRUE(optimizer_state_dict(optim::LBFGS(make_params())).contains("libtorch_archive"));
+  optim::LBFGS lbfgs(make_params());
+  EXPECT_TRUE(optimizer_state_dict(lbfgs).contains("libtorch_archive"));
+  lbfgs.step([&] {
+    auto loss = lbfgs.param_groups()[0].params()[0].square().sum();
+    loss.backward();
+    return loss;
+  });
+  EXPECT_ERROR(optimizer_state_dict(lbfgs),
+               "LibTorch cannot save the state of a torch::optim::LBFGS");
 }
 
 TEST(OptimizerStateTest, StartsAdagradAnewForAParameterWithoutAnEntry) {

@@ -498,9 +498,17 @@ TEST(DataLoaderTest, RejectsOptionsOutOfTheirRange) {
   EXPECT_ERROR(make_data_loader(numbers(0), {}), "the dataset is empty");
   EXPECT_ERROR(make_data_loader(numbers(3), {.batch_size = 4, .drop_last = true}),
                "drop_last leaves no batch");
-  if (!torch::cuda::is_available()) {
-    EXPECT_ERROR(make_data_loader(numbers(4), {.pin_memory = true}), "no CUDA device");
-  }
+}
+
+TEST(StackSamplesTest, NamesTheTensorWhoseShapesDiffer) {
+  const std::vector<Batch> samples{Batch(torch::ones({3})), Batch(torch::ones({5}))};
+  EXPECT_ERROR(stack_samples(samples),
+               "\"input\" has shape [3] in one sample of a batch and [5] in another");
+}
+
+TEST(DatasetLoaderTest, PinMemoryIsIgnoredWithoutADevice) {
+  const DatasetLoader loader(numbers(4), {.pin_memory = true});
+  EXPECT_EQ(*loader.options().pin_memory, torch::cuda::is_available());
 }
 
 }  // namespace

@@ -126,6 +126,22 @@ TEST(EvaluationSetsTest, EvaluatesBeforeTrainingWhenAskedTo) {
   EXPECT_EQ(history.get_metric_values("eval_loss_epoch").size(), 1U);
 }
 
+TEST(EvaluationSetsTest, AResumedRunDoesNotEvaluateBeforeTrainingAgain) {
+  const TemporaryFolder folder;
+  const auto train = [&](int64_t num_epochs, std::optional<std::filesystem::path> resume_from) {
+    Toy toy;
+    toy.trainer.train({.train_dataset = toy_data(8),
+                       .num_epochs = num_epochs,
+                       .eval_dataset = toy_data(6),
+                       .resume_from = std::move(resume_from),
+                       .evaluate_before_training = true});
+    toy.trainer.save_training_state(folder.path());
+    return toy.trainer.run_history().get_metric_values("initial_eval_loss_epoch").size();
+  };
+  EXPECT_EQ(train(1, std::nullopt), 1U);
+  EXPECT_EQ(train(2, folder.path()), 1U);
+}
+
 TEST(EvaluateNowTest, LeavesTheTrainingAsItWas) {
   const SingleThread one_thread;
   const auto weights_after = [](bool evaluates) {

@@ -24,13 +24,11 @@ const std::string kMicroStep = kForward + "backward_step ";
 const std::string kUpdate =
     "*gradients_ready clip_gradients optimizer_step scheduler_step optimizer_zero_grad "
     "*train_update_end ";
-const std::string kUpdateWithoutScheduler =
-    "*gradients_ready clip_gradients optimizer_step optimizer_zero_grad *train_update_end ";
 const std::string kTrainEpochEnd = "train_epoch_end *train_epoch_end ";
 const std::string kEvalStart = "eval_epoch_start *eval_epoch_start ";
 const std::string kEvalStep = "*eval_step_start calculate_eval_batch_loss *eval_step_end ";
 const std::string kEvalEnd = "eval_epoch_end *eval_epoch_end ";
-const std::string kEpochEnd = "training_run_epoch_end *training_run_epoch_end ";
+const std::string kEpochEnd = "scheduler_epoch_end training_run_epoch_end *training_run_epoch_end ";
 const std::string kRunEnd = "training_run_end *training_run_end";
 
 std::string times(int count, const std::string& part) {
@@ -90,19 +88,19 @@ TEST(TrainerTraceTest, PlainRunWithEvaluationAndScheduler) {
                      .eval_dataset = toy_data(6),
                      .per_device_batch_size = 4,
                      .create_scheduler_fn = CosineScheduler::create_scheduler_fn()});
-  EXPECT_EQ(run.trace.text(), kSetUp + kRunStart +
-                                  times(2, kEpochStart + times(2, kMicroStep + kUpdate) +
-                                               kTrainEpochEnd + kEvalStart + times(2, kEvalStep) +
-                                               kEvalEnd + "scheduler_epoch_end " + kEpochEnd) +
-                                  kRunEnd);
+  EXPECT_EQ(run.trace.text(),
+            kSetUp + kRunStart +
+                times(2, kEpochStart + times(2, kMicroStep + kUpdate) + kTrainEpochEnd +
+                             kEvalStart + times(2, kEvalStep) + kEvalEnd + kEpochEnd) +
+                kRunEnd);
 }
 
 TEST(TrainerTraceTest, RunWithoutEvaluationAndScheduler) {
   Traced run;
   run.trainer.train({.train_dataset = toy_data(8), .num_epochs = 1, .per_device_batch_size = 4});
   EXPECT_EQ(run.trace.text(), kSetUpWithoutEval + kRunStart + kEpochStart +
-                                  times(2, kMicroStep + kUpdateWithoutScheduler) + kTrainEpochEnd +
-                                  kEpochEnd + kRunEnd);
+                                  times(2, kMicroStep + kUpdate) + kTrainEpochEnd + kEpochEnd +
+                                  kRunEnd);
 }
 
 TEST(TrainerTraceTest, AccumulationOfThreeOverTenBatchesUpdatesFourTimes) {
@@ -112,9 +110,8 @@ TEST(TrainerTraceTest, AccumulationOfThreeOverTenBatchesUpdatesFourTimes) {
                      .per_device_batch_size = 1,
                      .gradient_accumulation_steps = 3});
   EXPECT_EQ(run.trace.text(), kSetUpWithoutEval + kRunStart + kEpochStart +
-                                  times(3, times(3, kMicroStep) + kUpdateWithoutScheduler) +
-                                  kMicroStep + kUpdateWithoutScheduler + kTrainEpochEnd +
-                                  kEpochEnd + kRunEnd);
+                                  times(3, times(3, kMicroStep) + kUpdate) + kMicroStep + kUpdate +
+                                  kTrainEpochEnd + kEpochEnd + kRunEnd);
 }
 
 TEST(TrainerTraceTest, MaxStepsInMidEpochStillEndsTheEpochInOrder) {
@@ -123,9 +120,9 @@ TEST(TrainerTraceTest, MaxStepsInMidEpochStillEndsTheEpochInOrder) {
                                          .eval_dataset = toy_data(4),
                                          .per_device_batch_size = 2,
                                          .max_num_train_steps = 3});
-  EXPECT_EQ(run.trace.text(),
-            kSetUp + kRunStart + kEpochStart + times(3, kMicroStep + kUpdateWithoutScheduler) +
-                kTrainEpochEnd + kEvalStart + times(2, kEvalStep) + kEvalEnd + kEpochEnd + kRunEnd);
+  EXPECT_EQ(run.trace.text(), kSetUp + kRunStart + kEpochStart + times(3, kMicroStep + kUpdate) +
+                                  kTrainEpochEnd + kEvalStart + times(2, kEvalStep) + kEvalEnd +
+                                  kEpochEnd + kRunEnd);
   EXPECT_EQ(result.reason, StopReason::max_steps);
   EXPECT_EQ(result.num_updates, 3);
 }
@@ -139,7 +136,7 @@ TEST(TrainerTraceTest, StopRequestEndsTheRunAfterTheUpdateInProgress) {
                                          .per_device_batch_size = 1,
                                          .gradient_accumulation_steps = 2});
   EXPECT_EQ(run.trace.text(), kSetUp + kRunStart + kEpochStart +
-                                  times(2, times(2, kMicroStep) + kUpdateWithoutScheduler) +
+                                  times(2, times(2, kMicroStep) + kUpdate) +
                                   "*stop_training_error(stop_request) " + kRunEnd);
   EXPECT_EQ(result.reason, StopReason::stop_request);
   EXPECT_EQ(result.num_updates, 2);
@@ -153,9 +150,9 @@ TEST(TrainerTraceTest, StopRequestInEvaluationLeavesItAfterTheBatch) {
                      .num_epochs = 5,
                      .eval_dataset = toy_data(4),
                      .per_device_batch_size = 2});
-  EXPECT_EQ(run.trace.text(), kSetUp + kRunStart + kEpochStart + kMicroStep +
-                                  kUpdateWithoutScheduler + kTrainEpochEnd + kEvalStart +
-                                  kEvalStep + "*stop_training_error(stop_request) " + kRunEnd);
+  EXPECT_EQ(run.trace.text(), kSetUp + kRunStart + kEpochStart + kMicroStep + kUpdate +
+                                  kTrainEpochEnd + kEvalStart + kEvalStep +
+                                  "*stop_training_error(stop_request) " + kRunEnd);
 }
 
 TEST(TrainerTraceTest, NaNLossEndsTheRunBeforeItsBackwardPass) {
@@ -168,7 +165,7 @@ TEST(TrainerTraceTest, NaNLossEndsTheRunBeforeItsBackwardPass) {
   const auto result = run.trainer.train(
       {.train_dataset = toy_data(8), .num_epochs = 2, .per_device_batch_size = 2});
   EXPECT_EQ(run.trace.text(), kSetUpWithoutEval + kRunStart + kEpochStart +
-                                  times(2, kMicroStep + kUpdateWithoutScheduler) + kForward +
+                                  times(2, kMicroStep + kUpdate) + kForward +
                                   "*stop_training_error(nan) " + kRunEnd);
   EXPECT_EQ(result.reason, StopReason::nan);
   EXPECT_EQ(result.num_updates, 2);
@@ -182,7 +179,7 @@ TEST(TrainerTraceTest, ExceptionInACallbackReachesAllCallbacksThenTheCaller) {
                    {.train_dataset = toy_data(8), .num_epochs = 1, .per_device_batch_size = 2}),
                std::runtime_error);
   EXPECT_EQ(run.trace.text(), kSetUpWithoutEval + kRunStart + kEpochStart +
-                                  times(2, kMicroStep + kUpdateWithoutScheduler) + "*exception");
+                                  times(2, kMicroStep + kUpdate) + "*exception");
 }
 
 TEST(TrainerTraceTest, ExceptionInAWorkerThreadReachesTheLoop) {
@@ -196,7 +193,7 @@ TEST(TrainerTraceTest, ExceptionInAWorkerThreadReachesTheLoop) {
   };
   EXPECT_THROW(run.trainer.train(options), std::runtime_error);
   EXPECT_EQ(run.trace.text(), kSetUpWithoutEval + kRunStart + kEpochStart +
-                                  times(2, kMicroStep + kUpdateWithoutScheduler) + "*exception");
+                                  times(2, kMicroStep + kUpdate) + "*exception");
 }
 
 TEST(TrainerTraceTest, EvaluateAlone) {

@@ -1,0 +1,154 @@
+// What ranks share without being told: loaders, metrics, rows, and the weights of their batches.
+
+#include "distributed/ranks.hpp"
+#include "linkboy/limited_loader.hpp"
+#include "linkboy/metrics/mean.hpp"
+#include "support/at_update.hpp"
+#include "support/expect_error.hpp"
+
+namespace linkboy::testing::shared_work_test {
+namespace {
+
+std::vector<int64_t> samples_of(DataLoader& loader) {
+  std::vector<int64_t> samples;
+  const auto batches = loader.iterate(/*epoch=*/1);
+  while (const auto batch = batches->next()) {
+    for (int64_t i = 0; i < batch->size(); ++i)
+      samples.push_back(batch->input()[i].item<int64_t>());
+  }
+  return samples;
+}
+
+class SharedWorkTest : public ::testing::Test {
+ protected:
+  /// The samples that all ranks see, sorted.
+  std::vector<int64_t> all_samples_of(DataLoader& loader) const {
+    const auto mine = samples_of(loader);
+    const auto all =
+        std::get<0>(accelerator.gather_uneven(torch::tensor(mine, torch::kLong)).sort());
+    return {all.data_ptr<int64_t>(), all.data_ptr<int64_t>() + all.numel()};
+  }
+
+  std::shared_ptr<DataLoader> loader(DataLoaderOptions options) const {
+    options.batch_size = 2;
+    return make_data_loader(TensorDataset(NamedTensors{{"input", torch::arange(4 * size)}}),
+                            options);
+  }
+
+  std::vector<int64_t> each_once() const {
+    std::vector<int64_t> samples(4 * size);
+    for (int64_t i = 0; i < 4 * size; ++i) samples[i] = i;
+    return samples;
+  }
+
+  Accelerator accelerator{together()};
+  const int64_t rank = accelerator.process_index();
+  const int64_t size = accelerator.num_processes();
+};
+
+TEST_F(SharedWorkTest, PrepareSharesALoaderThatGivesAllBatches) {
+  torch::manual_seed(static_cast<uint64_t>(100 + rank));  // all take the permutation of rank 0
+  const auto shared = accelerator.prepare(loader({.shuffle = true}));
+  EXPECT_EQ(shared->size(), 2);
+  EXPECT_EQ(all_samples_of(*shared), each_once());
+  const auto limited =
+      accelerator.prepare(std::make_shared<LimitedLoader>(loader({.shuffle = true}), 1));
+  EXPECT_EQ(all_samples_of(*limited).size(), static_cast<std::size_t>(2 * size));
+}
+
+TEST_F(SharedWorkTest, PrepareLeavesALoaderThatIsAShareAlready) {
+  const auto own = loader({.shard = DataLoaderShard{rank, size}});
+  EXPECT_EQ(accelerator.prepare(own), own);
+  const auto everything = loader({.shard = DataLoaderShard{}});
+  EXPECT_EQ(accelerator.prepare(everything), everything);
+}
+
+/// Makes loaders without a word about ranks.
+class OwnLoaders : public QuietTrainer {
+ public:
+  using QuietTrainer::QuietTrainer;
+  int64_t num_rows = 0;
+
+ protected:
+  std::shared_ptr<DataLoader> create_train_dataloader(const TrainOptions&) override {
+    return make_data_loader(toy_data(num_rows), {.batch_size = 2});
+  }
+  std::shared_ptr<DataLoader> create_eval_dataloader(const EvaluateOptions&) override {
+    return make_data_loader(toy_data(num_rows + 1), {.batch_size = 2});
+  }
+};
+
+TEST_F(SharedWorkTest, LoadersThatASubclassMakesAreShared) {
+  const auto model = toy_model();
+  OwnLoaders trainer(model, torch::nn::CrossEntropyLoss(), toy_sgd(model), {}, nullptr, together());
+  trainer.num_rows = 6 * size;
+  EXPECT_EQ(trainer.train({.num_epochs = 1, .per_device_batch_size = 2}).num_updates, 3);
+  trainer.evaluate({});
+  const auto seen = torch::tensor({trainer.eval_loss_tracker().count()});
+  EXPECT_EQ(accelerator.reduce(seen, ReduceOp::sum).item<int64_t>(), 6 * size + 1);
+  EXPECT_EQ(trainer.predict({}).size(0), 6 * size + 1);
+}
+
+TEST_F(SharedWorkTest, GatherOfDifferentShapesIsAnErrorOnAllRanks) {
+  EXPECT_ERROR(accelerator.gather(torch::ones({rank == 0 ? 2 : 3})),
+               "gather was called with Float [2] on rank 0 and with Float [3] on rank 1");
+  EXPECT_ERROR(accelerator.gather(rank == 0 ? torch::ones({2}) : torch::ones({2}, torch::kLong)),
+               "gather was called with Float [2] on rank 0 and with Long [2] on rank 1");
+  EXPECT_EQ(accelerator.gather(torch::ones({2})).size(0), 2 * size);
+}
+
+TEST_F(SharedWorkTest, GatherWhereARankHasNoBatchLeftIsAnError) {
+  if (rank == 0) {
+    EXPECT_ERROR(accelerator.gather(torch::ones({2})), "has no batch left");
+    accelerator.join_uneven_loop();
+  } else {
+    accelerator.join_uneven_loop();
+  }
+}
+
+TEST_F(SharedWorkTest, AMetricComputedInARunIsThatOfAllRanks) {
+  MeanMetric mean;
+  mean.update(torch::tensor(static_cast<double>(rank)));
+  EXPECT_EQ(mean.compute().item<double>(), static_cast<double>(rank)) << "outside of a run";
+  double within = -1.0;
+  auto compute =
+      std::make_shared<AtUpdate>(1, [&](Trainer&) { within = mean.compute().item<double>(); });
+  RankToy toy(together(), {compute});
+  toy.trainer.train(
+      {.train_dataset = toy_data(4 * size), .num_epochs = 1, .per_device_batch_size = 4});
+  EXPECT_EQ(within, static_cast<double>(size - 1) / 2.0);
+  EXPECT_EQ(mean.compute().item<double>(), static_cast<double>(rank)) << "after the run";
+}
+
+/// A mean over as many rows of the batch as its first feature says.
+class CountedRows : public QuietTrainer {
+ public:
+  using QuietTrainer::QuietTrainer;
+  StepOutput calculate_train_batch_loss(const Batch& batch) override {
+    const auto count = batch["count"].sum();
+    const auto scores = model()(batch.input()).sum(1);
+    return {.loss = (scores.square() * batch["count"]).sum() / count,
+            .batch_size = count.item<int64_t>()};
+  }
+};
+
+TEST_F(SharedWorkTest, WeightedBatchesHaveTheGradientOfOneProcessWithAllOfThem) {
+  const auto rows = torch::sin(torch::arange(4.0 * 4 * static_cast<double>(size)));
+  const TensorDataset data(NamedTensors{{"input", rows.reshape({4 * size, 4})},
+                                        {"count", torch::arange(4 * size).square() % 37 + 1}});
+  const auto weights_after = [&](AcceleratorOptions options, int64_t batch_size, int64_t steps) {
+    const auto model = toy_model();
+    CountedRows trainer(model, nullptr, toy_sgd(model), {}, nullptr, std::move(options));
+    trainer.train({.train_dataset = data,
+                   .num_epochs = 3,
+                   .per_device_batch_size = batch_size,
+                   .gradient_accumulation_steps = steps,
+                   .train_dataloader_options = {.shuffle = false},
+                   .weight_by_batch_size = true});
+    return copies_of(model->parameters());
+  };
+  expect_close(weights_after(together(), 2, 2), weights_after(alone(), 4 * size, 1), 1e-5, 1e-6);
+}
+
+}  // namespace
+}  // namespace linkboy::testing::shared_work_test

@@ -1,0 +1,257 @@
+// What a user forgets or mixes up, and what the Trainer says.
+
+#include <gtest/gtest.h>
+#include <torch/torch.h>
+
+#include <functional>
+
+#include "support/at_update.hpp"
+#include "support/expect_error.hpp"
+#include "support/temporary_folder.hpp"
+#include "support/toy.hpp"
+
+namespace linkboy::testing::trainer_misuse_test {
+namespace {
+
+/// A Trainer whose steps are given as a function.
+class WithStep : public QuietTrainer {
+ public:
+  using Step = std::function<StepOutput(const Batch&, Model&)>;
+
+  explicit WithStep(Step step) : WithStep(std::move(step), toy_model()) {}
+  WithStep(Step step, const torch::nn::Sequential& model)
+      : QuietTrainer(model, nullptr, toy_sgd(model), {}, nullptr, {.device = "cpu"}),
+        step_(std::move(step)) {}
+
+  StepOutput calculate_train_batch_loss(const Batch& batch) override {
+    return step_(batch, model());
+  }
+  StepOutput calculate_eval_batch_loss(const Batch& batch) override {
+    return step_(batch, model());
+  }
+
+ private:
+  Step step_;
+};
+
+const TrainOptions& one_epoch() {
+  static const TrainOptions options{.train_dataset = toy_data(8), .num_epochs = 1};
+  return options;
+}
+
+void expect_step_error(const WithStep::Step& step, const std::string& what) {
+  EXPECT_ERROR(WithStep(step).train(one_epoch()), "calculate_train_batch_loss " + what);
+  EXPECT_ERROR(WithStep(step).evaluate({.dataset = toy_data(8)}),
+               "calculate_eval_batch_loss " + what);
+}
+
+TEST(TrainerMisuseTest, AStepWithoutABatchSizeIsAnError) {
+  expect_step_error(
+      [](const Batch& batch, Model& model) {
+        return StepOutput{.loss = model(batch.input()).mean()};
+      },
+      "returned a batch_size of 0; it must be at least 1. Set StepOutput::batch_size");
+}
+
+TEST(TrainerMisuseTest, AStepWithoutALossIsAnError) {
+  expect_step_error(
+      [](const Batch& batch, Model&) { return StepOutput{.batch_size = batch.size()}; },
+      "returned no loss");
+}
+
+TEST(TrainerMisuseTest, ALossThatIsNotReducedIsAnError) {
+  expect_step_error(
+      [](const Batch& batch, Model& model) {
+        return StepOutput{.loss = model(batch.input()).sum(1), .batch_size = batch.size()};
+      },
+      "returned a loss of shape [8]; it must be a scalar");
+}
+
+TEST(TrainerMisuseTest, ATrackedLossThatIsNotReturnedIsNamed) {
+  Toy toy;
+  toy.trainer.track_loss("box");
+  EXPECT_ERROR(toy.trainer.train(one_epoch()),
+               "returned no extra \"box\", which track_loss(\"box\") asks for");
+}
+
+TEST(TrainerMisuseTest, ARunWithinARunIsRefusedAndNamesEvaluateNow) {
+  for (const bool trains : {true, false}) {
+    auto nested = std::make_shared<AtUpdate>(1, [&](Trainer& trainer) {
+      if (trains) {
+        trainer.train(one_epoch());
+      } else {
+        trainer.evaluate({.dataset = toy_data(4)});
+      }
+    });
+    Toy toy({nested});
+    EXPECT_ERROR(toy.trainer.train(one_epoch()), "Call evaluate_now in a callback");
+    toy.trainer.callback_handler().clear();
+    EXPECT_EQ(toy.trainer.train(one_epoch()).num_updates, 1);
+  }
+}
+
+TEST(TrainerMisuseTest, AnOptimizerOfAnotherModelIsRefused) {
+  const auto model = toy_model();
+  const auto other = toy_model();
+  QuietTrainer trainer(model, torch::nn::CrossEntropyLoss(), toy_sgd(other), {}, nullptr,
+                       {.device = "cpu"});
+  EXPECT_ERROR(trainer.train(one_epoch()),
+               "none of the optimizer's 4 parameters belongs to the model, which has 4");
+}
+
+TEST(TrainerMisuseTest, ParametersThatNoCheckpointHoldsAreTold) {
+  const auto model = toy_model();
+  auto parameters = model->parameters();
+  const auto extra = std::make_shared<torch::nn::LinearImpl>(2, 2);
+  for (const auto& parameter : extra->parameters()) parameters.push_back(parameter);
+  const auto lines_of = [&](bool registers) {
+    QuietTrainer trainer(model, torch::nn::CrossEntropyLoss(),
+                         std::make_shared<torch::optim::SGD>(parameters, 0.1), {}, nullptr,
+                         {.device = "cpu"});
+    if (registers) trainer.register_module(extra);
+    trainer.train(one_epoch());
+    return trainer.lines;
+  };
+  EXPECT_EQ(lines_of(true), std::vector<std::string>{});
+  ASSERT_EQ(lines_of(false).size(), 1U);
+  EXPECT_TRUE(lines_of(false)[0].starts_with(
+      "WARNING: 2 of the optimizer's 6 parameters belong neither to the model nor"));
+}
+
+class OwnLoaders : public QuietTrainer {
+ public:
+  using QuietTrainer::QuietTrainer;
+
+ protected:
+  std::shared_ptr<DataLoader> create_train_dataloader(const TrainOptions&) override {
+    return make_data_loader(toy_data(8), {.batch_size = 4});
+  }
+  std::shared_ptr<DataLoader> create_eval_dataloader(const EvaluateOptions&) override {
+    return make_data_loader(toy_data(6), {.batch_size = 4});
+  }
+};
+
+TEST(TrainerMisuseTest, LoadersOfASubclassNeedNoDataset) {
+  const auto model = toy_model();
+  OwnLoaders trainer(model, torch::nn::CrossEntropyLoss(), toy_sgd(model), {}, nullptr,
+                     {.device = "cpu"});
+  EXPECT_EQ(trainer.train({.num_epochs = 1}).num_updates, 2);
+  EXPECT_EQ(trainer.evaluate({}).size(), 1U);
+  EXPECT_EQ(trainer.predict({}).size(0), 6);
+}
+
+TEST(TrainerMisuseTest, AMissingDatasetLeavesTheLastRunsHistory) {
+  Toy toy;
+  toy.trainer.train(one_epoch());
+  EXPECT_ERROR(toy.trainer.train({.num_epochs = 1}), "train_dataset is missing");
+  EXPECT_ERROR(toy.trainer.evaluate({}), "dataset is missing");
+  EXPECT_EQ(toy.trainer.run_history().get_metric_values("train_loss_epoch").size(), 1U);
+}
+
+TEST(TrainerMisuseTest, TwoCallbacksOfOneClassNeedTwoNames) {
+  std::vector<int64_t> calls;
+  const auto callback = [&](int64_t id) {
+    return std::make_shared<AtUpdate>(1, [&calls, id](Trainer&) { calls.push_back(id); });
+  };
+  const auto first = callback(1);
+  const auto second = callback(2);
+  EXPECT_ERROR(Toy({first, second}), "AtUpdate is there already. To have two of one class");
+  EXPECT_ERROR(second->set_name(""), "the name of a callback is empty");
+  second->set_name("the second");
+  Toy toy({first, second});
+  EXPECT_EQ(toy.trainer.callback_handler().names().back(), "the second");
+  toy.trainer.train(one_epoch());
+  EXPECT_EQ(calls, (std::vector<int64_t>{1, 2}));
+}
+
+/// Steps the schedule and counts the epochs by itself, without a linkboy Scheduler.
+class StepsItself : public QuietTrainer {
+ public:
+  using QuietTrainer::QuietTrainer;
+  int num_steps = 0;
+  int num_epochs = 0;
+
+ protected:
+  void scheduler_step() override { ++num_steps; }
+  void scheduler_epoch_end() override { ++num_epochs; }
+};
+
+TEST(TrainerMisuseTest, SchedulerStepIsCalledWithoutAScheduler) {
+  const auto model = toy_model();
+  StepsItself trainer(model, torch::nn::CrossEntropyLoss(), toy_sgd(model), {}, nullptr,
+                      {.device = "cpu"});
+  trainer.train({.train_dataset = toy_data(8), .num_epochs = 2, .per_device_batch_size = 4});
+  EXPECT_EQ(trainer.num_steps, 4);
+  EXPECT_EQ(trainer.num_epochs, 2);
+}
+
+/// Predicts from two tensors.
+class TwoInputs : public QuietTrainer {
+ public:
+  using QuietTrainer::QuietTrainer;
+  bool drops_a_row = false;
+
+ protected:
+  at::Tensor calculate_predictions(const Batch& batch) override {
+    const auto scores = model()(batch["x"] * batch["mask"]);
+    return drops_a_row ? scores.narrow(0, 1, scores.size(0) - 1) : scores;
+  }
+};
+
+TEST(TrainerMisuseTest, PredictUsesTheOverriddenCalculatePredictions) {
+  auto model = toy_model();
+  TwoInputs trainer(model, nullptr, nullptr, {}, nullptr, {.device = "cpu"});
+  const auto x = torch::rand({5, 4});
+  const TensorDataset data(NamedTensors{{"x", x}, {"mask", torch::zeros({5, 4})}});
+  EXPECT_TRUE(
+      torch::allclose(trainer.predict({.dataset = data}), model->forward(torch::zeros({5, 4}))));
+  trainer.drops_a_row = true;
+  EXPECT_ERROR(trainer.predict({.dataset = data}),
+               "the predictions of a batch of 5 samples have shape [4, 3]");
+}
+
+/// The loss is a mean over the target's first `count` columns, of which each sample has its own
+/// number: a batch of tokens.
+StepOutput token_loss(const Batch& batch, Model& model) {
+  const auto count = batch["count"].sum();
+  const auto scores = model(batch.input()).sum(1);
+  return {.loss = (scores.square() * batch["count"]).sum() / count,
+          .batch_size = count.item<int64_t>()};
+}
+
+TEST(TrainerWeightTest, AnAccumulatedTokenLossHasTheGradientOfTheBigBatch) {
+  const TensorDataset data(NamedTensors{{"input", torch::sin(torch::arange(32.0)).reshape({8, 4})},
+                                        {"count", torch::tensor({1, 50, 2, 3, 9, 1, 1, 30})}});
+  const auto weights_after = [&](int64_t batch_size, int64_t steps, bool is_weighted) {
+    const auto model = toy_model();
+    WithStep trainer(token_loss, model);
+    trainer.train({.train_dataset = data,
+                   .num_epochs = 3,
+                   .per_device_batch_size = batch_size,
+                   .gradient_accumulation_steps = steps,
+                   .train_dataloader_options = {.shuffle = false},
+                   .weight_by_batch_size = is_weighted});
+    return torch::cat({model->parameters()[0].flatten(), model->parameters()[2].flatten()});
+  };
+  const auto big = weights_after(8, 1, false);
+  EXPECT_TRUE(torch::allclose(weights_after(2, 4, true), big, 1e-5, 1e-6));
+  EXPECT_TRUE(torch::allclose(weights_after(3, 3, true), big, 1e-5, 1e-6));
+  EXPECT_FALSE(torch::allclose(weights_after(2, 4, false), big, 1e-3, 1e-3));
+}
+
+TEST(TrainerWeightTest, RefusesModesThatCannotWeight) {
+  TrainOptions options = one_epoch();
+  options.weight_by_batch_size = true;
+  options.execution_mode = ExecutionMode::graph;
+  Toy toy;
+  EXPECT_ERROR(toy.trainer.train(options),
+               "weight_by_batch_size does not work with ExecutionMode::graph");
+  options.execution_mode = ExecutionMode::eager;
+  const auto model = toy_model();
+  QuietTrainer local(model, torch::nn::CrossEntropyLoss(), toy_sgd(model), {}, nullptr,
+                     {.device = "cpu", .distributed = {.local_sgd_updates = 2}});
+  EXPECT_ERROR(local.train(options), "but there is local_sgd_updates");
+}
+
+}  // namespace
+}  // namespace linkboy::testing::trainer_misuse_test
