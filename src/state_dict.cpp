@@ -6,7 +6,7 @@
 #include <algorithm>
 #include <utility>
 
-#include "checkpoint/guarded_dict.hpp"
+#include "guarded_dict.hpp"
 #include "linkboy/error.hpp"
 #include "linkboy/printable.hpp"
 

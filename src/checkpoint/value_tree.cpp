@@ -5,7 +5,7 @@
 
 #include <utility>
 
-#include "checkpoint/guarded_dict.hpp"
+#include "guarded_dict.hpp"
 #include "linkboy/error.hpp"
 #include "linkboy/printable.hpp"
 
