@@ -1,0 +1,16 @@
+# Tests what a configure says if the packages that only tests and benchmarks need are not installed.
+file(REMOVE_RECURSE "${WORK}")
+
+include("${CMAKE_CURRENT_LIST_DIR}/run.cmake")
+
+function(configure expected)
+  run("${expected}" "${CMAKE_COMMAND}" -G Ninja -S "${SOURCE}" -B "${WORK}" "-DTorch_DIR=${TORCH_DIR}"
+    "-DCMAKE_CXX_COMPILER=${CXX}" "-DLINKBOY_DEFLATE=${DEFLATE}" "-DLINKBOY_DEFLATE_INCLUDE=${DEFLATE_INCLUDE}"
+    -DLINKBOY_BUILD_EXAMPLES=OFF ${ARGN})
+endfunction()
+
+configure("tests need GoogleTest, which was not found. Run `scripts/setup --dev`, or build without tests"
+  -DLINKBOY_BUILD_BENCHMARKS=OFF -DCMAKE_DISABLE_FIND_PACKAGE_GTest=ON)
+configure("benchmarks need Google Benchmark, which was not found. Run `scripts/setup --dev`, or build without them"
+  -DLINKBOY_BUILD_BENCHMARKS=ON -DLINKBOY_BUILD_TESTS=OFF -DCMAKE_DISABLE_FIND_PACKAGE_benchmark=ON)
+file(REMOVE_RECURSE "${WORK}")
