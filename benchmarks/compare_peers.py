@@ -334,9 +334,12 @@ def parse_options():
     parser.add_argument("--output", type=pathlib.Path, help="JSON with every round's values")
     parser.add_argument("--programs", type=pathlib.Path,
                         default=HERE.parent / "build" / "release" / "benchmarks")
+    parser.add_argument("--only-check-options", action="store_true", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.rounds is not None and options.rounds < 1:
         parser.error("--rounds must be at least 1")
+    if options.only_check_options:
+        sys.exit()
     return options
 
 

@@ -1,5 +1,5 @@
 """Runs scripts/setup where something is wrong: each error says what, and what to do. Then looks at the
-progress of scripts/with_status in a terminal.
+arguments of other scripts, and at the progress of scripts/with_status in a terminal.
 
     python3 setup_test.py PATH/TO/scripts [unittest arguments]
 
@@ -73,7 +73,35 @@ class SetupTest(unittest.TestCase):
 
     def test_an_unknown_option_is_an_error(self):
         self.assertEqual(self.setup("--develop"), (1, "setup: error: unknown option '--develop'; there are "
-                                                      "--dev and --list\n"))
+                                                      "--dev, --list and --help\n"))
+
+    def test_help_is_printed_without_an_install(self):
+        status, output = self.setup("--help")
+        self.assertEqual(status, 0)
+        self.assertRegex(output, r"^Installs what linkboy needs(.|\n)* scripts/setup --dev (.|\n)*LINKBOY_PIP_HASHES")
+        self.assertNotIn("set -", output)
+        self.assertFalse(self.cache.exists())
+
+    def test_wrong_variables_are_errors_before_anything_is_installed(self):
+        for version in ("2.10.0", "v2.12", "--help", "../2.11.0"):
+            self.assert_error(f"LINKBOY_TORCH_VERSION is '{version}'", "2.11.0 or newer",
+                              LINKBOY_TORCH_VERSION=version)
+        self.assert_error("LINKBOY_USE_PYTHON_TORCH is 'yes'", "must be 1", LINKBOY_USE_PYTHON_TORCH="yes")
+        self.assert_error("XDG_CACHE_HOME is 'cache'", "absolute path", XDG_CACHE_HOME="cache")
+        self.assert_error("neither XDG_CACHE_HOME nor HOME is set", XDG_CACHE_HOME="", HOME="")
+        self.assertFalse(self.cache.exists())
+
+    def test_releases_from_the_oldest_on_may_be_chosen(self):
+        for version in ("2.11.0", "2.15.0", "2.11.0+cpu", "3.0.1"):
+            venv = self.cache / f"torch-{version}"
+            venv.mkdir(parents=True)
+            (venv / ".complete").touch()
+            self.assertIn(f"skip: LibTorch {version} is in", self.setup(LINKBOY_TORCH_VERSION=version)[1])
+
+    def test_a_cache_that_cannot_be_written_is_an_error(self):
+        self.complete_wheel()
+        (self.cache / "setup.log").mkdir()  # root may write to any file
+        self.assert_error(f"setup.log in {self.cache} cannot be written", "XDG_CACHE_HOME", "Torch_DIR")
 
     def test_what_is_there_is_skipped(self):
         self.complete_wheel()
@@ -91,7 +119,7 @@ class SetupTest(unittest.TestCase):
             self.assertFalse(self.venv.exists())
 
     def test_a_wrong_torch_dir_is_an_error(self):
-        self.assert_error("Torch_DIR is /nowhere", "TorchConfig.cmake", Torch_DIR="/nowhere")
+        self.assert_error("Torch_DIR is /nowhere", "TorchConfig.cmake", "share/cmake/Torch", Torch_DIR="/nowhere")
 
     def test_other_systems_get_the_names_of_the_packages(self):
         (self.bin / "dpkg-query").unlink()
@@ -171,6 +199,48 @@ class SetupTest(unittest.TestCase):
             entries = re.findall(r"^([\w.-]+==\S+)((?: \\\n    --hash=sha256:[0-9a-f]{64})+)$", locked,
                                  re.MULTILINE)
             self.assertEqual({name.lower().replace("_", "-") for name, _ in entries}, wanted)
+
+    def test_scripts_refuse_unknown_arguments_before_they_do_anything(self):
+        for command in ("test --lnog", "test debug --long", "test relase", "format --chek", "soak 5", "docs --open",
+                        "same_bytes all"):
+            script, *arguments = command.split()
+            result = subprocess.run([SCRIPTS / script, *arguments], text=True, capture_output=True,
+                                    env={"PATH": str(self.bin), "XDG_CACHE_HOME": str(self.cache.parent)})
+            self.assertEqual(result.returncode, 2, command)
+            self.assertEqual(result.stdout, "")
+            self.assertIn(f"{script}: error: unknown arguments: {' '.join(arguments)}; there ", result.stderr)
+        self.assertFalse(self.cache.exists())
+
+    def test_quickstart_configures_with_the_preset_once_and_then_checks_the_folder(self):
+        self.complete_wheel()
+        checkout = self.folder / "a checkout"
+        shutil.copytree(SCRIPTS, checkout / "scripts")
+        calls = self.folder / "calls"
+        self.stand_in("cmake", f"echo $* >>{calls}")
+        program = checkout / "build/release/examples/fashion_mnist/fashion_mnist"
+        program.parent.mkdir(parents=True)
+        program.write_text("#!/usr/bin/env bash\necho runs $*\n")
+        program.chmod(0o755)
+
+        def quickstart():
+            return subprocess.run([checkout / "scripts/quickstart", "--epochs", "1"], text=True, cwd=self.folder,
+                                  capture_output=True,
+                                  env={"PATH": str(self.bin), "XDG_CACHE_HOME": str(self.cache.parent)})
+        result = quickstart()
+        self.assertEqual(result.returncode, 0, result)
+        self.assertIn(f"the log is in {checkout}/build.log", result.stdout)
+        self.assertRegex(result.stdout, r"\nruns --epochs 1\n$")
+        (checkout / "build/release/build.ninja").touch()
+        self.assertEqual(quickstart().returncode, 0)
+        build = "--build build/release --target fashion_mnist"
+        self.assertEqual(calls.read_text().splitlines(), ["--preset examples", build, "build/release", build])
+
+        (checkout / "build.log").unlink()
+        (checkout / "build.log").mkdir()  # root may write to any file
+        result = quickstart()
+        self.assertEqual(result.returncode, 1)
+        self.assertEqual(result.stdout, "")
+        self.assertIn(f"quickstart: error: {checkout} cannot be written to; copy it", result.stderr)
 
     def test_progress_takes_one_line_of_a_terminal(self):
         leader, terminal = pty.openpty()
