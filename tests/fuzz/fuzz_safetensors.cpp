@@ -1,4 +1,5 @@
 #include "fuzz_support.hpp"
+#include "linkboy/checkpoint.hpp"
 #include "linkboy/safetensors.hpp"
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, std::size_t size) {
@@ -13,6 +14,12 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, std::size_t size) {
             reinterpret_cast<std::uintptr_t>(tensor.const_data_ptr()) % tensor.element_size() == 0;
         if (!is_aligned) std::abort();
       }
+      if (mmap) return;
+      // As linkboy-checkpoint puts names and metadata into a dict.
+      StateDict all(read.tensors);
+      all.set("metadata", StateDict::from_entries({read.metadata.begin(), read.metadata.end()}));
+      write_checkpoint(fuzz::output_folder() / "x.pt", all);
+      write_safetensors(fuzz::output_folder() / "x.safetensors", read.tensors, read.metadata);
     });
   }
   return 0;

@@ -9,10 +9,34 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstdlib>
+#include <cstring>
 #include <filesystem>
+#include <random>
 #include <string>
 
 #include "linkboy/error.hpp"
+
+extern "C" std::size_t LLVMFuzzerMutate(uint8_t* data, std::size_t size, std::size_t max_size);
+
+// libFuzzer makes small changes, and rarely a large input. A cost that grows faster than the input
+// shows where a part of it comes many times, so one mutation in 16 repeats a part until the input
+// is full.
+extern "C" inline __attribute__((used)) std::size_t LLVMFuzzerCustomMutator(uint8_t* data,
+                                                                            std::size_t size,
+                                                                            std::size_t max_size,
+                                                                            unsigned seed) {
+  std::minstd_rand random(seed);
+  if (size == 0 || random() % 16 != 0) return LLVMFuzzerMutate(data, size, max_size);
+  const std::size_t begin = random() % size;
+  const std::size_t length = 1 + random() % std::min<std::size_t>(size - begin, 64);
+  const std::size_t room = max_size - size;
+  const std::size_t added = room - room % length;
+  const std::string part(reinterpret_cast<const char*>(data) + begin, length);
+  std::memmove(data + begin + added, data + begin, size - begin);
+  for (std::size_t i = 0; i < added; i += length)
+    std::memcpy(data + begin + i, part.data(), length);
+  return size + added;
+}
 
 namespace linkboy::fuzz {
 
@@ -89,6 +113,16 @@ inline void touch(const c10::IValue& value) {
   } else if (!value.isNone() && !value.isBool() && !value.isInt() && !value.isDouble()) {
     std::abort();  // More than data.
   }
+}
+
+/// A folder in memory, for what a target writes.
+inline const std::filesystem::path& output_folder() {
+  static const std::filesystem::path folder = [] {
+    std::string name = "/dev/shm/linkboy-fuzz-XXXXXX";
+    if (::mkdtemp(name.data()) == nullptr) std::abort();
+    return std::filesystem::path(name);
+  }();
+  return folder;
 }
 
 /// Runs `read`, which may throw linkboy::Error with a message; any other exception ends the

@@ -1,6 +1,6 @@
 # Runs a fuzz target over its corpus and RUNS mutations; the corpus stays as it is.
-#   cmake -D BINARY=... -D CORPUS=... -D OPTIONS=... -D RUNS=... -P run.cmake
-set(found "${BINARY}.found")
+#   cmake -D BINARY=... -D CORPUS=... -D OPTIONS=... -D RUNS=... [-D NAME=...] -P run.cmake
+set(found "${BINARY}${NAME}.found")
 file(REMOVE_RECURSE "${found}")
 file(MAKE_DIRECTORY "${found}")
 unset(ENV{TORCH_SHOW_CPP_STACKTRACES})  # each exception would take milliseconds
@@ -8,7 +8,7 @@ set(ENV{ASAN_OPTIONS} "detect_leaks=0:allocator_may_return_null=0")
 set(ENV{UBSAN_OPTIONS} "halt_on_error=1:print_stacktrace=1")
 execute_process(
   COMMAND "${BINARY}" ${OPTIONS} -seed=1 -runs=${RUNS} -print_final_stats=1
-    "-artifact_prefix=${BINARY}." "${found}" "${CORPUS}"
+    "-artifact_prefix=${BINARY}${NAME}." "${found}" "${CORPUS}"
   RESULT_VARIABLE status OUTPUT_VARIABLE output ERROR_VARIABLE output)
 string(LENGTH "${output}" length)
 if(length GREATER 12000)
@@ -17,6 +17,6 @@ if(length GREATER 12000)
 endif()
 message("${output}")
 if(NOT status EQUAL 0)
-  message(FATAL_ERROR "${BINARY} failed (${status}); the input is at ${BINARY}.*-*. Once it is "
+  message(FATAL_ERROR "${BINARY} failed (${status}); the input is at ${BINARY}${NAME}.*-*. Once it is "
     "mended, keep it in ${CORPUS}.")
 endif()
