@@ -1,4 +1,5 @@
-# Tests what a configure says if the packages that only tests and benchmarks need are not installed.
+# Tests what a configure says if the packages that only tests and benchmarks need are not installed, and which
+# build type it takes if none is given.
 file(REMOVE_RECURSE "${WORK}")
 
 include("${CMAKE_CURRENT_LIST_DIR}/run.cmake")
@@ -11,6 +12,10 @@ endfunction()
 
 configure("tests need GoogleTest, which was not found. Run `scripts/setup --dev`, or build without tests"
   -DLINKBOY_BUILD_BENCHMARKS=OFF -DCMAKE_DISABLE_FIND_PACKAGE_GTest=ON)
+file(STRINGS "${WORK}/CMakeCache.txt" build_type REGEX "^CMAKE_BUILD_TYPE:")
+if(NOT build_type STREQUAL "CMAKE_BUILD_TYPE:STRING=Release")
+  message(FATAL_ERROR "without a build type the cache has ${build_type}")
+endif()
 configure("benchmarks need Google Benchmark, which was not found. Run `scripts/setup --dev`, or build without them"
   -DLINKBOY_BUILD_BENCHMARKS=ON -DLINKBOY_BUILD_TESTS=OFF -DCMAKE_DISABLE_FIND_PACKAGE_benchmark=ON)
 file(REMOVE_RECURSE "${WORK}")
