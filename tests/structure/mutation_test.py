@@ -1,0 +1,64 @@
+"""Interrupts scripts/mutation: it ends soon, and so do the programs that it has started.
+
+    python3 mutation_test.py PATH/TO/scripts/mutation [unittest arguments]
+
+The compiler, the linker and the tests are stand-ins.
+"""
+
+import os
+import pathlib
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+import unittest
+
+SCRIPT = None
+STAND_INS = """
+import importlib.machinery, importlib.util, sys
+started = sys.argv[2]
+loader = importlib.machinery.SourceFileLoader("mutation", sys.argv[1])
+mutation = importlib.util.module_from_spec(importlib.util.spec_from_loader("mutation", loader))
+sys.modules["mutation"] = mutation
+sys.dont_write_bytecode = True
+loader.exec_module(mutation)
+class Build:
+    def objects(self, mutant, folder):
+        status, _ = mutation.run(["sh", "-c", f"echo >{started}/{mutant.number}; sleep 100 & wait"])
+        if status != 0:
+            raise mutation.Problem("it does not compile")
+        yield folder
+mutation.Build = Build
+mutation.check_baseline = lambda build, mutations: None
+sys.argv[1:] = ["--jobs", "2"]
+mutation.call_main()
+"""
+
+
+class MutationTest(unittest.TestCase):
+    def test_an_interrupted_run_ends_with_all_that_it_has_started(self):
+        with tempfile.TemporaryDirectory() as folder:
+            process = subprocess.Popen([sys.executable, "-c", STAND_INS, SCRIPT, folder], text=True,
+                                       stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+            deadline = time.monotonic() + 60
+            while len(os.listdir(folder)) < 2:
+                self.assertLess(time.monotonic(), deadline)
+                self.assertIsNone(process.poll())
+                time.sleep(0.05)
+            process.send_signal(signal.SIGINT)
+            # The pipe of the output ends with the last process that holds it.
+            output, _ = process.communicate(timeout=60)
+            self.assertEqual(process.returncode, 130, output)
+            self.assertEqual(output, "mutation: interrupted\n")
+            self.assertEqual(sorted(os.listdir(folder)), ["1", "2"])
+
+    def test_there_is_at_least_one_job(self):
+        result = subprocess.run([sys.executable, SCRIPT, "--check", "--jobs", "0"], text=True, capture_output=True)
+        self.assertEqual(result.returncode, 2)
+        self.assertIn("--jobs is 0; it must be at least 1", result.stderr)
+
+
+if __name__ == "__main__":
+    SCRIPT = pathlib.Path(sys.argv.pop(1)).resolve()
+    unittest.main()
