@@ -33,7 +33,7 @@ class SetupTest(unittest.TestCase):
         self.cache = self.folder / "cache/linkboy"
         self.venv = self.cache / "torch-2.11.0"
         self.stand_in("dpkg-query", "echo install ok installed")
-        self.stand_in("df", "echo Avail; echo 100")
+        self.stand_in("df", "echo Avail; echo 100000")
         self.stand_in("id", "echo 0")
 
     def stand_in(self, program, text):
@@ -141,9 +141,18 @@ class SetupTest(unittest.TestCase):
 
     def test_a_full_disk_is_an_error_before_anything_is_installed(self):
         self.stand_in("dpkg-query", "exit 1")
-        self.stand_in("df", "echo Avail; echo 10")
+        self.stand_in("df", "echo Avail; echo 10999")
         output = self.assert_error("has 10 GB free", "takes about 11 GB", "XDG_CACHE_HOME")
         self.assertNotIn("Debian packages", output)
+
+    def test_a_disk_that_fills_up_during_a_command_is_named(self):
+        self.complete_wheel()
+        self.stand_in("dpkg-query", "exit 1")
+        self.stand_in("apt-get", "exit 1")
+        words = f"the disk of {self.cache} is full; make room"
+        self.assertNotIn(words, self.assert_error("apt-get update failed"))
+        self.stand_in("df", "echo Avail; echo 1")
+        self.assertIn(words, self.assert_error("apt-get update failed"))
 
     def test_an_old_python_is_an_error(self):
         self.stand_in("python3", '[ "$1" = --version ] && echo Python 3.9.2; exit 1')
