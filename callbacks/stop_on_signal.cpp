@@ -1,6 +1,9 @@
 #include "linkboy/callbacks/stop_on_signal.hpp"
 
 #include <atomic>
+#include <cerrno>
+#include <cstdint>
+#include <ctime>
 
 #include "linkboy/error.hpp"
 #include "linkboy/trainer.hpp"
@@ -11,12 +14,34 @@ namespace {
 // A signal handler gets no argument of ours.
 std::atomic<Trainer*> trainer_to_stop{nullptr};
 std::atomic<int> first_signal{0};
-static_assert(std::atomic<Trainer*>::is_always_lock_free && std::atomic<int>::is_always_lock_free);
+std::atomic<int64_t> first_interrupt{0};  // milliseconds, of a clock that is never 0
+static_assert(std::atomic<Trainer*>::is_always_lock_free && std::atomic<int>::is_always_lock_free &&
+              std::atomic<int64_t>::is_always_lock_free);
+
+constexpr int64_t kInsistsAfter = 1000;
+
+int64_t milliseconds_now() {
+  timespec now{};
+  clock_gettime(CLOCK_MONOTONIC, &now);
+  return int64_t{now.tv_sec} * 1000 + now.tv_nsec / 1'000'000 + 1;
+}
 
 void handle_signal(int signal) {
+  const int error = errno;
   int none = 0;
   first_signal.compare_exchange_strong(none, signal);
   if (Trainer* trainer = trainer_to_stop.load()) trainer->request_stop();
+  if (signal == SIGINT) {
+    const int64_t now = milliseconds_now();
+    int64_t first = 0;
+    if (!first_interrupt.compare_exchange_strong(first, now) && now - first >= kInsistsAfter) {
+      struct sigaction usual {};
+      usual.sa_handler = SIG_DFL;
+      sigaction(SIGINT, &usual, nullptr);
+      raise(SIGINT);  // takes effect when this handler returns
+    }
+  }
+  errno = error;
 }
 
 }  // namespace
@@ -29,14 +54,28 @@ void StopOnSignal::install(Trainer& trainer) {
   LINKBOY_CHECK(trainer_to_stop.compare_exchange_strong(none, &trainer),
                 "another run of this process has StopOnSignal's handlers; only one may have them "
                 "at a time.");
-  struct sigaction action {};
-  action.sa_handler = handle_signal;
-  action.sa_flags = SA_RESTART | SA_RESETHAND;
-  first_signal.store(0);
-  for (int signal : {SIGINT, SIGTERM, SIGUSR1}) {
+  if (std::exchange(is_unheeded_, false)) {
+    trainer.request_stop();
+  } else {
+    first_signal.store(0);
+  }
+  first_interrupt.store(0);
+  const auto replace = [this](int signal, auto handler,
+                              bool (*is_replaceable)(const struct sigaction&)) {
     struct sigaction old {};
-    sigaction(signal, &action, &old);
+    if (sigaction(signal, nullptr, &old) != 0 || !is_replaceable(old)) return;
+    struct sigaction action {};
+    action.sa_handler = handler;
+    action.sa_flags = SA_RESTART;
+    sigaction(signal, &action, nullptr);
     replaced_.emplace_back(signal, old);
+  };
+  for (int signal : {SIGINT, SIGTERM, SIGUSR1, SIGHUP}) {
+    replace(signal, handle_signal,
+            [](const struct sigaction& old) { return old.sa_handler != SIG_IGN; });
+  }
+  for (int signal : {SIGPIPE, SIGXFSZ}) {
+    replace(signal, SIG_IGN, [](const struct sigaction& old) { return old.sa_handler == SIG_DFL; });
   }
 }
 
@@ -44,6 +83,11 @@ std::optional<int> StopOnSignal::signal() const {
   const int signal = first_signal.load();
   if (signal == 0) return std::nullopt;
   return signal;
+}
+
+void StopOnSignal::end_run(Trainer& trainer) {
+  remove();
+  is_unheeded_ = first_signal.load() != 0 && trainer.result().reason != StopReason::stop_request;
 }
 
 void StopOnSignal::remove() noexcept {

@@ -10,12 +10,24 @@
 
 namespace linkboy {
 
-/// Ends the run in order when the process gets SIGINT (Ctrl-C), SIGTERM or SIGUSR1: after the
-/// update in progress, as `Trainer::request_stop`; SaveTrainingState then saves the state. A second
-/// signal of the same kind ends the process at once. A program that was stopped so should exit with
-/// 128 + `signal()`, as if the signal had killed it.
-/// The handlers are there only while a run is on, and what was there before comes back; one run of
-/// a process at a time can have them.
+/// Ends the run in order when the process gets SIGINT (Ctrl-C), SIGTERM, SIGUSR1 or SIGHUP: after
+/// the update in progress, as `Trainer::request_stop`; SaveTrainingState then saves the state. A
+/// program that was stopped so should exit with 128 + `signal()`, as if the signal had killed it.
+///
+/// Launchers and service managers often send a signal to a whole group, so that a process gets it
+/// several times: further signals change nothing. Only a second SIGINT, one second or more after
+/// the first, ends the process immediately. Use SIGKILL to end it in any case.
+///
+/// A signal that comes when the run no longer asks for requests, while SaveTrainingState saves the
+/// end of a finished run, say, stops the next run or evaluation of the same callback.
+///
+/// While a run is on, SIGPIPE and SIGXFSZ are ignored if the program does not handle them: output
+/// that nobody reads any more, or a file that reached its size limit, is an error of that output.
+///
+/// The handlers are there only while a run is on, and what was there before comes back. A signal
+/// that the program ignores (SIGHUP under nohup) stays ignored. One run of a process at a time can
+/// have the handlers. Called after all other callbacks, so that what these do at the end of a run
+/// is protected.
 class LINKBOY_API StopOnSignal : public Callback {
  public:
   ~StopOnSignal() override;
@@ -26,15 +38,20 @@ class LINKBOY_API StopOnSignal : public Callback {
   /// @throws Error if another run of this process has the handlers.
   void on_training_run_start(Trainer& trainer) override { install(trainer); }
   void on_evaluation_run_start(Trainer& trainer) override { install(trainer); }
-  void on_training_run_end(Trainer&) override { remove(); }
-  void on_evaluation_run_end(Trainer&) override { remove(); }
+  void on_training_run_end(Trainer& trainer) override { end_run(trainer); }
+  void on_evaluation_run_end(Trainer& trainer) override { end_run(trainer); }
   void on_exception(Trainer&, std::exception_ptr) override { remove(); }
+
+ protected:
+  int default_order() const override { return 10'000; }
 
  private:
   void install(Trainer& trainer);
+  void end_run(Trainer& trainer);
   void remove() noexcept;
 
   std::vector<std::pair<int, struct sigaction>> replaced_;
+  bool is_unheeded_ = false;  // the signal came too late for its run
 };
 
 }  // namespace linkboy
