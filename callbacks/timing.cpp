@@ -122,8 +122,15 @@ void Timing::on_train_epoch_end(Trainer& trainer) {
   record_mean(trainer, kOptimizer, stages_.optimizer);
 }
 
+/// The epoch's training so far, without the evaluation that is in progress or was cut short.
+double Timing::seconds_in_epoch() const {
+  if (!is_in_epoch_) return 0.0;
+  return since(epoch_start_) - (evaluations_.empty() ? 0.0 : since(evaluations_.front().start));
+}
+
 void Timing::end_run() {
-  if (std::exchange(is_in_epoch_, false)) epoch_before_ += since(epoch_start_);
+  epoch_before_ += seconds_in_epoch();
+  is_in_epoch_ = false;
   evaluations_.clear();
 }
 
@@ -167,7 +174,7 @@ void Timing::on_eval_epoch_end(Trainer& trainer) {
 // State.
 
 StateDict Timing::state_dict() const {
-  return {{kEpochTime, epoch_before_ + (is_in_epoch_ ? since(epoch_start_) : 0.0)},
+  return {{kEpochTime, epoch_before_ + seconds_in_epoch()},
           {kForward, to_ivalue(stages_.forward)},
           {kBackward, to_ivalue(stages_.backward)},
           {kOptimizer, to_ivalue(stages_.optimizer)}};

@@ -98,6 +98,7 @@ class LINKBOY_API Timing : public Callback {
   double span(Trainer& trainer, const Mark& start) const;
   void add(std::string_view name, TimeSum& sum, double seconds);
   void record_mean(Trainer& trainer, std::string_view name, const TimeSum& sum) const;
+  double seconds_in_epoch() const;
   void end_run();
 
   TimingOptions options_;

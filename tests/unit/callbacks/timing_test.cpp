@@ -188,6 +188,27 @@ TEST(TimingTest, ResumedEpochCountsItsPartBeforeButNotTheTimeBetween) {
   }
 }
 
+TEST(TimingTest, AnEvaluationThatAStopCutsShortIsNotTrainingTimeOfTheResumedEpoch) {
+  const TemporaryFolder folder;
+  class EvaluateAt : public Callback {
+   public:
+    void on_train_update_end(Trainer& trainer) override {
+      if (trainer.num_updates() == 2) trainer.evaluate_now({.metric_prefix = "extra_"});
+    }
+    void on_eval_step_end(Trainer& trainer, const Batch&, const StepOutput&) override {
+      if (trainer.num_updates() == 2) trainer.request_stop();
+    }
+  };
+  TimedRun first(
+      {std::make_shared<EvaluateAt>(),
+       std::make_shared<SaveTrainingState>(SaveTrainingStateOptions{.directory = folder.path()})});
+  first.trainer.train(first.options);
+  TimedRun second;
+  second.options.resume_from = folder / "latest";
+  second.trainer.train(second.options);
+  EXPECT_EQ(second.values("train_epoch_time"), twice(4 * kUpdate));
+}
+
 TEST(TimingTest, EpochThatWasLeftIsForgottenInTheNextRun) {
   TimedRun run({stop_at(2)});
   run.trainer.train(run.options);
