@@ -69,6 +69,7 @@ TrackRun::TrackRun(std::vector<std::shared_ptr<Tracker>> trackers, TrackRunOptio
 
 void TrackRun::on_training_run_start(Trainer& trainer) {
   is_evaluation_ = false;
+  for (Sink& sink : sinks_) sink.has_failed = false;
   const bool goes_on = std::exchange(was_loaded_, false);
   if (!goes_on) {
     const bool has_history = !trainer.run_history().get_metric_names().empty();
@@ -112,12 +113,20 @@ void TrackRun::start(Trainer& trainer, TrackedRun run) {
   is_on_ = trainer.accelerator().is_main_process();
   for (Sink& sink : sinks_) {
     sink.is_on = false;
-    if (!is_on_) continue;
-    TrackedRun own = run_;
-    own.place = sink.place;
-    sink.tracker->start(own);
-    sink.place = sink.tracker->place();
-    sink.is_on = true;
+    if (!is_on_ || sink.has_failed) continue;
+    const auto start_tracker = [&](Tracker& tracker) {
+      TrackedRun own = run_;
+      own.place = sink.place;
+      tracker.start(own);
+      sink.place = tracker.place();
+      sink.is_on = true;
+    };
+    // The evaluation after a training is not worth less because of a tracker.
+    if (is_evaluation_ && last_update_ > 0) {
+      call(trainer, sink, start_tracker);
+    } else {
+      start_tracker(*sink.tracker);
+    }
   }
 }
 
@@ -156,14 +165,18 @@ void TrackRun::finish(Trainer& trainer, std::string_view outcome) {
 
 void TrackRun::for_each_tracker(Trainer& trainer, const std::function<void(Tracker&)>& work) {
   for (Sink& sink : sinks_) {
-    if (!sink.is_on) continue;
-    try {
-      work(*sink.tracker);
-    } catch (const std::exception& error) {
-      sink.is_on = false;
-      trainer.print(c10::str("ERROR: a tracker failed: ", error.what(),
-                             " The run goes on without this tracker."));
-    }
+    if (sink.is_on) call(trainer, sink, work);
+  }
+}
+
+void TrackRun::call(Trainer& trainer, Sink& sink, const std::function<void(Tracker&)>& work) {
+  try {
+    work(*sink.tracker);
+  } catch (const std::exception& error) {
+    sink.is_on = false;
+    sink.has_failed = true;
+    trainer.print(c10::str("ERROR: a tracker failed: ", error.what(),
+                           " The run goes on without this tracker."));
   }
 }
 

@@ -69,7 +69,8 @@ class LINKBOY_API TrackRun : public Callback {
   void on_eval_epoch_end(Trainer& trainer) override;
   void on_training_run_epoch_end(Trainer& trainer) override;
   void on_training_run_end(Trainer& trainer) override;
-  /// @throws Error if a tracker cannot start.
+  /// A tracker that has failed in the training run before, or cannot start after one, is left out.
+  /// @throws Error if a tracker cannot start and there was no training run before.
   void on_evaluation_run_start(Trainer& trainer) override;
   void on_evaluation_run_end(Trainer& trainer) override;
   void on_exception(Trainer& trainer, std::exception_ptr exception) override;
@@ -92,7 +93,8 @@ class LINKBOY_API TrackRun : public Callback {
   struct Sink {
     std::shared_ptr<Tracker> tracker;
     bool is_on = false;
-    std::string place{};  // Tracker::place of the run that is on, or may go on
+    std::string place{};      // Tracker::place of the run that is on, or may go on
+    bool has_failed = false;  // in the training run or the evaluations after it
   };
 
   /// What is recorded of an update, once the loss is there.
@@ -112,6 +114,7 @@ class LINKBOY_API TrackRun : public Callback {
   void forget_places();
   StateDict places() const;
   void load_places(const StateDict& places);
+  void call(Trainer& trainer, Sink& sink, const std::function<void(Tracker&)>& work);
   void for_each_tracker(Trainer& trainer, const std::function<void(Tracker&)>& work);
   void log(Trainer& trainer, const std::vector<TrackedScalar>& scalars, const TrackedTime& time);
   void log_again(Trainer& trainer);

@@ -224,6 +224,26 @@ TEST(TrackRunTest, TrackerThatFailsLaterIsNamedOnceAndLeftOutOfTheRun) {
   EXPECT_EQ(failing->outcomes, std::vector<std::string>{"finished"});
 }
 
+TEST(TrackRunTest, AnEvaluationAfterATrainingDoesNotFailBecauseOfATracker) {
+  const auto count_errors = [](const QuietTrainer& trainer) {
+    return std::count_if(trainer.lines.begin(), trainer.lines.end(), [](const std::string& line) {
+      return line.starts_with("ERROR: a tracker failed");
+    });
+  };
+  const auto failed = std::make_shared<MemoryTracker>();
+  const auto fails_to_start = std::make_shared<MemoryTracker>();
+  const auto other = std::make_shared<MemoryTracker>();
+  failed->fails_at_update = 3;
+  Toy toy({std::make_shared<TrackRun>(
+      std::vector<std::shared_ptr<Tracker>>{failed, fails_to_start, other},
+      TrackRunOptions{.every_n_updates = 1})});
+  toy.trainer.train(short_run());
+  failed->fails_to_start = fails_to_start->fails_to_start = true;
+  EXPECT_EQ(toy.trainer.evaluate({.dataset = toy_data(4)}).count("evaluation_loss"), 1U);
+  EXPECT_EQ(count_errors(toy.trainer), 2);
+  EXPECT_EQ(other->outcomes, (std::vector<std::string>{"finished", "finished"}));
+}
+
 TEST(TrackRunTest, OnlyTheMainProcessTracks) {
   const auto tracker = std::make_shared<MemoryTracker>();
   const auto model = toy_model();
