@@ -27,6 +27,9 @@ struct ReadOptions {
   /// Checks the checksum of each record. Python writes none that holds after
   /// `torch.serialization.set_crc32_options(False)`.
   bool verify_checksums = true;
+  /// False leaves the tensors' data out: they have shapes and no memory. The file is then read in
+  /// pieces, or, without `verify_checksums`, hardly at all. Not for `.safetensors` files.
+  bool with_data = true;
 };
 
 /// Reads a `.pt` file: one that `write_checkpoint` wrote, or one that Python's `torch.save` wrote

@@ -64,6 +64,7 @@
 #include "linkboy/loss_function.hpp"
 #include "linkboy/loss_tracker.hpp"
 #include "linkboy/lr_finder.hpp"
+#include "linkboy/main_process.hpp"
 #include "linkboy/memory_use.hpp"
 #include "linkboy/metric_reader.hpp"
 #include "linkboy/metrics/accuracy.hpp"

@@ -104,8 +104,8 @@ class LockKeeper {
   int descriptor_;
 };
 
-// Without it the new name may be lost in a power cut although the bytes are there.
-void sync_folder(const fs::path& path) {
+// Without it the new name in its folder may be lost in a power cut although the bytes are there.
+void sync_folder_of(const fs::path& path) {
   const fs::path folder = folder_of(path);
   const int descriptor = ::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
   // A folder may be writable but not readable, and some filesystems refuse to sync one.
@@ -120,11 +120,22 @@ void sync_folder(const fs::path& path) {
 
 }  // namespace
 
+std::error_code create_folders(const fs::path& folder) {
+  std::error_code error;
+  if (folder.empty() || fs::is_directory(folder, error)) return {};
+  error.clear();  // it says that the folder is not there
+  const fs::path path = folder.has_filename() ? folder : folder.parent_path();
+  if (path.has_parent_path() && path.parent_path() != path)
+    error = create_folders(path.parent_path());
+  if (!error && fs::create_directory(path, error)) sync_folder_of(path);
+  return error;
+}
+
 AtomicFile::AtomicFile(fs::path path) : path_(std::move(path)) {
   std::error_code error;
   LINKBOY_CHECK(path_.has_filename() && !fs::is_directory(path_, error), "\"", path_.string(),
                 "\" names a folder; a file is needed. Add a file name.");
-  fs::create_directories(folder_of(path_), error);
+  error = create_folders(folder_of(path_));
   LINKBOY_CHECK(!error, "cannot create the folder of \"", path_.string(), "\" (", error.message(),
                 "). Choose a path whose folder can be made.");
   buffer_.reset(static_cast<char*>(std::aligned_alloc(kAlignment, kPiece)));
@@ -198,7 +209,7 @@ void AtomicFile::commit() {
   LINKBOY_CHECK(::rename(aside_.c_str(), path_.c_str()) == 0, "cannot replace \"", path_.string(),
                 "\" (", reason(errno), "). Choose another path.");
   aside_.clear();
-  sync_folder(path_);
+  sync_folder_of(path_);
 }
 
 }  // namespace linkboy

@@ -4,8 +4,14 @@
 #include <cstdlib>
 #include <filesystem>
 #include <memory>
+#include <system_error>
 
 namespace linkboy {
+
+/// Makes a folder and its parents, so that a power cut does not undo it.
+/// @return The system's reason if it cannot be made.
+/// @throws Error if the disk cannot be synced.
+std::error_code create_folders(const std::filesystem::path& folder);
 
 /// A file that appears at its path whole or not at all: written under a name beside it, fsynced
 /// and renamed by `commit`. Destroyed before that, it leaves nothing behind; what a killed process

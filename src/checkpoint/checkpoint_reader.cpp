@@ -43,7 +43,12 @@ StateDict read_archive(const std::filesystem::path& path, const ReadOptions& opt
                   "; it must be \"little\". Save it again on a little-endian machine.");
   }
   const std::string pickle = archive.read_text("data.pkl");
-  const c10::IValue value = unpickle(pickle, [&archive](const std::string& key) {
+  const c10::IValue value = unpickle(pickle, [&archive, &options](const std::string& key) {
+    if (!options.with_data) {
+      const std::size_t size = archive.check("data/" + key);
+      return c10::Storage(c10::Storage::use_byte_size_t(), size, at::DataPtr(nullptr, at::kCPU),
+                          nullptr, false);
+    }
     auto [data, size] = archive.read("data/" + key);
     return c10::Storage(c10::Storage::use_byte_size_t(), size, std::move(data), nullptr, false);
   });
@@ -65,10 +70,12 @@ StateDict read_checkpoint(const std::filesystem::path& path, const ReadOptions& 
   if (is_safetensors(path)) return StateDict(read_safetensors(path, options.mmap).tensors);
   try {
     return read_archive(path, options);
+  } catch (const UnreadableFile& error) {
+    throw UnreadableFile(prefix + error.what());
   } catch (const Error& error) {
     throw Error(prefix + error.what());
   } catch (const std::bad_alloc&) {
-    throw Error(prefix + "there is not enough memory. Free some.");
+    throw UnreadableFile(prefix + "there is not enough memory. Free some.");
   } catch (const c10::Error& error) {
     throw damaged(error.what_without_backtrace());
   } catch (const std::exception& error) {

@@ -22,9 +22,17 @@ at::DataPtr allocate(uint64_t size) {
   try {
     return at::getCPUAllocator()->allocate(size);
   } catch (const c10::Error&) {
-    throw Error(c10::str("there is not enough memory for ", size,
-                         " bytes of it. Free some, or read it with mmap."));
+    throw UnreadableFile(c10::str("there is not enough memory for ", size,
+                                  " bytes of it. Free some, or read it with mmap."));
   }
+}
+
+// Small enough for the second-level cache.
+constexpr uint64_t kVisitedPiece = uint64_t{1} << 18;
+
+template <class... Words>
+void require_system(bool success, const Words&... words) {
+  if (!success) throw UnreadableFile(c10::str(words...));
 }
 
 }  // namespace
@@ -35,10 +43,10 @@ std::shared_ptr<FileBytes> FileBytes::open(const std::filesystem::path& path, bo
     // O_NONBLOCK, or a named pipe would wait for a writer.
     descriptor = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
   } while (descriptor < 0 && errno == EINTR);
-  LINKBOY_CHECK(descriptor >= 0, reason(), ". Check the path and its permissions.");
+  require_system(descriptor >= 0, reason(), ". Check the path and its permissions.");
   std::shared_ptr<FileBytes> file(new FileBytes(descriptor, 0, nullptr));
   struct stat status {};
-  LINKBOY_CHECK(::fstat(descriptor, &status) == 0, reason(), ". Check the disk.");
+  require_system(::fstat(descriptor, &status) == 0, reason(), ". Check the disk.");
   LINKBOY_CHECK(!S_ISDIR(status.st_mode), "it is a folder; a file is needed. Name the file in it.");
   LINKBOY_CHECK(S_ISREG(status.st_mode), "it is no regular file; copy it into one.");
   file->size_ = static_cast<uint64_t>(status.st_size);
@@ -46,8 +54,8 @@ std::shared_ptr<FileBytes> FileBytes::open(const std::filesystem::path& path, bo
     // MAP_NORESERVE: only what is written to takes memory, so a file may be larger than that.
     void* mapping = ::mmap(nullptr, file->size_, PROT_READ | PROT_WRITE,
                            MAP_PRIVATE | MAP_NORESERVE, descriptor, 0);
-    LINKBOY_CHECK(mapping != MAP_FAILED, "it cannot be mapped (", reason(),
-                  "). Read it without mmap.");
+    require_system(mapping != MAP_FAILED, "it cannot be mapped (", reason(),
+                   "). Read it without mmap.");
     file->mapping_ = static_cast<char*>(mapping);
   }
   return file;
@@ -68,8 +76,10 @@ void FileBytes::read(char* target, uint64_t offset, uint64_t size) const {
   while (size > 0) {
     const ssize_t num = ::pread(descriptor_, target, size, static_cast<off_t>(offset));
     if (num < 0 && errno == EINTR) continue;
-    LINKBOY_CHECK(num > 0, "it cannot be read at offset ", offset, " (",
-                  num < 0 ? reason() : "it became shorter", "). Check the disk.");
+    require_system(num >= 0, "it cannot be read at offset ", offset, " (", reason(),
+                   "). Check the disk.");
+    LINKBOY_CHECK(num > 0, "it cannot be read at offset ", offset,
+                  " (it became shorter). Use another copy.");
     target += num;
     offset += static_cast<uint64_t>(num);
     size -= static_cast<uint64_t>(num);
@@ -83,10 +93,18 @@ std::string FileBytes::text(uint64_t offset, uint64_t size) const {
   return bytes;
 }
 
+void FileBytes::visit(uint64_t offset, uint64_t size, const Visit& visit) const {
+  check_within(offset, size);
+  std::string piece(std::min(kVisitedPiece, size), '\0');
+  for (uint64_t done = 0; done < size; done += piece.size()) {
+    piece.resize(std::min(kVisitedPiece, size - done));
+    read(piece.data(), offset + done, piece.size());
+    visit(piece.data(), piece.size());
+  }
+}
+
 at::DataPtr FileBytes::data(uint64_t offset, uint64_t size, std::size_t alignment,
                             const Visit& visit) const {
-  // Small enough for the second-level cache.
-  constexpr uint64_t kPiece = uint64_t{1} << 18;
   constexpr uint64_t kWorthAThread = uint64_t{1} << 20;
   check_within(offset, size);
   if (mapping_ != nullptr && offset % alignment == 0) {
@@ -111,8 +129,8 @@ at::DataPtr FileBytes::data(uint64_t offset, uint64_t size, std::size_t alignmen
       other_half = std::async(std::launch::deferred, read_other_half);
     }
   }
-  for (uint64_t done = 0; done < own_size; done += kPiece) {
-    const uint64_t piece = std::min(kPiece, own_size - done);
+  for (uint64_t done = 0; done < own_size; done += kVisitedPiece) {
+    const uint64_t piece = std::min(kVisitedPiece, own_size - done);
     read(target + done, offset + done, piece);
     if (visit) visit(target + done, piece);
   }

@@ -9,12 +9,22 @@
 #include <memory>
 #include <string>
 
+#include "linkboy/error.hpp"
+
 namespace linkboy {
+
+/// The system did not give a file's bytes, which says nothing about what they are.
+class UnreadableFile : public Error {
+ public:
+  using Error::Error;
+};
 
 /// A file's bytes, read where they are needed or mapped as a whole.
 class FileBytes : public std::enable_shared_from_this<FileBytes> {
  public:
-  /// @throws Error with the system's reason if the file cannot be opened or mapped, or is none.
+  /// @throws UnreadableFile with the system's reason if the file cannot be opened or mapped; Error
+  /// if
+  ///         it is not a regular file.
   static std::shared_ptr<FileBytes> open(const std::filesystem::path& path, bool mmap);
   ~FileBytes();
   FileBytes(const FileBytes&) = delete;
@@ -22,11 +32,16 @@ class FileBytes : public std::enable_shared_from_this<FileBytes> {
 
   uint64_t size() const { return size_; }
 
-  /// Copies bytes. @throws Error if they are not all within the file.
+  /// Copies bytes. @throws Error if they are not all within the file; UnreadableFile if they cannot
+  ///                        be read.
   std::string text(uint64_t offset, uint64_t size) const;
 
   /// Called with the bytes piece by piece, in order, while they are in the cache.
   using Visit = std::function<void(const void* data, std::size_t size)>;
+
+  /// Reads bytes piece by piece, into memory of a fixed size, even if the file is mapped.
+  /// @throws Error as `text`.
+  void visit(uint64_t offset, uint64_t size, const Visit& visit) const;
 
   /// The bytes in memory of their own; or, of a mapped file in which they lie at a multiple of
   /// `alignment`, as a view that keeps it mapped, whose changes stay in this process.

@@ -231,7 +231,7 @@ void ZipReader::read_directory() {
   }
 }
 
-std::pair<at::DataPtr, std::size_t> ZipReader::read(const std::string& name) {
+ZipReader::Place ZipReader::find(const std::string& name) {
   const std::string shown = quote_name(name);
   const auto found = entries_.find(folder_ + name);
   LINKBOY_CHECK(found != entries_.end(), "the record ", shown, " is missing. Use another copy.");
@@ -250,16 +250,36 @@ std::pair<at::DataPtr, std::size_t> ZipReader::read(const std::string& name) {
   parser.skip(22);
   const uint64_t name_size = parser.take<uint16_t>();
   const uint64_t offset = entry.header_offset + kLocalSize + name_size + parser.take<uint16_t>();
+  return {offset, entry.size, entry.crc};
+}
+
+void ZipReader::check_crc(const std::string& name, const Place& place, uint32_t crc) {
+  LINKBOY_CHECK(crc == place.crc, "the record ", quote_name(name), " at offset ", place.offset,
+                " has the checksum ", crc, ", but it should have ", place.crc,
+                ": the file is damaged. Use another copy.");
+}
+
+std::size_t ZipReader::check(const std::string& name) {
+  const Place place = find(name);
+  if (!verify_) return place.size;
+  uint32_t crc = 0;
+  file_->visit(place.offset, place.size, [&crc](const void* data, std::size_t size) {
+    crc = libdeflate_crc32(crc, data, size);
+  });
+  check_crc(name, place, crc);
+  return place.size;
+}
+
+std::pair<at::DataPtr, std::size_t> ZipReader::read(const std::string& name) {
+  const Place place = find(name);
   uint32_t crc = 0;
   FileBytes::Visit visit;
   if (verify_) {
     visit = [&crc](const void* data, std::size_t size) { crc = libdeflate_crc32(crc, data, size); };
   }
-  at::DataPtr data = file_->data(offset, entry.size, alignof(std::max_align_t), visit);
-  LINKBOY_CHECK(!verify_ || crc == entry.crc, "the record ", shown, " at offset ", offset,
-                " has the checksum ", crc, ", but it should have ", entry.crc,
-                ": the file is damaged. Use another copy.");
-  return {std::move(data), static_cast<std::size_t>(entry.size)};
+  at::DataPtr data = file_->data(place.offset, place.size, alignof(std::max_align_t), visit);
+  if (verify_) check_crc(name, place, crc);
+  return {std::move(data), static_cast<std::size_t>(place.size)};
 }
 
 std::string ZipReader::read_text(const std::string& name) {

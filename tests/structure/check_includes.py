@@ -23,7 +23,7 @@ LAYERS = [
      "json_lines_tracker", "html_report", "tensorboard_tracker", "mlflow_tracker", "layer_groups",
      "model_freezer", "parameter_groups", "memory_use", "recomputation_guards",
      "saved_tensor_packer"],
-    ["accelerator", "options", "cli"],
+    ["accelerator", "options", "cli", "main_process"],
     ["trainer", "run_setup", "trainer_state", "trainer_losses"],
     ["run_snapshot", "lr_finder", "batch_size_finder"],
     ["linkboy"],

@@ -37,6 +37,16 @@ TEST(AtomicFileSyncTest, BytesAreOnTheDiskBeforeTheNameAndThenTheName) {
   EXPECT_THAT(calls, ::testing::ElementsAre("sync file", "rename", "sync folder"));
 }
 
+TEST(AtomicFileSyncTest, EachNewFolderIsOnTheDiskInItsParent) {
+  const TemporaryFolder folder;
+  std::vector<std::string> calls;
+  system_calls = &calls;
+  create_folders(folder / "states" / "state-1");
+  create_folders(folder / "states" / "state-1");
+  system_calls = nullptr;
+  EXPECT_THAT(calls, ::testing::ElementsAre("sync folder", "sync folder"));
+}
+
 }  // namespace
 
 void note_sync(int descriptor) {
