@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <cmath>
+#include <utility>
 
 #include "linkboy/error.hpp"
 #include "linkboy/trainer.hpp"
@@ -22,8 +23,13 @@ EarlyStopping::EarlyStopping(EarlyStoppingOptions options)
 }
 
 void EarlyStopping::on_training_run_start(Trainer& trainer) {
-  metric_.start_run(trainer, options_.reset_on_train);
-  if (!metric_.best()) counter_ = 0;
+  const bool was_loaded = std::exchange(was_loaded_, false);
+  if (metric_.start_run(trainer, options_.reset_on_train)) counter_ = 0;
+  if (!was_loaded) return;
+  // A run that this callback had ended is resumed: it ends again, unless the options have changed.
+  if (counter_ >= options_.early_stopping_patience) return stop(trainer);
+  const auto values = trainer.run_history().get_metric_values(metric_.name());
+  if (!values.empty()) has_failed(trainer, values.back());
 }
 
 void EarlyStopping::on_training_run_epoch_end(Trainer& trainer) {
@@ -39,12 +45,13 @@ void EarlyStopping::on_training_run_epoch_end(Trainer& trainer) {
   trainer.print("No improvement above threshold observed, incrementing counter.");
   trainer.print(
       fmt::format("Early stopping counter: {}/{}", counter_, options_.early_stopping_patience));
-  if (counter_ >= options_.early_stopping_patience) {
-    trainer.request_stop(StopReason::early_stop,
-                         fmt::format("Stopping training due to no improvement of {} after {} "
-                                     "epochs",
-                                     metric_.name(), counter_));
-  }
+  if (counter_ >= options_.early_stopping_patience) stop(trainer);
+}
+
+void EarlyStopping::stop(Trainer& trainer) const {
+  trainer.request_stop(StopReason::early_stop,
+                       fmt::format("Stopping training due to no improvement of {} after {} epochs",
+                                   metric_.name(), counter_));
 }
 
 bool EarlyStopping::has_failed(Trainer& trainer, double value) const {
@@ -82,6 +89,7 @@ StateDict EarlyStopping::state_dict() const {
 void EarlyStopping::load_state_dict(const StateDict& state) {
   metric_.load_state_dict(state);
   counter_ = state.get_int("counter");
+  was_loaded_ = true;
 }
 
 }  // namespace linkboy

@@ -38,7 +38,8 @@ struct EarlyStoppingOptions {
 };
 
 /// Ends the run (StopReason::early_stop) when the watched metric has not improved for some epochs,
-/// or has gone where it cannot come back from.
+/// or has gone where it cannot come back from. A run that it has ended and that is resumed ends
+/// immediately, unless the options (a larger patience) let it continue.
 class LINKBOY_API EarlyStopping : public Callback {
  public:
   /// @throws Error if an option is out of its range.
@@ -54,10 +55,12 @@ class LINKBOY_API EarlyStopping : public Callback {
  private:
   bool has_failed(Trainer& trainer, double value) const;
   bool is_improvement(Trainer& trainer, double value);
+  void stop(Trainer& trainer) const;
 
   EarlyStoppingOptions options_;
   WatchedMetric metric_;
   int64_t counter_ = 0;
+  bool was_loaded_ = false;
 };
 
 }  // namespace linkboy

@@ -60,8 +60,12 @@ void MetricCallback::end(Trainer& trainer) {
   if (!outer_.empty()) metrics_.load_state_dict(outer);
 }
 
-void MetricCallback::on_train_epoch_start(Trainer&) {
-  if (options_.measure_training) begin();
+void MetricCallback::on_train_epoch_start(Trainer& trainer) {
+  const StateDict loaded = std::exchange(loaded_, {});
+  if (!options_.measure_training) return;
+  begin();
+  is_in_training_ = true;
+  if (!loaded.empty() && trainer.micro_step() > 0) metrics_.load_state_dict(loaded);
 }
 
 void MetricCallback::on_train_step_end(Trainer&, const Batch& batch, const StepOutput& output) {
@@ -70,6 +74,7 @@ void MetricCallback::on_train_step_end(Trainer&, const Batch& batch, const StepO
 
 void MetricCallback::on_train_epoch_end(Trainer& trainer) {
   if (options_.measure_training) end(trainer);
+  is_in_training_ = false;
 }
 
 void MetricCallback::on_eval_epoch_start(Trainer&) { begin(); }
@@ -79,5 +84,11 @@ void MetricCallback::on_eval_step_end(Trainer&, const Batch& batch, const StepOu
 }
 
 void MetricCallback::on_eval_epoch_end(Trainer& trainer) { end(trainer); }
+
+// Within a training epoch: its metrics, also while an evaluation measures others.
+StateDict MetricCallback::rank_state_dict() const {
+  if (!is_in_training_ || outer_.empty()) return {};
+  return outer_.size() > 1 ? outer_[1] : metrics_.state_dict();
+}
 
 }  // namespace linkboy

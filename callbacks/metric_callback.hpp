@@ -33,7 +33,7 @@ struct MetricCallbackOptions {
 ///
 /// Evaluations within an epoch, or within one another, have values of their own. Called before
 /// other callbacks, so that they find the values in the run history. Of a training epoch that is
-/// resumed in its middle only the rest is measured.
+/// resumed in its middle on another number of processes, only the rest is measured.
 class LINKBOY_API MetricCallback : public Callback {
  public:
   /// Shares the metrics with the caller.
@@ -46,7 +46,10 @@ class LINKBOY_API MetricCallback : public Callback {
   const MetricCollection& metrics() const { return metrics_; }
 
   void on_training_run_start(Trainer&) override { outer_.clear(); }
-  void on_evaluation_run_start(Trainer&) override { outer_.clear(); }
+  void on_evaluation_run_start(Trainer&) override {
+    outer_.clear();
+    is_in_training_ = false;
+  }
 
   void on_train_epoch_start(Trainer& trainer) override;
   /// @throws Error if the model's output is no tensor and there is no `output`; what a metric
@@ -58,6 +61,9 @@ class LINKBOY_API MetricCallback : public Callback {
   void on_eval_epoch_start(Trainer& trainer) override;
   void on_eval_step_end(Trainer&, const Batch& batch, const StepOutput& output) override;
   void on_eval_epoch_end(Trainer& trainer) override;
+
+  StateDict rank_state_dict() const override;
+  void load_rank_state_dict(const StateDict& state) override { loaded_ = state; }
 
  protected:
   int default_order() const override { return -100; }
@@ -71,6 +77,8 @@ class LINKBOY_API MetricCallback : public Callback {
   MetricCallbackOptions options_;
   /// What stood in the metrics when each of the epochs in progress began.
   std::vector<StateDict> outer_;
+  bool is_in_training_ = false;
+  StateDict loaded_;
 };
 
 }  // namespace linkboy

@@ -5,6 +5,7 @@
 
 #include "linkboy/checkpoint.hpp"
 #include "linkboy/error.hpp"
+#include "linkboy/main_process.hpp"
 #include "linkboy/trainer.hpp"
 
 namespace linkboy {
@@ -39,15 +40,38 @@ double ModelEma::decay_now() const {
 }
 
 void ModelEma::on_training_run_start(Trainer& trainer) {
-  if (options_.save_path && trainer.accelerator().is_main_process()) {
-    check_writable(*options_.save_path);
+  if (options_.save_path) {
+    const std::string failure = failure_on_main_process(trainer.accelerator(), [&] {
+      if (trainer.accelerator().is_main_process()) check_writable(*options_.save_path);
+    });
+    LINKBOY_CHECK(failure.empty(), failure);
   }
-  metric_.start_run(trainer, /*reset=*/true);
+  if (metric_.start_run(trainer, /*reset=*/true)) saved_.reset();
+  bring_here(trainer);
   weights_.attach(trainer.model());
   if (!std::exchange(was_loaded_, false)) num_averaged_ = 0;
   last_update_ = trainer.num_updates();
   if (!weights_.has_begun() && last_update_ >= options_.start_after) weights_.begin();
   is_evaluated_ = is_to_go_on_ = false;
+}
+
+/// A run that is resumed into another folder has its best average there, too. If the file is gone,
+/// a later average can be the best.
+void ModelEma::bring_here(Trainer& trainer) {
+  if (!options_.save_path || !saved_) return;
+  const std::string failure = failure_on_main_process(trainer.accelerator(), [&] {
+    if (!trainer.accelerator().is_main_process()) return;
+    std::error_code error;
+    if (std::filesystem::equivalent(*options_.save_path, *saved_, error)) return;
+    write_checkpoint(*options_.save_path, read_checkpoint(*saved_, {.mmap = true}));
+  });
+  if (failure.empty()) {
+    saved_ = *options_.save_path;
+    return;
+  }
+  trainer.print(c10::str("WARNING: the best average so far is left out: ", failure));
+  saved_.reset();
+  metric_.forget_best();
 }
 
 void ModelEma::on_train_update_end(Trainer& trainer) {
@@ -90,13 +114,21 @@ void ModelEma::save_if_best(Trainer& trainer) {
   if (options_.evaluate && trainer.eval_dataloader()) {
     const auto value = metric_.new_value(trainer);
     if (!value || !metric_.is_better(*value)) return;
-    metric_.set_best(*value);
     contents.set(metric_.name(), *value);
   }
   contents.set("epoch", trainer.run_history().current_epoch());
-  if (!trainer.accelerator().is_main_process()) return;
-  contents.set("model_state_dict", weights_.values());
-  write_checkpoint(*options_.save_path, contents);
+  const std::string failure = failure_on_main_process(trainer.accelerator(), [&] {
+    if (!trainer.accelerator().is_main_process()) return;
+    contents.set("model_state_dict", weights_.values());
+    write_checkpoint(*options_.save_path, contents);
+  });
+  if (!failure.empty()) {
+    trainer.print(c10::str("ERROR: the average of the weights was not saved: ", failure,
+                           " The run continues; an earlier file is kept."));
+    return;
+  }
+  saved_ = *options_.save_path;
+  if (contents.contains(metric_.name())) metric_.set_best(contents.get_double(metric_.name()));
 }
 
 void ModelEma::on_stop_training_error(Trainer&, const StopTraining& stop) {
@@ -111,6 +143,7 @@ StateDict ModelEma::state_dict() const {
   StateDict state = metric_.state_dict();
   state.set("num_averaged", num_averaged_);
   state.set("weights", weights_.state_dict());
+  if (saved_) state.set("saved", std::filesystem::absolute(*saved_).lexically_normal().string());
   return state;
 }
 
@@ -118,6 +151,8 @@ void ModelEma::load_state_dict(const StateDict& state) {
   metric_.load_state_dict(state);
   num_averaged_ = state.get_int("num_averaged");
   weights_.load_state_dict(state.get_dict("weights"));
+  saved_.reset();
+  if (state.contains("saved")) saved_ = state.get_string("saved");
   was_loaded_ = true;
 }
 

@@ -32,7 +32,8 @@ struct ModelEmaOptions {
 
   /// Where to keep the best average: a checkpoint with the averages as `model_state_dict`, the
   /// watched metric under its name, and `epoch`. A run that evaluates no averages saves after each
-  /// epoch.
+  /// epoch. A file that cannot be written does not end the run: the error is printed. A run that is
+  /// resumed with another path copies the best average so far to it.
   std::optional<std::filesystem::path> save_path{};
   /// Name of the metric in the run history.
   std::string watch_metric = "ema_model_eval_loss_epoch";
@@ -78,8 +79,7 @@ class LINKBOY_API ModelEma : public Callback {
   void on_train_update_end(Trainer& trainer) override;
   void on_train_epoch_start(Trainer& trainer) override;
   void on_eval_epoch_end(Trainer& trainer) override;
-  /// @throws Error if there is no such metric to watch, or the file cannot be written; whatever the
-  ///         evaluation throws.
+  /// @throws Error if there is no such metric to watch; whatever the evaluation throws.
   void on_training_run_epoch_end(Trainer& trainer) override;
   void on_stop_training_error(Trainer& trainer, const StopTraining& stop) override;
   void on_training_run_end(Trainer& trainer) override;
@@ -95,10 +95,12 @@ class LINKBOY_API ModelEma : public Callback {
   double decay_now() const;
   void evaluate(Trainer& trainer);
   void save_if_best(Trainer& trainer);
+  void bring_here(Trainer& trainer);
 
   ModelEmaOptions options_;
   WatchedMetric metric_;
   AveragedWeights weights_;
+  std::optional<std::filesystem::path> saved_;  // the file of the best average, if there is one
   int64_t num_averaged_ = 0;
   int64_t last_update_ = 0;
   bool was_loaded_ = false;

@@ -7,6 +7,7 @@
 
 #include "linkboy/checkpoint.hpp"
 #include "linkboy/error.hpp"
+#include "linkboy/main_process.hpp"
 #include "linkboy/trainer.hpp"
 
 namespace linkboy {
@@ -26,9 +27,41 @@ std::filesystem::path SaveBestModel::path_of(int64_t epoch) const {
 }
 
 void SaveBestModel::on_training_run_start(Trainer& trainer) {
-  if (trainer.accelerator().is_main_process()) check_writable(options_.save_path);
-  metric_.start_run(trainer, options_.reset_on_train);
-  if (!metric_.best()) saved_.clear();
+  const std::string failure = failure_on_main_process(trainer.accelerator(), [&] {
+    if (trainer.accelerator().is_main_process()) check_writable(options_.save_path);
+  });
+  LINKBOY_CHECK(failure.empty(), failure);
+  if (metric_.start_run(trainer, options_.reset_on_train)) saved_.clear();
+  bring_here(trainer);
+}
+
+/// A run that is resumed into another folder has its best checkpoints there, too. What is gone is
+/// forgotten, so that a later epoch can be the best.
+void SaveBestModel::bring_here(Trainer& trainer) {
+  for (std::size_t i = 0; i < saved_.size();) {
+    Saved& saved = saved_[i];
+    const auto here = path_of(saved.epoch);
+    const std::string failure = failure_on_main_process(trainer.accelerator(), [&] {
+      if (!trainer.accelerator().is_main_process()) return;
+      std::error_code error;
+      if (here == saved.path && std::filesystem::exists(here)) return;
+      if (std::filesystem::equivalent(here, saved.path, error)) return;
+      write_checkpoint(here, read_checkpoint(saved.path, {.mmap = true}));
+    });
+    if (failure.empty()) {
+      saved.path = here;
+      ++i;
+      continue;
+    }
+    trainer.print(
+        c10::str("WARNING: the best checkpoint of epoch ", saved.epoch, " is left out: ", failure));
+    saved_.erase(saved_.begin() + static_cast<std::ptrdiff_t>(i));
+  }
+  if (saved_.empty()) {
+    metric_.forget_best();
+  } else {
+    metric_.set_best(saved_.front().value);
+  }
 }
 
 void SaveBestModel::on_training_run_epoch_end(Trainer& trainer) {
@@ -38,9 +71,16 @@ void SaveBestModel::on_training_run_epoch_end(Trainer& trainer) {
   if (is_full && !metric_.is_better(*value, saved_.back().value)) return;
   const int64_t epoch = trainer.run_history().current_epoch();
   const Saved saved{*value, epoch, path_of(epoch)};
-  trainer.save_checkpoint(
-      saved.path, {{metric_.name(), *value}, {"epoch", epoch}},
-      {.optimizer = options_.save_optimizer, .scheduler = options_.save_scheduler});
+  const std::string failure = failure_on_main_process(trainer.accelerator(), [&] {
+    trainer.save_checkpoint(
+        saved.path, {{metric_.name(), *value}, {"epoch", epoch}},
+        {.optimizer = options_.save_optimizer, .scheduler = options_.save_scheduler});
+  });
+  if (!failure.empty()) {
+    trainer.print(c10::str("ERROR: the best model was not saved: ", failure,
+                           " The run continues; the files of earlier epochs are kept."));
+    return;
+  }
   keep(saved, trainer.accelerator().is_main_process());
 }
 
@@ -66,6 +106,17 @@ void SaveBestModel::keep(Saved saved, bool is_main_process) {
 void SaveBestModel::on_training_run_end(Trainer& trainer) {
   if (!options_.load_saved_checkpoint || saved_.empty()) return;
   const Saved& best = saved_.front();
+  const std::string failure = failure_on_main_process(trainer.accelerator(), [&] {
+    if (!trainer.accelerator().is_main_process()) return;
+    read_checkpoint(best.path, {.with_data = false});
+  });
+  if (!failure.empty()) {
+    trainer.print(
+        fmt::format("ERROR: the best checkpoint {} cannot be loaded: {} The model keeps the "
+                    "weights of the last epoch.",
+                    best.path.string(), failure));
+    return;
+  }
   trainer.print(fmt::format("Loading checkpoint with {}: {:.6g} from epoch {}", metric_.name(),
                             best.value, best.epoch));
   trainer.load_checkpoint(best.path, {.optimizer = options_.save_optimizer,
@@ -75,13 +126,16 @@ void SaveBestModel::on_training_run_end(Trainer& trainer) {
 StateDict SaveBestModel::state_dict() const {
   std::vector<double> values;
   c10::List<int64_t> epochs;
+  c10::impl::GenericList paths(c10::AnyType::get());
   for (const Saved& saved : saved_) {
     values.push_back(saved.value);
     epochs.push_back(saved.epoch);
+    paths.push_back(std::filesystem::absolute(saved.path).lexically_normal().string());
   }
   StateDict state = metric_.state_dict();
   state.set("values", values);
   state.set("epochs", epochs);
+  state.set("paths", paths);
   return state;
 }
 
@@ -91,12 +145,14 @@ void SaveBestModel::load_state_dict(const StateDict& state) {
   LINKBOY_CHECK(epochs.isList() && epochs.toListRef().size() == values.size(),
                 "SaveBestModel's state holds ", values.size(),
                 " values, but not as many epochs; it was not written by SaveBestModel.");
+  const auto paths =
+      state.contains("paths") ? state.get_list("paths") : c10::ArrayRef<c10::IValue>();
   std::vector<Saved> saved;
   for (std::size_t i = 0; i < values.size(); ++i) {
     const int64_t epoch = epochs.toListRef()[i].toInt();
-    // Of a file that somebody has removed nothing can be loaded at the end.
-    if (std::filesystem::exists(path_of(epoch)))
-      saved.push_back({values[i], epoch, path_of(epoch)});
+    const bool has_path = i < paths.size() && paths[i].isString();
+    saved.push_back({values[i], epoch,
+                     has_path ? std::filesystem::path(paths[i].toStringRef()) : path_of(epoch)});
   }
   metric_.load_state_dict(state);
   saved_ = std::move(saved);

@@ -35,6 +35,9 @@ struct SaveBestModelOptions {
 /// at the end of the run the best one is loaded. The file also holds the metric under its name, and
 /// `epoch`. NaN is never the best: if no epoch has a finite value, nothing is saved and nothing
 /// loaded.
+///
+/// A file that cannot be written or loaded does not end the run: the error is printed. A run that
+/// is resumed with another `save_path` copies the best checkpoints so far to it.
 class LINKBOY_API SaveBestModel : public Callback {
  public:
   /// @throws Error if `save_top_k` is less than 1.
@@ -44,7 +47,7 @@ class LINKBOY_API SaveBestModel : public Callback {
 
   /// @throws Error if no file can be written at `save_path`.
   void on_training_run_start(Trainer& trainer) override;
-  /// @throws Error if there is no such metric, or the file cannot be written.
+  /// @throws Error if there is no such metric.
   void on_training_run_epoch_end(Trainer& trainer) override;
   void on_training_run_end(Trainer& trainer) override;
 
@@ -66,6 +69,7 @@ class LINKBOY_API SaveBestModel : public Callback {
  private:
   std::filesystem::path path_of(int64_t epoch) const;
   void keep(Saved saved, bool is_main_process);
+  void bring_here(Trainer& trainer);
 
   SaveBestModelOptions options_;
   WatchedMetric metric_;

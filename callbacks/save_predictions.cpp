@@ -8,6 +8,7 @@
 
 #include "linkboy/checkpoint.hpp"
 #include "linkboy/error.hpp"
+#include "linkboy/main_process.hpp"
 #include "linkboy/safetensors.hpp"
 #include "linkboy/trainer.hpp"
 
@@ -155,8 +156,15 @@ void SavePredictions::on_eval_epoch_end(Trainer& trainer) {
     at::Tensor rows = gather_rows(column.batches, accelerator);
     if (rows.defined()) tensors.emplace_back(column.name, std::move(rows));
   }
-  if (!accelerator.is_main_process()) return;
-  write(path_of(trainer.evaluation_set_name(), trainer.run_history().current_epoch()), tensors);
+  const std::string failure = failure_on_main_process(accelerator, [&] {
+    if (!accelerator.is_main_process()) return;
+    write(path_of(trainer.evaluation_set_name(), trainer.run_history().current_epoch()), tensors);
+  });
+  // After `evaluate` the file is what was asked for; in training it is not worth the run.
+  LINKBOY_CHECK(failure.empty() || is_training_, failure);
+  if (failure.empty()) return;
+  trainer.print(
+      c10::str("ERROR: the predictions were not saved: ", failure, " The run continues."));
 }
 
 void SavePredictions::write(const std::filesystem::path& path, const NamedTensors& tensors) const {

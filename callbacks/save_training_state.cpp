@@ -1,15 +1,27 @@
 #include "linkboy/callbacks/save_training_state.hpp"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <cmath>
+#include <random>
 #include <utility>
 
 #include "linkboy/checkpoint.hpp"
 #include "linkboy/error.hpp"
+#include "linkboy/main_process.hpp"
 #include "linkboy/trainer.hpp"
 #include "linkboy/training_state.hpp"
 
 namespace linkboy {
+namespace {
+
+std::string random_name() {
+  std::random_device device;
+  return fmt::format("{:08x}{:08x}", device(), device());
+}
+
+}  // namespace
 
 SaveTrainingState::SaveTrainingState(SaveTrainingStateOptions options)
     : options_(std::move(options)) {
@@ -26,9 +38,26 @@ SaveTrainingState::SaveTrainingState(SaveTrainingStateOptions options)
 }
 
 void SaveTrainingState::on_training_run_start(Trainer& trainer) {
-  was_stopped_ = is_saved_ = is_pending_ = false;
+  was_stopped_ = is_pending_ = false;
+  if (run_.empty()) run_ = random_name();
+  include_resumed(trainer.resumed_from());
   last_save_ = Clock::now();
-  if (trainer.accelerator().is_main_process()) check_writable(options_.directory / "writable");
+  const std::string failure = failure_on_main_process(trainer.accelerator(), [&] {
+    if (!trainer.accelerator().is_main_process()) return;
+    lock_ = lock_training_states(options_.directory);
+    check_writable(options_.directory / "writable");
+  });
+  LINKBOY_CHECK(failure.empty(), failure);
+}
+
+/// The state that the run resumes need not be saved in its directory again, and is removed in time.
+void SaveTrainingState::include_resumed(const std::filesystem::path& folder) {
+  std::error_code ignored;
+  const auto whole = std::filesystem::weakly_canonical(folder, ignored);
+  is_saved_ = !folder.empty() && whole.parent_path() == whole_directory();
+  const std::string name = whole.filename().string();
+  const bool is_known = std::find(saved_.begin(), saved_.end(), name) != saved_.end();
+  if (is_saved_ && !is_known) saved_.push_back(name);
 }
 
 void SaveTrainingState::on_train_update_end(Trainer& trainer) {
@@ -50,10 +79,12 @@ bool SaveTrainingState::is_time_due(Trainer& trainer) const {
 
 void SaveTrainingState::on_training_run_epoch_end(Trainer& trainer) {
   is_saved_ = false;
-  if (options_.every_n_epochs &&
-      trainer.run_history().current_epoch() % *options_.every_n_epochs == 0) {
-    save(trainer);
-  }
+  const bool is_due = options_.every_n_epochs &&
+                      trainer.run_history().current_epoch() % *options_.every_n_epochs == 0;
+  // When the run has ended, callbacks may have put other weights into the model.
+  const bool is_end =
+      options_.at_end && trainer.is_last_epoch() && trainer.requested_stop() != StopReason::nan;
+  if (is_due || is_end) save(trainer);
 }
 
 void SaveTrainingState::on_stop_training_error(Trainer& trainer, const StopTraining& stop) {
@@ -63,9 +94,11 @@ void SaveTrainingState::on_stop_training_error(Trainer& trainer, const StopTrain
 }
 
 void SaveTrainingState::on_training_run_end(Trainer& trainer) {
-  if (options_.at_end && !is_saved_ && !was_stopped_) save(trainer);
   finish_save(trainer);
+  lock_.reset();
 }
+
+void SaveTrainingState::on_exception(Trainer&, std::exception_ptr) { lock_.reset(); }
 
 void SaveTrainingState::save(Trainer& trainer) {
   finish_save(trainer);
@@ -77,28 +110,29 @@ void SaveTrainingState::save(Trainer& trainer) {
     count_failure(trainer, "a loss of this epoch was NaN or infinite, and the weights may be.");
     return;
   }
-  const int64_t number = std::stoll(accelerator.broadcast_object(
-      accelerator.is_main_process() ? std::to_string(next_training_state_number(options_.directory))
-                                    : ""));
-  const auto folder = training_state_folder(options_.directory, number);
-  // The state itself should know of its folder, so that who resumes it removes it in time.
-  saved_.push_back(folder.filename().string());
+  std::string name;
+  const std::string failure = failure_on_main_process(accelerator, [&] {
+    if (!accelerator.is_main_process()) return;
+    const int64_t number = next_training_state_number(options_.directory);
+    name = training_state_folder(options_.directory, number).filename().string();
+  });
+  if (!failure.empty()) return count_failure(trainer, failure.c_str());
+  name = accelerator.broadcast_object(name);
+  // A number comes again if the newest states were removed by hand.
+  std::erase(saved_, name);
+  // The state itself should know of its folder, so that a run that resumes it removes it in time.
+  saved_.push_back(name);
   is_pending_ = is_saved_ = true;
   last_save_ = Clock::now();
-  settle(trainer,
-         [&] { trainer.save_training_state(folder, {.asynchronous = options_.asynchronous}); });
+  settle(trainer, [&] {
+    trainer.save_training_state(options_.directory / name, {.asynchronous = options_.asynchronous});
+  });
   if (!options_.asynchronous) finish_save(trainer);
 }
 
 /// Runs what may fail on the main process, which alone writes, and has all know whether it did.
 void SaveTrainingState::settle(Trainer& trainer, const std::function<void()>& work) {
-  std::string failure;
-  try {
-    work();
-  } catch (const Error& error) {
-    failure = error.what();
-  }
-  failure = trainer.accelerator().broadcast_object(failure);
+  const std::string failure = failure_on_main_process(trainer.accelerator(), work);
   if (!failure.empty()) report(trainer, failure.c_str());
 }
 
@@ -126,7 +160,7 @@ void SaveTrainingState::remove_old(bool is_main_process) {
   while (static_cast<int64_t>(saved_.size()) > options_.keep_last) {
     const auto folder = options_.directory / saved_.front();
     std::error_code ignored;  // an old state too many does no harm
-    if (is_main_process) {
+    if (is_main_process && is_own(folder)) {
       std::filesystem::remove(folder / kTrainingStateFile, ignored);
       std::filesystem::remove(folder, ignored);
     }
@@ -134,12 +168,35 @@ void SaveTrainingState::remove_old(bool is_main_process) {
   }
 }
 
+/// Whether this run, or one that it resumes, has saved the state: folders can be moved, and their
+/// numbers given again.
+bool SaveTrainingState::is_own(const std::filesystem::path& folder) const {
+  try {
+    const StateDict state = read_checkpoint(folder / kTrainingStateFile,
+                                            {.verify_checksums = false, .with_data = false})
+                                .get_dict("training_state");
+    const StateDict callbacks = state.get_dict("callbacks");
+    for (const auto& [name, value] : callbacks.entries()) {
+      const StateDict callback = StateDict::from_ivalue(value, name);
+      if (callback.contains("saved") && callback.contains("run")) {
+        return callback.get_string("run") == run_;
+      }
+    }
+  } catch (const std::exception&) {  // Nothing is known of it, so it stays.
+  }
+  return false;
+}
+
+std::filesystem::path SaveTrainingState::whole_directory() const {
+  std::error_code ignored;
+  auto whole = std::filesystem::weakly_canonical(options_.directory, ignored);
+  return whole.empty() ? options_.directory : whole;
+}
+
 StateDict SaveTrainingState::state_dict() const {
   c10::impl::GenericList names(c10::AnyType::get());
   for (const std::string& name : saved_) names.push_back(name);
-  StateDict state;
-  state.set("saved", names);
-  return state;
+  return {{"directory", whole_directory().string()}, {"run", run_}, {"saved", names}};
 }
 
 void SaveTrainingState::load_state_dict(const StateDict& state) {
@@ -153,6 +210,11 @@ void SaveTrainingState::load_state_dict(const StateDict& state) {
                   "; it must be a name state-NUMBER.");
     saved_.push_back(folder.string());
   }
+  run_ = state.contains("run") ? state.get_string("run") : "";
+  // The same names in another directory are other states.
+  const bool is_same_directory =
+      state.contains("directory") && whole_directory() == state.get_string("directory");
+  if (!is_same_directory) saved_.clear();
 }
 
 }  // namespace linkboy

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <filesystem>
 #include <functional>
+#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
@@ -24,10 +25,12 @@ struct SaveTrainingStateOptions {
   std::optional<int64_t> every_n_epochs{};
   /// Saves after the first update that ends so many minutes after the save before. Above 0.
   std::optional<double> every_n_minutes{};
-  /// When the run ends, also early; but not when it ends because of a NaN.
+  /// Saves when the run ends: at the end of its last epoch, or when it is stopped; but not when it
+  /// ends because of a NaN.
   bool at_end = true;
 
-  /// States of this run (and of those that it resumes) that are kept. At least 1.
+  /// States of this run (and of those that it resumes from this directory) that are kept. Older
+  /// ones are removed. At least 1.
   int64_t keep_last = 2;
 
   /// Writes on a background thread: the loop pays only the copy into memory.
@@ -37,9 +40,17 @@ struct SaveTrainingStateOptions {
 /// Saves training states from which `TrainOptions::resume_from` continues bit for bit: the folder
 /// of one, or `directory / "latest"`.
 ///
-/// A state that cannot be written (a full disk) does not end the run: the error is printed, and the
-/// states before are kept. A request to stop has the state saved right after the update in
-/// progress. Called after all other callbacks, so that the state holds what they have done.
+/// A state that cannot be written (a full disk, no memory) does not end the run: the error is
+/// printed, and the states before are kept. A request to stop has the state saved right after the
+/// update in progress. Called after all other callbacks, so that the state holds what they have
+/// done.
+///
+/// What callbacks do to the model at the end of a finished run (SaveBestModel loads its checkpoint,
+/// averages are left in the model) is not in its last state: a longer run continues from the
+/// weights that were trained.
+///
+/// One run at a time may save in a directory. A lock on the file `.lock` in it holds for the length
+/// of the run and is released with the process.
 class LINKBOY_API SaveTrainingState : public Callback {
  public:
   /// @throws Error if an option is out of its range.
@@ -47,12 +58,14 @@ class LINKBOY_API SaveTrainingState : public Callback {
 
   bool keeps_results() const override { return true; }
 
-  /// @throws Error if the directory cannot be written to.
+  /// @throws Error, on all ranks, if the directory cannot be written to, or another run saves
+  /// there.
   void on_training_run_start(Trainer& trainer) override;
   void on_train_update_end(Trainer& trainer) override;
   void on_training_run_epoch_end(Trainer& trainer) override;
   void on_stop_training_error(Trainer& trainer, const StopTraining& stop) override;
   void on_training_run_end(Trainer& trainer) override;
+  void on_exception(Trainer& trainer, std::exception_ptr exception) override;
 
   StateDict state_dict() const override;
   void load_state_dict(const StateDict& state) override;
@@ -71,11 +84,16 @@ class LINKBOY_API SaveTrainingState : public Callback {
   void settle(Trainer& trainer, const std::function<void()>& work);
   bool is_time_due(Trainer& trainer) const;
   void remove_old(bool is_main_process);
+  void include_resumed(const std::filesystem::path& folder);
+  bool is_own(const std::filesystem::path& folder) const;
+  std::filesystem::path whole_directory() const;
   void report(Trainer& trainer, const char* what);
   void count_failure(Trainer& trainer, const char* why);
 
   SaveTrainingStateOptions options_;
-  std::vector<std::string> saved_;  // names of folders, oldest first
+  std::vector<std::string> saved_;  // names of folders in the directory, oldest first
+  std::string run_;                 // identifies this run and those that resume it, in any order
+  std::shared_ptr<void> lock_;      // on the directory, while a run is on
   Clock::time_point last_save_{};
   bool is_saved_ = false;    // nothing has changed since the last save
   bool is_pending_ = false;  // the newest of saved_ is being written

@@ -20,16 +20,40 @@ void StepBasedEvaluation::on_training_run_start(Trainer& trainer) {
                 "StepBasedEvaluation has no evaluation data; give train an eval_dataset, or leave "
                 "the callback out.");
   last_update_ = trainer.num_updates();
+  num_sets_left_ = 0;
+  if (!std::exchange(was_loaded_, false)) is_cut_short_ = false;
+}
+
+void StepBasedEvaluation::on_train_epoch_start(Trainer& trainer) {
+  if (is_cut_short_) evaluate(trainer);
 }
 
 void StepBasedEvaluation::on_train_update_end(Trainer& trainer) {
   const int64_t update = trainer.num_updates();
   if (std::exchange(last_update_, update) == update) return;  // it was skipped
-  if (update % eval_every_n_updates_ != 0 || trainer.requested_stop()) return;
-  trainer.print(fmt::format("Running evaluation after {} training steps", update));
+  if (update % eval_every_n_updates_ == 0) evaluate(trainer);
+}
+
+void StepBasedEvaluation::evaluate(Trainer& trainer) {
+  is_cut_short_ = true;
+  if (trainer.requested_stop()) return;
+  trainer.print(fmt::format("Running evaluation after {} training steps", last_update_));
+  num_sets_left_ = trainer.evaluation_sets().size();
   trainer.evaluate_now(
       {.metric_prefix = "intermediate_", .loss_name = "eval_loss", .is_in_between = true});
   trainer.print("Resuming training...");
+}
+
+// Even if another callback leaves the run here, the last set's metrics are recorded.
+void StepBasedEvaluation::on_eval_epoch_end(Trainer&) {
+  if (num_sets_left_ > 0 && --num_sets_left_ == 0) is_cut_short_ = false;
+}
+
+StateDict StepBasedEvaluation::state_dict() const { return {{"is_cut_short", is_cut_short_}}; }
+
+void StepBasedEvaluation::load_state_dict(const StateDict& state) {
+  is_cut_short_ = state.get_bool("is_cut_short");
+  was_loaded_ = true;
 }
 
 }  // namespace linkboy

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 
 #include "linkboy/callback.hpp"
@@ -13,8 +14,8 @@ struct StepBasedEvaluationOptions {
 };
 
 /// Evaluates in mid-epoch: the loss is recorded as `intermediate_eval_loss`, other metrics begin
-/// with `intermediate_` as well. Training goes on as if nothing had been, in training mode; at an
-/// update with which a run is stopped, there is no evaluation.
+/// with `intermediate_` as well. Training goes on as if nothing had been, in training mode. An
+/// evaluation that a stop cuts short, or prevents, is made when the run is resumed.
 class LINKBOY_API StepBasedEvaluation : public Callback {
  public:
   /// @throws Error if the interval is less than 1.
@@ -23,7 +24,14 @@ class LINKBOY_API StepBasedEvaluation : public Callback {
   /// @throws Error if the run has no evaluation data.
   void on_training_run_start(Trainer& trainer) override;
   /// @throws whatever the evaluation throws.
+  /// @{
+  void on_train_epoch_start(Trainer& trainer) override;
   void on_train_update_end(Trainer& trainer) override;
+  /// @}
+  void on_eval_epoch_end(Trainer& trainer) override;
+
+  StateDict state_dict() const override;
+  void load_state_dict(const StateDict& state) override;
 
  protected:
   /// After those that take in the update: a stop in the evaluation must not leave them out. Before
@@ -31,8 +39,13 @@ class LINKBOY_API StepBasedEvaluation : public Callback {
   int default_order() const override { return 50; }
 
  private:
+  void evaluate(Trainer& trainer);
+
   int64_t eval_every_n_updates_;
   int64_t last_update_ = 0;
+  bool is_cut_short_ = false;
+  bool was_loaded_ = false;
+  std::size_t num_sets_left_ = 0;  // of the evaluation in progress
 };
 
 }  // namespace linkboy

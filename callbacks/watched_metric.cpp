@@ -14,20 +14,24 @@ std::optional<double> WatchedMetric::new_value(Trainer& trainer) {
   return reader_.next(trainer.run_history(), trainer.eval_dataloader() != nullptr);
 }
 
-void WatchedMetric::start_run(Trainer& trainer, bool reset) {
-  if (!std::exchange(was_loaded_, false) && reset) best_.reset();
+bool WatchedMetric::start_run(Trainer& trainer, bool reset) {
+  if (std::exchange(was_loaded_, false)) return false;
   reader_.skip(trainer.run_history());
+  if (reset) best_.reset();
+  return reset;
 }
 
 StateDict WatchedMetric::state_dict() const {
   StateDict state;
   state.set("best", best_ ? c10::IValue(*best_) : c10::IValue());
+  state.set("num_read", reader_.num_read());
   return state;
 }
 
 void WatchedMetric::load_state_dict(const StateDict& state) {
   best_.reset();
   if (!state.at("best").isNone()) best_ = state.get_double("best");
+  reader_.set_num_read(state.get_int("num_read"));
   was_loaded_ = true;
 }
 

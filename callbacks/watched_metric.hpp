@@ -24,6 +24,8 @@ class LINKBOY_API WatchedMetric {
   const std::optional<double>& best() const { return best_; }
   /// Makes `value` the best so far, better or not.
   void set_best(double value) { best_ = value; }
+  /// As if there had been no value yet.
+  void forget_best() { best_.reset(); }
 
   /// Whether `value` is finite and better than the best so far (or the first).
   bool is_better(double value) const;
@@ -37,10 +39,11 @@ class LINKBOY_API WatchedMetric {
   std::optional<double> new_value(Trainer& trainer);
 
   /// Starts a run: forgets the best value if `reset`, and the values that are there already count
-  /// as seen. A state that was just loaded is kept.
-  void start_run(Trainer& trainer, bool reset);
+  /// as seen. A state that was just loaded is kept, with the values that its run had not seen yet.
+  /// @return Whether the best value was forgotten.
+  bool start_run(Trainer& trainer, bool reset);
 
-  /// The best value.
+  /// The best value, and how many values were seen.
   StateDict state_dict() const;
   /// The next `start_run` keeps it. @throws Error if `state` is not what `state_dict` gave.
   void load_state_dict(const StateDict& state);

@@ -8,6 +8,7 @@
 
 #include "linkboy/checkpoint.hpp"
 #include "linkboy/error.hpp"
+#include "linkboy/main_process.hpp"
 #include "linkboy/trainer.hpp"
 #include "linkboy/training_state.hpp"
 
@@ -52,7 +53,10 @@ int64_t WsdCheckpoint::num_updates(Trainer& trainer) const {
 
 void WsdCheckpoint::on_training_run_start(Trainer& trainer) {
   phases_ = phases_of(trainer);
-  if (trainer.accelerator().is_main_process()) check_writable(options_.save_dir / "writable");
+  const std::string failure = failure_on_main_process(trainer.accelerator(), [&] {
+    if (trainer.accelerator().is_main_process()) check_writable(options_.save_dir / "writable");
+  });
+  LINKBOY_CHECK(failure.empty(), failure);
   const bool is_resumed = trainer.num_updates() > 0;
   if (options_.initial_checkpoint && !is_resumed) load_initial(trainer);
   last_update_ = num_updates(trainer);
@@ -71,11 +75,17 @@ void WsdCheckpoint::on_train_update_end(Trainer& trainer) {
   const int64_t update = num_updates(trainer);
   if (std::exchange(last_update_, update) == update) return;  // it was skipped
   for (const Phase& phase : phases_) {
-    if (update == phase.end) save_post_decay(trainer, phase);
-    if (update == phase.begin) {
-      trainer.save_training_state(options_.save_dir /
-                                  fmt::format("checkpoint_{}_wsd_pre_decay", update));
-    }
+    if (update != phase.begin && update != phase.end) continue;
+    const std::string failure = failure_on_main_process(trainer.accelerator(), [&] {
+      if (update == phase.end) save_post_decay(trainer, phase);
+      if (update == phase.begin) {
+        trainer.save_training_state(options_.save_dir /
+                                    fmt::format("checkpoint_{}_wsd_pre_decay", update));
+      }
+    });
+    if (failure.empty()) continue;
+    trainer.print(c10::str("ERROR: the checkpoint of a decay phase was not saved: ", failure,
+                           " The run continues."));
   }
 }
 

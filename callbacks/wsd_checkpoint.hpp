@@ -46,7 +46,8 @@ struct WsdCheckpointOptions {
 ///
 /// The number is that of the updates. The checkpoint also holds `step`, `checkpoint_type`
 /// ("post_decay"), `total_steps` of the run and `decay_fraction`, the decay's share of the steps.
-/// Nothing is saved before a decay with which the schedule begins.
+/// Nothing is saved before a decay with which the schedule begins. A file that cannot be written
+/// does not end the run: the error is printed.
 class LINKBOY_API WsdCheckpoint : public Callback {
  public:
   /// The decay phases are asked for when a run starts.
@@ -57,7 +58,6 @@ class LINKBOY_API WsdCheckpoint : public Callback {
   /// @throws Error if there are no decays or one ends before it begins, nothing can be written in
   ///         `save_dir`, or `initial_checkpoint` cannot be loaded.
   void on_training_run_start(Trainer& trainer) override;
-  /// @throws Error if a file cannot be written.
   void on_train_update_end(Trainer& trainer) override;
 
  protected:

@@ -7,18 +7,6 @@
 namespace linkboy {
 namespace {
 
-void collect(const torch::nn::Module& module, const std::string& prefix, NamedTensors& out) {
-  for (const auto& item : module.named_parameters(/*recurse=*/false)) {
-    if (item.value().defined()) out.emplace_back(prefix + item.key(), item.value());
-  }
-  for (const auto& item : module.named_buffers(/*recurse=*/false)) {
-    if (item.value().defined()) out.emplace_back(prefix + item.key(), item.value());
-  }
-  for (const auto& child : module.named_children()) {
-    collect(*child.value(), prefix + child.key() + ".", out);
-  }
-}
-
 void collect(const torch::jit::Module& module, const std::string& prefix, NamedTensors& out) {
   for (const auto& parameter : module.named_parameters(/*recurse=*/false)) {
     out.emplace_back(prefix + parameter.name, parameter.value);
@@ -136,12 +124,9 @@ std::vector<at::Tensor> Model::parameters() const {
 }
 
 NamedTensors Model::named_tensors() const {
+  if (module_) return named_tensors_of(*module_);
   NamedTensors tensors;
-  if (module_) {
-    collect(*module_, "", tensors);
-  } else {
-    collect(*script_, "", tensors);
-  }
+  collect(*script_, "", tensors);
   return tensors;
 }
 

@@ -155,9 +155,10 @@ void Trainer::set_up_training(const TrainOptions& options) {
   if (options.reset_run_history) run_history_->reset();
   result_ = {};
   num_updates_ = num_epochs_done_ = micro_step_ = 0;
-  resumes_in_mid_epoch_ = false;
+  resumes_in_mid_epoch_ = is_last_epoch_ = is_cut_short_ = false;
   after_last_update_.reset();
   gradient_norm_ = at::Tensor();
+  resumed_from_.clear();
   execution_mode_ = options.execution_mode;
   LINKBOY_CHECK(execution_mode_ == ExecutionMode::eager || accelerator().num_processes() == 1,
                 "ExecutionMode::graph works in one process, but there are ",

@@ -5,6 +5,7 @@
 #include <utility>
 #include <vector>
 
+#include "checkpoint/named_tensors.hpp"
 #include "checkpoint/optimizer_state.hpp"
 #include "checkpoint/rng_state.hpp"
 #include "linkboy/error.hpp"
@@ -30,6 +31,10 @@ RunSnapshot::RunSnapshot(Trainer& trainer, std::shared_ptr<Callback> callback)
   for (const auto& [name, tensor] : trainer.model().named_tensors()) {
     model_.set(name, tensor.detach().clone());
   }
+  for (const auto& module : trainer.registered_modules()) {
+    NamedTensors& copies = modules_.emplace_back(named_tensors_of(*module));
+    for (auto& [name, tensor] : copies) tensor = tensor.detach().clone();
+  }
   optimizer_ = copy_of(accelerator.optimizer_state_dict(*trainer.optimizer()));
   if (accelerator.grad_scaler() != nullptr) grad_scaler_ = accelerator.grad_scaler()->state_dict();
   rng_ = rng_state();
@@ -41,6 +46,10 @@ RunSnapshot::~RunSnapshot() { trainer_.callback_handler() = callbacks_; }
 
 void RunSnapshot::restore() {
   trainer_.model().load_state_dict(model_);
+  for (std::size_t i = 0; i < modules_.size(); ++i) {
+    copy_named_tensors(named_tensors_of(*trainer_.registered_modules()[i]), StateDict(modules_[i]),
+                       "a registered module's state");
+  }
   Accelerator::zero_grad(*trainer_.optimizer());
   load_optimizer_state_dict(*trainer_.optimizer(), optimizer_);
   Accelerator& accelerator = trainer_.accelerator();

@@ -9,9 +9,9 @@ namespace linkboy {
 
 class Trainer;
 
-/// What a trial run changes, to put it back: weights, buffers, optimizer, GradScaler, random
-/// numbers, run history, callbacks. While it lives, the Trainer calls `callback` and the
-/// low_overhead_callbacks in place of its own.
+/// What a trial run changes, to put it back: weights and buffers of the model and of the registered
+/// modules, optimizer, GradScaler, random numbers, run history, callbacks. While it lives, the
+/// Trainer calls `callback` and the low_overhead_callbacks in place of its own.
 class RunSnapshot {
  public:
   /// @throws Error if the Trainer has no optimizer. @note Collective.
@@ -27,6 +27,7 @@ class RunSnapshot {
   Trainer& trainer_;
   CallbackHandler callbacks_;
   StateDict model_;
+  std::vector<NamedTensors> modules_;  // of the registered modules: copies
   StateDict optimizer_;
   StateDict grad_scaler_;
   StateDict rng_;

@@ -103,18 +103,21 @@ void Trainer::run_epochs(const TrainOptions& options) {
     stop_->agree();
     run_train_epoch(*train_dataloader_);
 
-    const bool is_last = num_epochs_done_ + 1 == num_epochs || is_max_updates_reached();
-    const bool is_due = (num_epochs_done_ + 1) % options.evaluate_every_n_epochs == 0 || is_last;
+    is_last_epoch_ = num_epochs_done_ + 1 == num_epochs || is_max_updates_reached();
+    const bool is_due =
+        (num_epochs_done_ + 1) % options.evaluate_every_n_epochs == 0 || is_last_epoch_;
     if (is_due) run_evaluations("eval_loss_epoch");
     scheduler_epoch_end();
 
-    after_last_update_.reset();
     stage_ = Stage::epoch_done;
     training_run_epoch_end();
     fire_together(&Callback::on_training_run_epoch_end);
+    after_last_update_.reset();
     run_history_->increment_epoch();
     ++num_epochs_done_;
     micro_step_ = 0;
+    // From here on the counters say that the epoch is done.
+    stage_ = Stage::between_updates;
   }
   stop_->agree();
   if (options.max_num_train_steps) {
@@ -150,7 +153,8 @@ void Trainer::run_train_epoch(DataLoader& loader) {
     train_step(next_batch(*batches, micro_step_, num_batches), num_batches);
   }
 
-  after_last_update_ = run_state();
+  after_last_update_ = {.run = run_state()};
+  if (scheduler_) after_last_update_->scheduler = scheduler_->state_dict();
   stage_ = Stage::ending_epoch;
   train_epoch_end();
   record("train_loss_epoch", train_loss_);
@@ -262,7 +266,14 @@ void Trainer::evaluate_now(const ExtraEvaluation& extra) {
   evaluation_.is_extra = true;
   evaluation_.is_in_between = extra.is_in_between;
   evaluation_.prefix = extra.metric_prefix;
-  run_evaluations(extra.loss_name);
+  try {
+    run_evaluations(extra.loss_name);
+  } catch (...) {
+    // What would have followed from the evaluation is left to a resumed run.
+    if (stage_ == Stage::epoch_done) stage_ = Stage::ending_epoch;
+    is_cut_short_ = true;
+    throw;
+  }
 }
 
 void Trainer::run_eval_epoch(DataLoader& loader, std::string_view metric_name) {
@@ -354,17 +365,29 @@ void Trainer::print(std::string_view line) { accelerator().print(line); }
 
 // Events.
 
-/// One process that leaves the run because of a callback would have the others wait for it forever:
-/// what the callback throws is kept until all can leave.
+/// Calls every callback, although one throws StopTraining: a training state that is saved then
+/// holds the whole event, and collective calls of later callbacks find the other ranks. With
+/// several processes the exception is kept until all can leave; the others would wait for this one
+/// forever.
 template <class... Parameters, class... Arguments>
 void Trainer::fire(void (Callback::*event)(Trainer&, Parameters...),
                    const Arguments&... arguments) {
-  if (!stop_->is_shared()) return callback_handler_.call(event, *this, arguments...);
-  try {
-    callback_handler_.call(event, *this, arguments...);
-  } catch (const StopTraining& stop) {
-    stop_->hold_back(stop);
+  std::optional<StopTraining> first;
+  // By index: a callback may add others while it is called.
+  const CallbackList& callbacks = callback_handler_.callbacks();
+  for (std::size_t i = 0; i < callbacks.size(); ++i) {
+    is_cut_short_ = false;
+    try {
+      ((*callbacks[i]).*event)(*this, arguments...);
+    } catch (const StopTraining& stop) {
+      // All ranks have left an evaluation here, and a resumed run ends this epoch again.
+      if (is_cut_short_ && stage_ == Stage::ending_epoch) throw;
+      if (!first) first = stop;
+    }
   }
+  if (!first) return;
+  if (!stop_->is_shared()) throw StopTraining(*first);
+  stop_->hold_back(*first);
 }
 
 void Trainer::fire_together(void (Callback::*event)(Trainer&)) {

@@ -13,6 +13,7 @@
 #include "distributed/ivalue_bytes.hpp"
 #include "linkboy/checkpoint.hpp"
 #include "linkboy/error.hpp"
+#include "linkboy/main_process.hpp"
 #include "linkboy/trainer.hpp"
 #include "linkboy/training_state.hpp"
 #include "run_setup.hpp"
@@ -23,12 +24,24 @@ namespace {
 constexpr const char* kModel = "model_state_dict";
 constexpr const char* kOptimizer = "optimizer_state_dict";
 constexpr const char* kScheduler = "scheduler_state_dict";
+constexpr const char* kRegisteredModules = "registered_modules_state_dict";
 constexpr const char* kTrainingState = "training_state";
 
 /// What each process has its own of.
 constexpr const char* kRanks = "ranks";
+constexpr const char* kTrainer = "trainer";
 
 }  // namespace
+
+/// The state dict of each registered module that has tensors, under its number.
+StateDict Trainer::registered_modules_state() const {
+  StateDict states;
+  for (std::size_t i = 0; i < registered_modules_.size(); ++i) {
+    const NamedTensors tensors = named_tensors_of(*registered_modules_[i]);
+    if (!tensors.empty()) states.set(std::to_string(i), StateDict(tensors));
+  }
+  return states;
+}
 
 StateDict Trainer::checkpoint_contents(const StateDict& extras, CheckpointParts parts) const {
   StateDict contents;
@@ -38,10 +51,16 @@ StateDict Trainer::checkpoint_contents(const StateDict& extras, CheckpointParts 
                                           : optimizer_state_dict(*optimizer_));
   }
   if (parts.scheduler && scheduler_) contents.set(kScheduler, scheduler_->state_dict());
+  if (parts.registered_modules) {
+    const StateDict modules = registered_modules_state();
+    if (!modules.empty()) contents.set(kRegisteredModules, modules);
+  }
   for (const auto& [key, value] : extras.entries()) {
-    LINKBOY_CHECK(key != kModel && key != kOptimizer && key != kScheduler, "\"", key,
-                  "\" is a name that linkboy itself uses in a checkpoint; call the extra value "
-                  "something else.");
+    LINKBOY_CHECK(
+        key != kModel && key != kOptimizer && key != kScheduler && key != kRegisteredModules, "\"",
+        key,
+        "\" is a name that linkboy itself uses in a checkpoint; call the extra value "
+        "something else.");
     contents.set(key, value);
   }
   return contents;
@@ -54,32 +73,68 @@ void Trainer::save_checkpoint(const std::filesystem::path& path, const StateDict
 }
 
 StateDict Trainer::load_checkpoint(const std::filesystem::path& path, CheckpointParts parts) {
-  wait_for_saves();
+  if (background_save_) background_save_->job.join();
   accelerator().wait_for_everyone();  // the main process may just have written it
+  StateDict contents = read_contents(path);
+  std::string left_out;
+  const auto leave_out_unless = [&](bool has_part, const char* key, bool& is_wanted,
+                                    const char* part) {
+    if (has_part || !is_wanted || !contents.contains(key)) return;
+    is_wanted = false;
+    left_out += c10::str(left_out.empty() ? "" : ", ", part);
+  };
+  leave_out_unless(optimizer_ != nullptr, kOptimizer, parts.optimizer, "the optimizer's state");
+  leave_out_unless(scheduler_ != nullptr, kScheduler, parts.scheduler, "the scheduler's state");
+  leave_out_unless(!registered_modules_state().empty(), kRegisteredModules,
+                   parts.registered_modules, "the registered modules' state");
+  load_contents(contents, path, parts);
+  if (!left_out.empty()) {
+    print(c10::str("Loaded ", path.string(), " without ", left_out,
+                   ", because the Trainer has nothing to load it into"));
+  }
+  return contents;
+}
+
+StateDict Trainer::read_contents(const std::filesystem::path& path) const {
   StateDict contents = read_checkpoint(path);
-  const bool loads_optimizer = parts.optimizer && contents.contains(kOptimizer);
-  const bool loads_scheduler = parts.scheduler && contents.contains(kScheduler);
   LINKBOY_CHECK(contents.contains(kModel), path, " has no \"", kModel,
                 "\"; a checkpoint of a Trainer must have one. Load a bare state dict by "
                 "Model::load_state_dict(read_checkpoint(path)).");
-  LINKBOY_CHECK(!loads_optimizer || optimizer_, path,
-                " has an optimizer's state, but the Trainer "
-                "has no optimizer. Give it one, or load with {.optimizer = false}.");
-  LINKBOY_CHECK(!loads_scheduler || scheduler_, path,
-                " has a scheduler's state, but the Trainer "
-                "has no scheduler. Load it during a run that has one, or with "
-                "{.scheduler = false}.");
+  return contents;
+}
+
+/// Loads the parts that are wanted and there, and leaves the extras in `contents`.
+void Trainer::load_contents(StateDict& contents, const std::filesystem::path& path,
+                            CheckpointParts parts) {
+  const bool loads_optimizer = parts.optimizer && contents.contains(kOptimizer);
+  const bool loads_scheduler = parts.scheduler && contents.contains(kScheduler);
   const StateDict model_state = contents.get_dict(kModel);
   // Check all before anything is changed.
   check_named_tensors(model_.named_tensors(), model_state, path.string());
+  std::vector<std::pair<NamedTensors, StateDict>> modules;
+  if (parts.registered_modules && contents.contains(kRegisteredModules)) {
+    const StateDict saved = contents.get_dict(kRegisteredModules);
+    for (std::size_t i = 0; i < registered_modules_.size(); ++i) {
+      NamedTensors tensors = named_tensors_of(*registered_modules_[i]);
+      const std::string key = std::to_string(i);
+      if (tensors.empty() && !saved.contains(key)) continue;
+      LINKBOY_CHECK(saved.contains(key), path, " has no state of the registered module ", i,
+                    "; register the same modules in the same order, or load with "
+                    "{.registered_modules = false}.");
+      StateDict state = saved.get_dict(key);
+      check_named_tensors(tensors, state,
+                          c10::str("the state of the registered module ", i, " in ", path));
+      modules.emplace_back(std::move(tensors), std::move(state));
+    }
+  }
   if (loads_scheduler) scheduler_->check_state_dict(contents.get_dict(kScheduler));
   if (loads_optimizer) load_optimizer_state_dict(*optimizer_, contents.get_dict(kOptimizer));
   if (loads_scheduler) scheduler_->load_state_dict(contents.get_dict(kScheduler));
   model_.load_state_dict(model_state);
-  contents.erase(kModel);
-  contents.erase(kOptimizer);
-  contents.erase(kScheduler);
-  return contents;
+  for (const auto& [tensors, state] : modules) {
+    copy_named_tensors(tensors, state, "a registered module's state");
+  }
+  for (const char* key : {kModel, kOptimizer, kScheduler, kRegisteredModules}) contents.erase(key);
 }
 
 /// All of a training state but what a checkpoint has. Collective.
@@ -101,6 +156,16 @@ StateDict Trainer::run_state() const {
   }
   StateDict own = state_of(train_loss_);
   own.set("rng", rng_state());
+  StateDict own_callbacks;
+  for (std::size_t i = 0; i < names.size(); ++i) {
+    const StateDict part = callback_handler_.callbacks()[i]->rank_state_dict();
+    if (!part.empty()) own_callbacks.set(names[i], part);
+  }
+  if (!own_callbacks.empty()) own.set("callbacks", own_callbacks);
+  // A copy: the members may change before the state is written.
+  if (const StateDict members = state_dict(); !members.empty()) {
+    own.set(kTrainer, members.to_ivalue().deepcopy());
+  }
   c10::impl::GenericList ranks(c10::AnyType::get());
   if (accelerator_->num_processes() == 1) {
     ranks.push_back(own.to_ivalue());
@@ -127,8 +192,12 @@ void Trainer::save_training_state(const std::filesystem::path& directory,
                 "a training state cannot be saved here: an update is half done. Save it from "
                 "on_train_update_end, on_training_run_epoch_end or outside a run.");
   wait_for_saves();
-  const StateDict state = after_last_update_ ? *after_last_update_ : run_state();
-  const StateDict contents = checkpoint_contents({{kTrainingState, state.to_ivalue()}}, {});
+  const bool is_ending = after_last_update_ && stage_ != Stage::epoch_done;
+  const StateDict state = is_ending ? after_last_update_->run : run_state();
+  StateDict contents = checkpoint_contents({{kTrainingState, state.to_ivalue()}}, {});
+  if (is_ending && after_last_update_->scheduler) {
+    contents.set(kScheduler, *after_last_update_->scheduler);
+  }
   if (!accelerator().is_main_process()) return;
   const auto path = directory / kTrainingStateFile;
   if (!options.asynchronous) {
@@ -164,51 +233,87 @@ std::optional<std::filesystem::path> Trainer::find_training_state(
 int64_t Trainer::micro_step_of(const StateDict& state, const std::filesystem::path& path) {
   const int64_t saved = state.get_int("micro_step");
   if (saved == 0 || !train_dataloader_ || !state.contains("samples_per_micro_step")) return saved;
-  const int64_t num_samples = saved * state.get_int("samples_per_micro_step");
+  int64_t num_samples = 0;
+  const int64_t samples_then = state.get_int("samples_per_micro_step");
+  LINKBOY_CHECK(
+      saved > 0 && samples_then > 0 && !__builtin_mul_overflow(saved, samples_then, &num_samples),
+      path, " was saved after ", saved, " micro-steps of ", samples_then,
+      " samples; both must be positive numbers that a run can have. Use another state.");
   const int64_t here = train_dataloader_->batch_size() * accelerator().num_processes();
   LINKBOY_CHECK(num_samples % here == 0, path, " was saved in mid-epoch, after ", num_samples,
                 " samples, which batches of ", train_dataloader_->batch_size(), " on ",
-                accelerator_->num_processes(), " processes do not reach. Go on with ",
-                state.get_int("samples_per_micro_step"), " samples in all, or a divisor of it.");
+                accelerator_->num_processes(), " processes do not reach. Go on with ", samples_then,
+                " samples in all, or a divisor of it.");
   return num_samples / here;
 }
 
-void Trainer::load_state_of_rank(const StateDict& state, const std::filesystem::path& path) {
-  const c10::IValue& value = state.at(kRanks);
-  LINKBOY_CHECK(value.isList() && !value.toListRef().empty(), path, " holds no list \"", kRanks,
+/// What can be known to be wrong before anything is changed.
+void Trainer::check_training_state(const StateDict& state,
+                                   const std::filesystem::path& path) const {
+  const int64_t version = state.get_int("version");
+  LINKBOY_CHECK(version == 2, path, " is a training state of version ", version,
+                "; this linkboy reads version 2.");
+  for (const char* count : {"num_updates", "num_epochs_done", "micro_step", "epoch"}) {
+    LINKBOY_CHECK(state.get_int(count) >= 0, path, " has ", state.get_int(count), " as its \"",
+                  count, "\"; a count must not be negative. Use another state.");
+  }
+  for (const char* part : {"run_history", "accelerator", "callbacks"}) state.get_dict(part);
+  const c10::IValue& ranks = state.at(kRanks);
+  LINKBOY_CHECK(ranks.isList() && !ranks.toListRef().empty(), path, " holds no list \"", kRanks,
                 "\"; it was not written by save_training_state.");
-  const auto ranks = value.toListRef();
+}
+
+void Trainer::load_state_of_rank(const StateDict& state) {
+  const auto ranks = state.get_list(kRanks);
   const auto rank = static_cast<std::size_t>(accelerator().process_index());
   const bool is_same_world =
       ranks.size() == static_cast<std::size_t>(accelerator_->num_processes());
   reset(train_loss_);
   const auto state_of = [&](std::size_t i) { return StateDict::from_ivalue(ranks[i], kRanks); };
+  const StateDict own = state_of(std::min(rank, ranks.size() - 1));
   if (is_same_world) {
-    const StateDict own = state_of(rank);
     add(train_loss_, own);
-    return set_rng_state(own.get_dict("rng"));
+    const StateDict parts = own.contains("callbacks") ? own.get_dict("callbacks") : StateDict();
+    const auto names = callback_handler_.names();
+    for (std::size_t i = 0; i < names.size(); ++i) {
+      if (!parts.contains(names[i])) continue;
+      callback_handler_.callbacks()[i]->load_rank_state_dict(parts.get_dict(names[i]));
+    }
+  } else {
+    // The sums go to one process; random numbers cannot be the same any more.
+    for (std::size_t i = 0; i < ranks.size() && rank == 0; ++i) add(train_loss_, state_of(i));
   }
-  // The sums go to one process; random numbers cannot be the same any more.
-  for (std::size_t i = 0; i < ranks.size() && rank == 0; ++i) add(train_loss_, state_of(i));
-  set_rng_state(state_of(std::min(rank, ranks.size() - 1)).get_dict("rng"));
+  if (own.contains(kTrainer)) load_state_dict(own.get_dict(kTrainer));
+  set_rng_state(own.get_dict("rng"));
 }
 
 bool Trainer::load_training_state(const std::filesystem::path& directory) {
-  wait_for_saves();
+  if (background_save_) background_save_->job.join();
   // One process looks: what the others might find is still being written, or removed.
-  std::optional<std::filesystem::path> found;
-  if (accelerator().is_main_process()) found = find_training_state(directory);
-  const std::string place = accelerator_->broadcast_object(found ? found->string() : "");
+  std::string place;
+  const std::string failure = failure_on_main_process(accelerator(), [&] {
+    if (!accelerator_->is_main_process()) return;
+    if (const auto found = find_training_state(directory)) place = found->string();
+  });
+  LINKBOY_CHECK(failure.empty(), failure);
+  place = accelerator_->broadcast_object(place);
   if (place.empty()) return false;
-  found = place;
-  const auto path = *found / kTrainingStateFile;
-  const StateDict state = load_checkpoint(path).get_dict(kTrainingState);
-  const int64_t version = state.get_int("version");
-  LINKBOY_CHECK(version == 2, path, " is a training state of version ", version,
-                "; this linkboy reads version 2.");
+  const auto path = std::filesystem::path(place) / kTrainingStateFile;
+  StateDict contents = read_contents(path);
+  const StateDict state = contents.get_dict(kTrainingState);
+  check_training_state(state, path);
+  const int64_t micro_step = micro_step_of(state, path);
+  LINKBOY_CHECK(
+      !contents.contains(kScheduler) || scheduler_, path,
+      " has a scheduler's state, but the run has no scheduler, so that it would train with "
+      "other values. Give it the same create_scheduler_fn.");
+  LINKBOY_CHECK(contents.contains(kRegisteredModules) || registered_modules_state().empty(), path,
+                " has no state of the registered modules, which would train on from their first "
+                "values. Load the model alone with load_checkpoint.");
+  load_contents(contents, path, {});
   num_updates_ = state.get_int("num_updates");
   num_epochs_done_ = state.get_int("num_epochs_done");
-  micro_step_ = micro_step_of(state, path);
+  micro_step_ = micro_step;
   resumes_in_mid_epoch_ = micro_step_ > 0;
   run_history_->load_state_dict(state.get_dict("run_history"));
   run_history_->set_epoch(state.get_int("epoch"));
@@ -228,9 +333,10 @@ bool Trainer::load_training_state(const std::filesystem::path& directory) {
       callback_handler_.callbacks()[i]->load_state_dict(callbacks.get_dict(names[i]));
     }
   }
-  load_state_of_rank(state, path);
-  print(c10::str("Resumed training state from ", found->string(), " (epoch ",
-                 run_history_->current_epoch(), ", update ", num_updates_, ")"));
+  load_state_of_rank(state);
+  resumed_from_ = place;
+  print(c10::str("Resumed training state from ", place, " (epoch ", run_history_->current_epoch(),
+                 ", update ", num_updates_, ")"));
   return true;
 }
 

@@ -3,8 +3,12 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <limits>
+#include <system_error>
 #include <vector>
 
+#include "checkpoint/file_bytes.hpp"
+#include "checkpoint/folder_lock.hpp"
 #include "linkboy/checkpoint.hpp"
 #include "linkboy/error.hpp"
 #include "parse_number.hpp"
@@ -26,47 +30,86 @@ std::optional<int64_t> number_of(const fs::path& path) {
   return number.value_or(-1) >= 0 ? number : std::nullopt;
 }
 
-/// Newest first.
+/// Newest first. @throws Error if the folder is there but cannot be read.
 std::vector<std::pair<int64_t, fs::path>> states_in(const fs::path& root) {
   std::vector<std::pair<int64_t, fs::path>> states;
   std::error_code error;
-  if (!fs::is_directory(root, error)) return states;
-  for (const auto& entry : fs::directory_iterator(root)) {
-    if (const auto number = number_of(entry.path())) states.emplace_back(*number, entry.path());
+  fs::directory_iterator entries(root, error);
+  if (error == std::errc::no_such_file_or_directory || error == std::errc::not_a_directory)
+    return {};
+  for (; !error && entries != fs::directory_iterator(); entries.increment(error)) {
+    if (const auto number = number_of(entries->path())) {
+      states.emplace_back(*number, entries->path());
+    }
   }
+  LINKBOY_CHECK(!error, "cannot read the folder of training states \"", root.string(), "\" (",
+                error.message(), "). Check its permissions and the disk, or name another folder.");
   std::sort(states.rbegin(), states.rend());
   return states;
+}
+
+[[noreturn]] void throw_unreadable(std::string_view what) {
+  throw Error(c10::str(what,
+                       " The state may be whole, so no older one is taken in its place. Make it "
+                       "readable, or name the state to resume from."));
+}
+
+/// Whether a folder has a state's file. @throws Error if that cannot be known.
+bool is_finished(const fs::path& folder) {
+  std::error_code error;
+  const auto status = fs::status(folder / kTrainingStateFile, error);
+  if (status.type() == fs::file_type::not_found) return false;
+  if (error == std::errc::not_a_directory) return false;
+  if (error) {
+    throw_unreadable(c10::str("cannot read the training state \"",
+                              (folder / kTrainingStateFile).string(), "\": ", error.message(),
+                              "."));
+  }
+  return true;
 }
 
 }  // namespace
 
 std::optional<fs::path> latest_training_state(const fs::path& root,
                                               const std::function<void(const std::string&)>& warn) {
+  int64_t num_damaged = 0;
   for (const auto& [number, folder] : states_in(root)) {
+    if (!is_finished(folder)) continue;
     const fs::path file = folder / kTrainingStateFile;
-    std::error_code error;
-    if (!fs::exists(file, error)) continue;
+    std::string damage;
     try {
-      // Mapped, so that a state larger than the memory can be checked as well.
-      read_checkpoint(file, {.mmap = true}).get_dict("training_state");
+      // In pieces, so that a state larger than the memory can be checked; not through a mapping,
+      // where a disk that fails would kill the process.
+      read_checkpoint(file, {.with_data = false}).get_dict("training_state");
       return folder;
-    } catch (const Error& damage) {
-      if (warn) {
-        warn(c10::str("WARNING: a training state is left out, and the one before it is looked at: ",
-                      damage.what()));
-      }
+    } catch (const UnreadableFile& error) {
+      throw_unreadable(error.what());
+    } catch (const Error& error) {
+      damage = error.what();
     }
+    ++num_damaged;
+    if (!warn) continue;
+    warn(c10::str("WARNING: a training state is left out, and the one before it is looked at: ",
+                  damage));
   }
+  LINKBOY_CHECK(num_damaged == 0, "all ", num_damaged, " training states in \"", root.string(),
+                "\" are damaged. Use another copy, or move the folder away to start from the "
+                "beginning.");
   return std::nullopt;
 }
 
 int64_t next_training_state_number(const fs::path& root) {
   const auto states = states_in(root);
   for (const auto& [number, folder] : states) {
-    if (fs::exists(folder / kTrainingStateFile)) continue;
     std::error_code ignored;
+    if (!fs::is_directory(folder, ignored) || fs::exists(folder / kTrainingStateFile, ignored)) {
+      continue;
+    }
     std::vector<fs::path> left;
-    for (const auto& entry : fs::directory_iterator(folder)) left.push_back(entry.path());
+    fs::directory_iterator entries(folder, ignored);
+    for (; !ignored && entries != fs::directory_iterator(); entries.increment(ignored)) {
+      left.push_back(entries->path());
+    }
     for (const auto& path : left) {
       const std::string name = path.filename().string();
       if (name.starts_with(kUnfinished)) {
@@ -75,11 +118,20 @@ int64_t next_training_state_number(const fs::path& root) {
     }
     fs::remove(folder, ignored);  // stays if something else is in it
   }
-  return states.empty() ? 1 : states.front().first + 1;
+  if (states.empty()) return 1;
+  LINKBOY_CHECK(states.front().first < std::numeric_limits<int64_t>::max(),
+                "there is no number "
+                "after that of \"",
+                states.front().second.string(), "\" for a new training state. Rename that folder.");
+  return states.front().first + 1;
 }
 
 fs::path training_state_folder(const fs::path& root, int64_t number) {
   return root / fmt::format("{}{:08}", kPrefix, number);
+}
+
+std::shared_ptr<void> lock_training_states(const fs::path& root) {
+  return std::make_shared<FolderLock>(root);
 }
 
 }  // namespace linkboy

@@ -103,6 +103,13 @@ class LINKBOY_API Callback {
   /// `on_training_run_start`.
   virtual void load_state_dict(const StateDict&) {}
 
+  /// The part of the state that each process has its own of: sums over its own batches, say. Each
+  /// process of a resumed run gets its own back; on another number of processes it is left out.
+  virtual StateDict rank_state_dict() const { return {}; }
+  /// Takes what `rank_state_dict` of the same class returned on this process, after
+  /// `load_state_dict`. Called only if that was not empty.
+  virtual void load_rank_state_dict(const StateDict&) {}
+
   /// Handles an event that `Trainer::call_event(name, payload)` fires. Unknown names do nothing.
   void handle_event(std::string_view name, Trainer& trainer, const std::any& payload);
 

@@ -85,6 +85,8 @@ struct CheckpointParts {
   bool optimizer = true;
   /// The scheduler's state, if there is one.
   bool scheduler = true;
+  /// Parameters and buffers of the loss function's module and of `Trainer::register_module`'s.
+  bool registered_modules = true;
 };
 
 /// Runs the training loop; every step of it is a method to override.
@@ -160,8 +162,10 @@ class LINKBOY_API Trainer {
 
   // ---- Checkpoints -----------------------------------------------------------------------------
 
-  /// Writes `model_state_dict`, `optimizer_state_dict`, `scheduler_state_dict` (if there is one)
-  /// and `extras` to one file that Python's `torch.load(weights_only=True)` reads.
+  /// Writes `model_state_dict`, `optimizer_state_dict`, `scheduler_state_dict` (if there is one),
+  /// `registered_modules_state_dict` (if registered modules have tensors: a state dict for each,
+  /// under its number in the order of registration) and `extras` to one file that Python's
+  /// `torch.load(weights_only=True)` reads.
   ///
   /// The main process writes it.
   ///
@@ -173,15 +177,19 @@ class LINKBOY_API Trainer {
 
   /// Restores what `save_checkpoint` or Python wrote in this layout; returns the extras.
   ///
-  /// Waits for an asynchronous save. All processes read the file, which they must see.
+  /// Loads the parts that both the file and the Trainer have. If the file has a part that the
+  /// Trainer does not have (the state of a scheduler, outside of a run that has one), a line says
+  /// that it was left out. Waits for an asynchronous save, whose error is left to `wait_for_saves`.
+  /// All processes read the file, which they must see.
   ///
   /// @note Collective.
-  /// @throws Error if the file does not fit (missing, unexpected, misshapen names are listed), or
-  ///         it has a scheduler's state and the Trainer has no scheduler. Nothing is changed then.
+  /// @throws Error if a part does not fit (missing, unexpected, misshapen names are listed).
+  /// Nothing
+  ///         is changed then.
   StateDict load_checkpoint(const std::filesystem::path& path, CheckpointParts parts = {});
 
   /// Writes all that a run needs to go on into `directory`: the checkpoint's parts, epoch, update,
-  /// place in the data, random number generators, run history, callbacks.
+  /// place in the data, random number generators, run history, callbacks, and `state_dict`.
   ///
   /// Between an epoch's last update and its end, the state is that of its last update. A run goes
   /// on from it on any number of processes; on as many as before, and with batches as large, bit
@@ -205,9 +213,9 @@ class LINKBOY_API Trainer {
   /// @param directory  That of a state; or one that holds states, of which the newest whole one is
   ///        taken; or the name "latest" in such a one.
   /// @return False if there is no state to be the "latest".
-  /// @throws Error if there is no state, or it does not fit this Trainer:
-  ///         its model, or
-  ///         in mid-epoch its processes and batches.
+  /// @throws Error if there is no state, if one cannot be read or all are damaged (a run that began
+  ///         from the beginning would bury them), or if it does not fit this Trainer: its model,
+  ///         its registered modules, or in mid-epoch its processes and batches.
   /// @note Collective.
   bool load_training_state(const std::filesystem::path& directory);
 
@@ -238,10 +246,15 @@ class LINKBOY_API Trainer {
   const RunConfig& run_config() const { return run_config_; }
   /// How the run has ended, from `training_run_end` on.
   const TrainResult& result() const { return result_; }
+  /// The folder of the training state that the run resumes; empty if it began at its beginning.
+  const std::filesystem::path& resumed_from() const { return resumed_from_; }
   /// Updates made in this run.
   int64_t num_updates() const { return num_updates_; }
   /// Micro-batches of this epoch that are done.
   int64_t micro_step() const { return micro_step_; }
+  /// Whether the run ends after the present epoch if nothing stops it earlier. Known from the end
+  /// of the epoch's training on.
+  bool is_last_epoch() const { return is_last_epoch_; }
   /// This process's mean loss since the training epoch began.
   LossTracker& train_loss_tracker() { return train_loss_.main; }
   /// This process's mean loss since the evaluation of the present set began.
@@ -271,8 +284,9 @@ class LINKBOY_API Trainer {
   /// without `gradient_clip_norm`.
   const at::Tensor& gradient_norm() const { return gradient_norm_; }
 
-  /// Modules beside the model (a discriminator, a perceptual loss) that should follow it to the
-  /// device; the loss function's module is one of them already.
+  /// Modules beside the model (a discriminator, a perceptual loss) that follow it to the device,
+  /// and whose parameters and buffers checkpoints and training states hold. The loss function's
+  /// module is one of them already.
   void register_module(std::shared_ptr<torch::nn::Module> module);
   /// In the order of registration.
   const std::vector<std::shared_ptr<torch::nn::Module>>& registered_modules() const {
@@ -309,6 +323,16 @@ class LINKBOY_API Trainer {
   virtual RunConfig create_run_config(const TrainOptions& options);
   /// Null if `options.create_scheduler_fn` is empty. `run_config` is known.
   virtual std::unique_ptr<Scheduler> create_scheduler(const TrainOptions& options);
+
+  // ---- State -----------------------------------------------------------------------------------
+
+  /// The members of a subclass that a resumed run needs: a hidden state, a counter. Part of each
+  /// training state; each process saves and gets its own. Empty if there are none.
+  virtual StateDict state_dict() const { return {}; }
+  /// Takes what `state_dict` returned, when a run is resumed and all else is restored. Called only
+  /// if that was not empty. On another number of processes, those beyond the saved ones get the
+  /// state of the last one.
+  virtual void load_state_dict(const StateDict&) {}
 
   // ---- Training --------------------------------------------------------------------------------
 
@@ -417,11 +441,15 @@ class LINKBOY_API Trainer {
   StepOutput calculate_batch_loss(const Batch& batch);
   StateDict run_state() const;
   int64_t micro_step_of(const StateDict& state, const std::filesystem::path& path);
-  void load_state_of_rank(const StateDict& state, const std::filesystem::path& path);
+  void load_state_of_rank(const StateDict& state);
   at::Tensor in_order_of_all_ranks(const std::vector<at::Tensor>& outputs,
                                    const DataLoader& loader);
   StateDict checkpoint_contents(const StateDict& extras, CheckpointParts parts) const;
+  StateDict read_contents(const std::filesystem::path& path) const;
+  void load_contents(StateDict& contents, const std::filesystem::path& path, CheckpointParts parts);
+  StateDict registered_modules_state() const;
   std::optional<std::filesystem::path> find_training_state(const std::filesystem::path& directory);
+  void check_training_state(const StateDict& state, const std::filesystem::path& path) const;
 
   template <class Run>
   void guarded(Run run);
@@ -450,6 +478,7 @@ class LINKBOY_API Trainer {
   Losses train_loss_;
   Losses eval_loss_;
   at::Tensor gradient_norm_;
+  std::filesystem::path resumed_from_;
   int64_t num_epochs_done_ = 0;
   int64_t num_updates_ = 0;
   int64_t micro_step_ = 0;
@@ -460,9 +489,15 @@ class LINKBOY_API Trainer {
   bool is_running_ = false;
   bool resumes_in_mid_epoch_ = false;
   Evaluation evaluation_;
-  /// The small parts of a training state as they were after the epoch's last update, from then
-  /// until the epoch is done.
-  std::optional<StateDict> after_last_update_;
+  /// The parts of a training state that the end of an epoch changes.
+  struct EpochParts {
+    StateDict run;
+    std::optional<StateDict> scheduler{};
+  };
+  /// As they were after the epoch's last update, from then until the epoch is done.
+  std::optional<EpochParts> after_last_update_;
+  bool is_last_epoch_ = false;
+  bool is_cut_short_ = false;  // an evaluation that a callback asked for was
   std::unique_ptr<BackgroundSave> background_save_;
   bool init_end_called_ = false;
 

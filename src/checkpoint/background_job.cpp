@@ -82,7 +82,13 @@ StateDict Snapshot::take(const StateDict& contents) {
 }
 
 BackgroundJob::~BackgroundJob() {
-  if (thread_.joinable()) thread_.join();
+  try {
+    wait();
+  } catch (const std::exception& error) {
+    TORCH_WARN("linkboy: a file that was written in the background is not there: ", error.what());
+  } catch (...) {
+    TORCH_WARN("linkboy: a file that was written in the background is not there.");
+  }
 }
 
 void BackgroundJob::start(std::function<void()> job) {
@@ -96,8 +102,12 @@ void BackgroundJob::start(std::function<void()> job) {
   });
 }
 
-void BackgroundJob::wait() {
+void BackgroundJob::join() {
   if (thread_.joinable()) thread_.join();
+}
+
+void BackgroundJob::wait() {
+  join();
   if (failure_) std::rethrow_exception(std::exchange(failure_, nullptr));
 }
 

@@ -27,6 +27,7 @@ class Snapshot {
 /// Runs one job at a time on a thread of its own. Used by one thread.
 class BackgroundJob {
  public:
+  /// Waits for the job in progress. What it threw and nobody has asked for becomes a warning.
   ~BackgroundJob();
 
   /// Waits for the job before, then starts `job`.
@@ -35,6 +36,8 @@ class BackgroundJob {
 
   /// Waits for the job in progress. @throws what it threw, once.
   void wait();
+  /// Only waits; what it threw is left to `wait`.
+  void join();
 
  private:
   std::thread thread_;

@@ -2,6 +2,7 @@
 
 #include <ATen/core/Tensor.h>
 #include <c10/core/GradMode.h>
+#include <torch/nn/module.h>
 
 #include <map>
 #include <string>
@@ -16,6 +17,18 @@ namespace linkboy {
 namespace {
 
 constexpr std::size_t kMaxListed = 10;
+
+void collect(const torch::nn::Module& module, const std::string& prefix, NamedTensors& out) {
+  for (const auto& item : module.named_parameters(/*recurse=*/false)) {
+    if (item.value().defined()) out.emplace_back(prefix + item.key(), item.value());
+  }
+  for (const auto& item : module.named_buffers(/*recurse=*/false)) {
+    if (item.value().defined()) out.emplace_back(prefix + item.key(), item.value());
+  }
+  for (const auto& child : module.named_children()) {
+    collect(*child.value(), prefix + child.key() + ".", out);
+  }
+}
 
 void add_list(std::string& message, std::string_view title, const std::vector<std::string>& names) {
   if (names.empty()) return;
@@ -78,6 +91,12 @@ Match match(const NamedTensors& destination, const StateDict& source, std::strin
 }
 
 }  // namespace
+
+NamedTensors named_tensors_of(const torch::nn::Module& module) {
+  NamedTensors tensors;
+  collect(module, "", tensors);
+  return tensors;
+}
 
 void check_named_tensors(const NamedTensors& destination, const StateDict& source,
                          std::string_view what) {

@@ -5,7 +5,14 @@
 #include "linkboy/name_options.hpp"
 #include "linkboy/state_dict.hpp"
 
+namespace torch::nn {
+class Module;
+}
+
 namespace linkboy {
+
+/// Parameters and buffers of a module, in the order and with the names of Python's `state_dict`.
+NamedTensors named_tensors_of(const torch::nn::Module& module);
 
 /// Copies the tensors of `source` into those of `destination` by name, in place, converting dtype
 /// and device. All or nothing: every name and shape is checked before the first byte is written.

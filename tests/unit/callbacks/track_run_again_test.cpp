@@ -86,6 +86,7 @@ void expect_same_record_after_resume(SaveTrainingStateOptions saving, int64_t ev
   killed.toy.trainer.train(short_run(3));
 
   for (const std::string& state : folder.names()) {
+    if (!state.starts_with("state-")) continue;
     TrackedToy resumed({.every_n_updates = every_n_updates});
     TrainOptions options = short_run(3);
     options.resume_from = folder / state;

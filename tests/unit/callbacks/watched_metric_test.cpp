@@ -8,6 +8,7 @@
 #include "linkboy/callbacks/early_stopping.hpp"
 #include "linkboy/callbacks/lambda_callback.hpp"
 #include "linkboy/callbacks/save_best_model.hpp"
+#include "linkboy/callbacks/save_training_state.hpp"
 #include "support/temporary_folder.hpp"
 #include "support/toy.hpp"
 
@@ -58,6 +59,62 @@ TEST(EarlyStoppingTest, NewRunForgetsTheBestValueAndTheCountOfTheRunBefore) {
   EXPECT_EQ(scored.train({1.0, 1.0}), 2);
   // NaN is no improvement: with the count of the run before it would be the second such epoch.
   EXPECT_EQ(scored.train({NAN, 5.0, 5.0, 5.0, 0.0}), 4);
+}
+
+/// Two runs of a callback: the second has its state of the end of the first, and the same history.
+template <class C>
+int64_t epochs_after_resume(const std::function<std::shared_ptr<C>()>& make,
+                            const std::vector<double>& before, const std::vector<double>& after) {
+  const TemporaryFolder folder;
+  const auto run = [&](const std::vector<double>& scores, int64_t from, auto resume) {
+    auto next = std::make_shared<std::size_t>(0);
+    Toy toy({std::make_shared<LambdaCallback>(LambdaCallbackFunctions{
+                 .on_training_run_epoch_end =
+                     [&scores, next](Trainer& trainer) {
+                       trainer.run_history().update_metric("score", scores.at((*next)++));
+                     }}),
+             make(),
+             std::make_shared<SaveTrainingState>(
+                 SaveTrainingStateOptions{.directory = folder / "states"})});
+    return toy.trainer
+        .train({.train_dataset = toy_data(4),
+                .num_epochs = from + static_cast<int64_t>(scores.size()),
+                .per_device_batch_size = 4,
+                .resume_from = resume})
+        .num_epochs;
+  };
+  const auto done = run(before, 0, std::optional<std::filesystem::path>());
+  return run(after, done, std::optional<std::filesystem::path>(folder / "states" / "latest")) -
+         done;
+}
+
+std::shared_ptr<EarlyStopping> patience_of_three() {
+  return std::make_shared<EarlyStopping>(
+      EarlyStoppingOptions{.early_stopping_patience = 3, .watch_metric = "score"});
+}
+
+TEST(EarlyStoppingTest, ARunThatItHasEndedDoesNotTrainWhenResumed) {
+  const std::vector<double> worse{1.0, 2.0, 2.0, 2.0};
+  EXPECT_EQ(epochs_after_resume<EarlyStopping>(patience_of_three, worse, {3.0, 3.0}), 0);
+  const auto bounded = [] {
+    return std::make_shared<EarlyStopping>(
+        EarlyStoppingOptions{.divergence_bound = 5.0, .watch_metric = "score"});
+  };
+  EXPECT_EQ(epochs_after_resume<EarlyStopping>(bounded, {1.0, 9.0}, {1.0, 1.0}), 0);
+}
+
+TEST(EarlyStoppingTest, ALargerPatienceLetsAStoppedRunContinue) {
+  int64_t patience = 1;
+  const std::function<std::shared_ptr<EarlyStopping>()> growing = [&] {
+    return std::make_shared<EarlyStopping>(
+        EarlyStoppingOptions{.early_stopping_patience = patience++, .watch_metric = "score"});
+  };
+  EXPECT_EQ(epochs_after_resume<EarlyStopping>(growing, {1.0, 2.0}, {0.5, 0.4}), 2);
+}
+
+TEST(EarlyStoppingTest, AResumedRunCountsTheNaNsBeforeIt) {
+  EXPECT_EQ(epochs_after_resume<EarlyStopping>(patience_of_three, {NAN, NAN}, {NAN, NAN, NAN, NAN}),
+            1);
 }
 
 TEST(EarlyStoppingTest, ResetOnTrainFalseKeepsTheBestValueAndTheCount) {

@@ -161,7 +161,7 @@ class SaveTrainingStateTest : public ::testing::Test {
     std::vector<int64_t> numbers;
     std::vector<fs::path> paths;
     for (const auto& entry : fs::directory_iterator(folder_ / "states")) {
-      paths.push_back(entry.path());
+      if (entry.is_directory()) paths.push_back(entry.path());
     }
     std::sort(paths.begin(), paths.end());
     for (const auto& path : paths) {
@@ -187,6 +187,7 @@ TEST_F(SaveTrainingStateTest, SavesEveryNUpdatesAndKeepsTheLast) {
     run.trainer->train(run.options);
     EXPECT_EQ(updates(), (std::vector<int64_t>{9, 11}));
     for (const auto& entry : fs::directory_iterator(folder_ / "states")) {
+      if (!entry.is_directory()) continue;
       fs::remove(entry.path() / kTrainingStateFile);
       fs::remove(entry.path());
     }

@@ -1,0 +1,392 @@
+// A run that is left at any event, in any way, and resumed is the uninterrupted run: all bytes of
+// its training state are equal, those of its callbacks included.
+//
+// Each test leaves a run at every n-th of its events, with another first event for each test. With
+// LINKBOY_EVERY_EVENT=1 it leaves at all of them, as the first and as the last of the callbacks.
+
+#include <gtest/gtest.h>
+#include <torch/torch.h>
+
+#include <csignal>
+#include <cstdlib>
+#include <stdexcept>
+
+#include "linkboy/callbacks/save_best_model.hpp"
+#include "linkboy/callbacks/save_training_state.hpp"
+#include "linkboy/callbacks/stop_on_signal.hpp"
+#include "linkboy/callbacks/wsd_checkpoint.hpp"
+#include "linkboy/checkpoint.hpp"
+#include "linkboy/schedulers/step_scheduler.hpp"
+#include "linkboy/schedulers/wsd_scheduler.hpp"
+#include "linkboy/training_state.hpp"
+#include "support/every_callback.hpp"
+#include "support/file_contents.hpp"
+#include "support/temporary_folder.hpp"
+#include "support/toy.hpp"
+
+namespace linkboy::testing::every_way_to_leave_test {
+namespace {
+
+namespace fs = std::filesystem;
+
+enum class Way { request_stop, stop_training, signal, exception };
+enum class Save { at_end, every_update, every_epoch, asynchronous };
+enum class Callbacks { default_ones, all };
+
+const char* name_of(Way way) {
+  constexpr std::array names{"request_stop", "stop_training", "signal", "exception"};
+  return names.at(static_cast<std::size_t>(way));
+}
+const char* name_of(Save save) {
+  constexpr std::array names{"at_end", "every_update", "every_epoch", "asynchronous"};
+  return names.at(static_cast<std::size_t>(save));
+}
+const char* name_of(Callbacks callbacks) { return callbacks == Callbacks::all ? "all" : "default"; }
+
+bool handles_signals() {
+  struct sigaction present {};
+  sigaction(SIGTERM, nullptr, &present);
+  return present.sa_handler != SIG_DFL;
+}
+
+/// Its state holds the weights after each update.
+class Trail : public Callback {
+ public:
+  void on_train_update_end(Trainer& trainer) override {
+    const torch::NoGradGuard no_grad;
+    for (const auto& weight : trainer.model().parameters()) {
+      weights_.push_back(weight.sum().item<double>());
+    }
+  }
+  StateDict state_dict() const override {
+    StateDict state;
+    state.set("weights", weights_);
+    return state;
+  }
+  void load_state_dict(const StateDict& state) override { weights_ = state.get_doubles("weights"); }
+
+ private:
+  std::vector<double> weights_;
+};
+
+/// Leaves the run at the n-th event.
+class LeaveAt : public Callback {
+ public:
+  void on_training_run_start(Trainer& trainer) override { count(trainer, "training_run_start"); }
+  void on_train_epoch_start(Trainer& trainer) override { count(trainer, "train_epoch_start"); }
+  void on_train_step_start(Trainer& trainer) override { count(trainer, "train_step_start"); }
+  void on_train_step_end(Trainer& trainer, const Batch&, const StepOutput&) override {
+    count(trainer, "train_step_end");
+  }
+  void on_gradients_ready(Trainer& trainer) override { count(trainer, "gradients_ready"); }
+  void on_train_update_end(Trainer& trainer) override { count(trainer, "train_update_end"); }
+  void on_train_epoch_end(Trainer& trainer) override { count(trainer, "train_epoch_end"); }
+  void on_eval_epoch_start(Trainer& trainer) override { count(trainer, "eval_epoch_start"); }
+  void on_eval_step_start(Trainer& trainer) override { count(trainer, "eval_step_start"); }
+  void on_eval_step_end(Trainer& trainer, const Batch&, const StepOutput&) override {
+    count(trainer, "eval_step_end");
+  }
+  void on_eval_epoch_end(Trainer& trainer) override { count(trainer, "eval_epoch_end"); }
+  void on_training_run_epoch_end(Trainer& trainer) override {
+    count(trainer, "training_run_epoch_end");
+  }
+  void on_training_run_end(Trainer& trainer) override { count(trainer, "training_run_end"); }
+
+  int64_t event = 0;  // at which to leave; 0 for never
+  Way way = Way::request_stop;
+  int64_t num_events = 0;
+  std::string place;  // where the run was left
+
+ private:
+  void count(Trainer& trainer, const char* name) {
+    if (++num_events != event) return;
+    place = c10::str(name, " of epoch ", trainer.run_history().current_epoch(), ", after update ",
+                     trainer.num_updates());
+    switch (way) {
+      case Way::request_stop:
+        return trainer.request_stop();
+      case Way::stop_training:
+        throw StopTraining("left");
+      case Way::signal:
+        if (handles_signals()) std::raise(SIGTERM);
+        return;
+      case Way::exception:
+        throw std::runtime_error("left");
+    }
+  }
+};
+
+/// Batch norm, dropout, shuffling and accumulation: 3 epochs of 2 updates of 2 batches, and of 2
+/// batches of evaluation.
+struct OneRun {
+  explicit OneRun(const fs::path& folder, Callbacks which,
+                  std::optional<SaveTrainingStateOptions> save)
+      : states(folder / "states") {
+    torch::manual_seed(3);
+    namespace nn = torch::nn;
+    model =
+        nn::Sequential(nn::Linear(4, 4), nn::BatchNorm1d(4), nn::Dropout(0.3), nn::Linear(4, 3));
+    CallbackList callbacks{leave, std::make_shared<Trail>()};
+    if (which == Callbacks::default_ones) {
+      callbacks.push_back(std::make_shared<StopOnSignal>());
+      callbacks = default_callbacks(callbacks);
+    } else {
+      // Others end the run before its time, or record how long things took. ModelSummary draws
+      // random numbers as the run starts.
+      const std::vector<std::string> left_out{
+          "timer",          "limit-batches", "fast-dev-run", "overfit-batches",
+          "progress-bar",   "model-summary", "timing",       "performance-monitor",
+          "memory-monitor", "profiler",      "track-run",    "save-training-state"};
+      for (const EveryCallback& one : every_callback()) {
+        if (std::count(left_out.begin(), left_out.end(), one.name) > 0) continue;
+        callbacks.push_back(one.make(folder, model));
+      }
+    }
+    if (save) {
+      save->directory = states;
+      callbacks.push_back(std::make_shared<SaveTrainingState>(*save));
+    }
+    auto optimizer = std::make_shared<torch::optim::AdamW>(model->parameters(),
+                                                           torch::optim::AdamWOptions(0.01));
+    trainer = std::make_unique<QuietTrainer>(model, nn::CrossEntropyLoss(), optimizer, callbacks,
+                                             nullptr, AcceleratorOptions{.device = "cpu"});
+    options = {.train_dataset = toy_data(8),
+               .num_epochs = 3,
+               .eval_dataset = toy_data(6),
+               .per_device_batch_size = 2,
+               .gradient_accumulation_steps = 2,
+               .create_scheduler_fn = WsdScheduler::create_scheduler_fn({.num_warmup_steps = 1})};
+    options.eval_dataloader_options.batch_size = 3;
+  }
+
+  /// The bytes of the training state that the run ends in.
+  std::string end() {
+    trainer->train(options);
+    return bytes();
+  }
+
+  std::string bytes() {
+    // It knows the names of the states that it has saved.
+    trainer->callback_handler().remove_if([](const Callback& callback) {
+      return dynamic_cast<const SaveTrainingState*>(&callback) != nullptr;
+    });
+    const auto folder = states.parent_path() / "end";
+    trainer->save_training_state(folder);
+    return read_bytes(folder / kTrainingStateFile);
+  }
+
+  fs::path states;
+  torch::nn::Sequential model;
+  std::shared_ptr<LeaveAt> leave = std::make_shared<LeaveAt>();
+  std::unique_ptr<QuietTrainer> trainer;
+  TrainOptions options;
+};
+
+/// Folders are made in memory while it lives: states are synced to the disk, which takes most of
+/// the time of a short run.
+class FoldersInMemory {
+ public:
+  FoldersInMemory() {
+    if (const char* present = std::getenv("TMPDIR")) before_ = present;
+    if (fs::is_directory("/dev/shm")) ::setenv("TMPDIR", "/dev/shm", 1);
+  }
+  ~FoldersInMemory() { before_ ? ::setenv("TMPDIR", before_->c_str(), 1) : ::unsetenv("TMPDIR"); }
+  FoldersInMemory(const FoldersInMemory&) = delete;
+  FoldersInMemory& operator=(const FoldersInMemory&) = delete;
+
+ private:
+  std::optional<std::string> before_;
+};
+
+/// An empty folder, always of the same name: states hold paths. What was in it is moved aside.
+class RunFolder {
+ public:
+  fs::path fresh() {
+    const fs::path path = root_ / "run";
+    if (fs::exists(path)) fs::rename(path, root_ / ("before-" + std::to_string(num_before_++)));
+    fs::create_directories(path);
+    return path;
+  }
+  fs::path path() const { return root_ / "run"; }
+  /// The state in which the first run that this folder had has ended.
+  fs::path first_end() const { return root_ / "before-0" / "end" / kTrainingStateFile; }
+  fs::path end() const { return path() / "end" / kTrainingStateFile; }
+
+ private:
+  FoldersInMemory in_memory_;
+  TemporaryFolder root_;
+  int num_before_ = 0;
+};
+
+SaveTrainingStateOptions options_of(Save save) {
+  SaveTrainingStateOptions options;
+  if (save == Save::every_update || save == Save::asynchronous) options.every_n_updates = 1;
+  if (save == Save::every_epoch) options.every_n_epochs = 1;
+  options.asynchronous = save == Save::asynchronous;
+  return options;
+}
+
+bool is_every_event() { return std::getenv("LINKBOY_EVERY_EVENT") != nullptr; }
+
+using Case = std::tuple<Way, Save, Callbacks>;
+
+std::string name_of_case(const ::testing::TestParamInfo<Case>& info) {
+  const auto& [way, save, which] = info.param;
+  return c10::str(name_of(way), "_", name_of(save), "_", name_of(which));
+}
+
+class EveryWayToLeaveTest : public ::testing::TestWithParam<Case> {
+ protected:
+  const SingleThread one_thread_;
+};
+
+/// Says where two values differ.
+void add_differences(std::string& text, const std::string& name, const c10::IValue& a,
+                     const c10::IValue& b) {
+  if (a.isGenericDict() && b.isGenericDict()) {
+    const auto other = b.toGenericDict();
+    for (const auto& entry : a.toGenericDict()) {
+      const std::string part = c10::str(name, ".", entry.key());
+      if (other.contains(entry.key())) {
+        add_differences(text, part, entry.value(), other.at(entry.key()));
+      } else {
+        text += part + " is missing; ";
+      }
+    }
+  } else if (a.isList() && b.isList() && a.toListRef().size() == b.toListRef().size()) {
+    for (std::size_t i = 0; i < a.toListRef().size(); ++i) {
+      add_differences(text, c10::str(name, "[", i, "]"), a.toListRef()[i], b.toListRef()[i]);
+    }
+  } else if (a.isTensor() && b.isTensor()) {
+    if (!torch::equal(a.toTensor(), b.toTensor())) text += name + " (a tensor); ";
+  } else if (const auto x = c10::str(a), y = c10::str(b); x != y) {
+    text += c10::str(name, " (", x.substr(0, 200), " and ", y.substr(0, 200), "); ");
+  }
+}
+
+std::string difference(const fs::path& left, const fs::path& right) {
+  std::string text;
+  add_differences(text, "", read_checkpoint(left).to_ivalue(), read_checkpoint(right).to_ivalue());
+  return text.empty() ? "the values are equal, but their bytes are laid out otherwise" : text;
+}
+
+TEST_P(EveryWayToLeaveTest, TheResumedRunEndsInTheUninterruptedRunsBytes) {
+  const auto [way, save, which] = GetParam();
+  RunFolder folder;
+  OneRun whole(folder.fresh(), which, options_of(save));
+  const std::string expected = whole.end();
+  const int64_t num_events = whole.leave->num_events;
+  ASSERT_GT(num_events, 60);
+
+  // Of a stride without common factors, so that the tests of one callback list see all events.
+  const int64_t stride = is_every_event() ? 1 : 13;
+  const int64_t first =
+      is_every_event() ? 1 : 1 + 3 * static_cast<int64_t>(way) + static_cast<int64_t>(save);
+  for (int64_t event = first; event <= num_events; event += stride) {
+    for (const int order : {-1000, 1000}) {
+      if (!is_every_event() && (event % 2 == 0) != (order > 0)) continue;
+      OneRun left(folder.fresh(), which, options_of(save));
+      left.leave->event = event;
+      left.leave->way = way;
+      left.trainer->callback_handler().remove_if(
+          [&](const Callback& callback) { return &callback == left.leave.get(); });
+      left.leave->set_order(order);
+      left.trainer->callback_handler().add(left.leave);
+      try {
+        left.trainer->train(left.options);
+      } catch (const std::exception& error) {
+        ASSERT_STREQ(error.what(), "left");
+      }
+      SCOPED_TRACE(c10::str("left at event ", event, ", ", left.leave->place, ", as the ",
+                            order < 0 ? "first" : "last"));
+
+      OneRun resumed(folder.path(), which, options_of(save));
+      if (latest_training_state(resumed.states)) {
+        torch::manual_seed(static_cast<uint64_t>(event));  // all must come from the state
+        const torch::NoGradGuard no_grad;
+        for (auto& parameter : resumed.model->parameters()) parameter.fill_(7);
+      }
+      resumed.options.resume_from = resumed.states / "latest";
+      if (resumed.end() == expected) continue;
+      ADD_FAILURE() << difference(folder.first_end(), folder.end());
+    }
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    All, EveryWayToLeaveTest,
+    ::testing::Combine(
+        ::testing::Values(Way::request_stop, Way::stop_training, Way::signal, Way::exception),
+        ::testing::Values(Save::at_end, Save::every_update, Save::every_epoch, Save::asynchronous),
+        ::testing::Values(Callbacks::default_ones, Callbacks::all)),
+    name_of_case);
+
+using End = std::tuple<Save, Callbacks>;
+
+std::string name_of_end(const ::testing::TestParamInfo<End>& info) {
+  const auto& [save, which] = info.param;
+  return c10::str(name_of(save), "_", name_of(which));
+}
+
+class NaturalEndTest : public ::testing::TestWithParam<End> {
+ protected:
+  /// The curve does not depend on the length of the run.
+  OneRun run(const fs::path& folder) {
+    const auto [save, which] = GetParam();
+    OneRun run(folder, which, options_of(save));
+    run.options.create_scheduler_fn = StepScheduler::create_scheduler_fn({.step_size = 1});
+    run.trainer->callback_handler().remove_if([](const Callback& callback) {
+      return dynamic_cast<const WsdCheckpoint*>(&callback) != nullptr;
+    });
+    return run;
+  }
+
+  const SingleThread one_thread_;
+};
+
+TEST_P(NaturalEndTest, ALongerRunResumedFromTheEndOfAShorterOneIsTheLongerRun) {
+  RunFolder folder;
+  OneRun whole = run(folder.fresh());
+  const std::string expected = whole.end();
+  for (const bool is_limited : {false, true}) {
+    SCOPED_TRACE(is_limited);
+    OneRun first = run(folder.fresh());
+    if (is_limited) first.options.max_num_train_steps = 4;
+    first.options.num_epochs = 2;
+    first.end();
+    OneRun second = run(folder.path());
+    second.options.resume_from = second.states / "latest";
+    EXPECT_EQ(second.end() == expected, true) << difference(folder.first_end(), folder.end());
+  }
+}
+
+TEST_P(NaturalEndTest, ARunThatIsLimitedInMidEpochIsResumedToItsLimit) {
+  const auto limited = [this](const fs::path& folder) {
+    OneRun one = run(folder);
+    one.options.max_num_train_steps = 5;  // epochs have 2
+    return one;
+  };
+  RunFolder folder;
+  OneRun whole = limited(folder.fresh());
+  const std::string expected = whole.end();
+  for (int64_t event = 1; event <= whole.leave->num_events; event += is_every_event() ? 1 : 9) {
+    OneRun left = limited(folder.fresh());
+    left.leave->event = event;
+    left.trainer->train(left.options);
+    OneRun resumed = limited(folder.path());
+    resumed.options.resume_from = resumed.states / "latest";
+    EXPECT_EQ(resumed.end() == expected, true)
+        << "left at event " << event << ", " << left.leave->place << ": "
+        << difference(folder.first_end(), folder.end());
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    All, NaturalEndTest,
+    ::testing::Combine(::testing::Values(Save::at_end, Save::every_update, Save::every_epoch,
+                                         Save::asynchronous),
+                       ::testing::Values(Callbacks::default_ones, Callbacks::all)),
+    name_of_end);
+
+}  // namespace
+}  // namespace linkboy::testing::every_way_to_leave_test
