@@ -7,6 +7,8 @@
 #include <torch/optim/sgd.h>
 #include <torch/utils.h>
 
+#include <csignal>
+#include <cstdio>
 #include <cstdlib>
 #include <limits>
 #include <linkboy/accelerator.hpp>
@@ -101,6 +103,11 @@ void exit_like(const linkboy::StopOnSignal& stop_on_signal) {
   }
 }
 
+void check_standard_output() {
+  LINKBOY_CHECK(std::fflush(stdout) == 0 && std::ferror(stdout) == 0,
+                "cannot write to standard output. Check where it goes, and the free space there.");
+}
+
 void run(const Options& options) {
   // Whatever can be wrong should be found before the first update.
   const linkboy::Accelerator accelerator(options.accelerator());
@@ -163,6 +170,8 @@ void run(const Options& options) {
   // When one process has failed, launchers kill the others; none should be writing then.
   accelerator.wait_for_everyone();
   exit_like(*stop_on_signal);
+  if (report) report->check();
+  check_standard_output();
 }
 
 /// The program's name in front of its errors, with the rank if it is one of several processes.
@@ -177,6 +186,9 @@ std::string name_in_errors(const std::string& name) {
 }  // namespace fashion_mnist
 
 int main(int argc, char** argv) {
+  // Output that nobody reads any more, and a file that reached its limit, are errors of a write and
+  // do not end the program without its state.
+  for (const int number : {SIGPIPE, SIGXFSZ}) std::signal(number, SIG_IGN);
   const std::string name = fashion_mnist::name_in_errors("fashion_mnist");
   std::vector<const char*> words{name.c_str()};
   for (int i = 1; i < argc; ++i) words.push_back(argv[i]);

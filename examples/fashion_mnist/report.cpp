@@ -15,9 +15,19 @@ namespace fashion_mnist {
 using Json = nlohmann::ordered_json;
 
 Report::Report(std::filesystem::path path, bool with_updates, bool append)
-    : path_(std::move(path)),
-      file_(path_, append ? std::ios::app : std::ios::trunc),
-      with_updates_(with_updates) {
+    : path_(std::move(path)), with_updates_(with_updates) {
+  open(append ? std::ios::app : std::ios::trunc);
+  if (!append || !std::filesystem::is_regular_file(path_)) return;
+  // A run that was killed may have left half a line.
+  std::ifstream before(path_, std::ios::binary);
+  for (std::string line; std::getline(before, line) && !before.eof();) {
+    size_ += static_cast<int64_t>(line.size()) + 1;
+  }
+  std::filesystem::resize_file(path_, static_cast<std::uintmax_t>(size_));
+}
+
+void Report::open(std::ios::openmode mode) {
+  file_.open(path_, mode);
   LINKBOY_CHECK(file_, "cannot write the report ", path_, ": ", std::strerror(errno),
                 ". Name another file with --report.");
 }
@@ -32,6 +42,20 @@ double mean_over_ranks(linkboy::Trainer& trainer, const linkboy::LossTracker& tr
 }
 
 }  // namespace
+
+/// What was written after the training state was saved comes again.
+void Report::on_training_run_start(linkboy::Trainer&) {
+  const auto saved_size = std::exchange(saved_size_, std::nullopt);
+  if (!saved_size || *saved_size > size_ || !std::filesystem::is_regular_file(path_)) return;
+  std::filesystem::resize_file(path_, static_cast<std::uintmax_t>(*saved_size));
+  size_ = *saved_size;
+}
+
+linkboy::StateDict Report::state_dict() const { return {{"size", size_}}; }
+
+void Report::load_state_dict(const linkboy::StateDict& state) {
+  saved_size_ = state.get_int("size");
+}
 
 void Report::on_train_epoch_start(linkboy::Trainer&) {
   update_loss_.reset();
@@ -54,7 +78,8 @@ void Report::on_train_update_end(linkboy::Trainer& trainer) {
               {"update", trainer.num_updates()},
               {"loss", mean_over_ranks(trainer, update_loss_)},
               {"lr", lr_},
-              {"grad_norm", norm.defined() ? Json(norm.item<double>()) : Json()}});
+              {"grad_norm", norm.defined() ? Json(norm.item<double>()) : Json()}},
+             &trainer);
   update_loss_.reset();
 }
 
@@ -74,7 +99,8 @@ void Report::on_training_run_epoch_end(linkboy::Trainer& trainer) {
               {"eval_loss_epoch", history.get_latest_metric("eval_loss_epoch")},
               {"eval_accuracy", history.get_latest_metric("eval_accuracy")},
               {"lr", lr_},
-              {"samples_per_second", samples_per_second_}});
+              {"samples_per_second", samples_per_second_}},
+             &trainer);
 }
 
 void Report::write_end(linkboy::StopReason reason, std::optional<double> test_accuracy) {
@@ -83,9 +109,21 @@ void Report::write_end(linkboy::StopReason reason, std::optional<double> test_ac
               {"test_accuracy", test_accuracy ? Json(*test_accuracy) : Json()}});
 }
 
-void Report::write_line(const Json& event) {
-  file_ << event << '\n' << std::flush;
-  LINKBOY_CHECK(file_, "cannot write to the report ", path_, ": ", std::strerror(errno),
+void Report::write_line(const Json& event, linkboy::Trainer* trainer) {
+  if (!is_complete_) return;
+  const std::string line = event.dump() + '\n';
+  file_ << line << std::flush;
+  is_complete_ = file_.good();
+  if (is_complete_) {
+    size_ += static_cast<int64_t>(line.size());
+  } else if (trainer != nullptr) {
+    trainer->print(c10::str("ERROR: cannot write to the report ", path_, ": ", std::strerror(errno),
+                            ". The run continues without it."));
+  }
+}
+
+void Report::check() const {
+  LINKBOY_CHECK(is_complete_, "the report is not complete: a line could not be written to ", path_,
                 ". Make room there, or name another file with --report.");
 }
 

@@ -24,17 +24,21 @@ namespace fashion_mnist {
 /// the samples of the update; `lr` has the value of each param group that
 /// the (epoch's last) update used; `grad_norm` is the 2-norm before it was clipped to a norm.
 /// Numbers read back as the very same doubles; what is unknown or no finite number is null. Each
-/// line is handed to the system before the run goes on.
+/// line is handed to the system before the run goes on. If a line cannot be written, an error is
+/// printed, and no later line is written.
 ///
 /// @note With updates, waits for a CUDA device after each of them. Belongs after the callbacks that
 ///       record metrics.
 class Report : public linkboy::Callback {
  public:
   /// @param path  For all processes but the main one "/dev/null": they take part in the means.
-  /// @param append  Keeps what the file has, for a run that is resumed; else empties it.
-  /// @throws linkboy::Error if it cannot be written, as do all methods.
+  /// @param append  Keeps what the file has, for a run that is resumed: up to the lines that its
+  ///                training state knows of, or, without one, up to its last whole line. Otherwise
+  ///                empties it.
+  /// @throws linkboy::Error if it cannot be opened.
   Report(std::filesystem::path path, bool with_updates, bool append = false);
 
+  void on_training_run_start(linkboy::Trainer& trainer) override;
   void on_train_epoch_start(linkboy::Trainer& trainer) override;
   void on_train_step_end(linkboy::Trainer& trainer, const linkboy::Batch& batch,
                          const linkboy::StepOutput& output) override;
@@ -42,15 +46,25 @@ class Report : public linkboy::Callback {
   void on_train_epoch_end(linkboy::Trainer& trainer) override;
   void on_training_run_epoch_end(linkboy::Trainer& trainer) override;
 
+  linkboy::StateDict state_dict() const override;
+  void load_state_dict(const linkboy::StateDict& state) override;
+
   /// The last line.
   void write_end(linkboy::StopReason reason, std::optional<double> test_accuracy);
 
+  /// @throws linkboy::Error if a line could not be written; the run did not end because of it.
+  void check() const;
+
  private:
-  void write_line(const nlohmann::ordered_json& event);
+  void open(std::ios::openmode mode);
+  void write_line(const nlohmann::ordered_json& event, linkboy::Trainer* trainer = nullptr);
 
   std::filesystem::path path_;
   std::ofstream file_;
   bool with_updates_;
+  bool is_complete_ = true;
+  int64_t size_ = 0;  // bytes of whole lines
+  std::optional<int64_t> saved_size_;
   std::vector<double> lr_;
   linkboy::LossTracker update_loss_;
   std::chrono::steady_clock::time_point epoch_start_;
