@@ -1,0 +1,151 @@
+"""Fails one call of the operating system after the other in a resumed run of fashion_mnist.
+
+    python3 faults_test.py PATH/TO/fashion_mnist PATH/TO/libfail_call.so [unittest arguments]
+
+After each failure the exit status and the message are right, a whole state is there from which the run
+resumes to the very bytes of an undisturbed one, and nothing of another run has changed. By default the
+first, second and fifth call of each kind fail; with LINKBOY_ALL_FAULTS=1 each call does, until a run has
+no more of them.
+"""
+
+import os
+import pathlib
+import random
+import shutil
+import struct
+import subprocess
+import sys
+import tempfile
+import unittest
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent / "support"))
+import unittest_main  # noqa: E402
+
+PROGRAM = LIBRARY = None
+ALL = os.environ.get("LINKBOY_ALL_FAULTS") == "1"
+
+# The errors that a call can meet. All have to be survived; those in LOUD must be told.
+FAULTS = {
+    "open": ("EIO", "EMFILE", "EACCES", "EINTR"),
+    "write": ("EIO", "ENOSPC", "EINTR", "short"),
+    "fsync": ("EIO", "EINTR"),
+    "close": ("EIO",),
+    "rename": ("EIO", "ENOSPC"),
+    "unlink": ("EIO",),
+    "mkdir": ("EIO", "ENOSPC"),
+    "mmap": ("ENOMEM",),
+    "pread": ("EIO", "EINTR", "short"),
+    "pthread_create": ("EAGAIN",),
+    "malloc": ("ENOMEM",),
+}
+LOUD = {("write", "EIO"), ("write", "ENOSPC"), ("rename", "EIO"), ("rename", "ENOSPC")}
+THREADS = {"pthread_create"}  # made by asynchronous saves
+HARMLESS = {"EINTR", "short"}
+
+
+def write_data(folder):
+    draw = random.Random(0)
+    for prefix, count in (("train", 60), ("t10k", 20)):
+        images = draw.randbytes(count * 28 * 28)
+        labels = bytes(draw.randrange(10) for _ in range(count))
+        for name, sizes, content in (("images-idx3-ubyte", [count, 28, 28], images),
+                                     ("labels-idx1-ubyte", [count], labels)):
+            header = struct.pack(f">I{len(sizes)}I", 0x0800 + len(sizes), *sizes)
+            (folder / f"{prefix}-{name}").write_bytes(header + content)
+
+
+class FaultTest(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        cls.folder = tempfile.TemporaryDirectory()
+        cls.addClassCleanup(cls.folder.cleanup)
+        cls.root = pathlib.Path(cls.folder.name).resolve()
+        cls.data = cls.root / "data"
+        cls.data.mkdir()
+        write_data(cls.data)
+        # Another run's state, and a run of two epochs out of three.
+        cls.start = cls.root / "start"
+        cls.run_in(cls.start, epochs=1, seed=9)
+        cls.others = {file.relative_to(cls.start): file.read_bytes()
+                      for file in (cls.start / "states").rglob("training_state.pt")}
+        whole = cls.root / "whole"
+        cls.run_in(whole, epochs=3, save=cls.root / "whole.pt")
+        cls.expected = (cls.root / "whole.pt").read_bytes()
+        cls.run_in(cls.start, max_steps=8)
+        # The last state is that of a run that has ended there; the one before is in mid-epoch.
+        shutil.rmtree(sorted((cls.start / "states").glob("state-*"))[-1])
+
+    @classmethod
+    def run_in(cls, output, fault=None, log=None, asynchronous=False, **options):
+        """Runs until its end; returns the status and what it printed."""
+        options = {"data": cls.data, "model": "mlp", "epochs": 3, "batch_size": 10, "device": "cpu",
+                   "threads": 1, "progress": "none", "scheduler": "none", "output_dir": output,
+                   "save_every_updates": 2, "eval_batch_size": 20,
+                   "callbacks": f"save-best-model:save_path={output}/best.pt,"
+                                "load_saved_checkpoint=false", **options}
+        command = [PROGRAM] + [word for name, value in options.items()
+                               for word in (f"--{name.replace('_', '-')}", str(value))]
+        if asynchronous:
+            command.append("--async-save")
+        environment = dict(os.environ)
+        if fault:
+            environment.update(LD_PRELOAD=LIBRARY, LINKBOY_FAULT=fault, LINKBOY_FAULT_LOG=str(log))
+        done = subprocess.run(command, cwd=cls.root, capture_output=True, text=True, timeout=120,
+                              env=environment)
+        if fault is None and done.returncode != 0:
+            raise AssertionError(done.stdout + done.stderr)
+        return done.returncode, done.stdout, done.stderr
+
+    def disturb(self, call, number, error, asynchronous):
+        """Returns whether there was such a call."""
+        output = self.root / "output"
+        log = self.root / "log"
+        final = self.root / "final.pt"
+        shutil.rmtree(output, ignore_errors=True)
+        log.unlink(missing_ok=True)
+        final.unlink(missing_ok=True)
+        shutil.copytree(self.start, output)
+        status, printed, told = self.run_in(output, f"{call}:{number}:{error}:{self.root}", log,
+                                            asynchronous, resume=output / "states", save=final)
+        if not log.exists():
+            return False
+        said = printed + told
+        self.assertIn(status, (0, 1), said)
+        if status == 1:
+            self.assertTrue(told.startswith("fashion_mnist: error: "), said)
+        else:
+            self.assertEqual(final.read_bytes(), self.expected, said)
+        if (call, error) in LOUD:
+            self.assertTrue(status == 1 or "ERROR: " in printed or "WARNING: " in printed, said)
+        if error in HARMLESS:
+            self.assertEqual((status, told, "ERROR" in printed), (0, "", False), said)
+        for file, content in self.others.items():
+            self.assertEqual((output / file).read_bytes(), content, said)
+        # The newest state was there before this run, or is whole.
+        _, printed, _ = self.run_in(output, resume=output / "states", save=final)
+        self.assertIn("Resumed training state from", printed)
+        self.assertNotIn("a training state is left out", printed)
+        self.assertEqual(final.read_bytes(), self.expected, said)
+        return True
+
+    def try_all(self, call):
+        num_failed = 0
+        for kind, error in enumerate(FAULTS[call]):
+            numbers = range(1, 2000) if ALL else ((1, 2, 5)[kind % 3],)
+            for number in numbers:
+                with self.subTest(call=call, number=number, error=error):
+                    if not self.disturb(call, number, error, number % 2 == 0 or call in THREADS):
+                        break
+                    num_failed += 1
+        self.assertGreater(num_failed, 0, f"a run makes no call of {call}")
+
+
+for fault in FAULTS:
+    setattr(FaultTest, f"test_survives_a_failed_{fault}",
+            lambda self, call=fault: self.try_all(call))
+
+
+if __name__ == "__main__":
+    PROGRAM = str(pathlib.Path(sys.argv.pop(1)).resolve())
+    LIBRARY = str(pathlib.Path(sys.argv.pop(1)).resolve())
+    unittest_main.main()
