@@ -8,7 +8,9 @@ namespace linkboy {
 
 /// A pseudo-random permutation of [0, size) that needs no memory: the image of any position costs
 /// O(1), so an epoch can be entered anywhere. A function of (size, seed, epoch) alone, the same on
-/// every platform and rank.
+/// every platform and rank. Over seeds and epochs, the index at a position, the distance of
+/// neighbours and the parity are uniform; a size above 20 has more permutations than there are
+/// 64-bit keys, so that not every permutation comes.
 class LINKBOY_API RandomPermutation {
  public:
   /// @throws Error if `size` is negative.
@@ -23,12 +25,13 @@ class LINKBOY_API RandomPermutation {
  private:
   uint64_t encrypt(uint64_t value) const;
 
-  static constexpr int kRounds = 6;
+  static constexpr int kRounds = 10;
 
   int64_t size_;
   int half_bits_;
   uint64_t half_mask_;
   uint64_t keys_[kRounds];
+  uint64_t offset_;
 };
 
 /// The order in which a loader visits the samples. Position k of an epoch is reachable directly,

@@ -7,9 +7,10 @@
 
 namespace linkboy {
 
-// A Feistel network permutes [0, 4^k), the smallest such range that holds `size`; walking its
-// cycles until a value falls below `size` makes a permutation of [0, size), in less than four
-// rounds of the network on average.
+// A Feistel network and a rotation permute [0, 4^k), the smallest such range that holds `size`;
+// walking their cycles until a value falls below `size` makes a permutation of [0, size), in less
+// than four walks on average. Fewer rounds than ten show in small sizes. Without the rotation, all
+// permutations of 4^k values would be even.
 RandomPermutation::RandomPermutation(int64_t size, uint64_t seed, int64_t epoch) : size_(size) {
   LINKBOY_CHECK(size >= 0, "a permutation of ", size,
                 " elements was asked for; the size must not "
@@ -21,6 +22,7 @@ RandomPermutation::RandomPermutation(int64_t size, uint64_t seed, int64_t epoch)
   half_mask_ = (uint64_t{1} << half_bits_) - 1;
   uint64_t key = mix(seed, static_cast<uint64_t>(epoch));
   for (uint64_t& round_key : keys_) round_key = key = mix(key, 1);
+  offset_ = mix(key, 1);
 }
 
 uint64_t RandomPermutation::encrypt(uint64_t value) const {
@@ -31,7 +33,8 @@ uint64_t RandomPermutation::encrypt(uint64_t value) const {
     left = right;
     right = next;
   }
-  return (left << half_bits_) | right;
+  const uint64_t range_mask = (half_mask_ << half_bits_) | half_mask_;
+  return (((left << half_bits_) | right) + offset_) & range_mask;
 }
 
 int64_t RandomPermutation::operator[](int64_t position) const {
