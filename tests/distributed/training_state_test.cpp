@@ -2,8 +2,12 @@
 #include <fstream>
 
 #include "distributed/ranks.hpp"
+#include "linkboy/callbacks/metric_callback.hpp"
 #include "linkboy/callbacks/save_training_state.hpp"
+#include "linkboy/metrics/accuracy.hpp"
+#include "linkboy/training_state.hpp"
 #include "support/at_update.hpp"
+#include "support/expect_error.hpp"
 #include "support/temporary_folder.hpp"
 
 namespace linkboy::testing::training_state_test {
@@ -41,6 +45,51 @@ TEST(TrainingStateRanksTest, EachRankContinuesItsOwnRandomNumbers) {
   toy.trainer.load_training_state(folder);
   EXPECT_TRUE(torch::equal(torch::rand({3}), expected));
   accelerator.wait_for_everyone();  // before the folder is removed
+}
+
+TEST(TrainingStateRanksTest, EachRankContinuesItsOwnPartOfTheTrainingMetrics) {
+  const TemporaryFolder own_folder;
+  const std::filesystem::path states =
+      Accelerator(together()).broadcast_object((own_folder / "states").string());
+  const auto run = [&](std::optional<int64_t> last_update, bool is_resumed) {
+    CallbackList callbacks{std::make_shared<MetricCallback>(
+        MetricCollection{
+            {"accuracy", std::make_shared<Accuracy>(AccuracyOptions{.num_classes = 3})}},
+        MetricCallbackOptions{.measure_training = true})};
+    if (last_update) {
+      callbacks.push_back(stop_at(*last_update));
+      callbacks.push_back(
+          std::make_shared<SaveTrainingState>(SaveTrainingStateOptions{.directory = states}));
+    }
+    RankToy toy(together(), callbacks);
+    const int64_t n = toy.trainer.accelerator().num_processes();
+    TrainOptions options{
+        .train_dataset = toy_data(2 * n * 6), .num_epochs = 2, .per_device_batch_size = 2};
+    if (is_resumed) options.resume_from = states;
+    toy.trainer.train(options);
+    toy.trainer.accelerator().wait_for_everyone();
+    return toy.trainer.run_history().get_metric_values("train_accuracy");
+  };
+  const auto expected = run({}, false);
+  run(8, false);  // in the second epoch
+  EXPECT_EQ(run({}, true), expected);
+}
+
+TEST(TrainingStateRanksTest, AFolderThatIsInUseIsAnErrorOnAllRanks) {
+  const TemporaryFolder own_folder;
+  const std::filesystem::path states =
+      Accelerator(together()).broadcast_object((own_folder / "states").string());
+  RankToy toy(together(),
+              {std::make_shared<SaveTrainingState>(SaveTrainingStateOptions{.directory = states})});
+  Accelerator& accelerator = toy.trainer.accelerator();
+  std::shared_ptr<void> lock;
+  if (accelerator.is_main_process()) lock = lock_training_states(states);
+  const TrainOptions options{
+      .train_dataset = toy_data(16), .num_epochs = 1, .per_device_batch_size = 4};
+  EXPECT_ERROR(toy.trainer.train(options), "in use by another run");
+  lock.reset();
+  EXPECT_EQ(toy.trainer.train(options).num_epochs, 1);
+  accelerator.wait_for_everyone();  // before the folder goes
 }
 
 }  // namespace
