@@ -13,10 +13,16 @@
 namespace linkboy {
 namespace {
 
-/// Asks for the end when all others have seen the first epoch's: an evaluation by one of them would
-/// be left at once.
+/// Comes after all others. Limits the loaders that they have set, and asks for the end when they
+/// have seen the first epoch's: an evaluation by one of them would be left immediately.
 class EndAfterFirstEpoch final : public Callback {
  public:
+  explicit EndAfterFirstEpoch(int64_t num_batches) : num_batches_(num_batches) {}
+
+  void on_dataloaders_ready(Trainer& trainer) override {
+    LimitBatches(num_batches_).on_dataloaders_ready(trainer);
+  }
+
   void on_training_run_epoch_end(Trainer& trainer) override {
     trainer.request_stop(StopReason::max_steps,
                          fmt::format("FastDevRun ends the run after {} training batches",
@@ -25,6 +31,9 @@ class EndAfterFirstEpoch final : public Callback {
 
  protected:
   int default_order() const override { return std::numeric_limits<int>::max(); }
+
+ private:
+  int64_t num_batches_;
 };
 
 }  // namespace
@@ -43,9 +52,9 @@ void FastDevRun::on_dataloaders_ready(Trainer& trainer) {
     trainer.print(fmt::format("FastDevRun leaves out {}", fmt::join(removed, ", ")));
   }
   if (!trainer.callback_handler().find<EndAfterFirstEpoch>()) {
-    trainer.callback_handler().add(std::make_shared<EndAfterFirstEpoch>());
+    // Called in this event as well, as the last.
+    trainer.callback_handler().add(std::make_shared<EndAfterFirstEpoch>(num_batches_));
   }
-  LimitBatches(num_batches_).on_dataloaders_ready(trainer);
 }
 
 void FastDevRun::on_train_epoch_start(Trainer&) { is_evaluated_ = false; }

@@ -21,7 +21,9 @@ struct UnfreezeStep {
   int64_t to_index = -1;
 
   /// Of the param group that the optimizer gets for them; that of its defaults, if not given. Not
-  /// negative. Parameters that the optimizer has already stay in their group.
+  /// negative. All of them get the weight decay of the optimizer's defaults, biases and norms too.
+  /// Parameters that the optimizer has already stay in their group: to give each its own weight
+  /// decay, make the groups with `ParameterGroupOptions::include_frozen`.
   std::optional<double> lr{};
 
   /// Puts the modules into training mode, as UnfreezeOptions.

@@ -53,7 +53,9 @@ std::vector<GradientNorm::Part> GradientNorm::find_parts(Trainer& trainer) const
   for (const auto& [name, tensor] : trainer.model().named_tensors()) {
     const std::size_t dot = name.find('.');
     if (dot == std::string::npos || !trained.contains(tensor.unsafeGetTensorImpl())) continue;
-    const std::string part_name = c10::str(kGradientNormName, "_", name.substr(0, dot));
+    const std::string module = name.substr(0, dot);
+    const std::string part_name =
+        c10::str(kGradientNormName, module == "max" ? "_module_" : "_", module);
     if (parts.back().name != part_name) parts.push_back({.name = part_name});
     parts.back().parameters.push_back(tensor);
   }

@@ -16,7 +16,8 @@ enum class GradientNormParts { none, param_groups, modules };
 
 struct GradientNormOptions {
   /// `param_groups` records `train_gradient_norm_group_0` and so on; `modules`, for each direct
-  /// child of the model that has parameters, `train_gradient_norm_NAME`.
+  /// child of the model that has parameters, `train_gradient_norm_NAME` (of one called "max",
+  /// `train_gradient_norm_module_max`).
   GradientNormParts parts = GradientNormParts::none;
 };
 

@@ -50,8 +50,10 @@ struct ModelEmaOptions {
 /// optimizer (skipped ones do not count): average += (1 - decay) * (weights - average).
 ///
 /// Each run begins a new average, unless it is resumed. Of several processes each keeps the same
-/// average of the parameters, without communication; of buffers, that of its own.
-/// A run that is stopped during the evaluation of the averages lacks that epoch's metrics.
+/// average of the parameters, without communication; of buffers, that of its own. With
+/// `DistributedOptions::local_sgd_updates` the weights of the processes differ between two
+/// averagings, and so do their averages. A run that is stopped during the evaluation of the
+/// averages lacks that epoch's metrics.
 class LINKBOY_API ModelEma : public Callback {
  public:
   /// @throws Error if an option is out of its range.

@@ -1,18 +1,16 @@
 #include "linkboy/callbacks/model_summary.hpp"
 
-#include <ATen/Context.h>
-#include <ATen/core/Generator.h>
 #include <ATen/core/grad_mode.h>
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <array>
-#include <mutex>
 #include <string_view>
 #include <unordered_set>
 #include <utility>
 
 #include "linkboy/callbacks/flop_counter.hpp"
+#include "linkboy/callbacks/kept_generators.hpp"
 #include "linkboy/error.hpp"
 #include "linkboy/trainer.hpp"
 
@@ -129,60 +127,16 @@ void add_calls(std::vector<ModuleSummary>& modules, const std::vector<LayerCall>
 
 // ---- The forward pass --------------------------------------------------------------------------
 
-/// Has a model evaluate; each of its modules gets back the mode that it had.
-class EvaluationMode {
- public:
-  explicit EvaluationMode(Model& model) : model_(model), was_training_(model.is_training()) {
-    if (const auto root = model.module()) {
-      for (const auto& module : root->modules()) {
-        were_training_.emplace_back(module, module->is_training());
-      }
-    }
-    model.eval();
-  }
-  ~EvaluationMode() {
-    if (were_training_.empty()) model_.train(was_training_);
-    // A module sets those that it holds, which come after it.
-    for (const auto& [module, was_training] : were_training_) module->train(was_training);
-  }
-  EvaluationMode(const EvaluationMode&) = delete;
-  EvaluationMode& operator=(const EvaluationMode&) = delete;
-
- private:
-  Model& model_;
-  bool was_training_;
-  std::vector<std::pair<std::shared_ptr<torch::nn::Module>, bool>> were_training_;
-};
-
-/// Gives a device's default generator back the state that it had.
-class KeptGenerator {
- public:
-  explicit KeptGenerator(c10::Device device)
-      : generator_(at::globalContext().defaultGenerator(device)) {
-    const std::lock_guard<std::mutex> lock(generator_.mutex());
-    state_ = generator_.get_state();
-  }
-  ~KeptGenerator() {
-    const std::lock_guard<std::mutex> lock(generator_.mutex());
-    generator_.set_state(state_);
-  }
-  KeptGenerator(const KeptGenerator&) = delete;
-  KeptGenerator& operator=(const KeptGenerator&) = delete;
-
- private:
-  at::Generator generator_;
-  at::Tensor state_;
-};
+c10::Device device_of(const Model& model) {
+  const auto parameters = model.parameters();
+  return parameters.empty() ? c10::Device(c10::kCPU) : parameters[0].device();
+}
 
 c10::IValue run_in_evaluation_mode(Model& model, const std::function<c10::IValue()>& forward) {
-  const EvaluationMode mode(model);
+  const ModelModeGuard restore_mode(model);
+  model.eval();
   const at::NoGradGuard no_grad;
-  const KeptGenerator cpu_generator{c10::Device(c10::kCPU)};
-  const auto parameters = model.parameters();
-  std::optional<KeptGenerator> device_generator;
-  if (!parameters.empty() && !parameters[0].is_cpu()) {
-    device_generator.emplace(parameters[0].device());
-  }
+  const KeptGenerators generators(device_of(model));
   return forward();
 }
 
@@ -322,6 +276,8 @@ void ModelSummary::print_once(Trainer& trainer, DataLoader& loader) {
   if (table_ || !trainer.accelerator().is_main_process()) return;
   Model& model = trainer.model();
   std::string failure;
+  // Also for reading the batch: data may draw random numbers.
+  const KeptGenerators generators(device_of(model));
   try {
     const auto batch = loader.iterate(/*epoch=*/1)->next();
     LINKBOY_CHECK(batch.has_value(), "the data has no batch");

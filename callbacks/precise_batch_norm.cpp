@@ -4,6 +4,7 @@
 #include <ATen/core/grad_mode.h>
 #include <torch/nn/modules/batchnorm.h>
 
+#include <unordered_set>
 #include <utility>
 
 #include "linkboy/error.hpp"
@@ -23,7 +24,9 @@ struct Statistics {
 template <class BatchNorm>
 void add_if_is(const std::shared_ptr<torch::nn::Module>& module, std::vector<Statistics>& found) {
   const auto layer = std::dynamic_pointer_cast<BatchNorm>(module);
-  if (!layer || !layer->running_mean.defined()) return;
+  // A frozen layer keeps its statistics; the forward pass does not change those of a layer in
+  // evaluation mode either.
+  if (!layer || !layer->running_mean.defined() || !layer->is_training()) return;
   found.push_back({layer->running_mean, layer->running_var, layer->num_batches_tracked,
                    &layer->options.momentum()});
 }
@@ -31,7 +34,9 @@ void add_if_is(const std::shared_ptr<torch::nn::Module>& module, std::vector<Sta
 std::vector<Statistics> statistics_of(const Model& model) {
   std::vector<Statistics> found;
   if (!model.module()) return found;
+  std::unordered_set<const torch::nn::Module*> seen;  // a layer may have two names
   for (const auto& module : model.module()->modules()) {
+    if (!seen.insert(module.get()).second) continue;
     add_if_is<torch::nn::BatchNorm1dImpl>(module, found);
     add_if_is<torch::nn::BatchNorm2dImpl>(module, found);
     add_if_is<torch::nn::BatchNorm3dImpl>(module, found);
@@ -39,53 +44,53 @@ std::vector<Statistics> statistics_of(const Model& model) {
   return found;
 }
 
-/// Has layers count their statistics anew, as the mean over the batches of its scope. In training
-/// mode meanwhile.
+/// Resets the statistics of the layers; in its scope they become the mean over the batches.
 class CumulativeStatistics {
  public:
-  CumulativeStatistics(Model& model, std::vector<Statistics>& layers)
-      : model_(model), was_training_(model.is_training()), layers_(layers) {
+  explicit CumulativeStatistics(std::vector<Statistics>& layers) : layers_(layers) {
     for (const Statistics& layer : layers_) {
       layer.running_mean.zero_();
       layer.running_var.fill_(1);
       layer.num_batches_tracked.zero_();
       momenta_.push_back(std::exchange(*layer.momentum, std::nullopt));
     }
-    model_.train();
   }
   ~CumulativeStatistics() {
     for (std::size_t i = 0; i < layers_.size(); ++i) *layers_[i].momentum = momenta_[i];
-    model_.train(was_training_);
   }
   CumulativeStatistics(const CumulativeStatistics&) = delete;
   CumulativeStatistics& operator=(const CumulativeStatistics&) = delete;
 
  private:
-  Model& model_;
-  bool was_training_;
   std::vector<Statistics>& layers_;
   std::vector<std::optional<double>> momenta_;
 };
 
-void forward_input(Trainer& trainer, const Batch& batch) {
+}  // namespace
+
+bool has_batch_norm(const Model& model) { return !statistics_of(model).empty(); }
+
+void forward_for_statistics(Trainer& trainer, const Batch& batch,
+                            const ForwardForStatistics& forward) {
+  if (forward) return forward(trainer, batch);
   trainer.model().forward({batch.input()});
 }
 
-}  // namespace
-
 void update_batch_norm(Trainer& trainer, const ForwardForStatistics& forward,
                        std::optional<int64_t> max_batches) {
+  const ModelModeGuard restore_modes(trainer.model());
+  if (!trainer.model().is_training()) trainer.model().train();
   auto layers = statistics_of(trainer.model());
   if (layers.empty()) return;
   const at::NoGradGuard no_grad;
   {
-    const CumulativeStatistics scope(trainer.model(), layers);
+    const CumulativeStatistics scope(layers);
     auto batches = trainer.train_dataloader()->iterate(trainer.run_history().current_epoch());
     for (int64_t i = 0; i < max_batches.value_or(trainer.train_dataloader()->size()); ++i) {
       const auto batch = batches->next();
       if (!batch) break;
       const AutocastScope autocast = trainer.accelerator().autocast();
-      forward ? forward(trainer, *batch) : forward_input(trainer, *batch);
+      forward_for_statistics(trainer, *batch, forward);
     }
   }
   if (trainer.accelerator().num_processes() == 1) return;

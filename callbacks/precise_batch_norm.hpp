@@ -12,13 +12,22 @@ namespace linkboy {
 /// Runs the model on a batch, for its BatchNorm statistics. Empty: on the batch's `input()`.
 using ForwardForStatistics = std::function<void(Trainer&, const Batch&)>;
 
-/// Makes the running statistics of the model's BatchNorm layers anew: the mean over training
-/// batches of the present weights, over all processes. TorchScript models are left as they are.
+/// Computes the running statistics of the model's BatchNorm layers again: the mean over training
+/// batches of the present weights, over all processes. While the model is in training mode, layers
+/// in evaluation mode (frozen ones) keep their statistics. TorchScript models are left as they are.
+/// Each module keeps its mode.
 ///
 /// @param max_batches  Of each process; unset: all of an epoch.
 /// @note Collective. In a training run only.
 LINKBOY_API void update_batch_norm(Trainer& trainer, const ForwardForStatistics& forward = {},
                                    std::optional<int64_t> max_batches = {});
+
+/// Whether `update_batch_norm` has layers to update in the model as it is now.
+LINKBOY_API bool has_batch_norm(const Model& model);
+
+/// Runs the model on a batch as `forward` says.
+LINKBOY_API void forward_for_statistics(Trainer& trainer, const Batch& batch,
+                                        const ForwardForStatistics& forward);
 
 struct PreciseBatchNormOptions {
   /// Batches of each process that the statistics are made of. At least 1.

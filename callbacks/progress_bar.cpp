@@ -52,8 +52,16 @@ ProgressBar::ProgressBar(ProgressBarOptions options) : options_(options) {
 }
 
 void ProgressBar::on_train_epoch_start(Trainer& trainer) {
-  open(trainer, fmt::format("epoch {}", trainer.run_history().current_epoch()),
-       trainer.train_dataloader()->size(), /*is_training=*/true);
+  // A number of updates may end the run within the epoch. An update that is skipped takes another.
+  const RunConfig& config = trainer.run_config();
+  const int64_t num_updates = std::max<int64_t>(config.max_num_updates - trainer.num_updates(), 0);
+  int64_t num_batches = trainer.train_dataloader()->size();
+  if (num_updates < num_batches) {
+    num_batches = std::min(num_batches,
+                           trainer.micro_step() + num_updates * config.gradient_accumulation_steps);
+  }
+  open(trainer, fmt::format("epoch {}", trainer.run_history().current_epoch()), num_batches,
+       /*is_training=*/true);
 }
 
 void ProgressBar::on_train_step_end(Trainer& trainer, const Batch&, const StepOutput&) {
@@ -99,7 +107,7 @@ void ProgressBar::open(Trainer& trainer, std::string title, int64_t num_batches,
 void ProgressBar::advance(Trainer& trainer) {
   if (phases_.empty()) return;
   Phase& phase = phases_.back();
-  ++phase.batches_done;
+  phase.num_batches = std::max(phase.num_batches, ++phase.batches_done);
   if (Clock::now() < phase.next_drawing) return;
   // The loss is asked for when a drawing is due, and drawn when it is there: nobody waits for it.
   if (!phase.total) {
@@ -154,8 +162,10 @@ ProgressBar::Parts ProgressBar::describe(Trainer& trainer, double seconds, doubl
   const LossTracker& tracker = tracker_of(trainer);
   const double batches = static_cast<double>(phase.batches_done - phase.first_batch);
   const double left = static_cast<double>(phase.num_batches - phase.batches_done);
-  const double rate =
-      seconds > 0.0 ? static_cast<double>(tracker.count() - phase.first_sample) / seconds : 0.0;
+  // Of all processes, like the rate that TrackRun records.
+  const auto num_samples = static_cast<double>((tracker.count() - phase.first_sample) *
+                                               trainer.accelerator().num_processes());
+  const double rate = seconds > 0.0 ? num_samples / seconds : 0.0;
   const int64_t percent =
       phase.num_batches > 0 ? 100 * phase.batches_done / phase.num_batches : 100;
   Parts parts;

@@ -1,11 +1,13 @@
 #include "linkboy/callbacks/stochastic_weight_averaging.hpp"
 
 #include <ATen/ATen.h>
+#include <ATen/core/grad_mode.h>
 
 #include <cmath>
 #include <numbers>
 #include <utility>
 
+#include "linkboy/callbacks/kept_generators.hpp"
 #include "linkboy/callbacks/precise_batch_norm.hpp"
 #include "linkboy/error.hpp"
 #include "linkboy/trainer.hpp"
@@ -50,6 +52,31 @@ void StochasticWeightAveraging::on_training_run_start(Trainer& trainer) {
   }
   last_update_ = trainer.num_updates();
   is_to_go_on_ = false;
+  if (options_.update_batch_norm) check_forward(trainer);
+}
+
+/// Runs one batch through the model: a pass that does not fit it would end the run after its last
+/// update.
+void StochasticWeightAveraging::check_forward(Trainer& trainer) const {
+  const ModelModeGuard restore_modes(trainer.model());
+  trainer.model().train();
+  if (!has_batch_norm(trainer.model())) return;
+  trainer.model().eval();
+  const at::NoGradGuard no_grad;
+  const KeptGenerators generators(trainer.device());
+  const auto batch =
+      trainer.train_dataloader()->iterate(trainer.run_history().current_epoch())->next();
+  if (!batch) return;
+  const AutocastScope autocast = trainer.accelerator().autocast();
+  try {
+    forward_for_statistics(trainer, *batch, options_.forward);
+  } catch (const std::exception& error) {
+    throw Error(c10::str(
+        "StochasticWeightAveraging cannot run a training batch through the model to update its "
+        "batch norms at the end of the run: ",
+        error.what(),
+        " Give StochasticWeightAveragingOptions::forward, or set update_batch_norm to false."));
+  }
 }
 
 void StochasticWeightAveraging::on_gradients_ready(Trainer& trainer) {
@@ -98,18 +125,22 @@ void StochasticWeightAveraging::on_training_run_end(Trainer& trainer) {
   restore_lrs(trainer);
   if (is_to_go_on_ || num_averaged_ == 0) return;
   weights_.put_into_model();
+  is_ending_ = true;
   if (options_.update_batch_norm) update_batch_norm(trainer, options_.forward);
   // After a stop an evaluation would be left at once.
-  if (!options_.evaluate || trainer.requested_stop() || !trainer.eval_dataloader()) return;
-  try {
-    trainer.evaluate_now({.metric_prefix = "swa_model_"});
-  } catch (const StopTraining&) {
-    trainer.print("The evaluation of the averaged model was stopped");
+  if (options_.evaluate && !trainer.requested_stop() && trainer.eval_dataloader()) {
+    try {
+      trainer.evaluate_now({.metric_prefix = "swa_model_"});
+    } catch (const StopTraining&) {
+      trainer.print("The evaluation of the averaged model was stopped");
+    }
   }
+  is_ending_ = false;
 }
 
 void StochasticWeightAveraging::on_exception(Trainer& trainer, std::exception_ptr) {
   restore_lrs(trainer);
+  if (std::exchange(is_ending_, false)) weights_.take_out_of_model();
 }
 
 /// A later run shall begin with the learning rates of this one.

@@ -36,7 +36,8 @@ struct StochasticWeightAveragingOptions {
   /// Passes over the training data once at the end of the run, so that the statistics of BatchNorm
   /// layers are those of the averaged weights.
   bool update_batch_norm = true;
-  /// The forward pass for it. Default: the model on the batch's `input()`.
+  /// The forward pass for it. Default: the model on the batch's `input()`. If the model has batch
+  /// norms, the run begins with one batch of it in evaluation mode, so that an error comes early.
   std::function<void(Trainer&, const Batch&)> forward{};
 
   /// Evaluates the averaged model at the end of the run: `swa_model_eval_loss_epoch` and so on.
@@ -64,13 +65,17 @@ class LINKBOY_API StochasticWeightAveraging : public Callback {
   /// @throws Error if nothing was averaged yet.
   StateDict averaged_model_state() const;
 
-  /// @throws Error if `start_after` or `num_annealing_updates` does not fit the run.
+  /// @throws Error if `start_after` or `num_annealing_updates` does not fit the run, or `forward`
+  /// does
+  ///         not fit the model.
   void on_training_run_start(Trainer& trainer) override;
   /// Sets the learning rate: here nothing comes between it and the update.
   void on_gradients_ready(Trainer& trainer) override;
   void on_train_update_end(Trainer& trainer) override;
   void on_stop_training_error(Trainer& trainer, const StopTraining& stop) override;
-  /// @throws whatever the pass over the data and the evaluation throw.
+  /// @throws whatever the pass over the data and the evaluation throw; the model then has the
+  /// weights
+  ///         of the last update again.
   void on_training_run_end(Trainer& trainer) override;
   void on_exception(Trainer& trainer, std::exception_ptr exception) override;
 
@@ -83,6 +88,7 @@ class LINKBOY_API StochasticWeightAveraging : public Callback {
 
  private:
   bool is_due(Trainer& trainer, bool was_updated) const;
+  void check_forward(Trainer& trainer) const;
   void restore_lrs(Trainer& trainer);
 
   StochasticWeightAveragingOptions options_;
@@ -92,6 +98,7 @@ class LINKBOY_API StochasticWeightAveraging : public Callback {
   int64_t num_averaged_ = 0;
   int64_t last_update_ = 0;
   std::vector<double> lrs_before_;  // of each group, when the phase began
+  bool is_ending_ = false;          // the averages are in the model, but what follows is not done
   bool is_lr_changed_ = false;
   bool was_loaded_ = false;
   bool is_to_go_on_ = false;  // the run was cut short

@@ -10,6 +10,7 @@
 
 #include "linkboy/callbacks/describe_run.hpp"
 #include "linkboy/error.hpp"
+#include "linkboy/step_output.hpp"
 #include "linkboy/trainer.hpp"
 
 namespace linkboy {
@@ -77,8 +78,7 @@ void TrackRun::on_training_run_start(Trainer& trainer) {
     if (update(trainer) == 0) forget_places();
     records_of_last_update_.clear();
     new_metrics_.take(trainer.run_history());
-    window_total_ = trainer.train_loss_tracker().total_later();
-    window_count_ = trainer.train_loss_tracker().count();
+    window_.reset();
   }
   const bool is_in_mid_epoch = goes_on && trainer.micro_step() > 0;
   TrackedRun run = describe_run(trainer, options_.name, options_.config);
@@ -185,12 +185,15 @@ void TrackRun::call(Trainer& trainer, Sink& sink, const std::function<void(Track
 void TrackRun::on_train_epoch_start(Trainer& trainer) {
   const LossTracker& losses = trainer.train_loss_tracker();
   are_gradients_logged_ = trainer.micro_step() > 0;
-  if (trainer.micro_step() == 0) {  // a resumed epoch goes on with the window that its state has
-    window_total_ = DeferredValue(0.0);
-    window_count_ = 0;
-  }
+  // A resumed epoch goes on with the window that its state has.
+  if (trainer.micro_step() == 0) window_.reset();
   window_start_ = Clock::now();
   window_start_count_ = losses.count();
+}
+
+/// Not from the epoch's sum, which after a loss that is not finite stays so.
+void TrackRun::on_train_step_end(Trainer&, const Batch&, const StepOutput& output) {
+  if (is_on_) window_.update(output.loss, output.batch_size);
 }
 
 void TrackRun::on_train_update_end(Trainer& trainer) {
@@ -212,19 +215,18 @@ TrackRun::PendingRecord TrackRun::make_record(Trainer& trainer) {
   const auto samples = static_cast<double>((losses.count() - window_start_count_) *
                                            trainer.accelerator().num_processes());
   PendingRecord record{.time = time(trainer),
-                       .total = losses.total_later(),
-                       .total_then = window_total_,
-                       .num_samples = losses.count() - window_count_,
+                       .total = window_.total_later(),
+                       .num_samples = window_.count(),
                        .others = learning_rates_};
   if (seconds > 0.0) record.others.push_back({"samples_per_second", samples / seconds});
-  window_total_ = record.total;
-  window_count_ = window_start_count_ = losses.count();
+  window_.reset();
+  window_start_count_ = losses.count();
   window_start_ = now;
   return record;
 }
 
 std::vector<TrackedScalar> TrackRun::PendingRecord::scalars() const {
-  const double loss = (total.value() - total_then.value()) / static_cast<double>(num_samples);
+  const double loss = total.value() / static_cast<double>(num_samples);
   std::vector<TrackedScalar> all{{"train_loss", loss}};
   all.insert(all.end(), others.begin(), others.end());
   return all;
@@ -364,8 +366,8 @@ StateDict TrackRun::state_dict() const {
   state.set("num_logged", new_metrics_.state_dict());
   state.set("records_of_last_update", list);
   state.set("updates_before", updates_before_);
-  state.set("window_total", window_total_.value());
-  state.set("window_count", window_count_);
+  state.set("window_loss", window_.total());
+  state.set("window_samples", window_.count());
   state.set("places", places());
   return state;
 }
@@ -410,8 +412,10 @@ void TrackRun::load_state_dict(const StateDict& state) {
                                        {record.get_string("name"), record.get_double("value")}});
   }
   updates_before_ = state.get_int("updates_before");
-  window_total_ = DeferredValue(state.get_double("window_total"));
-  window_count_ = state.get_int("window_count");
+  window_.reset();
+  if (state.contains("window_loss")) {  // states of version 0.1 do not have it
+    window_.restore(state.get_double("window_loss"), state.get_int("window_samples"));
+  }
   load_places(state.contains("places") ? state.get_dict("places") : StateDict());
   was_loaded_ = true;
 }

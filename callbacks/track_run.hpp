@@ -13,6 +13,7 @@
 #include "linkboy/callback.hpp"
 #include "linkboy/deferred_value.hpp"
 #include "linkboy/export.hpp"
+#include "linkboy/loss_tracker.hpp"
 #include "linkboy/metric_reader.hpp"
 #include "linkboy/tracker.hpp"
 
@@ -62,6 +63,7 @@ class LINKBOY_API TrackRun : public Callback {
   /// @throws Error if a tracker cannot start.
   void on_training_run_start(Trainer& trainer) override;
   void on_train_epoch_start(Trainer& trainer) override;
+  void on_train_step_end(Trainer& trainer, const Batch&, const StepOutput& output) override;
   void on_gradients_ready(Trainer& trainer) override;
   void on_train_update_end(Trainer& trainer) override;
   void on_train_epoch_end(Trainer& trainer) override;
@@ -100,12 +102,11 @@ class LINKBOY_API TrackRun : public Callback {
   /// What is recorded of an update, once the loss is there.
   struct PendingRecord {
     TrackedTime time;
-    DeferredValue total;       // of the losses in the epoch so far
-    DeferredValue total_then;  // and when the record before was made
-    int64_t num_samples;       // in between
+    DeferredValue total;  // of the losses since the record before
+    int64_t num_samples;
     std::vector<TrackedScalar> others;
 
-    bool is_ready() const { return total.is_ready() && total_then.is_ready(); }
+    bool is_ready() const { return total.is_ready(); }
     std::vector<TrackedScalar> scalars() const;
   };
 
@@ -144,8 +145,7 @@ class LINKBOY_API TrackRun : public Callback {
   NewMetrics new_metrics_;
 
   // The updates since the last record of the epoch.
-  DeferredValue window_total_{0.0};
-  int64_t window_count_ = 0;
+  LossTracker window_;
   Clock::time_point window_start_;
   Clock::time_point evaluation_start_;
   int64_t window_start_count_ = 0;

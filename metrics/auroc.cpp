@@ -9,9 +9,11 @@ double trapezoid_area(const RankingCurve& curve) {
   const double num_pairs =
       static_cast<double>(curve.num_positives) * static_cast<double>(curve.num_negatives);
   if (num_pairs == 0.0) return 0.0;
-  const auto& heights = curve.true_positives;
+  // As integers, the area of 2^31 positives and as many negatives would overflow.
+  const at::Tensor heights = curve.true_positives.to(at::kDouble);
   const at::Tensor doubled_heights = heights.slice(0, 1) + heights.slice(0, 0, -1);
-  const at::Tensor doubled_area = (curve.false_positives.diff() * doubled_heights).sum();
+  const at::Tensor doubled_area =
+      (curve.false_positives.to(at::kDouble).diff() * doubled_heights).sum();
   return doubled_area.item<double>() / (2.0 * num_pairs);
 }
 

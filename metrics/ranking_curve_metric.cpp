@@ -22,6 +22,11 @@ constexpr std::size_t kScoreRule = 1;
 
 constexpr double kNaN = std::numeric_limits<double>::quiet_NaN();
 
+/// In half precision, confident logits would become ties.
+at::Tensor to_float(const at::Tensor& scores) {
+  return scores.to(at::promote_types(scores.scalar_type(), at::kFloat));
+}
+
 }  // namespace
 
 RankingCurveMetric::RankingCurveMetric(std::string name, RankingCurveOptions options)
@@ -83,9 +88,9 @@ void RankingCurveMetric::check_shapes(const at::Tensor& outputs, const at::Tenso
 at::Tensor RankingCurveMetric::scores_of(const at::Tensor& outputs) const {
   const at::Tensor scores = outputs.detach();
   if (!options_.num_classes) {
-    return (options_.from_logits ? scores.sigmoid() : scores).reshape(-1);
+    return (options_.from_logits ? to_float(scores).sigmoid() : scores).reshape(-1);
   }
-  return (options_.from_logits ? scores.softmax(1) : scores)
+  return (options_.from_logits ? to_float(scores).softmax(1) : scores)
       .movedim(1, -1)
       .reshape({-1, *options_.num_classes});
 }

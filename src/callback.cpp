@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <typeinfo>
+#include <utility>
 
 #include "linkboy/error.hpp"
 #include "linkboy/text_options.hpp"
@@ -65,19 +66,21 @@ std::vector<std::string> CallbackHandler::names() const {
 
 void CallbackHandler::call_event(std::string_view name, Trainer& trainer,
                                  const std::any& payload) const {
-  for (std::size_t i = 0; i < callbacks_.size(); ++i) {
-    callbacks_[i]->handle_event(name, trainer, payload);
-  }
+  for_each([&](Callback& callback) { callback.handle_event(name, trainer, payload); });
+}
+
+void CallbackHandler::call_init_end_once(Trainer& trainer) {
+  if (!std::exchange(init_end_called_, true)) call(&Callback::on_init_end, trainer);
 }
 
 void CallbackHandler::call_exception(Trainer& trainer,
                                      std::exception_ptr exception) const noexcept {
-  for (std::size_t i = 0; i < callbacks_.size(); ++i) {
+  for_each([&](Callback& callback) {
     try {
-      callbacks_[i]->on_exception(trainer, exception);
+      callback.on_exception(trainer, exception);
     } catch (...) {  // NOLINT(bugprone-empty-catch): the first exception is the one that counts
     }
-  }
+  });
 }
 
 }  // namespace linkboy

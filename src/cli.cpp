@@ -234,6 +234,9 @@ std::string CommandLine::advice_on_unknown(const std::string& name,
 }
 
 std::vector<CommandLine::Setting> CommandLine::read_arguments(const Arguments& arguments) const {
+  if (std::find(arguments.begin(), arguments.end(), "--") != arguments.end()) {
+    throw UsageError("'--' is not an option; all options begin with '--' and a name.");
+  }
   po::options_description description;
   for (const auto& group : groups_) {
     for (const auto& option : group.options_) {
@@ -291,6 +294,8 @@ std::vector<CommandLine::Setting> CommandLine::read_config_file(
   std::vector<Setting> settings;
   std::string line;
   for (int64_t number = 1; std::getline(file, line); ++number) {
+    constexpr std::string_view kByteOrderMark = "\xEF\xBB\xBF";
+    if (number == 1 && line.starts_with(kByteOrderMark)) line.erase(0, kByteOrderMark.size());
     const std::string text = strip(without_comment(line));
     if (text.empty()) continue;
     const std::string place = path.string() + ":" + std::to_string(number) + ": ";

@@ -87,8 +87,11 @@ class RecordLosses final : public Callback {
   }
 
   bool has_diverged() const {
-    return !std::isfinite(result_.losses.back()) ||
-           result_.smoothed_losses.back() > finder_.divergence_factor * lowest_;
+    if (!std::isfinite(result_.losses.back())) return true;
+    // A loss that can be negative (a density, a similarity) has no ratio to its lowest value.
+    const double fall = result_.smoothed_losses.front() - lowest_;
+    const double unit = lowest_ > 0.0 ? lowest_ : std::max(-lowest_, fall);
+    return result_.smoothed_losses.back() - lowest_ > (finder_.divergence_factor - 1.0) * unit;
   }
 
   const LrFinderOptions& finder_;
@@ -98,14 +101,45 @@ class RecordLosses final : public Callback {
   double lowest_ = 0.0;
 };
 
-std::optional<double> steepest_fall(const LrFinderResult& result) {
+/// Each value's mean with its neighbours on both sides, whose weights fall by `smoothing` a step:
+/// unlike the smoothed losses it does not lag behind, 20 updates with a smoothing of 0.95.
+std::vector<double> smoothed_both_ways(const std::vector<double>& values, double smoothing) {
+  std::vector<double> sums(values.size());
+  std::vector<double> weights(values.size());
+  double sum = 0.0;
+  double weight = 0.0;
+  for (std::size_t i = 0; i < values.size(); ++i) {
+    sums[i] += sum = smoothing * sum + values[i];
+    weights[i] += weight = smoothing * weight + 1.0;
+  }
+  sum = weight = 0.0;
+  for (std::size_t i = values.size(); i-- > 0;) {  // without the value itself, which is in already
+    sums[i] += sum;
+    weights[i] += weight;
+    sum = smoothing * (sum + values[i]);
+    weight = smoothing * (weight + 1.0);
+  }
+  for (std::size_t i = 0; i < values.size(); ++i) sums[i] /= weights[i];
+  return sums;
+}
+
+std::optional<double> steepest_fall(const LrFinderResult& result, double smoothing) {
+  std::vector<double> losses = result.losses;
+  while (!losses.empty() && !std::isfinite(losses.back())) losses.pop_back();
+  const std::size_t num_first = std::min(losses.size(), 1 + losses.size() / 10);
+  if (num_first == 0) return std::nullopt;
+  // The rise at the end must not hide the fall before it.
+  const auto first_end = losses.begin() + static_cast<std::ptrdiff_t>(num_first);
+  const double ceiling = *std::max_element(losses.begin(), first_end);
+  for (double& loss : losses) loss = std::min(loss, ceiling);
+  losses = smoothed_both_ways(losses, smoothing);
   std::optional<double> rate;
   double steepest = 0.0;
-  const auto& losses = result.smoothed_losses;
   // The first few are means over too few losses.
-  for (std::size_t i = 1 + losses.size() / 10; i + 1 < losses.size(); ++i) {
-    const double slope = (losses[i + 1] - losses[i - 1]) / (std::log(result.learning_rates[i + 1]) -
-                                                            std::log(result.learning_rates[i - 1]));
+  for (std::size_t i = num_first; i + 1 < losses.size(); ++i) {
+    const double growth = result.learning_rates[i + 1] / result.learning_rates[i - 1];
+    if (growth <= 1.0) continue;  // in fp16, skipped updates repeat a rate
+    const double slope = (losses[i + 1] - losses[i - 1]) / std::log(growth);
     if (slope < steepest) {
       steepest = slope;
       rate = result.learning_rates[i];
@@ -136,7 +170,7 @@ LrFinderResult find_learning_rate(Trainer& trainer, TrainOptions options,
     throw;
   }
   snapshot.restore();
-  result.suggestion = steepest_fall(result);
+  result.suggestion = steepest_fall(result, finder.smoothing);
   return result;
 }
 

@@ -135,4 +135,19 @@ LoadReport Model::load_state_dict(const StateDict& state, const NameOptions& nam
                             names.strict);
 }
 
+ModelModeGuard::ModelModeGuard(Model& model) : model_(model), was_training_(model.is_training()) {
+  if (!model.module()) return;
+  for (const auto& module : model.module()->modules()) {
+    were_training_.emplace_back(module, module->is_training());
+  }
+}
+
+ModelModeGuard::~ModelModeGuard() {
+  model_.train(was_training_);
+  // A module's train() reaches its children as well: they come after it.
+  for (const auto& [module, was_training] : were_training_) {
+    if (module->is_training() != was_training) module->train(was_training);
+  }
+}
+
 }  // namespace linkboy

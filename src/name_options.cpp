@@ -1,5 +1,6 @@
 #include "linkboy/name_options.hpp"
 
+#include <algorithm>
 #include <map>
 #include <utility>
 #include <vector>
@@ -11,8 +12,14 @@ namespace linkboy {
 namespace {
 
 std::string new_name(std::string name, const NameOptions& options) {
-  for (const std::string& prefix : options.strip_prefixes) {
-    if (name.starts_with(prefix)) name.erase(0, prefix.size());
+  // Whichever is in front: torch.compile around DDP gives "_orig_mod.module.", DDP around it the
+  // reverse. Each once, because a module may have the name of a wrapper: "model.model.weight".
+  std::vector<std::string> prefixes = options.strip_prefixes;
+  const auto fits = [&name](const std::string& prefix) { return name.starts_with(prefix); };
+  for (auto found = prefixes.begin();
+       (found = std::find_if(prefixes.begin(), prefixes.end(), fits)) != prefixes.end();) {
+    name.erase(0, found->size());
+    prefixes.erase(found);
   }
   if (const auto found = options.rename.find(name); found != options.rename.end()) {
     return found->second;

@@ -208,7 +208,7 @@ std::vector<OptimizerParamGroup> parameter_groups(const Model& model,
   std::vector<GroupFields> fields_of_groups;
   std::vector<OptimizerParamGroup> groups;
   for (const NamedParameter& parameter : parameters) {
-    if (!parameter.tensor.requires_grad()) continue;
+    if (!parameter.tensor.requires_grad() && !options.include_frozen) continue;
     GroupFields fields;
     if (lr) fields.lr = lr->of(parameter);
     if (weight_decay) fields.weight_decay = weight_decay->of(parameter);

@@ -23,17 +23,4 @@ void set_training_lengths(RunConfig& config, const TrainOptions& options);
 /// The parameters of all groups.
 std::vector<at::Tensor> parameters_of(const torch::optim::Optimizer& optimizer);
 
-/// Puts the model back into the mode it had.
-class ModelModeGuard {
- public:
-  explicit ModelModeGuard(Model& model) : model_(model), was_training_(model.is_training()) {}
-  ~ModelModeGuard() { model_.train(was_training_); }
-  ModelModeGuard(const ModelModeGuard&) = delete;
-  ModelModeGuard& operator=(const ModelModeGuard&) = delete;
-
- private:
-  Model& model_;
-  bool was_training_;
-};
-
 }  // namespace linkboy

@@ -407,7 +407,7 @@ void Trainer::guarded(Run run) {
   is_running_ = true;
   const auto done = c10::make_scope_exit([this] { is_running_ = false; });
   try {
-    call_init_end_once();
+    callback_handler_.call_init_end_once(*this);
     const RunGroupScope group(accelerator().process_group());
     run();
   } catch (...) {

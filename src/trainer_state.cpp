@@ -395,9 +395,4 @@ void Trainer::call_event(std::string_view name, const std::any& payload) {
   callback_handler_.call_event(name, *this, payload);
 }
 
-void Trainer::call_init_end_once() {
-  if (std::exchange(init_end_called_, true)) return;
-  callback_handler_.call(&Callback::on_init_end, *this);
-}
-
 }  // namespace linkboy

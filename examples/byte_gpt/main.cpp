@@ -110,10 +110,12 @@ std::string write_text(linkboy::Trainer& trainer, const Options& options) {
     if (std::ssize(context) > options.model.length) context.erase(context.begin());
     const at::Tensor tokens = at::tensor(context, at::kLong).unsqueeze(0).to(trainer.device());
     const at::Tensor logits = trainer.model()(tokens)[0][-1].to(at::kCPU, at::kDouble);
-    const at::Tensor next = options.temperature == 0.0
-                                ? logits.argmax()
-                                : at::multinomial(at::softmax(logits / options.temperature, 0), 1,
-                                                  /*replacement=*/false, generator);
+    // Below 0 before it is divided, so that no temperature makes two infinities.
+    const at::Tensor next =
+        options.temperature == 0.0
+            ? logits.argmax()
+            : at::multinomial(at::softmax((logits - logits.max()) / options.temperature, 0), 1,
+                              /*replacement=*/false, generator);
     const auto byte = next.item<int64_t>();
     context.push_back(byte);
     // A terminal should get neither control codes nor halves of characters.

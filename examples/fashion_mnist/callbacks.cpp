@@ -48,17 +48,20 @@ Named parse(const std::string& text) {
 }
 
 /// Freezes the first layers of the network: `freeze:to_index=1`.
-std::shared_ptr<linkboy::Callback> make_freeze(const linkboy::TextSettings& settings,
-                                               const linkboy::Model& model) {
+linkboy::FreezeOptions read_freeze(const linkboy::TextSettings& settings) {
   using linkboy::FreezeOptions;
-  const auto options = linkboy::options_from_text<FreezeOptions>(
+  return linkboy::options_from_text<FreezeOptions>(
       "callback freeze",
       {{"from_index", &FreezeOptions::from_index},
        {"to_index", &FreezeOptions::to_index},
        {"set_modules_as_eval", &FreezeOptions::set_modules_as_eval}},
       settings);
+}
+
+std::shared_ptr<linkboy::Callback> make_freeze(const linkboy::TextSettings& settings,
+                                               const linkboy::Model& model) {
   auto freezer = std::make_shared<linkboy::ModelFreezer>(model);
-  freezer->freeze(options);
+  freezer->freeze(read_freeze(settings));
   return std::make_shared<linkboy::FreezeLayers>(std::move(freezer));
 }
 
@@ -110,7 +113,7 @@ std::shared_ptr<linkboy::Callback> make_track_run(const Options& options) {
                                           {"scheduler", options.scheduler},
                                           {"augment", options.augment ? "true" : "false"},
                                           {"seed", std::to_string(options.seed)}},
-                               .every_n_updates = options.track_every_updates,
+                               .every_n_updates = options.track_every_updates.value_or(50),
                                .histograms_every_n_epochs = options.track_histograms});
 }
 
@@ -147,7 +150,7 @@ CallbackList make_callbacks(const Options& options, const linkboy::Model& model,
         linkboy::SaveTrainingStateOptions{.directory = options.states(),
                                           .every_n_updates = options.save_every_updates,
                                           .every_n_epochs = options.save_every_epochs,
-                                          .keep_last = options.keep,
+                                          .keep_last = options.keep.value_or(2),
                                           .asynchronous = options.async_save}));
   }
   return callbacks;
@@ -156,9 +159,12 @@ CallbackList make_callbacks(const Options& options, const linkboy::Model& model,
 void check_callbacks(const Options& options) {
   for (const std::string& text : options.callbacks) {
     const Named named = parse(text);
-    if (named.name == "freeze") continue;  // it takes the network to say what is wrong
     try {
-      linkboy::make_callback(named.name, named.settings);
+      if (named.name == "freeze") {
+        read_freeze(named.settings);  // it takes the network to make it
+      } else {
+        linkboy::make_callback(named.name, named.settings);
+      }
     } catch (const linkboy::Error& error) {
       throw linkboy::cli::UsageError(c10::str("--callbacks ", text, ": ", error.what()));
     }

@@ -1,5 +1,7 @@
 #include "options.hpp"
 
+#include <c10/core/Device.h>
+
 #include <algorithm>
 #include <linkboy/callbacks/callback_factory.hpp>
 #include <linkboy/checkpoint.hpp>
@@ -84,7 +86,7 @@ void add_optimizer_options(cli::CommandLine& command_line, Options& options) {
   command_line.add_group("Optimizer and scheduler")
       .add_choice("optimizer", &options.optimizer, {"sgd", "adam", "adamw"}, "The optimizer.")
       .add("lr", "X", &options.lr, "Learning rate.", cli::not_negative())
-      .add("momentum", "X", &options.momentum, "Momentum of sgd.", cli::not_negative())
+      .add("momentum", "X", &options.momentum, "Momentum of sgd, below 1.", cli::not_negative())
       .add("weight-decay", "X", &options.weight_decay,
            "Weight decay; PyTorch's default if not given: 0.01 for adamw, else 0.",
            cli::not_negative())
@@ -155,7 +157,8 @@ void add_output_options(cli::CommandLine& command_line, Options& options) {
            cli::at_least(1))
       .add("save-every-epochs", "N", &options.save_every_epochs,
            "Saves a training state after every N-th epoch.", cli::at_least(1))
-      .add("keep", "N", &options.keep, "Training states that are kept.", cli::at_least(1))
+      .add("keep", "N", &options.keep, "Training states that are kept; 2 if not given.",
+           cli::at_least(1))
       .add_switch("async-save", &options.async_save, "Writes training states while training.")
       .add("resume", "DIR|latest", &options.resume,
            "Goes on from a training state: its folder, or the newest in OUTPUT_DIR/states.")
@@ -184,7 +187,8 @@ void add_watching_options(cli::CommandLine& command_line, Options& options) {
            "All that is tracked, one JSON object a line.")
       .add("html-report", "FILE", &options.html_report, "A page with charts, to open in a browser.")
       .add("track-every-updates", "N", &options.track_every_updates,
-           "How often the trackers get loss, learning rate and speed.", cli::at_least(1))
+           "How often the trackers get loss, learning rate and speed; 50 if not given.",
+           cli::at_least(1))
       .add("track-histograms", "N", &options.track_histograms,
            "Has the trackers get all weights and gradients in every N-th epoch.", cli::at_least(1));
 }
@@ -194,6 +198,18 @@ void check_together(const Options& options) {
   if (options.momentum != 0.0 && options.optimizer != "sgd") {
     throw cli::UsageError(c10::str("--momentum is ", options.momentum, ", but ", options.optimizer,
                                    " has none; leave it out or take --optimizer sgd."));
+  }
+  if (options.momentum >= 1.0) {
+    throw cli::UsageError(c10::str("--momentum is ", options.momentum,
+                                   "; it must be below 1, or nothing is forgotten."));
+  }
+  if (options.device != "auto") {
+    try {
+      const c10::Device device(options.device);
+    } catch (const c10::Error&) {
+      throw cli::UsageError("--device is '" + options.device +
+                            "'; it must be auto, cpu, cuda or cuda:N.");
+    }
   }
   if (!options.init_key.empty() && !options.init) {
     throw cli::UsageError("--init-key needs a file; name it with --init FILE.");
@@ -217,12 +233,25 @@ void check_together(const Options& options) {
     throw cli::UsageError(
         "--track-histograms needs a tracker; give --tensorboard DIR or another one.");
   }
+  if (options.track_every_updates && !has_tracker) {
+    throw cli::UsageError(
+        "--track-every-updates needs a tracker; give --tensorboard DIR or another one.");
+  }
+  if ((options.keep || options.async_save) && !options.saves_states()) {
+    throw cli::UsageError(
+        "--keep and --async-save are about training states, but none are saved; give "
+        "--save-every-updates N or --save-every-epochs N.");
+  }
+  if (options.low_overhead && (options.progress == "bar" || options.progress == "plain")) {
+    throw cli::UsageError("--low-overhead shows no progress; leave out --progress " +
+                          options.progress + ".");
+  }
   make_scheduler_fn(options);
   check_callbacks(options);
   std::vector<std::filesystem::path> outputs{options.checkpoint().lexically_normal()};
   for (const auto& path :
        {options.save_init, options.report, options.csv, options.json_lines, options.html_report}) {
-    if (path) outputs.push_back(path->lexically_normal());
+    if (path && *path != "/dev/null") outputs.push_back(path->lexically_normal());
   }
   std::sort(outputs.begin(), outputs.end());
   const auto twin = std::adjacent_find(outputs.begin(), outputs.end());

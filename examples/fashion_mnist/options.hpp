@@ -60,7 +60,7 @@ struct Options {
   std::filesystem::path output_dir = "output";
   std::optional<int64_t> save_every_updates;
   std::optional<int64_t> save_every_epochs;
-  int64_t keep = 2;
+  std::optional<int64_t> keep;
   bool async_save = false;
   std::optional<std::filesystem::path> resume;
   std::optional<std::filesystem::path> save;
@@ -77,7 +77,7 @@ struct Options {
   std::optional<std::filesystem::path> csv;
   std::optional<std::filesystem::path> json_lines;
   std::optional<std::filesystem::path> html_report;
-  int64_t track_every_updates = 50;
+  std::optional<int64_t> track_every_updates;
   std::optional<int64_t> track_histograms;
 
   linkboy::AcceleratorOptions accelerator() const;

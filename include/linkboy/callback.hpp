@@ -1,5 +1,6 @@
 #pragma once
 
+#include <algorithm>
 #include <any>
 #include <exception>
 #include <functional>
@@ -153,8 +154,7 @@ class LINKBOY_API CallbackHandler {
   /// Removes all callbacks.
   void clear() { callbacks_.clear(); }
 
-  /// Removes those for which `is_unwanted` holds; returns their names. Within an event, only of
-  /// callbacks that come later.
+  /// Removes those for which `is_unwanted` holds; returns their names.
   std::vector<std::string> remove_if(const std::function<bool(const Callback&)>& is_unwanted);
 
   /// In the order of calls.
@@ -171,12 +171,16 @@ class LINKBOY_API CallbackHandler {
     return nullptr;
   }
 
-  /// `call(&Callback::on_train_step_start, trainer)`.
+  /// `call(&Callback::on_train_step_start, trainer)`. A callback may add others, remove others and
+  /// itself while it is called: those that come later in the order are called for this event, or
+  /// not, and those that come earlier are called from the next event on.
   template <class... Parameters, class... Arguments>
   void call(void (Callback::*event)(Parameters...), Arguments&&... arguments) const {
-    // By index: a callback may add others while it is called.
-    for (std::size_t i = 0; i < callbacks_.size(); ++i) ((*callbacks_[i]).*event)(arguments...);
+    for_each([&](Callback& callback) { (callback.*event)(arguments...); });
   }
+
+  /// Calls `Callback::on_init_end`, the first time that it is called.
+  void call_init_end_once(Trainer& trainer);
 
   /// Calls `Callback::handle_event` of each.
   void call_event(std::string_view name, Trainer& trainer, const std::any& payload) const;
@@ -185,7 +189,22 @@ class LINKBOY_API CallbackHandler {
   void call_exception(Trainer& trainer, std::exception_ptr exception) const noexcept;
 
  private:
+  template <class Function>
+  void for_each(const Function& function) const {
+    for (std::size_t i = 0; i < callbacks_.size();) {
+      const std::shared_ptr<Callback> present = callbacks_[i];  // which may remove itself
+      function(*present);
+      if (i < callbacks_.size() && callbacks_[i] == present) {
+        ++i;
+        continue;
+      }
+      const auto moved = std::find(callbacks_.begin(), callbacks_.end(), present);
+      if (moved != callbacks_.end()) i = static_cast<std::size_t>(moved - callbacks_.begin()) + 1;
+    }
+  }
+
   CallbackList callbacks_;
+  bool init_end_called_ = false;
 };
 
 }  // namespace linkboy

@@ -26,7 +26,8 @@ struct LINKBOY_API TransformContext {
   std::span<const int64_t> indices;
 
   /// A CPU generator that depends on (seed, epoch, indices[i]) alone: random augmentation drawn
-  /// from it is the same whatever the number of workers or the place in the epoch.
+  /// from it is the same whatever the number of workers or the place in the epoch. LibTorch's CPU
+  /// generator has 2^32 beginnings, so that now and then two samples share their random numbers.
   at::Generator generator(std::size_t i) const;
 };
 

@@ -20,6 +20,7 @@
 #include "linkboy/callbacks/flop_counter.hpp"
 #include "linkboy/callbacks/freeze_layers.hpp"
 #include "linkboy/callbacks/gradient_norm.hpp"
+#include "linkboy/callbacks/kept_generators.hpp"
 #include "linkboy/callbacks/lambda_callback.hpp"
 #include "linkboy/callbacks/learning_rate_monitor.hpp"
 #include "linkboy/callbacks/limit_batches.hpp"

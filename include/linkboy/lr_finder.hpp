@@ -20,10 +20,13 @@ struct LrFinderOptions {
   /// At least 2.
   int64_t num_updates = 100;
 
-  /// Weight of the losses before in the smoothed loss; in [0, 1).
+  /// Weight of the losses before in the smoothed loss, and of the neighbours on both sides where
+  /// the suggestion is found; in [0, 1).
   double smoothing = 0.95;
 
-  /// The search ends when the smoothed loss is so many times the lowest so far. Above 1.
+  /// The search ends when the smoothed loss is so many times the lowest so far. If the lowest is
+  /// negative: when it has risen by `divergence_factor - 1` times the size of the lowest, or of the
+  /// fall so far if that is larger. Above 1.
   double divergence_factor = 4.0;
 };
 
@@ -33,17 +36,20 @@ struct LrFinderResult {
   std::vector<double> learning_rates{};
   /// The loss before each update, over all processes.
   std::vector<double> losses{};
-  /// The same, smoothed.
+  /// The mean of the losses so far, with weights that fall by `smoothing`. It lags behind the
+  /// losses: with 0.95, by about 20 updates.
   std::vector<double> smoothed_losses{};
 
-  /// Where the smoothed loss falls fastest, over the logarithm of the learning rate; nothing if it
-  /// never falls. A good place to start from; a third of the rate at the lowest loss is another.
+  /// Where the loss falls fastest over the logarithm of the learning rate; nothing if it never
+  /// falls. The loss is smoothed over both sides, so that it does not lag, and cut at its height of
+  /// the beginning. A good place to start from.
   std::optional<double> suggestion{};
 };
 
 /// Trains with a learning rate that grows until the loss diverges, and puts everything back as it
 /// was: weights, optimizer, random numbers, run history. Runs with several param groups keep the
-/// ratios of their rates. None of the Trainer's callbacks is called.
+/// ratios of their rates. None of the Trainer's callbacks is called. Until the next run,
+/// `Trainer::scheduler` and `Trainer::result` are those of the search.
 ///
 /// @param options  As `Trainer::train` takes them; length, schedule and evaluation are not looked
 ///        at.

@@ -26,12 +26,13 @@ class LINKBOY_API MetricReader {
   /// Passes over what the history has already.
   void skip(const RunHistory& history);
 
-  /// The newest value, or nothing if there is none since the last call: the epoch was not
-  /// evaluated.
+  /// Returns the newest value, or nothing if there is none since the last call: the epoch was not
+  /// evaluated. If the metric has fewer values than at the last call, all of them are new.
   ///
   /// @param has_eval_data  Whether the run evaluates: then the metric may still come.
-  /// @throws Error if there never was such a metric and none is to be waited for; the message lists
-  ///         the metrics.
+  /// @throws Error if there never was such a metric although an epoch was evaluated, or the run
+  /// does
+  ///         not evaluate; the message lists the metrics.
   std::optional<double> next(const RunHistory& history, bool has_eval_data);
 
   /// Values read so far; part of the state of who reads.
@@ -51,7 +52,8 @@ class LINKBOY_API NewMetrics {
   using NamedValues = std::vector<std::pair<std::string, double>>;
 
   /// What all metrics have got since the last call, in the order of `get_metric_names`. Of a metric
-  /// that has fewer values than at the last call all are new: the history was reset.
+  /// that has fewer values than at the last call all are new: the history was reset. A metric that
+  /// was deleted and has as many values again cannot be told from one that has nothing new.
   NamedValues take(const RunHistory& history);
 
   /// How many values of each metric were taken; part of the state of who takes them.

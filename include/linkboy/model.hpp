@@ -180,4 +180,21 @@ class LINKBOY_API Model {
   detail::Forward forward_;
 };
 
+/// Gives a model, and each of its modules, back the mode (training or evaluation) that it had:
+/// frozen layers may be in evaluation mode while the model trains. Of a TorchScript model, the
+/// whole alone.
+class LINKBOY_API ModelModeGuard {
+ public:
+  /// @param model  Must outlive the guard.
+  explicit ModelModeGuard(Model& model);
+  ~ModelModeGuard();
+  ModelModeGuard(const ModelModeGuard&) = delete;
+  ModelModeGuard& operator=(const ModelModeGuard&) = delete;
+
+ private:
+  Model& model_;
+  bool was_training_;
+  std::vector<std::pair<std::shared_ptr<torch::nn::Module>, bool>> were_training_;
+};
+
 }  // namespace linkboy

@@ -11,8 +11,8 @@ namespace linkboy {
 
 /// How the names of a file become those of a model.
 struct NameOptions {
-  /// Taken off the front of every name that has it, one after the other: "module." (DDP),
-  /// "_orig_mod." (torch.compile), "model." (Lightning).
+  /// Taken off the front of every name, each once, in the order in which the name has them:
+  /// "module." (DDP), "_orig_mod." (torch.compile), "model." (Lightning).
   std::vector<std::string> strip_prefixes{};
 
   /// Old name to new name; a key that ends with '.' renames what begins with it. Applied after

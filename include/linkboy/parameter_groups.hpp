@@ -52,6 +52,11 @@ struct ParameterGroupOptions {
   std::optional<WeightDecayOptions> weight_decay{};
   /// Empty: the learning rate of the optimizer's options for all.
   std::optional<LayerWiseLrOptions> layer_wise_lr{};
+
+  /// Takes frozen parameters in as well. Optimizers pass them over while they are frozen, and when
+  /// they are unfrozen (FreezeLayers) they have the weight decay and the learning rate of their
+  /// own.
+  bool include_frozen = false;
 };
 
 /// Param groups for an optimizer, one for each pair of learning rate and weight decay, in the order
@@ -66,12 +71,13 @@ struct ParameterGroupOptions {
 /// what the optimizer's options have.
 ///
 /// Each parameter that is not frozen is in exactly one group; a shared one counts where it comes
-/// first. Those that are unfrozen later are for `Optimizer::add_param_group`.
+/// first. If some are to be unfrozen later, set `include_frozen`; `Optimizer::add_param_group`
+/// alone would give them all the weight decay and the learning rate of the optimizer's options.
 ///
 /// @param defaults  The optimizer's options; each group gets a copy.
 /// @throws Error if an option is out of its range, a name fits no parameter, a trainable parameter
-///         is in none of `layers`, nothing is trainable, the model is TorchScript, or the options
-///         have no weight decay to set.
+///         is in none of `layers`, no parameter is taken in, the model is TorchScript, or the
+///         options have no weight decay to set.
 LINKBOY_API std::vector<torch::optim::OptimizerParamGroup> parameter_groups(
     const Model& model, const torch::optim::OptimizerOptions& defaults,
     const ParameterGroupOptions& options);

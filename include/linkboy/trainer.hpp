@@ -437,7 +437,6 @@ class LINKBOY_API Trainer {
   void check_trained_parameters() const;
   void warn_of_unsaved_parameters();
   void check_same_on_all_ranks(const TrainOptions& options);
-  void call_init_end_once();
   StepOutput calculate_batch_loss(const Batch& batch);
   StateDict run_state() const;
   int64_t micro_step_of(const StateDict& state, const std::filesystem::path& path);
@@ -499,7 +498,6 @@ class LINKBOY_API Trainer {
   bool is_last_epoch_ = false;
   bool is_cut_short_ = false;  // an evaluation that a callback asked for was
   std::unique_ptr<BackgroundSave> background_save_;
-  bool init_end_called_ = false;
 
   std::unique_ptr<StopControl> stop_;
 };

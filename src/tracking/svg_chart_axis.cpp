@@ -42,10 +42,11 @@ std::string label_of(double value, double step, double largest) {
   return fmt::format("{:.{}f}", value, std::max(-exponent_of(step), 0));
 }
 
+/// With all digits: far from 0, neighbouring ticks differ in the last ones.
 std::string count_label(double value) {
-  if (value >= 1e6) return fmt::format("{:g}M", value / 1e6);
-  if (value >= 1e4) return fmt::format("{:g}k", value / 1e3);
-  return fmt::format("{:g}", value);
+  if (value >= 1e6) return fmt::format("{}M", value / 1e6);
+  if (value >= 1e4) return fmt::format("{}k", value / 1e3);
+  return fmt::format("{}", value);
 }
 
 /// "0.1", "0.001", "1e-05".

@@ -38,6 +38,19 @@ TEST(FastDevRunTest, RunsEveryEventOnce) {
   EXPECT_EQ(toy.trainer.lines.back(), result.message);
 }
 
+TEST(FastDevRunTest, LimitsTheLoaderThatAnotherCallbackSets) {
+  class Replace : public Callback {
+   public:
+    void on_dataloaders_ready(Trainer& trainer) override {
+      if (!trainer.train_dataloader()) return;
+      trainer.set_train_dataloader(make_data_loader(toy_data(800), {.batch_size = 8}));
+    }
+  };
+  Toy toy({std::make_shared<Replace>(), std::make_shared<FastDevRun>(2)});
+  EXPECT_EQ(toy.trainer.train(many_epochs()).num_updates, 2);
+  EXPECT_EQ(toy.trainer.train(many_epochs()).num_updates, 2);
+}
+
 TEST(FastDevRunTest, RunsAsManyBatchesAsItIsTold) {
   class Count : public Callback {
    public:

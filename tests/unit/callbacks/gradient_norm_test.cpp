@@ -109,6 +109,18 @@ TEST(GradientNormTest, RecordsTheNormOfEachModule) {
   EXPECT_TRUE(history.get_metric_values("train_gradient_norm_1").empty());  // ReLU
 }
 
+TEST(GradientNormTest, AModuleCalledMaxIsNotTheMaximum) {
+  torch::nn::Sequential model;
+  model->push_back("max", torch::nn::Linear(4, 3));
+  QuietTrainer trainer(model, torch::nn::CrossEntropyLoss(), toy_sgd(model),
+                       {of_parts(GradientNormParts::modules)}, nullptr, {.device = "cpu"});
+  trainer.train(run_of(1));
+  const auto& history = trainer.run_history();
+  EXPECT_EQ(history.get_metric_values("train_gradient_norm_max").size(), 1U);
+  EXPECT_NEAR(history.get_latest_metric("train_gradient_norm_module_max"),
+              history.get_latest_metric("train_gradient_norm"), kTolerance);
+}
+
 TEST(GradientNormTest, RecordsTheNormOfEachParamGroup) {
   const auto model = toy_model();
   std::vector<torch::optim::OptimizerParamGroup> groups;

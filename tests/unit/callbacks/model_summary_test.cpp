@@ -196,6 +196,27 @@ class SumTrainer : public QuietTrainer {
   Sum net_;
 };
 
+TEST(ModelSummaryTest, ReadingABatchDrawsNoRandomNumbersOfTheRun) {
+  class Noisy : public DatasetSource {
+   public:
+    int64_t size() const override { return data_.size(); }
+    Batch get_batch(std::span<const int64_t> indices) override {
+      const Batch batch = data_.get_batch(indices);
+      return Batch(batch.input() + torch::randn_like(batch.input()), batch.target());
+    }
+
+   private:
+    TensorDataset data_ = toy_data(8);
+  };
+  const auto loss_of = [](CallbackList callbacks) {
+    torch::manual_seed(3);
+    Toy toy(std::move(callbacks));
+    toy.trainer.train({.train_dataset = std::make_shared<Noisy>(), .num_epochs = 1});
+    return toy.trainer.run_history().get_latest_metric("train_loss_epoch");
+  };
+  EXPECT_EQ(loss_of({std::make_shared<ModelSummary>()}), loss_of({}));
+}
+
 TEST(ModelSummaryTest, ModelThatTakesSomethingElseIsPrintedWithoutShapesAndWhy) {
   SumTrainer trainer(Sum(), {std::make_shared<ModelSummary>(ModelSummaryOptions{.max_depth = 0})});
   EXPECT_EQ(trainer.train(run_of_one_epoch()).reason, StopReason::finished);

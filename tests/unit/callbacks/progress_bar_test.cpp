@@ -53,6 +53,22 @@ TEST(ProgressBarTest, WritesPlainLinesWhereThereIsNoTerminal) {
   EXPECT_EQ(std::count(text.begin(), text.end(), '\n'), 2);
 }
 
+TEST(ProgressBarTest, AnEpochThatANumberOfUpdatesEndsIsWholeAtItsEnd) {
+  std::FILE* file = std::tmpfile();
+  Toy toy({std::make_shared<ProgressBar>(
+      ProgressBarOptions{.mode = ProgressBarOptions::Mode::plain, .stream = file})});
+  toy.trainer.train({.train_dataset = toy_data(20),
+                     .num_epochs = 1,
+                     .per_device_batch_size = 2,
+                     .max_num_train_steps = 3,
+                     .gradient_accumulation_steps = 2});
+  std::rewind(file);
+  std::string line(200, '\0');
+  EXPECT_NE(std::fgets(line.data(), 200, file), nullptr);
+  std::fclose(file);
+  EXPECT_TRUE(line.starts_with("epoch 1 100% 6/6 [")) << line;
+}
+
 TEST(ProgressBarTest, IsSilentOnRequest) {
   EXPECT_EQ(bar_output({.mode = ProgressBarOptions::Mode::none}), "");
 }

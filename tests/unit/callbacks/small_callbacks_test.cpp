@@ -3,8 +3,10 @@
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
+#include "linkboy/callbacks/freeze_layers.hpp"
 #include "linkboy/callbacks/lambda_callback.hpp"
 #include "linkboy/callbacks/precise_batch_norm.hpp"
+#include "linkboy/model_freezer.hpp"
 #include "support/expect_error.hpp"
 #include "support/toy.hpp"
 #include "support/tracing.hpp"
@@ -146,6 +148,46 @@ TEST_F(PreciseBatchNormTest, UpdateLeavesTheModelInTheModeInWhichItIs) {
                        nullptr, {.device = "cpu"});
   trainer.train({.train_dataset = toy_data(8), .num_epochs = 1, .eval_dataset = toy_data(8)});
   EXPECT_EQ(modes, (std::vector<bool>{true, false}));
+}
+
+TEST_F(PreciseBatchNormTest, FrozenLayersKeepTheirStatisticsAndEveryModuleItsMode) {
+  norm_->running_mean.fill_(7);
+  torch::nn::BatchNorm1d other(3);
+  model_->push_back(other);
+  const auto freezer =
+      std::make_shared<ModelFreezer>(model_, ModelFreezerOptions{.freeze_batch_norms = true});
+  freezer->freeze({.from_index = 0, .to_index = 0, .set_modules_as_eval = true});
+  std::vector<std::vector<bool>> modes;
+  const auto update = [&](Trainer& trainer) {
+    update_batch_norm(trainer);
+    modes.push_back({norm_->is_training(), other->is_training()});
+  };
+  const auto look = [&](Trainer&) {
+    modes.push_back({norm_->is_training(), other->is_training()});
+  };
+  const at::Tensor mean_before = other->running_mean.clone();
+  QuietTrainer trainer(model_, torch::nn::CrossEntropyLoss(),
+                       std::make_shared<torch::optim::SGD>(freezer->get_trainable_parameters(),
+                                                           torch::optim::SGDOptions(0.1)),
+                       {std::make_shared<FreezeLayers>(freezer),
+                        std::make_shared<LambdaCallback>(LambdaCallbackFunctions{
+                            .on_train_epoch_end = update, .on_training_run_epoch_end = look})},
+                       nullptr, {.device = "cpu"});
+  trainer.train({.train_dataset = toy_data(8), .num_epochs = 1, .eval_dataset = toy_data(8)});
+  // After the evaluation, too.
+  EXPECT_EQ(modes, (std::vector<std::vector<bool>>{{false, true}, {false, true}}));
+  EXPECT_TRUE(norm_->running_mean.eq(7).all().item<bool>());
+  EXPECT_FALSE(torch::equal(other->running_mean, mean_before));
+}
+
+TEST_F(PreciseBatchNormTest, ALayerWithTwoNamesKeepsItsMomentum) {
+  const torch::nn::Linear linear(4, 3);
+  QuietTrainer trainer(
+      torch::nn::Sequential(norm_, norm_, linear), torch::nn::CrossEntropyLoss(),
+      std::make_shared<torch::optim::SGD>(linear->parameters(), torch::optim::SGDOptions(0.1)),
+      {std::make_shared<PreciseBatchNorm>()}, nullptr, {.device = "cpu"});
+  trainer.train({.train_dataset = toy_data(8), .num_epochs = 2});
+  EXPECT_EQ(norm_->options.momentum(), std::optional<double>(0.1));
 }
 
 TEST_F(PreciseBatchNormTest, RefusesOptionsOutOfTheirRange) {

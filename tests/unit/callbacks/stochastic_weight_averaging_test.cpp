@@ -21,6 +21,7 @@
 namespace linkboy::testing::stochastic_weight_averaging_test {
 namespace {
 
+namespace nn = torch::nn;
 using torch::Tensor;
 using SwaOptions = StochasticWeightAveragingOptions;
 
@@ -163,7 +164,6 @@ TEST(StochasticWeightAveragingTest, ALaterRunRestoresTheLearningRateThatItBeganW
 }
 
 TEST(StochasticWeightAveragingTest, RenewsTheStatisticsOfBatchNorm) {
-  namespace nn = torch::nn;
   torch::manual_seed(1);
   const nn::BatchNorm1d norm(8);
   const nn::Linear first(4, 8);
@@ -194,21 +194,98 @@ TEST(StochasticWeightAveragingTest, RenewsTheStatisticsOfBatchNorm) {
 }
 
 TEST(StochasticWeightAveragingTest, PassesOverTheDataByTheForwardOfTheUser) {
-  namespace nn = torch::nn;
   const nn::BatchNorm1d norm(4);
   nn::Sequential model(norm, nn::Linear(4, 3));
   int num_batches = 0;
   const auto forward = [&](Trainer& trainer, const Batch& batch) {
     EXPECT_FALSE(torch::GradMode::is_enabled());
     trainer.model()(batch.input());
-    if (++num_batches == 5) throw Error("no more");
+    if (++num_batches == 6) throw Error("no more");
   };
   QuietTrainer trainer(model, nn::CrossEntropyLoss(), toy_sgd(model), {swa({.forward = forward})},
                        nullptr, {.device = "cpu"});
   trainer.train(three_updates_per_epoch(2));
-  EXPECT_EQ(num_batches, 3);
+  EXPECT_EQ(num_batches, 4);  // one of them before the first update
   EXPECT_ERROR(trainer.train(three_updates_per_epoch(2)), "no more");
   EXPECT_EQ(norm->options.momentum(), 0.1);
+}
+
+/// A model of two inputs with a batch norm.
+struct TwoInputsImpl : nn::Module {
+  TwoInputsImpl() {
+    linear = register_module("linear", nn::Linear(4, 3));
+    norm = register_module("norm", nn::BatchNorm1d(3));
+  }
+  Tensor forward(const Tensor& x, const Tensor& y) { return norm(linear(x) + y.mean()); }
+  nn::Linear linear{nullptr};
+  nn::BatchNorm1d norm{nullptr};
+};
+TORCH_MODULE(TwoInputs);
+
+/// Gives the model its input twice.
+class TwoInputsTrainer : public QuietTrainer {
+ public:
+  using QuietTrainer::QuietTrainer;
+
+ protected:
+  StepOutput calculate_train_batch_loss(const Batch& batch) override {
+    const Tensor outputs = model().forward({batch.input(), batch.input()}).toTensor();
+    return {.loss = torch::cross_entropy_loss(outputs, batch.target()),
+            .model_outputs = outputs,
+            .batch_size = batch.size()};
+  }
+};
+
+TEST(StochasticWeightAveragingTest, APassThatDoesNotFitTheModelIsRefusedBeforeTheFirstUpdate) {
+  const TwoInputs model;
+  const auto optimizer =
+      std::make_shared<torch::optim::SGD>(model->parameters(), torch::optim::SGDOptions(0.1));
+  const auto forward = [](Trainer& trainer, const Batch& batch) {
+    trainer.model().forward({batch.input(), batch.input()});
+  };
+  const TrainOptions options{.train_dataset = toy_data(8), .num_epochs = 1};
+  const auto train = [&](SwaOptions swa_options) {
+    TwoInputsTrainer trainer(model, nn::CrossEntropyLoss(), optimizer, {swa(swa_options)}, nullptr,
+                             {.device = "cpu"});
+    try {
+      trainer.train(options);
+    } catch (const Error&) {
+      EXPECT_EQ(trainer.num_updates(), 0);
+      throw;
+    }
+  };
+  EXPECT_ERROR(train({.start_after = 0}), "Give StochasticWeightAveragingOptions::forward");
+  train({.start_after = 0, .forward = forward});
+  train({.start_after = 0, .update_batch_norm = false});
+}
+
+TEST(StochasticWeightAveragingTest, TheFirstBatchOfTheCheckChangesNothing) {
+  const auto run = [](bool update_batch_norm) {
+    torch::manual_seed(5);
+    nn::Sequential model(nn::Linear(4, 4), nn::BatchNorm1d(4), nn::Dropout(0.5), nn::Linear(4, 3));
+    const auto keep = std::make_shared<KeepUpdates>();
+    QuietTrainer trainer(model, nn::CrossEntropyLoss(), toy_sgd(model),
+                         {keep, swa({.start_after = 0, .update_batch_norm = update_batch_norm})},
+                         nullptr, {.device = "cpu"});
+    trainer.train({.train_dataset = toy_data(8), .num_epochs = 2});
+    return keep->weights.back();
+  };
+  EXPECT_TRUE(bit_equal(run(true), run(false)));
+}
+
+TEST(StochasticWeightAveragingTest, AnExceptionAtTheEndGivesTheModelItsOwnWeightsBack) {
+  class Fail : public Callback {
+   public:
+    void on_eval_epoch_start(Trainer& trainer) override {
+      if (trainer.is_extra_evaluation()) throw Error("no evaluation");
+    }
+  };
+  const auto keep = std::make_shared<KeepUpdates>();
+  Toy toy({keep, swa({.start_after = 0}), std::make_shared<Fail>()});
+  EXPECT_ERROR(toy.trainer.train(
+                   {.train_dataset = toy_data(8), .num_epochs = 3, .eval_dataset = toy_data(4)}),
+               "no evaluation");
+  EXPECT_TRUE(bit_equal(toy.model->parameters(), keep->weights.back()));
 }
 
 TEST(StochasticWeightAveragingTest, KeepsTheWeightsOfARunThatIsToGoOn) {
@@ -251,7 +328,6 @@ TEST(StochasticWeightAveragingTest, RejectsOptionsThatDoNotFit) {
 struct Rehearsal {
   Rehearsal(int64_t last_update, bool has_scheduler) {
     torch::manual_seed(3);
-    namespace nn = torch::nn;
     model = nn::Sequential(nn::Linear(4, 8), nn::BatchNorm1d(8), nn::Linear(8, 3));
     const SwaOptions swa_options{
         .start_after = NUM_UPDATE_STEPS / 3, .swa_lr = 0.02, .num_annealing_updates = 3};

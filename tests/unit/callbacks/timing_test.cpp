@@ -151,6 +151,28 @@ TEST(TimingTest, EvaluationWithinAnEvaluationIsNoPartOfIt) {
   EXPECT_EQ(run.values("eval_step_time"), twice(kEvalStep));
 }
 
+TEST(TimingTest, AnEvaluationThatIsLeftBeforeItsEndIsNoTrainingTime) {
+  const TemporaryFolder folder;
+  class StopInEvaluation : public Callback {
+   public:
+    void on_train_update_end(Trainer& trainer) override {
+      if (trainer.num_updates() == 2) trainer.evaluate_now({.metric_prefix = "step_"});
+    }
+    void on_eval_step_end(Trainer& trainer, const Batch&, const StepOutput&) override {
+      trainer.request_stop();
+    }
+  };
+  TimedRun first(
+      {std::make_shared<StopInEvaluation>(),
+       std::make_shared<SaveTrainingState>(SaveTrainingStateOptions{.directory = folder.path()})});
+  first.trainer.train(first.options);
+  EXPECT_EQ(first.timing->state_dict().get_double("train_epoch_time"), 2 * kUpdate);
+  TimedRun second;
+  second.options.resume_from = folder.path();
+  second.trainer.train(second.options);
+  EXPECT_EQ(second.values("train_epoch_time"), twice(4 * kUpdate));
+}
+
 TEST(TimingTest, WhatOthersDoBetweenUpdatesCountsInTheEpochAlone) {
   TimedRun run;
   auto wait =

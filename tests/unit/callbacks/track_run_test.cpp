@@ -4,6 +4,7 @@
 #include <torch/torch.h>
 
 #include <algorithm>
+#include <cmath>
 #include <functional>
 #include <map>
 #include <set>
@@ -83,6 +84,36 @@ TEST(TrackRunTest, LossIsOfItsEpochAlone) {
   ASSERT_EQ(logged.size(), 2U);
   EXPECT_EQ(logged[1].first, 6);
   EXPECT_NEAR(logged[1].second, (losses->losses[4] + losses->losses[5]) / 2.0, 1e-6);
+}
+
+TEST(TrackRunTest, ALossThatIsNotFiniteIsInItsOwnRecordAlone) {
+  class OnceInfinite : public QuietTrainer {
+   public:
+    using QuietTrainer::QuietTrainer;
+
+   protected:
+    StepOutput calculate_train_batch_loss(const Batch& batch) override {
+      StepOutput output = QuietTrainer::calculate_train_batch_loss(batch);
+      if (++num_steps_ == 2) output.loss = output.loss.detach() + INFINITY;
+      return output;
+    }
+    void backward_step(const torch::Tensor& loss) override {
+      if (num_steps_ != 2) QuietTrainer::backward_step(loss);
+    }
+
+   private:
+    int num_steps_ = 0;
+  };
+  const auto tracker = std::make_shared<MemoryTracker>();
+  const auto model = toy_model();
+  OnceInfinite trainer(model, torch::nn::CrossEntropyLoss(), toy_sgd(model),
+                       {std::make_shared<TrackRun>(std::vector<std::shared_ptr<Tracker>>{tracker},
+                                                   TrackRunOptions{.every_n_updates = 1})},
+                       nullptr, {.device = "cpu"});
+  trainer.train(short_run(1));
+  const auto logged = tracker->of("train_loss");
+  ASSERT_EQ(logged.size(), 4U);
+  for (const auto& [update, loss] : logged) EXPECT_EQ(std::isfinite(loss), update != 2);
 }
 
 TEST(TrackRunTest, LearningRateIsThatOfTheUpdateAndNotOfTheNext) {

@@ -123,6 +123,42 @@ TEST(EarlyStoppingTest, ResetOnTrainFalseKeepsTheBestValueAndTheCount) {
   EXPECT_EQ(scored.train({2.0, 0.0}), 1);
 }
 
+TEST(EarlyStoppingTest, AResumedRunKeepsTheCountOfValuesThatWereNeverFinite) {
+  const TemporaryFolder folder;
+  const auto never_finite = [] {
+    return std::make_shared<LambdaCallback>(
+        LambdaCallbackFunctions{.on_training_run_epoch_end = [](Trainer& trainer) {
+          trainer.run_history().update_metric("score", NAN);
+        }});
+  };
+  const EarlyStoppingOptions stopping{.early_stopping_patience = 3, .watch_metric = "score"};
+  TrainOptions options{.train_dataset = toy_data(4), .num_epochs = 2};
+  Toy first({never_finite(), std::make_shared<EarlyStopping>(stopping)});
+  first.trainer.train(options);
+  first.trainer.save_training_state(folder.path());
+  Toy second({never_finite(), std::make_shared<EarlyStopping>(stopping)});
+  options.num_epochs = 9;
+  options.resume_from = folder.path();
+  EXPECT_EQ(second.trainer.train(options).num_epochs, 3);
+}
+
+TEST(WatchedMetricTest, AResumedRunReadsTheValueThatWasNotReadBefore) {
+  Toy toy;
+  auto& history = toy.trainer.run_history();
+  WatchedMetric saved("score", true);
+  saved.start_run(toy.trainer, true);
+  history.update_metric("score", 1.0);
+  EXPECT_EQ(saved.new_value(toy.trainer), 1.0);
+  history.update_metric("score", 2.0);  // within the next epoch
+  const StateDict state = saved.state_dict();
+  WatchedMetric resumed("score", true);
+  resumed.load_state_dict(state);
+  EXPECT_FALSE(resumed.start_run(toy.trainer, true));
+  EXPECT_EQ(resumed.new_value(toy.trainer), 2.0);
+  EXPECT_TRUE(resumed.start_run(toy.trainer, true));
+  EXPECT_EQ(resumed.new_value(toy.trainer), std::nullopt);
+}
+
 class SaveBestModelTwiceTest : public ::testing::Test {
  protected:
   Scored saving(SaveBestModelOptions options) {

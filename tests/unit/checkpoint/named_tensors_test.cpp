@@ -58,6 +58,13 @@ TEST(NameOptionsTest, StripAndRenameInThatOrder) {
   EXPECT_EQ(renamed.get_int("head.bias"), 3);
 }
 
+TEST(NameOptionsTest, PrefixesAreStrippedInAnyOrderAndEachOnce) {
+  const StateDict state{{"_orig_mod.module.weight", 1}, {"module.module.bias", 2}};
+  const StateDict renamed = with_new_names(state, {.strip_prefixes = {"module.", "_orig_mod."}});
+  EXPECT_EQ(renamed.get_int("weight"), 1);
+  EXPECT_EQ(renamed.get_int("module.bias"), 2);
+}
+
 TEST(NameOptionsTest, TwoNamesThatBecomeOneAreRefused) {
   const StateDict state{{"model.a", 1}, {"a", 2}};
   EXPECT_ERROR(with_new_names(state, {.strip_prefixes = {"model."}}),

@@ -140,6 +140,17 @@ TEST_F(CliTest, ReadsAConfigFile) {
   EXPECT_EQ(save, "dir/#1.pt");
 }
 
+TEST_F(CliTest, PassesOverAByteOrderMark) {
+  EXPECT_TRUE(
+      parse_config("\xEF\xBB\xBF"
+                   "epochs=7\n"));
+  EXPECT_EQ(epochs, 7);
+}
+
+TEST_F(CliTest, RefusesTwoDashesWithoutAName) {
+  EXPECT_USAGE_ERROR(parse({"--epochs", "3", "--"}), "'--' is not an option");
+}
+
 TEST_F(CliTest, TheCommandLineWinsOverTheFile) {
   EXPECT_TRUE(parse_config("epochs=7\nlr=0.5\n", {"--epochs", "2"}));
   EXPECT_EQ(epochs, 2);

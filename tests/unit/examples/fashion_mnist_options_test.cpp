@@ -58,6 +58,17 @@ TEST(FashionMnistOptionsTest, RefusesValuesOutOfRange) {
 TEST(FashionMnistOptionsTest, RefusesContradictions) {
   EXPECT_ERROR(parse_options({"--momentum", "0.9"}), "--momentum is 0.9, but adamw has none");
   EXPECT_TRUE(parse_options({"--momentum", "0.9", "--optimizer", "sgd"}).has_value());
+  EXPECT_ERROR(parse_options({"--momentum", "5", "--optimizer", "sgd"}), "it must be below 1");
+  EXPECT_ERROR(parse_options({"--device", "tpu"}), "it must be auto, cpu, cuda or cuda:N");
+  EXPECT_TRUE(parse_options({"--device", "cuda:1"}).has_value());
+  EXPECT_ERROR(parse_options({"--callbacks", "freeze:to_index=abc"}), "it must be a whole number");
+  EXPECT_ERROR(parse_options({"--keep", "3"}), "none are saved; give --save-every-updates N");
+  EXPECT_ERROR(parse_options({"--async-save"}), "none are saved");
+  EXPECT_TRUE(parse_options({"--keep", "3", "--save-every-epochs", "1"}).has_value());
+  EXPECT_ERROR(parse_options({"--track-every-updates", "3"}), "needs a tracker");
+  EXPECT_ERROR(parse_options({"--low-overhead", "--progress", "plain"}), "shows no progress");
+  EXPECT_TRUE(parse_options({"--low-overhead", "--progress", "none"}).has_value());
+  EXPECT_TRUE(parse_options({"--csv", "/dev/null", "--report", "/dev/null"}).has_value());
   EXPECT_ERROR(parse_options({"--report-updates"}), "--report-updates needs a report");
   EXPECT_ERROR(parse_options({"--report", "a", "--save", "./a"}), "is to be written twice");
 }

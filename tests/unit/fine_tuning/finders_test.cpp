@@ -22,7 +22,9 @@ TrainOptions training() {
 /// Counts the runs it sees.
 class CountRuns : public Callback {
  public:
+  void on_init_end(Trainer&) override { ++num_init_ends; }
   void on_training_run_start(Trainer&) override { ++num_runs; }
+  int num_init_ends = 0;
   int num_runs = 0;
 };
 
@@ -101,6 +103,92 @@ TEST_F(FindersTest, SuggestsARateWhereTheLossFalls) {
       result.learning_rates.begin();
   EXPECT_LT(result.losses[place + 1], result.losses[place - 1]);
   EXPECT_GT(*result.suggestion, 1e-3);
+}
+
+TEST_F(FindersTest, SuggestsARateThatTrainsWell) {
+  const SingleThread one_thread;
+  for (const bool is_adam : {true, false}) {
+    torch::manual_seed(1);
+    const auto x = torch::randn({4096, 32});
+    const auto y = x.matmul(torch::randn({32, 10})).argmax(1);
+    torch::nn::Sequential model(torch::nn::Linear(32, 64), torch::nn::ReLU(),
+                                torch::nn::Linear(64, 10));
+    std::shared_ptr<torch::optim::Optimizer> optimizer;
+    if (is_adam) {
+      optimizer = std::make_shared<torch::optim::Adam>(model->parameters());
+    } else {
+      optimizer =
+          std::make_shared<torch::optim::SGD>(model->parameters(), torch::optim::SGDOptions(0.1));
+    }
+    QuietTrainer trainer(model, torch::nn::CrossEntropyLoss(), optimizer, CallbackList{}, nullptr,
+                         AcceleratorOptions{.device = "cpu"});
+    const auto result = find_learning_rate(
+        trainer,
+        {.train_dataset = TensorDataset(x, y), .num_epochs = 1, .per_device_batch_size = 32});
+    ASSERT_TRUE(result.suggestion.has_value());
+    // Of 0.001 to 0.08 Adam is best with 0.01, of 0.02 to 2 SGD with 0.2.
+    const double best = is_adam ? 0.01 : 0.2;
+    EXPECT_GT(*result.suggestion, best / 4);
+    EXPECT_LT(*result.suggestion, best * 4);
+  }
+}
+
+/// The loss minus a constant: below 0, as a density's may be.
+class NegativeLossTrainer : public QuietTrainer {
+ public:
+  using QuietTrainer::QuietTrainer;
+
+ protected:
+  StepOutput calculate_train_batch_loss(const Batch& batch) override {
+    StepOutput output = QuietTrainer::calculate_train_batch_loss(batch);
+    output.loss = output.loss - 3.0;
+    return output;
+  }
+};
+
+TEST_F(FindersTest, ANegativeLossDoesNotDiverge) {
+  NegativeLossTrainer trainer(toy_.model, torch::nn::CrossEntropyLoss(), toy_.optimizer,
+                              CallbackList{}, nullptr, AcceleratorOptions{.device = "cpu"});
+  const LrFinderOptions finder{.start_lr = 1e-3, .end_lr = 0.1, .num_updates = 50};
+  EXPECT_EQ(find_learning_rate(trainer, training(), finder).losses.size(), 50U);
+  // Where it does diverge, the search ends.
+  const LrFinderOptions too_far{.start_lr = 1e-3, .end_lr = 1e6, .num_updates = 50};
+  EXPECT_LT(find_learning_rate(trainer, training(), too_far).losses.size(), 50U);
+}
+
+TEST_F(FindersTest, UpdatesThatAreSkippedAreNoFall) {
+  class SkipsSome : public QuietTrainer {
+   public:
+    using QuietTrainer::QuietTrainer;
+
+   protected:
+    void optimizer_step() override {
+      ++num_windows_;
+      if (num_windows_ > 10 && num_windows_ < 30) return accelerator().skip_optimizer_step();
+      QuietTrainer::optimizer_step();
+    }
+
+   private:
+    int num_windows_ = 0;
+  };
+  SkipsSome trainer(toy_.model, torch::nn::CrossEntropyLoss(), toy_.optimizer, CallbackList{},
+                    nullptr, AcceleratorOptions{.device = "cpu"});
+  auto options = training();
+  options.per_device_batch_size = 32;
+  const auto result = find_learning_rate(
+      trainer, options, {.start_lr = 1e-4, .end_lr = 10.0, .num_updates = 60, .smoothing = 0.5});
+  ASSERT_TRUE(result.suggestion.has_value());
+  const auto& rates = result.learning_rates;
+  EXPECT_GT(std::count(rates.begin(), rates.end(), rates[15]), 15);
+  EXPECT_NE(*result.suggestion, rates[15]);
+}
+
+TEST_F(FindersTest, TheTrainersCallbacksAreSetUpInItsFirstRun) {
+  find_learning_rate(toy_.trainer, training(), {.num_updates = 5});
+  EXPECT_EQ(runs_->num_init_ends, 0);
+  toy_.trainer.train(training());
+  toy_.trainer.train(training());
+  EXPECT_EQ(runs_->num_init_ends, 1);
 }
 
 TEST_F(FindersTest, GroupsKeepTheRatioOfTheirRates) {

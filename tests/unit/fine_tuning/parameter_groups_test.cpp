@@ -13,10 +13,12 @@
 #include <vector>
 
 #include "linkboy/accelerator.hpp"
+#include "linkboy/callbacks/freeze_layers.hpp"
 #include "linkboy/model_freezer.hpp"
 #include "linkboy/schedulers/cosine_scheduler.hpp"
 #include "support/expect_error.hpp"
 #include "support/nested_net.hpp"
+#include "support/toy.hpp"
 
 namespace linkboy::testing::parameter_groups_test {
 namespace {
@@ -179,6 +181,32 @@ TEST(WeightDecayGroupsTest, FrozenParametersAreLeftOutAndSharedOnesComeOnce) {
   EXPECT_TRUE(groups[0].params()[0].is_same(shared->weight));
   torch::optim::SGD optimizer(groups, SGDOptions(0.1));  // refuses a parameter that it has
   EXPECT_EQ(optimizer.param_groups().size(), 2U);
+}
+
+TEST(ParameterGroupsTest, FrozenParametersHaveTheirOwnDecayWhenTheyAreUnfrozen) {
+  torch::nn::Sequential model(Linear(4, 4), torch::nn::BatchNorm1d(4), Linear(4, 3));
+  auto freezer = std::make_shared<ModelFreezer>(model);
+  freezer->freeze();
+  const AdamWOptions defaults(1e-3);
+  const auto groups = parameter_groups(
+      model, defaults,
+      {.weight_decay = WeightDecayOptions{.weight_decay = 0.1}, .include_frozen = true});
+  const auto optimizer = std::make_shared<torch::optim::AdamW>(groups, defaults);
+  QuietTrainer trainer(
+      model, torch::nn::CrossEntropyLoss(), optimizer,
+      {std::make_shared<FreezeLayers>(
+          freezer, FreezeLayersOptions{.unfreeze_at = {{.epoch = 2, .from_index = 0}}})},
+      nullptr, {.device = "cpu"});
+  const at::Tensor before = model[0]->as<Linear>()->weight.detach().clone();
+  trainer.train({.train_dataset = toy_data(8), .num_epochs = 1});
+  EXPECT_TRUE(torch::equal(model[0]->as<Linear>()->weight, before));
+  trainer.train({.train_dataset = toy_data(8), .num_epochs = 2});
+  EXPECT_FALSE(torch::equal(model[0]->as<Linear>()->weight, before));
+  EXPECT_EQ(optimizer->param_groups().size(), 2U);
+  const auto decays = decays_of(optimizer->param_groups(), *model);
+  EXPECT_EQ(decays.at("0.weight"), 0.1);
+  EXPECT_EQ(decays.at("0.bias"), 0.0);
+  EXPECT_EQ(decays.at("1.weight"), 0.0);
 }
 
 // ---- Learning rates

@@ -373,5 +373,34 @@ TEST(RankingMetricsTest, FindWrongValuesOnADeviceInCompute_CUDA) {
   }
 }
 
+TEST(RankingCurveTest, AreasOfBillionsOfSamplesDoNotOverflow) {
+  AUROC small({.thresholds = 3});
+  small.update(torch::tensor({0.1, 0.6, 0.7, 0.9}), torch::tensor({0, 1, 0, 1}));
+  StateDict state = small.state_dict();
+  state.set("counts", state.get_tensor("counts") * 4'000'000'000);
+  AUROC large({.thresholds = 3});
+  large.load_state_dict(state);
+  EXPECT_DOUBLE_EQ(large.compute().item<double>(), small.compute().item<double>());
+}
+
+TEST(RankingCurveTest, LogitsInHalfPrecisionAreNotTies) {
+  // The probabilities of the largest ones would be, in bfloat16.
+  const auto logits = torch::arange(-8.0, 8.0, 0.5);
+  const auto targets = torch::arange(32) % 3 == 0;
+  for (const auto dtype : {torch::kBFloat16, torch::kHalf, torch::kFloat}) {
+    AUROC raw;
+    AUROC from_logits({.from_logits = true});
+    raw.update(logits.to(dtype), targets);
+    from_logits.update(logits.to(dtype), targets);
+    EXPECT_EQ(from_logits.compute().item<double>(), raw.compute().item<double>());
+  }
+  const auto scores = torch::stack({logits, -logits, torch::zeros(32)}, 1).to(torch::kBFloat16);
+  AUROC of_halves({.num_classes = 3, .from_logits = true});
+  AUROC of_floats({.num_classes = 3, .from_logits = true});
+  of_halves.update(scores, targets.to(torch::kLong));
+  of_floats.update(scores.to(torch::kFloat), targets.to(torch::kLong));
+  EXPECT_EQ(of_halves.compute().item<double>(), of_floats.compute().item<double>());
+}
+
 }  // namespace
 }  // namespace linkboy::testing::regression_metrics_test

@@ -129,6 +129,8 @@ TEST(SvgChartTest, TicksAreOneTwoAndFive) {
   EXPECT_EQ(labels(ChartAxis::counts(1, 20)), (Labels{"5", "10", "15", "20"}));
   EXPECT_EQ(labels(ChartAxis::counts(0, 50000)), (Labels{"0", "10k", "20k", "30k", "40k", "50k"}));
   EXPECT_EQ(labels(ChartAxis::counts(3, 3)), (Labels{"3", "4"}));
+  EXPECT_EQ(labels(ChartAxis::counts(1'000'010, 1'000'013)),
+            (Labels{"1.00001M", "1.000011M", "1.000012M", "1.000013M"}));
 }
 
 TEST(SvgChartTest, AveragesFollowTheValuesAndSkipWhatIsNotFinite) {

@@ -436,6 +436,25 @@ TEST(CallbackOrderTest, RemoveIfSaysWhomItRemoved) {
   EXPECT_EQ(handler.callbacks().size(), 1U);
 }
 
+TEST(CallbackOrderTest, OneThatRemovesAllLivesUntilItReturns) {
+  class Clears : public Callback {
+   public:
+    explicit Clears(std::vector<int>& calls) : calls_(calls), own_(1000, 7) {}
+    void on_train_epoch_start(Trainer& trainer) override {
+      trainer.callback_handler().clear();
+      calls_.push_back(own_.back());
+    }
+
+   private:
+    std::vector<int>& calls_;
+    std::vector<int> own_;
+  };
+  std::vector<int> calls;
+  Toy toy({std::make_shared<Clears>(calls), std::make_shared<Second>(calls, 2)});
+  toy.trainer.train({.train_dataset = toy_data(8), .num_epochs = 1});
+  EXPECT_EQ(calls, (std::vector<int>{7}));
+}
+
 TEST(LowOverheadTest, OnlyMovesModules) {
   const CallbackHandler handler(low_overhead_callbacks());
   ASSERT_EQ(handler.names().size(), 1U);

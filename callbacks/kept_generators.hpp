@@ -1,0 +1,39 @@
+#pragma once
+
+#include <ATen/Context.h>
+#include <ATen/core/Generator.h>
+
+#include <mutex>
+#include <utility>
+#include <vector>
+
+namespace linkboy {
+
+/// Gives the default generators of the CPU and of a device back the states that they had: what is
+/// drawn in its scope changes nothing in the run.
+class KeptGenerators {
+ public:
+  explicit KeptGenerators(c10::Device device) {
+    keep(c10::Device(c10::kCPU));
+    if (!device.is_cpu()) keep(device);
+  }
+  ~KeptGenerators() {
+    for (auto& [generator, state] : states_) {
+      const std::lock_guard<std::mutex> lock(generator.mutex());
+      generator.set_state(state);
+    }
+  }
+  KeptGenerators(const KeptGenerators&) = delete;
+  KeptGenerators& operator=(const KeptGenerators&) = delete;
+
+ private:
+  void keep(c10::Device device) {
+    at::Generator generator = at::globalContext().defaultGenerator(device);
+    const std::lock_guard<std::mutex> lock(generator.mutex());
+    states_.emplace_back(generator, generator.get_state());
+  }
+
+  std::vector<std::pair<at::Generator, at::Tensor>> states_;
+};
+
+}  // namespace linkboy
