@@ -98,7 +98,15 @@ void SaveTrainingState::on_training_run_end(Trainer& trainer) {
   lock_.reset();
 }
 
-void SaveTrainingState::on_exception(Trainer&, std::exception_ptr) { lock_.reset(); }
+/// Another run may save in the directory only when nothing is being written there any more.
+void SaveTrainingState::on_exception(Trainer& trainer, std::exception_ptr) {
+  try {
+    trainer.wait_for_saves();
+  } catch (const std::exception& error) {
+    trainer.print(c10::str("ERROR: the training state was not saved: ", error.what()));
+  }
+  lock_.reset();
+}
 
 void SaveTrainingState::save(Trainer& trainer) {
   finish_save(trainer);

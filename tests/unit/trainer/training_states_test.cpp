@@ -300,6 +300,17 @@ TEST(FolderLockTest, ARunReleasesItWhenItEndsInAnyWay) {
   EXPECT_EQ(resumed.trainer.train(options).num_epochs, 3);
 }
 
+TEST(FolderLockTest, AnExceptionReleasesItWhenTheStateInProgressIsWritten) {
+  const TemporaryFolder folder;
+  auto fail = std::make_shared<AtUpdate>(2, [](Trainer&) { throw Error("failed"); });
+  fail->set_order(1000);
+  Toy toy({std::make_shared<SaveTrainingState>(SaveTrainingStateOptions{
+               .directory = folder / "states", .every_n_updates = 1, .asynchronous = true}),
+           fail});
+  EXPECT_ERROR(toy.trainer.train(epochs_of_two_updates(3)), "failed");
+  EXPECT_EQ(states_in(folder / "states"), (Names{"state-00000001", "state-00000002"}));
+}
+
 TEST(FolderLockTest, TwoRunsOfAProcessCannotSaveInOneFolderAtTheSameTime) {
   const TemporaryFolder folder;
   Toy outer({saving_in(folder / "states"), std::make_shared<AtUpdate>(1, [&](Trainer&) {
