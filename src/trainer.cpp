@@ -373,18 +373,16 @@ template <class... Parameters, class... Arguments>
 void Trainer::fire(void (Callback::*event)(Trainer&, Parameters...),
                    const Arguments&... arguments) {
   std::optional<StopTraining> first;
-  // By index: a callback may add others while it is called.
-  const CallbackList& callbacks = callback_handler_.callbacks();
-  for (std::size_t i = 0; i < callbacks.size(); ++i) {
+  callback_handler_.for_each([&](Callback& callback) {
     is_cut_short_ = false;
     try {
-      ((*callbacks[i]).*event)(*this, arguments...);
+      (callback.*event)(*this, arguments...);
     } catch (const StopTraining& stop) {
       // All ranks have left an evaluation here, and a resumed run ends this epoch again.
       if (is_cut_short_ && stage_ == Stage::ending_epoch) throw;
       if (!first) first = stop;
     }
-  }
+  });
   if (!first) return;
   if (!stop_->is_shared()) throw StopTraining(*first);
   stop_->hold_back(*first);

@@ -171,9 +171,24 @@ class LINKBOY_API CallbackHandler {
     return nullptr;
   }
 
-  /// `call(&Callback::on_train_step_start, trainer)`. A callback may add others, remove others and
-  /// itself while it is called: those that come later in the order are called for this event, or
-  /// not, and those that come earlier are called from the next event on.
+  /// Calls `function` with each callback, in the order of calls. A callback may add others, remove
+  /// others and itself meanwhile: of those that come later in the order, the added ones are called
+  /// as well, the removed ones not; those that come earlier have had their turn.
+  template <class Function>
+  void for_each(const Function& function) const {
+    for (std::size_t i = 0; i < callbacks_.size();) {
+      const std::shared_ptr<Callback> present = callbacks_[i];  // which may remove itself
+      function(*present);
+      if (i < callbacks_.size() && callbacks_[i] == present) {
+        ++i;
+        continue;
+      }
+      const auto moved = std::find(callbacks_.begin(), callbacks_.end(), present);
+      if (moved != callbacks_.end()) i = static_cast<std::size_t>(moved - callbacks_.begin()) + 1;
+    }
+  }
+
+  /// `call(&Callback::on_train_step_start, trainer)`, by `for_each`.
   template <class... Parameters, class... Arguments>
   void call(void (Callback::*event)(Parameters...), Arguments&&... arguments) const {
     for_each([&](Callback& callback) { (callback.*event)(arguments...); });
@@ -189,20 +204,6 @@ class LINKBOY_API CallbackHandler {
   void call_exception(Trainer& trainer, std::exception_ptr exception) const noexcept;
 
  private:
-  template <class Function>
-  void for_each(const Function& function) const {
-    for (std::size_t i = 0; i < callbacks_.size();) {
-      const std::shared_ptr<Callback> present = callbacks_[i];  // which may remove itself
-      function(*present);
-      if (i < callbacks_.size() && callbacks_[i] == present) {
-        ++i;
-        continue;
-      }
-      const auto moved = std::find(callbacks_.begin(), callbacks_.end(), present);
-      if (moved != callbacks_.end()) i = static_cast<std::size_t>(moved - callbacks_.begin()) + 1;
-    }
-  }
-
   CallbackList callbacks_;
   bool init_end_called_ = false;
 };

@@ -436,6 +436,33 @@ TEST(CallbackOrderTest, RemoveIfSaysWhomItRemoved) {
   EXPECT_EQ(handler.callbacks().size(), 1U);
 }
 
+TEST(CallbackOrderTest, OneThatIsAddedDuringAnEventIsCalledIfItsTurnIsYetToCome) {
+  class Third : public First {
+   public:
+    using First::First;
+  };
+  class Adds : public Callback {
+   public:
+    explicit Adds(std::vector<int>& calls) : calls_(calls) {}
+    void on_train_epoch_start(Trainer& trainer) override {
+      calls_.push_back(0);
+      auto earlier = std::make_shared<First>(calls_, 1);
+      earlier->set_order(-1);
+      trainer.callback_handler().add(earlier);
+      auto later = std::make_shared<Third>(calls_, 3);
+      later->set_order(1);
+      trainer.callback_handler().add(later);
+    }
+
+   private:
+    std::vector<int>& calls_;
+  };
+  std::vector<int> calls;
+  Toy toy({std::make_shared<Adds>(calls), std::make_shared<Second>(calls, 2)});
+  toy.trainer.train({.train_dataset = toy_data(8), .num_epochs = 1});
+  EXPECT_EQ(calls, (std::vector<int>{0, 2, 3}));
+}
+
 TEST(CallbackOrderTest, OneThatRemovesAllLivesUntilItReturns) {
   class Clears : public Callback {
    public:
