@@ -1,0 +1,213 @@
+// A power cut at any instant: the calls of a run that change files are recorded, and after each of
+// them every state is made that the disk may legally be in. What POSIX promises is all that counts:
+// bytes of a file are there after its fsync, names in a folder after the folder's; whatever has not
+// been synced may be there or not.
+
+#include <gtest/gtest.h>
+#include <torch/torch.h>
+
+#include <filesystem>
+#include <fstream>
+#include <map>
+#include <random>
+#include <set>
+
+#include "linkboy/callbacks/save_training_state.hpp"
+#include "linkboy/checkpoint.hpp"
+#include "linkboy/training_state.hpp"
+#include "support/file_calls.hpp"
+#include "support/temporary_folder.hpp"
+#include "support/toy.hpp"
+
+namespace linkboy::testing::crash_states_test {
+namespace {
+
+namespace fs = std::filesystem;
+using Kind = FileCall::Kind;
+
+std::string folder_of(const std::string& path) { return fs::path(path).parent_path().string(); }
+
+/// Which of the first `count` calls are surely on the disk.
+std::vector<bool> synced_calls(const std::vector<FileCall>& calls, std::size_t count) {
+  std::vector<bool> is_synced(count, false);
+  for (std::size_t i = 0; i < count; ++i) {
+    for (std::size_t j = i + 1; j < count && !is_synced[i]; ++j) {
+      const FileCall& later = calls[j];
+      if (calls[i].kind == Kind::write) {
+        is_synced[i] = later.kind == Kind::sync_file && later.file == calls[i].file;
+      } else {
+        is_synced[i] = later.kind == Kind::sync_folder && later.path == folder_of(calls[i].path);
+      }
+    }
+  }
+  return is_synced;
+}
+
+/// The files that those of the calls leave that have reached the disk.
+class Disk {
+ public:
+  void apply(const FileCall& call) {
+    switch (call.kind) {
+      case Kind::make_folder:
+        folders_.insert(call.path);
+        break;
+      case Kind::make_file:
+        files_[call.path] = call.file;
+        break;
+      case Kind::write:
+        bytes_[call.file] += call.data;
+        break;
+      case Kind::rename:
+        files_.erase(call.path);
+        files_[call.to] = call.file;
+        break;
+      case Kind::remove:
+        files_.erase(call.path);
+        folders_.erase(call.path);
+        break;
+      default:
+        break;
+    }
+  }
+
+  void make_in(const fs::path& root) const {
+    for (const std::string& folder : folders_) {
+      if (is_reachable(folder)) fs::create_directories(root / folder);
+    }
+    for (const auto& [path, file] : files_) {
+      if (!is_reachable(path)) continue;
+      const auto bytes = bytes_.find(file);
+      std::ofstream(root / path, std::ios::binary) << (bytes == bytes_.end() ? "" : bytes->second);
+    }
+  }
+
+  std::string description() const {
+    std::string text = "folders:";
+    for (const std::string& folder : folders_) text += " " + folder;
+    text += "; files: ";
+    for (const auto& [path, file] : files_) {
+      const auto bytes = bytes_.find(file);
+      const std::size_t size = bytes == bytes_.end() ? 0 : bytes->second.size();
+      text += path + " (" + std::to_string(size) + " bytes) ";
+    }
+    return text;
+  }
+
+ private:
+  /// A file in a folder whose name is lost is lost, too.
+  bool is_reachable(const std::string& path) const {
+    const std::string folder = folder_of(path);
+    return folder.empty() || (folders_.contains(folder) && is_reachable(folder));
+  }
+
+  std::set<std::string> folders_;
+  std::map<std::string, int> files_;
+  std::map<int, std::string> bytes_;
+};
+
+/// Calls `look(disk)` for each state of the disk that is tried after the first `count` calls.
+template <class Look>
+void for_each_disk(const std::vector<FileCall>& calls, std::size_t count, Look look) {
+  const auto is_synced = synced_calls(calls, count);
+  std::vector<std::size_t> open;  // calls that may be lost
+  for (std::size_t i = 0; i < count; ++i) {
+    if (!is_synced[i] && calls[i].kind != Kind::report) open.push_back(i);
+  }
+  const auto look_with = [&](const auto& is_there) {
+    Disk disk;
+    for (std::size_t i = 0; i < count; ++i) {
+      if (is_synced[i] || is_there(i)) disk.apply(calls[i]);
+    }
+    look(disk);
+  };
+  const auto is_bytes = [&](std::size_t i) { return calls[i].kind == Kind::write; };
+  look_with([](std::size_t) { return false; });
+  look_with([](std::size_t) { return true; });
+  look_with([&](std::size_t i) { return is_bytes(i); });
+  look_with([&](std::size_t i) { return !is_bytes(i); });
+  // Old removals that nothing waits for add up: the newest calls are what matters.
+  const std::size_t first = open.size() > 6 ? open.size() - 6 : 0;
+  for (std::size_t k = first; k < open.size(); ++k) {
+    look_with([&](std::size_t i) { return i != open[k]; });
+    look_with([&](std::size_t i) { return i == open[k]; });
+  }
+  std::mt19937 engine(static_cast<unsigned>(count));
+  for (int draw = 0; draw < 4; ++draw) {
+    std::set<std::size_t> lost;
+    for (const std::size_t i : open) {
+      if (engine() % 2 == 0) lost.insert(i);
+    }
+    look_with([&](std::size_t i) { return !lost.contains(i); });
+  }
+}
+
+/// Says which update is saved, after the callback that has saved it.
+class ReportSaves : public Callback {
+ public:
+  ReportSaves(FileCallRecorder& recorder, const SaveTrainingState& saves, bool is_asynchronous)
+      : recorder_(recorder), saves_(saves), is_asynchronous_(is_asynchronous) {
+    set_order(1000);
+  }
+  void on_train_update_end(Trainer& trainer) override {
+    EXPECT_EQ(saves_.num_failures(), 0);
+    if (is_asynchronous_) {
+      trainer.wait_for_saves();
+    }
+    recorder_.report(trainer.num_updates());
+  }
+
+ private:
+  FileCallRecorder& recorder_;
+  const SaveTrainingState& saves_;
+  bool is_asynchronous_;
+};
+
+class CrashStatesTest : public ::testing::TestWithParam<bool> {};
+
+TEST_P(CrashStatesTest, TheNewestStateIsWholeAndNotOlderThanTheLastThatWasReported) {
+  const TemporaryFolder folder;
+  std::vector<FileCall> calls;
+  {
+    FileCallRecorder recorder(folder.path());
+    const auto save = std::make_shared<SaveTrainingState>(
+        SaveTrainingStateOptions{.directory = folder / "run" / "states",
+                                 .every_n_updates = 1,
+                                 .keep_last = 2,
+                                 .asynchronous = GetParam()});
+    Toy toy({save, std::make_shared<ReportSaves>(recorder, *save, GetParam())});
+    toy.trainer.train({.train_dataset = toy_data(20), .num_epochs = 1, .per_device_batch_size = 4});
+    calls = recorder.calls();
+  }
+  const auto num_reports = std::count_if(
+      calls.begin(), calls.end(), [](const FileCall& call) { return call.kind == Kind::report; });
+  ASSERT_EQ(num_reports, 5);
+
+  int64_t reported = 0;
+  int num_disks = 0;
+  for (std::size_t count = 1; count <= calls.size(); ++count) {
+    if (calls[count - 1].kind == Kind::report) reported = calls[count - 1].report;
+    for_each_disk(calls, count, [&](const Disk& disk) {
+      const TemporaryFolder crashed;
+      disk.make_in(crashed.path());
+      ++num_disks;
+      const fs::path states = crashed / "run" / "states";
+      const auto newest = fs::exists(states) ? latest_training_state(states) : std::nullopt;
+      int64_t found = 0;
+      if (newest) {
+        found = read_checkpoint(*newest / kTrainingStateFile)
+                    .get_dict("training_state")
+                    .get_int("num_updates");
+      }
+      EXPECT_GE(found, reported) << "after call " << count << " of " << calls.size() << ": "
+                                 << disk.description();
+    });
+  }
+  EXPECT_GT(num_disks, 200);
+}
+
+INSTANTIATE_TEST_SUITE_P(All, CrashStatesTest, ::testing::Bool(), [](const auto& info) {
+  return info.param ? "asynchronous" : "synchronous";
+});
+
+}  // namespace
+}  // namespace linkboy::testing::crash_states_test
