@@ -111,7 +111,7 @@ void SaveTrainingState::on_exception(Trainer& trainer, std::exception_ptr) {
 void SaveTrainingState::save(Trainer& trainer) {
   finish_save(trainer);
   // A state with NaN in its weights is worth nothing, and would push out good ones in time.
-  Accelerator& accelerator = trainer.accelerator();
+  const Accelerator& accelerator = trainer.accelerator();
   const bool is_finite = std::isfinite(trainer.train_loss_tracker().total());
   const auto answers = accelerator.all_gather_object(is_finite ? "finite" : "");
   if (std::find(answers.begin(), answers.end(), "") != answers.end()) {
