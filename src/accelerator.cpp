@@ -2,6 +2,7 @@
 
 #include <ATen/ATen.h>
 #include <ATen/autocast_mode.h>
+#include <c10/core/impl/VirtualGuardImpl.h>
 #include <torch/cuda.h>
 #include <torch/optim/optimizer.h>
 #include <torch/utils.h>
@@ -15,6 +16,7 @@
 #include "checkpoint/optimizer_state.hpp"
 #include "data/device_loader.hpp"
 #include "data/share_between_ranks.hpp"
+#include "distributed/agreement.hpp"
 #include "distributed/gradient_reducer.hpp"
 #include "distributed/ivalue_bytes.hpp"
 #include "distributed/process_group_implementation.hpp"
@@ -32,11 +34,14 @@ c10::Device parse_device(const std::string& name, const LaunchEnvironment& launc
   if (name == "cpu" || (name == "auto" && num_cuda == 0)) return c10::Device("cpu");
   const bool is_cuda = name == "auto" || name == "cuda" || name.starts_with("cuda:");
   if (!name.starts_with("cuda:")) {
-    LINKBOY_CHECK(!is_cuda || num_cuda == 0 || launch.local_world_size <= num_cuda, "there are ",
-                  launch.local_world_size, " processes on this host, but ", num_cuda,
-                  " CUDA devices. Start at most one process a device, or choose the device cpu.");
+    LINKBOY_CHECK(
+        !is_cuda || num_cuda == 0 || cuda_index_of(launch, num_cuda), "there are ",
+        launch.local_world_size, " processes on this host, but ", num_cuda,
+        " CUDA devices. Start at most one process a device, have the launcher show each "
+        "process one device (CUDA_VISIBLE_DEVICES, srun --gpus-per-task=1), or choose the "
+        "device cpu.");
   }
-  auto index = static_cast<int>(launch.local_rank);
+  auto index = static_cast<int>(cuda_index_of(launch, num_cuda).value_or(0));
   if (name.starts_with("cuda:")) {
     const std::string digits = name.substr(5);
     const bool is_number = !digits.empty() && digits.size() < 4 &&
@@ -60,6 +65,16 @@ std::vector<at::Tensor> gradients_of(const std::vector<at::Tensor>& parameters) 
   return gradients;
 }
 
+/// The dtype of the norm of the parameters' gradients, on every process alike.
+at::ScalarType common_dtype(const std::vector<at::Tensor>& parameters) {
+  if (parameters.empty()) return at::kFloat;
+  at::ScalarType dtype = parameters.front().scalar_type();
+  for (const auto& parameter : parameters) {
+    dtype = c10::promoteTypes(dtype, parameter.scalar_type());
+  }
+  return c10::toRealValueType(dtype);
+}
+
 /// What an optimizer trains beside the model: the loss function's parameters, say.
 void add_missing_parameters(const torch::optim::Optimizer& optimizer, NamedTensors& named,
                             std::vector<at::Tensor>& parameters) {
@@ -81,7 +96,38 @@ std::optional<at::ScalarType> parse_precision(const std::string& name) {
   return at::kHalf;
 }
 
+/// Ranks with other options would make other collective calls, and wait for each other forever.
+void check_same_on_all_ranks(const AcceleratorOptions& options, c10::Device device,
+                             const ProcessGroup& group) {
+  std::vector<std::string> lines;
+  const auto add = [&lines](const char* name, const auto& value) {
+    lines.push_back(c10::str(name, " = ", value));
+  };
+  add("device", c10::DeviceTypeName(device.type(), /*lower_case=*/true));
+  add("gradient_accumulation_steps", options.gradient_accumulation_steps);
+  add("mixed_precision", options.mixed_precision);
+  add("grad_scaler.init_scale", options.grad_scaler.init_scale);
+  add("grad_scaler.growth_factor", options.grad_scaler.growth_factor);
+  add("grad_scaler.backoff_factor", options.grad_scaler.backoff_factor);
+  add("grad_scaler.growth_interval", options.grad_scaler.growth_interval);
+  add("channels_last", options.channels_last);
+  add("deterministic", options.deterministic);
+  const DistributedOptions& distributed = options.distributed;
+  add("backend", distributed.backend);
+  add("bucket_cap_mb", distributed.bucket_cap_mb);
+  add("find_unused_parameters", distributed.find_unused_parameters);
+  add("static_graph", distributed.static_graph);
+  add("gradient_as_bucket_view", distributed.gradient_as_bucket_view.value_or(false));
+  add("broadcast_buffers", distributed.broadcast_buffers);
+  add("compression", distributed.compression);
+  add("local_sgd_updates", distributed.local_sgd_updates);
+  add("zero_stage", distributed.zero_stage);
+  add("a gradient_handler", distributed.gradient_handler != nullptr);
+  require_same_on_all_ranks(group, "AcceleratorOptions", lines);
+}
+
 constexpr const char* kSendingOrders = "sending_orders";
+constexpr const char* kNumSteps = "num_steps";
 
 /// What a process says that has done all of its steps.
 constexpr std::string_view kJoined = "joined";
@@ -125,6 +171,8 @@ Accelerator::Accelerator(AcceleratorOptions options, const LaunchEnvironment& la
       mixed_precision_(options.mixed_precision),
       autocast_dtype_(parse_precision(options.mixed_precision)),
       channels_last_(options.channels_last) {
+  // A tensor that the program makes on "cuda" belongs on this process's device, not on the first.
+  if (device_.is_cuda()) c10::impl::VirtualGuardImpl(device_.type()).setDevice(device_);
   if (autocast_dtype_ == at::kHalf)
     grad_scaler_ = std::make_unique<GradScaler>(options.grad_scaler);
   if (options.deterministic) use_deterministic_algorithms();
@@ -135,8 +183,9 @@ Accelerator::Accelerator(AcceleratorOptions options, const LaunchEnvironment& la
       "zero_stage 2 does not work with fp16, whose overflows one process would not see on "
       "its own. Use bf16, or zero_stage 1.");
   // Last, since it waits for the others: what is wrong here should not cost their time.
-  process_group_ = options.process_group ? std::move(options.process_group)
-                                         : join_world(launch, distributed_, device_);
+  process_group_ =
+      options.process_group ? options.process_group : join_world(launch, distributed_, device_);
+  check_same_on_all_ranks(options, device_, *process_group_);
   if (distributed_.zero_stage > 0 && process_group_->size() > 1) {
     zero_ = std::make_unique<ZeroShards>(process_group_);
   }
@@ -153,6 +202,7 @@ void Accelerator::set_gradient_accumulation_steps(int64_t steps) {
 void Accelerator::prepare(Model& model, const torch::optim::Optimizer* optimizer) {
   model.to(device_);
   if (channels_last_) model.to(at::MemoryFormat::ChannelsLast);
+  if (optimizer) move_state_to_parameters(*optimizer);
   if (process_group_->size() == 1) return;
 
   NamedTensors named = model.named_tensors();
@@ -198,7 +248,7 @@ void Accelerator::backward(const at::Tensor& loss) {
   optimizer_step_was_skipped_ = false;
   // The division is left out where it changes nothing, to save a node of the graph.
   const at::Tensor share = window_length_ == 1 ? loss : loss / window_length_;
-  if (grad_scaler_) update_scale();
+  if (grad_scaler_ && !grad_scaler_->awaits_step()) update_scale();
   const at::Tensor scaled = grad_scaler_ ? grad_scaler_->scale(share) : share;
   const bool ends_window = window_index_ + 1 == window_length_;
   if (reducers_.empty() || !ends_window) return scaled.backward();
@@ -230,14 +280,16 @@ at::Tensor Accelerator::clip_grad_norm(const std::vector<at::Tensor>& parameters
   LINKBOY_CHECK(max_norm > 0.0, "the norm to clip at is ", max_norm, "; it must be positive.");
   const at::NoGradGuard no_grad;
   const auto gradients = gradients_of(parameters);
-  at::Tensor total = at::zeros({}, at::TensorOptions().device(device_));
+  at::Tensor total = at::zeros({}, at::TensorOptions(device_).dtype(common_dtype(parameters)));
   if (!gradients.empty()) {
     auto norms = at::_foreach_norm(gradients, 2);
     // Parameters may live on several devices; their norms meet on the first.
     for (auto& norm : norms) norm = norm.to(norms.front().device());
     total = at::linalg_vector_norm(at::stack(norms), 2);
   }
-  if (zero_ && distributed_.zero_stage == 2) total = norm_of_all_shards(total);
+  if (zero_ && distributed_.zero_stage == 2) {
+    total = norm_of_all_shards(total.to(common_dtype(parameters)));
+  }
   if (gradients.empty()) return total;
   if (std::isinf(max_norm)) return total;
   // Python divides a number by a tensor as the number times the reciprocal; C++'s operator differs
@@ -247,11 +299,11 @@ at::Tensor Accelerator::clip_grad_norm(const std::vector<at::Tensor>& parameters
   return total;
 }
 
-/// Each process has the gradients of its own parameters alone.
+/// Each process has the gradients of its own parameters alone, or none.
 at::Tensor Accelerator::norm_of_all_shards(const at::Tensor& norm) const {
-  at::Tensor sum = norm.square();
+  at::Tensor sum = norm.to(at::kDouble).square();
   process_group_->all_reduce(sum);
-  return sum.sqrt();
+  return sum.sqrt().to(norm.scalar_type());
 }
 
 void Accelerator::clip_grad_value(const std::vector<at::Tensor>& parameters,
@@ -266,19 +318,26 @@ void Accelerator::clip_grad_value(const std::vector<at::Tensor>& parameters,
 
 void Accelerator::optimizer_step(torch::optim::Optimizer& optimizer) {
   if (has_gradient_without_kernel(optimizer)) partly_fused_.insert(&optimizer);
-  if (zero_) {
-    unscale_gradients(optimizer);  // all must see the overflow of any gradient
-    zero_->begin_step(optimizer);
+  const auto make_step = [&] {
+    if (grad_scaler_) return grad_scaler_->step(optimizer);
+    if (!fused_step(optimizer)) optimizer.step();
+    return true;
+  };
+  // All ranks must see the overflow of any gradient: one that skipped an update alone would have
+  // other weights, another scale and another count of updates.
+  if (zero_) unscale_gradients(optimizer);
+  if (grad_scaler_ && !are_gradients_averaged()) {
+    unscale_gradients(optimizer);
+    grad_scaler_->share_overflow(optimizer, *process_group_);
   }
-  bool was_made = true;
-  if (grad_scaler_) {
-    was_made = grad_scaler_->step(optimizer);
-    if (!was_made) optimizer_step_was_skipped_ = true;
-  } else if (!fused_step(optimizer)) {
-    optimizer.step();
-  }
-  if (zero_) zero_->end_step(optimizer, was_made);
+  const bool was_made = zero_ ? zero_->step(optimizer, make_step) : make_step();
+  if (!was_made) optimizer_step_was_skipped_ = true;
   if (distributed_.local_sgd_updates > 0) average_weights(optimizer);
+}
+
+bool Accelerator::are_gradients_averaged() const {
+  return process_group_->size() == 1 ||
+         (distributed_.local_sgd_updates == 0 && !distributed_.gradient_handler);
 }
 
 StateDict Accelerator::optimizer_state_dict(const torch::optim::Optimizer& optimizer) const {
@@ -298,6 +357,7 @@ StateDict Accelerator::state_dict() const {
   for (const auto& reducer : reducers_) orders.push_back(reducer->sending_order());
   StateDict state;
   state.set(kSendingOrders, orders);
+  if (distributed_.local_sgd_updates > 0) state.set(kNumSteps, c10::IValue(num_steps_));
   return state;
 }
 
@@ -311,11 +371,16 @@ void Accelerator::load_state_dict(const StateDict& state) {
     }
     reducers_[i]->set_sending_order(order);
   }
+  if (!state.contains(kNumSteps)) return;
+  num_steps_.clear();
+  for (const c10::IValue& number : state.get_list(kNumSteps)) num_steps_.push_back(number.toInt());
 }
 
-/// By calls, not by updates made: in fp16 one process may skip what another makes.
 void Accelerator::average_weights(torch::optim::Optimizer& optimizer) {
-  if (++num_steps_[&optimizer] % distributed_.local_sgd_updates != 0) return;
+  const auto place = std::find(stepped_.begin(), stepped_.end(), &optimizer) - stepped_.begin();
+  if (place == std::ssize(stepped_)) stepped_.push_back(&optimizer);
+  num_steps_.resize(std::max(num_steps_.size(), stepped_.size()));
+  if (++num_steps_[place] % distributed_.local_sgd_updates != 0) return;
   const at::NoGradGuard no_grad;
   for (auto& group : optimizer.param_groups()) {
     for (auto& parameter : group.params()) {

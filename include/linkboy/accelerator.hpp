@@ -11,7 +11,6 @@
 #include <optional>
 #include <string>
 #include <string_view>
-#include <unordered_map>
 #include <unordered_set>
 #include <vector>
 
@@ -105,7 +104,9 @@ class LINKBOY_API Accelerator {
  public:
   /// Collective, if several processes were launched together.
   /// @throws Error if the device or the precision is unknown or not there (the message says what
-  ///         is), an option is out of its range, or the processes do not find together in time.
+  ///         is), an option is out of its range, or the processes do not find together in time; on
+  ///         all ranks, if an option other than `timeout` and the device's index differs between
+  ///         them.
   explicit Accelerator(AcceleratorOptions options = {});
   ~Accelerator();
   Accelerator(const Accelerator&) = delete;
@@ -114,9 +115,10 @@ class LINKBOY_API Accelerator {
   /// Where the model and the batches are.
   c10::Device device() const { return device_; }
 
-  /// Moves the model to the device and into its memory format, in place: optimizers stay valid.
-  /// All processes get the weights of rank 0, and from now on `backward` averages the gradients of
-  /// the model and of what else `optimizer` trains over them.
+  /// Moves the model to the device and into its memory format, in place: optimizers stay valid. The
+  /// state of `optimizer` follows, if it is an SGD, Adam, AdamW, Adagrad or RMSprop. All processes
+  /// get the weights of rank 0, and from now on `backward` averages the gradients of the model and
+  /// of what else `optimizer` trains over them.
   /// @throws Error on all ranks if their models differ in names, shapes or dtypes. @note
   /// Collective.
   void prepare(Model& model, const torch::optim::Optimizer* optimizer = nullptr);
@@ -164,8 +166,13 @@ class LINKBOY_API Accelerator {
 
   /// One update, through one fused call where LibTorch has it (SGD, Adam, AdamW, Adagrad; the state
   /// object and the numbers are those of Python's `fused=True`), by multi-tensor operations for
-  /// RMSprop, else `optimizer.step()`. Skipped in fp16 if a gradient is infinite or NaN.
+  /// RMSprop, else `optimizer.step()`. Skipped in fp16, on all processes, if a gradient of any of
+  /// them is infinite or NaN. @note Collective, with `zero_stage`, `local_sgd_updates`, or a
+  /// `gradient_handler` in fp16.
   void optimizer_step(torch::optim::Optimizer& optimizer);
+
+  /// Whether the processes have different weights between two averages, with `local_sgd_updates`.
+  bool has_own_weights() const { return num_processes() > 1 && distributed_.local_sgd_updates > 0; }
 
   /// What `optimizer` needs to go on: as Python's `Optimizer.state_dict`, with the parts of all
   /// processes where `zero_stage` has shared it out. A param group that `optimizer_step` updates by
@@ -174,7 +181,8 @@ class LINKBOY_API Accelerator {
   StateDict optimizer_state_dict(const torch::optim::Optimizer& optimizer) const;
 
   /// What a resumed run needs for the same numbers, beside the model, the optimizer and the
-  /// GradScaler: in what order gradients are sent, which sums of many processes depend on.
+  /// GradScaler: in what order gradients are sent, which sums of many processes depend on; with
+  /// local SGD, the updates since the last average.
   /// @note Collective.
   StateDict state_dict() const;
   /// After `prepare`. A state of other models is passed over. @note Collective.
@@ -184,7 +192,8 @@ class LINKBOY_API Accelerator {
   static void zero_grad(torch::optim::Optimizer& optimizer);
 
   /// In fp16, adapts the scale; once per update, after every optimizer's step. The next `backward`
-  /// does it if nobody did.
+  /// does it if nobody did, unless an optimizer's gradients are unscaled and its step is still to
+  /// come.
   void update_scale();
 
   /// In place of `optimizer_step`, when these gradients should make no update (one is NaN, say).
@@ -298,13 +307,15 @@ class LINKBOY_API Accelerator {
   int64_t window_length_ = 1;
   bool optimizer_step_was_skipped_ = false;
 
-  /// Steps asked for, for local SGD.
-  std::unordered_map<const torch::optim::Optimizer*, int64_t> num_steps_;
+  /// Steps asked for, for local SGD: of each optimizer, in the order of their first steps.
+  std::vector<const torch::optim::Optimizer*> stepped_;
+  std::vector<int64_t> num_steps_;
   /// Optimizers that had a gradient for which there is no fused kernel.
   std::unordered_set<const torch::optim::Optimizer*> partly_fused_;
 
   void check_gather(const at::Tensor& tensor) const;
   std::vector<GradientReducer*> reducers_of(const at::Tensor& loss) const;
+  bool are_gradients_averaged() const;
   void average_weights(torch::optim::Optimizer& optimizer);
   at::Tensor norm_of_all_shards(const at::Tensor& norm) const;
 };

@@ -15,6 +15,8 @@ class Optimizer;
 
 namespace linkboy {
 
+class ProcessGroup;
+
 /// As in Python's `torch.amp.GradScaler`.
 struct GradScalerOptions {
   /// Positive.
@@ -62,6 +64,15 @@ class LINKBOY_API GradScaler {
   /// Whether `unscale` was called for `optimizer` since the last `update`.
   bool has_unscaled(const torch::optim::Optimizer& optimizer) const;
 
+  /// Whether the gradients of an optimizer are unscaled and its `step` is still to come. Gradients
+  /// that were cleared after `unscale` do not count.
+  bool awaits_step() const;
+
+  /// After `unscale`: an infinite or NaN gradient on one rank of `group` counts on all of them, so
+  /// that `step` makes the update on all or on none. For ranks that do not average their gradients.
+  /// @note Collective.
+  void share_overflow(const torch::optim::Optimizer& optimizer, const ProcessGroup& group);
+
   /// Adapts the scale; once per update, after every optimizer's `step`. Without any step or
   /// `unscale` since the last time it does nothing.
   void update();
@@ -73,6 +84,7 @@ class LINKBOY_API GradScaler {
   /// "_growth_tracker". Waits for a CUDA device.
   StateDict state_dict() const;
 
+  /// The backward pass of a loss that was scaled before uses the loaded scale, as `step` does.
   /// @throws Error if an entry is missing or out of its range; nothing is changed then.
   void load_state_dict(const StateDict& state);
 
@@ -81,6 +93,9 @@ class LINKBOY_API GradScaler {
     bool is_unscaled = false;
     bool is_stepped = false;
     std::vector<at::Tensor> found_inf{};  // one float scalar, 0 or 1, per device
+    // A parameter and its unscaled gradient: the gradients were cleared if it has another by now.
+    at::Tensor parameter{};
+    at::Tensor gradient{};
   };
 
   void check_scaled() const;

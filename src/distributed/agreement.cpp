@@ -56,6 +56,28 @@ void require_same_on_all_ranks(const ProcessGroup& group, std::string_view subje
                        ". Give all ranks the same; they share the data by themselves."));
 }
 
+void succeed_on_all_ranks(const ProcessGroup& group, const std::function<void()>& work) {
+  if (group.size() == 1) return work();
+  std::exception_ptr own;
+  std::string message;
+  try {
+    work();
+  } catch (const c10::Error& error) {
+    own = std::current_exception();
+    message = c10::str("!", error.what_without_backtrace());
+  } catch (const std::exception& error) {
+    own = std::current_exception();
+    message = c10::str("!", error.what());
+  }
+  const auto messages = group.all_gather_bytes(message);
+  if (own) std::rethrow_exception(own);
+  const auto failed = std::find_if(messages.begin(), messages.end(),
+                                   [](const auto& other) { return !other.empty(); });
+  if (failed == messages.end()) return;
+  throw Error(c10::str("rank ", group.world_ranks()[failed - messages.begin()],
+                       " failed: ", failed->substr(1)));
+}
+
 StopAgreement::StopAgreement(std::shared_ptr<const ProcessGroup> group)
     : group_(std::move(group)), segment_(SharedMemorySegment::make(*group_, 2 * sizeof(int64_t))) {}
 

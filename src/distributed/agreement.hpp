@@ -1,5 +1,6 @@
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -17,6 +18,11 @@ class SharedMemorySegment;
 /// @throws Error on all ranks if one has another line: its rank, its line and that of rank 0.
 void require_same_on_all_ranks(const ProcessGroup& group, std::string_view subject,
                                const std::vector<std::string>& lines);
+
+/// Runs `work`, which talks to no other rank. If it throws on any rank, throws on all of them, so
+/// that none waits for the others in a later collective: its own exception on that rank, on the
+/// others an Error that names the lowest such rank and has its message. @note Collective.
+void succeed_on_all_ranks(const ProcessGroup& group, const std::function<void()>& work);
 
 /// That a rank wants to leave the run, or none.
 struct StopWish {

@@ -5,11 +5,22 @@
 
 #include <string>
 
+#include "checkpoint/value_tree.hpp"
+
 namespace linkboy {
 
-/// A value for other processes of this run; nothing that comes from a file.
+/// A value for other processes of this run, nothing that comes from a file. Its tensors arrive on
+/// the CPU: another process's device is not theirs. Of a view only the view's own elements are
+/// sent.
 inline std::string to_bytes(const c10::IValue& value) {
-  const std::vector<char> bytes = torch::pickle_save(value);
+  const auto on_cpu = [](const c10::IValue& leaf, const ValuePath&) -> c10::IValue {
+    if (!leaf.isTensor() || !leaf.toTensor().defined()) return leaf;
+    const at::Tensor tensor = leaf.toTensor().detach().cpu();
+    const bool is_view = tensor.layout() == at::kStrided &&
+                         tensor.storage().nbytes() > static_cast<std::size_t>(tensor.nbytes());
+    return is_view ? tensor.clone() : tensor;
+  };
+  const std::vector<char> bytes = torch::pickle_save(map_leaves(value, on_cpu));
   return {bytes.begin(), bytes.end()};
 }
 

@@ -233,10 +233,7 @@ LaunchEnvironment read_slurm(const Variables& variables) {
   return launch;
 }
 
-}  // namespace
-
-LaunchEnvironment read_launch_environment(const EnvironmentLookup& lookup) {
-  const Variables variables(lookup);
+LaunchEnvironment read_launcher(const Variables& variables) {
   const bool has_rank = variables.has("RANK");
   const bool has_world_size = variables.has("WORLD_SIZE");
   if (has_rank && has_world_size) return read_torchrun(variables);
@@ -250,6 +247,22 @@ LaunchEnvironment read_launch_environment(const EnvironmentLookup& lookup) {
                 " is not set; both must be set, or none to run alone. Unset ", found,
                 ", or: ", kTorchrunAdvice);
   return {};
+}
+
+}  // namespace
+
+LaunchEnvironment read_launch_environment(const EnvironmentLookup& lookup) {
+  const Variables variables(lookup);
+  LaunchEnvironment launch = read_launcher(variables);
+  const auto visible = variables.find("CUDA_VISIBLE_DEVICES");
+  launch.sees_one_device = visible && visible->find(',') == std::string::npos;
+  return launch;
+}
+
+std::optional<int64_t> cuda_index_of(const LaunchEnvironment& launch, int64_t num_devices) {
+  if (launch.sees_one_device && num_devices == 1) return 0;
+  if (launch.local_world_size > num_devices) return std::nullopt;
+  return launch.local_rank;
 }
 
 LaunchEnvironment read_launch_environment() {

@@ -33,6 +33,9 @@ struct LaunchEnvironment {
   /// the store outlives a restart.
   int64_t restart_count = 0;
 
+  /// Whether this process is shown a single CUDA device (CUDA_VISIBLE_DEVICES names one).
+  bool sees_one_device = false;
+
   /// Tells this launch from others, alike on all ranks; may be empty. For messages and keys.
   std::string job_id;
 
@@ -55,6 +58,11 @@ LaunchEnvironment read_launch_environment(const EnvironmentLookup& lookup);
 
 /// From the environment of this process.
 LaunchEnvironment read_launch_environment();
+
+/// Returns the index of this process's device among the `num_devices` that it sees: its number on
+/// the host, or 0 where the launcher shows it one device only. Nothing if there are too few
+/// devices.
+std::optional<int64_t> cuda_index_of(const LaunchEnvironment& launch, int64_t num_devices);
 
 /// The first host of a list as Slurm writes it: "n008-ib" of "n[008-011]-ib,login1".
 /// @throws Error if that host is malformed; what comes after it is not read.

@@ -6,6 +6,7 @@
 #include <torch/csrc/autograd/variable.h>
 
 #include "linkboy/error.hpp"
+#include "precision/optimizer_tensors.hpp"
 
 namespace linkboy {
 namespace {
@@ -18,6 +19,22 @@ class CallWhenReady final : public torch::autograd::PostAccumulateGradHook {
  private:
   std::function<void()> call_;
 };
+
+/// The gradient's elements in the parameter's memory order, which its owner's step wants back.
+at::Tensor flattened(const at::Tensor& gradient, const at::Tensor& parameter) {
+  if (!parameter.is_non_overlapping_and_dense()) return gradient.reshape({-1});
+  const bool is_laid_out = have_same_layout(gradient, parameter);
+  const at::Tensor laid_out = is_laid_out ? gradient : at::empty_like(parameter).copy_(gradient);
+  return laid_out.as_strided({parameter.numel()}, {1});
+}
+
+/// The other way round: a view of the elements from `offset` on.
+at::Tensor gradient_in(const at::Tensor& flat, int64_t offset, const at::Tensor& parameter) {
+  if (!parameter.is_non_overlapping_and_dense()) {
+    return flat.narrow(0, offset, parameter.numel()).view_as(parameter);
+  }
+  return flat.as_strided(parameter.sizes(), parameter.strides(), flat.storage_offset() + offset);
+}
 
 }  // namespace
 
@@ -86,7 +103,7 @@ void OwnerReducer::send(Bucket& bucket) {
   std::vector<at::Tensor> pieces;
   for (auto& parameter : bucket.parameters) {
     at::Tensor& gradient = parameter.mutable_grad();
-    pieces.push_back(gradient.defined() ? gradient.reshape({-1})
+    pieces.push_back(gradient.defined() ? flattened(gradient, parameter)
                                         : at::zeros({parameter.numel()}, parameter.options()));
     // What others own is gone from this rank as soon as it is sent.
     if (bucket.owner != group_->rank()) gradient.reset();
@@ -108,9 +125,8 @@ void OwnerReducer::end(bool allows_unused) {
     if (bucket.owner == group_->rank()) {
       int64_t offset = 0;
       for (auto& parameter : bucket.parameters) {
-        const at::Tensor piece = bucket.flat.narrow(0, offset, parameter.numel());
+        parameter.mutable_grad() = gradient_in(bucket.flat, offset, parameter);
         offset += parameter.numel();
-        parameter.mutable_grad() = piece.view_as(parameter);
       }
     }
     bucket.flat.reset();

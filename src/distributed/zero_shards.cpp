@@ -18,6 +18,27 @@ void for_each_parameter(const torch::optim::Optimizer& optimizer, Visit visit) {
   }
 }
 
+/// While it lives, the chosen parameters have no gradients.
+class HiddenGradients {
+ public:
+  template <class IsHidden>
+  HiddenGradients(const torch::optim::Optimizer& optimizer, IsHidden is_hidden) {
+    for_each_parameter(optimizer, [&](const at::Tensor& parameter) {
+      if (is_hidden(parameter)) hidden_.emplace_back(parameter, parameter.grad());
+    });
+    // Not before all are known: is_hidden may throw.
+    for (auto& [parameter, gradient] : hidden_) parameter.mutable_grad().reset();
+  }
+  ~HiddenGradients() {
+    for (auto& [parameter, gradient] : hidden_) parameter.mutable_grad() = std::move(gradient);
+  }
+  HiddenGradients(const HiddenGradients&) = delete;
+  HiddenGradients& operator=(const HiddenGradients&) = delete;
+
+ private:
+  std::vector<std::pair<at::Tensor, at::Tensor>> hidden_;
+};
+
 }  // namespace
 
 ZeroShards::ZeroShards(std::shared_ptr<const ProcessGroup> group)
@@ -45,26 +66,18 @@ int64_t ZeroShards::owner_of(const at::Tensor& parameter) const {
   return found->second;
 }
 
-void ZeroShards::begin_step(torch::optim::Optimizer& optimizer) {
+bool ZeroShards::step(torch::optim::Optimizer& optimizer, const std::function<bool()>& make_step) {
   drop_state_of_others(optimizer);
-  for (auto& group : optimizer.param_groups()) {
-    for (auto& parameter : group.params()) {
-      if (owner_of(parameter) == group_->rank() || !parameter.grad().defined()) continue;
-      hidden_.emplace_back(parameter, parameter.grad());
-      parameter.mutable_grad().reset();
-    }
-  }
-}
-
-void ZeroShards::end_step(torch::optim::Optimizer& optimizer, bool was_made) {
-  for (auto& [parameter, gradient] : hidden_) parameter.mutable_grad() = gradient;
-  hidden_.clear();
-  if (!was_made) return;
+  const HiddenGradients hidden(optimizer, [&](const at::Tensor& parameter) {
+    return owner_of(parameter) != group_->rank();
+  });
+  if (!make_step()) return false;
   std::vector<std::vector<at::Tensor>> of_rank(group_->size());
   for_each_parameter(optimizer, [&](const at::Tensor& parameter) {
     if (parameter.requires_grad()) of_rank[owner_of(parameter)].push_back(parameter);
   });
   for (int64_t rank = 0; rank < group_->size(); ++rank) group_->broadcast(of_rank[rank], rank);
+  return true;
 }
 
 /// A checkpoint brings the state of all.

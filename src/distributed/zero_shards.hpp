@@ -2,6 +2,7 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <functional>
 #include <memory>
 #include <unordered_map>
 #include <vector>
@@ -27,10 +28,10 @@ class ZeroShards {
   /// The rank that updates it. @throws Error if it was not assigned.
   int64_t owner_of(const at::Tensor& parameter) const;
 
-  /// Around an optimizer's own step: hides the gradients of others' parameters from it, then sends
-  /// and receives what was updated. The gradients are there again after it. Collective: `end_step`.
-  void begin_step(torch::optim::Optimizer& optimizer);
-  void end_step(torch::optim::Optimizer& optimizer, bool was_made);
+  /// Calls `make_step`, which says whether it updated, with the gradients of others' parameters
+  /// hidden from it; then sends and receives what was updated. The gradients are there again after
+  /// it, also if it throws. @return What `make_step` returned. @note Collective.
+  bool step(torch::optim::Optimizer& optimizer, const std::function<bool()>& make_step);
 
   /// The state of all ranks as one, on every rank (the others' tensors on the CPU): as
   /// `optimizer_state_dict` of a process alone. Collective.
@@ -41,8 +42,7 @@ class ZeroShards {
 
   std::shared_ptr<const ProcessGroup> group_;
   std::unordered_map<const at::TensorImpl*, int64_t> owners_;
-  std::vector<int64_t> num_elements_;                      // of each rank
-  std::vector<std::pair<at::Tensor, at::Tensor>> hidden_;  // parameters and gradients
+  std::vector<int64_t> num_elements_;  // of each rank
 };
 
 }  // namespace linkboy

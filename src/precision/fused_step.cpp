@@ -1,15 +1,10 @@
 #include "precision/fused_step.hpp"
 
-#include <ATen/ATen.h>
-#include <torch/optim/adagrad.h>
-#include <torch/optim/adam.h>
-#include <torch/optim/adamw.h>
-#include <torch/optim/rmsprop.h>
-#include <torch/optim/sgd.h>
-
 #include <algorithm>
 #include <array>
 #include <typeinfo>
+
+#include "precision/optimizer_tensors.hpp"
 
 namespace linkboy {
 namespace {
@@ -26,7 +21,8 @@ bool is_fusable(const Tensor& parameter) {
   return (parameter.is_cpu() || parameter.is_cuda()) &&
          at::isFloatingType(parameter.scalar_type()) && parameter.layout() == at::kStrided &&
          gradient.layout() == at::kStrided && gradient.scalar_type() == parameter.scalar_type() &&
-         gradient.device() == parameter.device();
+         gradient.device() == parameter.device() && parameter.is_non_overlapping_and_dense() &&
+         have_same_layout(gradient, parameter);
 }
 
 /// Tensors that one kernel may take together, and the parts of their state, the same part of each
@@ -89,12 +85,15 @@ void for_each_fusable(const OptimizerParamGroup& group, Work work) {
   }
 }
 
-/// The parameter's state, made at its first update.
+/// Returns the parameter's state, made at its first update. A model that was moved or given another
+/// memory format after that has its state follow.
 template <class State>
 State& state_of(Optimizer& optimizer, const Tensor& parameter) {
-  auto& state = optimizer.state()[parameter.unsafeGetTensorImpl()];
-  if (!state) state = std::make_unique<State>();
-  return static_cast<State&>(*state);
+  auto& slot = optimizer.state()[parameter.unsafeGetTensorImpl()];
+  if (!slot) slot = std::make_unique<State>();
+  auto& state = static_cast<State&>(*slot);
+  for (Tensor* part : tensors_of(state)) follow_parameter(parameter, *part);
+  return state;
 }
 
 Tensor zeros_of(const Tensor& parameter) {
@@ -287,6 +286,13 @@ void step_what_is_left(Optimizer& optimizer) {
   restore();
 }
 
+// A null pointer of the class of a parameter's state.
+torch::optim::SGDParamState* state_class(torch::optim::SGD*) { return nullptr; }
+torch::optim::AdamParamState* state_class(torch::optim::Adam*) { return nullptr; }
+torch::optim::AdamWParamState* state_class(torch::optim::AdamW*) { return nullptr; }
+torch::optim::AdagradParamState* state_class(torch::optim::Adagrad*) { return nullptr; }
+torch::optim::RMSpropParamState* state_class(torch::optim::RMSprop*) { return nullptr; }
+
 bool has_stepped(const Optimizer& optimizer, const Tensor& parameter) {
   const auto found = optimizer.state().find(parameter.unsafeGetTensorImpl());
   if (found == optimizer.state().end()) return false;
@@ -305,6 +311,22 @@ void add_to_steps(Optimizer& optimizer, int64_t change) {
 }
 
 }  // namespace
+
+void move_state_to_parameters(const Optimizer& optimizer) {
+  const at::NoGradGuard no_grad;
+  const auto move = [&]<class State>(const OptimizerParamGroup& group, State*) {
+    for (const Tensor& parameter : group.params()) {
+      const auto found = optimizer.state().find(parameter.unsafeGetTensorImpl());
+      if (found == optimizer.state().end()) continue;
+      for (Tensor* part : tensors_of(static_cast<State&>(*found->second))) {
+        follow_parameter(parameter, *part);
+      }
+    }
+  };
+  with_class_of(optimizer, [&](auto* kind) {
+    for (const auto& group : optimizer.param_groups()) move(group, state_class(kind));
+  });
+}
 
 bool fused_step(Optimizer& optimizer, const GradientScaling& scaling) {
   const at::NoGradGuard no_grad;

@@ -17,8 +17,9 @@ struct GradientScaling {
 /// Makes one update of a LibTorch optimizer by few calls per param group, on its own options and
 /// state. SGD, Adam, AdamW and Adagrad go through fused kernels with the numbers of Python's
 /// `fused=True`, RMSprop through multi-tensor operations with those of `foreach=True`. What these
-/// do not take (a sparse gradient, complex numbers, a gradient of another dtype) is updated by the
-/// optimizer's own `step`, for that parameter alone.
+/// do not take (a sparse gradient, complex numbers, a gradient of another dtype or memory order, a
+/// parameter with gaps in memory) is updated by the optimizer's own `step`, for that parameter
+/// alone. The state follows a parameter whose device or memory format has changed.
 ///
 /// @return False, with nothing changed, if the optimizer is of another class (a subclass too).
 bool fused_step(torch::optim::Optimizer& optimizer, const GradientScaling& scaling = {});
@@ -31,6 +32,10 @@ bool has_gradient_without_kernel(const torch::optim::Optimizer& optimizer);
 /// `group` if it is told `fused=True`: it has the kernel, and takes these parameters.
 bool is_fused_in_python(const torch::optim::Optimizer& optimizer,
                         const torch::optim::OptimizerParamGroup& group);
+
+/// Moves the state of an optimizer of these classes to the devices and into the memory formats of
+/// its parameters, as `fused_step` would before the update. Other classes are left alone.
+void move_state_to_parameters(const torch::optim::Optimizer& optimizer);
 
 /// Whether `fused_step` takes a `grad_scale`: there is a kernel for each gradient, on one device.
 bool takes_grad_scale(const torch::optim::Optimizer& optimizer);

@@ -4,12 +4,14 @@
 #include <ATen/core/grad_mode.h>
 #include <torch/optim/optimizer.h>
 
+#include <algorithm>
 #include <cmath>
 #include <map>
 #include <utility>
 
 #include "linkboy/deferred_value.hpp"
 #include "linkboy/error.hpp"
+#include "linkboy/process_group.hpp"
 #include "precision/fused_step.hpp"
 
 namespace linkboy {
@@ -64,6 +66,27 @@ void GradScaler::unscale(torch::optim::Optimizer& optimizer) {
   state.is_unscaled = true;
 }
 
+bool GradScaler::awaits_step() const {
+  return std::any_of(optimizers_.begin(), optimizers_.end(), [](const auto& entry) {
+    const PerOptimizer& state = entry.second;
+    return state.is_unscaled && !state.is_stepped && state.gradient.defined() &&
+           state.parameter.grad().is_same(state.gradient);
+  });
+}
+
+void GradScaler::share_overflow(const torch::optim::Optimizer& optimizer,
+                                const ProcessGroup& group) {
+  PerOptimizer& state = optimizers_[&optimizer];
+  LINKBOY_CHECK(state.is_unscaled, "share_overflow was called before unscale; call unscale first.");
+  // One flag on every rank, also where there is no gradient.
+  Tensor flag = at::zeros_like(scale_);
+  for (const Tensor& found : state.found_inf) {
+    flag = at::maximum(flag, found.to(flag.device(), /*non_blocking=*/true));
+  }
+  group.all_reduce(flag, ReduceOp::max);
+  state.found_inf = {flag};
+}
+
 /// And looks for infinite ones and NaN.
 void GradScaler::multiply_gradients(torch::optim::Optimizer& optimizer, PerOptimizer& state,
                                     const Tensor& factor) {
@@ -80,6 +103,8 @@ void GradScaler::multiply_gradients(torch::optim::Optimizer& optimizer, PerOptim
       if (gradient.is_sparse() && !gradient.is_coalesced()) {
         parameter.mutable_grad() = gradient.coalesce();
       }
+      state.parameter = parameter;
+      state.gradient = parameter.grad();
       const Tensor values = parameter.grad().is_sparse() ? parameter.grad()._values() : gradient;
       gradients[{values.device().index(), values.scalar_type()}].push_back(values);
     }
@@ -164,8 +189,12 @@ void GradScaler::load_state_dict(const StateDict& state) {
   LINKBOY_CHECK(growth >= 0, "_growth_tracker is ", growth, "; it must not be negative.");
   options_ = options;
   first_growth_ = growth;
-  scale_ = growth_ = Tensor();
   optimizers_.clear();
+  if (!scale_.defined()) return;
+  // In place, because a recorded CUDA graph reads these very tensors; unseen by autograd, because a
+  // loss that was scaled before may still have its backward pass to come.
+  scale_.variable_data().fill_(options.init_scale);
+  growth_.variable_data().fill_(growth);
 }
 
 }  // namespace linkboy

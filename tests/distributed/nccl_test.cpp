@@ -77,6 +77,7 @@ TEST(NcclTest, TrainsAsOneProcessWithTheWholeBatch_MultiCUDA) {
 }
 
 TEST(NcclTest, RefusesMoreProcessesThanDevices_CUDA) {
+  unsetenv("CUDA_VISIBLE_DEVICES");  // as if no launcher had chosen the device
   setenv("LOCAL_WORLD_SIZE", "1000", 1);
   setenv("WORLD_SIZE", "1000", 1);
   EXPECT_ERROR(Accelerator{on_gpus()}, "there are 1000 processes on this host, but");

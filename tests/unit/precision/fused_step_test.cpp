@@ -3,6 +3,8 @@
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
+#include <type_traits>
+
 #include "checkpoint/optimizer_state.hpp"
 #include "linkboy/accelerator.hpp"
 #include "support/toy.hpp"
@@ -188,6 +190,58 @@ TEST(FusedStepTest, FoundInfHoldsUpTheUpdateAndItsCount) {
   auto weight = torch::ones({3}).requires_grad_();
   torch::optim::RMSprop rmsprop({weight});
   EXPECT_FALSE(takes_found_inf(rmsprop));
+}
+
+torch::Tensor image_weight() {
+  return torch::sin(torch::arange(4 * 3 * 3 * 3, torch::kFloat)).view({4, 3, 3, 3});
+}
+
+/// Steps a convolution's weight three times, whose memory format changes after the first one.
+template <class Optimizer, class Options>
+torch::Tensor weight_after_steps(const Options& options, bool becomes_channels_last) {
+  auto weight = image_weight().requires_grad_();
+  Optimizer optimizer({weight}, options);
+  for (int step = 0; step < 3; ++step) {
+    if (becomes_channels_last && step == 1) {
+      weight.set_data(weight.detach().contiguous(at::MemoryFormat::ChannelsLast));
+    }
+    weight.mutable_grad() = torch::empty_like(weight).copy_(torch::cos(image_weight() * step));
+    EXPECT_TRUE(fused_step(optimizer));
+  }
+  return weight.detach().contiguous();
+}
+
+TEST(FusedStepTest, TheStateFollowsAParameterIntoAnotherMemoryFormat) {
+  const auto check = [](auto type, const auto& options) {
+    using Optimizer = typename decltype(type)::type;
+    EXPECT_TRUE(torch::allclose(weight_after_steps<Optimizer>(options, true),
+                                weight_after_steps<Optimizer>(options, false), 1e-6, 1e-7));
+  };
+  check(std::type_identity<torch::optim::SGD>(), SGDOptions(0.1).momentum(0.9));
+  check(std::type_identity<torch::optim::Adam>(), AdamOptions(0.1).amsgrad(true));
+  check(std::type_identity<torch::optim::AdamW>(), AdamWOptions(0.1));
+  check(std::type_identity<torch::optim::Adagrad>(), AdagradOptions(0.1));
+  check(std::type_identity<torch::optim::RMSprop>(),
+        RMSpropOptions(0.1).momentum(0.9).centered(true));
+}
+
+TEST(FusedStepTest, WritesNothingBesideAParameterWithGapsInMemory) {
+  const auto whole = torch::ones({4, 6});
+  auto weight = whole.narrow(1, 0, 3).detach().requires_grad_();
+  weight.mutable_grad() = torch::ones({4, 3});
+  torch::optim::AdamW optimizer({weight}, AdamWOptions(0.1));
+  ASSERT_TRUE(fused_step(optimizer));
+  EXPECT_TRUE(torch::equal(whole.narrow(1, 3, 3), torch::ones({4, 3})));
+  EXPECT_TRUE((weight.detach() < 1).all().item<bool>());
+}
+
+TEST(FusedStepTest, TakesAGradientOfAnotherMemoryOrderElementByElement) {
+  const auto gradient = torch::arange(6, torch::kFloat).view({2, 3});
+  auto weight = torch::zeros({2, 3}).requires_grad_();
+  weight.mutable_grad() = gradient.t().contiguous().t();
+  torch::optim::SGD optimizer({weight}, SGDOptions(1.0));
+  ASSERT_TRUE(fused_step(optimizer));
+  EXPECT_TRUE(torch::equal(weight.detach(), -gradient));
 }
 
 TEST(FusedStepTest, RunsOnTheDevice_CUDA) {

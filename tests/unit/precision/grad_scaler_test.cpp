@@ -173,5 +173,53 @@ TEST(GradScalerTest, RefusesOptionsOutOfRange) {
   EXPECT_EQ(scaler.get_scale(), 65536.0);
 }
 
+TEST(GradScalerTest, ABackwardBetweenUnscaleAndStepDoesNotMakeTheStepDivideAgain) {
+  Accelerator accelerator(
+      {.device = "cpu", .mixed_precision = "fp16", .grad_scaler = {.init_scale = 8.0}});
+  auto critic = parameter();
+  auto generator = parameter();
+  torch::optim::SGD critic_optimizer({critic}, 0.5);
+  torch::optim::SGD generator_optimizer({generator}, 0.5);
+  for (int update = 1; update <= 3; ++update) {
+    accelerator.backward((critic * 3).sum());
+    accelerator.unscale_gradients(critic_optimizer);
+    accelerator.backward((generator * 3).sum());
+    accelerator.optimizer_step(critic_optimizer);
+    accelerator.optimizer_step(generator_optimizer);
+    Accelerator::zero_grad(critic_optimizer);
+    Accelerator::zero_grad(generator_optimizer);
+    EXPECT_EQ(critic[0].item<float>(), 1.0F - 1.5F * update);
+    EXPECT_EQ(generator[0].item<float>(), 1.0F - 1.5F * update);
+  }
+}
+
+TEST(GradScalerTest, GradientsClearedAfterUnscaleAreUnscaledAgainInTheNextUpdate) {
+  Accelerator accelerator(
+      {.device = "cpu", .mixed_precision = "fp16", .grad_scaler = {.init_scale = 8.0}});
+  auto weight = parameter();
+  torch::optim::SGD optimizer({weight}, 0.5);
+  for (int i = 0; i < 2; ++i) {
+    accelerator.backward((weight * 3).sum());
+    accelerator.unscale_gradients(optimizer);
+    EXPECT_EQ(weight.grad()[0].item<float>(), 3.0F);
+    Accelerator::zero_grad(optimizer);  // and no step
+  }
+}
+
+TEST(GradScalerTest, AStateLoadedAfterScaleChangesTheTensorThatARecordedGraphReads) {
+  GradScaler scaler({.init_scale = 8.0});
+  auto weight = parameter();
+  torch::optim::SGD optimizer({weight}, 0.5);
+  const auto scaled = scaler.scale(weight.sum());
+  StateDict state = GradScaler({.init_scale = 4.0}).state_dict();
+  state.set("_growth_tracker", int64_t{5});
+  scaler.load_state_dict(state);
+  EXPECT_EQ(scaler.get_scale(), 4.0);
+  EXPECT_EQ(scaler.state_dict().get_int("_growth_tracker"), 5);
+  scaled.backward();
+  EXPECT_TRUE(scaler.step(optimizer));
+  EXPECT_EQ(weight[0].item<float>(), 1.0F - 0.5F);
+}
+
 }  // namespace
 }  // namespace linkboy::testing::grad_scaler_test
