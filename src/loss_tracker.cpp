@@ -3,6 +3,7 @@
 #include <ATen/ATen.h>
 
 #include <limits>
+#include <utility>
 
 namespace linkboy {
 
@@ -21,7 +22,9 @@ void LossTracker::update(const at::Tensor& loss, int64_t batch_size) {
     return;
   }
   if (!device_total_.defined()) {
-    device_total_ = at::zeros({}, mean.options().dtype(at::kDouble));
+    // One sum, from what was restored on, so that a resumed run rounds as the uninterrupted one.
+    device_total_ =
+        at::full({}, std::exchange(host_total_, 0.0), mean.options().dtype(at::kDouble));
   }
   device_total_.add_(mean, batch_size);
 }

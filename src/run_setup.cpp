@@ -11,6 +11,7 @@
 #include <thread>
 #include <unordered_map>
 #include <unordered_set>
+#include <utility>
 
 #include "data/share_between_ranks.hpp"
 #include "distributed/agreement.hpp"
@@ -63,6 +64,16 @@ void check_learning_rates(const torch::optim::Optimizer& optimizer) {
   }
 }
 
+template <class Value>
+std::string option_text(const Value& value) {
+  return c10::str(value);
+}
+
+template <class Value>
+std::string option_text(const std::optional<Value>& value) {
+  return value ? c10::str(*value) : "nothing";
+}
+
 // LibTorch accepts it, and its step then moves the parameter twice.
 void check_no_parameter_twice(const torch::optim::Optimizer& optimizer) {
   std::unordered_map<const c10::TensorImpl*, std::size_t> group_of;
@@ -92,6 +103,31 @@ TensorSet identities_of(const Model& model,
 }
 
 int64_t size_of(const Dataset& dataset) { return dataset ? dataset.size() : 0; }
+
+/// The same value around tensors without a graph.
+c10::IValue detached(const c10::IValue& value) {
+  if (value.isTensor()) {
+    return value.toTensor().defined() ? c10::IValue(value.toTensor().detach()) : value;
+  }
+  if (value.isTuple()) {
+    std::vector<c10::IValue> elements;
+    for (const auto& element : value.toTupleRef().elements()) elements.push_back(detached(element));
+    return c10::ivalue::Tuple::create(std::move(elements));
+  }
+  if (value.isList()) {
+    auto list = value.toList().copy();
+    for (std::size_t i = 0; i < list.size(); ++i) list.set(i, detached(list.get(i)));
+    return list;
+  }
+  if (value.isGenericDict()) {
+    auto dict = value.toGenericDict().copy();
+    for (const auto& entry : value.toGenericDict()) {
+      dict.insert_or_assign(entry.key(), detached(entry.value()));
+    }
+    return dict;
+  }
+  return value;
+}
 
 }  // namespace
 
@@ -149,7 +185,9 @@ void set_training_lengths(RunConfig& config, const TrainOptions& options) {
 // The set-up of a run.
 
 void Trainer::set_up_training(const TrainOptions& options) {
-  // First, since it refuses options that a subclass has not made unnecessary.
+  check_same_on_all_ranks(options);
+  share_loader_seed();
+  // Before anything changes, since it refuses options that a subclass has not made unnecessary.
   train_dataloader_ = create_train_dataloader(options);
   create_evaluation_sets(options);
   if (options.reset_run_history) run_history_->reset();
@@ -174,8 +212,8 @@ void Trainer::set_up_training(const TrainOptions& options) {
 
   accelerator().set_gradient_accumulation_steps(options.gradient_accumulation_steps);
   prepare_dataloaders();
+  check_same_loaders_on_all_ranks();
   run_config_ = create_run_config(options);
-  check_same_on_all_ranks(options);
   warn_of_unsaved_parameters();
 
   // The scheduler of the run before has left its last value in the optimizer.
@@ -264,11 +302,7 @@ DataLoaderOptions Trainer::default_eval_dataloader_options(int64_t batch_size) {
   options.pin_memory = is_cuda;
   options.shard = {accelerator().process_index(), accelerator().num_processes()};
   options.even_batches = false;  // each sample counts once
-  if (accelerator().num_processes() > 1) {
-    // All must walk through the same permutation, whatever their own generators are.
-    const auto seed = at::globalContext().defaultGenerator(at::kCPU).current_seed();
-    options.seed = std::stoull(accelerator().broadcast_object(std::to_string(seed)));
-  }
+  options.seed = loader_seed_;
   return options;
 }
 
@@ -304,8 +338,10 @@ void Trainer::prepare_graphed_step() {
         backward(output);
         // What is kept must not keep the pass's graph.
         output.loss = output.loss.detach();
-        if (output.model_outputs.isTensor()) {
-          output.model_outputs = output.model_outputs.toTensor().detach();
+        output.model_outputs = detached(output.model_outputs);
+        const StateDict extras = std::exchange(output.extras, {});
+        for (const auto& [name, value] : extras.entries()) {
+          output.extras.set(name, detached(value));
         }
         return output;
       });
@@ -321,6 +357,9 @@ std::shared_ptr<DataLoader> Trainer::create_eval_dataloader(const EvaluateOption
 }
 
 void Trainer::prepare_model_optimizer_and_dataloaders() {
+  // First, because the gradients of all that the optimizer trains beside the model are reduced,
+  // too.
+  for (const auto& module : registered_modules_) module->to(device());
   accelerator().prepare(model_, optimizer_.get());
   stop_->share_with(accelerator_->shared_process_group());
   if (train_dataloader_) train_dataloader_ = accelerator_->prepare(std::move(train_dataloader_));
@@ -356,6 +395,9 @@ RunConfig Trainer::create_run_config(const TrainOptions& options) {
   if (!train_dataloader_) return config;
 
   config.num_train_batches_per_epoch = train_dataloader_->size();
+  LINKBOY_CHECK(config.num_train_batches_per_epoch >= 1, "the training loader's size() is ",
+                config.num_train_batches_per_epoch,
+                "; an epoch must have at least 1 batch. Give it more data, or smaller batches.");
   config.train_per_device_batch_size = train_dataloader_->batch_size();
   set_training_lengths(config, options);
   return config;
@@ -407,27 +449,70 @@ void Trainer::warn_of_unsaved_parameters() {
                "model with register_module."));
 }
 
-/// Ranks that make different numbers of steps would wait for each other forever.
+/// Ranks that make different numbers of steps, or of collective calls, would wait for each other
+/// forever. Before the first call that depends on any of these.
 void Trainer::check_same_on_all_ranks(const TrainOptions& options) {
   if (accelerator().num_processes() == 1) return;
   std::vector<std::string> lines{
       c10::str("train_dataset.size() = ", size_of(options.train_dataset)),
-      c10::str("eval_dataset.size() = ", size_of(options.eval_dataset)),
-      c10::str("batch size = ", run_config_.train_per_device_batch_size),
-      c10::str("batches per epoch = ", run_config_.num_train_batches_per_epoch),
-      c10::str("gradient_accumulation_steps = ", run_config_.gradient_accumulation_steps),
-      c10::str("num_epochs = ", run_config_.num_epochs),
-      c10::str("max_num_updates = ", run_config_.max_num_updates),
-      c10::str("evaluate_every_n_epochs = ", options.evaluate_every_n_epochs)};
+      c10::str("eval_dataset.size() = ", size_of(options.eval_dataset))};
   for (const auto& [name, dataset] : options.more_eval_datasets) {
     lines.push_back(c10::str("evaluation data \"", name, "\" of size ", dataset.size()));
   }
+  const auto add = [&lines](const char* name, const auto& value) {
+    lines.push_back(c10::str(name, " = ", option_text(value)));
+  };
+  add("num_epochs", options.num_epochs);
+  add("max_num_train_steps", options.max_num_train_steps);
+  add("per_device_batch_size", options.per_device_batch_size);
+  add("gradient_accumulation_steps", options.gradient_accumulation_steps);
+  add("gradient_clip_value", options.gradient_clip_value);
+  add("gradient_clip_norm", options.gradient_clip_norm);
+  add("evaluate_every_n_epochs", options.evaluate_every_n_epochs);
+  add("evaluate_before_training", options.evaluate_before_training);
+  add("reset_run_history", options.reset_run_history);
+  add("weight_by_batch_size", options.weight_by_batch_size);
+  add("ExecutionMode::graph", options.execution_mode == ExecutionMode::graph);
+  add("a scheduler", options.create_scheduler_fn != nullptr);
+  add("resume_from", options.resume_from.has_value());
+  add_lines_of_trainer(lines);
+  require_same_on_all_ranks(accelerator_->process_group(), "what to train", lines);
+}
+
+/// The data may differ: ranks may evaluate different numbers of batches.
+void Trainer::check_same_evaluation_on_all_ranks() {
+  if (accelerator().num_processes() == 1) return;
+  std::vector<std::string> lines;
+  add_lines_of_trainer(lines);
+  require_same_on_all_ranks(accelerator_->process_group(), "what to evaluate", lines);
+}
+
+void Trainer::add_lines_of_trainer(std::vector<std::string>& lines) const {
+  for (const std::string& name : tracked_losses_) lines.push_back("tracked loss " + name);
+  for (const auto& name : callback_handler_.names()) lines.push_back("callback " + name);
+}
+
+/// What overridden methods and callbacks have made of the options.
+void Trainer::check_same_loaders_on_all_ranks() {
+  if (accelerator().num_processes() == 1) return;
+  const int64_t num_batches = train_dataloader_->size();
+  std::vector<std::string> lines{c10::str("batch size = ", train_dataloader_->batch_size()),
+                                 c10::str("batches per epoch = ", num_batches),
+                                 c10::str("evaluation sets = ", evaluation_sets_.size())};
   const StateDict loader = train_dataloader_->state_dict();
   for (const auto& [name, value] : loader.entries()) {
     lines.push_back(c10::str("the loader's ", name, " = ", value));
   }
   for (const auto& name : callback_handler_.names()) lines.push_back("callback " + name);
   require_same_on_all_ranks(accelerator_->process_group(), "what to train", lines);
+}
+
+/// All ranks must walk through the same permutation, whatever their own generators are.
+void Trainer::share_loader_seed() {
+  loader_seed_.reset();
+  if (accelerator().num_processes() == 1) return;
+  const auto seed = at::globalContext().defaultGenerator(at::kCPU).current_seed();
+  loader_seed_ = std::stoull(accelerator_->broadcast_object(std::to_string(seed)));
 }
 
 std::unique_ptr<Scheduler> Trainer::create_scheduler(const TrainOptions& options) {

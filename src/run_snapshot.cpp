@@ -37,7 +37,7 @@ RunSnapshot::RunSnapshot(Trainer& trainer, std::shared_ptr<Callback> callback)
   }
   optimizer_ = copy_of(accelerator.optimizer_state_dict(*trainer.optimizer()));
   if (accelerator.grad_scaler() != nullptr) grad_scaler_ = accelerator.grad_scaler()->state_dict();
-  rng_ = rng_state();
+  rng_ = rng_state(trainer.device());
   history_ = trainer.run_history().state_dict();
   trainer.callback_handler() = CallbackHandler(low_overhead_callbacks({std::move(callback)}));
 }
@@ -55,7 +55,7 @@ void RunSnapshot::restore() {
   Accelerator& accelerator = trainer_.accelerator();
   if (accelerator.grad_scaler() != nullptr)
     accelerator.grad_scaler()->load_state_dict(grad_scaler_);
-  set_rng_state(rng_);
+  set_rng_state(trainer_.device(), rng_);
   trainer_.run_history().load_state_dict(history_);
 }
 

@@ -7,7 +7,6 @@
 
 #include "checkpoint/background_job.hpp"
 #include "distributed/run_group_scope.hpp"
-#include "divide_up.hpp"
 #include "linkboy/error.hpp"
 #include "linkboy/stage_range.hpp"
 #include "precision/graphed_step.hpp"
@@ -98,12 +97,19 @@ void Trainer::run_epochs(const TrainOptions& options) {
   if (options.evaluate_before_training && !is_resumed && eval_dataloader_) {
     evaluate_now({.metric_prefix = "initial_"});
   }
-  const int64_t num_epochs = last_epoch(options);
-  while (num_epochs_done_ < num_epochs && (!is_max_updates_reached() || resumes_in_mid_epoch_)) {
+  // Skipped updates do not count, so that a number of updates may take more epochs than planned.
+  const auto has_epochs_after = [&](int64_t num_epochs_done) {
+    return options.max_num_train_steps || num_epochs_done < run_config_.num_epochs;
+  };
+  // A run that a number of updates had ended in mid-epoch may be resumed: that epoch is finished.
+  while (has_epochs_after(num_epochs_done_) &&
+         (!is_max_updates_reached() || resumes_in_mid_epoch_)) {
     stop_->agree();
+    const int64_t num_updates_before = num_updates_;
     run_train_epoch(*train_dataloader_);
+    if (num_updates_ == num_updates_before) check_updates_can_succeed();
 
-    is_last_epoch_ = num_epochs_done_ + 1 == num_epochs || is_max_updates_reached();
+    is_last_epoch_ = !has_epochs_after(num_epochs_done_ + 1) || is_max_updates_reached();
     const bool is_due =
         (num_epochs_done_ + 1) % options.evaluate_every_n_epochs == 0 || is_last_epoch_;
     if (is_due) run_evaluations("eval_loss_epoch");
@@ -128,13 +134,14 @@ void Trainer::run_epochs(const TrainOptions& options) {
   }
 }
 
-/// The epoch after which the run ends if its updates do not end it before. A run that a number of
-/// updates had ended in mid-epoch may be resumed with a larger one: that epoch was a short one.
-int64_t Trainer::last_epoch(const TrainOptions& options) const {
-  if (!options.max_num_train_steps) return run_config_.num_epochs;
-  const int64_t num_left = std::max<int64_t>(run_config_.max_num_updates - num_updates_, 0);
-  const int64_t unfinished = resumes_in_mid_epoch_ ? 1 : 0;
-  return num_epochs_done_ + unfinished + divide_up(num_left, run_config_.num_updates_per_epoch);
+/// A scale that has fallen to 0 makes every gradient NaN, and no later update would succeed.
+void Trainer::check_updates_can_succeed() {
+  const GradScaler* scaler = accelerator_->grad_scaler();
+  LINKBOY_CHECK(
+      scaler == nullptr || scaler->get_scale() > 0.0,
+      "no update of this epoch was made: in fp16 the gradients were infinite or NaN until "
+      "their scale fell to 0. Look for the first loss or gradient that is not finite, or "
+      "train with mixed_precision bf16.");
 }
 
 void Trainer::run_train_epoch(DataLoader& loader) {
@@ -223,6 +230,8 @@ bool Trainer::is_max_updates_reached() const { return num_updates_ >= run_config
 Metrics Trainer::evaluate(const EvaluateOptions& options) {
   check_evaluate_options(options);
   guarded([&] {
+    check_same_evaluation_on_all_ranks();
+    share_loader_seed();
     evaluation_sets_ = {{.loader = create_eval_dataloader(options)}};
     run_history_->reset();
     result_ = {};
@@ -284,11 +293,12 @@ void Trainer::run_eval_epoch(DataLoader& loader, std::string_view metric_name) {
   reset(eval_loss_);
   fire_together(&Callback::on_eval_epoch_start);
   auto batches = loader.iterate(run_history_->current_epoch());
-  // Of several processes some may have a batch less than others.
-  const int64_t num_rounds = most_of_all_ranks(loader.size());
+  // Of several processes some may have fewer batches than others. These wait in join_uneven_loop,
+  // which answers gather_for_metrics, but no agreement.
+  const int64_t num_rounds = -most_of_all_ranks(-loader.size());
   auto batch = batches->next();
   for (int64_t round = 0; batch || round < num_rounds; ++round) {
-    stop_->agree();
+    if (round < num_rounds) stop_->agree();
     if (!batch) continue;
     eval_step(*batch);
     batch = batches->next();

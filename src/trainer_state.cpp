@@ -10,6 +10,7 @@
 #include "checkpoint/rng_state.hpp"
 #include "data/batch_maker.hpp"
 #include "data/share_between_ranks.hpp"
+#include "distributed/agreement.hpp"
 #include "distributed/ivalue_bytes.hpp"
 #include "linkboy/checkpoint.hpp"
 #include "linkboy/error.hpp"
@@ -30,6 +31,8 @@ constexpr const char* kTrainingState = "training_state";
 /// What each process has its own of.
 constexpr const char* kRanks = "ranks";
 constexpr const char* kTrainer = "trainer";
+/// The model and the optimizer of each process, where these differ (local SGD).
+constexpr const char* kWeightsOfRanks = "weights_of_ranks";
 
 }  // namespace
 
@@ -75,7 +78,8 @@ void Trainer::save_checkpoint(const std::filesystem::path& path, const StateDict
 StateDict Trainer::load_checkpoint(const std::filesystem::path& path, CheckpointParts parts) {
   if (background_save_) background_save_->job.join();
   accelerator().wait_for_everyone();  // the main process may just have written it
-  StateDict contents = read_contents(path);
+  StateDict contents;
+  succeed_on_all_ranks(accelerator_->process_group(), [&] { contents = read_contents(path); });
   std::string left_out;
   const auto leave_out_unless = [&](bool has_part, const char* key, bool& is_wanted,
                                     const char* part) {
@@ -153,9 +157,10 @@ StateDict Trainer::run_state() const {
   if (train_dataloader_) {
     state.set("samples_per_micro_step",
               train_dataloader_->batch_size() * accelerator_->num_processes());
+    state.set("micro_steps_per_epoch", train_dataloader_->size());
   }
   StateDict own = state_of(train_loss_);
-  own.set("rng", rng_state());
+  own.set("rng", rng_state(accelerator_->device()));
   StateDict own_callbacks;
   for (std::size_t i = 0; i < names.size(); ++i) {
     const StateDict part = callback_handler_.callbacks()[i]->rank_state_dict();
@@ -191,9 +196,17 @@ void Trainer::save_training_state(const std::filesystem::path& directory,
   LINKBOY_CHECK(can_save_training_state(),
                 "a training state cannot be saved here: an update is half done. Save it from "
                 "on_train_update_end, on_training_run_epoch_end or outside a run.");
-  wait_for_saves();
+  settle_saves();
   const bool is_ending = after_last_update_ && stage_ != Stage::epoch_done;
-  const StateDict state = is_ending ? after_last_update_->run : run_state();
+  StateDict state = is_ending ? after_last_update_->run : run_state();
+  if (accelerator().has_own_weights()) {
+    const StateDict own = checkpoint_contents({}, {.scheduler = false});
+    c10::impl::GenericList ranks(c10::AnyType::get());
+    for (const auto& bytes : accelerator_->all_gather_object(to_bytes(own.to_ivalue()))) {
+      ranks.push_back(from_bytes(bytes));
+    }
+    state.set(kWeightsOfRanks, ranks);
+  }
   StateDict contents = checkpoint_contents({{kTrainingState, state.to_ivalue()}}, {});
   if (is_ending && after_last_update_->scheduler) {
     contents.set(kScheduler, *after_last_update_->scheduler);
@@ -213,6 +226,11 @@ void Trainer::wait_for_saves() {
   if (background_save_) background_save_->job.wait();
 }
 
+/// One process saves; all must know if that failed before they go into the next collective call.
+void Trainer::settle_saves() {
+  succeed_on_all_ranks(accelerator().process_group(), [this] { wait_for_saves(); });
+}
+
 std::optional<std::filesystem::path> Trainer::find_training_state(
     const std::filesystem::path& directory) {
   if (std::filesystem::exists(directory / kTrainingStateFile)) return directory;
@@ -228,11 +246,16 @@ std::optional<std::filesystem::path> Trainer::find_training_state(
   return found;
 }
 
-/// The place in the epoch, in micro-steps of this run, which may have more processes or larger
-/// batches than the one before.
+/// The place in the epoch, in micro-steps of this run, which may have more processes, larger
+/// batches or longer accumulation windows than the one before.
 int64_t Trainer::micro_step_of(const StateDict& state, const std::filesystem::path& path) {
   const int64_t saved = state.get_int("micro_step");
   if (saved == 0 || !train_dataloader_ || !state.contains("samples_per_micro_step")) return saved;
+  // The last batch may have been a short one: all of the data is no multiple of the batches then.
+  const int64_t num_here = train_dataloader_->size();
+  const bool is_epoch_trained =
+      state.contains("micro_steps_per_epoch") && saved == state.get_int("micro_steps_per_epoch");
+  if (is_epoch_trained) return num_here;
   int64_t num_samples = 0;
   const int64_t samples_then = state.get_int("samples_per_micro_step");
   LINKBOY_CHECK(
@@ -244,7 +267,14 @@ int64_t Trainer::micro_step_of(const StateDict& state, const std::filesystem::pa
                 " samples, which batches of ", train_dataloader_->batch_size(), " on ",
                 accelerator_->num_processes(), " processes do not reach. Go on with ", samples_then,
                 " samples in all, or a divisor of it.");
-  return num_samples / here;
+  const int64_t micro_step = std::min(num_samples / here, num_here);
+  // A window that is half done there has no gradients here.
+  const int64_t steps = run_config_.gradient_accumulation_steps;
+  LINKBOY_CHECK(
+      micro_step % steps == 0 || micro_step == num_here, path, " was saved in mid-epoch, after ",
+      micro_step, " batches of this run, where no accumulation window of ", steps,
+      " batches ends. Resume with gradient_accumulation_steps of a divisor of ", micro_step, ".");
+  return micro_step;
 }
 
 /// What can be known to be wrong before anything is changed.
@@ -269,6 +299,10 @@ void Trainer::load_state_of_rank(const StateDict& state) {
   const bool is_same_world =
       ranks.size() == static_cast<std::size_t>(accelerator_->num_processes());
   reset(train_loss_);
+  if (is_same_world && accelerator_->has_own_weights() && state.contains(kWeightsOfRanks)) {
+    auto own = StateDict::from_ivalue(state.get_list(kWeightsOfRanks)[rank], kWeightsOfRanks);
+    load_contents(own, kWeightsOfRanks, {.scheduler = false});
+  }
   const auto state_of = [&](std::size_t i) { return StateDict::from_ivalue(ranks[i], kRanks); };
   const StateDict own = state_of(std::min(rank, ranks.size() - 1));
   if (is_same_world) {
@@ -284,7 +318,7 @@ void Trainer::load_state_of_rank(const StateDict& state) {
     for (std::size_t i = 0; i < ranks.size() && rank == 0; ++i) add(train_loss_, state_of(i));
   }
   if (own.contains(kTrainer)) load_state_dict(own.get_dict(kTrainer));
-  set_rng_state(own.get_dict("rng"));
+  set_rng_state(accelerator_->device(), own.get_dict("rng"));
 }
 
 bool Trainer::load_training_state(const std::filesystem::path& directory) {
@@ -299,7 +333,8 @@ bool Trainer::load_training_state(const std::filesystem::path& directory) {
   place = accelerator_->broadcast_object(place);
   if (place.empty()) return false;
   const auto path = std::filesystem::path(place) / kTrainingStateFile;
-  StateDict contents = read_contents(path);
+  StateDict contents;
+  succeed_on_all_ranks(accelerator_->process_group(), [&] { contents = read_contents(path); });
   const StateDict state = contents.get_dict(kTrainingState);
   check_training_state(state, path);
   const int64_t micro_step = micro_step_of(state, path);
@@ -342,6 +377,7 @@ bool Trainer::load_training_state(const std::filesystem::path& directory) {
 
 at::Tensor Trainer::predict(const EvaluateOptions& options) {
   check_evaluate_options(options);
+  share_loader_seed();
   const auto data = share_between_ranks(create_eval_dataloader(options),
                                         accelerator().process_group(), /*even_batches=*/false);
   accelerator_->prepare(model_, optimizer_.get());

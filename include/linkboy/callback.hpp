@@ -25,7 +25,9 @@ struct StepOutput;
 /// their order. Each event comes right after the Trainer method of the same name.
 ///
 /// Called by the thread that runs the Trainer. An exception leaves the run: StopTraining ends it
-/// in order, any other one reaches the caller after `on_exception`.
+/// in order, any other one reaches the caller after `on_exception`. The callbacks after one that
+/// throws StopTraining are called for the same event all the same: they may be collective, or a
+/// training state may be saved.
 class LINKBOY_API Callback {
  public:
   virtual ~Callback() = default;

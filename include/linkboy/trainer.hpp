@@ -284,9 +284,9 @@ class LINKBOY_API Trainer {
   /// without `gradient_clip_norm`.
   const at::Tensor& gradient_norm() const { return gradient_norm_; }
 
-  /// Modules beside the model (a discriminator, a perceptual loss) that follow it to the device,
-  /// and whose parameters and buffers checkpoints and training states hold. The loss function's
-  /// module is one of them already.
+  /// Modules beside the model (a discriminator, a perceptual loss). Each run moves them to the
+  /// device before it prepares the model, and checkpoints and training states hold their parameters
+  /// and buffers. The loss function's module is one of them already.
   void register_module(std::shared_ptr<torch::nn::Module> module);
   /// In the order of registration.
   const std::vector<std::shared_ptr<torch::nn::Module>>& registered_modules() const {
@@ -393,7 +393,7 @@ class LINKBOY_API Trainer {
   void set_up_training(const TrainOptions& options);
   void run_training(const TrainOptions& options);
   void run_epochs(const TrainOptions& options);
-  int64_t last_epoch(const TrainOptions& options) const;
+  void check_updates_can_succeed();
   void train_step(const Batch& batch, int64_t num_batches);
   StepOutput forward(const Batch& batch);
   void backward(const StepOutput& output);
@@ -437,8 +437,13 @@ class LINKBOY_API Trainer {
   void check_trained_parameters() const;
   void warn_of_unsaved_parameters();
   void check_same_on_all_ranks(const TrainOptions& options);
+  void check_same_evaluation_on_all_ranks();
+  void check_same_loaders_on_all_ranks();
+  void add_lines_of_trainer(std::vector<std::string>& lines) const;
+  void share_loader_seed();
   StepOutput calculate_batch_loss(const Batch& batch);
   StateDict run_state() const;
+  void settle_saves();
   int64_t micro_step_of(const StateDict& state, const std::filesystem::path& path);
   void load_state_of_rank(const StateDict& state);
   at::Tensor in_order_of_all_ranks(const std::vector<at::Tensor>& outputs,
@@ -472,6 +477,7 @@ class LINKBOY_API Trainer {
   std::unique_ptr<GraphedStep> graphed_step_;  // of ExecutionMode::graph
   RunConfig run_config_;
   TrainResult result_;
+  std::optional<uint64_t> loader_seed_;  // of rank 0, for all; none on one process
   std::vector<EvaluationSet> evaluation_sets_;
   std::vector<std::string> tracked_losses_;
   Losses train_loss_;

@@ -1,38 +1,21 @@
 #include "checkpoint/rng_state.hpp"
 
 #include <ATen/Context.h>
-#include <torch/cuda.h>
-
-#include "linkboy/error.hpp"
 
 namespace linkboy {
-namespace {
 
-std::vector<std::pair<std::string, c10::Device>> devices() {
-  std::vector<std::pair<std::string, c10::Device>> all{{"cpu", c10::Device("cpu")}};
-  for (c10::DeviceIndex i = 0; i < static_cast<c10::DeviceIndex>(torch::cuda::device_count());
-       ++i) {
-    const c10::Device device(c10::DeviceType::CUDA, i);
-    all.emplace_back(device.str(), device);
-  }
-  return all;
-}
-
-}  // namespace
-
-StateDict rng_state() {
-  StateDict state;
-  for (const auto& [name, device] : devices()) state.set(name, rng_state_of(device));
+StateDict rng_state(c10::Device device) {
+  StateDict state{{"cpu", rng_state_of(c10::Device("cpu"))}};
+  if (!device.is_cpu()) state.set("device", rng_state_of(device));
   return state;
 }
 
-void set_rng_state(const StateDict& state) {
-  const auto here = devices();
-  LINKBOY_CHECK(state.size() <= here.size(), "the training state has random number generators of ",
-                state.size() - 1, " CUDA devices, but there are ", here.size() - 1,
-                " here; a run can go on only where there are as many.");
-  for (const auto& [name, device] : here) {
-    if (state.contains(name)) set_rng_state_of(device, state.get_tensor(name));
+void set_rng_state(c10::Device device, const StateDict& state) {
+  if (state.contains("cpu")) set_rng_state_of(c10::Device("cpu"), state.get_tensor("cpu"));
+  if (device.is_cpu()) return;
+  // Older states name the devices of the host that saved them.
+  for (const std::string& name : {std::string("device"), device.str()}) {
+    if (state.contains(name)) return set_rng_state_of(device, state.get_tensor(name));
   }
 }
 

@@ -6,11 +6,12 @@
 
 namespace linkboy {
 
-/// The states of LibTorch's generators: the CPU's and every CUDA device's.
-StateDict rng_state();
+/// Returns the states of LibTorch's default generators for the CPU and for `device`, which the run
+/// uses. Other devices of the host have no part in it.
+StateDict rng_state(c10::Device device);
 
-/// @throws Error if `state` is of more CUDA devices than there are here.
-void set_rng_state(const StateDict& state);
+/// Restores them, on this run's device; what `state` lacks stays as it is.
+void set_rng_state(c10::Device device, const StateDict& state);
 
 /// That of the device's default generator.
 at::Tensor rng_state_of(c10::Device device);

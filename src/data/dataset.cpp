@@ -142,7 +142,11 @@ std::shared_ptr<DatasetSource> Subset::clone() const {
 std::vector<int64_t> Subset::within(std::span<const int64_t> indices) const {
   std::vector<int64_t> chosen;
   chosen.reserve(indices.size());
-  for (int64_t index : indices) chosen.push_back((*indices_)[static_cast<std::size_t>(index)]);
+  for (int64_t index : indices) {
+    LINKBOY_CHECK(index >= 0 && index < size(), "sample ", index, " of a Subset of ", size(),
+                  " is asked for; it must be 0 to ", size() - 1, ".");
+    chosen.push_back((*indices_)[static_cast<std::size_t>(index)]);
+  }
   return chosen;
 }
 

@@ -347,7 +347,7 @@ class DifferentRankTest(FaultTest):
         self.check("limit_train", 2559, "train_dataset.size() = 2559", "= 2560")
 
     def test_another_batch_size_is_an_error_on_all_ranks(self):
-        self.check("batch_size", 31, "batch size = 31", "= 32")
+        self.check("batch_size", 31, "per_device_batch_size = 31", "= 32")
 
     def test_wrong_usage_names_the_rank(self):
         ended = self.end(self.start_ranks(2, lr="much"), 20)

@@ -291,20 +291,54 @@ TEST(PrintProgressTest, SaysWhereTheRunIs) {
                                 "Starting eval epoch", "Finishing evaluation run"}));
 }
 
-TEST(MoveModulesToDeviceTest, MovesTheLossAndRegisteredModules) {
-  class Extra : public torch::nn::Module {
+/// Writes down its name when it is moved.
+class Movable : public torch::nn::Module {
+ public:
+  Movable(std::string name, std::vector<std::string>* moved)
+      : name_(std::move(name)), moved_(moved) {}
+  void to(torch::Device, bool) override { moved_->push_back(name_); }
+
+ private:
+  std::string name_;
+  std::vector<std::string>* moved_;
+};
+
+TEST(RegisterModuleTest, ModulesAreOnTheDeviceBeforeTheModelIsPrepared) {
+  std::vector<std::string> moved;
+  class Net : public torch::nn::Module {
    public:
-    void to(torch::Device, bool) override { ++moves; }
-    int moves = 0;
+    explicit Net(std::vector<std::string>* moved) : moved_(moved) {}
+    torch::Tensor forward(const torch::Tensor& x) { return scores->forward(x); }
+    void to(torch::Device, bool) override { moved_->push_back("model"); }
+    torch::nn::Linear scores = register_module("scores", torch::nn::Linear(4, 3));
+
+   private:
+    std::vector<std::string>* moved_;
   };
-  Toy toy({std::make_shared<MoveModulesToDevice>()});
-  auto extra = std::make_shared<Extra>();
-  toy.trainer.register_module(extra);
-  EXPECT_EQ(toy.trainer.registered_modules().size(), 2U);
+  auto net = std::make_shared<Net>(&moved);
+  QuietTrainer trainer(net, torch::nn::CrossEntropyLoss(),
+                       std::make_shared<torch::optim::SGD>(net->parameters(), 0.1), CallbackList{},
+                       nullptr, {.device = "cpu"});
+  trainer.register_module(std::make_shared<Movable>("extra", &moved));
+  EXPECT_EQ(trainer.registered_modules().size(), 2U);
+  trainer.train(epochs(1));
+  trainer.evaluate({.dataset = toy_data(4)});
+  EXPECT_EQ(moved, (std::vector<std::string>{"extra", "model", "extra", "model"}));
+  EXPECT_ERROR(trainer.register_module(nullptr), "the module to register is null");
+}
+
+TEST(MoveModulesToDeviceTest, MovesModulesThatCallbacksHaveRegistered) {
+  class Register : public Callback {
+   public:
+    void on_training_run_start(Trainer& trainer) override {
+      trainer.register_module(std::make_shared<Movable>("late", &moved));
+    }
+    std::vector<std::string> moved;
+  };
+  const auto registering = std::make_shared<Register>();
+  Toy toy({registering, std::make_shared<MoveModulesToDevice>()});
   toy.trainer.train(epochs(1));
-  toy.trainer.evaluate({.dataset = toy_data(4)});
-  EXPECT_EQ(extra->moves, 2);
-  EXPECT_ERROR(toy.trainer.register_module(nullptr), "the module to register is null");
+  EXPECT_EQ(registering->moved, (std::vector<std::string>{"late"}));
 }
 
 TEST(StopOnSignalTest, EndsTheRunInOrderAndPutsTheHandlersBack) {

@@ -276,6 +276,14 @@ TEST(SubsetTest, EachWorkerHasItsOwnCopyOfTheDataset) {
   EXPECT_TRUE(copy.get_batch(std::vector<int64_t>{0, 1}).input().equal(torch::tensor({3, 1})));
 }
 
+TEST(SubsetTest, RefusesAnIndexOfASamplerThatIsNotInIt) {
+  const auto x = torch::arange(10, torch::kFloat);
+  Subset subset(TensorDataset(x, x), {7, 2});
+  const std::vector<int64_t> too_large{0, 2};
+  EXPECT_ERROR(subset.get_batch(too_large), "sample 2 of a Subset of 2 is asked for");
+  EXPECT_ERROR(subset.get_samples(std::vector<int64_t>{-1}), "sample -1 of a Subset of 2");
+}
+
 TEST(SubsetTest, RefusesSamplesThatAreNotThere) {
   const TensorDataset data(torch::zeros({3, 1}), torch::zeros(3));
   using Indices = std::vector<int64_t>;

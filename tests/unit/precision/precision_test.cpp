@@ -111,7 +111,7 @@ struct PrecisionRun {
   TrainResult train(TrainOptions options = {}) {
     options.train_dataset = toy_data(16);
     options.eval_dataset = toy_data(8);
-    if (!options.num_epochs) options.num_epochs = 3;
+    if (!options.num_epochs && !options.max_num_train_steps) options.num_epochs = 3;
     options.per_device_batch_size = 4;
     return trainer.train(options);
   }
@@ -170,6 +170,32 @@ TEST(TrainerPrecisionTest, SkippedUpdateMovesNeitherTheCountNorTheSchedule) {
   EXPECT_EQ(run.trainer.accelerator().grad_scaler()->get_scale(), 32.0);
 }
 
+TEST(TrainerPrecisionTest, ANumberOfUpdatesIsReachedThoughSomeAreSkipped) {
+  PrecisionRun run("fp16", {.init_scale = 64.0});
+  run.trainer.overflow_at = 2;
+  const auto result = run.train({.max_num_train_steps = 8});  // 4 an epoch
+  EXPECT_EQ(result.num_updates, 8);
+  EXPECT_EQ(result.reason, StopReason::max_steps);
+  EXPECT_EQ(run.trainer.losses.size(), 9U);
+}
+
+TEST(TrainerPrecisionTest, AnEndlessOverflowIsAnErrorOnceTheScaleIsZero) {
+  class AlwaysInfinite : public PrecisionTrainer {
+   public:
+    using PrecisionTrainer::PrecisionTrainer;
+    void backward_step(const at::Tensor& loss) override {
+      QuietTrainer::backward_step(loss * std::numeric_limits<float>::infinity());
+    }
+  };
+  auto model = toy_model();
+  AlwaysInfinite trainer(model, torch::nn::CrossEntropyLoss(), toy_sgd(model), CallbackList{},
+                         nullptr, {.device = "cpu", .mixed_precision = "fp16"});
+  EXPECT_ERROR(
+      trainer.train(
+          {.train_dataset = toy_data(160), .per_device_batch_size = 4, .max_num_train_steps = 8}),
+      "until their scale fell to 0");
+}
+
 TEST(TrainerPrecisionTest, ResumedRunKeepsTheScaleAndTheBits) {
   const TemporaryFolder folder;
   PrecisionRun whole("fp16", {.init_scale = 64.0, .growth_interval = 5});
@@ -214,6 +240,56 @@ TEST(ChannelsLastTest, KeepsFilterAndBatchesChannelsLastAndTheLossesClose) {
   const auto plain = losses(false);
   const auto last = losses(true);
   for (std::size_t i = 0; i < plain.size(); ++i) EXPECT_NEAR(plain[i], last[i], 1e-5);
+}
+
+template <class Optimizer>
+struct ConvolutionRun {
+  explicit ConvolutionRun(bool channels_last = true)
+      : optimizer(std::make_shared<Optimizer>(model->parameters(), 0.01)),
+        trainer(model, torch::nn::CrossEntropyLoss(), optimizer, CallbackList{}, nullptr,
+                {.device = "cpu", .channels_last = channels_last}) {}
+
+  void train() {
+    const auto images = torch::sin(torch::arange(8 * 3 * 8 * 8, torch::kFloat)).view({8, 3, 8, 8});
+    trainer.train({.train_dataset = TensorDataset(images, torch::arange(8) % 3),
+                   .num_epochs = 1,
+                   .per_device_batch_size = 4,
+                   .train_dataloader_options = {.seed = 5}});
+  }
+
+  torch::nn::Sequential model = toy_convolutions();
+  std::shared_ptr<Optimizer> optimizer;
+  QuietTrainer trainer;
+};
+
+template <class Optimizer>
+void expect_loaded_state_follows_the_model() {
+  const TemporaryFolder folder;
+  ConvolutionRun<Optimizer> whole;
+  whole.train();
+  whole.trainer.save_checkpoint(folder / "half.pt");
+  whole.train();
+  ConvolutionRun<Optimizer> loaded;
+  loaded.trainer.load_checkpoint(folder / "half.pt");
+  loaded.train();
+  EXPECT_TRUE(bit_equal(loaded.model->parameters(), whole.model->parameters()));
+}
+
+TEST(ChannelsLastTest, ACheckpointLoadedBeforeTheFirstRunContinuesInEveryBit) {
+  expect_loaded_state_follows_the_model<torch::optim::AdamW>();
+  expect_loaded_state_follows_the_model<torch::optim::Adagrad>();
+  expect_loaded_state_follows_the_model<torch::optim::RMSprop>();
+}
+
+TEST(ChannelsLastTest, AdagradsSumsAreThoseOfTheirParameters) {
+  const auto sum = [](bool channels_last) {
+    ConvolutionRun<torch::optim::Adagrad> run(channels_last);
+    run.train();
+    return static_cast<const torch::optim::AdagradParamState&>(
+               *run.optimizer->state().at(run.model->parameters()[0].unsafeGetTensorImpl()))
+        .sum();
+  };
+  EXPECT_TRUE(torch::allclose(sum(true), sum(false), 1e-4));
 }
 
 TEST(DeterministicTest, SwitchesLibTorchsDeterministicAlgorithmsOn) {

@@ -79,6 +79,20 @@ TEST(LossTrackerTest, AddsUpOnTheDevice_CUDA) {
   EXPECT_EQ(tracker.average(), 2.0);
 }
 
+TEST(LossTrackerTest, ARestoredSumContinuesInEveryBit_CUDA) {
+  const auto loss = [](int i) { return torch::tensor(std::sin(i) * 1e-3 + 1, torch::kCUDA); };
+  LossTracker whole;
+  for (int i = 0; i < 1000; ++i) whole.update(loss(i), 3);
+  for (int end = 1; end < 1000; end += 100) {
+    LossTracker first;
+    for (int i = 0; i < end; ++i) first.update(loss(i), 3);
+    LossTracker rest;
+    rest.restore(first.total(), first.count());
+    for (int i = end; i < 1000; ++i) rest.update(loss(i), 3);
+    EXPECT_EQ(rest.total(), whole.total());
+  }
+}
+
 TEST(RunHistoryTest, KeepsValuesInOrder) {
   InMemoryRunHistory history;
   history.update_metric("b", 1.0);

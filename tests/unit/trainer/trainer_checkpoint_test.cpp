@@ -189,6 +189,70 @@ TEST(TrainingStateTest, IsThatOfItsRunThoughTheRunBeforeEndedInAnEvaluation) {
   EXPECT_EQ(state.get_int("num_updates"), 1);
 }
 
+/// Saves after `update` of a run over 50 samples in 7 batches, the last of which is a short one.
+void save_of_short_epoch(const std::filesystem::path& folder, int64_t update) {
+  Toy toy({std::make_shared<SaveAt>(folder, update)});
+  toy.trainer.train({.train_dataset = toy_data(50),
+                     .num_epochs = 2,
+                     .per_device_batch_size = 8,
+                     .gradient_accumulation_steps = 2,
+                     .train_dataloader_options = {.seed = 5}});
+}
+
+TrainOptions resume_of_short_epoch(const std::filesystem::path& folder) {
+  return {.train_dataset = toy_data(50),
+          .num_epochs = 2,
+          .per_device_batch_size = 8,
+          .train_dataloader_options = {.seed = 5},
+          .resume_from = folder,
+          .allow_changed_schedule_length = true};
+}
+
+TEST(TrainingStateTest, AnEpochsLastUpdateResumesWithBatchesOfAnySize) {
+  const TemporaryFolder folder;
+  save_of_short_epoch(folder.path(), 4);
+  for (const int64_t batch_size : {4, 8, 16}) {
+    SCOPED_TRACE(batch_size);
+    Toy toy;
+    TrainOptions options = resume_of_short_epoch(folder.path());
+    options.per_device_batch_size = batch_size;
+    const auto result = toy.trainer.train(options);
+    EXPECT_EQ(result.num_epochs, 2);
+    EXPECT_EQ(toy.trainer.run_history().get_metric_values("train_loss_epoch").size(), 2U);
+  }
+}
+
+TEST(TrainingStateTest, AWindowThatIsHalfDoneWithAnotherAccumulationIsRefused) {
+  const TemporaryFolder folder;
+  save_of_short_epoch(folder.path(), 1);
+  TrainOptions options = resume_of_short_epoch(folder.path());
+  options.gradient_accumulation_steps = 4;
+  Toy toy;
+  EXPECT_ERROR(toy.trainer.train(options),
+               "after 2 batches of this run, where no accumulation window of 4 batches ends");
+  options.gradient_accumulation_steps = 1;
+  EXPECT_EQ(toy.trainer.train(options).num_epochs, 2);
+}
+
+TEST(TrainingStateTest, StatesOfAHostWithMoreDevicesResume) {
+  const TemporaryFolder folder;
+  save_of_short_epoch(folder.path(), 4);
+  const auto path = folder / kTrainingStateFile;
+  StateDict contents = read_checkpoint(path);
+  StateDict state = contents.get_dict("training_state");
+  StateDict rank = StateDict::from_ivalue(state.get_list("ranks")[0], "ranks");
+  StateDict rng = rank.get_dict("rng");
+  for (const char* device : {"cuda:0", "cuda:1"}) rng.set(device, torch::zeros({16}, torch::kByte));
+  rank.set("rng", rng);
+  c10::impl::GenericList ranks(c10::AnyType::get());
+  ranks.push_back(rank.to_ivalue());
+  state.set("ranks", ranks);
+  contents.set("training_state", state);
+  write_checkpoint(path, contents);
+  Toy toy;
+  EXPECT_EQ(toy.trainer.train(resume_of_short_epoch(folder.path())).num_epochs, 2);
+}
+
 TEST(TrainingStateTest, CannotBeSavedInMidUpdate) {
   class SaveInStep : public Callback {
     void on_train_step_end(Trainer& trainer, const Batch&, const StepOutput&) override {

@@ -1,0 +1,369 @@
+// Ranks that meet different things make the same collective calls all the same, or all say why not.
+
+#include <cmath>
+#include <fstream>
+#include <limits>
+
+#include "distributed/agreement.hpp"
+#include "distributed/ranks.hpp"
+#include "linkboy/checkpoint.hpp"
+#include "support/at_update.hpp"
+#include "support/expect_error.hpp"
+#include "support/temporary_folder.hpp"
+
+namespace linkboy::testing::agreement_test {
+namespace {
+
+bool is_last_rank(Trainer& trainer) {
+  return trainer.accelerator().process_index() == trainer.accelerator().num_processes() - 1;
+}
+
+/// Calls `see` in every event that has a place in the loops.
+class InEveryEvent : public Callback {
+ public:
+  void on_training_run_start(Trainer& trainer) override { see("run_start", trainer); }
+  void on_train_epoch_start(Trainer& trainer) override { see("epoch_start", trainer); }
+  void on_train_step_start(Trainer& trainer) override { see("step_start", trainer); }
+  void on_train_step_end(Trainer& trainer, const Batch&, const StepOutput&) override {
+    see("step_end", trainer);
+  }
+  void on_gradients_ready(Trainer& trainer) override { see("gradients_ready", trainer); }
+  void on_train_update_end(Trainer& trainer) override { see("update_end", trainer); }
+  void on_train_epoch_end(Trainer& trainer) override { see("epoch_end", trainer); }
+  void on_eval_epoch_start(Trainer& trainer) override { see("eval_start", trainer); }
+  void on_eval_step_start(Trainer& trainer) override { see("eval_step_start", trainer); }
+  void on_eval_step_end(Trainer& trainer, const Batch&, const StepOutput&) override {
+    see("eval_step_end", trainer);
+  }
+  void on_eval_epoch_end(Trainer& trainer) override { see("eval_end", trainer); }
+  void on_training_run_epoch_end(Trainer& trainer) override { see("run_epoch_end", trainer); }
+
+ protected:
+  virtual void see(const std::string& event, Trainer& trainer) = 0;
+};
+
+class ThrowOnLastRank : public InEveryEvent {
+ public:
+  explicit ThrowOnLastRank(std::string event) : event_(std::move(event)) {}
+
+ private:
+  void see(const std::string& event, Trainer& trainer) override {
+    if (event != event_ || !is_last_rank(trainer)) return;
+    throw StopTraining(StopReason::early_stop, "enough in " + event);
+  }
+  std::string event_;
+};
+
+class ReduceInEveryEvent : public InEveryEvent {
+  void see(const std::string&, Trainer& trainer) override {
+    const auto own = torch::tensor(double(trainer.num_updates()));
+    const auto mean = trainer.accelerator().reduce(own, ReduceOp::mean);
+    EXPECT_EQ(mean.item<double>(), own.item<double>());
+  }
+};
+
+TEST(AgreementTest, CollectiveCallbacksBehindOneThatThrowsAreCalledOnAllRanks) {
+  for (const char* event : {"run_start", "epoch_start", "step_start", "step_end", "gradients_ready",
+                            "update_end", "epoch_end", "eval_start", "eval_step_start",
+                            "eval_step_end", "eval_end", "run_epoch_end"}) {
+    SCOPED_TRACE(event);
+    RankToy toy(together(),
+                {std::make_shared<ThrowOnLastRank>(event), std::make_shared<ReduceInEveryEvent>()});
+    const int64_t n = toy.trainer.accelerator().num_processes();
+    const auto result = toy.trainer.train({.train_dataset = toy_data(4 * n * 3),
+                                           .num_epochs = 2,
+                                           .eval_dataset = toy_data(4 * n * 2),
+                                           .per_device_batch_size = 4});
+    EXPECT_EQ(result.reason, StopReason::early_stop);
+    EXPECT_EQ(result.message, c10::str("enough in ", event));
+    EXPECT_TRUE(same_on_all_ranks(toy.trainer.accelerator(), toy.parameters()));
+  }
+}
+
+/// In some micro-steps of the last rank, the gradients overflow.
+class OverflowingTrainer : public QuietTrainer {
+ public:
+  using QuietTrainer::QuietTrainer;
+  int64_t num_micro_steps = 0;
+
+ protected:
+  void backward_step(const torch::Tensor& loss) override {
+    const bool overflows = ++num_micro_steps % 3 == 1 && is_last_rank(*this);
+    QuietTrainer::backward_step(overflows ? loss * std::numeric_limits<float>::infinity() : loss);
+  }
+};
+
+class AddNothing : public GradientHandler {
+  void handle_gradients(const std::vector<torch::Tensor>&, const ProcessGroup&) override {}
+};
+
+TEST(AgreementTest, AnOverflowOnOneRankSkipsTheUpdateOnAllThoughGradientsAreNotAveraged) {
+  for (const bool has_handler : {false, true}) {
+    SCOPED_TRACE(has_handler);
+    DistributedOptions distributed;
+    if (has_handler) {
+      distributed.gradient_handler = std::make_shared<AddNothing>();
+    } else {
+      distributed.local_sgd_updates = 2;
+    }
+    auto options = together(distributed);
+    options.mixed_precision = "fp16";
+    options.grad_scaler.init_scale = 64.0;
+    auto model = toy_model();
+    OverflowingTrainer trainer(model, torch::nn::CrossEntropyLoss(), toy_sgd(model),
+                               CallbackList{std::make_shared<ReduceInEveryEvent>()}, nullptr,
+                               options);
+    const int64_t n = trainer.accelerator().num_processes();
+    const auto result = trainer.train({.train_dataset = toy_data(4 * n * 6),
+                                       .per_device_batch_size = 4,
+                                       .max_num_train_steps = 8});
+    EXPECT_EQ(result.num_updates, 8);
+    EXPECT_EQ(trainer.num_micro_steps, 12);
+    EXPECT_EQ(trainer.accelerator().grad_scaler()->get_scale(), 64.0 / 16) << "4 were skipped";
+  }
+}
+
+void expect_difference(const TrainOptions& mine, const std::string& message) {
+  RankToy toy(together());
+  EXPECT_ERROR(toy.trainer.train(mine), message);
+}
+
+TEST(AgreementTest, OptionsOfARunThatDifferBetweenRanksAreNamedBeforeTheyMatter) {
+  const bool is_odd = Accelerator(together()).process_index() == 1;
+  const auto make = [] {
+    return TrainOptions{.train_dataset = toy_data(32), .num_epochs = 1, .per_device_batch_size = 4};
+  };
+  auto options = make();
+  if (!is_odd) options.eval_dataset = toy_data(8);
+  expect_difference(options, "rank 1 has eval_dataset.size() = 0, but rank 0 has eval_dataset.");
+  options = make();
+  if (is_odd) options.more_eval_datasets = {{"rare", toy_data(8)}};
+  expect_difference(options, "rank 1 has evaluation data \"rare\" of size 8");
+  options = make();
+  if (is_odd) options.gradient_clip_norm = 0.5;
+  expect_difference(options,
+                    "rank 1 has gradient_clip_norm = 0.5, but rank 0 has "
+                    "gradient_clip_norm = nothing");
+  options = make();
+  if (is_odd) options.execution_mode = ExecutionMode::graph;
+  expect_difference(options, "rank 1 has ExecutionMode::graph = 1");
+  options = make();
+  if (is_odd) options.evaluate_before_training = true;
+  expect_difference(options, "rank 1 has evaluate_before_training = 1");
+  options = make();
+  if (is_odd) options.resume_from = "nowhere";
+  expect_difference(options, "rank 1 has resume_from = 1");
+  RankToy toy(together());
+  if (is_odd) toy.trainer.track_loss("box");
+  EXPECT_ERROR(toy.trainer.train(make()), "rank 1 has tracked loss box, but rank 0 has");
+  EXPECT_ERROR(toy.trainer.evaluate({.dataset = toy_data(8)}),
+               "the ranks differ in what to evaluate: rank 1 has tracked loss box");
+}
+
+TEST(AgreementTest, OptionsOfAnAcceleratorThatDifferBetweenRanksAreNamed) {
+  const bool is_odd = Accelerator(together()).process_index() == 1;
+  const auto expect = [&](auto change, const std::string& message) {
+    auto options = together();
+    if (is_odd) change(options);
+    EXPECT_ERROR(Accelerator{options},
+                 "the ranks differ in AcceleratorOptions: rank 1 has " + message);
+  };
+  using Options = AcceleratorOptions;
+  expect([](Options& o) { o.mixed_precision = "bf16"; }, "mixed_precision = bf16");
+  expect([](Options& o) { o.channels_last = true; }, "channels_last = 1");
+  expect([](Options& o) { o.gradient_accumulation_steps = 2; }, "gradient_accumulation_steps = 2");
+  expect([](Options& o) { o.grad_scaler.growth_interval = 7; }, "grad_scaler.growth_interval = 7");
+  expect([](Options& o) { o.distributed.bucket_cap_mb = 3; }, "bucket_cap_mb = 3");
+  expect([](Options& o) { o.distributed.find_unused_parameters = true; },
+         "find_unused_parameters = 1");
+  expect([](Options& o) { o.distributed.static_graph = true; }, "static_graph = 1");
+  expect([](Options& o) { o.distributed.gradient_as_bucket_view = true; },
+         "gradient_as_bucket_view = 1");
+  expect([](Options& o) { o.distributed.broadcast_buffers = false; }, "broadcast_buffers = 0");
+  expect([](Options& o) { o.distributed.compression = "bf16"; }, "compression = bf16");
+  expect([](Options& o) { o.distributed.local_sgd_updates = 4; }, "local_sgd_updates = 4");
+  expect([](Options& o) { o.distributed.zero_stage = 1; }, "zero_stage = 1");
+  expect([](Options& o) { o.distributed.gradient_handler = std::make_shared<AddNothing>(); },
+         "a gradient_handler = 1");
+}
+
+/// Rank 0 has three batches more than the others.
+class UnevenLoader : public DataLoader {
+ public:
+  UnevenLoader(std::shared_ptr<DataLoader> loader, int64_t size)
+      : loader_(std::move(loader)), size_(size) {}
+  int64_t size() const override { return size_; }
+  int64_t batch_size() const override { return loader_->batch_size(); }
+  std::unique_ptr<BatchIterator> iterate(int64_t epoch, int64_t first) override {
+    class First : public BatchIterator {
+     public:
+      First(std::unique_ptr<BatchIterator> batches, int64_t left)
+          : batches_(std::move(batches)), left_(left) {}
+      std::optional<Batch> next() override {
+        if (left_-- == 0) return std::nullopt;
+        return batches_->next();
+      }
+
+     private:
+      std::unique_ptr<BatchIterator> batches_;
+      int64_t left_;
+    };
+    return std::make_unique<First>(loader_->iterate(epoch, first), size_);
+  }
+
+ private:
+  std::shared_ptr<DataLoader> loader_;
+  int64_t size_;
+};
+
+class UnevenTrainer : public QuietTrainer {
+ public:
+  using QuietTrainer::QuietTrainer;
+
+ protected:
+  std::shared_ptr<DataLoader> create_eval_dataloader(const EvaluateOptions& options) override {
+    const int64_t size = accelerator().process_index() == 0 ? 5 : 2;
+    return std::make_shared<UnevenLoader>(
+        make_data_loader(options.dataset, {.batch_size = options.per_device_batch_size}), size);
+  }
+};
+
+class GatherForMetrics : public Callback {
+ public:
+  explicit GatherForMetrics(int64_t stop_at) : stop_at_(stop_at) {}
+  void on_eval_step_end(Trainer& trainer, const Batch& batch, const StepOutput&) override {
+    num_rows += trainer.accelerator().gather_for_metrics(batch.target()).size(0);
+    if (++num_steps_ == stop_at_) throw StopTraining(StopReason::early_stop, "seen enough");
+  }
+  int64_t num_rows = 0;
+
+ private:
+  int64_t stop_at_;
+  int64_t num_steps_ = 0;
+};
+
+TEST(AgreementTest, EvaluationsMayDifferBySeveralBatchesAndGatherForMetrics) {
+  for (const int64_t stop_at : {0, 4}) {  // in a step that rank 0 alone makes
+    const auto gather = std::make_shared<GatherForMetrics>(stop_at);
+    auto model = toy_model();
+    UnevenTrainer trainer(model, torch::nn::CrossEntropyLoss(), toy_sgd(model),
+                          CallbackList{gather}, nullptr, together());
+    const int64_t n = trainer.accelerator().num_processes();
+    const auto metrics = trainer.evaluate({.dataset = toy_data(40), .per_device_batch_size = 4});
+    EXPECT_EQ(trainer.result().reason == StopReason::early_stop, stop_at > 0);
+    EXPECT_TRUE(metrics.contains("evaluation_loss"));
+    const bool is_first = trainer.accelerator().process_index() == 0;
+    EXPECT_EQ(gather->num_rows, 4 * (2 * n + (is_first ? 3 : 0)));
+  }
+}
+
+TEST(AgreementTest, TheClippedNormIsTheSameWhereARankOwnsNothing) {
+  Accelerator accelerator(together({.zero_stage = 2}));
+  torch::nn::Linear layer(torch::nn::LinearOptions(3, 2).bias(false));
+  layer->to(torch::kDouble);
+  Model model(layer);
+  torch::optim::SGD optimizer(model.parameters(), 0.1);
+  accelerator.prepare(model, &optimizer);
+  accelerator.backward(model(torch::ones({2, 3}, torch::kDouble)).sum());
+  const auto norm = accelerator.clip_grad_norm(model.parameters(), 0.5);
+  EXPECT_EQ(norm.scalar_type(), torch::kDouble);
+  EXPECT_NEAR(norm.item<double>(), std::sqrt(24.0), 1e-12);
+}
+
+TEST(AgreementTest, WhatFailsOnOneRankFailsOnAllAndNamesIt) {
+  const Accelerator accelerator(together());
+  const int64_t last = accelerator.num_processes() - 1;
+  const auto fail = [&] {
+    LINKBOY_CHECK(accelerator.process_index() != last, "the disk of rank ", last, " is full.");
+  };
+  EXPECT_ERROR(succeed_on_all_ranks(accelerator.process_group(), fail),
+               c10::str("the disk of rank ", last, " is full."));
+  int calls = 0;
+  succeed_on_all_ranks(accelerator.process_group(), [&] { ++calls; });
+  EXPECT_EQ(calls, 1);
+}
+
+TEST(AgreementTest, AMissingCheckpointOfOneRankIsAnErrorOnAll) {
+  const TemporaryFolder own_folder;
+  RankToy toy(together());
+  const bool is_last = is_last_rank(toy.trainer);
+  write_checkpoint(own_folder / "model.pt",
+                   {{"model_state_dict", Model(toy.model).state_dict().to_ivalue()}});
+  EXPECT_ERROR(toy.trainer.load_checkpoint(own_folder / (is_last ? "nowhere.pt" : "model.pt")),
+               "nowhere.pt");
+  EXPECT_ERROR(toy.trainer.load_training_state(own_folder / "states"), "holds no training state");
+  EXPECT_TRUE(same_on_all_ranks(toy.trainer.accelerator(), toy.parameters()));
+}
+
+TEST(AgreementTest, AnAsynchronousSaveThatFailedIsAnErrorOnAllRanks) {
+  const TemporaryFolder own_folder;
+  const std::filesystem::path states =
+      Accelerator(together()).broadcast_object((own_folder / "states").string());
+  int num_errors = 0;
+  const auto save = std::make_shared<AtUpdate>(1, [&](Trainer& trainer) {
+    // A file stands where the folder should be.
+    if (trainer.accelerator().is_main_process()) std::ofstream(states) << "occupied";
+    trainer.save_training_state(states / "state-1", {.asynchronous = true});
+    EXPECT_ERROR(trainer.save_training_state(states / "state-2"), "states");
+    ++num_errors;
+  });
+  RankToy toy(together(), {save});
+  const int64_t n = toy.trainer.accelerator().num_processes();
+  toy.trainer.train(
+      {.train_dataset = toy_data(4 * n * 2), .num_epochs = 1, .per_device_batch_size = 4});
+  EXPECT_EQ(num_errors, 1);
+  EXPECT_TRUE(same_on_all_ranks(toy.trainer.accelerator(), toy.parameters()));
+}
+
+TEST(AgreementTest, LocalSgdResumesBetweenTwoAveragesInEveryBit) {
+  const TemporaryFolder own_folder;
+  const std::filesystem::path folder =
+      Accelerator(together()).broadcast_object((own_folder / "state").string());
+  const auto local_sgd = together({.local_sgd_updates = 3});
+  const int64_t n = Accelerator(together()).num_processes();
+  TrainOptions options{.train_dataset = toy_data(4 * n * 5),
+                       .num_epochs = 2,
+                       .per_device_batch_size = 4,
+                       .train_dataloader_options = {.seed = 5}};
+  for (const int64_t update : {2, 3, 7}) {
+    SCOPED_TRACE(update);
+    RankToy whole(local_sgd, {std::make_shared<AtUpdate>(update, [&](Trainer& trainer) {
+                    trainer.save_training_state(folder);
+                  })});
+    whole.trainer.train(options);
+    EXPECT_FALSE(same_on_all_ranks(whole.trainer.accelerator(), whole.parameters()));
+    RankToy resumed(local_sgd);
+    options.resume_from = folder;
+    resumed.trainer.train(options);
+    options.resume_from.reset();
+    EXPECT_TRUE(bit_equal(resumed.parameters(), whole.parameters()));
+    resumed.trainer.accelerator().wait_for_everyone();  // before the next state, or the folder goes
+  }
+}
+
+TEST(AgreementTest, ZeroStage2KeepsTheMemoryOrderOfChannelsLastGradients) {
+  const auto train = [](int64_t zero_stage) {
+    torch::manual_seed(3);
+    torch::nn::Sequential model(torch::nn::Conv2d(3, 4, 3), torch::nn::ReLU(),
+                                torch::nn::Conv2d(4, 5, 3), torch::nn::Flatten(),
+                                torch::nn::Linear(5 * 4 * 4, 3));
+    auto options = together({.zero_stage = zero_stage});
+    options.channels_last = true;
+    QuietTrainer trainer(model, torch::nn::CrossEntropyLoss(),
+                         std::make_shared<torch::optim::AdamW>(model->parameters(), 0.01),
+                         CallbackList{}, nullptr, options);
+    const int64_t rows = 8 * trainer.accelerator().num_processes();
+    const auto images = torch::sin(torch::arange(rows * 3 * 8 * 8, torch::kFloat));
+    trainer.train(
+        {.train_dataset = TensorDataset(images.view({rows, 3, 8, 8}), torch::arange(rows) % 3),
+         .num_epochs = 2,
+         .per_device_batch_size = 4,
+         .train_dataloader_options = {.seed = 5}});
+    EXPECT_TRUE(model->parameters()[0].is_contiguous(at::MemoryFormat::ChannelsLast));
+    return copies_of(model->parameters());
+  };
+  expect_close(train(2), train(0), 1e-4, 1e-5);
+}
+
+}  // namespace
+}  // namespace linkboy::testing::agreement_test
