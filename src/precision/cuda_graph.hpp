@@ -15,7 +15,11 @@ class CudaGraph {
   virtual void replay() = 0;
 };
 
+/// @param neighbour  If given, a recorded graph that this function has made. The two share one pool
+/// of
+///        memory: their replays must not overlap, and each may overwrite all of the other's memory
+///        but the tensors that are still referred to.
 /// @throws Error if LibTorch was built without CUDA.
-std::unique_ptr<CudaGraph> make_cuda_graph();
+std::unique_ptr<CudaGraph> make_cuda_graph(CudaGraph* neighbour);
 
 }  // namespace linkboy

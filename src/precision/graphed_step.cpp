@@ -7,8 +7,9 @@
 #include <c10/core/impl/VirtualGuardImpl.h>
 
 #include "linkboy/error.hpp"
+#include "linkboy/memory_use.hpp"
 #include "linkboy/stage_range.hpp"
-#include "precision/cuda_graph.hpp"
+#include "linkboy/stop_training.hpp"
 
 namespace linkboy {
 namespace {
@@ -37,25 +38,60 @@ bool is_like(const Batch& batch, const Batch& other) {
   return true;
 }
 
+/// Ends a capture in whatever way its scope is left. If one stayed open, the stream, the allocators
+/// and the random number generator would wait for its end in the rest of the process.
+class Capture {
+ public:
+  explicit Capture(CudaGraph& graph) : graph_(graph) { graph_.begin_capture(); }
+  ~Capture() {
+    if (!is_open_) return;
+    try {
+      graph_.end_capture();
+    } catch (...) {  // NOLINT(bugprone-empty-catch): the exception that ended the work counts
+    }
+  }
+  Capture(const Capture&) = delete;
+  Capture& operator=(const Capture&) = delete;
+
+  void end() {
+    is_open_ = false;
+    graph_.end_capture();
+  }
+
+ private:
+  CudaGraph& graph_;
+  bool is_open_ = true;
+};
+
+[[noreturn]] void throw_cannot_record(const char* why) {
+  throw Error(c10::str("the step cannot be recorded as a CUDA graph (", why,
+                       "). It must not look at a device's numbers (item(), printing) or depend "
+                       "on them in its shapes. Train with ExecutionMode::eager."));
+}
+
 }  // namespace
 
 struct GraphedStep::Recording {
-  // Of what overwrites gradients rather than adding to them: where they lie.
+  // Of work that overwrites gradients rather than adding to them: where they lie.
   std::vector<at::Tensor> gradients;
+  // Where each replay leaves its results.
+  StepOutput output;
   std::unique_ptr<CudaGraph> graph;  // null on the CPU
 };
 
 GraphedStep::GraphedStep(c10::Device device, std::vector<at::Tensor> parameters, bool accumulates,
-                         Work work)
+                         Work work, MakeGraph make_graph)
     : device_(device),
       parameters_(std::move(parameters)),
       accumulates_(accumulates),
-      work_(std::move(work)) {
+      work_(std::move(work)),
+      make_graph_(std::move(make_graph)) {
   for (const auto& parameter : parameters_) requires_grad_.push_back(parameter.requires_grad());
   has_gradient_.resize(parameters_.size());
   if (device_.is_cpu()) return;
   const c10::impl::VirtualGuardImpl guard(device_.type());
   stream_ = guard.getStreamFromGlobalPool(device_);
+  if (!make_graph_) make_graph_ = make_cuda_graph;
 }
 
 GraphedStep::~GraphedStep() = default;
@@ -86,8 +122,7 @@ StepOutput GraphedStep::run(const Batch& batch, WindowPlace place) {
   // The loss is divided by the window's length, which the recording holds.
   std::unique_ptr<Recording>& recording = recordings_[place.length];
   if (!recording) recording = record();
-  replay(*recording);
-  return output_;
+  return replay(*recording);
 }
 
 void GraphedStep::copy_in(const Batch& batch) {
@@ -151,21 +186,35 @@ void GraphedStep::run_as_usual() {
 
 std::unique_ptr<GraphedStep::Recording> GraphedStep::record() {
   auto recording = std::make_unique<Recording>();
-  if (!stream_) return recording;
+  if (!make_graph_) return recording;
   output_ = {};
-  const c10::impl::VirtualGuardImpl guard(device_.type());
-  guard.synchronizeDevice(device_.index());
-  recording->graph = make_cuda_graph();
+  if (stream_) {
+    // The warm-ups' memory is cached for stream_, where neither the graph nor eager work can use
+    // it.
+    const c10::impl::VirtualGuardImpl guard(device_.type());
+    guard.synchronizeDevice(device_.index());
+    empty_device_cache(device_);
+  }
+  // Recordings are replayed one at a time.
+  CudaGraph* neighbour = nullptr;
+  for (const auto& [length, other] : recordings_) {
+    if (other) neighbour = other->graph.get();
+  }
+  recording->graph = make_graph_(neighbour);
   try {
-    const c10::StreamGuard on_stream(*stream_);
-    recording->graph->begin_capture();
-    output_ = work_(batch_);
-    recording->graph->end_capture();
+    std::optional<c10::StreamGuard> on_stream;
+    if (stream_) on_stream.emplace(*stream_);
+    Capture capture(*recording->graph);
+    recording->output = work_(batch_);
+    capture.end();
+  } catch (const c10::OutOfMemoryError&) {
+    throw;
+  } catch (const StopTraining&) {
+    throw;
   } catch (const c10::Error& error) {
-    throw Error(c10::str("the step cannot be recorded as a CUDA graph (",
-                         error.what_without_backtrace(),
-                         "). It must not look at a device's numbers (item(), printing) or depend "
-                         "on them in its shapes. Train with ExecutionMode::eager."));
+    throw_cannot_record(error.what_without_backtrace());
+  } catch (const std::exception& error) {
+    throw_cannot_record(error.what());
   }
   if (!accumulates_) {
     for (const at::Tensor& parameter : parameters_)
@@ -174,15 +223,13 @@ std::unique_ptr<GraphedStep::Recording> GraphedStep::record() {
   return recording;
 }
 
-void GraphedStep::replay(Recording& recording) {
-  if (!recording.graph) {
-    output_ = work_(batch_);
-    return;
-  }
+StepOutput GraphedStep::replay(const Recording& recording) {
+  if (!recording.graph) return work_(batch_);
   recording.graph->replay();
   for (std::size_t i = 0; i < recording.gradients.size(); ++i) {
     parameters_[i].mutable_grad() = recording.gradients[i];
   }
+  return recording.output;
 }
 
 }  // namespace linkboy

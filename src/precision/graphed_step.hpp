@@ -11,6 +11,7 @@
 
 #include "linkboy/batch.hpp"
 #include "linkboy/step_output.hpp"
+#include "precision/cuda_graph.hpp"
 
 namespace linkboy {
 
@@ -31,15 +32,21 @@ class GraphedStep {
   /// Forward and backward on a batch.
   using Work = std::function<StepOutput(const Batch&)>;
 
+  /// Makes a graph that shares the memory of `neighbour`, which may be null.
+  using MakeGraph = std::function<std::unique_ptr<CudaGraph>(CudaGraph* neighbour)>;
+
   /// @param accumulates  Whether gradients of several micro-steps are added up.
-  GraphedStep(c10::Device device, std::vector<at::Tensor> parameters, bool accumulates, Work work);
+  /// @param make_graph   Empty means `make_cuda_graph` on a CUDA device, and no graphs on the CPU.
+  GraphedStep(c10::Device device, std::vector<at::Tensor> parameters, bool accumulates, Work work,
+              MakeGraph make_graph = {});
   ~GraphedStep();
   GraphedStep(const GraphedStep&) = delete;
   GraphedStep& operator=(const GraphedStep&) = delete;
 
   /// @param batch  On the device.
   /// @throws Error if the batch's names, dtypes or sizes are not those of the first batch, or the
-  ///         work cannot be recorded.
+  ///         work cannot be recorded; c10::OutOfMemoryError and StopTraining as the work throws
+  ///         them. The device can be used as before then.
   StepOutput run(const Batch& batch, WindowPlace place);
 
   /// Whether `parameters` are those recorded, and train or not as they did then. Otherwise make
@@ -53,7 +60,7 @@ class GraphedStep {
   void prepare_gradients(WindowPlace place);
   void run_as_usual();
   std::unique_ptr<Recording> record();
-  void replay(Recording& recording);
+  StepOutput replay(const Recording& recording);
 
   c10::Device device_;
   std::optional<c10::Stream> stream_;  // of warm-up and recording; none on the CPU
@@ -62,8 +69,9 @@ class GraphedStep {
   std::vector<bool> has_gradient_;  // after some warm-up
   bool accumulates_;
   Work work_;
-  Batch batch_;  // what every replay reads
-  StepOutput output_;
+  MakeGraph make_graph_;  // empty on the CPU
+  Batch batch_;           // what every replay reads
+  StepOutput output_;     // of the last warm-up: its memory is in use on stream_
   int64_t num_warm_ups_ = 0;
   // Where the gradients of several micro-steps are added up, and of which parameters.
   std::vector<at::Tensor> with_gradient_;

@@ -5,7 +5,7 @@
 
 namespace linkboy {
 
-std::unique_ptr<CudaGraph> make_cuda_graph() {
+std::unique_ptr<CudaGraph> make_cuda_graph(CudaGraph*) {
   throw Error(
       "cannot record a CUDA graph: linkboy was built with a LibTorch without CUDA. Train with "
       "ExecutionMode::eager.");

@@ -5,6 +5,7 @@
 #include <torch/torch.h>
 
 #include "linkboy/trainer.hpp"
+#include "precision/graphed_step.hpp"
 #include "support/expect_error.hpp"
 #include "support/keep_losses.hpp"
 #include "support/toy.hpp"
@@ -116,6 +117,127 @@ TEST(GraphModeTest, RefusesABatchOfAnotherShape) {
   GraphRun run("cpu", "no");
   EXPECT_ERROR(run.train(ExecutionMode::graph, {.train_dataloader_options = {.drop_last = false}}),
                "[3, 4], target Long[3], but the step was recorded for input Float[4, 4]");
+}
+
+/// On the CPU, behaves as a CUDA graph does: a replay runs the kernels that were recorded, on the
+/// tensors that were there, and calls no function of the program.
+class FakeGraph : public CudaGraph {
+ public:
+  struct Log {
+    int num_begun = 0;
+    int num_ended = 0;
+    int num_with_neighbour = 0;
+  };
+
+  FakeGraph(std::shared_ptr<Log> log, std::function<void()>* recorded)
+      : log_(std::move(log)), recorded_(recorded) {}
+  void begin_capture() override { ++log_->num_begun; }
+  void end_capture() override {
+    ++log_->num_ended;
+    kernels_ = std::move(*recorded_);
+  }
+  void replay() override { kernels_(); }
+
+ private:
+  std::shared_ptr<Log> log_;
+  std::function<void()>* recorded_;
+  std::function<void()> kernels_;
+};
+
+struct FakeGraphStep {
+  GraphedStep step{torch::kCPU,
+                   {},
+                   /*accumulates=*/true,
+                   [this](const Batch& batch) {
+                     if (fail) fail();
+                     const auto sum = batch.input().sum();
+                     recorded = [input = batch.input(), sum] { sum.copy_(input.sum()); };
+                     StepOutput output{.loss = sum};
+                     output.extras.set("sum", sum);
+                     return output;
+                   },
+                   [this](CudaGraph* neighbour) {
+                     log->num_with_neighbour += neighbour != nullptr;
+                     return std::make_unique<FakeGraph>(log, &recorded);
+                   }};
+
+  double run(double value, WindowPlace place) {
+    const auto output = step.run(Batch({{"input", torch::full({2}, value)}}), place);
+    EXPECT_EQ(output.extras.get_tensor("sum").item<double>(), output.loss.item<double>());
+    return output.loss.item<double>();
+  }
+
+  std::shared_ptr<FakeGraph::Log> log = std::make_shared<FakeGraph::Log>();
+  std::function<void()> recorded;
+  std::function<void()> fail;
+};
+
+TEST(GraphedStepTest, EachRecordingReturnsItsOwnOutputs) {
+  FakeGraphStep fake;
+  // Windows of 2, 2 and 1 micro-steps: two recordings after the warm-ups.
+  for (int i = 0; i < 20; ++i) {
+    const WindowPlace place = i % 5 == 4 ? WindowPlace{0, 1} : WindowPlace{i % 5 % 2, 2};
+    EXPECT_EQ(fake.run(i, place), 2.0 * i) << i;
+  }
+  EXPECT_EQ(fake.log->num_ended, 2);
+  EXPECT_EQ(fake.log->num_with_neighbour, 1) << "the second shares the first one's memory";
+}
+
+TEST(GraphedStepTest, ACaptureThatFailsIsEndedAndSaysWhy) {
+  FakeGraphStep fake;
+  for (int i = 0; i < 3; ++i) fake.run(i, {0, 1});
+  fake.fail = [] { throw std::runtime_error("a look at a number"); };
+  EXPECT_ERROR(fake.run(3, {0, 1}),
+               "cannot be recorded as a CUDA graph (a look at a number). It must not look at");
+  EXPECT_EQ(fake.log->num_ended, fake.log->num_begun);
+  fake.fail = [] { TORCH_CHECK_WITH(OutOfMemoryError, false, "no memory"); };
+  EXPECT_THROW(fake.run(4, {0, 1}), c10::OutOfMemoryError);
+  fake.fail = [] { throw StopTraining(StopReason::early_stop, "enough"); };
+  EXPECT_THROW(fake.run(5, {0, 1}), StopTraining);
+  EXPECT_EQ(fake.log->num_ended, fake.log->num_begun);
+  fake.fail = nullptr;
+  EXPECT_EQ(fake.run(6, {0, 1}), 12.0);
+}
+
+TEST(GraphModeTest, OutputsOfAStepKeepNoGraph) {
+  class ManyOutputs : public QuietTrainer {
+   public:
+    using QuietTrainer::QuietTrainer;
+
+   protected:
+    StepOutput calculate_train_batch_loss(const Batch& batch) override {
+      auto output = QuietTrainer::calculate_train_batch_loss(batch);
+      const at::Tensor logits = output.model_outputs.toTensor();
+      c10::Dict<std::string, at::Tensor> dict;
+      dict.insert("logits", logits);
+      output.model_outputs = c10::ivalue::Tuple::create(
+          {logits, std::vector<at::Tensor>{logits, 2 * logits}, dict, int64_t{3}});
+      output.extras.set("penalty", logits.square().mean());
+      return output;
+    }
+  };
+  class Look : public Callback {
+   public:
+    void on_train_step_end(Trainer&, const Batch&, const StepOutput& output) override {
+      ++num_looks;
+      const auto& parts = output.model_outputs.toTupleRef().elements();
+      EXPECT_FALSE(parts[0].toTensor().requires_grad());
+      for (const auto& tensor : parts[1].toTensorVector()) EXPECT_FALSE(tensor.requires_grad());
+      EXPECT_FALSE(parts[2].toGenericDict().at("logits").toTensor().requires_grad());
+      EXPECT_EQ(parts[3].toInt(), 3);
+      EXPECT_FALSE(output.extras.get_tensor("penalty").requires_grad());
+    }
+    int num_looks = 0;
+  };
+  const auto look = std::make_shared<Look>();
+  auto model = toy_model();
+  ManyOutputs trainer(model, torch::nn::CrossEntropyLoss(), toy_sgd(model), CallbackList{look},
+                      nullptr, {.device = "cpu"});
+  trainer.train({.train_dataset = toy_data(16),
+                 .num_epochs = 1,
+                 .per_device_batch_size = 4,
+                 .execution_mode = ExecutionMode::graph});
+  EXPECT_EQ(look->num_looks, 4);
 }
 
 }  // namespace
