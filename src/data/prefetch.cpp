@@ -1,3 +1,6 @@
+#include <ATen/Context.h>
+#include <c10/core/impl/VirtualGuardImpl.h>
+
 #include <algorithm>
 #include <condition_variable>
 #include <exception>
@@ -10,6 +13,14 @@
 
 namespace linkboy {
 namespace {
+
+/// The CUDA device that the calling thread has chosen, if it is not the first. A new thread has the
+/// first one until it chooses another.
+std::optional<c10::Device> chosen_device() {
+  if (!at::hasCUDA()) return std::nullopt;
+  const c10::Device device = c10::impl::VirtualGuardImpl(c10::DeviceType::CUDA).getDevice();
+  return device.index() > 0 ? std::optional(device) : std::nullopt;
+}
 
 /// Worker threads make batches and put them into a ring of slots; the reader takes slot after slot,
 /// so the order is that of the epoch whoever is faster. A worker waits while its batch would be
@@ -62,6 +73,7 @@ class PrefetchIterator final : public BatchIterator {
 
   /// @param own  The first batch of this worker, if it takes every n-th.
   void work(const BatchMaker& maker, int64_t own, const std::stop_token& stop) {
+    if (device_) c10::impl::VirtualGuardImpl(device_->type()).setDevice(*device_);
     while (true) {
       std::unique_lock lock(mutex_);
       const int64_t index = stride_ > 0 ? own : next_to_claim_;
@@ -97,6 +109,7 @@ class PrefetchIterator final : public BatchIterator {
   int64_t next_to_read_;
   bool has_failed_ = false;
   const int64_t end_;
+  const std::optional<c10::Device> device_ = chosen_device();
   std::vector<std::jthread> workers_;  // last: joined before the rest goes
 };
 

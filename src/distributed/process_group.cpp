@@ -2,6 +2,7 @@
 
 #include <ATen/ATen.h>
 #include <ATen/core/grad_mode.h>
+#include <c10/core/impl/VirtualGuardImpl.h>
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 
 #include <algorithm>
@@ -40,9 +41,10 @@ std::string description(const at::Tensor& tensor) {
 
 thread_local const ProcessGroup* group_of_run = nullptr;
 
-/// c10d takes tensors without gaps only.
-at::Tensor without_gaps(const at::Tensor& tensor) {
-  return tensor.is_non_overlapping_and_dense() ? tensor : tensor.contiguous();
+/// Gloo takes tensors without gaps only, and NCCL those in one of LibTorch's memory formats.
+at::Tensor in_memory_format(const at::Tensor& tensor) {
+  const at::MemoryFormat format = tensor.suggest_memory_format();
+  return tensor.is_contiguous(format) ? tensor : tensor.contiguous();
 }
 
 class PendingWork final : public PendingCollective {
@@ -188,6 +190,7 @@ bool is_communication_error(const std::exception& error) {
 
 void throw_collective_error(const ProcessGroup& group, const char* what,
                             const std::exception& cause) {
+  group.implementation()->has_failed = true;
   const auto& signs = group.implementation()->signs_of_life;
   std::string why = signs ? signs->verdict() : "";
   if (why.empty()) {
@@ -238,6 +241,21 @@ std::shared_ptr<ProcessGroup::Implementation> make_c10d_group(
   return implementation;
 }
 
+ProcessGroup::Implementation::~Implementation() {
+  if (!group || !nccl_device) return;
+  try {
+    const auto backend = group->getBackend(nccl_device->type());
+    if (has_failed) {
+      backend->abort();
+    } else {
+      // Results may still be on their way to tensors that outlive the group.
+      c10::impl::VirtualGuardImpl(nccl_device->type()).synchronizeDevice(nccl_device->index());
+      backend->shutdown();
+    }
+  } catch (...) {  // NOLINT(bugprone-empty-catch): a destructor must not throw
+  }
+}
+
 ProcessGroup::ProcessGroup() = default;
 
 ProcessGroup::ProcessGroup(std::shared_ptr<Implementation> implementation)
@@ -257,7 +275,7 @@ std::unique_ptr<PendingCollective> ProcessGroup::all_reduce_later(at::Tensor ten
   if (!implementation_) return std::make_unique<NothingPending>();
   check_call(*this,
              [&] { return c10::str("all_reduce(", name_of(op), ", ", description(tensor), ")"); });
-  std::vector<at::Tensor> sent{without_gaps(tensor.detach())};
+  std::vector<at::Tensor> sent{in_memory_format(tensor.detach())};
   c10d::AllreduceOptions options;
   options.reduceOp = c10d_op(op);
   auto work =
@@ -271,7 +289,7 @@ std::unique_ptr<PendingCollective> ProcessGroup::reduce_later(at::Tensor tensor,
   check_call(*this, [&] {
     return c10::str("reduce(to ", root, ", ", name_of(op), ", ", description(tensor), ")");
   });
-  std::vector<at::Tensor> sent{without_gaps(tensor.detach())};
+  std::vector<at::Tensor> sent{in_memory_format(tensor.detach())};
   c10d::ReduceOptions options;
   options.reduceOp = c10d_op(op);
   options.rootRank = static_cast<int>(root);

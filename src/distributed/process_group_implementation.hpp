@@ -15,6 +15,12 @@
 namespace linkboy {
 
 struct ProcessGroup::Implementation {
+  Implementation() = default;
+  Implementation(const Implementation&) = default;
+  Implementation& operator=(const Implementation&) = delete;
+  /// Ends NCCL's part of the group: after the work that is queued, unless a collective has failed.
+  ~Implementation();
+
   /// Has a backend for the CPU, and one for CUDA where there is one.
   c10::intrusive_ptr<c10d::ProcessGroup> group;
   c10::intrusive_ptr<c10d::Store> store;  // of this group alone
@@ -27,6 +33,7 @@ struct ProcessGroup::Implementation {
   std::shared_ptr<SignsOfLife> signs_of_life;
   bool checks_calls = false;  // LINKBOY_DEBUG_COLLECTIVES
   int64_t num_groups_made = 0;
+  bool has_failed = false;
 };
 
 /// Makes the backends, when all else is filled in. Collective.

@@ -1,6 +1,9 @@
 #include "distributed/rendezvous.hpp"
 
+#include <ifaddrs.h>
+#include <net/if.h>
 #include <netdb.h>
+#include <netinet/in.h>
 #include <sys/socket.h>
 #include <unistd.h>
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
@@ -132,7 +135,39 @@ void wait_for_arrivals(c10d::Store& store, int64_t rank, int64_t size,
                 "(DistributedOptions::timeout).");
 }
 
-std::string local_address_towards(const std::string& host, uint16_t port) {
+namespace {
+
+bool is_loopback(const sockaddr& address) {
+  if (address.sa_family == AF_INET) {
+    const auto& ipv4 = reinterpret_cast<const sockaddr_in&>(address);
+    return (ntohl(ipv4.sin_addr.s_addr) >> 24) == 127;
+  }
+  const auto& ipv6 = reinterpret_cast<const sockaddr_in6&>(address);
+  return address.sa_family == AF_INET6 && IN6_IS_ADDR_LOOPBACK(&ipv6.sin6_addr);
+}
+
+std::string numeric(const sockaddr& address, socklen_t length) {
+  char name[NI_MAXHOST] = "";
+  getnameinfo(&address, length, name, sizeof(name), nullptr, 0, NI_NUMERICHOST);
+  return name;
+}
+
+/// The address in the first network that is up; empty if there is none.
+std::string address_in_a_network() {
+  ifaddrs* found = nullptr;
+  if (getifaddrs(&found) != 0) return {};
+  const std::unique_ptr<ifaddrs, decltype(&freeifaddrs)> interfaces(found, &freeifaddrs);
+  for (const ifaddrs* at = found; at != nullptr; at = at->ifa_next) {
+    const bool is_up = (at->ifa_flags & IFF_UP) != 0 && (at->ifa_flags & IFF_RUNNING) != 0;
+    if (at->ifa_addr == nullptr || !is_up || at->ifa_addr->sa_family != AF_INET) continue;
+    if (!is_loopback(*at->ifa_addr)) return numeric(*at->ifa_addr, sizeof(sockaddr_in));
+  }
+  return {};
+}
+
+}  // namespace
+
+std::string local_address_towards(const std::string& host, uint16_t port, bool has_other_hosts) {
   addrinfo hints{};
   hints.ai_family = AF_UNSPEC;
   hints.ai_socktype = SOCK_DGRAM;
@@ -145,16 +180,17 @@ std::string local_address_towards(const std::string& host, uint16_t port) {
     // Connecting a datagram socket sends nothing, but chooses the way.
     sockaddr_storage from{};
     socklen_t length = sizeof(from);
-    char name[NI_MAXHOST] = "";
+    const auto& address = reinterpret_cast<const sockaddr&>(from);
+    std::string name;
     if (connect(descriptor, to->ai_addr, to->ai_addrlen) == 0 &&
         getsockname(descriptor, reinterpret_cast<sockaddr*>(&from), &length) == 0) {
-      getnameinfo(reinterpret_cast<sockaddr*>(&from), length, name, sizeof(name), nullptr, 0,
-                  NI_NUMERICHOST);
+      // Debian gives a host's own name the address 127.0.1.1, which other hosts cannot reach.
+      if (!has_other_hosts || !is_loopback(address)) name = numeric(address, length);
     }
     close(descriptor);
-    if (*name != '\0') return name;
+    if (!name.empty()) return name;
   }
-  return {};
+  return has_other_hosts ? address_in_a_network() : std::string();
 }
 
 }  // namespace linkboy

@@ -108,7 +108,9 @@ std::shared_ptr<ProcessGroup> join_world(const LaunchEnvironment& launch,
   implementation->store = store;
   implementation->timeout = options.timeout;
   if (uses_nccl) implementation->nccl_device = device;
-  implementation->address = local_address_towards(launch.master_address, launch.master_port);
+  implementation->address =
+      local_address_towards(launch.master_address, launch.master_port,
+                            /*has_other_hosts=*/launch.world_size > launch.local_world_size);
   implementation->signs_of_life = std::make_shared<SignsOfLife>(
       c10::make_intrusive<c10d::PrefixStore>(prefix, shared.store_for_signs), launch.rank);
   const char* debug = std::getenv("LINKBOY_DEBUG_COLLECTIVES");

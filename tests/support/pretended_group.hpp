@@ -47,14 +47,15 @@ class PretendingBackend : public c10d::Backend {
 };
 
 /// A group of which this process is one rank, and the others are not there.
-inline std::shared_ptr<ProcessGroup> pretended_group(int rank, int num_ranks) {
+template <class Backend = PretendingBackend>
+std::shared_ptr<ProcessGroup> pretended_group(int rank, int num_ranks) {
   auto implementation = std::make_shared<ProcessGroup::Implementation>();
   implementation->rank = rank;
   implementation->world_ranks.resize(static_cast<std::size_t>(num_ranks));
   std::iota(implementation->world_ranks.begin(), implementation->world_ranks.end(), int64_t{0});
   auto group = c10::make_intrusive<c10d::ProcessGroup>(rank, num_ranks);
   group->setBackend(c10::DeviceType::CPU, c10d::ProcessGroup::BackendType::CUSTOM,
-                    c10::make_intrusive<PretendingBackend>(rank, num_ranks));
+                    c10::make_intrusive<Backend>(rank, num_ranks));
   implementation->group = std::move(group);
   return std::make_shared<ProcessGroup>(std::move(implementation));
 }

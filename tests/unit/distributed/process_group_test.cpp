@@ -1,0 +1,49 @@
+// Parts of process groups that need no second process.
+
+#include <gtest/gtest.h>
+#include <torch/torch.h>
+
+#include "distributed/rendezvous.hpp"
+#include "linkboy/accelerator.hpp"
+#include "support/pretended_group.hpp"
+
+namespace linkboy::testing::process_group_test {
+namespace {
+
+/// Takes the tensors that NCCL takes.
+class AsNccl : public PretendingBackend {
+ public:
+  using PretendingBackend::PretendingBackend;
+  c10::intrusive_ptr<c10d::Work> allreduce(std::vector<at::Tensor>& tensors,
+                                           const c10d::AllreduceOptions& options) override {
+    for (const auto& tensor : tensors) {
+      EXPECT_TRUE(tensor.is_contiguous(tensor.suggest_memory_format())) << tensor.strides();
+      tensor.mul_(getSize());
+    }
+    return PretendingBackend::allreduce(tensors, options);
+  }
+};
+
+TEST(ProcessGroupTest, ReducesTensorsOfAnyMemoryOrder) {
+  const auto group = pretended_group<AsNccl>(0, 2);
+  const Accelerator accelerator({.device = "cpu", .process_group = group});
+  const auto grid = torch::arange(24, torch::kFloat);
+  for (const auto& tensor :
+       {grid.view({4, 6}), grid.view({4, 6}).t(), grid.view({2, 3, 4}).permute({2, 0, 1}),
+        grid.view({4, 6}).narrow(1, 1, 3), grid.view({1, 2, 3, 4}).permute({0, 3, 1, 2})}) {
+    EXPECT_TRUE(torch::equal(accelerator.reduce(tensor, ReduceOp::mean), tensor));
+    const auto expected = 2 * tensor;
+    group->all_reduce(tensor);
+    EXPECT_TRUE(torch::equal(tensor, expected));
+  }
+}
+
+TEST(RendezvousTest, OtherHostsAreNotToldALoopbackAddress) {
+  EXPECT_EQ(local_address_towards("127.0.0.1", 29500, /*has_other_hosts=*/false), "127.0.0.1");
+  const std::string address = local_address_towards("127.0.0.1", 29500, /*has_other_hosts=*/true);
+  EXPECT_FALSE(address.starts_with("127.")) << address;
+  EXPECT_NE(address, "::1");
+}
+
+}  // namespace
+}  // namespace linkboy::testing::process_group_test
