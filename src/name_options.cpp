@@ -2,8 +2,6 @@
 
 #include <algorithm>
 #include <map>
-#include <utility>
-#include <vector>
 
 #include "linkboy/error.hpp"
 #include "linkboy/printable.hpp"
@@ -34,17 +32,16 @@ std::string new_name(std::string name, const NameOptions& options) {
 
 StateDict with_new_names(const StateDict& state, const NameOptions& options) {
   std::map<std::string, std::string> origins;
-  std::vector<StateDict::Entry> entries;
-  entries.reserve(state.size());
+  StateDict result;
   for (const auto& [name, value] : state.entries()) {
     const std::string changed = new_name(name, options);
     const auto [origin, is_new] = origins.emplace(changed, name);
     LINKBOY_CHECK(is_new, "both ", quote_name(origin->second), " and ", quote_name(name),
                   " become ", quote_name(changed),
                   "; names must stay different. Strip or rename less.");
-    entries.emplace_back(changed, value);
+    result.set(changed, value);
   }
-  return StateDict::from_entries(std::move(entries));
+  return result;
 }
 
 StateDict select_part(const StateDict& contents, const std::string& path) {

@@ -2,9 +2,6 @@
 
 #include <ATen/ATen.h>
 
-#include <utility>
-#include <vector>
-
 #include "checkpoint/named_tensors.hpp"
 #include "checkpoint/optimizer_state.hpp"
 #include "checkpoint/rng_state.hpp"
@@ -16,9 +13,9 @@ namespace {
 
 /// With tensors of its own.
 StateDict copy_of(const StateDict& state) {
-  std::vector<StateDict::Entry> copies = state.entries();
-  for (auto& [name, value] : copies) value = value.deepcopy();
-  return StateDict::from_entries(std::move(copies));
+  StateDict copy;
+  for (const auto& [name, value] : state.entries()) copy.set(name, value.deepcopy());
+  return copy;
 }
 
 }  // namespace

@@ -13,6 +13,9 @@
 namespace linkboy {
 namespace {
 
+/// Up to so many names are compared one by one, which is faster than a map.
+constexpr std::size_t kMaxSearched = 32;
+
 std::string joined_keys(const std::vector<StateDict::Entry>& entries) {
   constexpr std::size_t kMaxListed = 50;
   std::string joined;
@@ -32,13 +35,7 @@ StateDict::StateDict(std::initializer_list<Entry> entries) {
 
 StateDict::StateDict(const NamedTensors& tensors) {
   entries_.reserve(tensors.size());
-  for (const auto& [name, tensor] : tensors) entries_.emplace_back(name, tensor);
-}
-
-StateDict StateDict::from_entries(std::vector<Entry> entries) {
-  StateDict result;
-  result.entries_ = std::move(entries);
-  return result;
+  for (const auto& [name, tensor] : tensors) add(name, tensor);
 }
 
 StateDict StateDict::from_ivalue(const c10::IValue& value, std::string_view what) {
@@ -48,7 +45,7 @@ StateDict StateDict::from_ivalue(const c10::IValue& value, std::string_view what
   for (const auto& entry : value.toGenericDict()) {
     LINKBOY_CHECK(entry.key().isString(), what, " has a key that is a ", entry.key().tagKind(),
                   "; all keys must be strings.");
-    result.entries_.emplace_back(entry.key().toStringRef(), entry.value());
+    result.add(entry.key().toStringRef(), entry.value());
   }
   return result;
 }
@@ -58,11 +55,27 @@ c10::IValue StateDict::to_ivalue() const {
 }
 
 void StateDict::set(std::string_view key, c10::IValue value) {
-  if (const auto* present = find(key)) {
-    *const_cast<c10::IValue*>(present) = std::move(value);
+  const std::size_t place = place_of(key);
+  if (place < entries_.size()) {
+    entries_[place].second = std::move(value);
   } else {
-    entries_.emplace_back(std::string(key), std::move(value));
+    add(key, std::move(value));
   }
+}
+
+void StateDict::add(std::string_view key, c10::IValue value) {
+  entries_.emplace_back(std::string(key), std::move(value));
+  if (!places_.empty()) {
+    places_.emplace(key, entries_.size() - 1);
+  } else if (entries_.size() > kMaxSearched) {
+    index();
+  }
+}
+
+void StateDict::index() {
+  places_.clear();
+  if (entries_.size() <= kMaxSearched) return;
+  for (std::size_t i = 0; i < entries_.size(); ++i) places_.emplace(entries_[i].first, i);
 }
 
 void StateDict::set(std::string_view key, const std::vector<double>& values) {
@@ -73,13 +86,25 @@ void StateDict::set(std::string_view key, const std::vector<double>& values) {
 }
 
 void StateDict::erase(std::string_view key) {
-  std::erase_if(entries_, [key](const Entry& entry) { return entry.first == key; });
+  const std::size_t place = place_of(key);
+  if (place == entries_.size()) return;
+  entries_.erase(entries_.begin() + static_cast<std::ptrdiff_t>(place));
+  index();
+}
+
+std::size_t StateDict::place_of(std::string_view key) const {
+  if (!places_.empty()) {
+    const auto found = places_.find(key);
+    return found == places_.end() ? entries_.size() : found->second;
+  }
+  const auto found = std::find_if(entries_.begin(), entries_.end(),
+                                  [key](const Entry& entry) { return entry.first == key; });
+  return static_cast<std::size_t>(found - entries_.begin());
 }
 
 const c10::IValue* StateDict::find(std::string_view key) const {
-  auto found = std::find_if(entries_.begin(), entries_.end(),
-                            [key](const Entry& entry) { return entry.first == key; });
-  return found == entries_.end() ? nullptr : &found->second;
+  const std::size_t place = place_of(key);
+  return place == entries_.size() ? nullptr : &entries_[place].second;
 }
 
 const c10::IValue& StateDict::at(std::string_view key) const& {

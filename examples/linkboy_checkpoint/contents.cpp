@@ -73,7 +73,9 @@ StateDict read_all(const Source& source) {
   LINKBOY_CHECK(!contents.contains(kMetadata), linkboy::quoted(source.path.string()),
                 " has a tensor \"", kMetadata,
                 "\" and metadata as well, for which this name is needed. Rename the tensor.");
-  contents.set(kMetadata, StateDict::from_entries({file.metadata.begin(), file.metadata.end()}));
+  StateDict metadata;
+  for (const auto& [key, value] : file.metadata) metadata.set(key, value);
+  contents.set(kMetadata, metadata);
   return contents;
 }
 
@@ -82,16 +84,16 @@ StateDict part_of(const StateDict& contents, const std::string& key) {
     return linkboy::select_part(contents, key);
   } catch (const linkboy::Error&) {
     const std::string prefix = key + '.';
-    std::set<std::string> paths;
-    std::vector<StateDict::Entry> part;
+    StateDict part;
     for (const Leaf& leaf : leaves_of(contents)) {
       if (!leaf.path.starts_with(prefix)) continue;
-      LINKBOY_CHECK(paths.insert(leaf.path).second, "two values have the path ",
+      const std::string rest = leaf.path.substr(prefix.size());
+      LINKBOY_CHECK(!part.contains(rest), "two values have the path ",
                     linkboy::quote_name(leaf.path), "; name the part of one of them.");
-      part.emplace_back(leaf.path.substr(prefix.size()), leaf.value);
+      part.set(rest, leaf.value);
     }
     if (part.empty()) throw;
-    return StateDict::from_entries(std::move(part));
+    return part;
   }
 }
 

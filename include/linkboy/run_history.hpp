@@ -1,6 +1,9 @@
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
+#include <functional>
+#include <map>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -78,7 +81,10 @@ class LINKBOY_API InMemoryRunHistory final : public RunHistory {
 
   const Metric* find(std::string_view name) const;
 
+  void index();
+
   std::vector<Metric> metrics_;
+  std::map<std::string, std::size_t, std::less<>> places_;  // of the names
   std::string prefix_;
   int64_t current_epoch_ = 1;
 };

@@ -17,7 +17,9 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, std::size_t size) {
       if (mmap) return;
       // As linkboy-checkpoint puts names and metadata into a dict.
       StateDict all(read.tensors);
-      all.set("metadata", StateDict::from_entries({read.metadata.begin(), read.metadata.end()}));
+      StateDict metadata;
+      for (const auto& [name, value] : read.metadata) metadata.set(name, value);
+      all.set("metadata", metadata);
       write_checkpoint(fuzz::output_folder() / "x.pt", all);
       write_safetensors(fuzz::output_folder() / "x.safetensors", read.tensors, read.metadata);
     });

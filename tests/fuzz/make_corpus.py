@@ -8,6 +8,7 @@ Inputs that the fuzzer found (crash-*, timeout-*, oom-*) are kept beside them.
 import collections
 import gzip
 import io
+import itertools
 import json
 import pathlib
 import pickle
@@ -70,6 +71,26 @@ def colliding_keys(count):
     return keys
 
 
+def colliding_names(count):
+    """Text of 16 characters of one std::hash (libstdc++'s, which has no secret)."""
+    mask, multiplier = (1 << 64) - 1, 0xC6A4A7935BD1E995
+    inverse = pow(multiplier, -1, 1 << 64)
+    seed, target, names = 0xC70F6907 ^ (16 * multiplier & mask), 0x0123456789ABCDEF, []
+
+    def mix(value):
+        return value ^ value >> 47
+    for i in itertools.count():
+        first = f"{i:08d}".encode()
+        state = mix(int.from_bytes(first, "little") * multiplier & mask) * multiplier & mask
+        state = (seed ^ state) * multiplier & mask
+        second = mix((state ^ target) * inverse & mask) * inverse & mask
+        name = first + second.to_bytes(8, "little")
+        if name.isascii() and name.decode().isprintable():
+            names.append(name.decode())
+            if len(names) == count:
+                return names
+
+
 def hostile_pickles():
     big = (1 << 63) - 1
     yield "recursive_list", b"\x80\x02]q\x00h\x00a."
@@ -91,6 +112,10 @@ def hostile_pickles():
     yield "wide_integer", b"\x80\x02\x8a\xff" + b"\x01" * 255 + b"."
     yield "colliding_keys", (
         b"\x80\x02}(" + b"".join(number(key) + b"N" for key in colliding_keys(100)) + b"u.")
+    yield "colliding_names", (
+        b"\x80\x02}(" + b"".join(text(name) + b"N" for name in colliding_names(50)) + b"u.")
+    yield "memo_of_one_bucket", b"\x80\x02}" + b"".join(
+        b"r" + struct.pack("<I", i * 1109) for i in range(1100)) + b"h\x00b" * 100 + b"."
     yield "mixed_keys", (b"\x80\x02}(K\x01NX\x01\x00\x00\x00aNG" + struct.pack(">d", float("nan"))
                          + b"NG" + struct.pack(">d", float("nan")) + b"N\x88N\x89NK\x01Nu.")
     yield "odd_items", b"\x80\x02}(K\x01K\x02K\x03u."
@@ -299,6 +324,8 @@ def make_safetensors():
         "twice_in_metadata": safetensors(b'{"__metadata__":{"a":"b","a":"c"}}'),
         "not_utf8": safetensors(b'{"\xff\xfe":{}}'),
         "zero_byte": safetensors(b"{}\x00{}"),
+        "colliding_metadata": safetensors({"__metadata__": dict.fromkeys(colliding_names(50), "")}),
+        "colliding_names": safetensors({name: entry("U8", [0], 0, 0) for name in colliding_names(50)}),
         "escapes": safetensors(b'{"__metadata__":{"\\ud83d\\ude00\\u0000":"\\ud800"}}'),
     }.items():
         write("safetensors", name, data)

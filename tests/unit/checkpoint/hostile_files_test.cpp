@@ -1,6 +1,8 @@
 // What a file may cost that was made to exhaust the reader. Nothing here is timed: each file would
 // take a reader with quadratic cost longer than the test may run, or more memory than there is.
 
+#include <ATen/core/List.h>
+#include <ATen/core/jit_type.h>
 #include <gtest/gtest.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
@@ -16,7 +18,9 @@
 #include "checkpoint/unpickler.hpp"
 #include "checkpoint/zip_archive.hpp"
 #include "linkboy/checkpoint.hpp"
+#include "linkboy/metric_reader.hpp"
 #include "linkboy/name_options.hpp"
+#include "linkboy/run_history.hpp"
 #include "linkboy/safetensors.hpp"
 #include "support/colliding_names.hpp"
 #include "support/expect_error.hpp"
@@ -36,9 +40,9 @@ std::string little_endian(Number value) {
 }
 
 StateDict named(const std::vector<std::string>& names) {
-  std::vector<StateDict::Entry> entries;
-  for (const std::string& name : names) entries.emplace_back(name, int64_t{1});
-  return StateDict::from_entries(std::move(entries));
+  StateDict state;
+  for (const std::string& name : names) state.set(name, int64_t{1});
+  return state;
 }
 
 TEST(HostileFilesTest, NamesOfOneHashNeverReachADict) {
@@ -64,6 +68,32 @@ TEST(HostileFilesTest, AMillionNamesOfOneHashTakeTheTimeOfAMillionNames) {
   const StateDict state = named(names);
   EXPECT_EQ(with_new_names(state, {}).size(), names.size());
   EXPECT_ERROR(check_named_tensors({{"w", torch::ones({1})}}, state, "it"), "missing: w");
+}
+
+TEST(HostileFilesTest, AMillionMetricsOfATrainingStateAreLoadedAndSavedAgain) {
+  StateDict metrics;
+  StateDict counts;
+  for (int i = 0; i < 1'000'000; ++i) {
+    metrics.set("metric " + std::to_string(i), std::vector<double>{1.0});
+    counts.set("metric " + std::to_string(i), int64_t{0});
+  }
+  StateDict saved = InMemoryRunHistory().state_dict();
+  saved.set("metrics", metrics);
+  InMemoryRunHistory history;
+  history.load_state_dict(saved);
+  NewMetrics fresh;
+  fresh.load_state_dict(counts);
+  EXPECT_EQ(fresh.take(history).size(), 1'000'000U);
+  EXPECT_EQ(history.state_dict().get_dict("metrics").size(), 1'000'000U);
+}
+
+TEST(HostileFilesTest, AMetricOfATrainingStateWithoutAValueIsRefused) {
+  StateDict saved = InMemoryRunHistory().state_dict();
+  saved.set("metrics", StateDict{{"loss", c10::impl::GenericList(c10::AnyType::get())}});
+  InMemoryRunHistory history;
+  history.update_metric("loss", 1.0);
+  EXPECT_ERROR(history.load_state_dict(saved), "the metric \"loss\" of the saved run history");
+  EXPECT_EQ(history.get_latest_metric("loss"), 1.0);
 }
 
 TEST(HostileFilesTest, AZipDirectoryOfAMillionNamesOfOneHashIsRead) {
@@ -125,17 +155,18 @@ TEST(HostileFilesTest, ErrorsShowNamesFromTheFileCutAndWithoutControlCharacters)
     }
   };
   const std::string name = "\x1b]0;" + std::string(100'000, 'n');
-  const StateDict state = named(std::vector<std::string>(1000, name));
+  std::vector<std::string> names;
+  for (int i = 0; i < 1000; ++i) names.push_back(name + std::to_string(i));
+  const StateDict state = named(names);
   check(
       [&] { unpickle("cos\n" + name + "\n.", [](const std::string&) { return c10::Storage(); }); });
   check([&] { state.at("w"); });
-  check([&] { state.get_tensor(name); });
+  check([&] { state.get_tensor(names.front()); });
   check([&] { check_named_tensors({{"w", torch::ones({1})}}, state, "it"); });
-  check([&] { with_new_names(state, {}); });
+  check([&] { with_new_names(state, {.rename = {{names[0], names[1]}}}); });
   check([&] {
     const TemporaryFolder folder;
-    write_checkpoint(folder / "x.pt",
-                     StateDict::from_entries({{name, at::Scalar(1).toComplexDouble()}}));
+    write_checkpoint(folder / "x.pt", {{name, at::Scalar(1).toComplexDouble()}});
   });
   check([&] {
     const TemporaryFolder folder;

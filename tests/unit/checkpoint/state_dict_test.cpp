@@ -35,6 +35,31 @@ TEST(StateDictTest, EntriesAndValuesOfATemporaryOutliveIt) {
   EXPECT_EQ(text.toStringRef(), std::string(100, 'x'));
 }
 
+TEST(StateDictTest, FindsReplacesAndErasesAmongManyAsAmongFew) {
+  StateDict state;
+  std::vector<std::string> expected;
+  for (int i = 0; i < 100; ++i) expected.push_back("key " + std::to_string(i * 37 % 100));
+  for (const std::string& key : expected) state.set(key, key);
+  EXPECT_EQ(keys(state), expected);
+  for (const std::string& key : expected) EXPECT_EQ(state.get_string(key), key);
+  EXPECT_FALSE(state.contains("key 100"));
+
+  state.set("key 5", "other");
+  EXPECT_EQ(state.get_string("key 5"), "other");
+  EXPECT_EQ(state.size(), 100U);
+  const StateDict copy = state;
+  const StateDict back = StateDict::from_ivalue(state.to_ivalue(), "it");
+  while (state.size() > 1) {
+    state.erase(expected.front());
+    expected.erase(expected.begin());
+    EXPECT_EQ(keys(state), expected);
+    EXPECT_TRUE(state.contains(expected.back()));
+    EXPECT_FALSE(state.contains("key 0"));
+  }
+  EXPECT_EQ(copy.get_string("key 5"), "other");
+  EXPECT_EQ(back.get_string("key 99"), "key 99");
+}
+
 TEST(StateDictTest, ErasesAKeyOrNothing) {
   StateDict state = {{"a", 1}};
   state.erase("b");
