@@ -2,7 +2,8 @@
 // its training state are equal, those of its callbacks included.
 //
 // Each test leaves a run at every n-th of its events, with another first event for each test. With
-// LINKBOY_EVERY_EVENT=1 it leaves at all of them, as the first and as the last of the callbacks.
+// LINKBOY_EVERY_EVENT=1 (scripts/hardening/nets) it leaves at all of them, as the first and as the
+// last of the callbacks.
 
 #include <gtest/gtest.h>
 #include <torch/torch.h>
