@@ -13,6 +13,7 @@ namespace linkboy {
 /// drawn in its scope changes nothing in the run.
 class KeptGenerators {
  public:
+  /// @param device  Its default generator is kept, and that of the CPU.
   explicit KeptGenerators(c10::Device device) {
     keep(c10::Device(c10::kCPU));
     if (!device.is_cpu()) keep(device);

@@ -240,7 +240,8 @@ class LaunchTest(FaultTest):
         self.assertEqual(outputs[1:], ["", ""])
         states = [f"output/states/state-0000000{i}/training_state.pt" for i in (2, 3)]
         self.assertEqual(self.files(),
-                         ["init.pt", "output/fashion_mnist.pt", *states, "report.jsonl"])
+                         ["init.pt", "output/fashion_mnist.pt", "output/states/.lock", *states,
+                          "report.jsonl"])
 
     def test_each_evaluation_sample_counts_once_even_if_a_rank_has_none(self):
         accuracies = []

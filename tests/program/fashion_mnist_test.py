@@ -378,10 +378,10 @@ class OutputTest(ProgramTest):
         self.assertEqual(len(self.states()), 2)
 
     def test_a_resumed_report_is_that_of_the_uninterrupted_run(self):
-        options = dict(report_updates=True, scheduler="none", keep=9)
+        options = dict(report_updates=True, scheduler="none")
         whole = self.reported(**options, max_steps=7)
         options["report"] = "report.jsonl"
-        self.run_program(**options, max_steps=4, save_every_updates=3)
+        self.run_program(**options, max_steps=4, save_every_updates=3, keep=9)
         with open(self.path / "report.jsonl", "a") as report:
             report.write('{"event":"upda')  # the killed run got as far as this
         self.run_program(**options, max_steps=7, resume=self.states()[0])  # that of update 3
@@ -596,7 +596,7 @@ class ErrorTest(ProgramTest):
 
     def test_a_missing_device_is_named(self):
         self.assertIn("cuda:99", self.run_program(status=1, device="cuda:99"))
-        self.assertIn("tpu", self.run_program(status=1, device="tpu"))
+        self.assertIn("tpu", self.run_program(status=2, device="tpu"))
         self.assertEqual(self.files(), [])
 
     def test_weights_of_another_model_are_named(self):

@@ -206,9 +206,7 @@ TEST(StateCompletenessTest, EveryCallbackHasAStateOrIsSaidToNeedNone) {
     });
     toy.trainer.callback_handler().add(object);
     toy.trainer.callback_handler().add(look);
-    TrainOptions options = contract_run();
-    options.num_epochs = 1;
-    toy.trainer.train(options);
+    toy.trainer.train(contract_run());
     EXPECT_EQ(!has_state, without_state().contains(callback.name))
         << callback.name
         << ": a callback whose past matters to a resumed run overrides state_dict and "
