@@ -77,7 +77,8 @@ int main(int argc, char** argv) {
     LINKBOY_CHECK(mkdtemp(folder.data()), "cannot make the folder ", folder, ".");
     run(folder);
     const fs::path state = linkboy::latest_training_state(folder).value();
-    for (const fs::path& path : {state / linkboy::kTrainingStateFile, state, fs::path(folder)}) {
+    for (const fs::path& path : {state / linkboy::kTrainingStateFile, state,
+                                 fs::path(folder) / ".lock", fs::path(folder)}) {
       fs::remove(path);
     }
   });

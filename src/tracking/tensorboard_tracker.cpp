@@ -63,7 +63,7 @@ fs::path make_folder(const fs::path& root, const std::string& name) {
   std::error_code error;
   fs::create_directories(root, error);
   for (int number = 1;; ++number) {
-    const fs::path folder = root / fmt::format("{}-{}", stem, number);
+    fs::path folder = root / fmt::format("{}-{}", stem, number);
     const bool is_new = fs::create_directory(folder, error);
     LINKBOY_CHECK(!error, "cannot create \"", folder.string(), "\" (", error.message(),
                   "). Choose a folder that this process may write to.");
