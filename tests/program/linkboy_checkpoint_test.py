@@ -5,7 +5,6 @@
 Set LINKBOY_PYTHON to a Python that has torch, or the tests that need Python's .pt files skip.
 """
 
-import itertools
 import json
 import os
 import pathlib
@@ -18,6 +17,7 @@ import zipfile
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent / "support"))
 import unittest_main  # noqa: E402
+from colliding_names import colliding_names  # noqa: E402
 
 PROGRAM = None
 PYTHON = os.environ.get("LINKBOY_PYTHON")
@@ -168,26 +168,6 @@ def repeated_tensor(sizes, strides):
     return (b"}" + text(b"w") + b"ctorch._utils\n_rebuild_tensor_v2\n(" + storage + b"K\x00"
             + numbers(sizes) + numbers(strides) + b"\x89ccollections\nOrderedDict\n)RtRs",
             [("data/0", bytes(4))])
-
-
-def colliding_names(count):
-    """Text of 16 characters of one std::hash (libstdc++'s, which has no secret)."""
-    mask, multiplier = 2**64 - 1, 0xc6a4a7935bd1e995
-    inverse = pow(multiplier, -1, 2**64)
-    seed, target, names = 0xc70f6907 ^ (16 * multiplier & mask), 0x0123456789abcdef, []
-
-    def mix(value):
-        return value ^ value >> 47
-    for number in itertools.count():
-        first = f"{number:08d}".encode()
-        state = mix(int.from_bytes(first, "little") * multiplier & mask) * multiplier & mask
-        state = (seed ^ state) * multiplier & mask
-        second = mix((state ^ target) * inverse & mask) * inverse & mask
-        name = first + second.to_bytes(8, "little")
-        if name.isascii() and name.decode().isprintable():
-            names.append(name.decode())
-            if len(names) == count:
-                return names
 
 
 class HostileFileTest(ProgramTest):
