@@ -22,6 +22,7 @@
 #include "distributed/process_group_implementation.hpp"
 #include "distributed/world.hpp"
 #include "distributed/zero_shards.hpp"
+#include "gradients.hpp"
 #include "linkboy/error.hpp"
 #include "linkboy/status_line.hpp"
 #include "precision/fused_step.hpp"
@@ -54,15 +55,6 @@ c10::Device parse_device(const std::string& name, const LaunchEnvironment& launc
   LINKBOY_CHECK(index < num_cuda, "the device is \"", name, "\", but there are ", num_cuda,
                 " CUDA devices here. Use cpu, auto or a smaller index.");
   return {c10::DeviceType::CUDA, static_cast<c10::DeviceIndex>(index)};
-}
-
-std::vector<at::Tensor> gradients_of(const std::vector<at::Tensor>& parameters) {
-  std::vector<at::Tensor> gradients;
-  gradients.reserve(parameters.size());
-  for (const auto& parameter : parameters) {
-    if (parameter.grad().defined()) gradients.push_back(parameter.grad());
-  }
-  return gradients;
 }
 
 /// The dtype of the norm of the parameters' gradients, on every process alike.

@@ -511,8 +511,7 @@ void Trainer::check_same_loaders_on_all_ranks() {
 void Trainer::share_loader_seed() {
   loader_seed_.reset();
   if (accelerator().num_processes() == 1) return;
-  const auto seed = at::globalContext().defaultGenerator(at::kCPU).current_seed();
-  loader_seed_ = std::stoull(accelerator_->broadcast_object(std::to_string(seed)));
+  loader_seed_ = seed_of_rank_0(accelerator_->process_group());
 }
 
 std::unique_ptr<Scheduler> Trainer::create_scheduler(const TrainOptions& options) {

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <limits>
 
+#include "gradients.hpp"
 #include "linkboy/error.hpp"
 #include "linkboy/trainer.hpp"
 #include "run_setup.hpp"
@@ -73,10 +74,7 @@ void Trainer::weight_gradients() {
   accelerator_->process_group().all_reduce(weight);
   const auto num_parts =
       static_cast<double>(accelerator_->window_length() * accelerator_->num_processes());
-  std::vector<at::Tensor> gradients;
-  for (const auto& parameter : parameters_of(*optimizer_)) {
-    if (parameter.grad().defined()) gradients.push_back(parameter.grad());
-  }
+  const auto gradients = gradients_of(parameters_of(*optimizer_));
   const at::NoGradGuard no_grad;
   if (!gradients.empty()) at::_foreach_mul_(gradients, num_parts / weight.item<double>());
 }

@@ -158,16 +158,20 @@ std::shared_ptr<DataLoader> DatasetLoader::shared(const DataLoaderOptions& defau
   return std::make_shared<DatasetLoader>(dataset_, defaults.overlaid_with(given_options_));
 }
 
+uint64_t seed_of_rank_0(const ProcessGroup& group) {
+  return std::stoull(group.broadcast_bytes(std::to_string(default_seed())));
+}
+
 std::shared_ptr<DataLoader> share_between_ranks(std::shared_ptr<DataLoader> loader,
                                                 const ProcessGroup& group, bool even_batches) {
   if (group.size() == 1) return loader;
-  // All ranks must walk through the same permutation, whatever their own generators are. Any seed
-  // shows whether the loader can be shared; a broadcast for one that cannot would be for nothing.
+  // Any seed shows whether the loader can be shared; a broadcast for one that cannot would be for
+  // nothing.
   DataLoaderOptions defaults;
   defaults.shard = {group.rank(), group.size()};
   defaults.even_batches = even_batches;
   if (loader->shared(defaults) == nullptr) return loader;
-  defaults.seed = std::stoull(group.broadcast_bytes(std::to_string(default_seed())));
+  defaults.seed = seed_of_rank_0(group);
   return loader->shared(defaults);
 }
 
