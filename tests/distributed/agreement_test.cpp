@@ -5,6 +5,7 @@
 #include <limits>
 
 #include "distributed/agreement.hpp"
+#include "distributed/in_every_event.hpp"
 #include "distributed/ranks.hpp"
 #include "linkboy/checkpoint.hpp"
 #include "support/at_update.hpp"
@@ -17,30 +18,6 @@ namespace {
 bool is_last_rank(Trainer& trainer) {
   return trainer.accelerator().process_index() == trainer.accelerator().num_processes() - 1;
 }
-
-/// Calls `see` in every event that has a place in the loops.
-class InEveryEvent : public Callback {
- public:
-  void on_training_run_start(Trainer& trainer) override { see("run_start", trainer); }
-  void on_train_epoch_start(Trainer& trainer) override { see("epoch_start", trainer); }
-  void on_train_step_start(Trainer& trainer) override { see("step_start", trainer); }
-  void on_train_step_end(Trainer& trainer, const Batch&, const StepOutput&) override {
-    see("step_end", trainer);
-  }
-  void on_gradients_ready(Trainer& trainer) override { see("gradients_ready", trainer); }
-  void on_train_update_end(Trainer& trainer) override { see("update_end", trainer); }
-  void on_train_epoch_end(Trainer& trainer) override { see("epoch_end", trainer); }
-  void on_eval_epoch_start(Trainer& trainer) override { see("eval_start", trainer); }
-  void on_eval_step_start(Trainer& trainer) override { see("eval_step_start", trainer); }
-  void on_eval_step_end(Trainer& trainer, const Batch&, const StepOutput&) override {
-    see("eval_step_end", trainer);
-  }
-  void on_eval_epoch_end(Trainer& trainer) override { see("eval_end", trainer); }
-  void on_training_run_epoch_end(Trainer& trainer) override { see("run_epoch_end", trainer); }
-
- protected:
-  virtual void see(const std::string& event, Trainer& trainer) = 0;
-};
 
 class ThrowOnLastRank : public InEveryEvent {
  public:

@@ -9,6 +9,7 @@
 #include <limits>
 #include <random>
 
+#include "distributed/in_every_event.hpp"
 #include "distributed/ranks.hpp"
 #include "linkboy/schedulers/cosine_scheduler.hpp"
 #include "support/every_callback.hpp"
@@ -141,29 +142,16 @@ Case make_case(uint64_t seed, int64_t num_ranks) {
 }
 
 /// Makes the faults that a callback can make, and the collective calls.
-class Act : public Callback {
+class Act : public InEveryEvent {
  public:
   explicit Act(Case made) : case_(std::move(made)) {}
-  void on_training_run_start(Trainer& trainer) override { see("run_start", trainer); }
-  void on_train_epoch_start(Trainer& trainer) override { see("epoch_start", trainer); }
-  void on_train_step_start(Trainer& trainer) override { see("step_start", trainer); }
-  void on_train_step_end(Trainer& trainer, const Batch&, const StepOutput&) override {
-    see("step_end", trainer);
-  }
-  void on_gradients_ready(Trainer& trainer) override { see("gradients_ready", trainer); }
-  void on_train_update_end(Trainer& trainer) override { see("update_end", trainer); }
-  void on_train_epoch_end(Trainer& trainer) override { see("epoch_end", trainer); }
-  void on_eval_epoch_start(Trainer& trainer) override { see("eval_start", trainer); }
-  void on_eval_step_start(Trainer& trainer) override { see("eval_step_start", trainer); }
-  void on_eval_step_end(Trainer& trainer, const Batch& batch, const StepOutput&) override {
+  void on_eval_step_end(Trainer& trainer, const Batch& batch, const StepOutput& output) override {
     if (case_.gathers_in_evaluation) trainer.accelerator().gather_for_metrics(batch.target());
-    see("eval_step_end", trainer);
+    InEveryEvent::on_eval_step_end(trainer, batch, output);
   }
-  void on_eval_epoch_end(Trainer& trainer) override { see("eval_end", trainer); }
-  void on_training_run_epoch_end(Trainer& trainer) override { see("run_epoch_end", trainer); }
 
  private:
-  void see(const std::string& event, Trainer& trainer) {
+  void see(const std::string& event, Trainer& trainer) override {
     const auto& reduce_in = case_.reduce_in;
     if (std::find(reduce_in.begin(), reduce_in.end(), event) != reduce_in.end()) {
       // What counts of a run must be the same on all ranks wherever a callback may look at it.

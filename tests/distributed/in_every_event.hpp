@@ -1,0 +1,33 @@
+#pragma once
+
+#include <string>
+
+#include "linkboy/callback.hpp"
+
+namespace linkboy::testing {
+
+/// Calls `see` in every event that has a place in the loops.
+class InEveryEvent : public Callback {
+ public:
+  void on_training_run_start(Trainer& trainer) override { see("run_start", trainer); }
+  void on_train_epoch_start(Trainer& trainer) override { see("epoch_start", trainer); }
+  void on_train_step_start(Trainer& trainer) override { see("step_start", trainer); }
+  void on_train_step_end(Trainer& trainer, const Batch&, const StepOutput&) override {
+    see("step_end", trainer);
+  }
+  void on_gradients_ready(Trainer& trainer) override { see("gradients_ready", trainer); }
+  void on_train_update_end(Trainer& trainer) override { see("update_end", trainer); }
+  void on_train_epoch_end(Trainer& trainer) override { see("epoch_end", trainer); }
+  void on_eval_epoch_start(Trainer& trainer) override { see("eval_start", trainer); }
+  void on_eval_step_start(Trainer& trainer) override { see("eval_step_start", trainer); }
+  void on_eval_step_end(Trainer& trainer, const Batch&, const StepOutput&) override {
+    see("eval_step_end", trainer);
+  }
+  void on_eval_epoch_end(Trainer& trainer) override { see("eval_end", trainer); }
+  void on_training_run_epoch_end(Trainer& trainer) override { see("run_epoch_end", trainer); }
+
+ protected:
+  virtual void see(const std::string& event, Trainer& trainer) = 0;
+};
+
+}  // namespace linkboy::testing
