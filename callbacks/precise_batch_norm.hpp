@@ -6,6 +6,7 @@
 
 #include "linkboy/callback.hpp"
 #include "linkboy/export.hpp"
+#include "linkboy/model.hpp"
 
 namespace linkboy {
 
