@@ -31,10 +31,7 @@ MetricCallback::MetricCallback(std::initializer_list<MetricCollection::NamedMetr
                                MetricCallbackOptions options)
     : MetricCallback(MetricCollection(metrics), std::move(options)) {}
 
-void MetricCallback::begin() {
-  outer_.push_back(outer_.empty() ? StateDict() : metrics_.state_dict());
-  metrics_.reset();
-}
+void MetricCallback::begin() { outer_.push_back(metrics_.take()); }
 
 // A callback that is added within an epoch has not seen its start: it waits for the next one.
 void MetricCallback::update(const Batch& batch, const StepOutput& output) {
@@ -55,9 +52,9 @@ void MetricCallback::end(Trainer& trainer) {
       trainer.run_history().update_metric(c10::str(recorded, "_", i), elements[i].item<double>());
     }
   }
-  const StateDict outer = std::move(outer_.back());
+  MetricCollection::Seen outer = std::move(outer_.back());
   outer_.pop_back();
-  if (!outer_.empty()) metrics_.load_state_dict(outer);
+  if (!outer_.empty()) metrics_.put_back(std::move(outer));
 }
 
 void MetricCallback::on_train_epoch_start(Trainer& trainer) {
@@ -88,7 +85,7 @@ void MetricCallback::on_eval_epoch_end(Trainer& trainer) { end(trainer); }
 // Within a training epoch: its metrics, also while an evaluation measures others.
 StateDict MetricCallback::rank_state_dict() const {
   if (!is_in_training_ || outer_.empty()) return {};
-  return outer_.size() > 1 ? outer_[1] : metrics_.state_dict();
+  return outer_.size() > 1 ? metrics_.state_dict(outer_[1]) : metrics_.state_dict();
 }
 
 }  // namespace linkboy

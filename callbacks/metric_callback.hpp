@@ -75,8 +75,8 @@ class LINKBOY_API MetricCallback : public Callback {
 
   MetricCollection metrics_;
   MetricCallbackOptions options_;
-  /// What stood in the metrics when each of the epochs in progress began.
-  std::vector<StateDict> outer_;
+  /// What the metrics had seen when each of the epochs in progress began.
+  std::vector<MetricCollection::Seen> outer_;
   bool is_in_training_ = false;
   StateDict loaded_;
 };

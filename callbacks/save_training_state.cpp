@@ -1,8 +1,11 @@
 #include "linkboy/callbacks/save_training_state.hpp"
 
+#include <ATen/ATen.h>
+#include <ATen/core/grad_mode.h>
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <random>
 #include <utility>
@@ -10,6 +13,7 @@
 #include "linkboy/checkpoint.hpp"
 #include "linkboy/error.hpp"
 #include "linkboy/main_process.hpp"
+#include "linkboy/printable.hpp"
 #include "linkboy/trainer.hpp"
 #include "linkboy/training_state.hpp"
 
@@ -19,6 +23,34 @@ namespace {
 std::string random_name() {
   std::random_device device;
   return fmt::format("{:08x}{:08x}", device(), device());
+}
+
+bool may_be_lost(const at::Tensor& tensor) {
+  constexpr std::array kTypes{at::kFloat, at::kDouble, at::kHalf, at::kBFloat16};
+  return tensor.layout() == at::kStrided && tensor.numel() > 0 &&
+         std::find(kTypes.begin(), kTypes.end(), tensor.scalar_type()) != kTypes.end();
+}
+
+/// The name of a tensor of the model that training has spoiled: a parameter in training that is not
+/// finite, or anything else with NaN in it (a mask may well hold infinity). Empty if there is none.
+/// Waits for a device once.
+std::string name_of_lost_tensor(const Model& model) {
+  const at::NoGradGuard no_grad;
+  NamedTensors tensors = model.named_tensors();
+  std::erase_if(tensors, [](const auto& entry) { return !may_be_lost(entry.second); });
+  if (tensors.empty()) return "";
+  std::vector<at::Tensor> norms;  // the largest absolute value, or NaN if there is one
+  for (const auto& [name, tensor] : tensors) {
+    const at::Tensor norm = at::linalg_vector_norm(tensor, INFINITY).to(at::kDouble);
+    norms.push_back(norm.to(tensors.front().second.device(), /*non_blocking=*/true));
+  }
+  const at::Tensor largest = at::stack(norms).cpu();
+  for (std::size_t i = 0; i < tensors.size(); ++i) {
+    const double norm = largest.const_data_ptr<double>()[i];
+    const auto& [name, tensor] = tensors[i];
+    if (tensor.requires_grad() ? !std::isfinite(norm) : std::isnan(norm)) return name;
+  }
+  return "";
 }
 
 }  // namespace
@@ -112,11 +144,10 @@ void SaveTrainingState::save(Trainer& trainer) {
   finish_save(trainer);
   // A state with NaN in its weights is worth nothing, and would push out good ones in time.
   const Accelerator& accelerator = trainer.accelerator();
-  const bool is_finite = std::isfinite(trainer.train_loss_tracker().total());
-  const auto answers = accelerator.all_gather_object(is_finite ? "finite" : "");
-  if (std::find(answers.begin(), answers.end(), "") != answers.end()) {
-    count_failure(trainer, "a loss of this epoch was NaN or infinite, and the weights may be.");
-    return;
+  for (const auto& name : accelerator.all_gather_object(name_of_lost_tensor(trainer.model()))) {
+    if (name.empty()) continue;
+    const auto why = c10::str(quote_name(name), " of the model holds NaN or infinity.");
+    return count_failure(trainer, why.c_str());
   }
   std::string name;
   const std::string failure = failure_on_main_process(accelerator, [&] {

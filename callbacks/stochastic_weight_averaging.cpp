@@ -51,7 +51,7 @@ void StochasticWeightAveraging::on_training_run_start(Trainer& trainer) {
     lrs_before_.clear();
   }
   last_update_ = trainer.num_updates();
-  is_to_go_on_ = false;
+  is_to_go_on_ = is_epoch_cut_short_ = false;
   if (options_.update_batch_norm) check_forward(trainer);
 }
 
@@ -101,14 +101,19 @@ bool StochasticWeightAveraging::is_due(Trainer& trainer, bool was_updated) const
   const int64_t num_done = trainer.num_updates() - start_;
   if (num_done <= 0) return false;
   if (options_.every_n_updates) return was_updated && num_done % *options_.every_n_updates == 0;
-  const RunConfig& config = trainer.run_config();
-  return trainer.micro_step() == config.num_train_batches_per_epoch ||
-         trainer.num_updates() == config.max_num_updates;
+  return trainer.micro_step() == trainer.run_config().num_train_batches_per_epoch;
 }
 
 void StochasticWeightAveraging::on_train_update_end(Trainer& trainer) {
   const int64_t update = trainer.num_updates();
-  if (!is_due(trainer, std::exchange(last_update_, update) != update)) return;
+  if (is_due(trainer, std::exchange(last_update_, update) != update)) add_weights();
+}
+
+void StochasticWeightAveraging::on_train_epoch_end(Trainer& trainer) {
+  is_epoch_cut_short_ = trainer.micro_step() < trainer.run_config().num_train_batches_per_epoch;
+}
+
+void StochasticWeightAveraging::add_weights() {
   if (num_averaged_ == 0) {
     weights_.begin();
   } else {
@@ -123,7 +128,10 @@ void StochasticWeightAveraging::on_stop_training_error(Trainer&, const StopTrain
 
 void StochasticWeightAveraging::on_training_run_end(Trainer& trainer) {
   restore_lrs(trainer);
-  if (is_to_go_on_ || num_averaged_ == 0) return;
+  if (is_to_go_on_) return;
+  // Only now, when states are saved: a longer run will train the whole epoch.
+  if (is_epoch_cut_short_ && !options_.every_n_updates && last_update_ > start_) add_weights();
+  if (num_averaged_ == 0) return;
   weights_.put_into_model();
   is_ending_ = true;
   if (options_.update_batch_norm) update_batch_norm(trainer, options_.forward);

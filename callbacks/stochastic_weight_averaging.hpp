@@ -19,7 +19,7 @@ struct StochasticWeightAveragingOptions {
   /// run. `NUM_UPDATE_STEPS_PER_EPOCH * 5` begins it with epoch 6.
   RunValue start_after = ceil(NUM_UPDATE_STEPS * 0.75);
   /// Takes the weights into the average after every n-th update of the phase; unset: at the end of
-  /// each epoch that ends in it. At least 1.
+  /// each epoch that ends in it, and of a run that ends within one. At least 1.
   std::optional<int64_t> every_n_updates{};
 
   /// The learning rate of all groups in the phase, whatever the scheduler says; unset: nothing is
@@ -72,6 +72,7 @@ class LINKBOY_API StochasticWeightAveraging : public Callback {
   /// Sets the learning rate: here nothing comes between it and the update.
   void on_gradients_ready(Trainer& trainer) override;
   void on_train_update_end(Trainer& trainer) override;
+  void on_train_epoch_end(Trainer& trainer) override;
   void on_stop_training_error(Trainer& trainer, const StopTraining& stop) override;
   /// @throws whatever the pass over the data and the evaluation throw; the model then has the
   /// weights
@@ -88,6 +89,7 @@ class LINKBOY_API StochasticWeightAveraging : public Callback {
 
  private:
   bool is_due(Trainer& trainer, bool was_updated) const;
+  void add_weights();
   void check_forward(Trainer& trainer) const;
   void restore_lrs(Trainer& trainer);
 
@@ -101,7 +103,8 @@ class LINKBOY_API StochasticWeightAveraging : public Callback {
   bool is_ending_ = false;          // the averages are in the model, but what follows is not done
   bool is_lr_changed_ = false;
   bool was_loaded_ = false;
-  bool is_to_go_on_ = false;  // the run was cut short
+  bool is_to_go_on_ = false;         // the run was cut short
+  bool is_epoch_cut_short_ = false;  // by the number of updates
 };
 
 }  // namespace linkboy

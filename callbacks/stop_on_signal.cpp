@@ -4,6 +4,7 @@
 #include <cerrno>
 #include <cstdint>
 #include <ctime>
+#include <thread>
 
 #include "linkboy/error.hpp"
 #include "linkboy/trainer.hpp"
@@ -13,6 +14,7 @@ namespace {
 
 // A signal handler gets no argument of ours.
 std::atomic<Trainer*> trainer_to_stop{nullptr};
+std::atomic<int> num_handlers{0};  // in progress, each on a thread
 std::atomic<int> first_signal{0};
 std::atomic<int64_t> first_interrupt{0};  // milliseconds, of a clock that is never 0
 static_assert(std::atomic<Trainer*>::is_always_lock_free && std::atomic<int>::is_always_lock_free &&
@@ -30,7 +32,9 @@ void handle_signal(int signal) {
   const int error = errno;
   int none = 0;
   first_signal.compare_exchange_strong(none, signal);
+  ++num_handlers;
   if (Trainer* trainer = trainer_to_stop.load()) trainer->request_stop();
+  --num_handlers;
   if (signal == SIGINT) {
     const int64_t now = milliseconds_now();
     int64_t first = 0;
@@ -92,9 +96,11 @@ void StopOnSignal::end_run(Trainer& trainer) {
 
 void StopOnSignal::remove() noexcept {
   if (replaced_.empty()) return;
+  // The Trainer may be destroyed next, and a handler of another thread may hold it.
+  trainer_to_stop.store(nullptr);
+  while (num_handlers.load() != 0) std::this_thread::yield();
   for (const auto& [signal, old] : replaced_) sigaction(signal, &old, nullptr);
   replaced_.clear();
-  trainer_to_stop.store(nullptr);
 }
 
 }  // namespace linkboy

@@ -10,6 +10,7 @@
 
 #include "linkboy/callbacks/describe_run.hpp"
 #include "linkboy/error.hpp"
+#include "linkboy/main_process.hpp"
 #include "linkboy/step_output.hpp"
 #include "linkboy/trainer.hpp"
 
@@ -111,23 +112,27 @@ void TrackRun::start(Trainer& trainer, TrackedRun run) {
   last_epoch_ = run_.first_epoch;
   next_flush_ = Clock::now();
   is_on_ = trainer.accelerator().is_main_process();
-  for (Sink& sink : sinks_) {
-    sink.is_on = false;
-    if (!is_on_ || sink.has_failed) continue;
-    const auto start_tracker = [&](Tracker& tracker) {
-      TrackedRun own = run_;
-      own.place = sink.place;
-      tracker.start(own);
-      sink.place = tracker.place();
-      sink.is_on = true;
-    };
-    // The evaluation after a training is not worth less because of a tracker.
-    if (is_evaluation_ && last_update_ > 0) {
-      call(trainer, sink, start_tracker);
-    } else {
-      start_tracker(*sink.tracker);
+  for (Sink& sink : sinks_) sink.is_on = false;
+  // The evaluation after a training is not worth less because of a tracker.
+  const bool may_fail = is_evaluation_ && last_update_ > 0;
+  const std::string failure = failure_on_main_process(trainer.accelerator(), [&] {
+    for (Sink& sink : sinks_) {
+      if (!is_on_ || sink.has_failed) continue;
+      const auto start_tracker = [&](Tracker& tracker) {
+        TrackedRun own = run_;
+        own.place = sink.place;
+        tracker.start(own);
+        sink.place = tracker.place();
+        sink.is_on = true;
+      };
+      if (may_fail) {
+        call(trainer, sink, start_tracker);
+      } else {
+        start_tracker(*sink.tracker);
+      }
     }
-  }
+  });
+  LINKBOY_CHECK(failure.empty(), failure);
 }
 
 void TrackRun::forget_places() {

@@ -53,12 +53,12 @@ at::Tensor gathered_rows(const at::Tensor& mine, const ProcessGroup& group) {
 
 std::size_t Metric::add_state(std::string name, at::Tensor initial, Merge merge) {
   at::Tensor value = initial.clone();
-  states_.push_back({std::move(name), std::move(initial), merge, std::move(value), {}});
-  return states_.size() - 1;
+  seen_.states.push_back({std::move(name), std::move(initial), merge, std::move(value), {}});
+  return seen_.states.size() - 1;
 }
 
 void Metric::append(std::size_t number, at::Tensor rows) {
-  State& state = states_[number];
+  State& state = seen_.states[number];
   // A copy, since the caller may use the memory again: a captured step writes into the same
   // outputs every time.
   state.rows.push_back(rows.detach().to(rows.device(), state.initial.scalar_type(),
@@ -67,12 +67,12 @@ void Metric::append(std::size_t number, at::Tensor rows) {
 
 std::size_t Metric::add_rule(std::string text) {
   rules_.push_back(std::move(text));
-  violations_ = at::zeros({static_cast<int64_t>(rules_.size())}, at::kLong);
+  seen_.violations = at::zeros({static_cast<int64_t>(rules_.size())}, at::kLong);
   return rules_.size() - 1;
 }
 
 void Metric::count_violations(std::size_t rule, const at::Tensor& is_violation) {
-  violations_.select(0, static_cast<int64_t>(rule)).add_(is_violation.sum());
+  seen_.violations.select(0, static_cast<int64_t>(rule)).add_(is_violation.sum());
 }
 
 void Metric::follow(const at::Tensor& batch) {
@@ -82,18 +82,23 @@ void Metric::follow(const at::Tensor& batch) {
   const auto move = [&](at::Tensor& tensor) {
     tensor = tensor.to(batch.device(), tensor.scalar_type(), non_blocking);
   };
-  for (State& state : states_) {
+  for (State& state : seen_.states) {
     if (state.merge != Merge::concatenate) move(state.value);
   }
-  if (!rules_.empty()) move(violations_);
+  if (!rules_.empty()) move(seen_.violations);
 }
 
-void Metric::reset() {
-  for (State& state : states_) {
-    state.value = state.initial.clone();
-    state.rows.clear();
+void Metric::reset() { take(); }
+
+Metric::Seen Metric::take() {
+  Seen taken = std::exchange(seen_, {});
+  for (const State& state : taken.states) {
+    seen_.states.push_back({state.name, state.initial, state.merge, state.initial.clone(), {}});
   }
-  if (!rules_.empty()) violations_ = at::zeros({static_cast<int64_t>(rules_.size())}, at::kLong);
+  if (!rules_.empty()) {
+    seen_.violations = at::zeros({static_cast<int64_t>(rules_.size())}, at::kLong);
+  }
+  return taken;
 }
 
 at::Tensor Metric::whole(const State& state) {
@@ -116,7 +121,7 @@ at::Tensor Metric::merged(const State& state, const ProcessGroup& group) {
 
 void Metric::check_rules(const ProcessGroup& group) const {
   if (rules_.empty()) return;
-  at::Tensor violations = own_copy_on_cpu(violations_);
+  at::Tensor violations = own_copy_on_cpu(seen_.violations);
   group.all_reduce(violations);
   for (std::size_t rule = 0; rule < rules_.size(); ++rule) {
     const auto count = violations[static_cast<int64_t>(rule)].item<int64_t>();
@@ -130,14 +135,16 @@ at::Tensor Metric::compute(const ProcessGroup& group) const {
   const at::NoGradGuard no_grad;
   check_rules(group);
   std::vector<at::Tensor> states;
-  for (const State& state : states_) states.push_back(merged(state, group));
+  for (const State& state : seen_.states) states.push_back(merged(state, group));
   return value_of(states).to(at::kDouble);
 }
 
-StateDict Metric::state_dict() const {
+StateDict Metric::state_dict() const { return state_dict(seen_); }
+
+StateDict Metric::state_dict(const Seen& seen) const {
   StateDict result;
-  for (const State& state : states_) result.set(state.name, whole(state).clone());
-  if (!rules_.empty()) result.set(kViolations, violations_.clone());
+  for (const State& state : seen.states) result.set(state.name, whole(state).clone());
+  if (!rules_.empty()) result.set(kViolations, seen.violations.clone());
   return result;
 }
 
@@ -158,23 +165,23 @@ at::Tensor Metric::loaded(const State& state, const StateDict& states) {
 
 void Metric::load_state_dict(const StateDict& state) {
   std::vector<at::Tensor> values;
-  for (const State& own : states_) values.push_back(loaded(own, state));
-  at::Tensor violations = violations_;
+  for (const State& own : seen_.states) values.push_back(loaded(own, state));
+  at::Tensor violations = seen_.violations;
   if (!rules_.empty()) {
-    const State own{kViolations, violations_, Merge::sum, {}, {}};
+    const State own{kViolations, seen_.violations, Merge::sum, {}, {}};
     violations = loaded(own, state);
   }
   for (const auto& [name, value] : state.entries()) {
     bool is_known = !rules_.empty() && name == kViolations;
-    for (const State& own : states_) is_known = is_known || own.name == name;
+    for (const State& own : seen_.states) is_known = is_known || own.name == name;
     LINKBOY_CHECK(is_known, "the state has \"", name,
                   "\", which this metric does not. Load the state of a metric of the same kind.");
   }
-  for (std::size_t i = 0; i < states_.size(); ++i) {
-    states_[i].value = std::move(values[i]);
-    states_[i].rows.clear();
+  for (std::size_t i = 0; i < seen_.states.size(); ++i) {
+    seen_.states[i].value = std::move(values[i]);
+    seen_.states[i].rows.clear();
   }
-  violations_ = std::move(violations);
+  seen_.violations = std::move(violations);
 }
 
 }  // namespace linkboy

@@ -64,7 +64,7 @@ class LINKBOY_API Metric {
   std::size_t add_state(std::string name, at::Tensor initial, Merge merge);
 
   /// The state, on the device of the batches, to be changed in place. Not for Merge::concatenate.
-  at::Tensor& state(std::size_t number) { return states_[number].value; }
+  at::Tensor& state(std::size_t number) { return seen_.states[number].value; }
 
   /// Appends a copy of the rows to a state of Merge::concatenate, in the dtype of its initial
   /// value.
@@ -88,6 +88,8 @@ class LINKBOY_API Metric {
   virtual at::Tensor value_of(const std::vector<at::Tensor>& states) const = 0;
 
  private:
+  friend class MetricCollection;
+
   struct State {
     std::string name;
     at::Tensor initial;
@@ -95,15 +97,23 @@ class LINKBOY_API Metric {
     at::Tensor value;
     std::vector<at::Tensor> rows;  // with Merge::concatenate, what has come since `value`
   };
+  /// What has been seen.
+  struct Seen {
+    std::vector<State> states;
+    at::Tensor violations;  // int64 [rules]
+  };
 
   static at::Tensor whole(const State& state);
   static at::Tensor merged(const State& state, const ProcessGroup& group);
   static at::Tensor loaded(const State& state, const StateDict& states);
   void check_rules(const ProcessGroup& group) const;
 
-  std::vector<State> states_;
+  /// Takes out what has been seen, without a copy; the metric begins anew.
+  Seen take();
+  StateDict state_dict(const Seen& seen) const;
+
+  Seen seen_;
   std::vector<std::string> rules_;
-  at::Tensor violations_;  // int64 [rules]
 };
 
 }  // namespace linkboy

@@ -72,6 +72,24 @@ StateDict MetricCollection::state_dict() const {
   return state;
 }
 
+MetricCollection::Seen MetricCollection::take() {
+  Seen seen;
+  for (const auto& [name, metric] : metrics_) seen.push_back(metric->take());
+  return seen;
+}
+
+void MetricCollection::put_back(Seen seen) {
+  for (std::size_t i = 0; i < seen.size(); ++i) metrics_[i].second->seen_ = std::move(seen[i]);
+}
+
+StateDict MetricCollection::state_dict(const Seen& seen) const {
+  StateDict state;
+  for (std::size_t i = 0; i < seen.size(); ++i) {
+    state.set(metrics_[i].first, metrics_[i].second->state_dict(seen[i]));
+  }
+  return state;
+}
+
 void MetricCollection::load_state_dict(const StateDict& state) {
   const StateDict before = state_dict();
   try {

@@ -58,6 +58,14 @@ class LINKBOY_API MetricCollection {
   void load_state_dict(const StateDict& state);
 
  private:
+  friend class MetricCallback;
+
+  /// What each has seen, in order.
+  using Seen = std::vector<Metric::Seen>;
+  /// Takes it out of the metrics, without a copy; they begin anew.
+  Seen take();
+  void put_back(Seen seen);
+  StateDict state_dict(const Seen& seen) const;
   std::string names() const;
 
   std::vector<NamedMetric> metrics_;

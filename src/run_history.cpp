@@ -7,6 +7,10 @@
 
 namespace linkboy {
 
+int64_t RunHistory::num_metric_values(std::string_view name) const {
+  return static_cast<int64_t>(get_metric_values(name).size());
+}
+
 const InMemoryRunHistory::Metric* InMemoryRunHistory::find(std::string_view name) const {
   const auto found = places_.find(name);
   return found == places_.end() ? nullptr : &metrics_[found->second];
@@ -26,6 +30,11 @@ std::vector<std::string> InMemoryRunHistory::get_metric_names() const {
 std::vector<double> InMemoryRunHistory::get_metric_values(std::string_view name) const {
   const auto* metric = find(name);
   return metric ? metric->values : std::vector<double>();
+}
+
+int64_t InMemoryRunHistory::num_metric_values(std::string_view name) const {
+  const auto* metric = find(name);
+  return metric ? static_cast<int64_t>(metric->values.size()) : 0;
 }
 
 double InMemoryRunHistory::get_latest_metric(std::string_view name) const {

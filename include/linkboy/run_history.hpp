@@ -27,6 +27,9 @@ class LINKBOY_API RunHistory {
   /// All values of a metric, oldest first; empty if there is none.
   virtual std::vector<double> get_metric_values(std::string_view name) const = 0;
 
+  /// How many these are. Asked for at each epoch and evaluation: override it where values are many.
+  virtual int64_t num_metric_values(std::string_view name) const;
+
   /// @throws Error if the metric has no value; the message lists the names that have.
   virtual double get_latest_metric(std::string_view name) const = 0;
 
@@ -62,6 +65,7 @@ class LINKBOY_API InMemoryRunHistory final : public RunHistory {
  public:
   std::vector<std::string> get_metric_names() const override;
   std::vector<double> get_metric_values(std::string_view name) const override;
+  int64_t num_metric_values(std::string_view name) const override;
   double get_latest_metric(std::string_view name) const override;
   void update_metric(std::string_view name, double value) override;
   void delete_metric(std::string_view name) override;

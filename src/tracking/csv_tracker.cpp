@@ -106,7 +106,7 @@ void CsvTracker::start(const TrackedRun& run) {
   std::size_t kept = options_.append ? text.size() : 0;
   if (resume_point.is_resumed()) kept = resume_point.cut(table.records(), text.size());
   text.resize(kept);
-  file_->open(kept == 0 ? kHeader : text);
+  file_->open(text, kept == 0 ? kHeader : "");
 }
 
 void CsvTracker::log_scalars(std::span<const TrackedScalar> scalars, const TrackedTime& time) {

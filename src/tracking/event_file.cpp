@@ -84,8 +84,8 @@ bool has_event_files(const fs::path& folder) { return newest_seconds(folder) >= 
 EventFile::EventFile(const fs::path& folder, double seconds, int64_t start_step)
     : file_(next_file(folder, seconds)) {
   const auto start = ProtobufWriter().add_int(kStatus, kSessionStart);
-  file_.open(tf_record(event(seconds, 0).add_bytes(kFileVersion, "brain.Event:2").bytes()) +
-             tf_record(event(seconds, start_step).add_message(kSessionLog, start).bytes()));
+  file_.open("", tf_record(event(seconds, 0).add_bytes(kFileVersion, "brain.Event:2").bytes()) +
+                     tf_record(event(seconds, start_step).add_message(kSessionLog, start).bytes()));
 }
 
 void EventFile::add_summary(const ProtobufWriter& summary, double seconds, int64_t step) {

@@ -92,7 +92,7 @@ void JsonLinesTracker::start(const TrackedRun& run) {
   std::size_t kept = options_.append ? lines.text.size() : 0;
   if (resume_point.is_resumed()) kept = resume_point.cut(lines.records, lines.text.size());
   lines.text.resize(kept);
-  file_->open(lines.text + json_line(run_line(run)) + '\n');
+  file_->open(lines.text, json_line(run_line(run)) + '\n');
 }
 
 void JsonLinesTracker::log_scalars(std::span<const TrackedScalar> scalars,

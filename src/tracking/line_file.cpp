@@ -58,18 +58,28 @@ std::string read_old_file(const fs::path& path) {
   }
 }
 
-void LineFile::open(std::string_view content) {
+void LineFile::open(std::string_view kept, std::string_view added) {
   close();
-  const UniqueDescriptor old(::open(path_.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
-  if (holds_ == Holds::the_file) lock(old.get(), path_);
-  AtomicFile file(path_);
-  file.write(content.data(), content.size());
-  file.commit();
-  size_ = static_cast<int64_t>(content.size());
+  bool is_kept_whole = false;
+  {
+    const UniqueDescriptor old(::open(path_.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
+    if (holds_ == Holds::the_file) lock(old.get(), path_);
+    std::error_code error;
+    is_kept_whole = !kept.empty() && fs::file_size(path_, error) == kept.size();
+    if (!is_kept_whole) {
+      AtomicFile file(path_);
+      file.write(kept.data(), kept.size());
+      file.write(added.data(), added.size());
+      file.commit();
+    }
+  }
+  size_ = static_cast<int64_t>(kept.size() + (is_kept_whole ? 0 : added.size()));
   is_open_ = true;
-  if (holds_ == Holds::nothing) return;
-  descriptor_ = reopen();
-  lock(descriptor_, path_);
+  if (holds_ == Holds::the_file) {
+    descriptor_ = reopen();
+    lock(descriptor_, path_);
+  }
+  if (is_kept_whole) append(added);
 }
 
 int LineFile::reopen() const {

@@ -31,9 +31,10 @@ class LineFile {
 
   const std::filesystem::path& path() const { return path_; }
 
-  /// Replaces the file, atomically, by one with `content`. @throws Error as AtomicFile; also if
-  /// another LineFile, of any process, holds it.
-  void open(std::string_view content);
+  /// Makes the file one of `kept`, the first bytes of what it held, and `added`: by appending where
+  /// it holds nothing else, otherwise by an atomic replacement, which needs room for both.
+  /// @throws Error as AtomicFile and `append`; also if another LineFile, of any process, holds it.
+  void open(std::string_view kept, std::string_view added);
 
   /// Appends one or more records, by one write(2). @throws Error; the file then ends before them.
   void append(std::string_view records);

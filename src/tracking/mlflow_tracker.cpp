@@ -139,7 +139,7 @@ void MlflowTracker::log_scalars(std::span<const TrackedScalar> scalars, const Tr
     const std::string line =
         fmt::format("{} {} {}\n", std::llround(time.seconds * 1e3), value, time.update);
     if (is_new) {
-      file.open(read_old_file(file.path()) + line);
+      file.open(read_old_file(file.path()), line);
     } else {
       file.append(line);
     }

@@ -10,6 +10,7 @@
 #include "linkboy/checkpoint.hpp"
 #include "support/at_update.hpp"
 #include "support/expect_error.hpp"
+#include "support/memory_tracker.hpp"
 #include "support/temporary_folder.hpp"
 
 namespace linkboy::testing::agreement_test {
@@ -316,6 +317,15 @@ TEST(AgreementTest, LocalSgdResumesBetweenTwoAveragesInEveryBit) {
     EXPECT_TRUE(bit_equal(resumed.parameters(), whole.parameters()));
     resumed.trainer.accelerator().wait_for_everyone();  // before the next state, or the folder goes
   }
+}
+
+// Rank 0 alone has trackers, and the others would wait for it.
+TEST(AgreementTest, ATrackerThatCannotStartEndsTheRunOnAllRanks) {
+  auto tracker = std::make_shared<MemoryTracker>();
+  tracker->fails_to_start = true;
+  RankToy toy(together(),
+              {std::make_shared<TrackRun>(std::vector<std::shared_ptr<Tracker>>{tracker})});
+  EXPECT_ERROR(toy.trainer.train({.train_dataset = toy_data(16), .num_epochs = 1}), "no room");
 }
 
 TEST(AgreementTest, ZeroStage2KeepsTheMemoryOrderOfChannelsLastGradients) {

@@ -369,5 +369,29 @@ TEST(StochasticWeightAveragingTest, AResumedRunIsTheUninterruptedOneInEveryBit) 
   }
 }
 
+// A run of some updates takes its last weights into the average; what it saves does not have them.
+TEST(StochasticWeightAveragingTest, ALongerRunForgetsWhereTheShorterOneEnded) {
+  const TemporaryFolder folder;
+  const auto train = [&](int64_t num_updates, bool is_resumed) {
+    auto average = swa({.start_after = 3});
+    Toy toy({average, std::make_shared<SaveTrainingState>(
+                          SaveTrainingStateOptions{.directory = folder / "states"})});
+    TrainOptions options = three_updates_per_epoch(4);
+    options.max_num_train_steps = num_updates;
+    if (is_resumed) options.resume_from = folder / "states";
+    toy.trainer.train(options);
+    return std::pair(average->num_averaged(), copies_of(toy.model->parameters()));
+  };
+  const auto whole = train(12, false);
+  EXPECT_EQ(whole.first, 3);            // after 6, 9 and 12
+  EXPECT_EQ(train(8, false).first, 2);  // after 6 and 8
+  const auto longer = train(12, true);
+  EXPECT_EQ(longer.first, 3);
+  EXPECT_TRUE(bit_equal(longer.second, whole.second));
+  const auto ended = train(12, true);  // nothing is left to do
+  EXPECT_EQ(ended.first, 3);
+  EXPECT_TRUE(bit_equal(ended.second, whole.second));
+}
+
 }  // namespace
 }  // namespace linkboy::testing::stochastic_weight_averaging_test

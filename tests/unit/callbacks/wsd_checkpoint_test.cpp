@@ -3,12 +3,16 @@
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
+#include <algorithm>
+
 #include "linkboy/callbacks/model_ema.hpp"
 #include "linkboy/checkpoint.hpp"
 #include "linkboy/schedulers/wsd_scheduler.hpp"
 #include "linkboy/trainer.hpp"
 #include "linkboy/training_state.hpp"
+#include "support/at_update.hpp"
 #include "support/expect_error.hpp"
+#include "support/file_size_limit.hpp"
 #include "support/keep_losses.hpp"
 #include "support/temporary_folder.hpp"
 #include "support/toy.hpp"
@@ -138,6 +142,20 @@ TEST_F(WsdCheckpointTest, TakesThePhasesOfAnotherSchedule) {
   toy.trainer.train(options);
   EXPECT_EQ(folder_.names(), (std::vector<std::string>{"checkpoint_6_wsd_pre_decay",
                                                        "checkpoint_9_wsd_post_decay.pt"}));
+}
+
+TEST_F(WsdCheckpointTest, AFullDiskDoesNotEndTheRun) {
+  std::unique_ptr<FileSizeLimit> full_disk;
+  Toy toy({saving(), std::make_shared<AtUpdate>(
+                         1, [&](Trainer&) { full_disk = std::make_unique<FileSizeLimit>(16); })});
+  EXPECT_EQ(toy.trainer.train(epochs(4)).num_updates, 20);
+  full_disk.reset();
+  const auto num_errors =
+      std::count_if(toy.trainer.lines.begin(), toy.trainer.lines.end(), [](const auto& line) {
+        return line.starts_with("ERROR: the checkpoint of a decay phase was not saved: ");
+      });
+  EXPECT_EQ(num_errors, 2);
+  EXPECT_TRUE(folder_.names().empty());
 }
 
 TEST_F(WsdCheckpointTest, RejectsARunWithoutDecayAndImpossiblePhases) {

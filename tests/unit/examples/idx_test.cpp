@@ -159,6 +159,13 @@ TEST_F(IdxTest, AsksForNoMemoryThatTheFileDoesNotFill) {
   EXPECT_ERROR(load(), "names a size that no file can have");
 }
 
+// A small file can name images of any size, and be unpacked to them.
+TEST_F(IdxTest, RefusesAnotherImageSizeBeforeItUnpacksTheImages) {
+  write(std::string(kImages) + ".gz", gzip(idx_header({3, 1000, 1000})));
+  std::filesystem::remove(folder / kImages);
+  EXPECT_ERROR(load_split(folder.path(), "train"), "they must be 28 x 28");
+}
+
 TEST_F(IdxTest, RefusesALabelOutOfRange) {
   write(kLabels, idx_header({3}) + "\x01\x0a\x02");
   EXPECT_ERROR(load(),

@@ -196,7 +196,8 @@ torch::Tensor image_weight() {
   return torch::sin(torch::arange(4 * 3 * 3 * 3, torch::kFloat)).view({4, 3, 3, 3});
 }
 
-/// Steps a convolution's weight three times, whose memory format changes after the first one.
+/// Steps a convolution's weight three times, whose memory format changes after the first one. No
+/// two elements of a gradient are equal: the state tells them apart.
 template <class Optimizer, class Options>
 torch::Tensor weight_after_steps(const Options& options, bool becomes_channels_last) {
   auto weight = image_weight().requires_grad_();
@@ -205,7 +206,8 @@ torch::Tensor weight_after_steps(const Options& options, bool becomes_channels_l
     if (becomes_channels_last && step == 1) {
       weight.set_data(weight.detach().contiguous(at::MemoryFormat::ChannelsLast));
     }
-    weight.mutable_grad() = torch::empty_like(weight).copy_(torch::cos(image_weight() * step));
+    weight.mutable_grad() =
+        torch::empty_like(weight).copy_(torch::cos(image_weight() * (step + 1)));
     EXPECT_TRUE(fused_step(optimizer));
   }
   return weight.detach().contiguous();

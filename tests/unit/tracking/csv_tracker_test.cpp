@@ -138,6 +138,22 @@ TEST_F(CsvTrackerTest, KeepsAllRowsIfTheTrainingStateIsTheNewest) {
   EXPECT_EQ(read_bytes(path_), before);
 }
 
+TEST_F(CsvTrackerTest, AFileThatIsKeptWholeIsNotWrittenAnew) {
+  killed_run(path_);
+  const std::filesystem::path link = folder_ / "link";
+  std::filesystem::create_hard_link(path_, link);
+  CsvTracker tracker(path_);
+  {
+    const FileSizeLimit no_room_for_another(1);
+    tracker.start({.first_update = 10, .first_epoch = 2});
+  }
+  log(tracker, 11, 3, {{"loss", 0.0}});
+  EXPECT_TRUE(std::filesystem::equivalent(path_, link));
+  EXPECT_EQ(updates(link).size(), 11U);
+  // It is locked all the same.
+  EXPECT_ERROR(CsvTracker(path_).start({}), "is being written by another run");
+}
+
 TEST_F(CsvTrackerTest, ASpreadsheetTakesNoNameForAFormula) {
   CsvTracker tracker(path_);
   tracker.start({});

@@ -262,7 +262,7 @@ TEST_F(SaveTrainingStateTest, ANaNSavesNothing) {
   EXPECT_EQ(updates(), (std::vector<int64_t>{2}));
 }
 
-TEST_F(SaveTrainingStateTest, ALossThatIsNotFiniteSavesNothing) {
+TEST_F(SaveTrainingStateTest, AWeightThatIsNotFiniteSavesNothing) {
   class SpoilWeights : public Callback {
    public:
     void on_train_step_start(Trainer& trainer) override {
@@ -275,6 +275,29 @@ TEST_F(SaveTrainingStateTest, ALossThatIsNotFiniteSavesNothing) {
   run.trainer->train(run.options);
   EXPECT_EQ(updates(), (std::vector<int64_t>{1, 2}));
   EXPECT_EQ(save->num_failures(), 4);  // the last as the run ends
+  const auto& lines = run.trainer->lines;
+  EXPECT_TRUE(std::any_of(lines.begin(), lines.end(), [](const std::string& line) {
+    return line.starts_with("ERROR: the training state was not saved: \"0.weight\" of the model");
+  }));
+}
+
+TEST_F(SaveTrainingStateTest, ALossThatIsNotFiniteDoesNotKeepGoodWeightsFromBeingSaved) {
+  /// One batch has no finite loss, and trains nothing.
+  class OneBadLoss : public Callback {
+   public:
+    void on_train_step_end(Trainer& trainer, const Batch&, const StepOutput& output) override {
+      if (trainer.num_updates() == 2) output.loss.detach().fill_(INFINITY);
+    }
+    void on_gradients_ready(Trainer& trainer) override {
+      if (trainer.num_updates() == 2) trainer.optimizer()->zero_grad();
+    }
+  };
+  auto save = make({.every_n_updates = 1, .keep_last = 9});
+  Rehearsal run(5, {std::make_shared<OneBadLoss>(), save});
+  run.trainer->model().module()->register_buffer("mask", torch::full({2}, -INFINITY));
+  run.trainer->train(run.options);
+  EXPECT_EQ(updates(), (std::vector<int64_t>{1, 2, 3, 4, 5}));
+  EXPECT_EQ(save->num_failures(), 0);
 }
 
 TEST_F(SaveTrainingStateTest, AFailedSaveIsLoudAndTheRunGoesOn) {
@@ -394,6 +417,20 @@ TEST(BackgroundJobTest, OneAfterTheOtherAndErrorsSurfaceOnce) {
   EXPECT_ERROR(job.start([&] { order.push_back(3); }), "full");
   job.wait();
   EXPECT_EQ(order.size(), 2U) << "what was not started is not run";
+}
+
+TEST(BackgroundJobTest, AFailureThatNobodyWaitedForIsAWarning) {
+  struct KeepWarnings : c10::WarningHandler {
+    void process(const c10::Warning& warning) override { text += warning.msg(); }
+    std::string text;
+  } warnings;
+  {
+    const c10::WarningUtils::WarningHandlerGuard guard(&warnings);
+    BackgroundJob job;
+    job.start([] { throw Error("no room"); });
+  }
+  EXPECT_EQ(warnings.text,
+            "linkboy: a file that was written in the background is not there: no room");
 }
 
 TEST(BackgroundJobTest, ASnapshotHasNothingInCommonWithItsSource) {

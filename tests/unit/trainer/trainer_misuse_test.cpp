@@ -45,6 +45,29 @@ void expect_step_error(const WithStep::Step& step, const std::string& what) {
                "calculate_eval_batch_loss " + what);
 }
 
+TEST(TrainerMisuseTest, ATrainingLoaderWithoutABatchIsAnErrorAndNoEndlessRun) {
+  class Empty : public DataLoader {
+   public:
+    int64_t size() const override { return 0; }
+    int64_t batch_size() const override { return 4; }
+    std::unique_ptr<BatchIterator> iterate(int64_t, int64_t) override { return nullptr; }
+  };
+  class WithEmptyLoader : public QuietTrainer {
+   public:
+    using QuietTrainer::QuietTrainer;
+    std::shared_ptr<DataLoader> create_train_dataloader(const TrainOptions&) override {
+      return std::make_shared<Empty>();
+    }
+  };
+  const auto model = toy_model();
+  WithEmptyLoader trainer(model, torch::nn::CrossEntropyLoss(), toy_sgd(model), {}, nullptr,
+                          {.device = "cpu"});
+  TrainOptions options = one_epoch();
+  options.num_epochs = {};
+  options.max_num_train_steps = 5;
+  EXPECT_ERROR(trainer.train(options), "the training loader's size() is 0; an epoch must have");
+}
+
 TEST(TrainerMisuseTest, AStepWithoutABatchSizeIsAnError) {
   expect_step_error(
       [](const Batch& batch, Model& model) {
