@@ -20,6 +20,7 @@ struct LambdaCallbackFunctions {
   /// @{
   Function on_init_end{};
   Function on_dataloaders_ready{};
+  Function on_training_run_claim{};
   Function on_training_run_start{};
   Function on_train_epoch_start{};
   Function on_train_step_start{};
@@ -53,6 +54,9 @@ class LINKBOY_API LambdaCallback : public Callback {
   void on_init_end(Trainer& trainer) override { call(call_.on_init_end, trainer); }
   void on_dataloaders_ready(Trainer& trainer) override {
     call(call_.on_dataloaders_ready, trainer);
+  }
+  void on_training_run_claim(Trainer& trainer) override {
+    call(call_.on_training_run_claim, trainer);
   }
   void on_training_run_start(Trainer& trainer) override {
     call(call_.on_training_run_start, trainer);

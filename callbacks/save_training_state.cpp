@@ -69,17 +69,20 @@ SaveTrainingState::SaveTrainingState(SaveTrainingStateOptions options)
                 "; it must be above 0.");
 }
 
-void SaveTrainingState::on_training_run_start(Trainer& trainer) {
-  was_stopped_ = is_pending_ = false;
-  if (run_.empty()) run_ = random_name();
-  include_resumed(trainer.resumed_from());
-  last_save_ = Clock::now();
+void SaveTrainingState::on_training_run_claim(Trainer& trainer) {
   const std::string failure = failure_on_main_process(trainer.accelerator(), [&] {
     if (!trainer.accelerator().is_main_process()) return;
     lock_ = lock_training_states(options_.directory);
     check_writable(options_.directory / "writable");
   });
   LINKBOY_CHECK(failure.empty(), failure);
+}
+
+void SaveTrainingState::on_training_run_start(Trainer& trainer) {
+  was_stopped_ = is_pending_ = false;
+  if (run_.empty()) run_ = random_name();
+  include_resumed(trainer.resumed_from());
+  last_save_ = Clock::now();
 }
 
 /// The state that the run resumes need not be saved in its directory again, and is removed in time.

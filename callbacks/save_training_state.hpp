@@ -50,7 +50,8 @@ struct SaveTrainingStateOptions {
 /// weights that were trained.
 ///
 /// One run at a time may save in a directory. A lock on the file `.lock` in it holds for the length
-/// of the run and is released with the process.
+/// of the run and is released with the process. A second run is refused before it reads or writes
+/// anything.
 class LINKBOY_API SaveTrainingState : public Callback {
  public:
   /// @throws Error if an option is out of its range.
@@ -60,6 +61,7 @@ class LINKBOY_API SaveTrainingState : public Callback {
 
   /// @throws Error, on all ranks, if the directory cannot be written to, or another run saves
   /// there.
+  void on_training_run_claim(Trainer& trainer) override;
   void on_training_run_start(Trainer& trainer) override;
   void on_train_update_end(Trainer& trainer) override;
   void on_training_run_epoch_end(Trainer& trainer) override;

@@ -225,6 +225,7 @@ void Trainer::set_up_training(const TrainOptions& options) {
     scheduler_->run_start(*run_history_);
     scheduler_->start();
   }
+  callback_handler_.call(&Callback::on_training_run_claim, *this);
   if (options.resume_from) load_training_state(*options.resume_from);
 }
 

@@ -5,6 +5,7 @@
 #include <cerrno>
 #include <cstring>
 #include <linkboy/error.hpp>
+#include <linkboy/main_process.hpp>
 #include <linkboy/trainer.hpp>
 #include <nlohmann/json.hpp>
 #include <string>
@@ -15,24 +16,19 @@ namespace fashion_mnist {
 using Json = nlohmann::ordered_json;
 
 Report::Report(std::filesystem::path path, bool with_updates, bool append)
-    : path_(std::move(path)), with_updates_(with_updates) {
-  open(append ? std::ios::app : std::ios::trunc);
-  if (!append || !std::filesystem::is_regular_file(path_)) return;
-  // A run that was killed may have left half a line.
-  std::ifstream before(path_, std::ios::binary);
-  for (std::string line; std::getline(before, line) && !before.eof();) {
-    size_ += static_cast<int64_t>(line.size()) + 1;
-  }
-  std::filesystem::resize_file(path_, static_cast<std::uintmax_t>(size_));
-}
-
-void Report::open(std::ios::openmode mode) {
-  file_.open(path_, mode);
-  LINKBOY_CHECK(file_, "cannot write the report ", path_, ": ", std::strerror(errno),
-                ". Name another file with --report.");
-}
+    : path_(std::move(path)), with_updates_(with_updates), append_(append) {}
 
 namespace {
+
+/// A run that was killed may have left half a line.
+int64_t size_of_whole_lines(const std::filesystem::path& path) {
+  int64_t size = 0;
+  std::ifstream file(path, std::ios::binary);
+  for (std::string line; std::getline(file, line) && !file.eof();) {
+    size += static_cast<int64_t>(line.size()) + 1;
+  }
+  return size;
+}
 
 double mean_over_ranks(linkboy::Trainer& trainer, const linkboy::LossTracker& tracker) {
   const auto count = static_cast<double>(tracker.count());
@@ -43,12 +39,23 @@ double mean_over_ranks(linkboy::Trainer& trainer, const linkboy::LossTracker& tr
 
 }  // namespace
 
-/// What was written after the training state was saved comes again.
-void Report::on_training_run_start(linkboy::Trainer&) {
+/// Not before: a run that is refused must not touch the file of the run that is on.
+void Report::on_training_run_start(linkboy::Trainer& trainer) {
+  const std::string failure =
+      linkboy::failure_on_main_process(trainer.accelerator(), [this] { open(); });
+  LINKBOY_CHECK(failure.empty(), failure);
+}
+
+void Report::open() {
   const auto saved_size = std::exchange(saved_size_, std::nullopt);
-  if (!saved_size || *saved_size > size_ || !std::filesystem::is_regular_file(path_)) return;
-  std::filesystem::resize_file(path_, static_cast<std::uintmax_t>(*saved_size));
-  size_ = *saved_size;
+  file_.open(path_, std::ios::app);
+  LINKBOY_CHECK(file_, "cannot write the report ", path_, ": ", std::strerror(errno),
+                ". Name another file with --report.");
+  if (!std::filesystem::is_regular_file(path_)) return;
+  size_ = append_ ? size_of_whole_lines(path_) : 0;
+  // What was written after the training state was saved comes again.
+  if (saved_size && *saved_size <= size_) size_ = *saved_size;
+  std::filesystem::resize_file(path_, static_cast<std::uintmax_t>(size_));
 }
 
 linkboy::StateDict Report::state_dict() const { return {{"size", size_}}; }

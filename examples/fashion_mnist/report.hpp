@@ -35,9 +35,9 @@ class Report : public linkboy::Callback {
   /// @param append  Keeps what the file has, for a run that is resumed: up to the lines that its
   ///                training state knows of, or, without one, up to its last whole line. Otherwise
   ///                empties it.
-  /// @throws linkboy::Error if it cannot be opened.
   Report(std::filesystem::path path, bool with_updates, bool append = false);
 
+  /// @throws linkboy::Error if the file cannot be opened.
   void on_training_run_start(linkboy::Trainer& trainer) override;
   void on_train_epoch_start(linkboy::Trainer& trainer) override;
   void on_train_step_end(linkboy::Trainer& trainer, const linkboy::Batch& batch,
@@ -56,12 +56,13 @@ class Report : public linkboy::Callback {
   void check() const;
 
  private:
-  void open(std::ios::openmode mode);
+  void open();
   void write_line(const nlohmann::ordered_json& event, linkboy::Trainer* trainer = nullptr);
 
   std::filesystem::path path_;
   std::ofstream file_;
   bool with_updates_;
+  bool append_;
   bool is_complete_ = true;
   int64_t size_ = 0;  // bytes of whole lines
   std::optional<int64_t> saved_size_;

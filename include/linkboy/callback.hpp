@@ -56,6 +56,11 @@ class LINKBOY_API Callback {
   /// them (`Trainer::set_train_dataloader`, `Trainer::evaluation_sets`).
   virtual void on_dataloaders_ready(Trainer&) {}
 
+  /// Before a training run reads its training state and before it writes anything: the place to
+  /// lock files that another run must leave alone, and to refuse the run if another one has them.
+  /// Release them in `on_training_run_end` and `on_exception`.
+  virtual void on_training_run_claim(Trainer&) {}
+
   /// The run is set up: loaders, run configuration, scheduler, and what a training state has
   /// restored.
   virtual void on_training_run_start(Trainer&) {}

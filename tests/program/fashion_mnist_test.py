@@ -129,6 +129,9 @@ class ProgramTest(unittest.TestCase):
     def states(self, output="output"):
         return sorted((self.path / output / "states").glob("state-*"))
 
+    def all_bytes(self):
+        return {name: (self.path / name).read_bytes() for name in self.files()}
+
     def files(self):
         return sorted(str(p.relative_to(self.path)) for p in self.path.rglob("*") if p.is_file())
 
@@ -397,13 +400,17 @@ class OutputTest(ProgramTest):
 
     def test_a_second_run_in_the_same_folder_is_refused(self):
         import fcntl
-        states = self.path / "output" / "states"
-        states.mkdir(parents=True)
-        with open(states / ".lock", "w") as lock:
+        options = dict(save_every_epochs=1, report="report.jsonl", csv="run.csv", mlflow="ml",
+                       json_lines="run.jsonl", html_report="run.html", tensorboard="tb")
+        self.run_program(**options)
+        before = self.all_bytes()
+        with open(self.path / "output" / "states" / ".lock", "a") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
-            error = self.run_program(status=1, save_every_epochs=1, epochs=1000000)
-        self.assertIn("is in use by another run", error)
-        self.run_program(save_every_epochs=1)
+            for resume in None, "latest":
+                error = self.run_program(status=1, epochs=1000000, resume=resume, **options)
+                self.assertIn("is in use by another run", error)
+                self.assertEqual(self.all_bytes(), before)
+        self.run_program(**options)
 
 
 class KilledRunTest(ProgramTest):

@@ -25,6 +25,7 @@ class TracingCallback : public Callback {
 
   void on_init_end(Trainer&) override { trace_.add("*init_end"); }
   void on_dataloaders_ready(Trainer&) override { trace_.add("*dataloaders_ready"); }
+  void on_training_run_claim(Trainer&) override { trace_.add("*training_run_claim"); }
   void on_training_run_start(Trainer&) override { trace_.add("*training_run_start"); }
   void on_train_epoch_start(Trainer&) override { trace_.add("*train_epoch_start"); }
   void on_train_step_start(Trainer&) override { trace_.add("*train_step_start"); }

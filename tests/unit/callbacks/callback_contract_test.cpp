@@ -16,6 +16,7 @@ class ThrowAt : public Callback {
   explicit ThrowAt(int event) : left_(event) {}
 
   void on_dataloaders_ready(Trainer&) override { count(); }
+  void on_training_run_claim(Trainer&) override { count(); }
   void on_training_run_start(Trainer&) override { count(); }
   void on_train_epoch_start(Trainer&) override { count(); }
   void on_train_step_start(Trainer&) override { count(); }

@@ -26,11 +26,13 @@ TEST(FastDevRunTest, RunsEveryEventOnce) {
   Trace trace;
   Toy toy({std::make_shared<TracingCallback>(trace), std::make_shared<FastDevRun>()});
   const auto result = toy.trainer.train(many_epochs());
-  EXPECT_EQ(trace.text(),
-            "*init_end *dataloaders_ready *training_run_start *train_epoch_start *train_step_start "
-            "*train_step_end *gradients_ready *train_update_end *train_epoch_end *eval_epoch_start "
-            "*eval_step_start *eval_step_end *eval_epoch_end *training_run_epoch_end "
-            "*stop_training_error(max_steps) *training_run_end");
+  EXPECT_EQ(
+      trace.text(),
+      "*init_end *dataloaders_ready *training_run_claim *training_run_start *train_epoch_start "
+      "*train_step_start *train_step_end *gradients_ready *train_update_end *train_epoch_end "
+      "*eval_epoch_start "
+      "*eval_step_start *eval_step_end *eval_epoch_end *training_run_epoch_end "
+      "*stop_training_error(max_steps) *training_run_end");
   EXPECT_EQ(result.reason, StopReason::max_steps);
   EXPECT_EQ(result.message, "FastDevRun ends the run after 1 training batches");
   EXPECT_EQ(result.num_epochs, 1);

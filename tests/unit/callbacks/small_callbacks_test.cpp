@@ -24,6 +24,7 @@ LambdaCallbackFunctions tracing(Trace& trace) {
   };
   return {.on_init_end = say("*init_end"),
           .on_dataloaders_ready = say("*dataloaders_ready"),
+          .on_training_run_claim = say("*training_run_claim"),
           .on_training_run_start = say("*training_run_start"),
           .on_train_epoch_start = say("*train_epoch_start"),
           .on_train_step_start = say("*train_step_start"),

@@ -17,7 +17,7 @@ const std::string kSetUp =
 const std::string kSetUpWithoutEval =
     "*init_end create_train_dataloader *dataloaders_ready "
     "prepare_model_optimizer_and_dataloaders create_run_config create_scheduler ";
-const std::string kRunStart = "training_run_start *training_run_start ";
+const std::string kRunStart = "*training_run_claim training_run_start *training_run_start ";
 const std::string kEpochStart = "train_epoch_start *train_epoch_start ";
 const std::string kForward = "*train_step_start calculate_train_batch_loss *train_step_end ";
 const std::string kMicroStep = kForward + "backward_step ";

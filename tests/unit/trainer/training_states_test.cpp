@@ -18,8 +18,14 @@
 #include "linkboy/callbacks/save_best_model.hpp"
 #include "linkboy/callbacks/save_predictions.hpp"
 #include "linkboy/callbacks/save_training_state.hpp"
+#include "linkboy/callbacks/track_run.hpp"
 #include "linkboy/checkpoint.hpp"
+#include "linkboy/csv_tracker.hpp"
+#include "linkboy/html_report.hpp"
+#include "linkboy/json_lines_tracker.hpp"
 #include "linkboy/lr_finder.hpp"
+#include "linkboy/mlflow_tracker.hpp"
+#include "linkboy/tensorboard_tracker.hpp"
 #include "linkboy/training_state.hpp"
 #include "support/at_update.hpp"
 #include "support/expect_error.hpp"
@@ -318,6 +324,36 @@ TEST(FolderLockTest, TwoRunsOfAProcessCannotSaveInOneFolderAtTheSameTime) {
                EXPECT_ERROR(inner.trainer.train(epochs_of_two_updates(1)), "in use by another run");
              })});
   EXPECT_EQ(outer.trainer.train(epochs_of_two_updates(1)).num_epochs, 1);
+}
+
+TEST(FolderLockTest, ARefusedRunLeavesTheFilesOfTheFirstRunAsTheyAre) {
+  const TemporaryFolder folder;
+  const auto callbacks = [&](std::shared_ptr<Callback> more) {
+    const std::vector<std::shared_ptr<Tracker>> trackers{
+        std::make_shared<CsvTracker>(folder / "run.csv"),
+        std::make_shared<JsonLinesTracker>(folder / "run.jsonl"),
+        std::make_shared<HtmlReport>(folder / "run.html"),
+        std::make_shared<MlflowTracker>(MlflowTrackerOptions{.directory = folder / "mlruns"}),
+        std::make_shared<TensorBoardTracker>(
+            TensorBoardTrackerOptions{.directory = folder / "tensorboard"})};
+    return CallbackList{
+        std::make_shared<SaveBestModel>(SaveBestModelOptions{.save_path = folder / "best.pt"}),
+        std::make_shared<TrackRun>(trackers, TrackRunOptions{.every_n_updates = 1}),
+        saving_in(folder / "states"), std::move(more)};
+  };
+  bool was_refused = false;
+  Toy first(callbacks(std::make_shared<AtUpdate>(5, [&](Trainer&) {
+    const auto before = all_bytes_in(folder.path());
+    Toy second(callbacks(stop_at(1000)));
+    TrainOptions options = epochs_of_two_updates(3);
+    options.resume_from = folder / "states" / "latest";
+    EXPECT_ERROR(second.trainer.train(options), "in use by another run");
+    EXPECT_TRUE(second.trainer.resumed_from().empty());
+    EXPECT_TRUE(all_bytes_in(folder.path()) == before);
+    was_refused = true;
+  })));
+  first.trainer.train(epochs_of_two_updates(3));
+  EXPECT_TRUE(was_refused);
 }
 
 // ---- What is in a state -------------------------------------------------------------------------
