@@ -63,6 +63,13 @@ class Capture {
   bool is_open_ = true;
 };
 
+/// Work that `later` gets from now on begins after all that `earlier` has now.
+void order(const c10::Stream& earlier, const c10::Stream& later) {
+  c10::Event done(earlier.device_type());
+  done.record(earlier);
+  done.block(later);
+}
+
 [[noreturn]] void throw_cannot_record(const char* why) {
   throw Error(c10::str("the step cannot be recorded as a CUDA graph (", why,
                        "). It must not look at a device's numbers (item(), printing) or depend "
@@ -172,16 +179,12 @@ void GraphedStep::run_as_usual() {
   // Autograd ties what it keeps for a parameter to the stream of its first use.
   const c10::impl::VirtualGuardImpl guard(device_.type());
   const c10::Stream outer = guard.getStream(device_);
-  c10::Event ready(device_.type());
-  ready.record(outer);
-  ready.block(*stream_);
+  order(outer, *stream_);
   {
     const c10::StreamGuard on_stream(*stream_);
     output_ = work_(batch_);
   }
-  c10::Event done(device_.type());
-  done.record(*stream_);
-  done.block(outer);
+  order(*stream_, outer);
 }
 
 std::unique_ptr<GraphedStep::Recording> GraphedStep::record() {
@@ -215,6 +218,10 @@ std::unique_ptr<GraphedStep::Recording> GraphedStep::record() {
     throw_cannot_record(error.what_without_backtrace());
   } catch (const std::exception& error) {
     throw_cannot_record(error.what());
+  }
+  if (stream_) {
+    // Before a capture LibTorch resets on stream_ what a replay sets: where random numbers begin.
+    order(*stream_, c10::impl::VirtualGuardImpl(device_.type()).getStream(device_));
   }
   if (!accumulates_) {
     for (const at::Tensor& parameter : parameters_)
