@@ -1,9 +1,10 @@
 // Runs the tests. `--in=PLACE`, which may be repeated, restricts them to those of a folder or a
 // file of tests/: unit/callbacks, or unit/data/image_transforms for image_transforms_test.cpp.
 //
-// The suffix _CUDA on a test's name says that it needs a CUDA device, _MultiCUDA that it needs two.
-// Without them such tests are left out and listed. The exit status is 77 if tests were to run and
-// all of them were skipped; ctest then says so.
+// The suffix _CUDA on a test's name says that it needs a CUDA device, _MultiCUDA that it needs two,
+// and _CUPTI that it needs a GPU: simulated devices (tests/simulated_cuda) run no kernels that
+// NVIDIA's profiler could see. Without them such tests are left out and listed. The exit status is
+// 77 if no test ran or all were skipped; ctest then says so.
 
 #include <gtest/gtest.h>
 #include <torch/cuda.h>
@@ -12,6 +13,8 @@
 #include <string>
 #include <string_view>
 #include <vector>
+
+#include "simulated_cuda/simulation.hpp"
 
 namespace {
 
@@ -86,8 +89,11 @@ int main(int argc, char** argv) {
   }
   if (torch::cuda::device_count() < 1) leave_out("_CUDA", "there is no CUDA device");
   if (torch::cuda::device_count() < 2) leave_out("_MultiCUDA", "there are not two CUDA devices");
+  if (torch::cuda::device_count() < 1 || linkboy::simulated_cuda::is_simulated()) {
+    leave_out("_CUPTI", "there is no GPU");
+  }
   const int status = RUN_ALL_TESTS();
   const auto& result = *::testing::UnitTest::GetInstance();
-  const int skipped = result.skipped_test_count();
-  return status == 0 && skipped > 0 && skipped == result.test_to_run_count() ? kAllSkipped : status;
+  const bool none_ran = result.skipped_test_count() == result.test_to_run_count();
+  return status == 0 && none_ran ? kAllSkipped : status;
 }

@@ -463,7 +463,7 @@ TEST_F(ProfilerTest, TableShowsTheCostliestOperatorsFirst) {
   EXPECT_EQ(profiler->table(3), table);
 }
 
-TEST_F(ProfilerTest, KernelsAreInTheTraceAndTheTable_CUDA) {
+TEST_F(ProfilerTest, KernelsAreInTheTraceAndTheTable_CUPTI) {
   auto profiler = this->profiler({.wait = 1, .warm_up = 1, .active = 2});
   auto model = toy_model();
   QuietTrainer trainer(model, torch::nn::CrossEntropyLoss(), toy_sgd(model), {profiler}, nullptr,

@@ -1,0 +1,78 @@
+// The functions of libcuda that LibTorch calls itself. It opens the driver's library by its name,
+// which is this library's, too.
+
+#include <cuda.h>
+
+#include <cstdio>
+
+#include "hardware.hpp"
+
+namespace {
+
+int num_devices() { return linkboy::simulated_cuda::Machine::instance().num_devices(); }
+
+// One context stands for all: LibTorch only asks whether there is one.
+CUcontext context() {
+  static int it = 0;
+  return reinterpret_cast<CUcontext>(&it);
+}
+
+}  // namespace
+
+extern "C" {
+
+CUresult cuInit(unsigned) { return CUDA_SUCCESS; }
+
+CUresult cuDriverGetVersion(int* version) {
+  *version = CUDA_VERSION;
+  return CUDA_SUCCESS;
+}
+
+CUresult cuDeviceGetCount(int* count) {
+  *count = num_devices();
+  return CUDA_SUCCESS;
+}
+
+CUresult cuDeviceGet(CUdevice* device, int index) {
+  *device = index;
+  return index >= 0 && index < num_devices() ? CUDA_SUCCESS : CUDA_ERROR_INVALID_DEVICE;
+}
+
+CUresult cuDeviceGetName(char* name, int size, CUdevice) {
+  std::snprintf(name, static_cast<std::size_t>(size), "Simulated CUDA device");
+  return CUDA_SUCCESS;
+}
+
+CUresult cuDeviceGetAttribute(int* value, CUdevice_attribute, CUdevice) {
+  *value = 0;
+  return CUDA_SUCCESS;
+}
+
+CUresult cuDevicePrimaryCtxGetState(CUdevice, unsigned* flags, int* is_active) {
+  *flags = 0;
+  *is_active = 1;
+  return CUDA_SUCCESS;
+}
+
+CUresult cuDevicePrimaryCtxRetain(CUcontext* result, CUdevice) {
+  *result = context();
+  return CUDA_SUCCESS;
+}
+
+CUresult cuCtxGetCurrent(CUcontext* result) {
+  *result = context();
+  return CUDA_SUCCESS;
+}
+
+CUresult cuCtxSetCurrent(CUcontext) { return CUDA_SUCCESS; }
+
+CUresult cuPointerGetAttribute(void*, CUpointer_attribute, CUdeviceptr) {
+  return CUDA_ERROR_NOT_SUPPORTED;
+}
+
+CUresult cuGetErrorString(CUresult, const char** text) {
+  *text = "not simulated";
+  return CUDA_SUCCESS;
+}
+
+}  // extern "C"

@@ -1,0 +1,167 @@
+// A machine with simulated accelerators: memory, streams, events, page-locked memory, captured
+// graphs. It knows neither CUDA's interface nor LibTorch.
+#pragma once
+
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "access_history.hpp"
+#include "device_memory.hpp"
+#include "simulation.hpp"
+#include "stream.hpp"
+
+namespace linkboy::simulated_cuda {
+
+/// Something that a stream does; several times, if it is part of a graph.
+struct Work {
+  std::string name;
+  std::vector<Range> reads;  // of device and of page-locked memory
+  std::vector<Range> writes;
+  std::function<void()> run;
+};
+
+enum class Status {
+  ok,
+  not_ready,
+  kernel_failed,
+  capture_unsupported,  // the host may not wait while it captures
+  capture_invalidated,
+  capture_merges,
+  capture_unmatched,
+  capture_unjoined,
+  capture_isolation,  // depends on work outside the capture
+  capture_wrong_thread,
+  captured_event,
+  illegal_state
+};
+
+enum class CaptureMode { global, one_thread, relaxed };
+
+struct Graph {
+  std::vector<Work> nodes;  // in an order that fits their dependencies
+};
+
+/// A graph that is being recorded, by one stream and those that join it.
+struct Capture {
+  std::uint64_t id;
+  Stream* origin;
+  std::thread::id thread;
+  CaptureMode mode;
+  bool is_invalid = false;
+  bool is_ended = false;
+  Graph graph{};
+  std::map<Stream*, Clock> clocks{};  // of the streams that take part
+  AccessHistory history{};
+};
+
+/// A place in a stream's work, or in that of a capture.
+struct Event {
+  struct Time {
+    std::mutex mutex;
+    std::chrono::steady_clock::time_point when;
+  };
+
+  Stream* stream = nullptr;  // null: not recorded yet
+  std::uint64_t position = 0;
+  Clock clock{};
+  std::shared_ptr<Capture> capture{};
+  std::shared_ptr<Time> time{};
+};
+
+/// Its functions may be called by any thread. The order of their calls is the order in which
+/// accesses are compared for races.
+class Machine {
+ public:
+  static Machine& instance();
+
+  int num_devices() const { return static_cast<int>(devices_.size()); }
+  DeviceMemory& memory(int device) { return *devices_[device].memory; }
+  /// The device whose memory holds `pointer`.
+  std::optional<int> device_of(const void* pointer) const;
+  /// Where the host finds the bytes of a pointer of any kind.
+  void* bytes_of(const void* pointer) const;
+  /// Frees memory after all of its device's work; returns whether it was a block of that device.
+  bool release(int device, void* pointer);
+
+  void lock_pages(const void* pointer, std::size_t size);
+  void unlock_pages(const void* pointer);
+  bool is_page_locked(const void* pointer) const;
+
+  Stream& default_stream(int device) { return *devices_[device].streams.front(); }
+  Stream& make_stream(int device, int priority);
+
+  void launch(Stream& stream, Work work);
+  void launch(Stream& stream, const std::shared_ptr<const Graph>& graph);
+  Status record(Event& event, Stream& stream);
+  Status make_wait(Stream& stream, const Event& event);
+
+  // The host waits, or asks whether it would have to.
+  Status wait(Stream& stream);
+  Status wait(const Event& event);
+  Status wait_for_device(int device);
+  Status query(Stream& stream);
+  Status query(const Event& event);
+
+  /// Says whether this thread may make a call that could wait. If not, the captures that forbid it
+  /// become invalid.
+  Status may_wait();
+  CaptureMode exchange_mode(CaptureMode mode);
+  Status begin_capture(Stream& stream, CaptureMode mode);
+  Status end_capture(Stream& stream, Graph& graph);
+  /// Null if the stream does not take part in a capture.
+  std::shared_ptr<Capture> capture_of(Stream& stream) const;
+  /// Marks the stream's capture; returns capture_unsupported if it has one.
+  Status refuse_in_capture(Stream& stream);
+
+  /// A kernel could not do its work. As on a real device, all later waits fail.
+  void fail(const std::string& why);
+  void count(std::int64_t Counts::*what);
+  Counts counts() const;
+  void tolerate_races(bool on);
+  std::string take_race_reports();
+
+ private:
+  struct Device {
+    std::unique_ptr<DeviceMemory> memory;
+    std::vector<Stream*> streams;  // they live as long as the program, as their threads do
+  };
+
+  Machine();
+  void wait_at_exit();
+
+  // These expect that mutex_ is held.
+  void check(const Work& work, const Stream& stream, Clock& clock, AccessHistory& history);
+  void poison_page_locked(const Work& work);
+  bool is_page_locked(std::uintptr_t address) const;
+  std::shared_ptr<Capture> find_capture(Stream& stream) const;
+  std::vector<Stream*> streams_of(int device) const;
+  Clock& clock_of(const Stream& stream) { return clocks_[static_cast<std::size_t>(stream.id)]; }
+  void report_race(const std::string& description);
+
+  Status wait_until(Stream& stream, std::uint64_t position, const Clock& clock);
+  void run(const Work& work);
+
+  std::vector<Device> devices_;
+  mutable std::mutex mutex_;   // guards the streams of devices_ and all below
+  std::vector<Clock> clocks_;  // of each stream
+  Clock host_clock_;           // of all threads: how they wait for each other is not seen
+  AccessHistory history_;
+  std::map<std::uintptr_t, std::size_t> page_locked_;  // sizes by address
+  std::map<Stream*, std::shared_ptr<Capture>> captures_;
+  std::uint64_t num_captures_ = 0;
+  Counts counts_;
+  bool has_failed_ = false;
+  bool tolerates_races_ = false;
+  std::string race_reports_;
+};
+
+}  // namespace linkboy::simulated_cuda

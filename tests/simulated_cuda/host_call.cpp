@@ -1,0 +1,440 @@
+#include "host_call.hpp"
+
+#include <ATen/ATen.h>
+#include <ATen/CPUGeneratorImpl.h>
+#include <ATen/cuda/CUDAGeneratorImpl.h>
+#include <c10/cuda/CUDAFunctions.h>
+#include <c10/cuda/CUDAStream.h>
+
+#include <algorithm>
+#include <mutex>
+#include <sstream>
+#include <string>
+#include <unordered_map>
+#include <utility>
+
+#include "runtime_state.hpp"
+
+namespace linkboy::simulated_cuda {
+namespace {
+
+const c10::DispatchKeySet kCpu(c10::DispatchKey::CPU);
+
+/// What the host must know of a tensor before it is computed.
+struct Look {
+  std::vector<int64_t> sizes;
+  std::vector<int64_t> strides;
+  at::ScalarType dtype;
+};
+
+/// What a kind of call gives.
+struct Plan {
+  std::vector<std::vector<std::optional<Look>>> results;          // of each return; null: undefined
+  std::unordered_map<std::size_t, std::vector<int64_t>> resized;  // sizes by argument
+};
+
+std::vector<at::Tensor> tensors_of(const c10::IValue& value) {
+  return value.isTensorList() ? value.toTensorVector() : std::vector{value.toTensor()};
+}
+
+/// A copy that is as weak as the number was when dtypes are promoted.
+at::Tensor copy_of_number(const at::Tensor& tensor) {
+  at::Tensor copy = tensor.clone();
+  copy.unsafeGetTensorImpl()->set_wrapped_number(tensor.unsafeGetTensorImpl()->is_wrapped_number());
+  return copy;
+}
+
+at::Tensor filled_like(const at::Tensor& tensor, double value) {
+  return at::empty_strided(tensor.sizes(), tensor.strides(), tensor.options().device(at::kCPU))
+      .fill_(value);
+}
+
+bool is_mask(const at::Tensor& tensor) {
+  return tensor.scalar_type() == at::kBool || tensor.scalar_type() == at::kByte;
+}
+
+/// One call of an operator with tensors of a simulated device.
+class HostCall {
+ public:
+  HostCall(const c10::OperatorHandle& op, torch::jit::Stack& stack)
+      : op_(op),
+        schema_(op.schema()),
+        stack_(stack),
+        arguments_(torch::jit::last(stack, schema_.arguments().size()).vec()) {
+    find_device();
+  }
+
+  void run() {
+    const c10::DeviceGuard on_device(*device_);
+    Machine::instance().count(&Counts::kernels);
+    if (needs_generator()) generator_ = generator_of_kernel(given_generator(), *device_);
+    const OnlyKernels only_kernels;
+    // CUDA reads the CPU's scalars at the launch.
+    on_host_ = replace_arguments([](const at::Tensor& tensor) {
+      return tensor.is_cuda() ? view_on_host(tensor) : copy_of_number(tensor);
+    });
+    if (waits()) {
+      run_while_waiting();
+    } else {
+      run_later();
+    }
+  }
+
+ private:
+  bool is_generator(std::size_t argument) const {
+    return schema_.arguments()[argument].type()->str() == "Generator?";
+  }
+  bool is_written(std::size_t argument) const {
+    const auto* alias = schema_.arguments()[argument].alias_info();
+    return alias != nullptr && alias->isWrite();
+  }
+  bool needs_generator() const {
+    for (std::size_t i = 0; i < arguments_.size(); ++i) {
+      if (is_generator(i)) return true;
+    }
+    TORCH_CHECK_NOT_IMPLEMENTED(!op_.hasTag(at::Tag::nondeterministic_seeded),
+                                "simulated CUDA: ", op_.operator_name(),
+                                " takes no generator and needs a kernel here");
+    return false;
+  }
+  std::optional<at::Generator> given_generator() const {
+    for (const auto& argument : arguments_) {
+      if (argument.isGenerator()) return argument.toGenerator();
+    }
+    return std::nullopt;
+  }
+
+  void find_device();
+  /// The arguments for the CPU's kernel, with the tensors that `function` makes of these.
+  template <class Function>
+  torch::jit::Stack replace_arguments(const Function& function) const;
+
+  /// The argument that the r-th return is.
+  std::optional<std::size_t> argument_returned(std::size_t r) const;
+  bool returns_numbers() const;
+  /// Whether the host waits for the stream, as CUDA's kernel makes it do.
+  bool waits() const;
+  void run_while_waiting();
+
+  void run_later();
+  Plan plan();
+  Plan make_plan() const;
+  std::string kind() const;
+
+  void add_accesses(Work& work) const;
+  void replace_stack(const std::vector<std::vector<at::Tensor>>& results);
+
+  const c10::OperatorHandle& op_;
+  const c10::FunctionSchema& schema_;
+  torch::jit::Stack& stack_;
+  torch::jit::Stack arguments_;
+  std::optional<c10::Device> device_;
+  std::optional<KernelGenerator> generator_;
+  torch::jit::Stack on_host_;
+};
+
+void HostCall::find_device() {
+  // Indices may be on the CPU, and so may scalars.
+  const bool takes_indices = schema_.name().find("index") != std::string::npos;
+  for (const auto& argument : arguments_) {
+    visit_tensors(argument, [&](const at::Tensor& tensor) {
+      if (tensor.is_cuda() && !device_) device_ = tensor.device();
+    });
+  }
+  for (const auto& argument : arguments_) {
+    if (argument.isDevice() && !device_) device_ = argument.toDevice();
+  }
+  if (!device_ || !device_->has_index()) {
+    device_ = c10::Device(c10::kCUDA, c10::cuda::current_device());
+  }
+  for (const auto& argument : arguments_) {
+    visit_tensors(argument, [&](const at::Tensor& tensor) {
+      if (tensor.is_cpu() && (tensor.dim() == 0 || takes_indices)) return;
+      TORCH_CHECK(tensor.device() == *device_,
+                  "Expected all tensors to be on the same device, but found at least two devices, ",
+                  *device_, " and ", tensor.device(), "! (", op_.operator_name(), ")");
+    });
+  }
+}
+
+template <class Function>
+torch::jit::Stack HostCall::replace_arguments(const Function& function) const {
+  torch::jit::Stack replaced;
+  for (std::size_t i = 0; i < arguments_.size(); ++i) {
+    if (is_generator(i)) {
+      replaced.emplace_back();
+    } else if (arguments_[i].isDevice()) {
+      replaced.emplace_back(c10::Device(at::kCPU));
+    } else {
+      replaced.push_back(map_tensors(arguments_[i], function));
+    }
+  }
+  return replaced;
+}
+
+std::optional<std::size_t> HostCall::argument_returned(std::size_t r) const {
+  const auto* returned = schema_.returns()[r].alias_info();
+  if (returned == nullptr) return std::nullopt;
+  for (std::size_t i = 0; i < arguments_.size(); ++i) {
+    if (is_written(i) &&
+        schema_.arguments()[i].alias_info()->beforeSets() == returned->beforeSets()) {
+      return i;
+    }
+  }
+  TORCH_CHECK_NOT_IMPLEMENTED(false, "simulated CUDA: ", op_.operator_name(),
+                              " returns a view and needs a kernel here");
+}
+
+bool HostCall::returns_numbers() const {
+  return std::any_of(schema_.returns().begin(), schema_.returns().end(), [](const auto& result) {
+    const std::string type = result.type()->str();
+    return type != "Tensor" && type != "Tensor[]";
+  });
+}
+
+bool HostCall::waits() const {
+  const bool takes_indices = schema_.name().starts_with("aten::index") ||
+                             schema_.name().starts_with("aten::_index_put_impl_");
+  if (takes_indices && arguments_.size() > 1 && arguments_[1].isOptionalTensorList()) {
+    // The number of a mask's elements is only known on the device. To fill them, it does not
+    // matter.
+    const bool fills =
+        arguments_.size() > 2 && arguments_[2].isTensor() && arguments_[2].toTensor().numel() == 1;
+    bool has_mask = false;
+    visit_tensors(arguments_[1], [&](const at::Tensor& index) { has_mask |= is_mask(index); });
+    return has_mask && !fills;
+  }
+  return op_.hasTag(at::Tag::dynamic_output_shape) || op_.hasTag(at::Tag::data_dependent_output) ||
+         returns_numbers();
+}
+
+void HostCall::run_while_waiting() {
+  c10::cuda::stream_synchronize(c10::cuda::getCurrentCUDAStream(device_->index()));
+  torch::jit::Stack results = on_host_;
+  for (std::size_t i = 0; generator_ && i < results.size(); ++i) {
+    if (is_generator(i)) results[i] = generator_->make();
+  }
+  op_.redispatchBoxed(kCpu, &results);
+  if (returns_numbers()) {
+    torch::jit::drop(stack_, arguments_.size());
+    std::move(results.begin(), results.end(), std::back_inserter(stack_));
+    return;
+  }
+  Work work{.name = c10::toString(op_.operator_name()), .reads = {}, .writes = {}, .run = {}};
+  add_accesses(work);
+  std::vector<std::vector<at::Tensor>> on_device(results.size());
+  std::vector<std::pair<at::Tensor, at::Tensor>> copies;
+  for (std::size_t r = 0; r < results.size(); ++r) {
+    if (argument_returned(r)) continue;
+    for (const at::Tensor& result : tensors_of(results[r])) {
+      on_device[r].push_back(
+          at::empty_strided(result.sizes(), result.strides(), result.options().device(*device_)));
+      copies.emplace_back(view_on_host(on_device[r].back()), result);
+      work.writes.push_back(range_of(on_device[r].back()));
+    }
+  }
+  work.run = [copies] {
+    const OnlyKernels only_kernels_there;
+    for (const auto& [target, source] : copies) target.copy_(source);
+  };
+  launch_kernel(*device_, std::move(work));
+  replace_stack(on_device);
+}
+
+void HostCall::run_later() {
+  const Plan known = plan();
+  for (const auto& [argument, sizes] : known.resized) {
+    arguments_[argument].toTensor().resize_(sizes);
+    on_host_[argument] = view_on_host(arguments_[argument].toTensor());
+  }
+  Work work{.name = c10::toString(op_.operator_name()), .reads = {}, .writes = {}, .run = {}};
+  add_accesses(work);
+  std::vector<std::vector<at::Tensor>> results(known.results.size());
+  std::vector<std::vector<at::Tensor>> targets(known.results.size());  // the same, on the host
+  for (std::size_t r = 0; r < results.size(); ++r) {
+    for (const auto& look : known.results[r]) {
+      at::Tensor result;
+      if (look) {
+        result = at::empty_strided(look->sizes, look->strides,
+                                   at::TensorOptions(*device_).dtype(look->dtype));
+        work.writes.push_back(range_of(result));
+      }
+      results[r].push_back(result);
+      targets[r].push_back(look ? view_on_host(result) : result);
+    }
+  }
+  std::function<at::Generator()> make_generator;
+  std::size_t generator_index = 0;
+  if (generator_) {
+    make_generator = generator_->make;
+    while (!is_generator(generator_index)) ++generator_index;
+  }
+  work.run = [op = op_, on_host = on_host_, targets, make_generator, generator_index] {
+    const OnlyKernels only_kernels_there;
+    torch::jit::Stack computed = on_host;  // a graph computes again
+    if (make_generator) computed[generator_index] = make_generator();
+    op.redispatchBoxed(kCpu, &computed);
+    for (std::size_t r = 0; r < targets.size(); ++r) {
+      if (targets[r].empty()) continue;
+      const auto sources = tensors_of(computed[r]);
+      for (std::size_t k = 0; k < sources.size(); ++k) {
+        if (sources[k].defined()) targets[r][k].copy_(sources[k]);
+      }
+    }
+  };
+  launch_kernel(*device_, std::move(work));
+  replace_stack(results);
+}
+
+Plan HostCall::plan() {
+  static std::mutex mutex;
+  static std::unordered_map<std::string, Plan> plans;
+  const std::string key = kind();
+  {
+    const std::lock_guard lock(mutex);
+    if (const auto known = plans.find(key); known != plans.end()) return known->second;
+  }
+  Plan made = make_plan();
+  const std::lock_guard lock(mutex);
+  return plans[key] = std::move(made);
+}
+
+Plan HostCall::make_plan() const {
+  const auto fill = [&](double value) {
+    auto filled = replace_arguments([&](const at::Tensor& tensor) {
+      return tensor.is_cuda() ? filled_like(tensor, value) : copy_of_number(tensor);
+    });
+    for (std::size_t i = 0; i < filled.size(); ++i) {
+      if (is_generator(i)) filled[i] = at::detail::createCPUGenerator(0);
+    }
+    return filled;
+  };
+  torch::jit::Stack filled = fill(0);
+  torch::jit::Stack computed = filled;
+  try {
+    op_.redispatchBoxed(kCpu, &computed);
+  } catch (const c10::NotImplementedError& error) {
+    TORCH_CHECK_NOT_IMPLEMENTED(
+        false, "simulated CUDA: ", op_.operator_name(),
+        " has no kernel for the CPU and needs one here: ", error.what_without_backtrace());
+  } catch (const c10::Error&) {
+    // Probabilities, for one, must not all be zero. If the call itself is wrong, this throws, too.
+    computed = filled = fill(1);
+    op_.redispatchBoxed(kCpu, &computed);
+  }
+  Plan made;
+  for (std::size_t r = 0; r < schema_.returns().size(); ++r) {
+    auto& looks = made.results.emplace_back();
+    if (argument_returned(r)) continue;
+    for (const at::Tensor& result : tensors_of(computed[r])) {
+      looks.emplace_back();
+      if (result.defined()) {
+        looks.back() = {result.sizes().vec(), result.strides().vec(), result.scalar_type()};
+      }
+    }
+  }
+  for (std::size_t i = 0; i < arguments_.size(); ++i) {
+    if (!is_written(i) || !arguments_[i].isTensor()) continue;
+    const auto sizes = filled[i].toTensor().sizes();
+    if (sizes != arguments_[i].toTensor().sizes()) made.resized[i] = sizes.vec();
+  }
+  return made;
+}
+
+std::string HostCall::kind() const {
+  std::ostringstream text;
+  text << op_.operator_name();
+  for (const auto& argument : arguments_) {
+    text << '|';
+    if (argument.isTensor() || argument.isTensorList() || argument.isOptionalTensorList()) {
+      visit_tensors(argument, [&](const at::Tensor& tensor) {
+        text << tensor.scalar_type() << tensor.sizes() << tensor.strides() << tensor.is_cuda()
+             << tensor.unsafeGetTensorImpl()->is_wrapped_number() << ';';
+      });
+    } else if (!argument.isGenerator()) {
+      text << argument;
+    }
+  }
+  return text.str();
+}
+
+void HostCall::add_accesses(Work& work) const {
+  for (std::size_t i = 0; i < arguments_.size(); ++i) {
+    visit_tensors(arguments_[i], [&](const at::Tensor& tensor) {
+      if (tensor.is_cuda()) (is_written(i) ? work.writes : work.reads).push_back(range_of(tensor));
+    });
+  }
+  if (generator_) {
+    work.reads.insert(work.reads.end(), generator_->reads.begin(), generator_->reads.end());
+  }
+}
+
+void HostCall::replace_stack(const std::vector<std::vector<at::Tensor>>& results) {
+  torch::jit::drop(stack_, arguments_.size());
+  for (std::size_t r = 0; r < results.size(); ++r) {
+    if (const auto argument = argument_returned(r)) {
+      stack_.push_back(arguments_[*argument]);
+    } else if (schema_.returns()[r].type()->kind() == c10::TypeKind::ListType) {
+      stack_.emplace_back(results[r]);
+    } else {
+      stack_.emplace_back(results[r].at(0));
+    }
+  }
+}
+
+}  // namespace
+
+void launch_kernel(c10::Device device, Work work) {
+  const cudaStream_t stream = c10::cuda::getCurrentCUDAStream(device.index());
+  Machine::instance().launch(stream_of(stream), std::move(work));
+}
+
+at::Tensor view_on_host(const at::Tensor& tensor) {
+  if (!tensor.is_cuda()) return tensor;
+  const auto options = at::TensorOptions(at::kCPU).dtype(tensor.dtype());
+  if (tensor.numel() == 0) return at::empty_strided(tensor.sizes(), tensor.strides(), options);
+  return at::from_blob(Machine::instance().bytes_of(tensor.const_data_ptr()), tensor.sizes(),
+                       tensor.strides(), options);
+}
+
+Range range_of(const at::Tensor& tensor) {
+  if (tensor.numel() == 0) return {nullptr, 0};
+  std::size_t last = 0;
+  for (int64_t d = 0; d < tensor.dim(); ++d) last += (tensor.size(d) - 1) * tensor.stride(d);
+  return {tensor.const_data_ptr(), (last + 1) * tensor.element_size()};
+}
+
+KernelGenerator generator_of_kernel(const std::optional<at::Generator>& given, c10::Device device) {
+  constexpr uint64_t kNumbers = 4;  // as many as most kernels take of each thread
+  auto* generator = at::get_generator_or_default<at::CUDAGeneratorImpl>(
+      given, at::cuda::detail::getDefaultCUDAGenerator(device.index()));
+  at::PhiloxCudaState state;
+  {
+    const std::lock_guard lock(generator->mutex_);
+    state = generator->philox_cuda_state(kNumbers);
+  }
+  KernelGenerator result;
+  if (state.captured_) {
+    result.reads = {{state.seed_.ptr, sizeof(int64_t)}, {state.offset_.ptr, sizeof(int64_t)}};
+  }
+  result.make = [state] {
+    constexpr uint64_t kSpread =
+        0x9E3779B97F4A7C15;  // seeds that follow each other give other numbers
+    uint64_t seed = state.seed_.val;
+    uint64_t offset = state.offset_.val;
+    if (state.captured_) {
+      const Machine& machine = Machine::instance();
+      seed = *static_cast<uint64_t*>(machine.bytes_of(state.seed_.ptr));
+      offset =
+          *static_cast<uint64_t*>(machine.bytes_of(state.offset_.ptr)) + state.offset_intragraph_;
+    }
+    return at::detail::createCPUGenerator(seed * kSpread + offset);
+  };
+  return result;
+}
+
+void run_on_stream(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
+  HostCall(op, *stack).run();
+}
+
+}  // namespace linkboy::simulated_cuda

@@ -1,0 +1,141 @@
+// How programs compiled by nvcc register and launch kernels. No kernel runs here: LibTorch's
+// operators are replaced as a whole, and a launch that gets here is one that nothing replaces.
+
+#include <cuda_runtime_api.h>
+
+#include <cstdio>
+#include <cstdlib>
+#include <mutex>
+#include <string>
+#include <unordered_map>
+
+#include "runtime_state.hpp"
+#include "settings.hpp"
+
+namespace linkboy::simulated_cuda {
+namespace {
+
+struct Names {
+  std::mutex mutex;
+  std::unordered_map<const void*, const char*> of_kernels;
+};
+
+Names& names() {
+  static auto* names = new Names;  // libraries register before and unregister after all else
+  return *names;
+}
+
+cudaError_t refuse(const void* kernel) {
+  Names& known = names();
+  const std::lock_guard lock(known.mutex);
+  const auto name = known.of_kernels.find(kernel);
+  std::fprintf(stderr, "simulated CUDA: a kernel was launched that is not simulated: %s\n",
+               name == known.of_kernels.end() ? "without a name" : name->second);
+  if (settings().is_strict) std::abort();
+  return remember(cudaErrorNotSupported);
+}
+
+struct LaunchConfiguration {
+  dim3 grid;
+  dim3 block;
+  std::size_t shared_memory;
+  cudaStream_t stream;
+};
+thread_local LaunchConfiguration configuration;
+
+cudaError_t not_supported() { return cudaErrorNotSupported; }
+
+}  // namespace
+}  // namespace linkboy::simulated_cuda
+
+using namespace linkboy::simulated_cuda;
+
+// nvcc emits calls of these; their declarations are in none of CUDA's public headers.
+// NOLINTBEGIN(bugprone-reserved-identifier)
+extern "C" {
+
+void** __cudaRegisterFatBinary(void*) {
+  static void* handle = nullptr;
+  return &handle;
+}
+
+void __cudaRegisterFatBinaryEnd(void**) {}
+void __cudaUnregisterFatBinary(void**) {}
+void __cudaRegisterVar(void**, char*, char*, const char*, int, std::size_t, int, int) {}
+char __cudaInitModule(void**) { return 1; }
+
+void __cudaRegisterFunction(void**, const char* kernel, char*, const char* name, int, uint3*,
+                            uint3*, dim3*, dim3*, int*) {
+  Names& known = names();
+  const std::lock_guard lock(known.mutex);
+  known.of_kernels[kernel] = name;
+}
+
+unsigned __cudaPushCallConfiguration(dim3 grid, dim3 block, std::size_t shared_memory,
+                                     cudaStream_t stream) {
+  configuration = {grid, block, shared_memory, stream};
+  return 0;
+}
+
+cudaError_t __cudaPopCallConfiguration(dim3* grid, dim3* block, std::size_t* shared_memory,
+                                       void* stream) {
+  *grid = configuration.grid;
+  *block = configuration.block;
+  *shared_memory = configuration.shared_memory;
+  *static_cast<cudaStream_t*>(stream) = configuration.stream;
+  return cudaSuccess;
+}
+
+cudaError_t __cudaGetKernel(cudaKernel_t* kernel, const void* function) {
+  *kernel = static_cast<cudaKernel_t>(const_cast<void*>(function));
+  return cudaSuccess;
+}
+
+cudaError_t __cudaLaunchKernel(cudaKernel_t kernel, dim3, dim3, void**, std::size_t, cudaStream_t) {
+  return refuse(kernel);
+}
+// NOLINTEND(bugprone-reserved-identifier)
+
+cudaError_t cudaLaunchKernel(const void* kernel, dim3, dim3, void**, std::size_t, cudaStream_t) {
+  return refuse(kernel);
+}
+
+cudaError_t cudaLaunchKernelExC(const cudaLaunchConfig_t*, const void* kernel, void**) {
+  return refuse(kernel);
+}
+
+cudaError_t cudaLaunchCooperativeKernel(const void* kernel, dim3, dim3, void**, std::size_t,
+                                        cudaStream_t) {
+  return refuse(kernel);
+}
+
+cudaError_t cudaFuncGetAttributes(cudaFuncAttributes* attributes, const void*) {
+  *attributes = {};
+  attributes->maxThreadsPerBlock = 1024;
+  attributes->binaryVersion = attributes->ptxVersion = 90;
+  return cudaSuccess;
+}
+
+cudaError_t cudaFuncSetAttribute(const void*, cudaFuncAttribute, int) { return cudaSuccess; }
+
+cudaError_t cudaOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(int* count, const void*, int,
+                                                                   std::size_t, unsigned) {
+  *count = 1;
+  return cudaSuccess;
+}
+
+cudaError_t cudaMemcpyToSymbol(const void*, const void*, std::size_t, std::size_t, cudaMemcpyKind) {
+  return cudaSuccess;
+}
+
+cudaError_t cudaGetSymbolAddress(void**, const void*) { return remember(cudaErrorNotSupported); }
+
+cudaError_t cudaGetDriverEntryPointByVersion(const char*, void** function, unsigned,
+                                             unsigned long long,
+                                             cudaDriverEntryPointQueryResult* result) {
+  *function = reinterpret_cast<void*>(&not_supported);
+  if (result != nullptr) *result = cudaDriverEntryPointSuccess;
+  return cudaSuccess;
+}
+
+}  // extern "C"

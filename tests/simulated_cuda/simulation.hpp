@@ -1,0 +1,62 @@
+// What tests may ask of the simulation. They look its functions up at run time, since it is
+// preloaded and not linked.
+#pragma once
+
+#include <dlfcn.h>
+
+#include <cstdint>
+#include <stdexcept>
+#include <string>
+
+namespace linkboy::simulated_cuda {
+
+/// What was done since the program's start.
+struct Counts {
+  std::int64_t kernels = 0;  // operators and memsets, launched one by one
+  std::int64_t graphs = 0;   // launches of whole graphs
+  std::int64_t host_to_device = 0;
+  std::int64_t device_to_host = 0;
+  std::int64_t device_to_device = 0;
+  std::int64_t pageable = 0;      // those of the copies whose memory on the host is not page-locked
+  std::int64_t stream_waits = 0;  // of the host for all work of a stream,
+  std::int64_t event_waits = 0;   // for an event,
+  std::int64_t device_waits = 0;  // for all work of a device
+  std::int64_t races = 0;
+};
+
+/// Whether this program's CUDA devices are simulated.
+inline bool is_simulated() { return ::dlsym(RTLD_DEFAULT, "simulated_cuda_counts") != nullptr; }
+
+template <class Function>
+Function* function_of_simulation(const char* name) {
+  auto* function = reinterpret_cast<Function*>(::dlsym(RTLD_DEFAULT, name));
+  if (function == nullptr) throw std::logic_error("the CUDA devices are not simulated");
+  return function;
+}
+
+inline Counts counts() {
+  Counts counts;
+  function_of_simulation<void(Counts*)>("simulated_cuda_counts")(&counts);
+  return counts;
+}
+
+/// While it lives, a race ends the program in strict mode no more, so that a test can look at it.
+class RacesAreReported {
+ public:
+  RacesAreReported() { tolerate(true); }
+  ~RacesAreReported() { tolerate(false); }
+  RacesAreReported(const RacesAreReported&) = delete;
+  RacesAreReported& operator=(const RacesAreReported&) = delete;
+
+  /// The reports since the last call, a line each.
+  std::string take() const {
+    return function_of_simulation<const char*()>("simulated_cuda_take_race_reports")();
+  }
+
+ private:
+  static void tolerate(bool on) {
+    function_of_simulation<void(bool)>("simulated_cuda_tolerate_races")(on);
+  }
+};
+
+}  // namespace linkboy::simulated_cuda
