@@ -3,6 +3,7 @@
 
 #include "distributed/gradient_reducer.hpp"
 #include "distributed/ranks.hpp"
+#include "support/environment_variable.hpp"
 #include "support/expect_error.hpp"
 
 namespace linkboy::testing::nccl_test {
@@ -70,16 +71,19 @@ TEST(NcclTest, TrainsAsOneProcessWithTheWholeBatch_MultiCUDA) {
   const int64_t n = shared.trainer.accelerator().num_processes();
   TrainOptions options{
       .train_dataset = toy_data(16 * n), .num_epochs = 3, .per_device_batch_size = 4};
+  torch::manual_seed(3);  // of the shuffling, which each rank does for itself in its own training
   shared.trainer.train(options);
   options.per_device_batch_size *= n;
+  torch::manual_seed(3);
   single.trainer.train(options);
   expect_close(shared.parameters(), single.parameters(), 1e-5);
 }
 
 TEST(NcclTest, RefusesMoreProcessesThanDevices_CUDA) {
-  unsetenv("CUDA_VISIBLE_DEVICES");  // as if no launcher had chosen the device
-  setenv("LOCAL_WORLD_SIZE", "1000", 1);
-  setenv("WORLD_SIZE", "1000", 1);
+  // As if no launcher had chosen the device.
+  const EnvironmentVariable devices("CUDA_VISIBLE_DEVICES", nullptr);
+  const EnvironmentVariable local_size("LOCAL_WORLD_SIZE", "1000");
+  const EnvironmentVariable size("WORLD_SIZE", "1000");
   EXPECT_ERROR(Accelerator{on_gpus()}, "there are 1000 processes on this host, but");
 }
 

@@ -5,7 +5,6 @@
 #include <sys/resource.h>
 
 #include <cmath>
-#include <cstdlib>
 #include <filesystem>
 #include <optional>
 
@@ -13,25 +12,10 @@
 #include "distributed/ranks.hpp"
 #include "distributed/shared_memory_hook.hpp"
 #include "distributed/shared_memory_segment.hpp"
+#include "support/environment_variable.hpp"
 
 namespace linkboy::testing::shared_memory_test {
 namespace {
-
-/// An environment variable while it lives.
-class Variable {
- public:
-  Variable(const char* name, const char* value) : name_(name) {
-    if (const char* before = std::getenv(name)) before_ = before;
-    setenv(name, value, 1);
-  }
-  ~Variable() { before_ ? setenv(name_, before_->c_str(), 1) : unsetenv(name_); }
-  Variable(const Variable&) = delete;
-  Variable& operator=(const Variable&) = delete;
-
- private:
-  const char* name_;
-  std::optional<std::string> before_;
-};
 
 /// A limit of this process while it lives.
 class Limit {
@@ -194,7 +178,7 @@ TEST_F(SharedMemoryTest, LargeBucketsAreAveraged) {
 
 std::vector<torch::Tensor> trained_weights(const DistributedOptions& options, int64_t accumulation,
                                            bool uses_memory) {
-  const Variable choice("LINKBOY_SHARED_MEMORY", uses_memory ? "1" : "0");
+  const EnvironmentVariable choice("LINKBOY_SHARED_MEMORY", uses_memory ? "1" : "0");
   RankToy toy(together(options));
   const int64_t num_ranks = toy.trainer.accelerator().num_processes();
   int64_t num_expected = 0;  // for the agreement to stop, and the gradients
@@ -242,7 +226,7 @@ TEST_F(SharedMemoryTest, ThreeRanksAreLeftToGloo) {
 
 TEST_F(SharedMemoryTest, OneRankThatDoesNotWantItDecidesForAll) {
   for (int64_t rank = 0; rank < world.size(); ++rank) {
-    std::optional<Variable> choice;
+    std::optional<EnvironmentVariable> choice;
     if (world.rank() == rank) choice.emplace("LINKBOY_SHARED_MEMORY", "0");
     EXPECT_FALSE(SharedMemorySegment::make(world, 100));
   }

@@ -273,6 +273,11 @@ void Machine::fail(const std::string& why) {
   has_failed_ = true;
 }
 
+void Machine::forget_failure() {
+  const std::lock_guard lock(mutex_);
+  has_failed_ = false;
+}
+
 void Machine::report_race(const std::string& description) {
   ++counts_.races;
   race_reports_ += description + '\n';

@@ -124,6 +124,7 @@ class Machine {
 
   /// A kernel could not do its work. As on a real device, all later waits fail.
   void fail(const std::string& why);
+  void forget_failure();
   void count(std::int64_t Counts::*what);
   Counts counts() const;
   void tolerate_races(bool on);

@@ -20,6 +20,8 @@ extern "C" {
 
 void simulated_cuda_counts(Counts* counts) { *counts = Machine::instance().counts(); }
 
+void simulated_cuda_forget_failure() { Machine::instance().forget_failure(); }
+
 void simulated_cuda_tolerate_races(bool on) { Machine::instance().tolerate_races(on); }
 
 const char* simulated_cuda_take_race_reports() {

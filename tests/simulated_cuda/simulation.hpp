@@ -40,6 +40,10 @@ inline Counts counts() {
   return counts;
 }
 
+/// A kernel that failed makes all later waits fail, until this call. Without it the program would
+/// have to be started again.
+inline void forget_failure() { function_of_simulation<void()>("simulated_cuda_forget_failure")(); }
+
 /// While it lives, a race ends the program in strict mode no more, so that a test can look at it.
 class RacesAreReported {
  public:
