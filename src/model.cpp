@@ -135,11 +135,16 @@ LoadReport Model::load_state_dict(const StateDict& state, const NameOptions& nam
                             names.strict);
 }
 
-ModelModeGuard::ModelModeGuard(Model& model) : model_(model), was_training_(model.is_training()) {
-  if (!model.module()) return;
-  for (const auto& module : model.module()->modules()) {
-    were_training_.emplace_back(module, module->is_training());
-  }
+ModelModeGuard::ModelModeGuard(Model& model,
+                               const std::vector<std::shared_ptr<torch::nn::Module>>& others)
+    : model_(model), was_training_(model.is_training()) {
+  const auto add = [this](const torch::nn::Module& whole) {
+    for (const auto& module : whole.modules()) {
+      were_training_.emplace_back(module, module->is_training());
+    }
+  };
+  if (model.module()) add(*model.module());
+  for (const auto& other : others) add(*other);
 }
 
 ModelModeGuard::~ModelModeGuard() {

@@ -1,5 +1,6 @@
 #include "run_setup.hpp"
 
+#include <c10/util/ScopeExit.h>
 #include <torch/nn/module.h>
 #include <torch/optim/optimizer.h>
 
@@ -184,30 +185,39 @@ void set_training_lengths(RunConfig& config, const TrainOptions& options) {
 
 // The set-up of a run.
 
+namespace {
+
+void check_options_for(const Accelerator& accelerator, const TrainOptions& options) {
+  LINKBOY_CHECK(options.execution_mode == ExecutionMode::eager || accelerator.num_processes() == 1,
+                "ExecutionMode::graph works in one process, but there are ",
+                accelerator.num_processes(), ". Use ExecutionMode::eager.");
+  const DistributedOptions& distributed = accelerator.distributed_options();
+  LINKBOY_CHECK(!options.weight_by_batch_size ||
+                    (distributed.local_sgd_updates == 0 && !distributed.gradient_handler),
+                "weight_by_batch_size works on gradients that linkboy averages, but there is ",
+                distributed.gradient_handler ? "a gradient_handler" : "local_sgd_updates",
+                ". Leave one of them out.");
+}
+
+}  // namespace
+
 void Trainer::set_up_training(const TrainOptions& options) {
   check_same_on_all_ranks(options);
+  check_options_for(accelerator(), options);
   share_loader_seed();
   // Before anything changes, since it refuses options that a subclass has not made unnecessary.
   train_dataloader_ = create_train_dataloader(options);
   create_evaluation_sets(options);
   if (options.reset_run_history) run_history_->reset();
   result_ = {};
+  stage_ = Stage::between_updates;
   num_updates_ = num_epochs_done_ = micro_step_ = 0;
   resumes_in_mid_epoch_ = is_last_epoch_ = is_cut_short_ = false;
   after_last_update_.reset();
   gradient_norm_ = at::Tensor();
   resumed_from_.clear();
   execution_mode_ = options.execution_mode;
-  LINKBOY_CHECK(execution_mode_ == ExecutionMode::eager || accelerator().num_processes() == 1,
-                "ExecutionMode::graph works in one process, but there are ",
-                accelerator().num_processes(), ". Use ExecutionMode::eager.");
   weights_by_batch_size_ = options.weight_by_batch_size;
-  const DistributedOptions& distributed = accelerator().distributed_options();
-  LINKBOY_CHECK(!weights_by_batch_size_ ||
-                    (distributed.local_sgd_updates == 0 && !distributed.gradient_handler),
-                "weight_by_batch_size works on gradients that linkboy averages, but there is ",
-                distributed.gradient_handler ? "a gradient_handler" : "local_sgd_updates",
-                ". Leave one of them out.");
   graphed_step_.reset();
 
   accelerator().set_gradient_accumulation_steps(options.gradient_accumulation_steps);
@@ -225,7 +235,7 @@ void Trainer::set_up_training(const TrainOptions& options) {
     scheduler_->run_start(*run_history_);
     scheduler_->start();
   }
-  callback_handler_.call(&Callback::on_training_run_claim, *this);
+  call_in_set_up(&Callback::on_training_run_claim);
   if (options.resume_from) load_training_state(*options.resume_from);
 }
 
@@ -256,9 +266,11 @@ void Trainer::prepare_dataloaders() {
     eval_dataloader_ = evaluation_sets_.empty() ? nullptr : evaluation_sets_.front().loader;
   };
   use_first_set();
-  stage_ = Stage::setting_up;
-  callback_handler_.call(&Callback::on_dataloaders_ready, *this);
-  stage_ = Stage::outside;
+  {
+    const Stage stage = std::exchange(stage_, Stage::setting_up);
+    const auto back = c10::make_scope_exit([&] { stage_ = stage; });
+    call_in_set_up(&Callback::on_dataloaders_ready);
+  }
   prepare_model_optimizer_and_dataloaders();
   use_first_set();
 }

@@ -27,8 +27,11 @@ std::optional<StopReason> StopControl::reason() const {
   return static_cast<StopReason>(reason);
 }
 
-void StopControl::hold_back(const StopTraining& stop) {
-  if (!held_back_) held_back_ = {stop.reason(), /*drops_update=*/true, stop.what()};
+void StopControl::hold_back(const StopTraining& stop, bool is_in_window) {
+  const auto urgency = is_in_window ? StopUrgency::drops_update : StopUrgency::thrown;
+  if (!held_back_ || held_back_.urgency < urgency) {
+    held_back_ = {stop.reason(), urgency, stop.what()};
+  }
 }
 
 StopWish StopControl::wish() {
@@ -36,7 +39,7 @@ StopWish StopControl::wish() {
   const int reason = reason_.load();
   if (reason == kNone) return {};
   const std::lock_guard lock(mutex_);
-  return {static_cast<StopReason>(reason), /*drops_update=*/false,
+  return {static_cast<StopReason>(reason), StopUrgency::request,
           message_.empty() ? "Stopping training on request" : message_};
 }
 
@@ -47,12 +50,12 @@ void StopControl::begin() {
 void StopControl::end() {
   if (!agreement_) return;
   agreed_ = agreement_->end();
-  if (agreed_.drops_update) throw StopTraining(*agreed_.reason, agreed_.message);
+  throw_if_agreed(StopUrgency::drops_update);
 }
 
-void StopControl::throw_if_agreed() {
+void StopControl::throw_if_agreed(StopUrgency least) {
   if (!agreement_) agreed_ = wish();
-  if (agreed_) throw StopTraining(*agreed_.reason, agreed_.message);
+  if (agreed_ && agreed_.urgency >= least) throw StopTraining(*agreed_.reason, agreed_.message);
 }
 
 void StopControl::agree() {
@@ -64,6 +67,7 @@ void StopControl::agree() {
 void StopControl::follow() {
   begin();
   end();
+  if (agreement_) throw_if_agreed(StopUrgency::thrown);
 }
 
 void StopControl::clear() {

@@ -29,16 +29,20 @@ class StopControl {
   /// Why the run will be left, once that is certain.
   std::optional<StopReason> reason() const;
 
-  /// What a callback has thrown, until all can leave.
-  void hold_back(const StopTraining& stop);
+  /// Keeps what a callback has thrown until all can leave. In a window it drops the update;
+  /// elsewhere nothing is half done, and an update that is made before all leave is kept.
+  void hold_back(const StopTraining& stop, bool is_in_window);
+
+  /// Whether all processes know of the stop that ends the run.
+  bool is_agreed() const { return !agreement_ || agreed_; }
 
   /// Around the last backward pass of an update. @throws StopTraining in `end` if the update should
   /// not be made. Collective.
   void begin();
   void end();
 
-  /// After an update. @throws StopTraining if that was agreed on.
-  void throw_if_agreed();
+  /// After an update. @throws StopTraining if one of at least this urgency was agreed on.
+  void throw_if_agreed(StopUrgency least = StopUrgency::request);
 
   /// Where nothing is half done. @throws StopTraining if any process wants to leave; `follow` only
   /// if a callback has thrown. Collective.

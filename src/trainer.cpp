@@ -50,6 +50,41 @@ class Trainer::EvaluationScope {
   Losses losses_;
 };
 
+/// Puts aside what an evaluation run replaces of the training run before it, which may be saved
+/// after it.
+class Trainer::EvaluationRunScope {
+ public:
+  explicit EvaluationRunScope(Trainer& trainer) : trainer_(trainer) {
+    auto history = std::make_shared<InMemoryRunHistory>();
+    history->set_metric_name_prefix(trainer.run_history_->metric_name_prefix());
+    run_history_ = std::move(history);
+    exchange();
+  }
+  ~EvaluationRunScope() { exchange(); }
+  EvaluationRunScope(const EvaluationRunScope&) = delete;
+  EvaluationRunScope& operator=(const EvaluationRunScope&) = delete;
+
+ private:
+  void exchange() noexcept {
+    std::swap(stage_, trainer_.stage_);
+    std::swap(run_history_, trainer_.run_history_);
+    std::swap(train_dataloader_, trainer_.train_dataloader_);
+    std::swap(resumed_from_, trainer_.resumed_from_);
+    std::swap(num_epochs_done_, trainer_.num_epochs_done_);
+    std::swap(num_updates_, trainer_.num_updates_);
+    std::swap(micro_step_, trainer_.micro_step_);
+  }
+
+  Trainer& trainer_;
+  Stage stage_ = Stage::evaluating;
+  std::shared_ptr<RunHistory> run_history_;
+  std::shared_ptr<DataLoader> train_dataloader_;
+  std::filesystem::path resumed_from_;
+  int64_t num_epochs_done_ = 0;
+  int64_t num_updates_ = 0;
+  int64_t micro_step_ = 0;
+};
+
 Trainer::Trainer(Model model, LossFunction loss_func,
                  std::shared_ptr<torch::optim::Optimizer> optimizer, CallbackList callbacks,
                  std::shared_ptr<RunHistory> run_history, AcceleratorOptions accelerator_options)
@@ -85,11 +120,10 @@ void Trainer::run_training(const TrainOptions& options) {
   } catch (const StopTraining& stop) {
     end_run_early(stop);
   }
-  stage_ = Stage::outside;
   result_.num_epochs = num_epochs_done_;
   result_.num_updates = num_updates_;
   training_run_end();
-  callback_handler_.call(&Callback::on_training_run_end, *this);
+  call_all(&Callback::on_training_run_end);
 }
 
 void Trainer::run_epochs(const TrainOptions& options) {
@@ -145,7 +179,6 @@ void Trainer::check_updates_can_succeed() {
 }
 
 void Trainer::run_train_epoch(DataLoader& loader) {
-  stage_ = Stage::between_updates;
   train_epoch_start();
   if (!std::exchange(resumes_in_mid_epoch_, false)) {
     micro_step_ = 0;
@@ -160,8 +193,7 @@ void Trainer::run_train_epoch(DataLoader& loader) {
     train_step(next_batch(*batches, micro_step_, num_batches), num_batches);
   }
 
-  after_last_update_ = {.run = run_state()};
-  if (scheduler_) after_last_update_->scheduler = scheduler_->state_dict();
+  keep_run_parts();
   stage_ = Stage::ending_epoch;
   train_epoch_end();
   record("train_loss_epoch", train_loss_);
@@ -169,7 +201,7 @@ void Trainer::run_train_epoch(DataLoader& loader) {
 }
 
 void Trainer::train_step(const Batch& batch, int64_t num_batches) {
-  stage_ = Stage::in_update;
+  stage_ = Stage::in_window;
   const bool ends_window = accelerator_->accumulate(micro_step_, num_batches);
   fire(&Callback::on_train_step_start);
   // A graph holds the forward and the backward.
@@ -201,6 +233,7 @@ void Trainer::backward(const StepOutput& output) {
 
 void Trainer::make_update() {
   stop_->end();
+  stage_ = Stage::in_update;
   if (scheduler_ && scheduler_->include_new_groups()) scheduler_->start();
   if (weights_by_batch_size_) weight_gradients();
   fire(&Callback::on_gradients_ready);
@@ -229,15 +262,13 @@ bool Trainer::is_max_updates_reached() const { return num_updates_ >= run_config
 
 Metrics Trainer::evaluate(const EvaluateOptions& options) {
   check_evaluate_options(options);
+  Metrics metrics;
   guarded([&] {
     check_same_evaluation_on_all_ranks();
     share_loader_seed();
     evaluation_sets_ = {{.loader = create_eval_dataloader(options)}};
-    run_history_->reset();
+    const EvaluationRunScope back_to_training_run(*this);
     result_ = {};
-    num_updates_ = micro_step_ = 0;
-    after_last_update_.reset();
-    train_dataloader_.reset();
     prepare_dataloaders();
     run_config_ = create_run_config({.num_epochs = 1});
     try {
@@ -248,12 +279,11 @@ Metrics Trainer::evaluate(const EvaluateOptions& options) {
       end_run_early(stop);
     }
     evaluation_run_end();
-    callback_handler_.call(&Callback::on_evaluation_run_end, *this);
+    call_all(&Callback::on_evaluation_run_end);
+    for (const auto& name : run_history_->get_metric_names()) {
+      metrics.emplace(name, run_history_->get_latest_metric(name));
+    }
   });
-  Metrics metrics;
-  for (const auto& name : run_history_->get_metric_names()) {
-    metrics.emplace(name, run_history_->get_latest_metric(name));
-  }
   return metrics;
 }
 
@@ -286,7 +316,7 @@ void Trainer::evaluate_now(const ExtraEvaluation& extra) {
 }
 
 void Trainer::run_eval_epoch(DataLoader& loader, std::string_view metric_name) {
-  const ModelModeGuard restore_mode(model_);
+  const ModelModeGuard restore_modes(model_, registered_modules_);
   const at::NoGradGuard no_grad;
   accelerator_->share_buffers();
   eval_epoch_start();
@@ -324,7 +354,10 @@ void Trainer::eval_step(const Batch& batch) {
 
 void Trainer::train_epoch_start() { model_.train(); }
 
-void Trainer::eval_epoch_start() { model_.eval(); }
+void Trainer::eval_epoch_start() {
+  model_.eval();
+  for (const auto& module : registered_modules_) module->eval();
+}
 
 StepOutput Trainer::calculate_train_batch_loss(const Batch& batch) {
   return calculate_batch_loss(batch);
@@ -376,26 +409,43 @@ void Trainer::print(std::string_view line) { accelerator().print(line); }
 // Events.
 
 /// Calls every callback, although one throws StopTraining: a training state that is saved then
-/// holds the whole event, and collective calls of later callbacks find the other ranks. With
-/// several processes the exception is kept until all can leave; the others would wait for this one
-/// forever.
-template <class... Parameters, class... Arguments>
-void Trainer::fire(void (Callback::*event)(Trainer&, Parameters...),
-                   const Arguments&... arguments) {
+/// holds the whole event, and collective calls of later callbacks find the other ranks. Returns
+/// what was thrown first.
+std::optional<StopTraining> Trainer::call_all(c10::function_ref<void(Callback&)> call) {
   std::optional<StopTraining> first;
   callback_handler_.for_each([&](Callback& callback) {
+    if (first && ends_epoch_again()) return;
     is_cut_short_ = false;
     try {
-      (callback.*event)(*this, arguments...);
+      call(callback);
     } catch (const StopTraining& stop) {
-      // All ranks have left an evaluation here, and a resumed run ends this epoch again.
-      if (is_cut_short_ && stage_ == Stage::ending_epoch) throw;
       if (!first) first = stop;
     }
   });
-  if (!first) return;
-  if (!stop_->is_shared()) throw StopTraining(*first);
-  stop_->hold_back(*first);
+  return first;
+}
+
+/// All ranks have left an evaluation here, and a resumed run ends this epoch again.
+bool Trainer::ends_epoch_again() const { return is_cut_short_ && stage_ == Stage::ending_epoch; }
+
+std::optional<StopTraining> Trainer::call_all(void (Callback::*event)(Trainer&)) {
+  return call_all([&](Callback& callback) { (callback.*event)(*this); });
+}
+
+/// Nothing is there yet that could be left: the run ends at its start.
+void Trainer::call_in_set_up(void (Callback::*event)(Trainer&)) {
+  if (const auto stop = call_all(event)) stop_->request(stop->reason(), stop->what());
+}
+
+/// With several processes a StopTraining is kept until all can leave; the others would wait for
+/// this one forever.
+template <class... Parameters, class... Arguments>
+void Trainer::fire(void (Callback::*event)(Trainer&, Parameters...),
+                   const Arguments&... arguments) {
+  const auto stop = call_all([&](Callback& callback) { (callback.*event)(*this, arguments...); });
+  if (!stop) return;
+  if (!stop_->is_shared() || ends_epoch_again()) throw StopTraining(*stop);
+  stop_->hold_back(*stop, stage_ == Stage::in_window);
 }
 
 void Trainer::fire_together(void (Callback::*event)(Trainer&)) {
@@ -419,24 +469,32 @@ void Trainer::guarded(Run run) {
     const RunGroupScope group(accelerator().process_group());
     run();
   } catch (...) {
-    if (stage_ == Stage::in_update) Accelerator::zero_grad(*optimizer_);
-    stage_ = Stage::outside;
+    leave_what_is_half_done();
     stop_->clear();
     callback_handler_.call_exception(*this, std::current_exception());
     throw;
   }
-  stage_ = Stage::outside;
   stop_->clear();
 }
 
 void Trainer::end_run_early(const StopTraining& stop) {
-  // What is left of an unfinished window must not reach a later update.
-  if (stage_ == Stage::in_update) Accelerator::zero_grad(*optimizer_);
+  LINKBOY_CHECK(stop_->is_agreed(), "a step of the Trainer threw StopTraining (", stop.what(),
+                ") in a run of several processes, where the others would wait for this one. Call "
+                "request_stop in the step, or throw it in a callback; all processes follow these.");
   result_.reason = stop.reason();
   result_.message = stop.what();
-  callback_handler_.call(&Callback::on_stop_training_error, *this, stop);
-  stage_ = Stage::outside;
+  call_all([&](Callback& callback) { callback.on_stop_training_error(*this, stop); });
+  leave_what_is_half_done();
   print(result_.message);
+}
+
+/// Neither a later run nor a training state gets to see it.
+void Trainer::leave_what_is_half_done() {
+  const bool is_in_window = stage_ == Stage::in_window || stage_ == Stage::in_update;
+  if (is_in_window) Accelerator::zero_grad(*optimizer_);
+  if (is_in_window || stage_ == Stage::ending_epoch) stage_ = Stage::half_done;
+  // Callbacks may exchange the weights at the run's end.
+  after_last_update_.reset();
 }
 
 void Trainer::request_stop(StopReason reason) noexcept { stop_->request(reason); }

@@ -40,7 +40,7 @@ void check_step_output(const StepOutput& output, const char* step) {
 }  // namespace
 
 void Trainer::track_loss(std::string name) {
-  LINKBOY_CHECK(stage_ == Stage::outside, "the loss \"", name,
+  LINKBOY_CHECK(!is_running_, "the loss \"", name,
                 "\" cannot be added in the middle of a run; call track_loss before train.");
   const bool is_taken = name == "loss" || std::find(tracked_losses_.begin(), tracked_losses_.end(),
                                                     name) != tracked_losses_.end();

@@ -4,6 +4,9 @@
 #include <torch/nn/module.h>
 #include <torch/optim/optimizer.h>
 
+#include <algorithm>
+#include <unordered_set>
+
 #include "checkpoint/background_job.hpp"
 #include "checkpoint/named_tensors.hpp"
 #include "checkpoint/optimizer_state.hpp"
@@ -33,6 +36,25 @@ constexpr const char* kRanks = "ranks";
 constexpr const char* kTrainer = "trainer";
 /// The model and the optimizer of each process, where these differ (local SGD).
 constexpr const char* kWeightsOfRanks = "weights_of_ranks";
+
+StateDict without(const std::vector<at::Tensor>& parameters, NamedTensors tensors) {
+  std::unordered_set<const at::TensorImpl*> left_out;
+  for (const auto& parameter : parameters) left_out.insert(parameter.unsafeGetTensorImpl());
+  std::erase_if(tensors, [&](const auto& named) {
+    return left_out.contains(named.second.unsafeGetTensorImpl());
+  });
+  return StateDict(tensors);
+}
+
+/// `values` with those of `others` in their places.
+c10::IValue overlaid(const c10::IValue& values, const c10::IValue& others) {
+  if (!others.isGenericDict()) return others;
+  const auto result = values.toGenericDict().copy();
+  for (const auto& entry : others.toGenericDict()) {
+    result.insert_or_assign(entry.key(), overlaid(result.at(entry.key()), entry.value()));
+  }
+  return result;
+}
 
 }  // namespace
 
@@ -80,22 +102,7 @@ StateDict Trainer::load_checkpoint(const std::filesystem::path& path, Checkpoint
   accelerator().wait_for_everyone();  // the main process may just have written it
   StateDict contents;
   succeed_on_all_ranks(accelerator_->process_group(), [&] { contents = read_contents(path); });
-  std::string left_out;
-  const auto leave_out_unless = [&](bool has_part, const char* key, bool& is_wanted,
-                                    const char* part) {
-    if (has_part || !is_wanted || !contents.contains(key)) return;
-    is_wanted = false;
-    left_out += c10::str(left_out.empty() ? "" : ", ", part);
-  };
-  leave_out_unless(optimizer_ != nullptr, kOptimizer, parts.optimizer, "the optimizer's state");
-  leave_out_unless(scheduler_ != nullptr, kScheduler, parts.scheduler, "the scheduler's state");
-  leave_out_unless(!registered_modules_state().empty(), kRegisteredModules,
-                   parts.registered_modules, "the registered modules' state");
   load_contents(contents, path, parts);
-  if (!left_out.empty()) {
-    print(c10::str("Loaded ", path.string(), " without ", left_out,
-                   ", because the Trainer has nothing to load it into"));
-  }
   return contents;
 }
 
@@ -107,16 +114,28 @@ StateDict Trainer::read_contents(const std::filesystem::path& path) const {
   return contents;
 }
 
-/// Loads the parts that are wanted and there, and leaves the extras in `contents`.
+/// Loads the parts that are wanted, in the file and in the Trainer, and leaves the extras in
+/// `contents`.
 void Trainer::load_contents(StateDict& contents, const std::filesystem::path& path,
                             CheckpointParts parts) {
-  const bool loads_optimizer = parts.optimizer && contents.contains(kOptimizer);
-  const bool loads_scheduler = parts.scheduler && contents.contains(kScheduler);
+  std::string left_out;
+  const auto is_loaded = [&](bool is_wanted, const char* key, bool has_place, const char* part) {
+    if (!is_wanted || !contents.contains(key)) return false;
+    if (!has_place) left_out += c10::str(left_out.empty() ? "" : ", ", part);
+    return has_place;
+  };
+  const bool loads_optimizer =
+      is_loaded(parts.optimizer, kOptimizer, optimizer_ != nullptr, "the optimizer's state");
+  const bool loads_scheduler =
+      is_loaded(parts.scheduler, kScheduler, scheduler_ != nullptr, "the scheduler's state");
+  const bool loads_modules =
+      is_loaded(parts.registered_modules, kRegisteredModules, !registered_modules_state().empty(),
+                "the registered modules' state");
   const StateDict model_state = contents.get_dict(kModel);
   // Check all before anything is changed.
   check_named_tensors(model_.named_tensors(), model_state, path.string());
   std::vector<std::pair<NamedTensors, StateDict>> modules;
-  if (parts.registered_modules && contents.contains(kRegisteredModules)) {
+  if (loads_modules) {
     const StateDict saved = contents.get_dict(kRegisteredModules);
     for (std::size_t i = 0; i < registered_modules_.size(); ++i) {
       NamedTensors tensors = named_tensors_of(*registered_modules_[i]);
@@ -139,17 +158,16 @@ void Trainer::load_contents(StateDict& contents, const std::filesystem::path& pa
     copy_named_tensors(tensors, state, "a registered module's state");
   }
   for (const char* key : {kModel, kOptimizer, kScheduler, kRegisteredModules}) contents.erase(key);
+  if (left_out.empty()) return;
+  print(c10::str("Loaded ", path.string(), " without ", left_out,
+                 ", because the Trainer has nothing to load it into"));
 }
 
-/// All of a training state but what a checkpoint has. Collective.
-StateDict Trainer::run_state() const {
+/// What a checkpoint does not have.
+Trainer::RunParts Trainer::run_parts() const {
   const bool is_epoch_done = stage_ == Stage::epoch_done;
-  StateDict callbacks;
-  const auto names = callback_handler_.names();
-  for (std::size_t i = 0; i < names.size(); ++i) {
-    callbacks.set(names[i], callback_handler_.callbacks()[i]->state_dict());
-  }
-  StateDict state;
+  RunParts parts;
+  StateDict& state = parts.common;
   state.set("version", int64_t{2});
   state.set("num_updates", num_updates_);
   state.set("num_epochs_done", num_epochs_done_ + (is_epoch_done ? 1 : 0));
@@ -159,58 +177,96 @@ StateDict Trainer::run_state() const {
               train_dataloader_->batch_size() * accelerator_->num_processes());
     state.set("micro_steps_per_epoch", train_dataloader_->size());
   }
-  StateDict own = state_of(train_loss_);
-  own.set("rng", rng_state(accelerator_->device()));
-  StateDict own_callbacks;
-  for (std::size_t i = 0; i < names.size(); ++i) {
-    const StateDict part = callback_handler_.callbacks()[i]->rank_state_dict();
-    if (!part.empty()) own_callbacks.set(names[i], part);
-  }
-  if (!own_callbacks.empty()) own.set("callbacks", own_callbacks);
-  // A copy: the members may change before the state is written.
-  if (const StateDict members = state_dict(); !members.empty()) {
-    own.set(kTrainer, members.to_ivalue().deepcopy());
-  }
-  c10::impl::GenericList ranks(c10::AnyType::get());
-  if (accelerator_->num_processes() == 1) {
-    ranks.push_back(own.to_ivalue());
-  } else {
-    for (const auto& bytes : accelerator_->all_gather_object(to_bytes(own.to_ivalue()))) {
-      ranks.push_back(from_bytes(bytes));
-    }
-  }
-  state.set(kRanks, ranks);
   state.set("run_history", run_history_->state_dict());
   state.set("epoch", run_history_->current_epoch() + (is_epoch_done ? 1 : 0));
-  state.set("accelerator", accelerator_->state_dict());
   if (const GradScaler* scaler = accelerator_->grad_scaler()) {
     state.set("grad_scaler", scaler->state_dict());
   }
   if (train_dataloader_) state.set("train_dataloader", train_dataloader_->state_dict());
+
+  StateDict& own = parts.of_rank;
+  own = state_of(train_loss_);
+  own.set("rng", rng_state(accelerator_->device()));
+  if (const StateDict members = state_dict(); !members.empty()) own.set(kTrainer, members);
+  StateDict callbacks;
+  StateDict own_callbacks;
+  for (const auto& callback : callback_handler_.callbacks()) {
+    callbacks.set(callback->name(), callback->state_dict());
+    const StateDict part = callback->rank_state_dict();
+    if (!part.empty()) own_callbacks.set(callback->name(), part);
+  }
   state.set("callbacks", callbacks);
-  return state;
+  if (!own_callbacks.empty()) own.set("callbacks", own_callbacks);
+  if (scheduler_) parts.scheduler = scheduler_->state_dict();
+  return parts;
+}
+
+/// Copies what the end of an epoch changes, for callbacks that may save a state there.
+void Trainer::keep_run_parts() {
+  const CallbackList& callbacks = callback_handler_.callbacks();
+  const bool may_be_saved =
+      std::any_of(callbacks.begin(), callbacks.end(),
+                  [](const auto& callback) { return callback->saves_training_states(); });
+  if (!may_be_saved) return;
+  RunParts parts = run_parts();
+  parts.buffers.set(kModel, without(model_.parameters(), model_.named_tensors()));
+  StateDict of_modules;
+  for (std::size_t i = 0; i < registered_modules_.size(); ++i) {
+    const torch::nn::Module& module = *registered_modules_[i];
+    const StateDict buffers = without(module.parameters(), named_tensors_of(module));
+    if (!buffers.empty()) of_modules.set(std::to_string(i), buffers);
+  }
+  parts.buffers.set(kRegisteredModules, of_modules);
+  for (StateDict* part : {&parts.common, &parts.of_rank, &parts.buffers}) {
+    *part = Snapshot().take(*part);
+  }
+  after_last_update_ = std::move(parts);
+}
+
+/// The parts of all processes, in the order of the ranks, on the main process; on the others
+/// nothing. No process has to hold the bytes of all.
+c10::IValue Trainer::gather_on_main_process(const StateDict& own) {
+  c10::impl::GenericList ranks(c10::AnyType::get());
+  const Accelerator& here = accelerator();
+  if (here.num_processes() == 1) {
+    ranks.push_back(own.to_ivalue());
+    return ranks;
+  }
+  const std::string mine = to_bytes(own.to_ivalue());
+  for (int64_t rank = 0; rank < here.num_processes(); ++rank) {
+    const std::string bytes = here.broadcast_object(here.process_index() == rank ? mine : "", rank);
+    if (here.is_main_process()) ranks.push_back(from_bytes(bytes));
+  }
+  return ranks;
 }
 
 void Trainer::save_training_state(const std::filesystem::path& directory,
                                   SaveStateOptions options) {
-  LINKBOY_CHECK(can_save_training_state(),
-                "a training state cannot be saved here: an update is half done. Save it from "
-                "on_train_update_end, on_training_run_epoch_end or outside a run.");
+  LINKBOY_CHECK(can_save_training_state(), "a training state cannot be saved here: ",
+                stage_ == Stage::evaluating || stage_ == Stage::setting_up
+                    ? "there is no training run yet, or it is another one than this evaluation."
+                    : "an update or the end of an epoch is half done, or was when the run ended.",
+                " Save it in on_train_update_end or on_training_run_epoch_end, or after a run that "
+                "was not left in between; or in a callback that saves_training_states().");
   settle_saves();
-  const bool is_ending = after_last_update_ && stage_ != Stage::epoch_done;
-  StateDict state = is_ending ? after_last_update_->run : run_state();
-  if (accelerator().has_own_weights()) {
-    const StateDict own = checkpoint_contents({}, {.scheduler = false});
-    c10::impl::GenericList ranks(c10::AnyType::get());
-    for (const auto& bytes : accelerator_->all_gather_object(to_bytes(own.to_ivalue()))) {
-      ranks.push_back(from_bytes(bytes));
+  accelerator();  // the parts need one
+  const RunParts parts = stage_ == Stage::ending_epoch ? *after_last_update_ : run_parts();
+  StateDict state = parts.common;
+  state.set(kRanks, gather_on_main_process(parts.of_rank));
+  state.set("accelerator", accelerator_->state_dict());
+  const auto with_kept_buffers = [&](StateDict contents) {
+    for (const auto& [part, buffers] : parts.buffers.entries()) {
+      if (contents.contains(part)) contents.set(part, overlaid(contents.at(part), buffers));
     }
-    state.set(kWeightsOfRanks, ranks);
+    return contents;
+  };
+  if (accelerator_->has_own_weights()) {
+    const StateDict own = with_kept_buffers(checkpoint_contents({}, {.scheduler = false}));
+    state.set(kWeightsOfRanks, gather_on_main_process(own));
   }
-  StateDict contents = checkpoint_contents({{kTrainingState, state.to_ivalue()}}, {});
-  if (is_ending && after_last_update_->scheduler) {
-    contents.set(kScheduler, *after_last_update_->scheduler);
-  }
+  StateDict contents =
+      with_kept_buffers(checkpoint_contents({{kTrainingState, state.to_ivalue()}}, {}));
+  if (parts.scheduler) contents.set(kScheduler, *parts.scheduler);
   if (!accelerator().is_main_process()) return;
   const auto path = directory / kTrainingStateFile;
   if (!options.asynchronous) {
@@ -350,6 +406,7 @@ bool Trainer::load_training_state(const std::filesystem::path& directory) {
   num_epochs_done_ = state.get_int("num_epochs_done");
   micro_step_ = micro_step;
   resumes_in_mid_epoch_ = micro_step_ > 0;
+  if (!is_running_) stage_ = Stage::between_updates;
   run_history_->load_state_dict(state.get_dict("run_history"));
   run_history_->set_epoch(state.get_int("epoch"));
   if (train_dataloader_ && state.contains("train_dataloader")) {

@@ -27,7 +27,8 @@ struct StepOutput;
 /// Called by the thread that runs the Trainer. An exception leaves the run: StopTraining ends it
 /// in order, any other one reaches the caller after `on_exception`. The callbacks after one that
 /// throws StopTraining are called for the same event all the same: they may be collective, or a
-/// training state may be saved.
+/// training state may be saved. While a run is set up, StopTraining ends it at its start; in
+/// the events of its end it changes nothing.
 class LINKBOY_API Callback {
  public:
   virtual ~Callback() = default;
@@ -48,6 +49,12 @@ class LINKBOY_API Callback {
 
   /// Whether it writes files that stay: checkpoints, logs. FastDevRun leaves such callbacks out.
   virtual bool keeps_results() const { return false; }
+
+  /// Whether it calls `Trainer::save_training_state` between an epoch's last update and the epoch's
+  /// end (in `on_train_epoch_end`, in the epoch's evaluation, or in `on_stop_training_error`). The
+  /// Trainer then keeps, at each epoch's last update, what the state of that update needs:
+  /// `state_dict` of all callbacks is called there as well.
+  virtual bool saves_training_states() const { return false; }
 
   /// Once, before the first run of a Trainer: the Trainer is whole, and nothing of a run exists.
   virtual void on_init_end(Trainer&) {}
@@ -74,7 +81,7 @@ class LINKBOY_API Callback {
   /// averaged over the processes. In fp16 they are scaled until `Accelerator::unscale_gradients`.
   virtual void on_gradients_ready(Trainer&) {}
   /// After one update: clipping, optimizer, scheduler and zero_grad. The place for "every n
-  /// updates", and within an epoch the only one where a training state may be saved.
+  /// updates", and for saving a training state within an epoch.
   virtual void on_train_update_end(Trainer&) {}
   /// The epoch's mean loss is in the history; its evaluation has not begun.
   virtual void on_train_epoch_end(Trainer&) {}
@@ -106,6 +113,8 @@ class LINKBOY_API Callback {
   virtual void on_exception(Trainer&, std::exception_ptr) {}
 
   /// State that a resumed run needs; all processes get that of the first. Empty if there is none.
+  /// Called when a training state is saved, and at each epoch's last update if a callback
+  /// `saves_training_states()`.
   virtual StateDict state_dict() const { return {}; }
   /// Takes what `state_dict` of the same class returned. Of a run that is resumed, before
   /// `on_training_run_start`.

@@ -182,11 +182,12 @@ class LINKBOY_API Model {
 
 /// Gives a model, and each of its modules, back the mode (training or evaluation) that it had:
 /// frozen layers may be in evaluation mode while the model trains. Of a TorchScript model, the
-/// whole alone.
+/// whole alone. The same for `others`.
 class LINKBOY_API ModelModeGuard {
  public:
   /// @param model  Must outlive the guard.
-  explicit ModelModeGuard(Model& model);
+  explicit ModelModeGuard(Model& model,
+                          const std::vector<std::shared_ptr<torch::nn::Module>>& others = {});
   ~ModelModeGuard();
   ModelModeGuard(const ModelModeGuard&) = delete;
   ModelModeGuard& operator=(const ModelModeGuard&) = delete;

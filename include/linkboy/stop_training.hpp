@@ -19,6 +19,13 @@ LINKBOY_API std::string_view to_string(StopReason reason);
 /// dropped, so nothing of the current window reaches the weights. Trainer catches it; the run
 /// ends in order (`on_stop_training_error`, `training_run_end`).
 ///
+/// With several processes all of them leave, whichever throws it:
+/// - thrown by a callback before the gradients are averaged, it has all drop the update;
+/// - thrown by a callback elsewhere, it has all leave where nothing is half done: after the next
+///   update, at the end of the epoch's training, or in the evaluation;
+/// - thrown by a step, it is an Error on that process, because the others cannot be told in time.
+///   Call `Trainer::request_stop` in a step.
+///
 /// To leave after the update in progress, call `Trainer::request_stop` instead.
 class LINKBOY_API StopTraining : public std::exception {
  public:

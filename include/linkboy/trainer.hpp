@@ -2,6 +2,7 @@
 
 #include <ATen/core/Tensor.h>
 #include <c10/core/Device.h>
+#include <c10/util/FunctionRef.h>
 
 #include <cstdint>
 #include <filesystem>
@@ -124,8 +125,9 @@ class LINKBOY_API Trainer {
   /// @note Collective.
   TrainResult train(const TrainOptions& options);
 
-  /// Evaluates with a fresh run history; returns its metrics: `evaluation_loss` and what callbacks
-  /// added. A stop request leaves `evaluation_loss` out.
+  /// Evaluates with a fresh run history in memory; returns its metrics: `evaluation_loss` and what
+  /// callbacks added. A stop request leaves `evaluation_loss` out. The history and the counts of
+  /// the training run before come back afterwards, so that it can still be saved.
   ///
   /// @throws Error as `train`.
   /// @note Collective.
@@ -196,13 +198,18 @@ class LINKBOY_API Trainer {
   /// for bit.
   ///
   /// @note Collective; the main process writes.
-  /// @throws Error if an update is half done, or the files cannot be written; what an asynchronous
-  ///         save before has thrown.
+  /// @throws Error unless `can_save_training_state()`, or if the files cannot be written; what an
+  ///         asynchronous save before has thrown.
   void save_training_state(const std::filesystem::path& directory, SaveStateOptions options = {});
 
-  /// Whether no update is half done.
+  /// Whether nothing is half done that a state would have to hold:
+  /// - not within an update, nor after a run that was left within one;
+  /// - from an epoch's last update to its end, only if a callback `saves_training_states()`: what
+  /// the
+  ///   end of an epoch changes is kept for it until the run ends;
+  /// - not in `evaluate`, nor while a run is set up.
   bool can_save_training_state() const {
-    return stage_ != Stage::in_update && stage_ != Stage::setting_up;
+    return stage_ == Stage::between_updates || stage_ == Stage::epoch_done || after_last_update_;
   }
 
   /// Waits for an asynchronous save. @throws what it threw, once.
@@ -364,9 +371,10 @@ class LINKBOY_API Trainer {
   /// Before `Callback::on_evaluation_run_start`.
   virtual void evaluation_run_start() {}
   /// Evaluates `loader`, without gradients, and records the mean loss as `metric_name`, with what
-  /// stands before the present evaluation's metrics. The model's mode is restored.
+  /// stands before the present evaluation's metrics. The modes of the model and of the registered
+  /// modules are restored.
   virtual void run_eval_epoch(DataLoader& loader, std::string_view metric_name);
-  /// Puts the model into evaluation mode.
+  /// Puts the model and the registered modules into evaluation mode.
   virtual void eval_epoch_start();
   /// The forward pass of one evaluation batch, which lies on the device, without gradients.
   virtual StepOutput calculate_eval_batch_loss(const Batch& batch);
@@ -418,6 +426,7 @@ class LINKBOY_API Trainer {
     std::string set_name{};
   };
   class EvaluationScope;
+  class EvaluationRunScope;
 
   void create_evaluation_sets(const TrainOptions& options);
   void prepare_dataloaders();
@@ -429,6 +438,11 @@ class LINKBOY_API Trainer {
   StateDict state_of(const Losses& losses) const;
   void add(Losses& losses, const StateDict& state) const;
   void end_run_early(const StopTraining& stop);
+  void leave_what_is_half_done();
+  bool ends_epoch_again() const;
+  std::optional<StopTraining> call_all(c10::function_ref<void(Callback&)> call);
+  std::optional<StopTraining> call_all(void (Callback::*event)(Trainer&));
+  void call_in_set_up(void (Callback::*event)(Trainer&));
   template <class... Parameters, class... Arguments>
   void fire(void (Callback::*event)(Trainer&, Parameters...), const Arguments&... arguments);
   void fire_together(void (Callback::*event)(Trainer&));
@@ -442,7 +456,15 @@ class LINKBOY_API Trainer {
   void add_lines_of_trainer(std::vector<std::string>& lines) const;
   void share_loader_seed();
   StepOutput calculate_batch_loss(const Batch& batch);
-  StateDict run_state() const;
+  /// The parts of a training state that the end of an epoch changes.
+  struct RunParts {
+    StateDict common{};   // the same on all processes
+    StateDict of_rank{};  // this process's own
+    std::optional<StateDict> scheduler{};
+    StateDict buffers{};  // by the checkpoint's part that has them
+  };
+  RunParts run_parts() const;
+  void keep_run_parts();
   void settle_saves();
   int64_t micro_step_of(const StateDict& state, const std::filesystem::path& path);
   void load_state_of_rank(const StateDict& state);
@@ -451,6 +473,7 @@ class LINKBOY_API Trainer {
   StateDict checkpoint_contents(const StateDict& extras, CheckpointParts parts) const;
   StateDict read_contents(const std::filesystem::path& path) const;
   void load_contents(StateDict& contents, const std::filesystem::path& path, CheckpointParts parts);
+  c10::IValue gather_on_main_process(const StateDict& own);
   StateDict registered_modules_state() const;
   std::optional<std::filesystem::path> find_training_state(const std::filesystem::path& directory);
   void check_training_state(const StateDict& state, const std::filesystem::path& path) const;
@@ -488,19 +511,23 @@ class LINKBOY_API Trainer {
   int64_t num_updates_ = 0;
   int64_t micro_step_ = 0;
 
-  /// Where in its epoch a run is; a training state can be saved where nothing is half done.
-  enum class Stage { setting_up, between_updates, in_update, ending_epoch, epoch_done, outside };
-  Stage stage_ = Stage::outside;
+  /// Where the training run is, or where it was left.
+  enum class Stage {
+    setting_up,
+    between_updates,
+    in_window,     // an update can be dropped
+    in_update,     // all processes make it
+    ending_epoch,  // after its last update
+    epoch_done,    // but for the counters
+    half_done,     // left in the middle of one of the three before `epoch_done`
+    evaluating     // in `evaluate`: there is no training run
+  };
+  Stage stage_ = Stage::between_updates;
   bool is_running_ = false;
   bool resumes_in_mid_epoch_ = false;
   Evaluation evaluation_;
-  /// The parts of a training state that the end of an epoch changes.
-  struct EpochParts {
-    StateDict run;
-    std::optional<StateDict> scheduler{};
-  };
-  /// As they were after the epoch's last update, from then until the epoch is done.
-  std::optional<EpochParts> after_last_update_;
+  /// Copies, as they were after the epoch's last update, from then until the epoch is done.
+  std::optional<RunParts> after_last_update_;
   bool is_last_epoch_ = false;
   bool is_cut_short_ = false;  // an evaluation that a callback asked for was
   std::unique_ptr<BackgroundSave> background_save_;

@@ -28,10 +28,10 @@ std::vector<std::string> lines_of(const std::string& text) {
   return lines;
 }
 
-/// Dropping the update is more urgent than any reason.
+/// Its urgency goes before its reason.
 int64_t urgency_of(const StopWish& wish) {
   if (!wish) return 0;
-  return 1 + static_cast<int64_t>(*wish.reason) + (wish.drops_update ? 100 : 0);
+  return 1 + static_cast<int64_t>(*wish.reason) + 100 * static_cast<int64_t>(wish.urgency);
 }
 
 }  // namespace
@@ -119,7 +119,8 @@ StopWish StopAgreement::end() {
   const auto messages = group_->all_gather_bytes(is_mine ? "+" + mine_.message : "");
   const auto first = std::find_if(messages.begin(), messages.end(),
                                   [](const auto& message) { return !message.empty(); });
-  return {static_cast<StopReason>((agreed - 1) % 100), agreed > 100, first->substr(1)};
+  return {static_cast<StopReason>((agreed - 1) % 100), static_cast<StopUrgency>((agreed - 1) / 100),
+          first->substr(1)};
 }
 
 }  // namespace linkboy

@@ -24,10 +24,17 @@ void require_same_on_all_ranks(const ProcessGroup& group, std::string_view subje
 /// others an Error that names the lowest such rank and has its message. @note Collective.
 void succeed_on_all_ranks(const ProcessGroup& group, const std::function<void()>& work);
 
+/// How a rank wants to leave the run. The most urgent wish of all ranks counts.
+enum class StopUrgency {
+  request,       // after the update in progress
+  thrown,        // where nothing is half done
+  drops_update,  // without making the update in progress
+};
+
 /// That a rank wants to leave the run, or none.
 struct StopWish {
   std::optional<StopReason> reason;
-  bool drops_update = false;  // without making the update in progress
+  StopUrgency urgency = StopUrgency::request;
   std::string message;
 
   explicit operator bool() const { return reason.has_value(); }

@@ -5,11 +5,11 @@
 #include <limits>
 
 #include "distributed/agreement.hpp"
-#include "distributed/in_every_event.hpp"
 #include "distributed/ranks.hpp"
 #include "linkboy/checkpoint.hpp"
 #include "support/at_update.hpp"
 #include "support/expect_error.hpp"
+#include "support/in_every_event.hpp"
 #include "support/memory_tracker.hpp"
 #include "support/temporary_folder.hpp"
 

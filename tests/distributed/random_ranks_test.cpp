@@ -9,10 +9,10 @@
 #include <limits>
 #include <random>
 
-#include "distributed/in_every_event.hpp"
 #include "distributed/ranks.hpp"
 #include "linkboy/schedulers/cosine_scheduler.hpp"
 #include "support/every_callback.hpp"
+#include "support/in_every_event.hpp"
 #include "support/temporary_folder.hpp"
 
 namespace linkboy::testing::random_ranks_test {

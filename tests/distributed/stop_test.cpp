@@ -4,6 +4,7 @@
 
 #include "distributed/ranks.hpp"
 #include "linkboy/callbacks/terminate_on_nan.hpp"
+#include "support/expect_error.hpp"
 
 namespace linkboy::testing::stop_test {
 namespace {
@@ -11,6 +12,7 @@ namespace {
 enum class Event {
   train_step_start,
   train_step_end,
+  gradients_ready,
   update_end,
   epoch_end,
   eval_step_end,
@@ -27,6 +29,7 @@ class ActOnce : public Callback {
   void on_train_step_end(Trainer& trainer, const Batch&, const StepOutput&) override {
     see(Event::train_step_end, trainer);
   }
+  void on_gradients_ready(Trainer& trainer) override { see(Event::gradients_ready, trainer); }
   void on_train_update_end(Trainer& trainer) override { see(Event::update_end, trainer); }
   void on_train_epoch_end(Trainer& trainer) override { see(Event::epoch_end, trainer); }
   void on_eval_step_end(Trainer& trainer, const Batch&, const StepOutput&) override {
@@ -105,6 +108,39 @@ TEST(StopTest, AllLeaveTogetherFromEachEvent) {
   EXPECT_EQ(run_with(Event::eval_step_end, 2, request).result.num_updates, 8);
   EXPECT_EQ(run_with(Event::update_end, 3, request).result.num_updates, 4) << "decided in the next";
   EXPECT_EQ(run_with(Event::update_end, 8, request).result.num_updates, 8);
+}
+
+TEST(StopTest, AStopThrownAfterAnUpdateLeavesTheNextOneWhole) {
+  EXPECT_EQ(run_with(Event::update_end, 3, throw_stop).result.num_updates, 4);
+  EXPECT_EQ(run_with(Event::update_end, 3, throw_stop, 2).result.num_updates, 4);
+  EXPECT_EQ(run_with(Event::update_end, 8, throw_stop).result.num_updates, 8) << "the epoch's last";
+  EXPECT_EQ(run_with(Event::gradients_ready, 3, throw_stop).result.num_updates, 4)
+      << "all have agreed to make the update by then";
+}
+
+TEST(StopTest, AStopThatAStepThrowsIsAnErrorThatSaysWhatToDo) {
+  class StopsInAStep : public QuietTrainer {
+   public:
+    using QuietTrainer::QuietTrainer;
+
+   protected:
+    void optimizer_step() override {
+      if (num_updates() == 2) throw StopTraining("enough");
+      QuietTrainer::optimizer_step();
+    }
+  };
+  for (const bool is_alone : {true, false}) {
+    const auto model = toy_model();
+    StopsInAStep trainer(model, torch::nn::CrossEntropyLoss(), toy_sgd(model), CallbackList{},
+                         nullptr, is_alone ? alone() : together());
+    const TrainOptions options{
+        .train_dataset = toy_data(64), .num_epochs = 1, .per_device_batch_size = 4};
+    if (is_alone) {
+      EXPECT_EQ(trainer.train(options).num_updates, 2);
+    } else {
+      EXPECT_ERROR(trainer.train(options), "Call request_stop in the step");
+    }
+  }
 }
 
 TEST(StopTest, ANanOnOneRankReachesNoWeights) {

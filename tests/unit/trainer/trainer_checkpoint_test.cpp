@@ -265,6 +265,22 @@ TEST(TrainingStateTest, CannotBeSavedInMidUpdate) {
   EXPECT_FALSE(std::filesystem::exists("never-made"));
 }
 
+TEST(TrainingStateTest, ATrainerWithoutAnOptimizerLoadsTheRestAndSaysSo) {
+  const TemporaryFolder folder;
+  Toy toy;
+  toy.trainer.train(four_updates_per_epoch(1));
+  toy.trainer.save_training_state(folder.path());
+  const auto model = toy_model();
+  QuietTrainer other(model, nullptr, nullptr, CallbackList{}, nullptr,
+                     AcceleratorOptions{.device = "cpu"});
+  StateDict contents = read_checkpoint(folder / kTrainingStateFile);
+  contents.erase("scheduler_state_dict");
+  write_checkpoint(folder / kTrainingStateFile, contents);
+  EXPECT_TRUE(other.load_training_state(folder.path()));
+  EXPECT_TRUE(bit_equal(model->parameters(), toy.model->parameters()));
+  EXPECT_NE(other.lines.at(0).find("without the optimizer's state"), std::string::npos);
+}
+
 TEST(TrainingStateTest, FolderWithoutAStateIsRefused) {
   const TemporaryFolder folder;
   Toy toy;

@@ -1,0 +1,313 @@
+// What is left of a run that was left in the middle of something: which states may be saved, and
+// what they hold.
+
+#include <gtest/gtest.h>
+#include <torch/torch.h>
+
+#include <map>
+#include <stdexcept>
+
+#include "linkboy/callbacks/lambda_callback.hpp"
+#include "linkboy/callbacks/model_ema.hpp"
+#include "linkboy/callbacks/save_training_state.hpp"
+#include "linkboy/callbacks/stochastic_weight_averaging.hpp"
+#include "linkboy/checkpoint.hpp"
+#include "linkboy/training_state.hpp"
+#include "support/at_update.hpp"
+#include "support/expect_error.hpp"
+#include "support/in_every_event.hpp"
+#include "support/temporary_folder.hpp"
+#include "support/toy.hpp"
+
+namespace linkboy::testing::left_run_test {
+namespace {
+
+namespace fs = std::filesystem;
+
+/// Two updates of two batches each.
+TrainOptions two_updates_per_epoch(int64_t num_epochs) {
+  return {.train_dataset = toy_data(16),
+          .num_epochs = num_epochs,
+          .eval_dataset = toy_data(6),
+          .per_device_batch_size = 4,
+          .gradient_accumulation_steps = 2};
+}
+
+std::shared_ptr<Callback> calling(LambdaCallbackFunctions functions) {
+  return std::make_shared<LambdaCallback>(std::move(functions));
+}
+
+StateDict state_in(const fs::path& folder) {
+  return read_checkpoint(folder / kTrainingStateFile).get_dict("training_state");
+}
+
+TEST(LeftRunTest, NoStateHoldsAnUpdateThatWasDropped) {
+  for (const bool is_error : {false, true}) {
+    SCOPED_TRACE(is_error);
+    const TemporaryFolder folder;
+    Toy toy({calling({.on_gradients_ready = [&](Trainer& trainer) {
+      if (trainer.num_updates() != 3) return;
+      if (is_error) throw std::runtime_error("left");
+      throw StopTraining("left");
+    }})});
+    try {
+      toy.trainer.train(two_updates_per_epoch(4));
+    } catch (const std::runtime_error&) {
+      EXPECT_TRUE(is_error);
+    }
+    EXPECT_EQ(toy.trainer.num_updates(), 3);
+    EXPECT_FALSE(toy.trainer.can_save_training_state());
+    EXPECT_ERROR(toy.trainer.save_training_state(folder.path()), "is half done, or was");
+    EXPECT_TRUE(folder.names().empty());
+    toy.trainer.callback_handler().clear();
+    toy.trainer.train(two_updates_per_epoch(1));
+    toy.trainer.save_training_state(folder.path());
+    EXPECT_EQ(state_in(folder.path()).get_int("num_updates"), 2);
+  }
+}
+
+TEST(LeftRunTest, AStopInAnEvaluationSavesTheTrainedWeightsThoughAveragesAreLeftInTheModel) {
+  for (const bool is_ema : {false, true}) {
+    SCOPED_TRACE(is_ema);
+    const TemporaryFolder folder;
+    std::vector<torch::Tensor> trained;
+    CallbackList callbacks{
+        calling({.on_train_update_end =
+                     [&](Trainer& trainer) { trained = copies_of(trainer.model().parameters()); },
+                 .on_eval_step_end =
+                     [](Trainer& trainer, const Batch&, const StepOutput&) {
+                       if (trainer.num_updates() == 4 && !trainer.is_extra_evaluation()) {
+                         throw StopTraining(StopReason::early_stop, "enough");
+                       }
+                     }}),
+        std::make_shared<SaveTrainingState>(
+            SaveTrainingStateOptions{.directory = folder / "states"})};
+    if (is_ema) {
+      callbacks.push_back(
+          std::make_shared<ModelEma>(ModelEmaOptions{.decay = 0.5, .leave_in_model = true}));
+    } else {
+      callbacks.push_back(std::make_shared<StochasticWeightAveraging>(
+          StochasticWeightAveragingOptions{.start_after = 1, .every_n_updates = 1}));
+    }
+    Toy toy(callbacks);
+    toy.trainer.train(two_updates_per_epoch(4));
+    EXPECT_FALSE(bit_equal(toy.model->parameters(), trained)) << "the averages";
+    Toy resumed;
+    ASSERT_TRUE(resumed.trainer.load_training_state(folder / "states"));
+    EXPECT_TRUE(bit_equal(resumed.model->parameters(), trained));
+    // The other parts are from before the exchange.
+    EXPECT_ERROR(toy.trainer.save_training_state(folder / "after"), "is half done, or was");
+  }
+}
+
+TEST(LeftRunTest, AnEvaluationBringsTheRunBeforeItBack) {
+  const TemporaryFolder folder;
+  Toy first({stop_at(3)});
+  first.trainer.train(two_updates_per_epoch(4));
+  first.trainer.save_training_state(folder / "first");
+
+  Toy toy;
+  TrainOptions options = two_updates_per_epoch(4);
+  options.resume_from = folder / "first";
+  toy.trainer.callback_handler().add(stop_at(5));
+  toy.trainer.train(options);
+  toy.trainer.save_training_state(folder / "before");
+  bool could_be_saved = true;
+  toy.trainer.callback_handler().add(calling({.on_evaluation_run_start = [&](Trainer& trainer) {
+    could_be_saved = trainer.can_save_training_state();
+    EXPECT_EQ(trainer.num_updates(), 0);
+    EXPECT_TRUE(trainer.resumed_from().empty());
+    EXPECT_TRUE(trainer.run_history().get_metric_names().empty());
+  }}));
+  EXPECT_EQ(toy.trainer.evaluate({.dataset = toy_data(6)}).size(), 1U);
+  EXPECT_FALSE(could_be_saved) << "there is no training run to resume";
+  EXPECT_EQ(toy.trainer.resumed_from(), folder / "first");
+  toy.trainer.callback_handler().remove_if(
+      [](const Callback& callback) { return dynamic_cast<const LambdaCallback*>(&callback); });
+  toy.trainer.save_training_state(folder / "after");
+  const auto without_random_numbers = [&](const char* name) {
+    StateDict state = state_in(folder / name);
+    state.erase("ranks");
+    return c10::str(state.to_ivalue());
+  };
+  EXPECT_EQ(without_random_numbers("after"), without_random_numbers("before"));
+  // An evaluation that fails leaves it as well.
+  EXPECT_ERROR(toy.trainer.evaluate({.dataset = {}}), "dataset is missing");
+  EXPECT_EQ(toy.trainer.num_updates(), 5);
+}
+
+/// Counts in a tensor, in place.
+class CountInPlace : public Callback {
+ public:
+  void on_train_epoch_end(Trainer&) override { count_ += 1; }
+  void on_eval_step_end(Trainer&, const Batch&, const StepOutput&) override { own_count_ += 1; }
+  StateDict state_dict() const override {
+    ++num_calls;
+    return {{"count", count_}};
+  }
+  void load_state_dict(const StateDict& state) override { count_ = state.get_tensor("count"); }
+  StateDict rank_state_dict() const override { return {{"count", own_count_}}; }
+  void load_rank_state_dict(const StateDict& state) override {
+    own_count_ = state.get_tensor("count");
+  }
+  int64_t total() const { return (count_ + own_count_).item<int64_t>(); }
+  mutable int64_t num_calls = 0;
+
+ private:
+  torch::Tensor count_ = torch::zeros({1}, torch::kLong);
+  torch::Tensor own_count_ = torch::zeros({1}, torch::kLong);
+};
+
+TEST(LeftRunTest, TensorsThatCallbacksChangeInPlaceAreCountedOnce) {
+  const TemporaryFolder folder;
+  const auto whole = std::make_shared<CountInPlace>();
+  Toy(CallbackList{whole}).trainer.train(two_updates_per_epoch(3));
+  Toy first({std::make_shared<CountInPlace>(),
+             calling({.on_eval_step_end =
+                          [](Trainer& trainer, const Batch&, const StepOutput&) {
+                            if (trainer.num_updates() == 4) trainer.request_stop();
+                          }}),
+             std::make_shared<SaveTrainingState>(
+                 SaveTrainingStateOptions{.directory = folder / "states"})});
+  first.trainer.train(two_updates_per_epoch(3));
+  const auto resumed = std::make_shared<CountInPlace>();
+  Toy second({resumed});
+  TrainOptions options = two_updates_per_epoch(3);
+  options.resume_from = folder / "states";
+  second.trainer.train(options);
+  EXPECT_EQ(resumed->total(), whole->total());
+}
+
+TEST(LeftRunTest, StatesOfCallbacksAreMadeOnlyWhereOneMaySaveThem) {
+  const TemporaryFolder folder;
+  const auto alone = std::make_shared<CountInPlace>();
+  Toy(CallbackList{alone}).trainer.train(two_updates_per_epoch(3));
+  EXPECT_EQ(alone->num_calls, 0);
+  const auto saved = std::make_shared<CountInPlace>();
+  Toy(CallbackList{saved, std::make_shared<SaveTrainingState>(SaveTrainingStateOptions{
+                              .directory = folder / "states", .at_end = false})})
+      .trainer.train(two_updates_per_epoch(3));
+  EXPECT_EQ(saved->num_calls, 3) << "once an epoch";
+}
+
+/// Its running mean is that of all its calls in training mode; `num_calls` counts all of them.
+class RunningLossImpl : public torch::nn::Module {
+ public:
+  RunningLossImpl() {
+    mean = register_buffer("mean", torch::zeros({1}));
+    num_calls = register_buffer("num_calls", torch::zeros({1}));
+  }
+  torch::Tensor forward(const torch::Tensor& scores, const torch::Tensor& target) {
+    const auto loss = torch::nn::functional::cross_entropy(scores, target);
+    const torch::NoGradGuard no_grad;
+    num_calls += 1;
+    if (is_training()) mean.mul_(0.9).add_(loss, 0.1);
+    return loss;
+  }
+  torch::Tensor mean, num_calls;
+};
+TORCH_MODULE(RunningLoss);
+
+struct WithRunningLoss {
+  explicit WithRunningLoss(CallbackList callbacks = {})
+      : trainer(model, loss, toy_sgd(model), std::move(callbacks), nullptr,
+                AcceleratorOptions{.device = "cpu"}) {}
+  torch::nn::Sequential model = toy_model();
+  RunningLoss loss;
+  QuietTrainer trainer;
+};
+
+TEST(LeftRunTest, AnEvaluationLeavesTheStatisticsOfRegisteredModules) {
+  WithRunningLoss evaluated;
+  evaluated.trainer.train(two_updates_per_epoch(2));
+  WithRunningLoss trained;
+  TrainOptions options = two_updates_per_epoch(2);
+  options.eval_dataset = {};
+  trained.trainer.train(options);
+  EXPECT_TRUE(torch::equal(evaluated.loss->mean, trained.loss->mean));
+  EXPECT_TRUE(evaluated.loss->is_training()) << "as it was";
+}
+
+TEST(LeftRunTest, BuffersThatAnEvaluationChangesAreSavedAsTheyWereBeforeIt) {
+  const TemporaryFolder folder;
+  WithRunningLoss whole;
+  whole.trainer.train(two_updates_per_epoch(3));
+  WithRunningLoss first({calling({.on_eval_step_end =
+                                      [](Trainer& trainer, const Batch&, const StepOutput&) {
+                                        if (trainer.num_updates() == 4) trainer.request_stop();
+                                      }}),
+                         std::make_shared<SaveTrainingState>(
+                             SaveTrainingStateOptions{.directory = folder / "states"})});
+  first.trainer.train(two_updates_per_epoch(3));
+  WithRunningLoss second;
+  TrainOptions options = two_updates_per_epoch(3);
+  options.resume_from = folder / "states";
+  second.trainer.train(options);
+  EXPECT_TRUE(torch::equal(second.loss->num_calls, whole.loss->num_calls));
+}
+
+TEST(LeftRunTest, AStopWhereNothingIsLeftEndsTheRunInOrder) {
+  const auto stop = [](Trainer&) { throw StopTraining(StopReason::early_stop, "enough"); };
+  Toy at_start({calling({.on_dataloaders_ready = stop})});
+  const auto result = at_start.trainer.train(two_updates_per_epoch(2));
+  EXPECT_EQ(result.num_updates, 0);
+  EXPECT_EQ(result.reason, StopReason::early_stop);
+  EXPECT_EQ(result.message, "enough");
+  EXPECT_TRUE(at_start.trainer.evaluate({.dataset = toy_data(6)}).empty());
+  Toy at_end({calling({.on_training_run_end = stop,
+                       .on_evaluation_run_end = stop,
+                       .on_stop_training_error =
+                           [](Trainer&, const StopTraining&) { throw StopTraining("again"); }}),
+              stop_at(1)});
+  EXPECT_EQ(at_end.trainer.train(two_updates_per_epoch(2)).num_updates, 1);
+  EXPECT_EQ(at_end.trainer.evaluate({.dataset = toy_data(6)}).size(), 1U);
+}
+
+/// Notes the events in which a state can be saved.
+class NoteWhere : public InEveryEvent {
+ public:
+  std::map<std::string, bool> can_save;
+
+ private:
+  void see(const std::string& event, Trainer& trainer) override {
+    can_save[event] = trainer.can_save_training_state();
+  }
+};
+
+TEST(LeftRunTest, AStateCanBeSavedWhereTheHeaderSays) {
+  const std::map<std::string, bool> expected{
+      {"run_start", true},  {"epoch_start", true},      {"step_start", false},  {"step_end", false},
+      {"update_end", true}, {"gradients_ready", false}, {"run_epoch_end", true}};
+  for (const bool is_saver_there : {false, true}) {
+    const TemporaryFolder folder;
+    const auto note = std::make_shared<NoteWhere>();
+    Toy toy({note});
+    if (is_saver_there) {
+      toy.trainer.callback_handler().add(std::make_shared<SaveTrainingState>(
+          SaveTrainingStateOptions{.directory = folder / "states", .at_end = false}));
+    }
+    toy.trainer.train(two_updates_per_epoch(1));
+    auto here = expected;
+    for (const char* event :
+         {"epoch_end", "eval_start", "eval_step_start", "eval_step_end", "eval_end"}) {
+      here[event] = is_saver_there;
+    }
+    EXPECT_EQ(note->can_save, here) << is_saver_there;
+  }
+}
+
+TEST(LeftRunTest, OptionsThatAreRefusedLeaveTheRunBefore) {
+  const auto model = toy_model();
+  QuietTrainer trainer(
+      model, torch::nn::CrossEntropyLoss(), toy_sgd(model), CallbackList{}, nullptr,
+      AcceleratorOptions{.device = "cpu", .distributed = {.local_sgd_updates = 2}});
+  TrainOptions options = two_updates_per_epoch(1);
+  trainer.train(options);
+  options.weight_by_batch_size = true;
+  EXPECT_ERROR(trainer.train(options), "weight_by_batch_size works on gradients");
+  EXPECT_EQ(trainer.num_updates(), 2);
+  EXPECT_EQ(trainer.run_history().get_metric_values("train_loss_epoch").size(), 1U);
+}
+
+}  // namespace
+}  // namespace linkboy::testing::left_run_test
