@@ -16,6 +16,7 @@ namespace {
 std::atomic<Trainer*> trainer_to_stop{nullptr};
 std::atomic<int> num_handlers{0};  // in progress, each on a thread
 std::atomic<int> first_signal{0};
+std::atomic<bool> is_unheeded{false};     // the first signal has not stopped its run
 std::atomic<int64_t> first_interrupt{0};  // milliseconds, of a clock that is never 0
 static_assert(std::atomic<Trainer*>::is_always_lock_free && std::atomic<int>::is_always_lock_free &&
               std::atomic<int64_t>::is_always_lock_free);
@@ -53,12 +54,13 @@ void handle_signal(int signal) {
 StopOnSignal::~StopOnSignal() { remove(); }
 
 void StopOnSignal::install(Trainer& trainer) {
-  if (!replaced_.empty()) return;
+  if (is_installed_) return;
   Trainer* none = nullptr;
   LINKBOY_CHECK(trainer_to_stop.compare_exchange_strong(none, &trainer),
                 "another run of this process has StopOnSignal's handlers; only one may have them "
                 "at a time.");
-  if (std::exchange(is_unheeded_, false)) {
+  is_installed_ = true;
+  if (is_unheeded.exchange(false)) {
     trainer.request_stop();
   } else {
     first_signal.store(0);
@@ -90,12 +92,13 @@ std::optional<int> StopOnSignal::signal() const {
 }
 
 void StopOnSignal::end_run(Trainer& trainer) {
+  if (!is_installed_) return;
   remove();
-  is_unheeded_ = first_signal.load() != 0 && trainer.result().reason != StopReason::stop_request;
+  is_unheeded = first_signal.load() != 0 && trainer.result().reason != StopReason::stop_request;
 }
 
 void StopOnSignal::remove() noexcept {
-  if (replaced_.empty()) return;
+  if (!std::exchange(is_installed_, false)) return;
   // The Trainer may be destroyed next, and a handler of another thread may hold it.
   trainer_to_stop.store(nullptr);
   while (num_handlers.load() != 0) std::this_thread::yield();

@@ -18,8 +18,9 @@ namespace linkboy {
 /// several times: further signals change nothing. Only a second SIGINT, one second or more after
 /// the first, ends the process immediately. Use SIGKILL to end it in any case.
 ///
-/// A signal that comes when the run no longer asks for requests, while SaveTrainingState saves the
-/// end of a finished run, say, stops the next run or evaluation of the same callback.
+/// A signal that its run did not heed stops the next run or evaluation of the process that has a
+/// StopOnSignal: it came while SaveTrainingState saved the end of a finished run, for example, or
+/// an exception ended the run first.
 ///
 /// While a run is on, SIGPIPE and SIGXFSZ are ignored if the program does not handle them: output
 /// that nobody reads any more, or a file that reached its size limit, is an error of that output.
@@ -40,7 +41,7 @@ class LINKBOY_API StopOnSignal : public Callback {
   void on_evaluation_run_start(Trainer& trainer) override { install(trainer); }
   void on_training_run_end(Trainer& trainer) override { end_run(trainer); }
   void on_evaluation_run_end(Trainer& trainer) override { end_run(trainer); }
-  void on_exception(Trainer&, std::exception_ptr) override { remove(); }
+  void on_exception(Trainer& trainer, std::exception_ptr) override { end_run(trainer); }
 
  protected:
   int default_order() const override { return 10'000; }
@@ -51,7 +52,7 @@ class LINKBOY_API StopOnSignal : public Callback {
   void remove() noexcept;
 
   std::vector<std::pair<int, struct sigaction>> replaced_;
-  bool is_unheeded_ = false;  // the signal came too late for its run
+  bool is_installed_ = false;
 };
 
 }  // namespace linkboy

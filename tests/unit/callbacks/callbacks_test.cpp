@@ -399,6 +399,34 @@ TEST(StopOnSignalTest, LeavesIgnoredSignalsIgnored) {
   std::signal(SIGHUP, before);
 }
 
+TEST(StopOnSignalTest, ASignalOfARunThatAnExceptionEndsStopsTheNextRunOfTheProcess) {
+  class RaiseAndThrow : public Callback {
+    void on_train_update_end(Trainer&) override {
+      std::raise(SIGTERM);
+      throw Error("failed");
+    }
+  };
+  const auto stop = std::make_shared<StopOnSignal>();
+  Toy failed({stop, std::make_shared<RaiseAndThrow>()});
+  EXPECT_ERROR(failed.trainer.train(epochs(1)), "failed");
+  EXPECT_EQ(stop->signal(), SIGTERM);
+  Toy next({std::make_shared<StopOnSignal>()});
+  EXPECT_EQ(next.trainer.train(epochs(3)).reason, StopReason::stop_request);
+  EXPECT_EQ(next.trainer.train(epochs(3)).reason, StopReason::finished);
+}
+
+TEST(StopOnSignalTest, ReleasesTheHandlersWhereTheProgramIgnoresAllSignals) {
+  std::map<int, sighandler_t> before;
+  for (const int signal : {SIGINT, SIGTERM, SIGUSR1, SIGHUP, SIGPIPE, SIGXFSZ}) {
+    before[signal] = std::signal(signal, SIG_IGN);
+  }
+  for (int i = 0; i < 2; ++i) {
+    Toy toy({std::make_shared<StopOnSignal>()});
+    EXPECT_EQ(toy.trainer.train(epochs(1)).reason, StopReason::finished);
+  }
+  for (const auto& [signal, handler] : before) std::signal(signal, handler);
+}
+
 TEST(StopOnSignalDeathTest, ASecondInterruptAfterASecondEndsTheProcess) {
   class Interrupt : public Callback {
     void on_train_update_end(Trainer&) override {
