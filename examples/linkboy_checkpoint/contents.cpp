@@ -16,7 +16,9 @@
 namespace linkboy_checkpoint {
 namespace {
 
-constexpr std::size_t kMaxPathBytes = std::size_t{1} << 28;
+// A bool in a list takes one byte of a file, and has a path of some dozens.
+constexpr uint64_t kPathBytesPerByte = 100;
+constexpr uint64_t kFreePathBytes = uint64_t{1} << 20;
 constexpr uint64_t kMaxRepeats = 16;
 constexpr uint64_t kFreeBytes = uint64_t{1} << 30;
 
@@ -24,40 +26,55 @@ using linkboy::StateDict;
 
 class LeafCollector {
  public:
-  void add(const std::string& path, const c10::IValue& value) {
-    bool has_items = false;
-    if (value.isGenericDict()) {
-      for (const auto& entry : value.toGenericDict()) {
-        add(path + '.' + plain_text(entry.key()), entry.value());
-        has_items = true;
-      }
-    } else if (value.isList()) {
-      has_items = add_items(path, value.toListRef());
-    } else if (value.isTuple()) {
-      has_items = add_items(path, value.toTupleRef().elements());
-    }
-    if (!has_items) add_leaf(path, value);
+  explicit LeafCollector(uint64_t max_path_bytes) : max_path_bytes_(max_path_bytes) {}
+
+  void add(const std::string& key, const c10::IValue& value) {
+    path_ = key;
+    add(value);
   }
 
   std::vector<Leaf> take() { return std::move(leaves_); }
 
  private:
-  bool add_items(const std::string& path, c10::ArrayRef<c10::IValue> items) {
-    for (std::size_t i = 0; i < items.size(); ++i) add(path + '.' + std::to_string(i), items[i]);
+  /// The value at `path_`, which is one buffer for all levels.
+  void add(const c10::IValue& value) {
+    // A long key stands in the path of each value below it.
+    LINKBOY_CHECK(path_bytes_ + path_.size() <= max_path_bytes_,
+                  "the paths of its values take more than ", max_path_bytes_,
+                  " bytes together, which no usual file of this size needs: ",
+                  linkboy::quote_name(path_), " is one. Name a part of the file with --key.");
+    bool has_items = false;
+    if (value.isGenericDict()) {
+      for (const auto& entry : value.toGenericDict()) {
+        add_below(plain_text(entry.key()), entry.value());
+        has_items = true;
+      }
+    } else if (value.isList()) {
+      has_items = add_items(value.toListRef());
+    } else if (value.isTuple()) {
+      has_items = add_items(value.toTupleRef().elements());
+    }
+    if (has_items) return;
+    path_bytes_ += path_.size();
+    leaves_.push_back({path_, value});
+  }
+
+  bool add_items(c10::ArrayRef<c10::IValue> items) {
+    for (std::size_t i = 0; i < items.size(); ++i) add_below(std::to_string(i), items[i]);
     return !items.empty();
   }
 
-  // A long key stands in the path of each value below it.
-  void add_leaf(const std::string& path, const c10::IValue& value) {
-    path_bytes_ += path.size();
-    LINKBOY_CHECK(path_bytes_ <= kMaxPathBytes, "the paths of its values take more than ",
-                  kMaxPathBytes,
-                  " bytes together, which no usual file needs: ", linkboy::quote_name(path),
-                  " is one. Name a part of the file with --key.");
-    leaves_.push_back({path, value});
+  void add_below(std::string step, const c10::IValue& value) {
+    const std::size_t size = path_.size();
+    path_.append(1, '.').append(step);
+    step = std::string();  // it may be long, and there may be many levels
+    add(value);
+    path_.resize(size);
   }
 
-  std::size_t path_bytes_ = 0;
+  uint64_t max_path_bytes_;
+  std::string path_;
+  uint64_t path_bytes_ = 0;
   std::vector<Leaf> leaves_;
 };
 
@@ -79,13 +96,13 @@ StateDict read_all(const Source& source) {
   return contents;
 }
 
-StateDict part_of(const StateDict& contents, const std::string& key) {
+StateDict part_of(const StateDict& contents, const Source& source) {
   try {
-    return linkboy::select_part(contents, key);
+    return linkboy::select_part(contents, source.key);
   } catch (const linkboy::Error&) {
-    const std::string prefix = key + '.';
+    const std::string prefix = source.key + '.';
     StateDict part;
-    for (const Leaf& leaf : leaves_of(contents)) {
+    for (const Leaf& leaf : leaves_of(contents, source)) {
       if (!leaf.path.starts_with(prefix)) continue;
       const std::string rest = leaf.path.substr(prefix.size());
       LINKBOY_CHECK(!part.contains(rest), "two values have the path ",
@@ -103,15 +120,16 @@ StateDict read(const Source& source) {
   StateDict contents = read_all(source);
   if (source.key.empty()) return contents;
   try {
-    return part_of(contents, source.key);
+    return part_of(contents, source);
   } catch (const linkboy::Error& error) {
     throw linkboy::Error("--key " + linkboy::quoted(source.key) + " in " +
                          linkboy::quoted(source.path.string()) + ": " + error.what());
   }
 }
 
-std::vector<Leaf> leaves_of(const StateDict& contents) {
-  LeafCollector leaves;
+std::vector<Leaf> leaves_of(const StateDict& contents, const Source& source) {
+  const uint64_t size = std::filesystem::file_size(source.path);
+  LeafCollector leaves(kPathBytesPerByte * size + kFreePathBytes);
   for (const auto& [key, value] : contents.entries()) leaves.add(key, value);
   return leaves.take();
 }

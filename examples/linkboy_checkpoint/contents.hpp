@@ -33,12 +33,12 @@ struct Leaf {
   c10::IValue value;
 };
 
-/// All that `contents` holds, in its order.
+/// Returns all that `contents`, which was read from `source`, holds, in its order.
 ///
-/// @throws linkboy::Error if the paths take more than 256 MiB together: a file of one long key
-/// above
-///         many values would take any amount of memory.
-std::vector<Leaf> leaves_of(const linkboy::StateDict& contents);
+/// @throws linkboy::Error if the paths take more than 100 times the file's bytes together, and
+///         1 MiB: a long key that stands above many values, or in itself many times, would take any
+///         amount of memory.
+std::vector<Leaf> leaves_of(const linkboy::StateDict& contents, const Source& source);
 
 /// Checks that a walk over all elements is bounded by the file's size. A tensor of a few hundred
 /// bytes may name any number of elements by strides of 0.

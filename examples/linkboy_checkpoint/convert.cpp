@@ -24,7 +24,7 @@ bool holds_strings_only(const c10::IValue& value) {
   });
 }
 
-linkboy::SafeTensors to_safetensors(StateDict contents) {
+linkboy::SafeTensors to_safetensors(StateDict contents, const Source& from) {
   linkboy::SafeTensors file;
   const auto add_text = [&file](const std::string& name, std::string text) {
     const bool is_new = file.metadata.try_emplace(name, std::move(text)).second;
@@ -39,7 +39,7 @@ linkboy::SafeTensors to_safetensors(StateDict contents) {
     contents.erase(kMetadata);
   }
   std::set<std::string> paths;
-  const std::vector<Leaf> leaves = leaves_of(contents);
+  const std::vector<Leaf> leaves = leaves_of(contents, from);
   check_elements(leaves);
   for (const Leaf& leaf : leaves) {
     LINKBOY_CHECK(paths.insert(leaf.path).second, "two values become ", linkboy::quoted(leaf.path),
@@ -65,7 +65,7 @@ void convert(const Source& from, const std::filesystem::path& to, bool force) {
   if (to.extension() == ".safetensors") {
     linkboy::SafeTensors file;
     try {
-      file = to_safetensors(contents);
+      file = to_safetensors(contents, from);
     } catch (const linkboy::Error& cause) {
       throw linkboy::Error("cannot convert " + linkboy::quoted(from.path.string()) + ": " +
                            cause.what());
@@ -75,8 +75,8 @@ void convert(const Source& from, const std::filesystem::path& to, bool force) {
                 linkboy::quoted(to.string()).c_str(), file.tensors.size(), file.metadata.size());
     return;
   }
+  const std::vector<Leaf> leaves = leaves_of(contents, from);
   linkboy::write_checkpoint(to, contents);
-  const std::vector<Leaf> leaves = leaves_of(contents);
   const auto num_tensors = static_cast<std::size_t>(std::count_if(
       leaves.begin(), leaves.end(), [](const Leaf& leaf) { return leaf.value.isTensor(); }));
   std::printf("%s: %zu tensors, %zu other values\n", linkboy::quoted(to.string()).c_str(),

@@ -117,8 +117,8 @@ std::map<Place, const Leaf*> index_of(const std::vector<Leaf>& leaves) {
 }  // namespace
 
 bool diff(const Source& first, const Source& second, double tolerance) {
-  const std::vector<Leaf> first_leaves = leaves_of(read(first));
-  const std::vector<Leaf> second_leaves = leaves_of(read(second));
+  const std::vector<Leaf> first_leaves = leaves_of(read(first), first);
+  const std::vector<Leaf> second_leaves = leaves_of(read(second), second);
   check_elements(first_leaves);
   check_elements(second_leaves);
   const auto first_index = index_of(first_leaves);

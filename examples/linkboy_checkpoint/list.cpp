@@ -91,7 +91,7 @@ void list(const Source& source, bool with_values) {
   uint64_t num_tensors = 0;
   uint64_t num_elements = 0;
   uint64_t total_bytes = 0;
-  const std::vector<Leaf> leaves = leaves_of(read(source));
+  const std::vector<Leaf> leaves = leaves_of(read(source), source);
   if (with_values) check_elements(leaves);
   for (const Leaf& leaf : leaves) {
     std::string line = linkboy::printable(leaf.path) + ": " + description(leaf.value);

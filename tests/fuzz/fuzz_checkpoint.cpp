@@ -17,14 +17,14 @@ uint64_t num_bytes(const c10::IValue& value) {
 // than they have are left to its own tests.
 void list_and_convert(const std::filesystem::path& path, const linkboy::StateDict& state) {
   uint64_t total = 0;
-  for (const auto& leaf : linkboy_checkpoint::leaves_of(state)) {
+  const linkboy_checkpoint::Source source{.path = path, .key = "", .mmap = false};
+  for (const auto& leaf : linkboy_checkpoint::leaves_of(state, source)) {
     if (num_bytes(leaf.value) > (1 << 20)) return;
     total += num_bytes(leaf.value);
     if (total > (1 << 20)) return;
   }
   static const bool is_quiet = std::freopen("/dev/null", "w", stdout) != nullptr;
   if (!is_quiet) std::abort();
-  const linkboy_checkpoint::Source source{.path = path, .key = "", .mmap = false};
   linkboy::fuzz::run([&] { linkboy_checkpoint::list(source, /*with_values=*/true); });
   for (const char* name : {"x.pt", "x.safetensors"}) {
     linkboy::fuzz::run([&] {

@@ -14,6 +14,7 @@
 #include <random>
 #include <string>
 
+#include "../support/temporary_folder.hpp"
 #include "linkboy/error.hpp"
 
 extern "C" std::size_t LLVMFuzzerMutate(uint8_t* data, std::size_t size, std::size_t max_size);
@@ -115,14 +116,10 @@ inline void touch(const c10::IValue& value) {
   }
 }
 
-/// A folder in memory, for what a target writes.
+/// A folder in memory, for what a target writes; it is removed when the program ends.
 inline const std::filesystem::path& output_folder() {
-  static const std::filesystem::path folder = [] {
-    std::string name = "/dev/shm/linkboy-fuzz-XXXXXX";
-    if (::mkdtemp(name.data()) == nullptr) std::abort();
-    return std::filesystem::path(name);
-  }();
-  return folder;
+  static const TemporaryFolder folder("/dev/shm");
+  return folder.path();
 }
 
 /// Runs `read`, which may throw linkboy::Error with a message; any other exception ends the

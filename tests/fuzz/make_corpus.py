@@ -235,6 +235,9 @@ def make_checkpoints():
     }
     keys = b"".join(number(key) + b"N" for key in colliding_keys(100))
     hostile["colliding_keys"] = archive([(b"data.pkl", b"\x80\x02}(" + keys + b"u.")])
+    # A key that is stored once and stands in itself: the paths of the levels are far longer.
+    nested = b"\x80\x02}" + text("k" * 3000) + b"q\x00" + b"}h\x00" * 119 + b"N" + b"s" * 120 + b"."
+    hostile["long_key_in_itself"] = archive([(b"data.pkl", nested)])
     deflated = io.BytesIO()
     with zipfile.ZipFile(deflated, "w", zipfile.ZIP_DEFLATED) as file:
         for name, data in plain:

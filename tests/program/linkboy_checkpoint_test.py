@@ -191,7 +191,20 @@ class HostileFileTest(ProgramTest):
     def test_a_long_key_above_many_values_is_refused(self):
         path = self.folder / "a.pt"
         write_pickle(path, b"}" + text(b"k" * 1_000_000) + b"](" + b"N" * 20_000 + b"es")
-        self.fail_with(1, "paths of its values take more than 268435456 bytes", "--list", path)
+        self.fail_with(1, "the paths of its values take more than", "--list", path)
+
+    def test_a_long_key_in_itself_takes_no_more_memory_than_its_path(self):
+        path, size = self.folder / "a.pt", 200_000
+        nested = b"}" + text(b"k" * size) + b"q\x00" + b"}h\x00" * 119 + b"N" + b"s" * 120
+        write_pickle(path, nested)
+        with tempfile.TemporaryFile() as told:
+            child = subprocess.Popen([PROGRAM, "--list", str(path)], stdout=told, stderr=told)
+            _, status, usage = os.wait4(child.pid, 0)
+            child.returncode = os.waitstatus_to_exitcode(status)
+            told.seek(0)
+            self.assertIn(b"the paths of its values take more than", told.read())
+        self.assertEqual(child.returncode, 1)
+        self.assertLess(usage.ru_maxrss, 800_000)  # KiB; the libraries alone take half
 
     def test_elements_that_a_file_does_not_have_are_not_walked_through(self):
         path, target = self.folder / "a.pt", self.folder / "b.safetensors"

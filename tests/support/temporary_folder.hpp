@@ -16,10 +16,10 @@ namespace linkboy {
 /// A fresh folder that is removed at the end of its scope.
 class TemporaryFolder {
  public:
-  TemporaryFolder() {
+  explicit TemporaryFolder(
+      const std::filesystem::path& parent = std::filesystem::temp_directory_path()) {
     static std::atomic<int> counter = 0;
-    path_ = std::filesystem::temp_directory_path() /
-            ("linkboy-" + std::to_string(::getpid()) + "-" + std::to_string(counter++));
+    path_ = parent / ("linkboy-" + std::to_string(::getpid()) + "-" + std::to_string(counter++));
     std::filesystem::create_directories(path_);
   }
   // Not std::filesystem::remove_all: LibTorch's libraries export one of their own, which crashes.
