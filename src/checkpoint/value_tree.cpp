@@ -72,7 +72,8 @@ class LeafMapper {
 
 std::string quote_path(const ValuePath& path) {
   std::string joined;
-  for (const auto& step : path) joined += (joined.empty() || step.front() == '[' ? "" : ".") + step;
+  for (const auto& step : path)
+    joined += (joined.empty() || step.starts_with('[') ? "" : ".") + step;
   return path.empty() ? "the checkpoint" : quote_name(joined);
 }
 

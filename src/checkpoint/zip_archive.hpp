@@ -58,8 +58,8 @@ class ZipReader {
   bool has(const std::string& name) const { return entries_.contains(folder_ + name); }
 
   /// The bytes of a record, on the CPU.
-  /// @throws Error if it is not there, was read before, lies outside of the file or has another
-  ///         checksum.
+  /// @throws Error if it is not there, lies outside of the file or has another checksum, or if the
+  ///         records that were read have more bytes together than the file.
   std::pair<at::DataPtr, std::size_t> read(const std::string& name);
   std::string read_text(const std::string& name);
 

@@ -22,13 +22,19 @@ std::vector<double> numbers_of(const Json& list) {
   return values;
 }
 
+std::vector<int64_t> integers_of(const Json& list) {
+  std::vector<int64_t> values;
+  for (const Json& value : list) values.push_back(integer_of(value));
+  return values;
+}
+
 Json time_fields(const TrackedTime& time) {
   return {{"update", time.update}, {"epoch", time.epoch}, {"time", json_number(time.seconds)}};
 }
 
 TrackedTime time_of(const Json& json) {
-  return {.update = json.at("update"),
-          .epoch = json.at("epoch"),
+  return {.update = integer_of(json.at("update")),
+          .epoch = integer_of(json.at("epoch")),
           .seconds = number_of(json.at("time"))};
 }
 
@@ -48,15 +54,15 @@ Json metric_json(const MetricRecords& metric) {
   return json;
 }
 
-MetricRecords metric_of(const Json& json) {
-  MetricRecords metric{.name = json.at("name"), .points = {}};
+std::vector<MetricPoint> points_of(const Json& json) {
+  std::vector<MetricPoint> points;
   for (std::size_t i = 0; i < json.at("value").size(); ++i) {
-    metric.points.push_back({.time = {.update = json.at("update").at(i),
-                                      .epoch = json.at("epoch").at(i),
-                                      .seconds = number_of(json.at("time").at(i))},
-                             .value = number_of(json.at("value").at(i))});
+    points.push_back({.time = {.update = integer_of(json.at("update").at(i)),
+                               .epoch = integer_of(json.at("epoch").at(i)),
+                               .seconds = number_of(json.at("time").at(i))},
+                      .value = number_of(json.at("value").at(i))});
   }
-  return metric;
+  return points;
 }
 
 Json text_json(const TextRecord& record) {
@@ -87,26 +93,27 @@ HistogramRecord histogram_record_of(const Json& json) {
   LINKBOY_CHECK(is_whole, "a histogram has ", counts.size(), " counts and ", edges.size(),
                 " edges; it must have one edge more.");
   return {.name = json.at("name"),
-          .histogram = {.count = json.at("count"),
-                        .non_finite = json.at("non_finite"),
+          .histogram = {.count = integer_of(json.at("count")),
+                        .non_finite = integer_of(json.at("non_finite")),
                         .min = statistics.at(0),
                         .max = statistics.at(1),
                         .mean = statistics.at(2),
                         .standard_deviation = statistics.at(3),
                         .edges = numbers_of(edges),
-                        .counts = counts.get<std::vector<int64_t>>()},
+                        .counts = integers_of(counts)},
           .time = time_of(json)};
 }
 
 }  // namespace
 
+MetricRecords& HtmlRecords::metric(const std::string& name) {
+  const auto [place, is_new] = places.try_emplace(name, metrics.size());
+  if (is_new) metrics.push_back({.name = name, .points = {}});
+  return metrics[place->second];
+}
+
 void HtmlRecords::add(const TrackedScalar& scalar, const TrackedTime& time) {
-  auto metric = std::find_if(metrics.begin(), metrics.end(),
-                             [&](const MetricRecords& old) { return old.name == scalar.name; });
-  if (metric == metrics.end()) {
-    metric = metrics.insert(metric, {.name = scalar.name, .points = {}});
-  }
-  metric->points.push_back({.time = time, .value = scalar.value});
+  metric(scalar.name).points.push_back({.time = time, .value = scalar.value});
 }
 
 void HtmlRecords::add(HistogramRecord histogram) {
@@ -121,6 +128,8 @@ void HtmlRecords::resume(const TrackedRun& next) {
   };
   for (MetricRecords& metric : metrics) std::erase_if(metric.points, is_void);
   std::erase_if(metrics, [](const MetricRecords& metric) { return metric.points.empty(); });
+  places.clear();
+  for (std::size_t i = 0; i < metrics.size(); ++i) places[metrics[i].name] = i;
   std::erase_if(texts, is_void);
   std::erase_if(histograms, is_void);
   outcome.clear();
@@ -160,10 +169,12 @@ HtmlRecords HtmlRecords::from_json(std::string_view text) {
   records.run = {.name = json.at("name"),
                  .config = entries_of(json.at("config")),
                  .environment = entries_of(json.at("environment")),
-                 .first_update = json.at("first_update"),
-                 .first_epoch = json.at("first_epoch")};
+                 .first_update = integer_of(json.at("first_update")),
+                 .first_epoch = integer_of(json.at("first_epoch"))};
   records.outcome = json.at("outcome");
-  for (const Json& metric : json.at("metrics")) records.metrics.push_back(metric_of(metric));
+  for (const Json& metric : json.at("metrics")) {
+    records.metric(metric.at("name")).points = points_of(metric);
+  }
   for (const Json& text_record : json.at("texts")) {
     records.texts.push_back({.name = text_record.at("name"),
                              .text = text_record.at("text"),

@@ -1,6 +1,8 @@
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
+#include <map>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -37,9 +39,12 @@ struct HtmlRecords {
   TrackedRun run{};
   std::string outcome{};  // empty while the run goes on
   std::vector<MetricRecords> metrics{};
+  std::map<std::string, std::size_t> places{};  // in `metrics`, by name
   std::vector<TextRecord> texts{};
   std::vector<HistogramRecord> histograms{};  // the newest of each name
 
+  /// The points of the metric of this name, which is made if it is not there.
+  MetricRecords& metric(const std::string& name);
   void add(const TrackedScalar& scalar, const TrackedTime& time);
   void add(HistogramRecord histogram);
 

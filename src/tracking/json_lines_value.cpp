@@ -19,6 +19,13 @@ double number_of(const Json& json) {
   return std::numeric_limits<double>::quiet_NaN();
 }
 
+int64_t integer_of(const Json& json) {
+  // Of the two kinds of whole numbers, the parser takes the unsigned one for all that are not
+  // negative. A reference to another kind than the value's is an exception.
+  if (json.is_number_unsigned()) return static_cast<int64_t>(json.get_ref<const uint64_t&>());
+  return json.get_ref<const int64_t&>();
+}
+
 Json json_object(const TrackedRun::Entries& entries) {
   Json object = Json::object();
   for (const auto& [name, value] : entries) object[name] = value;

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cstdint>
 #include <nlohmann/json.hpp>
 #include <string>
 
@@ -13,6 +14,10 @@ using Json = nlohmann::ordered_json;
 Json json_number(double value);
 /// What `json_number` made. @throws nlohmann::json::exception if it is no number.
 double number_of(const Json& json);
+
+/// A whole number. @throws nlohmann::json::exception if it is something else: a cast of any other
+/// number may be undefined.
+int64_t integer_of(const Json& json);
 
 Json json_object(const TrackedRun::Entries& entries);
 /// @throws nlohmann::json::exception if it is not an object of strings.

@@ -2,7 +2,8 @@
 //
 //     LINKBOY_FAULT=write:3:EIO:/folder LINKBOY_FAULT_LOG=/log LD_PRELOAD=... program
 //
-// Calls are open, write, fsync, close, rename, unlink, mkdir, mmap, pread, pthread_create, malloc.
+// Calls are open, write, fsync, close, rename, unlink, mkdir, mmap, pread, flock, ftruncate, fstat,
+// pthread_create, malloc.
 // The last two, which are not about a file, count from the first open file in the folder on, malloc
 // for blocks of at least 64 KiB. "short" in place of an error does half of a read or write. When
 // the call has failed, the file named in LINKBOY_FAULT_LOG appears.
@@ -10,6 +11,7 @@
 #include <dlfcn.h>
 #include <fcntl.h>
 #include <pthread.h>
+#include <sys/file.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
@@ -44,7 +46,7 @@ int error_named(const char* name) {
     int error;
   } all[] = {{"EIO", EIO},       {"ENOSPC", ENOSPC}, {"EMFILE", EMFILE}, {"EINTR", EINTR},
              {"EACCES", EACCES}, {"ENOMEM", ENOMEM}, {"EAGAIN", EAGAIN}, {"EDQUOT", EDQUOT},
-             {"EROFS", EROFS},   {"short", kShort}};
+             {"EROFS", EROFS},   {"ENOLCK", ENOLCK}, {"short", kShort}};
   for (const auto& one : all) {
     if (std::strcmp(name, one.name) == 0) return one.error;
   }
@@ -161,6 +163,21 @@ ssize_t pread64(int descriptor, void* data, size_t size, off64_t offset) {
 int fsync(int descriptor) {
   static auto* const real = next<int(int)>("fsync");
   return fails("fsync", descriptor) ? -1 : real(descriptor);
+}
+
+int flock(int descriptor, int operation) noexcept {
+  static auto* const real = next<int(int, int)>("flock");
+  return fails("flock", descriptor) ? -1 : real(descriptor, operation);
+}
+
+int ftruncate(int descriptor, off_t size) noexcept {
+  static auto* const real = next<int(int, off_t)>("ftruncate");
+  return fails("ftruncate", descriptor) ? -1 : real(descriptor, size);
+}
+
+int fstat(int descriptor, struct stat* status) noexcept {
+  static auto* const real = next<int(int, struct stat*)>("fstat");
+  return fails("fstat", descriptor) ? -1 : real(descriptor, status);
 }
 
 int close(int descriptor) {

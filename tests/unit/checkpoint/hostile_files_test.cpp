@@ -16,6 +16,7 @@
 #include "checkpoint/file_bytes.hpp"
 #include "checkpoint/named_tensors.hpp"
 #include "checkpoint/unpickler.hpp"
+#include "checkpoint/value_tree.hpp"
 #include "checkpoint/zip_archive.hpp"
 #include "linkboy/checkpoint.hpp"
 #include "linkboy/metric_reader.hpp"
@@ -26,6 +27,7 @@
 #include "support/expect_error.hpp"
 #include "support/file_contents.hpp"
 #include "support/temporary_folder.hpp"
+#include "tracking/html_records.hpp"
 
 namespace linkboy::testing::hostile_files_test {
 namespace {
@@ -85,6 +87,18 @@ TEST(HostileFilesTest, AMillionMetricsOfATrainingStateAreLoadedAndSavedAgain) {
   fresh.load_state_dict(counts);
   EXPECT_EQ(fresh.take(history).size(), 1'000'000U);
   EXPECT_EQ(history.state_dict().get_dict("metrics").size(), 1'000'000U);
+}
+
+TEST(HostileFilesTest, AMillionMetricsAreRecordedInAPage) {
+  HtmlRecords records;
+  for (int i = 0; i < 1'000'000; ++i) records.add({"metric " + std::to_string(i), 1.0}, {});
+  EXPECT_EQ(records.metrics.size(), 1'000'000U);
+  records.add({"metric 7", 2.0}, {});
+  EXPECT_EQ(records.metrics[7].points.size(), 2U);
+}
+
+TEST(HostileFilesTest, APathWithAnEmptyKeyIsQuoted) {
+  EXPECT_EQ(quote_path({"a", "", "[0]", "b"}), "\"a.[0].b\"");
 }
 
 TEST(HostileFilesTest, AMetricOfATrainingStateWithoutAValueIsRefused) {
