@@ -85,11 +85,12 @@ void SaveTrainingState::on_training_run_start(Trainer& trainer) {
   last_save_ = Clock::now();
 }
 
-/// The state that the run resumes need not be saved in its directory again, and is removed in time.
+/// The state that the run resumes need not be saved in its directory again, and is removed in time;
+/// but not one that a user has given another name, to keep it.
 void SaveTrainingState::include_resumed(const std::filesystem::path& folder) {
   std::error_code ignored;
   const auto whole = std::filesystem::weakly_canonical(folder, ignored);
-  is_saved_ = !folder.empty() && whole.parent_path() == whole_directory();
+  is_saved_ = training_state_number(whole) && whole.parent_path() == whole_directory();
   const std::string name = whole.filename().string();
   const bool is_known = std::find(saved_.begin(), saved_.end(), name) != saved_.end();
   if (is_saved_ && !is_known) saved_.push_back(name);
@@ -217,16 +218,10 @@ bool SaveTrainingState::is_own(const std::filesystem::path& folder) const {
     const StateDict state = read_checkpoint(folder / kTrainingStateFile,
                                             {.verify_checksums = false, .with_data = false})
                                 .get_dict("training_state");
-    const StateDict callbacks = state.get_dict("callbacks");
-    for (const auto& [name, value] : callbacks.entries()) {
-      const StateDict callback = StateDict::from_ivalue(value, name);
-      if (callback.contains("saved") && callback.contains("run")) {
-        return callback.get_string("run") == run_;
-      }
-    }
+    return state.get_dict("callbacks").get_dict(name()).get_string("run") == run_;
   } catch (const std::exception&) {  // Nothing is known of it, so it stays.
+    return false;
   }
-  return false;
 }
 
 std::filesystem::path SaveTrainingState::whole_directory() const {
@@ -244,13 +239,11 @@ StateDict SaveTrainingState::state_dict() const {
 void SaveTrainingState::load_state_dict(const StateDict& state) {
   saved_.clear();
   for (const c10::IValue& name : state.get_list("saved")) {
-    // Names of folders in the directory only: they will be removed.
+    // Names of states in the directory only: they will be removed.
     const std::filesystem::path folder = name.isString() ? name.toStringRef() : "";
-    LINKBOY_CHECK(folder.has_filename() && folder == folder.filename() &&
-                      folder.string().starts_with("state-"),
-                  "SaveTrainingState's \"saved\" holds ", name,
-                  "; it must be a name state-NUMBER.");
-    saved_.push_back(folder.string());
+    if (folder == folder.filename() && training_state_number(folder)) {
+      saved_.push_back(folder.string());
+    }
   }
   run_ = state.contains("run") ? state.get_string("run") : "";
   // The same names in another directory are other states.

@@ -7,8 +7,9 @@
 #include <system_error>
 #include <vector>
 
+#include "checkpoint/atomic_file.hpp"
 #include "checkpoint/file_bytes.hpp"
-#include "checkpoint/folder_lock.hpp"
+#include "checkpoint/file_lock.hpp"
 #include "linkboy/checkpoint.hpp"
 #include "linkboy/error.hpp"
 #include "parse_number.hpp"
@@ -19,16 +20,6 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr std::string_view kPrefix = "state-";
-// As AtomicFile names what it has not finished.
-constexpr std::string_view kUnfinished = ".training_state.pt.tmp-";
-
-/// The number of a state's folder, or nothing for any other name.
-std::optional<int64_t> number_of(const fs::path& path) {
-  const std::string name = path.filename().string();
-  if (!name.starts_with(kPrefix)) return std::nullopt;
-  const auto number = parse_number<int64_t>(std::string_view(name).substr(kPrefix.size()));
-  return number.value_or(-1) >= 0 ? number : std::nullopt;
-}
 
 /// Newest first. @throws Error if the folder is there but cannot be read.
 std::vector<std::pair<int64_t, fs::path>> states_in(const fs::path& root) {
@@ -38,7 +29,7 @@ std::vector<std::pair<int64_t, fs::path>> states_in(const fs::path& root) {
   if (error == std::errc::no_such_file_or_directory || error == std::errc::not_a_directory)
     return {};
   for (; !error && entries != fs::directory_iterator(); entries.increment(error)) {
-    if (const auto number = number_of(entries->path())) {
+    if (const auto number = training_state_number(entries->path())) {
       states.emplace_back(*number, entries->path());
     }
   }
@@ -105,18 +96,8 @@ int64_t next_training_state_number(const fs::path& root) {
     if (!fs::is_directory(folder, ignored) || fs::exists(folder / kTrainingStateFile, ignored)) {
       continue;
     }
-    std::vector<fs::path> left;
-    fs::directory_iterator entries(folder, ignored);
-    for (; !ignored && entries != fs::directory_iterator(); entries.increment(ignored)) {
-      left.push_back(entries->path());
-    }
-    for (const auto& path : left) {
-      const std::string name = path.filename().string();
-      if (name.starts_with(kUnfinished)) {
-        fs::remove(path, ignored);
-      }
-    }
-    fs::remove(folder, ignored);  // stays if something else is in it
+    remove_unfinished(folder);
+    fs::remove(folder, ignored);  // stays if something is in it, a state in progress for example
   }
   if (states.empty()) return 1;
   LINKBOY_CHECK(states.front().first < std::numeric_limits<int64_t>::max(),
@@ -126,12 +107,19 @@ int64_t next_training_state_number(const fs::path& root) {
   return states.front().first + 1;
 }
 
+std::optional<int64_t> training_state_number(const fs::path& folder) {
+  const std::string name = folder.filename().string();
+  if (!name.starts_with(kPrefix)) return std::nullopt;
+  const auto number = parse_number<int64_t>(std::string_view(name).substr(kPrefix.size()));
+  return number.value_or(-1) >= 0 ? number : std::nullopt;
+}
+
 fs::path training_state_folder(const fs::path& root, int64_t number) {
   return root / fmt::format("{}{:08}", kPrefix, number);
 }
 
 std::shared_ptr<void> lock_training_states(const fs::path& root) {
-  return std::make_shared<FolderLock>(root);
+  return std::make_shared<Descriptor>(lock_folder(root));
 }
 
 }  // namespace linkboy

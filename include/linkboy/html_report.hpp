@@ -34,15 +34,16 @@ struct HtmlReportOptions {
 /// updates do not log every one.
 ///
 /// The records are in the page, as JSON. A run that goes on from a training state reads them back
-/// and drops those after it; any other run begins a new page when it starts, over the old one.
+/// and drops those after it; any other run begins a new page when it starts, over the old one. The
+/// file is locked from `start` to `finish`.
 class LINKBOY_API HtmlReport : public Tracker {
  public:
   /// Touches nothing yet. @throws Error if `seconds_between_writes` is negative or NaN.
   explicit HtmlReport(std::filesystem::path path, HtmlReportOptions options = {});
   ~HtmlReport() override;
 
-  /// Makes parent folders. @throws Error if the file cannot be written, or holds anything but a
-  /// report; it stays as it is then.
+  /// Makes parent folders. @throws Error if the file cannot be written, is being written by another
+  /// run, or holds anything but a report; it stays as it is then.
   void start(const TrackedRun& run) override;
   void log_scalars(std::span<const TrackedScalar> scalars, const TrackedTime& time) override;
   void log_histogram(std::string_view name, const at::Tensor& values,
@@ -63,6 +64,7 @@ class LINKBOY_API HtmlReport : public Tracker {
   std::filesystem::path path_;
   HtmlReportOptions options_;
   std::unique_ptr<HtmlRecords> records_;
+  std::shared_ptr<void> lock_;  // on the file
   std::optional<std::chrono::steady_clock::time_point> last_write_;
   std::chrono::duration<double> pause_{};
 };

@@ -3,6 +3,7 @@
 #include <filesystem>
 #include <map>
 #include <memory>
+#include <set>
 #include <string>
 
 #include "linkboy/export.hpp"
@@ -27,7 +28,8 @@ struct MlflowTrackerOptions {
 /// Which run: that of `run_id` if it is given. Else a run that continues from a training state is
 /// the one that the state names, if the experiment has it and nobody deleted it there; any other
 /// run is new. What is void of a run that continues is removed from its metrics. Other runs are
-/// never changed, whatever their names.
+/// never changed, whatever their names. A run has one writer at a time: a lock on the file `.lock`
+/// in its folder holds from `start` to `finish`.
 ///
 /// The configuration becomes parameters, the environment tags `environment.NAME`, texts artifacts
 /// `NAME.md`; histograms are left out. MLflow takes letters, digits and `_-. :/` in names: any
@@ -43,7 +45,7 @@ class LINKBOY_API MlflowTracker final : public Tracker {
   explicit MlflowTracker(MlflowTrackerOptions options = {});
   ~MlflowTracker() override;
 
-  /// @throws Error also if the run of `run_id` is not there.
+  /// @throws Error also if the run of `run_id` is not there, or another process writes the run.
   void start(const TrackedRun& run) override;
   void log_scalars(std::span<const TrackedScalar> scalars, const TrackedTime& time) override;
   void log_text(std::string_view name, std::string_view text, const TrackedTime& time) override;
@@ -63,13 +65,15 @@ class LINKBOY_API MlflowTracker final : public Tracker {
   void find_run(const TrackedRun& run, const std::filesystem::path& experiment);
   void make_run(const TrackedRun& run, const std::filesystem::path& experiment);
   void write(const std::filesystem::path& path, std::string_view content) const;
-  LineFile& metric_file(const std::string& name, bool& is_new);
-  std::string free_metric_name(const std::string& name) const;
+  LineFile& metric_file(const std::string& name);
+  std::string take_metric_name(const std::string& name);
 
   MlflowTrackerOptions options_;
   std::string run_id_;
   std::filesystem::path run_directory_;
   std::map<std::string, std::unique_ptr<LineFile>> metrics_;  // by their names in the run
+  std::set<std::string> taken_names_;                         // of their files
+  std::shared_ptr<void> lock_;                                // on the run's folder
   bool is_on_ = false;
 };
 

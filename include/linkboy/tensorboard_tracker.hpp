@@ -22,7 +22,9 @@ struct TensorBoardTrackerOptions {
 /// Each run has a folder in `directory`: `NAME-1`, `NAME-2`, ... after its name, or `run-1`; there
 /// any characters but letters, digits and `_-.` become `_`. A run that continues from a training
 /// state opens another file in the folder that the state names, if it is there, and has TensorBoard
-/// pass over what is void. (HPARAMS shows no metrics of a run that is in the `--logdir` itself.)
+/// pass over what is void. A run has one writer at a time: a lock on the file `.lock` in its folder
+/// holds from `start` to `finish`. (HPARAMS shows no metrics of a run that is in the `--logdir`
+/// itself.)
 ///
 /// Every event is with the operating system when the call returns; `flush` has nothing to do.
 class LINKBOY_API TensorBoardTracker final : public Tracker {
@@ -31,6 +33,7 @@ class LINKBOY_API TensorBoardTracker final : public Tracker {
   explicit TensorBoardTracker(TensorBoardTrackerOptions options = {});
   ~TensorBoardTracker() override;
 
+  /// @throws Error also if another process writes the run.
   void start(const TrackedRun& run) override;
   void log_scalars(std::span<const TrackedScalar> scalars, const TrackedTime& time) override;
   /// In buckets that grow by a tenth. Elements that are NaN or infinite are left out; how many is
@@ -55,6 +58,7 @@ class LINKBOY_API TensorBoardTracker final : public Tracker {
 
   TensorBoardTrackerOptions options_;
   std::filesystem::path run_directory_;
+  std::shared_ptr<void> lock_;  // on the run's folder
   std::unique_ptr<EventFile> file_;
 };
 

@@ -1,13 +1,11 @@
 #include "atomic_file.hpp"
 
 #include <fcntl.h>
-#include <sys/file.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <atomic>
 #include <cerrno>
-#include <csignal>
 #include <cstdlib>
 #include <cstring>
 #include <mutex>
@@ -17,6 +15,7 @@
 #include <system_error>
 #include <utility>
 
+#include "checkpoint/file_lock.hpp"
 #include "linkboy/error.hpp"
 #include "parse_number.hpp"
 
@@ -32,15 +31,6 @@ constexpr std::size_t kPiece = std::size_t{4} << 20;
 constexpr std::size_t kAlignment = 4096;
 constexpr std::string_view kMark = ".tmp-";
 
-std::string reason(int error) { return std::generic_category().message(error); }
-
-template <typename Call>
-auto retry_if_interrupted(Call call) {
-  auto result = call();
-  while (result < 0 && errno == EINTR) result = call();
-  return result;
-}
-
 fs::path folder_of(const fs::path& path) {
   return path.has_parent_path() ? path.parent_path() : fs::path(".");
 }
@@ -53,33 +43,15 @@ fs::path name_beside(const fs::path& path) {
                             std::to_string(counter.fetch_add(1)));
 }
 
-// The process that made it, from the end of its name: ".NAME.tmp-PID-NUMBER"; 0 for other names.
-pid_t maker_of(const std::string& name) {
+// Whether AtomicFile gives such names: ".NAME.tmp-PID-NUMBER".
+bool is_name_beside(const std::string& name) {
   const std::size_t mark = name.rfind(kMark);
-  if (!name.starts_with('.') || mark == std::string::npos) return 0;
+  if (!name.starts_with('.') || mark == std::string::npos) return false;
   const std::string_view numbers = std::string_view(name).substr(mark + kMark.size());
   const std::size_t dash = numbers.find('-');
-  if (dash == std::string_view::npos) return 0;
-  const auto process = parse_number<int64_t>(numbers.substr(0, dash));
-  const auto number = parse_number<int64_t>(numbers.substr(dash + 1));
-  const bool is_ours = process.value_or(0) > 0 && number.value_or(-1) >= 0;
-  return is_ours ? static_cast<pid_t>(*process) : 0;
-}
-
-// Of killed processes. One that lives holds a lock on its file, also if it runs on another host and
-// the folder is shared. Where a filesystem has no locks nothing is removed.
-void remove_unfinished(const fs::path& folder) {
-  std::error_code error;
-  for (fs::directory_iterator entry(folder, error), end; !error && entry != end;
-       entry.increment(error)) {
-    const pid_t maker = maker_of(entry->path().filename().string());
-    if (maker == 0 || ::kill(maker, 0) == 0 || errno != ESRCH) continue;
-    const int descriptor =
-        ::open(entry->path().c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
-    if (descriptor < 0) continue;
-    if (::flock(descriptor, LOCK_EX | LOCK_NB) == 0) ::unlink(entry->path().c_str());
-    ::close(descriptor);
-  }
+  if (dash == std::string_view::npos) return false;
+  return parse_number<int64_t>(numbers.substr(0, dash)).value_or(0) > 0 &&
+         parse_number<int64_t>(numbers.substr(dash + 1)).value_or(-1) >= 0;
 }
 
 // Once for each folder of a process: it costs a look at every name.
@@ -90,35 +62,30 @@ void remove_unfinished_once(const fs::path& folder) {
   if (seen.insert(folder).second) remove_unfinished(folder);
 }
 
-// A second descriptor of an open file.
-class LockKeeper {
- public:
-  explicit LockKeeper(int descriptor) : descriptor_(::fcntl(descriptor, F_DUPFD_CLOEXEC, 0)) {}
-  ~LockKeeper() {
-    if (descriptor_ >= 0) ::close(descriptor_);
-  }
-  LockKeeper(const LockKeeper&) = delete;
-  LockKeeper& operator=(const LockKeeper&) = delete;
-
- private:
-  int descriptor_;
-};
-
 // Without it the new name in its folder may be lost in a power cut although the bytes are there.
 void sync_folder_of(const fs::path& path) {
   const fs::path folder = folder_of(path);
-  const int descriptor = ::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+  const Descriptor descriptor(folder, O_RDONLY | O_DIRECTORY);
   // A folder may be writable but not readable, and some filesystems refuse to sync one.
-  if (descriptor < 0) return;
-  const int result = retry_if_interrupted([&] { return ::fsync(descriptor); });
-  const int error = errno;
-  ::close(descriptor);
-  LINKBOY_CHECK(result == 0 || error == EINVAL || error == ENOTSUP, "\"", path.string(),
+  if (!descriptor) return;
+  const int result = retry_if_interrupted([&] { return ::fsync(descriptor.get()); });
+  LINKBOY_CHECK(result == 0 || errno == EINVAL || errno == ENOTSUP, "\"", path.string(),
                 "\" is written, but a power cut may undo that: syncing its folder failed (",
-                reason(error), "). Check the disk.");
+                system_reason(errno), "). Check the disk.");
 }
 
 }  // namespace
+
+void remove_unfinished(const fs::path& folder) {
+  std::error_code error;
+  for (fs::directory_iterator entry(folder, error), end; !error && entry != end;
+       entry.increment(error)) {
+    const fs::path& path = entry->path();
+    if (!is_name_beside(path.filename().string())) continue;
+    const Descriptor file(path, O_RDWR | O_NOFOLLOW);
+    if (file && try_lock(file) == 0 && is_at(file, path)) ::unlink(path.c_str());
+  }
+}
 
 std::error_code create_folders(const fs::path& folder) {
   std::error_code error;
@@ -143,16 +110,16 @@ AtomicFile::AtomicFile(fs::path path) : path_(std::move(path)) {
   remove_unfinished_once(folder_of(path_));
   do {
     aside_ = name_beside(path_);
-    descriptor_ = retry_if_interrupted(
-        [this] { return ::open(aside_.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666); });
-  } while (descriptor_ < 0 && errno == EEXIST);  // Left by a killed process of the same id.
-  LINKBOY_CHECK(descriptor_ >= 0, "cannot create \"", path_.string(), "\" (", reason(errno),
-                "). Choose a folder that this process may write to.");
-  ::flock(descriptor_, LOCK_EX | LOCK_NB);  // for remove_unfinished; without locks it does nothing
+    descriptor_ = Descriptor(aside_, O_WRONLY | O_CREAT | O_EXCL);
+    // The name may be that of a killed process of the same number.
+    LINKBOY_CHECK(descriptor_ || errno == EEXIST, "cannot create \"", path_.string(), "\" (",
+                  system_reason(errno), "). Choose a folder that this process may write to.");
+    // Until it was locked, remove_unfinished of another process may have taken it.
+  } while (!descriptor_ || try_lock(descriptor_) == EWOULDBLOCK || !is_at(descriptor_, aside_));
 }
 
 AtomicFile::~AtomicFile() {
-  if (descriptor_ >= 0) ::close(descriptor_);
+  descriptor_.close();
   if (!aside_.empty()) ::unlink(aside_.c_str());
 }
 
@@ -175,14 +142,14 @@ void AtomicFile::flush() {
   if (is_direct_ && buffered_ % kAlignment != 0) is_direct_ = !set_direct(false);
   for (std::size_t done = 0; done < buffered_;) {
     const ssize_t written = retry_if_interrupted(
-        [&] { return ::write(descriptor_, buffer_.get() + done, buffered_ - done); });
+        [&] { return ::write(descriptor_.get(), buffer_.get() + done, buffered_ - done); });
     // After part of a piece, or on a disk with larger blocks, the rest goes the usual way.
     if (written < 0 && errno == EINVAL && is_direct_ && set_direct(false)) {
       is_direct_ = false;
       continue;
     }
     LINKBOY_CHECK(written > 0, "cannot write \"", path_.string(), "\" (",
-                  reason(written < 0 ? errno : ENOSPC),
+                  system_reason(written < 0 ? errno : ENOSPC),
                   "); what was there before is kept. Free space or choose another folder.");
     done += static_cast<std::size_t>(written);
   }
@@ -190,26 +157,26 @@ void AtomicFile::flush() {
 }
 
 bool AtomicFile::set_direct(bool direct) {
-  const int flags = ::fcntl(descriptor_, F_GETFL);
+  const int flags = ::fcntl(descriptor_.get(), F_GETFL);
   if (flags < 0) return false;
-  return ::fcntl(descriptor_, F_SETFL, direct ? flags | O_DIRECT : flags & ~O_DIRECT) == 0;
+  return ::fcntl(descriptor_.get(), F_SETFL, direct ? flags | O_DIRECT : flags & ~O_DIRECT) == 0;
 }
 
-void AtomicFile::commit() {
+Descriptor AtomicFile::commit() {
   flush();
-  const int synced = retry_if_interrupted([this] { return ::fsync(descriptor_); });
-  LINKBOY_CHECK(synced == 0, "cannot write \"", path_.string(), "\" to the disk (", reason(errno),
-                "); what was there before is kept. Check the disk.");
-  // Network filesystems report a full disk as late as here. A copy keeps the lock until the file
-  // has its name.
-  const LockKeeper lock(descriptor_);
-  const int closed = ::close(std::exchange(descriptor_, -1));
+  const int synced = retry_if_interrupted([this] { return ::fsync(descriptor_.get()); });
+  LINKBOY_CHECK(synced == 0, "cannot write \"", path_.string(), "\" to the disk (",
+                system_reason(errno), "); what was there before is kept. Check the disk.");
+  // Network filesystems report a full disk as late as here.
+  Descriptor lock = descriptor_.copy();
+  const int closed = descriptor_.close();
   LINKBOY_CHECK(closed == 0 || errno == EINTR, "cannot finish \"", path_.string(), "\" (",
-                reason(errno), "); what was there before is kept. Check the disk.");
+                system_reason(errno), "); what was there before is kept. Check the disk.");
   LINKBOY_CHECK(::rename(aside_.c_str(), path_.c_str()) == 0, "cannot replace \"", path_.string(),
-                "\" (", reason(errno), "). Choose another path.");
+                "\" (", system_reason(errno), "). Choose another path.");
   aside_.clear();
   sync_folder_of(path_);
+  return lock;
 }
 
 }  // namespace linkboy

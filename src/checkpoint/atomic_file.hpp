@@ -6,12 +6,19 @@
 #include <memory>
 #include <system_error>
 
+#include "checkpoint/descriptor.hpp"
+
 namespace linkboy {
 
 /// Makes a folder and its parents, so that a power cut does not undo it.
 /// @return The system's reason if it cannot be made.
 /// @throws Error if the disk cannot be synced.
 std::error_code create_folders(const std::filesystem::path& folder);
+
+/// Removes the files that AtomicFile had begun in a folder and that no process writes any more. A
+/// writer holds a lock on its file, also if it runs on another host and the folder is shared. On a
+/// filesystem without locks nothing is removed.
+void remove_unfinished(const std::filesystem::path& folder);
 
 /// A file that appears at its path whole or not at all: written under a name beside it, fsynced
 /// and renamed by `commit`. Destroyed before that, it leaves nothing behind; what a killed process
@@ -30,15 +37,18 @@ class AtomicFile {
   /// Hands over to the system what `write` has gathered. @throws Error as `write` does.
   void flush();
 
-  /// Makes the bytes durable and gives the file its name. @throws Error; the old file then stays.
-  void commit();
+  /// Makes the bytes durable and gives the file its name.
+  /// @return The lock on the file (see file_lock.hpp), held since it was made. A caller that locked
+  ///         the file that is replaced keeps this one instead, so that there is no time without.
+  /// @throws Error; the old file then stays.
+  Descriptor commit();
 
  private:
   bool set_direct(bool direct);
 
   std::filesystem::path path_;
   std::filesystem::path aside_;
-  int descriptor_ = -1;
+  Descriptor descriptor_;
   std::unique_ptr<char[], decltype(&std::free)> buffer_{nullptr, &std::free};
   std::size_t buffered_ = 0;
   bool is_direct_ = false;  // past the page cache

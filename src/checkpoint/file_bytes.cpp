@@ -16,7 +16,7 @@
 namespace linkboy {
 namespace {
 
-std::string reason() { return std::generic_category().message(errno); }
+std::string reason() { return system_reason(errno); }
 
 at::DataPtr allocate(uint64_t size) {
   try {
@@ -38,22 +38,17 @@ void require_system(bool success, const Words&... words) {
 }  // namespace
 
 std::shared_ptr<FileBytes> FileBytes::open(const std::filesystem::path& path, bool mmap) {
-  int descriptor = -1;
-  do {
-    // O_NONBLOCK, or a named pipe would wait for a writer.
-    descriptor = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
-  } while (descriptor < 0 && errno == EINTR);
-  require_system(descriptor >= 0, reason(), ". Check the path and its permissions.");
-  std::shared_ptr<FileBytes> file(new FileBytes(descriptor, 0, nullptr));
+  std::shared_ptr<FileBytes> file(new FileBytes(Descriptor(path, O_RDONLY)));
+  require_system(bool{file->descriptor_}, reason(), ". Check the path and its permissions.");
   struct stat status {};
-  require_system(::fstat(descriptor, &status) == 0, reason(), ". Check the disk.");
+  require_system(::fstat(file->descriptor_.get(), &status) == 0, reason(), ". Check the disk.");
   LINKBOY_CHECK(!S_ISDIR(status.st_mode), "it is a folder; a file is needed. Name the file in it.");
   LINKBOY_CHECK(S_ISREG(status.st_mode), "it is no regular file; copy it into one.");
   file->size_ = static_cast<uint64_t>(status.st_size);
   if (mmap && file->size_ > 0) {
     // MAP_NORESERVE: only what is written to takes memory, so a file may be larger than that.
     void* mapping = ::mmap(nullptr, file->size_, PROT_READ | PROT_WRITE,
-                           MAP_PRIVATE | MAP_NORESERVE, descriptor, 0);
+                           MAP_PRIVATE | MAP_NORESERVE, file->descriptor_.get(), 0);
     require_system(mapping != MAP_FAILED, "it cannot be mapped (", reason(),
                    "). Read it without mmap.");
     file->mapping_ = static_cast<char*>(mapping);
@@ -63,7 +58,6 @@ std::shared_ptr<FileBytes> FileBytes::open(const std::filesystem::path& path, bo
 
 FileBytes::~FileBytes() {
   if (mapping_ != nullptr) ::munmap(mapping_, size_);
-  ::close(descriptor_);
 }
 
 void FileBytes::check_within(uint64_t offset, uint64_t size) const {
@@ -74,8 +68,8 @@ void FileBytes::check_within(uint64_t offset, uint64_t size) const {
 
 void FileBytes::read(char* target, uint64_t offset, uint64_t size) const {
   while (size > 0) {
-    const ssize_t num = ::pread(descriptor_, target, size, static_cast<off_t>(offset));
-    if (num < 0 && errno == EINTR) continue;
+    const ssize_t num = retry_if_interrupted(
+        [&] { return ::pread(descriptor_.get(), target, size, static_cast<off_t>(offset)); });
     require_system(num >= 0, "it cannot be read at offset ", offset, " (", reason(),
                    "). Check the disk.");
     LINKBOY_CHECK(num > 0, "it cannot be read at offset ", offset,

@@ -8,7 +8,9 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <utility>
 
+#include "checkpoint/descriptor.hpp"
 #include "linkboy/error.hpp"
 
 namespace linkboy {
@@ -50,15 +52,14 @@ class FileBytes : public std::enable_shared_from_this<FileBytes> {
                    const Visit& visit = nullptr) const;
 
  private:
-  FileBytes(int descriptor, uint64_t size, char* mapping)
-      : descriptor_(descriptor), size_(size), mapping_(mapping) {}
+  explicit FileBytes(Descriptor descriptor) : descriptor_(std::move(descriptor)) {}
 
   void check_within(uint64_t offset, uint64_t size) const;
   void read(char* target, uint64_t offset, uint64_t size) const;
 
-  int descriptor_;
-  uint64_t size_;
-  char* mapping_;  // null if the file is not mapped
+  Descriptor descriptor_;
+  uint64_t size_ = 0;
+  char* mapping_ = nullptr;  // null if the file is not mapped
 };
 
 }  // namespace linkboy

@@ -101,12 +101,13 @@ CsvTracker::~CsvTracker() = default;
 
 void CsvTracker::start(const TrackedRun& run) {
   const ResumePoint resume_point(run);
-  const OldTable table(read_old_file(file_->path()), file_->path());
+  OldFile old = file_->lock_old();
+  const OldTable table(old.bytes, file_->path());
   std::string text = table.text();
   std::size_t kept = options_.append ? text.size() : 0;
   if (resume_point.is_resumed()) kept = resume_point.cut(table.records(), text.size());
   text.resize(kept);
-  file_->open(text, kept == 0 ? kHeader : "");
+  file_->open(std::move(old.lock), text, kept == 0 ? kHeader : "");
 }
 
 void CsvTracker::log_scalars(std::span<const TrackedScalar> scalars, const TrackedTime& time) {

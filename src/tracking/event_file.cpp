@@ -7,7 +7,10 @@
 #include <array>
 #include <boost/crc.hpp>
 #include <charconv>
+#include <limits>
 #include <system_error>
+
+#include "linkboy/error.hpp"
 
 namespace linkboy {
 namespace {
@@ -58,7 +61,11 @@ int64_t newest_seconds(const fs::path& folder) {
 fs::path next_file(const fs::path& folder, double seconds) {
   std::array<char, 256> host{};
   if (::gethostname(host.data(), host.size() - 1) != 0) host[0] = '\0';
-  const int64_t name_seconds = std::max(static_cast<int64_t>(seconds), newest_seconds(folder) + 1);
+  const int64_t newest = newest_seconds(folder);
+  LINKBOY_CHECK(newest < std::numeric_limits<int64_t>::max(), "\"", folder.string(),
+                "\" has an event file of second ", newest,
+                ", which no new file can follow. Move that file away.");
+  const int64_t name_seconds = std::max(static_cast<int64_t>(seconds), newest + 1);
   return folder / fmt::format("{}{:010}.{}.{}", kPrefix, name_seconds,
                               host[0] == '\0' ? "localhost" : host.data(), ::getpid());
 }
@@ -84,8 +91,9 @@ bool has_event_files(const fs::path& folder) { return newest_seconds(folder) >= 
 EventFile::EventFile(const fs::path& folder, double seconds, int64_t start_step)
     : file_(next_file(folder, seconds)) {
   const auto start = ProtobufWriter().add_int(kStatus, kSessionStart);
-  file_.open("", tf_record(event(seconds, 0).add_bytes(kFileVersion, "brain.Event:2").bytes()) +
-                     tf_record(event(seconds, start_step).add_message(kSessionLog, start).bytes()));
+  file_.open({}, "",
+             tf_record(event(seconds, 0).add_bytes(kFileVersion, "brain.Event:2").bytes()) +
+                 tf_record(event(seconds, start_step).add_message(kSessionLog, start).bytes()));
 }
 
 void EventFile::add_summary(const ProtobufWriter& summary, double seconds, int64_t step) {

@@ -1,5 +1,7 @@
 #include "linkboy/html_report.hpp"
 
+#include <c10/util/ScopeExit.h>
+
 #include <algorithm>
 #include <exception>
 #include <new>
@@ -24,10 +26,12 @@ HtmlReport::HtmlReport(std::filesystem::path path, HtmlReportOptions options)
 HtmlReport::~HtmlReport() = default;
 
 void HtmlReport::start(const TrackedRun& run) {
+  lock_.reset();
+  OldFile file = lock_old_file(path_);
   HtmlRecords old;
-  if (const std::string page = read_old_file(path_); !page.empty()) {
+  if (!file.bytes.empty()) {
     try {
-      old = records_of_page(page);
+      old = records_of_page(file.bytes);
     } catch (const std::bad_alloc&) {
       throw;
     } catch (const std::exception&) {
@@ -39,6 +43,7 @@ void HtmlReport::start(const TrackedRun& run) {
   *records_ = HtmlRecords{};
   if (ResumePoint(run).is_resumed()) *records_ = std::move(old);
   records_->resume(run);
+  lock_ = std::make_shared<Descriptor>(std::move(file.lock));
   write();
 }
 
@@ -62,6 +67,7 @@ void HtmlReport::flush() {
 
 void HtmlReport::finish(std::string_view outcome, std::span<const TrackedScalar>) {
   records_->outcome = outcome;
+  const auto release = c10::make_scope_exit([this] { lock_.reset(); });
   write();
 }
 
@@ -76,7 +82,7 @@ void HtmlReport::write() {
   const std::string page = html_page(*records_, path_.stem().string());
   AtomicFile file(path_);
   file.write(page.data(), page.size());
-  file.commit();
+  lock_ = std::make_shared<Descriptor>(file.commit());
   last_write_ = now();
   pause_ = std::chrono::duration<double>(options_.seconds_between_writes);
   if (pause_.count() > 0.0) {

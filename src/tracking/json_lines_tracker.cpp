@@ -44,12 +44,12 @@ OldRecord old_record(std::string_view text, std::size_t begin) {
   if (type == "end") {
     record.update = record.epoch = kNever;  // the run goes on
   } else if (type == "run") {
-    record.update = line.at("first_update");
+    record.update = integer_of(line.at("first_update"));
     record.epoch = kNever;  // that of an attempt which went on from here goes, too
     record.starts_run = record.update == 0 && line.at("first_epoch") == 0;
   } else {
-    record.update = line.at("update");
-    record.epoch = line.at("epoch");
+    record.update = integer_of(line.at("update"));
+    record.epoch = integer_of(line.at("epoch"));
   }
   return record;
 }
@@ -88,11 +88,12 @@ JsonLinesTracker::~JsonLinesTracker() = default;
 
 void JsonLinesTracker::start(const TrackedRun& run) {
   const ResumePoint resume_point(run);
-  OldLines lines = read_lines(read_old_file(file_->path()), file_->path());
+  OldFile old = file_->lock_old();
+  OldLines lines = read_lines(old.bytes, file_->path());
   std::size_t kept = options_.append ? lines.text.size() : 0;
   if (resume_point.is_resumed()) kept = resume_point.cut(lines.records, lines.text.size());
   lines.text.resize(kept);
-  file_->open(lines.text, json_line(run_line(run)) + '\n');
+  file_->open(std::move(old.lock), lines.text, json_line(run_line(run)) + '\n');
 }
 
 void JsonLinesTracker::log_scalars(std::span<const TrackedScalar> scalars,

@@ -1,7 +1,6 @@
 #include "line_file.hpp"
 
 #include <fcntl.h>
-#include <sys/file.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -10,37 +9,13 @@
 
 #include "checkpoint/atomic_file.hpp"
 #include "checkpoint/file_bytes.hpp"
+#include "checkpoint/file_lock.hpp"
 #include "linkboy/error.hpp"
 
 namespace linkboy {
 namespace {
 
 namespace fs = std::filesystem;
-
-std::string reason(int error) { return std::generic_category().message(error); }
-
-class UniqueDescriptor {
- public:
-  explicit UniqueDescriptor(int descriptor) : descriptor_(descriptor) {}
-  ~UniqueDescriptor() {
-    if (descriptor_ >= 0) ::close(descriptor_);
-  }
-  UniqueDescriptor(const UniqueDescriptor&) = delete;
-  UniqueDescriptor& operator=(const UniqueDescriptor&) = delete;
-  int get() const { return descriptor_; }
-
- private:
-  int descriptor_;
-};
-
-// The kernel releases it with the descriptor, so that a killed run leaves nothing behind. Some
-// filesystems have no locks; then two writers are not noticed.
-void lock(int descriptor, const fs::path& path) {
-  if (descriptor < 0 || ::flock(descriptor, LOCK_EX | LOCK_NB) == 0) return;
-  LINKBOY_CHECK(errno != EWOULDBLOCK, "\"", path.string(),
-                "\" is being written by another run, or by another tracker of this one. Choose "
-                "another path, or wait for the end of that run.");
-}
 
 }  // namespace
 
@@ -58,49 +33,54 @@ std::string read_old_file(const fs::path& path) {
   }
 }
 
-void LineFile::open(std::string_view kept, std::string_view added) {
+OldFile lock_old_file(const fs::path& path) {
+  Descriptor lock = lock_file(path);
+  return {std::move(lock), read_old_file(path)};
+}
+
+OldFile LineFile::lock_old() {
   close();
-  bool is_kept_whole = false;
-  {
-    const UniqueDescriptor old(::open(path_.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
-    if (holds_ == Holds::the_file) lock(old.get(), path_);
-    std::error_code error;
-    is_kept_whole = !kept.empty() && fs::file_size(path_, error) == kept.size();
-    if (!is_kept_whole) {
-      AtomicFile file(path_);
-      file.write(kept.data(), kept.size());
-      file.write(added.data(), added.size());
-      file.commit();
-    }
+  return lock_old_file(path_);
+}
+
+void LineFile::open(Descriptor lock, std::string_view kept, std::string_view added) {
+  close();
+  std::error_code error;
+  const bool is_kept_whole = !kept.empty() && fs::file_size(path_, error) == kept.size();
+  if (!is_kept_whole) {
+    AtomicFile file(path_);
+    file.write(kept.data(), kept.size());
+    file.write(added.data(), added.size());
+    lock = file.commit();
   }
   size_ = static_cast<int64_t>(kept.size() + (is_kept_whole ? 0 : added.size()));
-  is_open_ = true;
   if (holds_ == Holds::the_file) {
-    descriptor_ = reopen();
-    lock(descriptor_, path_);
+    lock_ = std::move(lock);
+    file_ = reopen();
   }
+  is_open_ = true;
   if (is_kept_whole) append(added);
 }
 
-int LineFile::reopen() const {
-  const int descriptor = ::open(path_.c_str(), O_WRONLY | O_APPEND | O_CLOEXEC);
-  LINKBOY_CHECK(descriptor >= 0, "cannot open \"", path_.string(), "\" (", reason(errno),
+Descriptor LineFile::reopen() const {
+  Descriptor file(path_, O_WRONLY | O_APPEND);
+  LINKBOY_CHECK(file, "cannot open \"", path_.string(), "\" (", system_reason(errno),
                 "). Choose a folder that this process may write to.");
-  return descriptor;
+  return file;
 }
 
 void LineFile::append(std::string_view records) {
   LINKBOY_CHECK(is_open_, "\"", path_.string(), "\" is not open. Call the tracker's start first.");
-  const UniqueDescriptor reopened(holds_ == Holds::nothing ? reopen() : -1);
-  const int descriptor = holds_ == Holds::nothing ? reopened.get() : descriptor_;
+  const Descriptor reopened = holds_ == Holds::nothing ? reopen() : Descriptor();
+  const int descriptor = reopened ? reopened.get() : file_.get();
   for (std::string_view rest = records; !rest.empty();) {
-    const ssize_t written = ::write(descriptor, rest.data(), rest.size());
-    if (written < 0 && errno == EINTR) continue;
+    const ssize_t written =
+        retry_if_interrupted([&] { return ::write(descriptor, rest.data(), rest.size()); });
     if (written <= 0) {
       const int error = written < 0 ? errno : ENOSPC;
       // Part of a record would garble the next one. If this fails too, so will the next write.
       [[maybe_unused]] const int truncated = ::ftruncate(descriptor, size_);
-      throw Error(c10::str("cannot write \"", path_.string(), "\" (", reason(error),
+      throw Error(c10::str("cannot write \"", path_.string(), "\" (", system_reason(error),
                            "); what was recorded before is kept. Free space or choose another "
                            "folder."));
     }
@@ -110,7 +90,8 @@ void LineFile::append(std::string_view records) {
 }
 
 void LineFile::close() {
-  if (descriptor_ >= 0) ::close(std::exchange(descriptor_, -1));
+  file_ = Descriptor();
+  lock_ = Descriptor();
   is_open_ = false;
 }
 

@@ -8,6 +8,7 @@
 #include <utility>
 #include <vector>
 
+#include "checkpoint/descriptor.hpp"
 #include "linkboy/tracker.hpp"
 
 namespace linkboy {
@@ -16,37 +17,51 @@ namespace linkboy {
 /// @throws Error if `path` is something other than a regular file, or it cannot be read.
 std::string read_old_file(const std::filesystem::path& path);
 
+/// A file that an earlier run may have left, locked until it is replaced or read.
+struct OldFile {
+  Descriptor lock;
+  std::string bytes;
+};
+
+/// Locks a tracker's file, then reads it: no other run can write in between. Makes the file if
+/// there is none.
+/// @throws Error as `lock_file` and `read_old_file`.
+OldFile lock_old_file(const std::filesystem::path& path);
+
 /// A text file that grows by whole records. Used by one thread.
 class LineFile {
  public:
   /// What it holds between two records: the file, open and locked against a second writer; or
-  /// nothing, where a run has too many files for that.
+  /// nothing, where a run has too many files for that and has locked their folder.
   enum class Holds { the_file, nothing };
 
   explicit LineFile(std::filesystem::path path, Holds holds = Holds::the_file)
       : path_(std::move(path)), holds_(holds) {}
-  ~LineFile() { close(); }
-  LineFile(const LineFile&) = delete;
-  LineFile& operator=(const LineFile&) = delete;
 
   const std::filesystem::path& path() const { return path_; }
 
+  /// Closes the file, then as the function `lock_old_file`.
+  OldFile lock_old();
+
   /// Makes the file one of `kept`, the first bytes of what it held, and `added`: by appending where
   /// it holds nothing else, otherwise by an atomic replacement, which needs room for both.
-  /// @throws Error as AtomicFile and `append`; also if another LineFile, of any process, holds it.
-  void open(std::string_view kept, std::string_view added);
+  /// @param lock  That of `lock_old`; none for a file that nobody else has.
+  /// @throws Error as AtomicFile and `append`.
+  void open(Descriptor lock, std::string_view kept, std::string_view added);
 
   /// Appends one or more records, by one write(2). @throws Error; the file then ends before them.
   void append(std::string_view records);
 
+  bool is_open() const { return is_open_; }
   void close();
 
  private:
-  int reopen() const;
+  Descriptor reopen() const;
 
   std::filesystem::path path_;
   Holds holds_;
-  int descriptor_ = -1;
+  Descriptor lock_;
+  Descriptor file_;
   bool is_open_ = false;
   int64_t size_ = 0;
 };

@@ -1,9 +1,6 @@
 #include "mlflow_store.hpp"
 
-#include <fcntl.h>
 #include <fmt/format.h>
-#include <sys/file.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <cctype>
@@ -14,6 +11,7 @@
 #include <system_error>
 
 #include "checkpoint/atomic_file.hpp"
+#include "checkpoint/file_lock.hpp"
 #include "line_file.hpp"
 #include "linkboy/error.hpp"
 
@@ -72,34 +70,20 @@ std::string random_digits(std::size_t count, std::string_view digits) {
 
 std::string uri_of(const fs::path& path) { return "file://" + fs::absolute(path).string(); }
 
-std::vector<fs::path> folders_in(const fs::path& root) {
-  std::vector<fs::path> folders;
+std::optional<fs::path> find_experiment(const fs::path& root, const std::string& name) {
   std::error_code error;
   for (fs::directory_iterator entry(root, error), end; !error && entry != end;
        entry.increment(error)) {
     std::error_code unreadable;
-    if (fs::exists(entry->path() / kMeta, unreadable)) folders.push_back(entry->path());
+    if (!fs::exists(entry->path() / kMeta, unreadable)) continue;
+    try {
+      if (yaml_field(read_old_file(entry->path() / kMeta), "name") == name) return entry->path();
+    } catch (const Error&) {
+      continue;  // another user's experiment, which this process may not read
+    }
   }
-  return folders;
+  return std::nullopt;
 }
-
-/// Waits until no other process holds the folder, and holds it. On filesystems without such locks
-/// it does nothing.
-class FolderLock {
- public:
-  explicit FolderLock(const fs::path& folder)
-      : descriptor_(::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC)) {
-    if (descriptor_ >= 0) ::flock(descriptor_, LOCK_EX);
-  }
-  ~FolderLock() {
-    if (descriptor_ >= 0) ::close(descriptor_);
-  }
-  FolderLock(const FolderLock&) = delete;
-  FolderLock& operator=(const FolderLock&) = delete;
-
- private:
-  int descriptor_;
-};
 
 bool is_cut(const std::string& line, int64_t last_step) {
   int64_t step = 0;
@@ -154,16 +138,11 @@ std::string mlflow_name(std::string_view name) {
 }
 
 fs::path find_or_make_experiment(const fs::path& root, const std::string& name) {
+  if (const auto found = find_experiment(root, name)) return *found;
+  // Two runs that start together must not make two of one name. Making one takes an instant.
+  const Descriptor lock = lock_folder(root, std::chrono::seconds(10));
+  if (const auto found = find_experiment(root, name)) return *found;
   std::error_code error;
-  fs::create_directories(root, error);
-  const FolderLock lock(root);  // two runs that start together must not make two of one name
-  for (const fs::path& folder : folders_in(root)) {
-    try {
-      if (yaml_field(read_old_file(folder / kMeta), "name") == name) return folder;
-    } catch (const Error&) {
-      continue;  // another user's experiment, which this process may not read
-    }
-  }
   // MLflow's own first experiment has this number; it must not make another one.
   const bool is_default = name == "Default" && !fs::exists(root / "0", error);
   const std::string id = is_default ? "0" : fmt::format("1{}", random_digits(17, "0123456789"));
@@ -234,8 +213,13 @@ void cut_mlflow_metrics(const fs::path& run, int64_t last_step) {
   std::error_code error;
   for (fs::recursive_directory_iterator entry(run / "metrics", error), end; !error && entry != end;
        entry.increment(error)) {
-    if (entry->is_regular_file()) files.push_back(entry->path());
+    std::error_code gone;
+    if (entry->is_regular_file(gone)) files.push_back(entry->path());
   }
+  // Values of the attempt before would stay among those of this one.
+  LINKBOY_CHECK(!error || error == std::errc::no_such_file_or_directory, "cannot read \"",
+                (run / "metrics").string(), "\" (", error.message(),
+                "). Check its permissions and the disk, or record a new run.");
   for (const fs::path& file : files) {
     const std::string old = read_old_file(file);
     const std::string kept = keep_lines(old, last_step);

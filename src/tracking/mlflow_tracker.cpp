@@ -9,6 +9,7 @@
 #include <system_error>
 #include <utility>
 
+#include "checkpoint/file_lock.hpp"
 #include "line_file.hpp"
 #include "linkboy/error.hpp"
 #include "mlflow_store.hpp"
@@ -62,6 +63,8 @@ MlflowTracker::~MlflowTracker() = default;
 
 void MlflowTracker::start(const TrackedRun& run) {
   metrics_.clear();
+  taken_names_.clear();
+  lock_.reset();
   find_run(run, find_or_make_experiment(options_.directory, options_.experiment));
   run_id_ = run_directory_.filename().string();
   for (const auto& [name, value] : run.config) {
@@ -86,6 +89,7 @@ void MlflowTracker::find_run(const TrackedRun& run, const fs::path& experiment) 
   }
   if (!found) return make_run(run, experiment);
   run_directory_ = *found;
+  lock_ = std::make_shared<Descriptor>(lock_folder(run_directory_));
   if (run.first_update > 0 || !run.place.empty()) {
     cut_mlflow_metrics(run_directory_, run.first_update);
   }
@@ -94,6 +98,7 @@ void MlflowTracker::find_run(const TrackedRun& run, const fs::path& experiment) 
 
 void MlflowTracker::make_run(const TrackedRun& run, const fs::path& experiment) {
   run_directory_ = make_mlflow_run(experiment, name_of(run), user_name());
+  lock_ = std::make_shared<Descriptor>(lock_folder(run_directory_));
   write("tags/mlflow.runName", name_of(run));
   write("tags/mlflow.user", user_name());
   write("tags/mlflow.source.type", "LOCAL");
@@ -105,17 +110,16 @@ void MlflowTracker::write(const fs::path& path, std::string_view content) const 
 }
 
 // Without a file open between two values: MLflow's store has one for each metric.
-LineFile& MlflowTracker::metric_file(const std::string& name, bool& is_new) {
+LineFile& MlflowTracker::metric_file(const std::string& name) {
   auto& file = metrics_[name];
-  is_new = file == nullptr;
-  if (is_new) {
-    file = std::make_unique<LineFile>(run_directory_ / "metrics" / free_metric_name(name),
+  if (!file) {
+    file = std::make_unique<LineFile>(run_directory_ / "metrics" / take_metric_name(name),
                                       LineFile::Holds::nothing);
   }
   return *file;
 }
 
-std::string MlflowTracker::free_metric_name(const std::string& name) const {
+std::string MlflowTracker::take_metric_name(const std::string& name) {
   const fs::path folder = run_directory_ / "metrics";
   std::string result = mlflow_name(name);
   std::error_code error;
@@ -123,25 +127,24 @@ std::string MlflowTracker::free_metric_name(const std::string& name) const {
   for (fs::path part = fs::path(result).parent_path(); !part.empty(); part = part.parent_path()) {
     is_free = is_free && !fs::is_regular_file(folder / part, error);
   }
-  for (const auto& [other, file] : metrics_) {
-    is_free = is_free && (file == nullptr || file->path() != folder / result);
+  if (!is_free || taken_names_.contains(result)) {
+    std::replace(result.begin(), result.end(), '/', '_');
+    result = fmt::format("{}_{:08x}", result.substr(0, 240), fnv_hash(name));
   }
-  if (is_free) return result;
-  std::replace(result.begin(), result.end(), '/', '_');
-  return fmt::format("{}_{:08x}", result.substr(0, 240), fnv_hash(name));
+  taken_names_.insert(result);
+  return result;
 }
 
 void MlflowTracker::log_scalars(std::span<const TrackedScalar> scalars, const TrackedTime& time) {
   LINKBOY_CHECK(is_on_, "this MlflowTracker has no run. Call start before, and finish after.");
   for (const auto& [name, value] : scalars) {
-    bool is_new = false;
-    LineFile& file = metric_file(name, is_new);
+    LineFile& file = metric_file(name);
     const std::string line =
         fmt::format("{} {} {}\n", std::llround(time.seconds * 1e3), value, time.update);
-    if (is_new) {
-      file.open(read_old_file(file.path()), line);
-    } else {
+    if (file.is_open()) {
       file.append(line);
+    } else {
+      file.open({}, read_old_file(file.path()), line);
     }
   }
 }
@@ -155,6 +158,7 @@ void MlflowTracker::finish(std::string_view outcome, std::span<const TrackedScal
   LINKBOY_CHECK(is_on_, "this MlflowTracker has no run. Call start before.");
   metrics_.clear();
   is_on_ = false;
+  const auto lock = std::move(lock_);  // released when the status is written, or cannot be
   write("tags/outcome", outcome);
   set_mlflow_status(run_directory_, status_of(outcome));
 }

@@ -9,6 +9,7 @@
 #include <system_error>
 #include <utility>
 
+#include "checkpoint/file_lock.hpp"
 #include "event_file.hpp"
 #include "histogram.hpp"
 #include "linkboy/error.hpp"
@@ -175,6 +176,9 @@ void TensorBoardTracker::start(const TrackedRun& run) {
   const bool goes_on = is_run_in(options_.directory, run.place);
   run_directory_ =
       goes_on ? options_.directory / run.place : make_folder(options_.directory, run.name);
+  file_.reset();
+  lock_.reset();
+  lock_ = std::make_shared<Descriptor>(lock_folder(run_directory_));
   file_ = std::make_unique<EventFile>(run_directory_, seconds, goes_on ? run.first_update + 1 : 0);
   const TrackedTime time{.update = run.first_update, .seconds = seconds};
   file_->add_summary(session_start(run, seconds), seconds, time.update);
@@ -231,6 +235,7 @@ void TensorBoardTracker::finish(std::string_view outcome, std::span<const Tracke
                        now(), 0);
   }
   file_.reset();
+  lock_.reset();
 }
 
 }  // namespace linkboy

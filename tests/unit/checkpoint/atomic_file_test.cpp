@@ -1,15 +1,16 @@
 #include "checkpoint/atomic_file.hpp"
 
-#include <fcntl.h>
 #include <gtest/gtest.h>
-#include <sys/file.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <atomic>
+#include <csignal>
 #include <cstddef>
 #include <filesystem>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "support/expect_error.hpp"
@@ -109,21 +110,62 @@ TEST(AtomicFileTest, RemovesWhatAKilledProcessLeftInTheFolder) {
 TEST(AtomicFileTest, LeavesTheFilesOfLivingProcessesAndOfOthersAlone) {
   const TemporaryFolder folder;
   const std::string dead = std::to_string(in_a_child_that_dies([] {}));
-  const std::vector<std::string> others = {
-      ".a.tmp-" + std::to_string(::getpid()) + "-0",  // of a process that lives
-      ".b.tmp-" + dead + "-7",                        // locked, as by a process on another host
-      ".c.tmp-" + dead,
-      ".d.tmp-x-1",
-      ".e.tmp-" + dead + "-1.pt",
-      "f.tmp-" + dead + "-1"};
-  for (const std::string& name : others) write_bytes(folder / name, "");
-  const int locked = ::open((folder / others[1]).c_str(), O_RDONLY | O_CLOEXEC);
-  ASSERT_EQ(::flock(locked, LOCK_EX), 0);
-  AtomicFile(folder / "x").commit();
-  ::close(locked);
-  std::vector<std::string> expected = others;
-  expected.emplace_back("x");
-  EXPECT_EQ(folder.names(), expected);
+  std::vector<std::string> names = {".c.tmp-" + dead, ".d.tmp-x-1", ".e.tmp-" + dead + "-1.pt",
+                                    "f.tmp-" + dead + "-1"};
+  for (const std::string& name : names) write_bytes(folder / name, "");
+  int ready[2];
+  ASSERT_EQ(::pipe(ready), 0);
+  const pid_t child = ::fork();
+  if (child == 0) {
+    AtomicFile file(folder / "a");
+    (void)!::write(ready[1], "x", 1);
+    ::pause();
+    ::_exit(0);
+  }
+  char byte = 0;
+  ASSERT_EQ(::read(ready[0], &byte, 1), 1);
+  // Also where the number of the process says nothing: it is on another host, or in a container.
+  const auto all = folder.names();
+  const auto by_child = std::find_if(
+      all.begin(), all.end(), [](const std::string& name) { return name.starts_with(".a.tmp-"); });
+  ASSERT_NE(by_child, all.end());
+  names.push_back(".a.tmp-" + dead + "-7");
+  std::filesystem::rename(folder / *by_child, folder / names.back());
+
+  remove_unfinished(folder.path());
+
+  std::sort(names.begin(), names.end());
+  EXPECT_EQ(folder.names(), names);
+  ::kill(child, SIGKILL);
+  ::waitpid(child, nullptr, 0);
+  for (const int end : ready) ::close(end);
+}
+
+// In a container each start of a program may have the same number.
+TEST(AtomicFileTest, RemovesWhatAKilledProcessOfTheNumberOfALivingOneLeft) {
+  const TemporaryFolder folder;
+  write_bytes(folder / (".best.pt.tmp-" + std::to_string(::getpid()) + "-0"), "half");
+  write_bytes(folder / ".best.pt.tmp-1-0", "half");
+  AtomicFile(folder / "best.pt").commit();
+  EXPECT_EQ(folder.names(), std::vector<std::string>{"best.pt"});
+}
+
+TEST(AtomicFileTest, AFileIsNotTakenForAnUnfinishedOneBeforeItIsLocked) {
+  const TemporaryFolder folder;
+  std::atomic<bool> is_over = false;
+  std::vector<std::thread> removers;
+  for (int i = 0; i < 3; ++i) {
+    removers.emplace_back([&] {
+      while (!is_over) remove_unfinished(folder.path());
+    });
+  }
+  for (int i = 0; i < 200; ++i) {
+    AtomicFile file(folder / "x");
+    EXPECT_NO_THROW(file.commit());
+  }
+  is_over = true;
+  for (std::thread& remover : removers) remover.join();
+  EXPECT_EQ(folder.names(), std::vector<std::string>{"x"});
 }
 
 }  // namespace

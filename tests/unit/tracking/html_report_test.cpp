@@ -222,6 +222,7 @@ TEST_F(HtmlReportTest, ANewRunBeginsANewPageWhenItStarts) {
 TEST_F(HtmlReportTest, RefusesAnotherProgramsFileAndLeavesIt) {
   HtmlReport report(path_);
   report.start({});
+  report.finish("finished", {});
   std::string damaged = page();
   damaged.replace(damaged.find("\"metrics\""), 9, "\"matrics\"");
   for (const std::string& text : {std::string("<html></html>"), damaged}) {
@@ -231,6 +232,32 @@ TEST_F(HtmlReportTest, RefusesAnotherProgramsFileAndLeavesIt) {
 
     EXPECT_EQ(page(), text);
   }
+}
+
+TEST_F(HtmlReportTest, ASecondRunIsRefusedWhileTheFirstOneWrites) {
+  HtmlReport first(path_, {.seconds_between_writes = 0.0});
+  first.start({});
+  HtmlReport second(path_);
+  for (int64_t update = 1; update <= 3; ++update) {  // each time the file is another one
+    log(first, update, 1, {{"loss", 1.0}});
+    first.flush();
+    const std::string before = page();
+    EXPECT_ERROR(second.start({}), "is being written by another run");
+    EXPECT_EQ(page(), before);
+  }
+  first.finish("finished", {});
+  second.start({});
+}
+
+TEST_F(HtmlReportTest, RefusesAPageWhoseWholeNumbersAreOthers) {
+  HtmlReport report(path_);
+  report.start({});
+  log(report, 77, 1, {{"loss", 1.0}});
+  report.finish("finished", {});
+  std::string damaged = page();
+  damaged.replace(damaged.find("[77]"), 4, "[1e300]");
+  write_bytes(path_, damaged);
+  EXPECT_ERROR(HtmlReport(path_).start({}), "is not a page that HtmlReport wrote");
 }
 
 TEST_F(HtmlReportTest, RefusesAHistogramWhoseEdgesWereRemoved) {

@@ -9,6 +9,7 @@
 #include <filesystem>
 #include <limits>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "linkboy/json_lines_tracker.hpp"
@@ -239,6 +240,36 @@ TEST_F(JsonLinesTrackerTest, DropsLinesThatAPowerCutDamaged) {
     tracker.start({.first_update = 10, .first_epoch = 2});
     EXPECT_EQ(outline(path_), "run 1 2 3 4 5 6 7 8 9 10 run");
   }
+}
+
+TEST_F(JsonLinesTrackerTest, DropsLinesWhoseWholeNumbersAreOthers) {
+  JsonLinesTracker killed(path_);
+  record_run(killed);
+  killed.finish("finished", {});
+  const std::string before = outline(path_);
+  write_bytes(path_, read_bytes(path_) + R"({"type":"scalars","update":1e300,"epoch":1})" + "\n");
+  JsonLinesTracker(path_, {.append = true}).start({});
+  EXPECT_EQ(outline(path_), before + " run");
+}
+
+TEST_F(JsonLinesTrackerTest, RunsThatAppendAtTheSameTimeLoseNoLines) {
+  constexpr int kRuns = 150;
+  const auto append_runs = [this] {
+    for (int num_done = 0; num_done < kRuns;) {
+      try {
+        JsonLinesTracker tracker(path_, {.append = true});
+        tracker.start({});
+        tracker.finish("finished", {});
+        ++num_done;
+      } catch (const Error&) {
+        std::this_thread::yield();  // the other one writes
+      }
+    }
+  };
+  std::thread other(append_runs);
+  append_runs();
+  other.join();
+  EXPECT_EQ(lines_of(path_).size(), 2U * 2U * kRuns);
 }
 
 TEST_F(JsonLinesTrackerTest, DropsALineThatWasCutOff) {

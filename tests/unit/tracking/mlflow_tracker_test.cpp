@@ -6,9 +6,11 @@
 #include <algorithm>
 #include <filesystem>
 #include <limits>
+#include <memory>
 #include <string>
 #include <vector>
 
+#include "checkpoint/file_lock.hpp"
 #include "linkboy/mlflow_tracker.hpp"
 #include "support/expect_error.hpp"
 #include "support/file_contents.hpp"
@@ -96,15 +98,17 @@ TEST(MlflowTrackerTest, NewRunOfTheSameNameAndExperimentIsAnotherRun) {
 TEST(MlflowTrackerTest, RunThatContinuesIsTheOneOfItsPlaceWithoutWhatIsVoid) {
   const TemporaryFolder folder;
   MlflowTracker other({.directory = folder.path()});
-  MlflowTracker killed({.directory = folder.path()});
-  killed.start({.name = "mlp"});
-  for (int64_t update = 1; update <= 6; ++update) log(killed, "loss", update, update);
-  log(killed, "late", 6, 1.0);
+  auto killed = std::make_unique<MlflowTracker>(MlflowTrackerOptions{.directory = folder.path()});
+  killed->start({.name = "mlp"});
+  for (int64_t update = 1; update <= 6; ++update) log(*killed, "loss", update, update);
+  log(*killed, "late", 6, 1.0);
+  const std::string place = killed->place();
+  killed.reset();  // as if the process were gone
   other.start({.name = "another"});
 
   MlflowTracker tracker({.directory = folder.path()});
-  tracker.start({.name = "mlp", .first_update = 4, .place = killed.place()});
-  EXPECT_EQ(tracker.run_id(), killed.run_id());
+  tracker.start({.name = "mlp", .first_update = 4, .place = place});
+  EXPECT_EQ(tracker.run_id(), place);
   log(tracker, "loss", 5, 50.0);
   tracker.finish("finished", {});
 
@@ -194,13 +198,15 @@ TEST(MlflowTrackerTest, ExperimentsThatCannotBeReadArePassedOver) {
 
 TEST(MlflowTrackerTest, LineThatWasCutOffIsDroppedWhenTheRunGoesOn) {
   const TemporaryFolder folder;
-  MlflowTracker killed({.directory = folder.path()});
-  killed.start({});
-  log(killed, "loss", 1, 1.0);
-  const auto path = killed.run_directory() / "metrics" / "loss";
+  auto killed = std::make_unique<MlflowTracker>(MlflowTrackerOptions{.directory = folder.path()});
+  killed->start({});
+  log(*killed, "loss", 1, 1.0);
+  const auto path = killed->run_directory() / "metrics" / "loss";
   write_bytes(path, read_bytes(path) + "12500 2.0");
+  const std::string place = killed->place();
+  killed.reset();  // as if the process were gone
   MlflowTracker tracker({.directory = folder.path()});
-  tracker.start({.first_update = 3, .place = killed.place()});
+  tracker.start({.first_update = 3, .place = place});
   EXPECT_EQ(read_bytes(path), "11500 1 1\n");
 }
 
@@ -245,6 +251,58 @@ TEST(MlflowTrackerTest, NamesAreMadeSuchThatMlflowTakesThem) {
   SKIP_IF_MISSING(read);
   EXPECT_TRUE(read["runs"][0]["metrics"].contains("__/acc_5"));
   EXPECT_EQ(read["runs"][0]["params"]["betas_0_"].get<std::string>().size(), 6000U);
+}
+
+TEST(MlflowTrackerTest, ASecondRunIsRefusedWhileTheFirstOneWrites) {
+  const TemporaryFolder folder;
+  MlflowTracker first({.directory = folder.path()});
+  first.start({});
+  for (int64_t update = 1; update <= 6; ++update) log(first, "loss", update, 1.0);
+  const auto before = all_bytes_in(folder.path());
+  MlflowTracker resumed({.directory = folder.path()});
+  EXPECT_ERROR(resumed.start({.first_update = 3, .place = first.place()}), "in use by another run");
+  MlflowTracker named({.directory = folder.path(), .run_id = first.run_id()});
+  EXPECT_ERROR(named.start({}), "in use by another run");
+  EXPECT_TRUE(all_bytes_in(folder.path()) == before);
+  first.finish("finished", {});
+  resumed.start({.first_update = 3, .place = first.place()});
+}
+
+TEST(MlflowTrackerTest, AnExperimentThatIsThereIsFoundWithoutTheLockOfTheStore) {
+  const TemporaryFolder folder;
+  MlflowTracker first({.directory = folder.path()});
+  first.start({});
+  const Descriptor lock = lock_folder(folder.path());
+  MlflowTracker second({.directory = folder.path()});
+  second.start({});
+  EXPECT_EQ(second.run_directory().parent_path(), first.run_directory().parent_path());
+}
+
+TEST(MlflowTrackerTest, AMetricWhoseFirstValueCouldNotBeWrittenGoesOn) {
+  const TemporaryFolder folder;
+  MlflowTracker tracker({.directory = folder.path()});
+  tracker.start({});
+  {
+    const FileSizeLimit limit(3);
+    EXPECT_ERROR(log(tracker, "loss", 1, 1.0), "File too large");
+  }
+  log(tracker, "loss", 2, 2.0);
+  EXPECT_EQ(read_bytes(tracker.run_directory() / "metrics" / "loss"), "12500 2 2\n");
+}
+
+TEST(MlflowTrackerTest, MetricsThatCannotBeReadAreAnErrorAndNotPassedOver) {
+  const TemporaryFolder folder;
+  MlflowTracker tracker({.directory = folder.path()});
+  tracker.start({});
+  const TrackedRun resumed{.first_update = 3, .place = tracker.place()};
+  tracker.finish("finished", {});
+  const auto metrics = tracker.run_directory() / "metrics";
+  std::filesystem::create_symlink("loop", metrics / "loop");  // looking at it fails
+  tracker.start(resumed);
+  tracker.finish("finished", {});
+  std::filesystem::rename(metrics, tracker.run_directory() / "aside");
+  write_bytes(metrics, "");
+  EXPECT_ERROR(tracker.start(resumed), "cannot read \"" + metrics.string());
 }
 
 TEST(MlflowTrackerTest, FullDiskIsAnErrorWithPathAndReason) {

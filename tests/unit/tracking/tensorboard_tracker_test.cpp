@@ -33,7 +33,7 @@ json read_back(const std::filesystem::path& logdir, const std::string& run = "ru
 std::vector<std::filesystem::path> event_files(const std::filesystem::path& folder) {
   std::vector<std::filesystem::path> files;
   for (const auto& entry : std::filesystem::directory_iterator(folder)) {
-    if (entry.is_regular_file()) files.push_back(entry.path());
+    if (entry.path().filename().string().starts_with("events.")) files.push_back(entry.path());
   }
   std::sort(files.begin(), files.end());
   return files;
@@ -240,6 +240,25 @@ TEST(TensorBoardTrackerTest, FurtherRunsHaveFoldersOfTheirOwn) {
     EXPECT_EQ(tracker.run_directory(), folder / ("run-" + std::to_string(number++))) << place;
     tracker.finish("finished", {});
   }
+}
+
+TEST(TensorBoardTrackerTest, ASecondRunIsRefusedWhileTheFirstOneWrites) {
+  const TemporaryFolder folder;
+  TensorBoardTracker first({.directory = folder.path()});
+  first.start({});
+  TensorBoardTracker second({.directory = folder.path()});
+  EXPECT_ERROR(second.start({.first_update = 3, .place = first.place()}), "in use by another run");
+  EXPECT_EQ(event_files(first.run_directory()).size(), 1U);
+  first.finish("finished", {});
+  second.start({.first_update = 3, .place = first.place()});
+}
+
+TEST(TensorBoardTrackerTest, RefusesAFolderWhoseNewestFileNoOtherCanFollow) {
+  const TemporaryFolder folder;
+  std::filesystem::create_directory(folder / "run-1");
+  write_bytes(folder / "run-1" / "events.out.tfevents.9223372036854775807", "");
+  TensorBoardTracker tracker({.directory = folder.path()});
+  EXPECT_ERROR(tracker.start({.first_update = 3, .place = "run-1"}), "no new file can follow");
 }
 
 TEST(TensorBoardTrackerTest, FileCutOffInItsLastRecordStillHasAllEarlierOnes) {

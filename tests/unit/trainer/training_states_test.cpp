@@ -11,8 +11,10 @@
 #include <array>
 #include <fstream>
 #include <limits>
+#include <thread>
 
-#include "checkpoint/folder_lock.hpp"
+#include "checkpoint/atomic_file.hpp"
+#include "checkpoint/file_lock.hpp"
 #include "linkboy/callbacks/lambda_callback.hpp"
 #include "linkboy/callbacks/model_ema.hpp"
 #include "linkboy/callbacks/save_best_model.hpp"
@@ -115,6 +117,53 @@ TEST(TrainingStatesTest, ANumberThatIsGivenAgainDoesNotRemoveTheNewState) {
   train(folder / "states", 4, folder / "aside", 2);
   EXPECT_EQ(states_in(folder / "states"), (Names{"state-00000002", "state-00000003"}));
   EXPECT_EQ(latest_training_state(folder / "states")->filename(), "state-00000003");
+}
+
+TEST(TrainingStatesTest, AStateThatWasRenamedIsKept) {
+  const TemporaryFolder folder;
+  train(folder / "states", 2);
+  fs::rename(folder / "states" / "state-00000002", folder / "states" / "keep");
+  train(folder / "states", 5, folder / "states" / "keep");
+  EXPECT_TRUE(fs::exists(folder / "states" / "keep" / kTrainingStateFile));
+  train(folder / "states", 7, folder / "states" / "latest");
+  EXPECT_TRUE(fs::exists(folder / "states" / "keep" / kTrainingStateFile));
+  EXPECT_EQ(states_in(folder / "states").size(), 3U);
+}
+
+TEST(TrainingStatesTest, NamesThatAreNotOfStatesAreLeftOutOfWhatARunMayRemove) {
+  const TemporaryFolder folder;
+  const auto save = saving_in(folder / "states");
+  StateDict state = save->state_dict();
+  c10::impl::GenericList names(c10::AnyType::get());
+  for (const char* name : {"keep", "../elsewhere", "state-", "state-1/..", "state-00000001"}) {
+    names.push_back(name);
+  }
+  state.set("saved", names);
+  save->load_state_dict(state);
+  const StateDict loaded = save->state_dict();
+  const auto kept = loaded.get_list("saved");
+  ASSERT_EQ(kept.size(), 1U);
+  EXPECT_EQ(kept.front().toStringRef(), "state-00000001");
+}
+
+TEST(TrainingStatesTest, EachOfTwoCallbacksRemovesItsOwnOldStates) {
+  const TemporaryFolder folder;
+  const auto second = saving_in(folder / "second");
+  second->set_name("second");
+  Toy toy({saving_in(folder / "first"), second});
+  toy.trainer.train(epochs_of_two_updates(5));
+  EXPECT_EQ(states_in(folder / "first"), (Names{"state-00000004", "state-00000005"}));
+  EXPECT_EQ(states_in(folder / "second"), (Names{"state-00000004", "state-00000005"}));
+}
+
+TEST(TrainingStatesTest, AskingForTheNextNumberLeavesAStateInProgressAlone) {
+  const TemporaryFolder folder;
+  const fs::path state = folder / "states" / "state-00000001";
+  AtomicFile file(state / kTrainingStateFile);
+  file.flush();
+  EXPECT_EQ(next_training_state_number(folder / "states"), 2);
+  file.commit();
+  EXPECT_TRUE(fs::exists(state / kTrainingStateFile));
 }
 
 TEST(TrainingStatesTest, AStateOfAStopInAnEvaluationIsRemovedInTimeAsWell) {
@@ -274,14 +323,14 @@ TEST(FolderLockTest, HoldsAgainstAnotherProcessAndEndsWithIt) {
   ASSERT_EQ(::pipe(ready), 0);
   const pid_t child = ::fork();
   if (child == 0) {
-    const FolderLock lock(folder / "states");
+    const Descriptor lock = lock_folder(folder / "states");
     (void)!::write(ready[1], "x", 1);
     ::pause();
     ::_exit(0);
   }
   char byte = 0;
   ASSERT_EQ(::read(ready[0], &byte, 1), 1);
-  EXPECT_ERROR(FolderLock(folder / "states"), c10::str("in use by another run (process ", child));
+  EXPECT_ERROR(lock_folder(folder / "states"), c10::str("in use by another run (process ", child));
   Toy toy({saving_in(folder / "states")});
   EXPECT_ERROR(toy.trainer.train(epochs_of_two_updates(1)), "one run at a time may save there");
   ::kill(child, SIGKILL);
@@ -289,6 +338,45 @@ TEST(FolderLockTest, HoldsAgainstAnotherProcessAndEndsWithIt) {
   EXPECT_EQ(toy.trainer.train(epochs_of_two_updates(1)).num_epochs, 1);
   ::close(ready[0]);
   ::close(ready[1]);
+}
+
+TEST(FolderLockTest, WaitsForAsLongAsItIsTold) {
+  const TemporaryFolder folder;
+  Descriptor first = lock_folder(folder.path());
+  EXPECT_ERROR(lock_folder(folder.path(), std::chrono::milliseconds(30)), "in use by another run");
+  std::thread release([&] {
+    std::this_thread::sleep_for(std::chrono::milliseconds(30));
+    first.close();
+  });
+  EXPECT_TRUE(lock_folder(folder.path(), std::chrono::minutes(1)));
+  release.join();
+}
+
+TEST(FolderLockTest, OverwritesNoOtherFileThroughALink) {
+  const TemporaryFolder folder;
+  write_bytes(folder / "precious", "a precious file");
+  fs::create_directory(folder / "states");
+  const fs::path lock = folder / "states" / ".lock";
+  for (const bool is_symbolic : {true, false}) {
+    const fs::path target = folder / "precious";
+    is_symbolic ? fs::create_symlink(target, lock) : fs::create_hard_link(target, lock);
+    EXPECT_ERROR(lock_training_states(folder / "states"), lock.string() + "\" is a link");
+    EXPECT_EQ(read_bytes(folder / "precious"), "a precious file");
+    fs::remove(lock);
+  }
+  EXPECT_TRUE(lock_training_states(folder / "states"));
+}
+
+// NFS makes byte-range locks of them, which need a file that is open for writing.
+TEST(FolderLockTest, LocksFilesThatAreOpenForWriting) {
+  const TemporaryFolder folder;
+  const auto mode_of = [](const Descriptor& file) {
+    return ::fcntl(file.get(), F_GETFL) & O_ACCMODE;
+  };
+  EXPECT_EQ(mode_of(lock_folder(folder.path())), O_RDWR);
+  EXPECT_EQ(mode_of(lock_file(folder / "run.csv")), O_RDWR);
+  AtomicFile file(folder / "x");
+  EXPECT_NE(mode_of(file.commit()), O_RDONLY);
 }
 
 TEST(FolderLockTest, ARunReleasesItWhenItEndsInAnyWay) {

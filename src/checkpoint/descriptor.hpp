@@ -1,0 +1,59 @@
+#pragma once
+
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <filesystem>
+#include <string>
+#include <system_error>
+#include <utility>
+
+namespace linkboy {
+
+/// Returns the system's words for an error number.
+inline std::string system_reason(int error) { return std::generic_category().message(error); }
+
+/// Makes a system call again while signals interrupt it.
+template <typename Call>
+auto retry_if_interrupted(Call call) {
+  auto result = call();
+  while (result < 0 && errno == EINTR) result = call();
+  return result;
+}
+
+/// Owns a file descriptor, or nothing.
+class Descriptor {
+ public:
+  Descriptor() = default;
+  /// Opens a file. If the system refuses, the object owns nothing and errno has the reason.
+  /// Programs that this process starts do not get the descriptor, and a named pipe does not wait.
+  Descriptor(const std::filesystem::path& path, int flags)
+      : number_(retry_if_interrupted(
+            [&] { return ::open(path.c_str(), flags | O_CLOEXEC | O_NONBLOCK, 0666); })) {}
+  ~Descriptor() { close(); }
+  Descriptor(Descriptor&& other) noexcept : number_(std::exchange(other.number_, -1)) {}
+  Descriptor& operator=(Descriptor&& other) noexcept {
+    close();
+    number_ = std::exchange(other.number_, -1);
+    return *this;
+  }
+
+  explicit operator bool() const { return number_ >= 0; }
+  int get() const { return number_; }
+
+  /// Returns a second descriptor of the same open file, which shares its lock.
+  Descriptor copy() const {
+    Descriptor result;
+    result.number_ = ::fcntl(number_, F_DUPFD_CLOEXEC, 0);
+    return result;
+  }
+
+  /// Closes it. Returns what close(2) does.
+  int close() { return number_ < 0 ? 0 : ::close(std::exchange(number_, -1)); }
+
+ private:
+  int number_ = -1;
+};
+
+}  // namespace linkboy

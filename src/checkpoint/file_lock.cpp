@@ -1,0 +1,120 @@
+#include "checkpoint/file_lock.hpp"
+
+#include <sys/file.h>
+#include <sys/stat.h>
+
+#include <array>
+#include <string>
+#include <string_view>
+#include <thread>
+
+#include "checkpoint/atomic_file.hpp"
+#include "linkboy/error.hpp"
+#include "linkboy/printable.hpp"
+
+namespace linkboy {
+namespace {
+
+namespace fs = std::filesystem;
+
+/// "process 4711 on host"
+std::string name_of_this_process() {
+  std::array<char, 256> host{};
+  ::gethostname(host.data(), host.size() - 1);
+  return c10::str("process ", ::getpid(), " on ", host.data());
+}
+
+bool has_no_locks(int error) {
+  return error == ENOLCK || error == EOPNOTSUPP || error == ENOSYS || error == EINVAL;
+}
+
+/// Nothing if another open file holds the lock.
+std::optional<Descriptor> open_locked(const fs::path& path, int more_flags = 0) {
+  while (true) {
+    // Network filesystems lock only what may be written to; others also lock a file of another
+    // user.
+    Descriptor file(path, O_RDWR | O_CREAT | more_flags);
+    if (!file && errno == EACCES) file = Descriptor(path, O_RDONLY | more_flags);
+    LINKBOY_CHECK(file, "cannot open \"", path.string(), "\" (", system_reason(errno),
+                  "). Choose a folder that this process may write to.");
+    const int error = try_lock(file);
+    if (error == EWOULDBLOCK) return std::nullopt;
+    LINKBOY_CHECK(error == 0 || has_no_locks(error), "cannot lock \"", path.string(), "\" (",
+                  system_reason(error), "). Check the filesystem, or choose another folder.");
+    if (is_at(file, path)) return file;
+  }
+}
+
+/// The file is overwritten: it must not be another one by a link.
+void check_is_no_link(const fs::path& path) {
+  struct stat status {};
+  const bool is_own =
+      ::lstat(path.c_str(), &status) != 0 || (S_ISREG(status.st_mode) && status.st_nlink == 1);
+  LINKBOY_CHECK(is_own, "\"", path.string(),
+                "\" is a link to another file, or not a regular file; a folder is locked by a file "
+                "of its own. Remove it.");
+}
+
+std::string holder_in(const fs::path& path) {
+  const Descriptor file(path, O_RDONLY | O_NOFOLLOW);
+  std::array<char, 512> text{};
+  const ssize_t size = ::pread(file.get(), text.data(), text.size(), 0);
+  if (size <= 0) return "its process is not known";
+  return printable(std::string_view(text.data(), static_cast<std::size_t>(size)));
+}
+
+}  // namespace
+
+int try_lock(const Descriptor& file) {
+  const int result = retry_if_interrupted([&] { return ::flock(file.get(), LOCK_EX | LOCK_NB); });
+  return result == 0 ? 0 : errno;
+}
+
+bool is_at(const Descriptor& file, const fs::path& path) {
+  struct stat here {};
+  struct stat there {};
+  const bool are_known = ::fstat(file.get(), &here) == 0 && ::stat(path.c_str(), &there) == 0;
+  if (!are_known) return errno != ENOENT;
+  return here.st_ino == there.st_ino && here.st_dev == there.st_dev;
+}
+
+Descriptor lock_file(const fs::path& path) {
+  std::error_code error = create_folders(path.parent_path());
+  LINKBOY_CHECK(!error, "cannot create the folder of \"", path.string(), "\" (", error.message(),
+                "). Choose a path whose folder can be made.");
+  // A device would be replaced by a file otherwise.
+  LINKBOY_CHECK(!fs::exists(path, error) || fs::is_regular_file(path, error), "\"", path.string(),
+                "\" is not a regular file. Choose the path of a file, new or old.");
+  auto file = open_locked(path);
+  LINKBOY_CHECK(file, "\"", path.string(),
+                "\" is being written by another run, or by another tracker of this one. Choose "
+                "another path, or wait for the end of that run.");
+  return *std::move(file);
+}
+
+Descriptor lock_folder(const fs::path& folder, std::chrono::milliseconds patience) {
+  const std::error_code error = create_folders(folder);
+  LINKBOY_CHECK(!error, "cannot create the folder \"", folder.string(), "\" (", error.message(),
+                "). Choose a path whose folder can be made.");
+  const fs::path path = folder / ".lock";
+  check_is_no_link(path);
+  const auto end = std::chrono::steady_clock::now() + patience;
+  auto lock = open_locked(path, O_NOFOLLOW);
+  while (!lock && std::chrono::steady_clock::now() < end) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(10));
+    lock = open_locked(path, O_NOFOLLOW);
+  }
+  LINKBOY_CHECK(lock, "the folder \"", folder.string(), "\" is in use by another run (",
+                holder_in(path),
+                "); one run at a time may save there. Wait for its end, end it, or choose another "
+                "folder.");
+  check_is_no_link(path);
+  // The name is for the message above only; a full disk does not matter.
+  const std::string name = name_of_this_process();
+  if (::ftruncate(lock->get(), 0) == 0) {
+    [[maybe_unused]] const ssize_t ignored = ::pwrite(lock->get(), name.data(), name.size(), 0);
+  }
+  return *std::move(lock);
+}
+
+}  // namespace linkboy
