@@ -68,10 +68,15 @@ void run(const fs::path& folder) {
                                     undisturbed.end(), torch::equal);
   std::printf("the resumed run ends with the very weights of the undisturbed one: %s\n",
               are_equal ? "yes" : "no");
+  if (!are_equal) throw linkboy::cli::ExitStatus{1};
 }
 
 int main(int argc, char** argv) {
   return linkboy::cli::run_main(argc, argv, [](const linkboy::cli::Arguments& arguments) {
+    if (arguments.size() > 1 || (arguments.size() == 1 && arguments[0].starts_with('-'))) {
+      throw linkboy::cli::UsageError(
+          "it takes one argument, the folder of training states, or none.");
+    }
     if (!arguments.empty()) return run(arguments[0]);
     std::string folder = fs::temp_directory_path() / "linkboy-XXXXXX";
     LINKBOY_CHECK(mkdtemp(folder.data()), "cannot make the folder ", folder, ".");

@@ -74,6 +74,23 @@ void print_error(const std::string& program, const std::string& message,
                advice.c_str());
 }
 
+/// A program whose output is lost has failed, though it ended well.
+void check_standard_output() {
+  std::cout.flush();
+  LINKBOY_CHECK(std::cout.good() && std::fflush(stdout) == 0 && std::ferror(stdout) == 0,
+                "cannot write to standard output. Check where it goes, and the free space there.");
+}
+
+/// Returns the status with which `body` ended, if it was not an error.
+int status_of(const std::function<void(const Arguments&)>& body, const Arguments& arguments) {
+  try {
+    body(arguments);
+    return 0;
+  } catch (const ExitStatus& exit) {
+    return exit.status;
+  }
+}
+
 }  // namespace
 
 int run_main(int argc, const char* const* argv,
@@ -81,10 +98,10 @@ int run_main(int argc, const char* const* argv,
   std::string program = "program";
   try {
     if (argc > 0) program = std::filesystem::path(argv[0]).filename().string();
-    body(argc > 0 ? Arguments(argv + 1, argv + argc) : Arguments());
-    return 0;
-  } catch (const ExitStatus& exit) {
-    return exit.status;
+    const int status = status_of(body, argc > 0 ? Arguments(argv + 1, argv + argc) : Arguments());
+    constexpr int kKilledBySignal = 128;  // which may have killed the reader of the output, too
+    if (status < kKilledBySignal) check_standard_output();
+    return status;
   } catch (const UsageError& error) {
     print_error(program, error.what(), "See " + program + " --help.\n");
     return 2;

@@ -48,8 +48,9 @@ struct ExitStatus {
 using Arguments = std::vector<std::string>;
 
 /// Runs `body` and turns its end into an exit status: 0 if it returned, 1 if it threw, 2 if it
-/// threw UsageError, the status of an ExitStatus. The exception's message goes to standard error as
-/// `PROGRAM: error: ...`, without LibTorch's backtrace. Never throws.
+/// threw UsageError, the status of an ExitStatus; 1 if standard output could not be written. The
+/// exception's message goes to standard error as `PROGRAM: error: ...`, without LibTorch's
+/// backtrace. Never throws.
 LINKBOY_API int run_main(int argc, const char* const* argv,
                          const std::function<void(const Arguments&)>& body) noexcept;
 

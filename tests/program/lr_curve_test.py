@@ -24,6 +24,15 @@ def run(*arguments):
 
 
 class LrCurveTest(unittest.TestCase):
+    def test_output_that_is_lost_is_an_error(self):
+        for arguments in ([], ["--help"]):
+            with self.subTest(arguments=arguments), open("/dev/full", "w") as full:
+                done = subprocess.run(
+                    [PROGRAM, *arguments], stdout=full, stderr=subprocess.PIPE, text=True, timeout=60
+                )
+                self.assertEqual(done.returncode, 1)
+                self.assertIn("cannot write to standard output", done.stderr)
+
     def test_draws_every_scheduler(self):
         for name in SCHEDULERS:
             with self.subTest(name=name), tempfile.TemporaryDirectory() as folder:
