@@ -20,6 +20,10 @@ class FirstEpochLoader final : public DataLoader {
   std::unique_ptr<BatchIterator> iterate(int64_t, int64_t first_batch) override {
     return loader_->iterate(/*epoch=*/1, first_batch);
   }
+  std::shared_ptr<DataLoader> shared(const DataLoaderOptions& defaults) const override {
+    auto part = loader_->shared(defaults);
+    return part ? std::make_shared<FirstEpochLoader>(std::move(part)) : nullptr;
+  }
   StateDict state_dict() const override { return loader_->state_dict(); }
   void load_state_dict(const StateDict& state) override { loader_->load_state_dict(state); }
 

@@ -11,8 +11,9 @@ namespace linkboy {
 /// The first batches of each epoch of another loader.
 class LINKBOY_API LimitedLoader final : public DataLoader {
  public:
-  /// @param max_batches  Of this process. If the loader has fewer, it has what it has.
-  /// @throws Error if `loader` is null or `max_batches` less than 1.
+  /// @param max_batches  Of this process; 0 on one that has no part in the first batches of all. If
+  ///        the loader has fewer, it has what it has.
+  /// @throws Error if `loader` is null or `max_batches` negative.
   LimitedLoader(std::shared_ptr<DataLoader> loader, int64_t max_batches);
 
   int64_t size() const override;

@@ -1,6 +1,7 @@
 #include "linkboy/limited_loader.hpp"
 
 #include <algorithm>
+#include <utility>
 
 #include "linkboy/error.hpp"
 
@@ -28,8 +29,8 @@ class LimitedIterator final : public BatchIterator {
 LimitedLoader::LimitedLoader(std::shared_ptr<DataLoader> loader, int64_t max_batches)
     : loader_(std::move(loader)), max_batches_(max_batches) {
   LINKBOY_CHECK(loader_ != nullptr, "the loader to limit is null; give an object.");
-  LINKBOY_CHECK(max_batches_ >= 1, "a loader is limited to ", max_batches_,
-                " batches; it must be at least 1.");
+  LINKBOY_CHECK(max_batches_ >= 0, "a loader is limited to ", max_batches_,
+                " batches; the number must not be negative.");
 }
 
 std::shared_ptr<DataLoader> LimitedLoader::shared(const DataLoaderOptions& defaults) const {
@@ -40,8 +41,9 @@ std::shared_ptr<DataLoader> LimitedLoader::shared(const DataLoaderOptions& defau
 int64_t LimitedLoader::size() const { return std::min(loader_->size(), max_batches_); }
 
 std::unique_ptr<BatchIterator> LimitedLoader::iterate(int64_t epoch, int64_t first_batch) {
-  return std::make_unique<LimitedIterator>(loader_->iterate(epoch, first_batch),
-                                           size() - first_batch);
+  const int64_t num_left = size() - first_batch;
+  auto batches = num_left > 0 ? loader_->iterate(epoch, first_batch) : nullptr;
+  return std::make_unique<LimitedIterator>(std::move(batches), num_left);
 }
 
 }  // namespace linkboy

@@ -28,7 +28,8 @@ std::optional<c10::Device> chosen_device() {
 ///
 /// Workers that share the data claim the next batch when they are free. Workers with copies take
 /// every n-th batch, because a copy may have a state (a random engine): the same run then gives the
-/// same batches again, whichever worker is faster.
+/// same batches again, whichever worker is faster. For the same reason a reader that leaves early
+/// leaves the copies where they would be if all workers had kept a whole ring ahead of it.
 class PrefetchIterator final : public BatchIterator {
  public:
   PrefetchIterator(std::shared_ptr<WorkerDatasets> source, const DataLoaderOptions& options,
@@ -46,8 +47,14 @@ class PrefetchIterator final : public BatchIterator {
   }
 
   ~PrefetchIterator() override {
-    for (auto& worker : workers_) worker.request_stop();
-    workers_.clear();  // joins the threads
+    if (stride_ > 0) {
+      const std::lock_guard lock(mutex_);
+      end_ = std::min(end_, next_to_read_ + static_cast<int64_t>(slots_.size()));
+      taken_.notify_all();
+    } else {
+      for (auto& worker : workers_) worker.request_stop();
+    }
+    for (auto& worker : workers_) worker.join();
     source_->give_back(std::move(datasets_));
   }
 
@@ -81,9 +88,9 @@ class PrefetchIterator final : public BatchIterator {
       own += stride_;
       ++next_to_claim_;
       const auto in_reach = [&] {
-        return index < next_to_read_ + static_cast<int64_t>(slots_.size());
+        return index >= end_ || index < next_to_read_ + static_cast<int64_t>(slots_.size());
       };
-      if (!taken_.wait(lock, stop, in_reach)) return;
+      if (!taken_.wait(lock, stop, in_reach) || index >= end_) return;
       lock.unlock();
       Slot result;
       try {
@@ -101,14 +108,14 @@ class PrefetchIterator final : public BatchIterator {
   const std::shared_ptr<WorkerDatasets> source_;
   std::vector<Dataset> datasets_;
   int64_t stride_ = 0;  // 0: the workers claim batches
-  std::mutex mutex_;    // guards slots_, next_to_claim_, next_to_read_ and has_failed_
+  std::mutex mutex_;    // guards what comes behind it, but for device_ and workers_
   std::condition_variable made_;
   std::condition_variable_any taken_;
   std::vector<Slot> slots_;
   int64_t next_to_claim_;
   int64_t next_to_read_;
   bool has_failed_ = false;
-  const int64_t end_;
+  int64_t end_;
   const std::optional<c10::Device> device_ = chosen_device();
   std::vector<std::jthread> workers_;  // last: joined before the rest goes
 };

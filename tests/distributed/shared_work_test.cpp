@@ -1,10 +1,15 @@
 // What ranks share without being told: loaders, metrics, rows, and the weights of their batches.
 
 #include "distributed/ranks.hpp"
+#include "linkboy/callbacks/lambda_callback.hpp"
+#include "linkboy/callbacks/limit_eval_steps.hpp"
+#include "linkboy/callbacks/overfit_batches.hpp"
+#include "linkboy/callbacks/save_predictions.hpp"
 #include "linkboy/limited_loader.hpp"
 #include "linkboy/metrics/mean.hpp"
 #include "support/at_update.hpp"
 #include "support/expect_error.hpp"
+#include "support/temporary_folder.hpp"
 
 namespace linkboy::testing::shared_work_test {
 namespace {
@@ -87,6 +92,51 @@ TEST_F(SharedWorkTest, LoadersThatASubclassMakesAreShared) {
   const auto seen = torch::tensor({trainer.eval_loss_tracker().count()});
   EXPECT_EQ(accelerator.reduce(seen, ReduceOp::sum).item<int64_t>(), 6 * size + 1);
   EXPECT_EQ(trainer.predict({}).size(0), 6 * size + 1);
+}
+
+TEST_F(SharedWorkTest, LoadersThatCallbacksLimitAreSharedToo) {
+  const auto model = toy_model();
+  OwnLoaders trainer(model, torch::nn::CrossEntropyLoss(), toy_sgd(model),
+                     {std::make_shared<LimitEvalSteps>(LimitEvalStepsOptions{
+                          .num_eval_steps = 1, .limit_intermediate_only = false}),
+                      std::make_shared<LambdaCallback>(LambdaCallbackFunctions{
+                          .on_eval_epoch_start =
+                              [&](Trainer& own) {
+                                const auto num_own = own.evaluation_sets()[0].loader->size();
+                                EXPECT_EQ(num_own, rank == 0 ? 1 : 0);
+                              }})},
+                     nullptr, together());
+  trainer.num_rows = 4 * size;
+  trainer.train({.num_epochs = 1, .eval_dataset = toy_data(2), .per_device_batch_size = 2});
+}
+
+/// Only the main process writes: the others need not have the folder.
+TEST_F(SharedWorkTest, PredictionsNeedAFolderOnTheMainProcessOnly) {
+  const TemporaryFolder folder;
+  const std::filesystem::path path =
+      rank == 0 ? folder / "predictions.pt" : std::filesystem::path("/proc/none/predictions.pt");
+  RankToy toy(together(),
+              {std::make_shared<SavePredictions>(SavePredictionsOptions{.path = path})});
+  toy.trainer.evaluate({.dataset = toy_data(4 * size), .per_device_batch_size = 2});
+  EXPECT_EQ(std::filesystem::exists(path), rank == 0);
+}
+
+TEST_F(SharedWorkTest, AFewBatchesThatAreFittedAreSharedToo) {
+  const auto model = toy_model();
+  OwnLoaders trainer(model, torch::nn::CrossEntropyLoss(), toy_sgd(model),
+                     {std::make_shared<OverfitBatches>(1)}, nullptr, together());
+  trainer.num_rows = 4 * size;
+  std::vector<double> sums;
+  trainer.callback_handler().add(std::make_shared<LambdaCallback>(LambdaCallbackFunctions{
+      .on_train_step_end = [&](Trainer&, const Batch& batch, const StepOutput&) {
+        sums.push_back(batch.input().sum().item<double>());
+      }}));
+  trainer.train({.num_epochs = 1, .per_device_batch_size = 2});
+  ASSERT_EQ(sums.size(), 1U);
+  const auto all = accelerator.gather(torch::tensor(sums, torch::kDouble));
+  for (int64_t other = 0; other < size; ++other) {
+    EXPECT_EQ(all[other].item<double>() == sums[0], other == rank);
+  }
 }
 
 TEST_F(SharedWorkTest, GatherOfDifferentShapesIsAnErrorOnAllRanks) {

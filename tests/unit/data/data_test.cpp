@@ -473,6 +473,20 @@ TEST(DataLoaderTest, DatasetWithAnEngineOfItsOwnDrawsOtherNumbersInEachEpoch) {
   }
 }
 
+TEST(DataLoaderTest, AnEpochThatIsLeftEarlyLeavesTheEnginesOfWorkersAtOnePlace) {
+  const auto second_epoch = [](bool waits) {
+    const auto loader = make_data_loader(Noise(std::make_shared<std::atomic<int>>(0)),
+                                         {.batch_size = 1, .num_workers = 2, .prefetch_factor = 3});
+    auto batches = loader->iterate(1);
+    batches->next();
+    if (waits) std::this_thread::sleep_for(std::chrono::milliseconds(100));
+    batches.reset();
+    return epoch_of(*loader, 2);
+  };
+  const auto expected = second_epoch(true);
+  for (int run = 0; run < 5; ++run) EXPECT_EQ(second_epoch(false), expected);
+}
+
 TEST(DataLoaderTest, CopiesADatasetOncePerWorker) {
   const auto copies = std::make_shared<std::atomic<int>>(0);
   const Dataset data(Noise{copies});
