@@ -24,7 +24,7 @@ at::ScalarType type_of_average(const at::Tensor& tensor) {
 
 }  // namespace
 
-void AveragedWeights::attach(const Model& model) {
+void AveragedWeights::attach(const Model& model, bool continues) {
   tensors_ = model.named_tensors();
   floating_.clear();
   averages_.clear();
@@ -33,7 +33,7 @@ void AveragedWeights::attach(const Model& model) {
     if (is_averaged(tensor)) floating_.push_back(tensor);
   }
   const StateDict loaded = std::exchange(loaded_, {});
-  if (loaded.empty()) return;
+  if (!continues || loaded.empty()) return;
 
   const StateDict averages = loaded.get_dict(kAverages);
   if (!averages.empty()) {

@@ -18,10 +18,11 @@ namespace linkboy {
 /// graphs stay valid. Used by one thread.
 class LINKBOY_API AveragedWeights {
  public:
-  /// Takes `model`, whose modules must keep their tensors, and forgets the average; or goes on from
-  /// the state that was loaded before, which also gives the model back the weights that it trains.
+  /// Takes `model`, whose modules must keep their tensors, and forgets the average; or, if it
+  /// `continues`, takes that of the state that was loaded before, which also gives the model back
+  /// the weights that it trains.
   /// @throws Error if that state is of another model.
-  void attach(const Model& model);
+  void attach(const Model& model, bool continues = false);
   /// Whether `attach` was called with a model that has tensors.
   bool is_attached() const { return !tensors_.empty(); }
 
@@ -46,8 +47,10 @@ class LINKBOY_API AveragedWeights {
 
   /// The average, how far it is, and the weights that wait while it is in the model.
   StateDict state_dict() const;
-  /// Takes effect at the next `attach`.
+  /// Takes effect at the next `attach` that `continues`.
   void load_state_dict(const StateDict& state) { loaded_ = state; }
+  /// Whether a state was loaded and no `attach` came since.
+  bool is_loaded() const { return !loaded_.empty(); }
 
  private:
   NamedTensors tensors_;              // the model's own

@@ -23,19 +23,20 @@ EarlyStopping::EarlyStopping(EarlyStoppingOptions options)
 }
 
 void EarlyStopping::on_training_run_start(Trainer& trainer) {
-  const bool was_loaded = std::exchange(was_loaded_, false);
-  if (metric_.start_run(trainer, options_.reset_on_train)) counter_ = 0;
-  if (!was_loaded) return;
+  if (metric_.start_run(trainer, is_resumed(), options_.reset_on_train)) counter_ = 0;
+  if (!is_resumed()) failure_.reset();
   // A run that this callback had ended is resumed: it ends again, unless the options have changed.
-  if (counter_ >= options_.early_stopping_patience) return stop(trainer);
-  const auto values = trainer.run_history().get_metric_values(metric_.name());
-  if (!values.empty()) has_failed(trainer, values.back());
+  if (is_resumed() && counter_ >= options_.early_stopping_patience) return stop(trainer);
+  if (failure_ && !has_failed(trainer, *failure_)) failure_.reset();
 }
 
 void EarlyStopping::on_training_run_epoch_end(Trainer& trainer) {
   const auto value = metric_.new_value(trainer);
   if (!value || trainer.run_history().current_epoch() <= options_.num_warmup_epochs) return;
-  if (has_failed(trainer, *value)) return;
+  if (has_failed(trainer, *value)) {
+    failure_ = value;
+    return;
+  }
   if (is_improvement(trainer, *value)) {
     metric_.set_best(*value);
     counter_ = 0;
@@ -83,13 +84,15 @@ bool EarlyStopping::is_improvement(Trainer& trainer, double value) {
 StateDict EarlyStopping::state_dict() const {
   StateDict state = metric_.state_dict();
   state.set("counter", counter_);
+  if (failure_) state.set("failure", *failure_);
   return state;
 }
 
 void EarlyStopping::load_state_dict(const StateDict& state) {
   metric_.load_state_dict(state);
   counter_ = state.get_int("counter");
-  was_loaded_ = true;
+  failure_.reset();
+  if (state.contains("failure")) failure_ = state.get_double("failure");
 }
 
 }  // namespace linkboy

@@ -60,7 +60,7 @@ class LINKBOY_API EarlyStopping : public Callback {
   EarlyStoppingOptions options_;
   WatchedMetric metric_;
   int64_t counter_ = 0;
-  bool was_loaded_ = false;
+  std::optional<double> failure_;  // the value that has ended the run
 };
 
 }  // namespace linkboy

@@ -57,15 +57,9 @@ void FastDevRun::on_dataloaders_ready(Trainer& trainer) {
   }
 }
 
-void FastDevRun::on_train_epoch_start(Trainer&) { is_evaluated_ = false; }
-
-void FastDevRun::on_eval_epoch_end(Trainer& trainer) {
-  if (!trainer.is_extra_evaluation()) is_evaluated_ = true;
-}
-
 void FastDevRun::on_training_run_epoch_end(Trainer& trainer) {
   // The first epoch may not be one that the run evaluates.
-  if (!is_evaluated_ && !trainer.evaluation_sets().empty()) trainer.evaluate_now({});
+  if (!trainer.is_epoch_evaluated() && !trainer.evaluation_sets().empty()) trainer.evaluate_now({});
 }
 
 }  // namespace linkboy

@@ -17,8 +17,6 @@ class LINKBOY_API FastDevRun : public Callback {
   explicit FastDevRun(int64_t num_batches = 1);
 
   void on_dataloaders_ready(Trainer& trainer) override;
-  void on_train_epoch_start(Trainer& trainer) override;
-  void on_eval_epoch_end(Trainer& trainer) override;
   void on_training_run_epoch_end(Trainer& trainer) override;
 
  protected:
@@ -27,7 +25,6 @@ class LINKBOY_API FastDevRun : public Callback {
 
  private:
   int64_t num_batches_;
-  bool is_evaluated_ = false;
 };
 
 }  // namespace linkboy

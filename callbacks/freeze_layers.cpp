@@ -71,7 +71,7 @@ void FreezeLayers::on_train_epoch_start(Trainer& trainer) {
   freezer_->apply_modes();
 }
 
-/// An evaluation in mid-epoch puts the whole model back into training mode.
+/// Another callback may have put the whole model into training mode.
 void FreezeLayers::on_train_step_start(Trainer&) { freezer_->apply_modes(); }
 
 }  // namespace linkboy

@@ -41,8 +41,8 @@ struct LambdaCallbackFunctions {
   /// @}
 };
 
-/// A callback of a few lines, where a class would be too much. A Trainer takes one of each type, so
-/// that the second would need a class:
+/// A callback of a few lines, where a class would be too much. A second one of a Trainer needs a
+/// name of its own (`set_name`).
 ///
 ///     std::make_shared<linkboy::LambdaCallback>(linkboy::LambdaCallbackFunctions{
 ///         .on_train_epoch_end = [](linkboy::Trainer& trainer) { ... }});

@@ -24,7 +24,7 @@ LearningRateMonitor::LearningRateMonitor(LearningRateMonitorOptions options)
 
 void LearningRateMonitor::on_training_run_start(Trainer& trainer) {
   read(trainer);  // a field that is not there should not cost an epoch
-  if (std::exchange(was_loaded_, false)) return;
+  if (is_resumed()) return;
   last_ = {};
   series_.clear();
 }
@@ -85,7 +85,6 @@ void LearningRateMonitor::load_state_dict(const StateDict& state) {
   last_ = from_ivalue(state.at(kLast));
   series_.clear();
   for (const c10::IValue& values : state.get_list(kSeries)) series_.push_back(from_ivalue(values));
-  was_loaded_ = true;
 }
 
 }  // namespace linkboy

@@ -56,7 +56,6 @@ class LINKBOY_API LearningRateMonitor : public Callback {
   std::vector<FieldValues> next_;  // of the update in progress
   UpdateValues last_;
   std::vector<UpdateValues> series_;
-  bool was_loaded_ = false;
 };
 
 }  // namespace linkboy

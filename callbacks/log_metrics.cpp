@@ -16,12 +16,21 @@ void LogMetrics::log_metrics(Trainer& trainer, const NamedValues& metrics) {
   for (const auto& [name, value] : metrics) trainer.print(fmt::format("{}: {:.6g}", name, value));
 }
 
-void LogMetrics::skip_present(Trainer& trainer) { new_metrics_.take(trainer.run_history()); }
+void LogMetrics::skip_present(Trainer& trainer) {
+  new_metrics_.take(trainer.run_history());
+  is_over_ = false;
+}
+
+void LogMetrics::on_training_run_epoch_end(Trainer& trainer) {
+  log_new(trainer);
+  is_over_ = trainer.is_last_epoch();
+}
 
 void LogMetrics::log_new(Trainer& trainer) {
   const NamedValues fresh = new_metrics_.take(trainer.run_history());
+  // After the run's last epoch, and in an evaluation alone, no other event would come.
   const bool is_due = trainer.run_history().current_epoch() % options_.every_n_epochs == 0 ||
-                      !trainer.train_dataloader();  // an evaluation alone
+                      is_over_ || !trainer.train_dataloader();
   if (is_due && !fresh.empty()) log_metrics(trainer, fresh);
 }
 

@@ -9,7 +9,8 @@
 namespace linkboy {
 
 struct LogMetricsOptions {
-  /// Values of other epochs are passed over. At least 1.
+  /// Values of other epochs are passed over, but not those that come after the last one. At least
+  /// 1.
   int64_t every_n_epochs = 1;
 };
 
@@ -24,7 +25,7 @@ class LINKBOY_API LogMetrics : public Callback {
   void on_evaluation_run_start(Trainer& trainer) override { skip_present(trainer); }
   void on_train_epoch_end(Trainer& trainer) override { log_new(trainer); }
   void on_eval_epoch_end(Trainer& trainer) override { log_new(trainer); }
-  void on_training_run_epoch_end(Trainer& trainer) override { log_new(trainer); }
+  void on_training_run_epoch_end(Trainer& trainer) override;
   void on_evaluation_run_end(Trainer& trainer) override { log_new(trainer); }
 
  protected:
@@ -40,6 +41,7 @@ class LINKBOY_API LogMetrics : public Callback {
 
   LogMetricsOptions options_;
   NewMetrics new_metrics_;
+  bool is_over_ = false;
 };
 
 }  // namespace linkboy

@@ -21,7 +21,8 @@ ModelEma::ModelEma(ModelEmaOptions options)
 }
 
 void ModelEma::swap_in(Trainer& trainer) {
-  if (!weights_.is_attached() && was_loaded_) weights_.attach(trainer.model());
+  // A state may have been loaded to be evaluated.
+  if (!weights_.is_attached() && weights_.is_loaded()) weights_.attach(trainer.model(), true);
   LINKBOY_CHECK(weights_.is_attached(), "there is no average of the model yet; train first.");
   weights_.put_into_model();
 }
@@ -46,21 +47,25 @@ void ModelEma::on_training_run_start(Trainer& trainer) {
     });
     LINKBOY_CHECK(failure.empty(), failure);
   }
-  if (metric_.start_run(trainer, /*reset=*/true)) saved_.reset();
+  if (metric_.start_run(trainer, is_resumed(), /*reset=*/true)) saved_.reset();
   bring_here(trainer);
-  weights_.attach(trainer.model());
-  if (!std::exchange(was_loaded_, false)) num_averaged_ = 0;
+  weights_.attach(trainer.model(), is_resumed());
+  if (!is_resumed()) num_averaged_ = 0;
   last_update_ = trainer.num_updates();
   if (!weights_.has_begun() && last_update_ >= options_.start_after) weights_.begin();
-  is_evaluated_ = is_to_go_on_ = false;
+  is_to_go_on_ = false;
 }
 
 /// A run that is resumed into another folder has its best average there, too. If the file is gone,
-/// a later average can be the best.
+/// or was replaced after the state was saved, a later average can be the best.
 void ModelEma::bring_here(Trainer& trainer) {
   if (!options_.save_path || !saved_) return;
   const std::string failure = failure_on_main_process(trainer.accelerator(), [&] {
     if (!trainer.accelerator().is_main_process()) return;
+    const StateDict found = read_checkpoint(*saved_, {.with_data = false});
+    const bool is_best = !metric_.best() || (found.contains(metric_.name()) &&
+                                             found.get_double(metric_.name()) == *metric_.best());
+    LINKBOY_CHECK(is_best, *saved_, " is of another epoch by now.");
     std::error_code error;
     if (std::filesystem::equivalent(*options_.save_path, *saved_, error)) return;
     write_checkpoint(*options_.save_path, read_checkpoint(*saved_, {.mmap = true}));
@@ -86,14 +91,8 @@ void ModelEma::on_train_update_end(Trainer& trainer) {
   }
 }
 
-void ModelEma::on_train_epoch_start(Trainer&) { is_evaluated_ = false; }
-
-void ModelEma::on_eval_epoch_end(Trainer& trainer) {
-  if (!trainer.is_extra_evaluation()) is_evaluated_ = true;
-}
-
 void ModelEma::on_training_run_epoch_end(Trainer& trainer) {
-  if (options_.evaluate && is_evaluated_) evaluate(trainer);
+  if (options_.evaluate && trainer.is_epoch_evaluated()) evaluate(trainer);
   if (options_.save_path) save_if_best(trainer);
 }
 
@@ -153,7 +152,6 @@ void ModelEma::load_state_dict(const StateDict& state) {
   weights_.load_state_dict(state.get_dict("weights"));
   saved_.reset();
   if (state.contains("saved")) saved_ = state.get_string("saved");
-  was_loaded_ = true;
 }
 
 }  // namespace linkboy

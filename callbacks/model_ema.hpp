@@ -79,8 +79,6 @@ class LINKBOY_API ModelEma : public Callback {
   /// @throws Error if no file can be written at `save_path`.
   void on_training_run_start(Trainer& trainer) override;
   void on_train_update_end(Trainer& trainer) override;
-  void on_train_epoch_start(Trainer& trainer) override;
-  void on_eval_epoch_end(Trainer& trainer) override;
   /// @throws Error if there is no such metric to watch; whatever the evaluation throws.
   void on_training_run_epoch_end(Trainer& trainer) override;
   void on_stop_training_error(Trainer& trainer, const StopTraining& stop) override;
@@ -105,9 +103,7 @@ class LINKBOY_API ModelEma : public Callback {
   std::optional<std::filesystem::path> saved_;  // the file of the best average, if there is one
   int64_t num_averaged_ = 0;
   int64_t last_update_ = 0;
-  bool was_loaded_ = false;
-  bool is_evaluated_ = false;  // this epoch's model is
-  bool is_to_go_on_ = false;   // the run was cut short
+  bool is_to_go_on_ = false;  // the run was cut short
 };
 
 }  // namespace linkboy

@@ -54,7 +54,7 @@ void PerformanceMonitor::on_training_run_start(Trainer&) {
 }
 
 void PerformanceMonitor::on_train_epoch_start(Trainer& trainer) {
-  const bool goes_on = std::exchange(was_loaded_, false) && trainer.micro_step() > 0;
+  const bool goes_on = is_resumed() && trainer.micro_step() > 0;
   if (!goes_on) epoch_ = {};
   update_ = {};
   epoch_start_ = update_start_ = now();
@@ -145,7 +145,6 @@ void PerformanceMonitor::load_state_dict(const StateDict& state) {
             .num_waits = state.get_int("num_waits"),
             .wait_seconds = state.get_double("wait_seconds")};
   is_in_epoch_ = false;
-  was_loaded_ = true;
 }
 
 }  // namespace linkboy

@@ -104,7 +104,6 @@ class LINKBOY_API PerformanceMonitor : public Callback {
   int64_t num_open_evaluations_ = 0;
   bool is_in_epoch_ = false;
   bool waits_for_batch_ = false;
-  bool was_loaded_ = false;
 };
 
 }  // namespace linkboy

@@ -31,21 +31,23 @@ void SaveBestModel::on_training_run_start(Trainer& trainer) {
     if (trainer.accelerator().is_main_process()) check_writable(options_.save_path);
   });
   LINKBOY_CHECK(failure.empty(), failure);
-  if (metric_.start_run(trainer, options_.reset_on_train)) saved_.clear();
+  if (metric_.start_run(trainer, is_resumed(), options_.reset_on_train)) saved_.clear();
   bring_here(trainer);
 }
 
-/// A run that is resumed into another folder has its best checkpoints there, too. What is gone is
-/// forgotten, so that a later epoch can be the best.
+/// A run that is resumed into another folder has its best checkpoints there, too. What is gone, or
+/// was replaced after the state was saved, is forgotten, so that a later epoch can be the best.
 void SaveBestModel::bring_here(Trainer& trainer) {
   for (std::size_t i = 0; i < saved_.size();) {
     Saved& saved = saved_[i];
     const auto here = path_of(saved.epoch);
     const std::string failure = failure_on_main_process(trainer.accelerator(), [&] {
       if (!trainer.accelerator().is_main_process()) return;
+      const StateDict found = read_checkpoint(saved.path, {.with_data = false});
+      LINKBOY_CHECK(found.contains("epoch") && found.get_int("epoch") == saved.epoch, saved.path,
+                    " is of another epoch by now.");
       std::error_code error;
-      if (here == saved.path && std::filesystem::exists(here)) return;
-      if (std::filesystem::equivalent(here, saved.path, error)) return;
+      if (here == saved.path || std::filesystem::equivalent(here, saved.path, error)) return;
       write_checkpoint(here, read_checkpoint(saved.path, {.mmap = true}));
     });
     if (failure.empty()) {
@@ -120,7 +122,7 @@ void SaveBestModel::on_training_run_end(Trainer& trainer) {
   trainer.print(fmt::format("Loading checkpoint with {}: {:.6g} from epoch {}", metric_.name(),
                             best.value, best.epoch));
   trainer.load_checkpoint(best.path, {.optimizer = options_.save_optimizer,
-                                      .scheduler = trainer.scheduler() != nullptr});
+                                      .scheduler = options_.save_scheduler});
 }
 
 StateDict SaveBestModel::state_dict() const {

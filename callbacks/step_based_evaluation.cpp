@@ -21,7 +21,7 @@ void StepBasedEvaluation::on_training_run_start(Trainer& trainer) {
                 "the callback out.");
   last_update_ = trainer.num_updates();
   num_sets_left_ = 0;
-  if (!std::exchange(was_loaded_, false)) is_cut_short_ = false;
+  if (!is_resumed()) is_cut_short_ = false;
 }
 
 void StepBasedEvaluation::on_train_epoch_start(Trainer& trainer) {
@@ -53,7 +53,6 @@ StateDict StepBasedEvaluation::state_dict() const { return {{"is_cut_short", is_
 
 void StepBasedEvaluation::load_state_dict(const StateDict& state) {
   is_cut_short_ = state.get_bool("is_cut_short");
-  was_loaded_ = true;
 }
 
 }  // namespace linkboy

@@ -44,7 +44,6 @@ class LINKBOY_API StepBasedEvaluation : public Callback {
   int64_t eval_every_n_updates_;
   int64_t last_update_ = 0;
   bool is_cut_short_ = false;
-  bool was_loaded_ = false;
   std::size_t num_sets_left_ = 0;  // of the evaluation in progress
 };
 

@@ -2,6 +2,7 @@
 
 #include <ATen/ATen.h>
 #include <ATen/core/grad_mode.h>
+#include <c10/util/Exception.h>
 
 #include <cmath>
 #include <numbers>
@@ -45,37 +46,43 @@ void StochasticWeightAveraging::on_training_run_start(Trainer& trainer) {
                 start_, ", but the run has ", config.max_num_updates,
                 " updates; it must begin before the run ends.");
   num_annealing_ = whole_number("num_annealing_updates", options_.num_annealing_updates, config);
-  weights_.attach(trainer.model());
-  if (!std::exchange(was_loaded_, false)) {
+  weights_.attach(trainer.model(), is_resumed());
+  if (!is_resumed()) {
     num_averaged_ = 0;
     lrs_before_.clear();
   }
   last_update_ = trainer.num_updates();
   is_to_go_on_ = is_epoch_cut_short_ = false;
-  if (options_.update_batch_norm) check_forward(trainer);
+  is_forward_unchecked_ = options_.update_batch_norm;
 }
 
-/// Runs one batch through the model: a pass that does not fit it would end the run after its last
-/// update.
-void StochasticWeightAveraging::check_forward(Trainer& trainer) const {
-  const ModelModeGuard restore_modes(trainer.model());
-  trainer.model().train();
+void StochasticWeightAveraging::on_train_step_end(Trainer& trainer, const Batch& batch,
+                                                  const StepOutput&) {
+  if (std::exchange(is_forward_unchecked_, false)) check_forward(trainer, batch);
+}
+
+/// Runs the first batch through the model: a pass that does not fit it would end the run after its
+/// last update.
+void StochasticWeightAveraging::check_forward(Trainer& trainer, const Batch& batch) const {
   if (!has_batch_norm(trainer.model())) return;
+  const ModelModeGuard restore_modes(trainer.model());
   trainer.model().eval();
   const at::NoGradGuard no_grad;
   const KeptGenerators generators(trainer.device());
-  const auto batch =
-      trainer.train_dataloader()->iterate(trainer.run_history().current_epoch())->next();
-  if (!batch) return;
   const AutocastScope autocast = trainer.accelerator().autocast();
-  try {
-    forward_for_statistics(trainer, *batch, options_.forward);
-  } catch (const std::exception& error) {
+  const auto refuse = [](const char* what) {
     throw Error(c10::str(
         "StochasticWeightAveraging cannot run a training batch through the model to update its "
         "batch norms at the end of the run: ",
-        error.what(),
+        what,
         " Give StochasticWeightAveragingOptions::forward, or set update_batch_norm to false."));
+  };
+  try {
+    forward_for_statistics(trainer, batch, options_.forward);
+  } catch (const c10::Error& error) {
+    refuse(error.what_without_backtrace());
+  } catch (const std::exception& error) {
+    refuse(error.what());
   }
 }
 
@@ -173,7 +180,6 @@ void StochasticWeightAveraging::load_state_dict(const StateDict& state) {
   num_averaged_ = state.get_int("num_averaged");
   lrs_before_ = state.get_doubles("lrs_before");
   weights_.load_state_dict(state.get_dict("weights"));
-  was_loaded_ = true;
 }
 
 }  // namespace linkboy

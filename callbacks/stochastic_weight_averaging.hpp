@@ -36,8 +36,8 @@ struct StochasticWeightAveragingOptions {
   /// Passes over the training data once at the end of the run, so that the statistics of BatchNorm
   /// layers are those of the averaged weights.
   bool update_batch_norm = true;
-  /// The forward pass for it. Default: the model on the batch's `input()`. If the model has batch
-  /// norms, the run begins with one batch of it in evaluation mode, so that an error comes early.
+  /// The forward pass for it. Default: the model on the batch's `input()`. If the model trains
+  /// batch norms, the first step makes it once in evaluation mode, so that an error comes early.
   std::function<void(Trainer&, const Batch&)> forward{};
 
   /// Evaluates the averaged model at the end of the run: `swa_model_eval_loss_epoch` and so on.
@@ -65,10 +65,10 @@ class LINKBOY_API StochasticWeightAveraging : public Callback {
   /// @throws Error if nothing was averaged yet.
   StateDict averaged_model_state() const;
 
-  /// @throws Error if `start_after` or `num_annealing_updates` does not fit the run, or `forward`
-  /// does
-  ///         not fit the model.
+  /// @throws Error if `start_after` or `num_annealing_updates` does not fit the run.
   void on_training_run_start(Trainer& trainer) override;
+  /// @throws Error, at the first step, if `forward` does not fit the model.
+  void on_train_step_end(Trainer& trainer, const Batch& batch, const StepOutput& output) override;
   /// Sets the learning rate: here nothing comes between it and the update.
   void on_gradients_ready(Trainer& trainer) override;
   void on_train_update_end(Trainer& trainer) override;
@@ -90,7 +90,7 @@ class LINKBOY_API StochasticWeightAveraging : public Callback {
  private:
   bool is_due(Trainer& trainer, bool was_updated) const;
   void add_weights();
-  void check_forward(Trainer& trainer) const;
+  void check_forward(Trainer& trainer, const Batch& batch) const;
   void restore_lrs(Trainer& trainer);
 
   StochasticWeightAveragingOptions options_;
@@ -102,8 +102,8 @@ class LINKBOY_API StochasticWeightAveraging : public Callback {
   std::vector<double> lrs_before_;  // of each group, when the phase began
   bool is_ending_ = false;          // the averages are in the model, but what follows is not done
   bool is_lr_changed_ = false;
-  bool was_loaded_ = false;
-  bool is_to_go_on_ = false;         // the run was cut short
+  bool is_to_go_on_ = false;  // the run was cut short
+  bool is_forward_unchecked_ = false;
   bool is_epoch_cut_short_ = false;  // by the number of updates
 };
 

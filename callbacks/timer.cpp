@@ -20,7 +20,7 @@ Timer::Timer(TimerOptions options) : options_(options) {
 }
 
 void Timer::on_training_run_start(Trainer&) {
-  if (!std::exchange(was_loaded_, false)) before_ = {};
+  if (!is_resumed()) before_ = {};
   start_ = now();
 }
 
@@ -47,7 +47,6 @@ StateDict Timer::state_dict() const { return {{kElapsed, int64_t{elapsed().count
 void Timer::load_state_dict(const StateDict& state) {
   before_ = std::chrono::milliseconds(state.get_int(kElapsed));
   start_.reset();
-  was_loaded_ = true;
 }
 
 }  // namespace linkboy

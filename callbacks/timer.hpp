@@ -53,7 +53,6 @@ class LINKBOY_API Timer : public Callback {
   TimerOptions options_;
   std::chrono::milliseconds before_{0};  // runs that this one resumes
   std::optional<Clock::time_point> start_;
-  bool was_loaded_ = false;
 };
 
 }  // namespace linkboy

@@ -82,7 +82,7 @@ void Timing::on_training_run_start(Trainer&) {
 }
 
 void Timing::on_train_epoch_start(Trainer& trainer) {
-  const bool goes_on = std::exchange(was_loaded_, false) && trainer.micro_step() > 0;
+  const bool goes_on = is_resumed() && trainer.micro_step() > 0;
   if (!goes_on) {
     stages_ = {};
     epoch_before_ = 0.0;
@@ -186,7 +186,6 @@ void Timing::load_state_dict(const StateDict& state) {
              .backward = time_sum(state, kBackward),
              .optimizer = time_sum(state, kOptimizer)};
   is_in_epoch_ = false;
-  was_loaded_ = true;
 }
 
 }  // namespace linkboy

@@ -108,7 +108,6 @@ class LINKBOY_API Timing : public Callback {
   Mark epoch_start_;
   Mark last_;  // where the stage in progress began
   bool is_in_epoch_ = false;
-  bool was_loaded_ = false;
   int64_t num_steps_ = 0;  // of this process's run
 
   /// Of an evaluation and of those that are going on around it.

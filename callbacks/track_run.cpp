@@ -72,7 +72,7 @@ TrackRun::TrackRun(std::vector<std::shared_ptr<Tracker>> trackers, TrackRunOptio
 void TrackRun::on_training_run_start(Trainer& trainer) {
   is_evaluation_ = false;
   for (Sink& sink : sinks_) sink.has_failed = false;
-  const bool goes_on = std::exchange(was_loaded_, false);
+  const bool goes_on = is_resumed();
   if (!goes_on) {
     const bool has_history = !trainer.run_history().get_metric_names().empty();
     updates_before_ = has_history && trainer.num_updates() == 0 ? last_update_ : 0;
@@ -91,7 +91,6 @@ void TrackRun::on_training_run_start(Trainer& trainer) {
 
 void TrackRun::on_evaluation_run_start(Trainer& trainer) {
   is_evaluation_ = true;
-  was_loaded_ = false;
   updates_before_ = last_update_;
   new_metrics_.take(trainer.run_history());
   // After a training run it goes on with its record, and should not change what that says.
@@ -111,6 +110,8 @@ void TrackRun::start(Trainer& trainer, TrackedRun run) {
   last_update_ = update(trainer);
   last_epoch_ = run_.first_epoch;
   next_flush_ = Clock::now();
+  is_in_epoch_ = false;
+  num_open_evaluations_ = 0;
   is_on_ = trainer.accelerator().is_main_process();
   for (Sink& sink : sinks_) sink.is_on = false;
   // The evaluation after a training is not worth less because of a tracker.
@@ -151,7 +152,6 @@ void TrackRun::on_evaluation_run_end(Trainer& trainer) {
 }
 
 void TrackRun::on_exception(Trainer& trainer, std::exception_ptr) {
-  was_loaded_ = false;
   // Not for what has not come: the exception may be the device's.
   log_pending(trainer, /*wait=*/false);
   finish(trainer, "failed");
@@ -194,6 +194,8 @@ void TrackRun::on_train_epoch_start(Trainer& trainer) {
   if (trainer.micro_step() == 0) window_.reset();
   window_start_ = Clock::now();
   window_start_count_ = losses.count();
+  num_open_evaluations_ = 0;
+  is_in_epoch_ = true;
 }
 
 /// Not from the epoch's sum, which after a loss that is not finite stays so.
@@ -284,16 +286,20 @@ void TrackRun::on_train_epoch_end(Trainer& trainer) {
   if (is_histogram_epoch(trainer)) log_histograms(trainer, /*of_gradients=*/false);
 }
 
-void TrackRun::on_eval_epoch_start(Trainer&) { evaluation_start_ = Clock::now(); }
+void TrackRun::on_eval_epoch_start(Trainer&) {
+  if (num_open_evaluations_++ == 0) evaluation_start_ = Clock::now();
+}
 
 void TrackRun::on_eval_epoch_end(Trainer& trainer) {
   log_new_metrics(trainer);
-  window_start_ += Clock::now() - evaluation_start_;  // it may lie between two updates
+  // It may lie between two updates, and hold others.
+  if (--num_open_evaluations_ == 0) window_start_ += Clock::now() - evaluation_start_;
 }
 
 void TrackRun::on_training_run_epoch_end(Trainer& trainer) {
   last_epoch_ = trainer.run_history().current_epoch();
   log_new_metrics(trainer);
+  is_in_epoch_ = false;
   flush(trainer);
 }
 
@@ -344,8 +350,9 @@ void TrackRun::log_histogram(Trainer& trainer, const std::string& name, const at
 int64_t TrackRun::update(Trainer& trainer) const { return updates_before_ + trainer.num_updates(); }
 
 TrackedTime TrackRun::time(Trainer& trainer) const {
+  // After an epoch its number is the next one's already.
   const int64_t epoch =
-      is_evaluation_ ? std::max<int64_t>(1, last_epoch_) : trainer.run_history().current_epoch();
+      is_in_epoch_ ? trainer.run_history().current_epoch() : std::max<int64_t>(1, last_epoch_);
   return {.update = update(trainer), .epoch = epoch, .seconds = seconds_since_1970()};
 }
 
@@ -422,7 +429,6 @@ void TrackRun::load_state_dict(const StateDict& state) {
     window_.restore(state.get_double("window_loss"), state.get_int("window_samples"));
   }
   load_places(state.contains("places") ? state.get_dict("places") : StateDict());
-  was_loaded_ = true;
 }
 
 }  // namespace linkboy

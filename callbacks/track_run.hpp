@@ -133,7 +133,6 @@ class LINKBOY_API TrackRun : public Callback {
   TrackRunOptions options_;
   std::vector<Sink> sinks_;
   bool is_on_ = false;
-  bool was_loaded_ = false;
   bool is_evaluation_ = false;
   TrackedRun run_;
   Clock::time_point next_flush_;
@@ -147,7 +146,9 @@ class LINKBOY_API TrackRun : public Callback {
   // The updates since the last record of the epoch.
   LossTracker window_;
   Clock::time_point window_start_;
-  Clock::time_point evaluation_start_;
+  bool is_in_epoch_ = false;
+  int64_t num_open_evaluations_ = 0;
+  Clock::time_point evaluation_start_;  // of the outermost
   int64_t window_start_count_ = 0;
   std::vector<TrackedScalar> learning_rates_;
 

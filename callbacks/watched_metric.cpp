@@ -11,11 +11,12 @@ bool WatchedMetric::is_better(double value) const {
 }
 
 std::optional<double> WatchedMetric::new_value(Trainer& trainer) {
-  return reader_.next(trainer.run_history(), trainer.eval_dataloader() != nullptr);
+  return reader_.next(trainer.run_history(),
+                      trainer.is_epoch_evaluated() || !trainer.eval_dataloader());
 }
 
-bool WatchedMetric::start_run(Trainer& trainer, bool reset) {
-  if (std::exchange(was_loaded_, false)) return false;
+bool WatchedMetric::start_run(Trainer& trainer, bool is_resumed, bool reset) {
+  if (is_resumed) return false;
   reader_.skip(trainer.run_history());
   if (reset) best_.reset();
   return reset;
@@ -32,7 +33,6 @@ void WatchedMetric::load_state_dict(const StateDict& state) {
   best_.reset();
   if (!state.at("best").isNone()) best_ = state.get_double("best");
   reader_.set_num_read(state.get_int("num_read"));
-  was_loaded_ = true;
 }
 
 }  // namespace linkboy

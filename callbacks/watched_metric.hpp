@@ -39,20 +39,21 @@ class LINKBOY_API WatchedMetric {
   std::optional<double> new_value(Trainer& trainer);
 
   /// Starts a run: forgets the best value if `reset`, and the values that are there already count
-  /// as seen. A state that was just loaded is kept, with the values that its run had not seen yet.
+  /// as seen. If the run is resumed, the state that was loaded is kept, with the values that its
+  /// run had not seen yet.
   /// @return Whether the best value was forgotten.
-  bool start_run(Trainer& trainer, bool reset);
+  bool start_run(Trainer& trainer, bool is_resumed, bool reset);
 
   /// The best value, and how many values were seen.
   StateDict state_dict() const;
-  /// The next `start_run` keeps it. @throws Error if `state` is not what `state_dict` gave.
+  /// A `start_run` of a resumed run keeps it. @throws Error if `state` is not what `state_dict`
+  /// gave.
   void load_state_dict(const StateDict& state);
 
  private:
   MetricReader reader_;
   bool greater_is_better_;
   std::optional<double> best_;
-  bool was_loaded_ = false;
 };
 
 }  // namespace linkboy

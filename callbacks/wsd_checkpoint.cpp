@@ -57,7 +57,7 @@ void WsdCheckpoint::on_training_run_start(Trainer& trainer) {
     if (trainer.accelerator().is_main_process()) check_writable(options_.save_dir / "writable");
   });
   LINKBOY_CHECK(failure.empty(), failure);
-  const bool is_resumed = trainer.num_updates() > 0;
+  const bool is_resumed = !trainer.resumed_from().empty();
   if (options_.initial_checkpoint && !is_resumed) load_initial(trainer);
   last_update_ = num_updates(trainer);
 }

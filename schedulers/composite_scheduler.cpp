@@ -75,10 +75,11 @@ void CompositeScheduler::run_start(const RunHistory& history) {
   for (const auto& part : parts_) part->run_start(history);
 }
 
-void CompositeScheduler::epoch_end(int64_t num_epochs_done, const RunHistory& history) {
+void CompositeScheduler::epoch_end(int64_t num_epochs_done, const RunHistory& history,
+                                   bool has_metrics) {
   for (std::size_t i = 0; i < parts_.size(); ++i) {
     if (has_turn(i, num_updates())) {
-      parts_[i]->epoch_end(num_epochs_done, history);
+      parts_[i]->epoch_end(num_epochs_done, history, has_metrics);
     } else {
       parts_[i]->run_start(history);
     }

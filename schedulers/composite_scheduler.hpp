@@ -16,7 +16,7 @@ class LINKBOY_API CompositeScheduler : public Scheduler {
  public:
   bool include_new_groups() override;
   void run_start(const RunHistory& history) override;
-  void epoch_end(int64_t num_epochs_done, const RunHistory& history) override;
+  void epoch_end(int64_t num_epochs_done, const RunHistory& history, bool has_metrics) override;
   std::vector<Length> lengths() const override;
   StateDict state_dict() const override;
   void check_state_dict(const StateDict& state) const override;

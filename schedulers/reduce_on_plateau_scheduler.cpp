@@ -17,7 +17,6 @@ ReduceOnPlateauScheduler::ReduceOnPlateauScheduler(torch::optim::Optimizer& opti
     : Scheduler(optimizer, options.field),
       options_(options),
       reader_(options.metric),
-      has_eval_data_(config.num_eval_batches_per_epoch > 0),
       values_(base_values()),
       best_(options.mode == Mode::min ? std::numeric_limits<double>::infinity()
                                       : -std::numeric_limits<double>::infinity()) {
@@ -50,8 +49,9 @@ bool ReduceOnPlateauScheduler::include_new_groups() {
 
 void ReduceOnPlateauScheduler::run_start(const RunHistory& history) { reader_.skip(history); }
 
-void ReduceOnPlateauScheduler::epoch_end(int64_t /*num_epochs_done*/, const RunHistory& history) {
-  if (const auto value = reader_.next(history, has_eval_data_)) step_metric(*value);
+void ReduceOnPlateauScheduler::epoch_end(int64_t /*num_epochs_done*/, const RunHistory& history,
+                                         bool has_metrics) {
+  if (const auto value = reader_.next(history, has_metrics)) step_metric(*value);
 }
 
 bool ReduceOnPlateauScheduler::is_better(double value) const {

@@ -60,7 +60,7 @@ class LINKBOY_API ReduceOnPlateauScheduler final : public Scheduler {
   bool include_new_groups() override;
   void run_start(const RunHistory& history) override;
   /// @throws Error if the history has no such metric though the epoch was evaluated.
-  void epoch_end(int64_t num_epochs_done, const RunHistory& history) override;
+  void epoch_end(int64_t num_epochs_done, const RunHistory& history, bool has_metrics) override;
   StateDict state_dict() const override;
   void load_state_dict(const StateDict& state) override;
   void check_state_dict(const StateDict& state) const override;
@@ -74,7 +74,6 @@ class LINKBOY_API ReduceOnPlateauScheduler final : public Scheduler {
 
   ReduceOnPlateauSchedulerOptions options_;
   MetricReader reader_;
-  bool has_eval_data_;
   std::vector<double> values_;
   double best_;
   int64_t num_bad_ = 0;

@@ -40,8 +40,9 @@ void TimmScheduler::step_update(int64_t num_updates) {
   if (!t_in_epochs_ || include_new_groups()) start();
 }
 
-void TimmScheduler::epoch_end(int64_t num_epochs_done, const RunHistory& history) {
-  CompositeScheduler::epoch_end(num_epochs_done, history);
+void TimmScheduler::epoch_end(int64_t num_epochs_done, const RunHistory& history,
+                              bool has_metrics) {
+  CompositeScheduler::epoch_end(num_epochs_done, history, has_metrics);
   step(num_epochs_done);
 }
 

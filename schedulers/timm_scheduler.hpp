@@ -46,7 +46,7 @@ class LINKBOY_API TimmScheduler final : public CompositeScheduler {
   /// `step_update` with one update more.
   void step() override { step_update(num_updates() + 1); }
   /// `step` with the epochs done.
-  void epoch_end(int64_t num_epochs_done, const RunHistory& history) override;
+  void epoch_end(int64_t num_epochs_done, const RunHistory& history, bool has_metrics) override;
 
   std::vector<double> values_at(int64_t update) const override;
   std::vector<FieldValues> other_values_at(int64_t update) const override;

@@ -89,15 +89,6 @@ std::vector<Scheduler::Length> WsdScheduler::lengths() const {
   return lengths;
 }
 
-void WsdScheduler::check_state_dict(const StateDict& state) const {
-  CurveScheduler::check_state_dict(continued(state));
-}
-
-void WsdScheduler::load_state_dict(const StateDict& state) {
-  CurveScheduler::load_state_dict(continued(state));
-}
-
-/// What of `state` this schedule goes on from.
 StateDict WsdScheduler::continued(const StateDict& state) const {
   if (!options_.is_continuation_from_checkpoint) return state;
   StateDict fresh = state_dict();

@@ -34,8 +34,8 @@ struct WsdSchedulerOptions {
 
   /// Periods, each with a decay and a checkpoint at its end; at least 1.
   int64_t num_checkpoints = 1;
-  /// Continues from a checkpoint of another run: `load_state_dict` takes the base values only, the
-  /// schedule starts at its beginning, without warm-up.
+  /// Continues from a checkpoint of another run: `Trainer::load_checkpoint` takes its base values
+  /// only (see `continued`), and the schedule starts at its beginning, without warm-up.
   bool is_continuation_from_checkpoint = false;
 
   ParamGroupField field = ParamGroupField::lr;
@@ -70,8 +70,7 @@ class LINKBOY_API WsdScheduler final : public CurveScheduler {
 
   double value_at(int64_t update, double base) const override;
   std::vector<Length> lengths() const override;
-  void check_state_dict(const StateDict& state) const override;
-  void load_state_dict(const StateDict& state) override;
+  StateDict continued(const StateDict& state) const override;
 
   /// One for each checkpoint, in order.
   const std::vector<Period>& periods() const { return periods_; }
@@ -81,8 +80,6 @@ class LINKBOY_API WsdScheduler final : public CurveScheduler {
   std::vector<int64_t> checkpoint_updates() const;
 
  private:
-  StateDict continued(const StateDict& state) const;
-
   WsdSchedulerOptions options_;
   int64_t warmup_;
   std::vector<Period> periods_;

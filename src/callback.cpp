@@ -64,6 +64,35 @@ std::vector<std::string> CallbackHandler::names() const {
   return names;
 }
 
+std::size_t CallbackHandler::index_behind(c10::ArrayRef<const Callback*> called, int order) const {
+  std::size_t index = 0;
+  while (index < callbacks_.size() && callbacks_[index]->order() < order) ++index;
+  for (std::size_t i = index; i < callbacks_.size(); ++i) {
+    if (std::find(called.begin(), called.end(), callbacks_[i].get()) != called.end()) index = i + 1;
+  }
+  return index;
+}
+
+void CallbackHandler::begin_run() {
+  for (const auto& callback : callbacks_) callback->is_resumed_ = false;
+}
+
+void CallbackHandler::load_state_dicts(const StateDict& states) {
+  for (const auto& callback : callbacks_) {
+    const std::string name = callback->name();
+    if (!states.contains(name)) continue;
+    callback->load_state_dict(states.get_dict(name));
+    callback->is_resumed_ = true;
+  }
+}
+
+void CallbackHandler::load_rank_state_dicts(const StateDict& states) {
+  for (const auto& callback : callbacks_) {
+    const std::string name = callback->name();
+    if (states.contains(name)) callback->load_rank_state_dict(states.get_dict(name));
+  }
+}
+
 void CallbackHandler::call_event(std::string_view name, Trainer& trainer,
                                  const std::any& payload) const {
   for_each([&](Callback& callback) { callback.handle_event(name, trainer, payload); });

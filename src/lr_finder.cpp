@@ -67,8 +67,11 @@ class RecordLosses final : public Callback {
     add(*std::max_element(rates.begin(), rates.end()),
         trainer.accelerator().reduce(loss).item<double>());
     if (has_diverged()) {
+      const double loss_now = result_.losses.back();
+      const std::string what =
+          std::isfinite(loss_now) ? "diverges" : fmt::format("is {}", loss_now);
       trainer.request_stop(StopReason::stop_request,
-                           fmt::format("The loss diverges at a learning rate of {:.3g}",
+                           fmt::format("The loss {} at a learning rate of {:.3g}", what,
                                        result_.learning_rates.back()));
     }
   }

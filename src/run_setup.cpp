@@ -216,6 +216,7 @@ void Trainer::set_up_training(const TrainOptions& options) {
   after_last_update_.reset();
   gradient_norm_ = at::Tensor();
   resumed_from_.clear();
+  callback_handler_.begin_run();
   execution_mode_ = options.execution_mode;
   weights_by_batch_size_ = options.weight_by_batch_size;
   graphed_step_.reset();

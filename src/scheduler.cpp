@@ -73,13 +73,17 @@ void Scheduler::step() {
   start();
 }
 
-bool Scheduler::include_new_groups() {
-  const std::size_t num_known = base_values().size();
+void Scheduler::check_groups() const {
   const std::size_t num_groups = optimizer_->param_groups().size();
-  LINKBOY_CHECK(num_groups >= num_known, "the optimizer has ", num_groups,
-                " param groups, but its scheduler was made for ", num_known,
+  LINKBOY_CHECK(num_groups >= base_values().size(), "the optimizer has ", num_groups,
+                " param groups, but its scheduler was made for ", base_values().size(),
                 "; groups may be added, not taken away. Make a new scheduler.");
-  if (num_groups == num_known) return false;
+}
+
+bool Scheduler::include_new_groups() {
+  check_groups();
+  const std::size_t num_known = base_values().size();
+  if (optimizer_->param_groups().size() == num_known) return false;
   for (FieldValues& base : base_) {
     const std::vector<double> values = get_param_group_field(*optimizer_, base.field);
     base.values.insert(base.values.end(), values.begin() + static_cast<std::ptrdiff_t>(num_known),
@@ -89,6 +93,7 @@ bool Scheduler::include_new_groups() {
 }
 
 void Scheduler::restore_base_values() {
+  check_groups();
   std::vector<FieldValues> set = all_values_at(now());
   if (!are_valid(set) && now() > 0) set = all_values_at(now() - 1);  // see start
   for (const FieldValues& last : set) {

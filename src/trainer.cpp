@@ -147,6 +147,7 @@ void Trainer::run_epochs(const TrainOptions& options) {
     const bool is_due =
         (num_epochs_done_ + 1) % options.evaluate_every_n_epochs == 0 || is_last_epoch_;
     if (is_due) run_evaluations("eval_loss_epoch");
+    is_epoch_evaluated_ = is_due && !evaluation_sets_.empty();
     scheduler_epoch_end();
 
     stage_ = Stage::epoch_done;
@@ -179,6 +180,7 @@ void Trainer::check_updates_can_succeed() {
 }
 
 void Trainer::run_train_epoch(DataLoader& loader) {
+  is_epoch_evaluated_ = false;
   train_epoch_start();
   if (!std::exchange(resumes_in_mid_epoch_, false)) {
     micro_step_ = 0;
@@ -268,6 +270,7 @@ Metrics Trainer::evaluate(const EvaluateOptions& options) {
     share_loader_seed();
     evaluation_sets_ = {{.loader = create_eval_dataloader(options)}};
     const EvaluationRunScope back_to_training_run(*this);
+    callback_handler_.begin_run();
     result_ = {};
     prepare_dataloaders();
     run_config_ = create_run_config({.num_epochs = 1});
@@ -399,7 +402,9 @@ void Trainer::scheduler_step() {
 }
 
 void Trainer::scheduler_epoch_end() {
-  if (scheduler_) scheduler_->epoch_end(num_epochs_done_ + 1, *run_history_);
+  if (!scheduler_) return;
+  scheduler_->epoch_end(num_epochs_done_ + 1, *run_history_,
+                        is_epoch_evaluated_ || evaluation_sets_.empty());
 }
 
 void Trainer::optimizer_zero_grad() { Accelerator::zero_grad(*optimizer_); }

@@ -19,6 +19,7 @@
 #include "linkboy/error.hpp"
 #include "linkboy/main_process.hpp"
 #include "linkboy/trainer.hpp"
+#include "linkboy/text_options.hpp"
 #include "linkboy/training_state.hpp"
 #include "run_setup.hpp"
 
@@ -102,7 +103,7 @@ StateDict Trainer::load_checkpoint(const std::filesystem::path& path, Checkpoint
   accelerator().wait_for_everyone();  // the main process may just have written it
   StateDict contents;
   succeed_on_all_ranks(accelerator_->process_group(), [&] { contents = read_contents(path); });
-  load_contents(contents, path, parts);
+  load_contents(contents, path, parts, /*is_resumed=*/false);
   return contents;
 }
 
@@ -117,12 +118,12 @@ StateDict Trainer::read_contents(const std::filesystem::path& path) const {
 /// Loads the parts that are wanted, in the file and in the Trainer, and leaves the extras in
 /// `contents`.
 void Trainer::load_contents(StateDict& contents, const std::filesystem::path& path,
-                            CheckpointParts parts) {
-  std::string left_out;
+                            CheckpointParts parts, bool is_resumed) {
+  std::vector<std::string> left_out, absent;
   const auto is_loaded = [&](bool is_wanted, const char* key, bool has_place, const char* part) {
-    if (!is_wanted || !contents.contains(key)) return false;
-    if (!has_place) left_out += c10::str(left_out.empty() ? "" : ", ", part);
-    return has_place;
+    const bool is_there = contents.contains(key);
+    if (is_wanted && is_there != has_place) (is_there ? left_out : absent).emplace_back(part);
+    return is_wanted && is_there && has_place;
   };
   const bool loads_optimizer =
       is_loaded(parts.optimizer, kOptimizer, optimizer_ != nullptr, "the optimizer's state");
@@ -150,17 +151,25 @@ void Trainer::load_contents(StateDict& contents, const std::filesystem::path& pa
       modules.emplace_back(std::move(tensors), std::move(state));
     }
   }
-  if (loads_scheduler) scheduler_->check_state_dict(contents.get_dict(kScheduler));
+  StateDict scheduler_state;
+  if (loads_scheduler) {
+    scheduler_state = contents.get_dict(kScheduler);
+    if (!is_resumed) scheduler_state = scheduler_->continued(scheduler_state);
+    scheduler_->check_state_dict(scheduler_state);
+  }
   if (loads_optimizer) load_optimizer_state_dict(*optimizer_, contents.get_dict(kOptimizer));
-  if (loads_scheduler) scheduler_->load_state_dict(contents.get_dict(kScheduler));
+  if (loads_scheduler) scheduler_->load_state_dict(scheduler_state);
   model_.load_state_dict(model_state);
   for (const auto& [tensors, state] : modules) {
     copy_named_tensors(tensors, state, "a registered module's state");
   }
   for (const char* key : {kModel, kOptimizer, kScheduler, kRegisteredModules}) contents.erase(key);
-  if (left_out.empty()) return;
-  print(c10::str("Loaded ", path.string(), " without ", left_out,
-                 ", because the Trainer has nothing to load it into"));
+  const auto tell = [&](const std::vector<std::string>& names, const char* why) {
+    if (names.empty()) return;
+    print(c10::str("Loaded ", path.string(), " without ", join_with_commas(names), ", ", why));
+  };
+  tell(left_out, "because the Trainer has nothing to load it into");
+  if (!is_resumed) tell(absent, "because it is not in the file");
 }
 
 /// What a checkpoint does not have.
@@ -250,7 +259,11 @@ void Trainer::save_training_state(const std::filesystem::path& directory,
                 "was not left in between; or in a callback that saves_training_states().");
   settle_saves();
   accelerator();  // the parts need one
-  const RunParts parts = stage_ == Stage::ending_epoch ? *after_last_update_ : run_parts();
+  // A longer run trains the rest of an epoch in which a number of updates has ended this one.
+  const bool is_epoch_cut_short =
+      stage_ == Stage::epoch_done && after_last_update_ && micro_step_ < train_dataloader_->size();
+  const bool is_mid_epoch = stage_ == Stage::ending_epoch || is_epoch_cut_short;
+  const RunParts parts = is_mid_epoch ? *after_last_update_ : run_parts();
   StateDict state = parts.common;
   state.set(kRanks, gather_on_main_process(parts.of_rank));
   state.set("accelerator", accelerator_->state_dict());
@@ -357,17 +370,14 @@ void Trainer::load_state_of_rank(const StateDict& state) {
   reset(train_loss_);
   if (is_same_world && accelerator_->has_own_weights() && state.contains(kWeightsOfRanks)) {
     auto own = StateDict::from_ivalue(state.get_list(kWeightsOfRanks)[rank], kWeightsOfRanks);
-    load_contents(own, kWeightsOfRanks, {.scheduler = false});
+    load_contents(own, kWeightsOfRanks, {.scheduler = false}, /*is_resumed=*/true);
   }
   const auto state_of = [&](std::size_t i) { return StateDict::from_ivalue(ranks[i], kRanks); };
   const StateDict own = state_of(std::min(rank, ranks.size() - 1));
   if (is_same_world) {
     add(train_loss_, own);
-    const StateDict parts = own.contains("callbacks") ? own.get_dict("callbacks") : StateDict();
-    const auto names = callback_handler_.names();
-    for (std::size_t i = 0; i < names.size(); ++i) {
-      if (!parts.contains(names[i])) continue;
-      callback_handler_.callbacks()[i]->load_rank_state_dict(parts.get_dict(names[i]));
+    if (own.contains("callbacks")) {
+      callback_handler_.load_rank_state_dicts(own.get_dict("callbacks"));
     }
   } else {
     // The sums go to one process; random numbers cannot be the same any more.
@@ -401,7 +411,7 @@ bool Trainer::load_training_state(const std::filesystem::path& directory) {
   LINKBOY_CHECK(contents.contains(kRegisteredModules) || registered_modules_state().empty(), path,
                 " has no state of the registered modules, which would train on from their first "
                 "values. Load the model alone with load_checkpoint.");
-  load_contents(contents, path, {});
+  load_contents(contents, path, {}, /*is_resumed=*/true);
   num_updates_ = state.get_int("num_updates");
   num_epochs_done_ = state.get_int("num_epochs_done");
   micro_step_ = micro_step;
@@ -418,13 +428,7 @@ bool Trainer::load_training_state(const std::filesystem::path& directory) {
   if (scaler != nullptr && state.contains("grad_scaler")) {
     scaler->load_state_dict(state.get_dict("grad_scaler"));
   }
-  const StateDict callbacks = state.get_dict("callbacks");
-  const auto names = callback_handler_.names();
-  for (std::size_t i = 0; i < names.size(); ++i) {
-    if (callbacks.contains(names[i])) {
-      callback_handler_.callbacks()[i]->load_state_dict(callbacks.get_dict(names[i]));
-    }
-  }
+  callback_handler_.load_state_dicts(state.get_dict("callbacks"));
   load_state_of_rank(state);
   resumed_from_ = place;
   print(c10::str("Resumed training state from ", place, " (epoch ", run_history_->current_epoch(),
@@ -446,11 +450,19 @@ at::Tensor Trainer::predict(const EvaluateOptions& options) {
   auto batches = loader->iterate(/*epoch=*/1);
   while (const auto batch = batches->next()) {
     const AutocastScope autocast = accelerator_->autocast();
-    outputs.push_back(calculate_predictions(*batch).cpu());
-    const at::Tensor& rows = outputs.back();
+    const at::Tensor rows = calculate_predictions(*batch);
+    LINKBOY_CHECK(rows.defined(),
+                  "calculate_predictions has returned an undefined tensor; it must "
+                  "return one row for each sample.");
     LINKBOY_CHECK(rows.dim() > 0 && rows.size(0) == batch->size(), "the predictions of a batch of ",
                   batch->size(), " samples have shape ", rows.sizes(),
                   "; there must be one row for each sample. Override "
+                  "calculate_predictions.");
+    outputs.push_back(rows.cpu());
+    LINKBOY_CHECK(rows.sizes().slice(1) == outputs.front().sizes().slice(1),
+                  "the predictions of one batch have shape ", outputs.front().sizes(),
+                  ", those of another one ", rows.sizes(),
+                  "; the rows of all batches must have the same shape. Pad them in "
                   "calculate_predictions.");
   }
   if (accelerator_->num_processes() == 1) return at::cat(outputs);

@@ -8,10 +8,10 @@
 #include <torch/utils.h>
 
 #include <csignal>
-#include <cstdio>
 #include <cstdlib>
 #include <limits>
 #include <linkboy/accelerator.hpp>
+#include <linkboy/callbacks/fast_dev_run.hpp>
 #include <linkboy/callbacks/stop_on_signal.hpp>
 #include <linkboy/checkpoint.hpp>
 #include <linkboy/cli.hpp>
@@ -64,6 +64,7 @@ linkboy::TrainOptions make_train_options(const Options& options, const Split& tr
     result.gradient_clip_norm = std::numeric_limits<double>::infinity();
   }
   result.create_scheduler_fn = make_scheduler_fn(options);
+  result.allow_changed_schedule_length = options.allow_changed_schedule_length;
   if (options.resume) {
     result.resume_from =
         *options.resume == "latest" ? options.states() / "latest" : *options.resume;
@@ -101,11 +102,6 @@ void exit_like(const linkboy::StopOnSignal& stop_on_signal) {
   if (const auto signal = stop_on_signal.signal()) {
     throw linkboy::cli::ExitStatus{kKilledBySignal + *signal};
   }
-}
-
-void check_standard_output() {
-  LINKBOY_CHECK(std::fflush(stdout) == 0 && std::ferror(stdout) == 0,
-                "cannot write to standard output. Check where it goes, and the free space there.");
 }
 
 void run(const Options& options) {
@@ -155,8 +151,12 @@ void run(const Options& options) {
                                   " updates; no checkpoint was saved. Lower --lr, or limit the "
                                   "gradients with --clip-norm."));
   }
-  trainer.save_checkpoint(options.checkpoint(), {{"model", options.model}});
-  accelerator.print("checkpoint: " + options.checkpoint().string());
+  if (trainer.callback_handler().find<linkboy::FastDevRun>()) {
+    accelerator.print("checkpoint: none, since fast-dev-run has trained a few batches only");
+  } else {
+    trainer.save_checkpoint(options.checkpoint(), {{"model", options.model}});
+    accelerator.print("checkpoint: " + options.checkpoint().string());
+  }
 
   // Who asked for an end does not wait for a test.
   if (result.reason == StopReason::stop_request) {
@@ -171,7 +171,6 @@ void run(const Options& options) {
   accelerator.wait_for_everyone();
   exit_like(*stop_on_signal);
   if (report) report->check();
-  check_standard_output();
 }
 
 /// The program's name in front of its errors, with the rank if it is one of several processes.

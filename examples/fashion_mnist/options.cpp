@@ -100,7 +100,10 @@ void add_optimizer_options(cli::CommandLine& command_line, Options& options) {
       .add("warmup-epochs", "X", &options.warmup_epochs,
            "Epochs of linear warm-up, whole or not, with any scheduler; 0.5 for cosine if not "
            "given, else none.",
-           cli::not_negative());
+           cli::not_negative())
+      .add_switch("allow-changed-schedule-length", &options.allow_changed_schedule_length,
+                  "Lets --resume continue with a schedule of another class or length, as that of a "
+                  "run of more epochs.");
 }
 
 void add_machine_options(cli::CommandLine& command_line, Options& options) {

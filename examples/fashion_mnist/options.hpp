@@ -38,6 +38,7 @@ struct Options {
   std::optional<double> weight_decay;
   std::string scheduler = "cosine";
   std::vector<std::string> scheduler_options;
+  bool allow_changed_schedule_length = false;
   std::optional<double> warmup_epochs;
 
   std::string device = "auto";

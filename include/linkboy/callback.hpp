@@ -1,6 +1,8 @@
 #pragma once
 
-#include <algorithm>
+#include <c10/util/ArrayRef.h>
+#include <c10/util/SmallVector.h>
+
 #include <any>
 #include <exception>
 #include <functional>
@@ -131,6 +133,9 @@ class LINKBOY_API Callback {
   void handle_event(std::string_view name, Trainer& trainer, const std::any& payload);
 
  protected:
+  /// Whether the run in progress resumes another one whose state has a part of this callback.
+  bool is_resumed() const { return is_resumed_; }
+
   /// Where the class has its reasons to be called earlier or later than others.
   virtual int default_order() const { return 0; }
 
@@ -141,6 +146,9 @@ class LINKBOY_API Callback {
   void on_event(std::string name, EventHandler handler);
 
  private:
+  friend class CallbackHandler;
+
+  bool is_resumed_ = false;
   std::optional<int> order_;
   std::optional<std::string> name_;
   std::map<std::string, EventHandler, std::less<>> event_handlers_;
@@ -192,15 +200,13 @@ class LINKBOY_API CallbackHandler {
   /// as well, the removed ones not; those that come earlier have had their turn.
   template <class Function>
   void for_each(const Function& function) const {
+    c10::SmallVector<const Callback*, 16> called;
     for (std::size_t i = 0; i < callbacks_.size();) {
       const std::shared_ptr<Callback> present = callbacks_[i];  // which may remove itself
+      called.push_back(present.get());
       function(*present);
-      if (i < callbacks_.size() && callbacks_[i] == present) {
-        ++i;
-        continue;
-      }
-      const auto moved = std::find(callbacks_.begin(), callbacks_.end(), present);
-      if (moved != callbacks_.end()) i = static_cast<std::size_t>(moved - callbacks_.begin()) + 1;
+      const bool is_in_place = i < callbacks_.size() && callbacks_[i] == present;
+      i = is_in_place ? i + 1 : index_behind(called, present->order());
     }
   }
 
@@ -209,6 +215,13 @@ class LINKBOY_API CallbackHandler {
   void call(void (Callback::*event)(Parameters...), Arguments&&... arguments) const {
     for_each([&](Callback& callback) { (callback.*event)(arguments...); });
   }
+
+  /// A run begins that resumes nothing so far.
+  void begin_run();
+  /// Gives each callback its part of a training state, by its name; the others have none.
+  void load_state_dicts(const StateDict& states);
+  /// The same, with `Callback::load_rank_state_dict`.
+  void load_rank_state_dicts(const StateDict& states);
 
   /// Calls `Callback::on_init_end`, the first time that it is called.
   void call_init_end_once(Trainer& trainer);
@@ -220,6 +233,10 @@ class LINKBOY_API CallbackHandler {
   void call_exception(Trainer& trainer, std::exception_ptr exception) const noexcept;
 
  private:
+  /// The first callback that has its turn after those that were called, the last of them with
+  /// `order`.
+  std::size_t index_behind(c10::ArrayRef<const Callback*> called, int order) const;
+
   CallbackList callbacks_;
   bool init_end_called_ = false;
 };

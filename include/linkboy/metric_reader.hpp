@@ -29,11 +29,10 @@ class LINKBOY_API MetricReader {
   /// Returns the newest value, or nothing if there is none since the last call: the epoch was not
   /// evaluated. If the metric has fewer values than at the last call, all of them are new.
   ///
-  /// @param has_eval_data  Whether the run evaluates: then the metric may still come.
-  /// @throws Error if there never was such a metric although an epoch was evaluated, or the run
-  /// does
-  ///         not evaluate; the message lists the metrics.
-  std::optional<double> next(const RunHistory& history, bool has_eval_data);
+  /// @param has_metrics  Whether the history has all metrics of the epoch; if not, the metric may
+  ///        still come.
+  /// @throws Error if there never was such a metric though all are there; the message lists those.
+  std::optional<double> next(const RunHistory& history, bool has_metrics);
 
   /// Values read so far; part of the state of who reads.
   int64_t num_read() const { return num_read_; }

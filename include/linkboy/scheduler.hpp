@@ -89,9 +89,11 @@ class LINKBOY_API Scheduler {
   /// what is in the history now is not for it; may be called at each end of an epoch.
   virtual void run_start(const RunHistory&) {}
 
-  /// An epoch has ended and its metrics are in the history. For schedules that follow a metric or
-  /// count epochs. `num_epochs_done`: epochs of this run that are done, this one included.
-  virtual void epoch_end(int64_t /*num_epochs_done*/, const RunHistory&) {}
+  /// An epoch has ended. For schedules that follow a metric or count epochs.
+  /// @param num_epochs_done  Epochs of this run that are done, this one included.
+  /// @param has_metrics  Whether the history has all of the epoch's metrics: it was evaluated, or
+  ///        the run evaluates nothing.
+  virtual void epoch_end(int64_t /*num_epochs_done*/, const RunHistory&, bool /*has_metrics*/) {}
 
   /// Checks what `values_at` and `other_values_at` give.
   /// @throws Error if a value is negative or not finite, or a momentum or beta2 is 1 or more; the
@@ -134,6 +136,11 @@ class LINKBOY_API Scheduler {
   ///         schedule or for other lengths (a longer run) and that is not allowed.
   virtual void check_state_dict(const StateDict& state) const;
 
+  /// What a run that is not resumed, but loads the checkpoint of another one, gives to
+  /// `load_state_dict` in place of that one's state. The state itself, unless the class says
+  /// otherwise.
+  virtual StateDict continued(const StateDict& state) const { return state; }
+
   /// Takes states that were saved by another schedule or for other lengths as well: the values
   /// continue from the saved count on the new curve, perhaps with a jump.
   virtual void allow_changed_lengths(bool allow) { allows_changed_lengths_ = allow; }
@@ -159,6 +166,7 @@ class LINKBOY_API Scheduler {
   torch::optim::Optimizer& optimizer() const { return *optimizer_; }
 
  private:
+  void check_groups() const;
   std::vector<FieldValues> all_values_at(int64_t update) const;
 
   torch::optim::Optimizer* optimizer_;

@@ -262,6 +262,9 @@ class LINKBOY_API Trainer {
   /// Whether the run ends after the present epoch if nothing stops it earlier. Known from the end
   /// of the epoch's training on.
   bool is_last_epoch() const { return is_last_epoch_; }
+  /// Whether the evaluation sets, if the run has any, were evaluated at the end of the present
+  /// epoch. Evaluations by `evaluate_now` do not count.
+  bool is_epoch_evaluated() const { return is_epoch_evaluated_; }
   /// This process's mean loss since the training epoch began.
   LossTracker& train_loss_tracker() { return train_loss_.main; }
   /// This process's mean loss since the evaluation of the present set began.
@@ -472,7 +475,8 @@ class LINKBOY_API Trainer {
                                    const DataLoader& loader);
   StateDict checkpoint_contents(const StateDict& extras, CheckpointParts parts) const;
   StateDict read_contents(const std::filesystem::path& path) const;
-  void load_contents(StateDict& contents, const std::filesystem::path& path, CheckpointParts parts);
+  void load_contents(StateDict& contents, const std::filesystem::path& path, CheckpointParts parts,
+                     bool is_resumed);
   c10::IValue gather_on_main_process(const StateDict& own);
   StateDict registered_modules_state() const;
   std::optional<std::filesystem::path> find_training_state(const std::filesystem::path& directory);
@@ -529,6 +533,7 @@ class LINKBOY_API Trainer {
   /// Copies, as they were after the epoch's last update, from then until the epoch is done.
   std::optional<RunParts> after_last_update_;
   bool is_last_epoch_ = false;
+  bool is_epoch_evaluated_ = false;
   bool is_cut_short_ = false;  // an evaluation that a callback asked for was
   std::unique_ptr<BackgroundSave> background_save_;
 

@@ -166,7 +166,8 @@ TEST_F(SchedulerGoldenTest, EveryUpdateUsesPythonsValue) {
       scheduler->step();
       const auto num_updates = static_cast<int64_t>(k) + 1;
       if (num_updates % config_.num_updates_per_epoch == 0) {
-        scheduler->epoch_end(num_updates / config_.num_updates_per_epoch, history);
+        scheduler->epoch_end(num_updates / config_.num_updates_per_epoch, history,
+                             /*has_metrics=*/true);
       }
     }
   }
@@ -191,7 +192,7 @@ TEST_F(SchedulerGoldenTest, PlateauReducesWherePythonDoes) {
       expect_near(get_param_group_field(*optimizer, ParamGroupField::lr), lr[epoch], epoch);
       scheduler->step();
       history.update_metric("eval_loss_epoch", metric[epoch]);
-      scheduler->epoch_end(static_cast<int64_t>(epoch) + 1, history);
+      scheduler->epoch_end(static_cast<int64_t>(epoch) + 1, history, /*has_metrics=*/true);
     }
   }
   EXPECT_EQ(num_cases, 4);

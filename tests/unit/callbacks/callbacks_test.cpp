@@ -7,6 +7,7 @@
 #include <cstdio>
 
 #include "linkboy/callbacks/early_stopping.hpp"
+#include "linkboy/callbacks/lambda_callback.hpp"
 #include "linkboy/callbacks/log_metrics.hpp"
 #include "linkboy/callbacks/move_modules_to_device.hpp"
 #include "linkboy/callbacks/print_progress.hpp"
@@ -15,7 +16,9 @@
 #include "linkboy/callbacks/stop_on_signal.hpp"
 #include "linkboy/checkpoint.hpp"
 #include "linkboy/schedulers/cosine_scheduler.hpp"
+#include "support/at_update.hpp"
 #include "support/expect_error.hpp"
+#include "support/load_for_resume.hpp"
 #include "support/temporary_folder.hpp"
 #include "support/toy.hpp"
 
@@ -132,7 +135,7 @@ TEST(EarlyStoppingTest, RestoresItsCount) {
     first.on_training_run_epoch_end(toy.trainer);
   }
   EarlyStopping second({.early_stopping_patience = 2, .watch_metric = "score"});
-  second.load_state_dict(first.state_dict());
+  load_for_resume(second, first.state_dict());
   second.on_training_run_start(toy.trainer);
   toy.trainer.run_history().update_metric("score", 1.0);
   second.on_training_run_epoch_end(toy.trainer);
@@ -207,12 +210,29 @@ TEST_F(SaveBestModelTest, ResumedRunKeepsTheBestValueOfTheRunBefore) {
   toy.trainer.run_history().update_metric("score", 1.0);
   first.on_training_run_epoch_end(toy.trainer);
   SaveBestModel second(watching_score());
-  second.load_state_dict(first.state_dict());
+  load_for_resume(second, first.state_dict());
   second.on_training_run_start(toy.trainer);
   const auto written = std::filesystem::last_write_time(folder_ / "best.pt");
   toy.trainer.run_history().update_metric("score", 2.0);
   second.on_training_run_epoch_end(toy.trainer);
   EXPECT_EQ(std::filesystem::last_write_time(folder_ / "best.pt"), written);
+}
+
+// The best file of a run that was killed may be newer than the state that is resumed.
+TEST_F(SaveBestModelTest, AFileThatWasReplacedAfterTheStateWasSavedIsNotTakenForTheOldBest) {
+  const auto scored = [&](std::vector<double> scores, auto... more) {
+    return Toy({std::make_shared<Metric>("score", std::move(scores)),
+                std::make_shared<SaveBestModel>(watching_score()), more...});
+  };
+  Toy killed = scored({3.0, 1.0, 0.5}, std::make_shared<AtUpdate>(2, [&](Trainer& trainer) {
+                        trainer.save_training_state(folder_ / "state");
+                      }));
+  killed.trainer.train(epochs(3));
+  Toy resumed = scored({2.0, 2.5});
+  TrainOptions options = epochs(3);
+  options.resume_from = folder_ / "state";
+  resumed.trainer.train(options);
+  EXPECT_EQ(resumed.trainer.lines.back(), "Loading checkpoint with score: 2 from epoch 2");
 }
 
 TEST_F(SaveBestModelTest, KeepsTheBestKAndLoadsTheBestOfThem) {
@@ -229,16 +249,17 @@ TEST_F(SaveBestModelTest, KeepsTheBestKAndLoadsTheBestOfThem) {
 TEST_F(SaveBestModelTest, ResumedRunGoesOnWithTheBestK) {
   auto options = watching_score();
   options.save_top_k = 2;
-  Toy toy({std::make_shared<Metric>("score", std::vector<double>{3.0, 1.0})});
-  auto before = std::make_shared<SaveBestModel>(options);
-  toy.trainer.callback_handler().add(before);
+  Toy toy({std::make_shared<Metric>("score", std::vector<double>{3.0, 1.0}),
+           std::make_shared<SaveBestModel>(options)});
   toy.trainer.train(epochs(2));
+  toy.trainer.save_training_state(folder_ / "state");
   auto after = std::make_shared<SaveBestModel>(options);
-  after->load_state_dict(before->state_dict());
   Toy resumed({std::make_shared<Metric>("score", std::vector<double>{2.0}), after});
-  resumed.trainer.train(epochs(1));
-  // Epoch 1 of this run took the place of the other run's.
-  EXPECT_EQ(folder_.names(), (std::vector<std::string>{"best-epoch1.pt", "best-epoch2.pt"}));
+  TrainOptions more = epochs(3);
+  more.resume_from = folder_ / "state";
+  resumed.trainer.train(more);
+  EXPECT_EQ(folder_.names(),
+            (std::vector<std::string>{"best-epoch2.pt", "best-epoch3.pt", "state"}));
   EXPECT_EQ(after->saved().front().value, 1.0);
   EXPECT_EQ(after->saved().back().value, 2.0);
 }
@@ -266,6 +287,18 @@ TEST(LogMetricsTest, PassesOverTheEpochsBetween) {
   toy.trainer.train(epochs(5));
   EXPECT_EQ(toy.trainer.lines.size(), 2U);
   EXPECT_ERROR(LogMetrics({.every_n_epochs = 0}), "every_n_epochs is 0");
+}
+
+TEST(LogMetricsTest, WhatComesAfterTheLastEpochIsPrinted) {
+  auto late = std::make_shared<LambdaCallback>(
+      LambdaCallbackFunctions{.on_training_run_end = [](Trainer& trainer) {
+        trainer.evaluate_now({.metric_prefix = "last_"});
+      }});
+  Toy toy({late, std::make_shared<LogMetrics>(LogMetricsOptions{.every_n_epochs = 2})});
+  TrainOptions options = epochs(4);
+  options.eval_dataset = toy_data(4);
+  toy.trainer.train(options);
+  EXPECT_TRUE(toy.trainer.lines.back().starts_with("last_eval_loss_epoch: "));
 }
 
 TEST(LogMetricsTest, AContinuedHistoryIsNotPrintedAgain) {

@@ -24,7 +24,8 @@ TEST(ModelEmaStateTest, RejectsAStateOfAnotherModel) {
   first.begin();
   AveragedWeights second;
   second.load_state_dict(first.state_dict());
-  EXPECT_ERROR(second.attach(Model(torch::nn::Linear(3, 1))), "the saved average of \"weight\"");
+  EXPECT_ERROR(second.attach(Model(torch::nn::Linear(3, 1)), true),
+               "the saved average of \"weight\"");
 }
 
 /// A run with all that has a state, and the average.

@@ -255,8 +255,31 @@ TEST(StochasticWeightAveragingTest, APassThatDoesNotFitTheModelIsRefusedBeforeTh
     }
   };
   EXPECT_ERROR(train({.start_after = 0}), "Give StochasticWeightAveragingOptions::forward");
+  try {
+    train({.start_after = 0});
+  } catch (const Error& error) {
+    EXPECT_EQ(std::string(error.what()).find("frame #"), std::string::npos);
+  }
   train({.start_after = 0, .forward = forward});
   train({.start_after = 0, .update_batch_norm = false});
+}
+
+// What is not updated need not be passed.
+TEST(StochasticWeightAveragingTest, FrozenBatchNormsNeedNoForward) {
+  class Freeze : public Callback {
+   public:
+    explicit Freeze(TwoInputs model) : model_(std::move(model)) {}
+    void on_train_epoch_start(Trainer&) override { model_->norm->eval(); }
+
+   private:
+    TwoInputs model_;
+  };
+  const TwoInputs model;
+  TwoInputsTrainer trainer(
+      model, nn::CrossEntropyLoss(),
+      std::make_shared<torch::optim::SGD>(model->parameters(), torch::optim::SGDOptions(0.1)),
+      {std::make_shared<Freeze>(model), swa({.start_after = 0})}, nullptr, {.device = "cpu"});
+  EXPECT_EQ(trainer.train({.train_dataset = toy_data(8), .num_epochs = 1}).num_epochs, 1);
 }
 
 TEST(StochasticWeightAveragingTest, TheFirstBatchOfTheCheckChangesNothing) {

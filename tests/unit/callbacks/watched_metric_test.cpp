@@ -9,6 +9,7 @@
 #include "linkboy/callbacks/lambda_callback.hpp"
 #include "linkboy/callbacks/save_best_model.hpp"
 #include "linkboy/callbacks/save_training_state.hpp"
+#include "support/expect_error.hpp"
 #include "support/temporary_folder.hpp"
 #include "support/toy.hpp"
 
@@ -103,6 +104,51 @@ TEST(EarlyStoppingTest, ARunThatItHasEndedDoesNotTrainWhenResumed) {
   EXPECT_EQ(epochs_after_resume<EarlyStopping>(bounded, {1.0, 9.0}, {1.0, 1.0}), 0);
 }
 
+TEST(EarlyStoppingTest, AResumedRunDoesNotLookAtTheWarmUpEither) {
+  const auto bounded = [] {
+    return std::make_shared<EarlyStopping>(EarlyStoppingOptions{
+        .num_warmup_epochs = 3, .divergence_bound = 5.0, .watch_metric = "score"});
+  };
+  EXPECT_EQ(epochs_after_resume<EarlyStopping>(bounded, {9.0}, {9.0, 9.0, 1.0}), 3);
+}
+
+/// The second run is to resume, but fails at its start; the third one resumes nothing.
+TEST(EarlyStoppingTest, AStateThatWasLoadedForAnotherRunIsForgotten) {
+  const TemporaryFolder folder;
+  bool fails = false;
+  const auto stopping = std::make_shared<EarlyStopping>(
+      EarlyStoppingOptions{.early_stopping_patience = 2, .watch_metric = "score"});
+  Toy toy({std::make_shared<LambdaCallback>(LambdaCallbackFunctions{
+               .on_training_run_start =
+                   [&](Trainer&) {
+                     if (fails) throw Error("no room");
+                   },
+               .on_training_run_epoch_end =
+                   [](Trainer& trainer) { trainer.run_history().update_metric("score", 1.0); }}),
+           stopping});
+  TrainOptions options{.train_dataset = toy_data(4), .num_epochs = 2};
+  toy.trainer.train(options);
+  toy.trainer.save_training_state(folder.path());
+  fails = true;
+  options.resume_from = folder.path();
+  EXPECT_ERROR(toy.trainer.train(options), "no room");
+  fails = false;
+  options.resume_from = {};
+  options.num_epochs = 9;
+  EXPECT_EQ(toy.trainer.train(options).num_epochs, 3);
+}
+
+/// An evaluation of the user's own is not the one at the end of an epoch.
+TEST(EarlyStoppingTest, AnEvaluationOfAnotherCallbackDoesNotCountAsTheEpochs) {
+  Toy toy({std::make_shared<LambdaCallback>(LambdaCallbackFunctions{
+               .on_training_run_epoch_end =
+                   [](Trainer& trainer) { trainer.evaluate_now({.metric_prefix = "test_"}); }}),
+           std::make_shared<EarlyStopping>()});
+  TrainOptions options{.train_dataset = toy_data(4), .num_epochs = 4, .eval_dataset = toy_data(4)};
+  options.evaluate_every_n_epochs = 3;
+  EXPECT_EQ(toy.trainer.train(options).num_epochs, 4);
+}
+
 TEST(EarlyStoppingTest, ALargerPatienceLetsAStoppedRunContinue) {
   int64_t patience = 1;
   const std::function<std::shared_ptr<EarlyStopping>()> growing = [&] {
@@ -146,16 +192,16 @@ TEST(WatchedMetricTest, AResumedRunReadsTheValueThatWasNotReadBefore) {
   Toy toy;
   auto& history = toy.trainer.run_history();
   WatchedMetric saved("score", true);
-  saved.start_run(toy.trainer, true);
+  saved.start_run(toy.trainer, /*is_resumed=*/false, /*reset=*/true);
   history.update_metric("score", 1.0);
   EXPECT_EQ(saved.new_value(toy.trainer), 1.0);
   history.update_metric("score", 2.0);  // within the next epoch
   const StateDict state = saved.state_dict();
   WatchedMetric resumed("score", true);
   resumed.load_state_dict(state);
-  EXPECT_FALSE(resumed.start_run(toy.trainer, true));
+  EXPECT_FALSE(resumed.start_run(toy.trainer, /*is_resumed=*/true, /*reset=*/true));
   EXPECT_EQ(resumed.new_value(toy.trainer), 2.0);
-  EXPECT_TRUE(resumed.start_run(toy.trainer, true));
+  EXPECT_TRUE(resumed.start_run(toy.trainer, /*is_resumed=*/false, /*reset=*/true));
   EXPECT_EQ(resumed.new_value(toy.trainer), std::nullopt);
 }
 

@@ -143,7 +143,7 @@ struct Rehearsal {
     if (scheduler->num_updates() % kPerEpoch != 0) return;
     const int64_t epoch = scheduler->num_updates() / kPerEpoch;
     history.update_metric("eval_loss_epoch", static_cast<double>(epoch));
-    scheduler->epoch_end(epoch, history);
+    scheduler->epoch_end(epoch, history, /*has_metrics=*/true);
   }
 
   InMemoryRunHistory history;
@@ -269,6 +269,7 @@ TEST_P(SchedulerContractTest, GroupsThatAreAddedFollowTheCurve) {
   EXPECT_EQ(run.scheduler->base_values(), (std::vector<double>{0.1, 0.02, 0.02}));
   run.optimizer->param_groups().pop_back();
   EXPECT_ERROR(run.scheduler->step(), "has 2 param groups, but its scheduler was made for 3");
+  EXPECT_ERROR(run.scheduler->restore_base_values(), "groups may be added, not taken away");
 }
 
 TEST_P(SchedulerContractTest, PutsBackWhatItChanged) {

@@ -131,7 +131,7 @@ TEST_F(SchedulesTest, WsdContinuesFromACheckpointOfAnotherRun) {
   const auto next = make(WsdScheduler::create_scheduler_fn(
                              {.num_warmup_steps = 20, .is_continuation_from_checkpoint = true}),
                          shorter);
-  next->load_state_dict(state);
+  next->load_state_dict(next->continued(state));
   EXPECT_EQ(next->num_updates(), 0);
   EXPECT_EQ(lr(), (std::vector<double>{0.01, 0.002})) << "no warm-up, the first run's base values";
   EXPECT_EQ(next->values_at(44)[0], 0.01);
@@ -290,7 +290,7 @@ std::vector<double> rates_with_a_constant_metric(Scheduler& scheduler, RunHistor
     rates.push_back(get_param_group_field(optimizer, ParamGroupField::lr)[0]);
     for (int update = 0; update < 10; ++update) scheduler.step();
     if (epoch != 6) history.update_metric("eval_loss_epoch", 1.0);
-    scheduler.epoch_end(epoch, history);
+    scheduler.epoch_end(epoch, history, /*has_metrics=*/true);
   }
   return rates;
 }
@@ -404,15 +404,15 @@ TEST_F(SchedulesTest, PlateauIgnoresEpochsWithoutTheMetric) {
   InMemoryRunHistory history;
   history.update_metric("eval_loss_epoch", 0.1);  // of a run before
   scheduler->run_start(history);
-  scheduler->epoch_end(1, history);
+  scheduler->epoch_end(1, history, /*has_metrics=*/true);
   EXPECT_EQ(lr()[0], 0.01);
   history.update_metric("eval_loss_epoch", 1.0);
-  scheduler->epoch_end(2, history);
+  scheduler->epoch_end(2, history, /*has_metrics=*/true);
   EXPECT_EQ(lr()[0], 0.01) << "the first value of this run is its best";
-  scheduler->epoch_end(3, history);
+  scheduler->epoch_end(3, history, /*has_metrics=*/true);
   EXPECT_EQ(lr()[0], 0.01);
   history.update_metric("eval_loss_epoch", std::nan(""));
-  scheduler->epoch_end(4, history);
+  scheduler->epoch_end(4, history, /*has_metrics=*/true);
   EXPECT_DOUBLE_EQ(lr()[0], 0.001);
 }
 
@@ -420,7 +420,7 @@ TEST_F(SchedulesTest, PlateauNamesTheMetricsIfItsOwnIsNotThere) {
   InMemoryRunHistory history;
   history.update_metric("train_loss_epoch", 1.0);
   const auto scheduler = make(ReduceOnPlateauScheduler::create_scheduler_fn({.metric = "recall"}));
-  EXPECT_ERROR(scheduler->epoch_end(1, history), "train_loss_epoch");
+  EXPECT_ERROR(scheduler->epoch_end(1, history, /*has_metrics=*/true), "train_loss_epoch");
 }
 
 TEST_F(SchedulesTest, LambdaNeedsAFunctionForEachGroupThatIsAdded) {

@@ -390,7 +390,9 @@ TEST(LimitedLoaderTest, ALimitAboveTheSizeChangesNothing) {
 TEST(LimitedLoaderTest, RefusesNullAndLimitsBelowOne) {
   const auto all = make_data_loader(toy_data(20), {.batch_size = 4});
   EXPECT_ERROR((LimitedLoader{nullptr, 1}), "is null");
-  EXPECT_ERROR((LimitedLoader{all, 0}), "limited to 0 batches");
+  EXPECT_ERROR((LimitedLoader{all, -1}), "limited to -1 batches");
+  EXPECT_EQ((LimitedLoader{all, 0}.size()), 0);
+  EXPECT_EQ((LimitedLoader{all, 0}.iterate(1)->next()), std::nullopt);
 }
 
 class Named : public Callback {
@@ -480,6 +482,46 @@ TEST(CallbackOrderTest, OneThatRemovesAllLivesUntilItReturns) {
   Toy toy({std::make_shared<Clears>(calls), std::make_shared<Second>(calls, 2)});
   toy.trainer.train({.train_dataset = toy_data(8), .num_epochs = 1});
   EXPECT_EQ(calls, (std::vector<int>{7}));
+}
+
+TEST(CallbackOrderTest, OneThatRemovesThoseBeforeItAndItselfLeavesNoneOut) {
+  class Third : public Named {
+    using Named::Named;
+  };
+  class RemovesTwo : public Callback {
+   public:
+    void on_train_epoch_start(Trainer& trainer) override {
+      trainer.callback_handler().remove_if([this](const Callback& callback) {
+        return &callback == this || dynamic_cast<const First*>(&callback) != nullptr;
+      });
+    }
+  };
+  std::vector<int> calls;
+  Toy toy({std::make_shared<First>(calls, 1), std::make_shared<RemovesTwo>(),
+           std::make_shared<Second>(calls, 2), std::make_shared<Third>(calls, 3)});
+  toy.trainer.train({.train_dataset = toy_data(8), .num_epochs = 1});
+  EXPECT_EQ(calls, (std::vector<int>{1, 2, 3}));
+}
+
+TEST(CallbackOrderTest, OneThatPutsAnEarlierOneInItsPlaceGoesOnBehindIt) {
+  class Replaces : public Callback {
+   public:
+    explicit Replaces(std::vector<int>& calls) : calls_(calls) {}
+    void on_train_epoch_start(Trainer& trainer) override {
+      auto earlier = std::make_shared<First>(calls_, 1);
+      earlier->set_order(-1);
+      trainer.callback_handler().remove_if(
+          [this](const Callback& callback) { return &callback == this; });
+      trainer.callback_handler().add(earlier);
+    }
+
+   private:
+    std::vector<int>& calls_;
+  };
+  std::vector<int> calls;
+  Toy toy({std::make_shared<Replaces>(calls), std::make_shared<Second>(calls, 2)});
+  toy.trainer.train({.train_dataset = toy_data(8), .num_epochs = 1});
+  EXPECT_EQ(calls, (std::vector<int>{2}));
 }
 
 TEST(LowOverheadTest, OnlyMovesModules) {

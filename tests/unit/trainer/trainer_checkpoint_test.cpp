@@ -73,6 +73,12 @@ TEST(TrainerCheckpointTest, LoadsWhatBothSidesHaveAndSaysWhatItLeftOut) {
   without_optimizer.load_checkpoint(folder / "x.pt");
   EXPECT_NE(without_optimizer.lines.at(0).find("the optimizer's state, the scheduler's state"),
             std::string::npos);
+  without_optimizer.save_checkpoint(folder / "model.pt");
+  Toy other;
+  other.trainer.load_checkpoint(folder / "model.pt");
+  EXPECT_EQ(other.trainer.lines.at(0),
+            "Loaded " + (folder / "model.pt").string() +
+                " without the optimizer's state, because it is not in the file");
 }
 
 TEST(TrainerCheckpointTest, RejectsAnExtraWithALinkboyName) {

@@ -213,9 +213,13 @@ class TwoInputs : public QuietTrainer {
  public:
   using QuietTrainer::QuietTrainer;
   bool drops_a_row = false;
+  bool returns_nothing = false;
+  int64_t width = 3;  // of the first batch's rows; those of each batch after it have one less
 
  protected:
   at::Tensor calculate_predictions(const Batch& batch) override {
+    if (returns_nothing) return {};
+    if (width < 3) return torch::zeros({batch.size(), width--});
     const auto scores = model()(batch["x"] * batch["mask"]);
     return drops_a_row ? scores.narrow(0, 1, scores.size(0) - 1) : scores;
   }
@@ -231,6 +235,12 @@ TEST(TrainerMisuseTest, PredictUsesTheOverriddenCalculatePredictions) {
   trainer.drops_a_row = true;
   EXPECT_ERROR(trainer.predict({.dataset = data}),
                "the predictions of a batch of 5 samples have shape [4, 3]");
+  trainer.returns_nothing = true;
+  EXPECT_ERROR(trainer.predict({.dataset = data}), "has returned an undefined tensor");
+  trainer.returns_nothing = false;
+  trainer.width = 2;
+  EXPECT_ERROR(trainer.predict({.dataset = data, .per_device_batch_size = 3}),
+               "the predictions of one batch have shape [3, 2], those of another one [2, 1]");
 }
 
 /// The loss is a mean over the target's first `count` columns, of which each sample has its own
