@@ -121,8 +121,8 @@ void SaveBestModel::on_training_run_end(Trainer& trainer) {
   }
   trainer.print(fmt::format("Loading checkpoint with {}: {:.6g} from epoch {}", metric_.name(),
                             best.value, best.epoch));
-  trainer.load_checkpoint(best.path, {.optimizer = options_.save_optimizer,
-                                      .scheduler = options_.save_scheduler});
+  trainer.load_checkpoint(
+      best.path, {.optimizer = options_.save_optimizer, .scheduler = options_.save_scheduler});
 }
 
 StateDict SaveBestModel::state_dict() const {

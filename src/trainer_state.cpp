@@ -18,8 +18,8 @@
 #include "linkboy/checkpoint.hpp"
 #include "linkboy/error.hpp"
 #include "linkboy/main_process.hpp"
-#include "linkboy/trainer.hpp"
 #include "linkboy/text_options.hpp"
+#include "linkboy/trainer.hpp"
 #include "linkboy/training_state.hpp"
 #include "run_setup.hpp"
 
