@@ -180,9 +180,12 @@ void GraphedStep::run_as_usual() {
   const c10::impl::VirtualGuardImpl guard(device_.type());
   const c10::Stream outer = guard.getStream(device_);
   order(outer, *stream_);
-  {
+  try {
     const c10::StreamGuard on_stream(*stream_);
     output_ = work_(batch_);
+  } catch (...) {
+    order(*stream_, outer);  // what is queued there still uses the batch, whose memory is soon free
+    throw;
   }
   order(*stream_, outer);
 }

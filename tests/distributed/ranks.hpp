@@ -14,12 +14,12 @@ namespace linkboy::testing {
 /// All ranks of this launch. What waits in vain fails soon.
 inline AcceleratorOptions together(DistributedOptions distributed = {}) {
   distributed.timeout = std::chrono::seconds(30);
-  return {.device = "cpu", .distributed = std::move(distributed)};
+  return {.device = test_device(), .distributed = std::move(distributed)};
 }
 
 /// This process as if it were the only one.
 inline AcceleratorOptions alone() {
-  return {.device = "cpu", .process_group = std::make_shared<ProcessGroup>()};
+  return {.device = test_device(), .process_group = std::make_shared<ProcessGroup>()};
 }
 
 /// The toy model, cross entropy, SGD with momentum.

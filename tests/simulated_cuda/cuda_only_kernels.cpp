@@ -3,9 +3,13 @@
 #include <ATen/ATen.h>
 #include <ATen/native/transformers/sdp_utils_cpp.h>
 #include <ATen/ops/copy_native.h>
+#include <ATen/ops/empty_native.h>
+#include <ATen/ops/empty_strided_native.h>
 
+#include <cstring>
 #include <optional>
 #include <tuple>
+#include <utility>
 #include <vector>
 
 #include "host_call.hpp"
@@ -14,6 +18,30 @@ namespace linkboy::simulated_cuda {
 namespace {
 
 using OptionalTensor = std::optional<at::Tensor>;
+
+/// LibTorch gives memory again that earlier work has written. Nobody may rely on what is left
+/// there, nor use it before that work is done.
+at::Tensor poisoned(at::Tensor tensor) {
+  if (tensor.numel() == 0) return tensor;
+  const Range range = range_of(tensor);
+  Work work{.name = "an allocation", .reads = {}, .writes = {range}, .run = {}};
+  work.run = [bytes = Machine::instance().bytes_of(tensor.const_data_ptr()),
+              size = range.end - range.begin] { std::memset(bytes, 0xff, size); };
+  launch_kernel(tensor.device(), std::move(work));
+  return tensor;
+}
+
+at::Tensor empty(c10::IntArrayRef sizes, std::optional<at::ScalarType> dtype,
+                 std::optional<at::Layout> layout, std::optional<at::Device> device,
+                 std::optional<bool> pinned, std::optional<at::MemoryFormat> format) {
+  return poisoned(at::native::empty_cuda(sizes, dtype, layout, device, pinned, format));
+}
+
+at::Tensor empty_strided(c10::IntArrayRef sizes, c10::IntArrayRef strides,
+                         std::optional<at::ScalarType> dtype, std::optional<at::Layout> layout,
+                         std::optional<at::Device> device, std::optional<bool> pinned) {
+  return poisoned(at::native::empty_strided_cuda(sizes, strides, dtype, layout, device, pinned));
+}
 
 /// Copies between memories are LibTorch's own. Within a device they would be kernels.
 at::Tensor& copy_(at::Tensor& self, const at::Tensor& source, bool non_blocking) {
@@ -132,6 +160,8 @@ at::Tensor batch_norm_backward_elemt(const at::Tensor& gradient, const at::Tenso
 }  // namespace
 
 void register_cuda_only_kernels(torch::Library& library) {
+  library.impl("empty.memory_format", empty);
+  library.impl("empty_strided", empty_strided);
   library.impl("copy_", copy_);
   library.impl("native_dropout", native_dropout);
   library.impl("_fused_sdp_choice", fused_sdp_choice);

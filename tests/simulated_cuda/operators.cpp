@@ -23,8 +23,6 @@ const std::set<std::string>& kept() {
                                            "aten::_local_scalar_dense",
                                            "aten::_reshape_alias",
                                            "aten::as_strided",
-                                           "aten::empty.memory_format",
-                                           "aten::empty_strided",
                                            "aten::is_set_to",
                                            "aten::record_stream",
                                            "aten::resize_",

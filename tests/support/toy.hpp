@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "linkboy/trainer.hpp"
+#include "support/test_device.hpp"
 
 namespace linkboy::testing {
 
@@ -49,13 +50,13 @@ class QuietTrainer : public Trainer {
   std::function<void()> on_print{};
 };
 
-/// The toy model with cross entropy and SGD on the CPU; `callbacks` are all there are.
+/// The toy model with cross entropy and SGD on the tests' device; `callbacks` are all there are.
 struct Toy {
   explicit Toy(CallbackList callbacks = {}, double lr = 0.1)
       : model(toy_model()),
         optimizer(toy_sgd(model, lr)),
         trainer(model, torch::nn::CrossEntropyLoss(), optimizer, std::move(callbacks), nullptr,
-                {.device = "cpu"}) {}
+                {.device = test_device()}) {}
 
   torch::nn::Sequential model;
   std::shared_ptr<torch::optim::SGD> optimizer;

@@ -1,0 +1,139 @@
+// What an update costs once training has warmed up: copies between the memories, and waits of the
+// host.
+
+#include <gtest/gtest.h>
+
+#include <memory>
+#include <ostream>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "linkboy/trainer.hpp"
+#include "simulated_cuda/simulation.hpp"
+#include "support/every_callback.hpp"
+#include "support/temporary_folder.hpp"
+#include "support/toy.hpp"
+
+namespace linkboy::simulated_cuda::testing {
+namespace {
+
+using namespace linkboy::testing;  // NOLINT(google-build-using-namespace)
+
+constexpr int64_t kPerEpoch = 24;  // updates
+// Within the second epoch, since some callbacks begin with it.
+constexpr int64_t kFirst = 28;
+constexpr int64_t kLast = 44;
+
+/// For each update from kFirst to kLast.
+struct PerUpdate {
+  double host_to_device = 0;
+  double device_to_host = 0;
+  double stream_waits = 0;
+  double event_waits = 0;
+  double pageable = 0;
+
+  bool operator==(const PerUpdate&) const = default;
+};
+
+void PrintTo(const PerUpdate& costs, std::ostream* out) {
+  *out << "{.host_to_device = " << costs.host_to_device
+       << ", .device_to_host = " << costs.device_to_host
+       << ", .stream_waits = " << costs.stream_waits << ", .event_waits = " << costs.event_waits
+       << ", .pageable = " << costs.pageable << "}";
+}
+
+class CountUpdates : public Callback {
+ public:
+  void on_train_update_end(Trainer&) override {
+    ++num_updates_;
+    if (num_updates_ == kFirst) begin_ = counts();
+    if (num_updates_ == kLast) end_ = counts();
+  }
+
+  PerUpdate costs() const {
+    const auto each = [&](int64_t Counts::*count) {
+      return static_cast<double>(end_.*count - begin_.*count) / (kLast - kFirst);
+    };
+    return {.host_to_device = each(&Counts::host_to_device),
+            .device_to_host = each(&Counts::device_to_host),
+            .stream_waits = each(&Counts::stream_waits) + each(&Counts::device_waits),
+            .event_waits = each(&Counts::event_waits),
+            .pageable = each(&Counts::pageable)};
+  }
+
+ private:
+  int64_t num_updates_ = 0;
+  Counts begin_;
+  Counts end_;
+};
+
+PerUpdate costs_of(CallbackList callbacks, const torch::nn::Sequential& model,
+                   const std::string& precision = "no", ExecutionMode mode = ExecutionMode::eager) {
+  const auto count_updates = std::make_shared<CountUpdates>();
+  callbacks.push_back(count_updates);
+  auto optimizer = std::make_shared<torch::optim::AdamW>(model->parameters());
+  QuietTrainer trainer(model, torch::nn::CrossEntropyLoss(), optimizer, std::move(callbacks),
+                       nullptr, {.device = "cuda:0", .mixed_precision = precision});
+  TrainOptions options = contract_run();
+  options.train_dataset = toy_data(4 * kPerEpoch);
+  options.num_epochs = 2;
+  options.gradient_clip_norm = 1.0;
+  options.execution_mode = mode;
+  trainer.train(options);
+  return count_updates->costs();
+}
+
+// A batch is two tensors, its input and its target.
+constexpr PerUpdate kOnlyTheBatch{.host_to_device = 2};
+
+TEST(SteadyStateCostTest, AnUpdateCopiesItsBatchAndWaitsForNothing) {
+  EXPECT_EQ(costs_of(default_callbacks(), toy_model()), kOnlyTheBatch);
+  EXPECT_EQ(costs_of(default_callbacks(), toy_model(), "bf16"), kOnlyTheBatch);
+  EXPECT_EQ(costs_of(default_callbacks(), toy_model(), "no", ExecutionMode::graph), kOnlyTheBatch);
+}
+
+TEST(SteadyStateCostTest, Fp16WaitsForTheVerdictOnItsGradients) {
+  const PerUpdate costs = costs_of(default_callbacks(), toy_model(), "fp16");
+  EXPECT_EQ(costs.host_to_device, 2);
+  EXPECT_EQ(costs.stream_waits, 0);
+  EXPECT_EQ(costs.pageable, 0);
+  EXPECT_LE(costs.event_waits, 2);
+  EXPECT_LE(costs.device_to_host, 2);
+}
+
+/// Those that leave an epoch of a run as it is.
+std::vector<EveryCallback> callbacks_of_whole_epochs() {
+  std::vector<EveryCallback> callbacks = every_callback();
+  std::erase_if(callbacks, [](const EveryCallback& callback) {
+    return callback.name == "limit-batches" || callback.name == "fast-dev-run" ||
+           callback.name == "overfit-batches";
+  });
+  return callbacks;
+}
+
+class CallbackCostTest : public ::testing::TestWithParam<EveryCallback> {};
+
+INSTANTIATE_TEST_SUITE_P(All, CallbackCostTest, ::testing::ValuesIn(callbacks_of_whole_epochs()),
+                         name_of);
+
+TEST_P(CallbackCostTest, IsThatOfItsPurpose) {
+  const std::string& name = GetParam().name;
+  const TemporaryFolder folder;
+  const auto model = toy_model();
+  const PerUpdate costs = costs_of({GetParam().make(folder.path(), model)}, model);
+  if (name == "save-training-state") {  // every second update
+    EXPECT_EQ(costs.host_to_device, 2);
+    EXPECT_GT(costs.device_to_host, 0);
+  } else if (name == "step-based-evaluation") {
+    EXPECT_GT(costs.host_to_device, 2);
+    EXPECT_GT(costs.stream_waits, 0);
+  } else if (name == "track-run") {  // the losses, which arrive later
+    EXPECT_EQ(costs, (PerUpdate{.host_to_device = 2, .device_to_host = 1}));
+  } else {
+    EXPECT_EQ(costs, kOnlyTheBatch);
+  }
+}
+
+}  // namespace
+}  // namespace linkboy::simulated_cuda::testing
