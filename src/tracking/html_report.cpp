@@ -27,7 +27,7 @@ HtmlReport::~HtmlReport() = default;
 
 void HtmlReport::start(const TrackedRun& run) {
   lock_.reset();
-  OldFile file = lock_old_file(path_);
+  const OldFile file = lock_old_file(path_);
   HtmlRecords old;
   if (!file.bytes.empty()) {
     try {
@@ -43,8 +43,7 @@ void HtmlReport::start(const TrackedRun& run) {
   *records_ = HtmlRecords{};
   if (ResumePoint(run).is_resumed()) *records_ = std::move(old);
   records_->resume(run);
-  lock_ = std::make_shared<Descriptor>(std::move(file.lock));
-  write();
+  write();  // takes the lock over
 }
 
 void HtmlReport::log_scalars(std::span<const TrackedScalar> scalars, const TrackedTime& time) {

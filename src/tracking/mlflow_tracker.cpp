@@ -1,5 +1,6 @@
 #include "linkboy/mlflow_tracker.hpp"
 
+#include <c10/util/ScopeExit.h>
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -65,6 +66,10 @@ void MlflowTracker::start(const TrackedRun& run) {
   metrics_.clear();
   taken_names_.clear();
   lock_.reset();
+  is_on_ = false;
+  const auto release = c10::make_scope_exit([this] {
+    if (!is_on_) lock_.reset();
+  });
   find_run(run, find_or_make_experiment(options_.directory, options_.experiment));
   run_id_ = run_directory_.filename().string();
   for (const auto& [name, value] : run.config) {

@@ -178,12 +178,13 @@ void TensorBoardTracker::start(const TrackedRun& run) {
       goes_on ? options_.directory / run.place : make_folder(options_.directory, run.name);
   file_.reset();
   lock_.reset();
-  lock_ = std::make_shared<Descriptor>(lock_folder(run_directory_));
+  auto lock = std::make_shared<Descriptor>(lock_folder(run_directory_));
   file_ = std::make_unique<EventFile>(run_directory_, seconds, goes_on ? run.first_update + 1 : 0);
   const TrackedTime time{.update = run.first_update, .seconds = seconds};
   file_->add_summary(session_start(run, seconds), seconds, time.update);
   if (!run.config.empty()) log_text("config", markdown_table(run.config), time);
   if (!run.environment.empty()) log_text("environment", markdown_table(run.environment), time);
+  lock_ = std::move(lock);
 }
 
 EventFile& TensorBoardTracker::file() {

@@ -301,6 +301,10 @@ TEST_P(EveryWayToLeaveTest, TheResumedRunEndsInTheUninterruptedRunsBytes) {
       SCOPED_TRACE(c10::str("left at event ", event, ", ", left.leave->place, ", as the ",
                             order < 0 ? "first" : "last"));
 
+      // The resumed run is that of another process, which has not got the signal.
+      if (way == Way::signal) {
+        Toy({std::make_shared<StopOnSignal>()}).trainer.evaluate({.dataset = toy_data(2)});
+      }
       OneRun resumed(folder.path(), which, options_of(save));
       if (latest_training_state(resumed.states)) {
         torch::manual_seed(static_cast<uint64_t>(event));  // all must come from the state
