@@ -3,16 +3,22 @@
 #include <ATen/ATen.h>
 #include <ATen/autocast_mode.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
+#include <c10/util/ScopeExit.h>
 #include <torch/cuda.h>
 #include <torch/optim/optimizer.h>
 #include <torch/utils.h>
 
+#include <dlfcn.h>
+#include <fmt/format.h>
+
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <cstdlib>
 #include <iostream>
 #include <unordered_set>
 
+#include "checkpoint/named_tensors.hpp"
 #include "checkpoint/optimizer_state.hpp"
 #include "data/device_loader.hpp"
 #include "data/share_between_ranks.hpp"
@@ -67,19 +73,51 @@ at::ScalarType common_dtype(const std::vector<at::Tensor>& parameters) {
   return c10::toRealValueType(dtype);
 }
 
-/// What an optimizer trains beside the model: the loss function's parameters, say.
-void add_missing_parameters(const torch::optim::Optimizer& optimizer, NamedTensors& named,
-                            std::vector<at::Tensor>& parameters) {
-  std::unordered_set<const at::TensorImpl*> known;
-  for (const auto& parameter : parameters) known.insert(parameter.unsafeGetTensorImpl());
-  for (const auto& group : optimizer.param_groups()) {
-    for (const auto& parameter : group.params()) {
-      if (!known.insert(parameter.unsafeGetTensorImpl()).second) continue;
-      named.emplace_back("optimizer's parameter " + std::to_string(known.size()), parameter);
-      parameters.push_back(parameter);
+/// Collects what all ranks must have alike.
+class SharedTensorsOf {
+ public:
+  explicit SharedTensorsOf(const Model& model) {
+    add(model.named_tensors(), model.parameters());
+    reduced_ = model.parameters();
+  }
+
+  void add(const torch::nn::Module& module, const std::string& name) {
+    NamedTensors tensors = named_tensors_of(module);
+    for (auto& [own_name, tensor] : tensors) own_name = name + "." + own_name;
+    add(tensors, module.parameters());
+  }
+
+  /// What the optimizer trains beside the model: the loss function's parameters, say.
+  void add(const torch::optim::Optimizer& optimizer) {
+    std::unordered_set<const at::TensorImpl*> are_reduced;
+    for (const auto& parameter : reduced_) are_reduced.insert(parameter.unsafeGetTensorImpl());
+    for (const auto& group : optimizer.param_groups()) {
+      for (const auto& parameter : group.params()) {
+        if (!are_reduced.insert(parameter.unsafeGetTensorImpl()).second) continue;
+        reduced_.push_back(parameter);
+        add({{"optimizer's parameter " + std::to_string(reduced_.size()), parameter}}, {parameter});
+      }
     }
   }
-}
+
+  SharedTensors get() && { return {std::move(named_), std::move(reduced_), std::move(buffers_)}; }
+
+ private:
+  void add(const NamedTensors& named, const std::vector<at::Tensor>& parameters) {
+    std::unordered_set<const at::TensorImpl*> are_parameters;
+    for (const auto& parameter : parameters) are_parameters.insert(parameter.unsafeGetTensorImpl());
+    for (const auto& entry : named) {
+      const at::TensorImpl* identity = entry.second.unsafeGetTensorImpl();
+      if (!known_.insert(identity).second) continue;
+      named_.push_back(entry);
+      if (!are_parameters.contains(identity)) buffers_.push_back(entry.second);
+    }
+  }
+
+  NamedTensors named_;
+  std::vector<at::Tensor> reduced_, buffers_;
+  std::unordered_set<const at::TensorImpl*> known_;
+};
 
 std::optional<at::ScalarType> parse_precision(const std::string& name) {
   if (name == "no") return std::nullopt;
@@ -116,6 +154,23 @@ void check_same_on_all_ranks(const AcceleratorOptions& options, c10::Device devi
   add("zero_stage", distributed.zero_stage);
   add("a gradient_handler", distributed.gradient_handler != nullptr);
   require_same_on_all_ranks(group, "AcceleratorOptions", lines);
+}
+
+/// The device's UUID, as NVIDIA's driver gives it to devices and to parts of them; empty if there
+/// is no driver. LibTorch has loaded it: linkboy needs no headers of CUDA.
+std::string uuid_of_cuda_device(c10::DeviceIndex index) {
+  using GetUuid = int (*)(unsigned char* uuid, int device);
+  void* driver = ::dlopen("libcuda.so.1", RTLD_LAZY | RTLD_NOLOAD);
+  if (driver == nullptr) return {};
+  const auto get = reinterpret_cast<GetUuid>(::dlsym(driver, "cuDeviceGetUuid_v2"));
+  std::array<unsigned char, 16> bytes{};
+  const bool is_known = get != nullptr && get(bytes.data(), index) == 0;
+  ::dlclose(driver);
+  std::string text = is_known ? "GPU-" : "";
+  for (const unsigned char byte : bytes) {
+    if (is_known) text += fmt::format("{:02x}", byte);
+  }
+  return text;
 }
 
 constexpr const char* kSendingOrders = "sending_orders";
@@ -178,6 +233,9 @@ Accelerator::Accelerator(AcceleratorOptions options, const LaunchEnvironment& la
   process_group_ =
       options.process_group ? options.process_group : join_world(launch, distributed_, device_);
   check_same_on_all_ranks(options, device_, *process_group_);
+  // A launcher that shows each process one device has shown each another one, or all the same.
+  require_device_of_its_own(*process_group_,
+                            device_.is_cuda() ? uuid_of_cuda_device(device_.index()) : "");
   if (distributed_.zero_stage > 0 && process_group_->size() > 1) {
     zero_ = std::make_unique<ZeroShards>(process_group_);
   }
@@ -191,28 +249,37 @@ void Accelerator::set_gradient_accumulation_steps(int64_t steps) {
   gradient_accumulation_steps_ = steps;
 }
 
-void Accelerator::prepare(Model& model, const torch::optim::Optimizer* optimizer) {
+void Accelerator::prepare(Model& model, const torch::optim::Optimizer* optimizer,
+                          const std::vector<std::shared_ptr<torch::nn::Module>>& others) {
   model.to(device_);
   if (channels_last_) model.to(at::MemoryFormat::ChannelsLast);
-  if (optimizer) move_state_to_parameters(*optimizer);
+  if (optimizer) {
+    move_state_to_parameters(*optimizer);
+    // Another optimizer may have had its address.
+    partly_fused_.erase(optimizer);
+    if (distributed_.local_sgd_updates > 0) num_steps_of(*optimizer) = 0;
+  }
   if (process_group_->size() == 1) return;
 
-  NamedTensors named = model.named_tensors();
-  std::vector<at::Tensor> parameters = model.parameters();
-  if (optimizer) add_missing_parameters(*optimizer, named, parameters);
+  SharedTensorsOf all(model);
+  for (std::size_t i = 0; i < others.size(); ++i) {
+    all.add(*others[i], "registered module " + std::to_string(i));
+  }
+  if (optimizer) all.add(*optimizer);
+  SharedTensors tensors = std::move(all).get();
   if (zero_ && optimizer) zero_->assign(*optimizer);
   std::erase_if(reducers_, [&](const auto& reducer) {
-    return reducer->overlaps(parameters) && !reducer->is_for(named);
+    return reducer->overlaps(tensors.reduced) && !reducer->is_for(tensors);
   });
   for (const auto& reducer : reducers_) {
-    if (reducer->is_for(named)) return reducer->synchronize();
+    if (reducer->is_for(tensors)) return reducer->synchronize();
   }
   GradientReducer::OwnerOf owner_of;
   if (zero_ && optimizer) {
     owner_of = [this](const at::Tensor& parameter) { return zero_->owner_of(parameter); };
   }
-  reducers_.push_back(std::make_unique<GradientReducer>(
-      process_group_, distributed_, std::move(named), parameters, std::move(owner_of)));
+  reducers_.push_back(std::make_unique<GradientReducer>(process_group_, distributed_,
+                                                        std::move(tensors), std::move(owner_of)));
 }
 
 std::shared_ptr<DataLoader> Accelerator::prepare(std::shared_ptr<DataLoader> loader) const {
@@ -245,9 +312,13 @@ void Accelerator::backward(const at::Tensor& loss) {
   const bool ends_window = window_index_ + 1 == window_length_;
   if (reducers_.empty() || !ends_window) return scaled.backward();
   const auto reducers = reducers_of(scaled);
+  auto abandon = c10::make_scope_exit([&] {
+    for (GradientReducer* reducer : reducers) reducer->abandon();
+  });
   for (GradientReducer* reducer : reducers) reducer->before_backward(scaled);
   talk(*process_group_, "the averaging of the gradients", [&] { scaled.backward(); });
   for (GradientReducer* reducer : reducers) reducer->after_backward();
+  abandon.release();
 }
 
 std::vector<GradientReducer*> Accelerator::reducers_of(const at::Tensor& loss) const {
@@ -257,6 +328,11 @@ std::vector<GradientReducer*> Accelerator::reducers_of(const at::Tensor& loss) c
     if (reducers_.size() == 1 || reducer->is_reached_by(loss)) reached.push_back(reducer.get());
   }
   return reached;
+}
+
+void Accelerator::skip_optimizer_step() {
+  optimizer_step_was_skipped_ = true;
+  if (grad_scaler_) grad_scaler_->skip_steps();
 }
 
 void Accelerator::update_scale() {
@@ -364,15 +440,24 @@ void Accelerator::load_state_dict(const StateDict& state) {
     reducers_[i]->set_sending_order(order);
   }
   if (!state.contains(kNumSteps)) return;
-  num_steps_.clear();
-  for (const c10::IValue& number : state.get_list(kNumSteps)) num_steps_.push_back(number.toInt());
+  std::vector<int64_t> counts;
+  for (const c10::IValue& number : state.get_list(kNumSteps)) {
+    LINKBOY_CHECK(number.isInt() && number.toInt() >= 0, "the accelerator's \"", kNumSteps,
+                  "\" holds ", number, "; it must hold counts of updates. Use another state.");
+    counts.push_back(number.toInt());
+  }
+  num_steps_ = std::move(counts);
 }
 
-void Accelerator::average_weights(torch::optim::Optimizer& optimizer) {
+int64_t& Accelerator::num_steps_of(const torch::optim::Optimizer& optimizer) {
   const auto place = std::find(stepped_.begin(), stepped_.end(), &optimizer) - stepped_.begin();
   if (place == std::ssize(stepped_)) stepped_.push_back(&optimizer);
   num_steps_.resize(std::max(num_steps_.size(), stepped_.size()));
-  if (++num_steps_[place] % distributed_.local_sgd_updates != 0) return;
+  return num_steps_[place];
+}
+
+void Accelerator::average_weights(torch::optim::Optimizer& optimizer) {
+  if (++num_steps_of(optimizer) % distributed_.local_sgd_updates != 0) return;
   const at::NoGradGuard no_grad;
   for (auto& group : optimizer.param_groups()) {
     for (auto& parameter : group.params()) {

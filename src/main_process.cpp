@@ -1,11 +1,10 @@
 #include "linkboy/main_process.hpp"
 
-#include <c10/util/Exception.h>
-
 #include <exception>
 
 #include "linkboy/accelerator.hpp"
 #include "linkboy/stop_training.hpp"
+#include "message_of.hpp"
 
 namespace linkboy {
 
@@ -19,10 +18,8 @@ std::string failure_on_main_process(const Accelerator& accelerator,
       work();
     } catch (const StopTraining&) {
       throw;
-    } catch (const c10::Error& error) {
-      failure = error.what_without_backtrace();
-    } catch (const std::exception& error) {
-      failure = error.what();
+    } catch (const std::exception&) {
+      failure = message_of(std::current_exception());
     }
   }
   return accelerator.broadcast_object(failure);

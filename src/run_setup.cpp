@@ -219,6 +219,7 @@ void Trainer::set_up_training(const TrainOptions& options) {
   callback_handler_.begin_run();
   execution_mode_ = options.execution_mode;
   weights_by_batch_size_ = options.weight_by_batch_size;
+  weight_unit_ = 0;
   graphed_step_.reset();
 
   accelerator().set_gradient_accumulation_steps(options.gradient_accumulation_steps);
@@ -370,11 +371,15 @@ std::shared_ptr<DataLoader> Trainer::create_eval_dataloader(const EvaluateOption
   return make_data_loader(options.dataset, defaults.overlaid_with(options.dataloader_options));
 }
 
-void Trainer::prepare_model_optimizer_and_dataloaders() {
+void Trainer::prepare_modules() {
   // First, because the gradients of all that the optimizer trains beside the model are reduced,
   // too.
   for (const auto& module : registered_modules_) module->to(device());
-  accelerator().prepare(model_, optimizer_.get());
+  accelerator().prepare(model_, optimizer_.get(), registered_modules_);
+}
+
+void Trainer::prepare_model_optimizer_and_dataloaders() {
+  prepare_modules();
   stop_->share_with(accelerator_->shared_process_group());
   if (train_dataloader_) train_dataloader_ = accelerator_->prepare(std::move(train_dataloader_));
   // An evaluation counts each sample once.

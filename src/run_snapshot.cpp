@@ -33,6 +33,8 @@ RunSnapshot::RunSnapshot(Trainer& trainer, std::shared_ptr<Callback> callback)
     for (auto& [name, tensor] : copies) tensor = tensor.detach().clone();
   }
   optimizer_ = copy_of(accelerator.optimizer_state_dict(*trainer.optimizer()));
+  accelerator_ = copy_of(accelerator.state_dict());
+  members_ = copy_of(trainer.state_dict());
   if (accelerator.grad_scaler() != nullptr) grad_scaler_ = accelerator.grad_scaler()->state_dict();
   rng_ = rng_state(trainer.device());
   history_ = trainer.run_history().state_dict();
@@ -50,6 +52,8 @@ void RunSnapshot::restore() {
   Accelerator::zero_grad(*trainer_.optimizer());
   load_optimizer_state_dict(*trainer_.optimizer(), optimizer_);
   Accelerator& accelerator = trainer_.accelerator();
+  accelerator.load_state_dict(accelerator_);
+  if (!members_.empty()) trainer_.load_state_dict(copy_of(members_));  // for another trial
   if (accelerator.grad_scaler() != nullptr)
     accelerator.grad_scaler()->load_state_dict(grad_scaler_);
   set_rng_state(trainer_.device(), rng_);

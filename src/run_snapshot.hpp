@@ -10,7 +10,8 @@ namespace linkboy {
 class Trainer;
 
 /// What a trial run changes, to put it back: weights and buffers of the model and of the registered
-/// modules, optimizer, GradScaler, random numbers, run history, callbacks. While it lives, the
+/// modules, optimizer, accelerator, random numbers, run history, callbacks, the members of a
+/// subclass. While it lives, the
 /// Trainer calls `callback` and the low_overhead_callbacks in place of its own.
 class RunSnapshot {
  public:
@@ -29,7 +30,9 @@ class RunSnapshot {
   StateDict model_;
   std::vector<NamedTensors> modules_;  // of the registered modules: copies
   StateDict optimizer_;
+  StateDict accelerator_;
   StateDict grad_scaler_;
+  StateDict members_;
   StateDict rng_;
   StateDict history_;
 };

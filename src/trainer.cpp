@@ -5,7 +5,10 @@
 #include <fmt/format.h>
 #include <torch/optim/optimizer.h>
 
+#include <cmath>
+
 #include "checkpoint/background_job.hpp"
+#include "distributed/process_group_implementation.hpp"
 #include "distributed/run_group_scope.hpp"
 #include "linkboy/error.hpp"
 #include "linkboy/stage_range.hpp"
@@ -228,9 +231,13 @@ StepOutput Trainer::forward(const Batch& batch) {
 void Trainer::backward(const StepOutput& output) {
   const StageRange range("backward");
   if (!weights_by_batch_size_) return backward_step(output.loss);
+  // About a batch's size, so that fp16 has room; a power of two, which changes no bit.
+  if (weight_unit_ == 0.0) {
+    weight_unit_ = std::exp2(std::ilogb(most_of_all_ranks(output.batch_size)));
+  }
   if (accelerator_->window_index() == 0) window_weight_ = 0;
   window_weight_ += output.batch_size;
-  backward_step(output.loss * output.batch_size);
+  backward_step(output.loss * (static_cast<double>(output.batch_size) / weight_unit_));
 }
 
 void Trainer::make_update() {
@@ -472,8 +479,10 @@ void Trainer::guarded(Run run) {
   try {
     callback_handler_.call_init_end_once(*this);
     const RunGroupScope group(accelerator().process_group());
+    tell_failure(accelerator_->process_group(), nullptr);
     run();
   } catch (...) {
+    if (accelerator_) tell_failure(accelerator_->process_group(), std::current_exception());
     leave_what_is_half_done();
     stop_->clear();
     callback_handler_.call_exception(*this, std::current_exception());

@@ -67,8 +67,8 @@ void Trainer::track(Losses& losses, const StepOutput& output, bool are_all_neede
   }
 }
 
-/// Turns the mean over micro-steps and processes of loss * batch_size into the mean over their
-/// samples.
+/// Turns the mean over micro-steps and processes of loss * batch_size / weight_unit_ into the mean
+/// over their samples.
 void Trainer::weight_gradients() {
   at::Tensor weight = at::full({1}, window_weight_, at::kLong);
   accelerator_->process_group().all_reduce(weight);
@@ -76,7 +76,8 @@ void Trainer::weight_gradients() {
       static_cast<double>(accelerator_->window_length() * accelerator_->num_processes());
   const auto gradients = gradients_of(parameters_of(*optimizer_));
   const at::NoGradGuard no_grad;
-  if (!gradients.empty()) at::_foreach_mul_(gradients, num_parts / weight.item<double>());
+  if (!gradients.empty())
+    at::_foreach_mul_(gradients, weight_unit_ * num_parts / weight.item<double>());
 }
 
 void Trainer::record(std::string_view loss_name, const Losses& losses) {

@@ -441,7 +441,7 @@ at::Tensor Trainer::predict(const EvaluateOptions& options) {
   share_loader_seed();
   const auto data = share_between_ranks(create_eval_dataloader(options),
                                         accelerator().process_group(), /*even_batches=*/false);
-  accelerator_->prepare(model_, optimizer_.get());
+  prepare_modules();
   auto loader = accelerator_->prepare(data);
   const ModelModeGuard restore_mode(model_);
   const at::NoGradGuard no_grad;

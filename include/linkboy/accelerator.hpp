@@ -118,10 +118,14 @@ class LINKBOY_API Accelerator {
   /// Moves the model to the device and into its memory format, in place: optimizers stay valid. The
   /// state of `optimizer` follows, if it is an SGD, Adam, AdamW, Adagrad or RMSprop. All processes
   /// get the weights of rank 0, and from now on `backward` averages the gradients of the model and
-  /// of what else `optimizer` trains over them.
+  /// of what else `optimizer` trains over them. Local SGD counts the updates of `optimizer` from
+  /// here.
+  /// @param others  Modules beside the model, which are on the device already: all processes get
+  ///        their tensors of rank 0 now, and their buffers as those of the model.
   /// @throws Error on all ranks if their models differ in names, shapes or dtypes. @note
   /// Collective.
-  void prepare(Model& model, const torch::optim::Optimizer* optimizer = nullptr);
+  void prepare(Model& model, const torch::optim::Optimizer* optimizer = nullptr,
+               const std::vector<std::shared_ptr<torch::nn::Module>>& others = {});
 
   /// Returns a loader whose batches arrive on the device. A loader that `make_data_loader` made
   /// without a `shard` is shared between the processes: each gets its own batches, of the order
@@ -154,9 +158,9 @@ class LINKBOY_API Accelerator {
   void unscale_gradients(torch::optim::Optimizer& optimizer);
 
   /// Scales all gradients together to a 2-norm of at most `max_norm`; returns the norm before, a
-  /// scalar on the device, without waiting for it. An infinite `max_norm` only measures. In fp16
-  /// after `unscale_gradients`.
-  /// @throws Error if `max_norm` is not positive.
+  /// scalar on the device, without waiting for the device (but with `zero_stage` 2 and Gloo for the
+  /// other processes). An infinite `max_norm` only measures. In fp16 after `unscale_gradients`.
+  /// @throws Error if `max_norm` is not positive. @note Collective, with `zero_stage` 2.
   at::Tensor clip_grad_norm(const std::vector<at::Tensor>& parameters, double max_norm) const;
 
   /// Limits each gradient element to [-clip_value, clip_value]. In fp16 after
@@ -196,8 +200,9 @@ class LINKBOY_API Accelerator {
   /// come.
   void update_scale();
 
-  /// In place of `optimizer_step`, when these gradients should make no update (one is NaN, say).
-  void skip_optimizer_step() { optimizer_step_was_skipped_ = true; }
+  /// In place of `optimizer_step`, when these gradients should make no update (one is NaN, say). In
+  /// fp16 it ends the update of all optimizers whose gradients are unscaled.
+  void skip_optimizer_step();
 
   /// Whether an optimizer's step was skipped since the last `accumulate` or
   /// `backward`: then the update does not
@@ -307,7 +312,7 @@ class LINKBOY_API Accelerator {
   int64_t window_length_ = 1;
   bool optimizer_step_was_skipped_ = false;
 
-  /// Steps asked for, for local SGD: of each optimizer, in the order of their first steps.
+  /// Steps asked for, for local SGD: of each optimizer, in the order in which they came.
   std::vector<const torch::optim::Optimizer*> stepped_;
   std::vector<int64_t> num_steps_;
   /// Optimizers that had a gradient for which there is no fused kernel.
@@ -317,6 +322,7 @@ class LINKBOY_API Accelerator {
   std::vector<GradientReducer*> reducers_of(const at::Tensor& loss) const;
   bool are_gradients_averaged() const;
   void average_weights(torch::optim::Optimizer& optimizer);
+  int64_t& num_steps_of(const torch::optim::Optimizer& optimizer);
   at::Tensor norm_of_all_shards(const at::Tensor& norm) const;
 };
 

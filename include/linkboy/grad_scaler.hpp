@@ -68,6 +68,10 @@ class LINKBOY_API GradScaler {
   /// that were cleared after `unscale` do not count.
   bool awaits_step() const;
 
+  /// Leaves out the `step` of the optimizers whose gradients are unscaled: `awaits_step` does not
+  /// wait for it.
+  void skip_steps();
+
   /// After `unscale`: an infinite or NaN gradient on one rank of `group` counts on all of them, so
   /// that `step` makes the update on all or on none. For ranks that do not average their gradients.
   /// @note Collective.
@@ -94,6 +98,7 @@ class LINKBOY_API GradScaler {
     bool is_stepped = false;
     std::vector<at::Tensor> found_inf{};  // one float scalar, 0 or 1, per device
     // A parameter and its unscaled gradient: the gradients were cleared if it has another by now.
+    // Undefined if no step is to come.
     at::Tensor parameter{};
     at::Tensor gradient{};
   };

@@ -37,6 +37,7 @@ namespace linkboy {
 
 struct BackgroundSave;
 class GraphedStep;
+class RunSnapshot;
 class StopControl;
 
 /// How a training run ended.
@@ -296,7 +297,9 @@ class LINKBOY_API Trainer {
 
   /// Modules beside the model (a discriminator, a perceptual loss). Each run moves them to the
   /// device before it prepares the model, and checkpoints and training states hold their parameters
-  /// and buffers. The loss function's module is one of them already.
+  /// and buffers. Evaluations put them into evaluation mode as they do the model. Of several
+  /// processes all get those of rank 0, and their buffers again with the model's. The loss
+  /// function's module is one of them already.
   void register_module(std::shared_ptr<torch::nn::Module> module);
   /// In the order of registration.
   const std::vector<std::shared_ptr<torch::nn::Module>>& registered_modules() const {
@@ -401,6 +404,8 @@ class LINKBOY_API Trainer {
   virtual void training_run_end() {}
 
  private:
+  friend class RunSnapshot;
+
   void set_up_training(const TrainOptions& options);
   void run_training(const TrainOptions& options);
   void run_epochs(const TrainOptions& options);
@@ -432,6 +437,7 @@ class LINKBOY_API Trainer {
   class EvaluationRunScope;
 
   void create_evaluation_sets(const TrainOptions& options);
+  void prepare_modules();
   void prepare_dataloaders();
   void run_evaluations(std::string_view loss_name);
   void track(Losses& losses, const StepOutput& output, bool are_all_needed);
@@ -501,6 +507,7 @@ class LINKBOY_API Trainer {
   ExecutionMode execution_mode_ = ExecutionMode::eager;
   bool weights_by_batch_size_ = false;
   int64_t window_weight_ = 0;  // samples of this accumulation window, with weights_by_batch_size_
+  double weight_unit_ = 0.0;  // what their losses are divided by until the window's weight is known
   std::unique_ptr<GraphedStep> graphed_step_;  // of ExecutionMode::graph
   RunConfig run_config_;
   TrainResult result_;

@@ -3,10 +3,12 @@
 #include <ATen/ATen.h>
 
 #include <algorithm>
+#include <map>
 
 #include "distributed/process_group_implementation.hpp"
 #include "distributed/shared_memory_segment.hpp"
 #include "linkboy/error.hpp"
+#include "message_of.hpp"
 
 namespace linkboy {
 namespace {
@@ -56,19 +58,30 @@ void require_same_on_all_ranks(const ProcessGroup& group, std::string_view subje
                        ". Give all ranks the same; they share the data by themselves."));
 }
 
+void require_device_of_its_own(const ProcessGroup& group, const std::string& device) {
+  if (group.size() == 1) return;
+  std::map<std::string, int64_t> rank_of;
+  const auto devices = group.all_gather_bytes(device);
+  for (std::size_t i = 0; i < devices.size(); ++i) {
+    if (devices[i].empty()) continue;
+    const int64_t rank = group.world_ranks()[i];
+    const auto [first, is_new] = rank_of.emplace(devices[i], rank);
+    LINKBOY_CHECK(
+        is_new, "ranks ", first->second, " and ", rank, " have the same CUDA device, ", devices[i],
+        ". Start at most one process a device, have the launcher show each "
+        "process a device of its own (srun --gpus-per-task=1), or choose the device cpu.");
+  }
+}
+
 void succeed_on_all_ranks(const ProcessGroup& group, const std::function<void()>& work) {
   if (group.size() == 1) return work();
   std::exception_ptr own;
-  std::string message;
   try {
     work();
-  } catch (const c10::Error& error) {
+  } catch (const std::exception&) {
     own = std::current_exception();
-    message = c10::str("!", error.what_without_backtrace());
-  } catch (const std::exception& error) {
-    own = std::current_exception();
-    message = c10::str("!", error.what());
   }
+  const std::string message = own ? "!" + message_of(own) : "";
   const auto messages = group.all_gather_bytes(message);
   if (own) std::rethrow_exception(own);
   const auto failed = std::find_if(messages.begin(), messages.end(),

@@ -19,6 +19,10 @@ class SharedMemorySegment;
 void require_same_on_all_ranks(const ProcessGroup& group, std::string_view subject,
                                const std::vector<std::string>& lines);
 
+/// @param device  What tells this rank's device from all others, on any host; empty if unknown.
+/// @throws Error on all ranks if two of them have the same device.
+void require_device_of_its_own(const ProcessGroup& group, const std::string& device);
+
 /// Runs `work`, which talks to no other rank. If it throws on any rank, throws on all of them, so
 /// that none waits for the others in a later collective: its own exception on that rank, on the
 /// others an Error that names the lowest such rank and has its message. @note Collective.

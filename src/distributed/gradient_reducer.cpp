@@ -59,21 +59,17 @@ std::string description(const std::pair<std::string, at::Tensor>& named) {
 }  // namespace
 
 GradientReducer::GradientReducer(std::shared_ptr<const ProcessGroup> group,
-                                 const DistributedOptions& options, NamedTensorList named_tensors,
-                                 const std::vector<at::Tensor>& parameters, OwnerOf owner_of)
+                                 const DistributedOptions& options, SharedTensors tensors,
+                                 OwnerOf owner_of)
     : group_(std::move(group)),
       options_(options),
-      named_tensors_(std::move(named_tensors)),
+      named_tensors_(std::move(tensors.named)),
+      parameters_(std::move(tensors.reduced)),
+      buffers_(std::move(tensors.buffers)),
       owner_of_(std::move(owner_of)) {
-  std::unordered_set<const at::TensorImpl*> are_parameters;
-  for (const auto& parameter : parameters) are_parameters.insert(parameter.unsafeGetTensorImpl());
   std::vector<std::string> lines;
   for (const auto& named : named_tensors_) lines.push_back(description(named));
   require_same_on_all_ranks(*group_, "the model's parameters and buffers", lines);
-  for (const auto& [name, tensor] : named_tensors_) {
-    const bool is_parameter = are_parameters.contains(tensor.unsafeGetTensorImpl());
-    (is_parameter ? parameters_ : buffers_).push_back(tensor);
-  }
   synchronize();
   make_reducer();
 }
@@ -98,6 +94,7 @@ GradientReducer::~GradientReducer() {
 
 void GradientReducer::make_reducer(const std::vector<int64_t>& order) {
   if (reducer_) reducer_->remove_autograd_hooks();
+  is_abandoned_ = false;
   logger_.reset();
   reducer_.reset();
   owner_reducer_.reset();
@@ -163,7 +160,8 @@ std::vector<int64_t> GradientReducer::sending_order() {
   rebuild_buckets();  // as the next update would
   if (!reducer_ || reducer_->should_rebuild_buckets() || options_.find_unused_parameters) return {};
   std::vector<int64_t> order;
-  for (const auto& bucket : reducer_->get_grad_buckets()) {
+  // Their places alone are asked for, not zeros as large as all gradients.
+  for (const auto& bucket : reducer_->get_grad_buckets(/*return_zero_tensors=*/false)) {
     for (const auto& parameter : bucket.getParameters()) {
       const auto place = std::find_if(trained_.begin(), trained_.end(), [&](const auto& trained) {
         return trained.is_same(parameter);
@@ -187,11 +185,14 @@ void GradientReducer::set_sending_order(const std::vector<int64_t>& order) {
   });
 }
 
-bool GradientReducer::is_for(const NamedTensorList& named_tensors) const {
-  return std::equal(named_tensors.begin(), named_tensors.end(), named_tensors_.begin(),
-                    named_tensors_.end(), [](const auto& a, const auto& b) {
+bool GradientReducer::is_for(const SharedTensors& tensors) const {
+  const auto& [named, reduced, buffers] = tensors;
+  return std::equal(named.begin(), named.end(), named_tensors_.begin(), named_tensors_.end(),
+                    [](const auto& a, const auto& b) {
                       return a.second.is_same(b.second) && a.first == b.first;
-                    });
+                    }) &&
+         std::equal(reduced.begin(), reduced.end(), parameters_.begin(), parameters_.end(),
+                    [](const auto& a, const auto& b) { return a.is_same(b); });
 }
 
 bool GradientReducer::is_reached_by(const at::Tensor& loss) const {
@@ -219,7 +220,7 @@ void GradientReducer::begin_update() {
     is_same = is_same && num_trained < trained_.size() && trained_[num_trained].is_same(parameter);
     ++num_trained;
   }
-  if (!is_same || num_trained != trained_.size()) make_reducer();
+  if (is_abandoned_ || !is_same || num_trained != trained_.size()) make_reducer();
   // Here, not only before the backward pass: no gradient of this window is there yet.
   rebuild_buckets();
   share_buffers();
@@ -244,10 +245,16 @@ void GradientReducer::after_backward() {
   if (options_.gradient_handler) options_.gradient_handler->handle_gradients(trained_, *group_);
 }
 
+void GradientReducer::abandon() {
+  is_abandoned_ = true;
+  owner_reducer_.reset();
+}
+
 void GradientReducer::before_backward(const at::Tensor& loss) {
+  if (is_abandoned_) make_reducer();  // for loops that do not tell when an update begins
   if (owner_reducer_) owner_reducer_->begin();
   if (!reducer_) return;
-  rebuild_buckets();  // for loops that do not tell when an update begins
+  rebuild_buckets();
   talk(*group_, "the backward pass", [&] {
     reducer_->prepare_for_forward();
     reducer_->prepare_for_backward({loss});

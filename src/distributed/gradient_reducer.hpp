@@ -20,6 +20,13 @@ namespace linkboy {
 
 class OwnerReducer;
 
+/// The tensors that all ranks have alike.
+struct SharedTensors {
+  std::vector<std::pair<std::string, at::Tensor>> named{};  // all of them
+  std::vector<at::Tensor> reduced{};  // parameters whose gradients are averaged if they are trained
+  std::vector<at::Tensor> buffers{};  // what rank 0 sends to all for each update
+};
+
 /// Averages the gradients of a set of parameters over the ranks while the backward pass runs:
 /// c10d's Reducer, armed by the backward pass itself, so that it matters not how the loss was
 /// computed.
@@ -30,18 +37,15 @@ class GradientReducer {
 
   /// Gives all ranks the tensors of rank 0. Collective.
   /// @param owner_of  If given, gradients go to the owners alone (ZeRO stage 2).
-  /// @param named_tensors  Parameters and buffers, with their names.
-  /// @param parameters     Which of them are parameters, trained or not.
   /// @throws Error on all ranks if they differ in names, shapes or dtypes.
   GradientReducer(std::shared_ptr<const ProcessGroup> group, const DistributedOptions& options,
-                  std::vector<std::pair<std::string, at::Tensor>> named_tensors,
-                  const std::vector<at::Tensor>& parameters, OwnerOf owner_of = {});
+                  SharedTensors tensors, OwnerOf owner_of = {});
   ~GradientReducer();
   GradientReducer(const GradientReducer&) = delete;
   GradientReducer& operator=(const GradientReducer&) = delete;
 
   /// Whether it was made for exactly these tensors.
-  bool is_for(const std::vector<std::pair<std::string, at::Tensor>>& named_tensors) const;
+  bool is_for(const SharedTensors& tensors) const;
 
   /// Whether it has one of these.
   bool overlaps(const std::vector<at::Tensor>& parameters) const;
@@ -63,6 +67,9 @@ class GradientReducer {
   /// on the way. Collective.
   void before_backward(const at::Tensor& loss);
   void after_backward();
+
+  /// After a backward pass that has thrown: the next update is reduced from the beginning.
+  void abandon();
 
   /// The trained parameters, by number, in the order in which their gradients are sent; empty
   /// before the first update has shown it. Sums of more than two ranks depend on it in their last
@@ -87,6 +94,7 @@ class GradientReducer {
   OwnerOf owner_of_;
   std::unique_ptr<OwnerReducer> owner_reducer_;  // in its place, with owners
   bool has_seen_graph_ = false;                  // a static one
+  bool is_abandoned_ = false;
 };
 
 }  // namespace linkboy

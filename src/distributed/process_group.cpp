@@ -11,6 +11,7 @@
 #include "distributed/process_group_implementation.hpp"
 #include "distributed/rendezvous.hpp"
 #include "distributed/run_group_scope.hpp"
+#include "message_of.hpp"
 
 namespace linkboy {
 namespace {
@@ -188,6 +189,13 @@ bool is_communication_error(const std::exception& error) {
          said.find("pair closure") != std::string_view::npos;
 }
 
+void tell_failure(const ProcessGroup& group, const std::exception_ptr& why) {
+  const auto* implementation = group.implementation();
+  if (implementation == nullptr || !implementation->signs_of_life) return;
+  if (implementation->has_failed) return;  // the cause is another rank's
+  implementation->signs_of_life->set_failure(why ? first_line(message_of(why)) : "");
+}
+
 void throw_collective_error(const ProcessGroup& group, const char* what,
                             const std::exception& cause) {
   group.implementation()->has_failed = true;
@@ -200,6 +208,8 @@ void throw_collective_error(const ProcessGroup& group, const char* what,
       why = "rank 0, or what kept the ranks' store, is lost";
     } else if (!report.silent.empty()) {
       why = "rank " + list_of_ranks(report.silent) + " is lost (no sign of life for 2 s)";
+    } else if (!report.failures.empty()) {
+      why = report.failures.front();
     } else if (!report.left.empty()) {
       why = "rank " + list_of_ranks(report.left) + " has ended";
     } else {

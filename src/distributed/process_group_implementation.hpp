@@ -44,6 +44,9 @@ std::shared_ptr<ProcessGroup::Implementation> make_c10d_group(
 [[noreturn]] void throw_collective_error(const ProcessGroup& group, const char* what,
                                          const std::exception& cause);
 
+/// Tells ranks that wait for this one in vain why it does not come; null when it goes on.
+void tell_failure(const ProcessGroup& group, const std::exception_ptr& why);
+
 /// Whether it came from the talk with other processes, not from bad tensors or a user's code.
 bool is_communication_error(const std::exception& error);
 

@@ -152,22 +152,8 @@ std::string numeric(const sockaddr& address, socklen_t length) {
   return name;
 }
 
-/// The address in the first network that is up; empty if there is none.
-std::string address_in_a_network() {
-  ifaddrs* found = nullptr;
-  if (getifaddrs(&found) != 0) return {};
-  const std::unique_ptr<ifaddrs, decltype(&freeifaddrs)> interfaces(found, &freeifaddrs);
-  for (const ifaddrs* at = found; at != nullptr; at = at->ifa_next) {
-    const bool is_up = (at->ifa_flags & IFF_UP) != 0 && (at->ifa_flags & IFF_RUNNING) != 0;
-    if (at->ifa_addr == nullptr || !is_up || at->ifa_addr->sa_family != AF_INET) continue;
-    if (!is_loopback(*at->ifa_addr)) return numeric(*at->ifa_addr, sizeof(sockaddr_in));
-  }
-  return {};
-}
-
-}  // namespace
-
-std::string local_address_towards(const std::string& host, uint16_t port, bool has_other_hosts) {
+/// Where packets to `host` would come from; empty if there is no way.
+std::string source_address(const std::string& host, uint16_t port, bool may_be_loopback) {
   addrinfo hints{};
   hints.ai_family = AF_UNSPEC;
   hints.ai_socktype = SOCK_DGRAM;
@@ -184,13 +170,46 @@ std::string local_address_towards(const std::string& host, uint16_t port, bool h
     std::string name;
     if (connect(descriptor, to->ai_addr, to->ai_addrlen) == 0 &&
         getsockname(descriptor, reinterpret_cast<sockaddr*>(&from), &length) == 0) {
-      // Debian gives a host's own name the address 127.0.1.1, which other hosts cannot reach.
-      if (!has_other_hosts || !is_loopback(address)) name = numeric(address, length);
+      if (may_be_loopback || !is_loopback(address)) name = numeric(address, length);
     }
     close(descriptor);
     if (!name.empty()) return name;
   }
-  return has_other_hosts ? address_in_a_network() : std::string();
+  return {};
+}
+
+/// Whether hosts of other networks may reach it.
+bool is_of_a_network(const sockaddr& address) {
+  const auto& ipv6 = reinterpret_cast<const sockaddr_in6&>(address);
+  const bool is_ipv6 = address.sa_family == AF_INET6 && !IN6_IS_ADDR_LINKLOCAL(&ipv6.sin6_addr);
+  return (is_ipv6 || address.sa_family == AF_INET) && !is_loopback(address);
+}
+
+/// The address in the first network that is up; empty if there is none.
+std::string address_in_a_network() {
+  ifaddrs* found = nullptr;
+  if (getifaddrs(&found) != 0) return {};
+  const std::unique_ptr<ifaddrs, decltype(&freeifaddrs)> interfaces(found, &freeifaddrs);
+  for (const ifaddrs* at = found; at != nullptr; at = at->ifa_next) {
+    const bool is_up = (at->ifa_flags & IFF_UP) != 0 && (at->ifa_flags & IFF_RUNNING) != 0;
+    if (at->ifa_addr == nullptr || !is_up || !is_of_a_network(*at->ifa_addr)) continue;
+    const bool is_ipv4 = at->ifa_addr->sa_family == AF_INET;
+    return numeric(*at->ifa_addr, is_ipv4 ? sizeof(sockaddr_in) : sizeof(sockaddr_in6));
+  }
+  return {};
+}
+
+}  // namespace
+
+std::string local_address_towards(const std::string& host, uint16_t port, bool has_other_hosts) {
+  std::string address = source_address(host, port, /*may_be_loopback=*/!has_other_hosts);
+  if (!has_other_hosts) return address;
+  // Debian gives a host's own name the address 127.0.1.1, which other hosts cannot reach. The way
+  // to an address of the documentation range is the default route; a virtual network has none.
+  for (const char* anywhere : {"192.0.2.1", "2001:db8::1"}) {
+    if (address.empty()) address = source_address(anywhere, port, /*may_be_loopback=*/false);
+  }
+  return address.empty() ? address_in_a_network() : address;
 }
 
 }  // namespace linkboy

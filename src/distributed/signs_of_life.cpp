@@ -1,5 +1,7 @@
 #include "distributed/signs_of_life.hpp"
 
+#include <c10/util/StringUtil.h>
+
 #include <chrono>
 #include <condition_variable>
 #include <mutex>
@@ -13,6 +15,7 @@ constexpr auto kPeriod = 500ms;
 constexpr auto kBeatPatience = 2'000ms;
 constexpr const char* kLeft = "left";
 constexpr const char* kVerdict = "verdict";
+constexpr char kFailed = ' ';  // between the count and a failure
 
 std::string key_of(int64_t rank) { return "alive/" + std::to_string(rank); }
 
@@ -33,6 +36,7 @@ struct SignsOfLife::State {
   int64_t num_done = 0;
   std::vector<std::string> keys;  // what the next round reads
   std::string mine;               // what it publishes
+  std::string failure;            // of this process
   std::vector<std::string> signs;
   std::string verdict;
 
@@ -73,7 +77,8 @@ void SignsOfLife::run(State& state) {
       state.changed.wait_for(lock, kPeriod, [&] { return state.is_ending || state.is_hurried; });
       state.is_hurried = false;
       is_last = state.is_ending;
-      const std::string sign = is_last ? kLeft : std::to_string(++state.num_begun);
+      const std::string sign =
+          is_last ? kLeft : c10::str(++state.num_begun, kFailed, state.failure);
       const std::vector<std::string> keys = state.keys;
       const std::string mine = state.mine;
       std::string verdict;
@@ -105,6 +110,11 @@ void SignsOfLife::run(State& state) {
   state.changed.notify_all();
 }
 
+void SignsOfLife::set_failure(const std::string& why) {
+  const std::lock_guard lock(state_->mutex);
+  state_->failure = why;
+}
+
 SignsOfLife::Report SignsOfLife::listen(const std::vector<int64_t>& ranks) {
   Report report;
   std::unique_lock lock(state_->mutex);
@@ -124,6 +134,9 @@ SignsOfLife::Report SignsOfLife::listen(const std::vector<int64_t>& ranks) {
       report.left.push_back(ranks[i]);
     } else if (state_->signs[i] == before[i]) {
       report.silent.push_back(ranks[i]);
+    } else if (const auto why = state_->signs[i].substr(state_->signs[i].find(kFailed) + 1);
+               !why.empty()) {
+      report.failures.push_back(c10::str("rank ", ranks[i], " failed: ", why));
     }
   }
   return report;

@@ -22,10 +22,14 @@ class SignsOfLife {
   ~SignsOfLife();
 
   struct Report {
-    std::vector<int64_t> silent;  // killed, stopped or unreachable
-    std::vector<int64_t> left;    // ended by themselves
-    bool is_store_gone = false;   // nothing is known then
+    std::vector<int64_t> silent;        // killed, stopped or unreachable
+    std::vector<int64_t> left;          // ended by themselves
+    std::vector<std::string> failures;  // "rank 2 failed: no such file"
+    bool is_store_gone = false;         // nothing is known then
   };
+
+  /// Tells the others why this process does not go on, or with an empty text that it does again.
+  void set_failure(const std::string& why);
 
   /// Listens for about two seconds.
   Report listen(const std::vector<int64_t>& ranks);

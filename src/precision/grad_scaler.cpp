@@ -74,6 +74,10 @@ bool GradScaler::awaits_step() const {
   });
 }
 
+void GradScaler::skip_steps() {
+  for (auto& [optimizer, state] : optimizers_) state.gradient.reset();
+}
+
 void GradScaler::share_overflow(const torch::optim::Optimizer& optimizer,
                                 const ProcessGroup& group) {
   PerOptimizer& state = optimizers_[&optimizer];

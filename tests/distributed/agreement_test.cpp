@@ -261,6 +261,18 @@ TEST(AgreementTest, WhatFailsOnOneRankFailsOnAllAndNamesIt) {
   EXPECT_EQ(calls, 1);
 }
 
+TEST(AgreementTest, RanksThatShareADeviceAreNamed) {
+  const Accelerator accelerator(together());
+  const ProcessGroup& group = accelerator.process_group();
+  const int64_t last = accelerator.num_processes() - 1;
+  require_device_of_its_own(group, c10::str("GPU-", accelerator.process_index()));
+  require_device_of_its_own(group, "");  // not known
+  const bool shares = accelerator.process_index() == last || accelerator.process_index() == 0;
+  EXPECT_ERROR(require_device_of_its_own(
+                   group, shares ? "GPU-7" : c10::str("GPU-1", accelerator.process_index())),
+               c10::str("ranks 0 and ", last, " have the same CUDA device, GPU-7"));
+}
+
 TEST(AgreementTest, AMissingCheckpointOfOneRankIsAnErrorOnAll) {
   const TemporaryFolder own_folder;
   RankToy toy(together());

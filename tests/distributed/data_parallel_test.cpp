@@ -70,6 +70,94 @@ TEST(DataParallelTest, SchedulesAndMaxStepsCoverTheUpdatesOfOneProcess) {
             get_param_group_field(*single.optimizer, ParamGroupField::lr));
 }
 
+TEST(DataParallelTest, RegisteredModulesAreThoseOfRank0) {
+  RankToy shared(together());
+  const auto module = std::make_shared<torch::nn::BatchNorm1dImpl>(3);
+  const auto fill = [&](double value) {
+    const torch::NoGradGuard no_grad;
+    module->weight.fill_(value);
+    module->running_mean.fill_(value);
+  };
+  const auto has = [&](const torch::Tensor& tensor, double value) {
+    return torch::equal(tensor, torch::full_like(tensor, value));
+  };
+  class Look : public Callback {
+   public:
+    explicit Look(std::function<void(int64_t)> look) : look_(std::move(look)) {}
+    void on_train_step_end(Trainer& trainer, const Batch&, const StepOutput&) override {
+      look_(trainer.num_updates());
+    }
+
+   private:
+    std::function<void(int64_t)> look_;
+  };
+  const auto own = 1.0 + static_cast<double>(this_rank());
+  fill(own);
+  shared.trainer.register_module(module);
+  shared.trainer.callback_handler().add(std::make_shared<Look>([&](int64_t num_updates) {
+    EXPECT_TRUE(has(module->running_mean, num_updates + 1.0)) << "as rank 0 had it";
+    EXPECT_TRUE(has(module->weight, num_updates == 0 ? 1.0 : num_updates + own))
+        << "no parameter is sent that nobody trains";
+    fill(num_updates + 1 + own);
+  }));
+  shared.trainer.train(options_for(4 * num_ranks() * 2, 4));
+}
+
+TEST(DataParallelTest, ARunAfterABackwardPassThatThrewIsAFreshOne) {
+  /// The gradient of the model's output throws while later layers' gradients are on their way.
+  class Throwing : public torch::autograd::Function<Throwing> {
+   public:
+    static torch::Tensor forward(torch::autograd::AutogradContext*, const torch::Tensor& input) {
+      return input.clone();
+    }
+    static torch::autograd::variable_list backward(torch::autograd::AutogradContext*,
+                                                   torch::autograd::variable_list) {
+      throw std::runtime_error("no gradient");
+    }
+  };
+  class ThrowsInBackward : public QuietTrainer {
+   public:
+    ThrowsInBackward(const torch::nn::Sequential& model, AcceleratorOptions options)
+        : QuietTrainer(model, torch::nn::CrossEntropyLoss(), toy_sgd(model), CallbackList{},
+                       nullptr, std::move(options)),
+          model_(model) {}
+    bool throws = true;
+
+   protected:
+    StepOutput calculate_train_batch_loss(const Batch& batch) override {
+      auto hidden = model_[0]->as<torch::nn::Linear>()->forward(batch.input());
+      if (throws && num_updates() == 1) hidden = Throwing::apply(hidden);
+      const auto scores = model_[2]->as<torch::nn::Linear>()->forward(torch::relu(hidden));
+      return {.loss = loss_func()(scores, batch.target()), .batch_size = batch.size()};
+    }
+
+   private:
+    torch::nn::Sequential model_;
+  };
+  for (const int64_t zero_stage : {0, 2}) {
+    SCOPED_TRACE(zero_stage);
+    const auto weights_of = [&](bool throws) {
+      const auto model = toy_model();
+      ThrowsInBackward trainer(model, together({.zero_stage = zero_stage}));
+      trainer.throws = throws;
+      auto options = options_for(4 * num_ranks() * 4, 4);
+      if (throws) {
+        EXPECT_THROW(trainer.train(options), std::exception);
+        trainer.throws = false;
+        const torch::NoGradGuard no_grad;
+        const auto fresh = toy_model();
+        for (std::size_t i = 0; i < model->parameters().size(); ++i) {
+          model->parameters()[i].copy_(fresh->parameters()[i]);
+        }
+        trainer.optimizer()->state().clear();
+      }
+      trainer.train(options);
+      return copies_of(model->parameters());
+    };
+    EXPECT_TRUE(bit_equal(weights_of(true), weights_of(false)));
+  }
+}
+
 /// The mean within pairs of neighbours, then over all: a tree, as parallelism of other kinds needs.
 class MeanOfPairsFirst : public GradientHandler {
  public:

@@ -43,8 +43,8 @@ TEST(NcclTest, TheReducerReducesOnTheDevice_CUDA) {
   Accelerator accelerator(on_gpus());
   Model model(toy_model());
   model.to(accelerator.device());
-  GradientReducer reducer(accelerator.shared_process_group(), {}, model.named_tensors(),
-                          model.parameters());
+  GradientReducer reducer(accelerator.shared_process_group(), {},
+                          {.named = model.named_tensors(), .reduced = model.parameters()});
   const auto input = torch::ones({2, 4}, accelerator.device());
   for (int step = 0; step < 3; ++step) {
     reducer.begin_update();

@@ -8,6 +8,8 @@
 #include <cstdlib>
 #include <limits>
 #include <random>
+#include <stdexcept>
+#include <thread>
 
 #include "distributed/ranks.hpp"
 #include "linkboy/schedulers/cosine_scheduler.hpp"
@@ -289,6 +291,56 @@ TEST(RandomRanksTest, EveryRunEndsOnAllRanksAlike) {
     accelerator.wait_for_everyone();  // before the folder goes
     if (::testing::Test::HasFailure()) break;
   }
+}
+
+/// One rank throws an exception in a random event.
+class ThrowIn : public InEveryEvent {
+ public:
+  ThrowIn(std::string event, int64_t rank, int64_t at)
+      : event_(std::move(event)), rank_(rank), at_(at) {}
+
+ private:
+  void see(const std::string& event, Trainer& trainer) override {
+    if (event != event_ || trainer.accelerator().process_index() != rank_) return;
+    if (++count_ == at_) throw std::runtime_error("no such file");
+  }
+
+  std::string event_;
+  int64_t rank_;
+  int64_t at_;
+  int64_t count_ = 0;
+};
+
+TEST(RandomRanksTest, AnExceptionOfOneRankIsToldByTheOthers) {
+  const int64_t n = Accelerator(together()).num_processes();
+  constexpr int64_t kNumCases = 3;
+  for (int64_t seed = 1; seed <= kNumCases; ++seed) {
+    Draw draw(static_cast<uint64_t>(seed));
+    const std::string event = kEvents[draw.below(12)];
+    const int64_t rank = draw.below(n);
+    SCOPED_TRACE(c10::str("case ", seed, ": rank ", rank, " throws in ", event));
+    AcceleratorOptions options = together();
+    options.distributed.timeout = std::chrono::seconds(2);
+    std::string what;
+    {
+      RankToy toy(options, {std::make_shared<ThrowIn>(event, rank, draw.between(1, 2))});
+      const bool is_mine = toy.trainer.accelerator().process_index() == rank;
+      try {
+        toy.trainer.train({.train_dataset = toy_data(4 * n * 3),
+                           .num_epochs = 2,
+                           .eval_dataset = toy_data(4 * n * 2),
+                           .per_device_batch_size = 4});
+      } catch (const std::exception& error) {
+        what = error.what();
+      }
+      EXPECT_NE(what.find(is_mine ? "no such file" : c10::str("rank ", rank, " failed: no such")),
+                std::string::npos)
+          << what;
+      // It lives on, as a program that catches the exception does.
+      if (is_mine) std::this_thread::sleep_for(std::chrono::seconds(7));
+    }
+  }
+  EXPECT_EQ(Accelerator(together()).num_processes(), n) << "they meet again";
 }
 
 }  // namespace

@@ -12,7 +12,7 @@ import re
 import sys
 
 LAYERS = [
-    ["export", "version", "error", "printable", "guarded_dict", "gradients", "divide_up", "parse_number", "text_options", "status_line",
+    ["export", "version", "error", "printable", "message_of", "guarded_dict", "gradients", "divide_up", "parse_number", "text_options", "status_line",
      "state_dict", "sampler", "stop_training", "run_config", "distributed_options",
      "process_group"],
     ["batch", "step_output", "placeholders", "loss_tracker", "run_history", "checkpoint", "safetensors",

@@ -75,6 +75,31 @@ TEST(AcceleratorTest, DrivesAHandWrittenLoop) {
   EXPECT_LT(last, first);
 }
 
+TEST(AcceleratorTest, EachRunBeginsThePhaseOfLocalSgd) {
+  Accelerator accelerator({.device = "cpu", .distributed = {.local_sgd_updates = 3}});
+  const auto weight = torch::ones({2}).requires_grad_();
+  torch::nn::Linear net(2, 1);
+  Model model(net);
+  torch::optim::SGD optimizer(net->parameters(), 0.1);
+  const auto num_steps = [&] { return c10::str(accelerator.state_dict().at("num_steps")); };
+  accelerator.prepare(model, &optimizer);
+  for (int i = 0; i < 2; ++i) accelerator.optimizer_step(optimizer);
+  EXPECT_EQ(num_steps(), "[2]");
+  const StateDict saved = accelerator.state_dict();
+  accelerator.prepare(model, &optimizer);
+  EXPECT_EQ(num_steps(), "[0]");
+  accelerator.load_state_dict(saved);
+  EXPECT_EQ(num_steps(), "[2]") << "a run that resumes continues it";
+  for (const c10::IValue& wrong : {c10::IValue("two"), c10::IValue(-1)}) {
+    c10::impl::GenericList counts(c10::AnyType::get());
+    counts.push_back(wrong);
+    StateDict state = saved;
+    state.set("num_steps", counts);
+    EXPECT_ERROR(accelerator.load_state_dict(state), "it must hold counts of updates");
+    EXPECT_EQ(num_steps(), "[2]");
+  }
+}
+
 TEST(AcceleratorTest, WorldOfOneGathersItself) {
   Accelerator accelerator({.device = "cpu"});
   const auto tensor = torch::arange(3);

@@ -248,6 +248,37 @@ TEST_F(FindersTest, LeavesNoGradientsEvenWhereTheTrainerKeepsThem) {
   for (const auto& parameter : toy_.model->parameters()) EXPECT_FALSE(parameter.grad().defined());
 }
 
+TEST_F(FindersTest, PutsBackTheMembersOfASubclassAndThePhaseOfLocalSgd) {
+  class Counting : public QuietTrainer {
+   public:
+    using QuietTrainer::QuietTrainer;
+    torch::Tensor num_steps = torch::zeros({1});
+
+   protected:
+    StepOutput calculate_train_batch_loss(const Batch& batch) override {
+      num_steps += 1;
+      return QuietTrainer::calculate_train_batch_loss(batch);
+    }
+    StateDict state_dict() const override { return {{"num_steps", num_steps}}; }
+    void load_state_dict(const StateDict& state) override {
+      num_steps = state.get_tensor("num_steps");
+    }
+  };
+  Counting trainer(toy_.model, torch::nn::CrossEntropyLoss(), toy_.optimizer, CallbackList{},
+                   nullptr,
+                   AcceleratorOptions{.device = "cpu", .distributed = {.local_sgd_updates = 100}});
+  TrainOptions options = training();
+  options.num_epochs = {};
+  options.max_num_train_steps = 2;
+  trainer.train(options);
+  const auto num_steps = trainer.num_steps.clone();
+  const auto counts = [&] { return c10::str(trainer.accelerator().state_dict().to_ivalue()); };
+  const std::string before = counts();
+  for (int i = 0; i < 2; ++i) find_learning_rate(trainer, training(), {.num_updates = 3});
+  EXPECT_TRUE(torch::equal(trainer.num_steps, num_steps)) << trainer.num_steps;
+  EXPECT_EQ(counts(), before);
+}
+
 /// Gives these losses, one an update, whatever the model does.
 LrFinderResult find_with_losses(std::vector<double> losses, LrFinderOptions finder) {
   auto num_losses = std::make_shared<std::size_t>(0);

@@ -206,6 +206,22 @@ TEST(GradScalerTest, GradientsClearedAfterUnscaleAreUnscaledAgainInTheNextUpdate
   }
 }
 
+TEST(GradScalerTest, ASkippedStepOfGradientsThatAreClearedInPlaceIsNotWaitedFor) {
+  Accelerator accelerator(
+      {.device = "cpu", .mixed_precision = "fp16", .grad_scaler = {.init_scale = 8.0}});
+  auto weight = parameter();
+  torch::optim::SGD optimizer({weight}, 0.5);
+  accelerator.backward((weight * 3).sum());
+  accelerator.unscale_gradients(optimizer);
+  accelerator.skip_optimizer_step();
+  optimizer.zero_grad(/*set_to_none=*/false);
+  accelerator.backward((weight * 3).sum());
+  accelerator.unscale_gradients(optimizer);
+  EXPECT_EQ(weight.grad()[0].item<float>(), 3.0F);
+  accelerator.optimizer_step(optimizer);
+  EXPECT_EQ(weight[0].item<float>(), 1.0F - 1.5F);
+}
+
 TEST(GradScalerTest, AStateLoadedAfterScaleChangesTheTensorThatARecordedGraphReads) {
   GradScaler scaler({.init_scale = 8.0});
   auto weight = parameter();

@@ -30,12 +30,12 @@ namespace {
 
 namespace fs = std::filesystem;
 
-enum class Way { request_stop, stop_training, signal, exception };
+enum class Way { request_stop, stop_training, early_stop, signal, exception };
 enum class Save { at_end, every_update, every_epoch, asynchronous };
 enum class Callbacks { default_ones, all };
 
 const char* name_of(Way way) {
-  constexpr std::array names{"request_stop", "stop_training", "signal", "exception"};
+  constexpr std::array names{"request_stop", "stop_training", "early_stop", "signal", "exception"};
   return names.at(static_cast<std::size_t>(way));
 }
 const char* name_of(Save save) {
@@ -50,7 +50,8 @@ bool handles_signals() {
   return present.sa_handler != SIG_DFL;
 }
 
-/// Its state holds the weights after each update.
+/// Its state holds the weights after each update, and a count that it changes in place while an
+/// epoch ends.
 class Trail : public Callback {
  public:
   void on_train_update_end(Trainer& trainer) override {
@@ -60,14 +61,22 @@ class Trail : public Callback {
     }
   }
   StateDict state_dict() const override {
-    StateDict state;
+    StateDict state{{"count", count_}};
     state.set("weights", weights_);
     return state;
   }
-  void load_state_dict(const StateDict& state) override { weights_ = state.get_doubles("weights"); }
+  void load_state_dict(const StateDict& state) override {
+    weights_ = state.get_doubles("weights");
+    count_ = state.get_tensor("count");
+  }
+  void on_train_epoch_end(Trainer&) override { count_ += 1; }
+  void on_eval_step_end(Trainer& trainer, const Batch&, const StepOutput&) override {
+    if (!trainer.is_extra_evaluation()) count_ += 1;
+  }
 
  private:
   std::vector<double> weights_;
+  torch::Tensor count_ = torch::zeros({1}, torch::kLong);
 };
 
 /// Leaves the run at the n-th event.
@@ -108,6 +117,8 @@ class LeaveAt : public Callback {
         return trainer.request_stop();
       case Way::stop_training:
         throw StopTraining("left");
+      case Way::early_stop:
+        throw StopTraining(StopReason::early_stop, "left");
       case Way::signal:
         if (handles_signals()) std::raise(SIGTERM);
         return;
@@ -320,10 +331,11 @@ TEST_P(EveryWayToLeaveTest, TheResumedRunEndsInTheUninterruptedRunsBytes) {
 
 INSTANTIATE_TEST_SUITE_P(
     All, EveryWayToLeaveTest,
-    ::testing::Combine(
-        ::testing::Values(Way::request_stop, Way::stop_training, Way::signal, Way::exception),
-        ::testing::Values(Save::at_end, Save::every_update, Save::every_epoch, Save::asynchronous),
-        ::testing::Values(Callbacks::default_ones, Callbacks::all)),
+    ::testing::Combine(::testing::Values(Way::request_stop, Way::stop_training, Way::early_stop,
+                                         Way::signal, Way::exception),
+                       ::testing::Values(Save::at_end, Save::every_update, Save::every_epoch,
+                                         Save::asynchronous),
+                       ::testing::Values(Callbacks::default_ones, Callbacks::all)),
     name_of_case);
 
 using End = std::tuple<Save, Callbacks>;

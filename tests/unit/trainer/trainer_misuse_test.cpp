@@ -272,6 +272,39 @@ TEST(TrainerWeightTest, AnAccumulatedTokenLossHasTheGradientOfTheBigBatch) {
   EXPECT_FALSE(torch::allclose(weights_after(2, 4, false), big, 1e-3, 1e-3));
 }
 
+TEST(TrainerWeightTest, HalfPrecisionHasRoomForLargeBatches) {
+  // As with a sequence of 1000 tokens in each sample.
+  const auto thousands = [](const Batch& batch, Model& model) {
+    const auto loss = torch::nn::functional::cross_entropy(model(batch.input()), batch.target());
+    return StepOutput{.loss = loss, .batch_size = 1000 * batch.size()};
+  };
+  const auto run = [&](bool is_weighted) {
+    const auto model = toy_model();
+    class InHalf : public QuietTrainer {
+     public:
+      InHalf(WithStep::Step step, const torch::nn::Sequential& model)
+          : QuietTrainer(model, nullptr, toy_sgd(model), CallbackList{}, nullptr,
+                         {.device = "cpu", .mixed_precision = "fp16"}),
+            step_(std::move(step)) {}
+      StepOutput calculate_train_batch_loss(const Batch& batch) override {
+        return step_(batch, Trainer::model());
+      }
+
+     private:
+      WithStep::Step step_;
+    };
+    InHalf trainer(thousands, model);
+    trainer.train({.train_dataset = toy_data(32),
+                   .num_epochs = 1,
+                   .per_device_batch_size = 8,
+                   .train_dataloader_options = {.shuffle = false},
+                   .weight_by_batch_size = is_weighted});
+    return std::pair{trainer.num_updates(), trainer.accelerator().grad_scaler()->get_scale()};
+  };
+  EXPECT_EQ(run(false), (std::pair{int64_t{4}, 65536.0}));
+  EXPECT_EQ(run(true), run(false)) << "no update is skipped";
+}
+
 TEST(TrainerWeightTest, RefusesModesThatCannotWeight) {
   TrainOptions options = one_epoch();
   options.weight_by_batch_size = true;
