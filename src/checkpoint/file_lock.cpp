@@ -4,6 +4,7 @@
 #include <sys/stat.h>
 
 #include <array>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <thread>

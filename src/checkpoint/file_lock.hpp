@@ -2,7 +2,6 @@
 
 #include <chrono>
 #include <filesystem>
-#include <optional>
 
 #include "checkpoint/descriptor.hpp"
 
