@@ -474,7 +474,7 @@ class ResumeTest(ProgramTest):
         self.run_program(epochs=1, save_every_epochs=1)
         longer = {"epochs": 2, "resume": "latest"}
         self.assertIn("allow_changed_schedule_length", self.run_program(status=1, **longer))
-        printed = self.run_program(**longer, allow_changed_schedule_length=None)
+        printed = self.run_program(**longer, allow_changed_schedule_length=True)
         self.assertIn("Resumed training state from output/states/", printed)
 
     def test_latest_with_nothing_to_resume_says_so(self):
