@@ -16,8 +16,10 @@ namespace {
 std::atomic<Trainer*> trainer_to_stop{nullptr};
 std::atomic<int> num_handlers{0};  // in progress, each on a thread
 std::atomic<int> first_signal{0};
-std::atomic<bool> is_unheeded{false};     // the first signal has not stopped its run
-std::atomic<int64_t> first_interrupt{0};  // milliseconds, of a clock that is never 0
+std::atomic<bool> is_unheeded{false};  // the first signal has not stopped its run
+std::atomic<int64_t> first_time{0};    // of that signal: milliseconds, of a clock that is never 0
+std::atomic<int64_t> first_interrupt{0};
+std::atomic<StopOnSignal*> last_stopped{nullptr};  // whose handlers are still there
 static_assert(std::atomic<Trainer*>::is_always_lock_free && std::atomic<int>::is_always_lock_free &&
               std::atomic<int64_t>::is_always_lock_free);
 
@@ -29,22 +31,28 @@ int64_t milliseconds_now() {
   return int64_t{now.tv_sec} * 1000 + now.tv_nsec / 1'000'000 + 1;
 }
 
+/// Sets `first` to `now` if it is 0. Returns whether it was set a second or more ago.
+bool is_long_after(std::atomic<int64_t>& first, int64_t now) {
+  int64_t before = 0;
+  return !first.compare_exchange_strong(before, now) && now - before >= kInsistsAfter;
+}
+
 void handle_signal(int signal) {
   const int error = errno;
   int none = 0;
   first_signal.compare_exchange_strong(none, signal);
   ++num_handlers;
-  if (Trainer* trainer = trainer_to_stop.load()) trainer->request_stop();
+  Trainer* trainer = trainer_to_stop.load();
+  if (trainer) trainer->request_stop();
   --num_handlers;
-  if (signal == SIGINT) {
-    const int64_t now = milliseconds_now();
-    int64_t first = 0;
-    if (!first_interrupt.compare_exchange_strong(first, now) && now - first >= kInsistsAfter) {
-      struct sigaction usual {};
-      usual.sa_handler = SIG_DFL;
-      sigaction(SIGINT, &usual, nullptr);
-      raise(SIGINT);  // takes effect when this handler returns
-    }
+  const int64_t now = milliseconds_now();
+  const bool is_late = is_long_after(first_time, now);
+  const bool insists = signal == SIGINT && is_long_after(first_interrupt, now);
+  if (insists || (is_late && !trainer)) {
+    struct sigaction usual {};
+    usual.sa_handler = SIG_DFL;
+    sigaction(signal, &usual, nullptr);
+    raise(signal);  // takes effect when this handler returns
   }
   errno = error;
 }
@@ -60,11 +68,13 @@ void StopOnSignal::install(Trainer& trainer) {
                 "another run of this process has StopOnSignal's handlers; only one may have them "
                 "at a time.");
   is_installed_ = true;
+  if (StopOnSignal* last = last_stopped.exchange(nullptr)) last->restore_handlers();
   if (is_unheeded.exchange(false)) {
     trainer.request_stop();
   } else {
     first_signal.store(0);
   }
+  first_time.store(0);
   first_interrupt.store(0);
   const auto replace = [this](int signal, auto handler,
                               bool (*is_replaceable)(const struct sigaction&)) {
@@ -93,17 +103,30 @@ std::optional<int> StopOnSignal::signal() const {
 
 void StopOnSignal::end_run(Trainer& trainer) {
   if (!is_installed_) return;
-  remove();
+  release();
   is_unheeded = first_signal.load() != 0 && trainer.result().reason != StopReason::stop_request;
+  if (first_signal.load() == 0) return restore_handlers();
+  // The program may save its last checkpoint now, and the signal may come several times.
+  last_stopped.store(this);
+}
+
+/// The Trainer may be destroyed next, and a handler of another thread may hold it.
+void StopOnSignal::release() noexcept {
+  if (!std::exchange(is_installed_, false)) return;
+  trainer_to_stop.store(nullptr);
+  while (num_handlers.load() != 0) std::this_thread::yield();
+}
+
+void StopOnSignal::restore_handlers() noexcept {
+  for (const auto& [signal, old] : replaced_) sigaction(signal, &old, nullptr);
+  replaced_.clear();
 }
 
 void StopOnSignal::remove() noexcept {
-  if (!std::exchange(is_installed_, false)) return;
-  // The Trainer may be destroyed next, and a handler of another thread may hold it.
-  trainer_to_stop.store(nullptr);
-  while (num_handlers.load() != 0) std::this_thread::yield();
-  for (const auto& [signal, old] : replaced_) sigaction(signal, &old, nullptr);
-  replaced_.clear();
+  release();
+  StopOnSignal* own = this;
+  last_stopped.compare_exchange_strong(own, nullptr);
+  restore_handlers();
 }
 
 }  // namespace linkboy

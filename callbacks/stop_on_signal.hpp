@@ -25,7 +25,10 @@ namespace linkboy {
 /// While a run is on, SIGPIPE and SIGXFSZ are ignored if the program does not handle them: output
 /// that nobody reads any more, or a file that reached its size limit, is an error of that output.
 ///
-/// The handlers are there only while a run is on, and what was there before comes back. A signal
+/// The handlers are there while a run is on, and what was there before comes back after it. After a
+/// run in which a signal came, they stay until this object is destroyed or another run begins, and
+/// keep for one second from the first signal on what the program does then, like saving a last
+/// checkpoint; a later signal ends the process as if there were none. A signal
 /// that the program ignores (SIGHUP under nohup) stays ignored. One run of a process at a time can
 /// have the handlers. Called after all other callbacks, so that what these do at the end of a run
 /// is protected.
@@ -49,6 +52,8 @@ class LINKBOY_API StopOnSignal : public Callback {
  private:
   void install(Trainer& trainer);
   void end_run(Trainer& trainer);
+  void release() noexcept;
+  void restore_handlers() noexcept;
   void remove() noexcept;
 
   std::vector<std::pair<int, struct sigaction>> replaced_;

@@ -62,6 +62,16 @@ void remove_unfinished_once(const fs::path& folder) {
   if (seen.insert(folder).second) remove_unfinished(folder);
 }
 
+// Where the links at the end of `path` lead: they stay, and what they lead to is replaced.
+fs::path target_of(fs::path path) {
+  constexpr int kMostLinks = 40;  // as in the kernel
+  std::error_code error;
+  for (int i = 0; i < kMostLinks && fs::is_symlink(path, error); ++i) {
+    path = folder_of(path) / fs::read_symlink(path, error);  // the latter alone if it is absolute
+  }
+  return path;
+}
+
 // Without it the new name in its folder may be lost in a power cut although the bytes are there.
 void sync_folder_of(const fs::path& path) {
   const fs::path folder = folder_of(path);
@@ -98,10 +108,14 @@ std::error_code create_folders(const fs::path& folder) {
   return error;
 }
 
-AtomicFile::AtomicFile(fs::path path) : path_(std::move(path)) {
+AtomicFile::AtomicFile(fs::path path) : path_(target_of(std::move(path))) {
   std::error_code error;
   LINKBOY_CHECK(path_.has_filename() && !fs::is_directory(path_, error), "\"", path_.string(),
                 "\" names a folder; a file is needed. Add a file name.");
+  // A device or a pipe would be gone.
+  const fs::file_status present = fs::symlink_status(path_, error);
+  LINKBOY_CHECK(!fs::exists(present) || fs::is_regular_file(present), "\"", path_.string(),
+                "\" is not a regular file. Choose the path of a file, new or old.");
   error = create_folders(folder_of(path_));
   LINKBOY_CHECK(!error, "cannot create the folder of \"", path_.string(), "\" (", error.message(),
                 "). Choose a path whose folder can be made.");

@@ -21,11 +21,13 @@ std::error_code create_folders(const std::filesystem::path& folder);
 void remove_unfinished(const std::filesystem::path& folder);
 
 /// A file that appears at its path whole or not at all: written under a name beside it, fsynced
-/// and renamed by `commit`. Destroyed before that, it leaves nothing behind; what a killed process
-/// left in the folder is removed by the next one that writes there.
+/// and renamed by `commit`. A link at its path stays, and what it leads to is replaced. Destroyed
+/// before that, it leaves nothing behind; what a killed process left in the folder is removed by
+/// the next one that writes there.
 class AtomicFile {
  public:
-  /// @throws Error if the file cannot be created; parent folders are made.
+  /// @throws Error if the file cannot be created, or something other than a file is there; parent
+  /// folders are made.
   explicit AtomicFile(std::filesystem::path path);
   ~AtomicFile();
   AtomicFile(const AtomicFile&) = delete;

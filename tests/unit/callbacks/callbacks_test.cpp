@@ -384,10 +384,13 @@ TEST(StopOnSignalTest, EndsTheRunInOrderAndPutsTheHandlersBack) {
   };
   struct sigaction before {};
   sigaction(SIGTERM, nullptr, &before);
-  Toy toy({std::make_shared<StopOnSignal>(), std::make_shared<Raise>()});
-  const auto result = toy.trainer.train(epochs(100));
-  EXPECT_EQ(result.reason, StopReason::stop_request);
-  EXPECT_EQ(result.num_updates, 2);
+  {
+    Toy toy({std::make_shared<StopOnSignal>(), std::make_shared<Raise>()});
+    const auto result = toy.trainer.train(epochs(100));
+    EXPECT_EQ(result.reason, StopReason::stop_request);
+    EXPECT_EQ(result.num_updates, 2);
+    std::raise(SIGTERM);  // while the program saves a checkpoint
+  }
   struct sigaction after {};
   sigaction(SIGTERM, nullptr, &after);
   EXPECT_EQ(before.sa_handler, after.sa_handler);
@@ -413,11 +416,12 @@ TEST(StopOnSignalTest, KeepsItsHandlersUntilAllOtherCallbacksHaveEndedTheRun) {
   Toy toy({stop, std::make_shared<AtEnd>()});
   EXPECT_EQ(toy.trainer.train(epochs(1)).reason, StopReason::finished);
   EXPECT_EQ(stop->signal(), SIGTERM);
-  EXPECT_EQ(handler_of(SIGPIPE), SIG_DFL);
   EXPECT_EQ(toy.trainer.evaluate({.dataset = toy_data(4)}).count("evaluation_loss"), 0U)
       << "the signal came too late for the training, so it stops what follows";
   EXPECT_EQ(stop->signal(), SIGTERM);
   EXPECT_EQ(toy.trainer.evaluate({.dataset = toy_data(4)}).count("evaluation_loss"), 1U);
+  EXPECT_EQ(handler_of(SIGPIPE), SIG_DFL);
+  EXPECT_EQ(handler_of(SIGTERM), SIG_DFL);
 }
 
 TEST(StopOnSignalTest, LeavesIgnoredSignalsIgnored) {
@@ -458,6 +462,37 @@ TEST(StopOnSignalTest, ReleasesTheHandlersWhereTheProgramIgnoresAllSignals) {
     EXPECT_EQ(toy.trainer.train(epochs(1)).reason, StopReason::finished);
   }
   for (const auto& [signal, handler] : before) std::signal(signal, handler);
+}
+
+TEST(StopOnSignalTest, TheHandlersOfAStoppedRunGoWithItsCallbackAndNotWithTheNextOnes) {
+  class Raise : public Callback {
+    void on_train_update_end(Trainer&) override { std::raise(SIGTERM); }
+  };
+  const auto before = handler_of(SIGTERM);
+  auto stopped = std::make_unique<Toy>(
+      CallbackList{std::make_shared<StopOnSignal>(), std::make_shared<Raise>()});
+  EXPECT_EQ(stopped->trainer.train(epochs(3)).reason, StopReason::stop_request);
+  EXPECT_NE(handler_of(SIGTERM), before);
+  Toy next({std::make_shared<StopOnSignal>(), std::make_shared<AtUpdate>(1, [&](Trainer&) {
+              stopped.reset();
+              EXPECT_NE(handler_of(SIGTERM), before) << "those of this run are there";
+            })});
+  EXPECT_EQ(next.trainer.train(epochs(1)).reason, StopReason::finished);
+  EXPECT_EQ(handler_of(SIGTERM), before);
+}
+
+TEST(StopOnSignalDeathTest, ASignalLongAfterAStoppedRunEndsTheProcess) {
+  class Raise : public Callback {
+    void on_train_update_end(Trainer&) override { std::raise(SIGTERM); }
+  };
+  Toy toy({std::make_shared<StopOnSignal>(), std::make_shared<Raise>()});
+  toy.trainer.train(epochs(3));
+  const auto wait_and_raise = [] {
+    std::this_thread::sleep_for(std::chrono::milliseconds(1100));
+    std::raise(SIGTERM);
+    std::_Exit(0);
+  };
+  EXPECT_EXIT(wait_and_raise(), ::testing::KilledBySignal(SIGTERM), "");
 }
 
 TEST(StopOnSignalDeathTest, ASecondInterruptAfterASecondEndsTheProcess) {

@@ -1,6 +1,7 @@
 #include "checkpoint/atomic_file.hpp"
 
 #include <gtest/gtest.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -148,6 +149,34 @@ TEST(AtomicFileTest, RemovesWhatAKilledProcessOfTheNumberOfALivingOneLeft) {
   write_bytes(folder / ".best.pt.tmp-1-0", "half");
   AtomicFile(folder / "best.pt").commit();
   EXPECT_EQ(folder.names(), std::vector<std::string>{"best.pt"});
+}
+
+TEST(AtomicFileTest, ALinkStaysAndItsTargetIsReplaced) {
+  const TemporaryFolder folder;
+  std::filesystem::create_directory(folder / "runs");
+  write_bytes(folder / "runs" / "old.pt", "old");
+  std::filesystem::create_symlink("runs/old.pt", folder / "first.pt");
+  std::filesystem::create_symlink(folder / "first.pt", folder / "second.pt");
+  std::filesystem::create_symlink("runs/new.pt", folder / "dangling.pt");
+  for (const char* link : {"second.pt", "dangling.pt"}) {
+    AtomicFile file(folder / link);
+    file.write("new", 3);
+    file.commit();
+    EXPECT_TRUE(std::filesystem::is_symlink(folder / link));
+  }
+  EXPECT_EQ(read_bytes(folder / "runs" / "old.pt"), "new");
+  EXPECT_EQ(read_bytes(folder / "runs" / "new.pt"), "new");
+  std::filesystem::create_symlink("circle.pt", folder / "circle.pt");
+  EXPECT_THROW(AtomicFile(folder / "circle.pt").commit(), std::exception);
+}
+
+TEST(AtomicFileTest, AnythingButAFileIsRefusedAndStays) {
+  const TemporaryFolder folder;
+  ASSERT_EQ(::mkfifo((folder / "pipe").c_str(), 0600), 0);
+  EXPECT_ERROR(AtomicFile(folder / "pipe"), "is not a regular file");
+  EXPECT_TRUE(std::filesystem::is_fifo(folder / "pipe"));
+  std::filesystem::create_symlink("/dev/null", folder / "null");
+  EXPECT_ERROR(AtomicFile(folder / "null"), "\"/dev/null\" is not a regular file");
 }
 
 TEST(AtomicFileTest, AFileIsNotTakenForAnUnfinishedOneBeforeItIsLocked) {
