@@ -93,7 +93,8 @@ class LINKBOY_API Scheduler {
   /// @param num_epochs_done  Epochs of this run that are done, this one included.
   /// @param has_metrics  Whether the history has all of the epoch's metrics: it was evaluated, or
   ///        the run evaluates nothing.
-  virtual void epoch_end(int64_t /*num_epochs_done*/, const RunHistory&, bool /*has_metrics*/) {}
+  virtual void epoch_end([[maybe_unused]] int64_t num_epochs_done, const RunHistory&,
+                         [[maybe_unused]] bool has_metrics) {}
 
   /// Checks what `values_at` and `other_values_at` give.
   /// @throws Error if a value is negative or not finite, or a momentum or beta2 is 1 or more; the
