@@ -20,7 +20,7 @@
 #include <string>
 
 #include "checkpoint/background_job.hpp"
-#include "linkboy/checkpoint.hpp"
+#include "linkboy/checkpoint/checkpoint.hpp"
 
 namespace {
 

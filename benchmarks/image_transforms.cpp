@@ -15,8 +15,8 @@
 #include <iostream>
 #include <string>
 
-#include "linkboy/data_loader.hpp"
-#include "linkboy/image_transforms.hpp"
+#include "linkboy/data/data_loader.hpp"
+#include "linkboy/data/image_transforms.hpp"
 
 namespace linkboy::benchmarks {
 namespace {

@@ -9,7 +9,7 @@
 #include <utility>
 
 #include "linkboy/callback.hpp"
-#include "linkboy/loss_tracker.hpp"
+#include "linkboy/extend/loss_tracker.hpp"
 #include "linkboy/trainer.hpp"
 
 namespace linkboy::benchmarks {

@@ -7,8 +7,8 @@
 #include <benchmark/benchmark.h>
 
 #include "libtorch_loader.hpp"
-#include "linkboy/data_loader.hpp"
-#include "linkboy/sampler.hpp"
+#include "linkboy/data/data_loader.hpp"
+#include "linkboy/data/sampler.hpp"
 #include "paired.hpp"
 
 namespace linkboy::benchmarks {

@@ -28,7 +28,7 @@ template <class Optimizer, class Options>
 void run_step(benchmark::State& state, const Options& options) {
   Optimizer fused(make_parameters(state.range(0)), options);
   Optimizer plain(make_parameters(state.range(0)), options);
-  if (!fused_step(fused)) {
+  if (fused_step(fused) == FusedGradients::none) {
     state.SkipWithError("there is no fused step for this optimizer");
     return;
   }

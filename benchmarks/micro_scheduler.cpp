@@ -7,8 +7,8 @@
 #include <torch/optim/adamw.h>
 #include <torch/optim/schedulers/step_lr.h>
 
-#include "linkboy/run_config.hpp"
-#include "linkboy/run_history.hpp"
+#include "linkboy/run/run_config.hpp"
+#include "linkboy/run/run_history.hpp"
 #include "linkboy/schedulers/chained_scheduler.hpp"
 #include "linkboy/schedulers/cosine_scheduler.hpp"
 #include "linkboy/schedulers/lambda_scheduler.hpp"

@@ -42,7 +42,7 @@
 #include "linkboy/error.hpp"
 #include "linkboy/trainer.hpp"
 #include "mlp.hpp"
-#include "resnet/resnet.hpp"
+#include "parts/resnet.hpp"
 
 namespace linkboy::benchmarks {
 namespace {

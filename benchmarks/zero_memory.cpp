@@ -16,7 +16,7 @@
 #include <memory>
 
 #include "linkboy/accelerator.hpp"
-#include "linkboy/memory_use.hpp"
+#include "linkboy/memory/memory_use.hpp"
 
 namespace linkboy::benchmarks {
 namespace {

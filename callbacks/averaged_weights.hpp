@@ -4,9 +4,9 @@
 
 #include <vector>
 
+#include "linkboy/checkpoint/state_dict.hpp"
 #include "linkboy/export.hpp"
 #include "linkboy/model.hpp"
-#include "linkboy/state_dict.hpp"
 
 namespace linkboy {
 

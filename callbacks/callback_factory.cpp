@@ -136,6 +136,10 @@ std::vector<Entry> steering_callbacks() {
                                {"defer_on_cpu", &TerminateOnNaNOptions::defer_on_cpu}}),
       entry_of<MaxTime>("timer", {{"minutes", &MaxTime::minutes}},
                         [](const MaxTime& time) {
+                          constexpr double kMost = 1e9;  // 1900 years: milliseconds can count them
+                          LINKBOY_CHECK(time.minutes > 0.0 && time.minutes <= kMost,
+                                        "the timer's minutes is ", time.minutes,
+                                        "; it must be above 0 and at most ", kMost, ".");
                           const std::chrono::duration<double, std::ratio<60>> minutes(time.minutes);
                           using std::chrono::milliseconds;
                           return std::make_shared<Timer>(TimerOptions{

@@ -6,7 +6,7 @@
 
 #include "linkboy/callback.hpp"
 #include "linkboy/export.hpp"
-#include "linkboy/text_options.hpp"
+#include "linkboy/util/text_options.hpp"
 
 namespace linkboy {
 

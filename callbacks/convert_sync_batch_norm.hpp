@@ -1,8 +1,8 @@
 #pragma once
 
 #include "linkboy/callback.hpp"
+#include "linkboy/distributed/sync_batch_norm.hpp"
 #include "linkboy/export.hpp"
-#include "linkboy/sync_batch_norm.hpp"
 
 namespace linkboy {
 

@@ -3,7 +3,7 @@
 #include <string>
 
 #include "linkboy/export.hpp"
-#include "linkboy/tracker.hpp"
+#include "linkboy/tracking/tracker.hpp"
 
 namespace linkboy {
 

@@ -7,7 +7,7 @@
 
 #include "linkboy/callback.hpp"
 #include "linkboy/export.hpp"
-#include "linkboy/model_freezer.hpp"
+#include "linkboy/fine_tuning/model_freezer.hpp"
 
 namespace linkboy {
 

@@ -29,7 +29,7 @@ void LearningRateMonitor::on_training_run_start(Trainer& trainer) {
   series_.clear();
 }
 
-std::vector<FieldValues> LearningRateMonitor::read(const Trainer& trainer) const {
+std::vector<FieldValues> LearningRateMonitor::read(Trainer& trainer) const {
   std::vector<FieldValues> fields;
   for (const ParamGroupField field : options_.fields) {
     fields.push_back({field, get_param_group_field(*trainer.optimizer(), field)});

@@ -48,7 +48,7 @@ class LINKBOY_API LearningRateMonitor : public Callback {
   void load_state_dict(const StateDict& state) override;
 
  private:
-  std::vector<FieldValues> read(const Trainer& trainer) const;
+  std::vector<FieldValues> read(Trainer& trainer) const;
   c10::IValue to_ivalue(const UpdateValues& values) const;
   UpdateValues from_ivalue(const c10::IValue& value) const;
 

@@ -3,7 +3,7 @@
 #include <memory>
 
 #include "linkboy/error.hpp"
-#include "linkboy/limited_loader.hpp"
+#include "linkboy/extend/limited_loader.hpp"
 #include "linkboy/trainer.hpp"
 
 namespace linkboy {

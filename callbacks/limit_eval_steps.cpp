@@ -4,7 +4,7 @@
 #include <utility>
 
 #include "linkboy/error.hpp"
-#include "linkboy/limited_loader.hpp"
+#include "linkboy/extend/limited_loader.hpp"
 #include "linkboy/trainer.hpp"
 
 namespace linkboy {

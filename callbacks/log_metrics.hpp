@@ -4,7 +4,7 @@
 
 #include "linkboy/callback.hpp"
 #include "linkboy/export.hpp"
-#include "linkboy/metric_reader.hpp"
+#include "linkboy/extend/metric_reader.hpp"
 
 namespace linkboy {
 

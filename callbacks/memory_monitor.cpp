@@ -1,6 +1,6 @@
 #include "linkboy/callbacks/memory_monitor.hpp"
 
-#include "linkboy/memory_use.hpp"
+#include "linkboy/memory/memory_use.hpp"
 #include "linkboy/trainer.hpp"
 
 namespace linkboy {

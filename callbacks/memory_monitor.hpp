@@ -9,8 +9,8 @@ namespace linkboy {
 /// a run of `evaluate`:
 /// - `resident_mib`: in main memory now, shared libraries included;
 /// - `peak_resident_mib`: the most of it since the process began;
-/// - `cuda_peak_mib`, on a CUDA device: the most that tensors took there at once in this epoch, as
-///   Python's `torch.cuda.max_memory_allocated`;
+/// - `cuda_peak_mib`, on CUDA and other devices: the most that tensors took there at once in this
+///   epoch, as Python's `torch.cuda.max_memory_allocated`;
 /// - `cuda_reserved_mib`: the most that LibTorch kept there for them in this epoch, as
 ///   `torch.cuda.max_memory_reserved`. The driver's own share comes on top.
 ///

@@ -3,9 +3,10 @@
 #include <algorithm>
 #include <utility>
 
-#include "linkboy/checkpoint.hpp"
+#include "linkboy/accelerator/main_process.hpp"
+#include "linkboy/callbacks/bring_here.hpp"
+#include "linkboy/checkpoint/checkpoint.hpp"
 #include "linkboy/error.hpp"
-#include "linkboy/main_process.hpp"
 #include "linkboy/trainer.hpp"
 
 namespace linkboy {
@@ -48,7 +49,7 @@ void ModelEma::on_training_run_start(Trainer& trainer) {
     LINKBOY_CHECK(failure.empty(), failure);
   }
   if (metric_.start_run(trainer, is_resumed(), /*reset=*/true)) saved_.reset();
-  bring_here(trainer);
+  bring_saved_here(trainer);
   weights_.attach(trainer.model(), is_resumed());
   if (!is_resumed()) num_averaged_ = 0;
   last_update_ = trainer.num_updates();
@@ -56,25 +57,12 @@ void ModelEma::on_training_run_start(Trainer& trainer) {
   is_to_go_on_ = false;
 }
 
-/// A run that is resumed into another folder has its best average there, too. If the file is gone,
-/// or was replaced after the state was saved, a later average can be the best.
-void ModelEma::bring_here(Trainer& trainer) {
+/// What is left out is forgotten, so that a later average can be the best.
+void ModelEma::bring_saved_here(Trainer& trainer) {
   if (!options_.save_path || !saved_) return;
-  const std::string failure = failure_on_main_process(trainer.accelerator(), [&] {
-    if (!trainer.accelerator().is_main_process()) return;
-    const StateDict found = read_checkpoint(*saved_, {.with_data = false});
-    const bool is_best = !metric_.best() || (found.contains(metric_.name()) &&
-                                             found.get_double(metric_.name()) == *metric_.best());
-    LINKBOY_CHECK(is_best, *saved_, " is of another epoch by now.");
-    std::error_code error;
-    if (std::filesystem::equivalent(*options_.save_path, *saved_, error)) return;
-    write_checkpoint(*options_.save_path, read_checkpoint(*saved_, {.mmap = true}));
-  });
-  if (failure.empty()) {
-    saved_ = *options_.save_path;
-    return;
-  }
-  trainer.print(c10::str("WARNING: the best average so far is left out: ", failure));
+  StateDict marks{{"epoch", saved_epoch_}};
+  if (metric_.best()) marks.set(metric_.name(), *metric_.best());
+  if (bring_here(trainer, "the best average so far", *saved_, marks, *options_.save_path)) return;
   saved_.reset();
   metric_.forget_best();
 }
@@ -115,7 +103,8 @@ void ModelEma::save_if_best(Trainer& trainer) {
     if (!value || !metric_.is_better(*value)) return;
     contents.set(metric_.name(), *value);
   }
-  contents.set("epoch", trainer.run_history().current_epoch());
+  const int64_t epoch = trainer.run_history().current_epoch();
+  contents.set("epoch", epoch);
   const std::string failure = failure_on_main_process(trainer.accelerator(), [&] {
     if (!trainer.accelerator().is_main_process()) return;
     contents.set("model_state_dict", weights_.values());
@@ -127,6 +116,7 @@ void ModelEma::save_if_best(Trainer& trainer) {
     return;
   }
   saved_ = *options_.save_path;
+  saved_epoch_ = epoch;
   if (contents.contains(metric_.name())) metric_.set_best(contents.get_double(metric_.name()));
 }
 
@@ -142,7 +132,10 @@ StateDict ModelEma::state_dict() const {
   StateDict state = metric_.state_dict();
   state.set("num_averaged", num_averaged_);
   state.set("weights", weights_.state_dict());
-  if (saved_) state.set("saved", std::filesystem::absolute(*saved_).lexically_normal().string());
+  if (saved_) {
+    state.set("saved", std::filesystem::absolute(*saved_).lexically_normal().string());
+    state.set("saved_epoch", saved_epoch_);
+  }
   return state;
 }
 
@@ -151,7 +144,11 @@ void ModelEma::load_state_dict(const StateDict& state) {
   num_averaged_ = state.get_int("num_averaged");
   weights_.load_state_dict(state.get_dict("weights"));
   saved_.reset();
-  if (state.contains("saved")) saved_ = state.get_string("saved");
+  if (state.contains("saved")) {
+    saved_ = state.get_string("saved");
+    // A file whose epoch an older state does not tell is left out, with a warning.
+    saved_epoch_ = state.contains("saved_epoch") ? state.get_int("saved_epoch") : -1;
+  }
 }
 
 }  // namespace linkboy

@@ -95,12 +95,13 @@ class LINKBOY_API ModelEma : public Callback {
   double decay_now() const;
   void evaluate(Trainer& trainer);
   void save_if_best(Trainer& trainer);
-  void bring_here(Trainer& trainer);
+  void bring_saved_here(Trainer& trainer);
 
   ModelEmaOptions options_;
   WatchedMetric metric_;
   AveragedWeights weights_;
   std::optional<std::filesystem::path> saved_;  // the file of the best average, if there is one
+  int64_t saved_epoch_ = 0;                     // its epoch
   int64_t num_averaged_ = 0;
   int64_t last_update_ = 0;
   bool is_to_go_on_ = false;  // the run was cut short

@@ -9,9 +9,9 @@
 #include <unordered_set>
 #include <utility>
 
-#include "linkboy/callbacks/flop_counter.hpp"
 #include "linkboy/callbacks/kept_generators.hpp"
 #include "linkboy/error.hpp"
+#include "linkboy/profiling/flop_counter.hpp"
 #include "linkboy/trainer.hpp"
 
 namespace linkboy {

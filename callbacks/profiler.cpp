@@ -17,7 +17,7 @@
 #include <unordered_map>
 #include <utility>
 
-#include "linkboy/checkpoint.hpp"
+#include "linkboy/checkpoint/checkpoint.hpp"
 #include "linkboy/error.hpp"
 #include "linkboy/trainer.hpp"
 
@@ -231,9 +231,9 @@ class Profiler::Session {
   static void translate_errors(const char* what, Call call) {
     try {
       call();
-    } catch (const c10::Error& error) {
+    } catch (const c10::Error&) {
       throw Error(c10::str("LibTorch's profiler cannot ", what, ": ",
-                           error.what_without_backtrace(),
+                           message_of(std::current_exception()),
                            ". Something else in this program may be using it; it profiles one "
                            "thing at a time."));
     }

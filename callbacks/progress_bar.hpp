@@ -9,9 +9,9 @@
 #include <vector>
 
 #include "linkboy/callback.hpp"
-#include "linkboy/deferred_value.hpp"
 #include "linkboy/export.hpp"
-#include "linkboy/status_line.hpp"
+#include "linkboy/extend/deferred_value.hpp"
+#include "linkboy/extend/status_line.hpp"
 
 namespace linkboy {
 

@@ -4,10 +4,12 @@
 
 #include <algorithm>
 #include <cmath>
+#include <utility>
 
-#include "linkboy/checkpoint.hpp"
+#include "linkboy/accelerator/main_process.hpp"
+#include "linkboy/callbacks/bring_here.hpp"
+#include "linkboy/checkpoint/checkpoint.hpp"
 #include "linkboy/error.hpp"
-#include "linkboy/main_process.hpp"
 #include "linkboy/trainer.hpp"
 
 namespace linkboy {
@@ -32,33 +34,18 @@ void SaveBestModel::on_training_run_start(Trainer& trainer) {
   });
   LINKBOY_CHECK(failure.empty(), failure);
   if (metric_.start_run(trainer, is_resumed(), options_.reset_on_train)) saved_.clear();
-  bring_here(trainer);
+  bring_saved_here(trainer);
 }
 
-/// A run that is resumed into another folder has its best checkpoints there, too. What is gone, or
-/// was replaced after the state was saved, is forgotten, so that a later epoch can be the best.
-void SaveBestModel::bring_here(Trainer& trainer) {
-  for (std::size_t i = 0; i < saved_.size();) {
-    Saved& saved = saved_[i];
-    const auto here = path_of(saved.epoch);
-    const std::string failure = failure_on_main_process(trainer.accelerator(), [&] {
-      if (!trainer.accelerator().is_main_process()) return;
-      const StateDict found = read_checkpoint(saved.path, {.with_data = false});
-      LINKBOY_CHECK(found.contains("epoch") && found.get_int("epoch") == saved.epoch, saved.path,
-                    " is of another epoch by now.");
-      std::error_code error;
-      if (here == saved.path || std::filesystem::equivalent(here, saved.path, error)) return;
-      write_checkpoint(here, read_checkpoint(saved.path, {.mmap = true}));
-    });
-    if (failure.empty()) {
-      saved.path = here;
-      ++i;
-      continue;
-    }
-    trainer.print(
-        c10::str("WARNING: the best checkpoint of epoch ", saved.epoch, " is left out: ", failure));
-    saved_.erase(saved_.begin() + static_cast<std::ptrdiff_t>(i));
+/// What is left out is forgotten, so that a later epoch can be the best.
+void SaveBestModel::bring_saved_here(Trainer& trainer) {
+  std::vector<Saved> kept;
+  for (Saved& saved : saved_) {
+    const std::string name = fmt::format("the best checkpoint of epoch {}", saved.epoch);
+    const StateDict marks{{metric_.name(), saved.value}, {"epoch", saved.epoch}};
+    if (bring_here(trainer, name, saved.path, marks, path_of(saved.epoch))) kept.push_back(saved);
   }
+  saved_ = std::move(kept);
   if (saved_.empty()) {
     metric_.forget_best();
   } else {

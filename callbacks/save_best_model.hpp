@@ -69,7 +69,7 @@ class LINKBOY_API SaveBestModel : public Callback {
  private:
   std::filesystem::path path_of(int64_t epoch) const;
   void keep(Saved saved, bool is_main_process);
-  void bring_here(Trainer& trainer);
+  void bring_saved_here(Trainer& trainer);
 
   SaveBestModelOptions options_;
   WatchedMetric metric_;

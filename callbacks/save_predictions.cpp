@@ -6,10 +6,10 @@
 #include <sstream>
 #include <utility>
 
-#include "linkboy/checkpoint.hpp"
+#include "linkboy/accelerator/main_process.hpp"
+#include "linkboy/checkpoint/checkpoint.hpp"
+#include "linkboy/checkpoint/safetensors.hpp"
 #include "linkboy/error.hpp"
-#include "linkboy/main_process.hpp"
-#include "linkboy/safetensors.hpp"
 #include "linkboy/trainer.hpp"
 
 namespace linkboy {

@@ -10,12 +10,13 @@
 #include <random>
 #include <utility>
 
-#include "linkboy/checkpoint.hpp"
+#include "linkboy/accelerator/main_process.hpp"
+#include "linkboy/checkpoint/checkpoint.hpp"
+#include "linkboy/checkpoint/training_state_folders.hpp"
 #include "linkboy/error.hpp"
-#include "linkboy/main_process.hpp"
-#include "linkboy/printable.hpp"
+#include "linkboy/extend/deferred_value.hpp"
 #include "linkboy/trainer.hpp"
-#include "linkboy/training_state.hpp"
+#include "linkboy/util/printable.hpp"
 
 namespace linkboy {
 namespace {
@@ -41,16 +42,15 @@ std::string name_of_lost_tensor(const Model& model) {
   if (tensors.empty()) return "";
   std::vector<at::Tensor> norms;  // the largest absolute value, or NaN if there is one
   for (const auto& [name, tensor] : tensors) {
-    const at::Tensor norm = at::linalg_vector_norm(tensor, INFINITY).to(at::kDouble);
+    at::Tensor norm = at::linalg_vector_norm(tensor, INFINITY).to(at::kDouble);
+    if (!tensor.requires_grad()) norm = norm.clamp_max(0.0);  // NaN stays
     norms.push_back(norm.to(tensors.front().second.device(), /*non_blocking=*/true));
   }
-  const at::Tensor largest = at::stack(norms).cpu();
-  for (std::size_t i = 0; i < tensors.size(); ++i) {
-    const double norm = largest.const_data_ptr<double>()[i];
-    const auto& [name, tensor] = tensors[i];
-    if (tensor.requires_grad() ? !std::isfinite(norm) : std::isnan(norm)) return name;
-  }
-  return "";
+  const at::Tensor are_finite = at::stack(norms).isfinite();
+  if (DeferredValue(are_finite.all()).value() != 0.0) return "";
+  const at::Tensor on_host = are_finite.cpu();
+  const bool* first = on_host.const_data_ptr<bool>();
+  return tensors[std::find(first, first + tensors.size(), false) - first].first;
 }
 
 }  // namespace
@@ -82,7 +82,34 @@ void SaveTrainingState::on_training_run_start(Trainer& trainer) {
   was_stopped_ = is_pending_ = false;
   if (run_.empty()) run_ = random_name();
   include_resumed(trainer.resumed_from());
+  if (trainer.resumed_from().empty()) tell_of_other_states(trainer);
   last_save_ = Clock::now();
+}
+
+/// The run may be meant to resume one of them.
+void SaveTrainingState::tell_of_other_states(Trainer& trainer) const {
+  if (!trainer.accelerator().is_main_process()) return;
+  std::vector<std::pair<int64_t, std::filesystem::path>> others;
+  std::error_code error;
+  for (std::filesystem::directory_iterator entry(options_.directory, error), end;
+       !error && entry != end; entry.increment(error)) {
+    const auto& folder = entry->path();
+    const auto number = training_state_number(folder);
+    const bool is_own =
+        std::find(saved_.begin(), saved_.end(), folder.filename().string()) != saved_.end();
+    std::error_code unreadable;
+    if (!number || is_own || !std::filesystem::exists(folder / kTrainingStateFile, unreadable)) {
+      continue;
+    }
+    others.emplace_back(*number, folder);
+  }
+  if (others.empty()) return;
+  const auto& newest = std::max_element(others.begin(), others.end())->second;
+  trainer.print(fmt::format(
+      "WARNING: this run does not resume the {} training state{} of an earlier run in {}. They are "
+      "kept, but \"latest\" will name the states of this run. To continue the earlier run, resume "
+      "from {}.",
+      others.size(), others.size() == 1 ? "" : "s", options_.directory.string(), newest.string()));
 }
 
 /// The state that the run resumes need not be saved in its directory again, and is removed in time;
@@ -138,8 +165,9 @@ void SaveTrainingState::on_training_run_end(Trainer& trainer) {
 void SaveTrainingState::on_exception(Trainer& trainer, std::exception_ptr) {
   try {
     trainer.wait_for_saves();
-  } catch (const std::exception& error) {
-    trainer.print(c10::str("ERROR: the training state was not saved: ", error.what()));
+  } catch (const std::exception&) {
+    trainer.print(c10::str("ERROR: the training state was not saved: ",
+                           message_of(std::current_exception())));
   }
   lock_.reset();
 }

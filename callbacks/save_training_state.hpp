@@ -33,7 +33,8 @@ struct SaveTrainingStateOptions {
   /// ones are removed. At least 1.
   int64_t keep_last = 2;
 
-  /// Writes on a background thread: the loop pays only the copy into memory.
+  /// Writes on a background thread. The loop waits for the copy into memory on the CPU, on CUDA for
+  /// the update; docs/checkpoints_and_python.md tells how much memory it takes.
   bool asynchronous = false;
 };
 
@@ -49,9 +50,10 @@ struct SaveTrainingStateOptions {
 /// averages are left in the model) is not in its last state: a longer run continues from the
 /// weights that were trained.
 ///
-/// One run at a time may save in a directory. A lock on the file `.lock` in it holds for the length
-/// of the run and is released with the process. A second run is refused before it reads or writes
-/// anything.
+/// The states of other runs in the directory stay, and a run that begins there without resuming one
+/// says so. One run at a time may save in a directory. A lock on the file `.lock` in it holds for
+/// the length of the run and is released with the process. A second run is refused before it reads
+/// or writes anything.
 class LINKBOY_API SaveTrainingState : public Callback {
  public:
   /// @throws Error if an option is out of its range.
@@ -88,6 +90,7 @@ class LINKBOY_API SaveTrainingState : public Callback {
   bool is_time_due(Trainer& trainer) const;
   void remove_old(bool is_main_process);
   void include_resumed(const std::filesystem::path& folder);
+  void tell_of_other_states(Trainer& trainer) const;
   bool is_own(const std::filesystem::path& folder) const;
   std::filesystem::path whole_directory() const;
   void report(Trainer& trainer, const char* what);

@@ -2,7 +2,6 @@
 
 #include <ATen/ATen.h>
 #include <ATen/core/grad_mode.h>
-#include <c10/util/Exception.h>
 
 #include <cmath>
 #include <numbers>
@@ -52,7 +51,7 @@ void StochasticWeightAveraging::on_training_run_start(Trainer& trainer) {
     lrs_before_.clear();
   }
   last_update_ = trainer.num_updates();
-  is_to_go_on_ = is_epoch_cut_short_ = false;
+  is_to_go_on_ = false;
   is_forward_unchecked_ = options_.update_batch_norm;
 }
 
@@ -70,19 +69,14 @@ void StochasticWeightAveraging::check_forward(Trainer& trainer, const Batch& bat
   const at::NoGradGuard no_grad;
   const KeptGenerators generators(trainer.device());
   const AutocastScope autocast = trainer.accelerator().autocast();
-  const auto refuse = [](const char* what) {
+  try {
+    forward_for_statistics(trainer, batch, options_.forward);
+  } catch (const std::exception&) {
     throw Error(c10::str(
         "StochasticWeightAveraging cannot run a training batch through the model to update its "
         "batch norms at the end of the run: ",
-        what,
+        message_of(std::current_exception()),
         " Give StochasticWeightAveragingOptions::forward, or set update_batch_norm to false."));
-  };
-  try {
-    forward_for_statistics(trainer, batch, options_.forward);
-  } catch (const c10::Error& error) {
-    refuse(error.what_without_backtrace());
-  } catch (const std::exception& error) {
-    refuse(error.what());
   }
 }
 
@@ -116,10 +110,6 @@ void StochasticWeightAveraging::on_train_update_end(Trainer& trainer) {
   if (is_due(trainer, std::exchange(last_update_, update) != update)) add_weights();
 }
 
-void StochasticWeightAveraging::on_train_epoch_end(Trainer& trainer) {
-  is_epoch_cut_short_ = trainer.micro_step() < trainer.run_config().num_train_batches_per_epoch;
-}
-
 void StochasticWeightAveraging::add_weights() {
   if (num_averaged_ == 0) {
     weights_.begin();
@@ -137,7 +127,9 @@ void StochasticWeightAveraging::on_training_run_end(Trainer& trainer) {
   restore_lrs(trainer);
   if (is_to_go_on_) return;
   // Only now, when states are saved: a longer run will train the whole epoch.
-  if (is_epoch_cut_short_ && !options_.every_n_updates && last_update_ > start_) add_weights();
+  if (trainer.is_epoch_cut_short() && !options_.every_n_updates && last_update_ > start_) {
+    add_weights();
+  }
   if (num_averaged_ == 0) return;
   weights_.put_into_model();
   is_ending_ = true;

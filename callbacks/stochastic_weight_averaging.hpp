@@ -8,7 +8,7 @@
 #include "linkboy/callback.hpp"
 #include "linkboy/callbacks/averaged_weights.hpp"
 #include "linkboy/export.hpp"
-#include "linkboy/placeholders.hpp"
+#include "linkboy/run/placeholders.hpp"
 
 namespace linkboy {
 
@@ -72,7 +72,6 @@ class LINKBOY_API StochasticWeightAveraging : public Callback {
   /// Sets the learning rate: here nothing comes between it and the update.
   void on_gradients_ready(Trainer& trainer) override;
   void on_train_update_end(Trainer& trainer) override;
-  void on_train_epoch_end(Trainer& trainer) override;
   void on_stop_training_error(Trainer& trainer, const StopTraining& stop) override;
   /// @throws whatever the pass over the data and the evaluation throw; the model then has the
   /// weights
@@ -104,7 +103,6 @@ class LINKBOY_API StochasticWeightAveraging : public Callback {
   bool is_lr_changed_ = false;
   bool is_to_go_on_ = false;  // the run was cut short
   bool is_forward_unchecked_ = false;
-  bool is_epoch_cut_short_ = false;  // by the number of updates
 };
 
 }  // namespace linkboy

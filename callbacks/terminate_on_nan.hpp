@@ -4,8 +4,8 @@
 #include <optional>
 
 #include "linkboy/callback.hpp"
-#include "linkboy/deferred_value.hpp"
 #include "linkboy/export.hpp"
+#include "linkboy/extend/deferred_value.hpp"
 
 namespace linkboy {
 
@@ -21,7 +21,9 @@ struct TerminateOnNaNOptions {
 };
 
 /// Ends the run (StopReason::nan) when a loss is NaN or infinite. On the CPU that is before the
-/// backward pass, so the weights never see it.
+/// backward pass, so the weights never see it. On a CUDA device the updates of the steps until then
+/// are made, at most `max_delay_steps` of them, and the weights may be NaN: go on from a training
+/// state or checkpoint, which SaveTrainingState does not write for such weights.
 class LINKBOY_API TerminateOnNaN : public Callback {
  public:
   /// @throws Error if `max_delay_steps` is less than 1.

@@ -4,18 +4,22 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <chrono>
 #include <map>
+#include <thread>
 #include <typeinfo>
 #include <utility>
 
+#include "linkboy/accelerator/main_process.hpp"
 #include "linkboy/callbacks/describe_run.hpp"
 #include "linkboy/error.hpp"
-#include "linkboy/main_process.hpp"
-#include "linkboy/step_output.hpp"
+#include "linkboy/run/step_output.hpp"
 #include "linkboy/trainer.hpp"
 
 namespace linkboy {
 namespace {
+
+constexpr std::chrono::seconds kWaitAfterFailure{2};
 
 double seconds_since_1970() {
   const auto since_1970 = std::chrono::system_clock::now().time_since_epoch();
@@ -152,8 +156,15 @@ void TrackRun::on_evaluation_run_end(Trainer& trainer) {
 }
 
 void TrackRun::on_exception(Trainer& trainer, std::exception_ptr) {
-  // Not for what has not come: the exception may be the device's.
-  log_pending(trainer, /*wait=*/false);
+  // A device that has failed, or that waits for a rank that is gone, sends no losses any more.
+  const auto deadline = Clock::now() + kWaitAfterFailure;
+  try {
+    while (!pending_.empty() && Clock::now() < deadline) {
+      log_pending(trainer, /*wait=*/false);
+      std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    }
+  } catch (const std::exception&) {  // NOLINT(bugprone-empty-catch): the run fails already
+  }
   finish(trainer, "failed");
 }
 
@@ -177,10 +188,10 @@ void TrackRun::for_each_tracker(Trainer& trainer, const std::function<void(Track
 void TrackRun::call(Trainer& trainer, Sink& sink, const std::function<void(Tracker&)>& work) {
   try {
     work(*sink.tracker);
-  } catch (const std::exception& error) {
+  } catch (const std::exception&) {
     sink.is_on = false;
     sink.has_failed = true;
-    trainer.print(c10::str("ERROR: a tracker failed: ", error.what(),
+    trainer.print(c10::str("ERROR: a tracker failed: ", message_of(std::current_exception()),
                            " The run goes on without this tracker."));
   }
 }

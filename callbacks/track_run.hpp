@@ -11,11 +11,11 @@
 #include <vector>
 
 #include "linkboy/callback.hpp"
-#include "linkboy/deferred_value.hpp"
 #include "linkboy/export.hpp"
-#include "linkboy/loss_tracker.hpp"
-#include "linkboy/metric_reader.hpp"
-#include "linkboy/tracker.hpp"
+#include "linkboy/extend/deferred_value.hpp"
+#include "linkboy/extend/loss_tracker.hpp"
+#include "linkboy/extend/metric_reader.hpp"
+#include "linkboy/tracking/tracker.hpp"
 
 namespace linkboy {
 

@@ -3,9 +3,9 @@
 #include <optional>
 #include <string>
 
+#include "linkboy/checkpoint/state_dict.hpp"
 #include "linkboy/export.hpp"
-#include "linkboy/metric_reader.hpp"
-#include "linkboy/state_dict.hpp"
+#include "linkboy/extend/metric_reader.hpp"
 
 namespace linkboy {
 

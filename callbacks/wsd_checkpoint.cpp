@@ -6,11 +6,11 @@
 #include <string>
 #include <utility>
 
-#include "linkboy/checkpoint.hpp"
+#include "linkboy/accelerator/main_process.hpp"
+#include "linkboy/checkpoint/checkpoint.hpp"
+#include "linkboy/checkpoint/training_state_folders.hpp"
 #include "linkboy/error.hpp"
-#include "linkboy/main_process.hpp"
 #include "linkboy/trainer.hpp"
-#include "linkboy/training_state.hpp"
 
 namespace linkboy {
 

@@ -7,7 +7,7 @@
 
 #include "linkboy/callback.hpp"
 #include "linkboy/export.hpp"
-#include "linkboy/placeholders.hpp"
+#include "linkboy/run/placeholders.hpp"
 
 namespace linkboy {
 

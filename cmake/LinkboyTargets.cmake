@@ -42,14 +42,21 @@ function(linkboy_configure_library target)
   linkboy_unite_folders(${target})
 endfunction()
 
-# In a unity build the sources of one folder are one translation unit: two thirds of the time that one
-# of them takes are LibTorch's templates. (Names in their anonymous namespaces must differ.)
+# In a unity build the sources of one folder are one translation unit, and those of all folders with fewer
+# than six sources another one: two thirds of the time that one of them takes are LibTorch's templates. (Names
+# in their anonymous namespaces must differ.)
 function(linkboy_unite_folders target)
   set_target_properties(${target} PROPERTIES UNITY_BUILD_MODE GROUP)
   get_target_property(sources ${target} SOURCES)
   foreach(source IN LISTS sources)
     cmake_path(GET source PARENT_PATH folder)
     cmake_path(GET folder FILENAME group)
+    set(neighbours ${sources})
+    list(FILTER neighbours INCLUDE REGEX "/${group}/[^/]*$")
+    list(LENGTH neighbours num_neighbours)
+    if(num_neighbours LESS 6)
+      set(group small_folders)
+    endif()
     set_source_files_properties("${source}" TARGET_DIRECTORY ${target} PROPERTIES UNITY_GROUP "${group}")
   endforeach()
   if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU" AND CMAKE_UNITY_BUILD)

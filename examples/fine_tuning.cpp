@@ -7,16 +7,16 @@
 #include <filesystem>
 #include <linkboy/callbacks/freeze_layers.hpp>
 #include <linkboy/callbacks/metric_callback.hpp>
-#include <linkboy/checkpoint.hpp>
+#include <linkboy/checkpoint/checkpoint.hpp>
 #include <linkboy/cli.hpp>
-#include <linkboy/image_transforms.hpp>
+#include <linkboy/data/image_transforms.hpp>
 #include <linkboy/metrics/accuracy.hpp>
 #include <linkboy/schedulers/cosine_scheduler.hpp>
 #include <linkboy/trainer.hpp>
 #include <optional>
 
-#include "resnet/resnet.hpp"
-#include "shapes.hpp"
+#include "parts/resnet.hpp"
+#include "parts/shapes.hpp"
 
 namespace {
 

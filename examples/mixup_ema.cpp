@@ -5,11 +5,11 @@
 #include <cstdio>
 #include <linkboy/callbacks/metric_callback.hpp>
 #include <linkboy/callbacks/model_ema.hpp>
-#include <linkboy/image_transforms.hpp>
+#include <linkboy/data/image_transforms.hpp>
 #include <linkboy/metrics/accuracy.hpp>
 #include <linkboy/trainer.hpp>
 
-#include "shapes.hpp"
+#include "parts/shapes.hpp"
 
 int main() {
   torch::manual_seed(1);

@@ -6,12 +6,12 @@
 #include <array>
 #include <cstdio>
 #include <linkboy/callbacks/metric_callback.hpp>
-#include <linkboy/image_transforms.hpp>
+#include <linkboy/data/image_transforms.hpp>
 #include <linkboy/metrics/accuracy.hpp>
 #include <linkboy/schedulers/cosine_scheduler.hpp>
 #include <linkboy/trainer.hpp>
 
-#include "shapes.hpp"
+#include "parts/shapes.hpp"
 
 namespace {
 

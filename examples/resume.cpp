@@ -9,9 +9,9 @@
 #include <cstdio>
 #include <filesystem>
 #include <linkboy/callbacks/save_training_state.hpp>
+#include <linkboy/checkpoint/training_state_folders.hpp>
 #include <linkboy/cli.hpp>
 #include <linkboy/trainer.hpp>
-#include <linkboy/training_state.hpp>
 
 namespace fs = std::filesystem;
 

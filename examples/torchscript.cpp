@@ -6,13 +6,13 @@
 
 #include <cstdio>
 #include <filesystem>
-#include <linkboy/checkpoint.hpp>
+#include <linkboy/checkpoint/checkpoint.hpp>
 #include <linkboy/cli.hpp>
-#include <linkboy/image_transforms.hpp>
+#include <linkboy/data/image_transforms.hpp>
 #include <linkboy/trainer.hpp>
 #include <optional>
 
-#include "shapes.hpp"
+#include "parts/shapes.hpp"
 
 namespace {
 

@@ -6,9 +6,9 @@
 #include <string>
 #include <vector>
 
+#include "linkboy/checkpoint/state_dict.hpp"
+#include "linkboy/distributed/process_group.hpp"
 #include "linkboy/export.hpp"
-#include "linkboy/process_group.hpp"
-#include "linkboy/state_dict.hpp"
 
 namespace linkboy {
 

@@ -7,9 +7,9 @@
 #include <utility>
 #include <vector>
 
+#include "linkboy/checkpoint/state_dict.hpp"
 #include "linkboy/export.hpp"
 #include "linkboy/metrics/metric.hpp"
-#include "linkboy/state_dict.hpp"
 
 namespace linkboy {
 

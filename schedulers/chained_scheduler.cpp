@@ -1,6 +1,6 @@
 #include "linkboy/schedulers/chained_scheduler.hpp"
 
-#include "linkboy/run_config.hpp"
+#include "linkboy/run/run_config.hpp"
 
 namespace linkboy {
 

@@ -3,7 +3,7 @@
 #include <algorithm>
 
 #include "linkboy/error.hpp"
-#include "linkboy/run_config.hpp"
+#include "linkboy/run/run_config.hpp"
 
 namespace linkboy {
 namespace {

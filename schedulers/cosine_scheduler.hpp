@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "linkboy/export.hpp"
-#include "linkboy/placeholders.hpp"
+#include "linkboy/run/placeholders.hpp"
 #include "linkboy/scheduler.hpp"
 
 namespace linkboy {

@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "linkboy/export.hpp"
-#include "linkboy/placeholders.hpp"
+#include "linkboy/run/placeholders.hpp"
 #include "linkboy/scheduler.hpp"
 #include "linkboy/schedulers/per_group.hpp"
 

@@ -4,7 +4,7 @@
 #include <optional>
 
 #include "linkboy/export.hpp"
-#include "linkboy/placeholders.hpp"
+#include "linkboy/run/placeholders.hpp"
 #include "linkboy/scheduler.hpp"
 
 namespace linkboy {

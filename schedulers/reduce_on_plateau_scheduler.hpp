@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "linkboy/export.hpp"
-#include "linkboy/metric_reader.hpp"
+#include "linkboy/extend/metric_reader.hpp"
 #include "linkboy/scheduler.hpp"
 #include "linkboy/schedulers/per_group.hpp"
 

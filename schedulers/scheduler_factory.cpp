@@ -17,7 +17,7 @@
 #include "linkboy/schedulers/step_scheduler.hpp"
 #include "linkboy/schedulers/tanh_scheduler.hpp"
 #include "linkboy/schedulers/wsd_scheduler.hpp"
-#include "linkboy/text_options.hpp"
+#include "linkboy/util/text_options.hpp"
 
 namespace linkboy {
 

@@ -5,7 +5,7 @@
 
 #include "linkboy/export.hpp"
 #include "linkboy/scheduler.hpp"
-#include "linkboy/text_options.hpp"
+#include "linkboy/util/text_options.hpp"
 
 namespace linkboy {
 

@@ -3,7 +3,7 @@
 #include <cstdint>
 
 #include "linkboy/export.hpp"
-#include "linkboy/placeholders.hpp"
+#include "linkboy/run/placeholders.hpp"
 #include "linkboy/scheduler.hpp"
 
 namespace linkboy {

@@ -1,7 +1,7 @@
 #include "linkboy/schedulers/timm_scheduler.hpp"
 
 #include "linkboy/error.hpp"
-#include "linkboy/run_config.hpp"
+#include "linkboy/run/run_config.hpp"
 
 namespace linkboy {
 namespace {

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <cmath>
 
-#include "linkboy/run_config.hpp"
+#include "linkboy/run/run_config.hpp"
 #include "linkboy/schedulers/constant_scheduler.hpp"
 #include "linkboy/schedulers/option_reader.hpp"
 

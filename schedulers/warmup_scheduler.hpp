@@ -4,7 +4,7 @@
 #include <vector>
 
 #include "linkboy/export.hpp"
-#include "linkboy/placeholders.hpp"
+#include "linkboy/run/placeholders.hpp"
 #include "linkboy/schedulers/composite_scheduler.hpp"
 
 namespace linkboy {

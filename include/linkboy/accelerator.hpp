@@ -14,12 +14,13 @@
 #include <unordered_set>
 #include <vector>
 
-#include "linkboy/data_loader.hpp"
-#include "linkboy/distributed_options.hpp"
+#include "linkboy/accelerator/main_process.hpp"
+#include "linkboy/data/data_loader.hpp"
+#include "linkboy/distributed/distributed_options.hpp"
+#include "linkboy/distributed/process_group.hpp"
 #include "linkboy/export.hpp"
-#include "linkboy/grad_scaler.hpp"
 #include "linkboy/model.hpp"
-#include "linkboy/process_group.hpp"
+#include "linkboy/precision/grad_scaler.hpp"
 
 namespace torch::optim {
 class Optimizer;
@@ -33,7 +34,8 @@ struct LaunchEnvironment;
 
 struct AcceleratorOptions {
   /// "auto" (this process's CUDA device, else the CPU), "cpu", "cuda" or "cuda:1". Of several
-  /// processes on a host each has the CUDA device of its number there.
+  /// processes on a host each has the CUDA device of its number there. Where LibTorch has another
+  /// accelerator, its name takes the place of "cuda": "xpu:1".
   std::string device = "auto";
 
   /// Micro-batches per update. At least 1.
@@ -171,7 +173,11 @@ class LINKBOY_API Accelerator {
   /// One update, through one fused call where LibTorch has it (SGD, Adam, AdamW, Adagrad; the state
   /// object and the numbers are those of Python's `fused=True`), by multi-tensor operations for
   /// RMSprop, else `optimizer.step()`. Skipped in fp16, on all processes, if a gradient of any of
-  /// them is infinite or NaN. @note Collective, with `zero_stage`, `local_sgd_updates`, or a
+  /// them is infinite or NaN. With a fused call on CUDA that is known later; the optimizer's counts
+  /// of updates include a skipped step until `optimizer_step_was_skipped`,
+  /// `settle_optimizer_steps`, `optimizer_state_dict` or the optimizer's next step. In fp16,
+  /// `optimizer` must live until the next `accumulate`.
+  /// @note Collective, with `zero_stage`, `local_sgd_updates`, or a
   /// `gradient_handler` in fp16.
   void optimizer_step(torch::optim::Optimizer& optimizer);
 
@@ -204,10 +210,17 @@ class LINKBOY_API Accelerator {
   /// fp16 it ends the update of all optimizers whose gradients are unscaled.
   void skip_optimizer_step();
 
-  /// Whether an optimizer's step was skipped since the last `accumulate` or
-  /// `backward`: then the update does not
-  /// count, and the scheduler must not be stepped.
-  bool optimizer_step_was_skipped() const { return optimizer_step_was_skipped_; }
+  /// Whether an optimizer's step was skipped since the last `accumulate` or `backward`: then the
+  /// update does not count, and the scheduler must not be stepped. In fp16 it waits for CUDA to
+  /// come to that step, and settles the steps.
+  bool optimizer_step_was_skipped();
+  /// Waits for the verdicts on the steps of all optimizers since the last window began; the
+  /// optimizers no longer count those that were skipped. For an optimizer whose state is read by
+  /// other means than `optimizer_state_dict`.
+  void settle_optimizer_steps();
+  /// As `optimizer_step_was_skipped`, to be asked later: when the next micro-steps are queued, CUDA
+  /// has work while the host waits. It leaves the optimizers' counts as they are. Trainer uses it.
+  const StepVerdict& step_verdict() const { return step_verdict_; }
 
   /// "no", "bf16" or "fp16".
   const std::string& mixed_precision() const { return mixed_precision_; }
@@ -223,13 +236,14 @@ class LINKBOY_API Accelerator {
 
   /// Returns all processes' rows along dimension 0, in the order of the ranks; for scalars
   /// [processes].
-  /// @throws Error on all ranks if dtypes or shapes differ, or if a rank has no batch left in a
-  /// loop
-  ///         that `join_uneven_loop` ends, as Trainer's evaluation. Use `gather_for_metrics` there.
+  /// @throws Error on all ranks if dtypes, shapes or devices' types differ, or if a rank has no
+  ///         batch left in a loop that `join_uneven_loop` ends, as Trainer's evaluation. Use
+  ///         `gather_for_metrics` there.
   at::Tensor gather(const at::Tensor& tensor) const;
 
   /// The same for tensors of different lengths in dimension 0; the rows of the shorter ones are
   /// filled up with `padding_value`, if it is given.
+  /// @throws Error on all ranks if dtypes, devices' types or the shapes of rows differ.
   at::Tensor gather_uneven(const at::Tensor& tensor,
                            std::optional<double> padding_value = std::nullopt) const;
 
@@ -240,6 +254,7 @@ class LINKBOY_API Accelerator {
 
   /// As `gather_uneven`, for loops in which some processes make fewer steps, such as evaluation:
   /// those that have done theirs and wait in `join_uneven_loop` give nothing.
+  /// @throws Error as `gather_uneven`.
   at::Tensor gather_for_metrics(const at::Tensor& tensor) const;
 
   /// Ends a loop in which some processes may make fewer steps: answers the `gather_for_metrics` of
@@ -310,7 +325,10 @@ class LINKBOY_API Accelerator {
   int64_t gradient_accumulation_steps_;
   int64_t window_index_ = 0;
   int64_t window_length_ = 1;
-  bool optimizer_step_was_skipped_ = false;
+  StepVerdict step_verdict_{};
+  /// Optimizers with a step in this window whose verdict nobody has waited for. Forgotten when the
+  /// next window begins: they may be gone by then.
+  std::unordered_set<const torch::optim::Optimizer*> unsettled_;
 
   /// Steps asked for, for local SGD: of each optimizer, in the order in which they came.
   std::vector<const torch::optim::Optimizer*> stepped_;

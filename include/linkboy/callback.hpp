@@ -13,8 +13,8 @@
 #include <string_view>
 #include <vector>
 
+#include "linkboy/checkpoint/state_dict.hpp"
 #include "linkboy/export.hpp"
-#include "linkboy/state_dict.hpp"
 
 namespace linkboy {
 
@@ -46,7 +46,7 @@ class LINKBOY_API Callback {
   std::string name() const;
   /// Gives the callback a name of its own, so that a Trainer can have several of one class. Call it
   /// before the callback is given to a Trainer, and with the same name in a run that resumes.
-  /// @throws Error if `name` is empty.
+  /// @throws Error if `name` is empty, or the callback was given to a Trainer.
   void set_name(std::string name);
 
   /// Whether it writes files that stay: checkpoints, logs. FastDevRun leaves such callbacks out.
@@ -149,6 +149,7 @@ class LINKBOY_API Callback {
   friend class CallbackHandler;
 
   bool is_resumed_ = false;
+  bool is_given_ = false;  // to a Trainer, which knows it by its name
   std::optional<int> order_;
   std::optional<std::string> name_;
   std::map<std::string, EventHandler, std::less<>> event_handlers_;
@@ -219,7 +220,8 @@ class LINKBOY_API CallbackHandler {
   /// A run begins that resumes nothing so far.
   void begin_run();
   /// Gives each callback its part of a training state, by its name; the others have none.
-  void load_state_dicts(const StateDict& states);
+  /// @return The names of the parts, but for empty ones, that no callback has.
+  std::vector<std::string> load_state_dicts(const StateDict& states);
   /// The same, with `Callback::load_rank_state_dict`.
   void load_rank_state_dicts(const StateDict& states);
 

@@ -2,7 +2,9 @@
 
 #include <c10/util/StringUtil.h>
 
+#include <exception>
 #include <stdexcept>
+#include <string>
 
 #include "linkboy/export.hpp"
 
@@ -16,6 +18,10 @@ class LINKBOY_API Error : public std::runtime_error {
  public:
   using std::runtime_error::runtime_error;
 };
+
+/// Returns the message of `exception`, which must not be null. That of a `c10::Error` comes without
+/// LibTorch's backtrace, which its `what()` holds.
+LINKBOY_API std::string message_of(const std::exception_ptr& exception);
 
 }  // namespace linkboy
 

@@ -15,10 +15,10 @@
 #include <utility>
 #include <vector>
 
+#include "linkboy/checkpoint/name_options.hpp"
+#include "linkboy/checkpoint/state_dict.hpp"
 #include "linkboy/error.hpp"
 #include "linkboy/export.hpp"
-#include "linkboy/name_options.hpp"
-#include "linkboy/state_dict.hpp"
 
 namespace torch::jit {
 struct Module;

@@ -8,8 +8,8 @@
 #include <utility>
 #include <vector>
 
+#include "linkboy/checkpoint/state_dict.hpp"
 #include "linkboy/export.hpp"
-#include "linkboy/state_dict.hpp"
 
 namespace torch::optim {
 class Optimizer;

@@ -14,20 +14,20 @@
 #include <vector>
 
 #include "linkboy/accelerator.hpp"
-#include "linkboy/batch.hpp"
 #include "linkboy/callback.hpp"
-#include "linkboy/data_loader.hpp"
+#include "linkboy/checkpoint/state_dict.hpp"
+#include "linkboy/data/batch.hpp"
+#include "linkboy/data/data_loader.hpp"
 #include "linkboy/export.hpp"
+#include "linkboy/extend/loss_tracker.hpp"
 #include "linkboy/loss_function.hpp"
-#include "linkboy/loss_tracker.hpp"
 #include "linkboy/model.hpp"
-#include "linkboy/options.hpp"
-#include "linkboy/run_config.hpp"
-#include "linkboy/run_history.hpp"
+#include "linkboy/run/options.hpp"
+#include "linkboy/run/run_config.hpp"
+#include "linkboy/run/run_history.hpp"
+#include "linkboy/run/step_output.hpp"
+#include "linkboy/run/stop_training.hpp"
 #include "linkboy/scheduler.hpp"
-#include "linkboy/state_dict.hpp"
-#include "linkboy/step_output.hpp"
-#include "linkboy/stop_training.hpp"
 
 namespace torch::optim {
 class Optimizer;
@@ -36,8 +36,9 @@ class Optimizer;
 namespace linkboy {
 
 struct BackgroundSave;
-class GraphedStep;
+class RunProgress;
 class RunSnapshot;
+class StepExecutor;
 class StopControl;
 
 /// How a training run ended.
@@ -77,7 +78,8 @@ struct ExtraEvaluation {
 
 /// How a training state is saved.
 struct SaveStateOptions {
-  /// Writes on a background thread, after the save before is done.
+  /// Writes on a background thread, after the save before is done. Copies of tensors on a CUDA
+  /// device take page-locked memory, which the Trainer keeps for the next save.
   bool asynchronous = false;
 };
 
@@ -149,9 +151,9 @@ class LINKBOY_API Trainer {
   /// @throws Error if the predictions of a batch do not have a row for each of its samples.
   at::Tensor predict(const EvaluateOptions& options);
 
-  /// Ends the run after the update in progress; in an evaluation, after the batch. A request made
-  /// between runs ends the next one at once. The first request counts. Of several processes any may
-  /// ask; all end at the same update.
+  /// Ends the run after the update in progress; in an evaluation, after the batch, or on several
+  /// processes within 100 ms or 64 batches. A request made between runs ends the next one at once.
+  /// The first request counts. Of several processes any may ask; all end at the same update.
   ///
   /// Any thread may call it; the overload without a message also a signal handler.
   void request_stop(StopReason reason = StopReason::stop_request) noexcept;
@@ -209,9 +211,7 @@ class LINKBOY_API Trainer {
   /// the
   ///   end of an epoch changes is kept for it until the run ends;
   /// - not in `evaluate`, nor while a run is set up.
-  bool can_save_training_state() const {
-    return stage_ == Stage::between_updates || stage_ == Stage::epoch_done || after_last_update_;
-  }
+  bool can_save_training_state() const;
 
   /// Waits for an asynchronous save. @throws what it threw, once.
   void wait_for_saves();
@@ -233,9 +233,14 @@ class LINKBOY_API Trainer {
   Model& model() { return model_; }
   /// Empty if none was given.
   const LossFunction& loss_func() const { return loss_func_; }
-  /// Null if none was given.
+  /// Null if none was given. Waits as `num_updates` does.
+  const std::shared_ptr<torch::optim::Optimizer>& optimizer();
+  /// The same without waiting.
   const std::shared_ptr<torch::optim::Optimizer>& optimizer() const { return optimizer_; }
-  /// The present run's or the last one's. Owned by the Trainer; a new run replaces it.
+  /// The present run's or the last one's. Owned by the Trainer; a new run replaces it. Waits as
+  /// `num_updates` does.
+  Scheduler* scheduler();
+  /// The same without waiting.
   Scheduler* scheduler() const { return scheduler_.get(); }
   /// The present run's or the last one's; null in `evaluate`.
   const std::shared_ptr<DataLoader>& train_dataloader() const { return train_dataloader_; }
@@ -256,16 +261,28 @@ class LINKBOY_API Trainer {
   const TrainResult& result() const { return result_; }
   /// The folder of the training state that the run resumes; empty if it began at its beginning.
   const std::filesystem::path& resumed_from() const { return resumed_from_; }
-  /// Updates made in this run.
-  int64_t num_updates() const { return num_updates_; }
+  /// Updates made in this run. In fp16 on CUDA, the host knows whether an update was skipped when
+  /// the device comes to it. The scheduler is stepped then: before the next update, or as soon as
+  /// somebody asks for this count, `scheduler()` or `optimizer()`, which wait for it. Only the
+  /// thread of the run may call these three.
+  ///
+  /// Those of a const Trainer do not wait: in a callback they may be one update behind. A training
+  /// state is saved, with `state_dict`, when all updates are known.
+  int64_t num_updates();
+  /// The same without waiting.
+  int64_t num_updates() const;
   /// Micro-batches of this epoch that are done.
-  int64_t micro_step() const { return micro_step_; }
+  int64_t micro_step() const;
   /// Whether the run ends after the present epoch if nothing stops it earlier. Known from the end
   /// of the epoch's training on.
-  bool is_last_epoch() const { return is_last_epoch_; }
+  bool is_last_epoch() const;
   /// Whether the evaluation sets, if the run has any, were evaluated at the end of the present
   /// epoch. Evaluations by `evaluate_now` do not count.
   bool is_epoch_evaluated() const { return is_epoch_evaluated_; }
+  /// Whether `max_num_train_steps` ended the training of the present epoch, or of the last one,
+  /// before its last batch: a longer run that is resumed trains the rest of it. Known from the end
+  /// of the epoch's training on.
+  bool is_epoch_cut_short() const;
   /// This process's mean loss since the training epoch began.
   LossTracker& train_loss_tracker() { return train_loss_.main; }
   /// This process's mean loss since the evaluation of the present set began.
@@ -351,10 +368,63 @@ class LINKBOY_API Trainer {
 
   /// Before `Callback::on_training_run_start`.
   virtual void training_run_start() {}
+  /// All epochs of a run. The default body:
+  ///
+  ///     while (begin_epoch()) {
+  ///       run_train_epoch(*train_dataloader());
+  ///       evaluate_epoch();
+  ///       scheduler_epoch_end();
+  ///       end_epoch();
+  ///     }
+  ///
+  /// An override calls these methods; it must end each epoch that it begins. The run also ends when
+  /// `RunConfig::max_num_updates` updates are made, so that two calls of `run_train_epoch` in an
+  /// epoch halve the number of epochs.
+  virtual void run_training();
+  /// Whether the run has another epoch. @throws StopTraining if the run is to be left.
+  /// @note Collective.
+  bool begin_epoch();
   /// All micro-batches of one epoch; records `train_loss_epoch`.
   virtual void run_train_epoch(DataLoader& loader);
+  /// Evaluates the run's evaluation sets, if that is due after this epoch. @note Collective.
+  void evaluate_epoch();
+  /// Calls the callbacks, and counts the epoch. @note Collective.
+  void end_epoch();
   /// Puts the model into training mode.
   virtual void train_epoch_start();
+  /// One micro-step with a batch that lies on the device, and the update that it may end. The
+  /// default body:
+  ///
+  ///     fire(&linkboy::Callback::on_train_step_start);
+  ///     const linkboy::StepOutput output = forward(batch);
+  ///     fire(&linkboy::Callback::on_train_step_end, batch, output);
+  ///     backward(output);
+  ///     if (is_update_due()) update();
+  ///
+  /// An override calls these methods. It should call `forward` once, which adds the loss to the
+  /// epoch's mean, and fire both events, on which the built-in callbacks live. It calls
+  /// `update` when that is due and only then; without it the window's gradients are dropped, which
+  /// all processes must do alike. Further passes need a scope of `accelerator().autocast()` for
+  /// their forward pass, and `ExecutionMode::eager`, since a graph holds the passes of `forward`
+  /// and `backward`. In the micro-step that ends a window exactly one of `backward` and
+  /// `backward_step` is called, once: it averages the gradients of all processes.
+  virtual void train_step(const Batch& batch);
+  /// Calls an event of all callbacks.
+  template <class... Parameters, class... Arguments>
+  void fire(void (Callback::*event)(Trainer&, Parameters...), const Arguments&... arguments) {
+    call_callbacks([&](Callback& callback) { (callback.*event)(*this, arguments...); });
+  }
+  /// Runs `calculate_train_batch_loss` in the run's precision and execution mode, and adds the loss
+  /// to the epoch's mean. @throws Error outside of `train_step`.
+  StepOutput forward(const Batch& batch);
+  /// Runs `backward_step` on what `forward` returned.
+  void backward(const StepOutput& output);
+  /// Whether the present micro-step is the last one of its accumulation window.
+  bool is_update_due() const;
+  /// Makes an update from the gradients of the window: clips them, steps the optimizer and the
+  /// scheduler, and clears them. @throws StopTraining if the run is to be left; Error if no update
+  /// is due. @note Collective.
+  void update();
   /// The forward pass of one micro-batch, which lies on the device.
   /// @return `loss` not divided by the accumulation steps.
   virtual StepOutput calculate_train_batch_loss(const Batch& batch);
@@ -407,17 +477,18 @@ class LINKBOY_API Trainer {
   friend class RunSnapshot;
 
   void set_up_training(const TrainOptions& options);
-  void run_training(const TrainOptions& options);
-  void run_epochs(const TrainOptions& options);
-  void check_updates_can_succeed();
-  void train_step(const Batch& batch, int64_t num_batches);
-  StepOutput forward(const Batch& batch);
-  void backward(const StepOutput& output);
+  void before_first_epoch(const TrainOptions& options);
+  void after_last_epoch(const TrainOptions& options);
+  void check_updates_were_made();
+  std::unique_ptr<StepExecutor> make_executor(ExecutionMode mode);
+  StepOutput forward_pass(const Batch& batch);
+  void backward_pass(const StepOutput& output);
   void weight_gradients();
-  void prepare_graphed_step();
-  void make_update();
   void eval_step(const Batch& batch);
-  bool is_max_updates_reached() const;
+  void count_open_update();
+  void settle_update();
+  bool has_micro_steps_left();
+  void drop_window_without_update();
 
   /// The mean of the losses of a phase, and of those tracked beside them.
   struct Losses {
@@ -448,12 +519,12 @@ class LINKBOY_API Trainer {
   void add(Losses& losses, const StateDict& state) const;
   void end_run_early(const StopTraining& stop);
   void leave_what_is_half_done();
+  void settle_after_failure() noexcept;
   bool ends_epoch_again() const;
   std::optional<StopTraining> call_all(c10::function_ref<void(Callback&)> call);
   std::optional<StopTraining> call_all(void (Callback::*event)(Trainer&));
   void call_in_set_up(void (Callback::*event)(Trainer&));
-  template <class... Parameters, class... Arguments>
-  void fire(void (Callback::*event)(Trainer&, Parameters...), const Arguments&... arguments);
+  void call_callbacks(c10::function_ref<void(Callback&)> call);
   void fire_together(void (Callback::*event)(Trainer&));
   int64_t most_of_all_ranks(int64_t value);
   std::optional<double> mean_over_ranks(const LossTracker& tracker);
@@ -488,8 +559,8 @@ class LINKBOY_API Trainer {
   std::optional<std::filesystem::path> find_training_state(const std::filesystem::path& directory);
   void check_training_state(const StateDict& state, const std::filesystem::path& path) const;
 
-  template <class Run>
-  void guarded(Run run);
+  void guarded(c10::function_ref<void()> run);
+  void until_stopped(c10::function_ref<void()> run);
 
   Model model_;
   LossFunction loss_func_;
@@ -504,11 +575,10 @@ class LINKBOY_API Trainer {
   std::shared_ptr<DataLoader> train_dataloader_;
   std::shared_ptr<DataLoader> eval_dataloader_;
   std::unique_ptr<Scheduler> scheduler_;
-  ExecutionMode execution_mode_ = ExecutionMode::eager;
   bool weights_by_batch_size_ = false;
   int64_t window_weight_ = 0;  // samples of this accumulation window, with weights_by_batch_size_
   double weight_unit_ = 0.0;  // what their losses are divided by until the window's weight is known
-  std::unique_ptr<GraphedStep> graphed_step_;  // of ExecutionMode::graph
+  std::unique_ptr<StepExecutor> executor_;
   RunConfig run_config_;
   TrainResult result_;
   std::optional<uint64_t> loader_seed_;  // of rank 0, for all; none on one process
@@ -518,28 +588,13 @@ class LINKBOY_API Trainer {
   Losses eval_loss_;
   at::Tensor gradient_norm_;
   std::filesystem::path resumed_from_;
-  int64_t num_epochs_done_ = 0;
-  int64_t num_updates_ = 0;
-  int64_t micro_step_ = 0;
-
-  /// Where the training run is, or where it was left.
-  enum class Stage {
-    setting_up,
-    between_updates,
-    in_window,     // an update can be dropped
-    in_update,     // all processes make it
-    ending_epoch,  // after its last update
-    epoch_done,    // but for the counters
-    half_done,     // left in the middle of one of the three before `epoch_done`
-    evaluating     // in `evaluate`: there is no training run
-  };
-  Stage stage_ = Stage::between_updates;
+  std::unique_ptr<RunProgress> progress_;
+  /// The verdict on the last update, until the host has waited for it.
+  std::optional<StepVerdict> open_update_;
   bool is_running_ = false;
-  bool resumes_in_mid_epoch_ = false;
   Evaluation evaluation_;
   /// Copies, as they were after the epoch's last update, from then until the epoch is done.
   std::optional<RunParts> after_last_update_;
-  bool is_last_epoch_ = false;
   bool is_epoch_evaluated_ = false;
   bool is_cut_short_ = false;  // an evaluation that a callback asked for was
   std::unique_ptr<BackgroundSave> background_save_;

@@ -17,7 +17,7 @@
 
 #include "checkpoint/file_lock.hpp"
 #include "linkboy/error.hpp"
-#include "parse_number.hpp"
+#include "util/parse_number.hpp"
 
 namespace linkboy {
 namespace {
@@ -116,20 +116,30 @@ AtomicFile::AtomicFile(fs::path path) : path_(target_of(std::move(path))) {
   const fs::file_status present = fs::symlink_status(path_, error);
   LINKBOY_CHECK(!fs::exists(present) || fs::is_regular_file(present), "\"", path_.string(),
                 "\" is not a regular file. Choose the path of a file, new or old.");
-  error = create_folders(folder_of(path_));
-  LINKBOY_CHECK(!error, "cannot create the folder of \"", path_.string(), "\" (", error.message(),
-                "). Choose a path whose folder can be made.");
+  const auto make_folder = [&] {
+    error = create_folders(folder_of(path_));
+    LINKBOY_CHECK(!error, "cannot create the folder of \"", path_.string(), "\" (", error.message(),
+                  "). Choose a path whose folder can be made.");
+  };
+  make_folder();
   buffer_.reset(static_cast<char*>(std::aligned_alloc(kAlignment, kPiece)));
   LINKBOY_CHECK(buffer_, "no memory is left to write \"", path_.string(), "\". Free some.");
   remove_unfinished_once(folder_of(path_));
-  do {
+  for (int num_removed = 0;;) {
     aside_ = name_beside(path_);
     descriptor_ = Descriptor(aside_, O_WRONLY | O_CREAT | O_EXCL);
+    // Folders that are empty may be removed: see next_training_state_number.
+    constexpr int kMostRemoved = 100;
+    if (!descriptor_ && errno == ENOENT && ++num_removed < kMostRemoved) {
+      make_folder();
+      continue;
+    }
     // The name may be that of a killed process of the same number.
     LINKBOY_CHECK(descriptor_ || errno == EEXIST, "cannot create \"", path_.string(), "\" (",
                   system_reason(errno), "). Choose a folder that this process may write to.");
     // Until it was locked, remove_unfinished of another process may have taken it.
-  } while (!descriptor_ || try_lock(descriptor_) == EWOULDBLOCK || !is_at(descriptor_, aside_));
+    if (descriptor_ && try_lock(descriptor_) != EWOULDBLOCK && is_at(descriptor_, aside_)) return;
+  }
 }
 
 AtomicFile::~AtomicFile() {

@@ -2,18 +2,22 @@
 
 #include <ATen/ATen.h>
 #include <ATen/Parallel.h>
+#include <c10/core/impl/VirtualGuardImpl.h>
 
 #include <unordered_map>
+#include <unordered_set>
 
 #include "checkpoint/stream_copy.hpp"
 #include "checkpoint/value_tree.hpp"
+#include "linkboy/error.hpp"
 
 namespace linkboy {
 namespace {
 
 class Copier {
  public:
-  explicit Copier(std::vector<at::Tensor>& buffers) : buffers_(buffers) {}
+  Copier(std::vector<at::Tensor>& buffers, int64_t largest_pinned)
+      : buffers_(buffers), largest_pinned_(largest_pinned) {}
 
   /// The copies of tensors on the CPU have their bytes after finish() only: many are copied faster
   /// at once.
@@ -27,7 +31,7 @@ class Copier {
     auto [bytes, is_new] = bytes_.try_emplace(plain.storage().unsafeGetStorageImpl());
     if (is_new) {
       const auto size = static_cast<int64_t>(plain.storage().nbytes());
-      bytes->second = buffer_of(size);
+      bytes->second = buffer_of(size, /*is_pinned=*/!plain.is_cpu() && size <= largest_pinned_);
       copy_bytes(plain, size, bytes->second);
       sources_.push_back(plain);
     }
@@ -39,7 +43,16 @@ class Copier {
     return result;
   }
 
-  void finish() { stream_copy(pieces_, at::get_num_threads()); }
+  /// Returns an event for each device, behind the copies from it.
+  std::vector<c10::Event> finish() {
+    stream_copy(pieces_, at::get_num_threads());
+    std::vector<c10::Event> arrivals;
+    for (const c10::Device device : devices_) {
+      const c10::impl::VirtualGuardImpl guard(device.type());
+      arrivals.emplace_back(device.type()).record(guard.getStream(device));
+    }
+    return arrivals;
+  }
 
  private:
   void copy_bytes(const at::Tensor& source, int64_t size, const at::Tensor& target) {
@@ -51,43 +64,52 @@ class Copier {
       return;
     }
     target.copy_(
-        at::empty({0}, source.options().dtype(at::kByte)).set_(source.storage(), 0, {size}, {1}));
+        at::empty({0}, source.options().dtype(at::kByte)).set_(source.storage(), 0, {size}, {1}),
+        /*non_blocking=*/target.is_pinned());
+    devices_.insert(source.device());
   }
 
-  at::Tensor& buffer_of(int64_t size) {
+  at::Tensor& buffer_of(int64_t size, bool is_pinned) {
     const std::size_t index = bytes_.size() - 1;
     if (index >= buffers_.size()) buffers_.resize(index + 1);
     at::Tensor& buffer = buffers_[index];
     const bool is_mine = buffer.defined() && buffer.storage().use_count() == 1;
-    if (!is_mine || buffer.numel() != size) buffer = at::empty({size}, at::kByte);
+    if (!is_mine || buffer.numel() != size || (is_pinned && !buffer.is_pinned())) {
+      buffer = at::empty({size}, at::TensorOptions(at::kByte).pinned_memory(is_pinned));
+    }
     return buffer;
   }
 
   std::vector<at::Tensor>& buffers_;
+  int64_t largest_pinned_;
   std::unordered_map<const c10::StorageImpl*, at::Tensor> bytes_;
   std::vector<CopyPiece> pieces_;
+  std::unordered_set<c10::Device> devices_;
   std::vector<at::Tensor> sources_;  // keeps their addresses from being used again
 };
 
 }  // namespace
 
 StateDict Snapshot::take(const StateDict& contents) {
-  Copier copier(buffers_);
+  Copier copier(buffers_, largest_pinned_);
   const c10::IValue copy =
       map_leaves(contents.to_ivalue(), [&](const c10::IValue& leaf, const ValuePath&) {
         return leaf.isTensor() ? c10::IValue(copier.copy(leaf.toTensor())) : leaf;
       });
-  copier.finish();
+  arrivals_ = copier.finish();
   return StateDict::from_ivalue(copy, "the checkpoint");
+}
+
+void Snapshot::wait() const {
+  for (const c10::Event& arrival : arrivals_) arrival.synchronize();
 }
 
 BackgroundJob::~BackgroundJob() {
   try {
     wait();
-  } catch (const std::exception& error) {
-    TORCH_WARN("linkboy: a file that was written in the background is not there: ", error.what());
   } catch (...) {
-    TORCH_WARN("linkboy: a file that was written in the background is not there.");
+    TORCH_WARN("linkboy: a file that was written in the background is not there: ",
+               message_of(std::current_exception()));
   }
 }
 

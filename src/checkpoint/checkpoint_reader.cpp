@@ -7,11 +7,12 @@
 #include <utility>
 
 #include "file_bytes.hpp"
-#include "linkboy/checkpoint.hpp"
+#include "linkboy/checkpoint/checkpoint.hpp"
+#include "linkboy/checkpoint/safetensors.hpp"
 #include "linkboy/error.hpp"
-#include "linkboy/printable.hpp"
-#include "linkboy/safetensors.hpp"
+#include "linkboy/util/printable.hpp"
 #include "unpickler.hpp"
+#include "util/first_line.hpp"
 #include "zip_archive.hpp"
 
 namespace linkboy {
@@ -55,10 +56,6 @@ StateDict read_archive(const std::filesystem::path& path, const ReadOptions& opt
   return StateDict::from_ivalue(value, "its top value");
 }
 
-std::string first_line(std::string_view text) {
-  return std::string(text.substr(0, text.find('\n')));
-}
-
 }  // namespace
 
 StateDict read_checkpoint(const std::filesystem::path& path, const ReadOptions& options) {
@@ -76,10 +73,8 @@ StateDict read_checkpoint(const std::filesystem::path& path, const ReadOptions& 
     throw Error(prefix + error.what());
   } catch (const std::bad_alloc&) {
     throw UnreadableFile(prefix + "there is not enough memory. Free some.");
-  } catch (const c10::Error& error) {
-    throw damaged(error.what_without_backtrace());
-  } catch (const std::exception& error) {
-    throw damaged(error.what());
+  } catch (const std::exception&) {
+    throw damaged(message_of(std::current_exception()));
   }
 }
 

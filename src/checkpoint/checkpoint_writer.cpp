@@ -6,7 +6,8 @@
 #include <vector>
 
 #include "atomic_file.hpp"
-#include "linkboy/checkpoint.hpp"
+#include "device_results.hpp"
+#include "linkboy/checkpoint/checkpoint.hpp"
 #include "linkboy/error.hpp"
 #include "value_tree.hpp"
 #include "zip_archive.hpp"
@@ -116,6 +117,7 @@ void write_checkpoint(const std::filesystem::path& path, const StateDict& conten
   pickler.stop();
 
   write_archive(file, pickle, pickler.tensorData());
+  require_device_results(path);
   file.commit();
 }
 

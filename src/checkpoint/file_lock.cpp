@@ -10,8 +10,9 @@
 #include <thread>
 
 #include "checkpoint/atomic_file.hpp"
+#include "linkboy/checkpoint/checkpoint.hpp"
 #include "linkboy/error.hpp"
-#include "linkboy/printable.hpp"
+#include "linkboy/util/printable.hpp"
 
 namespace linkboy {
 namespace {
@@ -87,10 +88,15 @@ Descriptor lock_file(const fs::path& path) {
   LINKBOY_CHECK(!fs::exists(path, error) || fs::is_regular_file(path, error), "\"", path.string(),
                 "\" is not a regular file. Choose the path of a file, new or old.");
   auto file = open_locked(path);
-  LINKBOY_CHECK(file, "\"", path.string(),
-                "\" is being written by another run, or by another tracker of this one. Choose "
-                "another path, or wait for the end of that run.");
+  LINKBOY_CHECK(
+      file, "\"", path.string(),
+      "\" is being written by another run, or by another part of this one. Choose another "
+      "path, or wait for the end of that run.");
   return *std::move(file);
+}
+
+std::shared_ptr<void> lock_output_file(const fs::path& path) {
+  return std::make_shared<Descriptor>(lock_file(path));
 }
 
 Descriptor lock_folder(const fs::path& folder, std::chrono::milliseconds patience) {

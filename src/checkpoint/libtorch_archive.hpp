@@ -2,7 +2,7 @@
 
 #include <torch/optim/optimizer.h>
 
-#include "linkboy/state_dict.hpp"
+#include "linkboy/checkpoint/state_dict.hpp"
 
 namespace linkboy {
 

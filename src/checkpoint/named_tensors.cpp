@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "linkboy/error.hpp"
-#include "linkboy/printable.hpp"
+#include "linkboy/util/printable.hpp"
 
 namespace linkboy {
 namespace {

@@ -2,8 +2,8 @@
 
 #include <string_view>
 
-#include "linkboy/name_options.hpp"
-#include "linkboy/state_dict.hpp"
+#include "linkboy/checkpoint/name_options.hpp"
+#include "linkboy/checkpoint/state_dict.hpp"
 
 namespace torch::nn {
 class Module;

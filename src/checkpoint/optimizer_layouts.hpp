@@ -11,8 +11,8 @@
 #include <memory>
 #include <string_view>
 
+#include "linkboy/checkpoint/state_dict.hpp"
 #include "linkboy/error.hpp"
-#include "linkboy/state_dict.hpp"
 
 /// How Python's optimizer classes lay out their state: keys, order and types of torch 2.11. One
 /// class per optimizer, with

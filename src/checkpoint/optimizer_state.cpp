@@ -6,6 +6,8 @@
 #include <c10/util/Type.h>
 #include <torch/types.h>
 
+#include <fmt/format.h>
+
 #include <map>
 #include <string>
 #include <type_traits>
@@ -167,6 +169,27 @@ void load_optimizer_state_dict(Optimizer& optimizer, const StateDict& state) {
   } catch (const Error& error) {
     throw Error(prefix + error.what());
   }
+}
+
+std::vector<std::string> describe_optimizer(const Optimizer& optimizer) {
+  std::vector<std::string> lines{
+      c10::str("the optimizer's class = ", c10::demangle(typeid(optimizer).name()))};
+  visit_layout(optimizer, [&](auto layout) {
+    using Layout = decltype(layout);
+    for (std::size_t i = 0; i < optimizer.param_groups().size(); ++i) {
+      const auto& options = optimizer.param_groups()[i].options();
+      const StateDict saved =
+          Layout::save_group(static_cast<const typename Layout::Options&>(options));
+      for (const auto& [name, value] : saved.entries()) {
+        if (value.isNone()) continue;
+        // The shortest text that is this number, and no other.
+        const std::string text =
+            value.isDouble() ? fmt::format("{}", value.toDouble()) : c10::str(value);
+        lines.push_back(c10::str("the optimizer's param_groups[", i, "].", name, " = ", text));
+      }
+    }
+  });
+  return lines;
 }
 
 }  // namespace linkboy

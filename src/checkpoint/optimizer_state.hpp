@@ -2,7 +2,10 @@
 
 #include <torch/optim/optimizer.h>
 
-#include "linkboy/state_dict.hpp"
+#include <string>
+#include <vector>
+
+#include "linkboy/checkpoint/state_dict.hpp"
 
 namespace linkboy {
 
@@ -19,5 +22,9 @@ StateDict optimizer_state_dict(const torch::optim::Optimizer& optimizer);
 /// @throws Error if groups, parameters or shapes do not fit `optimizer`, or the state is another
 ///         optimizer's.
 void load_optimizer_state_dict(torch::optim::Optimizer& optimizer, const StateDict& state);
+
+/// Returns the class of `optimizer`, and each option of its param groups with its value if it is
+/// one of the classes above.
+std::vector<std::string> describe_optimizer(const torch::optim::Optimizer& optimizer);
 
 }  // namespace linkboy

@@ -6,7 +6,7 @@
 #include <algorithm>
 #include <utility>
 
-#include "guarded_dict.hpp"
+#include "checkpoint/guarded_dict.hpp"
 #include "linkboy/error.hpp"
 #include "value_tree.hpp"
 

@@ -2,7 +2,7 @@
 
 #include <c10/core/Device.h>
 
-#include "linkboy/state_dict.hpp"
+#include "linkboy/checkpoint/state_dict.hpp"
 
 namespace linkboy {
 

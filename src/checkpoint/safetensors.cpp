@@ -1,4 +1,4 @@
-#include "linkboy/safetensors.hpp"
+#include "linkboy/checkpoint/safetensors.hpp"
 
 #include <ATen/ops/empty.h>
 #include <c10/core/Storage.h>
@@ -13,9 +13,10 @@
 #include <utility>
 
 #include "atomic_file.hpp"
+#include "device_results.hpp"
 #include "file_bytes.hpp"
 #include "linkboy/error.hpp"
-#include "linkboy/printable.hpp"
+#include "linkboy/util/printable.hpp"
 #include "rebuild_tensor.hpp"
 #include "safetensors_header.hpp"
 
@@ -153,6 +154,7 @@ void write_safetensors(const std::filesystem::path& path, const NamedTensors& te
     const at::Tensor ready = contiguous_on_cpu(named->second);
     if (ready.numel() > 0) file.write(ready.const_data_ptr(), ready.nbytes());
   }
+  require_device_results(path);
   file.commit();
 }
 
@@ -164,11 +166,9 @@ SafeTensors read_safetensors(const std::filesystem::path& path, bool mmap) {
     throw Error(prefix + error.what());
   } catch (const std::bad_alloc&) {
     throw Error(prefix + "there is not enough memory. Free some.");
-  } catch (const c10::Error& error) {
-    const std::string_view text = error.what_without_backtrace();
-    throw Error(prefix + std::string(text.substr(0, text.find('\n'))));
-  } catch (const std::exception& error) {
-    throw Error(prefix + error.what());
+  } catch (const std::exception&) {
+    const std::string text = message_of(std::current_exception());
+    throw Error(prefix + text.substr(0, text.find('\n')));
   }
 }
 

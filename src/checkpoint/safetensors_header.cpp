@@ -8,7 +8,7 @@
 #include <utility>
 
 #include "linkboy/error.hpp"
-#include "linkboy/printable.hpp"
+#include "linkboy/util/printable.hpp"
 #include "rebuild_tensor.hpp"
 
 namespace linkboy {

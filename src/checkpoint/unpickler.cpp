@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "linkboy/error.hpp"
-#include "linkboy/printable.hpp"
+#include "linkboy/util/printable.hpp"
 #include "pickle_format.hpp"
 #include "pickle_node.hpp"
 #include "rebuild_tensor.hpp"

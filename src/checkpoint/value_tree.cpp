@@ -5,9 +5,9 @@
 
 #include <utility>
 
-#include "guarded_dict.hpp"
+#include "checkpoint/guarded_dict.hpp"
 #include "linkboy/error.hpp"
-#include "linkboy/printable.hpp"
+#include "linkboy/util/printable.hpp"
 
 namespace linkboy {
 namespace {

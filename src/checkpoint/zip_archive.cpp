@@ -9,7 +9,7 @@
 #include "checkpoint/atomic_file.hpp"
 #include "checkpoint/file_bytes.hpp"
 #include "linkboy/error.hpp"
-#include "linkboy/printable.hpp"
+#include "linkboy/util/printable.hpp"
 
 namespace linkboy {
 namespace {

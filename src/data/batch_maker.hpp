@@ -1,18 +1,39 @@
 #pragma once
 
+#include <ATen/Context.h>
+
 #include <cstdint>
 #include <memory>
 #include <mutex>
 #include <utility>
 #include <vector>
 
-#include "distributed/batch_shard.hpp"
-#include "linkboy/data_loader.hpp"
+#include "data/batch_shard.hpp"
+#include "linkboy/data/data_loader.hpp"
 
 namespace linkboy {
 
+/// The seed of this process's CPU generator.
+inline uint64_t seed_of_default_generator() {
+  return at::globalContext().defaultGenerator(at::kCPU).current_seed();
+}
+
 /// Which samples a loader with these options (all set) gives.
 BatchShard shard_of(const DataLoaderOptions& options);
+
+/// While it lives, tensor datasets gather the batches of this thread in page-locked memory.
+class PinnedGathering {
+ public:
+  explicit PinnedGathering(bool is_on);
+  ~PinnedGathering();
+  PinnedGathering(const PinnedGathering&) = delete;
+  PinnedGathering& operator=(const PinnedGathering&) = delete;
+
+  static bool is_on();
+
+ private:
+  bool was_on_;
+};
 
 /// Makes any batch of an epoch: sampling, gathering, collating, transforming, pinning. One object
 /// a thread.

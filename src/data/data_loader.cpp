@@ -1,11 +1,11 @@
-#include "linkboy/data_loader.hpp"
+#include "linkboy/data/data_loader.hpp"
 
 #include <ATen/CPUGeneratorImpl.h>
 #include <ATen/Context.h>
+#include <ATen/DeviceAccelerator.h>
 
 #include "data/batch_maker.hpp"
 #include "data/mix.hpp"
-#include "data/share_between_ranks.hpp"
 #include "linkboy/error.hpp"
 
 namespace linkboy {
@@ -37,8 +37,6 @@ std::shared_ptr<const Sampler> make_sampler(const DataLoaderOptions& options, in
   return std::make_shared<SequentialSampler>(size);
 }
 
-uint64_t default_seed() { return at::globalContext().defaultGenerator(at::kCPU).current_seed(); }
-
 DataLoaderOptions with_defaults(const Dataset& dataset, DataLoaderOptions options) {
   LINKBOY_CHECK(!(options.sampler && options.shuffle.value_or(false)),
                 "both shuffle and a sampler are given; the sampler alone sets the order. "
@@ -49,10 +47,10 @@ DataLoaderOptions with_defaults(const Dataset& dataset, DataLoaderOptions option
   options.num_workers = options.num_workers.value_or(0);
   options.prefetch_factor = options.prefetch_factor.value_or(2);
   // Without a device there is nothing to pin for, and a program should run on any machine.
-  options.pin_memory = options.pin_memory.value_or(false) && at::hasCUDA();
+  options.pin_memory = options.pin_memory.value_or(false) && at::accelerator::deviceCount() > 0;
   options.shard = options.shard.value_or(DataLoaderShard());
   options.even_batches = options.even_batches.value_or(true);
-  options.seed = options.seed.value_or(default_seed());
+  options.seed = options.seed.value_or(seed_of_default_generator());
   check_at_least("batch_size", *options.batch_size, 1);
   check_at_least("num_workers", *options.num_workers, 0);
   check_at_least("prefetch_factor", *options.prefetch_factor, 1);
@@ -112,6 +110,9 @@ Batch BatchMaker::make(int64_t batch_index) const {
     length = std::min(count - i, sampler.size() - begin);
     sampler.sample(epoch_, begin, length, indices.data() + i);
   }
+  // What changes a batch makes other tensors, which are pinned when it has.
+  const bool is_last = !options_.collate_fn && !options_.transform;
+  const PinnedGathering pinned(*options_.pin_memory && is_last);
   Batch batch = options_.collate_fn ? options_.collate_fn(dataset_.get_samples(indices))
                                     : dataset_.get_batch(indices);
   if (options_.transform) {
@@ -156,23 +157,6 @@ void DatasetLoader::load_state_dict(const StateDict& state) {
 std::shared_ptr<DataLoader> DatasetLoader::shared(const DataLoaderOptions& defaults) const {
   if (given_options_.shard) return nullptr;
   return std::make_shared<DatasetLoader>(dataset_, defaults.overlaid_with(given_options_));
-}
-
-uint64_t seed_of_rank_0(const ProcessGroup& group) {
-  return std::stoull(group.broadcast_bytes(std::to_string(default_seed())));
-}
-
-std::shared_ptr<DataLoader> share_between_ranks(std::shared_ptr<DataLoader> loader,
-                                                const ProcessGroup& group, bool even_batches) {
-  if (group.size() == 1) return loader;
-  // Any seed shows whether the loader can be shared; a broadcast for one that cannot would be for
-  // nothing.
-  DataLoaderOptions defaults;
-  defaults.shard = {group.rank(), group.size()};
-  defaults.even_batches = even_batches;
-  if (loader->shared(defaults) == nullptr) return loader;
-  defaults.seed = seed_of_rank_0(group);
-  return loader->shared(defaults);
 }
 
 std::shared_ptr<DataLoader> make_data_loader(Dataset dataset, const DataLoaderOptions& options) {

@@ -1,9 +1,12 @@
-#include "linkboy/dataset.hpp"
+#include "linkboy/data/dataset.hpp"
 
 #include <ATen/ATen.h>
 
 #include <algorithm>
 #include <cstring>
+#include <utility>
+
+#include "data/batch_maker.hpp"
 
 namespace linkboy {
 
@@ -61,6 +64,8 @@ int64_t TensorDataset::size() const { return tensors_[0].second.size(0); }
 
 namespace {
 
+thread_local bool gathers_in_pinned_memory = false;
+
 bool is_plain(const at::Tensor& tensor) {
   return tensor.is_cpu() && tensor.layout() == at::kStrided && tensor.is_contiguous() &&
          !tensor.is_conj() && !tensor.is_neg() && !tensor.is_quantized() && !tensor.requires_grad();
@@ -71,7 +76,7 @@ bool is_plain(const at::Tensor& tensor) {
 at::Tensor gather_rows(const at::Tensor& tensor, std::span<const int64_t> indices) {
   std::vector<int64_t> sizes = tensor.sizes().vec();
   sizes[0] = static_cast<int64_t>(indices.size());
-  at::Tensor rows = at::empty(sizes, tensor.options());
+  at::Tensor rows = at::empty(sizes, tensor.options().pinned_memory(PinnedGathering::is_on()));
   const std::size_t row_size = tensor.nbytes() / std::max<int64_t>(tensor.size(0), 1);
   const auto* const source = static_cast<const char*>(tensor.const_data_ptr());
   auto* target = static_cast<char*>(rows.mutable_data_ptr());
@@ -86,6 +91,13 @@ at::Tensor gather_rows(const at::Tensor& tensor, std::span<const int64_t> indice
 }
 
 }  // namespace
+
+PinnedGathering::PinnedGathering(bool is_on)
+    : was_on_(std::exchange(gathers_in_pinned_memory, is_on)) {}
+
+PinnedGathering::~PinnedGathering() { gathers_in_pinned_memory = was_on_; }
+
+bool PinnedGathering::is_on() { return gathers_in_pinned_memory; }
 
 Batch TensorDataset::get_batch(std::span<const int64_t> indices) {
   NamedTensors gathered;

@@ -2,7 +2,7 @@
 
 #include <memory>
 
-#include "linkboy/data_loader.hpp"
+#include "linkboy/data/data_loader.hpp"
 
 namespace linkboy {
 

@@ -3,7 +3,7 @@
 #include <cstdint>
 
 #include "data/image_random.hpp"
-#include "linkboy/image_transforms.hpp"
+#include "linkboy/data/image_transforms.hpp"
 
 namespace linkboy {
 

@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "data/image_random.hpp"
-#include "linkboy/image_transforms.hpp"
+#include "linkboy/data/image_transforms.hpp"
 
 namespace linkboy {
 

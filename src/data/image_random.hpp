@@ -7,7 +7,7 @@
 #include <numbers>
 
 #include "data/mix.hpp"
-#include "linkboy/data_loader.hpp"
+#include "linkboy/data/data_loader.hpp"
 
 namespace linkboy {
 

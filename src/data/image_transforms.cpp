@@ -1,4 +1,4 @@
-#include "linkboy/image_transforms.hpp"
+#include "linkboy/data/image_transforms.hpp"
 
 #include <cmath>
 #include <map>

@@ -1,4 +1,4 @@
-#include <ATen/Context.h>
+#include <ATen/DeviceAccelerator.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
 
 #include <algorithm>
@@ -14,11 +14,12 @@
 namespace linkboy {
 namespace {
 
-/// The CUDA device that the calling thread has chosen, if it is not the first. A new thread has the
+/// The device that the calling thread has chosen, if it is not the first. A new thread has the
 /// first one until it chooses another.
 std::optional<c10::Device> chosen_device() {
-  if (!at::hasCUDA()) return std::nullopt;
-  const c10::Device device = c10::impl::VirtualGuardImpl(c10::DeviceType::CUDA).getDevice();
+  if (at::accelerator::deviceCount() == 0) return std::nullopt;
+  const auto type = *at::accelerator::getAccelerator();
+  const c10::Device device = c10::impl::VirtualGuardImpl(type).getDevice();
   return device.index() > 0 ? std::optional(device) : std::nullopt;
 }
 

@@ -1,4 +1,4 @@
-#include "linkboy/sampler.hpp"
+#include "linkboy/data/sampler.hpp"
 
 #include <numeric>
 

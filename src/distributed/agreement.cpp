@@ -8,7 +8,6 @@
 #include "distributed/process_group_implementation.hpp"
 #include "distributed/shared_memory_segment.hpp"
 #include "linkboy/error.hpp"
-#include "message_of.hpp"
 
 namespace linkboy {
 namespace {
@@ -34,6 +33,12 @@ std::vector<std::string> lines_of(const std::string& text) {
 int64_t urgency_of(const StopWish& wish) {
   if (!wish) return 0;
   return 1 + static_cast<int64_t>(*wish.reason) + 100 * static_cast<int64_t>(wish.urgency);
+}
+
+/// One number, of which the greatest counts: that of the most urgent wish, and then of the fewest
+/// rounds.
+int64_t proposal_of(const StopWish& wish, int64_t num_rounds) {
+  return urgency_of(wish) * StopAgreement::kMostRounds + StopAgreement::kMostRounds - num_rounds;
 }
 
 }  // namespace
@@ -94,38 +99,41 @@ void succeed_on_all_ranks(const ProcessGroup& group, const std::function<void()>
 StopAgreement::StopAgreement(std::shared_ptr<const ProcessGroup> group)
     : group_(std::move(group)), segment_(SharedMemorySegment::make(*group_, 2 * sizeof(int64_t))) {}
 
-int64_t& StopAgreement::shared_urgency(int64_t rank) const {
+int64_t& StopAgreement::shared_proposal(int64_t rank) const {
   return reinterpret_cast<int64_t*>(segment_->data(rank))[num_begun_ % 2];
 }
 
-void StopAgreement::begin(const StopWish& mine) {
+void StopAgreement::begin(const StopWish& mine, int64_t num_rounds) {
   mine_ = mine;
+  const int64_t proposal = proposal_of(mine, num_rounds);
   if (segment_) {
     ++num_begun_;
-    shared_urgency(group_->rank()) = urgency_of(mine);
+    shared_proposal(group_->rank()) = proposal;
     segment_->advance(SharedMemorySegment::Counter::written);
     return;
   }
-  urgency_ = at::full({1}, urgency_of(mine), at::kLong);
-  pending_ = group_->all_reduce_later(urgency_, ReduceOp::max);
+  proposal_ = at::full({1}, proposal, at::kLong);
+  pending_ = group_->all_reduce_later(proposal_, ReduceOp::max);
 }
 
-int64_t StopAgreement::greatest_urgency() {
+int64_t StopAgreement::greatest_proposal() {
   if (!segment_) {
     std::exchange(pending_, nullptr)->wait();
-    return urgency_.item<int64_t>();
+    return proposal_.item<int64_t>();
   }
   talk(*group_, "the agreement to stop",
        [&] { segment_->wait_for_others(SharedMemorySegment::Counter::written, num_begun_); });
   int64_t greatest = 0;
   for (int64_t rank = 0; rank < group_->size(); ++rank) {
-    greatest = std::max(greatest, shared_urgency(rank));
+    greatest = std::max(greatest, shared_proposal(rank));
   }
   return greatest;
 }
 
 StopWish StopAgreement::end() {
-  const int64_t agreed = greatest_urgency();
+  const int64_t proposal = greatest_proposal();
+  num_rounds_ = kMostRounds - proposal % kMostRounds;
+  const int64_t agreed = proposal / kMostRounds;
   if (agreed == 0) return {};
   // A run ends once: this may take its time.
   const bool is_mine = urgency_of(mine_) == agreed;

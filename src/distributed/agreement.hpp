@@ -7,8 +7,8 @@
 #include <string_view>
 #include <vector>
 
-#include "linkboy/process_group.hpp"
-#include "linkboy/stop_training.hpp"
+#include "linkboy/distributed/process_group.hpp"
+#include "linkboy/run/stop_training.hpp"
 
 namespace linkboy {
 
@@ -51,22 +51,30 @@ class StopAgreement {
   /// Collective.
   explicit StopAgreement(std::shared_ptr<const ProcessGroup> group);
 
-  void begin(const StopWish& mine);
+  static constexpr int64_t kMostRounds = 1 << 20;
+
+  /// @param num_rounds  After how many rounds of a loop this rank would agree again, from 1 to
+  ///                    kMostRounds.
+  void begin(const StopWish& mine, int64_t num_rounds = kMostRounds);
 
   /// The wish that all follow: that of the lowest rank among the most urgent ones.
   StopWish end();
 
+  /// The fewest rounds that a rank has given to the last agreement, the same on all.
+  int64_t num_rounds() const { return num_rounds_; }
+
  private:
   /// Of this round. The next one has another place: a rank may begin it while others still read.
-  int64_t& shared_urgency(int64_t rank) const;
-  int64_t greatest_urgency();
+  int64_t& shared_proposal(int64_t rank) const;
+  int64_t greatest_proposal();
 
   std::shared_ptr<const ProcessGroup> group_;
   StopWish mine_;
   /// Spares ranks on one host the task switches that a message takes. Null elsewhere.
   std::shared_ptr<SharedMemorySegment> segment_;
   int64_t num_begun_ = 0;
-  at::Tensor urgency_;
+  int64_t num_rounds_ = kMostRounds;
+  at::Tensor proposal_;
   std::unique_ptr<PendingCollective> pending_;
 };
 

@@ -26,6 +26,10 @@ c10::intrusive_ptr<c10d::Backend> make_gloo_backend(const BackendSetup& setup,
 /// Whether linkboy and its LibTorch were built with NCCL.
 bool has_nccl();
 
+/// Sets those of LibTorch's environment variables that linkboy needs otherwise than LibTorch, if
+/// the user has not set them. Before threads that read the environment are started.
+void choose_nccl_defaults();
+
 /// Moves tensors between CUDA devices. @throws Error without NCCL.
 c10::intrusive_ptr<c10d::Backend> make_nccl_backend(const BackendSetup& setup, c10::Device device);
 

@@ -8,8 +8,8 @@
 #include <utility>
 #include <vector>
 
-#include "linkboy/distributed_options.hpp"
-#include "linkboy/process_group.hpp"
+#include "linkboy/distributed/distributed_options.hpp"
+#include "linkboy/distributed/process_group.hpp"
 
 namespace c10d {
 class Logger;

@@ -5,7 +5,7 @@
 #include <limits>
 
 #include "linkboy/error.hpp"
-#include "parse_number.hpp"
+#include "util/parse_number.hpp"
 
 namespace linkboy {
 namespace {
@@ -259,7 +259,7 @@ LaunchEnvironment read_launch_environment(const EnvironmentLookup& lookup) {
   return launch;
 }
 
-std::optional<int64_t> cuda_index_of(const LaunchEnvironment& launch, int64_t num_devices) {
+std::optional<int64_t> device_index_of(const LaunchEnvironment& launch, int64_t num_devices) {
   if (launch.sees_one_device && num_devices == 1) return 0;
   if (launch.local_world_size > num_devices) return std::nullopt;
   return launch.local_rank;

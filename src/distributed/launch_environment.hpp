@@ -62,7 +62,7 @@ LaunchEnvironment read_launch_environment();
 /// Returns the index of this process's device among the `num_devices` that it sees: its number on
 /// the host, or 0 where the launcher shows it one device only. Nothing if there are too few
 /// devices.
-std::optional<int64_t> cuda_index_of(const LaunchEnvironment& launch, int64_t num_devices);
+std::optional<int64_t> device_index_of(const LaunchEnvironment& launch, int64_t num_devices);
 
 /// The first host of a list as Slurm writes it: "n008-ib" of "n[008-011]-ib,login1".
 /// @throws Error if that host is malformed; what comes after it is not read.

@@ -5,8 +5,8 @@
 #include <torch/csrc/autograd/function_hook.h>
 #include <torch/csrc/autograd/variable.h>
 
+#include "checkpoint/optimizer_tensors.hpp"
 #include "linkboy/error.hpp"
-#include "precision/optimizer_tensors.hpp"
 
 namespace linkboy {
 namespace {

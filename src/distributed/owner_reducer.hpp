@@ -6,7 +6,7 @@
 #include <memory>
 #include <vector>
 
-#include "linkboy/process_group.hpp"
+#include "linkboy/distributed/process_group.hpp"
 
 namespace linkboy {
 

@@ -1,4 +1,4 @@
-#include "linkboy/process_group.hpp"
+#include "linkboy/distributed/process_group.hpp"
 
 #include <ATen/ATen.h>
 #include <ATen/core/grad_mode.h>
@@ -6,18 +6,19 @@
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 
 #include <algorithm>
+#include <cstring>
+#include <tuple>
 
 #include "distributed/backends.hpp"
 #include "distributed/process_group_implementation.hpp"
 #include "distributed/rendezvous.hpp"
 #include "distributed/run_group_scope.hpp"
-#include "message_of.hpp"
 
 namespace linkboy {
 namespace {
 
-/// When many tensors are broadcast, small ones are packed together up to so many bytes; a large one
-/// goes by itself, without a copy.
+/// Where a call takes many tensors, small ones are packed together up to this number of bytes; a
+/// large one is sent by itself, without a copy.
 constexpr std::size_t kMaxMessage = std::size_t{1} << 20;
 
 c10d::ReduceOp::RedOpType c10d_op(ReduceOp op) {
@@ -38,6 +39,11 @@ const char* name_of(ReduceOp op) {
 
 std::string description(const at::Tensor& tensor) {
   return c10::str(tensor.scalar_type(), tensor.sizes(), " on ", tensor.device().type());
+}
+
+std::string timeout_of(const ProcessGroup::Implementation& implementation) {
+  return c10::str(" (timeout ", std::chrono::duration<double>(implementation.timeout).count(),
+                  " s)");
 }
 
 thread_local const ProcessGroup* group_of_run = nullptr;
@@ -82,9 +88,18 @@ class NothingPending final : public PendingCollective {
   void wait() override {}
 };
 
-/// Calls `visit` with runs of tensors of one device whose bytes make one message.
+/// Large elements come first: each tensor's place in a message is then aligned for its dtype.
+std::vector<at::Tensor> in_message_order(std::vector<at::Tensor> tensors) {
+  const auto order_of = [](const at::Tensor& tensor) {
+    return std::tuple(tensor.device().type(), -tensor.element_size(), tensor.scalar_type());
+  };
+  std::ranges::stable_sort(tensors, {}, order_of);
+  return tensors;
+}
+
+/// Calls `visit` with tensors of one device, and of one dtype if so wanted, that make one message.
 template <class Visit>
-void for_each_message(const std::vector<at::Tensor>& tensors, Visit visit) {
+void for_each_message(const std::vector<at::Tensor>& tensors, bool have_one_dtype, Visit visit) {
   std::vector<at::Tensor> message;
   std::size_t size = 0;
   const auto flush = [&] {
@@ -92,10 +107,12 @@ void for_each_message(const std::vector<at::Tensor>& tensors, Visit visit) {
     message.clear();
     size = 0;
   };
-  for (const auto& tensor : tensors) {
+  for (const auto& tensor : in_message_order(tensors)) {
     if (tensor.numel() == 0) continue;
-    const bool fits = message.empty() || (message.front().device() == tensor.device() &&
-                                          size + tensor.nbytes() <= kMaxMessage);
+    const bool fits =
+        message.empty() ||
+        (message.front().device() == tensor.device() && size + tensor.nbytes() <= kMaxMessage &&
+         (!have_one_dtype || message.front().scalar_type() == tensor.scalar_type()));
     if (!fits) flush();
     message.push_back(tensor);
     size += tensor.nbytes();
@@ -104,7 +121,33 @@ void for_each_message(const std::vector<at::Tensor>& tensors, Visit visit) {
 }
 
 at::Tensor bytes_of(const at::Tensor& tensor) {
-  return tensor.contiguous().view({-1}).view(at::kByte);
+  return tensor.resolve_conj().resolve_neg().contiguous().view({-1}).view(at::kByte);
+}
+
+at::Tensor packed(const std::vector<at::Tensor>& message) {
+  std::vector<at::Tensor> pieces;
+  pieces.reserve(message.size());
+  for (const auto& tensor : message) pieces.push_back(bytes_of(tensor.detach()));
+  return at::cat(pieces);
+}
+
+/// Copies what `packed` has made of the message back, all tensors of a dtype at once.
+void unpack(const at::Tensor& bytes, const std::vector<at::Tensor>& message) {
+  std::vector<at::Tensor> targets;
+  std::vector<at::Tensor> sources;
+  int64_t begin = 0;
+  for (std::size_t i = 0; i < message.size(); ++i) {
+    const auto size = static_cast<int64_t>(message[i].nbytes());
+    targets.push_back(message[i].detach());
+    sources.push_back(
+        bytes.narrow(0, begin, size).view(message[i].scalar_type()).view(message[i].sizes()));
+    begin += size;
+    if (i + 1 < message.size() && message[i + 1].scalar_type() == message[i].scalar_type())
+      continue;
+    at::_foreach_copy_(targets, sources);
+    targets.clear();
+    sources.clear();
+  }
 }
 
 at::Tensor tensor_of(std::string_view text) {
@@ -140,16 +183,26 @@ at::Tensor gather_stacked(const ProcessGroup& group, const at::Tensor& tensor) {
   return all.view(tensor.scalar_type()).view(sizes);
 }
 
+/// So many bytes of a text travel with its length, which spares most texts a second collective.
+constexpr int64_t kShortText = 1024;
+
 std::vector<std::string> gather_texts(const ProcessGroup& group, std::string_view text) {
+  constexpr int64_t kLengthSize = sizeof(int64_t);
   const auto length = static_cast<int64_t>(text.size());
-  const at::Tensor lengths = gather_stacked(group, at::tensor({length}, at::kLong)).view({-1});
+  const auto message = [&](int64_t size) {
+    at::Tensor bytes = at::zeros({kLengthSize + size}, at::kByte);
+    auto* place = static_cast<char*>(bytes.mutable_data_ptr());
+    std::memcpy(place, &length, kLengthSize);
+    std::copy_n(text.begin(), std::min(size, length), place + kLengthSize);
+    return gather_stacked(group, bytes);
+  };
+  at::Tensor all = message(kShortText);
+  const at::Tensor lengths = all.narrow(1, 0, kLengthSize).contiguous().view(at::kLong).view({-1});
   const auto most = lengths.max().item<int64_t>();
-  at::Tensor mine = at::zeros({most}, at::kByte);
-  std::copy(text.begin(), text.end(), static_cast<char*>(mine.mutable_data_ptr()));
-  const at::Tensor all = gather_stacked(group, mine);
+  if (most > kShortText) all = message(most);
   std::vector<std::string> texts;
   for (int64_t r = 0; r < group.size(); ++r) {
-    texts.push_back(text_of(all[r], lengths[r].item<int64_t>()));
+    texts.push_back(text_of(all[r].narrow(0, kLengthSize, most), lengths[r].item<int64_t>()));
   }
   return texts;
 }
@@ -192,38 +245,37 @@ bool is_communication_error(const std::exception& error) {
 void tell_failure(const ProcessGroup& group, const std::exception_ptr& why) {
   const auto* implementation = group.implementation();
   if (implementation == nullptr || !implementation->signs_of_life) return;
-  if (implementation->has_failed) return;  // the cause is another rank's
+  if (implementation->has_failed()) return;  // the cause is another rank's
   implementation->signs_of_life->set_failure(why ? first_line(message_of(why)) : "");
 }
 
-void throw_collective_error(const ProcessGroup& group, const char* what,
-                            const std::exception& cause) {
-  group.implementation()->has_failed = true;
+void throw_collective_error(const ProcessGroup& group, const char* what, bool is_late,
+                            const std::string& details) {
+  const std::string limit = timeout_of(*group.implementation());
+  const SignsOfLife::Failure failure{
+      .late_call = is_late ? what + limit : "",
+      .otherwise =
+          "not all ranks came in time, or with the same tensors; all of them are alive" + limit};
   const auto& signs = group.implementation()->signs_of_life;
-  std::string why = signs ? signs->verdict() : "";
-  if (why.empty()) {
-    SignsOfLife::Report report;
-    if (signs) report = signs->listen(group.world_ranks());
-    if (report.is_store_gone) {
-      why = "rank 0, or what kept the ranks' store, is lost";
-    } else if (!report.silent.empty()) {
-      why = "rank " + list_of_ranks(report.silent) + " is lost (no sign of life for 2 s)";
-    } else if (!report.failures.empty()) {
-      why = report.failures.front();
-    } else if (!report.left.empty()) {
-      why = "rank " + list_of_ranks(report.left) + " has ended";
-    } else {
-      why = c10::str(
-          "not all ranks came in time, or with the same tensors; all of them are alive "
-          "(timeout ",
-          std::chrono::duration<double>(group.timeout()).count(), " s)");
-    }
+  const std::string why =
+      signs ? signs->find_cause(group.world_ranks(), failure) : failure.otherwise;
+  throw Error(c10::str(what, " failed: ", why, "; start again from the last training state.",
+                       details.empty() ? "" : " (" + details + ")"));
+}
+
+void begin_collective(const ProcessGroup& group, const char* what) {
+  const auto* implementation = group.implementation();
+  if (implementation == nullptr || !implementation->signs_of_life) return;
+  // A device whose collective was called off has given numbers that mean nothing.
+  if (implementation->has_failed()) throw_collective_error(group, what, /*is_late=*/false, "");
+  if (implementation->is_world) implementation->signs_of_life->count_call();
+}
+
+void end_collective(const ProcessGroup& group, const char* what) {
+  const auto* implementation = group.implementation();
+  if (implementation != nullptr && implementation->device_watch) {
+    implementation->device_watch->mark(what);
   }
-  if (signs) why = signs->settle(why);
-  throw Error(c10::str(what, " failed: ", why,
-                       ". See what that rank says; start again from the "
-                       "last training state. (",
-                       first_line(cause.what()), ")"));
 }
 
 std::shared_ptr<ProcessGroup::Implementation> make_c10d_group(
@@ -240,8 +292,9 @@ std::shared_ptr<ProcessGroup::Implementation> make_c10d_group(
   group->setBackend(c10::DeviceType::CPU, Type::GLOO, gloo);
   if (implementation->nccl_device) {
     group->setBoundDeviceId(implementation->nccl_device);
-    group->setBackend(c10::DeviceType::CUDA, Type::NCCL,
-                      make_nccl_backend(setup_for("nccl"), *implementation->nccl_device));
+    auto nccl = make_nccl_backend(setup_for("nccl"), *implementation->nccl_device);
+    implementation->watch_device(nccl);
+    group->setBackend(c10::DeviceType::CUDA, Type::NCCL, std::move(nccl));
     group->setDefaultBackend(Type::NCCL);
   } else {
     group->setBackend(c10::DeviceType::CUDA, Type::GLOO, gloo);
@@ -251,17 +304,38 @@ std::shared_ptr<ProcessGroup::Implementation> make_c10d_group(
   return implementation;
 }
 
+bool ProcessGroup::Implementation::has_failed() const {
+  return signs_of_life && signs_of_life->has_found_cause();
+}
+
+void ProcessGroup::Implementation::watch_device(const c10::intrusive_ptr<c10d::Backend>& backend) {
+  if (!signs_of_life) return;
+  device_watch = std::make_shared<DeviceWatch>(
+      *nccl_device, timeout,
+      [signs = signs_of_life, backend] {
+        return signs->has_found_cause() || backend->getError() != c10d::ErrorType::SUCCESS;
+      },
+      [signs = signs_of_life, ranks = world_ranks,
+       limit = timeout_of(*this)](const std::string& late_call) {
+        const bool is_late = !late_call.empty();
+        signs->find_cause(
+            ranks, {.late_call = is_late ? late_call + limit : "",
+                    .otherwise = is_late ? "all ranks came to " + late_call + limit +
+                                               ", but the device of one of them does not finish it"
+                                         : "NCCL reports an error, although all ranks are alive"});
+      },
+      [backend] { backend->abort(); });
+}
+
 ProcessGroup::Implementation::~Implementation() {
   if (!group || !nccl_device) return;
   try {
+    // Results may still be on their way to tensors that outlive the group. The watch ends this
+    // wait if a rank does not come.
+    c10::impl::VirtualGuardImpl(nccl_device->type()).synchronizeDevice(nccl_device->index());
+    device_watch.reset();
     const auto backend = group->getBackend(nccl_device->type());
-    if (has_failed) {
-      backend->abort();
-    } else {
-      // Results may still be on their way to tensors that outlive the group.
-      c10::impl::VirtualGuardImpl(nccl_device->type()).synchronizeDevice(nccl_device->index());
-      backend->shutdown();
-    }
+    has_failed() ? backend->abort() : backend->shutdown();
   } catch (...) {  // NOLINT(bugprone-empty-catch): a destructor must not throw
   }
 }
@@ -278,6 +352,17 @@ ProcessGroup::~ProcessGroup() = default;
 
 void ProcessGroup::all_reduce(at::Tensor tensor, ReduceOp op) const {
   all_reduce_later(std::move(tensor), op)->wait();
+}
+
+void ProcessGroup::all_reduce(const std::vector<at::Tensor>& tensors, ReduceOp op) const {
+  if (!implementation_) return;
+  const at::NoGradGuard no_grad;
+  for_each_message(tensors, /*have_one_dtype=*/true, [&](const std::vector<at::Tensor>& message) {
+    if (message.size() == 1) return all_reduce(message[0], op);
+    const at::Tensor bytes = packed(message);
+    all_reduce(bytes.view(message[0].scalar_type()), op);
+    unpack(bytes, message);
+  });
 }
 
 std::unique_ptr<PendingCollective> ProcessGroup::all_reduce_later(at::Tensor tensor,
@@ -321,27 +406,11 @@ void ProcessGroup::broadcast(const std::vector<at::Tensor>& tensors, int64_t roo
   const at::NoGradGuard no_grad;
   c10d::BroadcastOptions options;
   options.rootRank = static_cast<int>(root);
-  for_each_message(tensors, [&](const std::vector<at::Tensor>& message) {
-    if (message.size() == 1 && message[0].is_contiguous()) {
-      std::vector<at::Tensor> bytes{message[0].detach().view({-1}).view(at::kByte)};
-      talk(*this, "broadcast", [&] { implementation_->group->broadcast(bytes, options)->wait(); });
-      return;
-    }
-    std::vector<at::Tensor> pieces;
-    std::vector<int64_t> sizes;
-    for (const auto& tensor : message) {
-      pieces.push_back(bytes_of(tensor.detach()));
-      sizes.push_back(pieces.back().numel());
-    }
-    std::vector<at::Tensor> sent{at::cat(pieces)};
+  for_each_message(tensors, /*have_one_dtype=*/false, [&](const std::vector<at::Tensor>& message) {
+    const bool is_whole = message.size() == 1 && message[0].is_contiguous();
+    std::vector<at::Tensor> sent{is_whole ? bytes_of(message[0].detach()) : packed(message)};
     talk(*this, "broadcast", [&] { implementation_->group->broadcast(sent, options)->wait(); });
-    if (rank_ == root) return;
-    const auto received = sent[0].split_with_sizes(sizes);
-    for (std::size_t i = 0; i < message.size(); ++i) {
-      // A view needs its own type's alignment, which a piece of bytes need not have.
-      message[i].detach().copy_(
-          received[i].clone().view(message[i].scalar_type()).view(message[i].sizes()));
-    }
+    if (!is_whole && rank_ != root) unpack(sent[0], message);
   });
 }
 
@@ -391,9 +460,14 @@ std::shared_ptr<ProcessGroup> ProcessGroup::new_group(const std::vector<int64_t>
   check_call(*this, [&] { return "new_group(" + list_of_ranks(ranks) + ")"; });
   const int64_t number = implementation_->num_groups_made++;
   const auto place = std::find(ranks.begin(), ranks.end(), rank_);
-  if (place == ranks.end()) return nullptr;
+  if (place == ranks.end()) {
+    begin_collective(*this, "new_group");  // counts for all
+    return nullptr;
+  }
   auto part = std::make_shared<Implementation>(*implementation_);
   part->group = nullptr;
+  part->device_watch = nullptr;
+  part->is_world = false;
   part->num_groups_made = 0;
   part->rank = place - ranks.begin();
   part->world_ranks.clear();

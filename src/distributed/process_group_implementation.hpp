@@ -1,16 +1,20 @@
 #pragma once
 
+#include <c10/util/ScopeExit.h>
 #include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
 #include <torch/csrc/distributed/c10d/Store.hpp>
 
+#include <chrono>
 #include <memory>
 #include <optional>
 #include <string>
 #include <vector>
 
+#include "distributed/device_watch.hpp"
 #include "distributed/signs_of_life.hpp"
+#include "linkboy/distributed/process_group.hpp"
 #include "linkboy/error.hpp"
-#include "linkboy/process_group.hpp"
+#include "util/first_line.hpp"
 
 namespace linkboy {
 
@@ -20,6 +24,11 @@ struct ProcessGroup::Implementation {
   Implementation& operator=(const Implementation&) = delete;
   /// Ends NCCL's part of the group: after the work that is queued, unless a collective has failed.
   ~Implementation();
+
+  /// Whether the ranks cannot go on; nothing of this group works any more then.
+  bool has_failed() const;
+
+  void watch_device(const c10::intrusive_ptr<c10d::Backend>& backend);
 
   /// Has a backend for the CPU, and one for CUDA where there is one.
   c10::intrusive_ptr<c10d::ProcessGroup> group;
@@ -31,18 +40,22 @@ struct ProcessGroup::Implementation {
   std::string address;  // of this host, for Gloo
   /// The world's; null where a test brings a group without processes.
   std::shared_ptr<SignsOfLife> signs_of_life;
-  bool checks_calls = false;  // LINKBOY_DEBUG_COLLECTIVES
+  std::shared_ptr<DeviceWatch> device_watch;  // if there is NCCL
+  bool is_world = true;                       // all ranks
+  bool checks_calls = false;                  // LINKBOY_DEBUG_COLLECTIVES
   int64_t num_groups_made = 0;
-  bool has_failed = false;
 };
 
 /// Makes the backends, when all else is filled in. Collective.
 std::shared_ptr<ProcessGroup::Implementation> make_c10d_group(
     std::shared_ptr<ProcessGroup::Implementation> implementation);
 
-/// The Error for a collective that failed: who is lost, else what c10d said.
-[[noreturn]] void throw_collective_error(const ProcessGroup& group, const char* what,
-                                         const std::exception& cause);
+/// @param what  The call.
+/// @param is_late  Whether it took all the time that there is.
+/// @param details  What c10d said.
+/// @throws Error that says who is lost, or else `details`.
+[[noreturn]] void throw_collective_error(const ProcessGroup& group, const char* what, bool is_late,
+                                         const std::string& details);
 
 /// Tells ranks that wait for this one in vain why it does not come; null when it goes on.
 void tell_failure(const ProcessGroup& group, const std::exception_ptr& why);
@@ -50,14 +63,26 @@ void tell_failure(const ProcessGroup& group, const std::exception_ptr& why);
 /// Whether it came from the talk with other processes, not from bad tensors or a user's code.
 bool is_communication_error(const std::exception& error);
 
+/// @throws Error if it is known already that the ranks cannot go on.
+void begin_collective(const ProcessGroup& group, const char* what);
+
+void end_collective(const ProcessGroup& group, const char* what);
+
 /// Runs what talks to other processes. @throws Error that names who is lost, in place of c10d's.
 template <class Work>
 auto talk(const ProcessGroup& group, const char* what, Work work) {
+  begin_collective(group, what);
+  const auto end = c10::make_scope_exit([&] { end_collective(group, what); });
+  const auto begin = std::chrono::steady_clock::now();
   try {
     return work();
   } catch (const std::exception& error) {
     if (!is_communication_error(error)) throw;
-    throw_collective_error(group, what, error);
+    // By the clock, not by what the error says: the first rank whose wait ends closes its
+    // connections, so that others that wait in vain see a broken connection in place of their own
+    // timeout. Half of it, because the call may have begun before anybody waited for it.
+    const bool is_late = std::chrono::steady_clock::now() - begin > group.timeout() / 2;
+    throw_collective_error(group, what, is_late, first_line(error.what()));
   }
 }
 

@@ -11,10 +11,10 @@
 
 #include <future>
 #include <memory>
-#include <sstream>
 #include <thread>
 
 #include "linkboy/error.hpp"
+#include "util/first_line.hpp"
 
 namespace linkboy {
 namespace {
@@ -39,16 +39,31 @@ c10::intrusive_ptr<c10d::Store> make_store(const std::string& address,
   return store.get();
 }
 
-std::vector<int64_t> parse_ranks(const std::string& text) {
-  std::vector<int64_t> ranks;
-  std::istringstream words(text);
-  for (int64_t rank = 0; words >> rank;) ranks.push_back(rank);
-  return ranks;
+std::string get_text(c10d::Store& store, const char* key) {
+  const auto bytes = store.get(key);
+  return {bytes.begin(), bytes.end()};
+}
+
+constexpr const char* kContradiction = "contradiction";
+
+std::string key_of_arrival(int64_t rank) { return "arrived/" + std::to_string(rank); }
+
+/// Compares WORLD_SIZE with that of the rank that came first. Returns what is wrong, which the
+/// other ranks find in the store.
+std::string compare_world_sizes(c10d::Store& store, int64_t rank, int64_t size) {
+  const std::string number = std::to_string(size);
+  const std::string mine = number + " on rank " + std::to_string(rank);
+  const std::string first = store.compareSet("world_size", std::string(), mine);
+  if (first.starts_with(number + ' ')) return {};
+  std::string wrong =
+      c10::str("WORLD_SIZE is ", first, ", but ", mine, "; it must be the same on all ranks.");
+  store.set(kContradiction, wrong);
+  // Rank 0, if it has the first number, waits for these ranks.
+  for (int64_t r = 0; r < std::stoll(first); ++r) store.set(key_of_arrival(r), "");
+  return wrong;
 }
 
 }  // namespace
-
-std::string first_line(const std::string& text) { return text.substr(0, text.find('\n')); }
 
 std::string list_of_ranks(const std::vector<int64_t>& ranks) {
   std::string list;
@@ -91,48 +106,49 @@ c10::intrusive_ptr<c10d::Store> connect_store(const LaunchEnvironment& launch,
 
 void wait_for_arrivals(c10d::Store& store, int64_t rank, int64_t size,
                        std::chrono::milliseconds timeout) {
-  const auto key_of = [](const char* what, int64_t r) { return what + std::to_string(r); };
-  const auto find_missing = [&] {
+  std::vector<std::string> keys;
+  for (int64_t r = 0; r < size; ++r) keys.push_back(key_of_arrival(r));
+  const auto say_who_is_missing = [&]() -> std::string {
     std::vector<int64_t> missing;
     try {
       for (int64_t r = 0; r < size; ++r) {
-        if (!store.check({key_of("arrived/", r)})) missing.push_back(r);
+        if (!store.check({keys[r]})) missing.push_back(r);
       }
     } catch (const std::exception&) {
       missing = {0};  // the store is gone, and rank 0 with it
     }
-    return missing;
+    if (missing.empty() && rank == 0) return {};
+    if (missing.empty()) missing = {0};
+    return c10::str("of ", size, " ranks, rank ", list_of_ranks(missing), " did not arrive in ",
+                    seconds(timeout),
+                    " s. See whether each was started and what it says; or give them more time "
+                    "(DistributedOptions::timeout).");
   };
-  store.set(key_of("arrived/", rank), "");
-  std::vector<int64_t> missing;
-  if (rank == 0) {
-    std::vector<std::string> keys;
-    for (int64_t r = 0; r < size; ++r) keys.push_back(key_of("arrived/", r));
+  const auto wait_for_all = [&]() -> std::string {
     try {
       store.wait(keys, timeout);
     } catch (const std::exception&) {
-      missing = find_missing();
+      return say_who_is_missing();
     }
-    std::string text;
-    for (const int64_t r : missing) text += std::to_string(r) + " ";
-    store.set("missing", text);
-    if (!missing.empty()) std::this_thread::sleep_for(kPatience);  // the store ends with this rank
-  } else {
+    return store.check({kContradiction}) ? get_text(store, kContradiction) : "";
+  };
+  std::string wrong = compare_world_sizes(store, rank, size);
+  store.set(keys[rank], "");
+  if (rank == 0) {
+    if (wrong.empty()) wrong = wait_for_all();
+    store.set("arrivals", wrong);
+    if (!wrong.empty()) std::this_thread::sleep_for(kPatience);  // the store ends with this rank
+  } else if (wrong.empty()) {
     // All wait for what rank 0 has found: their own clocks, or the end of its store, could tell
     // them something else.
     try {
-      store.wait({"missing"}, timeout + kPatience);
-      const auto text = store.get("missing");
-      missing = parse_ranks({text.begin(), text.end()});
+      store.wait({"arrivals"}, timeout + kPatience);
+      wrong = get_text(store, "arrivals");
     } catch (const std::exception&) {
-      missing = find_missing();
-      if (missing.empty()) missing = {0};
+      wrong = say_who_is_missing();
     }
   }
-  LINKBOY_CHECK(missing.empty(), "of ", size, " ranks, rank ", list_of_ranks(missing),
-                " did not arrive in ", seconds(timeout),
-                " s. See whether each was started and what it says; or give them more time "
-                "(DistributedOptions::timeout).");
+  LINKBOY_CHECK(wrong.empty(), wrong);
 }
 
 namespace {

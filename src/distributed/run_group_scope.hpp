@@ -1,6 +1,6 @@
 #pragma once
 
-#include "linkboy/process_group.hpp"
+#include "linkboy/distributed/process_group.hpp"
 
 namespace linkboy {
 

@@ -6,7 +6,7 @@
 #include <cstdint>
 #include <memory>
 
-#include "linkboy/process_group.hpp"
+#include "linkboy/distributed/process_group.hpp"
 
 namespace linkboy {
 

@@ -2,9 +2,12 @@
 
 #include <c10/util/StringUtil.h>
 
-#include <chrono>
+#include <algorithm>
+#include <charconv>
 #include <condition_variable>
 #include <mutex>
+
+#include "distributed/rendezvous.hpp"
 
 namespace linkboy {
 namespace {
@@ -15,34 +18,102 @@ constexpr auto kPeriod = 500ms;
 constexpr auto kBeatPatience = 2'000ms;
 constexpr const char* kLeft = "left";
 constexpr const char* kVerdict = "verdict";
-constexpr char kFailed = ' ';  // between the count and a failure
 
 std::string key_of(int64_t rank) { return "alive/" + std::to_string(rank); }
 
 std::string text_of(const std::vector<uint8_t>& bytes) { return {bytes.begin(), bytes.end()}; }
 
+/// What a rank says of itself. It changes with each round.
+struct Sign {
+  int64_t num_rounds = 0;
+  int64_t num_calls = 0;
+  std::string failure;
+
+  std::string text() const { return c10::str(num_rounds, ' ', num_calls, ' ', failure); }
+
+  static Sign of(const std::string& text) {
+    Sign sign;
+    const char* end = text.data() + text.size();
+    const char* place = std::from_chars(text.data(), end, sign.num_rounds).ptr;
+    if (place != end) place = std::from_chars(place + 1, end, sign.num_calls).ptr;
+    if (place != end) sign.failure.assign(place + 1, end);
+    return sign;
+  }
+};
+
+/// "rank 2 is" or "ranks 1 and 2 are", with the verb in both numbers.
+std::string subject(const std::vector<int64_t>& ranks, const char* one, const char* several) {
+  return ranks.size() == 1 ? c10::str("rank ", ranks.front(), ' ', one)
+                           : c10::str("ranks ", list_of_ranks(ranks), ' ', several);
+}
+
+std::string advice_on(const std::vector<int64_t>& ranks) {
+  return ranks.size() == 1 ? ". See what that rank says" : ". See what those ranks say";
+}
+
 }  // namespace
+
+SortedRanks sort_ranks(const std::vector<int64_t>& ranks, const std::vector<std::string>& before,
+                       const std::vector<std::string>& after) {
+  SortedRanks sorted;
+  int64_t most_calls = 0;
+  for (const auto& text : after) most_calls = std::max(most_calls, Sign::of(text).num_calls);
+  for (std::size_t i = 0; i < ranks.size(); ++i) {
+    if (after[i] == kLeft) {
+      sorted.left.push_back(ranks[i]);
+    } else if (after[i] == before[i]) {
+      sorted.silent.push_back(ranks[i]);
+    } else if (const Sign sign = Sign::of(after[i]); !sign.failure.empty()) {
+      sorted.failed.emplace_back(ranks[i], sign.failure);
+    } else if (sign.num_calls < most_calls) {
+      sorted.behind.push_back(ranks[i]);
+    }
+  }
+  return sorted;
+}
+
+std::string describe_cause(const SortedRanks& sorted, const SignsOfLife::Failure& failure,
+                           int64_t own_rank) {
+  const auto& [silent, left, failed, behind] = sorted;
+  if (!silent.empty()) {
+    return subject(silent, "is", "are") + " lost (no sign of life for 2 s)" + advice_on(silent);
+  }
+  if (!failed.empty()) {
+    auto [rank, message] = failed.front();
+    if (message.ends_with('.')) message.pop_back();
+    return c10::str("rank ", rank, " failed: ", message, advice_on({rank}));
+  }
+  if (!left.empty()) return subject(left, "has", "have") + " ended" + advice_on(left);
+  if (failure.late_call.empty() || behind.empty()) return failure.otherwise;
+  if (std::find(behind.begin(), behind.end(), own_rank) != behind.end()) {
+    return c10::str("the ranks make different calls, of which rank ", own_rank, "'s is ",
+                    failure.late_call, "; LINKBOY_DEBUG_COLLECTIVES=1 names them");
+  }
+  return subject(behind, "is alive but has", "are alive but have") + " not come to " +
+         failure.late_call + advice_on(behind);
+}
 
 struct SignsOfLife::State {
   c10::intrusive_ptr<c10d::Store> store;  // the thread's alone
   int64_t rank;
 
-  std::mutex mutex;  // guards the rest
+  std::mutex search;        // for a cause: one thread at a time
+  bool is_settled = false;  // guarded by `search`
+  std::mutex mutex;         // guards the rest
   std::condition_variable changed;
   bool is_ending = false;
   bool is_thread_done = false;  // at the end, or because the store is gone
   bool is_hurried = false;
-  int64_t num_begun = 0;  // rounds of talk with the store
-  int64_t num_done = 0;
+  int64_t num_done = 0;  // rounds of talk with the store, which `sign` counts as they begin
   std::vector<std::string> keys;  // what the next round reads
   std::string mine;               // what it publishes
-  std::string failure;            // of this process
+  Sign sign;                      // of this process
   std::vector<std::string> signs;
   std::string verdict;
 
   /// A round that begins from now on; false if the store does not answer.
   bool talk(std::unique_lock<std::mutex>& lock) {
-    const int64_t number = num_begun + 1;
+    const int64_t number = sign.num_rounds + 1;
     is_hurried = true;
     changed.notify_all();
     changed.wait_for(lock, kBeatPatience, [&] { return num_done >= number || is_thread_done; });
@@ -53,7 +124,7 @@ struct SignsOfLife::State {
 SignsOfLife::SignsOfLife(c10::intrusive_ptr<c10d::Store> store, int64_t rank)
     : state_(std::make_shared<State>()) {
   store->setTimeout(kBeatPatience);
-  store->set(key_of(rank), "0");
+  store->set(key_of(rank), Sign().text());
   state_->store = std::move(store);
   state_->rank = rank;
   thread_ = std::thread([state = state_] { run(*state); });
@@ -77,8 +148,8 @@ void SignsOfLife::run(State& state) {
       state.changed.wait_for(lock, kPeriod, [&] { return state.is_ending || state.is_hurried; });
       state.is_hurried = false;
       is_last = state.is_ending;
-      const std::string sign =
-          is_last ? kLeft : c10::str(++state.num_begun, kFailed, state.failure);
+      const int64_t number = ++state.sign.num_rounds;
+      const std::string sign = is_last ? kLeft : state.sign.text();
       const std::vector<std::string> keys = state.keys;
       const std::string mine = state.mine;
       std::string verdict;
@@ -97,9 +168,9 @@ void SignsOfLife::run(State& state) {
       }
       lock.lock();
 
-      state.verdict = std::move(verdict);
+      if (!verdict.empty()) state.verdict = std::move(verdict);
       state.signs = std::move(signs);
-      state.num_done = state.num_begun;
+      state.num_done = number;
       state.changed.notify_all();
     }
   } catch (const std::exception&) {
@@ -112,39 +183,53 @@ void SignsOfLife::run(State& state) {
 
 void SignsOfLife::set_failure(const std::string& why) {
   const std::lock_guard lock(state_->mutex);
-  state_->failure = why;
+  state_->sign.failure = why;
 }
 
-SignsOfLife::Report SignsOfLife::listen(const std::vector<int64_t>& ranks) {
-  Report report;
-  std::unique_lock lock(state_->mutex);
-  for (const int64_t rank : ranks) state_->keys.push_back(key_of(rank));
-  std::vector<std::string> before;
-  report.is_store_gone = !state_->talk(lock);
-  if (!report.is_store_gone) {
-    before = state_->signs;
-    lock.unlock();
-    std::this_thread::sleep_for(kBeatPatience);
-    lock.lock();
-    report.is_store_gone = !state_->talk(lock);
+void SignsOfLife::count_call() {
+  const std::lock_guard lock(state_->mutex);
+  ++state_->sign.num_calls;
+}
+
+bool SignsOfLife::has_found_cause() const {
+  const std::lock_guard lock(state_->mutex);
+  return !state_->verdict.empty();
+}
+
+std::string SignsOfLife::find_cause(const std::vector<int64_t>& ranks, const Failure& failure) {
+  const std::lock_guard search(state_->search);
+  std::string cause;
+  {
+    const std::lock_guard lock(state_->mutex);
+    cause = state_->verdict;
   }
-  state_->keys.clear();
-  for (std::size_t i = 0; i < ranks.size() && !report.is_store_gone; ++i) {
-    if (state_->signs[i] == kLeft) {
-      report.left.push_back(ranks[i]);
-    } else if (state_->signs[i] == before[i]) {
-      report.silent.push_back(ranks[i]);
-    } else if (const auto why = state_->signs[i].substr(state_->signs[i].find(kFailed) + 1);
-               !why.empty()) {
-      report.failures.push_back(c10::str("rank ", ranks[i], " failed: ", why));
+  if (state_->is_settled) return cause;
+  state_->is_settled = true;
+  return settle(cause.empty() ? search_cause(ranks, failure) : cause);
+}
+
+/// Listens for about two seconds.
+std::string SignsOfLife::search_cause(const std::vector<int64_t>& ranks, const Failure& failure) {
+  std::vector<std::string> before;
+  std::vector<std::string> after;
+  {
+    std::unique_lock lock(state_->mutex);
+    for (const int64_t rank : ranks) state_->keys.push_back(key_of(rank));
+    bool is_store_there = state_->talk(lock);
+    before = state_->signs;
+    if (is_store_there) {
+      lock.unlock();
+      std::this_thread::sleep_for(kBeatPatience);
+      lock.lock();
+      is_store_there = state_->talk(lock);
+      after = state_->signs;
+    }
+    state_->keys.clear();
+    if (!is_store_there) {
+      return "rank 0, or what kept the ranks' store, is lost" + advice_on({0});
     }
   }
-  return report;
-}
-
-std::string SignsOfLife::verdict() const {
-  const std::lock_guard lock(state_->mutex);
-  return state_->verdict;
+  return describe_cause(sort_ranks(ranks, before, after), failure, state_->rank);
 }
 
 std::string SignsOfLife::settle(const std::string& mine) {
@@ -153,10 +238,11 @@ std::string SignsOfLife::settle(const std::string& mine) {
     std::unique_lock lock(state_->mutex);
     state_->mine = mine;
     state_->talk(lock);
+    if (state_->verdict.empty()) state_->verdict = mine;  // the store is gone
     settled = state_->verdict;
   }
   if (state_->rank == 0) std::this_thread::sleep_for(2 * kPeriod);
-  return settled.empty() ? mine : settled;
+  return settled;
 }
 
 }  // namespace linkboy

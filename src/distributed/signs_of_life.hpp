@@ -6,6 +6,7 @@
 #include <memory>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 namespace linkboy {
@@ -21,34 +22,56 @@ class SignsOfLife {
   /// Says that this process has left.
   ~SignsOfLife();
 
-  struct Report {
-    std::vector<int64_t> silent;        // killed, stopped or unreachable
-    std::vector<int64_t> left;          // ended by themselves
-    std::vector<std::string> failures;  // "rank 2 failed: no such file"
-    bool is_store_gone = false;         // nothing is known then
-  };
-
   /// Tells the others why this process does not go on, or with an empty text that it does again.
   void set_failure(const std::string& why);
 
-  /// Listens for about two seconds.
-  Report listen(const std::vector<int64_t>& ranks);
+  /// A call that all ranks make together begins: one that has made fewer keeps the others waiting.
+  void count_call();
 
-  /// Why the ranks cannot go on, as the first that found out has put it: those that notice later
-  /// would take the ends of others for the cause. Empty if none has.
-  std::string verdict() const;
+  /// What is known where a collective call did not work.
+  struct Failure {
+    /// The call that some rank has not made in time; empty if the call failed for another reason.
+    std::string late_call;
+    /// The cause if all ranks are alive and none is late.
+    std::string otherwise;
+  };
 
-  /// Finds `mine` to be the cause, if no rank has found one before; returns the one that counts. On
-  /// rank 0, which may keep the store, it waits until the others must have read it.
-  std::string settle(const std::string& mine);
+  /// Returns why `ranks` cannot continue, and where to look if it names one. It takes some seconds.
+  /// The first rank that knows the cause tells all: those that notice later would take the ends of
+  /// others for the cause. On rank 0, which may keep the store, it waits until the others must have
+  /// read it. Any thread may call it.
+  std::string find_cause(const std::vector<int64_t>& ranks, const Failure& failure);
+
+  /// Whether a cause has been found, by this rank or another. Any thread may call it.
+  bool has_found_cause() const;
 
  private:
   struct State;
 
   static void run(State& state);
+  std::string search_cause(const std::vector<int64_t>& ranks, const Failure& failure);
+  std::string settle(const std::string& mine);
 
   std::shared_ptr<State> state_;  // the thread's, which may have to be left behind, too
   std::thread thread_;
 };
+
+/// Ranks by what two of their signs, two seconds apart, say of them. A rank that does its part is
+/// in none of the lists.
+struct SortedRanks {
+  std::vector<int64_t> silent{};                          // killed, stopped or unreachable
+  std::vector<int64_t> left{};                            // ended by themselves
+  std::vector<std::pair<int64_t, std::string>> failed{};  // with what they said
+  std::vector<int64_t> behind{};  // alive, and have made fewer calls than another rank
+};
+
+/// @param before, after  The sign of each of `ranks`.
+SortedRanks sort_ranks(const std::vector<int64_t>& ranks, const std::vector<std::string>& before,
+                       const std::vector<std::string>& after);
+
+/// Returns a sentence without its period: the most certain cause, and where to look if it names
+/// ranks.
+std::string describe_cause(const SortedRanks& sorted, const SignsOfLife::Failure& failure,
+                           int64_t own_rank);
 
 }  // namespace linkboy

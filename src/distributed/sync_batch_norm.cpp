@@ -1,4 +1,4 @@
-#include "distributed/sync_batch_norm.hpp"
+#include "distributed/batch_norm_registry.hpp"
 
 #include <ATen/Functions.h>
 #include <ATen/NativeFunctions.h>

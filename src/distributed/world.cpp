@@ -35,7 +35,8 @@ std::shared_ptr<ProcessGroup> meet(std::shared_ptr<ProcessGroup::Implementation>
   try {
     return std::make_shared<ProcessGroup>(make_c10d_group(implementation));
   } catch (const std::exception& error) {
-    throw_collective_error(unconnected, "connecting the ranks", error);
+    throw_collective_error(unconnected, "connecting the ranks", /*is_late=*/false,
+                           first_line(error.what()));
   }
 }
 
@@ -87,7 +88,13 @@ std::shared_ptr<ProcessGroup> join_world(const LaunchEnvironment& launch,
   check_distributed_options(options);
   const bool uses_nccl = wants_nccl(options, device);
   if (!launch.is_distributed()) return std::make_shared<ProcessGroup>();
+  LINKBOY_CHECK(
+      device.is_cpu() || device.is_cuda(), "there are ", launch.world_size,
+      " processes, but the device is ", device.str(),
+      "; they can share the training on CUDA devices and on CPUs only. Start one process, "
+      "or choose the device cpu.");
 
+  if (uses_nccl) choose_nccl_defaults();
   World& shared = world();
   const std::lock_guard lock(shared.mutex);
   if (auto group = shared.group.lock()) {

@@ -5,8 +5,8 @@
 #include <memory>
 
 #include "distributed/launch_environment.hpp"
-#include "linkboy/distributed_options.hpp"
-#include "linkboy/process_group.hpp"
+#include "linkboy/distributed/distributed_options.hpp"
+#include "linkboy/distributed/process_group.hpp"
 
 namespace linkboy {
 

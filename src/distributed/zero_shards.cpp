@@ -66,18 +66,18 @@ int64_t ZeroShards::owner_of(const at::Tensor& parameter) const {
   return found->second;
 }
 
-bool ZeroShards::step(torch::optim::Optimizer& optimizer, const std::function<bool()>& make_step) {
+void ZeroShards::step(torch::optim::Optimizer& optimizer, const std::function<void()>& make_step) {
   drop_state_of_others(optimizer);
   const HiddenGradients hidden(optimizer, [&](const at::Tensor& parameter) {
     return owner_of(parameter) != group_->rank();
   });
-  if (!make_step()) return false;
+  make_step();
   std::vector<std::vector<at::Tensor>> of_rank(group_->size());
   for_each_parameter(optimizer, [&](const at::Tensor& parameter) {
     if (parameter.requires_grad()) of_rank[owner_of(parameter)].push_back(parameter);
   });
+  // Also where fp16 has skipped the step, which not every rank need know yet.
   for (int64_t rank = 0; rank < group_->size(); ++rank) group_->broadcast(of_rank[rank], rank);
-  return true;
 }
 
 /// A checkpoint brings the state of all.

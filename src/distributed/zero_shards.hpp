@@ -7,8 +7,8 @@
 #include <unordered_map>
 #include <vector>
 
-#include "linkboy/process_group.hpp"
-#include "linkboy/state_dict.hpp"
+#include "linkboy/checkpoint/state_dict.hpp"
+#include "linkboy/distributed/process_group.hpp"
 
 namespace torch::optim {
 class Optimizer;
@@ -28,10 +28,10 @@ class ZeroShards {
   /// The rank that updates it. @throws Error if it was not assigned.
   int64_t owner_of(const at::Tensor& parameter) const;
 
-  /// Calls `make_step`, which says whether it updated, with the gradients of others' parameters
-  /// hidden from it; then sends and receives what was updated. The gradients are there again after
-  /// it, also if it throws. @return What `make_step` returned. @note Collective.
-  bool step(torch::optim::Optimizer& optimizer, const std::function<bool()>& make_step);
+  /// Calls `make_step` with the gradients of others' parameters hidden from it; then sends and
+  /// receives what was updated. The gradients are there again after it, also if it throws.
+  /// @note Collective.
+  void step(torch::optim::Optimizer& optimizer, const std::function<void()>& make_step);
 
   /// The state of all ranks as one, on every rank (the others' tensors on the CPU): as
   /// `optimizer_state_dict` of a process alone. Collective.

@@ -4,7 +4,7 @@
 #include <array>
 #include <typeinfo>
 
-#include "precision/optimizer_tensors.hpp"
+#include "checkpoint/optimizer_tensors.hpp"
 
 namespace linkboy {
 namespace {
@@ -14,8 +14,8 @@ using torch::optim::Optimizer;
 using torch::optim::OptimizerParamGroup;
 using Tensors = std::vector<Tensor>;
 
-// What the kernels take.
-
+/// What the kernels take. Those of other devices' backends need not round alike, or may be missing:
+/// the optimizer's own step works on all.
 bool is_fusable(const Tensor& parameter) {
   const Tensor& gradient = parameter.grad();
   return (parameter.is_cpu() || parameter.is_cuda()) &&
@@ -78,11 +78,19 @@ class Buckets {
   std::vector<Bucket> buckets_;
 };
 
+/// Returns whether there is a kernel for every gradient of the group.
 template <class Work>
-void for_each_fusable(const OptimizerParamGroup& group, Work work) {
+bool for_each_fusable(const OptimizerParamGroup& group, Work work) {
+  bool are_all_fusable = true;
   for (const Tensor& parameter : group.params()) {
-    if (parameter.grad().defined() && is_fusable(parameter)) work(parameter);
+    if (!parameter.grad().defined()) continue;
+    if (is_fusable(parameter)) {
+      work(parameter);
+    } else {
+      are_all_fusable = false;
+    }
   }
+  return are_all_fusable;
 }
 
 /// Returns the parameter's state, made at its first update. A model that was moved or given another
@@ -105,15 +113,15 @@ struct Scaling {
   std::optional<Tensor> grad_scale, found_inf;
 };
 
-// One group of each class.
+// One group of each class. They return whether the kernels have taken every gradient.
 
 /// Adam and AdamW differ in one kernel only.
 template <class Options, class State, class Kernel>
-void step_adam_group(Optimizer& optimizer, OptimizerParamGroup& group, const Scaling& scaling,
+bool step_adam_group(Optimizer& optimizer, OptimizerParamGroup& group, const Scaling& scaling,
                      Kernel kernel) {
   const auto& options = static_cast<const Options&>(group.options());
   Buckets buckets(group.params().size());
-  for_each_fusable(group, [&](const Tensor& parameter) {
+  const bool took_all = for_each_fusable(group, [&](const Tensor& parameter) {
     State& state = state_of<State>(optimizer, parameter);
     if (!state.exp_avg().defined()) {
       state.exp_avg(zeros_of(parameter));
@@ -133,29 +141,30 @@ void step_adam_group(Optimizer& optimizer, OptimizerParamGroup& group, const Sca
            options.weight_decay(), options.eps(), options.amsgrad(),
            /*maximize=*/false, scaling.grad_scale, scaling.found_inf);
   }
+  return took_all;
 }
 
-void step_group(Optimizer& optimizer, OptimizerParamGroup& group, const Scaling& scaling,
+bool step_group(Optimizer& optimizer, OptimizerParamGroup& group, const Scaling& scaling,
                 torch::optim::Adam*) {
-  step_adam_group<torch::optim::AdamOptions, torch::optim::AdamParamState>(
+  return step_adam_group<torch::optim::AdamOptions, torch::optim::AdamParamState>(
       optimizer, group, scaling, [](auto&&... arguments) {
         at::_fused_adam_(std::forward<decltype(arguments)>(arguments)...);
       });
 }
 
-void step_group(Optimizer& optimizer, OptimizerParamGroup& group, const Scaling& scaling,
+bool step_group(Optimizer& optimizer, OptimizerParamGroup& group, const Scaling& scaling,
                 torch::optim::AdamW*) {
-  step_adam_group<torch::optim::AdamWOptions, torch::optim::AdamWParamState>(
+  return step_adam_group<torch::optim::AdamWOptions, torch::optim::AdamWParamState>(
       optimizer, group, scaling, [](auto&&... arguments) {
         at::_fused_adamw_(std::forward<decltype(arguments)>(arguments)...);
       });
 }
 
-void step_group(Optimizer& optimizer, OptimizerParamGroup& group, const Scaling& scaling,
+bool step_group(Optimizer& optimizer, OptimizerParamGroup& group, const Scaling& scaling,
                 torch::optim::SGD*) {
   const auto& options = static_cast<const torch::optim::SGDOptions&>(group.options());
   Buckets buckets(group.params().size());
-  for_each_fusable(group, [&](const Tensor& parameter) {
+  const bool took_all = for_each_fusable(group, [&](const Tensor& parameter) {
     if (options.momentum() == 0.0) {
       buckets.add(parameter, 2, {});
       return;
@@ -173,13 +182,14 @@ void step_group(Optimizer& optimizer, OptimizerParamGroup& group, const Scaling&
                     /*maximize=*/false, /*is_first_step=*/bucket.num_updates == 1,
                     scaling.grad_scale, scaling.found_inf);
   }
+  return took_all;
 }
 
-void step_group(Optimizer& optimizer, OptimizerParamGroup& group, const Scaling& scaling,
+bool step_group(Optimizer& optimizer, OptimizerParamGroup& group, const Scaling& scaling,
                 torch::optim::Adagrad*) {
   const auto& options = static_cast<const torch::optim::AdagradOptions&>(group.options());
   Buckets buckets(group.params().size());
-  for_each_fusable(group, [&](const Tensor& parameter) {
+  const bool took_all = for_each_fusable(group, [&](const Tensor& parameter) {
     auto& state = state_of<torch::optim::AdagradParamState>(optimizer, parameter);
     if (!state.sum().defined()) {  // of a group that was added later
       state.sum(at::full_like(parameter, options.initial_accumulator_value(),
@@ -193,15 +203,16 @@ void step_group(Optimizer& optimizer, OptimizerParamGroup& group, const Scaling&
                         options.lr(), options.lr_decay(), options.weight_decay(), options.eps(),
                         /*maximize=*/false, scaling.grad_scale, scaling.found_inf);
   }
+  return took_all;
 }
 
 /// LibTorch has no fused kernel for it.
-void step_group(Optimizer& optimizer, OptimizerParamGroup& group, const Scaling&,
+bool step_group(Optimizer& optimizer, OptimizerParamGroup& group, const Scaling&,
                 torch::optim::RMSprop*) {
   const auto& options = static_cast<const torch::optim::RMSpropOptions&>(group.options());
   const bool has_momentum = options.momentum() > 0.0;
   Buckets buckets(group.params().size());
-  for_each_fusable(group, [&](const Tensor& parameter) {
+  const bool took_all = for_each_fusable(group, [&](const Tensor& parameter) {
     auto& state = state_of<torch::optim::RMSpropParamState>(optimizer, parameter);
     if (!state.square_avg().defined()) state.square_avg(zeros_of(parameter));
     if (has_momentum && !state.momentum_buffer().defined()) {
@@ -238,6 +249,7 @@ void step_group(Optimizer& optimizer, OptimizerParamGroup& group, const Scaling&
       at::_foreach_addcdiv_(bucket.parameters, gradients, averages, -options.lr());
     }
   }
+  return took_all;
 }
 
 // The optimizer as a whole.
@@ -262,13 +274,6 @@ bool with_class_of(const Optimizer& optimizer, Work work) {
 /// Has the optimizer's own `step` see the gradients that the kernels do not take, and no others.
 void step_what_is_left(Optimizer& optimizer) {
   std::vector<std::pair<Tensor, Tensor>> hidden;
-  bool is_any_left = false;
-  for (auto& group : optimizer.param_groups()) {
-    for (const Tensor& parameter : group.params()) {
-      is_any_left |= parameter.grad().defined() && !is_fusable(parameter);
-    }
-  }
-  if (!is_any_left) return;
   for (auto& group : optimizer.param_groups()) {
     for_each_fusable(group, [&hidden](const Tensor& parameter) {
       hidden.emplace_back(parameter, std::exchange(parameter.mutable_grad(), Tensor()));
@@ -300,14 +305,17 @@ bool has_stepped(const Optimizer& optimizer, const Tensor& parameter) {
   return sgd == nullptr || sgd->momentum_buffer().defined();
 }
 
-template <class State>
-void add_to_steps(Optimizer& optimizer, int64_t change) {
-  for (auto& group : optimizer.param_groups()) {
-    for_each_fusable(group, [&](const Tensor& parameter) {
-      auto& state = state_of<State>(optimizer, parameter);
-      state.step(state.step() + change);
-    });
-  }
+/// Calls `work` with the state of `parameter`, if it has one that counts updates.
+template <class Work>
+void with_counting_state(const Optimizer& optimizer, void* parameter, Work work) {
+  const auto found = optimizer.state().find(parameter);
+  if (found == optimizer.state().end()) return;
+  with_class_of(optimizer, [&](auto* kind) {
+    using State = std::remove_pointer_t<decltype(state_class(kind))>;
+    if constexpr (requires(State state) { state.step(); }) {
+      work(static_cast<State&>(*found->second));
+    }
+  });
 }
 
 }  // namespace
@@ -328,16 +336,21 @@ void move_state_to_parameters(const Optimizer& optimizer) {
   });
 }
 
-bool fused_step(Optimizer& optimizer, const GradientScaling& scaling) {
+FusedGradients fused_step(Optimizer& optimizer, const GradientScaling& scaling) {
   const at::NoGradGuard no_grad;
   Scaling for_kernels;
   if (scaling.grad_scale.defined()) for_kernels.grad_scale = scaling.grad_scale;
   if (scaling.found_inf.defined()) for_kernels.found_inf = scaling.found_inf;
+  bool took_all = true;
   const bool is_known = with_class_of(optimizer, [&](auto* kind) {
-    for (auto& group : optimizer.param_groups()) step_group(optimizer, group, for_kernels, kind);
+    for (auto& group : optimizer.param_groups()) {
+      took_all = step_group(optimizer, group, for_kernels, kind) && took_all;
+    }
   });
-  if (is_known) step_what_is_left(optimizer);
-  return is_known;
+  if (!is_known) return FusedGradients::none;
+  if (took_all) return FusedGradients::all;
+  step_what_is_left(optimizer);
+  return FusedGradients::some;
 }
 
 bool has_gradient_without_kernel(const Optimizer& optimizer) {
@@ -393,14 +406,24 @@ bool takes_found_inf(const Optimizer& optimizer) {
   return true;
 }
 
-void take_back_step(Optimizer& optimizer) {
-  const auto& type = typeid(optimizer);
-  if (type == typeid(torch::optim::Adam)) {
-    add_to_steps<torch::optim::AdamParamState>(optimizer, -1);
-  } else if (type == typeid(torch::optim::AdamW)) {
-    add_to_steps<torch::optim::AdamWParamState>(optimizer, -1);
-  } else if (type == typeid(torch::optim::Adagrad)) {
-    add_to_steps<torch::optim::AdagradParamState>(optimizer, -1);
+UpdateCounts counts_of_updates(const Optimizer& optimizer) {
+  UpdateCounts counts;
+  for (const auto& group : optimizer.param_groups()) {
+    for (const Tensor& parameter : group.params()) {
+      if (!parameter.grad().defined()) continue;
+      with_counting_state(optimizer, parameter.unsafeGetTensorImpl(), [&](auto& state) {
+        counts.emplace_back(parameter.unsafeGetTensorImpl(), state.step());
+      });
+    }
+  }
+  return counts;
+}
+
+void take_back_step(const Optimizer& optimizer, const UpdateCounts& counts) {
+  for (const auto& [parameter, count] : counts) {
+    with_counting_state(optimizer, parameter, [count = count](auto& state) {
+      if (state.step() == count) state.step(count - 1);
+    });
   }
 }
 

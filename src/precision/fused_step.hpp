@@ -3,6 +3,10 @@
 #include <ATen/core/Tensor.h>
 #include <torch/optim/optimizer.h>
 
+#include <cstdint>
+#include <utility>
+#include <vector>
+
 namespace linkboy {
 
 /// Float scalars on the parameters' device, or undefined.
@@ -14,6 +18,9 @@ struct GradientScaling {
   at::Tensor found_inf{};
 };
 
+/// The gradients that `fused_step` has taken itself.
+enum class FusedGradients { none, some, all };
+
 /// Makes one update of a LibTorch optimizer by few calls per param group, on its own options and
 /// state. SGD, Adam, AdamW and Adagrad go through fused kernels with the numbers of Python's
 /// `fused=True`, RMSprop through multi-tensor operations with those of `foreach=True`. What these
@@ -21,8 +28,9 @@ struct GradientScaling {
 /// parameter with gaps in memory) is updated by the optimizer's own `step`, for that parameter
 /// alone. The state follows a parameter whose device or memory format has changed.
 ///
-/// @return False, with nothing changed, if the optimizer is of another class (a subclass too).
-bool fused_step(torch::optim::Optimizer& optimizer, const GradientScaling& scaling = {});
+/// @return `none`, with nothing changed, if the optimizer is of another class (a subclass too);
+///         `some` if a gradient was left to the optimizer's own `step`.
+FusedGradients fused_step(torch::optim::Optimizer& optimizer, const GradientScaling& scaling = {});
 
 /// Whether `fused_step` leaves a gradient that is there to the optimizer's own `step`. False for an
 /// optimizer of another class, which it leaves alone.
@@ -44,7 +52,14 @@ bool takes_grad_scale(const torch::optim::Optimizer& optimizer);
 /// update of any parameter.
 bool takes_found_inf(const torch::optim::Optimizer& optimizer);
 
-/// After a `fused_step` whose `found_inf` was 1: it has not happened.
-void take_back_step(torch::optim::Optimizer& optimizer);
+/// Counts of updates, by parameter.
+using UpdateCounts = std::vector<std::pair<void*, int64_t>>;
+
+/// Those of the parameters that have gradients; none if the optimizer's class counts nothing.
+UpdateCounts counts_of_updates(const torch::optim::Optimizer& optimizer);
+
+/// After a `fused_step` whose `found_inf` was 1, with the counts that it left: it has not happened.
+/// Counts that have changed since then belong to another state, and stay.
+void take_back_step(const torch::optim::Optimizer& optimizer, const UpdateCounts& counts);
 
 }  // namespace linkboy

@@ -1,4 +1,4 @@
-#include "linkboy/grad_scaler.hpp"
+#include "linkboy/precision/grad_scaler.hpp"
 
 #include <ATen/ATen.h>
 #include <ATen/core/grad_mode.h>
@@ -9,9 +9,8 @@
 #include <map>
 #include <utility>
 
-#include "linkboy/deferred_value.hpp"
+#include "linkboy/distributed/process_group.hpp"
 #include "linkboy/error.hpp"
-#include "linkboy/process_group.hpp"
 #include "precision/fused_step.hpp"
 
 namespace linkboy {
@@ -32,6 +31,27 @@ void check(const GradScalerOptions& options) {
 }
 
 }  // namespace
+
+StepVerdict::StepVerdict(const std::vector<Tensor>& found_inf) {
+  for (const Tensor& found : found_inf) {
+    if (found.is_cpu()) {
+      was_skipped_ = was_skipped_ || found.item<double>() != 0.0;
+    } else {
+      pending_.emplace_back(found);
+    }
+  }
+}
+
+bool StepVerdict::was_skipped() const {
+  return was_skipped_ || std::any_of(pending_.begin(), pending_.end(), [](const auto& found_inf) {
+           return found_inf.value() != 0.0;
+         });
+}
+
+void StepVerdict::add(const StepVerdict& other) {
+  was_skipped_ = was_skipped_ || other.was_skipped_;
+  pending_.insert(pending_.end(), other.pending_.begin(), other.pending_.end());
+}
 
 GradScaler::GradScaler(GradScalerOptions options) : options_(options) { check(options); }
 
@@ -126,7 +146,14 @@ void GradScaler::multiply_gradients(torch::optim::Optimizer& optimizer, PerOptim
 }
 
 bool GradScaler::step(torch::optim::Optimizer& optimizer) {
+  const bool was_skipped = queue_step(optimizer).was_skipped();
+  settle(optimizer);
+  return !was_skipped;
+}
+
+StepVerdict GradScaler::queue_step(torch::optim::Optimizer& optimizer) {
   check_scaled();
+  settle(optimizer);
   PerOptimizer& state = optimizers_[&optimizer];
   LINKBOY_CHECK(!state.is_stepped,
                 "step was called twice in one update. Call update after every optimizer's step.");
@@ -139,8 +166,7 @@ bool GradScaler::step(torch::optim::Optimizer& optimizer) {
   }
   state.is_stepped = true;
 
-  std::vector<DeferredValue> verdicts;
-  for (const Tensor& found : state.found_inf) verdicts.emplace_back(found);
+  StepVerdict verdict(state.found_inf);
   GradientScaling scaling;
   if (divides_in_kernel && !state.found_inf.empty()) {
     scaling.grad_scale = scale_.to(state.found_inf.front().device(), /*non_blocking=*/true);
@@ -149,12 +175,18 @@ bool GradScaler::step(torch::optim::Optimizer& optimizer) {
   if (is_queued) {
     scaling.found_inf = state.found_inf.front();
     fused_step(optimizer, scaling);
+    queued_[&optimizer] = {verdict, counts_of_updates(optimizer)};
+    if (verdict.is_known()) settle(optimizer);
+    return verdict;
   }
-  bool is_finite = true;
-  for (const DeferredValue& verdict : verdicts) is_finite = is_finite && verdict.value() == 0.0;
-  if (is_queued && !is_finite) take_back_step(optimizer);
-  if (!is_queued && is_finite && !fused_step(optimizer, scaling)) optimizer.step();
-  return is_finite;
+  const bool was_skipped = verdict.was_skipped();
+  if (!was_skipped && fused_step(optimizer, scaling) == FusedGradients::none) optimizer.step();
+  return StepVerdict(was_skipped);
+}
+
+void GradScaler::settle(const torch::optim::Optimizer& optimizer) {
+  const auto step = queued_.extract(&optimizer);
+  if (step && step.mapped().verdict.was_skipped()) take_back_step(optimizer, step.mapped().counts);
 }
 
 void GradScaler::update() {
@@ -171,7 +203,7 @@ void GradScaler::update() {
 }
 
 double GradScaler::get_scale() const {
-  return scale_.defined() ? scale_.item<double>() : options_.init_scale;
+  return scale_.defined() ? DeferredValue(scale_).value() : options_.init_scale;
 }
 
 StateDict GradScaler::state_dict() const {
@@ -180,7 +212,9 @@ StateDict GradScaler::state_dict() const {
   state.set("growth_factor", options_.growth_factor);
   state.set("backoff_factor", options_.backoff_factor);
   state.set("growth_interval", options_.growth_interval);
-  state.set("_growth_tracker", growth_.defined() ? growth_.item<int64_t>() : first_growth_);
+  state.set("_growth_tracker", growth_.defined()
+                                   ? static_cast<int64_t>(DeferredValue(growth_).value())
+                                   : first_growth_);
   return state;
 }
 

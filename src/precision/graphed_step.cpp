@@ -7,9 +7,9 @@
 #include <c10/core/impl/VirtualGuardImpl.h>
 
 #include "linkboy/error.hpp"
-#include "linkboy/memory_use.hpp"
-#include "linkboy/stage_range.hpp"
-#include "linkboy/stop_training.hpp"
+#include "linkboy/memory/memory_use.hpp"
+#include "linkboy/profiling/stage_range.hpp"
+#include "linkboy/run/stop_training.hpp"
 
 namespace linkboy {
 namespace {
@@ -70,7 +70,7 @@ void order(const c10::Stream& earlier, const c10::Stream& later) {
   done.block(later);
 }
 
-[[noreturn]] void throw_cannot_record(const char* why) {
+[[noreturn]] void throw_cannot_record(const std::string& why) {
   throw Error(c10::str("the step cannot be recorded as a CUDA graph (", why,
                        "). It must not look at a device's numbers (item(), printing) or depend "
                        "on them in its shapes. Train with ExecutionMode::eager."));
@@ -217,10 +217,8 @@ std::unique_ptr<GraphedStep::Recording> GraphedStep::record() {
     throw;
   } catch (const StopTraining&) {
     throw;
-  } catch (const c10::Error& error) {
-    throw_cannot_record(error.what_without_backtrace());
-  } catch (const std::exception& error) {
-    throw_cannot_record(error.what());
+  } catch (const std::exception&) {
+    throw_cannot_record(message_of(std::current_exception()));
   }
   if (stream_) {
     // Before a capture LibTorch resets on stream_ what a replay sets: where random numbers begin.

@@ -9,8 +9,8 @@
 #include <optional>
 #include <vector>
 
-#include "linkboy/batch.hpp"
-#include "linkboy/step_output.hpp"
+#include "linkboy/data/batch.hpp"
+#include "linkboy/run/step_output.hpp"
 #include "precision/cuda_graph.hpp"
 
 namespace linkboy {

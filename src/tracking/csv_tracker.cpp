@@ -1,4 +1,4 @@
-#include "linkboy/csv_tracker.hpp"
+#include "linkboy/tracking/csv_tracker.hpp"
 
 #include <fmt/format.h>
 

@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "json_lines_histogram.hpp"
-#include "linkboy/tracker.hpp"
+#include "linkboy/tracking/tracker.hpp"
 
 namespace linkboy {
 

@@ -1,4 +1,4 @@
-#include "linkboy/html_report.hpp"
+#include "linkboy/tracking/html_report.hpp"
 
 #include <c10/util/ScopeExit.h>
 

@@ -1,4 +1,4 @@
-#include "linkboy/json_lines_tracker.hpp"
+#include "linkboy/tracking/json_lines_tracker.hpp"
 
 #include <limits>
 #include <string>

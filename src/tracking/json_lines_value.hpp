@@ -4,7 +4,7 @@
 #include <nlohmann/json.hpp>
 #include <string>
 
-#include "linkboy/tracker.hpp"
+#include "linkboy/tracking/tracker.hpp"
 
 namespace linkboy {
 

@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "checkpoint/descriptor.hpp"
-#include "linkboy/tracker.hpp"
+#include "linkboy/tracking/tracker.hpp"
 
 namespace linkboy {
 

@@ -1,4 +1,4 @@
-#include "linkboy/mlflow_tracker.hpp"
+#include "linkboy/tracking/mlflow_tracker.hpp"
 
 #include <c10/util/ScopeExit.h>
 #include <fmt/format.h>

@@ -1,4 +1,4 @@
-#include "linkboy/tensorboard_tracker.hpp"
+#include "linkboy/tracking/tensorboard_tracker.hpp"
 
 #include <fmt/format.h>
 
@@ -13,7 +13,7 @@
 #include "event_file.hpp"
 #include "histogram.hpp"
 #include "linkboy/error.hpp"
-#include "parse_number.hpp"
+#include "util/parse_number.hpp"
 
 namespace linkboy {
 namespace {

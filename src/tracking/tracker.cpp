@@ -1,4 +1,4 @@
-#include "linkboy/tracker.hpp"
+#include "linkboy/tracking/tracker.hpp"
 
 namespace linkboy {
 

@@ -6,8 +6,9 @@
 
 #include "distributed/agreement.hpp"
 #include "distributed/ranks.hpp"
-#include "linkboy/checkpoint.hpp"
+#include "linkboy/checkpoint/checkpoint.hpp"
 #include "support/at_update.hpp"
+#include "support/environment_variable.hpp"
 #include "support/expect_error.hpp"
 #include "support/in_every_event.hpp"
 #include "support/memory_tracker.hpp"
@@ -138,6 +139,28 @@ TEST(AgreementTest, OptionsOfARunThatDifferBetweenRanksAreNamedBeforeTheyMatter)
                "the ranks differ in what to evaluate: rank 1 has tracked loss box");
 }
 
+TEST(AgreementTest, OptionsOfAnOptimizerThatDifferBetweenRanksAreNamed) {
+  RankToy toy(together());
+  const bool is_odd = toy.trainer.accelerator().process_index() == 1;
+  auto& options =
+      static_cast<torch::optim::SGDOptions&>(toy.optimizer->param_groups()[0].options());
+  const double lr = options.lr();
+  const TrainOptions run{.train_dataset = toy_data(8), .num_epochs = 1, .per_device_batch_size = 1};
+  if (is_odd) options.lr(std::nextafter(lr, 1.0));
+  EXPECT_ERROR(toy.trainer.train(run), "rank 1 has the optimizer's param_groups[0].lr = ");
+  options.lr(lr).nesterov(is_odd);
+  EXPECT_ERROR(toy.trainer.train(run),
+               "rank 1 has the optimizer's param_groups[0].nesterov = True, but rank 0 has");
+  options.nesterov(false);
+  EXPECT_EQ(toy.trainer.train(run).reason, StopReason::finished);
+
+  std::shared_ptr<torch::optim::Optimizer> other = toy.optimizer;
+  if (is_odd) other = std::make_shared<torch::optim::Adam>(toy.parameters(), lr);
+  QuietTrainer trainer(toy.model, torch::nn::CrossEntropyLoss(), other, CallbackList{}, nullptr,
+                       together());
+  EXPECT_ERROR(trainer.train(run), "rank 1 has the optimizer's class = torch::optim::Adam, but");
+}
+
 TEST(AgreementTest, OptionsOfAnAcceleratorThatDifferBetweenRanksAreNamed) {
   const bool is_odd = Accelerator(together()).process_index() == 1;
   const auto expect = [&](auto change, const std::string& message) {
@@ -235,6 +258,42 @@ TEST(AgreementTest, EvaluationsMayDifferBySeveralBatchesAndGatherForMetrics) {
   }
 }
 
+TEST(AgreementTest, ShortBatchesOfAnEvaluationNeedFewAgreements) {
+  const EnvironmentVariable shared_memory("LINKBOY_SHARED_MEMORY", "0");  // it is not counted
+  RankToy toy(together());
+  const ProcessGroup& group = toy.trainer.accelerator().process_group();
+  const auto count_for = [&](int64_t num_batches) {
+    const uint64_t before = num_collectives(group);
+    toy.trainer.evaluate(
+        {.dataset = toy_data(num_batches * group.size()), .per_device_batch_size = 1});
+    return num_collectives(group) - before;
+  };
+  const uint64_t least = count_for(1);
+  EXPECT_LT(count_for(400), least + 300) << "about 12, and more on a slow machine";
+}
+
+TEST(AgreementTest, TheRankWithTheSlowestRoundsSaysWhenToAgreeAgain) {
+  for (const char* is_wanted : {"1", "0"}) {
+    const EnvironmentVariable shared_memory("LINKBOY_SHARED_MEMORY", is_wanted);
+    const Accelerator accelerator(together());
+    const auto group = accelerator.shared_process_group();
+    StopAgreement agreement(group);
+    agreement.begin({}, 7 - group->rank());
+    EXPECT_FALSE(agreement.end());
+    EXPECT_EQ(agreement.num_rounds(), 8 - group->size());
+    agreement.begin({}, StopAgreement::kMostRounds);
+    EXPECT_FALSE(agreement.end());
+    EXPECT_EQ(agreement.num_rounds(), StopAgreement::kMostRounds);
+    StopWish wish;
+    if (group->rank() == 1) wish = {StopReason::early_stop, StopUrgency::thrown, "enough"};
+    agreement.begin(wish, 3);
+    const StopWish agreed = agreement.end();
+    EXPECT_EQ(agreed.reason, StopReason::early_stop);
+    EXPECT_EQ(agreed.urgency, StopUrgency::thrown);
+    EXPECT_EQ(agreed.message, "enough");
+  }
+}
+
 TEST(AgreementTest, TheClippedNormIsTheSameWhereARankOwnsNothing) {
   Accelerator accelerator(together({.zero_stage = 2}));
   torch::nn::Linear layer(torch::nn::LinearOptions(3, 2).bias(false));
@@ -242,7 +301,8 @@ TEST(AgreementTest, TheClippedNormIsTheSameWhereARankOwnsNothing) {
   Model model(layer);
   torch::optim::SGD optimizer(model.parameters(), 0.1);
   accelerator.prepare(model, &optimizer);
-  accelerator.backward(model(torch::ones({2, 3}, torch::kDouble)).sum());
+  const auto input = torch::ones({2, 3}, torch::kDouble).to(accelerator.device());
+  accelerator.backward(model(input).sum());
   const auto norm = accelerator.clip_grad_norm(model.parameters(), 0.5);
   EXPECT_EQ(norm.scalar_type(), torch::kDouble);
   EXPECT_NEAR(norm.item<double>(), std::sqrt(24.0), 1e-12);

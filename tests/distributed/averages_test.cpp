@@ -67,7 +67,7 @@ TEST(AveragesTest, StochasticAveragesHaveTheStatisticsOfAllRanks) {
   // Batches are equally large, so the mean of their means is that of all samples.
   std::vector<int64_t> all;
   for (int64_t i = 0; i < options.train_dataset.size(); ++i) all.push_back(i);
-  const auto inputs = options.train_dataset.get_batch(all).input();
+  const auto inputs = options.train_dataset.get_batch(all).to(accelerator.device()).input();
   EXPECT_TRUE(torch::allclose(norm->running_mean, inputs.mean(0), 1e-4, 1e-5));
   EXPECT_EQ(trainer.run_history().get_metric_values("swa_model_eval_loss_epoch").size(), 1U);
 }

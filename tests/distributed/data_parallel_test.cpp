@@ -189,6 +189,14 @@ TEST(DataParallelTest, AGradientHandlerMayUseGroupsOfItsOwn) {
   expect_as_one_process(shared, single, options_for(4 * num_ranks() * 4, 4));
 }
 
+TEST(DataParallelTest, GraphModeIsRefused) {
+  RankToy toy(together());
+  auto options = options_for(4 * num_ranks() * 2, 4);
+  options.execution_mode = ExecutionMode::graph;
+  if (num_ranks() == 1) GTEST_SKIP() << "one rank may";
+  EXPECT_ERROR(toy.trainer.train(options), "ExecutionMode::graph works in one process");
+}
+
 TEST(DataParallelTest, StartsFromTheWeightsOfRank0) {
   RankToy shared(together());
   {
@@ -254,13 +262,6 @@ TEST(DataParallelTest, FrozenAndFreedAndAddedParametersAreReducedAsTheyAreTraine
   const auto single = train(alone(), 4 * num_ranks());
   expect_close(shared->parameters(), single->parameters(), 1e-5);
   EXPECT_TRUE(same_on_all_ranks(shared->trainer.accelerator(), shared->parameters()));
-}
-
-/// Counts the collectives of a group.
-uint64_t num_collectives(const ProcessGroup& group) {
-  return group.implementation()
-      ->group->getBackend(c10::DeviceType::CPU)
-      ->getSequenceNumberForGroup();
 }
 
 TEST(DataParallelTest, AccumulationCommunicatesOncePerWindow) {
@@ -351,6 +352,7 @@ TEST(DataParallelTest, TwoModelsInOneLoopAreReducedEachWithItsOwnLoss) {
     for (int step = 0; step < 5; ++step) {
       auto input = torch::sin(torch::arange(n * 8, torch::kFloat) + step).view({n * 2, 4});
       if (is_shared) input = input.narrow(0, 2 * accelerator.process_index(), 2);
+      input = input.to(accelerator.device());
       accelerator.backward(b->forward(a->forward(input).detach()).square().mean());
       accelerator.optimizer_step(optimizer_b);
       accelerator.zero_grad(optimizer_b);

@@ -8,9 +8,9 @@
 
 #include "distributed/ranks.hpp"
 #include "linkboy/callbacks/save_training_state.hpp"
-#include "linkboy/checkpoint.hpp"
+#include "linkboy/checkpoint/checkpoint.hpp"
+#include "linkboy/checkpoint/training_state_folders.hpp"
 #include "linkboy/schedulers/cosine_scheduler.hpp"
-#include "linkboy/training_state.hpp"
 #include "support/in_every_event.hpp"
 #include "support/temporary_folder.hpp"
 

@@ -1,4 +1,4 @@
-"""Runs examples/fashion_mnist as several processes that are launched, killed, stopped and misled.
+"""Runs examples/programs/fashion_mnist as several processes that are launched, killed, stopped and misled.
 
     python3 fault_test.py PATH/TO/fashion_mnist [unittest arguments]
 
@@ -394,6 +394,21 @@ class StartTest(FaultTest):
     # Rank 0 is through first, and the store ends with it.
     def test_a_rank_that_never_arrives_is_named_by_all(self):
         self.check_missing(1)
+
+    # Not after the timeout: rank 0 waits for a rank that was not started.
+    def test_contradicting_world_sizes_are_named_at_once(self):
+        for sizes in ((3, 2), (2, 3)):
+            for first in (0, 1):
+                with self.subTest(sizes=sizes, first=first):
+                    port = free_port()
+                    processes = {}
+                    for rank in (first, 1 - first):
+                        processes[rank] = self.start_rank(rank, sizes[rank], port,
+                                                          self.options(timeout=60))
+                        time.sleep(0.5)
+                    for rank, one in enumerate(self.end([processes[0], processes[1]], SLACK)):
+                        self.assert_error(one, rank, "WORLD_SIZE is ", f"{sizes[0]} on rank 0",
+                                          f"{sizes[1]} on rank 1")
 
     def test_nobody_at_the_port_is_an_error(self):
         port = free_port()

@@ -9,7 +9,7 @@
 #include "linkboy/callbacks/save_predictions.hpp"
 #include "linkboy/callbacks/timer.hpp"
 #include "linkboy/callbacks/timing.hpp"
-#include "linkboy/checkpoint.hpp"
+#include "linkboy/checkpoint/checkpoint.hpp"
 #include "support/temporary_folder.hpp"
 
 namespace linkboy::testing::monitor_callbacks_test {
@@ -32,7 +32,7 @@ TEST(MonitorCallbacksRanksTest, PredictionsAreInTheOrderOfTheDataWhateverRanksHa
     const StateDict saved = read_checkpoint(path);
     const auto inputs = torch::sin(torch::arange(rows * 4, torch::kFloat).reshape({rows, 4}) * 0.7);
     const torch::NoGradGuard no_grad;
-    const auto expected = toy.model->forward(inputs);
+    const auto expected = toy.model->forward(inputs.to(toy.trainer.device())).cpu();
     EXPECT_TRUE(torch::equal(saved.get_tensor("targets"), torch::arange(rows) * 7 % 3)) << rows;
     EXPECT_TRUE(torch::allclose(saved.get_tensor("outputs"), expected, 1e-5, 1e-6)) << rows;
     EXPECT_TRUE(torch::equal(saved.get_tensor("argmax"), expected.argmax(1))) << rows;

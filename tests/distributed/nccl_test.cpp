@@ -1,8 +1,16 @@
 // What needs GPUs: one for a world of one rank, whose collectives still go through NCCL, or one for
 // each rank.
 
+#include <ATen/Context.h>
+#include <ATen/DeviceAccelerator.h>
+
+#include <functional>
+
 #include "distributed/gradient_reducer.hpp"
 #include "distributed/ranks.hpp"
+#include "linkboy/callbacks/lambda_callback.hpp"
+#include "linkboy/schedulers/cosine_scheduler.hpp"
+#include "simulated_cuda/simulation.hpp"
 #include "support/environment_variable.hpp"
 #include "support/expect_error.hpp"
 
@@ -38,6 +46,76 @@ void expect_collectives() {
 
 TEST(NcclTest, CollectivesWorkOnTheDevice_CUDA) { expect_collectives(); }
 TEST(NcclTest, CollectivesWorkOnSeveralDevices_MultiCUDA) { expect_collectives(); }
+
+TEST(NcclTest, ManyTensorsTakeAFewKernels_MultiCUDA) {
+  Accelerator accelerator(on_gpus());
+  const ProcessGroup& group = accelerator.process_group();
+  // As those of a network with 50 batch norms.
+  std::vector<torch::Tensor> buffers;
+  for (int layer = 0; layer < 50; ++layer) {
+    buffers.push_back(torch::full({8}, group.rank() + 1.0, accelerator.device()));
+    buffers.push_back(torch::full({8}, group.rank() + 2.0, accelerator.device()));
+    buffers.push_back(torch::full({}, group.rank() + 3, torch::kLong).to(accelerator.device()));
+  }
+  const auto kernels_of = [](const std::function<void()>& call) {
+    const auto before = simulated_cuda::is_simulated() ? simulated_cuda::counts().kernels : 0;
+    call();
+    return simulated_cuda::is_simulated() ? simulated_cuda::counts().kernels - before : 0;
+  };
+  // They are packed, sent, and unpacked by one kernel for each dtype. Real devices are not counted.
+  EXPECT_LE(kernels_of([&] { group.broadcast(buffers); }), 4);
+  EXPECT_EQ(buffers[0].sum().item<double>(), 8.0);
+  EXPECT_EQ(buffers[148].sum().item<double>(), 16.0);
+  EXPECT_EQ(buffers[149].item<int64_t>(), 3);
+  EXPECT_LE(kernels_of([&] { group.all_reduce(buffers); }), 6);
+  EXPECT_EQ(buffers[147].sum().item<double>(), 8.0 * static_cast<double>(group.size()));
+}
+
+TEST(NcclTest, RanksThatHaveLeftTheLoopTakePartInGathers_MultiCUDA) {
+  Accelerator accelerator(on_gpus());
+  const int64_t rank = accelerator.process_index();
+  const int64_t n = accelerator.num_processes();
+  const auto on_device = torch::TensorOptions(accelerator.device());
+  for (int64_t step = 0; step <= rank; ++step) {  // rank r makes r + 1 steps
+    const auto mine = torch::full({rank + 1, 2}, static_cast<double>(rank), on_device);
+    std::vector<torch::Tensor> expected;
+    for (int64_t r = step; r < n; ++r) {
+      expected.push_back(torch::full({r + 1, 2}, static_cast<double>(r), on_device));
+    }
+    const auto all = accelerator.gather_for_metrics(mine);
+    EXPECT_EQ(all.device(), accelerator.device());
+    EXPECT_TRUE(torch::equal(all, torch::cat(expected)));
+    EXPECT_TRUE(accelerator.gather_for_metrics(mine.cpu()).is_cpu());
+    EXPECT_EQ(accelerator.gather_for_metrics(mine.narrow(0, 0, 0)).numel(), 0);
+  }
+  accelerator.join_uneven_loop();
+}
+
+TEST(NcclTest, AnEvaluationThatGathersNeitherCopiesToTheHostNorWaits_MultiCUDA) {
+  if (!simulated_cuda::is_simulated()) GTEST_SKIP() << "a real device counts nothing";
+  constexpr int64_t kFirst = 8;  // once the loader has warmed up
+  constexpr int64_t kLast = 24;
+  int64_t num_steps = 0, num_rows = 0;
+  simulated_cuda::Counts first, last;
+  RankToy toy(
+      on_gpus(),
+      {std::make_shared<LambdaCallback>(LambdaCallbackFunctions{
+          .on_eval_step_end = [&](Trainer& trainer, const Batch&, const StepOutput& output) {
+            const auto guesses = output.model_outputs.toTensor().argmax(1);
+            num_rows += trainer.accelerator().gather_for_metrics(guesses).size(0);
+            ++num_steps;
+            if (num_steps == kFirst) first = simulated_cuda::counts();
+            if (num_steps == kLast) last = simulated_cuda::counts();
+          }})});
+  const int64_t n = toy.trainer.accelerator().num_processes();
+  toy.trainer.evaluate({.dataset = toy_data(4 * n * 32), .per_device_batch_size = 4});
+  EXPECT_EQ(num_rows, 4 * n * 32);
+  EXPECT_EQ(last.host_to_device - first.host_to_device, 2 * (kLast - kFirst)) << "of each batch";
+  EXPECT_EQ(last.device_to_host - first.device_to_host, 0);
+  EXPECT_EQ(last.stream_waits - first.stream_waits, 0);
+  EXPECT_EQ(last.event_waits - first.event_waits, 0);
+  EXPECT_EQ(last.device_waits - first.device_waits, 0);
+}
 
 TEST(NcclTest, TheReducerReducesOnTheDevice_CUDA) {
   Accelerator accelerator(on_gpus());
@@ -77,6 +155,144 @@ TEST(NcclTest, TrainsAsOneProcessWithTheWholeBatch_MultiCUDA) {
   torch::manual_seed(3);
   single.trainer.train(options);
   expect_close(shared.parameters(), single.parameters(), 1e-5);
+}
+
+struct Option {
+  std::string name;
+  DistributedOptions distributed;
+};
+
+std::vector<Option> every_option() {
+  return {{"none", {}},
+          {"bucket_cap_mb", {.bucket_cap_mb = 1e-4}},
+          {"find_unused_parameters", {.find_unused_parameters = true}},
+          {"static_graph", {.static_graph = true}},
+          {"gradient_as_bucket_view", {.gradient_as_bucket_view = false}},
+          {"broadcast_buffers", {.broadcast_buffers = false}},
+          {"compression_fp16", {.compression = "fp16"}},
+          {"compression_bf16", {.compression = "bf16"}},
+          {"local_sgd_updates", {.local_sgd_updates = 2}},
+          {"zero_stage_1", {.zero_stage = 1}},
+          {"zero_stage_2", {.zero_stage = 2}}};
+}
+
+class EveryOptionTest : public ::testing::TestWithParam<Option> {};
+
+INSTANTIATE_TEST_SUITE_P(All, EveryOptionTest, ::testing::ValuesIn(every_option()),
+                         [](const auto& option) { return option.param.name + "_MultiCUDA"; });
+
+std::vector<torch::Tensor> trained_parameters(const std::string& device, const Option& option) {
+  AcceleratorOptions options{.device = device, .distributed = option.distributed};
+  options.distributed.timeout = std::chrono::seconds(60);
+  RankToy toy(options);
+  torch::manual_seed(3);
+  toy.trainer.train({.train_dataset = toy_data(48), .num_epochs = 2, .per_device_batch_size = 4});
+  std::vector<torch::Tensor> parameters;
+  for (const auto& parameter : toy.parameters()) parameters.push_back(parameter.detach().cpu());
+  return parameters;
+}
+
+TEST_P(EveryOptionTest, GivesTheNumbersOfTheCpu) {
+  const auto& compression = GetParam().distributed.compression;
+  // Gloo and NCCL may add in another order, which compression rounds to fewer digits.
+  const double tolerance = compression == "bf16" ? 1e-2 : compression == "fp16" ? 1e-3 : 1e-5;
+  expect_close(trained_parameters("cuda", GetParam()), trained_parameters("cpu", GetParam()),
+               tolerance, tolerance / 10);
+}
+
+TEST(NcclTest, TakesTensorsInAnyMemoryOrder_MultiCUDA) {
+  Accelerator accelerator(on_gpus());
+  const auto rank = static_cast<double>(accelerator.process_index());
+  const auto images = torch::arange(48, torch::kFloat).view({2, 3, 2, 4});
+  const double n = static_cast<double>(accelerator.num_processes());
+  for (const auto& tensor :
+       {images.view({6, 8}).t(), images.contiguous(torch::MemoryFormat::ChannelsLast),
+        images.permute({3, 1, 0, 2}), images.slice(3, 0, 4, 2)}) {
+    // Strides stay on the way to a device if there are no gaps.
+    const auto mine = (tensor + rank).to(accelerator.device());
+    const auto mean = accelerator.reduce(mine);
+    EXPECT_TRUE(torch::allclose(mean.cpu(), tensor + (n - 1) / 2)) << tensor.strides();
+    EXPECT_TRUE(torch::equal(accelerator.broadcast(mine).cpu(), tensor)) << tensor.strides();
+    EXPECT_TRUE(torch::equal(accelerator.gather(mine)[0].cpu(), tensor[0])) << tensor.strides();
+  }
+}
+
+struct ScaledLossImpl : torch::nn::Module {
+  torch::Tensor forward(const torch::Tensor& output, const torch::Tensor& target) {
+    return torch::nn::functional::cross_entropy(output * scale, target);
+  }
+  torch::Tensor scale = register_parameter("scale", torch::ones({3}));
+};
+
+TEST(NcclTest, ParametersOfTheLossAreTrainedByAll_MultiCUDA) {
+  const auto train = [](AcceleratorOptions accelerator, int64_t batch_size, int64_t rows) {
+    auto model = toy_model();
+    const auto loss = std::make_shared<ScaledLossImpl>();
+    auto parameters = model->parameters();
+    parameters.push_back(loss->scale);
+    QuietTrainer trainer(
+        model, loss, std::make_shared<torch::optim::SGD>(parameters, torch::optim::SGDOptions(0.1)),
+        {}, nullptr, std::move(accelerator));
+    trainer.train({.train_dataset = toy_data(rows),
+                   .num_epochs = 2,
+                   .per_device_batch_size = batch_size,
+                   .train_dataloader_options = {.seed = 5}});
+    EXPECT_TRUE(same_on_all_ranks(trainer.accelerator(), parameters));
+    return parameters;
+  };
+  const int64_t n = Accelerator(on_gpus()).num_processes();
+  auto on_one = alone();
+  on_one.device = "cuda";
+  const auto shared = train(on_gpus(), 4, 16 * n);
+  const auto single = train(on_one, 4 * n, 16 * n);
+  EXPECT_FALSE(torch::equal(single.back().cpu(), torch::ones({3})));
+  expect_close(shared, single, 1e-5);
+}
+
+TEST(NcclTest, RanksSkipTheSameUpdatesThoughTheyLearnOfItLater_MultiCUDA) {
+  for (const int64_t zero_stage : {0, 1}) {
+    SCOPED_TRACE(zero_stage);
+    auto options = on_gpus();
+    options.distributed.zero_stage = zero_stage;
+    options.mixed_precision = "fp16";
+    options.grad_scaler = {.init_scale = 65536.0, .growth_interval = 1};
+    RankToy toy(options);
+    int64_t num_tried = 0;
+    // Only rank 0 asks in each update.
+    toy.trainer.callback_handler().add(std::make_shared<LambdaCallback>(
+        LambdaCallbackFunctions{.on_train_update_end = [&](Trainer& trainer) {
+          ++num_tried;
+          if (!trainer.accelerator().is_main_process()) return;
+          EXPECT_LE(trainer.num_updates(), num_tried);
+        }}));
+    toy.trainer.train({.train_dataset = toy_data(192),
+                       .num_epochs = 2,
+                       .per_device_batch_size = 4,
+                       .create_scheduler_fn = CosineScheduler::create_scheduler_fn()});
+    EXPECT_GT(toy.trainer.num_updates(), 0);
+    EXPECT_LT(toy.trainer.num_updates(), num_tried) << "some were skipped";
+    const auto& accelerator = toy.trainer.accelerator();
+    EXPECT_TRUE(same_on_all_ranks(accelerator, {torch::tensor(toy.trainer.num_updates())}));
+    EXPECT_TRUE(same_on_all_ranks(
+        accelerator, {torch::tensor(get_param_group_field(*toy.optimizer, ParamGroupField::lr))}));
+    EXPECT_TRUE(same_on_all_ranks(accelerator, toy.parameters()));
+  }
+}
+
+TEST(NcclTest, NoRankUsesTheDeviceOfAnother_MultiCUDA) {
+  auto options = on_gpus();
+  options.distributed.zero_stage = 1;
+  RankToy toy(options);
+  toy.trainer.train({.train_dataset = toy_data(64), .num_epochs = 1, .per_device_batch_size = 4});
+  // It brings the state of all ranks together.
+  const auto state = toy.trainer.accelerator().optimizer_state_dict(*toy.optimizer);
+  EXPECT_EQ(state.at("state").toGenericDict().size(), toy.parameters().size());
+  const auto own = toy.trainer.device().index();
+  const auto& hooks = at::globalContext().getAcceleratorHooksInterface(c10::kCUDA);
+  for (c10::DeviceIndex other = 0; other < at::accelerator::deviceCount(); ++other) {
+    if (other == own) continue;
+    EXPECT_FALSE(hooks.hasPrimaryContext(other)) << int{other} << " of rank " << int{own};
+  }
 }
 
 TEST(NcclTest, RefusesMoreProcessesThanDevices_CUDA) {

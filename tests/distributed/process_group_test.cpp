@@ -1,11 +1,14 @@
-#include "linkboy/process_group.hpp"
+#include "linkboy/distributed/process_group.hpp"
 
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
+#include <thread>
 
 #include "distributed/agreement.hpp"
+#include "distributed/process_group_implementation.hpp"
 #include "distributed/ranks.hpp"
+#include "linkboy/checkpoint/checkpoint.hpp"
 #include "support/expect_error.hpp"
 #include "support/temporary_folder.hpp"
 
@@ -74,6 +77,21 @@ TEST_F(ProcessGroupTest, BroadcastsManyTensorsOfAllDtypesAndLayouts) {
   EXPECT_EQ(tensors[8].sum().item<double>(), 6.0 * static_cast<double>(root + 1));
 }
 
+TEST_F(ProcessGroupTest, ReducesManyTensorsOfAllDtypesAndLayouts) {
+  const auto mine = [&](c10::IntArrayRef sizes, c10::ScalarType dtype) {
+    return torch::full(sizes, rank + 1, torch::kLong).to(dtype);
+  };
+  const torch::Tensor base = mine({4, 3}, torch::kFloat);
+  const std::vector<torch::Tensor> tensors = {
+      mine({2, 3}, torch::kBFloat16), mine({5}, torch::kFloat), mine({}, torch::kLong),
+      mine({3}, torch::kDouble),      base.t().slice(1, 0, 2),  mine({0, 4}, torch::kFloat),
+      mine({1 << 19}, torch::kFloat), mine({7}, torch::kFloat)};
+  group.all_reduce(tensors);
+  const double sum = static_cast<double>(size * (size + 1)) / 2;
+  for (const auto& tensor : tensors) EXPECT_TRUE(tensor.eq(sum).all().item<bool>()) << tensor;
+  EXPECT_TRUE(base.slice(0, 2).eq(static_cast<double>(rank + 1)).all().item<bool>());
+}
+
 TEST_F(ProcessGroupTest, GathersTensorsAndBytesByRank) {
   const auto all = group.all_gather(torch::tensor({rank, rank * 10}));
   EXPECT_EQ(all.sizes().vec(), (std::vector<int64_t>{size, 2}));
@@ -128,6 +146,8 @@ TEST_F(ProcessGroupTest, GathersRowsOfUnequalNumbers) {
   const auto padded = accelerator.gather_uneven(rows, -1.0);
   EXPECT_EQ(padded.size(0), size * (size - 1));
   EXPECT_EQ(padded[0][0].item<double>(), -1.0);
+  const auto long_rows = accelerator.gather_uneven(rows.repeat({1, 200}));
+  EXPECT_TRUE(torch::equal(long_rows, all.repeat({1, 200})));
   EXPECT_EQ(accelerator.gather(torch::ones({3, 2})).size(0), 3 * size);
   EXPECT_EQ(accelerator.gather(torch::tensor(2.0)).sizes().vec(), (std::vector<int64_t>{size}));
 }
@@ -148,6 +168,44 @@ TEST_F(ProcessGroupTest, UnevenLoopsGatherWhatThereIsAndDoNotHang) {
   if (rank == size - 1) {
     EXPECT_EQ(num_rows, last_rows);
   }
+}
+
+TEST_F(ProcessGroupTest, GathersRowsOfAnyDtypeAndLengthAsTheyAre) {
+  for (const auto dtype : {torch::kFloat, torch::kBFloat16, torch::kDouble, torch::kLong,
+                           torch::kBool, torch::kByte, torch::kComplexDouble}) {
+    for (const int64_t width : {0, 1, 3, 200}) {
+      const auto rows_of = [&](int64_t of_rank) {
+        return torch::arange(of_rank * width).view({of_rank, width}).to(dtype);
+      };
+      std::vector<torch::Tensor> expected;
+      for (int64_t r = 0; r < size; ++r) expected.push_back(rows_of(r));
+      // A view: of its storage nothing else is sent.
+      const auto whole = torch::cat({rows_of(rank), rows_of(rank)}, 1);
+      const auto all = accelerator.gather_for_metrics(whole.narrow(1, width, width));
+      EXPECT_TRUE(torch::equal(all, torch::cat(expected))) << dtype << " " << width;
+    }
+  }
+  EXPECT_TRUE(
+      torch::equal(accelerator.gather_for_metrics(torch::tensor(rank)), torch::arange(size)));
+  // A conjugate is a mark on a view.
+  const auto imaginary = torch::complex(torch::zeros({1}), torch::ones({1}));
+  EXPECT_TRUE(torch::equal(accelerator.gather_for_metrics(imaginary.conj()),
+                           imaginary.conj().expand({size}).resolve_conj()));
+}
+
+TEST_F(ProcessGroupTest, AGatherOfFewRowsIsOneCollective) {
+  const auto count = [&](const auto& gather) {
+    const uint64_t before = num_collectives(group);
+    gather();
+    return num_collectives(group) - before;
+  };
+  const auto few = torch::ones({rank + 1, 8});
+  const auto many = torch::ones({rank + 1, 1000});
+  EXPECT_EQ(count([&] { accelerator.gather_for_metrics(few); }), 1U);
+  EXPECT_EQ(count([&] { accelerator.gather_for_metrics(many); }), 2U);
+  EXPECT_EQ(count([&] { accelerator.gather_uneven(few, -1.0); }), 1U);
+  EXPECT_EQ(count([&] { accelerator.gather(torch::ones({1000})); }), 2U);
+  EXPECT_EQ(count([&] { accelerator.all_gather_object("few bytes"); }), 1U);
 }
 
 TEST_F(ProcessGroupTest, TheMainProcessGoesFirst) {
@@ -192,6 +250,91 @@ TEST(ProcessGroupDebugTest, NamesTheRankAndTheCallThatDiffer) {
     }
   }
   unsetenv("LINKBOY_DEBUG_COLLECTIVES");
+}
+
+/// Ranks of which the last one does not come to a call.
+class LateRank {
+ public:
+  explicit LateRank(AcceleratorOptions options) : options_(std::move(options)) {
+    options_.distributed.timeout = std::chrono::seconds(2);
+    accelerator_ = std::make_unique<Accelerator>(options_);
+    EXPECT_EQ(sum(), static_cast<double>(group().size()));
+  }
+
+  /// Returns on the last rank when the others have noticed, and on those now.
+  void keep_the_others_waiting() const {
+    const auto* implementation = group().implementation();
+    for (int i = 0; i < 600 && is_late() && !implementation->has_failed(); ++i) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(100));
+    }
+  }
+
+  const ProcessGroup& group() const { return accelerator_->process_group(); }
+  bool is_late() const { return group().rank() == group().size() - 1; }
+  std::string complaint() const {
+    return c10::str("rank ", group().size() - 1,
+                    " is alive but has not come to all_reduce (timeout 2 s). See what that rank");
+  }
+
+  at::Tensor sum_on_device() const {
+    auto tensor = torch::ones({1}, accelerator_->device());
+    group().all_reduce(tensor);
+    return tensor;
+  }
+  double sum() const { return sum_on_device().item<double>(); }
+
+  void meet_again() {
+    const int64_t n = group().size();
+    accelerator_.reset();
+    options_.distributed.timeout = std::chrono::seconds(60);
+    EXPECT_EQ(Accelerator(options_).num_processes(), n);
+  }
+
+ private:
+  AcceleratorOptions options_;
+  std::unique_ptr<Accelerator> accelerator_;
+};
+
+TEST(LateRankTest, IsNamedByTheOthers) {
+  LateRank ranks({.device = "cpu"});
+  ranks.group().new_group({0});  // whose members have made no more calls than the others
+  ranks.keep_the_others_waiting();
+  EXPECT_ERROR((ranks.sum(), ranks.group().barrier()), ranks.complaint());
+  EXPECT_ERROR(ranks.group().barrier(), ranks.complaint());
+  ranks.meet_again();
+}
+
+// NCCL has no error for it: the host waits for a number, and the next call says what happened.
+TEST(LateRankTest, IsNamedByThoseThatWaitForTheDevice_MultiCUDA) {
+  LateRank ranks({.device = "cuda", .distributed = {.backend = "nccl"}});
+  ranks.keep_the_others_waiting();
+  EXPECT_ERROR((ranks.sum(), ranks.group().barrier()), ranks.complaint());
+  ranks.meet_again();
+}
+
+// The copy to the host ends when the collective is called off, with numbers that mean nothing.
+TEST(LateRankTest, LeavesNoCheckpointOfSumsThatWereCalledOff_MultiCUDA) {
+  LateRank ranks({.device = "cuda", .distributed = {.backend = "nccl"}});
+  ranks.keep_the_others_waiting();
+  const TemporaryFolder folder;
+  const auto path = folder.path() / "sum.pt";
+  const auto save = [&] {
+    StateDict contents;
+    contents.set("sum", ranks.sum_on_device());
+    write_checkpoint(path, contents);
+  };
+  EXPECT_ERROR(save(), ranks.is_late() ? ranks.complaint() : "is not written: a rank is lost");
+  EXPECT_FALSE(std::filesystem::exists(path));
+  ranks.meet_again();
+  write_checkpoint(path, StateDict());
+}
+
+// As an exception does, or the end of a loop that was written by hand.
+TEST(LateRankTest, DoesNotHoldUpTheEndOfAGroup_MultiCUDA) {
+  LateRank ranks({.device = "cuda", .distributed = {.backend = "nccl"}});
+  if (!ranks.is_late()) ranks.sum_on_device();
+  ranks.keep_the_others_waiting();
+  ranks.meet_again();
 }
 
 TEST(ProcessGroupAloneTest, EveryCollectiveReturnsWhatItWasGiven) {

@@ -3,7 +3,7 @@
 
 #include "distributed/process_group_implementation.hpp"
 #include "distributed/ranks.hpp"
-#include "linkboy/checkpoint.hpp"
+#include "linkboy/checkpoint/checkpoint.hpp"
 #include "support/python_peer.hpp"
 #include "support/temporary_folder.hpp"
 

@@ -5,6 +5,7 @@
 
 #include <memory>
 
+#include "distributed/process_group_implementation.hpp"
 #include "linkboy/trainer.hpp"
 #include "support/keep_losses.hpp"
 #include "support/toy.hpp"
@@ -42,6 +43,13 @@ struct RankToy {
   std::shared_ptr<torch::optim::SGD> optimizer;
   QuietTrainer trainer;
 };
+
+/// Those that Gloo has made for a group.
+inline uint64_t num_collectives(const ProcessGroup& group) {
+  return group.implementation()
+      ->group->getBackend(c10::DeviceType::CPU)
+      ->getSequenceNumberForGroup();
+}
 
 /// Whether all ranks have the same tensors, in every bit.
 inline bool same_on_all_ranks(const Accelerator& accelerator,

@@ -5,7 +5,7 @@
 #include "linkboy/callbacks/limit_eval_steps.hpp"
 #include "linkboy/callbacks/overfit_batches.hpp"
 #include "linkboy/callbacks/save_predictions.hpp"
-#include "linkboy/limited_loader.hpp"
+#include "linkboy/extend/limited_loader.hpp"
 #include "linkboy/metrics/mean.hpp"
 #include "support/at_update.hpp"
 #include "support/expect_error.hpp"
@@ -141,10 +141,30 @@ TEST_F(SharedWorkTest, AFewBatchesThatAreFittedAreSharedToo) {
 
 TEST_F(SharedWorkTest, GatherOfDifferentShapesIsAnErrorOnAllRanks) {
   EXPECT_ERROR(accelerator.gather(torch::ones({rank == 0 ? 2 : 3})),
-               "gather was called with Float [2] on rank 0 and with Float [3] on rank 1");
+               "rank 1 calls gather(Float[3] on cpu), but rank 0 calls gather(Float[2] on cpu)");
   EXPECT_ERROR(accelerator.gather(rank == 0 ? torch::ones({2}) : torch::ones({2}, torch::kLong)),
-               "gather was called with Float [2] on rank 0 and with Long [2] on rank 1");
+               "rank 1 calls gather(Long[2] on cpu), but rank 0 calls gather(Float[2] on cpu)");
   EXPECT_EQ(accelerator.gather(torch::ones({2})).size(0), 2 * size);
+}
+
+TEST_F(SharedWorkTest, RowsOfDifferentDtypesOrWidthsAreAnErrorOnAllRanks) {
+  const auto floats = torch::ones({rank + 1, 2});
+  EXPECT_ERROR(accelerator.gather_for_metrics(rank == 0 ? floats : floats.to(torch::kLong)),
+               "rank 1 calls gather_for_metrics(Long[*, 2] on cpu), but rank 0 calls "
+               "gather_for_metrics(Float[*, 2] on cpu)");
+  EXPECT_ERROR(accelerator.gather_uneven(rank == 0 ? floats : floats.narrow(1, 0, 1)),
+               "rank 1 calls gather_uneven(Float[*, 1] on cpu)");
+  EXPECT_ERROR(rank == 0 ? accelerator.gather(floats) : accelerator.gather_uneven(floats),
+               "rank 1 calls gather_uneven(Float[*, 2] on cpu), but rank 0 calls "
+               "gather(Float[1, 2] on cpu)");
+  if (size > 2) {  // the last one has left the loop
+    const auto gather_or_join = [&] {
+      if (rank == size - 1) return accelerator.join_uneven_loop();
+      accelerator.gather_for_metrics(rank == 0 ? floats : floats.to(torch::kLong));
+    };
+    EXPECT_ERROR(gather_or_join(), "rank 1 calls gather_for_metrics(Long[*, 2] on cpu)");
+  }
+  EXPECT_EQ(accelerator.gather_for_metrics(floats).size(0), size * (size + 1) / 2);
 }
 
 TEST_F(SharedWorkTest, GatherWhereARankHasNoBatchLeftIsAnError) {

@@ -1,9 +1,13 @@
 // Whatever one rank meets, all leave the run at the same update.
 
+#include <chrono>
 #include <cmath>
+#include <thread>
 
 #include "distributed/ranks.hpp"
+#include "linkboy/callbacks/lambda_callback.hpp"
 #include "linkboy/callbacks/terminate_on_nan.hpp"
+#include "linkboy/fine_tuning/lr_finder.hpp"
 #include "support/expect_error.hpp"
 
 namespace linkboy::testing::stop_test {
@@ -90,6 +94,44 @@ TEST(StopTest, ARequestOfOneRankLetsAllMakeTheUpdateInProgress) {
   EXPECT_EQ(run_with(Event::train_step_start, 6, request, 2).result.num_updates, 3);
 }
 
+/// Calls `update`, but not `backward`, in which the ranks begin to agree.
+class OwnStep : public QuietTrainer {
+ public:
+  using QuietTrainer::QuietTrainer;
+
+ protected:
+  void train_step(const Batch& batch) override {
+    fire(&Callback::on_train_step_start);
+    const StepOutput output = forward(batch);
+    fire(&Callback::on_train_step_end, batch, output);
+    backward_step(output.loss);
+    if (is_update_due()) update();
+  }
+};
+
+TEST(StopTest, ARequestNearTheEndOfAnEvaluationIsFollowed) {
+  for (const int num_batches : {2, 3, 5, 9}) {
+    const auto callback = std::make_shared<ActOnce>(Event::eval_step_end, num_batches - 1, request);
+    RankToy toy(together(), {callback});
+    const int64_t n = toy.trainer.accelerator().num_processes();
+    toy.trainer.evaluate({.dataset = toy_data(num_batches * n * 4), .per_device_batch_size = 4});
+    EXPECT_EQ(toy.trainer.result().reason, StopReason::stop_request) << num_batches;
+  }
+}
+
+TEST(StopTest, RanksThatOverrideTheStepLeaveTogether) {
+  const auto model = toy_model();
+  OwnStep trainer(model, torch::nn::CrossEntropyLoss(), toy_sgd(model),
+                  {std::make_shared<ActOnce>(Event::train_step_end, 5, request)}, nullptr,
+                  together());
+  const TrainResult result =
+      trainer.train({.train_dataset = toy_data(4 * trainer.accelerator().num_processes() * 8),
+                     .num_epochs = 3,
+                     .per_device_batch_size = 4});
+  EXPECT_EQ(result.num_updates, 5);
+  EXPECT_TRUE(same_on_all_ranks(trainer.accelerator(), model->parameters()));
+}
+
 TEST(StopTest, WhatACallbackOfOneRankThrowsHasAllDropTheUpdate) {
   auto outcome = run_with(Event::train_step_end, 5, throw_stop);
   EXPECT_EQ(outcome.result.num_updates, 4);
@@ -108,6 +150,37 @@ TEST(StopTest, AllLeaveTogetherFromEachEvent) {
   EXPECT_EQ(run_with(Event::eval_step_end, 2, request).result.num_updates, 8);
   EXPECT_EQ(run_with(Event::update_end, 3, request).result.num_updates, 4) << "decided in the next";
   EXPECT_EQ(run_with(Event::update_end, 8, request).result.num_updates, 8);
+}
+
+/// The batches of an evaluation that the last rank wants to leave in the `at`-th.
+int64_t num_batches_evaluated(int64_t num_batches, int at, std::chrono::milliseconds each,
+                              std::function<void(Trainer&)> act) {
+  int64_t num_evaluated = 0;
+  const auto wait = std::make_shared<LambdaCallback>(LambdaCallbackFunctions{
+      .on_eval_step_start =
+          [&](Trainer&) {
+            ++num_evaluated;
+            std::this_thread::sleep_for(each);
+          },
+  });
+  RankToy toy(together(),
+              {wait, std::make_shared<ActOnce>(Event::eval_step_end, at, std::move(act))});
+  const Accelerator& accelerator = toy.trainer.accelerator();
+  toy.trainer.evaluate(
+      {.dataset = toy_data(num_batches * accelerator.num_processes()), .per_device_batch_size = 1});
+  EXPECT_NE(toy.trainer.result().reason, StopReason::finished);
+  EXPECT_TRUE(same_on_all_ranks(accelerator, {torch::tensor(num_evaluated)}));
+  return num_evaluated;
+}
+
+TEST(StopTest, AllLeaveAnEvaluationAfterTheSameBatch) {
+  using namespace std::chrono_literals;
+  for (const auto& act : {request, throw_stop}) {
+    EXPECT_EQ(num_batches_evaluated(4, 2, 150ms, act), 2) << "slow ones";
+    const int64_t num_evaluated = num_batches_evaluated(500, 100, 0ms, act);
+    EXPECT_GE(num_evaluated, 100);
+    EXPECT_LE(num_evaluated, 200);
+  }
 }
 
 TEST(StopTest, AStopThrownAfterAnUpdateLeavesTheNextOneWhole) {
@@ -143,20 +216,37 @@ TEST(StopTest, AStopThatAStepThrowsIsAnErrorThatSaysWhatToDo) {
   }
 }
 
-TEST(StopTest, ANanOnOneRankReachesNoWeights) {
-  class OneNan : public QuietTrainer {
-   public:
-    using QuietTrainer::QuietTrainer;
+/// The loss of rank 1 is NaN after 5 updates.
+class OneNan : public QuietTrainer {
+ public:
+  using QuietTrainer::QuietTrainer;
 
-   protected:
-    StepOutput calculate_train_batch_loss(const Batch& batch) override {
-      auto output = QuietTrainer::calculate_train_batch_loss(batch);
-      if (accelerator().process_index() == 1 && num_updates() == 5) {
-        output.loss = output.loss * std::nan("");
-      }
-      return output;
+ protected:
+  StepOutput calculate_train_batch_loss(const Batch& batch) override {
+    auto output = QuietTrainer::calculate_train_batch_loss(batch);
+    if (accelerator().process_index() == 1 && num_updates() == 5) {
+      output.loss = output.loss * std::nan("");
     }
-  };
+    return output;
+  }
+};
+
+TEST(StopTest, ANanOnOneRankEndsAllWithinTheDelay) {
+  constexpr int64_t kDelay = 10;
+  auto model = toy_model();
+  OneNan trainer(model, torch::nn::CrossEntropyLoss(), toy_sgd(model),
+                 CallbackList{std::make_shared<TerminateOnNaN>(
+                     TerminateOnNaNOptions{.max_delay_steps = kDelay})},
+                 nullptr, together());
+  const int64_t num_ranks = trainer.accelerator().num_processes();
+  const auto result = trainer.train({.train_dataset = toy_data(256 * num_ranks), .num_epochs = 2});
+  EXPECT_EQ(result.reason, StopReason::nan);
+  EXPECT_GE(result.num_updates, 5);
+  EXPECT_LE(result.num_updates, 5 + kDelay);
+  EXPECT_LT(5 + kDelay, trainer.run_config().num_updates_per_epoch) << "whose end looks, too";
+}
+
+TEST(StopTest, OnTheCpuANanOnOneRankReachesNoWeights) {
   auto model = toy_model();
   OneNan trainer(model, torch::nn::CrossEntropyLoss(), toy_sgd(model),
                  CallbackList{std::make_shared<TerminateOnNaN>()}, nullptr, together());
@@ -166,6 +256,22 @@ TEST(StopTest, ANanOnOneRankReachesNoWeights) {
   for (const auto& parameter : model->parameters())
     EXPECT_TRUE(parameter.isfinite().all().item<bool>());
   EXPECT_TRUE(same_on_all_ranks(trainer.accelerator(), model->parameters()));
+}
+
+TEST(StopTest, ALearningRateSearchLeavesARequestOfOneRankToTheNextRunAndNoneOfItsOwn) {
+  RankToy toy(together());
+  const int64_t n = toy.trainer.accelerator().num_processes();
+  const TrainOptions options{
+      .train_dataset = toy_data(4 * n * 8), .num_epochs = 1, .per_device_batch_size = 4};
+  const auto diverged = find_learning_rate(
+      toy.trainer, options, {.start_lr = 1e-3, .end_lr = 1e6, .num_updates = 60, .smoothing = 0.5});
+  EXPECT_LT(diverged.losses.size(), 60U);
+  EXPECT_EQ(toy.trainer.train(options).num_updates, 8);
+  if (toy.trainer.accelerator().process_index() == n - 1) request(toy.trainer);
+  EXPECT_TRUE(find_learning_rate(toy.trainer, options).losses.empty());
+  const TrainResult result = toy.trainer.train(options);
+  EXPECT_EQ(result.num_updates, 0);
+  EXPECT_EQ(result.message, "please");
 }
 
 }  // namespace

@@ -1,5 +1,5 @@
 #include "distributed/ranks.hpp"
-#include "linkboy/checkpoint.hpp"
+#include "linkboy/checkpoint/checkpoint.hpp"
 #include "support/expect_error.hpp"
 #include "support/temporary_folder.hpp"
 
@@ -107,6 +107,26 @@ TEST_P(ZeroTest, CheckpointsAreThoseWithoutItAndResumeOnAnyNumberOfRanks) {
   Accelerator(together()).wait_for_everyone();  // before the folder goes
 }
 
+TEST_P(ZeroTest, TheStateSaysOnAllRanksWhetherEachGradientHadAKernel) {
+  // The smallest parameter belongs to the last rank. No kernel takes it if it has gaps in memory.
+  for (const bool has_gaps : {false, true}) {
+    Accelerator accelerator(zero());
+    torch::nn::Sequential net(torch::nn::Linear(4, 50), torch::nn::Linear(50, 2));
+    net->to(accelerator.device());
+    if (has_gaps) {
+      net->parameters().back().set_data(torch::zeros({4}, accelerator.device()).slice(0, 0, 4, 2));
+    }
+    Model model(net);
+    torch::optim::SGD optimizer(model.parameters(), 0.1);
+    accelerator.prepare(model, &optimizer);
+    accelerator.backward(model(torch::ones({2, 4}, accelerator.device())).mean());
+    accelerator.optimizer_step(optimizer);
+    const StateDict state = accelerator.optimizer_state_dict(optimizer);
+    const auto group = state.get_list("param_groups")[0].toGenericDict();
+    EXPECT_EQ(group.at("fused"), has_gaps ? c10::IValue() : c10::IValue(true));
+  }
+}
+
 INSTANTIATE_TEST_SUITE_P(All, ZeroTest, ::testing::Values(1, 2));
 
 TEST(ZeroStage1Test, AStepLeavesEachRankWithAllGradients) {
@@ -114,7 +134,7 @@ TEST(ZeroStage1Test, AStepLeavesEachRankWithAllGradients) {
   Model model(WideToy::make_model());
   torch::optim::SGD optimizer(model.parameters(), 0.1);
   accelerator.prepare(model, &optimizer);
-  accelerator.backward(model(torch::ones({2, 4})).mean());
+  accelerator.backward(model(torch::ones({2, 4}, accelerator.device())).mean());
   const auto gradients = [&] {
     std::vector<torch::Tensor> all;
     for (const auto& parameter : model.parameters()) all.push_back(parameter.grad());
@@ -131,7 +151,7 @@ TEST(ZeroStage2Test, LeavesEachRankWithTheGradientsOfItsOwnParameters) {
   Model model(WideToy::make_model());
   torch::optim::SGD optimizer(model.parameters(), 0.1);
   accelerator.prepare(model, &optimizer);
-  accelerator.backward(model(torch::ones({2, 4})).mean());
+  accelerator.backward(model(torch::ones({2, 4}, accelerator.device())).mean());
   int64_t num_elements = 0;
   for (const auto& parameter : model.parameters()) {
     if (parameter.grad().defined()) num_elements += parameter.numel();

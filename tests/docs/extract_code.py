@@ -9,6 +9,7 @@ An HTML comment on the line before a block says what the block is:
     <!-- cpp: function -->   statements; the default
     <!-- cpp: file -->       what stands outside of functions; later blocks of the page see it
     <!-- cpp: program -->    a whole program, a source of its own that gets nothing from elsewhere
+    <!-- cpp: excerpt PATH -->   text of the source PATH, which is compiled elsewhere; it must be in there
 
 Functions and files see preamble.hpp, which names what the pages take for granted, and all public
 headers. A line `...` stands for code that is left out. Compilers report lines of the pages.
@@ -21,7 +22,7 @@ import re
 import sys
 from dataclasses import dataclass
 
-KINDS = ("function", "file", "program")
+KINDS = ("function", "file", "program", "excerpt PATH")
 PAGES = ("README.md", "CONTRIBUTING.md", "docs/*.md", "docs/adr/*.md")
 HEADERS = {"include/linkboy": "linkboy", "callbacks": "linkboy/callbacks",
            "metrics": "linkboy/metrics", "schedulers": "linkboy/schedulers"}
@@ -44,7 +45,7 @@ class Block:
 
 def kind_of(directive, where):
     kind = directive.strip().removeprefix(":").strip()
-    if kind not in KINDS:
+    if kind not in KINDS[:3] and not re.fullmatch(r"excerpt \S+\.[ch]pp", kind):
         raise PageError(f"{where}: '{kind}' is no kind of block; there are {', '.join(KINDS)}")
     return kind
 
@@ -107,8 +108,8 @@ def is_include(line):
 
 
 def public_headers(root):
-    headers = [f"{prefix}/{header.name}" for folder, prefix in HEADERS.items()
-               for header in sorted((root / folder).glob("*.hpp"))]
+    headers = [f"{prefix}/{header.relative_to(root / folder).as_posix()}" for folder, prefix in HEADERS.items()
+               for header in sorted((root / folder).rglob("*.hpp"))]
     if not headers:
         raise PageError(f"{root} has no public headers")
     return headers
@@ -146,6 +147,19 @@ def sources_of(root, blocks):
     return sources
 
 
+def without_excerpts(root, blocks):
+    """The other blocks. Raises if an excerpt is not in its source."""
+    for block in blocks:
+        if not block.kind.startswith("excerpt "):
+            yield block
+            continue
+        source = root / block.kind.removeprefix("excerpt ")
+        if not source.is_file():
+            raise PageError(f"{block.page}:{block.line}: there is no {source}")
+        if "\n".join(block.lines) not in source.read_text():
+            raise PageError(f"{block.page}:{block.line}: the block is not in {source}; copy it from there")
+
+
 def write_if_changed(path, text):
     if not path.exists() or path.read_text() != text:
         path.write_text(text)
@@ -160,7 +174,7 @@ def main():
     try:
         blocks = [block for page in pages_of(root)
                   for block in blocks_of(page, (root / page).read_text())]
-        sources = sources_of(root, blocks)
+        sources = sources_of(root, list(without_excerpts(root, blocks)))
     except PageError as error:
         print(f"extract_code.py: {error}", file=sys.stderr)
         return 1

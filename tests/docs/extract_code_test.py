@@ -46,9 +46,21 @@ class BlocksTest(unittest.TestCase):
         self.assertEqual(blocks_of(*diff), [])
         self.assertEqual(blocks_of("<!-- cpp: function -->", *diff)[0].lines, ["a;", "", "c;"])
 
+    def test_an_excerpt_must_be_in_its_source(self):
+        with tempfile.TemporaryDirectory() as folder:
+            root = pathlib.Path(folder)
+            (root / "a.cpp").write_text("int a;\nint b;\nint c;\n")
+            fits = blocks_of("<!-- cpp: excerpt a.cpp -->", "```cpp", "int b;", "int c;", "```", "```cpp", "f();", "```")
+            self.assertEqual([b.kind for b in extract_code.without_excerpts(root, fits)], ["function"])
+            for source, message in {"a.cpp": "page.md:3: the block is not in", "b.cpp": "page.md:3: there is no"}.items():
+                block = blocks_of(f"<!-- cpp: excerpt {source} -->", "```cpp", "int d;", "```")
+                with self.assertRaisesRegex(extract_code.PageError, re.escape(message)):
+                    list(extract_code.without_excerpts(root, block))
+
     def test_errors_name_the_line(self):
         for message, lines in {
                 "page.md:1: 'snippet' is no kind": ["<!-- cpp: snippet -->", "```cpp", "```"],
+                "page.md:1: 'excerpt' is no kind": ["<!-- cpp: excerpt -->", "```cpp", "```"],
                 "page.md:1: 'skip' is no kind": ["<!-- cpp skip -->", "```cpp", "```"],
                 "page.md:2: a cpp comment must stand": ["<!-- cpp: file -->", "", "```cpp", "```"],
                 "page.md:2: a cpp comment stands before": ["<!-- cpp: file -->", "```text", "```"],
@@ -95,7 +107,9 @@ class DocumentationTest(unittest.TestCase):
         pages = extract_code.pages_of(ROOT)
         is_code = re.compile(r"^\s*(?:```|~~~)+\s*(?:cpp|c\+\+|cc|cxx|hpp)\b|-->\n\s*```diff",
                              re.MULTILINE | re.IGNORECASE)
-        written = sum(len(is_code.findall((ROOT / page).read_text())) for page in pages)
+        texts = [(ROOT / page).read_text() for page in pages]
+        written = sum(len(is_code.findall(text)) for text in texts)
+        excerpts = sum(text.count("<!-- cpp: excerpt ") for text in texts)
         with tempfile.TemporaryDirectory() as out:
             run = subprocess.run([sys.executable, extract_code.__file__, ROOT, out],
                                  check=True, capture_output=True, text=True)
@@ -103,7 +117,7 @@ class DocumentationTest(unittest.TestCase):
             text = "\n".join(pathlib.Path(source).read_text() for source in sources)
         functions_and_files = len(re.findall(r"^using namespace line_", text, re.MULTILINE))
         self.assertGreater(written, 10)
-        self.assertEqual(functions_and_files + len(sources) - 1, written)
+        self.assertEqual(functions_and_files + len(sources) - 1 + excerpts, written)
         print(f"{written} blocks of {len(pages)} pages, {len(sources) - 1} of them programs")
 
     def test_the_page_for_beginners_shows_the_quickstart(self):

@@ -1,7 +1,7 @@
 #include <cstdio>
 
 #include "fuzz_support.hpp"
-#include "linkboy/checkpoint.hpp"
+#include "linkboy/checkpoint/checkpoint.hpp"
 #include "linkboy_checkpoint/commands.hpp"
 
 namespace {

@@ -1,6 +1,6 @@
 #include "fuzz_support.hpp"
-#include "linkboy/checkpoint.hpp"
-#include "linkboy/safetensors.hpp"
+#include "linkboy/checkpoint/checkpoint.hpp"
+#include "linkboy/checkpoint/safetensors.hpp"
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, std::size_t size) {
   using namespace linkboy;

@@ -1,12 +1,17 @@
-# Installs linkboy, moves the folder, and builds and runs a program with it by find_package; unpacks the
-# Debian package and finds it there.
+# Installs linkboy, moves the folder, runs the tools there, and builds and runs a program by find_package;
+# unpacks the Debian package and finds it there.
 file(REMOVE_RECURSE "${WORK}")
 
 include("${CMAKE_CURRENT_LIST_DIR}/run.cmake")
 
-set(consumer "${SOURCE}/examples/consumer_find_package")
+set(consumer "${SOURCE}/examples/consumers/find_package")
 install_linkboy("${WORK}/first")
 file(RENAME "${WORK}/first" "${WORK}/moved here")
+if(TOOLS)
+  foreach(tool IN ITEMS linkboy-checkpoint lr_curve)
+    run(works "${WORK}/moved here/bin/${tool}" --help)
+  endforeach()
+endif()
 
 # The LibTorch that linkboy was built with is found by itself; libdeflate may be anywhere.
 cmake_path(GET DEFLATE FILENAME deflate_name)

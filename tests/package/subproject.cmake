@@ -1,4 +1,4 @@
-# Configures examples/consumer_fetch_content with shared libraries and looks at its targets; with
+# Configures examples/consumers/fetch_content with shared libraries and looks at its targets; with
 # BUILD=ON builds and runs it, too (some minutes: all of linkboy is compiled).
 #   cmake -D SOURCE=... -D WORK=... -D TORCH_DIR=... -D BUILD=ON|OFF -P subproject.cmake
 file(REMOVE_RECURSE "${WORK}")
@@ -6,7 +6,7 @@ file(REMOVE_RECURSE "${WORK}")
 include("${CMAKE_CURRENT_LIST_DIR}/run.cmake")
 
 set(ENV{TORCH_CUDA_ARCH_LIST} "8.0")
-run(works "${CMAKE_COMMAND}" -G Ninja -S "${SOURCE}/examples/consumer_fetch_content" -B "${WORK}"
+run(works "${CMAKE_COMMAND}" -G Ninja -S "${SOURCE}/examples/consumers/fetch_content" -B "${WORK}"
   -DCMAKE_BUILD_TYPE=Release -DCMAKE_UNITY_BUILD=ON -DBUILD_SHARED_LIBS=ON "-DTorch_DIR=${TORCH_DIR}")
 file(STRINGS "${WORK}/CMakeCache.txt" architectures REGEX "^TORCH_CUDA_ARCH_LIST:")
 if(NOT architectures STREQUAL "TORCH_CUDA_ARCH_LIST:STRING=8.0")

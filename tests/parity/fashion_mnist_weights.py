@@ -1,4 +1,4 @@
-"""Prints the weights of freshly made models as Python's PyTorch makes them from seed 0, for models_test.cpp.
+"""Prints the weights of freshly made models as Python's PyTorch makes them from seed 0, for fashion_mnist_models_test.cpp.
 
 As JSON: per model, and per weight of more than one dimension, the sum of the absolute values.
 """

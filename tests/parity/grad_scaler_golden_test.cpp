@@ -11,7 +11,7 @@
 #include <nlohmann/json.hpp>
 #include <sstream>
 
-#include "linkboy/grad_scaler.hpp"
+#include "linkboy/precision/grad_scaler.hpp"
 #include "support/python_peer.hpp"
 
 namespace linkboy::testing::grad_scaler_golden_test {

@@ -107,7 +107,7 @@ Outcome train_by_hand(const Case& c) {
         optimizer->param_groups()[0].options().set_lr(1e-6 + 0.5 * (base - 1e-6) *
                                                                  (1.0 + std::cos(M_PI * progress)));
       }
-      EXPECT_TRUE(fused_step(*optimizer));
+      EXPECT_EQ(fused_step(*optimizer), FusedGradients::all);
       optimizer->zero_grad();
       ++updates;
     }

@@ -9,8 +9,8 @@
 #include <fstream>
 #include <nlohmann/json.hpp>
 
-#include "linkboy/run_config.hpp"
-#include "linkboy/run_history.hpp"
+#include "linkboy/run/run_config.hpp"
+#include "linkboy/run/run_history.hpp"
 #include "linkboy/schedulers/chained_scheduler.hpp"
 #include "linkboy/schedulers/constant_scheduler.hpp"
 #include "linkboy/schedulers/cosine_restarts_scheduler.hpp"

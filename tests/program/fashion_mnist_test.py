@@ -1,4 +1,4 @@
-"""Runs examples/fashion_mnist as a user does: options, files, exit statuses, signals.
+"""Runs examples/programs/fashion_mnist as a user does: options, files, exit statuses, signals.
 
     python3 fashion_mnist_test.py PATH/TO/fashion_mnist [unittest arguments]
 
@@ -410,6 +410,11 @@ class OutputTest(ProgramTest):
                 error = self.run_program(status=1, epochs=1000000, resume=resume, **options)
                 self.assertIn("is in use by another run", error)
                 self.assertEqual(self.all_bytes(), before)
+        with open(self.path / "report.jsonl", "a") as report:
+            fcntl.flock(report, fcntl.LOCK_EX)
+            error = self.run_program(status=1, epochs=1000000, report="report.jsonl")
+            self.assertIn('"report.jsonl" is being written by another run', error)
+            self.assertEqual(self.all_bytes(), before)
         self.run_program(**options)
 
 
@@ -738,21 +743,32 @@ class WatchingTest(ProgramTest):
         self.assertEqual(self.files(), [])
         self.assertIn("test accuracy", output)
 
+    def test_states_of_a_named_callback_are_the_latest_to_resume(self):
+        options = dict(callbacks="save-training-state:every_n_epochs=1", scheduler="none")
+        self.run_program(epochs=1, **options)
+        output = self.run_program(resume="latest", epochs=2, **options)
+        self.assertIn("Resumed training state from ", output)
+        self.assertEqual([path.name for path in self.path.iterdir()], ["output"])
+
     def test_bad_callbacks_are_wrong_usage(self):
         for callbacks, message in (
             ("no-such", 'there is no callback "no-such"; there are early-stopping,'),
             ("timer:hours=1", 'the callback timer has no option "hours"; it has minutes.'),
-            ("timer", "max_time"),
+            ("timer", "the timer's minutes is 0; it must be above 0"),
+            ("terminate-on-nan", "the run has this callback already. Leave it out"),
+            ("stop-on-signal", "the run has this callback already. Leave it out"),
+            (["memory-monitor", "memory-monitor"], "the run has this callback already."),
+            (["freeze:to_index=0", "freeze:to_index=1"], "the run has this callback already."),
             ("early-stopping:early_stopping_patience", "it must be key=value"),
             ("early-stopping:early_stopping_patience=0", "early_stopping_patience is 0"),
         ):
             with self.subTest(callbacks=callbacks):
                 self.assertIn(message, self.run_program(status=2, callbacks=callbacks))
+        error = self.run_program(status=2, progress="plain", callbacks="progress-bar")
+        self.assertIn("It is set up by --progress.", error)
+        error = self.run_program(status=2, save_every_epochs=1, callbacks="save-training-state")
+        self.assertIn("It is set up by --save-every-updates, --save-every-epochs", error)
         self.assertEqual(self.files(), [])
-
-    def test_a_callback_given_twice_is_one_clear_error(self):
-        error = self.run_program(status=1, callbacks="terminate-on-nan")
-        self.assertIn("TerminateOnNaN is there already", error)
 
     def test_an_unknown_metric_to_watch_lists_what_is_recorded(self):
         error = self.run_program(status=1, callbacks="early-stopping:watch_metric=eval_acc")

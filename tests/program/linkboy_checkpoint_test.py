@@ -1,4 +1,4 @@
-"""Runs examples/linkboy_checkpoint as a user does.
+"""Runs examples/tools/linkboy_checkpoint as a user does.
 
     python3 linkboy_checkpoint_test.py PATH/TO/linkboy-checkpoint [unittest arguments]
 

@@ -1,4 +1,4 @@
-"""Runs examples/lr_curve as a user does.
+"""Runs examples/tools/lr_curve as a user does.
 
     python3 lr_curve_test.py PATH/TO/lr_curve [unittest arguments]
 """

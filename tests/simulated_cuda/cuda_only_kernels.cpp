@@ -1,35 +1,22 @@
 #include "cuda_only_kernels.hpp"
 
 #include <ATen/ATen.h>
-#include <ATen/native/transformers/sdp_utils_cpp.h>
 #include <ATen/ops/copy_native.h>
 #include <ATen/ops/empty_native.h>
 #include <ATen/ops/empty_strided_native.h>
 
-#include <cstring>
 #include <optional>
 #include <tuple>
 #include <utility>
 #include <vector>
 
+#include "common_kernels.hpp"
 #include "host_call.hpp"
 
 namespace linkboy::simulated_cuda {
 namespace {
 
 using OptionalTensor = std::optional<at::Tensor>;
-
-/// LibTorch gives memory again that earlier work has written. Nobody may rely on what is left
-/// there, nor use it before that work is done.
-at::Tensor poisoned(at::Tensor tensor) {
-  if (tensor.numel() == 0) return tensor;
-  const Range range = range_of(tensor);
-  Work work{.name = "an allocation", .reads = {}, .writes = {range}, .run = {}};
-  work.run = [bytes = Machine::instance().bytes_of(tensor.const_data_ptr()),
-              size = range.end - range.begin] { std::memset(bytes, 0xff, size); };
-  launch_kernel(tensor.device(), std::move(work));
-  return tensor;
-}
 
 at::Tensor empty(c10::IntArrayRef sizes, std::optional<at::ScalarType> dtype,
                  std::optional<at::Layout> layout, std::optional<at::Device> device,
@@ -47,33 +34,8 @@ at::Tensor empty_strided(c10::IntArrayRef sizes, c10::IntArrayRef strides,
 at::Tensor& copy_(at::Tensor& self, const at::Tensor& source, bool non_blocking) {
   if (self.device() != source.device()) return at::native::copy_(self, source, non_blocking);
   if (self.is_same(source) || self.numel() == 0) return self;
-  const c10::DeviceGuard on_device(self.device());
-  const OnlyKernels only_kernels;
-  Machine::instance().count(&Counts::kernels);
-  launch_kernel(self.device(), {.name = "aten::copy_",
-                                .reads = {range_of(source)},
-                                .writes = {range_of(self)},
-                                .run = [to = view_on_host(self), from = view_on_host(source)] {
-                                  const OnlyKernels only_kernels_there;
-                                  to.copy_(from);
-                                }});
+  copy_within_device(self, source);
   return self;
-}
-
-/// Its schema has no generator, so the CPU's kernel would take the numbers of the CPU's.
-std::tuple<at::Tensor, at::Tensor> native_dropout(const at::Tensor& input, double p,
-                                                  std::optional<bool> train) {
-  if (!train.value_or(true)) return {input.clone(), at::ones_like(input, at::kBool)};
-  const double keep = 1 - p;
-  at::Tensor mask = at::empty_like(input, at::kBool).bernoulli_(keep);
-  at::Tensor output = keep == 0 ? at::zeros_like(input) : input * mask / keep;
-  return {std::move(output), std::move(mask)};
-}
-
-/// The choice that is there on every device.
-int64_t fused_sdp_choice(const at::Tensor&, const at::Tensor&, const at::Tensor&,
-                         const OptionalTensor&, double, bool, std::optional<double>, bool) {
-  return static_cast<int64_t>(at::SDPBackend::math);
 }
 
 // Synchronised batch normalisation. Channels are dimension 1; each number below is one for each
@@ -163,17 +125,12 @@ void register_cuda_only_kernels(torch::Library& library) {
   library.impl("empty.memory_format", empty);
   library.impl("empty_strided", empty_strided);
   library.impl("copy_", copy_);
-  library.impl("native_dropout", native_dropout);
-  library.impl("_fused_sdp_choice", fused_sdp_choice);
   library.impl("batch_norm_stats", batch_norm_stats);
   library.impl("batch_norm_elemt", batch_norm_elemt);
   library.impl("batch_norm_gather_stats_with_counts", batch_norm_gather_stats_with_counts);
   library.impl("batch_norm_backward_reduce", batch_norm_backward_reduce);
   library.impl("batch_norm_backward_elemt", batch_norm_backward_elemt);
-  // On a device these choose a backend; the CPU's kernel does so for itself.
-  for (const char* name : {"convolution", "convolution_backward"}) {
-    library.impl(name, torch::CppFunction::makeFromBoxedFunction<&run_on_stream>());
-  }
+  register_common_kernels(library);
 }
 
 }  // namespace linkboy::simulated_cuda

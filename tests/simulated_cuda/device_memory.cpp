@@ -18,7 +18,7 @@ char* reserve(std::size_t size, int protection) {
   void* memory =
       ::mmap(nullptr, size, protection, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   if (memory == MAP_FAILED) {
-    std::perror("simulated CUDA: no addresses for a device's memory");
+    std::perror("simulated device: no addresses for a device's memory");
     std::abort();
   }
   return static_cast<char*>(memory);

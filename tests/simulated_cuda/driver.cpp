@@ -6,6 +6,7 @@
 #include <cstdio>
 
 #include "hardware.hpp"
+#include "settings.hpp"
 
 namespace {
 
@@ -43,14 +44,20 @@ CUresult cuDeviceGetName(char* name, int size, CUdevice) {
   return CUDA_SUCCESS;
 }
 
+CUresult cuDeviceGetUuid_v2(CUuuid* uuid, CUdevice device) {
+  *uuid = {};
+  uuid->bytes[0] = static_cast<char>(linkboy::simulated_cuda::settings().devices[device]);
+  return CUDA_SUCCESS;
+}
+
 CUresult cuDeviceGetAttribute(int* value, CUdevice_attribute, CUdevice) {
   *value = 0;
   return CUDA_SUCCESS;
 }
 
-CUresult cuDevicePrimaryCtxGetState(CUdevice, unsigned* flags, int* is_active) {
+CUresult cuDevicePrimaryCtxGetState(CUdevice device, unsigned* flags, int* is_active) {
   *flags = 0;
-  *is_active = 1;
+  *is_active = linkboy::simulated_cuda::Machine::instance().is_used(device) ? 1 : 0;
   return CUDA_SUCCESS;
 }
 

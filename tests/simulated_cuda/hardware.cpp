@@ -1,5 +1,6 @@
 #include "hardware.hpp"
 
+#include <algorithm>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -23,8 +24,8 @@ Machine& Machine::instance() {
 }
 
 Machine::Machine() {
-  for (int i = 0; i < settings().num_devices; ++i) {
-    devices_.push_back({std::make_unique<DeviceMemory>(settings().memory), {}});
+  for (int i = 0; i < static_cast<int>(settings().devices.size()); ++i) {
+    devices_.push_back({.memory = std::make_unique<DeviceMemory>(settings().memory)});
     make_stream(i, 0);
   }
   std::atexit([] { instance().wait_at_exit(); });
@@ -35,6 +36,16 @@ void Machine::wait_at_exit() {
   for (int i = 0; i < num_devices(); ++i) {
     for (Stream* stream : streams_of(i)) stream->wait(stream->last_position(), kLimitAtExit);
   }
+}
+
+void Machine::use(int device) {
+  const std::lock_guard lock(mutex_);
+  devices_[device].is_used = true;
+}
+
+bool Machine::is_used(int device) const {
+  const std::lock_guard lock(mutex_);
+  return devices_[device].is_used;
 }
 
 std::optional<int> Machine::device_of(const void* pointer) const {
@@ -160,6 +171,15 @@ void Machine::poison_page_locked(const Work& work) {
   }
 }
 
+bool Machine::has_work_beside(Stream& stream) {
+  const std::lock_guard lock(mutex_);
+  clock_of(stream).join(host_clock_);
+  const auto streams = streams_of(stream.device);
+  return std::any_of(streams.begin(), streams.end(), [&](const Stream* other) {
+    return !clock_of(stream).has_seen(other->id, clock_of(*other).at(other->id));
+  });
+}
+
 Status Machine::record(Event& event, Stream& stream) {
   const std::lock_guard lock(mutex_);
   event.stream = &stream;
@@ -220,6 +240,7 @@ Status Machine::wait(const Event& event) {
   if (const Status status = may_wait(); status != Status::ok) return status;
   count(&Counts::event_waits);
   if (event.stream == nullptr) return Status::ok;
+  if (event.position == event.stream->last_position()) count(&Counts::draining_event_waits);
   return wait_until(*event.stream, event.position, event.clock);
 }
 
@@ -268,7 +289,7 @@ Status Machine::query(const Event& event) {
 }
 
 void Machine::fail(const std::string& why) {
-  std::fprintf(stderr, "simulated CUDA: a kernel failed: %s\n", why.c_str());
+  std::fprintf(stderr, "simulated device: a kernel failed: %s\n", why.c_str());
   const std::lock_guard lock(mutex_);
   has_failed_ = true;
 }
@@ -282,7 +303,7 @@ void Machine::report_race(const std::string& description) {
   ++counts_.races;
   race_reports_ += description + '\n';
   if (tolerates_races_) return;
-  std::fprintf(stderr, "simulated CUDA: race: %s\n", description.c_str());
+  std::fprintf(stderr, "simulated device: race: %s\n", description.c_str());
   if (settings().is_strict) std::abort();
 }
 

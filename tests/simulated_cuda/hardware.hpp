@@ -85,6 +85,9 @@ class Machine {
 
   int num_devices() const { return static_cast<int>(devices_.size()); }
   DeviceMemory& memory(int device) { return *devices_[device].memory; }
+  /// Gives the process a context on the device, as its use on a real one does.
+  void use(int device);
+  bool is_used(int device) const;
   /// The device whose memory holds `pointer`.
   std::optional<int> device_of(const void* pointer) const;
   /// Where the host finds the bytes of a pointer of any kind.
@@ -101,6 +104,9 @@ class Machine {
 
   void launch(Stream& stream, Work work);
   void launch(Stream& stream, const std::shared_ptr<const Graph>& graph);
+  /// Whether there is work of another stream of the device that neither the host nor this stream
+  /// has waited for: what is launched now runs beside it.
+  bool has_work_beside(Stream& stream);
   Status record(Event& event, Stream& stream);
   Status make_wait(Stream& stream, const Event& event);
 
@@ -133,7 +139,8 @@ class Machine {
  private:
   struct Device {
     std::unique_ptr<DeviceMemory> memory;
-    std::vector<Stream*> streams;  // they live as long as the program, as their threads do
+    bool is_used = false;
+    std::vector<Stream*> streams{};  // they live as long as the program, as their threads do
   };
 
   Machine();

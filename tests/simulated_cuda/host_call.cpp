@@ -2,9 +2,7 @@
 
 #include <ATen/ATen.h>
 #include <ATen/CPUGeneratorImpl.h>
-#include <ATen/cuda/CUDAGeneratorImpl.h>
-#include <c10/cuda/CUDAFunctions.h>
-#include <c10/cuda/CUDAStream.h>
+#include <c10/core/impl/VirtualGuardImpl.h>
 
 #include <algorithm>
 #include <mutex>
@@ -12,8 +10,6 @@
 #include <string>
 #include <unordered_map>
 #include <utility>
-
-#include "runtime_state.hpp"
 
 namespace linkboy::simulated_cuda {
 namespace {
@@ -36,6 +32,8 @@ struct Plan {
 std::vector<at::Tensor> tensors_of(const c10::IValue& value) {
   return value.isTensorList() ? value.toTensorVector() : std::vector{value.toTensor()};
 }
+
+bool is_on_device(const at::Tensor& tensor) { return tensor.device().type() == device_type(); }
 
 /// A copy that is as weak as the number was when dtypes are promoted.
 at::Tensor copy_of_number(const at::Tensor& tensor) {
@@ -69,9 +67,9 @@ class HostCall {
     Machine::instance().count(&Counts::kernels);
     if (needs_generator()) generator_ = generator_of_kernel(given_generator(), *device_);
     const OnlyKernels only_kernels;
-    // CUDA reads the CPU's scalars at the launch.
+    // A device reads the CPU's scalars at the launch.
     on_host_ = replace_arguments([](const at::Tensor& tensor) {
-      return tensor.is_cuda() ? view_on_host(tensor) : copy_of_number(tensor);
+      return is_on_device(tensor) ? view_on_host(tensor) : copy_of_number(tensor);
     });
     if (waits()) {
       run_while_waiting();
@@ -93,7 +91,7 @@ class HostCall {
       if (is_generator(i)) return true;
     }
     TORCH_CHECK_NOT_IMPLEMENTED(!op_.hasTag(at::Tag::nondeterministic_seeded),
-                                "simulated CUDA: ", op_.operator_name(),
+                                "simulated device: ", op_.operator_name(),
                                 " takes no generator and needs a kernel here");
     return false;
   }
@@ -112,7 +110,7 @@ class HostCall {
   /// The argument that the r-th return is.
   std::optional<std::size_t> argument_returned(std::size_t r) const;
   bool returns_numbers() const;
-  /// Whether the host waits for the stream, as CUDA's kernel makes it do.
+  /// Whether the host waits for the stream, as a device's kernel makes it do.
   bool waits() const;
   void run_while_waiting();
 
@@ -138,14 +136,14 @@ void HostCall::find_device() {
   const bool takes_indices = schema_.name().find("index") != std::string::npos;
   for (const auto& argument : arguments_) {
     visit_tensors(argument, [&](const at::Tensor& tensor) {
-      if (tensor.is_cuda() && !device_) device_ = tensor.device();
+      if (is_on_device(tensor) && !device_) device_ = tensor.device();
     });
   }
   for (const auto& argument : arguments_) {
     if (argument.isDevice() && !device_) device_ = argument.toDevice();
   }
   if (!device_ || !device_->has_index()) {
-    device_ = c10::Device(c10::kCUDA, c10::cuda::current_device());
+    device_ = c10::impl::VirtualGuardImpl(device_type()).getDevice();
   }
   for (const auto& argument : arguments_) {
     visit_tensors(argument, [&](const at::Tensor& tensor) {
@@ -181,7 +179,7 @@ std::optional<std::size_t> HostCall::argument_returned(std::size_t r) const {
       return i;
     }
   }
-  TORCH_CHECK_NOT_IMPLEMENTED(false, "simulated CUDA: ", op_.operator_name(),
+  TORCH_CHECK_NOT_IMPLEMENTED(false, "simulated device: ", op_.operator_name(),
                               " returns a view and needs a kernel here");
 }
 
@@ -209,7 +207,8 @@ bool HostCall::waits() const {
 }
 
 void HostCall::run_while_waiting() {
-  c10::cuda::stream_synchronize(c10::cuda::getCurrentCUDAStream(device_->index()));
+  const c10::impl::VirtualGuardImpl devices(device_type());
+  devices.synchronizeStream(devices.getStream(*device_));
   torch::jit::Stack results = on_host_;
   for (std::size_t i = 0; generator_ && i < results.size(); ++i) {
     if (is_generator(i)) results[i] = generator_->make();
@@ -302,7 +301,7 @@ Plan HostCall::plan() {
 Plan HostCall::make_plan() const {
   const auto fill = [&](double value) {
     auto filled = replace_arguments([&](const at::Tensor& tensor) {
-      return tensor.is_cuda() ? filled_like(tensor, value) : copy_of_number(tensor);
+      return is_on_device(tensor) ? filled_like(tensor, value) : copy_of_number(tensor);
     });
     for (std::size_t i = 0; i < filled.size(); ++i) {
       if (is_generator(i)) filled[i] = at::detail::createCPUGenerator(0);
@@ -315,7 +314,7 @@ Plan HostCall::make_plan() const {
     op_.redispatchBoxed(kCpu, &computed);
   } catch (const c10::NotImplementedError& error) {
     TORCH_CHECK_NOT_IMPLEMENTED(
-        false, "simulated CUDA: ", op_.operator_name(),
+        false, "simulated device: ", op_.operator_name(),
         " has no kernel for the CPU and needs one here: ", error.what_without_backtrace());
   } catch (const c10::Error&) {
     // Probabilities, for one, must not all be zero. If the call itself is wrong, this throws, too.
@@ -348,7 +347,7 @@ std::string HostCall::kind() const {
     text << '|';
     if (argument.isTensor() || argument.isTensorList() || argument.isOptionalTensorList()) {
       visit_tensors(argument, [&](const at::Tensor& tensor) {
-        text << tensor.scalar_type() << tensor.sizes() << tensor.strides() << tensor.is_cuda()
+        text << tensor.scalar_type() << tensor.sizes() << tensor.strides() << is_on_device(tensor)
              << tensor.unsafeGetTensorImpl()->is_wrapped_number() << ';';
       });
     } else if (!argument.isGenerator()) {
@@ -361,7 +360,8 @@ std::string HostCall::kind() const {
 void HostCall::add_accesses(Work& work) const {
   for (std::size_t i = 0; i < arguments_.size(); ++i) {
     visit_tensors(arguments_[i], [&](const at::Tensor& tensor) {
-      if (tensor.is_cuda()) (is_written(i) ? work.writes : work.reads).push_back(range_of(tensor));
+      if (is_on_device(tensor))
+        (is_written(i) ? work.writes : work.reads).push_back(range_of(tensor));
     });
   }
   if (generator_) {
@@ -385,12 +385,11 @@ void HostCall::replace_stack(const std::vector<std::vector<at::Tensor>>& results
 }  // namespace
 
 void launch_kernel(c10::Device device, Work work) {
-  const cudaStream_t stream = c10::cuda::getCurrentCUDAStream(device.index());
-  Machine::instance().launch(stream_of(stream), std::move(work));
+  Machine::instance().launch(current_stream(device), std::move(work));
 }
 
 at::Tensor view_on_host(const at::Tensor& tensor) {
-  if (!tensor.is_cuda()) return tensor;
+  if (!is_on_device(tensor)) return tensor;
   const auto options = at::TensorOptions(at::kCPU).dtype(tensor.dtype());
   if (tensor.numel() == 0) return at::empty_strided(tensor.sizes(), tensor.strides(), options);
   return at::from_blob(Machine::instance().bytes_of(tensor.const_data_ptr()), tensor.sizes(),
@@ -402,35 +401,6 @@ Range range_of(const at::Tensor& tensor) {
   std::size_t last = 0;
   for (int64_t d = 0; d < tensor.dim(); ++d) last += (tensor.size(d) - 1) * tensor.stride(d);
   return {tensor.const_data_ptr(), (last + 1) * tensor.element_size()};
-}
-
-KernelGenerator generator_of_kernel(const std::optional<at::Generator>& given, c10::Device device) {
-  constexpr uint64_t kNumbers = 4;  // as many as most kernels take of each thread
-  auto* generator = at::get_generator_or_default<at::CUDAGeneratorImpl>(
-      given, at::cuda::detail::getDefaultCUDAGenerator(device.index()));
-  at::PhiloxCudaState state;
-  {
-    const std::lock_guard lock(generator->mutex_);
-    state = generator->philox_cuda_state(kNumbers);
-  }
-  KernelGenerator result;
-  if (state.captured_) {
-    result.reads = {{state.seed_.ptr, sizeof(int64_t)}, {state.offset_.ptr, sizeof(int64_t)}};
-  }
-  result.make = [state] {
-    constexpr uint64_t kSpread =
-        0x9E3779B97F4A7C15;  // seeds that follow each other give other numbers
-    uint64_t seed = state.seed_.val;
-    uint64_t offset = state.offset_.val;
-    if (state.captured_) {
-      const Machine& machine = Machine::instance();
-      seed = *static_cast<uint64_t*>(machine.bytes_of(state.seed_.ptr));
-      offset =
-          *static_cast<uint64_t*>(machine.bytes_of(state.offset_.ptr)) + state.offset_intragraph_;
-    }
-    return at::detail::createCPUGenerator(seed * kSpread + offset);
-  };
-  return result;
 }
 
 void run_on_stream(const c10::OperatorHandle& op, torch::jit::Stack* stack) {

@@ -15,6 +15,22 @@
 
 namespace linkboy::simulated_cuda {
 
+// The operators see the devices through one of LibTorch's interfaces: CUDA's, or that of a backend
+// of one's own. The functions up to generator_of_kernel are defined for each.
+
+c10::DeviceType device_type();
+
+Stream& current_stream(c10::Device device);
+
+/// The random numbers of one kernel: a generator of the CPU that begins at the place that the
+/// device's generator has given to the kernel. Within a graph that place is read when the kernel
+/// runs.
+struct KernelGenerator {
+  std::function<at::Generator()> make;
+  std::vector<Range> reads;
+};
+KernelGenerator generator_of_kernel(const std::optional<at::Generator>& given, c10::Device device);
+
 /// Work of the current stream of `device`. `run` must own no memory of a device, only addresses:
 /// how long that memory lives is up to LibTorch's allocator, as it is with real kernels.
 void launch_kernel(c10::Device device, Work work);
@@ -55,14 +71,6 @@ void visit_tensors(const c10::IValue& value, const Function& function) {
   });
 }
 
-/// The random numbers of one kernel: a generator of the CPU that begins at the place that the CUDA
-/// generator has given to the kernel. Within a graph that place is read when the kernel runs.
-struct KernelGenerator {
-  std::function<at::Generator()> make;
-  std::vector<Range> reads;
-};
-KernelGenerator generator_of_kernel(const std::optional<at::Generator>& given, c10::Device device);
-
 /// While it lives, LibTorch's functions run kernels only: no autograd, no autocast, no profiler.
 struct OnlyKernels {
   at::AutoDispatchBelowADInplaceOrView no_autograd{};
@@ -70,8 +78,8 @@ struct OnlyKernels {
   at::DisableRecordFunctionGuard no_profiler{};
 };
 
-/// Runs the CPU's kernel of an operator on the current CUDA stream. The host continues at the same
-/// time: how the results look is learnt from a run on zeros, once for each kind of call.
+/// Runs the CPU's kernel of an operator on the current stream of its device. The host continues at
+/// the same time: how the results look is learnt from a run on zeros, once for each kind of call.
 void run_on_stream(const c10::OperatorHandle& op, torch::jit::Stack* stack);
 
 }  // namespace linkboy::simulated_cuda

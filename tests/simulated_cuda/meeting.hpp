@@ -1,5 +1,8 @@
 #pragma once
 
+#include <poll.h>
+
+#include <array>
 #include <atomic>
 #include <cstddef>
 #include <functional>
@@ -24,6 +27,9 @@ class Meeting {
   /// All ranks stop waiting for each other, now and later.
   void call_off() { shared_->is_called_off = true; }
 
+  /// Whether a rank's process has ended.
+  bool has_lost_rank() const;
+
   const int rank;
   const int size;
 
@@ -34,6 +40,7 @@ class Meeting {
     std::atomic<int> num_arrived;
     std::atomic<unsigned> round;
     std::atomic<bool> is_called_off;
+    std::atomic<int> processes[kMaxRanks];
     char slots[kMaxRanks][kSlotSize];
   };
 
@@ -41,6 +48,7 @@ class Meeting {
   bool wait_for_all();
 
   Shared* shared_;
+  std::array<pollfd, kMaxRanks> ranks_;  // their processes
 };
 
 }  // namespace linkboy::simulated_cuda

@@ -16,6 +16,7 @@
 #include "host_call.hpp"
 #include "meeting.hpp"
 #include "runtime_state.hpp"
+#include "settings.hpp"
 
 struct ncclComm {
   linkboy::simulated_cuda::Meeting meeting;
@@ -188,12 +189,12 @@ ncclResult_t ncclCommFinalize(ncclComm_t) { return ncclSuccess; }
 ncclResult_t ncclCommDestroy(ncclComm_t) { return ncclSuccess; }
 
 ncclResult_t ncclCommAbort(ncclComm_t comm) {
-  comm->meeting.call_off();
+  if (comm != nullptr) comm->meeting.call_off();  // null once it has been aborted
   return ncclSuccess;
 }
 
-ncclResult_t ncclCommGetAsyncError(ncclComm_t, ncclResult_t* result) {
-  *result = ncclSuccess;
+ncclResult_t ncclCommGetAsyncError(ncclComm_t comm, ncclResult_t* result) {
+  *result = settings().has_network && comm->meeting.has_lost_rank() ? ncclRemoteError : ncclSuccess;
   return ncclSuccess;
 }
 

@@ -6,8 +6,8 @@
 #include <algorithm>
 #include <memory>
 
-#include "linkboy/batch_size_finder.hpp"
-#include "linkboy/memory_use.hpp"
+#include "linkboy/fine_tuning/batch_size_finder.hpp"
+#include "linkboy/memory/memory_use.hpp"
 #include "linkboy/trainer.hpp"
 #include "support/toy.hpp"
 
@@ -19,13 +19,22 @@ using namespace linkboy::testing;  // NOLINT(google-build-using-namespace)
 constexpr int64_t kWidth = 1024;
 constexpr int64_t kRows = 16384;  // their activations alone take more than the device has
 
-TEST(OutOfMemoryTest, FindBatchSizeEndsWithTheLargestThatFits) {
+class FindBatchSizeTest : public ::testing::TestWithParam<ExecutionMode> {};
+
+INSTANTIATE_TEST_SUITE_P(Modes, FindBatchSizeTest,
+                         ::testing::Values(ExecutionMode::eager, ExecutionMode::graph),
+                         [](const auto& mode) {
+                           return mode.param == ExecutionMode::graph ? "graph" : "eager";
+                         });
+
+TEST_P(FindBatchSizeTest, EndsWithTheLargestThatFits) {
   torch::nn::Sequential model(torch::nn::Linear(kWidth, kWidth));
   QuietTrainer trainer(model, torch::nn::CrossEntropyLoss(), toy_sgd(model), {}, nullptr,
                        {.device = "cuda:0"});
   TrainOptions options{
       .train_dataset = TensorDataset(torch::ones({kRows, kWidth}), torch::arange(kRows) % kWidth),
-      .num_epochs = 1};
+      .num_epochs = 1,
+      .execution_mode = GetParam()};
   const auto result = find_batch_size(trainer, options, {.min_batch_size = 512});
   EXPECT_GE(result.largest, 512);
   EXPECT_LT(result.largest, kRows);
@@ -33,9 +42,62 @@ TEST(OutOfMemoryTest, FindBatchSizeEndsWithTheLargestThatFits) {
                           [](const BatchSizeTrial& trial) { return !trial.fits; }));
 
   options.per_device_batch_size = result.largest;
-  options.max_num_train_steps = 3;
+  options.max_num_train_steps = 6;  // of which graph mode records the fourth
   trainer.train(options);
-  EXPECT_EQ(trainer.num_updates(), 3);
+  EXPECT_EQ(trainer.num_updates(), 6);
+}
+
+constexpr int64_t kLayers = 2;
+
+double peak_mib_of(ExecutionMode mode, int64_t rows) {
+  const c10::Device device("cuda:0");
+  torch::nn::Sequential model;
+  for (int64_t i = 0; i < kLayers; ++i) {
+    model->push_back(torch::nn::Linear(i == 0 ? 8 : kWidth, kWidth));
+    model->push_back(torch::nn::Tanh());
+  }
+  model->push_back(torch::nn::Linear(kWidth, 2));
+  QuietTrainer trainer(model, torch::nn::CrossEntropyLoss(), toy_sgd(model), {}, nullptr,
+                       {.device = "cuda:0"});
+  empty_device_cache(device);
+  reset_device_peak(device);
+  // Windows of 2, 2 and 1 micro-steps: two recordings.
+  trainer.train(
+      {.train_dataset = TensorDataset(torch::ones({5 * rows, 8}), torch::arange(5 * rows) % 2),
+       .num_epochs = 3,
+       .per_device_batch_size = rows,
+       .gradient_accumulation_steps = 2,
+       .execution_mode = mode});
+  return device_peak(device)->reserved_mib;
+}
+
+TEST(OutOfMemoryTest, GraphModeTakesNoMoreThanEagerAndOneSetOfActivations) {
+  constexpr int64_t kRows = 2048;  // 8 MiB an activation
+  const double eager = peak_mib_of(ExecutionMode::eager, kRows);
+  const double activations = eager - peak_mib_of(ExecutionMode::eager, 1);
+  EXPECT_GT(activations, 4 * 8.0);
+  EXPECT_LE(peak_mib_of(ExecutionMode::graph, kRows), eager + activations);
+}
+
+TEST(OutOfMemoryTest, ARecordingForWhichMemoryIsShortLeavesTheDeviceUsable) {
+  torch::nn::Sequential model(torch::nn::Linear(kWidth, kWidth));
+  int64_t num_calls = 0;
+  const auto loss = [&](const torch::Tensor& output, const torch::Tensor& target) {
+    auto sum = torch::nn::functional::cross_entropy(output, target);
+    if (++num_calls == 4) sum = sum + torch::ones({int64_t{1} << 30}, torch::kCUDA).sum();
+    return sum;
+  };
+  const auto train = [&](ExecutionMode mode) {
+    QuietTrainer trainer(model, loss, toy_sgd(model), {}, nullptr, {.device = "cuda:0"});
+    trainer.train({.train_dataset = TensorDataset(torch::ones({64, kWidth}), torch::arange(64)),
+                   .num_epochs = 1,
+                   .execution_mode = mode});
+    EXPECT_EQ(trainer.num_updates(), 8);
+  };
+  EXPECT_THROW(train(ExecutionMode::graph), c10::OutOfMemoryError);
+  train(ExecutionMode::eager);
+  num_calls = 5;
+  train(ExecutionMode::graph);
 }
 
 TEST(OutOfMemoryTest, EmptyDeviceCacheGivesMemoryBack) {

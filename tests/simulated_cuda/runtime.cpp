@@ -79,6 +79,9 @@ cudaError_t copy(void* target, std::size_t target_pitch, const void* source,
   if (to_device) {
     work.name = from_device ? "a copy within the devices" : "a copy to the device";
     machine().count(from_device ? &Counts::device_to_device : &Counts::host_to_device);
+    if (!from_device && machine().has_work_beside(stream)) {
+      machine().count(&Counts::overlapping_host_to_device);
+    }
   } else {
     machine().count(&Counts::device_to_host);
   }
@@ -142,6 +145,7 @@ cudaError_t cudaGetDevice(int* device) {
 cudaError_t cudaSetDevice(int device) {
   if (!is_device(device)) return remember(cudaErrorInvalidDevice);
   current_device = device;
+  machine().use(device);
   return cudaSuccess;
 }
 
@@ -219,6 +223,7 @@ cudaError_t cudaDriverGetVersion(int* version) {
 cudaError_t cudaRuntimeGetVersion(int* version) { return cudaDriverGetVersion(version); }
 
 cudaError_t cudaDeviceSynchronize() {
+  machine().use(current_device);
   machine().count(&Counts::device_waits);
   return remember(machine().wait_for_device(current_device));
 }
@@ -276,6 +281,7 @@ const char* cudaGetErrorString(cudaError_t error) {
 
 cudaError_t cudaMalloc(void** pointer, std::size_t size) {
   if (const auto error = refused_while_capturing()) return error;
+  machine().use(current_device);
   *pointer = machine().memory(current_device).allocate(size);
   return *pointer != nullptr ? cudaSuccess : remember(cudaErrorMemoryAllocation);
 }
@@ -297,6 +303,7 @@ cudaError_t cudaMemGetInfo(std::size_t* free, std::size_t* total) {
 
 cudaError_t cudaHostAlloc(void** pointer, std::size_t size, unsigned) {
   if (const auto error = refused_while_capturing()) return error;
+  machine().use(current_device);
   constexpr std::size_t kPage = 4096;
   *pointer = std::aligned_alloc(kPage, (size + kPage - 1) / kPage * kPage);
   if (*pointer == nullptr) return remember(cudaErrorMemoryAllocation);
@@ -379,6 +386,7 @@ cudaError_t cudaMemset(void* target, int value, std::size_t size) {
 // Streams
 
 cudaError_t cudaStreamCreateWithPriority(cudaStream_t* stream, unsigned, int priority) {
+  machine().use(current_device);
   *stream = new CUstream_st{&machine().make_stream(current_device, priority)};
   return cudaSuccess;
 }

@@ -2,6 +2,7 @@
 
 #include <cstdio>
 #include <cstdlib>
+#include <sstream>
 
 namespace linkboy::simulated_cuda {
 namespace {
@@ -12,21 +13,45 @@ long read(const char* name, long otherwise) {
   char* end = nullptr;
   const long value = std::strtol(text, &end, 10);
   if (end == text || *end != '\0' || value < 0) {
-    std::fprintf(stderr, "simulated CUDA: %s is '%s'; it must be a number of at least 0\n", name,
+    std::fprintf(stderr, "simulated device: %s is '%s'; it must be a number of at least 0\n", name,
                  text);
     std::_Exit(99);
   }
   return value;
 }
 
+/// As CUDA does it, the list ends at the first entry that is not the number of a device.
+std::vector<int> visible_devices() {
+  constexpr long kMost = 64;
+  const long count = read("SIMULATED_CUDA_DEVICES", 1);
+  if (count > kMost) {
+    std::fprintf(stderr,
+                 "simulated device: SIMULATED_CUDA_DEVICES is %ld; it must be at most %ld\n", count,
+                 kMost);
+    std::_Exit(99);
+  }
+  std::vector<int> devices;
+  const char* visible = std::getenv("CUDA_VISIBLE_DEVICES");
+  if (visible == nullptr) {
+    for (int i = 0; i < count; ++i) devices.push_back(i);
+    return devices;
+  }
+  std::istringstream list(visible);
+  for (int device; list >> device && device >= 0 && device < count; list.ignore(1)) {
+    devices.push_back(device);
+  }
+  return devices;
+}
+
 }  // namespace
 
 const Settings& settings() {
   static const Settings read_once{
-      .num_devices = static_cast<int>(read("SIMULATED_CUDA_DEVICES", 1)),
+      .devices = visible_devices(),
       .memory = static_cast<std::size_t>(read("SIMULATED_CUDA_MEMORY_MIB", 2048)) << 20,
       .latency = std::chrono::microseconds(read("SIMULATED_CUDA_LATENCY_US", 300)),
-      .is_strict = read("SIMULATED_CUDA_STRICT", 0) != 0};
+      .is_strict = read("SIMULATED_CUDA_STRICT", 0) != 0,
+      .has_network = read("SIMULATED_CUDA_NETWORK", 0) != 0};
   return read_once;
 }
 

@@ -15,12 +15,17 @@ struct Counts {
   std::int64_t kernels = 0;  // operators and memsets, launched one by one
   std::int64_t graphs = 0;   // launches of whole graphs
   std::int64_t host_to_device = 0;
+  // Those of them that need not wait for all earlier work of the device's other streams.
+  std::int64_t overlapping_host_to_device = 0;
   std::int64_t device_to_host = 0;
   std::int64_t device_to_device = 0;
   std::int64_t pageable = 0;      // those of the copies whose memory on the host is not page-locked
   std::int64_t stream_waits = 0;  // of the host for all work of a stream,
   std::int64_t event_waits = 0;   // for an event,
   std::int64_t device_waits = 0;  // for all work of a device
+  // Those of the waits for an event behind which its stream had no work left, as it has none after
+  // a wait for a stream.
+  std::int64_t draining_event_waits = 0;
   std::int64_t races = 0;
 };
 

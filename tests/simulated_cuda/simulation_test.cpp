@@ -257,6 +257,51 @@ TEST_F(SimulationTest, RunningOutOfMemoryIsLibTorchsErrorAndPasses) {
   EXPECT_EQ(torch::ones({2}, torch::kCUDA).sum().item<float>(), 2.0F);
 }
 
+TEST_F(SimulationTest, ADeviceHasAContextFromItsFirstUseOn) {
+  // In a process that has not used the second device yet.
+  EXPECT_EXIT(
+      {
+        const bool before = c10::cuda::hasPrimaryContext(1);
+        const c10::cuda::CUDAGuard on_second(1);
+        std::exit(!before && c10::cuda::hasPrimaryContext(1) ? 0 : 1);
+      },
+      ::testing::ExitedWithCode(0), "");
+}
+
+TEST_F(SimulationTest, WaitsThatLeaveAStreamWithoutWorkAreCounted) {
+  const auto waits = [&] { return counts().draining_event_waits; };
+  const auto before = waits();
+  write(first_);
+  record(first_);
+  write(first_);
+  expect_ok(cudaEventSynchronize(event_));
+  EXPECT_EQ(waits() - before, 0);
+  record(first_);
+  expect_ok(cudaEventSynchronize(event_));
+  EXPECT_EQ(waits() - before, 1);
+}
+
+TEST_F(SimulationTest, CopiesThatOverlapWithOtherStreamsAreCounted) {
+  const auto pinned = torch::ones({kSize}, torch::TensorOptions(torch::kByte).pinned_memory(true));
+  const auto copies = [&] { return counts().overlapping_host_to_device; };
+  expect_ok(cudaDeviceSynchronize());
+  auto before = copies();
+  write(first_);
+  copy(other_memory_, pinned.data_ptr(), kSize, first_);
+  EXPECT_EQ(copies() - before, 0) << "behind the work";
+  record(first_);
+  wait(second_);
+  before = copies();
+  copy(other_memory_, pinned.data_ptr(), kSize, second_);
+  EXPECT_EQ(copies() - before, 0) << "ordered behind it";
+  write(first_);
+  copy(other_memory_, pinned.data_ptr(), kSize, second_);
+  EXPECT_EQ(copies() - before, 1);
+  expect_ok(cudaDeviceSynchronize());
+  copy(other_memory_, pinned.data_ptr(), kSize, second_);
+  EXPECT_EQ(copies() - before, 1) << "the host has waited for all";
+}
+
 TEST_F(SimulationTest, CopiesAndWaitsAreCounted) {
   const auto pinned = torch::ones({4}, torch::TensorOptions().pinned_memory(true));
   Counts before = counts();

@@ -9,6 +9,7 @@
 #include <utility>
 #include <vector>
 
+#include "linkboy/callbacks/save_training_state.hpp"
 #include "linkboy/trainer.hpp"
 #include "simulated_cuda/simulation.hpp"
 #include "support/every_callback.hpp"
@@ -28,9 +29,11 @@ constexpr int64_t kLast = 44;
 /// For each update from kFirst to kLast.
 struct PerUpdate {
   double host_to_device = 0;
+  double overlapping_host_to_device = 0;
   double device_to_host = 0;
   double stream_waits = 0;
   double event_waits = 0;
+  double draining_event_waits = 0;
   double pageable = 0;
 
   bool operator==(const PerUpdate&) const = default;
@@ -38,8 +41,10 @@ struct PerUpdate {
 
 void PrintTo(const PerUpdate& costs, std::ostream* out) {
   *out << "{.host_to_device = " << costs.host_to_device
+       << ", .overlapping_host_to_device = " << costs.overlapping_host_to_device
        << ", .device_to_host = " << costs.device_to_host
        << ", .stream_waits = " << costs.stream_waits << ", .event_waits = " << costs.event_waits
+       << ", .draining_event_waits = " << costs.draining_event_waits
        << ", .pageable = " << costs.pageable << "}";
 }
 
@@ -56,9 +61,11 @@ class CountUpdates : public Callback {
       return static_cast<double>(end_.*count - begin_.*count) / (kLast - kFirst);
     };
     return {.host_to_device = each(&Counts::host_to_device),
+            .overlapping_host_to_device = each(&Counts::overlapping_host_to_device),
             .device_to_host = each(&Counts::device_to_host),
             .stream_waits = each(&Counts::stream_waits) + each(&Counts::device_waits),
             .event_waits = each(&Counts::event_waits),
+            .draining_event_waits = each(&Counts::draining_event_waits),
             .pageable = each(&Counts::pageable)};
   }
 
@@ -84,8 +91,9 @@ PerUpdate costs_of(CallbackList callbacks, const torch::nn::Sequential& model,
   return count_updates->costs();
 }
 
-// A batch is two tensors, its input and its target.
-constexpr PerUpdate kOnlyTheBatch{.host_to_device = 2};
+// A batch is two tensors, its input and its target. They arrive while the device is at work on the
+// update before.
+constexpr PerUpdate kOnlyTheBatch{.host_to_device = 2, .overlapping_host_to_device = 2};
 
 TEST(SteadyStateCostTest, AnUpdateCopiesItsBatchAndWaitsForNothing) {
   EXPECT_EQ(costs_of(default_callbacks(), toy_model()), kOnlyTheBatch);
@@ -93,13 +101,45 @@ TEST(SteadyStateCostTest, AnUpdateCopiesItsBatchAndWaitsForNothing) {
   EXPECT_EQ(costs_of(default_callbacks(), toy_model(), "no", ExecutionMode::graph), kOnlyTheBatch);
 }
 
-TEST(SteadyStateCostTest, Fp16WaitsForTheVerdictOnItsGradients) {
+/// For the losses, and for the verdict on the gradients of the update before: the device has this
+/// one's forward and backward to do then.
+TEST(SteadyStateCostTest, InFp16TheDeviceHasWorkWhileTheHostWaits) {
   const PerUpdate costs = costs_of(default_callbacks(), toy_model(), "fp16");
   EXPECT_EQ(costs.host_to_device, 2);
+  EXPECT_EQ(costs.overlapping_host_to_device, 2);
   EXPECT_EQ(costs.stream_waits, 0);
   EXPECT_EQ(costs.pageable, 0);
-  EXPECT_LE(costs.event_waits, 2);
+  EXPECT_EQ(costs.draining_event_waits, 0);
+  EXPECT_LE(costs.event_waits, 3);
   EXPECT_LE(costs.device_to_host, 2);
+}
+
+TEST(SteadyStateCostTest, AnAsynchronousSaveWaitsForTwoNumbersAndNotForItsCopies) {
+  const TemporaryFolder folder;
+  const auto model = toy_model();
+  const auto save = std::make_shared<SaveTrainingState>(SaveTrainingStateOptions{
+      .directory = folder.path(), .every_n_updates = 1, .asynchronous = true});
+  const PerUpdate costs = costs_of({save}, model);
+  EXPECT_EQ(costs.stream_waits, 0);
+  EXPECT_EQ(costs.pageable, 0);
+  // The weights and two averages of each; whether they are finite; the loss.
+  EXPECT_EQ(costs.device_to_host, 3.0 * static_cast<double>(model->parameters().size()) + 2);
+  // For the last two, and in the background for the copies, where the last save may come later.
+  EXPECT_NEAR(costs.event_waits, 3, 1.0 / (kLast - kFirst));
+  EXPECT_EQ(costs.host_to_device, 2);
+}
+
+TEST(SteadyStateCostTest, ClippingLaunchesNoKernelForNothing) {
+  const Accelerator accelerator({.device = "cuda:0"});
+  std::vector<torch::Tensor> parameters;
+  for (int i = 0; i < 3; ++i) {
+    parameters.push_back(torch::ones({4}, accelerator.device()).requires_grad_());
+    parameters.back().mutable_grad() = torch::ones({4}, accelerator.device());
+  }
+  const auto before = counts().kernels;
+  accelerator.clip_grad_norm(parameters, 1.0);
+  // The norms, stacked, their norm; the coefficient in four; the gradients.
+  EXPECT_EQ(counts().kernels - before, 8);
 }
 
 /// Those that leave an epoch of a run as it is.
@@ -127,9 +167,12 @@ TEST_P(CallbackCostTest, IsThatOfItsPurpose) {
     EXPECT_GT(costs.device_to_host, 0);
   } else if (name == "step-based-evaluation") {
     EXPECT_GT(costs.host_to_device, 2);
-    EXPECT_GT(costs.stream_waits, 0);
+    EXPECT_GT(costs.event_waits, 0);
+    EXPECT_EQ(costs.stream_waits, 0);
   } else if (name == "track-run") {  // the losses, which arrive later
-    EXPECT_EQ(costs, (PerUpdate{.host_to_device = 2, .device_to_host = 1}));
+    EXPECT_EQ(
+        costs,
+        (PerUpdate{.host_to_device = 2, .overlapping_host_to_device = 2, .device_to_host = 1}));
   } else {
     EXPECT_EQ(costs, kOnlyTheBatch);
   }

@@ -19,9 +19,9 @@
 #include "linkboy/callbacks/save_training_state.hpp"
 #include "linkboy/callbacks/terminate_on_nan.hpp"
 #include "linkboy/callbacks/track_run.hpp"
-#include "linkboy/csv_tracker.hpp"
 #include "linkboy/metrics/accuracy.hpp"
 #include "linkboy/schedulers/cosine_scheduler.hpp"
+#include "linkboy/tracking/csv_tracker.hpp"
 #include "support/temporary_folder.hpp"
 #include "support/toy.hpp"
 

@@ -43,7 +43,7 @@ def declared_in(headers):
 def main():
     source, build = map(pathlib.Path, sys.argv[1:3])
     libraries = [pathlib.Path(path) for path in sys.argv[3:] if path]
-    headers = [*source.glob("include/linkboy/*.hpp")]
+    headers = [*source.glob("include/linkboy/**/*.hpp")]
     for folder in ("callbacks", "metrics", "schedulers"):
         headers += source.glob(f"{folder}/*.hpp")
     objects = [path for folder in ("tests", "examples") for path in (build / folder).rglob("*.o")]

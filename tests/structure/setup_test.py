@@ -226,7 +226,7 @@ class SetupTest(unittest.TestCase):
         shutil.copytree(SCRIPTS, checkout / "scripts")
         calls = self.folder / "calls"
         self.stand_in("cmake", f"echo $* >>{calls}")
-        program = checkout / "build/release/examples/fashion_mnist/fashion_mnist"
+        program = checkout / "build/release/examples/programs/fashion_mnist/fashion_mnist"
         program.parent.mkdir(parents=True)
         program.write_text("#!/usr/bin/env bash\necho runs $*\n")
         program.chmod(0o755)

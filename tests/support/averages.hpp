@@ -4,7 +4,7 @@
 
 #include <vector>
 
-#include "linkboy/state_dict.hpp"
+#include "linkboy/checkpoint/state_dict.hpp"
 #include "support/toy.hpp"
 
 namespace linkboy::testing {

@@ -13,11 +13,11 @@
 #include "linkboy/callbacks/freeze_layers.hpp"
 #include "linkboy/callbacks/metric_callback.hpp"
 #include "linkboy/callbacks/track_run.hpp"
-#include "linkboy/csv_tracker.hpp"
-#include "linkboy/html_report.hpp"
-#include "linkboy/json_lines_tracker.hpp"
 #include "linkboy/metrics/accuracy.hpp"
 #include "linkboy/schedulers/wsd_scheduler.hpp"
+#include "linkboy/tracking/csv_tracker.hpp"
+#include "linkboy/tracking/html_report.hpp"
+#include "linkboy/tracking/json_lines_tracker.hpp"
 #include "support/toy.hpp"
 
 namespace linkboy::testing {

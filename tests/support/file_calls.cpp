@@ -27,6 +27,7 @@ struct Recording {
   std::map<int, std::pair<int, std::string>>
       descriptors{};  // to the file's number (-1: a folder) and path
   int num_files = 0;
+  std::function<void()> after_next_folder{};
 };
 
 // Never destroyed: files are closed when the program ends, too.
@@ -95,6 +96,11 @@ FileCallRecorder::~FileCallRecorder() {
 void FileCallRecorder::report(long what) {
   const std::lock_guard lock(file_calls::mutex());
   recording->calls.push_back({.kind = FileCall::Kind::report, .report = what});
+}
+
+void FileCallRecorder::after_next_folder(std::function<void()> work) {
+  const std::lock_guard lock(file_calls::mutex());
+  recording->after_next_folder = std::move(work);
 }
 
 std::vector<FileCall> FileCallRecorder::calls() const {
@@ -173,9 +179,12 @@ extern "C" int rename(const char* from, const char* to) noexcept {
 extern "C" int mkdir(const char* path, mode_t mode) noexcept {
   const int result = static_cast<int>(::syscall(SYS_mkdirat, AT_FDCWD, path, mode));
   if (result == 0) {
+    std::function<void()> work;
     if_recorded(path, [&](auto& now, const std::string& name) {
       now.calls.push_back({.kind = FileCall::Kind::make_folder, .path = name});
+      work = std::exchange(now.after_next_folder, nullptr);
     });
+    if (work) work();
   }
   return result;
 }

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <filesystem>
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -24,6 +25,10 @@ class FileCallRecorder {
   ~FileCallRecorder();
   FileCallRecorder(const FileCallRecorder&) = delete;
   FileCallRecorder& operator=(const FileCallRecorder&) = delete;
+
+  /// Runs `work`, which must not throw, right after the next folder was made, as another thread
+  /// might.
+  void after_next_folder(std::function<void()> work);
 
   /// Notes that the program has said something, such as "update 7 is saved".
   void report(long what);

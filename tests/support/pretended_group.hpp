@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "distributed/process_group_implementation.hpp"
-#include "linkboy/process_group.hpp"
+#include "linkboy/distributed/process_group.hpp"
 
 namespace linkboy::testing {
 

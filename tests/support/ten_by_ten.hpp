@@ -1,6 +1,6 @@
 #pragma once
 
-#include "linkboy/run_config.hpp"
+#include "linkboy/run/run_config.hpp"
 
 namespace linkboy::testing {
 

@@ -80,11 +80,12 @@ inline std::vector<torch::Tensor> copies_of(const std::vector<torch::Tensor>& te
 }
 
 /// Whether two lists of tensors are the same in every bit.
+/// Wherever they lie.
 inline bool bit_equal(const std::vector<torch::Tensor>& left,
                       const std::vector<torch::Tensor>& right) {
   if (left.size() != right.size()) return false;
   for (std::size_t i = 0; i < left.size(); ++i) {
-    if (!torch::equal(left[i], right[i])) return false;
+    if (!torch::equal(left[i].cpu(), right[i].cpu())) return false;
   }
   return true;
 }

@@ -5,7 +5,11 @@
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
+#include <limits>
+
+#include "distributed/agreement.hpp"
 #include "support/expect_error.hpp"
+#include "support/pretended_group.hpp"
 #include "support/toy.hpp"
 
 namespace linkboy::testing::accelerator_test {
@@ -29,6 +33,30 @@ TEST(AcceleratorTest, RejectsOptionsOutOfTheirRange) {
   Accelerator accelerator({.device = "cpu"});
   EXPECT_ERROR(accelerator.clip_grad_norm({}, 0.0), "the norm to clip at is 0");
   EXPECT_ERROR(accelerator.clip_grad_value({}, -1.0), "the value to clip at is -1");
+}
+
+class CountsGathers : public PretendingBackend {
+ public:
+  using PretendingBackend::PretendingBackend;
+  c10::intrusive_ptr<c10d::Work> _allgather_base(at::Tensor& output, at::Tensor& input,
+                                                 const c10d::AllgatherOptions& options) override {
+    ++count;
+    return PretendingBackend::_allgather_base(output, input, options);
+  }
+  static inline int count = 0;
+};
+
+TEST(AcceleratorTest, OnTheCpuRanksCompareTheirOptionsAndNothingElse) {
+  const auto group = pretended_group<CountsGathers>(0, 2);
+  const auto num_gathers = [](const auto& work) {
+    CountsGathers::count = 0;
+    work();
+    return CountsGathers::count;
+  };
+  const int one_comparison = num_gathers([&] { require_same_on_all_ranks(*group, "x", {"line"}); });
+  EXPECT_GT(one_comparison, 0);
+  EXPECT_EQ(num_gathers([&] { Accelerator({.device = "cpu", .process_group = group}); }),
+            one_comparison);
 }
 
 TEST(AcceleratorTest, WindowsEndAtTheirLengthAndAtTheEpochsEnd) {
@@ -73,6 +101,49 @@ TEST(AcceleratorTest, DrivesAHandWrittenLoop) {
     }
   }
   EXPECT_LT(last, first);
+}
+
+TEST(AcceleratorTest, AskingWhetherAStepWasSkippedTakesItFromTheOptimizersCount_CUDA) {
+  Accelerator accelerator({.device = "cuda:0", .mixed_precision = "fp16"});
+  auto weight = torch::ones({2}, accelerator.device()).requires_grad_();
+  torch::optim::AdamW optimizer({weight}, 0.1);
+  const auto count = [&] {
+    return static_cast<torch::optim::AdamWParamState&>(
+               *optimizer.state().at(weight.unsafeGetTensorImpl()))
+        .step();
+  };
+  const auto update = [&](int64_t index, float gradient) {
+    accelerator.accumulate(index, 10);
+    accelerator.backward((weight * gradient).sum());
+    accelerator.optimizer_step(optimizer);
+    Accelerator::zero_grad(optimizer);
+  };
+  update(0, 1);
+  EXPECT_FALSE(accelerator.optimizer_step_was_skipped());
+  update(1, std::numeric_limits<float>::infinity());
+  EXPECT_EQ(count(), 2) << "not known yet";
+  EXPECT_TRUE(accelerator.optimizer_step_was_skipped());
+  EXPECT_EQ(count(), 1);
+  update(2, 1);
+  EXPECT_FALSE(accelerator.optimizer_step_was_skipped());
+  EXPECT_EQ(count(), 2);
+}
+
+TEST(AcceleratorTest, ForgetsTheOptimizersOfTheWindowBefore_CUDA) {
+  Accelerator accelerator({.device = "cuda:0", .mixed_precision = "fp16"});
+  const auto weight = torch::ones({2}, accelerator.device()).requires_grad_();
+  torch::optim::AdamW optimizer({weight}, 0.1);
+  for (const float gradient : {1.0F, std::numeric_limits<float>::infinity()}) {
+    accelerator.accumulate(0, 1);
+    accelerator.backward((weight * gradient).sum());
+    accelerator.optimizer_step(optimizer);
+    Accelerator::zero_grad(optimizer);
+  }
+  accelerator.accumulate(0, 1);
+  accelerator.settle_optimizer_steps();
+  const auto& state = *optimizer.state().at(weight.unsafeGetTensorImpl());
+  EXPECT_EQ(static_cast<const torch::optim::AdamWParamState&>(state).step(), 2)
+      << "the optimizer may be gone, so nobody looks at it";
 }
 
 TEST(AcceleratorTest, EachRunBeginsThePhaseOfLocalSgd) {

@@ -172,7 +172,7 @@ TEST(CallbackFactoryTest, KnowsEveryFileOfTheCallbacksFolder) {
   // What is not made from text: objects, helpers of several callbacks, the factory itself.
   const std::vector<std::string> others{"callback_factory", "default_callbacks", "freeze_layers",
                                         "metric_callback",  "track_run",         "watched_metric",
-                                        "averaged_weights", "describe_run",      "flop_counter"};
+                                        "averaged_weights", "describe_run",      "bring_here"};
   const auto names = callback_names();
   for (const auto& entry : std::filesystem::directory_iterator(
            std::filesystem::path(__FILE__).parent_path() / "../../../callbacks")) {
@@ -199,6 +199,12 @@ TEST(CallbackFactoryTest, AValueThatCannotBeReadIsAnErrorThatSaysWhatItMustBe) {
                "early_stopping_patience is \"two\": it must be a whole number");
   EXPECT_ERROR(make_callback("gradient-norm", {{"parts", "all"}}),
                "it must be one of none, param_groups, modules");
+}
+
+TEST(CallbackFactoryTest, TheTimersLimitIsRefusedInMinutes) {
+  for (const char* minutes : {"0", "-1", "1e300", "nan"}) {
+    EXPECT_ERROR(make_callback("timer", {{"minutes", minutes}}), "the timer's minutes is ");
+  }
 }
 
 TEST(CallbackFactoryTest, AnOptionGivenTwiceIsAnError) {

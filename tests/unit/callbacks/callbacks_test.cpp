@@ -14,7 +14,7 @@
 #include "linkboy/callbacks/progress_bar.hpp"
 #include "linkboy/callbacks/save_best_model.hpp"
 #include "linkboy/callbacks/stop_on_signal.hpp"
-#include "linkboy/checkpoint.hpp"
+#include "linkboy/checkpoint/checkpoint.hpp"
 #include "linkboy/schedulers/cosine_scheduler.hpp"
 #include "support/at_update.hpp"
 #include "support/expect_error.hpp"
@@ -233,6 +233,24 @@ TEST_F(SaveBestModelTest, AFileThatWasReplacedAfterTheStateWasSavedIsNotTakenFor
   options.resume_from = folder_ / "state";
   resumed.trainer.train(options);
   EXPECT_EQ(resumed.trainer.lines.back(), "Loading checkpoint with score: 2 from epoch 2");
+}
+
+TEST_F(SaveBestModelTest, AFileOfTheSameEpochAndAnotherValueIsNotTakenForTheOldBest) {
+  const auto save_with = [&](SaveBestModel& callback, double score) {
+    Toy toy;
+    callback.on_training_run_start(toy.trainer);
+    toy.trainer.run_history().update_metric("score", score);
+    callback.on_training_run_epoch_end(toy.trainer);
+  };
+  SaveBestModel known(watching_score());
+  SaveBestModel other(watching_score());
+  save_with(known, 1.0);
+  save_with(other, 0.5);
+  SaveBestModel resumed(watching_score());
+  load_for_resume(resumed, known.state_dict());
+  Toy toy;
+  resumed.on_training_run_start(toy.trainer);
+  EXPECT_TRUE(resumed.saved().empty());
 }
 
 TEST_F(SaveBestModelTest, KeepsTheBestKAndLoadsTheBestOfThem) {

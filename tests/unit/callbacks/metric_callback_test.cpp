@@ -41,7 +41,8 @@ double hits_of(torch::nn::Sequential& model, int64_t rows) {
   auto data = toy_data(rows);
   double hits = 0.0;
   for (int64_t i = 0; i < rows; ++i) {
-    const auto sample = data.get_batch(std::vector<int64_t>{i});
+    const auto sample =
+        data.get_batch(std::vector<int64_t>{i}).to(model->parameters().front().device());
     const auto best = model->forward(sample.input()).argmax(1);
     if (torch::equal(best, sample.target())) hits += 1.0;
   }

@@ -3,10 +3,14 @@
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
+#include <algorithm>
+
+#include "linkboy/callbacks/lambda_callback.hpp"
 #include "linkboy/callbacks/model_ema.hpp"
 #include "linkboy/callbacks/save_training_state.hpp"
+#include "linkboy/checkpoint/checkpoint.hpp"
+#include "linkboy/checkpoint/training_state_folders.hpp"
 #include "linkboy/schedulers/cosine_scheduler.hpp"
-#include "linkboy/training_state.hpp"
 #include "support/at_update.hpp"
 #include "support/averages.hpp"
 #include "support/expect_error.hpp"
@@ -76,6 +80,56 @@ TEST(ModelEmaStateTest, AResumedRunIsTheUninterruptedOneInEveryBit) {
     second.trainer->save_training_state(folder / "resumed");
     EXPECT_EQ(read_bytes(folder / "resumed" / kTrainingStateFile), expected);
   }
+}
+
+TEST(ModelEmaStateTest, AFileOfAnEpochAfterTheStateIsNotTakenForTheAverageThatTheStateKnows) {
+  const TemporaryFolder folder;
+  const ModelEmaOptions every_epoch{.evaluate = false, .save_path = folder / "ema.pt"};
+  Rehearsal whole(1000, every_epoch);
+  // Each epoch has 4 updates; the state of the second epoch's first one knows the first epoch's
+  // file.
+  whole.trainer->callback_handler().add(std::make_shared<LambdaCallback>(
+      LambdaCallbackFunctions{.on_train_update_end = [&](Trainer& trainer) {
+        if (trainer.num_updates() == 5) trainer.save_training_state(folder / "state");
+      }}));
+  whole.trainer->train(whole.options);
+  Rehearsal resumed(1000, every_epoch);
+  resumed.options.resume_from = folder / "state";
+  resumed.trainer->train(resumed.options);
+  const std::string warning = "WARNING: the best average so far is left out: ";
+  EXPECT_TRUE(std::any_of(
+      resumed.trainer->lines.begin(), resumed.trainer->lines.end(), [&](const std::string& line) {
+        return line.starts_with(warning) && line.find("replaced") != std::string::npos;
+      }));
+  EXPECT_EQ(read_checkpoint(folder / "ema.pt").get_int("epoch"), 3);
+}
+
+TEST(ModelEmaStateTest, AStateThatDoesNotTellTheEpochOfItsFileForgetsTheBestValueToo) {
+  const TemporaryFolder folder;
+  const ModelEmaOptions every_epoch{.evaluate = true, .save_path = folder / "ema.pt"};
+  Rehearsal first(5, every_epoch);
+  first.trainer->train(first.options);
+  first.trainer->save_training_state(folder / "state");
+  const auto path = folder / "state" / kTrainingStateFile;
+  StateDict contents = read_checkpoint(path, {.mmap = false});
+  StateDict state = contents.get_dict("training_state");
+  StateDict callbacks = state.get_dict("callbacks");
+  StateDict ema = callbacks.get_dict(first.ema->name());
+  ema.erase("saved_epoch");
+  ema.set("best", -1e9);  // no later average is better
+  callbacks.set(first.ema->name(), ema);
+  state.set("callbacks", callbacks);
+  contents.set("training_state", state);
+  write_checkpoint(path, contents);
+
+  Rehearsal resumed(1000, every_epoch);
+  resumed.options.resume_from = folder / "state";
+  resumed.trainer->train(resumed.options);
+  EXPECT_TRUE(std::any_of(
+      resumed.trainer->lines.begin(), resumed.trainer->lines.end(), [](const std::string& line) {
+        return line.starts_with("WARNING: the best average so far is left out: ");
+      }));
+  EXPECT_GT(read_checkpoint(folder / "ema.pt").get_int("epoch"), 1);
 }
 
 TEST(ModelEmaStateTest, AStateWithTheAverageInTheModelGoesOnWithTheWeights) {

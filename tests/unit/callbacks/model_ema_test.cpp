@@ -9,7 +9,7 @@
 #include <cmath>
 
 #include "linkboy/callbacks/save_best_model.hpp"
-#include "linkboy/checkpoint.hpp"
+#include "linkboy/checkpoint/checkpoint.hpp"
 #include "linkboy/trainer.hpp"
 #include "support/averages.hpp"
 #include "support/expect_error.hpp"
@@ -181,6 +181,7 @@ TEST(ModelEmaTest, EvaluatesTheAverageAndTrainsOnUnchanged) {
   auto losses = std::make_shared<KeepLosses>();
   auto ema = std::make_shared<ModelEma>(ModelEmaOptions{.decay = 0.5});
   Toy toy({losses, ema});
+  toy.trainer.model().to(c10::Device(test_device()));
   std::vector<const void*> storages;
   for (const auto& parameter : toy.model->parameters()) storages.push_back(parameter.data_ptr());
   toy.trainer.train(three_updates_per_epoch(3));

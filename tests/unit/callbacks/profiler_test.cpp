@@ -17,7 +17,7 @@
 #include <vector>
 
 #include "linkboy/callbacks/profiler.hpp"
-#include "linkboy/stage_range.hpp"
+#include "linkboy/profiling/stage_range.hpp"
 #include "support/expect_error.hpp"
 #include "support/file_size_limit.hpp"
 #include "support/temporary_folder.hpp"

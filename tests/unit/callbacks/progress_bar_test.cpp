@@ -8,7 +8,7 @@
 #include <cstdio>
 
 #include "linkboy/callbacks/progress_bar.hpp"
-#include "linkboy/status_line.hpp"
+#include "linkboy/extend/status_line.hpp"
 #include "support/toy.hpp"
 
 namespace linkboy::testing::progress_bar_test {

@@ -8,8 +8,8 @@
 #include <vector>
 
 #include "linkboy/callbacks/save_predictions.hpp"
-#include "linkboy/checkpoint.hpp"
-#include "linkboy/safetensors.hpp"
+#include "linkboy/checkpoint/checkpoint.hpp"
+#include "linkboy/checkpoint/safetensors.hpp"
 #include "support/expect_error.hpp"
 #include "support/temporary_folder.hpp"
 #include "support/toy.hpp"

@@ -6,7 +6,7 @@
 #include "linkboy/callbacks/freeze_layers.hpp"
 #include "linkboy/callbacks/lambda_callback.hpp"
 #include "linkboy/callbacks/precise_batch_norm.hpp"
-#include "linkboy/model_freezer.hpp"
+#include "linkboy/fine_tuning/model_freezer.hpp"
 #include "support/expect_error.hpp"
 #include "support/toy.hpp"
 #include "support/tracing.hpp"

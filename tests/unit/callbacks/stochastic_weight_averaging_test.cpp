@@ -7,9 +7,9 @@
 
 #include "linkboy/callbacks/early_stopping.hpp"
 #include "linkboy/callbacks/save_training_state.hpp"
+#include "linkboy/checkpoint/training_state_folders.hpp"
 #include "linkboy/schedulers/cosine_scheduler.hpp"
 #include "linkboy/trainer.hpp"
-#include "linkboy/training_state.hpp"
 #include "support/at_update.hpp"
 #include "support/averages.hpp"
 #include "support/expect_error.hpp"

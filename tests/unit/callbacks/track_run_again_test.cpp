@@ -11,8 +11,8 @@
 
 #include "linkboy/callbacks/save_training_state.hpp"
 #include "linkboy/callbacks/track_run.hpp"
-#include "linkboy/mlflow_tracker.hpp"
-#include "linkboy/tensorboard_tracker.hpp"
+#include "linkboy/tracking/mlflow_tracker.hpp"
+#include "linkboy/tracking/tensorboard_tracker.hpp"
 #include "support/file_contents.hpp"
 #include "support/memory_tracker.hpp"
 #include "support/temporary_folder.hpp"

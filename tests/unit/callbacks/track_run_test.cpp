@@ -15,9 +15,9 @@
 #include "linkboy/callbacks/lambda_callback.hpp"
 #include "linkboy/callbacks/save_training_state.hpp"
 #include "linkboy/callbacks/track_run.hpp"
-#include "linkboy/mlflow_tracker.hpp"
-#include "linkboy/step_output.hpp"
-#include "linkboy/tensorboard_tracker.hpp"
+#include "linkboy/run/step_output.hpp"
+#include "linkboy/tracking/mlflow_tracker.hpp"
+#include "linkboy/tracking/tensorboard_tracker.hpp"
 #include "support/expect_error.hpp"
 #include "support/keep_losses.hpp"
 #include "support/memory_tracker.hpp"
@@ -253,6 +253,26 @@ TEST(TrackRunTest, TrackerThatFailsLaterIsNamedOnceAndLeftOutOfTheRun) {
   failing->fails_at_update = 1'000'000;
   toy.trainer.train(short_run());
   EXPECT_EQ(failing->outcomes, std::vector<std::string>{"finished"});
+}
+
+/// Fails as a tracker of one's own may, in LibTorch.
+struct FailsInLibTorch : MemoryTracker {
+  void log_scalars(std::span<const TrackedScalar>, const TrackedTime&) override {
+    TORCH_CHECK(false, "wrong shape");
+  }
+};
+
+TEST(TrackRunTest, ErrorOfLibTorchInATrackerIsPrintedWithoutItsBacktrace) {
+  Toy toy({std::make_shared<TrackRun>(
+      std::vector<std::shared_ptr<Tracker>>{std::make_shared<FailsInLibTorch>()},
+      TrackRunOptions{.every_n_updates = 1})});
+  toy.trainer.train(short_run(1));
+  const auto line = std::find_if(
+      toy.trainer.lines.begin(), toy.trainer.lines.end(),
+      [](const std::string& text) { return text.starts_with("ERROR: a tracker failed"); });
+  ASSERT_NE(line, toy.trainer.lines.end());
+  EXPECT_NE(line->find("wrong shape"), std::string::npos);
+  EXPECT_EQ(line->find('#'), std::string::npos) << *line;
 }
 
 TEST(TrackRunTest, AnEvaluationAfterATrainingDoesNotFailBecauseOfATracker) {

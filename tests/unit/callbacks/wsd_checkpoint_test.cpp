@@ -6,10 +6,10 @@
 #include <algorithm>
 
 #include "linkboy/callbacks/model_ema.hpp"
-#include "linkboy/checkpoint.hpp"
+#include "linkboy/checkpoint/checkpoint.hpp"
+#include "linkboy/checkpoint/training_state_folders.hpp"
 #include "linkboy/schedulers/wsd_scheduler.hpp"
 #include "linkboy/trainer.hpp"
-#include "linkboy/training_state.hpp"
 #include "support/at_update.hpp"
 #include "support/expect_error.hpp"
 #include "support/file_size_limit.hpp"
@@ -56,7 +56,7 @@ TEST_F(WsdCheckpointTest, SavesBeforeAndAfterTheDecay) {
   EXPECT_EQ(after.get_int("total_steps"), 20);
   EXPECT_EQ(after.get_double("decay_fraction"), 0.1);
   EXPECT_TRUE(torch::equal(after.get_dict("model_state_dict").get_tensor("0.weight"),
-                           toy.model->parameters()[0]));
+                           toy.model->parameters()[0].cpu()));
   EXPECT_TRUE(after.contains("optimizer_state_dict"));
   EXPECT_TRUE(after.contains("scheduler_state_dict"));
 }
@@ -118,7 +118,7 @@ TEST_F(WsdCheckpointTest, StartsFromAnInitialCheckpoint) {
     const auto saved =
         read_checkpoint(is_file ? folder_ / name : folder_ / name / kTrainingStateFile)
             .get_dict("model_state_dict");
-    EXPECT_TRUE(torch::equal(start->weights[0], saved.get_tensor("0.weight")));
+    EXPECT_TRUE(torch::equal(start->weights[0].cpu(), saved.get_tensor("0.weight")));
     EXPECT_EQ(folder.names(), (std::vector<std::string>{"checkpoint_10_wsd_post_decay.pt",
                                                         "checkpoint_8_wsd_pre_decay"}));
     EXPECT_NEAR(lr_of(second), 0.05, 1e-9);  // half of the first run's

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "checkpoint/atomic_file.hpp"
+#include "linkboy/checkpoint/training_state_folders.hpp"
 #include "support/file_calls.hpp"
 #include "support/temporary_folder.hpp"
 
@@ -28,6 +29,23 @@ TEST(AtomicFileSyncTest, BytesAreOnTheDiskBeforeTheNameAndThenTheName) {
   using enum FileCall::Kind;
   EXPECT_THAT(kinds_of(recorder),
               ::testing::ElementsAre(make_file, write, sync_file, rename, sync_folder));
+}
+
+// SaveTrainingState of another thread looks for its number between the two.
+TEST(AtomicFileSyncTest, AFolderThatIsRemovedBeforeItsFirstFileIsMadeAgain) {
+  const TemporaryFolder folder;
+  const std::filesystem::path state = training_state_folder(folder.path(), 7);
+  FileCallRecorder recorder(folder.path());
+  bool was_removed = false;
+  recorder.after_next_folder([&] {
+    next_training_state_number(folder.path());
+    was_removed = !std::filesystem::exists(state);
+  });
+  AtomicFile file(state / "x");
+  EXPECT_TRUE(was_removed);
+  file.write("new", 3);
+  file.commit();
+  EXPECT_TRUE(std::filesystem::exists(state / "x"));
 }
 
 TEST(AtomicFileSyncTest, EachNewFolderIsOnTheDiskInItsParent) {

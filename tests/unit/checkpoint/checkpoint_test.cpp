@@ -1,4 +1,4 @@
-#include "linkboy/checkpoint.hpp"
+#include "linkboy/checkpoint/checkpoint.hpp"
 
 #include <gtest/gtest.h>
 #include <torch/cuda.h>

@@ -13,8 +13,8 @@
 #include <set>
 
 #include "linkboy/callbacks/save_training_state.hpp"
-#include "linkboy/checkpoint.hpp"
-#include "linkboy/training_state.hpp"
+#include "linkboy/checkpoint/checkpoint.hpp"
+#include "linkboy/checkpoint/training_state_folders.hpp"
 #include "support/file_calls.hpp"
 #include "support/temporary_folder.hpp"
 #include "support/toy.hpp"

@@ -5,8 +5,8 @@
 
 #include <string>
 
+#include "linkboy/checkpoint/name_options.hpp"
 #include "linkboy/model.hpp"
-#include "linkboy/name_options.hpp"
 #include "support/expect_error.hpp"
 
 namespace linkboy::named_tensors_test {

@@ -11,7 +11,7 @@
 #include <string>
 #include <vector>
 
-#include "linkboy/checkpoint.hpp"
+#include "linkboy/checkpoint/checkpoint.hpp"
 #include "support/expect_error.hpp"
 #include "support/temporary_folder.hpp"
 

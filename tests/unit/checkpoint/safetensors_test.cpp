@@ -1,4 +1,4 @@
-#include "linkboy/safetensors.hpp"
+#include "linkboy/checkpoint/safetensors.hpp"
 
 #include <gtest/gtest.h>
 #include <sys/stat.h>
@@ -12,7 +12,7 @@
 #include <string>
 #include <vector>
 
-#include "linkboy/checkpoint.hpp"
+#include "linkboy/checkpoint/checkpoint.hpp"
 #include "support/expect_error.hpp"
 #include "support/file_contents.hpp"
 #include "support/python_peer.hpp"

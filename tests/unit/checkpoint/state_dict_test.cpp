@@ -1,4 +1,4 @@
-#include "linkboy/state_dict.hpp"
+#include "linkboy/checkpoint/state_dict.hpp"
 
 #include <gtest/gtest.h>
 #include <torch/types.h>

@@ -11,7 +11,7 @@
 
 #include "checkpoint/atomic_file.hpp"
 #include "checkpoint/file_bytes.hpp"
-#include "linkboy/checkpoint.hpp"
+#include "linkboy/checkpoint/checkpoint.hpp"
 #include "support/expect_error.hpp"
 #include "support/file_contents.hpp"
 #include "support/temporary_folder.hpp"

@@ -1,6 +1,6 @@
 // Which samples a rank sees. Small epochs are walked through, huge ones looked at in samples.
 
-#include "distributed/batch_shard.hpp"
+#include "data/batch_shard.hpp"
 
 #include <c10/util/StringUtil.h>
 #include <gtest/gtest.h>

@@ -10,7 +10,7 @@
 #include <set>
 #include <thread>
 
-#include "linkboy/data_loader.hpp"
+#include "linkboy/data/data_loader.hpp"
 #include "support/expect_error.hpp"
 #include "support/toy.hpp"
 
@@ -566,6 +566,42 @@ TEST(StackSamplesTest, NamesTheTensorWhoseShapesDiffer) {
   const std::vector<Batch> samples{Batch(torch::ones({3})), Batch(torch::ones({5}))};
   EXPECT_ERROR(stack_samples(samples),
                "\"input\" has shape [3] in one sample of a batch and [5] in another");
+}
+
+/// Notes whether its rows were gathered in page-locked memory.
+class PinnedSource : public DatasetSource {
+ public:
+  int64_t size() const override { return rows_.size(); }
+  Batch get_batch(std::span<const int64_t> indices) override {
+    Batch batch = rows_.get_batch(indices);
+    is_pinned = batch.input().is_pinned();
+    return batch;
+  }
+  std::atomic<bool> is_pinned = false;
+
+ private:
+  TensorDataset rows_{NamedTensors{{"input", torch::arange(8, torch::kFloat)}}};
+};
+
+TEST(DatasetLoaderTest, BatchesAreGatheredWhereTheyAreCopiedFrom_CUDA) {
+  for (const int64_t num_workers : {0, 2}) {
+    const auto source = std::make_shared<PinnedSource>();
+    DataLoaderOptions options{.batch_size = 4, .num_workers = num_workers, .pin_memory = true};
+    const auto first = [&] { return *DatasetLoader(Dataset(source), options).iterate(1)->next(); };
+    EXPECT_TRUE(torch::equal(first().input(), torch::arange(4, torch::kFloat)));
+    EXPECT_TRUE(source->is_pinned);
+    options.transform = [&](Batch batch, const TransformContext&) {
+      EXPECT_FALSE(batch.input().is_pinned()) << "what the transform returns is";
+      batch.set("input", batch.input().view({2, 2}).t());
+      return batch;
+    };
+    const Batch turned = first();
+    EXPECT_TRUE(turned.input().is_pinned());
+    EXPECT_TRUE(torch::equal(turned.input(), torch::arange(4, torch::kFloat).view({2, 2}).t()));
+    options.pin_memory = false;
+    EXPECT_FALSE(first().input().is_pinned());
+    EXPECT_FALSE(source->is_pinned);
+  }
 }
 
 TEST(DatasetLoaderTest, PinMemoryIsIgnoredWithoutADevice) {

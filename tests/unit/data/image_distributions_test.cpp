@@ -6,7 +6,7 @@
 #include <numeric>
 #include <vector>
 
-#include "linkboy/image_transforms.hpp"
+#include "linkboy/data/image_transforms.hpp"
 
 namespace linkboy::testing::image_distributions_test {
 namespace {

@@ -1,6 +1,6 @@
 // Image transforms: against slow references, their statistics, and what their numbers depend on.
 
-#include "linkboy/image_transforms.hpp"
+#include "linkboy/data/image_transforms.hpp"
 
 #include <gtest/gtest.h>
 #include <torch/torch.h>

@@ -294,15 +294,15 @@ TEST(LaunchEnvironmentTest, FindsTheFirstHostOfSlurmsNodeLists) {
 
 TEST(LaunchEnvironmentTest, EachProcessTakesTheDeviceOfItsNumberOrTheOnlyOneThatItSees) {
   LaunchEnvironment launch = read(kTorchrun);  // the second of two processes on its host
-  EXPECT_EQ(cuda_index_of(launch, 2), 1);
-  EXPECT_EQ(cuda_index_of(launch, 1), std::nullopt) << "two processes would share it unasked";
+  EXPECT_EQ(device_index_of(launch, 2), 1);
+  EXPECT_EQ(device_index_of(launch, 1), std::nullopt) << "two processes would share it unasked";
   for (const char* one : {"0", "3", "GPU-8932f937-d72c-4106-c12f-20bd9faed9f6"}) {
     launch = read(with(kTorchrun, {{"CUDA_VISIBLE_DEVICES", one}}));
-    EXPECT_EQ(cuda_index_of(launch, 1), 0) << one;
+    EXPECT_EQ(device_index_of(launch, 1), 0) << one;
   }
   launch = read(with(kTorchrun, {{"CUDA_VISIBLE_DEVICES", "2,3"}}));
-  EXPECT_EQ(cuda_index_of(launch, 2), 1);
-  EXPECT_EQ(cuda_index_of(read({}), 1), 0);
+  EXPECT_EQ(device_index_of(launch, 2), 1);
+  EXPECT_EQ(device_index_of(read({}), 1), 0);
 }
 
 }  // namespace

@@ -1,4 +1,4 @@
-#include "linkboy/sync_batch_norm.hpp"
+#include "linkboy/distributed/sync_batch_norm.hpp"
 
 #include <ATen/autocast_mode.h>
 #include <gtest/gtest.h>
@@ -12,8 +12,8 @@
 #include <thread>
 #include <vector>
 
-#include "distributed/sync_batch_norm.hpp"
-#include "linkboy/activation_checkpoint.hpp"
+#include "distributed/batch_norm_registry.hpp"
+#include "linkboy/memory/activation_checkpoint.hpp"
 #include "support/expect_error.hpp"
 
 namespace linkboy::testing::sync_batch_norm_test {

@@ -25,7 +25,7 @@ TEST(ZeroShardsTest, AStepThatThrowsGivesTheGradientsBackOnce) {
   EXPECT_ERROR(shards.step(optimizer, fail), "no step");
   EXPECT_TRUE(others.grad().defined());
   optimizer.zero_grad();
-  EXPECT_TRUE(shards.step(optimizer, [] { return true; }));
+  shards.step(optimizer, [] {});
   EXPECT_FALSE(others.grad().defined()) << "an old gradient has come back";
 }
 

@@ -7,8 +7,8 @@
 #include <chrono>
 #include <cmath>
 
-#include "linkboy/batch_size_finder.hpp"
-#include "linkboy/lr_finder.hpp"
+#include "linkboy/fine_tuning/batch_size_finder.hpp"
+#include "linkboy/fine_tuning/lr_finder.hpp"
 #include "support/expect_error.hpp"
 #include "support/toy.hpp"
 
@@ -33,7 +33,7 @@ class FindersTest : public ::testing::Test {
   /// All that a trial could change, as text.
   std::string everything() {
     std::string text;
-    for (const auto& parameter : toy_.model->parameters()) text += c10::str(parameter);
+    for (const auto& parameter : toy_.model->parameters()) text += c10::str(parameter.cpu());
     for (const auto& parameter : toy_.model->parameters()) {
       const auto& states = toy_.optimizer->state();
       const auto state = states.find(parameter.unsafeGetTensorImpl());
@@ -81,6 +81,43 @@ TEST_F(FindersTest, LearningRateSearchChangesNothing) {
 TEST_F(FindersTest, AFreshOptimizerIsFreshAgainAfterwards) {
   find_learning_rate(toy_.trainer, training(), {.num_updates = 5});
   EXPECT_TRUE(toy_.optimizer->state().empty());
+}
+
+TEST_F(FindersTest, AStopThatIsRequestedBeforeTheLearningRateSearchEndsTheNextRunToo) {
+  toy_.trainer.request_stop(StopReason::stop_request, "enough");
+  EXPECT_TRUE(find_learning_rate(toy_.trainer, training(), {.num_updates = 20}).losses.empty());
+  const TrainResult result = toy_.trainer.train(training());
+  EXPECT_EQ(result.num_updates, 0);
+  EXPECT_EQ(result.message, "enough");
+  EXPECT_EQ(toy_.trainer.train(training()).num_updates, 4) << "one run has heeded it";
+}
+
+TEST_F(FindersTest, ALearningRateSearchThatDivergesStopsNoLaterRun) {
+  const auto result = find_learning_rate(toy_.trainer, training(),
+                                         {.start_lr = 1e-3, .end_lr = 1e6, .num_updates = 60});
+  ASSERT_LT(result.losses.size(), 60U);
+  EXPECT_EQ(toy_.trainer.train(training()).num_updates, 4);
+}
+
+/// Requests a stop where its loss is not finite, and overflows at large learning rates.
+struct StopsAtNan : QuietTrainer {
+  using QuietTrainer::QuietTrainer;
+  StepOutput calculate_train_batch_loss(const Batch& batch) override {
+    StepOutput output = QuietTrainer::calculate_train_batch_loss(batch);
+    const double rate = get_param_group_field(*optimizer(), ParamGroupField::lr).front();
+    if (rate > 1.0) output.loss = output.loss / 0.0;
+    if (!std::isfinite(output.loss.item<double>())) request_stop(StopReason::nan);
+    return output;
+  }
+};
+
+TEST_F(FindersTest, AStopAtANanOfTheLearningRateSearchStopsNoLaterRun) {
+  StopsAtNan trainer(toy_.model, torch::nn::CrossEntropyLoss(), toy_.optimizer);
+  const auto result =
+      find_learning_rate(trainer, training(), {.start_lr = 0.1, .end_lr = 10, .num_updates = 9});
+  EXPECT_LT(result.losses.size(), 9U);
+  EXPECT_FALSE(trainer.stop_requested());
+  EXPECT_EQ(trainer.train(training()).num_updates, 4);
 }
 
 TEST_F(FindersTest, EndsWhereTheLossDiverges) {
@@ -358,6 +395,14 @@ TEST_F(BatchSizeFinderTest, DoublesThenHalvesTheGap) {
 TEST_F(BatchSizeFinderTest, TakesABadAllocationForTooLarge) {
   trainer_.bad_alloc_limit = 10;
   EXPECT_EQ(find_batch_size(trainer_, options_).largest, 10);
+}
+
+TEST_F(BatchSizeFinderTest, AStopEndsTheSearchWithTheTrialsThatAreCompleteAndTheNextRun) {
+  trainer_.request_stop();
+  const auto result = find_batch_size(trainer_, training());
+  EXPECT_TRUE(result.trials.empty());
+  EXPECT_EQ(result.largest, 0);
+  EXPECT_EQ(trainer_.train(training()).num_updates, 0);
 }
 
 TEST_F(BatchSizeFinderTest, StopsAtTheSizeOfTheData) {

@@ -1,6 +1,6 @@
 // Freezing and unfreezing of layer groups.
 
-#include "linkboy/model_freezer.hpp"
+#include "linkboy/fine_tuning/model_freezer.hpp"
 
 #include <gtest/gtest.h>
 #include <torch/torch.h>

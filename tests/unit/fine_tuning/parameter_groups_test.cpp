@@ -1,6 +1,6 @@
 // Param groups by weight decay and learning rate.
 
-#include "linkboy/parameter_groups.hpp"
+#include "linkboy/fine_tuning/parameter_groups.hpp"
 
 #include <gtest/gtest.h>
 #include <torch/torch.h>
@@ -14,7 +14,7 @@
 
 #include "linkboy/accelerator.hpp"
 #include "linkboy/callbacks/freeze_layers.hpp"
-#include "linkboy/model_freezer.hpp"
+#include "linkboy/fine_tuning/model_freezer.hpp"
 #include "linkboy/schedulers/cosine_scheduler.hpp"
 #include "support/expect_error.hpp"
 #include "support/nested_net.hpp"

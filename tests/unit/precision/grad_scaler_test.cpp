@@ -1,4 +1,4 @@
-#include "linkboy/grad_scaler.hpp"
+#include "linkboy/precision/grad_scaler.hpp"
 
 #include <gtest/gtest.h>
 #include <torch/torch.h>

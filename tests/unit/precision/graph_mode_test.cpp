@@ -6,6 +6,7 @@
 
 #include "linkboy/trainer.hpp"
 #include "precision/graphed_step.hpp"
+#include "support/at_update.hpp"
 #include "support/expect_error.hpp"
 #include "support/keep_losses.hpp"
 #include "support/toy.hpp"
@@ -103,6 +104,22 @@ TEST(GraphModeTest, LossesAndWeightsAreThoseOfEagerInEveryBit) {
 
 TEST(GraphModeTest, LossesAndWeightsAreThoseOfEagerInEveryBit_CUDA) {
   expect_same_in_all_settings("cuda:0");
+}
+
+TEST(GraphModeTest, ARecordingUsesAScaleThatIsLoadedAfterIt_CUDA) {
+  GraphRun eager("cuda:0", "fp16");
+  GraphRun graph("cuda:0", "fp16");
+  for (GraphRun* run : {&eager, &graph}) {
+    run->trainer.callback_handler().add(std::make_shared<AtUpdate>(8, [](Trainer& trainer) {
+      trainer.accelerator().grad_scaler()->load_state_dict(
+          GradScaler({.init_scale = 4}).state_dict());
+    }));
+  }
+  eager.train(ExecutionMode::eager);
+  graph.train(ExecutionMode::graph);
+  EXPECT_EQ(graph.trainer.accelerator().grad_scaler()->get_scale(), 4.0);
+  EXPECT_EQ(graph.keep_losses->losses, eager.keep_losses->losses);
+  EXPECT_TRUE(bit_equal(graph.net->parameters(), eager.net->parameters()));
 }
 
 TEST(GraphModeTest, LeavesOutALastBatchThatIsNotFullAndSaysSo) {

@@ -10,8 +10,8 @@
 #include <string>
 #include <vector>
 
-#include "linkboy/callbacks/flop_counter.hpp"
 #include "linkboy/callbacks/model_summary.hpp"
+#include "linkboy/profiling/flop_counter.hpp"
 #include "support/python_peer.hpp"
 #include "support/temporary_folder.hpp"
 #include "support/toy.hpp"

@@ -1,12 +1,13 @@
-// Batch, LossTracker, RunHistory, StopReason.
+// Batch, LossTracker, RunHistory, StopReason, message_of.
 
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
-#include "linkboy/batch.hpp"
-#include "linkboy/loss_tracker.hpp"
-#include "linkboy/run_history.hpp"
-#include "linkboy/stop_training.hpp"
+#include "linkboy/data/batch.hpp"
+#include "linkboy/error.hpp"
+#include "linkboy/extend/loss_tracker.hpp"
+#include "linkboy/run/run_history.hpp"
+#include "linkboy/run/stop_training.hpp"
 #include "support/expect_error.hpp"
 
 namespace linkboy::testing::core_types_test {
@@ -138,6 +139,19 @@ TEST(RunHistoryTest, RestoresItsState) {
   EXPECT_ERROR(other.load_state_dict({{"prefix", std::string()}}), "no \"current_epoch\"");
   history.delete_metric("x");
   EXPECT_EQ(history.get_metric_names(), (std::vector<std::string>{"y"}));
+}
+
+TEST(MessageOfTest, IsTheSentenceOfAnyException) {
+  const auto message = [](const auto& exception) {
+    return message_of(std::make_exception_ptr(exception));
+  };
+  EXPECT_EQ(message(Error("no room.")), "no room.");
+  EXPECT_EQ(message(3), "an exception that is not a std::exception was thrown.");
+  try {
+    TORCH_CHECK(false, "wrong shape");
+  } catch (...) {
+    EXPECT_EQ(message_of(std::current_exception()), "wrong shape");
+  }
 }
 
 TEST(StopReasonTest, HasAName) {

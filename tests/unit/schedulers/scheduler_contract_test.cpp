@@ -5,7 +5,7 @@
 
 #include <cmath>
 
-#include "linkboy/run_history.hpp"
+#include "linkboy/run/run_history.hpp"
 #include "linkboy/schedulers/chained_scheduler.hpp"
 #include "linkboy/schedulers/constant_scheduler.hpp"
 #include "linkboy/schedulers/cosine_scheduler.hpp"
@@ -20,10 +20,10 @@
 #include "linkboy/schedulers/timm_scheduler.hpp"
 #include "linkboy/schedulers/torch_scheduler.hpp"
 #include "linkboy/schedulers/warmup_scheduler.hpp"
-#include "run_setup.hpp"
 #include "support/expect_error.hpp"
 #include "support/toy.hpp"
 #include "support/toy_optimizer.hpp"
+#include "trainer/run_setup.hpp"
 
 namespace linkboy::testing::scheduler_contract_test {
 namespace {

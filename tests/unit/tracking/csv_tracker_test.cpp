@@ -9,7 +9,7 @@
 #include <string>
 #include <vector>
 
-#include "linkboy/csv_tracker.hpp"
+#include "linkboy/tracking/csv_tracker.hpp"
 #include "support/expect_error.hpp"
 #include "support/file_contents.hpp"
 #include "support/file_size_limit.hpp"

@@ -9,7 +9,7 @@
 #include <string>
 #include <vector>
 
-#include "linkboy/html_report.hpp"
+#include "linkboy/tracking/html_report.hpp"
 #include "support/expect_error.hpp"
 #include "support/file_contents.hpp"
 #include "support/file_size_limit.hpp"

@@ -12,7 +12,7 @@
 #include <thread>
 #include <vector>
 
-#include "linkboy/json_lines_tracker.hpp"
+#include "linkboy/tracking/json_lines_tracker.hpp"
 #include "support/expect_error.hpp"
 #include "support/file_contents.hpp"
 #include "support/file_size_limit.hpp"

@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "checkpoint/file_lock.hpp"
-#include "linkboy/mlflow_tracker.hpp"
+#include "linkboy/tracking/mlflow_tracker.hpp"
 #include "support/expect_error.hpp"
 #include "support/file_contents.hpp"
 #include "support/file_size_limit.hpp"
@@ -168,6 +168,21 @@ TEST(MlflowTrackerTest, MetricsWhoseNamesMeetHaveFilesOfTheirOwn) {
   const json& metrics = read["runs"][0]["metrics"];
   EXPECT_EQ(metrics.size(), 6U) << metrics;
   for (const auto& [name, values] : metrics.items()) EXPECT_EQ(values.size(), 2U) << name;
+}
+
+TEST(MlflowTrackerTest, OfNamesThatMeetTheFirstOfEachRunHasTheFileOfThatName) {
+  const TemporaryFolder folder;
+  MlflowTracker tracker({.directory = folder.path()});
+  tracker.start({});
+  log(tracker, "loss@1", 1, 1.0);
+  log(tracker, "loss_1", 1, 2.0);
+  EXPECT_EQ(read_bytes(tracker.run_directory() / "metrics" / "loss_1"), "11500 1 1\n");
+  EXPECT_EQ(all_bytes_in(tracker.run_directory() / "metrics").size(), 2U);
+  tracker.finish("finished", {});
+
+  tracker.start({});
+  log(tracker, "loss_1", 1, 3.0);
+  EXPECT_EQ(read_bytes(tracker.run_directory() / "metrics" / "loss_1"), "11500 3 1\n");
 }
 
 TEST(MlflowTrackerTest, AThousandMetricsNeedNoThousandOpenFiles) {

@@ -7,7 +7,7 @@
 #include <cmath>
 #include <functional>
 
-#include "linkboy/limited_loader.hpp"
+#include "linkboy/extend/limited_loader.hpp"
 #include "support/expect_error.hpp"
 #include "support/temporary_folder.hpp"
 #include "support/toy.hpp"

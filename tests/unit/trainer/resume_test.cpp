@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
+#include <algorithm>
 #include <chrono>
 #include <cmath>
 #include <csignal>
@@ -13,9 +14,9 @@
 #include "checkpoint/background_job.hpp"
 #include "linkboy/callbacks/save_training_state.hpp"
 #include "linkboy/callbacks/stop_on_signal.hpp"
-#include "linkboy/checkpoint.hpp"
+#include "linkboy/checkpoint/checkpoint.hpp"
+#include "linkboy/checkpoint/training_state_folders.hpp"
 #include "linkboy/schedulers/cosine_scheduler.hpp"
-#include "linkboy/training_state.hpp"
 #include "support/at_update.hpp"
 #include "support/expect_error.hpp"
 #include "support/file_contents.hpp"
@@ -55,18 +56,19 @@ constexpr int64_t kUpdates = 40;
 
 /// Dropout, batch norm, shuffling, two workers, accumulation and a cosine: all that has a state.
 struct Rehearsal {
-  explicit Rehearsal(int64_t last_update, CallbackList more = {}) {
+  explicit Rehearsal(int64_t last_update, CallbackList more = {},
+                     const std::string& precision = "no") {
     torch::manual_seed(3);
     namespace nn = torch::nn;
     model =
         nn::Sequential(nn::Linear(4, 8), nn::BatchNorm1d(8), nn::Dropout(0.5), nn::Linear(8, 3));
     CallbackList callbacks{stop_at(last_update), average};
     callbacks.insert(callbacks.end(), more.begin(), more.end());
-    trainer =
-        std::make_unique<QuietTrainer>(model, nn::CrossEntropyLoss(),
-                                       std::make_shared<torch::optim::AdamW>(
-                                           model->parameters(), torch::optim::AdamWOptions(0.01)),
-                                       callbacks, nullptr, AcceleratorOptions{.device = "cpu"});
+    trainer = std::make_unique<QuietTrainer>(
+        model, nn::CrossEntropyLoss(),
+        std::make_shared<torch::optim::AdamW>(model->parameters(),
+                                              torch::optim::AdamWOptions(0.01)),
+        callbacks, nullptr, AcceleratorOptions{.device = "cpu", .mixed_precision = precision});
     options = {
         .train_dataset = toy_data(14),
         .num_epochs = kUpdates / 4,
@@ -123,6 +125,60 @@ TEST(ResumeTest, ARunThatANumberOfUpdatesEndedInMidEpochGoesOnToALargerOne) {
   const TrainResult result = second.trainer->train(second.options);
   EXPECT_EQ(result.num_updates, 12);
   EXPECT_EQ(result.num_epochs, 4);  // of 4, 2, 4 and 2 updates
+}
+
+bool has_line(const QuietTrainer& trainer, const std::string& start) {
+  return std::any_of(trainer.lines.begin(), trainer.lines.end(),
+                     [&](const std::string& line) { return line.starts_with(start); });
+}
+
+TEST(ResumeTest, ARunThatIsCompleteSaysSo) {
+  const TemporaryFolder folder;
+  Rehearsal whole(kUpdates + 1);
+  whole.trainer->train(whole.options);
+  EXPECT_FALSE(has_line(*whole.trainer, "The resumed run is complete"));
+  whole.trainer->save_training_state(folder / "whole");
+  Rehearsal again(kUpdates + 1);
+  again.options.resume_from = folder / "whole";
+  EXPECT_EQ(again.trainer->train(again.options).num_updates, kUpdates);
+  EXPECT_TRUE(has_line(*again.trainer, c10::str("The resumed run is complete, with ", kUpdates,
+                                                " updates in 10 epochs;")));
+}
+
+TEST(ResumeTest, AScaleOfGradientsThatOneOfTwoRunsLacksIsNamed) {
+  const TemporaryFolder folder;
+  const auto make = [&](int64_t last_update, const char* precision) {
+    auto run = std::make_unique<Rehearsal>(last_update, CallbackList{}, precision);
+    if (last_update > 3) run->options.resume_from = folder / "state";
+    run->trainer->train(run->options);
+    return run;
+  };
+  const std::string warning = "WARNING: the training state was saved with";
+  make(3, "fp16")->trainer->save_training_state(folder / "state");
+  EXPECT_TRUE(has_line(*make(4, "no")->trainer, warning + " mixed_precision fp16, but this run"));
+  EXPECT_FALSE(has_line(*make(4, "fp16")->trainer, "WARNING"));
+  make(3, "bf16")->trainer->save_training_state(folder / "state");
+  EXPECT_TRUE(has_line(*make(4, "fp16")->trainer, warning + "out mixed_precision fp16, but this"));
+  EXPECT_FALSE(has_line(*make(4, "no")->trainer, "WARNING"));
+}
+
+TEST(ResumeTest, StatesOfCallbacksThatTheRunDoesNotHaveAreNamed) {
+  const TemporaryFolder folder;
+  const auto named = std::make_shared<Average>();
+  named->set_name("the second average");
+  Rehearsal first(3, {named});
+  first.trainer->train(first.options);
+  first.trainer->save_training_state(folder / "state");
+  Rehearsal second(4);
+  second.options.resume_from = folder / "state";
+  second.trainer->train(second.options);
+  EXPECT_TRUE(has_line(*second.trainer,
+                       "WARNING: the training state has the states of callbacks that this run does "
+                       "not have: the second average;"));
+  Rehearsal same(4, {named});
+  same.options.resume_from = folder / "state";
+  same.trainer->train(same.options);
+  EXPECT_FALSE(has_line(*same.trainer, "WARNING"));
 }
 
 TEST(ResumeTest, AStopInAnEvaluationSavesTheUpdateBeforeIt) {
@@ -416,7 +472,7 @@ TEST(BackgroundJobTest, OneAfterTheOtherAndErrorsSurfaceOnce) {
   EXPECT_EQ(order.size(), 2U) << "what was not started is not run";
 }
 
-TEST(BackgroundJobTest, AFailureThatNobodyWaitedForIsAWarning) {
+TEST(BackgroundJobTest, AFailureThatNobodyWaitedForIsAWarningWithoutTheCallStack) {
   struct KeepWarnings : c10::WarningHandler {
     void process(const c10::Warning& warning) override { text += warning.msg(); }
     std::string text;
@@ -424,7 +480,7 @@ TEST(BackgroundJobTest, AFailureThatNobodyWaitedForIsAWarning) {
   {
     const c10::WarningUtils::WarningHandlerGuard guard(&warnings);
     BackgroundJob job;
-    job.start([] { throw Error("no room"); });
+    job.start([] { TORCH_CHECK(false, "no room"); });
   }
   EXPECT_EQ(warnings.text,
             "linkboy: a file that was written in the background is not there: no room");

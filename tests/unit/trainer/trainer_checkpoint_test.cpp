@@ -3,9 +3,9 @@
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
-#include "linkboy/checkpoint.hpp"
+#include "linkboy/checkpoint/checkpoint.hpp"
+#include "linkboy/checkpoint/training_state_folders.hpp"
 #include "linkboy/schedulers/cosine_scheduler.hpp"
-#include "linkboy/training_state.hpp"
 #include "support/expect_error.hpp"
 #include "support/temporary_folder.hpp"
 #include "support/toy.hpp"
@@ -291,6 +291,18 @@ TEST(TrainingStateTest, FolderWithoutAStateIsRefused) {
   const TemporaryFolder folder;
   Toy toy;
   EXPECT_ERROR(toy.trainer.load_training_state(folder.path()), "holds no training state");
+}
+
+TEST(TrainingStateTest, AFileInPlaceOfAFolderOfStatesIsRefused) {
+  const TemporaryFolder folder;
+  Toy toy;
+  toy.trainer.save_checkpoint(folder / "model.pt");
+  const auto load = [&](const std::filesystem::path& path) {
+    toy.trainer.load_training_state(folder / path);
+  };
+  EXPECT_ERROR(load("model.pt"), "model.pt\" is a file");
+  EXPECT_ERROR(load("model.pt/latest"), "model.pt\" is a file");
+  EXPECT_ERROR(load("model.pt/states/latest"), "lies below a file");
 }
 
 }  // namespace

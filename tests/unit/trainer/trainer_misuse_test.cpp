@@ -183,6 +183,7 @@ TEST(TrainerMisuseTest, TwoCallbacksOfOneClassNeedTwoNames) {
   second->set_name("the second");
   Toy toy({first, second});
   EXPECT_EQ(toy.trainer.callback_handler().names().back(), "the second");
+  EXPECT_ERROR(first->set_name("the second"), "because a Trainer knows it by its name");
   toy.trainer.train(one_epoch());
   EXPECT_EQ(calls, (std::vector<int64_t>{1, 2}));
 }

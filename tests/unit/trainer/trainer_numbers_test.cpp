@@ -231,7 +231,7 @@ TEST(TrainerNumbersTest, EvaluateReturnsItsMetricsWithAFreshHistory) {
   toy.trainer.train({.train_dataset = toy_data(8), .num_epochs = 1});
   const Metrics metrics = toy.trainer.evaluate({.dataset = toy_data(6)});
   ASSERT_EQ(metrics.size(), 1U);
-  const auto data = toy_data(6).get_batch(std::vector<int64_t>{0, 1, 2, 3, 4, 5});
+  const auto data = toy_data(6).get_batch(std::vector<int64_t>{0, 1, 2, 3, 4, 5}).to(test_device());
   const auto loss =
       torch::nn::functional::cross_entropy(toy.model->forward(data.input()), data.target());
   EXPECT_NEAR(metrics.at("evaluation_loss"), loss.item<double>(), 1e-6);
@@ -246,7 +246,8 @@ TEST(TrainerNumbersTest, PredictGivesAllOutputsInOrderAndKeepsTheMode) {
   std::vector<int64_t> all(10);
   std::iota(all.begin(), all.end(), 0);
   const torch::NoGradGuard no_grad;
-  EXPECT_TRUE(torch::allclose(outputs, toy.model->forward(toy_data(10).get_batch(all).input())));
+  const auto batch = toy_data(10).get_batch(all).to(test_device());
+  EXPECT_TRUE(torch::allclose(outputs, toy.model->forward(batch.input()).cpu()));
 }
 
 TEST(TrainerNumbersTest, NeverReseedsTheUsersGenerator) {

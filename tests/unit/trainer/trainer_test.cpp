@@ -6,6 +6,7 @@
 #include <future>
 #include <thread>
 
+#include "linkboy/callbacks/lambda_callback.hpp"
 #include "linkboy/schedulers/cosine_scheduler.hpp"
 #include "support/at_update.hpp"
 #include "support/expect_error.hpp"
@@ -82,7 +83,13 @@ TEST(TrainerTest, RejectsAnOptimizerThatHasAParameterTwice) {
 TEST(TrainerTest, RejectsAnEmptyDataset) {
   Toy toy;
   EXPECT_ERROR(toy.trainer.train({.train_dataset = toy_data(0), .num_epochs = 1}),
-               "the dataset is empty");
+               "train_dataset is empty");
+  TrainOptions options{.train_dataset = toy_data(8), .num_epochs = 1, .eval_dataset = toy_data(0)};
+  EXPECT_ERROR(toy.trainer.train(options), "the evaluation data is empty");
+  options.eval_dataset = toy_data(4);
+  options.more_eval_datasets = {{"full", toy_data(4)}, {"hard", toy_data(0)}};
+  EXPECT_ERROR(toy.trainer.train(options), "\"hard\": the evaluation data is empty");
+  EXPECT_ERROR(toy.trainer.evaluate({.dataset = toy_data(0)}), "the evaluation data is empty");
   EXPECT_ERROR(toy.trainer.evaluate({.dataset = {}}), "dataset is missing");
   EXPECT_ERROR(toy.trainer.predict({.dataset = {}}), "dataset is missing");
 }
@@ -113,6 +120,22 @@ TEST(TrainerTest, AllowsABaseCallbackBesideItsSubclass) {
   QuietTrainer trainer(model, CrossEntropyLoss(), nullptr,
                        CallbackList{std::make_shared<Counter>(), std::make_shared<Special>()});
   EXPECT_EQ(trainer.callback_handler().callbacks().size(), 2U);
+}
+
+TEST(TrainerTest, KnowsWhetherTheNumberOfUpdatesCutTheEpochShort) {
+  std::vector<bool> were_cut_short;
+  Toy toy({std::make_shared<LambdaCallback>(
+      LambdaCallbackFunctions{.on_training_run_epoch_end = [&](Trainer& trainer) {
+        were_cut_short.push_back(trainer.is_epoch_cut_short());
+      }})});
+  TrainOptions options{
+      .train_dataset = toy_data(8), .per_device_batch_size = 2, .max_num_train_steps = 6};
+  toy.trainer.train(options);
+  EXPECT_EQ(were_cut_short, (std::vector<bool>{false, true}));
+  EXPECT_TRUE(toy.trainer.is_epoch_cut_short());
+  options.max_num_train_steps = 4;
+  toy.trainer.train(options);
+  EXPECT_EQ(were_cut_short, (std::vector<bool>{false, true, false}));
 }
 
 TEST(TrainerTest, ContinuedRunMakesExactlyTheEpochsAskedFor) {
@@ -161,6 +184,7 @@ TEST(TrainerTest, EvaluatesEveryNEpochsAndAfterTheLast) {
                      .eval_dataset = toy_data(4),
                      .evaluate_every_n_epochs = 2});
   EXPECT_EQ(counter->evaluations, 3);
+  EXPECT_TRUE(toy.trainer.is_epoch_evaluated()) << "of the last epoch, also after the run";
 }
 
 TEST(TrainerTest, StopRequestFromAnotherThreadEndsTheRun) {

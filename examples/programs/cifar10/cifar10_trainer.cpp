@@ -1,0 +1,83 @@
+// Colossal-AI's tutorial, ResNet-34 on CIFAR-10, with Trainer: what it does beside the training
+// itself comes from callbacks.
+
+#include <fmt/format.h>
+#include <torch/nn/modules/loss.h>
+
+#include <linkboy/callbacks/learning_rate_monitor.hpp>
+#include <linkboy/callbacks/memory_monitor.hpp>
+#include <linkboy/callbacks/metric_callback.hpp>
+#include <linkboy/callbacks/stop_on_signal.hpp>
+#include <linkboy/error.hpp>
+#include <linkboy/metrics/accuracy.hpp>
+#include <linkboy/trainer.hpp>
+
+#include "cifar10.hpp"
+#include "parts/resnet.hpp"
+#include "recipe.hpp"
+
+namespace cifar10 {
+namespace {
+
+/// Ends the program as if the signal that stopped it had killed it.
+void exit_like(const linkboy::StopOnSignal& stop_on_signal) {
+  constexpr int kKilledBySignal = 128;
+  if (const auto signal = stop_on_signal.signal()) {
+    throw linkboy::cli::ExitStatus{kKilledBySignal + *signal};
+  }
+}
+
+void run(const Options& options) {
+  linkboy::Accelerator::set_seed(options.seed);
+  const Images train = read_train_images(options.data);
+  const Images test = read_test_images(options.data);
+
+  resnet::ResNet model(resnet::ResNetOptions{.depth = options.depth, .num_classes = kNumClasses});
+  auto accuracy =
+      std::make_shared<linkboy::Accuracy>(linkboy::AccuracyOptions{.num_classes = kNumClasses});
+  auto stop_on_signal = std::make_shared<linkboy::StopOnSignal>();
+
+  // The default callbacks show the progress and print the loss and all else that is recorded, epoch
+  // by epoch.
+  linkboy::Trainer trainer(
+      model, torch::nn::CrossEntropyLoss(), make_optimizer(model->parameters(), options),
+      linkboy::default_callbacks({std::make_shared<linkboy::MetricCallback>(
+                                      std::initializer_list<linkboy::MetricCollection::NamedMetric>{
+                                          {"accuracy", accuracy}}),
+                                  std::make_shared<linkboy::LearningRateMonitor>(),
+                                  std::make_shared<linkboy::MemoryMonitor>(), stop_on_signal}),
+      /*run_history=*/nullptr, options.accelerator());
+
+  const linkboy::TrainResult result =
+      trainer.train({.train_dataset = linkboy::TensorDataset(train.pixels, train.labels),
+                     .num_epochs = options.epochs,
+                     .eval_dataset = linkboy::TensorDataset(test.pixels, test.labels),
+                     .per_device_batch_size = options.batch_size,
+                     .max_num_train_steps = options.max_updates,
+                     .create_scheduler_fn = cosine_by_epoch(),
+                     .train_dataloader_options = train_loader_options(options, train),
+                     .eval_dataloader_options = test_loader_options(options),
+                     .evaluate_every_n_epochs = options.test_interval});
+
+  LINKBOY_CHECK(result.reason != linkboy::StopReason::nan, "the loss became NaN or infinite after ",
+                result.num_updates, " updates. Lower --lr.");
+  if (result.reason == linkboy::StopReason::stop_request) {
+    trainer.print(fmt::format("stopped on request after {} updates", result.num_updates));
+  } else {
+    trainer.print(fmt::format("test accuracy: {:.4f}",
+                              trainer.run_history().get_latest_metric("eval_accuracy")));
+  }
+  exit_like(*stop_on_signal);
+}
+
+}  // namespace
+}  // namespace cifar10
+
+int main(int argc, char** argv) {
+  return linkboy::cli::run_main(argc, argv, [](const linkboy::cli::Arguments& arguments) {
+    const auto options = cifar10::parse_options(
+        "cifar10_trainer", "Trains a ResNet on CIFAR-10 with linkboy's Trainer, and tests it.",
+        arguments);
+    if (options) cifar10::run(*options);
+  });
+}

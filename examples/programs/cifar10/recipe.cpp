@@ -1,0 +1,103 @@
+#include "recipe.hpp"
+
+#include <torch/cuda.h>
+
+#include <cmath>
+#include <linkboy/data/image_transforms.hpp>
+#include <linkboy/run/run_config.hpp>
+#include <linkboy/schedulers/lambda_scheduler.hpp>
+#include <numbers>
+#include <utility>
+
+namespace cifar10 {
+namespace {
+
+namespace cli = linkboy::cli;
+
+linkboy::Transform normalise_pixels() {
+  return linkboy::normalise({0.4914, 0.4822, 0.4465}, {0.2023, 0.1994, 0.2010});
+}
+
+}  // namespace
+
+linkboy::AcceleratorOptions Options::accelerator() const {
+  linkboy::AcceleratorOptions result{.device = device, .mixed_precision = precision};
+  if (precision == "auto") {
+    const bool on_cuda = device != "cpu" && torch::cuda::is_available();
+    result.mixed_precision = on_cuda ? "fp16" : "no";
+  }
+  return result;
+}
+
+std::optional<Options> parse_options(const std::string& program, const std::string& description,
+                                     const cli::Arguments& arguments) {
+  constexpr int64_t kMaxWorkers = 1024;
+  constexpr int64_t kMaxCount = 1'000'000'000;
+  Options options;
+  cli::CommandLine command_line(program, description);
+  command_line.add_group("Data and network")
+      .add("data", "DIR", &options.data,
+           "Folder of CIFAR-10's binary version, or of a set that make_cifar10 made.")
+      .add("depth", "18|34", &options.depth, "Layers of the ResNet.",
+           [](int64_t depth) { return depth == 18 || depth == 34 ? "" : "18 or 34"; });
+  command_line.add_group("Training")
+      .add("epochs", "N", &options.epochs, "Passes over the training images.",
+           cli::in_range(1, kMaxCount))
+      .add("max-updates", "N", &options.max_updates,
+           "Updates in the whole run; replaces the number of epochs.", cli::in_range(1, kMaxCount))
+      // The last maps of the ResNet are 1 x 1, and one value cannot be normalised.
+      .add("batch-size", "N", &options.batch_size, "Images per batch of each process.",
+           cli::in_range(2, kMaxCount))
+      .add("lr", "X", &options.lr, "Learning rate of the first epoch.", cli::not_negative())
+      .add("test-interval", "N", &options.test_interval,
+           "Tests after every N-th epoch and after the last.", cli::at_least(1));
+  command_line.add_group("Machine")
+      .add("device", "NAME", &options.device,
+           "cpu, cuda, cuda:1, ...; auto takes a CUDA device if there is one.")
+      .add_choice("precision", &options.precision, {"auto", "no", "bf16", "fp16"},
+                  "What the network computes in; auto takes fp16 on a CUDA device, else no mixed "
+                  "precision. fp16 is slow on a CPU.")
+      .add("num-workers", "N", &options.num_workers, "Threads that prepare batches.",
+           cli::in_range(0, kMaxWorkers))
+      .add("seed", "N", &options.seed, "Seed of weights, order and crops.");
+  if (!command_line.parse(arguments)) return std::nullopt;
+  return options;
+}
+
+linkboy::DataLoaderOptions train_loader_options(const Options& options, const Images& images) {
+  return {.batch_size = options.batch_size,
+          .shuffle = true,
+          // A last batch of a single image could not be normalised.
+          .drop_last = images.labels.size(0) % options.batch_size == 1,
+          .num_workers = options.num_workers,
+          .transform = linkboy::compose({linkboy::random_crop(32, {.padding = 4}),
+                                         linkboy::random_horizontal_flip(), normalise_pixels()})};
+}
+
+linkboy::DataLoaderOptions test_loader_options(const Options& options) {
+  return {.batch_size = options.batch_size,
+          .num_workers = options.num_workers,
+          // Each image counts once, though some processes may have a batch less than others.
+          .even_batches = false,
+          .transform = normalise_pixels()};
+}
+
+std::shared_ptr<torch::optim::SGD> make_optimizer(std::vector<at::Tensor> parameters,
+                                                  const Options& options) {
+  return std::make_shared<torch::optim::SGD>(
+      std::move(parameters), torch::optim::SGDOptions(options.lr).momentum(0.9).weight_decay(5e-4));
+}
+
+linkboy::CreateSchedulerFn cosine_by_epoch() {
+  return [](torch::optim::Optimizer& optimizer, const linkboy::RunConfig& config) {
+    const auto factor = [config](int64_t update) {
+      const int64_t epoch = update / config.num_updates_per_epoch;
+      return 0.5 + 0.5 * std::cos(std::numbers::pi * static_cast<double>(epoch) /
+                                  static_cast<double>(config.num_epochs));
+    };
+    return std::make_unique<linkboy::LambdaScheduler>(
+        optimizer, linkboy::LambdaSchedulerOptions{.lr_lambda = {factor}}, config);
+  };
+}
+
+}  // namespace cifar10

@@ -1,0 +1,76 @@
+#include "models.hpp"
+
+#include <torch/nn/modules/activation.h>
+#include <torch/nn/modules/batchnorm.h>
+#include <torch/nn/modules/conv.h>
+#include <torch/nn/modules/linear.h>
+#include <torch/nn/modules/pooling.h>
+
+#include <linkboy/checkpoint/checkpoint.hpp>
+#include <linkboy/error.hpp>
+
+#include "idx.hpp"
+#include "parts/resnet.hpp"
+
+namespace fashion_mnist {
+
+namespace nn = torch::nn;
+
+// Layers are added one by one: the arguments of one call would be made in any order, and a seed
+// would not give the weights that it gives in Python.
+
+MlpImpl::MlpImpl() {
+  push_back(nn::Linear(kImageSize * kImageSize, 128));
+  push_back(nn::ReLU());
+  push_back(nn::Linear(128, 64));
+  push_back(nn::ReLU());
+  push_back(nn::Linear(64, kNumClasses));
+}
+
+at::Tensor MlpImpl::forward(const at::Tensor& images) {
+  return SequentialImpl::forward(images.flatten(1));
+}
+
+torch::nn::Sequential make_cnn() {
+  nn::Sequential layers;
+  int64_t in = 1;
+  for (int64_t out : {16, 32}) {
+    layers->push_back(nn::Conv2d(nn::Conv2dOptions(in, out, 3).padding(1)));
+    layers->push_back(nn::BatchNorm2d(out));
+    layers->push_back(nn::ReLU());
+    layers->push_back(nn::MaxPool2d(2));
+    in = out;
+  }
+  layers->push_back(nn::Flatten());
+  layers->push_back(nn::Linear(32 * 7 * 7, 128));
+  layers->push_back(nn::ReLU());
+  layers->push_back(nn::Linear(128, kNumClasses));
+  return layers;
+}
+
+linkboy::Model make_model(const std::string& name) {
+  if (name == "mlp") return Mlp();
+  if (name == "cnn") return make_cnn();
+  if (name == "resnet18") {
+    return resnet::ResNet(resnet::ResNetOptions{
+        .depth = 18, .num_classes = kNumClasses, .in_channels = 1, .has_small_stem = true});
+  }
+  throw linkboy::Error("there is no model '" + name + "'. Take mlp, cnn or resnet18.");
+}
+
+void load_weights(linkboy::Model& model, const std::filesystem::path& path,
+                  const std::string& key) {
+  linkboy::StateDict state = linkboy::select_part(linkboy::read_checkpoint(path), key);
+  for (const char* usual : {"model_state_dict", "state_dict", "model"}) {
+    if (key.empty() && state.contains(usual) && state.at(usual).isGenericDict()) {
+      state = state.get_dict(usual);
+    }
+  }
+  try {
+    model.load_state_dict(state);
+  } catch (const linkboy::Error& error) {
+    throw linkboy::Error(c10::str("the weights in ", path, " do not fit: ", error.what()));
+  }
+}
+
+}  // namespace fashion_mnist

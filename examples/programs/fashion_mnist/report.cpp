@@ -1,0 +1,147 @@
+#include "report.hpp"
+
+#include <ATen/ATen.h>
+
+#include <cerrno>
+#include <cstring>
+#include <linkboy/accelerator/main_process.hpp>
+#include <linkboy/checkpoint/checkpoint.hpp>
+#include <linkboy/error.hpp>
+#include <linkboy/trainer.hpp>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <utility>
+
+namespace fashion_mnist {
+
+using Json = nlohmann::ordered_json;
+
+Report::Report(std::filesystem::path path, bool with_updates, bool append)
+    : path_(std::move(path)), with_updates_(with_updates), append_(append) {}
+
+namespace {
+
+/// A run that was killed may have left half a line.
+int64_t size_of_whole_lines(const std::filesystem::path& path) {
+  int64_t size = 0;
+  std::ifstream file(path, std::ios::binary);
+  for (std::string line; std::getline(file, line) && !file.eof();) {
+    size += static_cast<int64_t>(line.size()) + 1;
+  }
+  return size;
+}
+
+double mean_over_ranks(linkboy::Trainer& trainer, const linkboy::LossTracker& tracker) {
+  const auto count = static_cast<double>(tracker.count());
+  const at::Tensor sums = trainer.accelerator().reduce(
+      at::tensor({tracker.total(), count}, at::kDouble), linkboy::ReduceOp::sum);
+  return sums[0].item<double>() / sums[1].item<double>();
+}
+
+}  // namespace
+
+void Report::on_training_run_claim(linkboy::Trainer& trainer) {
+  const std::string failure = linkboy::failure_on_main_process(trainer.accelerator(), [&] {
+    // A terminal or a pipe may have several writers.
+    if (!trainer.accelerator().is_main_process() || std::filesystem::is_other(path_)) return;
+    if (!lock_) lock_ = linkboy::lock_output_file(path_);
+  });
+  LINKBOY_CHECK(failure.empty(), failure);
+}
+
+/// Not before: a run that is refused must not touch the file of the run that is on.
+void Report::on_training_run_start(linkboy::Trainer& trainer) {
+  const std::string failure =
+      linkboy::failure_on_main_process(trainer.accelerator(), [this] { open(); });
+  LINKBOY_CHECK(failure.empty(), failure);
+}
+
+void Report::open() {
+  const auto saved_size = std::exchange(saved_size_, std::nullopt);
+  file_.open(path_, std::ios::app);
+  LINKBOY_CHECK(file_, "cannot write the report ", path_, ": ", std::strerror(errno),
+                ". Name another file with --report.");
+  if (!std::filesystem::is_regular_file(path_)) return;
+  size_ = append_ ? size_of_whole_lines(path_) : 0;
+  // What was written after the training state was saved comes again.
+  if (saved_size && *saved_size <= size_) size_ = *saved_size;
+  std::filesystem::resize_file(path_, static_cast<std::uintmax_t>(size_));
+}
+
+linkboy::StateDict Report::state_dict() const { return {{"size", size_}}; }
+
+void Report::load_state_dict(const linkboy::StateDict& state) {
+  saved_size_ = state.get_int("size");
+}
+
+void Report::on_train_epoch_start(linkboy::Trainer&) {
+  update_loss_.reset();
+  num_epoch_samples_ = 0;
+  epoch_start_ = std::chrono::steady_clock::now();
+}
+
+void Report::on_train_step_end(linkboy::Trainer& trainer, const linkboy::Batch&,
+                               const linkboy::StepOutput& output) {
+  num_epoch_samples_ += output.batch_size;
+  // After the update the scheduler has put in the next value already.
+  lr_ = linkboy::get_param_group_field(*trainer.optimizer(), linkboy::ParamGroupField::lr);
+  if (with_updates_) update_loss_.update(output.loss, output.batch_size);
+}
+
+void Report::on_train_update_end(linkboy::Trainer& trainer) {
+  if (!with_updates_) return;
+  const at::Tensor& norm = trainer.gradient_norm();
+  write_line({{"event", "update"},
+              {"update", trainer.num_updates()},
+              {"loss", mean_over_ranks(trainer, update_loss_)},
+              {"lr", lr_},
+              {"grad_norm", norm.defined() ? Json(norm.item<double>()) : Json()}},
+             &trainer);
+  update_loss_.reset();
+}
+
+void Report::on_train_epoch_end(linkboy::Trainer& trainer) {
+  // The epoch's mean loss has been read: a device has done its work.
+  const std::chrono::duration<double> time = std::chrono::steady_clock::now() - epoch_start_;
+  const int64_t num_samples = num_epoch_samples_ * trainer.accelerator().num_processes();
+  samples_per_second_ = static_cast<double>(num_samples) / time.count();
+}
+
+void Report::on_training_run_epoch_end(linkboy::Trainer& trainer) {
+  const linkboy::RunHistory& history = trainer.run_history();
+  write_line({{"event", "epoch"},
+              {"epoch", history.current_epoch()},
+              {"updates", trainer.num_updates()},
+              {"train_loss_epoch", history.get_latest_metric("train_loss_epoch")},
+              {"eval_loss_epoch", history.get_latest_metric("eval_loss_epoch")},
+              {"eval_accuracy", history.get_latest_metric("eval_accuracy")},
+              {"lr", lr_},
+              {"samples_per_second", samples_per_second_}},
+             &trainer);
+}
+
+void Report::write_end(linkboy::StopReason reason, std::optional<double> test_accuracy) {
+  write_line({{"event", "end"},
+              {"reason", std::string(linkboy::to_string(reason))},
+              {"test_accuracy", test_accuracy ? Json(*test_accuracy) : Json()}});
+}
+
+void Report::write_line(const Json& event, linkboy::Trainer* trainer) {
+  if (!is_complete_) return;
+  const std::string line = event.dump() + '\n';
+  file_ << line << std::flush;
+  is_complete_ = file_.good();
+  if (is_complete_) {
+    size_ += static_cast<int64_t>(line.size());
+  } else if (trainer != nullptr) {
+    trainer->print(c10::str("ERROR: cannot write to the report ", path_, ": ", std::strerror(errno),
+                            ". The run continues without it."));
+  }
+}
+
+void Report::check() const {
+  LINKBOY_CHECK(is_complete_, "the report is not complete: a line could not be written to ", path_,
+                ". Make room there, or name another file with --report.");
+}
+
+}  // namespace fashion_mnist

@@ -1,0 +1,9 @@
+// All of data/: batches, datasets, samplers, loaders and transforms of images.
+
+#pragma once
+
+#include "linkboy/data/batch.hpp"
+#include "linkboy/data/data_loader.hpp"
+#include "linkboy/data/dataset.hpp"
+#include "linkboy/data/image_transforms.hpp"
+#include "linkboy/data/sampler.hpp"

@@ -1,0 +1,173 @@
+#pragma once
+
+#include <ATen/core/Generator.h>
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <span>
+
+#include "linkboy/checkpoint/state_dict.hpp"
+#include "linkboy/data/batch.hpp"
+#include "linkboy/data/dataset.hpp"
+#include "linkboy/data/sampler.hpp"
+#include "linkboy/export.hpp"
+
+namespace linkboy {
+
+/// Which samples a transform is working on.
+struct LINKBOY_API TransformContext {
+  /// Of the loader.
+  uint64_t seed;
+  /// As `DataLoader::iterate` was told.
+  int64_t epoch;
+  /// Dataset indices of the batch's samples, in order.
+  std::span<const int64_t> indices;
+
+  /// A CPU generator that depends on (seed, epoch, indices[i]) alone: random augmentation drawn
+  /// from it is the same whatever the number of workers or the place in the epoch. LibTorch's CPU
+  /// generator has 2^32 beginnings, so that now and then two samples share their random numbers.
+  at::Generator generator(std::size_t i) const;
+};
+
+/// Changes a collated batch on the CPU, on the worker thread (augmentation, normalisation).
+using Transform = std::function<Batch(Batch, const TransformContext&)>;
+
+/// One of the processes that share each epoch.
+struct DataLoaderShard {
+  /// Of this process, in [0, num_ranks).
+  int64_t rank = 0;
+  /// At least 1.
+  int64_t num_ranks = 1;
+};
+
+/// How a loader works. A field left unset takes the default named beside it; Trainer overlays the
+/// user's fields on its own defaults.
+struct LINKBOY_API DataLoaderOptions {
+  /// Samples per batch and device. At least 1. Default 8.
+  std::optional<int64_t> batch_size{};
+
+  /// A new seeded permutation in every epoch. Default false. Not together with `sampler`.
+  std::optional<bool> shuffle{};
+
+  /// Leaves out a last batch that is not full; on several ranks, the last batches that do not make
+  /// a full one for each. Default false.
+  std::optional<bool> drop_last{};
+
+  /// Threads that make batches ahead of the loop; 0 makes them in the loop. Default 0. Each has its
+  /// own copy of a LibTorch dataset (see Dataset).
+  std::optional<int64_t> num_workers{};
+
+  /// Batches that each worker may be ahead. At least 1. Default 2.
+  std::optional<int64_t> prefetch_factor{};
+
+  /// Puts batches into page-locked memory. Default false. Ignored without a CUDA device.
+  std::optional<bool> pin_memory{};
+
+  /// Seed of the shuffle and of `transform`'s generators. Default: that of LibTorch's CPU
+  /// generator (`torch::manual_seed`), which is read, not advanced.
+  std::optional<uint64_t> seed{};
+
+  /// Gives this rank's batches alone: of the batches k * num_ranks to (k + 1) * num_ranks - 1 of
+  /// the epoch, the one at `rank` is this loader's batch k. The data, the seed, the sampler and the
+  /// batch size must be the same on all ranks. Default: all batches; Trainer sets the process's.
+  std::optional<DataLoaderShard> shard{};
+
+  /// On several ranks: all have equally many batches, all full, by going on with the epoch's first
+  /// samples at its end. Otherwise each sample is seen once, and some ranks may have one batch less
+  /// than others, even none. Default true; Trainer sets false to evaluate.
+  std::optional<bool> even_batches{};
+
+  /// The order of the samples, instead of `shuffle`.
+  std::shared_ptr<const Sampler> sampler{};
+
+  /// Makes a batch of single samples. Default: the dataset's own batches.
+  CollateFn collate_fn{};
+
+  /// Changes each batch, in the thread that made it. Default: none.
+  Transform transform{};
+
+  /// These options, with every field that `user` has set replaced. A `sampler` of the user's
+  /// removes a `shuffle` that the user did not set.
+  DataLoaderOptions overlaid_with(const DataLoaderOptions& user) const;
+};
+
+/// The batches of one epoch, in order. Made by DataLoader::iterate; used by one thread.
+class LINKBOY_API BatchIterator {
+ public:
+  virtual ~BatchIterator() = default;
+
+  /// The next batch, or nothing after the last. Waits for a worker thread if need be.
+  /// @throws whatever making that batch threw, on a worker thread or not.
+  virtual std::optional<Batch> next() = 0;
+};
+
+/// A source of batches. Trainer needs no more than this interface, so streams and loaders of one's
+/// own fit in through `Trainer::create_train_dataloader`.
+class LINKBOY_API DataLoader {
+ public:
+  virtual ~DataLoader() = default;
+
+  /// Number of batches that an epoch gives to this process; a partial last one counts.
+  virtual int64_t size() const = 0;
+
+  /// Samples in a full batch.
+  virtual int64_t batch_size() const = 0;
+
+  /// The batches [first_batch, size()) of `epoch` (counted from 1).
+  virtual std::unique_ptr<BatchIterator> iterate(int64_t epoch, int64_t first_batch = 0) = 0;
+
+  /// What another loader over the same data needs to give the same batches (its seed, say). Part
+  /// of a training state. By default there is nothing.
+  virtual StateDict state_dict() const { return {}; }
+  /// Takes what `state_dict` of another loader over the same data returned.
+  virtual void load_state_dict(const StateDict&) {}
+
+  /// Returns a loader of the batches of one process, for a loader that gives all batches to every
+  /// process. Null by default: the loader knows its share, or cannot be shared.
+  /// @param defaults  Holds the `shard` and the `seed`; options that this loader was given win.
+  virtual std::shared_ptr<DataLoader> shared(const DataLoaderOptions& defaults) const {
+    static_cast<void>(defaults);
+    return nullptr;
+  }
+};
+
+class WorkerDatasets;
+
+/// Batches of a Dataset. An epoch is a function of (seed, epoch) alone: workers change neither the
+/// order nor the content, as long as a sample is a function of its index (see Dataset about random
+/// numbers). `iterate` may be called while another iterator is in use. Copies of a loader share the
+/// workers' copies of the data.
+class LINKBOY_API DatasetLoader final : public DataLoader {
+ public:
+  /// @throws Error if the dataset is empty, an option is out of its range, or `shuffle` is given
+  ///         together with `sampler`.
+  DatasetLoader(Dataset dataset, const DataLoaderOptions& options);
+
+  int64_t size() const override;
+  int64_t batch_size() const override { return *options_.batch_size; }
+  std::unique_ptr<BatchIterator> iterate(int64_t epoch, int64_t first_batch = 0) override;
+
+  /// The seed. @throws Error if `state` has none.
+  StateDict state_dict() const override;
+  void load_state_dict(const StateDict& state) override;
+  std::shared_ptr<DataLoader> shared(const DataLoaderOptions& defaults) const override;
+
+  /// The options in force: every field with a default is set.
+  const DataLoaderOptions& options() const { return options_; }
+  /// The data that batches are made of.
+  const Dataset& dataset() const { return dataset_; }
+
+ private:
+  Dataset dataset_;
+  std::shared_ptr<WorkerDatasets> for_workers_;
+  DataLoaderOptions given_options_;
+  DataLoaderOptions options_;
+};
+
+/// @throws Error as DatasetLoader's constructor.
+LINKBOY_API std::shared_ptr<DataLoader> make_data_loader(Dataset dataset,
+                                                         const DataLoaderOptions& options);
+
+}  // namespace linkboy

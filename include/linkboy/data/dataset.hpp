@@ -1,0 +1,249 @@
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <concepts>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <span>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+#include "linkboy/data/batch.hpp"
+#include "linkboy/error.hpp"
+#include "linkboy/export.hpp"
+
+namespace linkboy {
+
+/// Makes one batch of samples; a sample is a Batch whose tensors have no sample dimension.
+using CollateFn = std::function<Batch(std::vector<Batch>)>;
+
+/// Stacks the samples' tensors of each name along a new dimension 0.
+/// @throws Error if there is no sample or two samples differ in their names.
+LINKBOY_API Batch stack_samples(const std::vector<Batch>& samples);
+
+/// Where samples come from. Implement it for data of one's own; Dataset holds it.
+///
+/// If the loader has workers, several threads call `get_batch` and `get_samples` at the same time,
+/// unless `clone` returns a copy: then each worker has its own.
+class LINKBOY_API DatasetSource {
+ public:
+  virtual ~DatasetSource() = default;
+
+  /// Number of samples; must not change during a run.
+  virtual int64_t size() const = 0;
+
+  /// The samples at `indices` (each in [0, size())), in that order, as one batch.
+  virtual Batch get_batch(std::span<const int64_t> indices) = 0;
+
+  /// The same samples one by one, for a `collate_fn`. By default `get_batch` taken apart.
+  virtual std::vector<Batch> get_samples(std::span<const int64_t> indices);
+
+  /// Returns a copy for one worker thread, or null if all of them may share this object. A
+  /// DatasetLoader calls it once per worker and keeps the copies for all its epochs.
+  virtual std::shared_ptr<DatasetSource> clone() const { return nullptr; }
+};
+
+/// Samples that lie in tensors: sample i is row i of each. A batch is gathered by one
+/// `index_select` per tensor.
+class LINKBOY_API TensorDataset final : public DatasetSource {
+ public:
+  /// @throws Error if `tensors` is empty, one of them is undefined or a scalar, or they differ in
+  ///         dimension 0; the message gives the sizes.
+  explicit TensorDataset(NamedTensors tensors);
+  /// `input` [N, ...] and `target` [N, ...].
+  TensorDataset(at::Tensor input, at::Tensor target);
+
+  int64_t size() const override;
+  Batch get_batch(std::span<const int64_t> indices) override;
+
+ private:
+  NamedTensors tensors_;
+};
+
+namespace detail {
+
+template <class E>
+concept DataTargetPair = requires(E example) {
+  { example.data } -> std::convertible_to<at::Tensor>;
+  { example.target } -> std::convertible_to<at::Tensor>;
+};
+
+template <class E>
+concept DataOnly = !DataTargetPair<E> && requires(E example) {
+  { example.data } -> std::convertible_to<at::Tensor>;
+};
+
+template <class E>
+Batch batch_of_example(E example) {
+  if constexpr (DataTargetPair<E>) {
+    return Batch(std::move(example.data), std::move(example.target));
+  } else if constexpr (DataOnly<E>) {
+    return Batch(std::move(example.data));
+  } else {
+    static_assert(
+        std::constructible_from<Batch, E>,
+        "linkboy does not know how to make a Batch of this dataset's samples: they must be "
+        "a torch::data::Example, or have a tensor `data` (and a tensor `target`), or be a "
+        "linkboy::Batch. Map the dataset to one of these, or derive from "
+        "linkboy::DatasetSource.");
+    return Batch(std::move(example));
+  }
+}
+
+/// LibTorch's map-style datasets: `size()` is optional, `get_batch` takes indices and returns
+/// either one stacked example or a vector of examples.
+template <class D>
+concept LibTorchDataset = requires(D dataset, std::vector<std::size_t> indices) {
+  { dataset.size() } -> std::convertible_to<std::optional<std::size_t>>;
+  dataset.get_batch(c10::ArrayRef<std::size_t>(indices));
+};
+
+/// A dataset whose `get_batch` is const changes nothing when it is read.
+template <class D>
+concept ConstReadable = requires(const D& dataset, std::vector<std::size_t> indices) {
+  dataset.get_batch(c10::ArrayRef<std::size_t>(indices));
+};
+
+template <class D>
+class LibTorchSource final : public DatasetSource {
+ public:
+  explicit LibTorchSource(D dataset) : dataset_(std::move(dataset)) {}
+
+  int64_t size() const override {
+    const std::optional<std::size_t> size = dataset_.size();
+    LINKBOY_CHECK(size.has_value(),
+                  "the dataset does not know its size; linkboy needs a map-style dataset. Give one "
+                  "whose size() returns a value.");
+    return static_cast<int64_t>(*size);
+  }
+
+  Batch get_batch(std::span<const int64_t> indices) override {
+    auto examples = fetch(indices);
+    if constexpr (kReturnsVector) {
+      return stack_samples(to_samples(std::move(examples)));
+    } else {
+      return batch_of_example(std::move(examples));
+    }
+  }
+
+  std::vector<Batch> get_samples(std::span<const int64_t> indices) override {
+    if constexpr (kReturnsVector) {
+      return to_samples(fetch(indices));
+    } else {
+      return DatasetSource::get_samples(indices);
+    }
+  }
+
+  std::shared_ptr<DatasetSource> clone() const override {
+    if constexpr (std::copy_constructible<D> && !ConstReadable<D>) {
+      return std::make_shared<LibTorchSource>(dataset_);
+    } else {
+      return nullptr;
+    }
+  }
+
+ private:
+  using Fetched = decltype(std::declval<D&>().get_batch(c10::ArrayRef<std::size_t>()));
+  static constexpr bool kReturnsVector = requires(Fetched fetched) {
+    fetched.begin();
+    fetched.size();
+  };
+
+  Fetched fetch(std::span<const int64_t> indices) {
+    std::vector<std::size_t> unsigned_indices(indices.begin(), indices.end());
+    return dataset_.get_batch(unsigned_indices);
+  }
+
+  static std::vector<Batch> to_samples(auto examples) {
+    std::vector<Batch> samples;
+    samples.reserve(examples.size());
+    for (auto& example : examples) samples.push_back(batch_of_example(std::move(example)));
+    return samples;
+  }
+
+  D dataset_;
+};
+
+}  // namespace detail
+
+/// A handle to samples of any kind: made implicitly from a LibTorch dataset (mapped ones too), a
+/// TensorDataset or a shared DatasetSource. Copies refer to the same data. Empty by default.
+///
+/// As with LibTorch's own loader, each worker thread has its own copy of a LibTorch dataset, unless
+/// `get_batch` is const. A dataset that holds its samples by value needs their memory once more per
+/// worker; hold them in tensors or behind a `std::shared_ptr`. Copies of a dataset that draws
+/// random numbers from an engine of its own draw the same numbers in each worker; draw them in a
+/// Transform from `TransformContext::generator` instead, which no number of workers changes.
+class LINKBOY_API Dataset {
+ public:
+  Dataset() = default;
+
+  /// A handle to the samples of `dataset` or `source`, which it shares.
+  /// @{
+  Dataset(TensorDataset dataset)  // NOLINT(google-explicit-constructor)
+      : source_(std::make_shared<TensorDataset>(std::move(dataset))) {}
+
+  template <std::derived_from<DatasetSource> S>
+  Dataset(std::shared_ptr<S> source)  // NOLINT(google-explicit-constructor)
+      : source_(std::move(source)) {}
+
+  template <detail::LibTorchDataset D>
+  requires(!std::derived_from<D, DatasetSource>)
+      Dataset(D dataset)  // NOLINT(google-explicit-constructor)
+      : source_(std::make_shared<detail::LibTorchSource<D>>(std::move(dataset))) {}
+  /// @}
+
+  /// Whether there are any samples to refer to.
+  explicit operator bool() const { return source_ != nullptr; }
+
+  /// As DatasetSource.
+  /// @throws Error if the handle is empty.
+  /// @{
+  int64_t size() const { return source().size(); }
+  Batch get_batch(std::span<const int64_t> indices) const { return source().get_batch(indices); }
+  std::vector<Batch> get_samples(std::span<const int64_t> indices) const {
+    return source().get_samples(indices);
+  }
+  /// @}
+
+  /// Returns the data for one worker thread: a copy if the source makes one, otherwise the same.
+  Dataset for_worker() const;
+
+  /// Whether both refer to the same object.
+  bool is_same_as(const Dataset& other) const { return source_ == other.source_; }
+
+ private:
+  DatasetSource& source() const;
+
+  std::shared_ptr<DatasetSource> source_;
+};
+
+/// Some samples of another dataset, in an order of their own: a part for validation, a fold.
+class LINKBOY_API Subset final : public DatasetSource {
+ public:
+  /// Sample i is sample `indices[i]` of `dataset`; one may come several times.
+  /// @throws Error if `dataset` is empty or has no such sample.
+  Subset(Dataset dataset, std::vector<int64_t> indices);
+
+  int64_t size() const override { return static_cast<int64_t>(indices_->size()); }
+  Batch get_batch(std::span<const int64_t> indices) override;
+  std::vector<Batch> get_samples(std::span<const int64_t> indices) override;
+  std::shared_ptr<DatasetSource> clone() const override;
+
+ private:
+  using Indices = std::shared_ptr<const std::vector<int64_t>>;
+
+  Subset(Dataset dataset, Indices indices)
+      : dataset_(std::move(dataset)), indices_(std::move(indices)) {}
+
+  std::vector<int64_t> within(std::span<const int64_t> indices) const;
+
+  Dataset dataset_;
+  Indices indices_;  // copies share them
+};
+
+}  // namespace linkboy

@@ -1,0 +1,7 @@
+// All of distributed/: several processes.
+
+#pragma once
+
+#include "linkboy/distributed/distributed_options.hpp"
+#include "linkboy/distributed/process_group.hpp"
+#include "linkboy/distributed/sync_batch_norm.hpp"

@@ -1,0 +1,6 @@
+// All of profiling/: names in traces, and what layers cost.
+
+#pragma once
+
+#include "linkboy/profiling/flop_counter.hpp"
+#include "linkboy/profiling/stage_range.hpp"

@@ -1,0 +1,10 @@
+// All of run/: what a run is told, what it resolves to, and what it leaves.
+
+#pragma once
+
+#include "linkboy/run/options.hpp"
+#include "linkboy/run/placeholders.hpp"
+#include "linkboy/run/run_config.hpp"
+#include "linkboy/run/run_history.hpp"
+#include "linkboy/run/step_output.hpp"
+#include "linkboy/run/stop_training.hpp"

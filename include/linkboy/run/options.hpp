@@ -1,0 +1,125 @@
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "linkboy/data/data_loader.hpp"
+#include "linkboy/data/dataset.hpp"
+#include "linkboy/scheduler.hpp"
+
+namespace linkboy {
+
+/// How the operations of a training step are launched.
+enum class ExecutionMode {
+  /// Each operation is launched as the loop comes to it.
+  eager,
+  /// Forward and backward of a step are recorded as a CUDA graph after three steps, and replayed
+  /// from then on, which spares the launches. The losses are those of eager, in every bit. What it
+  /// asks for: all batches have the same shapes (a last one that has not is left out, and that is
+  /// said, unless `drop_last` is set); `calculate_train_batch_loss` and `backward_step` do the same
+  /// each time and never look at a number of the device; what they return may be overwritten by the
+  /// next step. On the CPU the same rules hold, and nothing is faster.
+  graph,
+};
+
+/// Data to evaluate on, where there is more than one kind.
+struct NamedDataset {
+  /// Stands in the names of its metrics: "rare" gives `rare_eval_loss_epoch`. Not empty.
+  std::string name{};
+  /// Required.
+  Dataset dataset{};
+};
+
+/// What `Trainer::train` needs to know. Name what differs from the defaults:
+/// `trainer.train({.train_dataset = data, .num_epochs = 8})`.
+struct TrainOptions {
+  /// Required, unless `Trainer::create_train_dataloader` is overridden.
+  Dataset train_dataset{};
+
+  /// Passes over the data. At least 1. Required unless `max_num_train_steps` is given.
+  std::optional<int64_t> num_epochs{};
+
+  /// Evaluated after each epoch; empty means no evaluation.
+  Dataset eval_dataset{};
+
+  /// Evaluated after `eval_dataset`, one after the other, each with metrics of its own.
+  std::vector<NamedDataset> more_eval_datasets{};
+
+  /// Samples per batch and device. At least 1.
+  int64_t per_device_batch_size = 8;
+
+  /// Updates in the whole run. At least 1. If given it replaces `num_epochs`.
+  std::optional<int64_t> max_num_train_steps{};
+
+  /// Micro-batches whose gradients make one update. At least 1. A last window of an epoch that
+  /// has fewer is divided by what it has.
+  int64_t gradient_accumulation_steps = 1;
+
+  /// Largest absolute value of a gradient element, applied once per update. Positive.
+  std::optional<double> gradient_clip_value{};
+
+  /// Largest 2-norm of all gradients together, applied once per update, after the value clip.
+  /// Positive; infinity measures the norm (`Trainer::gradient_norm`) and changes nothing.
+  std::optional<double> gradient_clip_norm{};
+
+  /// Empty means that the learning rate stays as it is.
+  CreateSchedulerFn create_scheduler_fn{};
+
+  /// Laid over `Trainer::default_train_dataloader_options`, field by field.
+  DataLoaderOptions train_dataloader_options{};
+  /// Laid over `Trainer::default_eval_dataloader_options`, field by field.
+  DataLoaderOptions eval_dataloader_options{};
+
+  /// Makes batches of single samples, in training and evaluation.
+  CollateFn collate_fn{};
+
+  /// False continues the metrics and the epoch count of the run before; exactly the epochs asked
+  /// for are run all the same.
+  bool reset_run_history = true;
+
+  /// The run goes on where a training state was saved: a folder that `save_training_state` wrote,
+  /// one that holds such folders (the newest whole one is taken), or the name "latest" in it, which
+  /// starts from the beginning if there is none.
+  std::optional<std::filesystem::path> resume_from{};
+
+  /// Resumes although the saved run had another schedule, or one with other lengths (a shorter
+  /// run): the values continue from the saved update on the new curve, perhaps with a jump.
+  bool allow_changed_schedule_length = false;
+
+  /// Evaluates after every n-th epoch and after the last. At least 1.
+  int64_t evaluate_every_n_epochs = 1;
+
+  /// Evaluates before the first update as well; the metrics are `initial_eval_loss_epoch` and so
+  /// on. A resumed run does not.
+  bool evaluate_before_training = false;
+
+  /// Of the training steps.
+  ExecutionMode execution_mode = ExecutionMode::eager;
+
+  /// Weights the micro-steps of an update by their `StepOutput::batch_size`: the gradient is that
+  /// of the mean over all samples (or tokens) of the accumulation window and of all processes. With
+  /// false each micro-step of each process counts the same, as in PyTorch, which differs if some
+  /// have more tokens than others. Not together with ExecutionMode::graph, local SGD or a
+  /// GradientHandler.
+  bool weight_by_batch_size = false;
+};
+
+/// What `Trainer::evaluate` and `Trainer::predict` need to know.
+struct EvaluateOptions {
+  /// Required, unless `Trainer::create_eval_dataloader` is overridden.
+  Dataset dataset{};
+
+  /// Samples per batch and device. At least 1.
+  int64_t per_device_batch_size = 8;
+
+  /// Laid over `Trainer::default_eval_dataloader_options`, field by field.
+  DataLoaderOptions dataloader_options{};
+
+  /// Makes batches of single samples.
+  CollateFn collate_fn{};
+};
+
+}  // namespace linkboy

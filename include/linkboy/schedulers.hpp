@@ -1,0 +1,28 @@
+// All of schedulers/: the schedules that linkboy brings.
+
+#pragma once
+
+#include "linkboy/schedulers/chained_scheduler.hpp"
+#include "linkboy/schedulers/composite_scheduler.hpp"
+#include "linkboy/schedulers/constant_scheduler.hpp"
+#include "linkboy/schedulers/cosine_restarts_scheduler.hpp"
+#include "linkboy/schedulers/cosine_scheduler.hpp"
+#include "linkboy/schedulers/cyclic_scheduler.hpp"
+#include "linkboy/schedulers/exponential_scheduler.hpp"
+#include "linkboy/schedulers/inverse_sqrt_scheduler.hpp"
+#include "linkboy/schedulers/lambda_scheduler.hpp"
+#include "linkboy/schedulers/linear_scheduler.hpp"
+#include "linkboy/schedulers/multi_step_scheduler.hpp"
+#include "linkboy/schedulers/one_cycle_scheduler.hpp"
+#include "linkboy/schedulers/option_reader.hpp"
+#include "linkboy/schedulers/per_group.hpp"
+#include "linkboy/schedulers/polynomial_scheduler.hpp"
+#include "linkboy/schedulers/reduce_on_plateau_scheduler.hpp"
+#include "linkboy/schedulers/scheduler_factory.hpp"
+#include "linkboy/schedulers/sequential_scheduler.hpp"
+#include "linkboy/schedulers/step_scheduler.hpp"
+#include "linkboy/schedulers/tanh_scheduler.hpp"
+#include "linkboy/schedulers/timm_scheduler.hpp"
+#include "linkboy/schedulers/torch_scheduler.hpp"
+#include "linkboy/schedulers/warmup_scheduler.hpp"
+#include "linkboy/schedulers/wsd_scheduler.hpp"

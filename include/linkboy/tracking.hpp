@@ -1,0 +1,10 @@
+// All of tracking/: where runs are recorded.
+
+#pragma once
+
+#include "linkboy/tracking/csv_tracker.hpp"
+#include "linkboy/tracking/html_report.hpp"
+#include "linkboy/tracking/json_lines_tracker.hpp"
+#include "linkboy/tracking/mlflow_tracker.hpp"
+#include "linkboy/tracking/tensorboard_tracker.hpp"
+#include "linkboy/tracking/tracker.hpp"

@@ -1,0 +1,6 @@
+// All of util/: text that is read and printed.
+
+#pragma once
+
+#include "linkboy/util/printable.hpp"
+#include "linkboy/util/text_options.hpp"

@@ -1,0 +1,28 @@
+#include "linkboy/accelerator/main_process.hpp"
+
+#include <exception>
+
+#include "linkboy/accelerator.hpp"
+#include "linkboy/error.hpp"
+#include "linkboy/run/stop_training.hpp"
+
+namespace linkboy {
+
+std::string failure_on_main_process(const Accelerator& accelerator,
+                                    const std::function<void()>& work) {
+  std::string failure;
+  if (!accelerator.is_main_process()) {
+    work();
+  } else {
+    try {
+      work();
+    } catch (const StopTraining&) {
+      throw;
+    } catch (const std::exception&) {
+      failure = message_of(std::current_exception());
+    }
+  }
+  return accelerator.broadcast_object(failure);
+}
+
+}  // namespace linkboy

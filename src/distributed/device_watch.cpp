@@ -1,0 +1,91 @@
+#include "distributed/device_watch.hpp"
+
+#include <c10/core/impl/VirtualGuardImpl.h>
+#include <c10/util/Exception.h>
+
+#include <utility>
+
+#include "checkpoint/device_results.hpp"
+#include "linkboy/error.hpp"
+
+namespace linkboy {
+namespace {
+
+using namespace std::chrono_literals;
+
+constexpr auto kWatchPeriod = 500ms;
+
+/// Until all ranks know the cause. Calling off a collective on one of them may end it on the
+/// others.
+constexpr auto kNoticeTime = 2'000ms;
+
+}  // namespace
+
+DeviceWatch::DeviceWatch(c10::Device device, std::chrono::milliseconds timeout,
+                         std::function<bool()> has_failed,
+                         std::function<void(const std::string&)> find_cause,
+                         std::function<void()> call_off)
+    : device_(device),
+      timeout_(timeout),
+      has_failed_(std::move(has_failed)),
+      find_cause_(std::move(find_cause)),
+      call_off_(std::move(call_off)),
+      watched_{.event = c10::Event(device.type()), .time = {}},
+      latest_{.event = c10::Event(device.type()), .time = {}} {
+  are_device_results_void = false;
+  thread_ = std::thread([this] { run(); });
+}
+
+DeviceWatch::~DeviceWatch() {
+  {
+    const std::lock_guard lock(mutex_);
+    is_ending_ = true;
+  }
+  end_.notify_all();
+  thread_.join();
+}
+
+void DeviceWatch::mark(const char* call) noexcept {
+  try {
+    const auto stream = c10::impl::VirtualGuardImpl(device_.type()).getStream(device_);
+    const std::lock_guard lock(mutex_);
+    latest_.event.record(stream);
+    latest_.time = Clock::now();
+    latest_.call = call;
+    latest_.is_set = true;
+  } catch (const c10::Error&) {  // NOLINT(bugprone-empty-catch): waiting for the device throws it
+  }
+}
+
+bool DeviceWatch::is_late() {
+  if (watched_.is_set && !watched_.event.query()) {
+    return Clock::now() - watched_.time > timeout_;
+  }
+  watched_.is_set = false;
+  std::swap(watched_, latest_);
+  return false;
+}
+
+void DeviceWatch::run() {
+  try {
+    c10::impl::VirtualGuardImpl(device_.type()).setDevice(device_);
+    std::unique_lock lock(mutex_);
+    bool is_too_late = false;
+    do {
+      if (end_.wait_for(lock, kWatchPeriod, [this] { return is_ending_; })) return;
+      is_too_late = is_late();
+    } while (!is_too_late && !has_failed_());
+    const std::string late_call = is_too_late ? watched_.call : "";
+    lock.unlock();
+    are_device_results_void = true;
+    find_cause_(late_call);
+    std::this_thread::sleep_for(kNoticeTime);
+    call_off_();
+  } catch (const std::exception&) {
+    // The device has failed, and whoever uses it gets the error, too.
+    TORCH_WARN("linkboy no longer watches ", device_.str(), ": ",
+               message_of(std::current_exception()));
+  }
+}
+
+}  // namespace linkboy

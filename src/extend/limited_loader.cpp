@@ -1,0 +1,49 @@
+#include "linkboy/extend/limited_loader.hpp"
+
+#include <algorithm>
+#include <utility>
+
+#include "linkboy/error.hpp"
+
+namespace linkboy {
+namespace {
+
+class LimitedIterator final : public BatchIterator {
+ public:
+  LimitedIterator(std::unique_ptr<BatchIterator> batches, int64_t num_left)
+      : batches_(std::move(batches)), num_left_(num_left) {}
+
+  std::optional<Batch> next() override {
+    if (num_left_ <= 0) return std::nullopt;
+    --num_left_;
+    return batches_->next();
+  }
+
+ private:
+  std::unique_ptr<BatchIterator> batches_;
+  int64_t num_left_;
+};
+
+}  // namespace
+
+LimitedLoader::LimitedLoader(std::shared_ptr<DataLoader> loader, int64_t max_batches)
+    : loader_(std::move(loader)), max_batches_(max_batches) {
+  LINKBOY_CHECK(loader_ != nullptr, "the loader to limit is null; give an object.");
+  LINKBOY_CHECK(max_batches_ >= 0, "a loader is limited to ", max_batches_,
+                " batches; the number must not be negative.");
+}
+
+std::shared_ptr<DataLoader> LimitedLoader::shared(const DataLoaderOptions& defaults) const {
+  auto part = loader_->shared(defaults);
+  return part ? std::make_shared<LimitedLoader>(std::move(part), max_batches_) : nullptr;
+}
+
+int64_t LimitedLoader::size() const { return std::min(loader_->size(), max_batches_); }
+
+std::unique_ptr<BatchIterator> LimitedLoader::iterate(int64_t epoch, int64_t first_batch) {
+  const int64_t num_left = size() - first_batch;
+  auto batches = num_left > 0 ? loader_->iterate(epoch, first_batch) : nullptr;
+  return std::make_unique<LimitedIterator>(std::move(batches), num_left);
+}
+
+}  // namespace linkboy

@@ -1,0 +1,201 @@
+#include "linkboy/fine_tuning/batch_size_finder.hpp"
+
+#include <algorithm>
+#include <chrono>
+#include <new>
+#include <string_view>
+
+#include "fine_tuning/run_snapshot.hpp"
+#include "linkboy/error.hpp"
+#include "linkboy/memory/memory_use.hpp"
+#include "linkboy/trainer.hpp"
+
+namespace linkboy {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+/// The most that was in use of what the batch size is limited by.
+double memory_mib(c10::Device device) {
+  if (device.is_cpu()) return resident_mib();
+  const auto peak = device_peak(device);
+  return peak ? peak->allocated_mib : 0.0;
+}
+
+/// What is cached for batches of other sizes counts for nobody.
+void release_memory(c10::Device device) {
+  empty_device_cache(device);
+  reset_device_peak(device);
+}
+
+/// Thrown out of a trial whose batches are too large.
+struct TooLarge {};
+
+class Measure final : public Callback {
+ public:
+  explicit Measure(const BatchSizeFinderOptions& finder) : finder_(finder) {}
+
+  void on_training_run_start(Trainer& trainer) override {
+    release_memory(trainer.device());
+    trial_ = {};
+    num_samples_ = 0;
+  }
+  void on_train_step_start(Trainer& trainer) override { look_at_memory(trainer); }
+  void on_train_step_end(Trainer& trainer, const Batch&, const StepOutput& output) override {
+    look_at_memory(trainer);
+    if (trainer.num_updates() > 0) num_samples_ += output.batch_size;
+  }
+  void on_train_update_end(Trainer& trainer) override {
+    look_at_memory(trainer);
+    if (trainer.num_updates() == 1) start_ = Clock::now();
+  }
+  void on_training_run_end(Trainer& trainer) override {
+    if (trainer.train_loss_tracker().count() > 0) trainer.train_loss_tracker().total();  // waits
+    const double seconds = std::chrono::duration<double>(Clock::now() - start_).count();
+    trial_.samples_per_second = static_cast<double>(num_samples_) / std::max(seconds, 1e-9);
+  }
+
+  const BatchSizeTrial& trial() const { return trial_; }
+
+ private:
+  void look_at_memory(Trainer& trainer) {
+    trial_.memory_mib = std::max(trial_.memory_mib, memory_mib(trainer.device()));
+    if (finder_.max_memory_mib && trial_.memory_mib > *finder_.max_memory_mib) throw TooLarge();
+  }
+
+  const BatchSizeFinderOptions& finder_;
+  BatchSizeTrial trial_;
+  int64_t num_samples_ = 0;
+  Clock::time_point start_{};
+};
+
+bool says_out_of_memory(const c10::Error& error) {
+  if (dynamic_cast<const c10::OutOfMemoryError*>(&error) != nullptr) return true;
+  return std::string_view(error.what()).find("not enough memory") != std::string_view::npos;
+}
+
+class Finder {
+ public:
+  Finder(Trainer& trainer, TrainOptions options, const BatchSizeFinderOptions& finder)
+      : trainer_(trainer),
+        options_(std::move(options)),
+        measure_(std::make_shared<Measure>(finder)),
+        snapshot_(trainer, measure_) {}
+
+  /// Everything is as before when it returns or throws.
+  bool try_size(int64_t batch_size) {
+    options_.per_device_batch_size = batch_size;
+    BatchSizeTrial trial;
+    try {
+      trial.fits = train();
+    } catch (...) {
+      snapshot_.restore();
+      throw;
+    }
+    snapshot_.restore();
+    if (is_stopped_) return false;
+    trial.batch_size = batch_size;
+    trial.memory_mib = measure_->trial().memory_mib;
+    if (trial.fits) trial.samples_per_second = measure_->trial().samples_per_second;
+    result_.trials.push_back(trial);
+    return trial.fits;
+  }
+
+  /// Whether a trial was stopped before it was complete.
+  bool is_stopped() const { return is_stopped_; }
+
+  BatchSizeFinderResult result() && { return std::move(result_); }
+
+ private:
+  bool train() {
+    try {
+      is_stopped_ = trainer_.train(options_).reason != StopReason::max_steps;
+      return true;
+    } catch (const TooLarge&) {
+      return false;
+    } catch (const std::bad_alloc&) {
+      return false;
+    } catch (const c10::Error& error) {
+      if (!says_out_of_memory(error)) throw;
+      return false;
+    }
+  }
+
+  Trainer& trainer_;
+  TrainOptions options_;
+  std::shared_ptr<Measure> measure_;
+  RunSnapshot snapshot_;
+  BatchSizeFinderResult result_;
+  bool is_stopped_ = false;
+};
+
+void check(const BatchSizeFinderOptions& finder, Trainer& trainer) {
+  LINKBOY_CHECK(finder.min_batch_size >= 1, "min_batch_size is ", finder.min_batch_size,
+                "; it must be at least 1.");
+  LINKBOY_CHECK(finder.max_batch_size >= finder.min_batch_size, "max_batch_size is ",
+                finder.max_batch_size, "; it must be at least min_batch_size, which is ",
+                finder.min_batch_size, ".");
+  LINKBOY_CHECK(finder.num_updates >= 2, "num_updates is ", finder.num_updates,
+                "; it must be at least 2.");
+  LINKBOY_CHECK(!finder.max_memory_mib || *finder.max_memory_mib > 0.0, "max_memory_mib is ",
+                *finder.max_memory_mib, "; it must be positive.");
+  LINKBOY_CHECK(trainer.accelerator().num_processes() == 1,
+                "find_batch_size works in one process, "
+                "but there are ",
+                trainer.accelerator().num_processes(),
+                ". Run it in a single one on the same hardware.");
+}
+
+/// Fills in the best sizes of all trials.
+void conclude(BatchSizeFinderResult& result) {
+  double best = -1.0;
+  for (const BatchSizeTrial& trial : result.trials) {
+    if (!trial.fits) continue;
+    result.largest = std::max(result.largest, trial.batch_size);
+    if (trial.samples_per_second > best) {
+      best = trial.samples_per_second;
+      result.fastest = trial.batch_size;
+    }
+  }
+}
+
+}  // namespace
+
+BatchSizeFinderResult find_batch_size(Trainer& trainer, TrainOptions options,
+                                      const BatchSizeFinderOptions& finder) {
+  check(finder, trainer);
+  LINKBOY_CHECK(options.train_dataset, "train_dataset is missing; find_batch_size needs one.");
+  const int64_t most = std::min(finder.max_batch_size, options.train_dataset.size());
+  options.max_num_train_steps = finder.num_updates;
+  options.create_scheduler_fn = {};
+  options.eval_dataset = {};
+  options.more_eval_datasets.clear();
+  options.resume_from.reset();
+  options.train_dataloader_options.batch_size.reset();
+
+  Finder search(trainer, std::move(options), finder);
+  int64_t fits = 0;
+  int64_t too_large = most + 1;
+  for (int64_t size = std::min(finder.min_batch_size, most); size < too_large;) {
+    if (!search.try_size(size)) {
+      too_large = size;
+      break;
+    }
+    fits = size;
+    if (size == most) break;
+    size = std::min(2 * size, most);
+  }
+  LINKBOY_CHECK(fits > 0 || search.is_stopped(), "not even a batch of ", too_large,
+                " fits into memory. Make the model or min_batch_size smaller, or compute with "
+                "activation checkpoints.");
+  while (too_large - fits > std::max<int64_t>(1, fits / 8) && too_large <= most &&
+         !search.is_stopped()) {
+    const int64_t middle = fits + (too_large - fits) / 2;
+    (search.try_size(middle) ? fits : too_large) = middle;
+  }
+  BatchSizeFinderResult result = std::move(search).result();
+  conclude(result);
+  return result;
+}
+
+}  // namespace linkboy

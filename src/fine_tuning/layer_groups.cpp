@@ -1,0 +1,38 @@
+#include "fine_tuning/layer_groups.hpp"
+
+#include "linkboy/error.hpp"
+
+namespace linkboy {
+
+std::shared_ptr<torch::nn::Module> require_layers(const Model& model) {
+  LINKBOY_CHECK(model.module() != nullptr,
+                "the model is TorchScript, whose layers cannot be told apart; give a LibTorch "
+                "module, into which the weights can be loaded.");
+  return model.module();
+}
+
+std::vector<GroupedModule> layer_groups(const std::shared_ptr<torch::nn::Module>& root) {
+  std::vector<GroupedModule> groups;
+  for (const auto& child : root->named_children()) {
+    groups.push_back({static_cast<int64_t>(groups.size()), child.key(), child.value()});
+  }
+  if (groups.empty()) groups.push_back({0, "", root});
+  return groups;
+}
+
+std::vector<GroupedModule> grouped_modules(const std::shared_ptr<torch::nn::Module>& root) {
+  std::vector<GroupedModule> modules{{0, "", root}};
+  for (const GroupedModule& group : layer_groups(root)) {
+    if (group.module == root) break;
+    for (const auto& part : group.module->named_modules(group.name)) {
+      modules.push_back({group.group, part.key(), part.value()});
+    }
+  }
+  return modules;
+}
+
+std::string joined_name(const std::string& module, const std::string& name) {
+  return module.empty() ? name : module + "." + name;
+}
+
+}  // namespace linkboy

@@ -1,0 +1,68 @@
+#include "fine_tuning/run_snapshot.hpp"
+
+#include <ATen/ATen.h>
+
+#include "checkpoint/named_tensors.hpp"
+#include "checkpoint/optimizer_state.hpp"
+#include "checkpoint/rng_state.hpp"
+#include "linkboy/error.hpp"
+#include "linkboy/trainer.hpp"
+#include "trainer/stop_control.hpp"
+
+namespace linkboy {
+namespace {
+
+/// With tensors of its own.
+StateDict copy_of(const StateDict& state) {
+  StateDict copy;
+  for (const auto& [name, value] : state.entries()) copy.set(name, value.deepcopy());
+  return copy;
+}
+
+}  // namespace
+
+RunSnapshot::RunSnapshot(Trainer& trainer, std::shared_ptr<Callback> callback)
+    : trainer_(trainer), callbacks_(trainer.callback_handler()) {
+  LINKBOY_CHECK(trainer.optimizer(),
+                "the Trainer has no optimizer; give one to its constructor to train.");
+  Accelerator& accelerator = trainer.accelerator();
+  for (const auto& [name, tensor] : trainer.model().named_tensors()) {
+    model_.set(name, tensor.detach().clone());
+  }
+  for (const auto& module : trainer.registered_modules()) {
+    NamedTensors& copies = modules_.emplace_back(named_tensors_of(*module));
+    for (auto& [name, tensor] : copies) tensor = tensor.detach().clone();
+  }
+  optimizer_ = copy_of(accelerator.optimizer_state_dict(*trainer.optimizer()));
+  accelerator_ = copy_of(accelerator.state_dict());
+  members_ = copy_of(trainer.state_dict());
+  if (accelerator.grad_scaler() != nullptr) grad_scaler_ = accelerator.grad_scaler()->state_dict();
+  rng_ = rng_state(trainer.device());
+  history_ = trainer.run_history().state_dict();
+  trainer.callback_handler() = CallbackHandler(low_overhead_callbacks({std::move(callback)}));
+  trainer.stop_->keep_requests(true);
+}
+
+RunSnapshot::~RunSnapshot() {
+  trainer_.stop_->keep_requests(false);
+  trainer_.callback_handler() = callbacks_;
+}
+
+void RunSnapshot::restore() {
+  trainer_.model().load_state_dict(model_);
+  for (std::size_t i = 0; i < modules_.size(); ++i) {
+    copy_named_tensors(named_tensors_of(*trainer_.registered_modules()[i]), StateDict(modules_[i]),
+                       "a registered module's state");
+  }
+  Accelerator::zero_grad(*trainer_.optimizer());
+  load_optimizer_state_dict(*trainer_.optimizer(), optimizer_);
+  Accelerator& accelerator = trainer_.accelerator();
+  accelerator.load_state_dict(accelerator_);
+  if (!members_.empty()) trainer_.load_state_dict(copy_of(members_));  // for another trial
+  if (accelerator.grad_scaler() != nullptr)
+    accelerator.grad_scaler()->load_state_dict(grad_scaler_);
+  set_rng_state(trainer_.device(), rng_);
+  trainer_.run_history().load_state_dict(history_);
+}
+
+}  // namespace linkboy

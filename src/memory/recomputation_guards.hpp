@@ -1,0 +1,70 @@
+#pragma once
+
+#include <ATen/core/Tensor.h>
+#include <c10/core/Device.h>
+
+#include <utility>
+#include <vector>
+
+// What has to be in a recomputation as it was in the forward, and is put back when the guard ends.
+
+namespace linkboy {
+
+/// What autocast does in a thread, and a way to have it done again.
+class AutocastState {
+ public:
+  /// Of this thread.
+  AutocastState();
+
+  void apply() const;
+
+ private:
+  struct Device {
+    c10::DeviceType type;
+    bool enabled = false;
+    at::ScalarType dtype = at::kFloat;
+  };
+  std::vector<Device> devices_;
+  bool cache_enabled_;
+};
+
+class AutocastGuard {
+ public:
+  explicit AutocastGuard(const AutocastState& state);
+  ~AutocastGuard();
+  AutocastGuard(const AutocastGuard&) = delete;
+  AutocastGuard& operator=(const AutocastGuard&) = delete;
+
+ private:
+  AutocastState before_;
+};
+
+using RngStates = std::vector<std::pair<c10::Device, at::Tensor>>;
+
+/// Of the CPU and of the inputs' devices.
+RngStates rng_states_for(c10::ArrayRef<at::Tensor> inputs);
+
+class RngGuard {
+ public:
+  explicit RngGuard(const RngStates& states);
+  ~RngGuard();
+  RngGuard(const RngGuard&) = delete;
+  RngGuard& operator=(const RngGuard&) = delete;
+
+ private:
+  RngStates before_;
+};
+
+/// Keeps what the buffers have; the recomputation may change them.
+class BufferGuard {
+ public:
+  explicit BufferGuard(const std::vector<at::Tensor>& buffers);
+  ~BufferGuard();
+  BufferGuard(const BufferGuard&) = delete;
+  BufferGuard& operator=(const BufferGuard&) = delete;
+
+ private:
+  std::vector<std::pair<at::Tensor, at::Tensor>> before_;
+};
+
+}  // namespace linkboy

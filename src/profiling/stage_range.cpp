@@ -1,0 +1,37 @@
+#include "linkboy/profiling/stage_range.hpp"
+
+#include <torch/csrc/profiler/stubs/base.h>
+
+#include <atomic>
+#include <utility>
+
+namespace linkboy {
+namespace {
+
+std::atomic<bool> makes_nvtx_ranges = false;
+
+// LibTorch's CUDA library brings NVTX with it; without that library the stubs throw.
+const torch::profiler::impl::ProfilerStubs& nvtx() { return *torch::profiler::impl::cudaStubs(); }
+
+}  // namespace
+
+StageRange::StageRange(const char* name) {
+  if (auto watchers = at::getStepCallbacksUnlessEmpty(at::RecordScope::USER_SCOPE)) {
+    record_.emplace(std::move(*watchers));
+    record_->before(name);
+  }
+  if (makes_nvtx_ranges.load(std::memory_order_relaxed)) {
+    nvtx().rangePush(name);
+    has_nvtx_range_ = true;
+  }
+}
+
+StageRange::~StageRange() {
+  if (has_nvtx_range_) nvtx().rangePop();
+}
+
+void set_nvtx_ranges(bool enabled) { makes_nvtx_ranges.store(enabled && nvtx().enabled()); }
+
+bool nvtx_ranges() { return makes_nvtx_ranges.load(); }
+
+}  // namespace linkboy

@@ -1,0 +1,126 @@
+#include "linkboy/callback.hpp"
+
+#include <c10/util/Type.h>
+
+#include <algorithm>
+#include <typeinfo>
+#include <utility>
+
+#include "linkboy/error.hpp"
+#include "linkboy/util/text_options.hpp"
+
+namespace linkboy {
+
+std::string Callback::name() const {
+  return name_ ? *name_ : std::string(c10::demangle(typeid(*this).name()));
+}
+
+void Callback::set_name(std::string name) {
+  LINKBOY_CHECK(!name.empty(), "the name of a callback is empty; give it at least one character.");
+  LINKBOY_CHECK(!is_given_, "the callback ", this->name(), " cannot be renamed to ", name,
+                ", because a Trainer knows it by its name. Call set_name before the callback is "
+                "given to a Trainer.");
+  name_ = std::move(name);
+}
+
+void Callback::on_event(std::string name, EventHandler handler) {
+  event_handlers_.insert_or_assign(std::move(name), std::move(handler));
+}
+
+void Callback::handle_event(std::string_view name, Trainer& trainer, const std::any& payload) {
+  auto found = event_handlers_.find(name);
+  if (found != event_handlers_.end()) found->second(trainer, payload);
+}
+
+CallbackHandler::CallbackHandler(CallbackList callbacks) {
+  for (auto& callback : callbacks) add(std::move(callback));
+}
+
+void CallbackHandler::add(std::shared_ptr<Callback> callback) {
+  LINKBOY_CHECK(callback != nullptr, "a callback is null; give an object.");
+  const std::vector<std::string> present = names();
+  LINKBOY_CHECK(std::find(present.begin(), present.end(), callback->name()) == present.end(),
+                "a callback ", callback->name(),
+                " is there already. To have two of one class, give one of them another name with "
+                "set_name. The callbacks are: ",
+                join_with_commas(present), ".");
+  const auto later = std::upper_bound(
+      callbacks_.begin(), callbacks_.end(), callback,
+      [](const auto& added, const auto& present) { return added->order() < present->order(); });
+  callback->is_given_ = true;
+  callbacks_.insert(later, std::move(callback));
+}
+
+std::vector<std::string> CallbackHandler::remove_if(
+    const std::function<bool(const Callback&)>& is_unwanted) {
+  std::vector<std::string> removed;
+  std::erase_if(callbacks_, [&](const std::shared_ptr<Callback>& callback) {
+    if (!is_unwanted(*callback)) return false;
+    removed.push_back(callback->name());
+    return true;
+  });
+  return removed;
+}
+
+std::vector<std::string> CallbackHandler::names() const {
+  std::vector<std::string> names;
+  for (const auto& callback : callbacks_) names.push_back(callback->name());
+  return names;
+}
+
+std::size_t CallbackHandler::index_behind(c10::ArrayRef<const Callback*> called, int order) const {
+  std::size_t index = 0;
+  while (index < callbacks_.size() && callbacks_[index]->order() < order) ++index;
+  for (std::size_t i = index; i < callbacks_.size(); ++i) {
+    if (std::find(called.begin(), called.end(), callbacks_[i].get()) != called.end()) index = i + 1;
+  }
+  return index;
+}
+
+void CallbackHandler::begin_run() {
+  for (const auto& callback : callbacks_) callback->is_resumed_ = false;
+}
+
+std::vector<std::string> CallbackHandler::load_state_dicts(const StateDict& states) {
+  for (const auto& callback : callbacks_) {
+    const std::string name = callback->name();
+    if (!states.contains(name)) continue;
+    callback->load_state_dict(states.get_dict(name));
+    callback->is_resumed_ = true;
+  }
+  const std::vector<std::string> present = names();
+  std::vector<std::string> left_out;
+  for (const auto& [name, state] : states.entries()) {
+    const bool is_taken = std::find(present.begin(), present.end(), name) != present.end();
+    if (!is_taken && !states.get_dict(name).empty()) left_out.push_back(name);
+  }
+  return left_out;
+}
+
+void CallbackHandler::load_rank_state_dicts(const StateDict& states) {
+  for (const auto& callback : callbacks_) {
+    const std::string name = callback->name();
+    if (states.contains(name)) callback->load_rank_state_dict(states.get_dict(name));
+  }
+}
+
+void CallbackHandler::call_event(std::string_view name, Trainer& trainer,
+                                 const std::any& payload) const {
+  for_each([&](Callback& callback) { callback.handle_event(name, trainer, payload); });
+}
+
+void CallbackHandler::call_init_end_once(Trainer& trainer) {
+  if (!std::exchange(init_end_called_, true)) call(&Callback::on_init_end, trainer);
+}
+
+void CallbackHandler::call_exception(Trainer& trainer,
+                                     std::exception_ptr exception) const noexcept {
+  for_each([&](Callback& callback) {
+    try {
+      callback.on_exception(trainer, exception);
+    } catch (...) {  // NOLINT(bugprone-empty-catch): the first exception is the one that counts
+    }
+  });
+}
+
+}  // namespace linkboy

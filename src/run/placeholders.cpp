@@ -1,0 +1,128 @@
+#include "linkboy/run/placeholders.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+
+#include "linkboy/error.hpp"
+#include "linkboy/run/run_config.hpp"
+
+namespace linkboy {
+namespace {
+
+template <class Operation>
+RunValue combine(const RunValue& left, const char* symbol, const RunValue& right,
+                 Operation operation) {
+  return RunValue(fmt::format("({} {} {})", left.to_string(), symbol, right.to_string()),
+                  [left, right, operation](const RunConfig& config) {
+                    return operation(left.resolve(config), right.resolve(config));
+                  });
+}
+
+struct Placeholder {
+  std::string_view name;
+  int64_t RunConfig::*field;
+};
+
+constexpr std::array kPlaceholders{
+    Placeholder{"NUM_EPOCHS", &RunConfig::num_epochs},
+    Placeholder{"NUM_UPDATE_STEPS", &RunConfig::max_num_updates},
+    Placeholder{"NUM_UPDATE_STEPS_PER_EPOCH", &RunConfig::num_updates_per_epoch},
+    Placeholder{"PER_PROCESS_NUM_UPDATE_STEPS_PER_EPOCH", &RunConfig::num_updates_per_epoch},
+    Placeholder{"TRAIN_DATALOADER_LEN", &RunConfig::num_train_batches_per_epoch},
+    Placeholder{"EVAL_DATALOADER_LEN", &RunConfig::num_eval_batches_per_epoch}};
+
+}  // namespace
+
+RunValue::RunValue(double value)
+    : RunValue(fmt::format("{}", value), [value](const RunConfig&) { return value; }) {}
+
+RunValue::RunValue(int64_t value)
+    : RunValue(fmt::format("{}", value),
+               [value](const RunConfig&) { return static_cast<double>(value); }) {}
+
+RunValue::RunValue(std::string name, std::function<double(const RunConfig&)> get)
+    : text_(std::move(name)), get_(std::make_shared<const Get>(std::move(get))) {}
+
+RunValue RunValue::placeholder(std::string_view name) {
+  std::string all;
+  for (const auto& [known, field] : kPlaceholders) {
+    if (known == name) {
+      return RunValue(std::string(name), [name = known, field = field](const RunConfig& config) {
+        LINKBOY_CHECK(config.*field > 0, name, " has no value in this run; it needs training data ",
+                      "(EVAL_DATALOADER_LEN: an eval_dataset).");
+        return static_cast<double>(config.*field);
+      });
+    }
+    all += (all.empty() ? "" : ", ") + std::string(known);
+  }
+  throw Error(c10::str("there is no placeholder \"", name, "\"; there are ", all, "."));
+}
+
+double RunValue::resolve(const RunConfig& config) const {
+  const double value = (*get_)(config);
+  LINKBOY_CHECK(std::isfinite(value), text_, " is ", value,
+                " in this run; it must be a finite number.");
+  constexpr double kRounding = 1e-9;
+  const double whole = std::round(value);
+  return std::abs(value - whole) <= kRounding * std::abs(whole) ? whole : value;
+}
+
+int64_t RunValue::resolve_count(const RunConfig& config) const {
+  const double value = resolve(config);
+  constexpr double kMost = 9007199254740992.0;  // 2^53
+  LINKBOY_CHECK(value == std::floor(value), text_, " is ", fmt::format("{}", value),
+                " in this run; a count must be a whole number. Use ceil or floor.");
+  LINKBOY_CHECK(std::abs(value) <= kMost, text_, " is ", fmt::format("{}", value),
+                " in this run; a count must be at most 2^53. Make it or the run shorter.");
+  return static_cast<int64_t>(value);
+}
+
+LINKBOY_API RunValue operator+(const RunValue& left, const RunValue& right) {
+  return combine(left, "+", right, std::plus<>());
+}
+
+LINKBOY_API RunValue operator-(const RunValue& left, const RunValue& right) {
+  return combine(left, "-", right, std::minus<>());
+}
+
+LINKBOY_API RunValue operator*(const RunValue& left, const RunValue& right) {
+  return combine(left, "*", right, std::multiplies<>());
+}
+
+LINKBOY_API RunValue operator/(const RunValue& left, const RunValue& right) {
+  return combine(left, "/", right, [text = right.to_string()](double dividend, double divisor) {
+    LINKBOY_CHECK(divisor != 0.0, "a schedule divides by ", text, ", which is 0 in this run.");
+    return dividend / divisor;
+  });
+}
+
+LINKBOY_API RunValue operator-(const RunValue& value) { return RunValue(0) - value; }
+
+LINKBOY_API RunValue ceil(const RunValue& value) {
+  return RunValue("ceil(" + value.to_string() + ")",
+                  [value](const RunConfig& config) { return std::ceil(value.resolve(config)); });
+}
+
+LINKBOY_API RunValue floor(const RunValue& value) {
+  return RunValue("floor(" + value.to_string() + ")",
+                  [value](const RunConfig& config) { return std::floor(value.resolve(config)); });
+}
+
+LINKBOY_API RunValue min(const RunValue& left, const RunValue& right) {
+  return RunValue(fmt::format("min({}, {})", left.to_string(), right.to_string()),
+                  [left, right](const RunConfig& config) {
+                    return std::min(left.resolve(config), right.resolve(config));
+                  });
+}
+
+LINKBOY_API RunValue max(const RunValue& left, const RunValue& right) {
+  return RunValue(fmt::format("max({}, {})", left.to_string(), right.to_string()),
+                  [left, right](const RunConfig& config) {
+                    return std::max(left.resolve(config), right.resolve(config));
+                  });
+}
+
+}  // namespace linkboy

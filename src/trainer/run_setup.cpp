@@ -1,0 +1,581 @@
+#include "trainer/run_setup.hpp"
+
+#include <c10/util/ScopeExit.h>
+#include <fmt/format.h>
+#include <torch/nn/module.h>
+#include <torch/optim/optimizer.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstdlib>
+#include <limits>
+#include <set>
+#include <thread>
+#include <unordered_map>
+#include <unordered_set>
+#include <utility>
+
+#include "accelerator/share_between_ranks.hpp"
+#include "checkpoint/optimizer_state.hpp"
+#include "distributed/agreement.hpp"
+#include "linkboy/error.hpp"
+#include "linkboy/extend/limited_loader.hpp"
+#include "linkboy/profiling/stage_range.hpp"
+#include "linkboy/trainer.hpp"
+#include "trainer/run_progress.hpp"
+#include "trainer/step_executor.hpp"
+#include "trainer/stop_control.hpp"
+#include "util/divide_up.hpp"
+#include "util/parse_number.hpp"
+
+namespace linkboy {
+namespace {
+
+void check_at_least_one(const char* name, int64_t value) {
+  LINKBOY_CHECK(value >= 1, name, " is ", value, "; it must be at least 1.");
+}
+
+void check_positive(const char* name, const std::optional<double>& value) {
+  LINKBOY_CHECK(!value || *value > 0.0, name, " is ", *value,
+                "; it must be positive. Leave it out to clip nothing.");
+}
+
+void check_names(const std::vector<NamedDataset>& datasets) {
+  std::set<std::string> names;
+  for (const auto& [name, dataset] : datasets) {
+    LINKBOY_CHECK(!name.empty(), "one of more_eval_datasets has no name; give each a name.");
+    LINKBOY_CHECK(names.insert(name).second, "two of more_eval_datasets are called \"", name,
+                  "\"; give each a name of its own.");
+    LINKBOY_CHECK(dataset, "the evaluation data \"", name,
+                  "\" is an empty handle; give a dataset.");
+  }
+}
+
+/// LINKBOY_LIMIT_BATCHES: batches of each loader of each process.
+std::optional<int64_t> batch_limit_from_environment() {
+  const char* text = std::getenv("LINKBOY_LIMIT_BATCHES");
+  const std::string_view value = text == nullptr ? "" : text;
+  if (value.empty() || value == "none") return std::nullopt;
+  const auto limit = parse_number<int64_t>(value);
+  LINKBOY_CHECK(limit.value_or(0) >= 1, "LINKBOY_LIMIT_BATCHES is \"", value,
+                "\"; it must be a whole number of at least 1, or none.");
+  return limit;
+}
+
+void check_learning_rates(const torch::optim::Optimizer& optimizer) {
+  for (double lr : get_param_group_field(optimizer, ParamGroupField::lr)) {
+    LINKBOY_CHECK(std::isfinite(lr) && lr >= 0.0, "the optimizer's lr is ", lr,
+                  "; it must be finite and not negative.");
+  }
+}
+
+template <class Value>
+std::string option_text(const Value& value) {
+  return c10::str(value);
+}
+
+template <class Value>
+std::string option_text(const std::optional<Value>& value) {
+  return value ? c10::str(*value) : "nothing";
+}
+
+// LibTorch accepts it, and its step then moves the parameter twice.
+void check_no_parameter_twice(const torch::optim::Optimizer& optimizer) {
+  std::unordered_map<const c10::TensorImpl*, std::size_t> group_of;
+  for (std::size_t i = 0; i < optimizer.param_groups().size(); ++i) {
+    for (const auto& parameter : optimizer.param_groups()[i].params()) {
+      const auto [first, is_new] = group_of.emplace(parameter.unsafeGetTensorImpl(), i);
+      LINKBOY_CHECK(is_new, "a parameter of shape ", parameter.sizes(),
+                    " is twice in the optimizer, in param groups ", first->second, " and ", i,
+                    "; an update would move it twice. Give each parameter once: a module that is "
+                    "registered under two names gives its parameters twice.");
+    }
+  }
+}
+
+using TensorSet = std::unordered_set<const c10::TensorImpl*>;
+
+TensorSet identities_of(const Model& model,
+                        const std::vector<std::shared_ptr<torch::nn::Module>>& modules) {
+  TensorSet tensors;
+  for (const auto& parameter : model.parameters()) tensors.insert(parameter.unsafeGetTensorImpl());
+  for (const auto& module : modules) {
+    for (const auto& parameter : module->parameters()) {
+      tensors.insert(parameter.unsafeGetTensorImpl());
+    }
+  }
+  return tensors;
+}
+
+int64_t size_of(const Dataset& dataset) { return dataset ? dataset.size() : 0; }
+
+}  // namespace
+
+void check_train_options(const TrainOptions& options, const torch::optim::Optimizer* optimizer) {
+  LINKBOY_CHECK(optimizer != nullptr,
+                "the Trainer has no optimizer; give one to its constructor "
+                "to train.");
+  LINKBOY_CHECK(options.num_epochs || options.max_num_train_steps,
+                "neither num_epochs nor max_num_train_steps is given; one of them must say how "
+                "long to train.");
+  check_at_least_one("num_epochs", options.num_epochs.value_or(1));
+  check_at_least_one("max_num_train_steps", options.max_num_train_steps.value_or(1));
+  check_at_least_one("per_device_batch_size", options.per_device_batch_size);
+  check_at_least_one("gradient_accumulation_steps", options.gradient_accumulation_steps);
+  check_at_least_one("evaluate_every_n_epochs", options.evaluate_every_n_epochs);
+  check_names(options.more_eval_datasets);
+  check_positive("gradient_clip_value", options.gradient_clip_value);
+  check_positive("gradient_clip_norm", options.gradient_clip_norm);
+  LINKBOY_CHECK(!options.weight_by_batch_size || options.execution_mode == ExecutionMode::eager,
+                "weight_by_batch_size does not work with ExecutionMode::graph, which records the "
+                "weight of one batch for all. Use ExecutionMode::eager.");
+  check_learning_rates(*optimizer);
+  check_no_parameter_twice(*optimizer);
+}
+
+void check_evaluate_options(const EvaluateOptions& options) {
+  check_at_least_one("per_device_batch_size", options.per_device_batch_size);
+}
+
+std::vector<at::Tensor> parameters_of(const torch::optim::Optimizer& optimizer) {
+  std::vector<at::Tensor> parameters;
+  for (const auto& group : optimizer.param_groups()) {
+    parameters.insert(parameters.end(), group.params().begin(), group.params().end());
+  }
+  return parameters;
+}
+
+void set_training_lengths(RunConfig& config, const TrainOptions& options) {
+  config.train_total_batch_size = config.train_per_device_batch_size * config.num_processes *
+                                  config.gradient_accumulation_steps;
+  config.num_updates_per_epoch =
+      divide_up(config.num_train_batches_per_epoch, config.gradient_accumulation_steps);
+  if (options.max_num_train_steps) {
+    config.max_num_updates = *options.max_num_train_steps;
+    config.num_epochs = divide_up(config.max_num_updates, config.num_updates_per_epoch);
+  } else {
+    // A run without an end of its own may have as many epochs as there are numbers.
+    constexpr int64_t kMost = std::numeric_limits<int64_t>::max();
+    const int64_t per_epoch = config.num_updates_per_epoch;
+    const bool overflows = per_epoch > 0 && config.num_epochs > kMost / per_epoch;
+    config.max_num_updates = overflows ? kMost : config.num_epochs * per_epoch;
+  }
+}
+
+// The set-up of a run.
+
+namespace {
+
+void check_options_for(const Accelerator& accelerator, const TrainOptions& options) {
+  LINKBOY_CHECK(options.execution_mode == ExecutionMode::eager || accelerator.num_processes() == 1,
+                "ExecutionMode::graph works in one process, but there are ",
+                accelerator.num_processes(), ". Use ExecutionMode::eager.");
+  const c10::Device device = accelerator.device();
+  LINKBOY_CHECK(
+      options.execution_mode == ExecutionMode::eager || device.is_cpu() || device.is_cuda(),
+      "ExecutionMode::graph records CUDA graphs, but the device is ", device.str(),
+      ". Use ExecutionMode::eager.");
+  const DistributedOptions& distributed = accelerator.distributed_options();
+  LINKBOY_CHECK(!options.weight_by_batch_size ||
+                    (distributed.local_sgd_updates == 0 && !distributed.gradient_handler),
+                "weight_by_batch_size works on gradients that linkboy averages, but there is ",
+                distributed.gradient_handler ? "a gradient_handler" : "local_sgd_updates",
+                ". Leave one of them out.");
+}
+
+}  // namespace
+
+void Trainer::set_up_training(const TrainOptions& options) {
+  check_same_on_all_ranks(options);
+  check_options_for(accelerator(), options);
+  share_loader_seed();
+  // Before anything changes, since it refuses options that a subclass has not made unnecessary.
+  train_dataloader_ = create_train_dataloader(options);
+  create_evaluation_sets(options);
+  if (options.reset_run_history) run_history_->reset();
+  result_ = {};
+  *progress_ = {};
+  is_cut_short_ = false;
+  after_last_update_.reset();
+  gradient_norm_ = at::Tensor();
+  resumed_from_.clear();
+  callback_handler_.begin_run();
+  weights_by_batch_size_ = options.weight_by_batch_size;
+  weight_unit_ = 0;
+  window_weight_ = 0;
+  executor_.reset();
+
+  accelerator().set_gradient_accumulation_steps(options.gradient_accumulation_steps);
+  prepare_dataloaders();
+  check_same_loaders_on_all_ranks();
+  run_config_ = create_run_config(options);
+  RunProgress::Limits limits{.num_updates = run_config_.max_num_updates,
+                             .evaluate_every_n_epochs = options.evaluate_every_n_epochs};
+  if (!options.max_num_train_steps) limits.num_epochs = run_config_.num_epochs;
+  progress_->set_limits(limits);
+  executor_ = make_executor(options.execution_mode);
+  warn_of_unsaved_parameters();
+
+  // The scheduler of the run before has left its last value in the optimizer.
+  if (scheduler_ && options.create_scheduler_fn) scheduler_->restore_base_values();
+  scheduler_ = create_scheduler(options);
+  if (scheduler_) {
+    scheduler_->set_num_updates_of_run(run_config_.max_num_updates);
+    scheduler_->allow_changed_lengths(options.allow_changed_schedule_length);
+    scheduler_->run_start(*run_history_);
+    scheduler_->start();
+  }
+  call_in_set_up(&Callback::on_training_run_claim);
+  if (options.resume_from) load_training_state(*options.resume_from);
+}
+
+std::unique_ptr<StepExecutor> Trainer::make_executor(ExecutionMode mode) {
+  StepPasses passes{.forward = [this](const Batch& batch) { return forward_pass(batch); },
+                    .backward = [this](const StepOutput& output) { backward_pass(output); }};
+  if (mode == ExecutionMode::eager) return make_eager_step(std::move(passes));
+  return make_graphed_step(std::move(passes), device(), run_config_.gradient_accumulation_steps > 1,
+                           [this] { return parameters_of(*optimizer_); });
+}
+
+StepOutput Trainer::forward_pass(const Batch& batch) {
+  const StageRange range("forward");
+  const AutocastScope autocast = accelerator_->autocast();
+  return calculate_train_batch_loss(batch);
+}
+
+void Trainer::backward_pass(const StepOutput& output) {
+  const StageRange range("backward");
+  if (!weights_by_batch_size_) return backward_step(output.loss);
+  // About a batch's size, so that fp16 has room; a power of two, which changes no bit.
+  if (weight_unit_ == 0.0) {
+    weight_unit_ = std::exp2(std::ilogb(most_of_all_ranks(output.batch_size)));
+  }
+  if (accelerator_->window_index() == 0) window_weight_ = 0;
+  window_weight_ += output.batch_size;
+  backward_step(output.loss * (static_cast<double>(output.batch_size) / weight_unit_));
+}
+
+void Trainer::create_evaluation_sets(const TrainOptions& options) {
+  evaluation_sets_.clear();
+  const auto add = [&](const std::string& name, const Dataset& dataset) {
+    auto loader = create_eval_dataloader({.dataset = dataset,
+                                          .per_device_batch_size = options.per_device_batch_size,
+                                          .dataloader_options = options.eval_dataloader_options,
+                                          .collate_fn = options.collate_fn});
+    evaluation_sets_.push_back({.name = name, .loader = std::move(loader)});
+  };
+  if (options.eval_dataset) add("", options.eval_dataset);
+  for (const auto& [name, dataset] : options.more_eval_datasets) {
+    try {
+      add(name, dataset);
+    } catch (const Error& error) {
+      throw Error(c10::str("more_eval_datasets \"", name, "\": ", error.what()));
+    }
+  }
+}
+
+/// Everything between the making of the loaders and their use.
+void Trainer::prepare_dataloaders() {
+  if (const auto limit = batch_limit_from_environment()) {
+    if (train_dataloader_) {
+      train_dataloader_ = std::make_shared<LimitedLoader>(train_dataloader_, *limit);
+    }
+    for (auto& set : evaluation_sets_) {
+      set.loader = std::make_shared<LimitedLoader>(set.loader, *limit);
+    }
+  }
+  const auto use_first_set = [this] {
+    eval_dataloader_ = evaluation_sets_.empty() ? nullptr : evaluation_sets_.front().loader;
+  };
+  use_first_set();
+  {
+    progress_->set_setting_up(true);
+    const auto back = c10::make_scope_exit([&] { progress_->set_setting_up(false); });
+    call_in_set_up(&Callback::on_dataloaders_ready);
+  }
+  prepare_model_optimizer_and_dataloaders();
+  use_first_set();
+}
+
+void Trainer::set_train_dataloader(std::shared_ptr<DataLoader> loader) {
+  LINKBOY_CHECK(progress_->is_setting_up(),
+                "the training loader cannot be replaced here: the lengths of the run depend on it. "
+                "Do it in on_dataloaders_ready.");
+  LINKBOY_CHECK(loader != nullptr, "the training loader is null; give an object.");
+  train_dataloader_ = std::move(loader);
+}
+
+std::unique_ptr<Accelerator> Trainer::create_accelerator(const AcceleratorOptions& options) {
+  return std::make_unique<Accelerator>(options);
+}
+
+Accelerator& Trainer::accelerator() {
+  if (!accelerator_) {
+    AcceleratorOptions options = accelerator_options_;
+    auto& as_view = options.distributed.gradient_as_bucket_view;
+    as_view = as_view.value_or(true);
+    accelerator_ = create_accelerator(options);
+  }
+  return *accelerator_;
+}
+
+DataLoaderOptions Trainer::default_train_dataloader_options(int64_t batch_size) {
+  DataLoaderOptions options = default_eval_dataloader_options(batch_size);
+  options.shuffle = true;
+  options.even_batches = true;
+  return options;
+}
+
+DataLoaderOptions Trainer::default_eval_dataloader_options(int64_t batch_size) {
+  // On the CPU the loop itself needs the cores, and gathering a batch costs little.
+  const bool is_on_device = !device().is_cpu();
+  const int64_t num_cores = std::max(1U, std::thread::hardware_concurrency());
+  DataLoaderOptions options;
+  options.batch_size = batch_size;
+  options.shuffle = false;
+  options.num_workers = is_on_device ? std::min<int64_t>(2, num_cores) : 0;
+  options.pin_memory = is_on_device;
+  options.shard = {accelerator().process_index(), accelerator().num_processes()};
+  options.even_batches = false;  // each sample counts once
+  options.seed = loader_seed_;
+  return options;
+}
+
+std::shared_ptr<DataLoader> Trainer::create_train_dataloader(const TrainOptions& options) {
+  LINKBOY_CHECK(options.train_dataset,
+                "train_dataset is missing; train needs one. Give one, or override "
+                "create_train_dataloader.");
+  LINKBOY_CHECK(options.train_dataset.size() > 0,
+                "train_dataset is empty; it must have at least one sample.");
+  auto defaults = default_train_dataloader_options(options.per_device_batch_size);
+  if (options.collate_fn) defaults.collate_fn = options.collate_fn;
+  auto chosen = defaults.overlaid_with(options.train_dataloader_options);
+  const int64_t size = options.train_dataset.size();
+  const bool is_filled_up =
+      chosen.even_batches.value_or(true) && chosen.shard && chosen.shard->num_ranks > 1;
+  const bool is_uneven = chosen.batch_size && size > *chosen.batch_size && !chosen.sampler &&
+                         size % *chosen.batch_size != 0;
+  if (options.execution_mode == ExecutionMode::graph && !chosen.drop_last && is_uneven &&
+      !is_filled_up) {
+    chosen.drop_last = true;
+    print(c10::str("Graph mode: each epoch leaves out its last ", size % *chosen.batch_size,
+                   " samples, which make no full batch"));
+  }
+  return make_data_loader(options.train_dataset, chosen);
+}
+
+std::shared_ptr<DataLoader> Trainer::create_eval_dataloader(const EvaluateOptions& options) {
+  LINKBOY_CHECK(options.dataset,
+                "dataset is missing; evaluate and predict need one. Give one, or override "
+                "create_eval_dataloader.");
+  LINKBOY_CHECK(options.dataset.size() > 0,
+                "the evaluation data is empty; it must have at least one sample.");
+  auto defaults = default_eval_dataloader_options(options.per_device_batch_size);
+  if (options.collate_fn) defaults.collate_fn = options.collate_fn;
+  return make_data_loader(options.dataset, defaults.overlaid_with(options.dataloader_options));
+}
+
+void Trainer::prepare_modules() {
+  // First, because the gradients of all that the optimizer trains beside the model are reduced,
+  // too.
+  for (const auto& module : registered_modules_) module->to(device());
+  accelerator().prepare(model_, optimizer_.get(), registered_modules_);
+}
+
+void Trainer::prepare_model_optimizer_and_dataloaders() {
+  prepare_modules();
+  stop_->share_with(accelerator_->shared_process_group());
+  if (train_dataloader_) train_dataloader_ = accelerator_->prepare(std::move(train_dataloader_));
+  // An evaluation counts each sample once.
+  const auto prepare = [this](std::shared_ptr<DataLoader>& loader) {
+    if (!loader) return;
+    loader = accelerator_->prepare(share_between_ranks(
+        std::move(loader), accelerator_->process_group(), /*even_batches=*/false));
+  };
+  for (auto& set : evaluation_sets_) {
+    prepare(set.loader);
+    prepare(set.loader_in_between);
+  }
+}
+
+RunConfig Trainer::create_run_config(const TrainOptions& options) {
+  RunConfig config;
+  config.num_processes = accelerator().num_processes();
+  config.is_distributed = config.num_processes > 1;
+  config.is_local_process_zero = accelerator_->is_local_main_process();
+  config.is_world_process_zero = accelerator_->is_main_process();
+  config.device = accelerator_->device().str();
+  config.mixed_precision = accelerator_->mixed_precision();
+  config.gradient_accumulation_steps = options.gradient_accumulation_steps;
+  config.gradient_clip_value = options.gradient_clip_value;
+  config.gradient_clip_norm = options.gradient_clip_norm;
+  config.num_epochs = options.num_epochs.value_or(0);
+  if (eval_dataloader_) {
+    config.num_eval_batches_per_epoch = most_of_all_ranks(eval_dataloader_->size());
+    config.eval_per_device_batch_size = eval_dataloader_->batch_size();
+    config.eval_total_batch_size = config.eval_per_device_batch_size * config.num_processes;
+  }
+  if (!train_dataloader_) return config;
+
+  config.num_train_batches_per_epoch = train_dataloader_->size();
+  LINKBOY_CHECK(config.num_train_batches_per_epoch >= 1, "the training loader's size() is ",
+                config.num_train_batches_per_epoch,
+                "; an epoch must have at least 1 batch. Give it more data, or smaller batches.");
+  config.train_per_device_batch_size = train_dataloader_->batch_size();
+  set_training_lengths(config, options);
+  return config;
+}
+
+int64_t Trainer::most_of_all_ranks(int64_t value) {
+  at::Tensor most = at::full({1}, value, at::kLong);
+  accelerator().process_group().all_reduce(most, ReduceOp::max);
+  return most.item<int64_t>();
+}
+
+std::optional<double> Trainer::mean_over_ranks(const LossTracker& tracker) {
+  double total = tracker.total();
+  auto count = static_cast<double>(tracker.count());
+  if (accelerator().num_processes() > 1) {
+    at::Tensor sums = at::tensor({total, count}, at::kDouble);
+    accelerator_->process_group().all_reduce(sums);
+    total = sums[0].item<double>();
+    count = sums[1].item<double>();
+  }
+  if (count == 0.0) return std::nullopt;
+  return total / count;
+}
+
+void Trainer::check_updates_were_made() {
+  LINKBOY_CHECK(!progress_->has_micro_steps_only(),
+                "train_step made no update in this epoch. An override of train_step must call "
+                "update() if is_update_due().");
+  // A scale that has fallen to 0 makes every gradient NaN, and no later update would succeed.
+  const GradScaler* scaler = accelerator_->grad_scaler();
+  LINKBOY_CHECK(
+      progress_->has_updates_in_epoch() || scaler == nullptr || scaler->get_scale() > 0.0,
+      "no update of this epoch was made: in fp16 the gradients were infinite or NaN until "
+      "their scale fell to 0. Look for the first loss or gradient that is not finite, or "
+      "train with mixed_precision bf16.");
+}
+
+void Trainer::before_first_epoch(const TrainOptions& options) {
+  if (options.evaluate_before_training && !progress_->is_resumed() && eval_dataloader_) {
+    evaluate_now({.metric_prefix = "initial_"});
+  }
+  if (progress_->is_resumed() && !progress_->has_epochs_left()) {
+    print(
+        fmt::format("The resumed run is complete, with {} updates in {} epochs; nothing is left "
+                    "to train. Resume it with more epochs or training steps to continue it.",
+                    progress_->num_updates(), progress_->num_epochs()));
+  }
+}
+
+void Trainer::after_last_epoch(const TrainOptions& options) {
+  if (!options.max_num_train_steps || num_updates() < run_config_.max_num_updates) return;
+  result_.reason = StopReason::max_steps;
+  result_.message = fmt::format("Reached max number of training steps {} in epoch {}",
+                                num_updates(), run_history_->current_epoch() - 1);
+  print(result_.message);
+}
+
+void Trainer::check_trained_parameters() const {
+  const auto known = identities_of(model_, registered_modules_);
+  const auto parameters = parameters_of(*optimizer_);
+  const bool trains_any =
+      std::any_of(parameters.begin(), parameters.end(),
+                  [&](const auto& tensor) { return known.contains(tensor.unsafeGetTensorImpl()); });
+  LINKBOY_CHECK(trains_any, "none of the optimizer's ", parameters.size(),
+                " parameters belongs to the model, which has ", model_.parameters().size(),
+                ", or to a registered module; training would not change the model. Make the "
+                "optimizer from model->parameters(), and register each layer of the model by "
+                "register_module in its constructor.");
+}
+
+void Trainer::warn_of_unsaved_parameters() {
+  const auto known = identities_of(model_, registered_modules_);
+  const auto parameters = parameters_of(*optimizer_);
+  const auto num_unknown = std::count_if(
+      parameters.begin(), parameters.end(),
+      [&](const auto& tensor) { return !known.contains(tensor.unsafeGetTensorImpl()); });
+  if (num_unknown == 0) return;
+  print(
+      c10::str("WARNING: ", num_unknown, " of the optimizer's ", parameters.size(),
+               " parameters belong neither to the model nor to a registered module; no checkpoint "
+               "holds them. Register their module with Trainer::register_module, or inside the "
+               "model with register_module."));
+}
+
+/// Ranks that make different numbers of steps, or of collective calls, would wait for each other
+/// forever. Before the first call that depends on any of these.
+void Trainer::check_same_on_all_ranks(const TrainOptions& options) {
+  if (accelerator().num_processes() == 1) return;
+  std::vector<std::string> lines{
+      c10::str("train_dataset.size() = ", size_of(options.train_dataset)),
+      c10::str("eval_dataset.size() = ", size_of(options.eval_dataset))};
+  for (const auto& [name, dataset] : options.more_eval_datasets) {
+    lines.push_back(c10::str("evaluation data \"", name, "\" of size ", dataset.size()));
+  }
+  const auto add = [&lines](const char* name, const auto& value) {
+    lines.push_back(c10::str(name, " = ", option_text(value)));
+  };
+  add("num_epochs", options.num_epochs);
+  add("max_num_train_steps", options.max_num_train_steps);
+  add("per_device_batch_size", options.per_device_batch_size);
+  add("gradient_accumulation_steps", options.gradient_accumulation_steps);
+  add("gradient_clip_value", options.gradient_clip_value);
+  add("gradient_clip_norm", options.gradient_clip_norm);
+  add("evaluate_every_n_epochs", options.evaluate_every_n_epochs);
+  add("evaluate_before_training", options.evaluate_before_training);
+  add("reset_run_history", options.reset_run_history);
+  add("weight_by_batch_size", options.weight_by_batch_size);
+  add("ExecutionMode::graph", options.execution_mode == ExecutionMode::graph);
+  add("a scheduler", options.create_scheduler_fn != nullptr);
+  add("resume_from", options.resume_from.has_value());
+  if (optimizer_) {
+    for (std::string& line : describe_optimizer(*optimizer_)) lines.push_back(std::move(line));
+  }
+  add_lines_of_trainer(lines);
+  require_same_on_all_ranks(accelerator_->process_group(), "what to train", lines);
+}
+
+/// The data may differ: ranks may evaluate different numbers of batches.
+void Trainer::check_same_evaluation_on_all_ranks() {
+  if (accelerator().num_processes() == 1) return;
+  std::vector<std::string> lines;
+  add_lines_of_trainer(lines);
+  require_same_on_all_ranks(accelerator_->process_group(), "what to evaluate", lines);
+}
+
+void Trainer::add_lines_of_trainer(std::vector<std::string>& lines) const {
+  for (const std::string& name : tracked_losses_) lines.push_back("tracked loss " + name);
+  for (const auto& name : callback_handler_.names()) lines.push_back("callback " + name);
+}
+
+/// What overridden methods and callbacks have made of the options.
+void Trainer::check_same_loaders_on_all_ranks() {
+  if (accelerator().num_processes() == 1) return;
+  const int64_t num_batches = train_dataloader_->size();
+  std::vector<std::string> lines{c10::str("batch size = ", train_dataloader_->batch_size()),
+                                 c10::str("batches per epoch = ", num_batches),
+                                 c10::str("evaluation sets = ", evaluation_sets_.size())};
+  const StateDict loader = train_dataloader_->state_dict();
+  for (const auto& [name, value] : loader.entries()) {
+    lines.push_back(c10::str("the loader's ", name, " = ", value));
+  }
+  for (const auto& name : callback_handler_.names()) lines.push_back("callback " + name);
+  require_same_on_all_ranks(accelerator_->process_group(), "what to train", lines);
+}
+
+/// All ranks must walk through the same permutation, whatever their own generators are.
+void Trainer::share_loader_seed() {
+  loader_seed_.reset();
+  if (accelerator().num_processes() == 1) return;
+  loader_seed_ = seed_of_rank_0(accelerator_->process_group());
+}
+
+std::unique_ptr<Scheduler> Trainer::create_scheduler(const TrainOptions& options) {
+  if (!options.create_scheduler_fn) return nullptr;
+  return options.create_scheduler_fn(*optimizer_, run_config_);
+}
+
+}  // namespace linkboy

@@ -1,0 +1,116 @@
+#include "trainer/stop_control.hpp"
+
+#include <algorithm>
+
+namespace linkboy {
+namespace {
+
+using namespace std::chrono_literals;
+
+/// A person who ends a run does not notice it.
+constexpr std::chrono::nanoseconds kAgreementPeriod = 100ms;
+
+/// Later rounds may be longer than those that were measured.
+constexpr int64_t kMostRounds = 64;
+
+}  // namespace
+
+void StopControl::request(StopReason reason) noexcept {
+  int expected = kNone;
+  reason_.compare_exchange_strong(expected, static_cast<int>(reason));
+}
+
+void StopControl::request(StopReason reason, std::string message) {
+  const std::lock_guard lock(mutex_);
+  int expected = kNone;
+  if (reason_.compare_exchange_strong(expected, static_cast<int>(reason))) {
+    message_ = std::move(message);
+  }
+}
+
+void StopControl::share_with(std::shared_ptr<const ProcessGroup> group) {
+  agreement_.reset();
+  has_begun_ = false;
+  if (group->size() > 1) agreement_.emplace(std::move(group));
+}
+
+std::optional<StopReason> StopControl::reason() const {
+  if (agreement_) return agreed_.reason;
+  const int reason = reason_.load();
+  if (reason == kNone) return std::nullopt;
+  return static_cast<StopReason>(reason);
+}
+
+void StopControl::hold_back(const StopTraining& stop, bool is_in_window) {
+  const auto urgency = is_in_window ? StopUrgency::drops_update : StopUrgency::thrown;
+  if (!held_back_ || held_back_.urgency < urgency) {
+    held_back_ = {stop.reason(), urgency, stop.what()};
+  }
+}
+
+StopWish StopControl::wish() {
+  if (held_back_) return held_back_;
+  const int reason = reason_.load();
+  if (reason == kNone) return {};
+  const std::lock_guard lock(mutex_);
+  return {static_cast<StopReason>(reason), StopUrgency::request,
+          message_.empty() ? "Stopping training on request" : message_};
+}
+
+void StopControl::begin(int64_t num_rounds) {
+  if (!agreement_) return;
+  agreement_->begin(wish(), num_rounds);
+  has_begun_ = true;
+}
+
+void StopControl::end() {
+  if (!agreement_) return;
+  if (!has_begun_) begin();
+  has_begun_ = false;
+  agreed_ = agreement_->end();
+  throw_if_agreed(StopUrgency::drops_update);
+}
+
+void StopControl::throw_if_agreed(StopUrgency least) {
+  if (!agreement_) agreed_ = wish();
+  if (agreed_ && agreed_.urgency >= least) throw StopTraining(*agreed_.reason, agreed_.message);
+}
+
+int64_t StopControl::agree(int64_t num_rounds) {
+  begin(num_rounds);
+  end();
+  throw_if_agreed();
+  return agreement_ ? agreement_->num_rounds() : 1;
+}
+
+void StopControl::follow() {
+  begin();
+  end();
+  if (agreement_) throw_if_agreed(StopUrgency::thrown);
+}
+
+void RoundAgreement::begin_round(bool is_last) {
+  if (num_rounds_left_-- > 0 && !is_last) return;
+  int64_t num_rounds = 1;
+  if (num_rounds_ > 0) {
+    const auto elapsed = std::max<Clock::duration>(Clock::now() - begin_, 1ns);
+    // The first rounds tell little if they only queue work for a device.
+    const int64_t most = std::min(2 * num_rounds_, kMostRounds);
+    num_rounds = std::clamp<int64_t>(kAgreementPeriod * num_rounds_ / elapsed, 1, most);
+  }
+  num_rounds_ = stop_.agree(num_rounds);
+  num_rounds_left_ = num_rounds_ - 1;
+  begin_ = Clock::now();
+}
+
+void StopControl::clear() {
+  held_back_ = agreed_ = {};
+  const bool is_for_next_run =
+      was_requested_before_ || reason_.load() == static_cast<int>(StopReason::stop_request);
+  if (keeps_requests_ && is_for_next_run) return;
+  const std::lock_guard lock(mutex_);
+  message_.clear();
+  reason_.store(kNone);
+}
+
+}  // namespace linkboy

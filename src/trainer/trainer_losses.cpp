@@ -1,0 +1,134 @@
+// The weights of losses, what Trainer keeps of them, and the names under which metrics are
+// recorded.
+
+#include <ATen/ATen.h>
+
+#include <algorithm>
+#include <limits>
+
+#include "accelerator/gradients.hpp"
+#include "linkboy/error.hpp"
+#include "linkboy/trainer.hpp"
+#include "trainer/run_setup.hpp"
+
+namespace linkboy {
+namespace {
+
+/// "eval_loss_epoch" and "box" make "eval_box_epoch".
+std::string name_beside(std::string_view loss_name, const std::string& other) {
+  constexpr std::string_view kLoss = "loss";
+  std::string name(loss_name);
+  const std::size_t place = name.rfind(kLoss);
+  return place == std::string::npos ? name + "_" + other : name.replace(place, kLoss.size(), other);
+}
+
+/// A step is the user's code. What it forgets would show as NaN, or as an error of LibTorch's that
+/// does not say where to look.
+void check_step_output(const StepOutput& output, const char* step) {
+  LINKBOY_CHECK(
+      output.loss.defined(), step,
+      " returned no loss; StepOutput::loss must be a scalar tensor. Set it to the mean loss "
+      "of the batch.");
+  LINKBOY_CHECK(output.loss.numel() == 1, step, " returned a loss of shape ", output.loss.sizes(),
+                "; it must be a scalar. Reduce it over the batch, with mean() for example.");
+  LINKBOY_CHECK(
+      output.batch_size >= 1, step, " returned a batch_size of ", output.batch_size,
+      "; it must be at least 1. Set StepOutput::batch_size to batch.size(), or to the number "
+      "of items that the loss is the mean of.");
+}
+
+}  // namespace
+
+void Trainer::track_loss(std::string name) {
+  LINKBOY_CHECK(!is_running_, "the loss \"", name,
+                "\" cannot be added in the middle of a run; call track_loss before train.");
+  const bool is_taken = name == "loss" || std::find(tracked_losses_.begin(), tracked_losses_.end(),
+                                                    name) != tracked_losses_.end();
+  LINKBOY_CHECK(!name.empty() && !is_taken, "the loss \"", name,
+                "\" cannot be tracked: the name must not be empty, \"loss\", or tracked already.");
+  tracked_losses_.push_back(std::move(name));
+}
+
+void Trainer::reset(Losses& losses) const {
+  losses = {};
+  for (const std::string& name : tracked_losses_) losses.others.emplace_back(name, LossTracker());
+}
+
+void Trainer::track(Losses& losses, const StepOutput& output, bool are_all_needed) {
+  check_step_output(output,
+                    are_all_needed ? "calculate_train_batch_loss" : "calculate_eval_batch_loss");
+  losses.main.update(output.loss, output.batch_size);
+  for (auto& [name, tracker] : losses.others) {
+    const bool is_there = output.extras.contains(name);
+    LINKBOY_CHECK(is_there || !are_all_needed, "calculate_train_batch_loss returned no extra \"",
+                  name, "\", which track_loss(\"", name, "\") asks for. Set StepOutput::extras[\"",
+                  name, "\"] to a scalar tensor.");
+    if (is_there) tracker.update(output.extras.get_tensor(name), output.batch_size);
+  }
+}
+
+/// Turns the mean over micro-steps and processes of loss * batch_size / weight_unit_ into the mean
+/// over their samples.
+void Trainer::weight_gradients() {
+  at::Tensor weight = at::full({1}, window_weight_, at::kLong);
+  accelerator_->process_group().all_reduce(weight);
+  LINKBOY_CHECK(
+      weight_unit_ > 0.0 && weight.item<int64_t>() > 0,
+      "weight_by_batch_size weights the passes of forward and backward, but train_step has "
+      "run others alone. Call backward in train_step, or leave weight_by_batch_size out.");
+  const auto num_parts =
+      static_cast<double>(accelerator_->window_length() * accelerator_->num_processes());
+  const auto gradients = gradients_of(parameters_of(*optimizer_));
+  const at::NoGradGuard no_grad;
+  if (!gradients.empty())
+    at::_foreach_mul_(gradients, weight_unit_ * num_parts / weight.item<double>());
+}
+
+void Trainer::record(std::string_view loss_name, const Losses& losses) {
+  run_history_->update_metric(
+      prefixed(loss_name),
+      mean_over_ranks(losses.main).value_or(std::numeric_limits<double>::quiet_NaN()));
+  for (const auto& [name, tracker] : losses.others) {
+    const auto mean = mean_over_ranks(tracker);
+    if (mean) run_history_->update_metric(prefixed(name_beside(loss_name, name)), *mean);
+  }
+}
+
+StateDict Trainer::state_of(const Losses& losses) const {
+  StateDict others;
+  for (const auto& [name, tracker] : losses.others) {
+    others.set(name, StateDict{{"total", tracker.total()}, {"count", tracker.count()}});
+  }
+  StateDict state{{"loss_total", losses.main.total()}, {"loss_count", losses.main.count()}};
+  state.set("other_losses", others);
+  return state;
+}
+
+void Trainer::add(Losses& losses, const StateDict& state) const {
+  const auto add_to = [](LossTracker& tracker, double total, int64_t count) {
+    tracker.restore(tracker.total() + total, tracker.count() + count);
+  };
+  add_to(losses.main, state.get_double("loss_total"), state.get_int("loss_count"));
+  if (!state.contains("other_losses")) return;  // an older state
+  const StateDict others = state.get_dict("other_losses");
+  for (auto& [name, tracker] : losses.others) {
+    if (!others.contains(name)) continue;
+    const StateDict sums = others.get_dict(name);
+    add_to(tracker, sums.get_double("total"), sums.get_int("count"));
+  }
+}
+
+std::string Trainer::prefixed(std::string_view metric_name) const {
+  std::string name = run_history_->metric_name_prefix();
+  if (evaluation_.is_in_progress) {
+    name += evaluation_.prefix;
+    if (!evaluation_.set_name.empty()) name += evaluation_.set_name + "_";
+  }
+  return name.append(metric_name);
+}
+
+std::string Trainer::metric_name(std::string_view name) const {
+  return prefixed((evaluation_.is_in_progress ? "eval_" : "train_") + std::string(name));
+}
+
+}  // namespace linkboy

@@ -1,0 +1,13 @@
+#pragma once
+
+#include <string>
+#include <string_view>
+
+namespace linkboy {
+
+/// Returns the first line of an exception's text. LibTorch puts a stack trace below it.
+inline std::string first_line(std::string_view text) {
+  return std::string(text.substr(0, text.find('\n')));
+}
+
+}  // namespace linkboy

@@ -1,0 +1,322 @@
+// linkboy on a device that is not CUDA: what it does on the CPU and on CUDA, and what it refuses.
+
+#include <gtest/gtest.h>
+#include <torch/torch.h>
+
+#include <algorithm>
+#include <functional>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "linkboy/callbacks/memory_monitor.hpp"
+#include "linkboy/checkpoint/training_state_folders.hpp"
+#include "linkboy/fine_tuning/batch_size_finder.hpp"
+#include "linkboy/memory/activation_checkpoint.hpp"
+#include "linkboy/memory/memory_use.hpp"
+#include "linkboy/schedulers/cosine_scheduler.hpp"
+#include "linkboy/trainer.hpp"
+#include "simulated_device/interface.hpp"
+#include "support/at_update.hpp"
+#include "support/environment_variable.hpp"
+#include "support/expect_error.hpp"
+#include "support/file_contents.hpp"
+#include "support/keep_losses.hpp"
+#include "support/temporary_folder.hpp"
+#include "support/toy.hpp"
+
+namespace linkboy::simulated_device {
+namespace {
+
+using namespace linkboy::testing;  // NOLINT(google-build-using-namespace)
+
+using Optimizer = std::shared_ptr<torch::optim::Optimizer>;
+using OptimizerMaker = std::function<Optimizer(const torch::nn::Sequential&)>;
+
+constexpr int64_t kEpochs = 4;
+
+Optimizer adamw_of(const torch::nn::Sequential& model) {
+  return std::make_shared<torch::optim::AdamW>(model->parameters(),
+                                               torch::optim::AdamWOptions(0.01));
+}
+
+/// Its step is its own: linkboy fuses those of LibTorch's classes on the CPU and on CUDA only.
+struct OwnSgd : torch::optim::SGD {
+  using SGD::SGD;
+};
+
+Optimizer own_sgd_of(const torch::nn::Sequential& model) {
+  return std::make_shared<OwnSgd>(model->parameters(),
+                                  torch::optim::SGDOptions(0.02).momentum(0.9));
+}
+
+struct Result {
+  std::vector<torch::Tensor> weights;  // on the CPU
+  std::vector<float> losses;
+};
+
+Result train_on(const std::string& device, const std::string& precision = "no",
+                const OptimizerMaker& make_optimizer = own_sgd_of) {
+  torch::manual_seed(4);  // of the shuffling
+  const auto model = toy_model();
+  const auto keep_losses = std::make_shared<KeepLosses>();
+  QuietTrainer trainer(model, torch::nn::CrossEntropyLoss(), make_optimizer(model), {keep_losses},
+                       nullptr, {.device = device, .mixed_precision = precision});
+  trainer.train({.train_dataset = toy_data(64),
+                 .num_epochs = kEpochs,
+                 .per_device_batch_size = 4,
+                 .gradient_clip_norm = 1.0});
+  Result result{.weights = {}, .losses = keep_losses->losses};
+  for (const auto& parameter : model->parameters()) {
+    result.weights.push_back(parameter.detach().cpu());
+  }
+  return result;
+}
+
+double mean_loss(const Result& result, int64_t epoch) {
+  return torch::tensor(result.losses).view({kEpochs, -1})[epoch].mean().item<double>();
+}
+
+TEST(TrainingTest, AutoChoosesTheDevice) {
+  EXPECT_EQ(Accelerator().device(), c10::Device(kType, 0));
+  EXPECT_EQ(Accelerator({.device = "simulated:1"}).device(), c10::Device(kType, 1));
+  EXPECT_EQ(Accelerator({.device = "cpu"}).device(), torch::kCPU);
+}
+
+TEST(TrainingTest, OtherDevicesAreRefusedByTheNamesThereAre) {
+  EXPECT_ERROR(Accelerator({.device = "cuda"}),
+               "it must be auto, cpu, simulated or simulated:INDEX");
+  EXPECT_ERROR(Accelerator({.device = "simulated:2"}), "but there are 2 SIMULATED devices here");
+}
+
+TEST(TrainingTest, WeightsAndLossesAreThoseOfTheCpuInEveryBit) {
+  const Result expected = train_on("cpu");
+  const Result result = train_on("simulated");
+  EXPECT_LT(mean_loss(expected, kEpochs - 1), mean_loss(expected, 0));
+  EXPECT_TRUE(bit_equal(result.weights, expected.weights));
+  EXPECT_EQ(result.losses, expected.losses);
+}
+
+TEST(TrainingTest, TheSecondDeviceTrainsAsTheFirstAndLeavesItAlone) {
+  const Result expected = train_on("simulated:0");
+  auto* allocator = c10::getDeviceAllocator(kType);
+  allocator->resetPeakStats(0);
+  const auto peak = [&] { return allocator->getDeviceStats(0).allocated_bytes[0].peak; };
+  const int64_t before = peak();
+  EXPECT_TRUE(bit_equal(train_on("simulated:1").weights, expected.weights));
+  EXPECT_EQ(peak(), before);
+  EXPECT_EQ(current_device(), 1);
+  Accelerator({.device = "simulated:0"});  // makes it current again
+}
+
+TEST(TrainingTest, OptimizersThatAreFusedOnTheCpuTrainAsThere) {
+  const auto sgd_of = [](const auto& model) { return toy_sgd(model, 0.02); };
+  for (const auto& make_optimizer : {OptimizerMaker(sgd_of), OptimizerMaker(adamw_of)}) {
+    const Result expected = train_on("cpu", "no", make_optimizer);
+    const Result result = train_on("simulated", "no", make_optimizer);
+    for (std::size_t i = 0; i < result.weights.size(); ++i) {
+      EXPECT_TRUE(torch::allclose(result.weights[i], expected.weights[i], 1e-5, 1e-6)) << i;
+    }
+  }
+}
+
+TEST(TrainingTest, HalfPrecisionTrains) {
+  const Result full = train_on("simulated");
+  for (const std::string precision : {"bf16", "fp16"}) {
+    SCOPED_TRACE(precision);
+    const Result half = train_on("simulated", precision);
+    EXPECT_LT(mean_loss(half, kEpochs - 1), mean_loss(half, 0));
+    EXPECT_NEAR(mean_loss(half, kEpochs - 1), mean_loss(full, kEpochs - 1), 0.02);
+    EXPECT_FALSE(bit_equal(half.weights, full.weights)) << "autocast did nothing";
+  }
+}
+
+// What an update costs.
+
+constexpr int64_t kUpdatesPerEpoch = 12;
+
+class CountUpdates : public Callback {
+ public:
+  void on_train_update_end(Trainer&) override {
+    // Those of the second epoch but for its first and last.
+    if (++num_updates_ == kUpdatesPerEpoch + 2) begin = machine().counts();
+    if (num_updates_ == 2 * kUpdatesPerEpoch - 2) end = machine().counts();
+  }
+
+  Counts begin;
+  Counts end;
+
+ private:
+  int64_t num_updates_ = 0;
+};
+
+TEST(TrainingTest, AnUpdateCopiesItsBatchBesideTheOneBeforeAndWaitsForNothing) {
+  constexpr int64_t kUpdates = kUpdatesPerEpoch - 4;
+  constexpr int64_t kTensors = 2;  // of a batch
+  for (const std::string precision : {"no", "bf16"}) {
+    SCOPED_TRACE(precision);
+    const auto model = toy_model();
+    const auto costs = std::make_shared<CountUpdates>();
+    CallbackList callbacks = default_callbacks();
+    callbacks.push_back(costs);
+    QuietTrainer trainer(model, torch::nn::CrossEntropyLoss(), adamw_of(model), callbacks, nullptr,
+                         {.device = "simulated", .mixed_precision = precision});
+    trainer.train({.train_dataset = toy_data(4 * kUpdatesPerEpoch),
+                   .num_epochs = 2,
+                   .per_device_batch_size = 4,
+                   .gradient_clip_norm = 1.0});
+    const auto count = [&](int64_t Counts::*what) { return costs->end.*what - costs->begin.*what; };
+    EXPECT_EQ(count(&Counts::host_to_device), kTensors * kUpdates);
+    EXPECT_EQ(count(&Counts::overlapping_host_to_device), kTensors * kUpdates);
+    EXPECT_EQ(count(&Counts::pageable), 0);
+    EXPECT_EQ(count(&Counts::device_to_host), 0);
+    EXPECT_EQ(count(&Counts::stream_waits), 0);
+    EXPECT_EQ(count(&Counts::event_waits), 0);
+    EXPECT_EQ(count(&Counts::device_waits), 0);
+  }
+}
+
+// Training states
+
+/// Dropout, batch norm, shuffling and a cosine: all that has a state.
+struct Rehearsal {
+  explicit Rehearsal(int64_t last_update) {
+    torch::manual_seed(3);
+    namespace nn = torch::nn;
+    nn::Sequential model(nn::Linear(4, 8), nn::BatchNorm1d(8), nn::Dropout(0.5), nn::Linear(8, 3));
+    trainer = std::make_unique<QuietTrainer>(
+        model, nn::CrossEntropyLoss(), adamw_of(model), CallbackList{stop_at(last_update)}, nullptr,
+        AcceleratorOptions{
+            .device = "simulated", .mixed_precision = "fp16", .grad_scaler = {.init_scale = 64.0}});
+    options = {.train_dataset = toy_data(16),
+               .num_epochs = 3,
+               .per_device_batch_size = 4,
+               .create_scheduler_fn = CosineScheduler::create_scheduler_fn()};
+  }
+
+  std::unique_ptr<QuietTrainer> trainer;
+  TrainOptions options;
+};
+
+TEST(TrainingTest, AResumedRunIsTheUninterruptedOneInEveryBit) {
+  const TemporaryFolder folder;
+  Rehearsal whole(100);
+  whole.trainer->train(whole.options);
+  ASSERT_EQ(whole.trainer->num_updates(), 12);
+  whole.trainer->save_training_state(folder / "whole");
+  for (const int64_t k : {1, 4, 7}) {
+    SCOPED_TRACE(k);
+    Rehearsal first(k);
+    EXPECT_EQ(first.trainer->train(first.options).num_updates, k);
+    first.trainer->save_training_state(folder / "stopped", {.asynchronous = true});
+    first.trainer->wait_for_saves();
+    Rehearsal second(100);
+    torch::manual_seed(99);  // what the process has drawn must not matter
+    second.options.resume_from = folder / "stopped";
+    EXPECT_EQ(second.trainer->train(second.options).num_updates, 12);
+    second.trainer->save_training_state(folder / "resumed");
+    EXPECT_EQ(read_bytes(folder / "resumed" / kTrainingStateFile),
+              read_bytes(folder / "whole" / kTrainingStateFile));
+  }
+}
+
+// Recomputation
+
+TEST(TrainingTest, RecomputationHasTheRandomNumbersAndThePrecisionOfTheForward) {
+  torch::nn::Sequential mlp(torch::nn::Linear(8, 8), torch::nn::Dropout(0.5), torch::nn::Tanh());
+  mlp->to(kType);
+  const auto input = torch::ones({5, 8}, kType);
+  const auto gradients = [&](const auto& network) {
+    torch::manual_seed(7);
+    mlp->zero_grad();
+    at::Tensor loss;
+    {
+      const AutocastScope bf16 = Accelerator({.mixed_precision = "bf16"}).autocast();
+      loss = network().sum();
+    }
+    loss.backward();
+    return copies_of({mlp[0]->as<torch::nn::Linear>()->weight.grad()});
+  };
+  const auto plain = gradients([&] { return mlp->forward(input); });
+  EXPECT_TRUE(bit_equal(gradients([&] { return checkpoint(mlp, input); }), plain));
+}
+
+// Memory
+
+constexpr int64_t kMebibyte = 1024 * 1024;
+
+/// Gives back at once what it takes in the first epoch.
+class AllocateInFirstEpoch : public Callback {
+ public:
+  void on_train_epoch_start(Trainer& trainer) override {
+    if (trainer.run_history().current_epoch() > 1) return;
+    torch::empty({32 * kMebibyte}, at::TensorOptions(trainer.device()).dtype(at::kByte));
+  }
+};
+
+TEST(TrainingTest, MemoryMonitorRecordsThePeakOfEachEpoch) {
+  const auto model = toy_model();
+  QuietTrainer trainer(
+      model, torch::nn::CrossEntropyLoss(), toy_sgd(model),
+      {std::make_shared<MemoryMonitor>(), std::make_shared<AllocateInFirstEpoch>()}, nullptr,
+      {.device = "simulated"});
+  empty_device_cache(trainer.device());
+  trainer.train({.train_dataset = toy_data(8), .num_epochs = 2});
+  const auto peak = trainer.run_history().get_metric_values("cuda_peak_mib");
+  ASSERT_EQ(peak.size(), 2);
+  EXPECT_GE(peak[0] - peak[1], 31.0);
+  EXPECT_GT(peak[1], 0.0);
+  EXPECT_GE(device_peak(trainer.device())->reserved_mib, 32.0) << "it is kept";
+  empty_device_cache(trainer.device());
+  reset_device_peak(trainer.device());
+  EXPECT_LT(device_peak(trainer.device())->reserved_mib, 31.0);
+}
+
+TEST(TrainingTest, TheBatchSizeFinderEndsWithTheLargestThatFits) {
+  constexpr int64_t kWidth = 4096;
+  constexpr int64_t kRows = 8192;  // their scores alone are all that the device has
+  torch::nn::Sequential model(torch::nn::Linear(2, kWidth));
+  QuietTrainer trainer(model, torch::nn::CrossEntropyLoss(), toy_sgd(model), {}, nullptr,
+                       {.device = "simulated"});
+  TrainOptions options{
+      .train_dataset = TensorDataset(torch::ones({kRows, 2}), torch::arange(kRows) % kWidth),
+      .num_epochs = 1};
+  const auto result = find_batch_size(trainer, options, {.min_batch_size = 256});
+  EXPECT_GE(result.largest, 256);
+  EXPECT_LT(result.largest, kRows);
+  EXPECT_TRUE(std::any_of(result.trials.begin(), result.trials.end(),
+                          [](const BatchSizeTrial& trial) { return !trial.fits; }));
+  options.per_device_batch_size = result.largest;
+  options.max_num_train_steps = 2;
+  trainer.train(options);
+  EXPECT_EQ(trainer.num_updates(), 2);
+}
+
+// What only CUDA has
+
+TEST(TrainingTest, GraphModeIsRefused) {
+  const auto model = toy_model();
+  QuietTrainer trainer(model, torch::nn::CrossEntropyLoss(), toy_sgd(model), {}, nullptr,
+                       {.device = "simulated"});
+  EXPECT_ERROR(
+      trainer.train(
+          {.train_dataset = toy_data(8), .num_epochs = 1, .execution_mode = ExecutionMode::graph}),
+      "ExecutionMode::graph records CUDA graphs, but the device is simulated:0");
+  EXPECT_EQ(trainer.train({.train_dataset = toy_data(8), .num_epochs = 1}).num_updates, 1);
+}
+
+TEST(TrainingTest, SeveralProcessesAreRefused) {
+  const EnvironmentVariable rank("RANK", "0");
+  const EnvironmentVariable local_rank("LOCAL_RANK", "0");
+  const EnvironmentVariable world_size("WORLD_SIZE", "2");
+  const EnvironmentVariable local_world_size("LOCAL_WORLD_SIZE", "2");
+  const EnvironmentVariable address("MASTER_ADDR", "localhost");
+  const EnvironmentVariable port("MASTER_PORT", "1");
+  EXPECT_ERROR(Accelerator({.device = "simulated"}),
+               "there are 2 processes, but the device is simulated:0");
+  EXPECT_ERROR(Accelerator({.device = "simulated", .distributed = {.backend = "nccl"}}), "nccl");
+}
+
+}  // namespace
+}  // namespace linkboy::simulated_device

@@ -1,0 +1,61 @@
+#include "distributed/signs_of_life.hpp"
+
+#include <gtest/gtest.h>
+
+namespace linkboy::signs_of_life_test {
+namespace {
+
+// A sign is the number of rounds, the number of calls and what went wrong, or "left".
+
+TEST(SortRanksTest, SortsRanksByTheirSigns) {
+  const SortedRanks sorted = sort_ranks({0, 1, 3, 4, 6}, {"5 9 ", "5 9 ", "5 9 ", "5 9 ", "5 8 "},
+                                        {"8 9 ", "5 9 ", "left", "8 9 no such file", "8 8 "});
+  EXPECT_EQ(sorted.silent, std::vector<int64_t>{1});
+  EXPECT_EQ(sorted.left, std::vector<int64_t>{3});
+  ASSERT_EQ(sorted.failed.size(), 1U);
+  EXPECT_EQ(sorted.failed[0].first, 4);
+  EXPECT_EQ(sorted.failed[0].second, "no such file");
+  EXPECT_EQ(sorted.behind, std::vector<int64_t>{6});
+}
+
+TEST(SortRanksTest, RanksThatDoTheirPartAreInNoList) {
+  const SortedRanks sorted = sort_ranks({0, 1}, {"5 9 ", "6 9 "}, {"8 9 ", "9 9 "});
+  EXPECT_TRUE(sorted.silent.empty() && sorted.left.empty() && sorted.failed.empty() &&
+              sorted.behind.empty());
+}
+
+TEST(DescribeCauseTest, RanksThatAreLostCountBeforeAllElse) {
+  const SignsOfLife::Failure late{.late_call = "barrier", .otherwise = "nobody knows"};
+  SortedRanks sorted{.silent = {1, 2}, .left = {3, 5}, .failed = {{4, "boo."}}, .behind = {6, 7}};
+  EXPECT_EQ(describe_cause(sorted, late, 0),
+            "ranks 1 and 2 are lost (no sign of life for 2 s). See what those ranks say");
+  sorted.silent.pop_back();
+  EXPECT_EQ(describe_cause(sorted, late, 0),
+            "rank 1 is lost (no sign of life for 2 s). See what that rank says");
+  sorted.silent.clear();
+  EXPECT_EQ(describe_cause(sorted, late, 0), "rank 4 failed: boo. See what that rank says");
+  sorted.failed.clear();
+  EXPECT_EQ(describe_cause(sorted, late, 0), "ranks 3 and 5 have ended. See what those ranks say");
+  sorted.left = {3};
+  EXPECT_EQ(describe_cause(sorted, late, 0), "rank 3 has ended. See what that rank says");
+  sorted.left.clear();
+  EXPECT_EQ(describe_cause(sorted, late, 0),
+            "ranks 6 and 7 are alive but have not come to barrier. See what those ranks say");
+  sorted.behind = {7};
+  EXPECT_EQ(describe_cause(sorted, late, 0),
+            "rank 7 is alive but has not come to barrier. See what that rank says");
+}
+
+TEST(DescribeCauseTest, ACauseThatNamesNoRankSendsTheReaderToNone) {
+  const SignsOfLife::Failure late{.late_call = "barrier", .otherwise = "nobody knows"};
+  const SignsOfLife::Failure other{.late_call = "", .otherwise = "nobody knows"};
+  const SortedRanks behind{.behind = {7}};
+  EXPECT_EQ(describe_cause({}, late, 0), "nobody knows");
+  EXPECT_EQ(describe_cause(behind, other, 0), "nobody knows");
+  EXPECT_EQ(describe_cause(behind, late, 7),
+            "the ranks make different calls, of which rank 7's is barrier; "
+            "LINKBOY_DEBUG_COLLECTIVES=1 names them");
+}
+
+}  // namespace
+}  // namespace linkboy::signs_of_life_test

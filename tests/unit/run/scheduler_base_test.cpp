@@ -1,0 +1,286 @@
+// Placeholders, param-group fields and the cosine schedule.
+
+#include "linkboy/scheduler.hpp"
+
+#include <gtest/gtest.h>
+#include <torch/torch.h>
+
+#include "linkboy/run/placeholders.hpp"
+#include "linkboy/run/run_config.hpp"
+#include "linkboy/schedulers/cosine_scheduler.hpp"
+#include "support/expect_error.hpp"
+#include "support/ten_by_ten.hpp"
+
+namespace linkboy::testing::scheduler_base_test {
+namespace {
+
+TEST(PlaceholderTest, ResolveAgainstTheRun) {
+  const RunConfig config = ten_by_ten();
+  EXPECT_EQ(NUM_EPOCHS.resolve(config), 10.0);
+  EXPECT_EQ(NUM_UPDATE_STEPS_PER_EPOCH.resolve(config), 10.0);
+  EXPECT_EQ(PER_PROCESS_NUM_UPDATE_STEPS_PER_EPOCH.resolve(config), 10.0);
+  EXPECT_EQ(TRAIN_DATALOADER_LEN.resolve(config), 20.0);
+}
+
+TEST(PlaceholderTest, CombineOnEitherSideAndChained) {
+  const RunConfig config = ten_by_ten();
+  EXPECT_EQ((NUM_UPDATE_STEPS_PER_EPOCH * 7 + 1).resolve_count(config), 71);
+  EXPECT_EQ((2 * NUM_EPOCHS - 1).resolve_count(config), 19);
+  EXPECT_EQ((100 / NUM_EPOCHS).resolve_count(config), 10);
+  EXPECT_EQ((NUM_EPOCHS / 4).resolve(config), 2.5);
+  EXPECT_EQ(ceil(NUM_EPOCHS / 4).resolve_count(config), 3);
+  EXPECT_EQ(floor(NUM_EPOCHS / 4).resolve_count(config), 2);
+  EXPECT_EQ((-NUM_EPOCHS + NUM_EPOCHS * 2).resolve_count(config), 10);
+  EXPECT_EQ(min(NUM_EPOCHS, 3).resolve_count(config), 3);
+  EXPECT_EQ(max(NUM_EPOCHS, 3).resolve_count(config), 10);
+  EXPECT_EQ(RunValue(5).resolve_count(config), 5);
+  EXPECT_EQ((NUM_EPOCHS * 2 + 1).to_string(), "((NUM_EPOCHS * 2) + 1)");
+}
+
+TEST(PlaceholderTest, AreReadFromText) {
+  const RunConfig config = ten_by_ten();
+  auto value_of = [&](const char* text) { return RunValue::parse(text).resolve(config); };
+  EXPECT_EQ(value_of("7"), 7.0);
+  EXPECT_EQ(value_of(" 2.5e1 "), 25.0);
+  EXPECT_EQ(value_of("2*NUM_UPDATE_STEPS_PER_EPOCH+1"), 21.0);
+  EXPECT_EQ(value_of("1 + 2 * (NUM_EPOCHS - 4) / 3"), 5.0);
+  EXPECT_EQ(value_of("100 / 5 / 2 - 1 - 1"), 8.0);
+  EXPECT_EQ(value_of("-NUM_EPOCHS + NUM_UPDATE_STEPS"), 90.0);
+  EXPECT_EQ(value_of("ceil(NUM_EPOCHS / 4) + floor(NUM_EPOCHS / 4)"), 5.0);
+  EXPECT_EQ(value_of("min(NUM_EPOCHS, 3) + max(NUM_EPOCHS, 30)"), 33.0);
+  EXPECT_EQ(RunValue::parse("NUM_EPOCHS * 2 + 1").to_string(), "((NUM_EPOCHS * 2) + 1)");
+}
+
+TEST(PlaceholderTest, SayWhereTextIsNoExpression) {
+  EXPECT_ERROR(RunValue::parse(""), "it should have a number, a placeholder");
+  EXPECT_ERROR(RunValue::parse("2 *"), "it should have a number, a placeholder");
+  EXPECT_ERROR(RunValue::parse("NUM_EPOCH"),
+               "there is no placeholder \"NUM_EPOCH\"; there are "
+               "NUM_EPOCHS, NUM_UPDATE_STEPS, ");
+  EXPECT_ERROR(RunValue::parse("(1 + 2"), "it should have ')'");
+  EXPECT_ERROR(RunValue::parse("1 2"), "at \"2\" it should have the end");
+  EXPECT_ERROR(RunValue::parse("min(1)"), "it should have ','");
+  EXPECT_ERROR(RunValue::parse("inf"), "there is no placeholder \"inf\"");
+  EXPECT_ERROR(RunValue::parse("$"), "at \"$\" it should have a number");
+  EXPECT_ERROR(RunValue::parse(std::string(1000, '(') + "1"), "less nesting");
+}
+
+TEST(PlaceholderTest, SayWhatCannotBeResolved) {
+  const RunConfig config = ten_by_ten();
+  EXPECT_ERROR(EVAL_DATALOADER_LEN.resolve(config), "EVAL_DATALOADER_LEN has no value");
+  EXPECT_ERROR((NUM_EPOCHS / (NUM_EPOCHS - 10)).resolve(config),
+               "divides by (NUM_EPOCHS - 10), which is 0");
+  EXPECT_ERROR((NUM_EPOCHS / 4).resolve_count(config), "(NUM_EPOCHS / 4) is 2.5");
+  EXPECT_ERROR((RunValue(NAN) * NUM_EPOCHS).resolve(config), "must be a finite number");
+  EXPECT_ERROR((RunValue(1e18) * 1e18).resolve_count(config), "a count must be at most 2^53");
+  EXPECT_ERROR(RunValue(7.000001).resolve_count(config), "7.000001 is 7.000001 in this run");
+}
+
+TEST(PlaceholderTest, SharesOfTheRunAreWholeWhereOnlyRoundingSaysOtherwise) {
+  const RunConfig config = ten_by_ten();
+  for (int percent = 1; percent <= 100; ++percent) {
+    const RunValue share = NUM_UPDATE_STEPS * (percent / 100.0);  // 100 * 0.07 is not 7
+    EXPECT_EQ(share.resolve_count(config), percent);
+    EXPECT_EQ(ceil(share).resolve_count(config), percent);
+    EXPECT_EQ(floor(share).resolve_count(config), percent);
+  }
+}
+
+TEST(PlaceholderTest, LongExpressionsAreRefusedBeforeTheyExhaustTheStack) {
+  std::string sum = "1";
+  for (int i = 0; i < 1000; ++i) sum += "+1";
+  EXPECT_EQ(RunValue::parse(sum).resolve(ten_by_ten()), 1001.0);
+  EXPECT_ERROR(RunValue::parse(sum + "*1"), "fewer operators");
+}
+
+TEST(ParamGroupFieldTest, ReadsAndSetsEveryFieldThatAnOptimizerHas) {
+  auto parameter = torch::zeros({1}).requires_grad_();
+  torch::optim::AdamW adamw({parameter}, torch::optim::AdamWOptions(0.1).weight_decay(0.2));
+  EXPECT_EQ(get_param_group_field(adamw, ParamGroupField::lr)[0], 0.1);
+  EXPECT_EQ(get_param_group_field(adamw, ParamGroupField::weight_decay)[0], 0.2);
+  EXPECT_EQ(get_param_group_field(adamw, ParamGroupField::momentum)[0], 0.9);
+  set_param_group_field(adamw, ParamGroupField::momentum, {0.8});
+  EXPECT_EQ(get_param_group_field(adamw, ParamGroupField::momentum)[0], 0.8);
+  set_param_group_field(adamw, ParamGroupField::beta2, {0.95});
+  EXPECT_EQ(get_param_group_field(adamw, ParamGroupField::beta2)[0], 0.95);
+  EXPECT_EQ(get_param_group_field(adamw, ParamGroupField::momentum)[0], 0.8);
+  torch::optim::SGD sgd({parameter}, torch::optim::SGDOptions(0.1).momentum(0.5));
+  set_param_group_field(sgd, ParamGroupField::momentum, {0.6});
+  set_param_group_field(sgd, ParamGroupField::weight_decay, {0.01});
+  const auto& options = static_cast<torch::optim::SGDOptions&>(sgd.param_groups()[0].options());
+  EXPECT_EQ(options.momentum(), 0.6);
+  EXPECT_EQ(options.weight_decay(), 0.01);
+}
+
+TEST(ParamGroupFieldTest, RejectsWhatTheOptimizerLacks) {
+  auto parameter = torch::zeros({1}).requires_grad_();
+  torch::optim::LBFGS lbfgs({parameter}, torch::optim::LBFGSOptions(1));
+  EXPECT_ERROR(get_param_group_field(lbfgs, ParamGroupField::momentum), "have no momentum");
+  torch::optim::Adagrad adagrad({parameter});
+  EXPECT_ERROR(get_param_group_field(adagrad, ParamGroupField::momentum), "have no momentum");
+  torch::optim::SGD sgd({parameter}, torch::optim::SGDOptions(0.1));
+  EXPECT_ERROR(get_param_group_field(sgd, ParamGroupField::beta2), "have no beta2");
+  EXPECT_ERROR(set_param_group_field(sgd, ParamGroupField::lr, {0.1, 0.2}),
+               "2 values of lr for 1 param groups");
+}
+
+class CosineSchedulerTest : public ::testing::Test {
+ protected:
+  CosineSchedulerTest() { add_group(0.01); }
+
+  void add_group(double lr) {
+    auto parameter = torch::zeros({1}).requires_grad_();
+    auto options = std::make_unique<torch::optim::SGDOptions>(lr);
+    torch::optim::OptimizerParamGroup group({parameter}, std::move(options));
+    if (optimizer_) {
+      optimizer_->add_param_group(group);
+    } else {
+      optimizer_ = std::make_unique<torch::optim::SGD>(
+          std::vector<torch::optim::OptimizerParamGroup>{group}, torch::optim::SGDOptions(lr));
+    }
+  }
+
+  std::unique_ptr<Scheduler> make(const CosineSchedulerOptions& options) {
+    return CosineScheduler::create_scheduler_fn(options)(*optimizer_, ten_by_ten());
+  }
+
+  std::unique_ptr<torch::optim::SGD> optimizer_;
+};
+
+TEST_F(CosineSchedulerTest, MeetsUpstreamsValues) {
+  auto scheduler = make({});
+  EXPECT_DOUBLE_EQ(scheduler->values_at(0)[0], 0.01);
+  EXPECT_DOUBLE_EQ(scheduler->values_at(1)[0], 0.009997533048548475);
+  EXPECT_DOUBLE_EQ(scheduler->values_at(50)[0], 0.005000500000000001);
+  EXPECT_NEAR(scheduler->values_at(99)[0], 3.466951451524866e-06, 1e-17);
+  EXPECT_DOUBLE_EQ(scheduler->values_at(100)[0], 1e-6);
+  EXPECT_DOUBLE_EQ(make({.k_decay = 2.0})->values_at(50)[0], 0.008535680352542143);
+}
+
+TEST_F(CosineSchedulerTest, WarmsUpLinearlyAndHasNoCliff) {
+  // Upstream defect 9: with a warm-up of W it fell to the minimum W updates early.
+  auto scheduler = make({.num_warmup_epochs = 2});
+  EXPECT_DOUBLE_EQ(scheduler->values_at(0)[0], 1e-6);
+  EXPECT_DOUBLE_EQ(scheduler->values_at(1)[0], 5.0095e-4);
+  EXPECT_DOUBLE_EQ(scheduler->values_at(19)[0], 0.00950005);
+  EXPECT_DOUBLE_EQ(scheduler->values_at(20)[0], 0.01);
+  EXPECT_DOUBLE_EQ(scheduler->values_at(60)[0], 0.0050005);
+  EXPECT_NEAR(scheduler->values_at(79)[0], 0.0016068356727080588, 1e-17);
+  EXPECT_GT(scheduler->values_at(80)[0], 0.0014);
+  EXPECT_DOUBLE_EQ(scheduler->values_at(100)[0], 1e-6);
+  for (int64_t n = 20; n < 100; ++n) {
+    const double drop = scheduler->values_at(n)[0] - scheduler->values_at(n + 1)[0];
+    EXPECT_GT(drop, 0.0);
+    EXPECT_LT(drop, 2.0e-4);
+  }
+}
+
+TEST_F(CosineSchedulerTest, WarmUpMayBeAFractionOfAnEpoch) {
+  auto scheduler = make({.num_warmup_epochs = 0.25});
+  EXPECT_DOUBLE_EQ(scheduler->values_at(1)[0], 1e-6 + (0.01 - 1e-6) / 2.5);
+  EXPECT_LT(scheduler->values_at(3)[0], 0.01);
+  EXPECT_GT(scheduler->values_at(3)[0], 0.0099);
+}
+
+TEST_F(CosineSchedulerTest, StaysAtTheMinimumInTheCoolDown) {
+  auto scheduler = make({.lr_min = 1e-4, .num_cooldown_epochs = 3});
+  EXPECT_GT(scheduler->values_at(69)[0], 1e-4);
+  for (int64_t n = 70; n <= 100; ++n) EXPECT_EQ(scheduler->values_at(n)[0], 1e-4);
+}
+
+TEST_F(CosineSchedulerTest, CoversARunThatEndsInMidEpoch) {
+  RunConfig config = ten_by_ten();
+  config.max_num_updates = 95;
+  const auto scheduler = CosineScheduler::create_scheduler_fn()(*optimizer_, config);
+  EXPECT_GT(scheduler->values_at(94)[0], 1e-6);
+  EXPECT_EQ(scheduler->values_at(95)[0], 1e-6);
+}
+
+TEST_F(CosineSchedulerTest, MovesEveryGroupFromItsOwnBaseValue) {
+  add_group(0.002);
+  auto scheduler =
+      make({.min_lr_ratio = 0.1, .num_warmup_epochs = 1, .warmup_starting_lr_ratio = 0.5});
+  const std::vector<double> base{0.01, 0.002};
+  for (std::size_t group = 0; group < 2; ++group) {
+    EXPECT_DOUBLE_EQ(scheduler->values_at(0)[group], 0.5 * base[group]);
+    EXPECT_DOUBLE_EQ(scheduler->values_at(10)[group], base[group]);
+    EXPECT_DOUBLE_EQ(scheduler->values_at(100)[group], 0.1 * base[group]);
+  }
+}
+
+TEST_F(CosineSchedulerTest, StartsAtTheFirstValueAndMovesOneUpdateAStep) {
+  auto scheduler = make({});
+  scheduler->start();
+  EXPECT_EQ(get_param_group_field(*optimizer_, ParamGroupField::lr), scheduler->values_at(0));
+  for (int64_t k = 1; k <= 100; ++k) {
+    scheduler->step();
+    EXPECT_EQ(get_param_group_field(*optimizer_, ParamGroupField::lr), scheduler->values_at(k));
+  }
+  EXPECT_EQ(scheduler->num_updates(), 100);
+}
+
+TEST_F(CosineSchedulerTest, RestoresTheExactNextValue) {
+  auto scheduler = make({.num_warmup_epochs = 1});
+  for (int i = 0; i < 37; ++i) scheduler->step();
+  const StateDict state = scheduler->state_dict();
+  scheduler->step();
+  const auto next = get_param_group_field(*optimizer_, ParamGroupField::lr);
+  set_param_group_field(*optimizer_, ParamGroupField::lr, {0.7});
+  auto restored = make({.num_warmup_epochs = 1});
+  restored->load_state_dict(state);
+  restored->step();
+  EXPECT_EQ(get_param_group_field(*optimizer_, ParamGroupField::lr), next);
+}
+
+TEST_F(CosineSchedulerTest, RejectsAStateThatDoesNotFit) {
+  auto scheduler = make({});
+  EXPECT_ERROR(scheduler->load_state_dict({{"num_updates", 3}}), "no \"base_values\"");
+  StateDict two_groups = scheduler->state_dict();
+  StateDict two_values;
+  two_values.set("lr", std::vector<double>{0.1, 0.2});
+  two_groups.set("base_values", two_values);
+  EXPECT_ERROR(scheduler->load_state_dict(two_groups), "of 2 param groups");
+  StateDict negative = scheduler->state_dict();
+  negative.set("num_updates", -3);
+  EXPECT_ERROR(scheduler->load_state_dict(negative), "counts -3 updates");
+  StateDict other_field = make({.field = ParamGroupField::weight_decay})->state_dict();
+  EXPECT_ERROR(scheduler->load_state_dict(other_field), "no \"lr\"");
+}
+
+TEST_F(CosineSchedulerTest, RejectsShapesThatMakeNoSense) {
+  EXPECT_ERROR(make({.num_warmup_epochs = 11}), "warms up for 110 and cools down for 0 of 100");
+  EXPECT_ERROR(make({.num_warmup_epochs = 5, .num_cooldown_epochs = 5}), "something must be left");
+  EXPECT_ERROR(make({.num_warmup_epochs = -1}),
+               "num_warmup_epochs in updates ((-1 * NUM_UPDATE_STEPS_PER_EPOCH)) is -10");
+  EXPECT_ERROR(make({.num_cooldown_epochs = -1}),
+               "num_cooldown_epochs in updates ((-1 * NUM_UPDATE_STEPS_PER_EPOCH)) is -10");
+  EXPECT_ERROR(make({.k_decay = 0.0}), "k_decay is 0");
+  EXPECT_ERROR(make({.lr_min = -1.0}), "lr_min is -1");
+  EXPECT_ERROR(make({.num_epochs = EVAL_DATALOADER_LEN}), "EVAL_DATALOADER_LEN has no value");
+}
+
+TEST_F(CosineSchedulerTest, SchedulesWeightDecayAsWell) {
+  set_param_group_field(*optimizer_, ParamGroupField::weight_decay, {0.1});
+  auto scheduler = make({.lr_min = 0.0, .field = ParamGroupField::weight_decay});
+  for (int i = 0; i < 50; ++i) scheduler->step();
+  EXPECT_NEAR(get_param_group_field(*optimizer_, ParamGroupField::weight_decay)[0], 0.05, 1e-12);
+  EXPECT_EQ(get_param_group_field(*optimizer_, ParamGroupField::lr)[0], 0.01);
+}
+
+TEST_F(CosineSchedulerTest, ValuesThatAreNoNumbersAreCaughtBeforeTheyReachTheOptimizer) {
+  class Broken : public Scheduler {
+   public:
+    explicit Broken(torch::optim::Optimizer& optimizer) : Scheduler(optimizer) {}
+    std::vector<double> values_at(int64_t update) const override {
+      return {update == 2 ? std::nan("") : 0.1};
+    }
+  };
+  Broken scheduler(*optimizer_);
+  scheduler.start();
+  scheduler.step();
+  EXPECT_ERROR(scheduler.step(), "gives lr = nan for update 3");
+  EXPECT_EQ(get_param_group_field(*optimizer_, ParamGroupField::lr)[0], 0.1);
+}
+
+}  // namespace
+}  // namespace linkboy::testing::scheduler_base_test

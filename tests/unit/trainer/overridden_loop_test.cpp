@@ -1,0 +1,153 @@
+// Trainers that replace the whole step or the whole run.
+
+#include <gtest/gtest.h>
+#include <torch/torch.h>
+
+#include <functional>
+
+#include "support/expect_error.hpp"
+#include "support/toy.hpp"
+
+namespace linkboy::testing::overridden_loop_test {
+namespace {
+
+template <class T>
+struct ToyOf {
+  torch::nn::Sequential model = toy_model();
+  T trainer{model,          torch::nn::CrossEntropyLoss(),
+            toy_sgd(model), CallbackList{},
+            nullptr,        AcceleratorOptions{.device = test_device()}};
+};
+
+/// Two passes of each batch, of which each counts half.
+class TwoPasses : public QuietTrainer {
+ public:
+  using QuietTrainer::QuietTrainer;
+
+ protected:
+  void train_step(const Batch& batch) override {
+    fire(&Callback::on_train_step_start);
+    const StepOutput output = forward(batch);
+    fire(&Callback::on_train_step_end, batch, output);
+    backward_step(output.loss * 0.5);
+    backward_step(calculate_train_batch_loss(batch).loss * 0.5);
+    if (is_update_due()) update();
+  }
+};
+
+TEST(OverriddenLoopTest, AStepWithPassesOfItsOwnMakesTheUpdatesOfTheLoop) {
+  const TrainOptions options{.train_dataset = toy_data(20), .num_epochs = 2};
+  ToyOf<QuietTrainer> plain;
+  ToyOf<TwoPasses> own;
+  const TrainResult expected = plain.trainer.train(options);
+  const TrainResult result = own.trainer.train(options);
+  EXPECT_EQ(result.num_updates, expected.num_updates);
+  EXPECT_TRUE(bit_equal(own.model->parameters(), plain.model->parameters()));
+  EXPECT_EQ(own.trainer.run_history().get_metric_values("train_loss_epoch"),
+            plain.trainer.run_history().get_metric_values("train_loss_epoch"));
+}
+
+/// Leaves out the batches 1, 5, 9, ... (from 0), which end windows of two.
+class SkipsBatches : public QuietTrainer {
+ public:
+  using QuietTrainer::QuietTrainer;
+  int num_leftovers = 0;
+
+ protected:
+  void train_step(const Batch& batch) override {
+    const bool has_gradient = model().parameters().front().grad().defined();
+    if (has_gradient && micro_step() % 2 == 0) ++num_leftovers;
+    if (micro_step() % 4 != 1) QuietTrainer::train_step(batch);
+  }
+};
+
+TEST(OverriddenLoopTest, AWindowWithoutAnUpdateIsDropped) {
+  ToyOf<SkipsBatches> own;
+  const TrainResult result = own.trainer.train(
+      {.train_dataset = toy_data(64), .num_epochs = 2, .gradient_accumulation_steps = 2});
+  EXPECT_EQ(result.num_epochs, 2);
+  EXPECT_EQ(result.num_updates, 2 * 2);  // of 8 batches, 4 windows each
+  EXPECT_EQ(own.trainer.num_leftovers, 0);
+}
+
+/// Does something else than the loop in each step.
+class StepOf : public QuietTrainer {
+ public:
+  using QuietTrainer::QuietTrainer;
+  std::function<void(StepOf&, const Batch&)> step;
+  using QuietTrainer::backward_step;
+  using QuietTrainer::calculate_train_batch_loss;
+  using QuietTrainer::forward;
+  using QuietTrainer::update;
+
+ protected:
+  void train_step(const Batch& batch) override { step(*this, batch); }
+};
+
+TEST(OverriddenLoopTest, AStepThatNeverMakesAnUpdateIsAnError) {
+  ToyOf<StepOf> own;
+  own.trainer.step = [](StepOf& trainer, const Batch& batch) { trainer.forward(batch); };
+  EXPECT_ERROR(own.trainer.train({.train_dataset = toy_data(20), .max_num_train_steps = 3}),
+               "must call update() if is_update_due()");
+}
+
+TEST(OverriddenLoopTest, AnUpdateWithinAWindowIsAnError) {
+  ToyOf<StepOf> own;
+  own.trainer.step = [](StepOf& trainer, const Batch& batch) {
+    trainer.backward_step(trainer.forward(batch).loss);
+    trainer.update();
+  };
+  EXPECT_ERROR(
+      own.trainer.train(
+          {.train_dataset = toy_data(20), .num_epochs = 1, .gradient_accumulation_steps = 2}),
+      "does not end its accumulation window");
+}
+
+TEST(OverriddenLoopTest, AForwardPassOutsideOfAStepIsAnError) {
+  ToyOf<StepOf> own;
+  EXPECT_ERROR(own.trainer.forward(Batch(torch::ones({2, 4}), torch::ones({2}, at::kLong))),
+               "outside of train_step");
+}
+
+TEST(OverriddenLoopTest, WeightsByBatchSizeNeedTheLoopsBackwardPass) {
+  ToyOf<StepOf> own;
+  own.trainer.step = [](StepOf& trainer, const Batch& batch) {
+    trainer.backward_step(trainer.calculate_train_batch_loss(batch).loss);
+    trainer.update();
+  };
+  EXPECT_ERROR(own.trainer.train(
+                   {.train_dataset = toy_data(20), .num_epochs = 1, .weight_by_batch_size = true}),
+               "Call backward in train_step");
+}
+
+/// Never evaluates, whatever the options say.
+class OnlyTrains : public QuietTrainer {
+ public:
+  using QuietTrainer::QuietTrainer;
+
+ protected:
+  void run_training() override {
+    while (begin_epoch()) {
+      run_train_epoch(*train_dataloader());
+      scheduler_epoch_end();
+      end_epoch();
+    }
+  }
+};
+
+TEST(OverriddenLoopTest, ARunOfItsOwnIsCountedAsTheLoops) {
+  const TrainOptions options{
+      .train_dataset = toy_data(20), .num_epochs = 3, .eval_dataset = toy_data(8)};
+  ToyOf<QuietTrainer> plain;
+  ToyOf<OnlyTrains> own;
+  plain.trainer.train(options);
+  const TrainResult result = own.trainer.train(options);
+  EXPECT_EQ(result.reason, StopReason::finished);
+  EXPECT_EQ(result.num_epochs, 3);
+  EXPECT_TRUE(bit_equal(own.model->parameters(), plain.model->parameters()));
+  EXPECT_TRUE(own.trainer.run_history().get_metric_values("eval_loss_epoch").empty());
+  EXPECT_TRUE(own.trainer.is_last_epoch());
+}
+
+}  // namespace
+}  // namespace linkboy::testing::overridden_loop_test
