@@ -9,7 +9,7 @@
 #include <utility>
 
 #include "linkboy/callback.hpp"
-#include "linkboy/extend/loss_tracker.hpp"
+#include "linkboy/extend/loss_average.hpp"
 #include "linkboy/trainer.hpp"
 
 namespace linkboy::benchmarks {
@@ -44,13 +44,13 @@ BENCHMARK(dispatch<0>);
 BENCHMARK(dispatch<5>);
 BENCHMARK(dispatch<50>);
 
-void loss_tracker_update(benchmark::State& state) {
-  LossTracker tracker;
+void loss_average_update(benchmark::State& state) {
+  LossAverage tracker;
   const at::Tensor loss = at::full({}, 2.3).requires_grad_();
   for (auto _ : state) tracker.update(loss, /*batch_size=*/64);
   benchmark::DoNotOptimize(tracker.average());
 }
-BENCHMARK(loss_tracker_update);
+BENCHMARK(loss_average_update);
 
 }  // namespace
 }  // namespace linkboy::benchmarks

@@ -28,8 +28,8 @@
 #include "linkboy/callbacks/stochastic_weight_averaging.hpp"
 #include "linkboy/callbacks/stop_on_signal.hpp"
 #include "linkboy/callbacks/terminate_on_nan.hpp"
-#include "linkboy/callbacks/timer.hpp"
-#include "linkboy/callbacks/timing.hpp"
+#include "linkboy/callbacks/time_limit.hpp"
+#include "linkboy/callbacks/phase_timer.hpp"
 #include "linkboy/callbacks/wsd_checkpoint.hpp"
 #include "linkboy/error.hpp"
 
@@ -142,7 +142,7 @@ std::vector<Entry> steering_callbacks() {
                                         "; it must be above 0 and at most ", kMost, ".");
                           const std::chrono::duration<double, std::ratio<60>> minutes(time.minutes);
                           using std::chrono::milliseconds;
-                          return std::make_shared<Timer>(TimerOptions{
+                          return std::make_shared<TimeLimit>(TimeLimitOptions{
                               .max_time = std::chrono::duration_cast<milliseconds>(minutes)});
                         }),
       entry<StopOnSignal>("stop-on-signal"),
@@ -247,9 +247,9 @@ std::vector<Entry> watching_callbacks() {
           "performance-monitor",
           {{"num_recent_updates", &PerformanceMonitorOptions::num_recent_updates},
            {"flops_per_sample", &PerformanceMonitorOptions::flops_per_sample}}),
-      entry<Timing, TimingOptions>("timing",
-                                   {{"num_warmup_steps", &TimingOptions::num_warmup_steps},
-                                    {"synchronize", &TimingOptions::synchronize}}),
+      entry<PhaseTimer, PhaseTimerOptions>("timing",
+                                   {{"num_warmup_steps", &PhaseTimerOptions::num_warmup_steps},
+                                    {"synchronize", &PhaseTimerOptions::synchronize}}),
       entry<MemoryMonitor>("memory-monitor"),
       entry<ModelSummary, ModelSummaryOptions>("model-summary",
                                                {{"max_depth", &ModelSummaryOptions::max_depth}}),

@@ -47,7 +47,7 @@ int FastDevRun::default_order() const { return std::numeric_limits<int>::min(); 
 
 void FastDevRun::on_dataloaders_ready(Trainer& trainer) {
   const auto removed = trainer.callback_handler().remove_if(
-      [](const Callback& callback) { return callback.keeps_results(); });
+      [](const Callback& callback) { return callback.writes_files(); });
   if (!removed.empty()) {
     trainer.print(fmt::format("FastDevRun leaves out {}", fmt::join(removed, ", ")));
   }

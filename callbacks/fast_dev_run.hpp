@@ -9,7 +9,7 @@ namespace linkboy {
 
 /// Has a program run through once, quickly and without traces: each run trains on a few batches,
 /// evaluates on a few of each set, and ends with StopReason::max_steps after its first epoch.
-/// Callbacks that keep results (`Callback::keeps_results`) are taken out of the Trainer, and named.
+/// Callbacks that keep results (`Callback::writes_files`) are taken out of the Trainer, and named.
 class LINKBOY_API FastDevRun : public Callback {
  public:
   /// @param num_batches  Of each loader and process; at least 1.

@@ -24,7 +24,7 @@ void LimitBatches::on_dataloaders_ready(Trainer& trainer) {
   }
   if (!options_.num_eval_batches) return;
   for (EvaluationSet& set : trainer.evaluation_sets()) {
-    for (auto* loader : {&set.loader, &set.loader_in_between}) {
+    for (auto* loader : {&set.loader, &set.intermediate_loader}) {
       if (*loader) *loader = std::make_shared<LimitedLoader>(*loader, *options_.num_eval_batches);
     }
   }

@@ -20,7 +20,7 @@ void LimitEvalSteps::on_dataloaders_ready(Trainer& trainer) {
   const int64_t num_own = (options_.num_eval_steps - rank + num_ranks - 1) / num_ranks;
   for (EvaluationSet& set : trainer.evaluation_sets()) {
     auto limited = std::make_shared<LimitedLoader>(set.loader, num_own);
-    set.loader_in_between = limited;
+    set.intermediate_loader = limited;
     if (!options_.limit_intermediate_only) set.loader = std::move(limited);
   }
 }

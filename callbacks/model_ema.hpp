@@ -51,7 +51,7 @@ struct ModelEmaOptions {
 ///
 /// Each run begins a new average, unless it is resumed. Of several processes each keeps the same
 /// average of the parameters, without communication; of buffers, that of its own. With
-/// `DistributedOptions::local_sgd_updates` the weights of the processes differ between two
+/// `DistributedOptions::local_sgd_interval` the weights of the processes differ between two
 /// averagings, and so do their averages. A run that is stopped during the evaluation of the
 /// averages lacks that epoch's metrics.
 class LINKBOY_API ModelEma : public Callback {
@@ -59,7 +59,7 @@ class LINKBOY_API ModelEma : public Callback {
   /// @throws Error if an option is out of its range.
   explicit ModelEma(ModelEmaOptions options = {});
 
-  bool keeps_results() const override { return options_.save_path.has_value(); }
+  bool writes_files() const override { return options_.save_path.has_value(); }
 
   /// Puts the averages into the model; the parameters stay the same objects. Between the two calls
   /// the model must not be trained nor saved as a training state.

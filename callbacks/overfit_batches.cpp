@@ -45,7 +45,7 @@ void OverfitBatches::on_dataloaders_ready(Trainer& trainer) {
   trainer.set_train_dataloader(loader);
   for (EvaluationSet& set : trainer.evaluation_sets()) {
     set.loader = loader;
-    set.loader_in_between = nullptr;
+    set.intermediate_loader = nullptr;
   }
 }
 

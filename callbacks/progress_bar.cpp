@@ -98,7 +98,7 @@ void ProgressBar::open(Trainer& trainer, std::string title, int64_t num_batches,
   if (is_training) {
     // A resumed epoch starts in its middle; its speed counts from there.
     phase.first_batch = phase.batches_done = trainer.micro_step();
-    phase.first_sample = trainer.train_loss_tracker().count();
+    phase.first_sample = trainer.train_loss_average().count();
   }
   phase.start = Clock::now();
   phase.next_drawing = phase.start + interval();
@@ -111,8 +111,8 @@ void ProgressBar::advance(Trainer& trainer) {
   if (Clock::now() < phase.next_drawing) return;
   // The loss is asked for when a drawing is due, and drawn when it is there: nobody waits for it.
   if (!phase.total) {
-    const LossTracker& tracker = tracker_of(trainer);
-    phase.total = tracker.total_later();
+    const LossAverage& tracker = tracker_of(trainer);
+    phase.total = tracker.total_async();
     phase.total_count = tracker.count();
   }
   if (!phase.total->is_ready()) return;
@@ -120,8 +120,8 @@ void ProgressBar::advance(Trainer& trainer) {
   phase.total.reset();
 }
 
-const LossTracker& ProgressBar::tracker_of(Trainer& trainer) const {
-  return phases_.back().is_training ? trainer.train_loss_tracker() : trainer.eval_loss_tracker();
+const LossAverage& ProgressBar::tracker_of(Trainer& trainer) const {
+  return phases_.back().is_training ? trainer.train_loss_average() : trainer.eval_loss_average();
 }
 
 void ProgressBar::draw(Trainer& trainer, double loss) {
@@ -159,7 +159,7 @@ void ProgressBar::end_all() {
 
 ProgressBar::Parts ProgressBar::describe(Trainer& trainer, double seconds, double loss) const {
   const Phase& phase = phases_.back();
-  const LossTracker& tracker = tracker_of(trainer);
+  const LossAverage& tracker = tracker_of(trainer);
   const double batches = static_cast<double>(phase.batches_done - phase.first_batch);
   const double left = static_cast<double>(phase.num_batches - phase.batches_done);
   // Of all processes, like the rate that TrackRun records.

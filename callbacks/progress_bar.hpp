@@ -10,12 +10,12 @@
 
 #include "linkboy/callback.hpp"
 #include "linkboy/export.hpp"
-#include "linkboy/extend/deferred_value.hpp"
+#include "linkboy/extend/async_scalar.hpp"
 #include "linkboy/extend/status_line.hpp"
 
 namespace linkboy {
 
-class LossTracker;
+class LossAverage;
 
 struct ProgressBarOptions {
   /// `automatic` draws a bar on a terminal that can (TERM is not "dumb") and writes plain lines
@@ -66,7 +66,7 @@ class LINKBOY_API ProgressBar : public Callback {
     Clock::time_point start;
     Clock::time_point next_drawing;
     /// The sum of losses on its way from the device, and of how many samples.
-    std::optional<DeferredValue> total{};
+    std::optional<AsyncScalar> total{};
     int64_t total_count = 0;
     bool is_training = false;
   };
@@ -89,7 +89,7 @@ class LINKBOY_API ProgressBar : public Callback {
   void draw(Trainer& trainer, double loss);
   void close(Trainer& trainer);
   void end_all();
-  const LossTracker& tracker_of(Trainer& trainer) const;
+  const LossAverage& tracker_of(Trainer& trainer) const;
   Parts describe(Trainer& trainer, double seconds, double loss) const;
   std::string fitted_bar(Parts parts) const;
   Clock::duration interval() const;

@@ -43,7 +43,7 @@ class LINKBOY_API SaveBestModel : public Callback {
   /// @throws Error if `save_top_k` is less than 1.
   explicit SaveBestModel(SaveBestModelOptions options = {});
 
-  bool keeps_results() const override { return true; }
+  bool writes_files() const override { return true; }
 
   /// @throws Error if no file can be written at `save_path`.
   void on_training_run_start(Trainer& trainer) override;

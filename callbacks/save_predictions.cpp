@@ -58,7 +58,7 @@ at::Tensor places_of(const std::vector<at::Tensor>& batches, const Accelerator& 
 at::Tensor gather_rows(const std::vector<at::Tensor>& batches, const Accelerator& accelerator) {
   const std::string mine = batches.empty() ? "" : describe_rows(batches.front());
   std::string description;
-  for (const std::string& one : accelerator.all_gather_object(mine)) {
+  for (const std::string& one : accelerator.all_gather_bytes(mine)) {
     if (description.empty()) description = one;
     LINKBOY_CHECK(one.empty() || one == description,
                   "the rows of the processes' predictions differ in shape or dtype; they must be "
@@ -115,7 +115,7 @@ void SavePredictions::on_evaluation_run_start(Trainer& trainer) {
 }
 
 void SavePredictions::on_eval_epoch_start(Trainer& trainer) {
-  if (trainer.is_extra_evaluation()) return;
+  if (trainer.is_intermediate_evaluation()) return;
   const int64_t n = options_.every_n_epochs;
   is_collecting_ = !is_training_ || (n > 0 && trainer.run_history().current_epoch() % n == 0);
   columns_.clear();
@@ -126,7 +126,7 @@ void SavePredictions::on_eval_epoch_start(Trainer& trainer) {
 
 void SavePredictions::on_eval_step_end(Trainer& trainer, const Batch& batch,
                                        const StepOutput& output) {
-  if (!is_collecting_ || trainer.is_extra_evaluation()) return;
+  if (!is_collecting_ || trainer.is_intermediate_evaluation()) return;
   for (auto& column : columns_) {
     at::Tensor rows;
     if (column.name == "targets") {
@@ -156,7 +156,7 @@ void SavePredictions::on_eval_step_end(Trainer& trainer, const Batch& batch,
 }
 
 void SavePredictions::on_eval_epoch_end(Trainer& trainer) {
-  if (trainer.is_extra_evaluation() || !std::exchange(is_collecting_, false)) return;
+  if (trainer.is_intermediate_evaluation() || !std::exchange(is_collecting_, false)) return;
   const auto& accelerator = trainer.accelerator();
   NamedTensors tensors;
   for (auto& column : std::exchange(columns_, {})) {

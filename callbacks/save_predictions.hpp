@@ -47,7 +47,7 @@ class LINKBOY_API SavePredictions : public Callback {
   ///         is negative.
   explicit SavePredictions(SavePredictionsOptions options);
 
-  bool keeps_results() const override { return true; }
+  bool writes_files() const override { return true; }
 
   /// @throws Error if the file could not be written, or the sets of the run have names and the path
   ///         has no `{set}`.

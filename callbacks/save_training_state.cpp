@@ -14,7 +14,7 @@
 #include "linkboy/checkpoint/checkpoint.hpp"
 #include "linkboy/checkpoint/training_state_folders.hpp"
 #include "linkboy/error.hpp"
-#include "linkboy/extend/deferred_value.hpp"
+#include "linkboy/extend/async_scalar.hpp"
 #include "linkboy/trainer.hpp"
 #include "linkboy/util/printable.hpp"
 
@@ -47,7 +47,7 @@ std::string name_of_lost_tensor(const Model& model) {
     norms.push_back(norm.to(tensors.front().second.device(), /*non_blocking=*/true));
   }
   const at::Tensor are_finite = at::stack(norms).isfinite();
-  if (DeferredValue(are_finite.all()).value() != 0.0) return "";
+  if (AsyncScalar(are_finite.all()).value() != 0.0) return "";
   const at::Tensor on_host = are_finite.cpu();
   const bool* first = on_host.const_data_ptr<bool>();
   return tensors[std::find(first, first + tensors.size(), false) - first].first;
@@ -137,7 +137,7 @@ bool SaveTrainingState::is_time_due(Trainer& trainer) const {
   if (!options_.every_n_minutes) return false;
   const std::chrono::duration<double, std::ratio<60>> minutes = Clock::now() - last_save_;
   const bool is_due = minutes.count() >= *options_.every_n_minutes;
-  return trainer.accelerator().broadcast_object(is_due ? "due" : "") == "due";
+  return trainer.accelerator().broadcast_bytes(is_due ? "due" : "") == "due";
 }
 
 void SaveTrainingState::on_training_run_epoch_end(Trainer& trainer) {
@@ -176,7 +176,7 @@ void SaveTrainingState::save(Trainer& trainer) {
   finish_save(trainer);
   // A state with NaN in its weights is worth nothing, and would push out good ones in time.
   const Accelerator& accelerator = trainer.accelerator();
-  for (const auto& name : accelerator.all_gather_object(name_of_lost_tensor(trainer.model()))) {
+  for (const auto& name : accelerator.all_gather_bytes(name_of_lost_tensor(trainer.model()))) {
     if (name.empty()) continue;
     const auto why = c10::str(quote_name(name), " of the model holds NaN or infinity.");
     return count_failure(trainer, why.c_str());
@@ -188,7 +188,7 @@ void SaveTrainingState::save(Trainer& trainer) {
     name = training_state_folder(options_.directory, number).filename().string();
   });
   if (!failure.empty()) return count_failure(trainer, failure.c_str());
-  name = accelerator.broadcast_object(name);
+  name = accelerator.broadcast_bytes(name);
   // A number comes again if the newest states were removed by hand.
   std::erase(saved_, name);
   // The state itself should know of its folder, so that a run that resumes it removes it in time.

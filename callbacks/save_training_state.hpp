@@ -59,7 +59,7 @@ class LINKBOY_API SaveTrainingState : public Callback {
   /// @throws Error if an option is out of its range.
   explicit SaveTrainingState(SaveTrainingStateOptions options = {});
 
-  bool keeps_results() const override { return true; }
+  bool writes_files() const override { return true; }
   bool saves_training_states() const override { return true; }
 
   /// @throws Error, on all ranks, if the directory cannot be written to, or another run saves

@@ -15,7 +15,7 @@
 namespace linkboy {
 namespace {
 
-int64_t whole_number(const char* name, const RunValue& value, const RunConfig& config) {
+int64_t whole_number(const char* name, const RunExpression& value, const RunConfig& config) {
   const int64_t number = value.resolve_count(config);
   LINKBOY_CHECK(number >= 0, "StochasticWeightAveraging's ", name, " is ", number,
                 "; it must not be negative.");

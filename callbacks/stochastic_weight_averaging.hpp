@@ -17,7 +17,7 @@ class Batch;
 struct StochasticWeightAveragingOptions {
   /// Updates of the run before the averaging phase; whole, not negative, less than those of the
   /// run. `NUM_UPDATE_STEPS_PER_EPOCH * 5` begins it with epoch 6.
-  RunValue start_after = ceil(NUM_UPDATE_STEPS * 0.75);
+  RunExpression start_after = ceil(NUM_UPDATE_STEPS * 0.75);
   /// Takes the weights into the average after every n-th update of the phase; unset: at the end of
   /// each epoch that ends in it, and of a run that ends within one. At least 1.
   std::optional<int64_t> every_n_updates{};
@@ -27,7 +27,7 @@ struct StochasticWeightAveragingOptions {
   std::optional<double> swa_lr{};
   /// Updates in which each group's learning rate goes from what it was to `swa_lr`; whole, not
   /// negative.
-  RunValue num_annealing_updates = 0;
+  RunExpression num_annealing_updates = 0;
   /// The curve on which the learning rate goes to `swa_lr`.
   enum class Annealing { cosine, linear };
   /// See `num_annealing_updates`.

@@ -22,24 +22,24 @@ TerminateOnNaN::TerminateOnNaN(TerminateOnNaNOptions options) : options_(options
 }
 
 void TerminateOnNaN::on_train_step_end(Trainer& trainer, const Batch&, const StepOutput& output) {
-  check_step(trainer.train_loss_tracker(), output, "training");
+  check_step(trainer.train_loss_average(), output, "training");
 }
 
 void TerminateOnNaN::on_train_epoch_end(Trainer& trainer) {
-  check_all(trainer.train_loss_tracker(), "training");
+  check_all(trainer.train_loss_average(), "training");
 }
 
 void TerminateOnNaN::on_eval_step_end(Trainer& trainer, const Batch&, const StepOutput& output) {
-  check_step(trainer.eval_loss_tracker(), output, "validation");
+  check_step(trainer.eval_loss_average(), output, "validation");
 }
 
 void TerminateOnNaN::on_eval_epoch_end(Trainer& trainer) {
-  check_all(trainer.eval_loss_tracker(), "validation");
+  check_all(trainer.eval_loss_average(), "validation");
 }
 
 // The sum that the tracker keeps stays NaN or infinite once a loss was, so nothing more need be
 // computed on the device.
-void TerminateOnNaN::check_step(const LossTracker& tracker, const StepOutput& output,
+void TerminateOnNaN::check_step(const LossAverage& tracker, const StepOutput& output,
                                 const char* phase) {
   const bool is_deferred = !output.loss.is_cpu() || options_.defer_on_cpu;
   if (!is_deferred) {
@@ -54,11 +54,11 @@ void TerminateOnNaN::check_step(const LossTracker& tracker, const StepOutput& ou
     if (!is_late && !has_arrived) return;
     throw_unless_finite(pending_->sum.value(), pending_->phase);
   }
-  pending_ = {tracker.total_later(), phase};
+  pending_ = {tracker.total_async(), phase};
   num_steps_since_ = 0;
 }
 
-void TerminateOnNaN::check_all(const LossTracker& tracker, const char* phase) {
+void TerminateOnNaN::check_all(const LossAverage& tracker, const char* phase) {
   throw_unless_finite(tracker.total(), phase);
 }
 

@@ -5,11 +5,11 @@
 
 #include "linkboy/callback.hpp"
 #include "linkboy/export.hpp"
-#include "linkboy/extend/deferred_value.hpp"
+#include "linkboy/extend/async_scalar.hpp"
 
 namespace linkboy {
 
-class LossTracker;
+class LossAverage;
 
 struct TerminateOnNaNOptions {
   /// Losses on a CUDA device are not waited for: they are looked at when they have arrived, at most
@@ -37,12 +37,12 @@ class LINKBOY_API TerminateOnNaN : public Callback {
   void on_eval_epoch_end(Trainer& trainer) override;
 
  private:
-  void check_step(const LossTracker& tracker, const StepOutput& output, const char* phase);
-  void check_all(const LossTracker& tracker, const char* phase);
+  void check_step(const LossAverage& tracker, const StepOutput& output, const char* phase);
+  void check_all(const LossAverage& tracker, const char* phase);
 
   /// A sum of losses on its way.
   struct Pending {
-    DeferredValue sum;
+    AsyncScalar sum;
     const char* phase;
   };
 

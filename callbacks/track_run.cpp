@@ -199,7 +199,7 @@ void TrackRun::call(Trainer& trainer, Sink& sink, const std::function<void(Track
 // Updates.
 
 void TrackRun::on_train_epoch_start(Trainer& trainer) {
-  const LossTracker& losses = trainer.train_loss_tracker();
+  const LossAverage& losses = trainer.train_loss_average();
   are_gradients_logged_ = trainer.micro_step() > 0;
   // A resumed epoch goes on with the window that its state has.
   if (trainer.micro_step() == 0) window_.reset();
@@ -227,13 +227,13 @@ void TrackRun::on_train_update_end(Trainer& trainer) {
 }
 
 TrackRun::PendingRecord TrackRun::make_record(Trainer& trainer) {
-  const LossTracker& losses = trainer.train_loss_tracker();
+  const LossAverage& losses = trainer.train_loss_average();
   const auto now = Clock::now();
   const double seconds = std::chrono::duration<double>(now - window_start_).count();
   const auto samples = static_cast<double>((losses.count() - window_start_count_) *
                                            trainer.accelerator().num_processes());
   PendingRecord record{.time = time(trainer),
-                       .total = window_.total_later(),
+                       .total = window_.total_async(),
                        .num_samples = window_.count(),
                        .others = learning_rates_};
   if (seconds > 0.0) record.others.push_back({"samples_per_second", samples / seconds});

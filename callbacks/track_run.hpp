@@ -12,8 +12,8 @@
 
 #include "linkboy/callback.hpp"
 #include "linkboy/export.hpp"
-#include "linkboy/extend/deferred_value.hpp"
-#include "linkboy/extend/loss_tracker.hpp"
+#include "linkboy/extend/async_scalar.hpp"
+#include "linkboy/extend/loss_average.hpp"
 #include "linkboy/extend/metric_reader.hpp"
 #include "linkboy/tracking/tracker.hpp"
 
@@ -58,7 +58,7 @@ class LINKBOY_API TrackRun : public Callback {
   /// @throws Error if a tracker is null or given twice, or an option is out of its range.
   explicit TrackRun(std::vector<std::shared_ptr<Tracker>> trackers, TrackRunOptions options = {});
 
-  bool keeps_results() const override { return true; }
+  bool writes_files() const override { return true; }
 
   /// @throws Error if a tracker cannot start.
   void on_training_run_start(Trainer& trainer) override;
@@ -102,7 +102,7 @@ class LINKBOY_API TrackRun : public Callback {
   /// What is recorded of an update, once the loss is there.
   struct PendingRecord {
     TrackedTime time;
-    DeferredValue total;  // of the losses since the record before
+    AsyncScalar total;  // of the losses since the record before
     int64_t num_samples;
     std::vector<TrackedScalar> others;
 
@@ -144,7 +144,7 @@ class LINKBOY_API TrackRun : public Callback {
   NewMetrics new_metrics_;
 
   // The updates since the last record of the epoch.
-  LossTracker window_;
+  LossAverage window_;
   Clock::time_point window_start_;
   bool is_in_epoch_ = false;
   int64_t num_open_evaluations_ = 0;

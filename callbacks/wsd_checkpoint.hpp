@@ -14,9 +14,9 @@ namespace linkboy {
 /// A decay phase of the learning rate, in updates since the schedule began; whole, from 0.
 struct DecayPhase {
   /// The updates that come before it.
-  RunValue begin;
+  RunExpression begin;
   /// The updates that come before its end.
-  RunValue end;
+  RunExpression end;
 };
 
 struct WsdCheckpointOptions {
@@ -53,7 +53,7 @@ class LINKBOY_API WsdCheckpoint : public Callback {
   /// The decay phases are asked for when a run starts.
   explicit WsdCheckpoint(WsdCheckpointOptions options = {});
 
-  bool keeps_results() const override { return true; }
+  bool writes_files() const override { return true; }
 
   /// @throws Error if there are no decays or one ends before it begins, nothing can be written in
   ///         `save_dir`, or `initial_checkpoint` cannot be loaded.

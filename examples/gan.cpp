@@ -161,7 +161,7 @@ void run(const Options& options) {
   linkboy::CallbackList callbacks = linkboy::default_callbacks();
   linkboy::TrainOptions train_options{.train_dataset = make_points(),
                                       .per_device_batch_size = options.batch_size,
-                                      .max_num_train_steps = options.updates};
+                                      .max_num_updates = options.updates};
   if (options.states) {
     callbacks.push_back(std::make_shared<linkboy::SaveTrainingState>(
         linkboy::SaveTrainingStateOptions{.directory = *options.states, .every_n_epochs = 1}));

@@ -30,7 +30,7 @@ class AccuracyTrainer : public linkboy::Trainer {
   }
 
  private:
-  linkboy::LossTracker accuracy_;  // a mean that is not read back from a GPU batch by batch
+  linkboy::LossAverage accuracy_;  // a mean that is not read back from a GPU batch by batch
 };
 
 /// Points [N, 8] around three centres, and labels [N]: which centre.

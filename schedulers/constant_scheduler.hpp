@@ -12,7 +12,7 @@ struct ConstantSchedulerOptions {
   /// From 0 to 1.
   double factor = 1.0 / 3;
   /// Updates that use the factor; whole, not negative.
-  RunValue total_iters = NUM_UPDATE_STEPS;
+  RunExpression total_iters = NUM_UPDATE_STEPS;
   ParamGroupField field = ParamGroupField::lr;
 };
 

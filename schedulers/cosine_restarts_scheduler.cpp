@@ -30,7 +30,7 @@ CosineRestartsScheduler::CosineRestartsScheduler(torch::optim::Optimizer& optimi
   reader.not_negative("warmup_lr_init", options.warmup_lr_init);
 
   const double all_cycles = cycle_start(static_cast<double>(options.num_cycles.value_or(1)));
-  const RunValue first = options.T_0.value_or(NUM_UPDATE_STEPS / all_cycles);
+  const RunExpression first = options.T_0.value_or(NUM_UPDATE_STEPS / all_cycles);
   first_cycle_ = reader.length("T_0", first);
   reader.positive("T_0", first_cycle_);
   warmup_ = reader.length("warmup_t", options.warmup_t);

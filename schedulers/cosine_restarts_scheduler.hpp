@@ -12,7 +12,7 @@ namespace linkboy {
 /// Give either `T_0` or `num_cycles`, or neither: one cycle over the run.
 struct CosineRestartsSchedulerOptions {
   /// Updates in the first cycle; above 0.
-  std::optional<RunValue> T_0{};
+  std::optional<RunExpression> T_0{};
   /// Cycles that together fill the run; at least 1.
   std::optional<int64_t> num_cycles{};
 
@@ -29,7 +29,7 @@ struct CosineRestartsSchedulerOptions {
   double k_decay = 1.0;
 
   /// Updates of linear warm-up at the start of each cycle, from `warmup_lr_init`; fewer than T_0.
-  RunValue warmup_t = 0;
+  RunExpression warmup_t = 0;
   /// The value of the first update of a warm-up; not negative.
   double warmup_lr_init = 0.0;
 

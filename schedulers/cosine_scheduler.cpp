@@ -12,7 +12,7 @@ CosineScheduler::CosineScheduler(torch::optim::Optimizer& optimizer,
                                  const CosineSchedulerOptions& options, const RunConfig& config)
     : CurveScheduler(optimizer, options.field), options_(options) {
   const OptionReader reader("cosine schedule", config);
-  auto in_updates = [&](const RunValue& epochs) {
+  auto in_updates = [&](const RunExpression& epochs) {
     return epochs * options.num_update_steps_per_epoch;
   };
   total_ =

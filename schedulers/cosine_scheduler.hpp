@@ -13,9 +13,9 @@ namespace linkboy {
 /// The shape of a cosine schedule. Lengths are in epochs, whole or not, and take placeholders.
 struct CosineSchedulerOptions {
   /// The whole run, if not given.
-  std::optional<RunValue> num_epochs{};
+  std::optional<RunExpression> num_epochs{};
   /// Updates of an epoch; the run's by default.
-  RunValue num_update_steps_per_epoch = NUM_UPDATE_STEPS_PER_EPOCH;
+  RunExpression num_update_steps_per_epoch = NUM_UPDATE_STEPS_PER_EPOCH;
 
   /// Exponent on the progress through the cosine: above 1 decays later. Positive.
   double k_decay = 1.0;
@@ -26,14 +26,14 @@ struct CosineSchedulerOptions {
   std::optional<double> min_lr_ratio{};
 
   /// Linear warm-up from `warmup_starting_lr` (or that share of the base value) to the base value.
-  RunValue num_warmup_epochs = 0;
+  RunExpression num_warmup_epochs = 0;
   /// Not negative.
   double warmup_starting_lr = 1e-6;
   /// If given, replaces it by that share of the base value.
   std::optional<double> warmup_starting_lr_ratio{};
 
   /// Epochs at the end that stay at the minimum.
-  RunValue num_cooldown_epochs = 0;
+  RunExpression num_cooldown_epochs = 0;
 
   ParamGroupField field = ParamGroupField::lr;
 };

@@ -11,12 +11,12 @@ namespace linkboy {
 
 struct InverseSqrtSchedulerOptions {
   /// Updates of linear warm-up; whole, not negative, at most the run.
-  RunValue num_warmup_steps = 0;
+  RunExpression num_warmup_steps = 0;
   /// The value of the first update of the warm-up; not negative.
   double warmup_starting_lr = 0.0;
   /// Updates in which the value falls to 1 / sqrt(2); above 0. The warm-up if not given, or without
   /// one a tenth of the run.
-  std::optional<RunValue> timescale{};
+  std::optional<RunExpression> timescale{};
   ParamGroupField field = ParamGroupField::lr;
 };
 

@@ -14,7 +14,7 @@ struct LinearSchedulerOptions {
   /// Share of the base value at the end; from 0 to 1.
   double end_factor = 1.0;
   /// Updates from start to end; whole, at least 1.
-  RunValue total_iters = NUM_UPDATE_STEPS;
+  RunExpression total_iters = NUM_UPDATE_STEPS;
   ParamGroupField field = ParamGroupField::lr;
 };
 

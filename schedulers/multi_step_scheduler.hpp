@@ -11,7 +11,7 @@ namespace linkboy {
 
 struct MultiStepSchedulerOptions {
   /// Updates at which the value steps; whole, at least 1, increasing. At least one.
-  std::vector<RunValue> milestones{};
+  std::vector<RunExpression> milestones{};
   /// Factor of each step; positive.
   double gamma = 0.1;
   ParamGroupField field = ParamGroupField::lr;

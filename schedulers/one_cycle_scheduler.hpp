@@ -18,7 +18,7 @@ struct OneCycleSchedulerOptions {
   /// The peak; the group's own value if not given.
   std::optional<PerGroup> max_lr{};
   /// Updates in the cycle; whole, at least 1.
-  RunValue total_steps = NUM_UPDATE_STEPS;
+  RunExpression total_steps = NUM_UPDATE_STEPS;
   /// Share of the cycle that rises; from 0 to 1, with three phases to 0.5.
   double pct_start = 0.3;
   /// Of all phases.

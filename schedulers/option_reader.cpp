@@ -7,24 +7,24 @@
 
 namespace linkboy {
 
-int64_t OptionReader::count(const char* name, const RunValue& value, int64_t minimum) const {
+int64_t OptionReader::count(const char* name, const RunExpression& value, int64_t minimum) const {
   const int64_t result = value.resolve_count(*config_);
   LINKBOY_CHECK(result >= minimum, "the ", schedule_, "'s ", name, " (", value.to_string(), ") is ",
                 result, "; it must be at least ", minimum, ".");
   return result;
 }
 
-double OptionReader::length(const char* name, const RunValue& value, double minimum) const {
+double OptionReader::length(const char* name, const RunExpression& value, double minimum) const {
   const double result = value.resolve(*config_);
   LINKBOY_CHECK(result >= minimum, "the ", schedule_, "'s ", name, " (", value.to_string(), ") is ",
                 result, "; it must be at least ", minimum, ".");
   return result;
 }
 
-std::vector<int64_t> OptionReader::milestones(const std::vector<RunValue>& values) const {
+std::vector<int64_t> OptionReader::milestones(const std::vector<RunExpression>& values) const {
   LINKBOY_CHECK(!values.empty(), "the ", schedule_, " has no milestones; give at least one.");
   std::vector<int64_t> milestones;
-  for (const RunValue& value : values) {
+  for (const RunExpression& value : values) {
     const int64_t milestone = count("milestone", value);
     LINKBOY_CHECK(milestones.empty() || milestone > milestones.back(), "the ", schedule_,
                   "'s milestones are ", c10::Join(", ", milestones), " and then ", milestone,

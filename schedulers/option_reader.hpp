@@ -24,13 +24,13 @@ class LINKBOY_API OptionReader {
 
   /// A whole number of updates.
   /// @throws Error if it is less than `minimum` or not whole, or a placeholder has no value.
-  int64_t count(const char* name, const RunValue& value, int64_t minimum = 1) const;
+  int64_t count(const char* name, const RunExpression& value, int64_t minimum = 1) const;
 
   /// A number of updates that need not be whole.
-  double length(const char* name, const RunValue& value, double minimum = 0.0) const;
+  double length(const char* name, const RunExpression& value, double minimum = 0.0) const;
 
   /// Whole numbers of updates, at least one of them, each greater than the one before.
-  std::vector<int64_t> milestones(const std::vector<RunValue>& values) const;
+  std::vector<int64_t> milestones(const std::vector<RunExpression>& values) const;
 
   /// @throws Error if `value` is not so. NaN never is.
   void positive(const char* name, double value) const;

@@ -10,7 +10,7 @@ namespace linkboy {
 
 struct PolynomialSchedulerOptions {
   /// Updates until the end; whole, at least 1.
-  RunValue total_iters = NUM_UPDATE_STEPS;
+  RunExpression total_iters = NUM_UPDATE_STEPS;
   /// Positive; 1 is a straight line.
   double power = 1.0;
   /// The value at the end; not negative.

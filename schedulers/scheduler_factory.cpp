@@ -29,8 +29,8 @@ static void read_text(const std::string& text, PerGroup& value) {
   value = values.size() == 1 ? PerGroup(values[0]) : PerGroup(values);
 }
 
-static void read_text(const std::string& text, std::vector<RunValue>& values) {
-  for (const std::string& item : split_at(',', text)) values.push_back(RunValue::parse(item));
+static void read_text(const std::string& text, std::vector<RunExpression>& values) {
+  for (const std::string& item : split_at(',', text)) values.push_back(RunExpression::parse(item));
 }
 
 static void read_text(const std::string& text, OneCycleSchedulerOptions::AnnealStrategy& value) {

@@ -15,7 +15,7 @@ struct SequentialSchedulerOptions {
   std::vector<CreateSchedulerFn> schedulers{};
   /// Updates after which the next scheduler takes over, one fewer than schedulers; whole, at least
   /// 1, increasing.
-  std::vector<RunValue> milestones{};
+  std::vector<RunExpression> milestones{};
 };
 
 /// One schedule after the other, each from its own beginning: f(n) = f_i(n - milestone_i) from

@@ -10,7 +10,7 @@ namespace linkboy {
 
 struct TanhSchedulerOptions {
   /// Updates until the end; whole, at least 1.
-  RunValue t_initial = NUM_UPDATE_STEPS;
+  RunExpression t_initial = NUM_UPDATE_STEPS;
   /// Where the part of the hyperbolic tangent begins that is used; below `ub`.
   double lb = -7.0;
   /// Where it ends.

@@ -15,7 +15,7 @@ struct WarmupSchedulerOptions {
   /// from the end of the warm-up on.
   CreateSchedulerFn scheduler{};
   /// Updates of linear warm-up; not negative, at most the run, not always whole.
-  RunValue warmup_t = NUM_UPDATE_STEPS_PER_EPOCH;
+  RunExpression warmup_t = NUM_UPDATE_STEPS_PER_EPOCH;
   /// The value of the first update; not negative.
   double warmup_lr_init = 0.0;
   /// True has the schedule begin at the end of the warm-up; false has it run from the first update,

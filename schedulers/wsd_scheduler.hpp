@@ -18,9 +18,9 @@ struct WsdSchedulerOptions {
   enum class Decay { sqrt, inverse, linear };
 
   /// Updates in the whole schedule; whole, at least 1.
-  RunValue total_steps = NUM_UPDATE_STEPS;
+  RunExpression total_steps = NUM_UPDATE_STEPS;
   /// Updates of linear warm-up; whole, not negative.
-  RunValue num_warmup_steps = 0;
+  RunExpression num_warmup_steps = 0;
   /// The value of the first update of the warm-up; not negative.
   double warmup_starting_lr = 1e-6;
 

@@ -177,12 +177,12 @@ class LINKBOY_API Accelerator {
   /// of updates include a skipped step until `optimizer_step_was_skipped`,
   /// `settle_optimizer_steps`, `optimizer_state_dict` or the optimizer's next step. In fp16,
   /// `optimizer` must live until the next `accumulate`.
-  /// @note Collective, with `zero_stage`, `local_sgd_updates`, or a
-  /// `gradient_handler` in fp16.
+  /// @note Collective, with `zero_stage`, `local_sgd_interval`, or a
+  /// `gradient_comm_hook` in fp16.
   void optimizer_step(torch::optim::Optimizer& optimizer);
 
-  /// Whether the processes have different weights between two averages, with `local_sgd_updates`.
-  bool has_own_weights() const { return num_processes() > 1 && distributed_.local_sgd_updates > 0; }
+  /// Whether the processes have different weights between two averages, with `local_sgd_interval`.
+  bool has_own_weights() const { return num_processes() > 1 && distributed_.local_sgd_interval > 0; }
 
   /// What `optimizer` needs to go on: as Python's `Optimizer.state_dict`, with the parts of all
   /// processes where `zero_stage` has shared it out. A param group that `optimizer_step` updates by
@@ -250,7 +250,7 @@ class LINKBOY_API Accelerator {
   /// Gives all processes the models' buffers (the statistics of batch normalisation) of rank 0, as
   /// each update's first batch does; for the start of an evaluation. Nothing with
   /// `DistributedOptions::broadcast_buffers` false, with local SGD or one process. Collective.
-  void share_buffers() const;
+  void broadcast_buffers() const;
 
   /// As `gather_uneven`, for loops in which some processes make fewer steps, such as evaluation:
   /// those that have done theirs and wait in `join_uneven_loop` give nothing.
@@ -268,9 +268,9 @@ class LINKBOY_API Accelerator {
   at::Tensor broadcast(const at::Tensor& tensor, int64_t root = 0) const;
 
   /// The bytes of rank `root`; what the others give is not looked at. @note Collective.
-  std::string broadcast_object(std::string_view bytes, int64_t root = 0) const;
+  std::string broadcast_bytes(std::string_view bytes, int64_t root = 0) const;
   /// All ranks' bytes, which may differ in length, by rank. @note Collective.
-  std::vector<std::string> all_gather_object(std::string_view bytes) const;
+  std::vector<std::string> all_gather_bytes(std::string_view bytes) const;
 
   /// Returns when all processes have called it. @note Collective.
   void wait_for_everyone() const { process_group_->barrier(); }

@@ -42,7 +42,7 @@ class LINKBOY_API Callback {
   void set_order(int order) { order_ = order; }
 
   /// Returns the name under which a Trainer has this callback and its state: that of its class, as
-  /// "linkboy::Timer", unless `set_name` gave it another one.
+  /// "linkboy::TimeLimit", unless `set_name` gave it another one.
   std::string name() const;
   /// Gives the callback a name of its own, so that a Trainer can have several of one class. Call it
   /// before the callback is given to a Trainer, and with the same name in a run that resumes.
@@ -50,7 +50,7 @@ class LINKBOY_API Callback {
   void set_name(std::string name);
 
   /// Whether it writes files that stay: checkpoints, logs. FastDevRun leaves such callbacks out.
-  virtual bool keeps_results() const { return false; }
+  virtual bool writes_files() const { return false; }
 
   /// Whether it calls `Trainer::save_training_state` between an epoch's last update and the epoch's
   /// end (in `on_train_epoch_end`, in the epoch's evaluation, or in `on_stop_training_error`). The

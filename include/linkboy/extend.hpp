@@ -2,8 +2,8 @@
 
 #pragma once
 
-#include "linkboy/extend/deferred_value.hpp"
+#include "linkboy/extend/async_scalar.hpp"
 #include "linkboy/extend/limited_loader.hpp"
-#include "linkboy/extend/loss_tracker.hpp"
+#include "linkboy/extend/loss_average.hpp"
 #include "linkboy/extend/metric_reader.hpp"
 #include "linkboy/extend/status_line.hpp"

@@ -3,4 +3,4 @@
 #pragma once
 
 #include "linkboy/profiling/flop_counter.hpp"
-#include "linkboy/profiling/stage_range.hpp"
+#include "linkboy/profiling/profiler_range.hpp"

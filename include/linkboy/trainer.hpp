@@ -19,7 +19,7 @@
 #include "linkboy/data/batch.hpp"
 #include "linkboy/data/data_loader.hpp"
 #include "linkboy/export.hpp"
-#include "linkboy/extend/loss_tracker.hpp"
+#include "linkboy/extend/loss_average.hpp"
 #include "linkboy/loss_function.hpp"
 #include "linkboy/model.hpp"
 #include "linkboy/run/options.hpp"
@@ -63,17 +63,17 @@ struct EvaluationSet {
   /// Never null in a run.
   std::shared_ptr<DataLoader> loader{};
   /// What evaluations in between take instead of `loader`, if it is not null.
-  std::shared_ptr<DataLoader> loader_in_between{};
+  std::shared_ptr<DataLoader> intermediate_loader{};
 };
 
 /// An evaluation beside those after the epochs.
-struct ExtraEvaluation {
+struct IntermediateEvaluation {
   /// Stands before the names of its metrics: "ema_model_" gives `ema_model_eval_loss_epoch`.
   std::string metric_prefix{};
   /// What its loss is called.
   std::string loss_name = "eval_loss_epoch";
-  /// Takes `EvaluationSet::loader_in_between`: one that comes often, and may be content with less.
-  bool is_in_between = false;
+  /// Takes `EvaluationSet::intermediate_loader`: one that comes often, and may be content with less.
+  bool uses_intermediate_loader = false;
 };
 
 /// How a training state is saved.
@@ -141,7 +141,7 @@ class LINKBOY_API Trainer {
   ///
   /// @throws Error if there is no evaluation data; whatever the evaluation throws.
   /// @note Collective.
-  void evaluate_now(const ExtraEvaluation& extra);
+  void evaluate_now(const IntermediateEvaluation& extra);
 
   /// Returns `calculate_predictions` of all samples, in the order of the dataset: [N, ...] on the
   /// CPU, the same on all processes. Runs in evaluation mode, without gradients and without events,
@@ -279,14 +279,14 @@ class LINKBOY_API Trainer {
   /// Whether the evaluation sets, if the run has any, were evaluated at the end of the present
   /// epoch. Evaluations by `evaluate_now` do not count.
   bool is_epoch_evaluated() const { return is_epoch_evaluated_; }
-  /// Whether `max_num_train_steps` ended the training of the present epoch, or of the last one,
+  /// Whether `max_num_updates` ended the training of the present epoch, or of the last one,
   /// before its last batch: a longer run that is resumed trains the rest of it. Known from the end
   /// of the epoch's training on.
   bool is_epoch_cut_short() const;
   /// This process's mean loss since the training epoch began.
-  LossTracker& train_loss_tracker() { return train_loss_.main; }
+  LossAverage& train_loss_average() { return train_loss_.main; }
   /// This process's mean loss since the evaluation of the present set began.
-  LossTracker& eval_loss_tracker() { return eval_loss_.main; }
+  LossAverage& eval_loss_average() { return eval_loss_.main; }
 
   /// Tracks another loss as the main one: the exact mean of `StepOutput::extras[name]`, a scalar
   /// tensor, is recorded as "classifier_loss" would be: `train_classifier_loss_epoch`,
@@ -305,7 +305,7 @@ class LINKBOY_API Trainer {
   /// prefix, that of an extra evaluation, the name of the set.
   std::string metric_name(std::string_view name) const;
   /// Whether an evaluation is going on that `evaluate_now` has started.
-  bool is_extra_evaluation() const { return evaluation_.is_extra; }
+  bool is_intermediate_evaluation() const { return evaluation_.is_extra; }
   /// The set that is evaluated; empty if it has no name.
   const std::string& evaluation_set_name() const { return evaluation_.set_name; }
   /// 2-norm of the last update's gradients before clipping, a scalar on the device; undefined
@@ -492,15 +492,15 @@ class LINKBOY_API Trainer {
 
   /// The mean of the losses of a phase, and of those tracked beside them.
   struct Losses {
-    LossTracker main{};
-    std::vector<std::pair<std::string, LossTracker>> others{};
+    LossAverage main{};
+    std::vector<std::pair<std::string, LossAverage>> others{};
   };
 
   /// The evaluation in progress.
   struct Evaluation {
     bool is_in_progress = false;
     bool is_extra = false;
-    bool is_in_between = false;
+    bool uses_intermediate_loader = false;
     std::string prefix{};
     std::string set_name{};
   };
@@ -526,8 +526,8 @@ class LINKBOY_API Trainer {
   void call_in_set_up(void (Callback::*event)(Trainer&));
   void call_callbacks(c10::function_ref<void(Callback&)> call);
   void fire_together(void (Callback::*event)(Trainer&));
-  int64_t most_of_all_ranks(int64_t value);
-  std::optional<double> mean_over_ranks(const LossTracker& tracker);
+  int64_t max_over_ranks(int64_t value);
+  std::optional<double> mean_over_ranks(const LossAverage& tracker);
   void check_trained_parameters() const;
   void warn_of_unsaved_parameters();
   void check_same_on_all_ranks(const TrainOptions& options);
@@ -548,7 +548,7 @@ class LINKBOY_API Trainer {
   void settle_saves();
   int64_t micro_step_of(const StateDict& state, const std::filesystem::path& path);
   void load_state_of_rank(const StateDict& state);
-  at::Tensor in_order_of_all_ranks(const std::vector<at::Tensor>& outputs,
+  at::Tensor restore_dataset_order(const std::vector<at::Tensor>& outputs,
                                    const DataLoader& loader);
   StateDict checkpoint_contents(const StateDict& extras, CheckpointParts parts) const;
   StateDict read_contents(const std::filesystem::path& path) const;

@@ -153,9 +153,9 @@ void check_same_on_all_ranks(const AcceleratorOptions& options, c10::Device devi
   add("gradient_as_bucket_view", distributed.gradient_as_bucket_view.value_or(false));
   add("broadcast_buffers", distributed.broadcast_buffers);
   add("compression", distributed.compression);
-  add("local_sgd_updates", distributed.local_sgd_updates);
+  add("local_sgd_interval", distributed.local_sgd_interval);
   add("zero_stage", distributed.zero_stage);
-  add("a gradient_handler", distributed.gradient_handler != nullptr);
+  add("a gradient_comm_hook", distributed.gradient_comm_hook != nullptr);
   require_same_on_all_ranks(group, "AcceleratorOptions", lines);
 }
 
@@ -231,7 +231,7 @@ Accelerator::Accelerator(AcceleratorOptions options, const LaunchEnvironment& la
       "its own. Use bf16, or zero_stage 1.");
   // Last, since it waits for the others: what is wrong here should not cost their time.
   process_group_ =
-      options.process_group ? options.process_group : join_world(launch, distributed_, device_);
+      options.process_group ? options.process_group : init_process_group(launch, distributed_, device_);
   check_same_on_all_ranks(options, device_, *process_group_);
   // All ranks have the same type of device. A launcher that shows each process one device has shown
   // each another one, or all the same.
@@ -259,7 +259,7 @@ void Accelerator::prepare(Model& model, const torch::optim::Optimizer* optimizer
     move_state_to_parameters(*optimizer);
     // Another optimizer may have had its address.
     partly_fused_.erase(optimizer);
-    if (distributed_.local_sgd_updates > 0) num_steps_of(*optimizer) = 0;
+    if (distributed_.local_sgd_interval > 0) num_steps_of(*optimizer) = 0;
   }
   if (process_group_->size() == 1) return;
 
@@ -302,8 +302,8 @@ bool Accelerator::accumulate(int64_t index, int64_t num_micro_steps) {
   return window_index_ + 1 == window_length_;
 }
 
-void Accelerator::share_buffers() const {
-  for (const auto& reducer : reducers_) reducer->share_buffers();
+void Accelerator::broadcast_buffers() const {
+  for (const auto& reducer : reducers_) reducer->broadcast_buffers();
 }
 
 void Accelerator::backward(const at::Tensor& loss) {
@@ -319,7 +319,7 @@ void Accelerator::backward(const at::Tensor& loss) {
     for (GradientReducer* reducer : reducers) reducer->abandon();
   });
   for (GradientReducer* reducer : reducers) reducer->before_backward(scaled);
-  talk(*process_group_, "the averaging of the gradients", [&] { scaled.backward(); });
+  run_collective(*process_group_, "the averaging of the gradients", [&] { scaled.backward(); });
   for (GradientReducer* reducer : reducers) reducer->after_backward();
   abandon.release();
 }
@@ -328,7 +328,7 @@ std::vector<GradientReducer*> Accelerator::reducers_of(const at::Tensor& loss) c
   std::vector<GradientReducer*> reached;
   for (const auto& reducer : reducers_) {
     // A graph of one model need not be walked.
-    if (reducers_.size() == 1 || reducer->is_reached_by(loss)) reached.push_back(reducer.get());
+    if (reducers_.size() == 1 || reducer->contributes_to(loss)) reached.push_back(reducer.get());
   }
   return reached;
 }
@@ -414,7 +414,7 @@ void Accelerator::optimizer_step(torch::optim::Optimizer& optimizer) {
   } else {
     make_step();
   }
-  if (distributed_.local_sgd_updates > 0) average_weights(optimizer);
+  if (distributed_.local_sgd_interval > 0) average_weights(optimizer);
 }
 
 bool Accelerator::optimizer_step_was_skipped() {
@@ -430,7 +430,7 @@ void Accelerator::settle_optimizer_steps() {
 
 bool Accelerator::are_gradients_averaged() const {
   return process_group_->size() == 1 ||
-         (distributed_.local_sgd_updates == 0 && !distributed_.gradient_handler);
+         (distributed_.local_sgd_interval == 0 && !distributed_.gradient_comm_hook);
 }
 
 StateDict Accelerator::optimizer_state_dict(const torch::optim::Optimizer& optimizer) const {
@@ -455,7 +455,7 @@ StateDict Accelerator::state_dict() const {
   for (const auto& reducer : reducers_) orders.push_back(reducer->sending_order());
   StateDict state;
   state.set(kSendingOrders, orders);
-  if (distributed_.local_sgd_updates > 0) state.set(kNumSteps, c10::IValue(num_steps_));
+  if (distributed_.local_sgd_interval > 0) state.set(kNumSteps, c10::IValue(num_steps_));
   return state;
 }
 
@@ -487,7 +487,7 @@ int64_t& Accelerator::num_steps_of(const torch::optim::Optimizer& optimizer) {
 }
 
 void Accelerator::average_weights(torch::optim::Optimizer& optimizer) {
-  if (++num_steps_of(optimizer) % distributed_.local_sgd_updates != 0) return;
+  if (++num_steps_of(optimizer) % distributed_.local_sgd_interval != 0) return;
   std::vector<at::Tensor> weights;
   for (const auto& group : optimizer.param_groups()) {
     weights.insert(weights.end(), group.params().begin(), group.params().end());
@@ -556,11 +556,11 @@ at::Tensor Accelerator::broadcast(const at::Tensor& tensor, int64_t root) const 
   return result;
 }
 
-std::string Accelerator::broadcast_object(std::string_view bytes, int64_t root) const {
+std::string Accelerator::broadcast_bytes(std::string_view bytes, int64_t root) const {
   return process_group_->broadcast_bytes(bytes, root);
 }
 
-std::vector<std::string> Accelerator::all_gather_object(std::string_view bytes) const {
+std::vector<std::string> Accelerator::all_gather_bytes(std::string_view bytes) const {
   return process_group_->all_gather_bytes(bytes);
 }
 

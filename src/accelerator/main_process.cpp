@@ -22,7 +22,7 @@ std::string failure_on_main_process(const Accelerator& accelerator,
       failure = message_of(std::current_exception());
     }
   }
-  return accelerator.broadcast_object(failure);
+  return accelerator.broadcast_bytes(failure);
 }
 
 }  // namespace linkboy

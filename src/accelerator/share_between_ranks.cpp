@@ -2,7 +2,7 @@
 
 #include <string>
 
-#include "data/batch_maker.hpp"
+#include "data/batch_fetcher.hpp"
 
 namespace linkboy {
 

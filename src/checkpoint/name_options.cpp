@@ -30,7 +30,7 @@ std::string new_name(std::string name, const NameOptions& options) {
 
 }  // namespace
 
-StateDict with_new_names(const StateDict& state, const NameOptions& options) {
+StateDict rename_keys(const StateDict& state, const NameOptions& options) {
   std::map<std::string, std::string> origins;
   StateDict result;
   for (const auto& [name, value] : state.entries()) {
@@ -44,13 +44,13 @@ StateDict with_new_names(const StateDict& state, const NameOptions& options) {
   return result;
 }
 
-StateDict select_part(const StateDict& contents, const std::string& path) {
+StateDict get_nested(const StateDict& contents, const std::string& path) {
   if (path.empty()) return contents;
   for (std::size_t dot = path.find('.');; dot = path.find('.', dot + 1)) {
     const std::string key = path.substr(0, dot);
     if (contents.contains(key)) {
       const std::string rest = dot == std::string::npos ? "" : path.substr(dot + 1);
-      return select_part(contents.get_dict(key), rest);
+      return get_nested(contents.get_dict(key), rest);
     }
     if (dot == std::string::npos) break;
   }

@@ -4,7 +4,7 @@
 #include <limits>
 
 #include "linkboy/error.hpp"
-#include "util/divide_up.hpp"
+#include "util/ceil_div.hpp"
 
 namespace linkboy {
 namespace {
@@ -35,8 +35,8 @@ BatchShard::BatchShard(int64_t num_epoch_samples, int64_t batch_size, int64_t ra
     num_batches_ = num_rounds_ = num_epoch_samples / batch_size / num_ranks;
     return;
   }
-  const int64_t num_global_batches = divide_up(num_epoch_samples, batch_size);
-  num_rounds_ = divide_up(num_global_batches, num_ranks);
+  const int64_t num_global_batches = ceil_div(num_epoch_samples, batch_size);
+  num_rounds_ = ceil_div(num_global_batches, num_ranks);
   const bool is_in_last_round = tail == Tail::wrap || rank <= (num_global_batches - 1) % num_ranks;
   num_batches_ = num_rounds_ - (is_in_last_round ? 0 : 1);
 }

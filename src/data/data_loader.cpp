@@ -4,7 +4,7 @@
 #include <ATen/Context.h>
 #include <ATen/DeviceAccelerator.h>
 
-#include "data/batch_maker.hpp"
+#include "data/batch_fetcher.hpp"
 #include "data/mix.hpp"
 #include "linkboy/error.hpp"
 
@@ -14,7 +14,7 @@ namespace {
 /// Makes the batches in the loop itself.
 class InlineIterator final : public BatchIterator {
  public:
-  InlineIterator(BatchMaker maker, int64_t first, int64_t end)
+  InlineIterator(BatchFetcher maker, int64_t first, int64_t end)
       : maker_(std::move(maker)), next_(first), end_(end) {}
 
   std::optional<Batch> next() override {
@@ -23,7 +23,7 @@ class InlineIterator final : public BatchIterator {
   }
 
  private:
-  BatchMaker maker_;
+  BatchFetcher maker_;
   int64_t next_;
   int64_t end_;
 };
@@ -70,7 +70,7 @@ at::Generator TransformContext::generator(std::size_t i) const {
   return at::detail::createCPUGenerator(mix(mix(seed, static_cast<uint64_t>(epoch)), sample));
 }
 
-DataLoaderOptions DataLoaderOptions::overlaid_with(const DataLoaderOptions& user) const {
+DataLoaderOptions DataLoaderOptions::merged_with(const DataLoaderOptions& user) const {
   DataLoaderOptions result = *this;
   auto overlay = [](auto& field, const auto& user_field) {
     if (user_field) field = user_field;
@@ -100,7 +100,7 @@ BatchShard shard_of(const DataLoaderOptions& options) {
   return {options.sampler->size(), *options.batch_size, rank, num_ranks, tail};
 }
 
-Batch BatchMaker::make(int64_t batch_index) const {
+Batch BatchFetcher::make(int64_t batch_index) const {
   const Sampler& sampler = *options_.sampler;
   std::vector<int64_t> indices(shard_.size_of_batch(batch_index));
   const auto count = static_cast<int64_t>(indices.size());
@@ -139,7 +139,7 @@ std::unique_ptr<BatchIterator> DatasetLoader::iterate(int64_t epoch, int64_t fir
   LINKBOY_CHECK(first_batch >= 0 && first_batch <= size(), "batch ", first_batch,
                 " was asked for; an epoch has batches 0 to ", size() - 1, ".");
   if (*options_.num_workers == 0) {
-    return std::make_unique<InlineIterator>(BatchMaker(dataset_, options_, epoch), first_batch,
+    return std::make_unique<InlineIterator>(BatchFetcher(dataset_, options_, epoch), first_batch,
                                             size());
   }
   return prefetch(for_workers_, options_, epoch, first_batch, size());
@@ -156,7 +156,7 @@ void DatasetLoader::load_state_dict(const StateDict& state) {
 
 std::shared_ptr<DataLoader> DatasetLoader::shared(const DataLoaderOptions& defaults) const {
   if (given_options_.shard) return nullptr;
-  return std::make_shared<DatasetLoader>(dataset_, defaults.overlaid_with(given_options_));
+  return std::make_shared<DatasetLoader>(dataset_, defaults.merged_with(given_options_));
 }
 
 std::shared_ptr<DataLoader> make_data_loader(Dataset dataset, const DataLoaderOptions& options) {

@@ -6,7 +6,7 @@
 #include <cstring>
 #include <utility>
 
-#include "data/batch_maker.hpp"
+#include "data/batch_fetcher.hpp"
 
 namespace linkboy {
 

@@ -9,7 +9,7 @@
 #include <variant>
 #include <vector>
 
-#include "data/batch_maker.hpp"
+#include "data/batch_fetcher.hpp"
 
 namespace linkboy {
 namespace {
@@ -42,7 +42,7 @@ class PrefetchIterator final : public BatchIterator {
     stride_ = num_workers > 1 && !datasets_[0].is_same_as(datasets_[1]) ? num_workers : 0;
     for (int64_t i = 0; i < num_workers; ++i) {
       workers_.emplace_back(
-          [this, own = first + i, maker = BatchMaker(datasets_[i], options, epoch)](
+          [this, own = first + i, maker = BatchFetcher(datasets_[i], options, epoch)](
               std::stop_token stop) { work(maker, own, stop); });
     }
   }
@@ -80,7 +80,7 @@ class PrefetchIterator final : public BatchIterator {
   Slot& slot_of(int64_t batch_index) { return slots_[batch_index % slots_.size()]; }
 
   /// @param own  The first batch of this worker, if it takes every n-th.
-  void work(const BatchMaker& maker, int64_t own, const std::stop_token& stop) {
+  void work(const BatchFetcher& maker, int64_t own, const std::stop_token& stop) {
     if (device_) c10::impl::VirtualGuardImpl(device_->type()).setDevice(*device_);
     while (true) {
       std::unique_lock lock(mutex_);

@@ -30,14 +30,14 @@ std::vector<std::string> lines_of(const std::string& text) {
 }
 
 /// Its urgency goes before its reason.
-int64_t urgency_of(const StopWish& wish) {
+int64_t urgency_of(const StopRequest& wish) {
   if (!wish) return 0;
   return 1 + static_cast<int64_t>(*wish.reason) + 100 * static_cast<int64_t>(wish.urgency);
 }
 
 /// One number, of which the greatest counts: that of the most urgent wish, and then of the fewest
 /// rounds.
-int64_t proposal_of(const StopWish& wish, int64_t num_rounds) {
+int64_t proposal_of(const StopRequest& wish, int64_t num_rounds) {
   return urgency_of(wish) * StopAgreement::kMostRounds + StopAgreement::kMostRounds - num_rounds;
 }
 
@@ -103,7 +103,7 @@ int64_t& StopAgreement::shared_proposal(int64_t rank) const {
   return reinterpret_cast<int64_t*>(segment_->data(rank))[num_begun_ % 2];
 }
 
-void StopAgreement::begin(const StopWish& mine, int64_t num_rounds) {
+void StopAgreement::begin(const StopRequest& mine, int64_t num_rounds) {
   mine_ = mine;
   const int64_t proposal = proposal_of(mine, num_rounds);
   if (segment_) {
@@ -113,7 +113,7 @@ void StopAgreement::begin(const StopWish& mine, int64_t num_rounds) {
     return;
   }
   proposal_ = at::full({1}, proposal, at::kLong);
-  pending_ = group_->all_reduce_later(proposal_, ReduceOp::max);
+  pending_ = group_->all_reduce_async(proposal_, ReduceOp::max);
 }
 
 int64_t StopAgreement::greatest_proposal() {
@@ -121,7 +121,7 @@ int64_t StopAgreement::greatest_proposal() {
     std::exchange(pending_, nullptr)->wait();
     return proposal_.item<int64_t>();
   }
-  talk(*group_, "the agreement to stop",
+  run_collective(*group_, "the agreement to stop",
        [&] { segment_->wait_for_others(SharedMemorySegment::Counter::written, num_begun_); });
   int64_t greatest = 0;
   for (int64_t rank = 0; rank < group_->size(); ++rank) {
@@ -130,7 +130,7 @@ int64_t StopAgreement::greatest_proposal() {
   return greatest;
 }
 
-StopWish StopAgreement::end() {
+StopRequest StopAgreement::end() {
   const int64_t proposal = greatest_proposal();
   num_rounds_ = kMostRounds - proposal % kMostRounds;
   const int64_t agreed = proposal / kMostRounds;

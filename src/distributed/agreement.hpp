@@ -36,7 +36,7 @@ enum class StopUrgency {
 };
 
 /// That a rank wants to leave the run, or none.
-struct StopWish {
+struct StopRequest {
   std::optional<StopReason> reason;
   StopUrgency urgency = StopUrgency::request;
   std::string message;
@@ -55,10 +55,10 @@ class StopAgreement {
 
   /// @param num_rounds  After how many rounds of a loop this rank would agree again, from 1 to
   ///                    kMostRounds.
-  void begin(const StopWish& mine, int64_t num_rounds = kMostRounds);
+  void begin(const StopRequest& mine, int64_t num_rounds = kMostRounds);
 
   /// The wish that all follow: that of the lowest rank among the most urgent ones.
-  StopWish end();
+  StopRequest end();
 
   /// The fewest rounds that a rank has given to the last agreement, the same on all.
   int64_t num_rounds() const { return num_rounds_; }
@@ -69,7 +69,7 @@ class StopAgreement {
   int64_t greatest_proposal();
 
   std::shared_ptr<const ProcessGroup> group_;
-  StopWish mine_;
+  StopRequest mine_;
   /// Spares ranks on one host the task switches that a message takes. Null elsewhere.
   std::shared_ptr<SharedMemorySegment> segment_;
   int64_t num_begun_ = 0;

@@ -104,7 +104,7 @@ void GradientReducer::make_reducer(const std::vector<int64_t>& order) {
   }
   std::vector<at::Tensor> ordered = order.empty() ? trained_ : std::vector<at::Tensor>();
   for (const int64_t i : order) ordered.push_back(trained_[i]);
-  if (trained_.empty() || options_.local_sgd_updates > 0 || options_.gradient_handler) return;
+  if (trained_.empty() || options_.local_sgd_interval > 0 || options_.gradient_comm_hook) return;
   if (options_.zero_stage == 2) {
     const auto bytes = static_cast<int64_t>(options_.bucket_cap_mb * (1 << 20));
     if (owner_of_) {
@@ -136,7 +136,7 @@ void GradientReducer::make_reducer(const std::vector<int64_t>& order) {
       std::get<0>(c10d::compute_bucket_assignment_by_size(ordered, limits, expects_sparse));
   std::reverse(buckets.begin(), buckets.end());
   const auto& group = group_->implementation()->group;
-  talk(*group_, "preparing the model", [&] {
+  run_collective(*group_, "preparing the model", [&] {
     reducer_ = std::make_shared<c10d::Reducer>(
         ordered, std::move(buckets), group, expects_sparse, static_cast<int64_t>(cap),
         options_.find_unused_parameters, options_.gradient_as_bucket_view.value_or(false),
@@ -179,7 +179,7 @@ void GradientReducer::set_sending_order(const std::vector<int64_t>& order) {
   std::iota(expected.begin(), expected.end(), int64_t{0});
   if (!reducer_ || sorted != expected || options_.find_unused_parameters) return;
   make_reducer(order);
-  talk(*group_, "preparing the model", [&] {
+  run_collective(*group_, "preparing the model", [&] {
     reducer_->push_rebuilt_params_for_all_indices();  // as if gradients had come in this order
     reducer_->rebuild_buckets();
   });
@@ -195,7 +195,7 @@ bool GradientReducer::is_for(const SharedTensors& tensors) const {
                     [](const auto& a, const auto& b) { return a.is_same(b); });
 }
 
-bool GradientReducer::is_reached_by(const at::Tensor& loss) const {
+bool GradientReducer::contributes_to(const at::Tensor& loss) const {
   std::unordered_set<const at::TensorImpl*> mine;
   for (const auto& parameter : trained_) mine.insert(parameter.unsafeGetTensorImpl());
   std::unordered_set<const torch::autograd::Node*> seen;
@@ -223,18 +223,18 @@ void GradientReducer::begin_update() {
   if (is_abandoned_ || !is_same || num_trained != trained_.size()) make_reducer();
   // Here, not only before the backward pass: no gradient of this window is there yet.
   rebuild_buckets();
-  share_buffers();
+  broadcast_buffers();
 }
 
-void GradientReducer::share_buffers() {
-  const bool are_shared = options_.broadcast_buffers && options_.local_sgd_updates == 0;
+void GradientReducer::broadcast_buffers() {
+  const bool are_shared = options_.broadcast_buffers && options_.local_sgd_interval == 0;
   if (are_shared && !buffers_.empty()) group_->broadcast(buffers_);
 }
 
 /// After the first update, in the order in which its gradients came.
 void GradientReducer::rebuild_buckets() {
   if (!reducer_ || !reducer_->should_rebuild_buckets()) return;
-  talk(*group_, "ordering the gradients", [&] { reducer_->rebuild_buckets(); });
+  run_collective(*group_, "ordering the gradients", [&] { reducer_->rebuild_buckets(); });
 }
 
 void GradientReducer::after_backward() {
@@ -242,7 +242,7 @@ void GradientReducer::after_backward() {
   // have gone apart.
   if (reducer_) reducer_->check_finalized();
   if (owner_reducer_) owner_reducer_->end(options_.find_unused_parameters);
-  if (options_.gradient_handler) options_.gradient_handler->handle_gradients(trained_, *group_);
+  if (options_.gradient_comm_hook) options_.gradient_comm_hook->handle_gradients(trained_, *group_);
 }
 
 void GradientReducer::abandon() {
@@ -255,7 +255,7 @@ void GradientReducer::before_backward(const at::Tensor& loss) {
   if (owner_reducer_) owner_reducer_->begin();
   if (!reducer_) return;
   rebuild_buckets();
-  talk(*group_, "the backward pass", [&] {
+  run_collective(*group_, "the backward pass", [&] {
     reducer_->prepare_for_forward();
     reducer_->prepare_for_backward({loss});
   });

@@ -54,14 +54,14 @@ class GradientReducer {
   void synchronize() const;
 
   /// Whether it reduces a tensor that `loss` depends on.
-  bool is_reached_by(const at::Tensor& loss) const;
+  bool contributes_to(const at::Tensor& loss) const;
 
   /// Before the first forward pass of an update: renews itself if other parameters are trained than
   /// before, and gives all ranks the buffers of rank 0. Collective.
   void begin_update();
 
   /// Gives all ranks the buffers of rank 0, unless the options say not to. Collective.
-  void share_buffers();
+  void broadcast_buffers();
 
   /// Before and after the backward pass of `loss` that ends an update's gradients, which it reduces
   /// on the way. Collective.

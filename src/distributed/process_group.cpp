@@ -178,7 +178,7 @@ at::Tensor gather_stacked(const ProcessGroup& group, const at::Tensor& tensor) {
   sizes.insert(sizes.begin(), group.size());
   at::Tensor all = at::empty({group.size() * input.numel()}, input.options());
   if (input.numel() == 0) return at::empty(sizes, tensor.options());
-  talk(group, "all_gather",
+  run_collective(group, "all_gather",
        [&] { all_gather_single(*group.implementation()->group, all, input)->wait(); });
   return all.view(tensor.scalar_type()).view(sizes);
 }
@@ -244,19 +244,19 @@ bool is_communication_error(const std::exception& error) {
 
 void tell_failure(const ProcessGroup& group, const std::exception_ptr& why) {
   const auto* implementation = group.implementation();
-  if (implementation == nullptr || !implementation->signs_of_life) return;
+  if (implementation == nullptr || !implementation->heartbeat) return;
   if (implementation->has_failed()) return;  // the cause is another rank's
-  implementation->signs_of_life->set_failure(why ? first_line(message_of(why)) : "");
+  implementation->heartbeat->set_failure(why ? first_line(message_of(why)) : "");
 }
 
 void throw_collective_error(const ProcessGroup& group, const char* what, bool is_late,
                             const std::string& details) {
   const std::string limit = timeout_of(*group.implementation());
-  const SignsOfLife::Failure failure{
+  const Heartbeat::Failure failure{
       .late_call = is_late ? what + limit : "",
       .otherwise =
           "not all ranks came in time, or with the same tensors; all of them are alive" + limit};
-  const auto& signs = group.implementation()->signs_of_life;
+  const auto& signs = group.implementation()->heartbeat;
   const std::string why =
       signs ? signs->find_cause(group.world_ranks(), failure) : failure.otherwise;
   throw Error(c10::str(what, " failed: ", why, "; start again from the last training state.",
@@ -265,10 +265,10 @@ void throw_collective_error(const ProcessGroup& group, const char* what, bool is
 
 void begin_collective(const ProcessGroup& group, const char* what) {
   const auto* implementation = group.implementation();
-  if (implementation == nullptr || !implementation->signs_of_life) return;
+  if (implementation == nullptr || !implementation->heartbeat) return;
   // A device whose collective was called off has given numbers that mean nothing.
   if (implementation->has_failed()) throw_collective_error(group, what, /*is_late=*/false, "");
-  if (implementation->is_world) implementation->signs_of_life->count_call();
+  if (implementation->is_world) implementation->heartbeat->count_call();
 }
 
 void end_collective(const ProcessGroup& group, const char* what) {
@@ -305,17 +305,17 @@ std::shared_ptr<ProcessGroup::Implementation> make_c10d_group(
 }
 
 bool ProcessGroup::Implementation::has_failed() const {
-  return signs_of_life && signs_of_life->has_found_cause();
+  return heartbeat && heartbeat->has_found_cause();
 }
 
 void ProcessGroup::Implementation::watch_device(const c10::intrusive_ptr<c10d::Backend>& backend) {
-  if (!signs_of_life) return;
+  if (!heartbeat) return;
   device_watch = std::make_shared<DeviceWatch>(
       *nccl_device, timeout,
-      [signs = signs_of_life, backend] {
+      [signs = heartbeat, backend] {
         return signs->has_found_cause() || backend->getError() != c10d::ErrorType::SUCCESS;
       },
-      [signs = signs_of_life, ranks = world_ranks,
+      [signs = heartbeat, ranks = world_ranks,
        limit = timeout_of(*this)](const std::string& late_call) {
         const bool is_late = !late_call.empty();
         signs->find_cause(
@@ -351,7 +351,7 @@ ProcessGroup::ProcessGroup(std::shared_ptr<Implementation> implementation)
 ProcessGroup::~ProcessGroup() = default;
 
 void ProcessGroup::all_reduce(at::Tensor tensor, ReduceOp op) const {
-  all_reduce_later(std::move(tensor), op)->wait();
+  all_reduce_async(std::move(tensor), op)->wait();
 }
 
 void ProcessGroup::all_reduce(const std::vector<at::Tensor>& tensors, ReduceOp op) const {
@@ -365,7 +365,7 @@ void ProcessGroup::all_reduce(const std::vector<at::Tensor>& tensors, ReduceOp o
   });
 }
 
-std::unique_ptr<PendingCollective> ProcessGroup::all_reduce_later(at::Tensor tensor,
+std::unique_ptr<PendingCollective> ProcessGroup::all_reduce_async(at::Tensor tensor,
                                                                   ReduceOp op) const {
   if (!implementation_) return std::make_unique<NothingPending>();
   check_call(*this,
@@ -374,7 +374,7 @@ std::unique_ptr<PendingCollective> ProcessGroup::all_reduce_later(at::Tensor ten
   c10d::AllreduceOptions options;
   options.reduceOp = c10d_op(op);
   auto work =
-      talk(*this, "all_reduce", [&] { return implementation_->group->allreduce(sent, options); });
+      run_collective(*this, "all_reduce", [&] { return implementation_->group->allreduce(sent, options); });
   return std::make_unique<PendingWork>(*this, "all_reduce", std::move(work), sent[0], tensor, op);
 }
 
@@ -388,7 +388,7 @@ std::unique_ptr<PendingCollective> ProcessGroup::reduce_later(at::Tensor tensor,
   c10d::ReduceOptions options;
   options.reduceOp = c10d_op(op);
   options.rootRank = static_cast<int>(root);
-  auto work = talk(*this, "reduce", [&] { return implementation_->group->reduce(sent, options); });
+  auto work = run_collective(*this, "reduce", [&] { return implementation_->group->reduce(sent, options); });
   return std::make_unique<PendingWork>(*this, "reduce", std::move(work), sent[0], tensor, op);
 }
 
@@ -409,7 +409,7 @@ void ProcessGroup::broadcast(const std::vector<at::Tensor>& tensors, int64_t roo
   for_each_message(tensors, /*have_one_dtype=*/false, [&](const std::vector<at::Tensor>& message) {
     const bool is_whole = message.size() == 1 && message[0].is_contiguous();
     std::vector<at::Tensor> sent{is_whole ? bytes_of(message[0].detach()) : packed(message)};
-    talk(*this, "broadcast", [&] { implementation_->group->broadcast(sent, options)->wait(); });
+    run_collective(*this, "broadcast", [&] { implementation_->group->broadcast(sent, options)->wait(); });
     if (!is_whole && rank_ != root) unpack(sent[0], message);
   });
 }
@@ -431,7 +431,7 @@ std::string ProcessGroup::broadcast_bytes(std::string_view bytes, int64_t root) 
   check_call(*this, [&] { return c10::str("broadcast_bytes(from ", root, ")"); });
   c10d::BroadcastOptions options;
   options.rootRank = static_cast<int>(root);
-  return talk(*this, "broadcast_bytes", [&] {
+  return run_collective(*this, "broadcast_bytes", [&] {
     std::vector<at::Tensor> length{at::tensor({static_cast<int64_t>(bytes.size())}, at::kLong)};
     implementation_->group->broadcast(length, options)->wait();
     const auto size = length[0].item<int64_t>();
@@ -447,7 +447,7 @@ void ProcessGroup::barrier() const {
   check_call(*this, [] { return std::string("barrier"); });
   // On the CPU's backend: no work of a device is waited for.
   std::vector<at::Tensor> token{at::zeros({1}, at::kByte)};
-  talk(*this, "barrier", [&] { implementation_->group->allreduce(token)->wait(); });
+  run_collective(*this, "barrier", [&] { implementation_->group->allreduce(token)->wait(); });
 }
 
 std::shared_ptr<ProcessGroup> ProcessGroup::new_group(const std::vector<int64_t>& ranks) const {
@@ -474,7 +474,7 @@ std::shared_ptr<ProcessGroup> ProcessGroup::new_group(const std::vector<int64_t>
   for (const int64_t rank : ranks) part->world_ranks.push_back(world_ranks_[rank]);
   part->store = c10::make_intrusive<c10d::PrefixStore>("group/" + std::to_string(number),
                                                        implementation_->store);
-  return talk(*this, "new_group",
+  return run_collective(*this, "new_group",
               [&] { return std::make_shared<ProcessGroup>(make_c10d_group(std::move(part))); });
 }
 

@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "distributed/device_watch.hpp"
-#include "distributed/signs_of_life.hpp"
+#include "distributed/heartbeat.hpp"
 #include "linkboy/distributed/process_group.hpp"
 #include "linkboy/error.hpp"
 #include "util/first_line.hpp"
@@ -39,7 +39,7 @@ struct ProcessGroup::Implementation {
   std::optional<c10::Device> nccl_device;
   std::string address;  // of this host, for Gloo
   /// The world's; null where a test brings a group without processes.
-  std::shared_ptr<SignsOfLife> signs_of_life;
+  std::shared_ptr<Heartbeat> heartbeat;
   std::shared_ptr<DeviceWatch> device_watch;  // if there is NCCL
   bool is_world = true;                       // all ranks
   bool checks_calls = false;                  // LINKBOY_DEBUG_COLLECTIVES
@@ -70,7 +70,7 @@ void end_collective(const ProcessGroup& group, const char* what);
 
 /// Runs what talks to other processes. @throws Error that names who is lost, in place of c10d's.
 template <class Work>
-auto talk(const ProcessGroup& group, const char* what, Work work) {
+auto run_collective(const ProcessGroup& group, const char* what, Work work) {
   begin_collective(group, what);
   const auto end = c10::make_scope_exit([&] { end_collective(group, what); });
   const auto begin = std::chrono::steady_clock::now();

@@ -107,7 +107,7 @@ struct alignas(64) SharedMemorySegment::Line {
 std::shared_ptr<SharedMemorySegment> SharedMemorySegment::make(const ProcessGroup& group,
                                                                std::size_t bytes_per_rank) {
   // A group that a test makes up has no processes.
-  if (group.size() == 1 || !group.implementation()->signs_of_life) return nullptr;
+  if (group.size() == 1 || !group.implementation()->heartbeat) return nullptr;
   bytes_per_rank = whole_pages(bytes_per_rank);
   const auto num_ranks = static_cast<std::size_t>(group.size());
   const std::size_t head = kPage + whole_pages(num_ranks * 2 * sizeof(Line));

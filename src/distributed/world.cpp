@@ -62,28 +62,28 @@ void check_distributed_options(const DistributedOptions& options) {
                     options.compression == "bf16",
                 "the compression of gradients is \"", options.compression,
                 "\"; it must be none, fp16 or bf16.");
-  LINKBOY_CHECK(options.local_sgd_updates >= 0, "local_sgd_updates is ", options.local_sgd_updates,
+  LINKBOY_CHECK(options.local_sgd_interval >= 0, "local_sgd_interval is ", options.local_sgd_interval,
                 "; it must be at least 0, which averages gradients instead of weights.");
   LINKBOY_CHECK(options.zero_stage >= 0 && options.zero_stage <= 2, "zero_stage is ",
                 options.zero_stage, "; it must be 0, 1 or 2.");
   const bool shards_gradients = options.zero_stage == 2;
   LINKBOY_CHECK(options.zero_stage == 0 ||
-                    (options.local_sgd_updates == 0 && options.gradient_handler == nullptr),
+                    (options.local_sgd_interval == 0 && options.gradient_comm_hook == nullptr),
                 "zero_stage is ", options.zero_stage,
-                ", together with local_sgd_updates or a gradient_handler; it needs averaged "
+                ", together with local_sgd_interval or a gradient_comm_hook; it needs averaged "
                 "gradients. Leave one out.");
   LINKBOY_CHECK(
       !shards_gradients || options.compression == "none",
       "zero_stage 2 does not compress gradients; set compression to none, or zero_stage to "
       "1.");
-  const int num_ways = (options.compression != "none") + (options.local_sgd_updates > 0) +
-                       (options.gradient_handler != nullptr);
+  const int num_ways = (options.compression != "none") + (options.local_sgd_interval > 0) +
+                       (options.gradient_comm_hook != nullptr);
   LINKBOY_CHECK(num_ways <= 1,
-                "of compression, local_sgd_updates and gradient_handler more than one is given; "
+                "of compression, local_sgd_interval and gradient_comm_hook more than one is given; "
                 "each says what is done with the gradients. Choose one.");
 }
 
-std::shared_ptr<ProcessGroup> join_world(const LaunchEnvironment& launch,
+std::shared_ptr<ProcessGroup> init_process_group(const LaunchEnvironment& launch,
                                          const DistributedOptions& options, c10::Device device) {
   check_distributed_options(options);
   const bool uses_nccl = wants_nccl(options, device);
@@ -118,7 +118,7 @@ std::shared_ptr<ProcessGroup> join_world(const LaunchEnvironment& launch,
   implementation->address =
       local_address_towards(launch.master_address, launch.master_port,
                             /*has_other_hosts=*/launch.world_size > launch.local_world_size);
-  implementation->signs_of_life = std::make_shared<SignsOfLife>(
+  implementation->heartbeat = std::make_shared<Heartbeat>(
       c10::make_intrusive<c10d::PrefixStore>(prefix, shared.store_for_signs), launch.rank);
   const char* debug = std::getenv("LINKBOY_DEBUG_COLLECTIVES");
   implementation->checks_calls = debug != nullptr && std::string_view(debug) == "1";

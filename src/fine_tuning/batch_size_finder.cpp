@@ -50,7 +50,7 @@ class Measure final : public Callback {
     if (trainer.num_updates() == 1) start_ = Clock::now();
   }
   void on_training_run_end(Trainer& trainer) override {
-    if (trainer.train_loss_tracker().count() > 0) trainer.train_loss_tracker().total();  // waits
+    if (trainer.train_loss_average().count() > 0) trainer.train_loss_average().total();  // waits
     const double seconds = std::chrono::duration<double>(Clock::now() - start_).count();
     trial_.samples_per_second = static_cast<double>(num_samples_) / std::max(seconds, 1e-9);
   }
@@ -166,7 +166,7 @@ BatchSizeFinderResult find_batch_size(Trainer& trainer, TrainOptions options,
   check(finder, trainer);
   LINKBOY_CHECK(options.train_dataset, "train_dataset is missing; find_batch_size needs one.");
   const int64_t most = std::min(finder.max_batch_size, options.train_dataset.size());
-  options.max_num_train_steps = finder.num_updates;
+  options.max_num_updates = finder.num_updates;
   options.create_scheduler_fn = {};
   options.eval_dataset = {};
   options.more_eval_datasets.clear();

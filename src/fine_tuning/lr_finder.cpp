@@ -98,7 +98,7 @@ class RecordLosses final : public Callback {
 
   const LrFinderOptions& finder_;
   LrFinderResult& result_;
-  LossTracker window_;
+  LossAverage window_;
   double mean_ = 0.0;
   double lowest_ = 0.0;
 };
@@ -155,7 +155,7 @@ std::optional<double> steepest_fall(const LrFinderResult& result, double smoothi
 LrFinderResult find_learning_rate(Trainer& trainer, TrainOptions options,
                                   const LrFinderOptions& finder) {
   check(finder);
-  options.max_num_train_steps = finder.num_updates;
+  options.max_num_updates = finder.num_updates;
   options.create_scheduler_fn = [&](torch::optim::Optimizer& optimizer, const RunConfig&) {
     return std::make_unique<GrowingRate>(optimizer, finder);
   };

@@ -131,7 +131,7 @@ NamedTensors Model::named_tensors() const {
 }
 
 LoadReport Model::load_state_dict(const StateDict& state, const NameOptions& names) {
-  return copy_named_tensors(named_tensors(), with_new_names(state, names), "the model's state",
+  return copy_named_tensors(named_tensors(), rename_keys(state, names), "the model's state",
                             names.strict);
 }
 

@@ -377,7 +377,7 @@ bool is_fused_in_python(const Optimizer& optimizer, const OptimizerParamGroup& g
   return has_kernel && std::all_of(group.params().begin(), group.params().end(), is_taken);
 }
 
-bool takes_grad_scale(const Optimizer& optimizer) {
+bool supports_grad_scale(const Optimizer& optimizer) {
   const bool has_kernel =
       with_class_of(optimizer, [](auto*) {}) && typeid(optimizer) != typeid(torch::optim::RMSprop);
   if (!has_kernel) return false;
@@ -393,7 +393,7 @@ bool takes_grad_scale(const Optimizer& optimizer) {
 }
 
 bool takes_found_inf(const Optimizer& optimizer) {
-  if (!takes_grad_scale(optimizer)) return false;
+  if (!supports_grad_scale(optimizer)) return false;
   const bool is_sgd = typeid(optimizer) == typeid(torch::optim::SGD);
   for (const auto& group : optimizer.param_groups()) {
     const bool has_no_state =
@@ -419,7 +419,7 @@ UpdateCounts counts_of_updates(const Optimizer& optimizer) {
   return counts;
 }
 
-void take_back_step(const Optimizer& optimizer, const UpdateCounts& counts) {
+void undo_step(const Optimizer& optimizer, const UpdateCounts& counts) {
   for (const auto& [parameter, count] : counts) {
     with_counting_state(optimizer, parameter, [count = count](auto& state) {
       if (state.step() == count) state.step(count - 1);

@@ -14,7 +14,7 @@ struct GradientScaling {
   /// The gradients are divided by it.
   at::Tensor grad_scale{};
   /// Where it is 1 when the device comes to it, nothing but the counts of updates changes
-  /// (`take_back_step`).
+  /// (`undo_step`).
   at::Tensor found_inf{};
 };
 
@@ -46,9 +46,9 @@ bool is_fused_in_python(const torch::optim::Optimizer& optimizer,
 void move_state_to_parameters(const torch::optim::Optimizer& optimizer);
 
 /// Whether `fused_step` takes a `grad_scale`: there is a kernel for each gradient, on one device.
-bool takes_grad_scale(const torch::optim::Optimizer& optimizer);
+bool supports_grad_scale(const torch::optim::Optimizer& optimizer);
 
-/// Whether `fused_step` takes a `found_inf`: as `takes_grad_scale`, and this is not the first
+/// Whether `fused_step` takes a `found_inf`: as `supports_grad_scale`, and this is not the first
 /// update of any parameter.
 bool takes_found_inf(const torch::optim::Optimizer& optimizer);
 
@@ -60,6 +60,6 @@ UpdateCounts counts_of_updates(const torch::optim::Optimizer& optimizer);
 
 /// After a `fused_step` whose `found_inf` was 1, with the counts that it left: it has not happened.
 /// Counts that have changed since then belong to another state, and stay.
-void take_back_step(const torch::optim::Optimizer& optimizer, const UpdateCounts& counts);
+void undo_step(const torch::optim::Optimizer& optimizer, const UpdateCounts& counts);
 
 }  // namespace linkboy

@@ -158,7 +158,7 @@ StepVerdict GradScaler::queue_step(torch::optim::Optimizer& optimizer) {
   LINKBOY_CHECK(!state.is_stepped,
                 "step was called twice in one update. Call update after every optimizer's step.");
   // As in Python, the kernels divide by the scale themselves if nobody has asked for it before.
-  const bool divides_in_kernel = !state.is_unscaled && takes_grad_scale(optimizer);
+  const bool divides_in_kernel = !state.is_unscaled && supports_grad_scale(optimizer);
   if (divides_in_kernel) {
     multiply_gradients(optimizer, state, at::ones_like(scale_));
   } else if (!state.is_unscaled) {
@@ -186,7 +186,7 @@ StepVerdict GradScaler::queue_step(torch::optim::Optimizer& optimizer) {
 
 void GradScaler::settle(const torch::optim::Optimizer& optimizer) {
   const auto step = queued_.extract(&optimizer);
-  if (step && step.mapped().verdict.was_skipped()) take_back_step(optimizer, step.mapped().counts);
+  if (step && step.mapped().verdict.was_skipped()) undo_step(optimizer, step.mapped().counts);
 }
 
 void GradScaler::update() {
@@ -203,7 +203,7 @@ void GradScaler::update() {
 }
 
 double GradScaler::get_scale() const {
-  return scale_.defined() ? DeferredValue(scale_).value() : options_.init_scale;
+  return scale_.defined() ? AsyncScalar(scale_).value() : options_.init_scale;
 }
 
 StateDict GradScaler::state_dict() const {
@@ -213,7 +213,7 @@ StateDict GradScaler::state_dict() const {
   state.set("backoff_factor", options_.backoff_factor);
   state.set("growth_interval", options_.growth_interval);
   state.set("_growth_tracker", growth_.defined()
-                                   ? static_cast<int64_t>(DeferredValue(growth_).value())
+                                   ? static_cast<int64_t>(AsyncScalar(growth_).value())
                                    : first_growth_);
   return state;
 }

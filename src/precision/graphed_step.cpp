@@ -8,7 +8,7 @@
 
 #include "linkboy/error.hpp"
 #include "linkboy/memory/memory_use.hpp"
-#include "linkboy/profiling/stage_range.hpp"
+#include "linkboy/profiling/profiler_range.hpp"
 #include "linkboy/run/stop_training.hpp"
 
 namespace linkboy {
@@ -115,7 +115,7 @@ bool GraphedStep::fits(const std::vector<at::Tensor>& parameters) const {
 }
 
 StepOutput GraphedStep::run(const Batch& batch, WindowPlace place) {
-  const StageRange range("graphed_step");
+  const ProfilerRange range("graphed_step");
   copy_in(batch);
   prepare_gradients(place);
   if (num_warm_ups_ < kWarmUps) {

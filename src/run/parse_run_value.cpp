@@ -15,16 +15,16 @@ class Parser {
  public:
   explicit Parser(std::string_view text) : text_(text) {}
 
-  RunValue parse() {
-    RunValue value = sum();
+  RunExpression parse() {
+    RunExpression value = sum();
     if (skip_blanks() != text_.size()) fail("the end");
     return value;
   }
 
  private:
   // sum := product (('+' | '-') product)*
-  RunValue sum() {
-    RunValue value = product();
+  RunExpression sum() {
+    RunExpression value = product();
     while (true) {
       if (take_operator('+')) {
         value = value + product();
@@ -37,8 +37,8 @@ class Parser {
   }
 
   // product := factor (('*' | '/') factor)*
-  RunValue product() {
-    RunValue value = factor();
+  RunExpression product() {
+    RunExpression value = factor();
     while (true) {
       if (take_operator('*')) {
         value = value * factor();
@@ -52,20 +52,20 @@ class Parser {
 
   // factor := '-' factor | '(' sum ')' | number | placeholder | ('ceil' | 'floor') '(' sum ')'
   //         | ('min' | 'max') '(' sum ',' sum ')'
-  RunValue factor() {
+  RunExpression factor() {
     if (++depth_ > kMaxDepth) fail("less nesting");
-    RunValue value = take('-') ? -factor() : take('(') ? rest_of_parentheses() : word();
+    RunExpression value = take('-') ? -factor() : take('(') ? rest_of_parentheses() : word();
     --depth_;
     return value;
   }
 
-  RunValue rest_of_parentheses() {
-    RunValue value = sum();
+  RunExpression rest_of_parentheses() {
+    RunExpression value = sum();
     if (!take(')')) fail("')'");
     return value;
   }
 
-  RunValue word() {
+  RunExpression word() {
     const std::size_t begin = skip_blanks();
     double number = 0.0;
     const char* first = text_.data() + begin;
@@ -80,16 +80,16 @@ class Parser {
       ++position_;
     const std::string_view name = text_.substr(begin, position_ - begin);
     if ((name == "ceil" || name == "floor") && take('(')) {
-      const RunValue inside = rest_of_parentheses();
+      const RunExpression inside = rest_of_parentheses();
       return name == "ceil" ? ceil(inside) : floor(inside);
     }
     if ((name == "min" || name == "max") && take('(')) {
-      const RunValue left = sum();
+      const RunExpression left = sum();
       if (!take(',')) fail("','");
-      const RunValue right = rest_of_parentheses();
+      const RunExpression right = rest_of_parentheses();
       return name == "min" ? min(left, right) : max(left, right);
     }
-    if (!name.empty()) return RunValue::placeholder(name);
+    if (!name.empty()) return RunExpression::placeholder(name);
     fail("a number, a placeholder or ceil, floor, min or max of some");
   }
 
@@ -128,8 +128,8 @@ class Parser {
 
 }  // namespace
 
-RunValue RunValue::parse(std::string_view text) { return Parser(text).parse(); }
+RunExpression RunExpression::parse(std::string_view text) { return Parser(text).parse(); }
 
-void read_text(const std::string& text, RunValue& value) { value = RunValue::parse(text); }
+void read_text(const std::string& text, RunExpression& value) { value = RunExpression::parse(text); }
 
 }  // namespace linkboy

@@ -13,9 +13,9 @@ namespace linkboy {
 namespace {
 
 template <class Operation>
-RunValue combine(const RunValue& left, const char* symbol, const RunValue& right,
+RunExpression combine(const RunExpression& left, const char* symbol, const RunExpression& right,
                  Operation operation) {
-  return RunValue(fmt::format("({} {} {})", left.to_string(), symbol, right.to_string()),
+  return RunExpression(fmt::format("({} {} {})", left.to_string(), symbol, right.to_string()),
                   [left, right, operation](const RunConfig& config) {
                     return operation(left.resolve(config), right.resolve(config));
                   });
@@ -36,21 +36,21 @@ constexpr std::array kPlaceholders{
 
 }  // namespace
 
-RunValue::RunValue(double value)
-    : RunValue(fmt::format("{}", value), [value](const RunConfig&) { return value; }) {}
+RunExpression::RunExpression(double value)
+    : RunExpression(fmt::format("{}", value), [value](const RunConfig&) { return value; }) {}
 
-RunValue::RunValue(int64_t value)
-    : RunValue(fmt::format("{}", value),
+RunExpression::RunExpression(int64_t value)
+    : RunExpression(fmt::format("{}", value),
                [value](const RunConfig&) { return static_cast<double>(value); }) {}
 
-RunValue::RunValue(std::string name, std::function<double(const RunConfig&)> get)
+RunExpression::RunExpression(std::string name, std::function<double(const RunConfig&)> get)
     : text_(std::move(name)), get_(std::make_shared<const Get>(std::move(get))) {}
 
-RunValue RunValue::placeholder(std::string_view name) {
+RunExpression RunExpression::placeholder(std::string_view name) {
   std::string all;
   for (const auto& [known, field] : kPlaceholders) {
     if (known == name) {
-      return RunValue(std::string(name), [name = known, field = field](const RunConfig& config) {
+      return RunExpression(std::string(name), [name = known, field = field](const RunConfig& config) {
         LINKBOY_CHECK(config.*field > 0, name, " has no value in this run; it needs training data ",
                       "(EVAL_DATALOADER_LEN: an eval_dataset).");
         return static_cast<double>(config.*field);
@@ -61,7 +61,7 @@ RunValue RunValue::placeholder(std::string_view name) {
   throw Error(c10::str("there is no placeholder \"", name, "\"; there are ", all, "."));
 }
 
-double RunValue::resolve(const RunConfig& config) const {
+double RunExpression::resolve(const RunConfig& config) const {
   const double value = (*get_)(config);
   LINKBOY_CHECK(std::isfinite(value), text_, " is ", value,
                 " in this run; it must be a finite number.");
@@ -70,7 +70,7 @@ double RunValue::resolve(const RunConfig& config) const {
   return std::abs(value - whole) <= kRounding * std::abs(whole) ? whole : value;
 }
 
-int64_t RunValue::resolve_count(const RunConfig& config) const {
+int64_t RunExpression::resolve_count(const RunConfig& config) const {
   const double value = resolve(config);
   constexpr double kMost = 9007199254740992.0;  // 2^53
   LINKBOY_CHECK(value == std::floor(value), text_, " is ", fmt::format("{}", value),
@@ -80,46 +80,46 @@ int64_t RunValue::resolve_count(const RunConfig& config) const {
   return static_cast<int64_t>(value);
 }
 
-LINKBOY_API RunValue operator+(const RunValue& left, const RunValue& right) {
+LINKBOY_API RunExpression operator+(const RunExpression& left, const RunExpression& right) {
   return combine(left, "+", right, std::plus<>());
 }
 
-LINKBOY_API RunValue operator-(const RunValue& left, const RunValue& right) {
+LINKBOY_API RunExpression operator-(const RunExpression& left, const RunExpression& right) {
   return combine(left, "-", right, std::minus<>());
 }
 
-LINKBOY_API RunValue operator*(const RunValue& left, const RunValue& right) {
+LINKBOY_API RunExpression operator*(const RunExpression& left, const RunExpression& right) {
   return combine(left, "*", right, std::multiplies<>());
 }
 
-LINKBOY_API RunValue operator/(const RunValue& left, const RunValue& right) {
+LINKBOY_API RunExpression operator/(const RunExpression& left, const RunExpression& right) {
   return combine(left, "/", right, [text = right.to_string()](double dividend, double divisor) {
     LINKBOY_CHECK(divisor != 0.0, "a schedule divides by ", text, ", which is 0 in this run.");
     return dividend / divisor;
   });
 }
 
-LINKBOY_API RunValue operator-(const RunValue& value) { return RunValue(0) - value; }
+LINKBOY_API RunExpression operator-(const RunExpression& value) { return RunExpression(0) - value; }
 
-LINKBOY_API RunValue ceil(const RunValue& value) {
-  return RunValue("ceil(" + value.to_string() + ")",
+LINKBOY_API RunExpression ceil(const RunExpression& value) {
+  return RunExpression("ceil(" + value.to_string() + ")",
                   [value](const RunConfig& config) { return std::ceil(value.resolve(config)); });
 }
 
-LINKBOY_API RunValue floor(const RunValue& value) {
-  return RunValue("floor(" + value.to_string() + ")",
+LINKBOY_API RunExpression floor(const RunExpression& value) {
+  return RunExpression("floor(" + value.to_string() + ")",
                   [value](const RunConfig& config) { return std::floor(value.resolve(config)); });
 }
 
-LINKBOY_API RunValue min(const RunValue& left, const RunValue& right) {
-  return RunValue(fmt::format("min({}, {})", left.to_string(), right.to_string()),
+LINKBOY_API RunExpression min(const RunExpression& left, const RunExpression& right) {
+  return RunExpression(fmt::format("min({}, {})", left.to_string(), right.to_string()),
                   [left, right](const RunConfig& config) {
                     return std::min(left.resolve(config), right.resolve(config));
                   });
 }
 
-LINKBOY_API RunValue max(const RunValue& left, const RunValue& right) {
-  return RunValue(fmt::format("max({}, {})", left.to_string(), right.to_string()),
+LINKBOY_API RunExpression max(const RunExpression& left, const RunExpression& right) {
+  return RunExpression(fmt::format("max({}, {})", left.to_string(), right.to_string()),
                   [left, right](const RunConfig& config) {
                     return std::max(left.resolve(config), right.resolve(config));
                   });

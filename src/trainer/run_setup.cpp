@@ -20,12 +20,12 @@
 #include "distributed/agreement.hpp"
 #include "linkboy/error.hpp"
 #include "linkboy/extend/limited_loader.hpp"
-#include "linkboy/profiling/stage_range.hpp"
+#include "linkboy/profiling/profiler_range.hpp"
 #include "linkboy/trainer.hpp"
 #include "trainer/run_progress.hpp"
 #include "trainer/step_executor.hpp"
 #include "trainer/stop_control.hpp"
-#include "util/divide_up.hpp"
+#include "util/ceil_div.hpp"
 #include "util/parse_number.hpp"
 
 namespace linkboy {
@@ -115,11 +115,11 @@ void check_train_options(const TrainOptions& options, const torch::optim::Optimi
   LINKBOY_CHECK(optimizer != nullptr,
                 "the Trainer has no optimizer; give one to its constructor "
                 "to train.");
-  LINKBOY_CHECK(options.num_epochs || options.max_num_train_steps,
-                "neither num_epochs nor max_num_train_steps is given; one of them must say how "
+  LINKBOY_CHECK(options.num_epochs || options.max_num_updates,
+                "neither num_epochs nor max_num_updates is given; one of them must say how "
                 "long to train.");
   check_at_least_one("num_epochs", options.num_epochs.value_or(1));
-  check_at_least_one("max_num_train_steps", options.max_num_train_steps.value_or(1));
+  check_at_least_one("max_num_updates", options.max_num_updates.value_or(1));
   check_at_least_one("per_device_batch_size", options.per_device_batch_size);
   check_at_least_one("gradient_accumulation_steps", options.gradient_accumulation_steps);
   check_at_least_one("evaluate_every_n_epochs", options.evaluate_every_n_epochs);
@@ -149,10 +149,10 @@ void set_training_lengths(RunConfig& config, const TrainOptions& options) {
   config.train_total_batch_size = config.train_per_device_batch_size * config.num_processes *
                                   config.gradient_accumulation_steps;
   config.num_updates_per_epoch =
-      divide_up(config.num_train_batches_per_epoch, config.gradient_accumulation_steps);
-  if (options.max_num_train_steps) {
-    config.max_num_updates = *options.max_num_train_steps;
-    config.num_epochs = divide_up(config.max_num_updates, config.num_updates_per_epoch);
+      ceil_div(config.num_train_batches_per_epoch, config.gradient_accumulation_steps);
+  if (options.max_num_updates) {
+    config.max_num_updates = *options.max_num_updates;
+    config.num_epochs = ceil_div(config.max_num_updates, config.num_updates_per_epoch);
   } else {
     // A run without an end of its own may have as many epochs as there are numbers.
     constexpr int64_t kMost = std::numeric_limits<int64_t>::max();
@@ -177,9 +177,9 @@ void check_options_for(const Accelerator& accelerator, const TrainOptions& optio
       ". Use ExecutionMode::eager.");
   const DistributedOptions& distributed = accelerator.distributed_options();
   LINKBOY_CHECK(!options.weight_by_batch_size ||
-                    (distributed.local_sgd_updates == 0 && !distributed.gradient_handler),
+                    (distributed.local_sgd_interval == 0 && !distributed.gradient_comm_hook),
                 "weight_by_batch_size works on gradients that linkboy averages, but there is ",
-                distributed.gradient_handler ? "a gradient_handler" : "local_sgd_updates",
+                distributed.gradient_comm_hook ? "a gradient_comm_hook" : "local_sgd_interval",
                 ". Leave one of them out.");
 }
 
@@ -211,7 +211,7 @@ void Trainer::set_up_training(const TrainOptions& options) {
   run_config_ = create_run_config(options);
   RunProgress::Limits limits{.num_updates = run_config_.max_num_updates,
                              .evaluate_every_n_epochs = options.evaluate_every_n_epochs};
-  if (!options.max_num_train_steps) limits.num_epochs = run_config_.num_epochs;
+  if (!options.max_num_updates) limits.num_epochs = run_config_.num_epochs;
   progress_->set_limits(limits);
   executor_ = make_executor(options.execution_mode);
   warn_of_unsaved_parameters();
@@ -238,17 +238,17 @@ std::unique_ptr<StepExecutor> Trainer::make_executor(ExecutionMode mode) {
 }
 
 StepOutput Trainer::forward_pass(const Batch& batch) {
-  const StageRange range("forward");
+  const ProfilerRange range("forward");
   const AutocastScope autocast = accelerator_->autocast();
   return calculate_train_batch_loss(batch);
 }
 
 void Trainer::backward_pass(const StepOutput& output) {
-  const StageRange range("backward");
+  const ProfilerRange range("backward");
   if (!weights_by_batch_size_) return backward_step(output.loss);
   // About a batch's size, so that fp16 has room; a power of two, which changes no bit.
   if (weight_unit_ == 0.0) {
-    weight_unit_ = std::exp2(std::ilogb(most_of_all_ranks(output.batch_size)));
+    weight_unit_ = std::exp2(std::ilogb(max_over_ranks(output.batch_size)));
   }
   if (accelerator_->window_index() == 0) window_weight_ = 0;
   window_weight_ += output.batch_size;
@@ -349,7 +349,7 @@ std::shared_ptr<DataLoader> Trainer::create_train_dataloader(const TrainOptions&
                 "train_dataset is empty; it must have at least one sample.");
   auto defaults = default_train_dataloader_options(options.per_device_batch_size);
   if (options.collate_fn) defaults.collate_fn = options.collate_fn;
-  auto chosen = defaults.overlaid_with(options.train_dataloader_options);
+  auto chosen = defaults.merged_with(options.train_dataloader_options);
   const int64_t size = options.train_dataset.size();
   const bool is_filled_up =
       chosen.even_batches.value_or(true) && chosen.shard && chosen.shard->num_ranks > 1;
@@ -372,7 +372,7 @@ std::shared_ptr<DataLoader> Trainer::create_eval_dataloader(const EvaluateOption
                 "the evaluation data is empty; it must have at least one sample.");
   auto defaults = default_eval_dataloader_options(options.per_device_batch_size);
   if (options.collate_fn) defaults.collate_fn = options.collate_fn;
-  return make_data_loader(options.dataset, defaults.overlaid_with(options.dataloader_options));
+  return make_data_loader(options.dataset, defaults.merged_with(options.dataloader_options));
 }
 
 void Trainer::prepare_modules() {
@@ -394,7 +394,7 @@ void Trainer::prepare_model_optimizer_and_dataloaders() {
   };
   for (auto& set : evaluation_sets_) {
     prepare(set.loader);
-    prepare(set.loader_in_between);
+    prepare(set.intermediate_loader);
   }
 }
 
@@ -411,7 +411,7 @@ RunConfig Trainer::create_run_config(const TrainOptions& options) {
   config.gradient_clip_norm = options.gradient_clip_norm;
   config.num_epochs = options.num_epochs.value_or(0);
   if (eval_dataloader_) {
-    config.num_eval_batches_per_epoch = most_of_all_ranks(eval_dataloader_->size());
+    config.num_eval_batches_per_epoch = max_over_ranks(eval_dataloader_->size());
     config.eval_per_device_batch_size = eval_dataloader_->batch_size();
     config.eval_total_batch_size = config.eval_per_device_batch_size * config.num_processes;
   }
@@ -426,13 +426,13 @@ RunConfig Trainer::create_run_config(const TrainOptions& options) {
   return config;
 }
 
-int64_t Trainer::most_of_all_ranks(int64_t value) {
+int64_t Trainer::max_over_ranks(int64_t value) {
   at::Tensor most = at::full({1}, value, at::kLong);
   accelerator().process_group().all_reduce(most, ReduceOp::max);
   return most.item<int64_t>();
 }
 
-std::optional<double> Trainer::mean_over_ranks(const LossTracker& tracker) {
+std::optional<double> Trainer::mean_over_ranks(const LossAverage& tracker) {
   double total = tracker.total();
   auto count = static_cast<double>(tracker.count());
   if (accelerator().num_processes() > 1) {
@@ -471,7 +471,7 @@ void Trainer::before_first_epoch(const TrainOptions& options) {
 }
 
 void Trainer::after_last_epoch(const TrainOptions& options) {
-  if (!options.max_num_train_steps || num_updates() < run_config_.max_num_updates) return;
+  if (!options.max_num_updates || num_updates() < run_config_.max_num_updates) return;
   result_.reason = StopReason::max_steps;
   result_.message = fmt::format("Reached max number of training steps {} in epoch {}",
                                 num_updates(), run_history_->current_epoch() - 1);
@@ -519,7 +519,7 @@ void Trainer::check_same_on_all_ranks(const TrainOptions& options) {
     lines.push_back(c10::str(name, " = ", option_text(value)));
   };
   add("num_epochs", options.num_epochs);
-  add("max_num_train_steps", options.max_num_train_steps);
+  add("max_num_updates", options.max_num_updates);
   add("per_device_batch_size", options.per_device_batch_size);
   add("gradient_accumulation_steps", options.gradient_accumulation_steps);
   add("gradient_clip_value", options.gradient_clip_value);

@@ -48,7 +48,7 @@ void StopControl::hold_back(const StopTraining& stop, bool is_in_window) {
   }
 }
 
-StopWish StopControl::wish() {
+StopRequest StopControl::wish() {
   if (held_back_) return held_back_;
   const int reason = reason_.load();
   if (reason == kNone) return {};

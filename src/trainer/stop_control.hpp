@@ -66,15 +66,15 @@ class StopControl {
  private:
   static constexpr int kNone = -1;
 
-  StopWish wish();
+  StopRequest wish();
 
   std::atomic<int> reason_{kNone};
   std::mutex mutex_;  // guards message_
   std::string message_;
   std::optional<StopAgreement> agreement_;
   bool has_begun_ = false;
-  StopWish held_back_;
-  StopWish agreed_;
+  StopRequest held_back_;
+  StopRequest agreed_;
   bool keeps_requests_ = false;
   bool was_requested_before_ = false;
 };

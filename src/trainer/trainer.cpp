@@ -5,7 +5,7 @@
 #include <utility>
 
 #include "linkboy/error.hpp"
-#include "linkboy/profiling/stage_range.hpp"
+#include "linkboy/profiling/profiler_range.hpp"
 #include "trainer/run_progress.hpp"
 #include "trainer/run_setup.hpp"
 #include "trainer/step_executor.hpp"
@@ -15,7 +15,7 @@ namespace linkboy {
 namespace {
 
 Batch next_batch(BatchIterator& batches, int64_t index, int64_t num_batches) {
-  const StageRange range("data");
+  const ProfilerRange range("data");
   auto batch = batches.next();
   LINKBOY_CHECK(batch.has_value(), "the loader ended after ", index, " batches, but its size() is ",
                 num_batches, "; size() must say how many batches come.");
@@ -145,7 +145,7 @@ void Trainer::update() {
   if (weights_by_batch_size_) weight_gradients();
   fire(&Callback::on_gradients_ready);
   {
-    const StageRange range("optimizer_step");
+    const ProfilerRange range("optimizer_step");
     clip_gradients();
     optimizer_step();
     accelerator_->update_scale();
@@ -166,7 +166,7 @@ void Trainer::count_open_update() {
   if (GradScaler* scaler = accelerator_->grad_scaler()) scaler->settle(*optimizer_);
   if (verdict.was_skipped()) return;
   progress_->count_update();
-  const StageRange range("scheduler_step");
+  const ProfilerRange range("scheduler_step");
   scheduler_step();
 }
 

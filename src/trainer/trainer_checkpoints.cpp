@@ -251,7 +251,7 @@ c10::IValue Trainer::gather_on_main_process(const StateDict& own) {
   }
   const std::string mine = to_bytes(own.to_ivalue());
   for (int64_t rank = 0; rank < here.num_processes(); ++rank) {
-    const std::string bytes = here.broadcast_object(here.process_index() == rank ? mine : "", rank);
+    const std::string bytes = here.broadcast_bytes(here.process_index() == rank ? mine : "", rank);
     if (here.is_main_process()) ranks.push_back(from_bytes(bytes));
   }
   return ranks;
@@ -414,7 +414,7 @@ bool Trainer::load_training_state(const std::filesystem::path& directory) {
     if (const auto found = find_training_state(directory)) place = found->string();
   });
   LINKBOY_CHECK(failure.empty(), failure);
-  place = accelerator_->broadcast_object(place);
+  place = accelerator_->broadcast_bytes(place);
   if (place.empty()) return false;
   const auto path = std::filesystem::path(place) / kTrainingStateFile;
   StateDict contents;

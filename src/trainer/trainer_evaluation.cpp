@@ -5,10 +5,10 @@
 #include <algorithm>
 
 #include "accelerator/share_between_ranks.hpp"
-#include "data/batch_maker.hpp"
+#include "data/batch_fetcher.hpp"
 #include "distributed/ivalue_bytes.hpp"
 #include "linkboy/error.hpp"
-#include "linkboy/profiling/stage_range.hpp"
+#include "linkboy/profiling/profiler_range.hpp"
 #include "linkboy/trainer.hpp"
 #include "trainer/run_progress.hpp"
 #include "trainer/run_setup.hpp"
@@ -98,20 +98,20 @@ Metrics Trainer::evaluate(const EvaluateOptions& options) {
 void Trainer::run_evaluations(std::string_view loss_name) {
   const EvaluationScope back_to_before(*this);
   for (const EvaluationSet& set : evaluation_sets_) {
-    const bool is_in_between = evaluation_.is_in_between && set.loader_in_between;
-    eval_dataloader_ = is_in_between ? set.loader_in_between : set.loader;
+    const bool uses_intermediate_loader = evaluation_.uses_intermediate_loader && set.intermediate_loader;
+    eval_dataloader_ = uses_intermediate_loader ? set.intermediate_loader : set.loader;
     evaluation_.is_in_progress = true;
     evaluation_.set_name = set.name;
     run_eval_epoch(*eval_dataloader_, loss_name);
   }
 }
 
-void Trainer::evaluate_now(const ExtraEvaluation& extra) {
+void Trainer::evaluate_now(const IntermediateEvaluation& extra) {
   LINKBOY_CHECK(!evaluation_sets_.empty(),
                 "there is no evaluation data to evaluate now; give train an eval_dataset.");
   const EvaluationScope back_to_before(*this);
   evaluation_.is_extra = true;
-  evaluation_.is_in_between = extra.is_in_between;
+  evaluation_.uses_intermediate_loader = extra.uses_intermediate_loader;
   evaluation_.prefix = extra.metric_prefix;
   try {
     run_evaluations(extra.loss_name);
@@ -126,14 +126,14 @@ void Trainer::evaluate_now(const ExtraEvaluation& extra) {
 void Trainer::run_eval_epoch(DataLoader& loader, std::string_view metric_name) {
   const ModelModeGuard restore_modes(model_, registered_modules_);
   const at::NoGradGuard no_grad;
-  accelerator_->share_buffers();
+  accelerator_->broadcast_buffers();
   eval_epoch_start();
   reset(eval_loss_);
   fire_together(&Callback::on_eval_epoch_start);
   auto batches = loader.iterate(run_history_->current_epoch());
   // Of several processes some may have fewer batches than others. These wait in join_uneven_loop,
   // which answers gather_for_metrics, but no agreement.
-  const int64_t num_rounds = -most_of_all_ranks(-loader.size());
+  const int64_t num_rounds = -max_over_ranks(-loader.size());
   RoundAgreement stop(*stop_);
   auto batch = batches->next();
   for (int64_t round = 0; batch || round < num_rounds; ++round) {
@@ -151,7 +151,7 @@ void Trainer::run_eval_epoch(DataLoader& loader, std::string_view metric_name) {
 void Trainer::eval_step(const Batch& batch) {
   fire(&Callback::on_eval_step_start);
   const StepOutput output = [&] {
-    const StageRange range("eval_step");
+    const ProfilerRange range("eval_step");
     const AutocastScope autocast = accelerator_->autocast();
     return calculate_eval_batch_loss(batch);
   }();
@@ -189,11 +189,11 @@ at::Tensor Trainer::predict(const EvaluateOptions& options) {
                   "calculate_predictions.");
   }
   if (accelerator_->num_processes() == 1) return at::cat(outputs);
-  return in_order_of_all_ranks(outputs, *data);
+  return restore_dataset_order(outputs, *data);
 }
 
 /// Each of n ranks predicted every n-th batch; returns the rows in the data's order.
-at::Tensor Trainer::in_order_of_all_ranks(const std::vector<at::Tensor>& outputs,
+at::Tensor Trainer::restore_dataset_order(const std::vector<at::Tensor>& outputs,
                                           const DataLoader& loader) {
   const auto* shared = dynamic_cast<const DatasetLoader*>(&loader);
   LINKBOY_CHECK(shared != nullptr,
@@ -208,7 +208,7 @@ at::Tensor Trainer::in_order_of_all_ranks(const std::vector<at::Tensor>& outputs
   // A process may have had no batch at all, and not know what a row looks like.
   std::vector<at::Tensor> all;
   for (const std::string& bytes :
-       accelerator_->all_gather_object(outputs.empty() ? "" : to_bytes(at::cat(outputs)))) {
+       accelerator_->all_gather_bytes(outputs.empty() ? "" : to_bytes(at::cat(outputs)))) {
     if (!bytes.empty()) all.push_back(from_bytes(bytes).toTensor());
   }
   return at::cat(all).index_select(0, place.argsort());

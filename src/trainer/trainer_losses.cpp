@@ -51,7 +51,7 @@ void Trainer::track_loss(std::string name) {
 
 void Trainer::reset(Losses& losses) const {
   losses = {};
-  for (const std::string& name : tracked_losses_) losses.others.emplace_back(name, LossTracker());
+  for (const std::string& name : tracked_losses_) losses.others.emplace_back(name, LossAverage());
 }
 
 void Trainer::track(Losses& losses, const StepOutput& output, bool are_all_needed) {
@@ -105,7 +105,7 @@ StateDict Trainer::state_of(const Losses& losses) const {
 }
 
 void Trainer::add(Losses& losses, const StateDict& state) const {
-  const auto add_to = [](LossTracker& tracker, double total, int64_t count) {
+  const auto add_to = [](LossAverage& tracker, double total, int64_t count) {
     tracker.restore(tracker.total() + total, tracker.count() + count);
   };
   add_to(losses.main, state.get_double("loss_total"), state.get_int("loss_count"));

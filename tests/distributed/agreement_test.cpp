@@ -72,7 +72,7 @@ class OverflowingTrainer : public QuietTrainer {
   }
 };
 
-class AddNothing : public GradientHandler {
+class AddNothing : public GradientCommHook {
   void handle_gradients(const std::vector<torch::Tensor>&, const ProcessGroup&) override {}
 };
 
@@ -81,9 +81,9 @@ TEST(AgreementTest, AnOverflowOnOneRankSkipsTheUpdateOnAllThoughGradientsAreNotA
     SCOPED_TRACE(has_handler);
     DistributedOptions distributed;
     if (has_handler) {
-      distributed.gradient_handler = std::make_shared<AddNothing>();
+      distributed.gradient_comm_hook = std::make_shared<AddNothing>();
     } else {
-      distributed.local_sgd_updates = 2;
+      distributed.local_sgd_interval = 2;
     }
     auto options = together(distributed);
     options.mixed_precision = "fp16";
@@ -95,7 +95,7 @@ TEST(AgreementTest, AnOverflowOnOneRankSkipsTheUpdateOnAllThoughGradientsAreNotA
     const int64_t n = trainer.accelerator().num_processes();
     const auto result = trainer.train({.train_dataset = toy_data(4 * n * 6),
                                        .per_device_batch_size = 4,
-                                       .max_num_train_steps = 8});
+                                       .max_num_updates = 8});
     EXPECT_EQ(result.num_updates, 8);
     EXPECT_EQ(trainer.num_micro_steps, 12);
     EXPECT_EQ(trainer.accelerator().grad_scaler()->get_scale(), 64.0 / 16) << "4 were skipped";
@@ -182,10 +182,10 @@ TEST(AgreementTest, OptionsOfAnAcceleratorThatDifferBetweenRanksAreNamed) {
          "gradient_as_bucket_view = 1");
   expect([](Options& o) { o.distributed.broadcast_buffers = false; }, "broadcast_buffers = 0");
   expect([](Options& o) { o.distributed.compression = "bf16"; }, "compression = bf16");
-  expect([](Options& o) { o.distributed.local_sgd_updates = 4; }, "local_sgd_updates = 4");
+  expect([](Options& o) { o.distributed.local_sgd_interval = 4; }, "local_sgd_interval = 4");
   expect([](Options& o) { o.distributed.zero_stage = 1; }, "zero_stage = 1");
-  expect([](Options& o) { o.distributed.gradient_handler = std::make_shared<AddNothing>(); },
-         "a gradient_handler = 1");
+  expect([](Options& o) { o.distributed.gradient_comm_hook = std::make_shared<AddNothing>(); },
+         "a gradient_comm_hook = 1");
 }
 
 /// Rank 0 has three batches more than the others.
@@ -284,10 +284,10 @@ TEST(AgreementTest, TheRankWithTheSlowestRoundsSaysWhenToAgreeAgain) {
     agreement.begin({}, StopAgreement::kMostRounds);
     EXPECT_FALSE(agreement.end());
     EXPECT_EQ(agreement.num_rounds(), StopAgreement::kMostRounds);
-    StopWish wish;
+    StopRequest wish;
     if (group->rank() == 1) wish = {StopReason::early_stop, StopUrgency::thrown, "enough"};
     agreement.begin(wish, 3);
-    const StopWish agreed = agreement.end();
+    const StopRequest agreed = agreement.end();
     EXPECT_EQ(agreed.reason, StopReason::early_stop);
     EXPECT_EQ(agreed.urgency, StopUrgency::thrown);
     EXPECT_EQ(agreed.message, "enough");
@@ -348,7 +348,7 @@ TEST(AgreementTest, AMissingCheckpointOfOneRankIsAnErrorOnAll) {
 TEST(AgreementTest, AnAsynchronousSaveThatFailedIsAnErrorOnAllRanks) {
   const TemporaryFolder own_folder;
   const std::filesystem::path states =
-      Accelerator(together()).broadcast_object((own_folder / "states").string());
+      Accelerator(together()).broadcast_bytes((own_folder / "states").string());
   int num_errors = 0;
   const auto save = std::make_shared<AtUpdate>(1, [&](Trainer& trainer) {
     // A file stands where the folder should be.
@@ -368,8 +368,8 @@ TEST(AgreementTest, AnAsynchronousSaveThatFailedIsAnErrorOnAllRanks) {
 TEST(AgreementTest, LocalSgdResumesBetweenTwoAveragesInEveryBit) {
   const TemporaryFolder own_folder;
   const std::filesystem::path folder =
-      Accelerator(together()).broadcast_object((own_folder / "state").string());
-  const auto local_sgd = together({.local_sgd_updates = 3});
+      Accelerator(together()).broadcast_bytes((own_folder / "state").string());
+  const auto local_sgd = together({.local_sgd_interval = 3});
   const int64_t n = Accelerator(together()).num_processes();
   TrainOptions options{.train_dataset = toy_data(4 * n * 5),
                        .num_epochs = 2,

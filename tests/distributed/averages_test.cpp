@@ -37,7 +37,7 @@ TEST(AveragesTest, AStopOfOneRankDuringTheAveragesEvaluationEndsAll) {
    public:
     void on_eval_epoch_start(Trainer& trainer) override {
       const auto& accelerator = trainer.accelerator();
-      if (trainer.is_extra_evaluation() &&
+      if (trainer.is_intermediate_evaluation() &&
           accelerator.process_index() + 1 == accelerator.num_processes()) {
         trainer.request_stop();
       }
@@ -76,7 +76,7 @@ TEST(AveragesTest, LimitedEvaluationsCountTheBatchesOfAllRanks) {
   class Count : public Callback {
    public:
     void on_eval_step_start(Trainer& trainer) override {
-      if (trainer.is_extra_evaluation()) ++num_batches;
+      if (trainer.is_intermediate_evaluation()) ++num_batches;
     }
     int64_t num_batches = 0;
   };

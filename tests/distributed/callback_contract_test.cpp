@@ -17,7 +17,7 @@ class DistributedCallbackTest : public ::testing::TestWithParam<EveryCallback> {
  protected:
   DistributedCallbackTest() {
     Accelerator accelerator(together());
-    shared_ = accelerator.broadcast_object(own_.path().string());
+    shared_ = accelerator.broadcast_bytes(own_.path().string());
   }
 
   TemporaryFolder own_;
@@ -35,7 +35,7 @@ TEST_P(DistributedCallbackTest, LeavesAllRanksAlikeInTrainingAndInAnEvaluationAl
   const auto metrics = toy.trainer.evaluate({.dataset = toy_data(7)});
   EXPECT_EQ(metrics.count("evaluation_loss"), 1U);
   for (const std::string& loss :
-       accelerator.all_gather_object(std::to_string(metrics.at("evaluation_loss")))) {
+       accelerator.all_gather_bytes(std::to_string(metrics.at("evaluation_loss")))) {
     EXPECT_EQ(loss, std::to_string(metrics.at("evaluation_loss")));
   }
   accelerator.wait_for_everyone();  // the folder of rank 0 is about to go

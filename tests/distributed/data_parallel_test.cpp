@@ -60,7 +60,7 @@ TEST(DataParallelTest, AccumulationAndClippingAreThoseOfOneProcess) {
 TEST(DataParallelTest, SchedulesAndMaxStepsCoverTheUpdatesOfOneProcess) {
   auto options = options_for(4 * num_ranks() * 5, 4);
   options.num_epochs = std::nullopt;
-  options.max_num_train_steps = 7;  // in the second epoch
+  options.max_num_updates = 7;  // in the second epoch
   options.create_scheduler_fn = CosineScheduler::create_scheduler_fn({.num_warmup_epochs = 1});
   RankToy shared(together());
   RankToy single(alone());
@@ -163,7 +163,7 @@ TEST(DataParallelTest, ARunAfterABackwardPassThatThrewIsAFreshOne) {
 }
 
 /// The mean within pairs of neighbours, then over all: a tree, as parallelism of other kinds needs.
-class MeanOfPairsFirst : public GradientHandler {
+class MeanOfPairsFirst : public GradientCommHook {
  public:
   void handle_gradients(const std::vector<at::Tensor>& parameters,
                         const ProcessGroup& group) override {
@@ -184,7 +184,7 @@ class MeanOfPairsFirst : public GradientHandler {
 
 TEST(DataParallelTest, AGradientHandlerMayUseGroupsOfItsOwn) {
   if (num_ranks() % 2 != 0) GTEST_SKIP() << "the mean of the pairs' means is that of all in pairs";
-  RankToy shared(together({.gradient_handler = std::make_shared<MeanOfPairsFirst>()}));
+  RankToy shared(together({.gradient_comm_hook = std::make_shared<MeanOfPairsFirst>()}));
   RankToy single(alone());
   expect_as_one_process(shared, single, options_for(4 * num_ranks() * 4, 4));
 }
@@ -294,7 +294,7 @@ TEST(DataParallelTest, UnequalDataNeitherHangsNorCountsTwice) {
     shared.trainer.train(options);
     const int64_t n = num_ranks();
     EXPECT_EQ(shared.trainer.num_updates(), (num_samples + n - 1) / n);
-    const auto counted = torch::tensor(shared.trainer.eval_loss_tracker().count());
+    const auto counted = torch::tensor(shared.trainer.eval_loss_average().count());
     EXPECT_EQ(shared.trainer.accelerator().reduce(counted, ReduceOp::sum).item<int64_t>(),
               num_samples);
     RankToy single(alone());
@@ -368,7 +368,7 @@ TEST(DataParallelTest, TwoModelsInOneLoopAreReducedEachWithItsOwnLoss) {
   expect_close(train(together(), true), train(alone(), false), 1e-5);
 }
 
-class SumOfPairs : public GradientHandler {
+class SumOfPairs : public GradientCommHook {
  public:
   void handle_gradients(const std::vector<at::Tensor>& parameters,
                         const ProcessGroup& group) override {
@@ -380,7 +380,7 @@ class SumOfPairs : public GradientHandler {
 
 TEST(DataParallelTest, AGradientHandlerReplacesTheReduction) {
   const auto handler = std::make_shared<SumOfPairs>();
-  RankToy shared(together({.gradient_handler = handler}));
+  RankToy shared(together({.gradient_comm_hook = handler}));
   RankToy single(alone());
   auto options = options_for(4 * num_ranks() * 4, 4);
   options.gradient_accumulation_steps = 2;
@@ -389,7 +389,7 @@ TEST(DataParallelTest, AGradientHandlerReplacesTheReduction) {
 }
 
 TEST(DataParallelTest, LocalSgdAveragesWeightsEveryFewUpdates) {
-  RankToy shared(together({.local_sgd_updates = 3}));
+  RankToy shared(together({.local_sgd_interval = 3}));
   class Watch : public Callback {
    public:
     void on_train_update_end(Trainer& trainer) override {
@@ -457,7 +457,7 @@ TEST(DataParallelTest, ARunResumesOnTheSameAndOnOtherNumbersOfRanks) {
   const int64_t n = num_ranks();
   const TemporaryFolder own_folder;
   const std::filesystem::path folder =
-      Accelerator(together()).broadcast_object((own_folder / "state").string());
+      Accelerator(together()).broadcast_bytes((own_folder / "state").string());
   auto options = options_for(4 * n * 6, 4);
   options.gradient_accumulation_steps = 2;
   RankToy whole(together());

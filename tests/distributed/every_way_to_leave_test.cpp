@@ -60,7 +60,7 @@ struct Outcome {
 class EveryWayToLeaveRanksTest : public ::testing::TestWithParam<Way> {
  protected:
   EveryWayToLeaveRanksTest() {
-    root_ = Accelerator(together()).broadcast_object(own_.path().string());
+    root_ = Accelerator(together()).broadcast_bytes(own_.path().string());
   }
 
   Outcome run(const std::shared_ptr<LeaveAt>& leave, const std::string& folder, bool is_resumed) {
@@ -94,7 +94,7 @@ TEST_P(EveryWayToLeaveRanksTest, TheResumedRunIsTheUninterruptedOne) {
   // The last rank leaves. It has fewer batches of the evaluation than the first.
   const Accelerator accelerator(together());
   const auto of_last_rank = [&](const std::string& text) {
-    return accelerator.broadcast_object(text, accelerator.num_processes() - 1);
+    return accelerator.broadcast_bytes(text, accelerator.num_processes() - 1);
   };
   const int64_t num_events = std::stoll(of_last_rank(std::to_string(never->num_events)));
   for (int64_t event = 1; event <= num_events; event += stride) {

@@ -7,8 +7,8 @@
 #include "linkboy/callbacks/gradient_norm.hpp"
 #include "linkboy/callbacks/model_summary.hpp"
 #include "linkboy/callbacks/save_predictions.hpp"
-#include "linkboy/callbacks/timer.hpp"
-#include "linkboy/callbacks/timing.hpp"
+#include "linkboy/callbacks/time_limit.hpp"
+#include "linkboy/callbacks/phase_timer.hpp"
 #include "linkboy/checkpoint/checkpoint.hpp"
 #include "support/temporary_folder.hpp"
 
@@ -17,7 +17,7 @@ namespace {
 
 /// The same folder on all ranks; that of rank 0.
 std::filesystem::path shared_path(Trainer& trainer, const TemporaryFolder& folder) {
-  return trainer.accelerator().broadcast_object((folder / "predictions.pt").string());
+  return trainer.accelerator().broadcast_bytes((folder / "predictions.pt").string());
 }
 
 TEST(MonitorCallbacksRanksTest, PredictionsAreInTheOrderOfTheDataWhateverRanksHaveNone) {
@@ -63,9 +63,9 @@ TEST(MonitorCallbacksRanksTest, GradientNormIsThatOfTheWholeBatchAlsoWithSharded
 }
 
 /// On the last rank each step takes an hour, elsewhere no time.
-class OneSlowRank : public Timer {
+class OneSlowRank : public TimeLimit {
  public:
-  using Timer::Timer;
+  using TimeLimit::TimeLimit;
   void on_train_step_start(Trainer& trainer) override {
     const auto& accelerator = trainer.accelerator();
     if (accelerator.process_index() == accelerator.num_processes() - 1) {
@@ -81,7 +81,7 @@ class OneSlowRank : public Timer {
 };
 
 TEST(MonitorCallbacksRanksTest, RankWhoseTimeIsOverEndsTheRunOfAllAtTheSameUpdate) {
-  const TimerOptions options{.max_time = std::chrono::minutes(150)};
+  const TimeLimitOptions options{.max_time = std::chrono::minutes(150)};
   RankToy toy(together(), {std::make_shared<OneSlowRank>(options)});
   const int64_t n = toy.trainer.accelerator().num_processes();
   const TrainResult result = toy.trainer.train(
@@ -94,7 +94,7 @@ TEST(MonitorCallbacksRanksTest, RankWhoseTimeIsOverEndsTheRunOfAllAtTheSameUpdat
 
 TEST(MonitorCallbacksRanksTest, SummaryIsMadeOnTheMainProcessAlone) {
   const auto summary = std::make_shared<ModelSummary>();
-  RankToy toy(together(), {summary, std::make_shared<Timing>()});
+  RankToy toy(together(), {summary, std::make_shared<PhaseTimer>()});
   const TrainResult result = toy.trainer.train(
       {.train_dataset = toy_data(16), .num_epochs = 1, .per_device_batch_size = 2});
   EXPECT_EQ(result.reason, StopReason::finished);

@@ -171,7 +171,7 @@ std::vector<Option> every_option() {
           {"broadcast_buffers", {.broadcast_buffers = false}},
           {"compression_fp16", {.compression = "fp16"}},
           {"compression_bf16", {.compression = "bf16"}},
-          {"local_sgd_updates", {.local_sgd_updates = 2}},
+          {"local_sgd_interval", {.local_sgd_interval = 2}},
           {"zero_stage_1", {.zero_stage = 1}},
           {"zero_stage_2", {.zero_stage = 2}}};
 }

@@ -46,8 +46,8 @@ TEST_F(ProcessGroupTest, ReducesTensorsWithGapsInPlace) {
 TEST_F(ProcessGroupTest, AReductionMayBeWaitedForLater) {
   auto a = torch::full({5}, static_cast<double>(rank));
   auto b = torch::ones({2}, torch::kLong);
-  auto first = group.all_reduce_later(a, ReduceOp::max);
-  auto second = group.all_reduce_later(b);
+  auto first = group.all_reduce_async(a, ReduceOp::max);
+  auto second = group.all_reduce_async(b);
   first->wait();
   second->wait();
   EXPECT_EQ(a[4].item<int64_t>(), size - 1);
@@ -205,7 +205,7 @@ TEST_F(ProcessGroupTest, AGatherOfFewRowsIsOneCollective) {
   EXPECT_EQ(count([&] { accelerator.gather_for_metrics(many); }), 2U);
   EXPECT_EQ(count([&] { accelerator.gather_uneven(few, -1.0); }), 1U);
   EXPECT_EQ(count([&] { accelerator.gather(torch::ones({1000})); }), 2U);
-  EXPECT_EQ(count([&] { accelerator.all_gather_object("few bytes"); }), 1U);
+  EXPECT_EQ(count([&] { accelerator.all_gather_bytes("few bytes"); }), 1U);
 }
 
 TEST_F(ProcessGroupTest, TheMainProcessGoesFirst) {
@@ -218,7 +218,7 @@ TEST_F(ProcessGroupTest, TheMainProcessGoesFirst) {
   EXPECT_EQ(done.item<double>(), 1.0);
 
   const TemporaryFolder own_folder;
-  const std::filesystem::path folder = accelerator.broadcast_object(own_folder.path().string());
+  const std::filesystem::path folder = accelerator.broadcast_bytes(own_folder.path().string());
   int num_missing = 0;
   for (int i = 0; i < 100; ++i) {  // without a barrier the others would be sooner some time
     accelerator.main_process_first([&] {

@@ -123,7 +123,7 @@ TEST(PythonDdpTest, LossesAndWeightsEqualPythonsInEveryBit) {
   SKIP_WITHOUT_PYTHON();
   Accelerator accelerator(together());
   const TemporaryFolder own_folder;
-  const std::filesystem::path folder = accelerator.broadcast_object(own_folder.path().string());
+  const std::filesystem::path folder = accelerator.broadcast_bytes(own_folder.path().string());
   // Each rank starts Python's rank of its own number, by the same environment.
   std::vector<std::string> arguments{folder.string()};
   arguments.insert(arguments.end(), kCases.begin(), kCases.end());

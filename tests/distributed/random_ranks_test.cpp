@@ -70,7 +70,7 @@ Case make_case(uint64_t seed, int64_t num_ranks) {
       distributed.zero_stage = draw.between(1, 2);
       break;
     case 1:
-      distributed.local_sgd_updates = draw.between(1, 3);
+      distributed.local_sgd_interval = draw.between(1, 3);
       break;
     case 2:
       distributed.compression = draw.one_of({"fp16", "bf16"});
@@ -91,7 +91,7 @@ Case make_case(uint64_t seed, int64_t num_ranks) {
   train.per_device_batch_size = draw.between(1, 4);
   train.gradient_accumulation_steps = draw.between(1, 3);
   if (draw.one_in(3)) {
-    train.max_num_train_steps = draw.between(1, 7);
+    train.max_num_updates = draw.between(1, 7);
   } else {
     train.num_epochs = draw.between(1, 3);
   }
@@ -101,7 +101,7 @@ Case make_case(uint64_t seed, int64_t num_ranks) {
   if (draw.one_in(4)) train.gradient_clip_value = 0.1;
   train.evaluate_every_n_epochs = draw.between(1, 2);
   train.evaluate_before_training = draw.one_in(4);
-  train.weight_by_batch_size = distributed.local_sgd_updates == 0 && draw.one_in(4);
+  train.weight_by_batch_size = distributed.local_sgd_interval == 0 && draw.one_in(4);
   if (draw.one_in(2)) {
     train.create_scheduler_fn = CosineScheduler::create_scheduler_fn({.num_warmup_epochs = 0.5});
   }
@@ -128,8 +128,8 @@ Case make_case(uint64_t seed, int64_t num_ranks) {
   made.other_option = draw.below(8);
 
   made.text = c10::str(
-      "case ", seed, ": zero_stage ", distributed.zero_stage, ", local_sgd_updates ",
-      distributed.local_sgd_updates, ", compression ", distributed.compression, ", precision ",
+      "case ", seed, ": zero_stage ", distributed.zero_stage, ", local_sgd_interval ",
+      distributed.local_sgd_interval, ", compression ", distributed.compression, ", precision ",
       made.accelerator.mixed_precision, ", ", train.train_dataset.size(), " samples in batches of ",
       train.per_device_batch_size, ", windows of ", train.gradient_accumulation_steps,
       ", evaluation of ", train.eval_dataset ? train.eval_dataset.size() : 0, " and ",
@@ -274,13 +274,13 @@ TEST(RandomRanksTest, EveryRunEndsOnAllRanksAlike) {
   const auto end = Clock::now() + time;
   for (int64_t seed = first;; ++seed) {
     const bool goes_on = time.count() > 0 ? Clock::now() < end : seed < first + kNumCases;
-    if (accelerator.broadcast_object(goes_on ? "on" : "").empty()) break;
+    if (accelerator.broadcast_bytes(goes_on ? "on" : "").empty()) break;
     const TemporaryFolder own_folder;
-    const std::filesystem::path folder = accelerator.broadcast_object(own_folder.path().string());
+    const std::filesystem::path folder = accelerator.broadcast_bytes(own_folder.path().string());
     const Case made = make_case(static_cast<uint64_t>(seed), n);
     SCOPED_TRACE(made.text);
     const std::string mine = run(made, accelerator.process_index(), folder);
-    const auto all = accelerator.all_gather_object(mine);
+    const auto all = accelerator.all_gather_bytes(mine);
     EXPECT_EQ(mine.find(" failed: "), std::string::npos) << mine;  // a collective call
     for (int64_t rank = 1; rank < n; ++rank) EXPECT_EQ(all[rank], all[0]) << "rank " << rank;
     if (made.fault == Fault::other_option) {

@@ -74,7 +74,7 @@ Outcome run_with(const std::shared_ptr<Callback>& callback, int64_t accumulation
       torch::tensor({outcome.result.num_updates, outcome.result.num_epochs,
                      static_cast<int64_t>(outcome.result.reason), outcome.num_micro_steps});
   EXPECT_TRUE(same_on_all_ranks(accelerator, {own}));
-  const auto messages = accelerator.all_gather_object(outcome.result.message);
+  const auto messages = accelerator.all_gather_bytes(outcome.result.message);
   for (const auto& message : messages) EXPECT_EQ(message, messages[0]);
   return outcome;
 }

@@ -16,7 +16,7 @@ namespace {
 TEST(TrainingStateRanksTest, AllRanksCountASaveThatFailsOnTheOneThatWrites) {
   const TemporaryFolder own_folder;
   const std::filesystem::path states =
-      Accelerator(together()).broadcast_object((own_folder / "states").string());
+      Accelerator(together()).broadcast_bytes((own_folder / "states").string());
   const auto save = std::make_shared<SaveTrainingState>(
       SaveTrainingStateOptions{.directory = states, .every_n_updates = 2, .at_end = false});
   const auto block = std::make_shared<AtUpdate>(1, [&](Trainer& trainer) {
@@ -36,7 +36,7 @@ TEST(TrainingStateRanksTest, EachRankContinuesItsOwnRandomNumbers) {
   const TemporaryFolder own_folder;
   RankToy toy(together());
   Accelerator& accelerator = toy.trainer.accelerator();
-  const std::filesystem::path folder = accelerator.broadcast_object(own_folder.path().string());
+  const std::filesystem::path folder = accelerator.broadcast_bytes(own_folder.path().string());
   accelerator.set_seed_per_process(7);
   toy.trainer.save_training_state(folder);
   const auto expected = torch::rand({3});
@@ -50,7 +50,7 @@ TEST(TrainingStateRanksTest, EachRankContinuesItsOwnRandomNumbers) {
 TEST(TrainingStateRanksTest, EachRankContinuesItsOwnPartOfTheTrainingMetrics) {
   const TemporaryFolder own_folder;
   const std::filesystem::path states =
-      Accelerator(together()).broadcast_object((own_folder / "states").string());
+      Accelerator(together()).broadcast_bytes((own_folder / "states").string());
   const auto run = [&](std::optional<int64_t> last_update, bool is_resumed) {
     CallbackList callbacks{std::make_shared<MetricCallback>(
         MetricCollection{
@@ -78,7 +78,7 @@ TEST(TrainingStateRanksTest, EachRankContinuesItsOwnPartOfTheTrainingMetrics) {
 TEST(TrainingStateRanksTest, AFolderThatIsInUseIsAnErrorOnAllRanks) {
   const TemporaryFolder own_folder;
   const std::filesystem::path states =
-      Accelerator(together()).broadcast_object((own_folder / "states").string());
+      Accelerator(together()).broadcast_bytes((own_folder / "states").string());
   RankToy toy(together(),
               {std::make_shared<SaveTrainingState>(SaveTrainingStateOptions{.directory = states})});
   Accelerator& accelerator = toy.trainer.accelerator();

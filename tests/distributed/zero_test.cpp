@@ -82,7 +82,7 @@ TEST_P(ZeroTest, EachRankHasItsPartOfTheState) {
 TEST_P(ZeroTest, CheckpointsAreThoseWithoutItAndResumeOnAnyNumberOfRanks) {
   const TemporaryFolder own_folder;
   const std::filesystem::path folder =
-      Accelerator(together()).broadcast_object((own_folder / "state").string());
+      Accelerator(together()).broadcast_bytes((own_folder / "state").string());
   auto options = zero_options(n);
   WideToy whole(zero());
   whole.trainer.train(options);
@@ -164,7 +164,7 @@ TEST(ZeroStage2Test, SaysWhatItDoesNotGoWith) {
   EXPECT_ERROR(Accelerator(together({.compression = "fp16", .zero_stage = 2})),
                "does not compress");
   EXPECT_ERROR(Accelerator(together({.zero_stage = 3})), "it must be 0, 1 or 2");
-  EXPECT_ERROR(Accelerator(together({.local_sgd_updates = 2, .zero_stage = 1})), "needs averaged");
+  EXPECT_ERROR(Accelerator(together({.local_sgd_interval = 2, .zero_stage = 1})), "needs averaged");
   auto half = together({.zero_stage = 2});
   half.mixed_precision = "fp16";
   EXPECT_ERROR(Accelerator{half}, "zero_stage 2 does not work with fp16");

@@ -86,7 +86,7 @@ class SourcesTest(unittest.TestCase):
 
     def test_public_headers_and_those_of_blocks_come_first(self):
         text = "\n".join(self.sources_of("```cpp", "#include <deque>", "f();", "```")["blocks.cpp"])
-        self.assertLess(text.index("<linkboy/callbacks/timer.hpp>"), text.index("namespace"))
+        self.assertLess(text.index("<linkboy/callbacks/time_limit.hpp>"), text.index("namespace"))
         self.assertLess(text.index("#include <deque>"), text.index("namespace"))
         self.assertEqual(text.count("<deque>"), 1)
 

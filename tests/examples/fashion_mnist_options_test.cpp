@@ -79,7 +79,7 @@ TEST(FashionMnistOptionsTest, OptionsOfSeveralProcessesReachTheAccelerator) {
   EXPECT_EQ(defaults.timeout, linkboy::DistributedOptions().timeout);
   EXPECT_EQ(defaults.compression, "none");
   EXPECT_FALSE(defaults.find_unused_parameters);
-  EXPECT_EQ(defaults.local_sgd_updates, 0);
+  EXPECT_EQ(defaults.local_sgd_interval, 0);
   const auto chosen = parse_options({"--backend", "gloo", "--timeout", "10", "--compression",
                                      "bf16", "--find-unused-parameters"})
                           ->accelerator()
@@ -88,7 +88,7 @@ TEST(FashionMnistOptionsTest, OptionsOfSeveralProcessesReachTheAccelerator) {
   EXPECT_EQ(chosen.timeout, std::chrono::seconds(10));
   EXPECT_EQ(chosen.compression, "bf16");
   EXPECT_TRUE(chosen.find_unused_parameters);
-  EXPECT_EQ(parse_options({"--local-sgd", "8"})->accelerator().distributed.local_sgd_updates, 8);
+  EXPECT_EQ(parse_options({"--local-sgd", "8"})->accelerator().distributed.local_sgd_interval, 8);
   EXPECT_TRUE(parse_options({"--sync-batchnorm"})->sync_batchnorm);
 
   EXPECT_ERROR(parse_options({"--timeout", "0"}), "--timeout is '0'; it must be 1 to 1000000");

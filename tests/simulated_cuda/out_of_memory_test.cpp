@@ -42,7 +42,7 @@ TEST_P(FindBatchSizeTest, EndsWithTheLargestThatFits) {
                           [](const BatchSizeTrial& trial) { return !trial.fits; }));
 
   options.per_device_batch_size = result.largest;
-  options.max_num_train_steps = 6;  // of which graph mode records the fourth
+  options.max_num_updates = 6;  // of which graph mode records the fourth
   trainer.train(options);
   EXPECT_EQ(trainer.num_updates(), 6);
 }

@@ -288,7 +288,7 @@ TEST(TrainingTest, TheBatchSizeFinderEndsWithTheLargestThatFits) {
   EXPECT_TRUE(std::any_of(result.trials.begin(), result.trials.end(),
                           [](const BatchSizeTrial& trial) { return !trial.fits; }));
   options.per_device_batch_size = result.largest;
-  options.max_num_train_steps = 2;
+  options.max_num_updates = 2;
   trainer.train(options);
   EXPECT_EQ(trainer.num_updates(), 2);
 }

@@ -89,7 +89,7 @@ linkboy::TrainOptions make_train_options(const Options& options, Corpus corpus) 
       .train_dataset = std::move(corpus.train),
       .eval_dataset = std::move(corpus.eval),
       .per_device_batch_size = options.batch_size,
-      .max_num_train_steps = options.updates,
+      .max_num_updates = options.updates,
       .gradient_clip_norm = 1.0,
       .create_scheduler_fn = linkboy::CosineScheduler::create_scheduler_fn(
           {.min_lr_ratio = 0.1,

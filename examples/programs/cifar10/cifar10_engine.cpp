@@ -101,7 +101,7 @@ double Engine::train_epoch(int64_t epoch) {
 double Engine::test() {
   const at::NoGradGuard no_grad;
   model_.eval();
-  accelerator_.share_buffers();  // the statistics of batch normalisation: those of rank 0 on all
+  accelerator_.broadcast_buffers();  // the statistics of batch normalisation: those of rank 0 on all
   linkboy::Accuracy accuracy({.num_classes = kNumClasses});
   const auto batches = test_loader_->iterate(/*epoch=*/1);
   while (const auto batch = batches->next()) {

@@ -53,7 +53,7 @@ void run(const Options& options) {
                      .num_epochs = options.epochs,
                      .eval_dataset = linkboy::TensorDataset(test.pixels, test.labels),
                      .per_device_batch_size = options.batch_size,
-                     .max_num_train_steps = options.max_updates,
+                     .max_num_updates = options.max_updates,
                      .create_scheduler_fn = cosine_by_epoch(),
                      .train_dataloader_options = train_loader_options(options, train),
                      .eval_dataloader_options = test_loader_options(options),

@@ -54,7 +54,7 @@ linkboy::TrainOptions make_train_options(const Options& options, const Split& tr
       .num_epochs = options.epochs,
       .eval_dataset = linkboy::TensorDataset(test.images, test.labels),
       .per_device_batch_size = options.batch_size,
-      .max_num_train_steps = options.max_steps,
+      .max_num_updates = options.max_steps,
       .gradient_accumulation_steps = options.gradient_accumulation_steps,
       .gradient_clip_value = options.clip_value,
       .gradient_clip_norm = options.clip_norm,

@@ -60,7 +60,7 @@ linkboy::Model make_model(const std::string& name) {
 
 void load_weights(linkboy::Model& model, const std::filesystem::path& path,
                   const std::string& key) {
-  linkboy::StateDict state = linkboy::select_part(linkboy::read_checkpoint(path), key);
+  linkboy::StateDict state = linkboy::get_nested(linkboy::read_checkpoint(path), key);
   for (const char* usual : {"model_state_dict", "state_dict", "model"}) {
     if (key.empty() && state.contains(usual) && state.at(usual).isGenericDict()) {
       state = state.get_dict(usual);

@@ -279,7 +279,7 @@ linkboy::AcceleratorOptions Options::accelerator() const {
                           .timeout = std::chrono::seconds(timeout),
                           .find_unused_parameters = find_unused_parameters,
                           .compression = compression,
-                          .local_sgd_updates = local_sgd,
+                          .local_sgd_interval = local_sgd,
                           .zero_stage = zero}};
 }
 

@@ -31,7 +31,7 @@ int64_t size_of_whole_lines(const std::filesystem::path& path) {
   return size;
 }
 
-double mean_over_ranks(linkboy::Trainer& trainer, const linkboy::LossTracker& tracker) {
+double mean_over_ranks(linkboy::Trainer& trainer, const linkboy::LossAverage& tracker) {
   const auto count = static_cast<double>(tracker.count());
   const at::Tensor sums = trainer.accelerator().reduce(
       at::tensor({tracker.total(), count}, at::kDouble), linkboy::ReduceOp::sum);

@@ -5,7 +5,7 @@
 #include <filesystem>
 #include <fstream>
 #include <linkboy/callback.hpp>
-#include <linkboy/extend/loss_tracker.hpp>
+#include <linkboy/extend/loss_average.hpp>
 #include <linkboy/run/stop_training.hpp>
 #include <memory>
 #include <nlohmann/json_fwd.hpp>
@@ -71,7 +71,7 @@ class Report : public linkboy::Callback {
   int64_t size_ = 0;  // bytes of whole lines
   std::optional<int64_t> saved_size_;
   std::vector<double> lr_;
-  linkboy::LossTracker update_loss_;
+  linkboy::LossAverage update_loss_;
   std::chrono::steady_clock::time_point epoch_start_;
   int64_t num_epoch_samples_ = 0;
   double samples_per_second_ = 0.0;

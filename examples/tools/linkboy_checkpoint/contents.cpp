@@ -98,7 +98,7 @@ StateDict read_all(const Source& source) {
 
 StateDict part_of(const StateDict& contents, const Source& source) {
   try {
-    return linkboy::select_part(contents, source.key);
+    return linkboy::get_nested(contents, source.key);
   } catch (const linkboy::Error&) {
     const std::string prefix = source.key + '.';
     StateDict part;

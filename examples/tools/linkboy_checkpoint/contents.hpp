@@ -21,7 +21,7 @@ struct Source {
 
 /// Reads a .pt or .safetensors file. Metadata of the latter is a dict `kMetadata` at the end.
 ///
-/// The key names a dict, as for linkboy::select_part; else it stands for all values whose dotted
+/// The key names a dict, as for linkboy::get_nested; else it stands for all values whose dotted
 /// paths begin with it, so that it fits flat names and numbers in paths as well.
 ///
 /// @throws linkboy::Error if the file cannot be read or has no such part.

@@ -33,13 +33,13 @@ struct LoadReport {
 
 /// The state under its new names.
 /// @throws Error if two entries get one name.
-LINKBOY_API StateDict with_new_names(const StateDict& state, const NameOptions& options);
+LINKBOY_API StateDict rename_keys(const StateDict& state, const NameOptions& options);
 
 /// The part of `contents` that a dotted path names: "model", "checkpoint.state_dict". A key that
 /// itself has dots may be a step of the path. The empty path is all of it.
 ///
 /// @throws Error if there is no such part, or it is no dict; the message lists the keys that are
 ///         there.
-LINKBOY_API StateDict select_part(const StateDict& contents, const std::string& path);
+LINKBOY_API StateDict get_nested(const StateDict& contents, const std::string& path);
 
 }  // namespace linkboy

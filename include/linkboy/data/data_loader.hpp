@@ -90,7 +90,7 @@ struct LINKBOY_API DataLoaderOptions {
 
   /// These options, with every field that `user` has set replaced. A `sampler` of the user's
   /// removes a `shuffle` that the user did not set.
-  DataLoaderOptions overlaid_with(const DataLoaderOptions& user) const;
+  DataLoaderOptions merged_with(const DataLoaderOptions& user) const;
 };
 
 /// The batches of one epoch, in order. Made by DataLoader::iterate; used by one thread.

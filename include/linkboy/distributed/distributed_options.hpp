@@ -17,9 +17,9 @@ class ProcessGroup;
 
 /// What is done with the gradients of several processes in place of averaging them: sums within
 /// groups of one's own (`ProcessGroup::new_group`), say, for parallelism of other kinds.
-class LINKBOY_API GradientHandler {
+class LINKBOY_API GradientCommHook {
  public:
-  virtual ~GradientHandler() = default;
+  virtual ~GradientCommHook() = default;
 
   /// Called once an update, when this process has all its gradients (in fp16, scaled ones), on all
   /// processes.
@@ -62,7 +62,7 @@ struct DistributedOptions {
   /// Local SGD: gradients are not averaged; each process updates its own weights, and after every
   /// so many updates the weights themselves are averaged. 0: not so. Best a divisor of the updates
   /// of a run, lest the processes end with different weights.
-  int64_t local_sgd_updates = 0;
+  int64_t local_sgd_interval = 0;
 
   /// ZeRO. 0: every process has all of the optimizer's state. 1: of some parameters only, which it
   /// updates and sends to the others; the numbers are the same. 2: the same for the gradients,
@@ -72,8 +72,8 @@ struct DistributedOptions {
   int64_t zero_stage = 0;
 
   /// Replaces the averaging of gradients. Null: none. Not together with `compression`,
-  /// `local_sgd_updates` or `zero_stage`.
-  std::shared_ptr<GradientHandler> gradient_handler{};
+  /// `local_sgd_interval` or `zero_stage`.
+  std::shared_ptr<GradientCommHook> gradient_comm_hook{};
 };
 
 }  // namespace linkboy

@@ -62,7 +62,7 @@ class LINKBOY_API ProcessGroup {
   void all_reduce(const std::vector<at::Tensor>& tensors, ReduceOp op = ReduceOp::sum) const;
 
   /// The same, without waiting. The tensor must not be touched before.
-  std::unique_ptr<PendingCollective> all_reduce_later(at::Tensor tensor,
+  std::unique_ptr<PendingCollective> all_reduce_async(at::Tensor tensor,
                                                       ReduceOp op = ReduceOp::sum) const;
 
   /// As `all_reduce`, but only `root` gets the result; the others' tensors have any values then.

@@ -9,7 +9,7 @@
 
 #include "linkboy/checkpoint/state_dict.hpp"
 #include "linkboy/export.hpp"
-#include "linkboy/extend/deferred_value.hpp"
+#include "linkboy/extend/async_scalar.hpp"
 
 namespace torch::optim {
 class Optimizer;
@@ -53,7 +53,7 @@ class LINKBOY_API StepVerdict {
 
  private:
   bool was_skipped_ = false;
-  std::vector<DeferredValue> pending_{};
+  std::vector<AsyncScalar> pending_{};
 };
 
 /// Multiplies losses so that small gradients survive half precision, takes the factor out of the

@@ -39,7 +39,7 @@ struct TrainOptions {
   /// Required, unless `Trainer::create_train_dataloader` is overridden.
   Dataset train_dataset{};
 
-  /// Passes over the data. At least 1. Required unless `max_num_train_steps` is given.
+  /// Passes over the data. At least 1. Required unless `max_num_updates` is given.
   std::optional<int64_t> num_epochs{};
 
   /// Evaluated after each epoch; empty means no evaluation.
@@ -52,7 +52,7 @@ struct TrainOptions {
   int64_t per_device_batch_size = 8;
 
   /// Updates in the whole run. At least 1. If given it replaces `num_epochs`.
-  std::optional<int64_t> max_num_train_steps{};
+  std::optional<int64_t> max_num_updates{};
 
   /// Micro-batches whose gradients make one update. At least 1. A last window of an epoch that
   /// has fewer is divided by what it has.
@@ -103,7 +103,7 @@ struct TrainOptions {
   /// of the mean over all samples (or tokens) of the accumulation window and of all processes. With
   /// false each micro-step of each process counts the same, as in PyTorch, which differs if some
   /// have more tokens than others. Not together with ExecutionMode::graph, local SGD or a
-  /// GradientHandler.
+  /// GradientCommHook.
   bool weight_by_batch_size = false;
 };
 

@@ -16,26 +16,26 @@ struct RunConfig;
 /// `NUM_UPDATE_STEPS_PER_EPOCH * 7 + 1`. Placeholders and numbers combine with + - * / on either
 /// side, chained as one likes, and with `ceil`, `floor`, `min` and `max`; `resolve` computes the
 /// value.
-class LINKBOY_API RunValue {
+class LINKBOY_API RunExpression {
  public:
   /// A number, which is its own value.
   /// @{
-  RunValue(double value);   // NOLINT(google-explicit-constructor): a number is a value
-  RunValue(int64_t value);  // NOLINT(google-explicit-constructor)
-  RunValue(int value) : RunValue(static_cast<int64_t>(value)) {}  // NOLINT
+  RunExpression(double value);   // NOLINT(google-explicit-constructor): a number is a value
+  RunExpression(int64_t value);  // NOLINT(google-explicit-constructor)
+  RunExpression(int value) : RunExpression(static_cast<int64_t>(value)) {}  // NOLINT
   /// @}
 
   /// A placeholder called `name`. `get` may throw Error if the run has no such value.
-  RunValue(std::string name, std::function<double(const RunConfig&)> get);
+  RunExpression(std::string name, std::function<double(const RunConfig&)> get);
 
   /// The placeholder called `name`, as the constants below hold them.
   /// @throws Error that lists the names if there is none.
-  static RunValue placeholder(std::string_view name);
+  static RunExpression placeholder(std::string_view name);
 
   /// Reads an expression as one would write it in C++: "2 * NUM_UPDATE_STEPS_PER_EPOCH + 1",
   /// "ceil(NUM_EPOCHS / 3)", "min(100, NUM_UPDATE_STEPS / 2)".
   /// @throws Error that shows the place if `text` is none; the message lists the placeholders.
-  static RunValue parse(std::string_view text);
+  static RunExpression parse(std::string_view text);
 
   /// Returns the value in a run. One that is a whole number up to rounding is that number:
   /// `NUM_UPDATE_STEPS * 0.07` is 7 of 100 updates, although 100 * 0.07 is a little more.
@@ -53,15 +53,15 @@ class LINKBOY_API RunValue {
 
   /// A value that is computed when the run is known.
   /// @{
-  friend RunValue operator+(const RunValue& left, const RunValue& right);
-  friend RunValue operator-(const RunValue& left, const RunValue& right);
-  friend RunValue operator*(const RunValue& left, const RunValue& right);
-  friend RunValue operator/(const RunValue& left, const RunValue& right);
-  friend RunValue operator-(const RunValue& value);
-  friend RunValue ceil(const RunValue& value);
-  friend RunValue floor(const RunValue& value);
-  friend RunValue min(const RunValue& left, const RunValue& right);
-  friend RunValue max(const RunValue& left, const RunValue& right);
+  friend RunExpression operator+(const RunExpression& left, const RunExpression& right);
+  friend RunExpression operator-(const RunExpression& left, const RunExpression& right);
+  friend RunExpression operator*(const RunExpression& left, const RunExpression& right);
+  friend RunExpression operator/(const RunExpression& left, const RunExpression& right);
+  friend RunExpression operator-(const RunExpression& value);
+  friend RunExpression ceil(const RunExpression& value);
+  friend RunExpression floor(const RunExpression& value);
+  friend RunExpression min(const RunExpression& left, const RunExpression& right);
+  friend RunExpression max(const RunExpression& left, const RunExpression& right);
   /// @}
 
  private:
@@ -71,26 +71,26 @@ class LINKBOY_API RunValue {
   std::shared_ptr<const Get> get_;  // copies share it: an expression holds its parts
 };
 
-/// As `RunValue::parse`, for `options_from_text`.
-LINKBOY_API void read_text(const std::string& text, RunValue& value);
+/// As `RunExpression::parse`, for `options_from_text`.
+LINKBOY_API void read_text(const std::string& text, RunExpression& value);
 
 // `inline`, so that a namespace-scope constant of a program may be made of them.
 
 /// Epochs of the run.
-inline const RunValue NUM_EPOCHS = RunValue::placeholder("NUM_EPOCHS");
+inline const RunExpression NUM_EPOCHS = RunExpression::placeholder("NUM_EPOCHS");
 /// Optimizer steps in the whole run; fewer than NUM_EPOCHS * NUM_UPDATE_STEPS_PER_EPOCH if
-/// `max_num_train_steps` ends the run in mid-epoch.
-inline const RunValue NUM_UPDATE_STEPS = RunValue::placeholder("NUM_UPDATE_STEPS");
+/// `max_num_updates` ends the run in mid-epoch.
+inline const RunExpression NUM_UPDATE_STEPS = RunExpression::placeholder("NUM_UPDATE_STEPS");
 /// Optimizer steps in an epoch; the same number on every rank.
-inline const RunValue NUM_UPDATE_STEPS_PER_EPOCH =
-    RunValue::placeholder("NUM_UPDATE_STEPS_PER_EPOCH");
+inline const RunExpression NUM_UPDATE_STEPS_PER_EPOCH =
+    RunExpression::placeholder("NUM_UPDATE_STEPS_PER_EPOCH");
 /// The same as NUM_UPDATE_STEPS_PER_EPOCH, since linkboy counts updates in one unit; kept for those
 /// who come from pytorch-accelerated.
-inline const RunValue PER_PROCESS_NUM_UPDATE_STEPS_PER_EPOCH =
-    RunValue::placeholder("PER_PROCESS_NUM_UPDATE_STEPS_PER_EPOCH");
+inline const RunExpression PER_PROCESS_NUM_UPDATE_STEPS_PER_EPOCH =
+    RunExpression::placeholder("PER_PROCESS_NUM_UPDATE_STEPS_PER_EPOCH");
 /// Batches that one process sees in a training (evaluation) epoch.
-inline const RunValue TRAIN_DATALOADER_LEN = RunValue::placeholder("TRAIN_DATALOADER_LEN");
+inline const RunExpression TRAIN_DATALOADER_LEN = RunExpression::placeholder("TRAIN_DATALOADER_LEN");
 /// @note Resolving it throws Error in a run without evaluation data.
-inline const RunValue EVAL_DATALOADER_LEN = RunValue::placeholder("EVAL_DATALOADER_LEN");
+inline const RunExpression EVAL_DATALOADER_LEN = RunExpression::placeholder("EVAL_DATALOADER_LEN");
 
 }  // namespace linkboy

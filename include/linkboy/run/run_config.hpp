@@ -16,7 +16,7 @@ struct LINKBOY_API RunConfig {
   int64_t num_epochs = 0;
   /// The last one of an epoch may have a shorter window.
   int64_t num_updates_per_epoch = 0;
-  /// Updates in the whole run: `max_num_train_steps` if that was given.
+  /// Updates in the whole run: `max_num_updates` if that was given.
   int64_t max_num_updates = 0;
 
   /// Batches per epoch that one process sees.

@@ -147,7 +147,7 @@ TEST(AcceleratorTest, ForgetsTheOptimizersOfTheWindowBefore_CUDA) {
 }
 
 TEST(AcceleratorTest, EachRunBeginsThePhaseOfLocalSgd) {
-  Accelerator accelerator({.device = "cpu", .distributed = {.local_sgd_updates = 3}});
+  Accelerator accelerator({.device = "cpu", .distributed = {.local_sgd_interval = 3}});
   const auto weight = torch::ones({2}).requires_grad_();
   torch::nn::Linear net(2, 1);
   Model model(net);

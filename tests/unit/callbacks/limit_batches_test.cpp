@@ -26,7 +26,7 @@ class CountBatches : public Callback {
   void on_train_step_start(Trainer&) override { ++num_train; }
   void on_train_update_end(Trainer&) override { ++num_updates; }
   void on_eval_step_start(Trainer& trainer) override {
-    trainer.is_extra_evaluation() ? ++num_extra : ++num_eval;
+    trainer.is_intermediate_evaluation() ? ++num_extra : ++num_eval;
   }
   int num_train = 0;
   int num_updates = 0;

@@ -142,7 +142,7 @@ class EvaluateWithin : public Callback {
   explicit EvaluateWithin(int order) { set_order(order); }
   void on_train_update_end(Trainer& trainer) override { trainer.evaluate_now({}); }
   void on_eval_epoch_end(Trainer& trainer) override {
-    if (!trainer.is_extra_evaluation()) trainer.evaluate_now({.metric_prefix = "again_"});
+    if (!trainer.is_intermediate_evaluation()) trainer.evaluate_now({.metric_prefix = "again_"});
   }
 };
 

@@ -243,7 +243,7 @@ TEST(ModelEmaTest, SavesTheBestAverage) {
       ModelEmaOptions{.decay = 0.5, .save_path = folder / "new" / "ema.pt"});
   auto keep = std::make_shared<KeepAverages>(*ema);
   Toy toy({ema, keep}, /*lr=*/1.5);
-  EXPECT_TRUE(ema->keeps_results());
+  EXPECT_TRUE(ema->writes_files());
   TrainOptions options = three_updates_per_epoch(6);
   options.train_dataloader_options.shuffle = false;
   toy.trainer.train(options);
@@ -294,7 +294,7 @@ TEST(ModelEmaTest, AStopDuringItsEvaluationEndsTheRunInOrder) {
   class StopInEma : public Callback {
    public:
     void on_eval_epoch_start(Trainer& trainer) override {
-      if (trainer.is_extra_evaluation()) trainer.request_stop();
+      if (trainer.is_intermediate_evaluation()) trainer.request_stop();
     }
   };
   auto keep = std::make_shared<KeepWeights>();

@@ -17,7 +17,7 @@
 #include <vector>
 
 #include "linkboy/callbacks/profiler.hpp"
-#include "linkboy/profiling/stage_range.hpp"
+#include "linkboy/profiling/profiler_range.hpp"
 #include "support/expect_error.hpp"
 #include "support/file_size_limit.hpp"
 #include "support/temporary_folder.hpp"
@@ -477,14 +477,14 @@ TEST_F(ProfilerTest, KernelsAreInTheTraceAndTheTable_CUPTI) {
   EXPECT_NE(profiler->table(3).find("CUDA ms"), std::string::npos);
 }
 
-TEST_F(ProfilerTest, StageRangesAreAnnotationsOfTheTrace) {
+TEST_F(ProfilerTest, ProfilerRangesAreAnnotationsOfTheTrace) {
   class Staged : public QuietTrainer {
    public:
     using QuietTrainer::QuietTrainer;
 
    protected:
     StepOutput calculate_train_batch_loss(const Batch& batch) override {
-      const StageRange range("my stage");
+      const ProfilerRange range("my stage");
       return QuietTrainer::calculate_train_batch_loss(batch);
     }
   };
@@ -533,42 +533,42 @@ class FakeCuda : public torch::profiler::impl::ProfilerStubs {
       const_cast<torch::profiler::impl::ProfilerStubs*>(torch::profiler::impl::cudaStubs());
 };
 
-TEST(StageRangeTest, IsAnNvtxRangeOnlyWhileThatIsSwitchedOn) {
+TEST(ProfilerRangeTest, IsAnNvtxRangeOnlyWhileThatIsSwitchedOn) {
   const FakeCuda cuda(true);
-  { const StageRange range("before"); }
+  { const ProfilerRange range("before"); }
   set_nvtx_ranges(true);
   EXPECT_TRUE(nvtx_ranges());
   {
-    const StageRange outer("outer");
-    const StageRange inner("inner");
+    const ProfilerRange outer("outer");
+    const ProfilerRange inner("inner");
   }
   set_nvtx_ranges(false);
-  { const StageRange range("after"); }
+  { const ProfilerRange range("after"); }
   EXPECT_EQ(cuda.ranges, "(outer(inner))");
 }
 
-TEST(StageRangeTest, NvtxRangeEndsThoughTheyAreSwitchedOffMeanwhile) {
+TEST(ProfilerRangeTest, NvtxRangeEndsThoughTheyAreSwitchedOffMeanwhile) {
   const FakeCuda cuda(true);
   set_nvtx_ranges(true);
   {
-    const StageRange range("a");
+    const ProfilerRange range("a");
     set_nvtx_ranges(false);
-    const StageRange none("b");
+    const ProfilerRange none("b");
   }
   EXPECT_EQ(cuda.ranges, "(a)");
 }
 
-TEST(StageRangeTest, NvtxRangesAreNothingWhereLibTorchHasNoCuda) {
+TEST(ProfilerRangeTest, NvtxRangesAreNothingWhereLibTorchHasNoCuda) {
   const FakeCuda cuda(false);
   set_nvtx_ranges(true);
   EXPECT_FALSE(nvtx_ranges());
-  { const StageRange range("a"); }
+  { const ProfilerRange range("a"); }
   EXPECT_EQ(cuda.ranges, "");
 }
 
-TEST(StageRangeTest, NvtxRangesOfTheRealLibraryDoNoHarm) {
+TEST(ProfilerRangeTest, NvtxRangesOfTheRealLibraryDoNoHarm) {
   set_nvtx_ranges(true);
-  { const StageRange range("a"); }
+  { const ProfilerRange range("a"); }
   set_nvtx_ranges(false);
   EXPECT_FALSE(nvtx_ranges());
 }

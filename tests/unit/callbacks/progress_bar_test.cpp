@@ -60,7 +60,7 @@ TEST(ProgressBarTest, AnEpochThatANumberOfUpdatesEndsIsWholeAtItsEnd) {
   toy.trainer.train({.train_dataset = toy_data(20),
                      .num_epochs = 1,
                      .per_device_batch_size = 2,
-                     .max_num_train_steps = 3,
+                     .max_num_updates = 3,
                      .gradient_accumulation_steps = 2});
   std::rewind(file);
   std::string line(200, '\0');

@@ -192,7 +192,7 @@ TEST(SavePredictionsTest, FindsAnUnwritablePathBeforeTheFirstUpdate) {
 }
 
 TEST(SavePredictionsTest, IsACallbackThatKeepsResults) {
-  EXPECT_TRUE(SavePredictions({.path = "predictions.pt"}).keeps_results());
+  EXPECT_TRUE(SavePredictions({.path = "predictions.pt"}).writes_files());
 }
 
 TEST(SavePredictionsTest, RejectsOptionsOutOfTheirRange) {

@@ -46,7 +46,7 @@ TEST(StepBasedEvaluationTest, EvaluatesEveryNUpdatesOfTheRun) {
   class EvaluateBeside : public Callback {
    public:
     void on_eval_epoch_start(Trainer& trainer) override {
-      if (!trainer.is_extra_evaluation()) return;
+      if (!trainer.is_intermediate_evaluation()) return;
       updates.push_back(trainer.num_updates());
     }
     std::vector<int64_t> updates;

@@ -300,7 +300,7 @@ TEST(StochasticWeightAveragingTest, AnExceptionAtTheEndGivesTheModelItsOwnWeight
   class Fail : public Callback {
    public:
     void on_eval_epoch_start(Trainer& trainer) override {
-      if (trainer.is_extra_evaluation()) throw Error("no evaluation");
+      if (trainer.is_intermediate_evaluation()) throw Error("no evaluation");
     }
   };
   const auto keep = std::make_shared<KeepUpdates>();
@@ -400,7 +400,7 @@ TEST(StochasticWeightAveragingTest, ALongerRunForgetsWhereTheShorterOneEnded) {
     Toy toy({average, std::make_shared<SaveTrainingState>(
                           SaveTrainingStateOptions{.directory = folder / "states"})});
     TrainOptions options = three_updates_per_epoch(4);
-    options.max_num_train_steps = num_updates;
+    options.max_num_updates = num_updates;
     if (is_resumed) options.resume_from = folder / "states";
     toy.trainer.train(options);
     return std::pair(average->num_averaged(), copies_of(toy.model->parameters()));

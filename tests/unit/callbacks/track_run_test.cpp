@@ -209,7 +209,7 @@ TEST(TrackRunTest, TellsHowTheRunEnded) {
   TrackedToy run;
   run.toy.trainer.train(short_run());
   TrainOptions three_updates = short_run();
-  three_updates.max_num_train_steps = 3;
+  three_updates.max_num_updates = 3;
   run.toy.trainer.train(three_updates);
   run.toy.trainer.callback_handler().add(stop_at(3));
   run.toy.trainer.train(short_run());
@@ -347,7 +347,7 @@ TEST(TrackRunTest, TensorBoardAndMlflowHaveEveryRecordOfATrainedAndEvaluatedRun)
 
 TEST(TrackRunTest, KeepsResultsAndComesBeforeSaveTrainingState) {
   const TrackRun callback({});
-  EXPECT_TRUE(callback.keeps_results());
+  EXPECT_TRUE(callback.writes_files());
   EXPECT_GT(callback.order(), 0);
   EXPECT_LT(callback.order(), SaveTrainingState().order());
 }

@@ -42,7 +42,7 @@ class WsdCheckpointTest : public ::testing::Test {
 
 TEST_F(WsdCheckpointTest, SavesBeforeAndAfterTheDecay) {
   auto save = saving();
-  EXPECT_TRUE(save->keeps_results());
+  EXPECT_TRUE(save->writes_files());
   Toy toy({save});
   toy.trainer.train(epochs(4));
   EXPECT_EQ(folder_.names(), (std::vector<std::string>{"checkpoint_18_wsd_pre_decay",

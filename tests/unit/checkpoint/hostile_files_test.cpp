@@ -68,7 +68,7 @@ TEST(HostileFilesTest, NamesOfOneHashNeverReachADict) {
 TEST(HostileFilesTest, AMillionNamesOfOneHashTakeTheTimeOfAMillionNames) {
   const auto names = colliding_names(1'000'000, /*is_text=*/false);
   const StateDict state = named(names);
-  EXPECT_EQ(with_new_names(state, {}).size(), names.size());
+  EXPECT_EQ(rename_keys(state, {}).size(), names.size());
   EXPECT_ERROR(check_named_tensors({{"w", torch::ones({1})}}, state, "it"), "missing: w");
 }
 
@@ -177,7 +177,7 @@ TEST(HostileFilesTest, ErrorsShowNamesFromTheFileCutAndWithoutControlCharacters)
   check([&] { state.at("w"); });
   check([&] { state.get_tensor(names.front()); });
   check([&] { check_named_tensors({{"w", torch::ones({1})}}, state, "it"); });
-  check([&] { with_new_names(state, {.rename = {{names[0], names[1]}}}); });
+  check([&] { rename_keys(state, {.rename = {{names[0], names[1]}}}); });
   check([&] {
     const TemporaryFolder folder;
     write_checkpoint(folder / "x.pt", {{name, at::Scalar(1).toComplexDouble()}});

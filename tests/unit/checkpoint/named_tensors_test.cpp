@@ -51,7 +51,7 @@ TEST(NamedTensorsTest, ShortensLongLists) {
 
 TEST(NameOptionsTest, StripAndRenameInThatOrder) {
   const StateDict state{{"module._orig_mod.fc.weight", 1}, {"module.old", 2}, {"head.bias", 3}};
-  const StateDict renamed = with_new_names(state, {.strip_prefixes = {"module.", "_orig_mod."},
+  const StateDict renamed = rename_keys(state, {.strip_prefixes = {"module.", "_orig_mod."},
                                                    .rename = {{"old", "new"}, {"fc.", "0."}}});
   EXPECT_EQ(renamed.get_int("0.weight"), 1);
   EXPECT_EQ(renamed.get_int("new"), 2);
@@ -60,14 +60,14 @@ TEST(NameOptionsTest, StripAndRenameInThatOrder) {
 
 TEST(NameOptionsTest, PrefixesAreStrippedInAnyOrderAndEachOnce) {
   const StateDict state{{"_orig_mod.module.weight", 1}, {"module.module.bias", 2}};
-  const StateDict renamed = with_new_names(state, {.strip_prefixes = {"module.", "_orig_mod."}});
+  const StateDict renamed = rename_keys(state, {.strip_prefixes = {"module.", "_orig_mod."}});
   EXPECT_EQ(renamed.get_int("weight"), 1);
   EXPECT_EQ(renamed.get_int("module.bias"), 2);
 }
 
 TEST(NameOptionsTest, TwoNamesThatBecomeOneAreRefused) {
   const StateDict state{{"model.a", 1}, {"a", 2}};
-  EXPECT_ERROR(with_new_names(state, {.strip_prefixes = {"model."}}),
+  EXPECT_ERROR(rename_keys(state, {.strip_prefixes = {"model."}}),
                "both \"model.a\" and \"a\" become \"a\"");
 }
 
@@ -100,12 +100,12 @@ TEST(SelectPartTest, FollowsAPathOfKeysThatMayHaveDots) {
   middle.set("state.dict", inner);
   StateDict all;
   all.set("checkpoint", middle);
-  EXPECT_EQ(select_part(all, "checkpoint.state.dict").get_int("fc.weight"), 3);
-  EXPECT_EQ(select_part(all, "").size(), 1U);
-  EXPECT_ERROR(select_part(all, "model"),
+  EXPECT_EQ(get_nested(all, "checkpoint.state.dict").get_int("fc.weight"), 3);
+  EXPECT_EQ(get_nested(all, "").size(), 1U);
+  EXPECT_ERROR(get_nested(all, "model"),
                "there is no \"model\" in this state; it holds: checkpoint");
-  EXPECT_ERROR(select_part(all, "checkpoint.model"), "it holds: state.dict");
-  EXPECT_ERROR(select_part(inner, "fc.weight"), "\"fc.weight\" is a Int; it must be a dict");
+  EXPECT_ERROR(get_nested(all, "checkpoint.model"), "it holds: state.dict");
+  EXPECT_ERROR(get_nested(inner, "fc.weight"), "\"fc.weight\" is a Int; it must be a dict");
 }
 
 }  // namespace

@@ -540,13 +540,13 @@ TEST(DataLoaderTest, CustomSamplerSetsTheOrderAndTheLength) {
       make_data_loader(numbers(10), {.shuffle = true, .sampler = std::make_shared<Evens>()}),
       "both shuffle and a sampler");
   const DataLoaderOptions defaults{.shuffle = true};
-  EXPECT_FALSE(defaults.overlaid_with({.sampler = std::make_shared<Evens>()}).shuffle);
+  EXPECT_FALSE(defaults.merged_with({.sampler = std::make_shared<Evens>()}).shuffle);
 }
 
 TEST(DataLoaderTest, StateBringsTheSameOrderToAnotherLoader) {
   const DataLoaderOptions options{.batch_size = 3, .shuffle = true, .seed = 1};
   DatasetLoader first(numbers(20), options);
-  DatasetLoader second(numbers(20), options.overlaid_with({.seed = ~uint64_t{0}}));
+  DatasetLoader second(numbers(20), options.merged_with({.seed = ~uint64_t{0}}));
   EXPECT_NE(epoch_of(first, 1), epoch_of(second, 1));
   first.load_state_dict(second.state_dict());
   EXPECT_EQ(epoch_of(first, 1), epoch_of(second, 1));

@@ -303,10 +303,10 @@ TEST_F(FindersTest, PutsBackTheMembersOfASubclassAndThePhaseOfLocalSgd) {
   };
   Counting trainer(toy_.model, torch::nn::CrossEntropyLoss(), toy_.optimizer, CallbackList{},
                    nullptr,
-                   AcceleratorOptions{.device = "cpu", .distributed = {.local_sgd_updates = 100}});
+                   AcceleratorOptions{.device = "cpu", .distributed = {.local_sgd_interval = 100}});
   TrainOptions options = training();
   options.num_epochs = {};
-  options.max_num_train_steps = 2;
+  options.max_num_updates = 2;
   trainer.train(options);
   const auto num_steps = trainer.num_steps.clone();
   const auto counts = [&] { return c10::str(trainer.accelerator().state_dict().to_ivalue()); };

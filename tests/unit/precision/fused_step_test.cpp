@@ -185,12 +185,12 @@ TEST(FusedStepTest, FoundInfHoldsUpTheUpdateAndItsCount) {
     EXPECT_EQ(torch::equal(weight, before), found == 1.0);
     const UpdateCounts counts = counts_of_updates(optimizer);
     optimizer.zero_grad();
-    take_back_step(optimizer, counts);
+    undo_step(optimizer, counts);
     auto& state = static_cast<torch::optim::AdamWParamState&>(
         *optimizer.state().at(weight.unsafeGetTensorImpl()));
     EXPECT_EQ(state.step(), 1);
     state.step(7);
-    take_back_step(optimizer, counts);
+    undo_step(optimizer, counts);
     EXPECT_EQ(state.step(), 7) << "of a state that was loaded since";
   }
   auto weight = torch::ones({3}).requires_grad_();

@@ -111,7 +111,7 @@ struct PrecisionRun {
   TrainResult train(TrainOptions options = {}) {
     options.train_dataset = toy_data(16);
     options.eval_dataset = toy_data(8);
-    if (!options.num_epochs && !options.max_num_train_steps) options.num_epochs = 3;
+    if (!options.num_epochs && !options.max_num_updates) options.num_epochs = 3;
     options.per_device_batch_size = 4;
     return trainer.train(options);
   }
@@ -173,7 +173,7 @@ TEST(TrainerPrecisionTest, SkippedUpdateMovesNeitherTheCountNorTheSchedule) {
 TEST(TrainerPrecisionTest, ANumberOfUpdatesIsReachedThoughSomeAreSkipped) {
   PrecisionRun run("fp16", {.init_scale = 64.0});
   run.trainer.overflow_at = 2;
-  const auto result = run.train({.max_num_train_steps = 8});  // 4 an epoch
+  const auto result = run.train({.max_num_updates = 8});  // 4 an epoch
   EXPECT_EQ(result.num_updates, 8);
   EXPECT_EQ(result.reason, StopReason::max_steps);
   EXPECT_EQ(run.trainer.losses.size(), 9U);
@@ -192,7 +192,7 @@ TEST(TrainerPrecisionTest, AnEndlessOverflowIsAnErrorOnceTheScaleIsZero) {
                          nullptr, {.device = "cpu", .mixed_precision = "fp16"});
   EXPECT_ERROR(
       trainer.train(
-          {.train_dataset = toy_data(160), .per_device_batch_size = 4, .max_num_train_steps = 8}),
+          {.train_dataset = toy_data(160), .per_device_batch_size = 4, .max_num_updates = 8}),
       "until their scale fell to 0");
 }
 

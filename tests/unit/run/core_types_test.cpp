@@ -1,11 +1,11 @@
-// Batch, LossTracker, RunHistory, StopReason, message_of.
+// Batch, LossAverage, RunHistory, StopReason, message_of.
 
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
 #include "linkboy/data/batch.hpp"
 #include "linkboy/error.hpp"
-#include "linkboy/extend/loss_tracker.hpp"
+#include "linkboy/extend/loss_average.hpp"
 #include "linkboy/run/run_history.hpp"
 #include "linkboy/run/stop_training.hpp"
 #include "support/expect_error.hpp"
@@ -40,10 +40,10 @@ TEST(BatchTest, SharesTensorsThatAreThereAlready) {
   EXPECT_TRUE(batch.to(torch::kCPU).input().is_same(batch.input()));
 }
 
-TEST(LossTrackerTest, IsTheSampleWeightedMeanExactly) {
+TEST(LossAverageTest, IsTheSampleWeightedMeanExactly) {
   const std::vector<double> losses{105.5, 94.7, 98.0, 55.2, 32.5};
   const std::vector<int64_t> sizes{64, 32, 16, 8, 4};
-  LossTracker tracker;
+  LossAverage tracker;
   double total = 0.0;
   int64_t count = 0;
   for (std::size_t i = 0; i < losses.size(); ++i) {
@@ -56,14 +56,14 @@ TEST(LossTrackerTest, IsTheSampleWeightedMeanExactly) {
   EXPECT_EQ(tracker.average(), total / static_cast<double>(count));
 }
 
-TEST(LossTrackerTest, KeepsNoGraphAndTakesTheMeanOfALossPerSample) {
-  LossTracker tracker;
+TEST(LossAverageTest, KeepsNoGraphAndTakesTheMeanOfALossPerSample) {
+  LossAverage tracker;
   tracker.update(torch::tensor({1.0, 3.0}).requires_grad_(), 2);
   EXPECT_EQ(tracker.average(), 2.0);
 }
 
-TEST(LossTrackerTest, StartsAgain) {
-  LossTracker tracker;
+TEST(LossAverageTest, StartsAgain) {
+  LossAverage tracker;
   EXPECT_TRUE(std::isnan(tracker.average()));
   tracker.update(torch::tensor(2.0), 2);
   tracker.reset();
@@ -73,21 +73,21 @@ TEST(LossTrackerTest, StartsAgain) {
   EXPECT_EQ(tracker.average(), 2.0);
 }
 
-TEST(LossTrackerTest, AddsUpOnTheDevice_CUDA) {
-  LossTracker tracker;
+TEST(LossAverageTest, AddsUpOnTheDevice_CUDA) {
+  LossAverage tracker;
   tracker.update(torch::tensor(2.5, torch::kCUDA), 4);
   tracker.update(torch::tensor(1.5, torch::kCUDA), 4);
   EXPECT_EQ(tracker.average(), 2.0);
 }
 
-TEST(LossTrackerTest, ARestoredSumContinuesInEveryBit_CUDA) {
+TEST(LossAverageTest, ARestoredSumContinuesInEveryBit_CUDA) {
   const auto loss = [](int i) { return torch::tensor(std::sin(i) * 1e-3 + 1, torch::kCUDA); };
-  LossTracker whole;
+  LossAverage whole;
   for (int i = 0; i < 1000; ++i) whole.update(loss(i), 3);
   for (int end = 1; end < 1000; end += 100) {
-    LossTracker first;
+    LossAverage first;
     for (int i = 0; i < end; ++i) first.update(loss(i), 3);
-    LossTracker rest;
+    LossAverage rest;
     rest.restore(first.total(), first.count());
     for (int i = end; i < 1000; ++i) rest.update(loss(i), 3);
     EXPECT_EQ(rest.total(), whole.total());

@@ -33,13 +33,13 @@ TEST(PlaceholderTest, CombineOnEitherSideAndChained) {
   EXPECT_EQ((-NUM_EPOCHS + NUM_EPOCHS * 2).resolve_count(config), 10);
   EXPECT_EQ(min(NUM_EPOCHS, 3).resolve_count(config), 3);
   EXPECT_EQ(max(NUM_EPOCHS, 3).resolve_count(config), 10);
-  EXPECT_EQ(RunValue(5).resolve_count(config), 5);
+  EXPECT_EQ(RunExpression(5).resolve_count(config), 5);
   EXPECT_EQ((NUM_EPOCHS * 2 + 1).to_string(), "((NUM_EPOCHS * 2) + 1)");
 }
 
 TEST(PlaceholderTest, AreReadFromText) {
   const RunConfig config = ten_by_ten();
-  auto value_of = [&](const char* text) { return RunValue::parse(text).resolve(config); };
+  auto value_of = [&](const char* text) { return RunExpression::parse(text).resolve(config); };
   EXPECT_EQ(value_of("7"), 7.0);
   EXPECT_EQ(value_of(" 2.5e1 "), 25.0);
   EXPECT_EQ(value_of("2*NUM_UPDATE_STEPS_PER_EPOCH+1"), 21.0);
@@ -48,21 +48,21 @@ TEST(PlaceholderTest, AreReadFromText) {
   EXPECT_EQ(value_of("-NUM_EPOCHS + NUM_UPDATE_STEPS"), 90.0);
   EXPECT_EQ(value_of("ceil(NUM_EPOCHS / 4) + floor(NUM_EPOCHS / 4)"), 5.0);
   EXPECT_EQ(value_of("min(NUM_EPOCHS, 3) + max(NUM_EPOCHS, 30)"), 33.0);
-  EXPECT_EQ(RunValue::parse("NUM_EPOCHS * 2 + 1").to_string(), "((NUM_EPOCHS * 2) + 1)");
+  EXPECT_EQ(RunExpression::parse("NUM_EPOCHS * 2 + 1").to_string(), "((NUM_EPOCHS * 2) + 1)");
 }
 
 TEST(PlaceholderTest, SayWhereTextIsNoExpression) {
-  EXPECT_ERROR(RunValue::parse(""), "it should have a number, a placeholder");
-  EXPECT_ERROR(RunValue::parse("2 *"), "it should have a number, a placeholder");
-  EXPECT_ERROR(RunValue::parse("NUM_EPOCH"),
+  EXPECT_ERROR(RunExpression::parse(""), "it should have a number, a placeholder");
+  EXPECT_ERROR(RunExpression::parse("2 *"), "it should have a number, a placeholder");
+  EXPECT_ERROR(RunExpression::parse("NUM_EPOCH"),
                "there is no placeholder \"NUM_EPOCH\"; there are "
                "NUM_EPOCHS, NUM_UPDATE_STEPS, ");
-  EXPECT_ERROR(RunValue::parse("(1 + 2"), "it should have ')'");
-  EXPECT_ERROR(RunValue::parse("1 2"), "at \"2\" it should have the end");
-  EXPECT_ERROR(RunValue::parse("min(1)"), "it should have ','");
-  EXPECT_ERROR(RunValue::parse("inf"), "there is no placeholder \"inf\"");
-  EXPECT_ERROR(RunValue::parse("$"), "at \"$\" it should have a number");
-  EXPECT_ERROR(RunValue::parse(std::string(1000, '(') + "1"), "less nesting");
+  EXPECT_ERROR(RunExpression::parse("(1 + 2"), "it should have ')'");
+  EXPECT_ERROR(RunExpression::parse("1 2"), "at \"2\" it should have the end");
+  EXPECT_ERROR(RunExpression::parse("min(1)"), "it should have ','");
+  EXPECT_ERROR(RunExpression::parse("inf"), "there is no placeholder \"inf\"");
+  EXPECT_ERROR(RunExpression::parse("$"), "at \"$\" it should have a number");
+  EXPECT_ERROR(RunExpression::parse(std::string(1000, '(') + "1"), "less nesting");
 }
 
 TEST(PlaceholderTest, SayWhatCannotBeResolved) {
@@ -71,15 +71,15 @@ TEST(PlaceholderTest, SayWhatCannotBeResolved) {
   EXPECT_ERROR((NUM_EPOCHS / (NUM_EPOCHS - 10)).resolve(config),
                "divides by (NUM_EPOCHS - 10), which is 0");
   EXPECT_ERROR((NUM_EPOCHS / 4).resolve_count(config), "(NUM_EPOCHS / 4) is 2.5");
-  EXPECT_ERROR((RunValue(NAN) * NUM_EPOCHS).resolve(config), "must be a finite number");
-  EXPECT_ERROR((RunValue(1e18) * 1e18).resolve_count(config), "a count must be at most 2^53");
-  EXPECT_ERROR(RunValue(7.000001).resolve_count(config), "7.000001 is 7.000001 in this run");
+  EXPECT_ERROR((RunExpression(NAN) * NUM_EPOCHS).resolve(config), "must be a finite number");
+  EXPECT_ERROR((RunExpression(1e18) * 1e18).resolve_count(config), "a count must be at most 2^53");
+  EXPECT_ERROR(RunExpression(7.000001).resolve_count(config), "7.000001 is 7.000001 in this run");
 }
 
 TEST(PlaceholderTest, SharesOfTheRunAreWholeWhereOnlyRoundingSaysOtherwise) {
   const RunConfig config = ten_by_ten();
   for (int percent = 1; percent <= 100; ++percent) {
-    const RunValue share = NUM_UPDATE_STEPS * (percent / 100.0);  // 100 * 0.07 is not 7
+    const RunExpression share = NUM_UPDATE_STEPS * (percent / 100.0);  // 100 * 0.07 is not 7
     EXPECT_EQ(share.resolve_count(config), percent);
     EXPECT_EQ(ceil(share).resolve_count(config), percent);
     EXPECT_EQ(floor(share).resolve_count(config), percent);
@@ -89,8 +89,8 @@ TEST(PlaceholderTest, SharesOfTheRunAreWholeWhereOnlyRoundingSaysOtherwise) {
 TEST(PlaceholderTest, LongExpressionsAreRefusedBeforeTheyExhaustTheStack) {
   std::string sum = "1";
   for (int i = 0; i < 1000; ++i) sum += "+1";
-  EXPECT_EQ(RunValue::parse(sum).resolve(ten_by_ten()), 1001.0);
-  EXPECT_ERROR(RunValue::parse(sum + "*1"), "fewer operators");
+  EXPECT_EQ(RunExpression::parse(sum).resolve(ten_by_ten()), 1001.0);
+  EXPECT_ERROR(RunExpression::parse(sum + "*1"), "fewer operators");
 }
 
 TEST(ParamGroupFieldTest, ReadsAndSetsEveryFieldThatAnOptimizerHas) {

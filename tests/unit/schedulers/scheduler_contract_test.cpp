@@ -385,7 +385,7 @@ TEST_P(SchedulerContractTest, StepsOncePerUpdate) {
                    .num_epochs = 3,
                    .eval_dataset = toy_data(4),
                    .per_device_batch_size = 2,
-                   .max_num_train_steps = max_steps,
+                   .max_num_updates = max_steps,
                    .gradient_accumulation_steps = accumulation,
                    .create_scheduler_fn = GetParam().make});
     EXPECT_EQ(trainer.num_optimizer_steps, updates);

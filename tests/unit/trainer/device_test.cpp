@@ -97,13 +97,13 @@ struct OverflowingRun : Callback {
     trainer.callback_handler().add(std::shared_ptr<Callback>(std::shared_ptr<void>(), this));
   }
 
-  TrainResult train(std::optional<int64_t> max_num_train_steps = std::nullopt) {
+  TrainResult train(std::optional<int64_t> max_num_updates = std::nullopt) {
     torch::manual_seed(4);  // of the shuffling
     TrainOptions options{.train_dataset = toy_data(96),
                          .per_device_batch_size = 4,
                          .create_scheduler_fn = CosineScheduler::create_scheduler_fn()};
-    options.max_num_train_steps = max_num_train_steps;
-    if (!max_num_train_steps) options.num_epochs = 2;
+    options.max_num_updates = max_num_updates;
+    if (!max_num_updates) options.num_epochs = 2;
     return trainer.train(options);
   }
 

@@ -168,9 +168,9 @@ TEST(EvaluateNowTest, WithinAnEvaluationItLeavesThatOneAsItWas) {
   std::vector<std::string> names;
   calls->at_eval_step_end = [&](Trainer& trainer) {
     names.push_back(trainer.metric_name("accuracy"));
-    if (trainer.is_extra_evaluation()) return;
+    if (trainer.is_intermediate_evaluation()) return;
     trainer.evaluate_now({.metric_prefix = "again_"});
-    EXPECT_FALSE(trainer.is_extra_evaluation());
+    EXPECT_FALSE(trainer.is_intermediate_evaluation());
   };
   Toy toy({calls});
   toy.trainer.train({.train_dataset = toy_data(4),
@@ -187,14 +187,14 @@ TEST(EvaluateNowTest, OneInBetweenTakesTheLoaderForIt) {
   int num_steps = 0;
   calls->at_loaders = [](Trainer& trainer) {
     auto& set = trainer.evaluation_sets().front();
-    set.loader_in_between = std::make_shared<LimitedLoader>(set.loader, 1);
+    set.intermediate_loader = std::make_shared<LimitedLoader>(set.loader, 1);
   };
   calls->at_eval_step_end = [&](Trainer&) { ++num_steps; };
   std::vector<int> steps;
   calls->at_update_end = [&](Trainer& trainer) {
-    for (const bool is_in_between : {true, false}) {
+    for (const bool uses_intermediate_loader : {true, false}) {
       num_steps = 0;
-      trainer.evaluate_now({.metric_prefix = "x_", .is_in_between = is_in_between});
+      trainer.evaluate_now({.metric_prefix = "x_", .uses_intermediate_loader = uses_intermediate_loader});
       steps.push_back(num_steps);
     }
   };

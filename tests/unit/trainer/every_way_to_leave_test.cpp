@@ -71,7 +71,7 @@ class Trail : public Callback {
   }
   void on_train_epoch_end(Trainer&) override { count_ += 1; }
   void on_eval_step_end(Trainer& trainer, const Batch&, const StepOutput&) override {
-    if (!trainer.is_extra_evaluation()) count_ += 1;
+    if (!trainer.is_intermediate_evaluation()) count_ += 1;
   }
 
  private:
@@ -368,7 +368,7 @@ TEST_P(NaturalEndTest, ALongerRunResumedFromTheEndOfAShorterOneIsTheLongerRun) {
   for (const bool is_limited : {false, true}) {
     SCOPED_TRACE(is_limited);
     OneRun first = run(folder.fresh());
-    if (is_limited) first.options.max_num_train_steps = 4;
+    if (is_limited) first.options.max_num_updates = 4;
     first.options.num_epochs = 2;
     first.end();
     OneRun second = run(folder.path());
@@ -380,7 +380,7 @@ TEST_P(NaturalEndTest, ALongerRunResumedFromTheEndOfAShorterOneIsTheLongerRun) {
 TEST_P(NaturalEndTest, ARunThatIsLimitedInMidEpochIsResumedToItsLimit) {
   const auto limited = [this](const fs::path& folder) {
     OneRun one = run(folder);
-    one.options.max_num_train_steps = 5;  // epochs have 2
+    one.options.max_num_updates = 5;  // epochs have 2
     return one;
   };
   RunFolder folder;

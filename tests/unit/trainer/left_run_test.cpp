@@ -76,7 +76,7 @@ TEST(LeftRunTest, AStopInAnEvaluationSavesTheTrainedWeightsThoughAveragesAreLeft
                      [&](Trainer& trainer) { trained = copies_of(trainer.model().parameters()); },
                  .on_eval_step_end =
                      [](Trainer& trainer, const Batch&, const StepOutput&) {
-                       if (trainer.num_updates() == 4 && !trainer.is_extra_evaluation()) {
+                       if (trainer.num_updates() == 4 && !trainer.is_intermediate_evaluation()) {
                          throw StopTraining(StopReason::early_stop, "enough");
                        }
                      }}),
@@ -300,7 +300,7 @@ TEST(LeftRunTest, OptionsThatAreRefusedLeaveTheRunBefore) {
   const auto model = toy_model();
   QuietTrainer trainer(
       model, torch::nn::CrossEntropyLoss(), toy_sgd(model), CallbackList{}, nullptr,
-      AcceleratorOptions{.device = "cpu", .distributed = {.local_sgd_updates = 2}});
+      AcceleratorOptions{.device = "cpu", .distributed = {.local_sgd_interval = 2}});
   TrainOptions options = two_updates_per_epoch(1);
   trainer.train(options);
   options.weight_by_batch_size = true;

@@ -87,7 +87,7 @@ class StepOf : public QuietTrainer {
 TEST(OverriddenLoopTest, AStepThatNeverMakesAnUpdateIsAnError) {
   ToyOf<StepOf> own;
   own.trainer.step = [](StepOf& trainer, const Batch& batch) { trainer.forward(batch); };
-  EXPECT_ERROR(own.trainer.train({.train_dataset = toy_data(20), .max_num_train_steps = 3}),
+  EXPECT_ERROR(own.trainer.train({.train_dataset = toy_data(20), .max_num_updates = 3}),
                "must call update() if is_update_due()");
 }
 

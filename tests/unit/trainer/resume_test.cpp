@@ -115,11 +115,11 @@ TEST(ResumeTest, FromEveryUpdateTheRestIsTheUninterruptedRunInEveryBit) {
 TEST(ResumeTest, ARunThatANumberOfUpdatesEndedInMidEpochGoesOnToALargerOne) {
   const TemporaryFolder folder;
   Rehearsal first(kUpdates + 1);
-  first.options.max_num_train_steps = 6;  // epochs have 4
+  first.options.max_num_updates = 6;  // epochs have 4
   EXPECT_EQ(first.trainer->train(first.options).num_updates, 6);
   first.trainer->save_training_state(folder / "ended");
   Rehearsal second(kUpdates + 1);
-  second.options.max_num_train_steps = 12;
+  second.options.max_num_updates = 12;
   second.options.allow_changed_schedule_length = true;
   second.options.resume_from = folder / "ended";
   const TrainResult result = second.trainer->train(second.options);

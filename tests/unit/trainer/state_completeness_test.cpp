@@ -112,7 +112,7 @@ struct Everything {
     all["next batch"] = to_bytes(next_batch->next()->input());
     all["learning rate"] =
         std::to_string(get_param_group_field(*optimizer, ParamGroupField::lr)[0]);
-    all["loss of the epoch"] = std::to_string(trainer->train_loss_tracker().total());
+    all["loss of the epoch"] = std::to_string(trainer->train_loss_average().total());
     all["epoch"] = std::to_string(trainer->run_history().current_epoch());
     all["update"] = std::to_string(trainer->num_updates());
     all["micro-step"] = std::to_string(trainer->micro_step());

@@ -64,7 +64,7 @@ TEST(TrainerMisuseTest, ATrainingLoaderWithoutABatchIsAnErrorAndNoEndlessRun) {
                           {.device = "cpu"});
   TrainOptions options = one_epoch();
   options.num_epochs = {};
-  options.max_num_train_steps = 5;
+  options.max_num_updates = 5;
   EXPECT_ERROR(trainer.train(options), "the training loader's size() is 0; an epoch must have");
 }
 
@@ -316,8 +316,8 @@ TEST(TrainerWeightTest, RefusesModesThatCannotWeight) {
   options.execution_mode = ExecutionMode::eager;
   const auto model = toy_model();
   QuietTrainer local(model, torch::nn::CrossEntropyLoss(), toy_sgd(model), {}, nullptr,
-                     {.device = "cpu", .distributed = {.local_sgd_updates = 2}});
-  EXPECT_ERROR(local.train(options), "but there is local_sgd_updates");
+                     {.device = "cpu", .distributed = {.local_sgd_interval = 2}});
+  EXPECT_ERROR(local.train(options), "but there is local_sgd_interval");
 }
 
 }  // namespace

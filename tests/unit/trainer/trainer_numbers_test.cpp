@@ -186,7 +186,7 @@ TEST(TrainerNumbersTest, MaxStepsReplaceTheNumberOfEpochs) {
   const auto result = toy.trainer.train({.train_dataset = toy_data(10),
                                          .num_epochs = 1,
                                          .per_device_batch_size = 1,
-                                         .max_num_train_steps = 25});
+                                         .max_num_updates = 25});
   EXPECT_EQ(result.num_updates, 25);
   EXPECT_EQ(result.num_epochs, 3);
   EXPECT_EQ(toy.trainer.run_config().num_epochs, 3);
@@ -196,7 +196,7 @@ TEST(TrainerNumbersTest, MaxStepsCountUpdatesNotMicroBatches) {
   Toy toy;
   const auto result = toy.trainer.train({.train_dataset = toy_data(40),
                                          .per_device_batch_size = 1,
-                                         .max_num_train_steps = 15,
+                                         .max_num_updates = 15,
                                          .gradient_accumulation_steps = 2});
   EXPECT_EQ(result.num_updates, 15);
   EXPECT_EQ(result.num_epochs, 1);

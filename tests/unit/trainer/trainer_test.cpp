@@ -50,9 +50,9 @@ TEST(TrainerTest, RejectsOptionsOutOfTheirRangeBeforeAnythingChanges) {
   auto train = [&](auto change) { toy.trainer.train(with(change)); };
 
   EXPECT_ERROR(train([](auto& o) { o.num_epochs.reset(); }),
-               "neither num_epochs nor max_num_train_steps is given");
+               "neither num_epochs nor max_num_updates is given");
   EXPECT_ERROR(train([](auto& o) { o.num_epochs = 0; }), "num_epochs is 0");
-  EXPECT_ERROR(train([](auto& o) { o.max_num_train_steps = 0; }), "max_num_train_steps is 0");
+  EXPECT_ERROR(train([](auto& o) { o.max_num_updates = 0; }), "max_num_updates is 0");
   EXPECT_ERROR(train([](auto& o) { o.per_device_batch_size = 0; }), "per_device_batch_size is 0");
   EXPECT_ERROR(train([](auto& o) { o.per_device_batch_size = -3; }), "per_device_batch_size is -3");
   EXPECT_ERROR(train([](auto& o) { o.gradient_accumulation_steps = 0; }),
@@ -129,11 +129,11 @@ TEST(TrainerTest, KnowsWhetherTheNumberOfUpdatesCutTheEpochShort) {
         were_cut_short.push_back(trainer.is_epoch_cut_short());
       }})});
   TrainOptions options{
-      .train_dataset = toy_data(8), .per_device_batch_size = 2, .max_num_train_steps = 6};
+      .train_dataset = toy_data(8), .per_device_batch_size = 2, .max_num_updates = 6};
   toy.trainer.train(options);
   EXPECT_EQ(were_cut_short, (std::vector<bool>{false, true}));
   EXPECT_TRUE(toy.trainer.is_epoch_cut_short());
-  options.max_num_train_steps = 4;
+  options.max_num_updates = 4;
   toy.trainer.train(options);
   EXPECT_EQ(were_cut_short, (std::vector<bool>{false, true, false}));
 }

@@ -119,7 +119,7 @@ TEST(TrainerTraceTest, MaxStepsInMidEpochStillEndsTheEpochInOrder) {
   const auto result = run.trainer.train({.train_dataset = toy_data(8),
                                          .eval_dataset = toy_data(4),
                                          .per_device_batch_size = 2,
-                                         .max_num_train_steps = 3});
+                                         .max_num_updates = 3});
   EXPECT_EQ(run.trace.text(), kSetUp + kRunStart + kEpochStart + times(3, kMicroStep + kUpdate) +
                                   kTrainEpochEnd + kEvalStart + times(2, kEvalStep) + kEvalEnd +
                                   kEpochEnd + kRunEnd);

@@ -12,7 +12,7 @@
 
 namespace linkboy {
 
-struct TimingOptions {
+struct PhaseTimerOptions {
   /// Training steps at the start of a run that are left out of the forward, backward and optimizer
   /// times: they allocate memory and choose algorithms. Not negative.
   int64_t num_warmup_steps = 3;
@@ -46,10 +46,10 @@ struct LINKBOY_API TimeSum {
 /// for data are PerformanceMonitor's. In ExecutionMode::graph the forward time holds the backward
 /// pass as well. An epoch that was resumed counts its part before, but not the time between. An
 /// epoch that has nothing but warm-up steps records no means.
-class LINKBOY_API Timing : public Callback {
+class LINKBOY_API PhaseTimer : public Callback {
  public:
   /// @throws Error if `num_warmup_steps` is negative.
-  explicit Timing(TimingOptions options = {});
+  explicit PhaseTimer(PhaseTimerOptions options = {});
 
   void on_training_run_start(Trainer& trainer) override;
   void on_train_epoch_start(Trainer& trainer) override;
@@ -101,7 +101,7 @@ class LINKBOY_API Timing : public Callback {
   double seconds_in_epoch() const;
   void end_run();
 
-  TimingOptions options_;
+  PhaseTimerOptions options_;
   std::map<std::string, TimeSum, std::less<>> sums_;
   Stages stages_;              // of the epoch
   double epoch_before_ = 0.0;  // seconds of it in runs that this one resumes

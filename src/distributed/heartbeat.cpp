@@ -1,4 +1,4 @@
-#include "distributed/signs_of_life.hpp"
+#include "distributed/heartbeat.hpp"
 
 #include <c10/util/StringUtil.h>
 
@@ -72,7 +72,7 @@ SortedRanks sort_ranks(const std::vector<int64_t>& ranks, const std::vector<std:
   return sorted;
 }
 
-std::string describe_cause(const SortedRanks& sorted, const SignsOfLife::Failure& failure,
+std::string describe_cause(const SortedRanks& sorted, const Heartbeat::Failure& failure,
                            int64_t own_rank) {
   const auto& [silent, left, failed, behind] = sorted;
   if (!silent.empty()) {
@@ -93,7 +93,7 @@ std::string describe_cause(const SortedRanks& sorted, const SignsOfLife::Failure
          failure.late_call + advice_on(behind);
 }
 
-struct SignsOfLife::State {
+struct Heartbeat::State {
   c10::intrusive_ptr<c10d::Store> store;  // the thread's alone
   int64_t rank;
 
@@ -121,7 +121,7 @@ struct SignsOfLife::State {
   }
 };
 
-SignsOfLife::SignsOfLife(c10::intrusive_ptr<c10d::Store> store, int64_t rank)
+Heartbeat::Heartbeat(c10::intrusive_ptr<c10d::Store> store, int64_t rank)
     : state_(std::make_shared<State>()) {
   store->setTimeout(kBeatPatience);
   store->set(key_of(rank), Sign().text());
@@ -130,7 +130,7 @@ SignsOfLife::SignsOfLife(c10::intrusive_ptr<c10d::Store> store, int64_t rank)
   thread_ = std::thread([state = state_] { run(*state); });
 }
 
-SignsOfLife::~SignsOfLife() {
+Heartbeat::~Heartbeat() {
   bool is_done = false;
   {
     std::unique_lock lock(state_->mutex);
@@ -141,7 +141,7 @@ SignsOfLife::~SignsOfLife() {
   is_done ? thread_.join() : thread_.detach();
 }
 
-void SignsOfLife::run(State& state) {
+void Heartbeat::run(State& state) {
   std::unique_lock lock(state.mutex);
   try {
     for (bool is_last = false; !is_last;) {
@@ -181,22 +181,22 @@ void SignsOfLife::run(State& state) {
   state.changed.notify_all();
 }
 
-void SignsOfLife::set_failure(const std::string& why) {
+void Heartbeat::set_failure(const std::string& why) {
   const std::lock_guard lock(state_->mutex);
   state_->sign.failure = why;
 }
 
-void SignsOfLife::count_call() {
+void Heartbeat::count_call() {
   const std::lock_guard lock(state_->mutex);
   ++state_->sign.num_calls;
 }
 
-bool SignsOfLife::has_found_cause() const {
+bool Heartbeat::has_found_cause() const {
   const std::lock_guard lock(state_->mutex);
   return !state_->verdict.empty();
 }
 
-std::string SignsOfLife::find_cause(const std::vector<int64_t>& ranks, const Failure& failure) {
+std::string Heartbeat::find_cause(const std::vector<int64_t>& ranks, const Failure& failure) {
   const std::lock_guard search(state_->search);
   std::string cause;
   {
@@ -209,7 +209,7 @@ std::string SignsOfLife::find_cause(const std::vector<int64_t>& ranks, const Fai
 }
 
 /// Listens for about two seconds.
-std::string SignsOfLife::search_cause(const std::vector<int64_t>& ranks, const Failure& failure) {
+std::string Heartbeat::search_cause(const std::vector<int64_t>& ranks, const Failure& failure) {
   std::vector<std::string> before;
   std::vector<std::string> after;
   {
@@ -232,7 +232,7 @@ std::string SignsOfLife::search_cause(const std::vector<int64_t>& ranks, const F
   return describe_cause(sort_ranks(ranks, before, after), failure, state_->rank);
 }
 
-std::string SignsOfLife::settle(const std::string& mine) {
+std::string Heartbeat::settle(const std::string& mine) {
   std::string settled;
   {
     std::unique_lock lock(state_->mutex);

@@ -1,8 +1,8 @@
-#include "distributed/signs_of_life.hpp"
+#include "distributed/heartbeat.hpp"
 
 #include <gtest/gtest.h>
 
-namespace linkboy::signs_of_life_test {
+namespace linkboy::heartbeat_test {
 namespace {
 
 // A sign is the number of rounds, the number of calls and what went wrong, or "left".
@@ -25,7 +25,7 @@ TEST(SortRanksTest, RanksThatDoTheirPartAreInNoList) {
 }
 
 TEST(DescribeCauseTest, RanksThatAreLostCountBeforeAllElse) {
-  const SignsOfLife::Failure late{.late_call = "barrier", .otherwise = "nobody knows"};
+  const Heartbeat::Failure late{.late_call = "barrier", .otherwise = "nobody knows"};
   SortedRanks sorted{.silent = {1, 2}, .left = {3, 5}, .failed = {{4, "boo."}}, .behind = {6, 7}};
   EXPECT_EQ(describe_cause(sorted, late, 0),
             "ranks 1 and 2 are lost (no sign of life for 2 s). See what those ranks say");
@@ -47,8 +47,8 @@ TEST(DescribeCauseTest, RanksThatAreLostCountBeforeAllElse) {
 }
 
 TEST(DescribeCauseTest, ACauseThatNamesNoRankSendsTheReaderToNone) {
-  const SignsOfLife::Failure late{.late_call = "barrier", .otherwise = "nobody knows"};
-  const SignsOfLife::Failure other{.late_call = "", .otherwise = "nobody knows"};
+  const Heartbeat::Failure late{.late_call = "barrier", .otherwise = "nobody knows"};
+  const Heartbeat::Failure other{.late_call = "", .otherwise = "nobody knows"};
   const SortedRanks behind{.behind = {7}};
   EXPECT_EQ(describe_cause({}, late, 0), "nobody knows");
   EXPECT_EQ(describe_cause(behind, other, 0), "nobody knows");
@@ -58,4 +58,4 @@ TEST(DescribeCauseTest, ACauseThatNamesNoRankSendsTheReaderToNone) {
 }
 
 }  // namespace
-}  // namespace linkboy::signs_of_life_test
+}  // namespace linkboy::heartbeat_test

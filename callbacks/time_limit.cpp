@@ -1,4 +1,4 @@
-#include "linkboy/callbacks/timer.hpp"
+#include "linkboy/callbacks/time_limit.hpp"
 
 #include <fmt/format.h>
 
@@ -14,22 +14,22 @@ constexpr const char* kElapsed = "elapsed_milliseconds";
 
 }  // namespace
 
-Timer::Timer(TimerOptions options) : options_(options) {
+TimeLimit::TimeLimit(TimeLimitOptions options) : options_(options) {
   LINKBOY_CHECK(options_.max_time.count() > 0, "max_time is ", options_.max_time.count(),
                 " ms; it must be positive.");
 }
 
-void Timer::on_training_run_start(Trainer&) {
+void TimeLimit::on_training_run_start(Trainer&) {
   if (!is_resumed()) before_ = {};
   start_ = now();
 }
 
-std::chrono::milliseconds Timer::elapsed() const {
+std::chrono::milliseconds TimeLimit::elapsed() const {
   if (!start_) return before_;
   return before_ + std::chrono::duration_cast<std::chrono::milliseconds>(now() - *start_);
 }
 
-void Timer::stop_if_over(Trainer& trainer) const {
+void TimeLimit::stop_if_over(Trainer& trainer) const {
   if (!start_ || elapsed() < options_.max_time || trainer.stop_requested()) return;
   const double seconds = std::chrono::duration<double>(options_.max_time).count();
   trainer.request_stop(
@@ -37,14 +37,14 @@ void Timer::stop_if_over(Trainer& trainer) const {
       fmt::format("Stopping training because its time limit of {} s is reached", seconds));
 }
 
-void Timer::end_run() {
+void TimeLimit::end_run() {
   before_ = elapsed();
   start_.reset();
 }
 
-StateDict Timer::state_dict() const { return {{kElapsed, int64_t{elapsed().count()}}}; }
+StateDict TimeLimit::state_dict() const { return {{kElapsed, int64_t{elapsed().count()}}}; }
 
-void Timer::load_state_dict(const StateDict& state) {
+void TimeLimit::load_state_dict(const StateDict& state) {
   before_ = std::chrono::milliseconds(state.get_int(kElapsed));
   start_.reset();
 }

@@ -12,16 +12,16 @@ namespace linkboy {
 /// profiler shows it as a user annotation, and NVIDIA's tools as an NVTX range if `set_nvtx_ranges`
 /// has switched these on.
 ///
-///     const StageRange range("forward");
+///     const ProfilerRange range("forward");
 ///
 /// Costs some nanoseconds when nobody watches.
-class LINKBOY_API StageRange {
+class LINKBOY_API ProfilerRange {
  public:
   /// @param name  Copied only if somebody watches.
-  explicit StageRange(const char* name);
-  ~StageRange();
-  StageRange(const StageRange&) = delete;
-  StageRange& operator=(const StageRange&) = delete;
+  explicit ProfilerRange(const char* name);
+  ~ProfilerRange();
+  ProfilerRange(const ProfilerRange&) = delete;
+  ProfilerRange& operator=(const ProfilerRange&) = delete;
 
  private:
   // Made only for a profiler: an idle RecordFunction costs twice as much as asking for one.

@@ -1,4 +1,4 @@
-#include "linkboy/profiling/stage_range.hpp"
+#include "linkboy/profiling/profiler_range.hpp"
 
 #include <torch/csrc/profiler/stubs/base.h>
 
@@ -15,7 +15,7 @@ const torch::profiler::impl::ProfilerStubs& nvtx() { return *torch::profiler::im
 
 }  // namespace
 
-StageRange::StageRange(const char* name) {
+ProfilerRange::ProfilerRange(const char* name) {
   if (auto watchers = at::getStepCallbacksUnlessEmpty(at::RecordScope::USER_SCOPE)) {
     record_.emplace(std::move(*watchers));
     record_->before(name);
@@ -26,7 +26,7 @@ StageRange::StageRange(const char* name) {
   }
 }
 
-StageRange::~StageRange() {
+ProfilerRange::~ProfilerRange() {
   if (has_nvtx_range_) nvtx().rangePop();
 }
 

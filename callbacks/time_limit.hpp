@@ -8,7 +8,7 @@
 
 namespace linkboy {
 
-struct TimerOptions {
+struct TimeLimitOptions {
   /// Wall time that a training run may take: `std::chrono::hours(12)`. Required; positive.
   std::chrono::milliseconds max_time{};
 };
@@ -20,10 +20,10 @@ struct TimerOptions {
 /// What comes after (saving, say) is not counted in advance: choose the limit with a margin. Of
 /// several processes the first whose time is over ends the run of all. A run of `evaluate` has no
 /// limit.
-class LINKBOY_API Timer : public Callback {
+class LINKBOY_API TimeLimit : public Callback {
  public:
   /// @throws Error if `max_time` is not positive.
-  explicit Timer(TimerOptions options);
+  explicit TimeLimit(TimeLimitOptions options);
 
   void on_training_run_start(Trainer& trainer) override;
   void on_train_update_end(Trainer& trainer) override { stop_if_over(trainer); }
@@ -50,7 +50,7 @@ class LINKBOY_API Timer : public Callback {
   void stop_if_over(Trainer& trainer) const;
   void end_run();
 
-  TimerOptions options_;
+  TimeLimitOptions options_;
   std::chrono::milliseconds before_{0};  // runs that this one resumes
   std::optional<Clock::time_point> start_;
 };

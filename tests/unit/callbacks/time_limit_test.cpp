@@ -1,4 +1,4 @@
-// When Timer ends a run, by a clock that only the steps move.
+// When TimeLimit ends a run, by a clock that only the steps move.
 
 #include <gtest/gtest.h>
 #include <torch/torch.h>
@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "linkboy/callbacks/save_training_state.hpp"
-#include "linkboy/callbacks/timer.hpp"
+#include "linkboy/callbacks/time_limit.hpp"
 #include "support/expect_error.hpp"
 #include "support/temporary_folder.hpp"
 #include "support/toy.hpp"
@@ -22,9 +22,9 @@ using std::chrono::milliseconds;
 using std::chrono::seconds;
 
 /// Each training or evaluation step takes a second.
-class StepTimer : public Timer {
+class StepTimer : public TimeLimit {
  public:
-  explicit StepTimer(TimerOptions options) : Timer(options) {}
+  explicit StepTimer(TimeLimitOptions options) : TimeLimit(options) {}
 
   void on_train_step_start(Trainer&) override { time += seconds(1); }
   void on_eval_step_start(Trainer&) override { time += seconds(1); }
@@ -43,8 +43,8 @@ TrainOptions run_of(int64_t num_epochs) {
           .per_device_batch_size = 2};
 }
 
-TEST(TimerTest, EndsTheRunAfterTheUpdateInWhichTheTimeIsOver) {
-  const auto timer = std::make_shared<StepTimer>(TimerOptions{.max_time = milliseconds(2500)});
+TEST(TimeLimitTest, EndsTheRunAfterTheUpdateInWhichTheTimeIsOver) {
+  const auto timer = std::make_shared<StepTimer>(TimeLimitOptions{.max_time = milliseconds(2500)});
   Toy toy({timer});
   const TrainResult result = toy.trainer.train(run_of(5));
   EXPECT_EQ(result.reason, StopReason::stop_request);
@@ -52,21 +52,21 @@ TEST(TimerTest, EndsTheRunAfterTheUpdateInWhichTheTimeIsOver) {
   EXPECT_EQ(timer->elapsed(), seconds(3));
 }
 
-TEST(TimerTest, MessageNamesTheLimit) {
-  Toy toy({std::make_shared<StepTimer>(TimerOptions{.max_time = milliseconds(2500)})});
+TEST(TimeLimitTest, MessageNamesTheLimit) {
+  Toy toy({std::make_shared<StepTimer>(TimeLimitOptions{.max_time = milliseconds(2500)})});
   EXPECT_NE(toy.trainer.train(run_of(5)).message.find("time limit of 2.5 s"), std::string::npos);
 }
 
-TEST(TimerTest, NeverLeavesAnAccumulatedUpdateHalfDone) {
-  Toy toy({std::make_shared<StepTimer>(TimerOptions{.max_time = seconds(1)})});
+TEST(TimeLimitTest, NeverLeavesAnAccumulatedUpdateHalfDone) {
+  Toy toy({std::make_shared<StepTimer>(TimeLimitOptions{.max_time = seconds(1)})});
   TrainOptions options = run_of(5);
   options.gradient_accumulation_steps = 2;
   EXPECT_EQ(toy.trainer.train(options).num_updates, 1);
   EXPECT_EQ(toy.trainer.micro_step(), 2);
 }
 
-TEST(TimerTest, EndsTheRunInAnEvaluationAfterTheBatch) {
-  const auto timer = std::make_shared<StepTimer>(TimerOptions{.max_time = seconds(5)});
+TEST(TimeLimitTest, EndsTheRunInAnEvaluationAfterTheBatch) {
+  const auto timer = std::make_shared<StepTimer>(TimeLimitOptions{.max_time = seconds(5)});
   Toy toy({timer});
   const TrainResult result = toy.trainer.train(run_of(5));
   EXPECT_EQ(result.reason, StopReason::stop_request);
@@ -75,27 +75,27 @@ TEST(TimerTest, EndsTheRunInAnEvaluationAfterTheBatch) {
   EXPECT_EQ(timer->elapsed(), seconds(5));
 }
 
-TEST(TimerTest, RunWithinItsTimeFinishes) {
-  Toy toy({std::make_shared<StepTimer>(TimerOptions{.max_time = hours(1)})});
+TEST(TimeLimitTest, RunWithinItsTimeFinishes) {
+  Toy toy({std::make_shared<StepTimer>(TimeLimitOptions{.max_time = hours(1)})});
   EXPECT_EQ(toy.trainer.train(run_of(2)).reason, StopReason::finished);
 }
 
-TEST(TimerTest, EachRunHasTheWholeTime) {
-  const auto timer = std::make_shared<StepTimer>(TimerOptions{.max_time = seconds(8)});
+TEST(TimeLimitTest, EachRunHasTheWholeTime) {
+  const auto timer = std::make_shared<StepTimer>(TimeLimitOptions{.max_time = seconds(8)});
   Toy toy({timer});
   EXPECT_EQ(toy.trainer.train(run_of(1)).reason, StopReason::finished);
   EXPECT_EQ(toy.trainer.train(run_of(1)).reason, StopReason::finished);
   EXPECT_EQ(timer->elapsed(), seconds(6));
 }
 
-TEST(TimerTest, ResumedRunHasTheTimeThatWasLeft) {
+TEST(TimeLimitTest, ResumedRunHasTheTimeThatWasLeft) {
   const TemporaryFolder folder;
   const SaveTrainingStateOptions saving{.directory = folder.path(), .every_n_updates = 1};
-  Toy first({std::make_shared<StepTimer>(TimerOptions{.max_time = seconds(3)}),
+  Toy first({std::make_shared<StepTimer>(TimeLimitOptions{.max_time = seconds(3)}),
              std::make_shared<SaveTrainingState>(saving)});
   ASSERT_EQ(first.trainer.train(run_of(5)).num_updates, 3);
 
-  const auto timer = std::make_shared<StepTimer>(TimerOptions{.max_time = milliseconds(7500)});
+  const auto timer = std::make_shared<StepTimer>(TimeLimitOptions{.max_time = milliseconds(7500)});
   timer->time += hours(1000);
   Toy second({timer});
   TrainOptions options = run_of(5);
@@ -105,23 +105,23 @@ TEST(TimerTest, ResumedRunHasTheTimeThatWasLeft) {
   EXPECT_EQ(timer->elapsed(), seconds(8));
 }
 
-TEST(TimerTest, RunOfEvaluateHasNoLimit) {
-  const auto timer = std::make_shared<StepTimer>(TimerOptions{.max_time = seconds(1)});
+TEST(TimeLimitTest, RunOfEvaluateHasNoLimit) {
+  const auto timer = std::make_shared<StepTimer>(TimeLimitOptions{.max_time = seconds(1)});
   Toy toy({timer});
   const Metrics metrics = toy.trainer.evaluate({.dataset = toy_data(8)});
   EXPECT_EQ(metrics.count("evaluation_loss"), 1);
 }
 
-TEST(TimerTest, MeasuresRealTimeByItself) {
-  const auto timer = std::make_shared<Timer>(TimerOptions{.max_time = hours(10)});
+TEST(TimeLimitTest, MeasuresRealTimeByItself) {
+  const auto timer = std::make_shared<TimeLimit>(TimeLimitOptions{.max_time = hours(10)});
   Toy toy({timer});
   EXPECT_EQ(toy.trainer.train(run_of(1)).reason, StopReason::finished);
   EXPECT_LT(timer->elapsed(), hours(10));
 }
 
-TEST(TimerTest, RejectsALimitThatIsNotPositive) {
-  EXPECT_ERROR(Timer({}), "max_time is 0 ms");
-  EXPECT_ERROR(Timer({.max_time = seconds(-1)}), "max_time is -1000 ms");
+TEST(TimeLimitTest, RejectsALimitThatIsNotPositive) {
+  EXPECT_ERROR(TimeLimit({}), "max_time is 0 ms");
+  EXPECT_ERROR(TimeLimit({.max_time = seconds(-1)}), "max_time is -1000 ms");
 }
 
 }  // namespace

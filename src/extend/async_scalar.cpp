@@ -1,4 +1,4 @@
-#include "linkboy/extend/deferred_value.hpp"
+#include "linkboy/extend/async_scalar.hpp"
 
 #include <ATen/ATen.h>
 #include <ATen/core/grad_mode.h>
@@ -6,7 +6,7 @@
 
 namespace linkboy {
 
-DeferredValue::DeferredValue(const at::Tensor& scalar) {
+AsyncScalar::AsyncScalar(const at::Tensor& scalar) {
   const at::NoGradGuard no_grad;
   if (scalar.is_cpu()) {
     value_ = scalar.item<double>();
@@ -19,9 +19,9 @@ DeferredValue::DeferredValue(const at::Tensor& scalar) {
   arrival_->record(guard.getStream(scalar.device()));
 }
 
-bool DeferredValue::is_ready() const { return !arrival_ || arrival_->query(); }
+bool AsyncScalar::is_ready() const { return !arrival_ || arrival_->query(); }
 
-double DeferredValue::value() const {
+double AsyncScalar::value() const {
   if (!arrival_) return value_;
   arrival_->synchronize();
   return on_host_.item<double>();

@@ -1,4 +1,4 @@
-#include "linkboy/callbacks/timing.hpp"
+#include "linkboy/callbacks/phase_timer.hpp"
 
 #include <ATen/DeviceAccelerator.h>
 
@@ -37,51 +37,51 @@ double TimeSum::mean() const {
                    : std::numeric_limits<double>::quiet_NaN();
 }
 
-Timing::Timing(TimingOptions options) : options_(options) {
+PhaseTimer::PhaseTimer(PhaseTimerOptions options) : options_(options) {
   LINKBOY_CHECK(options_.num_warmup_steps >= 0, "num_warmup_steps is ", options_.num_warmup_steps,
                 "; it must not be negative.");
 }
 
 // Spans.
 
-void Timing::wait_for_device(Trainer& trainer) const {
+void PhaseTimer::wait_for_device(Trainer& trainer) const {
   if (!options_.synchronize || trainer.device().is_cpu()) return;
   at::accelerator::synchronizeDevice(trainer.device().index());
 }
 
-Timing::Mark Timing::mark(Trainer& trainer) const {
+PhaseTimer::Mark PhaseTimer::mark(Trainer& trainer) const {
   wait_for_device(trainer);
   return {now(), evaluated_};
 }
 
-double Timing::since(const Mark& start) const {
+double PhaseTimer::since(const Mark& start) const {
   return std::chrono::duration<double>(now() - start.time).count() - (evaluated_ - start.evaluated);
 }
 
-double Timing::span(Trainer& trainer, const Mark& start) const {
+double PhaseTimer::span(Trainer& trainer, const Mark& start) const {
   wait_for_device(trainer);
   return since(start);
 }
 
-void Timing::add(std::string_view name, TimeSum& sum, double seconds) {
+void PhaseTimer::add(std::string_view name, TimeSum& sum, double seconds) {
   if (num_steps_ <= options_.num_warmup_steps) return;
   add_to(sum, seconds);
   add_to(sums_[std::string(name)], seconds);
 }
 
-void Timing::record_mean(Trainer& trainer, std::string_view name, const TimeSum& sum) const {
+void PhaseTimer::record_mean(Trainer& trainer, std::string_view name, const TimeSum& sum) const {
   if (sum.count > 0) trainer.run_history().update_metric(name, sum.mean());
 }
 
 // Training.
 
-void Timing::on_training_run_start(Trainer&) {
+void PhaseTimer::on_training_run_start(Trainer&) {
   sums_.clear();
   evaluations_.clear();
   num_steps_ = 0;
 }
 
-void Timing::on_train_epoch_start(Trainer& trainer) {
+void PhaseTimer::on_train_epoch_start(Trainer& trainer) {
   const bool goes_on = is_resumed() && trainer.micro_step() > 0;
   if (!goes_on) {
     stages_ = {};
@@ -92,26 +92,26 @@ void Timing::on_train_epoch_start(Trainer& trainer) {
   epoch_start_ = mark(trainer);
 }
 
-void Timing::on_train_step_start(Trainer& trainer) {
+void PhaseTimer::on_train_step_start(Trainer& trainer) {
   ++num_steps_;
   last_ = mark(trainer);
 }
 
-void Timing::on_train_step_end(Trainer& trainer, const Batch&, const StepOutput&) {
+void PhaseTimer::on_train_step_end(Trainer& trainer, const Batch&, const StepOutput&) {
   add(kForward, stages_.forward, span(trainer, last_));
   last_ = mark(trainer);
 }
 
-void Timing::on_gradients_ready(Trainer& trainer) {
+void PhaseTimer::on_gradients_ready(Trainer& trainer) {
   add(kBackward, stages_.backward, span(trainer, last_));
   last_ = mark(trainer);
 }
 
-void Timing::on_train_update_end(Trainer& trainer) {
+void PhaseTimer::on_train_update_end(Trainer& trainer) {
   add(kOptimizer, stages_.optimizer, span(trainer, last_));
 }
 
-void Timing::on_train_epoch_end(Trainer& trainer) {
+void PhaseTimer::on_train_epoch_end(Trainer& trainer) {
   const double seconds = epoch_before_ + span(trainer, epoch_start_);
   is_in_epoch_ = false;
   epoch_before_ = seconds;
@@ -123,12 +123,12 @@ void Timing::on_train_epoch_end(Trainer& trainer) {
 }
 
 /// The epoch's training so far, without the evaluation that is in progress or was cut short.
-double Timing::seconds_in_epoch() const {
+double PhaseTimer::seconds_in_epoch() const {
   if (!is_in_epoch_) return 0.0;
   return since(epoch_start_) - (evaluations_.empty() ? 0.0 : since(evaluations_.front().start));
 }
 
-void Timing::end_run() {
+void PhaseTimer::end_run() {
   epoch_before_ += seconds_in_epoch();
   is_in_epoch_ = false;
   evaluations_.clear();
@@ -136,26 +136,26 @@ void Timing::end_run() {
 
 // Evaluation.
 
-void Timing::on_evaluation_run_start(Trainer&) {
+void PhaseTimer::on_evaluation_run_start(Trainer&) {
   sums_.clear();
   evaluations_.clear();
 }
 
-void Timing::on_eval_epoch_start(Trainer& trainer) {
+void PhaseTimer::on_eval_epoch_start(Trainer& trainer) {
   evaluations_.push_back({.start = mark(trainer)});
 }
 
-void Timing::on_eval_step_start(Trainer& trainer) {
+void PhaseTimer::on_eval_step_start(Trainer& trainer) {
   if (!evaluations_.empty()) evaluations_.back().step_start = mark(trainer);
 }
 
-void Timing::on_eval_step_end(Trainer& trainer, const Batch&, const StepOutput&) {
+void PhaseTimer::on_eval_step_end(Trainer& trainer, const Batch&, const StepOutput&) {
   if (evaluations_.empty()) return;
   Evaluation& evaluation = evaluations_.back();
   add_to(evaluation.steps, span(trainer, evaluation.step_start));
 }
 
-void Timing::on_eval_epoch_end(Trainer& trainer) {
+void PhaseTimer::on_eval_epoch_end(Trainer& trainer) {
   if (evaluations_.empty()) return;  // it had begun before this callback was added
   const Evaluation evaluation = evaluations_.back();
   evaluations_.pop_back();
@@ -173,14 +173,14 @@ void Timing::on_eval_epoch_end(Trainer& trainer) {
 
 // State.
 
-StateDict Timing::state_dict() const {
+StateDict PhaseTimer::state_dict() const {
   return {{kEpochTime, epoch_before_ + seconds_in_epoch()},
           {kForward, to_ivalue(stages_.forward)},
           {kBackward, to_ivalue(stages_.backward)},
           {kOptimizer, to_ivalue(stages_.optimizer)}};
 }
 
-void Timing::load_state_dict(const StateDict& state) {
+void PhaseTimer::load_state_dict(const StateDict& state) {
   epoch_before_ = state.get_double(kEpochTime);
   stages_ = {.forward = time_sum(state, kForward),
              .backward = time_sum(state, kBackward),

@@ -14,13 +14,13 @@ namespace linkboy {
 /// Tells the other processes, through the store, that this one is alive, and finds out which of
 /// them are. c10d's own errors do not know ranks. Only a thread of its own talks to the store,
 /// which may never answer (TCPStore has no timeout for that): nobody waits for it forever.
-class SignsOfLife {
+class Heartbeat {
  public:
   /// @param store  With a connection of its own.
-  SignsOfLife(c10::intrusive_ptr<c10d::Store> store, int64_t rank);
+  Heartbeat(c10::intrusive_ptr<c10d::Store> store, int64_t rank);
 
   /// Says that this process has left.
-  ~SignsOfLife();
+  ~Heartbeat();
 
   /// Tells the others why this process does not go on, or with an empty text that it does again.
   void set_failure(const std::string& why);
@@ -71,7 +71,7 @@ SortedRanks sort_ranks(const std::vector<int64_t>& ranks, const std::vector<std:
 
 /// Returns a sentence without its period: the most certain cause, and where to look if it names
 /// ranks.
-std::string describe_cause(const SortedRanks& sorted, const SignsOfLife::Failure& failure,
+std::string describe_cause(const SortedRanks& sorted, const Heartbeat::Failure& failure,
                            int64_t own_rank);
 
 }  // namespace linkboy

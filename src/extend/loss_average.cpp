@@ -1,4 +1,4 @@
-#include "linkboy/extend/loss_tracker.hpp"
+#include "linkboy/extend/loss_average.hpp"
 
 #include <ATen/ATen.h>
 
@@ -7,7 +7,7 @@
 
 namespace linkboy {
 
-void LossTracker::update(const at::Tensor& loss, int64_t batch_size) {
+void LossAverage::update(const at::Tensor& loss, int64_t batch_size) {
   count_ += batch_size;
   if (loss.is_cpu() && loss.numel() == 1 && loss.scalar_type() == at::kFloat) {
     // Almost every loss; reading it directly spares the dispatches below.
@@ -29,22 +29,22 @@ void LossTracker::update(const at::Tensor& loss, int64_t batch_size) {
   device_total_.add_(mean, batch_size);
 }
 
-void LossTracker::reset() { restore(0.0, 0); }
+void LossAverage::reset() { restore(0.0, 0); }
 
-void LossTracker::restore(double total, int64_t count) {
+void LossAverage::restore(double total, int64_t count) {
   host_total_ = total;
   device_total_ = at::Tensor();
   count_ = count;
 }
 
-double LossTracker::total() const { return total_later().value(); }
+double LossAverage::total() const { return total_async().value(); }
 
-DeferredValue LossTracker::total_later() const {
-  if (!device_total_.defined()) return DeferredValue(host_total_);
-  return DeferredValue(host_total_ == 0.0 ? device_total_ : device_total_ + host_total_);
+AsyncScalar LossAverage::total_async() const {
+  if (!device_total_.defined()) return AsyncScalar(host_total_);
+  return AsyncScalar(host_total_ == 0.0 ? device_total_ : device_total_ + host_total_);
 }
 
-double LossTracker::average() const {
+double LossAverage::average() const {
   if (count_ == 0) return std::numeric_limits<double>::quiet_NaN();
   return total() / static_cast<double>(count_);
 }

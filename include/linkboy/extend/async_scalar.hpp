@@ -14,13 +14,13 @@ namespace linkboy {
 /// once.
 ///
 /// Used by one thread.
-class LINKBOY_API DeferredValue {
+class LINKBOY_API AsyncScalar {
  public:
   /// @param scalar  One element of any dtype.
-  explicit DeferredValue(const at::Tensor& scalar);
+  explicit AsyncScalar(const at::Tensor& scalar);
 
   /// One that is there already.
-  explicit DeferredValue(double value) : value_(value) {}
+  explicit AsyncScalar(double value) : value_(value) {}
 
   /// Without waiting.
   bool is_ready() const;

@@ -5,14 +5,14 @@
 #include <cstdint>
 
 #include "linkboy/export.hpp"
-#include "linkboy/extend/deferred_value.hpp"
+#include "linkboy/extend/async_scalar.hpp"
 
 namespace linkboy {
 
 /// The sample-weighted mean of losses. Adds up in double precision on the device that the losses
 /// live on, and reads nothing back until it is asked: `update` never waits for a CUDA device.
 /// Not thread-safe.
-class LINKBOY_API LossTracker {
+class LINKBOY_API LossAverage {
  public:
   /// @param loss  Mean over `batch_size` samples; a loss of several elements counts as their mean.
   void update(const at::Tensor& loss, int64_t batch_size);
@@ -27,7 +27,7 @@ class LINKBOY_API LossTracker {
   double total() const;
 
   /// The total so far, for whoever does not want to wait.
-  DeferredValue total_later() const;
+  AsyncScalar total_async() const;
 
   /// Number of samples.
   int64_t count() const { return count_; }

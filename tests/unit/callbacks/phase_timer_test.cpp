@@ -1,4 +1,4 @@
-// What Timing measures, by a clock that only the parts of the run move.
+// What PhaseTimer measures, by a clock that only the parts of the run move.
 
 #include <gtest/gtest.h>
 #include <torch/torch.h>
@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "linkboy/callbacks/save_training_state.hpp"
-#include "linkboy/callbacks/timing.hpp"
+#include "linkboy/callbacks/phase_timer.hpp"
 #include "support/at_update.hpp"
 #include "support/expect_error.hpp"
 #include "support/fake_time.hpp"
@@ -28,8 +28,8 @@ constexpr int kBetweenUpdates = 1000;
 
 /// Epochs of four updates and two evaluation steps.
 struct TimedRun {
-  explicit TimedRun(CallbackList more = {}, TimingOptions timing_options = {.num_warmup_steps = 0})
-      : timing(std::make_shared<ByFakeTime<Timing>>(time, timing_options)),
+  explicit TimedRun(CallbackList more = {}, PhaseTimerOptions timing_options = {.num_warmup_steps = 0})
+      : timing(std::make_shared<ByFakeTime<PhaseTimer>>(time, timing_options)),
         model(toy_model()),
         trainer(time,
                 {.forward = kForward,
@@ -53,7 +53,7 @@ struct TimedRun {
   }
 
   std::shared_ptr<FakeTime> time = std::make_shared<FakeTime>();
-  std::shared_ptr<ByFakeTime<Timing>> timing;
+  std::shared_ptr<ByFakeTime<PhaseTimer>> timing;
   torch::nn::Sequential model;
   SlowTrainer trainer;
   TrainOptions options;
@@ -63,7 +63,7 @@ constexpr double kUpdate = kForward + kBackward + kOptimizer;
 
 std::vector<double> twice(double value) { return {value, value}; }
 
-TEST(TimingTest, RecordsEpochsAndTheMeansOfTheirStages) {
+TEST(PhaseTimerTest, RecordsEpochsAndTheMeansOfTheirStages) {
   TimedRun run;
   run.trainer.train(run.options);
   EXPECT_EQ(run.values("train_epoch_time"), twice(4 * kUpdate));
@@ -74,7 +74,7 @@ TEST(TimingTest, RecordsEpochsAndTheMeansOfTheirStages) {
   EXPECT_EQ(run.values("eval_step_time"), twice(kEvalStep));
 }
 
-TEST(TimingTest, KeepsTheSumsOfTheRun) {
+TEST(PhaseTimerTest, KeepsTheSumsOfTheRun) {
   TimedRun run;
   run.trainer.train(run.options);
   const auto& sums = run.timing->sums();
@@ -85,7 +85,7 @@ TEST(TimingTest, KeepsTheSumsOfTheRun) {
   EXPECT_EQ(sums.at("eval_epoch_time").mean(), 2 * kEvalStep);
 }
 
-TEST(TimingTest, SecondRunStartsItsSumsAnew) {
+TEST(PhaseTimerTest, SecondRunStartsItsSumsAnew) {
   TimedRun run;
   run.trainer.train(run.options);
   run.trainer.train(run.options);
@@ -93,7 +93,7 @@ TEST(TimingTest, SecondRunStartsItsSumsAnew) {
   EXPECT_EQ(run.values("train_epoch_time"), twice(4 * kUpdate));
 }
 
-TEST(TimingTest, LeavesWarmUpStepsOutOfTheMeansButNotOfTheEpoch) {
+TEST(PhaseTimerTest, LeavesWarmUpStepsOutOfTheMeansButNotOfTheEpoch) {
   TimedRun run({}, {.num_warmup_steps = 2});
   run.trainer.callback_handler().add(std::make_shared<AtUpdate>(
       2, [&](Trainer&) { run.trainer.seconds.forward = 10 * kForward; }));
@@ -104,14 +104,14 @@ TEST(TimingTest, LeavesWarmUpStepsOutOfTheMeansButNotOfTheEpoch) {
   EXPECT_EQ(run.values("train_epoch_time"), std::vector<double>{4 * kUpdate + 2 * 9 * kForward});
 }
 
-TEST(TimingTest, EpochOfWarmUpStepsAloneHasNoMeans) {
+TEST(PhaseTimerTest, EpochOfWarmUpStepsAloneHasNoMeans) {
   TimedRun run({}, {.num_warmup_steps = 4});
   run.trainer.train(run.options);
   EXPECT_EQ(run.values("train_forward_time"), std::vector<double>{kForward});
   EXPECT_EQ(run.values("train_epoch_time"), twice(4 * kUpdate));
 }
 
-TEST(TimingTest, BackwardPassesWithinAWindowAreLeftOut) {
+TEST(PhaseTimerTest, BackwardPassesWithinAWindowAreLeftOut) {
   TimedRun run;
   run.options.gradient_accumulation_steps = 2;
   run.trainer.train(run.options);
@@ -120,8 +120,8 @@ TEST(TimingTest, BackwardPassesWithinAWindowAreLeftOut) {
   EXPECT_EQ(run.timing->sums().at("train_forward_time").count, 8);
 }
 
-TEST(TimingTest, ExtraEvaluationIsNoTrainingTime) {
-  for (const int order : {-1, 1}) {  // before and after Timing sees the update's end
+TEST(PhaseTimerTest, ExtraEvaluationIsNoTrainingTime) {
+  for (const int order : {-1, 1}) {  // before and after PhaseTimer sees the update's end
     auto evaluate = std::make_shared<AtUpdate>(
         2, [](Trainer& trainer) { trainer.evaluate_now({.metric_prefix = "step_"}); });
     evaluate->set_order(order);
@@ -134,16 +134,16 @@ TEST(TimingTest, ExtraEvaluationIsNoTrainingTime) {
   }
 }
 
-/// Evaluates once more at the end of each evaluation, before Timing sees that.
+/// Evaluates once more at the end of each evaluation, before PhaseTimer sees that.
 class EvaluateTwice : public Callback {
  public:
   int default_order() const override { return -1; }
   void on_eval_epoch_end(Trainer& trainer) override {
-    if (!trainer.is_extra_evaluation()) trainer.evaluate_now({.metric_prefix = "again_"});
+    if (!trainer.is_intermediate_evaluation()) trainer.evaluate_now({.metric_prefix = "again_"});
   }
 };
 
-TEST(TimingTest, EvaluationWithinAnEvaluationIsNoPartOfIt) {
+TEST(PhaseTimerTest, EvaluationWithinAnEvaluationIsNoPartOfIt) {
   TimedRun run({std::make_shared<EvaluateTwice>()});
   run.trainer.train(run.options);
   EXPECT_EQ(run.values("again_eval_epoch_time"), twice(2 * kEvalStep));
@@ -151,7 +151,7 @@ TEST(TimingTest, EvaluationWithinAnEvaluationIsNoPartOfIt) {
   EXPECT_EQ(run.values("eval_step_time"), twice(kEvalStep));
 }
 
-TEST(TimingTest, AnEvaluationThatIsLeftBeforeItsEndIsNoTrainingTime) {
+TEST(PhaseTimerTest, AnEvaluationThatIsLeftBeforeItsEndIsNoTrainingTime) {
   const TemporaryFolder folder;
   class StopInEvaluation : public Callback {
    public:
@@ -173,7 +173,7 @@ TEST(TimingTest, AnEvaluationThatIsLeftBeforeItsEndIsNoTrainingTime) {
   EXPECT_EQ(second.values("train_epoch_time"), twice(4 * kUpdate));
 }
 
-TEST(TimingTest, WhatOthersDoBetweenUpdatesCountsInTheEpochAlone) {
+TEST(PhaseTimerTest, WhatOthersDoBetweenUpdatesCountsInTheEpochAlone) {
   TimedRun run;
   auto wait =
       std::make_shared<AtUpdate>(2, [time = run.time](Trainer&) { time->pass(kBetweenUpdates); });
@@ -185,7 +185,7 @@ TEST(TimingTest, WhatOthersDoBetweenUpdatesCountsInTheEpochAlone) {
   EXPECT_EQ(run.values("train_optimizer_time"), std::vector<double>{kOptimizer});
 }
 
-TEST(TimingTest, RunOfEvaluateReturnsItsTimes) {
+TEST(PhaseTimerTest, RunOfEvaluateReturnsItsTimes) {
   TimedRun run;
   const Metrics metrics =
       run.trainer.evaluate({.dataset = toy_data(6), .per_device_batch_size = 2});
@@ -194,7 +194,7 @@ TEST(TimingTest, RunOfEvaluateReturnsItsTimes) {
   EXPECT_EQ(metrics.count("train_epoch_time"), 0);
 }
 
-TEST(TimingTest, ResumedEpochCountsItsPartBeforeButNotTheTimeBetween) {
+TEST(PhaseTimerTest, ResumedEpochCountsItsPartBeforeButNotTheTimeBetween) {
   for (const int64_t stop : {2, 4}) {  // in the epoch's middle, and at its end
     const TemporaryFolder folder;
     const SaveTrainingStateOptions saving{.directory = folder.path(), .every_n_updates = 1};
@@ -210,7 +210,7 @@ TEST(TimingTest, ResumedEpochCountsItsPartBeforeButNotTheTimeBetween) {
   }
 }
 
-TEST(TimingTest, AnEvaluationThatAStopCutsShortIsNotTrainingTimeOfTheResumedEpoch) {
+TEST(PhaseTimerTest, AnEvaluationThatAStopCutsShortIsNotTrainingTimeOfTheResumedEpoch) {
   const TemporaryFolder folder;
   class EvaluateAt : public Callback {
    public:
@@ -231,25 +231,25 @@ TEST(TimingTest, AnEvaluationThatAStopCutsShortIsNotTrainingTimeOfTheResumedEpoc
   EXPECT_EQ(second.values("train_epoch_time"), twice(4 * kUpdate));
 }
 
-TEST(TimingTest, EpochThatWasLeftIsForgottenInTheNextRun) {
+TEST(PhaseTimerTest, EpochThatWasLeftIsForgottenInTheNextRun) {
   TimedRun run({stop_at(2)});
   run.trainer.train(run.options);
   EXPECT_TRUE(run.values("train_epoch_time").empty());
-  run.options.max_num_train_steps = 1;
+  run.options.max_num_updates = 1;
   run.trainer.train(run.options);
   EXPECT_EQ(run.values("train_epoch_time"), std::vector<double>{kUpdate});
 }
 
-TEST(TimingTest, WaitingForTheDeviceChangesNothingOnTheCpu) {
+TEST(PhaseTimerTest, WaitingForTheDeviceChangesNothingOnTheCpu) {
   TimedRun run({}, {.num_warmup_steps = 0, .synchronize = true});
   run.trainer.train(run.options);
   EXPECT_EQ(run.values("train_forward_time"), twice(kForward));
 }
 
-TEST(TimingTest, MeanOfNothingIsNaN) { EXPECT_TRUE(std::isnan(TimeSum().mean())); }
+TEST(PhaseTimerTest, MeanOfNothingIsNaN) { EXPECT_TRUE(std::isnan(TimeSum().mean())); }
 
-TEST(TimingTest, RejectsANegativeWarmUp) {
-  EXPECT_ERROR(Timing({.num_warmup_steps = -1}), "num_warmup_steps is -1");
+TEST(PhaseTimerTest, RejectsANegativeWarmUp) {
+  EXPECT_ERROR(PhaseTimer({.num_warmup_steps = -1}), "num_warmup_steps is -1");
 }
 
 }  // namespace

@@ -37,9 +37,9 @@ class PinnedGathering {
 
 /// Makes any batch of an epoch: sampling, gathering, collating, transforming, pinning. One object
 /// a thread.
-class BatchMaker {
+class BatchFetcher {
  public:
-  BatchMaker(Dataset dataset, const DataLoaderOptions& options, int64_t epoch)
+  BatchFetcher(Dataset dataset, const DataLoaderOptions& options, int64_t epoch)
       : dataset_(std::move(dataset)), options_(options), epoch_(epoch), shard_(shard_of(options)) {}
 
   Batch make(int64_t batch_index) const;
