@@ -33,19 +33,19 @@ std::vector<std::pair<std::string, CreateSchedulerFn>> all_schedules() {
     if (name == "cosine-restarts") settings = {{"T_0", "1000"}, {"T_mult", "1.5"}};
     all.emplace_back(name, make_scheduler_fn(name, settings));
   }
-  const auto linear = LinearScheduler::create_scheduler_fn();
-  const auto cosine = CosineScheduler::create_scheduler_fn();
-  all.emplace_back("lambda", LambdaScheduler::create_scheduler_fn(
+  const auto linear = linear();
+  const auto cosine = cosine();
+  all.emplace_back("lambda", lambda_schedule(
                                  {.lr_lambda = {[](int64_t n) { return 1.0 / (1.0 + n); }}}));
-  all.emplace_back("sequential", SequentialScheduler::create_scheduler_fn(
+  all.emplace_back("sequential", sequential(
                                      {.schedulers = {linear, cosine}, .milestones = {1000}}));
   all.emplace_back("chained",
-                   ChainedScheduler::create_scheduler_fn({.schedulers = {linear, cosine}}));
-  all.emplace_back("warm-up", WarmupScheduler::create_scheduler_fn({.scheduler = cosine}));
-  all.emplace_back("timm", TimmScheduler::create_scheduler_fn({.scheduler = cosine}));
+                   chained({.schedulers = {linear, cosine}}));
+  all.emplace_back("warm-up", warmup({.scheduler = cosine}));
+  all.emplace_back("timm", timm_schedule({.scheduler = cosine}));
   all.emplace_back(
       "torch",
-      TorchScheduler::create_scheduler_fn({.scheduler = [](torch::optim::Optimizer& optimizer) {
+      torch_schedule({.scheduler = [](torch::optim::Optimizer& optimizer) {
         return std::make_unique<torch::optim::StepLR>(optimizer, 1000, 0.9);
       }}));
   return all;

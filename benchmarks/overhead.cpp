@@ -100,7 +100,7 @@ CallbackList default_callbacks_into(std::FILE* stream, ProgressBarOptions::Mode 
   CallbackList callbacks = default_callbacks();
   for (auto& callback : callbacks) {
     if (!std::dynamic_pointer_cast<ProgressBar>(callback)) continue;
-    callback = std::make_shared<ProgressBar>(ProgressBarOptions{.mode = mode, .stream = stream});
+    callback = make<ProgressBar>({.mode = mode, .stream = stream});
   }
   return callbacks;
 }

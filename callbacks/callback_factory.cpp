@@ -142,7 +142,7 @@ std::vector<Entry> steering_callbacks() {
                                         "; it must be above 0 and at most ", kMost, ".");
                           const std::chrono::duration<double, std::ratio<60>> minutes(time.minutes);
                           using std::chrono::milliseconds;
-                          return std::make_shared<TimeLimit>(TimeLimitOptions{
+                          return make<TimeLimit>({
                               .max_time = std::chrono::duration_cast<milliseconds>(minutes)});
                         }),
       entry<StopOnSignal>("stop-on-signal"),

@@ -42,6 +42,9 @@ struct EarlyStoppingOptions {
 /// immediately, unless the options (a larger patience) let it continue.
 class LINKBOY_API EarlyStopping : public Callback {
  public:
+  /// What `make<EarlyStopping>({...})` takes.
+  using Options = EarlyStoppingOptions;
+
   /// @throws Error if an option is out of its range.
   explicit EarlyStopping(EarlyStoppingOptions options = {});
 

@@ -47,6 +47,12 @@ struct FreezeLayersOptions {
 /// Freeze the layers before the Trainer's first run.
 class LINKBOY_API FreezeLayers : public Callback {
  public:
+  /// What `make<FreezeLayers>(subject, {...})` takes.
+  /// @{
+  using Subject = std::shared_ptr<ModelFreezer>;
+  using Options = FreezeLayersOptions;
+  /// @}
+
   /// @throws Error if the freezer is null, an index out of range, an epoch less than 1, or a
   ///         learning rate negative or not finite.
   explicit FreezeLayers(std::shared_ptr<ModelFreezer> freezer, FreezeLayersOptions options = {});

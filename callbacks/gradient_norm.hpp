@@ -34,6 +34,9 @@ struct GradientNormOptions {
 /// are found at the first update of an epoch. On every process or on none.
 class LINKBOY_API GradientNorm : public Callback {
  public:
+  /// What `make<GradientNorm>({...})` takes.
+  using Options = GradientNormOptions;
+
   /// Records the norm of all gradients and those of `options.parts`.
   explicit GradientNorm(GradientNormOptions options = {}) : options_(options) {}
 

@@ -44,10 +44,13 @@ struct LambdaCallbackFunctions {
 /// A callback of a few lines, where a class would be too much. A second one of a Trainer needs a
 /// name of its own (`set_name`).
 ///
-///     std::make_shared<linkboy::LambdaCallback>(linkboy::LambdaCallbackFunctions{
+///     linkboy::make<linkboy::LambdaCallback>({
 ///         .on_train_epoch_end = [](linkboy::Trainer& trainer) { ... }});
 class LINKBOY_API LambdaCallback : public Callback {
  public:
+  /// What `make<LambdaCallback>({...})` takes.
+  using Options = LambdaCallbackFunctions;
+
   /// Any of the functions may be empty.
   explicit LambdaCallback(LambdaCallbackFunctions functions) : call_(std::move(functions)) {}
 

@@ -32,6 +32,9 @@ struct UpdateValues {
 /// Watches the Trainer's optimizer alone.
 class LINKBOY_API LearningRateMonitor : public Callback {
  public:
+  /// What `make<LearningRateMonitor>({...})` takes.
+  using Options = LearningRateMonitorOptions;
+
   /// @throws Error if an option is out of its range.
   explicit LearningRateMonitor(LearningRateMonitorOptions options = {});
 

@@ -20,6 +20,9 @@ struct LimitBatchesOptions {
 /// the same for all loaders.
 class LINKBOY_API LimitBatches : public Callback {
  public:
+  /// What `make<LimitBatches>({...})` takes.
+  using Options = LimitBatchesOptions;
+
   /// @throws Error if a limit is less than 1.
   explicit LimitBatches(LimitBatchesOptions options);
   /// The same limit for training and evaluation.

@@ -17,6 +17,9 @@ struct LimitEvalStepsOptions {
 /// Makes evaluations shorter.
 class LINKBOY_API LimitEvalSteps : public Callback {
  public:
+  /// What `make<LimitEvalSteps>({...})` takes.
+  using Options = LimitEvalStepsOptions;
+
   /// @throws Error if the number is less than 1.
   explicit LimitEvalSteps(LimitEvalStepsOptions options);
 

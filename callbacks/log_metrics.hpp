@@ -18,6 +18,9 @@ struct LogMetricsOptions {
 /// and at the end of an epoch. Override `log_metrics` to send them elsewhere.
 class LINKBOY_API LogMetrics : public Callback {
  public:
+  /// What `make<LogMetrics>({...})` takes.
+  using Options = LogMetricsOptions;
+
   /// @throws Error if an option is out of its range.
   explicit LogMetrics(LogMetricsOptions options = {});
 

@@ -36,6 +36,12 @@ struct MetricCallbackOptions {
 /// resumed in its middle on another number of processes, only the rest is measured.
 class LINKBOY_API MetricCallback : public Callback {
  public:
+  /// What `make<MetricCallback>(subject, {...})` takes.
+  /// @{
+  using Subject = MetricCollection;
+  using Options = MetricCallbackOptions;
+  /// @}
+
   /// Shares the metrics with the caller.
   explicit MetricCallback(MetricCollection metrics, MetricCallbackOptions options = {});
   /// @throws Error as MetricCollection.

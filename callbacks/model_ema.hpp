@@ -56,6 +56,9 @@ struct ModelEmaOptions {
 /// averages lacks that epoch's metrics.
 class LINKBOY_API ModelEma : public Callback {
  public:
+  /// What `make<ModelEma>({...})` takes.
+  using Options = ModelEmaOptions;
+
   /// @throws Error if an option is out of its range.
   explicit ModelEma(ModelEmaOptions options = {});
 

@@ -93,6 +93,9 @@ struct ModelSummaryOptions {
 /// Printed once, not again for later runs with this callback.
 class LINKBOY_API ModelSummary : public Callback {
  public:
+  /// What `make<ModelSummary>({...})` takes.
+  using Options = ModelSummaryOptions;
+
   /// @throws Error if `max_depth` is negative.
   explicit ModelSummary(ModelSummaryOptions options = {});
 

@@ -56,6 +56,9 @@ struct PerformanceMonitorOptions {
 /// all other callbacks: what they do after an update counts as part of its step.
 class LINKBOY_API PerformanceMonitor : public Callback {
  public:
+  /// What `make<PerformanceMonitor>({...})` takes.
+  using Options = PerformanceMonitorOptions;
+
   /// @throws Error if `num_recent_updates` is less than 1, or `flops_per_sample` is not positive.
   explicit PerformanceMonitor(PerformanceMonitorOptions options = {});
 

@@ -48,6 +48,9 @@ struct LINKBOY_API TimeSum {
 /// epoch that has nothing but warm-up steps records no means.
 class LINKBOY_API PhaseTimer : public Callback {
  public:
+  /// What `make<PhaseTimer>({...})` takes.
+  using Options = PhaseTimerOptions;
+
   /// @throws Error if `num_warmup_steps` is negative.
   explicit PhaseTimer(PhaseTimerOptions options = {});
 

@@ -43,6 +43,9 @@ struct PreciseBatchNormOptions {
 /// averages lag behind weights that change fast.
 class LINKBOY_API PreciseBatchNorm : public Callback {
  public:
+  /// What `make<PreciseBatchNorm>({...})` takes.
+  using Options = PreciseBatchNormOptions;
+
   /// @throws Error if an option is out of its range.
   explicit PreciseBatchNorm(PreciseBatchNormOptions options = {});
 

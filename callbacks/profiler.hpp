@@ -75,6 +75,9 @@ struct OperatorTime {
 /// resumed run are counted from where it resumes. Called after all other callbacks.
 class LINKBOY_API Profiler : public Callback {
  public:
+  /// What `make<Profiler>({...})` takes.
+  using Options = ProfilerOptions;
+
   /// @throws Error if a number is out of its range.
   explicit Profiler(ProfilerOptions options = {});
   ~Profiler() override;

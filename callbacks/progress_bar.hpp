@@ -41,6 +41,9 @@ struct ProgressBarOptions {
 /// Trainer::print writes goes above the bar.
 class LINKBOY_API ProgressBar : public Callback {
  public:
+  /// What `make<ProgressBar>({...})` takes.
+  using Options = ProgressBarOptions;
+
   /// Writes to `options.stream`, which must outlive it.
   explicit ProgressBar(ProgressBarOptions options = {});
 

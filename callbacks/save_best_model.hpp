@@ -40,6 +40,9 @@ struct SaveBestModelOptions {
 /// is resumed with another `save_path` copies the best checkpoints so far to it.
 class LINKBOY_API SaveBestModel : public Callback {
  public:
+  /// What `make<SaveBestModel>({...})` takes.
+  using Options = SaveBestModelOptions;
+
   /// @throws Error if `save_top_k` is less than 1.
   explicit SaveBestModel(SaveBestModelOptions options = {});
 

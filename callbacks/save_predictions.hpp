@@ -43,6 +43,9 @@ struct SavePredictionsOptions {
 /// Needs a model that returns one tensor, whose rows are equally long in all batches.
 class LINKBOY_API SavePredictions : public Callback {
  public:
+  /// What `make<SavePredictions>({...})` takes.
+  using Options = SavePredictionsOptions;
+
   /// @throws Error if the path has another ending, nothing is to be written, or `every_n_epochs`
   ///         is negative.
   explicit SavePredictions(SavePredictionsOptions options);

@@ -56,6 +56,9 @@ struct SaveTrainingStateOptions {
 /// or writes anything.
 class LINKBOY_API SaveTrainingState : public Callback {
  public:
+  /// What `make<SaveTrainingState>({...})` takes.
+  using Options = SaveTrainingStateOptions;
+
   /// @throws Error if an option is out of its range.
   explicit SaveTrainingState(SaveTrainingStateOptions options = {});
 

@@ -18,6 +18,9 @@ struct StepBasedEvaluationOptions {
 /// evaluation that a stop cuts short, or prevents, is made when the run is resumed.
 class LINKBOY_API StepBasedEvaluation : public Callback {
  public:
+  /// What `make<StepBasedEvaluation>({...})` takes.
+  using Options = StepBasedEvaluationOptions;
+
   /// @throws Error if the interval is less than 1.
   explicit StepBasedEvaluation(StepBasedEvaluationOptions options);
 

@@ -55,6 +55,9 @@ struct StochasticWeightAveragingOptions {
 /// are those over the batches of all. Those of TorchScript models are averaged, not updated.
 class LINKBOY_API StochasticWeightAveraging : public Callback {
  public:
+  /// What `make<StochasticWeightAveraging>({...})` takes.
+  using Options = StochasticWeightAveragingOptions;
+
   /// @throws Error if an option is out of its range.
   explicit StochasticWeightAveraging(StochasticWeightAveragingOptions options = {});
 

@@ -26,6 +26,9 @@ struct TerminateOnNaNOptions {
 /// state or checkpoint, which SaveTrainingState does not write for such weights.
 class LINKBOY_API TerminateOnNaN : public Callback {
  public:
+  /// What `make<TerminateOnNaN>({...})` takes.
+  using Options = TerminateOnNaNOptions;
+
   /// @throws Error if `max_delay_steps` is less than 1.
   explicit TerminateOnNaN(TerminateOnNaNOptions options = {});
 

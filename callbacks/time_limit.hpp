@@ -22,6 +22,9 @@ struct TimeLimitOptions {
 /// limit.
 class LINKBOY_API TimeLimit : public Callback {
  public:
+  /// What `make<TimeLimit>({...})` takes.
+  using Options = TimeLimitOptions;
+
   /// @throws Error if `max_time` is not positive.
   explicit TimeLimit(TimeLimitOptions options);
 

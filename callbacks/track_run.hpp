@@ -55,6 +55,12 @@ struct TrackRunOptions {
 /// sees their metrics.
 class LINKBOY_API TrackRun : public Callback {
  public:
+  /// What `make<TrackRun>(subject, {...})` takes.
+  /// @{
+  using Subject = std::vector<std::shared_ptr<Tracker>>;
+  using Options = TrackRunOptions;
+  /// @}
+
   /// @throws Error if a tracker is null or given twice, or an option is out of its range.
   explicit TrackRun(std::vector<std::shared_ptr<Tracker>> trackers, TrackRunOptions options = {});
 

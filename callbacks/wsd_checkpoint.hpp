@@ -50,6 +50,9 @@ struct WsdCheckpointOptions {
 /// does not end the run: the error is printed.
 class LINKBOY_API WsdCheckpoint : public Callback {
  public:
+  /// What `make<WsdCheckpoint>({...})` takes.
+  using Options = WsdCheckpointOptions;
+
   /// The decay phases are asked for when a run starts.
   explicit WsdCheckpoint(WsdCheckpointOptions options = {});
 

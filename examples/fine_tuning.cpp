@@ -73,11 +73,11 @@ void fine_tune(const std::filesystem::path& weights) {
       net, linkboy::ModelFreezerOptions{.freeze_batch_norms = true});
   freezer->freeze();
   auto optimizer = std::make_shared<torch::optim::AdamW>(freezer->get_trainable_parameters(), 3e-3);
-  auto unfreeze = std::make_shared<linkboy::FreezeLayers>(
-      freezer, linkboy::FreezeLayersOptions{
+  auto unfreeze = linkboy::make<linkboy::FreezeLayers>(
+      freezer, {
                    .unfreeze_at = {{.epoch = 2, .from_index = -2, .to_index = 0, .lr = 3e-4}}});
   auto accuracy =
-      std::make_shared<linkboy::Accuracy>(linkboy::AccuracyOptions{.num_classes = kNumClasses});
+      linkboy::make<linkboy::Accuracy>({.num_classes = kNumClasses});
   auto metrics =
       std::make_shared<linkboy::MetricCallback>(linkboy::MetricCollection{{"accuracy", accuracy}});
 
@@ -87,7 +87,7 @@ void fine_tune(const std::filesystem::path& weights) {
                  .num_epochs = 4,
                  .eval_dataset = test,
                  .per_device_batch_size = 16,
-                 .create_scheduler_fn = linkboy::CosineScheduler::create_scheduler_fn(),
+                 .create_scheduler_fn = linkboy::cosine(),
                  .train_dataloader_options = {.transform = normalise},
                  .eval_dataloader_options = {.transform = normalise}});
 

@@ -163,8 +163,8 @@ void run(const Options& options) {
                                       .per_device_batch_size = options.batch_size,
                                       .max_num_updates = options.updates};
   if (options.states) {
-    callbacks.push_back(std::make_shared<linkboy::SaveTrainingState>(
-        linkboy::SaveTrainingStateOptions{.directory = *options.states, .every_n_epochs = 1}));
+    callbacks.push_back(linkboy::make<linkboy::SaveTrainingState>(
+        {.directory = *options.states, .every_n_epochs = 1}));
     train_options.resume_from = *options.states / "latest";
   }
   Gan gan;

@@ -40,11 +40,11 @@ int main() {
   torch::manual_seed(0);
   torch::nn::Linear model(8, 3);
   auto optimizer = std::make_shared<torch::optim::SGD>(model->parameters(), 0.1);
-  auto accuracy = std::make_shared<linkboy::Accuracy>(linkboy::AccuracyOptions{.num_classes = 3});
-  auto metrics = std::make_shared<linkboy::MetricCallback>(
+  auto accuracy = linkboy::make<linkboy::Accuracy>({.num_classes = 3});
+  auto metrics = linkboy::make<linkboy::MetricCallback>(
       linkboy::MetricCollection{{"accuracy", accuracy},
                                 {"brier_score", std::make_shared<BrierScore>()}},
-      linkboy::MetricCallbackOptions{.measure_training = true});
+      {.measure_training = true});
 
   linkboy::Trainer trainer(model, torch::nn::CrossEntropyLoss(), optimizer,
                            linkboy::default_callbacks({metrics}));

@@ -19,10 +19,10 @@ int main() {
   auto net = shapes::make_cnn();
   auto optimizer = std::make_shared<torch::optim::AdamW>(net->parameters(), 3e-3);
   // Reaches back over about 50 updates, one epoch and a half. In the end the model has the average.
-  auto ema = std::make_shared<linkboy::ModelEma>(
-      linkboy::ModelEmaOptions{.decay = 0.98, .leave_in_model = true});
-  auto accuracy = std::make_shared<linkboy::Accuracy>(
-      linkboy::AccuracyOptions{.num_classes = shapes::kNumClasses});
+  auto ema = linkboy::make<linkboy::ModelEma>(
+      {.decay = 0.98, .leave_in_model = true});
+  auto accuracy = linkboy::make<linkboy::Accuracy>(
+      {.num_classes = shapes::kNumClasses});
   auto metrics =
       std::make_shared<linkboy::MetricCallback>(linkboy::MetricCollection{{"accuracy", accuracy}});
 

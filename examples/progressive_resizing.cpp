@@ -50,8 +50,8 @@ int main() {
   auto net = shapes::make_cnn();
   auto optimizer = std::make_shared<torch::optim::SGD>(net->parameters(),
                                                        torch::optim::SGDOptions(0.1).momentum(0.9));
-  auto accuracy = std::make_shared<linkboy::Accuracy>(
-      linkboy::AccuracyOptions{.num_classes = shapes::kNumClasses});
+  auto accuracy = linkboy::make<linkboy::Accuracy>(
+      {.num_classes = shapes::kNumClasses});
   auto metrics =
       std::make_shared<linkboy::MetricCallback>(linkboy::MetricCollection{{"accuracy", accuracy}});
   linkboy::Trainer trainer(net, torch::nn::CrossEntropyLoss(), optimizer,
@@ -63,7 +63,7 @@ int main() {
                  .num_epochs = kSizes.size(),
                  .eval_dataset = test,
                  .per_device_batch_size = 32,
-                 .create_scheduler_fn = linkboy::CosineScheduler::create_scheduler_fn(),
+                 .create_scheduler_fn = linkboy::cosine(),
                  .train_dataloader_options = {.transform = linkboy::compose({normalise, resize})},
                  .eval_dataloader_options = {.transform = normalise}});
 

@@ -21,7 +21,7 @@ int main() {
   torch::nn::Sequential net(torch::nn::Linear(2, 64), torch::nn::ReLU(), torch::nn::Linear(64, 64),
                             torch::nn::ReLU(), torch::nn::Linear(64, 2));
   auto optimizer = std::make_shared<torch::optim::AdamW>(net->parameters(), 0.01);
-  auto accuracy = std::make_shared<linkboy::Accuracy>(linkboy::AccuracyOptions{.num_classes = 2});
+  auto accuracy = linkboy::make<linkboy::Accuracy>({.num_classes = 2});
   auto metrics =
       std::make_shared<linkboy::MetricCallback>(linkboy::MetricCollection{{"accuracy", accuracy}});
 

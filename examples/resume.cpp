@@ -56,7 +56,7 @@ void run(const fs::path& folder) {
   const linkboy::Dataset data = make_data(1000);
   const auto save = [&] {
     // What is killed saves nothing at its end.
-    return std::make_shared<linkboy::SaveTrainingState>(linkboy::SaveTrainingStateOptions{
+    return linkboy::make<linkboy::SaveTrainingState>({
         .directory = folder, .every_n_updates = 10, .at_end = false, .keep_last = 1});
   };
   const auto undisturbed = train(data, /*seed=*/1, {});

@@ -24,6 +24,9 @@ struct AccuracyOptions {
 /// are none.
 class LINKBOY_API Accuracy : public ClassCountsMetric {
  public:
+  /// What `make<Accuracy>({...})` takes.
+  using Options = AccuracyOptions;
+
   /// @throws Error if the options are not allowed.
   explicit Accuracy(const AccuracyOptions& options);
 

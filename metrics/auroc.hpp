@@ -14,6 +14,9 @@ namespace linkboy {
 /// are positive or all negative; NaN before the first sample.
 class LINKBOY_API AUROC : public RankingCurveMetric {
  public:
+  /// What `make<AUROC>({...})` takes.
+  using Options = RankingCurveOptions;
+
   /// @throws Error if an option is out of its range.
   explicit AUROC(RankingCurveOptions options = {}) : RankingCurveMetric("AUROC", options) {}
 

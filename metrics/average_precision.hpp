@@ -15,6 +15,9 @@ namespace linkboy {
 /// `thresholds`; else a class has NaN, but 0 where all samples are of class 0.
 class LINKBOY_API AveragePrecision : public RankingCurveMetric {
  public:
+  /// What `make<AveragePrecision>({...})` takes.
+  using Options = RankingCurveOptions;
+
   /// @throws Error if an option is out of its range.
   explicit AveragePrecision(RankingCurveOptions options = {})
       : RankingCurveMetric("AveragePrecision", options) {}

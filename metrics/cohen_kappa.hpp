@@ -28,6 +28,9 @@ struct CohenKappaOptions {
 /// where chance leaves nothing to disagree about, as with a single class, and without samples.
 class LINKBOY_API CohenKappa : public ConfusionCountsMetric {
  public:
+  /// What `make<CohenKappa>({...})` takes.
+  using Options = CohenKappaOptions;
+
   /// @throws Error if the options are not allowed.
   explicit CohenKappa(const CohenKappaOptions& options);
 

@@ -29,6 +29,9 @@ struct ConfusionMatrixOptions {
 /// predictions columns. What nothing was divided by is 0.
 class LINKBOY_API ConfusionMatrix : public ConfusionCountsMetric {
  public:
+  /// What `make<ConfusionMatrix>({...})` takes.
+  using Options = ConfusionMatrixOptions;
+
   /// @throws Error if the options are not allowed.
   explicit ConfusionMatrix(const ConfusionMatrixOptions& options);
 

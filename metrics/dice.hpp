@@ -11,6 +11,9 @@ namespace linkboy {
 /// is predicted.
 class LINKBOY_API Dice : public ClassCountsMetric {
  public:
+  /// What `make<Dice>({...})` takes.
+  using Options = ClassificationOptions;
+
   /// @throws Error if the options are not allowed.
   explicit Dice(const ClassificationOptions& options);
 

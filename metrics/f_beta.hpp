@@ -22,6 +22,9 @@ struct FBetaOptions {
 /// The weighted harmonic mean of precision and recall; F1 by default. 0 where both have no samples.
 class LINKBOY_API FBeta : public ClassCountsMetric {
  public:
+  /// What `make<FBeta>({...})` takes.
+  using Options = FBetaOptions;
+
   /// @throws Error if the options are not allowed.
   explicit FBeta(const FBetaOptions& options);
 

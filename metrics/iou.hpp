@@ -10,6 +10,9 @@ namespace linkboy {
 /// mean is NaN if none does. The class `ignore_index` does not occur, even where it is predicted.
 class LINKBOY_API IoU : public ClassCountsMetric {
  public:
+  /// What `make<IoU>({...})` takes.
+  using Options = ClassificationOptions;
+
   /// @throws Error if the options are not allowed.
   explicit IoU(const ClassificationOptions& options);
 

@@ -21,6 +21,9 @@ struct MatthewsCorrCoefOptions {
 /// (right - wrong) / sqrt((right + wrong) right wrong).
 class LINKBOY_API MatthewsCorrCoef : public ConfusionCountsMetric {
  public:
+  /// What `make<MatthewsCorrCoef>({...})` takes.
+  using Options = MatthewsCorrCoefOptions;
+
   /// @throws Error if the options are not allowed.
   explicit MatthewsCorrCoef(const MatthewsCorrCoefOptions& options);
 

@@ -17,6 +17,9 @@ struct MeanMetricOptions {
 /// NaN while the weights add up to zero and so do the values.
 class LINKBOY_API MeanMetric : public Metric {
  public:
+  /// What `make<MeanMetric>({...})` takes.
+  using Options = MeanMetricOptions;
+
   /// See the options.
   explicit MeanMetric(MeanMetricOptions options = {});
 

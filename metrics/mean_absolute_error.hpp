@@ -19,6 +19,9 @@ struct MeanAbsoluteErrorOptions {
 /// is a scalar, or [num_outputs]; NaN before the first element.
 class LINKBOY_API MeanAbsoluteError : public Metric {
  public:
+  /// What `make<MeanAbsoluteError>({...})` takes.
+  using Options = MeanAbsoluteErrorOptions;
+
   /// @throws Error if `num_outputs` is less than 1.
   explicit MeanAbsoluteError(MeanAbsoluteErrorOptions options = {});
 

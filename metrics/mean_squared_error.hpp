@@ -21,6 +21,9 @@ struct MeanSquaredErrorOptions {
 /// is a scalar, or [num_outputs]; NaN before the first element.
 class LINKBOY_API MeanSquaredError : public Metric {
  public:
+  /// What `make<MeanSquaredError>({...})` takes.
+  using Options = MeanSquaredErrorOptions;
+
   /// @throws Error if `num_outputs` is less than 1.
   explicit MeanSquaredError(MeanSquaredErrorOptions options = {});
 

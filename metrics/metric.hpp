@@ -9,6 +9,7 @@
 #include "linkboy/checkpoint/state_dict.hpp"
 #include "linkboy/distributed/process_group.hpp"
 #include "linkboy/export.hpp"
+#include "linkboy/util/make.hpp"  // IWYU pragma: export
 
 namespace linkboy {
 

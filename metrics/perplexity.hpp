@@ -24,6 +24,9 @@ struct PerplexityOptions {
 /// is a scalar; NaN before the first label that counts.
 class LINKBOY_API Perplexity : public Metric {
  public:
+  /// What `make<Perplexity>({...})` takes.
+  using Options = PerplexityOptions;
+
   /// See the options.
   explicit Perplexity(PerplexityOptions options = {});
 

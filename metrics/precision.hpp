@@ -8,6 +8,9 @@ namespace linkboy {
 /// Of the samples that were predicted to be of a class, the part that is. 0 where there are none.
 class LINKBOY_API Precision : public ClassCountsMetric {
  public:
+  /// What `make<Precision>({...})` takes.
+  using Options = ClassificationOptions;
+
   /// @throws Error if the options are not allowed.
   explicit Precision(const ClassificationOptions& options);
 

@@ -36,6 +36,9 @@ struct R2ScoreOptions {
 /// targets are constant otherwise 0.
 class LINKBOY_API R2Score : public Metric {
  public:
+  /// What `make<R2Score>({...})` takes.
+  using Options = R2ScoreOptions;
+
   /// @throws Error if an option is out of its range.
   explicit R2Score(R2ScoreOptions options = {});
 

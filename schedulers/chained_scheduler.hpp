@@ -18,13 +18,12 @@ struct ChainedSchedulerOptions {
 /// goes its own way, so that weight decay can follow one curve and the learning rate another.
 class LINKBOY_API ChainedScheduler final : public CompositeScheduler {
  public:
+  /// See the options.
+  using Options = ChainedSchedulerOptions;
+
   /// @throws Error if there is no scheduler; what the parts throw.
   ChainedScheduler(torch::optim::Optimizer& optimizer, const ChainedSchedulerOptions& options,
                    const RunConfig& config);
-
-  static CreateSchedulerFn create_scheduler_fn(ChainedSchedulerOptions options) {
-    return scheduler_fn<ChainedScheduler>(std::move(options));
-  }
 
   std::vector<double> values_at(int64_t update) const override;
   std::vector<FieldValues> other_values_at(int64_t update) const override;
@@ -32,5 +31,10 @@ class LINKBOY_API ChainedScheduler final : public CompositeScheduler {
  private:
   std::vector<double> product_at(int64_t update, ParamGroupField field) const;
 };
+
+/// For `TrainOptions::create_scheduler_fn`.
+inline CreateSchedulerFn chained(ChainedSchedulerOptions options) {
+  return scheduler_fn<ChainedScheduler>(std::move(options));
+}
 
 }  // namespace linkboy

@@ -19,13 +19,12 @@ struct ConstantSchedulerOptions {
 /// base * factor for the first total_iters updates, then base. PyTorch's ConstantLR.
 class LINKBOY_API ConstantScheduler final : public CurveScheduler {
  public:
+  /// See the options.
+  using Options = ConstantSchedulerOptions;
+
   /// @throws Error if an option is out of its range or a placeholder has no value.
   ConstantScheduler(torch::optim::Optimizer& optimizer, const ConstantSchedulerOptions& options,
                     const RunConfig& config);
-
-  static CreateSchedulerFn create_scheduler_fn(ConstantSchedulerOptions options = {}) {
-    return scheduler_fn<ConstantScheduler>(std::move(options));
-  }
 
   double value_at(int64_t update, double base) const override;
   std::vector<Length> lengths() const override;
@@ -34,5 +33,10 @@ class LINKBOY_API ConstantScheduler final : public CurveScheduler {
   double factor_;
   int64_t total_iters_;
 };
+
+/// For `TrainOptions::create_scheduler_fn`.
+inline CreateSchedulerFn constant(ConstantSchedulerOptions options = {}) {
+  return scheduler_fn<ConstantScheduler>(std::move(options));
+}
 
 }  // namespace linkboy

@@ -46,14 +46,13 @@ struct CosineRestartsSchedulerOptions {
 /// first cycle is WarmupScheduler's).
 class LINKBOY_API CosineRestartsScheduler final : public CurveScheduler {
  public:
+  /// See the options.
+  using Options = CosineRestartsSchedulerOptions;
+
   /// @throws Error if an option is out of its range, both T_0 and num_cycles are given or a
   ///         placeholder has no value.
   CosineRestartsScheduler(torch::optim::Optimizer& optimizer,
                           const CosineRestartsSchedulerOptions& options, const RunConfig& config);
-
-  static CreateSchedulerFn create_scheduler_fn(CosineRestartsSchedulerOptions options = {}) {
-    return scheduler_fn<CosineRestartsScheduler>(std::move(options));
-  }
 
   double value_at(int64_t update, double base) const override;
   std::vector<Length> lengths() const override;
@@ -66,5 +65,10 @@ class LINKBOY_API CosineRestartsScheduler final : public CurveScheduler {
   double first_cycle_;
   double warmup_;
 };
+
+/// For `TrainOptions::create_scheduler_fn`.
+inline CreateSchedulerFn cosine_restarts(CosineRestartsSchedulerOptions options = {}) {
+  return scheduler_fn<CosineRestartsScheduler>(std::move(options));
+}
 
 }  // namespace linkboy

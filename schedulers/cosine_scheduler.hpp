@@ -46,14 +46,13 @@ struct CosineSchedulerOptions {
 ///            m                                                          otherwise
 class LINKBOY_API CosineScheduler final : public CurveScheduler {
  public:
+  /// See the options.
+  using Options = CosineSchedulerOptions;
+
   /// @throws Error if warm-up and cool-down leave nothing of the run, a length or a value is
   ///         negative, k_decay is not positive, or a placeholder has no value.
   CosineScheduler(torch::optim::Optimizer& optimizer, const CosineSchedulerOptions& options,
                   const RunConfig& config);
-
-  static CreateSchedulerFn create_scheduler_fn(CosineSchedulerOptions options = {}) {
-    return scheduler_fn<CosineScheduler>(std::move(options));
-  }
 
   double value_at(int64_t update, double base) const override;
   std::vector<Length> lengths() const override;
@@ -65,5 +64,10 @@ class LINKBOY_API CosineScheduler final : public CurveScheduler {
   double warmup_;
   double cooldown_;
 };
+
+/// For `TrainOptions::create_scheduler_fn`.
+inline CreateSchedulerFn cosine(CosineSchedulerOptions options = {}) {
+  return scheduler_fn<CosineScheduler>(std::move(options));
+}
 
 }  // namespace linkboy

@@ -49,14 +49,13 @@ struct CyclicSchedulerOptions {
 /// Straight up and down between base_lr and max_lr, again and again. PyTorch's CyclicLR.
 class LINKBOY_API CyclicScheduler final : public Scheduler {
  public:
+  /// See the options.
+  using Options = CyclicSchedulerOptions;
+
   /// @throws Error if an option is out of its range, a placeholder has no value, or momentum is to
   ///         cycle and the optimizer has none.
   CyclicScheduler(torch::optim::Optimizer& optimizer, const CyclicSchedulerOptions& options,
                   const RunConfig& config);
-
-  static CreateSchedulerFn create_scheduler_fn(CyclicSchedulerOptions options = {}) {
-    return scheduler_fn<CyclicScheduler>(std::move(options));
-  }
 
   std::vector<double> values_at(int64_t update) const override;
   std::vector<FieldValues> other_values_at(int64_t update) const override;
@@ -70,5 +69,10 @@ class LINKBOY_API CyclicScheduler final : public Scheduler {
   double step_size_up_;
   double step_size_down_;
 };
+
+/// For `TrainOptions::create_scheduler_fn`.
+inline CreateSchedulerFn cyclic(CyclicSchedulerOptions options = {}) {
+  return scheduler_fn<CyclicScheduler>(std::move(options));
+}
 
 }  // namespace linkboy

@@ -16,18 +16,22 @@ struct ExponentialSchedulerOptions {
 /// f(n) = base * gamma^n. PyTorch's ExponentialLR.
 class LINKBOY_API ExponentialScheduler final : public CurveScheduler {
  public:
+  /// See the options.
+  using Options = ExponentialSchedulerOptions;
+
   /// @throws Error if gamma is not positive.
   ExponentialScheduler(torch::optim::Optimizer& optimizer,
                        const ExponentialSchedulerOptions& options, const RunConfig& config);
-
-  static CreateSchedulerFn create_scheduler_fn(ExponentialSchedulerOptions options) {
-    return scheduler_fn<ExponentialScheduler>(options);
-  }
 
   double value_at(int64_t update, double base) const override;
 
  private:
   double gamma_;
 };
+
+/// For `TrainOptions::create_scheduler_fn`.
+inline CreateSchedulerFn exponential(ExponentialSchedulerOptions options) {
+  return scheduler_fn<ExponentialScheduler>(options);
+}
 
 }  // namespace linkboy

@@ -28,13 +28,12 @@ struct InverseSqrtSchedulerOptions {
 /// The schedule of transformers' get_inverse_sqrt_schedule.
 class LINKBOY_API InverseSqrtScheduler final : public CurveScheduler {
  public:
+  /// See the options.
+  using Options = InverseSqrtSchedulerOptions;
+
   /// @throws Error if an option is out of its range or a placeholder has no value.
   InverseSqrtScheduler(torch::optim::Optimizer& optimizer,
                        const InverseSqrtSchedulerOptions& options, const RunConfig& config);
-
-  static CreateSchedulerFn create_scheduler_fn(InverseSqrtSchedulerOptions options = {}) {
-    return scheduler_fn<InverseSqrtScheduler>(std::move(options));
-  }
 
   double value_at(int64_t update, double base) const override;
   std::vector<Length> lengths() const override;
@@ -44,5 +43,10 @@ class LINKBOY_API InverseSqrtScheduler final : public CurveScheduler {
   double warmup_starting_lr_;
   double timescale_;
 };
+
+/// For `TrainOptions::create_scheduler_fn`.
+inline CreateSchedulerFn inverse_sqrt(InverseSqrtSchedulerOptions options = {}) {
+  return scheduler_fn<InverseSqrtScheduler>(std::move(options));
+}
 
 }  // namespace linkboy

@@ -24,13 +24,12 @@ struct LambdaSchedulerOptions {
 /// order.
 class LINKBOY_API LambdaScheduler final : public Scheduler {
  public:
+  /// See the options.
+  using Options = LambdaSchedulerOptions;
+
   /// @throws Error if there is no function, one is empty, or their number fits the groups not.
   LambdaScheduler(torch::optim::Optimizer& optimizer, const LambdaSchedulerOptions& options,
                   const RunConfig& config);
-
-  static CreateSchedulerFn create_scheduler_fn(LambdaSchedulerOptions options) {
-    return scheduler_fn<LambdaScheduler>(std::move(options));
-  }
 
   std::vector<double> values_at(int64_t update) const override;
 
@@ -46,5 +45,10 @@ class LINKBOY_API LambdaScheduler final : public Scheduler {
   LambdaSchedulerOptions options_;
   mutable std::vector<Product> products_;
 };
+
+/// For `TrainOptions::create_scheduler_fn`.
+inline CreateSchedulerFn lambda_schedule(LambdaSchedulerOptions options) {
+  return scheduler_fn<LambdaScheduler>(std::move(options));
+}
 
 }  // namespace linkboy

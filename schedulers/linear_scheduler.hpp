@@ -22,13 +22,12 @@ struct LinearSchedulerOptions {
 /// it stays. PyTorch's LinearLR.
 class LINKBOY_API LinearScheduler final : public CurveScheduler {
  public:
+  /// See the options.
+  using Options = LinearSchedulerOptions;
+
   /// @throws Error if an option is out of its range or a placeholder has no value.
   LinearScheduler(torch::optim::Optimizer& optimizer, const LinearSchedulerOptions& options,
                   const RunConfig& config);
-
-  static CreateSchedulerFn create_scheduler_fn(LinearSchedulerOptions options = {}) {
-    return scheduler_fn<LinearScheduler>(std::move(options));
-  }
 
   double value_at(int64_t update, double base) const override;
   std::vector<Length> lengths() const override;
@@ -38,5 +37,10 @@ class LINKBOY_API LinearScheduler final : public CurveScheduler {
   double end_factor_;
   int64_t total_iters_;
 };
+
+/// For `TrainOptions::create_scheduler_fn`.
+inline CreateSchedulerFn linear(LinearSchedulerOptions options = {}) {
+  return scheduler_fn<LinearScheduler>(std::move(options));
+}
 
 }  // namespace linkboy

@@ -21,13 +21,12 @@ struct MultiStepSchedulerOptions {
 /// MultiStepLR.
 class LINKBOY_API MultiStepScheduler final : public CurveScheduler {
  public:
+  /// See the options.
+  using Options = MultiStepSchedulerOptions;
+
   /// @throws Error if an option is out of its range or a placeholder has no value.
   MultiStepScheduler(torch::optim::Optimizer& optimizer, const MultiStepSchedulerOptions& options,
                      const RunConfig& config);
-
-  static CreateSchedulerFn create_scheduler_fn(MultiStepSchedulerOptions options) {
-    return scheduler_fn<MultiStepScheduler>(std::move(options));
-  }
 
   double value_at(int64_t update, double base) const override;
   std::vector<Length> lengths() const override;
@@ -36,5 +35,10 @@ class LINKBOY_API MultiStepScheduler final : public CurveScheduler {
   std::vector<int64_t> milestones_;
   double gamma_;
 };
+
+/// For `TrainOptions::create_scheduler_fn`.
+inline CreateSchedulerFn multi_step(MultiStepSchedulerOptions options) {
+  return scheduler_fn<MultiStepScheduler>(std::move(options));
+}
 
 }  // namespace linkboy

@@ -45,14 +45,13 @@ struct OneCycleSchedulerOptions {
 /// last update the values stay.
 class LINKBOY_API OneCycleScheduler final : public Scheduler {
  public:
+  /// See the options.
+  using Options = OneCycleSchedulerOptions;
+
   /// @throws Error if an option is out of its range, a placeholder has no value, or momentum is to
   ///         cycle and the optimizer has none.
   OneCycleScheduler(torch::optim::Optimizer& optimizer, const OneCycleSchedulerOptions& options,
                     const RunConfig& config);
-
-  static CreateSchedulerFn create_scheduler_fn(OneCycleSchedulerOptions options = {}) {
-    return scheduler_fn<OneCycleScheduler>(std::move(options));
-  }
 
   std::vector<double> values_at(int64_t update) const override;
   std::vector<FieldValues> other_values_at(int64_t update) const override;
@@ -74,5 +73,10 @@ class LINKBOY_API OneCycleScheduler final : public Scheduler {
   OneCycleSchedulerOptions options_;
   int64_t total_steps_;
 };
+
+/// For `TrainOptions::create_scheduler_fn`.
+inline CreateSchedulerFn one_cycle(OneCycleSchedulerOptions options = {}) {
+  return scheduler_fn<OneCycleScheduler>(std::move(options));
+}
 
 }  // namespace linkboy

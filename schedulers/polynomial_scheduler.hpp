@@ -24,13 +24,12 @@ struct PolynomialSchedulerOptions {
 /// PyTorch's PolynomialLR (m = 0, k = 1) and timm's PolyLRScheduler.
 class LINKBOY_API PolynomialScheduler final : public CurveScheduler {
  public:
+  /// See the options.
+  using Options = PolynomialSchedulerOptions;
+
   /// @throws Error if an option is out of its range or a placeholder has no value.
   PolynomialScheduler(torch::optim::Optimizer& optimizer, const PolynomialSchedulerOptions& options,
                       const RunConfig& config);
-
-  static CreateSchedulerFn create_scheduler_fn(PolynomialSchedulerOptions options = {}) {
-    return scheduler_fn<PolynomialScheduler>(std::move(options));
-  }
 
   double value_at(int64_t update, double base) const override;
   std::vector<Length> lengths() const override;
@@ -39,5 +38,10 @@ class LINKBOY_API PolynomialScheduler final : public CurveScheduler {
   PolynomialSchedulerOptions options_;
   double total_iters_;
 };
+
+/// For `TrainOptions::create_scheduler_fn`.
+inline CreateSchedulerFn polynomial(PolynomialSchedulerOptions options = {}) {
+  return scheduler_fn<PolynomialScheduler>(std::move(options));
+}
 
 }  // namespace linkboy

@@ -48,13 +48,12 @@ struct ReduceOnPlateauSchedulerOptions {
 /// present values for every update.
 class LINKBOY_API ReduceOnPlateauScheduler final : public Scheduler {
  public:
+  /// See the options.
+  using Options = ReduceOnPlateauSchedulerOptions;
+
   /// @throws Error if an option is out of its range.
   ReduceOnPlateauScheduler(torch::optim::Optimizer& optimizer,
                            const ReduceOnPlateauSchedulerOptions& options, const RunConfig& config);
-
-  static CreateSchedulerFn create_scheduler_fn(ReduceOnPlateauSchedulerOptions options = {}) {
-    return scheduler_fn<ReduceOnPlateauScheduler>(std::move(options));
-  }
 
   std::vector<double> values_at(int64_t update) const override;
   bool include_new_groups() override;
@@ -79,5 +78,10 @@ class LINKBOY_API ReduceOnPlateauScheduler final : public Scheduler {
   int64_t num_bad_ = 0;
   int64_t cooldown_left_ = 0;
 };
+
+/// For `TrainOptions::create_scheduler_fn`.
+inline CreateSchedulerFn reduce_on_plateau(ReduceOnPlateauSchedulerOptions options = {}) {
+  return scheduler_fn<ReduceOnPlateauScheduler>(std::move(options));
+}
 
 }  // namespace linkboy

@@ -22,14 +22,13 @@ struct SequentialSchedulerOptions {
 /// milestone_i on. PyTorch's SequentialLR.
 class LINKBOY_API SequentialScheduler final : public CompositeScheduler {
  public:
+  /// See the options.
+  using Options = SequentialSchedulerOptions;
+
   /// @throws Error if the number of milestones does not fit, they do not increase, or the parts
   ///         set different fields; what the parts throw.
   SequentialScheduler(torch::optim::Optimizer& optimizer, const SequentialSchedulerOptions& options,
                       const RunConfig& config);
-
-  static CreateSchedulerFn create_scheduler_fn(SequentialSchedulerOptions options) {
-    return scheduler_fn<SequentialScheduler>(std::move(options));
-  }
 
   std::vector<double> values_at(int64_t update) const override;
   std::vector<FieldValues> other_values_at(int64_t update) const override;
@@ -44,5 +43,10 @@ class LINKBOY_API SequentialScheduler final : public CompositeScheduler {
   /// Updates before each part; 0 first.
   std::vector<int64_t> begins_;
 };
+
+/// For `TrainOptions::create_scheduler_fn`.
+inline CreateSchedulerFn sequential(SequentialSchedulerOptions options) {
+  return scheduler_fn<SequentialScheduler>(std::move(options));
+}
 
 }  // namespace linkboy

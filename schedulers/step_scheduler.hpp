@@ -20,14 +20,12 @@ struct StepSchedulerOptions {
 /// StepLR.
 class LINKBOY_API StepScheduler final : public CurveScheduler {
  public:
+  /// See the options.
+  using Options = StepSchedulerOptions;
+
   /// @throws Error if an option is out of its range or a placeholder has no value.
   StepScheduler(torch::optim::Optimizer& optimizer, const StepSchedulerOptions& options,
                 const RunConfig& config);
-
-  /// Throws what the constructor does when the run starts, as in all schedulers.
-  static CreateSchedulerFn create_scheduler_fn(StepSchedulerOptions options = {}) {
-    return scheduler_fn<StepScheduler>(std::move(options));
-  }
 
   double value_at(int64_t update, double base) const override;
   std::vector<Length> lengths() const override;
@@ -36,5 +34,10 @@ class LINKBOY_API StepScheduler final : public CurveScheduler {
   int64_t step_size_;
   double gamma_;
 };
+
+/// For `TrainOptions::create_scheduler_fn`.
+inline CreateSchedulerFn step_decay(StepSchedulerOptions options = {}) {
+  return scheduler_fn<StepScheduler>(std::move(options));
+}
 
 }  // namespace linkboy

@@ -24,13 +24,12 @@ struct TanhSchedulerOptions {
 /// lr_min; m from t_initial on. timm's TanhLRScheduler.
 class LINKBOY_API TanhScheduler final : public CurveScheduler {
  public:
+  /// See the options.
+  using Options = TanhSchedulerOptions;
+
   /// @throws Error if an option is out of its range or a placeholder has no value.
   TanhScheduler(torch::optim::Optimizer& optimizer, const TanhSchedulerOptions& options,
                 const RunConfig& config);
-
-  static CreateSchedulerFn create_scheduler_fn(TanhSchedulerOptions options = {}) {
-    return scheduler_fn<TanhScheduler>(std::move(options));
-  }
 
   double value_at(int64_t update, double base) const override;
   std::vector<Length> lengths() const override;
@@ -39,5 +38,10 @@ class LINKBOY_API TanhScheduler final : public CurveScheduler {
   TanhSchedulerOptions options_;
   double t_initial_;
 };
+
+/// For `TrainOptions::create_scheduler_fn`.
+inline CreateSchedulerFn tanh_decay(TanhSchedulerOptions options = {}) {
+  return scheduler_fn<TanhScheduler>(std::move(options));
+}
 
 }  // namespace linkboy

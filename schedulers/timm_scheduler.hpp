@@ -27,14 +27,13 @@ struct TimmSchedulerOptions {
 /// counterpart but Trainer itself. Both count from the start of the run.
 class LINKBOY_API TimmScheduler final : public CompositeScheduler {
  public:
+  /// See the options.
+  using Options = TimmSchedulerOptions;
+
   /// @throws Error if the function is empty, or the time is in epochs and the run is not known;
   ///         what the schedule throws.
   TimmScheduler(torch::optim::Optimizer& optimizer, const TimmSchedulerOptions& options,
                 const RunConfig& config);
-
-  static CreateSchedulerFn create_scheduler_fn(TimmSchedulerOptions options) {
-    return scheduler_fn<TimmScheduler>(std::move(options));
-  }
 
   /// After an epoch.
   /// @param epoch  Epochs done.
@@ -65,5 +64,10 @@ class LINKBOY_API TimmScheduler final : public CompositeScheduler {
   int64_t num_updates_per_epoch_;
   int64_t epoch_ = 0;
 };
+
+/// For `TrainOptions::create_scheduler_fn`.
+inline CreateSchedulerFn timm_schedule(TimmSchedulerOptions options) {
+  return scheduler_fn<TimmScheduler>(std::move(options));
+}
 
 }  // namespace linkboy

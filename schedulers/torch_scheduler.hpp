@@ -22,7 +22,7 @@ struct TorchSchedulerOptions {
 
 /// Any `torch::optim::LRScheduler` as a schedule:
 ///
-///     TorchScheduler::create_scheduler_fn({.scheduler = [](torch::optim::Optimizer& optimizer) {
+///     torch_schedule({.scheduler = [](torch::optim::Optimizer& optimizer) {
 ///       return std::make_unique<torch::optim::StepLR>(optimizer, 30, 0.5);
 ///     }})
 ///
@@ -31,14 +31,13 @@ struct TorchSchedulerOptions {
 /// sets f(n - 1), as LibTorch means it. `values_at` costs n steps unless it is asked in order.
 class LINKBOY_API TorchScheduler final : public Scheduler {
  public:
+  /// See the options.
+  using Options = TorchSchedulerOptions;
+
   /// @throws Error if the function is empty or returns null.
   TorchScheduler(torch::optim::Optimizer& optimizer, const TorchSchedulerOptions& options,
                  const RunConfig& config);
   ~TorchScheduler() override;
-
-  static CreateSchedulerFn create_scheduler_fn(TorchSchedulerOptions options) {
-    return scheduler_fn<TorchScheduler>(std::move(options));
-  }
 
   std::vector<double> values_at(int64_t update) const override;
   bool include_new_groups() override;
@@ -52,5 +51,10 @@ class LINKBOY_API TorchScheduler final : public Scheduler {
   TorchSchedulerOptions options_;
   mutable std::unique_ptr<Simulation> simulation_;
 };
+
+/// For `TrainOptions::create_scheduler_fn`.
+inline CreateSchedulerFn torch_schedule(TorchSchedulerOptions options) {
+  return scheduler_fn<TorchScheduler>(std::move(options));
+}
 
 }  // namespace linkboy

@@ -26,7 +26,7 @@ std::vector<std::unique_ptr<Scheduler>> make_inner(torch::optim::Optimizer& opti
   const RunConfig rest =
       is_shorter ? part_of_run(config, std::max<int64_t>(1, config.max_num_updates - warmup))
                  : config;
-  const CreateSchedulerFn base_values = ConstantScheduler::create_scheduler_fn({.factor = 1.0});
+  const CreateSchedulerFn base_values = constant({.factor = 1.0});
   return make_parts(optimizer, {options.scheduler ? options.scheduler : base_values}, {rest});
 }
 

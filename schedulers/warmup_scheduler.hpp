@@ -32,14 +32,13 @@ struct WarmupSchedulerOptions {
 /// The warm-up of timm's schedulers, without a jump at its end.
 class LINKBOY_API WarmupScheduler final : public CompositeScheduler {
  public:
+  /// See the options.
+  using Options = WarmupSchedulerOptions;
+
   /// @throws Error if the warm-up is longer than the run or an option is out of its range; what
   ///         the other schedule throws.
   WarmupScheduler(torch::optim::Optimizer& optimizer, const WarmupSchedulerOptions& options,
                   const RunConfig& config);
-
-  static CreateSchedulerFn create_scheduler_fn(WarmupSchedulerOptions options) {
-    return scheduler_fn<WarmupScheduler>(std::move(options));
-  }
 
   std::vector<double> values_at(int64_t update) const override;
   std::vector<FieldValues> other_values_at(int64_t update) const override;
@@ -55,5 +54,10 @@ class LINKBOY_API WarmupScheduler final : public CompositeScheduler {
   double warmup_lr_init_;
   bool is_prefix_;
 };
+
+/// For `TrainOptions::create_scheduler_fn`.
+inline CreateSchedulerFn warmup(WarmupSchedulerOptions options) {
+  return scheduler_fn<WarmupScheduler>(std::move(options));
+}
 
 }  // namespace linkboy

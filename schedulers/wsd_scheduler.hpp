@@ -48,6 +48,9 @@ struct WsdSchedulerOptions {
 /// After pytorch-accelerated's WSDLrScheduler; its checkpoints missed the end of the run.
 class LINKBOY_API WsdScheduler final : public CurveScheduler {
  public:
+  /// See the options.
+  using Options = WsdSchedulerOptions;
+
   /// A period in updates: [begin, decay_begin) is stable, [decay_begin, end) decays, and after
   /// update `end` it is time for the checkpoint.
   struct Period {
@@ -63,10 +66,6 @@ class LINKBOY_API WsdScheduler final : public CurveScheduler {
   ///         reaches into the first decay or there are more checkpoints than the run has room for.
   WsdScheduler(torch::optim::Optimizer& optimizer, const WsdSchedulerOptions& options,
                const RunConfig& config);
-
-  static CreateSchedulerFn create_scheduler_fn(WsdSchedulerOptions options = {}) {
-    return scheduler_fn<WsdScheduler>(std::move(options));
-  }
 
   double value_at(int64_t update, double base) const override;
   std::vector<Length> lengths() const override;
@@ -84,5 +83,10 @@ class LINKBOY_API WsdScheduler final : public CurveScheduler {
   int64_t warmup_;
   std::vector<Period> periods_;
 };
+
+/// For `TrainOptions::create_scheduler_fn`.
+inline CreateSchedulerFn wsd(WsdSchedulerOptions options = {}) {
+  return scheduler_fn<WsdScheduler>(std::move(options));
+}
 
 }  // namespace linkboy

@@ -15,6 +15,7 @@
 
 #include "linkboy/checkpoint/state_dict.hpp"
 #include "linkboy/export.hpp"
+#include "linkboy/util/make.hpp"  // IWYU pragma: export
 
 namespace linkboy {
 

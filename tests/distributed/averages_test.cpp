@@ -20,7 +20,7 @@ TrainOptions options_for(int64_t num_ranks) {
 
 TEST(AveragesTest, TheMovingAverageIsTheSameOnAllRanksAndTheMainOneWritesIt) {
   const TemporaryFolder folder;
-  auto ema = std::make_shared<ModelEma>(ModelEmaOptions{.save_path = folder / "ema.pt"});
+  auto ema = make<ModelEma>({.save_path = folder / "ema.pt"});
   RankToy toy(together(), {ema});
   auto& accelerator = toy.trainer.accelerator();
   toy.trainer.train(options_for(accelerator.num_processes()));
@@ -85,9 +85,9 @@ TEST(AveragesTest, LimitedEvaluationsCountTheBatchesOfAllRanks) {
     auto count = std::make_shared<Count>();
     RankToy toy(
         together(),
-        {count, std::make_shared<LimitEvalSteps>(LimitEvalStepsOptions{.num_eval_steps = limit}),
-         std::make_shared<StepBasedEvaluation>(
-             StepBasedEvaluationOptions{.eval_every_n_updates = 12})});
+        {count, make<LimitEvalSteps>({.num_eval_steps = limit}),
+         make<StepBasedEvaluation>(
+             {.eval_every_n_updates = 12})});
     auto& accelerator = toy.trainer.accelerator();
     auto options = options_for(accelerator.num_processes());
     options.eval_dataset = toy_data(64);

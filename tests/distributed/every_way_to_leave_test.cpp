@@ -64,15 +64,15 @@ class EveryWayToLeaveRanksTest : public ::testing::TestWithParam<Way> {
   }
 
   Outcome run(const std::shared_ptr<LeaveAt>& leave, const std::string& folder, bool is_resumed) {
-    RankToy toy(together(), {leave, std::make_shared<SaveTrainingState>(
-                                        SaveTrainingStateOptions{.directory = root_ / folder})});
+    RankToy toy(together(), {leave, make<SaveTrainingState>(
+                                        {.directory = root_ / folder})});
     const int64_t n = toy.trainer.accelerator().num_processes();
     TrainOptions options{.train_dataset = toy_data(2 * n * 6),
                          .num_epochs = 2,
                          .eval_dataset = toy_data(2 * n + 1),
                          .per_device_batch_size = 2,
                          .gradient_accumulation_steps = 2,
-                         .create_scheduler_fn = CosineScheduler::create_scheduler_fn(),
+                         .create_scheduler_fn = cosine(),
                          .train_dataloader_options = {.seed = 5}};
     if (is_resumed) options.resume_from = root_ / folder / "latest";
     toy.trainer.train(options);

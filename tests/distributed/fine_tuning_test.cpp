@@ -50,8 +50,8 @@ class FineTuningTest : public ::testing::TestWithParam<int64_t> {
 
 TEST_P(FineTuningTest, LayersThatAnEpochUnfreezesAreTrainedByAll) {
   expect_same_as_alone([](FrozenToy& toy) {
-    toy.trainer.callback_handler().add(std::make_shared<FreezeLayers>(
-        toy.freezer, FreezeLayersOptions{{{.epoch = 2, .from_index = 0, .lr = 0.01}}}));
+    toy.trainer.callback_handler().add(make<FreezeLayers>(
+        toy.freezer, {{{.epoch = 2, .from_index = 0, .lr = 0.01}}}));
     toy.train(3);
   });
 }

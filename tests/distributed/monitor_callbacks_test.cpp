@@ -26,7 +26,7 @@ TEST(MonitorCallbacksRanksTest, PredictionsAreInTheOrderOfTheDataWhateverRanksHa
     RankToy toy(together());
     const auto path = shared_path(toy.trainer, folder);
     toy.trainer.callback_handler().add(
-        std::make_shared<SavePredictions>(SavePredictionsOptions{.path = path, .argmax = true}));
+        make<SavePredictions>({.path = path, .argmax = true}));
     toy.trainer.evaluate({.dataset = toy_data(rows), .per_device_batch_size = 2});
     toy.trainer.accelerator().wait_for_everyone();
     const StateDict saved = read_checkpoint(path);

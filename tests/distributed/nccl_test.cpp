@@ -99,7 +99,7 @@ TEST(NcclTest, AnEvaluationThatGathersNeitherCopiesToTheHostNorWaits_MultiCUDA) 
   simulated_cuda::Counts first, last;
   RankToy toy(
       on_gpus(),
-      {std::make_shared<LambdaCallback>(LambdaCallbackFunctions{
+      {make<LambdaCallback>({
           .on_eval_step_end = [&](Trainer& trainer, const Batch&, const StepOutput& output) {
             const auto guesses = output.model_outputs.toTensor().argmax(1);
             num_rows += trainer.accelerator().gather_for_metrics(guesses).size(0);
@@ -259,8 +259,8 @@ TEST(NcclTest, RanksSkipTheSameUpdatesThoughTheyLearnOfItLater_MultiCUDA) {
     RankToy toy(options);
     int64_t num_tried = 0;
     // Only rank 0 asks in each update.
-    toy.trainer.callback_handler().add(std::make_shared<LambdaCallback>(
-        LambdaCallbackFunctions{.on_train_update_end = [&](Trainer& trainer) {
+    toy.trainer.callback_handler().add(make<LambdaCallback>(
+        {.on_train_update_end = [&](Trainer& trainer) {
           ++num_tried;
           if (!trainer.accelerator().is_main_process()) return;
           EXPECT_LE(trainer.num_updates(), num_tried);
@@ -268,7 +268,7 @@ TEST(NcclTest, RanksSkipTheSameUpdatesThoughTheyLearnOfItLater_MultiCUDA) {
     toy.trainer.train({.train_dataset = toy_data(192),
                        .num_epochs = 2,
                        .per_device_batch_size = 4,
-                       .create_scheduler_fn = CosineScheduler::create_scheduler_fn()});
+                       .create_scheduler_fn = cosine()});
     EXPECT_GT(toy.trainer.num_updates(), 0);
     EXPECT_LT(toy.trainer.num_updates(), num_tried) << "some were skipped";
     const auto& accelerator = toy.trainer.accelerator();

@@ -123,7 +123,7 @@ TEST_F(DistributedRankingMetricsTest, CollectionMergesEachMetric) {
   const auto make = [] {
     return MetricCollection{
         {"auroc", std::make_shared<AUROC>()},
-        {"binned", std::make_shared<AUROC>(RankingCurveOptions{.thresholds = 11})}};
+        {"binned", make<AUROC>({.thresholds = 11})}};
   };
   auto whole = make();
   whole.update(scores().flatten(), labels(2));

@@ -97,9 +97,9 @@ TEST_F(SharedWorkTest, LoadersThatASubclassMakesAreShared) {
 TEST_F(SharedWorkTest, LoadersThatCallbacksLimitAreSharedToo) {
   const auto model = toy_model();
   OwnLoaders trainer(model, torch::nn::CrossEntropyLoss(), toy_sgd(model),
-                     {std::make_shared<LimitEvalSteps>(LimitEvalStepsOptions{
+                     {make<LimitEvalSteps>({
                           .num_eval_steps = 1, .limit_intermediate_only = false}),
-                      std::make_shared<LambdaCallback>(LambdaCallbackFunctions{
+                      make<LambdaCallback>({
                           .on_eval_epoch_start =
                               [&](Trainer& own) {
                                 const auto num_own = own.evaluation_sets()[0].loader->size();
@@ -116,7 +116,7 @@ TEST_F(SharedWorkTest, PredictionsNeedAFolderOnTheMainProcessOnly) {
   const std::filesystem::path path =
       rank == 0 ? folder / "predictions.pt" : std::filesystem::path("/proc/none/predictions.pt");
   RankToy toy(together(),
-              {std::make_shared<SavePredictions>(SavePredictionsOptions{.path = path})});
+              {make<SavePredictions>({.path = path})});
   toy.trainer.evaluate({.dataset = toy_data(4 * size), .per_device_batch_size = 2});
   EXPECT_EQ(std::filesystem::exists(path), rank == 0);
 }
@@ -127,7 +127,7 @@ TEST_F(SharedWorkTest, AFewBatchesThatAreFittedAreSharedToo) {
                      {std::make_shared<OverfitBatches>(1)}, nullptr, together());
   trainer.num_rows = 4 * size;
   std::vector<double> sums;
-  trainer.callback_handler().add(std::make_shared<LambdaCallback>(LambdaCallbackFunctions{
+  trainer.callback_handler().add(make<LambdaCallback>({
       .on_train_step_end = [&](Trainer&, const Batch& batch, const StepOutput&) {
         sums.push_back(batch.input().sum().item<double>());
       }}));

@@ -156,7 +156,7 @@ TEST(StopTest, AllLeaveTogetherFromEachEvent) {
 int64_t num_batches_evaluated(int64_t num_batches, int at, std::chrono::milliseconds each,
                               std::function<void(Trainer&)> act) {
   int64_t num_evaluated = 0;
-  const auto wait = std::make_shared<LambdaCallback>(LambdaCallbackFunctions{
+  const auto wait = make<LambdaCallback>({
       .on_eval_step_start =
           [&](Trainer&) {
             ++num_evaluated;
@@ -235,8 +235,8 @@ TEST(StopTest, ANanOnOneRankEndsAllWithinTheDelay) {
   constexpr int64_t kDelay = 10;
   auto model = toy_model();
   OneNan trainer(model, torch::nn::CrossEntropyLoss(), toy_sgd(model),
-                 CallbackList{std::make_shared<TerminateOnNaN>(
-                     TerminateOnNaNOptions{.max_delay_steps = kDelay})},
+                 CallbackList{make<TerminateOnNaN>(
+                     {.max_delay_steps = kDelay})},
                  nullptr, together());
   const int64_t num_ranks = trainer.accelerator().num_processes();
   const auto result = trainer.train({.train_dataset = toy_data(256 * num_ranks), .num_epochs = 2});

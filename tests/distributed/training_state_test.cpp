@@ -17,8 +17,8 @@ TEST(TrainingStateRanksTest, AllRanksCountASaveThatFailsOnTheOneThatWrites) {
   const TemporaryFolder own_folder;
   const std::filesystem::path states =
       Accelerator(together()).broadcast_bytes((own_folder / "states").string());
-  const auto save = std::make_shared<SaveTrainingState>(
-      SaveTrainingStateOptions{.directory = states, .every_n_updates = 2, .at_end = false});
+  const auto save = make<SaveTrainingState>(
+      {.directory = states, .every_n_updates = 2, .at_end = false});
   const auto block = std::make_shared<AtUpdate>(1, [&](Trainer& trainer) {
     if (!trainer.accelerator().is_main_process()) return;
     std::filesystem::rename(states, own_folder / "away");
@@ -52,14 +52,14 @@ TEST(TrainingStateRanksTest, EachRankContinuesItsOwnPartOfTheTrainingMetrics) {
   const std::filesystem::path states =
       Accelerator(together()).broadcast_bytes((own_folder / "states").string());
   const auto run = [&](std::optional<int64_t> last_update, bool is_resumed) {
-    CallbackList callbacks{std::make_shared<MetricCallback>(
+    CallbackList callbacks{make<MetricCallback>(
         MetricCollection{
             {"accuracy", std::make_shared<Accuracy>(AccuracyOptions{.num_classes = 3})}},
-        MetricCallbackOptions{.measure_training = true})};
+        {.measure_training = true})};
     if (last_update) {
       callbacks.push_back(stop_at(*last_update));
       callbacks.push_back(
-          std::make_shared<SaveTrainingState>(SaveTrainingStateOptions{.directory = states}));
+          make<SaveTrainingState>({.directory = states}));
     }
     RankToy toy(together(), callbacks);
     const int64_t n = toy.trainer.accelerator().num_processes();
@@ -80,7 +80,7 @@ TEST(TrainingStateRanksTest, AFolderThatIsInUseIsAnErrorOnAllRanks) {
   const std::filesystem::path states =
       Accelerator(together()).broadcast_bytes((own_folder / "states").string());
   RankToy toy(together(),
-              {std::make_shared<SaveTrainingState>(SaveTrainingStateOptions{.directory = states})});
+              {make<SaveTrainingState>({.directory = states})});
   Accelerator& accelerator = toy.trainer.accelerator();
   std::shared_ptr<void> lock;
   if (accelerator.is_main_process()) lock = lock_training_states(states);

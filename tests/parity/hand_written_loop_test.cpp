@@ -136,7 +136,7 @@ Outcome train_by_trainer(const Case& c) {
                        .gradient_clip_value = c.clip_value,
                        .gradient_clip_norm = c.clip_norm};
   options.train_dataloader_options.shuffle = false;
-  if (c.has_schedule) options.create_scheduler_fn = CosineScheduler::create_scheduler_fn();
+  if (c.has_schedule) options.create_scheduler_fn = cosine();
   trainer.train(options);
   return {keep->losses, tensors_of(model)};
 }

@@ -77,7 +77,7 @@ Outcome train(const std::string& name) {
   options.train_dataloader_options.shuffle = false;
   if (has("clip_value")) options.gradient_clip_value = 0.01;
   if (has("clip_norm")) options.gradient_clip_norm = 0.1;
-  if (has("cosine")) options.create_scheduler_fn = CosineScheduler::create_scheduler_fn();
+  if (has("cosine")) options.create_scheduler_fn = cosine();
   trainer.train(options);
   Outcome outcome{keep->losses, {}};
   for (const auto& [tensor_name, tensor] : Model(model).named_tensors()) {

@@ -44,58 +44,58 @@ std::vector<nlohmann::json> read_golden() {
 
 CreateSchedulerFn make_composite(const std::string& name) {
   if (name == "lambda") {
-    return LambdaScheduler::create_scheduler_fn(
+    return lambda_schedule(
         {.lr_lambda = {[](int64_t n) { return std::pow(0.95, n); },
                        [](int64_t n) { return 1.0 / (1.0 + static_cast<double>(n)); }}});
   }
   if (name == "multiplicative") {
-    return LambdaScheduler::create_scheduler_fn(
+    return lambda_schedule(
         {.lr_lambda = {[](int64_t n) { return 1.0 - 1.0 / (static_cast<double>(n) + 10.0); }},
          .is_multiplicative = true});
   }
   if (name == "sequential") {
-    return SequentialScheduler::create_scheduler_fn(
-        {.schedulers = {LinearScheduler::create_scheduler_fn({.start_factor = 0.1}),
-                        ExponentialScheduler::create_scheduler_fn({.gamma = 0.99}),
-                        StepScheduler::create_scheduler_fn({.step_size = 15, .gamma = 0.5})},
+    return sequential(
+        {.schedulers = {linear({.start_factor = 0.1}),
+                        exponential({.gamma = 0.99}),
+                        step_decay({.step_size = 15, .gamma = 0.5})},
          .milestones = {NUM_UPDATE_STEPS_PER_EPOCH * 2, 120}});
   }
   if (name == "chained") {
-    return ChainedScheduler::create_scheduler_fn(
+    return chained(
         {.schedulers = {
-             ConstantScheduler::create_scheduler_fn({.factor = 0.1, .total_iters = 20}),
-             ExponentialScheduler::create_scheduler_fn({.gamma = 0.99}),
-             MultiStepScheduler::create_scheduler_fn({.milestones = {100, 150}, .gamma = 0.3})}});
+             constant({.factor = 0.1, .total_iters = 20}),
+             exponential({.gamma = 0.99}),
+             multi_step({.milestones = {100, 150}, .gamma = 0.3})}});
   }
   if (name == "warm-up and timm cosine") {
     // The length that is not given is what the warm-up leaves of the run: 190.
-    return WarmupScheduler::create_scheduler_fn(
-        {.scheduler = CosineRestartsScheduler::create_scheduler_fn({.eta_min = 1e-5}),
+    return warmup(
+        {.scheduler = cosine_restarts({.eta_min = 1e-5}),
          .warmup_t = 30,
          .warmup_lr_init = 1e-4});
   }
   if (name == "warm-up and timm step") {
-    return WarmupScheduler::create_scheduler_fn(
-        {.scheduler = StepScheduler::create_scheduler_fn({.step_size = 25, .gamma = 0.7}),
+    return warmup(
+        {.scheduler = step_decay({.step_size = 25, .gamma = 0.7}),
          .warmup_t = 12,
          .warmup_lr_init = 1e-3});
   }
   if (name == "hidden warm-up and timm tanh") {
-    return WarmupScheduler::create_scheduler_fn(
-        {.scheduler = TanhScheduler::create_scheduler_fn({.lr_min = 1e-5}),
+    return warmup(
+        {.scheduler = tanh_decay({.lr_min = 1e-5}),
          .warmup_t = 15,
          .warmup_lr_init = 1e-4,
          .warmup_prefix = false});
   }
   if (name == "timm cosine in epochs") {
-    return TimmScheduler::create_scheduler_fn(
-        {.scheduler = CosineRestartsScheduler::create_scheduler_fn(
+    return timm_schedule(
+        {.scheduler = cosine_restarts(
              {.T_0 = 5, .T_mult = 2.0, .cycle_decay = 0.5, .cycle_limit = 2, .eta_min = 1e-5})});
   }
   if (name == "warm-up and timm step in epochs") {
-    return TimmScheduler::create_scheduler_fn(
-        {.scheduler = WarmupScheduler::create_scheduler_fn(
-             {.scheduler = StepScheduler::create_scheduler_fn({.step_size = 4, .gamma = 0.5}),
+    return timm_schedule(
+        {.scheduler = warmup(
+             {.scheduler = step_decay({.step_size = 4, .gamma = 0.5}),
               .warmup_t = 3,
               .warmup_lr_init = 1e-3})});
   }

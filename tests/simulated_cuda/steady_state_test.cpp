@@ -117,7 +117,7 @@ TEST(SteadyStateCostTest, InFp16TheDeviceHasWorkWhileTheHostWaits) {
 TEST(SteadyStateCostTest, AnAsynchronousSaveWaitsForTwoNumbersAndNotForItsCopies) {
   const TemporaryFolder folder;
   const auto model = toy_model();
-  const auto save = std::make_shared<SaveTrainingState>(SaveTrainingStateOptions{
+  const auto save = make<SaveTrainingState>({
       .directory = folder.path(), .every_n_updates = 1, .asynchronous = true});
   const PerUpdate costs = costs_of({save}, model);
   EXPECT_EQ(costs.stream_waits, 0);

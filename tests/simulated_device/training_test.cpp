@@ -192,7 +192,7 @@ struct Rehearsal {
     options = {.train_dataset = toy_data(16),
                .num_epochs = 3,
                .per_device_batch_size = 4,
-               .create_scheduler_fn = CosineScheduler::create_scheduler_fn()};
+               .create_scheduler_fn = cosine()};
   }
 
   std::unique_ptr<QuietTrainer> trainer;

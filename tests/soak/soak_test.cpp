@@ -78,14 +78,14 @@ struct SoakRun {
     namespace nn = torch::nn;
     const nn::Sequential model(nn::Linear(4, 8), nn::BatchNorm1d(8), nn::Dropout(0.5),
                                nn::Linear(8, 3));
-    const auto accuracy = std::make_shared<Accuracy>(AccuracyOptions{.num_classes = 3});
+    const auto accuracy = make<Accuracy>({.num_classes = 3});
     CallbackList callbacks{
         std::make_shared<TerminateOnNaN>(), std::make_shared<GradientNorm>(),
         std::make_shared<ModelEma>(),
         std::make_shared<MetricCallback>(MetricCollection{{"accuracy", accuracy}}),
-        std::make_shared<TrackRun>(
+        make<TrackRun>(
             std::vector<std::shared_ptr<Tracker>>{std::make_shared<CsvTracker>(folder / "log.csv")},
-            TrackRunOptions{.every_n_updates = 10})};
+            {.every_n_updates = 10})};
     callbacks.insert(callbacks.end(), more.begin(), more.end());
     trainer = std::make_unique<SilentTrainer>(
         model, nn::CrossEntropyLoss(),
@@ -106,7 +106,7 @@ struct SoakRun {
             .eval_dataset = toy_data(8),
             .per_device_batch_size = 2,
             .gradient_accumulation_steps = 2,
-            .create_scheduler_fn = CosineScheduler::create_scheduler_fn({}),
+            .create_scheduler_fn = cosine({}),
             .train_dataloader_options = {.num_workers = 2}};
   }
 
@@ -171,7 +171,7 @@ void resume_for_two_updates(const TemporaryFolder& folder, TrainOptions options)
   SoakRun run(
       folder,
       {std::make_shared<StopAfterTwoUpdates>(),
-       std::make_shared<SaveTrainingState>(SaveTrainingStateOptions{.directory = folder.path()})});
+       make<SaveTrainingState>({.directory = folder.path()})});
   options.resume_from = folder / "latest";
   run.trainer->train(options);
 }

@@ -56,10 +56,10 @@ inline std::vector<EveryCallback> every_callback() {
                     }});
   }
   list.push_back({"metric-callback", [](const path&, const torch::nn::Sequential&) {
-                    return std::make_shared<MetricCallback>(
+                    return make<MetricCallback>(
                         MetricCollection{{"accuracy", std::make_shared<Accuracy>(
                                                           AccuracyOptions{.num_classes = 3})}},
-                        MetricCallbackOptions{.measure_training = true});
+                        {.measure_training = true});
                   }});
   list.push_back({"freeze-layers", [](const path&, const torch::nn::Sequential& model) {
                     auto freezer = std::make_shared<ModelFreezer>(Model(model));
@@ -67,12 +67,12 @@ inline std::vector<EveryCallback> every_callback() {
                     return std::make_shared<FreezeLayers>(std::move(freezer));
                   }});
   list.push_back({"track-run", [](const path& folder, const torch::nn::Sequential&) {
-                    return std::make_shared<TrackRun>(
+                    return make<TrackRun>(
                         std::vector<std::shared_ptr<Tracker>>{
                             std::make_shared<CsvTracker>(folder / "run.csv"),
                             std::make_shared<JsonLinesTracker>(folder / "run.jsonl"),
                             std::make_shared<HtmlReport>(folder / "run.html")},
-                        TrackRunOptions{.every_n_updates = 1});
+                        {.every_n_updates = 1});
                   }});
   return list;
 }
@@ -83,7 +83,7 @@ inline TrainOptions contract_run() {
                        .num_epochs = 3,
                        .eval_dataset = toy_data(6),
                        .per_device_batch_size = 4};
-  options.create_scheduler_fn = WsdScheduler::create_scheduler_fn({.num_warmup_steps = 1});
+  options.create_scheduler_fn = wsd({.num_warmup_steps = 1});
   return options;
 }
 

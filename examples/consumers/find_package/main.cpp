@@ -15,12 +15,12 @@ int main(int argc, char** argv) {
     auto optimizer = std::make_shared<torch::optim::AdamW>(model->parameters(), 0.1);
     linkboy::Trainer trainer(
         model, torch::nn::MSELoss(), optimizer,
-        {std::make_shared<linkboy::EarlyStopping>(
-            linkboy::EarlyStoppingOptions{.watch_metric = "train_loss_epoch"})});
+        {linkboy::make<linkboy::EarlyStopping>(
+            {.watch_metric = "train_loss_epoch"})});
     const auto x = torch::rand({64, 2});
     trainer.train({.train_dataset = linkboy::TensorDataset(x, x.sum(1, /*keepdim=*/true)),
                    .num_epochs = 30,
-                   .create_scheduler_fn = linkboy::CosineScheduler::create_scheduler_fn()});
+                   .create_scheduler_fn = linkboy::cosine()});
     std::printf("linkboy %s: loss %.4f\n", LINKBOY_VERSION,
                 trainer.run_history().get_latest_metric("train_loss_epoch"));
   });

@@ -73,10 +73,10 @@ class GptTrainer : public linkboy::Trainer {
 std::shared_ptr<linkboy::Callback> make_perplexity() {
   constexpr int64_t kIgnored = -1;
   auto perplexity =
-      std::make_shared<linkboy::Perplexity>(linkboy::PerplexityOptions{.ignore_index = kIgnored});
-  return std::make_shared<linkboy::MetricCallback>(
+      linkboy::make<linkboy::Perplexity>({.ignore_index = kIgnored});
+  return linkboy::make<linkboy::MetricCallback>(
       linkboy::MetricCollection{{"perplexity", std::move(perplexity)}},
-      linkboy::MetricCallbackOptions{
+      {
           .target = [](const linkboy::Batch& batch, const linkboy::StepOutput&) {
             return batch["targets"].masked_fill(batch["mask"].logical_not(), kIgnored);
           }});
@@ -91,7 +91,7 @@ linkboy::TrainOptions make_train_options(const Options& options, Corpus corpus) 
       .per_device_batch_size = options.batch_size,
       .max_num_updates = options.updates,
       .gradient_clip_norm = 1.0,
-      .create_scheduler_fn = linkboy::CosineScheduler::create_scheduler_fn(
+      .create_scheduler_fn = linkboy::cosine(
           {.min_lr_ratio = 0.1,
            .num_warmup_epochs = 0.1 * NUM_UPDATE_STEPS / NUM_UPDATE_STEPS_PER_EPOCH}),
       .collate_fn = pad};
@@ -137,7 +137,7 @@ void run(const Options& options) {
   linkboy::CallbackList callbacks = linkboy::default_callbacks({make_perplexity()});
   if (options.save_every_updates) {
     callbacks.push_back(
-        std::make_shared<linkboy::SaveTrainingState>(linkboy::SaveTrainingStateOptions{
+        linkboy::make<linkboy::SaveTrainingState>({
             .directory = options.states, .every_n_updates = options.save_every_updates}));
   }
   GptTrainer trainer(gpt, nullptr, optimizer, std::move(callbacks), /*run_history=*/nullptr,

@@ -34,7 +34,7 @@ void run(const Options& options) {
 
   resnet::ResNet model(resnet::ResNetOptions{.depth = options.depth, .num_classes = kNumClasses});
   auto accuracy =
-      std::make_shared<linkboy::Accuracy>(linkboy::AccuracyOptions{.num_classes = kNumClasses});
+      linkboy::make<linkboy::Accuracy>({.num_classes = kNumClasses});
   auto stop_on_signal = std::make_shared<linkboy::StopOnSignal>();
 
   // The default callbacks show the progress and print the loss and all else that is recorded, epoch

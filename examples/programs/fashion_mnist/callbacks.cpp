@@ -95,15 +95,15 @@ std::shared_ptr<linkboy::Callback> make_named(Named named, const Options& option
 std::shared_ptr<linkboy::Callback> make_metrics(const Options& options) {
   linkboy::MetricCollection metrics{
       {"accuracy",
-       std::make_shared<linkboy::Accuracy>(linkboy::AccuracyOptions{.num_classes = kNumClasses})}};
+       linkboy::make<linkboy::Accuracy>({.num_classes = kNumClasses})}};
   if (options.metrics) {
     const linkboy::ClassificationOptions macro{.num_classes = kNumClasses};
     metrics.add("precision", std::make_shared<linkboy::Precision>(macro));
     metrics.add("recall", std::make_shared<linkboy::Recall>(macro));
     metrics.add(
-        "f1", std::make_shared<linkboy::FBeta>(linkboy::FBetaOptions{.num_classes = kNumClasses}));
-    metrics.add("kappa", std::make_shared<linkboy::CohenKappa>(
-                             linkboy::CohenKappaOptions{.num_classes = kNumClasses}));
+        "f1", linkboy::make<linkboy::FBeta>({.num_classes = kNumClasses}));
+    metrics.add("kappa", linkboy::make<linkboy::CohenKappa>(
+                             {.num_classes = kNumClasses}));
   }
   return std::make_shared<linkboy::MetricCallback>(std::move(metrics));
 }
@@ -112,12 +112,12 @@ std::shared_ptr<linkboy::Callback> make_metrics(const Options& options) {
 std::shared_ptr<linkboy::Callback> make_track_run(const Options& options) {
   std::vector<std::shared_ptr<linkboy::Tracker>> trackers;
   if (options.tensorboard) {
-    trackers.push_back(std::make_shared<linkboy::TensorBoardTracker>(
-        linkboy::TensorBoardTrackerOptions{.directory = *options.tensorboard}));
+    trackers.push_back(linkboy::make<linkboy::TensorBoardTracker>(
+        {.directory = *options.tensorboard}));
   }
   if (options.mlflow) {
-    trackers.push_back(std::make_shared<linkboy::MlflowTracker>(
-        linkboy::MlflowTrackerOptions{.directory = *options.mlflow}));
+    trackers.push_back(linkboy::make<linkboy::MlflowTracker>(
+        {.directory = *options.mlflow}));
   }
   if (options.csv) trackers.push_back(std::make_shared<linkboy::CsvTracker>(*options.csv));
   if (options.json_lines) {
@@ -127,9 +127,9 @@ std::shared_ptr<linkboy::Callback> make_track_run(const Options& options) {
     trackers.push_back(std::make_shared<linkboy::HtmlReport>(*options.html_report));
   }
   if (trackers.empty()) return nullptr;
-  return std::make_shared<linkboy::TrackRun>(
+  return linkboy::make<linkboy::TrackRun>(
       std::move(trackers),
-      linkboy::TrackRunOptions{.name = "fashion_mnist",
+      {.name = "fashion_mnist",
                                .config = {{"model", options.model},
                                           {"scheduler", options.scheduler},
                                           {"augment", options.augment ? "true" : "false"},
@@ -145,7 +145,7 @@ std::vector<std::shared_ptr<linkboy::Callback>> make_progress(const Options& opt
                     : options.progress == "plain" ? Mode::plain
                                                   : Mode::automatic;
   return {std::make_shared<linkboy::PrintProgress>(),
-          std::make_shared<linkboy::ProgressBar>(linkboy::ProgressBarOptions{.mode = mode}),
+          linkboy::make<linkboy::ProgressBar>({.mode = mode}),
           std::make_shared<linkboy::LogMetrics>()};
 }
 
@@ -167,8 +167,8 @@ CallbackList make_callbacks(const Options& options, const linkboy::Model& model,
   for (const std::string& text : options.callbacks) add(make_named(parse(text), options, model));
   add(make_track_run(options));
   if (options.saves_states()) {
-    add(std::make_shared<linkboy::SaveTrainingState>(
-        linkboy::SaveTrainingStateOptions{.directory = options.states(),
+    add(linkboy::make<linkboy::SaveTrainingState>(
+        {.directory = options.states(),
                                           .every_n_updates = options.save_every_updates,
                                           .every_n_epochs = options.save_every_epochs,
                                           .keep_last = options.keep.value_or(2),

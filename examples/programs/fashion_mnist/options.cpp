@@ -314,7 +314,7 @@ linkboy::CreateSchedulerFn make_scheduler_fn(const Options& options) {
     schedule = as_usage([&] { return linkboy::make_scheduler_fn(options.scheduler, settings); });
   }
   if (warmup_epochs > 0.0) {
-    schedule = linkboy::WarmupScheduler::create_scheduler_fn(
+    schedule = linkboy::warmup(
         {.scheduler = std::move(schedule),
          .warmup_t = warmup_epochs * linkboy::NUM_UPDATE_STEPS_PER_EPOCH});
   }

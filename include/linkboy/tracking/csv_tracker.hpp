@@ -34,6 +34,12 @@ struct CsvTrackerOptions {
 /// cut off when the program was killed.
 class LINKBOY_API CsvTracker : public Tracker {
  public:
+  /// What `make<CsvTracker>(subject, {...})` takes.
+  /// @{
+  using Subject = std::filesystem::path;
+  using Options = CsvTrackerOptions;
+  /// @}
+
   /// Touches nothing yet.
   explicit CsvTracker(std::filesystem::path path, CsvTrackerOptions options = {});
   ~CsvTracker() override;

@@ -38,6 +38,12 @@ struct HtmlReportOptions {
 /// file is locked from `start` to `finish`.
 class LINKBOY_API HtmlReport : public Tracker {
  public:
+  /// What `make<HtmlReport>(subject, {...})` takes.
+  /// @{
+  using Subject = std::filesystem::path;
+  using Options = HtmlReportOptions;
+  /// @}
+
   /// Touches nothing yet. @throws Error if `seconds_between_writes` is negative or NaN.
   explicit HtmlReport(std::filesystem::path path, HtmlReportOptions options = {});
   ~HtmlReport() override;

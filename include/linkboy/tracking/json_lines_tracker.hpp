@@ -40,6 +40,12 @@ struct JsonLinesTrackerOptions {
 /// a line that was cut off when the program was killed; then it adds a "run" line of its own.
 class LINKBOY_API JsonLinesTracker : public Tracker {
  public:
+  /// What `make<JsonLinesTracker>(subject, {...})` takes.
+  /// @{
+  using Subject = std::filesystem::path;
+  using Options = JsonLinesTrackerOptions;
+  /// @}
+
   /// Touches nothing yet.
   explicit JsonLinesTracker(std::filesystem::path path, JsonLinesTrackerOptions options = {});
   ~JsonLinesTracker() override;

@@ -40,6 +40,9 @@ struct MlflowTrackerOptions {
 /// Every value is with the operating system when the call returns; `flush` has nothing to do.
 class LINKBOY_API MlflowTracker final : public Tracker {
  public:
+  /// What `make<MlflowTracker>({...})` takes.
+  using Options = MlflowTrackerOptions;
+
   /// @throws Error if the name of the experiment is empty or `run_id` has other characters than
   ///         letters, digits, `_` and `-`.
   explicit MlflowTracker(MlflowTrackerOptions options = {});

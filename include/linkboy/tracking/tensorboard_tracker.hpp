@@ -29,6 +29,9 @@ struct TensorBoardTrackerOptions {
 /// Every event is with the operating system when the call returns; `flush` has nothing to do.
 class LINKBOY_API TensorBoardTracker final : public Tracker {
  public:
+  /// What `make<TensorBoardTracker>({...})` takes.
+  using Options = TensorBoardTrackerOptions;
+
   /// No file is made before `start`.
   explicit TensorBoardTracker(TensorBoardTrackerOptions options = {});
   ~TensorBoardTracker() override;

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "linkboy/export.hpp"
+#include "linkboy/util/make.hpp"  // IWYU pragma: export
 
 namespace linkboy {
 

@@ -72,20 +72,20 @@ TEST(EarlyStoppingTest, NaNIsNoImprovement) {
 
 TEST(EarlyStoppingTest, GivesItsReason) {
   Toy toy({std::make_shared<Metric>("score", std::vector<double>{1.0, 1.0}),
-           std::make_shared<EarlyStopping>(EarlyStoppingOptions{.watch_metric = "score"})});
+           make<EarlyStopping>({.watch_metric = "score"})});
   const auto result = toy.trainer.train(epochs(2));
   EXPECT_EQ(result.reason, StopReason::early_stop);
   EXPECT_EQ(result.message, "Stopping training due to no improvement of score after 1 epochs");
 }
 
 TEST(EarlyStoppingTest, RejectsAMetricThatNobodyRecords) {
-  Toy toy({std::make_shared<EarlyStopping>(EarlyStoppingOptions{.watch_metric = "acuracy"})});
+  Toy toy({make<EarlyStopping>({.watch_metric = "acuracy"})});
   EXPECT_ERROR(toy.trainer.train(epochs(1)),
                "no value of the metric \"acuracy\" was recorded; there is: train_loss_epoch");
 }
 
 TEST(EarlyStoppingTest, WaitsWhereAnEpochIsNotEvaluated) {
-  Toy toy({std::make_shared<EarlyStopping>(EarlyStoppingOptions{.early_stopping_patience = 1})});
+  Toy toy({make<EarlyStopping>({.early_stopping_patience = 1})});
   TrainOptions options = epochs(4);
   options.eval_dataset = toy_data(4);
   options.evaluate_every_n_epochs = 4;
@@ -162,7 +162,7 @@ TEST_F(SaveBestModelTest, SavesTheBestEpochAndLoadsItAtTheEnd) {
   Toy toy({keep, std::make_shared<Metric>("score", std::vector<double>{3.0, 1.0, 2.0}),
            std::make_shared<SaveBestModel>(watching_score())});
   TrainOptions options = epochs(3);
-  options.create_scheduler_fn = CosineScheduler::create_scheduler_fn();
+  options.create_scheduler_fn = cosine();
   toy.trainer.train(options);
   EXPECT_TRUE(bit_equal(toy.model->parameters(), keep->weights[1]));
   EXPECT_EQ(toy.trainer.scheduler()->num_updates(), 2);
@@ -180,7 +180,7 @@ TEST_F(SaveBestModelTest, FirstSaveHonoursItsOptionsToo) {
   Toy toy({std::make_shared<Metric>("score", std::vector<double>{3.0}),
            std::make_shared<SaveBestModel>(options)});
   TrainOptions train_options = epochs(1);
-  train_options.create_scheduler_fn = CosineScheduler::create_scheduler_fn();
+  train_options.create_scheduler_fn = cosine();
   toy.trainer.train(train_options);
   const StateDict contents = read_checkpoint(folder_ / "best.pt");
   EXPECT_FALSE(contents.contains("optimizer_state_dict"));
@@ -301,18 +301,18 @@ TEST(LogMetricsTest, PrintsEachNewValueOnce) {
 }
 
 TEST(LogMetricsTest, PassesOverTheEpochsBetween) {
-  Toy toy({std::make_shared<LogMetrics>(LogMetricsOptions{.every_n_epochs = 2})});
+  Toy toy({make<LogMetrics>({.every_n_epochs = 2})});
   toy.trainer.train(epochs(5));
   EXPECT_EQ(toy.trainer.lines.size(), 2U);
   EXPECT_ERROR(LogMetrics({.every_n_epochs = 0}), "every_n_epochs is 0");
 }
 
 TEST(LogMetricsTest, WhatComesAfterTheLastEpochIsPrinted) {
-  auto late = std::make_shared<LambdaCallback>(
-      LambdaCallbackFunctions{.on_training_run_end = [](Trainer& trainer) {
+  auto late = make<LambdaCallback>(
+      {.on_training_run_end = [](Trainer& trainer) {
         trainer.evaluate_now({.metric_prefix = "last_"});
       }});
-  Toy toy({late, std::make_shared<LogMetrics>(LogMetricsOptions{.every_n_epochs = 2})});
+  Toy toy({late, make<LogMetrics>({.every_n_epochs = 2})});
   TrainOptions options = epochs(4);
   options.eval_dataset = toy_data(4);
   toy.trainer.train(options);

@@ -84,10 +84,10 @@ TEST(FastDevRunTest, EvaluatesThoughTheRunWouldDoSoLater) {
 
 TEST(FastDevRunTest, WritesNothingAndSaysWhatItLeavesOut) {
   const TemporaryFolder folder;
-  Toy toy({std::make_shared<SaveTrainingState>(
-               SaveTrainingStateOptions{.directory = folder / "states"}),
-           std::make_shared<SaveBestModel>(SaveBestModelOptions{.save_path = folder / "best.pt"}),
-           std::make_shared<ModelEma>(ModelEmaOptions{.save_path = folder / "ema.pt"}),
+  Toy toy({make<SaveTrainingState>(
+               {.directory = folder / "states"}),
+           make<SaveBestModel>({.save_path = folder / "best.pt"}),
+           make<ModelEma>({.save_path = folder / "ema.pt"}),
            std::make_shared<EarlyStopping>(), std::make_shared<FastDevRun>()});
   toy.trainer.train(many_epochs());
   EXPECT_TRUE(folder.names().empty());

@@ -90,7 +90,7 @@ TEST(FineTuningTest, AGroupThatIsAddedBetweenRunsTrainsOnTheSchedule) {
   LrTrainer trainer(model, torch::nn::CrossEntropyLoss(), optimizer, CallbackList{}, nullptr,
                     AcceleratorOptions{.device = "cpu"});
   auto options = fine_tuning_run(1);  // four updates
-  options.create_scheduler_fn = CosineScheduler::create_scheduler_fn({.lr_min = 0.0});
+  options.create_scheduler_fn = cosine({.lr_min = 0.0});
   const auto start = copies_of(model->parameters());
   trainer.train(options);
   EXPECT_TRUE(torch::equal(start[0], model->parameters()[0]));
@@ -133,15 +133,15 @@ struct GradualRun {
   }
 
   CallbackList with_freeze_layers(CallbackList callbacks) const {
-    callbacks.push_back(std::make_shared<FreezeLayers>(
-        freezer, FreezeLayersOptions{{{.epoch = 2, .from_index = -2},
+    callbacks.push_back(make<FreezeLayers>(
+        freezer, {{{.epoch = 2, .from_index = -2},
                                       {.epoch = 3, .from_index = 0, .to_index = 0, .lr = 0.005}}}));
     return callbacks;
   }
 
   TrainOptions options() const {
     auto options = fine_tuning_run(4);
-    options.create_scheduler_fn = CosineScheduler::create_scheduler_fn();
+    options.create_scheduler_fn = cosine();
     return options;
   }
 
@@ -220,7 +220,7 @@ TEST(FreezeLayersTest, LeavesParametersInTheGroupThatTheyHave) {
                        AcceleratorOptions{.device = "cpu"});
   trainer.train(fine_tuning_run(1));
   trainer.callback_handler().add(
-      std::make_shared<FreezeLayers>(freezer, FreezeLayersOptions{{{.from_index = 0}}}));
+      make<FreezeLayers>(freezer, {{{.from_index = 0}}}));
   trainer.train(fine_tuning_run(1));
   EXPECT_EQ(optimizer->param_groups().size(), 1U);
   EXPECT_EQ(frozen_names(*model), Names{});
@@ -235,7 +235,7 @@ TEST(FreezeLayersTest, GivesGroupsToTheOptimizerAlsoIfItIsAddedBetweenRuns) {
                        AcceleratorOptions{.device = "cpu"});
   trainer.train(fine_tuning_run(1));
   trainer.callback_handler().add(
-      std::make_shared<FreezeLayers>(freezer, FreezeLayersOptions{{{.from_index = 0, .lr = 0.5}}}));
+      make<FreezeLayers>(freezer, {{{.from_index = 0, .lr = 0.5}}}));
   const auto before = copies_of(model->parameters());
   trainer.train(fine_tuning_run(1));
   EXPECT_EQ(get_param_group_field(*optimizer, ParamGroupField::lr),
@@ -251,8 +251,8 @@ TEST(FreezeLayersTest, LearningRateOfAStepMayBeTheDefaultOfTheOptimizersClass) {
   auto optimizer = std::make_shared<torch::optim::Adam>(freezer->get_trainable_parameters(),
                                                         torch::optim::AdamOptions(0.1));
   QuietTrainer trainer(model, torch::nn::CrossEntropyLoss(), optimizer,
-                       CallbackList{std::make_shared<FreezeLayers>(
-                           freezer, FreezeLayersOptions{{{.from_index = 0, .lr = 0.001}}})},
+                       CallbackList{make<FreezeLayers>(
+                           freezer, {{{.from_index = 0, .lr = 0.001}}})},
                        nullptr, AcceleratorOptions{.device = "cpu"});
   trainer.train(fine_tuning_run(1));
   EXPECT_EQ(get_param_group_field(*optimizer, ParamGroupField::lr),
@@ -265,7 +265,7 @@ TEST(FreezeLayersTest, EvaluatesWithoutAnOptimizer) {
   freezer->freeze();
   QuietTrainer trainer(
       model, torch::nn::CrossEntropyLoss(), nullptr,
-      CallbackList{std::make_shared<FreezeLayers>(freezer, FreezeLayersOptions{{{.epoch = 1}}})},
+      CallbackList{make<FreezeLayers>(freezer, {{{.epoch = 1}}})},
       nullptr, AcceleratorOptions{.device = "cpu"});
   EXPECT_EQ(trainer.evaluate({.dataset = toy_data(6)}).count("evaluation_loss"), 1U);
 }

@@ -50,7 +50,7 @@ TrainOptions run_of(int64_t num_epochs) {
 }
 
 std::shared_ptr<GradientNorm> of_parts(GradientNormParts parts) {
-  return std::make_shared<GradientNorm>(GradientNormOptions{.parts = parts});
+  return make<GradientNorm>({.parts = parts});
 }
 
 constexpr double kTolerance = 1e-6;
@@ -224,8 +224,8 @@ TEST(GradientNormTest, ResumedEpochCountsTheSkippedUpdatesOfBothItsParts) {
   };
   auto options = run_of(1);
   train({std::make_shared<Overflow>(), stop_at(2),
-         std::make_shared<SaveTrainingState>(
-             SaveTrainingStateOptions{.directory = folder.path(), .every_n_updates = 1})},
+         make<SaveTrainingState>(
+             {.directory = folder.path(), .every_n_updates = 1})},
         options);
   options.resume_from = folder / "latest";
   EXPECT_EQ(train({}, options), std::vector<double>{1.0});

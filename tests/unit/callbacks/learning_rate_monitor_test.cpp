@@ -69,7 +69,7 @@ TEST(LearningRateMonitorTest, RecordsMomentumAndWeightDecayIfAskedTo) {
   const auto model = toy_model();
   const auto optimizer = std::make_shared<torch::optim::AdamW>(
       model->parameters(), torch::optim::AdamWOptions(0.1).weight_decay(0.25).betas({0.75, 0.99}));
-  const auto monitor = std::make_shared<LearningRateMonitor>(LearningRateMonitorOptions{
+  const auto monitor = make<LearningRateMonitor>({
       .fields = {ParamGroupField::weight_decay, ParamGroupField::momentum}});
   QuietTrainer trainer(model, torch::nn::CrossEntropyLoss(), optimizer, {monitor}, nullptr,
                        {.device = "cpu"});
@@ -81,7 +81,7 @@ TEST(LearningRateMonitorTest, RecordsMomentumAndWeightDecayIfAskedTo) {
 
 TEST(LearningRateMonitorTest, KeepsASeriesOfEveryNthUpdate) {
   const auto monitor =
-      std::make_shared<LearningRateMonitor>(LearningRateMonitorOptions{.every_n_updates = 3});
+      make<LearningRateMonitor>({.every_n_updates = 3});
   Toy toy({monitor});
   toy.trainer.train(scheduled(2));
   EXPECT_EQ(updates_of(*monitor), (std::vector<int64_t>{3, 6}));
@@ -90,7 +90,7 @@ TEST(LearningRateMonitorTest, KeepsASeriesOfEveryNthUpdate) {
 
 TEST(LearningRateMonitorTest, SecondRunStartsItsSeriesAnew) {
   const auto monitor =
-      std::make_shared<LearningRateMonitor>(LearningRateMonitorOptions{.every_n_updates = 4});
+      make<LearningRateMonitor>({.every_n_updates = 4});
   Toy toy({monitor});
   toy.trainer.train(scheduled(2));
   toy.trainer.train(scheduled(1));
@@ -127,8 +127,8 @@ TEST(LearningRateMonitorTest, RejectsAFieldThatTheOptimizerLacksBeforeTheFirstUp
   const auto model = toy_model();
   const auto optimizer = std::make_shared<torch::optim::Adagrad>(model->parameters(),
                                                                  torch::optim::AdagradOptions(0.1));
-  const auto monitor = std::make_shared<LearningRateMonitor>(
-      LearningRateMonitorOptions{.fields = {ParamGroupField::momentum}});
+  const auto monitor = make<LearningRateMonitor>(
+      {.fields = {ParamGroupField::momentum}});
   QuietTrainer trainer(model, torch::nn::CrossEntropyLoss(), optimizer, {monitor}, nullptr,
                        {.device = "cpu"});
   EXPECT_ERROR(trainer.train({.train_dataset = toy_data(8), .num_epochs = 1}), "no momentum");

@@ -59,11 +59,11 @@ TEST(LimitBatchesTest, LimitsTrainingAndEvaluationEachToItsOwn) {
   both.toy.trainer.train(epochs(3));
   EXPECT_EQ(both.count->num_train, 6);
   EXPECT_EQ(both.count->num_eval, 6);
-  Counted train({std::make_shared<LimitBatches>(LimitBatchesOptions{.num_train_batches = 4})});
+  Counted train({make<LimitBatches>({.num_train_batches = 4})});
   train.toy.trainer.train(epochs(1));
   EXPECT_EQ(train.count->num_train, 4);
   EXPECT_EQ(train.count->num_eval, 3);
-  Counted eval({std::make_shared<LimitBatches>(LimitBatchesOptions{.num_eval_batches = 1})});
+  Counted eval({make<LimitBatches>({.num_eval_batches = 1})});
   TrainOptions options = epochs(1);
   options.more_eval_datasets = {{"more", toy_data(4)}};
   eval.toy.trainer.train(options);
@@ -75,7 +75,7 @@ TEST(LimitBatchesTest, TheRunAndItsScheduleHaveTheLimitedLengths) {
   Toy toy({std::make_shared<LimitBatches>(3)});
   TrainOptions options = epochs(4);
   options.gradient_accumulation_steps = 2;
-  options.create_scheduler_fn = CosineScheduler::create_scheduler_fn({.lr_min = 0.0});
+  options.create_scheduler_fn = cosine({.lr_min = 0.0});
   toy.trainer.train(options);
   const RunConfig& config = toy.trainer.run_config();
   EXPECT_EQ(config.num_train_batches_per_epoch, 3);
@@ -153,13 +153,13 @@ TEST_F(BatchLimitFromEnvironmentTest, RejectsWhatIsNoNumberOfBatches) {
 }
 
 std::shared_ptr<StepBasedEvaluation> after_update_3() {
-  return std::make_shared<StepBasedEvaluation>(
-      StepBasedEvaluationOptions{.eval_every_n_updates = 3});
+  return make<StepBasedEvaluation>(
+      {.eval_every_n_updates = 3});
 }
 
 TEST(LimitEvalStepsTest, LimitsTheEvaluationsInBetween) {
   // Upstream limited nothing.
-  Counted run({std::make_shared<LimitEvalSteps>(LimitEvalStepsOptions{.num_eval_steps = 1}),
+  Counted run({make<LimitEvalSteps>({.num_eval_steps = 1}),
                after_update_3()});
   run.toy.trainer.train(epochs(1));
   EXPECT_EQ(run.count->num_extra, 1);
@@ -168,8 +168,8 @@ TEST(LimitEvalStepsTest, LimitsTheEvaluationsInBetween) {
 }
 
 TEST(LimitEvalStepsTest, LimitsAllEvaluationsIfAskedTo) {
-  Counted run({std::make_shared<LimitEvalSteps>(
-                   LimitEvalStepsOptions{.num_eval_steps = 2, .limit_intermediate_only = false}),
+  Counted run({make<LimitEvalSteps>(
+                   {.num_eval_steps = 2, .limit_intermediate_only = false}),
                after_update_3()});
   run.toy.trainer.train(epochs(1));
   EXPECT_EQ(run.count->num_extra, 2);
@@ -178,8 +178,8 @@ TEST(LimitEvalStepsTest, LimitsAllEvaluationsIfAskedTo) {
 }
 
 TEST(LimitEvalStepsTest, ALimitAboveTheLoaderChangesNothing) {
-  Counted run({std::make_shared<LimitEvalSteps>(
-                   LimitEvalStepsOptions{.num_eval_steps = 50, .limit_intermediate_only = false}),
+  Counted run({make<LimitEvalSteps>(
+                   {.num_eval_steps = 50, .limit_intermediate_only = false}),
                after_update_3()});
   run.toy.trainer.train(epochs(1));
   EXPECT_EQ(run.count->num_extra, 3);

@@ -112,8 +112,8 @@ TEST(MetricCallbackTest, SecondTrainStartsAnew) {
 }
 
 TEST(MetricCallbackTest, ElementsOfAVectorGetNumbers) {
-  auto auroc = std::make_shared<AUROC>(
-      RankingCurveOptions{.num_classes = 3, .average = RankingAverage::none, .from_logits = true});
+  auto auroc = make<AUROC>(
+      {.num_classes = 3, .average = RankingAverage::none, .from_logits = true});
   Toy toy({std::make_shared<MetricCallback>(
       std::initializer_list<MetricCollection::NamedMetric>{{"auroc", auroc}})});
   toy.trainer.train(options_of(1));

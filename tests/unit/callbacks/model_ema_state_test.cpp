@@ -51,7 +51,7 @@ struct Rehearsal {
                .eval_dataset = toy_data(6),
                .per_device_batch_size = 2,
                .gradient_accumulation_steps = 2,
-               .create_scheduler_fn = CosineScheduler::create_scheduler_fn()};
+               .create_scheduler_fn = cosine()};
   }
 
   torch::nn::Sequential model;
@@ -88,8 +88,8 @@ TEST(ModelEmaStateTest, AFileOfAnEpochAfterTheStateIsNotTakenForTheAverageThatTh
   Rehearsal whole(1000, every_epoch);
   // Each epoch has 4 updates; the state of the second epoch's first one knows the first epoch's
   // file.
-  whole.trainer->callback_handler().add(std::make_shared<LambdaCallback>(
-      LambdaCallbackFunctions{.on_train_update_end = [&](Trainer& trainer) {
+  whole.trainer->callback_handler().add(make<LambdaCallback>(
+      {.on_train_update_end = [&](Trainer& trainer) {
         if (trainer.num_updates() == 5) trainer.save_training_state(folder / "state");
       }}));
   whole.trainer->train(whole.options);
@@ -142,7 +142,7 @@ TEST(ModelEmaStateTest, AStateWithTheAverageInTheModelGoesOnWithTheWeights) {
   Rehearsal first(100, {.leave_in_model = true});
   first.options.create_scheduler_fn = {};
   first.trainer->callback_handler().add(
-      std::make_shared<SaveTrainingState>(SaveTrainingStateOptions{.directory = folder.path()}));
+      make<SaveTrainingState>({.directory = folder.path()}));
   first.trainer->train(first.options);
   Rehearsal second(100, {.leave_in_model = false});
   second.options.create_scheduler_fn = {};

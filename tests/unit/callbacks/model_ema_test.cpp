@@ -49,7 +49,7 @@ std::vector<Tensor> average_by_hand(const std::vector<std::vector<Tensor>>& weig
 
 TEST(ModelEmaTest, IsTheAverageOfAllUpdates) {
   auto keep = std::make_shared<KeepWeights>();
-  auto ema = std::make_shared<ModelEma>(ModelEmaOptions{.decay = 0.9, .warm_up = false});
+  auto ema = make<ModelEma>({.decay = 0.9, .warm_up = false});
   Toy toy({keep, ema});
   toy.trainer.train(three_updates_per_epoch(2));
   ASSERT_EQ(keep->weights.size(), 7U);
@@ -62,7 +62,7 @@ TEST(ModelEmaTest, IsTheAverageOfAllUpdates) {
 TEST(ModelEmaTest, IsPythonsAveragedModelInEveryBit) {
   // torch.optim.swa_utils: torch._foreach_lerp_(averages, weights, 1 - decay).
   auto keep = std::make_shared<KeepWeights>();
-  auto ema = std::make_shared<ModelEma>(ModelEmaOptions{.decay = 0.97, .warm_up = false});
+  auto ema = make<ModelEma>({.decay = 0.97, .warm_up = false});
   Toy toy({keep, ema});
   toy.trainer.train(three_updates_per_epoch(2));
   auto expected = copies_of(keep->weights[0]);
@@ -76,7 +76,7 @@ TEST(ModelEmaTest, IsPythonsAveragedModelInEveryBit) {
 
 TEST(ModelEmaTest, WarmsItsDecayUp) {
   auto keep = std::make_shared<KeepWeights>();
-  auto ema = std::make_shared<ModelEma>(ModelEmaOptions{.decay = 0.25});
+  auto ema = make<ModelEma>({.decay = 0.25});
   Toy toy({keep, ema});
   toy.trainer.train(three_updates_per_epoch(1));
   expect_close(tensors_of(ema->averaged_model_state()),
@@ -89,8 +89,8 @@ TEST(ModelEmaTest, WarmsItsDecayUp) {
 
 TEST(ModelEmaTest, StartsAfterSomeUpdatesAndTakesEachNth) {
   auto keep = std::make_shared<KeepWeights>();
-  auto ema = std::make_shared<ModelEma>(
-      ModelEmaOptions{.decay = 0.5, .warm_up = false, .start_after = 2, .every_n_updates = 3});
+  auto ema = make<ModelEma>(
+      {.decay = 0.5, .warm_up = false, .start_after = 2, .every_n_updates = 3});
   Toy toy({keep, ema});
   toy.trainer.train(three_updates_per_epoch(3));  // 9 updates: begins with 2, takes 5 and 8
   EXPECT_EQ(ema->num_averaged(), 2);
@@ -100,7 +100,7 @@ TEST(ModelEmaTest, StartsAfterSomeUpdatesAndTakesEachNth) {
 }
 
 TEST(ModelEmaTest, BeforeItsStartTheModelIsItsAverage) {
-  auto ema = std::make_shared<ModelEma>(ModelEmaOptions{.start_after = 100});
+  auto ema = make<ModelEma>({.start_after = 100});
   Toy toy({ema});
   toy.trainer.train(three_updates_per_epoch(1));
   EXPECT_TRUE(bit_equal(tensors_of(ema->averaged_model_state()), toy.model->parameters()));
@@ -133,7 +133,7 @@ TEST(ModelEmaTest, DoesNotCountSkippedUpdates) {
 TEST(ModelEmaTest, AveragesFloatingBuffersAndLeavesIntegerOnes) {
   namespace nn = torch::nn;
   nn::Sequential model(nn::Linear(4, 3), nn::BatchNorm1d(3));
-  auto ema = std::make_shared<ModelEma>(ModelEmaOptions{.decay = 0.5, .warm_up = false});
+  auto ema = make<ModelEma>({.decay = 0.5, .warm_up = false});
   QuietTrainer trainer(model, nn::CrossEntropyLoss(),
                        std::make_shared<torch::optim::SGD>(model->parameters(), 0.0), {ema},
                        nullptr, {.device = "cpu"});
@@ -179,7 +179,7 @@ TEST(ModelEmaTest, EvaluatesTheAverageAndTrainsOnUnchanged) {
   Toy plain({plain_losses});
   plain.trainer.train(three_updates_per_epoch(3));
   auto losses = std::make_shared<KeepLosses>();
-  auto ema = std::make_shared<ModelEma>(ModelEmaOptions{.decay = 0.5});
+  auto ema = make<ModelEma>({.decay = 0.5});
   Toy toy({losses, ema});
   toy.trainer.model().to(c10::Device(test_device()));
   std::vector<const void*> storages;
@@ -209,16 +209,16 @@ TEST(ModelEmaTest, EvaluatesOnlyWhereTheEpochWasEvaluated) {
   toy.trainer.train(options);
   const auto& history = toy.trainer.run_history();
   EXPECT_EQ(history.get_metric_values("ema_model_eval_loss_epoch").size(), 3U);  // 2, 4 and 5
-  Toy silent({std::make_shared<ModelEma>(ModelEmaOptions{.evaluate = false})});
+  Toy silent({make<ModelEma>({.evaluate = false})});
   silent.trainer.train(options);
   EXPECT_TRUE(silent.trainer.run_history().get_metric_values("ema_model_eval_loss_epoch").empty());
 }
 
 TEST(ModelEmaTest, CallbacksBeforeItInTheListCanWatchItsMetrics) {
   const TemporaryFolder folder;
-  auto best = std::make_shared<SaveBestModel>(SaveBestModelOptions{
+  auto best = make<SaveBestModel>({
       .save_path = folder / "best.pt", .watch_metric = "ema_model_eval_loss_epoch"});
-  Toy toy({best, std::make_shared<ModelEma>(ModelEmaOptions{.decay = 0.5})});
+  Toy toy({best, make<ModelEma>({.decay = 0.5})});
   toy.trainer.train(three_updates_per_epoch(3));
   const auto values = toy.trainer.run_history().get_metric_values("ema_model_eval_loss_epoch");
   EXPECT_EQ(read_checkpoint(folder / "best.pt").get_double("ema_model_eval_loss_epoch"),
@@ -239,8 +239,8 @@ TEST(ModelEmaTest, SavesTheBestAverage) {
   };
   const TemporaryFolder folder;
   // With this learning rate the loss goes up and down.
-  auto ema = std::make_shared<ModelEma>(
-      ModelEmaOptions{.decay = 0.5, .save_path = folder / "new" / "ema.pt"});
+  auto ema = make<ModelEma>(
+      {.decay = 0.5, .save_path = folder / "new" / "ema.pt"});
   auto keep = std::make_shared<KeepAverages>(*ema);
   Toy toy({ema, keep}, /*lr=*/1.5);
   EXPECT_TRUE(ema->writes_files());
@@ -261,7 +261,7 @@ TEST(ModelEmaTest, SavesTheBestAverage) {
 
 TEST(ModelEmaTest, WithoutEvaluationSavesEachEpoch) {
   const TemporaryFolder folder;
-  auto ema = std::make_shared<ModelEma>(ModelEmaOptions{.save_path = folder / "ema.pt"});
+  auto ema = make<ModelEma>({.save_path = folder / "ema.pt"});
   Toy toy({ema});
   TrainOptions options = three_updates_per_epoch(3);
   options.eval_dataset = {};
@@ -298,7 +298,7 @@ TEST(ModelEmaTest, AStopDuringItsEvaluationEndsTheRunInOrder) {
     }
   };
   auto keep = std::make_shared<KeepWeights>();
-  Toy toy({keep, std::make_shared<ModelEma>(ModelEmaOptions{.leave_in_model = true}),
+  Toy toy({keep, make<ModelEma>({.leave_in_model = true}),
            std::make_shared<StopInEma>()});
   EXPECT_EQ(toy.trainer.train(three_updates_per_epoch(2)).reason, StopReason::stop_request);
   EXPECT_TRUE(bit_equal(toy.model->parameters(), keep->weights.back()));
@@ -321,7 +321,7 @@ TEST(ModelEmaTest, SwapsInAndOutForTheUser) {
 }
 
 TEST(ModelEmaTest, LeavesTheAverageInTheModelIfAskedTo) {
-  auto ema = std::make_shared<ModelEma>(ModelEmaOptions{.leave_in_model = true});
+  auto ema = make<ModelEma>({.leave_in_model = true});
   Toy toy({ema});
   toy.trainer.train(three_updates_per_epoch(1));
   EXPECT_TRUE(bit_equal(toy.model->parameters(), tensors_of(ema->averaged_model_state())));
@@ -334,7 +334,7 @@ TEST(ModelEmaTest, RejectsOptionsOutOfTheirRange) {
   EXPECT_ERROR((ModelEma{{.decay = NAN}}), "decay is nan");
   EXPECT_ERROR((ModelEma{{.start_after = -1}}), "start_after is -1");
   EXPECT_ERROR((ModelEma{{.every_n_updates = 0}}), "every_n_updates is 0");
-  Toy toy({std::make_shared<ModelEma>(ModelEmaOptions{.save_path = "/proc/no/ema.pt"})});
+  Toy toy({make<ModelEma>({.save_path = "/proc/no/ema.pt"})});
   EXPECT_ERROR(toy.trainer.train(three_updates_per_epoch(1)), "/proc/no");
 }
 

@@ -70,7 +70,7 @@ TEST(ModelSummaryTest, IsPrintedOnceAlsoInARunOfEvaluate) {
 }
 
 TEST(ModelSummaryTest, DepthIsLimitedOnRequest) {
-  const auto summary = std::make_shared<ModelSummary>(ModelSummaryOptions{.max_depth = 0});
+  const auto summary = make<ModelSummary>({.max_depth = 0});
   Toy toy({summary});
   toy.trainer.train(run_of_one_epoch());
   EXPECT_EQ(joined(toy.trainer.lines),
@@ -218,7 +218,7 @@ TEST(ModelSummaryTest, ReadingABatchDrawsNoRandomNumbersOfTheRun) {
 }
 
 TEST(ModelSummaryTest, ModelThatTakesSomethingElseIsPrintedWithoutShapesAndWhy) {
-  SumTrainer trainer(Sum(), {std::make_shared<ModelSummary>(ModelSummaryOptions{.max_depth = 0})});
+  SumTrainer trainer(Sum(), {make<ModelSummary>({.max_depth = 0})});
   EXPECT_EQ(trainer.train(run_of_one_epoch()).reason, StopReason::finished);
   ASSERT_EQ(trainer.lines.size(), 4);
   EXPECT_EQ(trainer.lines[1], "(model)  Sum   -               15  yes                 -");
@@ -227,8 +227,8 @@ TEST(ModelSummaryTest, ModelThatTakesSomethingElseIsPrintedWithoutShapesAndWhy) 
 
 TEST(ModelSummaryTest, CallsTheModelAsTheOptionsSay) {
   Sum net;
-  const auto summary = std::make_shared<ModelSummary>(
-      ModelSummaryOptions{.forward = [net](const Batch& batch) mutable -> c10::IValue {
+  const auto summary = make<ModelSummary>(
+      {.forward = [net](const Batch& batch) mutable -> c10::IValue {
         return net->forward(batch.input(), batch.input());
       }});
   SumTrainer trainer(net, {summary});

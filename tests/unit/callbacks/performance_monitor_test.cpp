@@ -181,7 +181,7 @@ TEST(PerformanceMonitorTest, EpochResumedAtItsEndStillHasItsValues) {
 
 TEST(PerformanceMonitorTest, RunThatResumesAStateWithoutItsValuesCountsFromThere) {
   const TemporaryFolder folder;
-  Toy plain({stop_at(6), std::make_shared<SaveTrainingState>(SaveTrainingStateOptions{
+  Toy plain({stop_at(6), make<SaveTrainingState>({
                              .directory = folder.path(), .every_n_updates = 1})});
   TimedRun run({stop_at(3)});
   plain.trainer.train(run.options);

@@ -164,7 +164,7 @@ TEST(PhaseTimerTest, AnEvaluationThatIsLeftBeforeItsEndIsNoTrainingTime) {
   };
   TimedRun first(
       {std::make_shared<StopInEvaluation>(),
-       std::make_shared<SaveTrainingState>(SaveTrainingStateOptions{.directory = folder.path()})});
+       make<SaveTrainingState>({.directory = folder.path()})});
   first.trainer.train(first.options);
   EXPECT_EQ(first.timing->state_dict().get_double("train_epoch_time"), 2 * kUpdate);
   TimedRun second;
@@ -223,7 +223,7 @@ TEST(PhaseTimerTest, AnEvaluationThatAStopCutsShortIsNotTrainingTimeOfTheResumed
   };
   TimedRun first(
       {std::make_shared<EvaluateAt>(),
-       std::make_shared<SaveTrainingState>(SaveTrainingStateOptions{.directory = folder.path()})});
+       make<SaveTrainingState>({.directory = folder.path()})});
   first.trainer.train(first.options);
   TimedRun second;
   second.options.resume_from = folder / "latest";

@@ -118,7 +118,7 @@ class ThrowingTrainer : public QuietTrainer {
 class ProfilerTest : public ::testing::Test {
  protected:
   std::shared_ptr<Profiler> profiler(ProfilerSchedule schedule) {
-    return std::make_shared<Profiler>(ProfilerOptions{
+    return make<Profiler>({
         .directory = folder_ / "traces", .schedule = schedule, .record_shapes = true});
   }
 
@@ -367,7 +367,7 @@ TEST_F(ProfilerTest, RejectsNumbersOutOfTheirRange) {
 
 TEST_F(ProfilerTest, UnwritableDirectoryIsFoundBeforeTraining) {
   auto trainer =
-      this->trainer({std::make_shared<Profiler>(ProfilerOptions{.directory = "/proc/no/traces"})});
+      this->trainer({make<Profiler>({.directory = "/proc/no/traces"})});
   EXPECT_ERROR(trainer->train(epochs(1)), "/proc/no");
   EXPECT_EQ(trainer->num_updates(), 0);
 }
@@ -391,8 +391,8 @@ TEST_F(ProfilerTest, FullDiskIsReportedWithThePathAndDoesNotEndTheRun) {
 
 TEST_F(ProfilerTest, ShapesAndMemoryAreWrittenOnRequest) {
   const auto trace_with = [this](bool record_shapes, bool profile_memory) {
-    auto profiler = std::make_shared<Profiler>(
-        ProfilerOptions{.directory = folder_ / "traces",
+    auto profiler = make<Profiler>(
+        {.directory = folder_ / "traces",
                         .schedule = {.wait = 0, .warm_up = 0, .active = 1},
                         .record_shapes = record_shapes,
                         .profile_memory = profile_memory});
@@ -444,7 +444,7 @@ TEST_F(ProfilerTest, OwnTimesOfTheOperatorsAddUpToThoseThatNoneCalls) {
 
 TEST_F(ProfilerTest, TableShowsTheCostliestOperatorsFirst) {
   auto profiler =
-      std::make_shared<Profiler>(ProfilerOptions{.directory = folder_ / "traces",
+      make<Profiler>({.directory = folder_ / "traces",
                                                  .schedule = {.wait = 0, .warm_up = 1, .active = 2},
                                                  .num_table_rows = 3});
   auto trainer = this->trainer({profiler});

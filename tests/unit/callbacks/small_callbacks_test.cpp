@@ -73,7 +73,7 @@ TEST(LambdaCallbackTest, SeesEveryEventThatACallbackSees) {
 
 TEST(LambdaCallbackTest, SeesExceptions) {
   bool has_seen = false;
-  Toy toy({std::make_shared<LambdaCallback>(LambdaCallbackFunctions{
+  Toy toy({make<LambdaCallback>({
       .on_train_update_end = [](Trainer&) { throw Error("oh"); },
       .on_exception = [&](Trainer&, std::exception_ptr) { has_seen = true; }})});
   EXPECT_ERROR(toy.trainer.train({.train_dataset = toy_data(4), .num_epochs = 1}), "oh");
@@ -144,7 +144,7 @@ TEST_F(PreciseBatchNormTest, UpdateLeavesTheModelInTheModeInWhichItIs) {
     modes.push_back(trainer.model().is_training());
   };
   QuietTrainer trainer(model_, torch::nn::CrossEntropyLoss(), toy_sgd(model_),
-                       {std::make_shared<LambdaCallback>(LambdaCallbackFunctions{
+                       {make<LambdaCallback>({
                            .on_train_epoch_end = update, .on_eval_epoch_start = update})},
                        nullptr, {.device = "cpu"});
   trainer.train({.train_dataset = toy_data(8), .num_epochs = 1, .eval_dataset = toy_data(8)});
@@ -171,7 +171,7 @@ TEST_F(PreciseBatchNormTest, FrozenLayersKeepTheirStatisticsAndEveryModuleItsMod
                        std::make_shared<torch::optim::SGD>(freezer->get_trainable_parameters(),
                                                            torch::optim::SGDOptions(0.1)),
                        {std::make_shared<FreezeLayers>(freezer),
-                        std::make_shared<LambdaCallback>(LambdaCallbackFunctions{
+                        make<LambdaCallback>({
                             .on_train_epoch_end = update, .on_training_run_epoch_end = look})},
                        nullptr, {.device = "cpu"});
   trainer.train({.train_dataset = toy_data(8), .num_epochs = 1, .eval_dataset = toy_data(8)});

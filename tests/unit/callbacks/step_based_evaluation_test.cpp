@@ -38,8 +38,8 @@ struct Dropping {
 };
 
 std::shared_ptr<StepBasedEvaluation> every(int64_t num_updates) {
-  return std::make_shared<StepBasedEvaluation>(
-      StepBasedEvaluationOptions{.eval_every_n_updates = num_updates});
+  return make<StepBasedEvaluation>(
+      {.eval_every_n_updates = num_updates});
 }
 
 TEST(StepBasedEvaluationTest, EvaluatesEveryNUpdatesOfTheRun) {
@@ -121,7 +121,7 @@ TEST(StepBasedEvaluationTest, AStopInItLeavesAStateOfTheUpdateBefore) {
   whole.trainer->train(epochs(2));
   Dropping first(
       {std::make_shared<StopInEvaluation>(), every(1),
-       std::make_shared<SaveTrainingState>(SaveTrainingStateOptions{.directory = folder.path()})});
+       make<SaveTrainingState>({.directory = folder.path()})});
   EXPECT_EQ(first.trainer->train(epochs(2)).num_updates, 7);
   Dropping second({every(1)});
   TrainOptions rest = epochs(2);

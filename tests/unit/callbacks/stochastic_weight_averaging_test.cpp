@@ -96,7 +96,7 @@ TEST(StochasticWeightAveragingTest, SetsAConstantLearningRateWithAndWithoutASche
     auto keep = std::make_shared<KeepUpdates>();
     Toy toy({keep, swa({.start_after = 4, .swa_lr = 0.03})});
     TrainOptions options = three_updates_per_epoch(2);
-    if (has_scheduler) options.create_scheduler_fn = CosineScheduler::create_scheduler_fn();
+    if (has_scheduler) options.create_scheduler_fn = cosine();
     toy.trainer.train(options);
     ASSERT_EQ(keep->lrs.size(), 6U);
     EXPECT_EQ(keep->lrs[0], 0.1);
@@ -150,7 +150,7 @@ TEST(StochasticWeightAveragingTest, AnExceptionInAnUpdateRestoresTheRateOfTheSch
   FailingStep trainer(model, torch::nn::CrossEntropyLoss(), toy_sgd(model),
                       {swa({.start_after = 0, .swa_lr = 0.03})}, nullptr, {.device = "cpu"});
   TrainOptions options = three_updates_per_epoch(2);
-  options.create_scheduler_fn = CosineScheduler::create_scheduler_fn();
+  options.create_scheduler_fn = cosine();
   EXPECT_ERROR(trainer.train(options), "no more");
   EXPECT_EQ(trainer.optimizer()->param_groups()[0].options().get_lr(), 0.1);
 }
@@ -359,7 +359,7 @@ struct Rehearsal {
                                        CallbackList{swa(swa_options), losses, stop_at(last_update)},
                                        nullptr, AcceleratorOptions{.device = "cpu"});
     options = three_updates_per_epoch(4);
-    if (has_scheduler) options.create_scheduler_fn = CosineScheduler::create_scheduler_fn();
+    if (has_scheduler) options.create_scheduler_fn = cosine();
   }
 
   torch::nn::Sequential model;
@@ -380,8 +380,8 @@ TEST(StochasticWeightAveragingTest, AResumedRunIsTheUninterruptedOneInEveryBit) 
       SCOPED_TRACE(k);
       Rehearsal first(k, has_scheduler);
       // The state of the update itself, before the run restores learning rates.
-      first.trainer->callback_handler().add(std::make_shared<SaveTrainingState>(
-          SaveTrainingStateOptions{.directory = folder / "states"}));
+      first.trainer->callback_handler().add(make<SaveTrainingState>(
+          {.directory = folder / "states"}));
       first.trainer->train(first.options);
       Rehearsal second(100, has_scheduler);
       second.options.resume_from = folder / "states";
@@ -397,8 +397,8 @@ TEST(StochasticWeightAveragingTest, ALongerRunForgetsWhereTheShorterOneEnded) {
   const TemporaryFolder folder;
   const auto train = [&](int64_t num_updates, bool is_resumed) {
     auto average = swa({.start_after = 3});
-    Toy toy({average, std::make_shared<SaveTrainingState>(
-                          SaveTrainingStateOptions{.directory = folder / "states"})});
+    Toy toy({average, make<SaveTrainingState>(
+                          {.directory = folder / "states"})});
     TrainOptions options = three_updates_per_epoch(4);
     options.max_num_updates = num_updates;
     if (is_resumed) options.resume_from = folder / "states";

@@ -47,7 +47,7 @@ TEST(TerminateOnNaNTest, DeferredCheckComesWithinItsDelayAndBeforeTheEpochsEnd) 
   auto updates_with = [](int bad_step, int64_t max_delay) {
     auto model = toy_model();
     QuietTrainer trainer(model, nan_at_call(bad_step), toy_sgd(model),
-                         CallbackList{std::make_shared<TerminateOnNaN>(TerminateOnNaNOptions{
+                         CallbackList{make<TerminateOnNaN>({
                              .max_delay_steps = max_delay, .defer_on_cpu = true})},
                          nullptr, AcceleratorOptions{.device = "cpu"});
     const auto result =
@@ -66,8 +66,8 @@ TEST(TerminateOnNaNTest, DeferredCheckComesWithinItsDelayAndBeforeTheEpochsEnd) 
 TEST(TerminateOnNaNTest, DeferredCheckLetsFiniteLossesPass) {
   auto model = toy_model();
   QuietTrainer trainer(model, nan_at_call(-1), toy_sgd(model),
-                       CallbackList{std::make_shared<TerminateOnNaN>(
-                           TerminateOnNaNOptions{.max_delay_steps = 2, .defer_on_cpu = true})},
+                       CallbackList{make<TerminateOnNaN>(
+                           {.max_delay_steps = 2, .defer_on_cpu = true})},
                        nullptr, AcceleratorOptions{.device = "cpu"});
   EXPECT_EQ(trainer.train(epochs(3)).reason, StopReason::finished);
 }
@@ -82,8 +82,8 @@ struct LateLook {
               return ++num_losses == 3 ? loss + INFINITY : loss;
             },
             toy_sgd(model),
-            CallbackList{std::make_shared<TerminateOnNaN>(
-                             TerminateOnNaNOptions{.max_delay_steps = 5, .defer_on_cpu = true}),
+            CallbackList{make<TerminateOnNaN>(
+                             {.max_delay_steps = 5, .defer_on_cpu = true}),
                          std::move(callback)},
             nullptr, AcceleratorOptions{.device = "cpu"}) {}
 

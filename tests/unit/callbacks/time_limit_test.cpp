@@ -113,7 +113,7 @@ TEST(TimeLimitTest, RunOfEvaluateHasNoLimit) {
 }
 
 TEST(TimeLimitTest, MeasuresRealTimeByItself) {
-  const auto timer = std::make_shared<TimeLimit>(TimeLimitOptions{.max_time = hours(10)});
+  const auto timer = make<TimeLimit>({.max_time = hours(10)});
   Toy toy({timer});
   EXPECT_EQ(toy.trainer.train(run_of(1)).reason, StopReason::finished);
   EXPECT_LT(timer->elapsed(), hours(10));

@@ -104,18 +104,18 @@ TEST(TrackRunAgainTest, ResumedRunRecordsNothingTwiceAndLosesNothing) {
 /// Trains two epochs, with a state after the first; a run before has the same name.
 void train_and_save(const CallbackList& trackers, const std::filesystem::path& states) {
   CallbackList callbacks = trackers;
-  callbacks.push_back(std::make_shared<SaveTrainingState>(
-      SaveTrainingStateOptions{.directory = states, .every_n_epochs = 1, .keep_last = 100}));
+  callbacks.push_back(make<SaveTrainingState>(
+      {.directory = states, .every_n_epochs = 1, .keep_last = 100}));
   Toy(callbacks).trainer.train(short_run());
 }
 
 std::shared_ptr<Callback> tracked_in(const std::filesystem::path& folder) {
-  return std::make_shared<TrackRun>(
+  return make<TrackRun>(
       std::vector<std::shared_ptr<Tracker>>{
           std::make_shared<MlflowTracker>(MlflowTrackerOptions{.directory = folder / "mlruns"}),
           std::make_shared<TensorBoardTracker>(
               TensorBoardTrackerOptions{.directory = folder / "runs"})},
-      TrackRunOptions{.name = "same", .every_n_updates = 1});
+      {.name = "same", .every_n_updates = 1});
 }
 
 /// All files below, by their paths, with their bytes.
@@ -155,8 +155,8 @@ TEST(TrackRunAgainTest, ResumedRunFindsTheRecordsOfItsTrackersThoughAnotherWasAd
   train_and_save({tracked_in(folder.path())}, folder / "states");
   const auto memory = std::make_shared<MemoryTracker>();
   Toy resumed({std::make_shared<TrackRun>(std::vector<std::shared_ptr<Tracker>>{
-      memory, std::make_shared<TensorBoardTracker>(
-                  TensorBoardTrackerOptions{.directory = folder / "runs"})})});
+      memory, make<TensorBoardTracker>(
+                  {.directory = folder / "runs"})})});
   TrainOptions options = short_run(3);
   options.resume_from = folder / "states" / "state-00000001";
   resumed.trainer.train(options);
@@ -166,8 +166,8 @@ TEST(TrackRunAgainTest, ResumedRunFindsTheRecordsOfItsTrackersThoughAnotherWasAd
 
 TEST(TrackRunAgainTest, ResumedRunWhoseStateKnowsNothingOfItRecordsFromThere) {
   const TemporaryFolder folder;
-  Toy plain({stop_at(6), std::make_shared<SaveTrainingState>(
-                             SaveTrainingStateOptions{.directory = folder.path()})});
+  Toy plain({stop_at(6), make<SaveTrainingState>(
+                             {.directory = folder.path()})});
   plain.trainer.train(short_run());
   TrackedToy run;
   TrainOptions options = short_run();

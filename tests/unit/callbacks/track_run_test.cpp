@@ -61,8 +61,8 @@ TEST(TrackRunTest, LogsMeanLossLearningRateAndSpeedEveryNUpdates) {
 }
 
 TEST(TrackRunTest, RecordsWhatOtherCallbacksGiveIt) {
-  auto other = std::make_shared<LambdaCallback>(
-      LambdaCallbackFunctions{.on_train_update_end = [](Trainer& trainer) {
+  auto other = make<LambdaCallback>(
+      {.on_train_update_end = [](Trainer& trainer) {
         auto track = trainer.callback_handler().find<TrackRun>();
         track->log_scalars(trainer, {{"mine", 2.0 * static_cast<double>(trainer.num_updates())}});
         track->log_text(trainer, "note", "hello");
@@ -107,8 +107,8 @@ TEST(TrackRunTest, ALossThatIsNotFiniteIsInItsOwnRecordAlone) {
   const auto tracker = std::make_shared<MemoryTracker>();
   const auto model = toy_model();
   OnceInfinite trainer(model, torch::nn::CrossEntropyLoss(), toy_sgd(model),
-                       {std::make_shared<TrackRun>(std::vector<std::shared_ptr<Tracker>>{tracker},
-                                                   TrackRunOptions{.every_n_updates = 1})},
+                       {make<TrackRun>(std::vector<std::shared_ptr<Tracker>>{tracker},
+                                                   {.every_n_updates = 1})},
                        nullptr, {.device = "cpu"});
   trainer.train(short_run(1));
   const auto logged = tracker->of("train_loss");
@@ -238,8 +238,8 @@ TEST(TrackRunTest, TrackerThatFailsLaterIsNamedOnceAndLeftOutOfTheRun) {
   const auto failing = std::make_shared<MemoryTracker>();
   const auto other = std::make_shared<MemoryTracker>();
   failing->fails_at_update = 3;
-  Toy toy({std::make_shared<TrackRun>(std::vector<std::shared_ptr<Tracker>>{failing, other},
-                                      TrackRunOptions{.every_n_updates = 1})});
+  Toy toy({make<TrackRun>(std::vector<std::shared_ptr<Tracker>>{failing, other},
+                                      {.every_n_updates = 1})});
   EXPECT_EQ(toy.trainer.train(short_run()).num_updates, 8);
   EXPECT_EQ(std::count_if(toy.trainer.lines.begin(), toy.trainer.lines.end(),
                           [](const std::string& line) {
@@ -263,9 +263,9 @@ struct FailsInLibTorch : MemoryTracker {
 };
 
 TEST(TrackRunTest, ErrorOfLibTorchInATrackerIsPrintedWithoutItsBacktrace) {
-  Toy toy({std::make_shared<TrackRun>(
+  Toy toy({make<TrackRun>(
       std::vector<std::shared_ptr<Tracker>>{std::make_shared<FailsInLibTorch>()},
-      TrackRunOptions{.every_n_updates = 1})});
+      {.every_n_updates = 1})});
   toy.trainer.train(short_run(1));
   const auto line = std::find_if(
       toy.trainer.lines.begin(), toy.trainer.lines.end(),
@@ -285,9 +285,9 @@ TEST(TrackRunTest, AnEvaluationAfterATrainingDoesNotFailBecauseOfATracker) {
   const auto fails_to_start = std::make_shared<MemoryTracker>();
   const auto other = std::make_shared<MemoryTracker>();
   failed->fails_at_update = 3;
-  Toy toy({std::make_shared<TrackRun>(
+  Toy toy({make<TrackRun>(
       std::vector<std::shared_ptr<Tracker>>{failed, fails_to_start, other},
-      TrackRunOptions{.every_n_updates = 1})});
+      {.every_n_updates = 1})});
   toy.trainer.train(short_run());
   failed->fails_to_start = fails_to_start->fails_to_start = true;
   EXPECT_EQ(toy.trainer.evaluate({.dataset = toy_data(4)}).count("evaluation_loss"), 1U);
@@ -299,9 +299,9 @@ TEST(TrackRunTest, OnlyTheMainProcessTracks) {
   const auto tracker = std::make_shared<MemoryTracker>();
   const auto model = toy_model();
   QuietTrainer trainer(model, torch::nn::CrossEntropyLoss(), toy_sgd(model),
-                       {std::make_shared<TrackRun>(
+                       {make<TrackRun>(
                            std::vector<std::shared_ptr<Tracker>>{tracker},
-                           TrackRunOptions{.every_n_updates = 1, .histograms_every_n_epochs = 1})},
+                           {.every_n_updates = 1, .histograms_every_n_epochs = 1})},
                        nullptr, {.device = "cpu", .process_group = pretended_group(1, 2)});
   ASSERT_FALSE(trainer.accelerator().is_main_process());
   trainer.train(short_run());
@@ -315,13 +315,13 @@ TEST(TrackRunTest, OnlyTheMainProcessTracks) {
 TEST(TrackRunTest, TensorBoardAndMlflowHaveEveryRecordOfATrainedAndEvaluatedRun) {
   const TemporaryFolder folder;
   const auto memory = std::make_shared<MemoryTracker>();
-  Toy toy({std::make_shared<TrackRun>(
+  Toy toy({make<TrackRun>(
       std::vector<std::shared_ptr<Tracker>>{
           memory,
           std::make_shared<TensorBoardTracker>(
               TensorBoardTrackerOptions{.directory = folder / "tensorboard"}),
           std::make_shared<MlflowTracker>(MlflowTrackerOptions{.directory = folder / "mlruns"})},
-      TrackRunOptions{.every_n_updates = 1, .histograms_every_n_epochs = 1})});
+      {.every_n_updates = 1, .histograms_every_n_epochs = 1})});
   toy.trainer.train(short_run());
   toy.trainer.evaluate({.dataset = toy_data(4)});
   std::map<std::string, std::size_t> expected;

@@ -27,7 +27,7 @@ class WsdCheckpointTest : public ::testing::Test {
     return {.train_dataset = toy_data(20),
             .num_epochs = num_epochs,
             .per_device_batch_size = 4,
-            .create_scheduler_fn = WsdScheduler::create_scheduler_fn(options)};
+            .create_scheduler_fn = wsd(options)};
   }
 
   std::shared_ptr<WsdCheckpoint> saving(WsdCheckpointOptions options = {}) {
@@ -109,7 +109,7 @@ TEST_F(WsdCheckpointTest, StartsFromAnInitialCheckpoint) {
     SCOPED_TRACE(name);
     const TemporaryFolder folder;
     auto start = std::make_shared<KeepStart>();
-    Toy second({start, std::make_shared<WsdCheckpoint>(WsdCheckpointOptions{
+    Toy second({start, make<WsdCheckpoint>({
                            .save_dir = folder.path(), .initial_checkpoint = folder_ / name})},
                /*lr=*/0.7);
     second.trainer.train(epochs(2, {.lr_min = 0.5, .is_continuation_from_checkpoint = true}));
@@ -188,7 +188,7 @@ TEST_F(WsdCheckpointTest, RejectsARunWithoutDecayAndImpossiblePhases) {
   EXPECT_ERROR(reversed.trainer.train(options), "begins after 5 updates and ends after 4");
   Toy missing({saving({.initial_checkpoint = folder_ / "none.pt"})});
   EXPECT_ERROR(missing.trainer.train(epochs(2)), "none.pt");
-  Toy unwritable({std::make_shared<WsdCheckpoint>(WsdCheckpointOptions{.save_dir = "/proc/no"})});
+  Toy unwritable({make<WsdCheckpoint>({.save_dir = "/proc/no"})});
   EXPECT_ERROR(unwritable.trainer.train(epochs(2)), "/proc/no");
 }
 

@@ -169,8 +169,8 @@ TEST_P(CrashStatesTest, TheNewestStateIsWholeAndNotOlderThanTheLastThatWasReport
   std::vector<FileCall> calls;
   {
     FileCallRecorder recorder(folder.path());
-    const auto save = std::make_shared<SaveTrainingState>(
-        SaveTrainingStateOptions{.directory = folder / "run" / "states",
+    const auto save = make<SaveTrainingState>(
+        {.directory = folder / "run" / "states",
                                  .every_n_updates = 1,
                                  .keep_last = 2,
                                  .asynchronous = GetParam()});

@@ -194,8 +194,8 @@ TEST(ParameterGroupsTest, FrozenParametersHaveTheirOwnDecayWhenTheyAreUnfrozen) 
   const auto optimizer = std::make_shared<torch::optim::AdamW>(groups, defaults);
   QuietTrainer trainer(
       model, torch::nn::CrossEntropyLoss(), optimizer,
-      {std::make_shared<FreezeLayers>(
-          freezer, FreezeLayersOptions{.unfreeze_at = {{.epoch = 2, .from_index = 0}}})},
+      {make<FreezeLayers>(
+          freezer, {.unfreeze_at = {{.epoch = 2, .from_index = 0}}})},
       nullptr, {.device = "cpu"});
   const at::Tensor before = model[0]->as<Linear>()->weight.detach().clone();
   trainer.train({.train_dataset = toy_data(8), .num_epochs = 1});
@@ -312,7 +312,7 @@ TEST(ParameterGroupsTest, LayerWiseRatesFollowTheScheduleInTraining) {
   LrTrainer trainer(net, torch::nn::CrossEntropyLoss(), optimizer, CallbackList{}, nullptr,
                     AcceleratorOptions{.device = "cpu"});
   auto options = fine_tuning_run(2);
-  options.create_scheduler_fn = CosineScheduler::create_scheduler_fn({.lr_min = 0.0});
+  options.create_scheduler_fn = cosine({.lr_min = 0.0});
   trainer.train(options);
   ASSERT_EQ(trainer.lrs.size(), 8U);
   for (std::size_t i = 0; i < trainer.lrs.size(); ++i) {

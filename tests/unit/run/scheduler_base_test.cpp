@@ -141,7 +141,7 @@ class CosineSchedulerTest : public ::testing::Test {
   }
 
   std::unique_ptr<Scheduler> make(const CosineSchedulerOptions& options) {
-    return CosineScheduler::create_scheduler_fn(options)(*optimizer_, ten_by_ten());
+    return cosine(options)(*optimizer_, ten_by_ten());
   }
 
   std::unique_ptr<torch::optim::SGD> optimizer_;
@@ -191,7 +191,7 @@ TEST_F(CosineSchedulerTest, StaysAtTheMinimumInTheCoolDown) {
 TEST_F(CosineSchedulerTest, CoversARunThatEndsInMidEpoch) {
   RunConfig config = ten_by_ten();
   config.max_num_updates = 95;
-  const auto scheduler = CosineScheduler::create_scheduler_fn()(*optimizer_, config);
+  const auto scheduler = cosine()(*optimizer_, config);
   EXPECT_GT(scheduler->values_at(94)[0], 1e-6);
   EXPECT_EQ(scheduler->values_at(95)[0], 1e-6);
 }

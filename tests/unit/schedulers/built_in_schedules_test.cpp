@@ -64,18 +64,18 @@ class SchedulesTest : public ::testing::Test {
 // --------------------------------------------------------------------------
 
 TEST_F(SchedulesTest, WsdMeetsUpstreamsValues) {
-  const auto sqrt = WsdScheduler::create_scheduler_fn();
+  const auto sqrt = wsd();
   EXPECT_DOUBLE_EQ(value(sqrt, 90), 0.01);
   EXPECT_DOUBLE_EQ(value(sqrt, 91), 0.00683772550210928);
   EXPECT_DOUBLE_EQ(value(sqrt, 95), 0.0029289392592023356);
   EXPECT_NEAR(value(sqrt, 99), 5.131765063278429e-4, 1e-15);
   EXPECT_NEAR(value(sqrt, 100), 1e-8, 1e-20);
-  const auto inverse = WsdScheduler::create_scheduler_fn(
+  const auto inverse = wsd(
       {.decay = WsdSchedulerOptions::Decay::inverse, .lr_min = 0.1});
   EXPECT_DOUBLE_EQ(value(inverse, 91), 0.005263157894736843);
   EXPECT_DOUBLE_EQ(value(inverse, 95), 0.0018181818181818182);
   EXPECT_DOUBLE_EQ(value(inverse, 100), 0.001);
-  const auto warm = WsdScheduler::create_scheduler_fn({.num_warmup_steps = 10});
+  const auto warm = wsd({.num_warmup_steps = 10});
   EXPECT_DOUBLE_EQ(value(warm, 0), 1e-6);
   EXPECT_DOUBLE_EQ(value(warm, 1), 0.0010009);
   EXPECT_DOUBLE_EQ(value(warm, 9), 0.0090001);
@@ -85,7 +85,7 @@ TEST_F(SchedulesTest, WsdMeetsUpstreamsValues) {
 TEST_F(SchedulesTest, WsdPlacesItsLastCheckpointAtTheEndOfTheRun) {
   // Upstream defect 10: two checkpoints were at 25 and 50, four were three.
   auto checkpoints = [&](int64_t number) {
-    return make<WsdScheduler>(WsdScheduler::create_scheduler_fn({.num_checkpoints = number}))
+    return make<WsdScheduler>(wsd({.num_checkpoints = number}))
         ->checkpoint_updates();
   };
   EXPECT_EQ(checkpoints(1), (std::vector<int64_t>{100}));
@@ -96,7 +96,7 @@ TEST_F(SchedulesTest, WsdPlacesItsLastCheckpointAtTheEndOfTheRun) {
 
 TEST_F(SchedulesTest, WsdTellsItsPeriods) {
   const auto scheduler = make<WsdScheduler>(
-      WsdScheduler::create_scheduler_fn({.decay_phase_ratio = 0.2, .num_checkpoints = 2}));
+      wsd({.decay_phase_ratio = 0.2, .num_checkpoints = 2}));
   ASSERT_EQ(scheduler->periods().size(), 2U);
   EXPECT_EQ(scheduler->period_at(0).decay_begin, 40);
   EXPECT_EQ(scheduler->period_at(49).end, 50);
@@ -111,7 +111,7 @@ TEST_F(SchedulesTest, WsdTellsItsPeriods) {
 
 TEST_F(SchedulesTest, WsdRestoresItsCount) {
   // Upstream defect 11: its state had no count, so that a resumed schedule began anew.
-  const auto function = WsdScheduler::create_scheduler_fn({.num_warmup_steps = 30});
+  const auto function = wsd({.num_warmup_steps = 30});
   const auto saved = make(function);
   for (int i = 0; i < 95; ++i) saved->step();
   const auto next = lr();
@@ -122,13 +122,13 @@ TEST_F(SchedulesTest, WsdRestoresItsCount) {
 }
 
 TEST_F(SchedulesTest, WsdContinuesFromACheckpointOfAnotherRun) {
-  const auto first = make(WsdScheduler::create_scheduler_fn({.num_warmup_steps = 20}));
+  const auto first = make(wsd({.num_warmup_steps = 20}));
   for (int i = 0; i < 90; ++i) first->step();
   const StateDict state = first->state_dict();
   set_param_group_field(*optimizer_, ParamGroupField::lr, {0.7, 0.7});
   RunConfig shorter = ten_by_ten();
   shorter.max_num_updates = 50;
-  const auto next = make(WsdScheduler::create_scheduler_fn(
+  const auto next = make(wsd(
                              {.num_warmup_steps = 20, .is_continuation_from_checkpoint = true}),
                          shorter);
   next->load_state_dict(next->continued(state));
@@ -142,7 +142,7 @@ TEST_F(SchedulesTest, WsdContinuesFromACheckpointOfAnotherRun) {
 // --------------------------------------------------------------------------------------
 
 TEST_F(SchedulesTest, StepTakesPlaceholders) {
-  const auto function = StepScheduler::create_scheduler_fn(
+  const auto function = step_decay(
       {.step_size = NUM_UPDATE_STEPS_PER_EPOCH * 7, .gamma = 0.1});
   EXPECT_EQ(value(function, 69), 0.01);
   EXPECT_DOUBLE_EQ(value(function, 70), 0.001);
@@ -162,7 +162,7 @@ TEST_F(SchedulesTest, CosineHasNoCliffWithWarmUpAndCoolDown) {
   // Upstream defect 9, over the whole length: no update moves it by more than the steepest slope.
   for (double warmup : {0.0, 0.5, 1.0, 3.7}) {
     for (double cooldown : {0.0, 1.0, 2.5}) {
-      const auto scheduler = make(CosineScheduler::create_scheduler_fn(
+      const auto scheduler = make(cosine(
           {.num_warmup_epochs = warmup, .num_cooldown_epochs = cooldown}));
       const double length = 100.0 - 10.0 * (warmup + cooldown);
       const double slope =
@@ -180,7 +180,7 @@ TEST_F(SchedulesTest, CosineHasNoCliffWithWarmUpAndCoolDown) {
 }
 
 TEST_F(SchedulesTest, CosineRestartsFillTheRunWithTheirCycles) {
-  const auto scheduler = make(CosineRestartsScheduler::create_scheduler_fn(
+  const auto scheduler = make(cosine_restarts(
       {.num_cycles = 2, .T_mult = 3.0, .cycle_decay = 0.5, .warmup_t = 5, .warmup_lr_init = 1e-4}));
   EXPECT_EQ(scheduler->values_at(0)[0], 1e-4);
   EXPECT_EQ(scheduler->values_at(5)[0], 0.01);
@@ -191,14 +191,14 @@ TEST_F(SchedulesTest, CosineRestartsFillTheRunWithTheirCycles) {
 }
 
 TEST_F(SchedulesTest, OneCycleTouchesOnlyWhatItIsToldTo) {
-  auto scheduler = make(OneCycleScheduler::create_scheduler_fn(
+  auto scheduler = make(one_cycle(
       {.max_lr = PerGroup({0.5, 0.25}), .cycle_momentum = false}));
   scheduler->start();
   EXPECT_NEAR(lr()[0], 0.5 / 25, 1e-15);
   EXPECT_NEAR(lr()[1], 0.25 / 25, 1e-15);
   EXPECT_EQ(get_param_group_field(*optimizer_, ParamGroupField::momentum)[0], 0.9);
   scheduler->restore_base_values();
-  scheduler = make(OneCycleScheduler::create_scheduler_fn());
+  scheduler = make(one_cycle());
   for (int i = 0; i < 29; ++i) scheduler->step();
   EXPECT_EQ(lr()[1], 0.002) << "without max_lr the peak is the group's own value";
   EXPECT_EQ(get_param_group_field(*optimizer_, ParamGroupField::momentum)[0], 0.85);
@@ -206,7 +206,7 @@ TEST_F(SchedulesTest, OneCycleTouchesOnlyWhatItIsToldTo) {
 
 TEST_F(SchedulesTest, CyclicTakesAScaleOfOnesOwn) {
   const auto scheduler = make(
-      CyclicScheduler::create_scheduler_fn({.base_lr = 0.0,
+      cyclic({.base_lr = 0.0,
                                             .max_lr = 1.0,
                                             .step_size_up = 10,
                                             .scale_fn = [](double cycle) { return 1.0 / cycle; },
@@ -217,9 +217,9 @@ TEST_F(SchedulesTest, CyclicTakesAScaleOfOnesOwn) {
 }
 
 TEST_F(SchedulesTest, SequentialGivesEachPartItsShareOfTheRun) {
-  const auto scheduler = make(SequentialScheduler::create_scheduler_fn(
-      {.schedulers = {LinearScheduler::create_scheduler_fn({.start_factor = 0.0}),
-                      CosineScheduler::create_scheduler_fn({.lr_min = 0.0})},
+  const auto scheduler = make(sequential(
+      {.schedulers = {linear({.start_factor = 0.0}),
+                      cosine({.lr_min = 0.0})},
        .milestones = {NUM_UPDATE_STEPS / 5}}));
   EXPECT_EQ(scheduler->values_at(0)[0], 0.0);
   EXPECT_EQ(scheduler->values_at(20)[0], 0.01);
@@ -229,11 +229,11 @@ TEST_F(SchedulesTest, SequentialGivesEachPartItsShareOfTheRun) {
 
 TEST_F(SchedulesTest, ChainedMovesEachFieldByItself) {
   set_param_group_field(*optimizer_, ParamGroupField::weight_decay, {0.1, 0.0});
-  const auto scheduler = make(ChainedScheduler::create_scheduler_fn(
+  const auto scheduler = make(chained(
       {.schedulers = {
-           StepScheduler::create_scheduler_fn({.step_size = 10, .gamma = 0.5}),
-           ConstantScheduler::create_scheduler_fn({.factor = 0.5, .total_iters = 15}),
-           LinearScheduler::create_scheduler_fn({.start_factor = 1.0,
+           step_decay({.step_size = 10, .gamma = 0.5}),
+           constant({.factor = 0.5, .total_iters = 15}),
+           linear({.start_factor = 1.0,
                                                  .end_factor = 0.0,
                                                  .field = ParamGroupField::weight_decay})}}));
   for (int i = 0; i < 12; ++i) scheduler->step();
@@ -244,15 +244,15 @@ TEST_F(SchedulesTest, ChainedMovesEachFieldByItself) {
 }
 
 TEST_F(SchedulesTest, WarmupRisesToTheFirstValueOfWhatFollows) {
-  const auto scheduler = make(WarmupScheduler::create_scheduler_fn(
-      {.scheduler = OneCycleScheduler::create_scheduler_fn({.max_lr = 0.5}), .warmup_t = 7.5}));
+  const auto scheduler = make(warmup(
+      {.scheduler = one_cycle({.max_lr = 0.5}), .warmup_t = 7.5}));
   EXPECT_EQ(scheduler->values_at(0)[0], 0.0);
   EXPECT_DOUBLE_EQ(scheduler->values_at(3)[0], 0.02 * 3 / 7.5);
   EXPECT_NEAR(scheduler->values_at(8)[0], 0.02, 1e-15);
   EXPECT_DOUBLE_EQ(scheduler->values_at(99)[0], 0.02 / 1e4);
   ASSERT_EQ(scheduler->other_values_at(3).size(), 1U);
   EXPECT_EQ(scheduler->other_values_at(3)[0].values[0], 0.95);
-  const auto alone = make(WarmupScheduler::create_scheduler_fn({}));
+  const auto alone = make(warmup({}));
   EXPECT_DOUBLE_EQ(alone->values_at(5)[0], 0.005);
   EXPECT_DOUBLE_EQ(alone->values_at(9)[0], 0.009);
   EXPECT_EQ(alone->values_at(10)[0], 0.01);
@@ -260,19 +260,19 @@ TEST_F(SchedulesTest, WarmupRisesToTheFirstValueOfWhatFollows) {
 }
 
 TEST_F(SchedulesTest, PartsCountTheEpochsThatAreTheirOwn) {
-  const auto timm = TimmScheduler::create_scheduler_fn(
-      {.scheduler = CosineScheduler::create_scheduler_fn({.lr_min = 0.0})});
+  const auto timm = timm_schedule(
+      {.scheduler = cosine({.lr_min = 0.0})});
   // 5 of the 10 epochs: the last one is at 4 / 5 of the cosine.
   const double last = 0.005 * (1.0 + std::cos(std::numbers::pi * 0.8));
-  const auto warm = make(WarmupScheduler::create_scheduler_fn({.scheduler = timm, .warmup_t = 50}));
+  const auto warm = make(warmup({.scheduler = timm, .warmup_t = 50}));
   EXPECT_DOUBLE_EQ(warm->values_at(50)[0], 0.01);
   EXPECT_DOUBLE_EQ(warm->values_at(99)[0], last);
-  const auto both = make(SequentialScheduler::create_scheduler_fn(
+  const auto both = make(sequential(
       {.schedulers = {timm, timm}, .milestones = {NUM_UPDATE_STEPS / 2}}));
   EXPECT_DOUBLE_EQ(both->values_at(49)[0], last);
   EXPECT_DOUBLE_EQ(both->values_at(99)[0], last);
-  const auto step = StepScheduler::create_scheduler_fn({.step_size = NUM_EPOCHS, .gamma = 0.5});
-  const auto parts = make(SequentialScheduler::create_scheduler_fn(
+  const auto step = step_decay({.step_size = NUM_EPOCHS, .gamma = 0.5});
+  const auto parts = make(sequential(
       {.schedulers = {step, step}, .milestones = {35}}));  // 4 and 7 begun epochs
   EXPECT_EQ(parts->values_at(3)[0], 0.01);
   EXPECT_EQ(parts->values_at(4)[0], 0.005);
@@ -299,10 +299,10 @@ TEST_F(SchedulesTest, PlateauCountsFromItsTurnOn) {
   RunConfig config = ten_by_ten();
   config.num_eval_batches_per_epoch = 1;
   const auto plateau =
-      ReduceOnPlateauScheduler::create_scheduler_fn({.factor = 0.5, .patience = 1});
+      reduce_on_plateau({.factor = 0.5, .patience = 1});
   InMemoryRunHistory history;
   const auto warm =
-      make(WarmupScheduler::create_scheduler_fn({.scheduler = plateau, .warmup_t = 40}), config);
+      make(warmup({.scheduler = plateau, .warmup_t = 40}), config);
   // The first value of its own is epoch 4's, at whose end the warm-up is over; epoch 6 has none.
   const std::vector<double> expected{0,    0.0025, 0.005, 0.0075, 0.01,
                                      0.01, 0.01,   0.005, 0.005,  0.0025};
@@ -310,8 +310,8 @@ TEST_F(SchedulesTest, PlateauCountsFromItsTurnOn) {
   for (std::size_t i = 0; i < 10; ++i) EXPECT_DOUBLE_EQ(rates[i], expected[i]) << i;
 
   warm->restore_base_values();
-  const auto constant = ConstantScheduler::create_scheduler_fn({.factor = 1.0});
-  const auto sequence = make(SequentialScheduler::create_scheduler_fn(
+  const auto constant = constant({.factor = 1.0});
+  const auto sequence = make(sequential(
                                  {.schedulers = {constant, plateau}, .milestones = {60}}),
                              config);
   InMemoryRunHistory other;
@@ -322,15 +322,15 @@ TEST_F(SchedulesTest, PlateauCountsFromItsTurnOn) {
 TEST_F(SchedulesTest, GroupsWithoutWeightDecayStayWithoutIt) {
   const auto field = ParamGroupField::weight_decay;
   const auto polynomial =
-      PolynomialScheduler::create_scheduler_fn({.lr_min = 0.04, .field = field});
+      polynomial({.lr_min = 0.04, .field = field});
   const std::vector<CreateSchedulerFn> schedules{
       polynomial,
-      CosineScheduler::create_scheduler_fn(
+      cosine(
           {.lr_min = 0.04, .num_warmup_epochs = 2, .warmup_starting_lr = 0.01, .field = field}),
-      WarmupScheduler::create_scheduler_fn({.scheduler = polynomial, .warmup_lr_init = 0.02}),
-      CyclicScheduler::create_scheduler_fn(
+      warmup({.scheduler = polynomial, .warmup_lr_init = 0.02}),
+      cyclic(
           {.max_lr = 0.5, .cycle_momentum = false, .field = field}),
-      OneCycleScheduler::create_scheduler_fn(
+      one_cycle(
           {.max_lr = 0.5, .cycle_momentum = false, .field = field})};
   for (const auto& schedule : schedules) {
     set_param_group_field(*optimizer_, field, {0.4, 0.0});
@@ -344,17 +344,17 @@ TEST_F(SchedulesTest, GroupsWithoutWeightDecayStayWithoutIt) {
 
 TEST_F(SchedulesTest, ShortPeriodsOfWsdDecayToo) {
   for (int64_t total : {2, 5, 9, 10, 19}) {
-    const auto wsd = make<WsdScheduler>(WsdScheduler::create_scheduler_fn({.total_steps = total}));
+    const auto wsd = make<WsdScheduler>(wsd({.total_steps = total}));
     EXPECT_LT(wsd->values_at(total - 1)[0], 0.01) << total;
   }
   const auto share =
-      make<WsdScheduler>(WsdScheduler::create_scheduler_fn({.decay_phase_ratio = 0.29}));
+      make<WsdScheduler>(wsd({.decay_phase_ratio = 0.29}));
   EXPECT_EQ(share->periods()[0].decay_begin, 71);
 }
 
 TEST_F(SchedulesTest, MomentumsOfOneOrMoreAreRefused) {
   const auto twice = [](int64_t) { return 2.0; };
-  const auto scheduler = make(LambdaScheduler::create_scheduler_fn(
+  const auto scheduler = make(lambda_schedule(
       {.lr_lambda = {twice}, .field = ParamGroupField::momentum}));
   EXPECT_ERROR(scheduler->start(),
                "momentum = 1.8 for update 1; it must be finite, not negative "
@@ -364,8 +364,8 @@ TEST_F(SchedulesTest, MomentumsOfOneOrMoreAreRefused) {
 }
 
 TEST_F(SchedulesTest, TimmStepsByEpochOrByUpdate) {
-  const auto step = StepScheduler::create_scheduler_fn({.step_size = 2, .gamma = 0.5});
-  auto by_epoch = make<TimmScheduler>(TimmScheduler::create_scheduler_fn({.scheduler = step}));
+  const auto step = step_decay({.step_size = 2, .gamma = 0.5});
+  auto by_epoch = make<TimmScheduler>(timm_schedule({.scheduler = step}));
   by_epoch->start();
   by_epoch->step_update(10);
   EXPECT_EQ(lr()[0], 0.01);
@@ -375,7 +375,7 @@ TEST_F(SchedulesTest, TimmStepsByEpochOrByUpdate) {
   EXPECT_EQ(by_epoch->values_at(20)[0], 0.005);
   by_epoch->restore_base_values();
   auto by_update = make<TimmScheduler>(
-      TimmScheduler::create_scheduler_fn({.scheduler = step, .t_in_epochs = false}));
+      timm_schedule({.scheduler = step, .t_in_epochs = false}));
   by_update->step(8);
   EXPECT_EQ(lr()[0], 0.01);
   by_update->step_update(2);
@@ -386,10 +386,10 @@ TEST_F(SchedulesTest, TimmStepsByEpochOrByUpdate) {
 
 TEST_F(SchedulesTest, TorchSchedulersFirstValueIsUsedOnce) {
   const auto scheduler = make(
-      TorchScheduler::create_scheduler_fn({.scheduler = [](torch::optim::Optimizer& optimizer) {
+      torch_schedule({.scheduler = [](torch::optim::Optimizer& optimizer) {
         return std::make_unique<torch::optim::StepLR>(optimizer, 3, 0.5);
       }}));
-  const auto ours = make(StepScheduler::create_scheduler_fn({.step_size = 3, .gamma = 0.5}));
+  const auto ours = make(step_decay({.step_size = 3, .gamma = 0.5}));
   for (int64_t n : {0, 1, 2, 3, 20, 7, 0, 5}) {
     EXPECT_DOUBLE_EQ(scheduler->values_at(n)[0], ours->values_at(n)[0]) << n;
     EXPECT_DOUBLE_EQ(scheduler->values_at(n)[1], ours->values_at(n)[1]) << n;
@@ -400,7 +400,7 @@ TEST_F(SchedulesTest, PlateauIgnoresEpochsWithoutTheMetric) {
   RunConfig config = ten_by_ten();
   config.num_eval_batches_per_epoch = 3;
   const auto scheduler =
-      make(ReduceOnPlateauScheduler::create_scheduler_fn({.patience = 0}), config);
+      make(reduce_on_plateau({.patience = 0}), config);
   InMemoryRunHistory history;
   history.update_metric("eval_loss_epoch", 0.1);  // of a run before
   scheduler->run_start(history);
@@ -419,13 +419,13 @@ TEST_F(SchedulesTest, PlateauIgnoresEpochsWithoutTheMetric) {
 TEST_F(SchedulesTest, PlateauNamesTheMetricsIfItsOwnIsNotThere) {
   InMemoryRunHistory history;
   history.update_metric("train_loss_epoch", 1.0);
-  const auto scheduler = make(ReduceOnPlateauScheduler::create_scheduler_fn({.metric = "recall"}));
+  const auto scheduler = make(reduce_on_plateau({.metric = "recall"}));
   EXPECT_ERROR(scheduler->epoch_end(1, history, /*has_metrics=*/true), "train_loss_epoch");
 }
 
 TEST_F(SchedulesTest, LambdaNeedsAFunctionForEachGroupThatIsAdded) {
   auto one = [](int64_t) { return 0.5; };
-  const auto scheduler = make(LambdaScheduler::create_scheduler_fn({.lr_lambda = {one, one}}));
+  const auto scheduler = make(lambda_schedule({.lr_lambda = {one, one}}));
   optimizer_->add_param_group(
       {{torch::zeros({1})}, std::make_unique<torch::optim::SGDOptions>(0.1)});
   EXPECT_ERROR(scheduler->step(), "a param group was added");
@@ -438,123 +438,123 @@ TEST_F(SchedulesTest, OptionsOutOfTheirRangeAreRefused) {
   auto refused = [&](const CreateSchedulerFn& function, const char* message) {
     EXPECT_ERROR(function(*optimizer_, ten_by_ten()), message);
   };
-  refused(StepScheduler::create_scheduler_fn({.step_size = 0}), "step_size (0) is 0");
-  refused(StepScheduler::create_scheduler_fn({.step_size = NUM_EPOCHS / 4}),
+  refused(step_decay({.step_size = 0}), "step_size (0) is 0");
+  refused(step_decay({.step_size = NUM_EPOCHS / 4}),
           "(NUM_EPOCHS / 4) is 2.5 in this run; a count must be a whole number");
-  refused(StepScheduler::create_scheduler_fn({.step_size = 100 / (NUM_EPOCHS - 10)}),
+  refused(step_decay({.step_size = 100 / (NUM_EPOCHS - 10)}),
           "divides by (NUM_EPOCHS - 10), which is 0");
-  refused(StepScheduler::create_scheduler_fn({.step_size = EVAL_DATALOADER_LEN}),
+  refused(step_decay({.step_size = EVAL_DATALOADER_LEN}),
           "EVAL_DATALOADER_LEN has no value");
-  refused(StepScheduler::create_scheduler_fn({.step_size = 3, .gamma = 0.0}), "gamma is 0");
-  refused(StepScheduler::create_scheduler_fn({.step_size = 3, .gamma = NAN}), "gamma is nan");
-  refused(MultiStepScheduler::create_scheduler_fn({}), "has no milestones");
-  refused(MultiStepScheduler::create_scheduler_fn({.milestones = {5, 9, 9}}),
+  refused(step_decay({.step_size = 3, .gamma = 0.0}), "gamma is 0");
+  refused(step_decay({.step_size = 3, .gamma = NAN}), "gamma is nan");
+  refused(multi_step({}), "has no milestones");
+  refused(multi_step({.milestones = {5, 9, 9}}),
           "milestones are 5, 9 and then 9; they must increase");
-  refused(MultiStepScheduler::create_scheduler_fn({.milestones = {0}}), "milestone (0) is 0");
-  refused(MultiStepScheduler::create_scheduler_fn({.milestones = {5}, .gamma = -1.0}),
+  refused(multi_step({.milestones = {0}}), "milestone (0) is 0");
+  refused(multi_step({.milestones = {5}, .gamma = -1.0}),
           "gamma is -1");
-  refused(ConstantScheduler::create_scheduler_fn({.factor = 1.5}), "factor is 1.5");
-  refused(ConstantScheduler::create_scheduler_fn({.total_iters = -1}), "total_iters (-1) is -1");
-  refused(LinearScheduler::create_scheduler_fn({.start_factor = -0.1}), "start_factor is -0.1");
-  refused(LinearScheduler::create_scheduler_fn({.end_factor = 2.0}), "end_factor is 2");
-  refused(LinearScheduler::create_scheduler_fn({.total_iters = 0}), "total_iters (0) is 0");
-  refused(ExponentialScheduler::create_scheduler_fn({.gamma = 0.0}), "gamma is 0");
-  refused(PolynomialScheduler::create_scheduler_fn({.power = 0.0}), "power is 0");
-  refused(PolynomialScheduler::create_scheduler_fn({.lr_min = -1.0}), "lr_min is -1");
-  refused(PolynomialScheduler::create_scheduler_fn({.k_decay = -1.0}), "k_decay is -1");
-  refused(TanhScheduler::create_scheduler_fn({.lb = 3.0, .ub = 3.0}), "lb must be less than ub");
-  refused(CosineRestartsScheduler::create_scheduler_fn({.T_0 = 0}), "T_0 is 0");
-  refused(CosineRestartsScheduler::create_scheduler_fn({.T_0 = 5, .num_cycles = 2}),
+  refused(constant({.factor = 1.5}), "factor is 1.5");
+  refused(constant({.total_iters = -1}), "total_iters (-1) is -1");
+  refused(linear({.start_factor = -0.1}), "start_factor is -0.1");
+  refused(linear({.end_factor = 2.0}), "end_factor is 2");
+  refused(linear({.total_iters = 0}), "total_iters (0) is 0");
+  refused(exponential({.gamma = 0.0}), "gamma is 0");
+  refused(polynomial({.power = 0.0}), "power is 0");
+  refused(polynomial({.lr_min = -1.0}), "lr_min is -1");
+  refused(polynomial({.k_decay = -1.0}), "k_decay is -1");
+  refused(tanh_decay({.lb = 3.0, .ub = 3.0}), "lb must be less than ub");
+  refused(cosine_restarts({.T_0 = 0}), "T_0 is 0");
+  refused(cosine_restarts({.T_0 = 5, .num_cycles = 2}),
           "both T_0 and num_cycles");
-  refused(CosineRestartsScheduler::create_scheduler_fn({.num_cycles = 0}), "num_cycles is 0");
-  refused(CosineRestartsScheduler::create_scheduler_fn({.cycle_limit = 0}), "cycle_limit is 0");
-  refused(CosineRestartsScheduler::create_scheduler_fn({.T_mult = 0.5}), "T_mult is 0.5");
-  refused(CosineRestartsScheduler::create_scheduler_fn({.cycle_decay = 0.0}), "cycle_decay is 0");
-  refused(CosineRestartsScheduler::create_scheduler_fn({.T_0 = 5, .warmup_t = 5}),
+  refused(cosine_restarts({.num_cycles = 0}), "num_cycles is 0");
+  refused(cosine_restarts({.cycle_limit = 0}), "cycle_limit is 0");
+  refused(cosine_restarts({.T_mult = 0.5}), "T_mult is 0.5");
+  refused(cosine_restarts({.cycle_decay = 0.0}), "cycle_decay is 0");
+  refused(cosine_restarts({.T_0 = 5, .warmup_t = 5}),
           "warms up for 5 updates of a cycle of 5");
-  refused(OneCycleScheduler::create_scheduler_fn({.total_steps = 0}), "total_steps (0) is 0");
-  refused(OneCycleScheduler::create_scheduler_fn({.pct_start = 1.1}), "pct_start is 1.1");
-  refused(OneCycleScheduler::create_scheduler_fn({.pct_start = 0.6, .three_phase = true}),
+  refused(one_cycle({.total_steps = 0}), "total_steps (0) is 0");
+  refused(one_cycle({.pct_start = 1.1}), "pct_start is 1.1");
+  refused(one_cycle({.pct_start = 0.6, .three_phase = true}),
           "pct_start is 0.6; it must be from 0 to 0.5");
-  refused(OneCycleScheduler::create_scheduler_fn({.div_factor = 0.0}), "div_factor is 0");
-  refused(OneCycleScheduler::create_scheduler_fn({.max_lr = -1.0}), "max_lr is -1");
-  refused(OneCycleScheduler::create_scheduler_fn({.max_lr = PerGroup({0.1, 0.1, 0.1, -1.0})}),
+  refused(one_cycle({.div_factor = 0.0}), "div_factor is 0");
+  refused(one_cycle({.max_lr = -1.0}), "max_lr is -1");
+  refused(one_cycle({.max_lr = PerGroup({0.1, 0.1, 0.1, -1.0})}),
           "max_lr has 4 values, but the optimizer has 2 param groups");
-  refused(OneCycleScheduler::create_scheduler_fn({.max_lr = PerGroup(std::vector<double>{0.1})}),
+  refused(one_cycle({.max_lr = PerGroup(std::vector<double>{0.1})}),
           "max_lr has 1 values, but the optimizer has 2 param groups");
-  refused(OneCycleScheduler::create_scheduler_fn({.field = ParamGroupField::momentum}),
+  refused(one_cycle({.field = ParamGroupField::momentum}),
           "cycle_momentum moves it too");
-  refused(CyclicScheduler::create_scheduler_fn({.step_size_up = 0}), "step_size_up is 0");
-  refused(CyclicScheduler::create_scheduler_fn({.step_size_down = 0}), "step_size_down is 0");
-  refused(CyclicScheduler::create_scheduler_fn({.gamma = 0.0}), "gamma is 0");
-  refused(CyclicScheduler::create_scheduler_fn({.base_momentum = -1.0}), "base_momentum is -1");
-  refused(CyclicScheduler::create_scheduler_fn({.field = ParamGroupField::momentum}),
+  refused(cyclic({.step_size_up = 0}), "step_size_up is 0");
+  refused(cyclic({.step_size_down = 0}), "step_size_down is 0");
+  refused(cyclic({.gamma = 0.0}), "gamma is 0");
+  refused(cyclic({.base_momentum = -1.0}), "base_momentum is -1");
+  refused(cyclic({.field = ParamGroupField::momentum}),
           "cycle_momentum moves it too");
-  refused(InverseSqrtScheduler::create_scheduler_fn({.num_warmup_steps = 101}),
+  refused(inverse_sqrt({.num_warmup_steps = 101}),
           "num_warmup_steps is 101 updates, but the run has only 100");
-  refused(InverseSqrtScheduler::create_scheduler_fn({.timescale = 0}), "timescale is 0");
-  refused(WsdScheduler::create_scheduler_fn({.num_warmup_steps = 91}),
+  refused(inverse_sqrt({.timescale = 0}), "timescale is 0");
+  refused(wsd({.num_warmup_steps = 91}),
           "warms up for 91 updates, but its first decay begins after 90");
-  refused(WsdScheduler::create_scheduler_fn({.decay_phase_ratio = 0.0}), "decay_phase_ratio is 0");
-  refused(WsdScheduler::create_scheduler_fn({.decay_phase_ratio = 1.1}),
+  refused(wsd({.decay_phase_ratio = 0.0}), "decay_phase_ratio is 0");
+  refused(wsd({.decay_phase_ratio = 1.1}),
           "decay_phase_ratio is 1.1");
-  refused(WsdScheduler::create_scheduler_fn({.lr_min = 2.0}), "lr_min is 2");
-  refused(WsdScheduler::create_scheduler_fn(
+  refused(wsd({.lr_min = 2.0}), "lr_min is 2");
+  refused(wsd(
               {.decay = WsdSchedulerOptions::Decay::inverse, .lr_min = 0.0}),
           "inverse decay never reaches");
-  refused(WsdScheduler::create_scheduler_fn({.num_checkpoints = 0}), "num_checkpoints is 0");
-  refused(WsdScheduler::create_scheduler_fn({.num_checkpoints = 8}),
+  refused(wsd({.num_checkpoints = 0}), "num_checkpoints is 0");
+  refused(wsd({.num_checkpoints = 8}),
           "num_checkpoints is 8 in 100 updates");
-  refused(LambdaScheduler::create_scheduler_fn({}), "has 0 functions for 2 param groups");
-  refused(LambdaScheduler::create_scheduler_fn({.lr_lambda = {nullptr}}), "is empty");
-  refused(SequentialScheduler::create_scheduler_fn({}), "0 schedulers and 0 milestones");
-  refused(SequentialScheduler::create_scheduler_fn(
-              {.schedulers = {StepScheduler::create_scheduler_fn()}, .milestones = {3}}),
+  refused(lambda_schedule({}), "has 0 functions for 2 param groups");
+  refused(lambda_schedule({.lr_lambda = {nullptr}}), "is empty");
+  refused(sequential({}), "0 schedulers and 0 milestones");
+  refused(sequential(
+              {.schedulers = {step_decay()}, .milestones = {3}}),
           "1 schedulers and 1 milestones");
-  refused(SequentialScheduler::create_scheduler_fn(
-              {.schedulers = {StepScheduler::create_scheduler_fn(),
-                              StepScheduler::create_scheduler_fn(
+  refused(sequential(
+              {.schedulers = {step_decay(),
+                              step_decay(
                                   {.field = ParamGroupField::weight_decay})},
                .milestones = {3}}),
           "parts set lr and weight_decay; they must all set the same");
-  refused(SequentialScheduler::create_scheduler_fn({.schedulers = {nullptr}}), "is empty");
-  refused(ChainedScheduler::create_scheduler_fn({}), "has none; give at least one");
-  refused(ChainedScheduler::create_scheduler_fn(
+  refused(sequential({.schedulers = {nullptr}}), "is empty");
+  refused(chained({}), "has none; give at least one");
+  refused(chained(
               {.schedulers = {[](auto&, const auto&) { return nullptr; }}}),
           "returned null");
-  refused(WarmupScheduler::create_scheduler_fn({.warmup_t = 101}),
+  refused(warmup({.warmup_t = 101}),
           "warmup_t is 101 updates, but the run has only 100");
-  refused(WarmupScheduler::create_scheduler_fn({.warmup_t = -1}), "warmup_t (-1) is -1");
-  refused(WarmupScheduler::create_scheduler_fn({.warmup_lr_init = -1.0}), "warmup_lr_init is -1");
-  refused(TimmScheduler::create_scheduler_fn({}), "is empty");
-  refused(TorchScheduler::create_scheduler_fn({}), "scheduler is empty");
-  refused(TorchScheduler::create_scheduler_fn({.scheduler = [](auto&) { return nullptr; }}),
+  refused(warmup({.warmup_t = -1}), "warmup_t (-1) is -1");
+  refused(warmup({.warmup_lr_init = -1.0}), "warmup_lr_init is -1");
+  refused(timm_schedule({}), "is empty");
+  refused(torch_schedule({}), "scheduler is empty");
+  refused(torch_schedule({.scheduler = [](auto&) { return nullptr; }}),
           "returned null");
-  refused(ReduceOnPlateauScheduler::create_scheduler_fn({.factor = 1.0}), "factor is 1");
-  refused(ReduceOnPlateauScheduler::create_scheduler_fn({.patience = -1}), "patience is -1");
-  refused(ReduceOnPlateauScheduler::create_scheduler_fn({.cooldown = -1}), "cooldown is -1");
-  refused(ReduceOnPlateauScheduler::create_scheduler_fn({.threshold = -1.0}), "threshold is -1");
-  refused(ReduceOnPlateauScheduler::create_scheduler_fn({.min_lr = -1.0}), "min_lr is -1");
+  refused(reduce_on_plateau({.factor = 1.0}), "factor is 1");
+  refused(reduce_on_plateau({.patience = -1}), "patience is -1");
+  refused(reduce_on_plateau({.cooldown = -1}), "cooldown is -1");
+  refused(reduce_on_plateau({.threshold = -1.0}), "threshold is -1");
+  refused(reduce_on_plateau({.min_lr = -1.0}), "min_lr is -1");
 }
 
 TEST_F(SchedulesTest, MomentumCannotCycleWhereThereIsNone) {
   torch::optim::Adagrad adagrad({torch::zeros({1})});
-  EXPECT_ERROR(OneCycleScheduler::create_scheduler_fn()(adagrad, ten_by_ten()), "have no momentum");
-  EXPECT_ERROR(CyclicScheduler::create_scheduler_fn()(adagrad, ten_by_ten()), "have no momentum");
+  EXPECT_ERROR(one_cycle()(adagrad, ten_by_ten()), "have no momentum");
+  EXPECT_ERROR(cyclic()(adagrad, ten_by_ten()), "have no momentum");
 }
 
 TEST_F(SchedulesTest, ATimeInEpochsNeedsAKnownRun) {
   const auto timm =
-      TimmScheduler::create_scheduler_fn({.scheduler = StepScheduler::create_scheduler_fn()});
+      timm_schedule({.scheduler = step_decay()});
   EXPECT_ERROR(timm(*optimizer_, RunConfig{}), "the run has 0 epochs of 0 updates");
 }
 
 TEST_F(SchedulesTest, AStateOfAnotherScheduleIsRefused) {
   auto state_of = [&](const CreateSchedulerFn& function) { return make(function)->state_dict(); };
-  const auto step = StepScheduler::create_scheduler_fn();
-  const auto warm = WarmupScheduler::create_scheduler_fn({.scheduler = step});
-  const auto timm = TimmScheduler::create_scheduler_fn({.scheduler = step});
-  EXPECT_ERROR(make(step)->load_state_dict(state_of(LinearScheduler::create_scheduler_fn())),
+  const auto step = step_decay();
+  const auto warm = warmup({.scheduler = step});
+  const auto timm = timm_schedule({.scheduler = step});
+  EXPECT_ERROR(make(step)->load_state_dict(state_of(linear())),
                "saved by another schedule (linkboy::LinearScheduler), but this run has "
                "linkboy::StepScheduler");
   EXPECT_ERROR(make(warm)->load_state_dict(state_of(step)), "(linkboy::StepScheduler)");
@@ -563,15 +563,15 @@ TEST_F(SchedulesTest, AStateOfAnotherScheduleIsRefused) {
     if (name != "class") of_0_1.set(name, entry);
   }
   make(step)->load_state_dict(of_0_1);
-  EXPECT_ERROR(make(LinearScheduler::create_scheduler_fn())->load_state_dict(of_0_1),
+  EXPECT_ERROR(make(linear())->load_state_dict(of_0_1),
                "has no length \"total_iters\"; it was saved by another schedule");
-  const auto exponential = make(ExponentialScheduler::create_scheduler_fn({.gamma = 0.9}));
+  const auto exponential = make(exponential({.gamma = 0.9}));
   EXPECT_ERROR(exponential->load_state_dict(state_of(step)), "(linkboy::StepScheduler)");
   exponential->allow_changed_lengths(true);
   exponential->load_state_dict(state_of(step));
-  EXPECT_ERROR(make(MultiStepScheduler::create_scheduler_fn({.milestones = {2, 4}}))
+  EXPECT_ERROR(make(multi_step({.milestones = {2, 4}}))
                    ->load_state_dict(state_of(
-                       MultiStepScheduler::create_scheduler_fn({.milestones = {2, 4, 6}}))),
+                       multi_step({.milestones = {2, 4, 6}}))),
                "has 3 lengths, but this schedule has 2");
   RunConfig other_epochs = ten_by_ten();
   other_epochs.num_updates_per_epoch = 20;
@@ -583,19 +583,19 @@ TEST_F(SchedulesTest, AStateOfAnotherScheduleIsRefused) {
   StateDict negative = state_of(timm);
   negative.set("epoch", -2);
   EXPECT_ERROR(make(timm)->load_state_dict(negative), "counts -2 epochs");
-  const auto plateau = ReduceOnPlateauScheduler::create_scheduler_fn();
+  const auto plateau = reduce_on_plateau();
   StateDict one_value = state_of(plateau);
   one_value.set("values", std::vector<double>{0.1});
   EXPECT_ERROR(make(plateau)->load_state_dict(one_value), "has 1 values");
 }
 
 TEST_F(SchedulesTest, ARefusedStateChangesNothing) {
-  const auto saved = make(LinearScheduler::create_scheduler_fn());
+  const auto saved = make(linear());
   for (int i = 0; i < 7; ++i) saved->step();
   const StateDict state = saved->state_dict();
   RunConfig longer = ten_by_ten();
   longer.max_num_updates = 200;
-  const auto other = make(LinearScheduler::create_scheduler_fn(), longer);
+  const auto other = make(linear(), longer);
   other->start();
   const auto before = lr();
   EXPECT_ERROR(other->load_state_dict(state), "total_iters = 100 updates, but it is 200");
@@ -666,7 +666,7 @@ TEST(TrainerSchedulerTest, PlateauFollowsTheEvaluationLoss) {
   trainer.train({.train_dataset = toy_data(8),
                  .num_epochs = 5,
                  .eval_dataset = toy_data(4),
-                 .create_scheduler_fn = ReduceOnPlateauScheduler::create_scheduler_fn(
+                 .create_scheduler_fn = reduce_on_plateau(
                      {.factor = 0.5, .patience = 1})});
   EXPECT_DOUBLE_EQ(get_param_group_field(*optimizer, ParamGroupField::lr)[0], 0.025);
 }
@@ -698,7 +698,7 @@ TEST(TrainerSchedulerTest, AGroupThatACallbackAddsIsScheduledFromTheNextUpdateOn
   trainer.train({.train_dataset = toy_data(8),
                  .num_epochs = 2,
                  .per_device_batch_size = 4,
-                 .create_scheduler_fn = LinearScheduler::create_scheduler_fn(
+                 .create_scheduler_fn = linear(
                      {.start_factor = 1.0, .end_factor = 0.0})});
   ASSERT_EQ(trainer.used.size(), 4U);
   EXPECT_EQ(trainer.used[1], (std::vector<double>{0.1 * 0.75}));
@@ -720,15 +720,15 @@ TEST(TrainerSchedulerTest, ATimmScheduleInEpochsStandsStillWithinThem) {
       {.train_dataset = toy_data(6),
        .num_epochs = 3,
        .per_device_batch_size = 2,
-       .create_scheduler_fn = TimmScheduler::create_scheduler_fn(
-           {.scheduler = StepScheduler::create_scheduler_fn({.step_size = 1, .gamma = 0.5})})});
+       .create_scheduler_fn = timm_schedule(
+           {.scheduler = step_decay({.step_size = 1, .gamma = 0.5})})});
   EXPECT_EQ(keep->rates, (std::vector<double>{0.4, 0.4, 0.4, 0.2, 0.2, 0.2, 0.1, 0.1, 0.1}));
 }
 
 TEST(TrainerSchedulerTest, NoUpdateUsesTheValueAfterTheLastOneSoItMayBeInvalid) {
-  const auto line = LambdaScheduler::create_scheduler_fn(
+  const auto line = lambda_schedule(
       {.lr_lambda = {[](int64_t n) { return 1.0 - static_cast<double>(n) / 5.0; }}});
-  const auto pole = LambdaScheduler::create_scheduler_fn(
+  const auto pole = lambda_schedule(
       {.lr_lambda = {[](int64_t n) { return 1.0 / static_cast<double>(6 - n); }}});
   for (const auto& schedule : {line, pole}) {
     Toy toy({}, 0.4);
@@ -758,10 +758,10 @@ TEST(TrainerSchedulerTest, ARunOfAsManyEpochsAsThereAreNumbersGoesOnUntilItIsSto
   TrainOptions options{.train_dataset = toy_data(8),
                        .num_epochs = kMost,
                        .per_device_batch_size = 2,
-                       .create_scheduler_fn = StepScheduler::create_scheduler_fn({.step_size = 4})};
+                       .create_scheduler_fn = step_decay({.step_size = 4})};
   EXPECT_EQ(toy.trainer.train(options).num_epochs, 2);
   EXPECT_EQ(toy.trainer.run_config().max_num_updates, kMost);
-  options.create_scheduler_fn = LinearScheduler::create_scheduler_fn();
+  options.create_scheduler_fn = linear();
   EXPECT_ERROR(toy.trainer.train(options), "NUM_UPDATE_STEPS is 9.2");
 }
 
@@ -769,7 +769,7 @@ TEST(TrainerSchedulerTest, ALongerRunIsResumedOnlyIfThatIsAllowed) {
   const TemporaryFolder folder;
   TrainOptions options{.train_dataset = toy_data(8),
                        .num_epochs = 2,
-                       .create_scheduler_fn = CosineScheduler::create_scheduler_fn()};
+                       .create_scheduler_fn = cosine()};
   Toy first;
   first.trainer.train(options);
   first.trainer.save_training_state(folder.path());

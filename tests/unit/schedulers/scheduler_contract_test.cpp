@@ -54,8 +54,8 @@ std::vector<Case> cases() {
   auto named = [](const std::string& name, const SchedulerSettings& settings = {}) {
     return make_scheduler_fn(name, settings);
   };
-  const auto warm_cosine = CosineScheduler::create_scheduler_fn({.num_warmup_epochs = 0.1});
-  const auto one_cycle = OneCycleScheduler::create_scheduler_fn();
+  const auto warm_cosine = cosine({.num_warmup_epochs = 0.1});
+  const auto one_cycle = one_cycle();
   return {
       {"step", named("step", {{"step_size", "7"}})},
       {"multi_step", named("multi-step", {{"milestones", "11,12,40"}}), 40},
@@ -76,34 +76,34 @@ std::vector<Case> cases() {
       {"wsd", named("wsd", {{"num_warmup_steps", "9"}}), kUpdates},
       {"wsd_checkpoints", named("wsd", {{"num_checkpoints", "3"}, {"decay", "linear"}}), kUpdates},
       {"plateau", named("plateau", {{"patience", "0"}}), 0},
-      {"lambda", LambdaScheduler::create_scheduler_fn(
+      {"lambda", lambda_schedule(
                      {.lr_lambda = {[](int64_t n) { return 1.0 / (1.0 + n); }}})},
-      {"multiplicative", LambdaScheduler::create_scheduler_fn(
+      {"multiplicative", lambda_schedule(
                              {.lr_lambda = {[](int64_t n) { return n % 5 == 0 ? 0.5 : 1.0; }},
                               .is_multiplicative = true})},
       {"sequential",
-       SequentialScheduler::create_scheduler_fn(
-           {.schedulers = {LinearScheduler::create_scheduler_fn(), one_cycle, warm_cosine},
+       sequential(
+           {.schedulers = {linear(), one_cycle, warm_cosine},
             .milestones = {10, 30}}),
        kUpdates},
       {"chained",
-       ChainedScheduler::create_scheduler_fn(
-           {.schedulers = {StepScheduler::create_scheduler_fn({.step_size = 9, .gamma = 0.5}),
-                           LinearScheduler::create_scheduler_fn(),
-                           CosineScheduler::create_scheduler_fn(
+       chained(
+           {.schedulers = {step_decay({.step_size = 9, .gamma = 0.5}),
+                           linear(),
+                           cosine(
                                {.field = ParamGroupField::weight_decay})}})},
-      {"warm_up", WarmupScheduler::create_scheduler_fn({.scheduler = one_cycle, .warmup_t = 7.5}),
+      {"warm_up", warmup({.scheduler = one_cycle, .warmup_t = 7.5}),
        kUpdates - 1},
       {"warm_up_plateau",
-       WarmupScheduler::create_scheduler_fn(
-           {.scheduler = ReduceOnPlateauScheduler::create_scheduler_fn({.patience = 0}),
+       warmup(
+           {.scheduler = reduce_on_plateau({.patience = 0}),
             .warmup_t = 10}),
        10},
-      {"timm_in_epochs", TimmScheduler::create_scheduler_fn({.scheduler = warm_cosine}), kUpdates},
+      {"timm_in_epochs", timm_schedule({.scheduler = warm_cosine}), kUpdates},
       {"timm_in_updates",
-       TimmScheduler::create_scheduler_fn({.scheduler = warm_cosine, .t_in_epochs = false}),
+       timm_schedule({.scheduler = warm_cosine, .t_in_epochs = false}),
        kUpdates},
-      {"torch", TorchScheduler::create_scheduler_fn(
+      {"torch", torch_schedule(
                     {.scheduler =
                          [](torch::optim::Optimizer& optimizer) {
                            return std::make_unique<torch::optim::StepLR>(optimizer, 7, 0.5);

@@ -101,7 +101,7 @@ struct OverflowingRun : Callback {
     torch::manual_seed(4);  // of the shuffling
     TrainOptions options{.train_dataset = toy_data(96),
                          .per_device_batch_size = 4,
-                         .create_scheduler_fn = CosineScheduler::create_scheduler_fn()};
+                         .create_scheduler_fn = cosine()};
     options.max_num_updates = max_num_updates;
     if (!max_num_updates) options.num_epochs = 2;
     return trainer.train(options);
@@ -158,7 +158,7 @@ TEST(DeviceTest, ANumberOfUpdatesIsReachedThoughVerdictsComeLater_CUDA) {
 
 TEST(DeviceTest, AScheduleOfARunThatFailedLeavesTheProgramsLearningRateAlone_CUDA) {
   OverflowingRun run("cuda:0", /*asks_at_once=*/false);
-  const auto fail = std::make_shared<LambdaCallback>(LambdaCallbackFunctions{
+  const auto fail = make<LambdaCallback>({
       .on_train_update_end = [&](Trainer&) { TORCH_CHECK(run.num_tried != 5, "enough"); }});
   run.trainer.callback_handler().add(fail);
   EXPECT_THROW(run.train(), c10::Error);
@@ -205,8 +205,8 @@ TEST(DeviceTest, AStateIsSavedWithoutTheSkippedStepOfASecondOptimizer_CUDA) {
   const auto model = toy_model();
   TwoOptimizers trainer(model, torch::ones({2}, torch::kCUDA).requires_grad_());
   std::vector<int64_t> counts;
-  trainer.callback_handler().add(std::make_shared<LambdaCallback>(
-      LambdaCallbackFunctions{.on_train_update_end = [&](Trainer& self) {
+  trainer.callback_handler().add(make<LambdaCallback>(
+      {.on_train_update_end = [&](Trainer& self) {
         self.save_training_state(folder.path());
         counts.push_back(trainer.state_dict().get_int("step"));
       }}));

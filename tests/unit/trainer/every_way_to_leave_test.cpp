@@ -167,7 +167,7 @@ struct OneRun {
                .eval_dataset = toy_data(6),
                .per_device_batch_size = 2,
                .gradient_accumulation_steps = 2,
-               .create_scheduler_fn = WsdScheduler::create_scheduler_fn({.num_warmup_steps = 1})};
+               .create_scheduler_fn = wsd({.num_warmup_steps = 1})};
     options.eval_dataloader_options.batch_size = 3;
   }
 
@@ -351,7 +351,7 @@ class NaturalEndTest : public ::testing::TestWithParam<End> {
   OneRun run(const fs::path& folder) {
     const auto [save, which] = GetParam();
     OneRun run(folder, which, options_of(save));
-    run.options.create_scheduler_fn = StepScheduler::create_scheduler_fn({.step_size = 1});
+    run.options.create_scheduler_fn = step_decay({.step_size = 1});
     run.trainer->callback_handler().remove_if([](const Callback& callback) {
       return dynamic_cast<const WsdCheckpoint*>(&callback) != nullptr;
     });

@@ -80,14 +80,14 @@ TEST(LeftRunTest, AStopInAnEvaluationSavesTheTrainedWeightsThoughAveragesAreLeft
                          throw StopTraining(StopReason::early_stop, "enough");
                        }
                      }}),
-        std::make_shared<SaveTrainingState>(
-            SaveTrainingStateOptions{.directory = folder / "states"})};
+        make<SaveTrainingState>(
+            {.directory = folder / "states"})};
     if (is_ema) {
       callbacks.push_back(
-          std::make_shared<ModelEma>(ModelEmaOptions{.decay = 0.5, .leave_in_model = true}));
+          make<ModelEma>({.decay = 0.5, .leave_in_model = true}));
     } else {
-      callbacks.push_back(std::make_shared<StochasticWeightAveraging>(
-          StochasticWeightAveragingOptions{.start_after = 1, .every_n_updates = 1}));
+      callbacks.push_back(make<StochasticWeightAveraging>(
+          {.start_after = 1, .every_n_updates = 1}));
     }
     Toy toy(callbacks);
     toy.trainer.train(two_updates_per_epoch(4));
@@ -167,8 +167,8 @@ TEST(LeftRunTest, TensorsThatCallbacksChangeInPlaceAreCountedOnce) {
                           [](Trainer& trainer, const Batch&, const StepOutput&) {
                             if (trainer.num_updates() == 4) trainer.request_stop();
                           }}),
-             std::make_shared<SaveTrainingState>(
-                 SaveTrainingStateOptions{.directory = folder / "states"})});
+             make<SaveTrainingState>(
+                 {.directory = folder / "states"})});
   first.trainer.train(two_updates_per_epoch(3));
   const auto resumed = std::make_shared<CountInPlace>();
   Toy second({resumed});
@@ -184,7 +184,7 @@ TEST(LeftRunTest, StatesOfCallbacksAreMadeOnlyWhereOneMaySaveThem) {
   Toy(CallbackList{alone}).trainer.train(two_updates_per_epoch(3));
   EXPECT_EQ(alone->num_calls, 0);
   const auto saved = std::make_shared<CountInPlace>();
-  Toy(CallbackList{saved, std::make_shared<SaveTrainingState>(SaveTrainingStateOptions{
+  Toy(CallbackList{saved, make<SaveTrainingState>({
                               .directory = folder / "states", .at_end = false})})
       .trainer.train(two_updates_per_epoch(3));
   EXPECT_EQ(saved->num_calls, 3) << "once an epoch";
@@ -236,8 +236,8 @@ TEST(LeftRunTest, BuffersThatAnEvaluationChangesAreSavedAsTheyWereBeforeIt) {
                                       [](Trainer& trainer, const Batch&, const StepOutput&) {
                                         if (trainer.num_updates() == 4) trainer.request_stop();
                                       }}),
-                         std::make_shared<SaveTrainingState>(
-                             SaveTrainingStateOptions{.directory = folder / "states"})});
+                         make<SaveTrainingState>(
+                             {.directory = folder / "states"})});
   first.trainer.train(two_updates_per_epoch(3));
   WithRunningLoss second;
   TrainOptions options = two_updates_per_epoch(3);
@@ -283,8 +283,8 @@ TEST(LeftRunTest, AStateCanBeSavedWhereTheHeaderSays) {
     const auto note = std::make_shared<NoteWhere>();
     Toy toy({note});
     if (is_saver_there) {
-      toy.trainer.callback_handler().add(std::make_shared<SaveTrainingState>(
-          SaveTrainingStateOptions{.directory = folder / "states", .at_end = false}));
+      toy.trainer.callback_handler().add(make<SaveTrainingState>(
+          {.directory = folder / "states", .at_end = false}));
     }
     toy.trainer.train(two_updates_per_epoch(1));
     auto here = expected;

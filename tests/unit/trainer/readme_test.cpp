@@ -57,7 +57,7 @@ TEST(ReadmeTest, TheWholeLoopInOneCall) {
                  .eval_dataset = test,
                  .per_device_batch_size = 64,
                  .gradient_clip_norm = 1.0,
-                 .create_scheduler_fn = linkboy::CosineScheduler::create_scheduler_fn()});
+                 .create_scheduler_fn = linkboy::cosine()});
   trainer.save_checkpoint(folder / "checkpoint.pt");
   EXPECT_EQ(trainer.evaluate({.dataset = test}).count("evaluation_loss"), 1U);
   EXPECT_TRUE(std::filesystem::exists(folder / "checkpoint.pt"));

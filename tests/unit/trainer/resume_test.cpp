@@ -75,7 +75,7 @@ struct Rehearsal {
         .eval_dataset = toy_data(6),
         .per_device_batch_size = 2,
         .gradient_accumulation_steps = 2,
-        .create_scheduler_fn = CosineScheduler::create_scheduler_fn({.num_warmup_epochs = 0.5})};
+        .create_scheduler_fn = cosine({.num_warmup_epochs = 0.5})};
     options.train_dataloader_options.num_workers = 2;
   }
 
@@ -192,7 +192,7 @@ TEST(ResumeTest, AStopInAnEvaluationSavesTheUpdateBeforeIt) {
   Rehearsal whole(kUpdates + 1);
   whole.trainer->train(whole.options);
   auto save =
-      std::make_shared<SaveTrainingState>(SaveTrainingStateOptions{.directory = folder / "states"});
+      make<SaveTrainingState>({.directory = folder / "states"});
   Rehearsal first(kUpdates + 1, {std::make_shared<StopInEvaluation>(), save});
   EXPECT_EQ(first.trainer->train(first.options).num_updates, 8);
   Rehearsal second(kUpdates + 1);

@@ -142,8 +142,8 @@ CallbackList busy_callbacks(std::FILE* stream, CallbackList more) {
   CallbackList callbacks = default_callbacks(std::move(more));
   for (auto& callback : callbacks) {
     if (!std::dynamic_pointer_cast<ProgressBar>(callback)) continue;
-    callback = std::make_shared<ProgressBar>(
-        ProgressBarOptions{.mode = ProgressBarOptions::Mode::plain,
+    callback = make<ProgressBar>(
+        {.mode = ProgressBarOptions::Mode::plain,
                            .stream = stream,
                            .plain_interval = std::chrono::milliseconds(0)});
   }
@@ -175,7 +175,7 @@ struct Training {
                           .per_device_batch_size = kBatchSize,
                           .gradient_accumulation_steps = kWindow,
                           .gradient_clip_norm = max_norm,
-                          .create_scheduler_fn = CosineScheduler::create_scheduler_fn(),
+                          .create_scheduler_fn = cosine(),
                           .execution_mode = setting.mode});
   }
 

@@ -126,7 +126,7 @@ TEST(TrainerNumbersTest, StepsSchedulerOncePerOptimizerUpdate) {
                      .num_epochs = 2,
                      .per_device_batch_size = 1,
                      .gradient_accumulation_steps = 4,
-                     .create_scheduler_fn = CosineScheduler::create_scheduler_fn()});
+                     .create_scheduler_fn = cosine()});
   EXPECT_EQ(toy.trainer.scheduler()->num_updates(), 6);
   EXPECT_EQ(toy.trainer.num_updates(), 6);
 }
@@ -148,7 +148,7 @@ TEST(TrainerNumbersTest, UpdateKUsesTheScheduleAtKMinusOne) {
   trainer.train({.train_dataset = toy_data(4),
                  .num_epochs = 1,
                  .per_device_batch_size = 1,
-                 .create_scheduler_fn = CosineScheduler::create_scheduler_fn()});
+                 .create_scheduler_fn = cosine()});
   ASSERT_EQ(trainer.lrs.size(), 4U);
   for (int64_t k = 1; k <= 4; ++k) {
     EXPECT_EQ(trainer.lrs[k - 1], trainer.scheduler()->values_at(k - 1)[0]);
@@ -162,7 +162,7 @@ TEST(TrainerNumbersTest, SecondRunStartsItsScheduleAtTheSameBaseValue) {
   const TrainOptions options{.train_dataset = toy_data(4),
                              .num_epochs = 1,
                              .per_device_batch_size = 1,
-                             .create_scheduler_fn = CosineScheduler::create_scheduler_fn()};
+                             .create_scheduler_fn = cosine()};
   toy.trainer.train(options);
   EXPECT_LT(get_param_group_field(*toy.optimizer, ParamGroupField::lr)[0], 1e-5);
   toy.trainer.train(options);
@@ -174,7 +174,7 @@ TEST(TrainerNumbersTest, SecondRunKeepsAValueThatTheUserHasSet) {
   const TrainOptions options{.train_dataset = toy_data(4),
                              .num_epochs = 1,
                              .per_device_batch_size = 1,
-                             .create_scheduler_fn = CosineScheduler::create_scheduler_fn()};
+                             .create_scheduler_fn = cosine()};
   toy.trainer.train(options);
   set_param_group_field(*toy.optimizer, ParamGroupField::lr, {0.25});
   toy.trainer.train(options);

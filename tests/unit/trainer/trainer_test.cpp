@@ -124,8 +124,8 @@ TEST(TrainerTest, AllowsABaseCallbackBesideItsSubclass) {
 
 TEST(TrainerTest, KnowsWhetherTheNumberOfUpdatesCutTheEpochShort) {
   std::vector<bool> were_cut_short;
-  Toy toy({std::make_shared<LambdaCallback>(
-      LambdaCallbackFunctions{.on_training_run_epoch_end = [&](Trainer& trainer) {
+  Toy toy({make<LambdaCallback>(
+      {.on_training_run_epoch_end = [&](Trainer& trainer) {
         were_cut_short.push_back(trainer.is_epoch_cut_short());
       }})});
   TrainOptions options{
@@ -167,7 +167,7 @@ TEST(TrainerTest, SecondRunForgetsEvaluationDataAndSchedulerOfTheFirst) {
   toy.trainer.train({.train_dataset = toy_data(8),
                      .num_epochs = 1,
                      .eval_dataset = toy_data(4),
-                     .create_scheduler_fn = CosineScheduler::create_scheduler_fn()});
+                     .create_scheduler_fn = cosine()});
   EXPECT_EQ(counter->evaluations, 1);
   EXPECT_NE(toy.trainer.scheduler(), nullptr);
   toy.trainer.train({.train_dataset = toy_data(8), .num_epochs = 1});

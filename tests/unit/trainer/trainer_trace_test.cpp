@@ -87,7 +87,7 @@ TEST(TrainerTraceTest, PlainRunWithEvaluationAndScheduler) {
                      .num_epochs = 2,
                      .eval_dataset = toy_data(6),
                      .per_device_batch_size = 4,
-                     .create_scheduler_fn = CosineScheduler::create_scheduler_fn()});
+                     .create_scheduler_fn = cosine()});
   EXPECT_EQ(run.trace.text(),
             kSetUp + kRunStart +
                 times(2, kEpochStart + times(2, kMicroStep + kUpdate) + kTrainEpochEnd +

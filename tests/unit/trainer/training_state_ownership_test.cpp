@@ -49,8 +49,8 @@ TrainOptions epochs_of_two_updates(int64_t num_epochs) {
 }
 
 std::shared_ptr<SaveTrainingState> saving_in(const fs::path& folder, int64_t keep = 2) {
-  return std::make_shared<SaveTrainingState>(
-      SaveTrainingStateOptions{.directory = folder, .every_n_epochs = 1, .keep_last = keep});
+  return make<SaveTrainingState>(
+      {.directory = folder, .every_n_epochs = 1, .keep_last = keep});
 }
 
 /// The last epoch that a run is trained to, and where it saves.
@@ -294,8 +294,8 @@ TEST(TrainingStatesTest, AnyExceptionOfASaveIsAFailedSave) {
   for (const bool is_thrown : {false, true}) {
     for (const bool is_asynchronous : {false, true}) {
       const TemporaryFolder folder;
-      auto save = std::make_shared<SaveTrainingState>(
-          SaveTrainingStateOptions{.directory = folder / "states",
+      auto save = make<SaveTrainingState>(
+          {.directory = folder / "states",
                                    .every_n_updates = 1,
                                    .at_end = false,
                                    .asynchronous = is_asynchronous});
@@ -426,7 +426,7 @@ TEST(FolderLockTest, AnExceptionReleasesItWhenTheStateInProgressIsWritten) {
   const TemporaryFolder folder;
   auto fail = std::make_shared<AtUpdate>(2, [](Trainer&) { throw Error("failed"); });
   fail->set_order(1000);
-  Toy toy({std::make_shared<SaveTrainingState>(SaveTrainingStateOptions{
+  Toy toy({make<SaveTrainingState>({
                .directory = folder / "states", .every_n_updates = 1, .asynchronous = true}),
            fail});
   EXPECT_ERROR(toy.trainer.train(epochs_of_two_updates(3)), "failed");
@@ -449,12 +449,12 @@ TEST(FolderLockTest, ARefusedRunLeavesTheFilesOfTheFirstRunAsTheyAre) {
         std::make_shared<CsvTracker>(folder / "run.csv"),
         std::make_shared<JsonLinesTracker>(folder / "run.jsonl"),
         std::make_shared<HtmlReport>(folder / "run.html"),
-        std::make_shared<MlflowTracker>(MlflowTrackerOptions{.directory = folder / "mlruns"}),
-        std::make_shared<TensorBoardTracker>(
-            TensorBoardTrackerOptions{.directory = folder / "tensorboard"})};
+        make<MlflowTracker>({.directory = folder / "mlruns"}),
+        make<TensorBoardTracker>(
+            {.directory = folder / "tensorboard"})};
     return CallbackList{
-        std::make_shared<SaveBestModel>(SaveBestModelOptions{.save_path = folder / "best.pt"}),
-        std::make_shared<TrackRun>(trackers, TrackRunOptions{.every_n_updates = 1}),
+        make<SaveBestModel>({.save_path = folder / "best.pt"}),
+        make<TrackRun>(trackers, {.every_n_updates = 1}),
         saving_in(folder / "states"), std::move(more)};
   };
   bool was_refused = false;
@@ -532,7 +532,7 @@ TEST(RegisteredModulesTest, AResumedRunTrainsThemFromWhereTheyWere) {
 TEST(RegisteredModulesTest, CheckpointsHoldThemUnderTheirNumbers) {
   const TemporaryFolder folder;
   WithModules toy(
-      {std::make_shared<SaveBestModel>(SaveBestModelOptions{.save_path = folder / "best.pt"})});
+      {make<SaveBestModel>({.save_path = folder / "best.pt"})});
   toy.trainer->train(epochs_of_two_updates(2));
   toy.trainer->save_checkpoint(folder / "x.pt");
   const StateDict modules =
@@ -614,16 +614,16 @@ TEST(FullDiskTest, WhatCallbacksCannotWriteDoesNotEndTheRun) {
   const std::vector<std::pair<std::string, Make>> writers{
       {"the best model was not saved",
        [](const fs::path& folder) {
-         return std::make_shared<SaveBestModel>(
-             SaveBestModelOptions{.save_path = folder / "best.pt"});
+         return make<SaveBestModel>(
+             {.save_path = folder / "best.pt"});
        }},
       {"the average of the weights was not saved",
        [](const fs::path& folder) {
-         return std::make_shared<ModelEma>(ModelEmaOptions{.save_path = folder / "ema.pt"});
+         return make<ModelEma>({.save_path = folder / "ema.pt"});
        }},
       {"the predictions were not saved", [](const fs::path& folder) {
-         return std::make_shared<SavePredictions>(
-             SavePredictionsOptions{.path = folder / "predictions.pt", .every_n_epochs = 1});
+         return make<SavePredictions>(
+             {.path = folder / "predictions.pt", .every_n_epochs = 1});
        }}};
   for (const auto& [message, make] : writers) {
     const TemporaryFolder folder;
@@ -644,7 +644,7 @@ TEST(FullDiskTest, WhatCallbacksCannotWriteDoesNotEndTheRun) {
 TEST(SaveBestModelResumedTest, ABestCheckpointThatIsGoneDoesNotEndTheRun) {
   const TemporaryFolder folder;
   auto save =
-      std::make_shared<SaveBestModel>(SaveBestModelOptions{.save_path = folder / "best.pt"});
+      make<SaveBestModel>({.save_path = folder / "best.pt"});
   auto states = saving_in(folder / "states");
   Toy toy({save, states, std::make_shared<AtUpdate>(4, [&](Trainer&) {
              fs::remove(folder / "best.pt");
@@ -658,16 +658,16 @@ TEST(SaveBestModelResumedTest, ARunResumedWithAnotherPathKeepsTheBestSoFar) {
   const TemporaryFolder folder;
   const auto run = [&](const std::string& name, int64_t num_epochs, bool is_resumed) {
     auto best =
-        std::make_shared<SaveBestModel>(SaveBestModelOptions{.save_path = folder / name / "best.pt",
+        make<SaveBestModel>({.save_path = folder / name / "best.pt",
                                                              .save_top_k = 2,
                                                              .watch_metric = "score",
                                                              .greater_is_better = true});
-    auto ema = std::make_shared<ModelEma>(ModelEmaOptions{.decay = 0.5,
+    auto ema = make<ModelEma>({.decay = 0.5,
                                                           .save_path = folder / name / "ema.pt",
                                                           .watch_metric = "score",
                                                           .greater_is_better = true});
-    auto score = std::make_shared<LambdaCallback>(
-        LambdaCallbackFunctions{.on_training_run_epoch_end = [](Trainer& trainer) {
+    auto score = make<LambdaCallback>(
+        {.on_training_run_epoch_end = [](Trainer& trainer) {
           RunHistory& history = trainer.run_history();
           constexpr std::array kScores{1.0, 5.0, 2.0, 3.0, 4.0, 0.0};
           history.update_metric("score",

@@ -1,0 +1,43 @@
+#pragma once
+
+#include <concepts>
+#include <memory>
+#include <type_traits>
+#include <utility>
+
+namespace linkboy {
+
+/// Whether an argument is the `Options` of T.
+template <class Argument, class T>
+concept OptionsOf = requires {
+  requires std::same_as<std::remove_cvref_t<Argument>, typename T::Options>;
+};
+
+/// Whether an argument can be the `Subject` of T.
+template <class Argument, class T>
+concept SubjectOf = requires {
+  requires std::convertible_to<Argument, typename T::Subject>;
+};
+
+/// Makes a callback, metric or tracker that is shared, from its options:
+/// `make<SaveBestModel>({.save_top_k = 3})`.
+template <class T>
+std::shared_ptr<T> make(typename T::Options options) {
+  return std::make_shared<T>(std::move(options));
+}
+
+/// The same for a class that works on something: `make<TrackRun>({csv, board}, {.name = "base"})`.
+template <class T>
+std::shared_ptr<T> make(typename T::Subject subject, typename T::Options options = {}) {
+  return std::make_shared<T>(std::move(subject), std::move(options));
+}
+
+/// The same from the arguments of any other constructor, or without arguments.
+template <class T, class... Arguments>
+requires(std::constructible_from<T, Arguments...> &&
+         !((OptionsOf<Arguments, T> || SubjectOf<Arguments, T>) || ...))
+std::shared_ptr<T> make(Arguments&&... arguments) {
+  return std::make_shared<T>(std::forward<Arguments>(arguments)...);
+}
+
+}  // namespace linkboy
