@@ -80,7 +80,7 @@ class Side {
         trainer_(net_, torch::nn::CrossEntropyLoss(),
                  std::make_shared<torch::optim::AdamW>(net_->parameters(),
                                                        torch::optim::AdamWOptions(1e-3)),
-                 default_callbacks(), nullptr, std::move(options)) {}
+                 {.accelerator = std::move(options)}) {}
 
   void run() {
     trainer_.train({.train_dataset = data_,

@@ -146,8 +146,8 @@ struct Row {
     const auto loss = [](const at::Tensor& output, const at::Tensor&) { return output; };
     CallbackList callbacks = {std::make_shared<Counting<I>>()...};
     const AcceleratorOptions options = {.device = "cpu"};
-    trainers.push_back(
-        std::make_unique<TimedTrainer>(net, loss, optimizer, callbacks, nullptr, options));
+    trainers.push_back(std::make_unique<TimedTrainer>(
+        net, loss, optimizer, TrainerOptions{.callbacks = callbacks, .accelerator = options}));
   }
   std::shared_ptr<Net> net;
   std::shared_ptr<OneBatch> data;

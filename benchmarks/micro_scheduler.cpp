@@ -35,19 +35,16 @@ std::vector<std::pair<std::string, CreateSchedulerFn>> all_schedules() {
   }
   const auto linear = linear();
   const auto cosine = cosine();
-  all.emplace_back("lambda", lambda_schedule(
-                                 {.lr_lambda = {[](int64_t n) { return 1.0 / (1.0 + n); }}}));
-  all.emplace_back("sequential", sequential(
-                                     {.schedulers = {linear, cosine}, .milestones = {1000}}));
-  all.emplace_back("chained",
-                   chained({.schedulers = {linear, cosine}}));
+  all.emplace_back("lambda",
+                   lambda_schedule({.lr_lambda = {[](int64_t n) { return 1.0 / (1.0 + n); }}}));
+  all.emplace_back("sequential",
+                   sequential({.schedulers = {linear, cosine}, .milestones = {1000}}));
+  all.emplace_back("chained", chained({.schedulers = {linear, cosine}}));
   all.emplace_back("warm-up", warmup({.scheduler = cosine}));
   all.emplace_back("timm", timm_schedule({.scheduler = cosine}));
-  all.emplace_back(
-      "torch",
-      torch_schedule({.scheduler = [](torch::optim::Optimizer& optimizer) {
-        return std::make_unique<torch::optim::StepLR>(optimizer, 1000, 0.9);
-      }}));
+  all.emplace_back("torch", torch_schedule({.scheduler = [](torch::optim::Optimizer& optimizer) {
+                     return std::make_unique<torch::optim::StepLR>(optimizer, 1000, 0.9);
+                   }}));
   return all;
 }
 

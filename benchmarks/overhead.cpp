@@ -110,7 +110,8 @@ class TrainerSide final : public Side {
   TrainerSide(const Samples& samples, CallbackList callbacks)
       : Side(samples),
         dataset_(TensorDataset(samples.input, samples.target)),
-        trainer_(net_, torch::nn::CrossEntropyLoss(), optimizer_, std::move(callbacks)) {}
+        trainer_(net_, torch::nn::CrossEntropyLoss(), optimizer_,
+                 {.callbacks = std::move(callbacks)}) {}
 
   void run(int64_t num_steps) override {
     trainer_.train({.train_dataset = dataset_,

@@ -17,6 +17,7 @@
 #include "linkboy/callbacks/move_modules_to_device.hpp"
 #include "linkboy/callbacks/overfit_batches.hpp"
 #include "linkboy/callbacks/performance_monitor.hpp"
+#include "linkboy/callbacks/phase_timer.hpp"
 #include "linkboy/callbacks/precise_batch_norm.hpp"
 #include "linkboy/callbacks/print_progress.hpp"
 #include "linkboy/callbacks/profiler.hpp"
@@ -29,7 +30,6 @@
 #include "linkboy/callbacks/stop_on_signal.hpp"
 #include "linkboy/callbacks/terminate_on_nan.hpp"
 #include "linkboy/callbacks/time_limit.hpp"
-#include "linkboy/callbacks/phase_timer.hpp"
 #include "linkboy/callbacks/wsd_checkpoint.hpp"
 #include "linkboy/error.hpp"
 
@@ -134,17 +134,16 @@ std::vector<Entry> steering_callbacks() {
       entry<TerminateOnNaN, TerminateOnNaNOptions>(
           "terminate-on-nan", {{"max_delay_steps", &TerminateOnNaNOptions::max_delay_steps},
                                {"defer_on_cpu", &TerminateOnNaNOptions::defer_on_cpu}}),
-      entry_of<MaxTime>("timer", {{"minutes", &MaxTime::minutes}},
-                        [](const MaxTime& time) {
-                          constexpr double kMost = 1e9;  // 1900 years: milliseconds can count them
-                          LINKBOY_CHECK(time.minutes > 0.0 && time.minutes <= kMost,
-                                        "the timer's minutes is ", time.minutes,
-                                        "; it must be above 0 and at most ", kMost, ".");
-                          const std::chrono::duration<double, std::ratio<60>> minutes(time.minutes);
-                          using std::chrono::milliseconds;
-                          return make<TimeLimit>({
-                              .max_time = std::chrono::duration_cast<milliseconds>(minutes)});
-                        }),
+      entry_of<MaxTime>(
+          "timer", {{"minutes", &MaxTime::minutes}},
+          [](const MaxTime& time) {
+            constexpr double kMost = 1e9;  // 1900 years: milliseconds can count them
+            LINKBOY_CHECK(time.minutes > 0.0 && time.minutes <= kMost, "the timer's minutes is ",
+                          time.minutes, "; it must be above 0 and at most ", kMost, ".");
+            const std::chrono::duration<double, std::ratio<60>> minutes(time.minutes);
+            using std::chrono::milliseconds;
+            return make<TimeLimit>({.max_time = std::chrono::duration_cast<milliseconds>(minutes)});
+          }),
       entry<StopOnSignal>("stop-on-signal"),
       entry<LimitBatches, LimitBatchesOptions>(
           "limit-batches", {{"num_train_batches", &LimitBatchesOptions::num_train_batches},
@@ -247,9 +246,9 @@ std::vector<Entry> watching_callbacks() {
           "performance-monitor",
           {{"num_recent_updates", &PerformanceMonitorOptions::num_recent_updates},
            {"flops_per_sample", &PerformanceMonitorOptions::flops_per_sample}}),
-      entry<PhaseTimer, PhaseTimerOptions>("timing",
-                                   {{"num_warmup_steps", &PhaseTimerOptions::num_warmup_steps},
-                                    {"synchronize", &PhaseTimerOptions::synchronize}}),
+      entry<PhaseTimer, PhaseTimerOptions>(
+          "timing", {{"num_warmup_steps", &PhaseTimerOptions::num_warmup_steps},
+                     {"synchronize", &PhaseTimerOptions::synchronize}}),
       entry<MemoryMonitor>("memory-monitor"),
       entry<ModelSummary, ModelSummaryOptions>("model-summary",
                                                {{"max_depth", &ModelSummaryOptions::max_depth}}),

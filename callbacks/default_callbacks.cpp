@@ -1,4 +1,5 @@
-#include "linkboy/callback.hpp"
+#include "linkboy/callbacks/default_callbacks.hpp"
+
 #include "linkboy/callbacks/log_metrics.hpp"
 #include "linkboy/callbacks/move_modules_to_device.hpp"
 #include "linkboy/callbacks/print_progress.hpp"

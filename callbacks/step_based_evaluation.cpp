@@ -39,8 +39,9 @@ void StepBasedEvaluation::evaluate(Trainer& trainer) {
   if (trainer.requested_stop()) return;
   trainer.print(fmt::format("Running evaluation after {} training steps", last_update_));
   num_sets_left_ = trainer.evaluation_sets().size();
-  trainer.evaluate_now(
-      {.metric_prefix = "intermediate_", .loss_name = "eval_loss", .uses_intermediate_loader = true});
+  trainer.evaluate_now({.metric_prefix = "intermediate_",
+                        .loss_name = "eval_loss",
+                        .uses_intermediate_loader = true});
   trainer.print("Resuming training...");
 }
 

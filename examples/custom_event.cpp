@@ -68,9 +68,9 @@ int main() {
   auto optimizer = std::make_shared<torch::optim::Adam>(model->parameters(), 0.02);
   auto milestones = std::make_shared<PrintMilestones>();
 
-  MilestoneTrainer trainer(
-      model, torch::nn::MSELoss(), optimizer,
-      linkboy::default_callbacks({std::make_shared<HalveLearningRate>(), milestones}));
+  MilestoneTrainer trainer(model, torch::nn::MSELoss(), optimizer,
+                           {.callbacks = linkboy::default_callbacks(
+                                {std::make_shared<HalveLearningRate>(), milestones})});
   trainer.train({.train_dataset = make_waves(2000),
                  .num_epochs = 20,
                  .eval_dataset = make_waves(500),

@@ -46,8 +46,8 @@ int main() {
   auto optimizer = std::make_shared<torch::optim::SGD>(model->parameters(), 0.05);
   linkboy::Trainer trainer(
       model, torch::nn::MSELoss(), optimizer,
-      linkboy::default_callbacks(
-          {std::make_shared<linkboy::ConvertSyncBatchNorm>(), std::make_shared<LargestError>()}));
+      {.callbacks = linkboy::default_callbacks(
+           {std::make_shared<linkboy::ConvertSyncBatchNorm>(), std::make_shared<LargestError>()})});
 
   // An update sees 64 samples, however many processes share them.
   const int64_t num_processes = trainer.accelerator().num_processes();

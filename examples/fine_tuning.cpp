@@ -74,15 +74,12 @@ void fine_tune(const std::filesystem::path& weights) {
   freezer->freeze();
   auto optimizer = std::make_shared<torch::optim::AdamW>(freezer->get_trainable_parameters(), 3e-3);
   auto unfreeze = linkboy::make<linkboy::FreezeLayers>(
-      freezer, {
-                   .unfreeze_at = {{.epoch = 2, .from_index = -2, .to_index = 0, .lr = 3e-4}}});
-  auto accuracy =
-      linkboy::make<linkboy::Accuracy>({.num_classes = kNumClasses});
-  auto metrics =
-      std::make_shared<linkboy::MetricCallback>(linkboy::MetricCollection{{"accuracy", accuracy}});
+      freezer, {.unfreeze_at = {{.epoch = 2, .from_index = -2, .to_index = 0, .lr = 3e-4}}});
+  auto accuracy = linkboy::make<linkboy::Accuracy>({.num_classes = kNumClasses});
+  auto metrics = linkboy::make<linkboy::MetricCallback>({{"accuracy", accuracy}});
 
   linkboy::Trainer trainer(net, torch::nn::CrossEntropyLoss(), optimizer,
-                           linkboy::default_callbacks({unfreeze, metrics}));
+                           {.callbacks = linkboy::default_callbacks({unfreeze, metrics})});
   trainer.train({.train_dataset = train,
                  .num_epochs = 4,
                  .eval_dataset = test,

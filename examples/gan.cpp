@@ -87,7 +87,7 @@ class GanTrainer : public linkboy::Trainer {
   GanTrainer(const Gan& gan, std::shared_ptr<torch::optim::Optimizer> generator_optimizer,
              std::shared_ptr<torch::optim::Optimizer> discriminator_optimizer,
              linkboy::CallbackList callbacks)
-      : Trainer(gan, nullptr, std::move(generator_optimizer), std::move(callbacks)),
+      : Trainer(gan, nullptr, std::move(generator_optimizer), {.callbacks = std::move(callbacks)}),
         gan_(gan),
         discriminator_optimizer_(std::move(discriminator_optimizer)) {
     track_loss("loss_discriminator");

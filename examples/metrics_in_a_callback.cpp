@@ -47,7 +47,7 @@ int main() {
       {.measure_training = true});
 
   linkboy::Trainer trainer(model, torch::nn::CrossEntropyLoss(), optimizer,
-                           linkboy::default_callbacks({metrics}));
+                           {.callbacks = linkboy::default_callbacks({metrics})});
   trainer.train({.train_dataset = make_clouds(2000),
                  .num_epochs = 3,
                  .eval_dataset = make_clouds(1000),

@@ -19,16 +19,13 @@ int main() {
   auto net = shapes::make_cnn();
   auto optimizer = std::make_shared<torch::optim::AdamW>(net->parameters(), 3e-3);
   // Reaches back over about 50 updates, one epoch and a half. In the end the model has the average.
-  auto ema = linkboy::make<linkboy::ModelEma>(
-      {.decay = 0.98, .leave_in_model = true});
-  auto accuracy = linkboy::make<linkboy::Accuracy>(
-      {.num_classes = shapes::kNumClasses});
-  auto metrics =
-      std::make_shared<linkboy::MetricCallback>(linkboy::MetricCollection{{"accuracy", accuracy}});
+  auto ema = linkboy::make<linkboy::ModelEma>({.decay = 0.98, .leave_in_model = true});
+  auto accuracy = linkboy::make<linkboy::Accuracy>({.num_classes = shapes::kNumClasses});
+  auto metrics = linkboy::make<linkboy::MetricCallback>({{"accuracy", accuracy}});
 
   // Cross entropy takes the mixed probabilities of training and the classes of the evaluation.
   linkboy::Trainer trainer(net, torch::nn::CrossEntropyLoss(), optimizer,
-                           linkboy::default_callbacks({metrics, ema}));
+                           {.callbacks = linkboy::default_callbacks({metrics, ema})});
   const linkboy::Transform normalise = linkboy::normalise({0.4}, {0.25});
   trainer.train(
       {.train_dataset = train,

@@ -50,12 +50,10 @@ int main() {
   auto net = shapes::make_cnn();
   auto optimizer = std::make_shared<torch::optim::SGD>(net->parameters(),
                                                        torch::optim::SGDOptions(0.1).momentum(0.9));
-  auto accuracy = linkboy::make<linkboy::Accuracy>(
-      {.num_classes = shapes::kNumClasses});
-  auto metrics =
-      std::make_shared<linkboy::MetricCallback>(linkboy::MetricCollection{{"accuracy", accuracy}});
+  auto accuracy = linkboy::make<linkboy::Accuracy>({.num_classes = shapes::kNumClasses});
+  auto metrics = linkboy::make<linkboy::MetricCallback>({{"accuracy", accuracy}});
   linkboy::Trainer trainer(net, torch::nn::CrossEntropyLoss(), optimizer,
-                           linkboy::default_callbacks({metrics}));
+                           {.callbacks = linkboy::default_callbacks({metrics})});
 
   // One run, so that the schedule goes over all sizes.
   const linkboy::Transform normalise = linkboy::normalise({0.4}, {0.25});

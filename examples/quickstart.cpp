@@ -22,11 +22,10 @@ int main() {
                             torch::nn::ReLU(), torch::nn::Linear(64, 2));
   auto optimizer = std::make_shared<torch::optim::AdamW>(net->parameters(), 0.01);
   auto accuracy = linkboy::make<linkboy::Accuracy>({.num_classes = 2});
-  auto metrics =
-      std::make_shared<linkboy::MetricCallback>(linkboy::MetricCollection{{"accuracy", accuracy}});
+  auto metrics = linkboy::make<linkboy::MetricCallback>({{"accuracy", accuracy}});
 
   linkboy::Trainer trainer(net, torch::nn::CrossEntropyLoss(), optimizer,
-                           linkboy::default_callbacks({metrics}));
+                           {.callbacks = linkboy::default_callbacks({metrics})});
   trainer.train({.train_dataset = make_spirals(2000),
                  .num_epochs = 10,
                  .eval_dataset = make_spirals(500),

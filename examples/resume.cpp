@@ -44,7 +44,7 @@ std::vector<at::Tensor> train(const linkboy::Dataset& data, uint64_t seed,
                               torch::nn::Linear(32, 1));
   auto optimizer = std::make_shared<torch::optim::AdamW>(model->parameters(), 0.01);
   linkboy::Trainer trainer(model, torch::nn::MSELoss(), optimizer,
-                           linkboy::default_callbacks(std::move(callbacks)));
+                           {.callbacks = linkboy::default_callbacks(std::move(callbacks))});
   trainer.train({.train_dataset = data,
                  .num_epochs = 4,
                  .per_device_batch_size = 64,
@@ -56,8 +56,8 @@ void run(const fs::path& folder) {
   const linkboy::Dataset data = make_data(1000);
   const auto save = [&] {
     // What is killed saves nothing at its end.
-    return linkboy::make<linkboy::SaveTrainingState>({
-        .directory = folder, .every_n_updates = 10, .at_end = false, .keep_last = 1});
+    return linkboy::make<linkboy::SaveTrainingState>(
+        {.directory = folder, .every_n_updates = 10, .at_end = false, .keep_last = 1});
   };
   const auto undisturbed = train(data, /*seed=*/1, {});
   train(data, /*seed=*/1, {save(), std::make_shared<StopAfter>(25)});

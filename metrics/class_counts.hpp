@@ -22,7 +22,7 @@ enum class Average {
   binary,    ///< the value of class 1, of two classes
 };
 
-/// Options of Precision, Recall, IoU and Dice. See `predict_classes` for the outputs.
+/// Options of PrecisionScore, RecallScore, IoU and Dice. See `predict_classes` for the outputs.
 struct ClassificationOptions {
   /// At least 2.
   int64_t num_classes = 0;

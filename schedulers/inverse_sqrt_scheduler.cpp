@@ -15,7 +15,8 @@ InverseSqrtScheduler::InverseSqrtScheduler(torch::optim::Optimizer& optimizer,
   warmup_ = reader.count("num_warmup_steps", options.num_warmup_steps, /*minimum=*/0);
   reader.fits_run("num_warmup_steps", static_cast<double>(warmup_));
   reader.not_negative("warmup_starting_lr", warmup_starting_lr_);
-  const RunExpression fallback = warmup_ > 0 ? RunExpression(warmup_) : NUM_UPDATE_STEPS / kDefaultShare;
+  const RunExpression fallback =
+      warmup_ > 0 ? RunExpression(warmup_) : NUM_UPDATE_STEPS / kDefaultShare;
   timescale_ = reader.length("timescale", options.timescale.value_or(fallback));
   reader.positive("timescale", timescale_);
 }

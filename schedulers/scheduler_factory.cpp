@@ -74,7 +74,7 @@ Entry entry(std::string name, std::vector<TextOption<Options>> options) {
   options.emplace_back("field", &Options::field);
   std::vector<std::string> keys = keys_of(options);
   auto make = [name, options = std::move(options)](const SchedulerSettings& settings) {
-    return S::create_scheduler_fn(options_from_text("scheduler " + name, options, settings));
+    return scheduler_fn<S>(options_from_text("scheduler " + name, options, settings));
   };
   return {std::move(name), std::move(keys), std::move(make)};
 }

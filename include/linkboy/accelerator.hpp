@@ -14,13 +14,16 @@
 #include <unordered_set>
 #include <vector>
 
+#include "linkboy/accelerator/accelerator_options.hpp"
 #include "linkboy/accelerator/main_process.hpp"
 #include "linkboy/data/data_loader.hpp"
 #include "linkboy/distributed/distributed_options.hpp"
 #include "linkboy/distributed/process_group.hpp"
 #include "linkboy/export.hpp"
 #include "linkboy/model.hpp"
+#include "linkboy/precision/autocast.hpp"
 #include "linkboy/precision/grad_scaler.hpp"
+#include "linkboy/run/accumulation_window.hpp"
 
 namespace torch::optim {
 class Optimizer;
@@ -32,69 +35,20 @@ class GradientReducer;
 class ZeroShards;
 struct LaunchEnvironment;
 
-struct AcceleratorOptions {
-  /// "auto" (this process's CUDA device, else the CPU), "cpu", "cuda" or "cuda:1". Of several
-  /// processes on a host each has the CUDA device of its number there. Where LibTorch has another
-  /// accelerator, its name takes the place of "cuda": "xpu:1".
-  std::string device = "auto";
-
-  /// Micro-batches per update. At least 1.
-  int64_t gradient_accumulation_steps = 1;
-
-  /// What LibTorch's autocast computes losses in: "no" (as the tensors are), "bf16" or "fp16".
-  /// Parameters, gradients and optimizer states stay as they are. "fp16" comes with a GradScaler.
-  std::string mixed_precision = "no";
-  /// Of fp16.
-  GradScalerOptions grad_scaler{};
-
-  /// Keeps 4-dimensional parameters and batches in memory with the channels last, which
-  /// convolutions in half precision on recent GPUs are fastest with. Values do not change, sums
-  /// may in their last bit.
-  bool channels_last = false;
-
-  /// Has LibTorch use deterministic algorithms only, in the whole process from then on. Operations
-  /// that have none throw.
-  bool deterministic = false;
-
-  /// Of the processes that torchrun, mpirun or srun has launched together with this one.
-  DistributedOptions distributed{};
-
-  /// Processes to share the batches and to average the gradients with. Null: all that were launched
-  /// together.
-  std::shared_ptr<const ProcessGroup> process_group{};
-};
-
-/// While it lives, operations of this thread run in an Accelerator's precision. Ends what it began:
-/// nests, and keeps casts of the parameters until the outermost one ends.
-class [[nodiscard]] LINKBOY_API AutocastScope {
- public:
-  /// @param dtype  Nothing leaves all as it is.
-  AutocastScope(c10::DeviceType device, std::optional<c10::ScalarType> dtype);
-  ~AutocastScope();
-  AutocastScope(const AutocastScope&) = delete;
-  AutocastScope& operator=(const AutocastScope&) = delete;
-
- private:
-  c10::DeviceType device_;
-  bool is_active_;
-  bool was_enabled_ = false;
-  c10::ScalarType old_dtype_ = c10::ScalarType::Float;
-};
-
 /// Turns what the user says into what the hardware does. Trainer drives one; a hand-written loop
 /// can do the same:
 ///
 /// (`prepare` has seen the model, its optimizer and the loader before.)
 ///
 ///     for (int64_t i = 0; auto batch = batches->next(); ++i) {
-///       const bool update = accelerator.accumulate(i, loader->size());
+///       const auto window = accelerator.begin_micro_step(i, loader->size());
 ///       at::Tensor loss;
 ///       {
 ///         const auto autocast = accelerator.autocast();
 ///         loss = loss_function(model(batch->input()), batch->target());
 ///       }
 ///       accelerator.backward(loss);
-///       if (!update) continue;
+///       if (!window.is_complete()) continue;
 ///       accelerator.unscale_gradients(optimizer);
 ///       accelerator.clip_grad_norm(model.parameters(), 1.0);
 ///       accelerator.optimizer_step(optimizer);
@@ -135,19 +89,19 @@ class LINKBOY_API Accelerator {
   /// @note Collective, if the loader is shared here.
   std::shared_ptr<DataLoader> prepare(std::shared_ptr<DataLoader> loader) const;
 
-  /// Makes what follows in the scope run in `mixed_precision`: the forward and the loss, not the
-  /// backward. Trainer has it around `calculate_train_batch_loss` and `calculate_eval_batch_loss`.
-  AutocastScope autocast() const { return {device_.type(), autocast_dtype_}; }
+  /// Makes what follows in the scope run in `AcceleratorOptions::precision`: the forward and the
+  /// loss, not the backward. Trainer has it around `calculate_train_batch_loss` and
+  /// `calculate_eval_batch_loss`.
+  AutocastScope autocast() const { return {device_.type(), autocast_dtype(precision_)}; }
 
-  /// Opens micro-step `index` (from 0) of an epoch of `num_micro_steps`, and says whether an
-  /// update belongs at its end: at the end of each window of `gradient_accumulation_steps`, and of
-  /// the epoch. Until the next call, `backward` divides by the real length of this window.
-  bool accumulate(int64_t index, int64_t num_micro_steps);
+  /// Begins micro-step `index` (from 0) of an epoch of `num_micro_steps`. An update belongs at its
+  /// end if the window that is returned is complete: every `gradient_accumulation_steps`
+  /// micro-steps, and at the end of the epoch. Until the next call, `backward` divides by the real
+  /// length of this window.
+  AccumulationWindow begin_micro_step(int64_t index, int64_t num_micro_steps);
 
-  /// Of the micro-step that `accumulate` has opened: its place in its window, from 0.
-  int64_t window_index() const { return window_index_; }
-  /// The length of that window, in micro-steps.
-  int64_t window_length() const { return window_length_; }
+  /// The place of the micro-step that `begin_micro_step` has begun.
+  AccumulationWindow window() const { return window_; }
 
   /// Adds the gradients of `loss` / length of the window; in fp16 they are scaled. In the last
   /// micro-step of the window they are averaged over the processes, while they are computed.
@@ -176,13 +130,15 @@ class LINKBOY_API Accelerator {
   /// them is infinite or NaN. With a fused call on CUDA that is known later; the optimizer's counts
   /// of updates include a skipped step until `optimizer_step_was_skipped`,
   /// `settle_optimizer_steps`, `optimizer_state_dict` or the optimizer's next step. In fp16,
-  /// `optimizer` must live until the next `accumulate`.
+  /// `optimizer` must live until the next `begin_micro_step`.
   /// @note Collective, with `zero_stage`, `local_sgd_interval`, or a
   /// `gradient_comm_hook` in fp16.
   void optimizer_step(torch::optim::Optimizer& optimizer);
 
   /// Whether the processes have different weights between two averages, with `local_sgd_interval`.
-  bool has_own_weights() const { return num_processes() > 1 && distributed_.local_sgd_interval > 0; }
+  bool has_own_weights() const {
+    return num_processes() > 1 && distributed_.local_sgd_interval > 0;
+  }
 
   /// What `optimizer` needs to go on: as Python's `Optimizer.state_dict`, with the parts of all
   /// processes where `zero_stage` has shared it out. A param group that `optimizer_step` updates by
@@ -210,8 +166,8 @@ class LINKBOY_API Accelerator {
   /// fp16 it ends the update of all optimizers whose gradients are unscaled.
   void skip_optimizer_step();
 
-  /// Whether an optimizer's step was skipped since the last `accumulate` or `backward`: then the
-  /// update does not count, and the scheduler must not be stepped. In fp16 it waits for CUDA to
+  /// Whether an optimizer's step was skipped since the last `begin_micro_step` or `backward`: then
+  /// the update does not count, and the scheduler must not be stepped. In fp16 it waits for CUDA to
   /// come to that step, and settles the steps.
   bool optimizer_step_was_skipped();
   /// Waits for the verdicts on the steps of all optimizers since the last window began; the
@@ -223,7 +179,7 @@ class LINKBOY_API Accelerator {
   const StepVerdict& step_verdict() const { return step_verdict_; }
 
   /// "no", "bf16" or "fp16".
-  const std::string& mixed_precision() const { return mixed_precision_; }
+  Precision precision() const { return precision_; }
   /// How the processes work together.
   const DistributedOptions& distributed_options() const { return distributed_; }
 
@@ -318,13 +274,11 @@ class LINKBOY_API Accelerator {
   std::shared_ptr<const ProcessGroup> process_group_;
   std::vector<std::unique_ptr<GradientReducer>> reducers_;  // one for each model
   std::unique_ptr<ZeroShards> zero_;                        // with zero_stage
-  std::string mixed_precision_;
-  std::optional<c10::ScalarType> autocast_dtype_;
+  Precision precision_;
   std::unique_ptr<GradScaler> grad_scaler_;
   bool channels_last_;
-  int64_t gradient_accumulation_steps_;
-  int64_t window_index_ = 0;
-  int64_t window_length_ = 1;
+  int64_t gradient_accumulation_steps_ = 1;
+  AccumulationWindow window_;
   StepVerdict step_verdict_{};
   /// Optimizers with a step in this window whose verdict nobody has waited for. Forgotten when the
   /// next window begins: they may be gone by then.

@@ -159,13 +159,6 @@ class LINKBOY_API Callback {
 /// Callbacks in the order in which they are called.
 using CallbackList = std::vector<std::shared_ptr<Callback>>;
 
-/// MoveModulesToDevice, TerminateOnNaN, PrintProgress, ProgressBar and LogMetrics, then `more`.
-LINKBOY_API CallbackList default_callbacks(CallbackList more = {});
-
-/// MoveModulesToDevice, then `more`: a run that watches nothing, prints nothing and spends nothing
-/// on it. A NaN does not end it.
-LINKBOY_API CallbackList low_overhead_callbacks(CallbackList more = {});
-
 /// Calls the callbacks, in list order but for `Callback::order`.
 class LINKBOY_API CallbackHandler {
  public:

@@ -3,6 +3,7 @@
 #pragma once
 
 #include "linkboy/checkpoint/checkpoint.hpp"
+#include "linkboy/checkpoint/checkpoint_parts.hpp"
 #include "linkboy/checkpoint/name_options.hpp"
 #include "linkboy/checkpoint/safetensors.hpp"
 #include "linkboy/checkpoint/state_dict.hpp"

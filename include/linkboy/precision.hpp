@@ -2,4 +2,5 @@
 
 #pragma once
 
+#include "linkboy/precision/autocast.hpp"
 #include "linkboy/precision/grad_scaler.hpp"

@@ -15,6 +15,8 @@
 
 #include "linkboy/accelerator.hpp"
 #include "linkboy/callback.hpp"
+#include "linkboy/callbacks/default_callbacks.hpp"
+#include "linkboy/checkpoint/checkpoint_parts.hpp"
 #include "linkboy/checkpoint/state_dict.hpp"
 #include "linkboy/data/batch.hpp"
 #include "linkboy/data/data_loader.hpp"
@@ -22,11 +24,13 @@
 #include "linkboy/extend/loss_average.hpp"
 #include "linkboy/loss_function.hpp"
 #include "linkboy/model.hpp"
+#include "linkboy/run/evaluation_set.hpp"
 #include "linkboy/run/options.hpp"
 #include "linkboy/run/run_config.hpp"
 #include "linkboy/run/run_history.hpp"
 #include "linkboy/run/step_output.hpp"
 #include "linkboy/run/stop_training.hpp"
+#include "linkboy/run/train_result.hpp"
 #include "linkboy/scheduler.hpp"
 
 namespace torch::optim {
@@ -41,56 +45,16 @@ class RunSnapshot;
 class StepExecutor;
 class StopControl;
 
-/// How a training run ended.
-struct TrainResult {
-  /// `finished` if all epochs were run.
-  StopReason reason = StopReason::finished;
-  /// In words; empty for `finished`.
-  std::string message;
-  /// Epochs completed in this run, those before a resume included.
-  int64_t num_epochs = 0;
-  /// Updates made in this run, those before a resume included.
-  int64_t num_updates = 0;
-};
-
-/// Latest value of each metric by name.
-using Metrics = std::map<std::string, double, std::less<>>;
-
-/// One of the sets that a run evaluates.
-struct EvaluationSet {
-  /// Empty for the one that has no name.
-  std::string name{};
-  /// Never null in a run.
-  std::shared_ptr<DataLoader> loader{};
-  /// What evaluations in between take instead of `loader`, if it is not null.
-  std::shared_ptr<DataLoader> intermediate_loader{};
-};
-
-/// An evaluation beside those after the epochs.
-struct IntermediateEvaluation {
-  /// Stands before the names of its metrics: "ema_model_" gives `ema_model_eval_loss_epoch`.
-  std::string metric_prefix{};
-  /// What its loss is called.
-  std::string loss_name = "eval_loss_epoch";
-  /// Takes `EvaluationSet::intermediate_loader`: one that comes often, and may be content with less.
-  bool uses_intermediate_loader = false;
-};
-
-/// How a training state is saved.
-struct SaveStateOptions {
-  /// Writes on a background thread, after the save before is done. Copies of tensors on a CUDA
-  /// device take page-locked memory, which the Trainer keeps for the next save.
-  bool asynchronous = false;
-};
-
-/// Which parts a checkpoint is written or read with.
-struct CheckpointParts {
-  /// The optimizer's state.
-  bool optimizer = true;
-  /// The scheduler's state, if there is one.
-  bool scheduler = true;
-  /// Parameters and buffers of the loss function's module and of `Trainer::register_module`'s.
-  bool registered_modules = true;
+/// What a Trainer is made with, beside its model, loss and optimizer.
+struct TrainerOptions {
+  /// Called in this order.
+  CallbackList callbacks = default_callbacks();
+  /// Null for an InMemoryRunHistory.
+  std::shared_ptr<RunHistory> run_history{};
+  /// Device, precision and processes.
+  AcceleratorOptions accelerator{};
+  /// A ready Accelerator, which the Trainer uses in place of `accelerator`, if it is not null.
+  std::shared_ptr<Accelerator> shared_accelerator{};
 };
 
 /// Runs the training loop; every step of it is a method to override.
@@ -108,13 +72,10 @@ class LINKBOY_API Trainer {
   /// @param model      Anything that Model takes.
   /// @param loss_func  Null if `calculate_*_batch_loss` is overridden.
   /// @param optimizer  Null if the Trainer only evaluates and predicts.
-  /// @param callbacks  Called in this order.
-  /// @param run_history  Null for an InMemoryRunHistory.
-  /// @throws Error if a callback is null or given twice.
+  /// @throws Error if a callback is null or given twice; as Accelerator, which it makes.
+  /// @note Collective, unless an Accelerator is given.
   Trainer(Model model, LossFunction loss_func, std::shared_ptr<torch::optim::Optimizer> optimizer,
-          CallbackList callbacks = default_callbacks(),
-          std::shared_ptr<RunHistory> run_history = nullptr,
-          AcceleratorOptions accelerator_options = {});
+          TrainerOptions options = {});
   virtual ~Trainer();
   Trainer(const Trainer&) = delete;
   Trainer& operator=(const Trainer&) = delete;
@@ -250,10 +211,10 @@ class LINKBOY_API Trainer {
   RunHistory& run_history() const { return *run_history_; }
   /// Callbacks may be added or removed here, within a run as well.
   CallbackHandler& callback_handler() { return callback_handler_; }
-  /// Made at the first use.
-  Accelerator& accelerator();
+  /// The devices and processes that the Trainer was made for.
+  Accelerator& accelerator() const { return *accelerator_; }
   /// Where the model is trained.
-  c10::Device device() { return accelerator().device(); }
+  c10::Device device() const { return accelerator_->device(); }
 
   /// The present run's, or the last one's.
   const RunConfig& run_config() const { return run_config_; }
@@ -335,8 +296,6 @@ class LINKBOY_API Trainer {
  protected:
   // ---- Set-up, in this order -------------------------------------------------------------------
 
-  /// Called once, at the first use. @note Collective.
-  virtual std::unique_ptr<Accelerator> create_accelerator(const AcceleratorOptions& options);
   /// What `TrainOptions::train_dataloader_options` is laid over: shuffled, and shared between the
   /// processes, with as many batches for each.
   virtual DataLoaderOptions default_train_dataloader_options(int64_t batch_size);
@@ -567,8 +526,7 @@ class LINKBOY_API Trainer {
   std::shared_ptr<torch::optim::Optimizer> optimizer_;
   CallbackHandler callback_handler_;
   std::shared_ptr<RunHistory> run_history_;
-  AcceleratorOptions accelerator_options_;
-  std::unique_ptr<Accelerator> accelerator_;
+  std::shared_ptr<Accelerator> accelerator_;
   std::vector<std::shared_ptr<torch::nn::Module>> registered_modules_;
 
   // Of the present run, or the last one.

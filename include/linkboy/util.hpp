@@ -2,5 +2,6 @@
 
 #pragma once
 
+#include "linkboy/util/make.hpp"
 #include "linkboy/util/printable.hpp"
 #include "linkboy/util/text_options.hpp"

@@ -2,7 +2,6 @@
 
 #include <ATen/ATen.h>
 #include <ATen/DeviceAccelerator.h>
-#include <ATen/autocast_mode.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
 #include <c10/util/ScopeExit.h>
 #include <torch/optim/optimizer.h>
@@ -122,13 +121,6 @@ class SharedTensorsOf {
   std::unordered_set<const at::TensorImpl*> known_;
 };
 
-std::optional<at::ScalarType> parse_precision(const std::string& name) {
-  if (name == "no") return std::nullopt;
-  if (name == "bf16") return at::kBFloat16;
-  LINKBOY_CHECK(name == "fp16", "mixed_precision is \"", name, "\"; it must be no, bf16 or fp16.");
-  return at::kHalf;
-}
-
 /// Ranks with other options would make other collective calls, and wait for each other forever.
 void check_same_on_all_ranks(const AcceleratorOptions& options, c10::Device device,
                              const ProcessGroup& group) {
@@ -137,8 +129,7 @@ void check_same_on_all_ranks(const AcceleratorOptions& options, c10::Device devi
     lines.push_back(c10::str(name, " = ", value));
   };
   add("device", c10::DeviceTypeName(device.type(), /*lower_case=*/true));
-  add("gradient_accumulation_steps", options.gradient_accumulation_steps);
-  add("mixed_precision", options.mixed_precision);
+  add("precision", to_string(options.precision));
   add("grad_scaler.init_scale", options.grad_scaler.init_scale);
   add("grad_scaler.growth_factor", options.grad_scaler.growth_factor);
   add("grad_scaler.backoff_factor", options.grad_scaler.backoff_factor);
@@ -146,13 +137,13 @@ void check_same_on_all_ranks(const AcceleratorOptions& options, c10::Device devi
   add("channels_last", options.channels_last);
   add("deterministic", options.deterministic);
   const DistributedOptions& distributed = options.distributed;
-  add("backend", distributed.backend);
+  add("backend", to_string(distributed.backend));
   add("bucket_cap_mb", distributed.bucket_cap_mb);
   add("find_unused_parameters", distributed.find_unused_parameters);
   add("static_graph", distributed.static_graph);
   add("gradient_as_bucket_view", distributed.gradient_as_bucket_view.value_or(false));
   add("broadcast_buffers", distributed.broadcast_buffers);
-  add("compression", distributed.compression);
+  add("compression", to_string(distributed.compression));
   add("local_sgd_interval", distributed.local_sgd_interval);
   add("zero_stage", distributed.zero_stage);
   add("a gradient_comm_hook", distributed.gradient_comm_hook != nullptr);
@@ -190,24 +181,6 @@ void use_deterministic_algorithms() {
 
 }  // namespace
 
-AutocastScope::AutocastScope(c10::DeviceType device, std::optional<c10::ScalarType> dtype)
-    : device_(device), is_active_(dtype.has_value()) {
-  if (!is_active_) return;
-  was_enabled_ = at::autocast::is_autocast_enabled(device_);
-  old_dtype_ = at::autocast::get_autocast_dtype(device_);
-  at::autocast::set_autocast_enabled(device_, true);
-  at::autocast::set_autocast_dtype(device_, *dtype);
-  at::autocast::increment_nesting();
-}
-
-AutocastScope::~AutocastScope() {
-  if (!is_active_) return;
-  // Once a step: the casts would be of parameters before their update.
-  if (at::autocast::decrement_nesting() == 0) at::autocast::clear_cache();
-  at::autocast::set_autocast_enabled(device_, was_enabled_);
-  at::autocast::set_autocast_dtype(device_, old_dtype_);
-}
-
 Accelerator::Accelerator(AcceleratorOptions options)
     : Accelerator(std::move(options), read_launch_environment()) {}
 
@@ -215,23 +188,21 @@ Accelerator::Accelerator(AcceleratorOptions options, const LaunchEnvironment& la
     : distributed_(options.distributed),
       local_process_index_(launch.local_rank),
       device_(parse_device(options.device, launch)),
-      mixed_precision_(options.mixed_precision),
-      autocast_dtype_(parse_precision(options.mixed_precision)),
+      precision_(options.precision),
       channels_last_(options.channels_last) {
   // A tensor that the program makes on "cuda" belongs on this process's device, not on the first.
   if (!device_.is_cpu()) c10::impl::VirtualGuardImpl(device_.type()).setDevice(device_);
-  if (autocast_dtype_ == at::kHalf)
+  if (precision_ == Precision::fp16)
     grad_scaler_ = std::make_unique<GradScaler>(options.grad_scaler);
   if (options.deterministic) use_deterministic_algorithms();
-  set_gradient_accumulation_steps(options.gradient_accumulation_steps);
   check_distributed_options(distributed_);
   LINKBOY_CHECK(
       distributed_.zero_stage < 2 || !grad_scaler_,
       "zero_stage 2 does not work with fp16, whose overflows one process would not see on "
       "its own. Use bf16, or zero_stage 1.");
   // Last, since it waits for the others: what is wrong here should not cost their time.
-  process_group_ =
-      options.process_group ? options.process_group : init_process_group(launch, distributed_, device_);
+  process_group_ = options.process_group ? options.process_group
+                                         : init_process_group(launch, distributed_, device_);
   check_same_on_all_ranks(options, device_, *process_group_);
   // All ranks have the same type of device. A launcher that shows each process one device has shown
   // each another one, or all the same.
@@ -290,16 +261,16 @@ std::shared_ptr<DataLoader> Accelerator::prepare(std::shared_ptr<DataLoader> loa
   return std::make_shared<DeviceLoader>(std::move(loader), device_, channels_last_);
 }
 
-bool Accelerator::accumulate(int64_t index, int64_t num_micro_steps) {
+AccumulationWindow Accelerator::begin_micro_step(int64_t index, int64_t num_micro_steps) {
   step_verdict_ = StepVerdict();
-  window_index_ = index % gradient_accumulation_steps_;
-  window_length_ =
-      std::min(gradient_accumulation_steps_, num_micro_steps - (index - window_index_));
-  if (window_index_ == 0) {
+  window_.index = index % gradient_accumulation_steps_;
+  window_.length =
+      std::min(gradient_accumulation_steps_, num_micro_steps - (index - window_.index));
+  if (window_.index == 0) {
     unsettled_.clear();
     for (const auto& reducer : reducers_) reducer->begin_update();
   }
-  return window_index_ + 1 == window_length_;
+  return window_;
 }
 
 void Accelerator::broadcast_buffers() const {
@@ -309,11 +280,10 @@ void Accelerator::broadcast_buffers() const {
 void Accelerator::backward(const at::Tensor& loss) {
   step_verdict_ = StepVerdict();
   // The division is left out where it changes nothing, to save a node of the graph.
-  const at::Tensor share = window_length_ == 1 ? loss : loss / window_length_;
+  const at::Tensor share = window_.length == 1 ? loss : loss / window_.length;
   if (grad_scaler_ && !grad_scaler_->awaits_step()) update_scale();
   const at::Tensor scaled = grad_scaler_ ? grad_scaler_->scale(share) : share;
-  const bool ends_window = window_index_ + 1 == window_length_;
-  if (reducers_.empty() || !ends_window) return scaled.backward();
+  if (reducers_.empty() || !window_.is_complete()) return scaled.backward();
   const auto reducers = reducers_of(scaled);
   auto abandon = c10::make_scope_exit([&] {
     for (GradientReducer* reducer : reducers) reducer->abandon();

@@ -121,8 +121,9 @@ int64_t StopAgreement::greatest_proposal() {
     std::exchange(pending_, nullptr)->wait();
     return proposal_.item<int64_t>();
   }
-  run_collective(*group_, "the agreement to stop",
-       [&] { segment_->wait_for_others(SharedMemorySegment::Counter::written, num_begun_); });
+  run_collective(*group_, "the agreement to stop", [&] {
+    segment_->wait_for_others(SharedMemorySegment::Counter::written, num_begun_);
+  });
   int64_t greatest = 0;
   for (int64_t rank = 0; rank < group_->size(); ++rank) {
     greatest = std::max(greatest, shared_proposal(rank));

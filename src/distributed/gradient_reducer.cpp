@@ -148,8 +148,8 @@ void GradientReducer::make_reducer(const std::vector<int64_t>& order) {
   reducer_->set_logger(logger_);
   if (options_.static_graph) reducer_->set_static_graph();
   has_seen_graph_ = false;
-  if (options_.compression != "none") {
-    const auto dtype = options_.compression == "fp16" ? at::kHalf : at::kBFloat16;
+  if (options_.compression != Compression::none) {
+    const auto dtype = options_.compression == Compression::fp16 ? at::kHalf : at::kBFloat16;
     reducer_->register_comm_hook(std::make_unique<CompressingHook>(group, dtype));
   } else if (auto hook = SharedMemoryHook::make(*group_, trained_)) {
     reducer_->register_comm_hook(std::move(hook));

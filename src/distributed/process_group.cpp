@@ -68,7 +68,7 @@ class PendingWork final : public PendingCollective {
   void wait() override {
     if (!work_) return;
     const auto work = std::exchange(work_, nullptr);
-    talk(group_, what_, [&] { work->wait(); });
+    run_collective(group_, what_, [&] { work->wait(); });
     const at::NoGradGuard no_grad;
     if (divisor_ != 1) sent_.div_(divisor_);
     if (sent_.data_ptr() != target_.data_ptr()) target_.copy_(sent_);
@@ -179,7 +179,7 @@ at::Tensor gather_stacked(const ProcessGroup& group, const at::Tensor& tensor) {
   at::Tensor all = at::empty({group.size() * input.numel()}, input.options());
   if (input.numel() == 0) return at::empty(sizes, tensor.options());
   run_collective(group, "all_gather",
-       [&] { all_gather_single(*group.implementation()->group, all, input)->wait(); });
+                 [&] { all_gather_single(*group.implementation()->group, all, input)->wait(); });
   return all.view(tensor.scalar_type()).view(sizes);
 }
 
@@ -373,8 +373,8 @@ std::unique_ptr<PendingCollective> ProcessGroup::all_reduce_async(at::Tensor ten
   std::vector<at::Tensor> sent{in_memory_format(tensor.detach())};
   c10d::AllreduceOptions options;
   options.reduceOp = c10d_op(op);
-  auto work =
-      run_collective(*this, "all_reduce", [&] { return implementation_->group->allreduce(sent, options); });
+  auto work = run_collective(*this, "all_reduce",
+                             [&] { return implementation_->group->allreduce(sent, options); });
   return std::make_unique<PendingWork>(*this, "all_reduce", std::move(work), sent[0], tensor, op);
 }
 
@@ -388,7 +388,8 @@ std::unique_ptr<PendingCollective> ProcessGroup::reduce_later(at::Tensor tensor,
   c10d::ReduceOptions options;
   options.reduceOp = c10d_op(op);
   options.rootRank = static_cast<int>(root);
-  auto work = run_collective(*this, "reduce", [&] { return implementation_->group->reduce(sent, options); });
+  auto work = run_collective(*this, "reduce",
+                             [&] { return implementation_->group->reduce(sent, options); });
   return std::make_unique<PendingWork>(*this, "reduce", std::move(work), sent[0], tensor, op);
 }
 
@@ -409,7 +410,8 @@ void ProcessGroup::broadcast(const std::vector<at::Tensor>& tensors, int64_t roo
   for_each_message(tensors, /*have_one_dtype=*/false, [&](const std::vector<at::Tensor>& message) {
     const bool is_whole = message.size() == 1 && message[0].is_contiguous();
     std::vector<at::Tensor> sent{is_whole ? bytes_of(message[0].detach()) : packed(message)};
-    run_collective(*this, "broadcast", [&] { implementation_->group->broadcast(sent, options)->wait(); });
+    run_collective(*this, "broadcast",
+                   [&] { implementation_->group->broadcast(sent, options)->wait(); });
     if (!is_whole && rank_ != root) unpack(sent[0], message);
   });
 }
@@ -474,8 +476,9 @@ std::shared_ptr<ProcessGroup> ProcessGroup::new_group(const std::vector<int64_t>
   for (const int64_t rank : ranks) part->world_ranks.push_back(world_ranks_[rank]);
   part->store = c10::make_intrusive<c10d::PrefixStore>("group/" + std::to_string(number),
                                                        implementation_->store);
-  return run_collective(*this, "new_group",
-              [&] { return std::make_shared<ProcessGroup>(make_c10d_group(std::move(part))); });
+  return run_collective(*this, "new_group", [&] {
+    return std::make_shared<ProcessGroup>(make_c10d_group(std::move(part)));
+  });
 }
 
 }  // namespace linkboy

@@ -41,28 +41,23 @@ std::shared_ptr<ProcessGroup> meet(std::shared_ptr<ProcessGroup::Implementation>
 }
 
 bool wants_nccl(const DistributedOptions& options, c10::Device device) {
-  if (options.backend == "nccl") {
+  if (options.backend == Backend::nccl) {
     LINKBOY_CHECK(device.is_cuda(), "the backend is nccl, but the device is ", device.str(),
                   "; NCCL moves tensors of CUDA devices only. Use gloo, or a CUDA device.");
     return true;
   }
-  return options.backend == "auto" && device.is_cuda() && has_nccl();
+  return options.backend == Backend::automatic && device.is_cuda() && has_nccl();
 }
 
 }  // namespace
 
 void check_distributed_options(const DistributedOptions& options) {
-  LINKBOY_CHECK(options.backend == "auto" || options.backend == "gloo" || options.backend == "nccl",
-                "the backend is \"", options.backend, "\"; it must be auto, gloo or nccl.");
   LINKBOY_CHECK(options.timeout.count() > 0, "the timeout of the processes is ",
                 options.timeout.count(), " ms; it must be positive.");
   LINKBOY_CHECK(options.bucket_cap_mb > 0.0, "bucket_cap_mb is ", options.bucket_cap_mb,
                 "; it must be positive.");
-  LINKBOY_CHECK(options.compression == "none" || options.compression == "fp16" ||
-                    options.compression == "bf16",
-                "the compression of gradients is \"", options.compression,
-                "\"; it must be none, fp16 or bf16.");
-  LINKBOY_CHECK(options.local_sgd_interval >= 0, "local_sgd_interval is ", options.local_sgd_interval,
+  LINKBOY_CHECK(options.local_sgd_interval >= 0, "local_sgd_interval is ",
+                options.local_sgd_interval,
                 "; it must be at least 0, which averages gradients instead of weights.");
   LINKBOY_CHECK(options.zero_stage >= 0 && options.zero_stage <= 2, "zero_stage is ",
                 options.zero_stage, "; it must be 0, 1 or 2.");
@@ -73,18 +68,19 @@ void check_distributed_options(const DistributedOptions& options) {
                 ", together with local_sgd_interval or a gradient_comm_hook; it needs averaged "
                 "gradients. Leave one out.");
   LINKBOY_CHECK(
-      !shards_gradients || options.compression == "none",
+      !shards_gradients || options.compression == Compression::none,
       "zero_stage 2 does not compress gradients; set compression to none, or zero_stage to "
       "1.");
-  const int num_ways = (options.compression != "none") + (options.local_sgd_interval > 0) +
-                       (options.gradient_comm_hook != nullptr);
+  const int num_ways = (options.compression != Compression::none) +
+                       (options.local_sgd_interval > 0) + (options.gradient_comm_hook != nullptr);
   LINKBOY_CHECK(num_ways <= 1,
                 "of compression, local_sgd_interval and gradient_comm_hook more than one is given; "
                 "each says what is done with the gradients. Choose one.");
 }
 
 std::shared_ptr<ProcessGroup> init_process_group(const LaunchEnvironment& launch,
-                                         const DistributedOptions& options, c10::Device device) {
+                                                 const DistributedOptions& options,
+                                                 c10::Device device) {
   check_distributed_options(options);
   const bool uses_nccl = wants_nccl(options, device);
   if (!launch.is_distributed()) return std::make_shared<ProcessGroup>();

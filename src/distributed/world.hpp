@@ -17,6 +17,7 @@ void check_distributed_options(const DistributedOptions& options);
 /// callers share one, which ends with the last of them. Collective, if there are several processes.
 /// @throws Error if they do not find together in time, or the backend is not there.
 std::shared_ptr<ProcessGroup> init_process_group(const LaunchEnvironment& launch,
-                                         const DistributedOptions& options, c10::Device device);
+                                                 const DistributedOptions& options,
+                                                 c10::Device device);
 
 }  // namespace linkboy

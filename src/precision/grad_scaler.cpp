@@ -212,9 +212,8 @@ StateDict GradScaler::state_dict() const {
   state.set("growth_factor", options_.growth_factor);
   state.set("backoff_factor", options_.backoff_factor);
   state.set("growth_interval", options_.growth_interval);
-  state.set("_growth_tracker", growth_.defined()
-                                   ? static_cast<int64_t>(AsyncScalar(growth_).value())
-                                   : first_growth_);
+  state.set("_growth_tracker",
+            growth_.defined() ? static_cast<int64_t>(AsyncScalar(growth_).value()) : first_growth_);
   return state;
 }
 

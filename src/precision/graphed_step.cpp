@@ -78,7 +78,7 @@ void order(const c10::Stream& earlier, const c10::Stream& later) {
 
 }  // namespace
 
-struct GraphedStep::Recording {
+struct GraphedStep::CapturedGraph {
   // Of work that overwrites gradients rather than adding to them: where they lie.
   std::vector<at::Tensor> gradients;
   // Where each replay leaves its results.
@@ -103,7 +103,7 @@ GraphedStep::GraphedStep(c10::Device device, std::vector<at::Tensor> parameters,
 
 GraphedStep::~GraphedStep() = default;
 
-bool GraphedStep::fits(const std::vector<at::Tensor>& parameters) const {
+bool GraphedStep::matches(const std::vector<at::Tensor>& parameters) const {
   if (parameters.size() != parameters_.size()) return false;
   for (std::size_t i = 0; i < parameters.size(); ++i) {
     if (!parameters[i].is_same(parameters_[i]) ||
@@ -114,10 +114,10 @@ bool GraphedStep::fits(const std::vector<at::Tensor>& parameters) const {
   return true;
 }
 
-StepOutput GraphedStep::run(const Batch& batch, WindowPlace place) {
+StepOutput GraphedStep::run(const Batch& batch, AccumulationWindow window) {
   const ProfilerRange range("graphed_step");
   copy_in(batch);
-  prepare_gradients(place);
+  prepare_gradients(window);
   if (num_warm_ups_ < kWarmUps) {
     ++num_warm_ups_;
     run_as_usual();
@@ -127,7 +127,7 @@ StepOutput GraphedStep::run(const Batch& batch, WindowPlace place) {
     return output_;
   }
   // The loss is divided by the window's length, which the recording holds.
-  std::unique_ptr<Recording>& recording = recordings_[place.length];
+  std::unique_ptr<CapturedGraph>& recording = recordings_[window.length];
   if (!recording) recording = record();
   return replay(*recording);
 }
@@ -150,7 +150,7 @@ void GraphedStep::copy_in(const Batch& batch) {
 /// Each update starts without gradients. Where several micro-steps add theirs up, a recording needs
 /// a fixed place to add to, so from then on they start as zeros instead, for those parameters that
 /// have gradients at all.
-void GraphedStep::prepare_gradients(WindowPlace place) {
+void GraphedStep::prepare_gradients(AccumulationWindow window) {
   const at::NoGradGuard no_grad;
   const bool is_fixed = accumulates_ && num_warm_ups_ == kWarmUps;
   if (is_fixed && gradients_.empty()) {
@@ -162,7 +162,7 @@ void GraphedStep::prepare_gradients(WindowPlace place) {
           present.defined() ? present : at::zeros_like(parameters_[i], at::MemoryFormat::Preserve));
     }
   }
-  if (place.index > 0) return;
+  if (window.index > 0) return;
   for (const at::Tensor& parameter : parameters_) parameter.mutable_grad().reset();
   if (!is_fixed) return;
   if (!gradients_.empty()) at::_foreach_zero_(gradients_);
@@ -190,8 +190,8 @@ void GraphedStep::run_as_usual() {
   order(*stream_, outer);
 }
 
-std::unique_ptr<GraphedStep::Recording> GraphedStep::record() {
-  auto recording = std::make_unique<Recording>();
+std::unique_ptr<GraphedStep::CapturedGraph> GraphedStep::record() {
+  auto recording = std::make_unique<CapturedGraph>();
   if (!make_graph_) return recording;
   output_ = {};
   if (stream_) {
@@ -231,7 +231,7 @@ std::unique_ptr<GraphedStep::Recording> GraphedStep::record() {
   return recording;
 }
 
-StepOutput GraphedStep::replay(const Recording& recording) {
+StepOutput GraphedStep::replay(const CapturedGraph& recording) {
   if (!recording.graph) return work_(batch_);
   recording.graph->replay();
   for (std::size_t i = 0; i < recording.gradients.size(); ++i) {

@@ -10,16 +10,11 @@
 #include <vector>
 
 #include "linkboy/data/batch.hpp"
+#include "linkboy/run/accumulation_window.hpp"
 #include "linkboy/run/step_output.hpp"
 #include "precision/cuda_graph.hpp"
 
 namespace linkboy {
-
-/// Where a micro-step stands among those that make one update.
-struct WindowPlace {
-  int64_t index = 0;
-  int64_t length = 1;
-};
 
 /// The forward and backward of a micro-step, recorded once as a CUDA graph and replayed on batches
 /// of the same shapes: one launch in place of hundreds. The first micro-steps run as usual, as
@@ -47,20 +42,20 @@ class GraphedStep {
   /// @throws Error if the batch's names, dtypes or sizes are not those of the first batch, or the
   ///         work cannot be recorded; c10::OutOfMemoryError and StopTraining as the work throws
   ///         them. The device can be used as before then.
-  StepOutput run(const Batch& batch, WindowPlace place);
+  StepOutput run(const Batch& batch, AccumulationWindow window);
 
   /// Whether `parameters` are those recorded, and train or not as they did then. Otherwise make
   /// another GraphedStep.
-  bool fits(const std::vector<at::Tensor>& parameters) const;
+  bool matches(const std::vector<at::Tensor>& parameters) const;
 
  private:
-  struct Recording;
+  struct CapturedGraph;
 
   void copy_in(const Batch& batch);
-  void prepare_gradients(WindowPlace place);
+  void prepare_gradients(AccumulationWindow window);
   void run_as_usual();
-  std::unique_ptr<Recording> record();
-  StepOutput replay(const Recording& recording);
+  std::unique_ptr<CapturedGraph> record();
+  StepOutput replay(const CapturedGraph& recording);
 
   c10::Device device_;
   std::optional<c10::Stream> stream_;  // of warm-up and recording; none on the CPU
@@ -76,7 +71,7 @@ class GraphedStep {
   // Where the gradients of several micro-steps are added up, and of which parameters.
   std::vector<at::Tensor> with_gradient_;
   std::vector<at::Tensor> gradients_;
-  std::map<int64_t, std::unique_ptr<Recording>> recordings_;  // by length of the window
+  std::map<int64_t, std::unique_ptr<CapturedGraph>> recordings_;  // by length of the window
 };
 
 }  // namespace linkboy

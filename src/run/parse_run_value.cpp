@@ -130,6 +130,8 @@ class Parser {
 
 RunExpression RunExpression::parse(std::string_view text) { return Parser(text).parse(); }
 
-void read_text(const std::string& text, RunExpression& value) { value = RunExpression::parse(text); }
+void read_text(const std::string& text, RunExpression& value) {
+  value = RunExpression::parse(text);
+}
 
 }  // namespace linkboy

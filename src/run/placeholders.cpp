@@ -14,11 +14,11 @@ namespace {
 
 template <class Operation>
 RunExpression combine(const RunExpression& left, const char* symbol, const RunExpression& right,
-                 Operation operation) {
+                      Operation operation) {
   return RunExpression(fmt::format("({} {} {})", left.to_string(), symbol, right.to_string()),
-                  [left, right, operation](const RunConfig& config) {
-                    return operation(left.resolve(config), right.resolve(config));
-                  });
+                       [left, right, operation](const RunConfig& config) {
+                         return operation(left.resolve(config), right.resolve(config));
+                       });
 }
 
 struct Placeholder {
@@ -41,7 +41,7 @@ RunExpression::RunExpression(double value)
 
 RunExpression::RunExpression(int64_t value)
     : RunExpression(fmt::format("{}", value),
-               [value](const RunConfig&) { return static_cast<double>(value); }) {}
+                    [value](const RunConfig&) { return static_cast<double>(value); }) {}
 
 RunExpression::RunExpression(std::string name, std::function<double(const RunConfig&)> get)
     : text_(std::move(name)), get_(std::make_shared<const Get>(std::move(get))) {}
@@ -50,7 +50,8 @@ RunExpression RunExpression::placeholder(std::string_view name) {
   std::string all;
   for (const auto& [known, field] : kPlaceholders) {
     if (known == name) {
-      return RunExpression(std::string(name), [name = known, field = field](const RunConfig& config) {
+      return RunExpression(std::string(name), [name = known,
+                                               field = field](const RunConfig& config) {
         LINKBOY_CHECK(config.*field > 0, name, " has no value in this run; it needs training data ",
                       "(EVAL_DATALOADER_LEN: an eval_dataset).");
         return static_cast<double>(config.*field);
@@ -102,27 +103,29 @@ LINKBOY_API RunExpression operator/(const RunExpression& left, const RunExpressi
 LINKBOY_API RunExpression operator-(const RunExpression& value) { return RunExpression(0) - value; }
 
 LINKBOY_API RunExpression ceil(const RunExpression& value) {
-  return RunExpression("ceil(" + value.to_string() + ")",
-                  [value](const RunConfig& config) { return std::ceil(value.resolve(config)); });
+  return RunExpression("ceil(" + value.to_string() + ")", [value](const RunConfig& config) {
+    return std::ceil(value.resolve(config));
+  });
 }
 
 LINKBOY_API RunExpression floor(const RunExpression& value) {
-  return RunExpression("floor(" + value.to_string() + ")",
-                  [value](const RunConfig& config) { return std::floor(value.resolve(config)); });
+  return RunExpression("floor(" + value.to_string() + ")", [value](const RunConfig& config) {
+    return std::floor(value.resolve(config));
+  });
 }
 
 LINKBOY_API RunExpression min(const RunExpression& left, const RunExpression& right) {
   return RunExpression(fmt::format("min({}, {})", left.to_string(), right.to_string()),
-                  [left, right](const RunConfig& config) {
-                    return std::min(left.resolve(config), right.resolve(config));
-                  });
+                       [left, right](const RunConfig& config) {
+                         return std::min(left.resolve(config), right.resolve(config));
+                       });
 }
 
 LINKBOY_API RunExpression max(const RunExpression& left, const RunExpression& right) {
   return RunExpression(fmt::format("max({}, {})", left.to_string(), right.to_string()),
-                  [left, right](const RunConfig& config) {
-                    return std::max(left.resolve(config), right.resolve(config));
-                  });
+                       [left, right](const RunConfig& config) {
+                         return std::max(left.resolve(config), right.resolve(config));
+                       });
 }
 
 }  // namespace linkboy

@@ -26,12 +26,12 @@ std::string RunConfig::to_string() const {
       "is_local_process_zero: {}\n"
       "is_world_process_zero: {}\n"
       "device: {}\n"
-      "mixed_precision: {}\n",
+      "precision: {}\n",
       num_epochs, num_updates_per_epoch, max_num_updates, num_train_batches_per_epoch,
       num_eval_batches_per_epoch, gradient_accumulation_steps, optional(gradient_clip_value),
       optional(gradient_clip_norm), train_per_device_batch_size, eval_per_device_batch_size,
       train_total_batch_size, eval_total_batch_size, num_processes, is_distributed,
-      is_local_process_zero, is_world_process_zero, device, mixed_precision);
+      is_local_process_zero, is_world_process_zero, device, linkboy::to_string(precision));
 }
 
 }  // namespace linkboy

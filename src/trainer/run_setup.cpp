@@ -250,7 +250,7 @@ void Trainer::backward_pass(const StepOutput& output) {
   if (weight_unit_ == 0.0) {
     weight_unit_ = std::exp2(std::ilogb(max_over_ranks(output.batch_size)));
   }
-  if (accelerator_->window_index() == 0) window_weight_ = 0;
+  if (accelerator_->window().index == 0) window_weight_ = 0;
   window_weight_ += output.batch_size;
   backward_step(output.loss * (static_cast<double>(output.batch_size) / weight_unit_));
 }
@@ -303,20 +303,6 @@ void Trainer::set_train_dataloader(std::shared_ptr<DataLoader> loader) {
                 "Do it in on_dataloaders_ready.");
   LINKBOY_CHECK(loader != nullptr, "the training loader is null; give an object.");
   train_dataloader_ = std::move(loader);
-}
-
-std::unique_ptr<Accelerator> Trainer::create_accelerator(const AcceleratorOptions& options) {
-  return std::make_unique<Accelerator>(options);
-}
-
-Accelerator& Trainer::accelerator() {
-  if (!accelerator_) {
-    AcceleratorOptions options = accelerator_options_;
-    auto& as_view = options.distributed.gradient_as_bucket_view;
-    as_view = as_view.value_or(true);
-    accelerator_ = create_accelerator(options);
-  }
-  return *accelerator_;
 }
 
 DataLoaderOptions Trainer::default_train_dataloader_options(int64_t batch_size) {
@@ -405,7 +391,7 @@ RunConfig Trainer::create_run_config(const TrainOptions& options) {
   config.is_local_process_zero = accelerator_->is_local_main_process();
   config.is_world_process_zero = accelerator_->is_main_process();
   config.device = accelerator_->device().str();
-  config.mixed_precision = accelerator_->mixed_precision();
+  config.precision = accelerator_->precision();
   config.gradient_accumulation_steps = options.gradient_accumulation_steps;
   config.gradient_clip_value = options.gradient_clip_value;
   config.gradient_clip_norm = options.gradient_clip_norm;
@@ -455,7 +441,7 @@ void Trainer::check_updates_were_made() {
       progress_->has_updates_in_epoch() || scaler == nullptr || scaler->get_scale() > 0.0,
       "no update of this epoch was made: in fp16 the gradients were infinite or NaN until "
       "their scale fell to 0. Look for the first loss or gradient that is not finite, or "
-      "train with mixed_precision bf16.");
+      "train with Precision::bf16.");
 }
 
 void Trainer::before_first_epoch(const TrainOptions& options) {

@@ -11,7 +11,9 @@ namespace {
 class EagerExecutor final : public StepExecutor {
  public:
   explicit EagerExecutor(StepPasses passes) : passes_(std::move(passes)) {}
-  StepOutput forward(const Batch& batch, WindowPlace) override { return passes_.forward(batch); }
+  StepOutput forward(const Batch& batch, AccumulationWindow) override {
+    return passes_.forward(batch);
+  }
   void backward(const StepOutput& output) override { passes_.backward(output); }
 
  private:
@@ -55,13 +57,13 @@ class GraphExecutor final : public StepExecutor {
   /// Records again if there are other parameters than before, or others of them are trained.
   void begin_epoch() override {
     const auto parameters = parameters_();
-    if (step_ && step_->fits(parameters)) return;
+    if (step_ && step_->matches(parameters)) return;
     step_.emplace(device_, parameters, accumulates_,
                   [this](const Batch& batch) { return run_both(batch); });
   }
 
-  StepOutput forward(const Batch& batch, WindowPlace place) override {
-    return step_->run(batch, place);
+  StepOutput forward(const Batch& batch, AccumulationWindow window) override {
+    return step_->run(batch, window);
   }
   void backward(const StepOutput&) override {}  // `forward` has run it
 

@@ -23,7 +23,7 @@ class StepExecutor {
 
   /// Returns the output of the whole batch. An executor that does not separate the passes has run
   /// the backward pass, too.
-  virtual StepOutput forward(const Batch& batch, WindowPlace place) = 0;
+  virtual StepOutput forward(const Batch& batch, AccumulationWindow window) = 0;
 
   /// Runs what is left of the step. Its gradients are added up afterwards.
   virtual void backward(const StepOutput& output) = 0;

@@ -73,7 +73,7 @@ void Trainer::run_train_epoch(DataLoader& loader) {
   while (has_micro_steps_left()) {
     const Batch batch = next_batch(*batches, micro_step(), num_batches);
     progress_->begin_micro_step();
-    accelerator_->accumulate(micro_step(), num_batches);
+    accelerator_->begin_micro_step(micro_step(), num_batches);
     train_step(batch);
     progress_->end_micro_step();
     drop_window_without_update();
@@ -108,8 +108,7 @@ StepOutput Trainer::forward(const Batch& batch) {
       progress_->is_in_window(),
       "forward was called outside of train_step. Call it there, or calculate_*_batch_loss "
       "elsewhere.");
-  StepOutput output =
-      executor_->forward(batch, {accelerator_->window_index(), accelerator_->window_length()});
+  StepOutput output = executor_->forward(batch, accelerator_->window());
   track(train_loss_, output, /*are_all_needed=*/true);
   return output;
 }
@@ -127,9 +126,7 @@ void Trainer::drop_window_without_update() {
   progress_->end_update();
 }
 
-bool Trainer::is_update_due() const {
-  return accelerator_->window_index() + 1 == accelerator_->window_length();
-}
+bool Trainer::is_update_due() const { return accelerator_->window().is_complete(); }
 
 void Trainer::update() {
   LINKBOY_CHECK(

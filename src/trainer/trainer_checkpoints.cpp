@@ -449,11 +449,11 @@ bool Trainer::load_training_state(const std::filesystem::path& directory) {
                  ", update ", progress_->num_updates(), ")"));
   if (was_scaled && scaler == nullptr) {
     print(
-        "WARNING: the training state was saved with mixed_precision fp16, but this run has another "
+        "WARNING: the training state was saved with Precision::fp16, but this run has another "
         "precision; the scale of the gradients is left out.");
   } else if (scaler != nullptr && !was_scaled) {
     print(
-        c10::str("WARNING: the training state was saved without mixed_precision fp16, but this "
+        c10::str("WARNING: the training state was saved without Precision::fp16, but this "
                  "run has it; the scale of the gradients starts at ",
                  scaler->get_scale(), "."));
   }

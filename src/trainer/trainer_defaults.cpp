@@ -13,15 +13,26 @@
 
 namespace linkboy {
 
+namespace {
+
+std::shared_ptr<Accelerator> accelerator_of(TrainerOptions& options) {
+  if (options.shared_accelerator) return std::move(options.shared_accelerator);
+  auto& as_view = options.accelerator.distributed.gradient_as_bucket_view;
+  as_view = as_view.value_or(true);
+  return std::make_shared<Accelerator>(std::move(options.accelerator));
+}
+
+}  // namespace
+
 Trainer::Trainer(Model model, LossFunction loss_func,
-                 std::shared_ptr<torch::optim::Optimizer> optimizer, CallbackList callbacks,
-                 std::shared_ptr<RunHistory> run_history, AcceleratorOptions accelerator_options)
+                 std::shared_ptr<torch::optim::Optimizer> optimizer, TrainerOptions options)
     : model_(std::move(model)),
       loss_func_(std::move(loss_func)),
       optimizer_(std::move(optimizer)),
-      callback_handler_(std::move(callbacks)),
-      run_history_(run_history ? std::move(run_history) : std::make_shared<InMemoryRunHistory>()),
-      accelerator_options_(std::move(accelerator_options)),
+      callback_handler_(std::move(options.callbacks)),
+      run_history_(options.run_history ? std::move(options.run_history)
+                                       : std::make_shared<InMemoryRunHistory>()),
+      accelerator_(accelerator_of(options)),
       progress_(std::make_unique<RunProgress>()),
       stop_(std::make_unique<StopControl>()) {
   if (loss_func_.module()) register_module(loss_func_.module());

@@ -98,7 +98,8 @@ Metrics Trainer::evaluate(const EvaluateOptions& options) {
 void Trainer::run_evaluations(std::string_view loss_name) {
   const EvaluationScope back_to_before(*this);
   for (const EvaluationSet& set : evaluation_sets_) {
-    const bool uses_intermediate_loader = evaluation_.uses_intermediate_loader && set.intermediate_loader;
+    const bool uses_intermediate_loader =
+        evaluation_.uses_intermediate_loader && set.intermediate_loader;
     eval_dataloader_ = uses_intermediate_loader ? set.intermediate_loader : set.loader;
     evaluation_.is_in_progress = true;
     evaluation_.set_name = set.name;

@@ -77,7 +77,7 @@ void Trainer::weight_gradients() {
       "weight_by_batch_size weights the passes of forward and backward, but train_step has "
       "run others alone. Call backward in train_step, or leave weight_by_batch_size out.");
   const auto num_parts =
-      static_cast<double>(accelerator_->window_length() * accelerator_->num_processes());
+      static_cast<double>(accelerator_->window().length * accelerator_->num_processes());
   const auto gradients = gradients_of(parameters_of(*optimizer_));
   const at::NoGradGuard no_grad;
   if (!gradients.empty())

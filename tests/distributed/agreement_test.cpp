@@ -86,16 +86,15 @@ TEST(AgreementTest, AnOverflowOnOneRankSkipsTheUpdateOnAllThoughGradientsAreNotA
       distributed.local_sgd_interval = 2;
     }
     auto options = together(distributed);
-    options.mixed_precision = "fp16";
+    options.precision = Precision::fp16;
     options.grad_scaler.init_scale = 64.0;
     auto model = toy_model();
-    OverflowingTrainer trainer(model, torch::nn::CrossEntropyLoss(), toy_sgd(model),
-                               CallbackList{std::make_shared<ReduceInEveryEvent>()}, nullptr,
-                               options);
+    OverflowingTrainer trainer(
+        model, torch::nn::CrossEntropyLoss(), toy_sgd(model),
+        {.callbacks = {std::make_shared<ReduceInEveryEvent>()}, .accelerator = options});
     const int64_t n = trainer.accelerator().num_processes();
-    const auto result = trainer.train({.train_dataset = toy_data(4 * n * 6),
-                                       .per_device_batch_size = 4,
-                                       .max_num_updates = 8});
+    const auto result = trainer.train(
+        {.train_dataset = toy_data(4 * n * 6), .per_device_batch_size = 4, .max_num_updates = 8});
     EXPECT_EQ(result.num_updates, 8);
     EXPECT_EQ(trainer.num_micro_steps, 12);
     EXPECT_EQ(trainer.accelerator().grad_scaler()->get_scale(), 64.0 / 16) << "4 were skipped";
@@ -156,8 +155,8 @@ TEST(AgreementTest, OptionsOfAnOptimizerThatDifferBetweenRanksAreNamed) {
 
   std::shared_ptr<torch::optim::Optimizer> other = toy.optimizer;
   if (is_odd) other = std::make_shared<torch::optim::Adam>(toy.parameters(), lr);
-  QuietTrainer trainer(toy.model, torch::nn::CrossEntropyLoss(), other, CallbackList{}, nullptr,
-                       together());
+  QuietTrainer trainer(toy.model, torch::nn::CrossEntropyLoss(), other,
+                       {.callbacks = {}, .accelerator = together()});
   EXPECT_ERROR(trainer.train(run), "rank 1 has the optimizer's class = torch::optim::Adam, but");
 }
 
@@ -170,9 +169,8 @@ TEST(AgreementTest, OptionsOfAnAcceleratorThatDifferBetweenRanksAreNamed) {
                  "the ranks differ in AcceleratorOptions: rank 1 has " + message);
   };
   using Options = AcceleratorOptions;
-  expect([](Options& o) { o.mixed_precision = "bf16"; }, "mixed_precision = bf16");
+  expect([](Options& o) { o.precision = Precision::bf16; }, "precision = bf16");
   expect([](Options& o) { o.channels_last = true; }, "channels_last = 1");
-  expect([](Options& o) { o.gradient_accumulation_steps = 2; }, "gradient_accumulation_steps = 2");
   expect([](Options& o) { o.grad_scaler.growth_interval = 7; }, "grad_scaler.growth_interval = 7");
   expect([](Options& o) { o.distributed.bucket_cap_mb = 3; }, "bucket_cap_mb = 3");
   expect([](Options& o) { o.distributed.find_unused_parameters = true; },
@@ -181,7 +179,7 @@ TEST(AgreementTest, OptionsOfAnAcceleratorThatDifferBetweenRanksAreNamed) {
   expect([](Options& o) { o.distributed.gradient_as_bucket_view = true; },
          "gradient_as_bucket_view = 1");
   expect([](Options& o) { o.distributed.broadcast_buffers = false; }, "broadcast_buffers = 0");
-  expect([](Options& o) { o.distributed.compression = "bf16"; }, "compression = bf16");
+  expect([](Options& o) { o.distributed.compression = Compression::bf16; }, "compression = bf16");
   expect([](Options& o) { o.distributed.local_sgd_interval = 4; }, "local_sgd_interval = 4");
   expect([](Options& o) { o.distributed.zero_stage = 1; }, "zero_stage = 1");
   expect([](Options& o) { o.distributed.gradient_comm_hook = std::make_shared<AddNothing>(); },
@@ -248,7 +246,7 @@ TEST(AgreementTest, EvaluationsMayDifferBySeveralBatchesAndGatherForMetrics) {
     const auto gather = std::make_shared<GatherForMetrics>(stop_at);
     auto model = toy_model();
     UnevenTrainer trainer(model, torch::nn::CrossEntropyLoss(), toy_sgd(model),
-                          CallbackList{gather}, nullptr, together());
+                          {.callbacks = {gather}, .accelerator = together()});
     const int64_t n = trainer.accelerator().num_processes();
     const auto metrics = trainer.evaluate({.dataset = toy_data(40), .per_device_batch_size = 4});
     EXPECT_EQ(trainer.result().reason == StopReason::early_stop, stop_at > 0);
@@ -410,7 +408,7 @@ TEST(AgreementTest, ZeroStage2KeepsTheMemoryOrderOfChannelsLastGradients) {
     options.channels_last = true;
     QuietTrainer trainer(model, torch::nn::CrossEntropyLoss(),
                          std::make_shared<torch::optim::AdamW>(model->parameters(), 0.01),
-                         CallbackList{}, nullptr, options);
+                         {.callbacks = {}, .accelerator = options});
     const int64_t rows = 8 * trainer.accelerator().num_processes();
     const auto images = torch::sin(torch::arange(rows * 3 * 8 * 8, torch::kFloat));
     trainer.train(

@@ -57,8 +57,9 @@ TEST(AveragesTest, StochasticAveragesHaveTheStatisticsOfAllRanks) {
   torch::manual_seed(2);
   const nn::BatchNorm1d norm(4);
   nn::Sequential model(norm, nn::Linear(4, 3));
-  QuietTrainer trainer(model, nn::CrossEntropyLoss(), toy_sgd(model),
-                       {std::make_shared<StochasticWeightAveraging>()}, nullptr, together());
+  QuietTrainer trainer(
+      model, nn::CrossEntropyLoss(), toy_sgd(model),
+      {.callbacks = {std::make_shared<StochasticWeightAveraging>()}, .accelerator = together()});
   auto& accelerator = trainer.accelerator();
   const auto options = options_for(accelerator.num_processes());
   trainer.train(options);
@@ -83,11 +84,8 @@ TEST(AveragesTest, LimitedEvaluationsCountTheBatchesOfAllRanks) {
   for (const int64_t limit : {int64_t{1}, int64_t{3}}) {
     SCOPED_TRACE(limit);
     auto count = std::make_shared<Count>();
-    RankToy toy(
-        together(),
-        {count, make<LimitEvalSteps>({.num_eval_steps = limit}),
-         make<StepBasedEvaluation>(
-             {.eval_every_n_updates = 12})});
+    RankToy toy(together(), {count, make<LimitEvalSteps>({.num_eval_steps = limit}),
+                             make<StepBasedEvaluation>({.eval_every_n_updates = 12})});
     auto& accelerator = toy.trainer.accelerator();
     auto options = options_for(accelerator.num_processes());
     options.eval_dataset = toy_data(64);

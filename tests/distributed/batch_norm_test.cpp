@@ -26,7 +26,7 @@ std::shared_ptr<BatchNormNet> train(AcceleratorOptions accelerator, int64_t batc
   auto net = std::make_shared<BatchNormNet>();
   QuietTrainer trainer(net, torch::nn::CrossEntropyLoss(),
                        std::make_shared<torch::optim::SGD>(net->parameters(), 0.1),
-                       std::move(callbacks), nullptr, std::move(accelerator));
+                       {.callbacks = std::move(callbacks), .accelerator = std::move(accelerator)});
   trainer.train({.train_dataset = toy_data(num_samples),
                  .num_epochs = 3,
                  .per_device_batch_size = batch_size,
@@ -80,8 +80,8 @@ TEST(SyncBatchNormTest, EvaluationInTheRunUsesTheStatisticsOfRank0) {
   auto net = std::make_shared<BatchNormNet>();
   const auto buffers = std::make_shared<KeepBuffers>(net);
   QuietTrainer trainer(net, torch::nn::CrossEntropyLoss(),
-                       std::make_shared<torch::optim::SGD>(net->parameters(), 0.1), {buffers},
-                       nullptr, together());
+                       std::make_shared<torch::optim::SGD>(net->parameters(), 0.1),
+                       {.callbacks = {buffers}, .accelerator = together()});
   trainer.train({.train_dataset = toy_data(4 * n * 3),
                  .num_epochs = 1,
                  .eval_dataset = toy_data(4 * n),

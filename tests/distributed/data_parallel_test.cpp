@@ -118,15 +118,15 @@ TEST(DataParallelTest, ARunAfterABackwardPassThatThrewIsAFreshOne) {
   class ThrowsInBackward : public QuietTrainer {
    public:
     ThrowsInBackward(const torch::nn::Sequential& model, AcceleratorOptions options)
-        : QuietTrainer(model, torch::nn::CrossEntropyLoss(), toy_sgd(model), CallbackList{},
-                       nullptr, std::move(options)),
+        : QuietTrainer(model, torch::nn::CrossEntropyLoss(), toy_sgd(model),
+                       {.callbacks = {}, .accelerator = std::move(options)}),
           model_(model) {}
     bool throws = true;
 
    protected:
     StepOutput calculate_train_batch_loss(const Batch& batch) override {
       auto hidden = model_[0]->as<torch::nn::Linear>()->forward(batch.input());
-      if (throws && num_updates() == 1 && accelerator().window_index() == 1)
+      if (throws && num_updates() == 1 && accelerator().window().index == 1)
         hidden = Throwing::apply(hidden);
       const auto scores = model_[2]->as<torch::nn::Linear>()->forward(torch::relu(hidden));
       return {.loss = loss_func()(scores, batch.target()), .batch_size = batch.size()};
@@ -214,7 +214,7 @@ TEST(DataParallelTest, EveryOptionOfTheReducerGivesTheSameNumbers) {
         DistributedOptions{.find_unused_parameters = true},
         DistributedOptions{.static_graph = true},
         DistributedOptions{.gradient_as_bucket_view = true},
-        DistributedOptions{.backend = "gloo", .broadcast_buffers = false}}) {
+        DistributedOptions{.backend = Backend::gloo, .broadcast_buffers = false}}) {
     RankToy shared(together(distributed));
     RankToy single(alone());
     expect_as_one_process(shared, single, options_for(4 * num_ranks() * 4, 4));
@@ -222,7 +222,7 @@ TEST(DataParallelTest, EveryOptionOfTheReducerGivesTheSameNumbers) {
 }
 
 TEST(DataParallelTest, CompressedGradientsAreNearTheExactOnes) {
-  for (const std::string compression : {"fp16", "bf16"}) {
+  for (const Compression compression : {Compression::fp16, Compression::bf16}) {
     RankToy shared(together({.compression = compression}));
     RankToy single(alone());
     auto options = options_for(4 * num_ranks() * 4, 4);
@@ -319,9 +319,10 @@ TEST(DataParallelTest, ParametersThatAStepDoesNotUseAreFoundIfAskedFor) {
   };
   const auto train = [](bool finds) {
     const auto net = std::make_shared<TwoHeads>();
-    QuietTrainer trainer(net, torch::nn::CrossEntropyLoss(),
-                         std::make_shared<torch::optim::SGD>(net->parameters(), 0.1),
-                         CallbackList{}, nullptr, together({.find_unused_parameters = finds}));
+    QuietTrainer trainer(
+        net, torch::nn::CrossEntropyLoss(),
+        std::make_shared<torch::optim::SGD>(net->parameters(), 0.1),
+        {.callbacks = {}, .accelerator = together({.find_unused_parameters = finds})});
     trainer.train({.train_dataset = toy_data(8 * num_ranks()), .num_epochs = 1});  // one step
     EXPECT_TRUE(same_on_all_ranks(trainer.accelerator(), net->parameters()));
   };

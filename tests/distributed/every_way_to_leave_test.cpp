@@ -64,8 +64,7 @@ class EveryWayToLeaveRanksTest : public ::testing::TestWithParam<Way> {
   }
 
   Outcome run(const std::shared_ptr<LeaveAt>& leave, const std::string& folder, bool is_resumed) {
-    RankToy toy(together(), {leave, make<SaveTrainingState>(
-                                        {.directory = root_ / folder})});
+    RankToy toy(together(), {leave, make<SaveTrainingState>({.directory = root_ / folder})});
     const int64_t n = toy.trainer.accelerator().num_processes();
     TrainOptions options{.train_dataset = toy_data(2 * n * 6),
                          .num_epochs = 2,

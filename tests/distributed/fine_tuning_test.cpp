@@ -11,8 +11,8 @@ struct FrozenToy {
   explicit FrozenToy(AcceleratorOptions options)
       : freezer(last_layer_of(model)),
         optimizer(std::make_shared<torch::optim::AdamW>(freezer->get_trainable_parameters(), 0.02)),
-        trainer(model, torch::nn::CrossEntropyLoss(), optimizer, CallbackList{}, nullptr,
-                std::move(options)) {}
+        trainer(model, torch::nn::CrossEntropyLoss(), optimizer,
+                {.callbacks = {}, .accelerator = std::move(options)}) {}
 
   static std::shared_ptr<ModelFreezer> last_layer_of(const torch::nn::Sequential& model) {
     auto freezer = std::make_shared<ModelFreezer>(model);
@@ -50,8 +50,8 @@ class FineTuningTest : public ::testing::TestWithParam<int64_t> {
 
 TEST_P(FineTuningTest, LayersThatAnEpochUnfreezesAreTrainedByAll) {
   expect_same_as_alone([](FrozenToy& toy) {
-    toy.trainer.callback_handler().add(make<FreezeLayers>(
-        toy.freezer, {{{.epoch = 2, .from_index = 0, .lr = 0.01}}}));
+    toy.trainer.callback_handler().add(
+        make<FreezeLayers>(toy.freezer, {{{.epoch = 2, .from_index = 0, .lr = 0.01}}}));
     toy.train(3);
   });
 }

@@ -6,9 +6,9 @@
 #include "distributed/ranks.hpp"
 #include "linkboy/callbacks/gradient_norm.hpp"
 #include "linkboy/callbacks/model_summary.hpp"
+#include "linkboy/callbacks/phase_timer.hpp"
 #include "linkboy/callbacks/save_predictions.hpp"
 #include "linkboy/callbacks/time_limit.hpp"
-#include "linkboy/callbacks/phase_timer.hpp"
 #include "linkboy/checkpoint/checkpoint.hpp"
 #include "support/temporary_folder.hpp"
 
@@ -25,8 +25,7 @@ TEST(MonitorCallbacksRanksTest, PredictionsAreInTheOrderOfTheDataWhateverRanksHa
   for (const int64_t rows : {1, 2, 5, 11, 24}) {
     RankToy toy(together());
     const auto path = shared_path(toy.trainer, folder);
-    toy.trainer.callback_handler().add(
-        make<SavePredictions>({.path = path, .argmax = true}));
+    toy.trainer.callback_handler().add(make<SavePredictions>({.path = path, .argmax = true}));
     toy.trainer.evaluate({.dataset = toy_data(rows), .per_device_batch_size = 2});
     toy.trainer.accelerator().wait_for_everyone();
     const StateDict saved = read_checkpoint(path);

@@ -19,11 +19,11 @@ namespace {
 
 AcceleratorOptions on_gpus() {
   return {.device = "cuda",
-          .distributed = {.backend = "nccl", .timeout = std::chrono::seconds(60)}};
+          .distributed = {.backend = Backend::nccl, .timeout = std::chrono::seconds(60)}};
 }
 
 TEST(NcclTest, NeedsACudaDevice) {
-  EXPECT_ERROR(Accelerator({.device = "cpu", .distributed = {.backend = "nccl"}}),
+  EXPECT_ERROR(Accelerator({.device = "cpu", .distributed = {.backend = Backend::nccl}}),
                "the backend is nccl, but the device is cpu");
 }
 
@@ -97,16 +97,15 @@ TEST(NcclTest, AnEvaluationThatGathersNeitherCopiesToTheHostNorWaits_MultiCUDA) 
   constexpr int64_t kLast = 24;
   int64_t num_steps = 0, num_rows = 0;
   simulated_cuda::Counts first, last;
-  RankToy toy(
-      on_gpus(),
-      {make<LambdaCallback>({
-          .on_eval_step_end = [&](Trainer& trainer, const Batch&, const StepOutput& output) {
-            const auto guesses = output.model_outputs.toTensor().argmax(1);
-            num_rows += trainer.accelerator().gather_for_metrics(guesses).size(0);
-            ++num_steps;
-            if (num_steps == kFirst) first = simulated_cuda::counts();
-            if (num_steps == kLast) last = simulated_cuda::counts();
-          }})});
+  RankToy toy(on_gpus(),
+              {make<LambdaCallback>({.on_eval_step_end = [&](Trainer& trainer, const Batch&,
+                                                             const StepOutput& output) {
+                const auto guesses = output.model_outputs.toTensor().argmax(1);
+                num_rows += trainer.accelerator().gather_for_metrics(guesses).size(0);
+                ++num_steps;
+                if (num_steps == kFirst) first = simulated_cuda::counts();
+                if (num_steps == kLast) last = simulated_cuda::counts();
+              }})});
   const int64_t n = toy.trainer.accelerator().num_processes();
   toy.trainer.evaluate({.dataset = toy_data(4 * n * 32), .per_device_batch_size = 4});
   EXPECT_EQ(num_rows, 4 * n * 32);
@@ -169,8 +168,8 @@ std::vector<Option> every_option() {
           {"static_graph", {.static_graph = true}},
           {"gradient_as_bucket_view", {.gradient_as_bucket_view = false}},
           {"broadcast_buffers", {.broadcast_buffers = false}},
-          {"compression_fp16", {.compression = "fp16"}},
-          {"compression_bf16", {.compression = "bf16"}},
+          {"compression_fp16", {.compression = Compression::fp16}},
+          {"compression_bf16", {.compression = Compression::bf16}},
           {"local_sgd_interval", {.local_sgd_interval = 2}},
           {"zero_stage_1", {.zero_stage = 1}},
           {"zero_stage_2", {.zero_stage = 2}}};
@@ -195,7 +194,9 @@ std::vector<torch::Tensor> trained_parameters(const std::string& device, const O
 TEST_P(EveryOptionTest, GivesTheNumbersOfTheCpu) {
   const auto& compression = GetParam().distributed.compression;
   // Gloo and NCCL may add in another order, which compression rounds to fewer digits.
-  const double tolerance = compression == "bf16" ? 1e-2 : compression == "fp16" ? 1e-3 : 1e-5;
+  const double tolerance = compression == Compression::bf16   ? 1e-2
+                           : compression == Compression::fp16 ? 1e-3
+                                                              : 1e-5;
   expect_close(trained_parameters("cuda", GetParam()), trained_parameters("cpu", GetParam()),
                tolerance, tolerance / 10);
 }
@@ -232,7 +233,7 @@ TEST(NcclTest, ParametersOfTheLossAreTrainedByAll_MultiCUDA) {
     parameters.push_back(loss->scale);
     QuietTrainer trainer(
         model, loss, std::make_shared<torch::optim::SGD>(parameters, torch::optim::SGDOptions(0.1)),
-        {}, nullptr, std::move(accelerator));
+        {.callbacks = {}, .accelerator = std::move(accelerator)});
     trainer.train({.train_dataset = toy_data(rows),
                    .num_epochs = 2,
                    .per_device_batch_size = batch_size,
@@ -254,13 +255,13 @@ TEST(NcclTest, RanksSkipTheSameUpdatesThoughTheyLearnOfItLater_MultiCUDA) {
     SCOPED_TRACE(zero_stage);
     auto options = on_gpus();
     options.distributed.zero_stage = zero_stage;
-    options.mixed_precision = "fp16";
+    options.precision = Precision::fp16;
     options.grad_scaler = {.init_scale = 65536.0, .growth_interval = 1};
     RankToy toy(options);
     int64_t num_tried = 0;
     // Only rank 0 asks in each update.
-    toy.trainer.callback_handler().add(make<LambdaCallback>(
-        {.on_train_update_end = [&](Trainer& trainer) {
+    toy.trainer.callback_handler().add(
+        make<LambdaCallback>({.on_train_update_end = [&](Trainer& trainer) {
           ++num_tried;
           if (!trainer.accelerator().is_main_process()) return;
           EXPECT_LE(trainer.num_updates(), num_tried);

@@ -306,7 +306,7 @@ TEST(LateRankTest, IsNamedByTheOthers) {
 
 // NCCL has no error for it: the host waits for a number, and the next call says what happened.
 TEST(LateRankTest, IsNamedByThoseThatWaitForTheDevice_MultiCUDA) {
-  LateRank ranks({.device = "cuda", .distributed = {.backend = "nccl"}});
+  LateRank ranks({.device = "cuda", .distributed = {.backend = Backend::nccl}});
   ranks.keep_the_others_waiting();
   EXPECT_ERROR((ranks.sum(), ranks.group().barrier()), ranks.complaint());
   ranks.meet_again();
@@ -314,7 +314,7 @@ TEST(LateRankTest, IsNamedByThoseThatWaitForTheDevice_MultiCUDA) {
 
 // The copy to the host ends when the collective is called off, with numbers that mean nothing.
 TEST(LateRankTest, LeavesNoCheckpointOfSumsThatWereCalledOff_MultiCUDA) {
-  LateRank ranks({.device = "cuda", .distributed = {.backend = "nccl"}});
+  LateRank ranks({.device = "cuda", .distributed = {.backend = Backend::nccl}});
   ranks.keep_the_others_waiting();
   const TemporaryFolder folder;
   const auto path = folder.path() / "sum.pt";
@@ -331,7 +331,7 @@ TEST(LateRankTest, LeavesNoCheckpointOfSumsThatWereCalledOff_MultiCUDA) {
 
 // As an exception does, or the end of a loop that was written by hand.
 TEST(LateRankTest, DoesNotHoldUpTheEndOfAGroup_MultiCUDA) {
-  LateRank ranks({.device = "cuda", .distributed = {.backend = "nccl"}});
+  LateRank ranks({.device = "cuda", .distributed = {.backend = Backend::nccl}});
   if (!ranks.is_late()) ranks.sum_on_device();
   ranks.keep_the_others_waiting();
   ranks.meet_again();

@@ -73,7 +73,7 @@ Case make_case(uint64_t seed, int64_t num_ranks) {
       distributed.local_sgd_interval = draw.between(1, 3);
       break;
     case 2:
-      distributed.compression = draw.one_of({"fp16", "bf16"});
+      distributed.compression = from_text<Compression>(draw.one_of({"fp16", "bf16"}));
       break;
     default:
       break;
@@ -82,8 +82,8 @@ Case make_case(uint64_t seed, int64_t num_ranks) {
   distributed.find_unused_parameters = draw.one_in(4);
   made.accelerator = together(distributed);
   made.accelerator.distributed.timeout = std::chrono::seconds(20);
-  made.accelerator.mixed_precision =
-      distributed.zero_stage == 2 ? "no" : draw.one_of({"no", "no", "bf16", "fp16"});
+  made.accelerator.precision = from_text<Precision>(
+      distributed.zero_stage == 2 ? "no" : draw.one_of({"no", "no", "bf16", "fp16"}));
   made.accelerator.grad_scaler.init_scale = 64.0;
 
   TrainOptions& train = made.train;
@@ -129,13 +129,13 @@ Case make_case(uint64_t seed, int64_t num_ranks) {
 
   made.text = c10::str(
       "case ", seed, ": zero_stage ", distributed.zero_stage, ", local_sgd_interval ",
-      distributed.local_sgd_interval, ", compression ", distributed.compression, ", precision ",
-      made.accelerator.mixed_precision, ", ", train.train_dataset.size(), " samples in batches of ",
-      train.per_device_batch_size, ", windows of ", train.gradient_accumulation_steps,
-      ", evaluation of ", train.eval_dataset ? train.eval_dataset.size() : 0, " and ",
-      train.more_eval_datasets.size(), " more, fault ", kFaults[static_cast<int>(made.fault)],
-      " on rank ", made.fault_rank, " in ", made.fault_event, " ", made.fault_at, " (option ",
-      made.other_option, "), callbacks");
+      distributed.local_sgd_interval, ", compression ", to_string(distributed.compression),
+      ", precision ", to_string(made.accelerator.precision), ", ", train.train_dataset.size(),
+      " samples in batches of ", train.per_device_batch_size, ", windows of ",
+      train.gradient_accumulation_steps, ", evaluation of ",
+      train.eval_dataset ? train.eval_dataset.size() : 0, " and ", train.more_eval_datasets.size(),
+      " more, fault ", kFaults[static_cast<int>(made.fault)], " on rank ", made.fault_rank, " in ",
+      made.fault_event, " ", made.fault_at, " (option ", made.other_option, "), callbacks");
   for (const auto& name : made.callbacks) made.text += " " + name;
   made.text += ", reduces in";
   for (const auto& event : made.reduce_in) made.text += " " + event;
@@ -174,8 +174,8 @@ class Act : public InEveryEvent {
 class FaultyTrainer : public QuietTrainer {
  public:
   FaultyTrainer(const torch::nn::Sequential& model, CallbackList callbacks, const Case& made)
-      : QuietTrainer(model, torch::nn::CrossEntropyLoss(), toy_sgd(model), std::move(callbacks),
-                     nullptr, made.accelerator),
+      : QuietTrainer(model, torch::nn::CrossEntropyLoss(), toy_sgd(model),
+                     {.callbacks = std::move(callbacks), .accelerator = made.accelerator}),
         case_(made) {}
 
  protected:

@@ -121,9 +121,8 @@ TEST_F(DistributedRankingMetricsTest, TooFewSamplesAreAnErrorOnAllRanks) {
 
 TEST_F(DistributedRankingMetricsTest, CollectionMergesEachMetric) {
   const auto make = [] {
-    return MetricCollection{
-        {"auroc", std::make_shared<AUROC>()},
-        {"binned", make<AUROC>({.thresholds = 11})}};
+    return MetricCollection{{"auroc", std::make_shared<AUROC>()},
+                            {"binned", make<AUROC>({.thresholds = 11})}};
   };
   auto whole = make();
   whole.update(scores().flatten(), labels(2));

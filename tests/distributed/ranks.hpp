@@ -28,8 +28,9 @@ struct RankToy {
   explicit RankToy(AcceleratorOptions options, CallbackList callbacks = {})
       : model(toy_model()),
         optimizer(toy_sgd(model)),
-        trainer(model, torch::nn::CrossEntropyLoss(), optimizer, with_losses(std::move(callbacks)),
-                nullptr, std::move(options)) {}
+        trainer(
+            model, torch::nn::CrossEntropyLoss(), optimizer,
+            {.callbacks = with_losses(std::move(callbacks)), .accelerator = std::move(options)}) {}
 
   CallbackList with_losses(CallbackList callbacks) {
     callbacks.insert(callbacks.begin(), keep_losses);

@@ -85,7 +85,8 @@ class OwnLoaders : public QuietTrainer {
 
 TEST_F(SharedWorkTest, LoadersThatASubclassMakesAreShared) {
   const auto model = toy_model();
-  OwnLoaders trainer(model, torch::nn::CrossEntropyLoss(), toy_sgd(model), {}, nullptr, together());
+  OwnLoaders trainer(model, torch::nn::CrossEntropyLoss(), toy_sgd(model),
+                     {.callbacks = {}, .accelerator = together()});
   trainer.num_rows = 6 * size;
   EXPECT_EQ(trainer.train({.num_epochs = 1, .per_device_batch_size = 2}).num_updates, 3);
   trainer.evaluate({});
@@ -96,16 +97,16 @@ TEST_F(SharedWorkTest, LoadersThatASubclassMakesAreShared) {
 
 TEST_F(SharedWorkTest, LoadersThatCallbacksLimitAreSharedToo) {
   const auto model = toy_model();
-  OwnLoaders trainer(model, torch::nn::CrossEntropyLoss(), toy_sgd(model),
-                     {make<LimitEvalSteps>({
-                          .num_eval_steps = 1, .limit_intermediate_only = false}),
-                      make<LambdaCallback>({
-                          .on_eval_epoch_start =
-                              [&](Trainer& own) {
-                                const auto num_own = own.evaluation_sets()[0].loader->size();
-                                EXPECT_EQ(num_own, rank == 0 ? 1 : 0);
-                              }})},
-                     nullptr, together());
+  OwnLoaders trainer(
+      model, torch::nn::CrossEntropyLoss(), toy_sgd(model),
+      {.callbacks = {make<LimitEvalSteps>({.num_eval_steps = 1, .limit_intermediate_only = false}),
+                     make<LambdaCallback>({.on_eval_epoch_start =
+                                               [&](Trainer& own) {
+                                                 const auto num_own =
+                                                     own.evaluation_sets()[0].loader->size();
+                                                 EXPECT_EQ(num_own, rank == 0 ? 1 : 0);
+                                               }})},
+       .accelerator = together()});
   trainer.num_rows = 4 * size;
   trainer.train({.num_epochs = 1, .eval_dataset = toy_data(2), .per_device_batch_size = 2});
 }
@@ -115,20 +116,20 @@ TEST_F(SharedWorkTest, PredictionsNeedAFolderOnTheMainProcessOnly) {
   const TemporaryFolder folder;
   const std::filesystem::path path =
       rank == 0 ? folder / "predictions.pt" : std::filesystem::path("/proc/none/predictions.pt");
-  RankToy toy(together(),
-              {make<SavePredictions>({.path = path})});
+  RankToy toy(together(), {make<SavePredictions>({.path = path})});
   toy.trainer.evaluate({.dataset = toy_data(4 * size), .per_device_batch_size = 2});
   EXPECT_EQ(std::filesystem::exists(path), rank == 0);
 }
 
 TEST_F(SharedWorkTest, AFewBatchesThatAreFittedAreSharedToo) {
   const auto model = toy_model();
-  OwnLoaders trainer(model, torch::nn::CrossEntropyLoss(), toy_sgd(model),
-                     {std::make_shared<OverfitBatches>(1)}, nullptr, together());
+  OwnLoaders trainer(
+      model, torch::nn::CrossEntropyLoss(), toy_sgd(model),
+      {.callbacks = {std::make_shared<OverfitBatches>(1)}, .accelerator = together()});
   trainer.num_rows = 4 * size;
   std::vector<double> sums;
-  trainer.callback_handler().add(make<LambdaCallback>({
-      .on_train_step_end = [&](Trainer&, const Batch& batch, const StepOutput&) {
+  trainer.callback_handler().add(make<LambdaCallback>(
+      {.on_train_step_end = [&](Trainer&, const Batch& batch, const StepOutput&) {
         sums.push_back(batch.input().sum().item<double>());
       }}));
   trainer.train({.num_epochs = 1, .per_device_batch_size = 2});
@@ -208,7 +209,8 @@ TEST_F(SharedWorkTest, WeightedBatchesHaveTheGradientOfOneProcessWithAllOfThem) 
                                         {"count", torch::arange(4 * size).square() % 37 + 1}});
   const auto weights_after = [&](AcceleratorOptions options, int64_t batch_size, int64_t steps) {
     const auto model = toy_model();
-    CountedRows trainer(model, nullptr, toy_sgd(model), {}, nullptr, std::move(options));
+    CountedRows trainer(model, nullptr, toy_sgd(model),
+                        {.callbacks = {}, .accelerator = std::move(options)});
     trainer.train({.train_dataset = data,
                    .num_epochs = 3,
                    .per_device_batch_size = batch_size,

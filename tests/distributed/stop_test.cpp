@@ -122,8 +122,8 @@ TEST(StopTest, ARequestNearTheEndOfAnEvaluationIsFollowed) {
 TEST(StopTest, RanksThatOverrideTheStepLeaveTogether) {
   const auto model = toy_model();
   OwnStep trainer(model, torch::nn::CrossEntropyLoss(), toy_sgd(model),
-                  {std::make_shared<ActOnce>(Event::train_step_end, 5, request)}, nullptr,
-                  together());
+                  {.callbacks = {std::make_shared<ActOnce>(Event::train_step_end, 5, request)},
+                   .accelerator = together()});
   const TrainResult result =
       trainer.train({.train_dataset = toy_data(4 * trainer.accelerator().num_processes() * 8),
                      .num_epochs = 3,
@@ -204,8 +204,8 @@ TEST(StopTest, AStopThatAStepThrowsIsAnErrorThatSaysWhatToDo) {
   };
   for (const bool is_alone : {true, false}) {
     const auto model = toy_model();
-    StopsInAStep trainer(model, torch::nn::CrossEntropyLoss(), toy_sgd(model), CallbackList{},
-                         nullptr, is_alone ? alone() : together());
+    StopsInAStep trainer(model, torch::nn::CrossEntropyLoss(), toy_sgd(model),
+                         {.callbacks = {}, .accelerator = is_alone ? alone() : together()});
     const TrainOptions options{
         .train_dataset = toy_data(64), .num_epochs = 1, .per_device_batch_size = 4};
     if (is_alone) {
@@ -235,9 +235,8 @@ TEST(StopTest, ANanOnOneRankEndsAllWithinTheDelay) {
   constexpr int64_t kDelay = 10;
   auto model = toy_model();
   OneNan trainer(model, torch::nn::CrossEntropyLoss(), toy_sgd(model),
-                 CallbackList{make<TerminateOnNaN>(
-                     {.max_delay_steps = kDelay})},
-                 nullptr, together());
+                 {.callbacks = {make<TerminateOnNaN>({.max_delay_steps = kDelay})},
+                  .accelerator = together()});
   const int64_t num_ranks = trainer.accelerator().num_processes();
   const auto result = trainer.train({.train_dataset = toy_data(256 * num_ranks), .num_epochs = 2});
   EXPECT_EQ(result.reason, StopReason::nan);
@@ -249,7 +248,7 @@ TEST(StopTest, ANanOnOneRankEndsAllWithinTheDelay) {
 TEST(StopTest, OnTheCpuANanOnOneRankReachesNoWeights) {
   auto model = toy_model();
   OneNan trainer(model, torch::nn::CrossEntropyLoss(), toy_sgd(model),
-                 CallbackList{std::make_shared<TerminateOnNaN>()}, nullptr, together());
+                 {.callbacks = {std::make_shared<TerminateOnNaN>()}, .accelerator = together()});
   const auto result = trainer.train({.train_dataset = toy_data(256), .num_epochs = 2});
   EXPECT_EQ(result.reason, StopReason::nan);
   EXPECT_EQ(result.num_updates, 5);

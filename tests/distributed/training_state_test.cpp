@@ -17,8 +17,8 @@ TEST(TrainingStateRanksTest, AllRanksCountASaveThatFailsOnTheOneThatWrites) {
   const TemporaryFolder own_folder;
   const std::filesystem::path states =
       Accelerator(together()).broadcast_bytes((own_folder / "states").string());
-  const auto save = make<SaveTrainingState>(
-      {.directory = states, .every_n_updates = 2, .at_end = false});
+  const auto save =
+      make<SaveTrainingState>({.directory = states, .every_n_updates = 2, .at_end = false});
   const auto block = std::make_shared<AtUpdate>(1, [&](Trainer& trainer) {
     if (!trainer.accelerator().is_main_process()) return;
     std::filesystem::rename(states, own_folder / "away");
@@ -58,8 +58,7 @@ TEST(TrainingStateRanksTest, EachRankContinuesItsOwnPartOfTheTrainingMetrics) {
         {.measure_training = true})};
     if (last_update) {
       callbacks.push_back(stop_at(*last_update));
-      callbacks.push_back(
-          make<SaveTrainingState>({.directory = states}));
+      callbacks.push_back(make<SaveTrainingState>({.directory = states}));
     }
     RankToy toy(together(), callbacks);
     const int64_t n = toy.trainer.accelerator().num_processes();
@@ -79,8 +78,7 @@ TEST(TrainingStateRanksTest, AFolderThatIsInUseIsAnErrorOnAllRanks) {
   const TemporaryFolder own_folder;
   const std::filesystem::path states =
       Accelerator(together()).broadcast_bytes((own_folder / "states").string());
-  RankToy toy(together(),
-              {make<SaveTrainingState>({.directory = states})});
+  RankToy toy(together(), {make<SaveTrainingState>({.directory = states})});
   Accelerator& accelerator = toy.trainer.accelerator();
   std::shared_ptr<void> lock;
   if (accelerator.is_main_process()) lock = lock_training_states(states);

@@ -10,8 +10,8 @@ namespace {
 struct WideToy {
   explicit WideToy(AcceleratorOptions options)
       : optimizer(std::make_shared<torch::optim::AdamW>(model->parameters(), 0.01)),
-        trainer(model, torch::nn::CrossEntropyLoss(), optimizer, CallbackList{}, nullptr,
-                std::move(options)) {}
+        trainer(model, torch::nn::CrossEntropyLoss(), optimizer,
+                {.callbacks = {}, .accelerator = std::move(options)}) {}
 
   static torch::nn::Sequential make_model() {
     torch::manual_seed(4);
@@ -161,12 +161,12 @@ TEST(ZeroStage2Test, LeavesEachRankWithTheGradientsOfItsOwnParameters) {
 }
 
 TEST(ZeroStage2Test, SaysWhatItDoesNotGoWith) {
-  EXPECT_ERROR(Accelerator(together({.compression = "fp16", .zero_stage = 2})),
+  EXPECT_ERROR(Accelerator(together({.compression = Compression::fp16, .zero_stage = 2})),
                "does not compress");
   EXPECT_ERROR(Accelerator(together({.zero_stage = 3})), "it must be 0, 1 or 2");
   EXPECT_ERROR(Accelerator(together({.local_sgd_interval = 2, .zero_stage = 1})), "needs averaged");
   auto half = together({.zero_stage = 2});
-  half.mixed_precision = "fp16";
+  half.precision = Precision::fp16;
   EXPECT_ERROR(Accelerator{half}, "zero_stage 2 does not work with fp16");
   Accelerator accelerator(together({.zero_stage = 1}));
   Model model(WideToy::make_model());

@@ -234,8 +234,9 @@ TEST(Cifar10RecipeTest, RefusesOptionsThatDoNotGo) {
 }
 
 TEST(Cifar10RecipeTest, PrecisionIsReducedByItselfOnlyWhereItIsFast) {
-  EXPECT_EQ((Options{.device = "cpu"}).accelerator().mixed_precision, "no");
-  EXPECT_EQ((Options{.device = "cpu", .precision = "bf16"}).accelerator().mixed_precision, "bf16");
+  EXPECT_EQ((Options{.device = "cpu"}).accelerator().precision, linkboy::Precision::fp32);
+  EXPECT_EQ((Options{.device = "cpu", .precision = "bf16"}).accelerator().precision,
+            linkboy::Precision::bf16);
 }
 
 /// The names of torchvision's `resnet18().state_dict()` or `resnet34().state_dict()`, in order.

@@ -21,8 +21,8 @@
 #include "linkboy/metrics/f_beta.hpp"
 #include "linkboy/metrics/iou.hpp"
 #include "linkboy/metrics/matthews_corr_coef.hpp"
-#include "linkboy/metrics/precision.hpp"
-#include "linkboy/metrics/recall.hpp"
+#include "linkboy/metrics/precision_score.hpp"
+#include "linkboy/metrics/recall_score.hpp"
 #include "support/python_peer.hpp"
 
 namespace linkboy::testing::classification_metrics_golden_test {
@@ -72,8 +72,8 @@ std::unique_ptr<Metric> make_classification(const Json& from) {
 }
 
 std::unique_ptr<Metric> make(const std::string& name, const Json& from) {
-  if (name == "precision") return make_classification<Precision>(from);
-  if (name == "recall") return make_classification<Recall>(from);
+  if (name == "precision") return make_classification<PrecisionScore>(from);
+  if (name == "recall") return make_classification<RecallScore>(from);
   if (name == "iou") return make_classification<IoU>(from);
   if (name == "dice") return make_classification<Dice>(from);
   if (name == "accuracy") {

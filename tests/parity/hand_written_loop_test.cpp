@@ -127,7 +127,7 @@ Outcome train_by_trainer(const Case& c) {
   auto model = make_model(c);
   auto keep = std::make_shared<KeepLosses>();
   QuietTrainer trainer(model, torch::nn::CrossEntropyLoss(), make_optimizer(c, model),
-                       default_callbacks({keep}), nullptr, AcceleratorOptions{.device = "cpu"});
+                       {.callbacks = default_callbacks({keep}), .accelerator = {.device = "cpu"}});
   const auto [x, y] = make_data();
   TrainOptions options{.train_dataset = TensorDataset(x, y),
                        .num_epochs = kEpochs,

@@ -90,8 +90,8 @@ Outcome train(const std::string& model_name, const std::string& optimizer_name,
   Model model = fashion_mnist::make_model(model_name);
   auto keep = std::make_shared<KeepLosses>();
   QuietTrainer trainer(model, torch::nn::CrossEntropyLoss(),
-                       make_optimizer(optimizer_name, model.parameters(), role), CallbackList{keep},
-                       nullptr, AcceleratorOptions{.device = "cpu"});
+                       make_optimizer(optimizer_name, model.parameters(), role),
+                       {.callbacks = {keep}, .accelerator = {.device = "cpu"}});
   if (starts) {
     keep->save_to = checkpoint;
   } else {

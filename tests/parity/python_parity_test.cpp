@@ -66,8 +66,8 @@ Outcome train(const std::string& name) {
         model->parameters(), torch::optim::SGDOptions(0.05).momentum(0.9).weight_decay(1e-4));
   }
   auto keep = std::make_shared<KeepLosses>();
-  QuietTrainer trainer(model, torch::nn::CrossEntropyLoss(), optimizer, CallbackList{keep}, nullptr,
-                       AcceleratorOptions{.device = "cpu"});
+  QuietTrainer trainer(model, torch::nn::CrossEntropyLoss(), optimizer,
+                       {.callbacks = {keep}, .accelerator = {.device = "cpu"}});
   TrainOptions options{
       .train_dataset = TensorDataset(sequence(kSamples * 64, 7).reshape({kSamples, 1, 8, 8}),
                                      torch::arange(kSamples) * 7 % 10),

@@ -54,38 +54,30 @@ CreateSchedulerFn make_composite(const std::string& name) {
          .is_multiplicative = true});
   }
   if (name == "sequential") {
-    return sequential(
-        {.schedulers = {linear({.start_factor = 0.1}),
-                        exponential({.gamma = 0.99}),
-                        step_decay({.step_size = 15, .gamma = 0.5})},
-         .milestones = {NUM_UPDATE_STEPS_PER_EPOCH * 2, 120}});
+    return sequential({.schedulers = {linear({.start_factor = 0.1}), exponential({.gamma = 0.99}),
+                                      step_decay({.step_size = 15, .gamma = 0.5})},
+                       .milestones = {NUM_UPDATE_STEPS_PER_EPOCH * 2, 120}});
   }
   if (name == "chained") {
     return chained(
-        {.schedulers = {
-             constant({.factor = 0.1, .total_iters = 20}),
-             exponential({.gamma = 0.99}),
-             multi_step({.milestones = {100, 150}, .gamma = 0.3})}});
+        {.schedulers = {constant({.factor = 0.1, .total_iters = 20}), exponential({.gamma = 0.99}),
+                        multi_step({.milestones = {100, 150}, .gamma = 0.3})}});
   }
   if (name == "warm-up and timm cosine") {
     // The length that is not given is what the warm-up leaves of the run: 190.
     return warmup(
-        {.scheduler = cosine_restarts({.eta_min = 1e-5}),
-         .warmup_t = 30,
-         .warmup_lr_init = 1e-4});
+        {.scheduler = cosine_restarts({.eta_min = 1e-5}), .warmup_t = 30, .warmup_lr_init = 1e-4});
   }
   if (name == "warm-up and timm step") {
-    return warmup(
-        {.scheduler = step_decay({.step_size = 25, .gamma = 0.7}),
-         .warmup_t = 12,
-         .warmup_lr_init = 1e-3});
+    return warmup({.scheduler = step_decay({.step_size = 25, .gamma = 0.7}),
+                   .warmup_t = 12,
+                   .warmup_lr_init = 1e-3});
   }
   if (name == "hidden warm-up and timm tanh") {
-    return warmup(
-        {.scheduler = tanh_decay({.lr_min = 1e-5}),
-         .warmup_t = 15,
-         .warmup_lr_init = 1e-4,
-         .warmup_prefix = false});
+    return warmup({.scheduler = tanh_decay({.lr_min = 1e-5}),
+                   .warmup_t = 15,
+                   .warmup_lr_init = 1e-4,
+                   .warmup_prefix = false});
   }
   if (name == "timm cosine in epochs") {
     return timm_schedule(
@@ -94,10 +86,9 @@ CreateSchedulerFn make_composite(const std::string& name) {
   }
   if (name == "warm-up and timm step in epochs") {
     return timm_schedule(
-        {.scheduler = warmup(
-             {.scheduler = step_decay({.step_size = 4, .gamma = 0.5}),
-              .warmup_t = 3,
-              .warmup_lr_init = 1e-3})});
+        {.scheduler = warmup({.scheduler = step_decay({.step_size = 4, .gamma = 0.5}),
+                              .warmup_t = 3,
+                              .warmup_lr_init = 1e-3})});
   }
   throw std::runtime_error("no composite " + name);
 }

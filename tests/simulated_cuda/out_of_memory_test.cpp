@@ -29,8 +29,8 @@ INSTANTIATE_TEST_SUITE_P(Modes, FindBatchSizeTest,
 
 TEST_P(FindBatchSizeTest, EndsWithTheLargestThatFits) {
   torch::nn::Sequential model(torch::nn::Linear(kWidth, kWidth));
-  QuietTrainer trainer(model, torch::nn::CrossEntropyLoss(), toy_sgd(model), {}, nullptr,
-                       {.device = "cuda:0"});
+  QuietTrainer trainer(model, torch::nn::CrossEntropyLoss(), toy_sgd(model),
+                       {.callbacks = {}, .accelerator = {.device = "cuda:0"}});
   TrainOptions options{
       .train_dataset = TensorDataset(torch::ones({kRows, kWidth}), torch::arange(kRows) % kWidth),
       .num_epochs = 1,
@@ -57,8 +57,8 @@ double peak_mib_of(ExecutionMode mode, int64_t rows) {
     model->push_back(torch::nn::Tanh());
   }
   model->push_back(torch::nn::Linear(kWidth, 2));
-  QuietTrainer trainer(model, torch::nn::CrossEntropyLoss(), toy_sgd(model), {}, nullptr,
-                       {.device = "cuda:0"});
+  QuietTrainer trainer(model, torch::nn::CrossEntropyLoss(), toy_sgd(model),
+                       {.callbacks = {}, .accelerator = {.device = "cuda:0"}});
   empty_device_cache(device);
   reset_device_peak(device);
   // Windows of 2, 2 and 1 micro-steps: two recordings.
@@ -88,7 +88,8 @@ TEST(OutOfMemoryTest, ARecordingForWhichMemoryIsShortLeavesTheDeviceUsable) {
     return sum;
   };
   const auto train = [&](ExecutionMode mode) {
-    QuietTrainer trainer(model, loss, toy_sgd(model), {}, nullptr, {.device = "cuda:0"});
+    QuietTrainer trainer(model, loss, toy_sgd(model),
+                         {.callbacks = {}, .accelerator = {.device = "cuda:0"}});
     trainer.train({.train_dataset = TensorDataset(torch::ones({64, kWidth}), torch::arange(64)),
                    .num_epochs = 1,
                    .execution_mode = mode});

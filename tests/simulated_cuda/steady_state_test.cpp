@@ -76,12 +76,14 @@ class CountUpdates : public Callback {
 };
 
 PerUpdate costs_of(CallbackList callbacks, const torch::nn::Sequential& model,
-                   const std::string& precision = "no", ExecutionMode mode = ExecutionMode::eager) {
+                   Precision precision = Precision::fp32,
+                   ExecutionMode mode = ExecutionMode::eager) {
   const auto count_updates = std::make_shared<CountUpdates>();
   callbacks.push_back(count_updates);
   auto optimizer = std::make_shared<torch::optim::AdamW>(model->parameters());
-  QuietTrainer trainer(model, torch::nn::CrossEntropyLoss(), optimizer, std::move(callbacks),
-                       nullptr, {.device = "cuda:0", .mixed_precision = precision});
+  QuietTrainer trainer(model, torch::nn::CrossEntropyLoss(), optimizer,
+                       {.callbacks = std::move(callbacks),
+                        .accelerator = {.device = "cuda:0", .precision = precision}});
   TrainOptions options = contract_run();
   options.train_dataset = toy_data(4 * kPerEpoch);
   options.num_epochs = 2;
@@ -98,7 +100,8 @@ constexpr PerUpdate kOnlyTheBatch{.host_to_device = 2, .overlapping_host_to_devi
 TEST(SteadyStateCostTest, AnUpdateCopiesItsBatchAndWaitsForNothing) {
   EXPECT_EQ(costs_of(default_callbacks(), toy_model()), kOnlyTheBatch);
   EXPECT_EQ(costs_of(default_callbacks(), toy_model(), "bf16"), kOnlyTheBatch);
-  EXPECT_EQ(costs_of(default_callbacks(), toy_model(), "no", ExecutionMode::graph), kOnlyTheBatch);
+  EXPECT_EQ(costs_of(default_callbacks(), toy_model(), Precision::fp32, ExecutionMode::graph),
+            kOnlyTheBatch);
 }
 
 /// For the losses, and for the verdict on the gradients of the update before: the device has this
@@ -117,8 +120,8 @@ TEST(SteadyStateCostTest, InFp16TheDeviceHasWorkWhileTheHostWaits) {
 TEST(SteadyStateCostTest, AnAsynchronousSaveWaitsForTwoNumbersAndNotForItsCopies) {
   const TemporaryFolder folder;
   const auto model = toy_model();
-  const auto save = make<SaveTrainingState>({
-      .directory = folder.path(), .every_n_updates = 1, .asynchronous = true});
+  const auto save = make<SaveTrainingState>(
+      {.directory = folder.path(), .every_n_updates = 1, .asynchronous = true});
   const PerUpdate costs = costs_of({save}, model);
   EXPECT_EQ(costs.stream_waits, 0);
   EXPECT_EQ(costs.pageable, 0);

@@ -56,13 +56,14 @@ struct Result {
   std::vector<float> losses;
 };
 
-Result train_on(const std::string& device, const std::string& precision = "no",
+Result train_on(const std::string& device, Precision precision = Precision::fp32,
                 const OptimizerMaker& make_optimizer = own_sgd_of) {
   torch::manual_seed(4);  // of the shuffling
   const auto model = toy_model();
   const auto keep_losses = std::make_shared<KeepLosses>();
-  QuietTrainer trainer(model, torch::nn::CrossEntropyLoss(), make_optimizer(model), {keep_losses},
-                       nullptr, {.device = device, .mixed_precision = precision});
+  QuietTrainer trainer(
+      model, torch::nn::CrossEntropyLoss(), make_optimizer(model),
+      {.callbacks = {keep_losses}, .accelerator = {.device = device, .precision = precision}});
   trainer.train({.train_dataset = toy_data(64),
                  .num_epochs = kEpochs,
                  .per_device_batch_size = 4,
@@ -113,8 +114,8 @@ TEST(TrainingTest, TheSecondDeviceTrainsAsTheFirstAndLeavesItAlone) {
 TEST(TrainingTest, OptimizersThatAreFusedOnTheCpuTrainAsThere) {
   const auto sgd_of = [](const auto& model) { return toy_sgd(model, 0.02); };
   for (const auto& make_optimizer : {OptimizerMaker(sgd_of), OptimizerMaker(adamw_of)}) {
-    const Result expected = train_on("cpu", "no", make_optimizer);
-    const Result result = train_on("simulated", "no", make_optimizer);
+    const Result expected = train_on("cpu", Precision::fp32, make_optimizer);
+    const Result result = train_on("simulated", Precision::fp32, make_optimizer);
     for (std::size_t i = 0; i < result.weights.size(); ++i) {
       EXPECT_TRUE(torch::allclose(result.weights[i], expected.weights[i], 1e-5, 1e-6)) << i;
     }
@@ -123,8 +124,8 @@ TEST(TrainingTest, OptimizersThatAreFusedOnTheCpuTrainAsThere) {
 
 TEST(TrainingTest, HalfPrecisionTrains) {
   const Result full = train_on("simulated");
-  for (const std::string precision : {"bf16", "fp16"}) {
-    SCOPED_TRACE(precision);
+  for (const Precision precision : {Precision::bf16, Precision::fp16}) {
+    SCOPED_TRACE(to_string(precision));
     const Result half = train_on("simulated", precision);
     EXPECT_LT(mean_loss(half, kEpochs - 1), mean_loss(half, 0));
     EXPECT_NEAR(mean_loss(half, kEpochs - 1), mean_loss(full, kEpochs - 1), 0.02);
@@ -154,14 +155,15 @@ class CountUpdates : public Callback {
 TEST(TrainingTest, AnUpdateCopiesItsBatchBesideTheOneBeforeAndWaitsForNothing) {
   constexpr int64_t kUpdates = kUpdatesPerEpoch - 4;
   constexpr int64_t kTensors = 2;  // of a batch
-  for (const std::string precision : {"no", "bf16"}) {
-    SCOPED_TRACE(precision);
+  for (const Precision precision : {Precision::fp32, Precision::bf16}) {
+    SCOPED_TRACE(to_string(precision));
     const auto model = toy_model();
     const auto costs = std::make_shared<CountUpdates>();
     CallbackList callbacks = default_callbacks();
     callbacks.push_back(costs);
-    QuietTrainer trainer(model, torch::nn::CrossEntropyLoss(), adamw_of(model), callbacks, nullptr,
-                         {.device = "simulated", .mixed_precision = precision});
+    QuietTrainer trainer(
+        model, torch::nn::CrossEntropyLoss(), adamw_of(model),
+        {.callbacks = callbacks, .accelerator = {.device = "simulated", .precision = precision}});
     trainer.train({.train_dataset = toy_data(4 * kUpdatesPerEpoch),
                    .num_epochs = 2,
                    .per_device_batch_size = 4,
@@ -186,9 +188,11 @@ struct Rehearsal {
     namespace nn = torch::nn;
     nn::Sequential model(nn::Linear(4, 8), nn::BatchNorm1d(8), nn::Dropout(0.5), nn::Linear(8, 3));
     trainer = std::make_unique<QuietTrainer>(
-        model, nn::CrossEntropyLoss(), adamw_of(model), CallbackList{stop_at(last_update)}, nullptr,
-        AcceleratorOptions{
-            .device = "simulated", .mixed_precision = "fp16", .grad_scaler = {.init_scale = 64.0}});
+        model, nn::CrossEntropyLoss(), adamw_of(model),
+        TrainerOptions{.callbacks = {stop_at(last_update)},
+                       .accelerator = {.device = "simulated",
+                                       .precision = Precision::fp16,
+                                       .grad_scaler = {.init_scale = 64.0}}});
     options = {.train_dataset = toy_data(16),
                .num_epochs = 3,
                .per_device_batch_size = 4,
@@ -232,7 +236,7 @@ TEST(TrainingTest, RecomputationHasTheRandomNumbersAndThePrecisionOfTheForward) 
     mlp->zero_grad();
     at::Tensor loss;
     {
-      const AutocastScope bf16 = Accelerator({.mixed_precision = "bf16"}).autocast();
+      const AutocastScope bf16 = Accelerator({.precision = Precision::bf16}).autocast();
       loss = network().sum();
     }
     loss.backward();
@@ -259,8 +263,8 @@ TEST(TrainingTest, MemoryMonitorRecordsThePeakOfEachEpoch) {
   const auto model = toy_model();
   QuietTrainer trainer(
       model, torch::nn::CrossEntropyLoss(), toy_sgd(model),
-      {std::make_shared<MemoryMonitor>(), std::make_shared<AllocateInFirstEpoch>()}, nullptr,
-      {.device = "simulated"});
+      {.callbacks = {std::make_shared<MemoryMonitor>(), std::make_shared<AllocateInFirstEpoch>()},
+       .accelerator = {.device = "simulated"}});
   empty_device_cache(trainer.device());
   trainer.train({.train_dataset = toy_data(8), .num_epochs = 2});
   const auto peak = trainer.run_history().get_metric_values("cuda_peak_mib");
@@ -277,8 +281,8 @@ TEST(TrainingTest, TheBatchSizeFinderEndsWithTheLargestThatFits) {
   constexpr int64_t kWidth = 4096;
   constexpr int64_t kRows = 8192;  // their scores alone are all that the device has
   torch::nn::Sequential model(torch::nn::Linear(2, kWidth));
-  QuietTrainer trainer(model, torch::nn::CrossEntropyLoss(), toy_sgd(model), {}, nullptr,
-                       {.device = "simulated"});
+  QuietTrainer trainer(model, torch::nn::CrossEntropyLoss(), toy_sgd(model),
+                       {.callbacks = {}, .accelerator = {.device = "simulated"}});
   TrainOptions options{
       .train_dataset = TensorDataset(torch::ones({kRows, 2}), torch::arange(kRows) % kWidth),
       .num_epochs = 1};
@@ -297,8 +301,8 @@ TEST(TrainingTest, TheBatchSizeFinderEndsWithTheLargestThatFits) {
 
 TEST(TrainingTest, GraphModeIsRefused) {
   const auto model = toy_model();
-  QuietTrainer trainer(model, torch::nn::CrossEntropyLoss(), toy_sgd(model), {}, nullptr,
-                       {.device = "simulated"});
+  QuietTrainer trainer(model, torch::nn::CrossEntropyLoss(), toy_sgd(model),
+                       {.callbacks = {}, .accelerator = {.device = "simulated"}});
   EXPECT_ERROR(
       trainer.train(
           {.train_dataset = toy_data(8), .num_epochs = 1, .execution_mode = ExecutionMode::graph}),
@@ -315,7 +319,8 @@ TEST(TrainingTest, SeveralProcessesAreRefused) {
   const EnvironmentVariable port("MASTER_PORT", "1");
   EXPECT_ERROR(Accelerator({.device = "simulated"}),
                "there are 2 processes, but the device is simulated:0");
-  EXPECT_ERROR(Accelerator({.device = "simulated", .distributed = {.backend = "nccl"}}), "nccl");
+  EXPECT_ERROR(Accelerator({.device = "simulated", .distributed = {.backend = Backend::nccl}}),
+               "nccl");
 }
 
 }  // namespace

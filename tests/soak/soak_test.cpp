@@ -91,7 +91,7 @@ struct SoakRun {
         model, nn::CrossEntropyLoss(),
         std::make_shared<torch::optim::AdamW>(model->parameters(),
                                               torch::optim::AdamWOptions(0.001)),
-        std::move(callbacks), nullptr, AcceleratorOptions{.device = "cpu"});
+        TrainerOptions{.callbacks = std::move(callbacks), .accelerator = {.device = "cpu"}});
   }
 
   class SilentTrainer : public Trainer {
@@ -168,10 +168,8 @@ class StopAfterTwoUpdates : public Callback {
 
 /// With a Trainer of its own, as a new process would: goes on, and saves where it is.
 void resume_for_two_updates(const TemporaryFolder& folder, TrainOptions options) {
-  SoakRun run(
-      folder,
-      {std::make_shared<StopAfterTwoUpdates>(),
-       make<SaveTrainingState>({.directory = folder.path()})});
+  SoakRun run(folder, {std::make_shared<StopAfterTwoUpdates>(),
+                       make<SaveTrainingState>({.directory = folder.path()})});
   options.resume_from = folder / "latest";
   run.trainer->train(options);
 }

@@ -55,8 +55,8 @@ struct Toy {
   explicit Toy(CallbackList callbacks = {}, double lr = 0.1)
       : model(toy_model()),
         optimizer(toy_sgd(model, lr)),
-        trainer(model, torch::nn::CrossEntropyLoss(), optimizer, std::move(callbacks), nullptr,
-                {.device = test_device()}) {}
+        trainer(model, torch::nn::CrossEntropyLoss(), optimizer,
+                {.callbacks = std::move(callbacks), .accelerator = {.device = test_device()}}) {}
 
   torch::nn::Sequential model;
   std::shared_ptr<torch::optim::SGD> optimizer;

@@ -72,14 +72,12 @@ class GptTrainer : public linkboy::Trainer {
 /// Of the bytes that count.
 std::shared_ptr<linkboy::Callback> make_perplexity() {
   constexpr int64_t kIgnored = -1;
-  auto perplexity =
-      linkboy::make<linkboy::Perplexity>({.ignore_index = kIgnored});
+  auto perplexity = linkboy::make<linkboy::Perplexity>({.ignore_index = kIgnored});
   return linkboy::make<linkboy::MetricCallback>(
       linkboy::MetricCollection{{"perplexity", std::move(perplexity)}},
-      {
-          .target = [](const linkboy::Batch& batch, const linkboy::StepOutput&) {
-            return batch["targets"].masked_fill(batch["mask"].logical_not(), kIgnored);
-          }});
+      {.target = [](const linkboy::Batch& batch, const linkboy::StepOutput&) {
+        return batch["targets"].masked_fill(batch["mask"].logical_not(), kIgnored);
+      }});
 }
 
 linkboy::TrainOptions make_train_options(const Options& options, Corpus corpus) {
@@ -136,12 +134,13 @@ void run(const Options& options) {
 
   linkboy::CallbackList callbacks = linkboy::default_callbacks({make_perplexity()});
   if (options.save_every_updates) {
-    callbacks.push_back(
-        linkboy::make<linkboy::SaveTrainingState>({
-            .directory = options.states, .every_n_updates = options.save_every_updates}));
+    callbacks.push_back(linkboy::make<linkboy::SaveTrainingState>(
+        {.directory = options.states, .every_n_updates = options.save_every_updates}));
   }
-  GptTrainer trainer(gpt, nullptr, optimizer, std::move(callbacks), /*run_history=*/nullptr,
-                     {.mixed_precision = options.precision});
+  GptTrainer trainer(
+      gpt, nullptr, optimizer,
+      {.callbacks = std::move(callbacks),
+       .accelerator = {.precision = linkboy::from_text<linkboy::Precision>(options.precision)}});
   const linkboy::TrainResult result = trainer.train(make_train_options(options, corpus));
   LINKBOY_CHECK(result.reason != linkboy::StopReason::nan, "the loss became NaN or infinite after ",
                 result.num_updates, " updates. Lower --lr.");

@@ -82,7 +82,7 @@ double Engine::train_epoch(int64_t epoch) {
   for (int64_t i = 0; scheduler_->num_updates() < config_.max_num_updates; ++i) {
     const auto batch = batches->next();
     if (!batch) break;
-    accelerator_.accumulate(i, train_loader_->size());
+    accelerator_.begin_micro_step(i, train_loader_->size());
     at::Tensor loss;
     {
       const auto autocast = accelerator_.autocast();
@@ -101,7 +101,8 @@ double Engine::train_epoch(int64_t epoch) {
 double Engine::test() {
   const at::NoGradGuard no_grad;
   model_.eval();
-  accelerator_.broadcast_buffers();  // the statistics of batch normalisation: those of rank 0 on all
+  accelerator_
+      .broadcast_buffers();  // the statistics of batch normalisation: those of rank 0 on all
   linkboy::Accuracy accuracy({.num_classes = kNumClasses});
   const auto batches = test_loader_->iterate(/*epoch=*/1);
   while (const auto batch = batches->next()) {

@@ -33,20 +33,20 @@ void run(const Options& options) {
   const Images test = read_test_images(options.data);
 
   resnet::ResNet model(resnet::ResNetOptions{.depth = options.depth, .num_classes = kNumClasses});
-  auto accuracy =
-      linkboy::make<linkboy::Accuracy>({.num_classes = kNumClasses});
+  auto accuracy = linkboy::make<linkboy::Accuracy>({.num_classes = kNumClasses});
   auto stop_on_signal = std::make_shared<linkboy::StopOnSignal>();
 
   // The default callbacks show the progress and print the loss and all else that is recorded, epoch
   // by epoch.
-  linkboy::Trainer trainer(
-      model, torch::nn::CrossEntropyLoss(), make_optimizer(model->parameters(), options),
-      linkboy::default_callbacks({std::make_shared<linkboy::MetricCallback>(
-                                      std::initializer_list<linkboy::MetricCollection::NamedMetric>{
-                                          {"accuracy", accuracy}}),
-                                  std::make_shared<linkboy::LearningRateMonitor>(),
-                                  std::make_shared<linkboy::MemoryMonitor>(), stop_on_signal}),
-      /*run_history=*/nullptr, options.accelerator());
+  linkboy::Trainer trainer(model, torch::nn::CrossEntropyLoss(),
+                           make_optimizer(model->parameters(), options),
+                           {.callbacks = linkboy::default_callbacks(
+                                {std::make_shared<linkboy::MetricCallback>(
+                                     std::initializer_list<linkboy::MetricCollection::NamedMetric>{
+                                         {"accuracy", accuracy}}),
+                                 std::make_shared<linkboy::LearningRateMonitor>(),
+                                 std::make_shared<linkboy::MemoryMonitor>(), stop_on_signal}),
+                            .accelerator = options.accelerator()});
 
   const linkboy::TrainResult result =
       trainer.train({.train_dataset = linkboy::TensorDataset(train.pixels, train.labels),

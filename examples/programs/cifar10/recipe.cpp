@@ -21,12 +21,11 @@ linkboy::Transform normalise_pixels() {
 }  // namespace
 
 linkboy::AcceleratorOptions Options::accelerator() const {
-  linkboy::AcceleratorOptions result{.device = device, .mixed_precision = precision};
-  if (precision == "auto") {
-    const bool on_cuda = device != "cpu" && torch::cuda::is_available();
-    result.mixed_precision = on_cuda ? "fp16" : "no";
-  }
-  return result;
+  const bool on_cuda = device != "cpu" && torch::cuda::is_available();
+  const std::string automatic = on_cuda ? "fp16" : "fp32";
+  return {.device = device,
+          .precision =
+              linkboy::from_text<linkboy::Precision>(precision == "auto" ? automatic : precision)};
 }
 
 std::optional<Options> parse_options(const std::string& program, const std::string& description,

@@ -16,8 +16,8 @@
 #include <linkboy/metrics/accuracy.hpp>
 #include <linkboy/metrics/cohen_kappa.hpp>
 #include <linkboy/metrics/f_beta.hpp>
-#include <linkboy/metrics/precision.hpp>
-#include <linkboy/metrics/recall.hpp>
+#include <linkboy/metrics/precision_score.hpp>
+#include <linkboy/metrics/recall_score.hpp>
 #include <linkboy/tracking/csv_tracker.hpp>
 #include <linkboy/tracking/html_report.hpp>
 #include <linkboy/tracking/json_lines_tracker.hpp>
@@ -94,16 +94,13 @@ std::shared_ptr<linkboy::Callback> make_named(Named named, const Options& option
 /// The accuracy, and with `--metrics` what else there is to say about ten classes.
 std::shared_ptr<linkboy::Callback> make_metrics(const Options& options) {
   linkboy::MetricCollection metrics{
-      {"accuracy",
-       linkboy::make<linkboy::Accuracy>({.num_classes = kNumClasses})}};
+      {"accuracy", linkboy::make<linkboy::Accuracy>({.num_classes = kNumClasses})}};
   if (options.metrics) {
     const linkboy::ClassificationOptions macro{.num_classes = kNumClasses};
-    metrics.add("precision", std::make_shared<linkboy::Precision>(macro));
-    metrics.add("recall", std::make_shared<linkboy::Recall>(macro));
-    metrics.add(
-        "f1", linkboy::make<linkboy::FBeta>({.num_classes = kNumClasses}));
-    metrics.add("kappa", linkboy::make<linkboy::CohenKappa>(
-                             {.num_classes = kNumClasses}));
+    metrics.add("precision", std::make_shared<linkboy::PrecisionScore>(macro));
+    metrics.add("recall", std::make_shared<linkboy::RecallScore>(macro));
+    metrics.add("f1", linkboy::make<linkboy::FBeta>({.num_classes = kNumClasses}));
+    metrics.add("kappa", linkboy::make<linkboy::CohenKappa>({.num_classes = kNumClasses}));
   }
   return std::make_shared<linkboy::MetricCallback>(std::move(metrics));
 }
@@ -112,12 +109,11 @@ std::shared_ptr<linkboy::Callback> make_metrics(const Options& options) {
 std::shared_ptr<linkboy::Callback> make_track_run(const Options& options) {
   std::vector<std::shared_ptr<linkboy::Tracker>> trackers;
   if (options.tensorboard) {
-    trackers.push_back(linkboy::make<linkboy::TensorBoardTracker>(
-        {.directory = *options.tensorboard}));
+    trackers.push_back(
+        linkboy::make<linkboy::TensorBoardTracker>({.directory = *options.tensorboard}));
   }
   if (options.mlflow) {
-    trackers.push_back(linkboy::make<linkboy::MlflowTracker>(
-        {.directory = *options.mlflow}));
+    trackers.push_back(linkboy::make<linkboy::MlflowTracker>({.directory = *options.mlflow}));
   }
   if (options.csv) trackers.push_back(std::make_shared<linkboy::CsvTracker>(*options.csv));
   if (options.json_lines) {
@@ -128,14 +124,13 @@ std::shared_ptr<linkboy::Callback> make_track_run(const Options& options) {
   }
   if (trackers.empty()) return nullptr;
   return linkboy::make<linkboy::TrackRun>(
-      std::move(trackers),
-      {.name = "fashion_mnist",
-                               .config = {{"model", options.model},
-                                          {"scheduler", options.scheduler},
-                                          {"augment", options.augment ? "true" : "false"},
-                                          {"seed", std::to_string(options.seed)}},
-                               .every_n_updates = options.track_every_updates.value_or(50),
-                               .histograms_every_n_epochs = options.track_histograms});
+      std::move(trackers), {.name = "fashion_mnist",
+                            .config = {{"model", options.model},
+                                       {"scheduler", options.scheduler},
+                                       {"augment", options.augment ? "true" : "false"},
+                                       {"seed", std::to_string(options.seed)}},
+                            .every_n_updates = options.track_every_updates.value_or(50),
+                            .histograms_every_n_epochs = options.track_histograms});
 }
 
 std::vector<std::shared_ptr<linkboy::Callback>> make_progress(const Options& options) {
@@ -167,12 +162,11 @@ CallbackList make_callbacks(const Options& options, const linkboy::Model& model,
   for (const std::string& text : options.callbacks) add(make_named(parse(text), options, model));
   add(make_track_run(options));
   if (options.saves_states()) {
-    add(linkboy::make<linkboy::SaveTrainingState>(
-        {.directory = options.states(),
-                                          .every_n_updates = options.save_every_updates,
-                                          .every_n_epochs = options.save_every_epochs,
-                                          .keep_last = options.keep.value_or(2),
-                                          .asynchronous = options.async_save}));
+    add(linkboy::make<linkboy::SaveTrainingState>({.directory = options.states(),
+                                                   .every_n_updates = options.save_every_updates,
+                                                   .every_n_epochs = options.save_every_epochs,
+                                                   .keep_last = options.keep.value_or(2),
+                                                   .asynchronous = options.async_save}));
   }
   return callbacks;
 }

@@ -137,8 +137,8 @@ void run(const Options& options) {
   auto stop_on_signal = std::make_shared<linkboy::StopOnSignal>();
   linkboy::Trainer trainer(model, torch::nn::CrossEntropyLoss(),
                            make_optimizer(model.parameters(), options),
-                           make_callbacks(options, model, report, stop_on_signal),
-                           /*run_history=*/nullptr, options.accelerator());
+                           {.callbacks = make_callbacks(options, model, report, stop_on_signal),
+                            .accelerator = options.accelerator()});
   if (options.checkpoint_to_load) {
     trainer.load_checkpoint(*options.checkpoint_to_load, {.scheduler = false});
     linkboy::set_param_group_field(*trainer.optimizer(), linkboy::ParamGroupField::lr,

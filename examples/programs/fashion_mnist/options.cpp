@@ -272,13 +272,13 @@ void check_together(const Options& options) {
 
 linkboy::AcceleratorOptions Options::accelerator() const {
   return {.device = device,
-          .mixed_precision = precision == "fp32" ? "no" : precision,
+          .precision = linkboy::from_text<linkboy::Precision>(precision),
           .channels_last = channels_last,
           .deterministic = deterministic,
-          .distributed = {.backend = backend,
+          .distributed = {.backend = linkboy::from_text<linkboy::Backend>(backend),
                           .timeout = std::chrono::seconds(timeout),
                           .find_unused_parameters = find_unused_parameters,
-                          .compression = compression,
+                          .compression = linkboy::from_text<linkboy::Compression>(compression),
                           .local_sgd_interval = local_sgd,
                           .zero_stage = zero}};
 }
@@ -314,9 +314,8 @@ linkboy::CreateSchedulerFn make_scheduler_fn(const Options& options) {
     schedule = as_usage([&] { return linkboy::make_scheduler_fn(options.scheduler, settings); });
   }
   if (warmup_epochs > 0.0) {
-    schedule = linkboy::warmup(
-        {.scheduler = std::move(schedule),
-         .warmup_t = warmup_epochs * linkboy::NUM_UPDATE_STEPS_PER_EPOCH});
+    schedule = linkboy::warmup({.scheduler = std::move(schedule),
+                                .warmup_t = warmup_epochs * linkboy::NUM_UPDATE_STEPS_PER_EPOCH});
   }
   if (!schedule) return nullptr;
   return [schedule = std::move(schedule)](torch::optim::Optimizer& optimizer,

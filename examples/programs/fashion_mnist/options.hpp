@@ -52,7 +52,7 @@ struct Options {
 
   std::string backend = "auto";
   int64_t timeout = 1800;
-  std::string compression = "none";
+  std::string compression = linkboy::Compression::none;
   bool find_unused_parameters = false;
   bool sync_batchnorm = false;
   int64_t local_sgd = 0;

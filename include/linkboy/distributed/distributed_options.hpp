@@ -28,11 +28,35 @@ class LINKBOY_API GradientCommHook {
                                 const ProcessGroup& group) = 0;
 };
 
+/// What moves the tensors between processes.
+enum class Backend {
+  automatic,  ///< NCCL on CUDA devices, else Gloo
+  gloo,
+  nccl,
+};
+
+/// Returns "auto", "gloo" or "nccl".
+LINKBOY_API std::string to_string(Backend backend);
+/// Reads what `to_string` returns.
+LINKBOY_API void read_text(const std::string& text, Backend& backend);
+
+/// What gradients are sent as.
+enum class Compression {
+  none,  ///< in their own type
+  fp16,
+  bf16,
+};
+
+/// Returns "none", "fp16" or "bf16".
+LINKBOY_API std::string to_string(Compression compression);
+/// Reads what `to_string` returns.
+LINKBOY_API void read_text(const std::string& text, Compression& compression);
+
 /// How processes work together that torchrun, mpirun or srun has launched. One process alone needs
 /// none of it.
 struct DistributedOptions {
-  /// What moves the tensors: "auto" (NCCL on CUDA devices, else Gloo), "gloo" or "nccl".
-  std::string backend = "auto";
+  /// What moves the tensors.
+  Backend backend = Backend::automatic;
 
   /// How long the start waits for all processes, and each collective for the others. Positive.
   std::chrono::milliseconds timeout = std::chrono::minutes(30);
@@ -56,8 +80,8 @@ struct DistributedOptions {
   /// rank 0.
   bool broadcast_buffers = true;
 
-  /// What gradients are sent as: "none" (as they are), "fp16" or "bf16".
-  std::string compression = "none";
+  /// What gradients are sent as.
+  Compression compression = Compression::none;
 
   /// Local SGD: gradients are not averaged; each process updates its own weights, and after every
   /// so many updates the weights themselves are averaged. 0: not so. Best a divisor of the updates

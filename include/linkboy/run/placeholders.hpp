@@ -89,7 +89,8 @@ inline const RunExpression NUM_UPDATE_STEPS_PER_EPOCH =
 inline const RunExpression PER_PROCESS_NUM_UPDATE_STEPS_PER_EPOCH =
     RunExpression::placeholder("PER_PROCESS_NUM_UPDATE_STEPS_PER_EPOCH");
 /// Batches that one process sees in a training (evaluation) epoch.
-inline const RunExpression TRAIN_DATALOADER_LEN = RunExpression::placeholder("TRAIN_DATALOADER_LEN");
+inline const RunExpression TRAIN_DATALOADER_LEN =
+    RunExpression::placeholder("TRAIN_DATALOADER_LEN");
 /// @note Resolving it throws Error in a run without evaluation data.
 inline const RunExpression EVAL_DATALOADER_LEN = RunExpression::placeholder("EVAL_DATALOADER_LEN");
 

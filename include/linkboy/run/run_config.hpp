@@ -5,6 +5,7 @@
 #include <string>
 
 #include "linkboy/export.hpp"
+#include "linkboy/run/precision.hpp"
 
 namespace linkboy {
 
@@ -51,8 +52,8 @@ struct LINKBOY_API RunConfig {
 
   /// As LibTorch writes it: "cpu", "cuda:0".
   std::string device{};
-  /// "no", "bf16" or "fp16".
-  std::string mixed_precision = "no";
+  /// What losses are computed in.
+  Precision precision = Precision::fp32;
 
   /// One `name: value` a line.
   std::string to_string() const;

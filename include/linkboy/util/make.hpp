@@ -10,7 +10,8 @@ namespace linkboy {
 /// Whether an argument is the `Options` of T.
 template <class Argument, class T>
 concept OptionsOf = requires {
-  requires std::same_as<std::remove_cvref_t<Argument>, typename T::Options>;
+  requires std::same_as < std::remove_cvref_t<Argument>,
+  typename T::Options > ;
 };
 
 /// Whether an argument can be the `Subject` of T.
@@ -35,8 +36,8 @@ std::shared_ptr<T> make(typename T::Subject subject, typename T::Options options
 /// The same from the arguments of any other constructor, or without arguments.
 template <class T, class... Arguments>
 requires(std::constructible_from<T, Arguments...> &&
-         !((OptionsOf<Arguments, T> || SubjectOf<Arguments, T>) || ...))
-std::shared_ptr<T> make(Arguments&&... arguments) {
+         !((OptionsOf<Arguments, T> || SubjectOf<Arguments, T>) ||
+           ...)) std::shared_ptr<T> make(Arguments&&... arguments) {
   return std::make_shared<T>(std::forward<Arguments>(arguments)...);
 }
 

@@ -39,6 +39,15 @@ void read_text(const std::string& text, std::optional<Value>& value) {
 }
 /// @}
 
+/// Returns the value that `text` stands for: `from_text<Precision>("bf16")`.
+/// @throws Error as `read_text`.
+template <class Value>
+Value from_text(const std::string& text) {
+  Value value{};
+  read_text(text, value);
+  return value;
+}
+
 /// For enumerations.
 template <class Value>
 void read_text_choice(const std::string& text, Value& value,

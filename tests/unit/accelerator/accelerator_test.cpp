@@ -28,7 +28,7 @@ TEST(AcceleratorTest, RejectsADeviceThatIsNotThere) {
 }
 
 TEST(AcceleratorTest, RejectsOptionsOutOfTheirRange) {
-  EXPECT_ERROR(Accelerator({.device = "cpu", .gradient_accumulation_steps = 0}),
+  EXPECT_ERROR(Accelerator({.device = "cpu"}).set_gradient_accumulation_steps(0),
                "gradient_accumulation_steps is 0");
   Accelerator accelerator({.device = "cpu"});
   EXPECT_ERROR(accelerator.clip_grad_norm({}, 0.0), "the norm to clip at is 0");
@@ -60,17 +60,20 @@ TEST(AcceleratorTest, OnTheCpuRanksCompareTheirOptionsAndNothingElse) {
 }
 
 TEST(AcceleratorTest, WindowsEndAtTheirLengthAndAtTheEpochsEnd) {
-  Accelerator accelerator({.device = "cpu", .gradient_accumulation_steps = 4});
+  Accelerator accelerator({.device = "cpu"});
+  accelerator.set_gradient_accumulation_steps(4);
   std::string ends;
-  for (int64_t i = 0; i < 10; ++i) ends += accelerator.accumulate(i, 10) ? "U" : ".";
+  for (int64_t i = 0; i < 10; ++i)
+    ends += accelerator.begin_micro_step(i, 10).is_complete() ? "U" : ".";
   EXPECT_EQ(ends, "...U...U.U");
 }
 
 TEST(AcceleratorTest, BackwardDividesByTheRealLengthOfTheWindow) {
-  Accelerator accelerator({.device = "cpu", .gradient_accumulation_steps = 4});
+  Accelerator accelerator({.device = "cpu"});
+  accelerator.set_gradient_accumulation_steps(4);
   auto weight = torch::zeros({}).requires_grad_();
   for (int64_t i = 8; i < 10; ++i) {
-    accelerator.accumulate(i, 10);
+    accelerator.begin_micro_step(i, 10);
     accelerator.backward(weight * 3.0);
   }
   EXPECT_EQ(weight.grad().item<float>(), 3.0F);
@@ -80,7 +83,8 @@ TEST(AcceleratorTest, DrivesAHandWrittenLoop) {
   auto module = toy_model();
   Model model(module);
   torch::optim::AdamW optimizer(module->parameters(), 0.05);
-  Accelerator accelerator({.device = "cpu", .gradient_accumulation_steps = 2});
+  Accelerator accelerator({.device = "cpu"});
+  accelerator.set_gradient_accumulation_steps(2);
   accelerator.prepare(model);
   auto loader = accelerator.prepare(make_data_loader(toy_data(32), {.batch_size = 4}));
   torch::nn::CrossEntropyLoss loss_function;
@@ -89,7 +93,7 @@ TEST(AcceleratorTest, DrivesAHandWrittenLoop) {
   for (int64_t epoch = 1; epoch <= 10; ++epoch) {
     auto batches = loader->iterate(epoch);
     for (int64_t i = 0; auto batch = batches->next(); ++i) {
-      const bool update = accelerator.accumulate(i, loader->size());
+      const bool update = accelerator.begin_micro_step(i, loader->size()).is_complete();
       const auto loss = loss_function(model(batch->input()), batch->target());
       accelerator.backward(loss);
       last = loss.item<double>();
@@ -104,7 +108,7 @@ TEST(AcceleratorTest, DrivesAHandWrittenLoop) {
 }
 
 TEST(AcceleratorTest, AskingWhetherAStepWasSkippedTakesItFromTheOptimizersCount_CUDA) {
-  Accelerator accelerator({.device = "cuda:0", .mixed_precision = "fp16"});
+  Accelerator accelerator({.device = "cuda:0", .precision = Precision::fp16});
   auto weight = torch::ones({2}, accelerator.device()).requires_grad_();
   torch::optim::AdamW optimizer({weight}, 0.1);
   const auto count = [&] {
@@ -113,7 +117,7 @@ TEST(AcceleratorTest, AskingWhetherAStepWasSkippedTakesItFromTheOptimizersCount_
         .step();
   };
   const auto update = [&](int64_t index, float gradient) {
-    accelerator.accumulate(index, 10);
+    accelerator.begin_micro_step(index, 10);
     accelerator.backward((weight * gradient).sum());
     accelerator.optimizer_step(optimizer);
     Accelerator::zero_grad(optimizer);
@@ -130,16 +134,16 @@ TEST(AcceleratorTest, AskingWhetherAStepWasSkippedTakesItFromTheOptimizersCount_
 }
 
 TEST(AcceleratorTest, ForgetsTheOptimizersOfTheWindowBefore_CUDA) {
-  Accelerator accelerator({.device = "cuda:0", .mixed_precision = "fp16"});
+  Accelerator accelerator({.device = "cuda:0", .precision = Precision::fp16});
   const auto weight = torch::ones({2}, accelerator.device()).requires_grad_();
   torch::optim::AdamW optimizer({weight}, 0.1);
   for (const float gradient : {1.0F, std::numeric_limits<float>::infinity()}) {
-    accelerator.accumulate(0, 1);
+    accelerator.begin_micro_step(0, 1);
     accelerator.backward((weight * gradient).sum());
     accelerator.optimizer_step(optimizer);
     Accelerator::zero_grad(optimizer);
   }
-  accelerator.accumulate(0, 1);
+  accelerator.begin_micro_step(0, 1);
   accelerator.settle_optimizer_steps();
   const auto& state = *optimizer.state().at(weight.unsafeGetTensorImpl());
   EXPECT_EQ(static_cast<const torch::optim::AdamWParamState&>(state).step(), 2)
@@ -243,8 +247,8 @@ TEST(ClipTest, InfinityMeasuresAndChangesNothing) {
 TEST(TrainerDeviceTest, TrainsOnTheDevice_CUDA) {
   auto model = toy_model();
   auto optimizer = toy_sgd(model);
-  QuietTrainer trainer(model, torch::nn::CrossEntropyLoss(), optimizer, default_callbacks(),
-                       nullptr, AcceleratorOptions{.device = "cuda:0"});
+  QuietTrainer trainer(model, torch::nn::CrossEntropyLoss(), optimizer,
+                       {.accelerator = {.device = "cuda:0"}});
   trainer.train({.train_dataset = toy_data(32), .num_epochs = 5, .eval_dataset = toy_data(8)});
   EXPECT_TRUE(model->parameters()[0].is_cuda());
   const auto losses = trainer.run_history().get_metric_values("train_loss_epoch");

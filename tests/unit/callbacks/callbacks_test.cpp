@@ -308,10 +308,9 @@ TEST(LogMetricsTest, PassesOverTheEpochsBetween) {
 }
 
 TEST(LogMetricsTest, WhatComesAfterTheLastEpochIsPrinted) {
-  auto late = make<LambdaCallback>(
-      {.on_training_run_end = [](Trainer& trainer) {
-        trainer.evaluate_now({.metric_prefix = "last_"});
-      }});
+  auto late = make<LambdaCallback>({.on_training_run_end = [](Trainer& trainer) {
+    trainer.evaluate_now({.metric_prefix = "last_"});
+  }});
   Toy toy({late, make<LogMetrics>({.every_n_epochs = 2})});
   TrainOptions options = epochs(4);
   options.eval_dataset = toy_data(4);
@@ -368,8 +367,8 @@ TEST(RegisterModuleTest, ModulesAreOnTheDeviceBeforeTheModelIsPrepared) {
   };
   auto net = std::make_shared<Net>(&moved);
   QuietTrainer trainer(net, torch::nn::CrossEntropyLoss(),
-                       std::make_shared<torch::optim::SGD>(net->parameters(), 0.1), CallbackList{},
-                       nullptr, {.device = "cpu"});
+                       std::make_shared<torch::optim::SGD>(net->parameters(), 0.1),
+                       {.callbacks = {}, .accelerator = {.device = "cpu"}});
   trainer.register_module(std::make_shared<Movable>("extra", &moved));
   EXPECT_EQ(trainer.registered_modules().size(), 2U);
   trainer.train(epochs(1));

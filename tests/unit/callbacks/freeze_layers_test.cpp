@@ -27,8 +27,8 @@ TEST(FineTuningTest, FrozenParametersStayAsTheyAreAndGetNoState) {
   freezer.freeze();
   auto optimizer = std::make_shared<torch::optim::AdamW>(
       net->parameters(), torch::optim::AdamWOptions(0.01).weight_decay(0.1));
-  QuietTrainer trainer(net, torch::nn::CrossEntropyLoss(), optimizer, CallbackList{}, nullptr,
-                       AcceleratorOptions{.device = "cpu"});
+  QuietTrainer trainer(net, torch::nn::CrossEntropyLoss(), optimizer,
+                       {.callbacks = {}, .accelerator = {.device = "cpu"}});
   const auto before = copies_of(net->parameters());
   trainer.train(fine_tuning_run(2));
   const auto after = net->parameters();
@@ -49,8 +49,8 @@ TEST(FineTuningTest, RunningStatisticsOfFrozenLayersDoNotMove) {
     if (keeps_modes) callbacks.push_back(std::make_shared<FreezeLayers>(freezer));
     QuietTrainer trainer(
         net, torch::nn::CrossEntropyLoss(),
-        std::make_shared<torch::optim::SGD>(freezer->get_trainable_parameters(), 0.1), callbacks,
-        nullptr, AcceleratorOptions{.device = "cpu"});
+        std::make_shared<torch::optim::SGD>(freezer->get_trainable_parameters(), 0.1),
+        {.callbacks = callbacks, .accelerator = {.device = "cpu"}});
     const auto before = copies_of(net->buffers());
     auto options = fine_tuning_run(2);
     options.eval_dataset = toy_data(6);
@@ -74,8 +74,8 @@ TEST(FineTuningTest, FrozenLayersStayInEvaluationModeAfterSomeoneElsesTrain) {
   QuietTrainer trainer(
       net, torch::nn::CrossEntropyLoss(),
       std::make_shared<torch::optim::SGD>(freezer->get_trainable_parameters(), 0.1),
-      CallbackList{std::make_shared<TrainsTheModel>(), std::make_shared<FreezeLayers>(freezer)},
-      nullptr, AcceleratorOptions{.device = "cpu"});
+      {.callbacks = {std::make_shared<TrainsTheModel>(), std::make_shared<FreezeLayers>(freezer)},
+       .accelerator = {.device = "cpu"}});
   const auto before = copies_of(net->buffers());
   trainer.train(fine_tuning_run(1));
   EXPECT_TRUE(bit_equal(before, net->buffers()));
@@ -87,8 +87,8 @@ TEST(FineTuningTest, AGroupThatIsAddedBetweenRunsTrainsOnTheSchedule) {
   freezer.freeze();
   auto optimizer = std::make_shared<torch::optim::SGD>(freezer.get_trainable_parameters(),
                                                        torch::optim::SGDOptions(0.1).momentum(0.9));
-  LrTrainer trainer(model, torch::nn::CrossEntropyLoss(), optimizer, CallbackList{}, nullptr,
-                    AcceleratorOptions{.device = "cpu"});
+  LrTrainer trainer(model, torch::nn::CrossEntropyLoss(), optimizer,
+                    {.callbacks = {}, .accelerator = {.device = "cpu"}});
   auto options = fine_tuning_run(1);  // four updates
   options.create_scheduler_fn = cosine({.lr_min = 0.0});
   const auto start = copies_of(model->parameters());
@@ -123,8 +123,9 @@ struct GradualRun {
       : freezer(all_but_the_output_frozen(net)),
         optimizer(std::make_shared<torch::optim::AdamW>(freezer->get_trainable_parameters(),
                                                         torch::optim::AdamWOptions(0.02))),
-        trainer(net, torch::nn::CrossEntropyLoss(), optimizer, with_freeze_layers(std::move(more)),
-                nullptr, AcceleratorOptions{.device = "cpu"}) {}
+        trainer(
+            net, torch::nn::CrossEntropyLoss(), optimizer,
+            {.callbacks = with_freeze_layers(std::move(more)), .accelerator = {.device = "cpu"}}) {}
 
   static std::shared_ptr<ModelFreezer> all_but_the_output_frozen(const NestedNet& net) {
     auto freezer = std::make_shared<ModelFreezer>(net);
@@ -133,8 +134,8 @@ struct GradualRun {
   }
 
   CallbackList with_freeze_layers(CallbackList callbacks) const {
-    callbacks.push_back(make<FreezeLayers>(
-        freezer, {{{.epoch = 2, .from_index = -2},
+    callbacks.push_back(
+        make<FreezeLayers>(freezer, {{{.epoch = 2, .from_index = -2},
                                       {.epoch = 3, .from_index = 0, .to_index = 0, .lr = 0.005}}}));
     return callbacks;
   }
@@ -216,11 +217,10 @@ TEST(FreezeLayersTest, LeavesParametersInTheGroupThatTheyHave) {
   auto freezer = std::make_shared<ModelFreezer>(model);
   freezer->freeze();
   auto optimizer = toy_sgd(model);
-  QuietTrainer trainer(model, torch::nn::CrossEntropyLoss(), optimizer, CallbackList{}, nullptr,
-                       AcceleratorOptions{.device = "cpu"});
+  QuietTrainer trainer(model, torch::nn::CrossEntropyLoss(), optimizer,
+                       {.callbacks = {}, .accelerator = {.device = "cpu"}});
   trainer.train(fine_tuning_run(1));
-  trainer.callback_handler().add(
-      make<FreezeLayers>(freezer, {{{.from_index = 0}}}));
+  trainer.callback_handler().add(make<FreezeLayers>(freezer, {{{.from_index = 0}}}));
   trainer.train(fine_tuning_run(1));
   EXPECT_EQ(optimizer->param_groups().size(), 1U);
   EXPECT_EQ(frozen_names(*model), Names{});
@@ -231,11 +231,10 @@ TEST(FreezeLayersTest, GivesGroupsToTheOptimizerAlsoIfItIsAddedBetweenRuns) {
   auto freezer = std::make_shared<ModelFreezer>(model);
   freezer->freeze();
   auto optimizer = std::make_shared<torch::optim::SGD>(freezer->get_trainable_parameters(), 0.1);
-  QuietTrainer trainer(model, torch::nn::CrossEntropyLoss(), optimizer, CallbackList{}, nullptr,
-                       AcceleratorOptions{.device = "cpu"});
+  QuietTrainer trainer(model, torch::nn::CrossEntropyLoss(), optimizer,
+                       {.callbacks = {}, .accelerator = {.device = "cpu"}});
   trainer.train(fine_tuning_run(1));
-  trainer.callback_handler().add(
-      make<FreezeLayers>(freezer, {{{.from_index = 0, .lr = 0.5}}}));
+  trainer.callback_handler().add(make<FreezeLayers>(freezer, {{{.from_index = 0, .lr = 0.5}}}));
   const auto before = copies_of(model->parameters());
   trainer.train(fine_tuning_run(1));
   EXPECT_EQ(get_param_group_field(*optimizer, ParamGroupField::lr),
@@ -250,10 +249,10 @@ TEST(FreezeLayersTest, LearningRateOfAStepMayBeTheDefaultOfTheOptimizersClass) {
   freezer->freeze();
   auto optimizer = std::make_shared<torch::optim::Adam>(freezer->get_trainable_parameters(),
                                                         torch::optim::AdamOptions(0.1));
-  QuietTrainer trainer(model, torch::nn::CrossEntropyLoss(), optimizer,
-                       CallbackList{make<FreezeLayers>(
-                           freezer, {{{.from_index = 0, .lr = 0.001}}})},
-                       nullptr, AcceleratorOptions{.device = "cpu"});
+  QuietTrainer trainer(
+      model, torch::nn::CrossEntropyLoss(), optimizer,
+      {.callbacks = {make<FreezeLayers>(freezer, {{{.from_index = 0, .lr = 0.001}}})},
+       .accelerator = {.device = "cpu"}});
   trainer.train(fine_tuning_run(1));
   EXPECT_EQ(get_param_group_field(*optimizer, ParamGroupField::lr),
             (std::vector<double>{0.1, 0.001}));
@@ -263,10 +262,9 @@ TEST(FreezeLayersTest, EvaluatesWithoutAnOptimizer) {
   auto model = toy_model();
   auto freezer = std::make_shared<ModelFreezer>(model);
   freezer->freeze();
-  QuietTrainer trainer(
-      model, torch::nn::CrossEntropyLoss(), nullptr,
-      CallbackList{make<FreezeLayers>(freezer, {{{.epoch = 1}}})},
-      nullptr, AcceleratorOptions{.device = "cpu"});
+  QuietTrainer trainer(model, torch::nn::CrossEntropyLoss(), nullptr,
+                       {.callbacks = {make<FreezeLayers>(freezer, {{{.epoch = 1}}})},
+                        .accelerator = {.device = "cpu"}});
   EXPECT_EQ(trainer.evaluate({.dataset = toy_data(6)}).count("evaluation_loss"), 1U);
 }
 
@@ -305,9 +303,9 @@ TEST(FineTuningTest, ARunWithAnAddedGroupIsResumedBitForBit) {
       optimizer->add_param_group(
           {entry.second, std::make_unique<torch::optim::AdamWOptions>(1e-3)});
     }
-    return std::make_unique<QuietTrainer>(model, torch::nn::CrossEntropyLoss(), optimizer,
-                                          CallbackList{}, nullptr,
-                                          AcceleratorOptions{.device = "cpu"});
+    return std::make_unique<QuietTrainer>(
+        model, torch::nn::CrossEntropyLoss(), optimizer,
+        TrainerOptions{.callbacks = {}, .accelerator = {.device = "cpu"}});
   };
   auto options = fine_tuning_run(2);
   auto whole = toy_model();

@@ -112,8 +112,9 @@ TEST(GradientNormTest, RecordsTheNormOfEachModule) {
 TEST(GradientNormTest, AModuleCalledMaxIsNotTheMaximum) {
   torch::nn::Sequential model;
   model->push_back("max", torch::nn::Linear(4, 3));
-  QuietTrainer trainer(model, torch::nn::CrossEntropyLoss(), toy_sgd(model),
-                       {of_parts(GradientNormParts::modules)}, nullptr, {.device = "cpu"});
+  QuietTrainer trainer(
+      model, torch::nn::CrossEntropyLoss(), toy_sgd(model),
+      {.callbacks = {of_parts(GradientNormParts::modules)}, .accelerator = {.device = "cpu"}});
   trainer.train(run_of(1));
   const auto& history = trainer.run_history();
   EXPECT_EQ(history.get_metric_values("train_gradient_norm_max").size(), 1U);
@@ -131,8 +132,8 @@ TEST(GradientNormTest, RecordsTheNormOfEachParamGroup) {
   const auto optimizer = std::make_shared<torch::optim::SGD>(groups, torch::optim::SGDOptions(0.1));
   const auto by_hand = std::make_shared<MeasureByHand>();
   QuietTrainer trainer(model, torch::nn::CrossEntropyLoss(), optimizer,
-                       {by_hand, of_parts(GradientNormParts::param_groups)}, nullptr,
-                       {.device = "cpu"});
+                       {.callbacks = {by_hand, of_parts(GradientNormParts::param_groups)},
+                        .accelerator = {.device = "cpu"}});
   trainer.train(run_of(1));
   const auto& history = trainer.run_history();
   EXPECT_NEAR(history.get_latest_metric("train_gradient_norm_group_0"), mean(by_hand->last_layer),
@@ -157,8 +158,9 @@ TEST(GradientNormTest, UpdateThatFp16SkipsIsCountedApart) {
   const auto model = toy_model();
   QuietTrainer trainer(
       model, torch::nn::CrossEntropyLoss(), toy_sgd(model),
-      {std::make_shared<Overflow>(), std::make_shared<GradientNorm>()}, nullptr,
-      {.device = "cpu", .mixed_precision = "fp16", .grad_scaler = {.init_scale = 1024.0}});
+      {.callbacks = {std::make_shared<Overflow>(), std::make_shared<GradientNorm>()},
+       .accelerator = {
+           .device = "cpu", .precision = Precision::fp16, .grad_scaler = {.init_scale = 1024.0}}});
   trainer.train(run_of(1));
   const auto& history = trainer.run_history();
   EXPECT_EQ(history.get_latest_metric("train_skipped_updates"), 1.0);
@@ -171,9 +173,10 @@ TEST(GradientNormTest, TakesTheScaleOfFp16Out) {
   for (const double scale : {1.0, 1024.0}) {
     const auto model = toy_model();
     QuietTrainer trainer(
-        model, torch::nn::CrossEntropyLoss(), toy_sgd(model), {std::make_shared<GradientNorm>()},
-        nullptr,
-        {.device = "cpu", .mixed_precision = "fp16", .grad_scaler = {.init_scale = scale}});
+        model, torch::nn::CrossEntropyLoss(), toy_sgd(model),
+        {.callbacks = {std::make_shared<GradientNorm>()},
+         .accelerator = {
+             .device = "cpu", .precision = Precision::fp16, .grad_scaler = {.init_scale = scale}}});
     trainer.train(run_of(1));
     norms.push_back(trainer.run_history().get_latest_metric("train_gradient_norm"));
   }
@@ -216,16 +219,17 @@ TEST(GradientNormTest, ResumedEpochCountsTheSkippedUpdatesOfBothItsParts) {
   const auto train = [](CallbackList callbacks, const TrainOptions& options) {
     callbacks.push_back(std::make_shared<GradientNorm>());
     const auto model = toy_model();
-    QuietTrainer trainer(
-        model, torch::nn::CrossEntropyLoss(), toy_sgd(model), std::move(callbacks), nullptr,
-        {.device = "cpu", .mixed_precision = "fp16", .grad_scaler = {.init_scale = 1024.0}});
+    QuietTrainer trainer(model, torch::nn::CrossEntropyLoss(), toy_sgd(model),
+                         {.callbacks = std::move(callbacks),
+                          .accelerator = {.device = "cpu",
+                                          .precision = Precision::fp16,
+                                          .grad_scaler = {.init_scale = 1024.0}}});
     trainer.train(options);
     return trainer.run_history().get_metric_values("train_skipped_updates");
   };
   auto options = run_of(1);
   train({std::make_shared<Overflow>(), stop_at(2),
-         make<SaveTrainingState>(
-             {.directory = folder.path(), .every_n_updates = 1})},
+         make<SaveTrainingState>({.directory = folder.path(), .every_n_updates = 1})},
         options);
   options.resume_from = folder / "latest";
   EXPECT_EQ(train({}, options), std::vector<double>{1.0});

@@ -57,8 +57,9 @@ TEST(LearningRateMonitorTest, NumbersTheNamesOfSeveralGroups) {
                         std::make_unique<torch::optim::SGDOptions>(lr));
   }
   const auto optimizer = std::make_shared<torch::optim::SGD>(groups, torch::optim::SGDOptions(0.1));
-  QuietTrainer trainer(model, torch::nn::CrossEntropyLoss(), optimizer,
-                       {std::make_shared<LearningRateMonitor>()}, nullptr, {.device = "cpu"});
+  QuietTrainer trainer(
+      model, torch::nn::CrossEntropyLoss(), optimizer,
+      {.callbacks = {std::make_shared<LearningRateMonitor>()}, .accelerator = {.device = "cpu"}});
   trainer.train({.train_dataset = toy_data(8), .num_epochs = 1});
   EXPECT_EQ(trainer.run_history().get_latest_metric("lr_group_0"), 0.1);
   EXPECT_EQ(trainer.run_history().get_latest_metric("lr_group_1"), 0.2);
@@ -69,10 +70,10 @@ TEST(LearningRateMonitorTest, RecordsMomentumAndWeightDecayIfAskedTo) {
   const auto model = toy_model();
   const auto optimizer = std::make_shared<torch::optim::AdamW>(
       model->parameters(), torch::optim::AdamWOptions(0.1).weight_decay(0.25).betas({0.75, 0.99}));
-  const auto monitor = make<LearningRateMonitor>({
-      .fields = {ParamGroupField::weight_decay, ParamGroupField::momentum}});
-  QuietTrainer trainer(model, torch::nn::CrossEntropyLoss(), optimizer, {monitor}, nullptr,
-                       {.device = "cpu"});
+  const auto monitor = make<LearningRateMonitor>(
+      {.fields = {ParamGroupField::weight_decay, ParamGroupField::momentum}});
+  QuietTrainer trainer(model, torch::nn::CrossEntropyLoss(), optimizer,
+                       {.callbacks = {monitor}, .accelerator = {.device = "cpu"}});
   trainer.train({.train_dataset = toy_data(8), .num_epochs = 1});
   EXPECT_EQ(trainer.run_history().get_latest_metric("weight_decay"), 0.25);
   EXPECT_EQ(trainer.run_history().get_latest_metric("momentum"), 0.75);
@@ -80,8 +81,7 @@ TEST(LearningRateMonitorTest, RecordsMomentumAndWeightDecayIfAskedTo) {
 }
 
 TEST(LearningRateMonitorTest, KeepsASeriesOfEveryNthUpdate) {
-  const auto monitor =
-      make<LearningRateMonitor>({.every_n_updates = 3});
+  const auto monitor = make<LearningRateMonitor>({.every_n_updates = 3});
   Toy toy({monitor});
   toy.trainer.train(scheduled(2));
   EXPECT_EQ(updates_of(*monitor), (std::vector<int64_t>{3, 6}));
@@ -89,8 +89,7 @@ TEST(LearningRateMonitorTest, KeepsASeriesOfEveryNthUpdate) {
 }
 
 TEST(LearningRateMonitorTest, SecondRunStartsItsSeriesAnew) {
-  const auto monitor =
-      make<LearningRateMonitor>({.every_n_updates = 4});
+  const auto monitor = make<LearningRateMonitor>({.every_n_updates = 4});
   Toy toy({monitor});
   toy.trainer.train(scheduled(2));
   toy.trainer.train(scheduled(1));
@@ -127,10 +126,9 @@ TEST(LearningRateMonitorTest, RejectsAFieldThatTheOptimizerLacksBeforeTheFirstUp
   const auto model = toy_model();
   const auto optimizer = std::make_shared<torch::optim::Adagrad>(model->parameters(),
                                                                  torch::optim::AdagradOptions(0.1));
-  const auto monitor = make<LearningRateMonitor>(
-      {.fields = {ParamGroupField::momentum}});
-  QuietTrainer trainer(model, torch::nn::CrossEntropyLoss(), optimizer, {monitor}, nullptr,
-                       {.device = "cpu"});
+  const auto monitor = make<LearningRateMonitor>({.fields = {ParamGroupField::momentum}});
+  QuietTrainer trainer(model, torch::nn::CrossEntropyLoss(), optimizer,
+                       {.callbacks = {monitor}, .accelerator = {.device = "cpu"}});
   EXPECT_ERROR(trainer.train({.train_dataset = toy_data(8), .num_epochs = 1}), "no momentum");
   EXPECT_EQ(trainer.num_updates(), 0);
 }

@@ -153,14 +153,12 @@ TEST_F(BatchLimitFromEnvironmentTest, RejectsWhatIsNoNumberOfBatches) {
 }
 
 std::shared_ptr<StepBasedEvaluation> after_update_3() {
-  return make<StepBasedEvaluation>(
-      {.eval_every_n_updates = 3});
+  return make<StepBasedEvaluation>({.eval_every_n_updates = 3});
 }
 
 TEST(LimitEvalStepsTest, LimitsTheEvaluationsInBetween) {
   // Upstream limited nothing.
-  Counted run({make<LimitEvalSteps>({.num_eval_steps = 1}),
-               after_update_3()});
+  Counted run({make<LimitEvalSteps>({.num_eval_steps = 1}), after_update_3()});
   run.toy.trainer.train(epochs(1));
   EXPECT_EQ(run.count->num_extra, 1);
   EXPECT_EQ(run.count->num_eval, 3);
@@ -168,8 +166,7 @@ TEST(LimitEvalStepsTest, LimitsTheEvaluationsInBetween) {
 }
 
 TEST(LimitEvalStepsTest, LimitsAllEvaluationsIfAskedTo) {
-  Counted run({make<LimitEvalSteps>(
-                   {.num_eval_steps = 2, .limit_intermediate_only = false}),
+  Counted run({make<LimitEvalSteps>({.num_eval_steps = 2, .limit_intermediate_only = false}),
                after_update_3()});
   run.toy.trainer.train(epochs(1));
   EXPECT_EQ(run.count->num_extra, 2);
@@ -178,8 +175,7 @@ TEST(LimitEvalStepsTest, LimitsAllEvaluationsIfAskedTo) {
 }
 
 TEST(LimitEvalStepsTest, ALimitAboveTheLoaderChangesNothing) {
-  Counted run({make<LimitEvalSteps>(
-                   {.num_eval_steps = 50, .limit_intermediate_only = false}),
+  Counted run({make<LimitEvalSteps>({.num_eval_steps = 50, .limit_intermediate_only = false}),
                after_update_3()});
   run.toy.trainer.train(epochs(1));
   EXPECT_EQ(run.count->num_extra, 3);

@@ -69,10 +69,10 @@ class AllocateOnDeviceInFirstEpoch : public Callback {
 
 TEST(MemoryMonitorTest, CudaPeakIsThatOfTheEpoch_CUDA) {
   const auto model = toy_model();
-  QuietTrainer trainer(
-      model, torch::nn::CrossEntropyLoss(), toy_sgd(model),
-      {std::make_shared<MemoryMonitor>(), std::make_shared<AllocateOnDeviceInFirstEpoch>()},
-      nullptr, {.device = "cuda"});
+  QuietTrainer trainer(model, torch::nn::CrossEntropyLoss(), toy_sgd(model),
+                       {.callbacks = {std::make_shared<MemoryMonitor>(),
+                                      std::make_shared<AllocateOnDeviceInFirstEpoch>()},
+                        .accelerator = {.device = "cuda"}});
   trainer.train(run_of(2));
   const auto peak = trainer.run_history().get_metric_values("cuda_peak_mib");
   ASSERT_EQ(peak.size(), 2);

@@ -112,8 +112,8 @@ TEST(MetricCallbackTest, SecondTrainStartsAnew) {
 }
 
 TEST(MetricCallbackTest, ElementsOfAVectorGetNumbers) {
-  auto auroc = make<AUROC>(
-      {.num_classes = 3, .average = RankingAverage::none, .from_logits = true});
+  auto auroc =
+      make<AUROC>({.num_classes = 3, .average = RankingAverage::none, .from_logits = true});
   Toy toy({std::make_shared<MetricCallback>(
       std::initializer_list<MetricCollection::NamedMetric>{{"auroc", auroc}})});
   toy.trainer.train(options_of(1));
@@ -225,8 +225,9 @@ class TupleTrainer : public QuietTrainer {
 TEST(MetricCallbackTest, RefusesOutputsThatAreNoTensorUnlessToldWhatToTake) {
   const auto model = toy_model();
   const auto evaluate = [&](MetricCallbackOptions options) {
-    TupleTrainer trainer(model, torch::nn::CrossEntropyLoss(), nullptr,
-                         {hits_callback(std::move(options))}, nullptr, {.device = "cpu"});
+    TupleTrainer trainer(
+        model, torch::nn::CrossEntropyLoss(), nullptr,
+        {.callbacks = {hits_callback(std::move(options))}, .accelerator = {.device = "cpu"}});
     return trainer.evaluate({.dataset = toy_data(7)});
   };
   EXPECT_ERROR(evaluate({}), "the model's output is a Tuple, not a tensor");
@@ -267,8 +268,8 @@ class MeasuringTrainer : public QuietTrainer {
 
 TEST(MetricCallbackTest, SubclassMeasuresTheSame) {
   const auto model = toy_model();
-  MeasuringTrainer trainer(model, torch::nn::CrossEntropyLoss(), toy_sgd(model), {hits_callback()},
-                           nullptr, {.device = "cpu"});
+  MeasuringTrainer trainer(model, torch::nn::CrossEntropyLoss(), toy_sgd(model),
+                           {.callbacks = {hits_callback()}, .accelerator = {.device = "cpu"}});
   trainer.train(options_of(3));
   const auto by_callback = trainer.run_history().get_metric_values("eval_hits");
   EXPECT_EQ(by_callback.size(), 3U);

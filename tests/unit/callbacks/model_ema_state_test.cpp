@@ -45,7 +45,7 @@ struct Rehearsal {
         model, nn::CrossEntropyLoss(),
         std::make_shared<torch::optim::AdamW>(model->parameters(),
                                               torch::optim::AdamWOptions(0.01)),
-        CallbackList{ema, stop_at(last_update)}, nullptr, AcceleratorOptions{.device = "cpu"});
+        TrainerOptions{.callbacks = {ema, stop_at(last_update)}, .accelerator = {.device = "cpu"}});
     options = {.train_dataset = toy_data(14),
                .num_epochs = 3,
                .eval_dataset = toy_data(6),
@@ -88,8 +88,8 @@ TEST(ModelEmaStateTest, AFileOfAnEpochAfterTheStateIsNotTakenForTheAverageThatTh
   Rehearsal whole(1000, every_epoch);
   // Each epoch has 4 updates; the state of the second epoch's first one knows the first epoch's
   // file.
-  whole.trainer->callback_handler().add(make<LambdaCallback>(
-      {.on_train_update_end = [&](Trainer& trainer) {
+  whole.trainer->callback_handler().add(
+      make<LambdaCallback>({.on_train_update_end = [&](Trainer& trainer) {
         if (trainer.num_updates() == 5) trainer.save_training_state(folder / "state");
       }}));
   whole.trainer->train(whole.options);
@@ -141,8 +141,7 @@ TEST(ModelEmaStateTest, AStateWithTheAverageInTheModelGoesOnWithTheWeights) {
 
   Rehearsal first(100, {.leave_in_model = true});
   first.options.create_scheduler_fn = {};
-  first.trainer->callback_handler().add(
-      make<SaveTrainingState>({.directory = folder.path()}));
+  first.trainer->callback_handler().add(make<SaveTrainingState>({.directory = folder.path()}));
   first.trainer->train(first.options);
   Rehearsal second(100, {.leave_in_model = false});
   second.options.create_scheduler_fn = {};

@@ -89,8 +89,8 @@ TEST(ModelEmaTest, WarmsItsDecayUp) {
 
 TEST(ModelEmaTest, StartsAfterSomeUpdatesAndTakesEachNth) {
   auto keep = std::make_shared<KeepWeights>();
-  auto ema = make<ModelEma>(
-      {.decay = 0.5, .warm_up = false, .start_after = 2, .every_n_updates = 3});
+  auto ema =
+      make<ModelEma>({.decay = 0.5, .warm_up = false, .start_after = 2, .every_n_updates = 3});
   Toy toy({keep, ema});
   toy.trainer.train(three_updates_per_epoch(3));  // 9 updates: begins with 2, takes 5 and 8
   EXPECT_EQ(ema->num_averaged(), 2);
@@ -123,8 +123,8 @@ TEST(ModelEmaTest, DoesNotCountSkippedUpdates) {
   };
   auto ema = std::make_shared<ModelEma>();
   const auto model = toy_model();
-  SkipSecond trainer(model, torch::nn::CrossEntropyLoss(), toy_sgd(model), {ema}, nullptr,
-                     {.device = "cpu"});
+  SkipSecond trainer(model, torch::nn::CrossEntropyLoss(), toy_sgd(model),
+                     {.callbacks = {ema}, .accelerator = {.device = "cpu"}});
   trainer.train(three_updates_per_epoch(1));
   EXPECT_EQ(trainer.num_updates(), 2);
   EXPECT_EQ(ema->num_averaged(), 2);
@@ -135,8 +135,8 @@ TEST(ModelEmaTest, AveragesFloatingBuffersAndLeavesIntegerOnes) {
   nn::Sequential model(nn::Linear(4, 3), nn::BatchNorm1d(3));
   auto ema = make<ModelEma>({.decay = 0.5, .warm_up = false});
   QuietTrainer trainer(model, nn::CrossEntropyLoss(),
-                       std::make_shared<torch::optim::SGD>(model->parameters(), 0.0), {ema},
-                       nullptr, {.device = "cpu"});
+                       std::make_shared<torch::optim::SGD>(model->parameters(), 0.0),
+                       {.callbacks = {ema}, .accelerator = {.device = "cpu"}});
   TrainOptions options = three_updates_per_epoch(1);
   options.per_device_batch_size = 12;
   trainer.train(options);
@@ -216,8 +216,8 @@ TEST(ModelEmaTest, EvaluatesOnlyWhereTheEpochWasEvaluated) {
 
 TEST(ModelEmaTest, CallbacksBeforeItInTheListCanWatchItsMetrics) {
   const TemporaryFolder folder;
-  auto best = make<SaveBestModel>({
-      .save_path = folder / "best.pt", .watch_metric = "ema_model_eval_loss_epoch"});
+  auto best = make<SaveBestModel>(
+      {.save_path = folder / "best.pt", .watch_metric = "ema_model_eval_loss_epoch"});
   Toy toy({best, make<ModelEma>({.decay = 0.5})});
   toy.trainer.train(three_updates_per_epoch(3));
   const auto values = toy.trainer.run_history().get_metric_values("ema_model_eval_loss_epoch");
@@ -239,8 +239,7 @@ TEST(ModelEmaTest, SavesTheBestAverage) {
   };
   const TemporaryFolder folder;
   // With this learning rate the loss goes up and down.
-  auto ema = make<ModelEma>(
-      {.decay = 0.5, .save_path = folder / "new" / "ema.pt"});
+  auto ema = make<ModelEma>({.decay = 0.5, .save_path = folder / "new" / "ema.pt"});
   auto keep = std::make_shared<KeepAverages>(*ema);
   Toy toy({ema, keep}, /*lr=*/1.5);
   EXPECT_TRUE(ema->writes_files());
@@ -298,8 +297,7 @@ TEST(ModelEmaTest, AStopDuringItsEvaluationEndsTheRunInOrder) {
     }
   };
   auto keep = std::make_shared<KeepWeights>();
-  Toy toy({keep, make<ModelEma>({.leave_in_model = true}),
-           std::make_shared<StopInEma>()});
+  Toy toy({keep, make<ModelEma>({.leave_in_model = true}), std::make_shared<StopInEma>()});
   EXPECT_EQ(toy.trainer.train(three_updates_per_epoch(2)).reason, StopReason::stop_request);
   EXPECT_TRUE(bit_equal(toy.model->parameters(), keep->weights.back()));
 }

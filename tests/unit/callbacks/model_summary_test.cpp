@@ -182,7 +182,7 @@ class SumTrainer : public QuietTrainer {
   SumTrainer(Sum net, CallbackList callbacks)
       : QuietTrainer(net, torch::nn::CrossEntropyLoss(),
                      std::make_shared<torch::optim::SGD>(net->parameters(), 0.1),
-                     std::move(callbacks), nullptr, {.device = "cpu"}),
+                     {.callbacks = std::move(callbacks), .accelerator = {.device = "cpu"}}),
         net_(net) {}
 
  protected:
@@ -227,8 +227,8 @@ TEST(ModelSummaryTest, ModelThatTakesSomethingElseIsPrintedWithoutShapesAndWhy) 
 
 TEST(ModelSummaryTest, CallsTheModelAsTheOptionsSay) {
   Sum net;
-  const auto summary = make<ModelSummary>(
-      {.forward = [net](const Batch& batch) mutable -> c10::IValue {
+  const auto summary =
+      make<ModelSummary>({.forward = [net](const Batch& batch) mutable -> c10::IValue {
         return net->forward(batch.input(), batch.input());
       }});
   SumTrainer trainer(net, {summary});

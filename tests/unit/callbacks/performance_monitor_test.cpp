@@ -42,8 +42,9 @@ struct TimedRun {
       : monitor(std::make_shared<ByFakeTime<PerformanceMonitor>>(time, monitor_options)),
         model(toy_model()),
         trainer(time, {.forward = kForward, .backward = kBackward}, model,
-                torch::nn::CrossEntropyLoss(), toy_sgd(model), with_monitor(std::move(more)),
-                nullptr, AcceleratorOptions{.device = "cpu"}) {
+                torch::nn::CrossEntropyLoss(), toy_sgd(model),
+                TrainerOptions{.callbacks = with_monitor(std::move(more)),
+                               .accelerator = {.device = "cpu"}}) {
     const auto takes = [this](int count) {
       return DataLoaderOptions{.num_workers = 0,
                                .transform = [time = time, count](Batch batch, const auto&) {
@@ -181,8 +182,8 @@ TEST(PerformanceMonitorTest, EpochResumedAtItsEndStillHasItsValues) {
 
 TEST(PerformanceMonitorTest, RunThatResumesAStateWithoutItsValuesCountsFromThere) {
   const TemporaryFolder folder;
-  Toy plain({stop_at(6), make<SaveTrainingState>({
-                             .directory = folder.path(), .every_n_updates = 1})});
+  Toy plain(
+      {stop_at(6), make<SaveTrainingState>({.directory = folder.path(), .every_n_updates = 1})});
   TimedRun run({stop_at(3)});
   plain.trainer.train(run.options);
   run.trainer.train(run.options);  // leaves an epoch behind half done

@@ -8,8 +8,8 @@
 #include <string>
 #include <vector>
 
-#include "linkboy/callbacks/save_training_state.hpp"
 #include "linkboy/callbacks/phase_timer.hpp"
+#include "linkboy/callbacks/save_training_state.hpp"
 #include "support/at_update.hpp"
 #include "support/expect_error.hpp"
 #include "support/fake_time.hpp"
@@ -28,7 +28,8 @@ constexpr int kBetweenUpdates = 1000;
 
 /// Epochs of four updates and two evaluation steps.
 struct TimedRun {
-  explicit TimedRun(CallbackList more = {}, PhaseTimerOptions timing_options = {.num_warmup_steps = 0})
+  explicit TimedRun(CallbackList more = {},
+                    PhaseTimerOptions timing_options = {.num_warmup_steps = 0})
       : timing(std::make_shared<ByFakeTime<PhaseTimer>>(time, timing_options)),
         model(toy_model()),
         trainer(time,
@@ -36,8 +37,9 @@ struct TimedRun {
                  .backward = kBackward,
                  .optimizer = kOptimizer,
                  .eval_step = kEvalStep},
-                model, torch::nn::CrossEntropyLoss(), toy_sgd(model), with_timing(std::move(more)),
-                nullptr, AcceleratorOptions{.device = "cpu"}) {
+                model, torch::nn::CrossEntropyLoss(), toy_sgd(model),
+                TrainerOptions{.callbacks = with_timing(std::move(more)),
+                               .accelerator = {.device = "cpu"}}) {
     options = {.train_dataset = toy_data(8),
                .num_epochs = 2,
                .eval_dataset = toy_data(4),
@@ -162,9 +164,8 @@ TEST(PhaseTimerTest, AnEvaluationThatIsLeftBeforeItsEndIsNoTrainingTime) {
       trainer.request_stop();
     }
   };
-  TimedRun first(
-      {std::make_shared<StopInEvaluation>(),
-       make<SaveTrainingState>({.directory = folder.path()})});
+  TimedRun first({std::make_shared<StopInEvaluation>(),
+                  make<SaveTrainingState>({.directory = folder.path()})});
   first.trainer.train(first.options);
   EXPECT_EQ(first.timing->state_dict().get_double("train_epoch_time"), 2 * kUpdate);
   TimedRun second;
@@ -222,8 +223,7 @@ TEST(PhaseTimerTest, AnEvaluationThatAStopCutsShortIsNotTrainingTimeOfTheResumed
     }
   };
   TimedRun first(
-      {std::make_shared<EvaluateAt>(),
-       make<SaveTrainingState>({.directory = folder.path()})});
+      {std::make_shared<EvaluateAt>(), make<SaveTrainingState>({.directory = folder.path()})});
   first.trainer.train(first.options);
   TimedRun second;
   second.options.resume_from = folder / "latest";

@@ -118,8 +118,8 @@ class ThrowingTrainer : public QuietTrainer {
 class ProfilerTest : public ::testing::Test {
  protected:
   std::shared_ptr<Profiler> profiler(ProfilerSchedule schedule) {
-    return make<Profiler>({
-        .directory = folder_ / "traces", .schedule = schedule, .record_shapes = true});
+    return make<Profiler>(
+        {.directory = folder_ / "traces", .schedule = schedule, .record_shapes = true});
   }
 
   /// Four steps an epoch.
@@ -129,9 +129,9 @@ class ProfilerTest : public ::testing::Test {
 
   static std::unique_ptr<QuietTrainer> trainer(CallbackList callbacks) {
     auto model = toy_model();
-    return std::make_unique<QuietTrainer>(model, marking_loss(), toy_sgd(model),
-                                          std::move(callbacks), nullptr,
-                                          AcceleratorOptions{.device = "cpu"});
+    return std::make_unique<QuietTrainer>(
+        model, marking_loss(), toy_sgd(model),
+        TrainerOptions{.callbacks = std::move(callbacks), .accelerator = {.device = "cpu"}});
   }
 
   template <class Exception>
@@ -366,8 +366,7 @@ TEST_F(ProfilerTest, RejectsNumbersOutOfTheirRange) {
 }
 
 TEST_F(ProfilerTest, UnwritableDirectoryIsFoundBeforeTraining) {
-  auto trainer =
-      this->trainer({make<Profiler>({.directory = "/proc/no/traces"})});
+  auto trainer = this->trainer({make<Profiler>({.directory = "/proc/no/traces"})});
   EXPECT_ERROR(trainer->train(epochs(1)), "/proc/no");
   EXPECT_EQ(trainer->num_updates(), 0);
 }
@@ -391,11 +390,10 @@ TEST_F(ProfilerTest, FullDiskIsReportedWithThePathAndDoesNotEndTheRun) {
 
 TEST_F(ProfilerTest, ShapesAndMemoryAreWrittenOnRequest) {
   const auto trace_with = [this](bool record_shapes, bool profile_memory) {
-    auto profiler = make<Profiler>(
-        {.directory = folder_ / "traces",
-                        .schedule = {.wait = 0, .warm_up = 0, .active = 1},
-                        .record_shapes = record_shapes,
-                        .profile_memory = profile_memory});
+    auto profiler = make<Profiler>({.directory = folder_ / "traces",
+                                    .schedule = {.wait = 0, .warm_up = 0, .active = 1},
+                                    .record_shapes = record_shapes,
+                                    .profile_memory = profile_memory});
     trainer({profiler})->train(epochs(1));
     return Trace(profiler->traces().at(0));
   };
@@ -443,10 +441,9 @@ TEST_F(ProfilerTest, OwnTimesOfTheOperatorsAddUpToThoseThatNoneCalls) {
 }
 
 TEST_F(ProfilerTest, TableShowsTheCostliestOperatorsFirst) {
-  auto profiler =
-      make<Profiler>({.directory = folder_ / "traces",
-                                                 .schedule = {.wait = 0, .warm_up = 1, .active = 2},
-                                                 .num_table_rows = 3});
+  auto profiler = make<Profiler>({.directory = folder_ / "traces",
+                                  .schedule = {.wait = 0, .warm_up = 1, .active = 2},
+                                  .num_table_rows = 3});
   auto trainer = this->trainer({profiler});
   trainer->train(epochs(1));
   const auto& operators = profiler->operators();
@@ -466,8 +463,8 @@ TEST_F(ProfilerTest, TableShowsTheCostliestOperatorsFirst) {
 TEST_F(ProfilerTest, KernelsAreInTheTraceAndTheTable_CUPTI) {
   auto profiler = this->profiler({.wait = 1, .warm_up = 1, .active = 2});
   auto model = toy_model();
-  QuietTrainer trainer(model, torch::nn::CrossEntropyLoss(), toy_sgd(model), {profiler}, nullptr,
-                       {.device = "cuda"});
+  QuietTrainer trainer(model, torch::nn::CrossEntropyLoss(), toy_sgd(model),
+                       {.callbacks = {profiler}, .accelerator = {.device = "cuda"}});
   trainer.train(epochs(1));
   EXPECT_FALSE(Trace(profiler->traces().at(0)).events("kernel").empty());
   const auto& operators = profiler->operators();
@@ -490,7 +487,8 @@ TEST_F(ProfilerTest, ProfilerRangesAreAnnotationsOfTheTrace) {
   };
   auto profiler = this->profiler({.wait = 1, .warm_up = 1, .active = 2});
   auto model = toy_model();
-  Staged trainer(model, marking_loss(), toy_sgd(model), {profiler}, nullptr, {.device = "cpu"});
+  Staged trainer(model, marking_loss(), toy_sgd(model),
+                 {.callbacks = {profiler}, .accelerator = {.device = "cpu"}});
   trainer.train(epochs(1));
   const Trace trace(profiler->traces().at(0));
   const auto ranges = trace.events("user_annotation", "my stage");

@@ -55,8 +55,7 @@ TEST(ProgressBarTest, WritesPlainLinesWhereThereIsNoTerminal) {
 
 TEST(ProgressBarTest, AnEpochThatANumberOfUpdatesEndsIsWholeAtItsEnd) {
   std::FILE* file = std::tmpfile();
-  Toy toy({make<ProgressBar>(
-      {.mode = ProgressBarOptions::Mode::plain, .stream = file})});
+  Toy toy({make<ProgressBar>({.mode = ProgressBarOptions::Mode::plain, .stream = file})});
   toy.trainer.train({.train_dataset = toy_data(20),
                      .num_epochs = 1,
                      .per_device_batch_size = 2,

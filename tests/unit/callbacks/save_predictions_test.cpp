@@ -150,8 +150,8 @@ TEST(SavePredictionsTest, RejectsOutputsThatMakeNoTensor) {
   const TemporaryFolder folder;
   const auto model = toy_model();
   OddTrainer trainer(model, torch::nn::CrossEntropyLoss(), toy_sgd(model),
-                     CallbackList{saving({.path = folder / "predictions.pt"})}, nullptr,
-                     AcceleratorOptions{.device = "cpu"});
+                     {.callbacks = {saving({.path = folder / "predictions.pt"})},
+                      .accelerator = {.device = "cpu"}});
   const EvaluateOptions options{.dataset = toy_data(4), .per_device_batch_size = 2};
   EXPECT_ERROR(trainer.evaluate(options), "returned a Tuple");
   trainer.kind = OddTrainer::Kind::longer_rows;
@@ -177,8 +177,8 @@ TEST(SavePredictionsTest, RejectsTheArgmaxOfSingleNumbers) {
   const TemporaryFolder folder;
   const auto model = toy_model();
   FlatTrainer trainer(model, torch::nn::CrossEntropyLoss(), toy_sgd(model),
-                      CallbackList{saving({.path = folder / "predictions.pt", .argmax = true})},
-                      nullptr, AcceleratorOptions{.device = "cpu"});
+                      {.callbacks = {saving({.path = folder / "predictions.pt", .argmax = true})},
+                       .accelerator = {.device = "cpu"}});
   EXPECT_ERROR(trainer.evaluate({.dataset = toy_data(4)}), "have 1 dimension(s)");
 }
 

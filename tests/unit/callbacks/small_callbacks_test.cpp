@@ -73,9 +73,9 @@ TEST(LambdaCallbackTest, SeesEveryEventThatACallbackSees) {
 
 TEST(LambdaCallbackTest, SeesExceptions) {
   bool has_seen = false;
-  Toy toy({make<LambdaCallback>({
-      .on_train_update_end = [](Trainer&) { throw Error("oh"); },
-      .on_exception = [&](Trainer&, std::exception_ptr) { has_seen = true; }})});
+  Toy toy({make<LambdaCallback>(
+      {.on_train_update_end = [](Trainer&) { throw Error("oh"); },
+       .on_exception = [&](Trainer&, std::exception_ptr) { has_seen = true; }})});
   EXPECT_ERROR(toy.trainer.train({.train_dataset = toy_data(4), .num_epochs = 1}), "oh");
   EXPECT_TRUE(has_seen);
 }
@@ -87,8 +87,8 @@ class PreciseBatchNormTest : public ::testing::Test {
 
   void train(PreciseBatchNormOptions options, int64_t num_epochs) {
     QuietTrainer trainer(model_, torch::nn::CrossEntropyLoss(), toy_sgd(model_),
-                         CallbackList{std::make_shared<PreciseBatchNorm>(options)}, nullptr,
-                         AcceleratorOptions{.device = "cpu"});
+                         {.callbacks = {std::make_shared<PreciseBatchNorm>(options)},
+                          .accelerator = {.device = "cpu"}});
     trainer.train({.train_dataset = toy_data(16),
                    .num_epochs = num_epochs,
                    .per_device_batch_size = 4,
@@ -144,9 +144,9 @@ TEST_F(PreciseBatchNormTest, UpdateLeavesTheModelInTheModeInWhichItIs) {
     modes.push_back(trainer.model().is_training());
   };
   QuietTrainer trainer(model_, torch::nn::CrossEntropyLoss(), toy_sgd(model_),
-                       {make<LambdaCallback>({
-                           .on_train_epoch_end = update, .on_eval_epoch_start = update})},
-                       nullptr, {.device = "cpu"});
+                       {.callbacks = {make<LambdaCallback>(
+                            {.on_train_epoch_end = update, .on_eval_epoch_start = update})},
+                        .accelerator = {.device = "cpu"}});
   trainer.train({.train_dataset = toy_data(8), .num_epochs = 1, .eval_dataset = toy_data(8)});
   EXPECT_EQ(modes, (std::vector<bool>{true, false}));
 }
@@ -170,10 +170,10 @@ TEST_F(PreciseBatchNormTest, FrozenLayersKeepTheirStatisticsAndEveryModuleItsMod
   QuietTrainer trainer(model_, torch::nn::CrossEntropyLoss(),
                        std::make_shared<torch::optim::SGD>(freezer->get_trainable_parameters(),
                                                            torch::optim::SGDOptions(0.1)),
-                       {std::make_shared<FreezeLayers>(freezer),
-                        make<LambdaCallback>({
-                            .on_train_epoch_end = update, .on_training_run_epoch_end = look})},
-                       nullptr, {.device = "cpu"});
+                       {.callbacks = {std::make_shared<FreezeLayers>(freezer),
+                                      make<LambdaCallback>({.on_train_epoch_end = update,
+                                                            .on_training_run_epoch_end = look})},
+                        .accelerator = {.device = "cpu"}});
   trainer.train({.train_dataset = toy_data(8), .num_epochs = 1, .eval_dataset = toy_data(8)});
   // After the evaluation, too.
   EXPECT_EQ(modes, (std::vector<std::vector<bool>>{{false, true}, {false, true}}));
@@ -186,7 +186,7 @@ TEST_F(PreciseBatchNormTest, ALayerWithTwoNamesKeepsItsMomentum) {
   QuietTrainer trainer(
       torch::nn::Sequential(norm_, norm_, linear), torch::nn::CrossEntropyLoss(),
       std::make_shared<torch::optim::SGD>(linear->parameters(), torch::optim::SGDOptions(0.1)),
-      {std::make_shared<PreciseBatchNorm>()}, nullptr, {.device = "cpu"});
+      {.callbacks = {std::make_shared<PreciseBatchNorm>()}, .accelerator = {.device = "cpu"}});
   trainer.train({.train_dataset = toy_data(8), .num_epochs = 2});
   EXPECT_EQ(norm_->options.momentum(), std::optional<double>(0.1));
 }

@@ -28,8 +28,9 @@ struct Dropping {
     model =
         nn::Sequential(nn::Linear(4, 8), nn::BatchNorm1d(8), nn::Dropout(0.5), nn::Linear(8, 3));
     more.push_back(losses);
-    trainer = std::make_unique<QuietTrainer>(model, nn::CrossEntropyLoss(), toy_sgd(model), more,
-                                             nullptr, AcceleratorOptions{.device = "cpu"});
+    trainer = std::make_unique<QuietTrainer>(
+        model, nn::CrossEntropyLoss(), toy_sgd(model),
+        TrainerOptions{.callbacks = more, .accelerator = {.device = "cpu"}});
   }
 
   torch::nn::Sequential model;
@@ -38,8 +39,7 @@ struct Dropping {
 };
 
 std::shared_ptr<StepBasedEvaluation> every(int64_t num_updates) {
-  return make<StepBasedEvaluation>(
-      {.eval_every_n_updates = num_updates});
+  return make<StepBasedEvaluation>({.eval_every_n_updates = num_updates});
 }
 
 TEST(StepBasedEvaluationTest, EvaluatesEveryNUpdatesOfTheRun) {
@@ -103,8 +103,8 @@ TEST(StepBasedEvaluationTest, DoesNotCountSkippedUpdates) {
     }
   };
   const auto model = toy_model();
-  SkipLast trainer(model, torch::nn::CrossEntropyLoss(), toy_sgd(model), {every(4)}, nullptr,
-                   {.device = "cpu"});
+  SkipLast trainer(model, torch::nn::CrossEntropyLoss(), toy_sgd(model),
+                   {.callbacks = {every(4)}, .accelerator = {.device = "cpu"}});
   trainer.train(epochs(1));  // 4 updates, and a fifth that is skipped
   EXPECT_EQ(trainer.run_history().get_metric_values("intermediate_eval_loss").size(), 1U);
 }
@@ -119,9 +119,8 @@ TEST(StepBasedEvaluationTest, AStopInItLeavesAStateOfTheUpdateBefore) {
   const TemporaryFolder folder;
   Dropping whole({every(1)});
   whole.trainer->train(epochs(2));
-  Dropping first(
-      {std::make_shared<StopInEvaluation>(), every(1),
-       make<SaveTrainingState>({.directory = folder.path()})});
+  Dropping first({std::make_shared<StopInEvaluation>(), every(1),
+                  make<SaveTrainingState>({.directory = folder.path()})});
   EXPECT_EQ(first.trainer->train(epochs(2)).num_updates, 7);
   Dropping second({every(1)});
   TrainOptions rest = epochs(2);

@@ -147,8 +147,9 @@ TEST(StochasticWeightAveragingTest, AnExceptionInAnUpdateRestoresTheRateOfTheSch
     void optimizer_step() override { throw Error("no more"); }
   };
   auto model = toy_model();
-  FailingStep trainer(model, torch::nn::CrossEntropyLoss(), toy_sgd(model),
-                      {swa({.start_after = 0, .swa_lr = 0.03})}, nullptr, {.device = "cpu"});
+  FailingStep trainer(
+      model, torch::nn::CrossEntropyLoss(), toy_sgd(model),
+      {.callbacks = {swa({.start_after = 0, .swa_lr = 0.03})}, .accelerator = {.device = "cpu"}});
   TrainOptions options = three_updates_per_epoch(2);
   options.create_scheduler_fn = cosine();
   EXPECT_ERROR(trainer.train(options), "no more");
@@ -169,8 +170,8 @@ TEST(StochasticWeightAveragingTest, RenewsTheStatisticsOfBatchNorm) {
   const nn::Linear first(4, 8);
   nn::Sequential model(first, norm, nn::ReLU(), nn::Linear(8, 3));
   auto average = swa({});
-  QuietTrainer trainer(model, nn::CrossEntropyLoss(), toy_sgd(model), {average}, nullptr,
-                       {.device = "cpu"});
+  QuietTrainer trainer(model, nn::CrossEntropyLoss(), toy_sgd(model),
+                       {.callbacks = {average}, .accelerator = {.device = "cpu"}});
   TrainOptions options = three_updates_per_epoch(4);
   options.train_dataloader_options.shuffle = false;
   trainer.train(options);
@@ -202,8 +203,9 @@ TEST(StochasticWeightAveragingTest, PassesOverTheDataByTheForwardOfTheUser) {
     trainer.model()(batch.input());
     if (++num_batches == 6) throw Error("no more");
   };
-  QuietTrainer trainer(model, nn::CrossEntropyLoss(), toy_sgd(model), {swa({.forward = forward})},
-                       nullptr, {.device = "cpu"});
+  QuietTrainer trainer(
+      model, nn::CrossEntropyLoss(), toy_sgd(model),
+      {.callbacks = {swa({.forward = forward})}, .accelerator = {.device = "cpu"}});
   trainer.train(three_updates_per_epoch(2));
   EXPECT_EQ(num_batches, 4);  // one of them before the first update
   EXPECT_ERROR(trainer.train(three_updates_per_epoch(2)), "no more");
@@ -245,8 +247,8 @@ TEST(StochasticWeightAveragingTest, APassThatDoesNotFitTheModelIsRefusedBeforeTh
   };
   const TrainOptions options{.train_dataset = toy_data(8), .num_epochs = 1};
   const auto train = [&](SwaOptions swa_options) {
-    TwoInputsTrainer trainer(model, nn::CrossEntropyLoss(), optimizer, {swa(swa_options)}, nullptr,
-                             {.device = "cpu"});
+    TwoInputsTrainer trainer(model, nn::CrossEntropyLoss(), optimizer,
+                             {.callbacks = {swa(swa_options)}, .accelerator = {.device = "cpu"}});
     try {
       trainer.train(options);
     } catch (const Error&) {
@@ -278,7 +280,8 @@ TEST(StochasticWeightAveragingTest, FrozenBatchNormsNeedNoForward) {
   TwoInputsTrainer trainer(
       model, nn::CrossEntropyLoss(),
       std::make_shared<torch::optim::SGD>(model->parameters(), torch::optim::SGDOptions(0.1)),
-      {std::make_shared<Freeze>(model), swa({.start_after = 0})}, nullptr, {.device = "cpu"});
+      {.callbacks = {std::make_shared<Freeze>(model), swa({.start_after = 0})},
+       .accelerator = {.device = "cpu"}});
   EXPECT_EQ(trainer.train({.train_dataset = toy_data(8), .num_epochs = 1}).num_epochs, 1);
 }
 
@@ -287,9 +290,10 @@ TEST(StochasticWeightAveragingTest, TheFirstBatchOfTheCheckChangesNothing) {
     torch::manual_seed(5);
     nn::Sequential model(nn::Linear(4, 4), nn::BatchNorm1d(4), nn::Dropout(0.5), nn::Linear(4, 3));
     const auto keep = std::make_shared<KeepUpdates>();
-    QuietTrainer trainer(model, nn::CrossEntropyLoss(), toy_sgd(model),
-                         {keep, swa({.start_after = 0, .update_batch_norm = update_batch_norm})},
-                         nullptr, {.device = "cpu"});
+    QuietTrainer trainer(
+        model, nn::CrossEntropyLoss(), toy_sgd(model),
+        {.callbacks = {keep, swa({.start_after = 0, .update_batch_norm = update_batch_norm})},
+         .accelerator = {.device = "cpu"}});
     trainer.train({.train_dataset = toy_data(8), .num_epochs = 2});
     return keep->weights.back();
   };
@@ -354,10 +358,10 @@ struct Rehearsal {
     model = nn::Sequential(nn::Linear(4, 8), nn::BatchNorm1d(8), nn::Linear(8, 3));
     const SwaOptions swa_options{
         .start_after = NUM_UPDATE_STEPS / 3, .swa_lr = 0.02, .num_annealing_updates = 3};
-    trainer =
-        std::make_unique<QuietTrainer>(model, nn::CrossEntropyLoss(), toy_sgd(model),
-                                       CallbackList{swa(swa_options), losses, stop_at(last_update)},
-                                       nullptr, AcceleratorOptions{.device = "cpu"});
+    trainer = std::make_unique<QuietTrainer>(
+        model, nn::CrossEntropyLoss(), toy_sgd(model),
+        TrainerOptions{.callbacks = {swa(swa_options), losses, stop_at(last_update)},
+                       .accelerator = {.device = "cpu"}});
     options = three_updates_per_epoch(4);
     if (has_scheduler) options.create_scheduler_fn = cosine();
   }
@@ -380,8 +384,8 @@ TEST(StochasticWeightAveragingTest, AResumedRunIsTheUninterruptedOneInEveryBit) 
       SCOPED_TRACE(k);
       Rehearsal first(k, has_scheduler);
       // The state of the update itself, before the run restores learning rates.
-      first.trainer->callback_handler().add(make<SaveTrainingState>(
-          {.directory = folder / "states"}));
+      first.trainer->callback_handler().add(
+          make<SaveTrainingState>({.directory = folder / "states"}));
       first.trainer->train(first.options);
       Rehearsal second(100, has_scheduler);
       second.options.resume_from = folder / "states";
@@ -397,8 +401,7 @@ TEST(StochasticWeightAveragingTest, ALongerRunForgetsWhereTheShorterOneEnded) {
   const TemporaryFolder folder;
   const auto train = [&](int64_t num_updates, bool is_resumed) {
     auto average = swa({.start_after = 3});
-    Toy toy({average, make<SaveTrainingState>(
-                          {.directory = folder / "states"})});
+    Toy toy({average, make<SaveTrainingState>({.directory = folder / "states"})});
     TrainOptions options = three_updates_per_epoch(4);
     options.max_num_updates = num_updates;
     if (is_resumed) options.resume_from = folder / "states";

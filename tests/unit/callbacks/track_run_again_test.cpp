@@ -104,8 +104,8 @@ TEST(TrackRunAgainTest, ResumedRunRecordsNothingTwiceAndLosesNothing) {
 /// Trains two epochs, with a state after the first; a run before has the same name.
 void train_and_save(const CallbackList& trackers, const std::filesystem::path& states) {
   CallbackList callbacks = trackers;
-  callbacks.push_back(make<SaveTrainingState>(
-      {.directory = states, .every_n_epochs = 1, .keep_last = 100}));
+  callbacks.push_back(
+      make<SaveTrainingState>({.directory = states, .every_n_epochs = 1, .keep_last = 100}));
   Toy(callbacks).trainer.train(short_run());
 }
 
@@ -155,8 +155,7 @@ TEST(TrackRunAgainTest, ResumedRunFindsTheRecordsOfItsTrackersThoughAnotherWasAd
   train_and_save({tracked_in(folder.path())}, folder / "states");
   const auto memory = std::make_shared<MemoryTracker>();
   Toy resumed({std::make_shared<TrackRun>(std::vector<std::shared_ptr<Tracker>>{
-      memory, make<TensorBoardTracker>(
-                  {.directory = folder / "runs"})})});
+      memory, make<TensorBoardTracker>({.directory = folder / "runs"})})});
   TrainOptions options = short_run(3);
   options.resume_from = folder / "states" / "state-00000001";
   resumed.trainer.train(options);
@@ -166,8 +165,7 @@ TEST(TrackRunAgainTest, ResumedRunFindsTheRecordsOfItsTrackersThoughAnotherWasAd
 
 TEST(TrackRunAgainTest, ResumedRunWhoseStateKnowsNothingOfItRecordsFromThere) {
   const TemporaryFolder folder;
-  Toy plain({stop_at(6), make<SaveTrainingState>(
-                             {.directory = folder.path()})});
+  Toy plain({stop_at(6), make<SaveTrainingState>({.directory = folder.path()})});
   plain.trainer.train(short_run());
   TrackedToy run;
   TrainOptions options = short_run();

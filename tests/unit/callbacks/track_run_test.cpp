@@ -61,12 +61,11 @@ TEST(TrackRunTest, LogsMeanLossLearningRateAndSpeedEveryNUpdates) {
 }
 
 TEST(TrackRunTest, RecordsWhatOtherCallbacksGiveIt) {
-  auto other = make<LambdaCallback>(
-      {.on_train_update_end = [](Trainer& trainer) {
-        auto track = trainer.callback_handler().find<TrackRun>();
-        track->log_scalars(trainer, {{"mine", 2.0 * static_cast<double>(trainer.num_updates())}});
-        track->log_text(trainer, "note", "hello");
-      }});
+  auto other = make<LambdaCallback>({.on_train_update_end = [](Trainer& trainer) {
+    auto track = trainer.callback_handler().find<TrackRun>();
+    track->log_scalars(trainer, {{"mine", 2.0 * static_cast<double>(trainer.num_updates())}});
+    track->log_text(trainer, "note", "hello");
+  }});
   TrackedToy run({}, {other});
   run.toy.trainer.train(short_run(1));
   EXPECT_EQ(run.tracker->of("mine").back(), (std::pair<int64_t, double>(4, 8.0)));
@@ -107,9 +106,9 @@ TEST(TrackRunTest, ALossThatIsNotFiniteIsInItsOwnRecordAlone) {
   const auto tracker = std::make_shared<MemoryTracker>();
   const auto model = toy_model();
   OnceInfinite trainer(model, torch::nn::CrossEntropyLoss(), toy_sgd(model),
-                       {make<TrackRun>(std::vector<std::shared_ptr<Tracker>>{tracker},
-                                                   {.every_n_updates = 1})},
-                       nullptr, {.device = "cpu"});
+                       {.callbacks = {make<TrackRun>(std::vector<std::shared_ptr<Tracker>>{tracker},
+                                                     {.every_n_updates = 1})},
+                        .accelerator = {.device = "cpu"}});
   trainer.train(short_run(1));
   const auto logged = tracker->of("train_loss");
   ASSERT_EQ(logged.size(), 4U);
@@ -239,7 +238,7 @@ TEST(TrackRunTest, TrackerThatFailsLaterIsNamedOnceAndLeftOutOfTheRun) {
   const auto other = std::make_shared<MemoryTracker>();
   failing->fails_at_update = 3;
   Toy toy({make<TrackRun>(std::vector<std::shared_ptr<Tracker>>{failing, other},
-                                      {.every_n_updates = 1})});
+                          {.every_n_updates = 1})});
   EXPECT_EQ(toy.trainer.train(short_run()).num_updates, 8);
   EXPECT_EQ(std::count_if(toy.trainer.lines.begin(), toy.trainer.lines.end(),
                           [](const std::string& line) {
@@ -263,9 +262,9 @@ struct FailsInLibTorch : MemoryTracker {
 };
 
 TEST(TrackRunTest, ErrorOfLibTorchInATrackerIsPrintedWithoutItsBacktrace) {
-  Toy toy({make<TrackRun>(
-      std::vector<std::shared_ptr<Tracker>>{std::make_shared<FailsInLibTorch>()},
-      {.every_n_updates = 1})});
+  Toy toy(
+      {make<TrackRun>(std::vector<std::shared_ptr<Tracker>>{std::make_shared<FailsInLibTorch>()},
+                      {.every_n_updates = 1})});
   toy.trainer.train(short_run(1));
   const auto line = std::find_if(
       toy.trainer.lines.begin(), toy.trainer.lines.end(),
@@ -285,9 +284,8 @@ TEST(TrackRunTest, AnEvaluationAfterATrainingDoesNotFailBecauseOfATracker) {
   const auto fails_to_start = std::make_shared<MemoryTracker>();
   const auto other = std::make_shared<MemoryTracker>();
   failed->fails_at_update = 3;
-  Toy toy({make<TrackRun>(
-      std::vector<std::shared_ptr<Tracker>>{failed, fails_to_start, other},
-      {.every_n_updates = 1})});
+  Toy toy({make<TrackRun>(std::vector<std::shared_ptr<Tracker>>{failed, fails_to_start, other},
+                          {.every_n_updates = 1})});
   toy.trainer.train(short_run());
   failed->fails_to_start = fails_to_start->fails_to_start = true;
   EXPECT_EQ(toy.trainer.evaluate({.dataset = toy_data(4)}).count("evaluation_loss"), 1U);
@@ -298,11 +296,11 @@ TEST(TrackRunTest, AnEvaluationAfterATrainingDoesNotFailBecauseOfATracker) {
 TEST(TrackRunTest, OnlyTheMainProcessTracks) {
   const auto tracker = std::make_shared<MemoryTracker>();
   const auto model = toy_model();
-  QuietTrainer trainer(model, torch::nn::CrossEntropyLoss(), toy_sgd(model),
-                       {make<TrackRun>(
-                           std::vector<std::shared_ptr<Tracker>>{tracker},
-                           {.every_n_updates = 1, .histograms_every_n_epochs = 1})},
-                       nullptr, {.device = "cpu", .process_group = pretended_group(1, 2)});
+  QuietTrainer trainer(
+      model, torch::nn::CrossEntropyLoss(), toy_sgd(model),
+      {.callbacks = {make<TrackRun>(std::vector<std::shared_ptr<Tracker>>{tracker},
+                                    {.every_n_updates = 1, .histograms_every_n_epochs = 1})},
+       .accelerator = {.device = "cpu", .process_group = pretended_group(1, 2)}});
   ASSERT_FALSE(trainer.accelerator().is_main_process());
   trainer.train(short_run());
   trainer.evaluate({.dataset = toy_data(4)});

@@ -20,12 +20,12 @@ namespace {
 class Scored {
  public:
   explicit Scored(std::shared_ptr<Callback> callback)
-      : toy_({make<LambdaCallback>({
-                  .on_training_run_epoch_end =
-                      [this](Trainer& trainer) {
-                        trainer.run_history().update_metric("score", scores_.at(num_epochs_++));
-                        weights.push_back(copies_of(trainer.model().parameters()));
-                      }}),
+      : toy_({make<LambdaCallback>(
+                  {.on_training_run_epoch_end =
+                       [this](Trainer& trainer) {
+                         trainer.run_history().update_metric("score", scores_.at(num_epochs_++));
+                         weights.push_back(copies_of(trainer.model().parameters()));
+                       }}),
               std::move(callback)}) {}
 
   /// Returns the number of epochs that the run had.
@@ -51,8 +51,8 @@ class Scored {
 };
 
 Scored stopping_early(bool reset_on_train) {
-  return Scored(make<EarlyStopping>({
-      .early_stopping_patience = 2, .watch_metric = "score", .reset_on_train = reset_on_train}));
+  return Scored(make<EarlyStopping>(
+      {.early_stopping_patience = 2, .watch_metric = "score", .reset_on_train = reset_on_train}));
 }
 
 TEST(EarlyStoppingTest, NewRunForgetsTheBestValueAndTheCountOfTheRunBefore) {
@@ -69,14 +69,12 @@ int64_t epochs_after_resume(const std::function<std::shared_ptr<C>()>& make,
   const TemporaryFolder folder;
   const auto run = [&](const std::vector<double>& scores, int64_t from, auto resume) {
     auto next = std::make_shared<std::size_t>(0);
-    Toy toy({make<LambdaCallback>({
-                 .on_training_run_epoch_end =
-                     [&scores, next](Trainer& trainer) {
-                       trainer.run_history().update_metric("score", scores.at((*next)++));
-                     }}),
-             make(),
-             make<SaveTrainingState>(
-                 {.directory = folder / "states"})});
+    Toy toy({make<LambdaCallback>({.on_training_run_epoch_end =
+                                       [&scores, next](Trainer& trainer) {
+                                         trainer.run_history().update_metric("score",
+                                                                             scores.at((*next)++));
+                                       }}),
+             make(), make<SaveTrainingState>({.directory = folder / "states"})});
     return toy.trainer
         .train({.train_dataset = toy_data(4),
                 .num_epochs = from + static_cast<int64_t>(scores.size()),
@@ -90,24 +88,22 @@ int64_t epochs_after_resume(const std::function<std::shared_ptr<C>()>& make,
 }
 
 std::shared_ptr<EarlyStopping> patience_of_three() {
-  return make<EarlyStopping>(
-      {.early_stopping_patience = 3, .watch_metric = "score"});
+  return make<EarlyStopping>({.early_stopping_patience = 3, .watch_metric = "score"});
 }
 
 TEST(EarlyStoppingTest, ARunThatItHasEndedDoesNotTrainWhenResumed) {
   const std::vector<double> worse{1.0, 2.0, 2.0, 2.0};
   EXPECT_EQ(epochs_after_resume<EarlyStopping>(patience_of_three, worse, {3.0, 3.0}), 0);
   const auto bounded = [] {
-    return make<EarlyStopping>(
-        {.divergence_bound = 5.0, .watch_metric = "score"});
+    return make<EarlyStopping>({.divergence_bound = 5.0, .watch_metric = "score"});
   };
   EXPECT_EQ(epochs_after_resume<EarlyStopping>(bounded, {1.0, 9.0}, {1.0, 1.0}), 0);
 }
 
 TEST(EarlyStoppingTest, AResumedRunDoesNotLookAtTheWarmUpEither) {
   const auto bounded = [] {
-    return make<EarlyStopping>({
-        .num_warmup_epochs = 3, .divergence_bound = 5.0, .watch_metric = "score"});
+    return make<EarlyStopping>(
+        {.num_warmup_epochs = 3, .divergence_bound = 5.0, .watch_metric = "score"});
   };
   EXPECT_EQ(epochs_after_resume<EarlyStopping>(bounded, {9.0}, {9.0, 9.0, 1.0}), 3);
 }
@@ -116,15 +112,15 @@ TEST(EarlyStoppingTest, AResumedRunDoesNotLookAtTheWarmUpEither) {
 TEST(EarlyStoppingTest, AStateThatWasLoadedForAnotherRunIsForgotten) {
   const TemporaryFolder folder;
   bool fails = false;
-  const auto stopping = make<EarlyStopping>(
-      {.early_stopping_patience = 2, .watch_metric = "score"});
-  Toy toy({make<LambdaCallback>({
-               .on_training_run_start =
-                   [&](Trainer&) {
-                     if (fails) throw Error("no room");
-                   },
-               .on_training_run_epoch_end =
-                   [](Trainer& trainer) { trainer.run_history().update_metric("score", 1.0); }}),
+  const auto stopping =
+      make<EarlyStopping>({.early_stopping_patience = 2, .watch_metric = "score"});
+  Toy toy({make<LambdaCallback>(
+               {.on_training_run_start =
+                    [&](Trainer&) {
+                      if (fails) throw Error("no room");
+                    },
+                .on_training_run_epoch_end =
+                    [](Trainer& trainer) { trainer.run_history().update_metric("score", 1.0); }}),
            stopping});
   TrainOptions options{.train_dataset = toy_data(4), .num_epochs = 2};
   toy.trainer.train(options);
@@ -140,9 +136,9 @@ TEST(EarlyStoppingTest, AStateThatWasLoadedForAnotherRunIsForgotten) {
 
 /// An evaluation of the user's own is not the one at the end of an epoch.
 TEST(EarlyStoppingTest, AnEvaluationOfAnotherCallbackDoesNotCountAsTheEpochs) {
-  Toy toy({make<LambdaCallback>({
-               .on_training_run_epoch_end =
-                   [](Trainer& trainer) { trainer.evaluate_now({.metric_prefix = "test_"}); }}),
+  Toy toy({make<LambdaCallback>(
+               {.on_training_run_epoch_end =
+                    [](Trainer& trainer) { trainer.evaluate_now({.metric_prefix = "test_"}); }}),
            std::make_shared<EarlyStopping>()});
   TrainOptions options{.train_dataset = toy_data(4), .num_epochs = 4, .eval_dataset = toy_data(4)};
   options.evaluate_every_n_epochs = 3;
@@ -152,8 +148,7 @@ TEST(EarlyStoppingTest, AnEvaluationOfAnotherCallbackDoesNotCountAsTheEpochs) {
 TEST(EarlyStoppingTest, ALargerPatienceLetsAStoppedRunContinue) {
   int64_t patience = 1;
   const std::function<std::shared_ptr<EarlyStopping>()> growing = [&] {
-    return make<EarlyStopping>(
-        {.early_stopping_patience = patience++, .watch_metric = "score"});
+    return make<EarlyStopping>({.early_stopping_patience = patience++, .watch_metric = "score"});
   };
   EXPECT_EQ(epochs_after_resume<EarlyStopping>(growing, {1.0, 2.0}, {0.5, 0.4}), 2);
 }
@@ -172,10 +167,9 @@ TEST(EarlyStoppingTest, ResetOnTrainFalseKeepsTheBestValueAndTheCount) {
 TEST(EarlyStoppingTest, AResumedRunKeepsTheCountOfValuesThatWereNeverFinite) {
   const TemporaryFolder folder;
   const auto never_finite = [] {
-    return make<LambdaCallback>(
-        {.on_training_run_epoch_end = [](Trainer& trainer) {
-          trainer.run_history().update_metric("score", NAN);
-        }});
+    return make<LambdaCallback>({.on_training_run_epoch_end = [](Trainer& trainer) {
+      trainer.run_history().update_metric("score", NAN);
+    }});
   };
   const EarlyStoppingOptions stopping{.early_stopping_patience = 3, .watch_metric = "score"};
   TrainOptions options{.train_dataset = toy_data(4), .num_epochs = 2};

@@ -109,8 +109,8 @@ TEST_F(WsdCheckpointTest, StartsFromAnInitialCheckpoint) {
     SCOPED_TRACE(name);
     const TemporaryFolder folder;
     auto start = std::make_shared<KeepStart>();
-    Toy second({start, make<WsdCheckpoint>({
-                           .save_dir = folder.path(), .initial_checkpoint = folder_ / name})},
+    Toy second({start, make<WsdCheckpoint>(
+                           {.save_dir = folder.path(), .initial_checkpoint = folder_ / name})},
                /*lr=*/0.7);
     second.trainer.train(epochs(2, {.lr_min = 0.5, .is_continuation_from_checkpoint = true}));
     EXPECT_EQ(second.trainer.num_updates(), 10);

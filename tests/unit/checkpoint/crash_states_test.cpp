@@ -169,11 +169,10 @@ TEST_P(CrashStatesTest, TheNewestStateIsWholeAndNotOlderThanTheLastThatWasReport
   std::vector<FileCall> calls;
   {
     FileCallRecorder recorder(folder.path());
-    const auto save = make<SaveTrainingState>(
-        {.directory = folder / "run" / "states",
-                                 .every_n_updates = 1,
-                                 .keep_last = 2,
-                                 .asynchronous = GetParam()});
+    const auto save = make<SaveTrainingState>({.directory = folder / "run" / "states",
+                                               .every_n_updates = 1,
+                                               .keep_last = 2,
+                                               .asynchronous = GetParam()});
     Toy toy({save, std::make_shared<ReportSaves>(recorder, *save, GetParam())});
     toy.trainer.train({.train_dataset = toy_data(20), .num_epochs = 1, .per_device_batch_size = 4});
     calls = recorder.calls();

@@ -52,7 +52,7 @@ TEST(NamedTensorsTest, ShortensLongLists) {
 TEST(NameOptionsTest, StripAndRenameInThatOrder) {
   const StateDict state{{"module._orig_mod.fc.weight", 1}, {"module.old", 2}, {"head.bias", 3}};
   const StateDict renamed = rename_keys(state, {.strip_prefixes = {"module.", "_orig_mod."},
-                                                   .rename = {{"old", "new"}, {"fc.", "0."}}});
+                                                .rename = {{"old", "new"}, {"fc.", "0."}}});
   EXPECT_EQ(renamed.get_int("0.weight"), 1);
   EXPECT_EQ(renamed.get_int("new"), 2);
   EXPECT_EQ(renamed.get_int("head.bias"), 3);

@@ -32,10 +32,10 @@ struct Scale : torch::nn::Module {
 TEST(ThousandRanksTest, ARankSeesItsShareOfEachUpdateAndOfTheEvaluation) {
   const auto net = std::make_shared<Scale>();
   const auto keep = std::make_shared<KeepIndices>();
-  QuietTrainer trainer(net, torch::nn::MSELoss(),
-                       std::make_shared<torch::optim::SGD>(net->parameters(), 1e-12),
-                       CallbackList{keep}, nullptr,
-                       {.device = "cpu", .process_group = pretended_group(kRank, kNumRanks)});
+  QuietTrainer trainer(
+      net, torch::nn::MSELoss(), std::make_shared<torch::optim::SGD>(net->parameters(), 1e-12),
+      {.callbacks = {keep},
+       .accelerator = {.device = "cpu", .process_group = pretended_group(kRank, kNumRanks)}});
   const auto numbers = torch::arange(5 * kNumRanks * 2 + 7, torch::kFloat);
   const auto result = trainer.train({.train_dataset = TensorDataset(numbers, numbers),
                                      .num_epochs = 1,

@@ -157,8 +157,8 @@ TEST_F(FindersTest, SuggestsARateThatTrainsWell) {
       optimizer =
           std::make_shared<torch::optim::SGD>(model->parameters(), torch::optim::SGDOptions(0.1));
     }
-    QuietTrainer trainer(model, torch::nn::CrossEntropyLoss(), optimizer, CallbackList{}, nullptr,
-                         AcceleratorOptions{.device = "cpu"});
+    QuietTrainer trainer(model, torch::nn::CrossEntropyLoss(), optimizer,
+                         {.callbacks = {}, .accelerator = {.device = "cpu"}});
     const auto result = find_learning_rate(
         trainer,
         {.train_dataset = TensorDataset(x, y), .num_epochs = 1, .per_device_batch_size = 32});
@@ -185,7 +185,7 @@ class NegativeLossTrainer : public QuietTrainer {
 
 TEST_F(FindersTest, ANegativeLossDoesNotDiverge) {
   NegativeLossTrainer trainer(toy_.model, torch::nn::CrossEntropyLoss(), toy_.optimizer,
-                              CallbackList{}, nullptr, AcceleratorOptions{.device = "cpu"});
+                              {.callbacks = {}, .accelerator = {.device = "cpu"}});
   const LrFinderOptions finder{.start_lr = 1e-3, .end_lr = 0.1, .num_updates = 50};
   EXPECT_EQ(find_learning_rate(trainer, training(), finder).losses.size(), 50U);
   // Where it does diverge, the search ends.
@@ -208,8 +208,8 @@ TEST_F(FindersTest, UpdatesThatAreSkippedAreNoFall) {
    private:
     int num_windows_ = 0;
   };
-  SkipsSome trainer(toy_.model, torch::nn::CrossEntropyLoss(), toy_.optimizer, CallbackList{},
-                    nullptr, AcceleratorOptions{.device = "cpu"});
+  SkipsSome trainer(toy_.model, torch::nn::CrossEntropyLoss(), toy_.optimizer,
+                    {.callbacks = {}, .accelerator = {.device = "cpu"}});
   auto options = training();
   options.per_device_batch_size = 32;
   const auto result = find_learning_rate(
@@ -248,8 +248,8 @@ TEST_F(FindersTest, GroupsKeepTheRatioOfTheirRates) {
     }
     std::vector<double> ratios;
   };
-  SeesRatio trainer(model, torch::nn::CrossEntropyLoss(), shared, CallbackList{}, nullptr,
-                    AcceleratorOptions{.device = "cpu"});
+  SeesRatio trainer(model, torch::nn::CrossEntropyLoss(), shared,
+                    {.callbacks = {}, .accelerator = {.device = "cpu"}});
   find_learning_rate(trainer, training(), {.num_updates = 4});
   ASSERT_EQ(trainer.ratios.size(), 4U);
   for (const double ratio : trainer.ratios) EXPECT_NEAR(ratio, 2.0, 1e-9);
@@ -279,8 +279,8 @@ TEST_F(FindersTest, LeavesNoGradientsEvenWhereTheTrainerKeepsThem) {
     using QuietTrainer::QuietTrainer;
     void optimizer_zero_grad() override {}
   };
-  KeepGradients trainer(toy_.model, torch::nn::CrossEntropyLoss(), toy_.optimizer, CallbackList{},
-                        nullptr, AcceleratorOptions{.device = "cpu"});
+  KeepGradients trainer(toy_.model, torch::nn::CrossEntropyLoss(), toy_.optimizer,
+                        {.callbacks = {}, .accelerator = {.device = "cpu"}});
   find_learning_rate(trainer, training(), {.num_updates = 3});
   for (const auto& parameter : toy_.model->parameters()) EXPECT_FALSE(parameter.grad().defined());
 }
@@ -301,9 +301,9 @@ TEST_F(FindersTest, PutsBackTheMembersOfASubclassAndThePhaseOfLocalSgd) {
       num_steps = state.get_tensor("num_steps");
     }
   };
-  Counting trainer(toy_.model, torch::nn::CrossEntropyLoss(), toy_.optimizer, CallbackList{},
-                   nullptr,
-                   AcceleratorOptions{.device = "cpu", .distributed = {.local_sgd_interval = 100}});
+  Counting trainer(toy_.model, torch::nn::CrossEntropyLoss(), toy_.optimizer,
+                   {.callbacks = {},
+                    .accelerator = {.device = "cpu", .distributed = {.local_sgd_interval = 100}}});
   TrainOptions options = training();
   options.num_epochs = {};
   options.max_num_updates = 2;
@@ -320,12 +320,11 @@ TEST_F(FindersTest, PutsBackTheMembersOfASubclassAndThePhaseOfLocalSgd) {
 LrFinderResult find_with_losses(std::vector<double> losses, LrFinderOptions finder) {
   auto num_losses = std::make_shared<std::size_t>(0);
   auto model = toy_model();
-  QuietTrainer trainer(
-      model,
-      [num_losses, losses](const torch::Tensor& output, const torch::Tensor&) {
-        return output.sum() * 0.0 + losses.at((*num_losses)++);
-      },
-      toy_sgd(model), CallbackList{}, nullptr, AcceleratorOptions{.device = "cpu"});
+  QuietTrainer trainer(model,
+                       [num_losses, losses](const torch::Tensor& output, const torch::Tensor&) {
+                         return output.sum() * 0.0 + losses.at((*num_losses)++);
+                       },
+                       toy_sgd(model), {.callbacks = {}, .accelerator = {.device = "cpu"}});
   finder.num_updates = static_cast<int64_t>(losses.size());
   return find_learning_rate(trainer, training(), finder);
 }
@@ -461,8 +460,8 @@ TEST_F(BatchSizeFinderTest, SpeedIsThatOfTheUpdatesAfterTheFirst) {
     }
     double seconds = 0.0;
   };
-  Busy trainer(model_, torch::nn::CrossEntropyLoss(), toy_sgd(model_), CallbackList{}, nullptr,
-               AcceleratorOptions{.device = "cpu"});
+  Busy trainer(model_, torch::nn::CrossEntropyLoss(), toy_sgd(model_),
+               {.callbacks = {}, .accelerator = {.device = "cpu"}});
   const auto result = find_batch_size(trainer, options_, {.min_batch_size = 200, .num_updates = 2});
   EXPECT_LE(result.trials.at(0).samples_per_second, 200.0 / trainer.seconds);
 }

@@ -194,9 +194,8 @@ TEST(ParameterGroupsTest, FrozenParametersHaveTheirOwnDecayWhenTheyAreUnfrozen) 
   const auto optimizer = std::make_shared<torch::optim::AdamW>(groups, defaults);
   QuietTrainer trainer(
       model, torch::nn::CrossEntropyLoss(), optimizer,
-      {make<FreezeLayers>(
-          freezer, {.unfreeze_at = {{.epoch = 2, .from_index = 0}}})},
-      nullptr, {.device = "cpu"});
+      {.callbacks = {make<FreezeLayers>(freezer, {.unfreeze_at = {{.epoch = 2, .from_index = 0}}})},
+       .accelerator = {.device = "cpu"}});
   const at::Tensor before = model[0]->as<Linear>()->weight.detach().clone();
   trainer.train({.train_dataset = toy_data(8), .num_epochs = 1});
   EXPECT_TRUE(torch::equal(model[0]->as<Linear>()->weight, before));
@@ -309,8 +308,8 @@ TEST(ParameterGroupsTest, LayerWiseRatesFollowTheScheduleInTraining) {
   auto optimizer = std::make_shared<torch::optim::AdamW>(
       parameter_groups(net, defaults, {.layer_wise_lr = LayerWiseLrOptions{.decay = 0.5}}),
       defaults);
-  LrTrainer trainer(net, torch::nn::CrossEntropyLoss(), optimizer, CallbackList{}, nullptr,
-                    AcceleratorOptions{.device = "cpu"});
+  LrTrainer trainer(net, torch::nn::CrossEntropyLoss(), optimizer,
+                    {.callbacks = {}, .accelerator = {.device = "cpu"}});
   auto options = fine_tuning_run(2);
   options.create_scheduler_fn = cosine({.lr_min = 0.0});
   trainer.train(options);

@@ -17,8 +17,8 @@
 #include "linkboy/metrics/f_beta.hpp"
 #include "linkboy/metrics/iou.hpp"
 #include "linkboy/metrics/matthews_corr_coef.hpp"
-#include "linkboy/metrics/precision.hpp"
-#include "linkboy/metrics/recall.hpp"
+#include "linkboy/metrics/precision_score.hpp"
+#include "linkboy/metrics/recall_score.hpp"
 #include "support/expect_error.hpp"
 
 namespace linkboy::testing::classification_metrics_test {
@@ -30,8 +30,10 @@ constexpr int64_t kNumClasses = 5;
 std::vector<std::unique_ptr<Metric>> top_1_metrics() {
   std::vector<std::unique_ptr<Metric>> metrics;
   metrics.push_back(std::make_unique<Accuracy>(AccuracyOptions{.num_classes = kNumClasses}));
-  metrics.push_back(std::make_unique<Precision>(ClassificationOptions{.num_classes = kNumClasses}));
-  metrics.push_back(std::make_unique<Recall>(ClassificationOptions{.num_classes = kNumClasses}));
+  metrics.push_back(
+      std::make_unique<PrecisionScore>(ClassificationOptions{.num_classes = kNumClasses}));
+  metrics.push_back(
+      std::make_unique<RecallScore>(ClassificationOptions{.num_classes = kNumClasses}));
   metrics.push_back(std::make_unique<FBeta>(FBetaOptions{.num_classes = kNumClasses}));
   metrics.push_back(
       std::make_unique<ConfusionMatrix>(ConfusionMatrixOptions{.num_classes = kNumClasses}));
@@ -256,10 +258,10 @@ TEST(ClassificationMetricsTest, RefusesOptionsThatAreNotAllowed) {
   EXPECT_ERROR(Accuracy({.num_classes = 5, .top_k = 6}),
                "top_k is 6, but num_classes is 5; it must lie in [1, 5]");
   EXPECT_ERROR(Accuracy({.num_classes = 5, .top_k = 0}), "top_k is 0");
-  EXPECT_ERROR(Precision({.num_classes = 3, .average = Average::binary}),
+  EXPECT_ERROR(PrecisionScore({.num_classes = 3, .average = Average::binary}),
                "average is binary, but num_classes is 3");
   const double nan = std::numeric_limits<double>::quiet_NaN();
-  EXPECT_ERROR(Recall({.num_classes = 2, .threshold = nan}), "threshold is NaN");
+  EXPECT_ERROR(RecallScore({.num_classes = 2, .threshold = nan}), "threshold is NaN");
   EXPECT_ERROR(IoU({.num_classes = 1}), "num_classes is 1");
   EXPECT_ERROR(Dice({.num_classes = 1}), "num_classes is 1");
   for (const double beta : {0.0, -1.0, nan, std::numeric_limits<double>::infinity()}) {

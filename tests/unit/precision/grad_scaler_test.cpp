@@ -175,7 +175,7 @@ TEST(GradScalerTest, RefusesOptionsOutOfRange) {
 
 TEST(GradScalerTest, ABackwardBetweenUnscaleAndStepDoesNotMakeTheStepDivideAgain) {
   Accelerator accelerator(
-      {.device = "cpu", .mixed_precision = "fp16", .grad_scaler = {.init_scale = 8.0}});
+      {.device = "cpu", .precision = Precision::fp16, .grad_scaler = {.init_scale = 8.0}});
   auto critic = parameter();
   auto generator = parameter();
   torch::optim::SGD critic_optimizer({critic}, 0.5);
@@ -195,7 +195,7 @@ TEST(GradScalerTest, ABackwardBetweenUnscaleAndStepDoesNotMakeTheStepDivideAgain
 
 TEST(GradScalerTest, GradientsClearedAfterUnscaleAreUnscaledAgainInTheNextUpdate) {
   Accelerator accelerator(
-      {.device = "cpu", .mixed_precision = "fp16", .grad_scaler = {.init_scale = 8.0}});
+      {.device = "cpu", .precision = Precision::fp16, .grad_scaler = {.init_scale = 8.0}});
   auto weight = parameter();
   torch::optim::SGD optimizer({weight}, 0.5);
   for (int i = 0; i < 2; ++i) {
@@ -208,7 +208,7 @@ TEST(GradScalerTest, GradientsClearedAfterUnscaleAreUnscaledAgainInTheNextUpdate
 
 TEST(GradScalerTest, ASkippedStepOfGradientsThatAreClearedInPlaceIsNotWaitedFor) {
   Accelerator accelerator(
-      {.device = "cpu", .mixed_precision = "fp16", .grad_scaler = {.init_scale = 8.0}});
+      {.device = "cpu", .precision = Precision::fp16, .grad_scaler = {.init_scale = 8.0}});
   auto weight = parameter();
   torch::optim::SGD optimizer({weight}, 0.5);
   accelerator.backward((weight * 3).sum());

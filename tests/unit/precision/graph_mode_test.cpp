@@ -44,12 +44,14 @@ class Unfreeze : public Callback {
 };
 
 struct GraphRun {
-  GraphRun(const std::string& device, const std::string& precision)
+  GraphRun(const std::string& device, Precision precision)
       : optimizer(std::make_shared<torch::optim::AdamW>(
             net->parameters(), torch::optim::AdamWOptions(0.05).weight_decay(0.1))),
         trainer(
-            net, torch::nn::CrossEntropyLoss(), optimizer, CallbackList{keep_losses}, nullptr,
-            {.device = device, .mixed_precision = precision, .grad_scaler = {.init_scale = 64}}) {}
+            net, torch::nn::CrossEntropyLoss(), optimizer,
+            {.callbacks = {keep_losses},
+             .accelerator = {
+                 .device = device, .precision = precision, .grad_scaler = {.init_scale = 64}}}) {}
 
   TrainResult train(ExecutionMode mode, TrainOptions options = {}) {
     torch::manual_seed(7);  // of the dropout
@@ -67,8 +69,8 @@ struct GraphRun {
   QuietTrainer trainer;
 };
 
-void expect_same(const std::string& device, const std::string& precision,
-                 const TrainOptions& options, bool unfreezes = false) {
+void expect_same(const std::string& device, Precision precision, const TrainOptions& options,
+                 bool unfreezes = false) {
   GraphRun eager(device, precision);
   GraphRun graph(device, precision);
   for (GraphRun* run : {&eager, &graph}) {
@@ -87,15 +89,15 @@ void expect_same(const std::string& device, const std::string& precision,
 }
 
 void expect_same_in_all_settings(const std::string& device) {
-  for (const std::string precision : {"no", "bf16", "fp16"}) {
-    SCOPED_TRACE(precision);
+  for (const Precision precision : {Precision::fp32, Precision::bf16, Precision::fp16}) {
+    SCOPED_TRACE(to_string(precision));
     expect_same(device, precision, {});
     // 7 batches an epoch: windows of 2, 2, 2, 1 and of 3, 3, 1.
     expect_same(device, precision, {.gradient_accumulation_steps = 2});
     expect_same(device, precision, {.gradient_accumulation_steps = 3, .gradient_clip_norm = 0.5});
   }
-  expect_same(device, "no", {}, /*unfreezes=*/true);
-  expect_same(device, "no", {.gradient_accumulation_steps = 2}, /*unfreezes=*/true);
+  expect_same(device, Precision::fp32, {}, /*unfreezes=*/true);
+  expect_same(device, Precision::fp32, {.gradient_accumulation_steps = 2}, /*unfreezes=*/true);
 }
 
 TEST(GraphModeTest, LossesAndWeightsAreThoseOfEagerInEveryBit) {
@@ -123,7 +125,7 @@ TEST(GraphModeTest, ARecordingUsesAScaleThatIsLoadedAfterIt_CUDA) {
 }
 
 TEST(GraphModeTest, LeavesOutALastBatchThatIsNotFullAndSaysSo) {
-  GraphRun run("cpu", "no");
+  GraphRun run("cpu", Precision::fp32);
   run.train(ExecutionMode::graph);
   EXPECT_EQ(run.trainer.run_config().num_train_batches_per_epoch, 7);
   EXPECT_EQ(run.trainer.lines.front(),
@@ -131,7 +133,7 @@ TEST(GraphModeTest, LeavesOutALastBatchThatIsNotFullAndSaysSo) {
 }
 
 TEST(GraphModeTest, RefusesABatchOfAnotherShape) {
-  GraphRun run("cpu", "no");
+  GraphRun run("cpu", Precision::fp32);
   EXPECT_ERROR(run.train(ExecutionMode::graph, {.train_dataloader_options = {.drop_last = false}}),
                "[3, 4], target Long[3], but the step was recorded for input Float[4, 4]");
 }
@@ -248,8 +250,8 @@ TEST(GraphModeTest, OutputsOfAStepKeepNoGraph) {
   };
   const auto look = std::make_shared<Look>();
   auto model = toy_model();
-  ManyOutputs trainer(model, torch::nn::CrossEntropyLoss(), toy_sgd(model), CallbackList{look},
-                      nullptr, {.device = "cpu"});
+  ManyOutputs trainer(model, torch::nn::CrossEntropyLoss(), toy_sgd(model),
+                      {.callbacks = {look}, .accelerator = {.device = "cpu"}});
   trainer.train({.train_dataset = toy_data(16),
                  .num_epochs = 1,
                  .per_device_batch_size = 4,

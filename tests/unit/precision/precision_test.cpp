@@ -20,10 +20,10 @@ bool autocast_is_on() { return at::autocast::is_autocast_enabled(at::kCPU); }
 TEST(AutocastTest, ComputesInTheDtypeAskedForAndOnlyInItsScope) {
   const auto weight = torch::ones({4, 4});
   for (const auto& [name, dtype] :
-       {std::pair("no", torch::kFloat), std::pair("bf16", torch::kBFloat16),
-        std::pair("fp16", torch::kHalf)}) {
-    const Accelerator accelerator({.device = "cpu", .mixed_precision = name});
-    EXPECT_EQ(accelerator.mixed_precision(), name);
+       {std::pair(Precision::fp32, torch::kFloat), std::pair(Precision::bf16, torch::kBFloat16),
+        std::pair(Precision::fp16, torch::kHalf)}) {
+    const Accelerator accelerator({.device = "cpu", .precision = name});
+    EXPECT_EQ(accelerator.precision(), name);
     {
       const auto autocast = accelerator.autocast();
       EXPECT_EQ(torch::mm(weight, weight).scalar_type(), dtype);
@@ -39,7 +39,7 @@ TEST(AutocastTest, ComputesInTheDtypeAskedForAndOnlyInItsScope) {
 }
 
 TEST(AutocastTest, EndsWithAnException) {
-  const Accelerator accelerator({.device = "cpu", .mixed_precision = "bf16"});
+  const Accelerator accelerator({.device = "cpu", .precision = Precision::bf16});
   try {
     const auto autocast = accelerator.autocast();
     throw std::runtime_error("x");
@@ -49,7 +49,7 @@ TEST(AutocastTest, EndsWithAnException) {
 }
 
 TEST(AutocastTest, SeesParametersAsTheLastUpdateLeftThem) {
-  const Accelerator accelerator({.device = "cpu", .mixed_precision = "bf16"});
+  const Accelerator accelerator({.device = "cpu", .precision = Precision::bf16});
   auto weight = torch::ones({4, 4}).requires_grad_();
   const auto product = [&] {
     const auto autocast = accelerator.autocast();
@@ -64,8 +64,8 @@ TEST(AutocastTest, SeesParametersAsTheLastUpdateLeftThem) {
 }
 
 TEST(AcceleratorTest, RefusesAnUnknownPrecision) {
-  EXPECT_ERROR(Accelerator({.device = "cpu", .mixed_precision = "fp8"}),
-               "mixed_precision is \"fp8\"; it must be no, bf16 or fp16");
+  EXPECT_ERROR(from_text<Precision>("fp8"), "it must be one of fp32, bf16, fp16");
+  EXPECT_EQ(from_text<Precision>("no"), Precision::fp32);
 }
 
 /// Losses of 3 epochs of the toy model, and where autocast was on.
@@ -102,11 +102,13 @@ class PrecisionTrainer : public QuietTrainer {
 };
 
 struct PrecisionRun {
-  explicit PrecisionRun(const std::string& precision, GradScalerOptions scaler = {})
+  explicit PrecisionRun(Precision precision, GradScalerOptions scaler = {})
       : model(toy_model()),
         optimizer(toy_sgd(model)),
-        trainer(model, torch::nn::CrossEntropyLoss(), optimizer, CallbackList{}, nullptr,
-                {.device = "cpu", .mixed_precision = precision, .grad_scaler = scaler}) {}
+        trainer(model, torch::nn::CrossEntropyLoss(), optimizer,
+                {.callbacks = {},
+                 .accelerator = {.device = "cpu", .precision = precision, .grad_scaler = scaler}}) {
+  }
 
   TrainResult train(TrainOptions options = {}) {
     options.train_dataset = toy_data(16);
@@ -122,24 +124,24 @@ struct PrecisionRun {
 };
 
 TEST(TrainerPrecisionTest, RunsTheLossesInAutocastAndTheBackwardOutside) {
-  for (const std::string precision : {"bf16", "fp16"}) {
+  for (const Precision precision : {Precision::bf16, Precision::fp16}) {
     PrecisionRun run(precision);
     run.train();
     EXPECT_TRUE(run.trainer.train_was_on);
     EXPECT_TRUE(run.trainer.eval_was_on);
     EXPECT_FALSE(run.trainer.backward_was_on);
-    EXPECT_EQ(run.trainer.dtype, precision == "bf16" ? at::kBFloat16 : at::kHalf);
-    EXPECT_EQ(run.trainer.run_config().mixed_precision, precision);
+    EXPECT_EQ(run.trainer.dtype, precision == Precision::bf16 ? at::kBFloat16 : at::kHalf);
+    EXPECT_EQ(run.trainer.run_config().precision, precision);
     for (const auto& parameter : run.model->parameters()) {
       EXPECT_EQ(parameter.scalar_type(), at::kFloat);
       EXPECT_FALSE(parameter.grad().defined());
     }
     // As far from float as the digits allow: 8 and 11 bits of mantissa over 12 updates.
-    PrecisionRun exact("no");
+    PrecisionRun exact(Precision::fp32);
     exact.train();
     for (std::size_t i = 0; i < exact.trainer.losses.size(); ++i) {
       EXPECT_NEAR(run.trainer.losses[i], exact.trainer.losses[i],
-                  precision == "bf16" ? 0.03 : 0.004);
+                  precision == Precision::bf16 ? 0.03 : 0.004);
     }
     EXPECT_NE(run.trainer.losses, exact.trainer.losses);
   }
@@ -188,8 +190,9 @@ TEST(TrainerPrecisionTest, AnEndlessOverflowIsAnErrorOnceTheScaleIsZero) {
     }
   };
   auto model = toy_model();
-  AlwaysInfinite trainer(model, torch::nn::CrossEntropyLoss(), toy_sgd(model), CallbackList{},
-                         nullptr, {.device = "cpu", .mixed_precision = "fp16"});
+  AlwaysInfinite trainer(
+      model, torch::nn::CrossEntropyLoss(), toy_sgd(model),
+      {.callbacks = {}, .accelerator = {.device = "cpu", .precision = Precision::fp16}});
   EXPECT_ERROR(
       trainer.train(
           {.train_dataset = toy_data(160), .per_device_batch_size = 4, .max_num_updates = 8}),
@@ -225,8 +228,9 @@ TEST(ChannelsLastTest, KeepsFilterAndBatchesChannelsLastAndTheLossesClose) {
   const auto losses = [](bool channels_last) {
     auto model = toy_convolutions();
     auto optimizer = std::make_shared<torch::optim::AdamW>(model->parameters(), 0.01);
-    QuietTrainer trainer(model, torch::nn::CrossEntropyLoss(), optimizer, CallbackList{}, nullptr,
-                         {.device = "cpu", .channels_last = channels_last});
+    QuietTrainer trainer(
+        model, torch::nn::CrossEntropyLoss(), optimizer,
+        {.callbacks = {}, .accelerator = {.device = "cpu", .channels_last = channels_last}});
     const auto images = torch::sin(torch::arange(8 * 3 * 8 * 8, torch::kFloat)).view({8, 3, 8, 8});
     trainer.train({.train_dataset = TensorDataset(images, torch::arange(8) % 3),
                    .num_epochs = 3,
@@ -246,8 +250,9 @@ template <class Optimizer>
 struct ConvolutionRun {
   explicit ConvolutionRun(bool channels_last = true)
       : optimizer(std::make_shared<Optimizer>(model->parameters(), 0.01)),
-        trainer(model, torch::nn::CrossEntropyLoss(), optimizer, CallbackList{}, nullptr,
-                {.device = "cpu", .channels_last = channels_last}) {}
+        trainer(
+            model, torch::nn::CrossEntropyLoss(), optimizer,
+            {.callbacks = {}, .accelerator = {.device = "cpu", .channels_last = channels_last}}) {}
 
   void train() {
     const auto images = torch::sin(torch::arange(8 * 3 * 8 * 8, torch::kFloat)).view({8, 3, 8, 8});

@@ -70,8 +70,7 @@ TEST_F(SchedulesTest, WsdMeetsUpstreamsValues) {
   EXPECT_DOUBLE_EQ(value(sqrt, 95), 0.0029289392592023356);
   EXPECT_NEAR(value(sqrt, 99), 5.131765063278429e-4, 1e-15);
   EXPECT_NEAR(value(sqrt, 100), 1e-8, 1e-20);
-  const auto inverse = wsd(
-      {.decay = WsdSchedulerOptions::Decay::inverse, .lr_min = 0.1});
+  const auto inverse = wsd({.decay = WsdSchedulerOptions::Decay::inverse, .lr_min = 0.1});
   EXPECT_DOUBLE_EQ(value(inverse, 91), 0.005263157894736843);
   EXPECT_DOUBLE_EQ(value(inverse, 95), 0.0018181818181818182);
   EXPECT_DOUBLE_EQ(value(inverse, 100), 0.001);
@@ -85,8 +84,7 @@ TEST_F(SchedulesTest, WsdMeetsUpstreamsValues) {
 TEST_F(SchedulesTest, WsdPlacesItsLastCheckpointAtTheEndOfTheRun) {
   // Upstream defect 10: two checkpoints were at 25 and 50, four were three.
   auto checkpoints = [&](int64_t number) {
-    return make<WsdScheduler>(wsd({.num_checkpoints = number}))
-        ->checkpoint_updates();
+    return make<WsdScheduler>(wsd({.num_checkpoints = number}))->checkpoint_updates();
   };
   EXPECT_EQ(checkpoints(1), (std::vector<int64_t>{100}));
   EXPECT_EQ(checkpoints(2), (std::vector<int64_t>{50, 100}));
@@ -95,8 +93,7 @@ TEST_F(SchedulesTest, WsdPlacesItsLastCheckpointAtTheEndOfTheRun) {
 }
 
 TEST_F(SchedulesTest, WsdTellsItsPeriods) {
-  const auto scheduler = make<WsdScheduler>(
-      wsd({.decay_phase_ratio = 0.2, .num_checkpoints = 2}));
+  const auto scheduler = make<WsdScheduler>(wsd({.decay_phase_ratio = 0.2, .num_checkpoints = 2}));
   ASSERT_EQ(scheduler->periods().size(), 2U);
   EXPECT_EQ(scheduler->period_at(0).decay_begin, 40);
   EXPECT_EQ(scheduler->period_at(49).end, 50);
@@ -128,9 +125,8 @@ TEST_F(SchedulesTest, WsdContinuesFromACheckpointOfAnotherRun) {
   set_param_group_field(*optimizer_, ParamGroupField::lr, {0.7, 0.7});
   RunConfig shorter = ten_by_ten();
   shorter.max_num_updates = 50;
-  const auto next = make(wsd(
-                             {.num_warmup_steps = 20, .is_continuation_from_checkpoint = true}),
-                         shorter);
+  const auto next =
+      make(wsd({.num_warmup_steps = 20, .is_continuation_from_checkpoint = true}), shorter);
   next->load_state_dict(next->continued(state));
   EXPECT_EQ(next->num_updates(), 0);
   EXPECT_EQ(lr(), (std::vector<double>{0.01, 0.002})) << "no warm-up, the first run's base values";
@@ -142,8 +138,7 @@ TEST_F(SchedulesTest, WsdContinuesFromACheckpointOfAnotherRun) {
 // --------------------------------------------------------------------------------------
 
 TEST_F(SchedulesTest, StepTakesPlaceholders) {
-  const auto function = step_decay(
-      {.step_size = NUM_UPDATE_STEPS_PER_EPOCH * 7, .gamma = 0.1});
+  const auto function = step_decay({.step_size = NUM_UPDATE_STEPS_PER_EPOCH * 7, .gamma = 0.1});
   EXPECT_EQ(value(function, 69), 0.01);
   EXPECT_DOUBLE_EQ(value(function, 70), 0.001);
 }
@@ -162,8 +157,8 @@ TEST_F(SchedulesTest, CosineHasNoCliffWithWarmUpAndCoolDown) {
   // Upstream defect 9, over the whole length: no update moves it by more than the steepest slope.
   for (double warmup : {0.0, 0.5, 1.0, 3.7}) {
     for (double cooldown : {0.0, 1.0, 2.5}) {
-      const auto scheduler = make(cosine(
-          {.num_warmup_epochs = warmup, .num_cooldown_epochs = cooldown}));
+      const auto scheduler =
+          make(cosine({.num_warmup_epochs = warmup, .num_cooldown_epochs = cooldown}));
       const double length = 100.0 - 10.0 * (warmup + cooldown);
       const double slope =
           std::max(0.01 * std::numbers::pi / 2.0 / length, warmup > 0 ? 0.001 / warmup : 0.0);
@@ -191,8 +186,7 @@ TEST_F(SchedulesTest, CosineRestartsFillTheRunWithTheirCycles) {
 }
 
 TEST_F(SchedulesTest, OneCycleTouchesOnlyWhatItIsToldTo) {
-  auto scheduler = make(one_cycle(
-      {.max_lr = PerGroup({0.5, 0.25}), .cycle_momentum = false}));
+  auto scheduler = make(one_cycle({.max_lr = PerGroup({0.5, 0.25}), .cycle_momentum = false}));
   scheduler->start();
   EXPECT_NEAR(lr()[0], 0.5 / 25, 1e-15);
   EXPECT_NEAR(lr()[1], 0.25 / 25, 1e-15);
@@ -205,22 +199,20 @@ TEST_F(SchedulesTest, OneCycleTouchesOnlyWhatItIsToldTo) {
 }
 
 TEST_F(SchedulesTest, CyclicTakesAScaleOfOnesOwn) {
-  const auto scheduler = make(
-      cyclic({.base_lr = 0.0,
-                                            .max_lr = 1.0,
-                                            .step_size_up = 10,
-                                            .scale_fn = [](double cycle) { return 1.0 / cycle; },
-                                            .cycle_momentum = false}));
+  const auto scheduler = make(cyclic({.base_lr = 0.0,
+                                      .max_lr = 1.0,
+                                      .step_size_up = 10,
+                                      .scale_fn = [](double cycle) { return 1.0 / cycle; },
+                                      .cycle_momentum = false}));
   EXPECT_DOUBLE_EQ(scheduler->values_at(10)[0], 1.0);
   EXPECT_DOUBLE_EQ(scheduler->values_at(30)[0], 0.5);
   EXPECT_DOUBLE_EQ(scheduler->values_at(50)[0], 1.0 / 3.0);
 }
 
 TEST_F(SchedulesTest, SequentialGivesEachPartItsShareOfTheRun) {
-  const auto scheduler = make(sequential(
-      {.schedulers = {linear({.start_factor = 0.0}),
-                      cosine({.lr_min = 0.0})},
-       .milestones = {NUM_UPDATE_STEPS / 5}}));
+  const auto scheduler =
+      make(sequential({.schedulers = {linear({.start_factor = 0.0}), cosine({.lr_min = 0.0})},
+                       .milestones = {NUM_UPDATE_STEPS / 5}}));
   EXPECT_EQ(scheduler->values_at(0)[0], 0.0);
   EXPECT_EQ(scheduler->values_at(20)[0], 0.01);
   EXPECT_DOUBLE_EQ(scheduler->values_at(60)[0], 0.005);
@@ -229,13 +221,12 @@ TEST_F(SchedulesTest, SequentialGivesEachPartItsShareOfTheRun) {
 
 TEST_F(SchedulesTest, ChainedMovesEachFieldByItself) {
   set_param_group_field(*optimizer_, ParamGroupField::weight_decay, {0.1, 0.0});
-  const auto scheduler = make(chained(
-      {.schedulers = {
-           step_decay({.step_size = 10, .gamma = 0.5}),
-           constant({.factor = 0.5, .total_iters = 15}),
-           linear({.start_factor = 1.0,
-                                                 .end_factor = 0.0,
-                                                 .field = ParamGroupField::weight_decay})}}));
+  const auto scheduler =
+      make(chained({.schedulers = {step_decay({.step_size = 10, .gamma = 0.5}),
+                                   constant({.factor = 0.5, .total_iters = 15}),
+                                   linear({.start_factor = 1.0,
+                                           .end_factor = 0.0,
+                                           .field = ParamGroupField::weight_decay})}}));
   for (int i = 0; i < 12; ++i) scheduler->step();
   EXPECT_DOUBLE_EQ(lr()[0], 0.01 * 0.5 * 0.5);
   const auto decay = get_param_group_field(*optimizer_, ParamGroupField::weight_decay);
@@ -244,8 +235,7 @@ TEST_F(SchedulesTest, ChainedMovesEachFieldByItself) {
 }
 
 TEST_F(SchedulesTest, WarmupRisesToTheFirstValueOfWhatFollows) {
-  const auto scheduler = make(warmup(
-      {.scheduler = one_cycle({.max_lr = 0.5}), .warmup_t = 7.5}));
+  const auto scheduler = make(warmup({.scheduler = one_cycle({.max_lr = 0.5}), .warmup_t = 7.5}));
   EXPECT_EQ(scheduler->values_at(0)[0], 0.0);
   EXPECT_DOUBLE_EQ(scheduler->values_at(3)[0], 0.02 * 3 / 7.5);
   EXPECT_NEAR(scheduler->values_at(8)[0], 0.02, 1e-15);
@@ -260,20 +250,19 @@ TEST_F(SchedulesTest, WarmupRisesToTheFirstValueOfWhatFollows) {
 }
 
 TEST_F(SchedulesTest, PartsCountTheEpochsThatAreTheirOwn) {
-  const auto timm = timm_schedule(
-      {.scheduler = cosine({.lr_min = 0.0})});
+  const auto timm = timm_schedule({.scheduler = cosine({.lr_min = 0.0})});
   // 5 of the 10 epochs: the last one is at 4 / 5 of the cosine.
   const double last = 0.005 * (1.0 + std::cos(std::numbers::pi * 0.8));
   const auto warm = make(warmup({.scheduler = timm, .warmup_t = 50}));
   EXPECT_DOUBLE_EQ(warm->values_at(50)[0], 0.01);
   EXPECT_DOUBLE_EQ(warm->values_at(99)[0], last);
-  const auto both = make(sequential(
-      {.schedulers = {timm, timm}, .milestones = {NUM_UPDATE_STEPS / 2}}));
+  const auto both =
+      make(sequential({.schedulers = {timm, timm}, .milestones = {NUM_UPDATE_STEPS / 2}}));
   EXPECT_DOUBLE_EQ(both->values_at(49)[0], last);
   EXPECT_DOUBLE_EQ(both->values_at(99)[0], last);
   const auto step = step_decay({.step_size = NUM_EPOCHS, .gamma = 0.5});
-  const auto parts = make(sequential(
-      {.schedulers = {step, step}, .milestones = {35}}));  // 4 and 7 begun epochs
+  const auto parts =
+      make(sequential({.schedulers = {step, step}, .milestones = {35}}));  // 4 and 7 begun epochs
   EXPECT_EQ(parts->values_at(3)[0], 0.01);
   EXPECT_EQ(parts->values_at(4)[0], 0.005);
   EXPECT_EQ(parts->values_at(35 + 6)[0], 0.01);
@@ -298,11 +287,9 @@ std::vector<double> rates_with_a_constant_metric(Scheduler& scheduler, RunHistor
 TEST_F(SchedulesTest, PlateauCountsFromItsTurnOn) {
   RunConfig config = ten_by_ten();
   config.num_eval_batches_per_epoch = 1;
-  const auto plateau =
-      reduce_on_plateau({.factor = 0.5, .patience = 1});
+  const auto plateau = reduce_on_plateau({.factor = 0.5, .patience = 1});
   InMemoryRunHistory history;
-  const auto warm =
-      make(warmup({.scheduler = plateau, .warmup_t = 40}), config);
+  const auto warm = make(warmup({.scheduler = plateau, .warmup_t = 40}), config);
   // The first value of its own is epoch 4's, at whose end the warm-up is over; epoch 6 has none.
   const std::vector<double> expected{0,    0.0025, 0.005, 0.0075, 0.01,
                                      0.01, 0.01,   0.005, 0.005,  0.0025};
@@ -311,9 +298,8 @@ TEST_F(SchedulesTest, PlateauCountsFromItsTurnOn) {
 
   warm->restore_base_values();
   const auto constant = constant({.factor = 1.0});
-  const auto sequence = make(sequential(
-                                 {.schedulers = {constant, plateau}, .milestones = {60}}),
-                             config);
+  const auto sequence =
+      make(sequential({.schedulers = {constant, plateau}, .milestones = {60}}), config);
   InMemoryRunHistory other;
   EXPECT_EQ(rates_with_a_constant_metric(*sequence, other, *optimizer_),
             (std::vector<double>{0.01, 0.01, 0.01, 0.01, 0.01, 0.01, 0.01, 0.01, 0.01, 0.005}));
@@ -321,17 +307,13 @@ TEST_F(SchedulesTest, PlateauCountsFromItsTurnOn) {
 
 TEST_F(SchedulesTest, GroupsWithoutWeightDecayStayWithoutIt) {
   const auto field = ParamGroupField::weight_decay;
-  const auto polynomial =
-      polynomial({.lr_min = 0.04, .field = field});
+  const auto polynomial = polynomial({.lr_min = 0.04, .field = field});
   const std::vector<CreateSchedulerFn> schedules{
       polynomial,
-      cosine(
-          {.lr_min = 0.04, .num_warmup_epochs = 2, .warmup_starting_lr = 0.01, .field = field}),
+      cosine({.lr_min = 0.04, .num_warmup_epochs = 2, .warmup_starting_lr = 0.01, .field = field}),
       warmup({.scheduler = polynomial, .warmup_lr_init = 0.02}),
-      cyclic(
-          {.max_lr = 0.5, .cycle_momentum = false, .field = field}),
-      one_cycle(
-          {.max_lr = 0.5, .cycle_momentum = false, .field = field})};
+      cyclic({.max_lr = 0.5, .cycle_momentum = false, .field = field}),
+      one_cycle({.max_lr = 0.5, .cycle_momentum = false, .field = field})};
   for (const auto& schedule : schedules) {
     set_param_group_field(*optimizer_, field, {0.4, 0.0});
     const auto scheduler = make(schedule);
@@ -347,15 +329,14 @@ TEST_F(SchedulesTest, ShortPeriodsOfWsdDecayToo) {
     const auto wsd = make<WsdScheduler>(wsd({.total_steps = total}));
     EXPECT_LT(wsd->values_at(total - 1)[0], 0.01) << total;
   }
-  const auto share =
-      make<WsdScheduler>(wsd({.decay_phase_ratio = 0.29}));
+  const auto share = make<WsdScheduler>(wsd({.decay_phase_ratio = 0.29}));
   EXPECT_EQ(share->periods()[0].decay_begin, 71);
 }
 
 TEST_F(SchedulesTest, MomentumsOfOneOrMoreAreRefused) {
   const auto twice = [](int64_t) { return 2.0; };
-  const auto scheduler = make(lambda_schedule(
-      {.lr_lambda = {twice}, .field = ParamGroupField::momentum}));
+  const auto scheduler =
+      make(lambda_schedule({.lr_lambda = {twice}, .field = ParamGroupField::momentum}));
   EXPECT_ERROR(scheduler->start(),
                "momentum = 1.8 for update 1; it must be finite, not negative "
                "and below 1.");
@@ -374,8 +355,7 @@ TEST_F(SchedulesTest, TimmStepsByEpochOrByUpdate) {
   EXPECT_EQ(by_epoch->values_at(19)[0], 0.01);
   EXPECT_EQ(by_epoch->values_at(20)[0], 0.005);
   by_epoch->restore_base_values();
-  auto by_update = make<TimmScheduler>(
-      timm_schedule({.scheduler = step, .t_in_epochs = false}));
+  auto by_update = make<TimmScheduler>(timm_schedule({.scheduler = step, .t_in_epochs = false}));
   by_update->step(8);
   EXPECT_EQ(lr()[0], 0.01);
   by_update->step_update(2);
@@ -385,10 +365,9 @@ TEST_F(SchedulesTest, TimmStepsByEpochOrByUpdate) {
 }
 
 TEST_F(SchedulesTest, TorchSchedulersFirstValueIsUsedOnce) {
-  const auto scheduler = make(
-      torch_schedule({.scheduler = [](torch::optim::Optimizer& optimizer) {
-        return std::make_unique<torch::optim::StepLR>(optimizer, 3, 0.5);
-      }}));
+  const auto scheduler = make(torch_schedule({.scheduler = [](torch::optim::Optimizer& optimizer) {
+    return std::make_unique<torch::optim::StepLR>(optimizer, 3, 0.5);
+  }}));
   const auto ours = make(step_decay({.step_size = 3, .gamma = 0.5}));
   for (int64_t n : {0, 1, 2, 3, 20, 7, 0, 5}) {
     EXPECT_DOUBLE_EQ(scheduler->values_at(n)[0], ours->values_at(n)[0]) << n;
@@ -399,8 +378,7 @@ TEST_F(SchedulesTest, TorchSchedulersFirstValueIsUsedOnce) {
 TEST_F(SchedulesTest, PlateauIgnoresEpochsWithoutTheMetric) {
   RunConfig config = ten_by_ten();
   config.num_eval_batches_per_epoch = 3;
-  const auto scheduler =
-      make(reduce_on_plateau({.patience = 0}), config);
+  const auto scheduler = make(reduce_on_plateau({.patience = 0}), config);
   InMemoryRunHistory history;
   history.update_metric("eval_loss_epoch", 0.1);  // of a run before
   scheduler->run_start(history);
@@ -443,16 +421,14 @@ TEST_F(SchedulesTest, OptionsOutOfTheirRangeAreRefused) {
           "(NUM_EPOCHS / 4) is 2.5 in this run; a count must be a whole number");
   refused(step_decay({.step_size = 100 / (NUM_EPOCHS - 10)}),
           "divides by (NUM_EPOCHS - 10), which is 0");
-  refused(step_decay({.step_size = EVAL_DATALOADER_LEN}),
-          "EVAL_DATALOADER_LEN has no value");
+  refused(step_decay({.step_size = EVAL_DATALOADER_LEN}), "EVAL_DATALOADER_LEN has no value");
   refused(step_decay({.step_size = 3, .gamma = 0.0}), "gamma is 0");
   refused(step_decay({.step_size = 3, .gamma = NAN}), "gamma is nan");
   refused(multi_step({}), "has no milestones");
   refused(multi_step({.milestones = {5, 9, 9}}),
           "milestones are 5, 9 and then 9; they must increase");
   refused(multi_step({.milestones = {0}}), "milestone (0) is 0");
-  refused(multi_step({.milestones = {5}, .gamma = -1.0}),
-          "gamma is -1");
+  refused(multi_step({.milestones = {5}, .gamma = -1.0}), "gamma is -1");
   refused(constant({.factor = 1.5}), "factor is 1.5");
   refused(constant({.total_iters = -1}), "total_iters (-1) is -1");
   refused(linear({.start_factor = -0.1}), "start_factor is -0.1");
@@ -464,14 +440,12 @@ TEST_F(SchedulesTest, OptionsOutOfTheirRangeAreRefused) {
   refused(polynomial({.k_decay = -1.0}), "k_decay is -1");
   refused(tanh_decay({.lb = 3.0, .ub = 3.0}), "lb must be less than ub");
   refused(cosine_restarts({.T_0 = 0}), "T_0 is 0");
-  refused(cosine_restarts({.T_0 = 5, .num_cycles = 2}),
-          "both T_0 and num_cycles");
+  refused(cosine_restarts({.T_0 = 5, .num_cycles = 2}), "both T_0 and num_cycles");
   refused(cosine_restarts({.num_cycles = 0}), "num_cycles is 0");
   refused(cosine_restarts({.cycle_limit = 0}), "cycle_limit is 0");
   refused(cosine_restarts({.T_mult = 0.5}), "T_mult is 0.5");
   refused(cosine_restarts({.cycle_decay = 0.0}), "cycle_decay is 0");
-  refused(cosine_restarts({.T_0 = 5, .warmup_t = 5}),
-          "warms up for 5 updates of a cycle of 5");
+  refused(cosine_restarts({.T_0 = 5, .warmup_t = 5}), "warms up for 5 updates of a cycle of 5");
   refused(one_cycle({.total_steps = 0}), "total_steps (0) is 0");
   refused(one_cycle({.pct_start = 1.1}), "pct_start is 1.1");
   refused(one_cycle({.pct_start = 0.6, .three_phase = true}),
@@ -482,54 +456,42 @@ TEST_F(SchedulesTest, OptionsOutOfTheirRangeAreRefused) {
           "max_lr has 4 values, but the optimizer has 2 param groups");
   refused(one_cycle({.max_lr = PerGroup(std::vector<double>{0.1})}),
           "max_lr has 1 values, but the optimizer has 2 param groups");
-  refused(one_cycle({.field = ParamGroupField::momentum}),
-          "cycle_momentum moves it too");
+  refused(one_cycle({.field = ParamGroupField::momentum}), "cycle_momentum moves it too");
   refused(cyclic({.step_size_up = 0}), "step_size_up is 0");
   refused(cyclic({.step_size_down = 0}), "step_size_down is 0");
   refused(cyclic({.gamma = 0.0}), "gamma is 0");
   refused(cyclic({.base_momentum = -1.0}), "base_momentum is -1");
-  refused(cyclic({.field = ParamGroupField::momentum}),
-          "cycle_momentum moves it too");
+  refused(cyclic({.field = ParamGroupField::momentum}), "cycle_momentum moves it too");
   refused(inverse_sqrt({.num_warmup_steps = 101}),
           "num_warmup_steps is 101 updates, but the run has only 100");
   refused(inverse_sqrt({.timescale = 0}), "timescale is 0");
   refused(wsd({.num_warmup_steps = 91}),
           "warms up for 91 updates, but its first decay begins after 90");
   refused(wsd({.decay_phase_ratio = 0.0}), "decay_phase_ratio is 0");
-  refused(wsd({.decay_phase_ratio = 1.1}),
-          "decay_phase_ratio is 1.1");
+  refused(wsd({.decay_phase_ratio = 1.1}), "decay_phase_ratio is 1.1");
   refused(wsd({.lr_min = 2.0}), "lr_min is 2");
-  refused(wsd(
-              {.decay = WsdSchedulerOptions::Decay::inverse, .lr_min = 0.0}),
+  refused(wsd({.decay = WsdSchedulerOptions::Decay::inverse, .lr_min = 0.0}),
           "inverse decay never reaches");
   refused(wsd({.num_checkpoints = 0}), "num_checkpoints is 0");
-  refused(wsd({.num_checkpoints = 8}),
-          "num_checkpoints is 8 in 100 updates");
+  refused(wsd({.num_checkpoints = 8}), "num_checkpoints is 8 in 100 updates");
   refused(lambda_schedule({}), "has 0 functions for 2 param groups");
   refused(lambda_schedule({.lr_lambda = {nullptr}}), "is empty");
   refused(sequential({}), "0 schedulers and 0 milestones");
-  refused(sequential(
-              {.schedulers = {step_decay()}, .milestones = {3}}),
+  refused(sequential({.schedulers = {step_decay()}, .milestones = {3}}),
           "1 schedulers and 1 milestones");
   refused(sequential(
-              {.schedulers = {step_decay(),
-                              step_decay(
-                                  {.field = ParamGroupField::weight_decay})},
+              {.schedulers = {step_decay(), step_decay({.field = ParamGroupField::weight_decay})},
                .milestones = {3}}),
           "parts set lr and weight_decay; they must all set the same");
   refused(sequential({.schedulers = {nullptr}}), "is empty");
   refused(chained({}), "has none; give at least one");
-  refused(chained(
-              {.schedulers = {[](auto&, const auto&) { return nullptr; }}}),
-          "returned null");
-  refused(warmup({.warmup_t = 101}),
-          "warmup_t is 101 updates, but the run has only 100");
+  refused(chained({.schedulers = {[](auto&, const auto&) { return nullptr; }}}), "returned null");
+  refused(warmup({.warmup_t = 101}), "warmup_t is 101 updates, but the run has only 100");
   refused(warmup({.warmup_t = -1}), "warmup_t (-1) is -1");
   refused(warmup({.warmup_lr_init = -1.0}), "warmup_lr_init is -1");
   refused(timm_schedule({}), "is empty");
   refused(torch_schedule({}), "scheduler is empty");
-  refused(torch_schedule({.scheduler = [](auto&) { return nullptr; }}),
-          "returned null");
+  refused(torch_schedule({.scheduler = [](auto&) { return nullptr; }}), "returned null");
   refused(reduce_on_plateau({.factor = 1.0}), "factor is 1");
   refused(reduce_on_plateau({.patience = -1}), "patience is -1");
   refused(reduce_on_plateau({.cooldown = -1}), "cooldown is -1");
@@ -544,8 +506,7 @@ TEST_F(SchedulesTest, MomentumCannotCycleWhereThereIsNone) {
 }
 
 TEST_F(SchedulesTest, ATimeInEpochsNeedsAKnownRun) {
-  const auto timm =
-      timm_schedule({.scheduler = step_decay()});
+  const auto timm = timm_schedule({.scheduler = step_decay()});
   EXPECT_ERROR(timm(*optimizer_, RunConfig{}), "the run has 0 epochs of 0 updates");
 }
 
@@ -570,8 +531,7 @@ TEST_F(SchedulesTest, AStateOfAnotherScheduleIsRefused) {
   exponential->allow_changed_lengths(true);
   exponential->load_state_dict(state_of(step));
   EXPECT_ERROR(make(multi_step({.milestones = {2, 4}}))
-                   ->load_state_dict(state_of(
-                       multi_step({.milestones = {2, 4, 6}}))),
+                   ->load_state_dict(state_of(multi_step({.milestones = {2, 4, 6}}))),
                "has 3 lengths, but this schedule has 2");
   RunConfig other_epochs = ten_by_ten();
   other_epochs.num_updates_per_epoch = 20;
@@ -661,13 +621,12 @@ TEST(TrainerSchedulerTest, PlateauFollowsTheEvaluationLoss) {
   };
   const auto model = toy_model();
   const auto optimizer = toy_sgd(model, 0.1);
-  WorseAndWorse trainer(model, torch::nn::CrossEntropyLoss(), optimizer, CallbackList{}, nullptr,
-                        AcceleratorOptions{.device = "cpu"});
+  WorseAndWorse trainer(model, torch::nn::CrossEntropyLoss(), optimizer,
+                        {.callbacks = {}, .accelerator = {.device = "cpu"}});
   trainer.train({.train_dataset = toy_data(8),
                  .num_epochs = 5,
                  .eval_dataset = toy_data(4),
-                 .create_scheduler_fn = reduce_on_plateau(
-                     {.factor = 0.5, .patience = 1})});
+                 .create_scheduler_fn = reduce_on_plateau({.factor = 0.5, .patience = 1})});
   EXPECT_DOUBLE_EQ(get_param_group_field(*optimizer, ParamGroupField::lr)[0], 0.025);
 }
 
@@ -693,13 +652,12 @@ TEST(TrainerSchedulerTest, AGroupThatACallbackAddsIsScheduledFromTheNextUpdateOn
     }
   };
   const auto model = toy_model();
-  Spy trainer(model, torch::nn::CrossEntropyLoss(), toy_sgd(model, 0.1), CallbackList{unfreeze},
-              nullptr, AcceleratorOptions{.device = "cpu"});
+  Spy trainer(model, torch::nn::CrossEntropyLoss(), toy_sgd(model, 0.1),
+              {.callbacks = {unfreeze}, .accelerator = {.device = "cpu"}});
   trainer.train({.train_dataset = toy_data(8),
                  .num_epochs = 2,
                  .per_device_batch_size = 4,
-                 .create_scheduler_fn = linear(
-                     {.start_factor = 1.0, .end_factor = 0.0})});
+                 .create_scheduler_fn = linear({.start_factor = 1.0, .end_factor = 0.0})});
   ASSERT_EQ(trainer.used.size(), 4U);
   EXPECT_EQ(trainer.used[1], (std::vector<double>{0.1 * 0.75}));
   EXPECT_EQ(trainer.used[2], (std::vector<double>{0.05, 0.02}));
@@ -716,20 +674,19 @@ TEST(TrainerSchedulerTest, ATimmScheduleInEpochsStandsStillWithinThem) {
   };
   auto keep = std::make_shared<KeepRates>();
   Toy toy({keep}, 0.4);
-  toy.trainer.train(
-      {.train_dataset = toy_data(6),
-       .num_epochs = 3,
-       .per_device_batch_size = 2,
-       .create_scheduler_fn = timm_schedule(
-           {.scheduler = step_decay({.step_size = 1, .gamma = 0.5})})});
+  toy.trainer.train({.train_dataset = toy_data(6),
+                     .num_epochs = 3,
+                     .per_device_batch_size = 2,
+                     .create_scheduler_fn =
+                         timm_schedule({.scheduler = step_decay({.step_size = 1, .gamma = 0.5})})});
   EXPECT_EQ(keep->rates, (std::vector<double>{0.4, 0.4, 0.4, 0.2, 0.2, 0.2, 0.1, 0.1, 0.1}));
 }
 
 TEST(TrainerSchedulerTest, NoUpdateUsesTheValueAfterTheLastOneSoItMayBeInvalid) {
   const auto line = lambda_schedule(
       {.lr_lambda = {[](int64_t n) { return 1.0 - static_cast<double>(n) / 5.0; }}});
-  const auto pole = lambda_schedule(
-      {.lr_lambda = {[](int64_t n) { return 1.0 / static_cast<double>(6 - n); }}});
+  const auto pole =
+      lambda_schedule({.lr_lambda = {[](int64_t n) { return 1.0 / static_cast<double>(6 - n); }}});
   for (const auto& schedule : {line, pole}) {
     Toy toy({}, 0.4);
     TrainOptions options{.train_dataset = toy_data(6),
@@ -767,9 +724,8 @@ TEST(TrainerSchedulerTest, ARunOfAsManyEpochsAsThereAreNumbersGoesOnUntilItIsSto
 
 TEST(TrainerSchedulerTest, ALongerRunIsResumedOnlyIfThatIsAllowed) {
   const TemporaryFolder folder;
-  TrainOptions options{.train_dataset = toy_data(8),
-                       .num_epochs = 2,
-                       .create_scheduler_fn = cosine()};
+  TrainOptions options{
+      .train_dataset = toy_data(8), .num_epochs = 2, .create_scheduler_fn = cosine()};
   Toy first;
   first.trainer.train(options);
   first.trainer.save_training_state(folder.path());

@@ -76,38 +76,26 @@ std::vector<Case> cases() {
       {"wsd", named("wsd", {{"num_warmup_steps", "9"}}), kUpdates},
       {"wsd_checkpoints", named("wsd", {{"num_checkpoints", "3"}, {"decay", "linear"}}), kUpdates},
       {"plateau", named("plateau", {{"patience", "0"}}), 0},
-      {"lambda", lambda_schedule(
-                     {.lr_lambda = {[](int64_t n) { return 1.0 / (1.0 + n); }}})},
-      {"multiplicative", lambda_schedule(
-                             {.lr_lambda = {[](int64_t n) { return n % 5 == 0 ? 0.5 : 1.0; }},
-                              .is_multiplicative = true})},
+      {"lambda", lambda_schedule({.lr_lambda = {[](int64_t n) { return 1.0 / (1.0 + n); }}})},
+      {"multiplicative",
+       lambda_schedule({.lr_lambda = {[](int64_t n) { return n % 5 == 0 ? 0.5 : 1.0; }},
+                        .is_multiplicative = true})},
       {"sequential",
-       sequential(
-           {.schedulers = {linear(), one_cycle, warm_cosine},
-            .milestones = {10, 30}}),
+       sequential({.schedulers = {linear(), one_cycle, warm_cosine}, .milestones = {10, 30}}),
        kUpdates},
-      {"chained",
-       chained(
-           {.schedulers = {step_decay({.step_size = 9, .gamma = 0.5}),
-                           linear(),
-                           cosine(
-                               {.field = ParamGroupField::weight_decay})}})},
-      {"warm_up", warmup({.scheduler = one_cycle, .warmup_t = 7.5}),
-       kUpdates - 1},
-      {"warm_up_plateau",
-       warmup(
-           {.scheduler = reduce_on_plateau({.patience = 0}),
-            .warmup_t = 10}),
+      {"chained", chained({.schedulers = {step_decay({.step_size = 9, .gamma = 0.5}), linear(),
+                                          cosine({.field = ParamGroupField::weight_decay})}})},
+      {"warm_up", warmup({.scheduler = one_cycle, .warmup_t = 7.5}), kUpdates - 1},
+      {"warm_up_plateau", warmup({.scheduler = reduce_on_plateau({.patience = 0}), .warmup_t = 10}),
        10},
       {"timm_in_epochs", timm_schedule({.scheduler = warm_cosine}), kUpdates},
-      {"timm_in_updates",
-       timm_schedule({.scheduler = warm_cosine, .t_in_epochs = false}),
+      {"timm_in_updates", timm_schedule({.scheduler = warm_cosine, .t_in_epochs = false}),
        kUpdates},
-      {"torch", torch_schedule(
-                    {.scheduler =
-                         [](torch::optim::Optimizer& optimizer) {
-                           return std::make_unique<torch::optim::StepLR>(optimizer, 7, 0.5);
-                         }})},
+      {"torch", torch_schedule({.scheduler =
+                                    [](torch::optim::Optimizer& optimizer) {
+                                      return std::make_unique<torch::optim::StepLR>(optimizer, 7,
+                                                                                    0.5);
+                                    }})},
       {"plain_lambda",
        [](torch::optim::Optimizer& optimizer, const RunConfig& config) {
          return std::make_unique<ExponentialScheduler>(
@@ -379,7 +367,7 @@ TEST_P(SchedulerContractTest, StepsOncePerUpdate) {
     CountingTrainer trainer(model, torch::nn::CrossEntropyLoss(),
                             std::make_shared<torch::optim::AdamW>(model->parameters(),
                                                                   torch::optim::AdamWOptions(0.01)),
-                            CallbackList{}, nullptr, AcceleratorOptions{.device = "cpu"});
+                            {.callbacks = {}, .accelerator = {.device = "cpu"}});
     trainer.skip_every = skip_every;
     trainer.train({.train_dataset = toy_data(40),
                    .num_epochs = 3,

@@ -32,8 +32,8 @@ namespace {
 
 struct DeviceRun {
   explicit DeviceRun(const std::string& device)
-      : trainer(model, torch::nn::CrossEntropyLoss(), toy_sgd(model), {}, nullptr,
-                {.device = device}) {}
+      : trainer(model, torch::nn::CrossEntropyLoss(), toy_sgd(model),
+                {.callbacks = {}, .accelerator = {.device = device}}) {}
 
   std::vector<torch::Tensor> train(ExecutionMode mode) {
     torch::manual_seed(4);  // of the shuffling
@@ -90,18 +90,18 @@ struct OverflowingRun : Callback {
   explicit OverflowingRun(const std::string& device, bool asks_at_once)
       : asks_at_once_(asks_at_once),
         optimizer(std::make_shared<torch::optim::AdamW>(model->parameters(), 0.01)),
-        trainer(model, torch::nn::CrossEntropyLoss(), optimizer, {}, nullptr,
-                {.device = device,
-                 .mixed_precision = "fp16",
-                 .grad_scaler = {.init_scale = 65536.0, .growth_interval = 1}}) {
+        trainer(model, torch::nn::CrossEntropyLoss(), optimizer,
+                {.callbacks = {},
+                 .accelerator = {.device = device,
+                                 .precision = Precision::fp16,
+                                 .grad_scaler = {.init_scale = 65536.0, .growth_interval = 1}}}) {
     trainer.callback_handler().add(std::shared_ptr<Callback>(std::shared_ptr<void>(), this));
   }
 
   TrainResult train(std::optional<int64_t> max_num_updates = std::nullopt) {
     torch::manual_seed(4);  // of the shuffling
-    TrainOptions options{.train_dataset = toy_data(96),
-                         .per_device_batch_size = 4,
-                         .create_scheduler_fn = cosine()};
+    TrainOptions options{
+        .train_dataset = toy_data(96), .per_device_batch_size = 4, .create_scheduler_fn = cosine()};
     options.max_num_updates = max_num_updates;
     if (!max_num_updates) options.num_epochs = 2;
     return trainer.train(options);
@@ -158,8 +158,8 @@ TEST(DeviceTest, ANumberOfUpdatesIsReachedThoughVerdictsComeLater_CUDA) {
 
 TEST(DeviceTest, AScheduleOfARunThatFailedLeavesTheProgramsLearningRateAlone_CUDA) {
   OverflowingRun run("cuda:0", /*asks_at_once=*/false);
-  const auto fail = make<LambdaCallback>({
-      .on_train_update_end = [&](Trainer&) { TORCH_CHECK(run.num_tried != 5, "enough"); }});
+  const auto fail = make<LambdaCallback>(
+      {.on_train_update_end = [&](Trainer&) { TORCH_CHECK(run.num_tried != 5, "enough"); }});
   run.trainer.callback_handler().add(fail);
   EXPECT_THROW(run.train(), c10::Error);
   set_param_group_field(*run.optimizer, ParamGroupField::lr, {0.5});
@@ -171,8 +171,9 @@ TEST(DeviceTest, AScheduleOfARunThatFailedLeavesTheProgramsLearningRateAlone_CUD
 /// Steps a second optimizer, whose gradient overflows in the third update.
 struct TwoOptimizers : QuietTrainer {
   TwoOptimizers(const torch::nn::Sequential& model, torch::Tensor own)
-      : QuietTrainer(model, torch::nn::CrossEntropyLoss(), toy_sgd(model), {}, nullptr,
-                     {.device = "cuda:0", .mixed_precision = "fp16"}),
+      : QuietTrainer(
+            model, torch::nn::CrossEntropyLoss(), toy_sgd(model),
+            {.callbacks = {}, .accelerator = {.device = "cuda:0", .precision = Precision::fp16}}),
         own_(std::move(own)),
         second_(std::vector<torch::Tensor>{own_}, 0.1) {}
 
@@ -205,11 +206,10 @@ TEST(DeviceTest, AStateIsSavedWithoutTheSkippedStepOfASecondOptimizer_CUDA) {
   const auto model = toy_model();
   TwoOptimizers trainer(model, torch::ones({2}, torch::kCUDA).requires_grad_());
   std::vector<int64_t> counts;
-  trainer.callback_handler().add(make<LambdaCallback>(
-      {.on_train_update_end = [&](Trainer& self) {
-        self.save_training_state(folder.path());
-        counts.push_back(trainer.state_dict().get_int("step"));
-      }}));
+  trainer.callback_handler().add(make<LambdaCallback>({.on_train_update_end = [&](Trainer& self) {
+    self.save_training_state(folder.path());
+    counts.push_back(trainer.state_dict().get_int("step"));
+  }}));
   trainer.train({.train_dataset = toy_data(16), .num_epochs = 1, .per_device_batch_size = 4});
   EXPECT_EQ(counts, (std::vector<int64_t>{1, 2, 2, 3}));
   EXPECT_EQ(trainer.num_updates(), 3);
@@ -299,8 +299,8 @@ std::vector<torch::Tensor> train_conv_net(const std::string& device, const std::
   torch::nn::Sequential model(torch::nn::Conv2d(2, 4, 3), torch::nn::Flatten(),
                               torch::nn::Linear(64, 3));
   QuietTrainer trainer(model, torch::nn::CrossEntropyLoss(),
-                       make_optimizer(optimizer, model->parameters()), {}, nullptr,
-                       {.device = device, .channels_last = true});
+                       make_optimizer(optimizer, model->parameters()),
+                       {.callbacks = {}, .accelerator = {.device = device, .channels_last = true}});
   if (!from.empty()) trainer.load_checkpoint(from);
   const auto images = torch::sin(torch::arange(32 * 72, torch::kFloat) * 0.7).view({32, 2, 6, 6});
   trainer.train({.train_dataset = TensorDataset(images, torch::arange(32) * 7 % 3),
@@ -333,7 +333,8 @@ TEST(DeviceTest, TensorsThatTheProgramMakesLieOnTheTrainersDevice_MultiCUDA) {
     return torch::nn::functional::cross_entropy(output, target) + on_device().sum();
   };
   auto model = toy_model();
-  QuietTrainer trainer(model, loss, toy_sgd(model), {}, nullptr, {.device = "cuda:1"});
+  QuietTrainer trainer(model, loss, toy_sgd(model),
+                       {.callbacks = {}, .accelerator = {.device = "cuda:1"}});
   std::atomic<int> num_elsewhere = 0;
   const Transform transform = [&](Batch batch, const TransformContext&) {
     if (on_device().device().index() != 1) ++num_elsewhere;
@@ -364,8 +365,8 @@ TEST(DeviceTest, AGraphThatCannotBeRecordedLeavesTheDeviceUsable_CUDA) {
     net->looks = looks;
     auto optimizer =
         std::make_shared<torch::optim::SGD>(net->parameters(), torch::optim::SGDOptions(0.1));
-    QuietTrainer trainer(net, torch::nn::CrossEntropyLoss(), optimizer, {}, nullptr,
-                         {.device = "cuda:0"});
+    QuietTrainer trainer(net, torch::nn::CrossEntropyLoss(), optimizer,
+                         {.callbacks = {}, .accelerator = {.device = "cuda:0"}});
     trainer.train({.train_dataset = toy_data(32),
                    .num_epochs = 1,
                    .per_device_batch_size = 4,
@@ -388,7 +389,8 @@ TEST(DeviceTest, ALossThatThrowsInAWarmUpLeavesNoWorkBehind_CUDA) {
   const auto train = [&](ExecutionMode mode) {
     auto optimizer =
         std::make_shared<torch::optim::SGD>(model->parameters(), torch::optim::SGDOptions(0.1));
-    QuietTrainer trainer(model, loss, optimizer, {}, nullptr, {.device = "cuda:0"});
+    QuietTrainer trainer(model, loss, optimizer,
+                         {.callbacks = {}, .accelerator = {.device = "cuda:0"}});
     trainer.train({.train_dataset = TensorDataset(torch::ones({256, 64}), torch::arange(256) % 64),
                    .num_epochs = 1,
                    .per_device_batch_size = 64,

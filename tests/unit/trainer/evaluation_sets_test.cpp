@@ -62,8 +62,8 @@ class TwoLosses : public QuietTrainer {
 };
 
 TwoLosses two_losses(const torch::nn::Sequential& model, CallbackList callbacks = {}) {
-  return TwoLosses(model, torch::nn::CrossEntropyLoss(), toy_sgd(model), std::move(callbacks),
-                   nullptr, AcceleratorOptions{.device = "cpu"});
+  return TwoLosses(model, torch::nn::CrossEntropyLoss(), toy_sgd(model),
+                   {.callbacks = std::move(callbacks), .accelerator = {.device = "cpu"}});
 }
 
 TEST(EvaluationSetsTest, EachSetHasMetricsOfItsOwnAfterEveryEpoch) {
@@ -194,7 +194,8 @@ TEST(EvaluateNowTest, OneInBetweenTakesTheLoaderForIt) {
   calls->at_update_end = [&](Trainer& trainer) {
     for (const bool uses_intermediate_loader : {true, false}) {
       num_steps = 0;
-      trainer.evaluate_now({.metric_prefix = "x_", .uses_intermediate_loader = uses_intermediate_loader});
+      trainer.evaluate_now(
+          {.metric_prefix = "x_", .uses_intermediate_loader = uses_intermediate_loader});
       steps.push_back(num_steps);
     }
   };

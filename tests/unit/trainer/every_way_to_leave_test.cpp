@@ -160,8 +160,9 @@ struct OneRun {
     }
     auto optimizer = std::make_shared<torch::optim::AdamW>(model->parameters(),
                                                            torch::optim::AdamWOptions(0.01));
-    trainer = std::make_unique<QuietTrainer>(model, nn::CrossEntropyLoss(), optimizer, callbacks,
-                                             nullptr, AcceleratorOptions{.device = "cpu"});
+    trainer = std::make_unique<QuietTrainer>(
+        model, nn::CrossEntropyLoss(), optimizer,
+        TrainerOptions{.callbacks = callbacks, .accelerator = {.device = "cpu"}});
     options = {.train_dataset = toy_data(8),
                .num_epochs = 3,
                .eval_dataset = toy_data(6),

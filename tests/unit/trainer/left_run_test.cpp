@@ -80,14 +80,12 @@ TEST(LeftRunTest, AStopInAnEvaluationSavesTheTrainedWeightsThoughAveragesAreLeft
                          throw StopTraining(StopReason::early_stop, "enough");
                        }
                      }}),
-        make<SaveTrainingState>(
-            {.directory = folder / "states"})};
+        make<SaveTrainingState>({.directory = folder / "states"})};
     if (is_ema) {
-      callbacks.push_back(
-          make<ModelEma>({.decay = 0.5, .leave_in_model = true}));
+      callbacks.push_back(make<ModelEma>({.decay = 0.5, .leave_in_model = true}));
     } else {
-      callbacks.push_back(make<StochasticWeightAveraging>(
-          {.start_after = 1, .every_n_updates = 1}));
+      callbacks.push_back(
+          make<StochasticWeightAveraging>({.start_after = 1, .every_n_updates = 1}));
     }
     Toy toy(callbacks);
     toy.trainer.train(two_updates_per_epoch(4));
@@ -167,8 +165,7 @@ TEST(LeftRunTest, TensorsThatCallbacksChangeInPlaceAreCountedOnce) {
                           [](Trainer& trainer, const Batch&, const StepOutput&) {
                             if (trainer.num_updates() == 4) trainer.request_stop();
                           }}),
-             make<SaveTrainingState>(
-                 {.directory = folder / "states"})});
+             make<SaveTrainingState>({.directory = folder / "states"})});
   first.trainer.train(two_updates_per_epoch(3));
   const auto resumed = std::make_shared<CountInPlace>();
   Toy second({resumed});
@@ -184,8 +181,8 @@ TEST(LeftRunTest, StatesOfCallbacksAreMadeOnlyWhereOneMaySaveThem) {
   Toy(CallbackList{alone}).trainer.train(two_updates_per_epoch(3));
   EXPECT_EQ(alone->num_calls, 0);
   const auto saved = std::make_shared<CountInPlace>();
-  Toy(CallbackList{saved, make<SaveTrainingState>({
-                              .directory = folder / "states", .at_end = false})})
+  Toy(CallbackList{saved,
+                   make<SaveTrainingState>({.directory = folder / "states", .at_end = false})})
       .trainer.train(two_updates_per_epoch(3));
   EXPECT_EQ(saved->num_calls, 3) << "once an epoch";
 }
@@ -210,8 +207,8 @@ TORCH_MODULE(RunningLoss);
 
 struct WithRunningLoss {
   explicit WithRunningLoss(CallbackList callbacks = {})
-      : trainer(model, loss, toy_sgd(model), std::move(callbacks), nullptr,
-                AcceleratorOptions{.device = "cpu"}) {}
+      : trainer(model, loss, toy_sgd(model),
+                {.callbacks = std::move(callbacks), .accelerator = {.device = "cpu"}}) {}
   torch::nn::Sequential model = toy_model();
   RunningLoss loss;
   QuietTrainer trainer;
@@ -236,8 +233,7 @@ TEST(LeftRunTest, BuffersThatAnEvaluationChangesAreSavedAsTheyWereBeforeIt) {
                                       [](Trainer& trainer, const Batch&, const StepOutput&) {
                                         if (trainer.num_updates() == 4) trainer.request_stop();
                                       }}),
-                         make<SaveTrainingState>(
-                             {.directory = folder / "states"})});
+                         make<SaveTrainingState>({.directory = folder / "states"})});
   first.trainer.train(two_updates_per_epoch(3));
   WithRunningLoss second;
   TrainOptions options = two_updates_per_epoch(3);
@@ -283,8 +279,8 @@ TEST(LeftRunTest, AStateCanBeSavedWhereTheHeaderSays) {
     const auto note = std::make_shared<NoteWhere>();
     Toy toy({note});
     if (is_saver_there) {
-      toy.trainer.callback_handler().add(make<SaveTrainingState>(
-          {.directory = folder / "states", .at_end = false}));
+      toy.trainer.callback_handler().add(
+          make<SaveTrainingState>({.directory = folder / "states", .at_end = false}));
     }
     toy.trainer.train(two_updates_per_epoch(1));
     auto here = expected;
@@ -299,8 +295,9 @@ TEST(LeftRunTest, AStateCanBeSavedWhereTheHeaderSays) {
 TEST(LeftRunTest, OptionsThatAreRefusedLeaveTheRunBefore) {
   const auto model = toy_model();
   QuietTrainer trainer(
-      model, torch::nn::CrossEntropyLoss(), toy_sgd(model), CallbackList{}, nullptr,
-      AcceleratorOptions{.device = "cpu", .distributed = {.local_sgd_interval = 2}});
+      model, torch::nn::CrossEntropyLoss(), toy_sgd(model),
+      {.callbacks = {},
+       .accelerator = {.device = "cpu", .distributed = {.local_sgd_interval = 2}}});
   TrainOptions options = two_updates_per_epoch(1);
   trainer.train(options);
   options.weight_by_batch_size = true;

@@ -57,7 +57,7 @@ constexpr int64_t kUpdates = 40;
 /// Dropout, batch norm, shuffling, two workers, accumulation and a cosine: all that has a state.
 struct Rehearsal {
   explicit Rehearsal(int64_t last_update, CallbackList more = {},
-                     const std::string& precision = "no") {
+                     Precision precision = Precision::fp32) {
     torch::manual_seed(3);
     namespace nn = torch::nn;
     model =
@@ -68,14 +68,14 @@ struct Rehearsal {
         model, nn::CrossEntropyLoss(),
         std::make_shared<torch::optim::AdamW>(model->parameters(),
                                               torch::optim::AdamWOptions(0.01)),
-        callbacks, nullptr, AcceleratorOptions{.device = "cpu", .mixed_precision = precision});
-    options = {
-        .train_dataset = toy_data(14),
-        .num_epochs = kUpdates / 4,
-        .eval_dataset = toy_data(6),
-        .per_device_batch_size = 2,
-        .gradient_accumulation_steps = 2,
-        .create_scheduler_fn = cosine({.num_warmup_epochs = 0.5})};
+        TrainerOptions{.callbacks = callbacks,
+                       .accelerator = {.device = "cpu", .precision = precision}});
+    options = {.train_dataset = toy_data(14),
+               .num_epochs = kUpdates / 4,
+               .eval_dataset = toy_data(6),
+               .per_device_batch_size = 2,
+               .gradient_accumulation_steps = 2,
+               .create_scheduler_fn = cosine({.num_warmup_epochs = 0.5})};
     options.train_dataloader_options.num_workers = 2;
   }
 
@@ -147,19 +147,21 @@ TEST(ResumeTest, ARunThatIsCompleteSaysSo) {
 
 TEST(ResumeTest, AScaleOfGradientsThatOneOfTwoRunsLacksIsNamed) {
   const TemporaryFolder folder;
-  const auto make = [&](int64_t last_update, const char* precision) {
+  const auto make = [&](int64_t last_update, Precision precision) {
     auto run = std::make_unique<Rehearsal>(last_update, CallbackList{}, precision);
     if (last_update > 3) run->options.resume_from = folder / "state";
     run->trainer->train(run->options);
     return run;
   };
   const std::string warning = "WARNING: the training state was saved with";
-  make(3, "fp16")->trainer->save_training_state(folder / "state");
-  EXPECT_TRUE(has_line(*make(4, "no")->trainer, warning + " mixed_precision fp16, but this run"));
-  EXPECT_FALSE(has_line(*make(4, "fp16")->trainer, "WARNING"));
-  make(3, "bf16")->trainer->save_training_state(folder / "state");
-  EXPECT_TRUE(has_line(*make(4, "fp16")->trainer, warning + "out mixed_precision fp16, but this"));
-  EXPECT_FALSE(has_line(*make(4, "no")->trainer, "WARNING"));
+  make(3, Precision::fp16)->trainer->save_training_state(folder / "state");
+  EXPECT_TRUE(
+      has_line(*make(4, Precision::fp32)->trainer, warning + " Precision::fp16, but this run"));
+  EXPECT_FALSE(has_line(*make(4, Precision::fp16)->trainer, "WARNING"));
+  make(3, Precision::bf16)->trainer->save_training_state(folder / "state");
+  EXPECT_TRUE(
+      has_line(*make(4, Precision::fp16)->trainer, warning + "out Precision::fp16, but this"));
+  EXPECT_FALSE(has_line(*make(4, Precision::fp32)->trainer, "WARNING"));
 }
 
 TEST(ResumeTest, StatesOfCallbacksThatTheRunDoesNotHaveAreNamed) {
@@ -191,8 +193,7 @@ TEST(ResumeTest, AStopInAnEvaluationSavesTheUpdateBeforeIt) {
   const TemporaryFolder folder;
   Rehearsal whole(kUpdates + 1);
   whole.trainer->train(whole.options);
-  auto save =
-      make<SaveTrainingState>({.directory = folder / "states"});
+  auto save = make<SaveTrainingState>({.directory = folder / "states"});
   Rehearsal first(kUpdates + 1, {std::make_shared<StopInEvaluation>(), save});
   EXPECT_EQ(first.trainer->train(first.options).num_updates, 8);
   Rehearsal second(kUpdates + 1);

@@ -76,10 +76,11 @@ struct Everything {
     for (const auto& parameter : beside->parameters()) parameters.push_back(parameter);
     optimizer = std::make_shared<torch::optim::AdamW>(parameters, torch::optim::AdamWOptions(0.01));
     trainer = std::make_unique<Counting>(
-        model, loss, optimizer, CallbackList{}, nullptr,
-        AcceleratorOptions{.device = "cpu",
-                           .mixed_precision = "fp16",
-                           .grad_scaler = {.init_scale = 64.0, .growth_interval = 2}});
+        model, loss, optimizer,
+        TrainerOptions{.callbacks = {},
+                       .accelerator = {.device = "cpu",
+                                       .precision = Precision::fp16,
+                                       .grad_scaler = {.init_scale = 64.0, .growth_interval = 2}}});
     trainer->register_module(beside.ptr());
   }
 

@@ -92,7 +92,7 @@ class ReadLosses : public Callback {
 
 struct Setting {
   std::string name{};
-  std::string precision = "no";
+  Precision precision = Precision::fp32;
   bool channels_last = false;
   ExecutionMode mode = ExecutionMode::eager;
   /// Has the scale grow until gradients overflow, again and again. They are not clipped, so that
@@ -107,13 +107,13 @@ void PrintTo(const Setting& setting, std::ostream* out) { *out << setting.name; 
 std::vector<Setting> all_settings() {
   std::vector<Setting> settings{
       {.name = "fp32"},
-      {.name = "bf16", .precision = "bf16"},
-      {.name = "fp16", .precision = "fp16"},
-      {.name = "fp16_that_overflows", .precision = "fp16", .overflows = true},
+      {.name = "bf16", .precision = Precision::bf16},
+      {.name = "fp16", .precision = Precision::fp16},
+      {.name = "fp16_that_overflows", .precision = Precision::fp16, .overflows = true},
       {.name = "channels_last", .channels_last = true},
-      {.name = "channels_last_bf16", .precision = "bf16", .channels_last = true},
+      {.name = "channels_last_bf16", .precision = Precision::bf16, .channels_last = true},
       {.name = "graph", .mode = ExecutionMode::graph},
-      {.name = "graph_fp16", .precision = "fp16", .mode = ExecutionMode::graph},
+      {.name = "graph_fp16", .precision = Precision::fp16, .mode = ExecutionMode::graph},
       {.name = "graph_channels_last", .channels_last = true, .mode = ExecutionMode::graph},
   };
   for (Setting on_cuda : std::vector(settings)) {
@@ -142,10 +142,9 @@ CallbackList busy_callbacks(std::FILE* stream, CallbackList more) {
   CallbackList callbacks = default_callbacks(std::move(more));
   for (auto& callback : callbacks) {
     if (!std::dynamic_pointer_cast<ProgressBar>(callback)) continue;
-    callback = make<ProgressBar>(
-        {.mode = ProgressBarOptions::Mode::plain,
-                           .stream = stream,
-                           .plain_interval = std::chrono::milliseconds(0)});
+    callback = make<ProgressBar>({.mode = ProgressBarOptions::Mode::plain,
+                                  .stream = stream,
+                                  .plain_interval = std::chrono::milliseconds(0)});
   }
   return callbacks;
 }
@@ -156,12 +155,12 @@ struct Training {
         optimizer(std::make_shared<torch::optim::AdamW>(model->parameters(),
                                                         torch::optim::AdamWOptions(0.01))),
         trainer(model, torch::nn::CrossEntropyLoss(), optimizer,
-                busy_callbacks(null_stream.get(), std::move(more)), nullptr,
-                {.device = setting.device,
-                 .mixed_precision = setting.precision,
-                 .grad_scaler = {.init_scale = setting.overflows ? 65536.0 : 64.0,
-                                 .growth_interval = setting.overflows ? 1 : 2000},
-                 .channels_last = setting.channels_last}) {
+                {.callbacks = busy_callbacks(null_stream.get(), std::move(more)),
+                 .accelerator = {.device = setting.device,
+                                 .precision = setting.precision,
+                                 .grad_scaler = {.init_scale = setting.overflows ? 65536.0 : 64.0,
+                                                 .growth_interval = setting.overflows ? 1 : 2000},
+                                 .channels_last = setting.channels_last}}) {
     trainer.callback_handler().add(watch);
   }
 

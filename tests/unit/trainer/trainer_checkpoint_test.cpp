@@ -68,8 +68,8 @@ TEST(TrainerCheckpointTest, LoadsWhatBothSidesHaveAndSaysWhatItLeftOut) {
             std::string::npos);
   without_scheduler.trainer.load_checkpoint(folder / "x.pt", {.scheduler = false});
   EXPECT_EQ(without_scheduler.trainer.lines.size(), 1U) << "what is not wanted is not missed";
-  QuietTrainer without_optimizer(toy_model(), nullptr, nullptr, CallbackList{}, nullptr,
-                                 AcceleratorOptions{.device = "cpu"});
+  QuietTrainer without_optimizer(toy_model(), nullptr, nullptr,
+                                 {.callbacks = {}, .accelerator = {.device = "cpu"}});
   without_optimizer.load_checkpoint(folder / "x.pt");
   EXPECT_NE(without_optimizer.lines.at(0).find("the optimizer's state, the scheduler's state"),
             std::string::npos);
@@ -95,8 +95,8 @@ TEST(TrainerCheckpointTest, AnotherArchitectureIsRefusedWithItsDifferencesAndCha
   toy.trainer.save_checkpoint(folder / "x.pt");
   torch::nn::Sequential other(torch::nn::Linear(4, 6), torch::nn::Linear(6, 3));
   auto optimizer = toy_sgd(other);
-  QuietTrainer trainer(other, nullptr, optimizer, CallbackList{}, nullptr,
-                       AcceleratorOptions{.device = "cpu"});
+  QuietTrainer trainer(other, nullptr, optimizer,
+                       {.callbacks = {}, .accelerator = {.device = "cpu"}});
   const auto before = copies_of(other->parameters());
   EXPECT_ERROR(trainer.load_checkpoint(folder / "x.pt"), "missing: 1.weight, 1.bias");
   EXPECT_ERROR(trainer.load_checkpoint(folder / "x.pt"), "unexpected: 2.weight, 2.bias");
@@ -135,8 +135,8 @@ struct Noisy {
   explicit Noisy(CallbackList callbacks)
       : model(torch::nn::Linear(4, 8), torch::nn::Dropout(0.5), torch::nn::Linear(8, 3)),
         optimizer(toy_sgd(model)),
-        trainer(model, torch::nn::CrossEntropyLoss(), optimizer, std::move(callbacks), nullptr,
-                AcceleratorOptions{.device = "cpu"}) {}
+        trainer(model, torch::nn::CrossEntropyLoss(), optimizer,
+                {.callbacks = std::move(callbacks), .accelerator = {.device = "cpu"}}) {}
 
   torch::nn::Sequential model;
   std::shared_ptr<torch::optim::SGD> optimizer;
@@ -277,8 +277,7 @@ TEST(TrainingStateTest, ATrainerWithoutAnOptimizerLoadsTheRestAndSaysSo) {
   toy.trainer.train(four_updates_per_epoch(1));
   toy.trainer.save_training_state(folder.path());
   const auto model = toy_model();
-  QuietTrainer other(model, nullptr, nullptr, CallbackList{}, nullptr,
-                     AcceleratorOptions{.device = "cpu"});
+  QuietTrainer other(model, nullptr, nullptr, {.callbacks = {}, .accelerator = {.device = "cpu"}});
   StateDict contents = read_checkpoint(folder / kTrainingStateFile);
   contents.erase("scheduler_state_dict");
   write_checkpoint(folder / kTrainingStateFile, contents);

@@ -20,7 +20,8 @@ class WithStep : public QuietTrainer {
 
   explicit WithStep(Step step) : WithStep(std::move(step), toy_model()) {}
   WithStep(Step step, const torch::nn::Sequential& model)
-      : QuietTrainer(model, nullptr, toy_sgd(model), {}, nullptr, {.device = "cpu"}),
+      : QuietTrainer(model, nullptr, toy_sgd(model),
+                     {.callbacks = {}, .accelerator = {.device = "cpu"}}),
         step_(std::move(step)) {}
 
   StepOutput calculate_train_batch_loss(const Batch& batch) override {
@@ -60,8 +61,8 @@ TEST(TrainerMisuseTest, ATrainingLoaderWithoutABatchIsAnErrorAndNoEndlessRun) {
     }
   };
   const auto model = toy_model();
-  WithEmptyLoader trainer(model, torch::nn::CrossEntropyLoss(), toy_sgd(model), {}, nullptr,
-                          {.device = "cpu"});
+  WithEmptyLoader trainer(model, torch::nn::CrossEntropyLoss(), toy_sgd(model),
+                          {.callbacks = {}, .accelerator = {.device = "cpu"}});
   TrainOptions options = one_epoch();
   options.num_epochs = {};
   options.max_num_updates = 5;
@@ -116,8 +117,8 @@ TEST(TrainerMisuseTest, ARunWithinARunIsRefusedAndNamesEvaluateNow) {
 TEST(TrainerMisuseTest, AnOptimizerOfAnotherModelIsRefused) {
   const auto model = toy_model();
   const auto other = toy_model();
-  QuietTrainer trainer(model, torch::nn::CrossEntropyLoss(), toy_sgd(other), {}, nullptr,
-                       {.device = "cpu"});
+  QuietTrainer trainer(model, torch::nn::CrossEntropyLoss(), toy_sgd(other),
+                       {.callbacks = {}, .accelerator = {.device = "cpu"}});
   EXPECT_ERROR(trainer.train(one_epoch()),
                "none of the optimizer's 4 parameters belongs to the model, which has 4");
 }
@@ -129,8 +130,8 @@ TEST(TrainerMisuseTest, ParametersThatNoCheckpointHoldsAreTold) {
   for (const auto& parameter : extra->parameters()) parameters.push_back(parameter);
   const auto lines_of = [&](bool registers) {
     QuietTrainer trainer(model, torch::nn::CrossEntropyLoss(),
-                         std::make_shared<torch::optim::SGD>(parameters, 0.1), {}, nullptr,
-                         {.device = "cpu"});
+                         std::make_shared<torch::optim::SGD>(parameters, 0.1),
+                         {.callbacks = {}, .accelerator = {.device = "cpu"}});
     if (registers) trainer.register_module(extra);
     trainer.train(one_epoch());
     return trainer.lines;
@@ -156,8 +157,8 @@ class OwnLoaders : public QuietTrainer {
 
 TEST(TrainerMisuseTest, LoadersOfASubclassNeedNoDataset) {
   const auto model = toy_model();
-  OwnLoaders trainer(model, torch::nn::CrossEntropyLoss(), toy_sgd(model), {}, nullptr,
-                     {.device = "cpu"});
+  OwnLoaders trainer(model, torch::nn::CrossEntropyLoss(), toy_sgd(model),
+                     {.callbacks = {}, .accelerator = {.device = "cpu"}});
   EXPECT_EQ(trainer.train({.num_epochs = 1}).num_updates, 2);
   EXPECT_EQ(trainer.evaluate({}).size(), 1U);
   EXPECT_EQ(trainer.predict({}).size(0), 6);
@@ -202,8 +203,8 @@ class StepsItself : public QuietTrainer {
 
 TEST(TrainerMisuseTest, SchedulerStepIsCalledWithoutAScheduler) {
   const auto model = toy_model();
-  StepsItself trainer(model, torch::nn::CrossEntropyLoss(), toy_sgd(model), {}, nullptr,
-                      {.device = "cpu"});
+  StepsItself trainer(model, torch::nn::CrossEntropyLoss(), toy_sgd(model),
+                      {.callbacks = {}, .accelerator = {.device = "cpu"}});
   trainer.train({.train_dataset = toy_data(8), .num_epochs = 2, .per_device_batch_size = 4});
   EXPECT_EQ(trainer.num_steps, 4);
   EXPECT_EQ(trainer.num_epochs, 2);
@@ -228,7 +229,7 @@ class TwoInputs : public QuietTrainer {
 
 TEST(TrainerMisuseTest, PredictUsesTheOverriddenCalculatePredictions) {
   auto model = toy_model();
-  TwoInputs trainer(model, nullptr, nullptr, {}, nullptr, {.device = "cpu"});
+  TwoInputs trainer(model, nullptr, nullptr, {.callbacks = {}, .accelerator = {.device = "cpu"}});
   const auto x = torch::rand({5, 4});
   const TensorDataset data(NamedTensors{{"x", x}, {"mask", torch::zeros({5, 4})}});
   EXPECT_TRUE(
@@ -284,8 +285,9 @@ TEST(TrainerWeightTest, HalfPrecisionHasRoomForLargeBatches) {
     class InHalf : public QuietTrainer {
      public:
       InHalf(WithStep::Step step, const torch::nn::Sequential& model)
-          : QuietTrainer(model, nullptr, toy_sgd(model), CallbackList{}, nullptr,
-                         {.device = "cpu", .mixed_precision = "fp16"}),
+          : QuietTrainer(
+                model, nullptr, toy_sgd(model),
+                {.callbacks = {}, .accelerator = {.device = "cpu", .precision = Precision::fp16}}),
             step_(std::move(step)) {}
       StepOutput calculate_train_batch_loss(const Batch& batch) override {
         return step_(batch, Trainer::model());
@@ -315,8 +317,9 @@ TEST(TrainerWeightTest, RefusesModesThatCannotWeight) {
                "weight_by_batch_size does not work with ExecutionMode::graph");
   options.execution_mode = ExecutionMode::eager;
   const auto model = toy_model();
-  QuietTrainer local(model, torch::nn::CrossEntropyLoss(), toy_sgd(model), {}, nullptr,
-                     {.device = "cpu", .distributed = {.local_sgd_interval = 2}});
+  QuietTrainer local(model, torch::nn::CrossEntropyLoss(), toy_sgd(model),
+                     {.callbacks = {},
+                      .accelerator = {.device = "cpu", .distributed = {.local_sgd_interval = 2}}});
   EXPECT_ERROR(local.train(options), "but there is local_sgd_interval");
 }
 

@@ -21,7 +21,7 @@ TEST(TrainerNumbersTest, TracksTheUnscaledLossUnderAccumulation) {
   QuietTrainer trainer(
       model,
       [](const torch::Tensor& output, const torch::Tensor&) { return output.sum() * 0.0 + 2.0; },
-      toy_sgd(model), {}, nullptr, {.device = "cpu"});
+      toy_sgd(model), {.callbacks = {}, .accelerator = {.device = "cpu"}});
   trainer.train({.train_dataset = toy_data(8),
                  .num_epochs = 1,
                  .per_device_batch_size = 1,
@@ -35,7 +35,7 @@ TEST(TrainerNumbersTest, EpochLossIsTheSampleWeightedMean) {
                        [](const torch::Tensor& output, const torch::Tensor& target) {
                          return output.sum() * 0.0 + target.size(0);
                        },
-                       toy_sgd(model), {}, nullptr, {.device = "cpu"});
+                       toy_sgd(model), {.callbacks = {}, .accelerator = {.device = "cpu"}});
   trainer.train({.train_dataset = toy_data(10), .num_epochs = 1, .per_device_batch_size = 4});
   EXPECT_DOUBLE_EQ(trainer.run_history().get_latest_metric("train_loss_epoch"),
                    (4.0 * 4 + 4.0 * 4 + 2.0 * 2) / 10);
@@ -50,8 +50,8 @@ TEST(TrainerNumbersTest, ClipsOncePerUpdate) {
     int clips = 0;
   };
   auto model = toy_model();
-  Clipping trainer(model, CrossEntropyLoss(), toy_sgd(model), CallbackList{}, nullptr,
-                   AcceleratorOptions{.device = "cpu"});
+  Clipping trainer(model, CrossEntropyLoss(), toy_sgd(model),
+                   {.callbacks = {}, .accelerator = {.device = "cpu"}});
   trainer.train({.train_dataset = toy_data(10),
                  .num_epochs = 1,
                  .per_device_batch_size = 1,
@@ -76,8 +76,8 @@ TEST(TrainerNumbersTest, LimitsTheGradientNormAndReportsTheNormBefore) {
     std::vector<double> clipped_norms;
   };
   auto model = toy_model();
-  Measuring trainer(model, CrossEntropyLoss(), toy_sgd(model), CallbackList{}, nullptr,
-                    AcceleratorOptions{.device = "cpu"});
+  Measuring trainer(model, CrossEntropyLoss(), toy_sgd(model),
+                    {.callbacks = {}, .accelerator = {.device = "cpu"}});
   trainer.train({.train_dataset = toy_data(8),
                  .num_epochs = 1,
                  .per_device_batch_size = 4,
@@ -101,8 +101,8 @@ TEST(TrainerNumbersTest, AccumulatedGradientIsThatOfOneBigBatch) {
   };
   auto gradients_with = [](int64_t batch_size, int64_t accumulation) {
     auto model = toy_model();
-    Grabbing trainer(model, CrossEntropyLoss(), toy_sgd(model), CallbackList{}, nullptr,
-                     AcceleratorOptions{.device = "cpu"});
+    Grabbing trainer(model, CrossEntropyLoss(), toy_sgd(model),
+                     {.callbacks = {}, .accelerator = {.device = "cpu"}});
     TrainOptions options{.train_dataset = toy_data(6),
                          .num_epochs = 1,
                          .per_device_batch_size = batch_size,
@@ -143,8 +143,8 @@ TEST(TrainerNumbersTest, UpdateKUsesTheScheduleAtKMinusOne) {
     std::vector<double> lrs;
   };
   auto model = toy_model();
-  RecordLr trainer(model, CrossEntropyLoss(), toy_sgd(model, 0.5), CallbackList{}, nullptr,
-                   AcceleratorOptions{.device = "cpu"});
+  RecordLr trainer(model, CrossEntropyLoss(), toy_sgd(model, 0.5),
+                   {.callbacks = {}, .accelerator = {.device = "cpu"}});
   trainer.train({.train_dataset = toy_data(4),
                  .num_epochs = 1,
                  .per_device_batch_size = 1,
@@ -219,8 +219,8 @@ TEST(TrainerNumbersTest, TrainsInTrainingModeAndEvaluatesInEvaluationMode) {
     void training_run_epoch_end() override { EXPECT_TRUE(model().is_training()); }
   };
   auto model = toy_model();
-  Modes trainer(model, CrossEntropyLoss(), toy_sgd(model), CallbackList{}, nullptr,
-                AcceleratorOptions{.device = "cpu"});
+  Modes trainer(model, CrossEntropyLoss(), toy_sgd(model),
+                {.callbacks = {}, .accelerator = {.device = "cpu"}});
   model->eval();
   trainer.train({.train_dataset = toy_data(8), .num_epochs = 2, .eval_dataset = toy_data(8)});
   trainer.evaluate({.dataset = toy_data(8)});

@@ -95,39 +95,40 @@ TEST(TrainerTest, RejectsAnEmptyDataset) {
 }
 
 TEST(TrainerTest, NeedsAnOptimizerAndALossFunction) {
-  QuietTrainer without_optimizer(toy_model(), CrossEntropyLoss(), nullptr, {}, nullptr,
-                                 {.device = "cpu"});
+  QuietTrainer without_optimizer(toy_model(), CrossEntropyLoss(), nullptr,
+                                 {.callbacks = {}, .accelerator = {.device = "cpu"}});
   EXPECT_ERROR(without_optimizer.train({.train_dataset = toy_data(8), .num_epochs = 1}),
                "has no optimizer");
   auto model = toy_model();
-  QuietTrainer without_loss(model, nullptr, toy_sgd(model), {}, nullptr, {.device = "cpu"});
+  QuietTrainer without_loss(model, nullptr, toy_sgd(model),
+                            {.callbacks = {}, .accelerator = {.device = "cpu"}});
   EXPECT_ERROR(without_loss.train({.train_dataset = toy_data(8), .num_epochs = 1}),
                "has no loss function");
 }
 
 TEST(TrainerTest, RejectsACallbackThatIsNullOrGivenTwice) {
   auto model = toy_model();
-  EXPECT_ERROR(QuietTrainer(model, CrossEntropyLoss(), nullptr, CallbackList{nullptr}),
+  EXPECT_ERROR(QuietTrainer(model, CrossEntropyLoss(), nullptr, {.callbacks = {nullptr}}),
                "a callback is null");
-  EXPECT_ERROR(QuietTrainer(model, CrossEntropyLoss(), nullptr,
-                            CallbackList{std::make_shared<Counter>(), std::make_shared<Counter>()}),
-               "Counter is there already");
+  EXPECT_ERROR(
+      QuietTrainer(model, CrossEntropyLoss(), nullptr,
+                   {.callbacks = {std::make_shared<Counter>(), std::make_shared<Counter>()}}),
+      "Counter is there already");
 }
 
 TEST(TrainerTest, AllowsABaseCallbackBesideItsSubclass) {
   class Special : public Counter {};
   auto model = toy_model();
   QuietTrainer trainer(model, CrossEntropyLoss(), nullptr,
-                       CallbackList{std::make_shared<Counter>(), std::make_shared<Special>()});
+                       {.callbacks = {std::make_shared<Counter>(), std::make_shared<Special>()}});
   EXPECT_EQ(trainer.callback_handler().callbacks().size(), 2U);
 }
 
 TEST(TrainerTest, KnowsWhetherTheNumberOfUpdatesCutTheEpochShort) {
   std::vector<bool> were_cut_short;
-  Toy toy({make<LambdaCallback>(
-      {.on_training_run_epoch_end = [&](Trainer& trainer) {
-        were_cut_short.push_back(trainer.is_epoch_cut_short());
-      }})});
+  Toy toy({make<LambdaCallback>({.on_training_run_epoch_end = [&](Trainer& trainer) {
+    were_cut_short.push_back(trainer.is_epoch_cut_short());
+  }})});
   TrainOptions options{
       .train_dataset = toy_data(8), .per_device_batch_size = 2, .max_num_updates = 6};
   toy.trainer.train(options);
@@ -275,8 +276,8 @@ TEST(TrainerTest, ReportsALoaderThatEndsBeforeItsSize) {
     }
   };
   auto model = toy_model();
-  WithLoader trainer(model, CrossEntropyLoss(), toy_sgd(model), CallbackList{}, nullptr,
-                     AcceleratorOptions{.device = "cpu"});
+  WithLoader trainer(model, CrossEntropyLoss(), toy_sgd(model),
+                     {.callbacks = {}, .accelerator = {.device = "cpu"}});
   EXPECT_ERROR(trainer.train({.train_dataset = toy_data(4), .num_epochs = 1}),
                "the loader ended after 2 batches, but its size() is 3");
 }
@@ -333,8 +334,8 @@ TEST(TrainerTest, SubclassMayOverrideTheLossAlone) {
   class Masked : public QuietTrainer {
    public:
     Masked(std::shared_ptr<TwoInputs> net, std::shared_ptr<torch::optim::Optimizer> optimizer)
-        : QuietTrainer(net, nullptr, std::move(optimizer), CallbackList{}, nullptr,
-                       AcceleratorOptions{.device = "cpu"}),
+        : QuietTrainer(net, nullptr, std::move(optimizer),
+                       {.callbacks = {}, .accelerator = {.device = "cpu"}}),
           net_(std::move(net)) {}
     StepOutput calculate_train_batch_loss(const Batch& batch) override {
       auto scores = net_->forward(batch["x"], batch["mask"]);

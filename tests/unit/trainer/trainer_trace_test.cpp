@@ -67,8 +67,9 @@ struct Traced {
   explicit Traced(CallbackList callbacks_after = {}, LossFunction loss = nullptr)
       : model(toy_model()),
         trainer(trace, model, loss ? loss : LossFunction(torch::nn::CrossEntropyLoss()),
-                toy_sgd(model), with_tracing(std::move(callbacks_after)), nullptr,
-                AcceleratorOptions{.device = "cpu"}) {}
+                toy_sgd(model),
+                TrainerOptions{.callbacks = with_tracing(std::move(callbacks_after)),
+                               .accelerator = {.device = "cpu"}}) {}
 
   CallbackList with_tracing(CallbackList after) {
     CallbackList all{std::make_shared<TracingCallback>(trace)};

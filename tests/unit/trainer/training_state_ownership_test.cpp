@@ -49,8 +49,7 @@ TrainOptions epochs_of_two_updates(int64_t num_epochs) {
 }
 
 std::shared_ptr<SaveTrainingState> saving_in(const fs::path& folder, int64_t keep = 2) {
-  return make<SaveTrainingState>(
-      {.directory = folder, .every_n_epochs = 1, .keep_last = keep});
+  return make<SaveTrainingState>({.directory = folder, .every_n_epochs = 1, .keep_last = keep});
 }
 
 /// The last epoch that a run is trained to, and where it saves.
@@ -294,11 +293,10 @@ TEST(TrainingStatesTest, AnyExceptionOfASaveIsAFailedSave) {
   for (const bool is_thrown : {false, true}) {
     for (const bool is_asynchronous : {false, true}) {
       const TemporaryFolder folder;
-      auto save = make<SaveTrainingState>(
-          {.directory = folder / "states",
-                                   .every_n_updates = 1,
-                                   .at_end = false,
-                                   .asynchronous = is_asynchronous});
+      auto save = make<SaveTrainingState>({.directory = folder / "states",
+                                           .every_n_updates = 1,
+                                           .at_end = false,
+                                           .asynchronous = is_asynchronous});
       auto unsaveable = std::make_shared<Unsaveable>();
       // The end of an epoch asks for the state as well.
       struct Arm : AtUpdate {
@@ -426,8 +424,8 @@ TEST(FolderLockTest, AnExceptionReleasesItWhenTheStateInProgressIsWritten) {
   const TemporaryFolder folder;
   auto fail = std::make_shared<AtUpdate>(2, [](Trainer&) { throw Error("failed"); });
   fail->set_order(1000);
-  Toy toy({make<SaveTrainingState>({
-               .directory = folder / "states", .every_n_updates = 1, .asynchronous = true}),
+  Toy toy({make<SaveTrainingState>(
+               {.directory = folder / "states", .every_n_updates = 1, .asynchronous = true}),
            fail});
   EXPECT_ERROR(toy.trainer.train(epochs_of_two_updates(3)), "failed");
   EXPECT_EQ(states_in(folder / "states"), (Names{"state-00000001", "state-00000002"}));
@@ -450,12 +448,10 @@ TEST(FolderLockTest, ARefusedRunLeavesTheFilesOfTheFirstRunAsTheyAre) {
         std::make_shared<JsonLinesTracker>(folder / "run.jsonl"),
         std::make_shared<HtmlReport>(folder / "run.html"),
         make<MlflowTracker>({.directory = folder / "mlruns"}),
-        make<TensorBoardTracker>(
-            {.directory = folder / "tensorboard"})};
-    return CallbackList{
-        make<SaveBestModel>({.save_path = folder / "best.pt"}),
-        make<TrackRun>(trackers, {.every_n_updates = 1}),
-        saving_in(folder / "states"), std::move(more)};
+        make<TensorBoardTracker>({.directory = folder / "tensorboard"})};
+    return CallbackList{make<SaveBestModel>({.save_path = folder / "best.pt"}),
+                        make<TrackRun>(trackers, {.every_n_updates = 1}),
+                        saving_in(folder / "states"), std::move(more)};
   };
   bool was_refused = false;
   Toy first(callbacks(std::make_shared<AtUpdate>(5, [&](Trainer&) {
@@ -495,8 +491,9 @@ struct WithModules {
     parameters.push_back(loss->temperature);
     parameters.push_back(other->weight);
     optimizer = std::make_shared<torch::optim::Adam>(parameters, torch::optim::AdamOptions(0.1));
-    trainer = std::make_unique<QuietTrainer>(model, loss, optimizer, std::move(callbacks), nullptr,
-                                             AcceleratorOptions{.device = "cpu"});
+    trainer = std::make_unique<QuietTrainer>(
+        model, loss, optimizer,
+        TrainerOptions{.callbacks = std::move(callbacks), .accelerator = {.device = "cpu"}});
     trainer->register_module(other.ptr());
   }
   std::vector<torch::Tensor> tensors() const {
@@ -531,8 +528,7 @@ TEST(RegisteredModulesTest, AResumedRunTrainsThemFromWhereTheyWere) {
 
 TEST(RegisteredModulesTest, CheckpointsHoldThemUnderTheirNumbers) {
   const TemporaryFolder folder;
-  WithModules toy(
-      {make<SaveBestModel>({.save_path = folder / "best.pt"})});
+  WithModules toy({make<SaveBestModel>({.save_path = folder / "best.pt"})});
   toy.trainer->train(epochs_of_two_updates(2));
   toy.trainer->save_checkpoint(folder / "x.pt");
   const StateDict modules =
@@ -587,9 +583,9 @@ TEST(TrainerStateTest, MembersOfASubclassAreInTheTrainingState) {
   const TemporaryFolder folder;
   const auto run = [&](const CallbackList& callbacks, const std::optional<fs::path>& from) {
     const auto model = toy_model();
-    auto trainer =
-        std::make_unique<DriftingTrainer>(model, torch::nn::CrossEntropyLoss(), toy_sgd(model),
-                                          callbacks, nullptr, AcceleratorOptions{.device = "cpu"});
+    auto trainer = std::make_unique<DriftingTrainer>(
+        model, torch::nn::CrossEntropyLoss(), toy_sgd(model),
+        TrainerOptions{.callbacks = callbacks, .accelerator = {.device = "cpu"}});
     TrainOptions options = epochs_of_two_updates(3);
     options.resume_from = from;
     trainer->train(options);
@@ -614,16 +610,12 @@ TEST(FullDiskTest, WhatCallbacksCannotWriteDoesNotEndTheRun) {
   const std::vector<std::pair<std::string, Make>> writers{
       {"the best model was not saved",
        [](const fs::path& folder) {
-         return make<SaveBestModel>(
-             {.save_path = folder / "best.pt"});
+         return make<SaveBestModel>({.save_path = folder / "best.pt"});
        }},
       {"the average of the weights was not saved",
-       [](const fs::path& folder) {
-         return make<ModelEma>({.save_path = folder / "ema.pt"});
-       }},
+       [](const fs::path& folder) { return make<ModelEma>({.save_path = folder / "ema.pt"}); }},
       {"the predictions were not saved", [](const fs::path& folder) {
-         return make<SavePredictions>(
-             {.path = folder / "predictions.pt", .every_n_epochs = 1});
+         return make<SavePredictions>({.path = folder / "predictions.pt", .every_n_epochs = 1});
        }}};
   for (const auto& [message, make] : writers) {
     const TemporaryFolder folder;
@@ -643,8 +635,7 @@ TEST(FullDiskTest, WhatCallbacksCannotWriteDoesNotEndTheRun) {
 
 TEST(SaveBestModelResumedTest, ABestCheckpointThatIsGoneDoesNotEndTheRun) {
   const TemporaryFolder folder;
-  auto save =
-      make<SaveBestModel>({.save_path = folder / "best.pt"});
+  auto save = make<SaveBestModel>({.save_path = folder / "best.pt"});
   auto states = saving_in(folder / "states");
   Toy toy({save, states, std::make_shared<AtUpdate>(4, [&](Trainer&) {
              fs::remove(folder / "best.pt");
@@ -657,22 +648,20 @@ TEST(SaveBestModelResumedTest, ABestCheckpointThatIsGoneDoesNotEndTheRun) {
 TEST(SaveBestModelResumedTest, ARunResumedWithAnotherPathKeepsTheBestSoFar) {
   const TemporaryFolder folder;
   const auto run = [&](const std::string& name, int64_t num_epochs, bool is_resumed) {
-    auto best =
-        make<SaveBestModel>({.save_path = folder / name / "best.pt",
-                                                             .save_top_k = 2,
-                                                             .watch_metric = "score",
-                                                             .greater_is_better = true});
+    auto best = make<SaveBestModel>({.save_path = folder / name / "best.pt",
+                                     .save_top_k = 2,
+                                     .watch_metric = "score",
+                                     .greater_is_better = true});
     auto ema = make<ModelEma>({.decay = 0.5,
-                                                          .save_path = folder / name / "ema.pt",
-                                                          .watch_metric = "score",
-                                                          .greater_is_better = true});
-    auto score = make<LambdaCallback>(
-        {.on_training_run_epoch_end = [](Trainer& trainer) {
-          RunHistory& history = trainer.run_history();
-          constexpr std::array kScores{1.0, 5.0, 2.0, 3.0, 4.0, 0.0};
-          history.update_metric("score",
-                                kScores.at(static_cast<std::size_t>(history.current_epoch() - 1)));
-        }});
+                               .save_path = folder / name / "ema.pt",
+                               .watch_metric = "score",
+                               .greater_is_better = true});
+    auto score = make<LambdaCallback>({.on_training_run_epoch_end = [](Trainer& trainer) {
+      RunHistory& history = trainer.run_history();
+      constexpr std::array kScores{1.0, 5.0, 2.0, 3.0, 4.0, 0.0};
+      history.update_metric("score",
+                            kScores.at(static_cast<std::size_t>(history.current_epoch() - 1)));
+    }});
     score->set_order(-100);
     auto toy =
         std::make_unique<Toy>(CallbackList{score, ema, best, saving_in(folder / name / "states")});

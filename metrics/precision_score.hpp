@@ -6,13 +6,13 @@
 namespace linkboy {
 
 /// Of the samples that were predicted to be of a class, the part that is. 0 where there are none.
-class LINKBOY_API Precision : public ClassCountsMetric {
+class LINKBOY_API PrecisionScore : public ClassCountsMetric {
  public:
-  /// What `make<Precision>({...})` takes.
+  /// What `make<PrecisionScore>({...})` takes.
   using Options = ClassificationOptions;
 
   /// @throws Error if the options are not allowed.
-  explicit Precision(const ClassificationOptions& options);
+  explicit PrecisionScore(const ClassificationOptions& options);
 
  protected:
   Fraction fraction_of(const Counts& counts) const override;

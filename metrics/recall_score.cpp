@@ -1,13 +1,13 @@
-#include "linkboy/metrics/recall.hpp"
+#include "linkboy/metrics/recall_score.hpp"
 
 #include <ATen/ATen.h>
 
 namespace linkboy {
 
-Recall::Recall(const ClassificationOptions& options)
+RecallScore::RecallScore(const ClassificationOptions& options)
     : ClassCountsMetric(options, {.average = options.average}) {}
 
-Recall::Fraction Recall::fraction_of(const Counts& counts) const {
+RecallScore::Fraction RecallScore::fraction_of(const Counts& counts) const {
   return {counts.true_positives, counts.true_positives + counts.false_negatives};
 }
 

@@ -1,13 +1,13 @@
-#include "linkboy/metrics/precision.hpp"
+#include "linkboy/metrics/precision_score.hpp"
 
 #include <ATen/ATen.h>
 
 namespace linkboy {
 
-Precision::Precision(const ClassificationOptions& options)
+PrecisionScore::PrecisionScore(const ClassificationOptions& options)
     : ClassCountsMetric(options, {.average = options.average}) {}
 
-Precision::Fraction Precision::fraction_of(const Counts& counts) const {
+PrecisionScore::Fraction PrecisionScore::fraction_of(const Counts& counts) const {
   return {counts.true_positives, counts.true_positives + counts.false_positives};
 }
 

@@ -6,13 +6,13 @@
 namespace linkboy {
 
 /// Of the samples of a class, the part that was predicted to be. 0 where there are none.
-class LINKBOY_API Recall : public ClassCountsMetric {
+class LINKBOY_API RecallScore : public ClassCountsMetric {
  public:
-  /// What `make<Recall>({...})` takes.
+  /// What `make<RecallScore>({...})` takes.
   using Options = ClassificationOptions;
 
   /// @throws Error if the options are not allowed.
-  explicit Recall(const ClassificationOptions& options);
+  explicit RecallScore(const ClassificationOptions& options);
 
  protected:
   Fraction fraction_of(const Counts& counts) const override;

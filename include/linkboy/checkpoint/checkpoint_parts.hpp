@@ -1,0 +1,22 @@
+#pragma once
+
+namespace linkboy {
+
+/// How a training state is saved.
+struct SaveStateOptions {
+  /// Writes on a background thread, after the save before is done. Copies of tensors on a CUDA
+  /// device take page-locked memory, which the Trainer keeps for the next save.
+  bool asynchronous = false;
+};
+
+/// Which parts a checkpoint is written or read with.
+struct CheckpointParts {
+  /// The optimizer's state.
+  bool optimizer = true;
+  /// The scheduler's state, if there is one.
+  bool scheduler = true;
+  /// Parameters and buffers of the loss function's module and of `Trainer::register_module`'s.
+  bool registered_modules = true;
+};
+
+}  // namespace linkboy

@@ -1,0 +1,25 @@
+#include "linkboy/precision/autocast.hpp"
+
+#include <ATen/autocast_mode.h>
+
+namespace linkboy {
+
+AutocastScope::AutocastScope(c10::DeviceType device, std::optional<c10::ScalarType> dtype)
+    : device_(device), is_active_(dtype.has_value()) {
+  if (!is_active_) return;
+  was_enabled_ = at::autocast::is_autocast_enabled(device_);
+  old_dtype_ = at::autocast::get_autocast_dtype(device_);
+  at::autocast::set_autocast_enabled(device_, true);
+  at::autocast::set_autocast_dtype(device_, *dtype);
+  at::autocast::increment_nesting();
+}
+
+AutocastScope::~AutocastScope() {
+  if (!is_active_) return;
+  // Once a step: the casts would be of parameters before their update.
+  if (at::autocast::decrement_nesting() == 0) at::autocast::clear_cache();
+  at::autocast::set_autocast_enabled(device_, was_enabled_);
+  at::autocast::set_autocast_dtype(device_, old_dtype_);
+}
+
+}  // namespace linkboy
