@@ -30,7 +30,7 @@ class EndAfterFirstEpoch final : public Callback {
   }
 
  protected:
-  int default_order() const override { return std::numeric_limits<int>::max(); }
+  Phase default_phase() const override { return Phase::last; }
 
  private:
   int64_t num_batches_;
@@ -39,11 +39,11 @@ class EndAfterFirstEpoch final : public Callback {
 }  // namespace
 
 FastDevRun::FastDevRun(int64_t num_batches) : num_batches_(num_batches) {
-  LINKBOY_CHECK(num_batches_ >= 1, "FastDevRun's num_batches is ", num_batches_,
+  LINKBOY_CHECK_OPTION(num_batches_ >= 1, "FastDevRun's num_batches is ", num_batches_,
                 "; it must be at least 1.");
 }
 
-int FastDevRun::default_order() const { return std::numeric_limits<int>::min(); }
+Callback::Phase FastDevRun::default_phase() const { return Phase::first; }
 
 void FastDevRun::on_dataloaders_ready(Trainer& trainer) {
   const auto removed = trainer.callback_handler().remove_if(

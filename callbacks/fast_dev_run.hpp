@@ -21,7 +21,7 @@ class LINKBOY_API FastDevRun : public Callback {
 
  protected:
   /// Before all others: they must not begin to write.
-  int default_order() const override;
+  Phase default_phase() const override;
 
  private:
   int64_t num_batches_;

@@ -9,7 +9,7 @@
 
 namespace linkboy {
 LimitEvalSteps::LimitEvalSteps(LimitEvalStepsOptions options) : options_(options) {
-  LINKBOY_CHECK(options_.num_eval_steps >= 1, "num_eval_steps is ", options_.num_eval_steps,
+  LINKBOY_CHECK_OPTION(options_.num_eval_steps >= 1, "num_eval_steps is ", options_.num_eval_steps,
                 "; it must be at least 1.");
 }
 

@@ -8,7 +8,7 @@
 namespace linkboy {
 
 LogMetrics::LogMetrics(LogMetricsOptions options) : options_(options) {
-  LINKBOY_CHECK(options_.every_n_epochs >= 1, "LogMetrics' every_n_epochs is ",
+  LINKBOY_CHECK_OPTION(options_.every_n_epochs >= 1, "LogMetrics' every_n_epochs is ",
                 options_.every_n_epochs, "; it must be at least 1.");
 }
 

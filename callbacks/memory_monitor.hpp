@@ -25,7 +25,7 @@ class LINKBOY_API MemoryMonitor : public Callback {
 
  protected:
   /// Before those that print what was recorded.
-  int default_order() const override { return -40; }
+  Phase default_phase() const override { return Phase::record; }
 
  private:
   static void start(Trainer& trainer);

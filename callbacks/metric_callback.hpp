@@ -72,7 +72,7 @@ class LINKBOY_API MetricCallback : public Callback {
   void load_rank_state_dict(const StateDict& state) override { loaded_ = state; }
 
  protected:
-  int default_order() const override { return -100; }
+  Phase default_phase() const override { return Phase::measure; }
 
  private:
   void begin();

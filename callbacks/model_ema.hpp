@@ -92,7 +92,7 @@ class LINKBOY_API ModelEma : public Callback {
 
  protected:
   /// Before those that watch its metrics.
-  int default_order() const override { return -50; }
+  Phase default_phase() const override { return Phase::average; }
 
  private:
   double decay_now() const;

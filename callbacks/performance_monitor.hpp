@@ -90,7 +90,7 @@ class LINKBOY_API PerformanceMonitor : public Callback {
   /// The clock that it measures by.
   virtual Clock::time_point now() const { return Clock::now(); }
 
-  int default_order() const override { return 2000; }
+  Phase default_phase() const override { return Phase::observe; }
 
  private:
   void end_epoch();

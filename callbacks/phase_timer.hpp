@@ -72,6 +72,7 @@ class LINKBOY_API PhaseTimer : public Callback {
   /// Sums over the present run, or the last one, this process's part of it; by the names above.
   const std::map<std::string, TimeSum, std::less<>>& sums() const { return sums_; }
 
+  std::vector<std::string> former_names() const override { return {"linkboy::Timing"}; }
   StateDict state_dict() const override;
   void load_state_dict(const StateDict& state) override;
 

@@ -96,15 +96,15 @@ void update_batch_norm(Trainer& trainer, const ForwardForStatistics& forward,
   if (trainer.accelerator().num_processes() == 1) return;
   // All have had equally many batches.
   for (const Statistics& layer : layers) {
-    layer.running_mean.copy_(trainer.accelerator().reduce(layer.running_mean));
-    layer.running_var.copy_(trainer.accelerator().reduce(layer.running_var));
+    layer.running_mean.copy_(trainer.accelerator().reduce(layer.running_mean, ReduceOp::mean));
+    layer.running_var.copy_(trainer.accelerator().reduce(layer.running_var, ReduceOp::mean));
   }
 }
 
 PreciseBatchNorm::PreciseBatchNorm(PreciseBatchNormOptions options) : options_(std::move(options)) {
-  LINKBOY_CHECK(options_.num_batches >= 1, "PreciseBatchNorm's num_batches is ",
+  LINKBOY_CHECK_OPTION(options_.num_batches >= 1, "PreciseBatchNorm's num_batches is ",
                 options_.num_batches, "; it must be at least 1.");
-  LINKBOY_CHECK(options_.every_n_epochs >= 1, "PreciseBatchNorm's every_n_epochs is ",
+  LINKBOY_CHECK_OPTION(options_.every_n_epochs >= 1, "PreciseBatchNorm's every_n_epochs is ",
                 options_.every_n_epochs, "; it must be at least 1.");
 }
 

@@ -104,7 +104,7 @@ class LINKBOY_API Profiler : public Callback {
   std::string table(int64_t num_rows) const;
 
  protected:
-  int default_order() const override { return 1000; }
+  Phase default_phase() const override { return Phase::profile; }
 
  private:
   class Session;

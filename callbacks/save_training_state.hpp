@@ -82,7 +82,7 @@ class LINKBOY_API SaveTrainingState : public Callback {
   int64_t num_failures() const { return num_failures_; }
 
  protected:
-  int default_order() const override { return 100; }
+  Phase default_phase() const override { return Phase::save; }
 
  private:
   using Clock = std::chrono::steady_clock;

@@ -11,7 +11,7 @@ namespace linkboy {
 
 StepBasedEvaluation::StepBasedEvaluation(StepBasedEvaluationOptions options)
     : eval_every_n_updates_(options.eval_every_n_updates) {
-  LINKBOY_CHECK(eval_every_n_updates_ >= 1, "eval_every_n_updates is ", eval_every_n_updates_,
+  LINKBOY_CHECK_OPTION(eval_every_n_updates_ >= 1, "eval_every_n_updates is ", eval_every_n_updates_,
                 "; it must be at least 1.");
 }
 

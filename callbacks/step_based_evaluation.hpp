@@ -39,7 +39,7 @@ class LINKBOY_API StepBasedEvaluation : public Callback {
  protected:
   /// After those that take in the update: a stop in the evaluation must not leave them out. Before
   /// those that save.
-  int default_order() const override { return 50; }
+  Phase default_phase() const override { return Phase::evaluate; }
 
  private:
   void evaluate(Trainer& trainer);

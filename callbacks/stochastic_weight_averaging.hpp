@@ -87,7 +87,7 @@ class LINKBOY_API StochasticWeightAveraging : public Callback {
 
  protected:
   /// Before those that look at learning rates.
-  int default_order() const override { return -50; }
+  Phase default_phase() const override { return Phase::average; }
 
  private:
   bool is_due(Trainer& trainer, bool was_updated) const;

@@ -47,7 +47,7 @@ class LINKBOY_API StopOnSignal : public Callback {
   void on_exception(Trainer& trainer, std::exception_ptr) override { end_run(trainer); }
 
  protected:
-  int default_order() const override { return 10'000; }
+  Phase default_phase() const override { return Phase::last; }
 
  private:
   void install(Trainer& trainer);

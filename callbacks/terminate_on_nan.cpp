@@ -17,7 +17,7 @@ void throw_unless_finite(double total, const char* phase) {
 }  // namespace
 
 TerminateOnNaN::TerminateOnNaN(TerminateOnNaNOptions options) : options_(options) {
-  LINKBOY_CHECK(options.max_delay_steps >= 1, "max_delay_steps is ", options.max_delay_steps,
+  LINKBOY_CHECK_OPTION(options.max_delay_steps >= 1, "max_delay_steps is ", options.max_delay_steps,
                 "; it must be at least 1.");
 }
 

@@ -15,7 +15,7 @@ constexpr const char* kElapsed = "elapsed_milliseconds";
 }  // namespace
 
 TimeLimit::TimeLimit(TimeLimitOptions options) : options_(options) {
-  LINKBOY_CHECK(options_.max_time.count() > 0, "max_time is ", options_.max_time.count(),
+  LINKBOY_CHECK_OPTION(options_.max_time.count() > 0, "max_time is ", options_.max_time.count(),
                 " ms; it must be positive.");
 }
 

@@ -39,6 +39,7 @@ class LINKBOY_API TimeLimit : public Callback {
   /// Of the present run until now, or of the last one; parts before a resume included.
   std::chrono::milliseconds elapsed() const;
 
+  std::vector<std::string> former_names() const override { return {"linkboy::Timer"}; }
   StateDict state_dict() const override;
   void load_state_dict(const StateDict& state) override;
 

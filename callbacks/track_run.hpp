@@ -93,7 +93,7 @@ class LINKBOY_API TrackRun : public Callback {
   void load_state_dict(const StateDict& state) override;
 
  protected:
-  int default_order() const override { return 90; }
+  Phase default_phase() const override { return Phase::track; }
 
  private:
   using Clock = std::chrono::steady_clock;

@@ -34,11 +34,11 @@ std::vector<WsdCheckpoint::Phase> WsdCheckpoint::phases_of(Trainer& trainer) con
       phases.push_back({begin->second, end->second});
     }
   }
-  LINKBOY_CHECK(!phases.empty(),
+  LINKBOY_CHECK_OPTION(!phases.empty(),
                 "WsdCheckpoint finds no decay phase: the run's scheduler names none. Take "
                 "WsdScheduler, or say in `decays` where they begin and end.");
   for (const Phase& phase : phases) {
-    LINKBOY_CHECK(phase.begin >= 0 && phase.begin <= phase.end, "a decay begins after ",
+    LINKBOY_CHECK_OPTION(phase.begin >= 0 && phase.begin <= phase.end, "a decay begins after ",
                   phase.begin, " updates and ends after ", phase.end,
                   "; it must begin at 0 or later, and not after its end.");
   }

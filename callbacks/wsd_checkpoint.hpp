@@ -65,7 +65,7 @@ class LINKBOY_API WsdCheckpoint : public Callback {
 
  protected:
   /// After all others, so that the state holds what they have done.
-  int default_order() const override { return 100; }
+  Phase default_phase() const override { return Phase::save; }
 
  private:
   struct Phase {

@@ -9,7 +9,7 @@ namespace linkboy {
 ClassCountsMetric::ClassCountsMetric(ClassPredictionOptions predictions, ClassScoreOptions score)
     : predictions_(predictions), score_(score) {
   predictions_.check();
-  LINKBOY_CHECK(score_.average != Average::binary || predictions_.num_classes == 2,
+  LINKBOY_CHECK_OPTION(score_.average != Average::binary || predictions_.num_classes == 2,
                 "average is binary, but num_classes is ", predictions_.num_classes,
                 "; it must be 2.");
   const at::Tensor none = at::zeros({predictions_.num_classes}, at::kLong);

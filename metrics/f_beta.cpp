@@ -14,7 +14,7 @@ FBeta::FBeta(const FBetaOptions& options)
                                                .threshold = options.threshold},
                         {.average = options.average}),
       beta_squared_(options.beta * options.beta) {
-  LINKBOY_CHECK(std::isfinite(beta_squared_) && options.beta > 0.0, "beta is ", options.beta,
+  LINKBOY_CHECK_OPTION(std::isfinite(beta_squared_) && options.beta > 0.0, "beta is ", options.beta,
                 "; it must be above 0 and finite.");
 }
 

@@ -27,7 +27,7 @@ TimmScheduler::TimmScheduler(torch::optim::Optimizer& optimizer,
       num_updates_per_epoch_(config.num_updates_per_epoch) {}
 
 void TimmScheduler::step(int64_t epoch) {
-  LINKBOY_CHECK(epoch >= 0, "the timm schedule is stepped to epoch ", epoch,
+  LINKBOY_CHECK_OPTION(epoch >= 0, "the timm schedule is stepped to epoch ", epoch,
                 "; epochs count from 0.");
   epoch_ = epoch;
   if (t_in_epochs_) start();

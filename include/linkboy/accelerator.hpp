@@ -217,8 +217,8 @@ class LINKBOY_API Accelerator {
   /// those that go on, until all are here. Trainer calls it after an evaluation's steps.
   void join_uneven_loop() const;
 
-  /// All processes' tensors combined, the same on all.
-  at::Tensor reduce(const at::Tensor& tensor, ReduceOp op = ReduceOp::mean) const;
+  /// All processes' tensors combined, the same on all; by default their sum.
+  at::Tensor reduce(const at::Tensor& tensor, ReduceOp op = ReduceOp::sum) const;
 
   /// The tensor of rank `root`, the same on all.
   at::Tensor broadcast(const at::Tensor& tensor, int64_t root = 0) const;

@@ -36,15 +36,34 @@ class LINKBOY_API Callback {
  public:
   virtual ~Callback() = default;
 
-  /// Among the callbacks of a Trainer, those with a lower number are called first; those with the
-  /// same in the order of the list. 0, unless the class has another one or `set_order` was called.
-  int order() const { return order_.value_or(default_order()); }
+  /// When a callback has its turn in each event, from first to last. Callbacks of one phase are
+  /// called in the order of the list.
+  enum class Phase {
+    first,     ///< before all others begin: FastDevRun, which takes some out
+    measure,   ///< computes metrics of the model's outputs: MetricCallback
+    average,   ///< changes weights, whose metrics others monitor: ModelEma
+    record,    ///< records what others print: MemoryMonitor
+    act,       ///< all others
+    evaluate,  ///< evaluates in between, after an update was taken in: StepBasedEvaluation
+    track,     ///< reads what the others have recorded: TrackRun
+    save,      ///< saves what the others have done: SaveTrainingState
+    profile,   ///< counts the work of the others: Profiler
+    observe,   ///< counts the Profiler's, too: PerformanceMonitor
+    last,      ///< after all others: StopOnSignal
+  };
+
+  /// `act`, unless the class has another one or `set_phase` was called.
+  Phase phase() const { return phase_.value_or(default_phase()); }
   /// Takes effect when the callback is given to a Trainer.
-  void set_order(int order) { order_ = order; }
+  void set_phase(Phase phase) { phase_ = phase; }
 
   /// Returns the name under which a Trainer has this callback and its state: that of its class, as
-  /// "linkboy::TimeLimit", unless `set_name` gave it another one.
-  std::string name() const;
+  /// "linkboy::TimeLimit", unless `set_name` gave it another one. Override it to keep the states of
+  /// a class that you rename.
+  virtual std::string name() const;
+  /// Returns names under which earlier versions saved the state of this class. A state of `name()`
+  /// is preferred.
+  virtual std::vector<std::string> former_names() const { return {}; }
   /// Gives the callback a name of its own, so that a Trainer can have several of one class. Call it
   /// before the callback is given to a Trainer, and with the same name in a run that resumes.
   /// @throws Error if `name` is empty, or the callback was given to a Trainer.
@@ -137,8 +156,8 @@ class LINKBOY_API Callback {
   /// Whether the run in progress resumes another one whose state has a part of this callback.
   bool is_resumed() const { return is_resumed_; }
 
-  /// Where the class has its reasons to be called earlier or later than others.
-  virtual int default_order() const { return 0; }
+  /// Override it for a class that must be called earlier or later than others.
+  virtual Phase default_phase() const { return Phase::act; }
 
   /// Gets what was given to `Trainer::call_event`; it must know the type of the payload.
   using EventHandler = std::function<void(Trainer&, const std::any& payload)>;
@@ -151,7 +170,7 @@ class LINKBOY_API Callback {
 
   bool is_resumed_ = false;
   bool is_given_ = false;  // to a Trainer, which knows it by its name
-  std::optional<int> order_;
+  std::optional<Phase> phase_;
   std::optional<std::string> name_;
   std::map<std::string, EventHandler, std::less<>> event_handlers_;
 };
@@ -159,7 +178,7 @@ class LINKBOY_API Callback {
 /// Callbacks in the order in which they are called.
 using CallbackList = std::vector<std::shared_ptr<Callback>>;
 
-/// Calls the callbacks, in list order but for `Callback::order`.
+/// Calls the callbacks, by `Callback::phase`, then in list order.
 class LINKBOY_API CallbackHandler {
  public:
   /// Without callbacks.
@@ -201,7 +220,7 @@ class LINKBOY_API CallbackHandler {
       called.push_back(present.get());
       function(*present);
       const bool is_in_place = i < callbacks_.size() && callbacks_[i] == present;
-      i = is_in_place ? i + 1 : index_behind(called, present->order());
+      i = is_in_place ? i + 1 : index_behind(called, present->phase());
     }
   }
 
@@ -230,8 +249,8 @@ class LINKBOY_API CallbackHandler {
 
  private:
   /// The first callback that has its turn after those that were called, the last of them with
-  /// `order`.
-  std::size_t index_behind(c10::ArrayRef<const Callback*> called, int order) const;
+  /// `phase`.
+  std::size_t index_behind(c10::ArrayRef<const Callback*> called, Callback::Phase phase) const;
 
   CallbackList callbacks_;
   bool init_end_called_ = false;

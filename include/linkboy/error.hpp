@@ -19,17 +19,49 @@ class LINKBOY_API Error : public std::runtime_error {
   using std::runtime_error::runtime_error;
 };
 
+/// An option, or a combination of options, that is not allowed; nothing has changed.
+class LINKBOY_API OptionError : public Error {
+ public:
+  using Error::Error;
+};
+
+/// A file that cannot be opened, read or written, which says nothing about its contents.
+class LINKBOY_API FileError : public Error {
+ public:
+  using Error::Error;
+};
+
+/// A file that was read, but is damaged, cut short or of another kind.
+class LINKBOY_API CorruptFileError : public FileError {
+ public:
+  using FileError::FileError;
+};
+
+/// The processes of a run cannot go on together: one is lost or late, or they disagree. Start them
+/// again from the last training state.
+class LINKBOY_API DistributedError : public Error {
+ public:
+  using Error::Error;
+};
+
 /// Returns the message of `exception`, which must not be null. That of a `c10::Error` comes without
 /// LibTorch's backtrace, which its `what()` holds.
 LINKBOY_API std::string message_of(const std::exception_ptr& exception);
 
 }  // namespace linkboy
 
-/// Throws linkboy::Error with the remaining arguments, streamed one after the other, as its
-/// message unless `condition` holds. The arguments are evaluated only on failure.
-#define LINKBOY_CHECK(condition, ...)                  \
-  do {                                                 \
-    if (!(condition)) [[unlikely]] {                   \
-      throw ::linkboy::Error(::c10::str(__VA_ARGS__)); \
-    }                                                  \
+/// Throws an ErrorClass with the remaining arguments, streamed one after the other, as its message
+/// unless `condition` holds. The arguments are evaluated only on failure.
+#define LINKBOY_CHECK_AS(ErrorClass, condition, ...) \
+  do {                                               \
+    if (!(condition)) [[unlikely]] {                 \
+      throw ErrorClass(::c10::str(__VA_ARGS__));     \
+    }                                                \
   } while (false)
+
+/// The same with a linkboy::Error.
+#define LINKBOY_CHECK(condition, ...) LINKBOY_CHECK_AS(::linkboy::Error, condition, __VA_ARGS__)
+
+/// The same with a linkboy::OptionError.
+#define LINKBOY_CHECK_OPTION(condition, ...) \
+  LINKBOY_CHECK_AS(::linkboy::OptionError, condition, __VA_ARGS__)

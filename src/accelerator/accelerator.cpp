@@ -47,7 +47,7 @@ c10::Device parse_device(const std::string& name, const LaunchEnvironment& launc
   int index = 0;
   if (name == "auto" || name == kind) {
     const auto own_index = device_index_of(launch, num_devices);
-    LINKBOY_CHECK(
+    LINKBOY_CHECK_OPTION(
         num_devices == 0 || own_index, "there are ", launch.local_world_size,
         " processes on this host, but ", num_devices, devices,
         ". Start at most one process a device, have the launcher show each process one device "
@@ -57,10 +57,10 @@ c10::Device parse_device(const std::string& name, const LaunchEnvironment& launc
     const std::string digits = name.starts_with(kind + ":") ? name.substr(kind.size() + 1) : "";
     const bool is_number = !digits.empty() && digits.size() < 4 &&
                            digits.find_first_not_of("0123456789") == std::string::npos;
-    LINKBOY_CHECK(is_number, "the device is \"", name, "\"", names);
+    LINKBOY_CHECK_OPTION(is_number, "the device is \"", name, "\"", names);
     index = std::stoi(digits);
   }
-  LINKBOY_CHECK(index < num_devices, "the device is \"", name, "\", but there are ", num_devices,
+  LINKBOY_CHECK_OPTION(index < num_devices, "the device is \"", name, "\", but there are ", num_devices,
                 devices, " here. Use cpu, auto or a smaller index.");
   return {type, static_cast<c10::DeviceIndex>(index)};
 }
@@ -196,7 +196,7 @@ Accelerator::Accelerator(AcceleratorOptions options, const LaunchEnvironment& la
     grad_scaler_ = std::make_unique<GradScaler>(options.grad_scaler);
   if (options.deterministic) use_deterministic_algorithms();
   check_distributed_options(distributed_);
-  LINKBOY_CHECK(
+  LINKBOY_CHECK_OPTION(
       distributed_.zero_stage < 2 || !grad_scaler_,
       "zero_stage 2 does not work with fp16, whose overflows one process would not see on "
       "its own. Use bf16, or zero_stage 1.");
@@ -211,13 +211,14 @@ Accelerator::Accelerator(AcceleratorOptions options, const LaunchEnvironment& la
   }
   if (distributed_.zero_stage > 0 && process_group_->size() > 1) {
     zero_ = std::make_unique<ZeroShards>(process_group_);
+  }_);
   }
 }
 
 Accelerator::~Accelerator() = default;
 
 void Accelerator::set_gradient_accumulation_steps(int64_t steps) {
-  LINKBOY_CHECK(steps >= 1, "gradient_accumulation_steps is ", steps,
+  LINKBOY_CHECK_OPTION(steps >= 1, "gradient_accumulation_steps is ", steps,
                 "; it must be at least 1. Use 1 to update after every batch.");
   gradient_accumulation_steps_ = steps;
 }

@@ -16,8 +16,6 @@ std::string failure_on_main_process(const Accelerator& accelerator,
   } else {
     try {
       work();
-    } catch (const StopTraining&) {
-      throw;
     } catch (const std::exception&) {
       failure = message_of(std::current_exception());
     }

@@ -61,18 +61,18 @@ StateDict read_archive(const std::filesystem::path& path, const ReadOptions& opt
 StateDict read_checkpoint(const std::filesystem::path& path, const ReadOptions& options) {
   const std::string prefix = "cannot read the checkpoint \"" + path.string() + "\": ";
   const auto damaged = [&prefix](std::string_view detail) {
-    return Error(c10::str(prefix, "it is damaged or cut short (", first_line(detail),
+    return CorruptFileError(c10::str(prefix, "it is damaged or cut short (", first_line(detail),
                           "). Use another copy."));
   };
   if (is_safetensors(path)) return StateDict(read_safetensors(path, options.mmap).tensors);
   try {
     return read_archive(path, options);
-  } catch (const UnreadableFile& error) {
-    throw UnreadableFile(prefix + error.what());
+  } catch (const FileError& error) {
+    throw FileError(prefix + error.what());
   } catch (const Error& error) {
-    throw Error(prefix + error.what());
+    throw CorruptFileError(prefix + error.what());
   } catch (const std::bad_alloc&) {
-    throw UnreadableFile(prefix + "there is not enough memory. Free some.");
+    throw FileError(prefix + "there is not enough memory. Free some.");
   } catch (const std::exception&) {
     throw damaged(message_of(std::current_exception()));
   }

@@ -22,7 +22,7 @@ at::DataPtr allocate(uint64_t size) {
   try {
     return at::getCPUAllocator()->allocate(size);
   } catch (const c10::Error&) {
-    throw UnreadableFile(c10::str("there is not enough memory for ", size,
+    throw FileError(c10::str("there is not enough memory for ", size,
                                   " bytes of it. Free some, or read it with mmap."));
   }
 }
@@ -32,7 +32,7 @@ constexpr uint64_t kVisitedPiece = uint64_t{1} << 18;
 
 template <class... Words>
 void require_system(bool success, const Words&... words) {
-  if (!success) throw UnreadableFile(c10::str(words...));
+  if (!success) throw FileError(c10::str(words...));
 }
 
 }  // namespace

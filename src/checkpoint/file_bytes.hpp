@@ -15,16 +15,10 @@
 
 namespace linkboy {
 
-/// The system did not give a file's bytes, which says nothing about what they are.
-class UnreadableFile : public Error {
- public:
-  using Error::Error;
-};
-
 /// A file's bytes, read where they are needed or mapped as a whole.
 class FileBytes : public std::enable_shared_from_this<FileBytes> {
  public:
-  /// @throws UnreadableFile with the system's reason if the file cannot be opened or mapped; Error
+  /// @throws FileError with the system's reason if the file cannot be opened or mapped; Error
   /// if
   ///         it is not a regular file.
   static std::shared_ptr<FileBytes> open(const std::filesystem::path& path, bool mmap);
@@ -34,7 +28,7 @@ class FileBytes : public std::enable_shared_from_this<FileBytes> {
 
   uint64_t size() const { return size_; }
 
-  /// Copies bytes. @throws Error if they are not all within the file; UnreadableFile if they cannot
+  /// Copies bytes. @throws Error if they are not all within the file; FileError if they cannot
   ///                        be read.
   std::string text(uint64_t offset, uint64_t size) const;
 

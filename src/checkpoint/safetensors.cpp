@@ -162,13 +162,15 @@ SafeTensors read_safetensors(const std::filesystem::path& path, bool mmap) {
   const std::string prefix = "cannot read the safetensors file \"" + path.string() + "\": ";
   try {
     return read_file(*FileBytes::open(path, mmap));
+  } catch (const FileError& error) {
+    throw FileError(prefix + error.what());
   } catch (const Error& error) {
-    throw Error(prefix + error.what());
+    throw CorruptFileError(prefix + error.what());
   } catch (const std::bad_alloc&) {
-    throw Error(prefix + "there is not enough memory. Free some.");
+    throw FileError(prefix + "there is not enough memory. Free some.");
   } catch (const std::exception&) {
     const std::string text = message_of(std::current_exception());
-    throw Error(prefix + text.substr(0, text.find('\n')));
+    throw CorruptFileError(prefix + text.substr(0, text.find('\n')));
   }
 }
 

@@ -33,14 +33,14 @@ std::vector<std::pair<int64_t, fs::path>> states_in(const fs::path& root) {
       states.emplace_back(*number, entries->path());
     }
   }
-  LINKBOY_CHECK(!error, "cannot read the folder of training states \"", root.string(), "\" (",
+  LINKBOY_CHECK_AS(FileError, !error, "cannot read the folder of training states \"", root.string(), "\" (",
                 error.message(), "). Check its permissions and the disk, or name another folder.");
   std::sort(states.rbegin(), states.rend());
   return states;
 }
 
 [[noreturn]] void throw_unreadable(std::string_view what) {
-  throw Error(c10::str(what,
+  throw FileError(c10::str(what,
                        " The state may be whole, so no older one is taken in its place. Make it "
                        "readable, or name the state to resume from."));
 }
@@ -73,9 +73,11 @@ std::optional<fs::path> latest_training_state(const fs::path& root,
       // where a disk that fails would kill the process.
       read_checkpoint(file, {.with_data = false}).get_dict("training_state");
       return folder;
-    } catch (const UnreadableFile& error) {
+    } catch (const CorruptFileError& error) {
+      damage = error.what();
+    } catch (const FileError& error) {
       throw_unreadable(error.what());
-    } catch (const Error& error) {
+    } catch (const Error& error) {  // it has no training state
       damage = error.what();
     }
     ++num_damaged;
@@ -83,7 +85,7 @@ std::optional<fs::path> latest_training_state(const fs::path& root,
     warn(c10::str("WARNING: a training state is left out, and the one before it is looked at: ",
                   damage));
   }
-  LINKBOY_CHECK(num_damaged == 0, "all ", num_damaged, " training states in \"", root.string(),
+  LINKBOY_CHECK_AS(CorruptFileError, num_damaged == 0, "all ", num_damaged, " training states in \"", root.string(),
                 "\" are damaged. Use another copy, or move the folder away to start from the "
                 "beginning.");
   return std::nullopt;

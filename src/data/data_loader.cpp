@@ -29,7 +29,7 @@ class InlineIterator final : public BatchIterator {
 };
 
 void check_at_least(const char* name, int64_t value, int64_t least) {
-  LINKBOY_CHECK(value >= least, name, " is ", value, "; it must be at least ", least, ".");
+  LINKBOY_CHECK_OPTION(value >= least, name, " is ", value, "; it must be at least ", least, ".");
 }
 
 std::shared_ptr<const Sampler> make_sampler(const DataLoaderOptions& options, int64_t size) {

@@ -76,24 +76,24 @@ class Composed {
 Transform single(Composed::Step step) { return Composed({std::move(step)}); }
 
 void check_probability(const char* name, double p) {
-  LINKBOY_CHECK(p >= 0.0 && p <= 1.0, name, ": p is ", p, "; it must be 0 to 1.");
+  LINKBOY_CHECK_OPTION(p >= 0.0 && p <= 1.0, name, ": p is ", p, "; it must be 0 to 1.");
 }
 
 void check_length(const char* name, int64_t value, int64_t least) {
-  LINKBOY_CHECK(value >= least && value <= kMaxSide, name, " is ", value, "; it must be ", least,
+  LINKBOY_CHECK_OPTION(value >= least && value <= kMaxSide, name, " is ", value, "; it must be ", least,
                 " to ", kMaxSide, " pixels.");
 }
 
 void check_not_empty(const char* name, const std::vector<double>& values) {
-  LINKBOY_CHECK(!values.empty(), name,
+  LINKBOY_CHECK_OPTION(!values.empty(), name,
                 " has no values; give one, or one for each channel of the images.");
 }
 
 Transform make_mixing(const char* name, RandomKind kind, double alpha, int64_t num_classes,
                       const MixOptions& options) {
-  LINKBOY_CHECK(alpha > 0.0 && std::isfinite(alpha), name, ": alpha is ", alpha,
+  LINKBOY_CHECK_OPTION(alpha > 0.0 && std::isfinite(alpha), name, ": alpha is ", alpha,
                 "; it must be above 0 and finite. Leave ", name, " out to mix nothing.");
-  LINKBOY_CHECK(num_classes >= 1, name, ": num_classes is ", num_classes,
+  LINKBOY_CHECK_OPTION(num_classes >= 1, name, ": num_classes is ", num_classes,
                 "; it must be at least 1.");
   check_probability(name, options.p);
   return single(Mixing{kind, alpha, num_classes, options});
@@ -104,7 +104,7 @@ Transform make_mixing(const char* name, RandomKind kind, double alpha, int64_t n
 Transform compose(std::vector<Transform> transforms) {
   std::vector<Composed::Step> steps;
   for (std::size_t i = 0; i < transforms.size(); ++i) {
-    LINKBOY_CHECK(transforms[i] != nullptr, "compose: transform ", i,
+    LINKBOY_CHECK_OPTION(transforms[i] != nullptr, "compose: transform ", i,
                   " is an empty function; every one must be callable. Leave it out.");
     if (const auto* composed = transforms[i].target<Composed>()) {
       steps.insert(steps.end(), composed->steps().begin(), composed->steps().end());
@@ -117,12 +117,12 @@ Transform compose(std::vector<Transform> transforms) {
 
 Transform normalise(const std::vector<double>& mean, const std::vector<double>& std) {
   check_not_empty("normalise: mean", mean);
-  LINKBOY_CHECK(mean.size() == std.size(), "normalise: mean has ", mean.size(),
+  LINKBOY_CHECK_OPTION(mean.size() == std.size(), "normalise: mean has ", mean.size(),
                 " values and std has ", std.size(), "; both must have as many.");
   for (std::size_t c = 0; c < mean.size(); ++c) {
-    LINKBOY_CHECK(std::isfinite(static_cast<float>(mean[c])), "normalise: a mean is ", mean[c],
+    LINKBOY_CHECK_OPTION(std::isfinite(static_cast<float>(mean[c])), "normalise: a mean is ", mean[c],
                   "; it must be finite.");
-    LINKBOY_CHECK(static_cast<float>(std[c]) > 0.0F && std::isfinite(static_cast<float>(std[c])),
+    LINKBOY_CHECK_OPTION(static_cast<float>(std[c]) > 0.0F && std::isfinite(static_cast<float>(std[c])),
                   "normalise: a std is ", std[c],
                   "; it must be above 0 and finite as a float. Give 1 to divide by nothing.");
   }
@@ -145,10 +145,10 @@ Transform random_horizontal_flip(double p) {
 Transform random_erasing(const RandomErasingOptions& options) {
   const auto& [scale, ratio] = std::pair(options.scale, options.ratio);
   check_probability("random_erasing", options.p);
-  LINKBOY_CHECK(scale.first >= 0.0 && scale.first <= scale.second && scale.second <= 1.0,
+  LINKBOY_CHECK_OPTION(scale.first >= 0.0 && scale.first <= scale.second && scale.second <= 1.0,
                 "random_erasing: scale is ", scale.first, " to ", scale.second,
                 "; it must lie in 0 to 1, the smaller value first.");
-  LINKBOY_CHECK(ratio.first > 0.0 && ratio.first <= ratio.second && std::isfinite(ratio.second),
+  LINKBOY_CHECK_OPTION(ratio.first > 0.0 && ratio.first <= ratio.second && std::isfinite(ratio.second),
                 "random_erasing: ratio is ", ratio.first, " to ", ratio.second,
                 "; both must be above 0 and finite, the smaller value first.");
   check_not_empty("random_erasing: value", options.value);

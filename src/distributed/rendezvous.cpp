@@ -35,7 +35,7 @@ c10::intrusive_ptr<c10d::Store> make_store(const std::string& address,
   auto store = connect.get_future();
   std::thread(std::move(connect)).detach();
   const auto state = store.wait_for(options.timeout + kPatience);
-  LINKBOY_CHECK(state == std::future_status::ready, "no store answers there");
+  LINKBOY_CHECK_AS(DistributedError, state == std::future_status::ready, "no store answers there");
   return store.get();
 }
 
@@ -91,12 +91,12 @@ c10::intrusive_ptr<c10d::Store> connect_store(const LaunchEnvironment& launch,
         c10::str("linkboy/", launch.job_id, "/", launch.restart_count), std::move(store));
   } catch (const std::exception& error) {
     if (is_host) {
-      throw Error(c10::str("rank 0 cannot listen at port ", launch.master_port, " (",
+      throw DistributedError(c10::str("rank 0 cannot listen at port ", launch.master_port, " (",
                            first_line(error.what()),
                            "). If another program has it, set MASTER_PORT to a free port, the same "
                            "on all ranks."));
     }
-    throw Error(c10::str(launch.uses_agent_store ? "torchrun's agent" : "rank 0",
+    throw DistributedError(c10::str(launch.uses_agent_store ? "torchrun's agent" : "rank 0",
                          " did not answer at ", place, " in ", seconds(timeout), " s (",
                          first_line(error.what()),
                          "). See whether rank 0 has started and what it says; MASTER_ADDR and "
@@ -148,7 +148,7 @@ void wait_for_arrivals(c10d::Store& store, int64_t rank, int64_t size,
       wrong = say_who_is_missing();
     }
   }
-  LINKBOY_CHECK(wrong.empty(), wrong);
+  LINKBOY_CHECK_AS(DistributedError, wrong.empty(), wrong);
 }
 
 namespace {

@@ -78,7 +78,7 @@ std::vector<Offer> exchange(const ProcessGroup& group, const Offer& mine) {
   for (const auto& text : group.all_gather_bytes(mine.text())) offers.push_back(Offer::of(text));
   const Offer* first = first_in_loop(offers);
   for (std::size_t r = 0; r < offers.size(); ++r) {
-    LINKBOY_CHECK(offers[r].has_left() || offers[r].call == first->call,
+    LINKBOY_CHECK_AS(DistributedError, offers[r].has_left() || offers[r].call == first->call,
                   "the ranks do not gather the same: rank ", group.world_ranks()[r], " calls ",
                   offers[r].call, ", but rank ", group.world_ranks()[first - offers.data()],
                   " calls ", first->call,
@@ -91,7 +91,7 @@ std::vector<Offer> exchange(const ProcessGroup& group, const Offer& mine) {
 std::vector<Offer> exchange(const ProcessGroup& group, const GatherCall& call, const Offer& mine) {
   std::vector<Offer> offers = exchange(group, mine);
   for (std::size_t r = 0; r < offers.size(); ++r) {
-    LINKBOY_CHECK(call.takes_ranks_that_left || !offers[r].has_left(), call.name,
+    LINKBOY_CHECK_AS(DistributedError, call.takes_ranks_that_left || !offers[r].has_left(), call.name,
                   " was called, but rank ", group.world_ranks()[r],
                   " has no batch left. Ranks may have different numbers of batches in an "
                   "evaluation; use gather_for_metrics there.");

@@ -65,7 +65,7 @@ class RecordLosses final : public Callback {
     const at::Tensor loss = at::scalar_tensor(window_.average(), at::kDouble);
     window_.reset();
     add(*std::max_element(rates.begin(), rates.end()),
-        trainer.accelerator().reduce(loss).item<double>());
+        trainer.accelerator().reduce(loss, ReduceOp::mean).item<double>());
     if (has_diverged()) {
       const double loss_now = result_.losses.back();
       const std::string what =

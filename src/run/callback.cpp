@@ -10,6 +10,19 @@
 #include "linkboy/util/text_options.hpp"
 
 namespace linkboy {
+namespace {
+
+/// The name under which `states` has the callback's state: its own, or a former one of its class.
+std::string saved_name(const Callback& callback, const StateDict& states) {
+  std::string name = callback.name();
+  if (states.contains(name)) return name;
+  for (std::string& former : callback.former_names()) {
+    if (states.contains(former)) return std::move(former);
+  }
+  return name;
+}
+
+}  // namespace
 
 std::string Callback::name() const {
   return name_ ? *name_ : std::string(c10::demangle(typeid(*this).name()));
@@ -46,7 +59,7 @@ void CallbackHandler::add(std::shared_ptr<Callback> callback) {
                 join_with_commas(present), ".");
   const auto later = std::upper_bound(
       callbacks_.begin(), callbacks_.end(), callback,
-      [](const auto& added, const auto& present) { return added->order() < present->order(); });
+      [](const auto& added, const auto& present) { return added->phase() < present->phase(); });
   callback->is_given_ = true;
   callbacks_.insert(later, std::move(callback));
 }
@@ -68,9 +81,10 @@ std::vector<std::string> CallbackHandler::names() const {
   return names;
 }
 
-std::size_t CallbackHandler::index_behind(c10::ArrayRef<const Callback*> called, int order) const {
+std::size_t CallbackHandler::index_behind(c10::ArrayRef<const Callback*> called,
+                                          Callback::Phase phase) const {
   std::size_t index = 0;
-  while (index < callbacks_.size() && callbacks_[index]->order() < order) ++index;
+  while (index < callbacks_.size() && callbacks_[index]->phase() < phase) ++index;
   for (std::size_t i = index; i < callbacks_.size(); ++i) {
     if (std::find(called.begin(), called.end(), callbacks_[i].get()) != called.end()) index = i + 1;
   }
@@ -82,13 +96,14 @@ void CallbackHandler::begin_run() {
 }
 
 std::vector<std::string> CallbackHandler::load_state_dicts(const StateDict& states) {
+  std::vector<std::string> present;
   for (const auto& callback : callbacks_) {
-    const std::string name = callback->name();
+    const std::string name = saved_name(*callback, states);
+    present.push_back(name);
     if (!states.contains(name)) continue;
     callback->load_state_dict(states.get_dict(name));
     callback->is_resumed_ = true;
   }
-  const std::vector<std::string> present = names();
   std::vector<std::string> left_out;
   for (const auto& [name, state] : states.entries()) {
     const bool is_taken = std::find(present.begin(), present.end(), name) != present.end();
@@ -99,7 +114,7 @@ std::vector<std::string> CallbackHandler::load_state_dicts(const StateDict& stat
 
 void CallbackHandler::load_rank_state_dicts(const StateDict& states) {
   for (const auto& callback : callbacks_) {
-    const std::string name = callback->name();
+    const std::string name = saved_name(*callback, states);
     if (states.contains(name)) callback->load_rank_state_dict(states.get_dict(name));
   }
 }

@@ -32,21 +32,21 @@ namespace linkboy {
 namespace {
 
 void check_at_least_one(const char* name, int64_t value) {
-  LINKBOY_CHECK(value >= 1, name, " is ", value, "; it must be at least 1.");
+  LINKBOY_CHECK_OPTION(value >= 1, name, " is ", value, "; it must be at least 1.");
 }
 
 void check_positive(const char* name, const std::optional<double>& value) {
-  LINKBOY_CHECK(!value || *value > 0.0, name, " is ", *value,
+  LINKBOY_CHECK_OPTION(!value || *value > 0.0, name, " is ", *value,
                 "; it must be positive. Leave it out to clip nothing.");
 }
 
 void check_names(const std::vector<NamedDataset>& datasets) {
   std::set<std::string> names;
   for (const auto& [name, dataset] : datasets) {
-    LINKBOY_CHECK(!name.empty(), "one of more_eval_datasets has no name; give each a name.");
-    LINKBOY_CHECK(names.insert(name).second, "two of more_eval_datasets are called \"", name,
+    LINKBOY_CHECK_OPTION(!name.empty(), "one of more_eval_datasets has no name; give each a name.");
+    LINKBOY_CHECK_OPTION(names.insert(name).second, "two of more_eval_datasets are called \"", name,
                   "\"; give each a name of its own.");
-    LINKBOY_CHECK(dataset, "the evaluation data \"", name,
+    LINKBOY_CHECK_OPTION(dataset, "the evaluation data \"", name,
                   "\" is an empty handle; give a dataset.");
   }
 }
@@ -64,7 +64,7 @@ std::optional<int64_t> batch_limit_from_environment() {
 
 void check_learning_rates(const torch::optim::Optimizer& optimizer) {
   for (double lr : get_param_group_field(optimizer, ParamGroupField::lr)) {
-    LINKBOY_CHECK(std::isfinite(lr) && lr >= 0.0, "the optimizer's lr is ", lr,
+    LINKBOY_CHECK_OPTION(std::isfinite(lr) && lr >= 0.0, "the optimizer's lr is ", lr,
                   "; it must be finite and not negative.");
   }
 }
@@ -85,7 +85,7 @@ void check_no_parameter_twice(const torch::optim::Optimizer& optimizer) {
   for (std::size_t i = 0; i < optimizer.param_groups().size(); ++i) {
     for (const auto& parameter : optimizer.param_groups()[i].params()) {
       const auto [first, is_new] = group_of.emplace(parameter.unsafeGetTensorImpl(), i);
-      LINKBOY_CHECK(is_new, "a parameter of shape ", parameter.sizes(),
+      LINKBOY_CHECK_OPTION(is_new, "a parameter of shape ", parameter.sizes(),
                     " is twice in the optimizer, in param groups ", first->second, " and ", i,
                     "; an update would move it twice. Give each parameter once: a module that is "
                     "registered under two names gives its parameters twice.");
@@ -112,10 +112,10 @@ int64_t size_of(const Dataset& dataset) { return dataset ? dataset.size() : 0; }
 }  // namespace
 
 void check_train_options(const TrainOptions& options, const torch::optim::Optimizer* optimizer) {
-  LINKBOY_CHECK(optimizer != nullptr,
+  LINKBOY_CHECK_OPTION(optimizer != nullptr,
                 "the Trainer has no optimizer; give one to its constructor "
                 "to train.");
-  LINKBOY_CHECK(options.num_epochs || options.max_num_updates,
+  LINKBOY_CHECK_OPTION(options.num_epochs || options.max_num_updates,
                 "neither num_epochs nor max_num_updates is given; one of them must say how "
                 "long to train.");
   check_at_least_one("num_epochs", options.num_epochs.value_or(1));
@@ -126,7 +126,7 @@ void check_train_options(const TrainOptions& options, const torch::optim::Optimi
   check_names(options.more_eval_datasets);
   check_positive("gradient_clip_value", options.gradient_clip_value);
   check_positive("gradient_clip_norm", options.gradient_clip_norm);
-  LINKBOY_CHECK(!options.weight_by_batch_size || options.execution_mode == ExecutionMode::eager,
+  LINKBOY_CHECK_OPTION(!options.weight_by_batch_size || options.execution_mode == ExecutionMode::eager,
                 "weight_by_batch_size does not work with ExecutionMode::graph, which records the "
                 "weight of one batch for all. Use ExecutionMode::eager.");
   check_learning_rates(*optimizer);
@@ -167,16 +167,16 @@ void set_training_lengths(RunConfig& config, const TrainOptions& options) {
 namespace {
 
 void check_options_for(const Accelerator& accelerator, const TrainOptions& options) {
-  LINKBOY_CHECK(options.execution_mode == ExecutionMode::eager || accelerator.num_processes() == 1,
+  LINKBOY_CHECK_OPTION(options.execution_mode == ExecutionMode::eager || accelerator.num_processes() == 1,
                 "ExecutionMode::graph works in one process, but there are ",
                 accelerator.num_processes(), ". Use ExecutionMode::eager.");
   const c10::Device device = accelerator.device();
-  LINKBOY_CHECK(
+  LINKBOY_CHECK_OPTION(
       options.execution_mode == ExecutionMode::eager || device.is_cpu() || device.is_cuda(),
       "ExecutionMode::graph records CUDA graphs, but the device is ", device.str(),
       ". Use ExecutionMode::eager.");
   const DistributedOptions& distributed = accelerator.distributed_options();
-  LINKBOY_CHECK(!options.weight_by_batch_size ||
+  LINKBOY_CHECK_OPTION(!options.weight_by_batch_size ||
                     (distributed.local_sgd_interval == 0 && !distributed.gradient_comm_hook),
                 "weight_by_batch_size works on gradients that linkboy averages, but there is ",
                 distributed.gradient_comm_hook ? "a gradient_comm_hook" : "local_sgd_interval",

@@ -8,7 +8,7 @@ namespace {
 template <class Number>
 void read_number(const std::string& text, Number& value, const char* what) {
   const auto number = parse_number<Number>(text);
-  LINKBOY_CHECK(number, "it must be a ", what);
+  LINKBOY_CHECK_OPTION(number, "it must be a ", what);
   value = *number;
 }
 

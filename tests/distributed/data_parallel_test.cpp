@@ -38,7 +38,7 @@ void expect_as_one_process(RankToy& shared, RankToy& single, TrainOptions option
     for (std::size_t i = 0; i < ours.size(); ++i) EXPECT_NEAR(ours[i], theirs[i], 1e-6 * theirs[i]);
   }
   const auto losses =
-      shared.trainer.accelerator().reduce(torch::tensor(shared.keep_losses->losses));
+      shared.trainer.accelerator().reduce(torch::tensor(shared.keep_losses->losses), ReduceOp::mean);
   EXPECT_TRUE(torch::allclose(losses, torch::tensor(single.keep_losses->losses), relative, 1e-7));
 }
 

@@ -211,7 +211,7 @@ TEST(NcclTest, TakesTensorsInAnyMemoryOrder_MultiCUDA) {
         images.permute({3, 1, 0, 2}), images.slice(3, 0, 4, 2)}) {
     // Strides stay on the way to a device if there are no gaps.
     const auto mine = (tensor + rank).to(accelerator.device());
-    const auto mean = accelerator.reduce(mine);
+    const auto mean = accelerator.reduce(mine, ReduceOp::mean);
     EXPECT_TRUE(torch::allclose(mean.cpu(), tensor + (n - 1) / 2)) << tensor.strides();
     EXPECT_TRUE(torch::equal(accelerator.broadcast(mine).cpu(), tensor)) << tensor.strides();
     EXPECT_TRUE(torch::equal(accelerator.gather(mine)[0].cpu(), tensor[0])) << tensor.strides();

@@ -1,6 +1,5 @@
 #pragma once
 
-#include <exception>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -26,8 +25,9 @@ LINKBOY_API std::string_view to_string(StopReason reason);
 /// - thrown by a step, it is an Error on that process, because the others cannot be told in time.
 ///   Call `Trainer::request_stop` in a step.
 ///
-/// To leave after the update in progress, call `Trainer::request_stop` instead.
-class LINKBOY_API StopTraining : public std::exception {
+/// Not a std::exception, so that `catch (const std::exception&)` in a step does not swallow the
+/// stop. To leave after the update in progress, call `Trainer::request_stop` instead.
+class LINKBOY_API StopTraining {
  public:
   /// @param message  What the run prints when it ends.
   StopTraining(StopReason reason, std::string message)
@@ -39,7 +39,7 @@ class LINKBOY_API StopTraining : public std::exception {
   /// For `TrainResult::reason`.
   StopReason reason() const { return reason_; }
   /// The message.
-  const char* what() const noexcept override { return message_.c_str(); }
+  const char* what() const noexcept { return message_.c_str(); }
 
  private:
   StopReason reason_;

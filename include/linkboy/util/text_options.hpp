@@ -60,7 +60,7 @@ void read_text_choice(const std::string& text, Value& value,
     }
     all += (all.empty() ? "" : ", ") + name;
   }
-  throw Error("it must be one of " + all);
+  throw OptionError("it must be one of " + all);
 }
 
 /// Returns the parts between separators; at least one, perhaps empty. Where parentheses come in
@@ -115,16 +115,16 @@ Options options_from_text(const std::string& owner, const std::vector<TextOption
                                      [&](const auto& known) { return known.key == key; });
     if (option == options.end()) {
       const std::string keys = join_with_commas(keys_of(options));
-      throw Error(c10::str("the ", owner, " has no option \"", key, "\"; ",
+      throw OptionError(c10::str("the ", owner, " has no option \"", key, "\"; ",
                            keys.empty() ? "it has none" : "it has " + keys, "."));
     }
-    LINKBOY_CHECK(std::find(given.begin(), given.end(), key) == given.end(), "the ", owner, "'s ",
+    LINKBOY_CHECK_OPTION(std::find(given.begin(), given.end(), key) == given.end(), "the ", owner, "'s ",
                   key, " is given a second time; give each option once.");
     given.push_back(key);
     try {
       option->set(values, setting.second);
     } catch (const Error& error) {
-      throw Error(
+      throw OptionError(
           c10::str("the ", owner, "'s ", key, " is \"", setting.second, "\": ", error.what(), "."));
     }
   }

@@ -36,7 +36,7 @@ class ThrowAt : public Callback {
   bool has_thrown() const { return left_ <= 0; }
 
  protected:
-  int default_order() const override { return 10'000; }
+  Phase default_phase() const override { return Phase::last; }
 
  private:
   void count() {
@@ -58,7 +58,7 @@ class StopAfter : public Callback {
   std::filesystem::path folder;
 
  protected:
-  int default_order() const override { return 10'000; }
+  Phase default_phase() const override { return Phase::last; }
 
  private:
   int64_t num_updates_;

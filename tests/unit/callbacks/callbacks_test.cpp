@@ -427,7 +427,7 @@ TEST(StopOnSignalTest, KeepsItsHandlersUntilAllOtherCallbacksHaveEndedTheRun) {
       EXPECT_EQ(handler_of(SIGXFSZ), SIG_IGN);
       std::raise(SIGTERM);
     }
-    int default_order() const override { return 1000; }
+    Phase default_phase() const override { return Phase::profile; }
   };
   auto stop = std::make_shared<StopOnSignal>();
   Toy toy({stop, std::make_shared<AtEnd>()});

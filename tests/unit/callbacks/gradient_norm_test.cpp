@@ -145,7 +145,7 @@ TEST(GradientNormTest, RecordsTheNormOfEachParamGroup) {
 /// Makes one update's gradients infinite.
 class Overflow : public Callback {
  public:
-  int default_order() const override { return -10; }
+  Phase default_phase() const override { return Phase::record; }
   void on_gradients_ready(Trainer& trainer) override {
     if (++num_calls_ == 2) trainer.model().parameters()[0].mutable_grad().fill_(INFINITY);
   }

@@ -139,7 +139,7 @@ TEST(MetricCallbackTest, ChoosesWhatTheMetricsTake) {
 
 class EvaluateWithin : public Callback {
  public:
-  explicit EvaluateWithin(int order) { set_order(order); }
+  explicit EvaluateWithin(Phase phase) { set_phase(phase); }
   void on_train_update_end(Trainer& trainer) override { trainer.evaluate_now({}); }
   void on_eval_epoch_end(Trainer& trainer) override {
     if (!trainer.is_intermediate_evaluation()) trainer.evaluate_now({.metric_prefix = "again_"});
@@ -147,8 +147,8 @@ class EvaluateWithin : public Callback {
 };
 
 TEST(MetricCallbackTest, EvaluationsWithinAnEpochHaveValuesOfTheirOwn) {
-  for (const int order : {-1000, 1000}) {
-    Toy toy({hits_callback({.measure_training = true}), std::make_shared<EvaluateWithin>(order)},
+  for (const auto phase : {Callback::Phase::first, Callback::Phase::last}) {
+    Toy toy({hits_callback({.measure_training = true}), std::make_shared<EvaluateWithin>(phase)},
             0.0);
     toy.trainer.train(options_of(1));
     const double eval_hits = hits_of(toy.model, 7);

@@ -29,7 +29,7 @@ constexpr int kAfterUpdate = 4;
 class SlowAfterUpdate : public Callback {
  public:
   explicit SlowAfterUpdate(std::shared_ptr<FakeTime> time) : time_(std::move(time)) {}
-  int default_order() const override { return 100; }
+  Phase default_phase() const override { return Phase::save; }
   void on_train_update_end(Trainer&) override { time_->pass(kAfterUpdate); }
 
  private:

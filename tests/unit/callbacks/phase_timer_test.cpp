@@ -123,23 +123,23 @@ TEST(PhaseTimerTest, BackwardPassesWithinAWindowAreLeftOut) {
 }
 
 TEST(PhaseTimerTest, ExtraEvaluationIsNoTrainingTime) {
-  for (const int order : {-1, 1}) {  // before and after PhaseTimer sees the update's end
+  for (const auto phase : {Callback::Phase::record, Callback::Phase::evaluate}) {  // before and after PhaseTimer sees the update's end
     auto evaluate = std::make_shared<AtUpdate>(
         2, [](Trainer& trainer) { trainer.evaluate_now({.metric_prefix = "step_"}); });
-    evaluate->set_order(order);
+    evaluate->set_phase(phase);
     TimedRun run({evaluate});
     run.trainer.train(run.options);
-    EXPECT_EQ(run.values("train_epoch_time"), twice(4 * kUpdate)) << order;
-    EXPECT_EQ(run.values("train_optimizer_time"), twice(kOptimizer)) << order;
-    EXPECT_EQ(run.values("step_eval_epoch_time"), std::vector<double>{2 * kEvalStep}) << order;
-    EXPECT_EQ(run.values("eval_epoch_time"), twice(2 * kEvalStep)) << order;
+    EXPECT_EQ(run.values("train_epoch_time"), twice(4 * kUpdate)) << static_cast<int>(phase);
+    EXPECT_EQ(run.values("train_optimizer_time"), twice(kOptimizer)) << static_cast<int>(phase);
+    EXPECT_EQ(run.values("step_eval_epoch_time"), std::vector<double>{2 * kEvalStep}) << static_cast<int>(phase);
+    EXPECT_EQ(run.values("eval_epoch_time"), twice(2 * kEvalStep)) << static_cast<int>(phase);
   }
 }
 
 /// Evaluates once more at the end of each evaluation, before PhaseTimer sees that.
 class EvaluateTwice : public Callback {
  public:
-  int default_order() const override { return -1; }
+  Phase default_phase() const override { return Phase::record; }
   void on_eval_epoch_end(Trainer& trainer) override {
     if (!trainer.is_intermediate_evaluation()) trainer.evaluate_now({.metric_prefix = "again_"});
   }
@@ -178,7 +178,7 @@ TEST(PhaseTimerTest, WhatOthersDoBetweenUpdatesCountsInTheEpochAlone) {
   TimedRun run;
   auto wait =
       std::make_shared<AtUpdate>(2, [time = run.time](Trainer&) { time->pass(kBetweenUpdates); });
-  wait->set_order(1);
+  wait->set_phase(Callback::Phase::evaluate);
   run.trainer.callback_handler().add(wait);
   run.options.num_epochs = 1;
   run.trainer.train(run.options);

@@ -346,8 +346,8 @@ TEST(TrackRunTest, TensorBoardAndMlflowHaveEveryRecordOfATrainedAndEvaluatedRun)
 TEST(TrackRunTest, KeepsResultsAndComesBeforeSaveTrainingState) {
   const TrackRun callback({});
   EXPECT_TRUE(callback.writes_files());
-  EXPECT_GT(callback.order(), 0);
-  EXPECT_LT(callback.order(), SaveTrainingState().order());
+  EXPECT_GT(callback.phase(), Callback::Phase::act);
+  EXPECT_LT(callback.phase(), SaveTrainingState().phase());
 }
 
 TEST(TrackRunTest, RejectsWrongOptionsTrackersAndStates) {

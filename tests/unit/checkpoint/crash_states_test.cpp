@@ -146,7 +146,7 @@ class ReportSaves : public Callback {
  public:
   ReportSaves(FileCallRecorder& recorder, const SaveTrainingState& saves, bool is_asynchronous)
       : recorder_(recorder), saves_(saves), is_asynchronous_(is_asynchronous) {
-    set_order(1000);
+    set_phase(Callback::Phase::profile);
   }
   void on_train_update_end(Trainer& trainer) override {
     EXPECT_EQ(saves_.num_failures(), 0);

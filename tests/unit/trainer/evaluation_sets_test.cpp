@@ -416,7 +416,7 @@ TEST(CallbackOrderTest, AnOrderThatIsSetGoesBeforeTheListsOrder) {
   std::vector<int> calls;
   auto first = std::make_shared<First>(calls, 1);
   auto second = std::make_shared<Second>(calls, 2);
-  second->set_order(-1);
+  second->set_phase(Callback::Phase::record);
   Toy toy({first, second});
   toy.trainer.train({.train_dataset = toy_data(8), .num_epochs = 1});
   EXPECT_EQ(calls, (std::vector<int>{2, 1}));
@@ -450,10 +450,10 @@ TEST(CallbackOrderTest, OneThatIsAddedDuringAnEventIsCalledIfItsTurnIsYetToCome)
     void on_train_epoch_start(Trainer& trainer) override {
       calls_.push_back(0);
       auto earlier = std::make_shared<First>(calls_, 1);
-      earlier->set_order(-1);
+      earlier->set_phase(Callback::Phase::record);
       trainer.callback_handler().add(earlier);
       auto later = std::make_shared<Third>(calls_, 3);
-      later->set_order(1);
+      later->set_phase(Callback::Phase::evaluate);
       trainer.callback_handler().add(later);
     }
 
@@ -510,7 +510,7 @@ TEST(CallbackOrderTest, OneThatPutsAnEarlierOneInItsPlaceGoesOnBehindIt) {
     explicit Replaces(std::vector<int>& calls) : calls_(calls) {}
     void on_train_epoch_start(Trainer& trainer) override {
       auto earlier = std::make_shared<First>(calls_, 1);
-      earlier->set_order(-1);
+      earlier->set_phase(Callback::Phase::record);
       trainer.callback_handler().remove_if(
           [this](const Callback& callback) { return &callback == this; });
       trainer.callback_handler().add(earlier);

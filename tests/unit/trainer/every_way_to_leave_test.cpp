@@ -296,14 +296,14 @@ TEST_P(EveryWayToLeaveTest, TheResumedRunEndsInTheUninterruptedRunsBytes) {
   const int64_t first =
       is_every_event() ? 1 : 1 + 3 * static_cast<int64_t>(way) + static_cast<int64_t>(save);
   for (int64_t event = first; event <= num_events; event += stride) {
-    for (const int order : {-1000, 1000}) {
-      if (!is_every_event() && (event % 2 == 0) != (order > 0)) continue;
+    for (const auto phase : {Callback::Phase::first, Callback::Phase::last}) {
+      if (!is_every_event() && (event % 2 == 0) != (phase == Callback::Phase::last)) continue;
       OneRun left(folder.fresh(), which, options_of(save));
       left.leave->event = event;
       left.leave->way = way;
       left.trainer->callback_handler().remove_if(
           [&](const Callback& callback) { return &callback == left.leave.get(); });
-      left.leave->set_order(order);
+      left.leave->set_phase(phase);
       left.trainer->callback_handler().add(left.leave);
       try {
         left.trainer->train(left.options);
@@ -311,7 +311,7 @@ TEST_P(EveryWayToLeaveTest, TheResumedRunEndsInTheUninterruptedRunsBytes) {
         ASSERT_STREQ(error.what(), "left");
       }
       SCOPED_TRACE(c10::str("left at event ", event, ", ", left.leave->place, ", as the ",
-                            order < 0 ? "first" : "last"));
+                            phase == Callback::Phase::first ? "first" : "last"));
 
       // The resumed run is that of another process, which has not got the signal.
       if (way == Way::signal) {

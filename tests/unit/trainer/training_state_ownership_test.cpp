@@ -423,7 +423,7 @@ TEST(FolderLockTest, ARunReleasesItWhenItEndsInAnyWay) {
 TEST(FolderLockTest, AnExceptionReleasesItWhenTheStateInProgressIsWritten) {
   const TemporaryFolder folder;
   auto fail = std::make_shared<AtUpdate>(2, [](Trainer&) { throw Error("failed"); });
-  fail->set_order(1000);
+  fail->set_phase(Callback::Phase::profile);
   Toy toy({make<SaveTrainingState>(
                {.directory = folder / "states", .every_n_updates = 1, .asynchronous = true}),
            fail});
@@ -662,7 +662,7 @@ TEST(SaveBestModelResumedTest, ARunResumedWithAnotherPathKeepsTheBestSoFar) {
       history.update_metric("score",
                             kScores.at(static_cast<std::size_t>(history.current_epoch() - 1)));
     }});
-    score->set_order(-100);
+    score->set_phase(Callback::Phase::measure);
     auto toy =
         std::make_unique<Toy>(CallbackList{score, ema, best, saving_in(folder / name / "states")});
     TrainOptions options = epochs_of_two_updates(num_epochs);
