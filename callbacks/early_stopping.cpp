@@ -13,13 +13,13 @@ namespace linkboy {
 EarlyStopping::EarlyStopping(EarlyStoppingOptions options)
     : options_(std::move(options)), metric_(options_.watch_metric, options_.greater_is_better) {
   LINKBOY_CHECK_OPTION(options_.early_stopping_patience >= 1, "early_stopping_patience is ",
-                options_.early_stopping_patience, "; it must be at least 1.");
+                       options_.early_stopping_patience, "; it must be at least 1.");
   LINKBOY_CHECK_OPTION(options_.early_stopping_threshold >= 0.0, "early_stopping_threshold is ",
-                options_.early_stopping_threshold, "; it must not be negative.");
+                       options_.early_stopping_threshold, "; it must not be negative.");
   LINKBOY_CHECK_OPTION(options_.num_warmup_epochs >= 0, "num_warmup_epochs is ",
-                options_.num_warmup_epochs, "; it must not be negative.");
+                       options_.num_warmup_epochs, "; it must not be negative.");
   LINKBOY_CHECK_OPTION(!options_.divergence_bound || !std::isnan(*options_.divergence_bound),
-                "divergence_bound is NaN; it must be a number, or left out.");
+                       "divergence_bound is NaN; it must be a number, or left out.");
 }
 
 void EarlyStopping::on_training_run_start(Trainer& trainer) {

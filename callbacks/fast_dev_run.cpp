@@ -40,7 +40,7 @@ class EndAfterFirstEpoch final : public Callback {
 
 FastDevRun::FastDevRun(int64_t num_batches) : num_batches_(num_batches) {
   LINKBOY_CHECK_OPTION(num_batches_ >= 1, "FastDevRun's num_batches is ", num_batches_,
-                "; it must be at least 1.");
+                       "; it must be at least 1.");
 }
 
 Callback::Phase FastDevRun::default_phase() const { return Phase::first; }

@@ -14,13 +14,13 @@ namespace linkboy {
 FreezeLayers::FreezeLayers(std::shared_ptr<ModelFreezer> freezer, FreezeLayersOptions options)
     : freezer_(std::move(freezer)), options_(std::move(options)) {
   LINKBOY_CHECK_OPTION(freezer_ != nullptr,
-                "the freezer is null; give one (std::make_shared<ModelFreezer>(model)).");
+                       "the freezer is null; give one (std::make_shared<ModelFreezer>(model)).");
   for (const UnfreezeStep& step : options_.unfreeze_at) {
     LINKBOY_CHECK_OPTION(step.epoch >= 1, "a step of unfreeze_at has the epoch ", step.epoch,
-                  "; epochs count from 1.");
+                         "; epochs count from 1.");
     LINKBOY_CHECK_OPTION(!step.lr || (std::isfinite(*step.lr) && *step.lr >= 0.0),
-                  "a step of unfreeze_at has the lr ", *step.lr,
-                  "; it must be finite and not negative.");
+                         "a step of unfreeze_at has the lr ", *step.lr,
+                         "; it must be finite and not negative.");
     freezer_->get_frozen_parameters(step.from_index, step.to_index);  // checks the indexes
   }
 }

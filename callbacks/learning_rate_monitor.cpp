@@ -17,9 +17,10 @@ constexpr const char* kSeries = "series";
 LearningRateMonitor::LearningRateMonitor(LearningRateMonitorOptions options)
     : options_(std::move(options)) {
   LINKBOY_CHECK_OPTION(!options_.fields.empty(),
-                "there are no fields to record; name at least one, such as lr.");
-  LINKBOY_CHECK_OPTION(options_.every_n_updates >= 0, "every_n_updates is ", options_.every_n_updates,
-                "; it must not be negative. Use 0 to keep no series.");
+                       "there are no fields to record; name at least one, such as lr.");
+  LINKBOY_CHECK_OPTION(options_.every_n_updates >= 0, "every_n_updates is ",
+                       options_.every_n_updates,
+                       "; it must not be negative. Use 0 to keep no series.");
 }
 
 void LearningRateMonitor::on_training_run_start(Trainer& trainer) {

@@ -11,7 +11,7 @@ namespace linkboy {
 LimitBatches::LimitBatches(LimitBatchesOptions options) : options_(options) {
   const auto check = [](const char* name, const std::optional<int64_t>& limit) {
     LINKBOY_CHECK_OPTION(limit.value_or(1) >= 1, "LimitBatches' ", name, " is ", *limit,
-                  "; it must be at least 1. Leave it out to limit nothing.");
+                         "; it must be at least 1. Leave it out to limit nothing.");
   };
   check("num_train_batches", options_.num_train_batches);
   check("num_eval_batches", options_.num_eval_batches);

@@ -10,7 +10,7 @@
 namespace linkboy {
 LimitEvalSteps::LimitEvalSteps(LimitEvalStepsOptions options) : options_(options) {
   LINKBOY_CHECK_OPTION(options_.num_eval_steps >= 1, "num_eval_steps is ", options_.num_eval_steps,
-                "; it must be at least 1.");
+                       "; it must be at least 1.");
 }
 
 void LimitEvalSteps::on_dataloaders_ready(Trainer& trainer) {

@@ -9,7 +9,7 @@ namespace linkboy {
 
 LogMetrics::LogMetrics(LogMetricsOptions options) : options_(options) {
   LINKBOY_CHECK_OPTION(options_.every_n_epochs >= 1, "LogMetrics' every_n_epochs is ",
-                options_.every_n_epochs, "; it must be at least 1.");
+                       options_.every_n_epochs, "; it must be at least 1.");
 }
 
 void LogMetrics::log_metrics(Trainer& trainer, const NamedValues& metrics) {

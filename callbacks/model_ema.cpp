@@ -14,11 +14,11 @@ namespace linkboy {
 ModelEma::ModelEma(ModelEmaOptions options)
     : options_(std::move(options)), metric_(options_.watch_metric, options_.greater_is_better) {
   LINKBOY_CHECK_OPTION(options_.decay >= 0.0 && options_.decay < 1.0, "ModelEma's decay is ",
-                options_.decay, "; it must be at least 0 and below 1.");
-  LINKBOY_CHECK_OPTION(options_.start_after >= 0, "ModelEma's start_after is ", options_.start_after,
-                "; it must not be negative.");
+                       options_.decay, "; it must be at least 0 and below 1.");
+  LINKBOY_CHECK_OPTION(options_.start_after >= 0, "ModelEma's start_after is ",
+                       options_.start_after, "; it must not be negative.");
   LINKBOY_CHECK_OPTION(options_.every_n_updates >= 1, "ModelEma's every_n_updates is ",
-                options_.every_n_updates, "; it must be at least 1.");
+                       options_.every_n_updates, "; it must be at least 1.");
 }
 
 void ModelEma::swap_in(Trainer& trainer) {

@@ -261,7 +261,7 @@ ModelSummaryTable summarize(Model& model, const at::Tensor& input) {
 
 ModelSummary::ModelSummary(ModelSummaryOptions options) : options_(std::move(options)) {
   LINKBOY_CHECK_OPTION(options_.max_depth >= 0, "max_depth is ", options_.max_depth,
-                "; it must not be negative. Use 0 to print the model's totals alone.");
+                       "; it must not be negative. Use 0 to print the model's totals alone.");
 }
 
 void ModelSummary::on_training_run_start(Trainer& trainer) {

@@ -35,7 +35,7 @@ class FirstEpochLoader final : public DataLoader {
 
 OverfitBatches::OverfitBatches(int64_t num_batches) : num_batches_(num_batches) {
   LINKBOY_CHECK_OPTION(num_batches_ >= 1, "OverfitBatches' num_batches is ", num_batches_,
-                "; it must be at least 1.");
+                       "; it must be at least 1.");
 }
 
 void OverfitBatches::on_dataloaders_ready(Trainer& trainer) {

@@ -42,10 +42,10 @@ double TrainPerformance::data_time() const {
 
 PerformanceMonitor::PerformanceMonitor(PerformanceMonitorOptions options) : options_(options) {
   LINKBOY_CHECK_OPTION(options_.num_recent_updates >= 1, "num_recent_updates is ",
-                options_.num_recent_updates, "; it must be at least 1.");
+                       options_.num_recent_updates, "; it must be at least 1.");
   LINKBOY_CHECK_OPTION(!options_.flops_per_sample || *options_.flops_per_sample > 0.0,
-                "flops_per_sample is ", options_.flops_per_sample.value_or(0.0),
-                "; it must be positive.");
+                       "flops_per_sample is ", options_.flops_per_sample.value_or(0.0),
+                       "; it must be positive.");
 }
 
 void PerformanceMonitor::on_training_run_start(Trainer&) {

@@ -38,8 +38,8 @@ double TimeSum::mean() const {
 }
 
 PhaseTimer::PhaseTimer(PhaseTimerOptions options) : options_(options) {
-  LINKBOY_CHECK_OPTION(options_.num_warmup_steps >= 0, "num_warmup_steps is ", options_.num_warmup_steps,
-                "; it must not be negative.");
+  LINKBOY_CHECK_OPTION(options_.num_warmup_steps >= 0, "num_warmup_steps is ",
+                       options_.num_warmup_steps, "; it must not be negative.");
 }
 
 // Spans.

@@ -103,9 +103,9 @@ void update_batch_norm(Trainer& trainer, const ForwardForStatistics& forward,
 
 PreciseBatchNorm::PreciseBatchNorm(PreciseBatchNormOptions options) : options_(std::move(options)) {
   LINKBOY_CHECK_OPTION(options_.num_batches >= 1, "PreciseBatchNorm's num_batches is ",
-                options_.num_batches, "; it must be at least 1.");
+                       options_.num_batches, "; it must be at least 1.");
   LINKBOY_CHECK_OPTION(options_.every_n_epochs >= 1, "PreciseBatchNorm's every_n_epochs is ",
-                options_.every_n_epochs, "; it must be at least 1.");
+                       options_.every_n_epochs, "; it must be at least 1.");
 }
 
 void PreciseBatchNorm::on_train_epoch_end(Trainer& trainer) {

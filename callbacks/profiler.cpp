@@ -250,8 +250,8 @@ class Profiler::Session {
 
 Profiler::Profiler(ProfilerOptions options) : options_(std::move(options)) {
   const auto check = [](const char* name, int64_t value, int64_t least) {
-    LINKBOY_CHECK_OPTION(value >= least, "the Profiler's ", name, " is ", value, "; it must be at least ",
-                  least, ".");
+    LINKBOY_CHECK_OPTION(value >= least, "the Profiler's ", name, " is ", value,
+                         "; it must be at least ", least, ".");
   };
   check("skip_first", options_.schedule.skip_first, 0);
   check("wait", options_.schedule.wait, 0);

@@ -17,7 +17,7 @@ namespace linkboy {
 SaveBestModel::SaveBestModel(SaveBestModelOptions options)
     : options_(std::move(options)), metric_(options_.watch_metric, options_.greater_is_better) {
   LINKBOY_CHECK_OPTION(options_.save_top_k >= 1, "save_top_k is ", options_.save_top_k,
-                "; it must be at least 1.");
+                       "; it must be at least 1.");
 }
 
 std::filesystem::path SaveBestModel::path_of(int64_t epoch) const {

@@ -75,12 +75,13 @@ at::Tensor gather_rows(const std::vector<at::Tensor>& batches, const Accelerator
 
 SavePredictions::SavePredictions(SavePredictionsOptions options) : options_(std::move(options)) {
   const auto ending = options_.path.extension();
-  LINKBOY_CHECK_OPTION(ending == ".pt" || ending == ".safetensors", "the path of the predictions is ",
-                options_.path, "; it must end in .pt or .safetensors.");
+  LINKBOY_CHECK_OPTION(ending == ".pt" || ending == ".safetensors",
+                       "the path of the predictions is ", options_.path,
+                       "; it must end in .pt or .safetensors.");
   LINKBOY_CHECK_OPTION(options_.outputs || options_.argmax || options_.targets,
-                "there is nothing to write; set outputs, argmax or targets.");
+                       "there is nothing to write; set outputs, argmax or targets.");
   LINKBOY_CHECK_OPTION(options_.every_n_epochs >= 0, "every_n_epochs is ", options_.every_n_epochs,
-                "; it must not be negative. Use 0 to write after evaluate only.");
+                       "; it must not be negative. Use 0 to write after evaluate only.");
 }
 
 std::filesystem::path SavePredictions::path_of(const std::string& set_name, int64_t epoch) const {

@@ -59,14 +59,14 @@ SaveTrainingState::SaveTrainingState(SaveTrainingStateOptions options)
     : options_(std::move(options)) {
   auto check = [](const char* name, int64_t value) {
     LINKBOY_CHECK_OPTION(value >= 1, "SaveTrainingState's ", name, " is ", value,
-                  "; it must be at least 1.");
+                         "; it must be at least 1.");
   };
   check("every_n_updates", options_.every_n_updates.value_or(1));
   check("every_n_epochs", options_.every_n_epochs.value_or(1));
   check("keep_last", options_.keep_last);
   LINKBOY_CHECK_OPTION(options_.every_n_minutes.value_or(1.0) > 0.0,
-                "SaveTrainingState's every_n_minutes is ", *options_.every_n_minutes,
-                "; it must be above 0.");
+                       "SaveTrainingState's every_n_minutes is ", *options_.every_n_minutes,
+                       "; it must be above 0.");
 }
 
 void SaveTrainingState::on_training_run_claim(Trainer& trainer) {

@@ -27,10 +27,10 @@ int64_t whole_number(const char* name, const RunExpression& value, const RunConf
 StochasticWeightAveraging::StochasticWeightAveraging(StochasticWeightAveragingOptions options)
     : options_(std::move(options)) {
   LINKBOY_CHECK_OPTION(options_.every_n_updates.value_or(1) >= 1, "every_n_updates is ",
-                *options_.every_n_updates, "; it must be at least 1.");
+                       *options_.every_n_updates, "; it must be at least 1.");
   const double lr = options_.swa_lr.value_or(0.0);
   LINKBOY_CHECK_OPTION(std::isfinite(lr) && lr >= 0.0, "swa_lr is ", lr,
-                "; it must be finite and not negative.");
+                       "; it must be finite and not negative.");
 }
 
 StateDict StochasticWeightAveraging::averaged_model_state() const {

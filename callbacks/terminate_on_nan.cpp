@@ -18,7 +18,7 @@ void throw_unless_finite(double total, const char* phase) {
 
 TerminateOnNaN::TerminateOnNaN(TerminateOnNaNOptions options) : options_(options) {
   LINKBOY_CHECK_OPTION(options.max_delay_steps >= 1, "max_delay_steps is ", options.max_delay_steps,
-                "; it must be at least 1.");
+                       "; it must be at least 1.");
 }
 
 void TerminateOnNaN::on_train_step_end(Trainer& trainer, const Batch&, const StepOutput& output) {

@@ -16,7 +16,7 @@ constexpr const char* kElapsed = "elapsed_milliseconds";
 
 TimeLimit::TimeLimit(TimeLimitOptions options) : options_(options) {
   LINKBOY_CHECK_OPTION(options_.max_time.count() > 0, "max_time is ", options_.max_time.count(),
-                " ms; it must be positive.");
+                       " ms; it must be positive.");
 }
 
 void TimeLimit::on_training_run_start(Trainer&) {

@@ -54,18 +54,18 @@ std::vector<TrackedScalar> learning_rates(const torch::optim::Optimizer& optimiz
 TrackRun::TrackRun(std::vector<std::shared_ptr<Tracker>> trackers, TrackRunOptions options)
     : options_(std::move(options)) {
   LINKBOY_CHECK_OPTION(options_.every_n_updates >= 1, "TrackRun's every_n_updates is ",
-                options_.every_n_updates, "; it must be at least 1.");
+                       options_.every_n_updates, "; it must be at least 1.");
   LINKBOY_CHECK_OPTION(options_.histograms_every_n_epochs.value_or(1) >= 1,
-                "TrackRun's histograms_every_n_epochs is ", *options_.histograms_every_n_epochs,
-                "; it must be at least 1.");
+                       "TrackRun's histograms_every_n_epochs is ",
+                       *options_.histograms_every_n_epochs, "; it must be at least 1.");
   LINKBOY_CHECK_OPTION(options_.flush_seconds >= 0.0, "TrackRun's flush_seconds is ",
-                options_.flush_seconds, "; it must not be negative.");
+                       options_.flush_seconds, "; it must not be negative.");
   for (auto& tracker : trackers) {
     LINKBOY_CHECK_OPTION(tracker != nullptr, "TrackRun's tracker ", sinks_.size(),
-                  " is null; give an object.");
+                         " is null; give an object.");
     for (const Sink& sink : sinks_) {
       LINKBOY_CHECK_OPTION(sink.tracker != tracker, "TrackRun's tracker ", sinks_.size(),
-                    " was given before; give each one once.");
+                           " was given before; give each one once.");
     }
     sinks_.push_back({std::move(tracker)});
   }

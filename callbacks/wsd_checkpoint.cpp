@@ -35,12 +35,12 @@ std::vector<WsdCheckpoint::Phase> WsdCheckpoint::phases_of(Trainer& trainer) con
     }
   }
   LINKBOY_CHECK_OPTION(!phases.empty(),
-                "WsdCheckpoint finds no decay phase: the run's scheduler names none. Take "
-                "WsdScheduler, or say in `decays` where they begin and end.");
+                       "WsdCheckpoint finds no decay phase: the run's scheduler names none. Take "
+                       "WsdScheduler, or say in `decays` where they begin and end.");
   for (const Phase& phase : phases) {
     LINKBOY_CHECK_OPTION(phase.begin >= 0 && phase.begin <= phase.end, "a decay begins after ",
-                  phase.begin, " updates and ends after ", phase.end,
-                  "; it must begin at 0 or later, and not after its end.");
+                         phase.begin, " updates and ends after ", phase.end,
+                         "; it must begin at 0 or later, and not after its end.");
   }
   return phases;
 }

@@ -65,7 +65,7 @@ class LINKBOY_API WsdCheckpoint : public Callback {
 
  protected:
   /// After all others, so that the state holds what they have done.
-  Phase default_phase() const override { return Phase::save; }
+  Callback::Phase default_phase() const override { return Callback::Phase::save; }
 
  private:
   struct Phase {

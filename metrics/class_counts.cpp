@@ -10,8 +10,8 @@ ClassCountsMetric::ClassCountsMetric(ClassPredictionOptions predictions, ClassSc
     : predictions_(predictions), score_(score) {
   predictions_.check();
   LINKBOY_CHECK_OPTION(score_.average != Average::binary || predictions_.num_classes == 2,
-                "average is binary, but num_classes is ", predictions_.num_classes,
-                "; it must be 2.");
+                       "average is binary, but num_classes is ", predictions_.num_classes,
+                       "; it must be 2.");
   const at::Tensor none = at::zeros({predictions_.num_classes}, at::kLong);
   true_positives_ = add_state("true_positives", none, Merge::sum);
   false_positives_ = add_state("false_positives", none, Merge::sum);

@@ -70,9 +70,10 @@ at::Tensor is_no_class(const at::Tensor& classes, int64_t num_classes) {
 
 void ClassPredictionOptions::check() const {
   LINKBOY_CHECK_OPTION(num_classes >= 2, "num_classes is ", num_classes,
-                "; it must be at least 2, which is right for yes or no as well.");
-  LINKBOY_CHECK_OPTION(top_k >= 1 && top_k <= num_classes, "top_k is ", top_k, ", but num_classes is ",
-                num_classes, "; it must lie in [1, ", num_classes, "].");
+                       "; it must be at least 2, which is right for yes or no as well.");
+  LINKBOY_CHECK_OPTION(top_k >= 1 && top_k <= num_classes, "top_k is ", top_k,
+                       ", but num_classes is ", num_classes, "; it must lie in [1, ", num_classes,
+                       "].");
   LINKBOY_CHECK_OPTION(!std::isnan(threshold), "threshold is NaN; it must be a number.");
 }
 

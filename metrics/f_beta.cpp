@@ -15,7 +15,7 @@ FBeta::FBeta(const FBetaOptions& options)
                         {.average = options.average}),
       beta_squared_(options.beta * options.beta) {
   LINKBOY_CHECK_OPTION(std::isfinite(beta_squared_) && options.beta > 0.0, "beta is ", options.beta,
-                "; it must be above 0 and finite.");
+                       "; it must be above 0 and finite.");
 }
 
 FBeta::Fraction FBeta::fraction_of(const Counts& counts) const {

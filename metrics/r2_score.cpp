@@ -18,7 +18,7 @@ constexpr double kZeroTolerance = 1e-4;
 R2Score::R2Score(R2ScoreOptions options) : options_(options) {
   check_num_outputs(options_.num_outputs, kR2ScoreName);
   LINKBOY_CHECK_OPTION(options_.adjusted >= 0, kR2ScoreName, ": adjusted is ", options_.adjusted,
-                "; it must not be negative.");
+                       "; it must not be negative.");
   const auto zeros = [&] { return at::zeros({options_.num_outputs}, at::kDouble); };
   add_state("sum", zeros(), Merge::sum);
   add_state("sum_of_squares", zeros(), Merge::sum);

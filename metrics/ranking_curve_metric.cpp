@@ -31,11 +31,12 @@ at::Tensor to_float(const at::Tensor& scores) {
 
 RankingCurveMetric::RankingCurveMetric(std::string name, RankingCurveOptions options)
     : name_(std::move(name)), options_(options) {
-  LINKBOY_CHECK_OPTION(!options_.num_classes || *options_.num_classes >= 2, name_, ": num_classes is ",
-                *options_.num_classes,
-                "; it must be at least 2. Leave it out for targets that are 0 or 1.");
+  LINKBOY_CHECK_OPTION(!options_.num_classes || *options_.num_classes >= 2, name_,
+                       ": num_classes is ", *options_.num_classes,
+                       "; it must be at least 2. Leave it out for targets that are 0 or 1.");
   LINKBOY_CHECK_OPTION(!options_.thresholds || *options_.thresholds >= 2, name_, ": thresholds is ",
-                *options_.thresholds, "; it must be at least 2. Leave it out for the exact value.");
+                       *options_.thresholds,
+                       "; it must be at least 2. Leave it out for the exact value.");
   if (is_exact()) {
     // Every floating-point dtype fits into double, and all processes have the same one.
     const auto scores = options_.num_classes ? at::empty({0, *options_.num_classes}, at::kDouble)

@@ -13,17 +13,18 @@ CosineRestartsScheduler::CosineRestartsScheduler(torch::optim::Optimizer& optimi
                                                  const RunConfig& config)
     : CurveScheduler(optimizer, options.field), options_(options), first_cycle_(1.0) {
   const OptionReader reader("cosine-restarts schedule", config);
-  LINKBOY_CHECK_OPTION(!options.T_0 || !options.num_cycles,
-                "the cosine-restarts schedule has both T_0 and num_cycles; give one of them.");
+  LINKBOY_CHECK_OPTION(
+      !options.T_0 || !options.num_cycles,
+      "the cosine-restarts schedule has both T_0 and num_cycles; give one of them.");
   LINKBOY_CHECK_OPTION(options.num_cycles.value_or(1) >= 1,
-                "the cosine-restarts schedule's num_cycles is ", *options.num_cycles,
-                "; it must be at least 1.");
+                       "the cosine-restarts schedule's num_cycles is ", *options.num_cycles,
+                       "; it must be at least 1.");
   LINKBOY_CHECK_OPTION(options.cycle_limit.value_or(1) >= 1,
-                "the cosine-restarts schedule's cycle_limit is ", *options.cycle_limit,
-                "; it must be at least 1.");
+                       "the cosine-restarts schedule's cycle_limit is ", *options.cycle_limit,
+                       "; it must be at least 1.");
   LINKBOY_CHECK_OPTION(std::isfinite(options.T_mult) && options.T_mult >= 1.0,
-                "the cosine-restarts schedule's T_mult is ", options.T_mult,
-                "; it must be at least 1.");
+                       "the cosine-restarts schedule's T_mult is ", options.T_mult,
+                       "; it must be at least 1.");
   reader.positive("cycle_decay", options.cycle_decay);
   reader.positive("k_decay", options.k_decay);
   reader.not_negative("eta_min", options.eta_min);
@@ -34,8 +35,9 @@ CosineRestartsScheduler::CosineRestartsScheduler(torch::optim::Optimizer& optimi
   first_cycle_ = reader.length("T_0", first);
   reader.positive("T_0", first_cycle_);
   warmup_ = reader.length("warmup_t", options.warmup_t);
-  LINKBOY_CHECK_OPTION(warmup_ < first_cycle_, "the cosine-restarts schedule warms up for ", warmup_,
-                " updates of a cycle of ", first_cycle_, "; make the warm-up shorter.");
+  LINKBOY_CHECK_OPTION(warmup_ < first_cycle_, "the cosine-restarts schedule warms up for ",
+                       warmup_, " updates of a cycle of ", first_cycle_,
+                       "; make the warm-up shorter.");
 }
 
 /// Updates before a cycle.

@@ -27,8 +27,8 @@ CosineScheduler::CosineScheduler(torch::optim::Optimizer& optimizer,
   reader.not_negative("warmup_starting_lr_ratio", options.warmup_starting_lr_ratio.value_or(0.0));
   reader.positive("k_decay", options.k_decay);
   LINKBOY_CHECK_OPTION(warmup_ + cooldown_ < total_, "the cosine schedule warms up for ", warmup_,
-                " and cools down for ", cooldown_, " of ", total_,
-                " updates; something must be left between them. Make them shorter.");
+                       " and cools down for ", cooldown_, " of ", total_,
+                       " updates; something must be left between them. Make them shorter.");
 }
 
 double CosineScheduler::value_at(int64_t update, double base) const {

@@ -9,8 +9,8 @@ LambdaScheduler::LambdaScheduler(torch::optim::Optimizer& optimizer,
     : Scheduler(optimizer, options.field), options_(options), products_(options.lr_lambda.size()) {
   const std::size_t num = options.lr_lambda.size();
   LINKBOY_CHECK_OPTION(num == 1 || num == base_values().size(), "the lambda schedule has ", num,
-                " functions for ", base_values().size(),
-                " param groups; give one for all, or one for each.");
+                       " functions for ", base_values().size(),
+                       " param groups; give one for all, or one for each.");
   for (const auto& function : options.lr_lambda) {
     LINKBOY_CHECK_OPTION(function, "a function of the lambda schedule is empty; give one to call.");
   }

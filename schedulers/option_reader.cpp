@@ -9,44 +9,45 @@ namespace linkboy {
 
 int64_t OptionReader::count(const char* name, const RunExpression& value, int64_t minimum) const {
   const int64_t result = value.resolve_count(*config_);
-  LINKBOY_CHECK_OPTION(result >= minimum, "the ", schedule_, "'s ", name, " (", value.to_string(), ") is ",
-                result, "; it must be at least ", minimum, ".");
+  LINKBOY_CHECK_OPTION(result >= minimum, "the ", schedule_, "'s ", name, " (", value.to_string(),
+                       ") is ", result, "; it must be at least ", minimum, ".");
   return result;
 }
 
 double OptionReader::length(const char* name, const RunExpression& value, double minimum) const {
   const double result = value.resolve(*config_);
-  LINKBOY_CHECK_OPTION(result >= minimum, "the ", schedule_, "'s ", name, " (", value.to_string(), ") is ",
-                result, "; it must be at least ", minimum, ".");
+  LINKBOY_CHECK_OPTION(result >= minimum, "the ", schedule_, "'s ", name, " (", value.to_string(),
+                       ") is ", result, "; it must be at least ", minimum, ".");
   return result;
 }
 
 std::vector<int64_t> OptionReader::milestones(const std::vector<RunExpression>& values) const {
-  LINKBOY_CHECK_OPTION(!values.empty(), "the ", schedule_, " has no milestones; give at least one.");
+  LINKBOY_CHECK_OPTION(!values.empty(), "the ", schedule_,
+                       " has no milestones; give at least one.");
   std::vector<int64_t> milestones;
   for (const RunExpression& value : values) {
     const int64_t milestone = count("milestone", value);
     LINKBOY_CHECK_OPTION(milestones.empty() || milestone > milestones.back(), "the ", schedule_,
-                  "'s milestones are ", c10::Join(", ", milestones), " and then ", milestone,
-                  "; they must increase.");
+                         "'s milestones are ", c10::Join(", ", milestones), " and then ", milestone,
+                         "; they must increase.");
     milestones.push_back(milestone);
   }
   return milestones;
 }
 
 void OptionReader::positive(const char* name, double value) const {
-  LINKBOY_CHECK_OPTION(std::isfinite(value) && value > 0.0, "the ", schedule_, "'s ", name, " is ", value,
-                "; it must be positive and finite.");
+  LINKBOY_CHECK_OPTION(std::isfinite(value) && value > 0.0, "the ", schedule_, "'s ", name, " is ",
+                       value, "; it must be positive and finite.");
 }
 
 void OptionReader::not_negative(const char* name, double value) const {
-  LINKBOY_CHECK_OPTION(std::isfinite(value) && value >= 0.0, "the ", schedule_, "'s ", name, " is ", value,
-                "; it must be finite and not negative.");
+  LINKBOY_CHECK_OPTION(std::isfinite(value) && value >= 0.0, "the ", schedule_, "'s ", name, " is ",
+                       value, "; it must be finite and not negative.");
 }
 
 void OptionReader::in_range(const char* name, double value, double minimum, double maximum) const {
-  LINKBOY_CHECK_OPTION(value >= minimum && value <= maximum, "the ", schedule_, "'s ", name, " is ", value,
-                "; it must be from ", minimum, " to ", maximum, ".");
+  LINKBOY_CHECK_OPTION(value >= minimum && value <= maximum, "the ", schedule_, "'s ", name, " is ",
+                       value, "; it must be from ", minimum, " to ", maximum, ".");
 }
 
 void OptionReader::not_negative(const char* name, const PerGroup& values,
@@ -59,16 +60,17 @@ void OptionReader::not_negative(const char* name, const PerGroup& values,
 
 void OptionReader::fits_run(const char* name, double updates) const {
   const auto run = static_cast<double>(config_->max_num_updates);
-  LINKBOY_CHECK_OPTION(run == 0.0 || updates <= run, "the ", schedule_, "'s ", name, " is ", updates,
-                " updates, but the run has only ", run, ". Make it shorter.");
+  LINKBOY_CHECK_OPTION(run == 0.0 || updates <= run, "the ", schedule_, "'s ", name, " is ",
+                       updates, " updates, but the run has only ", run, ". Make it shorter.");
 }
 
 std::vector<ParamGroupField> momentum_beside(ParamGroupField field, bool cycle_momentum,
                                              std::string_view schedule) {
   if (!cycle_momentum) return {};
-  LINKBOY_CHECK_OPTION(field != ParamGroupField::momentum, "the ", schedule,
-                "'s field is momentum, and cycle_momentum moves it too; set cycle_momentum to "
-                "false.");
+  LINKBOY_CHECK_OPTION(
+      field != ParamGroupField::momentum, "the ", schedule,
+      "'s field is momentum, and cycle_momentum moves it too; set cycle_momentum to "
+      "false.");
   return {ParamGroupField::momentum};
 }
 

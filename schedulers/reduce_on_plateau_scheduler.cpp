@@ -21,17 +21,19 @@ ReduceOnPlateauScheduler::ReduceOnPlateauScheduler(torch::optim::Optimizer& opti
       best_(options.mode == Mode::min ? std::numeric_limits<double>::infinity()
                                       : -std::numeric_limits<double>::infinity()) {
   const OptionReader reader("plateau schedule", config);
-  LINKBOY_CHECK_OPTION(options.factor > 0.0 && options.factor < 1.0, "the plateau schedule's factor is ",
-                options.factor, "; it must be above 0 and below 1.");
+  LINKBOY_CHECK_OPTION(options.factor > 0.0 && options.factor < 1.0,
+                       "the plateau schedule's factor is ", options.factor,
+                       "; it must be above 0 and below 1.");
   reader.not_negative("patience", static_cast<double>(options.patience));
   reader.not_negative("cooldown", static_cast<double>(options.cooldown));
   reader.not_negative("threshold", options.threshold);
   // A value must be below best * (1 - threshold): below 0, or below inf * 0 = NaN.
-  LINKBOY_CHECK_OPTION(options.mode == Mode::max || options.threshold_mode == ThresholdMode::abs ||
-                    options.threshold < 1.0,
-                "the plateau schedule's threshold is ", options.threshold,
-                ", a share of the best value that no smaller value can beat; it must be below 1. "
-                "Use threshold_mode abs for a difference.");
+  LINKBOY_CHECK_OPTION(
+      options.mode == Mode::max || options.threshold_mode == ThresholdMode::abs ||
+          options.threshold < 1.0,
+      "the plateau schedule's threshold is ", options.threshold,
+      ", a share of the best value that no smaller value can beat; it must be below 1. "
+      "Use threshold_mode abs for a difference.");
   reader.not_negative("eps", options.eps);
   reader.not_negative("min_lr", options.min_lr, base_values().size());
 }

@@ -14,7 +14,7 @@ TanhScheduler::TanhScheduler(torch::optim::Optimizer& optimizer,
   t_initial_ = static_cast<double>(reader.count("t_initial", options.t_initial));
   reader.not_negative("lr_min", options.lr_min);
   LINKBOY_CHECK_OPTION(options.lb < options.ub, "the tanh schedule's lb is ", options.lb,
-                " and its ub is ", options.ub, "; lb must be less than ub.");
+                       " and its ub is ", options.ub, "; lb must be less than ub.");
 }
 
 double TanhScheduler::value_at(int64_t update, double base) const {

@@ -28,7 +28,7 @@ TimmScheduler::TimmScheduler(torch::optim::Optimizer& optimizer,
 
 void TimmScheduler::step(int64_t epoch) {
   LINKBOY_CHECK_OPTION(epoch >= 0, "the timm schedule is stepped to epoch ", epoch,
-                "; epochs count from 0.");
+                       "; epochs count from 0.");
   epoch_ = epoch;
   if (t_in_epochs_) start();
 }

@@ -35,7 +35,8 @@ struct TorchScheduler::Simulation {
 TorchScheduler::TorchScheduler(torch::optim::Optimizer& optimizer,
                                const TorchSchedulerOptions& options, const RunConfig&)
     : Scheduler(optimizer), options_(options) {
-  LINKBOY_CHECK_OPTION(options.scheduler, "the torch schedule's scheduler is empty; give a function.");
+  LINKBOY_CHECK_OPTION(options.scheduler,
+                       "the torch schedule's scheduler is empty; give a function.");
   start_simulation();
 }
 

@@ -18,15 +18,17 @@ WsdScheduler::WsdScheduler(torch::optim::Optimizer& optimizer, const WsdSchedule
   reader.in_range("decay_phase_ratio", options.decay_phase_ratio, 0.0, 1.0);
   reader.positive("decay_phase_ratio", options.decay_phase_ratio);
   reader.in_range("lr_min", options.lr_min, 0.0, 1.0);
-  LINKBOY_CHECK_OPTION(options.decay != WsdSchedulerOptions::Decay::inverse || options.lr_min > 0.0,
-                "the wsd schedule's lr_min is 0, which its inverse decay never reaches; give a "
-                "positive one, or take another decay.");
+  LINKBOY_CHECK_OPTION(
+      options.decay != WsdSchedulerOptions::Decay::inverse || options.lr_min > 0.0,
+      "the wsd schedule's lr_min is 0, which its inverse decay never reaches; give a "
+      "positive one, or take another decay.");
   constexpr int64_t kMaxCheckpoints = 62;
   const int64_t num = options.num_checkpoints;
-  LINKBOY_CHECK_OPTION(num >= 1 && num <= kMaxCheckpoints && (total >> (num - 1)) >= 1,
-                "the wsd schedule's num_checkpoints is ", num, " in ", total,
-                " updates; it must be at least 1, and half of each period must be left for the "
-                "checkpoint before.");
+  LINKBOY_CHECK_OPTION(
+      num >= 1 && num <= kMaxCheckpoints && (total >> (num - 1)) >= 1,
+      "the wsd schedule's num_checkpoints is ", num, " in ", total,
+      " updates; it must be at least 1, and half of each period must be left for the "
+      "checkpoint before.");
   if (options.is_continuation_from_checkpoint) warmup_ = 0;
 
   for (int64_t i = 0; i < num; ++i) {
@@ -39,9 +41,9 @@ WsdScheduler::WsdScheduler(torch::optim::Optimizer& optimizer, const WsdSchedule
                                 std::min<int64_t>(2, end - begin));
     periods_.push_back({begin, end - decay, end});
   }
-  LINKBOY_CHECK_OPTION(warmup_ <= periods_[0].decay_begin, "the wsd schedule warms up for ", warmup_,
-                " updates, but its first decay begins after ", periods_[0].decay_begin,
-                ". Make the warm-up or the decay shorter.");
+  LINKBOY_CHECK_OPTION(warmup_ <= periods_[0].decay_begin, "the wsd schedule warms up for ",
+                       warmup_, " updates, but its first decay begins after ",
+                       periods_[0].decay_begin, ". Make the warm-up or the decay shorter.");
 }
 
 const WsdScheduler::Period& WsdScheduler::period_at(int64_t update) const {

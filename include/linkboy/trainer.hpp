@@ -39,11 +39,7 @@ class Optimizer;
 
 namespace linkboy {
 
-struct BackgroundSave;
-class RunProgress;
 class RunSnapshot;
-class StepExecutor;
-class StopControl;
 
 /// What a Trainer is made with, beside its model, loss and optimizer.
 struct TrainerOptions {
@@ -191,37 +187,41 @@ class LINKBOY_API Trainer {
   // ---- Parts -----------------------------------------------------------------------------------
 
   /// The model that is trained, as the caller gave it; of several processes each has its own.
-  Model& model() { return model_; }
+  Model& model();
+  const Model& model() const;
   /// Empty if none was given.
-  const LossFunction& loss_func() const { return loss_func_; }
+  const LossFunction& loss_func() const;
   /// Null if none was given. Waits as `num_updates` does.
   const std::shared_ptr<torch::optim::Optimizer>& optimizer();
   /// The same without waiting.
-  const std::shared_ptr<torch::optim::Optimizer>& optimizer() const { return optimizer_; }
+  const std::shared_ptr<torch::optim::Optimizer>& optimizer() const;
   /// The present run's or the last one's. Owned by the Trainer; a new run replaces it. Waits as
   /// `num_updates` does.
   Scheduler* scheduler();
   /// The same without waiting.
-  Scheduler* scheduler() const { return scheduler_.get(); }
+  const Scheduler* scheduler() const;
   /// The present run's or the last one's; null in `evaluate`.
-  const std::shared_ptr<DataLoader>& train_dataloader() const { return train_dataloader_; }
+  const std::shared_ptr<DataLoader>& train_dataloader() const;
   /// That of the set that is being evaluated, else that of the first.
-  const std::shared_ptr<DataLoader>& eval_dataloader() const { return eval_dataloader_; }
+  const std::shared_ptr<DataLoader>& eval_dataloader() const;
   /// The metrics of the run, and its count of epochs. Of several processes each has its own.
-  RunHistory& run_history() const { return *run_history_; }
+  RunHistory& run_history();
+  const RunHistory& run_history() const;
   /// Callbacks may be added or removed here, within a run as well.
-  CallbackHandler& callback_handler() { return callback_handler_; }
+  CallbackHandler& callback_handler();
+  const CallbackHandler& callback_handler() const;
   /// The devices and processes that the Trainer was made for.
-  Accelerator& accelerator() const { return *accelerator_; }
+  Accelerator& accelerator();
+  const Accelerator& accelerator() const;
   /// Where the model is trained.
-  c10::Device device() const { return accelerator_->device(); }
+  c10::Device device() const;
 
   /// The present run's, or the last one's.
-  const RunConfig& run_config() const { return run_config_; }
+  const RunConfig& run_config() const;
   /// How the run has ended, from `training_run_end` on.
-  const TrainResult& result() const { return result_; }
+  const TrainResult& result() const;
   /// The folder of the training state that the run resumes; empty if it began at its beginning.
-  const std::filesystem::path& resumed_from() const { return resumed_from_; }
+  const std::filesystem::path& resumed_from() const;
   /// Updates made in this run. In fp16 on CUDA, the host knows whether an update was skipped when
   /// the device comes to it. The scheduler is stepped then: before the next update, or as soon as
   /// somebody asks for this count, `scheduler()` or `optimizer()`, which wait for it. Only the
@@ -239,15 +239,15 @@ class LINKBOY_API Trainer {
   bool is_last_epoch() const;
   /// Whether the evaluation sets, if the run has any, were evaluated at the end of the present
   /// epoch. Evaluations by `evaluate_now` do not count.
-  bool is_epoch_evaluated() const { return is_epoch_evaluated_; }
+  bool is_epoch_evaluated() const;
   /// Whether `max_num_updates` ended the training of the present epoch, or of the last one,
   /// before its last batch: a longer run that is resumed trains the rest of it. Known from the end
   /// of the epoch's training on.
   bool is_epoch_cut_short() const;
   /// This process's mean loss since the training epoch began.
-  LossAverage& train_loss_average() { return train_loss_.main; }
+  const LossAverage& train_loss_average() const;
   /// This process's mean loss since the evaluation of the present set began.
-  LossAverage& eval_loss_average() { return eval_loss_.main; }
+  const LossAverage& eval_loss_average() const;
 
   /// Tracks another loss as the main one: the exact mean of `StepOutput::extras[name]`, a scalar
   /// tensor, is recorded as "classifier_loss" would be: `train_classifier_loss_epoch`,
@@ -257,7 +257,7 @@ class LINKBOY_API Trainer {
   void track_loss(std::string name);
 
   /// The sets that are evaluated; callbacks may replace their loaders in `on_dataloaders_ready`.
-  std::vector<EvaluationSet>& evaluation_sets() { return evaluation_sets_; }
+  std::vector<EvaluationSet>& evaluation_sets();
   /// In `on_dataloaders_ready` only: what the run trains on. @throws Error elsewhere.
   void set_train_dataloader(std::shared_ptr<DataLoader> loader);
 
@@ -266,12 +266,12 @@ class LINKBOY_API Trainer {
   /// prefix, that of an extra evaluation, the name of the set.
   std::string metric_name(std::string_view name) const;
   /// Whether an evaluation is going on that `evaluate_now` has started.
-  bool is_intermediate_evaluation() const { return evaluation_.is_extra; }
+  bool is_intermediate_evaluation() const;
   /// The set that is evaluated; empty if it has no name.
-  const std::string& evaluation_set_name() const { return evaluation_.set_name; }
+  const std::string& evaluation_set_name() const;
   /// 2-norm of the last update's gradients before clipping, a scalar on the device; undefined
   /// without `gradient_clip_norm`.
-  const at::Tensor& gradient_norm() const { return gradient_norm_; }
+  const at::Tensor& gradient_norm() const;
 
   /// Modules beside the model (a discriminator, a perceptual loss). Each run moves them to the
   /// device before it prepares the model, and checkpoints and training states hold their parameters
@@ -280,15 +280,13 @@ class LINKBOY_API Trainer {
   /// function's module is one of them already.
   void register_module(std::shared_ptr<torch::nn::Module> module);
   /// In the order of registration.
-  const std::vector<std::shared_ptr<torch::nn::Module>>& registered_modules() const {
-    return registered_modules_;
-  }
+  const std::vector<std::shared_ptr<torch::nn::Module>>& registered_modules() const;
 
   /// Calls the handlers that callbacks have for a custom event.
   void call_event(std::string_view name, const std::any& payload = {});
 
   /// All processes' rows along dimension 0. @note Collective.
-  at::Tensor gather(const at::Tensor& tensor) { return accelerator().gather(tensor); }
+  at::Tensor gather(const at::Tensor& tensor);
 
   /// Writes a line, on the main process.
   virtual void print(std::string_view line);
@@ -434,130 +432,11 @@ class LINKBOY_API Trainer {
 
  private:
   friend class RunSnapshot;
+  struct Implementation;
 
-  void set_up_training(const TrainOptions& options);
-  void before_first_epoch(const TrainOptions& options);
-  void after_last_epoch(const TrainOptions& options);
-  void check_updates_were_made();
-  std::unique_ptr<StepExecutor> make_executor(ExecutionMode mode);
-  StepOutput forward_pass(const Batch& batch);
-  void backward_pass(const StepOutput& output);
-  void weight_gradients();
-  void eval_step(const Batch& batch);
-  void count_open_update();
-  void settle_update();
-  bool has_micro_steps_left();
-  void drop_window_without_update();
-
-  /// The mean of the losses of a phase, and of those tracked beside them.
-  struct Losses {
-    LossAverage main{};
-    std::vector<std::pair<std::string, LossAverage>> others{};
-  };
-
-  /// The evaluation in progress.
-  struct Evaluation {
-    bool is_in_progress = false;
-    bool is_extra = false;
-    bool uses_intermediate_loader = false;
-    std::string prefix{};
-    std::string set_name{};
-  };
-  class EvaluationScope;
-  class EvaluationRunScope;
-
-  void create_evaluation_sets(const TrainOptions& options);
-  void prepare_modules();
-  void prepare_dataloaders();
-  void run_evaluations(std::string_view loss_name);
-  void track(Losses& losses, const StepOutput& output, bool are_all_needed);
-  void reset(Losses& losses) const;
-  void record(std::string_view loss_name, const Losses& losses);
-  std::string prefixed(std::string_view metric_name) const;
-  StateDict state_of(const Losses& losses) const;
-  void add(Losses& losses, const StateDict& state) const;
-  void end_run_early(const StopTraining& stop);
-  void leave_what_is_half_done();
-  void settle_after_failure() noexcept;
-  bool ends_epoch_again() const;
-  std::optional<StopTraining> call_all(c10::function_ref<void(Callback&)> call);
-  std::optional<StopTraining> call_all(void (Callback::*event)(Trainer&));
-  void call_in_set_up(void (Callback::*event)(Trainer&));
   void call_callbacks(c10::function_ref<void(Callback&)> call);
-  void fire_together(void (Callback::*event)(Trainer&));
-  int64_t max_over_ranks(int64_t value);
-  std::optional<double> mean_over_ranks(const LossAverage& tracker);
-  void check_trained_parameters() const;
-  void warn_of_unsaved_parameters();
-  void check_same_on_all_ranks(const TrainOptions& options);
-  void check_same_evaluation_on_all_ranks();
-  void check_same_loaders_on_all_ranks();
-  void add_lines_of_trainer(std::vector<std::string>& lines) const;
-  void share_loader_seed();
-  StepOutput calculate_batch_loss(const Batch& batch);
-  /// The parts of a training state that the end of an epoch changes.
-  struct RunParts {
-    StateDict common{};   // the same on all processes
-    StateDict of_rank{};  // this process's own
-    std::optional<StateDict> scheduler{};
-    StateDict buffers{};  // by the checkpoint's part that has them
-  };
-  RunParts run_parts() const;
-  void keep_run_parts();
-  void settle_saves();
-  int64_t micro_step_of(const StateDict& state, const std::filesystem::path& path);
-  void load_state_of_rank(const StateDict& state);
-  at::Tensor restore_dataset_order(const std::vector<at::Tensor>& outputs,
-                                   const DataLoader& loader);
-  StateDict checkpoint_contents(const StateDict& extras, CheckpointParts parts) const;
-  StateDict read_contents(const std::filesystem::path& path) const;
-  void load_contents(StateDict& contents, const std::filesystem::path& path, CheckpointParts parts,
-                     bool is_resumed);
-  c10::IValue gather_on_main_process(const StateDict& own);
-  StateDict registered_modules_state() const;
-  std::optional<std::filesystem::path> find_training_state(const std::filesystem::path& directory);
-  void check_training_state(const StateDict& state, const std::filesystem::path& path) const;
 
-  void guarded(c10::function_ref<void()> run);
-  void until_stopped(c10::function_ref<void()> run);
-
-  Model model_;
-  LossFunction loss_func_;
-  std::shared_ptr<torch::optim::Optimizer> optimizer_;
-  CallbackHandler callback_handler_;
-  std::shared_ptr<RunHistory> run_history_;
-  std::shared_ptr<Accelerator> accelerator_;
-  std::vector<std::shared_ptr<torch::nn::Module>> registered_modules_;
-
-  // Of the present run, or the last one.
-  std::shared_ptr<DataLoader> train_dataloader_;
-  std::shared_ptr<DataLoader> eval_dataloader_;
-  std::unique_ptr<Scheduler> scheduler_;
-  bool weights_by_batch_size_ = false;
-  int64_t window_weight_ = 0;  // samples of this accumulation window, with weights_by_batch_size_
-  double weight_unit_ = 0.0;  // what their losses are divided by until the window's weight is known
-  std::unique_ptr<StepExecutor> executor_;
-  RunConfig run_config_;
-  TrainResult result_;
-  std::optional<uint64_t> loader_seed_;  // of rank 0, for all; none on one process
-  std::vector<EvaluationSet> evaluation_sets_;
-  std::vector<std::string> tracked_losses_;
-  Losses train_loss_;
-  Losses eval_loss_;
-  at::Tensor gradient_norm_;
-  std::filesystem::path resumed_from_;
-  std::unique_ptr<RunProgress> progress_;
-  /// The verdict on the last update, until the host has waited for it.
-  std::optional<StepVerdict> open_update_;
-  bool is_running_ = false;
-  Evaluation evaluation_;
-  /// Copies, as they were after the epoch's last update, from then until the epoch is done.
-  std::optional<RunParts> after_last_update_;
-  bool is_epoch_evaluated_ = false;
-  bool is_cut_short_ = false;  // an evaluation that a callback asked for was
-  std::unique_ptr<BackgroundSave> background_save_;
-
-  std::unique_ptr<StopControl> stop_;
+  std::unique_ptr<Implementation> impl_;
 };
 
 }  // namespace linkboy

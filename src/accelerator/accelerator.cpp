@@ -211,7 +211,6 @@ Accelerator::Accelerator(AcceleratorOptions options, const LaunchEnvironment& la
   }
   if (distributed_.zero_stage > 0 && process_group_->size() > 1) {
     zero_ = std::make_unique<ZeroShards>(process_group_);
-  }_);
   }
 }
 

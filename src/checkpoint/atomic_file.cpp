@@ -79,9 +79,10 @@ void sync_folder_of(const fs::path& path) {
   // A folder may be writable but not readable, and some filesystems refuse to sync one.
   if (!descriptor) return;
   const int result = retry_if_interrupted([&] { return ::fsync(descriptor.get()); });
-  LINKBOY_CHECK_AS(FileError, result == 0 || errno == EINVAL || errno == ENOTSUP, "\"", path.string(),
-                "\" is written, but a power cut may undo that: syncing its folder failed (",
-                system_reason(errno), "). Check the disk.");
+  LINKBOY_CHECK_AS(FileError, result == 0 || errno == EINVAL || errno == ENOTSUP, "\"",
+                   path.string(),
+                   "\" is written, but a power cut may undo that: syncing its folder failed (",
+                   system_reason(errno), "). Check the disk.");
 }
 
 }  // namespace
@@ -110,20 +111,22 @@ std::error_code create_folders(const fs::path& folder) {
 
 AtomicFile::AtomicFile(fs::path path) : path_(target_of(std::move(path))) {
   std::error_code error;
-  LINKBOY_CHECK_AS(FileError, path_.has_filename() && !fs::is_directory(path_, error), "\"", path_.string(),
-                "\" names a folder; a file is needed. Add a file name.");
+  LINKBOY_CHECK_AS(FileError, path_.has_filename() && !fs::is_directory(path_, error), "\"",
+                   path_.string(), "\" names a folder; a file is needed. Add a file name.");
   // A device or a pipe would be gone.
   const fs::file_status present = fs::symlink_status(path_, error);
-  LINKBOY_CHECK_AS(FileError, !fs::exists(present) || fs::is_regular_file(present), "\"", path_.string(),
-                "\" is not a regular file. Choose the path of a file, new or old.");
+  LINKBOY_CHECK_AS(FileError, !fs::exists(present) || fs::is_regular_file(present), "\"",
+                   path_.string(),
+                   "\" is not a regular file. Choose the path of a file, new or old.");
   const auto make_folder = [&] {
     error = create_folders(folder_of(path_));
-    LINKBOY_CHECK_AS(FileError, !error, "cannot create the folder of \"", path_.string(), "\" (", error.message(),
-                  "). Choose a path whose folder can be made.");
+    LINKBOY_CHECK_AS(FileError, !error, "cannot create the folder of \"", path_.string(), "\" (",
+                     error.message(), "). Choose a path whose folder can be made.");
   };
   make_folder();
   buffer_.reset(static_cast<char*>(std::aligned_alloc(kAlignment, kPiece)));
-  LINKBOY_CHECK_AS(FileError, buffer_, "no memory is left to write \"", path_.string(), "\". Free some.");
+  LINKBOY_CHECK_AS(FileError, buffer_, "no memory is left to write \"", path_.string(),
+                   "\". Free some.");
   remove_unfinished_once(folder_of(path_));
   for (int num_removed = 0;;) {
     aside_ = name_beside(path_);
@@ -135,8 +138,9 @@ AtomicFile::AtomicFile(fs::path path) : path_(target_of(std::move(path))) {
       continue;
     }
     // The name may be that of a killed process of the same number.
-    LINKBOY_CHECK_AS(FileError, descriptor_ || errno == EEXIST, "cannot create \"", path_.string(), "\" (",
-                  system_reason(errno), "). Choose a folder that this process may write to.");
+    LINKBOY_CHECK_AS(FileError, descriptor_ || errno == EEXIST, "cannot create \"", path_.string(),
+                     "\" (", system_reason(errno),
+                     "). Choose a folder that this process may write to.");
     // Until it was locked, remove_unfinished of another process may have taken it.
     if (descriptor_ && try_lock(descriptor_) != EWOULDBLOCK && is_at(descriptor_, aside_)) return;
   }
@@ -173,8 +177,8 @@ void AtomicFile::flush() {
       continue;
     }
     LINKBOY_CHECK_AS(FileError, written > 0, "cannot write \"", path_.string(), "\" (",
-                  system_reason(written < 0 ? errno : ENOSPC),
-                  "); what was there before is kept. Free space or choose another folder.");
+                     system_reason(written < 0 ? errno : ENOSPC),
+                     "); what was there before is kept. Free space or choose another folder.");
     done += static_cast<std::size_t>(written);
   }
   buffered_ = 0;
@@ -190,14 +194,15 @@ Descriptor AtomicFile::commit() {
   flush();
   const int synced = retry_if_interrupted([this] { return ::fsync(descriptor_.get()); });
   LINKBOY_CHECK_AS(FileError, synced == 0, "cannot write \"", path_.string(), "\" to the disk (",
-                system_reason(errno), "); what was there before is kept. Check the disk.");
+                   system_reason(errno), "); what was there before is kept. Check the disk.");
   // Network filesystems report a full disk as late as here.
   Descriptor lock = descriptor_.copy();
   const int closed = descriptor_.close();
-  LINKBOY_CHECK_AS(FileError, closed == 0 || errno == EINTR, "cannot finish \"", path_.string(), "\" (",
-                system_reason(errno), "); what was there before is kept. Check the disk.");
-  LINKBOY_CHECK_AS(FileError, ::rename(aside_.c_str(), path_.c_str()) == 0, "cannot replace \"", path_.string(),
-                "\" (", system_reason(errno), "). Choose another path.");
+  LINKBOY_CHECK_AS(FileError, closed == 0 || errno == EINTR, "cannot finish \"", path_.string(),
+                   "\" (", system_reason(errno),
+                   "); what was there before is kept. Check the disk.");
+  LINKBOY_CHECK_AS(FileError, ::rename(aside_.c_str(), path_.c_str()) == 0, "cannot replace \"",
+                   path_.string(), "\" (", system_reason(errno), "). Choose another path.");
   aside_.clear();
   sync_folder_of(path_);
   return lock;

@@ -62,7 +62,7 @@ StateDict read_checkpoint(const std::filesystem::path& path, const ReadOptions& 
   const std::string prefix = "cannot read the checkpoint \"" + path.string() + "\": ";
   const auto damaged = [&prefix](std::string_view detail) {
     return CorruptFileError(c10::str(prefix, "it is damaged or cut short (", first_line(detail),
-                          "). Use another copy."));
+                                     "). Use another copy."));
   };
   if (is_safetensors(path)) return StateDict(read_safetensors(path, options.mmap).tensors);
   try {

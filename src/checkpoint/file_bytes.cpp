@@ -23,7 +23,7 @@ at::DataPtr allocate(uint64_t size) {
     return at::getCPUAllocator()->allocate(size);
   } catch (const c10::Error&) {
     throw FileError(c10::str("there is not enough memory for ", size,
-                                  " bytes of it. Free some, or read it with mmap."));
+                             " bytes of it. Free some, or read it with mmap."));
   }
 }
 

@@ -38,11 +38,12 @@ std::optional<Descriptor> open_locked(const fs::path& path, int more_flags = 0) 
     Descriptor file(path, O_RDWR | O_CREAT | more_flags);
     if (!file && errno == EACCES) file = Descriptor(path, O_RDONLY | more_flags);
     LINKBOY_CHECK_AS(FileError, file, "cannot open \"", path.string(), "\" (", system_reason(errno),
-                  "). Choose a folder that this process may write to.");
+                     "). Choose a folder that this process may write to.");
     const int error = try_lock(file);
     if (error == EWOULDBLOCK) return std::nullopt;
-    LINKBOY_CHECK_AS(FileError, error == 0 || has_no_locks(error), "cannot lock \"", path.string(), "\" (",
-                  system_reason(error), "). Check the filesystem, or choose another folder.");
+    LINKBOY_CHECK_AS(FileError, error == 0 || has_no_locks(error), "cannot lock \"", path.string(),
+                     "\" (", system_reason(error),
+                     "). Check the filesystem, or choose another folder.");
     if (is_at(file, path)) return file;
   }
 }
@@ -52,9 +53,10 @@ void check_is_no_link(const fs::path& path) {
   struct stat status {};
   const bool is_own =
       ::lstat(path.c_str(), &status) != 0 || (S_ISREG(status.st_mode) && status.st_nlink == 1);
-  LINKBOY_CHECK_AS(FileError, is_own, "\"", path.string(),
-                "\" is a link to another file, or not a regular file; a folder is locked by a file "
-                "of its own. Remove it.");
+  LINKBOY_CHECK_AS(
+      FileError, is_own, "\"", path.string(),
+      "\" is a link to another file, or not a regular file; a folder is locked by a file "
+      "of its own. Remove it.");
 }
 
 std::string holder_in(const fs::path& path) {
@@ -82,14 +84,15 @@ bool is_at(const Descriptor& file, const fs::path& path) {
 
 Descriptor lock_file(const fs::path& path) {
   std::error_code error = create_folders(path.parent_path());
-  LINKBOY_CHECK_AS(FileError, !error, "cannot create the folder of \"", path.string(), "\" (", error.message(),
-                "). Choose a path whose folder can be made.");
+  LINKBOY_CHECK_AS(FileError, !error, "cannot create the folder of \"", path.string(), "\" (",
+                   error.message(), "). Choose a path whose folder can be made.");
   // A device would be replaced by a file otherwise.
-  LINKBOY_CHECK_AS(FileError, !fs::exists(path, error) || fs::is_regular_file(path, error), "\"", path.string(),
-                "\" is not a regular file. Choose the path of a file, new or old.");
+  LINKBOY_CHECK_AS(FileError, !fs::exists(path, error) || fs::is_regular_file(path, error), "\"",
+                   path.string(),
+                   "\" is not a regular file. Choose the path of a file, new or old.");
   auto file = open_locked(path);
-  LINKBOY_CHECK_AS(FileError, 
-      file, "\"", path.string(),
+  LINKBOY_CHECK_AS(
+      FileError, file, "\"", path.string(),
       "\" is being written by another run, or by another part of this one. Choose another "
       "path, or wait for the end of that run.");
   return *std::move(file);
@@ -101,8 +104,8 @@ std::shared_ptr<void> lock_output_file(const fs::path& path) {
 
 Descriptor lock_folder(const fs::path& folder, std::chrono::milliseconds patience) {
   const std::error_code error = create_folders(folder);
-  LINKBOY_CHECK_AS(FileError, !error, "cannot create the folder \"", folder.string(), "\" (", error.message(),
-                "). Choose a path whose folder can be made.");
+  LINKBOY_CHECK_AS(FileError, !error, "cannot create the folder \"", folder.string(), "\" (",
+                   error.message(), "). Choose a path whose folder can be made.");
   const fs::path path = folder / ".lock";
   check_is_no_link(path);
   const auto end = std::chrono::steady_clock::now() + patience;
@@ -111,10 +114,11 @@ Descriptor lock_folder(const fs::path& folder, std::chrono::milliseconds patienc
     std::this_thread::sleep_for(std::chrono::milliseconds(10));
     lock = open_locked(path, O_NOFOLLOW);
   }
-  LINKBOY_CHECK_AS(FileError, lock, "the folder \"", folder.string(), "\" is in use by another run (",
-                holder_in(path),
-                "); one run at a time may save there. Wait for its end, end it, or choose another "
-                "folder.");
+  LINKBOY_CHECK_AS(
+      FileError, lock, "the folder \"", folder.string(), "\" is in use by another run (",
+      holder_in(path),
+      "); one run at a time may save there. Wait for its end, end it, or choose another "
+      "folder.");
   check_is_no_link(path);
   // The name is for the message above only; a full disk does not matter.
   const std::string name = name_of_this_process();

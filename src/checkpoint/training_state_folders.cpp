@@ -33,16 +33,18 @@ std::vector<std::pair<int64_t, fs::path>> states_in(const fs::path& root) {
       states.emplace_back(*number, entries->path());
     }
   }
-  LINKBOY_CHECK_AS(FileError, !error, "cannot read the folder of training states \"", root.string(), "\" (",
-                error.message(), "). Check its permissions and the disk, or name another folder.");
+  LINKBOY_CHECK_AS(FileError, !error, "cannot read the folder of training states \"", root.string(),
+                   "\" (", error.message(),
+                   "). Check its permissions and the disk, or name another folder.");
   std::sort(states.rbegin(), states.rend());
   return states;
 }
 
 [[noreturn]] void throw_unreadable(std::string_view what) {
-  throw FileError(c10::str(what,
-                       " The state may be whole, so no older one is taken in its place. Make it "
-                       "readable, or name the state to resume from."));
+  throw FileError(
+      c10::str(what,
+               " The state may be whole, so no older one is taken in its place. Make it "
+               "readable, or name the state to resume from."));
 }
 
 /// Whether a folder has a state's file. @throws Error if that cannot be known.
@@ -85,9 +87,10 @@ std::optional<fs::path> latest_training_state(const fs::path& root,
     warn(c10::str("WARNING: a training state is left out, and the one before it is looked at: ",
                   damage));
   }
-  LINKBOY_CHECK_AS(CorruptFileError, num_damaged == 0, "all ", num_damaged, " training states in \"", root.string(),
-                "\" are damaged. Use another copy, or move the folder away to start from the "
-                "beginning.");
+  LINKBOY_CHECK_AS(CorruptFileError, num_damaged == 0, "all ", num_damaged,
+                   " training states in \"", root.string(),
+                   "\" are damaged. Use another copy, or move the folder away to start from the "
+                   "beginning.");
   return std::nullopt;
 }
 

@@ -80,21 +80,21 @@ void check_probability(const char* name, double p) {
 }
 
 void check_length(const char* name, int64_t value, int64_t least) {
-  LINKBOY_CHECK_OPTION(value >= least && value <= kMaxSide, name, " is ", value, "; it must be ", least,
-                " to ", kMaxSide, " pixels.");
+  LINKBOY_CHECK_OPTION(value >= least && value <= kMaxSide, name, " is ", value, "; it must be ",
+                       least, " to ", kMaxSide, " pixels.");
 }
 
 void check_not_empty(const char* name, const std::vector<double>& values) {
   LINKBOY_CHECK_OPTION(!values.empty(), name,
-                " has no values; give one, or one for each channel of the images.");
+                       " has no values; give one, or one for each channel of the images.");
 }
 
 Transform make_mixing(const char* name, RandomKind kind, double alpha, int64_t num_classes,
                       const MixOptions& options) {
   LINKBOY_CHECK_OPTION(alpha > 0.0 && std::isfinite(alpha), name, ": alpha is ", alpha,
-                "; it must be above 0 and finite. Leave ", name, " out to mix nothing.");
+                       "; it must be above 0 and finite. Leave ", name, " out to mix nothing.");
   LINKBOY_CHECK_OPTION(num_classes >= 1, name, ": num_classes is ", num_classes,
-                "; it must be at least 1.");
+                       "; it must be at least 1.");
   check_probability(name, options.p);
   return single(Mixing{kind, alpha, num_classes, options});
 }
@@ -105,7 +105,7 @@ Transform compose(std::vector<Transform> transforms) {
   std::vector<Composed::Step> steps;
   for (std::size_t i = 0; i < transforms.size(); ++i) {
     LINKBOY_CHECK_OPTION(transforms[i] != nullptr, "compose: transform ", i,
-                  " is an empty function; every one must be callable. Leave it out.");
+                         " is an empty function; every one must be callable. Leave it out.");
     if (const auto* composed = transforms[i].target<Composed>()) {
       steps.insert(steps.end(), composed->steps().begin(), composed->steps().end());
     } else {
@@ -118,13 +118,14 @@ Transform compose(std::vector<Transform> transforms) {
 Transform normalise(const std::vector<double>& mean, const std::vector<double>& std) {
   check_not_empty("normalise: mean", mean);
   LINKBOY_CHECK_OPTION(mean.size() == std.size(), "normalise: mean has ", mean.size(),
-                " values and std has ", std.size(), "; both must have as many.");
+                       " values and std has ", std.size(), "; both must have as many.");
   for (std::size_t c = 0; c < mean.size(); ++c) {
-    LINKBOY_CHECK_OPTION(std::isfinite(static_cast<float>(mean[c])), "normalise: a mean is ", mean[c],
-                  "; it must be finite.");
-    LINKBOY_CHECK_OPTION(static_cast<float>(std[c]) > 0.0F && std::isfinite(static_cast<float>(std[c])),
-                  "normalise: a std is ", std[c],
-                  "; it must be above 0 and finite as a float. Give 1 to divide by nothing.");
+    LINKBOY_CHECK_OPTION(std::isfinite(static_cast<float>(mean[c])), "normalise: a mean is ",
+                         mean[c], "; it must be finite.");
+    LINKBOY_CHECK_OPTION(
+        static_cast<float>(std[c]) > 0.0F && std::isfinite(static_cast<float>(std[c])),
+        "normalise: a std is ", std[c],
+        "; it must be above 0 and finite as a float. Give 1 to divide by nothing.");
   }
   return single(ImageStage(NormaliseStage(mean, std)));
 }
@@ -146,11 +147,12 @@ Transform random_erasing(const RandomErasingOptions& options) {
   const auto& [scale, ratio] = std::pair(options.scale, options.ratio);
   check_probability("random_erasing", options.p);
   LINKBOY_CHECK_OPTION(scale.first >= 0.0 && scale.first <= scale.second && scale.second <= 1.0,
-                "random_erasing: scale is ", scale.first, " to ", scale.second,
-                "; it must lie in 0 to 1, the smaller value first.");
-  LINKBOY_CHECK_OPTION(ratio.first > 0.0 && ratio.first <= ratio.second && std::isfinite(ratio.second),
-                "random_erasing: ratio is ", ratio.first, " to ", ratio.second,
-                "; both must be above 0 and finite, the smaller value first.");
+                       "random_erasing: scale is ", scale.first, " to ", scale.second,
+                       "; it must lie in 0 to 1, the smaller value first.");
+  LINKBOY_CHECK_OPTION(
+      ratio.first > 0.0 && ratio.first <= ratio.second && std::isfinite(ratio.second),
+      "random_erasing: ratio is ", ratio.first, " to ", ratio.second,
+      "; both must be above 0 and finite, the smaller value first.");
   check_not_empty("random_erasing: value", options.value);
   return single(ImageStage(ErasingStage{options}));
 }

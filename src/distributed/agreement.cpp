@@ -57,10 +57,11 @@ void require_same_on_all_ranks(const ProcessGroup& group, std::string_view subje
   const auto first = lines_of(group.broadcast_bytes(mine, 0));
   const auto second = lines_of(group.broadcast_bytes(mine, rank));
   const auto [a, b] = std::mismatch(first.begin(), first.end(), second.begin(), second.end());
-  throw DistributedError(c10::str("the ranks differ in ", subject, ": rank ", group.world_ranks()[rank],
-                       " has ", b == second.end() ? "nothing" : *b, ", but rank ",
-                       group.world_ranks()[0], " has ", a == first.end() ? "nothing" : *a,
-                       ". Give all ranks the same; they share the data by themselves."));
+  throw DistributedError(
+      c10::str("the ranks differ in ", subject, ": rank ", group.world_ranks()[rank], " has ",
+               b == second.end() ? "nothing" : *b, ", but rank ", group.world_ranks()[0], " has ",
+               a == first.end() ? "nothing" : *a,
+               ". Give all ranks the same; they share the data by themselves."));
 }
 
 void require_device_of_its_own(const ProcessGroup& group, const std::string& device) {
@@ -71,8 +72,9 @@ void require_device_of_its_own(const ProcessGroup& group, const std::string& dev
     if (devices[i].empty()) continue;
     const int64_t rank = group.world_ranks()[i];
     const auto [first, is_new] = rank_of.emplace(devices[i], rank);
-    LINKBOY_CHECK_AS(DistributedError, 
-        is_new, "ranks ", first->second, " and ", rank, " have the same CUDA device, ", devices[i],
+    LINKBOY_CHECK_AS(
+        DistributedError, is_new, "ranks ", first->second, " and ", rank,
+        " have the same CUDA device, ", devices[i],
         ". Start at most one process a device, have the launcher show each "
         "process a device of its own (srun --gpus-per-task=1), or choose the device cpu.");
   }
@@ -93,7 +95,7 @@ void succeed_on_all_ranks(const ProcessGroup& group, const std::function<void()>
                                    [](const auto& other) { return !other.empty(); });
   if (failed == messages.end()) return;
   throw DistributedError(c10::str("rank ", group.world_ranks()[failed - messages.begin()],
-                       " failed: ", failed->substr(1)));
+                                  " failed: ", failed->substr(1)));
 }
 
 StopAgreement::StopAgreement(std::shared_ptr<const ProcessGroup> group)

@@ -213,9 +213,10 @@ void check_call(const ProcessGroup& group, Describe describe) {
   if (!group.implementation()->checks_calls) return;
   const std::vector<std::string> calls = gather_texts(group, describe());
   for (std::size_t r = 1; r < calls.size(); ++r) {
-    LINKBOY_CHECK_AS(DistributedError, 
-        calls[r] == calls[0], "the ranks do not make the same call: rank ", group.world_ranks()[r],
-        " calls ", calls[r], ", but rank ", group.world_ranks()[0], " calls ", calls[0],
+    LINKBOY_CHECK_AS(
+        DistributedError, calls[r] == calls[0], "the ranks do not make the same call: rank ",
+        group.world_ranks()[r], " calls ", calls[r], ", but rank ", group.world_ranks()[0],
+        " calls ", calls[0],
         ". All ranks must make the same calls in the same order, with tensors of the same "
         "shape and dtype.");
   }
@@ -259,8 +260,9 @@ void throw_collective_error(const ProcessGroup& group, const char* what, bool is
   const auto& signs = group.implementation()->heartbeat;
   const std::string why =
       signs ? signs->find_cause(group.world_ranks(), failure) : failure.otherwise;
-  throw DistributedError(c10::str(what, " failed: ", why, "; start again from the last training state.",
-                       details.empty() ? "" : " (" + details + ")"));
+  throw DistributedError(c10::str(what, " failed: ", why,
+                                  "; start again from the last training state.",
+                                  details.empty() ? "" : " (" + details + ")"));
 }
 
 void begin_collective(const ProcessGroup& group, const char* what) {
@@ -456,8 +458,9 @@ std::shared_ptr<ProcessGroup> ProcessGroup::new_group(const std::vector<int64_t>
   const bool are_members = !ranks.empty() && ranks.front() >= 0 && ranks.back() < size();
   const bool is_ascending =
       std::adjacent_find(ranks.begin(), ranks.end(), std::greater_equal<>()) == ranks.end();
-  LINKBOY_CHECK_AS(DistributedError, are_members && is_ascending, "the ranks of the new group are {",
-                list_of_ranks(ranks), "}; they must be ascending, from 0 to ", size() - 1, ".");
+  LINKBOY_CHECK_AS(DistributedError, are_members && is_ascending,
+                   "the ranks of the new group are {", list_of_ranks(ranks),
+                   "}; they must be ascending, from 0 to ", size() - 1, ".");
   if (!implementation_) return std::make_shared<ProcessGroup>();
   check_call(*this, [&] { return "new_group(" + list_of_ranks(ranks) + ")"; });
   const int64_t number = implementation_->num_groups_made++;

@@ -91,16 +91,16 @@ c10::intrusive_ptr<c10d::Store> connect_store(const LaunchEnvironment& launch,
         c10::str("linkboy/", launch.job_id, "/", launch.restart_count), std::move(store));
   } catch (const std::exception& error) {
     if (is_host) {
-      throw DistributedError(c10::str("rank 0 cannot listen at port ", launch.master_port, " (",
-                           first_line(error.what()),
-                           "). If another program has it, set MASTER_PORT to a free port, the same "
-                           "on all ranks."));
+      throw DistributedError(c10::str(
+          "rank 0 cannot listen at port ", launch.master_port, " (", first_line(error.what()),
+          "). If another program has it, set MASTER_PORT to a free port, the same "
+          "on all ranks."));
     }
-    throw DistributedError(c10::str(launch.uses_agent_store ? "torchrun's agent" : "rank 0",
-                         " did not answer at ", place, " in ", seconds(timeout), " s (",
-                         first_line(error.what()),
-                         "). See whether rank 0 has started and what it says; MASTER_ADDR and "
-                         "MASTER_PORT must name its host and a port that this host can reach."));
+    throw DistributedError(
+        c10::str(launch.uses_agent_store ? "torchrun's agent" : "rank 0", " did not answer at ",
+                 place, " in ", seconds(timeout), " s (", first_line(error.what()),
+                 "). See whether rank 0 has started and what it says; MASTER_ADDR and "
+                 "MASTER_PORT must name its host and a port that this host can reach."));
   }
 }
 

@@ -79,11 +79,11 @@ std::vector<Offer> exchange(const ProcessGroup& group, const Offer& mine) {
   const Offer* first = first_in_loop(offers);
   for (std::size_t r = 0; r < offers.size(); ++r) {
     LINKBOY_CHECK_AS(DistributedError, offers[r].has_left() || offers[r].call == first->call,
-                  "the ranks do not gather the same: rank ", group.world_ranks()[r], " calls ",
-                  offers[r].call, ", but rank ", group.world_ranks()[first - offers.data()],
-                  " calls ", first->call,
-                  ". All ranks must make the same call, with the same dtype and shape. Only "
-                  "gather_uneven and gather_for_metrics take tensors of different lengths.");
+                     "the ranks do not gather the same: rank ", group.world_ranks()[r], " calls ",
+                     offers[r].call, ", but rank ", group.world_ranks()[first - offers.data()],
+                     " calls ", first->call,
+                     ". All ranks must make the same call, with the same dtype and shape. Only "
+                     "gather_uneven and gather_for_metrics take tensors of different lengths.");
   }
   return offers;
 }
@@ -91,10 +91,10 @@ std::vector<Offer> exchange(const ProcessGroup& group, const Offer& mine) {
 std::vector<Offer> exchange(const ProcessGroup& group, const GatherCall& call, const Offer& mine) {
   std::vector<Offer> offers = exchange(group, mine);
   for (std::size_t r = 0; r < offers.size(); ++r) {
-    LINKBOY_CHECK_AS(DistributedError, call.takes_ranks_that_left || !offers[r].has_left(), call.name,
-                  " was called, but rank ", group.world_ranks()[r],
-                  " has no batch left. Ranks may have different numbers of batches in an "
-                  "evaluation; use gather_for_metrics there.");
+    LINKBOY_CHECK_AS(DistributedError, call.takes_ranks_that_left || !offers[r].has_left(),
+                     call.name, " was called, but rank ", group.world_ranks()[r],
+                     " has no batch left. Ranks may have different numbers of batches in an "
+                     "evaluation; use gather_for_metrics there.");
   }
   return offers;
 }

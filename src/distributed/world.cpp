@@ -43,7 +43,7 @@ std::shared_ptr<ProcessGroup> meet(std::shared_ptr<ProcessGroup::Implementation>
 bool wants_nccl(const DistributedOptions& options, c10::Device device) {
   if (options.backend == Backend::nccl) {
     LINKBOY_CHECK_OPTION(device.is_cuda(), "the backend is nccl, but the device is ", device.str(),
-                  "; NCCL moves tensors of CUDA devices only. Use gloo, or a CUDA device.");
+                         "; NCCL moves tensors of CUDA devices only. Use gloo, or a CUDA device.");
     return true;
   }
   return options.backend == Backend::automatic && device.is_cuda() && has_nccl();
@@ -53,29 +53,31 @@ bool wants_nccl(const DistributedOptions& options, c10::Device device) {
 
 void check_distributed_options(const DistributedOptions& options) {
   LINKBOY_CHECK_OPTION(options.timeout.count() > 0, "the timeout of the processes is ",
-                options.timeout.count(), " ms; it must be positive.");
+                       options.timeout.count(), " ms; it must be positive.");
   LINKBOY_CHECK_OPTION(options.bucket_cap_mb > 0.0, "bucket_cap_mb is ", options.bucket_cap_mb,
-                "; it must be positive.");
+                       "; it must be positive.");
   LINKBOY_CHECK_OPTION(options.local_sgd_interval >= 0, "local_sgd_interval is ",
-                options.local_sgd_interval,
-                "; it must be at least 0, which averages gradients instead of weights.");
+                       options.local_sgd_interval,
+                       "; it must be at least 0, which averages gradients instead of weights.");
   LINKBOY_CHECK_OPTION(options.zero_stage >= 0 && options.zero_stage <= 2, "zero_stage is ",
-                options.zero_stage, "; it must be 0, 1 or 2.");
+                       options.zero_stage, "; it must be 0, 1 or 2.");
   const bool shards_gradients = options.zero_stage == 2;
-  LINKBOY_CHECK_OPTION(options.zero_stage == 0 ||
-                    (options.local_sgd_interval == 0 && options.gradient_comm_hook == nullptr),
-                "zero_stage is ", options.zero_stage,
-                ", together with local_sgd_interval or a gradient_comm_hook; it needs averaged "
-                "gradients. Leave one out.");
+  LINKBOY_CHECK_OPTION(
+      options.zero_stage == 0 ||
+          (options.local_sgd_interval == 0 && options.gradient_comm_hook == nullptr),
+      "zero_stage is ", options.zero_stage,
+      ", together with local_sgd_interval or a gradient_comm_hook; it needs averaged "
+      "gradients. Leave one out.");
   LINKBOY_CHECK_OPTION(
       !shards_gradients || options.compression == Compression::none,
       "zero_stage 2 does not compress gradients; set compression to none, or zero_stage to "
       "1.");
   const int num_ways = (options.compression != Compression::none) +
                        (options.local_sgd_interval > 0) + (options.gradient_comm_hook != nullptr);
-  LINKBOY_CHECK_OPTION(num_ways <= 1,
-                "of compression, local_sgd_interval and gradient_comm_hook more than one is given; "
-                "each says what is done with the gradients. Choose one.");
+  LINKBOY_CHECK_OPTION(
+      num_ways <= 1,
+      "of compression, local_sgd_interval and gradient_comm_hook more than one is given; "
+      "each says what is done with the gradients. Choose one.");
 }
 
 std::shared_ptr<ProcessGroup> init_process_group(const LaunchEnvironment& launch,

@@ -6,8 +6,7 @@
 #include "checkpoint/optimizer_state.hpp"
 #include "checkpoint/rng_state.hpp"
 #include "linkboy/error.hpp"
-#include "linkboy/trainer.hpp"
-#include "trainer/stop_control.hpp"
+#include "trainer/trainer_implementation.hpp"
 
 namespace linkboy {
 namespace {
@@ -24,7 +23,7 @@ StateDict copy_of(const StateDict& state) {
 RunSnapshot::RunSnapshot(Trainer& trainer, std::shared_ptr<Callback> callback)
     : trainer_(trainer), callbacks_(trainer.callback_handler()) {
   LINKBOY_CHECK_OPTION(trainer.optimizer(),
-                "the Trainer has no optimizer; give one to its constructor to train.");
+                       "the Trainer has no optimizer; give one to its constructor to train.");
   Accelerator& accelerator = trainer.accelerator();
   for (const auto& [name, tensor] : trainer.model().named_tensors()) {
     model_.set(name, tensor.detach().clone());
@@ -40,11 +39,11 @@ RunSnapshot::RunSnapshot(Trainer& trainer, std::shared_ptr<Callback> callback)
   rng_ = rng_state(trainer.device());
   history_ = trainer.run_history().state_dict();
   trainer.callback_handler() = CallbackHandler(low_overhead_callbacks({std::move(callback)}));
-  trainer.stop_->keep_requests(true);
+  trainer.impl_->stop_.keep_requests(true);
 }
 
 RunSnapshot::~RunSnapshot() {
-  trainer_.stop_->keep_requests(false);
+  trainer_.impl_->stop_.keep_requests(false);
   trainer_.callback_handler() = callbacks_;
 }
 

@@ -20,7 +20,7 @@ namespace linkboy {
 HtmlReport::HtmlReport(std::filesystem::path path, HtmlReportOptions options)
     : path_(std::move(path)), options_(options), records_(std::make_unique<HtmlRecords>()) {
   LINKBOY_CHECK_OPTION(options_.seconds_between_writes >= 0.0, "seconds_between_writes is ",
-                options_.seconds_between_writes, "; it must not be negative.");
+                       options_.seconds_between_writes, "; it must not be negative.");
 }
 
 HtmlReport::~HtmlReport() = default;

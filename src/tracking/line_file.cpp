@@ -24,7 +24,7 @@ std::string read_old_file(const fs::path& path) {
   if (!fs::exists(path, error) && !error) return "";
   // A device would be replaced by a file otherwise.
   LINKBOY_CHECK_AS(FileError, fs::is_regular_file(path, error), "\"", path.string(),
-                "\" is not a regular file. Choose the path of a file, new or old.");
+                   "\" is not a regular file. Choose the path of a file, new or old.");
   try {
     const auto file = FileBytes::open(path, /*mmap=*/false);
     return file->text(0, file->size());
@@ -65,12 +65,13 @@ void LineFile::open(Descriptor lock, std::string_view kept, std::string_view add
 Descriptor LineFile::reopen() const {
   Descriptor file(path_, O_WRONLY | O_APPEND);
   LINKBOY_CHECK_AS(FileError, file, "cannot open \"", path_.string(), "\" (", system_reason(errno),
-                "). Choose a folder that this process may write to.");
+                   "). Choose a folder that this process may write to.");
   return file;
 }
 
 void LineFile::append(std::string_view records) {
-  LINKBOY_CHECK_AS(FileError, is_open_, "\"", path_.string(), "\" is not open. Call the tracker's start first.");
+  LINKBOY_CHECK_AS(FileError, is_open_, "\"", path_.string(),
+                   "\" is not open. Call the tracker's start first.");
   const Descriptor reopened = holds_ == Holds::nothing ? reopen() : Descriptor();
   const int descriptor = reopened ? reopened.get() : file_.get();
   for (std::string_view rest = records; !rest.empty();) {
@@ -81,8 +82,8 @@ void LineFile::append(std::string_view records) {
       // Part of a record would garble the next one. If this fails too, so will the next write.
       [[maybe_unused]] const int truncated = ::ftruncate(descriptor, size_);
       throw FileError(c10::str("cannot write \"", path_.string(), "\" (", system_reason(error),
-                           "); what was recorded before is kept. Free space or choose another "
-                           "folder."));
+                               "); what was recorded before is kept. Free space or choose another "
+                               "folder."));
     }
     rest.remove_prefix(static_cast<std::size_t>(written));
   }

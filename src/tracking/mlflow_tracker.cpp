@@ -54,10 +54,12 @@ MlflowStatus status_of(std::string_view outcome) {
 }  // namespace
 
 MlflowTracker::MlflowTracker(MlflowTrackerOptions options) : options_(std::move(options)) {
-  LINKBOY_CHECK_OPTION(!options_.experiment.empty(),
-                "MlflowTracker's experiment is empty. Give it a name, \"Default\" for example.");
-  LINKBOY_CHECK_OPTION(is_run_id(options_.run_id), "MlflowTracker's run_id is \"", options_.run_id,
-                "\"; it may have letters, digits, _ and -. Give the id of a run that is there.");
+  LINKBOY_CHECK_OPTION(
+      !options_.experiment.empty(),
+      "MlflowTracker's experiment is empty. Give it a name, \"Default\" for example.");
+  LINKBOY_CHECK_OPTION(
+      is_run_id(options_.run_id), "MlflowTracker's run_id is \"", options_.run_id,
+      "\"; it may have letters, digits, _ and -. Give the id of a run that is there.");
 }
 
 MlflowTracker::~MlflowTracker() = default;

@@ -21,10 +21,10 @@
 #include "linkboy/error.hpp"
 #include "linkboy/extend/limited_loader.hpp"
 #include "linkboy/profiling/profiler_range.hpp"
-#include "linkboy/trainer.hpp"
 #include "trainer/run_progress.hpp"
 #include "trainer/step_executor.hpp"
 #include "trainer/stop_control.hpp"
+#include "trainer/trainer_implementation.hpp"
 #include "util/ceil_div.hpp"
 #include "util/parse_number.hpp"
 
@@ -37,7 +37,7 @@ void check_at_least_one(const char* name, int64_t value) {
 
 void check_positive(const char* name, const std::optional<double>& value) {
   LINKBOY_CHECK_OPTION(!value || *value > 0.0, name, " is ", *value,
-                "; it must be positive. Leave it out to clip nothing.");
+                       "; it must be positive. Leave it out to clip nothing.");
 }
 
 void check_names(const std::vector<NamedDataset>& datasets) {
@@ -45,9 +45,9 @@ void check_names(const std::vector<NamedDataset>& datasets) {
   for (const auto& [name, dataset] : datasets) {
     LINKBOY_CHECK_OPTION(!name.empty(), "one of more_eval_datasets has no name; give each a name.");
     LINKBOY_CHECK_OPTION(names.insert(name).second, "two of more_eval_datasets are called \"", name,
-                  "\"; give each a name of its own.");
+                         "\"; give each a name of its own.");
     LINKBOY_CHECK_OPTION(dataset, "the evaluation data \"", name,
-                  "\" is an empty handle; give a dataset.");
+                         "\" is an empty handle; give a dataset.");
   }
 }
 
@@ -65,7 +65,7 @@ std::optional<int64_t> batch_limit_from_environment() {
 void check_learning_rates(const torch::optim::Optimizer& optimizer) {
   for (double lr : get_param_group_field(optimizer, ParamGroupField::lr)) {
     LINKBOY_CHECK_OPTION(std::isfinite(lr) && lr >= 0.0, "the optimizer's lr is ", lr,
-                  "; it must be finite and not negative.");
+                         "; it must be finite and not negative.");
   }
 }
 
@@ -85,10 +85,11 @@ void check_no_parameter_twice(const torch::optim::Optimizer& optimizer) {
   for (std::size_t i = 0; i < optimizer.param_groups().size(); ++i) {
     for (const auto& parameter : optimizer.param_groups()[i].params()) {
       const auto [first, is_new] = group_of.emplace(parameter.unsafeGetTensorImpl(), i);
-      LINKBOY_CHECK_OPTION(is_new, "a parameter of shape ", parameter.sizes(),
-                    " is twice in the optimizer, in param groups ", first->second, " and ", i,
-                    "; an update would move it twice. Give each parameter once: a module that is "
-                    "registered under two names gives its parameters twice.");
+      LINKBOY_CHECK_OPTION(
+          is_new, "a parameter of shape ", parameter.sizes(),
+          " is twice in the optimizer, in param groups ", first->second, " and ", i,
+          "; an update would move it twice. Give each parameter once: a module that is "
+          "registered under two names gives its parameters twice.");
     }
   }
 }
@@ -113,11 +114,11 @@ int64_t size_of(const Dataset& dataset) { return dataset ? dataset.size() : 0; }
 
 void check_train_options(const TrainOptions& options, const torch::optim::Optimizer* optimizer) {
   LINKBOY_CHECK_OPTION(optimizer != nullptr,
-                "the Trainer has no optimizer; give one to its constructor "
-                "to train.");
+                       "the Trainer has no optimizer; give one to its constructor "
+                       "to train.");
   LINKBOY_CHECK_OPTION(options.num_epochs || options.max_num_updates,
-                "neither num_epochs nor max_num_updates is given; one of them must say how "
-                "long to train.");
+                       "neither num_epochs nor max_num_updates is given; one of them must say how "
+                       "long to train.");
   check_at_least_one("num_epochs", options.num_epochs.value_or(1));
   check_at_least_one("max_num_updates", options.max_num_updates.value_or(1));
   check_at_least_one("per_device_batch_size", options.per_device_batch_size);
@@ -126,9 +127,10 @@ void check_train_options(const TrainOptions& options, const torch::optim::Optimi
   check_names(options.more_eval_datasets);
   check_positive("gradient_clip_value", options.gradient_clip_value);
   check_positive("gradient_clip_norm", options.gradient_clip_norm);
-  LINKBOY_CHECK_OPTION(!options.weight_by_batch_size || options.execution_mode == ExecutionMode::eager,
-                "weight_by_batch_size does not work with ExecutionMode::graph, which records the "
-                "weight of one batch for all. Use ExecutionMode::eager.");
+  LINKBOY_CHECK_OPTION(
+      !options.weight_by_batch_size || options.execution_mode == ExecutionMode::eager,
+      "weight_by_batch_size does not work with ExecutionMode::graph, which records the "
+      "weight of one batch for all. Use ExecutionMode::eager.");
   check_learning_rates(*optimizer);
   check_no_parameter_twice(*optimizer);
 }
@@ -167,34 +169,36 @@ void set_training_lengths(RunConfig& config, const TrainOptions& options) {
 namespace {
 
 void check_options_for(const Accelerator& accelerator, const TrainOptions& options) {
-  LINKBOY_CHECK_OPTION(options.execution_mode == ExecutionMode::eager || accelerator.num_processes() == 1,
-                "ExecutionMode::graph works in one process, but there are ",
-                accelerator.num_processes(), ". Use ExecutionMode::eager.");
+  LINKBOY_CHECK_OPTION(
+      options.execution_mode == ExecutionMode::eager || accelerator.num_processes() == 1,
+      "ExecutionMode::graph works in one process, but there are ", accelerator.num_processes(),
+      ". Use ExecutionMode::eager.");
   const c10::Device device = accelerator.device();
   LINKBOY_CHECK_OPTION(
       options.execution_mode == ExecutionMode::eager || device.is_cpu() || device.is_cuda(),
       "ExecutionMode::graph records CUDA graphs, but the device is ", device.str(),
       ". Use ExecutionMode::eager.");
   const DistributedOptions& distributed = accelerator.distributed_options();
-  LINKBOY_CHECK_OPTION(!options.weight_by_batch_size ||
-                    (distributed.local_sgd_interval == 0 && !distributed.gradient_comm_hook),
-                "weight_by_batch_size works on gradients that linkboy averages, but there is ",
-                distributed.gradient_comm_hook ? "a gradient_comm_hook" : "local_sgd_interval",
-                ". Leave one of them out.");
+  LINKBOY_CHECK_OPTION(
+      !options.weight_by_batch_size ||
+          (distributed.local_sgd_interval == 0 && !distributed.gradient_comm_hook),
+      "weight_by_batch_size works on gradients that linkboy averages, but there is ",
+      distributed.gradient_comm_hook ? "a gradient_comm_hook" : "local_sgd_interval",
+      ". Leave one of them out.");
 }
 
 }  // namespace
 
-void Trainer::set_up_training(const TrainOptions& options) {
+void Trainer::Implementation::set_up_training(const TrainOptions& options) {
   check_same_on_all_ranks(options);
-  check_options_for(accelerator(), options);
+  check_options_for(trainer_.accelerator(), options);
   share_loader_seed();
   // Before anything changes, since it refuses options that a subclass has not made unnecessary.
-  train_dataloader_ = create_train_dataloader(options);
+  train_dataloader_ = trainer_.create_train_dataloader(options);
   create_evaluation_sets(options);
   if (options.reset_run_history) run_history_->reset();
   result_ = {};
-  *progress_ = {};
+  progress_ = {};
   is_cut_short_ = false;
   after_last_update_.reset();
   gradient_norm_ = at::Tensor();
@@ -205,20 +209,20 @@ void Trainer::set_up_training(const TrainOptions& options) {
   window_weight_ = 0;
   executor_.reset();
 
-  accelerator().set_gradient_accumulation_steps(options.gradient_accumulation_steps);
+  trainer_.accelerator().set_gradient_accumulation_steps(options.gradient_accumulation_steps);
   prepare_dataloaders();
   check_same_loaders_on_all_ranks();
-  run_config_ = create_run_config(options);
+  run_config_ = trainer_.create_run_config(options);
   RunProgress::Limits limits{.num_updates = run_config_.max_num_updates,
                              .evaluate_every_n_epochs = options.evaluate_every_n_epochs};
   if (!options.max_num_updates) limits.num_epochs = run_config_.num_epochs;
-  progress_->set_limits(limits);
+  progress_.set_limits(limits);
   executor_ = make_executor(options.execution_mode);
   warn_of_unsaved_parameters();
 
   // The scheduler of the run before has left its last value in the optimizer.
   if (scheduler_ && options.create_scheduler_fn) scheduler_->restore_base_values();
-  scheduler_ = create_scheduler(options);
+  scheduler_ = trainer_.create_scheduler(options);
   if (scheduler_) {
     scheduler_->set_num_updates_of_run(run_config_.max_num_updates);
     scheduler_->allow_changed_lengths(options.allow_changed_schedule_length);
@@ -226,42 +230,44 @@ void Trainer::set_up_training(const TrainOptions& options) {
     scheduler_->start();
   }
   call_in_set_up(&Callback::on_training_run_claim);
-  if (options.resume_from) load_training_state(*options.resume_from);
+  if (options.resume_from) trainer_.load_training_state(*options.resume_from);
 }
 
-std::unique_ptr<StepExecutor> Trainer::make_executor(ExecutionMode mode) {
+std::unique_ptr<StepExecutor> Trainer::Implementation::make_executor(ExecutionMode mode) {
   StepPasses passes{.forward = [this](const Batch& batch) { return forward_pass(batch); },
                     .backward = [this](const StepOutput& output) { backward_pass(output); }};
   if (mode == ExecutionMode::eager) return make_eager_step(std::move(passes));
-  return make_graphed_step(std::move(passes), device(), run_config_.gradient_accumulation_steps > 1,
+  return make_graphed_step(std::move(passes), trainer_.device(),
+                           run_config_.gradient_accumulation_steps > 1,
                            [this] { return parameters_of(*optimizer_); });
 }
 
-StepOutput Trainer::forward_pass(const Batch& batch) {
+StepOutput Trainer::Implementation::forward_pass(const Batch& batch) {
   const ProfilerRange range("forward");
   const AutocastScope autocast = accelerator_->autocast();
-  return calculate_train_batch_loss(batch);
+  return trainer_.calculate_train_batch_loss(batch);
 }
 
-void Trainer::backward_pass(const StepOutput& output) {
+void Trainer::Implementation::backward_pass(const StepOutput& output) {
   const ProfilerRange range("backward");
-  if (!weights_by_batch_size_) return backward_step(output.loss);
+  if (!weights_by_batch_size_) return trainer_.backward_step(output.loss);
   // About a batch's size, so that fp16 has room; a power of two, which changes no bit.
   if (weight_unit_ == 0.0) {
     weight_unit_ = std::exp2(std::ilogb(max_over_ranks(output.batch_size)));
   }
   if (accelerator_->window().index == 0) window_weight_ = 0;
   window_weight_ += output.batch_size;
-  backward_step(output.loss * (static_cast<double>(output.batch_size) / weight_unit_));
+  trainer_.backward_step(output.loss * (static_cast<double>(output.batch_size) / weight_unit_));
 }
 
-void Trainer::create_evaluation_sets(const TrainOptions& options) {
+void Trainer::Implementation::create_evaluation_sets(const TrainOptions& options) {
   evaluation_sets_.clear();
   const auto add = [&](const std::string& name, const Dataset& dataset) {
-    auto loader = create_eval_dataloader({.dataset = dataset,
-                                          .per_device_batch_size = options.per_device_batch_size,
-                                          .dataloader_options = options.eval_dataloader_options,
-                                          .collate_fn = options.collate_fn});
+    auto loader =
+        trainer_.create_eval_dataloader({.dataset = dataset,
+                                         .per_device_batch_size = options.per_device_batch_size,
+                                         .dataloader_options = options.eval_dataloader_options,
+                                         .collate_fn = options.collate_fn});
     evaluation_sets_.push_back({.name = name, .loader = std::move(loader)});
   };
   if (options.eval_dataset) add("", options.eval_dataset);
@@ -275,7 +281,7 @@ void Trainer::create_evaluation_sets(const TrainOptions& options) {
 }
 
 /// Everything between the making of the loaders and their use.
-void Trainer::prepare_dataloaders() {
+void Trainer::Implementation::prepare_dataloaders() {
   if (const auto limit = batch_limit_from_environment()) {
     if (train_dataloader_) {
       train_dataloader_ = std::make_shared<LimitedLoader>(train_dataloader_, *limit);
@@ -289,20 +295,20 @@ void Trainer::prepare_dataloaders() {
   };
   use_first_set();
   {
-    progress_->set_setting_up(true);
-    const auto back = c10::make_scope_exit([&] { progress_->set_setting_up(false); });
+    progress_.set_setting_up(true);
+    const auto back = c10::make_scope_exit([&] { progress_.set_setting_up(false); });
     call_in_set_up(&Callback::on_dataloaders_ready);
   }
-  prepare_model_optimizer_and_dataloaders();
+  trainer_.prepare_model_optimizer_and_dataloaders();
   use_first_set();
 }
 
 void Trainer::set_train_dataloader(std::shared_ptr<DataLoader> loader) {
-  LINKBOY_CHECK(progress_->is_setting_up(),
+  LINKBOY_CHECK(impl_->progress_.is_setting_up(),
                 "the training loader cannot be replaced here: the lengths of the run depend on it. "
                 "Do it in on_dataloaders_ready.");
   LINKBOY_CHECK(loader != nullptr, "the training loader is null; give an object.");
-  train_dataloader_ = std::move(loader);
+  impl_->train_dataloader_ = std::move(loader);
 }
 
 DataLoaderOptions Trainer::default_train_dataloader_options(int64_t batch_size) {
@@ -323,7 +329,7 @@ DataLoaderOptions Trainer::default_eval_dataloader_options(int64_t batch_size) {
   options.pin_memory = is_on_device;
   options.shard = {accelerator().process_index(), accelerator().num_processes()};
   options.even_batches = false;  // each sample counts once
-  options.seed = loader_seed_;
+  options.seed = impl_->loader_seed_;
   return options;
 }
 
@@ -361,24 +367,25 @@ std::shared_ptr<DataLoader> Trainer::create_eval_dataloader(const EvaluateOption
   return make_data_loader(options.dataset, defaults.merged_with(options.dataloader_options));
 }
 
-void Trainer::prepare_modules() {
+void Trainer::Implementation::prepare_modules() {
   // First, because the gradients of all that the optimizer trains beside the model are reduced,
   // too.
-  for (const auto& module : registered_modules_) module->to(device());
-  accelerator().prepare(model_, optimizer_.get(), registered_modules_);
+  for (const auto& module : registered_modules_) module->to(trainer_.device());
+  trainer_.accelerator().prepare(model_, optimizer_.get(), registered_modules_);
 }
 
 void Trainer::prepare_model_optimizer_and_dataloaders() {
-  prepare_modules();
-  stop_->share_with(accelerator_->shared_process_group());
-  if (train_dataloader_) train_dataloader_ = accelerator_->prepare(std::move(train_dataloader_));
+  impl_->prepare_modules();
+  impl_->stop_.share_with(impl_->accelerator_->shared_process_group());
+  if (impl_->train_dataloader_)
+    impl_->train_dataloader_ = impl_->accelerator_->prepare(std::move(impl_->train_dataloader_));
   // An evaluation counts each sample once.
   const auto prepare = [this](std::shared_ptr<DataLoader>& loader) {
     if (!loader) return;
-    loader = accelerator_->prepare(share_between_ranks(
-        std::move(loader), accelerator_->process_group(), /*even_batches=*/false));
+    loader = impl_->accelerator_->prepare(share_between_ranks(
+        std::move(loader), impl_->accelerator_->process_group(), /*even_batches=*/false));
   };
-  for (auto& set : evaluation_sets_) {
+  for (auto& set : impl_->evaluation_sets_) {
     prepare(set.loader);
     prepare(set.intermediate_loader);
   }
@@ -388,40 +395,40 @@ RunConfig Trainer::create_run_config(const TrainOptions& options) {
   RunConfig config;
   config.num_processes = accelerator().num_processes();
   config.is_distributed = config.num_processes > 1;
-  config.is_local_process_zero = accelerator_->is_local_main_process();
-  config.is_world_process_zero = accelerator_->is_main_process();
-  config.device = accelerator_->device().str();
-  config.precision = accelerator_->precision();
+  config.is_local_process_zero = impl_->accelerator_->is_local_main_process();
+  config.is_world_process_zero = impl_->accelerator_->is_main_process();
+  config.device = impl_->accelerator_->device().str();
+  config.precision = impl_->accelerator_->precision();
   config.gradient_accumulation_steps = options.gradient_accumulation_steps;
   config.gradient_clip_value = options.gradient_clip_value;
   config.gradient_clip_norm = options.gradient_clip_norm;
   config.num_epochs = options.num_epochs.value_or(0);
-  if (eval_dataloader_) {
-    config.num_eval_batches_per_epoch = max_over_ranks(eval_dataloader_->size());
-    config.eval_per_device_batch_size = eval_dataloader_->batch_size();
+  if (impl_->eval_dataloader_) {
+    config.num_eval_batches_per_epoch = impl_->max_over_ranks(impl_->eval_dataloader_->size());
+    config.eval_per_device_batch_size = impl_->eval_dataloader_->batch_size();
     config.eval_total_batch_size = config.eval_per_device_batch_size * config.num_processes;
   }
-  if (!train_dataloader_) return config;
+  if (!impl_->train_dataloader_) return config;
 
-  config.num_train_batches_per_epoch = train_dataloader_->size();
+  config.num_train_batches_per_epoch = impl_->train_dataloader_->size();
   LINKBOY_CHECK(config.num_train_batches_per_epoch >= 1, "the training loader's size() is ",
                 config.num_train_batches_per_epoch,
                 "; an epoch must have at least 1 batch. Give it more data, or smaller batches.");
-  config.train_per_device_batch_size = train_dataloader_->batch_size();
+  config.train_per_device_batch_size = impl_->train_dataloader_->batch_size();
   set_training_lengths(config, options);
   return config;
 }
 
-int64_t Trainer::max_over_ranks(int64_t value) {
+int64_t Trainer::Implementation::max_over_ranks(int64_t value) {
   at::Tensor most = at::full({1}, value, at::kLong);
-  accelerator().process_group().all_reduce(most, ReduceOp::max);
+  trainer_.accelerator().process_group().all_reduce(most, ReduceOp::max);
   return most.item<int64_t>();
 }
 
-std::optional<double> Trainer::mean_over_ranks(const LossAverage& tracker) {
+std::optional<double> Trainer::Implementation::mean_over_ranks(const LossAverage& tracker) {
   double total = tracker.total();
   auto count = static_cast<double>(tracker.count());
-  if (accelerator().num_processes() > 1) {
+  if (trainer_.accelerator().num_processes() > 1) {
     at::Tensor sums = at::tensor({total, count}, at::kDouble);
     accelerator_->process_group().all_reduce(sums);
     total = sums[0].item<double>();
@@ -431,40 +438,40 @@ std::optional<double> Trainer::mean_over_ranks(const LossAverage& tracker) {
   return total / count;
 }
 
-void Trainer::check_updates_were_made() {
-  LINKBOY_CHECK(!progress_->has_micro_steps_only(),
+void Trainer::Implementation::check_updates_were_made() {
+  LINKBOY_CHECK(!progress_.has_micro_steps_only(),
                 "train_step made no update in this epoch. An override of train_step must call "
                 "update() if is_update_due().");
   // A scale that has fallen to 0 makes every gradient NaN, and no later update would succeed.
   const GradScaler* scaler = accelerator_->grad_scaler();
   LINKBOY_CHECK(
-      progress_->has_updates_in_epoch() || scaler == nullptr || scaler->get_scale() > 0.0,
+      progress_.has_updates_in_epoch() || scaler == nullptr || scaler->get_scale() > 0.0,
       "no update of this epoch was made: in fp16 the gradients were infinite or NaN until "
       "their scale fell to 0. Look for the first loss or gradient that is not finite, or "
       "train with Precision::bf16.");
 }
 
-void Trainer::before_first_epoch(const TrainOptions& options) {
-  if (options.evaluate_before_training && !progress_->is_resumed() && eval_dataloader_) {
-    evaluate_now({.metric_prefix = "initial_"});
+void Trainer::Implementation::before_first_epoch(const TrainOptions& options) {
+  if (options.evaluate_before_training && !progress_.is_resumed() && eval_dataloader_) {
+    trainer_.evaluate_now({.metric_prefix = "initial_"});
   }
-  if (progress_->is_resumed() && !progress_->has_epochs_left()) {
-    print(
+  if (progress_.is_resumed() && !progress_.has_epochs_left()) {
+    trainer_.print(
         fmt::format("The resumed run is complete, with {} updates in {} epochs; nothing is left "
                     "to train. Resume it with more epochs or training steps to continue it.",
-                    progress_->num_updates(), progress_->num_epochs()));
+                    progress_.num_updates(), progress_.num_epochs()));
   }
 }
 
-void Trainer::after_last_epoch(const TrainOptions& options) {
-  if (!options.max_num_updates || num_updates() < run_config_.max_num_updates) return;
+void Trainer::Implementation::after_last_epoch(const TrainOptions& options) {
+  if (!options.max_num_updates || trainer_.num_updates() < run_config_.max_num_updates) return;
   result_.reason = StopReason::max_steps;
   result_.message = fmt::format("Reached max number of training steps {} in epoch {}",
-                                num_updates(), run_history_->current_epoch() - 1);
-  print(result_.message);
+                                trainer_.num_updates(), run_history_->current_epoch() - 1);
+  trainer_.print(result_.message);
 }
 
-void Trainer::check_trained_parameters() const {
+void Trainer::Implementation::check_trained_parameters() const {
   const auto known = identities_of(model_, registered_modules_);
   const auto parameters = parameters_of(*optimizer_);
   const bool trains_any =
@@ -477,14 +484,14 @@ void Trainer::check_trained_parameters() const {
                 "register_module in its constructor.");
 }
 
-void Trainer::warn_of_unsaved_parameters() {
+void Trainer::Implementation::warn_of_unsaved_parameters() {
   const auto known = identities_of(model_, registered_modules_);
   const auto parameters = parameters_of(*optimizer_);
   const auto num_unknown = std::count_if(
       parameters.begin(), parameters.end(),
       [&](const auto& tensor) { return !known.contains(tensor.unsafeGetTensorImpl()); });
   if (num_unknown == 0) return;
-  print(
+  trainer_.print(
       c10::str("WARNING: ", num_unknown, " of the optimizer's ", parameters.size(),
                " parameters belong neither to the model nor to a registered module; no checkpoint "
                "holds them. Register their module with Trainer::register_module, or inside the "
@@ -493,8 +500,8 @@ void Trainer::warn_of_unsaved_parameters() {
 
 /// Ranks that make different numbers of steps, or of collective calls, would wait for each other
 /// forever. Before the first call that depends on any of these.
-void Trainer::check_same_on_all_ranks(const TrainOptions& options) {
-  if (accelerator().num_processes() == 1) return;
+void Trainer::Implementation::check_same_on_all_ranks(const TrainOptions& options) {
+  if (trainer_.accelerator().num_processes() == 1) return;
   std::vector<std::string> lines{
       c10::str("train_dataset.size() = ", size_of(options.train_dataset)),
       c10::str("eval_dataset.size() = ", size_of(options.eval_dataset))};
@@ -525,21 +532,21 @@ void Trainer::check_same_on_all_ranks(const TrainOptions& options) {
 }
 
 /// The data may differ: ranks may evaluate different numbers of batches.
-void Trainer::check_same_evaluation_on_all_ranks() {
-  if (accelerator().num_processes() == 1) return;
+void Trainer::Implementation::check_same_evaluation_on_all_ranks() {
+  if (trainer_.accelerator().num_processes() == 1) return;
   std::vector<std::string> lines;
   add_lines_of_trainer(lines);
   require_same_on_all_ranks(accelerator_->process_group(), "what to evaluate", lines);
 }
 
-void Trainer::add_lines_of_trainer(std::vector<std::string>& lines) const {
+void Trainer::Implementation::add_lines_of_trainer(std::vector<std::string>& lines) const {
   for (const std::string& name : tracked_losses_) lines.push_back("tracked loss " + name);
   for (const auto& name : callback_handler_.names()) lines.push_back("callback " + name);
 }
 
 /// What overridden methods and callbacks have made of the options.
-void Trainer::check_same_loaders_on_all_ranks() {
-  if (accelerator().num_processes() == 1) return;
+void Trainer::Implementation::check_same_loaders_on_all_ranks() {
+  if (trainer_.accelerator().num_processes() == 1) return;
   const int64_t num_batches = train_dataloader_->size();
   std::vector<std::string> lines{c10::str("batch size = ", train_dataloader_->batch_size()),
                                  c10::str("batches per epoch = ", num_batches),
@@ -553,15 +560,15 @@ void Trainer::check_same_loaders_on_all_ranks() {
 }
 
 /// All ranks must walk through the same permutation, whatever their own generators are.
-void Trainer::share_loader_seed() {
+void Trainer::Implementation::share_loader_seed() {
   loader_seed_.reset();
-  if (accelerator().num_processes() == 1) return;
+  if (trainer_.accelerator().num_processes() == 1) return;
   loader_seed_ = seed_of_rank_0(accelerator_->process_group());
 }
 
 std::unique_ptr<Scheduler> Trainer::create_scheduler(const TrainOptions& options) {
   if (!options.create_scheduler_fn) return nullptr;
-  return options.create_scheduler_fn(*optimizer_, run_config_);
+  return options.create_scheduler_fn(*impl_->optimizer_, impl_->run_config_);
 }
 
 }  // namespace linkboy

@@ -17,9 +17,9 @@
 #include "linkboy/checkpoint/checkpoint.hpp"
 #include "linkboy/checkpoint/training_state_folders.hpp"
 #include "linkboy/error.hpp"
-#include "linkboy/trainer.hpp"
 #include "linkboy/util/text_options.hpp"
 #include "trainer/run_progress.hpp"
+#include "trainer/trainer_implementation.hpp"
 
 namespace linkboy {
 namespace {
@@ -58,7 +58,7 @@ c10::IValue overlaid(const c10::IValue& values, const c10::IValue& others) {
 }  // namespace
 
 /// The state dict of each registered module that has tensors, under its number.
-StateDict Trainer::registered_modules_state() const {
+StateDict Trainer::Implementation::registered_modules_state() const {
   StateDict states;
   for (std::size_t i = 0; i < registered_modules_.size(); ++i) {
     const NamedTensors tensors = named_tensors_of(*registered_modules_[i]);
@@ -67,7 +67,8 @@ StateDict Trainer::registered_modules_state() const {
   return states;
 }
 
-StateDict Trainer::checkpoint_contents(const StateDict& extras, CheckpointParts parts) const {
+StateDict Trainer::Implementation::checkpoint_contents(const StateDict& extras,
+                                                       CheckpointParts parts) const {
   StateDict contents;
   contents.set(kModel, model_.state_dict());
   if (parts.optimizer && optimizer_) {
@@ -91,28 +92,29 @@ StateDict Trainer::checkpoint_contents(const StateDict& extras, CheckpointParts 
 }
 
 /// Before a state is saved or loaded, which may have other optimizers too.
-void Trainer::settle_update() {
+void Trainer::Implementation::settle_update() {
   if (accelerator_) accelerator_->settle_optimizer_steps();
   count_open_update();
 }
 
 void Trainer::save_checkpoint(const std::filesystem::path& path, const StateDict& extras,
                               CheckpointParts parts) {
-  settle_update();
-  const StateDict contents = checkpoint_contents(extras, parts);
+  impl_->settle_update();
+  const StateDict contents = impl_->checkpoint_contents(extras, parts);
   if (accelerator().is_main_process()) write_checkpoint(path, contents);
 }
 
 StateDict Trainer::load_checkpoint(const std::filesystem::path& path, CheckpointParts parts) {
-  if (background_save_) background_save_->job.join();
+  if (impl_->background_save_) impl_->background_save_->job.join();
   accelerator().wait_for_everyone();  // the main process may just have written it
   StateDict contents;
-  succeed_on_all_ranks(accelerator_->process_group(), [&] { contents = read_contents(path); });
-  load_contents(contents, path, parts, /*is_resumed=*/false);
+  succeed_on_all_ranks(impl_->accelerator_->process_group(),
+                       [&] { contents = impl_->read_contents(path); });
+  impl_->load_contents(contents, path, parts, /*is_resumed=*/false);
   return contents;
 }
 
-StateDict Trainer::read_contents(const std::filesystem::path& path) const {
+StateDict Trainer::Implementation::read_contents(const std::filesystem::path& path) const {
   StateDict contents = read_checkpoint(path);
   LINKBOY_CHECK(contents.contains(kModel), path, " has no \"", kModel,
                 "\"; a checkpoint of a Trainer must have one. Load a bare state dict by "
@@ -122,8 +124,8 @@ StateDict Trainer::read_contents(const std::filesystem::path& path) const {
 
 /// Loads the parts that are wanted, in the file and in the Trainer, and leaves the extras in
 /// `contents`.
-void Trainer::load_contents(StateDict& contents, const std::filesystem::path& path,
-                            CheckpointParts parts, bool is_resumed) {
+void Trainer::Implementation::load_contents(StateDict& contents, const std::filesystem::path& path,
+                                            CheckpointParts parts, bool is_resumed) {
   settle_update();
   std::vector<std::string> left_out, absent;
   const auto is_loaded = [&](bool is_wanted, const char* key, bool has_place, const char* part) {
@@ -172,21 +174,22 @@ void Trainer::load_contents(StateDict& contents, const std::filesystem::path& pa
   for (const char* key : {kModel, kOptimizer, kScheduler, kRegisteredModules}) contents.erase(key);
   const auto tell = [&](const std::vector<std::string>& names, const char* why) {
     if (names.empty()) return;
-    print(c10::str("Loaded ", path.string(), " without ", join_with_commas(names), ", ", why));
+    trainer_.print(
+        c10::str("Loaded ", path.string(), " without ", join_with_commas(names), ", ", why));
   };
   tell(left_out, "because the Trainer has nothing to load it into");
   if (!is_resumed) tell(absent, "because it is not in the file");
 }
 
 /// What a checkpoint does not have.
-Trainer::RunParts Trainer::run_parts() const {
-  const bool is_epoch_done = progress_->is_epoch_done();
+Trainer::Implementation::RunParts Trainer::Implementation::run_parts() const {
+  const bool is_epoch_done = progress_.is_epoch_done();
   RunParts parts;
   StateDict& state = parts.common;
   state.set("version", int64_t{2});
-  state.set("num_updates", progress_->num_updates());
-  state.set("num_epochs_done", progress_->num_epochs() + (is_epoch_done ? 1 : 0));
-  state.set("micro_step", is_epoch_done ? int64_t{0} : micro_step());
+  state.set("num_updates", progress_.num_updates());
+  state.set("num_epochs_done", progress_.num_epochs() + (is_epoch_done ? 1 : 0));
+  state.set("micro_step", is_epoch_done ? int64_t{0} : trainer_.micro_step());
   if (train_dataloader_) {
     state.set("samples_per_micro_step",
               train_dataloader_->batch_size() * accelerator_->num_processes());
@@ -202,7 +205,7 @@ Trainer::RunParts Trainer::run_parts() const {
   StateDict& own = parts.of_rank;
   own = state_of(train_loss_);
   own.set("rng", rng_state(accelerator_->device()));
-  if (const StateDict members = state_dict(); !members.empty()) own.set(kTrainer, members);
+  if (const StateDict members = trainer_.state_dict(); !members.empty()) own.set(kTrainer, members);
   StateDict callbacks;
   StateDict own_callbacks;
   for (const auto& callback : callback_handler_.callbacks()) {
@@ -217,7 +220,7 @@ Trainer::RunParts Trainer::run_parts() const {
 }
 
 /// Copies what the end of an epoch changes, for callbacks that may save a state there.
-void Trainer::keep_run_parts() {
+void Trainer::Implementation::keep_run_parts() {
   const CallbackList& callbacks = callback_handler_.callbacks();
   const bool may_be_saved =
       std::any_of(callbacks.begin(), callbacks.end(),
@@ -242,9 +245,9 @@ void Trainer::keep_run_parts() {
 
 /// The parts of all processes, in the order of the ranks, on the main process; on the others
 /// nothing. No process has to hold the bytes of all.
-c10::IValue Trainer::gather_on_main_process(const StateDict& own) {
+c10::IValue Trainer::Implementation::gather_on_main_process(const StateDict& own) {
   c10::impl::GenericList ranks(c10::AnyType::get());
-  const Accelerator& here = accelerator();
+  const Accelerator& here = trainer_.accelerator();
   if (here.num_processes() == 1) {
     ranks.push_back(own.to_ivalue());
     return ranks;
@@ -260,33 +263,35 @@ c10::IValue Trainer::gather_on_main_process(const StateDict& own) {
 void Trainer::save_training_state(const std::filesystem::path& directory,
                                   SaveStateOptions options) {
   LINKBOY_CHECK(can_save_training_state(), "a training state cannot be saved here: ",
-                progress_->has_training_run()
+                impl_->progress_.has_training_run()
                     ? "an update or the end of an epoch is half done, or was when the run ended."
                     : "there is no training run yet, or it is another one than this evaluation.",
                 " Save it in on_train_update_end or on_training_run_epoch_end, or after a run that "
                 "was not left in between; or in a callback that saves_training_states().");
-  settle_saves();
-  settle_update();
+  impl_->settle_saves();
+  impl_->settle_update();
   accelerator();  // the parts need one
   // A longer run trains the rest of an epoch in which a number of updates has ended this one.
-  const bool has_rest = progress_->is_epoch_done() && after_last_update_ && is_epoch_cut_short();
-  const bool is_mid_epoch = progress_->is_ending_epoch() || has_rest;
-  const RunParts parts = is_mid_epoch ? *after_last_update_ : run_parts();
+  const bool has_rest =
+      impl_->progress_.is_epoch_done() && impl_->after_last_update_ && is_epoch_cut_short();
+  const bool is_mid_epoch = impl_->progress_.is_ending_epoch() || has_rest;
+  const Implementation::RunParts parts =
+      is_mid_epoch ? *impl_->after_last_update_ : impl_->run_parts();
   StateDict state = parts.common;
-  state.set(kRanks, gather_on_main_process(parts.of_rank));
-  state.set("accelerator", accelerator_->state_dict());
+  state.set(kRanks, impl_->gather_on_main_process(parts.of_rank));
+  state.set("accelerator", impl_->accelerator_->state_dict());
   const auto with_kept_buffers = [&](StateDict contents) {
     for (const auto& [part, buffers] : parts.buffers.entries()) {
       if (contents.contains(part)) contents.set(part, overlaid(contents.at(part), buffers));
     }
     return contents;
   };
-  if (accelerator_->has_own_weights()) {
-    const StateDict own = with_kept_buffers(checkpoint_contents({}, {.scheduler = false}));
-    state.set(kWeightsOfRanks, gather_on_main_process(own));
+  if (impl_->accelerator_->has_own_weights()) {
+    const StateDict own = with_kept_buffers(impl_->checkpoint_contents({}, {.scheduler = false}));
+    state.set(kWeightsOfRanks, impl_->gather_on_main_process(own));
   }
   StateDict contents =
-      with_kept_buffers(checkpoint_contents({{kTrainingState, state.to_ivalue()}}, {}));
+      with_kept_buffers(impl_->checkpoint_contents({{kTrainingState, state.to_ivalue()}}, {}));
   if (parts.scheduler) contents.set(kScheduler, *parts.scheduler);
   if (!accelerator().is_main_process()) return;
   const auto path = directory / kTrainingStateFile;
@@ -294,24 +299,25 @@ void Trainer::save_training_state(const std::filesystem::path& directory,
     write_checkpoint(path, contents);
     return;
   }
-  if (!background_save_) background_save_ = std::make_unique<BackgroundSave>();
-  Snapshot& snapshot = background_save_->snapshot;
-  background_save_->job.start([path, &snapshot, copy = snapshot.take(contents)] {
+  if (!impl_->background_save_) impl_->background_save_ = std::make_unique<BackgroundSave>();
+  Snapshot& snapshot = impl_->background_save_->snapshot;
+  impl_->background_save_->job.start([path, &snapshot, copy = snapshot.take(contents)] {
     snapshot.wait();
     write_checkpoint(path, copy);
   });
 }
 
 void Trainer::wait_for_saves() {
-  if (background_save_) background_save_->job.wait();
+  if (impl_->background_save_) impl_->background_save_->job.wait();
 }
 
 /// One process saves; all must know if that failed before they go into the next collective call.
-void Trainer::settle_saves() {
-  succeed_on_all_ranks(accelerator().process_group(), [this] { wait_for_saves(); });
+void Trainer::Implementation::settle_saves() {
+  succeed_on_all_ranks(trainer_.accelerator().process_group(),
+                       [this] { trainer_.wait_for_saves(); });
 }
 
-std::optional<std::filesystem::path> Trainer::find_training_state(
+std::optional<std::filesystem::path> Trainer::Implementation::find_training_state(
     const std::filesystem::path& directory) {
   if (std::filesystem::exists(directory / kTrainingStateFile)) return directory;
   const bool is_latest = directory.filename() == "latest" && !std::filesystem::exists(directory);
@@ -323,19 +329,22 @@ std::optional<std::filesystem::path> Trainer::find_training_state(
                 is_below_file ? " lies below a file" : " is a file",
                 ", but training states are folders in a folder. Give a folder that "
                 "save_training_state or SaveTrainingState wrote.");
-  auto found = latest_training_state(root, [this](const std::string& line) { print(line); });
+  auto found =
+      latest_training_state(root, [this](const std::string& line) { trainer_.print(line); });
   LINKBOY_CHECK(found || is_latest, directory, " holds no training state (no file ",
                 kTrainingStateFile,
                 " in it or in a folder state-NUMBER in it). Give a folder that "
                 "save_training_state or SaveTrainingState wrote.");
   if (!found)
-    print(c10::str("Nothing to resume in ", root.string(), "; starting from the beginning"));
+    trainer_.print(
+        c10::str("Nothing to resume in ", root.string(), "; starting from the beginning"));
   return found;
 }
 
 /// The place in the epoch, in micro-steps of this run, which may have more processes, larger
 /// batches or longer accumulation windows than the one before.
-int64_t Trainer::micro_step_of(const StateDict& state, const std::filesystem::path& path) {
+int64_t Trainer::Implementation::micro_step_of(const StateDict& state,
+                                               const std::filesystem::path& path) {
   const int64_t saved = state.get_int("micro_step");
   if (saved == 0 || !train_dataloader_ || !state.contains("samples_per_micro_step")) return saved;
   // The last batch may have been a short one: all of the data is no multiple of the batches then.
@@ -349,7 +358,7 @@ int64_t Trainer::micro_step_of(const StateDict& state, const std::filesystem::pa
       saved > 0 && samples_then > 0 && !__builtin_mul_overflow(saved, samples_then, &num_samples),
       path, " was saved after ", saved, " micro-steps of ", samples_then,
       " samples; both must be positive numbers that a run can have. Use another state.");
-  const int64_t here = train_dataloader_->batch_size() * accelerator().num_processes();
+  const int64_t here = train_dataloader_->batch_size() * trainer_.accelerator().num_processes();
   LINKBOY_CHECK(num_samples % here == 0, path, " was saved in mid-epoch, after ", num_samples,
                 " samples, which batches of ", train_dataloader_->batch_size(), " on ",
                 accelerator_->num_processes(), " processes do not reach. Go on with ", samples_then,
@@ -365,8 +374,8 @@ int64_t Trainer::micro_step_of(const StateDict& state, const std::filesystem::pa
 }
 
 /// What can be known to be wrong before anything is changed.
-void Trainer::check_training_state(const StateDict& state,
-                                   const std::filesystem::path& path) const {
+void Trainer::Implementation::check_training_state(const StateDict& state,
+                                                   const std::filesystem::path& path) const {
   const int64_t version = state.get_int("version");
   LINKBOY_CHECK(version == 2, path, " is a training state of version ", version,
                 "; this linkboy reads version 2.");
@@ -380,9 +389,9 @@ void Trainer::check_training_state(const StateDict& state,
                 "\"; it was not written by save_training_state.");
 }
 
-void Trainer::load_state_of_rank(const StateDict& state) {
+void Trainer::Implementation::load_state_of_rank(const StateDict& state) {
   const auto ranks = state.get_list(kRanks);
-  const auto rank = static_cast<std::size_t>(accelerator().process_index());
+  const auto rank = static_cast<std::size_t>(trainer_.accelerator().process_index());
   const bool is_same_world =
       ranks.size() == static_cast<std::size_t>(accelerator_->num_processes());
   reset(train_loss_);
@@ -401,52 +410,56 @@ void Trainer::load_state_of_rank(const StateDict& state) {
     // The sums go to one process; random numbers cannot be the same any more.
     for (std::size_t i = 0; i < ranks.size() && rank == 0; ++i) add(train_loss_, state_of(i));
   }
-  if (own.contains(kTrainer)) load_state_dict(own.get_dict(kTrainer));
+  if (own.contains(kTrainer)) trainer_.load_state_dict(own.get_dict(kTrainer));
   set_rng_state(accelerator_->device(), own.get_dict("rng"));
 }
 
 bool Trainer::load_training_state(const std::filesystem::path& directory) {
-  if (background_save_) background_save_->job.join();
+  if (impl_->background_save_) impl_->background_save_->job.join();
   // One process looks: what the others might find is still being written, or removed.
   std::string place;
   const std::string failure = failure_on_main_process(accelerator(), [&] {
-    if (!accelerator_->is_main_process()) return;
-    if (const auto found = find_training_state(directory)) place = found->string();
+    if (!impl_->accelerator_->is_main_process()) return;
+    if (const auto found = impl_->find_training_state(directory)) place = found->string();
   });
   LINKBOY_CHECK(failure.empty(), failure);
-  place = accelerator_->broadcast_bytes(place);
+  place = impl_->accelerator_->broadcast_bytes(place);
   if (place.empty()) return false;
   const auto path = std::filesystem::path(place) / kTrainingStateFile;
   StateDict contents;
-  succeed_on_all_ranks(accelerator_->process_group(), [&] { contents = read_contents(path); });
+  succeed_on_all_ranks(impl_->accelerator_->process_group(),
+                       [&] { contents = impl_->read_contents(path); });
   const StateDict state = contents.get_dict(kTrainingState);
-  check_training_state(state, path);
-  const int64_t micro_step = micro_step_of(state, path);
+  impl_->check_training_state(state, path);
+  const int64_t micro_step = impl_->micro_step_of(state, path);
   LINKBOY_CHECK(
-      !contents.contains(kScheduler) || scheduler_, path,
+      !contents.contains(kScheduler) || impl_->scheduler_, path,
       " has a scheduler's state, but the run has no scheduler, so that it would train with "
       "other values. Give it the same create_scheduler_fn.");
-  LINKBOY_CHECK(contents.contains(kRegisteredModules) || registered_modules_state().empty(), path,
+  LINKBOY_CHECK(contents.contains(kRegisteredModules) || impl_->registered_modules_state().empty(),
+                path,
                 " has no state of the registered modules, which would train on from their first "
                 "values. Load the model alone with load_checkpoint.");
-  load_contents(contents, path, {}, /*is_resumed=*/true);
-  progress_->resume(state.get_int("num_epochs_done"), state.get_int("num_updates"), micro_step);
-  if (!is_running_) progress_->end_update();
-  run_history_->load_state_dict(state.get_dict("run_history"));
-  run_history_->set_epoch(state.get_int("epoch"));
-  if (train_dataloader_ && state.contains("train_dataloader")) {
-    train_dataloader_->load_state_dict(state.get_dict("train_dataloader"));
+  impl_->load_contents(contents, path, {}, /*is_resumed=*/true);
+  impl_->progress_.resume(state.get_int("num_epochs_done"), state.get_int("num_updates"),
+                          micro_step);
+  if (!impl_->is_running_) impl_->progress_.end_update();
+  impl_->run_history_->load_state_dict(state.get_dict("run_history"));
+  impl_->run_history_->set_epoch(state.get_int("epoch"));
+  if (impl_->train_dataloader_ && state.contains("train_dataloader")) {
+    impl_->train_dataloader_->load_state_dict(state.get_dict("train_dataloader"));
   }
-  accelerator_->load_state_dict(state.get_dict("accelerator"));
+  impl_->accelerator_->load_state_dict(state.get_dict("accelerator"));
   // A run may go on in another precision.
-  GradScaler* scaler = accelerator_->grad_scaler();
+  GradScaler* scaler = impl_->accelerator_->grad_scaler();
   const bool was_scaled = state.contains("grad_scaler");
   if (scaler != nullptr && was_scaled) scaler->load_state_dict(state.get_dict("grad_scaler"));
-  const auto left_out = callback_handler_.load_state_dicts(state.get_dict("callbacks"));
-  load_state_of_rank(state);
-  resumed_from_ = place;
-  print(c10::str("Resumed training state from ", place, " (epoch ", run_history_->current_epoch(),
-                 ", update ", progress_->num_updates(), ")"));
+  const auto left_out = impl_->callback_handler_.load_state_dicts(state.get_dict("callbacks"));
+  impl_->load_state_of_rank(state);
+  impl_->resumed_from_ = place;
+  print(c10::str("Resumed training state from ", place, " (epoch ",
+                 impl_->run_history_->current_epoch(), ", update ", impl_->progress_.num_updates(),
+                 ")"));
   if (was_scaled && scaler == nullptr) {
     print(
         "WARNING: the training state was saved with Precision::fp16, but this run has another "

@@ -5,11 +5,11 @@
 
 #include "checkpoint/background_job.hpp"
 #include "linkboy/error.hpp"
-#include "linkboy/trainer.hpp"
 #include "trainer/run_progress.hpp"
 #include "trainer/run_setup.hpp"
 #include "trainer/step_executor.hpp"
 #include "trainer/stop_control.hpp"
+#include "trainer/trainer_implementation.hpp"
 
 namespace linkboy {
 
@@ -26,72 +26,43 @@ std::shared_ptr<Accelerator> accelerator_of(TrainerOptions& options) {
 
 Trainer::Trainer(Model model, LossFunction loss_func,
                  std::shared_ptr<torch::optim::Optimizer> optimizer, TrainerOptions options)
-    : model_(std::move(model)),
+    : impl_(std::make_unique<Implementation>(*this, std::move(model), std::move(loss_func),
+                                             std::move(optimizer), std::move(options))) {
+  if (impl_->loss_func_.module()) register_module(impl_->loss_func_.module());
+}
+
+Trainer::Implementation::Implementation(Trainer& trainer, Model model, LossFunction loss_func,
+                                        std::shared_ptr<torch::optim::Optimizer> optimizer,
+                                        TrainerOptions options)
+    : trainer_(trainer),
+      model_(std::move(model)),
       loss_func_(std::move(loss_func)),
       optimizer_(std::move(optimizer)),
       callback_handler_(std::move(options.callbacks)),
       run_history_(options.run_history ? std::move(options.run_history)
                                        : std::make_shared<InMemoryRunHistory>()),
-      accelerator_(accelerator_of(options)),
-      progress_(std::make_unique<RunProgress>()),
-      stop_(std::make_unique<StopControl>()) {
-  if (loss_func_.module()) register_module(loss_func_.module());
-}
+      accelerator_(accelerator_of(options)) {}
 
 Trainer::~Trainer() = default;
 
-void Trainer::register_module(std::shared_ptr<torch::nn::Module> module) {
-  LINKBOY_CHECK(module != nullptr, "the module to register is null; give an object.");
-  registered_modules_.push_back(std::move(module));
-}
-
-// What a run is, and how far.
-
-int64_t Trainer::num_updates() {
-  count_open_update();
-  return progress_->num_updates();
-}
-
-const std::shared_ptr<torch::optim::Optimizer>& Trainer::optimizer() {
-  count_open_update();
-  return optimizer_;
-}
-
-Scheduler* Trainer::scheduler() {
-  count_open_update();
-  return scheduler_.get();
-}
-
-int64_t Trainer::num_updates() const { return progress_->num_updates(); }
-
-int64_t Trainer::micro_step() const { return progress_->micro_step(); }
-
-bool Trainer::is_last_epoch() const { return progress_->is_last_epoch(); }
-
-bool Trainer::is_epoch_cut_short() const { return progress_->is_epoch_cut_short(); }
-
-bool Trainer::can_save_training_state() const {
-  return progress_->is_consistent() || after_last_update_;
-}
-
 // The steps that a subclass may override.
 
-void Trainer::train_epoch_start() { model_.train(); }
+void Trainer::train_epoch_start() { impl_->model_.train(); }
 
 void Trainer::eval_epoch_start() {
-  model_.eval();
-  for (const auto& module : registered_modules_) module->eval();
+  impl_->model_.eval();
+  for (const auto& module : impl_->registered_modules_) module->eval();
 }
 
 StepOutput Trainer::calculate_train_batch_loss(const Batch& batch) {
-  return calculate_batch_loss(batch);
+  return impl_->calculate_batch_loss(batch);
 }
 
 StepOutput Trainer::calculate_eval_batch_loss(const Batch& batch) {
-  return calculate_batch_loss(batch);
+  return impl_->calculate_batch_loss(batch);
 }
 
-StepOutput Trainer::calculate_batch_loss(const Batch& batch) {
+StepOutput Trainer::Implementation::calculate_batch_loss(const Batch& batch) {
   LINKBOY_CHECK(loss_func_,
                 "the Trainer has no loss function. Give one to its constructor, or "
                 "override calculate_train_batch_loss and calculate_eval_batch_loss.");
@@ -100,35 +71,38 @@ StepOutput Trainer::calculate_batch_loss(const Batch& batch) {
   return {.loss = std::move(loss), .model_outputs = std::move(outputs), .batch_size = batch.size()};
 }
 
-at::Tensor Trainer::calculate_predictions(const Batch& batch) { return model_(batch.input()); }
+at::Tensor Trainer::calculate_predictions(const Batch& batch) {
+  return impl_->model_(batch.input());
+}
 
-void Trainer::backward_step(const at::Tensor& loss) { accelerator_->backward(loss); }
+void Trainer::backward_step(const at::Tensor& loss) { impl_->accelerator_->backward(loss); }
 
 void Trainer::clip_gradients() {
-  if (!run_config_.gradient_clip_value && !run_config_.gradient_clip_norm) return;
-  accelerator_->unscale_gradients(*optimizer_);
-  const auto parameters = parameters_of(*optimizer_);
-  if (run_config_.gradient_clip_value) {
-    accelerator_->clip_grad_value(parameters, *run_config_.gradient_clip_value);
+  if (!impl_->run_config_.gradient_clip_value && !impl_->run_config_.gradient_clip_norm) return;
+  impl_->accelerator_->unscale_gradients(*impl_->optimizer_);
+  const auto parameters = parameters_of(*impl_->optimizer_);
+  if (impl_->run_config_.gradient_clip_value) {
+    impl_->accelerator_->clip_grad_value(parameters, *impl_->run_config_.gradient_clip_value);
   }
-  if (run_config_.gradient_clip_norm) {
-    gradient_norm_ = accelerator_->clip_grad_norm(parameters, *run_config_.gradient_clip_norm);
+  if (impl_->run_config_.gradient_clip_norm) {
+    impl_->gradient_norm_ =
+        impl_->accelerator_->clip_grad_norm(parameters, *impl_->run_config_.gradient_clip_norm);
   }
 }
 
-void Trainer::optimizer_step() { accelerator_->optimizer_step(*optimizer_); }
+void Trainer::optimizer_step() { impl_->accelerator_->optimizer_step(*impl_->optimizer_); }
 
 void Trainer::scheduler_step() {
-  if (scheduler_) scheduler_->step();
+  if (impl_->scheduler_) impl_->scheduler_->step();
 }
 
 void Trainer::scheduler_epoch_end() {
-  if (!scheduler_) return;
-  scheduler_->epoch_end(progress_->num_epochs() + 1, *run_history_,
-                        is_epoch_evaluated_ || evaluation_sets_.empty());
+  if (!impl_->scheduler_) return;
+  impl_->scheduler_->epoch_end(impl_->progress_.num_epochs() + 1, *impl_->run_history_,
+                               impl_->is_epoch_evaluated_ || impl_->evaluation_sets_.empty());
 }
 
-void Trainer::optimizer_zero_grad() { Accelerator::zero_grad(*optimizer_); }
+void Trainer::optimizer_zero_grad() { Accelerator::zero_grad(*impl_->optimizer_); }
 
 void Trainer::print(std::string_view line) { accelerator().print(line); }
 

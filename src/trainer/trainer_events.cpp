@@ -5,16 +5,17 @@
 #include "distributed/process_group_implementation.hpp"
 #include "distributed/run_group_scope.hpp"
 #include "linkboy/error.hpp"
-#include "linkboy/trainer.hpp"
 #include "trainer/run_progress.hpp"
 #include "trainer/stop_control.hpp"
+#include "trainer/trainer_implementation.hpp"
 
 namespace linkboy {
 
 /// Calls every callback, although one throws StopTraining: a training state that is saved then
 /// holds the whole event, and collective calls of later callbacks find the other ranks. Returns
 /// what was thrown first.
-std::optional<StopTraining> Trainer::call_all(c10::function_ref<void(Callback&)> call) {
+std::optional<StopTraining> Trainer::Implementation::call_all(
+    c10::function_ref<void(Callback&)> call) {
   std::optional<StopTraining> first;
   callback_handler_.for_each([&](Callback& callback) {
     if (first && ends_epoch_again()) return;
@@ -29,38 +30,40 @@ std::optional<StopTraining> Trainer::call_all(c10::function_ref<void(Callback&)>
 }
 
 /// All ranks have left an evaluation here, and a resumed run ends this epoch again.
-bool Trainer::ends_epoch_again() const { return is_cut_short_ && progress_->is_ending_epoch(); }
+bool Trainer::Implementation::ends_epoch_again() const {
+  return is_cut_short_ && progress_.is_ending_epoch();
+}
 
-std::optional<StopTraining> Trainer::call_all(void (Callback::*event)(Trainer&)) {
-  return call_all([&](Callback& callback) { (callback.*event)(*this); });
+std::optional<StopTraining> Trainer::Implementation::call_all(void (Callback::*event)(Trainer&)) {
+  return call_all([&](Callback& callback) { (callback.*event)(trainer_); });
 }
 
 /// Nothing is there yet that could be left: the run ends at its start.
-void Trainer::call_in_set_up(void (Callback::*event)(Trainer&)) {
-  if (const auto stop = call_all(event)) stop_->request(stop->reason(), stop->what());
+void Trainer::Implementation::call_in_set_up(void (Callback::*event)(Trainer&)) {
+  if (const auto stop = call_all(event)) stop_.request(stop->reason(), stop->what());
 }
 
 /// With several processes a StopTraining is kept until all can leave; the others would wait for
 /// this one forever.
 void Trainer::call_callbacks(c10::function_ref<void(Callback&)> call) {
-  const auto stop = call_all(call);
+  const auto stop = impl_->call_all(call);
   if (!stop) return;
-  if (!stop_->is_shared() || ends_epoch_again()) throw StopTraining(*stop);
-  stop_->hold_back(*stop, progress_->is_in_window());
+  if (!impl_->stop_.is_shared() || impl_->ends_epoch_again()) throw StopTraining(*stop);
+  impl_->stop_.hold_back(*stop, impl_->progress_.is_in_window());
 }
 
 void Trainer::call_event(std::string_view name, const std::any& payload) {
-  callback_handler_.call_event(name, *this, payload);
+  impl_->callback_handler_.call_event(name, *this, payload);
 }
 
-void Trainer::fire_together(void (Callback::*event)(Trainer&)) {
-  fire(event);
-  stop_->follow();
+void Trainer::Implementation::fire_together(void (Callback::*event)(Trainer&)) {
+  trainer_.fire(event);
+  stop_.follow();
 }
 
 // Leaving a run.
 
-void Trainer::guarded(c10::function_ref<void()> run) {
+void Trainer::Implementation::guarded(c10::function_ref<void()> run) {
   LINKBOY_CHECK(
       !is_running_,
       "train or evaluate was called while this Trainer is in a run; a Trainer has one run "
@@ -69,23 +72,23 @@ void Trainer::guarded(c10::function_ref<void()> run) {
   is_running_ = true;
   const auto done = c10::make_scope_exit([this] { is_running_ = false; });
   try {
-    callback_handler_.call_init_end_once(*this);
-    const RunGroupScope group(accelerator().process_group());
+    callback_handler_.call_init_end_once(trainer_);
+    const RunGroupScope group(trainer_.accelerator().process_group());
     tell_failure(accelerator_->process_group(), nullptr);
     run();
   } catch (...) {
     if (accelerator_) tell_failure(accelerator_->process_group(), std::current_exception());
     leave_what_is_half_done();
-    stop_->clear();
-    callback_handler_.call_exception(*this, std::current_exception());
+    stop_.clear();
+    callback_handler_.call_exception(trainer_, std::current_exception());
     settle_after_failure();
     throw;
   }
-  stop_->clear();
+  stop_.clear();
 }
 
 /// Not in the next run: the program may set learning rates before.
-void Trainer::settle_after_failure() noexcept {
+void Trainer::Implementation::settle_after_failure() noexcept {
   try {
     settle_update();
   } catch (...) {  // of the device, or of an overridden step: what ended the run is told already
@@ -93,7 +96,7 @@ void Trainer::settle_after_failure() noexcept {
   }
 }
 
-void Trainer::until_stopped(c10::function_ref<void()> run) {
+void Trainer::Implementation::until_stopped(c10::function_ref<void()> run) {
   try {
     run();
   } catch (const StopTraining& stop) {
@@ -101,32 +104,32 @@ void Trainer::until_stopped(c10::function_ref<void()> run) {
   }
 }
 
-void Trainer::end_run_early(const StopTraining& stop) {
-  LINKBOY_CHECK(stop_->is_agreed(), "a step of the Trainer threw StopTraining (", stop.what(),
+void Trainer::Implementation::end_run_early(const StopTraining& stop) {
+  LINKBOY_CHECK(stop_.is_agreed(), "a step of the Trainer threw StopTraining (", stop.what(),
                 ") in a run of several processes, where the others would wait for this one. Call "
                 "request_stop in the step, or throw it in a callback; all processes follow these.");
   result_.reason = stop.reason();
   result_.message = stop.what();
-  call_all([&](Callback& callback) { callback.on_stop_training_error(*this, stop); });
+  call_all([&](Callback& callback) { callback.on_stop_training_error(trainer_, stop); });
   leave_what_is_half_done();
-  print(result_.message);
+  trainer_.print(result_.message);
 }
 
 /// Neither a later run nor a training state gets to see it.
-void Trainer::leave_what_is_half_done() {
-  if (progress_->leave()) Accelerator::zero_grad(*optimizer_);
+void Trainer::Implementation::leave_what_is_half_done() {
+  if (progress_.leave()) Accelerator::zero_grad(*optimizer_);
   // Callbacks may exchange the weights at the run's end.
   after_last_update_.reset();
 }
 
-void Trainer::request_stop(StopReason reason) noexcept { stop_->request(reason); }
+void Trainer::request_stop(StopReason reason) noexcept { impl_->stop_.request(reason); }
 
 void Trainer::request_stop(StopReason reason, std::string message) {
-  stop_->request(reason, std::move(message));
+  impl_->stop_.request(reason, std::move(message));
 }
 
-bool Trainer::stop_requested() const { return stop_->is_requested(); }
+bool Trainer::stop_requested() const { return impl_->stop_.is_requested(); }
 
-std::optional<StopReason> Trainer::requested_stop() const { return stop_->reason(); }
+std::optional<StopReason> Trainer::requested_stop() const { return impl_->stop_.reason(); }
 
 }  // namespace linkboy

@@ -8,8 +8,8 @@
 
 #include "accelerator/gradients.hpp"
 #include "linkboy/error.hpp"
-#include "linkboy/trainer.hpp"
 #include "trainer/run_setup.hpp"
+#include "trainer/trainer_implementation.hpp"
 
 namespace linkboy {
 namespace {
@@ -40,21 +40,22 @@ void check_step_output(const StepOutput& output, const char* step) {
 }  // namespace
 
 void Trainer::track_loss(std::string name) {
-  LINKBOY_CHECK(!is_running_, "the loss \"", name,
+  LINKBOY_CHECK(!impl_->is_running_, "the loss \"", name,
                 "\" cannot be added in the middle of a run; call track_loss before train.");
-  const bool is_taken = name == "loss" || std::find(tracked_losses_.begin(), tracked_losses_.end(),
-                                                    name) != tracked_losses_.end();
+  const bool is_taken =
+      name == "loss" || std::find(impl_->tracked_losses_.begin(), impl_->tracked_losses_.end(),
+                                  name) != impl_->tracked_losses_.end();
   LINKBOY_CHECK(!name.empty() && !is_taken, "the loss \"", name,
                 "\" cannot be tracked: the name must not be empty, \"loss\", or tracked already.");
-  tracked_losses_.push_back(std::move(name));
+  impl_->tracked_losses_.push_back(std::move(name));
 }
 
-void Trainer::reset(Losses& losses) const {
+void Trainer::Implementation::reset(Losses& losses) const {
   losses = {};
   for (const std::string& name : tracked_losses_) losses.others.emplace_back(name, LossAverage());
 }
 
-void Trainer::track(Losses& losses, const StepOutput& output, bool are_all_needed) {
+void Trainer::Implementation::track(Losses& losses, const StepOutput& output, bool are_all_needed) {
   check_step_output(output,
                     are_all_needed ? "calculate_train_batch_loss" : "calculate_eval_batch_loss");
   losses.main.update(output.loss, output.batch_size);
@@ -69,7 +70,7 @@ void Trainer::track(Losses& losses, const StepOutput& output, bool are_all_neede
 
 /// Turns the mean over micro-steps and processes of loss * batch_size / weight_unit_ into the mean
 /// over their samples.
-void Trainer::weight_gradients() {
+void Trainer::Implementation::weight_gradients() {
   at::Tensor weight = at::full({1}, window_weight_, at::kLong);
   accelerator_->process_group().all_reduce(weight);
   LINKBOY_CHECK(
@@ -84,7 +85,7 @@ void Trainer::weight_gradients() {
     at::_foreach_mul_(gradients, weight_unit_ * num_parts / weight.item<double>());
 }
 
-void Trainer::record(std::string_view loss_name, const Losses& losses) {
+void Trainer::Implementation::record(std::string_view loss_name, const Losses& losses) {
   run_history_->update_metric(
       prefixed(loss_name),
       mean_over_ranks(losses.main).value_or(std::numeric_limits<double>::quiet_NaN()));
@@ -94,7 +95,7 @@ void Trainer::record(std::string_view loss_name, const Losses& losses) {
   }
 }
 
-StateDict Trainer::state_of(const Losses& losses) const {
+StateDict Trainer::Implementation::state_of(const Losses& losses) const {
   StateDict others;
   for (const auto& [name, tracker] : losses.others) {
     others.set(name, StateDict{{"total", tracker.total()}, {"count", tracker.count()}});
@@ -104,7 +105,7 @@ StateDict Trainer::state_of(const Losses& losses) const {
   return state;
 }
 
-void Trainer::add(Losses& losses, const StateDict& state) const {
+void Trainer::Implementation::add(Losses& losses, const StateDict& state) const {
   const auto add_to = [](LossAverage& tracker, double total, int64_t count) {
     tracker.restore(tracker.total() + total, tracker.count() + count);
   };
@@ -118,7 +119,7 @@ void Trainer::add(Losses& losses, const StateDict& state) const {
   }
 }
 
-std::string Trainer::prefixed(std::string_view metric_name) const {
+std::string Trainer::Implementation::prefixed(std::string_view metric_name) const {
   std::string name = run_history_->metric_name_prefix();
   if (evaluation_.is_in_progress) {
     name += evaluation_.prefix;
@@ -128,7 +129,8 @@ std::string Trainer::prefixed(std::string_view metric_name) const {
 }
 
 std::string Trainer::metric_name(std::string_view name) const {
-  return prefixed((evaluation_.is_in_progress ? "eval_" : "train_") + std::string(name));
+  return impl_->prefixed((impl_->evaluation_.is_in_progress ? "eval_" : "train_") +
+                         std::string(name));
 }
 
 }  // namespace linkboy

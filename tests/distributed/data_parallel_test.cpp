@@ -37,8 +37,8 @@ void expect_as_one_process(RankToy& shared, RankToy& single, TrainOptions option
     ASSERT_EQ(ours.size(), theirs.size());
     for (std::size_t i = 0; i < ours.size(); ++i) EXPECT_NEAR(ours[i], theirs[i], 1e-6 * theirs[i]);
   }
-  const auto losses =
-      shared.trainer.accelerator().reduce(torch::tensor(shared.keep_losses->losses), ReduceOp::mean);
+  const auto losses = shared.trainer.accelerator().reduce(torch::tensor(shared.keep_losses->losses),
+                                                          ReduceOp::mean);
   EXPECT_TRUE(torch::allclose(losses, torch::tensor(single.keep_losses->losses), relative, 1e-7));
 }
 

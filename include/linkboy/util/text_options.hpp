@@ -116,10 +116,10 @@ Options options_from_text(const std::string& owner, const std::vector<TextOption
     if (option == options.end()) {
       const std::string keys = join_with_commas(keys_of(options));
       throw OptionError(c10::str("the ", owner, " has no option \"", key, "\"; ",
-                           keys.empty() ? "it has none" : "it has " + keys, "."));
+                                 keys.empty() ? "it has none" : "it has " + keys, "."));
     }
-    LINKBOY_CHECK_OPTION(std::find(given.begin(), given.end(), key) == given.end(), "the ", owner, "'s ",
-                  key, " is given a second time; give each option once.");
+    LINKBOY_CHECK_OPTION(std::find(given.begin(), given.end(), key) == given.end(), "the ", owner,
+                         "'s ", key, " is given a second time; give each option once.");
     given.push_back(key);
     try {
       option->set(values, setting.second);

@@ -123,7 +123,9 @@ TEST(PhaseTimerTest, BackwardPassesWithinAWindowAreLeftOut) {
 }
 
 TEST(PhaseTimerTest, ExtraEvaluationIsNoTrainingTime) {
-  for (const auto phase : {Callback::Phase::record, Callback::Phase::evaluate}) {  // before and after PhaseTimer sees the update's end
+  for (const auto phase :
+       {Callback::Phase::record,
+        Callback::Phase::evaluate}) {  // before and after PhaseTimer sees the update's end
     auto evaluate = std::make_shared<AtUpdate>(
         2, [](Trainer& trainer) { trainer.evaluate_now({.metric_prefix = "step_"}); });
     evaluate->set_phase(phase);
@@ -131,7 +133,8 @@ TEST(PhaseTimerTest, ExtraEvaluationIsNoTrainingTime) {
     run.trainer.train(run.options);
     EXPECT_EQ(run.values("train_epoch_time"), twice(4 * kUpdate)) << static_cast<int>(phase);
     EXPECT_EQ(run.values("train_optimizer_time"), twice(kOptimizer)) << static_cast<int>(phase);
-    EXPECT_EQ(run.values("step_eval_epoch_time"), std::vector<double>{2 * kEvalStep}) << static_cast<int>(phase);
+    EXPECT_EQ(run.values("step_eval_epoch_time"), std::vector<double>{2 * kEvalStep})
+        << static_cast<int>(phase);
     EXPECT_EQ(run.values("eval_epoch_time"), twice(2 * kEvalStep)) << static_cast<int>(phase);
   }
 }

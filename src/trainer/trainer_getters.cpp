@@ -1,0 +1,95 @@
+// What a Trainer has.
+
+#include "trainer/trainer_implementation.hpp"
+
+namespace linkboy {
+
+Model& Trainer::model() { return impl_->model_; }
+const Model& Trainer::model() const { return impl_->model_; }
+
+const LossFunction& Trainer::loss_func() const { return impl_->loss_func_; }
+
+const std::shared_ptr<torch::optim::Optimizer>& Trainer::optimizer() {
+  impl_->count_open_update();
+  return impl_->optimizer_;
+}
+
+const std::shared_ptr<torch::optim::Optimizer>& Trainer::optimizer() const {
+  return impl_->optimizer_;
+}
+
+Scheduler* Trainer::scheduler() {
+  impl_->count_open_update();
+  return impl_->scheduler_.get();
+}
+
+const Scheduler* Trainer::scheduler() const { return impl_->scheduler_.get(); }
+
+const std::shared_ptr<DataLoader>& Trainer::train_dataloader() const {
+  return impl_->train_dataloader_;
+}
+
+const std::shared_ptr<DataLoader>& Trainer::eval_dataloader() const {
+  return impl_->eval_dataloader_;
+}
+
+RunHistory& Trainer::run_history() { return *impl_->run_history_; }
+const RunHistory& Trainer::run_history() const { return *impl_->run_history_; }
+
+CallbackHandler& Trainer::callback_handler() { return impl_->callback_handler_; }
+const CallbackHandler& Trainer::callback_handler() const { return impl_->callback_handler_; }
+
+Accelerator& Trainer::accelerator() { return *impl_->accelerator_; }
+const Accelerator& Trainer::accelerator() const { return *impl_->accelerator_; }
+
+c10::Device Trainer::device() const { return impl_->accelerator_->device(); }
+
+const RunConfig& Trainer::run_config() const { return impl_->run_config_; }
+
+const TrainResult& Trainer::result() const { return impl_->result_; }
+
+const std::filesystem::path& Trainer::resumed_from() const { return impl_->resumed_from_; }
+
+int64_t Trainer::num_updates() {
+  impl_->count_open_update();
+  return impl_->progress_.num_updates();
+}
+
+int64_t Trainer::num_updates() const { return impl_->progress_.num_updates(); }
+
+int64_t Trainer::micro_step() const { return impl_->progress_.micro_step(); }
+
+bool Trainer::is_last_epoch() const { return impl_->progress_.is_last_epoch(); }
+
+bool Trainer::is_epoch_evaluated() const { return impl_->is_epoch_evaluated_; }
+
+bool Trainer::is_epoch_cut_short() const { return impl_->progress_.is_epoch_cut_short(); }
+
+bool Trainer::can_save_training_state() const {
+  return impl_->progress_.is_consistent() || impl_->after_last_update_;
+}
+
+const LossAverage& Trainer::train_loss_average() const { return impl_->train_loss_.main; }
+
+const LossAverage& Trainer::eval_loss_average() const { return impl_->eval_loss_.main; }
+
+std::vector<EvaluationSet>& Trainer::evaluation_sets() { return impl_->evaluation_sets_; }
+
+bool Trainer::is_intermediate_evaluation() const { return impl_->evaluation_.is_extra; }
+
+const std::string& Trainer::evaluation_set_name() const { return impl_->evaluation_.set_name; }
+
+const at::Tensor& Trainer::gradient_norm() const { return impl_->gradient_norm_; }
+
+void Trainer::register_module(std::shared_ptr<torch::nn::Module> module) {
+  LINKBOY_CHECK(module != nullptr, "the module to register is null; give an object.");
+  impl_->registered_modules_.push_back(std::move(module));
+}
+
+const std::vector<std::shared_ptr<torch::nn::Module>>& Trainer::registered_modules() const {
+  return impl_->registered_modules_;
+}
+
+at::Tensor Trainer::gather(const at::Tensor& tensor) { return impl_->accelerator_->gather(tensor); }
+
+}  // namespace linkboy

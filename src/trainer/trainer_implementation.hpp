@@ -1,0 +1,147 @@
+#pragma once
+
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "checkpoint/background_job.hpp"
+#include "linkboy/trainer.hpp"
+#include "trainer/run_progress.hpp"
+#include "trainer/run_setup.hpp"
+#include "trainer/step_executor.hpp"
+#include "trainer/stop_control.hpp"
+
+namespace linkboy {
+
+/// What a Trainer has and does that no subclass sees.
+struct Trainer::Implementation {
+  Implementation(Trainer& trainer, Model model, LossFunction loss_func,
+                 std::shared_ptr<torch::optim::Optimizer> optimizer, TrainerOptions options);
+
+  void set_up_training(const TrainOptions& options);
+  void before_first_epoch(const TrainOptions& options);
+  void after_last_epoch(const TrainOptions& options);
+  void check_updates_were_made();
+  std::unique_ptr<StepExecutor> make_executor(ExecutionMode mode);
+  StepOutput forward_pass(const Batch& batch);
+  void backward_pass(const StepOutput& output);
+  void weight_gradients();
+  void eval_step(const Batch& batch);
+  void count_open_update();
+  void settle_update();
+  bool has_micro_steps_left();
+  void drop_window_without_update();
+
+  /// The mean of the losses of a phase, and of those tracked beside them.
+  struct Losses {
+    LossAverage main{};
+    std::vector<std::pair<std::string, LossAverage>> others{};
+  };
+
+  /// The evaluation in progress.
+  struct Evaluation {
+    bool is_in_progress = false;
+    bool is_extra = false;
+    bool uses_intermediate_loader = false;
+    std::string prefix{};
+    std::string set_name{};
+  };
+  class EvaluationScope;
+  class EvaluationRunScope;
+
+  void create_evaluation_sets(const TrainOptions& options);
+  void prepare_modules();
+  void prepare_dataloaders();
+  void run_evaluations(std::string_view loss_name);
+  void track(Losses& losses, const StepOutput& output, bool are_all_needed);
+  void reset(Losses& losses) const;
+  void record(std::string_view loss_name, const Losses& losses);
+  std::string prefixed(std::string_view metric_name) const;
+  StateDict state_of(const Losses& losses) const;
+  void add(Losses& losses, const StateDict& state) const;
+  void end_run_early(const StopTraining& stop);
+  void leave_what_is_half_done();
+  void settle_after_failure() noexcept;
+  bool ends_epoch_again() const;
+  std::optional<StopTraining> call_all(c10::function_ref<void(Callback&)> call);
+  std::optional<StopTraining> call_all(void (Callback::*event)(Trainer&));
+  void call_in_set_up(void (Callback::*event)(Trainer&));
+  void fire_together(void (Callback::*event)(Trainer&));
+  int64_t max_over_ranks(int64_t value);
+  std::optional<double> mean_over_ranks(const LossAverage& tracker);
+  void check_trained_parameters() const;
+  void warn_of_unsaved_parameters();
+  void check_same_on_all_ranks(const TrainOptions& options);
+  void check_same_evaluation_on_all_ranks();
+  void check_same_loaders_on_all_ranks();
+  void add_lines_of_trainer(std::vector<std::string>& lines) const;
+  void share_loader_seed();
+  StepOutput calculate_batch_loss(const Batch& batch);
+  /// The parts of a training state that the end of an epoch changes.
+  struct RunParts {
+    StateDict common{};   // the same on all processes
+    StateDict of_rank{};  // this process's own
+    std::optional<StateDict> scheduler{};
+    StateDict buffers{};  // by the checkpoint's part that has them
+  };
+  RunParts run_parts() const;
+  void keep_run_parts();
+  void settle_saves();
+  int64_t micro_step_of(const StateDict& state, const std::filesystem::path& path);
+  void load_state_of_rank(const StateDict& state);
+  at::Tensor restore_dataset_order(const std::vector<at::Tensor>& outputs,
+                                   const DataLoader& loader);
+  StateDict checkpoint_contents(const StateDict& extras, CheckpointParts parts) const;
+  StateDict read_contents(const std::filesystem::path& path) const;
+  void load_contents(StateDict& contents, const std::filesystem::path& path, CheckpointParts parts,
+                     bool is_resumed);
+  c10::IValue gather_on_main_process(const StateDict& own);
+  StateDict registered_modules_state() const;
+  std::optional<std::filesystem::path> find_training_state(const std::filesystem::path& directory);
+  void check_training_state(const StateDict& state, const std::filesystem::path& path) const;
+
+  void guarded(c10::function_ref<void()> run);
+  void until_stopped(c10::function_ref<void()> run);
+
+  Trainer& trainer_;
+  Model model_;
+  LossFunction loss_func_;
+  std::shared_ptr<torch::optim::Optimizer> optimizer_;
+  CallbackHandler callback_handler_;
+  std::shared_ptr<RunHistory> run_history_;
+  std::shared_ptr<Accelerator> accelerator_;
+  std::vector<std::shared_ptr<torch::nn::Module>> registered_modules_;
+
+  // Of the present run, or the last one.
+  std::shared_ptr<DataLoader> train_dataloader_;
+  std::shared_ptr<DataLoader> eval_dataloader_;
+  std::unique_ptr<Scheduler> scheduler_;
+  bool weights_by_batch_size_ = false;
+  int64_t window_weight_ = 0;  // samples of this accumulation window, with weights_by_batch_size_
+  double weight_unit_ = 0.0;  // what their losses are divided by until the window's weight is known
+  std::unique_ptr<StepExecutor> executor_;
+  RunConfig run_config_;
+  TrainResult result_;
+  std::optional<uint64_t> loader_seed_;  // of rank 0, for all; none on one process
+  std::vector<EvaluationSet> evaluation_sets_;
+  std::vector<std::string> tracked_losses_;
+  Losses train_loss_;
+  Losses eval_loss_;
+  at::Tensor gradient_norm_;
+  std::filesystem::path resumed_from_;
+  RunProgress progress_;
+  /// The verdict on the last update, until the host has waited for it.
+  std::optional<StepVerdict> open_update_;
+  bool is_running_ = false;
+  Evaluation evaluation_;
+  /// Copies, as they were after the epoch's last update, from then until the epoch is done.
+  std::optional<RunParts> after_last_update_;
+  bool is_epoch_evaluated_ = false;
+  bool is_cut_short_ = false;  // an evaluation that a callback asked for was
+  std::unique_ptr<BackgroundSave> background_save_;
+
+  StopControl stop_;
+};
+
+}  // namespace linkboy
