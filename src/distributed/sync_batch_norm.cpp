@@ -281,7 +281,7 @@ void register_kernels() {
     // Autograd's keys for all but inference mode, where training forwards are of use as well.
     for (const auto key : {c10::DispatchKey::AutogradCPU, c10::DispatchKey::AutogradCUDA,
                            c10::DispatchKey::CPU, c10::DispatchKey::CUDA}) {
-      // Never deleted: that would unregister the kernels.
+      // Never deleted: that would unregister the kernels, which other threads may be calling.
       auto* library = new torch::Library(torch::Library::IMPL, "aten", key, __FILE__, __LINE__);
       library->impl("_batch_norm_impl_index", TORCH_FN(batch_norm_impl_index));
       library->impl("_batch_norm_impl_index_backward", TORCH_FN(batch_norm_impl_index_backward));

@@ -10,8 +10,6 @@
 #include <mutex>
 #include <optional>
 #include <string>
-#include <string_view>
-#include <typeinfo>
 
 #include "checkpoint/rng_state.hpp"
 #include "linkboy/model.hpp"
@@ -54,9 +52,8 @@ struct StopRecomputation {};
 /// outputs they own each other; an exception would leave them so, and their memory would be lost.
 bool is_of_custom_function(const at::Tensor& tensor) {
   const auto& node = tensor.grad_fn();
-  if (!node) return false;
-  const auto& reference = *node;
-  return std::string_view(typeid(reference).name()).starts_with("N5torch8autograd7CppNodeI");
+  // All that the nodes of such functions have in common is the template that they are made from.
+  return node && node->name().starts_with("torch::autograd::CppNode<");
 }
 
 /// The place of one tensor that the forward saved. Autograd's node owns it.
@@ -252,7 +249,6 @@ class CheckpointScope::Parts final : public SavedTensorPacker {
 CheckpointScope::CheckpointScope(std::function<void(c10::ArrayRef<at::Tensor>)> recompute,
                                  c10::ArrayRef<at::Tensor> inputs,
                                  std::vector<at::Tensor> buffers) {
-  SavedTensorPacker::install();
   // The forward of a nested checkpoint is then part of the enclosing one's recomputation.
   const bool guards_buffers = is_recomputing();
   const auto held = guards_buffers ? buffers : std::vector<at::Tensor>();

@@ -5,6 +5,7 @@
 #include <torch/csrc/autograd/engine.h>
 
 #include <atomic>
+#include <cstdint>
 #include <mutex>
 #include <utility>
 
@@ -17,7 +18,8 @@ using torch::autograd::SavedVariableHooks;
 /// LibTorch 2.11 shares nodes by std::shared_ptr, later ones by intrusive_ptr.
 using NodePointer = decltype(torch::autograd::Edge::function);
 
-/// LibTorch asks its engine for the default hooks of saved tensors, and Python's engine answers.
+/// LibTorch asks its engine for the default hooks of saved tensors, and Python's engine answers:
+/// the public functions for them (at::SavedTensorDefaultHooks) take Python's objects only.
 /// This one asks the packers; all else is forwarded, so it needs no threads of its own.
 class PackingEngine final : public Engine {
  public:
@@ -51,30 +53,45 @@ class PackingEngine final : public Engine {
     base_.thread_init(device, ready_queue, should_increment);
   }
 
-  /// Puts one in front of the engine, unless it is there. Python's may have been set since.
-  static void install() {
-    static std::mutex mutex;
-    static std::atomic<PackingEngine*> installed = nullptr;
-    const std::lock_guard lock(mutex);
-    Engine& engine = Engine::get_default_engine();
-    if (&engine == installed) return;
-    installed = new PackingEngine(engine);  // never deleted: threads may be in it to the end
-    torch::autograd::set_default_engine_stub([]() -> Engine& { return *installed; });
-  }
+  Engine& base() const { return base_; }
 
  private:
   Engine& base_;
 };
 
+std::mutex engine_mutex;
+int64_t num_packers = 0;                         // of all threads; engine_mutex guards it
+std::atomic<PackingEngine*> in_front = nullptr;  // never deleted: threads may be in it to the end
+
+/// Puts an engine in front, unless it is there. Python's may have been set since.
+void add_packer() {
+  const std::lock_guard lock(engine_mutex);
+  ++num_packers;
+  Engine& engine = Engine::get_default_engine();
+  if (&engine == in_front) return;
+  if (!in_front || &in_front.load()->base() != &engine) in_front = new PackingEngine(engine);
+  torch::autograd::set_default_engine_stub([]() -> Engine& { return *in_front; });
+}
+
+void remove_packer() {
+  const std::lock_guard lock(engine_mutex);
+  if (--num_packers > 0 || &Engine::get_default_engine() != in_front) return;
+  torch::autograd::set_default_engine_stub([]() -> Engine& { return in_front.load()->base(); });
+}
+
 thread_local SavedTensorPacker* innermost_packer = nullptr;
 
 }  // namespace
 
-SavedTensorPacker::SavedTensorPacker() : outer_(std::exchange(innermost_packer, this)) {}
+SavedTensorPacker::SavedTensorPacker() : outer_(innermost_packer) {
+  add_packer();
+  innermost_packer = this;
+}
 
-SavedTensorPacker::~SavedTensorPacker() { innermost_packer = outer_; }
-
-void SavedTensorPacker::install() { PackingEngine::install(); }
+SavedTensorPacker::~SavedTensorPacker() {
+  innermost_packer = outer_;
+  remove_packer();
+}
 
 SavedTensorPacker* SavedTensorPacker::active() {
   const bool same_backward = innermost_packer && innermost_packer->graph_task_ ==

@@ -8,11 +8,9 @@
 namespace linkboy {
 
 /// Decides for this thread, in its scope, what becomes of tensors that are saved for a backward.
+/// As long as any thread has one, an engine that asks the packers is in front of autograd's.
 class SavedTensorPacker {
  public:
-  /// Has LibTorch ask packers from now on, in all threads.
-  static void install();
-
   SavedTensorPacker();
   virtual ~SavedTensorPacker();
   SavedTensorPacker(const SavedTensorPacker&) = delete;

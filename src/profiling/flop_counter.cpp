@@ -13,15 +13,6 @@ namespace {
 
 using Inputs = c10::ArrayRef<const c10::IValue>;
 
-// RecordFunction::inputs() asserts, in a build with assertions, a flag that LibTorch sets only if
-// it was built with them itself. An explicit instantiation may name a private member.
-Inputs inputs_of(const at::RecordFunction& function);
-template <auto kInputs>
-struct InputsReader {
-  friend Inputs inputs_of(const at::RecordFunction& function) { return function.*kInputs; }
-};
-template struct InputsReader<&at::RecordFunction::inputs_>;
-
 struct Recorder {
   std::unordered_map<const c10::StorageImpl*, std::size_t> parameters{};
   std::vector<LayerCall> calls{};
@@ -160,7 +151,7 @@ std::unique_ptr<at::ObserverContext> begin_call(const at::RecordFunction& functi
   auto call = std::make_unique<OpenCall>();
   call->is_part_of_another = recorder->num_open++ > 0;
   if (!call->is_part_of_another) {
-    const Inputs inputs = inputs_of(function);
+    const Inputs inputs = function.inputs();
     call->parameter = find_parameter(inputs);
     call->work = work_of(inputs);
   }

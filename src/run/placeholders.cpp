@@ -34,7 +34,28 @@ constexpr std::array kPlaceholders{
     Placeholder{"TRAIN_DATALOADER_LEN", &RunConfig::num_train_batches_per_epoch},
     Placeholder{"EVAL_DATALOADER_LEN", &RunConfig::num_eval_batches_per_epoch}};
 
+const Placeholder& find_placeholder(std::string_view name) {
+  std::string all;
+  for (const Placeholder& known : kPlaceholders) {
+    if (known.name == name) return known;
+    all += (all.empty() ? "" : ", ") + std::string(known.name);
+  }
+  throw Error(c10::str("there is no placeholder \"", name, "\"; there are ", all, "."));
+}
+
+double value_of_placeholder(std::string_view name, const RunConfig& config) {
+  const int64_t value = config.*find_placeholder(name).field;
+  LINKBOY_CHECK(value > 0, name, " has no value in this run; it needs training data ",
+                "(EVAL_DATALOADER_LEN: an eval_dataset).");
+  return static_cast<double>(value);
+}
+
 }  // namespace
+
+struct RunExpression::Expression {
+  std::string text;
+  std::function<double(const RunConfig&)> get;
+};
 
 RunExpression::RunExpression(double value)
     : RunExpression(fmt::format("{}", value), [value](const RunConfig&) { return value; }) {}
@@ -44,27 +65,21 @@ RunExpression::RunExpression(int64_t value)
                     [value](const RunConfig&) { return static_cast<double>(value); }) {}
 
 RunExpression::RunExpression(std::string name, std::function<double(const RunConfig&)> get)
-    : text_(std::move(name)), get_(std::make_shared<const Get>(std::move(get))) {}
+    : expression_(std::make_shared<const Expression>(Expression{std::move(name), std::move(get)})) {
+}
 
 RunExpression RunExpression::placeholder(std::string_view name) {
-  std::string all;
-  for (const auto& [known, field] : kPlaceholders) {
-    if (known == name) {
-      return RunExpression(std::string(name), [name = known,
-                                               field = field](const RunConfig& config) {
-        LINKBOY_CHECK(config.*field > 0, name, " has no value in this run; it needs training data ",
-                      "(EVAL_DATALOADER_LEN: an eval_dataset).");
-        return static_cast<double>(config.*field);
-      });
-    }
-    all += (all.empty() ? "" : ", ") + std::string(known);
-  }
-  throw Error(c10::str("there is no placeholder \"", name, "\"; there are ", all, "."));
+  return RunExpression(detail::PlaceholderName{find_placeholder(name).name});
+}
+
+std::string RunExpression::to_string() const {
+  return expression_ ? expression_->text : std::string(placeholder_);
 }
 
 double RunExpression::resolve(const RunConfig& config) const {
-  const double value = (*get_)(config);
-  LINKBOY_CHECK(std::isfinite(value), text_, " is ", value,
+  const double value =
+      expression_ ? expression_->get(config) : value_of_placeholder(placeholder_, config);
+  LINKBOY_CHECK(std::isfinite(value), to_string(), " is ", value,
                 " in this run; it must be a finite number.");
   constexpr double kRounding = 1e-9;
   const double whole = std::round(value);
@@ -74,9 +89,9 @@ double RunExpression::resolve(const RunConfig& config) const {
 int64_t RunExpression::resolve_count(const RunConfig& config) const {
   const double value = resolve(config);
   constexpr double kMost = 9007199254740992.0;  // 2^53
-  LINKBOY_CHECK(value == std::floor(value), text_, " is ", fmt::format("{}", value),
+  LINKBOY_CHECK(value == std::floor(value), to_string(), " is ", fmt::format("{}", value),
                 " in this run; a count must be a whole number. Use ceil or floor.");
-  LINKBOY_CHECK(std::abs(value) <= kMost, text_, " is ", fmt::format("{}", value),
+  LINKBOY_CHECK(std::abs(value) <= kMost, to_string(), " is ", fmt::format("{}", value),
                 " in this run; a count must be at most 2^53. Make it or the run shorter.");
   return static_cast<int64_t>(value);
 }

@@ -27,8 +27,8 @@ struct AcceleratorOptions {
   /// may in their last bit.
   bool channels_last = false;
 
-  /// Has LibTorch use deterministic algorithms only, in the whole process from then on. Operations
-  /// that have none throw.
+  /// Has LibTorch use deterministic algorithms only, in the whole process from then on (see
+  /// docs/what_linkboy_touches.md). Operations that have none throw.
   bool deterministic = false;
 
   /// For the processes that torchrun, mpirun or srun has launched together with this one.

@@ -53,7 +53,8 @@ class [[nodiscard]] LINKBOY_API SyncBatchNormHandle {
 /// device; there is no second derivative, and a backward with create_graph throws Error.
 ///
 /// Thread-safe with other conversions and with models that are run meanwhile, but for the first
-/// conversion of the process, which must come before other threads run models.
+/// conversion of the process, which must come before other threads run models: it registers kernels
+/// that stay (docs/what_linkboy_touches.md).
 ///
 /// @return What keeps the layers synchronised; with a group of one process, nothing is done.
 /// @throws Error if the group is null, if a layer is synchronised already, or if it has neither

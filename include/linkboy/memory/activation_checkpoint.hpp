@@ -134,8 +134,8 @@ LINKBOY_API at::Tensor checkpoint_segments(
 ///   first; a `fn` that changes streams has to synchronize them.
 /// - What a backward with create_graph within `fn` saves is kept, as without checkpoint.
 ///
-/// Thread-safe as far as `fn` is. The first call puts a layer in front of autograd's engine for the
-/// whole process, which decides what is saved and forwards all else.
+/// Thread-safe as far as `fn` is. While a `fn` runs in any thread, a layer in front of autograd's
+/// engine decides what is saved and forwards all else (docs/what_linkboy_touches.md).
 ///
 /// @throws Error in the backward, if the recomputation does not match the forward; whatever `fn`
 ///   throws.

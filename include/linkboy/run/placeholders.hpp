@@ -12,6 +12,13 @@ namespace linkboy {
 
 struct RunConfig;
 
+namespace detail {
+/// One of the names below, and no other.
+struct PlaceholderName {
+  std::string_view text;
+};
+}  // namespace detail
+
 /// A number, or an expression over what the run will resolve to:
 /// `NUM_UPDATE_STEPS_PER_EPOCH * 7 + 1`. Placeholders and numbers combine with + - * / on either
 /// side, chained as one likes, and with `ceil`, `floor`, `min` and `max`; `resolve` computes the
@@ -27,6 +34,10 @@ class LINKBOY_API RunExpression {
 
   /// A placeholder called `name`. `get` may throw Error if the run has no such value.
   RunExpression(std::string name, std::function<double(const RunConfig&)> get);
+
+  /// For the constants below, which the compiler initialises.
+  constexpr explicit RunExpression(detail::PlaceholderName name) noexcept
+      : placeholder_(name.text) {}
 
   /// The placeholder called `name`, as the constants below hold them.
   /// @throws Error that lists the names if there is none.
@@ -49,7 +60,7 @@ class LINKBOY_API RunExpression {
   int64_t resolve_count(const RunConfig& config) const;
 
   /// The expression as text: "(NUM_EPOCHS * 2)".
-  const std::string& to_string() const { return text_; }
+  std::string to_string() const;
 
   /// A value that is computed when the run is known.
   /// @{
@@ -65,10 +76,10 @@ class LINKBOY_API RunExpression {
   /// @}
 
  private:
-  using Get = std::function<double(const RunConfig&)>;
+  struct Expression;
 
-  std::string text_;
-  std::shared_ptr<const Get> get_;  // copies share it: an expression holds its parts
+  std::string_view placeholder_{};                  // of a placeholder
+  std::shared_ptr<const Expression> expression_{};  // of all else; copies share it
 };
 
 /// As `RunExpression::parse`, for `options_from_text`.
@@ -77,21 +88,22 @@ LINKBOY_API void read_text(const std::string& text, RunExpression& value);
 // `inline`, so that a namespace-scope constant of a program may be made of them.
 
 /// Epochs of the run.
-inline const RunExpression NUM_EPOCHS = RunExpression::placeholder("NUM_EPOCHS");
+inline constinit const RunExpression NUM_EPOCHS{detail::PlaceholderName{"NUM_EPOCHS"}};
 /// Optimizer steps in the whole run; fewer than NUM_EPOCHS * NUM_UPDATE_STEPS_PER_EPOCH if
 /// `max_num_updates` ends the run in mid-epoch.
-inline const RunExpression NUM_UPDATE_STEPS = RunExpression::placeholder("NUM_UPDATE_STEPS");
+inline constinit const RunExpression NUM_UPDATE_STEPS{detail::PlaceholderName{"NUM_UPDATE_STEPS"}};
 /// Optimizer steps in an epoch; the same number on every rank.
-inline const RunExpression NUM_UPDATE_STEPS_PER_EPOCH =
-    RunExpression::placeholder("NUM_UPDATE_STEPS_PER_EPOCH");
+inline constinit const RunExpression NUM_UPDATE_STEPS_PER_EPOCH{
+    detail::PlaceholderName{"NUM_UPDATE_STEPS_PER_EPOCH"}};
 /// The same as NUM_UPDATE_STEPS_PER_EPOCH, since linkboy counts updates in one unit; kept for those
 /// who come from pytorch-accelerated.
-inline const RunExpression PER_PROCESS_NUM_UPDATE_STEPS_PER_EPOCH =
-    RunExpression::placeholder("PER_PROCESS_NUM_UPDATE_STEPS_PER_EPOCH");
+inline constinit const RunExpression PER_PROCESS_NUM_UPDATE_STEPS_PER_EPOCH{
+    detail::PlaceholderName{"PER_PROCESS_NUM_UPDATE_STEPS_PER_EPOCH"}};
 /// Batches that one process sees in a training (evaluation) epoch.
-inline const RunExpression TRAIN_DATALOADER_LEN =
-    RunExpression::placeholder("TRAIN_DATALOADER_LEN");
+inline constinit const RunExpression TRAIN_DATALOADER_LEN{
+    detail::PlaceholderName{"TRAIN_DATALOADER_LEN"}};
 /// @note Resolving it throws Error in a run without evaluation data.
-inline const RunExpression EVAL_DATALOADER_LEN = RunExpression::placeholder("EVAL_DATALOADER_LEN");
+inline constinit const RunExpression EVAL_DATALOADER_LEN{
+    detail::PlaceholderName{"EVAL_DATALOADER_LEN"}};
 
 }  // namespace linkboy
