@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "linkboy/error.hpp"
+#include "linkboy/trainer.hpp"
 
 namespace linkboy {
 namespace {
@@ -111,6 +112,37 @@ StateDict AveragedWeights::state_dict() const {
   state.set(kAverages, averages);
   if (is_in_model()) state.set(kWeights, weights);
   return state;
+}
+
+void AveragingCallback::start_average(Trainer& trainer) {
+  weights_.attach(trainer.model(), is_resumed());
+  if (!is_resumed()) num_averaged_ = 0;
+  last_update_ = trainer.num_updates();
+  was_cut_short_ = false;
+}
+
+void AveragingCallback::average(std::optional<double> weight) {
+  ++num_averaged_;
+  if (!weights_.has_begun()) return weights_.begin();
+  weights_.move_towards_model(weight.value_or(1.0 / static_cast<double>(num_averaged_)));
+}
+
+bool AveragingCallback::is_new_update(Trainer& trainer) {
+  const int64_t update = trainer.num_updates();
+  return std::exchange(last_update_, update) != update;
+}
+
+void AveragingCallback::on_stop_training_error(Trainer&, const StopTraining& stop) {
+  was_cut_short_ = stop.reason() == StopReason::stop_request || stop.reason() == StopReason::nan;
+}
+
+StateDict AveragingCallback::state_dict() const {
+  return {{"num_averaged", num_averaged_}, {"weights", weights_.state_dict().to_ivalue()}};
+}
+
+void AveragingCallback::load_state_dict(const StateDict& state) {
+  num_averaged_ = state.get_int("num_averaged");
+  weights_.load_state_dict(state.get_dict("weights"));
 }
 
 }  // namespace linkboy

@@ -2,8 +2,11 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <cstdint>
+#include <optional>
 #include <vector>
 
+#include "linkboy/callback.hpp"
 #include "linkboy/checkpoint/state_dict.hpp"
 #include "linkboy/export.hpp"
 #include "linkboy/model.hpp"
@@ -58,6 +61,42 @@ class LINKBOY_API AveragedWeights {
   std::vector<at::Tensor> averages_;  // of `floating_`
   std::vector<at::Tensor> before_;    // what `tensors_` held before the averages
   StateDict loaded_;
+};
+
+/// A callback that averages the model's weights over a run. Each run begins a new average, unless
+/// it is resumed.
+class LINKBOY_API AveragingCallback : public Callback {
+ public:
+  /// How often weights were taken into the average in this run, before a resume included.
+  int64_t num_averaged() const { return num_averaged_; }
+
+  void on_stop_training_error(Trainer& trainer, const StopTraining& stop) override;
+
+  StateDict state_dict() const override;
+  void load_state_dict(const StateDict& state) override;
+
+ protected:
+  /// Before those that watch metrics of the average, or look at learning rates.
+  Phase default_phase() const override { return Phase::average; }
+
+  /// Call it in `on_training_run_start`.
+  void start_average(Trainer& trainer);
+  /// Moves the average towards the model's weights, or begins it with them, and counts that.
+  /// @param weight  That of the model's weights; unset: all that were counted weigh alike.
+  void average(std::optional<double> weight = {});
+  /// Call it in each `on_train_update_end`. Returns false if the update was skipped.
+  bool is_new_update(Trainer& trainer);
+  /// Whether the run was stopped on request or by a NaN, so that it may be resumed.
+  bool was_cut_short() const { return was_cut_short_; }
+
+  /// The average.
+  AveragedWeights weights_;
+  /// Updates of the run until now.
+  int64_t last_update_ = 0;
+
+ private:
+  int64_t num_averaged_ = 0;
+  bool was_cut_short_ = false;
 };
 
 }  // namespace linkboy

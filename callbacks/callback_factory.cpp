@@ -1,7 +1,9 @@
 #include "linkboy/callbacks/callback_factory.hpp"
 
 #include <chrono>
+#include <filesystem>
 #include <functional>
+#include <optional>
 
 #include "linkboy/callbacks/convert_sync_batch_norm.hpp"
 #include "linkboy/callbacks/early_stopping.hpp"
@@ -9,13 +11,11 @@
 #include "linkboy/callbacks/gradient_norm.hpp"
 #include "linkboy/callbacks/learning_rate_monitor.hpp"
 #include "linkboy/callbacks/limit_batches.hpp"
-#include "linkboy/callbacks/limit_eval_steps.hpp"
 #include "linkboy/callbacks/log_metrics.hpp"
 #include "linkboy/callbacks/memory_monitor.hpp"
 #include "linkboy/callbacks/model_ema.hpp"
 #include "linkboy/callbacks/model_summary.hpp"
 #include "linkboy/callbacks/move_modules_to_device.hpp"
-#include "linkboy/callbacks/overfit_batches.hpp"
 #include "linkboy/callbacks/performance_monitor.hpp"
 #include "linkboy/callbacks/phase_timer.hpp"
 #include "linkboy/callbacks/precise_batch_norm.hpp"
@@ -30,7 +30,6 @@
 #include "linkboy/callbacks/stop_on_signal.hpp"
 #include "linkboy/callbacks/terminate_on_nan.hpp"
 #include "linkboy/callbacks/time_limit.hpp"
-#include "linkboy/callbacks/wsd_checkpoint.hpp"
 #include "linkboy/error.hpp"
 
 namespace linkboy {
@@ -95,9 +94,29 @@ struct NumBatches {
   int64_t num_batches = 1;
 };
 
+struct LimitEvalSteps {
+  int64_t num_eval_steps = 1;
+  bool limit_intermediate_only = true;
+};
+
+struct WsdCheckpoint {
+  std::filesystem::path save_dir = "checkpoints";
+  bool save_optimizer = true;
+  bool save_scheduler = true;
+  std::optional<std::filesystem::path> initial_checkpoint{};
+};
+
 struct MaxTime {
   double minutes = 0.0;
 };
+
+/// What had a class of its own in linkboy 0.1, under whose name training states have it.
+template <class C, class Options>
+std::shared_ptr<Callback> former(const char* name, const Options& options) {
+  auto callback = std::make_shared<C>(options);
+  callback->set_name(name);
+  return callback;
+}
 
 template <class Member>
 TextOption<ProfilerOptions> of_schedule(const char* name, Member ProfilerSchedule::*member) {
@@ -146,19 +165,32 @@ std::vector<Entry> steering_callbacks() {
           }),
       entry<StopOnSignal>("stop-on-signal"),
       entry<LimitBatches, LimitBatchesOptions>(
-          "limit-batches", {{"num_train_batches", &LimitBatchesOptions::num_train_batches},
-                            {"num_eval_batches", &LimitBatchesOptions::num_eval_batches}}),
-      entry<LimitEvalSteps, LimitEvalStepsOptions>(
+          "limit-batches",
+          {{"num_train_batches", &LimitBatchesOptions::num_train_batches},
+           {"num_eval_batches", &LimitBatchesOptions::num_eval_batches},
+           {"num_intermediate_eval_batches", &LimitBatchesOptions::num_intermediate_eval_batches},
+           {"are_eval_limits_total", &LimitBatchesOptions::are_eval_limits_total},
+           {"repeat_first_epoch", &LimitBatchesOptions::repeat_first_epoch}}),
+      entry_of<LimitEvalSteps>(
           "limit-eval-steps",
-          {{"num_eval_steps", &LimitEvalStepsOptions::num_eval_steps},
-           {"limit_intermediate_only", &LimitEvalStepsOptions::limit_intermediate_only}}),
+          {{"num_eval_steps", &LimitEvalSteps::num_eval_steps},
+           {"limit_intermediate_only", &LimitEvalSteps::limit_intermediate_only}},
+          [](const LimitEvalSteps& text) {
+            LimitBatchesOptions options{.are_eval_limits_total = true};
+            (text.limit_intermediate_only ? options.num_intermediate_eval_batches
+                                          : options.num_eval_batches) = text.num_eval_steps;
+            return former<LimitBatches>("linkboy::LimitEvalSteps", options);
+          }),
       entry_of<NumBatches>("fast-dev-run", {{"num_batches", &NumBatches::num_batches}},
                            [](const NumBatches& options) {
                              return std::make_shared<FastDevRun>(options.num_batches);
                            }),
       entry_of<NumBatches>("overfit-batches", {{"num_batches", &NumBatches::num_batches}},
-                           [](const NumBatches& options) {
-                             return std::make_shared<OverfitBatches>(options.num_batches);
+                           [](const NumBatches& text) {
+                             return former<LimitBatches>(
+                                 "linkboy::OverfitBatches",
+                                 LimitBatchesOptions{.num_train_batches = text.num_batches,
+                                                     .repeat_first_epoch = true});
                            }),
       entry<StepBasedEvaluation, StepBasedEvaluationOptions>(
           "step-based-evaluation",
@@ -191,7 +223,7 @@ std::vector<Entry> steering_callbacks() {
 std::vector<Entry> saving_callbacks() {
   using Best = SaveBestModelOptions;
   using State = SaveTrainingStateOptions;
-  using Wsd = WsdCheckpointOptions;
+  using Wsd = WsdCheckpoint;
   using Predictions = SavePredictionsOptions;
   return {
       entry<SaveBestModel, Best>("save-best-model",
@@ -209,13 +241,29 @@ std::vector<Entry> saving_callbacks() {
                                        {"every_n_epochs", &State::every_n_epochs},
                                        {"every_n_minutes", &State::every_n_minutes},
                                        {"at_end", &State::at_end},
+                                       {"at_decays",
+                                        [](State& options, const std::string& text) {
+                                          bool is_wanted = false;
+                                          read_text(text, is_wanted);
+                                          if (is_wanted) options.at_decays.emplace();
+                                        }},
+                                       {"initial_checkpoint", &State::initial_checkpoint},
                                        {"keep_last", &State::keep_last},
                                        {"asynchronous", &State::asynchronous}}),
-      entry<WsdCheckpoint, Wsd>("wsd-checkpoint",
-                                {{"save_dir", &Wsd::save_dir},
-                                 {"save_optimizer", &Wsd::save_optimizer},
-                                 {"save_scheduler", &Wsd::save_scheduler},
-                                 {"initial_checkpoint", &Wsd::initial_checkpoint}}),
+      entry_of<Wsd>("wsd-checkpoint",
+                    {{"save_dir", &Wsd::save_dir},
+                     {"save_optimizer", &Wsd::save_optimizer},
+                     {"save_scheduler", &Wsd::save_scheduler},
+                     {"initial_checkpoint", &Wsd::initial_checkpoint}},
+                    [](const Wsd& text) {
+                      return former<SaveTrainingState>(
+                          "linkboy::WsdCheckpoint",
+                          State{.directory = text.save_dir,
+                                .at_end = false,
+                                .at_decays = DecaySaves{.save_optimizer = text.save_optimizer,
+                                                        .save_scheduler = text.save_scheduler},
+                                .initial_checkpoint = text.initial_checkpoint});
+                    }),
       entry<SavePredictions, Predictions>("save-predictions",
                                           {{"path", &Predictions::path},
                                            {"outputs", &Predictions::outputs},

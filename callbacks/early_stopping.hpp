@@ -5,7 +5,7 @@
 #include <string>
 
 #include "linkboy/callback.hpp"
-#include "linkboy/callbacks/watched_metric.hpp"
+#include "linkboy/callbacks/metric_monitor.hpp"
 #include "linkboy/export.hpp"
 
 namespace linkboy {
@@ -61,7 +61,7 @@ class LINKBOY_API EarlyStopping : public Callback {
   void stop(Trainer& trainer) const;
 
   EarlyStoppingOptions options_;
-  WatchedMetric metric_;
+  MetricMonitor metric_;
   int64_t counter_ = 0;
   std::optional<double> failure_;  // the value that has ended the run
 };

@@ -15,13 +15,9 @@ namespace {
 
 /// Comes after all others. Limits the loaders that they have set, and asks for the end when they
 /// have seen the first epoch's: an evaluation by one of them would be left immediately.
-class EndAfterFirstEpoch final : public Callback {
+class EndAfterFirstEpoch final : public LimitBatches {
  public:
-  explicit EndAfterFirstEpoch(int64_t num_batches) : num_batches_(num_batches) {}
-
-  void on_dataloaders_ready(Trainer& trainer) override {
-    LimitBatches(num_batches_).on_dataloaders_ready(trainer);
-  }
+  using LimitBatches::LimitBatches;
 
   void on_training_run_epoch_end(Trainer& trainer) override {
     trainer.request_stop(StopReason::max_steps,
@@ -31,9 +27,6 @@ class EndAfterFirstEpoch final : public Callback {
 
  protected:
   Phase default_phase() const override { return Phase::last; }
-
- private:
-  int64_t num_batches_;
 };
 
 }  // namespace

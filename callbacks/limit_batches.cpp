@@ -1,5 +1,6 @@
 #include "linkboy/callbacks/limit_batches.hpp"
 
+#include <limits>
 #include <memory>
 
 #include "linkboy/error.hpp"
@@ -15,18 +16,35 @@ LimitBatches::LimitBatches(LimitBatchesOptions options) : options_(options) {
   };
   check("num_train_batches", options_.num_train_batches);
   check("num_eval_batches", options_.num_eval_batches);
+  check("num_intermediate_eval_batches", options_.num_intermediate_eval_batches);
 }
 
 void LimitBatches::on_dataloaders_ready(Trainer& trainer) {
-  if (options_.num_train_batches && trainer.train_dataloader()) {
-    trainer.set_train_dataloader(
-        std::make_shared<LimitedLoader>(trainer.train_dataloader(), *options_.num_train_batches));
+  const auto& accelerator = trainer.accelerator();
+  const bool is_training = trainer.train_dataloader() != nullptr;  // or `Trainer::evaluate`
+  const bool repeats = options_.repeat_first_epoch && is_training;
+  if (is_training && (options_.num_train_batches || repeats)) {
+    trainer.set_train_dataloader(std::make_shared<LimitedLoader>(
+        trainer.train_dataloader(),
+        options_.num_train_batches.value_or(std::numeric_limits<int64_t>::max()), repeats));
   }
-  if (!options_.num_eval_batches) return;
-  for (EvaluationSet& set : trainer.evaluation_sets()) {
-    for (auto* loader : {&set.loader, &set.intermediate_loader}) {
-      if (*loader) *loader = std::make_shared<LimitedLoader>(*loader, *options_.num_eval_batches);
+  const auto limit = [&](std::shared_ptr<DataLoader>& loader, int64_t num_batches) {
+    if (options_.are_eval_limits_total) {
+      // Batch k of this process is batch k * num_processes + process_index of all.
+      const int64_t num_processes = accelerator.num_processes();
+      num_batches = (num_batches - accelerator.process_index() + num_processes - 1) / num_processes;
     }
+    if (loader) loader = std::make_shared<LimitedLoader>(loader, num_batches);
+  };
+  for (EvaluationSet& set : trainer.evaluation_sets()) {
+    if (repeats) set = {.name = set.name, .loader = trainer.train_dataloader()};
+    if (options_.num_intermediate_eval_batches) {
+      if (!set.intermediate_loader) set.intermediate_loader = set.loader;
+      limit(set.intermediate_loader, *options_.num_intermediate_eval_batches);
+    } else if (options_.num_eval_batches) {
+      limit(set.intermediate_loader, *options_.num_eval_batches);
+    }
+    if (options_.num_eval_batches) limit(set.loader, *options_.num_eval_batches);
   }
 }
 

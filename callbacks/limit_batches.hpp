@@ -11,13 +11,21 @@ namespace linkboy {
 struct LimitBatchesOptions {
   /// Training batches of an epoch and process. At least 1; unset: all.
   std::optional<int64_t> num_train_batches{};
-  /// The same for each evaluation.
+  /// Batches of each evaluation set and process. At least 1; unset: all.
   std::optional<int64_t> num_eval_batches{};
+  /// The same for intermediate evaluations (StepBasedEvaluation's) alone. Unset:
+  /// `num_eval_batches`.
+  std::optional<int64_t> num_intermediate_eval_batches{};
+  /// Whether the numbers of evaluation batches are those of all processes together.
+  bool are_eval_limits_total = false;
+  /// Trains on the batches of the first epoch in every epoch, with their augmentation and in their
+  /// order, and evaluates on them in place of the evaluation data. A model that does not learn a
+  /// few batches by heart will not learn anything else.
+  bool repeat_first_epoch = false;
 };
 
 /// Uses the first batches of the loaders only. Schedules and progress know of it: the lengths of
-/// the run are those of the limited loaders. The environment variable LINKBOY_LIMIT_BATCHES=N does
-/// the same for all loaders.
+/// the run are those of the limited loaders.
 class LINKBOY_API LimitBatches : public Callback {
  public:
   /// What `make<LimitBatches>({...})` takes.

@@ -4,7 +4,7 @@
 
 #include "linkboy/callback.hpp"
 #include "linkboy/export.hpp"
-#include "linkboy/extend/metric_reader.hpp"
+#include "linkboy/extend/metric_cursor.hpp"
 
 namespace linkboy {
 
@@ -33,7 +33,7 @@ class LINKBOY_API LogMetrics : public Callback {
 
  protected:
   /// Names and values, in the order in which they are written.
-  using NamedValues = NewMetrics::NamedValues;
+  using NamedValues = MetricCursor::NamedValues;
 
   /// @param metrics  Names with their new values, at least one.
   virtual void log_metrics(Trainer& trainer, const NamedValues& metrics);
@@ -43,7 +43,7 @@ class LINKBOY_API LogMetrics : public Callback {
   void log_new(Trainer& trainer);
 
   LogMetricsOptions options_;
-  NewMetrics new_metrics_;
+  MetricCursor new_metrics_;
   bool is_over_ = false;
 };
 

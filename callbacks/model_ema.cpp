@@ -37,24 +37,18 @@ StateDict ModelEma::averaged_model_state() const {
 
 double ModelEma::decay_now() const {
   if (!options_.warm_up) return options_.decay;
-  const auto n = static_cast<double>(num_averaged_);
+  const auto n = static_cast<double>(num_averaged());
   return std::min(options_.decay, (1.0 + n) / (10.0 + n));
 }
 
 void ModelEma::on_training_run_start(Trainer& trainer) {
   if (options_.save_path) {
-    const std::string failure = failure_on_main_process(trainer.accelerator(), [&] {
-      if (trainer.accelerator().is_main_process()) check_writable(*options_.save_path);
-    });
-    LINKBOY_CHECK(failure.empty(), failure);
+    run_on_main_process(trainer.accelerator(), [&] { check_writable(*options_.save_path); });
   }
   if (metric_.start_run(trainer, is_resumed(), /*reset=*/true)) saved_.reset();
   bring_saved_here(trainer);
-  weights_.attach(trainer.model(), is_resumed());
-  if (!is_resumed()) num_averaged_ = 0;
-  last_update_ = trainer.num_updates();
+  start_average(trainer);
   if (!weights_.has_begun() && last_update_ >= options_.start_after) weights_.begin();
-  is_to_go_on_ = false;
 }
 
 /// What is left out is forgotten, so that a later average can be the best.
@@ -68,14 +62,11 @@ void ModelEma::bring_saved_here(Trainer& trainer) {
 }
 
 void ModelEma::on_train_update_end(Trainer& trainer) {
-  const int64_t update = trainer.num_updates();
-  if (std::exchange(last_update_, update) == update) return;  // it was skipped
-  if (update < options_.start_after) return;
+  if (!is_new_update(trainer) || last_update_ < options_.start_after) return;
   if (!weights_.has_begun()) {
     weights_.begin();
-  } else if ((update - options_.start_after) % options_.every_n_updates == 0) {
-    weights_.move_towards_model(1.0 - decay_now());
-    ++num_averaged_;
+  } else if ((last_update_ - options_.start_after) % options_.every_n_updates == 0) {
+    average(1.0 - decay_now());
   }
 }
 
@@ -120,18 +111,13 @@ void ModelEma::save_if_best(Trainer& trainer) {
   if (contents.contains(metric_.name())) metric_.set_best(contents.get_double(metric_.name()));
 }
 
-void ModelEma::on_stop_training_error(Trainer&, const StopTraining& stop) {
-  is_to_go_on_ = stop.reason() == StopReason::stop_request || stop.reason() == StopReason::nan;
-}
-
 void ModelEma::on_training_run_end(Trainer& trainer) {
-  if (options_.leave_in_model && !is_to_go_on_ && !weights_.is_in_model()) swap_in(trainer);
+  if (options_.leave_in_model && !was_cut_short() && !weights_.is_in_model()) swap_in(trainer);
 }
 
 StateDict ModelEma::state_dict() const {
-  StateDict state = metric_.state_dict();
-  state.set("num_averaged", num_averaged_);
-  state.set("weights", weights_.state_dict());
+  StateDict state = AveragingCallback::state_dict();
+  for (const auto& [key, value] : metric_.state_dict().entries()) state.set(key, value);
   if (saved_) {
     state.set("saved", std::filesystem::absolute(*saved_).lexically_normal().string());
     state.set("saved_epoch", saved_epoch_);
@@ -141,8 +127,7 @@ StateDict ModelEma::state_dict() const {
 
 void ModelEma::load_state_dict(const StateDict& state) {
   metric_.load_state_dict(state);
-  num_averaged_ = state.get_int("num_averaged");
-  weights_.load_state_dict(state.get_dict("weights"));
+  AveragingCallback::load_state_dict(state);
   saved_.reset();
   if (state.contains("saved")) {
     saved_ = state.get_string("saved");

@@ -7,7 +7,7 @@
 
 #include "linkboy/callback.hpp"
 #include "linkboy/callbacks/averaged_weights.hpp"
-#include "linkboy/callbacks/watched_metric.hpp"
+#include "linkboy/callbacks/metric_monitor.hpp"
 #include "linkboy/export.hpp"
 
 namespace linkboy {
@@ -49,12 +49,12 @@ struct ModelEmaOptions {
 /// Keeps an exponential moving average of the model's weights, updated once per update of the
 /// optimizer (skipped ones do not count): average += (1 - decay) * (weights - average).
 ///
-/// Each run begins a new average, unless it is resumed. Of several processes each keeps the same
-/// average of the parameters, without communication; of buffers, that of its own. With
+/// Of several processes each keeps the same average of the parameters, without communication; of
+/// buffers, that of its own. With
 /// `DistributedOptions::local_sgd_interval` the weights of the processes differ between two
 /// averagings, and so do their averages. A run that is stopped during the evaluation of the
 /// averages lacks that epoch's metrics.
-class LINKBOY_API ModelEma : public Callback {
+class LINKBOY_API ModelEma : public AveragingCallback {
  public:
   /// What `make<ModelEma>({...})` takes.
   using Options = ModelEmaOptions;
@@ -76,23 +76,15 @@ class LINKBOY_API ModelEma : public Callback {
   /// @throws Error if there was no run yet.
   StateDict averaged_model_state() const;
 
-  /// Updates of the average in this run, those before a resume included.
-  int64_t num_averaged() const { return num_averaged_; }
-
   /// @throws Error if no file can be written at `save_path`.
   void on_training_run_start(Trainer& trainer) override;
   void on_train_update_end(Trainer& trainer) override;
   /// @throws Error if there is no such metric to watch; whatever the evaluation throws.
   void on_training_run_epoch_end(Trainer& trainer) override;
-  void on_stop_training_error(Trainer& trainer, const StopTraining& stop) override;
   void on_training_run_end(Trainer& trainer) override;
 
   StateDict state_dict() const override;
   void load_state_dict(const StateDict& state) override;
-
- protected:
-  /// Before those that watch its metrics.
-  Phase default_phase() const override { return Phase::average; }
 
  private:
   double decay_now() const;
@@ -101,13 +93,9 @@ class LINKBOY_API ModelEma : public Callback {
   void bring_saved_here(Trainer& trainer);
 
   ModelEmaOptions options_;
-  WatchedMetric metric_;
-  AveragedWeights weights_;
+  MetricMonitor metric_;
   std::optional<std::filesystem::path> saved_;  // the file of the best average, if there is one
   int64_t saved_epoch_ = 0;                     // its epoch
-  int64_t num_averaged_ = 0;
-  int64_t last_update_ = 0;
-  bool is_to_go_on_ = false;  // the run was cut short
 };
 
 }  // namespace linkboy

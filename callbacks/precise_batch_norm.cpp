@@ -7,6 +7,7 @@
 #include <unordered_set>
 #include <utility>
 
+#include "linkboy/callbacks/kept_generators.hpp"
 #include "linkboy/error.hpp"
 #include "linkboy/trainer.hpp"
 
@@ -66,14 +67,23 @@ class CumulativeStatistics {
   std::vector<std::optional<double>> momenta_;
 };
 
-}  // namespace
-
-bool has_batch_norm(const Model& model) { return !statistics_of(model).empty(); }
-
 void forward_for_statistics(Trainer& trainer, const Batch& batch,
                             const ForwardForStatistics& forward) {
+  const AutocastScope autocast = trainer.accelerator().autocast();
   if (forward) return forward(trainer, batch);
   trainer.model().forward({batch.input()});
+}
+
+}  // namespace
+
+void try_forward_for_statistics(Trainer& trainer, const Batch& batch,
+                                const ForwardForStatistics& forward) {
+  if (statistics_of(trainer.model()).empty()) return;
+  const ModelModeGuard restore_modes(trainer.model());
+  trainer.model().eval();
+  const at::NoGradGuard no_grad;
+  const KeptGenerators generators(trainer.device());
+  forward_for_statistics(trainer, batch, forward);
 }
 
 void update_batch_norm(Trainer& trainer, const ForwardForStatistics& forward,
@@ -89,7 +99,6 @@ void update_batch_norm(Trainer& trainer, const ForwardForStatistics& forward,
     for (int64_t i = 0; i < max_batches.value_or(trainer.train_dataloader()->size()); ++i) {
       const auto batch = batches->next();
       if (!batch) break;
-      const AutocastScope autocast = trainer.accelerator().autocast();
       forward_for_statistics(trainer, *batch, forward);
     }
   }

@@ -23,12 +23,10 @@ using ForwardForStatistics = std::function<void(Trainer&, const Batch&)>;
 LINKBOY_API void update_batch_norm(Trainer& trainer, const ForwardForStatistics& forward = {},
                                    std::optional<int64_t> max_batches = {});
 
-/// Whether `update_batch_norm` has layers to update in the model as it is now.
-LINKBOY_API bool has_batch_norm(const Model& model);
-
-/// Runs the model on a batch as `forward` says.
-LINKBOY_API void forward_for_statistics(Trainer& trainer, const Batch& batch,
-                                        const ForwardForStatistics& forward);
+/// Runs a batch through the model as `update_batch_norm` would, but in evaluation mode, and changes
+/// nothing. Does nothing if the model has no layers to update.
+LINKBOY_API void try_forward_for_statistics(Trainer& trainer, const Batch& batch,
+                                            const ForwardForStatistics& forward);
 
 struct PreciseBatchNormOptions {
   /// Batches of each process that the statistics are made of. At least 1.

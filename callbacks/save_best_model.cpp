@@ -29,10 +29,7 @@ std::filesystem::path SaveBestModel::path_of(int64_t epoch) const {
 }
 
 void SaveBestModel::on_training_run_start(Trainer& trainer) {
-  const std::string failure = failure_on_main_process(trainer.accelerator(), [&] {
-    if (trainer.accelerator().is_main_process()) check_writable(options_.save_path);
-  });
-  LINKBOY_CHECK(failure.empty(), failure);
+  run_on_main_process(trainer.accelerator(), [&] { check_writable(options_.save_path); });
   if (metric_.start_run(trainer, is_resumed(), options_.reset_on_train)) saved_.clear();
   bring_saved_here(trainer);
 }

@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "linkboy/callback.hpp"
-#include "linkboy/callbacks/watched_metric.hpp"
+#include "linkboy/callbacks/metric_monitor.hpp"
 #include "linkboy/export.hpp"
 
 namespace linkboy {
@@ -75,7 +75,7 @@ class LINKBOY_API SaveBestModel : public Callback {
   void bring_saved_here(Trainer& trainer);
 
   SaveBestModelOptions options_;
-  WatchedMetric metric_;
+  MetricMonitor metric_;
   std::vector<Saved> saved_;
 };
 

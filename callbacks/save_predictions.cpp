@@ -89,20 +89,15 @@ std::filesystem::path SavePredictions::path_of(const std::string& set_name, int6
 }
 
 void SavePredictions::check_paths(Trainer& trainer) const {
-  const std::string failure = failure_on_main_process(trainer.accelerator(), [&] {
-    if (trainer.accelerator().is_main_process()) check_own_paths(trainer);
+  run_on_main_process(trainer.accelerator(), [&] {
+    for (const auto& set : trainer.evaluation_sets()) {
+      LINKBOY_CHECK(set.name.empty() || options_.path.string().find(kSet) != std::string::npos,
+                    "the run has an evaluation set \"", set.name, "\", but the path of the ",
+                    "predictions, ", options_.path,
+                    ", has no {set}; all sets would be written to one file. Add it.");
+      check_writable(path_of(set.name, trainer.run_history().current_epoch()));
+    }
   });
-  LINKBOY_CHECK(failure.empty(), failure);
-}
-
-void SavePredictions::check_own_paths(Trainer& trainer) const {
-  for (const auto& set : trainer.evaluation_sets()) {
-    LINKBOY_CHECK(set.name.empty() || options_.path.string().find(kSet) != std::string::npos,
-                  "the run has an evaluation set \"", set.name, "\", but the path of the ",
-                  "predictions, ", options_.path,
-                  ", has no {set}; all sets would be written to one file. Add it.");
-    check_writable(path_of(set.name, trainer.run_history().current_epoch()));
-  }
 }
 
 void SavePredictions::on_training_run_start(Trainer& trainer) {

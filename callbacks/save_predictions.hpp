@@ -72,7 +72,6 @@ class LINKBOY_API SavePredictions : public Callback {
   };
 
   void check_paths(Trainer& trainer) const;
-  void check_own_paths(Trainer& trainer) const;
   std::filesystem::path path_of(const std::string& set_name, int64_t epoch) const;
   void write(const std::filesystem::path& path, const NamedTensors& tensors) const;
 

@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <map>
 #include <random>
 #include <utility>
 
@@ -53,6 +54,12 @@ std::string name_of_lost_tensor(const Model& model) {
   return tensors[std::find(first, first + tensors.size(), false) - first].first;
 }
 
+/// A schedule that has been loaded may have begun before the run.
+int64_t num_updates_of_schedule(Trainer& trainer) {
+  return trainer.scheduler() != nullptr ? trainer.scheduler()->num_updates()
+                                        : trainer.num_updates();
+}
+
 }  // namespace
 
 SaveTrainingState::SaveTrainingState(SaveTrainingStateOptions options)
@@ -70,20 +77,67 @@ SaveTrainingState::SaveTrainingState(SaveTrainingStateOptions options)
 }
 
 void SaveTrainingState::on_training_run_claim(Trainer& trainer) {
-  const std::string failure = failure_on_main_process(trainer.accelerator(), [&] {
-    if (!trainer.accelerator().is_main_process()) return;
-    lock_ = lock_training_states(options_.directory);
+  run_on_main_process(trainer.accelerator(), [&] {
+    if (!saves_decays_only()) lock_ = lock_training_states(options_.directory);
     check_writable(options_.directory / "writable");
   });
-  LINKBOY_CHECK(failure.empty(), failure);
+}
+
+bool SaveTrainingState::saves_decays_only() const {
+  return options_.at_decays && !options_.at_end && !options_.every_n_updates &&
+         !options_.every_n_epochs && !options_.every_n_minutes;
 }
 
 void SaveTrainingState::on_training_run_start(Trainer& trainer) {
+  const bool is_new_run = trainer.resumed_from().empty();
+  decays_ = decays_of(trainer);
+  if (options_.initial_checkpoint && is_new_run) load_initial(trainer);
+  last_schedule_update_ = num_updates_of_schedule(trainer);
   was_stopped_ = is_pending_ = false;
+  if (saves_decays_only()) return;
   if (run_.empty()) run_ = random_name();
   include_resumed(trainer.resumed_from());
-  if (trainer.resumed_from().empty()) tell_of_other_states(trainer);
+  if (is_new_run) tell_of_other_states(trainer);
   last_save_ = Clock::now();
+}
+
+std::vector<SaveTrainingState::Decay> SaveTrainingState::decays_of(Trainer& trainer) const {
+  std::vector<Decay> decays;
+  if (!options_.at_decays) return decays;
+  for (const DecayPhase& phase : options_.at_decays->phases) {
+    decays.push_back({phase.begin.resolve_count(trainer.run_config()),
+                      phase.end.resolve_count(trainer.run_config())});
+  }
+  if (decays.empty() && trainer.scheduler() != nullptr) {
+    std::map<std::string, int64_t> lengths;
+    for (const auto& [name, length] : trainer.scheduler()->lengths()) {
+      lengths.emplace(name, static_cast<int64_t>(length));
+    }
+    for (int64_t i = 1;; ++i) {
+      const auto begin = lengths.find(fmt::format("decay {}", i));
+      const auto end = lengths.find(fmt::format("checkpoint {}", i));
+      if (begin == lengths.end() || end == lengths.end()) break;
+      decays.push_back({begin->second, end->second});
+    }
+  }
+  LINKBOY_CHECK(!decays.empty(),
+                "SaveTrainingState finds no decay phase: the run's scheduler names none. Take "
+                "WsdScheduler, or say in `at_decays` where they begin and end.");
+  for (const Decay& decay : decays) {
+    LINKBOY_CHECK(decay.begin >= 0 && decay.begin <= decay.end, "a decay begins after ",
+                  decay.begin, " updates and ends after ", decay.end,
+                  "; it must begin at 0 or later, and not after its end.");
+  }
+  return decays;
+}
+
+void SaveTrainingState::load_initial(Trainer& trainer) const {
+  std::filesystem::path path = *options_.initial_checkpoint;
+  if (std::filesystem::is_directory(path)) path /= kTrainingStateFile;
+  trainer.load_checkpoint(path, {.optimizer = true, .scheduler = trainer.scheduler() != nullptr});
+  trainer.print(fmt::format("Loaded the initial checkpoint {}", path.string()));
+  // The optimizer's learning rates were those of the checkpoint's last update.
+  if (trainer.scheduler() != nullptr) trainer.scheduler()->start();
 }
 
 /// The run may be meant to resume one of them.
@@ -130,6 +184,38 @@ void SaveTrainingState::on_train_update_end(Trainer& trainer) {
       is_time_due(trainer);
   const auto stop = trainer.requested_stop();
   if (is_due || (options_.at_end && stop && stop != StopReason::nan)) save(trainer);
+  if (options_.at_decays) save_at_decays(trainer);
+}
+
+void SaveTrainingState::save_at_decays(Trainer& trainer) {
+  const int64_t update = num_updates_of_schedule(trainer);
+  if (std::exchange(last_schedule_update_, update) == update) return;  // it was skipped
+  for (const Decay& decay : decays_) {
+    if (update != decay.begin && update != decay.end) continue;
+    finish_save(trainer);
+    const std::string failure = failure_on_main_process(trainer.accelerator(), [&] {
+      if (update == decay.end) save_after(decay, trainer);
+      if (update == decay.begin) {
+        trainer.save_training_state(options_.directory /
+                                    fmt::format("checkpoint_{}_wsd_pre_decay", update));
+      }
+    });
+    if (failure.empty()) continue;
+    trainer.print(c10::str("ERROR: the checkpoint of a decay phase was not saved: ", failure,
+                           " The run continues."));
+  }
+}
+
+void SaveTrainingState::save_after(const Decay& decay, Trainer& trainer) const {
+  const auto num_decaying = static_cast<double>(decay.end - decay.begin);
+  trainer.save_checkpoint(
+      options_.directory / fmt::format("checkpoint_{}_wsd_post_decay.pt", decay.end),
+      {{"step", decay.end},
+       {"checkpoint_type", "post_decay"},
+       {"total_steps", trainer.run_config().max_num_updates},
+       {"decay_fraction", num_decaying / static_cast<double>(decay.end)}},
+      {.optimizer = options_.at_decays->save_optimizer,
+       .scheduler = options_.at_decays->save_scheduler});
 }
 
 /// By the clock of the main process.
@@ -259,6 +345,7 @@ std::filesystem::path SaveTrainingState::whole_directory() const {
 }
 
 StateDict SaveTrainingState::state_dict() const {
+  if (saves_decays_only()) return {};
   c10::impl::GenericList names(c10::AnyType::get());
   for (const std::string& name : saved_) names.push_back(name);
   return {{"directory", whole_directory().string()}, {"run", run_}, {"saved", names}};
@@ -266,6 +353,7 @@ StateDict SaveTrainingState::state_dict() const {
 
 void SaveTrainingState::load_state_dict(const StateDict& state) {
   saved_.clear();
+  if (saves_decays_only() || state.empty()) return;
   for (const c10::IValue& name : state.get_list("saved")) {
     // Names of states in the directory only: they will be removed.
     const std::filesystem::path folder = name.isString() ? name.toStringRef() : "";

@@ -11,8 +11,28 @@
 
 #include "linkboy/callback.hpp"
 #include "linkboy/export.hpp"
+#include "linkboy/run/placeholders.hpp"
 
 namespace linkboy {
+
+/// A decay phase of the learning rate, in updates since the schedule began; whole, from 0.
+struct DecayPhase {
+  /// The updates that come before it.
+  RunExpression begin;
+  /// The updates that come before its end.
+  RunExpression end;
+};
+
+/// What SaveTrainingState saves before and after each decay of a warm-up-stable-decay schedule.
+struct DecaySaves {
+  /// Empty: those of the scheduler, whose `lengths` must be called "decay 1" (where it begins),
+  /// "checkpoint 1" (where it ends), "decay 2" and so on, as WsdScheduler's are.
+  std::vector<DecayPhase> phases{};
+  /// Whether the checkpoint after a decay has the optimizer's state.
+  bool save_optimizer = true;
+  /// Whether it has the scheduler's state.
+  bool save_scheduler = true;
+};
 
 /// When SaveTrainingState saves; the conditions add up.
 struct SaveTrainingStateOptions {
@@ -28,6 +48,23 @@ struct SaveTrainingStateOptions {
   /// Saves when the run ends: at the end of its last epoch, or when it is stopped; but not when it
   /// ends because of a NaN.
   bool at_end = true;
+
+  /// Saves before and after each decay, under names with the number of updates, and keeps all:
+  ///
+  ///     checkpoint_90_wsd_pre_decay/         a training state: from here a longer schedule goes
+  ///     on,
+  ///                                          see TrainOptions::allow_changed_schedule_length
+  ///     checkpoint_100_wsd_post_decay.pt     a checkpoint of the model with the decay
+  ///
+  /// The checkpoint also holds `step`, `checkpoint_type` ("post_decay"), `total_steps` of the run
+  /// and `decay_fraction`, the decay's share of the steps. Nothing is saved before a decay with
+  /// which the schedule begins.
+  std::optional<DecaySaves> at_decays{};
+
+  /// Loaded when a run starts that is not resumed: a checkpoint file, or the folder of a training
+  /// state, of which the weights, the optimizer and the schedule are taken; the run starts at its
+  /// own beginning. With WsdSchedulerOptions::is_continuation_from_checkpoint so does the schedule.
+  std::optional<std::filesystem::path> initial_checkpoint{};
 
   /// States of this run (and of those that it resumes from this directory) that are kept. Older
   /// ones are removed. At least 1.
@@ -63,11 +100,13 @@ class LINKBOY_API SaveTrainingState : public Callback {
   explicit SaveTrainingState(SaveTrainingStateOptions options = {});
 
   bool writes_files() const override { return true; }
-  bool saves_training_states() const override { return true; }
+  bool saves_training_states() const override { return !saves_decays_only(); }
 
   /// @throws Error, on all ranks, if the directory cannot be written to, or another run saves
   /// there.
   void on_training_run_claim(Trainer& trainer) override;
+  /// @throws Error if there are no decays to save at, or one ends before it begins, or
+  ///         `initial_checkpoint` cannot be loaded.
   void on_training_run_start(Trainer& trainer) override;
   void on_train_update_end(Trainer& trainer) override;
   void on_training_run_epoch_end(Trainer& trainer) override;
@@ -87,6 +126,16 @@ class LINKBOY_API SaveTrainingState : public Callback {
  private:
   using Clock = std::chrono::steady_clock;
 
+  struct Decay {
+    int64_t begin;
+    int64_t end;
+  };
+
+  bool saves_decays_only() const;
+  std::vector<Decay> decays_of(Trainer& trainer) const;
+  void load_initial(Trainer& trainer) const;
+  void save_at_decays(Trainer& trainer);
+  void save_after(const Decay& decay, Trainer& trainer) const;
   void save(Trainer& trainer);
   void finish_save(Trainer& trainer);
   void settle(Trainer& trainer, const std::function<void()>& work);
@@ -104,6 +153,8 @@ class LINKBOY_API SaveTrainingState : public Callback {
   std::string run_;                 // identifies this run and those that resume it, in any order
   std::shared_ptr<void> lock_;      // on the directory, while a run is on
   Clock::time_point last_save_{};
+  std::vector<Decay> decays_;
+  int64_t last_schedule_update_ = 0;
   bool is_saved_ = false;    // nothing has changed since the last save
   bool is_pending_ = false;  // the newest of saved_ is being written
   bool was_stopped_ = false;

@@ -1,13 +1,9 @@
 #include "linkboy/callbacks/stochastic_weight_averaging.hpp"
 
-#include <ATen/ATen.h>
-#include <ATen/core/grad_mode.h>
-
 #include <cmath>
 #include <numbers>
 #include <utility>
 
-#include "linkboy/callbacks/kept_generators.hpp"
 #include "linkboy/callbacks/precise_batch_norm.hpp"
 #include "linkboy/error.hpp"
 #include "linkboy/trainer.hpp"
@@ -45,13 +41,8 @@ void StochasticWeightAveraging::on_training_run_start(Trainer& trainer) {
                 start_, ", but the run has ", config.max_num_updates,
                 " updates; it must begin before the run ends.");
   num_annealing_ = whole_number("num_annealing_updates", options_.num_annealing_updates, config);
-  weights_.attach(trainer.model(), is_resumed());
-  if (!is_resumed()) {
-    num_averaged_ = 0;
-    lrs_before_.clear();
-  }
-  last_update_ = trainer.num_updates();
-  is_to_go_on_ = false;
+  start_average(trainer);
+  if (!is_resumed()) lrs_before_.clear();
   is_forward_unchecked_ = options_.update_batch_norm;
 }
 
@@ -63,14 +54,8 @@ void StochasticWeightAveraging::on_train_step_end(Trainer& trainer, const Batch&
 /// Runs the first batch through the model: a pass that does not fit it would end the run after its
 /// last update.
 void StochasticWeightAveraging::check_forward(Trainer& trainer, const Batch& batch) const {
-  if (!has_batch_norm(trainer.model())) return;
-  const ModelModeGuard restore_modes(trainer.model());
-  trainer.model().eval();
-  const at::NoGradGuard no_grad;
-  const KeptGenerators generators(trainer.device());
-  const AutocastScope autocast = trainer.accelerator().autocast();
   try {
-    forward_for_statistics(trainer, batch, options_.forward);
+    try_forward_for_statistics(trainer, batch, options_.forward);
   } catch (const std::exception&) {
     throw Error(c10::str(
         "StochasticWeightAveraging cannot run a training batch through the model to update its "
@@ -106,31 +91,17 @@ bool StochasticWeightAveraging::is_due(Trainer& trainer, bool was_updated) const
 }
 
 void StochasticWeightAveraging::on_train_update_end(Trainer& trainer) {
-  const int64_t update = trainer.num_updates();
-  if (is_due(trainer, std::exchange(last_update_, update) != update)) add_weights();
-}
-
-void StochasticWeightAveraging::add_weights() {
-  if (num_averaged_ == 0) {
-    weights_.begin();
-  } else {
-    weights_.move_towards_model(1.0 / static_cast<double>(num_averaged_ + 1));
-  }
-  ++num_averaged_;
-}
-
-void StochasticWeightAveraging::on_stop_training_error(Trainer&, const StopTraining& stop) {
-  is_to_go_on_ = stop.reason() == StopReason::stop_request || stop.reason() == StopReason::nan;
+  if (is_due(trainer, is_new_update(trainer))) average();
 }
 
 void StochasticWeightAveraging::on_training_run_end(Trainer& trainer) {
   restore_lrs(trainer);
-  if (is_to_go_on_) return;
+  if (was_cut_short()) return;
   // Only now, when states are saved: a longer run will train the whole epoch.
   if (trainer.is_epoch_cut_short() && !options_.every_n_updates && last_update_ > start_) {
-    add_weights();
+    average();
   }
-  if (num_averaged_ == 0) return;
+  if (num_averaged() == 0) return;
   weights_.put_into_model();
   is_ending_ = true;
   if (options_.update_batch_norm) update_batch_norm(trainer, options_.forward);
@@ -161,17 +132,14 @@ void StochasticWeightAveraging::restore_lrs(Trainer& trainer) {
 }
 
 StateDict StochasticWeightAveraging::state_dict() const {
-  StateDict state;
-  state.set("num_averaged", num_averaged_);
+  StateDict state = AveragingCallback::state_dict();
   state.set("lrs_before", lrs_before_);
-  state.set("weights", weights_.state_dict());
   return state;
 }
 
 void StochasticWeightAveraging::load_state_dict(const StateDict& state) {
-  num_averaged_ = state.get_int("num_averaged");
+  AveragingCallback::load_state_dict(state);
   lrs_before_ = state.get_doubles("lrs_before");
-  weights_.load_state_dict(state.get_dict("weights"));
 }
 
 }  // namespace linkboy

@@ -53,16 +53,13 @@ struct StochasticWeightAveragingOptions {
 ///
 /// Of several processes each keeps the same average of the parameters; the statistics of BatchNorm
 /// are those over the batches of all. Those of TorchScript models are averaged, not updated.
-class LINKBOY_API StochasticWeightAveraging : public Callback {
+class LINKBOY_API StochasticWeightAveraging : public AveragingCallback {
  public:
   /// What `make<StochasticWeightAveraging>({...})` takes.
   using Options = StochasticWeightAveragingOptions;
 
   /// @throws Error if an option is out of its range.
   explicit StochasticWeightAveraging(StochasticWeightAveragingOptions options = {});
-
-  /// How often weights have been taken into the average.
-  int64_t num_averaged() const { return num_averaged_; }
 
   /// Copies of the averages, as `Model::state_dict` names them; without the pass over the data.
   /// @throws Error if nothing was averaged yet.
@@ -75,7 +72,6 @@ class LINKBOY_API StochasticWeightAveraging : public Callback {
   /// Sets the learning rate: here nothing comes between it and the update.
   void on_gradients_ready(Trainer& trainer) override;
   void on_train_update_end(Trainer& trainer) override;
-  void on_stop_training_error(Trainer& trainer, const StopTraining& stop) override;
   /// @throws whatever the pass over the data and the evaluation throw; the model then has the
   /// weights
   ///         of the last update again.
@@ -85,26 +81,17 @@ class LINKBOY_API StochasticWeightAveraging : public Callback {
   StateDict state_dict() const override;
   void load_state_dict(const StateDict& state) override;
 
- protected:
-  /// Before those that look at learning rates.
-  Phase default_phase() const override { return Phase::average; }
-
  private:
   bool is_due(Trainer& trainer, bool was_updated) const;
-  void add_weights();
   void check_forward(Trainer& trainer, const Batch& batch) const;
   void restore_lrs(Trainer& trainer);
 
   StochasticWeightAveragingOptions options_;
-  AveragedWeights weights_;
   int64_t start_ = 0;
   int64_t num_annealing_ = 0;
-  int64_t num_averaged_ = 0;
-  int64_t last_update_ = 0;
   std::vector<double> lrs_before_;  // of each group, when the phase began
   bool is_ending_ = false;          // the averages are in the model, but what follows is not done
   bool is_lr_changed_ = false;
-  bool is_to_go_on_ = false;  // the run was cut short
   bool is_forward_unchecked_ = false;
 };
 

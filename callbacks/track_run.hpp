@@ -14,7 +14,7 @@
 #include "linkboy/export.hpp"
 #include "linkboy/extend/async_scalar.hpp"
 #include "linkboy/extend/loss_average.hpp"
-#include "linkboy/extend/metric_reader.hpp"
+#include "linkboy/extend/metric_cursor.hpp"
 #include "linkboy/tracking/tracker.hpp"
 
 namespace linkboy {
@@ -147,7 +147,7 @@ class LINKBOY_API TrackRun : public Callback {
   int64_t last_update_ = 0;
   int64_t last_epoch_ = 0;  // that was finished
 
-  NewMetrics new_metrics_;
+  MetricCursor new_metrics_;
 
   // The updates since the last record of the epoch.
   LossAverage window_;

@@ -28,10 +28,19 @@ class LINKBOY_API Accuracy : public ClassCountsMetric {
   using Options = AccuracyOptions;
 
   /// @throws Error if the options are not allowed.
-  explicit Accuracy(const AccuracyOptions& options);
+  explicit Accuracy(const AccuracyOptions& options)
+      : ClassCountsMetric(ClassPredictionOptions{.num_classes = options.num_classes,
+                                                 .top_k = options.top_k,
+                                                 .ignore_index = options.ignore_index,
+                                                 .threshold = options.threshold},
+                          {.average = average_of(options), .false_negative_weight = 1.0}) {}
 
- protected:
-  Fraction fraction_of(const Counts& counts) const override;
+ private:
+  /// A sample is right or not whatever its class, so that class 1 has no accuracy of its own.
+  static Average average_of(const AccuracyOptions& options) {
+    const bool is_binary = options.average == Average::binary && options.num_classes == 2;
+    return is_binary ? Average::micro : options.average;
+  }
 };
 
 }  // namespace linkboy

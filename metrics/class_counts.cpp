@@ -37,6 +37,13 @@ void ClassCountsMetric::update(const at::Tensor& outputs, const at::Tensor& targ
   state(false_negatives_).index_add_(0, batch.labels, wrong);
 }
 
+at::Tensor ClassCountsMetric::scores_of(const Counts& counts, double undefined) const {
+  const at::Tensor hits = score_.true_positive_weight * counts.true_positives;
+  const at::Tensor all = hits + score_.false_negative_weight * counts.false_negatives +
+                         score_.false_positive_weight * counts.false_positives;
+  return at::where(all != 0, hits / all, undefined);
+}
+
 at::Tensor ClassCountsMetric::averaged(const Counts& counts) const {
   const at::Tensor num_labels = counts.true_positives + counts.false_negatives;
   at::Tensor weights = num_labels;
@@ -46,9 +53,8 @@ at::Tensor ClassCountsMetric::averaged(const Counts& counts) const {
     weights = (is_top_1 ? num_labels + counts.false_positives : num_labels).ne(0).to(at::kDouble);
   }
   const at::Tensor total = weights.sum();
-  const auto [numerator, denominator] = fraction_of(counts);
-  const at::Tensor scores = at::where(denominator != 0, numerator / denominator, 0.0);
-  return at::where(total != 0, (weights * scores).sum() / total, score_.undefined_average);
+  return at::where(total != 0, (weights * scores_of(counts, 0.0)).sum() / total,
+                   score_.undefined_average);
 }
 
 at::Tensor ClassCountsMetric::value_of(const std::vector<at::Tensor>& states) const {
@@ -65,9 +71,7 @@ at::Tensor ClassCountsMetric::value_of(const std::vector<at::Tensor>& states) co
     counts = {counts.true_positives.sum(), counts.false_positives.sum(),
               counts.false_negatives.sum()};
   }
-  const auto [numerator, denominator] = fraction_of(counts);
-  const at::Tensor scores =
-      at::where(denominator != 0, numerator / denominator, score_.undefined_score);
+  const at::Tensor scores = scores_of(counts, score_.undefined_score);
   return score_.average == Average::binary ? scores[1] : scores;
 }
 

@@ -35,53 +35,44 @@ struct ClassificationOptions {
   double threshold = 0.5;
 };
 
-/// How a fraction of counts becomes a value. What is 0/0 is defined by the metric.
+/// How counts become a value: the true positives' part of all three, each with its weight. What is
+/// 0/0 is defined by the metric.
 struct ClassScoreOptions {
   /// How the values of the classes become one.
   Average average = Average::macro;
-  double undefined_score = 0.0;    ///< of a class, or of all samples
-  double undefined_average = 0.0;  ///< of no class
+  double true_positive_weight = 1.0;   ///< samples of the class that were taken for it
+  double false_negative_weight = 0.0;  ///< samples of the class that were taken for others
+  double false_positive_weight = 0.0;  ///< samples of other classes that were taken for it
+  double undefined_score = 0.0;        ///< of a class, or of all samples
+  double undefined_average = 0.0;      ///< of no class
   /// Whether predictions of the class `ignore_index` are not held against it, so that it does not
   /// occur.
   bool drop_ignored_class = false;
 };
 
-/// A metric that is a fraction of the true and false positives and the false negatives. Keeps 3
-/// counts per class.
+/// A metric of the true and false positives and the false negatives. Keeps 3 counts per class.
 class LINKBOY_API ClassCountsMetric : public Metric {
  public:
   /// Outputs and targets as `predict_classes` takes them.
   void update(const at::Tensor& outputs, const at::Tensor& targets) override;
 
  protected:
-  /// double [num_classes], or their sums.
-  struct Counts {
-    /// Samples of the class that were taken for it.
-    at::Tensor true_positives;
-    /// Samples of other classes that were taken for it.
-    at::Tensor false_positives;
-    /// Samples of the class that were taken for others.
-    at::Tensor false_negatives;
-  };
-  /// A share, in double precision.
-  struct Fraction {
-    /// As many as the counts are.
-    at::Tensor numerator;
-    /// Where it is 0, the score is undefined.
-    at::Tensor denominator;
-  };
-
   /// @throws Error if the options are not allowed.
   ClassCountsMetric(ClassPredictionOptions predictions, ClassScoreOptions score);
   /// @throws Error if the options are not allowed.
   ClassCountsMetric(const ClassificationOptions& options, ClassScoreOptions score);
 
-  /// The value of each class, or of all samples, as a fraction.
-  virtual Fraction fraction_of(const Counts& counts) const = 0;
-
   at::Tensor value_of(const std::vector<at::Tensor>& states) const override;
 
  private:
+  /// double [num_classes], or their sums.
+  struct Counts {
+    at::Tensor true_positives;
+    at::Tensor false_positives;
+    at::Tensor false_negatives;
+  };
+
+  at::Tensor scores_of(const Counts& counts, double undefined) const;
   at::Tensor averaged(const Counts& counts) const;
 
   ClassPredictionOptions predictions_;

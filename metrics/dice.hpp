@@ -1,5 +1,7 @@
 #pragma once
 
+#include <limits>
+
 #include "linkboy/export.hpp"
 #include "linkboy/metrics/class_counts.hpp"
 
@@ -15,10 +17,14 @@ class LINKBOY_API Dice : public ClassCountsMetric {
   using Options = ClassificationOptions;
 
   /// @throws Error if the options are not allowed.
-  explicit Dice(const ClassificationOptions& options);
-
- protected:
-  Fraction fraction_of(const Counts& counts) const override;
+  explicit Dice(const ClassificationOptions& options)
+      : ClassCountsMetric(options, {.average = options.average,
+                                    .true_positive_weight = 2.0,
+                                    .false_negative_weight = 1.0,
+                                    .false_positive_weight = 1.0,
+                                    .undefined_score = std::numeric_limits<double>::quiet_NaN(),
+                                    .undefined_average = std::numeric_limits<double>::quiet_NaN(),
+                                    .drop_ignored_class = true}) {}
 };
 
 }  // namespace linkboy

@@ -27,12 +27,6 @@ class LINKBOY_API FBeta : public ClassCountsMetric {
 
   /// @throws Error if the options are not allowed.
   explicit FBeta(const FBetaOptions& options);
-
- protected:
-  Fraction fraction_of(const Counts& counts) const override;
-
- private:
-  double beta_squared_;
 };
 
 }  // namespace linkboy

@@ -1,5 +1,7 @@
 #pragma once
 
+#include <limits>
+
 #include "linkboy/export.hpp"
 #include "linkboy/metrics/class_counts.hpp"
 
@@ -14,10 +16,12 @@ class LINKBOY_API IoU : public ClassCountsMetric {
   using Options = ClassificationOptions;
 
   /// @throws Error if the options are not allowed.
-  explicit IoU(const ClassificationOptions& options);
-
- protected:
-  Fraction fraction_of(const Counts& counts) const override;
+  explicit IoU(const ClassificationOptions& options)
+      : ClassCountsMetric(options, {.average = options.average,
+                                    .false_negative_weight = 1.0,
+                                    .false_positive_weight = 1.0,
+                                    .undefined_average = std::numeric_limits<double>::quiet_NaN(),
+                                    .drop_ignored_class = true}) {}
 };
 
 }  // namespace linkboy

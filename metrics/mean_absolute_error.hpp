@@ -4,7 +4,7 @@
 #include <vector>
 
 #include "linkboy/export.hpp"
-#include "linkboy/metrics/metric.hpp"
+#include "linkboy/metrics/regression_rows.hpp"
 
 namespace linkboy {
 
@@ -17,22 +17,13 @@ struct MeanAbsoluteErrorOptions {
 ///
 /// Outputs and targets have the same shape, any with one output, else [N, num_outputs]. The value
 /// is a scalar, or [num_outputs]; NaN before the first element.
-class LINKBOY_API MeanAbsoluteError : public Metric {
+class LINKBOY_API MeanAbsoluteError : public MeanErrorMetric {
  public:
   /// What `make<MeanAbsoluteError>({...})` takes.
   using Options = MeanAbsoluteErrorOptions;
 
   /// @throws Error if `num_outputs` is less than 1.
   explicit MeanAbsoluteError(MeanAbsoluteErrorOptions options = {});
-
-  /// @throws Error if the shapes do not fit, or a dtype is complex.
-  void update(const at::Tensor& outputs, const at::Tensor& targets) override;
-
- protected:
-  at::Tensor value_of(const std::vector<at::Tensor>& states) const override;
-
- private:
-  MeanAbsoluteErrorOptions options_;
 };
 
 }  // namespace linkboy

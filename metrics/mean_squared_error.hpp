@@ -4,7 +4,7 @@
 #include <vector>
 
 #include "linkboy/export.hpp"
-#include "linkboy/metrics/metric.hpp"
+#include "linkboy/metrics/regression_rows.hpp"
 
 namespace linkboy {
 
@@ -19,7 +19,7 @@ struct MeanSquaredErrorOptions {
 ///
 /// Outputs and targets have the same shape, any with one output, else [N, num_outputs]. The value
 /// is a scalar, or [num_outputs]; NaN before the first element.
-class LINKBOY_API MeanSquaredError : public Metric {
+class LINKBOY_API MeanSquaredError : public MeanErrorMetric {
  public:
   /// What `make<MeanSquaredError>({...})` takes.
   using Options = MeanSquaredErrorOptions;
@@ -27,14 +27,11 @@ class LINKBOY_API MeanSquaredError : public Metric {
   /// @throws Error if `num_outputs` is less than 1.
   explicit MeanSquaredError(MeanSquaredErrorOptions options = {});
 
-  /// @throws Error if the shapes do not fit, or a dtype is complex.
-  void update(const at::Tensor& outputs, const at::Tensor& targets) override;
-
  protected:
   at::Tensor value_of(const std::vector<at::Tensor>& states) const override;
 
  private:
-  MeanSquaredErrorOptions options_;
+  bool is_squared_;
 };
 
 }  // namespace linkboy

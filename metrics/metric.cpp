@@ -75,6 +75,15 @@ void Metric::count_violations(std::size_t rule, const at::Tensor& is_violation) 
   seen_.violations.select(0, static_cast<int64_t>(rule)).add_(is_violation.sum());
 }
 
+void Metric::check_values(std::size_t rule, const at::Tensor& values,
+                          const at::Tensor& is_violation) {
+  if (!values.is_cpu()) return count_violations(rule, is_violation);
+  if (!is_violation.any().item<bool>()) return;
+  const auto first = is_violation.flatten().to(at::kByte).argmax().item<int64_t>();
+  throw Error(c10::str(rules_[rule], " Element ", first, " of the batch is ",
+                       values.flatten()[first].item(), "."));
+}
+
 void Metric::follow(const at::Tensor& batch) {
   // Without waiting for work that the device has still to do; but what comes to the CPU is read at
   // once.

@@ -72,13 +72,18 @@ class LINKBOY_API Metric {
   void append(std::size_t number, at::Tensor rows);
 
   /// A rule for the values of a batch ("labels must lie in [0, 9]."), in the constructor; returns
-  /// its number. For `count_violations`.
+  /// its number. For the next two.
   std::size_t add_rule(std::string text);
 
   /// Counts the values that break a rule, for which `compute` throws then. For batches on a device
   /// that `update` must not wait for; on the CPU it throws at once instead, and names the value.
   /// @param is_violation  Bool, of any shape, on the device of the batch; call `follow` before.
   void count_violations(std::size_t rule, const at::Tensor& is_violation);
+
+  /// Does the right one of these. @throws Error, on the CPU, with the rule and the first value that
+  /// breaks it.
+  /// @param is_violation  Bool, of the shape of `values`.
+  void check_values(std::size_t rule, const at::Tensor& values, const at::Tensor& is_violation);
 
   /// Moves the states to the device of a batch. Call it in `update` before the first use of one.
   void follow(const at::Tensor& batch);

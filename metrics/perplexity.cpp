@@ -3,19 +3,15 @@
 #include <ATen/ATen.h>
 
 #include "linkboy/error.hpp"
-#include "linkboy/metrics/value_check.hpp"
 
 namespace linkboy {
 
-Perplexity::Perplexity(PerplexityOptions options)
-    : options_(options),
-      label_rule_(c10::str("Perplexity: labels must be class numbers of the outputs",
-                           options.ignore_index
-                               ? c10::str(", or ignore_index (", *options.ignore_index, ").")
-                               : ".")) {
+Perplexity::Perplexity(PerplexityOptions options) : options_(options) {
   add_state("sum", at::zeros({}, at::kDouble), Merge::sum);
   add_state("count", at::zeros({}, at::kLong), Merge::sum);
-  add_rule(label_rule_);
+  add_rule(c10::str(
+      "Perplexity: labels must be class numbers of the outputs",
+      options.ignore_index ? c10::str(", or ignore_index (", *options.ignore_index, ").") : "."));
 }
 
 void Perplexity::check_shapes(const at::Tensor& outputs, const at::Tensor& targets) const {
@@ -49,15 +45,14 @@ void Perplexity::update(const at::Tensor& outputs, const at::Tensor& targets) {
   const at::Tensor counts =
       options_.ignore_index ? labels.ne(*options_.ignore_index) : at::ones_like(labels, at::kBool);
   const at::Tensor is_wrong = labels.lt(0).logical_or(labels.ge(num_classes)).logical_and(counts);
-  if (labels.is_cpu()) check_values(labels, is_wrong, label_rule_);
+  follow(outputs);
+  check_values(0, labels, is_wrong);
 
   const auto precision = logits.scalar_type() == at::kDouble ? at::kDouble : at::kFloat;
   const at::Tensor log_likelihoods = at::log_softmax(logits, -1, precision)
                                          .gather(-1, labels.clamp(0, num_classes - 1).unsqueeze(-1))
                                          .squeeze(-1)
                                          .masked_fill(counts.logical_not(), 0.0);
-  follow(outputs);
-  count_violations(0, is_wrong);
   state(0).sub_(log_likelihoods.sum(at::kDouble));
   state(1).add_(counts.sum());
 }

@@ -41,7 +41,6 @@ class LINKBOY_API Perplexity : public Metric {
   void check_shapes(const at::Tensor& outputs, const at::Tensor& targets) const;
 
   PerplexityOptions options_;
-  std::string label_rule_;
 };
 
 }  // namespace linkboy

@@ -6,7 +6,6 @@
 #include <limits>
 
 #include "linkboy/error.hpp"
-#include "linkboy/metrics/value_check.hpp"
 
 namespace linkboy {
 namespace {
@@ -49,14 +48,13 @@ RankingCurveMetric::RankingCurveMetric(std::string name, RankingCurveOptions opt
     add_state("counts", at::zeros({2, num_columns(), *options_.thresholds + 1}, at::kLong),
               Merge::sum);
   }
-  rules_ = {options_.num_classes
-                ? c10::str(name_, ": targets must lie in [0, ", *options_.num_classes - 1, "].")
-                : c10::str(name_, ": targets must be 0 or 1."),
-            is_exact() ? c10::str(name_, ": scores must not be NaN.")
-                       : c10::str(name_,
-                                  ": with thresholds scores must lie in [0, 1]; set "
-                                  "from_logits if they are logits.")};
-  for (const auto& rule : rules_) add_rule(rule);
+  add_rule(options_.num_classes
+               ? c10::str(name_, ": targets must lie in [0, ", *options_.num_classes - 1, "].")
+               : c10::str(name_, ": targets must be 0 or 1."));
+  add_rule(is_exact() ? c10::str(name_, ": scores must not be NaN.")
+                      : c10::str(name_,
+                                 ": with thresholds scores must lie in [0, 1]; set "
+                                 "from_logits if they are logits."));
 }
 
 void RankingCurveMetric::check_shapes(const at::Tensor& outputs, const at::Tensor& targets) const {
@@ -96,25 +94,16 @@ at::Tensor RankingCurveMetric::scores_of(const at::Tensor& outputs) const {
       .reshape({-1, *options_.num_classes});
 }
 
-void RankingCurveMetric::check_range(std::size_t rule, const at::Tensor& values,
-                                     const at::Tensor& is_violation) {
-  if (values.is_cpu()) {
-    check_values(values, is_violation, rules_[rule]);
-  } else {
-    count_violations(rule, is_violation);
-  }
-}
-
 void RankingCurveMetric::update(const at::Tensor& outputs, const at::Tensor& targets) {
   check_shapes(outputs, targets);
   const at::Tensor scores = scores_of(outputs);
   const at::Tensor labels = targets.to(at::kLong).reshape(-1);
   follow(outputs);
-  check_range(kTargetRule, labels,
-              labels.lt(0).logical_or(labels.ge(options_.num_classes.value_or(2))));
+  check_values(kTargetRule, labels,
+               labels.lt(0).logical_or(labels.ge(options_.num_classes.value_or(2))));
   const at::Tensor is_wrong =
       is_exact() ? scores.isnan() : scores.ge(0.0).logical_and(scores.le(1.0)).logical_not();
-  check_range(kScoreRule, scores, is_wrong);
+  check_values(kScoreRule, scores, is_wrong);
   if (is_exact()) {
     append(kScores, scores);
     append(kTargets, labels);

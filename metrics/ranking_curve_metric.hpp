@@ -61,7 +61,6 @@ class LINKBOY_API RankingCurveMetric : public Metric {
 
   void check_shapes(const at::Tensor& outputs, const at::Tensor& targets) const;
   at::Tensor scores_of(const at::Tensor& outputs) const;
-  void check_range(std::size_t rule, const at::Tensor& values, const at::Tensor& is_violation);
   void count(const at::Tensor& scores, const at::Tensor& targets);
   std::vector<RankingCurve> curves_of(const std::vector<at::Tensor>& states) const;
   double averaged(const std::vector<double>& values, const std::vector<RankingCurve>& curves) const;
@@ -70,7 +69,6 @@ class LINKBOY_API RankingCurveMetric : public Metric {
   std::string name_;
   RankingCurveOptions options_;
   at::Tensor thresholds_;
-  std::vector<std::string> rules_;
 };
 
 }  // namespace linkboy

@@ -12,10 +12,8 @@ class LINKBOY_API RecallScore : public ClassCountsMetric {
   using Options = ClassificationOptions;
 
   /// @throws Error if the options are not allowed.
-  explicit RecallScore(const ClassificationOptions& options);
-
- protected:
-  Fraction fraction_of(const Counts& counts) const override;
+  explicit RecallScore(const ClassificationOptions& options)
+      : ClassCountsMetric(options, {.average = options.average, .false_negative_weight = 1.0}) {}
 };
 
 }  // namespace linkboy

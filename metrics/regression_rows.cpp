@@ -35,4 +35,24 @@ void check_num_outputs(int64_t num_outputs, std::string_view metric) {
                 "; it must be at least 1.");
 }
 
+MeanErrorMetric::MeanErrorMetric(const char* name, int64_t num_outputs,
+                                 at::Tensor (*error)(const at::Tensor&))
+    : name_(name), num_outputs_(num_outputs), error_(error) {
+  check_num_outputs(num_outputs_, name_);
+  add_state("sum", at::zeros({num_outputs_}, at::kDouble), Merge::sum);
+  add_state("count", at::zeros({}, at::kLong), Merge::sum);
+}
+
+void MeanErrorMetric::update(const at::Tensor& outputs, const at::Tensor& targets) {
+  const auto rows = regression_rows(outputs, targets, num_outputs_, name_);
+  follow(outputs);
+  state(0).add_(error_(rows.outputs - rows.targets).sum(0));
+  state(1).add_(rows.targets.size(0));
+}
+
+at::Tensor MeanErrorMetric::value_of(const std::vector<at::Tensor>& states) const {
+  const at::Tensor mean = states[0] / states[1];
+  return num_outputs_ == 1 ? mean.squeeze(0) : mean;
+}
+
 }  // namespace linkboy

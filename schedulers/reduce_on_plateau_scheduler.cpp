@@ -16,7 +16,6 @@ ReduceOnPlateauScheduler::ReduceOnPlateauScheduler(torch::optim::Optimizer& opti
                                                    const RunConfig& config)
     : Scheduler(optimizer, options.field),
       options_(options),
-      reader_(options.metric),
       values_(base_values()),
       best_(options.mode == Mode::min ? std::numeric_limits<double>::infinity()
                                       : -std::numeric_limits<double>::infinity()) {
@@ -49,11 +48,14 @@ bool ReduceOnPlateauScheduler::include_new_groups() {
   return true;
 }
 
-void ReduceOnPlateauScheduler::run_start(const RunHistory& history) { reader_.skip(history); }
+void ReduceOnPlateauScheduler::run_start(const RunHistory& history) {
+  cursor_.take_newest(history, options_.metric, /*has_metrics=*/false);
+}
 
 void ReduceOnPlateauScheduler::epoch_end(int64_t /*num_epochs_done*/, const RunHistory& history,
                                          bool has_metrics) {
-  if (const auto value = reader_.next(history, has_metrics)) step_metric(*value);
+  const auto value = cursor_.take_newest(history, options_.metric, has_metrics);
+  if (value) step_metric(*value);
 }
 
 bool ReduceOnPlateauScheduler::is_better(double value) const {
@@ -97,7 +99,7 @@ StateDict ReduceOnPlateauScheduler::state_dict() const {
   state.set("best", best_);
   state.set("num_bad", num_bad_);
   state.set("cooldown_left", cooldown_left_);
-  state.set("num_read", reader_.num_read());
+  state.set("num_read", cursor_.num_taken(options_.metric));
   return state;
 }
 
@@ -120,7 +122,7 @@ void ReduceOnPlateauScheduler::load_state_dict(const StateDict& state) {
   best_ = state.get_double("best");
   num_bad_ = state.get_int("num_bad");
   cooldown_left_ = state.get_int("cooldown_left");
-  reader_.set_num_read(state.get_int("num_read"));
+  cursor_.set_num_taken(options_.metric, state.get_int("num_read"));
   Scheduler::load_state_dict(state);
 }
 

@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "linkboy/export.hpp"
-#include "linkboy/extend/metric_reader.hpp"
+#include "linkboy/extend/metric_cursor.hpp"
 #include "linkboy/scheduler.hpp"
 #include "linkboy/schedulers/per_group.hpp"
 
@@ -72,7 +72,7 @@ class LINKBOY_API ReduceOnPlateauScheduler final : public Scheduler {
   void reduce();
 
   ReduceOnPlateauSchedulerOptions options_;
-  MetricReader reader_;
+  MetricCursor cursor_;
   std::vector<double> values_;
   double best_;
   int64_t num_bad_ = 0;

@@ -5,5 +5,5 @@
 #include "linkboy/extend/async_scalar.hpp"
 #include "linkboy/extend/limited_loader.hpp"
 #include "linkboy/extend/loss_average.hpp"
-#include "linkboy/extend/metric_reader.hpp"
+#include "linkboy/extend/metric_cursor.hpp"
 #include "linkboy/extend/status_line.hpp"

@@ -26,4 +26,3 @@
 #include "linkboy/metrics/ranking_curve_metric.hpp"
 #include "linkboy/metrics/recall_score.hpp"
 #include "linkboy/metrics/regression_rows.hpp"
-#include "linkboy/metrics/value_check.hpp"

@@ -23,4 +23,11 @@ std::string failure_on_main_process(const Accelerator& accelerator,
   return accelerator.broadcast_bytes(failure);
 }
 
+void run_on_main_process(const Accelerator& accelerator, const std::function<void()>& work) {
+  const std::string failure = failure_on_main_process(accelerator, [&] {
+    if (accelerator.is_main_process()) work();
+  });
+  LINKBOY_CHECK(failure.empty(), failure);
+}
+
 }  // namespace linkboy

@@ -26,8 +26,11 @@ class LimitedIterator final : public BatchIterator {
 
 }  // namespace
 
-LimitedLoader::LimitedLoader(std::shared_ptr<DataLoader> loader, int64_t max_batches)
-    : loader_(std::move(loader)), max_batches_(max_batches) {
+LimitedLoader::LimitedLoader(std::shared_ptr<DataLoader> loader, int64_t max_batches,
+                             bool repeats_first_epoch)
+    : loader_(std::move(loader)),
+      max_batches_(max_batches),
+      repeats_first_epoch_(repeats_first_epoch) {
   LINKBOY_CHECK(loader_ != nullptr, "the loader to limit is null; give an object.");
   LINKBOY_CHECK(max_batches_ >= 0, "a loader is limited to ", max_batches_,
                 " batches; the number must not be negative.");
@@ -35,13 +38,15 @@ LimitedLoader::LimitedLoader(std::shared_ptr<DataLoader> loader, int64_t max_bat
 
 std::shared_ptr<DataLoader> LimitedLoader::shared(const DataLoaderOptions& defaults) const {
   auto part = loader_->shared(defaults);
-  return part ? std::make_shared<LimitedLoader>(std::move(part), max_batches_) : nullptr;
+  if (!part) return nullptr;
+  return std::make_shared<LimitedLoader>(std::move(part), max_batches_, repeats_first_epoch_);
 }
 
 int64_t LimitedLoader::size() const { return std::min(loader_->size(), max_batches_); }
 
 std::unique_ptr<BatchIterator> LimitedLoader::iterate(int64_t epoch, int64_t first_batch) {
   const int64_t num_left = size() - first_batch;
+  if (repeats_first_epoch_) epoch = 1;
   auto batches = num_left > 0 ? loader_->iterate(epoch, first_batch) : nullptr;
   return std::make_unique<LimitedIterator>(std::move(batches), num_left);
 }

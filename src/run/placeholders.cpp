@@ -30,6 +30,7 @@ constexpr std::array kPlaceholders{
     Placeholder{"NUM_EPOCHS", &RunConfig::num_epochs},
     Placeholder{"NUM_UPDATE_STEPS", &RunConfig::max_num_updates},
     Placeholder{"NUM_UPDATE_STEPS_PER_EPOCH", &RunConfig::num_updates_per_epoch},
+    // pytorch-accelerated's name, in texts only: linkboy counts updates in one unit.
     Placeholder{"PER_PROCESS_NUM_UPDATE_STEPS_PER_EPOCH", &RunConfig::num_updates_per_epoch},
     Placeholder{"TRAIN_DATALOADER_LEN", &RunConfig::num_train_batches_per_epoch},
     Placeholder{"EVAL_DATALOADER_LEN", &RunConfig::num_eval_batches_per_epoch}};

@@ -7,7 +7,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstdlib>
 #include <limits>
 #include <set>
 #include <thread>
@@ -19,14 +18,12 @@
 #include "checkpoint/optimizer_state.hpp"
 #include "distributed/agreement.hpp"
 #include "linkboy/error.hpp"
-#include "linkboy/extend/limited_loader.hpp"
 #include "linkboy/profiling/profiler_range.hpp"
 #include "trainer/run_progress.hpp"
 #include "trainer/step_executor.hpp"
 #include "trainer/stop_control.hpp"
 #include "trainer/trainer_implementation.hpp"
 #include "util/ceil_div.hpp"
-#include "util/parse_number.hpp"
 
 namespace linkboy {
 namespace {
@@ -49,17 +46,6 @@ void check_names(const std::vector<NamedDataset>& datasets) {
     LINKBOY_CHECK_OPTION(dataset, "the evaluation data \"", name,
                          "\" is an empty handle; give a dataset.");
   }
-}
-
-/// LINKBOY_LIMIT_BATCHES: batches of each loader of each process.
-std::optional<int64_t> batch_limit_from_environment() {
-  const char* text = std::getenv("LINKBOY_LIMIT_BATCHES");
-  const std::string_view value = text == nullptr ? "" : text;
-  if (value.empty() || value == "none") return std::nullopt;
-  const auto limit = parse_number<int64_t>(value);
-  LINKBOY_CHECK(limit.value_or(0) >= 1, "LINKBOY_LIMIT_BATCHES is \"", value,
-                "\"; it must be a whole number of at least 1, or none.");
-  return limit;
 }
 
 void check_learning_rates(const torch::optim::Optimizer& optimizer) {
@@ -282,14 +268,6 @@ void Trainer::Implementation::create_evaluation_sets(const TrainOptions& options
 
 /// Everything between the making of the loaders and their use.
 void Trainer::Implementation::prepare_dataloaders() {
-  if (const auto limit = batch_limit_from_environment()) {
-    if (train_dataloader_) {
-      train_dataloader_ = std::make_shared<LimitedLoader>(train_dataloader_, *limit);
-    }
-    for (auto& set : evaluation_sets_) {
-      set.loader = std::make_shared<LimitedLoader>(set.loader, *limit);
-    }
-  }
   const auto use_first_set = [this] {
     eval_dataloader_ = evaluation_sets_.empty() ? nullptr : evaluation_sets_.front().loader;
   };

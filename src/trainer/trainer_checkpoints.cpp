@@ -418,11 +418,9 @@ bool Trainer::load_training_state(const std::filesystem::path& directory) {
   if (impl_->background_save_) impl_->background_save_->job.join();
   // One process looks: what the others might find is still being written, or removed.
   std::string place;
-  const std::string failure = failure_on_main_process(accelerator(), [&] {
-    if (!impl_->accelerator_->is_main_process()) return;
+  run_on_main_process(accelerator(), [&] {
     if (const auto found = impl_->find_training_state(directory)) place = found->string();
   });
-  LINKBOY_CHECK(failure.empty(), failure);
   place = impl_->accelerator_->broadcast_bytes(place);
   if (place.empty()) return false;
   const auto path = std::filesystem::path(place) / kTrainingStateFile;

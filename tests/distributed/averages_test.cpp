@@ -2,7 +2,7 @@
 
 #include "support/averages.hpp"
 #include "distributed/ranks.hpp"
-#include "linkboy/callbacks/limit_eval_steps.hpp"
+#include "linkboy/callbacks/limit_batches.hpp"
 #include "linkboy/callbacks/model_ema.hpp"
 #include "linkboy/callbacks/step_based_evaluation.hpp"
 #include "linkboy/callbacks/stochastic_weight_averaging.hpp"
@@ -84,7 +84,9 @@ TEST(AveragesTest, LimitedEvaluationsCountTheBatchesOfAllRanks) {
   for (const int64_t limit : {int64_t{1}, int64_t{3}}) {
     SCOPED_TRACE(limit);
     auto count = std::make_shared<Count>();
-    RankToy toy(together(), {count, make<LimitEvalSteps>({.num_eval_steps = limit}),
+    RankToy toy(together(), {count,
+                             make<LimitBatches>({.num_intermediate_eval_batches = limit,
+                                                 .are_eval_limits_total = true}),
                              make<StepBasedEvaluation>({.eval_every_n_updates = 12})});
     auto& accelerator = toy.trainer.accelerator();
     auto options = options_for(accelerator.num_processes());

@@ -2,8 +2,7 @@
 
 #include "distributed/ranks.hpp"
 #include "linkboy/callbacks/lambda_callback.hpp"
-#include "linkboy/callbacks/limit_eval_steps.hpp"
-#include "linkboy/callbacks/overfit_batches.hpp"
+#include "linkboy/callbacks/limit_batches.hpp"
 #include "linkboy/callbacks/save_predictions.hpp"
 #include "linkboy/extend/limited_loader.hpp"
 #include "linkboy/metrics/mean.hpp"
@@ -99,7 +98,7 @@ TEST_F(SharedWorkTest, LoadersThatCallbacksLimitAreSharedToo) {
   const auto model = toy_model();
   OwnLoaders trainer(
       model, torch::nn::CrossEntropyLoss(), toy_sgd(model),
-      {.callbacks = {make<LimitEvalSteps>({.num_eval_steps = 1, .limit_intermediate_only = false}),
+      {.callbacks = {make<LimitBatches>({.num_eval_batches = 1, .are_eval_limits_total = true}),
                      make<LambdaCallback>({.on_eval_epoch_start =
                                                [&](Trainer& own) {
                                                  const auto num_own =
@@ -125,7 +124,8 @@ TEST_F(SharedWorkTest, AFewBatchesThatAreFittedAreSharedToo) {
   const auto model = toy_model();
   OwnLoaders trainer(
       model, torch::nn::CrossEntropyLoss(), toy_sgd(model),
-      {.callbacks = {std::make_shared<OverfitBatches>(1)}, .accelerator = together()});
+      {.callbacks = {make<LimitBatches>({.num_train_batches = 1, .repeat_first_epoch = true})},
+       .accelerator = together()});
   trainer.num_rows = 4 * size;
   std::vector<double> sums;
   trainer.callback_handler().add(make<LambdaCallback>(

@@ -17,4 +17,10 @@ class Accelerator;
 LINKBOY_API std::string failure_on_main_process(const Accelerator& accelerator,
                                                 const std::function<void()>& work);
 
+/// Calls `work` on the main process only.
+/// @throws Error, on all processes, with the message of the exception that it threw.
+/// @note Collective.
+LINKBOY_API void run_on_main_process(const Accelerator& accelerator,
+                                     const std::function<void()>& work);
+
 }  // namespace linkboy

@@ -13,8 +13,10 @@ class LINKBOY_API LimitedLoader final : public DataLoader {
  public:
   /// @param max_batches  Of this process; 0 on one that has no part in the first batches of all. If
   ///        the loader has fewer, it has what it has.
+  /// @param repeats_first_epoch  Whether every epoch has the batches of the first one.
   /// @throws Error if `loader` is null or `max_batches` negative.
-  LimitedLoader(std::shared_ptr<DataLoader> loader, int64_t max_batches);
+  LimitedLoader(std::shared_ptr<DataLoader> loader, int64_t max_batches,
+                bool repeats_first_epoch = false);
 
   int64_t size() const override;
   int64_t batch_size() const override { return loader_->batch_size(); }
@@ -29,6 +31,7 @@ class LINKBOY_API LimitedLoader final : public DataLoader {
  private:
   std::shared_ptr<DataLoader> loader_;
   int64_t max_batches_;
+  bool repeats_first_epoch_;
 };
 
 }  // namespace linkboy

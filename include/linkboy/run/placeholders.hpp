@@ -95,10 +95,6 @@ inline constinit const RunExpression NUM_UPDATE_STEPS{detail::PlaceholderName{"N
 /// Optimizer steps in an epoch; the same number on every rank.
 inline constinit const RunExpression NUM_UPDATE_STEPS_PER_EPOCH{
     detail::PlaceholderName{"NUM_UPDATE_STEPS_PER_EPOCH"}};
-/// The same as NUM_UPDATE_STEPS_PER_EPOCH, since linkboy counts updates in one unit; kept for those
-/// who come from pytorch-accelerated.
-inline constinit const RunExpression PER_PROCESS_NUM_UPDATE_STEPS_PER_EPOCH{
-    detail::PlaceholderName{"PER_PROCESS_NUM_UPDATE_STEPS_PER_EPOCH"}};
 /// Batches that one process sees in a training (evaluation) epoch.
 inline constinit const RunExpression TRAIN_DATALOADER_LEN{
     detail::PlaceholderName{"TRAIN_DATALOADER_LEN"}};

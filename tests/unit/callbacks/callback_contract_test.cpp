@@ -171,7 +171,7 @@ INSTANTIATE_TEST_SUITE_P(All, CallbackContractTest, ::testing::ValuesIn(every_ca
 TEST(CallbackFactoryTest, KnowsEveryFileOfTheCallbacksFolder) {
   // What is not made from text: objects, helpers of several callbacks, the factory itself.
   const std::vector<std::string> others{"callback_factory", "default_callbacks", "freeze_layers",
-                                        "metric_callback",  "track_run",         "watched_metric",
+                                        "metric_callback",  "track_run",         "metric_monitor",
                                         "averaged_weights", "describe_run",      "bring_here"};
   const auto names = callback_names();
   for (const auto& entry : std::filesystem::directory_iterator(

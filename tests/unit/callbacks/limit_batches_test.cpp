@@ -1,15 +1,13 @@
-// Runs on a part of the data: LimitBatches, LINKBOY_LIMIT_BATCHES, LimitEvalSteps, OverfitBatches.
+// Runs on a part of the data.
 
 #include "linkboy/callbacks/limit_batches.hpp"
 
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
-#include <cstdlib>
 #include <map>
 
-#include "linkboy/callbacks/limit_eval_steps.hpp"
-#include "linkboy/callbacks/overfit_batches.hpp"
+#include "linkboy/callbacks/callback_factory.hpp"
 #include "linkboy/callbacks/step_based_evaluation.hpp"
 #include "linkboy/schedulers/cosine_scheduler.hpp"
 #include "linkboy/trainer.hpp"
@@ -106,80 +104,82 @@ TEST(LimitBatchesTest, LimitsAnEvaluationAlone) {
 TEST(LimitBatchesTest, RejectsLimitsBelowOne) {
   EXPECT_ERROR(LimitBatches(0), "num_train_batches is 0");
   EXPECT_ERROR((LimitBatches{{.num_eval_batches = -1}}), "num_eval_batches is -1");
-  EXPECT_ERROR((LimitEvalSteps{{.num_eval_steps = 0}}), "num_eval_steps is 0");
-  EXPECT_ERROR(OverfitBatches(0), "num_batches is 0");
+  EXPECT_ERROR((LimitBatches{{.num_intermediate_eval_batches = 0}}),
+               "num_intermediate_eval_batches is 0");
 }
 
-class BatchLimitFromEnvironmentTest : public ::testing::Test {
- protected:
-  ~BatchLimitFromEnvironmentTest() override { ::unsetenv("LINKBOY_LIMIT_BATCHES"); }
-  static void set(const char* value) { ::setenv("LINKBOY_LIMIT_BATCHES", value, 1); }
-};
-
-TEST_F(BatchLimitFromEnvironmentTest, LimitsAllLoaders) {
-  set("2");
-  Counted run({});
-  TrainOptions options = epochs(1);
-  options.more_eval_datasets = {{"more", toy_data(10)}};
-  run.toy.trainer.train(options);
-  EXPECT_EQ(run.count->num_train, 2);
-  EXPECT_EQ(run.count->num_eval, 4);
-  EXPECT_EQ(run.toy.trainer.run_config().num_train_batches_per_epoch, 2);
-}
-
-TEST_F(BatchLimitFromEnvironmentTest, TheLowerLimitCounts) {
-  set("4");
-  Counted run({std::make_shared<LimitBatches>(1)});
+TEST(LimitBatchesTest, OfTwoLimitsTheLowerOneCounts) {
+  auto second = std::make_shared<LimitBatches>(1);
+  second->set_name("second");
+  Counted run({std::make_shared<LimitBatches>(4), second});
   run.toy.trainer.train(epochs(1));
   EXPECT_EQ(run.count->num_train, 1);
-}
-
-TEST_F(BatchLimitFromEnvironmentTest, NoneAndNothingLimitNothing) {
-  for (const char* value : {"", "none"}) {
-    set(value);
-    Counted run({});
-    run.toy.trainer.train(epochs(1));
-    EXPECT_EQ(run.count->num_train, 5) << value;
-  }
-}
-
-TEST_F(BatchLimitFromEnvironmentTest, RejectsWhatIsNoNumberOfBatches) {
-  for (const char* value : {"0", "-3", "two", "2.5", "2 ", "99999999999999999999"}) {
-    set(value);
-    Counted run({});
-    EXPECT_ERROR(run.toy.trainer.train(epochs(1)), "LINKBOY_LIMIT_BATCHES is \"");
-    EXPECT_EQ(run.count->num_train, 0) << value;
-  }
 }
 
 std::shared_ptr<StepBasedEvaluation> after_update_3() {
   return make<StepBasedEvaluation>({.eval_every_n_updates = 3});
 }
 
-TEST(LimitEvalStepsTest, LimitsTheEvaluationsInBetween) {
+TEST(LimitBatchesTest, LimitsIntermediateEvaluationsAlone) {
   // Upstream limited nothing.
-  Counted run({make<LimitEvalSteps>({.num_eval_steps = 1}), after_update_3()});
+  Counted run(
+      {make<LimitBatches>({.num_intermediate_eval_batches = 1, .are_eval_limits_total = true}),
+       after_update_3()});
   run.toy.trainer.train(epochs(1));
   EXPECT_EQ(run.count->num_extra, 1);
   EXPECT_EQ(run.count->num_eval, 3);
   EXPECT_EQ(run.toy.trainer.run_config().num_eval_batches_per_epoch, 3);
 }
 
-TEST(LimitEvalStepsTest, LimitsAllEvaluationsIfAskedTo) {
-  Counted run({make<LimitEvalSteps>({.num_eval_steps = 2, .limit_intermediate_only = false}),
-               after_update_3()});
+TEST(LimitBatchesTest, LimitsIntermediateEvaluationsAsTheOthers) {
+  Counted run({make<LimitBatches>({.num_eval_batches = 2}), after_update_3()});
   run.toy.trainer.train(epochs(1));
   EXPECT_EQ(run.count->num_extra, 2);
   EXPECT_EQ(run.count->num_eval, 2);
   EXPECT_EQ(run.toy.trainer.run_config().num_eval_batches_per_epoch, 2);
 }
 
-TEST(LimitEvalStepsTest, ALimitAboveTheLoaderChangesNothing) {
-  Counted run({make<LimitEvalSteps>({.num_eval_steps = 50, .limit_intermediate_only = false}),
+TEST(LimitBatchesTest, IntermediateEvaluationsMayHaveALimitOfTheirOwn) {
+  Counted run({make<LimitBatches>({.num_eval_batches = 2, .num_intermediate_eval_batches = 1}),
+               after_update_3()});
+  run.toy.trainer.train(epochs(1));
+  EXPECT_EQ(run.count->num_extra, 1);
+  EXPECT_EQ(run.count->num_eval, 2);
+}
+
+TEST(LimitBatchesTest, ALimitOfEvaluationsAboveTheLoaderChangesNothing) {
+  Counted run({make<LimitBatches>({.num_eval_batches = 50, .are_eval_limits_total = true}),
                after_update_3()});
   run.toy.trainer.train(epochs(1));
   EXPECT_EQ(run.count->num_extra, 3);
   EXPECT_EQ(run.count->num_eval, 3);
+}
+
+TEST(LimitBatchesTest, TheTextNamesOfLinkboy01AreStillRead) {
+  const auto steps = make_callback("limit-eval-steps", {{"num_eval_steps", "1"}});
+  EXPECT_EQ(steps->name(), "linkboy::LimitEvalSteps");
+  Counted in_between({steps, after_update_3()});
+  in_between.toy.trainer.train(epochs(1));
+  EXPECT_EQ(in_between.count->num_extra, 1);
+  EXPECT_EQ(in_between.count->num_eval, 3);
+
+  Counted all({make_callback("limit-eval-steps",
+                             {{"num_eval_steps", "2"}, {"limit_intermediate_only", "false"}}),
+               after_update_3()});
+  all.toy.trainer.train(epochs(1));
+  EXPECT_EQ(all.count->num_extra, 2);
+  EXPECT_EQ(all.count->num_eval, 2);
+
+  const auto overfit = make_callback("overfit-batches", {{"num_batches", "2"}});
+  EXPECT_EQ(overfit->name(), "linkboy::OverfitBatches");
+  Counted repeated({overfit});
+  repeated.toy.trainer.train(epochs(1));
+  EXPECT_EQ(repeated.count->num_train, 2);
+  EXPECT_EQ(repeated.count->num_eval, 2);
+}
+
+std::shared_ptr<LimitBatches> first_batches(int64_t num_batches) {
+  return make<LimitBatches>({.num_train_batches = num_batches, .repeat_first_epoch = true});
 }
 
 /// The inputs of each epoch, in training and evaluation.
@@ -195,7 +195,7 @@ class KeepInputs : public Callback {
   std::map<int64_t, std::vector<torch::Tensor>> evaluated;
 };
 
-TEST(OverfitBatchesTest, TrainsAndEvaluatesOnTheFirstBatchesOfTheFirstEpoch) {
+TEST(RepeatFirstEpochTest, TrainsAndEvaluatesOnTheFirstBatchesOfTheFirstEpoch) {
   const TrainOptions options = epochs(3);
   auto plain = std::make_shared<KeepInputs>();
   torch::manual_seed(4);
@@ -205,7 +205,7 @@ TEST(OverfitBatchesTest, TrainsAndEvaluatesOnTheFirstBatchesOfTheFirstEpoch) {
 
   auto keep = std::make_shared<KeepInputs>();
   torch::manual_seed(4);
-  Toy toy({keep, std::make_shared<OverfitBatches>(2)});
+  Toy toy({keep, first_batches(2)});
   toy.trainer.train(options);
   const std::vector<torch::Tensor> first{plain->trained[1][0], plain->trained[1][1]};
   for (int64_t epoch = 1; epoch <= 3; ++epoch) {
@@ -215,15 +215,15 @@ TEST(OverfitBatchesTest, TrainsAndEvaluatesOnTheFirstBatchesOfTheFirstEpoch) {
   EXPECT_EQ(toy.trainer.run_config().max_num_updates, 6);
 }
 
-TEST(OverfitBatchesTest, AModelThatCanLearnLearnsThemByHeart) {
-  Toy toy({std::make_shared<OverfitBatches>(1)}, /*lr=*/0.2);
+TEST(RepeatFirstEpochTest, AModelThatCanLearnLearnsThemByHeart) {
+  Toy toy({first_batches(1)}, /*lr=*/0.2);
   TrainOptions options = epochs(200);
   toy.trainer.train(options);
   EXPECT_LT(toy.trainer.run_history().get_latest_metric("eval_loss_epoch"), 0.05);
 }
 
-TEST(OverfitBatchesTest, LeavesARunWithoutEvaluationAndAnEvaluationAlone) {
-  Counted run({std::make_shared<OverfitBatches>(1)});
+TEST(RepeatFirstEpochTest, LeavesARunWithoutEvaluationAndAnEvaluationAlone) {
+  Counted run({first_batches(1)});
   TrainOptions options = epochs(2);
   options.eval_dataset = {};
   run.toy.trainer.train(options);

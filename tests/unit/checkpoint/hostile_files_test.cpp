@@ -21,7 +21,7 @@
 #include "linkboy/checkpoint/checkpoint.hpp"
 #include "linkboy/checkpoint/name_options.hpp"
 #include "linkboy/checkpoint/safetensors.hpp"
-#include "linkboy/extend/metric_reader.hpp"
+#include "linkboy/extend/metric_cursor.hpp"
 #include "linkboy/run/run_history.hpp"
 #include "support/colliding_names.hpp"
 #include "support/expect_error.hpp"
@@ -83,7 +83,7 @@ TEST(HostileFilesTest, AMillionMetricsOfATrainingStateAreLoadedAndSavedAgain) {
   saved.set("metrics", metrics);
   InMemoryRunHistory history;
   history.load_state_dict(saved);
-  NewMetrics fresh;
+  MetricCursor fresh;
   fresh.load_state_dict(counts);
   EXPECT_EQ(fresh.take(history).size(), 1'000'000U);
   EXPECT_EQ(history.state_dict().get_dict("metrics").size(), 1'000'000U);

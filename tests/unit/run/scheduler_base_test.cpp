@@ -18,7 +18,7 @@ TEST(PlaceholderTest, ResolveAgainstTheRun) {
   const RunConfig config = ten_by_ten();
   EXPECT_EQ(NUM_EPOCHS.resolve(config), 10.0);
   EXPECT_EQ(NUM_UPDATE_STEPS_PER_EPOCH.resolve(config), 10.0);
-  EXPECT_EQ(PER_PROCESS_NUM_UPDATE_STEPS_PER_EPOCH.resolve(config), 10.0);
+  EXPECT_EQ(RunExpression::parse("PER_PROCESS_NUM_UPDATE_STEPS_PER_EPOCH").resolve(config), 10.0);
   EXPECT_EQ(TRAIN_DATALOADER_LEN.resolve(config), 20.0);
 }
 

@@ -1,11 +1,13 @@
-#include "linkboy/callbacks/wsd_checkpoint.hpp"
+// SaveTrainingState before and after the decays of a schedule.
 
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
 #include <algorithm>
 
+#include "linkboy/callbacks/callback_factory.hpp"
 #include "linkboy/callbacks/model_ema.hpp"
+#include "linkboy/callbacks/save_training_state.hpp"
 #include "linkboy/checkpoint/checkpoint.hpp"
 #include "linkboy/checkpoint/training_state_folders.hpp"
 #include "linkboy/schedulers/wsd_scheduler.hpp"
@@ -17,10 +19,10 @@
 #include "support/temporary_folder.hpp"
 #include "support/toy.hpp"
 
-namespace linkboy::testing::wsd_checkpoint_test {
+namespace linkboy::testing::save_at_decays_test {
 namespace {
 
-class WsdCheckpointTest : public ::testing::Test {
+class SaveAtDecaysTest : public ::testing::Test {
  protected:
   /// 5 updates an epoch, of which the last tenth decays.
   static TrainOptions epochs(int64_t num_epochs, WsdSchedulerOptions options = {}) {
@@ -30,9 +32,16 @@ class WsdCheckpointTest : public ::testing::Test {
             .create_scheduler_fn = wsd(options)};
   }
 
-  std::shared_ptr<WsdCheckpoint> saving(WsdCheckpointOptions options = {}) {
-    options.save_dir = folder_.path();
-    return std::make_shared<WsdCheckpoint>(options);
+  static std::shared_ptr<SaveTrainingState> saving_in(
+      const std::filesystem::path& folder, DecaySaves at_decays = {},
+      std::optional<std::filesystem::path> initial_checkpoint = {}) {
+    return make<SaveTrainingState>({.directory = folder,
+                                    .at_end = false,
+                                    .at_decays = std::move(at_decays),
+                                    .initial_checkpoint = std::move(initial_checkpoint)});
+  }
+  std::shared_ptr<SaveTrainingState> saving(DecaySaves at_decays = {}) {
+    return saving_in(folder_.path(), std::move(at_decays));
   }
 
   double lr_of(const Toy& toy) { return toy.optimizer->param_groups()[0].options().get_lr(); }
@@ -40,7 +49,7 @@ class WsdCheckpointTest : public ::testing::Test {
   TemporaryFolder folder_;
 };
 
-TEST_F(WsdCheckpointTest, SavesBeforeAndAfterTheDecay) {
+TEST_F(SaveAtDecaysTest, SavesBeforeAndAfterTheDecay) {
   auto save = saving();
   EXPECT_TRUE(save->writes_files());
   Toy toy({save});
@@ -61,7 +70,7 @@ TEST_F(WsdCheckpointTest, SavesBeforeAndAfterTheDecay) {
   EXPECT_TRUE(after.contains("scheduler_state_dict"));
 }
 
-TEST_F(WsdCheckpointTest, SavesAtEachOfSeveralDecays) {
+TEST_F(SaveAtDecaysTest, SavesAtEachOfSeveralDecays) {
   Toy toy({saving({.save_optimizer = false, .save_scheduler = false})});
   toy.trainer.train(epochs(8, {.decay_phase_ratio = 0.5, .num_checkpoints = 2}));
   EXPECT_EQ(
@@ -74,7 +83,7 @@ TEST_F(WsdCheckpointTest, SavesAtEachOfSeveralDecays) {
   EXPECT_EQ(after.get_double("decay_fraction"), 0.25);
 }
 
-TEST_F(WsdCheckpointTest, FromTheStateBeforeTheDecayALongerScheduleGoesOnInEveryBit) {
+TEST_F(SaveAtDecaysTest, FromTheStateBeforeTheDecayALongerScheduleGoesOnInEveryBit) {
   auto whole_losses = std::make_shared<KeepLosses>();
   Toy whole({whole_losses});
   whole.trainer.train(epochs(8));
@@ -95,7 +104,7 @@ TEST_F(WsdCheckpointTest, FromTheStateBeforeTheDecayALongerScheduleGoesOnInEvery
   EXPECT_EQ(ema->num_averaged(), 40);
 }
 
-TEST_F(WsdCheckpointTest, StartsFromAnInitialCheckpoint) {
+TEST_F(SaveAtDecaysTest, StartsFromAnInitialCheckpoint) {
   class KeepStart : public Callback {
    public:
     void on_train_epoch_start(Trainer& trainer) override {
@@ -109,9 +118,7 @@ TEST_F(WsdCheckpointTest, StartsFromAnInitialCheckpoint) {
     SCOPED_TRACE(name);
     const TemporaryFolder folder;
     auto start = std::make_shared<KeepStart>();
-    Toy second({start, make<WsdCheckpoint>(
-                           {.save_dir = folder.path(), .initial_checkpoint = folder_ / name})},
-               /*lr=*/0.7);
+    Toy second({start, saving_in(folder.path(), {}, folder_ / name)}, /*lr=*/0.7);
     second.trainer.train(epochs(2, {.lr_min = 0.5, .is_continuation_from_checkpoint = true}));
     EXPECT_EQ(second.trainer.num_updates(), 10);
     const bool is_file = std::filesystem::is_regular_file(folder_ / name);
@@ -125,37 +132,38 @@ TEST_F(WsdCheckpointTest, StartsFromAnInitialCheckpoint) {
   }
 }
 
-TEST_F(WsdCheckpointTest, ARunThatContinuesAnotherOneResumesAsTheUninterruptedOne) {
+TEST_F(SaveAtDecaysTest, ARunThatContinuesAnotherOneResumesAsTheUninterruptedOne) {
   Toy first({saving()});
   first.trainer.train(epochs(4));
   const TemporaryFolder folder;
-  const WsdCheckpointOptions continuing{
-      .save_dir = folder.path(), .initial_checkpoint = folder_ / "checkpoint_18_wsd_pre_decay"};
+  const auto continuing = [&] {
+    return saving_in(folder.path(), {}, folder_ / "checkpoint_18_wsd_pre_decay");
+  };
   TrainOptions options = epochs(4, {.lr_min = 0.5, .is_continuation_from_checkpoint = true});
-  Toy whole({std::make_shared<WsdCheckpoint>(continuing)});
+  Toy whole({continuing()});
   whole.trainer.train(options);
-  Toy stopped({std::make_shared<WsdCheckpoint>(continuing), stop_at(7)});
+  Toy stopped({continuing(), stop_at(7)});
   stopped.trainer.train(options);
   stopped.trainer.save_training_state(folder / "stopped");
-  Toy resumed({std::make_shared<WsdCheckpoint>(continuing)});
+  Toy resumed({continuing()});
   options.resume_from = folder / "stopped";
   EXPECT_EQ(resumed.trainer.train(options).num_updates, 20);
   EXPECT_EQ(lr_of(resumed), lr_of(whole));
   EXPECT_TRUE(bit_equal(resumed.model->parameters(), whole.model->parameters()));
 }
 
-TEST_F(WsdCheckpointTest, AResumedRunDoesNotLoadTheInitialCheckpoint) {
+TEST_F(SaveAtDecaysTest, AResumedRunDoesNotLoadTheInitialCheckpoint) {
   Toy first({saving()});
   first.trainer.train(epochs(4));
-  Toy second({saving({.initial_checkpoint = folder_ / "no_such_file.pt"})});
+  Toy second({saving_in(folder_.path(), {}, folder_ / "no_such_file.pt")});
   TrainOptions options = epochs(4);
   options.resume_from = folder_ / "checkpoint_18_wsd_pre_decay";
   EXPECT_EQ(second.trainer.train(options).num_updates, 20);
   EXPECT_TRUE(bit_equal(second.model->parameters(), first.model->parameters()));
 }
 
-TEST_F(WsdCheckpointTest, TakesThePhasesOfAnotherSchedule) {
-  Toy toy({saving({.decays = {{NUM_UPDATE_STEPS - 4, NUM_UPDATE_STEPS - 1}}})});
+TEST_F(SaveAtDecaysTest, TakesThePhasesOfAnotherSchedule) {
+  Toy toy({saving({.phases = {{NUM_UPDATE_STEPS - 4, NUM_UPDATE_STEPS - 1}}})});
   TrainOptions options = epochs(2);
   options.create_scheduler_fn = {};
   toy.trainer.train(options);
@@ -163,7 +171,7 @@ TEST_F(WsdCheckpointTest, TakesThePhasesOfAnotherSchedule) {
                                                        "checkpoint_9_wsd_post_decay.pt"}));
 }
 
-TEST_F(WsdCheckpointTest, AFullDiskDoesNotEndTheRun) {
+TEST_F(SaveAtDecaysTest, AFullDiskDoesNotEndTheRun) {
   std::unique_ptr<FileSizeLimit> full_disk;
   Toy toy({saving(), std::make_shared<AtUpdate>(
                          1, [&](Trainer&) { full_disk = std::make_unique<FileSizeLimit>(16); })});
@@ -179,18 +187,44 @@ TEST_F(WsdCheckpointTest, AFullDiskDoesNotEndTheRun) {
   }
 }
 
-TEST_F(WsdCheckpointTest, RejectsARunWithoutDecayAndImpossiblePhases) {
+TEST_F(SaveAtDecaysTest, RejectsARunWithoutDecayAndImpossiblePhases) {
   TrainOptions options = epochs(2);
   options.create_scheduler_fn = {};
   Toy none({saving()});
-  EXPECT_ERROR(none.trainer.train(options), "WsdCheckpoint finds no decay phase");
-  Toy reversed({saving({.decays = {{5, 4}}})});
+  EXPECT_ERROR(none.trainer.train(options), "SaveTrainingState finds no decay phase");
+  Toy reversed({saving({.phases = {{5, 4}}})});
   EXPECT_ERROR(reversed.trainer.train(options), "begins after 5 updates and ends after 4");
-  Toy missing({saving({.initial_checkpoint = folder_ / "none.pt"})});
+  Toy missing({saving_in(folder_.path(), {}, folder_ / "none.pt")});
   EXPECT_ERROR(missing.trainer.train(epochs(2)), "none.pt");
-  Toy unwritable({make<WsdCheckpoint>({.save_dir = "/proc/no"})});
+  Toy unwritable({saving_in("/proc/no")});
   EXPECT_ERROR(unwritable.trainer.train(epochs(2)), "/proc/no");
 }
 
+TEST_F(SaveAtDecaysTest, SavesNumberedStatesBesideThem) {
+  auto save = make<SaveTrainingState>({.directory = folder_.path(),
+                                       .every_n_updates = 9,
+                                       .at_decays = DecaySaves{},
+                                       .keep_last = 1});
+  Toy toy({save});
+  toy.trainer.train(epochs(4));
+  EXPECT_EQ(folder_.names(),
+            (std::vector<std::string>{".lock", "checkpoint_18_wsd_pre_decay",
+                                      "checkpoint_20_wsd_post_decay.pt", "state-00000003"}));
+}
+
+TEST_F(SaveAtDecaysTest, TheTextNameOfLinkboy01IsStillRead) {
+  const auto save = make_callback(
+      "wsd-checkpoint", {{"save_dir", folder_.path().string()}, {"save_optimizer", "false"}});
+  EXPECT_EQ(save->name(), "linkboy::WsdCheckpoint");
+  save->load_state_dict({});  // linkboy 0.1 saved no state of it
+  Toy toy({save});
+  toy.trainer.train(epochs(4));
+  EXPECT_EQ(folder_.names(), (std::vector<std::string>{"checkpoint_18_wsd_pre_decay",
+                                                       "checkpoint_20_wsd_post_decay.pt"}));
+  const StateDict after = read_checkpoint(folder_ / "checkpoint_20_wsd_post_decay.pt");
+  EXPECT_FALSE(after.contains("optimizer_state_dict"));
+  EXPECT_TRUE(after.contains("scheduler_state_dict"));
+}
+
 }  // namespace
-}  // namespace linkboy::testing::wsd_checkpoint_test
+}  // namespace linkboy::testing::save_at_decays_test

@@ -1,6 +1,6 @@
 // Who reads the run history as it grows.
 
-#include "linkboy/extend/metric_reader.hpp"
+#include "linkboy/extend/metric_cursor.hpp"
 
 #include <gtest/gtest.h>
 
@@ -8,36 +8,36 @@
 #include "linkboy/run/run_history.hpp"
 #include "support/expect_error.hpp"
 
-namespace linkboy::testing::metric_reader_test {
+namespace linkboy::testing::metric_cursor_test {
 namespace {
 
-using Values = NewMetrics::NamedValues;
+using Values = MetricCursor::NamedValues;
 
-TEST(MetricReaderTest, AMetricThatWasDeletedHasNothingNewAndThenAllIsNew) {
+TEST(MetricCursorTest, AMetricThatWasDeletedHasNothingNewAndThenAllIsNew) {
   InMemoryRunHistory history;
-  MetricReader reader("loss");
+  MetricCursor cursor;
   history.update_metric("loss", 3.0);
   history.update_metric("loss", 2.0);
-  EXPECT_EQ(reader.next(history, true), 2.0);
+  EXPECT_EQ(cursor.take_newest(history, "loss", true), 2.0);
   history.delete_metric("loss");
-  EXPECT_EQ(reader.next(history, true), std::nullopt);
+  EXPECT_EQ(cursor.take_newest(history, "loss", true), std::nullopt);
   history.update_metric("loss", 1.0);
-  EXPECT_EQ(reader.next(history, false), 1.0);
-  EXPECT_EQ(reader.next(history, false), std::nullopt);
+  EXPECT_EQ(cursor.take_newest(history, "loss", false), 1.0);
+  EXPECT_EQ(cursor.take_newest(history, "loss", false), std::nullopt);
 }
 
-TEST(MetricReaderTest, AMetricThatIsNotThereIsAnErrorOnlyWhenAllAre) {
+TEST(MetricCursorTest, AMetricThatIsNotThereIsAnErrorOnlyWhenAllAre) {
   InMemoryRunHistory history;
-  MetricReader misspelt("eval_los_epoch");
+  MetricCursor cursor;
   history.update_metric("test_eval_loss_epoch", 1.0);  // a callback's own evaluation
-  EXPECT_EQ(misspelt.next(history, false), std::nullopt);
+  EXPECT_EQ(cursor.take_newest(history, "eval_los_epoch", false), std::nullopt);
   history.update_metric("eval_loss_epoch", 0.5);
-  EXPECT_ERROR(misspelt.next(history, true), "eval_los_epoch");
+  EXPECT_ERROR(cursor.take_newest(history, "eval_los_epoch", true), "eval_los_epoch");
 }
 
-TEST(NewMetricsTest, GivesEachValueOnce) {
+TEST(MetricCursorTest, GivesEachValueOnce) {
   InMemoryRunHistory history;
-  NewMetrics metrics;
+  MetricCursor metrics;
   history.update_metric("loss", 3.0);
   history.update_metric("loss", 2.0);
   history.update_metric("accuracy", 0.5);
@@ -47,9 +47,9 @@ TEST(NewMetricsTest, GivesEachValueOnce) {
   EXPECT_TRUE(metrics.take(history).empty());
 }
 
-TEST(NewMetricsTest, AfterAResetOfTheHistoryAllValuesAreNew) {
+TEST(MetricCursorTest, AfterAResetOfTheHistoryAllValuesAreNew) {
   InMemoryRunHistory history;
-  NewMetrics metrics;
+  MetricCursor metrics;
   history.update_metric("loss", 3.0);
   history.update_metric("loss", 2.0);
   metrics.take(history);
@@ -58,20 +58,20 @@ TEST(NewMetricsTest, AfterAResetOfTheHistoryAllValuesAreNew) {
   EXPECT_EQ(metrics.take(other), (Values{{"loss", 1.0}}));
 }
 
-TEST(NewMetricsTest, StateSaysWhatWasTaken) {
+TEST(MetricCursorTest, StateSaysWhatWasTaken) {
   InMemoryRunHistory history;
   history.update_metric("loss", 3.0);
-  NewMetrics before;
+  MetricCursor before;
   before.take(history);
-  NewMetrics after;
+  MetricCursor after;
   after.load_state_dict(before.state_dict());
   history.update_metric("loss", 2.0);
   EXPECT_EQ(after.take(history), (Values{{"loss", 2.0}}));
 }
 
-TEST(NewMetricsTest, RejectsAStateThatCountsNothing) {
-  EXPECT_ERROR((NewMetrics{}.load_state_dict({{"loss", "many"}})), "\"loss\"");
+TEST(MetricCursorTest, RejectsAStateThatCountsNothing) {
+  EXPECT_ERROR((MetricCursor{}.load_state_dict({{"loss", "many"}})), "\"loss\"");
 }
 
 }  // namespace
-}  // namespace linkboy::testing::metric_reader_test
+}  // namespace linkboy::testing::metric_cursor_test

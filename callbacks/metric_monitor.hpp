@@ -5,21 +5,21 @@
 
 #include "linkboy/checkpoint/state_dict.hpp"
 #include "linkboy/export.hpp"
-#include "linkboy/extend/metric_reader.hpp"
+#include "linkboy/extend/metric_cursor.hpp"
 
 namespace linkboy {
 
 class Trainer;
 
 /// A metric of the run history that a callback watches for improvement, epoch by epoch.
-class LINKBOY_API WatchedMetric {
+class LINKBOY_API MetricMonitor {
  public:
   /// Nothing is read before `start_run`.
-  WatchedMetric(std::string name, bool greater_is_better)
-      : reader_(std::move(name)), greater_is_better_(greater_is_better) {}
+  MetricMonitor(std::string name, bool greater_is_better)
+      : name_(std::move(name)), greater_is_better_(greater_is_better) {}
 
   /// As in the run history.
-  const std::string& name() const { return reader_.name(); }
+  const std::string& name() const { return name_; }
   /// The best value so far, if there was one.
   const std::optional<double>& best() const { return best_; }
   /// Makes `value` the best so far, better or not.
@@ -51,7 +51,8 @@ class LINKBOY_API WatchedMetric {
   void load_state_dict(const StateDict& state);
 
  private:
-  MetricReader reader_;
+  std::string name_;
+  MetricCursor cursor_;
   bool greater_is_better_;
   std::optional<double> best_;
 };

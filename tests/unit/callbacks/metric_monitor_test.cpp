@@ -13,7 +13,7 @@
 #include "support/temporary_folder.hpp"
 #include "support/toy.hpp"
 
-namespace linkboy::testing::watched_metric_test {
+namespace linkboy::testing::metric_monitor_test {
 namespace {
 
 /// A Trainer whose metric "score" has given values, one an epoch, before `callback` looks at it.
@@ -182,16 +182,16 @@ TEST(EarlyStoppingTest, AResumedRunKeepsTheCountOfValuesThatWereNeverFinite) {
   EXPECT_EQ(second.trainer.train(options).num_epochs, 3);
 }
 
-TEST(WatchedMetricTest, AResumedRunReadsTheValueThatWasNotReadBefore) {
+TEST(MetricMonitorTest, AResumedRunReadsTheValueThatWasNotReadBefore) {
   Toy toy;
   auto& history = toy.trainer.run_history();
-  WatchedMetric saved("score", true);
+  MetricMonitor saved("score", true);
   saved.start_run(toy.trainer, /*is_resumed=*/false, /*reset=*/true);
   history.update_metric("score", 1.0);
   EXPECT_EQ(saved.new_value(toy.trainer), 1.0);
   history.update_metric("score", 2.0);  // within the next epoch
   const StateDict state = saved.state_dict();
-  WatchedMetric resumed("score", true);
+  MetricMonitor resumed("score", true);
   resumed.load_state_dict(state);
   EXPECT_FALSE(resumed.start_run(toy.trainer, /*is_resumed=*/true, /*reset=*/true));
   EXPECT_EQ(resumed.new_value(toy.trainer), 2.0);
@@ -237,4 +237,4 @@ TEST_F(SaveBestModelTwiceTest, OfEqualValuesTheEarlierEpochIsTheBest) {
 }
 
 }  // namespace
-}  // namespace linkboy::testing::watched_metric_test
+}  // namespace linkboy::testing::metric_monitor_test

@@ -1,0 +1,38 @@
+#include "linkboy/callbacks/metric_monitor.hpp"
+
+#include <cmath>
+
+#include "linkboy/trainer.hpp"
+
+namespace linkboy {
+
+bool MetricMonitor::is_better(double value) const {
+  return std::isfinite(value) && (!best_ || is_better(value, *best_));
+}
+
+std::optional<double> MetricMonitor::new_value(Trainer& trainer) {
+  return cursor_.take_newest(trainer.run_history(), name_,
+                             trainer.is_epoch_evaluated() || !trainer.eval_dataloader());
+}
+
+bool MetricMonitor::start_run(Trainer& trainer, bool is_resumed, bool reset) {
+  if (is_resumed) return false;
+  cursor_.take_newest(trainer.run_history(), name_, /*has_metrics=*/false);
+  if (reset) best_.reset();
+  return reset;
+}
+
+StateDict MetricMonitor::state_dict() const {
+  StateDict state;
+  state.set("best", best_ ? c10::IValue(*best_) : c10::IValue());
+  state.set("num_read", cursor_.num_taken(name_));
+  return state;
+}
+
+void MetricMonitor::load_state_dict(const StateDict& state) {
+  best_.reset();
+  if (!state.at("best").isNone()) best_ = state.get_double("best");
+  cursor_.set_num_taken(name_, state.get_int("num_read"));
+}
+
+}  // namespace linkboy
