@@ -10,9 +10,9 @@
 
 namespace linkboy {
 
-/// Makes a callback by its name, for command lines and config files. Keys are mostly the names of
-/// the members of its options aggregate; what is not given has the default. Lists have '+' between
-/// their items: `fields=lr+momentum`.
+/// Makes a callback by its name, for command lines and config files. Keys are the names in
+/// its options' LINKBOY_FIELDS (the timer has `minutes`); what is not given has the default. Lists
+/// have '+' between their items: `fields=lr+momentum`.
 ///
 /// @throws Error if there is no such callback or option, or a value cannot be read; the message
 ///         lists what there is. What is out of its range is thrown as the callback's constructor
@@ -24,8 +24,8 @@ LINKBOY_API std::shared_ptr<Callback> make_callback(const std::string& name,
 /// LambdaCallback, MetricCallback, TrackRun).
 LINKBOY_API std::vector<std::string> callback_names();
 
-/// The keys that the callback takes.
+/// The options that the callback takes, with their defaults.
 /// @throws Error if there is no such callback.
-LINKBOY_API std::vector<std::string> callback_option_names(const std::string& name);
+LINKBOY_API TextSettings callback_options(const std::string& name);
 
 }  // namespace linkboy

@@ -11,7 +11,6 @@
 
 #include <algorithm>
 #include <array>
-#include <sstream>
 #include <string>
 #include <typeinfo>
 
@@ -20,19 +19,6 @@
 
 namespace linkboy {
 namespace {
-
-/// From `name: value` lines.
-TrackedRun::Entries entries_in(const std::string& text) {
-  TrackedRun::Entries entries;
-  std::istringstream lines(text);
-  for (std::string line; std::getline(lines, line);) {
-    const std::size_t colon = line.find(": ");
-    if (colon != std::string::npos) {
-      entries.emplace_back(line.substr(0, colon), line.substr(colon + 2));
-    }
-  }
-  return entries;
-}
 
 void add_field(TrackedRun::Entries& entries, const torch::optim::Optimizer& optimizer,
                ParamGroupField field) {
@@ -72,7 +58,7 @@ std::string cuda_device_name(c10::DeviceIndex index) {
 }
 
 TrackedRun::Entries describe_config(Trainer& trainer) {
-  TrackedRun::Entries entries = entries_in(trainer.run_config().to_string());
+  TrackedRun::Entries entries = options_to_text(trainer.run_config());
   if (trainer.optimizer()) add_optimizer(entries, *trainer.optimizer());
   int64_t num_parameters = 0;
   int64_t num_trainable = 0;

@@ -35,6 +35,10 @@ struct EarlyStoppingOptions {
   bool greater_is_better = false;
   /// Whether a new run forgets the best value and the count of the run before.
   bool reset_on_train = true;
+
+  LINKBOY_FIELDS(early_stopping_patience, early_stopping_threshold, is_threshold_relative,
+                 num_warmup_epochs, divergence_bound, stop_at_non_finite, watch_metric,
+                 greater_is_better, reset_on_train);
 };
 
 /// Ends the run (StopReason::early_stop) when the watched metric has not improved for some epochs,

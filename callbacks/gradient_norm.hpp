@@ -13,12 +13,14 @@ namespace linkboy {
 
 /// Of which parts of the gradients the norm is recorded beside that of all.
 enum class GradientNormParts { none, param_groups, modules };
+LINKBOY_ENUM_NAMES(GradientNormParts, none, param_groups, modules)
 
 struct GradientNormOptions {
   /// `param_groups` records `train_gradient_norm_group_0` and so on; `modules`, for each direct
   /// child of the model that has parameters, `train_gradient_norm_NAME` (of one called "max",
   /// `train_gradient_norm_module_max`).
   GradientNormParts parts = GradientNormParts::none;
+  LINKBOY_FIELDS(parts);
 };
 
 /// Records, for each training epoch, the 2-norm of all gradients together that the optimizer's

@@ -14,6 +14,7 @@ struct LearningRateMonitorOptions {
   std::vector<ParamGroupField> fields{ParamGroupField::lr};
   /// Keeps the values of every n-th update as well, for `series`. 0 keeps none. Not negative.
   int64_t every_n_updates = 0;
+  LINKBOY_FIELDS(fields, every_n_updates);
 };
 
 /// The values of the optimizer's param groups, of which one field each, in force for an update.

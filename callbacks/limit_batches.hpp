@@ -22,6 +22,8 @@ struct LimitBatchesOptions {
   /// order, and evaluates on them in place of the evaluation data. A model that does not learn a
   /// few batches by heart will not learn anything else.
   bool repeat_first_epoch = false;
+  LINKBOY_FIELDS(num_train_batches, num_eval_batches, num_intermediate_eval_batches,
+                 are_eval_limits_total, repeat_first_epoch);
 };
 
 /// Uses the first batches of the loaders only. Schedules and progress know of it: the lengths of

@@ -12,6 +12,7 @@ struct LogMetricsOptions {
   /// Values of other epochs are passed over, but not those that come after the last one. At least
   /// 1.
   int64_t every_n_epochs = 1;
+  LINKBOY_FIELDS(every_n_epochs);
 };
 
 /// Prints each new value of the run history once: after the training part, after the evaluation

@@ -44,6 +44,9 @@ struct ModelEmaOptions {
   /// or by a NaN. A training state saved after that still has the weights to go on with.
   /// SaveBestModel, which loads its checkpoint later, must not load one then.
   bool leave_in_model = false;
+
+  LINKBOY_FIELDS(decay, warm_up, start_after, every_n_updates, evaluate, save_path, watch_metric,
+                 greater_is_better, leave_in_model);
 };
 
 /// Keeps an exponential moving average of the model's weights, updated once per update of the

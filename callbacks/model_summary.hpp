@@ -82,6 +82,8 @@ struct ModelSummaryOptions {
   /// Calls the model on a batch, which lies on the device; for models that take something else than
   /// `Batch::input`: `[net](const auto& batch) { return net->forward(batch["a"], batch["b"]); }`.
   std::function<c10::IValue(const Batch&)> forward{};
+
+  LINKBOY_FIELDS(max_depth);
 };
 
 /// Prints a table of the model's modules when a run starts: type, output shape, parameters, whether

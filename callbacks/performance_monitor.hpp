@@ -39,6 +39,8 @@ struct PerformanceMonitorOptions {
   /// Floating-point operations that training makes for one sample: about three times those of the
   /// forward pass, which ModelSummary counts. Positive; if given, `train_tflops` is recorded.
   std::optional<double> flops_per_sample{};
+
+  LINKBOY_FIELDS(num_recent_updates, flops_per_sample);
 };
 
 /// Measures how fast the training part of each epoch is, and records it at the epoch's end as

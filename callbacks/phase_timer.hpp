@@ -20,6 +20,8 @@ struct PhaseTimerOptions {
   /// Waits for the device wherever a time is taken, so that on CUDA the times are those of the
   /// work and not of handing it over. Slows the run down.
   bool synchronize = false;
+
+  LINKBOY_FIELDS(num_warmup_steps, synchronize);
 };
 
 /// Seconds of what happened `count` times.

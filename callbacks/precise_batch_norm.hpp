@@ -35,6 +35,7 @@ struct PreciseBatchNormOptions {
   int64_t every_n_epochs = 1;
   /// How a batch goes through the model. Default: `Batch::input` is the model's only input.
   ForwardForStatistics forward{};
+  LINKBOY_FIELDS(num_batches, every_n_epochs);
 };
 
 /// Calls `update_batch_norm` at the end of training epochs, before they are evaluated: running

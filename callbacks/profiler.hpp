@@ -33,6 +33,8 @@ struct LINKBOY_API ProfilerSchedule {
   Phase phase_of(int64_t step) const;
   /// Whether `step` is the last active one of its cycle.
   bool ends_cycle(int64_t step) const;
+
+  LINKBOY_FIELDS(skip_first, wait, warm_up, active, repeat);
 };
 
 struct ProfilerOptions {
@@ -47,6 +49,7 @@ struct ProfilerOptions {
   bool profile_memory = false;
   /// Operators in the table that is printed after each cycle; 0 for no table.
   int64_t num_table_rows = 0;
+  LINKBOY_FIELDS(directory, schedule, record_shapes, profile_memory, num_table_rows);
 };
 
 /// What an operator cost in a cycle, all its calls together.

@@ -21,6 +21,7 @@ struct ProgressBarOptions {
   /// `automatic` draws a bar on a terminal that can (TERM is not "dumb") and writes plain lines
   /// elsewhere.
   enum class Mode { automatic, bar, plain, none };
+  friend LINKBOY_ENUM_NAMES(Mode, automatic, bar, plain, none);
   /// How progress is shown.
   Mode mode = Mode::automatic;
 
@@ -31,6 +32,8 @@ struct ProgressBarOptions {
   std::chrono::milliseconds bar_interval{100};
   /// Shortest time between two plain lines.
   std::chrono::milliseconds plain_interval{10'000};
+
+  LINKBOY_FIELDS(mode, bar_interval, plain_interval);
 };
 
 /// Shows how far an epoch is: share, batches, time and time left, samples per second, mean loss so

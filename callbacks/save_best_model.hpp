@@ -29,6 +29,8 @@ struct SaveBestModelOptions {
   bool save_scheduler = true;
   /// Whether the best checkpoint is loaded when the run ends.
   bool load_saved_checkpoint = true;
+  LINKBOY_FIELDS(save_path, save_top_k, watch_metric, greater_is_better, reset_on_train,
+                 save_optimizer, save_scheduler, load_saved_checkpoint);
 };
 
 /// Saves a checkpoint whenever the watched metric is better than ever (or than one of the best k);

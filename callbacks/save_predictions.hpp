@@ -30,6 +30,8 @@ struct SavePredictionsOptions {
   /// In training: of every n-th epoch that is evaluated. 0 writes after `evaluate` only. Not
   /// negative.
   int64_t every_n_epochs = 1;
+
+  LINKBOY_FIELDS(path, outputs, argmax, targets, every_n_epochs);
 };
 
 /// Writes what the model returned in an evaluation, and what was wanted, to one file. Evaluations

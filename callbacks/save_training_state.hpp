@@ -32,7 +32,16 @@ struct DecaySaves {
   bool save_optimizer = true;
   /// Whether it has the scheduler's state.
   bool save_scheduler = true;
+
+  /// Returns "true": as text, it can only be given or not.
+  static std::string to_string() { return "true"; }
 };
+
+/// Reads "true" or "false".
+template <>
+inline std::optional<DecaySaves> from_text<std::optional<DecaySaves>>(const std::string& text) {
+  return from_text<bool>(text) ? std::optional<DecaySaves>(DecaySaves{}) : std::nullopt;
+}
 
 /// When SaveTrainingState saves; the conditions add up.
 struct SaveTrainingStateOptions {
@@ -73,6 +82,9 @@ struct SaveTrainingStateOptions {
   /// Writes on a background thread. The loop waits for the copy into memory on the CPU, on CUDA for
   /// the update; docs/checkpoints_and_python.md tells how much memory it takes.
   bool asynchronous = false;
+
+  LINKBOY_FIELDS(directory, every_n_updates, every_n_epochs, every_n_minutes, at_end, at_decays,
+                 initial_checkpoint, keep_last, asynchronous);
 };
 
 /// Saves training states from which `TrainOptions::resume_from` continues bit for bit: the folder

@@ -30,6 +30,7 @@ struct StochasticWeightAveragingOptions {
   RunExpression num_annealing_updates = 0;
   /// The curve on which the learning rate goes to `swa_lr`.
   enum class Annealing { cosine, linear };
+  friend LINKBOY_ENUM_NAMES(Annealing, cosine, linear);
   /// See `num_annealing_updates`.
   Annealing annealing = Annealing::cosine;
 
@@ -42,6 +43,9 @@ struct StochasticWeightAveragingOptions {
 
   /// Evaluates the averaged model at the end of the run: `swa_model_eval_loss_epoch` and so on.
   bool evaluate = true;
+
+  LINKBOY_FIELDS(start_after, every_n_updates, swa_lr, num_annealing_updates, annealing,
+                 update_batch_norm, evaluate);
 };
 
 /// Stochastic weight averaging (Izmailov et al., 2018): the equal mean of the weights that the last

@@ -18,6 +18,8 @@ struct TerminateOnNaNOptions {
 
   /// Treats losses on the CPU the same way.
   bool defer_on_cpu = false;
+
+  LINKBOY_FIELDS(max_delay_steps, defer_on_cpu);
 };
 
 /// Ends the run (StopReason::nan) when a loss is NaN or infinite. On the CPU that is before the

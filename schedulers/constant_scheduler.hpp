@@ -14,6 +14,7 @@ struct ConstantSchedulerOptions {
   /// Updates that use the factor; whole, not negative.
   RunExpression total_iters = NUM_UPDATE_STEPS;
   ParamGroupField field = ParamGroupField::lr;
+  LINKBOY_FIELDS(factor, total_iters, field);
 };
 
 /// base * factor for the first total_iters updates, then base. PyTorch's ConstantLR.

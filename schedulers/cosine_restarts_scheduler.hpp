@@ -34,6 +34,9 @@ struct CosineRestartsSchedulerOptions {
   double warmup_lr_init = 0.0;
 
   ParamGroupField field = ParamGroupField::lr;
+
+  LINKBOY_FIELDS(T_0, num_cycles, T_mult, cycle_decay, cycle_limit, eta_min, k_decay, warmup_t,
+                 warmup_lr_init, field);
 };
 
 /// Half cosines that start anew. In cycle i (from 0) of T updates, W of them warm-up, t updates

@@ -36,6 +36,10 @@ struct CosineSchedulerOptions {
   RunExpression num_cooldown_epochs = 0;
 
   ParamGroupField field = ParamGroupField::lr;
+
+  LINKBOY_FIELDS(num_epochs, num_update_steps_per_epoch, k_decay, lr_min, min_lr_ratio,
+                 num_warmup_epochs, warmup_starting_lr, warmup_starting_lr_ratio,
+                 num_cooldown_epochs, field);
 };
 
 /// Warms up linearly, decays along a half cosine, stays at the minimum for the cool-down. With the

@@ -15,6 +15,7 @@ namespace linkboy {
 struct CyclicSchedulerOptions {
   /// How the height of the cycles changes: not at all, by half each cycle, by gamma each update.
   enum class Mode { triangular, triangular2, exp_range };
+  friend LINKBOY_ENUM_NAMES(Mode, triangular, triangular2, exp_range);
   /// What `scale_fn` gets: the number of the cycle, from 1, or of the update, from 0.
   enum class ScaleMode { cycle, iterations };
 
@@ -44,6 +45,9 @@ struct CyclicSchedulerOptions {
   PerGroup max_momentum = 0.9;
 
   ParamGroupField field = ParamGroupField::lr;
+
+  LINKBOY_FIELDS(base_lr, max_lr, step_size_up, step_size_down, mode, gamma, cycle_momentum,
+                 base_momentum, max_momentum, field);
 };
 
 /// Straight up and down between base_lr and max_lr, again and again. PyTorch's CyclicLR.

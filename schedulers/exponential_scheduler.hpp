@@ -11,6 +11,7 @@ struct ExponentialSchedulerOptions {
   /// Factor of each update; positive.
   double gamma = 0.0;
   ParamGroupField field = ParamGroupField::lr;
+  LINKBOY_FIELDS(gamma, field);
 };
 
 /// f(n) = base * gamma^n. PyTorch's ExponentialLR.

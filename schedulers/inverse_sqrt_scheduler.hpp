@@ -18,6 +18,7 @@ struct InverseSqrtSchedulerOptions {
   /// one a tenth of the run.
   std::optional<RunExpression> timescale{};
   ParamGroupField field = ParamGroupField::lr;
+  LINKBOY_FIELDS(num_warmup_steps, warmup_starting_lr, timescale, field);
 };
 
 /// With W = num_warmup_steps, S = timescale:

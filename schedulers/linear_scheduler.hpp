@@ -16,6 +16,7 @@ struct LinearSchedulerOptions {
   /// Updates from start to end; whole, at least 1.
   RunExpression total_iters = NUM_UPDATE_STEPS;
   ParamGroupField field = ParamGroupField::lr;
+  LINKBOY_FIELDS(start_factor, end_factor, total_iters, field);
 };
 
 /// A straight line from base * start_factor at n = 0 to base * end_factor at n = total_iters, where

@@ -15,6 +15,7 @@ struct MultiStepSchedulerOptions {
   /// Factor of each step; positive.
   double gamma = 0.1;
   ParamGroupField field = ParamGroupField::lr;
+  LINKBOY_FIELDS(milestones, gamma, field);
 };
 
 /// Multiplies by gamma at each milestone: f(n) = base * gamma^(milestones <= n). PyTorch's

@@ -14,6 +14,7 @@ namespace linkboy {
 struct OneCycleSchedulerOptions {
   /// The curve between two turning points.
   enum class AnnealStrategy { cos, linear };
+  friend LINKBOY_ENUM_NAMES(AnnealStrategy, cos, linear);
 
   /// The peak; the group's own value if not given.
   std::optional<PerGroup> max_lr{};
@@ -39,6 +40,9 @@ struct OneCycleSchedulerOptions {
   bool three_phase = false;
 
   ParamGroupField field = ParamGroupField::lr;
+
+  LINKBOY_FIELDS(max_lr, total_steps, pct_start, anneal_strategy, cycle_momentum, base_momentum,
+                 max_momentum, div_factor, final_div_factor, three_phase, field);
 };
 
 /// Rises from max_lr / div_factor to max_lr, falls far below, once. PyTorch's OneCycleLR; after its

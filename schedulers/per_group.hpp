@@ -1,10 +1,13 @@
 #pragma once
 
 #include <cstddef>
+#include <string>
+#include <utility>
 #include <vector>
 
 #include "linkboy/error.hpp"
 #include "linkboy/export.hpp"
+#include "linkboy/util/text_options.hpp"
 
 namespace linkboy {
 
@@ -15,6 +18,15 @@ class LINKBOY_API PerGroup {
   PerGroup(double value) : values_{value}, is_shared_(true) {}  // NOLINT: a number is a value
   /// One for each, in the optimizer's order.
   PerGroup(std::vector<double> values) : values_(std::move(values)) {}  // NOLINT
+
+  /// Reads one value, or one for each group with commas between.
+  /// @throws Error as `from_text`.
+  static PerGroup parse(const std::string& text) {
+    auto values = from_text<std::vector<double>>(text);
+    return values.size() == 1 ? PerGroup(values[0]) : PerGroup(std::move(values));
+  }
+  /// What `parse` reads.
+  std::string to_string() const { return to_text(values_); }
 
   /// @param name  Of the option, for the error.
   /// @throws Error unless there is a single value or one for each group.

@@ -18,6 +18,7 @@ struct PolynomialSchedulerOptions {
   /// Exponent on the progress: above 1 decays later. Positive.
   double k_decay = 1.0;
   ParamGroupField field = ParamGroupField::lr;
+  LINKBOY_FIELDS(total_iters, power, lr_min, k_decay, field);
 };
 
 /// f(n) = m + (base - m) * (1 - (n / N)^k)^power with N = total_iters, m = lr_min; m from N on.

@@ -15,8 +15,10 @@ namespace linkboy {
 struct ReduceOnPlateauSchedulerOptions {
   /// Whether the best value is the smallest or the largest.
   enum class Mode { min, max };
+  friend LINKBOY_ENUM_NAMES(Mode, min, max);
   /// Whether `threshold` is a share of the best value or a difference.
   enum class ThresholdMode { rel, abs };
+  friend LINKBOY_ENUM_NAMES(ThresholdMode, rel, abs);
 
   /// What the run history calls it, recorded before the epoch's end.
   std::string metric = "eval_loss_epoch";
@@ -39,6 +41,9 @@ struct ReduceOnPlateauSchedulerOptions {
   double eps = 1e-8;
 
   ParamGroupField field = ParamGroupField::lr;
+
+  LINKBOY_FIELDS(metric, mode, factor, patience, threshold, threshold_mode, cooldown, min_lr, eps,
+                 field);
 };
 
 /// Multiplies by factor when a metric has stopped to improve. PyTorch's ReduceLROnPlateau.

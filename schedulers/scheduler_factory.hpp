@@ -28,8 +28,8 @@ LINKBOY_API CreateSchedulerFn make_scheduler_fn(const std::string& name,
 /// name.
 LINKBOY_API std::vector<std::string> scheduler_names();
 
-/// The keys that the scheduler takes.
+/// The options that the scheduler takes, with their defaults.
 /// @throws Error if there is no such scheduler.
-LINKBOY_API std::vector<std::string> scheduler_option_names(const std::string& name);
+LINKBOY_API SchedulerSettings scheduler_options(const std::string& name);
 
 }  // namespace linkboy

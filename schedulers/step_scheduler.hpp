@@ -14,6 +14,7 @@ struct StepSchedulerOptions {
   /// Factor of each step; positive.
   double gamma = 0.1;
   ParamGroupField field = ParamGroupField::lr;
+  LINKBOY_FIELDS(step_size, gamma, field);
 };
 
 /// Multiplies by gamma every step_size updates: f(n) = base * gamma^floor(n / step_size). PyTorch's

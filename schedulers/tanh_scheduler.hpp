@@ -18,6 +18,7 @@ struct TanhSchedulerOptions {
   /// The value at the end; not negative.
   double lr_min = 0.0;
   ParamGroupField field = ParamGroupField::lr;
+  LINKBOY_FIELDS(t_initial, lb, ub, lr_min, field);
 };
 
 /// f(n) = m + (base - m) / 2 * (1 - tanh(lb * (1 - t) + ub * t)) with t = n / t_initial, m =

@@ -16,6 +16,7 @@ struct WsdSchedulerOptions {
   ///     inverse   1 / (t / m + 1 - t)
   ///     linear    m + (1 - m) (1 - t)
   enum class Decay { sqrt, inverse, linear };
+  friend LINKBOY_ENUM_NAMES(Decay, sqrt, inverse, linear);
 
   /// Updates in the whole schedule; whole, at least 1.
   RunExpression total_steps = NUM_UPDATE_STEPS;
@@ -39,6 +40,9 @@ struct WsdSchedulerOptions {
   bool is_continuation_from_checkpoint = false;
 
   ParamGroupField field = ParamGroupField::lr;
+
+  LINKBOY_FIELDS(total_steps, num_warmup_steps, warmup_starting_lr, decay, decay_phase_ratio,
+                 lr_min, num_checkpoints, is_continuation_from_checkpoint, field);
 };
 
 /// Warm-up, stable, decay. With several checkpoints the last one is at the end of the run and each

@@ -16,6 +16,7 @@
 #include "linkboy/checkpoint/state_dict.hpp"
 #include "linkboy/export.hpp"
 #include "linkboy/util/make.hpp"  // IWYU pragma: export
+#include "linkboy/util/text_options.hpp"
 
 namespace linkboy {
 

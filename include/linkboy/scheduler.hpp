@@ -10,6 +10,7 @@
 
 #include "linkboy/checkpoint/state_dict.hpp"
 #include "linkboy/export.hpp"
+#include "linkboy/util/text_options.hpp"
 
 namespace torch::optim {
 class Optimizer;
@@ -22,11 +23,10 @@ struct RunConfig;
 
 /// The field of a param group that a scheduler sets. `momentum` is beta1 in the Adam family.
 enum class ParamGroupField { lr, weight_decay, momentum, beta2 };
+LINKBOY_ENUM_NAMES(ParamGroupField, lr, weight_decay, momentum, beta2)
 
 /// "lr", "weight_decay", "momentum" or "beta2".
-LINKBOY_API std::string to_string(ParamGroupField field);
-/// The reverse, for `options_from_text`.
-LINKBOY_API void read_text(const std::string& text, ParamGroupField& field);
+inline std::string to_string(ParamGroupField field) { return to_text(field); }
 
 /// A field of every param group, in their order.
 ///

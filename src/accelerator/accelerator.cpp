@@ -60,8 +60,8 @@ c10::Device parse_device(const std::string& name, const LaunchEnvironment& launc
     LINKBOY_CHECK_OPTION(is_number, "the device is \"", name, "\"", names);
     index = std::stoi(digits);
   }
-  LINKBOY_CHECK_OPTION(index < num_devices, "the device is \"", name, "\", but there are ", num_devices,
-                devices, " here. Use cpu, auto or a smaller index.");
+  LINKBOY_CHECK_OPTION(index < num_devices, "the device is \"", name, "\", but there are ",
+                       num_devices, devices, " here. Use cpu, auto or a smaller index.");
   return {type, static_cast<c10::DeviceIndex>(index)};
 }
 
@@ -129,7 +129,7 @@ void check_same_on_all_ranks(const AcceleratorOptions& options, c10::Device devi
     lines.push_back(c10::str(name, " = ", value));
   };
   add("device", c10::DeviceTypeName(device.type(), /*lower_case=*/true));
-  add("precision", to_string(options.precision));
+  add("precision", to_text(options.precision));
   add("grad_scaler.init_scale", options.grad_scaler.init_scale);
   add("grad_scaler.growth_factor", options.grad_scaler.growth_factor);
   add("grad_scaler.backoff_factor", options.grad_scaler.backoff_factor);
@@ -137,13 +137,13 @@ void check_same_on_all_ranks(const AcceleratorOptions& options, c10::Device devi
   add("channels_last", options.channels_last);
   add("deterministic", options.deterministic);
   const DistributedOptions& distributed = options.distributed;
-  add("backend", to_string(distributed.backend));
+  add("backend", to_text(distributed.backend));
   add("bucket_cap_mb", distributed.bucket_cap_mb);
   add("find_unused_parameters", distributed.find_unused_parameters);
   add("static_graph", distributed.static_graph);
   add("gradient_as_bucket_view", distributed.gradient_as_bucket_view.value_or(false));
   add("broadcast_buffers", distributed.broadcast_buffers);
-  add("compression", to_string(distributed.compression));
+  add("compression", to_text(distributed.compression));
   add("local_sgd_interval", distributed.local_sgd_interval);
   add("zero_stage", distributed.zero_stage);
   add("a gradient_comm_hook", distributed.gradient_comm_hook != nullptr);
@@ -218,7 +218,7 @@ Accelerator::~Accelerator() = default;
 
 void Accelerator::set_gradient_accumulation_steps(int64_t steps) {
   LINKBOY_CHECK_OPTION(steps >= 1, "gradient_accumulation_steps is ", steps,
-                "; it must be at least 1. Use 1 to update after every batch.");
+                       "; it must be at least 1. Use 1 to update after every batch.");
   gradient_accumulation_steps_ = steps;
 }
 

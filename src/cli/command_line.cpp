@@ -1,18 +1,18 @@
 #include "linkboy/cli/command_line.hpp"
 
 #include <algorithm>
-#include <array>
 #include <boost/program_options.hpp>
 #include <cstdio>
 #include <fstream>
 #include <iostream>
+#include <iterator>
+#include <nlohmann/json.hpp>
 #include <numeric>
 #include <sstream>
 #include <string_view>
 
 #include "linkboy/error.hpp"
 #include "linkboy/util/printable.hpp"
-#include "util/parse_number.hpp"
 
 namespace linkboy::cli {
 namespace {
@@ -36,7 +36,7 @@ std::size_t edit_distance(std::string_view a, std::string_view b) {
 }
 
 std::string strip(std::string_view text) {
-  constexpr std::string_view kBlanks = " \t\r";
+  constexpr std::string_view kBlanks = " \t\r\n";
   const std::size_t begin = text.find_first_not_of(kBlanks);
   if (begin == std::string_view::npos) return "";
   return std::string(text.substr(begin, text.find_last_not_of(kBlanks) - begin + 1));
@@ -110,54 +110,8 @@ int run_main(int argc, const char* const* argv,
   return 1;
 }
 
-std::string parse_value(const std::string& text, std::string& value) {
-  value = text;
-  return "";
-}
-
-std::string parse_value(const std::string& text, std::filesystem::path& value) {
-  value = text;
-  return "";
-}
-
-template <class Number>
-std::string parse_value(const std::string& text, Number& value, const char* kind) {
-  const auto number = parse_number<Number>(text);
-  value = number.value_or(value);
-  return number ? "" : kind;
-}
-
-std::string parse_value(const std::string& text, int64_t& value) {
-  return parse_value(text, value, "a whole number (of at most 64 bits)");
-}
-
-std::string parse_value(const std::string& text, uint64_t& value) {
-  return parse_value(text, value, "a whole number from 0 (of at most 64 bits)");
-}
-
-std::string parse_value(const std::string& text, double& value) {
-  return parse_value(text, value, "a number");
-}
-
-std::string parse_value(const std::string& text, bool& value) {
-  value = text == "true";
-  return value || text == "false" ? "" : "true or false";
-}
-
-std::string format_value(const std::string& value) { return value; }
-std::string format_value(const std::filesystem::path& value) { return value.string(); }
-std::string format_value(int64_t value) { return std::to_string(value); }
-std::string format_value(uint64_t value) { return std::to_string(value); }
-
-std::string format_value(double value) {
-  std::array<char, 32> text;
-  const auto result = std::to_chars(text.data(), text.data() + text.size(), value);
-  return {text.data(), result.ptr};
-}
-
-std::vector<std::pair<std::string, std::string>> split_settings(
-    const std::string& name, const std::vector<std::string>& texts) {
-  std::vector<std::pair<std::string, std::string>> settings;
+TextSettings split_settings(const std::string& name, const std::vector<std::string>& texts) {
+  TextSettings settings;
   for (const std::string& text : texts) {
     const std::size_t equals = text.find('=');
     if (equals == std::string::npos || equals == 0) {
@@ -169,10 +123,11 @@ std::vector<std::pair<std::string, std::string>> split_settings(
 }
 
 OptionGroup& OptionGroup::add_switch(std::string name, bool* target, std::string help) {
-  return add_option({.name = std::move(name),
-                     .help = std::move(help),
-                     .is_switch = true,
-                     .assign = assign_to<bool>(target, nullptr)});
+  return add_option(
+      {.name = std::move(name),
+       .help = std::move(help),
+       .is_switch = true,
+       .assign = [target](const std::string& text) { *target = from_text<bool>(text); }});
 }
 
 OptionGroup& OptionGroup::add_list(std::string name, std::string value_name,
@@ -181,10 +136,7 @@ OptionGroup& OptionGroup::add_list(std::string name, std::string value_name,
                      .value_name = std::move(value_name),
                      .help = std::move(help),
                      .is_list = true,
-                     .assign = [target](const std::string& text) -> std::string {
-                       target->push_back(text);
-                       return "";
-                     }});
+                     .assign = [target](const std::string& text) { target->push_back(text); }});
 }
 
 OptionGroup& OptionGroup::add_choice(std::string name, std::string* target,
@@ -207,32 +159,23 @@ CommandLine::CommandLine(std::string program, std::string description)
   OptionGroup& general = add_group("General");
   general.add_switch("help", &help_, "Prints this and exits.");
   general.add("config", "FILE", &config_,
-              "Reads further options from FILE: one name=value a line, '#' begins a comment. The "
-              "command line wins over the file.");
+              "Reads further options from FILE: one name=value a line, '#' begins a comment; or a "
+              "JSON object. The command line wins over the file.");
 }
 
 OptionGroup& CommandLine::add_group(std::string title) {
   return groups_.emplace_back(std::move(title));
 }
 
-const CommandLine::Option* CommandLine::find(const std::string& name) const {
-  for (const auto& group : groups_) {
-    for (const auto& option : group.options_) {
-      if (option.name == name) return &option;
-    }
-  }
-  return nullptr;
-}
-
-std::string CommandLine::advice_on_unknown(const std::string& name,
-                                           const std::string& dashes) const {
+const CommandLine::Option& CommandLine::find(const std::string& name, const std::string& shown,
+                                             const std::string& dashes) const {
   const std::string bare = name.substr(std::min(name.find_first_not_of('-'), name.size()));
-  const std::size_t max_distance = std::max<std::size_t>(2, bare.size() / 3);
-  std::vector<std::string> all;
+  std::size_t closest_distance = std::max<std::size_t>(2, bare.size() / 3) + 1;
   std::string closest;
-  std::size_t closest_distance = max_distance + 1;
+  std::vector<std::string> all;
   for (const auto& group : groups_) {
     for (const auto& option : group.options_) {
+      if (option.name == name) return option;
       all.push_back(dashes + option.name);
       const std::size_t distance = edit_distance(bare, option.name);
       if (distance < closest_distance) {
@@ -241,8 +184,9 @@ std::string CommandLine::advice_on_unknown(const std::string& name,
       }
     }
   }
-  return closest.empty() ? " The options are: " + c10::Join(", ", all) + "."
-                         : " Did you mean " + closest + "?";
+  throw UsageError(shown + " is not an option of " + program_ + "." +
+                   (closest.empty() ? " The options are: " + c10::Join(", ", all) + "."
+                                    : " Did you mean " + closest + "?"));
 }
 
 std::vector<CommandLine::Setting> CommandLine::read_arguments(const Arguments& arguments) const {
@@ -278,20 +222,27 @@ std::vector<CommandLine::Setting> CommandLine::read_arguments(const Arguments& a
       const std::string& token = item.original_tokens.at(0);
       throw UsageError("'" + token + "' is not an option; all options begin with '--'.");
     }
-    const Option* option = find(name);
-    if (option == nullptr) {
-      throw UsageError("--" + name + " is not an option of " + program_ + "." +
-                       advice_on_unknown(name, "--"));
-    }
-    std::string text = option->is_switch ? "true" : item.value.at(0);
+    const Option& option = find(name, "--" + name, "--");
+    std::string text = option.is_switch ? "true" : item.value.at(0);
     // Boost lets an option swallow a misspelt one: "--save --reprot".
     const bool is_adjacent = item.original_tokens.at(0).find('=') != std::string::npos;
     if (text.empty() || (!is_adjacent && text.starts_with("--"))) {
       throw UsageError("--" + name + " needs a value: --" + name + " VALUE.");
     }
-    settings.push_back({option, std::move(text), "--" + name});
+    settings.push_back({&option, std::move(text), "--" + name});
   }
   return settings;
+}
+
+CommandLine::Setting CommandLine::setting_from_file(const std::string& place,
+                                                    const std::string& name,
+                                                    const std::string& text) const {
+  const Option& option = find(name, place + "'" + name + "'", "");
+  if (name == "config" || name == "help") {
+    throw UsageError(place + "'" + name + "' is for the command line only.");
+  }
+  if (text.empty()) throw UsageError(place + "'" + name + "' needs a value: " + name + "=VALUE.");
+  return {&option, text, place + name};
 }
 
 std::vector<CommandLine::Setting> CommandLine::read_config_file(
@@ -300,14 +251,18 @@ std::vector<CommandLine::Setting> CommandLine::read_config_file(
   std::ifstream file(path);
   if (!file || std::filesystem::is_directory(path, ignored)) {
     throw UsageError("cannot read the config file '" + path.string() +
-                     "'; it must be a text file of name=value lines. Check the path.");
+                     "'; it must be a text file of name=value lines or a JSON object. Check the "
+                     "path.");
   }
+  std::string content{std::istreambuf_iterator<char>(file), {}};
+  constexpr std::string_view kByteOrderMark = "\xEF\xBB\xBF";
+  if (content.starts_with(kByteOrderMark)) content.erase(0, kByteOrderMark.size());
+  if (strip(content).starts_with('{')) return read_json(content, path.string() + ": ");
 
   std::vector<Setting> settings;
+  std::istringstream lines(content);
   std::string line;
-  for (int64_t number = 1; std::getline(file, line); ++number) {
-    constexpr std::string_view kByteOrderMark = "\xEF\xBB\xBF";
-    if (number == 1 && line.starts_with(kByteOrderMark)) line.erase(0, kByteOrderMark.size());
+  for (int64_t number = 1; std::getline(lines, line); ++number) {
     const std::string text = strip(without_comment(line));
     if (text.empty()) continue;
     const std::string place = path.string() + ":" + std::to_string(number) + ": ";
@@ -315,19 +270,24 @@ std::vector<CommandLine::Setting> CommandLine::read_config_file(
     if (equals == std::string::npos || equals == 0) {
       throw UsageError(place + "'" + text + "' is not name=value.");
     }
-    const std::string name = strip(text.substr(0, equals));
-    const Option* option = find(name);
-    if (option == nullptr) {
-      throw UsageError(place + "'" + name + "' is not an option of " + program_ + "." +
-                       advice_on_unknown(name, ""));
+    settings.push_back(
+        setting_from_file(place, strip(text.substr(0, equals)), strip(text.substr(equals + 1))));
+  }
+  return settings;
+}
+
+std::vector<CommandLine::Setting> CommandLine::read_json(const std::string& content,
+                                                         const std::string& place) const {
+  const auto root = nlohmann::json::parse(content, nullptr, /*allow_exceptions=*/false);
+  if (!root.is_object()) throw UsageError(place + "its '{' does not begin a whole JSON object.");
+  std::vector<Setting> settings;
+  for (const auto& entry : root.items()) {
+    const auto values =
+        entry.value().is_array() ? entry.value() : nlohmann::json::array({entry.value()});
+    for (const auto& value : values) {
+      const std::string text = value.is_string() ? value.get<std::string>() : value.dump();
+      settings.push_back(setting_from_file(place, entry.key(), text));
     }
-    if (name == "config" || name == "help") {
-      throw UsageError(place + "'" + name + "' is for the command line only.");
-    }
-    const std::string value = strip(text.substr(equals + 1));
-    if (value.empty())
-      throw UsageError(place + "'" + name + "' needs a value: " + name + "=VALUE.");
-    settings.push_back({option, value, place + name});
   }
   return settings;
 }
@@ -365,9 +325,10 @@ bool CommandLine::parse(const Arguments& arguments, std::ostream& out) {
   }
 
   for (const auto& [option, text, origin] : settings) {
-    const std::string allowed = option->assign(text);
-    if (!allowed.empty()) {
-      throw UsageError(origin + " is '" + text + "'; it must be " + allowed + ".");
+    try {
+      option->assign(text);
+    } catch (const Error& error) {
+      throw UsageError(wrong_value(origin, text, error));
     }
   }
   return true;

@@ -7,7 +7,6 @@
 #include <utility>
 
 #include "linkboy/error.hpp"
-#include "linkboy/util/text_options.hpp"
 
 namespace linkboy {
 namespace {
@@ -56,7 +55,7 @@ void CallbackHandler::add(std::shared_ptr<Callback> callback) {
                 "a callback ", callback->name(),
                 " is there already. To have two of one class, give one of them another name with "
                 "set_name. The callbacks are: ",
-                join_with_commas(present), ".");
+                c10::Join(", ", present), ".");
   const auto later = std::upper_bound(
       callbacks_.begin(), callbacks_.end(), callback,
       [](const auto& added, const auto& present) { return added->phase() < present->phase(); });

@@ -8,7 +8,6 @@
 #include <torch/optim/sgd.h>
 
 #include "linkboy/error.hpp"
-#include "linkboy/util/text_options.hpp"
 
 namespace linkboy {
 namespace {
@@ -60,29 +59,6 @@ double access(OptimizerOptions& options, ParamGroupField field, const double* ne
 }
 
 }  // namespace
-
-std::string to_string(ParamGroupField field) {
-  switch (field) {
-    case ParamGroupField::lr:
-      return "lr";
-    case ParamGroupField::weight_decay:
-      return "weight_decay";
-    case ParamGroupField::momentum:
-      return "momentum";
-    case ParamGroupField::beta2:
-      return "beta2";
-  }
-  return "unknown";
-}
-
-void read_text(const std::string& text, ParamGroupField& field) {
-  std::vector<std::pair<std::string, ParamGroupField>> choices;
-  for (const auto choice : {ParamGroupField::lr, ParamGroupField::weight_decay,
-                            ParamGroupField::momentum, ParamGroupField::beta2}) {
-    choices.emplace_back(to_string(choice), choice);
-  }
-  read_text_choice(text, field, choices);
-}
 
 std::vector<double> get_param_group_field(const torch::optim::Optimizer& optimizer,
                                           ParamGroupField field) {

@@ -130,8 +130,4 @@ class Parser {
 
 RunExpression RunExpression::parse(std::string_view text) { return Parser(text).parse(); }
 
-void read_text(const std::string& text, RunExpression& value) {
-  value = RunExpression::parse(text);
-}
-
 }  // namespace linkboy

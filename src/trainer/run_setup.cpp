@@ -55,16 +55,6 @@ void check_learning_rates(const torch::optim::Optimizer& optimizer) {
   }
 }
 
-template <class Value>
-std::string option_text(const Value& value) {
-  return c10::str(value);
-}
-
-template <class Value>
-std::string option_text(const std::optional<Value>& value) {
-  return value ? c10::str(*value) : "nothing";
-}
-
 // LibTorch accepts it, and its step then moves the parameter twice.
 void check_no_parameter_twice(const torch::optim::Optimizer& optimizer) {
   std::unordered_map<const c10::TensorImpl*, std::size_t> group_of;
@@ -486,22 +476,9 @@ void Trainer::Implementation::check_same_on_all_ranks(const TrainOptions& option
   for (const auto& [name, dataset] : options.more_eval_datasets) {
     lines.push_back(c10::str("evaluation data \"", name, "\" of size ", dataset.size()));
   }
-  const auto add = [&lines](const char* name, const auto& value) {
-    lines.push_back(c10::str(name, " = ", option_text(value)));
-  };
-  add("num_epochs", options.num_epochs);
-  add("max_num_updates", options.max_num_updates);
-  add("per_device_batch_size", options.per_device_batch_size);
-  add("gradient_accumulation_steps", options.gradient_accumulation_steps);
-  add("gradient_clip_value", options.gradient_clip_value);
-  add("gradient_clip_norm", options.gradient_clip_norm);
-  add("evaluate_every_n_epochs", options.evaluate_every_n_epochs);
-  add("evaluate_before_training", options.evaluate_before_training);
-  add("reset_run_history", options.reset_run_history);
-  add("weight_by_batch_size", options.weight_by_batch_size);
-  add("ExecutionMode::graph", options.execution_mode == ExecutionMode::graph);
-  add("a scheduler", options.create_scheduler_fn != nullptr);
-  add("resume_from", options.resume_from.has_value());
+  for (const auto& [name, value] : options_to_text(options)) lines.push_back(name + " = " + value);
+  lines.push_back(c10::str("a scheduler = ", options.create_scheduler_fn != nullptr));
+  lines.push_back(c10::str("resume_from = ", options.resume_from.has_value()));
   if (optimizer_) {
     for (std::string& line : describe_optimizer(*optimizer_)) lines.push_back(std::move(line));
   }

@@ -17,7 +17,6 @@
 #include "linkboy/checkpoint/checkpoint.hpp"
 #include "linkboy/checkpoint/training_state_folders.hpp"
 #include "linkboy/error.hpp"
-#include "linkboy/util/text_options.hpp"
 #include "trainer/run_progress.hpp"
 #include "trainer/trainer_implementation.hpp"
 
@@ -175,7 +174,7 @@ void Trainer::Implementation::load_contents(StateDict& contents, const std::file
   const auto tell = [&](const std::vector<std::string>& names, const char* why) {
     if (names.empty()) return;
     trainer_.print(
-        c10::str("Loaded ", path.string(), " without ", join_with_commas(names), ", ", why));
+        c10::str("Loaded ", path.string(), " without ", c10::Join(", ", names), ", ", why));
   };
   tell(left_out, "because the Trainer has nothing to load it into");
   if (!is_resumed) tell(absent, "because it is not in the file");
@@ -472,7 +471,7 @@ bool Trainer::load_training_state(const std::filesystem::path& directory) {
     print(
         c10::str("WARNING: the training state has the states of callbacks that this run does not "
                  "have: ",
-                 join_with_commas(left_out), "; they are left out."));
+                 c10::Join(", ", left_out), "; they are left out."));
   }
   return true;
 }

@@ -1,32 +1,10 @@
 #include "linkboy/util/text_options.hpp"
 
+#include <fmt/format.h>
+
 #include "util/parse_number.hpp"
 
 namespace linkboy {
-namespace {
-
-template <class Number>
-void read_number(const std::string& text, Number& value, const char* what) {
-  const auto number = parse_number<Number>(text);
-  LINKBOY_CHECK_OPTION(number, "it must be a ", what);
-  value = *number;
-}
-
-}  // namespace
-
-void read_text(const std::string& text, int64_t& value) {
-  read_number(text, value, "whole number");
-}
-
-void read_text(const std::string& text, double& value) { read_number(text, value, "number"); }
-
-void read_text(const std::string& text, bool& value) {
-  read_text_choice<bool>(text, value, {{"true", true}, {"false", false}});
-}
-
-void read_text(const std::string& text, std::string& value) { value = text; }
-
-void read_text(const std::string& text, std::filesystem::path& value) { value = text; }
 
 std::vector<std::string> split_at(char separator, const std::string& text) {
   const bool has_pairs =
@@ -44,10 +22,47 @@ std::vector<std::string> split_at(char separator, const std::string& text) {
   return items;
 }
 
-std::string join_with_commas(const std::vector<std::string>& words) {
-  std::string text;
-  for (const auto& word : words) text += (text.empty() ? "" : ", ") + word;
+template <class Number>
+Number number_from_text(const std::string& text) {
+  const auto number = parse_number<Number>(text);
+  LINKBOY_CHECK_OPTION(number, "it must be a ",
+                       std::is_floating_point_v<Number> ? "number"
+                       : std::is_signed_v<Number>       ? "whole number (of at most 64 bits)"
+                                                  : "whole number from 0 (of at most 64 bits)");
+  return *number;
+}
+
+template int64_t number_from_text(const std::string& text);
+template uint64_t number_from_text(const std::string& text);
+template double number_from_text(const std::string& text);
+
+std::string number_to_text(double number) { return fmt::format("{}", number); }
+
+std::string list_fields(const std::string& name, const TextSettings& fields) {
+  std::string text = name + "\n";
+  for (const auto& [key, value] : fields) text += "    " + key + "=" + value + "\n";
   return text;
+}
+
+void check_keys(const std::string& owner, const TextSettings& fields,
+                const TextSettings& settings) {
+  for (auto setting = settings.begin(); setting != settings.end(); ++setting) {
+    const std::string& key = setting->first;
+    const auto has_key = [&key](const auto& other) { return other.first == key; };
+    if (std::none_of(fields.begin(), fields.end(), has_key)) {
+      std::string keys;
+      for (const auto& field : fields) keys += (keys.empty() ? "it has " : ", ") + field.first;
+      throw OptionError(c10::str("the ", owner, " has no option \"", key, "\"; ",
+                                 keys.empty() ? "it has none" : keys, "."));
+    }
+    LINKBOY_CHECK_OPTION(std::none_of(settings.begin(), setting, has_key), "the ", owner, "'s ",
+                         key, " is given a second time; give each option once.");
+  }
+}
+
+std::string wrong_value(const std::string& name, const std::string& text, const Error& error) {
+  const std::string reason = error.what();
+  return c10::str(name, " is '", text, "'; ", reason, reason.ends_with('.') ? "" : ".");
 }
 
 }  // namespace linkboy

@@ -121,13 +121,13 @@ TEST(AgreementTest, OptionsOfARunThatDifferBetweenRanksAreNamedBeforeTheyMatter)
   if (is_odd) options.gradient_clip_norm = 0.5;
   expect_difference(options,
                     "rank 1 has gradient_clip_norm = 0.5, but rank 0 has "
-                    "gradient_clip_norm = nothing");
+                    "gradient_clip_norm = none");
   options = make();
   if (is_odd) options.execution_mode = ExecutionMode::graph;
-  expect_difference(options, "rank 1 has ExecutionMode::graph = 1");
+  expect_difference(options, "rank 1 has execution_mode = graph");
   options = make();
   if (is_odd) options.evaluate_before_training = true;
-  expect_difference(options, "rank 1 has evaluate_before_training = 1");
+  expect_difference(options, "rank 1 has evaluate_before_training = true");
   options = make();
   if (is_odd) options.resume_from = "nowhere";
   expect_difference(options, "rank 1 has resume_from = 1");

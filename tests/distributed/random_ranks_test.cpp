@@ -129,8 +129,8 @@ Case make_case(uint64_t seed, int64_t num_ranks) {
 
   made.text = c10::str(
       "case ", seed, ": zero_stage ", distributed.zero_stage, ", local_sgd_interval ",
-      distributed.local_sgd_interval, ", compression ", to_string(distributed.compression),
-      ", precision ", to_string(made.accelerator.precision), ", ", train.train_dataset.size(),
+      distributed.local_sgd_interval, ", compression ", to_text(distributed.compression),
+      ", precision ", to_text(made.accelerator.precision), ", ", train.train_dataset.size(),
       " samples in batches of ", train.per_device_batch_size, ", windows of ",
       train.gradient_accumulation_steps, ", evaluation of ",
       train.eval_dataset ? train.eval_dataset.size() : 0, " and ", train.more_eval_datasets.size(),

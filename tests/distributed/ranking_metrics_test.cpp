@@ -120,13 +120,13 @@ TEST_F(DistributedRankingMetricsTest, TooFewSamplesAreAnErrorOnAllRanks) {
 }
 
 TEST_F(DistributedRankingMetricsTest, CollectionMergesEachMetric) {
-  const auto make = [] {
+  const auto make_metrics = [] {
     return MetricCollection{{"auroc", std::make_shared<AUROC>()},
                             {"binned", make<AUROC>({.thresholds = 11})}};
   };
-  auto whole = make();
+  auto whole = make_metrics();
   whole.update(scores().flatten(), labels(2));
-  auto part = make();
+  auto part = make_metrics();
   for (const auto& [name, metric] : part.metrics()) update(*metric, scores().flatten(), labels(2));
   const auto values = part.compute(group);
   const auto expected = whole.compute();

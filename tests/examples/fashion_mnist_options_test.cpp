@@ -75,18 +75,18 @@ TEST(FashionMnistOptionsTest, RefusesContradictions) {
 
 TEST(FashionMnistOptionsTest, OptionsOfSeveralProcessesReachTheAccelerator) {
   const linkboy::DistributedOptions defaults = parse_options({})->accelerator().distributed;
-  EXPECT_EQ(defaults.backend, "auto");
+  EXPECT_EQ(defaults.backend, linkboy::Backend::automatic);
   EXPECT_EQ(defaults.timeout, linkboy::DistributedOptions().timeout);
-  EXPECT_EQ(defaults.compression, "none");
+  EXPECT_EQ(defaults.compression, linkboy::Compression::none);
   EXPECT_FALSE(defaults.find_unused_parameters);
   EXPECT_EQ(defaults.local_sgd_interval, 0);
   const auto chosen = parse_options({"--backend", "gloo", "--timeout", "10", "--compression",
                                      "bf16", "--find-unused-parameters"})
                           ->accelerator()
                           .distributed;
-  EXPECT_EQ(chosen.backend, "gloo");
+  EXPECT_EQ(chosen.backend, linkboy::Backend::gloo);
   EXPECT_EQ(chosen.timeout, std::chrono::seconds(10));
-  EXPECT_EQ(chosen.compression, "bf16");
+  EXPECT_EQ(chosen.compression, linkboy::Compression::bf16);
   EXPECT_TRUE(chosen.find_unused_parameters);
   EXPECT_EQ(parse_options({"--local-sgd", "8"})->accelerator().distributed.local_sgd_interval, 8);
   EXPECT_TRUE(parse_options({"--sync-batchnorm"})->sync_batchnorm);

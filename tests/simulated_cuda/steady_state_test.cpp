@@ -99,7 +99,7 @@ constexpr PerUpdate kOnlyTheBatch{.host_to_device = 2, .overlapping_host_to_devi
 
 TEST(SteadyStateCostTest, AnUpdateCopiesItsBatchAndWaitsForNothing) {
   EXPECT_EQ(costs_of(default_callbacks(), toy_model()), kOnlyTheBatch);
-  EXPECT_EQ(costs_of(default_callbacks(), toy_model(), "bf16"), kOnlyTheBatch);
+  EXPECT_EQ(costs_of(default_callbacks(), toy_model(), Precision::bf16), kOnlyTheBatch);
   EXPECT_EQ(costs_of(default_callbacks(), toy_model(), Precision::fp32, ExecutionMode::graph),
             kOnlyTheBatch);
 }
@@ -107,7 +107,7 @@ TEST(SteadyStateCostTest, AnUpdateCopiesItsBatchAndWaitsForNothing) {
 /// For the losses, and for the verdict on the gradients of the update before: the device has this
 /// one's forward and backward to do then.
 TEST(SteadyStateCostTest, InFp16TheDeviceHasWorkWhileTheHostWaits) {
-  const PerUpdate costs = costs_of(default_callbacks(), toy_model(), "fp16");
+  const PerUpdate costs = costs_of(default_callbacks(), toy_model(), Precision::fp16);
   EXPECT_EQ(costs.host_to_device, 2);
   EXPECT_EQ(costs.overlapping_host_to_device, 2);
   EXPECT_EQ(costs.stream_waits, 0);

@@ -125,7 +125,7 @@ TEST(TrainingTest, OptimizersThatAreFusedOnTheCpuTrainAsThere) {
 TEST(TrainingTest, HalfPrecisionTrains) {
   const Result full = train_on("simulated");
   for (const Precision precision : {Precision::bf16, Precision::fp16}) {
-    SCOPED_TRACE(to_string(precision));
+    SCOPED_TRACE(to_text(precision));
     const Result half = train_on("simulated", precision);
     EXPECT_LT(mean_loss(half, kEpochs - 1), mean_loss(half, 0));
     EXPECT_NEAR(mean_loss(half, kEpochs - 1), mean_loss(full, kEpochs - 1), 0.02);
@@ -156,7 +156,7 @@ TEST(TrainingTest, AnUpdateCopiesItsBatchBesideTheOneBeforeAndWaitsForNothing) {
   constexpr int64_t kUpdates = kUpdatesPerEpoch - 4;
   constexpr int64_t kTensors = 2;  // of a batch
   for (const Precision precision : {Precision::fp32, Precision::bf16}) {
-    SCOPED_TRACE(to_string(precision));
+    SCOPED_TRACE(to_text(precision));
     const auto model = toy_model();
     const auto costs = std::make_shared<CountUpdates>();
     CallbackList callbacks = default_callbacks();

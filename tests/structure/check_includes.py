@@ -28,6 +28,8 @@ FLOOR = {folder: floor for floor, folders in enumerate(FLOORS) for folder in fol
 # Whose floor a header has that stands at the root of include/linkboy. All others there are umbrellas.
 ROOT_HEADERS = {"error": "util", "export": "util", "version": "util", "model": "model", "loss_function": "model",
                 "callback": "run", "scheduler": "run", "accelerator": "accelerator", "trainer": "trainer"}
+# A header that stands on a lower floor than its folder, and includes what is allowed there only.
+LOWER = {"callbacks/default_callbacks.hpp": "run"}
 SEES = {"schedulers": {"schedulers", "run", "extend", "util"}}
 SIBLINGS = ("callbacks", "metrics", "schedulers")  # headers and sources in one top-level folder
 NOT_IN_EVERYTHING = {"linkboy", "cli"}
@@ -39,6 +41,8 @@ def folder_of(path):
     """The folder of a path like include/linkboy/trainer.hpp, linkboy/data/batch.hpp, data/mix.hpp or
     src/data/mix.hpp; nothing for an umbrella."""
     parts = [part for part in pathlib.PurePath(path).parts if part not in ("include", "linkboy", "src")]
+    if "/".join(parts) in LOWER:
+        return LOWER["/".join(parts)]
     return parts[0] if len(parts) > 1 else ROOT_HEADERS.get(pathlib.PurePath(path).stem)
 
 

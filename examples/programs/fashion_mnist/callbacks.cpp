@@ -3,6 +3,7 @@
 #include <torch/nn/modules/linear.h>
 #include <algorithm>
 #include <linkboy/callbacks/callback_factory.hpp>
+#include <linkboy/callbacks/default_callbacks.hpp>
 #include <linkboy/callbacks/freeze_layers.hpp>
 #include <linkboy/callbacks/log_metrics.hpp>
 #include <linkboy/callbacks/metric_callback.hpp>
@@ -51,13 +52,7 @@ Named parse(const std::string& text) {
 
 /// Freezes the first layers of the network: `freeze:to_index=1`.
 linkboy::FreezeOptions read_freeze(const linkboy::TextSettings& settings) {
-  using linkboy::FreezeOptions;
-  return linkboy::options_from_text<FreezeOptions>(
-      "callback freeze",
-      {{"from_index", &FreezeOptions::from_index},
-       {"to_index", &FreezeOptions::to_index},
-       {"set_modules_as_eval", &FreezeOptions::set_modules_as_eval}},
-      settings);
+  return linkboy::options_from_text<linkboy::FreezeOptions>("callback freeze", settings);
 }
 
 std::shared_ptr<linkboy::Callback> make_freeze(const linkboy::TextSettings& settings,
@@ -169,6 +164,14 @@ CallbackList make_callbacks(const Options& options, const linkboy::Model& model,
                                                    .asynchronous = options.async_save}));
   }
   return callbacks;
+}
+
+std::string list_callbacks() {
+  std::string text;
+  for (const std::string& name : linkboy::callback_names()) {
+    text += linkboy::list_fields(name, linkboy::callback_options(name));
+  }
+  return text + linkboy::list_fields("freeze", linkboy::options_to_text(linkboy::FreezeOptions()));
 }
 
 void check_callbacks(const Options& options) {

@@ -4,6 +4,7 @@
 #include <linkboy/callbacks/stop_on_signal.hpp>
 #include <linkboy/model.hpp>
 #include <memory>
+#include <string>
 
 #include "options.hpp"
 #include "report.hpp"
@@ -18,6 +19,9 @@ namespace fashion_mnist {
 linkboy::CallbackList make_callbacks(const Options& options, const linkboy::Model& model,
                                      std::shared_ptr<Report> report,
                                      std::shared_ptr<linkboy::StopOnSignal> stop_on_signal);
+
+/// The callbacks of `--callbacks`, each with its options and their defaults below it.
+std::string list_callbacks();
 
 /// Finds out whether `make_callbacks` would understand the texts of `--callbacks`, and whether they
 /// name what the program has already.

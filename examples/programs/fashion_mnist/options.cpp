@@ -3,6 +3,7 @@
 #include <c10/core/Device.h>
 
 #include <algorithm>
+#include <iostream>
 #include <linkboy/callbacks/callback_factory.hpp>
 #include <linkboy/checkpoint/checkpoint.hpp>
 #include <linkboy/error.hpp>
@@ -177,8 +178,10 @@ void add_output_options(cli::CommandLine& command_line, Options& options) {
 void add_watching_options(cli::CommandLine& command_line, Options& options) {
   command_line.add_group("Callbacks and trackers")
       .add_list("callbacks", "NAME[:KEY=VALUE,...]", &options.callbacks,
-                "Adds a callback: " + linkboy::join_with_commas(linkboy::callback_names()) +
+                "Adds a callback: " + c10::Join(", ", linkboy::callback_names()) +
                     ", freeze. May be given several times.")
+      .add_switch("list-callbacks", &options.list_callbacks,
+                  "Prints the callbacks with their options and defaults, and exits.")
       .add_switch("low-overhead", &options.low_overhead,
                   "Watches nothing and prints nothing while it runs; a NaN does not end it.")
       .add_switch("metrics", &options.metrics,
@@ -307,7 +310,7 @@ linkboy::CreateSchedulerFn make_scheduler_fn(const Options& options) {
     }
     if (options.scheduler == "cosine" && !has_warmup) {
       settings.emplace_back("num_warmup_epochs", options.warmup_epochs
-                                                     ? cli::format_value(*options.warmup_epochs)
+                                                     ? linkboy::to_text(*options.warmup_epochs)
                                                      : cosine_warmup);
       warmup_epochs = 0.0;
     }
@@ -350,6 +353,10 @@ std::optional<Options> parse_options(const cli::Arguments& arguments) {
   add_output_options(command_line, options);
   add_watching_options(command_line, options);
   if (!command_line.parse(arguments)) return std::nullopt;
+  if (options.list_callbacks) {
+    std::cout << list_callbacks();
+    return std::nullopt;
+  }
   check_together(options);
   return options;
 }

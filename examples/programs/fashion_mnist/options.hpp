@@ -52,7 +52,7 @@ struct Options {
 
   std::string backend = "auto";
   int64_t timeout = 1800;
-  std::string compression = linkboy::Compression::none;
+  std::string compression = "none";
   bool find_unused_parameters = false;
   bool sync_batchnorm = false;
   int64_t local_sgd = 0;
@@ -71,6 +71,7 @@ struct Options {
   std::string progress = "auto";
 
   std::vector<std::string> callbacks;
+  bool list_callbacks = false;
   bool low_overhead = false;
   bool metrics = false;
   std::optional<std::filesystem::path> tensorboard;
@@ -93,7 +94,7 @@ struct Options {
 
 /// Reads the command line and, if it names one, the config file.
 ///
-/// @return Nothing if the help was asked for and printed.
+/// @return Nothing if the help or the list of callbacks was asked for and printed.
 /// @throws linkboy::cli::UsageError as CommandLine::parse, and if two options contradict each
 ///         other.
 std::optional<Options> parse_options(const linkboy::cli::Arguments& arguments);

@@ -34,6 +34,7 @@ struct Options {
 std::optional<Options> parse_options(const cli::Arguments& arguments) {
   constexpr int64_t kMaxWidth = 1000;
   Options options;
+  bool list_schedulers = false;
   cli::CommandLine command_line("lr_curve",
                                 "Shows what a schedule does, update by update, as a chart.\n"
                                 "Exit status: 0 success, 1 error, 2 wrong usage.");
@@ -41,8 +42,9 @@ std::optional<Options> parse_options(const cli::Arguments& arguments) {
       .add_choice("scheduler", &options.scheduler, linkboy::scheduler_names(),
                   "What is shown. Without metrics a plateau never falls.")
       .add_list("scheduler-option", "KEY=VALUE", &options.scheduler_options,
-                "An option of the scheduler; may be given several times. A wrong key lists those "
-                "that there are.")
+                "An option of the scheduler; may be given several times.")
+      .add_switch("list-schedulers", &list_schedulers,
+                  "Prints the schedulers with their options and defaults, and exits.")
       .add("lr", "X", &options.lr, "Base learning rate.", cli::not_negative())
       .add("weight-decay", "X", &options.weight_decay, "Base weight decay, for field=weight_decay.",
            cli::not_negative())
@@ -54,7 +56,11 @@ std::optional<Options> parse_options(const cli::Arguments& arguments) {
       .add("width", "N", &options.width, "Columns of the chart.", cli::in_range(2, kMaxWidth))
       .add("height", "N", &options.height, "Lines of the chart.", cli::in_range(2, kMaxWidth));
   if (!command_line.parse(arguments)) return std::nullopt;
-  return options;
+  if (!list_schedulers) return options;
+  for (const std::string& name : linkboy::scheduler_names()) {
+    std::printf("%s", linkboy::list_fields(name, linkboy::scheduler_options(name)).c_str());
+  }
+  return std::nullopt;
 }
 
 void run(const Options& options) {

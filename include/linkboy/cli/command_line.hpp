@@ -8,12 +8,12 @@
 #include <iosfwd>
 #include <optional>
 #include <string>
-#include <type_traits>
 #include <utility>
 #include <vector>
 
 #include "linkboy/error.hpp"
 #include "linkboy/export.hpp"
+#include "linkboy/util/text_options.hpp"
 
 /// Command lines for programs: part of `linkboy::cli`, which needs Boost.Program_options.
 ///
@@ -54,36 +54,13 @@ using Arguments = std::vector<std::string>;
 LINKBOY_API int run_main(int argc, const char* const* argv,
                          const std::function<void(const Arguments&)>& body) noexcept;
 
-/// Reads a value; returns what is allowed ("a whole number") if `text` is something else, else an
-/// empty string. Overload both functions in the namespace of a type of one's own to `add` it.
-/// @{
-LINKBOY_API std::string parse_value(const std::string& text, std::string& value);
-LINKBOY_API std::string parse_value(const std::string& text, std::filesystem::path& value);
-LINKBOY_API std::string parse_value(const std::string& text, int64_t& value);
-LINKBOY_API std::string parse_value(const std::string& text, uint64_t& value);
-LINKBOY_API std::string parse_value(const std::string& text, double& value);
-LINKBOY_API std::string parse_value(const std::string& text, bool& value);
-/// @}
-
-/// The value as `parse_value` takes it, for the defaults in `--help`.
-/// @{
-LINKBOY_API std::string format_value(const std::string& value);
-LINKBOY_API std::string format_value(const std::filesystem::path& value);
-LINKBOY_API std::string format_value(int64_t value);
-LINKBOY_API std::string format_value(uint64_t value);
-LINKBOY_API std::string format_value(double value);
-/// @}
-
 /// Splits "key=value" texts, the values of the option `name`, at their first '='.
 /// @throws UsageError if one has no '=' or no key.
-LINKBOY_API std::vector<std::pair<std::string, std::string>> split_settings(
-    const std::string& name, const std::vector<std::string>& texts);
+LINKBOY_API TextSettings split_settings(const std::string& name,
+                                        const std::vector<std::string>& texts);
 
-/// Like `parse_value`: what is allowed if the value is not, else an empty string.
-template <class T>
-using Check = std::function<std::string(const T& value)>;
-
-/// Checks for `OptionGroup::add`. NaN passes none of them.
+/// Checks for `OptionGroup::add`: functions that return what is allowed if the value is not, else
+/// an empty string. NaN passes none of these.
 inline auto at_least(int64_t minimum) {
   return [minimum](auto value) -> std::string {
     return std::cmp_greater_equal(value, minimum) ? "" : "at least " + std::to_string(minimum);
@@ -108,6 +85,11 @@ inline auto not_negative() {
   };
 }
 
+/// The check of options that have none.
+inline auto any_value() {
+  return [](const auto&) -> std::string { return ""; };
+}
+
 /// Options under one heading of `--help`.
 class LINKBOY_API OptionGroup {
  public:
@@ -117,25 +99,27 @@ class LINKBOY_API OptionGroup {
   /// An option `--name VALUE`; its default is what `target` holds now.
   ///
   /// @param value_name  What stands for the value in `--help`: "N", "FILE".
-  /// @param target  Must outlive the CommandLine; changed by `CommandLine::parse` only.
-  template <class T>
+  /// @param target  Of a type that `from_text` reads. Must outlive the CommandLine; changed by
+  ///        `CommandLine::parse` only.
+  /// @param check  One of those above, or a function of your own.
+  template <class T, class Check = decltype(any_value())>
   OptionGroup& add(std::string name, std::string value_name, T* target, std::string help,
-                   std::type_identity_t<Check<T>> check = nullptr) {
+                   Check check = {}) {
     return add_option({.name = std::move(name),
                        .value_name = std::move(value_name),
-                       .default_text = format_value(*target),
+                       .default_text = to_text(*target),
                        .help = std::move(help),
-                       .assign = assign_to<T>(target, std::move(check))});
+                       .assign = assign_to<T>(target, check)});
   }
 
   /// An option without a default.
-  template <class T>
+  template <class T, class Check = decltype(any_value())>
   OptionGroup& add(std::string name, std::string value_name, std::optional<T>* target,
-                   std::string help, std::type_identity_t<Check<T>> check = nullptr) {
+                   std::string help, Check check = {}) {
     return add_option({.name = std::move(name),
                        .value_name = std::move(value_name),
                        .help = std::move(help),
-                       .assign = assign_to<T>(target, std::move(check))});
+                       .assign = assign_to<T>(target, check)});
   }
 
   /// An option `--name` that takes no value and sets `target`; `name=true` in a config file.
@@ -160,18 +144,17 @@ class LINKBOY_API OptionGroup {
     std::string help;
     bool is_switch = false;
     bool is_list = false;
-    /// Returns what is allowed if the text is not, else an empty string.
-    std::function<std::string(const std::string& text)> assign;
+    /// Throws as `from_text`.
+    std::function<void(const std::string& text)> assign;
   };
 
-  template <class T, class Target>
-  static auto assign_to(Target* target, Check<T> check) {
-    return [target, check = std::move(check)](const std::string& text) -> std::string {
-      T value{};
-      std::string allowed = parse_value(text, value);
-      if (allowed.empty() && check) allowed = check(value);
-      if (allowed.empty()) *target = std::move(value);
-      return allowed;
+  template <class T>
+  static auto assign_to(auto* target, auto check) {
+    return [=](const std::string& text) {
+      auto value = from_text<T>(text);
+      const std::string allowed = check(value);
+      LINKBOY_CHECK(allowed.empty(), "it must be ", allowed);
+      *target = std::move(value);
     };
   }
 
@@ -184,8 +167,9 @@ class LINKBOY_API OptionGroup {
 /// The options that a program takes, on the command line and in the file that `--config` names.
 ///
 /// A config file has one `name=value` a line, without dashes; blank lines and lines that start
-/// with `#` are skipped, and so is the rest of a line from a `#` after a space. What the command
-/// line says wins over the file. `--help` and `--config` are there without being added.
+/// with `#` are skipped, and so is the rest of a line from a `#` after a space. Or it is a JSON
+/// object: `{"epochs": 7, "callbacks": ["timer:minutes=5"]}`. What the command line says wins over
+/// the file. `--help` and `--config` are there without being added.
 class LINKBOY_API CommandLine {
  public:
   /// @param description  What the program does, in a sentence or two; `--help` begins with it.
@@ -200,9 +184,8 @@ class LINKBOY_API CommandLine {
   ///
   /// @return False if `--help` was given: the help is on `out`, no target has changed.
   /// @throws UsageError if an option is unknown (the message names the closest), given twice (but
-  ///         for lists),
-  ///         lacks its value or has a bad one; for the config file also if it cannot be read or
-  ///         has a line that is no `name=value`: the message begins with FILE:LINE.
+  ///         for lists), lacks its value or has a bad one; for the config file also if it cannot be
+  ///         read or has a line that is no `name=value`: the message begins with FILE:LINE.
   bool parse(const Arguments& arguments, std::ostream& out);
   /// As above, with the help on standard output.
   bool parse(const Arguments& arguments);
@@ -220,10 +203,14 @@ class LINKBOY_API CommandLine {
     std::string origin;
   };
 
-  const Option* find(const std::string& name) const;
-  std::string advice_on_unknown(const std::string& name, const std::string& dashes) const;
+  /// @throws UsageError that begins with `shown` and names the closest option.
+  const Option& find(const std::string& name, const std::string& shown,
+                     const std::string& dashes) const;
   std::vector<Setting> read_arguments(const Arguments& arguments) const;
   std::vector<Setting> read_config_file(const std::filesystem::path& path) const;
+  std::vector<Setting> read_json(const std::string& content, const std::string& place) const;
+  Setting setting_from_file(const std::string& place, const std::string& name,
+                            const std::string& text) const;
 
   std::string program_;
   std::string description_;

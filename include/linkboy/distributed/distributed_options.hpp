@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "linkboy/export.hpp"
+#include "linkboy/util/text_options.hpp"
 
 namespace linkboy {
 
@@ -35,10 +36,13 @@ enum class Backend {
   nccl,
 };
 
-/// Returns "auto", "gloo" or "nccl".
-LINKBOY_API std::string to_string(Backend backend);
-/// Reads what `to_string` returns.
-LINKBOY_API void read_text(const std::string& text, Backend& backend);
+LINKBOY_ENUM_NAMES(Backend, automatic, gloo, nccl)
+
+/// Also reads "auto", for automatic.
+template <>
+inline Backend from_text<Backend>(const std::string& text) {
+  return text == "auto" ? Backend::automatic : enum_from_text<Backend>(text);
+}
 
 /// What gradients are sent as.
 enum class Compression {
@@ -47,10 +51,7 @@ enum class Compression {
   bf16,
 };
 
-/// Returns "none", "fp16" or "bf16".
-LINKBOY_API std::string to_string(Compression compression);
-/// Reads what `to_string` returns.
-LINKBOY_API void read_text(const std::string& text, Compression& compression);
+LINKBOY_ENUM_NAMES(Compression, none, fp16, bf16)
 
 /// How processes work together that torchrun, mpirun or srun has launched. One process alone needs
 /// none of it.

@@ -13,6 +13,7 @@
 
 #include "linkboy/export.hpp"
 #include "linkboy/model.hpp"
+#include "linkboy/util/text_options.hpp"
 
 namespace linkboy {
 
@@ -36,6 +37,8 @@ struct FreezeOptions {
   /// Also puts the modules into evaluation mode (dropout off, running statistics fixed), in which
   /// `apply_modes` keeps them.
   bool set_modules_as_eval = false;
+
+  LINKBOY_FIELDS(from_index, to_index, set_modules_as_eval);
 };
 
 /// See FreezeOptions.

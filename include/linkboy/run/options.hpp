@@ -9,6 +9,7 @@
 #include "linkboy/data/data_loader.hpp"
 #include "linkboy/data/dataset.hpp"
 #include "linkboy/scheduler.hpp"
+#include "linkboy/util/text_options.hpp"
 
 namespace linkboy {
 
@@ -24,6 +25,7 @@ enum class ExecutionMode {
   /// next step. On the CPU the same rules hold, and nothing is faster.
   graph,
 };
+LINKBOY_ENUM_NAMES(ExecutionMode, eager, graph)
 
 /// Data to evaluate on, where there is more than one kind.
 struct NamedDataset {
@@ -105,6 +107,10 @@ struct TrainOptions {
   /// have more tokens than others. Not together with ExecutionMode::graph, local SGD or a
   /// GradientCommHook.
   bool weight_by_batch_size = false;
+
+  LINKBOY_FIELDS(num_epochs, max_num_updates, per_device_batch_size, gradient_accumulation_steps,
+                 gradient_clip_value, gradient_clip_norm, evaluate_every_n_epochs,
+                 evaluate_before_training, reset_run_history, weight_by_batch_size, execution_mode);
 };
 
 /// What `Trainer::evaluate` and `Trainer::predict` need to know.

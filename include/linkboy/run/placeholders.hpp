@@ -82,9 +82,6 @@ class LINKBOY_API RunExpression {
   std::shared_ptr<const Expression> expression_{};  // of all else; copies share it
 };
 
-/// As `RunExpression::parse`, for `options_from_text`.
-LINKBOY_API void read_text(const std::string& text, RunExpression& value);
-
 // `inline`, so that a namespace-scope constant of a program may be made of them.
 
 /// Epochs of the run.

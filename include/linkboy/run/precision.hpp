@@ -6,6 +6,7 @@
 #include <string>
 
 #include "linkboy/export.hpp"
+#include "linkboy/util/text_options.hpp"
 
 namespace linkboy {
 
@@ -17,10 +18,13 @@ enum class Precision {
   fp16,  ///< with a GradScaler
 };
 
-/// Returns "fp32", "bf16" or "fp16".
-LINKBOY_API std::string to_string(Precision precision);
-/// Reads what `to_string` returns, or "no" for fp32.
-LINKBOY_API void read_text(const std::string& text, Precision& precision);
+LINKBOY_ENUM_NAMES(Precision, fp32, bf16, fp16)
+
+/// Also reads "no", for fp32.
+template <>
+inline Precision from_text<Precision>(const std::string& text) {
+  return text == "no" ? Precision::fp32 : enum_from_text<Precision>(text);
+}
 
 /// Returns the type that autocast uses; nothing for fp32.
 LINKBOY_API std::optional<c10::ScalarType> autocast_dtype(Precision precision);

@@ -6,6 +6,7 @@
 
 #include "linkboy/export.hpp"
 #include "linkboy/run/precision.hpp"
+#include "linkboy/util/text_options.hpp"
 
 namespace linkboy {
 
@@ -54,6 +55,12 @@ struct LINKBOY_API RunConfig {
   std::string device{};
   /// What losses are computed in.
   Precision precision = Precision::fp32;
+
+  LINKBOY_FIELDS(num_epochs, num_updates_per_epoch, max_num_updates, num_train_batches_per_epoch,
+                 num_eval_batches_per_epoch, gradient_accumulation_steps, gradient_clip_value,
+                 gradient_clip_norm, train_per_device_batch_size, eval_per_device_batch_size,
+                 train_total_batch_size, eval_total_batch_size, num_processes, is_distributed,
+                 is_local_process_zero, is_world_process_zero, device, precision);
 
   /// One `name: value` a line.
   std::string to_string() const;

@@ -5,14 +5,16 @@
 #include <utility>
 
 #include "linkboy/export.hpp"
+#include "linkboy/util/text_options.hpp"
 
 namespace linkboy {
 
 /// Why a run ended.
 enum class StopReason { finished, max_steps, early_stop, nan, stop_request };
+LINKBOY_ENUM_NAMES(StopReason, finished, max_steps, early_stop, nan, stop_request)
 
 /// "finished", "max_steps", "early_stop", "nan" or "stop_request".
-LINKBOY_API std::string_view to_string(StopReason reason);
+constexpr std::string_view to_string(StopReason reason) { return enum_name(reason); }
 
 /// Thrown by a callback or an overridden step to leave the run at once: the update in progress is
 /// dropped, so nothing of the current window reaches the weights. Trainer catches it; the run

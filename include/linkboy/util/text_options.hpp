@@ -1,134 +1,264 @@
-// Options aggregates whose members are given as text, by name: on a command line, in a config file.
+// Options as text, on a command line or in a configuration file: the fields of an options struct,
+// how their values are read and written, and what is made by name from them.
 
 #pragma once
 
 #include <algorithm>
+#include <array>
+#include <cstddef>
 #include <cstdint>
-#include <filesystem>
 #include <functional>
-#include <optional>
 #include <string>
+#include <string_view>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
 #include "linkboy/error.hpp"
 #include "linkboy/export.hpp"
 
+/// Names, in an options struct, the members that text can set: the name of a member is its key. A
+/// member that has fields itself adds them to those of the struct.
+///
+///     struct StepSchedulerOptions {
+///       RunExpression step_size = NUM_UPDATE_STEPS;
+///       double gamma = 0.1;
+///       LINKBOY_FIELDS(step_size, gamma);
+///     };
+#define LINKBOY_FIELDS(...)                                   \
+  template <class Visit>                                      \
+  void visit_fields(const Visit& visit) {                     \
+    ::linkboy::visit_named(visit, #__VA_ARGS__, __VA_ARGS__); \
+  }
+
+/// Names the values of an enumeration, which are its texts. Inside of a class, write
+/// `friend LINKBOY_ENUM_NAMES(Mode, min, max);`.
+#define LINKBOY_ENUM_NAMES(Enum, ...)                                          \
+  constexpr auto enum_names(Enum) {                                            \
+    using enum Enum;                                                           \
+    return std::pair(std::string_view(#__VA_ARGS__), std::array{__VA_ARGS__}); \
+  }
+
 namespace linkboy {
 
-/// Names with values: {"step_size", "2 * NUM_UPDATE_STEPS_PER_EPOCH"}.
+/// Keys with values: {"step_size", "2 * NUM_UPDATE_STEPS_PER_EPOCH"}.
 using TextSettings = std::vector<std::pair<std::string, std::string>>;
 
-/// Reads a value. What the text must be, if it is not, is thrown as an Error ("it must be a
-/// number"), which whoever knows the option completes. For a type of one's own, overload it in the
-/// type's namespace.
-/// @{
-LINKBOY_API void read_text(const std::string& text, int64_t& value);
-LINKBOY_API void read_text(const std::string& text, double& value);
-LINKBOY_API void read_text(const std::string& text, bool& value);
-LINKBOY_API void read_text(const std::string& text, std::string& value);
-LINKBOY_API void read_text(const std::string& text, std::filesystem::path& value);
-
-template <class Value>
-void read_text(const std::string& text, std::optional<Value>& value) {
-  if constexpr (std::is_default_constructible_v<Value>) {
-    read_text(text, value.emplace());
-  } else {
-    read_text(text, value.emplace(0.0));
-  }
-}
-/// @}
-
-/// Returns the value that `text` stands for: `from_text<Precision>("bf16")`.
-/// @throws Error as `read_text`.
-template <class Value>
-Value from_text(const std::string& text) {
-  Value value{};
-  read_text(text, value);
-  return value;
-}
-
-/// For enumerations.
-template <class Value>
-void read_text_choice(const std::string& text, Value& value,
-                      const std::vector<std::pair<std::string, Value>>& choices) {
-  std::string all;
-  for (const auto& [name, choice] : choices) {
-    if (text == name) {
-      value = choice;
-      return;
-    }
-    all += (all.empty() ? "" : ", ") + name;
-  }
-  throw OptionError("it must be one of " + all);
-}
-
-/// Returns the parts between separators; at least one, perhaps empty. Where parentheses come in
-/// pairs, a separator inside of them does not count: "min(100,200),300" has two parts.
+/// Returns the parts between separators; at least one, perhaps empty. If parentheses come in pairs,
+/// a separator inside of them does not count: "min(100,200),300" has two parts.
 LINKBOY_API std::vector<std::string> split_at(char separator, const std::string& text);
 
-/// "a, b, c".
-LINKBOY_API std::string join_with_commas(const std::vector<std::string>& words);
-
-/// A member of an options aggregate and its name in text.
-template <class Options>
-struct TextOption {
-  /// A member whose type has a `read_text`.
-  template <class Value>
-  TextOption(const char* name, Value Options::*member)
-      : key(name), set([member](Options& options, const std::string& text) {
-          read_text(text, options.*member);
-        }) {}
-
-  /// One that is not a member as it stands.
-  TextOption(const char* name, std::function<void(Options&, const std::string&)> setter)
-      : key(name), set(std::move(setter)) {}
-
-  /// Its name.
-  std::string key;
-  /// Reads the text into the options; throws as `read_text`.
-  std::function<void(Options&, const std::string&)> set;
-};
-
-/// The names, in the order of the options.
-template <class Options>
-std::vector<std::string> keys_of(const std::vector<TextOption<Options>>& options) {
-  std::vector<std::string> keys;
-  keys.reserve(options.size());
-  for (const auto& option : options) keys.push_back(option.key);
-  return keys;
+/// Returns the word at `index` of "a, b, c".
+constexpr std::string_view nth_name(std::string_view names, std::size_t index) {
+  for (; index > 0; --index) names.remove_prefix(names.find(',') + 1);
+  names.remove_prefix(names.find_first_not_of(' '));
+  return names.substr(0, names.find(','));
 }
 
-/// Options with the defaults where `settings` says nothing.
+/// Returns the name of a value with LINKBOY_ENUM_NAMES.
+template <class Enum>
+constexpr std::string_view enum_name(Enum value) {
+  const auto names = enum_names(value);
+  const auto found = std::find(names.second.begin(), names.second.end(), value);
+  return nth_name(names.first, static_cast<std::size_t>(found - names.second.begin()));
+}
+
+/// Calls `visit(name, value)` for each of `values`, which have these names: see LINKBOY_FIELDS.
+template <class Visit, class... Values>
+void visit_named(const Visit& visit, std::string_view names, Values&... values) {
+  std::size_t index = 0;
+  const auto visit_one = [&](auto& value) {
+    const std::string_view name = nth_name(names, index++);
+    if constexpr (requires { value.visit_fields(visit); }) {
+      value.visit_fields(visit);
+    } else {
+      visit(name, value);
+    }
+  };
+  (visit_one(values), ...);
+}
+
+/// Reads an int64_t, a uint64_t or a double as the C locale has them.
+/// @throws Error as `from_text`.
+template <class Number>
+LINKBOY_API Number number_from_text(const std::string& text);
+
+/// Returns the shortest text that `number_from_text` reads as this number.
+LINKBOY_API std::string number_to_text(double number);
+
+/// Reads a value with LINKBOY_ENUM_NAMES.
+/// @throws Error as `from_text`.
+template <class Enum>
+Enum enum_from_text(const std::string& text) {
+  const auto names = enum_names(Enum{});
+  for (std::size_t i = 0; i < names.second.size(); ++i) {
+    if (nth_name(names.first, i) == text) return names.second[i];
+  }
+  throw OptionError("it must be one of " + std::string(names.first));
+}
+
+/// The character between the items of a list.
+template <class Item>
+inline constexpr char kListSeparator = std::is_enum_v<Item> ? '+' : ',';
+
+/// Reads a number, bool, string, path, enumeration (LINKBOY_ENUM_NAMES), duration (in its own
+/// unit), or a type of your own with a static `parse`; also an optional or a vector of these. A
+/// vector's items have commas between them, enumerations '+'. Specialise it for a type that has
+/// other texts as well, such as old names.
+///
+/// @throws Error that says what the text must be: "it must be a number". The caller completes it.
+template <class Value>
+Value from_text(const std::string& text) {
+  if constexpr (std::is_same_v<Value, bool>) {
+    LINKBOY_CHECK_OPTION(text == "true" || text == "false", "it must be true or false");
+    return text == "true";
+  } else if constexpr (std::is_arithmetic_v<Value>) {
+    return number_from_text<Value>(text);
+  } else if constexpr (std::is_enum_v<Value>) {
+    return enum_from_text<Value>(text);
+  } else if constexpr (requires { Value::parse(text); }) {
+    return Value::parse(text);
+  } else if constexpr (requires { typename Value::rep; }) {
+    return Value(from_text<typename Value::rep>(text));
+  } else if constexpr (requires(Value optional) { optional.has_value(); }) {
+    return from_text<typename Value::value_type>(text);
+  } else if constexpr (std::is_constructible_v<Value, std::string>) {
+    return text;
+  } else {
+    using Item = typename Value::value_type;
+    Value items;
+    for (const std::string& item : split_at(kListSeparator<Item>, text)) {
+      items.push_back(from_text<Item>(item));
+    }
+    return items;
+  }
+}
+
+/// Writes what `from_text` reads; a type of your own has a `to_string` for it. An empty optional is
+/// "none".
+template <class Value>
+std::string to_text(const Value& value) {
+  if constexpr (std::is_same_v<Value, bool>) {
+    return value ? "true" : "false";
+  } else if constexpr (std::is_floating_point_v<Value>) {
+    return number_to_text(value);
+  } else if constexpr (std::is_integral_v<Value>) {
+    return std::to_string(value);
+  } else if constexpr (std::is_enum_v<Value>) {
+    return std::string(enum_name(value));
+  } else if constexpr (requires { value.to_string(); }) {
+    return value.to_string();
+  } else if constexpr (requires { typename Value::rep; }) {
+    return to_text(value.count());
+  } else if constexpr (requires { value.has_value(); }) {
+    return value ? to_text(*value) : "none";
+  } else if constexpr (std::is_constructible_v<std::string, Value>) {
+    return value;
+  } else {
+    std::string text;
+    for (const auto& item : value) {
+      if (!text.empty()) text += kListSeparator<typename Value::value_type>;
+      text += to_text(item);
+    }
+    return text;
+  }
+}
+
+/// Returns the fields of `options`, in their order, with their values.
+template <class Options>
+TextSettings options_to_text(Options options) {
+  TextSettings settings;
+  options.visit_fields([&](std::string_view name, const auto& value) {
+    settings.emplace_back(name, to_text(value));
+  });
+  return settings;
+}
+
+/// Returns NAME on a line, and each of `fields` below it with its value: for `--list-callbacks`.
+LINKBOY_API std::string list_fields(const std::string& name, const TextSettings& fields);
+
+/// @throws Error unless each of `settings` has a key of `fields` (the message lists them), once.
+LINKBOY_API void check_keys(const std::string& owner, const TextSettings& fields,
+                            const TextSettings& settings);
+
+/// Completes the message of `from_text`: "lr is 'x'; it must be a number."
+LINKBOY_API std::string wrong_value(const std::string& name, const std::string& text,
+                                    const Error& error);
+
+/// Returns options with the defaults where `settings` says nothing.
 ///
 /// @param owner  As errors call it: "scheduler step".
-/// @throws Error if a key is not one of `options` (the message lists them), is given twice, or its
-///         value cannot be read.
+/// @throws Error if a key is not a field of the options (the message lists them) or is given twice,
+///         or its value cannot be read.
 template <class Options>
-Options options_from_text(const std::string& owner, const std::vector<TextOption<Options>>& options,
-                          const TextSettings& settings) {
-  Options values{};
-  std::vector<std::string> given;
+Options options_from_text(const std::string& owner, const TextSettings& settings) {
+  Options options{};
+  check_keys(owner, options_to_text(options), settings);
   for (const auto& setting : settings) {
-    const std::string& key = setting.first;
-    const auto option = std::find_if(options.begin(), options.end(),
-                                     [&](const auto& known) { return known.key == key; });
-    if (option == options.end()) {
-      const std::string keys = join_with_commas(keys_of(options));
-      throw OptionError(c10::str("the ", owner, " has no option \"", key, "\"; ",
-                                 keys.empty() ? "it has none" : "it has " + keys, "."));
-    }
-    LINKBOY_CHECK_OPTION(std::find(given.begin(), given.end(), key) == given.end(), "the ", owner,
-                         "'s ", key, " is given a second time; give each option once.");
-    given.push_back(key);
-    try {
-      option->set(values, setting.second);
-    } catch (const Error& error) {
-      throw OptionError(
-          c10::str("the ", owner, "'s ", key, " is \"", setting.second, "\": ", error.what(), "."));
-    }
+    options.visit_fields([&](std::string_view name, auto& value) {
+      if (name != setting.first) return;
+      try {
+        value = from_text<std::remove_reference_t<decltype(value)>>(setting.second);
+      } catch (const Error& error) {
+        throw OptionError(
+            wrong_value("the " + owner + "'s " + setting.first, setting.second, error));
+      }
+    });
   }
-  return values;
+  return options;
 }
+
+/// Makes objects of one kind by name: callbacks, schedulers.
+template <class Made>
+class MadeByName {
+ public:
+  /// A name and what it takes to make the object.
+  struct Entry {
+    /// "early-stopping".
+    std::string name;
+    /// The options with their defaults.
+    TextSettings options;
+    /// Makes it; the first argument is the owner for `options_from_text`.
+    std::function<Made(const std::string& owner, const TextSettings& settings)> make;
+  };
+
+  /// An object that `make` makes from Options.
+  template <class Options, class Make>
+  static Entry entry(std::string name, Make make) {
+    return {std::move(name), options_to_text(Options{}),
+            [make](const std::string& owner, const TextSettings& settings) {
+              return make(options_from_text<Options>(owner, settings));
+            }};
+  }
+
+  /// @param kind  As errors call it: "callback".
+  MadeByName(std::string kind, std::vector<Entry> entries)
+      : kind_(std::move(kind)), entries_(std::move(entries)) {}
+
+  /// @throws Error if there is no such name; otherwise as `options_from_text`.
+  Made make(const std::string& name, const TextSettings& settings) const {
+    return find(name).make(kind_ + " " + name, settings);
+  }
+
+  /// Returns the names in their order.
+  std::vector<std::string> names() const {
+    std::vector<std::string> names;
+    for (const Entry& entry : entries_) names.push_back(entry.name);
+    return names;
+  }
+
+  /// @throws Error that lists the names if there is no such one.
+  const Entry& find(const std::string& name) const {
+    for (const Entry& entry : entries_) {
+      if (entry.name == name) return entry;
+    }
+    throw OptionError(c10::str("there is no ", kind_, " \"", name, "\"; there are ",
+                               c10::Join(", ", names()), "."));
+  }
+
+ private:
+  std::string kind_;
+  std::vector<Entry> entries_;
+};
 
 }  // namespace linkboy

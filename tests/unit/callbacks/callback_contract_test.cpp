@@ -3,6 +3,9 @@
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
+#include <fstream>
+
+#include "linkboy/callbacks/default_callbacks.hpp"
 #include "support/every_callback.hpp"
 #include "support/expect_error.hpp"
 #include "support/temporary_folder.hpp"
@@ -196,7 +199,7 @@ TEST(CallbackFactoryTest, AnUnknownOptionIsAnErrorThatListsAll) {
 
 TEST(CallbackFactoryTest, AValueThatCannotBeReadIsAnErrorThatSaysWhatItMustBe) {
   EXPECT_ERROR(make_callback("early-stopping", {{"early_stopping_patience", "two"}}),
-               "early_stopping_patience is \"two\": it must be a whole number");
+               "early_stopping_patience is 'two'; it must be a whole number");
   EXPECT_ERROR(make_callback("gradient-norm", {{"parts", "all"}}),
                "it must be one of none, param_groups, modules");
 }
@@ -209,6 +212,21 @@ TEST(CallbackFactoryTest, TheTimersLimitIsRefusedInMinutes) {
 
 TEST(CallbackFactoryTest, AnOptionGivenTwiceIsAnError) {
   EXPECT_ERROR(make_callback("timer", {{"minutes", "1"}, {"minutes", "2"}}), "a second time");
+}
+
+TEST(CallbackFactoryTest, ThePageOfTheCallbacksNamesEveryOption) {
+  std::ifstream file(std::filesystem::path(__FILE__).parent_path() / "../../../docs/callbacks.md");
+  std::map<std::string, std::string> rows;  // by the callback's name
+  for (std::string line; std::getline(file, line);) {
+    for (const std::string& name : callback_names()) {
+      if (line.find("| `" + name + "` |") != std::string::npos) rows[name] = line;
+    }
+  }
+  for (const std::string& name : callback_names()) {
+    for (const auto& [key, value] : callback_options(name)) {
+      EXPECT_NE(rows[name].find("`" + key + "`"), std::string::npos) << name << ": " << key;
+    }
+  }
 }
 
 TEST(CallbackFactoryTest, OptionsReachTheCallback) {

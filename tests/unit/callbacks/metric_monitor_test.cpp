@@ -64,7 +64,7 @@ TEST(EarlyStoppingTest, NewRunForgetsTheBestValueAndTheCountOfTheRunBefore) {
 
 /// Two runs of a callback: the second has its state of the end of the first, and the same history.
 template <class C>
-int64_t epochs_after_resume(const std::function<std::shared_ptr<C>()>& make,
+int64_t epochs_after_resume(const std::function<std::shared_ptr<C>()>& make_callback,
                             const std::vector<double>& before, const std::vector<double>& after) {
   const TemporaryFolder folder;
   const auto run = [&](const std::vector<double>& scores, int64_t from, auto resume) {
@@ -74,7 +74,7 @@ int64_t epochs_after_resume(const std::function<std::shared_ptr<C>()>& make,
                                          trainer.run_history().update_metric("score",
                                                                              scores.at((*next)++));
                                        }}),
-             make(), make<SaveTrainingState>({.directory = folder / "states"})});
+             make_callback(), make<SaveTrainingState>({.directory = folder / "states"})});
     return toy.trainer
         .train({.train_dataset = toy_data(4),
                 .num_epochs = from + static_cast<int64_t>(scores.size()),

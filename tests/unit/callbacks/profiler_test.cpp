@@ -140,7 +140,7 @@ class ProfilerTest : public ::testing::Test {
     auto model = toy_model();
     return std::make_unique<ThrowingTrainer<Exception>>(
         at_step, std::move(exception), model, marking_loss(), toy_sgd(model),
-        CallbackList{std::move(callback)}, nullptr, AcceleratorOptions{.device = "cpu"});
+        TrainerOptions{.callbacks = {std::move(callback)}, .accelerator = {.device = "cpu"}});
   }
 
   std::vector<std::string> names() const {

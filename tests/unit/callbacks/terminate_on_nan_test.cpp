@@ -29,9 +29,9 @@ LossFunction nan_at_call(int call) {
 
 TEST(TerminateOnNaNTest, KeepsABadLossFromTheWeights) {
   auto model = toy_model();
-  QuietTrainer trainer(model, nan_at_call(3), toy_sgd(model),
-                       CallbackList{std::make_shared<TerminateOnNaN>()}, nullptr,
-                       AcceleratorOptions{.device = "cpu"});
+  QuietTrainer trainer(
+      model, nan_at_call(3), toy_sgd(model),
+      {.callbacks = {std::make_shared<TerminateOnNaN>()}, .accelerator = {.device = "cpu"}});
   const auto result =
       trainer.train({.train_dataset = toy_data(16), .num_epochs = 1, .per_device_batch_size = 2});
   EXPECT_EQ(result.reason, StopReason::nan);
@@ -48,8 +48,8 @@ TEST(TerminateOnNaNTest, DeferredCheckComesWithinItsDelayAndBeforeTheEpochsEnd) 
     auto model = toy_model();
     QuietTrainer trainer(
         model, nan_at_call(bad_step), toy_sgd(model),
-        CallbackList{make<TerminateOnNaN>({.max_delay_steps = max_delay, .defer_on_cpu = true})},
-        nullptr, AcceleratorOptions{.device = "cpu"});
+        {.callbacks = {make<TerminateOnNaN>({.max_delay_steps = max_delay, .defer_on_cpu = true})},
+         .accelerator = {.device = "cpu"}});
     const auto result =
         trainer.train({.train_dataset = toy_data(32), .num_epochs = 3, .per_device_batch_size = 2});
     EXPECT_EQ(result.reason, StopReason::nan);
@@ -67,8 +67,8 @@ TEST(TerminateOnNaNTest, DeferredCheckLetsFiniteLossesPass) {
   auto model = toy_model();
   QuietTrainer trainer(
       model, nan_at_call(-1), toy_sgd(model),
-      CallbackList{make<TerminateOnNaN>({.max_delay_steps = 2, .defer_on_cpu = true})}, nullptr,
-      AcceleratorOptions{.device = "cpu"});
+      {.callbacks = {make<TerminateOnNaN>({.max_delay_steps = 2, .defer_on_cpu = true})},
+       .accelerator = {.device = "cpu"}});
   EXPECT_EQ(trainer.train(epochs(3)).reason, StopReason::finished);
 }
 
@@ -110,9 +110,9 @@ TEST(TerminateOnNaNTest, ALossOfTrainingThatIsLookedAtInAnEvaluationIsNamedSo) {
 
 TEST(TerminateOnNaNTest, StopsInEvaluationToo) {
   auto model = toy_model();
-  QuietTrainer trainer(model, nan_at_call(2), toy_sgd(model),
-                       CallbackList{std::make_shared<TerminateOnNaN>()}, nullptr,
-                       AcceleratorOptions{.device = "cpu"});
+  QuietTrainer trainer(
+      model, nan_at_call(2), toy_sgd(model),
+      {.callbacks = {std::make_shared<TerminateOnNaN>()}, .accelerator = {.device = "cpu"}});
   TrainOptions options = epochs(3);
   options.eval_dataset = toy_data(4);
   EXPECT_EQ(trainer.train(options).reason, StopReason::nan);

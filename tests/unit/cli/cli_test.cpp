@@ -172,6 +172,26 @@ TEST_F(CliTest, NamesTheLineOfABadConfigFile) {
   EXPECT_USAGE_ERROR(parse_config("config=other\n"), "'config' is for the command line only");
 }
 
+TEST_F(CliTest, ReadsAConfigFileInJson) {
+  EXPECT_TRUE(parse_config(R"(  {"epochs": 7, "lr": 0.5, "no-shuffle": true, "save": "a b.pt",
+                             "seed": 18446744073709551615, "set": ["a=1", "b=2"]})",
+                           {"--lr", "0.25"}));
+  EXPECT_EQ(epochs, 7);
+  EXPECT_EQ(lr, 0.25);
+  EXPECT_TRUE(no_shuffle);
+  EXPECT_EQ(save, "a b.pt");
+  EXPECT_EQ(seed, 18446744073709551615U);
+  EXPECT_EQ(set, (std::vector<std::string>{"a=1", "b=2"}));
+}
+
+TEST_F(CliTest, NamesTheBadOptionOfAConfigFileInJson) {
+  EXPECT_USAGE_ERROR(parse_config("{epochs: 7}"), "run.conf: its '{' does not begin a whole JSON");
+  EXPECT_USAGE_ERROR(parse_config(R"({"epoch": 7})"), "Did you mean epochs?");
+  EXPECT_USAGE_ERROR(parse_config(R"({"epochs": "x"})"), "run.conf: epochs is 'x'; it must be");
+  EXPECT_USAGE_ERROR(parse_config(R"({"epochs": [7, 8]})"), "epochs is given a second time");
+  EXPECT_USAGE_ERROR(parse_config(R"({"epochs": ""})"), "run.conf: 'epochs' needs a value");
+}
+
 TEST_F(CliTest, RefusesAConfigFileThatCannotBeRead) {
   EXPECT_USAGE_ERROR(parse({"--config", (folder / "none").string()}),
                      "cannot read the config file");

@@ -373,8 +373,10 @@ class SmallMemory : public QuietTrainer {
 class BatchSizeFinderTest : public ::testing::Test {
  protected:
   torch::nn::Sequential model_ = toy_model();
-  SmallMemory trainer_{model_,  torch::nn::CrossEntropyLoss(),      toy_sgd(model_), CallbackList{},
-                       nullptr, AcceleratorOptions{.device = "cpu"}};
+  SmallMemory trainer_{model_,
+                       torch::nn::CrossEntropyLoss(),
+                       toy_sgd(model_),
+                       {.callbacks = {}, .accelerator = {.device = "cpu"}}};
   TrainOptions options_{.train_dataset = toy_data(200)};
 };
 

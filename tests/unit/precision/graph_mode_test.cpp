@@ -90,7 +90,7 @@ void expect_same(const std::string& device, Precision precision, const TrainOpti
 
 void expect_same_in_all_settings(const std::string& device) {
   for (const Precision precision : {Precision::fp32, Precision::bf16, Precision::fp16}) {
-    SCOPED_TRACE(to_string(precision));
+    SCOPED_TRACE(to_text(precision));
     expect_same(device, precision, {});
     // 7 batches an epoch: windows of 2, 2, 2, 1 and of 3, 3, 1.
     expect_same(device, precision, {.gradient_accumulation_steps = 2});
@@ -109,8 +109,8 @@ TEST(GraphModeTest, LossesAndWeightsAreThoseOfEagerInEveryBit_CUDA) {
 }
 
 TEST(GraphModeTest, ARecordingUsesAScaleThatIsLoadedAfterIt_CUDA) {
-  GraphRun eager("cuda:0", "fp16");
-  GraphRun graph("cuda:0", "fp16");
+  GraphRun eager("cuda:0", Precision::fp16);
+  GraphRun graph("cuda:0", Precision::fp16);
   for (GraphRun* run : {&eager, &graph}) {
     run->trainer.callback_handler().add(std::make_shared<AtUpdate>(8, [](Trainer& trainer) {
       trainer.accelerator().grad_scaler()->load_state_dict(
@@ -180,8 +180,8 @@ struct FakeGraphStep {
                      return std::make_unique<FakeGraph>(log, &recorded);
                    }};
 
-  double run(double value, WindowPlace place) {
-    const auto output = step.run(Batch({{"input", torch::full({2}, value)}}), place);
+  double run(double value, AccumulationWindow window) {
+    const auto output = step.run(Batch({{"input", torch::full({2}, value)}}), window);
     EXPECT_EQ(output.extras.get_tensor("sum").item<double>(), output.loss.item<double>());
     return output.loss.item<double>();
   }
@@ -195,8 +195,9 @@ TEST(GraphedStepTest, EachRecordingReturnsItsOwnOutputs) {
   FakeGraphStep fake;
   // Windows of 2, 2 and 1 micro-steps: two recordings after the warm-ups.
   for (int i = 0; i < 20; ++i) {
-    const WindowPlace place = i % 5 == 4 ? WindowPlace{0, 1} : WindowPlace{i % 5 % 2, 2};
-    EXPECT_EQ(fake.run(i, place), 2.0 * i) << i;
+    const AccumulationWindow window =
+        i % 5 == 4 ? AccumulationWindow{0, 1} : AccumulationWindow{i % 5 % 2, 2};
+    EXPECT_EQ(fake.run(i, window), 2.0 * i) << i;
   }
   EXPECT_EQ(fake.log->num_ended, 2);
   EXPECT_EQ(fake.log->num_with_neighbour, 1) << "the second shares the first one's memory";

@@ -148,7 +148,7 @@ TEST(TrainerPrecisionTest, RunsTheLossesInAutocastAndTheBackwardOutside) {
 }
 
 TEST(TrainerPrecisionTest, PredictsInThePrecisionOfTheRun) {
-  PrecisionRun run("bf16");
+  PrecisionRun run(Precision::bf16);
   const auto outputs = run.trainer.predict({.dataset = toy_data(8)});
   EXPECT_EQ(outputs.scalar_type(), at::kBFloat16);
 }
@@ -156,7 +156,7 @@ TEST(TrainerPrecisionTest, PredictsInThePrecisionOfTheRun) {
 // Powers of two come out again exactly, so the scaler must change nothing.
 TEST(TrainerPrecisionTest, ScalingLeavesClippedAccumulatedUpdatesAsTheyWere) {
   const auto losses = [](double scale) {
-    PrecisionRun run("fp16", {.init_scale = scale});
+    PrecisionRun run(Precision::fp16, {.init_scale = scale});
     run.train({.gradient_accumulation_steps = 2, .gradient_clip_norm = 0.3});
     return run.trainer.losses;
   };
@@ -164,7 +164,7 @@ TEST(TrainerPrecisionTest, ScalingLeavesClippedAccumulatedUpdatesAsTheyWere) {
 }
 
 TEST(TrainerPrecisionTest, SkippedUpdateMovesNeitherTheCountNorTheSchedule) {
-  PrecisionRun run("fp16", {.init_scale = 64.0});
+  PrecisionRun run(Precision::fp16, {.init_scale = 64.0});
   run.trainer.overflow_at = 2;
   const auto result = run.train({.num_epochs = 1});
   EXPECT_EQ(run.trainer.losses.size(), 4U);
@@ -173,7 +173,7 @@ TEST(TrainerPrecisionTest, SkippedUpdateMovesNeitherTheCountNorTheSchedule) {
 }
 
 TEST(TrainerPrecisionTest, ANumberOfUpdatesIsReachedThoughSomeAreSkipped) {
-  PrecisionRun run("fp16", {.init_scale = 64.0});
+  PrecisionRun run(Precision::fp16, {.init_scale = 64.0});
   run.trainer.overflow_at = 2;
   const auto result = run.train({.max_num_updates = 8});  // 4 an epoch
   EXPECT_EQ(result.num_updates, 8);
@@ -201,12 +201,12 @@ TEST(TrainerPrecisionTest, AnEndlessOverflowIsAnErrorOnceTheScaleIsZero) {
 
 TEST(TrainerPrecisionTest, ResumedRunKeepsTheScaleAndTheBits) {
   const TemporaryFolder folder;
-  PrecisionRun whole("fp16", {.init_scale = 64.0, .growth_interval = 5});
+  PrecisionRun whole(Precision::fp16, {.init_scale = 64.0, .growth_interval = 5});
   whole.train({.num_epochs = 3});
-  PrecisionRun first("fp16", {.init_scale = 64.0, .growth_interval = 5});
+  PrecisionRun first(Precision::fp16, {.init_scale = 64.0, .growth_interval = 5});
   first.train({.num_epochs = 2});
   first.trainer.save_training_state(folder / "state");
-  PrecisionRun second("fp16");
+  PrecisionRun second(Precision::fp16);
   second.train({.num_epochs = 3, .resume_from = folder / "state"});
   EXPECT_TRUE(bit_equal(whole.model->parameters(), second.model->parameters()));
   const auto scale = [](PrecisionRun& run) {

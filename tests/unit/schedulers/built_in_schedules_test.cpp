@@ -297,7 +297,7 @@ TEST_F(SchedulesTest, PlateauCountsFromItsTurnOn) {
   for (std::size_t i = 0; i < 10; ++i) EXPECT_DOUBLE_EQ(rates[i], expected[i]) << i;
 
   warm->restore_base_values();
-  const auto constant = constant({.factor = 1.0});
+  const auto constant = linkboy::constant({.factor = 1.0});
   const auto sequence =
       make(sequential({.schedulers = {constant, plateau}, .milestones = {60}}), config);
   InMemoryRunHistory other;
@@ -307,7 +307,7 @@ TEST_F(SchedulesTest, PlateauCountsFromItsTurnOn) {
 
 TEST_F(SchedulesTest, GroupsWithoutWeightDecayStayWithoutIt) {
   const auto field = ParamGroupField::weight_decay;
-  const auto polynomial = polynomial({.lr_min = 0.04, .field = field});
+  const auto polynomial = linkboy::polynomial({.lr_min = 0.04, .field = field});
   const std::vector<CreateSchedulerFn> schedules{
       polynomial,
       cosine({.lr_min = 0.04, .num_warmup_epochs = 2, .warmup_starting_lr = 0.01, .field = field}),
@@ -326,7 +326,7 @@ TEST_F(SchedulesTest, GroupsWithoutWeightDecayStayWithoutIt) {
 
 TEST_F(SchedulesTest, ShortPeriodsOfWsdDecayToo) {
   for (int64_t total : {2, 5, 9, 10, 19}) {
-    const auto wsd = make<WsdScheduler>(wsd({.total_steps = total}));
+    const auto wsd = make<WsdScheduler>(linkboy::wsd({.total_steps = total}));
     EXPECT_LT(wsd->values_at(total - 1)[0], 0.01) << total;
   }
   const auto share = make<WsdScheduler>(wsd({.decay_phase_ratio = 0.29}));
@@ -526,7 +526,7 @@ TEST_F(SchedulesTest, AStateOfAnotherScheduleIsRefused) {
   make(step)->load_state_dict(of_0_1);
   EXPECT_ERROR(make(linear())->load_state_dict(of_0_1),
                "has no length \"total_iters\"; it was saved by another schedule");
-  const auto exponential = make(exponential({.gamma = 0.9}));
+  const auto exponential = make(linkboy::exponential({.gamma = 0.9}));
   EXPECT_ERROR(exponential->load_state_dict(state_of(step)), "(linkboy::StepScheduler)");
   exponential->allow_changed_lengths(true);
   exponential->load_state_dict(state_of(step));
@@ -579,18 +579,18 @@ TEST_F(SchedulesTest, AreMadeByNameFromText) {
 
 TEST_F(SchedulesTest, WhatCannotBeReadIsRefusedWithWhatThereIs) {
   EXPECT_ERROR(make_scheduler_fn("stepp", {}), "there is no scheduler \"stepp\"; there are step, ");
-  EXPECT_ERROR(scheduler_option_names("stepp"), "there is no scheduler");
+  EXPECT_ERROR(scheduler_options("stepp"), "there is no scheduler");
   EXPECT_ERROR(make_scheduler_fn("step", {{"size", "3"}}),
                "the scheduler step has no option \"size\"; it has step_size, gamma, field.");
   EXPECT_ERROR(make_scheduler_fn("step", {{"gamma", "x"}}),
-               "step's gamma is \"x\": it must be a number.");
+               "step's gamma is 'x'; it must be a number.");
   EXPECT_ERROR(make_scheduler_fn("step", {{"gamma", "1"}, {"gamma", "2"}}), "a second time");
   EXPECT_ERROR(make_scheduler_fn("step", {{"step_size", "EPOCHS"}}), "there are NUM_EPOCHS");
   EXPECT_ERROR(make_scheduler_fn("wsd", {{"decay", "cos"}}),
                "it must be one of sqrt, inverse, linear");
   EXPECT_ERROR(make_scheduler_fn("wsd", {{"num_checkpoints", "1.5"}}), "it must be a whole number");
   EXPECT_ERROR(make_scheduler_fn("one-cycle", {{"three_phase", "yes"}}),
-               "it must be one of true, false");
+               "it must be true or false");
   EXPECT_ERROR(make_scheduler_fn("multi-step", {{"milestones", "1,,2"}}), "a number");
   EXPECT_ERROR(make(make_scheduler_fn("plateau", {{"threshold", "1"}})), "threshold is 1, a share");
   make(make_scheduler_fn("plateau", {{"threshold", "1"}, {"threshold_mode", "abs"}}));

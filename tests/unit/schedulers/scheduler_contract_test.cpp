@@ -55,7 +55,7 @@ std::vector<Case> cases() {
     return make_scheduler_fn(name, settings);
   };
   const auto warm_cosine = cosine({.num_warmup_epochs = 0.1});
-  const auto one_cycle = one_cycle();
+  const auto one_cycle = linkboy::one_cycle();
   return {
       {"step", named("step", {{"step_size", "7"}})},
       {"multi_step", named("multi-step", {{"milestones", "11,12,40"}}), 40},

@@ -14,9 +14,10 @@ namespace {
 template <class T>
 struct ToyOf {
   torch::nn::Sequential model = toy_model();
-  T trainer{model,          torch::nn::CrossEntropyLoss(),
-            toy_sgd(model), CallbackList{},
-            nullptr,        AcceleratorOptions{.device = test_device()}};
+  T trainer{model,
+            torch::nn::CrossEntropyLoss(),
+            toy_sgd(model),
+            {.callbacks = {}, .accelerator = {.device = test_device()}}};
 };
 
 /// Two passes of each batch, of which each counts half.

@@ -4,10 +4,15 @@
 
 #include <gtest/gtest.h>
 
+#include <chrono>
+#include <filesystem>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "linkboy/callbacks/callback_factory.hpp"
+#include "linkboy/run/placeholders.hpp"
+#include "linkboy/schedulers/scheduler_factory.hpp"
 #include "support/expect_error.hpp"
 #include "support/toy.hpp"
 
@@ -15,6 +20,108 @@ namespace linkboy::testing::text_options_test {
 namespace {
 
 using Words = std::vector<std::string>;
+
+enum class Speed { slow, fast };
+LINKBOY_ENUM_NAMES(Speed, slow, fast)
+
+}  // namespace
+}  // namespace linkboy::testing::text_options_test
+
+namespace linkboy {
+
+template <>
+inline testing::text_options_test::Speed from_text(const std::string& text) {
+  using testing::text_options_test::Speed;
+  return text == "old name of fast" ? Speed::fast : enum_from_text<Speed>(text);
+}
+
+}  // namespace linkboy
+
+namespace linkboy::testing::text_options_test {
+namespace {
+
+TEST(TextOptionsTest, ATypeMayReadOldTexts) {
+  EXPECT_EQ(from_text<Speed>("old name of fast"), Speed::fast);
+  EXPECT_EQ(from_text<Speed>("slow"), Speed::slow);
+  EXPECT_EQ(to_text(Speed::fast), "fast");
+  EXPECT_ERROR(from_text<Speed>("none"), "it must be one of slow, fast");
+}
+
+struct Inner {
+  bool flag = false;
+  LINKBOY_FIELDS(flag);
+};
+
+struct AllKinds {
+  enum class Mode { min, max };
+  friend LINKBOY_ENUM_NAMES(Mode, min, max);
+
+  int64_t count = 1;
+  double rate = 0.5;
+  std::string name = "a";
+  std::filesystem::path file = "b.pt";
+  Mode mode = Mode::max;
+  std::optional<int64_t> limit{};
+  std::vector<double> rates{1.0, 2.5};
+  std::vector<Mode> modes{Mode::min, Mode::max};
+  std::chrono::milliseconds pause{7};
+  RunExpression updates = NUM_EPOCHS;
+  Inner inner{};
+  int64_t not_as_text = 0;
+
+  LINKBOY_FIELDS(count, rate, name, file, mode, limit, rates, modes, pause, updates, inner);
+};
+
+TEST(TextOptionsTest, FieldsAreWrittenInOrderWithThoseOfMembers) {
+  EXPECT_EQ(options_to_text(AllKinds()), (TextSettings{{"count", "1"},
+                                                       {"rate", "0.5"},
+                                                       {"name", "a"},
+                                                       {"file", "b.pt"},
+                                                       {"mode", "max"},
+                                                       {"limit", "none"},
+                                                       {"rates", "1,2.5"},
+                                                       {"modes", "min+max"},
+                                                       {"pause", "7"},
+                                                       {"updates", "NUM_EPOCHS"},
+                                                       {"flag", "false"}}));
+}
+
+TEST(TextOptionsTest, WhatIsWrittenIsReadBack) {
+  AllKinds options{.count = -3,
+                   .rate = 1e-300,
+                   .name = "x y",
+                   .file = "d/e",
+                   .mode = AllKinds::Mode::min,
+                   .limit = 5,
+                   .rates = {0.1},
+                   .modes = {AllKinds::Mode::max},
+                   .pause = std::chrono::milliseconds(0),
+                   .updates = NUM_EPOCHS * 2,
+                   .inner = {.flag = true}};
+  const TextSettings text = options_to_text(options);
+  EXPECT_EQ(options_to_text(options_from_text<AllKinds>("test", text)), text);
+}
+
+TEST(TextOptionsTest, AFieldThatIsNotGivenHasItsDefault) {
+  const auto options = options_from_text<AllKinds>("test", {{"flag", "true"}});
+  EXPECT_TRUE(options.inner.flag);
+  EXPECT_EQ(options.count, 1);
+  EXPECT_EQ(options.rates.size(), 2U);
+}
+
+TEST(TextOptionsTest, EveryFactoryReadsTheDefaultsThatItTells) {
+  const auto without_none = [](TextSettings settings) {
+    std::erase_if(settings, [](const auto& setting) {
+      return setting.second == "none" || setting.second.empty();
+    });
+    return settings;
+  };
+  for (const std::string& name : scheduler_names()) {
+    EXPECT_TRUE(make_scheduler_fn(name, without_none(scheduler_options(name)))) << name;
+  }
+  EXPECT_EQ(callback_options("timer"), (TextSettings{{"minutes", "0"}}));
+  EXPECT_EQ(callback_options("memory-monitor"), TextSettings());
+}
 
 TEST(SplitAtTest, GivesThePartsBetweenSeparators) {
   EXPECT_EQ(split_at('+', "lr+momentum"), (Words{"lr", "momentum"}));

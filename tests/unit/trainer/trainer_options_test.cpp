@@ -1,0 +1,164 @@
+// What a Trainer is made with.
+
+#include <gtest/gtest.h>
+#include <torch/torch.h>
+
+#include <fstream>
+
+#include "linkboy/callbacks/early_stopping.hpp"
+#include "linkboy/callbacks/lambda_callback.hpp"
+#include "linkboy/callbacks/phase_timer.hpp"
+#include "linkboy/callbacks/save_best_model.hpp"
+#include "linkboy/callbacks/time_limit.hpp"
+#include "linkboy/checkpoint/checkpoint.hpp"
+#include "linkboy/checkpoint/safetensors.hpp"
+#include "linkboy/metrics/accuracy.hpp"
+#include "linkboy/run/run_history.hpp"
+#include "linkboy/schedulers/cosine_scheduler.hpp"
+#include "linkboy/tracking/csv_tracker.hpp"
+#include "support/expect_error.hpp"
+#include "support/temporary_folder.hpp"
+#include "support/toy.hpp"
+
+namespace linkboy::testing::trainer_options_test {
+namespace {
+
+using torch::nn::CrossEntropyLoss;
+
+TEST(TrainerOptionsTest, DefaultCallbacksAreThoseOfATrainerThatIsGivenNone) {
+  const auto model = toy_model();
+  const Trainer trainer(model, CrossEntropyLoss(), toy_sgd(model));
+  EXPECT_EQ(trainer.callback_handler().names(), CallbackHandler(default_callbacks()).names());
+  EXPECT_FALSE(default_callbacks().empty());
+}
+
+TEST(TrainerOptionsTest, EmptyListOfCallbacksIsNone) {
+  const auto model = toy_model();
+  const Trainer trainer(model, CrossEntropyLoss(), toy_sgd(model), {.callbacks = {}});
+  EXPECT_TRUE(trainer.callback_handler().callbacks().empty());
+}
+
+TEST(TrainerOptionsTest, RunHistoryIsTheOneThatIsGiven) {
+  const auto model = toy_model();
+  const auto history = std::make_shared<InMemoryRunHistory>();
+  QuietTrainer trainer(model, CrossEntropyLoss(), toy_sgd(model),
+                       {.callbacks = {}, .run_history = history});
+  EXPECT_EQ(&trainer.run_history(), history.get());
+}
+
+TEST(TrainerOptionsTest, ReadyAcceleratorIsUsedInPlaceOfTheOptions) {
+  const auto model = toy_model();
+  const auto accelerator = std::make_shared<Accelerator>(
+      AcceleratorOptions{.device = "cpu", .precision = Precision::bf16});
+  QuietTrainer trainer(
+      model, CrossEntropyLoss(), toy_sgd(model),
+      {.callbacks = {}, .accelerator = {.device = "cuda:99"}, .shared_accelerator = accelerator});
+  EXPECT_EQ(&trainer.accelerator(), accelerator.get());
+  trainer.train({.train_dataset = toy_data(4), .num_epochs = 1});
+  EXPECT_EQ(trainer.run_config().precision, Precision::bf16);
+}
+
+TEST(TrainerOptionsTest, TwoTrainersMayShareAnAccelerator) {
+  const auto accelerator = std::make_shared<Accelerator>(AcceleratorOptions{.device = "cpu"});
+  Toy alone;
+  alone.trainer.train({.train_dataset = toy_data(8), .num_epochs = 2});
+  for (int i = 0; i < 2; ++i) {
+    const auto model = toy_model();
+    QuietTrainer trainer(model, CrossEntropyLoss(), toy_sgd(model),
+                         {.callbacks = {}, .shared_accelerator = accelerator});
+    trainer.train({.train_dataset = toy_data(8), .num_epochs = 2});
+    EXPECT_TRUE(bit_equal(model->parameters(), alone.model->parameters())) << i;
+  }
+}
+
+TEST(TrainerOptionsTest, WrongAcceleratorOptionsAreRefusedWhenTheTrainerIsMade) {
+  const auto model = toy_model();
+  EXPECT_THROW(
+      Trainer(model, CrossEntropyLoss(), toy_sgd(model), {.accelerator = {.device = "tpu"}}),
+      OptionError);
+}
+
+TEST(MakeTest, TakesOptionsASubjectOrNothing) {
+  const TemporaryFolder folder;
+  EXPECT_EQ(make<SaveBestModel>({.save_path = folder / "best.pt"})->phase(), Callback::Phase::act);
+  EXPECT_NE(make<EarlyStopping>(), nullptr);
+  const EarlyStopping::Options options{.early_stopping_patience = 3};
+  EXPECT_NE(make<EarlyStopping>(options), nullptr);
+  EXPECT_EQ(make<Accuracy>({.num_classes = 2})->compute().dim(), 0);
+  EXPECT_NE(make<CsvTracker>(folder / "a.csv"), nullptr);
+  EXPECT_NE(make<CsvTracker>(folder / "a.csv", {.append = true}), nullptr);
+  int64_t num_epochs = 0;
+  Toy toy({make<LambdaCallback>({.on_train_epoch_end = [&](Trainer&) { ++num_epochs; }})});
+  toy.trainer.train({.train_dataset = toy_data(4),
+                     .num_epochs = 2,
+                     .create_scheduler_fn = cosine({.lr_min = 0.01})});
+  EXPECT_EQ(num_epochs, 2);
+}
+
+class Renamed : public Callback {
+ public:
+  std::string name() const override { return "the name of 1.0"; }
+  StateDict state_dict() const override { return {{"seen", int64_t{7}}}; }
+  void load_state_dict(const StateDict& state) override { seen = state.get_int("seen"); }
+  int64_t seen = 0;
+};
+
+class RenamedAgain : public Renamed {
+ public:
+  std::string name() const override { return "the name of 2.0"; }
+  std::vector<std::string> former_names() const override { return {"the name of 1.0"}; }
+};
+
+TEST(CallbackNameTest, StateOfAFormerNameIsRead) {
+  const TemporaryFolder folder;
+  {
+    Toy saved({std::make_shared<Renamed>()});
+    saved.trainer.train({.train_dataset = toy_data(4), .num_epochs = 1});
+    saved.trainer.save_training_state(folder / "state");
+  }
+  const auto again = std::make_shared<RenamedAgain>();
+  Toy resumed({again});
+  resumed.trainer.train(
+      {.train_dataset = toy_data(4), .num_epochs = 2, .resume_from = folder / "state"});
+  EXPECT_EQ(again->seen, 7);
+}
+
+TEST(CallbackNameTest, TimeLimitAndPhaseTimerReadTheStatesOfTimerAndTiming) {
+  EXPECT_EQ(TimeLimit({.max_time = std::chrono::hours(1)}).former_names(),
+            std::vector<std::string>{"linkboy::Timer"});
+  EXPECT_EQ(PhaseTimer().former_names(), std::vector<std::string>{"linkboy::Timing"});
+}
+
+TEST(StopTrainingTest, IsNotSwallowedByACatchOfStdException) {
+  const auto model = toy_model();
+  int64_t num_losses = 0;
+  const auto stops = [&](const at::Tensor& output, const at::Tensor& target) {
+    try {
+      if (++num_losses == 2) throw StopTraining("enough");
+    } catch (const std::exception&) {
+      ADD_FAILURE() << "the stop was taken for an error";
+    }
+    return torch::nn::functional::cross_entropy(output, target);
+  };
+  QuietTrainer trainer(model, stops, toy_sgd(model),
+                       {.callbacks = {}, .accelerator = {.device = "cpu"}});
+  const auto result =
+      trainer.train({.train_dataset = toy_data(8), .num_epochs = 1, .per_device_batch_size = 2});
+  EXPECT_EQ(result.message, "enough");
+  EXPECT_EQ(num_losses, 2);
+}
+
+TEST(ErrorTest, HasAClassForEachKind) {
+  const TemporaryFolder folder;
+  EXPECT_THROW(make<EarlyStopping>({.early_stopping_patience = -1}), OptionError);
+  EXPECT_THROW(read_checkpoint(folder / "absent.pt"), FileError);
+  std::ofstream(folder / "broken.pt") << "no checkpoint";
+  EXPECT_THROW(read_checkpoint(folder / "broken.pt"), CorruptFileError);
+  std::ofstream(folder / "broken.safetensors") << "no safetensors file";
+  EXPECT_THROW(read_safetensors(folder / "broken.safetensors"), CorruptFileError);
+  EXPECT_THROW(read_safetensors(folder / "absent.safetensors"), FileError);
+  EXPECT_THROW(write_checkpoint(folder / "no" / "folder" / "here.pt", {}), FileError);
+}
+
+}  // namespace
+}  // namespace linkboy::testing::trainer_options_test
