@@ -74,9 +74,9 @@ Callbacks::Entry entry(const char* name) {
   }
 }
 
-std::shared_ptr<Callback> make_timer(const MaxTime& time) {
+std::shared_ptr<Callback> make_time_limit(const MaxTime& time) {
   constexpr double kMost = 1e9;  // 1900 years: milliseconds can count them
-  LINKBOY_CHECK_OPTION(time.minutes > 0.0 && time.minutes <= kMost, "the timer's minutes is ",
+  LINKBOY_CHECK_OPTION(time.minutes > 0.0 && time.minutes <= kMost, "the time-limit's minutes is ",
                        time.minutes, "; it must be above 0 and at most ", kMost, ".");
   const std::chrono::duration<double, std::ratio<60>> minutes(time.minutes);
   return make<TimeLimit>(
@@ -118,39 +118,44 @@ std::shared_ptr<Callback> make_wsd_checkpoint(const WsdCheckpoint& text) {
 
 const Callbacks& callbacks() {
   static const Callbacks all(
-      "callback", {
-                      // Steering
-                      entry<EarlyStopping>("early-stopping"),
-                      entry<TerminateOnNaN>("terminate-on-nan"),
-                      Callbacks::entry<MaxTime>("timer", make_timer),
-                      entry<StopOnSignal>("stop-on-signal"),
-                      entry<LimitBatches>("limit-batches"),
-                      Callbacks::entry<LimitEvalSteps>("limit-eval-steps", make_limit_eval_steps),
-                      Callbacks::entry<NumBatches>("fast-dev-run", make_fast_dev_run),
-                      Callbacks::entry<NumBatches>("overfit-batches", make_overfit_batches),
-                      entry<StepBasedEvaluation>("step-based-evaluation"),
-                      entry<ModelEma>("model-ema"),
-                      entry<StochasticWeightAveraging>("stochastic-weight-averaging"),
-                      entry<PreciseBatchNorm>("precise-batch-norm"),
-                      entry<ConvertSyncBatchNorm>("convert-sync-batch-norm"),
-                      entry<MoveModulesToDevice>("move-modules-to-device"),
-                      // Saving
-                      entry<SaveBestModel>("save-best-model"),
-                      entry<SaveTrainingState>("save-training-state"),
-                      Callbacks::entry<WsdCheckpoint>("wsd-checkpoint", make_wsd_checkpoint),
-                      entry<SavePredictions>("save-predictions"),
-                      // Watching
-                      entry<LogMetrics>("log-metrics"),
-                      entry<PrintProgress>("print-progress"),
-                      entry<ProgressBar>("progress-bar"),
-                      entry<LearningRateMonitor>("learning-rate-monitor"),
-                      entry<GradientNorm>("gradient-norm"),
-                      entry<PerformanceMonitor>("performance-monitor"),
-                      entry<PhaseTimer>("timing"),
-                      entry<MemoryMonitor>("memory-monitor"),
-                      entry<ModelSummary>("model-summary"),
-                      entry<Profiler>("profiler"),
-                  });
+      "callback",
+      {
+          // Steering
+          entry<EarlyStopping>("early-stopping"),
+          entry<TerminateOnNaN>("terminate-on-nan"),
+          Callbacks::entry<MaxTime>("time-limit", make_time_limit),
+          entry<StopOnSignal>("stop-on-signal"),
+          entry<LimitBatches>("limit-batches"),
+          Callbacks::entry<NumBatches>("fast-dev-run", make_fast_dev_run),
+          entry<StepBasedEvaluation>("step-based-evaluation"),
+          entry<ModelEma>("model-ema"),
+          entry<StochasticWeightAveraging>("stochastic-weight-averaging"),
+          entry<PreciseBatchNorm>("precise-batch-norm"),
+          entry<ConvertSyncBatchNorm>("convert-sync-batch-norm"),
+          entry<MoveModulesToDevice>("move-modules-to-device"),
+          // Saving
+          entry<SaveBestModel>("save-best-model"),
+          entry<SaveTrainingState>("save-training-state"),
+          entry<SavePredictions>("save-predictions"),
+          // Watching
+          entry<LogMetrics>("log-metrics"),
+          entry<PrintProgress>("print-progress"),
+          entry<ProgressBar>("progress-bar"),
+          entry<LearningRateMonitor>("learning-rate-monitor"),
+          entry<GradientNorm>("gradient-norm"),
+          entry<PerformanceMonitor>("performance-monitor"),
+          entry<PhaseTimer>("phase-timer"),
+          entry<MemoryMonitor>("memory-monitor"),
+          entry<ModelSummary>("model-summary"),
+          entry<Profiler>("profiler"),
+      },
+      {
+          Callbacks::entry<MaxTime>("timer", make_time_limit),
+          entry<PhaseTimer>("timing"),
+          Callbacks::entry<LimitEvalSteps>("limit-eval-steps", make_limit_eval_steps),
+          Callbacks::entry<NumBatches>("overfit-batches", make_overfit_batches),
+          Callbacks::entry<WsdCheckpoint>("wsd-checkpoint", make_wsd_checkpoint),
+      });
   return all;
 }
 

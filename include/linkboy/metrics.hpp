@@ -12,6 +12,7 @@
 #include "linkboy/metrics/confusion_matrix.hpp"
 #include "linkboy/metrics/dice.hpp"
 #include "linkboy/metrics/f_beta.hpp"
+#include "linkboy/metrics/function_metric.hpp"
 #include "linkboy/metrics/iou.hpp"
 #include "linkboy/metrics/matthews_corr_coef.hpp"
 #include "linkboy/metrics/mean.hpp"

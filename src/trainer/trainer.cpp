@@ -6,24 +6,8 @@
 
 #include "linkboy/error.hpp"
 #include "linkboy/profiling/profiler_range.hpp"
-#include "trainer/run_progress.hpp"
-#include "trainer/run_setup.hpp"
-#include "trainer/step_executor.hpp"
-#include "trainer/stop_control.hpp"
 
 namespace linkboy {
-namespace {
-
-Batch next_batch(BatchIterator& batches, int64_t index, int64_t num_batches) {
-  const ProfilerRange range("data");
-  auto batch = batches.next();
-  LINKBOY_CHECK(batch.has_value(), "the loader ended after ", index, " batches, but its size() is ",
-                num_batches, "; size() must say how many batches come.");
-  return *std::move(batch);
-}
-
-}  // namespace
-
 TrainResult Trainer::train(const TrainOptions& options) {
   check_train_options(options, impl_->optimizer_.get());
   impl_->check_trained_parameters();
@@ -71,7 +55,7 @@ void Trainer::run_train_epoch(DataLoader& loader) {
   impl_->progress_.begin_micro_steps(num_batches);
   auto batches = loader.iterate(impl_->run_history_->current_epoch(), micro_step());
   while (impl_->has_micro_steps_left()) {
-    const Batch batch = next_batch(*batches, micro_step(), num_batches);
+    const Batch batch = impl_->next_batch(*batches, num_batches);
     impl_->progress_.begin_micro_step();
     impl_->accelerator_->begin_micro_step(micro_step(), num_batches);
     train_step(batch);
@@ -87,12 +71,6 @@ void Trainer::run_train_epoch(DataLoader& loader) {
   impl_->record("train_loss_epoch", impl_->train_loss_);
   impl_->fire_together(&Callback::on_train_epoch_end);
   impl_->check_updates_were_made();
-}
-
-bool Trainer::Implementation::has_micro_steps_left() {
-  // The host does not wait for an update that cannot be the last.
-  if (open_update_ && progress_.may_end_with_open_update()) count_open_update();
-  return progress_.has_micro_steps_left();
 }
 
 void Trainer::train_step(const Batch& batch) {
@@ -117,13 +95,6 @@ void Trainer::backward(const StepOutput& output) {
   // The ranks agree while the device computes.
   if (is_update_due() && !impl_->stop_.has_begun()) impl_->stop_.begin();
   impl_->executor_->backward(output);
-}
-
-/// An override of `train_step` may leave out a window.
-void Trainer::Implementation::drop_window_without_update() {
-  if (!trainer_.is_update_due() || !progress_.is_in_window()) return;
-  Accelerator::zero_grad(*optimizer_);
-  progress_.end_update();
 }
 
 bool Trainer::is_update_due() const { return impl_->accelerator_->window().is_complete(); }
@@ -155,16 +126,6 @@ void Trainer::update() {
   impl_->progress_.end_update();
   fire(&Callback::on_train_update_end);
   impl_->stop_.throw_if_agreed();
-}
-
-void Trainer::Implementation::count_open_update() {
-  if (!open_update_) return;
-  const StepVerdict verdict = *std::exchange(open_update_, std::nullopt);
-  if (GradScaler* scaler = accelerator_->grad_scaler()) scaler->settle(*optimizer_);
-  if (verdict.was_skipped()) return;
-  progress_.count_update();
-  const ProfilerRange range("scheduler_step");
-  trainer_.scheduler_step();
 }
 
 void Trainer::evaluate_epoch() {

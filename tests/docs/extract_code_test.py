@@ -79,7 +79,7 @@ class SourcesTest(unittest.TestCase):
         self.addCleanup(self.folder.cleanup)
         self.root = pathlib.Path(self.folder.name)
         (self.root / "callbacks").mkdir()
-        (self.root / "callbacks" / "timer.hpp").touch()
+        (self.root / "callbacks" / "time_limit.hpp").touch()
 
     def sources_of(self, *lines):
         return extract_code.sources_of(self.root, blocks_of(*lines))

@@ -680,7 +680,7 @@ class WatchingTest(ProgramTest):
             callbacks=[
                 "learning-rate-monitor:fields=lr+weight_decay",
                 "gradient-norm",
-                "timing:num_warmup_steps=1",
+                "phase-timer:num_warmup_steps=1",
                 "memory-monitor",
                 "performance-monitor",
                 "model-summary",
@@ -690,7 +690,7 @@ class WatchingTest(ProgramTest):
                 "early-stopping:early_stopping_patience=9",
                 "save-best-model:save_path=best.pt,save_top_k=2",
                 "save-predictions:path=predictions.pt",
-                "timer:minutes=30",
+                "time-limit:minutes=30",
                 "freeze:to_index=0",
             ],
         )
@@ -759,7 +759,7 @@ class WatchingTest(ProgramTest):
         for callbacks, message in (
             ("no-such", 'there is no callback "no-such"; there are early-stopping,'),
             ("timer:hours=1", 'the callback timer has no option "hours"; it has minutes.'),
-            ("timer", "the timer's minutes is 0; it must be above 0"),
+            ("timer", "the time-limit's minutes is 0; it must be above 0"),
             ("terminate-on-nan", "the run has this callback already. Leave it out"),
             ("stop-on-signal", "the run has this callback already. Leave it out"),
             (["memory-monitor", "memory-monitor"], "the run has this callback already."),

@@ -35,7 +35,7 @@ inline std::vector<EveryCallback> every_callback() {
   // What cannot be made without.
   const auto settings_for = [](const std::string& name, const path& folder) -> TextSettings {
     const std::map<std::string, TextSettings> all{
-        {"timer", {{"minutes", "60"}}},
+        {"time-limit", {{"minutes", "60"}}},
         {"limit-batches", {{"num_train_batches", "2"}, {"num_eval_batches", "1"}}},
         {"overfit-batches", {{"num_batches", "2"}}},
         {"model-ema", {{"decay", "0.9"}, {"save_path", folder / "ema.pt"}}},

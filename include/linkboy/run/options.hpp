@@ -75,7 +75,8 @@ struct TrainOptions {
   /// Laid over `Trainer::default_eval_dataloader_options`, field by field.
   DataLoaderOptions eval_dataloader_options{};
 
-  /// Makes batches of single samples, in training and evaluation.
+  /// Makes batches of single samples, in training and evaluation. Several loader workers call it at
+  /// the same time.
   CollateFn collate_fn{};
 
   /// False continues the metrics and the epoch count of the run before; exactly the epochs asked

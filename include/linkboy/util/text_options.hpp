@@ -29,7 +29,8 @@
   template <class Visit>                                      \
   void visit_fields(const Visit& visit) {                     \
     ::linkboy::visit_named(visit, #__VA_ARGS__, __VA_ARGS__); \
-  }
+  }                                                           \
+  static_assert(true) /* a semicolon follows */
 
 /// Names the values of an enumeration, which are its texts. Inside of a class, write
 /// `friend LINKBOY_ENUM_NAMES(Mode, min, max);`.
@@ -232,8 +233,9 @@ class MadeByName {
   }
 
   /// @param kind  As errors call it: "callback".
-  MadeByName(std::string kind, std::vector<Entry> entries)
-      : kind_(std::move(kind)), entries_(std::move(entries)) {}
+  /// @param former  Entries under names of earlier versions, which are read, but not listed.
+  MadeByName(std::string kind, std::vector<Entry> entries, std::vector<Entry> former = {})
+      : kind_(std::move(kind)), entries_(std::move(entries)), former_(std::move(former)) {}
 
   /// @throws Error if there is no such name; otherwise as `options_from_text`.
   Made make(const std::string& name, const TextSettings& settings) const {
@@ -249,8 +251,10 @@ class MadeByName {
 
   /// @throws Error that lists the names if there is no such one.
   const Entry& find(const std::string& name) const {
-    for (const Entry& entry : entries_) {
-      if (entry.name == name) return entry;
+    for (const auto* entries : {&entries_, &former_}) {
+      for (const Entry& entry : *entries) {
+        if (entry.name == name) return entry;
+      }
     }
     throw OptionError(c10::str("there is no ", kind_, " \"", name, "\"; there are ",
                                c10::Join(", ", names()), "."));
@@ -259,6 +263,7 @@ class MadeByName {
  private:
   std::string kind_;
   std::vector<Entry> entries_;
+  std::vector<Entry> former_;
 };
 
 }  // namespace linkboy

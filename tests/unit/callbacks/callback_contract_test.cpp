@@ -192,8 +192,8 @@ TEST(CallbackFactoryTest, AnUnknownNameIsAnErrorThatListsAll) {
 }
 
 TEST(CallbackFactoryTest, AnUnknownOptionIsAnErrorThatListsAll) {
-  EXPECT_ERROR(make_callback("timer", {{"hours", "1"}}),
-               "the callback timer has no option \"hours\"; it has minutes.");
+  EXPECT_ERROR(make_callback("time-limit", {{"hours", "1"}}),
+               "the callback time-limit has no option \"hours\"; it has minutes.");
   EXPECT_ERROR(make_callback("memory-monitor", {{"a", "1"}}), "it has none");
 }
 
@@ -206,12 +206,13 @@ TEST(CallbackFactoryTest, AValueThatCannotBeReadIsAnErrorThatSaysWhatItMustBe) {
 
 TEST(CallbackFactoryTest, TheTimersLimitIsRefusedInMinutes) {
   for (const char* minutes : {"0", "-1", "1e300", "nan"}) {
-    EXPECT_ERROR(make_callback("timer", {{"minutes", minutes}}), "the timer's minutes is ");
+    EXPECT_ERROR(make_callback("time-limit", {{"minutes", minutes}}),
+                 "the time-limit's minutes is ");
   }
 }
 
 TEST(CallbackFactoryTest, AnOptionGivenTwiceIsAnError) {
-  EXPECT_ERROR(make_callback("timer", {{"minutes", "1"}, {"minutes", "2"}}), "a second time");
+  EXPECT_ERROR(make_callback("time-limit", {{"minutes", "1"}, {"minutes", "2"}}), "a second time");
 }
 
 TEST(CallbackFactoryTest, ThePageOfTheCallbacksNamesEveryOption) {

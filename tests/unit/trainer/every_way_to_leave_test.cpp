@@ -145,8 +145,8 @@ struct OneRun {
       // Others end the run before its time, or record how long things took. ModelSummary draws
       // random numbers as the run starts.
       const std::vector<std::string> left_out{
-          "timer",          "limit-batches", "fast-dev-run", "overfit-batches",
-          "progress-bar",   "model-summary", "timing",       "performance-monitor",
+          "time-limit",     "limit-batches", "fast-dev-run", "overfit-batches",
+          "progress-bar",   "model-summary", "phase-timer",  "performance-monitor",
           "memory-monitor", "profiler",      "track-run",    "save-training-state"};
       for (const EveryCallback& one : every_callback()) {
         if (std::count(left_out.begin(), left_out.end(), one.name) > 0) continue;

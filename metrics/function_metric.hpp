@@ -1,0 +1,32 @@
+#pragma once
+
+#include <functional>
+
+#include "linkboy/export.hpp"
+#include "linkboy/metrics/mean.hpp"
+
+namespace linkboy {
+
+/// The mean of what a function returns for each batch: a value for each sample, [N], or one scalar,
+/// which counts as one value.
+///
+///     auto is_close = [](const at::Tensor& output, const at::Tensor& target) {
+///       return (output - target).abs().lt(0.1).squeeze(1);
+///     };
+///     linkboy::make<linkboy::FunctionMetric>(is_close)
+class LINKBOY_API FunctionMetric : public MeanMetric {
+ public:
+  /// Takes the outputs and the targets of a batch.
+  using Function = std::function<at::Tensor(const at::Tensor&, const at::Tensor&)>;
+
+  /// @throws OptionError if there is no function.
+  explicit FunctionMetric(Function function);
+
+  /// Adds the values of `function(outputs, targets)`. @throws Error if a dtype is complex.
+  void update(const at::Tensor& outputs, const at::Tensor& targets) override;
+
+ private:
+  Function function_;
+};
+
+}  // namespace linkboy
