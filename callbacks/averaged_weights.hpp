@@ -67,7 +67,8 @@ class LINKBOY_API AveragedWeights {
 /// it is resumed.
 class LINKBOY_API AveragingCallback : public Callback {
  public:
-  /// How often weights were taken into the average in this run, before a resume included.
+  /// Returns how often weights were added to the average in this run, before a resume included. The
+  /// weights that ModelEma begins with are not counted.
   int64_t num_averaged() const { return num_averaged_; }
 
   void on_stop_training_error(Trainer& trainer, const StopTraining& stop) override;

@@ -37,10 +37,11 @@ struct DecaySaves {
   static std::string to_string() { return "true"; }
 };
 
-/// Reads "true" or "false".
+/// Reads "true", "false" or "none".
 template <>
 inline std::optional<DecaySaves> from_text<std::optional<DecaySaves>>(const std::string& text) {
-  return from_text<bool>(text) ? std::optional<DecaySaves>(DecaySaves{}) : std::nullopt;
+  return text != "none" && from_text<bool>(text) ? std::optional<DecaySaves>(DecaySaves{})
+                                                 : std::nullopt;
 }
 
 /// When SaveTrainingState saves; the conditions add up.

@@ -12,6 +12,8 @@ template <class Work>
 auto named(const std::string& name, Work work) {
   try {
     return work();
+  } catch (const DistributedError&) {
+    throw;  // it says which call failed
   } catch (const Error& error) {
     throw Error(c10::str("metric \"", name, "\": ", error.what()));
   }

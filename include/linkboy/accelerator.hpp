@@ -59,7 +59,7 @@ struct LaunchEnvironment;
 class LINKBOY_API Accelerator {
  public:
   /// Collective, if several processes were launched together.
-  /// @throws Error if the device or the precision is unknown or not there (the message says what
+  /// @throws Error if the device is unknown or not there (the message says what
   ///         is), an option is out of its range, or the processes do not find together in time; on
   ///         all ranks, if an option other than `timeout` and the device's index differs between
   ///         them.
@@ -178,7 +178,7 @@ class LINKBOY_API Accelerator {
   /// has work while the host waits. It leaves the optimizers' counts as they are. Trainer uses it.
   const StepVerdict& step_verdict() const { return step_verdict_; }
 
-  /// "no", "bf16" or "fp16".
+  /// What losses are computed in.
   Precision precision() const { return precision_; }
   /// How the processes work together.
   const DistributedOptions& distributed_options() const { return distributed_; }
@@ -266,6 +266,8 @@ class LINKBOY_API Accelerator {
   void set_gradient_accumulation_steps(int64_t steps);
 
  private:
+  friend class Trainer;
+
   Accelerator(AcceleratorOptions options, const LaunchEnvironment& launch);
 
   DistributedOptions distributed_;
@@ -279,6 +281,7 @@ class LINKBOY_API Accelerator {
   bool channels_last_;
   int64_t gradient_accumulation_steps_ = 1;
   AccumulationWindow window_;
+  bool is_in_training_ = false;  // of a Trainer
   StepVerdict step_verdict_{};
   /// Optimizers with a step in this window whose verdict nobody has waited for. Forgotten when the
   /// next window begins: they may be gone by then.

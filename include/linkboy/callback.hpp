@@ -59,11 +59,10 @@ class LINKBOY_API Callback {
   void set_phase(Phase phase) { phase_ = phase; }
 
   /// Returns the name under which a Trainer has this callback and its state: that of its class, as
-  /// "linkboy::TimeLimit", unless `set_name` gave it another one. Override it to keep the states of
-  /// a class that you rename.
-  virtual std::string name() const;
-  /// Returns names under which earlier versions saved the state of this class. A state of `name()`
-  /// is preferred.
+  /// "linkboy::TimeLimit", unless `set_name` or the class gave it another one.
+  std::string name() const { return name_.value_or(default_name()); }
+  /// Returns names under which earlier versions saved the state of this class. One of them is read
+  /// if there is no state under `name()` and the callback was not given another name.
   virtual std::vector<std::string> former_names() const { return {}; }
   /// Gives the callback a name of its own, so that a Trainer can have several of one class. Call it
   /// before the callback is given to a Trainer, and with the same name in a run that resumes.
@@ -157,6 +156,9 @@ class LINKBOY_API Callback {
   /// Whether the run in progress resumes another one whose state has a part of this callback.
   bool is_resumed() const { return is_resumed_; }
 
+  /// Override it to keep the name, and with it the states, of a class that you rename.
+  virtual std::string default_name() const;
+
   /// Override it for a class that must be called earlier or later than others.
   virtual Phase default_phase() const { return Phase::act; }
 
@@ -168,6 +170,8 @@ class LINKBOY_API Callback {
 
  private:
   friend class CallbackHandler;
+
+  std::string saved_name(const StateDict& states) const;
 
   bool is_resumed_ = false;
   bool is_given_ = false;  // to a Trainer, which knows it by its name

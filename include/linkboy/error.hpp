@@ -19,7 +19,7 @@ class LINKBOY_API Error : public std::runtime_error {
   using std::runtime_error::runtime_error;
 };
 
-/// An option, or a combination of options, that is not allowed; nothing has changed.
+/// An option, an argument or a combination of them that is not allowed.
 class LINKBOY_API OptionError : public Error {
  public:
   using Error::Error;

@@ -49,7 +49,9 @@ struct TrainerOptions {
   std::shared_ptr<RunHistory> run_history{};
   /// Device, precision and processes.
   AcceleratorOptions accelerator{};
-  /// If it is not null, the Trainer uses this Accelerator and does not read `accelerator`.
+  /// If it is not null, the Trainer uses this Accelerator and does not read `accelerator`. Set
+  /// `DistributedOptions::gradient_as_bucket_view` in it, as the Trainer does in its own. Several
+  /// Trainers may share it if they do not train at the same time.
   std::shared_ptr<Accelerator> shared_accelerator{};
 };
 
@@ -79,8 +81,8 @@ class LINKBOY_API Trainer {
   // ---- Runs. All but the stops are collective. -------------------------------------------------
 
   /// Trains, and evaluates after the epochs if there is evaluation data.
-  /// @throws OptionError if an option is out of its range, before anything has changed; any error
-  ///         of a callback, a step or the data, after `Callback::on_exception`.
+  /// @throws OptionError if an option is out of its range; any error of a callback, a step or the
+  ///         data, after `Callback::on_exception`.
   TrainResult train(const TrainOptions& options);
 
   /// Evaluates with a fresh run history in memory, and returns its metrics: `evaluation_loss`,

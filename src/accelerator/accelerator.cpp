@@ -194,12 +194,12 @@ Accelerator::Accelerator(AcceleratorOptions options, const LaunchEnvironment& la
   if (!device_.is_cpu()) c10::impl::VirtualGuardImpl(device_.type()).setDevice(device_);
   if (precision_ == Precision::fp16)
     grad_scaler_ = std::make_unique<GradScaler>(options.grad_scaler);
-  if (options.deterministic) use_deterministic_algorithms();
   check_distributed_options(distributed_);
   LINKBOY_CHECK_OPTION(
       distributed_.zero_stage < 2 || !grad_scaler_,
       "zero_stage 2 does not work with fp16, whose overflows one process would not see on "
       "its own. Use bf16, or zero_stage 1.");
+  if (options.deterministic) use_deterministic_algorithms();
   // Last, since it waits for the others: what is wrong here should not cost their time.
   process_group_ = options.process_group ? options.process_group
                                          : init_process_group(launch, distributed_, device_);

@@ -5,29 +5,50 @@
 #include "linkboy/accelerator.hpp"
 #include "linkboy/error.hpp"
 #include "linkboy/run/stop_training.hpp"
+#include "util/error_bytes.hpp"
 
 namespace linkboy {
 
-std::string failure_on_main_process(const Accelerator& accelerator,
-                                    const std::function<void()>& work) {
-  std::string failure;
+namespace {
+
+/// Returns what the work threw on the main process, as `error_bytes`, on all processes.
+std::string error_of_main_process(const Accelerator& accelerator, const std::function<void()>& work,
+                                  std::exception_ptr& own) {
+  std::string error;
   if (!accelerator.is_main_process()) {
     work();
   } else {
     try {
       work();
+    } catch (const StopTraining&) {
+      throw;
     } catch (const std::exception&) {
-      failure = message_of(std::current_exception());
+      own = std::current_exception();
+      error = error_bytes(own);
     }
   }
-  return accelerator.broadcast_bytes(failure);
+  return accelerator.broadcast_bytes(error);
+}
+
+}  // namespace
+
+std::string failure_on_main_process(const Accelerator& accelerator,
+                                    const std::function<void()>& work) {
+  std::exception_ptr own;
+  const std::string error = error_of_main_process(accelerator, work, own);
+  return error.empty() ? error : error.substr(1);
 }
 
 void run_on_main_process(const Accelerator& accelerator, const std::function<void()>& work) {
-  const std::string failure = failure_on_main_process(accelerator, [&] {
-    if (accelerator.is_main_process()) work();
-  });
-  LINKBOY_CHECK(failure.empty(), failure);
+  std::exception_ptr own;
+  const std::string error = error_of_main_process(
+      accelerator,
+      [&] {
+        if (accelerator.is_main_process()) work();
+      },
+      own);
+  if (own) std::rethrow_exception(own);
+  if (!error.empty()) throw_error(error);
 }
 
 }  // namespace linkboy

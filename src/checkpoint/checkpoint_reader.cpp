@@ -67,6 +67,8 @@ StateDict read_checkpoint(const std::filesystem::path& path, const ReadOptions& 
   if (is_safetensors(path)) return StateDict(read_safetensors(path, options.mmap).tensors);
   try {
     return read_archive(path, options);
+  } catch (const CorruptFileError& error) {
+    throw CorruptFileError(prefix + error.what());
   } catch (const FileError& error) {
     throw FileError(prefix + error.what());
   } catch (const Error& error) {

@@ -42,8 +42,9 @@ std::shared_ptr<FileBytes> FileBytes::open(const std::filesystem::path& path, bo
   require_system(bool{file->descriptor_}, reason(), ". Check the path and its permissions.");
   struct stat status {};
   require_system(::fstat(file->descriptor_.get(), &status) == 0, reason(), ". Check the disk.");
-  LINKBOY_CHECK(!S_ISDIR(status.st_mode), "it is a folder; a file is needed. Name the file in it.");
-  LINKBOY_CHECK(S_ISREG(status.st_mode), "it is no regular file; copy it into one.");
+  LINKBOY_CHECK_AS(FileError, !S_ISDIR(status.st_mode),
+                   "it is a folder; a file is needed. Name the file in it.");
+  LINKBOY_CHECK_AS(FileError, S_ISREG(status.st_mode), "it is no regular file; copy it into one.");
   file->size_ = static_cast<uint64_t>(status.st_size);
   if (mmap && file->size_ > 0) {
     // MAP_NORESERVE: only what is written to takes memory, so a file may be larger than that.

@@ -162,6 +162,8 @@ SafeTensors read_safetensors(const std::filesystem::path& path, bool mmap) {
   const std::string prefix = "cannot read the safetensors file \"" + path.string() + "\": ";
   try {
     return read_file(*FileBytes::open(path, mmap));
+  } catch (const CorruptFileError& error) {
+    throw CorruptFileError(prefix + error.what());
   } catch (const FileError& error) {
     throw FileError(prefix + error.what());
   } catch (const Error& error) {

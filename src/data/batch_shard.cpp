@@ -10,7 +10,7 @@ namespace linkboy {
 namespace {
 
 void check_at_least_one(const char* name, int64_t value) {
-  LINKBOY_CHECK(value >= 1, name, " is ", value, "; it must be at least 1.");
+  LINKBOY_CHECK_OPTION(value >= 1, name, " is ", value, "; it must be at least 1.");
 }
 
 }  // namespace
@@ -25,12 +25,13 @@ BatchShard::BatchShard(int64_t num_epoch_samples, int64_t batch_size, int64_t ra
   check_at_least_one("the number of samples of an epoch", num_epoch_samples);
   check_at_least_one("batch_size", batch_size);
   check_at_least_one("the number of ranks", num_ranks);
-  LINKBOY_CHECK(rank >= 0 && rank < num_ranks, "the rank is ", rank, "; it must be in 0 to ",
-                num_ranks - 1, ", as there are ", num_ranks, " ranks.");
+  LINKBOY_CHECK_OPTION(rank >= 0 && rank < num_ranks, "the rank is ", rank, "; it must be in 0 to ",
+                       num_ranks - 1, ", as there are ", num_ranks, " ranks.");
   // Wrapping counts up to a round past the epoch's end; the others stay within it.
   const int64_t room = std::numeric_limits<int64_t>::max() - num_epoch_samples;
-  LINKBOY_CHECK(tail != Tail::wrap || batch_size <= room / num_ranks, "batch_size is ", batch_size,
-                "; on ", num_ranks, " ranks it must be at most ", room / num_ranks, ".");
+  LINKBOY_CHECK_OPTION(tail != Tail::wrap || batch_size <= room / num_ranks, "batch_size is ",
+                       batch_size, "; on ", num_ranks, " ranks it must be at most ",
+                       room / num_ranks, ".");
   if (tail == Tail::drop) {
     num_batches_ = num_rounds_ = num_epoch_samples / batch_size / num_ranks;
     return;

@@ -38,9 +38,9 @@ std::shared_ptr<const Sampler> make_sampler(const DataLoaderOptions& options, in
 }
 
 DataLoaderOptions with_defaults(const Dataset& dataset, DataLoaderOptions options) {
-  LINKBOY_CHECK(!(options.sampler && options.shuffle.value_or(false)),
-                "both shuffle and a sampler are given; the sampler alone sets the order. "
-                "Leave one of them out.");
+  LINKBOY_CHECK_OPTION(!(options.sampler && options.shuffle.value_or(false)),
+                       "both shuffle and a sampler are given; the sampler alone sets the order. "
+                       "Leave one of them out.");
   options.batch_size = options.batch_size.value_or(8);
   options.shuffle = options.shuffle.value_or(false);
   options.drop_last = options.drop_last.value_or(false);

@@ -8,6 +8,7 @@
 #include "distributed/process_group_implementation.hpp"
 #include "distributed/shared_memory_segment.hpp"
 #include "linkboy/error.hpp"
+#include "util/error_bytes.hpp"
 
 namespace linkboy {
 namespace {
@@ -72,9 +73,8 @@ void require_device_of_its_own(const ProcessGroup& group, const std::string& dev
     if (devices[i].empty()) continue;
     const int64_t rank = group.world_ranks()[i];
     const auto [first, is_new] = rank_of.emplace(devices[i], rank);
-    LINKBOY_CHECK_AS(
-        DistributedError, is_new, "ranks ", first->second, " and ", rank,
-        " have the same CUDA device, ", devices[i],
+    LINKBOY_CHECK_OPTION(
+        is_new, "ranks ", first->second, " and ", rank, " have the same CUDA device, ", devices[i],
         ". Start at most one process a device, have the launcher show each "
         "process a device of its own (srun --gpus-per-task=1), or choose the device cpu.");
   }
@@ -85,17 +85,16 @@ void succeed_on_all_ranks(const ProcessGroup& group, const std::function<void()>
   std::exception_ptr own;
   try {
     work();
-  } catch (...) {  // a StopTraining as well
+  } catch (const std::exception&) {
     own = std::current_exception();
   }
-  const std::string message = own ? "!" + message_of(own) : "";
-  const auto messages = group.all_gather_bytes(message);
+  const auto errors = group.all_gather_bytes(own ? error_bytes(own) : "");
   if (own) std::rethrow_exception(own);
-  const auto failed = std::find_if(messages.begin(), messages.end(),
-                                   [](const auto& other) { return !other.empty(); });
-  if (failed == messages.end()) return;
-  throw DistributedError(c10::str("rank ", group.world_ranks()[failed - messages.begin()],
-                                  " failed: ", failed->substr(1)));
+  const auto failed =
+      std::find_if(errors.begin(), errors.end(), [](const auto& other) { return !other.empty(); });
+  if (failed == errors.end()) return;
+  const int64_t rank = group.world_ranks()[failed - errors.begin()];
+  throw_error(*failed, c10::str("rank ", rank, " failed: "));
 }
 
 StopAgreement::StopAgreement(std::shared_ptr<const ProcessGroup> group)

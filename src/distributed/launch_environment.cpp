@@ -62,10 +62,10 @@ class Variables {
     const auto text = find(name);
     const auto allowed = c10::str("; it must be a whole number from ", range.least, " to ",
                                   range.most, range.reason, ". ", advice);
-    LINKBOY_CHECK_AS(DistributedError, text, name, " is not set", allowed);
+    LINKBOY_CHECK(text, name, " is not set", allowed);
     const auto value = parse_number<int64_t>(*text);
-    LINKBOY_CHECK_AS(DistributedError, value && *value >= range.least && *value <= range.most, name,
-                     " is \"", *text, "\"", allowed);
+    LINKBOY_CHECK(value && *value >= range.least && *value <= range.most, name, " is \"", *text,
+                  "\"", allowed);
     return *value;
   }
 
@@ -103,22 +103,20 @@ LaunchEnvironment read_torchrun(const Variables& variables) {
   launch.rank = variables.number("RANK", below("WORLD_SIZE", launch.world_size), kTorchrunAdvice);
 
   const auto address = variables.find("MASTER_ADDR");
-  LINKBOY_CHECK_AS(
-      DistributedError, address,
-      "MASTER_ADDR is not set, though RANK and WORLD_SIZE are; it must be the host name "
-      "or address of rank 0. ",
-      kTorchrunAdvice);
+  LINKBOY_CHECK(address,
+                "MASTER_ADDR is not set, though RANK and WORLD_SIZE are; it must be the host name "
+                "or address of rank 0. ",
+                kTorchrunAdvice);
   launch.master_address = *address;
   launch.master_port = variables.port();
 
   // To guess on several hosts would give processes the wrong GPU.
   const bool is_one_host = launch.world_size == 1 || is_loopback(*address);
-  LINKBOY_CHECK_AS(
-      DistributedError, is_one_host || variables.has("LOCAL_WORLD_SIZE"),
-      "LOCAL_WORLD_SIZE is not set, and with MASTER_ADDR \"", *address,
-      "\" the processes may be on several hosts; it must be the number of processes on "
-      "this host. ",
-      kTorchrunAdvice);
+  LINKBOY_CHECK(is_one_host || variables.has("LOCAL_WORLD_SIZE"),
+                "LOCAL_WORLD_SIZE is not set, and with MASTER_ADDR \"", *address,
+                "\" the processes may be on several hosts; it must be the number of processes on "
+                "this host. ",
+                kTorchrunAdvice);
   launch.local_world_size =
       variables.has("LOCAL_WORLD_SIZE")
           ? variables.number("LOCAL_WORLD_SIZE", up_to("WORLD_SIZE", launch.world_size),
@@ -155,11 +153,11 @@ LaunchEnvironment read_open_mpi(const Variables& variables) {
                                        kOpenMpiAdvice);
 
   const auto address = variables.find("MASTER_ADDR");
-  LINKBOY_CHECK_AS(DistributedError, address || launch.local_world_size == launch.world_size,
-                   "MASTER_ADDR is not set, and mpirun started only ", launch.local_world_size,
-                   " of ", launch.world_size,
-                   " processes on this host; on several hosts it must be the host of rank 0. Pass "
-                   "`-x MASTER_ADDR=<host of rank 0>` to mpirun.");
+  LINKBOY_CHECK(address || launch.local_world_size == launch.world_size,
+                "MASTER_ADDR is not set, and mpirun started only ", launch.local_world_size, " of ",
+                launch.world_size,
+                " processes on this host; on several hosts it must be the host of rank 0. Pass "
+                "`-x MASTER_ADDR=<host of rank 0>` to mpirun.");
   launch.master_address = address.value_or(kLoopback);
   // The second name is that of Open MPI without PMIx.
   for (const char* name : {"PMIX_NAMESPACE", "OMPI_MCA_ess_base_jobid"}) {
@@ -195,10 +193,9 @@ int64_t num_tasks_on_node(const std::string& tasks_per_node, int64_t node) {
     if (node - num_nodes_before < num_nodes) return num_tasks;
     num_nodes_before += num_nodes;
   }
-  throw DistributedError(c10::str("SLURM_STEP_TASKS_PER_NODE is \"", tasks_per_node,
-                                  "\"; it must tell the number of tasks on node ", node,
-                                  " (SLURM_NODEID), as \"4(x2),3\" does for nodes 0 to 2. ",
-                                  kSlurmAdvice));
+  throw Error(c10::str("SLURM_STEP_TASKS_PER_NODE is \"", tasks_per_node,
+                       "\"; it must tell the number of tasks on node ", node,
+                       " (SLURM_NODEID), as \"4(x2),3\" does for nodes 0 to 2. ", kSlurmAdvice));
 }
 
 std::string slurm_master_address(const Variables& variables, int64_t world_size) {
@@ -206,11 +203,10 @@ std::string slurm_master_address(const Variables& variables, int64_t world_size)
   if (world_size == 1) return kLoopback;
   auto nodes = variables.find("SLURM_STEP_NODELIST");
   if (!nodes) nodes = variables.find("SLURM_JOB_NODELIST");
-  LINKBOY_CHECK_AS(
-      DistributedError, nodes,
-      "SLURM_STEP_NODELIST and SLURM_JOB_NODELIST are not set; one of them must name the "
-      "host of rank 0. Set MASTER_ADDR to it, or: ",
-      kSlurmAdvice);
+  LINKBOY_CHECK(nodes,
+                "SLURM_STEP_NODELIST and SLURM_JOB_NODELIST are not set; one of them must name the "
+                "host of rank 0. Set MASTER_ADDR to it, or: ",
+                kSlurmAdvice);
   return first_host(*nodes);
 }
 
@@ -224,10 +220,9 @@ LaunchEnvironment read_slurm(const Variables& variables) {
     const int64_t node = variables.number("SLURM_NODEID", kAnyCount, kSlurmAdvice);
     const auto tasks_per_node = variables.find("SLURM_STEP_TASKS_PER_NODE").value_or("");
     launch.local_world_size = num_tasks_on_node(tasks_per_node, node);
-    LINKBOY_CHECK_AS(DistributedError, launch.local_world_size <= launch.world_size,
-                     "SLURM_STEP_TASKS_PER_NODE is \"", tasks_per_node,
-                     "\"; a node must not have more than the ", launch.world_size,
-                     " tasks of the step (SLURM_STEP_NUM_TASKS). ", kSlurmAdvice);
+    LINKBOY_CHECK(launch.local_world_size <= launch.world_size, "SLURM_STEP_TASKS_PER_NODE is \"",
+                  tasks_per_node, "\"; a node must not have more than the ", launch.world_size,
+                  " tasks of the step (SLURM_STEP_NUM_TASKS). ", kSlurmAdvice);
     const Range range{0, launch.local_world_size - 1, " (SLURM_STEP_TASKS_PER_NODE)"};
     launch.local_rank = variables.number("SLURM_LOCALID", range, kSlurmAdvice);
   }
@@ -247,10 +242,10 @@ LaunchEnvironment read_launcher(const Variables& variables) {
   if (is_slurm_task(variables)) return read_slurm(variables);
   // Else each of many processes would train alone, over the files of the others.
   const char* found = has_rank ? "RANK" : "WORLD_SIZE";
-  LINKBOY_CHECK_AS(DistributedError, !has_rank && !has_world_size, found, " is \"",
-                   *variables.find(found), "\" but ", has_rank ? "WORLD_SIZE" : "RANK",
-                   " is not set; both must be set, or none to run alone. Unset ", found,
-                   ", or: ", kTorchrunAdvice);
+  LINKBOY_CHECK(!has_rank && !has_world_size, found, " is \"", *variables.find(found), "\" but ",
+                has_rank ? "WORLD_SIZE" : "RANK",
+                " is not set; both must be set, or none to run alone. Unset ", found,
+                ", or: ", kTorchrunAdvice);
   return {};
 }
 
@@ -279,10 +274,9 @@ LaunchEnvironment read_launch_environment() {
 
 std::string first_host(std::string_view slurm_node_list) {
   const auto check = [slurm_node_list](bool is_good) {
-    LINKBOY_CHECK_AS(DistributedError, is_good, "the first host of Slurm's node list \"",
-                     slurm_node_list,
-                     "\" is malformed; it must be like that of \"node[01-04,07],login1\". Set "
-                     "MASTER_ADDR to the host of rank 0.");
+    LINKBOY_CHECK(is_good, "the first host of Slurm's node list \"", slurm_node_list,
+                  "\" is malformed; it must be like that of \"node[01-04,07],login1\". Set "
+                  "MASTER_ADDR to the host of rank 0.");
   };
   std::string host;
   std::string_view rest = slurm_node_list;

@@ -458,9 +458,9 @@ std::shared_ptr<ProcessGroup> ProcessGroup::new_group(const std::vector<int64_t>
   const bool are_members = !ranks.empty() && ranks.front() >= 0 && ranks.back() < size();
   const bool is_ascending =
       std::adjacent_find(ranks.begin(), ranks.end(), std::greater_equal<>()) == ranks.end();
-  LINKBOY_CHECK_AS(DistributedError, are_members && is_ascending,
-                   "the ranks of the new group are {", list_of_ranks(ranks),
-                   "}; they must be ascending, from 0 to ", size() - 1, ".");
+  LINKBOY_CHECK_OPTION(are_members && is_ascending, "the ranks of the new group are {",
+                       list_of_ranks(ranks), "}; they must be ascending, from 0 to ", size() - 1,
+                       ".");
   if (!implementation_) return std::make_shared<ProcessGroup>();
   check_call(*this, [&] { return "new_group(" + list_of_ranks(ranks) + ")"; });
   const int64_t number = implementation_->num_groups_made++;

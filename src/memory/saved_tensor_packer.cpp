@@ -66,11 +66,14 @@ std::atomic<PackingEngine*> in_front = nullptr;  // never deleted: threads may b
 /// Puts an engine in front, unless it is there. Python's may have been set since.
 void add_packer() {
   const std::lock_guard lock(engine_mutex);
-  ++num_packers;
   Engine& engine = Engine::get_default_engine();
-  if (&engine == in_front) return;
+  if (&engine == in_front) {
+    ++num_packers;
+    return;
+  }
   if (!in_front || &in_front.load()->base() != &engine) in_front = new PackingEngine(engine);
   torch::autograd::set_default_engine_stub([]() -> Engine& { return *in_front; });
+  ++num_packers;  // last: what throws before leaves nothing in front
 }
 
 void remove_packer() {

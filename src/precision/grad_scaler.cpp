@@ -20,14 +20,15 @@ using at::Tensor;
 namespace {
 
 void check(const GradScalerOptions& options) {
-  LINKBOY_CHECK(options.init_scale > 0.0 && std::isfinite(options.init_scale),
-                "the gradients' scale is ", options.init_scale, "; it must be positive.");
-  LINKBOY_CHECK(options.growth_factor > 1.0, "growth_factor is ", options.growth_factor,
-                "; it must be more than 1.");
-  LINKBOY_CHECK(options.backoff_factor > 0.0 && options.backoff_factor < 1.0, "backoff_factor is ",
-                options.backoff_factor, "; it must lie between 0 and 1.");
-  LINKBOY_CHECK(options.growth_interval >= 1, "growth_interval is ", options.growth_interval,
-                "; it must be at least 1 update.");
+  LINKBOY_CHECK_OPTION(options.init_scale > 0.0 && std::isfinite(options.init_scale),
+                       "the gradients' scale is ", options.init_scale, "; it must be positive.");
+  LINKBOY_CHECK_OPTION(options.growth_factor > 1.0, "growth_factor is ", options.growth_factor,
+                       "; it must be more than 1.");
+  LINKBOY_CHECK_OPTION(options.backoff_factor > 0.0 && options.backoff_factor < 1.0,
+                       "backoff_factor is ", options.backoff_factor,
+                       "; it must lie between 0 and 1.");
+  LINKBOY_CHECK_OPTION(options.growth_interval >= 1, "growth_interval is ", options.growth_interval,
+                       "; it must be at least 1 update.");
 }
 
 }  // namespace

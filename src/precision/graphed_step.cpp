@@ -215,6 +215,8 @@ std::unique_ptr<GraphedStep::CapturedGraph> GraphedStep::record() {
     capture.end();
   } catch (const c10::OutOfMemoryError&) {
     throw;
+  } catch (const StopTraining&) {
+    throw;
   } catch (const std::exception&) {
     throw_cannot_record(message_of(std::current_exception()));
   }

@@ -9,22 +9,18 @@
 #include "linkboy/error.hpp"
 
 namespace linkboy {
-namespace {
-
 /// The name under which `states` has the callback's state: its own, or a former one of its class.
-std::string saved_name(const Callback& callback, const StateDict& states) {
-  std::string name = callback.name();
-  if (states.contains(name)) return name;
-  for (std::string& former : callback.former_names()) {
-    if (states.contains(former)) return std::move(former);
+std::string Callback::saved_name(const StateDict& states) const {
+  if (!name_ && !states.contains(name())) {
+    for (std::string& former : former_names()) {
+      if (states.contains(former)) return std::move(former);
+    }
   }
-  return name;
+  return name();
 }
 
-}  // namespace
-
-std::string Callback::name() const {
-  return name_ ? *name_ : std::string(c10::demangle(typeid(*this).name()));
+std::string Callback::default_name() const {
+  return std::string(c10::demangle(typeid(*this).name()));
 }
 
 void Callback::set_name(std::string name) {
@@ -49,13 +45,14 @@ CallbackHandler::CallbackHandler(CallbackList callbacks) {
 }
 
 void CallbackHandler::add(std::shared_ptr<Callback> callback) {
-  LINKBOY_CHECK(callback != nullptr, "a callback is null; give an object.");
+  LINKBOY_CHECK_OPTION(callback != nullptr, "a callback is null; give an object.");
   const std::vector<std::string> present = names();
-  LINKBOY_CHECK(std::find(present.begin(), present.end(), callback->name()) == present.end(),
-                "a callback ", callback->name(),
-                " is there already. To have two of one class, give one of them another name with "
-                "set_name. The callbacks are: ",
-                c10::Join(", ", present), ".");
+  LINKBOY_CHECK_OPTION(
+      std::find(present.begin(), present.end(), callback->name()) == present.end(), "a callback ",
+      callback->name(),
+      " is there already. To have two of one class, give one of them another name with "
+      "set_name. The callbacks are: ",
+      c10::Join(", ", present), ".");
   const auto later = std::upper_bound(
       callbacks_.begin(), callbacks_.end(), callback,
       [](const auto& added, const auto& present) { return added->phase() < present->phase(); });
@@ -97,7 +94,7 @@ void CallbackHandler::begin_run() {
 std::vector<std::string> CallbackHandler::load_state_dicts(const StateDict& states) {
   std::vector<std::string> present;
   for (const auto& callback : callbacks_) {
-    const std::string name = saved_name(*callback, states);
+    const std::string name = callback->saved_name(states);
     present.push_back(name);
     if (!states.contains(name)) continue;
     callback->load_state_dict(states.get_dict(name));
@@ -113,7 +110,7 @@ std::vector<std::string> CallbackHandler::load_state_dicts(const StateDict& stat
 
 void CallbackHandler::load_rank_state_dicts(const StateDict& states) {
   for (const auto& callback : callbacks_) {
-    const std::string name = saved_name(*callback, states);
+    const std::string name = callback->saved_name(states);
     if (states.contains(name)) callback->load_rank_state_dict(states.get_dict(name));
   }
 }

@@ -24,6 +24,7 @@
 #include "trainer/stop_control.hpp"
 #include "trainer/trainer_implementation.hpp"
 #include "util/ceil_div.hpp"
+#include "util/error_bytes.hpp"
 
 namespace linkboy {
 namespace {
@@ -250,8 +251,9 @@ void Trainer::Implementation::create_evaluation_sets(const TrainOptions& options
   for (const auto& [name, dataset] : options.more_eval_datasets) {
     try {
       add(name, dataset);
-    } catch (const Error& error) {
-      throw Error(c10::str("more_eval_datasets \"", name, "\": ", error.what()));
+    } catch (const Error&) {
+      throw_error(error_bytes(std::current_exception()),
+                  c10::str("more_eval_datasets \"", name, "\": "));
     }
   }
 }
@@ -302,11 +304,11 @@ DataLoaderOptions Trainer::default_eval_dataloader_options(int64_t batch_size) {
 }
 
 std::shared_ptr<DataLoader> Trainer::create_train_dataloader(const TrainOptions& options) {
-  LINKBOY_CHECK(options.train_dataset,
-                "train_dataset is missing; train needs one. Give one, or override "
-                "create_train_dataloader.");
-  LINKBOY_CHECK(options.train_dataset.size() > 0,
-                "train_dataset is empty; it must have at least one sample.");
+  LINKBOY_CHECK_OPTION(options.train_dataset,
+                       "train_dataset is missing; train needs one. Give one, or override "
+                       "create_train_dataloader.");
+  LINKBOY_CHECK_OPTION(options.train_dataset.size() > 0,
+                       "train_dataset is empty; it must have at least one sample.");
   auto defaults = default_train_dataloader_options(options.per_device_batch_size);
   if (options.collate_fn) defaults.collate_fn = options.collate_fn;
   auto chosen = defaults.merged_with(options.train_dataloader_options);
@@ -325,11 +327,11 @@ std::shared_ptr<DataLoader> Trainer::create_train_dataloader(const TrainOptions&
 }
 
 std::shared_ptr<DataLoader> Trainer::create_eval_dataloader(const EvaluateOptions& options) {
-  LINKBOY_CHECK(options.dataset,
-                "dataset is missing; evaluate and predict need one. Give one, or override "
-                "create_eval_dataloader.");
-  LINKBOY_CHECK(options.dataset.size() > 0,
-                "the evaluation data is empty; it must have at least one sample.");
+  LINKBOY_CHECK_OPTION(options.dataset,
+                       "dataset is missing; evaluate and predict need one. Give one, or override "
+                       "create_eval_dataloader.");
+  LINKBOY_CHECK_OPTION(options.dataset.size() > 0,
+                       "the evaluation data is empty; it must have at least one sample.");
   auto defaults = default_eval_dataloader_options(options.per_device_batch_size);
   if (options.collate_fn) defaults.collate_fn = options.collate_fn;
   return make_data_loader(options.dataset, defaults.merged_with(options.dataloader_options));

@@ -12,6 +12,7 @@ TrainResult Trainer::train(const TrainOptions& options) {
   check_train_options(options, impl_->optimizer_.get());
   impl_->check_trained_parameters();
   impl_->guarded([&] {
+    const auto claim = impl_->claim_accelerator();
     impl_->set_up_training(options);
     impl_->until_stopped([&] {
       training_run_start();

@@ -63,9 +63,9 @@ StepOutput Trainer::calculate_eval_batch_loss(const Batch& batch) {
 }
 
 StepOutput Trainer::Implementation::calculate_batch_loss(const Batch& batch) {
-  LINKBOY_CHECK(loss_func_,
-                "the Trainer has no loss function. Give one to its constructor, or "
-                "override calculate_train_batch_loss and calculate_eval_batch_loss.");
+  LINKBOY_CHECK_OPTION(loss_func_,
+                       "the Trainer has no loss function. Give one to its constructor, or "
+                       "override calculate_train_batch_loss and calculate_eval_batch_loss.");
   at::Tensor outputs = model_(batch.input());
   at::Tensor loss = loss_func_(outputs, batch.target());
   return {.loss = std::move(loss), .model_outputs = std::move(outputs), .batch_size = batch.size()};

@@ -30,6 +30,8 @@ struct Trainer::Implementation {
   void eval_step(const Batch& batch);
   void count_open_update();
   void settle_update();
+  /// @return Gives the accelerator back when it is destroyed.
+  std::shared_ptr<void> claim_accelerator();
   Batch next_batch(BatchIterator& batches, int64_t num_batches) const;
   bool has_micro_steps_left();
   void drop_window_without_update();

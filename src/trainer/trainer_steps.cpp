@@ -6,6 +6,16 @@
 
 namespace linkboy {
 
+/// Its accumulation window, scale of fp16 and reducers are those of one training.
+std::shared_ptr<void> Trainer::Implementation::claim_accelerator() {
+  LINKBOY_CHECK(
+      !accelerator_->is_in_training_,
+      "train was called while another Trainer trains with the same Accelerator. Give each "
+      "an Accelerator of its own, or wait until the other run has ended.");
+  accelerator_->is_in_training_ = true;
+  return {nullptr, [accelerator = accelerator_](void*) { accelerator->is_in_training_ = false; }};
+}
+
 Batch Trainer::Implementation::next_batch(BatchIterator& batches, int64_t num_batches) const {
   const ProfilerRange range("data");
   auto batch = batches.next();

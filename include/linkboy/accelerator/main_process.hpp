@@ -18,7 +18,9 @@ LINKBOY_API std::string failure_on_main_process(const Accelerator& accelerator,
                                                 const std::function<void()>& work);
 
 /// Calls `work` on the main process only.
-/// @throws Error, on all processes, with the message of the exception that it threw.
+/// @throws On the main process what it threw; on the others an Error of the same class
+/// (OptionError,
+///         FileError, ...) with the same message.
 /// @note Collective.
 LINKBOY_API void run_on_main_process(const Accelerator& accelerator,
                                      const std::function<void()>& work);

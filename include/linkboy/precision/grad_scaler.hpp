@@ -58,8 +58,8 @@ class LINKBOY_API StepVerdict {
 
 /// Multiplies losses so that small gradients survive half precision, takes the factor out of the
 /// gradients again, and skips an update whose gradients overflowed. The scales over a run are those
-/// of Python's `torch.amp.GradScaler`, in every bit. Accelerator drives one if its precision is
-/// "fp16"; by hand:
+/// of Python's `torch.amp.GradScaler`, in every bit. Accelerator drives one for
+/// Precision::fp16; by hand:
 ///
 ///     scaler.scale(loss).backward();
 ///     scaler.unscale(optimizer);            // if the gradients are looked at: clipping

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <exception>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -27,9 +28,10 @@ constexpr std::string_view to_string(StopReason reason) { return enum_name(reaso
 /// - thrown by a step, it is an Error on that process, because the others cannot be told in time.
 ///   Call `Trainer::request_stop` in a step.
 ///
-/// Not a std::exception, so that `catch (const std::exception&)` in a step does not swallow the
-/// stop. To leave after the update in progress, call `Trainer::request_stop` instead.
-class LINKBOY_API StopTraining {
+/// It is a std::exception because autograd carries only these out of a backward pass; a step that
+/// catches std::exception must throw it again. To leave after the update in progress, call
+/// `Trainer::request_stop` instead.
+class LINKBOY_API StopTraining : public std::exception {
  public:
   /// @param message  What the run prints when it ends.
   StopTraining(StopReason reason, std::string message)
@@ -41,7 +43,7 @@ class LINKBOY_API StopTraining {
   /// For `TrainResult::reason`.
   StopReason reason() const { return reason_; }
   /// The message.
-  const char* what() const noexcept { return message_.c_str(); }
+  const char* what() const noexcept override { return message_.c_str(); }
 
  private:
   StopReason reason_;

@@ -29,6 +29,7 @@ std::shared_ptr<T> make(typename T::Options options) {
 
 /// The same for a class that works on something: `make<TrackRun>({csv, board}, {.name = "base"})`.
 template <class T>
+requires requires { typename T::Subject; }
 std::shared_ptr<T> make(typename T::Subject subject, typename T::Options options = {}) {
   return std::make_shared<T>(std::move(subject), std::move(options));
 }

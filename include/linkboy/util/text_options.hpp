@@ -61,6 +61,7 @@ template <class Enum>
 constexpr std::string_view enum_name(Enum value) {
   const auto names = enum_names(value);
   const auto found = std::find(names.second.begin(), names.second.end(), value);
+  if (found == names.second.end()) return "unknown";
   return nth_name(names.first, static_cast<std::size_t>(found - names.second.begin()));
 }
 
@@ -122,6 +123,7 @@ Value from_text(const std::string& text) {
   } else if constexpr (requires { typename Value::rep; }) {
     return Value(from_text<typename Value::rep>(text));
   } else if constexpr (requires(Value optional) { optional.has_value(); }) {
+    if (text == "none") return {};
     return from_text<typename Value::value_type>(text);
   } else if constexpr (std::is_constructible_v<Value, std::string>) {
     return text;

@@ -71,6 +71,21 @@ TEST(TrainerOptionsTest, TwoTrainersMayShareAnAccelerator) {
   }
 }
 
+TEST(TrainerOptionsTest, TrainersThatShareAnAcceleratorDoNotTrainWithinEachOther) {
+  const auto accelerator = std::make_shared<Accelerator>(AcceleratorOptions{.device = "cpu"});
+  const auto model = toy_model();
+  QuietTrainer inner(model, CrossEntropyLoss(), toy_sgd(model),
+                     {.callbacks = {}, .shared_accelerator = accelerator});
+  const auto train_within = make<LambdaCallback>({.on_train_epoch_end = [&](Trainer&) {
+    inner.train({.train_dataset = toy_data(4), .num_epochs = 1});
+  }});
+  QuietTrainer outer(model, CrossEntropyLoss(), toy_sgd(model),
+                     {.callbacks = {train_within}, .shared_accelerator = accelerator});
+  EXPECT_ERROR(outer.train({.train_dataset = toy_data(4), .num_epochs = 1}),
+               "while another Trainer trains with the same Accelerator");
+  EXPECT_EQ(inner.train({.train_dataset = toy_data(4), .num_epochs = 1}).num_updates, 1);
+}
+
 TEST(TrainerOptionsTest, WrongAcceleratorOptionsAreRefusedWhenTheTrainerIsMade) {
   const auto model = toy_model();
   EXPECT_THROW(
@@ -97,16 +112,20 @@ TEST(MakeTest, TakesOptionsASubjectOrNothing) {
 
 class Renamed : public Callback {
  public:
-  std::string name() const override { return "the name of 1.0"; }
   StateDict state_dict() const override { return {{"seen", int64_t{7}}}; }
   void load_state_dict(const StateDict& state) override { seen = state.get_int("seen"); }
   int64_t seen = 0;
+
+ protected:
+  std::string default_name() const override { return "the name of 1.0"; }
 };
 
 class RenamedAgain : public Renamed {
  public:
-  std::string name() const override { return "the name of 2.0"; }
   std::vector<std::string> former_names() const override { return {"the name of 1.0"}; }
+
+ protected:
+  std::string default_name() const override { return "the name of 2.0"; }
 };
 
 TEST(CallbackNameTest, StateOfAFormerNameIsRead) {
@@ -117,10 +136,13 @@ TEST(CallbackNameTest, StateOfAFormerNameIsRead) {
     saved.trainer.save_training_state(folder / "state");
   }
   const auto again = std::make_shared<RenamedAgain>();
-  Toy resumed({again});
+  const auto another = std::make_shared<RenamedAgain>();
+  another->set_name("another");
+  Toy resumed({again, another});
   resumed.trainer.train(
       {.train_dataset = toy_data(4), .num_epochs = 2, .resume_from = folder / "state"});
   EXPECT_EQ(again->seen, 7);
+  EXPECT_EQ(another->seen, 0) << "a callback with a name of its own is another one";
 }
 
 TEST(CallbackNameTest, TimeLimitAndPhaseTimerReadTheStatesOfTimerAndTiming) {
@@ -129,23 +151,16 @@ TEST(CallbackNameTest, TimeLimitAndPhaseTimerReadTheStatesOfTimerAndTiming) {
   EXPECT_EQ(PhaseTimer().former_names(), std::vector<std::string>{"linkboy::Timing"});
 }
 
-TEST(StopTrainingTest, IsNotSwallowedByACatchOfStdException) {
-  const auto model = toy_model();
-  int64_t num_losses = 0;
-  const auto stops = [&](const at::Tensor& output, const at::Tensor& target) {
-    try {
-      if (++num_losses == 2) throw StopTraining("enough");
-    } catch (const std::exception&) {
-      ADD_FAILURE() << "the stop was taken for an error";
-    }
-    return torch::nn::functional::cross_entropy(output, target);
-  };
-  QuietTrainer trainer(model, stops, toy_sgd(model),
-                       {.callbacks = {}, .accelerator = {.device = "cpu"}});
-  const auto result =
-      trainer.train({.train_dataset = toy_data(8), .num_epochs = 1, .per_device_batch_size = 2});
+TEST(StopTrainingTest, IsCarriedOutOfTheBackwardPass) {
+  Toy toy;
+  int64_t num_gradients = 0;
+  toy.model->parameters()[0].register_hook([&](const at::Tensor&) {
+    if (++num_gradients == 2) throw StopTraining("enough");
+  });
+  const auto result = toy.trainer.train(
+      {.train_dataset = toy_data(8), .num_epochs = 1, .per_device_batch_size = 2});
   EXPECT_EQ(result.message, "enough");
-  EXPECT_EQ(num_losses, 2);
+  EXPECT_EQ(result.num_updates, 1);
 }
 
 TEST(ErrorTest, HasAClassForEachKind) {
@@ -158,6 +173,11 @@ TEST(ErrorTest, HasAClassForEachKind) {
   EXPECT_THROW(read_safetensors(folder / "broken.safetensors"), CorruptFileError);
   EXPECT_THROW(read_safetensors(folder / "absent.safetensors"), FileError);
   EXPECT_THROW(write_checkpoint("/proc/no/folder/here.pt", {}), FileError);
+  EXPECT_THROW(read_checkpoint(folder.path()), FileError);
+  std::filesystem::create_directories(folder / "states/state-1");
+  std::ofstream(folder / "states/state-1/training_state.pt") << "cut short";
+  Toy toy;
+  EXPECT_THROW(toy.trainer.load_training_state(folder / "states"), CorruptFileError);
 }
 
 }  // namespace
