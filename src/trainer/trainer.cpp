@@ -8,6 +8,7 @@
 #include "linkboy/profiling/profiler_range.hpp"
 
 namespace linkboy {
+
 TrainResult Trainer::train(const TrainOptions& options) {
   check_train_options(options, impl_->optimizer_.get());
   impl_->check_trained_parameters();
