@@ -33,8 +33,8 @@ std::vector<std::pair<std::string, CreateSchedulerFn>> all_schedules() {
     if (name == "cosine-restarts") settings = {{"T_0", "1000"}, {"T_mult", "1.5"}};
     all.emplace_back(name, make_scheduler_fn(name, settings));
   }
-  const auto linear = linear();
-  const auto cosine = cosine();
+  const auto linear = linkboy::linear();
+  const auto cosine = linkboy::cosine();
   all.emplace_back("lambda",
                    lambda_schedule({.lr_lambda = {[](int64_t n) { return 1.0 / (1.0 + n); }}}));
   all.emplace_back("sequential",
