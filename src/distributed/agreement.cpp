@@ -36,8 +36,8 @@ int64_t urgency_of(const StopRequest& wish) {
   return 1 + static_cast<int64_t>(*wish.reason) + 100 * static_cast<int64_t>(wish.urgency);
 }
 
-/// One number, of which the greatest counts: that of the most urgent wish, and then of the fewest
-/// rounds.
+/// One number, of which the greatest counts: that of the most urgent request, and then of the
+/// fewest rounds.
 int64_t proposal_of(const StopRequest& wish, int64_t num_rounds) {
   return urgency_of(wish) * StopAgreement::kMostRounds + StopAgreement::kMostRounds - num_rounds;
 }

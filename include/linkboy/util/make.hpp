@@ -9,16 +9,11 @@ namespace linkboy {
 
 /// Whether an argument is the `Options` of T.
 template <class Argument, class T>
-concept OptionsOf = requires {
-  requires std::same_as < std::remove_cvref_t<Argument>,
-  typename T::Options > ;
-};
+concept OptionsOf = std::same_as<typename T::Options, std::remove_cvref_t<Argument>>;
 
 /// Whether an argument can be the `Subject` of T.
 template <class Argument, class T>
-concept SubjectOf = requires {
-  requires std::convertible_to<Argument, typename T::Subject>;
-};
+concept SubjectOf = std::convertible_to<Argument, typename T::Subject>;
 
 /// Makes a callback, metric or tracker that is shared, from its options:
 /// `make<SaveBestModel>({.save_top_k = 3})`.
