@@ -110,8 +110,8 @@ std::shared_ptr<Callback> make_overfit_batches(const NumBatches& text) {
 std::shared_ptr<Callback> make_wsd_checkpoint(const WsdCheckpoint& text) {
   return former<SaveTrainingState>("linkboy::WsdCheckpoint",
                                    {.directory = text.save_dir,
-                                    .at_end = false,
-                                    .at_decays = DecaySaves{.save_optimizer = text.save_optimizer,
+                                    .save_at_end = false,
+                                    .save_at_decays = DecaySaves{.save_optimizer = text.save_optimizer,
                                                             .save_scheduler = text.save_scheduler},
                                     .initial_checkpoint = text.initial_checkpoint});
 }

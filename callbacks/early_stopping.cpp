@@ -11,13 +11,13 @@
 namespace linkboy {
 
 EarlyStopping::EarlyStopping(EarlyStoppingOptions options)
-    : options_(std::move(options)), metric_(options_.watch_metric, options_.greater_is_better) {
-  LINKBOY_CHECK_OPTION(options_.early_stopping_patience >= 1, "early_stopping_patience is ",
-                       options_.early_stopping_patience, "; it must be at least 1.");
-  LINKBOY_CHECK_OPTION(options_.early_stopping_threshold >= 0.0, "early_stopping_threshold is ",
-                       options_.early_stopping_threshold, "; it must not be negative.");
-  LINKBOY_CHECK_OPTION(options_.num_warmup_epochs >= 0, "num_warmup_epochs is ",
-                       options_.num_warmup_epochs, "; it must not be negative.");
+    : options_(std::move(options)), metric_(options_.monitor, options_.greater_is_better) {
+  LINKBOY_CHECK_OPTION(options_.patience >= 1, "patience is ",
+                       options_.patience, "; it must be at least 1.");
+  LINKBOY_CHECK_OPTION(options_.min_delta >= 0.0, "min_delta is ",
+                       options_.min_delta, "; it must not be negative.");
+  LINKBOY_CHECK_OPTION(options_.warmup_epochs >= 0, "warmup_epochs is ",
+                       options_.warmup_epochs, "; it must not be negative.");
   LINKBOY_CHECK_OPTION(!options_.divergence_bound || !std::isnan(*options_.divergence_bound),
                        "divergence_bound is NaN; it must be a number, or left out.");
 }
@@ -26,13 +26,13 @@ void EarlyStopping::on_training_run_start(Trainer& trainer) {
   if (metric_.start_run(trainer, is_resumed(), options_.reset_on_train)) counter_ = 0;
   if (!is_resumed()) failure_.reset();
   // A run that this callback had ended is resumed: it ends again, unless the options have changed.
-  if (is_resumed() && counter_ >= options_.early_stopping_patience) return stop(trainer);
+  if (is_resumed() && counter_ >= options_.patience) return stop(trainer);
   if (failure_ && !has_failed(trainer, *failure_)) failure_.reset();
 }
 
 void EarlyStopping::on_training_run_epoch_end(Trainer& trainer) {
   const auto value = metric_.new_value(trainer);
-  if (!value || trainer.run_history().current_epoch() <= options_.num_warmup_epochs) return;
+  if (!value || trainer.run_history().current_epoch() <= options_.warmup_epochs) return;
   if (has_failed(trainer, *value)) {
     failure_ = value;
     return;
@@ -45,8 +45,8 @@ void EarlyStopping::on_training_run_epoch_end(Trainer& trainer) {
   ++counter_;
   trainer.print("No improvement above threshold observed, incrementing counter.");
   trainer.print(
-      fmt::format("Early stopping counter: {}/{}", counter_, options_.early_stopping_patience));
-  if (counter_ >= options_.early_stopping_patience) stop(trainer);
+      fmt::format("Early stopping counter: {}/{}", counter_, options_.patience));
+  if (counter_ >= options_.patience) stop(trainer);
 }
 
 void EarlyStopping::stop(Trainer& trainer) const {
@@ -75,8 +75,8 @@ bool EarlyStopping::is_improvement(Trainer& trainer, double value) {
   if (!metric_.is_better(value)) return false;
   if (!metric_.best()) return true;
   const double change = std::abs(value - *metric_.best());
-  const double unit = options_.is_threshold_relative ? std::abs(*metric_.best()) : 1.0;
-  if (change <= options_.early_stopping_threshold * unit) return false;
+  const double unit = options_.is_min_delta_relative ? std::abs(*metric_.best()) : 1.0;
+  if (change <= options_.min_delta * unit) return false;
   trainer.print(fmt::format("Improvement of {:.6g} observed, resetting counter.", change));
   return true;
 }

@@ -12,16 +12,16 @@ namespace linkboy {
 
 struct EarlyStoppingOptions {
   /// Evaluations without improvement after which the run ends. At least 1.
-  int64_t early_stopping_patience = 1;
+  int64_t patience = 1;
 
   /// A change that is not larger than this is no improvement. Not negative.
-  double early_stopping_threshold = 0.01;
+  double min_delta = 0.01;
 
   /// Whether the threshold is a share of the best value: 0.01 is one per cent.
-  bool is_threshold_relative = false;
+  bool is_min_delta_relative = false;
 
   /// Values of the first so many epochs are not looked at. Not negative.
-  int64_t num_warmup_epochs = 0;
+  int64_t warmup_epochs = 0;
 
   /// A value worse than this ends the run at once.
   std::optional<double> divergence_bound{};
@@ -30,14 +30,14 @@ struct EarlyStoppingOptions {
   bool stop_at_non_finite = false;
 
   /// Name of the metric in the run history.
-  std::string watch_metric = "eval_loss_epoch";
+  std::string monitor = "eval_loss_epoch";
   /// Whether a larger value is an improvement.
   bool greater_is_better = false;
   /// Whether a new run forgets the best value and the count of the run before.
   bool reset_on_train = true;
 
-  LINKBOY_FIELDS(early_stopping_patience, early_stopping_threshold, is_threshold_relative,
-                 num_warmup_epochs, divergence_bound, stop_at_non_finite, watch_metric,
+  LINKBOY_FIELDS(patience, min_delta, is_min_delta_relative,
+                 warmup_epochs, divergence_bound, stop_at_non_finite, monitor,
                  greater_is_better, reset_on_train);
 };
 

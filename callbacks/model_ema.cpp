@@ -12,7 +12,7 @@
 namespace linkboy {
 
 ModelEma::ModelEma(ModelEmaOptions options)
-    : options_(std::move(options)), metric_(options_.watch_metric, options_.greater_is_better) {
+    : options_(std::move(options)), metric_(options_.monitor, options_.greater_is_better) {
   LINKBOY_CHECK_OPTION(options_.decay >= 0.0 && options_.decay < 1.0, "ModelEma's decay is ",
                        options_.decay, "; it must be at least 0 and below 1.");
   LINKBOY_CHECK_OPTION(options_.start_after >= 0, "ModelEma's start_after is ",
@@ -36,14 +36,14 @@ StateDict ModelEma::averaged_model_state() const {
 }
 
 double ModelEma::decay_now() const {
-  if (!options_.warm_up) return options_.decay;
+  if (!options_.warmup) return options_.decay;
   const auto n = static_cast<double>(num_averaged());
   return std::min(options_.decay, (1.0 + n) / (10.0 + n));
 }
 
 void ModelEma::on_training_run_start(Trainer& trainer) {
-  if (options_.save_path) {
-    run_on_main_process(trainer.accelerator(), [&] { check_writable(*options_.save_path); });
+  if (options_.path) {
+    run_on_main_process(trainer.accelerator(), [&] { check_writable(*options_.path); });
   }
   if (metric_.start_run(trainer, is_resumed(), /*reset=*/true)) saved_.reset();
   bring_saved_here(trainer);
@@ -53,10 +53,10 @@ void ModelEma::on_training_run_start(Trainer& trainer) {
 
 /// What is left out is forgotten, so that a later average can be the best.
 void ModelEma::bring_saved_here(Trainer& trainer) {
-  if (!options_.save_path || !saved_) return;
+  if (!options_.path || !saved_) return;
   StateDict marks{{"epoch", saved_epoch_}};
   if (metric_.best()) marks.set(metric_.name(), *metric_.best());
-  if (bring_here(trainer, "the best average so far", *saved_, marks, *options_.save_path)) return;
+  if (bring_here(trainer, "the best average so far", *saved_, marks, *options_.path)) return;
   saved_.reset();
   metric_.forget_best();
 }
@@ -72,7 +72,7 @@ void ModelEma::on_train_update_end(Trainer& trainer) {
 
 void ModelEma::on_training_run_epoch_end(Trainer& trainer) {
   if (options_.evaluate && trainer.is_epoch_evaluated()) evaluate(trainer);
-  if (options_.save_path) save_if_best(trainer);
+  if (options_.path) save_if_best(trainer);
 }
 
 void ModelEma::evaluate(Trainer& trainer) {
@@ -99,20 +99,20 @@ void ModelEma::save_if_best(Trainer& trainer) {
   const std::string failure = failure_on_main_process(trainer.accelerator(), [&] {
     if (!trainer.accelerator().is_main_process()) return;
     contents.set("model_state_dict", weights_.values());
-    write_checkpoint(*options_.save_path, contents);
+    write_checkpoint(*options_.path, contents);
   });
   if (!failure.empty()) {
     trainer.print(c10::str("ERROR: the average of the weights was not saved: ", failure,
                            " The run continues; an earlier file is kept."));
     return;
   }
-  saved_ = *options_.save_path;
+  saved_ = *options_.path;
   saved_epoch_ = epoch;
   if (contents.contains(metric_.name())) metric_.set_best(contents.get_double(metric_.name()));
 }
 
 void ModelEma::on_training_run_end(Trainer& trainer) {
-  if (options_.leave_in_model && !was_cut_short() && !weights_.is_in_model()) swap_in(trainer);
+  if (options_.apply_at_end && !was_cut_short() && !weights_.is_in_model()) swap_in(trainer);
 }
 
 StateDict ModelEma::state_dict() const {

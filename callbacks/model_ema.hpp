@@ -19,7 +19,7 @@ struct ModelEmaOptions {
   /// Begins with smaller decays, so that the first weights are soon forgotten: the decay after n
   /// updates of the average is min(decay, (1 + n) / (10 + n)), as TensorFlow's
   /// ExponentialMovingAverage has it.
-  bool warm_up = true;
+  bool warmup = true;
   /// Updates of the optimizer until the average begins, with the weights of then; not negative.
   /// Until then the model itself counts as its average.
   int64_t start_after = 0;
@@ -34,19 +34,19 @@ struct ModelEmaOptions {
   /// watched metric under its name, and `epoch`. A run that evaluates no averages saves after each
   /// epoch. A file that cannot be written does not end the run: the error is printed. A run that is
   /// resumed with another path copies the best average so far to it.
-  std::optional<std::filesystem::path> save_path{};
+  std::optional<std::filesystem::path> path{};
   /// Name of the metric in the run history.
-  std::string watch_metric = "ema_model_eval_loss_epoch";
+  std::string monitor = "ema_model_eval_loss_epoch";
   /// Whether a larger value is an improvement.
   bool greater_is_better = false;
 
   /// Leaves the averages in the model at the end of the run; not if the run was stopped on request
   /// or by a NaN. A training state saved after that still has the weights to go on with.
   /// SaveBestModel, which loads its checkpoint later, must not load one then.
-  bool leave_in_model = false;
+  bool apply_at_end = false;
 
-  LINKBOY_FIELDS(decay, warm_up, start_after, every_n_updates, evaluate, save_path, watch_metric,
-                 greater_is_better, leave_in_model);
+  LINKBOY_FIELDS(decay, warmup, start_after, every_n_updates, evaluate, path, monitor,
+                 greater_is_better, apply_at_end);
 };
 
 /// Keeps an exponential moving average of the model's weights, updated once per update of the
@@ -65,7 +65,7 @@ class LINKBOY_API ModelEma : public AveragingCallback {
   /// @throws Error if an option is out of its range.
   explicit ModelEma(ModelEmaOptions options = {});
 
-  bool writes_files() const override { return options_.save_path.has_value(); }
+  bool writes_files() const override { return options_.path.has_value(); }
 
   /// Puts the averages into the model; the parameters stay the same objects. Between the two calls
   /// the model must not be trained nor saved as a training state.
@@ -79,7 +79,7 @@ class LINKBOY_API ModelEma : public AveragingCallback {
   /// @throws Error if there was no run yet.
   StateDict averaged_model_state() const;
 
-  /// @throws Error if no file can be written at `save_path`.
+  /// @throws Error if no file can be written at `path`.
   void on_training_run_start(Trainer& trainer) override;
   void on_train_update_end(Trainer& trainer) override;
   /// @throws Error if there is no such metric to watch; whatever the evaluation throws.

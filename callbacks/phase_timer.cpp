@@ -38,8 +38,8 @@ double TimeSum::mean() const {
 }
 
 PhaseTimer::PhaseTimer(PhaseTimerOptions options) : options_(options) {
-  LINKBOY_CHECK_OPTION(options_.num_warmup_steps >= 0, "num_warmup_steps is ",
-                       options_.num_warmup_steps, "; it must not be negative.");
+  LINKBOY_CHECK_OPTION(options_.warmup_micro_steps >= 0, "warmup_micro_steps is ",
+                       options_.warmup_micro_steps, "; it must not be negative.");
 }
 
 // Spans.
@@ -64,7 +64,7 @@ double PhaseTimer::span(Trainer& trainer, const Mark& start) const {
 }
 
 void PhaseTimer::add(std::string_view name, TimeSum& sum, double seconds) {
-  if (num_steps_ <= options_.num_warmup_steps) return;
+  if (num_steps_ <= options_.warmup_micro_steps) return;
   add_to(sum, seconds);
   add_to(sums_[std::string(name)], seconds);
 }

@@ -15,13 +15,13 @@ namespace linkboy {
 struct PhaseTimerOptions {
   /// Training steps at the start of a run that are left out of the forward, backward and optimizer
   /// times: they allocate memory and choose algorithms. Not negative.
-  int64_t num_warmup_steps = 3;
+  int64_t warmup_micro_steps = 3;
 
   /// Waits for the device wherever a time is taken, so that on CUDA the times are those of the
   /// work and not of handing it over. Slows the run down.
   bool synchronize = false;
 
-  LINKBOY_FIELDS(num_warmup_steps, synchronize);
+  LINKBOY_FIELDS(warmup_micro_steps, synchronize);
 };
 
 /// Seconds of what happened `count` times.
@@ -53,7 +53,7 @@ class LINKBOY_API PhaseTimer : public Callback {
   /// What `make<PhaseTimer>({...})` takes.
   using Options = PhaseTimerOptions;
 
-  /// @throws Error if `num_warmup_steps` is negative.
+  /// @throws Error if `warmup_micro_steps` is negative.
   explicit PhaseTimer(PhaseTimerOptions options = {});
 
   void on_training_run_start(Trainer& trainer) override;

@@ -135,16 +135,16 @@ std::vector<OperatorTime> operator_times(const std::vector<kineto::KinetoEvent>&
 // The schedule.
 
 ProfilerSchedule::Phase ProfilerSchedule::phase_of(int64_t step) const {
-  const int64_t length = wait + warm_up + active;
+  const int64_t length = wait + warmup + active;
   const int64_t since_first = step - skip_first;
   if (since_first < 0 || (repeat > 0 && since_first / length >= repeat)) return Phase::off;
   const int64_t place = since_first % length;
   if (place < wait) return Phase::off;
-  return place < wait + warm_up ? Phase::warm_up : Phase::active;
+  return place < wait + warmup ? Phase::warmup : Phase::active;
 }
 
 bool ProfilerSchedule::ends_cycle(int64_t step) const {
-  const int64_t length = wait + warm_up + active;
+  const int64_t length = wait + warmup + active;
   return phase_of(step) == Phase::active && (step - skip_first) % length == length - 1;
 }
 
@@ -255,7 +255,7 @@ Profiler::Profiler(ProfilerOptions options) : options_(std::move(options)) {
   };
   check("skip_first", options_.schedule.skip_first, 0);
   check("wait", options_.schedule.wait, 0);
-  check("warm_up", options_.schedule.warm_up, 0);
+  check("warmup", options_.schedule.warmup, 0);
   check("active", options_.schedule.active, 1);
   check("repeat", options_.schedule.repeat, 0);
   check("num_table_rows", options_.num_table_rows, 0);
@@ -299,7 +299,7 @@ void Profiler::open_step() {
   if (!session_ || step_state_ != Step::closed) return;
   step_state_ = Step::open;
   const auto phase = options_.schedule.phase_of(step_);
-  if (phase == ProfilerSchedule::Phase::warm_up) session_->prepare();
+  if (phase == ProfilerSchedule::Phase::warmup) session_->prepare();
   if (phase == ProfilerSchedule::Phase::active) {
     session_->start();
     session_->begin_step(step_);

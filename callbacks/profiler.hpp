@@ -14,27 +14,27 @@ namespace linkboy {
 /// Which train steps (micro-batches) are profiled, counted from 0 at the start of the run, in
 /// cycles as those of Python's `torch.profiler.schedule`:
 ///
-///     skip_first | wait, warm_up, active | wait, warm_up, active | ...
+///     skip_first | wait, warmup, active | wait, warmup, active | ...
 struct LINKBOY_API ProfilerSchedule {
   /// Steps before the first cycle.
   int64_t skip_first = 0;
   /// Steps of each cycle that are not watched.
   int64_t wait = 5;
   /// Steps after them that are watched to get LibTorch's profiler going, but dropped.
-  int64_t warm_up = 2;
+  int64_t warmup = 2;
   /// Steps after them that are written to the trace. At least 1.
   int64_t active = 5;
   /// Cycles; 0 for as many as the run has steps for.
   int64_t repeat = 1;
 
   /// What is done with a step.
-  enum class Phase { off, warm_up, active };
+  enum class Phase { off, warmup, active };
   /// The phase of a step, counted from 0 in each run.
   Phase phase_of(int64_t step) const;
   /// Whether `step` is the last active one of its cycle.
   bool ends_cycle(int64_t step) const;
 
-  LINKBOY_FIELDS(skip_first, wait, warm_up, active, repeat);
+  LINKBOY_FIELDS(skip_first, wait, warmup, active, repeat);
 };
 
 struct ProfilerOptions {

@@ -15,21 +15,21 @@
 namespace linkboy {
 
 SaveBestModel::SaveBestModel(SaveBestModelOptions options)
-    : options_(std::move(options)), metric_(options_.watch_metric, options_.greater_is_better) {
+    : options_(std::move(options)), metric_(options_.monitor, options_.greater_is_better) {
   LINKBOY_CHECK_OPTION(options_.save_top_k >= 1, "save_top_k is ", options_.save_top_k,
                        "; it must be at least 1.");
 }
 
 std::filesystem::path SaveBestModel::path_of(int64_t epoch) const {
-  if (options_.save_top_k == 1) return options_.save_path;
-  const auto& path = options_.save_path;
+  if (options_.save_top_k == 1) return options_.path;
+  const auto& path = options_.path;
   const std::string name =
       fmt::format("{}-epoch{}{}", path.stem().string(), epoch, path.extension().string());
   return path.parent_path() / name;
 }
 
 void SaveBestModel::on_training_run_start(Trainer& trainer) {
-  run_on_main_process(trainer.accelerator(), [&] { check_writable(options_.save_path); });
+  run_on_main_process(trainer.accelerator(), [&] { check_writable(options_.path); });
   if (metric_.start_run(trainer, is_resumed(), options_.reset_on_train)) saved_.clear();
   bring_saved_here(trainer);
 }

@@ -13,12 +13,12 @@ namespace linkboy {
 
 struct SaveBestModelOptions {
   /// The checkpoint; its folder is made if need be.
-  std::filesystem::path save_path = "best_model.pt";
+  std::filesystem::path path = "best_model.pt";
   /// How many of the best epochs are kept. At least 1. With more than one, that of epoch 12 is
   /// `best_model-epoch12.pt`.
   int64_t save_top_k = 1;
   /// Name of the metric in the run history.
-  std::string watch_metric = "eval_loss_epoch";
+  std::string monitor = "eval_loss_epoch";
   /// Whether a larger value is an improvement.
   bool greater_is_better = false;
   /// Whether a new run forgets the best value of the run before.
@@ -29,7 +29,7 @@ struct SaveBestModelOptions {
   bool save_scheduler = true;
   /// Whether the best checkpoint is loaded when the run ends.
   bool load_saved_checkpoint = true;
-  LINKBOY_FIELDS(save_path, save_top_k, watch_metric, greater_is_better, reset_on_train,
+  LINKBOY_FIELDS(path, save_top_k, monitor, greater_is_better, reset_on_train,
                  save_optimizer, save_scheduler, load_saved_checkpoint);
 };
 
@@ -39,7 +39,7 @@ struct SaveBestModelOptions {
 /// loaded.
 ///
 /// A file that cannot be written or loaded does not end the run: the error is printed. A run that
-/// is resumed with another `save_path` copies the best checkpoints so far to it.
+/// is resumed with another `path` copies the best checkpoints so far to it.
 class LINKBOY_API SaveBestModel : public Callback {
  public:
   /// What `make<SaveBestModel>({...})` takes.
@@ -50,7 +50,7 @@ class LINKBOY_API SaveBestModel : public Callback {
 
   bool writes_files() const override { return true; }
 
-  /// @throws Error if no file can be written at `save_path`.
+  /// @throws Error if no file can be written at `path`.
   void on_training_run_start(Trainer& trainer) override;
   /// @throws Error if there is no such metric.
   void on_training_run_epoch_end(Trainer& trainer) override;

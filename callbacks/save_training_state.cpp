@@ -84,7 +84,7 @@ void SaveTrainingState::on_training_run_claim(Trainer& trainer) {
 }
 
 bool SaveTrainingState::saves_decays_only() const {
-  return options_.at_decays && !options_.at_end && !options_.every_n_updates &&
+  return options_.save_at_decays && !options_.save_at_end && !options_.every_n_updates &&
          !options_.every_n_epochs && !options_.every_n_minutes;
 }
 
@@ -103,8 +103,8 @@ void SaveTrainingState::on_training_run_start(Trainer& trainer) {
 
 std::vector<SaveTrainingState::Decay> SaveTrainingState::decays_of(Trainer& trainer) const {
   std::vector<Decay> decays;
-  if (!options_.at_decays) return decays;
-  for (const DecayPhase& phase : options_.at_decays->phases) {
+  if (!options_.save_at_decays) return decays;
+  for (const DecayPhase& phase : options_.save_at_decays->phases) {
     decays.push_back({phase.begin.resolve_count(trainer.run_config()),
                       phase.end.resolve_count(trainer.run_config())});
   }
@@ -122,7 +122,7 @@ std::vector<SaveTrainingState::Decay> SaveTrainingState::decays_of(Trainer& trai
   }
   LINKBOY_CHECK(!decays.empty(),
                 "SaveTrainingState finds no decay phase: the run's scheduler names none. Take "
-                "WsdScheduler, or say in `at_decays` where they begin and end.");
+                "WsdScheduler, or say in `save_at_decays` where they begin and end.");
   for (const Decay& decay : decays) {
     LINKBOY_CHECK(decay.begin >= 0 && decay.begin <= decay.end, "a decay begins after ",
                   decay.begin, " updates and ends after ", decay.end,
@@ -183,8 +183,8 @@ void SaveTrainingState::on_train_update_end(Trainer& trainer) {
       (options_.every_n_updates && trainer.num_updates() % *options_.every_n_updates == 0) ||
       is_time_due(trainer);
   const auto stop = trainer.requested_stop();
-  if (is_due || (options_.at_end && stop && stop != StopReason::nan)) save(trainer);
-  if (options_.at_decays) save_at_decays(trainer);
+  if (is_due || (options_.save_at_end && stop && stop != StopReason::nan)) save(trainer);
+  if (options_.save_at_decays) save_at_decays(trainer);
 }
 
 void SaveTrainingState::save_at_decays(Trainer& trainer) {
@@ -214,8 +214,8 @@ void SaveTrainingState::save_after(const Decay& decay, Trainer& trainer) const {
        {"checkpoint_type", "post_decay"},
        {"total_steps", trainer.run_config().max_num_updates},
        {"decay_fraction", num_decaying / static_cast<double>(decay.end)}},
-      {.optimizer = options_.at_decays->save_optimizer,
-       .scheduler = options_.at_decays->save_scheduler});
+      {.optimizer = options_.save_at_decays->save_optimizer,
+       .scheduler = options_.save_at_decays->save_scheduler});
 }
 
 /// By the clock of the main process.
@@ -232,13 +232,13 @@ void SaveTrainingState::on_training_run_epoch_end(Trainer& trainer) {
                       trainer.run_history().current_epoch() % *options_.every_n_epochs == 0;
   // When the run has ended, callbacks may have put other weights into the model.
   const bool is_end =
-      options_.at_end && trainer.is_last_epoch() && trainer.requested_stop() != StopReason::nan;
+      options_.save_at_end && trainer.is_last_epoch() && trainer.requested_stop() != StopReason::nan;
   if (is_due || is_end) save(trainer);
 }
 
 void SaveTrainingState::on_stop_training_error(Trainer& trainer, const StopTraining& stop) {
   was_stopped_ = true;
-  if (!options_.at_end || is_saved_ || stop.reason() == StopReason::nan) return;
+  if (!options_.save_at_end || is_saved_ || stop.reason() == StopReason::nan) return;
   if (trainer.can_save_training_state()) save(trainer);
 }
 

@@ -57,7 +57,7 @@ struct SaveTrainingStateOptions {
   std::optional<double> every_n_minutes{};
   /// Saves when the run ends: at the end of its last epoch, or when it is stopped; but not when it
   /// ends because of a NaN.
-  bool at_end = true;
+  bool save_at_end = true;
 
   /// Saves before and after each decay, under names with the number of updates, and keeps all:
   ///
@@ -69,7 +69,7 @@ struct SaveTrainingStateOptions {
   /// The checkpoint also holds `step`, `checkpoint_type` ("post_decay"), `total_steps` of the run
   /// and `decay_fraction`, the decay's share of the steps. Nothing is saved before a decay with
   /// which the schedule begins.
-  std::optional<DecaySaves> at_decays{};
+  std::optional<DecaySaves> save_at_decays{};
 
   /// Loaded when a run starts that is not resumed: a checkpoint file, or the folder of a training
   /// state, of which the weights, the optimizer and the schedule are taken; the run starts at its
@@ -84,7 +84,7 @@ struct SaveTrainingStateOptions {
   /// the update; docs/checkpoints_and_python.md tells how much memory it takes.
   bool asynchronous = false;
 
-  LINKBOY_FIELDS(directory, every_n_updates, every_n_epochs, every_n_minutes, at_end, at_decays,
+  LINKBOY_FIELDS(directory, every_n_updates, every_n_epochs, every_n_minutes, save_at_end, save_at_decays,
                  initial_checkpoint, keep_last, asynchronous);
 };
 

@@ -10,8 +10,8 @@
 namespace linkboy {
 
 StepBasedEvaluation::StepBasedEvaluation(StepBasedEvaluationOptions options)
-    : eval_every_n_updates_(options.eval_every_n_updates) {
-  LINKBOY_CHECK_OPTION(eval_every_n_updates_ >= 1, "eval_every_n_updates is ",
+    : eval_every_n_updates_(options.every_n_updates) {
+  LINKBOY_CHECK_OPTION(eval_every_n_updates_ >= 1, "every_n_updates is ",
                        eval_every_n_updates_, "; it must be at least 1.");
 }
 

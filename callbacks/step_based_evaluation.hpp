@@ -10,8 +10,8 @@ namespace linkboy {
 
 struct StepBasedEvaluationOptions {
   /// Updates from one evaluation to the next. At least 1.
-  int64_t eval_every_n_updates = 1;
-  LINKBOY_FIELDS(eval_every_n_updates);
+  int64_t every_n_updates = 1;
+  LINKBOY_FIELDS(every_n_updates);
 };
 
 /// Evaluates in mid-epoch: the loss is recorded as `intermediate_eval_loss`, other metrics begin

@@ -19,7 +19,7 @@ int main() {
   auto net = shapes::make_cnn();
   auto optimizer = std::make_shared<torch::optim::AdamW>(net->parameters(), 3e-3);
   // Reaches back over about 50 updates, one epoch and a half. In the end the model has the average.
-  auto ema = linkboy::make<linkboy::ModelEma>({.decay = 0.98, .leave_in_model = true});
+  auto ema = linkboy::make<linkboy::ModelEma>({.decay = 0.98, .apply_at_end = true});
   auto accuracy = linkboy::make<linkboy::Accuracy>({.num_classes = shapes::kNumClasses});
   auto metrics = linkboy::make<linkboy::MetricCallback>({{"accuracy", accuracy}});
 

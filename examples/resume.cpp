@@ -57,7 +57,7 @@ void run(const fs::path& folder) {
   const auto save = [&] {
     // What is killed saves nothing at its end.
     return linkboy::make<linkboy::SaveTrainingState>(
-        {.directory = folder, .every_n_updates = 10, .at_end = false, .keep_last = 1});
+        {.directory = folder, .every_n_updates = 10, .save_at_end = false, .keep_last = 1});
   };
   const auto undisturbed = train(data, /*seed=*/1, {});
   train(data, /*seed=*/1, {save(), std::make_shared<StopAfter>(25)});

@@ -10,15 +10,15 @@ ConstantScheduler::ConstantScheduler(torch::optim::Optimizer& optimizer,
     : CurveScheduler(optimizer, options.field), factor_(options.factor) {
   const OptionReader reader("constant schedule", config);
   reader.in_range("factor", factor_, 0.0, 1.0);
-  total_iters_ = reader.count("total_iters", options.total_iters, /*minimum=*/0);
+  length_ = reader.count("num_updates", options.num_updates, /*minimum=*/0);
 }
 
 double ConstantScheduler::value_at(int64_t update, double base) const {
-  return update < total_iters_ ? base * factor_ : base;
+  return update < length_ ? base * factor_ : base;
 }
 
 std::vector<Scheduler::Length> ConstantScheduler::lengths() const {
-  return {{"total_iters", static_cast<double>(total_iters_)}};
+  return {{"num_updates", static_cast<double>(length_)}};
 }
 
 }  // namespace linkboy

@@ -12,12 +12,12 @@ struct ConstantSchedulerOptions {
   /// From 0 to 1.
   double factor = 1.0 / 3;
   /// Updates that use the factor; whole, not negative.
-  RunExpression total_iters = NUM_UPDATE_STEPS;
+  RunExpression num_updates = placeholders::num_updates;
   ParamGroupField field = ParamGroupField::lr;
-  LINKBOY_FIELDS(factor, total_iters, field);
+  LINKBOY_FIELDS(factor, num_updates, field);
 };
 
-/// base * factor for the first total_iters updates, then base. PyTorch's ConstantLR.
+/// base * factor for the first num_updates updates, then base. PyTorch's ConstantLR.
 class LINKBOY_API ConstantScheduler final : public CurveScheduler {
  public:
   /// See the options.
@@ -32,7 +32,7 @@ class LINKBOY_API ConstantScheduler final : public CurveScheduler {
 
  private:
   double factor_;
-  int64_t total_iters_;
+  int64_t length_;
 };
 
 /// For `TrainOptions::create_scheduler_fn`.

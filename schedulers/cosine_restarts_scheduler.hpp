@@ -9,38 +9,38 @@
 
 namespace linkboy {
 
-/// Give either `T_0` or `num_cycles`, or neither: one cycle over the run.
+/// Give either `first_cycle_updates` or `num_cycles`, or neither: one cycle over the run.
 struct CosineRestartsSchedulerOptions {
   /// Updates in the first cycle; above 0.
-  std::optional<RunExpression> T_0{};
+  std::optional<RunExpression> first_cycle_updates{};
   /// Cycles that together fill the run; at least 1.
   std::optional<int64_t> num_cycles{};
 
   /// Each cycle is so many times as long as the one before; at least 1.
-  double T_mult = 1.0;
+  double cycle_mult = 1.0;
   /// Each cycle starts so many times as high as the one before; above 0.
   double cycle_decay = 1.0;
-  /// After so many cycles the value stays at eta_min; without it the cycles go on.
+  /// After so many cycles the value stays at min_lr; without it the cycles go on.
   std::optional<int64_t> cycle_limit{};
 
   /// The lowest value; not negative.
-  double eta_min = 0.0;
+  double min_lr = 0.0;
   /// Exponent on the progress through a cycle: above 1 decays later. Positive.
   double k_decay = 1.0;
 
-  /// Updates of linear warm-up at the start of each cycle, from `warmup_lr_init`; fewer than T_0.
-  RunExpression warmup_t = 0;
+  /// Updates of linear warm-up at the start of each cycle, from `warmup_start_lr`; fewer than first_cycle_updates.
+  RunExpression warmup_updates = 0;
   /// The value of the first update of a warm-up; not negative.
-  double warmup_lr_init = 0.0;
+  double warmup_start_lr = 0.0;
 
   ParamGroupField field = ParamGroupField::lr;
 
-  LINKBOY_FIELDS(T_0, num_cycles, T_mult, cycle_decay, cycle_limit, eta_min, k_decay, warmup_t,
-                 warmup_lr_init, field);
+  LINKBOY_FIELDS(first_cycle_updates, num_cycles, cycle_mult, cycle_decay, cycle_limit, min_lr, k_decay, warmup_updates,
+                 warmup_start_lr, field);
 };
 
 /// Half cosines that start anew. In cycle i (from 0) of T updates, W of them warm-up, t updates
-/// after its start, with peak p = base * cycle_decay^i and m = eta_min:
+/// after its start, with peak p = base * cycle_decay^i and m = min_lr:
 ///
 ///     f = w + t (p - w) / W                                       t < W
 ///         m + (p - m) / 2 * (1 + cos(pi ((t - W) / (T - W))^k))   otherwise
@@ -52,7 +52,7 @@ class LINKBOY_API CosineRestartsScheduler final : public CurveScheduler {
   /// See the options.
   using Options = CosineRestartsSchedulerOptions;
 
-  /// @throws Error if an option is out of its range, both T_0 and num_cycles are given or a
+  /// @throws Error if an option is out of its range, both first_cycle_updates and num_cycles are given or a
   ///         placeholder has no value.
   CosineRestartsScheduler(torch::optim::Optimizer& optimizer,
                           const CosineRestartsSchedulerOptions& options, const RunConfig& config);

@@ -17,14 +17,14 @@ CosineScheduler::CosineScheduler(torch::optim::Optimizer& optimizer,
   };
   total_ =
       reader.length("num_epochs in updates",
-                    options.num_epochs ? in_updates(*options.num_epochs) : NUM_UPDATE_STEPS, 1.0);
+                    options.num_epochs ? in_updates(*options.num_epochs) : placeholders::num_updates, 1.0);
   warmup_ = reader.length("num_warmup_epochs in updates", in_updates(options.num_warmup_epochs));
   cooldown_ =
       reader.length("num_cooldown_epochs in updates", in_updates(options.num_cooldown_epochs));
-  reader.not_negative("lr_min", options.lr_min);
+  reader.not_negative("min_lr", options.min_lr);
   reader.not_negative("min_lr_ratio", options.min_lr_ratio.value_or(0.0));
-  reader.not_negative("warmup_starting_lr", options.warmup_starting_lr);
-  reader.not_negative("warmup_starting_lr_ratio", options.warmup_starting_lr_ratio.value_or(0.0));
+  reader.not_negative("warmup_start_lr", options.warmup_start_lr);
+  reader.not_negative("warmup_start_lr_ratio", options.warmup_start_lr_ratio.value_or(0.0));
   reader.positive("k_decay", options.k_decay);
   LINKBOY_CHECK_OPTION(warmup_ + cooldown_ < total_, "the cosine schedule warms up for ", warmup_,
                        " and cools down for ", cooldown_, " of ", total_,
@@ -33,11 +33,11 @@ CosineScheduler::CosineScheduler(torch::optim::Optimizer& optimizer,
 
 double CosineScheduler::value_at(int64_t update, double base) const {
   const auto n = static_cast<double>(update);
-  const double minimum = options_.min_lr_ratio ? *options_.min_lr_ratio * base : options_.lr_min;
+  const double minimum = options_.min_lr_ratio ? *options_.min_lr_ratio * base : options_.min_lr;
   if (n < warmup_) {
-    const double start = options_.warmup_starting_lr_ratio
-                             ? *options_.warmup_starting_lr_ratio * base
-                             : options_.warmup_starting_lr;
+    const double start = options_.warmup_start_lr_ratio
+                             ? *options_.warmup_start_lr_ratio * base
+                             : options_.warmup_start_lr;
     return start + n * (base - start) / warmup_;
   }
   if (n >= total_ - cooldown_) return minimum;

@@ -15,30 +15,30 @@ struct CosineSchedulerOptions {
   /// The whole run, if not given.
   std::optional<RunExpression> num_epochs{};
   /// Updates of an epoch; the run's by default.
-  RunExpression num_update_steps_per_epoch = NUM_UPDATE_STEPS_PER_EPOCH;
+  RunExpression num_update_steps_per_epoch = placeholders::num_updates_per_epoch;
 
   /// Exponent on the progress through the cosine: above 1 decays later. Positive.
   double k_decay = 1.0;
 
   /// The value at the end; `min_lr_ratio`, if given, replaces it by that share of the base value.
-  double lr_min = 1e-6;
-  /// See `lr_min`.
+  double min_lr = 1e-6;
+  /// See `min_lr`.
   std::optional<double> min_lr_ratio{};
 
-  /// Linear warm-up from `warmup_starting_lr` (or that share of the base value) to the base value.
+  /// Linear warm-up from `warmup_start_lr` (or that share of the base value) to the base value.
   RunExpression num_warmup_epochs = 0;
   /// Not negative.
-  double warmup_starting_lr = 1e-6;
+  double warmup_start_lr = 1e-6;
   /// If given, replaces it by that share of the base value.
-  std::optional<double> warmup_starting_lr_ratio{};
+  std::optional<double> warmup_start_lr_ratio{};
 
   /// Epochs at the end that stay at the minimum.
   RunExpression num_cooldown_epochs = 0;
 
   ParamGroupField field = ParamGroupField::lr;
 
-  LINKBOY_FIELDS(num_epochs, num_update_steps_per_epoch, k_decay, lr_min, min_lr_ratio,
-                 num_warmup_epochs, warmup_starting_lr, warmup_starting_lr_ratio,
+  LINKBOY_FIELDS(num_epochs, num_update_steps_per_epoch, k_decay, min_lr, min_lr_ratio,
+                 num_warmup_epochs, warmup_start_lr, warmup_start_lr_ratio,
                  num_cooldown_epochs, field);
 };
 

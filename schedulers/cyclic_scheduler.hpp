@@ -24,7 +24,7 @@ struct CyclicSchedulerOptions {
   /// The upper end; the group's own value if not given.
   std::optional<PerGroup> max_lr{};
   /// Updates on the way up; above 0.
-  RunExpression step_size_up = NUM_UPDATE_STEPS / 2;
+  RunExpression step_size_up = placeholders::num_updates / 2;
   /// Updates on the way down, above 0; as many as on the way up if not given.
   std::optional<RunExpression> step_size_down{};
 

@@ -9,28 +9,28 @@ namespace linkboy {
 InverseSqrtScheduler::InverseSqrtScheduler(torch::optim::Optimizer& optimizer,
                                            const InverseSqrtSchedulerOptions& options,
                                            const RunConfig& config)
-    : CurveScheduler(optimizer, options.field), warmup_starting_lr_(options.warmup_starting_lr) {
+    : CurveScheduler(optimizer, options.field), warmup_start_lr_(options.warmup_start_lr) {
   constexpr int64_t kDefaultShare = 10;
   const OptionReader reader("inverse-sqrt schedule", config);
-  warmup_ = reader.count("num_warmup_steps", options.num_warmup_steps, /*minimum=*/0);
-  reader.fits_run("num_warmup_steps", static_cast<double>(warmup_));
-  reader.not_negative("warmup_starting_lr", warmup_starting_lr_);
+  warmup_ = reader.count("warmup_updates", options.warmup_updates, /*minimum=*/0);
+  reader.fits_run("warmup_updates", static_cast<double>(warmup_));
+  reader.not_negative("warmup_start_lr", warmup_start_lr_);
   const RunExpression fallback =
-      warmup_ > 0 ? RunExpression(warmup_) : NUM_UPDATE_STEPS / kDefaultShare;
+      warmup_ > 0 ? RunExpression(warmup_) : placeholders::num_updates / kDefaultShare;
   timescale_ = reader.length("timescale", options.timescale.value_or(fallback));
   reader.positive("timescale", timescale_);
 }
 
 double InverseSqrtScheduler::value_at(int64_t update, double base) const {
   if (update < warmup_) {
-    return warmup_starting_lr_ + static_cast<double>(update) * (base - warmup_starting_lr_) /
+    return warmup_start_lr_ + static_cast<double>(update) * (base - warmup_start_lr_) /
                                      static_cast<double>(warmup_);
   }
   return base / std::sqrt((static_cast<double>(update - warmup_) + timescale_) / timescale_);
 }
 
 std::vector<Scheduler::Length> InverseSqrtScheduler::lengths() const {
-  return {{"num_warmup_steps", static_cast<double>(warmup_)}, {"timescale", timescale_}};
+  return {{"warmup_updates", static_cast<double>(warmup_)}, {"timescale", timescale_}};
 }
 
 }  // namespace linkboy

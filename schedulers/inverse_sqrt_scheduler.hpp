@@ -11,17 +11,17 @@ namespace linkboy {
 
 struct InverseSqrtSchedulerOptions {
   /// Updates of linear warm-up; whole, not negative, at most the run.
-  RunExpression num_warmup_steps = 0;
+  RunExpression warmup_updates = 0;
   /// The value of the first update of the warm-up; not negative.
-  double warmup_starting_lr = 0.0;
+  double warmup_start_lr = 0.0;
   /// Updates in which the value falls to 1 / sqrt(2); above 0. The warm-up if not given, or without
   /// one a tenth of the run.
   std::optional<RunExpression> timescale{};
   ParamGroupField field = ParamGroupField::lr;
-  LINKBOY_FIELDS(num_warmup_steps, warmup_starting_lr, timescale, field);
+  LINKBOY_FIELDS(warmup_updates, warmup_start_lr, timescale, field);
 };
 
-/// With W = num_warmup_steps, S = timescale:
+/// With W = warmup_updates, S = timescale:
 ///
 ///     f(n) = w + n (base - w) / W              n < W
 ///            base / sqrt((n - W + S) / S)      otherwise
@@ -41,7 +41,7 @@ class LINKBOY_API InverseSqrtScheduler final : public CurveScheduler {
 
  private:
   int64_t warmup_;
-  double warmup_starting_lr_;
+  double warmup_start_lr_;
   double timescale_;
 };
 

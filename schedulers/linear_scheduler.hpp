@@ -14,12 +14,12 @@ struct LinearSchedulerOptions {
   /// Share of the base value at the end; from 0 to 1.
   double end_factor = 1.0;
   /// Updates from start to end; whole, at least 1.
-  RunExpression total_iters = NUM_UPDATE_STEPS;
+  RunExpression num_updates = placeholders::num_updates;
   ParamGroupField field = ParamGroupField::lr;
-  LINKBOY_FIELDS(start_factor, end_factor, total_iters, field);
+  LINKBOY_FIELDS(start_factor, end_factor, num_updates, field);
 };
 
-/// A straight line from base * start_factor at n = 0 to base * end_factor at n = total_iters, where
+/// A straight line from base * start_factor at n = 0 to base * end_factor at n = num_updates, where
 /// it stays. PyTorch's LinearLR.
 class LINKBOY_API LinearScheduler final : public CurveScheduler {
  public:
@@ -36,7 +36,7 @@ class LINKBOY_API LinearScheduler final : public CurveScheduler {
  private:
   double start_factor_;
   double end_factor_;
-  int64_t total_iters_;
+  int64_t length_;
 };
 
 /// For `TrainOptions::create_scheduler_fn`.

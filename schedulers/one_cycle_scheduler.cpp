@@ -16,7 +16,7 @@ OneCycleScheduler::OneCycleScheduler(torch::optim::Optimizer& optimizer,
       options_(options) {
   const OptionReader reader("one-cycle schedule", config);
   const std::size_t num_groups = base_values().size();
-  total_steps_ = reader.count("total_steps", options.total_steps);
+  length_ = reader.count("num_updates", options.num_updates);
   reader.in_range("pct_start", options.pct_start, 0.0, options.three_phase ? 0.5 : 1.0);
   reader.positive("div_factor", options.div_factor);
   reader.positive("final_div_factor", options.final_div_factor);
@@ -26,8 +26,8 @@ OneCycleScheduler::OneCycleScheduler(torch::optim::Optimizer& optimizer,
 }
 
 OneCycleScheduler::Place OneCycleScheduler::place_of(int64_t update) const {
-  const auto n = static_cast<double>(std::min(update, total_steps_ - 1));
-  const auto total = static_cast<double>(total_steps_);
+  const auto n = static_cast<double>(std::min(update, length_ - 1));
+  const auto total = static_cast<double>(length_);
   const double peak = options_.pct_start * total - 1.0;
   const double last = total - 1.0;
   auto place = [&](Level from, Level to, double begin, double end) {
@@ -84,7 +84,7 @@ std::vector<FieldValues> OneCycleScheduler::other_values_at(int64_t update) cons
 }
 
 std::vector<Scheduler::Length> OneCycleScheduler::lengths() const {
-  return {{"total_steps", static_cast<double>(total_steps_)}};
+  return {{"num_updates", static_cast<double>(length_)}};
 }
 
 }  // namespace linkboy

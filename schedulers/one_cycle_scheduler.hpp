@@ -19,7 +19,7 @@ struct OneCycleSchedulerOptions {
   /// The peak; the group's own value if not given.
   std::optional<PerGroup> max_lr{};
   /// Updates in the cycle; whole, at least 1.
-  RunExpression total_steps = NUM_UPDATE_STEPS;
+  RunExpression num_updates = placeholders::num_updates;
   /// Share of the cycle that rises; from 0 to 1, with three phases to 0.5.
   double pct_start = 0.3;
   /// Of all phases.
@@ -41,7 +41,7 @@ struct OneCycleSchedulerOptions {
 
   ParamGroupField field = ParamGroupField::lr;
 
-  LINKBOY_FIELDS(max_lr, total_steps, pct_start, anneal_strategy, cycle_momentum, base_momentum,
+  LINKBOY_FIELDS(max_lr, num_updates, pct_start, anneal_strategy, cycle_momentum, base_momentum,
                  max_momentum, div_factor, final_div_factor, three_phase, field);
 };
 
@@ -75,7 +75,7 @@ class LINKBOY_API OneCycleScheduler final : public Scheduler {
   double anneal(double from, double to, double progress) const;
 
   OneCycleSchedulerOptions options_;
-  int64_t total_steps_;
+  int64_t length_;
 };
 
 /// For `TrainOptions::create_scheduler_fn`.

@@ -10,18 +10,18 @@ namespace linkboy {
 
 struct PolynomialSchedulerOptions {
   /// Updates until the end; whole, at least 1.
-  RunExpression total_iters = NUM_UPDATE_STEPS;
+  RunExpression num_updates = placeholders::num_updates;
   /// Positive; 1 is a straight line.
   double power = 1.0;
   /// The value at the end; not negative.
-  double lr_min = 0.0;
+  double min_lr = 0.0;
   /// Exponent on the progress: above 1 decays later. Positive.
   double k_decay = 1.0;
   ParamGroupField field = ParamGroupField::lr;
-  LINKBOY_FIELDS(total_iters, power, lr_min, k_decay, field);
+  LINKBOY_FIELDS(num_updates, power, min_lr, k_decay, field);
 };
 
-/// f(n) = m + (base - m) * (1 - (n / N)^k)^power with N = total_iters, m = lr_min; m from N on.
+/// f(n) = m + (base - m) * (1 - (n / N)^k)^power with N = num_updates, m = min_lr; m from N on.
 /// PyTorch's PolynomialLR (m = 0, k = 1) and timm's PolyLRScheduler.
 class LINKBOY_API PolynomialScheduler final : public CurveScheduler {
  public:
@@ -37,7 +37,7 @@ class LINKBOY_API PolynomialScheduler final : public CurveScheduler {
 
  private:
   PolynomialSchedulerOptions options_;
-  double total_iters_;
+  double length_;
 };
 
 /// For `TrainOptions::create_scheduler_fn`.

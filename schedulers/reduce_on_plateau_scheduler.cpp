@@ -49,12 +49,12 @@ bool ReduceOnPlateauScheduler::include_new_groups() {
 }
 
 void ReduceOnPlateauScheduler::run_start(const RunHistory& history) {
-  cursor_.take_newest(history, options_.metric, /*has_metrics=*/false);
+  cursor_.take_newest(history, options_.monitor, /*has_metrics=*/false);
 }
 
 void ReduceOnPlateauScheduler::epoch_end(int64_t /*num_epochs_done*/, const RunHistory& history,
                                          bool has_metrics) {
-  const auto value = cursor_.take_newest(history, options_.metric, has_metrics);
+  const auto value = cursor_.take_newest(history, options_.monitor, has_metrics);
   if (value) step_metric(*value);
 }
 
@@ -99,7 +99,7 @@ StateDict ReduceOnPlateauScheduler::state_dict() const {
   state.set("best", best_);
   state.set("num_bad", num_bad_);
   state.set("cooldown_left", cooldown_left_);
-  state.set("num_read", cursor_.num_taken(options_.metric));
+  state.set("num_read", cursor_.num_taken(options_.monitor));
   return state;
 }
 
@@ -122,7 +122,7 @@ void ReduceOnPlateauScheduler::load_state_dict(const StateDict& state) {
   best_ = state.get_double("best");
   num_bad_ = state.get_int("num_bad");
   cooldown_left_ = state.get_int("cooldown_left");
-  cursor_.set_num_taken(options_.metric, state.get_int("num_read"));
+  cursor_.set_num_taken(options_.monitor, state.get_int("num_read"));
   Scheduler::load_state_dict(state);
 }
 

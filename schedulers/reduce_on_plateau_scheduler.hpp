@@ -21,7 +21,7 @@ struct ReduceOnPlateauSchedulerOptions {
   friend LINKBOY_ENUM_NAMES(ThresholdMode, rel, abs);
 
   /// What the run history calls it, recorded before the epoch's end.
-  std::string metric = "eval_loss_epoch";
+  std::string monitor = "eval_loss_epoch";
   /// Whether less or more is better.
   Mode mode = Mode::min;
   /// Of each reduction; above 0, below 1.
@@ -42,7 +42,7 @@ struct ReduceOnPlateauSchedulerOptions {
 
   ParamGroupField field = ParamGroupField::lr;
 
-  LINKBOY_FIELDS(metric, mode, factor, patience, threshold, threshold_mode, cooldown, min_lr, eps,
+  LINKBOY_FIELDS(monitor, mode, factor, patience, threshold, threshold_mode, cooldown, min_lr, eps,
                  field);
 };
 

@@ -9,7 +9,7 @@
 
 namespace linkboy {
 
-/// Options as text: {"step_size", "2 * NUM_UPDATE_STEPS_PER_EPOCH"}, {"milestones", "11,12,60"}.
+/// Options as text: {"step_size", "2 * num_updates_per_epoch"}, {"milestones", "11,12,60"}.
 using SchedulerSettings = TextSettings;
 
 /// Makes a scheduler by its name, for command lines and config files. Keys are the names of the

@@ -10,7 +10,7 @@
 namespace linkboy {
 
 struct SequentialSchedulerOptions {
-  /// At least one. For each of them, NUM_UPDATE_STEPS and NUM_EPOCHS are the updates and epochs of
+  /// At least one. For each of them, num_updates and num_epochs are the updates and epochs of
   /// its own (a begun epoch counts as one). A plateau counts metrics in its turn only.
   std::vector<CreateSchedulerFn> schedulers{};
   /// Updates after which the next scheduler takes over, one fewer than schedulers; whole, at least

@@ -10,7 +10,7 @@ namespace linkboy {
 
 struct StepSchedulerOptions {
   /// Updates between two steps; whole, at least 1.
-  RunExpression step_size = NUM_UPDATE_STEPS;
+  RunExpression step_size = placeholders::num_updates;
   /// Factor of each step; positive.
   double gamma = 0.1;
   ParamGroupField field = ParamGroupField::lr;

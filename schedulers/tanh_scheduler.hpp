@@ -10,19 +10,19 @@ namespace linkboy {
 
 struct TanhSchedulerOptions {
   /// Updates until the end; whole, at least 1.
-  RunExpression t_initial = NUM_UPDATE_STEPS;
-  /// Where the part of the hyperbolic tangent begins that is used; below `ub`.
-  double lb = -7.0;
+  RunExpression num_updates = placeholders::num_updates;
+  /// Where the part of the hyperbolic tangent begins that is used; below `tanh_end`.
+  double tanh_start = -7.0;
   /// Where it ends.
-  double ub = 3.0;
+  double tanh_end = 3.0;
   /// The value at the end; not negative.
-  double lr_min = 0.0;
+  double min_lr = 0.0;
   ParamGroupField field = ParamGroupField::lr;
-  LINKBOY_FIELDS(t_initial, lb, ub, lr_min, field);
+  LINKBOY_FIELDS(num_updates, tanh_start, tanh_end, min_lr, field);
 };
 
-/// f(n) = m + (base - m) / 2 * (1 - tanh(lb * (1 - t) + ub * t)) with t = n / t_initial, m =
-/// lr_min; m from t_initial on. timm's TanhLRScheduler.
+/// f(n) = m + (base - m) / 2 * (1 - tanh(tanh_start * (1 - t) + tanh_end * t)) with t = n / num_updates, m =
+/// min_lr; m from num_updates on. timm's TanhLRScheduler.
 class LINKBOY_API TanhScheduler final : public CurveScheduler {
  public:
   /// See the options.
@@ -37,7 +37,7 @@ class LINKBOY_API TanhScheduler final : public CurveScheduler {
 
  private:
   TanhSchedulerOptions options_;
-  double t_initial_;
+  double length_;
 };
 
 /// For `TrainOptions::create_scheduler_fn`.

@@ -11,7 +11,7 @@ namespace linkboy {
 struct TimmSchedulerOptions {
   /// Required: the schedule as a function of the time.
   CreateSchedulerFn scheduler{};
-  /// True counts the time in epochs: `step(epoch)` moves it, and to the schedule NUM_UPDATE_STEPS
+  /// True counts the time in epochs: `step(epoch)` moves it, and to the schedule num_updates
   /// is the number of epochs. False counts it in updates: `step_update(n)` moves it.
   bool t_in_epochs = true;
 };

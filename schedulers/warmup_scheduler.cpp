@@ -12,9 +12,9 @@ namespace {
 
 double resolve_warmup(const WarmupSchedulerOptions& options, const RunConfig& config) {
   const OptionReader reader("warm-up schedule", config);
-  const double warmup = reader.length("warmup_t", options.warmup_t);
-  reader.fits_run("warmup_t", warmup);
-  reader.not_negative("warmup_lr_init", options.warmup_lr_init);
+  const double warmup = reader.length("warmup_updates", options.warmup_updates);
+  reader.fits_run("warmup_updates", warmup);
+  reader.not_negative("warmup_start_lr", options.warmup_start_lr);
   return warmup;
 }
 
@@ -36,7 +36,7 @@ WarmupScheduler::WarmupScheduler(torch::optim::Optimizer& optimizer,
                                  const WarmupSchedulerOptions& options, const RunConfig& config)
     : CompositeScheduler(optimizer, make_inner(optimizer, options, config)),
       warmup_(resolve_warmup(options, config)),
-      warmup_lr_init_(options.warmup_lr_init),
+      warmup_start_lr_(options.warmup_start_lr),
       is_prefix_(options.warmup_prefix) {}
 
 /// The update of the inner schedule; during the warm-up the one that it leads to.
@@ -51,7 +51,7 @@ std::vector<double> WarmupScheduler::values_at(int64_t update) const {
   if (n >= warmup_) return values;
   for (std::size_t group = 0; group < values.size(); ++group) {
     if (stays_zero(base_values()[group])) continue;
-    values[group] = warmup_lr_init_ + n * (values[group] - warmup_lr_init_) / warmup_;
+    values[group] = warmup_start_lr_ + n * (values[group] - warmup_start_lr_) / warmup_;
   }
   return values;
 }
@@ -66,7 +66,7 @@ std::vector<FieldValues> WarmupScheduler::other_values_at(int64_t update) const 
 
 std::vector<Scheduler::Length> WarmupScheduler::lengths() const {
   std::vector<Length> lengths = CompositeScheduler::lengths();
-  lengths.emplace_back("warmup_t", warmup_);
+  lengths.emplace_back("warmup_updates", warmup_);
   return lengths;
 }
 

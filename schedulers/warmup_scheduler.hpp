@@ -10,21 +10,21 @@
 namespace linkboy {
 
 struct WarmupSchedulerOptions {
-  /// What follows; without one the base values stay. For it, NUM_UPDATE_STEPS and NUM_EPOCHS are
+  /// What follows; without one the base values stay. For it, num_updates and num_epochs are
   /// what the warm-up leaves of the run (a begun epoch counts as one). A plateau counts metrics
   /// from the end of the warm-up on.
   CreateSchedulerFn scheduler{};
   /// Updates of linear warm-up; not negative, at most the run, not always whole.
-  RunExpression warmup_t = NUM_UPDATE_STEPS_PER_EPOCH;
+  RunExpression warmup_updates = placeholders::num_updates_per_epoch;
   /// The value of the first update; not negative.
-  double warmup_lr_init = 0.0;
+  double warmup_start_lr = 0.0;
   /// True has the schedule begin at the end of the warm-up; false has it run from the first update,
   /// out of sight until then.
   bool warmup_prefix = true;
 };
 
 /// Rises linearly to the first value of any other schedule, and then follows it. With w =
-/// warmup_lr_init, W = warmup_t and s = W rounded up with a prefix, 0 without:
+/// warmup_start_lr, W = warmup_updates and s = W rounded up with a prefix, 0 without:
 ///
 ///     f(n) = w + n (g(W' - s) - w) / W   n < W
 ///            g(n - s)                    otherwise            W' = W rounded up
@@ -51,7 +51,7 @@ class LINKBOY_API WarmupScheduler final : public CompositeScheduler {
   int64_t inner_update(int64_t update) const;
 
   double warmup_;
-  double warmup_lr_init_;
+  double warmup_start_lr_;
   bool is_prefix_;
 };
 

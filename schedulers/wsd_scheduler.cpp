@@ -12,15 +12,15 @@ WsdScheduler::WsdScheduler(torch::optim::Optimizer& optimizer, const WsdSchedule
                            const RunConfig& config)
     : CurveScheduler(optimizer, options.field), options_(options) {
   const OptionReader reader("wsd schedule", config);
-  const int64_t total = reader.count("total_steps", options.total_steps);
-  warmup_ = reader.count("num_warmup_steps", options.num_warmup_steps, /*minimum=*/0);
-  reader.not_negative("warmup_starting_lr", options.warmup_starting_lr);
+  const int64_t total = reader.count("num_updates", options.num_updates);
+  warmup_ = reader.count("warmup_updates", options.warmup_updates, /*minimum=*/0);
+  reader.not_negative("warmup_start_lr", options.warmup_start_lr);
   reader.in_range("decay_phase_ratio", options.decay_phase_ratio, 0.0, 1.0);
   reader.positive("decay_phase_ratio", options.decay_phase_ratio);
-  reader.in_range("lr_min", options.lr_min, 0.0, 1.0);
+  reader.in_range("min_lr", options.min_lr, 0.0, 1.0);
   LINKBOY_CHECK_OPTION(
-      options.decay != WsdSchedulerOptions::Decay::inverse || options.lr_min > 0.0,
-      "the wsd schedule's lr_min is 0, which its inverse decay never reaches; give a "
+      options.decay != WsdSchedulerOptions::Decay::inverse || options.min_lr > 0.0,
+      "the wsd schedule's min_lr is 0, which its inverse decay never reaches; give a "
       "positive one, or take another decay.");
   constexpr int64_t kMaxCheckpoints = 62;
   const int64_t num = options.num_checkpoints;
@@ -55,15 +55,15 @@ const WsdScheduler::Period& WsdScheduler::period_at(int64_t update) const {
 
 double WsdScheduler::value_at(int64_t update, double base) const {
   if (update < warmup_) {
-    return options_.warmup_starting_lr + static_cast<double>(update) /
+    return options_.warmup_start_lr + static_cast<double>(update) /
                                              static_cast<double>(warmup_) *
-                                             (base - options_.warmup_starting_lr);
+                                             (base - options_.warmup_start_lr);
   }
   const Period& period = period_at(update);
   if (update < period.decay_begin || period.decay_begin == period.end) return base;
   const double t = std::min(1.0, static_cast<double>(update - period.decay_begin) /
                                      static_cast<double>(period.end - period.decay_begin));
-  const double minimum = options_.lr_min;
+  const double minimum = options_.min_lr;
   switch (options_.decay) {
     case WsdSchedulerOptions::Decay::inverse:
       return base / (t / minimum + 1.0 - t);
@@ -82,7 +82,7 @@ std::vector<int64_t> WsdScheduler::checkpoint_updates() const {
 }
 
 std::vector<Scheduler::Length> WsdScheduler::lengths() const {
-  std::vector<Length> lengths{{"num_warmup_steps", static_cast<double>(warmup_)}};
+  std::vector<Length> lengths{{"warmup_updates", static_cast<double>(warmup_)}};
   for (const Period& period : periods_) {
     const std::string number = std::to_string(lengths.size() / 2 + 1);
     lengths.emplace_back("decay " + number, static_cast<double>(period.decay_begin));

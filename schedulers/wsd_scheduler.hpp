@@ -11,7 +11,7 @@
 namespace linkboy {
 
 struct WsdSchedulerOptions {
-  /// With t from 0 to 1 over a decay phase and m = lr_min, the share of the base value is
+  /// With t from 0 to 1 over a decay phase and m = min_lr, the share of the base value is
   ///     sqrt      m + (1 - m) (1 - sqrt(t))
   ///     inverse   1 / (t / m + 1 - t)
   ///     linear    m + (1 - m) (1 - t)
@@ -19,11 +19,11 @@ struct WsdSchedulerOptions {
   friend LINKBOY_ENUM_NAMES(Decay, sqrt, inverse, linear);
 
   /// Updates in the whole schedule; whole, at least 1.
-  RunExpression total_steps = NUM_UPDATE_STEPS;
+  RunExpression num_updates = placeholders::num_updates;
   /// Updates of linear warm-up; whole, not negative.
-  RunExpression num_warmup_steps = 0;
+  RunExpression warmup_updates = 0;
   /// The value of the first update of the warm-up; not negative.
-  double warmup_starting_lr = 1e-6;
+  double warmup_start_lr = 1e-6;
 
   /// The curve of each decay.
   Decay decay = Decay::sqrt;
@@ -31,7 +31,7 @@ struct WsdSchedulerOptions {
   /// first of them with the base value.
   double decay_phase_ratio = 0.1;
   /// The end of a decay as a share of the base value; from 0 to 1, above 0 for inverse.
-  double lr_min = 1e-6;
+  double min_lr = 1e-6;
 
   /// Periods, each with a decay and a checkpoint at its end; at least 1.
   int64_t num_checkpoints = 1;
@@ -41,8 +41,8 @@ struct WsdSchedulerOptions {
 
   ParamGroupField field = ParamGroupField::lr;
 
-  LINKBOY_FIELDS(total_steps, num_warmup_steps, warmup_starting_lr, decay, decay_phase_ratio,
-                 lr_min, num_checkpoints, is_continuation_from_checkpoint, field);
+  LINKBOY_FIELDS(num_updates, warmup_updates, warmup_start_lr, decay, decay_phase_ratio,
+                 min_lr, num_checkpoints, is_continuation_from_checkpoint, field);
 };
 
 /// Warm-up, stable, decay. With several checkpoints the last one is at the end of the run and each

@@ -27,13 +27,13 @@ struct Placeholder {
 };
 
 constexpr std::array kPlaceholders{
-    Placeholder{"NUM_EPOCHS", &RunConfig::num_epochs},
-    Placeholder{"NUM_UPDATE_STEPS", &RunConfig::max_num_updates},
-    Placeholder{"NUM_UPDATE_STEPS_PER_EPOCH", &RunConfig::num_updates_per_epoch},
+    Placeholder{"num_epochs", &RunConfig::num_epochs},
+    Placeholder{"num_updates", &RunConfig::max_num_updates},
+    Placeholder{"num_updates_per_epoch", &RunConfig::num_updates_per_epoch},
     // pytorch-accelerated's name, in texts only: linkboy counts updates in one unit.
     Placeholder{"PER_PROCESS_NUM_UPDATE_STEPS_PER_EPOCH", &RunConfig::num_updates_per_epoch},
-    Placeholder{"TRAIN_DATALOADER_LEN", &RunConfig::num_train_batches_per_epoch},
-    Placeholder{"EVAL_DATALOADER_LEN", &RunConfig::num_eval_batches_per_epoch}};
+    Placeholder{"num_train_batches_per_epoch", &RunConfig::num_train_batches_per_epoch},
+    Placeholder{"num_eval_batches_per_epoch", &RunConfig::num_eval_batches_per_epoch}};
 
 const Placeholder& find_placeholder(std::string_view name) {
   std::string all;
@@ -47,7 +47,7 @@ const Placeholder& find_placeholder(std::string_view name) {
 double value_of_placeholder(std::string_view name, const RunConfig& config) {
   const int64_t value = config.*find_placeholder(name).field;
   LINKBOY_CHECK(value > 0, name, " has no value in this run; it needs training data ",
-                "(EVAL_DATALOADER_LEN: an eval_dataset).");
+                "(num_eval_batches_per_epoch: an eval_dataset).");
   return static_cast<double>(value);
 }
 

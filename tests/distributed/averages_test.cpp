@@ -20,7 +20,7 @@ TrainOptions options_for(int64_t num_ranks) {
 
 TEST(AveragesTest, TheMovingAverageIsTheSameOnAllRanksAndTheMainOneWritesIt) {
   const TemporaryFolder folder;
-  auto ema = make<ModelEma>({.save_path = folder / "ema.pt"});
+  auto ema = make<ModelEma>({.path = folder / "ema.pt"});
   RankToy toy(together(), {ema});
   auto& accelerator = toy.trainer.accelerator();
   toy.trainer.train(options_for(accelerator.num_processes()));
@@ -87,7 +87,7 @@ TEST(AveragesTest, LimitedEvaluationsCountTheBatchesOfAllRanks) {
     RankToy toy(together(), {count,
                              make<LimitBatches>({.num_intermediate_eval_batches = limit,
                                                  .are_eval_limits_total = true}),
-                             make<StepBasedEvaluation>({.eval_every_n_updates = 12})});
+                             make<StepBasedEvaluation>({.every_n_updates = 12})});
     auto& accelerator = toy.trainer.accelerator();
     auto options = options_for(accelerator.num_processes());
     options.eval_dataset = toy_data(64);

@@ -61,7 +61,7 @@ TEST(DataParallelTest, SchedulesAndMaxStepsCoverTheUpdatesOfOneProcess) {
   auto options = options_for(4 * num_ranks() * 5, 4);
   options.num_epochs = std::nullopt;
   options.max_num_updates = 7;  // in the second epoch
-  options.create_scheduler_fn = cosine({.num_warmup_epochs = 1});
+  options.create_scheduler_fn = cosine({.warmup_updates = 1 * placeholders::num_updates_per_epoch});
   RankToy shared(together());
   RankToy single(alone());
   expect_as_one_process(shared, single, options);

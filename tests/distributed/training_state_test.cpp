@@ -18,7 +18,7 @@ TEST(TrainingStateRanksTest, AllRanksCountASaveThatFailsOnTheOneThatWrites) {
   const std::filesystem::path states =
       Accelerator(together()).broadcast_bytes((own_folder / "states").string());
   const auto save =
-      make<SaveTrainingState>({.directory = states, .every_n_updates = 2, .at_end = false});
+      make<SaveTrainingState>({.directory = states, .every_n_updates = 2, .save_at_end = false});
   const auto block = std::make_shared<AtUpdate>(1, [&](Trainer& trainer) {
     if (!trainer.accelerator().is_main_process()) return;
     std::filesystem::rename(states, own_folder / "away");

@@ -120,7 +120,7 @@ TEST(FashionMnistOptionsTest, EverySchedulerIsReachedWithItsOptions) {
     EXPECT_EQ(learning_rates(arguments).size(), 4U) << name;
   }
   EXPECT_EQ(learning_rates({"--scheduler", "step", "--scheduler-option", "gamma=0.5",
-                            "--scheduler-option", "step_size=NUM_UPDATE_STEPS_PER_EPOCH"}),
+                            "--scheduler-option", "step_size=num_updates_per_epoch"}),
             (std::vector<double>{1.0, 1.0, 0.5, 0.5}));
 }
 

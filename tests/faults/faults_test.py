@@ -92,7 +92,7 @@ class FaultTest(unittest.TestCase):
         options = {"data": cls.data, "model": "mlp", "epochs": 3, "batch_size": 10, "device": "cpu",
                    "threads": 1, "progress": "none", "scheduler": "none", "output_dir": output,
                    "save_every_updates": 2, "eval_batch_size": 20,
-                   "callbacks": f"save-best-model:save_path={output}/best.pt,"
+                   "callbacks": f"save-best-model:path={output}/best.pt,"
                                 "load_saved_checkpoint=false", **options}
         command = [PROGRAM] + [word for name, value in options.items()
                                for word in (f"--{name.replace('_', '-')}", str(value))]

@@ -56,39 +56,39 @@ CreateSchedulerFn make_composite(const std::string& name) {
   if (name == "sequential") {
     return sequential({.schedulers = {linear({.start_factor = 0.1}), exponential({.gamma = 0.99}),
                                       step_decay({.step_size = 15, .gamma = 0.5})},
-                       .milestones = {NUM_UPDATE_STEPS_PER_EPOCH * 2, 120}});
+                       .milestones = {placeholders::num_updates_per_epoch * 2, 120}});
   }
   if (name == "chained") {
     return chained(
-        {.schedulers = {constant({.factor = 0.1, .total_iters = 20}), exponential({.gamma = 0.99}),
+        {.schedulers = {constant({.factor = 0.1, .num_updates = 20}), exponential({.gamma = 0.99}),
                         multi_step({.milestones = {100, 150}, .gamma = 0.3})}});
   }
   if (name == "warm-up and timm cosine") {
     // The length that is not given is what the warm-up leaves of the run: 190.
     return warmup(
-        {.scheduler = cosine_restarts({.eta_min = 1e-5}), .warmup_t = 30, .warmup_lr_init = 1e-4});
+        {.scheduler = cosine_restarts({.min_lr = 1e-5}), .warmup_updates = 30, .warmup_start_lr = 1e-4});
   }
   if (name == "warm-up and timm step") {
     return warmup({.scheduler = step_decay({.step_size = 25, .gamma = 0.7}),
-                   .warmup_t = 12,
-                   .warmup_lr_init = 1e-3});
+                   .warmup_updates = 12,
+                   .warmup_start_lr = 1e-3});
   }
   if (name == "hidden warm-up and timm tanh") {
-    return warmup({.scheduler = tanh_decay({.lr_min = 1e-5}),
-                   .warmup_t = 15,
-                   .warmup_lr_init = 1e-4,
+    return warmup({.scheduler = tanh_decay({.min_lr = 1e-5}),
+                   .warmup_updates = 15,
+                   .warmup_start_lr = 1e-4,
                    .warmup_prefix = false});
   }
   if (name == "timm cosine in epochs") {
     return timm_schedule(
         {.scheduler = cosine_restarts(
-             {.T_0 = 5, .T_mult = 2.0, .cycle_decay = 0.5, .cycle_limit = 2, .eta_min = 1e-5})});
+             {.first_cycle_updates = 5, .cycle_mult = 2.0, .cycle_decay = 0.5, .cycle_limit = 2, .min_lr = 1e-5})});
   }
   if (name == "warm-up and timm step in epochs") {
     return timm_schedule(
         {.scheduler = warmup({.scheduler = step_decay({.step_size = 4, .gamma = 0.5}),
-                              .warmup_t = 3,
-                              .warmup_lr_init = 1e-3})});
+                              .warmup_updates = 3,
+                              .warmup_start_lr = 1e-3})});
   }
   throw std::runtime_error("no composite " + name);
 }

@@ -200,7 +200,7 @@ TEST(FeaturesTest, ATraceIsMadeByLibTorchsProfiler) {
   const TemporaryFolder folder;
   const Effects effects([&](const auto& look) {
     Toy toy({make<Profiler>({.directory = folder.path(),
-                             .schedule = {.skip_first = 0, .wait = 0, .warm_up = 0, .active = 3}}),
+                             .schedule = {.skip_first = 0, .wait = 0, .warmup = 0, .active = 3}}),
              std::make_shared<AtUpdate>(1, [&](Trainer&) { look(); })});
     train(toy.trainer);
   });

@@ -553,7 +553,7 @@ class SchedulerTest(ProgramTest):
     def test_each_update_uses_the_schedules_value(self):
         events = self.reported(
             report_updates=True, scheduler="step", optimizer="sgd", lr=0.5,
-            scheduler_option=["gamma=0.5", "step_size=NUM_UPDATE_STEPS_PER_EPOCH - 2"],
+            scheduler_option=["gamma=0.5", "step_size=num_updates_per_epoch - 2"],
         )
         rates = [event["lr"][0] for event in of_kind(events, "update")]
         self.assertEqual(rates, [0.5] * 3 + [0.25] * 3 + [0.125] * 3 + [0.0625])
@@ -680,15 +680,15 @@ class WatchingTest(ProgramTest):
             callbacks=[
                 "learning-rate-monitor:fields=lr+weight_decay",
                 "gradient-norm",
-                "phase-timer:num_warmup_steps=1",
+                "phase-timer:warmup_micro_steps=1",
                 "memory-monitor",
                 "performance-monitor",
                 "model-summary",
-                "model-ema:decay=0.9,save_path=ema.pt",
-                "step-based-evaluation:eval_every_n_updates=4",
+                "model-ema:decay=0.9,path=ema.pt",
+                "step-based-evaluation:every_n_updates=4",
                 "limit-eval-steps:num_eval_steps=1",
-                "early-stopping:early_stopping_patience=9",
-                "save-best-model:save_path=best.pt,save_top_k=2",
+                "early-stopping:patience=9",
+                "save-best-model:path=best.pt,save_top_k=2",
                 "save-predictions:path=predictions.pt",
                 "time-limit:minutes=30",
                 "freeze:to_index=0",
@@ -764,8 +764,8 @@ class WatchingTest(ProgramTest):
             ("stop-on-signal", "the run has this callback already. Leave it out"),
             (["memory-monitor", "memory-monitor"], "the run has this callback already."),
             (["freeze:to_index=0", "freeze:to_index=1"], "the run has this callback already."),
-            ("early-stopping:early_stopping_patience", "it must be key=value"),
-            ("early-stopping:early_stopping_patience=0", "early_stopping_patience is 0"),
+            ("early-stopping:patience", "it must be key=value"),
+            ("early-stopping:patience=0", "patience is 0"),
         ):
             with self.subTest(callbacks=callbacks):
                 self.assertIn(message, self.run_program(status=2, callbacks=callbacks))
@@ -776,7 +776,7 @@ class WatchingTest(ProgramTest):
         self.assertEqual(self.files(), [])
 
     def test_an_unknown_metric_to_watch_lists_what_is_recorded(self):
-        error = self.run_program(status=1, callbacks="early-stopping:watch_metric=eval_acc")
+        error = self.run_program(status=1, callbacks="early-stopping:monitor=eval_acc")
         self.assertIn('"eval_acc"', error)
         self.assertIn("eval_accuracy", error)
 

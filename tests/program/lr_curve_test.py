@@ -51,7 +51,7 @@ class LrCurveTest(unittest.TestCase):
     def test_the_chart_falls_with_the_schedule(self):
         done = run("--scheduler", "linear", "--scheduler-option", "start_factor=1",
                    "--scheduler-option", "end_factor=0",
-                   "--scheduler-option", "total_iters=3", "--width", "4", "--height", "4",
+                   "--scheduler-option", "num_updates=3", "--width", "4", "--height", "4",
                    "--epochs", "1", "--updates-per-epoch", "4", "--lr", "1")
         self.assertEqual(done.stdout.splitlines()[1:5],
                          ["         1 |*", "           | *", "           |  *",

@@ -38,14 +38,14 @@ inline std::vector<EveryCallback> every_callback() {
         {"time-limit", {{"minutes", "60"}}},
         {"limit-batches", {{"num_train_batches", "2"}, {"num_eval_batches", "1"}}},
         {"overfit-batches", {{"num_batches", "2"}}},
-        {"model-ema", {{"decay", "0.9"}, {"save_path", folder / "ema.pt"}}},
-        {"stochastic-weight-averaging", {{"start_after", "NUM_UPDATE_STEPS_PER_EPOCH"}}},
-        {"save-best-model", {{"save_path", folder / "best.pt"}, {"save_top_k", "2"}}},
+        {"model-ema", {{"decay", "0.9"}, {"path", folder / "ema.pt"}}},
+        {"stochastic-weight-averaging", {{"start_after", "num_updates_per_epoch"}}},
+        {"save-best-model", {{"path", folder / "best.pt"}, {"save_top_k", "2"}}},
         {"save-training-state", {{"directory", folder / "states"}, {"every_n_updates", "2"}}},
         {"wsd-checkpoint", {{"save_dir", folder / "wsd"}}},
         {"save-predictions", {{"path", folder / "predictions.pt"}}},
         {"profiler", {{"directory", folder / "traces"}, {"wait", "0"}, {"active", "1"}}},
-        {"early-stopping", {{"early_stopping_patience", "100"}}}};
+        {"early-stopping", {{"patience", "100"}}}};
     const auto found = all.find(name);
     return found == all.end() ? TextSettings() : found->second;
   };
@@ -83,7 +83,7 @@ inline TrainOptions contract_run() {
                        .num_epochs = 3,
                        .eval_dataset = toy_data(6),
                        .per_device_batch_size = 4};
-  options.create_scheduler_fn = wsd({.num_warmup_steps = 1});
+  options.create_scheduler_fn = wsd({.warmup_updates = 1});
   return options;
 }
 

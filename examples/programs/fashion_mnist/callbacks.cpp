@@ -39,7 +39,7 @@ struct Named {
   linkboy::TextSettings settings;
 };
 
-/// From "model-ema:decay=0.99,warm_up=false".
+/// From "model-ema:decay=0.99,warmup=false".
 Named parse(const std::string& text) {
   const std::size_t colon = text.find(':');
   Named named{text.substr(0, colon), {}};

@@ -97,7 +97,7 @@ void add_optimizer_options(cli::CommandLine& command_line, Options& options) {
                 "An option of the scheduler, by the name that PyTorch, timm or pytorch-accelerated "
                 "has for it; may be given several times. Lists are separated by commas: "
                 "milestones=100,200; lengths are in updates and may be expressions: "
-                "'step_size=2*NUM_UPDATE_STEPS_PER_EPOCH'. A wrong key lists those that there are.")
+                "'step_size=2*num_updates_per_epoch'. A wrong key lists those that there are.")
       .add("warmup-epochs", "X", &options.warmup_epochs,
            "Epochs of linear warm-up, whole or not, with any scheduler; 0.5 for cosine if not "
            "given, else none.",
@@ -292,7 +292,7 @@ std::filesystem::path Options::checkpoint() const {
 
 linkboy::CreateSchedulerFn make_scheduler_fn(const Options& options) {
   // Half an epoch, but no more than half of a very short run.
-  const char* const cosine_warmup = "min(0.5, NUM_UPDATE_STEPS / NUM_UPDATE_STEPS_PER_EPOCH / 2)";
+  const char* const cosine_warmup = "min(0.5, num_updates / num_updates_per_epoch / 2)";
   auto settings = cli::split_settings("scheduler-option", options.scheduler_options);
   linkboy::CreateSchedulerFn schedule;
   double warmup_epochs = options.warmup_epochs.value_or(0.0);
@@ -318,7 +318,7 @@ linkboy::CreateSchedulerFn make_scheduler_fn(const Options& options) {
   }
   if (warmup_epochs > 0.0) {
     schedule = linkboy::warmup({.scheduler = std::move(schedule),
-                                .warmup_t = warmup_epochs * linkboy::NUM_UPDATE_STEPS_PER_EPOCH});
+                                .warmup_updates = warmup_epochs * linkboy::placeholders::num_updates_per_epoch});
   }
   if (!schedule) return nullptr;
   return [schedule = std::move(schedule)](torch::optim::Optimizer& optimizer,

@@ -20,7 +20,7 @@ struct PlaceholderName {
 }  // namespace detail
 
 /// A number, or an expression over what the run will resolve to:
-/// `NUM_UPDATE_STEPS_PER_EPOCH * 7 + 1`. Placeholders and numbers combine with + - * / on either
+/// `num_updates_per_epoch * 7 + 1`. Placeholders and numbers combine with + - * / on either
 /// side, chained as one likes, and with `ceil`, `floor`, `min` and `max`; `resolve` computes the
 /// value.
 class LINKBOY_API RunExpression {
@@ -43,13 +43,13 @@ class LINKBOY_API RunExpression {
   /// @throws Error that lists the names if there is none.
   static RunExpression placeholder(std::string_view name);
 
-  /// Reads an expression as one would write it in C++: "2 * NUM_UPDATE_STEPS_PER_EPOCH + 1",
-  /// "ceil(NUM_EPOCHS / 3)", "min(100, NUM_UPDATE_STEPS / 2)".
+  /// Reads an expression as one would write it in C++: "2 * num_updates_per_epoch + 1",
+  /// "ceil(num_epochs / 3)", "min(100, num_updates / 2)".
   /// @throws Error that shows the place if `text` is none; the message lists the placeholders.
   static RunExpression parse(std::string_view text);
 
   /// Returns the value in a run. One that is a whole number up to rounding is that number:
-  /// `NUM_UPDATE_STEPS * 0.07` is 7 of 100 updates, although 100 * 0.07 is a little more.
+  /// `num_updates * 0.07` is 7 of 100 updates, although 100 * 0.07 is a little more.
   /// @throws Error if a placeholder has no value in this run or something is divided by zero; the
   ///         message shows the expression.
   double resolve(const RunConfig& config) const;
@@ -59,7 +59,7 @@ class LINKBOY_API RunExpression {
   ///         or beyond 2^53, where doubles leave out whole numbers.
   int64_t resolve_count(const RunConfig& config) const;
 
-  /// The expression as text: "(NUM_EPOCHS * 2)".
+  /// The expression as text: "(num_epochs * 2)".
   std::string to_string() const;
 
   /// A value that is computed when the run is known.
@@ -85,18 +85,18 @@ class LINKBOY_API RunExpression {
 // `inline`, so that a namespace-scope constant of a program may be made of them.
 
 /// Epochs of the run.
-inline constinit const RunExpression NUM_EPOCHS{detail::PlaceholderName{"NUM_EPOCHS"}};
-/// Optimizer steps in the whole run; fewer than NUM_EPOCHS * NUM_UPDATE_STEPS_PER_EPOCH if
+inline constinit const RunExpression num_epochs{detail::PlaceholderName{"num_epochs"}};
+/// Optimizer steps in the whole run; fewer than num_epochs * num_updates_per_epoch if
 /// `max_num_updates` ends the run in mid-epoch.
-inline constinit const RunExpression NUM_UPDATE_STEPS{detail::PlaceholderName{"NUM_UPDATE_STEPS"}};
+inline constinit const RunExpression num_updates{detail::PlaceholderName{"num_updates"}};
 /// Optimizer steps in an epoch; the same number on every rank.
-inline constinit const RunExpression NUM_UPDATE_STEPS_PER_EPOCH{
-    detail::PlaceholderName{"NUM_UPDATE_STEPS_PER_EPOCH"}};
+inline constinit const RunExpression num_updates_per_epoch{
+    detail::PlaceholderName{"num_updates_per_epoch"}};
 /// Batches that one process sees in a training (evaluation) epoch.
-inline constinit const RunExpression TRAIN_DATALOADER_LEN{
-    detail::PlaceholderName{"TRAIN_DATALOADER_LEN"}};
+inline constinit const RunExpression num_train_batches_per_epoch{
+    detail::PlaceholderName{"num_train_batches_per_epoch"}};
 /// @note Resolving it throws Error in a run without evaluation data.
-inline constinit const RunExpression EVAL_DATALOADER_LEN{
-    detail::PlaceholderName{"EVAL_DATALOADER_LEN"}};
+inline constinit const RunExpression num_eval_batches_per_epoch{
+    detail::PlaceholderName{"num_eval_batches_per_epoch"}};
 
 }  // namespace linkboy

@@ -21,7 +21,7 @@
 /// member that has fields itself adds them to those of the struct.
 ///
 ///     struct StepSchedulerOptions {
-///       RunExpression step_size = NUM_UPDATE_STEPS;
+///       RunExpression step_size = num_updates;
 ///       double gamma = 0.1;
 ///       LINKBOY_FIELDS(step_size, gamma);
 ///     };
@@ -42,7 +42,7 @@
 
 namespace linkboy {
 
-/// Keys with values: {"step_size", "2 * NUM_UPDATE_STEPS_PER_EPOCH"}.
+/// Keys with values: {"step_size", "2 * num_updates_per_epoch"}.
 using TextSettings = std::vector<std::pair<std::string, std::string>>;
 
 /// Returns the parts between separators; at least one, perhaps empty. If parentheses come in pairs,

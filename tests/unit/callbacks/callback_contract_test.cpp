@@ -198,8 +198,8 @@ TEST(CallbackFactoryTest, AnUnknownOptionIsAnErrorThatListsAll) {
 }
 
 TEST(CallbackFactoryTest, AValueThatCannotBeReadIsAnErrorThatSaysWhatItMustBe) {
-  EXPECT_ERROR(make_callback("early-stopping", {{"early_stopping_patience", "two"}}),
-               "early_stopping_patience is 'two'; it must be a whole number");
+  EXPECT_ERROR(make_callback("early-stopping", {{"patience", "two"}}),
+               "patience is 'two'; it must be a whole number");
   EXPECT_ERROR(make_callback("gradient-norm", {{"parts", "all"}}),
                "it must be one of none, param_groups, modules");
 }
@@ -231,8 +231,8 @@ TEST(CallbackFactoryTest, ThePageOfTheCallbacksNamesEveryOption) {
 }
 
 TEST(CallbackFactoryTest, OptionsReachTheCallback) {
-  EXPECT_ERROR(make_callback("early-stopping", {{"early_stopping_patience", "0"}}),
-               "early_stopping_patience is 0");
+  EXPECT_ERROR(make_callback("early-stopping", {{"patience", "0"}}),
+               "patience is 0");
   EXPECT_ERROR(make_callback("model-ema", {{"decay", "1.5"}}), "1.5");
 }
 

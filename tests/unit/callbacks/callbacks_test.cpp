@@ -45,47 +45,47 @@ TrainOptions epochs(int64_t num_epochs) {
 }
 
 int64_t epochs_until_stop(const std::vector<double>& values, EarlyStoppingOptions options) {
-  options.watch_metric = "score";
+  options.monitor = "score";
   Toy toy({std::make_shared<Metric>("score", values), std::make_shared<EarlyStopping>(options)});
   return toy.trainer.train(epochs(static_cast<int64_t>(values.size()))).num_epochs;
 }
 
 TEST(EarlyStoppingTest, StopsWhenTheMetricHasNotImprovedForItsPatience) {
   EXPECT_EQ(epochs_until_stop({1.0, 1.0, 0.5}, {}), 2);
-  EXPECT_EQ(epochs_until_stop({1.0, 1.1, 1.2, 0.5}, {.early_stopping_patience = 2}), 3);
+  EXPECT_EQ(epochs_until_stop({1.0, 1.1, 1.2, 0.5}, {.patience = 2}), 3);
   EXPECT_EQ(epochs_until_stop({1.0, 0.8, 0.6, 0.4}, {}), 4);
   EXPECT_EQ(epochs_until_stop({0.1, 0.2, 0.3, 0.25, 0.9}, {.greater_is_better = true}), 4);
 }
 
 TEST(EarlyStoppingTest, CountsOnlyChangesAboveTheThreshold) {
   // As upstream: 0.995 is no improvement on 1, 0.99 is one (by 0.01000...9).
-  EXPECT_EQ(epochs_until_stop({1.0, 0.995, 0.99}, {.early_stopping_patience = 2}), 3);
-  EXPECT_EQ(epochs_until_stop({1.0, 0.995, 0.99}, {.early_stopping_patience = 1}), 2);
-  EXPECT_EQ(epochs_until_stop({1.0, 0.999, 0.998}, {.early_stopping_threshold = 0.0}), 3);
+  EXPECT_EQ(epochs_until_stop({1.0, 0.995, 0.99}, {.patience = 2}), 3);
+  EXPECT_EQ(epochs_until_stop({1.0, 0.995, 0.99}, {.patience = 1}), 2);
+  EXPECT_EQ(epochs_until_stop({1.0, 0.999, 0.998}, {.min_delta = 0.0}), 3);
 }
 
 TEST(EarlyStoppingTest, NaNIsNoImprovement) {
   EXPECT_EQ(epochs_until_stop({NAN, 1.0, 0.5}, {}), 1);
   EXPECT_EQ(epochs_until_stop({1.0, NAN, 0.5}, {}), 2);
-  EXPECT_EQ(epochs_until_stop({1.0, NAN, 0.5, 0.2}, {.early_stopping_patience = 2}), 4);
+  EXPECT_EQ(epochs_until_stop({1.0, NAN, 0.5, 0.2}, {.patience = 2}), 4);
 }
 
 TEST(EarlyStoppingTest, GivesItsReason) {
   Toy toy({std::make_shared<Metric>("score", std::vector<double>{1.0, 1.0}),
-           make<EarlyStopping>({.watch_metric = "score"})});
+           make<EarlyStopping>({.monitor = "score"})});
   const auto result = toy.trainer.train(epochs(2));
   EXPECT_EQ(result.reason, StopReason::early_stop);
   EXPECT_EQ(result.message, "Stopping training due to no improvement of score after 1 epochs");
 }
 
 TEST(EarlyStoppingTest, RejectsAMetricThatNobodyRecords) {
-  Toy toy({make<EarlyStopping>({.watch_metric = "acuracy"})});
+  Toy toy({make<EarlyStopping>({.monitor = "acuracy"})});
   EXPECT_ERROR(toy.trainer.train(epochs(1)),
                "no value of the metric \"acuracy\" was recorded; there is: train_loss_epoch");
 }
 
 TEST(EarlyStoppingTest, WaitsWhereAnEpochIsNotEvaluated) {
-  Toy toy({make<EarlyStopping>({.early_stopping_patience = 1})});
+  Toy toy({make<EarlyStopping>({.patience = 1})});
   TrainOptions options = epochs(4);
   options.eval_dataset = toy_data(4);
   options.evaluate_every_n_epochs = 4;
@@ -93,27 +93,27 @@ TEST(EarlyStoppingTest, WaitsWhereAnEpochIsNotEvaluated) {
 }
 
 TEST(EarlyStoppingTest, RejectsOptionsOutOfTheirRange) {
-  EXPECT_ERROR(EarlyStopping({.early_stopping_patience = 0}), "early_stopping_patience is 0");
-  EXPECT_ERROR(EarlyStopping({.early_stopping_threshold = -1.0}), "early_stopping_threshold is -1");
-  EXPECT_ERROR(EarlyStopping({.early_stopping_threshold = NAN}), "early_stopping_threshold is nan");
-  EXPECT_ERROR(EarlyStopping({.num_warmup_epochs = -1}), "num_warmup_epochs is -1");
+  EXPECT_ERROR(EarlyStopping({.patience = 0}), "patience is 0");
+  EXPECT_ERROR(EarlyStopping({.min_delta = -1.0}), "min_delta is -1");
+  EXPECT_ERROR(EarlyStopping({.min_delta = NAN}), "min_delta is nan");
+  EXPECT_ERROR(EarlyStopping({.warmup_epochs = -1}), "warmup_epochs is -1");
   EXPECT_ERROR(EarlyStopping({.divergence_bound = NAN}), "divergence_bound is NaN");
 }
 
 TEST(EarlyStoppingTest, ARelativeThresholdIsAShareOfTheBestValue) {
-  const EarlyStoppingOptions options{.early_stopping_threshold = 0.1,
-                                     .is_threshold_relative = true};
+  const EarlyStoppingOptions options{.min_delta = 0.1,
+                                     .is_min_delta_relative = true};
   EXPECT_EQ(epochs_until_stop({200.0, 170.0, 150.0, 140.0, 100.0}, options), 4);
   // 9.5 is less than a tenth of 100, the best value, but more than a tenth of the new one.
   EXPECT_EQ(epochs_until_stop({100.0, 90.5, 50.0}, options), 2);
 }
 
 TEST(EarlyStoppingTest, DoesNotLookAtTheWarmUp) {
-  EXPECT_EQ(epochs_until_stop({1.0, 9.0, 8.0, 2.0, 1.5, 1.5}, {.num_warmup_epochs = 3}), 6);
+  EXPECT_EQ(epochs_until_stop({1.0, 9.0, 8.0, 2.0, 1.5, 1.5}, {.warmup_epochs = 3}), 6);
 }
 
 TEST(EarlyStoppingTest, StopsAtOnceBeyondTheDivergenceBound) {
-  const EarlyStoppingOptions options{.early_stopping_patience = 9, .divergence_bound = 5.0};
+  const EarlyStoppingOptions options{.patience = 9, .divergence_bound = 5.0};
   EXPECT_EQ(epochs_until_stop({1.0, 5.0, 5.1, 0.1}, options), 3);
   auto accuracy = options;
   accuracy.greater_is_better = true;
@@ -122,19 +122,19 @@ TEST(EarlyStoppingTest, StopsAtOnceBeyondTheDivergenceBound) {
 }
 
 TEST(EarlyStoppingTest, StopsAtOnceAtAValueThatIsNotFiniteIfToldTo) {
-  const EarlyStoppingOptions options{.early_stopping_patience = 9, .stop_at_non_finite = true};
+  const EarlyStoppingOptions options{.patience = 9, .stop_at_non_finite = true};
   EXPECT_EQ(epochs_until_stop({1.0, NAN, 0.1}, options), 2);
 }
 
 TEST(EarlyStoppingTest, RestoresItsCount) {
   Toy toy;
-  EarlyStopping first({.early_stopping_patience = 2, .watch_metric = "score"});
+  EarlyStopping first({.patience = 2, .monitor = "score"});
   first.on_training_run_start(toy.trainer);
   for (double value : {1.0, 1.0}) {
     toy.trainer.run_history().update_metric("score", value);
     first.on_training_run_epoch_end(toy.trainer);
   }
-  EarlyStopping second({.early_stopping_patience = 2, .watch_metric = "score"});
+  EarlyStopping second({.patience = 2, .monitor = "score"});
   load_for_resume(second, first.state_dict());
   second.on_training_run_start(toy.trainer);
   toy.trainer.run_history().update_metric("score", 1.0);
@@ -145,7 +145,7 @@ TEST(EarlyStoppingTest, RestoresItsCount) {
 class SaveBestModelTest : public ::testing::Test {
  protected:
   SaveBestModelOptions watching_score() {
-    return {.save_path = folder_ / "best.pt", .watch_metric = "score"};
+    return {.path = folder_ / "best.pt", .monitor = "score"};
   }
   TemporaryFolder folder_;
 };
@@ -197,7 +197,7 @@ TEST_F(SaveBestModelTest, NaNIsNeverTheBestAndNothingIsLoadedWithoutASave) {
 
 TEST_F(SaveBestModelTest, UnwritablePathIsFoundBeforeTraining) {
   auto options = watching_score();
-  options.save_path = "/proc/no/such/best.pt";
+  options.path = "/proc/no/such/best.pt";
   Toy toy({std::make_shared<SaveBestModel>(options)});
   EXPECT_ERROR(toy.trainer.train(epochs(1)), "/proc/no");
   EXPECT_EQ(toy.trainer.num_updates(), 0);

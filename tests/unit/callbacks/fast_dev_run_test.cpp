@@ -85,8 +85,8 @@ TEST(FastDevRunTest, EvaluatesThoughTheRunWouldDoSoLater) {
 TEST(FastDevRunTest, WritesNothingAndSaysWhatItLeavesOut) {
   const TemporaryFolder folder;
   Toy toy({make<SaveTrainingState>({.directory = folder / "states"}),
-           make<SaveBestModel>({.save_path = folder / "best.pt"}),
-           make<ModelEma>({.save_path = folder / "ema.pt"}), std::make_shared<EarlyStopping>(),
+           make<SaveBestModel>({.path = folder / "best.pt"}),
+           make<ModelEma>({.path = folder / "ema.pt"}), std::make_shared<EarlyStopping>(),
            std::make_shared<FastDevRun>()});
   toy.trainer.train(many_epochs());
   EXPECT_TRUE(folder.names().empty());

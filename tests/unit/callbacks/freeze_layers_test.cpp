@@ -90,7 +90,7 @@ TEST(FineTuningTest, AGroupThatIsAddedBetweenRunsTrainsOnTheSchedule) {
   LrTrainer trainer(model, torch::nn::CrossEntropyLoss(), optimizer,
                     {.callbacks = {}, .accelerator = {.device = "cpu"}});
   auto options = fine_tuning_run(1);  // four updates
-  options.create_scheduler_fn = cosine({.lr_min = 0.0});
+  options.create_scheduler_fn = cosine({.min_lr = 0.0});
   const auto start = copies_of(model->parameters());
   trainer.train(options);
   EXPECT_TRUE(torch::equal(start[0], model->parameters()[0]));

@@ -73,7 +73,7 @@ TEST(LimitBatchesTest, TheRunAndItsScheduleHaveTheLimitedLengths) {
   Toy toy({std::make_shared<LimitBatches>(3)});
   TrainOptions options = epochs(4);
   options.gradient_accumulation_steps = 2;
-  options.create_scheduler_fn = cosine({.lr_min = 0.0});
+  options.create_scheduler_fn = cosine({.min_lr = 0.0});
   toy.trainer.train(options);
   const RunConfig& config = toy.trainer.run_config();
   EXPECT_EQ(config.num_train_batches_per_epoch, 3);
@@ -117,7 +117,7 @@ TEST(LimitBatchesTest, OfTwoLimitsTheLowerOneCounts) {
 }
 
 std::shared_ptr<StepBasedEvaluation> after_update_3() {
-  return make<StepBasedEvaluation>({.eval_every_n_updates = 3});
+  return make<StepBasedEvaluation>({.every_n_updates = 3});
 }
 
 TEST(LimitBatchesTest, LimitsIntermediateEvaluationsAlone) {

@@ -52,7 +52,7 @@ class Scored {
 
 Scored stopping_early(bool reset_on_train) {
   return Scored(make<EarlyStopping>(
-      {.early_stopping_patience = 2, .watch_metric = "score", .reset_on_train = reset_on_train}));
+      {.patience = 2, .monitor = "score", .reset_on_train = reset_on_train}));
 }
 
 TEST(EarlyStoppingTest, NewRunForgetsTheBestValueAndTheCountOfTheRunBefore) {
@@ -88,14 +88,14 @@ int64_t epochs_after_resume(const std::function<std::shared_ptr<C>()>& make_call
 }
 
 std::shared_ptr<EarlyStopping> patience_of_three() {
-  return make<EarlyStopping>({.early_stopping_patience = 3, .watch_metric = "score"});
+  return make<EarlyStopping>({.patience = 3, .monitor = "score"});
 }
 
 TEST(EarlyStoppingTest, ARunThatItHasEndedDoesNotTrainWhenResumed) {
   const std::vector<double> worse{1.0, 2.0, 2.0, 2.0};
   EXPECT_EQ(epochs_after_resume<EarlyStopping>(patience_of_three, worse, {3.0, 3.0}), 0);
   const auto bounded = [] {
-    return make<EarlyStopping>({.divergence_bound = 5.0, .watch_metric = "score"});
+    return make<EarlyStopping>({.divergence_bound = 5.0, .monitor = "score"});
   };
   EXPECT_EQ(epochs_after_resume<EarlyStopping>(bounded, {1.0, 9.0}, {1.0, 1.0}), 0);
 }
@@ -103,7 +103,7 @@ TEST(EarlyStoppingTest, ARunThatItHasEndedDoesNotTrainWhenResumed) {
 TEST(EarlyStoppingTest, AResumedRunDoesNotLookAtTheWarmUpEither) {
   const auto bounded = [] {
     return make<EarlyStopping>(
-        {.num_warmup_epochs = 3, .divergence_bound = 5.0, .watch_metric = "score"});
+        {.warmup_epochs = 3, .divergence_bound = 5.0, .monitor = "score"});
   };
   EXPECT_EQ(epochs_after_resume<EarlyStopping>(bounded, {9.0}, {9.0, 9.0, 1.0}), 3);
 }
@@ -113,7 +113,7 @@ TEST(EarlyStoppingTest, AStateThatWasLoadedForAnotherRunIsForgotten) {
   const TemporaryFolder folder;
   bool fails = false;
   const auto stopping =
-      make<EarlyStopping>({.early_stopping_patience = 2, .watch_metric = "score"});
+      make<EarlyStopping>({.patience = 2, .monitor = "score"});
   Toy toy({make<LambdaCallback>(
                {.on_training_run_start =
                     [&](Trainer&) {
@@ -148,7 +148,7 @@ TEST(EarlyStoppingTest, AnEvaluationOfAnotherCallbackDoesNotCountAsTheEpochs) {
 TEST(EarlyStoppingTest, ALargerPatienceLetsAStoppedRunContinue) {
   int64_t patience = 1;
   const std::function<std::shared_ptr<EarlyStopping>()> growing = [&] {
-    return make<EarlyStopping>({.early_stopping_patience = patience++, .watch_metric = "score"});
+    return make<EarlyStopping>({.patience = patience++, .monitor = "score"});
   };
   EXPECT_EQ(epochs_after_resume<EarlyStopping>(growing, {1.0, 2.0}, {0.5, 0.4}), 2);
 }
@@ -171,7 +171,7 @@ TEST(EarlyStoppingTest, AResumedRunKeepsTheCountOfValuesThatWereNeverFinite) {
       trainer.run_history().update_metric("score", NAN);
     }});
   };
-  const EarlyStoppingOptions stopping{.early_stopping_patience = 3, .watch_metric = "score"};
+  const EarlyStoppingOptions stopping{.patience = 3, .monitor = "score"};
   TrainOptions options{.train_dataset = toy_data(4), .num_epochs = 2};
   Toy first({never_finite(), std::make_shared<EarlyStopping>(stopping)});
   first.trainer.train(options);
@@ -202,8 +202,8 @@ TEST(MetricMonitorTest, AResumedRunReadsTheValueThatWasNotReadBefore) {
 class SaveBestModelTwiceTest : public ::testing::Test {
  protected:
   Scored saving(SaveBestModelOptions options) {
-    options.save_path = folder_ / "best.pt";
-    options.watch_metric = "score";
+    options.path = folder_ / "best.pt";
+    options.monitor = "score";
     save_ = std::make_shared<SaveBestModel>(options);
     return Scored(save_);
   }

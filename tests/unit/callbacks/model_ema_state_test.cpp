@@ -84,7 +84,7 @@ TEST(ModelEmaStateTest, AResumedRunIsTheUninterruptedOneInEveryBit) {
 
 TEST(ModelEmaStateTest, AFileOfAnEpochAfterTheStateIsNotTakenForTheAverageThatTheStateKnows) {
   const TemporaryFolder folder;
-  const ModelEmaOptions every_epoch{.evaluate = false, .save_path = folder / "ema.pt"};
+  const ModelEmaOptions every_epoch{.evaluate = false, .path = folder / "ema.pt"};
   Rehearsal whole(1000, every_epoch);
   // Each epoch has 4 updates; the state of the second epoch's first one knows the first epoch's
   // file.
@@ -106,7 +106,7 @@ TEST(ModelEmaStateTest, AFileOfAnEpochAfterTheStateIsNotTakenForTheAverageThatTh
 
 TEST(ModelEmaStateTest, AStateThatDoesNotTellTheEpochOfItsFileForgetsTheBestValueToo) {
   const TemporaryFolder folder;
-  const ModelEmaOptions every_epoch{.evaluate = true, .save_path = folder / "ema.pt"};
+  const ModelEmaOptions every_epoch{.evaluate = true, .path = folder / "ema.pt"};
   Rehearsal first(5, every_epoch);
   first.trainer->train(first.options);
   first.trainer->save_training_state(folder / "state");
@@ -139,11 +139,11 @@ TEST(ModelEmaStateTest, AStateWithTheAverageInTheModelGoesOnWithTheWeights) {
   whole.options.num_epochs = 5;
   whole.trainer->train(whole.options);
 
-  Rehearsal first(100, {.leave_in_model = true});
+  Rehearsal first(100, {.apply_at_end = true});
   first.options.create_scheduler_fn = {};
   first.trainer->callback_handler().add(make<SaveTrainingState>({.directory = folder.path()}));
   first.trainer->train(first.options);
-  Rehearsal second(100, {.leave_in_model = false});
+  Rehearsal second(100, {.apply_at_end = false});
   second.options.create_scheduler_fn = {};
   second.options.num_epochs = 5;
   second.options.resume_from = folder.path();

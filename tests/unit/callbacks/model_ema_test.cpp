@@ -49,7 +49,7 @@ std::vector<Tensor> average_by_hand(const std::vector<std::vector<Tensor>>& weig
 
 TEST(ModelEmaTest, IsTheAverageOfAllUpdates) {
   auto keep = std::make_shared<KeepWeights>();
-  auto ema = make<ModelEma>({.decay = 0.9, .warm_up = false});
+  auto ema = make<ModelEma>({.decay = 0.9, .warmup = false});
   Toy toy({keep, ema});
   toy.trainer.train(three_updates_per_epoch(2));
   ASSERT_EQ(keep->weights.size(), 7U);
@@ -62,7 +62,7 @@ TEST(ModelEmaTest, IsTheAverageOfAllUpdates) {
 TEST(ModelEmaTest, IsPythonsAveragedModelInEveryBit) {
   // torch.optim.swa_utils: torch._foreach_lerp_(averages, weights, 1 - decay).
   auto keep = std::make_shared<KeepWeights>();
-  auto ema = make<ModelEma>({.decay = 0.97, .warm_up = false});
+  auto ema = make<ModelEma>({.decay = 0.97, .warmup = false});
   Toy toy({keep, ema});
   toy.trainer.train(three_updates_per_epoch(2));
   auto expected = copies_of(keep->weights[0]);
@@ -90,7 +90,7 @@ TEST(ModelEmaTest, WarmsItsDecayUp) {
 TEST(ModelEmaTest, StartsAfterSomeUpdatesAndTakesEachNth) {
   auto keep = std::make_shared<KeepWeights>();
   auto ema =
-      make<ModelEma>({.decay = 0.5, .warm_up = false, .start_after = 2, .every_n_updates = 3});
+      make<ModelEma>({.decay = 0.5, .warmup = false, .start_after = 2, .every_n_updates = 3});
   Toy toy({keep, ema});
   toy.trainer.train(three_updates_per_epoch(3));  // 9 updates: begins with 2, takes 5 and 8
   EXPECT_EQ(ema->num_averaged(), 2);
@@ -133,7 +133,7 @@ TEST(ModelEmaTest, DoesNotCountSkippedUpdates) {
 TEST(ModelEmaTest, AveragesFloatingBuffersAndLeavesIntegerOnes) {
   namespace nn = torch::nn;
   nn::Sequential model(nn::Linear(4, 3), nn::BatchNorm1d(3));
-  auto ema = make<ModelEma>({.decay = 0.5, .warm_up = false});
+  auto ema = make<ModelEma>({.decay = 0.5, .warmup = false});
   QuietTrainer trainer(model, nn::CrossEntropyLoss(),
                        std::make_shared<torch::optim::SGD>(model->parameters(), 0.0),
                        {.callbacks = {ema}, .accelerator = {.device = "cpu"}});
@@ -217,7 +217,7 @@ TEST(ModelEmaTest, EvaluatesOnlyWhereTheEpochWasEvaluated) {
 TEST(ModelEmaTest, CallbacksBeforeItInTheListCanWatchItsMetrics) {
   const TemporaryFolder folder;
   auto best = make<SaveBestModel>(
-      {.save_path = folder / "best.pt", .watch_metric = "ema_model_eval_loss_epoch"});
+      {.path = folder / "best.pt", .monitor = "ema_model_eval_loss_epoch"});
   Toy toy({best, make<ModelEma>({.decay = 0.5})});
   toy.trainer.train(three_updates_per_epoch(3));
   const auto values = toy.trainer.run_history().get_metric_values("ema_model_eval_loss_epoch");
@@ -239,7 +239,7 @@ TEST(ModelEmaTest, SavesTheBestAverage) {
   };
   const TemporaryFolder folder;
   // With this learning rate the loss goes up and down.
-  auto ema = make<ModelEma>({.decay = 0.5, .save_path = folder / "new" / "ema.pt"});
+  auto ema = make<ModelEma>({.decay = 0.5, .path = folder / "new" / "ema.pt"});
   auto keep = std::make_shared<KeepAverages>(*ema);
   Toy toy({ema, keep}, /*lr=*/1.5);
   EXPECT_TRUE(ema->writes_files());
@@ -260,7 +260,7 @@ TEST(ModelEmaTest, SavesTheBestAverage) {
 
 TEST(ModelEmaTest, WithoutEvaluationSavesEachEpoch) {
   const TemporaryFolder folder;
-  auto ema = make<ModelEma>({.save_path = folder / "ema.pt"});
+  auto ema = make<ModelEma>({.path = folder / "ema.pt"});
   Toy toy({ema});
   TrainOptions options = three_updates_per_epoch(3);
   options.eval_dataset = {};
@@ -297,7 +297,7 @@ TEST(ModelEmaTest, AStopDuringItsEvaluationEndsTheRunInOrder) {
     }
   };
   auto keep = std::make_shared<KeepWeights>();
-  Toy toy({keep, make<ModelEma>({.leave_in_model = true}), std::make_shared<StopInEma>()});
+  Toy toy({keep, make<ModelEma>({.apply_at_end = true}), std::make_shared<StopInEma>()});
   EXPECT_EQ(toy.trainer.train(three_updates_per_epoch(2)).reason, StopReason::stop_request);
   EXPECT_TRUE(bit_equal(toy.model->parameters(), keep->weights.back()));
 }
@@ -319,7 +319,7 @@ TEST(ModelEmaTest, SwapsInAndOutForTheUser) {
 }
 
 TEST(ModelEmaTest, LeavesTheAverageInTheModelIfAskedTo) {
-  auto ema = make<ModelEma>({.leave_in_model = true});
+  auto ema = make<ModelEma>({.apply_at_end = true});
   Toy toy({ema});
   toy.trainer.train(three_updates_per_epoch(1));
   EXPECT_TRUE(bit_equal(toy.model->parameters(), tensors_of(ema->averaged_model_state())));
@@ -332,7 +332,7 @@ TEST(ModelEmaTest, RejectsOptionsOutOfTheirRange) {
   EXPECT_ERROR((ModelEma{{.decay = NAN}}), "decay is nan");
   EXPECT_ERROR((ModelEma{{.start_after = -1}}), "start_after is -1");
   EXPECT_ERROR((ModelEma{{.every_n_updates = 0}}), "every_n_updates is 0");
-  Toy toy({make<ModelEma>({.save_path = "/proc/no/ema.pt"})});
+  Toy toy({make<ModelEma>({.path = "/proc/no/ema.pt"})});
   EXPECT_ERROR(toy.trainer.train(three_updates_per_epoch(1)), "/proc/no");
 }
 

@@ -29,7 +29,7 @@ constexpr int kBetweenUpdates = 1000;
 /// Epochs of four updates and two evaluation steps.
 struct TimedRun {
   explicit TimedRun(CallbackList more = {},
-                    PhaseTimerOptions timing_options = {.num_warmup_steps = 0})
+                    PhaseTimerOptions timing_options = {.warmup_micro_steps = 0})
       : timing(std::make_shared<ByFakeTime<PhaseTimer>>(time, timing_options)),
         model(toy_model()),
         trainer(time,
@@ -96,7 +96,7 @@ TEST(PhaseTimerTest, SecondRunStartsItsSumsAnew) {
 }
 
 TEST(PhaseTimerTest, LeavesWarmUpStepsOutOfTheMeansButNotOfTheEpoch) {
-  TimedRun run({}, {.num_warmup_steps = 2});
+  TimedRun run({}, {.warmup_micro_steps = 2});
   run.trainer.callback_handler().add(std::make_shared<AtUpdate>(
       2, [&](Trainer&) { run.trainer.seconds.forward = 10 * kForward; }));
   run.options.num_epochs = 1;
@@ -107,7 +107,7 @@ TEST(PhaseTimerTest, LeavesWarmUpStepsOutOfTheMeansButNotOfTheEpoch) {
 }
 
 TEST(PhaseTimerTest, EpochOfWarmUpStepsAloneHasNoMeans) {
-  TimedRun run({}, {.num_warmup_steps = 4});
+  TimedRun run({}, {.warmup_micro_steps = 4});
   run.trainer.train(run.options);
   EXPECT_EQ(run.values("train_forward_time"), std::vector<double>{kForward});
   EXPECT_EQ(run.values("train_epoch_time"), twice(4 * kUpdate));
@@ -244,7 +244,7 @@ TEST(PhaseTimerTest, EpochThatWasLeftIsForgottenInTheNextRun) {
 }
 
 TEST(PhaseTimerTest, WaitingForTheDeviceChangesNothingOnTheCpu) {
-  TimedRun run({}, {.num_warmup_steps = 0, .synchronize = true});
+  TimedRun run({}, {.warmup_micro_steps = 0, .synchronize = true});
   run.trainer.train(run.options);
   EXPECT_EQ(run.values("train_forward_time"), twice(kForward));
 }
@@ -252,7 +252,7 @@ TEST(PhaseTimerTest, WaitingForTheDeviceChangesNothingOnTheCpu) {
 TEST(PhaseTimerTest, MeanOfNothingIsNaN) { EXPECT_TRUE(std::isnan(TimeSum().mean())); }
 
 TEST(PhaseTimerTest, RejectsANegativeWarmUp) {
-  EXPECT_ERROR(PhaseTimer({.num_warmup_steps = -1}), "num_warmup_steps is -1");
+  EXPECT_ERROR(PhaseTimer({.warmup_micro_steps = -1}), "warmup_micro_steps is -1");
 }
 
 }  // namespace

@@ -162,22 +162,22 @@ TEST(ProfilerScheduleTest, CountsAsPythonsSchedule) {
       const auto phase = schedule.phase_of(step);
       const bool is_active = phase == ProfilerSchedule::Phase::active;
       text += is_active ? (schedule.ends_cycle(step) ? 'S' : 'R')
-                        : (phase == ProfilerSchedule::Phase::warm_up ? 'w' : '.');
+                        : (phase == ProfilerSchedule::Phase::warmup ? 'w' : '.');
     }
     return text;
   };
   // By torch.profiler.schedule of PyTorch 2.11.0.
   EXPECT_EQ(phases({}), ".....wwRRRRS....");
-  EXPECT_EQ(phases({.skip_first = 2, .wait = 1, .warm_up = 1, .active = 2, .repeat = 2}),
+  EXPECT_EQ(phases({.skip_first = 2, .wait = 1, .warmup = 1, .active = 2, .repeat = 2}),
             "...wRS.wRS......");
-  EXPECT_EQ(phases({.wait = 1, .warm_up = 1, .active = 2, .repeat = 0}), ".wRS.wRS.wRS.wRS");
-  EXPECT_EQ(phases({.wait = 0, .warm_up = 0, .active = 1, .repeat = 3}), "SSS.............");
-  EXPECT_EQ(phases({.skip_first = 3, .wait = 0, .warm_up = 2, .active = 1, .repeat = 0}),
+  EXPECT_EQ(phases({.wait = 1, .warmup = 1, .active = 2, .repeat = 0}), ".wRS.wRS.wRS.wRS");
+  EXPECT_EQ(phases({.wait = 0, .warmup = 0, .active = 1, .repeat = 3}), "SSS.............");
+  EXPECT_EQ(phases({.skip_first = 3, .wait = 0, .warmup = 2, .active = 1, .repeat = 0}),
             "...wwSwwSwwSwwSw");
 }
 
 TEST_F(ProfilerTest, TraceHoldsTheOperatorsOfTheActiveStepsAndNoOthers) {
-  auto profiler = this->profiler({.wait = 1, .warm_up = 1, .active = 2});
+  auto profiler = this->profiler({.wait = 1, .warmup = 1, .active = 2});
   trainer({profiler})->train(epochs(3));
   ASSERT_EQ(profiler->traces().size(), 1U);
   const Trace trace(profiler->traces().front());
@@ -189,7 +189,7 @@ TEST_F(ProfilerTest, TraceHoldsTheOperatorsOfTheActiveStepsAndNoOthers) {
 }
 
 TEST_F(ProfilerTest, EachStepIsARangeAroundItsOperators) {
-  auto profiler = this->profiler({.wait = 1, .warm_up = 1, .active = 2});
+  auto profiler = this->profiler({.wait = 1, .warmup = 1, .active = 2});
   trainer({profiler})->train(epochs(1));
   const Trace trace(profiler->traces().front());
   const auto marks = trace.events("cpu_op", "aten::neg");
@@ -204,7 +204,7 @@ TEST_F(ProfilerTest, EachStepIsARangeAroundItsOperators) {
 
 TEST_F(ProfilerTest, EachCycleHasAFileAndRunsGoOnCounting) {
   const ProfilerSchedule schedule{
-      .skip_first = 1, .wait = 1, .warm_up = 0, .active = 2, .repeat = 2};
+      .skip_first = 1, .wait = 1, .warmup = 0, .active = 2, .repeat = 2};
   auto profiler = this->profiler(schedule);
   trainer({profiler})->train(epochs(3));
   ASSERT_EQ(profiler->traces().size(), 2U);
@@ -229,14 +229,14 @@ TEST_F(ProfilerTest, EvaluationIsInTheTraceOnlyBetweenTwoActiveSteps) {
     trainer({profiler})->train(options);
     return Trace(profiler->traces().at(0)).steps();
   };
-  EXPECT_EQ(steps({.wait = 1, .warm_up = 1, .active = 2}), (std::vector<int64_t>{2, 3}));
-  EXPECT_EQ(steps({.wait = 3, .warm_up = 1, .active = 2}), (std::vector<int64_t>{4, 5}));
-  EXPECT_EQ(steps({.wait = 5, .warm_up = 1, .active = 9}), (std::vector<int64_t>{6, 7}));
-  EXPECT_EQ(steps({.wait = 2, .warm_up = 1, .active = 2}), (std::vector<int64_t>{3, -1, 4}));
+  EXPECT_EQ(steps({.wait = 1, .warmup = 1, .active = 2}), (std::vector<int64_t>{2, 3}));
+  EXPECT_EQ(steps({.wait = 3, .warmup = 1, .active = 2}), (std::vector<int64_t>{4, 5}));
+  EXPECT_EQ(steps({.wait = 5, .warmup = 1, .active = 9}), (std::vector<int64_t>{6, 7}));
+  EXPECT_EQ(steps({.wait = 2, .warmup = 1, .active = 2}), (std::vector<int64_t>{3, -1, 4}));
 }
 
 TEST_F(ProfilerTest, StepsAreMicroBatches) {
-  auto profiler = this->profiler({.wait = 1, .warm_up = 1, .active = 1, .repeat = 2});
+  auto profiler = this->profiler({.wait = 1, .warmup = 1, .active = 1, .repeat = 2});
   TrainOptions options = epochs(2);
   options.gradient_accumulation_steps = 4;
   trainer({profiler})->train(options);
@@ -246,7 +246,7 @@ TEST_F(ProfilerTest, StepsAreMicroBatches) {
 }
 
 TEST_F(ProfilerTest, CycleThatTheRunsEndCutsShortIsWritten) {
-  auto profiler = this->profiler({.wait = 0, .warm_up = 2, .active = 100});
+  auto profiler = this->profiler({.wait = 0, .warmup = 2, .active = 100});
   trainer({profiler})->train(epochs(1));
   ASSERT_EQ(profiler->traces().size(), 1U);
   EXPECT_EQ(Trace(profiler->traces().front()).steps(), (std::vector<int64_t>{2, 3}));
@@ -257,7 +257,7 @@ TEST_F(ProfilerTest, CycleThatAStopRequestCutsShortIsWritten) {
   class StopAtOnce : public Callback {
     void on_train_update_end(Trainer& trainer) override { trainer.request_stop(); }
   };
-  auto profiler = this->profiler({.wait = 0, .warm_up = 0, .active = 100});
+  auto profiler = this->profiler({.wait = 0, .warmup = 0, .active = 100});
   trainer({profiler, std::make_shared<StopAtOnce>()})->train(epochs(1));
   const Trace trace(profiler->traces().at(0));
   EXPECT_EQ(trace.steps(), std::vector<int64_t>{0});
@@ -267,7 +267,7 @@ TEST_F(ProfilerTest, CycleThatAStopRequestCutsShortIsWritten) {
 }
 
 TEST_F(ProfilerTest, CycleThatStopTrainingCutsShortIsWritten) {
-  auto profiler = this->profiler({.wait = 0, .warm_up = 0, .active = 100});
+  auto profiler = this->profiler({.wait = 0, .warmup = 0, .active = 100});
   const auto result =
       throwing_trainer(2, StopTraining(StopReason::nan, "NaN"), profiler)->train(epochs(1));
   EXPECT_EQ(result.reason, StopReason::nan);
@@ -276,7 +276,7 @@ TEST_F(ProfilerTest, CycleThatStopTrainingCutsShortIsWritten) {
 }
 
 TEST_F(ProfilerTest, CycleThatAnExceptionCutsShortIsWrittenAndAnotherRunCanBeProfiled) {
-  const ProfilerSchedule schedule{.wait = 0, .warm_up = 1, .active = 100};
+  const ProfilerSchedule schedule{.wait = 0, .warmup = 1, .active = 100};
   auto profiler = this->profiler(schedule);
   auto trainer = throwing_trainer(2, std::runtime_error("the power went"), profiler);
   EXPECT_THROW(trainer->train(epochs(1)), std::runtime_error);
@@ -287,7 +287,7 @@ TEST_F(ProfilerTest, CycleThatAnExceptionCutsShortIsWrittenAndAnotherRunCanBePro
 }
 
 TEST_F(ProfilerTest, RunThatEndsInTheWarmUpLeavesNoTraceAndTheProfilerOff) {
-  const ProfilerSchedule long_warm_up{.wait = 0, .warm_up = 100, .active = 1};
+  const ProfilerSchedule long_warm_up{.wait = 0, .warmup = 100, .active = 1};
   auto profiler = this->profiler(long_warm_up);
   trainer({profiler})->train(epochs(1));
   EXPECT_TRUE(profiler->traces().empty());
@@ -295,7 +295,7 @@ TEST_F(ProfilerTest, RunThatEndsInTheWarmUpLeavesNoTraceAndTheProfilerOff) {
   EXPECT_THROW(throwing->train(epochs(1)), std::runtime_error);
   EXPECT_TRUE(names().empty());
   EXPECT_TRUE(profiler_is_off());
-  auto next = this->profiler({.wait = 0, .warm_up = 0, .active = 1});
+  auto next = this->profiler({.wait = 0, .warmup = 0, .active = 1});
   trainer({next})->train(epochs(1));
   EXPECT_EQ(Trace(next->traces().at(0)).steps(), std::vector<int64_t>{0});
 }
@@ -303,13 +303,13 @@ TEST_F(ProfilerTest, RunThatEndsInTheWarmUpLeavesNoTraceAndTheProfilerOff) {
 TEST_F(ProfilerTest, DestroyedInTheMiddleOfARunItSwitchesTheProfilerOff) {
   auto trainer = this->trainer({});
   {
-    auto profiler = this->profiler({.wait = 0, .warm_up = 0, .active = 100});
+    auto profiler = this->profiler({.wait = 0, .warmup = 0, .active = 100});
     profiler->on_training_run_start(*trainer);
     profiler->on_train_epoch_start(*trainer);
     EXPECT_FALSE(profiler_is_off());
   }
   EXPECT_TRUE(profiler_is_off());
-  auto next = this->profiler({.wait = 0, .warm_up = 0, .active = 1});
+  auto next = this->profiler({.wait = 0, .warmup = 0, .active = 1});
   this->trainer({next})->train(epochs(1));
   EXPECT_EQ(next->traces().size(), 1U);
 }
@@ -326,7 +326,7 @@ TEST_F(ProfilerTest, TwoAtOnceAreAnError) {
    private:
     std::shared_ptr<Callback> profiler_;
   };
-  auto profiler = this->profiler({.wait = 0, .warm_up = 0, .active = 1});
+  auto profiler = this->profiler({.wait = 0, .warmup = 0, .active = 1});
   trainer({profiler, std::make_shared<Nested>(this->profiler({}))})->train(epochs(1));
   EXPECT_EQ(Trace(profiler->traces().at(0)).steps(), std::vector<int64_t>{0});
 }
@@ -343,7 +343,7 @@ bool refuses(const std::function<void()>& work) {
 TEST_F(ProfilerTest, ProgramThatProfilesByOtherMeansIsAnErrorAndKeepsItsProfiler) {
   const kineto::ProfilerConfig config(kineto::ProfilerState::KINETO);
   const std::set<kineto::ActivityType> activities{kineto::ActivityType::CPU};
-  auto profiler = this->profiler({.wait = 0, .warm_up = 1, .active = 1});
+  auto profiler = this->profiler({.wait = 0, .warmup = 1, .active = 1});
   kineto::prepareProfiler(config, activities);
   // LibTorch 2.15 has nothing against a second preparation.
   if (refuses([&] { kineto::prepareProfiler(config, activities); })) {
@@ -359,7 +359,7 @@ TEST_F(ProfilerTest, RejectsNumbersOutOfTheirRange) {
   const auto make = [](ProfilerSchedule schedule) { Profiler({.schedule = schedule}); };
   EXPECT_ERROR(make({.skip_first = -1}), "skip_first is -1; it must be at least 0");
   EXPECT_ERROR(make({.wait = -2}), "wait is -2; it must be at least 0");
-  EXPECT_ERROR(make({.warm_up = -3}), "warm_up is -3; it must be at least 0");
+  EXPECT_ERROR(make({.warmup = -3}), "warmup is -3; it must be at least 0");
   EXPECT_ERROR(make({.active = 0}), "active is 0; it must be at least 1");
   EXPECT_ERROR(make({.repeat = -1}), "repeat is -1; it must be at least 0");
   EXPECT_ERROR(Profiler({.num_table_rows = -1}), "num_table_rows is -1; it must be at least 0");
@@ -372,7 +372,7 @@ TEST_F(ProfilerTest, UnwritableDirectoryIsFoundBeforeTraining) {
 }
 
 TEST_F(ProfilerTest, FullDiskIsReportedWithThePathAndDoesNotEndTheRun) {
-  auto profiler = this->profiler({.wait = 0, .warm_up = 0, .active = 1});
+  auto profiler = this->profiler({.wait = 0, .warmup = 0, .active = 1});
   auto trainer = this->trainer({profiler});
   {
     const FileSizeLimit limit(4096);
@@ -391,7 +391,7 @@ TEST_F(ProfilerTest, FullDiskIsReportedWithThePathAndDoesNotEndTheRun) {
 TEST_F(ProfilerTest, ShapesAndMemoryAreWrittenOnRequest) {
   const auto trace_with = [this](bool record_shapes, bool profile_memory) {
     auto profiler = make<Profiler>({.directory = folder_ / "traces",
-                                    .schedule = {.wait = 0, .warm_up = 0, .active = 1},
+                                    .schedule = {.wait = 0, .warmup = 0, .active = 1},
                                     .record_shapes = record_shapes,
                                     .profile_memory = profile_memory});
     trainer({profiler})->train(epochs(1));
@@ -409,7 +409,7 @@ TEST_F(ProfilerTest, ShapesAndMemoryAreWrittenOnRequest) {
 }
 
 TEST_F(ProfilerTest, OwnTimesOfTheOperatorsAddUpToThoseThatNoneCalls) {
-  auto profiler = this->profiler({.wait = 1, .warm_up = 1, .active = 2});
+  auto profiler = this->profiler({.wait = 1, .warmup = 1, .active = 2});
   trainer({profiler})->train(epochs(1));
   int64_t own_ns = 0;
   std::map<std::string, int64_t> num_calls;
@@ -442,7 +442,7 @@ TEST_F(ProfilerTest, OwnTimesOfTheOperatorsAddUpToThoseThatNoneCalls) {
 
 TEST_F(ProfilerTest, TableShowsTheCostliestOperatorsFirst) {
   auto profiler = make<Profiler>({.directory = folder_ / "traces",
-                                  .schedule = {.wait = 0, .warm_up = 1, .active = 2},
+                                  .schedule = {.wait = 0, .warmup = 1, .active = 2},
                                   .num_table_rows = 3});
   auto trainer = this->trainer({profiler});
   trainer->train(epochs(1));
@@ -461,7 +461,7 @@ TEST_F(ProfilerTest, TableShowsTheCostliestOperatorsFirst) {
 }
 
 TEST_F(ProfilerTest, KernelsAreInTheTraceAndTheTable_CUPTI) {
-  auto profiler = this->profiler({.wait = 1, .warm_up = 1, .active = 2});
+  auto profiler = this->profiler({.wait = 1, .warmup = 1, .active = 2});
   auto model = toy_model();
   QuietTrainer trainer(model, torch::nn::CrossEntropyLoss(), toy_sgd(model),
                        {.callbacks = {profiler}, .accelerator = {.device = "cuda"}});
@@ -485,7 +485,7 @@ TEST_F(ProfilerTest, ProfilerRangesAreAnnotationsOfTheTrace) {
       return QuietTrainer::calculate_train_batch_loss(batch);
     }
   };
-  auto profiler = this->profiler({.wait = 1, .warm_up = 1, .active = 2});
+  auto profiler = this->profiler({.wait = 1, .warmup = 1, .active = 2});
   auto model = toy_model();
   Staged trainer(model, marking_loss(), toy_sgd(model),
                  {.callbacks = {profiler}, .accelerator = {.device = "cpu"}});

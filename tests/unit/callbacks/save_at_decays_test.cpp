@@ -33,15 +33,15 @@ class SaveAtDecaysTest : public ::testing::Test {
   }
 
   static std::shared_ptr<SaveTrainingState> saving_in(
-      const std::filesystem::path& folder, DecaySaves at_decays = {},
+      const std::filesystem::path& folder, DecaySaves save_at_decays = {},
       std::optional<std::filesystem::path> initial_checkpoint = {}) {
     return make<SaveTrainingState>({.directory = folder,
-                                    .at_end = false,
-                                    .at_decays = std::move(at_decays),
+                                    .save_at_end = false,
+                                    .save_at_decays = std::move(save_at_decays),
                                     .initial_checkpoint = std::move(initial_checkpoint)});
   }
-  std::shared_ptr<SaveTrainingState> saving(DecaySaves at_decays = {}) {
-    return saving_in(folder_.path(), std::move(at_decays));
+  std::shared_ptr<SaveTrainingState> saving(DecaySaves save_at_decays = {}) {
+    return saving_in(folder_.path(), std::move(save_at_decays));
   }
 
   double lr_of(const Toy& toy) { return toy.optimizer->param_groups()[0].options().get_lr(); }
@@ -119,7 +119,7 @@ TEST_F(SaveAtDecaysTest, StartsFromAnInitialCheckpoint) {
     const TemporaryFolder folder;
     auto start = std::make_shared<KeepStart>();
     Toy second({start, saving_in(folder.path(), {}, folder_ / name)}, /*lr=*/0.7);
-    second.trainer.train(epochs(2, {.lr_min = 0.5, .is_continuation_from_checkpoint = true}));
+    second.trainer.train(epochs(2, {.min_lr = 0.5, .is_continuation_from_checkpoint = true}));
     EXPECT_EQ(second.trainer.num_updates(), 10);
     const bool is_file = std::filesystem::is_regular_file(folder_ / name);
     const auto saved =
@@ -139,7 +139,7 @@ TEST_F(SaveAtDecaysTest, ARunThatContinuesAnotherOneResumesAsTheUninterruptedOne
   const auto continuing = [&] {
     return saving_in(folder.path(), {}, folder_ / "checkpoint_18_wsd_pre_decay");
   };
-  TrainOptions options = epochs(4, {.lr_min = 0.5, .is_continuation_from_checkpoint = true});
+  TrainOptions options = epochs(4, {.min_lr = 0.5, .is_continuation_from_checkpoint = true});
   Toy whole({continuing()});
   whole.trainer.train(options);
   Toy stopped({continuing(), stop_at(7)});
@@ -163,7 +163,7 @@ TEST_F(SaveAtDecaysTest, AResumedRunDoesNotLoadTheInitialCheckpoint) {
 }
 
 TEST_F(SaveAtDecaysTest, TakesThePhasesOfAnotherSchedule) {
-  Toy toy({saving({.phases = {{NUM_UPDATE_STEPS - 4, NUM_UPDATE_STEPS - 1}}})});
+  Toy toy({saving({.phases = {{placeholders::num_updates - 4, placeholders::num_updates - 1}}})});
   TrainOptions options = epochs(2);
   options.create_scheduler_fn = {};
   toy.trainer.train(options);
@@ -203,7 +203,7 @@ TEST_F(SaveAtDecaysTest, RejectsARunWithoutDecayAndImpossiblePhases) {
 TEST_F(SaveAtDecaysTest, SavesNumberedStatesBesideThem) {
   auto save = make<SaveTrainingState>({.directory = folder_.path(),
                                        .every_n_updates = 9,
-                                       .at_decays = DecaySaves{},
+                                       .save_at_decays = DecaySaves{},
                                        .keep_last = 1});
   Toy toy({save});
   toy.trainer.train(epochs(4));

@@ -39,7 +39,7 @@ struct Dropping {
 };
 
 std::shared_ptr<StepBasedEvaluation> every(int64_t num_updates) {
-  return make<StepBasedEvaluation>({.eval_every_n_updates = num_updates});
+  return make<StepBasedEvaluation>({.every_n_updates = num_updates});
 }
 
 TEST(StepBasedEvaluationTest, EvaluatesEveryNUpdatesOfTheRun) {
@@ -140,7 +140,7 @@ TEST(StepBasedEvaluationTest, RejectsARunWithoutEvaluationDataAndBadIntervals) {
   TrainOptions options = epochs(1);
   options.eval_dataset = {};
   EXPECT_ERROR(toy.trainer.train(options), "StepBasedEvaluation has no evaluation data");
-  EXPECT_ERROR(StepBasedEvaluation({.eval_every_n_updates = 0}), "eval_every_n_updates is 0");
+  EXPECT_ERROR(StepBasedEvaluation({.every_n_updates = 0}), "every_n_updates is 0");
 }
 
 }  // namespace

@@ -57,7 +57,7 @@ std::shared_ptr<StochasticWeightAveraging> swa(SwaOptions options) {
 
 TEST(StochasticWeightAveragingTest, LeavesTheMeanOfTheEpochsInTheModel) {
   auto keep = std::make_shared<KeepUpdates>();
-  auto average = swa({.start_after = NUM_UPDATE_STEPS_PER_EPOCH * 2});
+  auto average = swa({.start_after = placeholders::num_updates_per_epoch * 2});
   Toy toy({keep, average});
   toy.trainer.train(three_updates_per_epoch(5));
   EXPECT_EQ(average->num_averaged(), 3);
@@ -357,7 +357,7 @@ struct Rehearsal {
     torch::manual_seed(3);
     model = nn::Sequential(nn::Linear(4, 8), nn::BatchNorm1d(8), nn::Linear(8, 3));
     const SwaOptions swa_options{
-        .start_after = NUM_UPDATE_STEPS / 3, .swa_lr = 0.02, .num_annealing_updates = 3};
+        .start_after = placeholders::num_updates / 3, .swa_lr = 0.02, .num_annealing_updates = 3};
     trainer = std::make_unique<QuietTrainer>(
         model, nn::CrossEntropyLoss(), toy_sgd(model),
         TrainerOptions{.callbacks = {swa(swa_options), losses, stop_at(last_update)},

@@ -77,7 +77,7 @@ std::vector<TrackedPoint> merged(const MemoryTracker& killed, const MemoryTracke
 void expect_same_record_after_resume(SaveTrainingStateOptions saving, int64_t every_n_updates) {
   const TemporaryFolder folder;
   saving.directory = folder.path();
-  saving.at_end = false;
+  saving.save_at_end = false;
   saving.keep_last = 100;
   TrackedToy killed({.every_n_updates = every_n_updates},
                     {std::make_shared<SaveTrainingState>(saving)});

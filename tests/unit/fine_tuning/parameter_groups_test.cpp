@@ -311,7 +311,7 @@ TEST(ParameterGroupsTest, LayerWiseRatesFollowTheScheduleInTraining) {
   LrTrainer trainer(net, torch::nn::CrossEntropyLoss(), optimizer,
                     {.callbacks = {}, .accelerator = {.device = "cpu"}});
   auto options = fine_tuning_run(2);
-  options.create_scheduler_fn = cosine({.lr_min = 0.0});
+  options.create_scheduler_fn = cosine({.min_lr = 0.0});
   trainer.train(options);
   ASSERT_EQ(trainer.lrs.size(), 8U);
   for (std::size_t i = 0; i < trainer.lrs.size(); ++i) {

@@ -16,25 +16,25 @@ namespace {
 
 TEST(PlaceholderTest, ResolveAgainstTheRun) {
   const RunConfig config = ten_by_ten();
-  EXPECT_EQ(NUM_EPOCHS.resolve(config), 10.0);
-  EXPECT_EQ(NUM_UPDATE_STEPS_PER_EPOCH.resolve(config), 10.0);
+  EXPECT_EQ(placeholders::num_epochs.resolve(config), 10.0);
+  EXPECT_EQ(placeholders::num_updates_per_epoch.resolve(config), 10.0);
   EXPECT_EQ(RunExpression::parse("PER_PROCESS_NUM_UPDATE_STEPS_PER_EPOCH").resolve(config), 10.0);
-  EXPECT_EQ(TRAIN_DATALOADER_LEN.resolve(config), 20.0);
+  EXPECT_EQ(placeholders::num_train_batches_per_epoch.resolve(config), 20.0);
 }
 
 TEST(PlaceholderTest, CombineOnEitherSideAndChained) {
   const RunConfig config = ten_by_ten();
-  EXPECT_EQ((NUM_UPDATE_STEPS_PER_EPOCH * 7 + 1).resolve_count(config), 71);
-  EXPECT_EQ((2 * NUM_EPOCHS - 1).resolve_count(config), 19);
-  EXPECT_EQ((100 / NUM_EPOCHS).resolve_count(config), 10);
-  EXPECT_EQ((NUM_EPOCHS / 4).resolve(config), 2.5);
-  EXPECT_EQ(ceil(NUM_EPOCHS / 4).resolve_count(config), 3);
-  EXPECT_EQ(floor(NUM_EPOCHS / 4).resolve_count(config), 2);
-  EXPECT_EQ((-NUM_EPOCHS + NUM_EPOCHS * 2).resolve_count(config), 10);
-  EXPECT_EQ(min(NUM_EPOCHS, 3).resolve_count(config), 3);
-  EXPECT_EQ(max(NUM_EPOCHS, 3).resolve_count(config), 10);
+  EXPECT_EQ((placeholders::num_updates_per_epoch * 7 + 1).resolve_count(config), 71);
+  EXPECT_EQ((2 * placeholders::num_epochs - 1).resolve_count(config), 19);
+  EXPECT_EQ((100 / placeholders::num_epochs).resolve_count(config), 10);
+  EXPECT_EQ((placeholders::num_epochs / 4).resolve(config), 2.5);
+  EXPECT_EQ(ceil(placeholders::num_epochs / 4).resolve_count(config), 3);
+  EXPECT_EQ(floor(placeholders::num_epochs / 4).resolve_count(config), 2);
+  EXPECT_EQ((-placeholders::num_epochs + placeholders::num_epochs * 2).resolve_count(config), 10);
+  EXPECT_EQ(min(placeholders::num_epochs, 3).resolve_count(config), 3);
+  EXPECT_EQ(max(placeholders::num_epochs, 3).resolve_count(config), 10);
   EXPECT_EQ(RunExpression(5).resolve_count(config), 5);
-  EXPECT_EQ((NUM_EPOCHS * 2 + 1).to_string(), "((NUM_EPOCHS * 2) + 1)");
+  EXPECT_EQ((placeholders::num_epochs * 2 + 1).to_string(), "((num_epochs * 2) + 1)");
 }
 
 TEST(PlaceholderTest, AreReadFromText) {
@@ -42,13 +42,13 @@ TEST(PlaceholderTest, AreReadFromText) {
   auto value_of = [&](const char* text) { return RunExpression::parse(text).resolve(config); };
   EXPECT_EQ(value_of("7"), 7.0);
   EXPECT_EQ(value_of(" 2.5e1 "), 25.0);
-  EXPECT_EQ(value_of("2*NUM_UPDATE_STEPS_PER_EPOCH+1"), 21.0);
-  EXPECT_EQ(value_of("1 + 2 * (NUM_EPOCHS - 4) / 3"), 5.0);
+  EXPECT_EQ(value_of("2*num_updates_per_epoch+1"), 21.0);
+  EXPECT_EQ(value_of("1 + 2 * (num_epochs - 4) / 3"), 5.0);
   EXPECT_EQ(value_of("100 / 5 / 2 - 1 - 1"), 8.0);
-  EXPECT_EQ(value_of("-NUM_EPOCHS + NUM_UPDATE_STEPS"), 90.0);
-  EXPECT_EQ(value_of("ceil(NUM_EPOCHS / 4) + floor(NUM_EPOCHS / 4)"), 5.0);
-  EXPECT_EQ(value_of("min(NUM_EPOCHS, 3) + max(NUM_EPOCHS, 30)"), 33.0);
-  EXPECT_EQ(RunExpression::parse("NUM_EPOCHS * 2 + 1").to_string(), "((NUM_EPOCHS * 2) + 1)");
+  EXPECT_EQ(value_of("-num_epochs + num_updates"), 90.0);
+  EXPECT_EQ(value_of("ceil(num_epochs / 4) + floor(num_epochs / 4)"), 5.0);
+  EXPECT_EQ(value_of("min(num_epochs, 3) + max(num_epochs, 30)"), 33.0);
+  EXPECT_EQ(RunExpression::parse("num_epochs * 2 + 1").to_string(), "((num_epochs * 2) + 1)");
 }
 
 TEST(PlaceholderTest, SayWhereTextIsNoExpression) {
@@ -56,7 +56,7 @@ TEST(PlaceholderTest, SayWhereTextIsNoExpression) {
   EXPECT_ERROR(RunExpression::parse("2 *"), "it should have a number, a placeholder");
   EXPECT_ERROR(RunExpression::parse("NUM_EPOCH"),
                "there is no placeholder \"NUM_EPOCH\"; there are "
-               "NUM_EPOCHS, NUM_UPDATE_STEPS, ");
+               "num_epochs, num_updates, ");
   EXPECT_ERROR(RunExpression::parse("(1 + 2"), "it should have ')'");
   EXPECT_ERROR(RunExpression::parse("1 2"), "at \"2\" it should have the end");
   EXPECT_ERROR(RunExpression::parse("min(1)"), "it should have ','");
@@ -67,11 +67,11 @@ TEST(PlaceholderTest, SayWhereTextIsNoExpression) {
 
 TEST(PlaceholderTest, SayWhatCannotBeResolved) {
   const RunConfig config = ten_by_ten();
-  EXPECT_ERROR(EVAL_DATALOADER_LEN.resolve(config), "EVAL_DATALOADER_LEN has no value");
-  EXPECT_ERROR((NUM_EPOCHS / (NUM_EPOCHS - 10)).resolve(config),
-               "divides by (NUM_EPOCHS - 10), which is 0");
-  EXPECT_ERROR((NUM_EPOCHS / 4).resolve_count(config), "(NUM_EPOCHS / 4) is 2.5");
-  EXPECT_ERROR((RunExpression(NAN) * NUM_EPOCHS).resolve(config), "must be a finite number");
+  EXPECT_ERROR(placeholders::num_eval_batches_per_epoch.resolve(config), "num_eval_batches_per_epoch has no value");
+  EXPECT_ERROR((placeholders::num_epochs / (placeholders::num_epochs - 10)).resolve(config),
+               "divides by (num_epochs - 10), which is 0");
+  EXPECT_ERROR((placeholders::num_epochs / 4).resolve_count(config), "(num_epochs / 4) is 2.5");
+  EXPECT_ERROR((RunExpression(NAN) * placeholders::num_epochs).resolve(config), "must be a finite number");
   EXPECT_ERROR((RunExpression(1e18) * 1e18).resolve_count(config), "a count must be at most 2^53");
   EXPECT_ERROR(RunExpression(7.000001).resolve_count(config), "7.000001 is 7.000001 in this run");
 }
@@ -79,7 +79,7 @@ TEST(PlaceholderTest, SayWhatCannotBeResolved) {
 TEST(PlaceholderTest, SharesOfTheRunAreWholeWhereOnlyRoundingSaysOtherwise) {
   const RunConfig config = ten_by_ten();
   for (int percent = 1; percent <= 100; ++percent) {
-    const RunExpression share = NUM_UPDATE_STEPS * (percent / 100.0);  // 100 * 0.07 is not 7
+    const RunExpression share = placeholders::num_updates * (percent / 100.0);  // 100 * 0.07 is not 7
     EXPECT_EQ(share.resolve_count(config), percent);
     EXPECT_EQ(ceil(share).resolve_count(config), percent);
     EXPECT_EQ(floor(share).resolve_count(config), percent);
@@ -159,7 +159,7 @@ TEST_F(CosineSchedulerTest, MeetsUpstreamsValues) {
 
 TEST_F(CosineSchedulerTest, WarmsUpLinearlyAndHasNoCliff) {
   // Upstream defect 9: with a warm-up of W it fell to the minimum W updates early.
-  auto scheduler = make({.num_warmup_epochs = 2});
+  auto scheduler = make({.warmup_updates = 2 * placeholders::num_updates_per_epoch});
   EXPECT_DOUBLE_EQ(scheduler->values_at(0)[0], 1e-6);
   EXPECT_DOUBLE_EQ(scheduler->values_at(1)[0], 5.0095e-4);
   EXPECT_DOUBLE_EQ(scheduler->values_at(19)[0], 0.00950005);
@@ -176,14 +176,14 @@ TEST_F(CosineSchedulerTest, WarmsUpLinearlyAndHasNoCliff) {
 }
 
 TEST_F(CosineSchedulerTest, WarmUpMayBeAFractionOfAnEpoch) {
-  auto scheduler = make({.num_warmup_epochs = 0.25});
+  auto scheduler = make({.warmup_updates = 0.25 * placeholders::num_updates_per_epoch});
   EXPECT_DOUBLE_EQ(scheduler->values_at(1)[0], 1e-6 + (0.01 - 1e-6) / 2.5);
   EXPECT_LT(scheduler->values_at(3)[0], 0.01);
   EXPECT_GT(scheduler->values_at(3)[0], 0.0099);
 }
 
 TEST_F(CosineSchedulerTest, StaysAtTheMinimumInTheCoolDown) {
-  auto scheduler = make({.lr_min = 1e-4, .num_cooldown_epochs = 3});
+  auto scheduler = make({.min_lr = 1e-4, .cooldown_updates = 3 * placeholders::num_updates_per_epoch});
   EXPECT_GT(scheduler->values_at(69)[0], 1e-4);
   for (int64_t n = 70; n <= 100; ++n) EXPECT_EQ(scheduler->values_at(n)[0], 1e-4);
 }
@@ -199,7 +199,7 @@ TEST_F(CosineSchedulerTest, CoversARunThatEndsInMidEpoch) {
 TEST_F(CosineSchedulerTest, MovesEveryGroupFromItsOwnBaseValue) {
   add_group(0.002);
   auto scheduler =
-      make({.min_lr_ratio = 0.1, .num_warmup_epochs = 1, .warmup_starting_lr_ratio = 0.5});
+      make({.min_lr_ratio = 0.1, .warmup_updates = 1 * placeholders::num_updates_per_epoch, .warmup_start_lr_ratio = 0.5});
   const std::vector<double> base{0.01, 0.002};
   for (std::size_t group = 0; group < 2; ++group) {
     EXPECT_DOUBLE_EQ(scheduler->values_at(0)[group], 0.5 * base[group]);
@@ -220,13 +220,13 @@ TEST_F(CosineSchedulerTest, StartsAtTheFirstValueAndMovesOneUpdateAStep) {
 }
 
 TEST_F(CosineSchedulerTest, RestoresTheExactNextValue) {
-  auto scheduler = make({.num_warmup_epochs = 1});
+  auto scheduler = make({.warmup_updates = 1 * placeholders::num_updates_per_epoch});
   for (int i = 0; i < 37; ++i) scheduler->step();
   const StateDict state = scheduler->state_dict();
   scheduler->step();
   const auto next = get_param_group_field(*optimizer_, ParamGroupField::lr);
   set_param_group_field(*optimizer_, ParamGroupField::lr, {0.7});
-  auto restored = make({.num_warmup_epochs = 1});
+  auto restored = make({.warmup_updates = 1 * placeholders::num_updates_per_epoch});
   restored->load_state_dict(state);
   restored->step();
   EXPECT_EQ(get_param_group_field(*optimizer_, ParamGroupField::lr), next);
@@ -248,20 +248,20 @@ TEST_F(CosineSchedulerTest, RejectsAStateThatDoesNotFit) {
 }
 
 TEST_F(CosineSchedulerTest, RejectsShapesThatMakeNoSense) {
-  EXPECT_ERROR(make({.num_warmup_epochs = 11}), "warms up for 110 and cools down for 0 of 100");
-  EXPECT_ERROR(make({.num_warmup_epochs = 5, .num_cooldown_epochs = 5}), "something must be left");
-  EXPECT_ERROR(make({.num_warmup_epochs = -1}),
-               "num_warmup_epochs in updates ((-1 * NUM_UPDATE_STEPS_PER_EPOCH)) is -10");
-  EXPECT_ERROR(make({.num_cooldown_epochs = -1}),
-               "num_cooldown_epochs in updates ((-1 * NUM_UPDATE_STEPS_PER_EPOCH)) is -10");
+  EXPECT_ERROR(make({.warmup_updates = 11 * placeholders::num_updates_per_epoch}), "warms up for 110 and cools down for 0 of 100");
+  EXPECT_ERROR(make({.warmup_updates = 5 * placeholders::num_updates_per_epoch, .cooldown_updates = 5 * placeholders::num_updates_per_epoch}), "something must be left");
+  EXPECT_ERROR(make({.warmup_updates = -1 * placeholders::num_updates_per_epoch}),
+               "num_warmup_epochs in updates ((-1 * num_updates_per_epoch)) is -10");
+  EXPECT_ERROR(make({.cooldown_updates = -1 * placeholders::num_updates_per_epoch}),
+               "num_cooldown_epochs in updates ((-1 * num_updates_per_epoch)) is -10");
   EXPECT_ERROR(make({.k_decay = 0.0}), "k_decay is 0");
-  EXPECT_ERROR(make({.lr_min = -1.0}), "lr_min is -1");
-  EXPECT_ERROR(make({.num_epochs = EVAL_DATALOADER_LEN}), "EVAL_DATALOADER_LEN has no value");
+  EXPECT_ERROR(make({.min_lr = -1.0}), "min_lr is -1");
+  EXPECT_ERROR(make({.num_epochs = placeholders::num_eval_batches_per_epoch}), "num_eval_batches_per_epoch has no value");
 }
 
 TEST_F(CosineSchedulerTest, SchedulesWeightDecayAsWell) {
   set_param_group_field(*optimizer_, ParamGroupField::weight_decay, {0.1});
-  auto scheduler = make({.lr_min = 0.0, .field = ParamGroupField::weight_decay});
+  auto scheduler = make({.min_lr = 0.0, .field = ParamGroupField::weight_decay});
   for (int i = 0; i < 50; ++i) scheduler->step();
   EXPECT_NEAR(get_param_group_field(*optimizer_, ParamGroupField::weight_decay)[0], 0.05, 1e-12);
   EXPECT_EQ(get_param_group_field(*optimizer_, ParamGroupField::lr)[0], 0.01);

@@ -70,11 +70,11 @@ TEST_F(SchedulesTest, WsdMeetsUpstreamsValues) {
   EXPECT_DOUBLE_EQ(value(sqrt, 95), 0.0029289392592023356);
   EXPECT_NEAR(value(sqrt, 99), 5.131765063278429e-4, 1e-15);
   EXPECT_NEAR(value(sqrt, 100), 1e-8, 1e-20);
-  const auto inverse = wsd({.decay = WsdSchedulerOptions::Decay::inverse, .lr_min = 0.1});
+  const auto inverse = wsd({.decay = WsdSchedulerOptions::Decay::inverse, .min_lr = 0.1});
   EXPECT_DOUBLE_EQ(value(inverse, 91), 0.005263157894736843);
   EXPECT_DOUBLE_EQ(value(inverse, 95), 0.0018181818181818182);
   EXPECT_DOUBLE_EQ(value(inverse, 100), 0.001);
-  const auto warm = wsd({.num_warmup_steps = 10});
+  const auto warm = wsd({.warmup_updates = 10});
   EXPECT_DOUBLE_EQ(value(warm, 0), 1e-6);
   EXPECT_DOUBLE_EQ(value(warm, 1), 0.0010009);
   EXPECT_DOUBLE_EQ(value(warm, 9), 0.0090001);
@@ -108,7 +108,7 @@ TEST_F(SchedulesTest, WsdTellsItsPeriods) {
 
 TEST_F(SchedulesTest, WsdRestoresItsCount) {
   // Upstream defect 11: its state had no count, so that a resumed schedule began anew.
-  const auto function = wsd({.num_warmup_steps = 30});
+  const auto function = wsd({.warmup_updates = 30});
   const auto saved = make(function);
   for (int i = 0; i < 95; ++i) saved->step();
   const auto next = lr();
@@ -119,14 +119,14 @@ TEST_F(SchedulesTest, WsdRestoresItsCount) {
 }
 
 TEST_F(SchedulesTest, WsdContinuesFromACheckpointOfAnotherRun) {
-  const auto first = make(wsd({.num_warmup_steps = 20}));
+  const auto first = make(wsd({.warmup_updates = 20}));
   for (int i = 0; i < 90; ++i) first->step();
   const StateDict state = first->state_dict();
   set_param_group_field(*optimizer_, ParamGroupField::lr, {0.7, 0.7});
   RunConfig shorter = ten_by_ten();
   shorter.max_num_updates = 50;
   const auto next =
-      make(wsd({.num_warmup_steps = 20, .is_continuation_from_checkpoint = true}), shorter);
+      make(wsd({.warmup_updates = 20, .is_continuation_from_checkpoint = true}), shorter);
   next->load_state_dict(next->continued(state));
   EXPECT_EQ(next->num_updates(), 0);
   EXPECT_EQ(lr(), (std::vector<double>{0.01, 0.002})) << "no warm-up, the first run's base values";
@@ -138,7 +138,7 @@ TEST_F(SchedulesTest, WsdContinuesFromACheckpointOfAnotherRun) {
 // --------------------------------------------------------------------------------------
 
 TEST_F(SchedulesTest, StepTakesPlaceholders) {
-  const auto function = step_decay({.step_size = NUM_UPDATE_STEPS_PER_EPOCH * 7, .gamma = 0.1});
+  const auto function = step_decay({.step_size = placeholders::num_updates_per_epoch * 7, .gamma = 0.1});
   EXPECT_EQ(value(function, 69), 0.01);
   EXPECT_DOUBLE_EQ(value(function, 70), 0.001);
 }
@@ -147,7 +147,7 @@ TEST_F(SchedulesTest, APlainLambdaMakesASchedulerToo) {
   const CreateSchedulerFn function = [](torch::optim::Optimizer& optimizer,
                                         const RunConfig& config) {
     return std::make_unique<LinearScheduler>(
-        optimizer, LinearSchedulerOptions{.total_iters = config.max_num_updates / 2}, config);
+        optimizer, LinearSchedulerOptions{.num_updates = config.max_num_updates / 2}, config);
   };
   EXPECT_EQ(value(function, 50), 0.01);
   EXPECT_LT(value(function, 49), 0.01);
@@ -158,7 +158,7 @@ TEST_F(SchedulesTest, CosineHasNoCliffWithWarmUpAndCoolDown) {
   for (double warmup : {0.0, 0.5, 1.0, 3.7}) {
     for (double cooldown : {0.0, 1.0, 2.5}) {
       const auto scheduler =
-          make(cosine({.num_warmup_epochs = warmup, .num_cooldown_epochs = cooldown}));
+          make(cosine({.warmup_updates = warmup * placeholders::num_updates_per_epoch, .cooldown_updates = cooldown * placeholders::num_updates_per_epoch}));
       const double length = 100.0 - 10.0 * (warmup + cooldown);
       const double slope =
           std::max(0.01 * std::numbers::pi / 2.0 / length, warmup > 0 ? 0.001 / warmup : 0.0);
@@ -176,7 +176,7 @@ TEST_F(SchedulesTest, CosineHasNoCliffWithWarmUpAndCoolDown) {
 
 TEST_F(SchedulesTest, CosineRestartsFillTheRunWithTheirCycles) {
   const auto scheduler = make(cosine_restarts(
-      {.num_cycles = 2, .T_mult = 3.0, .cycle_decay = 0.5, .warmup_t = 5, .warmup_lr_init = 1e-4}));
+      {.num_cycles = 2, .cycle_mult = 3.0, .cycle_decay = 0.5, .warmup_updates = 5, .warmup_start_lr = 1e-4}));
   EXPECT_EQ(scheduler->values_at(0)[0], 1e-4);
   EXPECT_EQ(scheduler->values_at(5)[0], 0.01);
   EXPECT_LT(scheduler->values_at(24)[0], 1e-4);
@@ -211,8 +211,8 @@ TEST_F(SchedulesTest, CyclicTakesAScaleOfOnesOwn) {
 
 TEST_F(SchedulesTest, SequentialGivesEachPartItsShareOfTheRun) {
   const auto scheduler =
-      make(sequential({.schedulers = {linear({.start_factor = 0.0}), cosine({.lr_min = 0.0})},
-                       .milestones = {NUM_UPDATE_STEPS / 5}}));
+      make(sequential({.schedulers = {linear({.start_factor = 0.0}), cosine({.min_lr = 0.0})},
+                       .milestones = {placeholders::num_updates / 5}}));
   EXPECT_EQ(scheduler->values_at(0)[0], 0.0);
   EXPECT_EQ(scheduler->values_at(20)[0], 0.01);
   EXPECT_DOUBLE_EQ(scheduler->values_at(60)[0], 0.005);
@@ -223,7 +223,7 @@ TEST_F(SchedulesTest, ChainedMovesEachFieldByItself) {
   set_param_group_field(*optimizer_, ParamGroupField::weight_decay, {0.1, 0.0});
   const auto scheduler =
       make(chained({.schedulers = {step_decay({.step_size = 10, .gamma = 0.5}),
-                                   constant({.factor = 0.5, .total_iters = 15}),
+                                   constant({.factor = 0.5, .num_updates = 15}),
                                    linear({.start_factor = 1.0,
                                            .end_factor = 0.0,
                                            .field = ParamGroupField::weight_decay})}}));
@@ -235,7 +235,7 @@ TEST_F(SchedulesTest, ChainedMovesEachFieldByItself) {
 }
 
 TEST_F(SchedulesTest, WarmupRisesToTheFirstValueOfWhatFollows) {
-  const auto scheduler = make(warmup({.scheduler = one_cycle({.max_lr = 0.5}), .warmup_t = 7.5}));
+  const auto scheduler = make(warmup({.scheduler = one_cycle({.max_lr = 0.5}), .warmup_updates = 7.5}));
   EXPECT_EQ(scheduler->values_at(0)[0], 0.0);
   EXPECT_DOUBLE_EQ(scheduler->values_at(3)[0], 0.02 * 3 / 7.5);
   EXPECT_NEAR(scheduler->values_at(8)[0], 0.02, 1e-15);
@@ -250,17 +250,17 @@ TEST_F(SchedulesTest, WarmupRisesToTheFirstValueOfWhatFollows) {
 }
 
 TEST_F(SchedulesTest, PartsCountTheEpochsThatAreTheirOwn) {
-  const auto timm = timm_schedule({.scheduler = cosine({.lr_min = 0.0})});
+  const auto timm = timm_schedule({.scheduler = cosine({.min_lr = 0.0})});
   // 5 of the 10 epochs: the last one is at 4 / 5 of the cosine.
   const double last = 0.005 * (1.0 + std::cos(std::numbers::pi * 0.8));
-  const auto warm = make(warmup({.scheduler = timm, .warmup_t = 50}));
+  const auto warm = make(warmup({.scheduler = timm, .warmup_updates = 50}));
   EXPECT_DOUBLE_EQ(warm->values_at(50)[0], 0.01);
   EXPECT_DOUBLE_EQ(warm->values_at(99)[0], last);
   const auto both =
-      make(sequential({.schedulers = {timm, timm}, .milestones = {NUM_UPDATE_STEPS / 2}}));
+      make(sequential({.schedulers = {timm, timm}, .milestones = {placeholders::num_updates / 2}}));
   EXPECT_DOUBLE_EQ(both->values_at(49)[0], last);
   EXPECT_DOUBLE_EQ(both->values_at(99)[0], last);
-  const auto step = step_decay({.step_size = NUM_EPOCHS, .gamma = 0.5});
+  const auto step = step_decay({.step_size = placeholders::num_epochs, .gamma = 0.5});
   const auto parts =
       make(sequential({.schedulers = {step, step}, .milestones = {35}}));  // 4 and 7 begun epochs
   EXPECT_EQ(parts->values_at(3)[0], 0.01);
@@ -289,7 +289,7 @@ TEST_F(SchedulesTest, PlateauCountsFromItsTurnOn) {
   config.num_eval_batches_per_epoch = 1;
   const auto plateau = reduce_on_plateau({.factor = 0.5, .patience = 1});
   InMemoryRunHistory history;
-  const auto warm = make(warmup({.scheduler = plateau, .warmup_t = 40}), config);
+  const auto warm = make(warmup({.scheduler = plateau, .warmup_updates = 40}), config);
   // The first value of its own is epoch 4's, at whose end the warm-up is over; epoch 6 has none.
   const std::vector<double> expected{0,    0.0025, 0.005, 0.0075, 0.01,
                                      0.01, 0.01,   0.005, 0.005,  0.0025};
@@ -307,11 +307,11 @@ TEST_F(SchedulesTest, PlateauCountsFromItsTurnOn) {
 
 TEST_F(SchedulesTest, GroupsWithoutWeightDecayStayWithoutIt) {
   const auto field = ParamGroupField::weight_decay;
-  const auto polynomial = linkboy::polynomial({.lr_min = 0.04, .field = field});
+  const auto polynomial = linkboy::polynomial({.min_lr = 0.04, .field = field});
   const std::vector<CreateSchedulerFn> schedules{
       polynomial,
-      cosine({.lr_min = 0.04, .num_warmup_epochs = 2, .warmup_starting_lr = 0.01, .field = field}),
-      warmup({.scheduler = polynomial, .warmup_lr_init = 0.02}),
+      cosine({.min_lr = 0.04, .warmup_updates = 2 * placeholders::num_updates_per_epoch, .warmup_start_lr = 0.01, .field = field}),
+      warmup({.scheduler = polynomial, .warmup_start_lr = 0.02}),
       cyclic({.max_lr = 0.5, .cycle_momentum = false, .field = field}),
       one_cycle({.max_lr = 0.5, .cycle_momentum = false, .field = field})};
   for (const auto& schedule : schedules) {
@@ -326,7 +326,7 @@ TEST_F(SchedulesTest, GroupsWithoutWeightDecayStayWithoutIt) {
 
 TEST_F(SchedulesTest, ShortPeriodsOfWsdDecayToo) {
   for (int64_t total : {2, 5, 9, 10, 19}) {
-    const auto wsd = make<WsdScheduler>(linkboy::wsd({.total_steps = total}));
+    const auto wsd = make<WsdScheduler>(linkboy::wsd({.num_updates = total}));
     EXPECT_LT(wsd->values_at(total - 1)[0], 0.01) << total;
   }
   const auto share = make<WsdScheduler>(wsd({.decay_phase_ratio = 0.29}));
@@ -397,7 +397,7 @@ TEST_F(SchedulesTest, PlateauIgnoresEpochsWithoutTheMetric) {
 TEST_F(SchedulesTest, PlateauNamesTheMetricsIfItsOwnIsNotThere) {
   InMemoryRunHistory history;
   history.update_metric("train_loss_epoch", 1.0);
-  const auto scheduler = make(reduce_on_plateau({.metric = "recall"}));
+  const auto scheduler = make(reduce_on_plateau({.monitor = "recall"}));
   EXPECT_ERROR(scheduler->epoch_end(1, history, /*has_metrics=*/true), "train_loss_epoch");
 }
 
@@ -417,11 +417,11 @@ TEST_F(SchedulesTest, OptionsOutOfTheirRangeAreRefused) {
     EXPECT_ERROR(function(*optimizer_, ten_by_ten()), message);
   };
   refused(step_decay({.step_size = 0}), "step_size (0) is 0");
-  refused(step_decay({.step_size = NUM_EPOCHS / 4}),
-          "(NUM_EPOCHS / 4) is 2.5 in this run; a count must be a whole number");
-  refused(step_decay({.step_size = 100 / (NUM_EPOCHS - 10)}),
-          "divides by (NUM_EPOCHS - 10), which is 0");
-  refused(step_decay({.step_size = EVAL_DATALOADER_LEN}), "EVAL_DATALOADER_LEN has no value");
+  refused(step_decay({.step_size = placeholders::num_epochs / 4}),
+          "(num_epochs / 4) is 2.5 in this run; a count must be a whole number");
+  refused(step_decay({.step_size = 100 / (placeholders::num_epochs - 10)}),
+          "divides by (num_epochs - 10), which is 0");
+  refused(step_decay({.step_size = placeholders::num_eval_batches_per_epoch}), "num_eval_batches_per_epoch has no value");
   refused(step_decay({.step_size = 3, .gamma = 0.0}), "gamma is 0");
   refused(step_decay({.step_size = 3, .gamma = NAN}), "gamma is nan");
   refused(multi_step({}), "has no milestones");
@@ -430,23 +430,23 @@ TEST_F(SchedulesTest, OptionsOutOfTheirRangeAreRefused) {
   refused(multi_step({.milestones = {0}}), "milestone (0) is 0");
   refused(multi_step({.milestones = {5}, .gamma = -1.0}), "gamma is -1");
   refused(constant({.factor = 1.5}), "factor is 1.5");
-  refused(constant({.total_iters = -1}), "total_iters (-1) is -1");
+  refused(constant({.num_updates = -1}), "num_updates (-1) is -1");
   refused(linear({.start_factor = -0.1}), "start_factor is -0.1");
   refused(linear({.end_factor = 2.0}), "end_factor is 2");
-  refused(linear({.total_iters = 0}), "total_iters (0) is 0");
+  refused(linear({.num_updates = 0}), "num_updates (0) is 0");
   refused(exponential({.gamma = 0.0}), "gamma is 0");
   refused(polynomial({.power = 0.0}), "power is 0");
-  refused(polynomial({.lr_min = -1.0}), "lr_min is -1");
+  refused(polynomial({.min_lr = -1.0}), "min_lr is -1");
   refused(polynomial({.k_decay = -1.0}), "k_decay is -1");
-  refused(tanh_decay({.lb = 3.0, .ub = 3.0}), "lb must be less than ub");
-  refused(cosine_restarts({.T_0 = 0}), "T_0 is 0");
-  refused(cosine_restarts({.T_0 = 5, .num_cycles = 2}), "both T_0 and num_cycles");
+  refused(tanh_decay({.tanh_start = 3.0, .tanh_end = 3.0}), "tanh_start must be less than tanh_end");
+  refused(cosine_restarts({.first_cycle_updates = 0}), "first_cycle_updates is 0");
+  refused(cosine_restarts({.first_cycle_updates = 5, .num_cycles = 2}), "both first_cycle_updates and num_cycles");
   refused(cosine_restarts({.num_cycles = 0}), "num_cycles is 0");
   refused(cosine_restarts({.cycle_limit = 0}), "cycle_limit is 0");
-  refused(cosine_restarts({.T_mult = 0.5}), "T_mult is 0.5");
+  refused(cosine_restarts({.cycle_mult = 0.5}), "cycle_mult is 0.5");
   refused(cosine_restarts({.cycle_decay = 0.0}), "cycle_decay is 0");
-  refused(cosine_restarts({.T_0 = 5, .warmup_t = 5}), "warms up for 5 updates of a cycle of 5");
-  refused(one_cycle({.total_steps = 0}), "total_steps (0) is 0");
+  refused(cosine_restarts({.first_cycle_updates = 5, .warmup_updates = 5}), "warms up for 5 updates of a cycle of 5");
+  refused(one_cycle({.num_updates = 0}), "num_updates (0) is 0");
   refused(one_cycle({.pct_start = 1.1}), "pct_start is 1.1");
   refused(one_cycle({.pct_start = 0.6, .three_phase = true}),
           "pct_start is 0.6; it must be from 0 to 0.5");
@@ -462,15 +462,15 @@ TEST_F(SchedulesTest, OptionsOutOfTheirRangeAreRefused) {
   refused(cyclic({.gamma = 0.0}), "gamma is 0");
   refused(cyclic({.base_momentum = -1.0}), "base_momentum is -1");
   refused(cyclic({.field = ParamGroupField::momentum}), "cycle_momentum moves it too");
-  refused(inverse_sqrt({.num_warmup_steps = 101}),
-          "num_warmup_steps is 101 updates, but the run has only 100");
+  refused(inverse_sqrt({.warmup_updates = 101}),
+          "warmup_updates is 101 updates, but the run has only 100");
   refused(inverse_sqrt({.timescale = 0}), "timescale is 0");
-  refused(wsd({.num_warmup_steps = 91}),
+  refused(wsd({.warmup_updates = 91}),
           "warms up for 91 updates, but its first decay begins after 90");
   refused(wsd({.decay_phase_ratio = 0.0}), "decay_phase_ratio is 0");
   refused(wsd({.decay_phase_ratio = 1.1}), "decay_phase_ratio is 1.1");
-  refused(wsd({.lr_min = 2.0}), "lr_min is 2");
-  refused(wsd({.decay = WsdSchedulerOptions::Decay::inverse, .lr_min = 0.0}),
+  refused(wsd({.min_lr = 2.0}), "min_lr is 2");
+  refused(wsd({.decay = WsdSchedulerOptions::Decay::inverse, .min_lr = 0.0}),
           "inverse decay never reaches");
   refused(wsd({.num_checkpoints = 0}), "num_checkpoints is 0");
   refused(wsd({.num_checkpoints = 8}), "num_checkpoints is 8 in 100 updates");
@@ -486,9 +486,9 @@ TEST_F(SchedulesTest, OptionsOutOfTheirRangeAreRefused) {
   refused(sequential({.schedulers = {nullptr}}), "is empty");
   refused(chained({}), "has none; give at least one");
   refused(chained({.schedulers = {[](auto&, const auto&) { return nullptr; }}}), "returned null");
-  refused(warmup({.warmup_t = 101}), "warmup_t is 101 updates, but the run has only 100");
-  refused(warmup({.warmup_t = -1}), "warmup_t (-1) is -1");
-  refused(warmup({.warmup_lr_init = -1.0}), "warmup_lr_init is -1");
+  refused(warmup({.warmup_updates = 101}), "warmup_updates is 101 updates, but the run has only 100");
+  refused(warmup({.warmup_updates = -1}), "warmup_updates (-1) is -1");
+  refused(warmup({.warmup_start_lr = -1.0}), "warmup_start_lr is -1");
   refused(timm_schedule({}), "is empty");
   refused(torch_schedule({}), "scheduler is empty");
   refused(torch_schedule({.scheduler = [](auto&) { return nullptr; }}), "returned null");
@@ -525,7 +525,7 @@ TEST_F(SchedulesTest, AStateOfAnotherScheduleIsRefused) {
   }
   make(step)->load_state_dict(of_0_1);
   EXPECT_ERROR(make(linear())->load_state_dict(of_0_1),
-               "has no length \"total_iters\"; it was saved by another schedule");
+               "has no length \"num_updates\"; it was saved by another schedule");
   const auto exponential = make(linkboy::exponential({.gamma = 0.9}));
   EXPECT_ERROR(exponential->load_state_dict(state_of(step)), "(linkboy::StepScheduler)");
   exponential->allow_changed_lengths(true);
@@ -558,7 +558,7 @@ TEST_F(SchedulesTest, ARefusedStateChangesNothing) {
   const auto other = make(linear(), longer);
   other->start();
   const auto before = lr();
-  EXPECT_ERROR(other->load_state_dict(state), "total_iters = 100 updates, but it is 200");
+  EXPECT_ERROR(other->load_state_dict(state), "num_updates = 100 updates, but it is 200");
   EXPECT_EQ(lr(), before);
   EXPECT_EQ(other->num_updates(), 0);
 }
@@ -567,7 +567,7 @@ TEST_F(SchedulesTest, ARefusedStateChangesNothing) {
 // -------------------------------------------------------------------------------------
 
 TEST_F(SchedulesTest, AreMadeByNameFromText) {
-  EXPECT_EQ(value(make_scheduler_fn("step", {{"step_size", "2*NUM_UPDATE_STEPS_PER_EPOCH"}}), 19),
+  EXPECT_EQ(value(make_scheduler_fn("step", {{"step_size", "2*num_updates_per_epoch"}}), 19),
             0.01);
   const auto cyclic = make(make_scheduler_fn(
       "cyclic", {{"max_lr", "0.5,0.25"}, {"mode", "exp_range"}, {"cycle_momentum", "false"}}));
@@ -585,7 +585,7 @@ TEST_F(SchedulesTest, WhatCannotBeReadIsRefusedWithWhatThereIs) {
   EXPECT_ERROR(make_scheduler_fn("step", {{"gamma", "x"}}),
                "step's gamma is 'x'; it must be a number.");
   EXPECT_ERROR(make_scheduler_fn("step", {{"gamma", "1"}, {"gamma", "2"}}), "a second time");
-  EXPECT_ERROR(make_scheduler_fn("step", {{"step_size", "EPOCHS"}}), "there are NUM_EPOCHS");
+  EXPECT_ERROR(make_scheduler_fn("step", {{"step_size", "EPOCHS"}}), "there are num_epochs");
   EXPECT_ERROR(make_scheduler_fn("wsd", {{"decay", "cos"}}),
                "it must be one of sqrt, inverse, linear");
   EXPECT_ERROR(make_scheduler_fn("wsd", {{"num_checkpoints", "1.5"}}), "it must be a whole number");
@@ -598,7 +598,7 @@ TEST_F(SchedulesTest, WhatCannotBeReadIsRefusedWithWhatThereIs) {
 
 TEST_F(SchedulesTest, MilestonesInTextMayBeExpressionsWithCommas) {
   const auto scheduler = make(make_scheduler_fn(
-      "multi-step", {{"milestones", "min(NUM_EPOCHS,20),300"}, {"gamma", "0.5"}}));
+      "multi-step", {{"milestones", "min(num_epochs,20),300"}, {"gamma", "0.5"}}));
   EXPECT_EQ(scheduler->values_at(9)[0], 0.01);
   EXPECT_EQ(scheduler->values_at(10)[0], 0.005);
   EXPECT_EQ(scheduler->values_at(300)[0], 0.0025);
@@ -719,7 +719,7 @@ TEST(TrainerSchedulerTest, ARunOfAsManyEpochsAsThereAreNumbersGoesOnUntilItIsSto
   EXPECT_EQ(toy.trainer.train(options).num_epochs, 2);
   EXPECT_EQ(toy.trainer.run_config().max_num_updates, kMost);
   options.create_scheduler_fn = linear();
-  EXPECT_ERROR(toy.trainer.train(options), "NUM_UPDATE_STEPS is 9.2");
+  EXPECT_ERROR(toy.trainer.train(options), "num_updates is 9.2");
 }
 
 TEST(TrainerSchedulerTest, ALongerRunIsResumedOnlyIfThatIsAllowed) {

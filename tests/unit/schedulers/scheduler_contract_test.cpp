@@ -54,26 +54,26 @@ std::vector<Case> cases() {
   auto named = [](const std::string& name, const SchedulerSettings& settings = {}) {
     return make_scheduler_fn(name, settings);
   };
-  const auto warm_cosine = cosine({.num_warmup_epochs = 0.1});
+  const auto warm_cosine = cosine({.warmup_updates = 0.1 * placeholders::num_updates_per_epoch});
   const auto one_cycle = linkboy::one_cycle();
   return {
       {"step", named("step", {{"step_size", "7"}})},
       {"multi_step", named("multi-step", {{"milestones", "11,12,40"}}), 40},
-      {"constant", named("constant", {{"total_iters", "25"}}), 25},
+      {"constant", named("constant", {{"num_updates", "25"}}), 25},
       {"linear", named("linear"), kUpdates},
       {"exponential", named("exponential", {{"gamma", "0.97"}})},
       {"polynomial", named("polynomial", {{"power", "1.5"}}), kUpdates},
-      {"cosine", named("cosine", {{"num_warmup_epochs", "0.7"}}), kUpdates},
-      {"cosine_cool_down", named("cosine", {{"num_cooldown_epochs", "1"}}), kUpdates - kPerEpoch},
-      {"cosine_restarts", named("cosine-restarts", {{"T_0", "10"}, {"T_mult", "2"}})},
+      {"cosine", named("cosine", {{"warmup_updates", "0.7 * num_updates_per_epoch"}}), kUpdates},
+      {"cosine_cool_down", named("cosine", {{"cooldown_updates", "1 * num_updates_per_epoch"}}), kUpdates - kPerEpoch},
+      {"cosine_restarts", named("cosine-restarts", {{"first_cycle_updates", "10"}, {"cycle_mult", "2"}})},
       {"cosine_restarts_limited",
-       named("cosine-restarts", {{"num_cycles", "3"}, {"cycle_limit", "3"}, {"warmup_t", "3"}}),
+       named("cosine-restarts", {{"num_cycles", "3"}, {"cycle_limit", "3"}, {"warmup_updates", "3"}}),
        kUpdates},
       {"tanh", named("tanh"), kUpdates},
       {"one_cycle", named("one-cycle"), kUpdates - 1},
       {"cyclic", named("cyclic", {{"step_size_up", "7"}, {"mode", "triangular2"}})},
-      {"inverse_sqrt", named("inverse-sqrt", {{"num_warmup_steps", "9"}})},
-      {"wsd", named("wsd", {{"num_warmup_steps", "9"}}), kUpdates},
+      {"inverse_sqrt", named("inverse-sqrt", {{"warmup_updates", "9"}})},
+      {"wsd", named("wsd", {{"warmup_updates", "9"}}), kUpdates},
       {"wsd_checkpoints", named("wsd", {{"num_checkpoints", "3"}, {"decay", "linear"}}), kUpdates},
       {"plateau", named("plateau", {{"patience", "0"}}), 0},
       {"lambda", lambda_schedule({.lr_lambda = {[](int64_t n) { return 1.0 / (1.0 + n); }}})},
@@ -85,8 +85,8 @@ std::vector<Case> cases() {
        kUpdates},
       {"chained", chained({.schedulers = {step_decay({.step_size = 9, .gamma = 0.5}), linear(),
                                           cosine({.field = ParamGroupField::weight_decay})}})},
-      {"warm_up", warmup({.scheduler = one_cycle, .warmup_t = 7.5}), kUpdates - 1},
-      {"warm_up_plateau", warmup({.scheduler = reduce_on_plateau({.patience = 0}), .warmup_t = 10}),
+      {"warmup", warmup({.scheduler = one_cycle, .warmup_updates = 7.5}), kUpdates - 1},
+      {"warm_up_plateau", warmup({.scheduler = reduce_on_plateau({.patience = 0}), .warmup_updates = 10}),
        10},
       {"timm_in_epochs", timm_schedule({.scheduler = warm_cosine}), kUpdates},
       {"timm_in_updates", timm_schedule({.scheduler = warm_cosine, .t_in_epochs = false}),

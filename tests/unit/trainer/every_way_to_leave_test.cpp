@@ -167,7 +167,7 @@ struct OneRun {
                .eval_dataset = toy_data(6),
                .per_device_batch_size = 2,
                .gradient_accumulation_steps = 2,
-               .create_scheduler_fn = wsd({.num_warmup_steps = 1})};
+               .create_scheduler_fn = wsd({.warmup_updates = 1})};
     options.eval_dataloader_options.batch_size = 3;
   }
 

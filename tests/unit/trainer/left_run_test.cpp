@@ -82,7 +82,7 @@ TEST(LeftRunTest, AStopInAnEvaluationSavesTheTrainedWeightsThoughAveragesAreLeft
                      }}),
         make<SaveTrainingState>({.directory = folder / "states"})};
     if (is_ema) {
-      callbacks.push_back(make<ModelEma>({.decay = 0.5, .leave_in_model = true}));
+      callbacks.push_back(make<ModelEma>({.decay = 0.5, .apply_at_end = true}));
     } else {
       callbacks.push_back(
           make<StochasticWeightAveraging>({.start_after = 1, .every_n_updates = 1}));
@@ -182,7 +182,7 @@ TEST(LeftRunTest, StatesOfCallbacksAreMadeOnlyWhereOneMaySaveThem) {
   EXPECT_EQ(alone->num_calls, 0);
   const auto saved = std::make_shared<CountInPlace>();
   Toy(CallbackList{saved,
-                   make<SaveTrainingState>({.directory = folder / "states", .at_end = false})})
+                   make<SaveTrainingState>({.directory = folder / "states", .save_at_end = false})})
       .trainer.train(two_updates_per_epoch(3));
   EXPECT_EQ(saved->num_calls, 3) << "once an epoch";
 }
@@ -280,7 +280,7 @@ TEST(LeftRunTest, AStateCanBeSavedWhereTheHeaderSays) {
     Toy toy({note});
     if (is_saver_there) {
       toy.trainer.callback_handler().add(
-          make<SaveTrainingState>({.directory = folder / "states", .at_end = false}));
+          make<SaveTrainingState>({.directory = folder / "states", .save_at_end = false}));
     }
     toy.trainer.train(two_updates_per_epoch(1));
     auto here = expected;

@@ -75,7 +75,7 @@ struct Rehearsal {
                .eval_dataset = toy_data(6),
                .per_device_batch_size = 2,
                .gradient_accumulation_steps = 2,
-               .create_scheduler_fn = cosine({.num_warmup_epochs = 0.5})};
+               .create_scheduler_fn = cosine({.warmup_updates = 0.5 * placeholders::num_updates_per_epoch})};
     options.train_dataloader_options.num_workers = 2;
   }
 
@@ -257,7 +257,7 @@ TEST_F(SaveTrainingStateTest, SavesEveryNEpochsAndMinutes) {
     run.trainer->train(run.options);
     EXPECT_EQ(updates(), (std::vector<int64_t>{16, 32, 40}));
   }
-  Rehearsal run(5, {make({.every_n_minutes = 1e-9, .at_end = false, .keep_last = 9})});
+  Rehearsal run(5, {make({.every_n_minutes = 1e-9, .save_at_end = false, .keep_last = 9})});
   run.trainer->train(run.options);
   EXPECT_EQ(updates(), (std::vector<int64_t>{16, 32, 40, 1, 2, 3, 4, 5}));
 }

@@ -19,7 +19,7 @@ TrainOptions four_updates_per_epoch(int64_t num_epochs) {
           .eval_dataset = toy_data(6),
           .per_device_batch_size = 2,
           .gradient_accumulation_steps = 2,
-          .create_scheduler_fn = cosine({.num_warmup_epochs = 0.5})};
+          .create_scheduler_fn = cosine({.warmup_updates = 0.5 * placeholders::num_updates_per_epoch})};
 }
 
 TEST(TrainerCheckpointTest, RestoresModelOptimizerSchedulerAndExtras) {

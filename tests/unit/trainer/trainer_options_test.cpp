@@ -95,9 +95,9 @@ TEST(TrainerOptionsTest, WrongAcceleratorOptionsAreRefusedWhenTheTrainerIsMade) 
 
 TEST(MakeTest, TakesOptionsASubjectOrNothing) {
   const TemporaryFolder folder;
-  EXPECT_EQ(make<SaveBestModel>({.save_path = folder / "best.pt"})->phase(), Callback::Phase::act);
+  EXPECT_EQ(make<SaveBestModel>({.path = folder / "best.pt"})->phase(), Callback::Phase::act);
   EXPECT_NE(make<EarlyStopping>(), nullptr);
-  const EarlyStopping::Options options{.early_stopping_patience = 3};
+  const EarlyStopping::Options options{.patience = 3};
   EXPECT_NE(make<EarlyStopping>(options), nullptr);
   EXPECT_EQ(make<Accuracy>({.num_classes = 2})->compute().dim(), 0);
   EXPECT_NE(make<CsvTracker>(folder / "a.csv"), nullptr);
@@ -106,7 +106,7 @@ TEST(MakeTest, TakesOptionsASubjectOrNothing) {
   Toy toy({make<LambdaCallback>({.on_train_epoch_end = [&](Trainer&) { ++num_epochs; }})});
   toy.trainer.train({.train_dataset = toy_data(4),
                      .num_epochs = 2,
-                     .create_scheduler_fn = cosine({.lr_min = 0.01})});
+                     .create_scheduler_fn = cosine({.min_lr = 0.01})});
   EXPECT_EQ(num_epochs, 2);
 }
 
@@ -165,7 +165,7 @@ TEST(StopTrainingTest, IsCarriedOutOfTheBackwardPass) {
 
 TEST(ErrorTest, HasAClassForEachKind) {
   const TemporaryFolder folder;
-  EXPECT_THROW(make<EarlyStopping>({.early_stopping_patience = -1}), OptionError);
+  EXPECT_THROW(make<EarlyStopping>({.patience = -1}), OptionError);
   EXPECT_THROW(read_checkpoint(folder / "absent.pt"), FileError);
   std::ofstream(folder / "broken.pt") << "no checkpoint";
   EXPECT_THROW(read_checkpoint(folder / "broken.pt"), CorruptFileError);

@@ -295,7 +295,7 @@ TEST(TrainingStatesTest, AnyExceptionOfASaveIsAFailedSave) {
       const TemporaryFolder folder;
       auto save = make<SaveTrainingState>({.directory = folder / "states",
                                            .every_n_updates = 1,
-                                           .at_end = false,
+                                           .save_at_end = false,
                                            .asynchronous = is_asynchronous});
       auto unsaveable = std::make_shared<Unsaveable>();
       // The end of an epoch asks for the state as well.
@@ -449,7 +449,7 @@ TEST(FolderLockTest, ARefusedRunLeavesTheFilesOfTheFirstRunAsTheyAre) {
         std::make_shared<HtmlReport>(folder / "run.html"),
         make<MlflowTracker>({.directory = folder / "mlruns"}),
         make<TensorBoardTracker>({.directory = folder / "tensorboard"})};
-    return CallbackList{make<SaveBestModel>({.save_path = folder / "best.pt"}),
+    return CallbackList{make<SaveBestModel>({.path = folder / "best.pt"}),
                         make<TrackRun>(trackers, {.every_n_updates = 1}),
                         saving_in(folder / "states"), std::move(more)};
   };
@@ -528,7 +528,7 @@ TEST(RegisteredModulesTest, AResumedRunTrainsThemFromWhereTheyWere) {
 
 TEST(RegisteredModulesTest, CheckpointsHoldThemUnderTheirNumbers) {
   const TemporaryFolder folder;
-  WithModules toy({make<SaveBestModel>({.save_path = folder / "best.pt"})});
+  WithModules toy({make<SaveBestModel>({.path = folder / "best.pt"})});
   toy.trainer->train(epochs_of_two_updates(2));
   toy.trainer->save_checkpoint(folder / "x.pt");
   const StateDict modules =
@@ -610,10 +610,10 @@ TEST(FullDiskTest, WhatCallbacksCannotWriteDoesNotEndTheRun) {
   const std::vector<std::pair<std::string, Make>> writers{
       {"the best model was not saved",
        [](const fs::path& folder) {
-         return make<SaveBestModel>({.save_path = folder / "best.pt"});
+         return make<SaveBestModel>({.path = folder / "best.pt"});
        }},
       {"the average of the weights was not saved",
-       [](const fs::path& folder) { return make<ModelEma>({.save_path = folder / "ema.pt"}); }},
+       [](const fs::path& folder) { return make<ModelEma>({.path = folder / "ema.pt"}); }},
       {"the predictions were not saved", [](const fs::path& folder) {
          return make<SavePredictions>({.path = folder / "predictions.pt", .every_n_epochs = 1});
        }}};
@@ -635,7 +635,7 @@ TEST(FullDiskTest, WhatCallbacksCannotWriteDoesNotEndTheRun) {
 
 TEST(SaveBestModelResumedTest, ABestCheckpointThatIsGoneDoesNotEndTheRun) {
   const TemporaryFolder folder;
-  auto save = make<SaveBestModel>({.save_path = folder / "best.pt"});
+  auto save = make<SaveBestModel>({.path = folder / "best.pt"});
   auto states = saving_in(folder / "states");
   Toy toy({save, states, std::make_shared<AtUpdate>(4, [&](Trainer&) {
              fs::remove(folder / "best.pt");
@@ -648,13 +648,13 @@ TEST(SaveBestModelResumedTest, ABestCheckpointThatIsGoneDoesNotEndTheRun) {
 TEST(SaveBestModelResumedTest, ARunResumedWithAnotherPathKeepsTheBestSoFar) {
   const TemporaryFolder folder;
   const auto run = [&](const std::string& name, int64_t num_epochs, bool is_resumed) {
-    auto best = make<SaveBestModel>({.save_path = folder / name / "best.pt",
+    auto best = make<SaveBestModel>({.path = folder / name / "best.pt",
                                      .save_top_k = 2,
-                                     .watch_metric = "score",
+                                     .monitor = "score",
                                      .greater_is_better = true});
     auto ema = make<ModelEma>({.decay = 0.5,
-                               .save_path = folder / name / "ema.pt",
-                               .watch_metric = "score",
+                               .path = folder / name / "ema.pt",
+                               .monitor = "score",
                                .greater_is_better = true});
     auto score = make<LambdaCallback>({.on_training_run_epoch_end = [](Trainer& trainer) {
       RunHistory& history = trainer.run_history();

@@ -65,7 +65,7 @@ struct AllKinds {
   std::vector<double> rates{1.0, 2.5};
   std::vector<Mode> modes{Mode::min, Mode::max};
   std::chrono::milliseconds pause{7};
-  RunExpression updates = NUM_EPOCHS;
+  RunExpression updates = placeholders::num_epochs;
   Inner inner{};
   int64_t not_as_text = 0;
 
@@ -82,7 +82,7 @@ TEST(TextOptionsTest, FieldsAreWrittenInOrderWithThoseOfMembers) {
                                                        {"rates", "1,2.5"},
                                                        {"modes", "min+max"},
                                                        {"pause", "7"},
-                                                       {"updates", "NUM_EPOCHS"},
+                                                       {"updates", "num_epochs"},
                                                        {"flag", "false"}}));
 }
 
@@ -96,7 +96,7 @@ TEST(TextOptionsTest, WhatIsWrittenIsReadBack) {
                    .rates = {0.1},
                    .modes = {AllKinds::Mode::max},
                    .pause = std::chrono::milliseconds(0),
-                   .updates = NUM_EPOCHS * 2,
+                   .updates = placeholders::num_epochs * 2,
                    .inner = {.flag = true}};
   const TextSettings text = options_to_text(options);
   EXPECT_EQ(options_to_text(options_from_text<AllKinds>("test", text)), text);
