@@ -30,7 +30,8 @@ std::vector<std::pair<std::string, CreateSchedulerFn>> all_schedules() {
     SchedulerSettings settings;
     if (name == "multi-step") settings = {{"milestones", "1000,2000,3000"}};
     if (name == "exponential") settings = {{"gamma", "0.999999"}};
-    if (name == "cosine-restarts") settings = {{"first_cycle_updates", "1000"}, {"cycle_mult", "1.5"}};
+    if (name == "cosine-restarts")
+      settings = {{"first_cycle_updates", "1000"}, {"cycle_mult", "1.5"}};
     all.emplace_back(name, make_scheduler_fn(name, settings));
   }
   const auto linear = linkboy::linear();

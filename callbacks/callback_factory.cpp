@@ -64,14 +64,15 @@ struct WsdCheckpoint {
   LINKBOY_FIELDS(save_dir, save_optimizer, save_scheduler, initial_checkpoint);
 };
 
+template <class C, class Options = typename C::Options>
+Callbacks::Entry entry(const char* name, Options options = {}) {
+  return Callbacks::entry<Options>(
+      name, [](const Options& chosen) { return make<C>(chosen); }, std::move(options));
+}
+
 template <class C>
-Callbacks::Entry entry(const char* name) {
-  if constexpr (requires { typename C::Options; }) {
-    using Options = typename C::Options;
-    return Callbacks::entry<Options>(name, [](const Options& options) { return make<C>(options); });
-  } else {
-    return Callbacks::entry<NoOptions>(name, [](const NoOptions&) { return make<C>(); });
-  }
+requires(!requires { typename C::Options; }) Callbacks::Entry entry(const char* name) {
+  return Callbacks::entry<NoOptions>(name, [](const NoOptions&) { return make<C>(); });
 }
 
 std::shared_ptr<Callback> make_time_limit(const MaxTime& time) {
@@ -108,12 +109,13 @@ std::shared_ptr<Callback> make_overfit_batches(const NumBatches& text) {
 }
 
 std::shared_ptr<Callback> make_wsd_checkpoint(const WsdCheckpoint& text) {
-  return former<SaveTrainingState>("linkboy::WsdCheckpoint",
-                                   {.directory = text.save_dir,
-                                    .save_at_end = false,
-                                    .save_at_decays = DecaySaves{.save_optimizer = text.save_optimizer,
-                                                            .save_scheduler = text.save_scheduler},
-                                    .initial_checkpoint = text.initial_checkpoint});
+  return former<SaveTrainingState>(
+      "linkboy::WsdCheckpoint",
+      {.directory = text.save_dir,
+       .save_at_end = false,
+       .save_at_decays =
+           DecaySaves{.save_optimizer = text.save_optimizer, .save_scheduler = text.save_scheduler},
+       .initial_checkpoint = text.initial_checkpoint});
 }
 
 const Callbacks& callbacks() {
@@ -136,7 +138,7 @@ const Callbacks& callbacks() {
           // Saving
           entry<SaveBestModel>("save-best-model"),
           entry<SaveTrainingState>("save-training-state"),
-          entry<SavePredictions>("save-predictions"),
+          entry<SavePredictions>("save-predictions", {.path = ""}),
           // Watching
           entry<LogMetrics>("log-metrics"),
           entry<PrintProgress>("print-progress"),

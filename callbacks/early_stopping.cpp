@@ -12,12 +12,12 @@ namespace linkboy {
 
 EarlyStopping::EarlyStopping(EarlyStoppingOptions options)
     : options_(std::move(options)), metric_(options_.monitor, options_.greater_is_better) {
-  LINKBOY_CHECK_OPTION(options_.patience >= 1, "patience is ",
-                       options_.patience, "; it must be at least 1.");
-  LINKBOY_CHECK_OPTION(options_.min_delta >= 0.0, "min_delta is ",
-                       options_.min_delta, "; it must not be negative.");
-  LINKBOY_CHECK_OPTION(options_.warmup_epochs >= 0, "warmup_epochs is ",
-                       options_.warmup_epochs, "; it must not be negative.");
+  LINKBOY_CHECK_OPTION(options_.patience >= 1, "patience is ", options_.patience,
+                       "; it must be at least 1.");
+  LINKBOY_CHECK_OPTION(options_.min_delta >= 0.0, "min_delta is ", options_.min_delta,
+                       "; it must not be negative.");
+  LINKBOY_CHECK_OPTION(options_.warmup_epochs >= 0, "warmup_epochs is ", options_.warmup_epochs,
+                       "; it must not be negative.");
   LINKBOY_CHECK_OPTION(!options_.divergence_bound || !std::isnan(*options_.divergence_bound),
                        "divergence_bound is NaN; it must be a number, or left out.");
 }
@@ -44,8 +44,7 @@ void EarlyStopping::on_training_run_epoch_end(Trainer& trainer) {
   }
   ++counter_;
   trainer.print("No improvement above threshold observed, incrementing counter.");
-  trainer.print(
-      fmt::format("Early stopping counter: {}/{}", counter_, options_.patience));
+  trainer.print(fmt::format("Early stopping counter: {}/{}", counter_, options_.patience));
   if (counter_ >= options_.patience) stop(trainer);
 }
 

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -36,9 +37,13 @@ struct EarlyStoppingOptions {
   /// Whether a new run forgets the best value and the count of the run before.
   bool reset_on_train = true;
 
-  LINKBOY_FIELDS(patience, min_delta, is_min_delta_relative,
-                 warmup_epochs, divergence_bound, stop_at_non_finite, monitor,
-                 greater_is_better, reset_on_train);
+  LINKBOY_FIELDS(patience, min_delta, is_min_delta_relative, warmup_epochs, divergence_bound,
+                 stop_at_non_finite, monitor, greater_is_better, reset_on_train);
+  static constexpr std::array former_keys{
+      FormerKey{"early_stopping_patience", "patience"},
+      FormerKey{"early_stopping_threshold", "min_delta"},
+      FormerKey{"is_threshold_relative", "is_min_delta_relative"},
+      FormerKey{"num_warmup_epochs", "warmup_epochs"}, FormerKey{"watch_metric", "monitor"}};
 };
 
 /// Ends the run (StopReason::early_stop) when the watched metric has not improved for some epochs,

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <array>
 #include <chrono>
 #include <cstdint>
 #include <map>
@@ -22,6 +23,7 @@ struct PhaseTimerOptions {
   bool synchronize = false;
 
   LINKBOY_FIELDS(warmup_micro_steps, synchronize);
+  static constexpr std::array former_keys{FormerKey{"num_warmup_steps", "warmup_micro_steps"}};
 };
 
 /// Seconds of what happened `count` times.

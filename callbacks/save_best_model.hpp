@@ -1,5 +1,6 @@
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <filesystem>
 #include <string>
@@ -29,8 +30,10 @@ struct SaveBestModelOptions {
   bool save_scheduler = true;
   /// Whether the best checkpoint is loaded when the run ends.
   bool load_saved_checkpoint = true;
-  LINKBOY_FIELDS(path, save_top_k, monitor, greater_is_better, reset_on_train,
-                 save_optimizer, save_scheduler, load_saved_checkpoint);
+  LINKBOY_FIELDS(path, save_top_k, monitor, greater_is_better, reset_on_train, save_optimizer,
+                 save_scheduler, load_saved_checkpoint);
+  static constexpr std::array former_keys{FormerKey{"save_path", "path"},
+                                          FormerKey{"watch_metric", "monitor"}};
 };
 
 /// Saves a checkpoint whenever the watched metric is better than ever (or than one of the best k);

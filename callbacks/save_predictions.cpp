@@ -74,7 +74,7 @@ at::Tensor gather_rows(const std::vector<at::Tensor>& batches, const Accelerator
 }  // namespace
 
 SavePredictions::SavePredictions(SavePredictionsOptions options) : options_(std::move(options)) {
-  const auto ending = options_.path.extension();
+  const auto ending = options_.path->extension();
   LINKBOY_CHECK_OPTION(ending == ".pt" || ending == ".safetensors",
                        "the path of the predictions is ", options_.path,
                        "; it must end in .pt or .safetensors.");
@@ -85,13 +85,13 @@ SavePredictions::SavePredictions(SavePredictionsOptions options) : options_(std:
 }
 
 std::filesystem::path SavePredictions::path_of(const std::string& set_name, int64_t epoch) const {
-  return replaced(replaced(options_.path.string(), kSet, set_name), kEpoch, std::to_string(epoch));
+  return replaced(replaced(options_.path->string(), kSet, set_name), kEpoch, std::to_string(epoch));
 }
 
 void SavePredictions::check_paths(Trainer& trainer) const {
   run_on_main_process(trainer.accelerator(), [&] {
     for (const auto& set : trainer.evaluation_sets()) {
-      LINKBOY_CHECK(set.name.empty() || options_.path.string().find(kSet) != std::string::npos,
+      LINKBOY_CHECK(set.name.empty() || options_.path->string().find(kSet) != std::string::npos,
                     "the run has an evaluation set \"", set.name, "\", but the path of the ",
                     "predictions, ", options_.path,
                     ", has no {set}; all sets would be written to one file. Add it.");

@@ -9,6 +9,7 @@
 
 #include "linkboy/callback.hpp"
 #include "linkboy/export.hpp"
+#include "linkboy/util/required.hpp"
 
 namespace linkboy {
 
@@ -16,8 +17,7 @@ struct SavePredictionsOptions {
   /// A `.pt` file, which Python's `torch.load` reads, or a `.safetensors` file. In the name,
   /// `{epoch}` stands for the epoch, counted from 1, and `{set}` for the name of the evaluation
   /// set, if it has one; without `{epoch}` each evaluation replaces the file of the one before.
-  /// Required.
-  std::filesystem::path path{};
+  Required<std::filesystem::path> path;
 
   /// Writes what the model returned, [N, ...]. This and the next two are tensors of these names,
   /// with a row for each sample; at least one of them is written.

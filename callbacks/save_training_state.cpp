@@ -231,8 +231,8 @@ void SaveTrainingState::on_training_run_epoch_end(Trainer& trainer) {
   const bool is_due = options_.every_n_epochs &&
                       trainer.run_history().current_epoch() % *options_.every_n_epochs == 0;
   // When the run has ended, callbacks may have put other weights into the model.
-  const bool is_end =
-      options_.save_at_end && trainer.is_last_epoch() && trainer.requested_stop() != StopReason::nan;
+  const bool is_end = options_.save_at_end && trainer.is_last_epoch() &&
+                      trainer.requested_stop() != StopReason::nan;
   if (is_due || is_end) save(trainer);
 }
 

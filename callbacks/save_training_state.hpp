@@ -1,5 +1,6 @@
 #pragma once
 
+#include <array>
 #include <chrono>
 #include <cstdint>
 #include <filesystem>
@@ -84,8 +85,9 @@ struct SaveTrainingStateOptions {
   /// the update; docs/checkpoints_and_python.md tells how much memory it takes.
   bool asynchronous = false;
 
-  LINKBOY_FIELDS(directory, every_n_updates, every_n_epochs, every_n_minutes, save_at_end, save_at_decays,
-                 initial_checkpoint, keep_last, asynchronous);
+  LINKBOY_FIELDS(directory, every_n_updates, every_n_epochs, every_n_minutes, save_at_end,
+                 save_at_decays, initial_checkpoint, keep_last, asynchronous);
+  static constexpr std::array former_keys{FormerKey{"at_end", "save_at_end"}};
 };
 
 /// Saves training states from which `TrainOptions::resume_from` continues bit for bit: the folder

@@ -11,8 +11,8 @@ namespace linkboy {
 
 StepBasedEvaluation::StepBasedEvaluation(StepBasedEvaluationOptions options)
     : eval_every_n_updates_(options.every_n_updates) {
-  LINKBOY_CHECK_OPTION(eval_every_n_updates_ >= 1, "every_n_updates is ",
-                       eval_every_n_updates_, "; it must be at least 1.");
+  LINKBOY_CHECK_OPTION(eval_every_n_updates_ >= 1, "every_n_updates is ", eval_every_n_updates_,
+                       "; it must be at least 1.");
 }
 
 void StepBasedEvaluation::on_training_run_start(Trainer& trainer) {

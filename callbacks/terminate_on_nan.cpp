@@ -17,8 +17,8 @@ void throw_unless_finite(double total, const char* phase) {
 }  // namespace
 
 TerminateOnNaN::TerminateOnNaN(TerminateOnNaNOptions options) : options_(options) {
-  LINKBOY_CHECK_OPTION(options.max_delay_steps >= 1, "max_delay_steps is ", options.max_delay_steps,
-                       "; it must be at least 1.");
+  LINKBOY_CHECK_OPTION(options.max_delay_micro_steps >= 1, "max_delay_micro_steps is ",
+                       options.max_delay_micro_steps, "; it must be at least 1.");
 }
 
 void TerminateOnNaN::on_train_step_end(Trainer& trainer, const Batch&, const StepOutput& output) {
@@ -49,7 +49,7 @@ void TerminateOnNaN::check_step(const LossAverage& tracker, const StepOutput& ou
   if (pending_) {
     ++num_steps_since_;
     // A loss may have just missed one sum and must wait for the next: half the delay for each.
-    const bool is_late = num_steps_since_ >= (options_.max_delay_steps + 1) / 2;
+    const bool is_late = num_steps_since_ >= (options_.max_delay_micro_steps + 1) / 2;
     const bool has_arrived = !options_.defer_on_cpu && pending_->sum.is_ready();
     if (!is_late && !has_arrived) return;
     throw_unless_finite(pending_->sum.value(), pending_->phase);

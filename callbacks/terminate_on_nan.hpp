@@ -1,5 +1,6 @@
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <optional>
 
@@ -14,24 +15,25 @@ class LossAverage;
 struct TerminateOnNaNOptions {
   /// Losses on a CUDA device are not waited for: they are looked at when they have arrived, at most
   /// this many steps late, and at the end of each epoch. At least 1.
-  int64_t max_delay_steps = 50;
+  int64_t max_delay_micro_steps = 50;
 
   /// Treats losses on the CPU the same way.
   bool defer_on_cpu = false;
 
-  LINKBOY_FIELDS(max_delay_steps, defer_on_cpu);
+  LINKBOY_FIELDS(max_delay_micro_steps, defer_on_cpu);
+  static constexpr std::array former_keys{FormerKey{"max_delay_steps", "max_delay_micro_steps"}};
 };
 
 /// Ends the run (StopReason::nan) when a loss is NaN or infinite. On the CPU that is before the
 /// backward pass, so the weights never see it. On a CUDA device the updates of the steps until then
-/// are made, at most `max_delay_steps` of them, and the weights may be NaN: go on from a training
-/// state or checkpoint, which SaveTrainingState does not write for such weights.
+/// are made, at most `max_delay_micro_steps` of them, and the weights may be NaN: go on from a
+/// training state or checkpoint, which SaveTrainingState does not write for such weights.
 class LINKBOY_API TerminateOnNaN : public Callback {
  public:
   /// What `make<TerminateOnNaN>({...})` takes.
   using Options = TerminateOnNaNOptions;
 
-  /// @throws Error if `max_delay_steps` is less than 1.
+  /// @throws Error if `max_delay_micro_steps` is less than 1.
   explicit TerminateOnNaN(TerminateOnNaNOptions options = {});
 
   void on_training_run_start(Trainer&) override { pending_.reset(); }

@@ -15,7 +15,7 @@ constexpr const char* kElapsed = "elapsed_milliseconds";
 }  // namespace
 
 TimeLimit::TimeLimit(TimeLimitOptions options) : options_(options) {
-  LINKBOY_CHECK_OPTION(options_.max_time.count() > 0, "max_time is ", options_.max_time.count(),
+  LINKBOY_CHECK_OPTION(options_.max_time->count() > 0, "max_time is ", options_.max_time->count(),
                        " ms; it must be positive.");
 }
 
@@ -30,8 +30,8 @@ std::chrono::milliseconds TimeLimit::elapsed() const {
 }
 
 void TimeLimit::stop_if_over(Trainer& trainer) const {
-  if (!start_ || elapsed() < options_.max_time || trainer.stop_requested()) return;
-  const double seconds = std::chrono::duration<double>(options_.max_time).count();
+  if (!start_ || elapsed() < *options_.max_time || trainer.stop_requested()) return;
+  const double seconds = std::chrono::duration<double>(*options_.max_time).count();
   trainer.request_stop(
       StopReason::stop_request,
       fmt::format("Stopping training because its time limit of {} s is reached", seconds));

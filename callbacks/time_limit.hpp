@@ -5,12 +5,13 @@
 
 #include "linkboy/callback.hpp"
 #include "linkboy/export.hpp"
+#include "linkboy/util/required.hpp"
 
 namespace linkboy {
 
 struct TimeLimitOptions {
-  /// Wall time that a training run may take: `std::chrono::hours(12)`. Required; positive.
-  std::chrono::milliseconds max_time{};
+  /// Wall time that a training run may take: `std::chrono::hours(12)`. Positive.
+  Required<std::chrono::milliseconds> max_time;
 };
 
 /// Ends a training run in order (StopReason::stop_request) once it has taken its time, evaluations

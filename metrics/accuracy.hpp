@@ -2,12 +2,13 @@
 
 #include "linkboy/export.hpp"
 #include "linkboy/metrics/class_counts.hpp"
+#include "linkboy/util/required.hpp"
 
 namespace linkboy {
 
 struct AccuracyOptions {
   /// At least 2.
-  int64_t num_classes = 0;
+  Required<int64_t> num_classes;
   /// A sample is right if its label has one of this many highest scores. In [1, num_classes]; above
   /// 1 the outputs must be scores.
   int64_t top_k = 1;

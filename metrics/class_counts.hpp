@@ -10,6 +10,7 @@
 #include "linkboy/export.hpp"
 #include "linkboy/metrics/class_predictions.hpp"
 #include "linkboy/metrics/metric.hpp"
+#include "linkboy/util/required.hpp"
 
 namespace linkboy {
 
@@ -25,7 +26,7 @@ enum class Average {
 /// Options of PrecisionScore, RecallScore, IoU and Dice. See `predict_classes` for the outputs.
 struct ClassificationOptions {
   /// At least 2.
-  int64_t num_classes = 0;
+  Required<int64_t> num_classes;
   /// How the values of the classes become one.
   Average average = Average::macro;
   /// Samples with this label do not count. It need not be a class.

@@ -7,13 +7,14 @@
 #include <string>
 
 #include "linkboy/export.hpp"
+#include "linkboy/util/required.hpp"
 
 namespace linkboy {
 
 /// How the outputs of a model become classes.
 struct ClassPredictionOptions {
   /// At least 2.
-  int64_t num_classes = 0;
+  Required<int64_t> num_classes;
   /// How many of the highest scores hold the right class if one of them does.
   int64_t top_k = 1;
   /// Samples with this label do not count. It need not be a class.

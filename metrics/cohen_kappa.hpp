@@ -2,6 +2,7 @@
 
 #include "linkboy/export.hpp"
 #include "linkboy/metrics/confusion_counts.hpp"
+#include "linkboy/util/required.hpp"
 
 namespace linkboy {
 
@@ -14,7 +15,7 @@ enum class KappaWeights {
 
 struct CohenKappaOptions {
   /// At least 2.
-  int64_t num_classes = 0;
+  Required<int64_t> num_classes;
   /// What a disagreement costs.
   KappaWeights weights = KappaWeights::none;
   /// Samples with this label do not count. It need not be a class.

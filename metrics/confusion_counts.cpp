@@ -16,7 +16,7 @@ void ConfusionCountsMetric::update(const at::Tensor& outputs, const at::Tensor& 
   follow(outputs);
   if (batch.is_out_of_range.defined()) count_violations(label_rule_, batch.is_out_of_range);
   // bincount would wait for the device.
-  state(counts_).view({-1}).index_add_(0, batch.labels * options_.num_classes + batch.predicted,
+  state(counts_).view({-1}).index_add_(0, batch.labels * *options_.num_classes + batch.predicted,
                                        batch.counts);
 }
 

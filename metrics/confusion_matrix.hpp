@@ -2,6 +2,7 @@
 
 #include "linkboy/export.hpp"
 #include "linkboy/metrics/confusion_counts.hpp"
+#include "linkboy/util/required.hpp"
 
 namespace linkboy {
 
@@ -15,7 +16,7 @@ enum class Normalize {
 
 struct ConfusionMatrixOptions {
   /// At least 2.
-  int64_t num_classes = 0;
+  Required<int64_t> num_classes;
   /// What the counts are divided by.
   Normalize normalize = Normalize::none;
   /// Samples with this label do not count. It need not be a class.

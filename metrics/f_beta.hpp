@@ -2,12 +2,13 @@
 
 #include "linkboy/export.hpp"
 #include "linkboy/metrics/class_counts.hpp"
+#include "linkboy/util/required.hpp"
 
 namespace linkboy {
 
 struct FBetaOptions {
   /// At least 2.
-  int64_t num_classes = 0;
+  Required<int64_t> num_classes;
   /// How many times as much recall weighs as precision. Above 0.
   double beta = 1.0;
   /// How the values of the classes become one.

@@ -2,12 +2,13 @@
 
 #include "linkboy/export.hpp"
 #include "linkboy/metrics/confusion_counts.hpp"
+#include "linkboy/util/required.hpp"
 
 namespace linkboy {
 
 struct MatthewsCorrCoefOptions {
   /// At least 2.
-  int64_t num_classes = 0;
+  Required<int64_t> num_classes;
   /// Samples with this label do not count. It need not be a class.
   std::optional<int64_t> ignore_index{};
   /// With one score per sample: those above it are of class 1. It is compared with the outputs as

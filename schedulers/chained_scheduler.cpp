@@ -8,7 +8,7 @@ ChainedScheduler::ChainedScheduler(torch::optim::Optimizer& optimizer,
                                    const ChainedSchedulerOptions& options, const RunConfig& config)
     : CompositeScheduler(optimizer,
                          make_parts(optimizer, options.schedulers,
-                                    std::vector<RunConfig>(options.schedulers.size(), config))) {}
+                                    std::vector<RunConfig>(options.schedulers->size(), config))) {}
 
 std::vector<double> ChainedScheduler::values_at(int64_t update) const {
   return product_at(update, field());

@@ -5,12 +5,13 @@
 
 #include "linkboy/export.hpp"
 #include "linkboy/schedulers/composite_scheduler.hpp"
+#include "linkboy/util/required.hpp"
 
 namespace linkboy {
 
 struct ChainedSchedulerOptions {
   /// At least one.
-  std::vector<CreateSchedulerFn> schedulers{};
+  Required<std::vector<CreateSchedulerFn>> schedulers;
 };
 
 /// Several schedules at once. Those of one field multiply: f(n) = base * (f_1(n) / base) *

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <array>
 #include <cstdint>
 
 #include "linkboy/export.hpp"
@@ -15,6 +16,7 @@ struct ConstantSchedulerOptions {
   RunExpression num_updates = placeholders::num_updates;
   ParamGroupField field = ParamGroupField::lr;
   LINKBOY_FIELDS(factor, num_updates, field);
+  static constexpr std::array former_keys{FormerKey{"total_iters", "num_updates"}};
 };
 
 /// base * factor for the first num_updates updates, then base. PyTorch's ConstantLR.

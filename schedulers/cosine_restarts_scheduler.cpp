@@ -13,9 +13,9 @@ CosineRestartsScheduler::CosineRestartsScheduler(torch::optim::Optimizer& optimi
                                                  const RunConfig& config)
     : CurveScheduler(optimizer, options.field), options_(options), first_cycle_(1.0) {
   const OptionReader reader("cosine-restarts schedule", config);
-  LINKBOY_CHECK_OPTION(
-      !options.first_cycle_updates || !options.num_cycles,
-      "the cosine-restarts schedule has both first_cycle_updates and num_cycles; give one of them.");
+  LINKBOY_CHECK_OPTION(!options.first_cycle_updates || !options.num_cycles,
+                       "the cosine-restarts schedule has both first_cycle_updates and num_cycles; "
+                       "give one of them.");
   LINKBOY_CHECK_OPTION(options.num_cycles.value_or(1) >= 1,
                        "the cosine-restarts schedule's num_cycles is ", *options.num_cycles,
                        "; it must be at least 1.");
@@ -31,7 +31,8 @@ CosineRestartsScheduler::CosineRestartsScheduler(torch::optim::Optimizer& optimi
   reader.not_negative("warmup_start_lr", options.warmup_start_lr);
 
   const double all_cycles = cycle_start(static_cast<double>(options.num_cycles.value_or(1)));
-  const RunExpression first = options.first_cycle_updates.value_or(placeholders::num_updates / all_cycles);
+  const RunExpression first =
+      options.first_cycle_updates.value_or(placeholders::num_updates / all_cycles);
   first_cycle_ = reader.length("first_cycle_updates", first);
   reader.positive("first_cycle_updates", first_cycle_);
   warmup_ = reader.length("warmup_updates", options.warmup_updates);

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <optional>
 
@@ -28,15 +29,20 @@ struct CosineRestartsSchedulerOptions {
   /// Exponent on the progress through a cycle: above 1 decays later. Positive.
   double k_decay = 1.0;
 
-  /// Updates of linear warm-up at the start of each cycle, from `warmup_start_lr`; fewer than first_cycle_updates.
+  /// Updates of linear warm-up at the start of each cycle, from `warmup_start_lr`; fewer than
+  /// first_cycle_updates.
   RunExpression warmup_updates = 0;
   /// The value of the first update of a warm-up; not negative.
   double warmup_start_lr = 0.0;
 
   ParamGroupField field = ParamGroupField::lr;
 
-  LINKBOY_FIELDS(first_cycle_updates, num_cycles, cycle_mult, cycle_decay, cycle_limit, min_lr, k_decay, warmup_updates,
-                 warmup_start_lr, field);
+  LINKBOY_FIELDS(first_cycle_updates, num_cycles, cycle_mult, cycle_decay, cycle_limit, min_lr,
+                 k_decay, warmup_updates, warmup_start_lr, field);
+  static constexpr std::array former_keys{
+      FormerKey{"T_0", "first_cycle_updates"}, FormerKey{"T_mult", "cycle_mult"},
+      FormerKey{"eta_min", "min_lr"}, FormerKey{"warmup_t", "warmup_updates"},
+      FormerKey{"warmup_lr_init", "warmup_start_lr"}};
 };
 
 /// Half cosines that start anew. In cycle i (from 0) of T updates, W of them warm-up, t updates
@@ -52,7 +58,8 @@ class LINKBOY_API CosineRestartsScheduler final : public CurveScheduler {
   /// See the options.
   using Options = CosineRestartsSchedulerOptions;
 
-  /// @throws Error if an option is out of its range, both first_cycle_updates and num_cycles are given or a
+  /// @throws Error if an option is out of its range, both first_cycle_updates and num_cycles are
+  /// given or a
   ///         placeholder has no value.
   CosineRestartsScheduler(torch::optim::Optimizer& optimizer,
                           const CosineRestartsSchedulerOptions& options, const RunConfig& config);

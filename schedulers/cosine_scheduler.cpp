@@ -12,15 +12,9 @@ CosineScheduler::CosineScheduler(torch::optim::Optimizer& optimizer,
                                  const CosineSchedulerOptions& options, const RunConfig& config)
     : CurveScheduler(optimizer, options.field), options_(options) {
   const OptionReader reader("cosine schedule", config);
-  auto in_updates = [&](const RunExpression& epochs) {
-    return epochs * options.num_update_steps_per_epoch;
-  };
-  total_ =
-      reader.length("num_epochs in updates",
-                    options.num_epochs ? in_updates(*options.num_epochs) : placeholders::num_updates, 1.0);
-  warmup_ = reader.length("num_warmup_epochs in updates", in_updates(options.num_warmup_epochs));
-  cooldown_ =
-      reader.length("num_cooldown_epochs in updates", in_updates(options.num_cooldown_epochs));
+  total_ = reader.length("num_updates", options.num_updates, 1.0);
+  warmup_ = reader.length("warmup_updates", options.warmup_updates);
+  cooldown_ = reader.length("cooldown_updates", options.cooldown_updates);
   reader.not_negative("min_lr", options.min_lr);
   reader.not_negative("min_lr_ratio", options.min_lr_ratio.value_or(0.0));
   reader.not_negative("warmup_start_lr", options.warmup_start_lr);
@@ -35,9 +29,8 @@ double CosineScheduler::value_at(int64_t update, double base) const {
   const auto n = static_cast<double>(update);
   const double minimum = options_.min_lr_ratio ? *options_.min_lr_ratio * base : options_.min_lr;
   if (n < warmup_) {
-    const double start = options_.warmup_start_lr_ratio
-                             ? *options_.warmup_start_lr_ratio * base
-                             : options_.warmup_start_lr;
+    const double start = options_.warmup_start_lr_ratio ? *options_.warmup_start_lr_ratio * base
+                                                        : options_.warmup_start_lr;
     return start + n * (base - start) / warmup_;
   }
   if (n >= total_ - cooldown_) return minimum;

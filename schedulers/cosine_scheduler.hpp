@@ -1,5 +1,6 @@
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <optional>
 #include <vector>
@@ -10,12 +11,10 @@
 
 namespace linkboy {
 
-/// The shape of a cosine schedule. Lengths are in epochs, whole or not, and take placeholders.
+/// The shape of a cosine schedule. Its lengths need not be whole.
 struct CosineSchedulerOptions {
-  /// The whole run, if not given.
-  std::optional<RunExpression> num_epochs{};
-  /// Updates of an epoch; the run's by default.
-  RunExpression num_update_steps_per_epoch = placeholders::num_updates_per_epoch;
+  /// Updates in the whole schedule.
+  RunExpression num_updates = placeholders::num_updates;
 
   /// Exponent on the progress through the cosine: above 1 decays later. Positive.
   double k_decay = 1.0;
@@ -25,21 +24,27 @@ struct CosineSchedulerOptions {
   /// See `min_lr`.
   std::optional<double> min_lr_ratio{};
 
-  /// Linear warm-up from `warmup_start_lr` (or that share of the base value) to the base value.
-  RunExpression num_warmup_epochs = 0;
-  /// Not negative.
+  /// Updates of linear warm-up to the base value: `placeholders::num_updates_per_epoch * 2`.
+  RunExpression warmup_updates = 0;
+  /// The value of the first update of the warm-up; not negative.
   double warmup_start_lr = 1e-6;
   /// If given, replaces it by that share of the base value.
   std::optional<double> warmup_start_lr_ratio{};
 
-  /// Epochs at the end that stay at the minimum.
-  RunExpression num_cooldown_epochs = 0;
+  /// Updates at the end that stay at the minimum.
+  RunExpression cooldown_updates = 0;
 
   ParamGroupField field = ParamGroupField::lr;
 
-  LINKBOY_FIELDS(num_epochs, num_update_steps_per_epoch, k_decay, min_lr, min_lr_ratio,
-                 num_warmup_epochs, warmup_start_lr, warmup_start_lr_ratio,
-                 num_cooldown_epochs, field);
+  LINKBOY_FIELDS(num_updates, k_decay, min_lr, min_lr_ratio, warmup_updates, warmup_start_lr,
+                 warmup_start_lr_ratio, cooldown_updates, field);
+  static constexpr std::array former_keys{
+      FormerKey{"num_epochs", "num_updates", " * num_updates_per_epoch"},
+      FormerKey{"num_warmup_epochs", "warmup_updates", " * num_updates_per_epoch"},
+      FormerKey{"num_cooldown_epochs", "cooldown_updates", " * num_updates_per_epoch"},
+      FormerKey{"lr_min", "min_lr"},
+      FormerKey{"warmup_starting_lr", "warmup_start_lr"},
+      FormerKey{"warmup_starting_lr_ratio", "warmup_start_lr_ratio"}};
 };
 
 /// Warms up linearly, decays along a half cosine, stays at the minimum for the cool-down. With the

@@ -4,12 +4,13 @@
 
 #include "linkboy/export.hpp"
 #include "linkboy/scheduler.hpp"
+#include "linkboy/util/required.hpp"
 
 namespace linkboy {
 
 struct ExponentialSchedulerOptions {
   /// Factor of each update; positive.
-  double gamma = 0.0;
+  Required<double> gamma;
   ParamGroupField field = ParamGroupField::lr;
   LINKBOY_FIELDS(gamma, field);
 };

@@ -23,8 +23,8 @@ InverseSqrtScheduler::InverseSqrtScheduler(torch::optim::Optimizer& optimizer,
 
 double InverseSqrtScheduler::value_at(int64_t update, double base) const {
   if (update < warmup_) {
-    return warmup_start_lr_ + static_cast<double>(update) * (base - warmup_start_lr_) /
-                                     static_cast<double>(warmup_);
+    return warmup_start_lr_ +
+           static_cast<double>(update) * (base - warmup_start_lr_) / static_cast<double>(warmup_);
   }
   return base / std::sqrt((static_cast<double>(update - warmup_) + timescale_) / timescale_);
 }

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <optional>
 
@@ -19,6 +20,8 @@ struct InverseSqrtSchedulerOptions {
   std::optional<RunExpression> timescale{};
   ParamGroupField field = ParamGroupField::lr;
   LINKBOY_FIELDS(warmup_updates, warmup_start_lr, timescale, field);
+  static constexpr std::array former_keys{FormerKey{"num_warmup_steps", "warmup_updates"},
+                                          FormerKey{"warmup_starting_lr", "warmup_start_lr"}};
 };
 
 /// With W = warmup_updates, S = timescale:

@@ -6,12 +6,13 @@
 #include "linkboy/export.hpp"
 #include "linkboy/run/placeholders.hpp"
 #include "linkboy/scheduler.hpp"
+#include "linkboy/util/required.hpp"
 
 namespace linkboy {
 
 struct MultiStepSchedulerOptions {
   /// Updates at which the value steps; whole, at least 1, increasing. At least one.
-  std::vector<RunExpression> milestones{};
+  Required<std::vector<RunExpression>> milestones;
   /// Factor of each step; positive.
   double gamma = 0.1;
   ParamGroupField field = ParamGroupField::lr;

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <limits>
 #include <string>
@@ -44,6 +45,7 @@ struct ReduceOnPlateauSchedulerOptions {
 
   LINKBOY_FIELDS(monitor, mode, factor, patience, threshold, threshold_mode, cooldown, min_lr, eps,
                  field);
+  static constexpr std::array former_keys{FormerKey{"metric", "monitor"}};
 };
 
 /// Multiplies by factor when a metric has stopped to improve. PyTorch's ReduceLROnPlateau.

@@ -21,28 +21,30 @@ namespace {
 using Schedulers = MadeByName<CreateSchedulerFn>;
 
 template <class S>
-Schedulers::Entry entry(const char* name) {
+Schedulers::Entry entry(const char* name, typename S::Options options = {}) {
   using Options = typename S::Options;
-  return Schedulers::entry<Options>(name, scheduler_fn<S, Options>);
+  return Schedulers::entry<Options>(name, scheduler_fn<S, Options>, std::move(options));
 }
 
 const Schedulers& schedulers() {
-  static const Schedulers all("scheduler", {
-                                               entry<StepScheduler>("step"),
-                                               entry<MultiStepScheduler>("multi-step"),
-                                               entry<ConstantScheduler>("constant"),
-                                               entry<LinearScheduler>("linear"),
-                                               entry<ExponentialScheduler>("exponential"),
-                                               entry<PolynomialScheduler>("polynomial"),
-                                               entry<CosineScheduler>("cosine"),
-                                               entry<CosineRestartsScheduler>("cosine-restarts"),
-                                               entry<TanhScheduler>("tanh"),
-                                               entry<OneCycleScheduler>("one-cycle"),
-                                               entry<CyclicScheduler>("cyclic"),
-                                               entry<InverseSqrtScheduler>("inverse-sqrt"),
-                                               entry<WsdScheduler>("wsd"),
-                                               entry<ReduceOnPlateauScheduler>("plateau"),
-                                           });
+  static const Schedulers all(
+      "scheduler",
+      {
+          entry<StepScheduler>("step"),
+          entry<MultiStepScheduler>("multi-step", {.milestones = std::vector<RunExpression>()}),
+          entry<ConstantScheduler>("constant"),
+          entry<LinearScheduler>("linear"),
+          entry<ExponentialScheduler>("exponential", {.gamma = 0.0}),
+          entry<PolynomialScheduler>("polynomial"),
+          entry<CosineScheduler>("cosine"),
+          entry<CosineRestartsScheduler>("cosine-restarts"),
+          entry<TanhScheduler>("tanh"),
+          entry<OneCycleScheduler>("one-cycle"),
+          entry<CyclicScheduler>("cyclic"),
+          entry<InverseSqrtScheduler>("inverse-sqrt"),
+          entry<WsdScheduler>("wsd"),
+          entry<ReduceOnPlateauScheduler>("plateau"),
+      });
   return all;
 }
 

@@ -11,8 +11,8 @@ namespace {
 
 std::vector<int64_t> resolve_begins(const SequentialSchedulerOptions& options,
                                     const RunConfig& config) {
-  LINKBOY_CHECK(options.milestones.size() + 1 == options.schedulers.size(),
-                "the sequential schedule has ", options.schedulers.size(), " schedulers and ",
+  LINKBOY_CHECK(options.milestones.size() + 1 == options.schedulers->size(),
+                "the sequential schedule has ", options.schedulers->size(), " schedulers and ",
                 options.milestones.size(), " milestones; there must be one milestone fewer.");
   std::vector<int64_t> begins{0};
   if (options.milestones.empty()) return begins;

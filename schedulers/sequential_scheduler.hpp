@@ -6,13 +6,15 @@
 #include "linkboy/export.hpp"
 #include "linkboy/run/placeholders.hpp"
 #include "linkboy/schedulers/composite_scheduler.hpp"
+#include "linkboy/util/required.hpp"
 
 namespace linkboy {
 
 struct SequentialSchedulerOptions {
-  /// At least one. For each of them, num_updates and num_epochs are the updates and epochs of
-  /// its own (a begun epoch counts as one). A plateau counts metrics in its turn only.
-  std::vector<CreateSchedulerFn> schedulers{};
+  /// At least one. For each of them, the placeholders num_updates and num_epochs are the updates
+  /// and epochs of its own (a begun epoch counts as one). A plateau counts metrics in its turn
+  /// only.
+  Required<std::vector<CreateSchedulerFn>> schedulers;
   /// Updates after which the next scheduler takes over, one fewer than schedulers; whole, at least
   /// 1, increasing.
   std::vector<RunExpression> milestones{};

@@ -13,8 +13,9 @@ TanhScheduler::TanhScheduler(torch::optim::Optimizer& optimizer,
   const OptionReader reader("tanh schedule", config);
   length_ = static_cast<double>(reader.count("num_updates", options.num_updates));
   reader.not_negative("min_lr", options.min_lr);
-  LINKBOY_CHECK_OPTION(options.tanh_start < options.tanh_end, "the tanh schedule's tanh_start is ", options.tanh_start,
-                       " and its tanh_end is ", options.tanh_end, "; tanh_start must be less than tanh_end.");
+  LINKBOY_CHECK_OPTION(options.tanh_start < options.tanh_end, "the tanh schedule's tanh_start is ",
+                       options.tanh_start, " and its tanh_end is ", options.tanh_end,
+                       "; tanh_start must be less than tanh_end.");
 }
 
 double TanhScheduler::value_at(int64_t update, double base) const {
@@ -24,8 +25,6 @@ double TanhScheduler::value_at(int64_t update, double base) const {
   return options_.min_lr + 0.5 * (base - options_.min_lr) * (1.0 - std::tanh(argument));
 }
 
-std::vector<Scheduler::Length> TanhScheduler::lengths() const {
-  return {{"num_updates", length_}};
-}
+std::vector<Scheduler::Length> TanhScheduler::lengths() const { return {{"num_updates", length_}}; }
 
 }  // namespace linkboy

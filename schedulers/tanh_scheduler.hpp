@@ -1,5 +1,6 @@
 #pragma once
 
+#include <array>
 #include <cstdint>
 
 #include "linkboy/export.hpp"
@@ -19,10 +20,13 @@ struct TanhSchedulerOptions {
   double min_lr = 0.0;
   ParamGroupField field = ParamGroupField::lr;
   LINKBOY_FIELDS(num_updates, tanh_start, tanh_end, min_lr, field);
+  static constexpr std::array former_keys{
+      FormerKey{"t_initial", "num_updates"}, FormerKey{"lb", "tanh_start"},
+      FormerKey{"ub", "tanh_end"}, FormerKey{"lr_min", "min_lr"}};
 };
 
-/// f(n) = m + (base - m) / 2 * (1 - tanh(tanh_start * (1 - t) + tanh_end * t)) with t = n / num_updates, m =
-/// min_lr; m from num_updates on. timm's TanhLRScheduler.
+/// f(n) = m + (base - m) / 2 * (1 - tanh(tanh_start * (1 - t) + tanh_end * t)) with t = n /
+/// num_updates, m = min_lr; m from num_updates on. timm's TanhLRScheduler.
 class LINKBOY_API TanhScheduler final : public CurveScheduler {
  public:
   /// See the options.

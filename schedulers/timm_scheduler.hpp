@@ -5,12 +5,13 @@
 
 #include "linkboy/export.hpp"
 #include "linkboy/schedulers/composite_scheduler.hpp"
+#include "linkboy/util/required.hpp"
 
 namespace linkboy {
 
 struct TimmSchedulerOptions {
-  /// Required: the schedule as a function of the time.
-  CreateSchedulerFn scheduler{};
+  /// The schedule as a function of the time.
+  Required<CreateSchedulerFn> scheduler;
   /// True counts the time in epochs: `step(epoch)` moves it, and to the schedule num_updates
   /// is the number of epochs. False counts it in updates: `step_update(n)` moves it.
   bool t_in_epochs = true;

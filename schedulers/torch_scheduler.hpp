@@ -7,6 +7,7 @@
 
 #include "linkboy/export.hpp"
 #include "linkboy/scheduler.hpp"
+#include "linkboy/util/required.hpp"
 
 namespace torch::optim {
 class LRScheduler;
@@ -17,7 +18,8 @@ namespace linkboy {
 struct TorchSchedulerOptions {
   /// Makes the LibTorch scheduler for the optimizer that it is given, which is not the run's own:
   /// it has the same number of param groups with the same learning rates.
-  std::function<std::unique_ptr<torch::optim::LRScheduler>(torch::optim::Optimizer&)> scheduler{};
+  Required<std::function<std::unique_ptr<torch::optim::LRScheduler>(torch::optim::Optimizer&)>>
+      scheduler;
 };
 
 /// Any `torch::optim::LRScheduler` as a schedule:

@@ -10,9 +10,9 @@
 namespace linkboy {
 
 struct WarmupSchedulerOptions {
-  /// What follows; without one the base values stay. For it, num_updates and num_epochs are
-  /// what the warm-up leaves of the run (a begun epoch counts as one). A plateau counts metrics
-  /// from the end of the warm-up on.
+  /// What follows; without one the base values stay. For it, the placeholders num_updates and
+  /// num_epochs are what the warm-up leaves of the run (a begun epoch counts as one). A plateau
+  /// counts metrics from the end of the warm-up on.
   CreateSchedulerFn scheduler{};
   /// Updates of linear warm-up; not negative, at most the run, not always whole.
   RunExpression warmup_updates = placeholders::num_updates_per_epoch;

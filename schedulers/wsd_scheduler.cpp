@@ -17,10 +17,10 @@ WsdScheduler::WsdScheduler(torch::optim::Optimizer& optimizer, const WsdSchedule
   reader.not_negative("warmup_start_lr", options.warmup_start_lr);
   reader.in_range("decay_phase_ratio", options.decay_phase_ratio, 0.0, 1.0);
   reader.positive("decay_phase_ratio", options.decay_phase_ratio);
-  reader.in_range("min_lr", options.min_lr, 0.0, 1.0);
+  reader.in_range("min_lr_ratio", options.min_lr_ratio, 0.0, 1.0);
   LINKBOY_CHECK_OPTION(
-      options.decay != WsdSchedulerOptions::Decay::inverse || options.min_lr > 0.0,
-      "the wsd schedule's min_lr is 0, which its inverse decay never reaches; give a "
+      options.decay != WsdSchedulerOptions::Decay::inverse || options.min_lr_ratio > 0.0,
+      "the wsd schedule's min_lr_ratio is 0, which its inverse decay never reaches; give a "
       "positive one, or take another decay.");
   constexpr int64_t kMaxCheckpoints = 62;
   const int64_t num = options.num_checkpoints;
@@ -55,15 +55,14 @@ const WsdScheduler::Period& WsdScheduler::period_at(int64_t update) const {
 
 double WsdScheduler::value_at(int64_t update, double base) const {
   if (update < warmup_) {
-    return options_.warmup_start_lr + static_cast<double>(update) /
-                                             static_cast<double>(warmup_) *
-                                             (base - options_.warmup_start_lr);
+    return options_.warmup_start_lr + static_cast<double>(update) / static_cast<double>(warmup_) *
+                                          (base - options_.warmup_start_lr);
   }
   const Period& period = period_at(update);
   if (update < period.decay_begin || period.decay_begin == period.end) return base;
   const double t = std::min(1.0, static_cast<double>(update - period.decay_begin) /
                                      static_cast<double>(period.end - period.decay_begin));
-  const double minimum = options_.min_lr;
+  const double minimum = options_.min_lr_ratio;
   switch (options_.decay) {
     case WsdSchedulerOptions::Decay::inverse:
       return base / (t / minimum + 1.0 - t);

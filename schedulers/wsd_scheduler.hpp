@@ -1,5 +1,6 @@
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <optional>
 #include <vector>
@@ -11,7 +12,7 @@
 namespace linkboy {
 
 struct WsdSchedulerOptions {
-  /// With t from 0 to 1 over a decay phase and m = min_lr, the share of the base value is
+  /// With t from 0 to 1 over a decay phase and m = min_lr_ratio, the share of the base value is
   ///     sqrt      m + (1 - m) (1 - sqrt(t))
   ///     inverse   1 / (t / m + 1 - t)
   ///     linear    m + (1 - m) (1 - t)
@@ -31,7 +32,7 @@ struct WsdSchedulerOptions {
   /// first of them with the base value.
   double decay_phase_ratio = 0.1;
   /// The end of a decay as a share of the base value; from 0 to 1, above 0 for inverse.
-  double min_lr = 1e-6;
+  double min_lr_ratio = 1e-6;
 
   /// Periods, each with a decay and a checkpoint at its end; at least 1.
   int64_t num_checkpoints = 1;
@@ -42,7 +43,10 @@ struct WsdSchedulerOptions {
   ParamGroupField field = ParamGroupField::lr;
 
   LINKBOY_FIELDS(num_updates, warmup_updates, warmup_start_lr, decay, decay_phase_ratio,
-                 min_lr, num_checkpoints, is_continuation_from_checkpoint, field);
+                 min_lr_ratio, num_checkpoints, is_continuation_from_checkpoint, field);
+  static constexpr std::array former_keys{
+      FormerKey{"total_steps", "num_updates"}, FormerKey{"num_warmup_steps", "warmup_updates"},
+      FormerKey{"warmup_starting_lr", "warmup_start_lr"}, FormerKey{"lr_min", "min_lr_ratio"}};
 };
 
 /// Warm-up, stable, decay. With several checkpoints the last one is at the end of the run and each

@@ -171,7 +171,6 @@ BatchSizeFinderResult find_batch_size(Trainer& trainer, TrainOptions options,
   options.eval_dataset = {};
   options.more_eval_datasets.clear();
   options.resume_from.reset();
-  options.train_dataloader_options.batch_size.reset();
 
   Finder search(trainer, std::move(options), finder);
   int64_t fits = 0;

@@ -30,12 +30,22 @@ constexpr std::array kPlaceholders{
     Placeholder{"num_epochs", &RunConfig::num_epochs},
     Placeholder{"num_updates", &RunConfig::max_num_updates},
     Placeholder{"num_updates_per_epoch", &RunConfig::num_updates_per_epoch},
-    // pytorch-accelerated's name, in texts only: linkboy counts updates in one unit.
-    Placeholder{"PER_PROCESS_NUM_UPDATE_STEPS_PER_EPOCH", &RunConfig::num_updates_per_epoch},
     Placeholder{"num_train_batches_per_epoch", &RunConfig::num_train_batches_per_epoch},
     Placeholder{"num_eval_batches_per_epoch", &RunConfig::num_eval_batches_per_epoch}};
 
+/// The names of linkboy 0.1, which texts may have.
+constexpr std::array<std::pair<std::string_view, std::string_view>, 6> kFormerNames{
+    {{"NUM_EPOCHS", "num_epochs"},
+     {"NUM_UPDATE_STEPS", "num_updates"},
+     {"NUM_UPDATE_STEPS_PER_EPOCH", "num_updates_per_epoch"},
+     {"PER_PROCESS_NUM_UPDATE_STEPS_PER_EPOCH", "num_updates_per_epoch"},
+     {"TRAIN_DATALOADER_LEN", "num_train_batches_per_epoch"},
+     {"EVAL_DATALOADER_LEN", "num_eval_batches_per_epoch"}}};
+
 const Placeholder& find_placeholder(std::string_view name) {
+  for (const auto& [former, now] : kFormerNames) {
+    if (former == name) name = now;
+  }
   std::string all;
   for (const Placeholder& known : kPlaceholders) {
     if (known.name == name) return known;

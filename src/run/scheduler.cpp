@@ -41,6 +41,20 @@ void check(const std::vector<FieldValues>& all, int64_t update) {
 
 std::string class_of(const Scheduler& scheduler) { return c10::demangle(typeid(scheduler).name()); }
 
+/// The name under which `saved` has a length: today's, or that of linkboy 0.1.
+std::string saved_name(const StateDict& saved, const std::string& name) {
+  using Names = std::pair<std::string_view, std::string_view>;
+  for (const auto& [now, former] :
+       {Names{"num_updates", "total_iters"}, Names{"num_updates", "total_steps"},
+        Names{"num_updates", "t_initial"}, Names{"first_cycle_updates", "T_0"},
+        Names{"warmup_updates", "warmup_t"}, Names{"warmup_updates", "num_warmup_steps"}}) {
+    if (!name.ends_with(now)) continue;
+    auto candidate = name.substr(0, name.size() - now.size()) + std::string(former);
+    if (saved.contains(candidate)) return candidate;
+  }
+  return name;
+}
+
 }  // namespace
 
 Scheduler::Scheduler(torch::optim::Optimizer& optimizer, ParamGroupField field,
@@ -148,10 +162,11 @@ void Scheduler::check_state_dict(const StateDict& state) const {
                 "TrainOptions::allow_changed_schedule_length.");
   std::size_t num_known = 0;
   for (const auto& [name, length] : lengths()) {
-    LINKBOY_CHECK(saved.contains(name), "the scheduler's state has no length \"", name,
+    const std::string found = saved_name(saved, name);
+    LINKBOY_CHECK(saved.contains(found), "the scheduler's state has no length \"", name,
                   "\"; it was saved by another schedule. Take the same one.");
-    LINKBOY_CHECK(saved.get_double(name) == length, "the scheduler's state was saved with ", name,
-                  " = ", saved.get_double(name), " updates, but it is ", length,
+    LINKBOY_CHECK(saved.get_double(found) == length, "the scheduler's state was saved with ", name,
+                  " = ", saved.get_double(found), " updates, but it is ", length,
                   " in this run, so that the curve is another one. Train for the same length, or "
                   "allow it with TrainOptions::allow_changed_schedule_length.");
     ++num_known;

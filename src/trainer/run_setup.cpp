@@ -8,15 +8,10 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
-#include <set>
 #include <thread>
-#include <unordered_map>
-#include <unordered_set>
 #include <utility>
 
 #include "accelerator/share_between_ranks.hpp"
-#include "checkpoint/optimizer_state.hpp"
-#include "distributed/agreement.hpp"
 #include "linkboy/error.hpp"
 #include "linkboy/profiling/profiler_range.hpp"
 #include "trainer/run_progress.hpp"
@@ -27,94 +22,6 @@
 #include "util/error_bytes.hpp"
 
 namespace linkboy {
-namespace {
-
-void check_at_least_one(const char* name, int64_t value) {
-  LINKBOY_CHECK_OPTION(value >= 1, name, " is ", value, "; it must be at least 1.");
-}
-
-void check_positive(const char* name, const std::optional<double>& value) {
-  LINKBOY_CHECK_OPTION(!value || *value > 0.0, name, " is ", *value,
-                       "; it must be positive. Leave it out to clip nothing.");
-}
-
-void check_names(const std::vector<NamedDataset>& datasets) {
-  std::set<std::string> names;
-  for (const auto& [name, dataset] : datasets) {
-    LINKBOY_CHECK_OPTION(!name.empty(), "one of more_eval_datasets has no name; give each a name.");
-    LINKBOY_CHECK_OPTION(names.insert(name).second, "two of more_eval_datasets are called \"", name,
-                         "\"; give each a name of its own.");
-    LINKBOY_CHECK_OPTION(dataset, "the evaluation data \"", name,
-                         "\" is an empty handle; give a dataset.");
-  }
-}
-
-void check_learning_rates(const torch::optim::Optimizer& optimizer) {
-  for (double lr : get_param_group_field(optimizer, ParamGroupField::lr)) {
-    LINKBOY_CHECK_OPTION(std::isfinite(lr) && lr >= 0.0, "the optimizer's lr is ", lr,
-                         "; it must be finite and not negative.");
-  }
-}
-
-// LibTorch accepts it, and its step then moves the parameter twice.
-void check_no_parameter_twice(const torch::optim::Optimizer& optimizer) {
-  std::unordered_map<const c10::TensorImpl*, std::size_t> group_of;
-  for (std::size_t i = 0; i < optimizer.param_groups().size(); ++i) {
-    for (const auto& parameter : optimizer.param_groups()[i].params()) {
-      const auto [first, is_new] = group_of.emplace(parameter.unsafeGetTensorImpl(), i);
-      LINKBOY_CHECK_OPTION(
-          is_new, "a parameter of shape ", parameter.sizes(),
-          " is twice in the optimizer, in param groups ", first->second, " and ", i,
-          "; an update would move it twice. Give each parameter once: a module that is "
-          "registered under two names gives its parameters twice.");
-    }
-  }
-}
-
-using TensorSet = std::unordered_set<const c10::TensorImpl*>;
-
-TensorSet identities_of(const Model& model,
-                        const std::vector<std::shared_ptr<torch::nn::Module>>& modules) {
-  TensorSet tensors;
-  for (const auto& parameter : model.parameters()) tensors.insert(parameter.unsafeGetTensorImpl());
-  for (const auto& module : modules) {
-    for (const auto& parameter : module->parameters()) {
-      tensors.insert(parameter.unsafeGetTensorImpl());
-    }
-  }
-  return tensors;
-}
-
-int64_t size_of(const Dataset& dataset) { return dataset ? dataset.size() : 0; }
-
-}  // namespace
-
-void check_train_options(const TrainOptions& options, const torch::optim::Optimizer* optimizer) {
-  LINKBOY_CHECK_OPTION(optimizer != nullptr,
-                       "the Trainer has no optimizer; give one to its constructor "
-                       "to train.");
-  LINKBOY_CHECK_OPTION(options.num_epochs || options.max_num_updates,
-                       "neither num_epochs nor max_num_updates is given; one of them must say how "
-                       "long to train.");
-  check_at_least_one("num_epochs", options.num_epochs.value_or(1));
-  check_at_least_one("max_num_updates", options.max_num_updates.value_or(1));
-  check_at_least_one("per_device_batch_size", options.per_device_batch_size);
-  check_at_least_one("gradient_accumulation_steps", options.gradient_accumulation_steps);
-  check_at_least_one("evaluate_every_n_epochs", options.evaluate_every_n_epochs);
-  check_names(options.more_eval_datasets);
-  check_positive("gradient_clip_value", options.gradient_clip_value);
-  check_positive("gradient_clip_norm", options.gradient_clip_norm);
-  LINKBOY_CHECK_OPTION(
-      !options.weight_by_batch_size || options.execution_mode == ExecutionMode::eager,
-      "weight_by_batch_size does not work with ExecutionMode::graph, which records the "
-      "weight of one batch for all. Use ExecutionMode::eager.");
-  check_learning_rates(*optimizer);
-  check_no_parameter_twice(*optimizer);
-}
-
-void check_evaluate_options(const EvaluateOptions& options) {
-  check_at_least_one("per_device_batch_size", options.per_device_batch_size);
-}
 
 std::vector<at::Tensor> parameters_of(const torch::optim::Optimizer& optimizer) {
   std::vector<at::Tensor> parameters;
@@ -140,31 +47,6 @@ void set_training_lengths(RunConfig& config, const TrainOptions& options) {
     config.max_num_updates = overflows ? kMost : config.num_epochs * per_epoch;
   }
 }
-
-// The set-up of a run.
-
-namespace {
-
-void check_options_for(const Accelerator& accelerator, const TrainOptions& options) {
-  LINKBOY_CHECK_OPTION(
-      options.execution_mode == ExecutionMode::eager || accelerator.num_processes() == 1,
-      "ExecutionMode::graph works in one process, but there are ", accelerator.num_processes(),
-      ". Use ExecutionMode::eager.");
-  const c10::Device device = accelerator.device();
-  LINKBOY_CHECK_OPTION(
-      options.execution_mode == ExecutionMode::eager || device.is_cpu() || device.is_cuda(),
-      "ExecutionMode::graph records CUDA graphs, but the device is ", device.str(),
-      ". Use ExecutionMode::eager.");
-  const DistributedOptions& distributed = accelerator.distributed_options();
-  LINKBOY_CHECK_OPTION(
-      !options.weight_by_batch_size ||
-          (distributed.local_sgd_interval == 0 && !distributed.gradient_comm_hook),
-      "weight_by_batch_size works on gradients that linkboy averages, but there is ",
-      distributed.gradient_comm_hook ? "a gradient_comm_hook" : "local_sgd_interval",
-      ". Leave one of them out.");
-}
-
-}  // namespace
 
 void Trainer::Implementation::set_up_training(const TrainOptions& options) {
   check_same_on_all_ranks(options);
@@ -346,7 +228,7 @@ void Trainer::Implementation::prepare_modules() {
 
 void Trainer::prepare_model_optimizer_and_dataloaders() {
   impl_->prepare_modules();
-  impl_->stop_.share_with(impl_->accelerator_->shared_process_group());
+  impl_->stop_.attach(impl_->accelerator_->shared_process_group());
   if (impl_->train_dataloader_)
     impl_->train_dataloader_ = impl_->accelerator_->prepare(std::move(impl_->train_dataloader_));
   // An evaluation counts each sample once.
@@ -395,32 +277,6 @@ int64_t Trainer::Implementation::max_over_ranks(int64_t value) {
   return most.item<int64_t>();
 }
 
-std::optional<double> Trainer::Implementation::mean_over_ranks(const LossAverage& tracker) {
-  double total = tracker.total();
-  auto count = static_cast<double>(tracker.count());
-  if (trainer_.accelerator().num_processes() > 1) {
-    at::Tensor sums = at::tensor({total, count}, at::kDouble);
-    accelerator_->process_group().all_reduce(sums);
-    total = sums[0].item<double>();
-    count = sums[1].item<double>();
-  }
-  if (count == 0.0) return std::nullopt;
-  return total / count;
-}
-
-void Trainer::Implementation::check_updates_were_made() {
-  LINKBOY_CHECK(!progress_.has_micro_steps_only(),
-                "train_step made no update in this epoch. An override of train_step must call "
-                "update() if is_update_due().");
-  // A scale that has fallen to 0 makes every gradient NaN, and no later update would succeed.
-  const GradScaler* scaler = accelerator_->grad_scaler();
-  LINKBOY_CHECK(
-      progress_.has_updates_in_epoch() || scaler == nullptr || scaler->get_scale() > 0.0,
-      "no update of this epoch was made: in fp16 the gradients were infinite or NaN until "
-      "their scale fell to 0. Look for the first loss or gradient that is not finite, or "
-      "train with Precision::bf16.");
-}
-
 void Trainer::Implementation::before_first_epoch(const TrainOptions& options) {
   if (options.evaluate_before_training && !progress_.is_resumed() && eval_dataloader_) {
     trainer_.evaluate_now({.metric_prefix = "initial_"});
@@ -439,81 +295,6 @@ void Trainer::Implementation::after_last_epoch(const TrainOptions& options) {
   result_.message = fmt::format("Reached max number of training steps {} in epoch {}",
                                 trainer_.num_updates(), run_history_->current_epoch() - 1);
   trainer_.print(result_.message);
-}
-
-void Trainer::Implementation::check_trained_parameters() const {
-  const auto known = identities_of(model_, registered_modules_);
-  const auto parameters = parameters_of(*optimizer_);
-  const bool trains_any =
-      std::any_of(parameters.begin(), parameters.end(),
-                  [&](const auto& tensor) { return known.contains(tensor.unsafeGetTensorImpl()); });
-  LINKBOY_CHECK(trains_any, "none of the optimizer's ", parameters.size(),
-                " parameters belongs to the model, which has ", model_.parameters().size(),
-                ", or to a registered module; training would not change the model. Make the "
-                "optimizer from model->parameters(), and register each layer of the model by "
-                "register_module in its constructor.");
-}
-
-void Trainer::Implementation::warn_of_unsaved_parameters() {
-  const auto known = identities_of(model_, registered_modules_);
-  const auto parameters = parameters_of(*optimizer_);
-  const auto num_unknown = std::count_if(
-      parameters.begin(), parameters.end(),
-      [&](const auto& tensor) { return !known.contains(tensor.unsafeGetTensorImpl()); });
-  if (num_unknown == 0) return;
-  trainer_.print(
-      c10::str("WARNING: ", num_unknown, " of the optimizer's ", parameters.size(),
-               " parameters belong neither to the model nor to a registered module; no checkpoint "
-               "holds them. Register their module with Trainer::register_module, or inside the "
-               "model with register_module."));
-}
-
-/// Ranks that make different numbers of steps, or of collective calls, would wait for each other
-/// forever. Before the first call that depends on any of these.
-void Trainer::Implementation::check_same_on_all_ranks(const TrainOptions& options) {
-  if (trainer_.accelerator().num_processes() == 1) return;
-  std::vector<std::string> lines{
-      c10::str("train_dataset.size() = ", size_of(options.train_dataset)),
-      c10::str("eval_dataset.size() = ", size_of(options.eval_dataset))};
-  for (const auto& [name, dataset] : options.more_eval_datasets) {
-    lines.push_back(c10::str("evaluation data \"", name, "\" of size ", dataset.size()));
-  }
-  for (const auto& [name, value] : options_to_text(options)) lines.push_back(name + " = " + value);
-  lines.push_back(c10::str("a scheduler = ", options.create_scheduler_fn != nullptr));
-  lines.push_back(c10::str("resume_from = ", options.resume_from.has_value()));
-  if (optimizer_) {
-    for (std::string& line : describe_optimizer(*optimizer_)) lines.push_back(std::move(line));
-  }
-  add_lines_of_trainer(lines);
-  require_same_on_all_ranks(accelerator_->process_group(), "what to train", lines);
-}
-
-/// The data may differ: ranks may evaluate different numbers of batches.
-void Trainer::Implementation::check_same_evaluation_on_all_ranks() {
-  if (trainer_.accelerator().num_processes() == 1) return;
-  std::vector<std::string> lines;
-  add_lines_of_trainer(lines);
-  require_same_on_all_ranks(accelerator_->process_group(), "what to evaluate", lines);
-}
-
-void Trainer::Implementation::add_lines_of_trainer(std::vector<std::string>& lines) const {
-  for (const std::string& name : tracked_losses_) lines.push_back("tracked loss " + name);
-  for (const auto& name : callback_handler_.names()) lines.push_back("callback " + name);
-}
-
-/// What overridden methods and callbacks have made of the options.
-void Trainer::Implementation::check_same_loaders_on_all_ranks() {
-  if (trainer_.accelerator().num_processes() == 1) return;
-  const int64_t num_batches = train_dataloader_->size();
-  std::vector<std::string> lines{c10::str("batch size = ", train_dataloader_->batch_size()),
-                                 c10::str("batches per epoch = ", num_batches),
-                                 c10::str("evaluation sets = ", evaluation_sets_.size())};
-  const StateDict loader = train_dataloader_->state_dict();
-  for (const auto& [name, value] : loader.entries()) {
-    lines.push_back(c10::str("the loader's ", name, " = ", value));
-  }
-  for (const auto& name : callback_handler_.names()) lines.push_back("callback " + name);
-  require_same_on_all_ranks(accelerator_->process_group(), "what to train", lines);
 }
 
 /// All ranks must walk through the same permutation, whatever their own generators are.

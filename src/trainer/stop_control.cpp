@@ -28,7 +28,7 @@ void StopControl::request(StopReason reason, std::string message) {
   }
 }
 
-void StopControl::share_with(std::shared_ptr<const ProcessGroup> group) {
+void StopControl::attach(std::shared_ptr<const ProcessGroup> group) {
   agreement_.reset();
   has_begun_ = false;
   if (group->size() > 1) agreement_.emplace(std::move(group));
@@ -41,15 +41,15 @@ std::optional<StopReason> StopControl::reason() const {
   return static_cast<StopReason>(reason);
 }
 
-void StopControl::hold_back(const StopTraining& stop, bool is_in_window) {
+void StopControl::defer(const StopTraining& stop, bool is_in_window) {
   const auto urgency = is_in_window ? StopUrgency::drops_update : StopUrgency::thrown;
-  if (!held_back_ || held_back_.urgency < urgency) {
-    held_back_ = {stop.reason(), urgency, stop.what()};
+  if (!deferred_ || deferred_.urgency < urgency) {
+    deferred_ = {stop.reason(), urgency, stop.what()};
   }
 }
 
-StopRequest StopControl::wish() {
-  if (held_back_) return held_back_;
+StopRequest StopControl::pending() {
+  if (deferred_) return deferred_;
   const int reason = reason_.load();
   if (reason == kNone) return {};
   const std::lock_guard lock(mutex_);
@@ -59,7 +59,7 @@ StopRequest StopControl::wish() {
 
 void StopControl::begin(int64_t num_rounds) {
   if (!agreement_) return;
-  agreement_->begin(wish(), num_rounds);
+  agreement_->begin(pending(), num_rounds);
   has_begun_ = true;
 }
 
@@ -72,18 +72,18 @@ void StopControl::end() {
 }
 
 void StopControl::throw_if_agreed(StopUrgency least) {
-  if (!agreement_) agreed_ = wish();
+  if (!agreement_) agreed_ = pending();
   if (agreed_ && agreed_.urgency >= least) throw StopTraining(*agreed_.reason, agreed_.message);
 }
 
-int64_t StopControl::agree(int64_t num_rounds) {
+int64_t StopControl::sync(int64_t num_rounds) {
   begin(num_rounds);
   end();
   throw_if_agreed();
   return agreement_ ? agreement_->num_rounds() : 1;
 }
 
-void StopControl::follow() {
+void StopControl::sync_deferred() {
   begin();
   end();
   if (agreement_) throw_if_agreed(StopUrgency::thrown);
@@ -98,13 +98,13 @@ void RoundAgreement::begin_round(bool is_last) {
     const int64_t most = std::min(2 * num_rounds_, kMostRounds);
     num_rounds = std::clamp<int64_t>(kAgreementPeriod * num_rounds_ / elapsed, 1, most);
   }
-  num_rounds_ = stop_.agree(num_rounds);
+  num_rounds_ = stop_.sync(num_rounds);
   num_rounds_left_ = num_rounds_ - 1;
   begin_ = Clock::now();
 }
 
 void StopControl::clear() {
-  held_back_ = agreed_ = {};
+  deferred_ = agreed_ = {};
   const bool is_for_next_run =
       was_requested_before_ || reason_.load() == static_cast<int>(StopReason::stop_request);
   if (keeps_requests_ && is_for_next_run) return;

@@ -24,7 +24,7 @@ class StopControl {
   // ---- For the thread of the run ---------------------------------------------------------------
 
   /// Before a run. A group of one decides alone.
-  void share_with(std::shared_ptr<const ProcessGroup> group);
+  void attach(std::shared_ptr<const ProcessGroup> group);
   bool is_shared() const { return agreement_.has_value(); }
 
   /// Why the run will be left, once that is certain.
@@ -32,7 +32,7 @@ class StopControl {
 
   /// Keeps what a callback has thrown until all can leave. In a window it drops the update;
   /// elsewhere nothing is half done, and an update that is made before all leave is kept.
-  void hold_back(const StopTraining& stop, bool is_in_window);
+  void defer(const StopTraining& stop, bool is_in_window);
 
   /// Whether all processes know of the stop that ends the run.
   bool is_agreed() const { return !agreement_ || agreed_; }
@@ -46,12 +46,12 @@ class StopControl {
   /// After an update. @throws StopTraining if one of at least this urgency was agreed on.
   void throw_if_agreed(StopUrgency least = StopUrgency::request);
 
-  /// Where nothing is half done. @throws StopTraining if any process wants to leave; `follow` only
-  /// if a callback has thrown. Collective.
+  /// Where nothing is half done. @throws StopTraining if any process wants to leave;
+  /// `sync_deferred` only if a callback has thrown. Collective.
   /// @return After how many rounds of a loop all agree again: the fewest that a rank has given; 1
   ///         for one process.
-  int64_t agree(int64_t num_rounds = StopAgreement::kMostRounds);
-  void follow();
+  int64_t sync(int64_t num_rounds = StopAgreement::kMostRounds);
+  void sync_deferred();
 
   /// After a run.
   void clear();
@@ -66,14 +66,14 @@ class StopControl {
  private:
   static constexpr int kNone = -1;
 
-  StopRequest wish();
+  StopRequest pending();
 
   std::atomic<int> reason_{kNone};
   std::mutex mutex_;  // guards message_
   std::string message_;
   std::optional<StopAgreement> agreement_;
   bool has_begun_ = false;
-  StopRequest held_back_;
+  StopRequest deferred_;
   StopRequest agreed_;
   bool keeps_requests_ = false;
   bool was_requested_before_ = false;
@@ -87,7 +87,7 @@ class RoundAgreement {
   explicit RoundAgreement(StopControl& stop) : stop_(stop) {}
 
   /// All ranks call it in the same rounds, and agree in the last one. @throws StopTraining as
-  /// `StopControl::agree`. Collective.
+  /// `StopControl::sync`. Collective.
   void begin_round(bool is_last);
 
  private:

@@ -2,8 +2,6 @@
 
 #include "trainer/trainer_implementation.hpp"
 
-#include <utility>
-
 #include "linkboy/error.hpp"
 #include "linkboy/profiling/profiler_range.hpp"
 
@@ -17,7 +15,8 @@ TrainResult Trainer::train(const TrainOptions& options) {
     impl_->set_up_training(options);
     impl_->until_stopped([&] {
       training_run_start();
-      impl_->fire_together(&Callback::on_training_run_start);
+      fire(&Callback::on_training_run_start);
+      impl_->stop_.sync_deferred();
       impl_->before_first_epoch(options);
       run_training();
       impl_->after_last_epoch(options);
@@ -40,7 +39,7 @@ void Trainer::run_training() {
 }
 
 bool Trainer::begin_epoch() {
-  impl_->stop_.agree();
+  impl_->stop_.sync();
   if (!impl_->progress_.has_epochs_left()) return false;
   impl_->is_epoch_evaluated_ = false;
   return true;
@@ -50,7 +49,8 @@ void Trainer::run_train_epoch(DataLoader& loader) {
   const bool is_whole = impl_->progress_.begin_epoch();
   train_epoch_start();
   if (is_whole) impl_->reset(impl_->train_loss_);
-  impl_->fire_together(&Callback::on_train_epoch_start);
+  fire(&Callback::on_train_epoch_start);
+  impl_->stop_.sync_deferred();
 
   impl_->executor_->begin_epoch();
   const int64_t num_batches = loader.size();
@@ -71,7 +71,8 @@ void Trainer::run_train_epoch(DataLoader& loader) {
   impl_->progress_.begin_end_of_epoch();
   train_epoch_end();
   impl_->record("train_loss_epoch", impl_->train_loss_);
-  impl_->fire_together(&Callback::on_train_epoch_end);
+  fire(&Callback::on_train_epoch_end);
+  impl_->stop_.sync_deferred();
   impl_->check_updates_were_made();
 }
 
@@ -84,10 +85,9 @@ void Trainer::train_step(const Batch& batch) {
 }
 
 StepOutput Trainer::forward(const Batch& batch) {
-  LINKBOY_CHECK(
-      impl_->progress_.is_in_window(),
-      "forward was called outside of train_step. Call it there, or calculate_*_batch_loss "
-      "elsewhere.");
+  LINKBOY_CHECK(impl_->progress_.is_in_window(),
+                "forward was called outside of train_step. Call it there, or "
+                "calculate_*_batch_loss elsewhere.");
   StepOutput output = impl_->executor_->forward(batch, impl_->accelerator_->window());
   impl_->track(impl_->train_loss_, output, /*are_all_needed=*/true);
   return output;
@@ -139,7 +139,8 @@ void Trainer::evaluate_epoch() {
 void Trainer::end_epoch() {
   impl_->progress_.finish_epoch();
   training_run_epoch_end();
-  impl_->fire_together(&Callback::on_training_run_epoch_end);
+  fire(&Callback::on_training_run_epoch_end);
+  impl_->stop_.sync_deferred();
   impl_->after_last_update_.reset();
   impl_->run_history_->increment_epoch();
   impl_->progress_.count_epoch();  // from here on the counts say that the epoch is done

@@ -1,4 +1,4 @@
-// Trainer's construction, what it tells of a run, and the steps that a subclass may override.
+// Trainer's construction, and the steps that a subclass may override.
 
 #include <torch/nn/module.h>
 #include <torch/optim/optimizer.h>

@@ -49,16 +49,11 @@ void Trainer::call_callbacks(c10::function_ref<void(Callback&)> call) {
   const auto stop = impl_->call_all(call);
   if (!stop) return;
   if (!impl_->stop_.is_shared() || impl_->ends_epoch_again()) throw StopTraining(*stop);
-  impl_->stop_.hold_back(*stop, impl_->progress_.is_in_window());
+  impl_->stop_.defer(*stop, impl_->progress_.is_in_window());
 }
 
 void Trainer::call_event(std::string_view name, const std::any& payload) {
   impl_->callback_handler_.call_event(name, *this, payload);
-}
-
-void Trainer::Implementation::fire_together(void (Callback::*event)(Trainer&)) {
-  trainer_.fire(event);
-  stop_.follow();
 }
 
 // Leaving a run.

@@ -70,7 +70,6 @@ struct Trainer::Implementation {
   std::optional<StopTraining> call_all(c10::function_ref<void(Callback&)> call);
   std::optional<StopTraining> call_all(void (Callback::*event)(Trainer&));
   void call_in_set_up(void (Callback::*event)(Trainer&));
-  void fire_together(void (Callback::*event)(Trainer&));
   int64_t max_over_ranks(int64_t value);
   std::optional<double> mean_over_ranks(const LossAverage& tracker);
   void check_trained_parameters() const;

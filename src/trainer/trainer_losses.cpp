@@ -133,4 +133,17 @@ std::string Trainer::metric_name(std::string_view name) const {
                          std::string(name));
 }
 
+std::optional<double> Trainer::Implementation::mean_over_ranks(const LossAverage& tracker) {
+  double total = tracker.total();
+  auto count = static_cast<double>(tracker.count());
+  if (trainer_.accelerator().num_processes() > 1) {
+    at::Tensor sums = at::tensor({total, count}, at::kDouble);
+    accelerator_->process_group().all_reduce(sums);
+    total = sums[0].item<double>();
+    count = sums[1].item<double>();
+  }
+  if (count == 0.0) return std::nullopt;
+  return total / count;
+}
+
 }  // namespace linkboy

@@ -38,6 +38,19 @@ template double number_from_text(const std::string& text);
 
 std::string number_to_text(double number) { return fmt::format("{}", number); }
 
+TextSettings replace_former_keys(TextSettings settings, const FormerKey* former,
+                                 std::size_t num_former) {
+  for (auto& [key, value] : settings) {
+    const auto* const end = former + num_former;
+    const auto* const found =
+        std::find_if(former, end, [&](const FormerKey& known) { return known.name == key; });
+    if (found == end) continue;
+    key = found->now;
+    if (!found->unit.empty() && value != "none") value = c10::str("(", value, ")", found->unit);
+  }
+  return settings;
+}
+
 std::string list_fields(const std::string& name, const TextSettings& fields) {
   std::string text = name + "\n";
   for (const auto& [key, value] : fields) text += "    " + key + "=" + value + "\n";

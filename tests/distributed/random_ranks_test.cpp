@@ -103,7 +103,8 @@ Case make_case(uint64_t seed, int64_t num_ranks) {
   train.evaluate_before_training = draw.one_in(4);
   train.weight_by_batch_size = distributed.local_sgd_interval == 0 && draw.one_in(4);
   if (draw.one_in(2)) {
-    train.create_scheduler_fn = cosine({.warmup_updates = 0.5 * placeholders::num_updates_per_epoch});
+    train.create_scheduler_fn =
+        cosine({.warmup_updates = 0.5 * placeholders::num_updates_per_epoch});
   }
 
   std::vector<std::string> names;

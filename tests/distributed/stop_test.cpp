@@ -235,7 +235,7 @@ TEST(StopTest, ANanOnOneRankEndsAllWithinTheDelay) {
   constexpr int64_t kDelay = 10;
   auto model = toy_model();
   OneNan trainer(model, torch::nn::CrossEntropyLoss(), toy_sgd(model),
-                 {.callbacks = {make<TerminateOnNaN>({.max_delay_steps = kDelay})},
+                 {.callbacks = {make<TerminateOnNaN>({.max_delay_micro_steps = kDelay})},
                   .accelerator = together()});
   const int64_t num_ranks = trainer.accelerator().num_processes();
   const auto result = trainer.train({.train_dataset = toy_data(256 * num_ranks), .num_epochs = 2});

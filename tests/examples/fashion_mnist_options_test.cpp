@@ -131,7 +131,7 @@ TEST(FashionMnistOptionsTest, WarmUpGoesWithEveryScheduler) {
             (std::vector<double>{0.0, 0.5, 1.0, 1.0}));
   EXPECT_EQ(learning_rates({})[1], 1.0) << "the cosine warms up for half an epoch";
   EXPECT_LT(learning_rates({"--warmup-epochs", "1"})[1], 0.6);
-  EXPECT_EQ(learning_rates({"--scheduler-option", "num_warmup_epochs=0"})[0], 1.0);
+  EXPECT_EQ(learning_rates({"--scheduler-option", "warmup_updates=0"})[0], 1.0);
 }
 
 TEST(FashionMnistOptionsTest, WrongSchedulerOptionsAreWrongUsage) {
@@ -139,10 +139,10 @@ TEST(FashionMnistOptionsTest, WrongSchedulerOptionsAreWrongUsage) {
   EXPECT_THROW(parse_options({"--scheduler", "stepp"}), UsageError);
   EXPECT_ERROR(parse_options({"--scheduler", "stepp"}), "one of none, step, multi-step");
   EXPECT_THROW(parse_options({"--scheduler-option", "gamma=1"}), UsageError);
-  EXPECT_ERROR(parse_options({"--scheduler-option", "gamma=1"}), "it has num_epochs, ");
+  EXPECT_ERROR(parse_options({"--scheduler-option", "gamma=1"}), "it has num_updates, ");
   EXPECT_ERROR(parse_options({"--scheduler-option", "gamma"}), "it must be key=value");
   EXPECT_ERROR(parse_options({"--scheduler", "none", "--scheduler-option", "a=1"}), "name one");
-  EXPECT_ERROR(parse_options({"--warmup-epochs", "1", "--scheduler-option", "num_warmup_epochs=1"}),
+  EXPECT_ERROR(parse_options({"--warmup-epochs", "1", "--scheduler-option", "warmup_updates=1"}),
                "are both given");
   EXPECT_THROW(learning_rates({"--scheduler", "exponential"}), UsageError);
 }

@@ -59,7 +59,6 @@ KappaWeights weights_of(const Json& options) {
 /// Takes what all options have from the case.
 template <class Options>
 Options with_common(const Json& from, Options options) {
-  options.num_classes = from["num_classes"];
   if (from.contains("ignore_index")) options.ignore_index = from["ignore_index"].get<int64_t>();
   options.threshold = from.value("threshold", 0.5);
   return options;
@@ -67,7 +66,7 @@ Options with_common(const Json& from, Options options) {
 
 template <class Kind>
 std::unique_ptr<Metric> make_classification(const Json& from) {
-  ClassificationOptions options{.average = average_of(from)};
+  ClassificationOptions options{.num_classes = from["num_classes"], .average = average_of(from)};
   return std::make_unique<Kind>(with_common(from, options));
 }
 
@@ -77,23 +76,28 @@ std::unique_ptr<Metric> make(const std::string& name, const Json& from) {
   if (name == "iou") return make_classification<IoU>(from);
   if (name == "dice") return make_classification<Dice>(from);
   if (name == "accuracy") {
-    AccuracyOptions options{.top_k = from.value("top_k", 1), .average = average_of(from)};
+    AccuracyOptions options{.num_classes = from["num_classes"],
+                            .top_k = from.value("top_k", 1),
+                            .average = average_of(from)};
     return std::make_unique<Accuracy>(with_common(from, options));
   }
   if (name == "f_beta") {
-    FBetaOptions options{.beta = from["beta"], .average = average_of(from)};
+    FBetaOptions options{
+        .num_classes = from["num_classes"], .beta = from["beta"], .average = average_of(from)};
     return std::make_unique<FBeta>(with_common(from, options));
   }
   if (name == "confusion_matrix") {
-    ConfusionMatrixOptions options{.normalize = normalize_of(from)};
+    ConfusionMatrixOptions options{.num_classes = from["num_classes"],
+                                   .normalize = normalize_of(from)};
     return std::make_unique<ConfusionMatrix>(with_common(from, options));
   }
   if (name == "cohen_kappa") {
-    CohenKappaOptions options{.weights = weights_of(from)};
+    CohenKappaOptions options{.num_classes = from["num_classes"], .weights = weights_of(from)};
     return std::make_unique<CohenKappa>(with_common(from, options));
   }
   if (name == "matthews_corr_coef") {
-    return std::make_unique<MatthewsCorrCoef>(with_common(from, MatthewsCorrCoefOptions{}));
+    return std::make_unique<MatthewsCorrCoef>(
+        with_common(from, MatthewsCorrCoefOptions{.num_classes = from["num_classes"]}));
   }
   throw std::runtime_error("no metric " + name);
 }

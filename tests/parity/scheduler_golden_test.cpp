@@ -65,8 +65,9 @@ CreateSchedulerFn make_composite(const std::string& name) {
   }
   if (name == "warm-up and timm cosine") {
     // The length that is not given is what the warm-up leaves of the run: 190.
-    return warmup(
-        {.scheduler = cosine_restarts({.min_lr = 1e-5}), .warmup_updates = 30, .warmup_start_lr = 1e-4});
+    return warmup({.scheduler = cosine_restarts({.min_lr = 1e-5}),
+                   .warmup_updates = 30,
+                   .warmup_start_lr = 1e-4});
   }
   if (name == "warm-up and timm step") {
     return warmup({.scheduler = step_decay({.step_size = 25, .gamma = 0.7}),
@@ -80,9 +81,11 @@ CreateSchedulerFn make_composite(const std::string& name) {
                    .warmup_prefix = false});
   }
   if (name == "timm cosine in epochs") {
-    return timm_schedule(
-        {.scheduler = cosine_restarts(
-             {.first_cycle_updates = 5, .cycle_mult = 2.0, .cycle_decay = 0.5, .cycle_limit = 2, .min_lr = 1e-5})});
+    return timm_schedule({.scheduler = cosine_restarts({.first_cycle_updates = 5,
+                                                        .cycle_mult = 2.0,
+                                                        .cycle_decay = 0.5,
+                                                        .cycle_limit = 2,
+                                                        .min_lr = 1e-5})});
   }
   if (name == "warm-up and timm step in epochs") {
     return timm_schedule(

@@ -752,7 +752,7 @@ class WatchingTest(ProgramTest):
 
     def test_lists_the_callbacks_with_their_options(self):
         output = self.run_program(list_callbacks=True)
-        self.assertIn("\nmodel-ema\n    decay=0.9999\n    warm_up=true\n", output)
+        self.assertIn("\nmodel-ema\n    decay=0.9999\n    warmup=true\n", output)
         self.assertIn("\nfreeze\n    from_index=0\n", output)
 
     def test_bad_callbacks_are_wrong_usage(self):

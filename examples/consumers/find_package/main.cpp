@@ -13,9 +13,9 @@ int main(int argc, char** argv) {
     torch::manual_seed(1);
     torch::nn::Linear model(2, 1);
     auto optimizer = std::make_shared<torch::optim::AdamW>(model->parameters(), 0.1);
-    linkboy::Trainer trainer(model, torch::nn::MSELoss(), optimizer,
-                             {.callbacks = {linkboy::make<linkboy::EarlyStopping>(
-                                  {.monitor = "train_loss_epoch"})}});
+    linkboy::Trainer trainer(
+        model, torch::nn::MSELoss(), optimizer,
+        {.callbacks = {linkboy::make<linkboy::EarlyStopping>({.monitor = "train_loss_epoch"})}});
     const auto x = torch::rand({64, 2});
     trainer.train({.train_dataset = linkboy::TensorDataset(x, x.sum(1, /*keepdim=*/true)),
                    .num_epochs = 30,

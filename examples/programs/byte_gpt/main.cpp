@@ -82,7 +82,6 @@ std::shared_ptr<linkboy::Callback> make_perplexity() {
 
 linkboy::TrainOptions make_train_options(const Options& options, Corpus corpus) {
   using linkboy::placeholders::num_updates;
-  using linkboy::placeholders::num_updates_per_epoch;
   linkboy::TrainOptions result{
       .train_dataset = std::move(corpus.train),
       .eval_dataset = std::move(corpus.eval),
@@ -90,8 +89,7 @@ linkboy::TrainOptions make_train_options(const Options& options, Corpus corpus) 
       .max_num_updates = options.updates,
       .gradient_clip_norm = 1.0,
       .create_scheduler_fn = linkboy::cosine(
-          {.min_lr_ratio = 0.1,
-           .num_warmup_epochs = 0.1 * placeholders::num_updates / placeholders::num_updates_per_epoch}),
+          {.min_lr_ratio = 0.1, .warmup_updates = 0.1 * linkboy::placeholders::num_updates}),
       .collate_fn = pad};
   if (options.resume) result.resume_from = options.states / "latest";
   return result;

@@ -292,7 +292,8 @@ std::filesystem::path Options::checkpoint() const {
 
 linkboy::CreateSchedulerFn make_scheduler_fn(const Options& options) {
   // Half an epoch, but no more than half of a very short run.
-  const char* const cosine_warmup = "min(0.5, num_updates / num_updates_per_epoch / 2)";
+  const char* const cosine_warmup =
+      "min(0.5, num_updates / num_updates_per_epoch / 2) * num_updates_per_epoch";
   auto settings = cli::split_settings("scheduler-option", options.scheduler_options);
   linkboy::CreateSchedulerFn schedule;
   double warmup_epochs = options.warmup_epochs.value_or(0.0);
@@ -302,23 +303,25 @@ linkboy::CreateSchedulerFn make_scheduler_fn(const Options& options) {
     }
   } else {
     const bool has_warmup = std::any_of(settings.begin(), settings.end(), [](const auto& setting) {
-      return setting.first == "num_warmup_epochs";
+      return setting.first == "warmup_updates" || setting.first == "num_warmup_epochs";
     });
     if (has_warmup && options.warmup_epochs) {
       throw cli::UsageError(
-          "--warmup-epochs and --scheduler-option num_warmup_epochs are both given; give one.");
+          "--warmup-epochs and --scheduler-option warmup_updates are both given; give one.");
     }
     if (options.scheduler == "cosine" && !has_warmup) {
-      settings.emplace_back("num_warmup_epochs", options.warmup_epochs
-                                                     ? linkboy::to_text(*options.warmup_epochs)
-                                                     : cosine_warmup);
+      settings.emplace_back("warmup_updates", options.warmup_epochs
+                                                  ? linkboy::to_text(*options.warmup_epochs) +
+                                                        " * num_updates_per_epoch"
+                                                  : cosine_warmup);
       warmup_epochs = 0.0;
     }
     schedule = as_usage([&] { return linkboy::make_scheduler_fn(options.scheduler, settings); });
   }
   if (warmup_epochs > 0.0) {
-    schedule = linkboy::warmup({.scheduler = std::move(schedule),
-                                .warmup_updates = warmup_epochs * linkboy::placeholders::num_updates_per_epoch});
+    schedule = linkboy::warmup(
+        {.scheduler = std::move(schedule),
+         .warmup_updates = warmup_epochs * linkboy::placeholders::num_updates_per_epoch});
   }
   if (!schedule) return nullptr;
   return [schedule = std::move(schedule)](torch::optim::Optimizer& optimizer,

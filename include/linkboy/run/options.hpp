@@ -50,7 +50,8 @@ struct TrainOptions {
   /// Evaluated after `eval_dataset`, one after the other, each with metrics of its own.
   std::vector<NamedDataset> more_eval_datasets{};
 
-  /// Samples per batch and device. At least 1.
+  /// Samples per batch and device; of an evaluation's batches, too, unless
+  /// `eval_dataloader_options` has another `batch_size`. At least 1.
   int64_t per_device_batch_size = 8;
 
   /// Updates in the whole run. At least 1. If given it replaces `num_epochs`.
@@ -70,13 +71,13 @@ struct TrainOptions {
   /// Empty means that the learning rate stays as it is.
   CreateSchedulerFn create_scheduler_fn{};
 
-  /// Laid over `Trainer::default_train_dataloader_options`, field by field.
+  /// Laid over `Trainer::default_train_dataloader_options`, field by field. Without `batch_size`.
   DataLoaderOptions train_dataloader_options{};
   /// Laid over `Trainer::default_eval_dataloader_options`, field by field.
   DataLoaderOptions eval_dataloader_options{};
 
-  /// Makes batches of single samples, in training and evaluation. Several loader workers call it at
-  /// the same time.
+  /// Makes batches of single samples, in training and evaluation; for one of them alone, give it in
+  /// the options of its loader. Several loader workers call it at the same time.
   CollateFn collate_fn{};
 
   /// False continues the metrics and the epoch count of the run before; exactly the epochs asked
@@ -122,7 +123,8 @@ struct EvaluateOptions {
   /// Samples per batch and device. At least 1.
   int64_t per_device_batch_size = 8;
 
-  /// Laid over `Trainer::default_eval_dataloader_options`, field by field.
+  /// Laid over `Trainer::default_eval_dataloader_options`, field by field. Without `batch_size`
+  /// and, if `collate_fn` is given, without that.
   DataLoaderOptions dataloader_options{};
 
   /// Makes batches of single samples.

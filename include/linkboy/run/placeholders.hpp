@@ -20,9 +20,9 @@ struct PlaceholderName {
 }  // namespace detail
 
 /// A number, or an expression over what the run will resolve to:
-/// `num_updates_per_epoch * 7 + 1`. Placeholders and numbers combine with + - * / on either
-/// side, chained as one likes, and with `ceil`, `floor`, `min` and `max`; `resolve` computes the
-/// value.
+/// `placeholders::num_updates_per_epoch * 7 + 1`. Placeholders and numbers combine with + - * / on
+/// either side, chained as one likes, and with `ceil`, `floor`, `min` and `max`; `resolve` computes
+/// the value.
 class LINKBOY_API RunExpression {
  public:
   /// A number, which is its own value.
@@ -43,13 +43,13 @@ class LINKBOY_API RunExpression {
   /// @throws Error that lists the names if there is none.
   static RunExpression placeholder(std::string_view name);
 
-  /// Reads an expression as one would write it in C++: "2 * num_updates_per_epoch + 1",
-  /// "ceil(num_epochs / 3)", "min(100, num_updates / 2)".
+  /// Reads an expression as one would write it in C++, without `placeholders::`:
+  /// "2 * num_updates_per_epoch + 1", "ceil(num_epochs / 3)", "min(100, num_updates / 2)".
   /// @throws Error that shows the place if `text` is none; the message lists the placeholders.
   static RunExpression parse(std::string_view text);
 
   /// Returns the value in a run. One that is a whole number up to rounding is that number:
-  /// `num_updates * 0.07` is 7 of 100 updates, although 100 * 0.07 is a little more.
+  /// `placeholders::num_updates * 0.07` is 7 of 100 updates, although 100 * 0.07 is a little more.
   /// @throws Error if a placeholder has no value in this run or something is divided by zero; the
   ///         message shows the expression.
   double resolve(const RunConfig& config) const;
@@ -82,6 +82,9 @@ class LINKBOY_API RunExpression {
   std::shared_ptr<const Expression> expression_{};  // of all else; copies share it
 };
 
+/// What a run has, before it is known.
+namespace placeholders {
+
 // `inline`, so that a namespace-scope constant of a program may be made of them.
 
 /// Epochs of the run.
@@ -92,11 +95,13 @@ inline constinit const RunExpression num_updates{detail::PlaceholderName{"num_up
 /// Optimizer steps in an epoch; the same number on every rank.
 inline constinit const RunExpression num_updates_per_epoch{
     detail::PlaceholderName{"num_updates_per_epoch"}};
-/// Batches that one process sees in a training (evaluation) epoch.
+/// Batches that one process sees in an epoch.
 inline constinit const RunExpression num_train_batches_per_epoch{
     detail::PlaceholderName{"num_train_batches_per_epoch"}};
+/// Batches that one process sees in an evaluation.
 /// @note Resolving it throws Error in a run without evaluation data.
 inline constinit const RunExpression num_eval_batches_per_epoch{
     detail::PlaceholderName{"num_eval_batches_per_epoch"}};
 
+}  // namespace placeholders
 }  // namespace linkboy

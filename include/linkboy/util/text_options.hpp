@@ -111,7 +111,9 @@ inline constexpr char kListSeparator = std::is_enum_v<Item> ? '+' : ',';
 /// @throws Error that says what the text must be: "it must be a number". The caller completes it.
 template <class Value>
 Value from_text(const std::string& text) {
-  if constexpr (std::is_same_v<Value, bool>) {
+  if constexpr (requires { typename Value::RequiredValue; }) {
+    return from_text<typename Value::RequiredValue>(text);
+  } else if constexpr (std::is_same_v<Value, bool>) {
     LINKBOY_CHECK_OPTION(text == "true" || text == "false", "it must be true or false");
     return text == "true";
   } else if constexpr (std::is_arithmetic_v<Value>) {
@@ -141,7 +143,9 @@ Value from_text(const std::string& text) {
 /// "none".
 template <class Value>
 std::string to_text(const Value& value) {
-  if constexpr (std::is_same_v<Value, bool>) {
+  if constexpr (requires { typename Value::RequiredValue; }) {
+    return to_text(*value);
+  } else if constexpr (std::is_same_v<Value, bool>) {
     return value ? "true" : "false";
   } else if constexpr (std::is_floating_point_v<Value>) {
     return number_to_text(value);
@@ -177,6 +181,21 @@ TextSettings options_to_text(Options options) {
   return settings;
 }
 
+/// A key of an earlier version of linkboy, which texts may still have. An options struct lists its
+/// own in `static constexpr std::array former_keys`.
+struct FormerKey {
+  /// "warmup_t".
+  std::string_view name;
+  /// The field that it sets: "warmup_updates".
+  std::string_view now;
+  /// Follows the value in parentheses if its unit was another one: " * num_updates_per_epoch".
+  std::string_view unit{};
+};
+
+/// Returns the settings with today's keys in place of former ones.
+LINKBOY_API TextSettings replace_former_keys(TextSettings settings, const FormerKey* former,
+                                             std::size_t num_former);
+
 /// Returns NAME on a line, and each of `fields` below it with its value: for `--list-callbacks`.
 LINKBOY_API std::string list_fields(const std::string& name, const TextSettings& fields);
 
@@ -188,14 +207,17 @@ LINKBOY_API void check_keys(const std::string& owner, const TextSettings& fields
 LINKBOY_API std::string wrong_value(const std::string& name, const std::string& text,
                                     const Error& error);
 
-/// Returns options with the defaults where `settings` says nothing.
+/// Returns `options`, changed where `settings` says something.
 ///
 /// @param owner  As errors call it: "scheduler step".
 /// @throws Error if a key is not a field of the options (the message lists them) or is given twice,
 ///         or its value cannot be read.
 template <class Options>
-Options options_from_text(const std::string& owner, const TextSettings& settings) {
-  Options options{};
+Options options_from_text(const std::string& owner, TextSettings settings, Options options = {}) {
+  if constexpr (requires { Options::former_keys; }) {
+    settings = replace_former_keys(std::move(settings), Options::former_keys.data(),
+                                   Options::former_keys.size());
+  }
   check_keys(owner, options_to_text(options), settings);
   for (const auto& setting : settings) {
     options.visit_fields([&](std::string_view name, auto& value) {
@@ -226,11 +248,12 @@ class MadeByName {
   };
 
   /// An object that `make` makes from Options.
+  /// @param options  What holds where the text says nothing.
   template <class Options, class Make>
-  static Entry entry(std::string name, Make make) {
-    return {std::move(name), options_to_text(Options{}),
-            [make](const std::string& owner, const TextSettings& settings) {
-              return make(options_from_text<Options>(owner, settings));
+  static Entry entry(std::string name, Make make, Options options = {}) {
+    return {std::move(name), options_to_text(options),
+            [make, options](const std::string& owner, const TextSettings& settings) {
+              return make(options_from_text<Options>(owner, settings, options));
             }};
   }
 

@@ -231,8 +231,7 @@ TEST(CallbackFactoryTest, ThePageOfTheCallbacksNamesEveryOption) {
 }
 
 TEST(CallbackFactoryTest, OptionsReachTheCallback) {
-  EXPECT_ERROR(make_callback("early-stopping", {{"patience", "0"}}),
-               "patience is 0");
+  EXPECT_ERROR(make_callback("early-stopping", {{"patience", "0"}}), "patience is 0");
   EXPECT_ERROR(make_callback("model-ema", {{"decay", "1.5"}}), "1.5");
 }
 

@@ -101,8 +101,7 @@ TEST(EarlyStoppingTest, RejectsOptionsOutOfTheirRange) {
 }
 
 TEST(EarlyStoppingTest, ARelativeThresholdIsAShareOfTheBestValue) {
-  const EarlyStoppingOptions options{.min_delta = 0.1,
-                                     .is_min_delta_relative = true};
+  const EarlyStoppingOptions options{.min_delta = 0.1, .is_min_delta_relative = true};
   EXPECT_EQ(epochs_until_stop({200.0, 170.0, 150.0, 140.0, 100.0}, options), 4);
   // 9.5 is less than a tenth of 100, the best value, but more than a tenth of the new one.
   EXPECT_EQ(epochs_until_stop({100.0, 90.5, 50.0}, options), 2);

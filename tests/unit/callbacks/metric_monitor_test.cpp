@@ -51,8 +51,8 @@ class Scored {
 };
 
 Scored stopping_early(bool reset_on_train) {
-  return Scored(make<EarlyStopping>(
-      {.patience = 2, .monitor = "score", .reset_on_train = reset_on_train}));
+  return Scored(
+      make<EarlyStopping>({.patience = 2, .monitor = "score", .reset_on_train = reset_on_train}));
 }
 
 TEST(EarlyStoppingTest, NewRunForgetsTheBestValueAndTheCountOfTheRunBefore) {
@@ -102,8 +102,7 @@ TEST(EarlyStoppingTest, ARunThatItHasEndedDoesNotTrainWhenResumed) {
 
 TEST(EarlyStoppingTest, AResumedRunDoesNotLookAtTheWarmUpEither) {
   const auto bounded = [] {
-    return make<EarlyStopping>(
-        {.warmup_epochs = 3, .divergence_bound = 5.0, .monitor = "score"});
+    return make<EarlyStopping>({.warmup_epochs = 3, .divergence_bound = 5.0, .monitor = "score"});
   };
   EXPECT_EQ(epochs_after_resume<EarlyStopping>(bounded, {9.0}, {9.0, 9.0, 1.0}), 3);
 }
@@ -112,8 +111,7 @@ TEST(EarlyStoppingTest, AResumedRunDoesNotLookAtTheWarmUpEither) {
 TEST(EarlyStoppingTest, AStateThatWasLoadedForAnotherRunIsForgotten) {
   const TemporaryFolder folder;
   bool fails = false;
-  const auto stopping =
-      make<EarlyStopping>({.patience = 2, .monitor = "score"});
+  const auto stopping = make<EarlyStopping>({.patience = 2, .monitor = "score"});
   Toy toy({make<LambdaCallback>(
                {.on_training_run_start =
                     [&](Trainer&) {

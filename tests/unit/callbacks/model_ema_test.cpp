@@ -216,8 +216,8 @@ TEST(ModelEmaTest, EvaluatesOnlyWhereTheEpochWasEvaluated) {
 
 TEST(ModelEmaTest, CallbacksBeforeItInTheListCanWatchItsMetrics) {
   const TemporaryFolder folder;
-  auto best = make<SaveBestModel>(
-      {.path = folder / "best.pt", .monitor = "ema_model_eval_loss_epoch"});
+  auto best =
+      make<SaveBestModel>({.path = folder / "best.pt", .monitor = "ema_model_eval_loss_epoch"});
   Toy toy({best, make<ModelEma>({.decay = 0.5})});
   toy.trainer.train(three_updates_per_epoch(3));
   const auto values = toy.trainer.run_history().get_metric_values("ema_model_eval_loss_epoch");

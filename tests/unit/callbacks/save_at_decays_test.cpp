@@ -119,7 +119,7 @@ TEST_F(SaveAtDecaysTest, StartsFromAnInitialCheckpoint) {
     const TemporaryFolder folder;
     auto start = std::make_shared<KeepStart>();
     Toy second({start, saving_in(folder.path(), {}, folder_ / name)}, /*lr=*/0.7);
-    second.trainer.train(epochs(2, {.min_lr = 0.5, .is_continuation_from_checkpoint = true}));
+    second.trainer.train(epochs(2, {.min_lr_ratio = 0.5, .is_continuation_from_checkpoint = true}));
     EXPECT_EQ(second.trainer.num_updates(), 10);
     const bool is_file = std::filesystem::is_regular_file(folder_ / name);
     const auto saved =
@@ -139,7 +139,7 @@ TEST_F(SaveAtDecaysTest, ARunThatContinuesAnotherOneResumesAsTheUninterruptedOne
   const auto continuing = [&] {
     return saving_in(folder.path(), {}, folder_ / "checkpoint_18_wsd_pre_decay");
   };
-  TrainOptions options = epochs(4, {.min_lr = 0.5, .is_continuation_from_checkpoint = true});
+  TrainOptions options = epochs(4, {.min_lr_ratio = 0.5, .is_continuation_from_checkpoint = true});
   Toy whole({continuing()});
   whole.trainer.train(options);
   Toy stopped({continuing(), stop_at(7)});

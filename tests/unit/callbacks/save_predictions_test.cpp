@@ -196,7 +196,7 @@ TEST(SavePredictionsTest, IsACallbackThatKeepsResults) {
 }
 
 TEST(SavePredictionsTest, RejectsOptionsOutOfTheirRange) {
-  EXPECT_ERROR(SavePredictions({}), "must end in .pt or .safetensors");
+  EXPECT_ERROR(SavePredictions({.path = ""}), "must end in .pt or .safetensors");
   EXPECT_ERROR(SavePredictions({.path = "predictions.csv"}), "predictions.csv");
   EXPECT_ERROR(SavePredictions({.path = "a.pt", .outputs = false, .targets = false}),
                "nothing to write");

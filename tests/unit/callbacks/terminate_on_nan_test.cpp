@@ -46,10 +46,10 @@ TEST(TerminateOnNaNTest, DeferredCheckComesWithinItsDelayAndBeforeTheEpochsEnd) 
   // The CPU twin of what happens on a CUDA device.
   auto updates_with = [](int bad_step, int64_t max_delay) {
     auto model = toy_model();
-    QuietTrainer trainer(
-        model, nan_at_call(bad_step), toy_sgd(model),
-        {.callbacks = {make<TerminateOnNaN>({.max_delay_steps = max_delay, .defer_on_cpu = true})},
-         .accelerator = {.device = "cpu"}});
+    QuietTrainer trainer(model, nan_at_call(bad_step), toy_sgd(model),
+                         {.callbacks = {make<TerminateOnNaN>(
+                              {.max_delay_micro_steps = max_delay, .defer_on_cpu = true})},
+                          .accelerator = {.device = "cpu"}});
     const auto result =
         trainer.train({.train_dataset = toy_data(32), .num_epochs = 3, .per_device_batch_size = 2});
     EXPECT_EQ(result.reason, StopReason::nan);
@@ -67,7 +67,7 @@ TEST(TerminateOnNaNTest, DeferredCheckLetsFiniteLossesPass) {
   auto model = toy_model();
   QuietTrainer trainer(
       model, nan_at_call(-1), toy_sgd(model),
-      {.callbacks = {make<TerminateOnNaN>({.max_delay_steps = 2, .defer_on_cpu = true})},
+      {.callbacks = {make<TerminateOnNaN>({.max_delay_micro_steps = 2, .defer_on_cpu = true})},
        .accelerator = {.device = "cpu"}});
   EXPECT_EQ(trainer.train(epochs(3)).reason, StopReason::finished);
 }
@@ -75,15 +75,16 @@ TEST(TerminateOnNaNTest, DeferredCheckLetsFiniteLossesPass) {
 /// A toy whose third loss is infinite, with finite gradients, and is looked at in the seventh step.
 struct LateLook {
   explicit LateLook(std::shared_ptr<Callback> callback)
-      : trainer(model,
-                [this](const torch::Tensor& output, const torch::Tensor& target) {
-                  const auto loss = torch::nn::functional::cross_entropy(output, target);
-                  return ++num_losses == 3 ? loss + INFINITY : loss;
-                },
-                toy_sgd(model),
-                {.callbacks = {make<TerminateOnNaN>({.max_delay_steps = 5, .defer_on_cpu = true}),
-                               std::move(callback)},
-                 .accelerator = {.device = "cpu"}}) {}
+      : trainer(
+            model,
+            [this](const torch::Tensor& output, const torch::Tensor& target) {
+              const auto loss = torch::nn::functional::cross_entropy(output, target);
+              return ++num_losses == 3 ? loss + INFINITY : loss;
+            },
+            toy_sgd(model),
+            {.callbacks = {make<TerminateOnNaN>({.max_delay_micro_steps = 5, .defer_on_cpu = true}),
+                           std::move(callback)},
+             .accelerator = {.device = "cpu"}}) {}
 
   int num_losses = 0;
   torch::nn::Sequential model = toy_model();
@@ -117,7 +118,7 @@ TEST(TerminateOnNaNTest, StopsInEvaluationToo) {
   options.eval_dataset = toy_data(4);
   EXPECT_EQ(trainer.train(options).reason, StopReason::nan);
   EXPECT_EQ(trainer.lines.back(), "Stopping training due to NaN loss in validation step");
-  EXPECT_ERROR(TerminateOnNaN({.max_delay_steps = 0}), "max_delay_steps is 0");
+  EXPECT_ERROR(TerminateOnNaN({.max_delay_micro_steps = 0}), "max_delay_micro_steps is 0");
 }
 
 }  // namespace

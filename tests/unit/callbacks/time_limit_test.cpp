@@ -120,7 +120,7 @@ TEST(TimeLimitTest, MeasuresRealTimeByItself) {
 }
 
 TEST(TimeLimitTest, RejectsALimitThatIsNotPositive) {
-  EXPECT_ERROR(TimeLimit({}), "max_time is 0 ms");
+  EXPECT_ERROR(TimeLimit({.max_time = seconds(0)}), "max_time is 0 ms");
   EXPECT_ERROR(TimeLimit({.max_time = seconds(-1)}), "max_time is -1000 ms");
 }
 

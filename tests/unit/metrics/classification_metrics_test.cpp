@@ -252,7 +252,7 @@ TEST(ClassificationMetricsTest, NamesShapesAndDtypesThatDoNotFit) {
 
 TEST(ClassificationMetricsTest, RefusesOptionsThatAreNotAllowed) {
   EXPECT_ERROR(Accuracy({.num_classes = 1}), "num_classes is 1; it must be at least 2");
-  EXPECT_ERROR(ConfusionMatrix(ConfusionMatrixOptions{}), "num_classes is 0");
+  EXPECT_ERROR(ConfusionMatrix({.num_classes = 0}), "num_classes is 0");
   EXPECT_ERROR(CohenKappa({.num_classes = -3}), "num_classes is -3");
   EXPECT_ERROR(MatthewsCorrCoef({.num_classes = 1}), "num_classes is 1");
   EXPECT_ERROR(Accuracy({.num_classes = 5, .top_k = 6}),

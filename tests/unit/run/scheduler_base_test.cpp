@@ -67,11 +67,13 @@ TEST(PlaceholderTest, SayWhereTextIsNoExpression) {
 
 TEST(PlaceholderTest, SayWhatCannotBeResolved) {
   const RunConfig config = ten_by_ten();
-  EXPECT_ERROR(placeholders::num_eval_batches_per_epoch.resolve(config), "num_eval_batches_per_epoch has no value");
+  EXPECT_ERROR(placeholders::num_eval_batches_per_epoch.resolve(config),
+               "num_eval_batches_per_epoch has no value");
   EXPECT_ERROR((placeholders::num_epochs / (placeholders::num_epochs - 10)).resolve(config),
                "divides by (num_epochs - 10), which is 0");
   EXPECT_ERROR((placeholders::num_epochs / 4).resolve_count(config), "(num_epochs / 4) is 2.5");
-  EXPECT_ERROR((RunExpression(NAN) * placeholders::num_epochs).resolve(config), "must be a finite number");
+  EXPECT_ERROR((RunExpression(NAN) * placeholders::num_epochs).resolve(config),
+               "must be a finite number");
   EXPECT_ERROR((RunExpression(1e18) * 1e18).resolve_count(config), "a count must be at most 2^53");
   EXPECT_ERROR(RunExpression(7.000001).resolve_count(config), "7.000001 is 7.000001 in this run");
 }
@@ -79,7 +81,8 @@ TEST(PlaceholderTest, SayWhatCannotBeResolved) {
 TEST(PlaceholderTest, SharesOfTheRunAreWholeWhereOnlyRoundingSaysOtherwise) {
   const RunConfig config = ten_by_ten();
   for (int percent = 1; percent <= 100; ++percent) {
-    const RunExpression share = placeholders::num_updates * (percent / 100.0);  // 100 * 0.07 is not 7
+    const RunExpression share =
+        placeholders::num_updates * (percent / 100.0);  // 100 * 0.07 is not 7
     EXPECT_EQ(share.resolve_count(config), percent);
     EXPECT_EQ(ceil(share).resolve_count(config), percent);
     EXPECT_EQ(floor(share).resolve_count(config), percent);
@@ -183,7 +186,8 @@ TEST_F(CosineSchedulerTest, WarmUpMayBeAFractionOfAnEpoch) {
 }
 
 TEST_F(CosineSchedulerTest, StaysAtTheMinimumInTheCoolDown) {
-  auto scheduler = make({.min_lr = 1e-4, .cooldown_updates = 3 * placeholders::num_updates_per_epoch});
+  auto scheduler =
+      make({.min_lr = 1e-4, .cooldown_updates = 3 * placeholders::num_updates_per_epoch});
   EXPECT_GT(scheduler->values_at(69)[0], 1e-4);
   for (int64_t n = 70; n <= 100; ++n) EXPECT_EQ(scheduler->values_at(n)[0], 1e-4);
 }
@@ -198,8 +202,9 @@ TEST_F(CosineSchedulerTest, CoversARunThatEndsInMidEpoch) {
 
 TEST_F(CosineSchedulerTest, MovesEveryGroupFromItsOwnBaseValue) {
   add_group(0.002);
-  auto scheduler =
-      make({.min_lr_ratio = 0.1, .warmup_updates = 1 * placeholders::num_updates_per_epoch, .warmup_start_lr_ratio = 0.5});
+  auto scheduler = make({.min_lr_ratio = 0.1,
+                         .warmup_updates = 1 * placeholders::num_updates_per_epoch,
+                         .warmup_start_lr_ratio = 0.5});
   const std::vector<double> base{0.01, 0.002};
   for (std::size_t group = 0; group < 2; ++group) {
     EXPECT_DOUBLE_EQ(scheduler->values_at(0)[group], 0.5 * base[group]);
@@ -248,15 +253,19 @@ TEST_F(CosineSchedulerTest, RejectsAStateThatDoesNotFit) {
 }
 
 TEST_F(CosineSchedulerTest, RejectsShapesThatMakeNoSense) {
-  EXPECT_ERROR(make({.warmup_updates = 11 * placeholders::num_updates_per_epoch}), "warms up for 110 and cools down for 0 of 100");
-  EXPECT_ERROR(make({.warmup_updates = 5 * placeholders::num_updates_per_epoch, .cooldown_updates = 5 * placeholders::num_updates_per_epoch}), "something must be left");
+  EXPECT_ERROR(make({.warmup_updates = 11 * placeholders::num_updates_per_epoch}),
+               "warms up for 110 and cools down for 0 of 100");
+  EXPECT_ERROR(make({.warmup_updates = 5 * placeholders::num_updates_per_epoch,
+                     .cooldown_updates = 5 * placeholders::num_updates_per_epoch}),
+               "something must be left");
   EXPECT_ERROR(make({.warmup_updates = -1 * placeholders::num_updates_per_epoch}),
-               "num_warmup_epochs in updates ((-1 * num_updates_per_epoch)) is -10");
+               "warmup_updates ((-1 * num_updates_per_epoch)) is -10");
   EXPECT_ERROR(make({.cooldown_updates = -1 * placeholders::num_updates_per_epoch}),
-               "num_cooldown_epochs in updates ((-1 * num_updates_per_epoch)) is -10");
+               "cooldown_updates ((-1 * num_updates_per_epoch)) is -10");
   EXPECT_ERROR(make({.k_decay = 0.0}), "k_decay is 0");
   EXPECT_ERROR(make({.min_lr = -1.0}), "min_lr is -1");
-  EXPECT_ERROR(make({.num_epochs = placeholders::num_eval_batches_per_epoch}), "num_eval_batches_per_epoch has no value");
+  EXPECT_ERROR(make({.num_updates = placeholders::num_eval_batches_per_epoch}),
+               "num_eval_batches_per_epoch has no value");
 }
 
 TEST_F(CosineSchedulerTest, SchedulesWeightDecayAsWell) {

@@ -70,7 +70,7 @@ TEST_F(SchedulesTest, WsdMeetsUpstreamsValues) {
   EXPECT_DOUBLE_EQ(value(sqrt, 95), 0.0029289392592023356);
   EXPECT_NEAR(value(sqrt, 99), 5.131765063278429e-4, 1e-15);
   EXPECT_NEAR(value(sqrt, 100), 1e-8, 1e-20);
-  const auto inverse = wsd({.decay = WsdSchedulerOptions::Decay::inverse, .min_lr = 0.1});
+  const auto inverse = wsd({.decay = WsdSchedulerOptions::Decay::inverse, .min_lr_ratio = 0.1});
   EXPECT_DOUBLE_EQ(value(inverse, 91), 0.005263157894736843);
   EXPECT_DOUBLE_EQ(value(inverse, 95), 0.0018181818181818182);
   EXPECT_DOUBLE_EQ(value(inverse, 100), 0.001);
@@ -138,7 +138,8 @@ TEST_F(SchedulesTest, WsdContinuesFromACheckpointOfAnotherRun) {
 // --------------------------------------------------------------------------------------
 
 TEST_F(SchedulesTest, StepTakesPlaceholders) {
-  const auto function = step_decay({.step_size = placeholders::num_updates_per_epoch * 7, .gamma = 0.1});
+  const auto function =
+      step_decay({.step_size = placeholders::num_updates_per_epoch * 7, .gamma = 0.1});
   EXPECT_EQ(value(function, 69), 0.01);
   EXPECT_DOUBLE_EQ(value(function, 70), 0.001);
 }
@@ -158,7 +159,8 @@ TEST_F(SchedulesTest, CosineHasNoCliffWithWarmUpAndCoolDown) {
   for (double warmup : {0.0, 0.5, 1.0, 3.7}) {
     for (double cooldown : {0.0, 1.0, 2.5}) {
       const auto scheduler =
-          make(cosine({.warmup_updates = warmup * placeholders::num_updates_per_epoch, .cooldown_updates = cooldown * placeholders::num_updates_per_epoch}));
+          make(cosine({.warmup_updates = warmup * placeholders::num_updates_per_epoch,
+                       .cooldown_updates = cooldown * placeholders::num_updates_per_epoch}));
       const double length = 100.0 - 10.0 * (warmup + cooldown);
       const double slope =
           std::max(0.01 * std::numbers::pi / 2.0 / length, warmup > 0 ? 0.001 / warmup : 0.0);
@@ -175,8 +177,11 @@ TEST_F(SchedulesTest, CosineHasNoCliffWithWarmUpAndCoolDown) {
 }
 
 TEST_F(SchedulesTest, CosineRestartsFillTheRunWithTheirCycles) {
-  const auto scheduler = make(cosine_restarts(
-      {.num_cycles = 2, .cycle_mult = 3.0, .cycle_decay = 0.5, .warmup_updates = 5, .warmup_start_lr = 1e-4}));
+  const auto scheduler = make(cosine_restarts({.num_cycles = 2,
+                                               .cycle_mult = 3.0,
+                                               .cycle_decay = 0.5,
+                                               .warmup_updates = 5,
+                                               .warmup_start_lr = 1e-4}));
   EXPECT_EQ(scheduler->values_at(0)[0], 1e-4);
   EXPECT_EQ(scheduler->values_at(5)[0], 0.01);
   EXPECT_LT(scheduler->values_at(24)[0], 1e-4);
@@ -235,7 +240,8 @@ TEST_F(SchedulesTest, ChainedMovesEachFieldByItself) {
 }
 
 TEST_F(SchedulesTest, WarmupRisesToTheFirstValueOfWhatFollows) {
-  const auto scheduler = make(warmup({.scheduler = one_cycle({.max_lr = 0.5}), .warmup_updates = 7.5}));
+  const auto scheduler =
+      make(warmup({.scheduler = one_cycle({.max_lr = 0.5}), .warmup_updates = 7.5}));
   EXPECT_EQ(scheduler->values_at(0)[0], 0.0);
   EXPECT_DOUBLE_EQ(scheduler->values_at(3)[0], 0.02 * 3 / 7.5);
   EXPECT_NEAR(scheduler->values_at(8)[0], 0.02, 1e-15);
@@ -310,7 +316,10 @@ TEST_F(SchedulesTest, GroupsWithoutWeightDecayStayWithoutIt) {
   const auto polynomial = linkboy::polynomial({.min_lr = 0.04, .field = field});
   const std::vector<CreateSchedulerFn> schedules{
       polynomial,
-      cosine({.min_lr = 0.04, .warmup_updates = 2 * placeholders::num_updates_per_epoch, .warmup_start_lr = 0.01, .field = field}),
+      cosine({.min_lr = 0.04,
+              .warmup_updates = 2 * placeholders::num_updates_per_epoch,
+              .warmup_start_lr = 0.01,
+              .field = field}),
       warmup({.scheduler = polynomial, .warmup_start_lr = 0.02}),
       cyclic({.max_lr = 0.5, .cycle_momentum = false, .field = field}),
       one_cycle({.max_lr = 0.5, .cycle_momentum = false, .field = field})};
@@ -421,10 +430,11 @@ TEST_F(SchedulesTest, OptionsOutOfTheirRangeAreRefused) {
           "(num_epochs / 4) is 2.5 in this run; a count must be a whole number");
   refused(step_decay({.step_size = 100 / (placeholders::num_epochs - 10)}),
           "divides by (num_epochs - 10), which is 0");
-  refused(step_decay({.step_size = placeholders::num_eval_batches_per_epoch}), "num_eval_batches_per_epoch has no value");
+  refused(step_decay({.step_size = placeholders::num_eval_batches_per_epoch}),
+          "num_eval_batches_per_epoch has no value");
   refused(step_decay({.step_size = 3, .gamma = 0.0}), "gamma is 0");
   refused(step_decay({.step_size = 3, .gamma = NAN}), "gamma is nan");
-  refused(multi_step({}), "has no milestones");
+  refused(make_scheduler_fn("multi-step", {}), "has no milestones");
   refused(multi_step({.milestones = {5, 9, 9}}),
           "milestones are 5, 9 and then 9; they must increase");
   refused(multi_step({.milestones = {0}}), "milestone (0) is 0");
@@ -438,14 +448,17 @@ TEST_F(SchedulesTest, OptionsOutOfTheirRangeAreRefused) {
   refused(polynomial({.power = 0.0}), "power is 0");
   refused(polynomial({.min_lr = -1.0}), "min_lr is -1");
   refused(polynomial({.k_decay = -1.0}), "k_decay is -1");
-  refused(tanh_decay({.tanh_start = 3.0, .tanh_end = 3.0}), "tanh_start must be less than tanh_end");
+  refused(tanh_decay({.tanh_start = 3.0, .tanh_end = 3.0}),
+          "tanh_start must be less than tanh_end");
   refused(cosine_restarts({.first_cycle_updates = 0}), "first_cycle_updates is 0");
-  refused(cosine_restarts({.first_cycle_updates = 5, .num_cycles = 2}), "both first_cycle_updates and num_cycles");
+  refused(cosine_restarts({.first_cycle_updates = 5, .num_cycles = 2}),
+          "both first_cycle_updates and num_cycles");
   refused(cosine_restarts({.num_cycles = 0}), "num_cycles is 0");
   refused(cosine_restarts({.cycle_limit = 0}), "cycle_limit is 0");
   refused(cosine_restarts({.cycle_mult = 0.5}), "cycle_mult is 0.5");
   refused(cosine_restarts({.cycle_decay = 0.0}), "cycle_decay is 0");
-  refused(cosine_restarts({.first_cycle_updates = 5, .warmup_updates = 5}), "warms up for 5 updates of a cycle of 5");
+  refused(cosine_restarts({.first_cycle_updates = 5, .warmup_updates = 5}),
+          "warms up for 5 updates of a cycle of 5");
   refused(one_cycle({.num_updates = 0}), "num_updates (0) is 0");
   refused(one_cycle({.pct_start = 1.1}), "pct_start is 1.1");
   refused(one_cycle({.pct_start = 0.6, .three_phase = true}),
@@ -469,14 +482,15 @@ TEST_F(SchedulesTest, OptionsOutOfTheirRangeAreRefused) {
           "warms up for 91 updates, but its first decay begins after 90");
   refused(wsd({.decay_phase_ratio = 0.0}), "decay_phase_ratio is 0");
   refused(wsd({.decay_phase_ratio = 1.1}), "decay_phase_ratio is 1.1");
-  refused(wsd({.min_lr = 2.0}), "min_lr is 2");
-  refused(wsd({.decay = WsdSchedulerOptions::Decay::inverse, .min_lr = 0.0}),
+  refused(wsd({.min_lr_ratio = 2.0}), "min_lr_ratio is 2");
+  refused(wsd({.decay = WsdSchedulerOptions::Decay::inverse, .min_lr_ratio = 0.0}),
           "inverse decay never reaches");
   refused(wsd({.num_checkpoints = 0}), "num_checkpoints is 0");
   refused(wsd({.num_checkpoints = 8}), "num_checkpoints is 8 in 100 updates");
   refused(lambda_schedule({}), "has 0 functions for 2 param groups");
   refused(lambda_schedule({.lr_lambda = {nullptr}}), "is empty");
-  refused(sequential({}), "0 schedulers and 0 milestones");
+  refused(sequential({.schedulers = std::vector<CreateSchedulerFn>()}),
+          "0 schedulers and 0 milestones");
   refused(sequential({.schedulers = {step_decay()}, .milestones = {3}}),
           "1 schedulers and 1 milestones");
   refused(sequential(
@@ -484,13 +498,14 @@ TEST_F(SchedulesTest, OptionsOutOfTheirRangeAreRefused) {
                .milestones = {3}}),
           "parts set lr and weight_decay; they must all set the same");
   refused(sequential({.schedulers = {nullptr}}), "is empty");
-  refused(chained({}), "has none; give at least one");
+  refused(chained({.schedulers = std::vector<CreateSchedulerFn>()}), "has none; give at least one");
   refused(chained({.schedulers = {[](auto&, const auto&) { return nullptr; }}}), "returned null");
-  refused(warmup({.warmup_updates = 101}), "warmup_updates is 101 updates, but the run has only 100");
+  refused(warmup({.warmup_updates = 101}),
+          "warmup_updates is 101 updates, but the run has only 100");
   refused(warmup({.warmup_updates = -1}), "warmup_updates (-1) is -1");
   refused(warmup({.warmup_start_lr = -1.0}), "warmup_start_lr is -1");
-  refused(timm_schedule({}), "is empty");
-  refused(torch_schedule({}), "scheduler is empty");
+  refused(timm_schedule({.scheduler = nullptr}), "is empty");
+  refused(torch_schedule({.scheduler = nullptr}), "scheduler is empty");
   refused(torch_schedule({.scheduler = [](auto&) { return nullptr; }}), "returned null");
   refused(reduce_on_plateau({.factor = 1.0}), "factor is 1");
   refused(reduce_on_plateau({.patience = -1}), "patience is -1");
@@ -567,8 +582,7 @@ TEST_F(SchedulesTest, ARefusedStateChangesNothing) {
 // -------------------------------------------------------------------------------------
 
 TEST_F(SchedulesTest, AreMadeByNameFromText) {
-  EXPECT_EQ(value(make_scheduler_fn("step", {{"step_size", "2*num_updates_per_epoch"}}), 19),
-            0.01);
+  EXPECT_EQ(value(make_scheduler_fn("step", {{"step_size", "2*num_updates_per_epoch"}}), 19), 0.01);
   const auto cyclic = make(make_scheduler_fn(
       "cyclic", {{"max_lr", "0.5,0.25"}, {"mode", "exp_range"}, {"cycle_momentum", "false"}}));
   EXPECT_DOUBLE_EQ(cyclic->values_at(50)[1], 0.25);

@@ -75,7 +75,8 @@ struct Rehearsal {
                .eval_dataset = toy_data(6),
                .per_device_batch_size = 2,
                .gradient_accumulation_steps = 2,
-               .create_scheduler_fn = cosine({.warmup_updates = 0.5 * placeholders::num_updates_per_epoch})};
+               .create_scheduler_fn =
+                   cosine({.warmup_updates = 0.5 * placeholders::num_updates_per_epoch})};
     options.train_dataloader_options.num_workers = 2;
   }
 

@@ -14,12 +14,13 @@ namespace linkboy::testing::trainer_checkpoint_test {
 namespace {
 
 TrainOptions four_updates_per_epoch(int64_t num_epochs) {
-  return {.train_dataset = toy_data(14),
-          .num_epochs = num_epochs,
-          .eval_dataset = toy_data(6),
-          .per_device_batch_size = 2,
-          .gradient_accumulation_steps = 2,
-          .create_scheduler_fn = cosine({.warmup_updates = 0.5 * placeholders::num_updates_per_epoch})};
+  return {
+      .train_dataset = toy_data(14),
+      .num_epochs = num_epochs,
+      .eval_dataset = toy_data(6),
+      .per_device_batch_size = 2,
+      .gradient_accumulation_steps = 2,
+      .create_scheduler_fn = cosine({.warmup_updates = 0.5 * placeholders::num_updates_per_epoch})};
 }
 
 TEST(TrainerCheckpointTest, RestoresModelOptimizerSchedulerAndExtras) {

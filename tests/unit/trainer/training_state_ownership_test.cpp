@@ -609,9 +609,7 @@ TEST(FullDiskTest, WhatCallbacksCannotWriteDoesNotEndTheRun) {
   using Make = std::function<std::shared_ptr<Callback>(const fs::path&)>;
   const std::vector<std::pair<std::string, Make>> writers{
       {"the best model was not saved",
-       [](const fs::path& folder) {
-         return make<SaveBestModel>({.path = folder / "best.pt"});
-       }},
+       [](const fs::path& folder) { return make<SaveBestModel>({.path = folder / "best.pt"}); }},
       {"the average of the weights was not saved",
        [](const fs::path& folder) { return make<ModelEma>({.path = folder / "ema.pt"}); }},
       {"the predictions were not saved", [](const fs::path& folder) {

@@ -1,0 +1,44 @@
+#pragma once
+
+#include <concepts>
+#include <initializer_list>
+#include <type_traits>
+#include <utility>
+
+namespace linkboy {
+
+/// A member of an options struct that has no default: options that leave it out do not compile.
+///
+///     struct AccuracyOptions {
+///       Required<int64_t> num_classes;
+///     };
+template <class T>
+class Required {
+ public:
+  /// What it holds.
+  using RequiredValue = T;
+
+  Required() = delete;  // this option has no default; name it
+
+  /// From whatever a T can be made of.
+  template <class From>
+  requires(std::convertible_to<From, T> && !std::same_as<std::remove_cvref_t<From>, Required>)
+      Required(From&& value)  // NOLINT(google-explicit-constructor): it stands for a T
+      : value_(std::forward<From>(value)) {}
+
+  /// From the items of a list: `.milestones = {10, 20}`.
+  template <class List = T, class Item = typename List::value_type>
+  Required(std::initializer_list<std::type_identity_t<Item>> items) : value_(items) {}
+
+  /// The value.
+  /// @{
+  operator const T&() const { return value_; }  // NOLINT(google-explicit-constructor)
+  const T& operator*() const { return value_; }
+  const T* operator->() const { return &value_; }
+  /// @}
+
+ private:
+  T value_;
+};
+
+}  // namespace linkboy

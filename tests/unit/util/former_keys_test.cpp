@@ -1,0 +1,113 @@
+#include <gtest/gtest.h>
+#include <torch/optim/sgd.h>
+
+#include <algorithm>
+
+#include "linkboy/callbacks.hpp"
+#include "linkboy/run/run_config.hpp"
+#include "linkboy/schedulers.hpp"
+#include "linkboy/util/text_options.hpp"
+#include "support/expect_error.hpp"
+
+namespace linkboy {
+namespace {
+
+template <class Options>
+class FormerKeysTest : public ::testing::Test {};
+
+using OptionsWithFormerKeys =
+    ::testing::Types<EarlyStoppingOptions, ModelEmaOptions, PhaseTimerOptions, ProfilerOptions,
+                     SaveBestModelOptions, SaveTrainingStateOptions, StepBasedEvaluationOptions,
+                     TerminateOnNaNOptions, ConstantSchedulerOptions, LinearSchedulerOptions,
+                     PolynomialSchedulerOptions, OneCycleSchedulerOptions, TanhSchedulerOptions,
+                     WsdSchedulerOptions, InverseSqrtSchedulerOptions,
+                     ReduceOnPlateauSchedulerOptions, CosineRestartsSchedulerOptions,
+                     CosineSchedulerOptions>;
+TYPED_TEST_SUITE(FormerKeysTest, OptionsWithFormerKeys);
+
+TYPED_TEST(FormerKeysTest, EachSetsAFieldOfToday) {
+  const auto fields = options_to_text(TypeParam{});
+  const auto value_of = [](const TextSettings& settings, std::string_view key) {
+    return std::find_if(settings.begin(), settings.end(),
+                        [&](const auto& setting) { return setting.first == key; });
+  };
+  for (const FormerKey& former : TypeParam::former_keys) {
+    SCOPED_TRACE(former.name);
+    EXPECT_EQ(value_of(fields, former.name), fields.end()) << "still a field";
+    const auto today = value_of(fields, former.now);
+    ASSERT_NE(today, fields.end()) << "no field: " << former.now;
+    // Another value than the default, where one can be told from the text.
+    const std::string text = today->second == "true"    ? "false"
+                             : today->second == "false" ? "true"
+                                                        : "17";
+    const auto read =
+        options_to_text(options_from_text<TypeParam>("test", {{std::string(former.name), text}}));
+    const std::string wanted = former.unit.empty() ? text : "(17 * num_updates_per_epoch)";
+    EXPECT_EQ(value_of(read, former.now)->second, wanted);
+    EXPECT_ERROR(options_from_text<TypeParam>(
+                     "test", {{std::string(former.name), text}, {std::string(former.now), text}}),
+                 "is given a second time");
+  }
+}
+
+struct FormerLength {
+  CreateSchedulerFn schedule;
+  std::string now;
+  std::string former;
+};
+
+TEST(FormerLengthsTest, AStateOfVersion01IsReadAndItsLengthsAreCompared) {
+  auto parameter = torch::zeros({1}, torch::requires_grad());
+  torch::optim::SGD optimizer({parameter}, /*defaults=*/{0.1});
+  const RunConfig config{.num_epochs = 10, .num_updates_per_epoch = 10, .max_num_updates = 100};
+  for (const auto& [schedule, now, former] :
+       {FormerLength{constant({.num_updates = 30}), "num_updates", "total_iters"},
+        FormerLength{one_cycle({.max_lr = 0.2}), "num_updates", "total_steps"},
+        FormerLength{tanh_decay(), "num_updates", "t_initial"},
+        FormerLength{cosine_restarts({.first_cycle_updates = 20}), "first_cycle_updates", "T_0"},
+        FormerLength{inverse_sqrt({.warmup_updates = 9}), "warmup_updates", "num_warmup_steps"},
+        FormerLength{warmup({.scheduler = linear(), .warmup_updates = 9}), "warmup_updates",
+                     "warmup_t"},
+        FormerLength{warmup({.scheduler = linear(), .warmup_updates = 9}), "part 1 num_updates",
+                     "part 1 total_iters"}}) {
+    SCOPED_TRACE(former);
+    const auto scheduler = schedule(optimizer, config);
+    StateDict state = scheduler->state_dict();
+    const auto with_length = [&](double length) {
+      StateDict lengths;
+      const StateDict saved = state.get_dict("lengths");
+      for (const auto& [name, value] : saved.entries()) {
+        if (name != now) lengths.set(name, saved.get_double(name));
+      }
+      lengths.set(former, length);
+      StateDict result = state;
+      result.set("lengths", lengths);
+      return result;
+    };
+    ASSERT_TRUE(state.get_dict("lengths").contains(now));
+    const double length = state.get_dict("lengths").get_double(now);
+    EXPECT_NO_THROW(scheduler->load_state_dict(with_length(length)));
+    EXPECT_ERROR(scheduler->load_state_dict(with_length(length + 1)),
+                 "the scheduler's state was saved with " + now);
+  }
+}
+
+TEST(FormerPlaceholdersTest, AreReadInTexts) {
+  const RunConfig config{.num_epochs = 3,
+                         .num_updates_per_epoch = 5,
+                         .max_num_updates = 14,
+                         .num_train_batches_per_epoch = 10,
+                         .num_eval_batches_per_epoch = 4};
+  const auto value_of = [&](const char* text) {
+    return RunExpression::parse(text).resolve(config);
+  };
+  EXPECT_EQ(value_of("NUM_EPOCHS"), 3.0);
+  EXPECT_EQ(value_of("NUM_UPDATE_STEPS / 2"), 7.0);
+  EXPECT_EQ(value_of("NUM_UPDATE_STEPS_PER_EPOCH * 2"), 10.0);
+  EXPECT_EQ(value_of("TRAIN_DATALOADER_LEN"), 10.0);
+  EXPECT_EQ(value_of("EVAL_DATALOADER_LEN"), 4.0);
+  EXPECT_EQ(RunExpression::parse("NUM_EPOCHS").to_string(), "num_epochs");
+}
+
+}  // namespace
+}  // namespace linkboy

@@ -1,0 +1,57 @@
+#include "linkboy/util/required.hpp"
+
+#include <gtest/gtest.h>
+
+#include <chrono>
+#include <filesystem>
+#include <type_traits>
+
+#include "linkboy/callbacks/save_predictions.hpp"
+#include "linkboy/callbacks/time_limit.hpp"
+#include "linkboy/metrics/accuracy.hpp"
+#include "linkboy/metrics/cohen_kappa.hpp"
+#include "linkboy/metrics/confusion_matrix.hpp"
+#include "linkboy/metrics/f_beta.hpp"
+#include "linkboy/metrics/matthews_corr_coef.hpp"
+#include "linkboy/metrics/precision_score.hpp"
+#include "linkboy/schedulers/chained_scheduler.hpp"
+#include "linkboy/schedulers/exponential_scheduler.hpp"
+#include "linkboy/schedulers/multi_step_scheduler.hpp"
+#include "linkboy/schedulers/sequential_scheduler.hpp"
+#include "linkboy/schedulers/timm_scheduler.hpp"
+#include "linkboy/schedulers/torch_scheduler.hpp"
+#include "linkboy/util/text_options.hpp"
+
+namespace linkboy {
+namespace {
+
+template <class... Options>
+constexpr bool kMustBeNamed = (!std::is_default_constructible_v<Options> && ...);
+
+TEST(RequiredTest, OptionsThatLeaveItOutDoNotCompile) {
+  EXPECT_TRUE((kMustBeNamed<SavePredictionsOptions, TimeLimitOptions>));
+  EXPECT_TRUE((kMustBeNamed<AccuracyOptions, CohenKappaOptions, ConfusionMatrixOptions,
+                            ClassificationOptions, FBetaOptions, MatthewsCorrCoefOptions>));
+  EXPECT_TRUE(
+      (kMustBeNamed<ChainedSchedulerOptions, ExponentialSchedulerOptions, MultiStepSchedulerOptions,
+                    SequentialSchedulerOptions, TimmSchedulerOptions, TorchSchedulerOptions>));
+}
+
+TEST(RequiredTest, TakesWhateverItsTypeIsMadeOf) {
+  const Required<double> number = 3;
+  EXPECT_EQ(number, 3.0);
+  const Required<std::filesystem::path> path = "a.pt";
+  EXPECT_EQ(path->extension(), ".pt");
+  const Required<std::chrono::milliseconds> time = std::chrono::minutes(1);
+  EXPECT_EQ(time->count(), 60'000);
+  const Required<std::vector<double>> list{1, 2.5};
+  EXPECT_EQ(*list, (std::vector<double>{1.0, 2.5}));
+}
+
+TEST(RequiredTest, IsReadAndWrittenAsItsValue) {
+  EXPECT_EQ(to_text(Required<double>(0.5)), "0.5");
+  EXPECT_EQ(*from_text<Required<double>>("0.5"), 0.5);
+}
+
+}  // namespace
+}  // namespace linkboy
