@@ -278,8 +278,15 @@ std::vector<CommandLine::Setting> CommandLine::read_config_file(
 
 std::vector<CommandLine::Setting> CommandLine::read_json(const std::string& content,
                                                          const std::string& place) const {
-  const auto root = nlohmann::json::parse(content, nullptr, /*allow_exceptions=*/false);
-  if (!root.is_object()) throw UsageError(place + "its '{' does not begin a whole JSON object.");
+  nlohmann::json root;
+  try {
+    root = nlohmann::json::parse(content);
+  } catch (const nlohmann::json::parse_error& error) {
+    const auto end =
+        content.begin() + static_cast<std::ptrdiff_t>(std::min(error.byte, content.size()));
+    throw UsageError(c10::str(place, "its '{' does not begin a whole JSON object: line ",
+                              std::count(content.begin(), end, '\n') + 1, " is not JSON."));
+  }
   std::vector<Setting> settings;
   for (const auto& entry : root.items()) {
     const auto values =

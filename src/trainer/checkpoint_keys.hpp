@@ -1,0 +1,13 @@
+#pragma once
+
+namespace linkboy {
+
+// The parts of a checkpoint.
+
+inline constexpr const char* kModel = "model_state_dict";
+inline constexpr const char* kOptimizer = "optimizer_state_dict";
+inline constexpr const char* kScheduler = "scheduler_state_dict";
+inline constexpr const char* kRegisteredModules = "registered_modules_state_dict";
+inline constexpr const char* kTrainingState = "training_state";
+
+}  // namespace linkboy

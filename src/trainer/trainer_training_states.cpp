@@ -1,0 +1,349 @@
+// Trainer's training states: what a run needs to resume, beside a checkpoint.
+
+#include <ATen/ATen.h>
+#include <torch/nn/module.h>
+
+#include <algorithm>
+#include <unordered_set>
+
+#include "checkpoint/background_job.hpp"
+#include "checkpoint/named_tensors.hpp"
+#include "checkpoint/rng_state.hpp"
+#include "distributed/agreement.hpp"
+#include "distributed/ivalue_bytes.hpp"
+#include "linkboy/accelerator/main_process.hpp"
+#include "linkboy/checkpoint/checkpoint.hpp"
+#include "linkboy/checkpoint/training_state_folders.hpp"
+#include "linkboy/error.hpp"
+#include "trainer/checkpoint_keys.hpp"
+#include "trainer/run_progress.hpp"
+#include "trainer/trainer_implementation.hpp"
+
+namespace linkboy {
+namespace {
+
+/// What each process has its own of.
+constexpr const char* kRanks = "ranks";
+constexpr const char* kTrainer = "trainer";
+/// The model and the optimizer of each process, where these differ (local SGD).
+constexpr const char* kWeightsOfRanks = "weights_of_ranks";
+
+StateDict without(const std::vector<at::Tensor>& parameters, NamedTensors tensors) {
+  std::unordered_set<const at::TensorImpl*> left_out;
+  for (const auto& parameter : parameters) left_out.insert(parameter.unsafeGetTensorImpl());
+  std::erase_if(tensors, [&](const auto& named) {
+    return left_out.contains(named.second.unsafeGetTensorImpl());
+  });
+  return StateDict(tensors);
+}
+
+/// `values` with those of `others` in their places.
+c10::IValue overlaid(const c10::IValue& values, const c10::IValue& others) {
+  if (!others.isGenericDict()) return others;
+  const auto result = values.toGenericDict().copy();
+  for (const auto& entry : others.toGenericDict()) {
+    result.insert_or_assign(entry.key(), overlaid(result.at(entry.key()), entry.value()));
+  }
+  return result;
+}
+
+}  // namespace
+
+/// What a checkpoint does not have.
+Trainer::Implementation::RunParts Trainer::Implementation::run_parts() const {
+  const bool is_epoch_done = progress_.is_epoch_done();
+  RunParts parts;
+  StateDict& state = parts.common;
+  state.set("version", int64_t{2});
+  state.set("num_updates", progress_.num_updates());
+  state.set("num_epochs_done", progress_.num_epochs() + (is_epoch_done ? 1 : 0));
+  state.set("micro_step", is_epoch_done ? int64_t{0} : trainer_.micro_step());
+  if (train_dataloader_) {
+    state.set("samples_per_micro_step",
+              train_dataloader_->batch_size() * accelerator_->num_processes());
+    state.set("micro_steps_per_epoch", train_dataloader_->size());
+  }
+  state.set("run_history", run_history_->state_dict());
+  state.set("epoch", run_history_->current_epoch() + (is_epoch_done ? 1 : 0));
+  if (const GradScaler* scaler = accelerator_->grad_scaler()) {
+    state.set("grad_scaler", scaler->state_dict());
+  }
+  if (train_dataloader_) state.set("train_dataloader", train_dataloader_->state_dict());
+
+  StateDict& own = parts.of_rank;
+  own = state_of(train_loss_);
+  own.set("rng", rng_state(accelerator_->device()));
+  if (const StateDict members = trainer_.state_dict(); !members.empty()) own.set(kTrainer, members);
+  StateDict callbacks;
+  StateDict own_callbacks;
+  for (const auto& callback : callback_handler_.callbacks()) {
+    callbacks.set(callback->name(), callback->state_dict());
+    const StateDict part = callback->rank_state_dict();
+    if (!part.empty()) own_callbacks.set(callback->name(), part);
+  }
+  state.set("callbacks", callbacks);
+  if (!own_callbacks.empty()) own.set("callbacks", own_callbacks);
+  if (scheduler_) parts.scheduler = scheduler_->state_dict();
+  return parts;
+}
+
+/// Copies what the end of an epoch changes, for callbacks that may save a state there.
+void Trainer::Implementation::keep_run_parts() {
+  const CallbackList& callbacks = callback_handler_.callbacks();
+  const bool may_be_saved =
+      std::any_of(callbacks.begin(), callbacks.end(),
+                  [](const auto& callback) { return callback->saves_training_states(); });
+  if (!may_be_saved) return;
+  RunParts parts = run_parts();
+  parts.buffers.set(kModel, without(model_.parameters(), model_.named_tensors()));
+  StateDict of_modules;
+  for (std::size_t i = 0; i < registered_modules_.size(); ++i) {
+    const torch::nn::Module& module = *registered_modules_[i];
+    const StateDict buffers = without(module.parameters(), named_tensors_of(module));
+    if (!buffers.empty()) of_modules.set(std::to_string(i), buffers);
+  }
+  parts.buffers.set(kRegisteredModules, of_modules);
+  for (StateDict* part : {&parts.common, &parts.of_rank, &parts.buffers}) {
+    Snapshot snapshot(/*largest_pinned=*/0);  // page-locked memory is of use to saves alone
+    *part = snapshot.take(*part);
+    snapshot.wait();
+  }
+  after_last_update_ = std::move(parts);
+}
+
+/// The parts of all processes, in the order of the ranks, on the main process; on the others
+/// nothing. No process has to hold the bytes of all.
+c10::IValue Trainer::Implementation::gather_on_main_process(const StateDict& own) {
+  c10::impl::GenericList ranks(c10::AnyType::get());
+  const Accelerator& here = trainer_.accelerator();
+  if (here.num_processes() == 1) {
+    ranks.push_back(own.to_ivalue());
+    return ranks;
+  }
+  const std::string mine = to_bytes(own.to_ivalue());
+  for (int64_t rank = 0; rank < here.num_processes(); ++rank) {
+    const std::string bytes = here.broadcast_bytes(here.process_index() == rank ? mine : "", rank);
+    if (here.is_main_process()) ranks.push_back(from_bytes(bytes));
+  }
+  return ranks;
+}
+
+void Trainer::save_training_state(const std::filesystem::path& directory,
+                                  SaveStateOptions options) {
+  LINKBOY_CHECK(can_save_training_state(), "a training state cannot be saved here: ",
+                impl_->progress_.has_training_run()
+                    ? "an update or the end of an epoch is half done, or was when the run ended."
+                    : "there is no training run yet, or it is another one than this evaluation.",
+                " Save it in on_train_update_end or on_training_run_epoch_end, or after a run that "
+                "was not left in between; or in a callback that saves_training_states().");
+  impl_->settle_saves();
+  impl_->settle_update();
+  accelerator();  // the parts need one
+  // A longer run trains the rest of an epoch in which a number of updates has ended this one.
+  const bool has_rest =
+      impl_->progress_.is_epoch_done() && impl_->after_last_update_ && is_epoch_cut_short();
+  const bool is_mid_epoch = impl_->progress_.is_ending_epoch() || has_rest;
+  const Implementation::RunParts parts =
+      is_mid_epoch ? *impl_->after_last_update_ : impl_->run_parts();
+  StateDict state = parts.common;
+  state.set(kRanks, impl_->gather_on_main_process(parts.of_rank));
+  state.set("accelerator", impl_->accelerator_->state_dict());
+  const auto with_kept_buffers = [&](StateDict contents) {
+    for (const auto& [part, buffers] : parts.buffers.entries()) {
+      if (contents.contains(part)) contents.set(part, overlaid(contents.at(part), buffers));
+    }
+    return contents;
+  };
+  if (impl_->accelerator_->has_own_weights()) {
+    const StateDict own = with_kept_buffers(impl_->checkpoint_contents({}, {.scheduler = false}));
+    state.set(kWeightsOfRanks, impl_->gather_on_main_process(own));
+  }
+  StateDict contents =
+      with_kept_buffers(impl_->checkpoint_contents({{kTrainingState, state.to_ivalue()}}, {}));
+  if (parts.scheduler) contents.set(kScheduler, *parts.scheduler);
+  if (!accelerator().is_main_process()) return;
+  const auto path = directory / kTrainingStateFile;
+  if (!options.asynchronous) {
+    write_checkpoint(path, contents);
+    return;
+  }
+  if (!impl_->background_save_) impl_->background_save_ = std::make_unique<BackgroundSave>();
+  Snapshot& snapshot = impl_->background_save_->snapshot;
+  impl_->background_save_->job.start([path, &snapshot, copy = snapshot.take(contents)] {
+    snapshot.wait();
+    write_checkpoint(path, copy);
+  });
+}
+
+void Trainer::wait_for_saves() {
+  if (impl_->background_save_) impl_->background_save_->job.wait();
+}
+
+/// One process saves; all must know if that failed before they go into the next collective call.
+void Trainer::Implementation::settle_saves() {
+  succeed_on_all_ranks(trainer_.accelerator().process_group(),
+                       [this] { trainer_.wait_for_saves(); });
+}
+
+std::optional<std::filesystem::path> Trainer::Implementation::find_training_state(
+    const std::filesystem::path& directory) {
+  if (std::filesystem::exists(directory / kTrainingStateFile)) return directory;
+  const bool is_latest = directory.filename() == "latest" && !std::filesystem::exists(directory);
+  const auto root = is_latest ? directory.parent_path() : directory;
+  std::error_code error;
+  const auto status = std::filesystem::status(root, error);
+  const bool is_below_file = error == std::errc::not_a_directory;
+  LINKBOY_CHECK_AS(FileError,
+                   !is_below_file && (!std::filesystem::exists(status) || is_directory(status)),
+                   root, is_below_file ? " lies below a file" : " is a file",
+                   ", but training states are folders in a folder. Give a folder that "
+                   "save_training_state or SaveTrainingState wrote.");
+  auto found =
+      latest_training_state(root, [this](const std::string& line) { trainer_.print(line); });
+  LINKBOY_CHECK_AS(FileError, found || is_latest, directory, " holds no training state (no file ",
+                   kTrainingStateFile,
+                   " in it or in a folder state-NUMBER in it). Give a folder that "
+                   "save_training_state or SaveTrainingState wrote.");
+  if (!found)
+    trainer_.print(
+        c10::str("Nothing to resume in ", root.string(), "; starting from the beginning"));
+  return found;
+}
+
+/// The place in the epoch, in micro-steps of this run, which may have more processes, larger
+/// batches or longer accumulation windows than the one before.
+int64_t Trainer::Implementation::micro_step_of(const StateDict& state,
+                                               const std::filesystem::path& path) {
+  const int64_t saved = state.get_int("micro_step");
+  if (saved == 0 || !train_dataloader_ || !state.contains("samples_per_micro_step")) return saved;
+  // The last batch may have been a short one: all of the data is no multiple of the batches then.
+  const int64_t num_here = train_dataloader_->size();
+  const bool is_epoch_trained =
+      state.contains("micro_steps_per_epoch") && saved == state.get_int("micro_steps_per_epoch");
+  if (is_epoch_trained) return num_here;
+  int64_t num_samples = 0;
+  const int64_t samples_then = state.get_int("samples_per_micro_step");
+  LINKBOY_CHECK(
+      saved > 0 && samples_then > 0 && !__builtin_mul_overflow(saved, samples_then, &num_samples),
+      path, " was saved after ", saved, " micro-steps of ", samples_then,
+      " samples; both must be positive numbers that a run can have. Use another state.");
+  const int64_t here = train_dataloader_->batch_size() * trainer_.accelerator().num_processes();
+  LINKBOY_CHECK(num_samples % here == 0, path, " was saved in mid-epoch, after ", num_samples,
+                " samples, which batches of ", train_dataloader_->batch_size(), " on ",
+                accelerator_->num_processes(), " processes do not reach. Go on with ", samples_then,
+                " samples in all, or a divisor of it.");
+  const int64_t micro_step = std::min(num_samples / here, num_here);
+  // A window that is half done there has no gradients here.
+  const int64_t steps = run_config_.gradient_accumulation_steps;
+  LINKBOY_CHECK(
+      micro_step % steps == 0 || micro_step == num_here, path, " was saved in mid-epoch, after ",
+      micro_step, " batches of this run, where no accumulation window of ", steps,
+      " batches ends. Resume with gradient_accumulation_steps of a divisor of ", micro_step, ".");
+  return micro_step;
+}
+
+/// What can be known to be wrong before anything is changed.
+void Trainer::Implementation::check_training_state(const StateDict& state,
+                                                   const std::filesystem::path& path) const {
+  const int64_t version = state.get_int("version");
+  LINKBOY_CHECK(version == 2, path, " is a training state of version ", version,
+                "; this linkboy reads version 2.");
+  for (const char* count : {"num_updates", "num_epochs_done", "micro_step", "epoch"}) {
+    LINKBOY_CHECK(state.get_int(count) >= 0, path, " has ", state.get_int(count), " as its \"",
+                  count, "\"; a count must not be negative. Use another state.");
+  }
+  for (const char* part : {"run_history", "accelerator", "callbacks"}) state.get_dict(part);
+  const c10::IValue& ranks = state.at(kRanks);
+  LINKBOY_CHECK(ranks.isList() && !ranks.toListRef().empty(), path, " holds no list \"", kRanks,
+                "\"; it was not written by save_training_state.");
+}
+
+void Trainer::Implementation::load_state_of_rank(const StateDict& state) {
+  const auto ranks = state.get_list(kRanks);
+  const auto rank = static_cast<std::size_t>(trainer_.accelerator().process_index());
+  const bool is_same_world =
+      ranks.size() == static_cast<std::size_t>(accelerator_->num_processes());
+  reset(train_loss_);
+  if (is_same_world && accelerator_->has_own_weights() && state.contains(kWeightsOfRanks)) {
+    auto own = StateDict::from_ivalue(state.get_list(kWeightsOfRanks)[rank], kWeightsOfRanks);
+    load_contents(own, kWeightsOfRanks, {.scheduler = false}, /*is_resumed=*/true);
+  }
+  const auto state_of = [&](std::size_t i) { return StateDict::from_ivalue(ranks[i], kRanks); };
+  const StateDict own = state_of(std::min(rank, ranks.size() - 1));
+  if (is_same_world) {
+    add(train_loss_, own);
+    if (own.contains("callbacks")) {
+      callback_handler_.load_rank_state_dicts(own.get_dict("callbacks"));
+    }
+  } else {
+    // The sums go to one process; random numbers cannot be the same any more.
+    for (std::size_t i = 0; i < ranks.size() && rank == 0; ++i) add(train_loss_, state_of(i));
+  }
+  if (own.contains(kTrainer)) trainer_.load_state_dict(own.get_dict(kTrainer));
+  set_rng_state(accelerator_->device(), own.get_dict("rng"));
+}
+
+bool Trainer::load_training_state(const std::filesystem::path& directory) {
+  if (impl_->background_save_) impl_->background_save_->job.join();
+  // One process looks: what the others might find is still being written, or removed.
+  std::string place;
+  run_on_main_process(accelerator(), [&] {
+    if (const auto found = impl_->find_training_state(directory)) place = found->string();
+  });
+  place = impl_->accelerator_->broadcast_bytes(place);
+  if (place.empty()) return false;
+  const auto path = std::filesystem::path(place) / kTrainingStateFile;
+  StateDict contents;
+  succeed_on_all_ranks(impl_->accelerator_->process_group(),
+                       [&] { contents = impl_->read_contents(path); });
+  const StateDict state = contents.get_dict(kTrainingState);
+  impl_->check_training_state(state, path);
+  const int64_t micro_step = impl_->micro_step_of(state, path);
+  LINKBOY_CHECK(
+      !contents.contains(kScheduler) || impl_->scheduler_, path,
+      " has a scheduler's state, but the run has no scheduler, so that it would train with "
+      "other values. Give it the same create_scheduler_fn.");
+  LINKBOY_CHECK(contents.contains(kRegisteredModules) || impl_->registered_modules_state().empty(),
+                path,
+                " has no state of the registered modules, which would train on from their first "
+                "values. Load the model alone with load_checkpoint.");
+  impl_->load_contents(contents, path, {}, /*is_resumed=*/true);
+  impl_->progress_.resume(state.get_int("num_epochs_done"), state.get_int("num_updates"),
+                          micro_step);
+  if (!impl_->is_running_) impl_->progress_.end_update();
+  impl_->run_history_->load_state_dict(state.get_dict("run_history"));
+  impl_->run_history_->set_epoch(state.get_int("epoch"));
+  if (impl_->train_dataloader_ && state.contains("train_dataloader")) {
+    impl_->train_dataloader_->load_state_dict(state.get_dict("train_dataloader"));
+  }
+  impl_->accelerator_->load_state_dict(state.get_dict("accelerator"));
+  // A run may go on in another precision.
+  GradScaler* scaler = impl_->accelerator_->grad_scaler();
+  const bool was_scaled = state.contains("grad_scaler");
+  if (scaler != nullptr && was_scaled) scaler->load_state_dict(state.get_dict("grad_scaler"));
+  const auto left_out = impl_->callback_handler_.load_state_dicts(state.get_dict("callbacks"));
+  impl_->load_state_of_rank(state);
+  impl_->resumed_from_ = place;
+  print(c10::str("Resumed training state from ", place, " (epoch ",
+                 impl_->run_history_->current_epoch(), ", update ", impl_->progress_.num_updates(),
+                 ")"));
+  if (was_scaled && scaler == nullptr) {
+    print(
+        "WARNING: the training state was saved with Precision::fp16, but this run has another "
+        "precision; the scale of the gradients is left out.");
+  } else if (scaler != nullptr && !was_scaled) {
+    print(
+        c10::str("WARNING: the training state was saved without Precision::fp16, but this "
+                 "run has it; the scale of the gradients starts at ",
+                 scaler->get_scale(), "."));
+  }
+  if (!left_out.empty()) {
+    print(
+        c10::str("WARNING: the training state has the states of callbacks that this run does not "
+                 "have: ",
+                 c10::Join(", ", left_out), "; they are left out."));
+  }
+  return true;
+}
+
+}  // namespace linkboy
