@@ -2,16 +2,13 @@
 
 #include <ATen/core/Tensor.h>
 #include <c10/core/Device.h>
-#include <c10/core/ScalarType.h>
 
 #include <cstdint>
 #include <functional>
-#include <iosfwd>
 #include <memory>
 #include <optional>
 #include <string>
 #include <string_view>
-#include <unordered_set>
 #include <vector>
 
 #include "linkboy/accelerator/accelerator_options.hpp"
@@ -30,10 +27,6 @@ class Optimizer;
 }
 
 namespace linkboy {
-
-class GradientReducer;
-class ZeroShards;
-struct LaunchEnvironment;
 
 /// Turns what the user says into what the hardware does. Trainer drives one; a hand-written loop
 /// can do the same:
@@ -69,7 +62,7 @@ class LINKBOY_API Accelerator {
   Accelerator& operator=(const Accelerator&) = delete;
 
   /// Where the model and the batches are.
-  c10::Device device() const { return device_; }
+  c10::Device device() const;
 
   /// Moves the model to the device and into its memory format, in place: optimizers stay valid. The
   /// state of `optimizer` follows, if it is an SGD, Adam, AdamW, Adagrad or RMSprop. All processes
@@ -92,7 +85,7 @@ class LINKBOY_API Accelerator {
   /// Makes what follows in the scope run in `AcceleratorOptions::precision`: the forward and the
   /// loss, not the backward. Trainer has it around `calculate_train_batch_loss` and
   /// `calculate_eval_batch_loss`.
-  AutocastScope autocast() const { return {device_.type(), autocast_dtype(precision_)}; }
+  AutocastScope autocast() const;
 
   /// Begins micro-step `index` (from 0) of an epoch of `num_micro_steps`. An update belongs at its
   /// end if the window that is returned is complete: every `gradient_accumulation_steps`
@@ -101,7 +94,7 @@ class LINKBOY_API Accelerator {
   AccumulationWindow begin_micro_step(int64_t index, int64_t num_micro_steps);
 
   /// The place of the micro-step that `begin_micro_step` has begun.
-  AccumulationWindow window() const { return window_; }
+  AccumulationWindow window() const;
 
   /// Adds the gradients of `loss` / length of the window; in fp16 they are scaled. In the last
   /// micro-step of the window they are averaged over the processes, while they are computed.
@@ -137,7 +130,7 @@ class LINKBOY_API Accelerator {
 
   /// Whether the processes have different weights between two averages, with `local_sgd_interval`.
   bool has_own_weights() const {
-    return num_processes() > 1 && distributed_.local_sgd_interval > 0;
+    return num_processes() > 1 && distributed_options().local_sgd_interval > 0;
   }
 
   /// What `optimizer` needs to go on: as Python's `Optimizer.state_dict`, with the parts of all
@@ -176,17 +169,17 @@ class LINKBOY_API Accelerator {
   void settle_optimizer_steps();
   /// As `optimizer_step_was_skipped`, to be asked later: when the next micro-steps are queued, CUDA
   /// has work while the host waits. It leaves the optimizers' counts as they are. Trainer uses it.
-  const StepVerdict& step_verdict() const { return step_verdict_; }
+  const StepVerdict& step_verdict() const;
 
   /// What losses are computed in.
-  Precision precision() const { return precision_; }
+  Precision precision() const;
   /// How the processes work together.
-  const DistributedOptions& distributed_options() const { return distributed_; }
+  const DistributedOptions& distributed_options() const;
 
   /// Of fp16, else null.
-  GradScaler* grad_scaler() { return grad_scaler_.get(); }
+  GradScaler* grad_scaler();
   /// Of fp16, else null.
-  const GradScaler* grad_scaler() const { return grad_scaler_.get(); }
+  const GradScaler* grad_scaler() const;
 
   // ---- Several processes. All of these are collective. -----------------------------------------
 
@@ -229,26 +222,26 @@ class LINKBOY_API Accelerator {
   std::vector<std::string> all_gather_bytes(std::string_view bytes) const;
 
   /// Returns when all processes have called it. @note Collective.
-  void wait_for_everyone() const { process_group_->barrier(); }
+  void wait_for_everyone() const { process_group().barrier(); }
 
   /// Runs `work` on the main process of each host, then on the others: a download, say.
   void main_process_first(const std::function<void()>& work) const;
 
   /// The processes that share the batches; of this one alone if there are no others.
-  const ProcessGroup& process_group() const { return *process_group_; }
+  const ProcessGroup& process_group() const;
   /// The same, for who may outlive the Accelerator.
-  std::shared_ptr<const ProcessGroup> shared_process_group() const { return process_group_; }
+  std::shared_ptr<const ProcessGroup> shared_process_group() const;
 
   /// Processes that share the batches.
-  int64_t num_processes() const { return process_group_->size(); }
+  int64_t num_processes() const { return process_group().size(); }
   /// The rank of this one among them, from 0.
-  int64_t process_index() const { return process_group_->rank(); }
+  int64_t process_index() const { return process_group().rank(); }
   /// This process's number on its host, from 0.
-  int64_t local_process_index() const { return local_process_index_; }
+  int64_t local_process_index() const;
   /// Whether this is rank 0, which prints and saves.
   bool is_main_process() const { return process_index() == 0; }
   /// Whether this is the first process of its host.
-  bool is_local_main_process() const { return local_process_index_ == 0; }
+  bool is_local_main_process() const { return local_process_index() == 0; }
 
   /// Writes a line to standard output, on the main process alone.
   void print(std::string_view line) const;
@@ -267,38 +260,9 @@ class LINKBOY_API Accelerator {
 
  private:
   friend class Trainer;
+  struct Implementation;
 
-  Accelerator(AcceleratorOptions options, const LaunchEnvironment& launch);
-
-  DistributedOptions distributed_;
-  int64_t local_process_index_ = 0;
-  c10::Device device_;
-  std::shared_ptr<const ProcessGroup> process_group_;
-  std::vector<std::unique_ptr<GradientReducer>> reducers_;  // one for each model
-  std::unique_ptr<ZeroShards> zero_;                        // with zero_stage
-  Precision precision_;
-  std::unique_ptr<GradScaler> grad_scaler_;
-  bool channels_last_;
-  int64_t gradient_accumulation_steps_ = 1;
-  AccumulationWindow window_;
-  bool is_in_training_ = false;  // of a Trainer
-  StepVerdict step_verdict_{};
-  /// Optimizers with a step in this window whose verdict nobody has waited for. Forgotten when the
-  /// next window begins: they may be gone by then.
-  std::unordered_set<const torch::optim::Optimizer*> unsettled_;
-
-  /// Steps asked for, for local SGD: of each optimizer, in the order in which they came.
-  std::vector<const torch::optim::Optimizer*> stepped_;
-  std::vector<int64_t> num_steps_;
-  /// Optimizers that had a gradient for which there is no fused kernel.
-  std::unordered_set<const torch::optim::Optimizer*> partly_fused_;
-
-  void check_gather(const at::Tensor& tensor) const;
-  std::vector<GradientReducer*> reducers_of(const at::Tensor& loss) const;
-  bool are_gradients_averaged() const;
-  void average_weights(torch::optim::Optimizer& optimizer);
-  int64_t& num_steps_of(const torch::optim::Optimizer& optimizer);
-  at::Tensor norm_of_all_shards(const at::Tensor& norm) const;
+  std::unique_ptr<Implementation> impl_;
 };
 
 }  // namespace linkboy

@@ -1,5 +1,6 @@
 // What the training loop needs around its steps.
 
+#include "accelerator/accelerator_implementation.hpp"
 #include "linkboy/error.hpp"
 #include "linkboy/profiling/profiler_range.hpp"
 #include "trainer/trainer_implementation.hpp"
@@ -9,11 +10,12 @@ namespace linkboy {
 /// Its accumulation window, scale of fp16 and reducers are those of one training.
 std::shared_ptr<void> Trainer::Implementation::claim_accelerator() {
   LINKBOY_CHECK(
-      !accelerator_->is_in_training_,
+      !accelerator_->impl_->is_in_training_,
       "train was called while another Trainer trains with the same Accelerator. Give each "
       "an Accelerator of its own, or wait until the other run has ended.");
-  accelerator_->is_in_training_ = true;
-  return {nullptr, [accelerator = accelerator_](void*) { accelerator->is_in_training_ = false; }};
+  accelerator_->impl_->is_in_training_ = true;
+  return {nullptr,
+          [accelerator = accelerator_](void*) { accelerator->impl_->is_in_training_ = false; }};
 }
 
 Batch Trainer::Implementation::next_batch(BatchIterator& batches, int64_t num_batches) const {

@@ -1,0 +1,53 @@
+#pragma once
+
+#include <ATen/core/Tensor.h>
+#include <c10/core/Device.h>
+#include <torch/optim/optimizer.h>
+
+#include <cstdint>
+#include <memory>
+#include <unordered_set>
+#include <vector>
+
+#include "distributed/gradient_reducer.hpp"
+#include "distributed/launch_environment.hpp"
+#include "distributed/zero_shards.hpp"
+#include "linkboy/accelerator.hpp"
+
+namespace linkboy {
+
+/// The private parts of an Accelerator.
+struct Accelerator::Implementation {
+  Implementation(AcceleratorOptions options, const LaunchEnvironment& launch);
+
+  std::vector<GradientReducer*> reducers_of(const at::Tensor& loss) const;
+  bool are_gradients_averaged() const;
+  void average_weights(torch::optim::Optimizer& optimizer);
+  int64_t& num_steps_of(const torch::optim::Optimizer& optimizer);
+  at::Tensor norm_of_all_shards(const at::Tensor& norm) const;
+
+  DistributedOptions distributed_;
+  int64_t local_process_index_ = 0;
+  c10::Device device_;
+  std::shared_ptr<const ProcessGroup> process_group_;
+  std::vector<std::unique_ptr<GradientReducer>> reducers_;  // one for each model
+  std::unique_ptr<ZeroShards> zero_;                        // with zero_stage
+  Precision precision_;
+  std::unique_ptr<GradScaler> grad_scaler_;
+  bool channels_last_;
+  int64_t gradient_accumulation_steps_ = 1;
+  AccumulationWindow window_;
+  bool is_in_training_ = false;  // set and reset by the Trainer whose run uses this Accelerator
+  StepVerdict step_verdict_{};
+  /// Optimizers with a step in this window whose verdict nobody has waited for. Forgotten when the
+  /// next window begins: they may be gone by then.
+  std::unordered_set<const torch::optim::Optimizer*> unsettled_;
+
+  /// Steps asked for, for local SGD: of each optimizer, in the order in which they came.
+  std::vector<const torch::optim::Optimizer*> stepped_;
+  std::vector<int64_t> num_steps_;
+  /// Optimizers that had a gradient for which there is no fused kernel.
+  std::unordered_set<const torch::optim::Optimizer*> partly_fused_;
+};
+
+}  // namespace linkboy

@@ -1,0 +1,103 @@
+#include <string>
+#include <unordered_set>
+#include <utility>
+
+#include "accelerator/accelerator_implementation.hpp"
+#include "accelerator/share_between_ranks.hpp"
+#include "checkpoint/named_tensors.hpp"
+#include "data/device_loader.hpp"
+#include "precision/fused_step.hpp"
+
+namespace linkboy {
+namespace {
+
+/// Collects what all ranks must have alike.
+class SharedTensorsOf {
+ public:
+  explicit SharedTensorsOf(const Model& model) {
+    add(model.named_tensors(), model.parameters());
+    reduced_ = model.parameters();
+  }
+
+  void add(const torch::nn::Module& module, const std::string& name) {
+    NamedTensors tensors = named_tensors_of(module);
+    for (auto& [own_name, tensor] : tensors) own_name = name + "." + own_name;
+    add(tensors, module.parameters());
+  }
+
+  /// What the optimizer trains beside the model: the loss function's parameters, say.
+  void add(const torch::optim::Optimizer& optimizer) {
+    std::unordered_set<const at::TensorImpl*> are_reduced;
+    for (const auto& parameter : reduced_) are_reduced.insert(parameter.unsafeGetTensorImpl());
+    for (const auto& group : optimizer.param_groups()) {
+      for (const auto& parameter : group.params()) {
+        if (!are_reduced.insert(parameter.unsafeGetTensorImpl()).second) continue;
+        reduced_.push_back(parameter);
+        add({{"optimizer's parameter " + std::to_string(reduced_.size()), parameter}}, {parameter});
+      }
+    }
+  }
+
+  SharedTensors get() && { return {std::move(named_), std::move(reduced_), std::move(buffers_)}; }
+
+ private:
+  void add(const NamedTensors& named, const std::vector<at::Tensor>& parameters) {
+    std::unordered_set<const at::TensorImpl*> are_parameters;
+    for (const auto& parameter : parameters) are_parameters.insert(parameter.unsafeGetTensorImpl());
+    for (const auto& entry : named) {
+      const at::TensorImpl* identity = entry.second.unsafeGetTensorImpl();
+      if (!known_.insert(identity).second) continue;
+      named_.push_back(entry);
+      if (!are_parameters.contains(identity)) buffers_.push_back(entry.second);
+    }
+  }
+
+  NamedTensors named_;
+  std::vector<at::Tensor> reduced_, buffers_;
+  std::unordered_set<const at::TensorImpl*> known_;
+};
+
+}  // namespace
+
+void Accelerator::prepare(Model& model, const torch::optim::Optimizer* optimizer,
+                          const std::vector<std::shared_ptr<torch::nn::Module>>& others) {
+  model.to(impl_->device_);
+  if (impl_->channels_last_) model.to(at::MemoryFormat::ChannelsLast);
+  if (optimizer) {
+    move_state_to_parameters(*optimizer);
+    // Another optimizer may have had its address.
+    impl_->partly_fused_.erase(optimizer);
+    if (impl_->distributed_.local_sgd_interval > 0) impl_->num_steps_of(*optimizer) = 0;
+  }
+  if (impl_->process_group_->size() == 1) return;
+
+  SharedTensorsOf all(model);
+  for (std::size_t i = 0; i < others.size(); ++i) {
+    all.add(*others[i], "registered module " + std::to_string(i));
+  }
+  if (optimizer) all.add(*optimizer);
+  SharedTensors tensors = std::move(all).get();
+  if (impl_->zero_ && optimizer) impl_->zero_->assign(*optimizer);
+  std::erase_if(impl_->reducers_, [&](const auto& reducer) {
+    return reducer->overlaps(tensors.reduced) && !reducer->is_for(tensors);
+  });
+  for (const auto& reducer : impl_->reducers_) {
+    if (reducer->is_for(tensors)) return reducer->synchronize();
+  }
+  GradientReducer::OwnerOf owner_of;
+  if (impl_->zero_ && optimizer) {
+    owner_of = [zero = impl_->zero_.get()](const at::Tensor& parameter) {
+      return zero->owner_of(parameter);
+    };
+  }
+  impl_->reducers_.push_back(std::make_unique<GradientReducer>(
+      impl_->process_group_, impl_->distributed_, std::move(tensors), std::move(owner_of)));
+}
+
+std::shared_ptr<DataLoader> Accelerator::prepare(std::shared_ptr<DataLoader> loader) const {
+  loader = share_between_ranks(std::move(loader), *impl_->process_group_, /*even_batches=*/true);
+  if (impl_->device_.is_cpu() && !impl_->channels_last_) return loader;
+  return std::make_shared<DeviceLoader>(std::move(loader), impl_->device_, impl_->channels_last_);
+}
+
+}  // namespace linkboy

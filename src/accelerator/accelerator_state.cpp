@@ -1,0 +1,64 @@
+#include <algorithm>
+#include <utility>
+
+#include "accelerator/accelerator_implementation.hpp"
+#include "checkpoint/optimizer_state.hpp"
+#include "linkboy/error.hpp"
+#include "precision/fused_step.hpp"
+
+namespace linkboy {
+namespace {
+
+constexpr const char* kSendingOrders = "sending_orders";
+constexpr const char* kNumSteps = "num_steps";
+
+}  // namespace
+
+StateDict Accelerator::optimizer_state_dict(const torch::optim::Optimizer& optimizer) const {
+  if (impl_->grad_scaler_) impl_->grad_scaler_->settle(optimizer);
+  StateDict state = impl_->zero_ ? impl_->zero_->whole_state(optimizer)
+                                 : linkboy::optimizer_state_dict(optimizer);
+  bool was_fused = state.contains("param_groups") && !impl_->partly_fused_.contains(&optimizer);
+  if (impl_->zero_) {  // each rank has stepped its own parameters
+    const auto all = impl_->process_group_->all_gather_bytes(was_fused ? "1" : "0");
+    was_fused = std::all_of(all.begin(), all.end(), [](const auto& own) { return own == "1"; });
+  }
+  for (std::size_t i = 0; was_fused && i < optimizer.param_groups().size(); ++i) {
+    if (!is_fused_in_python(optimizer, optimizer.param_groups()[i])) continue;
+    // The list and its dicts were made for this state.
+    state.get_list("param_groups")[i].toGenericDict().insert_or_assign("fused", true);
+  }
+  return state;
+}
+
+StateDict Accelerator::state_dict() const {
+  c10::impl::GenericList orders(c10::AnyType::get());
+  for (const auto& reducer : impl_->reducers_) orders.push_back(reducer->sending_order());
+  StateDict state;
+  state.set(kSendingOrders, orders);
+  if (impl_->distributed_.local_sgd_interval > 0)
+    state.set(kNumSteps, c10::IValue(impl_->num_steps_));
+  return state;
+}
+
+void Accelerator::load_state_dict(const StateDict& state) {
+  const auto list = state.get_list(kSendingOrders);
+  for (std::size_t i = 0; i < std::min(list.size(), impl_->reducers_.size()); ++i) {
+    std::vector<int64_t> order;
+    if (!list[i].isList()) continue;
+    for (const c10::IValue& number : list[i].toListRef()) {
+      if (number.isInt()) order.push_back(number.toInt());
+    }
+    impl_->reducers_[i]->set_sending_order(order);
+  }
+  if (!state.contains(kNumSteps)) return;
+  std::vector<int64_t> counts;
+  for (const c10::IValue& number : state.get_list(kNumSteps)) {
+    LINKBOY_CHECK(number.isInt() && number.toInt() >= 0, "the accelerator's \"", kNumSteps,
+                  "\" holds ", number, "; it must hold counts of updates. Use another state.");
+    counts.push_back(number.toInt());
+  }
+  impl_->num_steps_ = std::move(counts);
+}
+
+}  // namespace linkboy

@@ -1,0 +1,204 @@
+// The accumulation window, the backward pass and the update at its end.
+
+#include <ATen/ATen.h>
+#include <c10/util/ScopeExit.h>
+
+#include <algorithm>
+#include <cmath>
+#include <utility>
+
+#include "accelerator/accelerator_implementation.hpp"
+#include "accelerator/gradients.hpp"
+#include "distributed/process_group_implementation.hpp"
+#include "linkboy/error.hpp"
+#include "precision/fused_step.hpp"
+
+namespace linkboy {
+namespace {
+
+/// The dtype of the norm of the parameters' gradients, on every process alike.
+at::ScalarType common_dtype(const std::vector<at::Tensor>& parameters) {
+  if (parameters.empty()) return at::kFloat;
+  at::ScalarType dtype = parameters.front().scalar_type();
+  for (const auto& parameter : parameters) {
+    dtype = c10::promoteTypes(dtype, parameter.scalar_type());
+  }
+  return c10::toRealValueType(dtype);
+}
+
+}  // namespace
+
+void Accelerator::set_gradient_accumulation_steps(int64_t steps) {
+  LINKBOY_CHECK_OPTION(steps >= 1, "gradient_accumulation_steps is ", steps,
+                       "; it must be at least 1. Use 1 to update after every batch.");
+  impl_->gradient_accumulation_steps_ = steps;
+}
+
+AccumulationWindow Accelerator::begin_micro_step(int64_t index, int64_t num_micro_steps) {
+  impl_->step_verdict_ = StepVerdict();
+  impl_->window_.index = index % impl_->gradient_accumulation_steps_;
+  impl_->window_.length = std::min(impl_->gradient_accumulation_steps_,
+                                   num_micro_steps - (index - impl_->window_.index));
+  if (impl_->window_.index == 0) {
+    impl_->unsettled_.clear();
+    for (const auto& reducer : impl_->reducers_) reducer->begin_update();
+  }
+  return impl_->window_;
+}
+
+AccumulationWindow Accelerator::window() const { return impl_->window_; }
+
+void Accelerator::backward(const at::Tensor& loss) {
+  impl_->step_verdict_ = StepVerdict();
+  // The division is left out where it changes nothing, to save a node of the graph.
+  const at::Tensor share = impl_->window_.length == 1 ? loss : loss / impl_->window_.length;
+  if (impl_->grad_scaler_ && !impl_->grad_scaler_->awaits_step()) update_scale();
+  const at::Tensor scaled = impl_->grad_scaler_ ? impl_->grad_scaler_->scale(share) : share;
+  if (impl_->reducers_.empty() || !impl_->window_.is_complete()) return scaled.backward();
+  const auto reducers = impl_->reducers_of(scaled);
+  auto abandon = c10::make_scope_exit([&] {
+    for (GradientReducer* reducer : reducers) reducer->abandon();
+  });
+  for (GradientReducer* reducer : reducers) reducer->before_backward(scaled);
+  run_collective(*impl_->process_group_, "the averaging of the gradients",
+                 [&] { scaled.backward(); });
+  for (GradientReducer* reducer : reducers) reducer->after_backward();
+  abandon.release();
+}
+
+std::vector<GradientReducer*> Accelerator::Implementation::reducers_of(
+    const at::Tensor& loss) const {
+  std::vector<GradientReducer*> reached;
+  for (const auto& reducer : reducers_) {
+    // A graph of one model need not be walked.
+    if (reducers_.size() == 1 || reducer->contributes_to(loss)) reached.push_back(reducer.get());
+  }
+  return reached;
+}
+
+void Accelerator::unscale_gradients(torch::optim::Optimizer& optimizer) {
+  if (impl_->grad_scaler_ && !impl_->grad_scaler_->has_unscaled(optimizer))
+    impl_->grad_scaler_->unscale(optimizer);
+}
+
+at::Tensor Accelerator::clip_grad_norm(const std::vector<at::Tensor>& parameters,
+                                       double max_norm) const {
+  LINKBOY_CHECK(max_norm > 0.0, "the norm to clip at is ", max_norm, "; it must be positive.");
+  const at::NoGradGuard no_grad;
+  const auto gradients = gradients_of(parameters);
+  at::Tensor total;
+  if (gradients.empty()) {
+    total = at::zeros({}, at::TensorOptions(impl_->device_).dtype(common_dtype(parameters)));
+  } else {
+    auto norms = at::_foreach_norm(gradients, 2);
+    // Parameters may live on several devices; their norms meet on the first.
+    for (auto& norm : norms) norm = norm.to(norms.front().device());
+    total = at::linalg_vector_norm(at::stack(norms), 2);
+  }
+  if (impl_->zero_ && impl_->distributed_.zero_stage == 2) {
+    total = impl_->norm_of_all_shards(total.to(common_dtype(parameters)));
+  }
+  if (gradients.empty()) return total;
+  if (std::isinf(max_norm)) return total;
+  // Python divides a number by a tensor as the number times the reciprocal; C++'s operator differs
+  // from that in the last bit.
+  const at::Tensor coefficient = ((total + 1e-6).reciprocal() * max_norm).clamp_max(1.0);
+  at::_foreach_mul_(gradients, coefficient);
+  return total;
+}
+
+/// Each process has the gradients of its own parameters alone, or none.
+at::Tensor Accelerator::Implementation::norm_of_all_shards(const at::Tensor& norm) const {
+  at::Tensor sum = norm.to(at::kDouble).square();
+  process_group_->all_reduce(sum);
+  return sum.sqrt().to(norm.scalar_type());
+}
+
+void Accelerator::clip_grad_value(const std::vector<at::Tensor>& parameters,
+                                  double clip_value) const {
+  LINKBOY_CHECK(clip_value > 0.0, "the value to clip at is ", clip_value, "; it must be positive.");
+  const at::NoGradGuard no_grad;
+  const auto gradients = gradients_of(parameters);
+  if (gradients.empty()) return;
+  at::_foreach_clamp_min_(gradients, -clip_value);
+  at::_foreach_clamp_max_(gradients, clip_value);
+}
+
+void Accelerator::optimizer_step(torch::optim::Optimizer& optimizer) {
+  const auto make_step = [&] {
+    if (impl_->grad_scaler_) {
+      if (has_gradient_without_kernel(optimizer)) impl_->partly_fused_.insert(&optimizer);
+      const StepVerdict verdict = impl_->grad_scaler_->queue_step(optimizer);
+      impl_->step_verdict_.add(verdict);
+      if (!verdict.is_known()) impl_->unsettled_.insert(&optimizer);
+      return;
+    }
+    const FusedGradients fused = fused_step(optimizer);
+    if (fused == FusedGradients::none) optimizer.step();
+    if (fused == FusedGradients::some) impl_->partly_fused_.insert(&optimizer);
+  };
+  // All ranks must see the overflow of any gradient: one that skipped an update alone would have
+  // other weights, another scale and another count of updates.
+  if (impl_->zero_) unscale_gradients(optimizer);
+  if (impl_->grad_scaler_ && !impl_->are_gradients_averaged()) {
+    unscale_gradients(optimizer);
+    impl_->grad_scaler_->share_overflow(optimizer, *impl_->process_group_);
+  }
+  if (impl_->zero_) {
+    impl_->zero_->step(optimizer, make_step);
+  } else {
+    make_step();
+  }
+  if (impl_->distributed_.local_sgd_interval > 0) impl_->average_weights(optimizer);
+}
+
+bool Accelerator::Implementation::are_gradients_averaged() const {
+  return process_group_->size() == 1 ||
+         (distributed_.local_sgd_interval == 0 && !distributed_.gradient_comm_hook);
+}
+
+void Accelerator::Implementation::average_weights(torch::optim::Optimizer& optimizer) {
+  if (++num_steps_of(optimizer) % distributed_.local_sgd_interval != 0) return;
+  std::vector<at::Tensor> weights;
+  for (const auto& group : optimizer.param_groups()) {
+    weights.insert(weights.end(), group.params().begin(), group.params().end());
+  }
+  process_group_->all_reduce(weights, ReduceOp::mean);
+}
+
+int64_t& Accelerator::Implementation::num_steps_of(const torch::optim::Optimizer& optimizer) {
+  const auto place = std::find(stepped_.begin(), stepped_.end(), &optimizer) - stepped_.begin();
+  if (place == std::ssize(stepped_)) stepped_.push_back(&optimizer);
+  num_steps_.resize(std::max(num_steps_.size(), stepped_.size()));
+  return num_steps_[place];
+}
+
+void Accelerator::skip_optimizer_step() {
+  impl_->step_verdict_.add(StepVerdict(true));
+  if (impl_->grad_scaler_) impl_->grad_scaler_->skip_steps();
+}
+
+void Accelerator::update_scale() {
+  if (impl_->grad_scaler_) impl_->grad_scaler_->update();
+}
+
+const StepVerdict& Accelerator::step_verdict() const { return impl_->step_verdict_; }
+
+bool Accelerator::optimizer_step_was_skipped() {
+  settle_optimizer_steps();
+  return impl_->step_verdict_.was_skipped();
+}
+
+void Accelerator::settle_optimizer_steps() {
+  for (const torch::optim::Optimizer* optimizer : std::exchange(impl_->unsettled_, {})) {
+    impl_->grad_scaler_->settle(*optimizer);
+  }
+}
+
+void Accelerator::zero_grad(torch::optim::Optimizer& optimizer) {
+  for (auto& group : optimizer.param_groups()) {
+    for (auto& parameter : group.params()) parameter.mutable_grad().reset();
+  }
+}
+
+}  // namespace linkboy
