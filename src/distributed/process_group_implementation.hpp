@@ -28,6 +28,9 @@ struct ProcessGroup::Implementation {
   /// Whether the ranks cannot go on; nothing of this group works any more then.
   bool has_failed() const;
 
+  /// " (timeout 30 s)", for messages.
+  std::string timeout_text() const;
+
   void watch_device(const c10::intrusive_ptr<c10d::Backend>& backend);
 
   /// Has a backend for the CPU, and one for CUDA where there is one.

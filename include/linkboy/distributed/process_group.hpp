@@ -48,12 +48,12 @@ class LINKBOY_API ProcessGroup {
   ProcessGroup& operator=(const ProcessGroup&) = delete;
 
   /// The number of this process, in [0, size()).
-  int64_t rank() const { return rank_; }
+  int64_t rank() const;
   /// How many processes there are.
-  int64_t size() const { return static_cast<int64_t>(world_ranks_.size()); }
+  int64_t size() const;
 
   /// The members' ranks in the world, in the order of their ranks here.
-  const std::vector<int64_t>& world_ranks() const { return world_ranks_; }
+  const std::vector<int64_t>& world_ranks() const;
 
   /// Combines the ranks' tensors, in place. `mean` is the sum divided by `size()`. Collective.
   void all_reduce(at::Tensor tensor, ReduceOp op = ReduceOp::sum) const;
@@ -95,19 +95,16 @@ class LINKBOY_API ProcessGroup {
   std::shared_ptr<ProcessGroup> new_group(const std::vector<int64_t>& ranks) const;
 
   /// How long a collective waits for the others.
-  std::chrono::milliseconds timeout() const { return timeout_; }
+  std::chrono::milliseconds timeout() const;
 
   struct Implementation;
   /// For linkboy's own sources, and for tests that bring a group of their own.
   explicit ProcessGroup(std::shared_ptr<Implementation> implementation);
   /// Null for one process alone. For linkboy's own sources.
-  Implementation* implementation() const { return implementation_.get(); }
+  Implementation* implementation() const { return impl_.get(); }
 
  private:
-  int64_t rank_ = 0;
-  std::vector<int64_t> world_ranks_{0};
-  std::chrono::milliseconds timeout_{0};
-  std::shared_ptr<Implementation> implementation_;  // null for one process alone
+  std::shared_ptr<Implementation> impl_;  // null for one process alone
 };
 
 /// Returns the processes of the Trainer run that is in progress on this thread. Outside of a run it
