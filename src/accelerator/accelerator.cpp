@@ -50,31 +50,25 @@ c10::Device parse_device(const std::string& name, const LaunchEnvironment& launc
 }
 
 /// Ranks with other options would make other collective calls, and wait for each other forever.
-void check_same_on_all_ranks(const AcceleratorOptions& options, c10::Device device,
+void check_same_on_all_ranks(AcceleratorOptions options, c10::Device device,
                              const ProcessGroup& group) {
-  std::vector<std::string> lines;
-  const auto add = [&lines](const char* name, const auto& value) {
-    lines.push_back(c10::str(name, " = ", value));
+  DistributedOptions& distributed = options.distributed;
+  // Ranks may differ in their timeout and in the device's index.
+  options.device = c10::DeviceTypeName(device.type(), /*lower_case=*/true);
+  distributed.timeout = {};
+  distributed.gradient_as_bucket_view = distributed.gradient_as_bucket_view.value_or(false);
+  std::vector<std::string> lines{
+      c10::str("a gradient_comm_hook = ", distributed.gradient_comm_hook != nullptr)};
+  const auto add = [&lines](const std::string& owner, const auto& fields) {
+    for (auto [name, value] : options_to_text(fields)) {
+      if (value == "true") value = "1";
+      if (value == "false") value = "0";
+      lines.push_back(owner + name + " = " + value);
+    }
   };
-  add("device", c10::DeviceTypeName(device.type(), /*lower_case=*/true));
-  add("precision", to_text(options.precision));
-  add("grad_scaler.init_scale", options.grad_scaler.init_scale);
-  add("grad_scaler.growth_factor", options.grad_scaler.growth_factor);
-  add("grad_scaler.backoff_factor", options.grad_scaler.backoff_factor);
-  add("grad_scaler.growth_interval", options.grad_scaler.growth_interval);
-  add("channels_last", options.channels_last);
-  add("deterministic", options.deterministic);
-  const DistributedOptions& distributed = options.distributed;
-  add("backend", to_text(distributed.backend));
-  add("bucket_cap_mb", distributed.bucket_cap_mb);
-  add("find_unused_parameters", distributed.find_unused_parameters);
-  add("static_graph", distributed.static_graph);
-  add("gradient_as_bucket_view", distributed.gradient_as_bucket_view.value_or(false));
-  add("broadcast_buffers", distributed.broadcast_buffers);
-  add("compression", to_text(distributed.compression));
-  add("local_sgd_interval", distributed.local_sgd_interval);
-  add("zero_stage", distributed.zero_stage);
-  add("a gradient_comm_hook", distributed.gradient_comm_hook != nullptr);
+  add("", options);
+  add("grad_scaler.", options.grad_scaler);
+  add("", distributed);
   require_same_on_all_ranks(group, "AcceleratorOptions", lines);
 }
 

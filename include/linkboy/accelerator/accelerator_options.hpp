@@ -6,6 +6,7 @@
 #include "linkboy/distributed/distributed_options.hpp"
 #include "linkboy/precision/grad_scaler.hpp"
 #include "linkboy/run/precision.hpp"
+#include "linkboy/util/text_options.hpp"
 
 namespace linkboy {
 
@@ -37,6 +38,8 @@ struct AcceleratorOptions {
   /// Processes to share the batches and to average the gradients with. Null: all that were launched
   /// together.
   std::shared_ptr<const ProcessGroup> process_group{};
+
+  LINKBOY_FIELDS(device, precision, channels_last, deterministic);
 };
 
 }  // namespace linkboy

@@ -99,6 +99,10 @@ struct DistributedOptions {
   /// Replaces the averaging of gradients. Null: none. Not together with `compression`,
   /// `local_sgd_interval` or `zero_stage`.
   std::shared_ptr<GradientCommHook> gradient_comm_hook{};
+
+  LINKBOY_FIELDS(backend, timeout, bucket_cap_mb, find_unused_parameters, static_graph,
+                 gradient_as_bucket_view, broadcast_buffers, compression, local_sgd_interval,
+                 zero_stage);
 };
 
 }  // namespace linkboy

@@ -10,6 +10,7 @@
 #include "linkboy/checkpoint/state_dict.hpp"
 #include "linkboy/export.hpp"
 #include "linkboy/extend/async_scalar.hpp"
+#include "linkboy/util/text_options.hpp"
 
 namespace torch::optim {
 class Optimizer;
@@ -30,6 +31,8 @@ struct GradScalerOptions {
   double backoff_factor = 0.5;
   /// Updates. At least 1.
   int64_t growth_interval = 2000;
+
+  LINKBOY_FIELDS(init_scale, growth_factor, backoff_factor, growth_interval);
 };
 
 /// Whether a step was skipped because a gradient was infinite or NaN. A CUDA device says so when it
