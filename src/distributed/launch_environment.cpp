@@ -12,7 +12,7 @@ namespace {
 
 using Launcher = LaunchEnvironment::Launcher;
 
-constexpr int64_t kMaxProcesses = std::numeric_limits<int>::max();  // ranks are ints in c10d
+constexpr int64_t kMaxProcesses = 131'072;  // the most keys that c10d's store waits for
 constexpr const char* kLoopback = "127.0.0.1";
 
 constexpr const char* kTorchrunAdvice =
@@ -35,7 +35,7 @@ struct Range {
   std::string reason = "";
 };
 
-const Range kAnyCount{0, kMaxProcesses};
+const Range kAnyCount{0, std::numeric_limits<int>::max()};
 const Range kWorldSizes{1, kMaxProcesses};
 
 Range below(const char* name, int64_t count) {

@@ -1,5 +1,6 @@
 #include "distributed/world.hpp"
 
+#include <sys/resource.h>
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 
 #include <mutex>
@@ -49,6 +50,17 @@ bool wants_nccl(const DistributedOptions& options, c10::Device device) {
   return options.backend == Backend::automatic && device.is_cuda() && has_nccl();
 }
 
+/// Otherwise the ranks wait for those that a typo in WORLD_SIZE has added.
+void check_open_files(int64_t world_size) {
+  rlimit limit{};
+  if (::getrlimit(RLIMIT_NOFILE, &limit) != 0) return;
+  LINKBOY_CHECK(static_cast<rlim_t>(world_size) <= limit.rlim_cur, "there are ", world_size,
+                " processes, and each connects to all others, but this one may have only ",
+                limit.rlim_cur,
+                " open files. Correct the number of processes (WORLD_SIZE), or raise the limit "
+                "(ulimit -n).");
+}
+
 }  // namespace
 
 void check_distributed_options(const DistributedOptions& options) {
@@ -91,6 +103,7 @@ std::shared_ptr<ProcessGroup> init_process_group(const LaunchEnvironment& launch
       " processes, but the device is ", device.str(),
       "; they can share the training on CUDA devices and on CPUs only. Start one process, "
       "or choose the device cpu.");
+  check_open_files(launch.world_size);
 
   if (uses_nccl) choose_nccl_defaults();
   World& shared = world();

@@ -5,6 +5,7 @@
 #include <net/if.h>
 #include <netdb.h>
 #include <netinet/in.h>
+#include <sys/resource.h>
 #include <torch/torch.h>
 
 #include <set>
@@ -12,7 +13,9 @@
 
 #include "distributed/ivalue_bytes.hpp"
 #include "distributed/rendezvous.hpp"
+#include "distributed/world.hpp"
 #include "linkboy/accelerator.hpp"
+#include "support/expect_error.hpp"
 #include "support/pretended_group.hpp"
 
 namespace linkboy::testing::process_group_test {
@@ -44,6 +47,19 @@ TEST(ProcessGroupTest, ReducesTensorsOfAnyMemoryOrder) {
     group->all_reduce(tensor);
     EXPECT_TRUE(torch::equal(tensor, expected));
   }
+}
+
+TEST(WorldTest, MoreRanksThanAProcessCanConnectToAreAnErrorBeforeItWaits) {
+  rlimit before{};
+  ASSERT_EQ(::getrlimit(RLIMIT_NOFILE, &before), 0);
+  const auto restore = c10::make_scope_exit([&] { ::setrlimit(RLIMIT_NOFILE, &before); });
+  const rlimit fewer{.rlim_cur = 512, .rlim_max = before.rlim_max};
+  ASSERT_EQ(::setrlimit(RLIMIT_NOFILE, &fewer), 0);
+  LaunchEnvironment launch;
+  launch.world_size = 1000;
+  EXPECT_ERROR(init_process_group(launch, {}, torch::kCPU),
+               "there are 1000 processes, and each connects to all others, but this one may have "
+               "only 512 open files. Correct the number of processes");
 }
 
 TEST(RendezvousTest, OtherHostsAreNotToldALoopbackAddress) {
