@@ -15,7 +15,6 @@
 
 #include "linkboy/accelerator.hpp"
 #include "linkboy/callback.hpp"
-#include "linkboy/callbacks/default_callbacks.hpp"
 #include "linkboy/checkpoint/checkpoint_parts.hpp"
 #include "linkboy/checkpoint/state_dict.hpp"
 #include "linkboy/data/batch.hpp"
@@ -32,6 +31,7 @@
 #include "linkboy/run/stop_training.hpp"
 #include "linkboy/run/train_result.hpp"
 #include "linkboy/scheduler.hpp"
+#include "linkboy/trainer/trainer_options.hpp"
 
 namespace torch::optim {
 class Optimizer;
@@ -40,20 +40,6 @@ class Optimizer;
 namespace linkboy {
 
 class RunSnapshot;
-
-/// What a Trainer is made with, beside its model, loss and optimizer.
-struct TrainerOptions {
-  /// Called in this order.
-  CallbackList callbacks = default_callbacks();
-  /// Null for an InMemoryRunHistory.
-  std::shared_ptr<RunHistory> run_history{};
-  /// Device, precision and processes.
-  AcceleratorOptions accelerator{};
-  /// If it is not null, the Trainer uses this Accelerator and does not read `accelerator`. Set
-  /// `DistributedOptions::gradient_as_bucket_view` in it, as the Trainer does in its own. Several
-  /// Trainers may share it if they do not train at the same time.
-  std::shared_ptr<Accelerator> shared_accelerator{};
-};
 
 /// Runs the training loop; every step of it is a method to override.
 ///

@@ -4,4 +4,5 @@
 
 #include "linkboy/util/make.hpp"
 #include "linkboy/util/printable.hpp"
+#include "linkboy/util/required.hpp"
 #include "linkboy/util/text_options.hpp"
