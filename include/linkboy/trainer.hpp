@@ -305,10 +305,11 @@ class LINKBOY_API Trainer {
   ///
   /// docs/customising.md tells what an override must do.
   virtual void train_step(const Batch& batch);
-  /// Calls an event of all callbacks.
+  /// Calls an event of all callbacks. @note Collective, but for the events of steps.
   template <class... Parameters, class... Arguments>
   void fire(void (Callback::*event)(Trainer&, Parameters...), const Arguments&... arguments) {
     call_callbacks([&](Callback& callback) { (callback.*event)(*this, arguments...); });
+    if constexpr (sizeof...(Parameters) == 0) agree_after(event);
   }
   /// Runs `calculate_train_batch_loss` in the run's precision and execution mode, and adds the loss
   /// to the epoch's mean. @throws Error outside of `train_step`.
@@ -369,6 +370,7 @@ class LINKBOY_API Trainer {
   struct Implementation;
 
   void call_callbacks(c10::function_ref<void(Callback&)> call);
+  void agree_after(void (Callback::*event)(Trainer&));
 
   std::unique_ptr<Implementation> impl_;
 };

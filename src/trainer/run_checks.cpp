@@ -141,6 +141,11 @@ void check_options_for(const Accelerator& accelerator, const TrainOptions& optio
       ". Leave one of them out.");
 }
 
+void Trainer::Implementation::check_options(const TrainOptions& options) const {
+  check_train_options(options, optimizer_.get());
+  check_trained_parameters();
+}
+
 void Trainer::Implementation::check_trained_parameters() const {
   const auto known = identities_of(model_, registered_modules_);
   const auto parameters = parameters_of(*optimizer_);

@@ -37,6 +37,7 @@ class RunProgress {
   int64_t num_updates() const { return num_updates_; }
   /// Micro-steps of the present epoch that are done.
   int64_t micro_step() const { return micro_step_; }
+  int64_t num_micro_steps_of_epoch() const { return num_micro_steps_of_epoch_; }
   bool has_updates_in_epoch() const { return num_updates_ > num_updates_before_epoch_; }
   /// Whether this process has run micro-steps of the present epoch, but has not begun an update.
   bool has_micro_steps_only() const { return has_begun_micro_step_ && !has_begun_update_; }

@@ -49,6 +49,7 @@ void set_training_lengths(RunConfig& config, const TrainOptions& options) {
 }
 
 void Trainer::Implementation::set_up_training(const TrainOptions& options) {
+  claim_accelerator();
   check_same_on_all_ranks(options);
   check_options_for(trainer_.accelerator(), options);
   share_loader_seed();

@@ -84,7 +84,6 @@ Metrics Trainer::evaluate(const EvaluateOptions& options) {
     impl_->until_stopped([&] {
       evaluation_run_start();
       fire(&Callback::on_evaluation_run_start);
-      impl_->stop_.sync_deferred();
       impl_->run_evaluations("evaluation_loss");
     });
     evaluation_run_end();
@@ -132,7 +131,6 @@ void Trainer::run_eval_epoch(DataLoader& loader, std::string_view metric_name) {
   eval_epoch_start();
   impl_->reset(impl_->eval_loss_);
   fire(&Callback::on_eval_epoch_start);
-  impl_->stop_.sync_deferred();
   auto batches = loader.iterate(impl_->run_history_->current_epoch());
   // Of several processes some may have fewer batches than others. These wait in join_uneven_loop,
   // which answers gather_for_metrics, but no agreement.
@@ -149,7 +147,6 @@ void Trainer::run_eval_epoch(DataLoader& loader, std::string_view metric_name) {
   eval_epoch_end();
   impl_->record(metric_name, impl_->eval_loss_);
   fire(&Callback::on_eval_epoch_end);
-  impl_->stop_.sync_deferred();
 }
 
 void Trainer::Implementation::eval_step(const Batch& batch) {

@@ -2,6 +2,9 @@
 
 #include <c10/util/ScopeExit.h>
 
+#include <algorithm>
+#include <array>
+
 #include "distributed/process_group_implementation.hpp"
 #include "distributed/run_group_scope.hpp"
 #include "linkboy/error.hpp"
@@ -10,6 +13,21 @@
 #include "trainer/trainer_implementation.hpp"
 
 namespace linkboy {
+namespace {
+
+/// The others are those of steps, which agree at the update or the batch, and of a run's end. (GCC
+/// and Clang compare the places of virtual functions.)
+bool is_called_by_all_ranks(void (Callback::*event)(Trainer&)) {
+  using Event = void (Callback::*)(Trainer&);
+  static constexpr std::array<Event, 7> kEvents{
+      &Callback::on_training_run_start,   &Callback::on_train_epoch_start,
+      &Callback::on_train_epoch_end,      &Callback::on_training_run_epoch_end,
+      &Callback::on_evaluation_run_start, &Callback::on_eval_epoch_start,
+      &Callback::on_eval_epoch_end};
+  return std::find(kEvents.begin(), kEvents.end(), event) != kEvents.end();
+}
+
+}  // namespace
 
 /// Calls every callback, although one throws StopTraining: a training state that is saved then
 /// holds the whole event, and collective calls of later callbacks find the other ranks. Returns
@@ -52,6 +70,13 @@ void Trainer::call_callbacks(c10::function_ref<void(Callback&)> call) {
   impl_->stop_.defer(*stop, impl_->progress_.is_in_window());
 }
 
+/// Where all ranks call an event, they leave together if a callback of one of them has thrown;
+/// after an update, if they have agreed on it during the backward pass.
+void Trainer::agree_after(void (Callback::*event)(Trainer&)) {
+  if (is_called_by_all_ranks(event)) impl_->stop_.sync_deferred();
+  if (event == &Callback::on_train_update_end) impl_->stop_.throw_if_agreed();
+}
+
 void Trainer::call_event(std::string_view name, const std::any& payload) {
   impl_->callback_handler_.call_event(name, *this, payload);
 }
@@ -65,7 +90,10 @@ void Trainer::Implementation::guarded(c10::function_ref<void()> run) {
       "at a time. Call evaluate_now in a callback to evaluate in the middle of a run, or "
       "wait until the run has ended.");
   is_running_ = true;
-  const auto done = c10::make_scope_exit([this] { is_running_ = false; });
+  const auto done = c10::make_scope_exit([this] {
+    is_running_ = false;
+    claim_.reset();
+  });
   try {
     callback_handler_.call_init_end_once(trainer_);
     const RunGroupScope group(trainer_.accelerator().process_group());

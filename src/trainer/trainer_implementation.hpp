@@ -30,11 +30,16 @@ struct Trainer::Implementation {
   void eval_step(const Batch& batch);
   void count_open_update();
   void settle_update();
-  /// @return Gives the accelerator back when it is destroyed.
-  std::shared_ptr<void> claim_accelerator();
-  Batch next_batch(BatchIterator& batches, int64_t num_batches) const;
+  void claim_accelerator();
+  std::unique_ptr<BatchIterator> begin_batches(DataLoader& loader);
   bool has_micro_steps_left();
-  void drop_window_without_update();
+  Batch begin_micro_step(BatchIterator& batches);
+  void end_micro_step();
+  void check_is_in_step() const;
+  void begin_update();
+  void open_update();
+  void end_training_of_epoch();
+  void keep_counts();
 
   /// The mean of the losses of a phase, and of those tracked beside them.
   struct Losses {
@@ -72,6 +77,7 @@ struct Trainer::Implementation {
   void call_in_set_up(void (Callback::*event)(Trainer&));
   int64_t max_over_ranks(int64_t value);
   std::optional<double> mean_over_ranks(const LossAverage& tracker);
+  void check_options(const TrainOptions& options) const;
   void check_trained_parameters() const;
   void warn_of_unsaved_parameters();
   void check_same_on_all_ranks(const TrainOptions& options);
@@ -136,6 +142,7 @@ struct Trainer::Implementation {
   /// The verdict on the last update, until the host has waited for it.
   std::optional<StepVerdict> open_update_;
   bool is_running_ = false;
+  std::shared_ptr<void> claim_;  // on the accelerator, in a training run
   Evaluation evaluation_;
   /// Copies, as they were after the epoch's last update, from then until the epoch is done.
   std::optional<RunParts> after_last_update_;

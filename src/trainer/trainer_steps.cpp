@@ -8,23 +8,43 @@
 namespace linkboy {
 
 /// Its accumulation window, scale of fp16 and reducers are those of one training.
-std::shared_ptr<void> Trainer::Implementation::claim_accelerator() {
+void Trainer::Implementation::claim_accelerator() {
   LINKBOY_CHECK(
       !accelerator_->impl_->is_in_training_,
       "train was called while another Trainer trains with the same Accelerator. Give each "
       "an Accelerator of its own, or wait until the other run has ended.");
   accelerator_->impl_->is_in_training_ = true;
-  return {nullptr,
-          [accelerator = accelerator_](void*) { accelerator->impl_->is_in_training_ = false; }};
+  claim_ = {nullptr,
+            [accelerator = accelerator_](void*) { accelerator->impl_->is_in_training_ = false; }};
 }
 
-Batch Trainer::Implementation::next_batch(BatchIterator& batches, int64_t num_batches) const {
-  const ProfilerRange range("data");
-  auto batch = batches.next();
+std::unique_ptr<BatchIterator> Trainer::Implementation::begin_batches(DataLoader& loader) {
+  executor_->begin_epoch();
+  progress_.begin_micro_steps(loader.size());
+  return loader.iterate(run_history_->current_epoch(), progress_.micro_step());
+}
+
+/// The batch of the micro-step that begins with it.
+Batch Trainer::Implementation::begin_micro_step(BatchIterator& batches) {
+  std::optional<Batch> batch;
+  {
+    const ProfilerRange range("data");
+    batch = batches.next();
+  }
   LINKBOY_CHECK(batch.has_value(), "the loader ended after ", progress_.micro_step(),
-                " batches, but its size() is ", num_batches,
+                " batches, but its size() is ", progress_.num_micro_steps_of_epoch(),
                 "; size() must say how many batches come.");
+  progress_.begin_micro_step();
+  accelerator_->begin_micro_step(progress_.micro_step(), progress_.num_micro_steps_of_epoch());
   return *std::move(batch);
+}
+
+void Trainer::Implementation::end_micro_step() {
+  progress_.end_micro_step();
+  // An override of `train_step` may leave out a window.
+  if (!trainer_.is_update_due() || !progress_.is_in_window()) return;
+  Accelerator::zero_grad(*optimizer_);
+  progress_.end_update();
 }
 
 bool Trainer::Implementation::has_micro_steps_left() {
@@ -33,11 +53,33 @@ bool Trainer::Implementation::has_micro_steps_left() {
   return progress_.has_micro_steps_left();
 }
 
-/// An override of `train_step` may leave out a window.
-void Trainer::Implementation::drop_window_without_update() {
-  if (!trainer_.is_update_due() || !progress_.is_in_window()) return;
-  Accelerator::zero_grad(*optimizer_);
-  progress_.end_update();
+void Trainer::Implementation::check_is_in_step() const {
+  LINKBOY_CHECK(progress_.is_in_window(),
+                "forward was called outside of train_step. Call it there, or "
+                "calculate_*_batch_loss elsewhere.");
+}
+
+void Trainer::Implementation::begin_update() {
+  LINKBOY_CHECK(
+      trainer_.is_update_due(),
+      "update was called in a micro-step that does not end its accumulation window. Call it "
+      "if is_update_due().");
+  progress_.end_micro_step();
+  stop_.end();
+  // The device has this update's gradients to compute while the host waits for the one before.
+  count_open_update();
+  progress_.begin_update();
+  if (scheduler_ && scheduler_->include_new_groups()) scheduler_->start();
+  if (weights_by_batch_size_) weight_gradients();
+}
+
+/// The optimizer's step is made or skipped; the host may learn later which.
+void Trainer::Implementation::open_update() {
+  accelerator_->update_scale();
+  open_update_ = accelerator_->step_verdict();
+  if (open_update_->is_known()) count_open_update();
+  // An overridden optimizer_zero_grad may call LibTorch's, which refuses gradients that are views.
+  if (accelerator_->num_processes() > 1) Accelerator::zero_grad(*optimizer_);
 }
 
 void Trainer::Implementation::count_open_update() {
@@ -48,6 +90,18 @@ void Trainer::Implementation::count_open_update() {
   progress_.count_update();
   const ProfilerRange range("scheduler_step");
   trainer_.scheduler_step();
+}
+
+void Trainer::Implementation::end_training_of_epoch() {
+  settle_update();
+  progress_.end_training_of_epoch();
+  keep_run_parts();
+  progress_.begin_end_of_epoch();
+}
+
+void Trainer::Implementation::keep_counts() {
+  result_.num_epochs = progress_.num_epochs();
+  result_.num_updates = trainer_.num_updates();
 }
 
 }  // namespace linkboy
