@@ -43,16 +43,13 @@ class PrintMilestones : public linkboy::Callback {
  public:
   PrintMilestones() {
     on_event(kMilestone, [this](linkboy::Trainer& trainer, const std::any& payload) {
-      ++num_milestones_;
+      ++num_milestones;
       trainer.print(c10::str("milestone: loss ", std::any_cast<double>(payload), " in epoch ",
                              trainer.run_history().current_epoch()));
     });
   }
 
-  int num_milestones() const { return num_milestones_; }
-
- private:
-  int num_milestones_ = 0;
+  int num_milestones = 0;
 };
 
 /// Points [N, 2], and a wave over them [N, 1].
@@ -77,5 +74,5 @@ int main() {
                  .per_device_batch_size = 50});
 
   const auto rates = linkboy::get_param_group_field(*optimizer, linkboy::ParamGroupField::lr);
-  std::printf("%d milestones, learning rate %g\n", milestones->num_milestones(), rates[0]);
+  std::printf("%d milestones, learning rate %g\n", milestones->num_milestones, rates[0]);
 }

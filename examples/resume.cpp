@@ -1,32 +1,19 @@
 // Kills a training run in the middle, resumes it, and compares it with one that was left alone.
 //
-//     resume [FOLDER]    where training states are kept; a temporary folder if not given
+//     resume [FOLDER]    where training states are kept; output/resume if not given
 
-#include <stdlib.h>
 #include <torch/torch.h>
 
 #include <algorithm>
 #include <cstdio>
 #include <filesystem>
+#include <linkboy/callbacks/lambda_callback.hpp>
 #include <linkboy/callbacks/save_training_state.hpp>
-#include <linkboy/checkpoint/training_state_folders.hpp>
 #include <linkboy/cli.hpp>
 #include <linkboy/trainer.hpp>
+#include <optional>
 
 namespace fs = std::filesystem;
-
-/// Ends the run after an update, as a power failure would.
-class StopAfter : public linkboy::Callback {
- public:
-  explicit StopAfter(int64_t num_updates) : num_updates_(num_updates) {}
-
-  void on_train_update_end(linkboy::Trainer& trainer) override {
-    if (trainer.num_updates() == num_updates_) trainer.request_stop();
-  }
-
- private:
-  int64_t num_updates_;
-};
 
 /// Points [N, 8], and a linear function of them with noise [N, 1].
 linkboy::TensorDataset make_data(int64_t num_points) {
@@ -59,8 +46,13 @@ void run(const fs::path& folder) {
     return linkboy::make<linkboy::SaveTrainingState>(
         {.directory = folder, .every_n_updates = 10, .save_at_end = false, .keep_last = 1});
   };
+  // Ends the run after an update, as a power failure would.
+  const auto kill =
+      linkboy::make<linkboy::LambdaCallback>({.on_train_update_end = [](linkboy::Trainer& trainer) {
+        if (trainer.num_updates() == 25) trainer.request_stop();
+      }});
   const auto undisturbed = train(data, /*seed=*/1, {});
-  train(data, /*seed=*/1, {save(), std::make_shared<StopAfter>(25)});
+  train(data, /*seed=*/1, {save(), kill});
   // With another seed, so that only the training state can make it the same run.
   const auto resumed = train(data, /*seed=*/2, {save()}, folder / "latest");
 
@@ -74,17 +66,8 @@ void run(const fs::path& folder) {
 int main(int argc, char** argv) {
   return linkboy::cli::run_main(argc, argv, [](const linkboy::cli::Arguments& arguments) {
     if (arguments.size() > 1 || (arguments.size() == 1 && arguments[0].starts_with('-'))) {
-      throw linkboy::cli::UsageError(
-          "it takes one argument, the folder of training states, or none.");
+      throw linkboy::cli::UsageError("it takes the folder of training states, or nothing.");
     }
-    if (!arguments.empty()) return run(arguments[0]);
-    std::string folder = fs::temp_directory_path() / "linkboy-XXXXXX";
-    LINKBOY_CHECK(mkdtemp(folder.data()), "cannot make the folder ", folder, ".");
-    run(folder);
-    const fs::path state = linkboy::latest_training_state(folder).value();
-    for (const fs::path& path : {state / linkboy::kTrainingStateFile, state,
-                                 fs::path(folder) / ".lock", fs::path(folder)}) {
-      fs::remove(path);
-    }
+    run(arguments.empty() ? "output/resume" : arguments[0]);
   });
 }

@@ -20,6 +20,8 @@ struct CUgraphExec_st {
 
 namespace linkboy::simulated_cuda {
 
+inline Machine& machine() { return Machine::instance(); }
+
 /// Makes `error` the thread's last error, unless it is success, and returns it.
 cudaError_t remember(cudaError_t error);
 cudaError_t remember(Status status);

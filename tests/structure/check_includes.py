@@ -4,7 +4,8 @@
 - every folder stands on a floor, and its files include files of their own folder and of lower floors only;
 - a scheduler sees only the folders in SEES;
 - headers of CUDA, NCCL, Gloo and c10d appear in src/ only;
-- <linkboy/FOLDER.hpp> includes all public headers of FOLDER, and <linkboy/linkboy.hpp> everything.
+- <linkboy/FOLDER.hpp> includes all public headers of FOLDER, and <linkboy/linkboy.hpp> everything;
+- a test file in C++ has at most 400 lines, and an example of one file at most 80.
 
     check_includes.py ROOT    prints each offence, exits 1 if there is one
 """
@@ -33,6 +34,7 @@ LOWER = {"callbacks/default_callbacks.hpp": "run"}
 SEES = {"schedulers": {"schedulers", "run", "extend", "util"}}
 SIBLINGS = ("callbacks", "metrics", "schedulers")  # headers and sources in one top-level folder
 NOT_IN_EVERYTHING = {"linkboy", "cli"}
+MOST_LINES = {"tests/**/*.hpp": 400, "tests/**/*.cpp": 400, "examples/*.cpp": 80}
 SYSTEM_IN_SRC_ONLY = re.compile(r"cuda|nccl|gloo|c10d|torch/csrc/distributed", re.IGNORECASE)
 INCLUDE = re.compile(r'^\s*#\s*include\s*([<"])([^>"]+)', re.MULTILINE)
 
@@ -97,10 +99,21 @@ def missing_from_umbrellas(root):
                                      if header.stem not in NOT_IN_EVERYTHING])
 
 
+def too_long(root):
+    for pattern, most in MOST_LINES.items():
+        files = sorted(root.glob(pattern))
+        assert files, f"no {pattern} was found in {root}"
+        for file in files:
+            count = len(file.read_text().splitlines())
+            if count > most:
+                yield (f"{file.relative_to(root).as_posix()} has {count} lines, and at most {most} are allowed; "
+                       "split it by subject")
+
+
 def main():
     root = pathlib.Path(sys.argv[1])
-    found = [*offences(root), *missing_from_umbrellas(root)]
-    print("\n".join(found) or "all includes point downwards")
+    found = [*offences(root), *missing_from_umbrellas(root), *too_long(root)]
+    print("\n".join(found) or "all includes point downwards, and no file is too long")
     return 1 if found else 0
 
 

@@ -3,11 +3,7 @@
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
-#include <fstream>
-
-#include "linkboy/callbacks/default_callbacks.hpp"
 #include "support/every_callback.hpp"
-#include "support/expect_error.hpp"
 #include "support/temporary_folder.hpp"
 
 namespace linkboy::testing::callback_contract_test {
@@ -170,70 +166,6 @@ TEST_P(CallbackContractTest, ARunResumedInMidEpochEndsInTheSameWeights) {
 }
 
 INSTANTIATE_TEST_SUITE_P(All, CallbackContractTest, ::testing::ValuesIn(every_callback()), name_of);
-
-TEST(CallbackFactoryTest, KnowsEveryFileOfTheCallbacksFolder) {
-  // What is not made from text: objects, helpers of several callbacks, the factory itself.
-  const std::vector<std::string> others{"callback_factory", "default_callbacks", "freeze_layers",
-                                        "metric_callback",  "track_run",         "metric_monitor",
-                                        "averaged_weights", "describe_run",      "bring_here"};
-  const auto names = callback_names();
-  for (const auto& entry : std::filesystem::directory_iterator(
-           std::filesystem::path(__FILE__).parent_path() / "../../../callbacks")) {
-    if (entry.path().extension() != ".cpp") continue;
-    std::string name = entry.path().stem().string();
-    if (std::find(others.begin(), others.end(), name) != others.end()) continue;
-    std::replace(name.begin(), name.end(), '_', '-');
-    EXPECT_NE(std::find(names.begin(), names.end(), name), names.end()) << name;
-  }
-}
-
-TEST(CallbackFactoryTest, AnUnknownNameIsAnErrorThatListsAll) {
-  EXPECT_ERROR(make_callback("no-such"), "there is no callback \"no-such\"; there are early-");
-}
-
-TEST(CallbackFactoryTest, AnUnknownOptionIsAnErrorThatListsAll) {
-  EXPECT_ERROR(make_callback("time-limit", {{"hours", "1"}}),
-               "the callback time-limit has no option \"hours\"; it has minutes.");
-  EXPECT_ERROR(make_callback("memory-monitor", {{"a", "1"}}), "it has none");
-}
-
-TEST(CallbackFactoryTest, AValueThatCannotBeReadIsAnErrorThatSaysWhatItMustBe) {
-  EXPECT_ERROR(make_callback("early-stopping", {{"patience", "two"}}),
-               "patience is 'two'; it must be a whole number");
-  EXPECT_ERROR(make_callback("gradient-norm", {{"parts", "all"}}),
-               "it must be one of none, param_groups, modules");
-}
-
-TEST(CallbackFactoryTest, TheTimersLimitIsRefusedInMinutes) {
-  for (const char* minutes : {"0", "-1", "1e300", "nan"}) {
-    EXPECT_ERROR(make_callback("time-limit", {{"minutes", minutes}}),
-                 "the time-limit's minutes is ");
-  }
-}
-
-TEST(CallbackFactoryTest, AnOptionGivenTwiceIsAnError) {
-  EXPECT_ERROR(make_callback("time-limit", {{"minutes", "1"}, {"minutes", "2"}}), "a second time");
-}
-
-TEST(CallbackFactoryTest, ThePageOfTheCallbacksNamesEveryOption) {
-  std::ifstream file(std::filesystem::path(__FILE__).parent_path() / "../../../docs/callbacks.md");
-  std::map<std::string, std::string> rows;  // by the callback's name
-  for (std::string line; std::getline(file, line);) {
-    for (const std::string& name : callback_names()) {
-      if (line.find("| `" + name + "` |") != std::string::npos) rows[name] = line;
-    }
-  }
-  for (const std::string& name : callback_names()) {
-    for (const auto& [key, value] : callback_options(name)) {
-      EXPECT_NE(rows[name].find("`" + key + "`"), std::string::npos) << name << ": " << key;
-    }
-  }
-}
-
-TEST(CallbackFactoryTest, OptionsReachTheCallback) {
-  EXPECT_ERROR(make_callback("early-stopping", {{"patience", "0"}}), "patience is 0");
-  EXPECT_ERROR(make_callback("model-ema", {{"decay", "1.5"}}), "1.5");
-}
 
 }  // namespace
 }  // namespace linkboy::testing::callback_contract_test

@@ -4,9 +4,6 @@
 #include <torch/optim.h>
 #include <torch/types.h>
 
-#include <fstream>
-#include <iterator>
-#include <limits>
 #include <memory>
 #include <string>
 #include <vector>
@@ -14,29 +11,12 @@
 #include "linkboy/checkpoint/checkpoint.hpp"
 #include "support/expect_error.hpp"
 #include "support/temporary_folder.hpp"
+#include "unit/checkpoint/optimizer_with_state.hpp"
 
-namespace linkboy::optimizer_state_test {
+namespace linkboy::testing::optimizer_state_test {
 namespace {
 
 namespace optim = torch::optim;
-
-std::vector<at::Tensor> make_params() {
-  torch::manual_seed(1);
-  return {torch::rand({2, 3}).requires_grad_(), torch::rand({4}).requires_grad_()};
-}
-
-// A user's own: it might hold more than its base does.
-class OwnRmsprop : public optim::RMSprop {
- public:
-  using RMSprop::RMSprop;
-};
-
-void step(optim::Optimizer& optimizer, float scale = 1) {
-  for (auto& group : optimizer.param_groups()) {
-    for (auto& param : group.params()) param.mutable_grad() = torch::full_like(param, 0.3F * scale);
-  }
-  optimizer.step();
-}
 
 template <typename OptimizerType, typename Options>
 OptimizerType with_groups(const std::vector<at::Tensor>& params, const Options& first,
@@ -61,42 +41,10 @@ std::vector<std::string> keys(const StateDict& state) {
   return result;
 }
 
-StateDict param_state(const StateDict& state, int64_t index) {
-  return StateDict::from_ivalue(state.at("state").toGenericDict().at(index), "state");
-}
-
-StateDict with_param_state(StateDict state, int64_t index, const StateDict& value) {
-  auto states = state.at("state").toGenericDict().copy();
-  states.insert_or_assign(index, value.to_ivalue());
-  state.set("state", c10::IValue(states));
-  return state;
-}
-
 StateDict without_param_state(StateDict state, int64_t index) {
   auto states = state.at("state").toGenericDict().copy();
   EXPECT_EQ(states.erase(index), 1U);
   state.set("state", c10::IValue(states));
-  return state;
-}
-
-// Equal if and only if the states are.
-std::string bytes_of(const optim::Optimizer& optimizer) {
-  const TemporaryFolder folder;
-  write_checkpoint(folder / "x.pt", optimizer_state_dict(optimizer));
-  std::ifstream file(folder / "x.pt", std::ios::binary);
-  return {std::istreambuf_iterator<char>(file), {}};
-}
-
-StateDict first_group(const StateDict& state) {
-  return StateDict::from_ivalue(state.at("param_groups").toListRef()[0], "group");
-}
-
-StateDict with_group_value(StateDict state, const std::string& key, const c10::IValue& value) {
-  StateDict group = first_group(state);
-  group.set(key, value);
-  c10::impl::GenericList groups(c10::AnyType::get());
-  groups.push_back(group.to_ivalue());
-  state.set("param_groups", c10::IValue(groups));
   return state;
 }
 
@@ -307,163 +255,5 @@ TEST(OptimizerStateTest, AcceptsWhatPythonLeavesOut) {
   step(sgd);
 }
 
-TEST(OptimizerStateTest, RefusesOptionsThatLibTorchLacks) {
-  optim::AdamW adamw(make_params());
-  const StateDict state = optimizer_state_dict(adamw);
-  EXPECT_ERROR(
-      load_optimizer_state_dict(adamw, with_group_value(state, "maximize", true)),
-      "cannot load this state into a torch::optim::AdamW: it was saved with maximize=True");
-  EXPECT_ERROR(load_optimizer_state_dict(adamw, with_group_value(state, "differentiable", true)),
-               "differentiable=True");
-
-  optim::RMSprop rmsprop(make_params());
-  const StateDict rmsprop_state = optimizer_state_dict(rmsprop);
-  for (const auto* option : {"capturable", "maximize", "differentiable"}) {
-    EXPECT_ERROR(load_optimizer_state_dict(rmsprop, with_group_value(rmsprop_state, option, true)),
-                 c10::str("into a torch::optim::RMSprop: it was saved with ", option, "=True"));
-  }
-  optim::Adagrad adagrad(make_params());
-  const StateDict adagrad_state = optimizer_state_dict(adagrad);
-  for (const auto* option : {"maximize", "differentiable"}) {
-    EXPECT_ERROR(load_optimizer_state_dict(adagrad, with_group_value(adagrad_state, option, true)),
-                 c10::str("into a torch::optim::Adagrad: it was saved with ", option, "=True"));
-  }
-}
-
-TEST(OptimizerStateTest, RefusesTheStateOfAnotherOptimizer) {
-  optim::AdamW adamw(make_params());
-  optim::Adam adam(make_params());
-  optim::SGD sgd(make_params(), optim::SGDOptions(0.1));
-  optim::RMSprop rmsprop(make_params());
-  optim::Adagrad adagrad(make_params());
-  EXPECT_ERROR(load_optimizer_state_dict(adam, optimizer_state_dict(adamw)), "the state of AdamW");
-  EXPECT_ERROR(load_optimizer_state_dict(adamw, optimizer_state_dict(adam)), "the state of Adam,");
-  EXPECT_ERROR(load_optimizer_state_dict(adamw, optimizer_state_dict(sgd)), "no \"betas\"");
-  EXPECT_ERROR(load_optimizer_state_dict(sgd, optimizer_state_dict(adam)), "no \"momentum\"");
-  EXPECT_ERROR(load_optimizer_state_dict(sgd, optimizer_state_dict(rmsprop)), "no \"dampening\"");
-  EXPECT_ERROR(load_optimizer_state_dict(rmsprop, optimizer_state_dict(sgd)), "no \"alpha\"");
-  EXPECT_ERROR(load_optimizer_state_dict(rmsprop, optimizer_state_dict(adagrad)),
-               "no \"momentum\"");
-  EXPECT_ERROR(load_optimizer_state_dict(adagrad, optimizer_state_dict(rmsprop)),
-               "no \"lr_decay\"");
-  EXPECT_ERROR(load_optimizer_state_dict(adagrad, optimizer_state_dict(adam)), "no \"lr_decay\"");
-
-  OwnRmsprop own(make_params());
-  optim::LBFGS lbfgs(make_params());
-  EXPECT_ERROR(load_optimizer_state_dict(rmsprop, optimizer_state_dict(own)),
-               "another optimizer's");
-  EXPECT_ERROR(load_optimizer_state_dict(own, optimizer_state_dict(rmsprop)),
-               "another optimizer's");
-  EXPECT_ERROR(load_optimizer_state_dict(own, optimizer_state_dict(lbfgs)),
-               "it is the state of a torch::optim::LBFGS");
-}
-
-template <typename OptimizerType, typename... Args>
-void expect_refuses_other_params(Args... args) {
-  OptimizerType saved(make_params(), args...);
-  step(saved);
-  const StateDict state = optimizer_state_dict(saved);
-
-  OptimizerType fewer({make_params()[0]}, args...);
-  EXPECT_ERROR(load_optimizer_state_dict(fewer, state), " 2 parameters; the optimizer");
-
-  OptimizerType reshaped({torch::ones({2, 3}), torch::ones({5})}, args...);
-  step(reshaped);
-  reshaped.param_groups()[0].options().set_lr(7);
-  const std::string before = bytes_of(reshaped);
-  EXPECT_ERROR(load_optimizer_state_dict(reshaped, state), "[4]");
-  EXPECT_EQ(bytes_of(reshaped), before);
-  EXPECT_EQ(reshaped.param_groups()[0].options().get_lr(), 7);
-}
-
-TEST(OptimizerStateTest, RefusesOtherParametersAndChangesNothing) {
-  expect_refuses_other_params<optim::AdamW>(optim::AdamWOptions(0.1));
-  expect_refuses_other_params<optim::SGD>(optim::SGDOptions(0.1).momentum(0.9));
-  expect_refuses_other_params<optim::Adagrad>(optim::AdagradOptions(0.1));
-  expect_refuses_other_params<optim::RMSprop>(optim::RMSpropOptions(0.1));
-  expect_refuses_other_params<OwnRmsprop>(optim::RMSpropOptions(0.1));
-}
-
-TEST(OptimizerStateTest, RefusesMalformedStates) {
-  optim::AdamW adamw(make_params());
-  step(adamw);
-  const StateDict good = optimizer_state_dict(adamw);
-  const auto refuses = [&](const StateDict& state, const std::string& message) {
-    EXPECT_ERROR(load_optimizer_state_dict(adamw, state), message);
-  };
-  const auto with = [&good](const std::string& key, const c10::IValue& value) {
-    StateDict state = good;
-    state.set(key, value);
-    return state;
-  };
-  refuses(with("param_groups", 1), "\"param_groups\" is a Int");
-  refuses(with("state", 1), "\"state\" is a Int");
-  refuses(with("param_groups", c10::List<int64_t>()), "it has 0 parameter groups");
-  refuses(with("param_groups", c10::List<int64_t>({1})), "param_groups[0] is a Int");
-  refuses(with_group_value(good, "betas", 0.9), "\"betas\" is a Double");
-  refuses(with_group_value(good, "betas", c10::List<double>({0.9})), "\"betas\" has 1 numbers");
-  refuses(with_group_value(good, "lr", "high"), "\"lr\" is a String");
-  refuses(with_group_value(good, "lr", torch::ones({2})), "\"lr\" is a tensor of another size");
-  refuses(with_group_value(good, "params", 3), "[\"params\"] is a Int");
-  refuses(with_group_value(good, "params", c10::List<int64_t>({0, 0})), "0 a second time");
-  refuses(with_group_value(good, "params", c10::List<int64_t>({0, 9})), "\"state\" has an entry 1");
-  refuses(with_group_value(good, "params", c10::List<double>({0, 1})), "holds a Double");
-  refuses(with_group_value(good, "amsgrad", true), "no \"max_exp_avg_sq\"");
-  EXPECT_EQ(adamw.state().size(), 2U);
-}
-
-TEST(OptimizerStateTest, RefusesMalformedStatesOfAdagradAndRmspropAndChangesNothing) {
-  const auto refuses = [](optim::Optimizer& optimizer, const StateDict& state,
-                          const std::string& message) {
-    const std::string before = bytes_of(optimizer);
-    EXPECT_ERROR(load_optimizer_state_dict(optimizer, state), message);
-    EXPECT_EQ(bytes_of(optimizer), before);
-  };
-  const auto with = [](const StateDict& state, const std::string& key, const c10::IValue& value) {
-    StateDict second = param_state(state, 1);
-    second.set(key, value);
-    return with_param_state(state, 1, second);
-  };
-  constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
-
-  optim::Adagrad adagrad(make_params());
-  step(adagrad);
-  StateDict good = with_group_value(optimizer_state_dict(adagrad), "lr", 0.5);
-  refuses(adagrad, with(good, "step", -1), "\"step\" is -1; it must be at least 0");
-  refuses(adagrad, with(good, "step", kNan), "\"step\" is nan");
-  refuses(adagrad, with(good, "sum", 1), "\"sum\" is a Int");
-  refuses(adagrad, with(good, "sum", torch::ones({1})), "\"sum\" is of shape [1]");
-  refuses(adagrad, with_param_state(good, 1, {{"step", 1}}), "no \"sum\"");
-  refuses(adagrad, with_param_state(good, 2, {}), "\"state\" has an entry 2");
-  refuses(adagrad, with_group_value(good, "lr_decay", "low"), "\"lr_decay\" is a String");
-
-  optim::RMSprop rmsprop(make_params());
-  step(rmsprop);
-  good = with_group_value(optimizer_state_dict(rmsprop), "lr", 0.5);
-  refuses(rmsprop, with_group_value(good, "momentum", 0.9), "no \"momentum_buffer\"");
-  refuses(rmsprop, with_group_value(good, "centered", true), "no \"grad_avg\"");
-  refuses(rmsprop, with_group_value(good, "centered", 1), "\"centered\" is a Int");
-  refuses(rmsprop, with(good, "square_avg", torch::ones({5})), "\"square_avg\" is of shape [5]");
-  refuses(rmsprop, with(good, "momentum_buffer", torch::ones({2})),
-          "\"momentum_buffer\" is of shape [2]");
-  refuses(rmsprop, with(good, "grad_avg", torch::ones({2})), "\"grad_avg\" is of shape [2]");
-  refuses(rmsprop, with(good, "step", "two"), "\"step\" is a String");
-}
-
-TEST(OptimizerStateTest, PutsTheOldStateBackWhenAnArchiveIsDamaged) {
-  OwnRmsprop rmsprop(make_params());
-  step(rmsprop);
-  StateDict state = optimizer_state_dict(rmsprop);
-  rmsprop.param_groups()[0].options().set_lr(7);
-  state.set("libtorch_archive", torch::zeros({100}, at::kByte));
-  EXPECT_ERROR(load_optimizer_state_dict(rmsprop, state), "\"libtorch_archive\" is damaged");
-  state.set("libtorch_archive", torch::zeros({100}));
-  EXPECT_ERROR(load_optimizer_state_dict(rmsprop, state), "is not a tensor of bytes");
-  state.set("param_shapes", 1);
-  EXPECT_ERROR(load_optimizer_state_dict(rmsprop, state), "\"param_shapes\" is a Int");
-  EXPECT_EQ(rmsprop.param_groups()[0].options().get_lr(), 7);
-  EXPECT_EQ(rmsprop.state().size(), 2U);
-}
-
 }  // namespace
-}  // namespace linkboy::optimizer_state_test
+}  // namespace linkboy::testing::optimizer_state_test

@@ -3,24 +3,27 @@
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
+#include <cmath>
+#include <map>
 #include <numeric>
 #include <vector>
 
 #include "linkboy/data/image_transforms.hpp"
+#include "unit/data/image_batches.hpp"
 
 namespace linkboy::testing::image_distributions_test {
 namespace {
 
-constexpr int64_t kCount = 3'000;
+constexpr int64_t kNumImages = 3'000;
 
 /// Which pixels the transform changes in black images, half of which have a white partner
-/// [kCount, height, width].
+/// [kNumImages, height, width].
 torch::Tensor changed_pixels(const Transform& transform, int64_t height, int64_t width) {
-  auto images = torch::zeros({kCount, 1, height, width});
-  images.slice(0, 0, kCount, 2).fill_(1.0F);
-  std::vector<int64_t> indices(kCount);
+  auto images = torch::zeros({kNumImages, 1, height, width});
+  images.slice(0, 0, kNumImages, 2).fill_(1.0F);
+  std::vector<int64_t> indices(kNumImages);
   std::iota(indices.begin(), indices.end(), 0);
-  const auto labels = torch::zeros({kCount}, torch::kLong);
+  const auto labels = torch::zeros({kNumImages}, torch::kLong);
   const auto out = transform(Batch(images, labels), {1, 1, indices}).input();
   return (out != images).squeeze(1);
 }
@@ -55,6 +58,63 @@ TEST(ImageDistributionsTest, ErasedRectanglesAreAsOftenHighAsWide) {
   const auto height = changed.any(2).sum(1);
   const auto width = changed.any(1).sum(1);
   EXPECT_NEAR(mean_of(height > width), mean_of(width > height), 0.08);
+}
+
+TEST(ImageRandomnessTest, CropOffsetsAreUniform) {
+  // 25 places, 24 degrees of freedom: 60 would be a chance of one in 15,000.
+  constexpr int64_t kCount = 5'000;
+  const auto image = counting_images(1, 1, 6, 6, kFloats);
+  const auto padded = torch::constant_pad_nd(image[0], {2, 2, 2, 2}, 0);
+  const auto crops = result_of(random_crop(6, {.padding = 2}), image.expand({kCount, 1, 6, 6}));
+  // A pixel that every crop shows tells where the crop lies.
+  const auto middle = crops.select(1, 0).select(1, 3).select(1, 3).to(torch::kLong) - 1;
+  std::map<int64_t, double> counts;
+  for (int64_t i = 0; i < kCount; ++i) ++counts[middle[i].item<int64_t>()];
+  ASSERT_EQ(counts.size(), 25U);
+  std::vector<double> values;
+  for (const auto& [place, count] : counts) values.push_back(count);
+  EXPECT_LT(chi_square(values), 60.0);
+}
+
+double rate_of_change(const Transform& transform) {
+  const auto image = counting_images(1, 1, 6, 6, kFloats);
+  const auto images = image.expand({20'000, 1, 6, 6});
+  const auto changed = (result_of(transform, images) != images).flatten(1).any(1);
+  return changed.to(kFloats).mean().item<double>();
+}
+
+TEST(ImageRandomnessTest, ProbabilitiesAreAsAskedFor) {
+  // Four standard deviations of 20,000 samples are at most 0.014.
+  EXPECT_NEAR(rate_of_change(random_horizontal_flip()), 0.5, 0.014);
+  EXPECT_NEAR(rate_of_change(random_horizontal_flip(0.1)), 0.1, 0.014);
+  EXPECT_NEAR(rate_of_change(random_erasing({.p = 0.25, .scale = {0.1, 0.2}})), 0.25, 0.014);
+}
+
+TEST(ImageRandomnessTest, SecondTransformOfAKindHasItsOwnNumbers) {
+  // With the same numbers two flips would leave every image as it is.
+  const auto flip = random_horizontal_flip();
+  EXPECT_NEAR(rate_of_change(compose({flip, flip})), 0.5, 0.014);
+  EXPECT_NEAR(rate_of_change(compose({compose({flip}), do_nothing, flip})), 0.5, 0.014);
+}
+
+TEST(ImageRandomnessTest, DifferentKindsAreIndependent) {
+  // Flipped, and moved to the left of the middle: a quarter each.
+  constexpr int64_t kCount = 20'000;
+  const auto images = torch::arange(1, 9, kFloats).expand({kCount, 1, 4, 8});
+  const auto flipped = result_of(random_horizontal_flip(), images).select(-1, 0).flatten(1) == 8;
+  const auto left = result_of(random_crop({4, 5}), images).select(-1, 0).flatten(1) <= 2;
+  const auto both = flipped.select(1, 0).logical_and(left.select(1, 0));
+  EXPECT_NEAR(both.to(kFloats).mean().item<double>(), 0.25, 0.013);
+}
+
+TEST(ImageRandomnessTest, NoiseIsStandardNormal) {
+  const auto images = torch::full({500, 3, 16, 16}, 100.0F);
+  const auto noisy = result_of(random_erasing({.p = 1.0, .noise = true}), images);
+  const auto noise = noisy.masked_select(noisy != 100.0F).to(torch::kDouble);
+  ASSERT_GT(noise.numel(), 20'000);
+  EXPECT_NEAR(noise.mean().item<double>(), 0.0, 0.03);
+  EXPECT_NEAR(noise.std().item<double>(), 1.0, 0.03);
+  EXPECT_NEAR(noise.pow(4).mean().item<double>(), 3.0, 0.3);
 }
 
 }  // namespace

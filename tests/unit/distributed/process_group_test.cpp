@@ -1,18 +1,10 @@
 // Parts of process groups that need no second process.
 
+#include <c10/util/ScopeExit.h>
 #include <gtest/gtest.h>
-#include <ifaddrs.h>
-#include <net/if.h>
-#include <netdb.h>
-#include <netinet/in.h>
 #include <sys/resource.h>
 #include <torch/torch.h>
 
-#include <set>
-#include <string>
-
-#include "distributed/ivalue_bytes.hpp"
-#include "distributed/rendezvous.hpp"
 #include "distributed/world.hpp"
 #include "linkboy/accelerator.hpp"
 #include "support/expect_error.hpp"
@@ -60,45 +52,6 @@ TEST(WorldTest, MoreRanksThanAProcessCanConnectToAreAnErrorBeforeItWaits) {
   EXPECT_ERROR(init_process_group(launch, {}, torch::kCPU),
                "there are 1000 processes, and each connects to all others, but this one may have "
                "only 512 open files. Correct the number of processes");
-}
-
-TEST(RendezvousTest, OtherHostsAreNotToldALoopbackAddress) {
-  EXPECT_EQ(local_address_towards("127.0.0.1", 29500, /*has_other_hosts=*/false), "127.0.0.1");
-  ifaddrs* found = nullptr;
-  ASSERT_EQ(getifaddrs(&found), 0);
-  std::set<std::string> of_networks;
-  for (const ifaddrs* at = found; at != nullptr; at = at->ifa_next) {
-    if (at->ifa_addr == nullptr || (at->ifa_flags & IFF_UP) == 0) continue;
-    const bool is_ipv4 = at->ifa_addr->sa_family == AF_INET;
-    if (!is_ipv4 && at->ifa_addr->sa_family != AF_INET6) continue;
-    char name[NI_MAXHOST] = "";
-    getnameinfo(at->ifa_addr, is_ipv4 ? sizeof(sockaddr_in) : sizeof(sockaddr_in6), name,
-                sizeof(name), nullptr, 0, NI_NUMERICHOST);
-    const std::string_view text = name;
-    if (!text.starts_with("127.") && text != "::1" && !text.starts_with("fe80:")) {
-      of_networks.emplace(text);
-    }
-  }
-  freeifaddrs(found);
-  for (const char* host : {"127.0.0.1", "::1", "localhost"}) {
-    const std::string address = local_address_towards(host, 29500, /*has_other_hosts=*/true);
-    EXPECT_TRUE(of_networks.empty() ? address.empty() : of_networks.contains(address))
-        << host << ": \"" << address << '"';
-  }
-}
-
-TEST(IValueBytesTest, AViewIsSentWithoutTheRestOfItsStorage) {
-  const auto numbers = torch::arange(100'000, torch::kFloat).view({1000, 100});
-  for (const auto& view : {numbers[2].narrow(0, 5, 3), numbers.t()[7].narrow(0, 1, 4)}) {
-    const std::string bytes = to_bytes(view);
-    EXPECT_LT(bytes.size(), 2000U);
-    EXPECT_TRUE(torch::equal(from_bytes(bytes).toTensor(), view));
-  }
-}
-
-TEST(IValueBytesTest, TensorsOfADeviceArriveOnTheCpu_CUDA) {
-  const auto tensor = from_bytes(to_bytes(torch::ones({3}, torch::kCUDA))).toTensor();
-  EXPECT_TRUE(torch::equal(tensor, torch::ones({3})));
 }
 
 }  // namespace

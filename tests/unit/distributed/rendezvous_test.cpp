@@ -2,11 +2,17 @@
 
 #include <arpa/inet.h>
 #include <gtest/gtest.h>
+#include <ifaddrs.h>
+#include <net/if.h>
+#include <netdb.h>
 #include <netinet/in.h>
 #include <sys/socket.h>
+#include <torch/torch.h>
 #include <unistd.h>
 
 #include <chrono>
+#include <set>
+#include <string>
 #include <torch/csrc/distributed/c10d/Store.hpp>
 
 namespace linkboy::rendezvous_test {
@@ -42,6 +48,31 @@ TEST(RendezvousTest, RanksOfAnotherJobOnTheSamePortReachNoKeyOfThisOne) {
   EXPECT_TRUE(first->check({"arrived/1"}));
   EXPECT_FALSE(first->check({"verdict"}));
   EXPECT_FALSE(stranger->check({"arrived/1"}));
+}
+
+TEST(RendezvousTest, OtherHostsAreNotToldALoopbackAddress) {
+  EXPECT_EQ(local_address_towards("127.0.0.1", 29500, /*has_other_hosts=*/false), "127.0.0.1");
+  ifaddrs* found = nullptr;
+  ASSERT_EQ(getifaddrs(&found), 0);
+  std::set<std::string> of_networks;
+  for (const ifaddrs* at = found; at != nullptr; at = at->ifa_next) {
+    if (at->ifa_addr == nullptr || (at->ifa_flags & IFF_UP) == 0) continue;
+    const bool is_ipv4 = at->ifa_addr->sa_family == AF_INET;
+    if (!is_ipv4 && at->ifa_addr->sa_family != AF_INET6) continue;
+    char name[NI_MAXHOST] = "";
+    getnameinfo(at->ifa_addr, is_ipv4 ? sizeof(sockaddr_in) : sizeof(sockaddr_in6), name,
+                sizeof(name), nullptr, 0, NI_NUMERICHOST);
+    const std::string_view text = name;
+    if (!text.starts_with("127.") && text != "::1" && !text.starts_with("fe80:")) {
+      of_networks.emplace(text);
+    }
+  }
+  freeifaddrs(found);
+  for (const char* host : {"127.0.0.1", "::1", "localhost"}) {
+    const std::string address = local_address_towards(host, 29500, /*has_other_hosts=*/true);
+    EXPECT_TRUE(of_networks.empty() ? address.empty() : of_networks.contains(address))
+        << host << ": \"" << address << '"';
+  }
 }
 
 }  // namespace

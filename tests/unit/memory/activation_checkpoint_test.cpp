@@ -1,93 +1,22 @@
 #include "linkboy/memory/activation_checkpoint.hpp"
 
 #include <ATen/autocast_mode.h>
-#include <c10/core/Allocator.h>
 #include <gtest/gtest.h>
 #include <torch/script.h>
 #include <torch/torch.h>
 
 #include <functional>
-#include <stdexcept>
 #include <thread>
 
 #include "linkboy/model.hpp"
-#include "support/expect_error.hpp"
 #include "support/toy.hpp"
+#include "unit/memory/checkpointed_step.hpp"
 
 namespace linkboy::testing::activation_checkpoint_test {
 namespace {
 
 using torch::Tensor;
 using Network = std::function<Tensor(Tensor)>;
-
-/// One step: the loss, all gradients, and the random numbers that come after it.
-std::vector<Tensor> step(const Network& network, const std::vector<Tensor>& parameters,
-                         Tensor input) {
-  torch::manual_seed(7);
-  for (auto parameter : parameters) parameter.mutable_grad() = Tensor();
-  const bool input_grad = input.requires_grad();
-  input = input.detach().clone().requires_grad_(input_grad);
-  const auto loss = network(input).to(torch::kFloat).pow(2).sum();
-  loss.backward();
-  std::vector<Tensor> results{loss.detach()};
-  for (const auto& parameter : parameters) {
-    EXPECT_TRUE(parameter.grad().defined());
-    results.push_back(parameter.grad());
-  }
-  if (input_grad) results.push_back(input.grad());
-  results.push_back(torch::rand({4}));
-  if (input.is_cuda()) results.push_back(torch::rand({4}, input.device()));
-  return results;
-}
-
-torch::nn::Sequential dropout_mlp(int64_t width = 8) {
-  torch::manual_seed(1);
-  return torch::nn::Sequential(torch::nn::Linear(width, width), torch::nn::GELU(),
-                               torch::nn::Dropout(0.5), torch::nn::Linear(width, width),
-                               torch::nn::Tanh(), torch::nn::Dropout(0.2));
-}
-
-Tensor rows(int64_t num_rows = 5, int64_t width = 8) {
-  return torch::sin(torch::arange(num_rows * width, torch::kFloat)).reshape({num_rows, width});
-}
-
-/// Bytes that this thread's CPU tensors hold, from its construction on.
-class MemoryMeter {
- public:
-  int64_t live() const { return report_->live; }
-  int64_t peak() const { return report_->peak; }
-
- private:
-  struct Report : c10::MemoryReportingInfoBase {
-    void reportMemoryUsage(void*, int64_t size, std::size_t, std::size_t, c10::Device) override {
-      live += size;
-      peak = std::max(peak, live);
-    }
-    bool memoryProfilingEnabled() const override { return true; }
-    int64_t live = 0;
-    int64_t peak = 0;
-  };
-
-  std::shared_ptr<Report> report_ = std::make_shared<Report>();
-  c10::DebugInfoGuard guard_{c10::DebugInfoKind::PROFILER_STATE, report_};
-};
-
-/// Bfloat16 autocast within its scope.
-class Autocast {
- public:
-  explicit Autocast(torch::DeviceType device = torch::kCPU) : device_(device) {
-    at::autocast::increment_nesting();
-    at::autocast::set_autocast_enabled(device_, true);
-    at::autocast::set_autocast_dtype(device_, torch::kBFloat16);
-  }
-  ~Autocast() {
-    at::autocast::set_autocast_enabled(device_, false);
-    if (at::autocast::decrement_nesting() == 0) at::autocast::clear_cache();
-  }
-
- private:
-  torch::DeviceType device_;
-};
 
 TEST(ActivationCheckpointTest, GradientsAndRandomNumbersAreThoseOfThePlainCall) {
   auto mlp = dropout_mlp();
@@ -231,43 +160,6 @@ TEST(ActivationCheckpointTest, LambdasUpdateRunningStatisticsTwice) {
   EXPECT_FALSE(is_recomputing());
 }
 
-TEST(ActivationCheckpointTest, RecomputesUnderTheAutocastOfTheForward) {
-  auto mlp = dropout_mlp();
-  const auto x = rows().requires_grad_();
-  std::vector<bool> enabled;
-  const auto fn = [&](const Tensor& x) {
-    enabled.push_back(at::autocast::is_autocast_enabled(torch::kCPU));
-    EXPECT_EQ(at::autocast::get_autocast_dtype(torch::kCPU), torch::kBFloat16);
-    const auto y = mlp->forward(x);
-    return mlp->forward(y);
-  };
-  const auto plain = [&](Tensor x) {
-    const Autocast autocast;
-    return fn(x);
-  };
-  const auto checkpointed = [&](Tensor x) {
-    const Autocast autocast;
-    const auto y = checkpoint(fn, x);
-    EXPECT_EQ(y.scalar_type(), torch::kBFloat16);
-    return y;
-  };
-  const auto parameters = mlp->parameters();
-  const auto expected = step(plain, parameters, x);
-  EXPECT_TRUE(bit_equal(step(checkpointed, parameters, x), expected));
-  EXPECT_EQ(enabled, (std::vector<bool>{true, true, true}));
-  EXPECT_FALSE(at::autocast::is_autocast_enabled(torch::kCPU));
-
-  // The other way round: the backward under autocast, the forward not.
-  enabled.clear();
-  const auto y = checkpoint(fn, x);
-  {
-    const Autocast autocast;
-    y.sum().backward();
-    EXPECT_TRUE(at::autocast::is_autocast_enabled(torch::kCPU));
-  }
-  EXPECT_EQ(enabled, (std::vector<bool>{false, false}));
-}
-
 TEST(ActivationCheckpointTest, TheBackwardMayRunInAnotherThread) {
   auto mlp = dropout_mlp();
   const auto x = rows().requires_grad_();
@@ -286,86 +178,6 @@ TEST(ActivationCheckpointTest, TheBackwardMayRunInAnotherThread) {
   };
   const auto plain = gradients([&](const Tensor& x) { return mlp->forward(x); });
   EXPECT_TRUE(bit_equal(gradients([&](const Tensor& x) { return checkpoint(mlp, x); }), plain));
-}
-
-TEST(ActivationCheckpointTest, CastsOfTheRecomputationAreNotUsedAgain) {
-  const auto weight = rows(8, 8).requires_grad_();
-  const auto fn = [&](const Tensor& x) { return x.mm(weight).tanh(); };
-  const auto x = rows().requires_grad_();
-  const auto forward = [&] {
-    const Autocast autocast;
-    return checkpoint(fn, x);
-  };
-  forward().sum().backward();
-  {
-    const torch::NoGradGuard no_grad;
-    weight.zero_();
-  }
-  EXPECT_EQ(forward().abs().sum().item<float>(), 0.0F);
-}
-
-TEST(ActivationCheckpointTest, KeepsOnlyTheInputs) {
-  const SingleThread single_thread;
-  constexpr int64_t kWidth = 64;
-  constexpr int64_t kRows = 256;
-  constexpr int64_t kActivation = kWidth * kRows * static_cast<int64_t>(sizeof(float));
-  const auto weight = rows(kWidth, kWidth).requires_grad_();
-  weight.mutable_grad() = torch::zeros_like(weight);
-  const auto block = [&](Tensor x) {
-    for (int i = 0; i < 8; ++i) x = x.mm(weight).tanh().exp();
-    return x;
-  };
-  const auto input = rows(kRows, kWidth);
-  const auto activations = [&](const Network& run) {
-    const MemoryMeter meter;
-    auto x = run(input);
-    for (int i = 1; i < 4; ++i) x = run(x);
-    const double kept = static_cast<double>(meter.live()) / kActivation;
-    x.sum().backward();
-    return std::make_pair(kept, static_cast<double>(meter.peak()) / kActivation);
-  };
-  const auto plain = activations(block);
-  const auto checkpointed = activations([&](const Tensor& x) { return checkpoint(block, x); });
-  const auto nested = activations([&](const Tensor& x) {
-    const auto two = [&](const Tensor& x) { return checkpoint(block, checkpoint(block, x)); };
-    return checkpoint(two, x);
-  });
-  EXPECT_GT(plain.first, 60.0);          // 4 blocks * 8 * 2
-  EXPECT_LT(checkpointed.first, 4.5);    // the outputs of 4 blocks
-  EXPECT_LT(nested.first, 4.5);          // the same: their inner inputs are freed
-  EXPECT_LT(checkpointed.second, 26.0);  // and one block of 16
-  EXPECT_LT(nested.second, 26.0);
-}
-
-TEST(ActivationCheckpointTest, FreesEverythingAtTheEnd) {
-  const auto weight = rows(8, 8).requires_grad_();
-  weight.mutable_grad() = torch::zeros_like(weight);
-  const auto input = rows();
-  const auto block = [&](const Tensor& x) { return torch::dropout(x.mm(weight).exp(), 0.5, true); };
-  const auto two = [&](const Tensor& x) { return checkpoint(block, checkpoint(block, x)); };
-  const MemoryMeter meter;
-  checkpoint(two, input).sum().backward();
-  EXPECT_EQ(meter.live(), 0);
-  checkpoint(two, input);  // without a backward
-  EXPECT_EQ(meter.live(), 0);
-  {
-    const auto loss = checkpoint(two, input).sum();
-    const auto before = meter.live();
-    loss.backward({}, /*retain_graph=*/true);
-    EXPECT_EQ(meter.live(), before);
-  }
-  EXPECT_EQ(meter.live(), 0);
-}
-
-TEST(ActivationCheckpointTest, ABackwardOfAPartLeavesNothingBehind) {
-  const auto a = rows().requires_grad_();
-  const auto b = rows().requires_grad_();
-  const auto fn = [](const Tensor& a, const Tensor& b) { return (a.exp() * b.exp()).tanh(); };
-  const MemoryMeter meter;
-  const auto loss = checkpoint(fn, a, b).sum();
-  const auto before = meter.live();
-  torch::autograd::grad({loss}, {a}, {}, /*retain_graph=*/true);
-  EXPECT_EQ(meter.live(), before);
 }
 
 TEST(ActivationCheckpointTest, IsAPlainCallWithoutGradients) {
@@ -473,33 +285,6 @@ TEST(ActivationCheckpointTest, TakesTorchScript) {
   EXPECT_EQ(script.attr("count").toTensor().item<float>(), 3.0F);
 }
 
-struct AsksTwice : torch::autograd::Function<AsksTwice> {
-  static Tensor forward(torch::autograd::AutogradContext* context, Tensor x) {
-    const auto y = x.exp();
-    context->save_for_backward({y, x});
-    return y;
-  }
-  static std::vector<Tensor> backward(torch::autograd::AutogradContext* context,
-                                      std::vector<Tensor> gradients) {
-    const auto once = context->get_saved_variables()[0];
-    return {gradients[0] * (once + context->get_saved_variables()[0]) / 2};
-  }
-};
-
-TEST(ActivationCheckpointTest, SavedTensorsMayBeReadTwice) {
-  const auto x = rows().requires_grad_();
-  const auto y = checkpoint([](const Tensor& x) { return AsksTwice::apply(x * 2); }, x);
-  EXPECT_TRUE(torch::equal(torch::autograd::grad({y.sum()}, {x})[0], (x * 2).exp() * 2));
-}
-
-TEST(ActivationCheckpointTest, CustomFunctionsLeaveNothingBehind) {
-  const auto x = rows().requires_grad_();
-  const MemoryMeter meter;
-  const auto fn = [](const Tensor& x) { return AsksTwice::apply(x * 2); };
-  torch::autograd::grad({checkpoint(fn, x).sum()}, {x});
-  EXPECT_EQ(meter.live(), 0);
-}
-
 TEST(ActivationCheckpointTest, ThreadsDoNotDisturbEachOther) {
   const auto weight = rows(8, 8).requires_grad_();
   const auto fn = [&](const Tensor& x) { return x.mm(weight).exp().tanh(); };
@@ -519,97 +304,6 @@ TEST(ActivationCheckpointTest, ThreadsDoNotDisturbEachOther) {
   EXPECT_EQ(equal, std::vector<int>(4, 50));
 }
 
-TEST(ActivationCheckpointErrorTest, OtherShapesInTheRecomputation) {
-  const auto x = rows().requires_grad_();
-  const auto fn = [&](const Tensor& x) { return x.narrow(0, 0, is_recomputing() ? 2 : 3).exp(); };
-  const auto y = checkpoint(fn, x);
-  EXPECT_ERROR(
-      y.sum().backward(),
-      "was Float [3, 8] on cpu, but is Float [2, 8] on cpu when computed again; a function "
-      "given to checkpoint must do the same");
-}
-
-TEST(ActivationCheckpointErrorTest, FewerTensorsInTheRecomputation) {
-  const auto x = rows().requires_grad_();
-  const auto fn = [&](const Tensor& x) { return is_recomputing() ? x.exp() : x.exp().exp(); };
-  const auto y = checkpoint(fn, x);
-  EXPECT_ERROR(y.sum().backward(), "the recomputation did not reach tensor 1 of the 2");
-}
-
-TEST(ActivationCheckpointErrorTest, WhatTheFunctionThrows) {
-  const auto x = rows().requires_grad_();
-  const auto fn = [&](const Tensor& x) {
-    if (is_recomputing()) throw std::domain_error("no");
-    return x.exp();
-  };
-  const auto y = checkpoint(fn, x);
-  const auto state = at::globalContext().defaultGenerator(torch::kCPU).get_state();
-  EXPECT_THROW(y.sum().backward(), std::domain_error);
-  EXPECT_TRUE(state.equal(at::globalContext().defaultGenerator(torch::kCPU).get_state()));
-  const auto throws = [](const Tensor&) -> Tensor { throw std::domain_error("no"); };
-  EXPECT_THROW(checkpoint(throws, x), std::domain_error);
-  EXPECT_FALSE(is_recomputing());
-}
-
-TEST(ActivationCheckpointErrorTest, ChangesBeforeTheBackward) {
-  auto x = rows();
-  auto weight = rows(8, 8).requires_grad_();
-  const auto fn = [&](const Tensor& x) { return x.mm(weight).exp().mm(weight); };
-  auto y = checkpoint(fn, x);
-  x.add_(1);
-  EXPECT_THROW(y.sum().backward(), c10::Error);
-  y = checkpoint(fn, x);
-  {
-    const torch::NoGradGuard no_grad;
-    weight.add_(1);
-  }
-  EXPECT_ERROR(y.sum().backward(), "a parameter (Float [8, 8] on cpu) was changed in place");
-}
-
-TEST(ActivationCheckpointErrorTest, ChangesWithinTheFunction) {
-  const auto x = rows().requires_grad_();
-  const auto fn = [](const Tensor& x) {
-    auto y = x.exp();
-    y.add_(1);
-    return y.tanh();
-  };
-  const auto y = checkpoint(fn, x);
-  EXPECT_ERROR(y.sum().backward(), "and then changed it in place");
-}
-
-TEST(CheckpointSequentialTest, GradientsAreThoseOfThePlainCall) {
-  auto mlp = dropout_mlp();
-  const auto x = rows().requires_grad_();
-  const auto parameters = mlp->parameters();
-  const auto plain = step([&](Tensor x) { return mlp->forward(x); }, parameters, x);
-  for (int64_t segments = 1; segments <= 6; ++segments) {
-    const auto network = [&](Tensor x) { return checkpoint_sequential(mlp, segments, x); };
-    EXPECT_TRUE(bit_equal(step(network, parameters, x), plain)) << segments;
-  }
-}
-
-TEST(CheckpointSequentialTest, TakesAListOfOneType) {
-  torch::nn::ModuleList list;
-  for (int i = 0; i < 5; ++i) list->push_back(torch::nn::Linear(8, 8));
-  const auto plain = [&](Tensor x) {
-    for (const auto& module : *list) x = module->as<torch::nn::Linear>()->forward(x);
-    return x;
-  };
-  const auto network = [&](Tensor x) {
-    return checkpoint_sequential<torch::nn::LinearImpl>(list, 3, x);
-  };
-  EXPECT_TRUE(bit_equal(step(network, list->parameters(), rows()),
-                        step(plain, list->parameters(), rows())));
-  list->push_back(torch::nn::ReLU());
-  EXPECT_ERROR(network(rows()), "module 5 of the list is a torch::nn::ReLUImpl");
-}
-
-TEST(CheckpointSequentialTest, RejectsANumberOfSegmentsOutOfItsRange) {
-  EXPECT_ERROR(checkpoint_sequential(dropout_mlp(), 0, rows()), "the number of segments is 0");
-  EXPECT_ERROR(checkpoint_sequential(dropout_mlp(), 7, rows()),
-               "the number of segments is 7; with 6 modules it must be between 1 and 6");
-}
-
 TEST(ActivationCheckpointDeviceTest, GradientsAndRandomNumbersAreThoseOfThePlainCall_CUDA) {
   auto mlp = dropout_mlp();
   mlp->to(torch::kCUDA);
@@ -621,22 +315,6 @@ TEST(ActivationCheckpointDeviceTest, GradientsAndRandomNumbersAreThoseOfThePlain
     return checkpoint(outer, x);
   };
   EXPECT_TRUE(bit_equal(step(nested, parameters, x), step(plain, parameters, x)));
-}
-
-TEST(ActivationCheckpointDeviceTest, RecomputesUnderTheAutocastOfTheForward_CUDA) {
-  auto mlp = dropout_mlp();
-  mlp->to(torch::kCUDA);
-  const auto x = rows().to(torch::kCUDA).requires_grad_();
-  const auto parameters = mlp->parameters();
-  const auto plain = [&](Tensor x) {
-    const Autocast autocast(torch::kCUDA);
-    return mlp->forward(x);
-  };
-  const auto checkpointed = [&](Tensor x) {
-    const Autocast autocast(torch::kCUDA);
-    return checkpoint(mlp, x);
-  };
-  EXPECT_TRUE(bit_equal(step(checkpointed, parameters, x), step(plain, parameters, x)));
 }
 
 TEST(ActivationCheckpointDeviceTest, FunctionsMayTakeGradientsThemselves_CUDA) {

@@ -6,24 +6,18 @@
 
 #include <atomic>
 #include <filesystem>
-#include <limits>
 #include <memory>
-#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "checkpoint/background_job.hpp"
-#include "linkboy/callbacks/lambda_callback.hpp"
 #include "linkboy/checkpoint/checkpoint.hpp"
 #include "linkboy/checkpoint/training_state_folders.hpp"
 #include "linkboy/memory/memory_use.hpp"
-#include "linkboy/scheduler.hpp"
-#include "linkboy/schedulers/cosine_scheduler.hpp"
 #include "linkboy/trainer.hpp"
 #include "support/at_update.hpp"
 #include "support/expect_error.hpp"
-#include "support/file_contents.hpp"
 #include "support/temporary_folder.hpp"
 #include "support/toy.hpp"
 
@@ -85,136 +79,6 @@ TEST(DeviceTest, TrainsOnADeviceThatIsNotTheCurrentOne_MultiCUDA) {
   EXPECT_EQ(peak_of_first(), before) << "of the other device";
 }
 
-/// Trains in fp16 with a scale that grows until gradients overflow, again and again.
-struct OverflowingRun : Callback {
-  explicit OverflowingRun(const std::string& device, bool asks_at_once)
-      : asks_at_once_(asks_at_once),
-        optimizer(std::make_shared<torch::optim::AdamW>(model->parameters(), 0.01)),
-        trainer(model, torch::nn::CrossEntropyLoss(), optimizer,
-                {.callbacks = {},
-                 .accelerator = {.device = device,
-                                 .precision = Precision::fp16,
-                                 .grad_scaler = {.init_scale = 65536.0, .growth_interval = 1}}}) {
-    trainer.callback_handler().add(std::shared_ptr<Callback>(std::shared_ptr<void>(), this));
-  }
-
-  TrainResult train(std::optional<int64_t> max_num_updates = std::nullopt) {
-    torch::manual_seed(4);  // of the shuffling
-    TrainOptions options{
-        .train_dataset = toy_data(96), .per_device_batch_size = 4, .create_scheduler_fn = cosine()};
-    options.max_num_updates = max_num_updates;
-    if (!max_num_updates) options.num_epochs = 2;
-    return trainer.train(options);
-  }
-
-  void on_gradients_ready(Trainer&) override {
-    learning_rates.push_back(get_param_group_field(*optimizer, ParamGroupField::lr).front());
-    ++num_tried;
-  }
-  void on_train_update_end(Trainer&) override {
-    if (asks_at_once_) counts.push_back(trainer.num_updates());
-  }
-
-  /// The bytes of all that tells whether updates were counted rightly.
-  std::string state() {
-    const TemporaryFolder folder;
-    trainer.save_checkpoint(
-        folder.path() / "all",
-        {{"scaler", trainer.accelerator().grad_scaler()->state_dict().to_ivalue()}});
-    return read_bytes(folder.path() / "all");
-  }
-
-  bool asks_at_once_;
-  torch::nn::Sequential model = toy_model();
-  std::shared_ptr<torch::optim::AdamW> optimizer;
-  QuietTrainer trainer;
-  std::vector<double> learning_rates;
-  std::vector<int64_t> counts;
-  int64_t num_tried = 0;
-};
-
-TEST(DeviceTest, AVerdictThatIsAskedForLaterChangesNothing_CUDA) {
-  OverflowingRun asked("cuda:0", /*asks_at_once=*/true);
-  OverflowingRun deferred("cuda:0", /*asks_at_once=*/false);
-  const TrainResult expected = asked.train();
-  const TrainResult result = deferred.train();
-  EXPECT_GT(expected.num_updates, 0);
-  EXPECT_LT(expected.num_updates, asked.num_tried) << "some were skipped";
-  EXPECT_EQ(asked.counts.back(), expected.num_updates);
-  EXPECT_EQ(result.num_updates, expected.num_updates);
-  EXPECT_EQ(deferred.learning_rates, asked.learning_rates);
-  EXPECT_EQ(deferred.state(), asked.state());
-}
-
-TEST(DeviceTest, ANumberOfUpdatesIsReachedThoughVerdictsComeLater_CUDA) {
-  OverflowingRun asked("cuda:0", /*asks_at_once=*/true);
-  OverflowingRun deferred("cuda:0", /*asks_at_once=*/false);
-  EXPECT_EQ(asked.train(20).num_updates, 20);
-  EXPECT_EQ(deferred.train(20).num_updates, 20);
-  EXPECT_GT(deferred.num_tried, 20);
-  EXPECT_EQ(deferred.num_tried, asked.num_tried);
-  EXPECT_EQ(deferred.state(), asked.state());
-}
-
-TEST(DeviceTest, AScheduleOfARunThatFailedLeavesTheProgramsLearningRateAlone_CUDA) {
-  OverflowingRun run("cuda:0", /*asks_at_once=*/false);
-  const auto fail = make<LambdaCallback>(
-      {.on_train_update_end = [&](Trainer&) { TORCH_CHECK(run.num_tried != 5, "enough"); }});
-  run.trainer.callback_handler().add(fail);
-  EXPECT_THROW(run.train(), c10::Error);
-  set_param_group_field(*run.optimizer, ParamGroupField::lr, {0.5});
-  run.learning_rates.clear();
-  run.trainer.train({.train_dataset = toy_data(16), .num_epochs = 1, .per_device_batch_size = 4});
-  EXPECT_EQ(run.learning_rates, (std::vector<double>(4, 0.5)));
-}
-
-/// Steps a second optimizer, whose gradient overflows in the third update.
-struct TwoOptimizers : QuietTrainer {
-  TwoOptimizers(const torch::nn::Sequential& model, torch::Tensor own)
-      : QuietTrainer(
-            model, torch::nn::CrossEntropyLoss(), toy_sgd(model),
-            {.callbacks = {}, .accelerator = {.device = "cuda:0", .precision = Precision::fp16}}),
-        own_(std::move(own)),
-        second_(std::vector<torch::Tensor>{own_}, 0.1) {}
-
-  StepOutput calculate_train_batch_loss(const Batch& batch) override {
-    StepOutput output = QuietTrainer::calculate_train_batch_loss(batch);
-    const float factor = ++num_tried_ == 3 ? std::numeric_limits<float>::infinity() : 1.0F;
-    output.loss = output.loss + (own_ * factor).sum();
-    return output;
-  }
-  void optimizer_step() override {
-    QuietTrainer::optimizer_step();
-    accelerator().optimizer_step(second_);
-  }
-  void optimizer_zero_grad() override {
-    QuietTrainer::optimizer_zero_grad();
-    Accelerator::zero_grad(second_);
-  }
-  StateDict state_dict() const override {
-    const auto& state = *second_.state().at(own_.unsafeGetTensorImpl());
-    return {{"step", static_cast<const torch::optim::AdamWParamState&>(state).step()}};
-  }
-
-  torch::Tensor own_;
-  torch::optim::AdamW second_;
-  int num_tried_ = 0;
-};
-
-TEST(DeviceTest, AStateIsSavedWithoutTheSkippedStepOfASecondOptimizer_CUDA) {
-  const TemporaryFolder folder;
-  const auto model = toy_model();
-  TwoOptimizers trainer(model, torch::ones({2}, torch::kCUDA).requires_grad_());
-  std::vector<int64_t> counts;
-  trainer.callback_handler().add(make<LambdaCallback>({.on_train_update_end = [&](Trainer& self) {
-    self.save_training_state(folder.path());
-    counts.push_back(trainer.state_dict().get_int("step"));
-  }}));
-  trainer.train({.train_dataset = toy_data(16), .num_epochs = 1, .per_device_batch_size = 4});
-  EXPECT_EQ(counts, (std::vector<int64_t>{1, 2, 2, 3}));
-  EXPECT_EQ(trainer.num_updates(), 3);
-}
-
 TEST(DeviceTest, ASnapshotPinsNoLargerStorageThanItMay_CUDA) {
   const auto values = torch::arange(9, torch::TensorOptions(torch::kCUDA).dtype(torch::kFloat));
   const StateDict source{{"small", values.narrow(0, 0, 4).clone()}, {"large", values}};
@@ -226,37 +90,6 @@ TEST(DeviceTest, ASnapshotPinsNoLargerStorageThanItMay_CUDA) {
   for (const auto& [name, tensor] : source.entries()) {
     EXPECT_TRUE(torch::equal(copy.get_tensor(name), tensor.toTensor().cpu())) << name;
   }
-}
-
-TEST(DeviceTest, AQueuedStepIsCountedOnlyIfItWasMade_CUDA) {
-  auto weight = torch::ones({2}, torch::kCUDA).requires_grad_();
-  torch::optim::AdamW optimizer({weight}, 0.1);
-  GradScaler scaler({.init_scale = 4.0});
-  const auto queue = [&](float gradient) {
-    optimizer.zero_grad();
-    scaler.scale((weight * gradient).sum()).backward();
-    const StepVerdict verdict = scaler.queue_step(optimizer);
-    scaler.update();
-    return verdict;
-  };
-  const auto count = [&] {
-    return static_cast<torch::optim::AdamWParamState&>(
-               *optimizer.state().at(weight.unsafeGetTensorImpl()))
-        .step();
-  };
-  EXPECT_TRUE(queue(1).is_known()) << "the first, which makes the optimizer's state";
-  const StepVerdict skipped = queue(std::numeric_limits<float>::infinity());
-  EXPECT_FALSE(skipped.is_known());
-  EXPECT_EQ(count(), 2) << "not known yet";
-  optimizer.zero_grad();
-  EXPECT_FALSE(queue(1).was_skipped());
-  EXPECT_TRUE(skipped.was_skipped());
-  EXPECT_EQ(count(), 2);
-  queue(std::numeric_limits<float>::infinity());
-  scaler.settle(optimizer);
-  EXPECT_EQ(count(), 2);
-  scaler.settle(optimizer);
-  EXPECT_EQ(count(), 2);
 }
 
 TEST(DeviceTest, AnAsynchronousSaveHasTheWeightsOfItsUpdate_CUDA) {

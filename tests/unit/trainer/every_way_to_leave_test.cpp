@@ -12,7 +12,6 @@
 #include <cstdlib>
 #include <stdexcept>
 
-#include "linkboy/callbacks/save_best_model.hpp"
 #include "linkboy/callbacks/save_training_state.hpp"
 #include "linkboy/callbacks/stop_on_signal.hpp"
 #include "linkboy/checkpoint/checkpoint.hpp"
@@ -21,6 +20,7 @@
 #include "linkboy/schedulers/wsd_scheduler.hpp"
 #include "support/every_callback.hpp"
 #include "support/file_contents.hpp"
+#include "support/run_folder.hpp"
 #include "support/temporary_folder.hpp"
 #include "support/toy.hpp"
 
@@ -192,42 +192,6 @@ struct OneRun {
   std::shared_ptr<LeaveAt> leave = std::make_shared<LeaveAt>();
   std::unique_ptr<QuietTrainer> trainer;
   TrainOptions options;
-};
-
-/// Folders are made in memory while it lives: states are synced to the disk, which takes most of
-/// the time of a short run.
-class FoldersInMemory {
- public:
-  FoldersInMemory() {
-    if (const char* present = std::getenv("TMPDIR")) before_ = present;
-    if (fs::is_directory("/dev/shm")) ::setenv("TMPDIR", "/dev/shm", 1);
-  }
-  ~FoldersInMemory() { before_ ? ::setenv("TMPDIR", before_->c_str(), 1) : ::unsetenv("TMPDIR"); }
-  FoldersInMemory(const FoldersInMemory&) = delete;
-  FoldersInMemory& operator=(const FoldersInMemory&) = delete;
-
- private:
-  std::optional<std::string> before_;
-};
-
-/// An empty folder, always of the same name: states hold paths. What was in it is moved aside.
-class RunFolder {
- public:
-  fs::path fresh() {
-    const fs::path path = root_ / "run";
-    if (fs::exists(path)) fs::rename(path, root_ / ("before-" + std::to_string(num_before_++)));
-    fs::create_directories(path);
-    return path;
-  }
-  fs::path path() const { return root_ / "run"; }
-  /// The state in which the first run that this folder had has ended.
-  fs::path first_end() const { return root_ / "before-0" / "end" / kTrainingStateFile; }
-  fs::path end() const { return path() / "end" / kTrainingStateFile; }
-
- private:
-  FoldersInMemory in_memory_;
-  TemporaryFolder root_;
-  int num_before_ = 0;
 };
 
 SaveTrainingStateOptions options_of(Save save) {

@@ -3,15 +3,9 @@
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
-#include <fstream>
-
 #include "linkboy/callbacks/early_stopping.hpp"
 #include "linkboy/callbacks/lambda_callback.hpp"
-#include "linkboy/callbacks/phase_timer.hpp"
 #include "linkboy/callbacks/save_best_model.hpp"
-#include "linkboy/callbacks/time_limit.hpp"
-#include "linkboy/checkpoint/checkpoint.hpp"
-#include "linkboy/checkpoint/safetensors.hpp"
 #include "linkboy/metrics/accuracy.hpp"
 #include "linkboy/run/run_history.hpp"
 #include "linkboy/schedulers/cosine_scheduler.hpp"
@@ -108,76 +102,6 @@ TEST(MakeTest, TakesOptionsASubjectOrNothing) {
                      .num_epochs = 2,
                      .create_scheduler_fn = cosine({.min_lr = 0.01})});
   EXPECT_EQ(num_epochs, 2);
-}
-
-class Renamed : public Callback {
- public:
-  StateDict state_dict() const override { return {{"seen", int64_t{7}}}; }
-  void load_state_dict(const StateDict& state) override { seen = state.get_int("seen"); }
-  int64_t seen = 0;
-
- protected:
-  std::string default_name() const override { return "the name of 1.0"; }
-};
-
-class RenamedAgain : public Renamed {
- public:
-  std::vector<std::string> former_names() const override { return {"the name of 1.0"}; }
-
- protected:
-  std::string default_name() const override { return "the name of 2.0"; }
-};
-
-TEST(CallbackNameTest, StateOfAFormerNameIsRead) {
-  const TemporaryFolder folder;
-  {
-    Toy saved({std::make_shared<Renamed>()});
-    saved.trainer.train({.train_dataset = toy_data(4), .num_epochs = 1});
-    saved.trainer.save_training_state(folder / "state");
-  }
-  const auto again = std::make_shared<RenamedAgain>();
-  const auto another = std::make_shared<RenamedAgain>();
-  another->set_name("another");
-  Toy resumed({again, another});
-  resumed.trainer.train(
-      {.train_dataset = toy_data(4), .num_epochs = 2, .resume_from = folder / "state"});
-  EXPECT_EQ(again->seen, 7);
-  EXPECT_EQ(another->seen, 0) << "a callback with a name of its own is another one";
-}
-
-TEST(CallbackNameTest, TimeLimitAndPhaseTimerReadTheStatesOfTimerAndTiming) {
-  EXPECT_EQ(TimeLimit({.max_time = std::chrono::hours(1)}).former_names(),
-            std::vector<std::string>{"linkboy::Timer"});
-  EXPECT_EQ(PhaseTimer().former_names(), std::vector<std::string>{"linkboy::Timing"});
-}
-
-TEST(StopTrainingTest, IsCarriedOutOfTheBackwardPass) {
-  Toy toy;
-  int64_t num_gradients = 0;
-  toy.model->parameters()[0].register_hook([&](const at::Tensor&) {
-    if (++num_gradients == 2) throw StopTraining("enough");
-  });
-  const auto result = toy.trainer.train(
-      {.train_dataset = toy_data(8), .num_epochs = 1, .per_device_batch_size = 2});
-  EXPECT_EQ(result.message, "enough");
-  EXPECT_EQ(result.num_updates, 1);
-}
-
-TEST(ErrorTest, HasAClassForEachKind) {
-  const TemporaryFolder folder;
-  EXPECT_THROW(make<EarlyStopping>({.patience = -1}), OptionError);
-  EXPECT_THROW(read_checkpoint(folder / "absent.pt"), FileError);
-  std::ofstream(folder / "broken.pt") << "no checkpoint";
-  EXPECT_THROW(read_checkpoint(folder / "broken.pt"), CorruptFileError);
-  std::ofstream(folder / "broken.safetensors") << "no safetensors file";
-  EXPECT_THROW(read_safetensors(folder / "broken.safetensors"), CorruptFileError);
-  EXPECT_THROW(read_safetensors(folder / "absent.safetensors"), FileError);
-  EXPECT_THROW(write_checkpoint("/proc/no/folder/here.pt", {}), FileError);
-  EXPECT_THROW(read_checkpoint(folder.path()), FileError);
-  std::filesystem::create_directories(folder / "states/state-1");
-  std::ofstream(folder / "states/state-1/training_state.pt") << "cut short";
-  Toy toy;
-  EXPECT_THROW(toy.trainer.load_training_state(folder / "states"), CorruptFileError);
 }
 
 }  // namespace

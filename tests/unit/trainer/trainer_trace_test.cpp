@@ -3,8 +3,11 @@
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
+#include <cmath>
+
 #include "linkboy/callbacks/terminate_on_nan.hpp"
 #include "linkboy/schedulers/cosine_scheduler.hpp"
+#include "support/calls.hpp"
 #include "support/toy.hpp"
 #include "support/tracing.hpp"
 
@@ -205,6 +208,28 @@ TEST(TrainerTraceTest, EvaluateAlone) {
       "*init_end create_eval_dataloader *dataloaders_ready prepare_model_optimizer_and_dataloaders "
       "create_run_config evaluation_run_start *evaluation_run_start " +
           kEvalStart + times(2, kEvalStep) + kEvalEnd + "evaluation_run_end *evaluation_run_end");
+}
+
+TEST(GradientsReadyTest, ComesOncePerUpdateWithTheWholeGradientBeforeClipping) {
+  auto calls = std::make_shared<Calls>();
+  std::vector<double> norms;
+  calls->at_gradients = [&](Trainer& trainer) {
+    double sum = 0.0;
+    for (const auto& parameter : trainer.model().parameters()) {
+      sum += parameter.grad().square().sum().item<double>();
+    }
+    norms.push_back(std::sqrt(sum));
+  };
+  calls->at_update_end = [&](Trainer& trainer) {
+    EXPECT_NEAR(norms.back(), trainer.gradient_norm().item<double>(), 1e-6);
+  };
+  Toy toy({calls});
+  toy.trainer.train({.train_dataset = toy_data(20),
+                     .num_epochs = 1,
+                     .per_device_batch_size = 4,
+                     .gradient_accumulation_steps = 2,
+                     .gradient_clip_norm = 0.01});
+  EXPECT_EQ(norms.size(), 3U);
 }
 
 }  // namespace

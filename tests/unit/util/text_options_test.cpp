@@ -14,7 +14,6 @@
 #include "linkboy/run/placeholders.hpp"
 #include "linkboy/schedulers/scheduler_factory.hpp"
 #include "support/expect_error.hpp"
-#include "support/toy.hpp"
 
 namespace linkboy::testing::text_options_test {
 namespace {
@@ -133,17 +132,6 @@ TEST(SplitAtTest, PartsMayBeEmptyAndThereIsAlwaysOne) {
   EXPECT_EQ(split_at(',', "a,,b,"), (Words{"a", "", "b", ""}));
   EXPECT_EQ(split_at(',', "min(1,(2,3)),4"), (Words{"min(1,(2,3))", "4"}));
   EXPECT_EQ(split_at(',', "a(b,c"), (Words{"a(b", "c"}));
-}
-
-TEST(CallbackFactoryTest, ListsHavePlusBetweenTheirItems) {
-  Toy toy({make_callback("learning-rate-monitor", {{"fields", "lr+momentum"}})});
-  toy.trainer.train({.train_dataset = toy_data(4), .num_epochs = 1});
-  EXPECT_EQ(toy.trainer.run_history().get_latest_metric("lr"), 0.1);
-  EXPECT_EQ(toy.trainer.run_history().get_latest_metric("momentum"), 0.9);
-}
-
-TEST(CallbackFactoryTest, SaysWhichItemsAListMayHave) {
-  EXPECT_ERROR(make_callback("learning-rate-monitor", {{"fields", "lr+"}}), "it must be one of lr");
 }
 
 }  // namespace

@@ -1,4 +1,4 @@
-#include "linkboy/cli.hpp"
+#include "linkboy/cli/command_line.hpp"
 
 #include <c10/util/Exception.h>
 #include <gmock/gmock.h>
@@ -12,7 +12,7 @@
 #include "support/expect_error.hpp"
 #include "support/temporary_folder.hpp"
 
-namespace linkboy::cli::cli_test {
+namespace linkboy::cli::command_line_test {
 namespace {
 
 using ::testing::AllOf;
@@ -268,4 +268,4 @@ TEST_F(CliTest, SettingsMustBeKeyAndValue) {
 }
 
 }  // namespace
-}  // namespace linkboy::cli::cli_test
+}  // namespace linkboy::cli::command_line_test

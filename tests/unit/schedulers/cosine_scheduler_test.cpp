@@ -1,131 +1,20 @@
-// Placeholders, param-group fields and the cosine schedule.
-
-#include "linkboy/scheduler.hpp"
+#include "linkboy/schedulers/cosine_scheduler.hpp"
 
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
-#include "linkboy/run/placeholders.hpp"
+#include <cmath>
+#include <numbers>
+
 #include "linkboy/run/run_config.hpp"
-#include "linkboy/schedulers/cosine_scheduler.hpp"
+#include "linkboy/scheduler.hpp"
+#include "linkboy/schedulers/warmup_scheduler.hpp"
 #include "support/expect_error.hpp"
 #include "support/ten_by_ten.hpp"
+#include "unit/schedulers/schedules_fixture.hpp"
 
-namespace linkboy::testing::scheduler_base_test {
+namespace linkboy::testing::cosine_scheduler_test {
 namespace {
-
-TEST(PlaceholderTest, ResolveAgainstTheRun) {
-  const RunConfig config = ten_by_ten();
-  EXPECT_EQ(placeholders::num_epochs.resolve(config), 10.0);
-  EXPECT_EQ(placeholders::num_updates_per_epoch.resolve(config), 10.0);
-  EXPECT_EQ(RunExpression::parse("PER_PROCESS_NUM_UPDATE_STEPS_PER_EPOCH").resolve(config), 10.0);
-  EXPECT_EQ(placeholders::num_train_batches_per_epoch.resolve(config), 20.0);
-}
-
-TEST(PlaceholderTest, CombineOnEitherSideAndChained) {
-  const RunConfig config = ten_by_ten();
-  EXPECT_EQ((placeholders::num_updates_per_epoch * 7 + 1).resolve_count(config), 71);
-  EXPECT_EQ((2 * placeholders::num_epochs - 1).resolve_count(config), 19);
-  EXPECT_EQ((100 / placeholders::num_epochs).resolve_count(config), 10);
-  EXPECT_EQ((placeholders::num_epochs / 4).resolve(config), 2.5);
-  EXPECT_EQ(ceil(placeholders::num_epochs / 4).resolve_count(config), 3);
-  EXPECT_EQ(floor(placeholders::num_epochs / 4).resolve_count(config), 2);
-  EXPECT_EQ((-placeholders::num_epochs + placeholders::num_epochs * 2).resolve_count(config), 10);
-  EXPECT_EQ(min(placeholders::num_epochs, 3).resolve_count(config), 3);
-  EXPECT_EQ(max(placeholders::num_epochs, 3).resolve_count(config), 10);
-  EXPECT_EQ(RunExpression(5).resolve_count(config), 5);
-  EXPECT_EQ((placeholders::num_epochs * 2 + 1).to_string(), "((num_epochs * 2) + 1)");
-}
-
-TEST(PlaceholderTest, AreReadFromText) {
-  const RunConfig config = ten_by_ten();
-  auto value_of = [&](const char* text) { return RunExpression::parse(text).resolve(config); };
-  EXPECT_EQ(value_of("7"), 7.0);
-  EXPECT_EQ(value_of(" 2.5e1 "), 25.0);
-  EXPECT_EQ(value_of("2*num_updates_per_epoch+1"), 21.0);
-  EXPECT_EQ(value_of("1 + 2 * (num_epochs - 4) / 3"), 5.0);
-  EXPECT_EQ(value_of("100 / 5 / 2 - 1 - 1"), 8.0);
-  EXPECT_EQ(value_of("-num_epochs + num_updates"), 90.0);
-  EXPECT_EQ(value_of("ceil(num_epochs / 4) + floor(num_epochs / 4)"), 5.0);
-  EXPECT_EQ(value_of("min(num_epochs, 3) + max(num_epochs, 30)"), 33.0);
-  EXPECT_EQ(RunExpression::parse("num_epochs * 2 + 1").to_string(), "((num_epochs * 2) + 1)");
-}
-
-TEST(PlaceholderTest, SayWhereTextIsNoExpression) {
-  EXPECT_ERROR(RunExpression::parse(""), "it should have a number, a placeholder");
-  EXPECT_ERROR(RunExpression::parse("2 *"), "it should have a number, a placeholder");
-  EXPECT_ERROR(RunExpression::parse("NUM_EPOCH"),
-               "there is no placeholder \"NUM_EPOCH\"; there are "
-               "num_epochs, num_updates, ");
-  EXPECT_ERROR(RunExpression::parse("(1 + 2"), "it should have ')'");
-  EXPECT_ERROR(RunExpression::parse("1 2"), "at \"2\" it should have the end");
-  EXPECT_ERROR(RunExpression::parse("min(1)"), "it should have ','");
-  EXPECT_ERROR(RunExpression::parse("inf"), "there is no placeholder \"inf\"");
-  EXPECT_ERROR(RunExpression::parse("$"), "at \"$\" it should have a number");
-  EXPECT_ERROR(RunExpression::parse(std::string(1000, '(') + "1"), "less nesting");
-}
-
-TEST(PlaceholderTest, SayWhatCannotBeResolved) {
-  const RunConfig config = ten_by_ten();
-  EXPECT_ERROR(placeholders::num_eval_batches_per_epoch.resolve(config),
-               "num_eval_batches_per_epoch has no value");
-  EXPECT_ERROR((placeholders::num_epochs / (placeholders::num_epochs - 10)).resolve(config),
-               "divides by (num_epochs - 10), which is 0");
-  EXPECT_ERROR((placeholders::num_epochs / 4).resolve_count(config), "(num_epochs / 4) is 2.5");
-  EXPECT_ERROR((RunExpression(NAN) * placeholders::num_epochs).resolve(config),
-               "must be a finite number");
-  EXPECT_ERROR((RunExpression(1e18) * 1e18).resolve_count(config), "a count must be at most 2^53");
-  EXPECT_ERROR(RunExpression(7.000001).resolve_count(config), "7.000001 is 7.000001 in this run");
-}
-
-TEST(PlaceholderTest, SharesOfTheRunAreWholeWhereOnlyRoundingSaysOtherwise) {
-  const RunConfig config = ten_by_ten();
-  for (int percent = 1; percent <= 100; ++percent) {
-    const RunExpression share =
-        placeholders::num_updates * (percent / 100.0);  // 100 * 0.07 is not 7
-    EXPECT_EQ(share.resolve_count(config), percent);
-    EXPECT_EQ(ceil(share).resolve_count(config), percent);
-    EXPECT_EQ(floor(share).resolve_count(config), percent);
-  }
-}
-
-TEST(PlaceholderTest, LongExpressionsAreRefusedBeforeTheyExhaustTheStack) {
-  std::string sum = "1";
-  for (int i = 0; i < 1000; ++i) sum += "+1";
-  EXPECT_EQ(RunExpression::parse(sum).resolve(ten_by_ten()), 1001.0);
-  EXPECT_ERROR(RunExpression::parse(sum + "*1"), "fewer operators");
-}
-
-TEST(ParamGroupFieldTest, ReadsAndSetsEveryFieldThatAnOptimizerHas) {
-  auto parameter = torch::zeros({1}).requires_grad_();
-  torch::optim::AdamW adamw({parameter}, torch::optim::AdamWOptions(0.1).weight_decay(0.2));
-  EXPECT_EQ(get_param_group_field(adamw, ParamGroupField::lr)[0], 0.1);
-  EXPECT_EQ(get_param_group_field(adamw, ParamGroupField::weight_decay)[0], 0.2);
-  EXPECT_EQ(get_param_group_field(adamw, ParamGroupField::momentum)[0], 0.9);
-  set_param_group_field(adamw, ParamGroupField::momentum, {0.8});
-  EXPECT_EQ(get_param_group_field(adamw, ParamGroupField::momentum)[0], 0.8);
-  set_param_group_field(adamw, ParamGroupField::beta2, {0.95});
-  EXPECT_EQ(get_param_group_field(adamw, ParamGroupField::beta2)[0], 0.95);
-  EXPECT_EQ(get_param_group_field(adamw, ParamGroupField::momentum)[0], 0.8);
-  torch::optim::SGD sgd({parameter}, torch::optim::SGDOptions(0.1).momentum(0.5));
-  set_param_group_field(sgd, ParamGroupField::momentum, {0.6});
-  set_param_group_field(sgd, ParamGroupField::weight_decay, {0.01});
-  const auto& options = static_cast<torch::optim::SGDOptions&>(sgd.param_groups()[0].options());
-  EXPECT_EQ(options.momentum(), 0.6);
-  EXPECT_EQ(options.weight_decay(), 0.01);
-}
-
-TEST(ParamGroupFieldTest, RejectsWhatTheOptimizerLacks) {
-  auto parameter = torch::zeros({1}).requires_grad_();
-  torch::optim::LBFGS lbfgs({parameter}, torch::optim::LBFGSOptions(1));
-  EXPECT_ERROR(get_param_group_field(lbfgs, ParamGroupField::momentum), "have no momentum");
-  torch::optim::Adagrad adagrad({parameter});
-  EXPECT_ERROR(get_param_group_field(adagrad, ParamGroupField::momentum), "have no momentum");
-  torch::optim::SGD sgd({parameter}, torch::optim::SGDOptions(0.1));
-  EXPECT_ERROR(get_param_group_field(sgd, ParamGroupField::beta2), "have no beta2");
-  EXPECT_ERROR(set_param_group_field(sgd, ParamGroupField::lr, {0.1, 0.2}),
-               "2 values of lr for 1 param groups");
-}
 
 class CosineSchedulerTest : public ::testing::Test {
  protected:
@@ -291,5 +180,27 @@ TEST_F(CosineSchedulerTest, ValuesThatAreNoNumbersAreCaughtBeforeTheyReachTheOpt
   EXPECT_EQ(get_param_group_field(*optimizer_, ParamGroupField::lr)[0], 0.1);
 }
 
+TEST_F(SchedulesTest, CosineHasNoCliffWithWarmUpAndCoolDown) {
+  // Upstream defect 9, over the whole length: no update moves it by more than the steepest slope.
+  for (double warmup : {0.0, 0.5, 1.0, 3.7}) {
+    for (double cooldown : {0.0, 1.0, 2.5}) {
+      const auto scheduler =
+          make(cosine({.warmup_updates = warmup * placeholders::num_updates_per_epoch,
+                       .cooldown_updates = cooldown * placeholders::num_updates_per_epoch}));
+      const double length = 100.0 - 10.0 * (warmup + cooldown);
+      const double slope =
+          std::max(0.01 * std::numbers::pi / 2.0 / length, warmup > 0 ? 0.001 / warmup : 0.0);
+      for (int64_t n = 0; n <= 100; ++n) {
+        EXPECT_LE(std::abs(scheduler->values_at(n + 1)[0] - scheduler->values_at(n)[0]),
+                  slope * (1.0 + 1e-12))
+            << "warm-up " << warmup << ", cool-down " << cooldown << ", update " << n;
+      }
+      const auto end = static_cast<int64_t>(std::ceil(100.0 - 10.0 * cooldown));
+      EXPECT_EQ(scheduler->values_at(end)[0], 1e-6);
+      EXPECT_GT(scheduler->values_at(end - 1)[0], 1e-6);
+    }
+  }
+}
+
 }  // namespace
-}  // namespace linkboy::testing::scheduler_base_test
+}  // namespace linkboy::testing::cosine_scheduler_test

@@ -1,0 +1,56 @@
+#include "gan_trainer.hpp"
+
+#include <torch/torch.h>
+
+#include <utility>
+
+#include "save_optimizer.hpp"
+
+namespace gan {
+
+GanTrainer::GanTrainer(const Gan& gan, std::shared_ptr<torch::optim::Optimizer> generator_optimizer,
+                       std::shared_ptr<torch::optim::Optimizer> discriminator_optimizer,
+                       linkboy::CallbackList callbacks)
+    : Trainer(gan, nullptr, std::move(generator_optimizer), {.callbacks = std::move(callbacks)}),
+      gan_(gan),
+      discriminator_optimizer_(std::move(discriminator_optimizer)) {
+  track_loss("loss_discriminator");
+  track_loss("loss_generator");
+  callback_handler().add(std::make_shared<SaveOptimizer>(discriminator_optimizer_));
+}
+
+linkboy::StepOutput GanTrainer::calculate_train_batch_loss(const linkboy::Batch& batch) {
+  const at::Tensor& real = batch["points"];
+  const at::Tensor fake = gan_(at::randn({real.size(0), kNoiseSize}, real.options()));
+
+  // One backward pass of the sum gives each network the gradient of its own loss: detach() keeps
+  // the generator out of the first, requires_grad the discriminator out of the second.
+  const at::Tensor loss_discriminator = (at::softplus(-gan_->discriminator->forward(real)) +
+                                         at::softplus(gan_->discriminator->forward(fake.detach())))
+                                            .mean();
+  set_discriminator_requires_grad(false);
+  const at::Tensor loss_generator = at::softplus(-gan_->discriminator->forward(fake)).mean();
+  set_discriminator_requires_grad(true);
+
+  return {.loss = loss_discriminator + loss_generator,
+          .model_outputs = fake,
+          .batch_size = batch.size(),
+          .extras = {{"loss_discriminator", loss_discriminator.detach()},
+                     {"loss_generator", loss_generator.detach()}}};
+}
+
+void GanTrainer::optimizer_step() {
+  Trainer::optimizer_step();
+  accelerator().optimizer_step(*discriminator_optimizer_);
+}
+
+void GanTrainer::optimizer_zero_grad() {
+  Trainer::optimizer_zero_grad();
+  linkboy::Accelerator::zero_grad(*discriminator_optimizer_);
+}
+
+void GanTrainer::set_discriminator_requires_grad(bool on) {
+  for (at::Tensor& parameter : gan_->discriminator->parameters()) parameter.requires_grad_(on);
+}
+
+}  // namespace gan

@@ -1,0 +1,65 @@
+#pragma once
+
+#include <torch/torch.h>
+
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include "linkboy/callbacks/lambda_callback.hpp"
+#include "support/toy.hpp"
+
+namespace linkboy::testing {
+
+/// Records given values of the metric "score", one an epoch, before the callbacks after it look.
+class GivenScores : public Callback {
+ public:
+  explicit GivenScores(std::vector<double> values) : values_(std::move(values)) {}
+  void on_training_run_epoch_end(Trainer& trainer) override {
+    trainer.run_history().update_metric("score", values_.at(next_++));
+  }
+
+ private:
+  std::vector<double> values_;
+  std::size_t next_ = 0;
+};
+
+inline TrainOptions epochs_of_one_update(int64_t num_epochs) {
+  return {.train_dataset = toy_data(4), .num_epochs = num_epochs, .per_device_batch_size = 4};
+}
+
+/// A Trainer whose metric "score" has given values, one an epoch, before `callback` looks at it.
+class Scored {
+ public:
+  explicit Scored(std::shared_ptr<Callback> callback)
+      : toy_({make<LambdaCallback>(
+                  {.on_training_run_epoch_end =
+                       [this](Trainer& trainer) {
+                         trainer.run_history().update_metric("score", scores_.at(num_epochs_++));
+                         weights.push_back(copies_of(trainer.model().parameters()));
+                       }}),
+              std::move(callback)}) {}
+
+  /// Returns the number of epochs that the run had.
+  int64_t train(std::vector<double> scores) {
+    scores_ = std::move(scores);
+    num_epochs_ = 0;
+    weights.clear();
+    return toy_.trainer
+        .train({.train_dataset = toy_data(4),
+                .num_epochs = static_cast<int64_t>(scores_.size()),
+                .per_device_batch_size = 4})
+        .num_epochs;
+  }
+  std::vector<torch::Tensor> parameters() const { return toy_.model->parameters(); }
+
+  /// After each epoch of the last run.
+  std::vector<std::vector<torch::Tensor>> weights;
+
+ private:
+  std::vector<double> scores_;
+  std::size_t num_epochs_ = 0;
+  Toy toy_;
+};
+
+}  // namespace linkboy::testing

@@ -1,0 +1,52 @@
+#pragma once
+
+#include <cstdlib>
+#include <filesystem>
+#include <optional>
+#include <string>
+
+#include "linkboy/checkpoint/training_state_folders.hpp"
+#include "support/temporary_folder.hpp"
+
+namespace linkboy::testing {
+
+/// Folders are made in memory while it lives: states are synced to the disk, which takes most of
+/// the time of a short run.
+class FoldersInMemory {
+ public:
+  FoldersInMemory() {
+    if (const char* present = std::getenv("TMPDIR")) before_ = present;
+    if (std::filesystem::is_directory("/dev/shm")) ::setenv("TMPDIR", "/dev/shm", 1);
+  }
+  ~FoldersInMemory() { before_ ? ::setenv("TMPDIR", before_->c_str(), 1) : ::unsetenv("TMPDIR"); }
+  FoldersInMemory(const FoldersInMemory&) = delete;
+  FoldersInMemory& operator=(const FoldersInMemory&) = delete;
+
+ private:
+  std::optional<std::string> before_;
+};
+
+/// An empty folder, always of the same name: states hold paths. What was in it is moved aside.
+class RunFolder {
+ public:
+  std::filesystem::path fresh() {
+    const std::filesystem::path path = root_ / "run";
+    if (std::filesystem::exists(path))
+      std::filesystem::rename(path, root_ / ("before-" + std::to_string(num_before_++)));
+    std::filesystem::create_directories(path);
+    return path;
+  }
+  std::filesystem::path path() const { return root_ / "run"; }
+  /// The state in which the first run that this folder had has ended.
+  std::filesystem::path first_end() const {
+    return root_ / "before-0" / "end" / kTrainingStateFile;
+  }
+  std::filesystem::path end() const { return path() / "end" / kTrainingStateFile; }
+
+ private:
+  FoldersInMemory in_memory_;
+  TemporaryFolder root_;
+  int num_before_ = 0;
+};
+
+}  // namespace linkboy::testing

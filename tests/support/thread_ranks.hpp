@@ -1,0 +1,78 @@
+#pragma once
+
+#include <gtest/gtest.h>
+#include <torch/torch.h>
+
+#include <barrier>
+#include <exception>
+#include <functional>
+#include <memory>
+#include <thread>
+#include <vector>
+
+#include "distributed/batch_norm_registry.hpp"
+
+namespace linkboy::testing {
+
+/// Ranks that are threads of this process.
+struct Meeting {
+  explicit Meeting(int64_t size) : barrier(size), tensors(size) {}
+  std::barrier<> barrier;
+  std::vector<at::Tensor> tensors;
+};
+
+class ThreadRank : public detail::BatchNormCollectives {
+ public:
+  ThreadRank(Meeting& meeting, int64_t rank) : meeting_(meeting), rank_(rank) {}
+  at::Tensor all_gather(const at::Tensor& tensor) const override {
+    ++num_collectives;
+    meeting_.tensors[rank_] = tensor;
+    meeting_.barrier.arrive_and_wait();
+    auto all = at::stack(meeting_.tensors);
+    meeting_.barrier.arrive_and_wait();
+    return all;
+  }
+  void all_reduce(const at::Tensor& tensor) const override {
+    at::Tensor sum = all_gather(tensor).sum(0);
+    at::Tensor(tensor).copy_(sum);
+  }
+  mutable int64_t num_collectives = 0;
+
+ private:
+  Meeting& meeting_;
+  int64_t rank_;
+};
+
+/// Calls `run` once per rank, and rethrows what a rank throws.
+inline void run_ranks(int64_t size,
+                      const std::function<void(int64_t, std::shared_ptr<ThreadRank>)>& run) {
+  Meeting meeting(size);
+  std::vector<std::exception_ptr> errors(size);
+  std::vector<std::thread> threads;
+  for (int64_t rank = 0; rank < size; ++rank) {
+    threads.emplace_back([&, rank] {
+      try {
+        run(rank, std::make_shared<ThreadRank>(meeting, rank));
+      } catch (...) {
+        errors[rank] = std::current_exception();
+      }
+      meeting.barrier.arrive_and_drop();
+    });
+  }
+  for (auto& thread : threads) thread.join();
+  for (const auto& error : errors) {
+    if (error) std::rethrow_exception(error);
+  }
+}
+
+inline void expect_near(const at::Tensor& actual, const at::Tensor& expected, double tolerance,
+                        const char* what) {
+  ASSERT_EQ(actual.sizes(), expected.sizes()) << what;
+  ASSERT_EQ(actual.scalar_type(), expected.scalar_type()) << what;
+  if (expected.numel() == 0) return;
+  const auto scale = expected.to(torch::kDouble).abs().max().item<double>();
+  const auto error = (actual.to(torch::kDouble) - expected.to(torch::kDouble)).abs().max();
+  EXPECT_LE(error.item<double>(), tolerance * scale) << what;
+}
+
+}  // namespace linkboy::testing

@@ -1,0 +1,143 @@
+// StochasticWeightAveraging renews the statistics of batch norm.
+
+#include <gtest/gtest.h>
+#include <torch/torch.h>
+
+#include "linkboy/callbacks/stochastic_weight_averaging.hpp"
+#include "linkboy/trainer.hpp"
+#include "support/averages.hpp"
+#include "support/expect_error.hpp"
+#include "support/toy.hpp"
+
+namespace linkboy::testing::averaged_batch_norm_test {
+namespace {
+
+namespace nn = torch::nn;
+using torch::Tensor;
+using SwaOptions = StochasticWeightAveragingOptions;
+
+TEST(StochasticWeightAveragingTest, RenewsTheStatisticsOfBatchNorm) {
+  torch::manual_seed(1);
+  const nn::BatchNorm1d norm(8);
+  const nn::Linear first(4, 8);
+  nn::Sequential model(first, norm, nn::ReLU(), nn::Linear(8, 3));
+  auto average = make<StochasticWeightAveraging>({});
+  QuietTrainer trainer(model, nn::CrossEntropyLoss(), toy_sgd(model),
+                       {.callbacks = {average}, .accelerator = {.device = "cpu"}});
+  TrainOptions options = three_updates_per_epoch(4);
+  options.train_dataloader_options.shuffle = false;
+  trainer.train(options);
+
+  // As torch.optim.swa_utils.update_bn: the plain mean of the batches' own statistics.
+  const torch::NoGradGuard no_grad;
+  std::vector<Tensor> means;
+  std::vector<Tensor> variances;
+  const auto inputs =
+      toy_data(12).get_batch(std::vector<int64_t>{0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11}).input();
+  for (const Tensor& batch : inputs.split(4)) {
+    const auto hidden = nn::Linear(first)->forward(batch);
+    means.push_back(hidden.mean(0));
+    variances.push_back(hidden.var(0));
+  }
+  EXPECT_TRUE(torch::allclose(norm->running_mean, torch::stack(means).mean(0), 1e-5, 1e-6));
+  EXPECT_TRUE(torch::allclose(norm->running_var, torch::stack(variances).mean(0), 1e-5, 1e-6));
+  EXPECT_EQ(norm->num_batches_tracked.item<int64_t>(), 3);
+  EXPECT_EQ(norm->options.momentum(), 0.1);
+  EXPECT_TRUE(model->is_training());
+}
+
+TEST(StochasticWeightAveragingTest, PassesOverTheDataByTheForwardOfTheUser) {
+  const nn::BatchNorm1d norm(4);
+  nn::Sequential model(norm, nn::Linear(4, 3));
+  int num_batches = 0;
+  const auto forward = [&](Trainer& trainer, const Batch& batch) {
+    EXPECT_FALSE(torch::GradMode::is_enabled());
+    trainer.model()(batch.input());
+    if (++num_batches == 6) throw Error("no more");
+  };
+  QuietTrainer trainer(model, nn::CrossEntropyLoss(), toy_sgd(model),
+                       {.callbacks = {make<StochasticWeightAveraging>({.forward = forward})},
+                        .accelerator = {.device = "cpu"}});
+  trainer.train(three_updates_per_epoch(2));
+  EXPECT_EQ(num_batches, 4);  // one of them before the first update
+  EXPECT_ERROR(trainer.train(three_updates_per_epoch(2)), "no more");
+  EXPECT_EQ(norm->options.momentum(), 0.1);
+}
+
+/// A model of two inputs with a batch norm.
+struct TwoInputsImpl : nn::Module {
+  TwoInputsImpl() {
+    linear = register_module("linear", nn::Linear(4, 3));
+    norm = register_module("norm", nn::BatchNorm1d(3));
+  }
+  Tensor forward(const Tensor& x, const Tensor& y) { return norm(linear(x) + y.mean()); }
+  nn::Linear linear{nullptr};
+  nn::BatchNorm1d norm{nullptr};
+};
+TORCH_MODULE(TwoInputs);
+
+/// Gives the model its input twice.
+class TwoInputsTrainer : public QuietTrainer {
+ public:
+  using QuietTrainer::QuietTrainer;
+
+ protected:
+  StepOutput calculate_train_batch_loss(const Batch& batch) override {
+    const Tensor outputs = model().forward({batch.input(), batch.input()}).toTensor();
+    return {.loss = torch::cross_entropy_loss(outputs, batch.target()),
+            .model_outputs = outputs,
+            .batch_size = batch.size()};
+  }
+};
+
+TEST(StochasticWeightAveragingTest, APassThatDoesNotFitTheModelIsRefusedBeforeTheFirstUpdate) {
+  const TwoInputs model;
+  const auto optimizer =
+      std::make_shared<torch::optim::SGD>(model->parameters(), torch::optim::SGDOptions(0.1));
+  const auto forward = [](Trainer& trainer, const Batch& batch) {
+    trainer.model().forward({batch.input(), batch.input()});
+  };
+  const TrainOptions options{.train_dataset = toy_data(8), .num_epochs = 1};
+  const auto train = [&](SwaOptions swa_options) {
+    TwoInputsTrainer trainer(model, nn::CrossEntropyLoss(), optimizer,
+                             {.callbacks = {make<StochasticWeightAveraging>(swa_options)},
+                              .accelerator = {.device = "cpu"}});
+    try {
+      trainer.train(options);
+    } catch (const Error&) {
+      EXPECT_EQ(trainer.num_updates(), 0);
+      throw;
+    }
+  };
+  EXPECT_ERROR(train({.start_after = 0}), "Give StochasticWeightAveragingOptions::forward");
+  try {
+    train({.start_after = 0});
+  } catch (const Error& error) {
+    EXPECT_EQ(std::string(error.what()).find("frame #"), std::string::npos);
+  }
+  train({.start_after = 0, .forward = forward});
+  train({.start_after = 0, .update_batch_norm = false});
+}
+
+// What is not updated need not be passed.
+TEST(StochasticWeightAveragingTest, FrozenBatchNormsNeedNoForward) {
+  class Freeze : public Callback {
+   public:
+    explicit Freeze(TwoInputs model) : model_(std::move(model)) {}
+    void on_train_epoch_start(Trainer&) override { model_->norm->eval(); }
+
+   private:
+    TwoInputs model_;
+  };
+  const TwoInputs model;
+  TwoInputsTrainer trainer(
+      model, nn::CrossEntropyLoss(),
+      std::make_shared<torch::optim::SGD>(model->parameters(), torch::optim::SGDOptions(0.1)),
+      {.callbacks = {std::make_shared<Freeze>(model),
+                     make<StochasticWeightAveraging>({.start_after = 0})},
+       .accelerator = {.device = "cpu"}});
+  EXPECT_EQ(trainer.train({.train_dataset = toy_data(8), .num_epochs = 1}).num_epochs, 1);
+}
+
+}  // namespace
+}  // namespace linkboy::testing::averaged_batch_norm_test

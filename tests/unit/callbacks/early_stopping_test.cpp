@@ -1,0 +1,245 @@
+#include "linkboy/callbacks/early_stopping.hpp"
+
+#include <gtest/gtest.h>
+#include <torch/torch.h>
+
+#include "linkboy/callbacks/lambda_callback.hpp"
+#include "linkboy/callbacks/save_training_state.hpp"
+#include "support/expect_error.hpp"
+#include "support/given_scores.hpp"
+#include "support/load_for_resume.hpp"
+#include "support/temporary_folder.hpp"
+#include "support/toy.hpp"
+
+namespace linkboy::testing::early_stopping_test {
+namespace {
+
+int64_t epochs_until_stop(const std::vector<double>& values, EarlyStoppingOptions options) {
+  options.monitor = "score";
+  Toy toy({std::make_shared<GivenScores>(values), std::make_shared<EarlyStopping>(options)});
+  return toy.trainer.train(epochs_of_one_update(static_cast<int64_t>(values.size()))).num_epochs;
+}
+
+TEST(EarlyStoppingTest, StopsWhenTheMetricHasNotImprovedForItsPatience) {
+  EXPECT_EQ(epochs_until_stop({1.0, 1.0, 0.5}, {}), 2);
+  EXPECT_EQ(epochs_until_stop({1.0, 1.1, 1.2, 0.5}, {.patience = 2}), 3);
+  EXPECT_EQ(epochs_until_stop({1.0, 0.8, 0.6, 0.4}, {}), 4);
+  EXPECT_EQ(epochs_until_stop({0.1, 0.2, 0.3, 0.25, 0.9}, {.greater_is_better = true}), 4);
+}
+
+TEST(EarlyStoppingTest, CountsOnlyChangesAboveTheThreshold) {
+  // As upstream: 0.995 is no improvement on 1, 0.99 is one (by 0.01000...9).
+  EXPECT_EQ(epochs_until_stop({1.0, 0.995, 0.99}, {.patience = 2}), 3);
+  EXPECT_EQ(epochs_until_stop({1.0, 0.995, 0.99}, {.patience = 1}), 2);
+  EXPECT_EQ(epochs_until_stop({1.0, 0.999, 0.998}, {.min_delta = 0.0}), 3);
+}
+
+TEST(EarlyStoppingTest, NaNIsNoImprovement) {
+  EXPECT_EQ(epochs_until_stop({NAN, 1.0, 0.5}, {}), 1);
+  EXPECT_EQ(epochs_until_stop({1.0, NAN, 0.5}, {}), 2);
+  EXPECT_EQ(epochs_until_stop({1.0, NAN, 0.5, 0.2}, {.patience = 2}), 4);
+}
+
+TEST(EarlyStoppingTest, GivesItsReason) {
+  Toy toy({std::make_shared<GivenScores>(std::vector<double>{1.0, 1.0}),
+           make<EarlyStopping>({.monitor = "score"})});
+  const auto result = toy.trainer.train(epochs_of_one_update(2));
+  EXPECT_EQ(result.reason, StopReason::early_stop);
+  EXPECT_EQ(result.message, "Stopping training due to no improvement of score after 1 epochs");
+}
+
+TEST(EarlyStoppingTest, RejectsAMetricThatNobodyRecords) {
+  Toy toy({make<EarlyStopping>({.monitor = "acuracy"})});
+  EXPECT_ERROR(toy.trainer.train(epochs_of_one_update(1)),
+               "no value of the metric \"acuracy\" was recorded; there is: train_loss_epoch");
+}
+
+TEST(EarlyStoppingTest, WaitsWhereAnEpochIsNotEvaluated) {
+  Toy toy({make<EarlyStopping>({.patience = 1})});
+  TrainOptions options = epochs_of_one_update(4);
+  options.eval_dataset = toy_data(4);
+  options.evaluate_every_n_epochs = 4;
+  EXPECT_EQ(toy.trainer.train(options).num_epochs, 4);
+}
+
+TEST(EarlyStoppingTest, RejectsOptionsOutOfTheirRange) {
+  EXPECT_ERROR(EarlyStopping({.patience = 0}), "patience is 0");
+  EXPECT_ERROR(EarlyStopping({.min_delta = -1.0}), "min_delta is -1");
+  EXPECT_ERROR(EarlyStopping({.min_delta = NAN}), "min_delta is nan");
+  EXPECT_ERROR(EarlyStopping({.warmup_epochs = -1}), "warmup_epochs is -1");
+  EXPECT_ERROR(EarlyStopping({.divergence_bound = NAN}), "divergence_bound is NaN");
+}
+
+TEST(EarlyStoppingTest, ARelativeThresholdIsAShareOfTheBestValue) {
+  const EarlyStoppingOptions options{.min_delta = 0.1, .is_min_delta_relative = true};
+  EXPECT_EQ(epochs_until_stop({200.0, 170.0, 150.0, 140.0, 100.0}, options), 4);
+  // 9.5 is less than a tenth of 100, the best value, but more than a tenth of the new one.
+  EXPECT_EQ(epochs_until_stop({100.0, 90.5, 50.0}, options), 2);
+}
+
+TEST(EarlyStoppingTest, DoesNotLookAtTheWarmUp) {
+  EXPECT_EQ(epochs_until_stop({1.0, 9.0, 8.0, 2.0, 1.5, 1.5}, {.warmup_epochs = 3}), 6);
+}
+
+TEST(EarlyStoppingTest, StopsAtOnceBeyondTheDivergenceBound) {
+  const EarlyStoppingOptions options{.patience = 9, .divergence_bound = 5.0};
+  EXPECT_EQ(epochs_until_stop({1.0, 5.0, 5.1, 0.1}, options), 3);
+  auto accuracy = options;
+  accuracy.greater_is_better = true;
+  accuracy.divergence_bound = 0.1;
+  EXPECT_EQ(epochs_until_stop({0.5, 0.1, 0.05, 0.9}, accuracy), 3);
+}
+
+TEST(EarlyStoppingTest, StopsAtOnceAtAValueThatIsNotFiniteIfToldTo) {
+  const EarlyStoppingOptions options{.patience = 9, .stop_at_non_finite = true};
+  EXPECT_EQ(epochs_until_stop({1.0, NAN, 0.1}, options), 2);
+}
+
+TEST(EarlyStoppingTest, RestoresItsCount) {
+  Toy toy;
+  EarlyStopping first({.patience = 2, .monitor = "score"});
+  first.on_training_run_start(toy.trainer);
+  for (double value : {1.0, 1.0}) {
+    toy.trainer.run_history().update_metric("score", value);
+    first.on_training_run_epoch_end(toy.trainer);
+  }
+  EarlyStopping second({.patience = 2, .monitor = "score"});
+  load_for_resume(second, first.state_dict());
+  second.on_training_run_start(toy.trainer);
+  toy.trainer.run_history().update_metric("score", 1.0);
+  second.on_training_run_epoch_end(toy.trainer);
+  EXPECT_TRUE(toy.trainer.stop_requested());
+}
+
+Scored stopping_early(bool reset_on_train) {
+  return Scored(
+      make<EarlyStopping>({.patience = 2, .monitor = "score", .reset_on_train = reset_on_train}));
+}
+
+TEST(EarlyStoppingTest, NewRunForgetsTheBestValueAndTheCountOfTheRunBefore) {
+  Scored scored = stopping_early(true);
+  EXPECT_EQ(scored.train({1.0, 1.0}), 2);
+  // NaN is no improvement: with the count of the run before it would be the second such epoch.
+  EXPECT_EQ(scored.train({NAN, 5.0, 5.0, 5.0, 0.0}), 4);
+}
+
+/// Two runs of a callback: the second has its state of the end of the first, and the same history.
+template <class C>
+int64_t epochs_after_resume(const std::function<std::shared_ptr<C>()>& make_callback,
+                            const std::vector<double>& before, const std::vector<double>& after) {
+  const TemporaryFolder folder;
+  const auto run = [&](const std::vector<double>& scores, int64_t from, auto resume) {
+    auto next = std::make_shared<std::size_t>(0);
+    Toy toy({make<LambdaCallback>({.on_training_run_epoch_end =
+                                       [&scores, next](Trainer& trainer) {
+                                         trainer.run_history().update_metric("score",
+                                                                             scores.at((*next)++));
+                                       }}),
+             make_callback(), make<SaveTrainingState>({.directory = folder / "states"})});
+    return toy.trainer
+        .train({.train_dataset = toy_data(4),
+                .num_epochs = from + static_cast<int64_t>(scores.size()),
+                .per_device_batch_size = 4,
+                .resume_from = resume})
+        .num_epochs;
+  };
+  const auto done = run(before, 0, std::optional<std::filesystem::path>());
+  return run(after, done, std::optional<std::filesystem::path>(folder / "states" / "latest")) -
+         done;
+}
+
+std::shared_ptr<EarlyStopping> patience_of_three() {
+  return make<EarlyStopping>({.patience = 3, .monitor = "score"});
+}
+
+TEST(EarlyStoppingTest, ARunThatItHasEndedDoesNotTrainWhenResumed) {
+  const std::vector<double> worse{1.0, 2.0, 2.0, 2.0};
+  EXPECT_EQ(epochs_after_resume<EarlyStopping>(patience_of_three, worse, {3.0, 3.0}), 0);
+  const auto bounded = [] {
+    return make<EarlyStopping>({.divergence_bound = 5.0, .monitor = "score"});
+  };
+  EXPECT_EQ(epochs_after_resume<EarlyStopping>(bounded, {1.0, 9.0}, {1.0, 1.0}), 0);
+}
+
+TEST(EarlyStoppingTest, AResumedRunDoesNotLookAtTheWarmUpEither) {
+  const auto bounded = [] {
+    return make<EarlyStopping>({.warmup_epochs = 3, .divergence_bound = 5.0, .monitor = "score"});
+  };
+  EXPECT_EQ(epochs_after_resume<EarlyStopping>(bounded, {9.0}, {9.0, 9.0, 1.0}), 3);
+}
+
+/// The second run is to resume, but fails at its start; the third one resumes nothing.
+TEST(EarlyStoppingTest, AStateThatWasLoadedForAnotherRunIsForgotten) {
+  const TemporaryFolder folder;
+  bool fails = false;
+  const auto stopping = make<EarlyStopping>({.patience = 2, .monitor = "score"});
+  Toy toy({make<LambdaCallback>(
+               {.on_training_run_start =
+                    [&](Trainer&) {
+                      if (fails) throw Error("no room");
+                    },
+                .on_training_run_epoch_end =
+                    [](Trainer& trainer) { trainer.run_history().update_metric("score", 1.0); }}),
+           stopping});
+  TrainOptions options{.train_dataset = toy_data(4), .num_epochs = 2};
+  toy.trainer.train(options);
+  toy.trainer.save_training_state(folder.path());
+  fails = true;
+  options.resume_from = folder.path();
+  EXPECT_ERROR(toy.trainer.train(options), "no room");
+  fails = false;
+  options.resume_from = {};
+  options.num_epochs = 9;
+  EXPECT_EQ(toy.trainer.train(options).num_epochs, 3);
+}
+
+/// An evaluation of the user's own is not the one at the end of an epoch.
+TEST(EarlyStoppingTest, AnEvaluationOfAnotherCallbackDoesNotCountAsTheEpochs) {
+  Toy toy({make<LambdaCallback>(
+               {.on_training_run_epoch_end =
+                    [](Trainer& trainer) { trainer.evaluate_now({.metric_prefix = "test_"}); }}),
+           std::make_shared<EarlyStopping>()});
+  TrainOptions options{.train_dataset = toy_data(4), .num_epochs = 4, .eval_dataset = toy_data(4)};
+  options.evaluate_every_n_epochs = 3;
+  EXPECT_EQ(toy.trainer.train(options).num_epochs, 4);
+}
+
+TEST(EarlyStoppingTest, ALargerPatienceLetsAStoppedRunContinue) {
+  int64_t patience = 1;
+  const std::function<std::shared_ptr<EarlyStopping>()> growing = [&] {
+    return make<EarlyStopping>({.patience = patience++, .monitor = "score"});
+  };
+  EXPECT_EQ(epochs_after_resume<EarlyStopping>(growing, {1.0, 2.0}, {0.5, 0.4}), 2);
+}
+
+TEST(EarlyStoppingTest, AResumedRunCountsTheNaNsBeforeIt) {
+  EXPECT_EQ(epochs_after_resume<EarlyStopping>(patience_of_three, {NAN, NAN}, {NAN, NAN, NAN, NAN}),
+            1);
+}
+
+TEST(EarlyStoppingTest, ResetOnTrainFalseKeepsTheBestValueAndTheCount) {
+  Scored scored = stopping_early(false);
+  EXPECT_EQ(scored.train({1.0, 1.0}), 2);
+  EXPECT_EQ(scored.train({2.0, 0.0}), 1);
+}
+
+TEST(EarlyStoppingTest, AResumedRunKeepsTheCountOfValuesThatWereNeverFinite) {
+  const TemporaryFolder folder;
+  const auto never_finite = [] {
+    return make<LambdaCallback>({.on_training_run_epoch_end = [](Trainer& trainer) {
+      trainer.run_history().update_metric("score", NAN);
+    }});
+  };
+  const EarlyStoppingOptions stopping{.patience = 3, .monitor = "score"};
+  TrainOptions options{.train_dataset = toy_data(4), .num_epochs = 2};
+  Toy first({never_finite(), std::make_shared<EarlyStopping>(stopping)});
+  first.trainer.train(options);
+  first.trainer.save_training_state(folder.path());
+  Toy second({never_finite(), std::make_shared<EarlyStopping>(stopping)});
+  options.num_epochs = 9;
+  options.resume_from = folder.path();
+  EXPECT_EQ(second.trainer.train(options).num_epochs, 3);
+}
+
+}  // namespace
+}  // namespace linkboy::testing::early_stopping_test

@@ -1,0 +1,57 @@
+#include "linkboy/callbacks/log_metrics.hpp"
+
+#include <gtest/gtest.h>
+#include <torch/torch.h>
+
+#include "linkboy/callbacks/lambda_callback.hpp"
+#include "support/expect_error.hpp"
+#include "support/given_scores.hpp"
+#include "support/toy.hpp"
+
+namespace linkboy::testing::log_metrics_test {
+namespace {
+
+TEST(LogMetricsTest, PrintsEachNewValueOnce) {
+  Toy toy({std::make_shared<LogMetrics>()});
+  TrainOptions options = epochs_of_one_update(2);
+  options.eval_dataset = toy_data(4);
+  toy.trainer.train(options);
+  ASSERT_EQ(toy.trainer.lines.size(), 4U);
+  for (std::size_t i : {0, 2}) EXPECT_TRUE(toy.trainer.lines[i].starts_with("train_loss_epoch: "));
+  for (std::size_t i : {1, 3}) EXPECT_TRUE(toy.trainer.lines[i].starts_with("eval_loss_epoch: "));
+  toy.trainer.lines.clear();
+  toy.trainer.evaluate({.dataset = toy_data(4)});
+  ASSERT_EQ(toy.trainer.lines.size(), 1U);
+  EXPECT_TRUE(toy.trainer.lines[0].starts_with("evaluation_loss: "));
+}
+
+TEST(LogMetricsTest, PassesOverTheEpochsBetween) {
+  Toy toy({make<LogMetrics>({.every_n_epochs = 2})});
+  toy.trainer.train(epochs_of_one_update(5));
+  EXPECT_EQ(toy.trainer.lines.size(), 2U);
+  EXPECT_ERROR(LogMetrics({.every_n_epochs = 0}), "every_n_epochs is 0");
+}
+
+TEST(LogMetricsTest, WhatComesAfterTheLastEpochIsPrinted) {
+  auto late = make<LambdaCallback>({.on_training_run_end = [](Trainer& trainer) {
+    trainer.evaluate_now({.metric_prefix = "last_"});
+  }});
+  Toy toy({late, make<LogMetrics>({.every_n_epochs = 2})});
+  TrainOptions options = epochs_of_one_update(4);
+  options.eval_dataset = toy_data(4);
+  toy.trainer.train(options);
+  EXPECT_TRUE(toy.trainer.lines.back().starts_with("last_eval_loss_epoch: "));
+}
+
+TEST(LogMetricsTest, AContinuedHistoryIsNotPrintedAgain) {
+  Toy toy({std::make_shared<LogMetrics>()});
+  toy.trainer.train(epochs_of_one_update(3));
+  toy.trainer.lines.clear();
+  TrainOptions more = epochs_of_one_update(1);
+  more.reset_run_history = false;
+  toy.trainer.train(more);
+  EXPECT_EQ(toy.trainer.lines.size(), 1U);
+}
+
+}  // namespace
+}  // namespace linkboy::testing::log_metrics_test

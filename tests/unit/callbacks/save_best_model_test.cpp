@@ -1,0 +1,256 @@
+#include "linkboy/callbacks/save_best_model.hpp"
+
+#include <gtest/gtest.h>
+#include <torch/torch.h>
+
+#include <array>
+
+#include "linkboy/callbacks/lambda_callback.hpp"
+#include "linkboy/callbacks/model_ema.hpp"
+#include "linkboy/checkpoint/checkpoint.hpp"
+#include "linkboy/schedulers/cosine_scheduler.hpp"
+#include "support/at_update.hpp"
+#include "support/expect_error.hpp"
+#include "support/given_scores.hpp"
+#include "support/load_for_resume.hpp"
+#include "support/saved_states.hpp"
+#include "support/temporary_folder.hpp"
+#include "support/toy.hpp"
+
+namespace linkboy::testing::save_best_model_test {
+namespace {
+
+class SaveBestModelTest : public ::testing::Test {
+ protected:
+  SaveBestModelOptions watching_score() {
+    return {.path = folder_ / "best.pt", .monitor = "score"};
+  }
+  TemporaryFolder folder_;
+};
+
+TEST_F(SaveBestModelTest, SavesTheBestEpochAndLoadsItAtTheEnd) {
+  class KeepWeights : public Callback {
+   public:
+    void on_training_run_epoch_end(Trainer& trainer) override {
+      weights.push_back(copies_of(trainer.model().parameters()));
+    }
+    std::vector<std::vector<torch::Tensor>> weights;
+  };
+  auto keep = std::make_shared<KeepWeights>();
+  Toy toy({keep, std::make_shared<GivenScores>(std::vector<double>{3.0, 1.0, 2.0}),
+           std::make_shared<SaveBestModel>(watching_score())});
+  TrainOptions options = epochs_of_one_update(3);
+  options.create_scheduler_fn = cosine();
+  toy.trainer.train(options);
+  EXPECT_TRUE(bit_equal(toy.model->parameters(), keep->weights[1]));
+  EXPECT_EQ(toy.trainer.scheduler()->num_updates(), 2);
+  const StateDict contents = read_checkpoint(folder_ / "best.pt");
+  EXPECT_EQ(contents.get_double("score"), 1.0);
+  EXPECT_EQ(contents.get_int("epoch"), 2);
+  EXPECT_TRUE(contents.contains("optimizer_state_dict"));
+  EXPECT_EQ(toy.trainer.lines.back(), "Loading checkpoint with score: 1 from epoch 2");
+}
+
+TEST_F(SaveBestModelTest, FirstSaveHonoursItsOptionsToo) {
+  // Upstream's first save ignored save_scheduler.
+  auto options = watching_score();
+  options.save_optimizer = options.save_scheduler = false;
+  Toy toy({std::make_shared<GivenScores>(std::vector<double>{3.0}),
+           std::make_shared<SaveBestModel>(options)});
+  TrainOptions train_options = epochs_of_one_update(1);
+  train_options.create_scheduler_fn = cosine();
+  toy.trainer.train(train_options);
+  const StateDict contents = read_checkpoint(folder_ / "best.pt");
+  EXPECT_FALSE(contents.contains("optimizer_state_dict"));
+  EXPECT_FALSE(contents.contains("scheduler_state_dict"));
+}
+
+TEST_F(SaveBestModelTest, NaNIsNeverTheBestAndNothingIsLoadedWithoutASave) {
+  // Upstream defect 16: a NaN before the first save made it load a file that was not there.
+  Toy toy({std::make_shared<GivenScores>(std::vector<double>{NAN, NAN}),
+           std::make_shared<SaveBestModel>(watching_score())});
+  toy.trainer.train(epochs_of_one_update(2));
+  EXPECT_TRUE(folder_.names().empty());
+}
+
+TEST_F(SaveBestModelTest, UnwritablePathIsFoundBeforeTraining) {
+  auto options = watching_score();
+  options.path = "/proc/no/such/best.pt";
+  Toy toy({std::make_shared<SaveBestModel>(options)});
+  EXPECT_ERROR(toy.trainer.train(epochs_of_one_update(1)), "/proc/no");
+  EXPECT_EQ(toy.trainer.num_updates(), 0);
+}
+
+TEST_F(SaveBestModelTest, ResumedRunKeepsTheBestValueOfTheRunBefore) {
+  Toy toy;
+  SaveBestModel first(watching_score());
+  first.on_training_run_start(toy.trainer);
+  toy.trainer.run_history().update_metric("score", 1.0);
+  first.on_training_run_epoch_end(toy.trainer);
+  SaveBestModel second(watching_score());
+  load_for_resume(second, first.state_dict());
+  second.on_training_run_start(toy.trainer);
+  const auto written = std::filesystem::last_write_time(folder_ / "best.pt");
+  toy.trainer.run_history().update_metric("score", 2.0);
+  second.on_training_run_epoch_end(toy.trainer);
+  EXPECT_EQ(std::filesystem::last_write_time(folder_ / "best.pt"), written);
+}
+
+// The best file of a run that was killed may be newer than the state that is resumed.
+TEST_F(SaveBestModelTest, AFileThatWasReplacedAfterTheStateWasSavedIsNotTakenForTheOldBest) {
+  const auto scored = [&](std::vector<double> scores, auto... more) {
+    return Toy({std::make_shared<GivenScores>(std::move(scores)),
+                std::make_shared<SaveBestModel>(watching_score()), more...});
+  };
+  Toy killed = scored({3.0, 1.0, 0.5}, std::make_shared<AtUpdate>(2, [&](Trainer& trainer) {
+                        trainer.save_training_state(folder_ / "state");
+                      }));
+  killed.trainer.train(epochs_of_one_update(3));
+  Toy resumed = scored({2.0, 2.5});
+  TrainOptions options = epochs_of_one_update(3);
+  options.resume_from = folder_ / "state";
+  resumed.trainer.train(options);
+  EXPECT_EQ(resumed.trainer.lines.back(), "Loading checkpoint with score: 2 from epoch 2");
+}
+
+TEST_F(SaveBestModelTest, AFileOfTheSameEpochAndAnotherValueIsNotTakenForTheOldBest) {
+  const auto save_with = [&](SaveBestModel& callback, double score) {
+    Toy toy;
+    callback.on_training_run_start(toy.trainer);
+    toy.trainer.run_history().update_metric("score", score);
+    callback.on_training_run_epoch_end(toy.trainer);
+  };
+  SaveBestModel known(watching_score());
+  SaveBestModel other(watching_score());
+  save_with(known, 1.0);
+  save_with(other, 0.5);
+  SaveBestModel resumed(watching_score());
+  load_for_resume(resumed, known.state_dict());
+  Toy toy;
+  resumed.on_training_run_start(toy.trainer);
+  EXPECT_TRUE(resumed.saved().empty());
+}
+
+TEST_F(SaveBestModelTest, KeepsTheBestKAndLoadsTheBestOfThem) {
+  auto options = watching_score();
+  options.save_top_k = 2;
+  auto save = std::make_shared<SaveBestModel>(options);
+  Toy toy({std::make_shared<GivenScores>(std::vector<double>{3.0, 1.0, 4.0, 2.0, NAN}), save});
+  toy.trainer.train(epochs_of_one_update(5));
+  EXPECT_EQ(folder_.names(), (std::vector<std::string>{"best-epoch2.pt", "best-epoch4.pt"}));
+  EXPECT_EQ(save->saved().front().epoch, 2);
+  EXPECT_EQ(toy.trainer.lines.back(), "Loading checkpoint with score: 1 from epoch 2");
+}
+
+TEST_F(SaveBestModelTest, ResumedRunGoesOnWithTheBestK) {
+  auto options = watching_score();
+  options.save_top_k = 2;
+  Toy toy({std::make_shared<GivenScores>(std::vector<double>{3.0, 1.0}),
+           std::make_shared<SaveBestModel>(options)});
+  toy.trainer.train(epochs_of_one_update(2));
+  toy.trainer.save_training_state(folder_ / "state");
+  auto after = std::make_shared<SaveBestModel>(options);
+  Toy resumed({std::make_shared<GivenScores>(std::vector<double>{2.0}), after});
+  TrainOptions more = epochs_of_one_update(3);
+  more.resume_from = folder_ / "state";
+  resumed.trainer.train(more);
+  EXPECT_EQ(folder_.names(),
+            (std::vector<std::string>{"best-epoch2.pt", "best-epoch3.pt", "state"}));
+  EXPECT_EQ(after->saved().front().value, 1.0);
+  EXPECT_EQ(after->saved().back().value, 2.0);
+}
+
+TEST_F(SaveBestModelTest, RefusesToKeepNone) {
+  EXPECT_ERROR(SaveBestModel({.save_top_k = 0}), "save_top_k is 0");
+}
+
+class SaveBestModelTwiceTest : public ::testing::Test {
+ protected:
+  Scored saving(SaveBestModelOptions options) {
+    options.path = folder_ / "best.pt";
+    options.monitor = "score";
+    save_ = std::make_shared<SaveBestModel>(options);
+    return Scored(save_);
+  }
+  TemporaryFolder folder_;
+  std::shared_ptr<SaveBestModel> save_;
+};
+
+TEST_F(SaveBestModelTwiceTest, NewRunSavesItsOwnBestThoughTheRunBeforeWasBetter) {
+  Scored scored = saving({});
+  scored.train({1.0});
+  scored.train({4.0, 3.0, 5.0});
+  EXPECT_TRUE(bit_equal(scored.parameters(), scored.weights[1]));
+  EXPECT_EQ(save_->saved().front().value, 3.0);
+}
+
+TEST_F(SaveBestModelTwiceTest, ResetOnTrainFalseLoadsTheBestOfAllRuns) {
+  Scored scored = saving({.reset_on_train = false});
+  scored.train({1.0});
+  const auto best = scored.weights[0];
+  scored.train({4.0, 3.0});
+  EXPECT_TRUE(bit_equal(scored.parameters(), best));
+}
+
+TEST_F(SaveBestModelTwiceTest, OfEqualValuesTheEarlierEpochIsTheBest) {
+  Scored scored = saving({.save_top_k = 3});
+  scored.train({2.0, 1.0, 1.0, 1.0});
+  std::vector<int64_t> epochs;
+  for (const auto& saved : save_->saved()) epochs.push_back(saved.epoch);
+  EXPECT_EQ(epochs, (std::vector<int64_t>{2, 3, 4}));
+  EXPECT_TRUE(bit_equal(scored.parameters(), scored.weights[1]));
+}
+
+namespace fs = std::filesystem;
+
+TEST(SaveBestModelResumedTest, ABestCheckpointThatIsGoneDoesNotEndTheRun) {
+  const TemporaryFolder folder;
+  auto save = make<SaveBestModel>({.path = folder / "best.pt"});
+  auto states = saving_in(folder / "states");
+  Toy toy({save, states, std::make_shared<AtUpdate>(4, [&](Trainer&) {
+             fs::remove(folder / "best.pt");
+             fs::create_directories(folder / "best.pt" / "in the way");
+           })});
+  EXPECT_EQ(toy.trainer.train(epochs_of_two_updates(2)).num_epochs, 2);
+  EXPECT_EQ(states_in(folder / "states").size(), 2U);
+}
+
+TEST(SaveBestModelResumedTest, ARunResumedWithAnotherPathKeepsTheBestSoFar) {
+  const TemporaryFolder folder;
+  const auto run = [&](const std::string& name, int64_t num_epochs, bool is_resumed) {
+    auto best = make<SaveBestModel>({.path = folder / name / "best.pt",
+                                     .save_top_k = 2,
+                                     .monitor = "score",
+                                     .greater_is_better = true});
+    auto ema = make<ModelEma>({.decay = 0.5,
+                               .path = folder / name / "ema.pt",
+                               .monitor = "score",
+                               .greater_is_better = true});
+    auto score = make<LambdaCallback>({.on_training_run_epoch_end = [](Trainer& trainer) {
+      RunHistory& history = trainer.run_history();
+      constexpr std::array kScores{1.0, 5.0, 2.0, 3.0, 4.0, 0.0};
+      history.update_metric("score",
+                            kScores.at(static_cast<std::size_t>(history.current_epoch() - 1)));
+    }});
+    score->set_phase(Callback::Phase::measure);
+    auto toy =
+        std::make_unique<Toy>(CallbackList{score, ema, best, saving_in(folder / name / "states")});
+    TrainOptions options = epochs_of_two_updates(num_epochs);
+    if (is_resumed) options.resume_from = folder / "old" / "states";
+    toy->trainer.train(options);
+    return std::pair{best->saved().front(), std::move(toy)};
+  };
+  const auto [whole, whole_toy] = run("whole", 6, false);
+  EXPECT_EQ(whole.epoch, 2);
+  run("old", 3, false);
+  const auto [best, toy] = run("new", 6, true);
+  EXPECT_EQ(best.epoch, whole.epoch);
+  EXPECT_EQ(best.value, whole.value);
+  EXPECT_EQ(best.path.parent_path(), folder / "new");
+  EXPECT_TRUE(bit_equal(toy->model->parameters(), whole_toy->model->parameters()));
+  EXPECT_EQ(read_checkpoint(folder / "new" / "ema.pt").get_int("epoch"),
+            read_checkpoint(folder / "whole" / "ema.pt").get_int("epoch"));
+}
+
+}  // namespace
+}  // namespace linkboy::testing::save_best_model_test

@@ -1,0 +1,71 @@
+// Optimizers with a state, and parts of it, for tests.
+
+#pragma once
+
+#include <gtest/gtest.h>
+#include <torch/optim.h>
+#include <torch/types.h>
+
+#include <fstream>
+#include <iterator>
+#include <string>
+#include <vector>
+
+#include "checkpoint/optimizer_state.hpp"
+#include "linkboy/checkpoint/checkpoint.hpp"
+#include "support/temporary_folder.hpp"
+
+namespace linkboy::testing {
+
+inline std::vector<at::Tensor> make_params() {
+  torch::manual_seed(1);
+  return {torch::rand({2, 3}).requires_grad_(), torch::rand({4}).requires_grad_()};
+}
+
+// A user's own: it might hold more than its base does.
+class OwnRmsprop : public torch::optim::RMSprop {
+ public:
+  using RMSprop::RMSprop;
+};
+
+inline void step(torch::optim::Optimizer& optimizer, float scale = 1) {
+  for (auto& group : optimizer.param_groups()) {
+    for (auto& param : group.params()) param.mutable_grad() = torch::full_like(param, 0.3F * scale);
+  }
+  optimizer.step();
+}
+
+inline StateDict param_state(const StateDict& state, int64_t index) {
+  return StateDict::from_ivalue(state.at("state").toGenericDict().at(index), "state");
+}
+
+inline StateDict with_param_state(StateDict state, int64_t index, const StateDict& value) {
+  auto states = state.at("state").toGenericDict().copy();
+  states.insert_or_assign(index, value.to_ivalue());
+  state.set("state", c10::IValue(states));
+  return state;
+}
+
+// Equal if and only if the states are.
+inline std::string bytes_of(const torch::optim::Optimizer& optimizer) {
+  const TemporaryFolder folder;
+  write_checkpoint(folder / "x.pt", optimizer_state_dict(optimizer));
+  std::ifstream file(folder / "x.pt", std::ios::binary);
+  return {std::istreambuf_iterator<char>(file), {}};
+}
+
+inline StateDict first_group(const StateDict& state) {
+  return StateDict::from_ivalue(state.at("param_groups").toListRef()[0], "group");
+}
+
+inline StateDict with_group_value(StateDict state, const std::string& key,
+                                  const c10::IValue& value) {
+  StateDict group = first_group(state);
+  group.set(key, value);
+  c10::impl::GenericList groups(c10::AnyType::get());
+  groups.push_back(group.to_ivalue());
+  state.set("param_groups", c10::IValue(groups));
+  return state;
+}
+
+}  // namespace linkboy::testing

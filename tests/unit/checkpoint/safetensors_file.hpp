@@ -1,0 +1,109 @@
+// Files in the safetensors format, for tests.
+
+#pragma once
+
+#include <gtest/gtest.h>
+#include <torch/types.h>
+
+#include <cstring>
+#include <filesystem>
+#include <string>
+#include <vector>
+
+#include "linkboy/checkpoint/safetensors.hpp"
+#include "support/file_contents.hpp"
+#include "support/temporary_folder.hpp"
+
+namespace linkboy::testing {
+
+// A file by hand: the length, this header, these bytes.
+inline std::string file_of(const std::string& json, const std::string& data = "") {
+  const uint64_t length = json.size();
+  std::string bytes(sizeof(length), '\0');
+  std::memcpy(bytes.data(), &length, sizeof(length));
+  return bytes + json + data;
+}
+
+inline at::Tensor bytes_of(const at::Tensor& tensor) {
+  return tensor.contiguous().view({-1}).view(at::kByte);
+}
+
+// In every bit: there is no equality for some of the dtypes.
+inline void expect_same(const at::Tensor& actual, const at::Tensor& expected) {
+  ASSERT_EQ(actual.scalar_type(), expected.scalar_type());
+  ASSERT_EQ(actual.sizes(), expected.sizes());
+  EXPECT_TRUE(actual.is_contiguous());
+  EXPECT_TRUE(torch::equal(bytes_of(actual), bytes_of(expected.resolve_conj())));
+}
+
+inline at::Tensor tensor_of(const SafeTensors& contents, const std::string& name) {
+  for (const auto& [key, tensor] : contents.tensors) {
+    if (key == name) return tensor;
+  }
+  ADD_FAILURE() << "there is no " << name;
+  return {};
+}
+
+inline std::vector<std::string> names_of(const SafeTensors& contents) {
+  std::vector<std::string> names;
+  for (const auto& named : contents.tensors) names.push_back(named.first);
+  return names;
+}
+
+inline const std::vector<at::ScalarType>& dtypes() {
+  static const std::vector<at::ScalarType> all = {at::kUInt64,
+                                                  at::kLong,
+                                                  at::kDouble,
+                                                  at::kComplexFloat,
+                                                  at::kFloat,
+                                                  at::kUInt32,
+                                                  at::kInt,
+                                                  at::kBFloat16,
+                                                  at::kHalf,
+                                                  at::kUInt16,
+                                                  at::kShort,
+                                                  at::ScalarType::Float8_e5m2fnuz,
+                                                  at::ScalarType::Float8_e4m3fnuz,
+                                                  at::ScalarType::Float8_e8m0fnu,
+                                                  at::ScalarType::Float8_e4m3fn,
+                                                  at::ScalarType::Float8_e5m2,
+                                                  at::kChar,
+                                                  at::kByte,
+                                                  at::kBool};
+  return all;
+}
+
+// The bytes 0, 1, 2 and so on (bool: in turn 0 and 1), as 2 x 3 elements.
+inline at::Tensor pattern(at::ScalarType dtype) {
+  const auto num_bytes = 6 * static_cast<int64_t>(c10::elementSize(dtype));
+  const at::Tensor bytes = torch::arange(num_bytes, at::kByte);
+  return (dtype == at::kBool ? bytes.remainder(2) : bytes).view(dtype).view({2, 3});
+}
+
+inline NamedTensors one_of_each_dtype() {
+  NamedTensors tensors;
+  for (const auto dtype : dtypes()) tensors.emplace_back(c10::toString(dtype), pattern(dtype));
+  return tensors;
+}
+
+class SafeTensorsTest : public ::testing::Test {
+ protected:
+  SafeTensors read(const std::string& bytes, bool mmap = true) const {
+    write_bytes(path_, bytes);
+    return read_safetensors(path_, mmap);
+  }
+
+  TemporaryFolder folder_;
+  std::filesystem::path path_ = folder_ / "x.safetensors";
+};
+
+// The same with and without mmap.
+class SafeTensorsModesTest : public SafeTensorsTest, public ::testing::WithParamInterface<bool> {
+ protected:
+  SafeTensors read() const { return read_safetensors(path_, GetParam()); }
+  SafeTensors read(const std::string& bytes) const {
+    return SafeTensorsTest::read(bytes, GetParam());
+  }
+};
+
+}  // namespace linkboy::testing

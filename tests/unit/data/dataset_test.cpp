@@ -1,0 +1,182 @@
+#include "linkboy/data/dataset.hpp"
+
+#include <gtest/gtest.h>
+#include <torch/torch.h>
+
+#include "support/expect_error.hpp"
+
+namespace linkboy::testing::dataset_test {
+namespace {
+
+TEST(TensorDatasetTest, GathersRowsInTheOrderAsked) {
+  TensorDataset data(torch::arange(12).reshape({6, 2}), torch::arange(6) * 10);
+  const Batch batch = data.get_batch(std::vector<int64_t>{4, 0, 4});
+  EXPECT_TRUE(torch::equal(batch.input(), torch::tensor({{8, 9}, {0, 1}, {8, 9}}, torch::kLong)));
+  EXPECT_TRUE(torch::equal(batch.target(), torch::tensor({40, 0, 40}, torch::kLong)));
+}
+
+TEST(TensorDatasetTest, GathersRowsOfAnyLayoutAndRefusesThoseThatAreNotThere) {
+  const auto square = torch::arange(12, torch::kFloat).reshape({3, 4});
+  const auto empty_rows = torch::zeros({4, 0});
+  TensorDataset data(square.t(), empty_rows);
+  const Batch batch = data.get_batch(std::vector<int64_t>{3, 0});
+  EXPECT_TRUE(torch::equal(batch.input(), torch::tensor({{3, 7, 11}, {0, 4, 8}}, torch::kFloat)));
+  EXPECT_EQ(batch.target().sizes(), (std::vector<int64_t>{2, 0}));
+  TensorDataset plain(torch::zeros({3, 2}), torch::zeros({3}));
+  EXPECT_ERROR(plain.get_batch(std::vector<int64_t>{3}), "sample 3 of a dataset of 3");
+  EXPECT_ERROR(plain.get_batch(std::vector<int64_t>{-1}), "sample -1 of a dataset of 3");
+}
+
+TEST(TensorDatasetTest, BatchesAreCopies) {
+  const auto x = torch::zeros({4, 2});
+  TensorDataset data(x, torch::zeros({4}));
+  auto batch = data.get_batch(std::vector<int64_t>{0, 1, 2, 3});
+  batch["input"].fill_(1);
+  EXPECT_EQ(x.sum().item<float>(), 0.0F);
+}
+
+TEST(TensorDatasetTest, RejectsTensorsThatDoNotFit) {
+  EXPECT_ERROR(TensorDataset(NamedTensors{}), "needs at least one tensor");
+  EXPECT_ERROR(TensorDataset(torch::zeros({3, 2}), torch::zeros({4})),
+               "\"input\" has 3 samples, but \"target\" has 4");
+  EXPECT_ERROR(TensorDataset(torch::zeros({}), torch::zeros({})), "is a scalar");
+  EXPECT_ERROR(TensorDataset(torch::zeros({2}), torch::Tensor()), "\"target\" is undefined");
+}
+
+/// A LibTorch dataset of single examples.
+class Squares : public torch::data::datasets::Dataset<Squares> {
+ public:
+  torch::data::Example<> get(std::size_t index) override {
+    const auto value = static_cast<float>(index);
+    return {torch::full({2}, value), torch::tensor(value * value)};
+  }
+  torch::optional<std::size_t> size() const override { return 7; }
+};
+
+TEST(DatasetTest, TakesALibTorchDataset) {
+  const Dataset data(Squares{});
+  EXPECT_EQ(data.size(), 7);
+  const Batch batch = data.get_batch(std::vector<int64_t>{3, 5});
+  EXPECT_TRUE(torch::equal(batch.input(), torch::tensor({{3.F, 3.F}, {5.F, 5.F}})));
+  EXPECT_TRUE(torch::equal(batch.target(), torch::tensor({9.F, 25.F})));
+}
+
+TEST(DatasetTest, TakesAMappedLibTorchDataset) {
+  const Dataset data(Squares{}
+                         .map(torch::data::transforms::Normalize<>(1.0, 2.0))
+                         .map(torch::data::transforms::Stack<>()));
+  const Batch batch = data.get_batch(std::vector<int64_t>{3, 5});
+  EXPECT_TRUE(torch::equal(batch.input().flatten(), torch::tensor({1.F, 1.F, 2.F, 2.F})));
+}
+
+TEST(DatasetTest, TakesLibTorchsTensorDataset) {
+  const Dataset data(torch::data::datasets::TensorDataset(torch::arange(4)));
+  const Batch batch = data.get_batch(std::vector<int64_t>{2, 1});
+  EXPECT_TRUE(torch::equal(batch.input(), torch::tensor({2, 1}, torch::kLong)));
+}
+
+TEST(DatasetTest, EachWorkerHasItsOwnCopyOfALibTorchDataset) {
+  // LibTorch's own loader copies as well: `get` need not be safe to call from two threads.
+  class Counting : public torch::data::datasets::Dataset<Counting> {
+   public:
+    torch::data::Example<> get(std::size_t) override {
+      return {torch::full({1}, ++calls_), torch::zeros({})};
+    }
+    torch::optional<std::size_t> size() const override { return 4; }
+
+   private:
+    int calls_ = 0;
+  };
+  const Dataset data(Counting{});
+  const std::vector<int64_t> one{0};
+  data.get_batch(one);
+  const Dataset copy = data.for_worker();
+  EXPECT_EQ(copy.get_batch(one).input().item<int64_t>(), 2);
+  EXPECT_EQ(data.get_batch(one).input().item<int64_t>(), 2);
+}
+
+TEST(DatasetTest, EmptyHandleSaysSo) {
+  const Dataset none;
+  EXPECT_FALSE(none);
+  EXPECT_ERROR(none.size(), "no dataset was given");
+}
+
+TEST(DatasetTest, DatasetWithoutASizeIsRefused) {
+  class Endless : public torch::data::datasets::Dataset<Endless> {
+   public:
+    torch::data::Example<> get(std::size_t) override { return {torch::ones({1}), torch::ones({})}; }
+    torch::optional<std::size_t> size() const override { return torch::nullopt; }
+  };
+  EXPECT_ERROR(Dataset(Endless{}).size(), "does not know its size");
+}
+
+// Counts its copies; a copy for each worker is what clone() is for.
+class CountingSource : public DatasetSource {
+ public:
+  explicit CountingSource(std::shared_ptr<int> copies) : copies_(std::move(copies)) {}
+  int64_t size() const override { return 4; }
+  Batch get_batch(std::span<const int64_t> indices) override {
+    return Batch(at::tensor(std::vector<int64_t>(indices.begin(), indices.end())));
+  }
+  std::shared_ptr<DatasetSource> clone() const override {
+    ++*copies_;
+    return std::make_shared<CountingSource>(copies_);
+  }
+
+ private:
+  std::shared_ptr<int> copies_;
+};
+
+TEST(SubsetTest, GivesTheChosenSamplesInItsOwnOrder) {
+  const auto x = torch::arange(10);
+  const Dataset subset(
+      std::make_shared<Subset>(TensorDataset(x, 10 * x), std::vector<int64_t>{7, 2, 7}));
+  EXPECT_EQ(subset.size(), 3);
+  const auto batch = subset.get_batch(std::vector<int64_t>{2, 1});
+  EXPECT_TRUE(batch.input().equal(torch::tensor({7, 2})));
+  EXPECT_TRUE(batch.target().equal(torch::tensor({70, 20})));
+  const auto samples = subset.get_samples(std::vector<int64_t>{1});
+  ASSERT_EQ(samples.size(), 1U);
+  EXPECT_EQ(samples[0].input().item<int64_t>(), 2);
+}
+
+TEST(SubsetTest, EachWorkerHasItsOwnCopyOfTheDataset) {
+  const auto copies = std::make_shared<int>(0);
+  const Dataset subset(std::make_shared<Subset>(std::make_shared<CountingSource>(copies),
+                                                std::vector<int64_t>{3, 1}));
+  const auto copy = subset.for_worker();
+  EXPECT_EQ(*copies, 1);
+  EXPECT_TRUE(copy.get_batch(std::vector<int64_t>{0, 1}).input().equal(torch::tensor({3, 1})));
+}
+
+TEST(SubsetTest, RefusesAnIndexOfASamplerThatIsNotInIt) {
+  const auto x = torch::arange(10, torch::kFloat);
+  Subset subset(TensorDataset(x, x), {7, 2});
+  const std::vector<int64_t> too_large{0, 2};
+  EXPECT_ERROR(subset.get_batch(too_large), "sample 2 of a Subset of 2 is asked for");
+  EXPECT_ERROR(subset.get_samples(std::vector<int64_t>{-1}), "sample -1 of a Subset of 2");
+}
+
+TEST(SubsetTest, RefusesSamplesThatAreNotThere) {
+  const TensorDataset data(torch::zeros({3, 1}), torch::zeros(3));
+  using Indices = std::vector<int64_t>;
+  EXPECT_ERROR(Subset(data, Indices(1, 3)),
+               "sample 3 of a dataset of 3 is asked for; it must be 0 to 2");
+  EXPECT_ERROR(Subset(data, Indices(1, -1)), "sample -1");
+  EXPECT_ERROR(Subset(Dataset(), Indices()), "no dataset was given");
+}
+
+TEST(StackSamplesTest, RejectsSamplesThatDiffer) {
+  EXPECT_ERROR(stack_samples({}), "no samples to stack");
+  EXPECT_ERROR(stack_samples({Batch(torch::ones({1})), Batch(torch::ones({1}), torch::ones({}))}),
+               "have 1 and 2 tensors");
+}
+
+TEST(StackSamplesTest, NamesTheTensorWhoseShapesDiffer) {
+  const std::vector<Batch> samples{Batch(torch::ones({3})), Batch(torch::ones({5}))};
+  EXPECT_ERROR(stack_samples(samples),
+               "\"input\" has shape [3] in one sample of a batch and [5] in another");
+}
+
+}  // namespace
+}  // namespace linkboy::testing::dataset_test

@@ -1,0 +1,133 @@
+#include "linkboy/data/sampler.hpp"
+
+#include <gtest/gtest.h>
+#include <torch/torch.h>
+
+#include <numeric>
+#include <set>
+
+#include "support/expect_error.hpp"
+
+namespace linkboy::testing::sampler_test {
+namespace {
+
+std::vector<int64_t> all_of(const RandomPermutation& permutation) {
+  std::vector<int64_t> image(permutation.size());
+  for (int64_t i = 0; i < permutation.size(); ++i) image[i] = permutation[i];
+  return image;
+}
+
+TEST(RandomPermutationTest, VisitsEveryIndexOnce) {
+  for (int64_t size : {0, 1, 2, 3, 4, 5, 15, 16, 17, 63, 64, 65, 1000, 4097, 60'000}) {
+    auto image = all_of(RandomPermutation(size, 7, 1));
+    std::sort(image.begin(), image.end());
+    std::vector<int64_t> expected(size);
+    std::iota(expected.begin(), expected.end(), 0);
+    EXPECT_EQ(image, expected) << "size " << size;
+  }
+}
+
+TEST(RandomPermutationTest, ReachesHugeSizesInConstantTimeAndMemory) {
+  const int64_t size = int64_t{1} << 40;
+  const RandomPermutation permutation(size, 1, 1);
+  std::set<int64_t> seen;
+  for (int64_t i = 0; i < 10'000; ++i) {
+    const int64_t index = permutation[size - 1 - i];
+    EXPECT_GE(index, 0);
+    EXPECT_LT(index, size);
+    seen.insert(index);
+  }
+  EXPECT_EQ(seen.size(), 10'000U);
+}
+
+TEST(RandomPermutationTest, DependsOnSeedAndEpochAlone) {
+  EXPECT_EQ(all_of(RandomPermutation(100, 1, 1)), all_of(RandomPermutation(100, 1, 1)));
+  EXPECT_NE(all_of(RandomPermutation(100, 1, 1)), all_of(RandomPermutation(100, 2, 1)));
+  EXPECT_NE(all_of(RandomPermutation(100, 1, 1)), all_of(RandomPermutation(100, 1, 2)));
+  // Held from now on: a run that is resumed in mid-epoch must see the same order.
+  EXPECT_EQ(all_of(RandomPermutation(10, 42, 1)),
+            (std::vector<int64_t>{3, 9, 2, 4, 5, 8, 7, 0, 1, 6}));
+}
+
+double chi_square(const std::vector<double>& counts, double expected) {
+  double sum = 0.0;
+  for (double count : counts) sum += (count - expected) * (count - expected) / expected;
+  return sum;
+}
+
+/// By how many standard deviations a value of chi-square is larger than chance would have it.
+double deviation(double chi_square, double degrees_of_freedom) {
+  return (chi_square - degrees_of_freedom) / std::sqrt(2.0 * degrees_of_freedom);
+}
+
+bool is_odd(const std::vector<int64_t>& permutation) {
+  std::vector<bool> seen(permutation.size());
+  std::size_t num_cycles = 0;
+  for (std::size_t i = 0; i < permutation.size(); ++i) {
+    if (seen[i]) continue;
+    ++num_cycles;
+    for (std::size_t j = i; !seen[j]; j = static_cast<std::size_t>(permutation[j])) seen[j] = true;
+  }
+  return (permutation.size() - num_cycles) % 2 != 0;
+}
+
+class RandomPermutationStatisticsTest : public ::testing::TestWithParam<int64_t> {};
+
+// Always the same numbers, so this never fails by chance. Of 45 values, chance alone would bring
+// one beyond 4.5 about once in a thousand changes of the algorithm. Six rounds without the rotation
+// are beyond 10 for all sizes, beyond 300 for some.
+TEST_P(RandomPermutationStatisticsTest, PositionsNeighboursAndParityAreUniform) {
+  const int64_t size = GetParam();
+  const auto n = static_cast<std::size_t>(size);
+  const int64_t num_permutations = std::min<int64_t>(100'000, 2'000'000 / size);
+  constexpr int64_t kEpochs = 100;  // of each seed
+  std::vector<double> positions(n * n);
+  std::vector<double> steps(n - 1);
+  double num_odd = 0.0;
+  for (int64_t k = 0; k < num_permutations; ++k) {
+    const auto image = all_of(
+        RandomPermutation(size, static_cast<uint64_t>(k / kEpochs) * 7'919 + 3, k % kEpochs + 1));
+    for (std::size_t i = 0; i < n; ++i) ++positions[i * n + static_cast<std::size_t>(image[i])];
+    for (std::size_t i = 0; i + 1 < n; ++i) {
+      ++steps[static_cast<std::size_t>((image[i + 1] - image[i] + size) % size) - 1];
+    }
+    num_odd += is_odd(image) ? 1.0 : 0.0;
+  }
+  const auto num = static_cast<double>(num_permutations);
+  const auto places = static_cast<double>(size);
+  constexpr double kLimit = 4.5;
+  // Each index is at one position: that takes freedom from rows and columns alike.
+  const double of_positions = chi_square(positions, num / places) * (places - 1) / places;
+  EXPECT_LT(deviation(of_positions, (places - 1) * (places - 1)), kLimit);
+  EXPECT_LT(deviation(chi_square(steps, num), places - 2), kLimit);
+  EXPECT_LT(std::abs(num_odd - num / 2) / (std::sqrt(num) / 2), kLimit);
+}
+
+INSTANTIATE_TEST_SUITE_P(Sizes, RandomPermutationStatisticsTest,
+                         ::testing::Values(5, 6, 7, 8, 10, 15, 16, 17, 33, 63, 64, 65, 100, 1000,
+                                           1024));
+
+TEST(RandomPermutationTest, NeighboursInOrderAreNoNeighboursInData) {
+  const RandomPermutation permutation(60'000, 3, 1);
+  double distance = 0.0;
+  for (int64_t i = 0; i + 1 < 60'000; ++i) {
+    distance += std::abs(static_cast<double>(permutation[i + 1] - permutation[i]));
+  }
+  EXPECT_NEAR(distance / 59'999, 20'000, 400);  // a third of the size, as for random pairs
+}
+
+TEST(RandomPermutationTest, RejectsANegativeSize) {
+  EXPECT_ERROR(RandomPermutation(-1, 0, 0), "a permutation of -1 elements");
+}
+
+TEST(SamplerTest, AnyPlaceOfAnEpochIsReachedDirectly) {
+  const RandomSampler sampler(100, 9);
+  std::vector<int64_t> whole(100);
+  sampler.sample(4, 0, 100, whole.data());
+  std::vector<int64_t> part(10);
+  sampler.sample(4, 55, 10, part.data());
+  EXPECT_TRUE(std::equal(part.begin(), part.end(), whole.begin() + 55));
+}
+
+}  // namespace
+}  // namespace linkboy::testing::sampler_test

@@ -1,0 +1,149 @@
+#include "linkboy/fine_tuning/batch_size_finder.hpp"
+
+#include <gtest/gtest.h>
+#include <torch/torch.h>
+
+#include <algorithm>
+#include <chrono>
+
+#include "support/expect_error.hpp"
+#include "support/toy.hpp"
+
+namespace linkboy::testing::batch_size_finder_test {
+namespace {
+
+/// Runs out of memory with batches above a size.
+class SmallMemory : public QuietTrainer {
+ public:
+  using QuietTrainer::QuietTrainer;
+  StepOutput calculate_train_batch_loss(const Batch& batch) override {
+    if (batch.size() > limit) TORCH_CHECK_WITH(OutOfMemoryError, false, "out of memory");
+    if (batch.size() > bad_alloc_limit) throw std::bad_alloc();
+    return Trainer::calculate_train_batch_loss(batch);
+  }
+  int64_t limit = 1000;
+  int64_t bad_alloc_limit = 1000;
+};
+
+class BatchSizeFinderTest : public ::testing::Test {
+ protected:
+  torch::nn::Sequential model_ = toy_model();
+  SmallMemory trainer_{model_,
+                       torch::nn::CrossEntropyLoss(),
+                       toy_sgd(model_),
+                       {.callbacks = {}, .accelerator = {.device = "cpu"}}};
+  TrainOptions options_{.train_dataset = toy_data(200)};
+};
+
+std::vector<int64_t> sizes_of(const BatchSizeFinderResult& result) {
+  std::vector<int64_t> sizes;
+  for (const auto& trial : result.trials) sizes.push_back(trial.batch_size);
+  return sizes;
+}
+
+TEST_F(BatchSizeFinderTest, DoublesThenHalvesTheGap) {
+  trainer_.limit = 50;
+  const auto result = find_batch_size(trainer_, options_, {.min_batch_size = 4});
+  EXPECT_EQ(sizes_of(result), (std::vector<int64_t>{4, 8, 16, 32, 64, 48, 56, 52}));
+  EXPECT_EQ(result.largest, 48);
+}
+
+TEST_F(BatchSizeFinderTest, TakesABadAllocationForTooLarge) {
+  trainer_.bad_alloc_limit = 10;
+  EXPECT_EQ(find_batch_size(trainer_, options_).largest, 10);
+}
+
+TEST_F(BatchSizeFinderTest, AStopEndsTheSearchWithTheTrialsThatAreCompleteAndTheNextRun) {
+  const TrainOptions options{
+      .train_dataset = toy_data(32), .num_epochs = 1, .per_device_batch_size = 8};
+  trainer_.request_stop();
+  const auto result = find_batch_size(trainer_, options);
+  EXPECT_TRUE(result.trials.empty());
+  EXPECT_EQ(result.largest, 0);
+  EXPECT_EQ(trainer_.train(options).num_updates, 0);
+}
+
+TEST_F(BatchSizeFinderTest, StopsAtTheSizeOfTheData) {
+  const auto result = find_batch_size(trainer_, options_, {.min_batch_size = 64});
+  EXPECT_EQ(sizes_of(result), (std::vector<int64_t>{64, 128, 200}));
+  EXPECT_EQ(result.largest, 200);
+}
+
+TEST_F(BatchSizeFinderTest, TheFastestIsOneThatFits) {
+  trainer_.limit = 50;
+  const auto result = find_batch_size(trainer_, options_, {.min_batch_size = 4});
+  EXPECT_GT(result.fastest, 0);
+  EXPECT_LE(result.fastest, 50);
+  for (const auto& trial : result.trials) {
+    EXPECT_EQ(trial.fits, trial.batch_size <= 50);
+    EXPECT_EQ(trial.samples_per_second > 0.0, trial.fits);
+    EXPECT_GT(trial.memory_mib, 0.0);
+  }
+}
+
+TEST_F(BatchSizeFinderTest, ChangesNoWeight) {
+  const auto before = copies_of(model_->parameters());
+  trainer_.limit = 50;
+  find_batch_size(trainer_, options_);
+  EXPECT_TRUE(bit_equal(model_->parameters(), before));
+  EXPECT_TRUE(trainer_.optimizer()->state().empty());
+}
+
+TEST_F(BatchSizeFinderTest, EveryTrialLeavesTheMomentumAsItWas) {
+  options_.num_epochs = 1;
+  trainer_.train(options_);  // so that there is a momentum
+  const auto momenta = [&] {
+    std::vector<torch::Tensor> buffers;
+    for (const auto& parameter : model_->parameters()) {
+      const auto& state = *trainer_.optimizer()->state().at(parameter.unsafeGetTensorImpl());
+      buffers.push_back(static_cast<const torch::optim::SGDParamState&>(state).momentum_buffer());
+    }
+    return buffers;
+  };
+  const auto before = copies_of(momenta());
+  EXPECT_GE(find_batch_size(trainer_, options_, {.min_batch_size = 64}).trials.size(), 2U);
+  EXPECT_TRUE(bit_equal(momenta(), before));
+}
+
+TEST_F(BatchSizeFinderTest, SpeedIsThatOfTheUpdatesAfterTheFirst) {
+  using Clock = std::chrono::steady_clock;
+  /// Its second update is busy for a time that the measured one must include.
+  class Busy : public QuietTrainer {
+   public:
+    using QuietTrainer::QuietTrainer;
+    void optimizer_step() override {
+      const auto start = Clock::now();
+      while (num_updates() == 1 && Clock::now() - start < std::chrono::milliseconds(20)) continue;
+      Trainer::optimizer_step();
+      seconds = std::chrono::duration<double>(Clock::now() - start).count();
+    }
+    double seconds = 0.0;
+  };
+  Busy trainer(model_, torch::nn::CrossEntropyLoss(), toy_sgd(model_),
+               {.callbacks = {}, .accelerator = {.device = "cpu"}});
+  const auto result = find_batch_size(trainer, options_, {.min_batch_size = 200, .num_updates = 2});
+  EXPECT_LE(result.trials.at(0).samples_per_second, 200.0 / trainer.seconds);
+}
+
+TEST_F(BatchSizeFinderTest, SaysThatNothingFits) {
+  EXPECT_ERROR(find_batch_size(trainer_, options_, {.max_memory_mib = 1.0}), "not even a batch");
+}
+
+TEST_F(BatchSizeFinderTest, OtherErrorsOfTrainingReachTheCaller) {
+  options_.train_dataloader_options.transform = [](Batch, const TransformContext&) -> Batch {
+    throw Error("no batch");
+  };
+  EXPECT_ERROR(find_batch_size(trainer_, options_), "no batch");
+}
+
+TEST_F(BatchSizeFinderTest, RejectsOptionsOutOfTheirRange) {
+  EXPECT_ERROR(find_batch_size(trainer_, options_, {.min_batch_size = 0}), "min_batch_size is 0");
+  EXPECT_ERROR(find_batch_size(trainer_, options_, {.min_batch_size = 8, .max_batch_size = 4}),
+               "max_batch_size is 4");
+  EXPECT_ERROR(find_batch_size(trainer_, options_, {.num_updates = 1}), "num_updates is 1");
+  EXPECT_ERROR(find_batch_size(trainer_, options_, {.max_memory_mib = 0.0}), "max_memory_mib is 0");
+  EXPECT_ERROR(find_batch_size(trainer_, {}), "train_dataset is missing");
+}
+
+}  // namespace
+}  // namespace linkboy::testing::batch_size_finder_test

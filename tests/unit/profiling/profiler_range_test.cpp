@@ -1,0 +1,89 @@
+// NVTX ranges that name a run's stages.
+
+#include "linkboy/profiling/profiler_range.hpp"
+
+#include <gtest/gtest.h>
+#include <torch/csrc/profiler/stubs/base.h>
+#include <torch/torch.h>
+
+#include <algorithm>
+#include <functional>
+#include <string>
+
+namespace linkboy::testing::profiler_range_test {
+namespace {
+
+/// In place of LibTorch's CUDA library: writes down the ranges.
+class FakeCuda : public torch::profiler::impl::ProfilerStubs {
+ public:
+  explicit FakeCuda(bool is_there) : is_there_(is_there) {
+    torch::profiler::impl::registerCUDAMethods(this);
+  }
+  ~FakeCuda() override {
+    set_nvtx_ranges(false);
+    torch::profiler::impl::registerCUDAMethods(real_);
+  }
+
+  void rangePush(const char* name) const override { ranges += "(" + std::string(name); }
+  void rangePop() const override { ranges += ")"; }
+  bool enabled() const override { return is_there_; }
+  void record(c10::DeviceIndex*, torch::profiler::impl::ProfilerVoidEventStub*,
+              int64_t*) const override {}
+  float elapsed(const torch::profiler::impl::ProfilerVoidEventStub*,
+                const torch::profiler::impl::ProfilerVoidEventStub*) const override {
+    return 0.0F;
+  }
+  void mark(const char*) const override {}
+  void onEachDevice(std::function<void(int)>) const override {}
+  void synchronize() const override {}
+
+  mutable std::string ranges;
+
+ private:
+  bool is_there_;
+  torch::profiler::impl::ProfilerStubs* real_ =
+      const_cast<torch::profiler::impl::ProfilerStubs*>(torch::profiler::impl::cudaStubs());
+};
+
+TEST(ProfilerRangeTest, IsAnNvtxRangeOnlyWhileThatIsSwitchedOn) {
+  const FakeCuda cuda(true);
+  { const ProfilerRange range("before"); }
+  set_nvtx_ranges(true);
+  EXPECT_TRUE(nvtx_ranges());
+  {
+    const ProfilerRange outer("outer");
+    const ProfilerRange inner("inner");
+  }
+  set_nvtx_ranges(false);
+  { const ProfilerRange range("after"); }
+  EXPECT_EQ(cuda.ranges, "(outer(inner))");
+}
+
+TEST(ProfilerRangeTest, NvtxRangeEndsThoughTheyAreSwitchedOffMeanwhile) {
+  const FakeCuda cuda(true);
+  set_nvtx_ranges(true);
+  {
+    const ProfilerRange range("a");
+    set_nvtx_ranges(false);
+    const ProfilerRange none("b");
+  }
+  EXPECT_EQ(cuda.ranges, "(a)");
+}
+
+TEST(ProfilerRangeTest, NvtxRangesAreNothingWhereLibTorchHasNoCuda) {
+  const FakeCuda cuda(false);
+  set_nvtx_ranges(true);
+  EXPECT_FALSE(nvtx_ranges());
+  { const ProfilerRange range("a"); }
+  EXPECT_EQ(cuda.ranges, "");
+}
+
+TEST(ProfilerRangeTest, NvtxRangesOfTheRealLibraryDoNoHarm) {
+  set_nvtx_ranges(true);
+  { const ProfilerRange range("a"); }
+  set_nvtx_ranges(false);
+  EXPECT_FALSE(nvtx_ranges());
+}
+
+}  // namespace
+}  // namespace linkboy::testing::profiler_range_test

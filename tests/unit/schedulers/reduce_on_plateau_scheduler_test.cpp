@@ -1,0 +1,98 @@
+// When ReduceOnPlateauScheduler reduces.
+
+#include "linkboy/schedulers/reduce_on_plateau_scheduler.hpp"
+
+#include <gtest/gtest.h>
+#include <torch/torch.h>
+
+#include <cmath>
+
+#include "linkboy/run/run_history.hpp"
+#include "linkboy/schedulers/constant_scheduler.hpp"
+#include "linkboy/schedulers/sequential_scheduler.hpp"
+#include "linkboy/schedulers/warmup_scheduler.hpp"
+#include "support/expect_error.hpp"
+#include "support/ten_by_ten.hpp"
+#include "support/toy_optimizer.hpp"
+#include "unit/schedulers/schedules_fixture.hpp"
+
+namespace linkboy::testing::reduce_on_plateau_scheduler_test {
+namespace {
+
+TEST(ReduceOnPlateauTest, ValuesWithinTheCoolDownDoNotCount) {
+  const auto optimizer = toy_sgd({0.8}, 0.9);
+  ReduceOnPlateauScheduler scheduler(*optimizer, {.factor = 0.5, .patience = 1, .cooldown = 2},
+                                     ten_by_ten());
+  std::vector<double> rates;
+  for (int i = 0; i < 9; ++i) {
+    scheduler.step_metric(1.0);
+    rates.push_back(get_param_group_field(*optimizer, ParamGroupField::lr)[0]);
+  }
+  // The first value is the best, two bad ones reduce, and two more are passed over.
+  EXPECT_EQ(rates, (std::vector<double>{0.8, 0.8, 0.4, 0.4, 0.4, 0.4, 0.2, 0.2, 0.2}));
+}
+
+/// The first group's rate at the beginning of each of ten epochs whose metric stays the same.
+std::vector<double> rates_with_a_constant_metric(Scheduler& scheduler, RunHistory& history,
+                                                 const torch::optim::Optimizer& optimizer) {
+  std::vector<double> rates;
+  scheduler.run_start(history);
+  scheduler.start();
+  for (int epoch = 1; epoch <= 10; ++epoch) {
+    rates.push_back(get_param_group_field(optimizer, ParamGroupField::lr)[0]);
+    for (int update = 0; update < 10; ++update) scheduler.step();
+    if (epoch != 6) history.update_metric("eval_loss_epoch", 1.0);
+    scheduler.epoch_end(epoch, history, /*has_metrics=*/true);
+  }
+  return rates;
+}
+
+TEST_F(SchedulesTest, PlateauCountsFromItsTurnOn) {
+  RunConfig config = ten_by_ten();
+  config.num_eval_batches_per_epoch = 1;
+  const auto plateau = reduce_on_plateau({.factor = 0.5, .patience = 1});
+  InMemoryRunHistory history;
+  const auto warm = make(warmup({.scheduler = plateau, .warmup_updates = 40}), config);
+  // The first value of its own is epoch 4's, at whose end the warm-up is over; epoch 6 has none.
+  const std::vector<double> expected{0,    0.0025, 0.005, 0.0075, 0.01,
+                                     0.01, 0.01,   0.005, 0.005,  0.0025};
+  const auto rates = rates_with_a_constant_metric(*warm, history, *optimizer_);
+  for (std::size_t i = 0; i < 10; ++i) EXPECT_DOUBLE_EQ(rates[i], expected[i]) << i;
+
+  warm->restore_base_values();
+  const auto constant = linkboy::constant({.factor = 1.0});
+  const auto sequence =
+      make(sequential({.schedulers = {constant, plateau}, .milestones = {60}}), config);
+  InMemoryRunHistory other;
+  EXPECT_EQ(rates_with_a_constant_metric(*sequence, other, *optimizer_),
+            (std::vector<double>{0.01, 0.01, 0.01, 0.01, 0.01, 0.01, 0.01, 0.01, 0.01, 0.005}));
+}
+
+TEST_F(SchedulesTest, PlateauIgnoresEpochsWithoutTheMetric) {
+  RunConfig config = ten_by_ten();
+  config.num_eval_batches_per_epoch = 3;
+  const auto scheduler = make(reduce_on_plateau({.patience = 0}), config);
+  InMemoryRunHistory history;
+  history.update_metric("eval_loss_epoch", 0.1);  // of a run before
+  scheduler->run_start(history);
+  scheduler->epoch_end(1, history, /*has_metrics=*/true);
+  EXPECT_EQ(lr()[0], 0.01);
+  history.update_metric("eval_loss_epoch", 1.0);
+  scheduler->epoch_end(2, history, /*has_metrics=*/true);
+  EXPECT_EQ(lr()[0], 0.01) << "the first value of this run is its best";
+  scheduler->epoch_end(3, history, /*has_metrics=*/true);
+  EXPECT_EQ(lr()[0], 0.01);
+  history.update_metric("eval_loss_epoch", std::nan(""));
+  scheduler->epoch_end(4, history, /*has_metrics=*/true);
+  EXPECT_DOUBLE_EQ(lr()[0], 0.001);
+}
+
+TEST_F(SchedulesTest, PlateauNamesTheMetricsIfItsOwnIsNotThere) {
+  InMemoryRunHistory history;
+  history.update_metric("train_loss_epoch", 1.0);
+  const auto scheduler = make(reduce_on_plateau({.monitor = "recall"}));
+  EXPECT_ERROR(scheduler->epoch_end(1, history, /*has_metrics=*/true), "train_loss_epoch");
+}
+
+}  // namespace
+}  // namespace linkboy::testing::reduce_on_plateau_scheduler_test

@@ -1,0 +1,161 @@
+// One run at a time saves in a folder.
+
+#include <fcntl.h>
+#include <gtest/gtest.h>
+#include <sys/wait.h>
+#include <torch/torch.h>
+#include <unistd.h>
+
+#include <thread>
+
+#include "checkpoint/atomic_file.hpp"
+#include "checkpoint/file_lock.hpp"
+#include "linkboy/callbacks/save_best_model.hpp"
+#include "linkboy/callbacks/save_training_state.hpp"
+#include "linkboy/callbacks/track_run.hpp"
+#include "linkboy/checkpoint/training_state_folders.hpp"
+#include "linkboy/tracking/csv_tracker.hpp"
+#include "linkboy/tracking/html_report.hpp"
+#include "linkboy/tracking/json_lines_tracker.hpp"
+#include "linkboy/tracking/mlflow_tracker.hpp"
+#include "linkboy/tracking/tensorboard_tracker.hpp"
+#include "support/at_update.hpp"
+#include "support/expect_error.hpp"
+#include "support/file_contents.hpp"
+#include "support/saved_states.hpp"
+#include "support/temporary_folder.hpp"
+#include "support/toy.hpp"
+
+namespace linkboy::testing::folder_lock_test {
+namespace {
+
+namespace fs = std::filesystem;
+using Names = std::vector<std::string>;
+
+TEST(FolderLockTest, HoldsAgainstAnotherProcessAndEndsWithIt) {
+  const TemporaryFolder folder;
+  int ready[2];
+  ASSERT_EQ(::pipe(ready), 0);
+  const pid_t child = ::fork();
+  if (child == 0) {
+    const Descriptor lock = lock_folder(folder / "states");
+    (void)!::write(ready[1], "x", 1);
+    ::pause();
+    ::_exit(0);
+  }
+  char byte = 0;
+  ASSERT_EQ(::read(ready[0], &byte, 1), 1);
+  EXPECT_ERROR(lock_folder(folder / "states"), c10::str("in use by another run (process ", child));
+  Toy toy({saving_in(folder / "states")});
+  EXPECT_ERROR(toy.trainer.train(epochs_of_two_updates(1)), "one run at a time may save there");
+  ::kill(child, SIGKILL);
+  ::waitpid(child, nullptr, 0);
+  EXPECT_EQ(toy.trainer.train(epochs_of_two_updates(1)).num_epochs, 1);
+  ::close(ready[0]);
+  ::close(ready[1]);
+}
+
+TEST(FolderLockTest, WaitsForAsLongAsItIsTold) {
+  const TemporaryFolder folder;
+  Descriptor first = lock_folder(folder.path());
+  EXPECT_ERROR(lock_folder(folder.path(), std::chrono::milliseconds(30)), "in use by another run");
+  std::thread release([&] {
+    std::this_thread::sleep_for(std::chrono::milliseconds(30));
+    first.close();
+  });
+  EXPECT_TRUE(lock_folder(folder.path(), std::chrono::minutes(1)));
+  release.join();
+}
+
+TEST(FolderLockTest, OverwritesNoOtherFileThroughALink) {
+  const TemporaryFolder folder;
+  write_bytes(folder / "precious", "a precious file");
+  fs::create_directory(folder / "states");
+  const fs::path lock = folder / "states" / ".lock";
+  for (const bool is_symbolic : {true, false}) {
+    const fs::path target = folder / "precious";
+    is_symbolic ? fs::create_symlink(target, lock) : fs::create_hard_link(target, lock);
+    EXPECT_ERROR(lock_training_states(folder / "states"), lock.string() + "\" is a link");
+    EXPECT_EQ(read_bytes(folder / "precious"), "a precious file");
+    fs::remove(lock);
+  }
+  EXPECT_TRUE(lock_training_states(folder / "states"));
+}
+
+// NFS makes byte-range locks of them, which need a file that is open for writing.
+TEST(FolderLockTest, LocksFilesThatAreOpenForWriting) {
+  const TemporaryFolder folder;
+  const auto mode_of = [](const Descriptor& file) {
+    return ::fcntl(file.get(), F_GETFL) & O_ACCMODE;
+  };
+  EXPECT_EQ(mode_of(lock_folder(folder.path())), O_RDWR);
+  EXPECT_EQ(mode_of(lock_file(folder / "run.csv")), O_RDWR);
+  AtomicFile file(folder / "x");
+  EXPECT_NE(mode_of(file.commit()), O_RDONLY);
+}
+
+TEST(FolderLockTest, ARunReleasesItWhenItEndsInAnyWay) {
+  const TemporaryFolder folder;
+  Toy finished({saving_in(folder / "states")});
+  finished.trainer.train(epochs_of_two_updates(1));
+  Toy failed({saving_in(folder / "states"),
+              std::make_shared<AtUpdate>(1, [](Trainer&) { throw Error("failed"); })});
+  EXPECT_ERROR(failed.trainer.train(epochs_of_two_updates(1)), "failed");
+  Toy stopped({saving_in(folder / "states"), stop_at(1)});
+  stopped.trainer.train(epochs_of_two_updates(1));
+  Toy resumed({saving_in(folder / "states")});
+  TrainOptions options = epochs_of_two_updates(3);
+  options.resume_from = folder / "states" / "latest";
+  EXPECT_EQ(resumed.trainer.train(options).num_epochs, 3);
+}
+
+TEST(FolderLockTest, AnExceptionReleasesItWhenTheStateInProgressIsWritten) {
+  const TemporaryFolder folder;
+  auto fail = std::make_shared<AtUpdate>(2, [](Trainer&) { throw Error("failed"); });
+  fail->set_phase(Callback::Phase::profile);
+  Toy toy({make<SaveTrainingState>(
+               {.directory = folder / "states", .every_n_updates = 1, .asynchronous = true}),
+           fail});
+  EXPECT_ERROR(toy.trainer.train(epochs_of_two_updates(3)), "failed");
+  EXPECT_EQ(states_in(folder / "states"), (Names{"state-00000001", "state-00000002"}));
+}
+
+TEST(FolderLockTest, TwoRunsOfAProcessCannotSaveInOneFolderAtTheSameTime) {
+  const TemporaryFolder folder;
+  Toy outer({saving_in(folder / "states"), std::make_shared<AtUpdate>(1, [&](Trainer&) {
+               Toy inner({saving_in(folder / "states")});
+               EXPECT_ERROR(inner.trainer.train(epochs_of_two_updates(1)), "in use by another run");
+             })});
+  EXPECT_EQ(outer.trainer.train(epochs_of_two_updates(1)).num_epochs, 1);
+}
+
+TEST(FolderLockTest, ARefusedRunLeavesTheFilesOfTheFirstRunAsTheyAre) {
+  const TemporaryFolder folder;
+  const auto callbacks = [&](std::shared_ptr<Callback> more) {
+    const std::vector<std::shared_ptr<Tracker>> trackers{
+        std::make_shared<CsvTracker>(folder / "run.csv"),
+        std::make_shared<JsonLinesTracker>(folder / "run.jsonl"),
+        std::make_shared<HtmlReport>(folder / "run.html"),
+        make<MlflowTracker>({.directory = folder / "mlruns"}),
+        make<TensorBoardTracker>({.directory = folder / "tensorboard"})};
+    return CallbackList{make<SaveBestModel>({.path = folder / "best.pt"}),
+                        make<TrackRun>(trackers, {.every_n_updates = 1}),
+                        saving_in(folder / "states"), std::move(more)};
+  };
+  bool was_refused = false;
+  Toy first(callbacks(std::make_shared<AtUpdate>(5, [&](Trainer&) {
+    const auto before = all_bytes_in(folder.path());
+    Toy second(callbacks(stop_at(1000)));
+    TrainOptions options = epochs_of_two_updates(3);
+    options.resume_from = folder / "states" / "latest";
+    EXPECT_ERROR(second.trainer.train(options), "in use by another run");
+    EXPECT_TRUE(second.trainer.resumed_from().empty());
+    EXPECT_TRUE(all_bytes_in(folder.path()) == before);
+    was_refused = true;
+  })));
+  first.trainer.train(epochs_of_two_updates(3));
+  EXPECT_TRUE(was_refused);
+}
+
+}  // namespace
+}  // namespace linkboy::testing::folder_lock_test

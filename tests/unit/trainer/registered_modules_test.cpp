@@ -1,0 +1,152 @@
+// A training state holds all that is trained: modules that are registered, members of a subclass.
+
+#include <gtest/gtest.h>
+#include <torch/torch.h>
+
+#include "linkboy/callbacks/save_best_model.hpp"
+#include "linkboy/checkpoint/checkpoint.hpp"
+#include "linkboy/fine_tuning/lr_finder.hpp"
+#include "support/at_update.hpp"
+#include "support/saved_states.hpp"
+#include "support/temporary_folder.hpp"
+#include "support/toy.hpp"
+
+namespace linkboy::testing::registered_modules_test {
+namespace {
+
+namespace fs = std::filesystem;
+
+/// A loss with a temperature that is trained, and a count of its calls.
+struct LearnedLossImpl : torch::nn::Module {
+  LearnedLossImpl() {
+    temperature = register_parameter("temperature", torch::ones({1}));
+    num_calls = register_buffer("num_calls", torch::zeros({1}));
+  }
+  torch::Tensor forward(const torch::Tensor& output, const torch::Tensor& target) {
+    if (is_training()) num_calls += 1;
+    return torch::nn::functional::cross_entropy(output * temperature, target);
+  }
+  torch::Tensor temperature;
+  torch::Tensor num_calls;
+};
+TORCH_MODULE(LearnedLoss);
+
+struct WithModules {
+  explicit WithModules(CallbackList callbacks = {}) {
+    auto parameters = model->parameters();
+    parameters.push_back(loss->temperature);
+    parameters.push_back(other->weight);
+    optimizer = std::make_shared<torch::optim::Adam>(parameters, torch::optim::AdamOptions(0.1));
+    trainer = std::make_unique<QuietTrainer>(
+        model, loss, optimizer,
+        TrainerOptions{.callbacks = std::move(callbacks), .accelerator = {.device = "cpu"}});
+    trainer->register_module(other.ptr());
+  }
+  std::vector<torch::Tensor> tensors() const {
+    return {loss->temperature, loss->num_calls, other->weight};
+  }
+
+  torch::nn::Sequential model = toy_model();
+  LearnedLoss loss;
+  torch::nn::Linear other{torch::nn::LinearOptions(1, 1).bias(false)};
+  std::shared_ptr<torch::optim::Adam> optimizer;
+  std::unique_ptr<QuietTrainer> trainer;
+};
+
+TEST(RegisteredModulesTest, AResumedRunTrainsThemFromWhereTheyWere) {
+  const TemporaryFolder folder;
+  WithModules whole;
+  whole.trainer->train(epochs_of_two_updates(3));
+  WithModules first({saving_in(folder / "states"), stop_at(3)});
+  first.trainer->train(epochs_of_two_updates(3));
+  WithModules second;
+  {
+    const torch::NoGradGuard no_grad;
+    for (auto tensor : second.tensors()) tensor.fill_(99);
+  }
+  TrainOptions options = epochs_of_two_updates(3);
+  options.resume_from = folder / "states";
+  second.trainer->train(options);
+  EXPECT_TRUE(bit_equal({second.loss->temperature, second.loss->num_calls},
+                        {whole.loss->temperature, whole.loss->num_calls}));
+  EXPECT_TRUE(torch::equal(second.other->weight, first.other->weight));
+}
+
+TEST(RegisteredModulesTest, CheckpointsHoldThemUnderTheirNumbers) {
+  const TemporaryFolder folder;
+  WithModules toy({make<SaveBestModel>({.path = folder / "best.pt"})});
+  toy.trainer->train(epochs_of_two_updates(2));
+  toy.trainer->save_checkpoint(folder / "x.pt");
+  const StateDict modules =
+      read_checkpoint(folder / "x.pt").get_dict("registered_modules_state_dict");
+  EXPECT_TRUE(torch::equal(modules.get_dict("0").get_tensor("temperature"),
+                           toy.loss->temperature.detach()));
+  EXPECT_TRUE(modules.get_dict("1").contains("weight"));
+  EXPECT_TRUE(read_checkpoint(folder / "best.pt").contains("registered_modules_state_dict"));
+  const auto saved = copies_of(toy.tensors());
+  WithModules other;
+  other.trainer->load_checkpoint(folder / "x.pt", {.registered_modules = false});
+  EXPECT_FALSE(bit_equal(other.tensors(), saved));
+  other.trainer->load_checkpoint(folder / "x.pt");
+  EXPECT_TRUE(bit_equal(other.tensors(), saved));
+  Toy without;
+  auto optimizer_does_not_fit = CheckpointParts{.optimizer = false};
+  without.trainer.load_checkpoint(folder / "x.pt", optimizer_does_not_fit);
+  EXPECT_NE(without.trainer.lines.at(0).find("without the registered modules' state"),
+            std::string::npos);
+}
+
+TEST(RegisteredModulesTest, AFinderPutsThemBack) {
+  WithModules toy;
+  const auto before = copies_of(toy.tensors());
+  find_learning_rate(*toy.trainer, epochs_of_two_updates(1), {.num_updates = 10});
+  EXPECT_TRUE(bit_equal(toy.tensors(), before));
+}
+
+/// Adds a drift that grows with each step: state of its own.
+class DriftingTrainer : public QuietTrainer {
+ public:
+  using QuietTrainer::QuietTrainer;
+  torch::Tensor drift = torch::zeros({1});
+  int64_t num_steps = 0;
+
+ protected:
+  StepOutput calculate_train_batch_loss(const Batch& batch) override {
+    ++num_steps;
+    drift.add_(0.1);
+    StepOutput output = QuietTrainer::calculate_train_batch_loss(batch);
+    output.loss = output.loss * (1 + drift.item<double>());
+    return output;
+  }
+  StateDict state_dict() const override { return {{"drift", drift}, {"num_steps", num_steps}}; }
+  void load_state_dict(const StateDict& state) override {
+    drift = state.get_tensor("drift");
+    num_steps = state.get_int("num_steps");
+  }
+};
+
+TEST(TrainerStateTest, MembersOfASubclassAreInTheTrainingState) {
+  const TemporaryFolder folder;
+  const auto run = [&](const CallbackList& callbacks, const std::optional<fs::path>& from) {
+    const auto model = toy_model();
+    auto trainer = std::make_unique<DriftingTrainer>(
+        model, torch::nn::CrossEntropyLoss(), toy_sgd(model),
+        TrainerOptions{.callbacks = callbacks, .accelerator = {.device = "cpu"}});
+    TrainOptions options = epochs_of_two_updates(3);
+    options.resume_from = from;
+    trainer->train(options);
+    return trainer;
+  };
+  const auto whole = run({}, {});
+  for (const int64_t update : {3, 4}) {
+    const fs::path states = folder / std::to_string(update);
+    run({saving_in(states), stop_at(update)}, {});
+    const auto resumed = run({}, states);
+    EXPECT_EQ(resumed->num_steps, 6);
+    EXPECT_TRUE(torch::equal(resumed->drift, whole->drift));
+    EXPECT_TRUE(bit_equal(resumed->model().parameters(), whole->model().parameters()));
+  }
+}
+
+}  // namespace
+}  // namespace linkboy::testing::registered_modules_test

@@ -1,0 +1,158 @@
+// Schedules in a Trainer.
+
+#include <gtest/gtest.h>
+#include <torch/torch.h>
+
+#include <limits>
+
+#include "linkboy/schedulers/cosine_scheduler.hpp"
+#include "linkboy/schedulers/lambda_scheduler.hpp"
+#include "linkboy/schedulers/linear_scheduler.hpp"
+#include "linkboy/schedulers/reduce_on_plateau_scheduler.hpp"
+#include "linkboy/schedulers/step_scheduler.hpp"
+#include "linkboy/schedulers/timm_scheduler.hpp"
+#include "support/expect_error.hpp"
+#include "support/temporary_folder.hpp"
+#include "support/toy.hpp"
+#include "support/toy_optimizer.hpp"
+
+namespace linkboy::testing::trainer_scheduler_test {
+namespace {
+
+// ---- In a Trainer
+// --------------------------------------------------------------------------------
+
+TEST(TrainerSchedulerTest, PlateauFollowsTheEvaluationLoss) {
+  class WorseAndWorse : public QuietTrainer {
+   public:
+    using QuietTrainer::QuietTrainer;
+
+   protected:
+    StepOutput calculate_eval_batch_loss(const Batch& batch) override {
+      StepOutput output = QuietTrainer::calculate_eval_batch_loss(batch);
+      output.loss = torch::full({}, static_cast<double>(run_history().current_epoch()));
+      return output;
+    }
+  };
+  const auto model = toy_model();
+  const auto optimizer = toy_sgd(model, 0.1);
+  WorseAndWorse trainer(model, torch::nn::CrossEntropyLoss(), optimizer,
+                        {.callbacks = {}, .accelerator = {.device = "cpu"}});
+  trainer.train({.train_dataset = toy_data(8),
+                 .num_epochs = 5,
+                 .eval_dataset = toy_data(4),
+                 .create_scheduler_fn = reduce_on_plateau({.factor = 0.5, .patience = 1})});
+  EXPECT_DOUBLE_EQ(get_param_group_field(*optimizer, ParamGroupField::lr)[0], 0.025);
+}
+
+TEST(TrainerSchedulerTest, AGroupThatACallbackAddsIsScheduledFromTheNextUpdateOn) {
+  class Unfreeze : public Callback {
+   public:
+    void on_train_epoch_start(Trainer& trainer) override {
+      if (trainer.run_history().current_epoch() != 2) return;
+      trainer.optimizer()->add_param_group(
+          {{torch::zeros({1}).requires_grad_()}, std::make_unique<torch::optim::SGDOptions>(0.04)});
+    }
+  };
+  auto unfreeze = std::make_shared<Unfreeze>();
+  class Spy : public QuietTrainer {
+   public:
+    using QuietTrainer::QuietTrainer;
+    std::vector<std::vector<double>> used;
+
+   protected:
+    void optimizer_step() override {
+      used.push_back(get_param_group_field(*optimizer(), ParamGroupField::lr));
+      QuietTrainer::optimizer_step();
+    }
+  };
+  const auto model = toy_model();
+  Spy trainer(model, torch::nn::CrossEntropyLoss(), toy_sgd(model, 0.1),
+              {.callbacks = {unfreeze}, .accelerator = {.device = "cpu"}});
+  trainer.train({.train_dataset = toy_data(8),
+                 .num_epochs = 2,
+                 .per_device_batch_size = 4,
+                 .create_scheduler_fn = linear({.start_factor = 1.0, .end_factor = 0.0})});
+  ASSERT_EQ(trainer.used.size(), 4U);
+  EXPECT_EQ(trainer.used[1], (std::vector<double>{0.1 * 0.75}));
+  EXPECT_EQ(trainer.used[2], (std::vector<double>{0.05, 0.02}));
+  EXPECT_EQ(trainer.used[3], (std::vector<double>{0.025, 0.01}));
+}
+
+TEST(TrainerSchedulerTest, ATimmScheduleInEpochsStandsStillWithinThem) {
+  class KeepRates : public Callback {
+   public:
+    void on_train_step_start(Trainer& trainer) override {
+      rates.push_back(get_param_group_field(*trainer.optimizer(), ParamGroupField::lr)[0]);
+    }
+    std::vector<double> rates;
+  };
+  auto keep = std::make_shared<KeepRates>();
+  Toy toy({keep}, 0.4);
+  toy.trainer.train({.train_dataset = toy_data(6),
+                     .num_epochs = 3,
+                     .per_device_batch_size = 2,
+                     .create_scheduler_fn =
+                         timm_schedule({.scheduler = step_decay({.step_size = 1, .gamma = 0.5})})});
+  EXPECT_EQ(keep->rates, (std::vector<double>{0.4, 0.4, 0.4, 0.2, 0.2, 0.2, 0.1, 0.1, 0.1}));
+}
+
+TEST(TrainerSchedulerTest, NoUpdateUsesTheValueAfterTheLastOneSoItMayBeInvalid) {
+  const auto line = lambda_schedule(
+      {.lr_lambda = {[](int64_t n) { return 1.0 - static_cast<double>(n) / 5.0; }}});
+  const auto pole =
+      lambda_schedule({.lr_lambda = {[](int64_t n) { return 1.0 / static_cast<double>(6 - n); }}});
+  for (const auto& schedule : {line, pole}) {
+    Toy toy({}, 0.4);
+    TrainOptions options{.train_dataset = toy_data(6),
+                         .num_epochs = 2,
+                         .eval_dataset = toy_data(4),
+                         .per_device_batch_size = 2,
+                         .create_scheduler_fn = schedule};
+    EXPECT_EQ(toy.trainer.train(options).num_epochs, 2);
+    EXPECT_EQ(toy.trainer.run_history().get_metric_values("eval_loss_epoch").size(), 2U);
+    toy.trainer.scheduler()->restore_base_values();
+    EXPECT_EQ(get_param_group_field(*toy.optimizer, ParamGroupField::lr)[0], 0.4);
+    options.num_epochs = 3;  // now a later update would use it
+    EXPECT_THROW(toy.trainer.train(options), Error);
+  }
+}
+
+TEST(TrainerSchedulerTest, ARunOfAsManyEpochsAsThereAreNumbersGoesOnUntilItIsStopped) {
+  class StopAfterEpochTwo : public Callback {
+   public:
+    void on_training_run_epoch_end(Trainer& trainer) override {
+      if (trainer.run_history().current_epoch() == 2) trainer.request_stop();
+    }
+  };
+  constexpr int64_t kMost = std::numeric_limits<int64_t>::max();
+  Toy toy({std::make_shared<StopAfterEpochTwo>()}, 0.4);
+  TrainOptions options{.train_dataset = toy_data(8),
+                       .num_epochs = kMost,
+                       .per_device_batch_size = 2,
+                       .create_scheduler_fn = step_decay({.step_size = 4})};
+  EXPECT_EQ(toy.trainer.train(options).num_epochs, 2);
+  EXPECT_EQ(toy.trainer.run_config().max_num_updates, kMost);
+  options.create_scheduler_fn = linear();
+  EXPECT_ERROR(toy.trainer.train(options), "num_updates is 9.2");
+}
+
+TEST(TrainerSchedulerTest, ALongerRunIsResumedOnlyIfThatIsAllowed) {
+  const TemporaryFolder folder;
+  TrainOptions options{
+      .train_dataset = toy_data(8), .num_epochs = 2, .create_scheduler_fn = cosine()};
+  Toy first;
+  first.trainer.train(options);
+  first.trainer.save_training_state(folder.path());
+  Toy second;
+  const auto before = copies_of(second.model->parameters());
+  options.num_epochs = 4;
+  options.resume_from = folder.path();
+  EXPECT_ERROR(second.trainer.train(options), "was saved with total = 2 updates, but it is 4");
+  EXPECT_TRUE(bit_equal(second.model->parameters(), before));
+  options.allow_changed_schedule_length = true;
+  EXPECT_EQ(second.trainer.train(options).num_updates, 4);
+}
+
+}  // namespace
+}  // namespace linkboy::testing::trainer_scheduler_test
