@@ -4,8 +4,6 @@
 #include <torch/torch.h>
 
 #include <future>
-#include <mutex>
-#include <set>
 #include <thread>
 
 #include "linkboy/callbacks/lambda_callback.hpp"
@@ -282,63 +280,6 @@ TEST(TrainerTest, ReportsALoaderThatEndsBeforeItsSize) {
                      {.callbacks = {}, .accelerator = {.device = "cpu"}});
   EXPECT_ERROR(trainer.train({.train_dataset = toy_data(4), .num_epochs = 1}),
                "the loader ended after 2 batches, but its size() is 3");
-}
-
-TEST(TrainerTest, UserLoaderOptionsWinOverTheDefaults) {
-  Toy toy;
-  TrainOptions options{.train_dataset = toy_data(9),
-                       .num_epochs = 1,
-                       .eval_dataset = toy_data(6),
-                       .per_device_batch_size = 4};
-  options.train_dataloader_options.drop_last = true;
-  options.eval_dataloader_options.batch_size = 2;
-  toy.trainer.train(options);
-  EXPECT_EQ(toy.trainer.num_updates(), 2);
-  EXPECT_EQ(toy.trainer.run_config().eval_per_device_batch_size, 2);
-  EXPECT_EQ(toy.trainer.run_config().num_eval_batches_per_epoch, 3);
-}
-
-TEST(TrainerTest, TheBatchSizeStandsInOnePlace) {
-  Toy toy;
-  TrainOptions options{.train_dataset = toy_data(8), .num_epochs = 1};
-  options.train_dataloader_options.batch_size = 2;
-  EXPECT_ERROR(toy.trainer.train(options),
-               "train_dataloader_options.batch_size is 2; the size of these batches is "
-               "per_device_batch_size");
-  EXPECT_ERROR(
-      toy.trainer.evaluate({.dataset = toy_data(8), .dataloader_options = {.batch_size = 2}}),
-      "dataloader_options.batch_size is 2");
-}
-
-TEST(TrainerTest, TheCollateFnStandsInOnePlace) {
-  const auto first = [](std::vector<Batch> samples) { return samples.front(); };
-  Toy toy;
-  for (const auto loader :
-       {&TrainOptions::train_dataloader_options, &TrainOptions::eval_dataloader_options}) {
-    TrainOptions options{.train_dataset = toy_data(8), .num_epochs = 1, .collate_fn = first};
-    (options.*loader).collate_fn = first;
-    EXPECT_ERROR(toy.trainer.train(options), "both collate_fn and ");
-  }
-  EXPECT_ERROR(toy.trainer.evaluate({.dataset = toy_data(8),
-                                     .dataloader_options = {.collate_fn = first},
-                                     .collate_fn = first}),
-               "both collate_fn and dataloader_options.collate_fn are given");
-}
-
-TEST(TrainerTest, CollateFnMakesBatchesOfSingleSamples) {
-  Toy toy;
-  std::mutex mutex;  // on a device, workers call the function at the same time and in any order
-  std::multiset<std::size_t> sizes;
-  toy.trainer.train({.train_dataset = toy_data(5),
-                     .num_epochs = 1,
-                     .per_device_batch_size = 2,
-                     .collate_fn = [&](std::vector<Batch> samples) {
-                       const std::lock_guard lock(mutex);
-                       sizes.insert(samples.size());
-                       EXPECT_EQ(samples[0].input().dim(), 1);
-                       return stack_samples(samples);
-                     }});
-  EXPECT_EQ(sizes, (std::multiset<std::size_t>{1, 2, 2}));
 }
 
 TEST(TrainerTest, CustomEventsReachTheCallbacksThatHandleThem) {
