@@ -64,11 +64,10 @@ std::vector<Case> cases() {
       {"exponential", named("exponential", {{"gamma", "0.97"}})},
       {"polynomial", named("polynomial", {{"power", "1.5"}}), kUpdates},
       {"cosine", named("cosine", {{"warmup_updates", "0.7 * num_updates_per_epoch"}}), kUpdates},
-      {"cosine_cool_down", named("cosine", {{"cooldown_updates", "num_updates_per_epoch"}}),
-       kUpdates - kPerEpoch},
+      {"cool_down", named("cosine", {{"cooldown_updates", "12"}}), kUpdates - kPerEpoch},
       {"cosine_restarts",
        named("cosine-restarts", {{"first_cycle_updates", "10"}, {"cycle_mult", "2"}})},
-      {"restarts_limited",
+      {"cosine_restarts_limited",
        named("cosine-restarts",
              {{"num_cycles", "3"}, {"cycle_limit", "3"}, {"warmup_updates", "3"}}),
        kUpdates},
@@ -92,8 +91,7 @@ std::vector<Case> cases() {
       {"warm_up_plateau",
        warmup({.scheduler = reduce_on_plateau({.patience = 0}), .warmup_updates = 10}), 10},
       {"timm_in_epochs", timm_schedule({.scheduler = warm_cosine}), kUpdates},
-      {"timm_in_updates", timm_schedule({.scheduler = warm_cosine, .t_in_epochs = false}),
-       kUpdates},
+      {"timm_updates", timm_schedule({.scheduler = warm_cosine, .t_in_epochs = false}), kUpdates},
       {"torch", torch_schedule({.scheduler =
                                     [](torch::optim::Optimizer& optimizer) {
                                       return std::make_unique<torch::optim::StepLR>(optimizer, 7,
