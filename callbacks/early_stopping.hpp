@@ -1,6 +1,5 @@
 #pragma once
 
-#include <array>
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -18,7 +17,7 @@ struct EarlyStoppingOptions {
   /// A change that is not larger than this is no improvement. Not negative.
   double min_delta = 0.01;
 
-  /// Whether the threshold is a share of the best value: 0.01 is one per cent.
+  /// Whether `min_delta` is a share of the best value: 0.01 is one per cent.
   bool is_min_delta_relative = false;
 
   /// Values of the first so many epochs are not looked at. Not negative.
@@ -39,11 +38,11 @@ struct EarlyStoppingOptions {
 
   LINKBOY_FIELDS(patience, min_delta, is_min_delta_relative, warmup_epochs, divergence_bound,
                  stop_at_non_finite, monitor, greater_is_better, reset_on_train);
-  static constexpr std::array former_keys{
-      FormerKey{"early_stopping_patience", "patience"},
-      FormerKey{"early_stopping_threshold", "min_delta"},
-      FormerKey{"is_threshold_relative", "is_min_delta_relative"},
-      FormerKey{"num_warmup_epochs", "warmup_epochs"}, FormerKey{"watch_metric", "monitor"}};
+  static constexpr FormerKey kFormerKeys[] = {{"early_stopping_patience", "patience"},
+                                              {"early_stopping_threshold", "min_delta"},
+                                              {"is_threshold_relative", "is_min_delta_relative"},
+                                              {"num_warmup_epochs", "warmup_epochs"},
+                                              {"watch_metric", "monitor"}};
 };
 
 /// Ends the run (StopReason::early_stop) when the watched metric has not improved for some epochs,

@@ -1,6 +1,5 @@
 #pragma once
 
-#include <array>
 #include <cstdint>
 #include <filesystem>
 #include <optional>
@@ -48,9 +47,10 @@ struct ModelEmaOptions {
 
   LINKBOY_FIELDS(decay, warmup, start_after, every_n_updates, evaluate, path, monitor,
                  greater_is_better, apply_at_end);
-  static constexpr std::array former_keys{
-      FormerKey{"warm_up", "warmup"}, FormerKey{"save_path", "path"},
-      FormerKey{"watch_metric", "monitor"}, FormerKey{"leave_in_model", "apply_at_end"}};
+  static constexpr FormerKey kFormerKeys[] = {{"warm_up", "warmup"},
+                                              {"save_path", "path"},
+                                              {"watch_metric", "monitor"},
+                                              {"leave_in_model", "apply_at_end"}};
 };
 
 /// Keeps an exponential moving average of the model's weights, updated once per update of the

@@ -1,6 +1,5 @@
 #pragma once
 
-#include <array>
 #include <chrono>
 #include <cstdint>
 #include <map>
@@ -23,7 +22,7 @@ struct PhaseTimerOptions {
   bool synchronize = false;
 
   LINKBOY_FIELDS(warmup_micro_steps, synchronize);
-  static constexpr std::array former_keys{FormerKey{"num_warmup_steps", "warmup_micro_steps"}};
+  static constexpr FormerKey kFormerKeys[] = {{"num_warmup_steps", "warmup_micro_steps"}};
 };
 
 /// Seconds of what happened `count` times.

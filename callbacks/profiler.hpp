@@ -1,6 +1,5 @@
 #pragma once
 
-#include <array>
 #include <cstdint>
 #include <filesystem>
 #include <memory>
@@ -51,7 +50,7 @@ struct ProfilerOptions {
   /// Operators in the table that is printed after each cycle; 0 for no table.
   int64_t num_table_rows = 0;
   LINKBOY_FIELDS(directory, schedule, record_shapes, profile_memory, num_table_rows);
-  static constexpr std::array former_keys{FormerKey{"warm_up", "warmup"}};
+  static constexpr FormerKey kFormerKeys[] = {{"warm_up", "warmup"}};
 };
 
 /// What an operator cost in a cycle, all its calls together.

@@ -1,6 +1,5 @@
 #pragma once
 
-#include <array>
 #include <cstdint>
 #include <filesystem>
 #include <string>
@@ -32,8 +31,7 @@ struct SaveBestModelOptions {
   bool load_saved_checkpoint = true;
   LINKBOY_FIELDS(path, save_top_k, monitor, greater_is_better, reset_on_train, save_optimizer,
                  save_scheduler, load_saved_checkpoint);
-  static constexpr std::array former_keys{FormerKey{"save_path", "path"},
-                                          FormerKey{"watch_metric", "monitor"}};
+  static constexpr FormerKey kFormerKeys[] = {{"save_path", "path"}, {"watch_metric", "monitor"}};
 };
 
 /// Saves a checkpoint whenever the watched metric is better than ever (or than one of the best k);

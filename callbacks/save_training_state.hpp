@@ -1,6 +1,5 @@
 #pragma once
 
-#include <array>
 #include <chrono>
 #include <cstdint>
 #include <filesystem>
@@ -87,7 +86,7 @@ struct SaveTrainingStateOptions {
 
   LINKBOY_FIELDS(directory, every_n_updates, every_n_epochs, every_n_minutes, save_at_end,
                  save_at_decays, initial_checkpoint, keep_last, asynchronous);
-  static constexpr std::array former_keys{FormerKey{"at_end", "save_at_end"}};
+  static constexpr FormerKey kFormerKeys[] = {{"at_end", "save_at_end"}};
 };
 
 /// Saves training states from which `TrainOptions::resume_from` continues bit for bit: the folder

@@ -1,6 +1,5 @@
 #pragma once
 
-#include <array>
 #include <cstddef>
 #include <cstdint>
 
@@ -13,7 +12,7 @@ struct StepBasedEvaluationOptions {
   /// Updates from one evaluation to the next. At least 1.
   int64_t every_n_updates = 1;
   LINKBOY_FIELDS(every_n_updates);
-  static constexpr std::array former_keys{FormerKey{"eval_every_n_updates", "every_n_updates"}};
+  static constexpr FormerKey kFormerKeys[] = {{"eval_every_n_updates", "every_n_updates"}};
 };
 
 /// Evaluates in mid-epoch: the loss is recorded as `intermediate_eval_loss`, other metrics begin

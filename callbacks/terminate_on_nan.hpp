@@ -1,6 +1,5 @@
 #pragma once
 
-#include <array>
 #include <cstdint>
 #include <optional>
 
@@ -21,7 +20,7 @@ struct TerminateOnNaNOptions {
   bool defer_on_cpu = false;
 
   LINKBOY_FIELDS(max_delay_micro_steps, defer_on_cpu);
-  static constexpr std::array former_keys{FormerKey{"max_delay_steps", "max_delay_micro_steps"}};
+  static constexpr FormerKey kFormerKeys[] = {{"max_delay_steps", "max_delay_micro_steps"}};
 };
 
 /// Ends the run (StopReason::nan) when a loss is NaN or infinite. On the CPU that is before the

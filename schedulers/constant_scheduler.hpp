@@ -1,6 +1,5 @@
 #pragma once
 
-#include <array>
 #include <cstdint>
 
 #include "linkboy/export.hpp"
@@ -16,7 +15,7 @@ struct ConstantSchedulerOptions {
   RunExpression num_updates = placeholders::num_updates;
   ParamGroupField field = ParamGroupField::lr;
   LINKBOY_FIELDS(factor, num_updates, field);
-  static constexpr std::array former_keys{FormerKey{"total_iters", "num_updates"}};
+  static constexpr FormerKey kFormerKeys[] = {{"total_iters", "num_updates"}};
 };
 
 /// base * factor for the first num_updates updates, then base. PyTorch's ConstantLR.

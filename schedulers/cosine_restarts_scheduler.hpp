@@ -1,6 +1,5 @@
 #pragma once
 
-#include <array>
 #include <cstdint>
 #include <optional>
 
@@ -39,10 +38,11 @@ struct CosineRestartsSchedulerOptions {
 
   LINKBOY_FIELDS(first_cycle_updates, num_cycles, cycle_mult, cycle_decay, cycle_limit, min_lr,
                  k_decay, warmup_updates, warmup_start_lr, field);
-  static constexpr std::array former_keys{
-      FormerKey{"T_0", "first_cycle_updates"}, FormerKey{"T_mult", "cycle_mult"},
-      FormerKey{"eta_min", "min_lr"}, FormerKey{"warmup_t", "warmup_updates"},
-      FormerKey{"warmup_lr_init", "warmup_start_lr"}};
+  static constexpr FormerKey kFormerKeys[] = {{"T_0", "first_cycle_updates"},
+                                              {"T_mult", "cycle_mult"},
+                                              {"eta_min", "min_lr"},
+                                              {"warmup_t", "warmup_updates"},
+                                              {"warmup_lr_init", "warmup_start_lr"}};
 };
 
 /// Half cosines that start anew. In cycle i (from 0) of T updates, W of them warm-up, t updates

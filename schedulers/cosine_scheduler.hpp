@@ -1,6 +1,5 @@
 #pragma once
 
-#include <array>
 #include <cstdint>
 #include <optional>
 #include <vector>
@@ -38,13 +37,13 @@ struct CosineSchedulerOptions {
 
   LINKBOY_FIELDS(num_updates, k_decay, min_lr, min_lr_ratio, warmup_updates, warmup_start_lr,
                  warmup_start_lr_ratio, cooldown_updates, field);
-  static constexpr std::array former_keys{
-      FormerKey{"num_epochs", "num_updates", " * num_updates_per_epoch"},
-      FormerKey{"num_warmup_epochs", "warmup_updates", " * num_updates_per_epoch"},
-      FormerKey{"num_cooldown_epochs", "cooldown_updates", " * num_updates_per_epoch"},
-      FormerKey{"lr_min", "min_lr"},
-      FormerKey{"warmup_starting_lr", "warmup_start_lr"},
-      FormerKey{"warmup_starting_lr_ratio", "warmup_start_lr_ratio"}};
+  static constexpr FormerKey kFormerKeys[] = {
+      {"num_epochs", "num_updates", " * num_updates_per_epoch"},
+      {"num_warmup_epochs", "warmup_updates", " * num_updates_per_epoch"},
+      {"num_cooldown_epochs", "cooldown_updates", " * num_updates_per_epoch"},
+      {"lr_min", "min_lr"},
+      {"warmup_starting_lr", "warmup_start_lr"},
+      {"warmup_starting_lr_ratio", "warmup_start_lr_ratio"}};
 };
 
 /// Warms up linearly, decays along a half cosine, stays at the minimum for the cool-down. With the

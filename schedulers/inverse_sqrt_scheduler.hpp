@@ -1,6 +1,5 @@
 #pragma once
 
-#include <array>
 #include <cstdint>
 #include <optional>
 
@@ -20,8 +19,8 @@ struct InverseSqrtSchedulerOptions {
   std::optional<RunExpression> timescale{};
   ParamGroupField field = ParamGroupField::lr;
   LINKBOY_FIELDS(warmup_updates, warmup_start_lr, timescale, field);
-  static constexpr std::array former_keys{FormerKey{"num_warmup_steps", "warmup_updates"},
-                                          FormerKey{"warmup_starting_lr", "warmup_start_lr"}};
+  static constexpr FormerKey kFormerKeys[] = {{"num_warmup_steps", "warmup_updates"},
+                                              {"warmup_starting_lr", "warmup_start_lr"}};
 };
 
 /// With W = warmup_updates, S = timescale:

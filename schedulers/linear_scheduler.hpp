@@ -1,6 +1,5 @@
 #pragma once
 
-#include <array>
 #include <cstdint>
 
 #include "linkboy/export.hpp"
@@ -18,7 +17,7 @@ struct LinearSchedulerOptions {
   RunExpression num_updates = placeholders::num_updates;
   ParamGroupField field = ParamGroupField::lr;
   LINKBOY_FIELDS(start_factor, end_factor, num_updates, field);
-  static constexpr std::array former_keys{FormerKey{"total_iters", "num_updates"}};
+  static constexpr FormerKey kFormerKeys[] = {{"total_iters", "num_updates"}};
 };
 
 /// A straight line from base * start_factor at n = 0 to base * end_factor at n = num_updates, where

@@ -1,6 +1,5 @@
 #pragma once
 
-#include <array>
 #include <cstdint>
 #include <optional>
 #include <vector>
@@ -44,7 +43,7 @@ struct OneCycleSchedulerOptions {
 
   LINKBOY_FIELDS(max_lr, num_updates, pct_start, anneal_strategy, cycle_momentum, base_momentum,
                  max_momentum, div_factor, final_div_factor, three_phase, field);
-  static constexpr std::array former_keys{FormerKey{"total_steps", "num_updates"}};
+  static constexpr FormerKey kFormerKeys[] = {{"total_steps", "num_updates"}};
 };
 
 /// Rises from max_lr / div_factor to max_lr, falls far below, once. PyTorch's OneCycleLR; after its

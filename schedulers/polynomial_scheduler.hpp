@@ -1,6 +1,5 @@
 #pragma once
 
-#include <array>
 #include <cstdint>
 
 #include "linkboy/export.hpp"
@@ -20,8 +19,7 @@ struct PolynomialSchedulerOptions {
   double k_decay = 1.0;
   ParamGroupField field = ParamGroupField::lr;
   LINKBOY_FIELDS(num_updates, power, min_lr, k_decay, field);
-  static constexpr std::array former_keys{FormerKey{"total_iters", "num_updates"},
-                                          FormerKey{"lr_min", "min_lr"}};
+  static constexpr FormerKey kFormerKeys[] = {{"total_iters", "num_updates"}, {"lr_min", "min_lr"}};
 };
 
 /// f(n) = m + (base - m) * (1 - (n / N)^k)^power with N = num_updates, m = min_lr; m from N on.

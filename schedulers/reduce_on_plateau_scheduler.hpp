@@ -1,6 +1,5 @@
 #pragma once
 
-#include <array>
 #include <cstdint>
 #include <limits>
 #include <string>
@@ -45,7 +44,7 @@ struct ReduceOnPlateauSchedulerOptions {
 
   LINKBOY_FIELDS(monitor, mode, factor, patience, threshold, threshold_mode, cooldown, min_lr, eps,
                  field);
-  static constexpr std::array former_keys{FormerKey{"metric", "monitor"}};
+  static constexpr FormerKey kFormerKeys[] = {{"metric", "monitor"}};
 };
 
 /// Multiplies by factor when a metric has stopped to improve. PyTorch's ReduceLROnPlateau.

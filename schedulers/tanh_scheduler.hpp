@@ -1,6 +1,5 @@
 #pragma once
 
-#include <array>
 #include <cstdint>
 
 #include "linkboy/export.hpp"
@@ -20,9 +19,8 @@ struct TanhSchedulerOptions {
   double min_lr = 0.0;
   ParamGroupField field = ParamGroupField::lr;
   LINKBOY_FIELDS(num_updates, tanh_start, tanh_end, min_lr, field);
-  static constexpr std::array former_keys{
-      FormerKey{"t_initial", "num_updates"}, FormerKey{"lb", "tanh_start"},
-      FormerKey{"ub", "tanh_end"}, FormerKey{"lr_min", "min_lr"}};
+  static constexpr FormerKey kFormerKeys[] = {
+      {"t_initial", "num_updates"}, {"lb", "tanh_start"}, {"ub", "tanh_end"}, {"lr_min", "min_lr"}};
 };
 
 /// f(n) = m + (base - m) / 2 * (1 - tanh(tanh_start * (1 - t) + tanh_end * t)) with t = n /

@@ -1,6 +1,5 @@
 #pragma once
 
-#include <array>
 #include <cstdint>
 #include <optional>
 #include <vector>
@@ -44,9 +43,10 @@ struct WsdSchedulerOptions {
 
   LINKBOY_FIELDS(num_updates, warmup_updates, warmup_start_lr, decay, decay_phase_ratio,
                  min_lr_ratio, num_checkpoints, is_continuation_from_checkpoint, field);
-  static constexpr std::array former_keys{
-      FormerKey{"total_steps", "num_updates"}, FormerKey{"num_warmup_steps", "warmup_updates"},
-      FormerKey{"warmup_starting_lr", "warmup_start_lr"}, FormerKey{"lr_min", "min_lr_ratio"}};
+  static constexpr FormerKey kFormerKeys[] = {{"total_steps", "num_updates"},
+                                              {"num_warmup_steps", "warmup_updates"},
+                                              {"warmup_starting_lr", "warmup_start_lr"},
+                                              {"lr_min", "min_lr_ratio"}};
 };
 
 /// Warm-up, stable, decay. With several checkpoints the last one is at the end of the run and each

@@ -38,13 +38,12 @@ template double number_from_text(const std::string& text);
 
 std::string number_to_text(double number) { return fmt::format("{}", number); }
 
-TextSettings replace_former_keys(TextSettings settings, const FormerKey* former,
-                                 std::size_t num_former) {
+TextSettings replace_former_keys(TextSettings settings, std::span<const FormerKey> former) {
   for (auto& [key, value] : settings) {
-    const auto* const end = former + num_former;
-    const auto* const found =
-        std::find_if(former, end, [&](const FormerKey& known) { return known.name == key; });
-    if (found == end) continue;
+    const auto found =
+        std::find_if(former.begin(), former.end(),
+                     [&key = key](const FormerKey& known) { return known.name == key; });
+    if (found == former.end()) continue;
     key = found->now;
     if (!found->unit.empty() && value != "none") value = c10::str("(", value, ")", found->unit);
   }

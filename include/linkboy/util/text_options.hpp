@@ -8,6 +8,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <type_traits>
@@ -182,7 +183,7 @@ TextSettings options_to_text(Options options) {
 }
 
 /// A key of an earlier version of linkboy, which texts may still have. An options struct lists its
-/// own in `static constexpr std::array former_keys`.
+/// own in `static constexpr FormerKey kFormerKeys[]`.
 struct FormerKey {
   /// "warmup_t".
   std::string_view name;
@@ -193,8 +194,8 @@ struct FormerKey {
 };
 
 /// Returns the settings with today's keys in place of former ones.
-LINKBOY_API TextSettings replace_former_keys(TextSettings settings, const FormerKey* former,
-                                             std::size_t num_former);
+LINKBOY_API TextSettings replace_former_keys(TextSettings settings,
+                                             std::span<const FormerKey> former);
 
 /// Returns NAME on a line, and each of `fields` below it with its value: for `--list-callbacks`.
 LINKBOY_API std::string list_fields(const std::string& name, const TextSettings& fields);
@@ -214,9 +215,8 @@ LINKBOY_API std::string wrong_value(const std::string& name, const std::string& 
 ///         or its value cannot be read.
 template <class Options>
 Options options_from_text(const std::string& owner, TextSettings settings, Options options = {}) {
-  if constexpr (requires { Options::former_keys; }) {
-    settings = replace_former_keys(std::move(settings), Options::former_keys.data(),
-                                   Options::former_keys.size());
+  if constexpr (requires { Options::kFormerKeys; }) {
+    settings = replace_former_keys(std::move(settings), Options::kFormerKeys);
   }
   check_keys(owner, options_to_text(options), settings);
   for (const auto& setting : settings) {

@@ -31,7 +31,7 @@ TYPED_TEST(FormerKeysTest, EachSetsAFieldOfToday) {
     return std::find_if(settings.begin(), settings.end(),
                         [&](const auto& setting) { return setting.first == key; });
   };
-  for (const FormerKey& former : TypeParam::former_keys) {
+  for (const FormerKey& former : TypeParam::kFormerKeys) {
     SCOPED_TRACE(former.name);
     EXPECT_EQ(value_of(fields, former.name), fields.end()) << "still a field";
     const auto today = value_of(fields, former.now);
