@@ -86,7 +86,8 @@ struct SaveTrainingStateOptions {
 
   LINKBOY_FIELDS(directory, every_n_updates, every_n_epochs, every_n_minutes, save_at_end,
                  save_at_decays, initial_checkpoint, keep_last, asynchronous);
-  static constexpr FormerKey kFormerKeys[] = {{"at_end", "save_at_end"}};
+  static constexpr FormerKey kFormerKeys[] = {{"at_end", "save_at_end"},
+                                              {"at_decays", "save_at_decays"}};
 };
 
 /// Saves training states from which `TrainOptions::resume_from` continues bit for bit: the folder

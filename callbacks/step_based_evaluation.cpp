@@ -10,8 +10,8 @@
 namespace linkboy {
 
 StepBasedEvaluation::StepBasedEvaluation(StepBasedEvaluationOptions options)
-    : eval_every_n_updates_(options.every_n_updates) {
-  LINKBOY_CHECK_OPTION(eval_every_n_updates_ >= 1, "every_n_updates is ", eval_every_n_updates_,
+    : every_n_updates_(options.every_n_updates) {
+  LINKBOY_CHECK_OPTION(every_n_updates_ >= 1, "every_n_updates is ", every_n_updates_,
                        "; it must be at least 1.");
 }
 
@@ -31,7 +31,7 @@ void StepBasedEvaluation::on_train_epoch_start(Trainer& trainer) {
 void StepBasedEvaluation::on_train_update_end(Trainer& trainer) {
   const int64_t update = trainer.num_updates();
   if (std::exchange(last_update_, update) == update) return;  // it was skipped
-  if (update % eval_every_n_updates_ == 0) evaluate(trainer);
+  if (update % every_n_updates_ == 0) evaluate(trainer);
 }
 
 void StepBasedEvaluation::evaluate(Trainer& trainer) {

@@ -46,7 +46,7 @@ class LINKBOY_API StepBasedEvaluation : public Callback {
  private:
   void evaluate(Trainer& trainer);
 
-  int64_t eval_every_n_updates_;
+  int64_t every_n_updates_;
   int64_t last_update_ = 0;
   bool is_cut_short_ = false;
   std::size_t num_sets_left_ = 0;  // of the evaluation in progress

@@ -16,7 +16,7 @@ class Batch;
 
 struct StochasticWeightAveragingOptions {
   /// Updates of the run before the averaging phase; whole, not negative, less than those of the
-  /// run. `num_updates_per_epoch * 5` begins it with epoch 6.
+  /// run. `placeholders::num_updates_per_epoch * 5` begins it with epoch 6.
   RunExpression start_after = ceil(placeholders::num_updates * 0.75);
   /// Takes the weights into the average after every n-th update of the phase; unset: at the end of
   /// each epoch that ends in it, and of a run that ends within one. At least 1.

@@ -24,7 +24,7 @@ linkboy::TensorDataset make_images(int64_t count, uint64_t seed) {
   return {images, images.to(at::kFloat).mean({2, 3}).argmax(1)};
 }
 
-/// Loads all but the head, which is for other classes, and the counters that older files lack.
+/// Loads all but the head, which is for other classes, and the counters, which older files lack.
 void load_backbone(linkboy::Model model, const std::filesystem::path& path) {
   linkboy::StateDict state = linkboy::read_checkpoint(path);
   for (const auto& [name, value] : model.state_dict().entries()) {

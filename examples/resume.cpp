@@ -68,6 +68,8 @@ int main(int argc, char** argv) {
     if (arguments.size() > 1 || (arguments.size() == 1 && arguments[0].starts_with('-'))) {
       throw linkboy::cli::UsageError("it takes the folder of training states, or nothing.");
     }
-    run(arguments.empty() ? "output/resume" : arguments[0]);
+    const std::filesystem::path own = "output/resume";
+    if (arguments.empty()) std::filesystem::remove_all(own);  // of the program's last start
+    run(arguments.empty() ? own : arguments[0]);
   });
 }

@@ -59,8 +59,7 @@ class LINKBOY_API CosineRestartsScheduler final : public CurveScheduler {
   using Options = CosineRestartsSchedulerOptions;
 
   /// @throws Error if an option is out of its range, both first_cycle_updates and num_cycles are
-  /// given or a
-  ///         placeholder has no value.
+  ///         given, or a placeholder has no value.
   CosineRestartsScheduler(torch::optim::Optimizer& optimizer,
                           const CosineRestartsSchedulerOptions& options, const RunConfig& config);
 

@@ -133,8 +133,9 @@ class LINKBOY_API Trainer {
   /// @param directory  A state's folder, a folder of states (the newest complete one is used), or
   ///        `<folder>/latest`.
   /// @return False if there is no state for "latest".
-  /// @throws CorruptFileError if all states are damaged; FileError if one cannot be read; Error if
-  ///         there is none, or it does not fit the model, the modules or, in the middle of an
+  /// @throws CorruptFileError if all states are damaged; FileError if there is none, or one cannot
+  /// be
+  ///         read; Error if it does not fit the model, the modules or, in the middle of an
   ///         epoch, the processes and batches.
   bool load_training_state(const std::filesystem::path& directory);
 
@@ -305,7 +306,10 @@ class LINKBOY_API Trainer {
   ///
   /// docs/customising.md tells what an override must do.
   virtual void train_step(const Batch& batch);
-  /// Calls an event of all callbacks. @note Collective, but for the events of steps.
+  /// Calls an event of all callbacks.
+  /// @throws StopTraining if a callback has thrown it; on several processes where all can leave: in
+  ///         the events at the start or end of a run, epoch or evaluation, and in `update`.
+  /// @note Collective, but for the events of a step and of a run's set-up and end.
   template <class... Parameters, class... Arguments>
   void fire(void (Callback::*event)(Trainer&, Parameters...), const Arguments&... arguments) {
     call_callbacks([&](Callback& callback) { (callback.*event)(*this, arguments...); });

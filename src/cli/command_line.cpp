@@ -286,6 +286,8 @@ std::vector<CommandLine::Setting> CommandLine::read_json(const std::string& cont
         content.begin() + static_cast<std::ptrdiff_t>(std::min(error.byte, content.size()));
     throw UsageError(c10::str(place, "its '{' does not begin a whole JSON object: line ",
                               std::count(content.begin(), end, '\n') + 1, " is not JSON."));
+  } catch (const nlohmann::json::exception& error) {  // a number that no double holds
+    throw UsageError(c10::str(place, "its '{' does not begin a whole JSON object: ", error.what()));
   }
   std::vector<Setting> settings;
   for (const auto& entry : root.items()) {

@@ -54,11 +54,11 @@ bool wants_nccl(const DistributedOptions& options, c10::Device device) {
 void check_open_files(int64_t world_size) {
   rlimit limit{};
   if (::getrlimit(RLIMIT_NOFILE, &limit) != 0) return;
-  LINKBOY_CHECK(static_cast<rlim_t>(world_size) <= limit.rlim_cur, "there are ", world_size,
-                " processes, and each connects to all others, but this one may have only ",
-                limit.rlim_cur,
-                " open files. Correct the number of processes (WORLD_SIZE), or raise the limit "
-                "(ulimit -n).");
+  LINKBOY_CHECK_OPTION(
+      static_cast<rlim_t>(world_size) <= limit.rlim_cur, "there are ", world_size,
+      " processes, and each connects to all others, but this one may have only ", limit.rlim_cur,
+      " open files. Correct the number of processes (WORLD_SIZE), or raise the limit "
+      "(ulimit -n).");
 }
 
 }  // namespace

@@ -56,7 +56,8 @@ const Placeholder& find_placeholder(std::string_view name) {
 
 double value_of_placeholder(std::string_view name, const RunConfig& config) {
   const int64_t value = config.*find_placeholder(name).field;
-  LINKBOY_CHECK(value > 0, name, " has no value in this run; it needs training data ",
+  LINKBOY_CHECK(value > 0, "the placeholder ", name,
+                " has no value in this run; it needs training data ",
                 "(num_eval_batches_per_epoch: an eval_dataset).");
   return static_cast<double>(value);
 }

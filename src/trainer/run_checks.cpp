@@ -1,4 +1,4 @@
-// What a run refuses before it starts, on all ranks alike.
+// What is checked before a run starts.
 
 #include <torch/nn/module.h>
 #include <torch/optim/optimizer.h>
@@ -122,7 +122,7 @@ void check_evaluate_options(const EvaluateOptions& options) {
   check_collate_fn(options.collate_fn, options.dataloader_options, "dataloader_options");
 }
 
-void check_options_for(const Accelerator& accelerator, const TrainOptions& options) {
+void check_accelerator_options(const Accelerator& accelerator, const TrainOptions& options) {
   LINKBOY_CHECK_OPTION(
       options.execution_mode == ExecutionMode::eager || accelerator.num_processes() == 1,
       "ExecutionMode::graph works in one process, but there are ", accelerator.num_processes(),
@@ -141,7 +141,7 @@ void check_options_for(const Accelerator& accelerator, const TrainOptions& optio
       ". Leave one of them out.");
 }
 
-void Trainer::Implementation::check_options(const TrainOptions& options) const {
+void Trainer::Implementation::check_run(const TrainOptions& options) const {
   check_train_options(options, optimizer_.get());
   check_trained_parameters();
 }
@@ -219,19 +219,6 @@ void Trainer::Implementation::check_same_loaders_on_all_ranks() {
   }
   for (const auto& name : callback_handler_.names()) lines.push_back("callback " + name);
   require_same_on_all_ranks(accelerator_->process_group(), "what to train", lines);
-}
-
-void Trainer::Implementation::check_updates_were_made() {
-  LINKBOY_CHECK(!progress_.has_micro_steps_only(),
-                "train_step made no update in this epoch. An override of train_step must call "
-                "update() if is_update_due().");
-  // A scale that has fallen to 0 makes every gradient NaN, and no later update would succeed.
-  const GradScaler* scaler = accelerator_->grad_scaler();
-  LINKBOY_CHECK(
-      progress_.has_updates_in_epoch() || scaler == nullptr || scaler->get_scale() > 0.0,
-      "no update of this epoch was made: in fp16 the gradients were infinite or NaN until "
-      "their scale fell to 0. Look for the first loss or gradient that is not finite, or "
-      "train with Precision::bf16.");
 }
 
 }  // namespace linkboy

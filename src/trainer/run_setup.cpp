@@ -51,7 +51,7 @@ void set_training_lengths(RunConfig& config, const TrainOptions& options) {
 void Trainer::Implementation::set_up_training(const TrainOptions& options) {
   claim_accelerator();
   check_same_on_all_ranks(options);
-  check_options_for(trainer_.accelerator(), options);
+  check_accelerator_options(trainer_.accelerator(), options);
   share_loader_seed();
   // Before anything changes, since it refuses options that a subclass has not made unnecessary.
   train_dataloader_ = trainer_.create_train_dataloader(options);

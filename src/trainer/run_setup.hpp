@@ -18,7 +18,7 @@ class Accelerator;
 void check_train_options(const TrainOptions& options, const torch::optim::Optimizer* optimizer);
 void check_evaluate_options(const EvaluateOptions& options);
 /// @throws Error if `accelerator` cannot do what the options want.
-void check_options_for(const Accelerator& accelerator, const TrainOptions& options);
+void check_accelerator_options(const Accelerator& accelerator, const TrainOptions& options);
 
 /// Fills in the counts that follow from the batches of one process, the accumulation, the number of
 /// processes and the length that was asked for.

@@ -6,7 +6,7 @@
 namespace linkboy {
 
 TrainResult Trainer::train(const TrainOptions& options) {
-  impl_->check_options(options);
+  impl_->check_run(options);
   impl_->guarded([&] {
     impl_->set_up_training(options);
     impl_->until_stopped([&] {
@@ -16,7 +16,6 @@ TrainResult Trainer::train(const TrainOptions& options) {
       run_training();
       impl_->after_last_epoch(options);
     });
-    impl_->keep_counts();
     training_run_end();
     impl_->call_all(&Callback::on_training_run_end);
   });
@@ -33,8 +32,9 @@ void Trainer::run_training() {
 }
 
 void Trainer::run_train_epoch(DataLoader& loader) {
-  if (impl_->progress_.begin_epoch()) impl_->reset(impl_->train_loss_);
+  const bool is_whole = impl_->progress_.begin_epoch();
   train_epoch_start();
+  if (is_whole) impl_->reset(impl_->train_loss_);
   fire(&Callback::on_train_epoch_start);
   const auto batches = impl_->begin_batches(loader);
   while (impl_->has_micro_steps_left()) {
@@ -57,8 +57,7 @@ void Trainer::train_step(const Batch& batch) {
 }
 
 StepOutput Trainer::forward(const Batch& batch) {
-  impl_->check_is_in_step();
-  StepOutput output = impl_->executor_->forward(batch, impl_->accelerator_->window());
+  StepOutput output = impl_->executor_->forward(batch, impl_->window_of_step());
   impl_->track(impl_->train_loss_, output, /*are_all_needed=*/true);
   return output;
 }
@@ -76,8 +75,9 @@ void Trainer::update() {
     const ProfilerRange range("optimizer_step");
     clip_gradients();
     optimizer_step();
+    impl_->accelerator_->update_scale();
   }
-  impl_->open_update();
+  impl_->end_optimizer_step();
   optimizer_zero_grad();
   impl_->progress_.end_update();
   fire(&Callback::on_train_update_end);

@@ -138,4 +138,5 @@ void Trainer::Implementation::load_contents(StateDict& contents, const std::file
   tell(left_out, "because the Trainer has nothing to load it into");
   if (!is_resumed) tell(absent, "because it is not in the file");
 }
+
 }  // namespace linkboy

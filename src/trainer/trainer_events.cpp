@@ -100,6 +100,7 @@ void Trainer::Implementation::guarded(c10::function_ref<void()> run) {
     tell_failure(accelerator_->process_group(), nullptr);
     run();
   } catch (...) {
+    claim_.reset();
     if (accelerator_) tell_failure(accelerator_->process_group(), std::current_exception());
     leave_what_is_half_done();
     stop_.clear();
@@ -125,6 +126,8 @@ void Trainer::Implementation::until_stopped(c10::function_ref<void()> run) {
   } catch (const StopTraining& stop) {
     end_run_early(stop);
   }
+  result_.num_epochs = progress_.num_epochs();
+  result_.num_updates = trainer_.num_updates();
 }
 
 void Trainer::Implementation::end_run_early(const StopTraining& stop) {

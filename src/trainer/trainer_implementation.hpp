@@ -35,11 +35,10 @@ struct Trainer::Implementation {
   bool has_micro_steps_left();
   Batch begin_micro_step(BatchIterator& batches);
   void end_micro_step();
-  void check_is_in_step() const;
+  AccumulationWindow window_of_step() const;
   void begin_update();
-  void open_update();
+  void end_optimizer_step();
   void end_training_of_epoch();
-  void keep_counts();
 
   /// The mean of the losses of a phase, and of those tracked beside them.
   struct Losses {
@@ -77,7 +76,7 @@ struct Trainer::Implementation {
   void call_in_set_up(void (Callback::*event)(Trainer&));
   int64_t max_over_ranks(int64_t value);
   std::optional<double> mean_over_ranks(const LossAverage& tracker);
-  void check_options(const TrainOptions& options) const;
+  void check_run(const TrainOptions& options) const;
   void check_trained_parameters() const;
   void warn_of_unsaved_parameters();
   void check_same_on_all_ranks(const TrainOptions& options);

@@ -24,7 +24,7 @@ std::unique_ptr<BatchIterator> Trainer::Implementation::begin_batches(DataLoader
   return loader.iterate(run_history_->current_epoch(), progress_.micro_step());
 }
 
-/// The batch of the micro-step that begins with it.
+/// Returns the batch of the micro-step.
 Batch Trainer::Implementation::begin_micro_step(BatchIterator& batches) {
   std::optional<Batch> batch;
   {
@@ -41,7 +41,7 @@ Batch Trainer::Implementation::begin_micro_step(BatchIterator& batches) {
 
 void Trainer::Implementation::end_micro_step() {
   progress_.end_micro_step();
-  // An override of `train_step` may leave out a window.
+  // An override of `train_step` may leave a window without its update.
   if (!trainer_.is_update_due() || !progress_.is_in_window()) return;
   Accelerator::zero_grad(*optimizer_);
   progress_.end_update();
@@ -53,10 +53,11 @@ bool Trainer::Implementation::has_micro_steps_left() {
   return progress_.has_micro_steps_left();
 }
 
-void Trainer::Implementation::check_is_in_step() const {
+AccumulationWindow Trainer::Implementation::window_of_step() const {
   LINKBOY_CHECK(progress_.is_in_window(),
                 "forward was called outside of train_step. Call it there, or "
                 "calculate_*_batch_loss elsewhere.");
+  return accelerator_->window();
 }
 
 void Trainer::Implementation::begin_update() {
@@ -73,9 +74,8 @@ void Trainer::Implementation::begin_update() {
   if (weights_by_batch_size_) weight_gradients();
 }
 
-/// The optimizer's step is made or skipped; the host may learn later which.
-void Trainer::Implementation::open_update() {
-  accelerator_->update_scale();
+/// The step is made or skipped; the host may learn later which.
+void Trainer::Implementation::end_optimizer_step() {
   open_update_ = accelerator_->step_verdict();
   if (open_update_->is_known()) count_open_update();
   // An overridden optimizer_zero_grad may call LibTorch's, which refuses gradients that are views.
@@ -99,9 +99,17 @@ void Trainer::Implementation::end_training_of_epoch() {
   progress_.begin_end_of_epoch();
 }
 
-void Trainer::Implementation::keep_counts() {
-  result_.num_epochs = progress_.num_epochs();
-  result_.num_updates = trainer_.num_updates();
+void Trainer::Implementation::check_updates_were_made() {
+  LINKBOY_CHECK(!progress_.has_micro_steps_only(),
+                "train_step made no update in this epoch. An override of train_step must call "
+                "update() if is_update_due().");
+  // A scale that has fallen to 0 makes every gradient NaN, and no later update would succeed.
+  const GradScaler* scaler = accelerator_->grad_scaler();
+  LINKBOY_CHECK(
+      progress_.has_updates_in_epoch() || scaler == nullptr || scaler->get_scale() > 0.0,
+      "no update of this epoch was made: in fp16 the gradients were infinite or NaN until "
+      "their scale fell to 0. Look for the first loss or gradient that is not finite, or "
+      "train with Precision::bf16.");
 }
 
 }  // namespace linkboy

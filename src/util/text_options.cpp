@@ -45,8 +45,11 @@ TextSettings replace_former_keys(TextSettings settings, std::span<const FormerKe
                      [&key = key](const FormerKey& known) { return known.name == key; });
     if (found == former.end()) continue;
     key = found->now;
-    if (!found->unit.empty() && value != "none") value = c10::str("(", value, ")", found->unit);
+    if (found->unit.empty()) continue;
+    value = value == "none" ? "" : c10::str("(", value, ")", found->unit);
   }
+  // What was optional then has a default now.
+  std::erase_if(settings, [](const auto& setting) { return setting.second.empty(); });
   return settings;
 }
 

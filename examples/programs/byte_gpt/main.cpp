@@ -81,7 +81,6 @@ std::shared_ptr<linkboy::Callback> make_perplexity() {
 }
 
 linkboy::TrainOptions make_train_options(const Options& options, Corpus corpus) {
-  using linkboy::placeholders::num_updates;
   linkboy::TrainOptions result{
       .train_dataset = std::move(corpus.train),
       .eval_dataset = std::move(corpus.eval),

@@ -94,8 +94,8 @@ void add_optimizer_options(cli::CommandLine& command_line, Options& options) {
       .add_choice("scheduler", &options.scheduler, scheduler_choices(),
                   "How the learning rate changes, update by update.")
       .add_list("scheduler-option", "KEY=VALUE", &options.scheduler_options,
-                "An option of the scheduler, by the name that PyTorch, timm or pytorch-accelerated "
-                "has for it; may be given several times. Lists are separated by commas: "
+                "An option of the scheduler (--list-schedulers tells them); may be given several "
+                "times. Lists are separated by commas: "
                 "milestones=100,200; lengths are in updates and may be expressions: "
                 "'step_size=2*num_updates_per_epoch'. A wrong key lists those that there are.")
       .add("warmup-epochs", "X", &options.warmup_epochs,
@@ -302,14 +302,16 @@ linkboy::CreateSchedulerFn make_scheduler_fn(const Options& options) {
       throw cli::UsageError("--scheduler-option is given, but --scheduler is none; name one.");
     }
   } else {
-    const bool has_warmup = std::any_of(settings.begin(), settings.end(), [](const auto& setting) {
-      return setting.first == "warmup_updates" || setting.first == "num_warmup_epochs";
+    const bool is_cosine = options.scheduler == "cosine";
+    const auto own = std::find_if(settings.begin(), settings.end(), [&](const auto& setting) {
+      return is_cosine &&
+             (setting.first == "warmup_updates" || setting.first == "num_warmup_epochs");
     });
-    if (has_warmup && options.warmup_epochs) {
-      throw cli::UsageError(
-          "--warmup-epochs and --scheduler-option warmup_updates are both given; give one.");
+    if (own != settings.end() && options.warmup_epochs) {
+      throw cli::UsageError("--warmup-epochs and --scheduler-option " + own->first +
+                            " are both given; give one.");
     }
-    if (options.scheduler == "cosine" && !has_warmup) {
+    if (is_cosine && own == settings.end()) {
       settings.emplace_back("warmup_updates", options.warmup_epochs
                                                   ? linkboy::to_text(*options.warmup_epochs) +
                                                         " * num_updates_per_epoch"

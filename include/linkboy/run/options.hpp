@@ -71,13 +71,15 @@ struct TrainOptions {
   /// Empty means that the learning rate stays as it is.
   CreateSchedulerFn create_scheduler_fn{};
 
-  /// Laid over `Trainer::default_train_dataloader_options`, field by field. Without `batch_size`.
+  /// Laid over `Trainer::default_train_dataloader_options`, field by field. It has no
+  /// `batch_size`, or `train` throws OptionError.
   DataLoaderOptions train_dataloader_options{};
   /// Laid over `Trainer::default_eval_dataloader_options`, field by field.
   DataLoaderOptions eval_dataloader_options{};
 
   /// Makes batches of single samples, in training and evaluation; for one of them alone, give it in
-  /// the options of its loader. Several loader workers call it at the same time.
+  /// the options of its loader (in both places `train` throws OptionError). Several loader workers
+  /// call it at the same time.
   CollateFn collate_fn{};
 
   /// False continues the metrics and the epoch count of the run before; exactly the epochs asked
@@ -123,8 +125,8 @@ struct EvaluateOptions {
   /// Samples per batch and device. At least 1.
   int64_t per_device_batch_size = 8;
 
-  /// Laid over `Trainer::default_eval_dataloader_options`, field by field. Without `batch_size`
-  /// and, if `collate_fn` is given, without that.
+  /// Laid over `Trainer::default_eval_dataloader_options`, field by field. With a `batch_size`, or
+  /// a second `collate_fn`, `evaluate` and `predict` throw OptionError.
   DataLoaderOptions dataloader_options{};
 
   /// Makes batches of single samples.

@@ -20,9 +20,10 @@ class Required {
 
   Required() = delete;  // this option has no default; name it
 
-  /// From whatever a T can be made of.
+  /// From whatever converts to a T; a whole number not from one with a fraction.
   template <class From>
-  requires(std::convertible_to<From, T> && !std::same_as<std::remove_cvref_t<From>, Required>)
+  requires(std::convertible_to<From, T> && !std::same_as<std::remove_cvref_t<From>, Required> &&
+           !(std::integral<T> && std::floating_point<std::remove_cvref_t<From>>))
       Required(From&& value)  // NOLINT(google-explicit-constructor): it stands for a T
       : value_(std::forward<From>(value)) {}
 

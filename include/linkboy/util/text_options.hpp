@@ -22,7 +22,7 @@
 /// member that has fields itself adds them to those of the struct.
 ///
 ///     struct StepSchedulerOptions {
-///       RunExpression step_size = num_updates;
+///       RunExpression step_size = placeholders::num_updates;
 ///       double gamma = 0.1;
 ///       LINKBOY_FIELDS(step_size, gamma);
 ///     };
@@ -183,7 +183,7 @@ TextSettings options_to_text(Options options) {
 }
 
 /// A key of an earlier version of linkboy, which texts may still have. An options struct lists its
-/// own in `static constexpr FormerKey kFormerKeys[]`.
+/// own, and those of members that have fields, in `static constexpr FormerKey kFormerKeys[]`.
 struct FormerKey {
   /// "warmup_t".
   std::string_view name;

@@ -189,6 +189,7 @@ TEST_F(CliTest, NamesTheBadOptionOfAConfigFileInJson) {
                      "run.conf: its '{' does not begin a whole JSON object: line 1 is not JSON");
   EXPECT_USAGE_ERROR(parse_config("{\n  \"epochs\": 7,\n  lr: 1\n}"), "line 3 is not JSON");
   EXPECT_USAGE_ERROR(parse_config("{\"epochs\": 7,\n"), "line 2 is not JSON");
+  EXPECT_USAGE_ERROR(parse_config("{\"lr\": 1e999}"), "run.conf: its '{' does not begin a whole");
   EXPECT_USAGE_ERROR(parse_config(R"({"epoch": 7})"), "Did you mean epochs?");
   EXPECT_USAGE_ERROR(parse_config(R"({"epochs": "x"})"), "run.conf: epochs is 'x'; it must be");
   EXPECT_USAGE_ERROR(parse_config(R"({"epochs": [7, 8]})"), "epochs is given a second time");

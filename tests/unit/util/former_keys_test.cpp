@@ -37,9 +37,8 @@ TYPED_TEST(FormerKeysTest, EachSetsAFieldOfToday) {
     const auto today = value_of(fields, former.now);
     ASSERT_NE(today, fields.end()) << "no field: " << former.now;
     // Another value than the default, where one can be told from the text.
-    const std::string text = today->second == "true"    ? "false"
-                             : today->second == "false" ? "true"
-                                                        : "17";
+    const bool is_flag = today->second == "false" || former.now == "save_at_decays";
+    const std::string text = is_flag ? "true" : today->second == "true" ? "false" : "17";
     const auto read =
         options_to_text(options_from_text<TypeParam>("test", {{std::string(former.name), text}}));
     const std::string wanted = former.unit.empty() ? text : "(17 * num_updates_per_epoch)";
@@ -48,6 +47,11 @@ TYPED_TEST(FormerKeysTest, EachSetsAFieldOfToday) {
                      "test", {{std::string(former.name), text}, {std::string(former.now), text}}),
                  "is given a second time");
   }
+}
+
+TEST(FormerCosineTest, TheNumberOfEpochsOfACosineMayBeNone) {
+  const auto read = options_from_text<CosineSchedulerOptions>("test", {{"num_epochs", "none"}});
+  EXPECT_EQ(options_to_text(read), options_to_text(CosineSchedulerOptions{}));
 }
 
 struct FormerLength {

@@ -40,6 +40,8 @@ TEST(RequiredTest, OptionsThatLeaveItOutDoNotCompile) {
 TEST(RequiredTest, TakesWhateverItsTypeIsMadeOf) {
   const Required<double> number = 3;
   EXPECT_EQ(number, 3.0);
+  EXPECT_FALSE((std::is_constructible_v<Required<int64_t>, double>)) << "it would lose a fraction";
+  EXPECT_TRUE((std::is_constructible_v<Required<int64_t>, int>));
   const Required<std::filesystem::path> path = "a.pt";
   EXPECT_EQ(path->extension(), ".pt");
   const Required<std::chrono::milliseconds> time = std::chrono::minutes(1);
