@@ -68,8 +68,8 @@ int main(int argc, char** argv) {
     if (arguments.size() > 1 || (arguments.size() == 1 && arguments[0].starts_with('-'))) {
       throw linkboy::cli::UsageError("it takes the folder of training states, or nothing.");
     }
-    const std::filesystem::path own = "output/resume";
-    if (arguments.empty()) std::filesystem::remove_all(own);  // of the program's last start
-    run(arguments.empty() ? own : arguments[0]);
+    const fs::path own = "output/resume";
+    if (arguments.empty()) fs::remove_all(own);  // of the program's last start
+    run(arguments.empty() ? own : fs::path(arguments[0]));
   });
 }
