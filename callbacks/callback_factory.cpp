@@ -28,6 +28,7 @@
 #include "linkboy/callbacks/terminate_on_nan.hpp"
 #include "linkboy/callbacks/time_limit.hpp"
 #include "linkboy/error.hpp"
+#include "linkboy/util/required.hpp"
 
 namespace linkboy {
 namespace {
@@ -44,7 +45,7 @@ struct NumBatches {
 };
 
 struct MaxTime {
-  double minutes = 0.0;
+  Required<double> minutes;
   LINKBOY_FIELDS(minutes);
 };
 
@@ -125,7 +126,7 @@ const Callbacks& callbacks() {
           // Steering
           entry<EarlyStopping>("early-stopping"),
           entry<TerminateOnNaN>("terminate-on-nan"),
-          Callbacks::entry<MaxTime>("time-limit", make_time_limit),
+          Callbacks::entry<MaxTime>("time-limit", make_time_limit, {.minutes = 0.0}),
           entry<StopOnSignal>("stop-on-signal"),
           entry<LimitBatches>("limit-batches"),
           Callbacks::entry<NumBatches>("fast-dev-run", make_fast_dev_run),
@@ -152,7 +153,7 @@ const Callbacks& callbacks() {
           entry<Profiler>("profiler"),
       },
       {
-          Callbacks::entry<MaxTime>("timer", make_time_limit),
+          Callbacks::entry<MaxTime>("timer", make_time_limit, {.minutes = 0.0}),
           entry<PhaseTimer>("timing"),
           Callbacks::entry<LimitEvalSteps>("limit-eval-steps", make_limit_eval_steps),
           Callbacks::entry<NumBatches>("overfit-batches", make_overfit_batches),

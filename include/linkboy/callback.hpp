@@ -11,6 +11,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "linkboy/checkpoint/state_dict.hpp"
@@ -243,8 +244,8 @@ class LINKBOY_API CallbackHandler {
   /// The same, with `Callback::load_rank_state_dict`.
   void load_rank_state_dicts(const StateDict& states);
 
-  /// Calls `Callback::on_init_end`, the first time that it is called.
-  void call_init_end_once(Trainer& trainer);
+  /// Whether `Callback::on_init_end` is to be called: true, the first time.
+  bool take_init_end() { return !std::exchange(init_end_called_, true); }
 
   /// Calls `Callback::handle_event` of each.
   void call_event(std::string_view name, Trainer& trainer, const std::any& payload) const;

@@ -120,10 +120,6 @@ void CallbackHandler::call_event(std::string_view name, Trainer& trainer,
   for_each([&](Callback& callback) { callback.handle_event(name, trainer, payload); });
 }
 
-void CallbackHandler::call_init_end_once(Trainer& trainer) {
-  if (!std::exchange(init_end_called_, true)) call(&Callback::on_init_end, trainer);
-}
-
 void CallbackHandler::call_exception(Trainer& trainer,
                                      std::exception_ptr exception) const noexcept {
   for_each([&](Callback& callback) {

@@ -101,8 +101,9 @@ double RunExpression::resolve(const RunConfig& config) const {
 int64_t RunExpression::resolve_count(const RunConfig& config) const {
   const double value = resolve(config);
   constexpr double kMost = 9007199254740992.0;  // 2^53
-  LINKBOY_CHECK(value == std::floor(value), to_string(), " is ", fmt::format("{}", value),
-                " in this run; a count must be a whole number. Use ceil or floor.");
+  LINKBOY_CHECK(
+      value == std::floor(value), to_string(), " is ", fmt::format("{}", value),
+      " in this run; a count must be a whole number. Use ceil or floor, without a namespace.");
   LINKBOY_CHECK(std::abs(value) <= kMost, to_string(), " is ", fmt::format("{}", value),
                 " in this run; a count must be at most 2^53. Make it or the run shorter.");
   return static_cast<int64_t>(value);

@@ -57,7 +57,7 @@ void Trainer::train_step(const Batch& batch) {
 }
 
 StepOutput Trainer::forward(const Batch& batch) {
-  StepOutput output = impl_->executor_->forward(batch, impl_->window_of_step());
+  StepOutput output = impl_->executor_of_step().forward(batch, impl_->accelerator_->window());
   impl_->track(impl_->train_loss_, output, /*are_all_needed=*/true);
   return output;
 }
@@ -86,6 +86,7 @@ void Trainer::update() {
 bool Trainer::is_update_due() const { return impl_->accelerator_->window().is_complete(); }
 
 bool Trainer::begin_epoch() {
+  impl_->check_epoch_has_ended();
   impl_->stop_.sync();
   if (!impl_->progress_.has_epochs_left()) return false;
   impl_->is_epoch_evaluated_ = false;

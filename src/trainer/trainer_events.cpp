@@ -95,7 +95,7 @@ void Trainer::Implementation::guarded(c10::function_ref<void()> run) {
     claim_.reset();
   });
   try {
-    callback_handler_.call_init_end_once(trainer_);
+    if (callback_handler_.take_init_end()) call_in_set_up(&Callback::on_init_end);
     const RunGroupScope group(trainer_.accelerator().process_group());
     tell_failure(accelerator_->process_group(), nullptr);
     run();

@@ -23,6 +23,7 @@ struct Trainer::Implementation {
   void before_first_epoch(const TrainOptions& options);
   void after_last_epoch(const TrainOptions& options);
   void check_updates_were_made();
+  void check_epoch_has_ended() const;
   std::unique_ptr<StepExecutor> make_executor(ExecutionMode mode);
   StepOutput forward_pass(const Batch& batch);
   void backward_pass(const StepOutput& output);
@@ -35,7 +36,7 @@ struct Trainer::Implementation {
   bool has_micro_steps_left();
   Batch begin_micro_step(BatchIterator& batches);
   void end_micro_step();
-  AccumulationWindow window_of_step() const;
+  StepExecutor& executor_of_step() const;
   void begin_update();
   void end_optimizer_step();
   void end_training_of_epoch();

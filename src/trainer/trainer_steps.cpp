@@ -53,11 +53,11 @@ bool Trainer::Implementation::has_micro_steps_left() {
   return progress_.has_micro_steps_left();
 }
 
-AccumulationWindow Trainer::Implementation::window_of_step() const {
+StepExecutor& Trainer::Implementation::executor_of_step() const {
   LINKBOY_CHECK(progress_.is_in_window(),
                 "forward was called outside of train_step. Call it there, or "
                 "calculate_*_batch_loss elsewhere.");
-  return accelerator_->window();
+  return *executor_;
 }
 
 void Trainer::Implementation::begin_update() {
@@ -97,6 +97,12 @@ void Trainer::Implementation::end_training_of_epoch() {
   progress_.end_training_of_epoch();
   keep_run_parts();
   progress_.begin_end_of_epoch();
+}
+
+void Trainer::Implementation::check_epoch_has_ended() const {
+  LINKBOY_CHECK(!progress_.is_ending_epoch(),
+                "begin_epoch was called before the epoch was ended. An override of run_training "
+                "must call end_epoch after each run_train_epoch.");
 }
 
 void Trainer::Implementation::check_updates_were_made() {

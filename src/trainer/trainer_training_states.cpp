@@ -198,6 +198,9 @@ std::optional<std::filesystem::path> Trainer::Implementation::find_training_stat
                    root, is_below_file ? " lies below a file" : " is a file",
                    ", but training states are folders in a folder. Give a folder that "
                    "save_training_state or SaveTrainingState wrote.");
+  LINKBOY_CHECK_AS(FileError, is_latest || std::filesystem::exists(status), root,
+                   " is not there. Give a folder that save_training_state or SaveTrainingState "
+                   "wrote, or the name latest in it to start without one.");
   auto found =
       latest_training_state(root, [this](const std::string& line) { trainer_.print(line); });
   LINKBOY_CHECK_AS(FileError, found || is_latest, directory, " holds no training state (no file ",

@@ -759,7 +759,9 @@ class WatchingTest(ProgramTest):
         for callbacks, message in (
             ("no-such", 'there is no callback "no-such"; there are early-stopping,'),
             ("timer:hours=1", 'the callback timer has no option "hours"; it has minutes.'),
-            ("timer", "the time-limit's minutes is 0; it must be above 0"),
+            ("timer", "the callback timer's minutes is missing"),
+            ("timer:minutes=0", "the time-limit's minutes is 0; it must be above 0"),
+            ("save-predictions", "the callback save-predictions's path is missing"),
             ("terminate-on-nan", "the run has this callback already. Leave it out"),
             ("stop-on-signal", "the run has this callback already. Leave it out"),
             (["memory-monitor", "memory-monitor"], "the run has this callback already."),

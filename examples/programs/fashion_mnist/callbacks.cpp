@@ -70,7 +70,7 @@ std::string options_of(const std::string& name) {
   if (name == "progress-bar" || name == "print-progress" || name == "log-metrics") {
     return "It is set up by --progress.";
   }
-  return "Leave it out, or give all of its options at once.";
+  return "Leave it out; if you gave it twice, give all of its options at once.";
 }
 
 std::shared_ptr<linkboy::Callback> make_named(Named named, const Options& options,

@@ -212,13 +212,20 @@ LINKBOY_API std::string wrong_value(const std::string& name, const std::string& 
 ///
 /// @param owner  As errors call it: "scheduler step".
 /// @throws Error if a key is not a field of the options (the message lists them) or is given twice,
-///         or its value cannot be read.
+///         its value cannot be read, or a Required one is not given.
 template <class Options>
 Options options_from_text(const std::string& owner, TextSettings settings, Options options = {}) {
   if constexpr (requires { Options::kFormerKeys; }) {
     settings = replace_former_keys(std::move(settings), Options::kFormerKeys);
   }
   check_keys(owner, options_to_text(options), settings);
+  options.visit_fields([&](std::string_view name, const auto& value) {
+    if constexpr (requires { typename std::remove_cvref_t<decltype(value)>::RequiredValue; }) {
+      const bool is_given = std::any_of(settings.begin(), settings.end(),
+                                        [&](const auto& given) { return given.first == name; });
+      LINKBOY_CHECK_OPTION(is_given, "the ", owner, "'s ", name, " is missing; it has no default.");
+    }
+  });
   for (const auto& setting : settings) {
     options.visit_fields([&](std::string_view name, auto& value) {
       if (name != setting.first) return;

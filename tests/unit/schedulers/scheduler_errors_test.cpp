@@ -47,7 +47,7 @@ TEST_F(SchedulesTest, OptionsOutOfTheirRangeAreRefused) {
           "num_eval_batches_per_epoch has no value");
   refused(step_decay({.step_size = 3, .gamma = 0.0}), "gamma is 0");
   refused(step_decay({.step_size = 3, .gamma = NAN}), "gamma is nan");
-  refused(make_scheduler_fn("multi-step", {}), "has no milestones");
+  refused(multi_step({.milestones = std::vector<RunExpression>()}), "has no milestones");
   refused(multi_step({.milestones = {5, 9, 9}}),
           "milestones are 5, 9 and then 9; they must increase");
   refused(multi_step({.milestones = {0}}), "milestone (0) is 0");

@@ -270,6 +270,16 @@ class NoteWhere : public InEveryEvent {
   }
 };
 
+TEST(LeftRunTest, AStopBeforeTheFirstRunEndsThatRunInOrder) {
+  int num_made = 0;
+  Toy toy({calling({.on_init_end = [](Trainer&) { throw StopTraining("enough"); }}),
+           calling({.on_init_end = [&](Trainer&) { ++num_made; }})});
+  EXPECT_EQ(toy.trainer.train(two_updates_per_epoch(2)).message, "enough");
+  EXPECT_EQ(toy.trainer.num_updates(), 0);
+  EXPECT_EQ(num_made, 1);
+  EXPECT_EQ(toy.trainer.train(two_updates_per_epoch(2)).num_updates, 4);
+}
+
 TEST(LeftRunTest, AStateCanBeSavedWhereTheHeaderSays) {
   const std::map<std::string, bool> expected{
       {"run_start", true},  {"epoch_start", true},      {"step_start", false},  {"step_end", false},

@@ -150,5 +150,22 @@ TEST(OverriddenLoopTest, ARunOfItsOwnIsCountedAsTheLoops) {
   EXPECT_TRUE(own.trainer.is_last_epoch());
 }
 
+/// Never ends an epoch.
+class EndsNoEpoch : public QuietTrainer {
+ public:
+  using QuietTrainer::QuietTrainer;
+
+ protected:
+  void run_training() override {
+    while (begin_epoch()) run_train_epoch(*train_dataloader());
+  }
+};
+
+TEST(OverriddenLoopTest, AnEpochThatIsNotEndedIsAnError) {
+  ToyOf<EndsNoEpoch> own;
+  EXPECT_ERROR(own.trainer.train({.train_dataset = toy_data(8), .num_epochs = 2}),
+               "must call end_epoch after each run_train_epoch");
+}
+
 }  // namespace
 }  // namespace linkboy::testing::overridden_loop_test

@@ -291,6 +291,8 @@ TEST(TrainingStateTest, FolderWithoutAStateIsRefused) {
   const TemporaryFolder folder;
   Toy toy;
   EXPECT_ERROR(toy.trainer.load_training_state(folder.path()), "holds no training state");
+  EXPECT_ERROR(toy.trainer.load_training_state(folder / "none"), "is not there. Give a folder");
+  EXPECT_THROW(toy.trainer.load_training_state(folder / "none"), FileError);
 }
 
 TEST(TrainingStateTest, AFileInPlaceOfAFolderOfStatesIsRefused) {

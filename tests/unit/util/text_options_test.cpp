@@ -116,10 +116,20 @@ TEST(TextOptionsTest, EveryFactoryReadsTheDefaultsThatItTells) {
     return settings;
   };
   for (const std::string& name : scheduler_names()) {
-    EXPECT_TRUE(make_scheduler_fn(name, without_none(scheduler_options(name)))) << name;
+    auto settings = without_none(scheduler_options(name));
+    if (name == "multi-step") settings.emplace_back("milestones", "3");
+    EXPECT_TRUE(make_scheduler_fn(name, settings)) << name;
   }
   EXPECT_EQ(callback_options("timer"), (TextSettings{{"minutes", "0"}}));
   EXPECT_EQ(callback_options("memory-monitor"), TextSettings());
+}
+
+TEST(TextOptionsTest, AnOptionWithoutADefaultMustBeGiven) {
+  EXPECT_ERROR(make_scheduler_fn("exponential", {}),
+               "the scheduler exponential's gamma is missing; it has no default");
+  EXPECT_ERROR(make_scheduler_fn("multi-step", {{"gamma", "0.5"}}), "milestones is missing");
+  EXPECT_ERROR(make_callback("time-limit", {}), "minutes is missing");
+  EXPECT_ERROR(make_callback("save-predictions", {}), "path is missing");
 }
 
 TEST(SplitAtTest, GivesThePartsBetweenSeparators) {
