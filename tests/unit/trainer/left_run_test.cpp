@@ -272,8 +272,9 @@ class NoteWhere : public InEveryEvent {
 
 TEST(LeftRunTest, AStopBeforeTheFirstRunEndsThatRunInOrder) {
   int num_made = 0;
-  Toy toy({calling({.on_init_end = [](Trainer&) { throw StopTraining("enough"); }}),
-           calling({.on_init_end = [&](Trainer&) { ++num_made; }})});
+  const auto second = calling({.on_init_end = [&](Trainer&) { ++num_made; }});
+  second->set_name("second");
+  Toy toy({calling({.on_init_end = [](Trainer&) { throw StopTraining("enough"); }}), second});
   EXPECT_EQ(toy.trainer.train(two_updates_per_epoch(2)).message, "enough");
   EXPECT_EQ(toy.trainer.num_updates(), 0);
   EXPECT_EQ(num_made, 1);
