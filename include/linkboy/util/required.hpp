@@ -24,7 +24,8 @@ class Required {
   template <class From>
   requires(std::convertible_to<From, T> && !std::same_as<std::remove_cvref_t<From>, Required> &&
            !(std::integral<T> && std::floating_point<std::remove_cvref_t<From>>))
-      Required(From&& value)  // NOLINT(google-explicit-constructor): it stands for a T
+      // NOLINTNEXTLINE(google-explicit-constructor,bugprone-forwarding-reference-overload)
+      Required(From&& value)
       : value_(std::forward<From>(value)) {}
 
   /// From the items of a list: `.milestones = {10, 20}`.
