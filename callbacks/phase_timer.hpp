@@ -22,6 +22,7 @@ struct PhaseTimerOptions {
   bool synchronize = false;
 
   LINKBOY_FIELDS(warmup_micro_steps, synchronize);
+  /// Of version 0.1, in texts.
   static constexpr FormerKey kFormerKeys[] = {{"num_warmup_steps", "warmup_micro_steps"}};
 };
 

@@ -15,6 +15,7 @@ struct ConstantSchedulerOptions {
   RunExpression num_updates = placeholders::num_updates;
   ParamGroupField field = ParamGroupField::lr;
   LINKBOY_FIELDS(factor, num_updates, field);
+  /// Of version 0.1, in texts.
   static constexpr FormerKey kFormerKeys[] = {{"total_iters", "num_updates"}};
 };
 
