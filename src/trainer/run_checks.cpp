@@ -27,9 +27,10 @@ void check_positive(const char* name, const std::optional<double>& value) {
                        "; it must be positive. Leave it out to clip nothing.");
 }
 
-void check_batch_size(const DataLoaderOptions& loader, const char* name) {
-  LINKBOY_CHECK_OPTION(!loader.batch_size, name, ".batch_size is ", *loader.batch_size,
-                       "; the size of these batches is per_device_batch_size. Set it there.");
+void check_batch_size(int64_t batch_size, const DataLoaderOptions& loader, const char* name) {
+  LINKBOY_CHECK_OPTION(!loader.batch_size || *loader.batch_size == batch_size, name,
+                       ".batch_size is ", *loader.batch_size, ", but per_device_batch_size is ",
+                       batch_size, "; set the size of these batches there.");
 }
 
 void check_collate_fn(const CollateFn& collate_fn, const DataLoaderOptions& loader,
@@ -102,7 +103,8 @@ void check_train_options(const TrainOptions& options, const torch::optim::Optimi
   check_at_least_one("gradient_accumulation_steps", options.gradient_accumulation_steps);
   check_at_least_one("evaluate_every_n_epochs", options.evaluate_every_n_epochs);
   check_names(options.more_eval_datasets);
-  check_batch_size(options.train_dataloader_options, "train_dataloader_options");
+  check_batch_size(options.per_device_batch_size, options.train_dataloader_options,
+                   "train_dataloader_options");
   check_collate_fn(options.collate_fn, options.train_dataloader_options,
                    "train_dataloader_options");
   check_collate_fn(options.collate_fn, options.eval_dataloader_options, "eval_dataloader_options");
@@ -118,7 +120,7 @@ void check_train_options(const TrainOptions& options, const torch::optim::Optimi
 
 void check_evaluate_options(const EvaluateOptions& options) {
   check_at_least_one("per_device_batch_size", options.per_device_batch_size);
-  check_batch_size(options.dataloader_options, "dataloader_options");
+  check_batch_size(options.per_device_batch_size, options.dataloader_options, "dataloader_options");
   check_collate_fn(options.collate_fn, options.dataloader_options, "dataloader_options");
 }
 

@@ -60,7 +60,7 @@ class LrCurveTest(unittest.TestCase):
     def test_mistakes_are_wrong_usage(self):
         for arguments, message in (
             (["--scheduler", "stepp"], "one of step, multi-step,"),
-            (["--scheduler", "multi-step"], "has no milestones"),
+            (["--scheduler", "multi-step"], "multi-step's milestones is missing"),
             (["--scheduler", "step", "--scheduler-option", "gamma=0"], "gamma is 0"),
             (["--scheduler", "step", "--scheduler-option", "x=0"], "it has step_size, gamma"),
             (["--width", "1"], "2 to 1000"),

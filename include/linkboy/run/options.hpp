@@ -71,8 +71,8 @@ struct TrainOptions {
   /// Empty means that the learning rate stays as it is.
   CreateSchedulerFn create_scheduler_fn{};
 
-  /// Laid over `Trainer::default_train_dataloader_options`, field by field. It has no
-  /// `batch_size`, or `train` throws OptionError.
+  /// Laid over `Trainer::default_train_dataloader_options`, field by field. Another
+  /// `batch_size` than `per_device_batch_size` is an OptionError.
   DataLoaderOptions train_dataloader_options{};
   /// Laid over `Trainer::default_eval_dataloader_options`, field by field.
   DataLoaderOptions eval_dataloader_options{};
@@ -125,8 +125,8 @@ struct EvaluateOptions {
   /// Samples per batch and device. At least 1.
   int64_t per_device_batch_size = 8;
 
-  /// Laid over `Trainer::default_eval_dataloader_options`, field by field. With a `batch_size`, or
-  /// a second `collate_fn`, `evaluate` and `predict` throw OptionError.
+  /// Laid over `Trainer::default_eval_dataloader_options`, field by field. With another
+  /// `batch_size`, or a second `collate_fn`, `evaluate` and `predict` throw OptionError.
   DataLoaderOptions dataloader_options{};
 
   /// Makes batches of single samples.

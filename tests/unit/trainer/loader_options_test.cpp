@@ -30,8 +30,10 @@ TEST(LoaderOptionsTest, TheBatchSizeStandsInOnePlace) {
   TrainOptions options{.train_dataset = toy_data(8), .num_epochs = 1};
   options.train_dataloader_options.batch_size = 2;
   EXPECT_ERROR(toy.trainer.train(options),
-               "train_dataloader_options.batch_size is 2; the size of these batches is "
-               "per_device_batch_size");
+               "train_dataloader_options.batch_size is 2, but per_device_batch_size is 8; set the "
+               "size of these batches there");
+  options.per_device_batch_size = 2;
+  EXPECT_EQ(toy.trainer.train(options).num_updates, 4);
   EXPECT_ERROR(
       toy.trainer.evaluate({.dataset = toy_data(8), .dataloader_options = {.batch_size = 2}}),
       "dataloader_options.batch_size is 2");
