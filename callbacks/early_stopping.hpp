@@ -38,7 +38,7 @@ struct EarlyStoppingOptions {
 
   LINKBOY_FIELDS(patience, min_delta, is_min_delta_relative, warmup_epochs, divergence_bound,
                  stop_at_non_finite, monitor, greater_is_better, reset_on_train);
-  /// Of version 0.1, in texts.
+  /// Keys of version 0.1, which texts may still have.
   static constexpr FormerKey kFormerKeys[] = {{"early_stopping_patience", "patience"},
                                               {"early_stopping_threshold", "min_delta"},
                                               {"is_threshold_relative", "is_min_delta_relative"},

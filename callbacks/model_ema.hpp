@@ -47,7 +47,7 @@ struct ModelEmaOptions {
 
   LINKBOY_FIELDS(decay, warmup, start_after, every_n_updates, evaluate, path, monitor,
                  greater_is_better, apply_at_end);
-  /// Of version 0.1, in texts.
+  /// Keys of version 0.1, which texts may still have.
   static constexpr FormerKey kFormerKeys[] = {{"warm_up", "warmup"},
                                               {"save_path", "path"},
                                               {"watch_metric", "monitor"},

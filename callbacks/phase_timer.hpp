@@ -22,7 +22,7 @@ struct PhaseTimerOptions {
   bool synchronize = false;
 
   LINKBOY_FIELDS(warmup_micro_steps, synchronize);
-  /// Of version 0.1, in texts.
+  /// Keys of version 0.1, which texts may still have.
   static constexpr FormerKey kFormerKeys[] = {{"num_warmup_steps", "warmup_micro_steps"}};
 };
 

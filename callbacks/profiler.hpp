@@ -50,7 +50,7 @@ struct ProfilerOptions {
   /// Operators in the table that is printed after each cycle; 0 for no table.
   int64_t num_table_rows = 0;
   LINKBOY_FIELDS(directory, schedule, record_shapes, profile_memory, num_table_rows);
-  /// Of version 0.1, in texts.
+  /// Keys of version 0.1, which texts may still have.
   static constexpr FormerKey kFormerKeys[] = {{"warm_up", "warmup"}};
 };
 

@@ -31,7 +31,7 @@ struct SaveBestModelOptions {
   bool load_saved_checkpoint = true;
   LINKBOY_FIELDS(path, save_top_k, monitor, greater_is_better, reset_on_train, save_optimizer,
                  save_scheduler, load_saved_checkpoint);
-  /// Of version 0.1, in texts.
+  /// Keys of version 0.1, which texts may still have.
   static constexpr FormerKey kFormerKeys[] = {{"save_path", "path"}, {"watch_metric", "monitor"}};
 };
 

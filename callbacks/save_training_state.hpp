@@ -86,7 +86,7 @@ struct SaveTrainingStateOptions {
 
   LINKBOY_FIELDS(directory, every_n_updates, every_n_epochs, every_n_minutes, save_at_end,
                  save_at_decays, initial_checkpoint, keep_last, asynchronous);
-  /// Of version 0.1, in texts.
+  /// Keys of version 0.1, which texts may still have.
   static constexpr FormerKey kFormerKeys[] = {{"at_end", "save_at_end"},
                                               {"at_decays", "save_at_decays"}};
 };

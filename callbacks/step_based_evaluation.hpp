@@ -12,7 +12,7 @@ struct StepBasedEvaluationOptions {
   /// Updates from one evaluation to the next. At least 1.
   int64_t every_n_updates = 1;
   LINKBOY_FIELDS(every_n_updates);
-  /// Of version 0.1, in texts.
+  /// Keys of version 0.1, which texts may still have.
   static constexpr FormerKey kFormerKeys[] = {{"eval_every_n_updates", "every_n_updates"}};
 };
 

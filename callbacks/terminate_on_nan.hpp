@@ -20,7 +20,7 @@ struct TerminateOnNaNOptions {
   bool defer_on_cpu = false;
 
   LINKBOY_FIELDS(max_delay_micro_steps, defer_on_cpu);
-  /// Of version 0.1, in texts.
+  /// Keys of version 0.1, which texts may still have.
   static constexpr FormerKey kFormerKeys[] = {{"max_delay_steps", "max_delay_micro_steps"}};
 };
 

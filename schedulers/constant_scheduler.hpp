@@ -15,7 +15,7 @@ struct ConstantSchedulerOptions {
   RunExpression num_updates = placeholders::num_updates;
   ParamGroupField field = ParamGroupField::lr;
   LINKBOY_FIELDS(factor, num_updates, field);
-  /// Of version 0.1, in texts.
+  /// Keys of version 0.1, which texts may still have.
   static constexpr FormerKey kFormerKeys[] = {{"total_iters", "num_updates"}};
 };
 

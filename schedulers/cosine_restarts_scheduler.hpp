@@ -38,7 +38,7 @@ struct CosineRestartsSchedulerOptions {
 
   LINKBOY_FIELDS(first_cycle_updates, num_cycles, cycle_mult, cycle_decay, cycle_limit, min_lr,
                  k_decay, warmup_updates, warmup_start_lr, field);
-  /// Of version 0.1, in texts.
+  /// Keys of version 0.1, which texts may still have.
   static constexpr FormerKey kFormerKeys[] = {{"T_0", "first_cycle_updates"},
                                               {"T_mult", "cycle_mult"},
                                               {"eta_min", "min_lr"},

@@ -37,7 +37,7 @@ struct CosineSchedulerOptions {
 
   LINKBOY_FIELDS(num_updates, k_decay, min_lr, min_lr_ratio, warmup_updates, warmup_start_lr,
                  warmup_start_lr_ratio, cooldown_updates, field);
-  /// Of version 0.1, in texts.
+  /// Keys of version 0.1, which texts may still have.
   static constexpr FormerKey kFormerKeys[] = {
       {"num_epochs", "num_updates", " * num_updates_per_epoch"},
       {"num_warmup_epochs", "warmup_updates", " * num_updates_per_epoch"},

@@ -19,7 +19,7 @@ struct InverseSqrtSchedulerOptions {
   std::optional<RunExpression> timescale{};
   ParamGroupField field = ParamGroupField::lr;
   LINKBOY_FIELDS(warmup_updates, warmup_start_lr, timescale, field);
-  /// Of version 0.1, in texts.
+  /// Keys of version 0.1, which texts may still have.
   static constexpr FormerKey kFormerKeys[] = {{"num_warmup_steps", "warmup_updates"},
                                               {"warmup_starting_lr", "warmup_start_lr"}};
 };

@@ -17,7 +17,7 @@ struct LinearSchedulerOptions {
   RunExpression num_updates = placeholders::num_updates;
   ParamGroupField field = ParamGroupField::lr;
   LINKBOY_FIELDS(start_factor, end_factor, num_updates, field);
-  /// Of version 0.1, in texts.
+  /// Keys of version 0.1, which texts may still have.
   static constexpr FormerKey kFormerKeys[] = {{"total_iters", "num_updates"}};
 };
 

@@ -19,7 +19,7 @@ struct PolynomialSchedulerOptions {
   double k_decay = 1.0;
   ParamGroupField field = ParamGroupField::lr;
   LINKBOY_FIELDS(num_updates, power, min_lr, k_decay, field);
-  /// Of version 0.1, in texts.
+  /// Keys of version 0.1, which texts may still have.
   static constexpr FormerKey kFormerKeys[] = {{"total_iters", "num_updates"}, {"lr_min", "min_lr"}};
 };
 

@@ -44,7 +44,7 @@ struct ReduceOnPlateauSchedulerOptions {
 
   LINKBOY_FIELDS(monitor, mode, factor, patience, threshold, threshold_mode, cooldown, min_lr, eps,
                  field);
-  /// Of version 0.1, in texts.
+  /// Keys of version 0.1, which texts may still have.
   static constexpr FormerKey kFormerKeys[] = {{"metric", "monitor"}};
 };
 

@@ -43,7 +43,7 @@ struct WsdSchedulerOptions {
 
   LINKBOY_FIELDS(num_updates, warmup_updates, warmup_start_lr, decay, decay_phase_ratio,
                  min_lr_ratio, num_checkpoints, is_continuation_from_checkpoint, field);
-  /// Of version 0.1, in texts.
+  /// Keys of version 0.1, which texts may still have.
   static constexpr FormerKey kFormerKeys[] = {{"total_steps", "num_updates"},
                                               {"num_warmup_steps", "warmup_updates"},
                                               {"warmup_starting_lr", "warmup_start_lr"},

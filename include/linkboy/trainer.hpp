@@ -133,10 +133,9 @@ class LINKBOY_API Trainer {
   /// @param directory  A state's folder, a folder of states (the newest complete one is used), or
   ///        `<folder>/latest`.
   /// @return False if there is no state for "latest".
-  /// @throws CorruptFileError if all states are damaged; FileError if there is none, or one cannot
-  /// be
-  ///         read; Error if it does not fit the model, the modules or, in the middle of an
-  ///         epoch, the processes and batches.
+  /// @throws CorruptFileError if all states are damaged; FileError if there is none, or it
+  ///         cannot be read; Error if it does not fit the model, the modules or, in the middle of
+  ///         an epoch, the processes and batches.
   bool load_training_state(const std::filesystem::path& directory);
 
   // ---- Parts -----------------------------------------------------------------------------------

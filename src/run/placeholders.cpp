@@ -8,6 +8,7 @@
 
 #include "linkboy/error.hpp"
 #include "linkboy/run/run_config.hpp"
+#include "linkboy/util/text_options.hpp"
 
 namespace linkboy {
 namespace {
@@ -34,17 +35,17 @@ constexpr std::array kPlaceholders{
     Placeholder{"num_eval_batches_per_epoch", &RunConfig::num_eval_batches_per_epoch}};
 
 /// The names of linkboy 0.1, which texts may have.
-constexpr std::array<std::pair<std::string_view, std::string_view>, 6> kFormerNames{
-    {{"NUM_EPOCHS", "num_epochs"},
-     {"NUM_UPDATE_STEPS", "num_updates"},
-     {"NUM_UPDATE_STEPS_PER_EPOCH", "num_updates_per_epoch"},
-     {"PER_PROCESS_NUM_UPDATE_STEPS_PER_EPOCH", "num_updates_per_epoch"},
-     {"TRAIN_DATALOADER_LEN", "num_train_batches_per_epoch"},
-     {"EVAL_DATALOADER_LEN", "num_eval_batches_per_epoch"}}};
+constexpr FormerKey kFormerNames[] = {
+    {"NUM_EPOCHS", "num_epochs"},
+    {"NUM_UPDATE_STEPS", "num_updates"},
+    {"NUM_UPDATE_STEPS_PER_EPOCH", "num_updates_per_epoch"},
+    {"PER_PROCESS_NUM_UPDATE_STEPS_PER_EPOCH", "num_updates_per_epoch"},
+    {"TRAIN_DATALOADER_LEN", "num_train_batches_per_epoch"},
+    {"EVAL_DATALOADER_LEN", "num_eval_batches_per_epoch"}};
 
 const Placeholder& find_placeholder(std::string_view name) {
-  for (const auto& [former, now] : kFormerNames) {
-    if (former == name) name = now;
+  for (const FormerKey& former : kFormerNames) {
+    if (former.name == name) name = former.now;
   }
   std::string all;
   for (const Placeholder& known : kPlaceholders) {

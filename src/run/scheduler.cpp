@@ -7,6 +7,7 @@
 #include <typeinfo>
 
 #include "linkboy/error.hpp"
+#include "linkboy/util/text_options.hpp"
 
 namespace linkboy {
 namespace {
@@ -41,15 +42,17 @@ void check(const std::vector<FieldValues>& all, int64_t update) {
 
 std::string class_of(const Scheduler& scheduler) { return c10::demangle(typeid(scheduler).name()); }
 
-/// The name under which `saved` has a length: today's, or that of linkboy 0.1.
+/// What linkboy 0.1 called lengths in saved states; parts of a schedule put their number before.
+constexpr FormerKey kFormerLengths[] = {
+    {"total_iters", "num_updates"}, {"total_steps", "num_updates"},
+    {"t_initial", "num_updates"},   {"T_0", "first_cycle_updates"},
+    {"warmup_t", "warmup_updates"}, {"num_warmup_steps", "warmup_updates"}};
+
+/// The name under which `saved` has a length: today's, or a former one.
 std::string saved_name(const StateDict& saved, const std::string& name) {
-  using Names = std::pair<std::string_view, std::string_view>;
-  for (const auto& [now, former] :
-       {Names{"num_updates", "total_iters"}, Names{"num_updates", "total_steps"},
-        Names{"num_updates", "t_initial"}, Names{"first_cycle_updates", "T_0"},
-        Names{"warmup_updates", "warmup_t"}, Names{"warmup_updates", "num_warmup_steps"}}) {
-    if (!name.ends_with(now)) continue;
-    auto candidate = name.substr(0, name.size() - now.size()) + std::string(former);
+  for (const FormerKey& former : kFormerLengths) {
+    if (!name.ends_with(former.now)) continue;
+    auto candidate = name.substr(0, name.size() - former.now.size()).append(former.name);
     if (saved.contains(candidate)) return candidate;
   }
   return name;

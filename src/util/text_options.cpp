@@ -39,18 +39,20 @@ template double number_from_text(const std::string& text);
 std::string number_to_text(double number) { return fmt::format("{}", number); }
 
 TextSettings replace_former_keys(TextSettings settings, std::span<const FormerKey> former) {
+  TextSettings today;
   for (auto& [key, value] : settings) {
     const auto found =
         std::find_if(former.begin(), former.end(),
                      [&key = key](const FormerKey& known) { return known.name == key; });
-    if (found == former.end()) continue;
-    key = found->now;
-    if (found->unit.empty()) continue;
-    value = value == "none" ? "" : c10::str("(", value, ")", found->unit);
+    if (found == former.end()) {
+      today.emplace_back(std::move(key), std::move(value));
+    } else if (found->unit.empty()) {
+      today.emplace_back(found->now, std::move(value));
+    } else if (value != "none") {  // what was optional has a default today
+      today.emplace_back(found->now, c10::str("(", value, ")", found->unit));
+    }
   }
-  // What was optional then has a default now.
-  std::erase_if(settings, [](const auto& setting) { return setting.second.empty(); });
-  return settings;
+  return today;
 }
 
 std::string list_fields(const std::string& name, const TextSettings& fields) {

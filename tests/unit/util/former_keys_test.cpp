@@ -54,6 +54,12 @@ TEST(FormerCosineTest, TheNumberOfEpochsOfACosineMayBeNone) {
   EXPECT_EQ(options_to_text(read), options_to_text(CosineSchedulerOptions{}));
 }
 
+TEST(FormerCosineTest, AnEmptyTextIsNotDropped) {
+  EXPECT_ERROR(options_from_text<CosineSchedulerOptions>("test", {{"k_decay", ""}}),
+               "it must be a number");
+  EXPECT_EQ(options_from_text<EarlyStoppingOptions>("test", {{"watch_metric", ""}}).monitor, "");
+}
+
 struct FormerLength {
   CreateSchedulerFn schedule;
   std::string now;
