@@ -19,6 +19,7 @@ import shlex
 import statistics
 import subprocess
 import sys
+import tempfile
 import time
 
 HERE = pathlib.Path(__file__).resolve().parent
@@ -185,13 +186,15 @@ class Images(Training):
 
     unit = "samples/s"
 
+    program, arguments = "image_transforms", ()
+
     def measure(self, run):
-        commands = {"linkboy": [run.programs / "linkboy_image_transforms"],
-                    "torchvision": [sys.executable, HERE / "peers" / "image_transforms.py"]}
-        missing = [command[-1] for command in commands.values() if not command[-1].exists()]
-        if missing:
-            raise NotBuilt(", ".join(map(str, missing)))
-        sides = {side: Side(command, hello=False) for side, command in commands.items()}
+        program = run.programs / f"linkboy_{self.program}"
+        if not program.exists():
+            raise NotBuilt(program)
+        peer = HERE / "peers" / f"{self.program}.py"
+        sides = {"linkboy": Side([program, *self.arguments], hello=False),
+                 "torchvision": Side([sys.executable, peer, *self.arguments], hello=False)}
         values = {side: [] for side in sides}
         for i, turn in enumerate(by_turns(list(sides), run.rounds_of(self) + 1)):
             answer = sides[turn].ask("go")
@@ -203,6 +206,19 @@ class Images(Training):
 
     def check(self, details):
         return None
+
+
+class JpegImages(Images):
+    """Samples a second of a loader that decodes, resizes and crops JPEG files."""
+
+    program = "image_folder"
+
+    def measure(self, run):
+        peer = HERE / "peers" / "image_folder.py"
+        with tempfile.TemporaryDirectory() as folder:
+            subprocess.run([sys.executable, peer, folder, "--make"], check=True)
+            self.arguments = [folder, *(["--train"] if self.work == "train" else [])]
+            return super().measure(run)
 
 
 class NotBuilt(Exception):
@@ -225,6 +241,10 @@ ROWS = {
                            threads=1, targets={"bare": 1.0}),
     "images": Images("crop, flip, normalise from uint8, 2 workers", "images", steps=0, rounds=7,
                      threads=1, targets={"torchvision": 5.0}),
+    "jpeg": JpegImages("JPEG decode, resize, centre crop, normalise, 2 workers", "evaluate", steps=0, rounds=7,
+                       threads=1, targets={"torchvision": 1.5}),
+    "jpeg_train": JpegImages("JPEG decode, random resized crop, flip, normalise, 2 workers", "train", steps=0,
+                             rounds=7, threads=1, targets={"torchvision": 1.5}),
 }
 
 
@@ -302,7 +322,7 @@ def describe_software(programs):
 
 def print_row(name, row, result):
     rounds = len(result["sides"]["linkboy"]["values"])
-    threads = f", {row.threads} thread{'s'[:row.threads > 1]}" if row.work != "images" else ""
+    threads = f", {row.threads} thread{'s'[:row.threads > 1]}" if not isinstance(row, Images) else ""
     print(f"\n{name}: {row.title}{threads} ({rounds} rounds)")
     for side, told in result["sides"].items():
         notes = [f"{told['workers']} workers"] if "workers" in told else []

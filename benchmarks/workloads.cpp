@@ -41,8 +41,8 @@
 #include "linkboy/accelerator.hpp"
 #include "linkboy/error.hpp"
 #include "linkboy/trainer.hpp"
+#include "linkboy/vision/resnet.hpp"
 #include "mlp.hpp"
-#include "parts/resnet.hpp"
 
 namespace linkboy::benchmarks {
 namespace {
@@ -201,9 +201,8 @@ std::unique_ptr<Work> make_work(const Arguments& arguments, const CallbackList& 
                           : arguments.work == "cnn" ? make_samples(count, {1, 28, 28})
                                                     : make_samples(count, {784});
   torch::manual_seed(kSeed);
-  const resnet::ResNetOptions resnet18{
-      .depth = 18, .num_classes = kNumClasses, .has_small_stem = true};
-  Model model = is_resnet                 ? Model(resnet::ResNet(resnet18))
+  const vision::ResNetOptions small_images{.num_classes = kNumClasses, .has_small_stem = true};
+  Model model = is_resnet                 ? Model(vision::resnet18(small_images))
                 : arguments.work == "cnn" ? Model(std::make_shared<Cnn>())
                                           : Model(std::make_shared<Mlp>());
   return std::make_unique<Training>(std::move(model), samples, batch_size, more_callbacks);

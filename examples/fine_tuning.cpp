@@ -13,9 +13,9 @@
 #include <linkboy/metrics/accuracy.hpp>
 #include <linkboy/schedulers/cosine_scheduler.hpp>
 #include <linkboy/trainer.hpp>
+#include <linkboy/vision/resnet.hpp>
 #include <optional>
 
-#include "parts/resnet.hpp"
 #include "parts/shapes.hpp"
 
 /// Which of red, green and blue there is most of: even a backbone of random weights can tell.
@@ -33,7 +33,7 @@ void load_backbone(linkboy::Model model, const std::filesystem::path& path) {
   model.load_state_dict(state);
 }
 
-void fine_tune(resnet::ResNet net) {
+void fine_tune(linkboy::vision::ResNet net) {
   // All but the last layer group, fc. The statistics of batch norms follow the new images even so.
   auto freezer = std::make_shared<linkboy::ModelFreezer>(
       net, linkboy::ModelFreezerOptions{.freeze_batch_norms = true});
@@ -70,7 +70,7 @@ int main(int argc, char** argv) {
         "The state dict of torchvision's resnet18, .pt or .safetensors. Default: random weights.");
     if (!command_line.parse(arguments)) return;
     torch::manual_seed(1);
-    resnet::ResNet net(resnet::ResNetOptions{.depth = 18, .num_classes = 3});
+    auto net = linkboy::vision::resnet18({.num_classes = 3});
     if (weights) load_backbone(net, *weights);
     fine_tune(net);
   });

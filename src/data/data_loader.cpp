@@ -113,11 +113,10 @@ Batch BatchFetcher::make(int64_t batch_index) const {
   // What changes a batch makes other tensors, which are pinned when it has.
   const bool is_last = !options_.collate_fn && !options_.transform;
   const PinnedGathering pinned(*options_.pin_memory && is_last);
-  Batch batch = options_.collate_fn ? options_.collate_fn(dataset_.get_samples(indices))
-                                    : dataset_.get_batch(indices);
-  if (options_.transform) {
-    batch = options_.transform(std::move(batch), {*options_.seed, epoch_, indices});
-  }
+  const TransformContext context{*options_.seed, epoch_, indices};
+  Batch batch = options_.collate_fn ? options_.collate_fn(dataset_.get_epoch_samples(context))
+                                    : dataset_.get_epoch_batch(context);
+  if (options_.transform) batch = options_.transform(std::move(batch), context);
   return *options_.pin_memory ? batch.pin_memory() : batch;
 }
 

@@ -44,6 +44,14 @@ std::vector<Batch> DatasetSource::get_samples(std::span<const int64_t> indices) 
   return samples;
 }
 
+Batch DatasetSource::get_epoch_batch(const TransformContext& context) {
+  return get_batch(context.indices);
+}
+
+std::vector<Batch> DatasetSource::get_epoch_samples(const TransformContext& context) {
+  return get_samples(context.indices);
+}
+
 TensorDataset::TensorDataset(NamedTensors tensors) : tensors_(std::move(tensors)) {
   LINKBOY_CHECK(!tensors_.empty(), "a TensorDataset needs at least one tensor; it got none.");
   for (const auto& [name, tensor] : tensors_) {
@@ -143,6 +151,16 @@ Batch Subset::get_batch(std::span<const int64_t> indices) {
 
 std::vector<Batch> Subset::get_samples(std::span<const int64_t> indices) {
   return dataset_.get_samples(within(indices));
+}
+
+Batch Subset::get_epoch_batch(const TransformContext& context) {
+  const std::vector<int64_t> chosen = within(context.indices);
+  return dataset_.get_epoch_batch({context.seed, context.epoch, chosen});
+}
+
+std::vector<Batch> Subset::get_epoch_samples(const TransformContext& context) {
+  const std::vector<int64_t> chosen = within(context.indices);
+  return dataset_.get_epoch_samples({context.seed, context.epoch, chosen});
 }
 
 std::shared_ptr<DatasetSource> Subset::clone() const {

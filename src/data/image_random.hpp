@@ -13,7 +13,7 @@ namespace linkboy {
 
 /// Which numbers a transform draws: each kind has its own, and so has each further transform of a
 /// kind in one `compose`. The values are held for good: resumed runs depend on them.
-enum class RandomKind : uint64_t { crop = 1, flip, erasing, cutout, mixup, cutmix };
+enum class RandomKind : uint64_t { crop = 1, flip, erasing, cutout, mixup, cutmix, resized_crop };
 
 struct RandomStream {
   RandomKind kind;

@@ -1,4 +1,4 @@
-"""Prints the golden values of tests/examples/cifar10_test.cpp.
+"""Prints the golden values of tests/unit/vision/resnet_test.cpp.
 
 Needs Python packages torch, torchvision, numpy and pillow. Made with torch 2.11.0 and torchvision
 0.26.0, which the first line of the output tells.

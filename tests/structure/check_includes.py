@@ -24,7 +24,7 @@ FLOORS = ["util",
           "accelerator",
           "trainer",
           "fine_tuning",
-          "callbacks schedulers cli"]
+          "callbacks schedulers cli vision"]
 FLOOR = {folder: floor for floor, folders in enumerate(FLOORS) for folder in folders.split()}
 # Whose floor a header has that stands at the root of include/linkboy. All others there are umbrellas.
 ROOT_HEADERS = {"error": "util", "export": "util", "version": "util", "model": "model", "loss_function": "model",
@@ -33,7 +33,7 @@ ROOT_HEADERS = {"error": "util", "export": "util", "version": "util", "model": "
 LOWER = {"callbacks/default_callbacks.hpp": "run"}
 SEES = {"schedulers": {"schedulers", "run", "extend", "util"}}
 SIBLINGS = ("callbacks", "metrics", "schedulers")  # headers and sources in one top-level folder
-NOT_IN_EVERYTHING = {"linkboy", "cli"}
+NOT_IN_EVERYTHING = {"linkboy", "cli", "vision"}
 MOST_LINES = {"tests/**/*.hpp": 400, "tests/**/*.cpp": 400, "examples/*.cpp": 80}
 SYSTEM_IN_SRC_ONLY = re.compile(r"cuda|nccl|gloo|c10d|torch/csrc/distributed", re.IGNORECASE)
 INCLUDE = re.compile(r'^\s*#\s*include\s*([<"])([^>"]+)', re.MULTILINE)

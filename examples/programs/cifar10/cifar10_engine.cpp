@@ -13,9 +13,8 @@
 #include <linkboy/metrics/mean.hpp>
 #include <linkboy/model.hpp>
 #include <linkboy/run/run_config.hpp>
+#include <linkboy/vision/resnet.hpp>
 
-#include "cifar10.hpp"
-#include "parts/resnet.hpp"
 #include "recipe.hpp"
 
 namespace cifar10 {
@@ -50,12 +49,13 @@ class Engine {
 Engine::Engine(const Options& options)
     : options_(options),
       accelerator_(options.accelerator()),
-      model_(resnet::ResNet(
-          resnet::ResNetOptions{.depth = options.depth, .num_classes = kNumClasses})),
+      model_(linkboy::vision::ResNet(options.depth,
+                                     linkboy::vision::ResNetOptions{.num_classes = kNumClasses})),
       optimizer_(make_optimizer(model_.parameters(), options)) {
-  const Images train = read_train_images(options.data);
+  const Images train = read_images(options.data, linkboy::vision::Split::train);
   train_loader_ = make_loader(train, train_loader_options(options, train));
-  test_loader_ = make_loader(read_test_images(options.data), test_loader_options(options));
+  test_loader_ = make_loader(read_images(options.data, linkboy::vision::Split::test),
+                             test_loader_options(options));
   accelerator_.prepare(model_, optimizer_.get());
 
   const int64_t updates_per_epoch = train_loader_->size();
@@ -72,7 +72,7 @@ std::shared_ptr<linkboy::DataLoader> Engine::make_loader(const Images& images,
   options.pin_memory = accelerator_.device().is_cuda();
   options.shard = {.rank = accelerator_.process_index(), .num_ranks = accelerator_.num_processes()};
   return accelerator_.prepare(
-      linkboy::make_data_loader(linkboy::TensorDataset(images.pixels, images.labels), options));
+      linkboy::make_data_loader(linkboy::TensorDataset(images.images, images.labels), options));
 }
 
 double Engine::train_epoch(int64_t epoch) {

@@ -11,9 +11,8 @@
 #include <linkboy/error.hpp>
 #include <linkboy/metrics/accuracy.hpp>
 #include <linkboy/trainer.hpp>
+#include <linkboy/vision/resnet.hpp>
 
-#include "cifar10.hpp"
-#include "parts/resnet.hpp"
 #include "recipe.hpp"
 
 namespace cifar10 {
@@ -29,10 +28,11 @@ void exit_like(const linkboy::StopOnSignal& stop_on_signal) {
 
 void run(const Options& options) {
   linkboy::Accelerator::set_seed(options.seed);
-  const Images train = read_train_images(options.data);
-  const Images test = read_test_images(options.data);
+  const Images train = read_images(options.data, linkboy::vision::Split::train);
+  const Images test = read_images(options.data, linkboy::vision::Split::test);
 
-  resnet::ResNet model(resnet::ResNetOptions{.depth = options.depth, .num_classes = kNumClasses});
+  linkboy::vision::ResNet model(options.depth,
+                                linkboy::vision::ResNetOptions{.num_classes = kNumClasses});
   auto accuracy = linkboy::make<linkboy::Accuracy>({.num_classes = kNumClasses});
   auto stop_on_signal = std::make_shared<linkboy::StopOnSignal>();
 
@@ -49,9 +49,9 @@ void run(const Options& options) {
                             .accelerator = options.accelerator()});
 
   const linkboy::TrainResult result =
-      trainer.train({.train_dataset = linkboy::TensorDataset(train.pixels, train.labels),
+      trainer.train({.train_dataset = linkboy::TensorDataset(train.images, train.labels),
                      .num_epochs = options.epochs,
-                     .eval_dataset = linkboy::TensorDataset(test.pixels, test.labels),
+                     .eval_dataset = linkboy::TensorDataset(test.images, test.labels),
                      .per_device_batch_size = options.batch_size,
                      .max_num_updates = options.max_updates,
                      .create_scheduler_fn = cosine_by_epoch(),

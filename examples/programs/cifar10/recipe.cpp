@@ -20,6 +20,15 @@ linkboy::Transform normalise_pixels() {
 
 }  // namespace
 
+Images read_images(const std::filesystem::path& folder, linkboy::vision::Split split) {
+  try {
+    return linkboy::vision::read_cifar10(folder, split);
+  } catch (const linkboy::FileError& error) {
+    throw linkboy::FileError(std::string(error.what()) +
+                             " --data names the folder; make_cifar10 makes a small set.");
+  }
+}
+
 linkboy::AcceleratorOptions Options::accelerator() const {
   const bool on_cuda = device != "cpu" && torch::cuda::is_available();
   const std::string automatic = on_cuda ? "fp16" : "fp32";

@@ -9,15 +9,22 @@
 #include <linkboy/cli.hpp>
 #include <linkboy/data/data_loader.hpp>
 #include <linkboy/scheduler.hpp>
+#include <linkboy/vision/cifar.hpp>
 #include <memory>
 #include <optional>
 #include <string>
 #include <vector>
 
-#include "cifar10.hpp"
-
 /// What cifar10_trainer and cifar10_engine have in common: all but the loop.
 namespace cifar10 {
+
+inline constexpr int64_t kNumClasses = 10;
+
+using Images = linkboy::vision::LabelledImages;
+
+/// The images of the folder that `--data` names.
+/// @throws linkboy::FileError as linkboy::vision::read_cifar10, with where to get data.
+Images read_images(const std::filesystem::path& folder, linkboy::vision::Split split);
 
 /// The command line; the defaults are those of Colossal-AI's tutorial.
 struct Options {

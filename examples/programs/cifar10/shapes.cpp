@@ -12,11 +12,11 @@
 #include <random>
 #include <system_error>
 
-#include "cifar10.hpp"
-
 namespace cifar10 {
 namespace {
 
+constexpr int64_t kNumClasses = 10;
+constexpr int64_t kNumTrainFiles = 5;
 constexpr int kImageSide = 32;
 
 /// Random numbers that are the same with every standard library, whose distributions differ.
@@ -141,10 +141,10 @@ void write_shapes(const std::filesystem::path& directory, const ShapesOptions& o
   for (int64_t number = 1; number <= kNumTrainFiles; ++number) {
     const int64_t begin = num_train * (number - 1) / kNumTrainFiles;
     const int64_t end = num_train * number / kNumTrainFiles;
-    write_new(train_path(directory, number),
+    write_new(directory / c10::str("data_batch_", number, ".bin"),
               draw_records(begin, end, ShapeRandom(options.seed, number)));
   }
-  write_new(test_path(directory),
+  write_new(directory / "test_batch.bin",
             draw_records(0, options.num_test_images, ShapeRandom(options.seed, 0)));
 }
 

@@ -8,9 +8,9 @@
 
 #include <linkboy/checkpoint/checkpoint.hpp>
 #include <linkboy/error.hpp>
+#include <linkboy/vision/resnet.hpp>
 
 #include "idx.hpp"
-#include "parts/resnet.hpp"
 
 namespace fashion_mnist {
 
@@ -52,8 +52,8 @@ linkboy::Model make_model(const std::string& name) {
   if (name == "mlp") return Mlp();
   if (name == "cnn") return make_cnn();
   if (name == "resnet18") {
-    return resnet::ResNet(resnet::ResNetOptions{
-        .depth = 18, .num_classes = kNumClasses, .in_channels = 1, .has_small_stem = true});
+    return linkboy::vision::resnet18(
+        {.num_classes = kNumClasses, .in_channels = 1, .has_small_stem = true});
   }
   throw linkboy::Error("there is no model '" + name + "'. Take mlp, cnn or resnet18.");
 }

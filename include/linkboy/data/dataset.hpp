@@ -18,6 +18,8 @@
 
 namespace linkboy {
 
+struct TransformContext;
+
 /// Makes one batch of samples; a sample is a Batch whose tensors have no sample dimension.
 using CollateFn = std::function<Batch(std::vector<Batch>)>;
 
@@ -41,6 +43,14 @@ class LINKBOY_API DatasetSource {
 
   /// The same samples one by one, for a `collate_fn`. By default `get_batch` taken apart.
   virtual std::vector<Batch> get_samples(std::span<const int64_t> indices);
+
+  /// The samples at `context.indices` for a loader's epoch. Override them if samples are augmented
+  /// while they are read; random numbers must depend on the context alone. By default `get_batch`
+  /// and `get_samples` of these indices.
+  /// @{
+  virtual Batch get_epoch_batch(const TransformContext& context);
+  virtual std::vector<Batch> get_epoch_samples(const TransformContext& context);
+  /// @}
 
   /// Returns a copy for one worker thread, or null if all of them may share this object. A
   /// DatasetLoader calls it once per worker and keeps the copies for all its epochs.
@@ -208,6 +218,12 @@ class LINKBOY_API Dataset {
   std::vector<Batch> get_samples(std::span<const int64_t> indices) const {
     return source().get_samples(indices);
   }
+  Batch get_epoch_batch(const TransformContext& context) const {
+    return source().get_epoch_batch(context);
+  }
+  std::vector<Batch> get_epoch_samples(const TransformContext& context) const {
+    return source().get_epoch_samples(context);
+  }
   /// @}
 
   /// Returns the data for one worker thread: a copy if the source makes one, otherwise the same.
@@ -222,7 +238,8 @@ class LINKBOY_API Dataset {
   std::shared_ptr<DatasetSource> source_;
 };
 
-/// Some samples of another dataset, in an order of their own: a part for validation, a fold.
+/// Some samples of another dataset, in an order of their own: a part for validation, a fold. A
+/// dataset that augments its samples draws the same random numbers for a sample in any Subset.
 class LINKBOY_API Subset final : public DatasetSource {
  public:
   /// Sample i is sample `indices[i]` of `dataset`; one may come several times.
@@ -232,6 +249,8 @@ class LINKBOY_API Subset final : public DatasetSource {
   int64_t size() const override { return static_cast<int64_t>(indices_->size()); }
   Batch get_batch(std::span<const int64_t> indices) override;
   std::vector<Batch> get_samples(std::span<const int64_t> indices) override;
+  Batch get_epoch_batch(const TransformContext& context) override;
+  std::vector<Batch> get_epoch_samples(const TransformContext& context) override;
   std::shared_ptr<DatasetSource> clone() const override;
 
  private:

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
+#include "linkboy/data/data_loader.hpp"
 #include "support/expect_error.hpp"
 
 namespace linkboy::testing::dataset_test {
@@ -164,6 +165,55 @@ TEST(SubsetTest, RefusesSamplesThatAreNotThere) {
                "sample 3 of a dataset of 3 is asked for; it must be 0 to 2");
   EXPECT_ERROR(Subset(data, Indices(1, -1)), "sample -1");
   EXPECT_ERROR(Subset(Dataset(), Indices()), "no dataset was given");
+}
+
+/// Samples of seed, epoch and index.
+class AugmentedSource : public DatasetSource {
+ public:
+  int64_t size() const override { return 6; }
+  Batch get_batch(std::span<const int64_t> indices) override {
+    return get_epoch_batch({0, 0, indices});
+  }
+  Batch get_epoch_batch(const TransformContext& context) override {
+    return stack_samples(get_epoch_samples(context));
+  }
+  std::vector<Batch> get_epoch_samples(const TransformContext& context) override {
+    std::vector<Batch> samples;
+    for (const int64_t index : context.indices) {
+      samples.emplace_back(
+          torch::tensor({static_cast<int64_t>(context.seed), context.epoch, index}));
+    }
+    return samples;
+  }
+};
+
+/// The batches of epoch 4, one below the other.
+at::Tensor epoch_of(const Dataset& data, DataLoaderOptions options) {
+  options.seed = 9;
+  options.batch_size = 2;
+  const auto batches = make_data_loader(data, options)->iterate(/*epoch=*/4);
+  std::vector<at::Tensor> rows;
+  while (const auto batch = batches->next()) rows.push_back(batch->input());
+  return torch::cat(rows);
+}
+
+TEST(DatasetTest, LoaderTellsSeedAndEpochToADatasetThatAugments) {
+  const auto data = std::make_shared<AugmentedSource>();
+  const auto expected = torch::tensor({9, 4}, torch::kLong).expand({6, 2});
+  for (const int64_t num_workers : {0, 2}) {
+    const at::Tensor rows = epoch_of(data, {.num_workers = num_workers});
+    EXPECT_TRUE(torch::equal(rows.narrow(1, 0, 2), expected));
+    EXPECT_TRUE(torch::equal(rows.select(1, 2), torch::arange(6)));
+  }
+  EXPECT_TRUE(torch::equal(epoch_of(data, {.collate_fn = stack_samples}), epoch_of(data, {})));
+}
+
+TEST(SubsetTest, TellsTheDatasetItsOwnIndices) {
+  const auto subset =
+      std::make_shared<Subset>(std::make_shared<AugmentedSource>(), std::vector<int64_t>{5, 0, 3});
+  const auto expected = torch::tensor({{9, 4, 5}, {9, 4, 0}, {9, 4, 3}}, torch::kLong);
+  EXPECT_TRUE(torch::equal(epoch_of(subset, {}), expected));
+  EXPECT_TRUE(torch::equal(epoch_of(subset, {.collate_fn = stack_samples}), expected));
 }
 
 TEST(StackSamplesTest, RejectsSamplesThatDiffer) {

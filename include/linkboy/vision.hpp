@@ -1,0 +1,8 @@
+// All of vision/: image data sets, decoding, and ResNets.
+
+#pragma once
+
+#include "linkboy/vision/cifar.hpp"
+#include "linkboy/vision/image_folder.hpp"
+#include "linkboy/vision/images.hpp"
+#include "linkboy/vision/resnet.hpp"

@@ -1,0 +1,145 @@
+#include "linkboy/vision/cifar.hpp"
+
+#include <ATen/ATen.h>
+
+#include <cerrno>
+#include <cstring>
+#include <fstream>
+#include <span>
+#include <string>
+#include <string_view>
+#include <system_error>
+#include <vector>
+
+#include "linkboy/error.hpp"
+
+namespace linkboy::vision {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr int64_t kSide = 32;
+constexpr int64_t kPixelBytes = 3 * kSide * kSide;
+constexpr std::string_view kRestore = " Restore the file, or name another folder.";
+
+/// One of the two formats.
+struct Format {
+  std::string_view name;
+  std::string_view archive;
+  /// What the archive unpacks to.
+  std::string_view folder;
+  /// A file that only the version for Python has.
+  std::string_view python_file;
+  /// Labels are 0 to this - 1, for each of the bytes before the pixels.
+  std::vector<int64_t> num_classes;
+
+  int64_t record_bytes() const { return std::ssize(num_classes) + kPixelBytes; }
+};
+
+const Format& cifar10() {
+  static const Format format{"CIFAR-10",
+                             "https://www.cs.toronto.edu/~kriz/cifar-10-binary.tar.gz",
+                             "cifar-10-batches-bin",
+                             "batches.meta",
+                             {10}};
+  return format;
+}
+
+const Format& cifar100() {
+  static const Format format{"CIFAR-100",
+                             "https://www.cs.toronto.edu/~kriz/cifar-100-binary.tar.gz",
+                             "cifar-100-binary",
+                             "meta",
+                             {20, 100}};
+  return format;
+}
+
+std::string get_data(const Format& format) {
+  return c10::str(" Unpack ", format.archive, " and name its folder, ", format.folder, ".");
+}
+
+void check_folder(const Format& format, const fs::path& folder, const fs::path& test_file) {
+  LINKBOY_CHECK_AS(FileError, fs::is_directory(folder), "the folder ", folder, " of ", format.name,
+                   " does not exist.", get_data(format));
+  const fs::path unpacked = folder / format.folder;
+  LINKBOY_CHECK_AS(FileError, fs::exists(folder / test_file) || !fs::is_directory(unpacked),
+                   "the folder ", folder, " has no ", test_file.string(),
+                   " itself. Name the folder ", unpacked, ".");
+  LINKBOY_CHECK_AS(FileError, !fs::exists(folder / format.python_file), "the folder ", folder,
+                   " holds the version of ", format.name,
+                   " for Python; the binary version is read.", get_data(format));
+}
+
+/// Records as they are in the file, uint8 [N, record_bytes].
+at::Tensor read_records(const Format& format, const fs::path& path) {
+  LINKBOY_CHECK_AS(FileError, fs::exists(path), path, " is missing.", get_data(format));
+  LINKBOY_CHECK_AS(FileError, fs::is_regular_file(path), path, " is not a file.", kRestore);
+  std::error_code error;
+  const std::uintmax_t file_size = fs::file_size(path, error);
+  LINKBOY_CHECK_AS(FileError, !error, path, " cannot be read: ", error.message(), ".", kRestore);
+  const auto size = static_cast<int64_t>(file_size);
+  const int64_t record_bytes = format.record_bytes();
+  LINKBOY_CHECK_AS(CorruptFileError, size > 0, path, " is empty.", kRestore);
+  LINKBOY_CHECK_AS(CorruptFileError, size % record_bytes == 0, path, " has ", size,
+                   " bytes; it must be whole records of ", record_bytes, " bytes, ",
+                   format.num_classes.size(), " for labels and ", kPixelBytes, " for the pixels.",
+                   kRestore);
+
+  at::Tensor records = at::empty({size / record_bytes, record_bytes}, at::kByte);
+  std::ifstream file(path, std::ios::binary);
+  file.read(reinterpret_cast<char*>(records.data_ptr<uint8_t>()), size);
+  LINKBOY_CHECK_AS(FileError, file.gcount() == size, path,
+                   " cannot be read: ", std::strerror(errno), ".", kRestore);
+  return records;
+}
+
+/// The labels in byte `column` of each record.
+at::Tensor read_labels(const Format& format, const fs::path& path, const at::Tensor& records,
+                       int64_t column) {
+  const at::Tensor labels = records.select(1, column).to(at::kLong);
+  const int64_t num_classes = format.num_classes[column];
+  const at::Tensor wrong = labels.ge(num_classes).nonzero();
+  if (wrong.size(0) > 0) {
+    const auto index = wrong[0].item<int64_t>();
+    throw CorruptFileError(c10::str(path, " has the label ", labels[index].item<int64_t>(),
+                                    " for image ", index, "; labels must be 0 to ", num_classes - 1,
+                                    ".", kRestore));
+  }
+  return labels;
+}
+
+LabelledImages read_files(const Format& format, const fs::path& folder,
+                          const std::vector<std::string>& names, int64_t label_column) {
+  std::vector<at::Tensor> images;
+  std::vector<at::Tensor> labels;
+  for (const std::string& name : names) {
+    const fs::path path = folder / name;
+    const at::Tensor records = read_records(format, path);
+    labels.push_back(read_labels(format, path, records, label_column));
+    images.push_back(records.narrow(1, std::ssize(format.num_classes), kPixelBytes)
+                         .reshape({-1, 3, kSide, kSide}));
+  }
+  return {at::cat(images), at::cat(labels)};
+}
+
+}  // namespace
+
+LabelledImages read_cifar10(const fs::path& folder, Split split) {
+  check_folder(cifar10(), folder, "test_batch.bin");
+  std::vector<std::string> names{"test_batch.bin"};
+  if (split == Split::train) {
+    names.clear();
+    for (int number = 1; number <= 5; ++number) {
+      names.push_back(c10::str("data_batch_", number, ".bin"));
+    }
+  }
+  return read_files(cifar10(), folder, names, /*label_column=*/0);
+}
+
+LabelledImages read_cifar100(const fs::path& folder, Split split, Cifar100Labels labels) {
+  check_folder(cifar100(), folder, "test.bin");
+  return read_files(cifar100(), folder, {split == Split::train ? "train.bin" : "test.bin"},
+                    labels == Cifar100Labels::coarse ? 0 : 1);
+}
+
+}  // namespace linkboy::vision

@@ -1,0 +1,166 @@
+#include "linkboy/vision/cifar.hpp"
+
+#include <gtest/gtest.h>
+#include <torch/torch.h>
+#include <unistd.h>
+
+#include <string>
+
+#include "support/expect_error.hpp"
+#include "support/file_contents.hpp"
+#include "support/temporary_folder.hpp"
+
+namespace linkboy::vision::cifar_test {
+namespace {
+
+/// A record whose planes are of one value each.
+std::string record(char label, char red, char green, char blue) {
+  return label + std::string(1024, red) + std::string(1024, green) + std::string(1024, blue);
+}
+
+/// A folder of CIFAR-10 with two images in each file, to be spoilt.
+struct CifarTest : ::testing::Test {
+  CifarTest() {
+    for (char number = 1; number <= 5; ++number) {
+      write_bytes(train_file(number), record(number, number, 0, 0) + record(9, 0, number, '\xff'));
+    }
+    write_bytes(test_file(), record(0, 1, 2, 3) + record(7, 4, 5, 6));
+  }
+
+  std::filesystem::path train_file(int number) const {
+    return folder / c10::str("data_batch_", number, ".bin");
+  }
+  std::filesystem::path test_file() const { return folder / "test_batch.bin"; }
+
+  TemporaryFolder folder;
+};
+
+TEST_F(CifarTest, ReadsTheFiveTrainingFilesInTheirOrder) {
+  const LabelledImages images = read_cifar10(folder.path(), Split::train);
+  EXPECT_EQ(images.images.sizes(), (std::vector<int64_t>{10, 3, 32, 32}));
+  EXPECT_EQ(images.images.scalar_type(), torch::kUInt8);
+  EXPECT_TRUE(
+      torch::equal(images.labels, torch::tensor({1, 9, 2, 9, 3, 9, 4, 9, 5, 9}, torch::kLong)));
+  EXPECT_TRUE(torch::equal(images.images.select(2, 31).select(2, 0)[5],
+                           torch::tensor({0, 3, 255}, torch::kUInt8)));
+}
+
+TEST_F(CifarTest, ReadsPixelsAsPlanesRowByRow) {
+  std::string image = record(3, 0, 0, 0);
+  image[1 + 1024 + 32 * 5 + 6] = '\xc8';
+  write_bytes(test_file(), image);
+  const LabelledImages images = read_cifar10(folder.path(), Split::test);
+  EXPECT_EQ(images.images[0][1][5][6].item<int64_t>(), 200);
+  EXPECT_EQ(images.images.sum().item<int64_t>(), 200);
+}
+
+TEST_F(CifarTest, RefusesAFileThatIsMissingOrNoFile) {
+  std::filesystem::remove(train_file(4));
+  EXPECT_ERROR(read_cifar10(folder.path(), Split::train),
+               "data_batch_4.bin\" is missing. Unpack https:");
+  std::filesystem::create_directory(train_file(4));
+  EXPECT_ERROR(read_cifar10(folder.path(), Split::train),
+               "data_batch_4.bin\" is not a file. Restore");
+}
+
+/// While it lives, root may read no more files than others. The working folder is `folder`, since
+/// those above it may be closed to others.
+struct WithoutRootsRights {
+  explicit WithoutRootsRights(const std::filesystem::path& folder) {
+    std::filesystem::permissions(folder, std::filesystem::perms(0755));
+    std::filesystem::current_path(folder);
+    EXPECT_EQ(::seteuid(user == 0 ? 65534 : user), 0);
+  }
+  ~WithoutRootsRights() {
+    EXPECT_EQ(::seteuid(user), 0);
+    std::filesystem::current_path(working_folder);
+  }
+  const uid_t user = ::geteuid();
+  const std::filesystem::path working_folder = std::filesystem::current_path();
+};
+
+TEST_F(CifarTest, RefusesAFileThatCannotBeRead) {
+  std::filesystem::permissions(test_file(), std::filesystem::perms::none);
+  const WithoutRootsRights scope(folder.path());
+  EXPECT_ERROR(read_cifar10(".", Split::test), "cannot be read: Permission denied. Restore");
+}
+
+TEST_F(CifarTest, RefusesAnEmptyFile) {
+  write_bytes(test_file(), "");
+  EXPECT_ERROR(read_cifar10(folder.path(), Split::test),
+               "test_batch.bin\" is empty. Restore the file");
+}
+
+TEST_F(CifarTest, RefusesAFileThatEndsWithinARecord) {
+  write_bytes(test_file(), record(1, 2, 3, 4) + "x");
+  EXPECT_ERROR(read_cifar10(folder.path(), Split::test),
+               "has 3074 bytes; it must be whole records of 3073 bytes, 1 for labels and 3072");
+}
+
+TEST_F(CifarTest, RefusesALabelAboveNine) {
+  write_bytes(test_file(), record(1, 2, 3, 4) + record(10, 2, 3, 4));
+  EXPECT_ERROR(read_cifar10(folder.path(), Split::test),
+               "has the label 10 for image 1; labels must be 0 to 9. Restore");
+}
+
+TEST_F(CifarTest, SaysWhereTheDataComeFromIfThereIsNoFolder) {
+  EXPECT_ERROR(read_cifar10(folder / "none", Split::train),
+               "none\" of CIFAR-10 does not exist. Unp");
+  EXPECT_ERROR(read_cifar10(folder / "none", Split::test),
+               "cifar-10-binary.tar.gz and name its folder, cifar-10-batches-bin.");
+  EXPECT_ERROR(read_cifar100(folder / "none", Split::test),
+               "cifar-100-binary.tar.gz and name its folder, cifar-100-binary.");
+}
+
+TEST_F(CifarTest, KnowsTheFolderAboveAndThePythonVersion) {
+  const TemporaryFolder other;
+  std::filesystem::create_directory(other / "cifar-10-batches-bin");
+  EXPECT_ERROR(read_cifar10(other.path(), Split::train),
+               "has no test_batch.bin itself. Name the folder");
+  write_bytes(folder / "batches.meta", "");
+  EXPECT_ERROR(read_cifar10(folder.path(), Split::train),
+               "version of CIFAR-10 for Python; the binary version is read. Unpack https:");
+  write_bytes(folder / "meta", "");
+  EXPECT_ERROR(read_cifar100(folder.path(), Split::train), "version of CIFAR-100 for Python");
+}
+
+TEST_F(CifarTest, TellsMissingAndUnreadableFilesFromDamagedOnes) {
+  write_bytes(test_file(), "x");
+  EXPECT_THROW(read_cifar10(folder.path(), Split::test), CorruptFileError);
+  write_bytes(test_file(), record(10, 0, 0, 0));
+  EXPECT_THROW(read_cifar10(folder.path(), Split::test), CorruptFileError);
+  std::filesystem::remove(test_file());
+  try {
+    read_cifar10(folder.path(), Split::test);
+    ADD_FAILURE() << "nothing was thrown";
+  } catch (const FileError& error) {
+    EXPECT_EQ(dynamic_cast<const CorruptFileError*>(&error), nullptr);
+  }
+}
+
+TEST_F(CifarTest, ReadsEitherLabelOfCifar100) {
+  write_bytes(folder / "train.bin", "\x13" + record(99, 1, 2, 3) + '\0' + record(7, 4, 5, 6));
+  write_bytes(folder / "test.bin", "\x05" + record(42, 7, 8, 9));
+  const LabelledImages fine = read_cifar100(folder.path(), Split::train);
+  EXPECT_TRUE(torch::equal(fine.labels, torch::tensor({99, 7}, torch::kLong)));
+  EXPECT_TRUE(torch::equal(fine.images.select(2, 31).select(2, 31),
+                           torch::tensor({{1, 2, 3}, {4, 5, 6}}, torch::kUInt8)));
+  const LabelledImages coarse = read_cifar100(folder.path(), Split::train, Cifar100Labels::coarse);
+  EXPECT_TRUE(torch::equal(coarse.labels, torch::tensor({19, 0}, torch::kLong)));
+  EXPECT_TRUE(torch::equal(coarse.images, fine.images));
+  EXPECT_EQ(read_cifar100(folder.path(), Split::test).labels.item<int64_t>(), 42);
+}
+
+TEST_F(CifarTest, RefusesCifar100sLabelsOutOfTheirRanges) {
+  write_bytes(folder / "test.bin", "\x14" + record(100, 7, 8, 9));
+  EXPECT_ERROR(read_cifar100(folder.path(), Split::test),
+               "has the label 100 for image 0; labels must be 0 to 99.");
+  EXPECT_ERROR(read_cifar100(folder.path(), Split::test, Cifar100Labels::coarse),
+               "has the label 20 for image 0; labels must be 0 to 19.");
+  write_bytes(folder / "test.bin", record(1, 7, 8, 9));
+  EXPECT_ERROR(read_cifar100(folder.path(), Split::test),
+               "has 3073 bytes; it must be whole records of 3074 bytes, 2 for labels");
+}
+
+}  // namespace
+}  // namespace linkboy::vision::cifar_test

@@ -1,0 +1,301 @@
+#include "linkboy/vision/image_folder.hpp"
+
+#include <gtest/gtest.h>
+#include <torch/torch.h>
+
+#include <numeric>
+
+#include "linkboy/vision/images.hpp"
+#include "support/expect_error.hpp"
+#include "support/file_contents.hpp"
+#include "support/image_files.hpp"
+#include "support/temporary_folder.hpp"
+
+namespace linkboy::vision::image_folder_test {
+namespace {
+
+using std::filesystem::create_directories;
+using std::filesystem::create_directory_symlink;
+using std::filesystem::create_symlink;
+
+/// Two classes of images in many sizes.
+struct ImageFolderTest : ::testing::Test {
+  ImageFolderTest() {
+    for (const char* name : {"cats", "dogs"}) create_directories(folder / name);
+    for (int64_t i = 0; i < 12; ++i) {
+      const at::Tensor picture = make_picture(40 + 3 * i, 70 - 2 * i, i);
+      write(c10::str(i % 3 == 0 ? "cats/" : "dogs/", i, ".jpg"), jpeg_bytes(picture));
+    }
+    write("dogs/x.png", png_bytes(make_picture(44, 61)));
+  }
+
+  void write(const std::string& name, const std::string& bytes) {
+    create_directories((folder / name).parent_path());
+    write_bytes(folder / name, bytes);
+  }
+
+  std::vector<std::string> names(const ImageFolder& data) const {
+    std::vector<std::string> result;
+    for (const auto& sample : data.samples()) {
+      result.push_back(sample.path.lexically_relative(folder.path()).string());
+    }
+    return result;
+  }
+
+  /// All batches of an epoch.
+  std::vector<Batch> epoch(const ImageFolderOptions& options, const DataLoaderOptions& loading,
+                           int64_t epoch = 1) const {
+    auto loader = make_data_loader(std::make_shared<ImageFolder>(folder.path(), options), loading);
+    std::vector<Batch> batches;
+    auto iterator = loader->iterate(epoch);
+    while (auto batch = iterator->next()) batches.push_back(*batch);
+    return batches;
+  }
+
+  TemporaryFolder folder;
+};
+
+void expect_same_batches(const std::vector<Batch>& found, const std::vector<Batch>& expected) {
+  ASSERT_EQ(found.size(), expected.size());
+  for (std::size_t i = 0; i < found.size(); ++i) {
+    EXPECT_TRUE(torch::equal(found[i].input(), expected[i].input())) << i;
+    EXPECT_TRUE(torch::equal(found[i].target(), expected[i].target())) << i;
+  }
+}
+
+constexpr std::array<int64_t, 3> kThree{0, 7, 12};
+const ImageFolderOptions kRandomCrop{.random_resized_crop = RandomResizedCrop{.size = {24, 32}}};
+
+TEST_F(ImageFolderTest, NumbersSortedClassesAndListsTheirFiles) {
+  const ImageFolder data(folder.path());
+  EXPECT_EQ(data.classes(), (std::vector<std::string>{"cats", "dogs"}));
+  EXPECT_EQ(data.class_to_idx(), (std::map<std::string, int64_t>{{"cats", 0}, {"dogs", 1}}));
+  EXPECT_EQ(data.size(), 13);
+  EXPECT_EQ(data.samples()[0].path, folder / "cats/0.jpg");
+  EXPECT_EQ(data.samples()[4].path, folder / "dogs/1.jpg");
+  EXPECT_EQ(data.samples()[4].label, 1);
+  EXPECT_EQ(data.samples()[12].path, folder / "dogs/x.png");
+}
+
+TEST_F(ImageFolderTest, FindsSubFoldersLinksAndSuffixesInAnyCase) {
+  const TemporaryFolder elsewhere;
+  write_bytes(elsewhere / "far.jpeg", "");
+  write("zebras/b/1.JPG", "");
+  write("zebras/b-a/1.JpEg", "");
+  write("zebras/b/c/é ß.png", "");
+  write("zebras/notes.txt", "");
+  write("zebras/jpg", "");
+  create_directory_symlink(elsewhere.path(), folder / "zebras/away");
+  create_symlink(elsewhere / "nothing", folder / "zebras/broken.png");
+  create_directory_symlink(folder / "zebras/b", folder / "übung");
+  write("readme.jpg", "");
+  const ImageFolder data(folder.path());
+  EXPECT_EQ(data.classes(), (std::vector<std::string>{"cats", "dogs", "zebras", "übung"}));
+  const std::vector<std::string> all = names(data);
+  EXPECT_EQ(std::vector(all.begin() + 13, all.end()),
+            (std::vector<std::string>{"zebras/broken.png", "zebras/away/far.jpeg", "zebras/b/1.JPG",
+                                      "zebras/b-a/1.JpEg", "zebras/b/c/é ß.png", "übung/1.JPG",
+                                      "übung/c/é ß.png"}));
+}
+
+TEST_F(ImageFolderTest, BatchHasResizedCentreCropsAndClasses) {
+  ImageFolder data(folder.path(), {.resize = 30, .center_crop = ImageSize(24, 28)});
+  const Batch batch = data.get_batch(kThree);
+  EXPECT_EQ(batch.input().sizes(), (std::vector<int64_t>{3, 3, 24, 28}));
+  EXPECT_EQ(batch.input().scalar_type(), torch::kByte);
+  EXPECT_TRUE(torch::equal(batch.target(), torch::tensor({0, 1, 1}, torch::kLong)));
+  const at::Tensor image = decode_image(folder / "cats/0.jpg");
+  const at::Tensor resized = resize_image(image, size_with_shorter_side({40, 70}, 30));
+  EXPECT_TRUE(torch::equal(batch.input()[0], resized.narrow(1, 3, 24).narrow(2, 12, 28)));
+}
+
+TEST_F(ImageFolderTest, CentreCropWithoutResizeCutsPixelsOut) {
+  ImageFolder data(folder.path(), {.center_crop = 40});
+  const at::Tensor image = decode_image(folder / "cats/0.jpg");
+  EXPECT_TRUE(torch::equal(data.get_batch(kThree).input()[0], image.narrow(2, 15, 40)));
+}
+
+TEST_F(ImageFolderTest, SamplesWithoutOptionsAreTheDecodedImages) {
+  ImageFolder data(folder.path());
+  const std::vector<Batch> samples = data.get_samples(kThree);
+  EXPECT_TRUE(torch::equal(samples[1].input(), decode_image(data.samples()[7].path)));
+  EXPECT_EQ(samples[1].target().item<int64_t>(), 1);
+  EXPECT_EQ(samples[1].target().dim(), 0);
+  EXPECT_ERROR(data.get_batch(kThree), "samples of one shape can be stacked. Give a collate_fn");
+  EXPECT_EQ(data.get_batch({kThree.data(), 1}).input().dim(), 4);
+}
+
+TEST_F(ImageFolderTest, SamplesAreTheRowsOfTheBatch) {
+  for (const ImageFolderOptions& options :
+       {ImageFolderOptions{.resize = 20, .center_crop = 20}, kRandomCrop}) {
+    ImageFolder data(folder.path(), options);
+    const TransformContext context{.seed = 5, .epoch = 3, .indices = kThree};
+    const Batch batch = data.get_epoch_batch(context);
+    const std::vector<Batch> samples = data.get_epoch_samples(context);
+    for (int64_t i = 0; i < 3; ++i) {
+      EXPECT_TRUE(torch::equal(samples[i].input(), batch.input()[i]));
+    }
+  }
+}
+
+TEST_F(ImageFolderTest, NumberOfWorkersChangesNoBatch) {
+  for (const ImageFolderOptions& options :
+       {ImageFolderOptions{.resize = 20, .center_crop = 20}, kRandomCrop}) {
+    DataLoaderOptions loading{.batch_size = 2, .shuffle = true, .num_workers = 0, .seed = 9};
+    loading.transform = compose({random_horizontal_flip(), normalise({0.5}, {0.25})});
+    const std::vector<Batch> expected = epoch(options, loading);
+    EXPECT_EQ(expected.size(), 7);
+    for (const int64_t num_workers : {1, 4}) {
+      loading.num_workers = num_workers;
+      expect_same_batches(epoch(options, loading), expected);
+    }
+  }
+}
+
+TEST_F(ImageFolderTest, RandomCropsDependOnSeedEpochAndIndexAlone) {
+  DataLoaderOptions loading{.batch_size = 13, .seed = 9};
+  const at::Tensor images = epoch(kRandomCrop, loading)[0].input();
+  EXPECT_TRUE(torch::equal(epoch(kRandomCrop, loading)[0].input(), images));
+  EXPECT_FALSE(torch::equal(epoch(kRandomCrop, loading, /*epoch=*/2)[0].input(), images));
+  loading.batch_size = 5;
+  EXPECT_TRUE(torch::equal(epoch(kRandomCrop, loading)[1].input(), images.narrow(0, 5, 5)));
+  loading.seed = 10;
+  EXPECT_FALSE(torch::equal(epoch(kRandomCrop, loading)[0].input(), images.narrow(0, 0, 5)));
+
+  loading.seed = 9;
+  loading.collate_fn = stack_samples;
+  EXPECT_TRUE(torch::equal(epoch(kRandomCrop, loading)[0].input(), images.narrow(0, 0, 5)));
+}
+
+TEST_F(ImageFolderTest, SubsetKeepsTheRandomNumbersOfItsSamples) {
+  const auto data = std::make_shared<ImageFolder>(folder.path(), kRandomCrop);
+  const Dataset subset(std::make_shared<Subset>(data, std::vector<int64_t>{7, 3}));
+  const std::array<int64_t, 2> both{0, 1};
+  const std::array<int64_t, 2> whole{7, 3};
+  const at::Tensor images = data->get_epoch_batch({4, 2, whole}).input();
+  EXPECT_TRUE(torch::equal(subset.get_epoch_batch({4, 2, both}).input(), images));
+  EXPECT_TRUE(torch::equal(subset.get_epoch_samples({4, 2, both})[1].input(), images[1]));
+}
+
+// The area over that of the image and the ratio are uniform: the rectangle is read off an image
+// whose pixels say where they are.
+TEST_F(ImageFolderTest, RandomCropsHaveTheAreaAndRatioAskedFor) {
+  const TemporaryFolder one;
+  create_directories(one / "a");
+  at::Tensor places = torch::zeros({3, 200, 200}, torch::kByte);
+  places[0].copy_(torch::arange(200).view({200, 1}).expand({200, 200}));
+  places[1].copy_(torch::arange(200).view({1, 200}).expand({200, 200}));
+  write_bytes(one / "a/x.png", png_bytes(places));
+  ImageFolder data(one.path(), {.random_resized_crop = RandomResizedCrop{
+                                    .size = 100, .scale = {0.2, 0.6}, .ratio = {0.5, 2.0}}});
+  double mean_area = 0.0;
+  double least_ratio = 9.0;
+  double most_ratio = 0.0;
+  constexpr int kNumEpochs = 300;
+  const std::array<int64_t, 1> first{0};
+  for (int64_t epoch = 0; epoch < kNumEpochs; ++epoch) {
+    const at::Tensor image = data.get_epoch_batch({1, epoch, first}).input()[0].to(torch::kDouble);
+    const auto side = [&](int64_t channel) {
+      return (image[channel].max() - image[channel].min()).item<double>() + 1.0;
+    };
+    const double area = side(0) * side(1) / 40000.0;
+    const double ratio = side(1) / side(0);
+    EXPECT_GT(area, 0.18);
+    EXPECT_LT(area, 0.62);
+    mean_area += area / kNumEpochs;
+    least_ratio = std::min(least_ratio, ratio);
+    most_ratio = std::max(most_ratio, ratio);
+  }
+  EXPECT_NEAR(mean_area, 0.4, 0.03);
+  EXPECT_GT(least_ratio, 0.45);
+  EXPECT_LT(least_ratio, 0.6);
+  EXPECT_GT(most_ratio, 1.7);
+  EXPECT_LT(most_ratio, 2.2);
+}
+
+TEST_F(ImageFolderTest, RandomCropThatNeverFitsIsTheLargestInTheMiddle) {
+  const TemporaryFolder one;
+  const at::Tensor wide = make_picture(10, 90);
+  const at::Tensor high = make_picture(90, 10);
+  create_directories(one / "a");
+  write_bytes(one / "a/1.png", png_bytes(wide));
+  write_bytes(one / "a/2.png", png_bytes(high));
+  ImageFolder data(one.path(), {.random_resized_crop = RandomResizedCrop{
+                                    .size = {10, 20}, .scale = {1.0, 1.0}, .ratio = {0.5, 2.0}}});
+  const std::array<int64_t, 2> both{0, 1};
+  const at::Tensor images = data.get_batch(both).input();
+  EXPECT_TRUE(torch::equal(images[0], wide.narrow(2, 35, 20)));
+  EXPECT_TRUE(torch::equal(images[1], resize_image(high.narrow(1, 35, 20), {10, 20})));
+}
+
+TEST_F(ImageFolderTest, ErrorOfAWorkerNamesTheFile) {
+  write("dogs/5.jpg", jpeg_bytes(make_picture(50, 50)).substr(0, 900));
+  EXPECT_THROW(epoch({.center_crop = 30}, {.num_workers = 2}), CorruptFileError);
+  EXPECT_ERROR(epoch({.center_crop = 30}, {.num_workers = 2}), "dogs/5.jpg\" is damaged: ");
+  write("dogs/5.jpg", png_bytes(make_picture(50, 50)).substr(0, 900));
+  EXPECT_ERROR(epoch({.center_crop = 30}, {}), "dogs/5.jpg\" is damaged: ");
+  write("dogs/5.jpg", "text");
+  EXPECT_ERROR(epoch({.center_crop = 30}, {}), "dogs/5.jpg\" is neither a JPEG nor a PNG file");
+  std::filesystem::remove(folder / "dogs/5.jpg");
+  create_symlink(folder / "nothing", folder / "dogs/5.jpg");
+  EXPECT_THROW(epoch({.center_crop = 30}, {}), FileError);
+  EXPECT_ERROR(epoch({.center_crop = 30}, {}), "dogs/5.jpg\" is missing. Restore the file");
+}
+
+TEST_F(ImageFolderTest, RefusesImagesThatAreSmallerThanTheCrop) {
+  EXPECT_ERROR(epoch({.center_crop = ImageSize(40, 68)}, {.batch_size = 13}),
+               "has 64 x 49 pixels where center_crop takes 68 x 40; it must be at least as large");
+  EXPECT_ERROR(epoch({.resize = 20, .center_crop = 21}, {}), "Make resize larger or center_crop");
+}
+
+TEST_F(ImageFolderTest, RefusesAnImageThatWouldBecomeTooLarge) {
+  ImageFolder data(folder.path(), {.resize = 1 << 20});
+  EXPECT_ERROR(data.get_samples(kThree), "0.jpg\" would become 1835008 x 1048576 pixels; at most");
+}
+
+TEST_F(ImageFolderTest, RefusesSamplesThatItDoesNotHave) {
+  ImageFolder data(folder.path(), {.resize = 8, .center_crop = 8});
+  const std::array<int64_t, 1> too_far{13};
+  EXPECT_ERROR(data.get_batch(too_far), "sample 13 of an ImageFolder of 13 is asked for");
+  EXPECT_ERROR(data.get_samples(too_far), "it must be 0 to 12");
+}
+
+TEST_F(ImageFolderTest, RefusesFoldersThatAreNotClassesOfImages) {
+  EXPECT_THROW(ImageFolder(folder / "none"), FileError);
+  EXPECT_ERROR(ImageFolder(folder / "none"), "none\" of an ImageFolder does not exist");
+  EXPECT_ERROR(ImageFolder(folder / "dogs/1.jpg"), "1.jpg\" of an ImageFolder does not exist");
+  EXPECT_ERROR(ImageFolder(folder / "dogs"), "has no folder in it; an ImageFolder needs one for");
+  create_directories(folder / "empty/er");
+  write("empty/readme.txt", "");
+  EXPECT_THROW(ImageFolder(folder.path()), FileError);
+  EXPECT_ERROR(ImageFolder(folder.path()), "empty\" has no .jpg, .jpeg or .png file. Add images");
+}
+
+TEST_F(ImageFolderTest, RefusesALinkToAFolderAboveIt) {
+  create_directories(folder / "cats/more");
+  create_directory_symlink(folder / "cats", folder / "cats/more/again");
+  EXPECT_THROW(ImageFolder(folder.path()), FileError);
+  EXPECT_ERROR(ImageFolder(folder.path()), "again\" is a link to a folder above it. Remove");
+}
+
+TEST_F(ImageFolderTest, RefusesOptionsOutOfTheirRanges) {
+  const auto make = [&](const ImageFolderOptions& options) { ImageFolder(folder.path(), options); };
+  EXPECT_THROW(make({.resize = 0}), OptionError);
+  EXPECT_ERROR(make({.resize = 0}), "resize is 0; it must be 1 to 1073741824 pixels");
+  EXPECT_ERROR(make({.center_crop = ImageSize(0, 5)}), "center_crop's height is 0");
+  EXPECT_ERROR(make({.center_crop = ImageSize(5, -1)}), "center_crop's width is -1");
+  ImageFolderOptions both = kRandomCrop;
+  both.resize = 5;
+  EXPECT_ERROR(make(both), "is given together with resize or center_crop");
+  const auto crop = [&](const RandomResizedCrop& random) { make({.random_resized_crop = random}); };
+  EXPECT_ERROR(crop({.size = {0, 5}}), "random_resized_crop's height is 0");
+  EXPECT_ERROR(crop({.size = {5, 0}}), "random_resized_crop's width is 0");
+  EXPECT_ERROR(crop({.size = 5, .scale = {0.0, 1.0}}), "scale is 0 to 1; it must lie above 0");
+  EXPECT_ERROR(crop({.size = 5, .scale = {0.5, 0.4}}), "the smaller value first");
+  EXPECT_ERROR(crop({.size = 5, .scale = {0.5, 1.1}}), "scale is 0.5 to 1.1");
+  EXPECT_ERROR(crop({.size = 5, .ratio = {0.0, 1.0}}), "ratio is 0 to 1; both must be above 0");
+  EXPECT_ERROR(crop({.size = 5, .ratio = {2.0, 1.0}}), "ratio is 2 to 1");
+}
+
+}  // namespace
+}  // namespace linkboy::vision::image_folder_test
