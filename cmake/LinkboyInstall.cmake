@@ -1,4 +1,4 @@
-# Installs the library: CMake's package with the components `core` and `cli`, a pkg-config file, and
+# Installs the library: CMake's package with the components `core`, `cli` and `vision`, pkg-config files, and
 # by `cpack` Debian packages. The folder may be moved: nothing in it names it, unless CMAKE_INSTALL_LIBDIR or
 # CMAKE_INSTALL_INCLUDEDIR is absolute.
 
@@ -12,15 +12,18 @@ install(TARGETS linkboy EXPORT linkboyCoreTargets
   FILE_SET HEADERS COMPONENT Development)
 install(EXPORT linkboyCoreTargets NAMESPACE linkboy:: DESTINATION "${package_folder}"
   COMPONENT Development)
-if(LINKBOY_BUILD_CLI)
-  install(TARGETS linkboy_cli EXPORT linkboyCliTargets
-    RUNTIME COMPONENT Runtime
-    LIBRARY COMPONENT Runtime NAMELINK_COMPONENT Development
-    ARCHIVE COMPONENT Development
-    FILE_SET HEADERS COMPONENT Development)
-  install(EXPORT linkboyCliTargets NAMESPACE linkboy:: DESTINATION "${package_folder}"
-    COMPONENT Development)
-endif()
+foreach(component IN ITEMS Cli Vision)
+  string(TOLOWER "linkboy_${component}" target)
+  if(TARGET ${target})
+    install(TARGETS ${target} EXPORT linkboy${component}Targets
+      RUNTIME COMPONENT Runtime
+      LIBRARY COMPONENT Runtime NAMELINK_COMPONENT Development
+      ARCHIVE COMPONENT Development
+      FILE_SET HEADERS COMPONENT Development)
+    install(EXPORT linkboy${component}Targets NAMESPACE linkboy:: DESTINATION "${package_folder}"
+      COMPONENT Development)
+  endif()
+endforeach()
 
 configure_package_config_file(
   "${CMAKE_CURRENT_LIST_DIR}/linkboyConfig.cmake.in" "${PROJECT_BINARY_DIR}/linkboyConfig.cmake"
@@ -76,6 +79,13 @@ if(LINKBOY_BUILD_CLI)
   list(APPEND pc_files linkboy-cli)
   if(NOT BUILD_SHARED_LIBS)
     linkboy_pkg_config_flags(pc_boost Boost::program_options)
+  endif()
+endif()
+if(LINKBOY_BUILD_VISION)
+  list(APPEND pc_files linkboy-vision)
+  if(NOT BUILD_SHARED_LIBS)
+    linkboy_pkg_config_flags(pc_jpeg JPEG::JPEG)
+    linkboy_pkg_config_flags(pc_png PNG::PNG)
   endif()
 endif()
 foreach(name IN LISTS pc_files)

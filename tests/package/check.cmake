@@ -32,6 +32,10 @@ run(works "${WORK}/build/consumer")
 if(NOT output MATCHES "linkboy 0\\.1\\.0: loss 0\\.[0-9]+\n$")
   message(FATAL_ERROR "the consumer printed: ${output}")
 endif()
+run(works "${WORK}/build/vision_consumer")
+if(NOT output STREQUAL "scores: [1, 3]\n")
+  message(FATAL_ERROR "the consumer of linkboy::vision printed: ${output}")
+endif()
 
 # The Debian package, unpacked as dpkg would.
 run(works "${CMAKE_COMMAND}" -E chdir "${BINARY}" "${CMAKE_CPACK_COMMAND}" -G DEB -B "${WORK}/packages"

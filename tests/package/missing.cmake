@@ -1,5 +1,5 @@
-# Tests what a configure says if the packages that only tests and benchmarks need are not installed, and which
-# build type it takes if none is given.
+# Tests what a configure says if the packages that only tests, benchmarks or linkboy::vision need are not installed,
+# and which build type it takes if none is given.
 file(REMOVE_RECURSE "${WORK}")
 
 include("${CMAKE_CURRENT_LIST_DIR}/run.cmake")
@@ -18,4 +18,14 @@ if(NOT build_type STREQUAL "CMAKE_BUILD_TYPE:STRING=Release")
 endif()
 configure("benchmarks need Google Benchmark, which was not found. Run `scripts/setup --dev`, or build without them"
   -DLINKBOY_BUILD_BENCHMARKS=ON -DLINKBOY_BUILD_TESTS=OFF -DCMAKE_DISABLE_FIND_PACKAGE_benchmark=ON)
+foreach(package IN ITEMS JPEG PNG)
+  configure("linkboy::vision needs libjpeg-turbo and libpng, which were not found. Install libjpeg62-turbo-dev and libpng"
+    -DLINKBOY_BUILD_BENCHMARKS=OFF -DLINKBOY_BUILD_TESTS=OFF -DCMAKE_DISABLE_FIND_PACKAGE_${package}=ON)
+endforeach()
+configure(works -DLINKBOY_BUILD_BENCHMARKS=ON -DLINKBOY_BUILD_TESTS=ON -DLINKBOY_BUILD_VISION=OFF
+  -DCMAKE_DISABLE_FIND_PACKAGE_GTest=OFF -DCMAKE_DISABLE_FIND_PACKAGE_benchmark=OFF)
+run(works "${CMAKE_COMMAND}" --build "${WORK}" -- -t targets all)
+if(output MATCHES "linkboy_vision")
+  message(FATAL_ERROR "without linkboy::vision there are targets of it:\n${output}")
+endif()
 file(REMOVE_RECURSE "${WORK}")

@@ -83,10 +83,15 @@ find_linkboy("${words}2.99 for ${device} in ${WORK_PATTERN}/torch\\. ${advice}" 
 make_torch("${version}.0" "${device}")
 find_linkboy("compatible with requested version \"0.2\".*linkboyConfig.cmake, version: 0.1.0"
   "0.2 REQUIRED" "${here}")
-find_linkboy("linkboy has no component 'python'; its components are core and cli"
+find_linkboy("linkboy has no component 'python'; its components are core, cli and vision"
   "0.1 REQUIRED COMPONENTS core python" "${here}")
 find_linkboy("not found: linkboy's component cli needs Boost.Program_options: install libboost-program"
   "0.1 QUIET COMPONENTS core cli" "${here}" -DCMAKE_DISABLE_FIND_PACKAGE_Boost=ON)
+foreach(package IN ITEMS JPEG PNG)
+  find_linkboy("not found: linkboy's component vision needs libjpeg-turbo and libpng: install libjpeg62-turbo-dev"
+    "0.1 QUIET COMPONENTS vision" "${here}" -DCMAKE_DISABLE_FIND_PACKAGE_${package}=ON)
+endforeach()
+find_linkboy(works "0.1 REQUIRED" "${here}" -DCMAKE_DISABLE_FIND_PACKAGE_JPEG=ON)
 file(GLOB static_library "${WORK}/prefix/lib*/liblinkboy.a" "${WORK}/prefix/lib/*/liblinkboy.a")
 if(static_library)
   find_linkboy("linkboy needs libdeflate, which was not found: install libdeflate-dev, or set LINKBOY_DEFLATE"

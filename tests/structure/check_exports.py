@@ -58,7 +58,7 @@ def main():
     wrong = []
     for name in lines_of("c++filt", *hidden):
         scopes = re.sub(r"\(.*|\[abi:.*?\]|^vtable for |^typeinfo for ", "", name).split("::")
-        owner = next((part for part in scopes if part not in ("linkboy", "detail", "cli")), "")
+        owner = next((part for part in scopes if part not in ("linkboy", "detail", "cli", "vision")), "")
         owner = re.sub("<.*", "", owner)
         if owner in public and not ("detail" in scopes and owner in private):
             wrong.append(name)

@@ -24,7 +24,12 @@ struct LabelledImages {
 };
 
 /// Which part of a data set is read.
-enum class Split { train, test };
+enum class Split {
+  /// The images to train on.
+  train,
+  /// The images to test with.
+  test
+};
 
 /// Which of the two labels of a CIFAR-100 image is read.
 enum class Cifar100Labels {

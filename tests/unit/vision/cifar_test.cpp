@@ -2,13 +2,13 @@
 
 #include <gtest/gtest.h>
 #include <torch/torch.h>
-#include <unistd.h>
 
 #include <string>
 
 #include "support/expect_error.hpp"
 #include "support/file_contents.hpp"
 #include "support/temporary_folder.hpp"
+#include "support/without_roots_rights.hpp"
 
 namespace linkboy::vision::cifar_test {
 namespace {
@@ -62,22 +62,6 @@ TEST_F(CifarTest, RefusesAFileThatIsMissingOrNoFile) {
   EXPECT_ERROR(read_cifar10(folder.path(), Split::train),
                "data_batch_4.bin\" is not a file. Restore");
 }
-
-/// While it lives, root may read no more files than others. The working folder is `folder`, since
-/// those above it may be closed to others.
-struct WithoutRootsRights {
-  explicit WithoutRootsRights(const std::filesystem::path& folder) {
-    std::filesystem::permissions(folder, std::filesystem::perms(0755));
-    std::filesystem::current_path(folder);
-    EXPECT_EQ(::seteuid(user == 0 ? 65534 : user), 0);
-  }
-  ~WithoutRootsRights() {
-    EXPECT_EQ(::seteuid(user), 0);
-    std::filesystem::current_path(working_folder);
-  }
-  const uid_t user = ::geteuid();
-  const std::filesystem::path working_folder = std::filesystem::current_path();
-};
 
 TEST_F(CifarTest, RefusesAFileThatCannotBeRead) {
   std::filesystem::permissions(test_file(), std::filesystem::perms::none);

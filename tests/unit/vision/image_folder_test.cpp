@@ -10,6 +10,7 @@
 #include "support/file_contents.hpp"
 #include "support/image_files.hpp"
 #include "support/temporary_folder.hpp"
+#include "support/without_roots_rights.hpp"
 
 namespace linkboy::vision::image_folder_test {
 namespace {
@@ -269,6 +270,25 @@ TEST_F(ImageFolderTest, RefusesFoldersThatAreNotClassesOfImages) {
   write("empty/readme.txt", "");
   EXPECT_THROW(ImageFolder(folder.path()), FileError);
   EXPECT_ERROR(ImageFolder(folder.path()), "empty\" has no .jpg, .jpeg or .png file. Add images");
+}
+
+TEST_F(ImageFolderTest, RefusesWhatItMayNotRead) {
+  using std::filesystem::permissions;
+  using std::filesystem::perms;
+  permissions(folder / "dogs/1.jpg", perms::none);
+  const WithoutRootsRights scope(folder.path());
+  ImageFolder data(".", {.center_crop = 30});
+  const std::array<int64_t, 1> unreadable{4};
+  EXPECT_THROW(data.get_batch(unreadable), FileError);
+  EXPECT_ERROR(data.get_batch(unreadable), "1.jpg\" cannot be read: Permission denied. Make it");
+}
+
+TEST_F(ImageFolderTest, RefusesAFolderThatItMayNotRead) {
+  create_directories(folder / "cats/secret");
+  std::filesystem::permissions(folder / "cats/secret", std::filesystem::perms::none);
+  const WithoutRootsRights scope(folder.path());
+  EXPECT_THROW(ImageFolder("."), FileError);
+  EXPECT_ERROR(ImageFolder("."), "secret\" cannot be read: Permission denied. Make it readable");
 }
 
 TEST_F(ImageFolderTest, RefusesALinkToAFolderAboveIt) {
