@@ -30,12 +30,18 @@ function(run_with_pkg_config folder headers)
 int main(int argc, char** argv) {
   return linkboy::cli::run_main(argc, argv, [](const linkboy::cli::Arguments&) {
     linkboy::write_checkpoint(\"${WORK}/x.pt\", {{\"version\", LINKBOY_VERSION}});
+    linkboy::vision::resnet18({.num_classes = 2});
+    try {
+      linkboy::vision::decode_image(\"${WORK}/x.pt\");
+      std::exit(3);
+    } catch (const linkboy::CorruptFileError&) {
+    }
   });
 }\n")
   set(ENV{PKG_CONFIG_PATH} "${folder}")
-  run(works "${pkg_config}" --cflags linkboy-cli)
+  run(works "${pkg_config}" --cflags linkboy-cli linkboy-vision)
   separate_arguments(compile_flags UNIX_COMMAND "${output}")
-  run(works "${pkg_config}" --libs linkboy-cli)
+  run(works "${pkg_config}" --libs linkboy-cli linkboy-vision)
   separate_arguments(link_flags UNIX_COMMAND "${output}")
   run(works "${CXX}" ${compile_flags} ${ARGN} -c "${WORK}/program.cpp" -o "${WORK}/program.o")
   run(works "${CXX}" "${WORK}/program.o" -o "${WORK}/program" ${link_flags})

@@ -22,7 +22,7 @@ endif()
 file(COPY "${LIBRARY}" "${CLI_LIBRARY}" "${VISION_LIBRARY}" DESTINATION "${WORK}/build/Release")
 run(works "${CMAKE_COMMAND}" --install "${WORK}/build" --config Release)
 run_with_pkg_config("${WORK}/lib folder/lib64/pkgconfig"
-  "linkboy/checkpoint.hpp;linkboy/cli.hpp;linkboy/version.hpp")
+  "linkboy/checkpoint.hpp;linkboy/cli.hpp;linkboy/version.hpp;linkboy/vision.hpp")
 file(READ_ELF "${WORK}/program" RUNPATH runpath RPATH rpath)
 if(NOT "${runpath}${rpath}" MATCHES "${WORK_PATTERN}/deflate/lib")
   message(FATAL_ERROR "the program looks for libdeflate in '${runpath}${rpath}'")
