@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Writes the hand-made seeds of corpus/: small sound files, and hostile ones.
 
-  LINKBOY_PYTHON make_corpus.py     (it needs torch; equal inputs give equal files)
+  LINKBOY_PYTHON make_corpus.py     (it needs torch and Pillow; equal inputs give equal files)
 
 Inputs that the fuzzer found (crash-*, timeout-*, oom-*) are kept beside them.
 """
@@ -17,6 +17,7 @@ import zipfile
 import zlib
 
 import torch
+from PIL import Image
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent / "support"))
 from colliding_names import colliding_names  # noqa: E402
@@ -348,7 +349,40 @@ def make_idx():
         write("idx", name, data)
 
 
+# ---- Images --------------------------------------------------------------------------------------
+
+
+def make_images():
+    values = bytes((17 * i * i) % 256 for i in range(4 * 19 * 13))
+
+    def write_image(name, mode, file_format="jpeg", **options):
+        made_as = "RGB" if mode in ("P", "1") else mode
+        image = Image.frombytes(made_as, (19, 13), values[:len(made_as) * 19 * 13]).convert(mode)
+        stream = io.BytesIO()
+        image.save(stream, file_format, **options)
+        write("image", name, stream.getvalue())
+        return stream.getvalue()
+
+    for subsampling in (0, 1, 2):
+        jpeg = write_image(f"jpeg_{subsampling}", "RGB", subsampling=subsampling)
+    progressive = write_image("jpeg_progressive", "RGB", progressive=True)
+    write_image("jpeg_restart", "RGB", restart_marker_blocks=1)
+    write_image("jpeg_grey", "L")
+    write_image("jpeg_cmyk", "CMYK")
+    for mode in ("RGB", "RGBA", "LA", "L", "P", "1"):
+        png = write_image(f"png_{mode.lower()}", mode, "png")
+    write_image("png_key", "RGB", "png", transparency=(1, 2, 3))
+    write_image("png_p2", "P", "png", bits=2)
+    write("image", "png_cut", png[:-14])
+    write("image", "jpeg_cut", jpeg[:-40])
+    write("image", "jpeg_huge", jpeg.replace(struct.pack(">HH", 13, 19), b"\xff\xdc\xff\xdc", 1))
+    write("image", "progressive_scan_twice", progressive[:-2] + progressive[progressive.rindex(b"\xff\xda"):])
+    write("image", "empty", b"")
+    write("image", "text", b"neither")
+
+
 make_pickles()
 make_checkpoints()
 make_safetensors()
 make_idx()
+make_images()
