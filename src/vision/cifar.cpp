@@ -96,7 +96,7 @@ at::Tensor read_records(const Format& format, const fs::path& path) {
 /// The labels in byte `column` of each record.
 at::Tensor read_labels(const Format& format, const fs::path& path, const at::Tensor& records,
                        int64_t column) {
-  const at::Tensor labels = records.select(1, column).to(at::kLong);
+  at::Tensor labels = records.select(1, column).to(at::kLong);
   const int64_t num_classes = format.num_classes[column];
   const at::Tensor wrong = labels.ge(num_classes).nonzero();
   if (wrong.size(0) > 0) {

@@ -9,6 +9,11 @@ namespace {
 constexpr int kFractionBits = 22;  // a weight is an integer over 2^22, as in Pillow
 constexpr int32_t kHalf = 1 << (kFractionBits - 1);
 
+/// As Pillow rounds, towards zero below it.
+int64_t rounded(double value) {
+  return static_cast<int64_t>(value + 0.5);  // NOLINT(bugprone-incorrect-roundings)
+}
+
 uint8_t to_byte(int32_t sum) {
   return static_cast<uint8_t>(std::clamp(sum >> kFractionBits, 0, 255));
 }
@@ -80,8 +85,8 @@ Resampling::Resampling(int64_t source_length, int64_t origin, int64_t length, in
   std::vector<double> exact(max_count_);
   for (int64_t i = begin; i < end; ++i) {
     const double centre = (static_cast<double>(i) + 0.5) * scale;
-    const int64_t first = std::max<int64_t>(static_cast<int64_t>(centre - support + 0.5), 0);
-    const int64_t past = std::min(static_cast<int64_t>(centre + support + 0.5), source_length);
+    const int64_t first = std::max<int64_t>(rounded(centre - support), 0);
+    const int64_t past = std::min(rounded(centre + support), source_length);
     double sum = 0.0;
     for (int64_t k = first; k < past; ++k) {
       const double distance = std::abs((static_cast<double>(k) - centre + 0.5) * (1.0 / support));
@@ -91,7 +96,7 @@ Resampling::Resampling(int64_t source_length, int64_t origin, int64_t length, in
     int32_t* weights = &weights_[(i - begin) * max_count_];
     for (int64_t k = 0; k < past - first; ++k) {
       const double weight = sum == 0.0 ? exact[k] : exact[k] / sum;
-      weights[k] = static_cast<int32_t>(0.5 + weight * (1 << kFractionBits));
+      weights[k] = static_cast<int32_t>(rounded(weight * (1 << kFractionBits)));
     }
     places_.push_back({origin + first, past - first});
   }
