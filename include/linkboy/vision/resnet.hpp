@@ -49,6 +49,8 @@ class LINKBOY_API ResNetImpl : public torch::nn::Module {
   torch::nn::Sequential layer1_, layer2_, layer3_, layer4_;
   torch::nn::Linear fc_;
 };
+
+/// Shared ownership of a ResNetImpl, as LibTorch's modules have it.
 TORCH_MODULE(ResNet);
 
 /// torchvision's models of these names.
