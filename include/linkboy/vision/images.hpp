@@ -28,8 +28,7 @@ inline constexpr int64_t kMaxPixels = int64_t{1} << 28;
 ///
 /// @throws FileError if the file cannot be read.
 /// @throws CorruptFileError if it is neither JPEG nor PNG, is damaged or cut short, or has more
-/// than
-///         kMaxPixels pixels; the message names the file.
+///         than kMaxPixels pixels; the message names the file.
 LINKBOY_API at::Tensor decode_image(const std::filesystem::path& file);
 
 /// Decodes a file that is in memory.
