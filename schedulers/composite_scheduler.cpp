@@ -77,14 +77,17 @@ void CompositeScheduler::run_start(const RunHistory& history) {
 
 void CompositeScheduler::epoch_end(int64_t num_epochs_done, const RunHistory& history,
                                    bool has_metrics) {
+  const int64_t update = update_as_part_.value_or(num_updates());
   for (std::size_t i = 0; i < parts_.size(); ++i) {
-    if (has_turn(i, num_updates())) {
-      parts_[i]->epoch_end(num_epochs_done, history, has_metrics);
-    } else {
+    if (!has_turn(i, update)) {
       parts_[i]->run_start(history);
+      continue;
     }
+    auto* composite = dynamic_cast<CompositeScheduler*>(parts_[i].get());
+    if (composite != nullptr) composite->update_as_part_ = part_update(i, update);
+    parts_[i]->epoch_end(num_epochs_done, history, has_metrics);
   }
-  start();
+  if (!is_part()) start();
 }
 
 std::vector<Scheduler::Length> CompositeScheduler::lengths() const {

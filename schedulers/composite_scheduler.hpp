@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include "linkboy/export.hpp"
@@ -46,11 +47,20 @@ class LINKBOY_API CompositeScheduler : public Scheduler {
   /// Whether the values of the part with this index are used after `update` updates.
   virtual bool has_turn(std::size_t /*part*/, int64_t /*update*/) const { return true; }
 
+  /// The updates of its own that the part with this index has made after `update` updates of the
+  /// whole; asked only if it has its turn.
+  virtual int64_t part_update(std::size_t /*part*/, int64_t update) const { return update; }
+
+  /// Whether another schedule is made of this one and has told it of an epoch's end: that one
+  /// counts the updates and writes into the optimizer.
+  bool is_part() const { return update_as_part_.has_value(); }
+
   /// @throws Error if a part sets another main field than the first.
   void check_same_field(const char* schedule) const;
 
  private:
   Parts parts_;
+  std::optional<int64_t> update_as_part_;  // at the last end of an epoch in its turn
   std::vector<ParamGroupField> other_fields_;
 };
 

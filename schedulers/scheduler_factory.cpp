@@ -13,6 +13,7 @@
 #include "linkboy/schedulers/reduce_on_plateau_scheduler.hpp"
 #include "linkboy/schedulers/step_scheduler.hpp"
 #include "linkboy/schedulers/tanh_scheduler.hpp"
+#include "linkboy/schedulers/timm_scheduler.hpp"
 #include "linkboy/schedulers/wsd_scheduler.hpp"
 
 namespace linkboy {
@@ -20,10 +21,27 @@ namespace {
 
 using Schedulers = MadeByName<CreateSchedulerFn>;
 
+/// What every scheduler takes as text, beside its own options.
+template <class Options>
+struct TextOptions : Options {
+  bool by_epoch = false;
+
+  template <class Visit>
+  void visit_fields(const Visit& visit) {
+    Options::visit_fields(visit);
+    visit("by_epoch", by_epoch);
+  }
+};
+
 template <class S>
 Schedulers::Entry entry(const char* name, typename S::Options options = {}) {
-  using Options = typename S::Options;
-  return Schedulers::entry<Options>(name, scheduler_fn<S, Options>, std::move(options));
+  using Options = TextOptions<typename S::Options>;
+  const auto make = [](Options text) {
+    const bool counts_epochs = text.by_epoch;
+    CreateSchedulerFn scheduler = scheduler_fn<S, typename S::Options>(std::move(text));
+    return counts_epochs ? by_epoch(std::move(scheduler)) : scheduler;
+  };
+  return Schedulers::entry<Options>(name, make, {{std::move(options)}});
 }
 
 const Schedulers& schedulers() {

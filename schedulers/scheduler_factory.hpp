@@ -15,6 +15,9 @@ using SchedulerSettings = TextSettings;
 /// Makes a scheduler by its name, for command lines and config files. Keys are the names of the
 /// members of its options aggregate; what is not given has the default.
 ///
+/// All of them also take `by_epoch`: true steps the schedule once per epoch (see `by_epoch`), so
+/// that its lengths count epochs.
+///
 /// Numbers of updates may be placeholder expressions; lists are separated by commas; the values of
 /// enumerations and flags are their names and true or false.
 ///

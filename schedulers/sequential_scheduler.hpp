@@ -38,6 +38,9 @@ class LINKBOY_API SequentialScheduler final : public CompositeScheduler {
 
  protected:
   bool has_turn(std::size_t part, int64_t update) const override;
+  int64_t part_update(std::size_t part, int64_t update) const override {
+    return update - begins_[part];
+  }
 
  private:
   std::size_t part_at(int64_t update) const;

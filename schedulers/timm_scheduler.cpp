@@ -9,8 +9,8 @@ namespace {
 /// The run as a schedule sees it whose updates are epochs.
 RunConfig in_epochs(RunConfig config) {
   LINKBOY_CHECK(config.num_epochs > 0 && config.num_updates_per_epoch > 0,
-                "the timm schedule counts in epochs, but the run has ", config.num_epochs,
-                " epochs of ", config.num_updates_per_epoch,
+                "the schedule counts in epochs, but the run has ", config.num_epochs, " epochs of ",
+                config.num_updates_per_epoch,
                 " updates; both must be at least 1. Set them in the RunConfig.");
   config.max_num_updates = config.num_epochs;
   config.num_updates_per_epoch = 1;
@@ -43,7 +43,7 @@ void TimmScheduler::step_update(int64_t num_updates) {
 void TimmScheduler::epoch_end(int64_t num_epochs_done, const RunHistory& history,
                               bool has_metrics) {
   CompositeScheduler::epoch_end(num_epochs_done, history, has_metrics);
-  step(num_epochs_done);
+  if (!is_part()) step(num_epochs_done);
 }
 
 int64_t TimmScheduler::now() const {

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <utility>
 #include <vector>
 
 #include "linkboy/export.hpp"
@@ -57,6 +58,9 @@ class LINKBOY_API TimmScheduler final : public CompositeScheduler {
 
  protected:
   int64_t now() const override;
+  int64_t part_update(std::size_t /*part*/, int64_t update) const override {
+    return time_at(update);
+  }
 
  private:
   int64_t time_at(int64_t update) const;
@@ -69,6 +73,18 @@ class LINKBOY_API TimmScheduler final : public CompositeScheduler {
 /// For `TrainOptions::create_scheduler_fn`.
 inline CreateSchedulerFn timm_schedule(TimmSchedulerOptions options) {
   return scheduler_fn<TimmScheduler>(std::move(options));
+}
+
+/// Steps any schedule once per epoch, as a loop in Python does that calls `scheduler.step()` at the
+/// end of each epoch. To the schedule, an epoch is one update: its lengths count epochs,
+/// num_updates is the number of epochs, and num_updates_per_epoch is 1. For
+/// CosineAnnealingLR(T_max=epochs):
+///
+///     create_scheduler_fn = by_epoch(cosine())
+///
+/// A plateau follows its metric at the end of each epoch in any case.
+inline CreateSchedulerFn by_epoch(CreateSchedulerFn scheduler) {
+  return timm_schedule({.scheduler = std::move(scheduler), .t_in_epochs = true});
 }
 
 }  // namespace linkboy

@@ -46,6 +46,9 @@ class LINKBOY_API WarmupScheduler final : public CompositeScheduler {
 
  protected:
   bool has_turn(std::size_t part, int64_t update) const override;
+  int64_t part_update(std::size_t /*part*/, int64_t update) const override {
+    return inner_update(update);
+  }
 
  private:
   int64_t inner_update(int64_t update) const;

@@ -61,6 +61,22 @@ def by_torch(make, kind="sgd"):
     return recorder
 
 
+def by_torch_epochs(make, kind="sgd"):
+    """A loop that steps the scheduler at the end of each epoch."""
+    optimizer = make_optimizer(kind)
+    scheduler = make(optimizer)
+    recorder = Recorder(optimizer)
+    for update in range(1, UPDATES + 1):
+        recorder.record()
+        optimizer.step()
+        if update % PER_EPOCH == 0:
+            if isinstance(scheduler, torch_lr.ReduceLROnPlateau):
+                scheduler.step(plateau_metric(update // PER_EPOCH - 1))
+            else:
+                scheduler.step()
+    return recorder
+
+
 def by_timm(make):
     """A loop in timm's style: step_update after each update, step after each epoch."""
     optimizer = make_optimizer()
@@ -150,6 +166,31 @@ def torch_cases():
             torch_lr.ReduceLROnPlateau(o, m, 0.5, p, threshold_mode=t, cooldown=c, min_lr=1e-6))
 
 
+def epoch_cases():
+    epochs = UPDATES // PER_EPOCH
+    yield "step", {"step_size": 3, "gamma": 0.9}, by_torch_epochs(
+        lambda o: torch_lr.StepLR(o, 3, 0.9))
+    yield "multi-step", {"milestones": "num_epochs / 2,num_updates - 2"}, by_torch_epochs(
+        lambda o: torch_lr.MultiStepLR(o, [epochs // 2, epochs - 2]))
+    yield "constant", {"factor": 0.25, "num_updates": 4}, by_torch_epochs(
+        lambda o: torch_lr.ConstantLR(o, 0.25, 4))
+    yield "linear", {"start_factor": 0.1, "end_factor": 0.7}, by_torch_epochs(
+        lambda o: torch_lr.LinearLR(o, 0.1, 0.7, epochs))
+    yield "exponential", {"gamma": 0.9}, by_torch_epochs(lambda o: torch_lr.ExponentialLR(o, 0.9))
+    yield "polynomial", {"num_updates": 18, "power": 2.0}, by_torch_epochs(
+        lambda o: torch_lr.PolynomialLR(o, 18, 2.0))
+    yield "cosine", {"min_lr": 0.001}, by_torch_epochs(
+        lambda o: torch_lr.CosineAnnealingLR(o, epochs, 0.001))
+    yield "cosine-restarts", {"first_cycle_updates": 3, "cycle_mult": 2}, by_torch_epochs(
+        lambda o: torch_lr.CosineAnnealingWarmRestarts(o, 3, 2))
+    yield "one-cycle", {"max_lr": "0.5,0.2"}, by_torch_epochs(
+        lambda o: torch_lr.OneCycleLR(o, [0.5, 0.2], epochs))
+    yield "cyclic", {"base_lr": 0.01, "max_lr": 0.3, "step_size_up": 4}, by_torch_epochs(
+        lambda o: torch_lr.CyclicLR(o, 0.01, 0.3, 4))
+    yield "plateau", {"patience": 1, "factor": 0.5}, by_torch_epochs(
+        lambda o: torch_lr.ReduceLROnPlateau(o, "min", 0.5, 1))
+
+
 def composite_cases():
     yield "lambda", by_torch(lambda o: torch_lr.LambdaLR(
         o, [lambda n: 0.95**n, lambda n: 1 / (1 + n)]))
@@ -223,6 +264,12 @@ def lines():
                 case["momentum"] = recorder.momentum
                 case["optimizer"] = type(recorder.optimizer).__name__
             yield case
+    for name, settings, recorder in epoch_cases():
+        case = {"scheduler": name, "epoch_settings": {k: str(v) for k, v in settings.items()},
+                "lr": recorder.lr}
+        if name in ("one-cycle", "cyclic"):
+            case["momentum"] = recorder.momentum
+        yield case
     for name, recorder in composite_cases():
         yield {"composite": name, "lr": recorder.lr}
 

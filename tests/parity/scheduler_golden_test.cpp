@@ -108,14 +108,19 @@ class SchedulerGoldenTest : public ::testing::Test {
   static CreateSchedulerFn make(const nlohmann::json& golden) {
     if (golden.contains("composite")) return make_composite(golden["composite"]);
     SchedulerSettings settings;
-    for (const auto& [key, value] : golden["settings"].items()) settings.emplace_back(key, value);
+    const bool by_epoch = golden.contains("epoch_settings");
+    for (const auto& [key, value] : golden[by_epoch ? "epoch_settings" : "settings"].items()) {
+      settings.emplace_back(key, value);
+    }
+    if (by_epoch) settings.emplace_back("by_epoch", "true");
     return make_scheduler_fn(golden["scheduler"], settings);
   }
 
   static std::string title(const nlohmann::json& golden) {
     return golden.contains("composite")
                ? golden["composite"].get<std::string>()
-               : golden["scheduler"].get<std::string>() + " " + golden["settings"].dump();
+               : golden["scheduler"].get<std::string>() + " " +
+                     golden.value("settings", golden.value("epoch_settings", golden)).dump();
   }
 
   std::unique_ptr<torch::optim::Optimizer> make_optimizer(const nlohmann::json& golden) const {
@@ -141,7 +146,7 @@ class SchedulerGoldenTest : public ::testing::Test {
 TEST_F(SchedulerGoldenTest, EveryUpdateUsesPythonsValue) {
   int64_t num_cases = 0;
   for (const auto& golden : lines_) {
-    if (golden.value("scheduler", "") == "plateau") continue;
+    if (golden.value("scheduler", "") == "plateau" || golden.contains("epoch_settings")) continue;
     SCOPED_TRACE(title(golden));
     ++num_cases;
     const auto optimizer = make_optimizer(golden);
@@ -172,7 +177,7 @@ TEST_F(SchedulerGoldenTest, PlateauReducesWherePythonDoes) {
   const auto metric = header_["plateau_metric"].get<std::vector<double>>();
   int64_t num_cases = 0;
   for (const auto& golden : lines_) {
-    if (golden.value("scheduler", "") != "plateau") continue;
+    if (golden.value("scheduler", "") != "plateau" || golden.contains("epoch_settings")) continue;
     SCOPED_TRACE(title(golden));
     ++num_cases;
     const auto optimizer = make_optimizer(golden);
@@ -190,6 +195,37 @@ TEST_F(SchedulerGoldenTest, PlateauReducesWherePythonDoes) {
     }
   }
   EXPECT_EQ(num_cases, 4);
+}
+
+TEST_F(SchedulerGoldenTest, ByEpochEveryUpdateUsesTheValueOfPyTorchsLoopThatStepsAtEpochEnds) {
+  const auto metric = header_["plateau_metric"].get<std::vector<double>>();
+  int64_t num_cases = 0;
+  for (const auto& golden : lines_) {
+    if (!golden.contains("epoch_settings")) continue;
+    SCOPED_TRACE(title(golden));
+    ++num_cases;
+    const auto optimizer = make_optimizer(golden);
+    const auto scheduler = make(golden)(*optimizer, config_);
+    InMemoryRunHistory history;
+    scheduler->run_start(history);
+    scheduler->start();
+    const auto lr = golden["lr"].get<Values>();
+    ASSERT_EQ(lr.size(), 220U);
+    for (std::size_t k = 0; k < lr.size(); ++k) {
+      expect_near(get_param_group_field(*optimizer, ParamGroupField::lr), lr[k], k);
+      if (golden.contains("momentum")) {
+        expect_near(get_param_group_field(*optimizer, ParamGroupField::momentum),
+                    golden["momentum"][k].get<std::vector<double>>(), k);
+      }
+      scheduler->step();
+      const auto num_updates = static_cast<int64_t>(k) + 1;
+      if (num_updates % config_.num_updates_per_epoch != 0) continue;
+      const int64_t num_epochs = num_updates / config_.num_updates_per_epoch;
+      history.update_metric("eval_loss_epoch", metric[static_cast<std::size_t>(num_epochs) - 1]);
+      scheduler->epoch_end(num_epochs, history, /*has_metrics=*/true);
+    }
+  }
+  EXPECT_EQ(num_cases, 11);
 }
 
 }  // namespace

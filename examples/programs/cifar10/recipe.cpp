@@ -2,11 +2,9 @@
 
 #include <torch/cuda.h>
 
-#include <cmath>
 #include <linkboy/data/image_transforms.hpp>
-#include <linkboy/run/run_config.hpp>
-#include <linkboy/schedulers/lambda_scheduler.hpp>
-#include <numbers>
+#include <linkboy/schedulers/cosine_scheduler.hpp>
+#include <linkboy/schedulers/timm_scheduler.hpp>
 #include <utility>
 
 namespace cifar10 {
@@ -96,16 +94,6 @@ std::shared_ptr<torch::optim::SGD> make_optimizer(std::vector<at::Tensor> parame
       std::move(parameters), torch::optim::SGDOptions(options.lr).momentum(0.9).weight_decay(5e-4));
 }
 
-linkboy::CreateSchedulerFn cosine_by_epoch() {
-  return [](torch::optim::Optimizer& optimizer, const linkboy::RunConfig& config) {
-    const auto factor = [config](int64_t update) {
-      const int64_t epoch = update / config.num_updates_per_epoch;
-      return 0.5 + 0.5 * std::cos(std::numbers::pi * static_cast<double>(epoch) /
-                                  static_cast<double>(config.num_epochs));
-    };
-    return std::make_unique<linkboy::LambdaScheduler>(
-        optimizer, linkboy::LambdaSchedulerOptions{.lr_lambda = {factor}}, config);
-  };
-}
+linkboy::CreateSchedulerFn cosine_by_epoch() { return linkboy::by_epoch(linkboy::cosine()); }
 
 }  // namespace cifar10

@@ -5,8 +5,15 @@
 
 #include <cmath>
 
+#include "linkboy/run/run_config.hpp"
+#include "linkboy/run/run_history.hpp"
+#include "linkboy/schedulers/constant_scheduler.hpp"
 #include "linkboy/schedulers/cyclic_scheduler.hpp"
 #include "linkboy/schedulers/linear_scheduler.hpp"
+#include "linkboy/schedulers/reduce_on_plateau_scheduler.hpp"
+#include "linkboy/schedulers/sequential_scheduler.hpp"
+#include "linkboy/schedulers/timm_scheduler.hpp"
+#include "linkboy/schedulers/warmup_scheduler.hpp"
 #include "linkboy/schedulers/wsd_scheduler.hpp"
 #include "support/expect_error.hpp"
 #include "unit/schedulers/schedules_fixture.hpp"
@@ -30,8 +37,9 @@ TEST_F(SchedulesTest, AreMadeByNameFromText) {
 TEST_F(SchedulesTest, WhatCannotBeReadIsRefusedWithWhatThereIs) {
   EXPECT_ERROR(make_scheduler_fn("stepp", {}), "there is no scheduler \"stepp\"; there are step, ");
   EXPECT_ERROR(scheduler_options("stepp"), "there is no scheduler");
-  EXPECT_ERROR(make_scheduler_fn("step", {{"size", "3"}}),
-               "the scheduler step has no option \"size\"; it has step_size, gamma, field.");
+  EXPECT_ERROR(
+      make_scheduler_fn("step", {{"size", "3"}}),
+      "the scheduler step has no option \"size\"; it has step_size, gamma, field, by_epoch.");
   EXPECT_ERROR(make_scheduler_fn("step", {{"gamma", "x"}}),
                "step's gamma is 'x'; it must be a number.");
   EXPECT_ERROR(make_scheduler_fn("step", {{"gamma", "1"}, {"gamma", "2"}}), "a second time");
@@ -52,6 +60,63 @@ TEST_F(SchedulesTest, MilestonesInTextMayBeExpressionsWithCommas) {
   EXPECT_EQ(scheduler->values_at(9)[0], 0.01);
   EXPECT_EQ(scheduler->values_at(10)[0], 0.005);
   EXPECT_EQ(scheduler->values_at(300)[0], 0.0025);
+}
+
+TEST_F(SchedulesTest, ByEpochEveryNamedSchedulesUpdateIsAnEpoch) {
+  RunConfig epochs = ten_by_ten();
+  epochs.max_num_updates = epochs.num_epochs;
+  epochs.num_updates_per_epoch = 1;
+  for (const std::string& name : scheduler_names()) {
+    SCOPED_TRACE(name);
+    EXPECT_EQ(scheduler_options(name).back().first, "by_epoch");
+    EXPECT_EQ(scheduler_options(name).back().second, "false");
+    SchedulerSettings settings;
+    if (name == "multi-step") settings = {{"milestones", "num_epochs / 5,num_updates / 2"}};
+    if (name == "exponential") settings = {{"gamma", "0.9"}};
+    if (name == "cyclic") settings = {{"max_lr", "0.5"}, {"step_size_up", "3"}};
+    if (name == "inverse-sqrt") settings = {{"warmup_updates", "2"}};
+    const auto plain = make(make_scheduler_fn(name, settings), epochs);
+    settings.emplace_back("by_epoch", "true");
+    const auto by_epoch = make(make_scheduler_fn(name, settings));
+    for (int64_t update = 0; update < 100; ++update) {
+      EXPECT_EQ(by_epoch->values_at(update), plain->values_at(update / 10)) << update;
+      const auto others = by_epoch->other_values_at(update);
+      const auto plain_others = plain->other_values_at(update / 10);
+      ASSERT_EQ(others.size(), plain_others.size());
+      for (std::size_t i = 0; i < others.size(); ++i) {
+        EXPECT_EQ(others[i].values, plain_others[i].values) << update;
+      }
+    }
+  }
+}
+
+TEST_F(SchedulesTest, ByEpochAPlateauInAWarmupInASequenceHasItsTurn) {
+  const auto plateau = reduce_on_plateau({.factor = 0.5, .patience = 0});
+  const auto schedule =
+      by_epoch(sequential({.schedulers = {constant({.factor = 1.0}),
+                                          warmup({.scheduler = plateau, .warmup_updates = 2})},
+                           .milestones = {3}}));
+  const auto scheduler = make(schedule);
+  InMemoryRunHistory history;
+  scheduler->run_start(history);
+  scheduler->start();
+  std::vector<double> rates;
+  for (int64_t update = 1; update <= 100; ++update) {
+    if (update % 10 == 1) rates.push_back(lr()[0]);
+    scheduler->step();
+    if (update % 10 != 0) continue;
+    history.update_metric("eval_loss_epoch", static_cast<double>(update));  // never better
+    scheduler->epoch_end(update / 10, history, /*has_metrics=*/true);
+  }
+  // Epochs 4 and 5 warm up. The metric of epoch 5, its end, is the best; each later one is worse.
+  EXPECT_EQ(rates, (std::vector<double>{0.01, 0.01, 0.01, 0.0, 0.005, 0.01, 0.005, 0.0025, 0.00125,
+                                        0.000625}));
+}
+
+TEST_F(SchedulesTest, ByEpochTheRunMustHaveEpochs) {
+  EXPECT_ERROR(make(make_scheduler_fn("cosine", {{"by_epoch", "true"}}), RunConfig{}),
+               "the schedule counts in epochs, but the run has");
+  EXPECT_ERROR(make(by_epoch(nullptr)), "is empty");
 }
 
 }  // namespace
