@@ -3,13 +3,16 @@
 #include <torch/nn/module.h>
 #include <torch/optim/optimizer.h>
 
+#include <algorithm>
+#include "checkpoint/checkpoint_keys.hpp"
+
 #include "checkpoint/named_tensors.hpp"
 #include "checkpoint/optimizer_state.hpp"
 #include "distributed/agreement.hpp"
+#include "distributed/ivalue_bytes.hpp"
 #include "linkboy/accelerator/main_process.hpp"
 #include "linkboy/checkpoint/checkpoint.hpp"
 #include "linkboy/error.hpp"
-#include "trainer/checkpoint_keys.hpp"
 #include "trainer/run_progress.hpp"
 #include "trainer/trainer_implementation.hpp"
 
@@ -59,17 +62,39 @@ void Trainer::save_checkpoint(const std::filesystem::path& path, const StateDict
                               CheckpointParts parts) {
   impl_->settle_update();
   const StateDict contents = impl_->checkpoint_contents(extras, parts);
-  if (accelerator().is_main_process()) write_checkpoint(path, contents);
+  const bool writes =
+      parts.save_per_node ? accelerator().is_local_main_process() : accelerator().is_main_process();
+  if (writes) write_checkpoint(path, contents);
 }
 
 StateDict Trainer::load_checkpoint(const std::filesystem::path& path, CheckpointParts parts) {
   if (impl_->background_save_) impl_->background_save_->job.join();
   accelerator().wait_for_everyone();  // the main process may just have written it
-  StateDict contents;
-  succeed_on_all_ranks(impl_->accelerator_->process_group(),
-                       [&] { contents = impl_->read_contents(path); });
+  StateDict contents = impl_->read_on_all_ranks(path);
   impl_->load_contents(contents, path, parts, /*is_resumed=*/false);
   return contents;
+}
+
+/// Each rank reads the file. Those on a host that does not have it, or has another one there, get
+/// the contents from rank 0.
+StateDict Trainer::Implementation::read_on_all_ranks(const std::filesystem::path& path) const {
+  const Accelerator& here = *accelerator_;
+  StateDict contents;
+  if (here.num_processes() == 1) return read_contents(path);
+  std::error_code error;
+  const auto size = std::filesystem::file_size(path, error);
+  const std::string own = error ? "none" : std::to_string(size);
+  const auto sizes = here.all_gather_bytes(own);
+  const bool is_like_rank_0 = own == sizes[0];
+  succeed_on_all_ranks(here.process_group(), [&] {
+    if (is_like_rank_0 || sizes[0] == "none") contents = read_contents(path);
+  });
+  const bool have_all =
+      std::all_of(sizes.begin(), sizes.end(), [&](const auto& each) { return each == sizes[0]; });
+  if (have_all) return contents;
+  const std::string bytes =
+      here.broadcast_bytes(here.is_main_process() ? to_bytes(contents.to_ivalue()) : "");
+  return is_like_rank_0 ? contents : StateDict::from_ivalue(from_bytes(bytes), path.string());
 }
 
 StateDict Trainer::Implementation::read_contents(const std::filesystem::path& path) const {

@@ -7,6 +7,7 @@
 #include <unordered_set>
 
 #include "checkpoint/background_job.hpp"
+#include "checkpoint/checkpoint_keys.hpp"
 #include "checkpoint/named_tensors.hpp"
 #include "checkpoint/rng_state.hpp"
 #include "distributed/agreement.hpp"
@@ -15,7 +16,6 @@
 #include "linkboy/checkpoint/checkpoint.hpp"
 #include "linkboy/checkpoint/training_state_folders.hpp"
 #include "linkboy/error.hpp"
-#include "trainer/checkpoint_keys.hpp"
 #include "trainer/run_progress.hpp"
 #include "trainer/trainer_implementation.hpp"
 
@@ -296,9 +296,7 @@ bool Trainer::load_training_state(const std::filesystem::path& directory) {
   place = impl_->accelerator_->broadcast_bytes(place);
   if (place.empty()) return false;
   const auto path = std::filesystem::path(place) / kTrainingStateFile;
-  StateDict contents;
-  succeed_on_all_ranks(impl_->accelerator_->process_group(),
-                       [&] { contents = impl_->read_contents(path); });
+  StateDict contents = impl_->read_on_all_ranks(path);
   const StateDict state = contents.get_dict(kTrainingState);
   impl_->check_training_state(state, path);
   const int64_t micro_step = impl_->micro_step_of(state, path);

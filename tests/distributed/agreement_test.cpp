@@ -225,13 +225,13 @@ TEST(AgreementTest, RanksThatShareADeviceAreNamed) {
                c10::str("ranks 0 and ", last, " have the same CUDA device, GPU-7"));
 }
 
-TEST(AgreementTest, AMissingCheckpointOfOneRankIsAnErrorOnAll) {
+TEST(AgreementTest, ACheckpointThatRank0DoesNotHaveIsAnErrorOnAll) {
   const TemporaryFolder own_folder;
   RankToy toy(together());
-  const bool is_last = is_last_rank(toy.trainer);
+  const bool is_main = toy.trainer.accelerator().is_main_process();
   write_checkpoint(own_folder / "model.pt",
                    {{"model_state_dict", Model(toy.model).state_dict().to_ivalue()}});
-  EXPECT_ERROR(toy.trainer.load_checkpoint(own_folder / (is_last ? "nowhere.pt" : "model.pt")),
+  EXPECT_ERROR(toy.trainer.load_checkpoint(own_folder / (is_main ? "nowhere.pt" : "model.pt")),
                "nowhere.pt");
   EXPECT_ERROR(toy.trainer.load_training_state(own_folder / "states"), "is not there");
   EXPECT_TRUE(same_on_all_ranks(toy.trainer.accelerator(), toy.parameters()));

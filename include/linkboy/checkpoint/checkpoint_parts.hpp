@@ -9,7 +9,7 @@ struct SaveStateOptions {
   bool asynchronous = false;
 };
 
-/// Which parts a checkpoint is written or read with.
+/// Which parts a checkpoint is written or read with, and where it is written.
 struct CheckpointParts {
   /// The optimizer's state.
   bool optimizer = true;
@@ -17,6 +17,9 @@ struct CheckpointParts {
   bool scheduler = true;
   /// Parameters and buffers of the loss function's module and of `Trainer::register_module`'s.
   bool registered_modules = true;
+  /// Has `save_checkpoint` write on the first process of each host, for hosts without a shared
+  /// disk. Otherwise the main process alone writes. Reading ignores it.
+  bool save_per_node = false;
 };
 
 }  // namespace linkboy

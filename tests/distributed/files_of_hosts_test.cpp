@@ -1,0 +1,78 @@
+// Files on hosts without a shared disk. What one rank sees at a path, another does not.
+
+#include <filesystem>
+#include <fstream>
+
+#include "distributed/ranks.hpp"
+#include "linkboy/checkpoint/checkpoint.hpp"
+#include "support/expect_error.hpp"
+#include "support/temporary_folder.hpp"
+
+namespace linkboy::testing::files_of_hosts_test {
+namespace {
+
+struct FilesOfHostsTest : ::testing::Test {
+  /// A path in a folder that this rank alone has.
+  std::filesystem::path own(const char* name) const { return own_folder / name; }
+
+  void train(RankToy& toy) const {
+    toy.trainer.train({.train_dataset = toy_data(8 * world.num_processes()),
+                       .num_epochs = 2,
+                       .per_device_batch_size = 4});
+  }
+
+  const TemporaryFolder own_folder;
+  const Accelerator world{together()};
+  const bool is_main = world.is_main_process();
+};
+
+TEST_F(FilesOfHostsTest, ACheckpointThatOnlyRank0HasIsLoadedOnAllRanks) {
+  RankToy trained(together());
+  train(trained);
+  trained.trainer.save_checkpoint(own("model.pt"), {{"note", "of rank 0"}});
+  EXPECT_EQ(std::filesystem::exists(own("model.pt")), is_main);
+  RankToy fresh(together());
+  const StateDict extras = fresh.trainer.load_checkpoint(own("model.pt"));
+  EXPECT_EQ(extras.get_string("note"), "of rank 0");
+  EXPECT_TRUE(bit_equal(fresh.parameters(), trained.parameters()));
+  train(trained);
+  train(fresh);  // the optimizer's state has come too
+  EXPECT_TRUE(bit_equal(fresh.parameters(), trained.parameters()));
+}
+
+TEST_F(FilesOfHostsTest, AnotherFileAtThePathIsNotLoadedOnSomeRanks) {
+  RankToy trained(together());
+  train(trained);
+  trained.trainer.save_checkpoint(own("model.pt"));
+  if (!is_main) std::ofstream(own("model.pt")) << "what an older run has left here";
+  RankToy fresh(together());
+  fresh.trainer.load_checkpoint(own("model.pt"));
+  EXPECT_TRUE(bit_equal(fresh.parameters(), trained.parameters()));
+}
+
+TEST_F(FilesOfHostsTest, ATrainingStateThatOnlyRank0HasIsResumedOnAllRanks) {
+  RankToy trained(together());
+  train(trained);
+  trained.trainer.save_training_state(own("state"));
+  RankToy resumed(together());
+  EXPECT_TRUE(resumed.trainer.load_training_state(own("state")));
+  EXPECT_TRUE(bit_equal(resumed.parameters(), trained.parameters()));
+  EXPECT_EQ(resumed.trainer.num_updates(), 4);
+}
+
+TEST_F(FilesOfHostsTest, AFileThatRank0DoesNotHaveIsAnErrorOnAllRanks) {
+  RankToy toy(together());
+  toy.trainer.save_checkpoint(own("model.pt"));
+  if (is_main) std::filesystem::rename(own("model.pt"), own("away.pt"));
+  if (!is_main) write_checkpoint(own("model.pt"), {{"x", int64_t{1}}});
+  EXPECT_THROW(toy.trainer.load_checkpoint(own("model.pt")), Error);
+}
+
+TEST_F(FilesOfHostsTest, TheFirstProcessOfEachHostWritesIfAskedTo) {
+  RankToy toy(together());
+  toy.trainer.save_checkpoint(own("model.pt"), {}, {.save_per_node = true});
+  EXPECT_EQ(std::filesystem::exists(own("model.pt")), world.is_local_main_process());
+}
+
+}  // namespace
+}  // namespace linkboy::testing::files_of_hosts_test
