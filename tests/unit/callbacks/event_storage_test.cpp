@@ -1,0 +1,117 @@
+// What EventStorage keeps of each update.
+
+#include "linkboy/callbacks/event_storage.hpp"
+
+#include <gtest/gtest.h>
+#include <torch/torch.h>
+
+#include "linkboy/callbacks/lambda_callback.hpp"
+#include "linkboy/callbacks/save_training_state.hpp"
+#include "linkboy/schedulers/step_scheduler.hpp"
+#include "support/expect_error.hpp"
+#include "support/keep_losses.hpp"
+#include "support/temporary_folder.hpp"
+#include "support/toy.hpp"
+
+namespace linkboy::testing::event_storage_test {
+namespace {
+
+TrainOptions toy_options(int64_t num_epochs = 1) {
+  return {.train_dataset = toy_data(12),
+          .num_epochs = num_epochs,
+          .per_device_batch_size = 2,
+          .gradient_accumulation_steps = 2,
+          .create_scheduler_fn = step_decay({.step_size = 1, .gamma = 0.5}),
+          .train_dataloader_options = {.shuffle = false}};
+}
+
+std::vector<double> numbers(const at::Tensor& tensor) {
+  const at::Tensor values = tensor.to(at::kDouble).contiguous();
+  return {values.data_ptr<double>(), values.data_ptr<double>() + values.numel()};
+}
+
+TEST(EventStorageTest, KeepsTheLossAndTheLearningRateOfEachUpdate) {
+  const auto storage = make<EventStorage>();
+  const auto losses = std::make_shared<KeepLosses>();
+  Toy toy({storage, losses});
+  toy.trainer.train(toy_options());
+  EXPECT_EQ(storage->names(), (std::vector<std::string>{"learning_rate", "train_loss"}));
+  EXPECT_EQ(numbers(storage->values("learning_rate", 9)), (std::vector<double>{0.1, 0.05, 0.025}));
+  EXPECT_EQ(numbers(storage->updates("train_loss", 2)), (std::vector<double>{2, 3}));
+  const auto steps = losses->losses;
+  ASSERT_EQ(steps.size(), 6U);
+  EXPECT_NEAR(storage->latest("train_loss"), (steps[4] + steps[5]) / 2, 1e-6);
+  EXPECT_NEAR(storage->values("train_loss", 3).mean().item<double>(),
+              (steps[0] + steps[1] + steps[2] + steps[3] + steps[4] + steps[5]) / 6, 1e-6);
+}
+
+TEST(EventStorageTest, TakesValuesOfOthers) {
+  const auto storage = make<EventStorage>();
+  Toy toy({storage, make<LambdaCallback>({.on_train_update_end = [&](Trainer& trainer) {
+             const auto found = trainer.callback_handler().find<EventStorage>();
+             found->put_scalar("number", static_cast<double>(trainer.num_updates()));
+             found->put_scalar("tensor", torch::full({1}, 0.5, test_device()));
+           }})});
+  toy.trainer.train(toy_options());
+  EXPECT_TRUE(storage->contains("number"));
+  EXPECT_EQ(numbers(storage->values("number", 3)), (std::vector<double>{1, 2, 3}));
+  EXPECT_EQ(numbers(storage->updates("tensor", 3)), (std::vector<double>{1, 2, 3}));
+  EXPECT_EQ(storage->latest("tensor"), 0.5);
+}
+
+TEST(EventStorageTest, KeepsNoMoreThanItsWindow) {
+  const auto storage = make<EventStorage>({.window = 2});
+  Toy toy({storage});
+  toy.trainer.train(toy_options());
+  EXPECT_EQ(storage->values("train_loss", 100).numel(), 2);
+  EXPECT_EQ(numbers(storage->updates("train_loss", 100)), (std::vector<double>{2, 3}));
+}
+
+TEST(EventStorageTest, AFurtherRunBeginsAnew) {
+  const auto storage = make<EventStorage>();
+  Toy toy({storage});
+  toy.trainer.train(toy_options());
+  toy.trainer.train(toy_options());
+  EXPECT_EQ(numbers(storage->updates("train_loss", 100)), (std::vector<double>{1, 2, 3}));
+}
+
+TEST(EventStorageTest, AResumedRunContinuesWithTheSavedValues) {
+  const TemporaryFolder folder;
+  const auto whole = make<EventStorage>();
+  Toy(CallbackList{whole}).trainer.train(toy_options(2));
+  Toy first({make<EventStorage>(), make<SaveTrainingState>({.directory = folder / "states"})});
+  first.trainer.train(toy_options(1));
+  const auto resumed = make<EventStorage>();
+  Toy second({resumed});
+  TrainOptions options = toy_options(2);
+  options.resume_from = folder / "states" / "latest";
+  second.trainer.train(options);
+  for (const std::string& name : whole->names()) {
+    EXPECT_EQ(numbers(resumed->values(name, 100)), numbers(whole->values(name, 100))) << name;
+    EXPECT_EQ(numbers(resumed->updates(name, 100)), numbers(whole->updates(name, 100))) << name;
+  }
+}
+
+TEST(EventStorageTest, AnUnknownNameIsAnErrorThatListsTheNames) {
+  const auto storage = make<EventStorage>();
+  storage->put_scalar("own", 1.0);
+  EXPECT_ERROR(storage->latest("other"), "no values of \"other\"; it has those of: own.");
+  EXPECT_ERROR(storage->values("own", 0), "the number of values of \"own\" is 0");
+  EXPECT_ERROR(storage->updates("own", -1), "the number of values of \"own\" is -1");
+  EXPECT_THROW(make<EventStorage>({.window = 0}), OptionError);
+}
+
+TEST(EventStorageTest, AStateWithOtherShapesIsRefused) {
+  const auto storage = make<EventStorage>();
+  storage->put_scalar("own", 1.0);
+  StateDict scalars;
+  scalars.set("own", StateDict{{"updates", torch::zeros({2}, torch::kLong)},
+                               {"values", torch::zeros({3}, torch::kDouble)}});
+  StateDict state{{"num_updates", int64_t{3}}};
+  state.set("scalars", scalars);
+  EXPECT_ERROR(storage->load_rank_state_dict(state), "lists of one length");
+  EXPECT_EQ(storage->latest("own"), 1.0);
+}
+
+}  // namespace
+}  // namespace linkboy::testing::event_storage_test
