@@ -28,8 +28,8 @@ class Optimizer;
 
 namespace linkboy {
 
-/// Turns what the user says into what the hardware does. Trainer drives one; a hand-written loop
-/// can do the same:
+/// Turns what the user says into what the hardware does. Trainer and Engine drive one; a
+/// hand-written loop can do the same:
 ///
 /// (`prepare` has seen the model, its optimizer and the loader before.)
 ///

@@ -12,6 +12,7 @@
 #include "linkboy/checkpoint.hpp"
 #include "linkboy/data.hpp"
 #include "linkboy/distributed.hpp"
+#include "linkboy/engine.hpp"
 #include "linkboy/error.hpp"
 #include "linkboy/export.hpp"
 #include "linkboy/extend.hpp"

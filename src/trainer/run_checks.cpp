@@ -9,6 +9,7 @@
 #include <unordered_map>
 #include <unordered_set>
 
+#include "accelerator/resolve_run_config.hpp"
 #include "checkpoint/optimizer_state.hpp"
 #include "distributed/agreement.hpp"
 #include "linkboy/error.hpp"
@@ -17,15 +18,6 @@
 
 namespace linkboy {
 namespace {
-
-void check_at_least_one(const char* name, int64_t value) {
-  LINKBOY_CHECK_OPTION(value >= 1, name, " is ", value, "; it must be at least 1.");
-}
-
-void check_positive(const char* name, const std::optional<double>& value) {
-  LINKBOY_CHECK_OPTION(!value || *value > 0.0, name, " is ", *value,
-                       "; it must be positive. Leave it out to clip nothing.");
-}
 
 void check_batch_size(int64_t batch_size, const DataLoaderOptions& loader, const char* name) {
   LINKBOY_CHECK_OPTION(!loader.batch_size || *loader.batch_size == batch_size, name,
@@ -108,8 +100,8 @@ void check_train_options(const TrainOptions& options, const torch::optim::Optimi
   check_collate_fn(options.collate_fn, options.train_dataloader_options,
                    "train_dataloader_options");
   check_collate_fn(options.collate_fn, options.eval_dataloader_options, "eval_dataloader_options");
-  check_positive("gradient_clip_value", options.gradient_clip_value);
-  check_positive("gradient_clip_norm", options.gradient_clip_norm);
+  check_clip_value("gradient_clip_value", options.gradient_clip_value);
+  check_clip_value("gradient_clip_norm", options.gradient_clip_norm);
   LINKBOY_CHECK_OPTION(
       !options.weight_by_batch_size || options.execution_mode == ExecutionMode::eager,
       "weight_by_batch_size does not work with ExecutionMode::graph, which records the "

@@ -7,10 +7,10 @@
 
 #include <algorithm>
 #include <cmath>
-#include <limits>
 #include <thread>
 #include <utility>
 
+#include "accelerator/resolve_run_config.hpp"
 #include "accelerator/share_between_ranks.hpp"
 #include "linkboy/error.hpp"
 #include "linkboy/profiling/profiler_range.hpp"
@@ -18,35 +18,9 @@
 #include "trainer/step_executor.hpp"
 #include "trainer/stop_control.hpp"
 #include "trainer/trainer_implementation.hpp"
-#include "util/ceil_div.hpp"
 #include "util/error_bytes.hpp"
 
 namespace linkboy {
-
-std::vector<at::Tensor> parameters_of(const torch::optim::Optimizer& optimizer) {
-  std::vector<at::Tensor> parameters;
-  for (const auto& group : optimizer.param_groups()) {
-    parameters.insert(parameters.end(), group.params().begin(), group.params().end());
-  }
-  return parameters;
-}
-
-void set_training_lengths(RunConfig& config, const TrainOptions& options) {
-  config.train_total_batch_size = config.train_per_device_batch_size * config.num_processes *
-                                  config.gradient_accumulation_steps;
-  config.num_updates_per_epoch =
-      ceil_div(config.num_train_batches_per_epoch, config.gradient_accumulation_steps);
-  if (options.max_num_updates) {
-    config.max_num_updates = *options.max_num_updates;
-    config.num_epochs = ceil_div(config.max_num_updates, config.num_updates_per_epoch);
-  } else {
-    // A run without an end of its own may have as many epochs as there are numbers.
-    constexpr int64_t kMost = std::numeric_limits<int64_t>::max();
-    const int64_t per_epoch = config.num_updates_per_epoch;
-    const bool overflows = per_epoch > 0 && config.num_epochs > kMost / per_epoch;
-    config.max_num_updates = overflows ? kMost : config.num_epochs * per_epoch;
-  }
-}
 
 void Trainer::Implementation::set_up_training(const TrainOptions& options) {
   claim_accelerator();
@@ -245,31 +219,8 @@ void Trainer::prepare_model_optimizer_and_dataloaders() {
 }
 
 RunConfig Trainer::create_run_config(const TrainOptions& options) {
-  RunConfig config;
-  config.num_processes = accelerator().num_processes();
-  config.is_distributed = config.num_processes > 1;
-  config.is_local_process_zero = impl_->accelerator_->is_local_main_process();
-  config.is_world_process_zero = impl_->accelerator_->is_main_process();
-  config.device = impl_->accelerator_->device().str();
-  config.precision = impl_->accelerator_->precision();
-  config.gradient_accumulation_steps = options.gradient_accumulation_steps;
-  config.gradient_clip_value = options.gradient_clip_value;
-  config.gradient_clip_norm = options.gradient_clip_norm;
-  config.num_epochs = options.num_epochs.value_or(0);
-  if (impl_->eval_dataloader_) {
-    config.num_eval_batches_per_epoch = impl_->max_over_ranks(impl_->eval_dataloader_->size());
-    config.eval_per_device_batch_size = impl_->eval_dataloader_->batch_size();
-    config.eval_total_batch_size = config.eval_per_device_batch_size * config.num_processes;
-  }
-  if (!impl_->train_dataloader_) return config;
-
-  config.num_train_batches_per_epoch = impl_->train_dataloader_->size();
-  LINKBOY_CHECK(config.num_train_batches_per_epoch >= 1, "the training loader's size() is ",
-                config.num_train_batches_per_epoch,
-                "; an epoch must have at least 1 batch. Give it more data, or smaller batches.");
-  config.train_per_device_batch_size = impl_->train_dataloader_->batch_size();
-  set_training_lengths(config, options);
-  return config;
+  return resolve_run_config(*impl_->accelerator_, options, impl_->train_dataloader_.get(),
+                            impl_->eval_dataloader_.get());
 }
 
 int64_t Trainer::Implementation::max_over_ranks(int64_t value) {

@@ -3,6 +3,7 @@
 #include <torch/nn/module.h>
 #include <torch/optim/optimizer.h>
 
+#include "accelerator/resolve_run_config.hpp"
 #include "checkpoint/background_job.hpp"
 #include "linkboy/error.hpp"
 #include "trainer/run_progress.hpp"
@@ -78,16 +79,9 @@ at::Tensor Trainer::calculate_predictions(const Batch& batch) {
 void Trainer::backward_step(const at::Tensor& loss) { impl_->accelerator_->backward(loss); }
 
 void Trainer::clip_gradients() {
-  if (!impl_->run_config_.gradient_clip_value && !impl_->run_config_.gradient_clip_norm) return;
-  impl_->accelerator_->unscale_gradients(*impl_->optimizer_);
-  const auto parameters = parameters_of(*impl_->optimizer_);
-  if (impl_->run_config_.gradient_clip_value) {
-    impl_->accelerator_->clip_grad_value(parameters, *impl_->run_config_.gradient_clip_value);
-  }
-  if (impl_->run_config_.gradient_clip_norm) {
-    impl_->gradient_norm_ =
-        impl_->accelerator_->clip_grad_norm(parameters, *impl_->run_config_.gradient_clip_norm);
-  }
+  const at::Tensor norm =
+      linkboy::clip_gradients(*impl_->accelerator_, *impl_->optimizer_, impl_->run_config_);
+  if (norm.defined()) impl_->gradient_norm_ = norm;
 }
 
 void Trainer::optimizer_step() { impl_->accelerator_->optimizer_step(*impl_->optimizer_); }

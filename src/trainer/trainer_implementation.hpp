@@ -102,6 +102,7 @@ struct Trainer::Implementation {
                                    const DataLoader& loader);
   StateDict checkpoint_contents(const StateDict& extras, CheckpointParts parts) const;
   StateDict read_contents(const std::filesystem::path& path) const;
+  StateDict read_on_all_ranks(const std::filesystem::path& path) const;
   void load_contents(StateDict& contents, const std::filesystem::path& path, CheckpointParts parts,
                      bool is_resumed);
   c10::IValue gather_on_main_process(const StateDict& own);

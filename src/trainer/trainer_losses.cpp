@@ -7,8 +7,8 @@
 #include <limits>
 
 #include "accelerator/gradients.hpp"
+#include "accelerator/resolve_run_config.hpp"
 #include "linkboy/error.hpp"
-#include "trainer/run_setup.hpp"
 #include "trainer/trainer_implementation.hpp"
 
 namespace linkboy {

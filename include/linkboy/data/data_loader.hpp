@@ -2,17 +2,21 @@
 
 #include <ATen/core/Generator.h>
 
+#include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <iterator>
 #include <memory>
 #include <optional>
 #include <span>
+#include <utility>
 
 #include "linkboy/checkpoint/state_dict.hpp"
 #include "linkboy/data/batch.hpp"
 #include "linkboy/data/dataset.hpp"
 #include "linkboy/data/sampler.hpp"
 #include "linkboy/export.hpp"
+#include "linkboy/util/text_options.hpp"
 
 namespace linkboy {
 
@@ -91,6 +95,9 @@ struct LINKBOY_API DataLoaderOptions {
   /// These options, with every field that `user` has set replaced. A `sampler` of the user's
   /// removes a `shuffle` that the user did not set.
   DataLoaderOptions merged_with(const DataLoaderOptions& user) const;
+
+  LINKBOY_FIELDS(batch_size, shuffle, drop_last, num_workers, prefetch_factor, pin_memory, seed,
+                 even_batches);
 };
 
 /// The batches of one epoch, in order. Made by DataLoader::iterate; used by one thread.
@@ -101,6 +108,51 @@ class LINKBOY_API BatchIterator {
   /// The next batch, or nothing after the last. Waits for a worker thread if need be.
   /// @throws whatever making that batch threw, on a worker thread or not.
   virtual std::optional<Batch> next() = 0;
+};
+
+/// The batches of one epoch for a range-based `for`. Made by DataLoader::batches; can be walked
+/// through once.
+class BatchRange {
+ public:
+  /// Of the batches that `iterator` has not given yet.
+  explicit BatchRange(std::unique_ptr<BatchIterator> iterator) : iterator_(std::move(iterator)) {}
+
+  /// An input iterator.
+  class Iterator {
+   public:
+    /// @{
+    using iterator_concept = std::input_iterator_tag;
+    using difference_type = std::ptrdiff_t;
+    using value_type = Batch;
+    /// @}
+    /// Takes the first batch.
+    explicit Iterator(BatchIterator& batches) : batches_(&batches), batch_(batches.next()) {}
+    /// The present batch.
+    const Batch& operator*() const { return *batch_; }
+    /// Takes the next batch. @throws what BatchIterator::next throws.
+    /// @{
+    Iterator& operator++() {
+      batch_.reset();  // it may be given back to the loader's memory before the next one comes
+      batch_ = batches_->next();
+      return *this;
+    }
+    void operator++(int) { ++*this; }
+    /// @}
+    /// Whether there is no batch left.
+    bool operator==(std::default_sentinel_t) const { return !batch_; }
+
+   private:
+    BatchIterator* batches_;
+    std::optional<Batch> batch_;
+  };
+
+  /// Takes the first batch. @throws what BatchIterator::next throws.
+  Iterator begin() { return Iterator(*iterator_); }
+  /// Behind the last batch.
+  std::default_sentinel_t end() const { return {}; }
+
+ private:
+  std::unique_ptr<BatchIterator> iterator_;
 };
 
 /// A source of batches. Trainer needs no more than this interface, so streams and loaders of one's
@@ -117,6 +169,11 @@ class LINKBOY_API DataLoader {
 
   /// The batches [first_batch, size()) of `epoch` (counted from 1).
   virtual std::unique_ptr<BatchIterator> iterate(int64_t epoch, int64_t first_batch = 0) = 0;
+
+  /// The same for a loop: `for (const Batch& batch : loader->batches(epoch))`.
+  BatchRange batches(int64_t epoch, int64_t first_batch = 0) {
+    return BatchRange(iterate(epoch, first_batch));
+  }
 
   /// What another loader over the same data needs to give the same batches (its seed, say). Part
   /// of a training state. By default there is nothing.

@@ -1,0 +1,369 @@
+#include "linkboy/engine.hpp"
+
+#include <torch/nn/module.h>
+#include <torch/optim/optimizer.h>
+
+#include <limits>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "accelerator/resolve_run_config.hpp"
+#include "accelerator/share_between_ranks.hpp"
+#include "checkpoint/checkpoint_keys.hpp"
+#include "checkpoint/named_tensors.hpp"
+#include "checkpoint/optimizer_state.hpp"
+#include "distributed/agreement.hpp"
+#include "linkboy/error.hpp"
+#include "linkboy/run/run_history.hpp"
+
+namespace linkboy {
+namespace {
+
+constexpr const char* kEngine = "engine";
+
+/// Where the training loader's reader is; the loader tells when an epoch begins.
+struct Place {
+  int64_t epoch = 0;
+  int64_t micro_step = 0;
+  int64_t num_micro_steps = std::numeric_limits<int64_t>::max();  // of the epoch
+  bool has_begun = false;                                         // the micro-step
+};
+
+class EpochLoader final : public DataLoader {
+ public:
+  EpochLoader(std::shared_ptr<DataLoader> loader, std::shared_ptr<Place> place)
+      : loader_(std::move(loader)), place_(std::move(place)) {}
+
+  int64_t size() const override { return loader_->size(); }
+  int64_t batch_size() const override { return loader_->batch_size(); }
+  std::unique_ptr<BatchIterator> iterate(int64_t epoch, int64_t first_batch) override {
+    auto batches = loader_->iterate(epoch, first_batch);
+    *place_ = {.epoch = epoch, .micro_step = first_batch, .num_micro_steps = loader_->size()};
+    return batches;
+  }
+  StateDict state_dict() const override { return loader_->state_dict(); }
+  void load_state_dict(const StateDict& state) override { loader_->load_state_dict(state); }
+
+ private:
+  std::shared_ptr<DataLoader> loader_;
+  std::shared_ptr<Place> place_;
+};
+
+void check_engine_options(const EngineOptions& options, const torch::optim::Optimizer* optimizer,
+                          bool has_train_loader, bool has_scheduler) {
+  LINKBOY_CHECK_OPTION(optimizer != nullptr, "the optimizer is null; initialize needs one.");
+  check_at_least_one("num_epochs", options.num_epochs.value_or(1));
+  check_at_least_one("max_num_updates", options.max_num_updates.value_or(1));
+  check_at_least_one("gradient_accumulation_steps", options.gradient_accumulation_steps);
+  check_clip_value("gradient_clip_value", options.gradient_clip_value);
+  check_clip_value("gradient_clip_norm", options.gradient_clip_norm);
+  if (!has_scheduler || options.max_num_updates) return;
+  LINKBOY_CHECK_OPTION(options.num_epochs,
+                       "neither num_epochs nor max_num_updates is given; one of them must tell the "
+                       "scheduler how long the run is.");
+  LINKBOY_CHECK_OPTION(has_train_loader,
+                       "num_epochs is given without a training loader, which would tell how long "
+                       "an epoch is. Give max_num_updates.");
+}
+
+}  // namespace
+
+struct Engine::Implementation {
+  Implementation(Model model, std::shared_ptr<torch::optim::Optimizer> optimizer,
+                 LossFunction criterion, EngineOptions& options);
+
+  void share(std::shared_ptr<DataLoader>& train_loader,
+             std::shared_ptr<DataLoader>& eval_loader) const;
+  void check_same_on_all_ranks(const EngineOptions& options, const DataLoader* train_loader,
+                               bool has_eval_loader, bool has_scheduler) const;
+  void make_scheduler(const CreateSchedulerFn& create_scheduler_fn);
+  void begin_micro_step();
+  void make_update();
+  void count_open_update();
+  void end_epoch();
+  bool is_in_window() const;
+
+  Model model_;
+  std::shared_ptr<torch::optim::Optimizer> optimizer_;
+  LossFunction criterion_;
+  std::shared_ptr<Accelerator> accelerator_;
+  std::shared_ptr<DataLoader> train_loader_;
+  std::unique_ptr<Scheduler> scheduler_;
+  RunConfig config_;
+  std::shared_ptr<Place> place_ = std::make_shared<Place>();
+  at::Tensor gradient_norm_;
+  /// The verdict on the last update, until the host has waited for it.
+  std::optional<StepVerdict> open_update_;
+  bool has_gradients_ = false;  // of the present micro-step
+  std::optional<int64_t> max_num_updates_;
+  std::optional<int64_t> max_num_epochs_;
+  int64_t num_updates_ = 0;
+  int64_t num_epochs_ = 0;
+};
+
+Engine::Implementation::Implementation(Model model,
+                                       std::shared_ptr<torch::optim::Optimizer> optimizer,
+                                       LossFunction criterion, EngineOptions& options)
+    : model_(std::move(model)),
+      optimizer_(std::move(optimizer)),
+      criterion_(std::move(criterion)),
+      accelerator_(options.shared_accelerator
+                       ? std::move(options.shared_accelerator)
+                       : std::make_shared<Accelerator>(std::move(options.accelerator))),
+      max_num_updates_(options.max_num_updates),
+      max_num_epochs_(options.num_epochs) {
+  std::vector<std::shared_ptr<torch::nn::Module>> others;
+  if (criterion_.module()) {
+    criterion_.module()->to(accelerator_->device());
+    others.push_back(criterion_.module());
+  }
+  accelerator_->prepare(model_, optimizer_.get(), others);
+  accelerator_->set_gradient_accumulation_steps(options.gradient_accumulation_steps);
+}
+
+void Engine::Implementation::share(std::shared_ptr<DataLoader>& train_loader,
+                                   std::shared_ptr<DataLoader>& eval_loader) const {
+  if (train_loader) {
+    train_loader =
+        std::make_shared<EpochLoader>(accelerator_->prepare(std::move(train_loader)), place_);
+  }
+  if (eval_loader) {
+    // An evaluation counts each sample once.
+    eval_loader = accelerator_->prepare(share_between_ranks(
+        std::move(eval_loader), accelerator_->process_group(), /*even_batches=*/false));
+  }
+}
+
+/// Ranks that made different numbers of updates, or of collective calls, would wait for each other
+/// forever. Before the first call that depends on any of these.
+void Engine::Implementation::check_same_on_all_ranks(const EngineOptions& options,
+                                                     const DataLoader* train_loader,
+                                                     bool has_eval_loader,
+                                                     bool has_scheduler) const {
+  if (accelerator_->num_processes() == 1) return;
+  std::vector<std::string> lines{
+      c10::str("batches per epoch = ", train_loader != nullptr ? train_loader->size() : 0),
+      c10::str("an evaluation loader = ", has_eval_loader),
+      c10::str("a scheduler = ", has_scheduler)};
+  for (const auto& [name, value] : options_to_text(options)) lines.push_back(name + " = " + value);
+  require_same_on_all_ranks(accelerator_->process_group(), "what to train", lines);
+}
+
+void Engine::Implementation::make_scheduler(const CreateSchedulerFn& create_scheduler_fn) {
+  if (!create_scheduler_fn) return;
+  scheduler_ = create_scheduler_fn(*optimizer_, config_);
+  LINKBOY_CHECK(scheduler_ != nullptr,
+                "create_scheduler_fn returned null; it must return a scheduler. Leave it out to "
+                "train without one.");
+  scheduler_->set_num_updates_of_run(config_.max_num_updates);
+  scheduler_->run_start(InMemoryRunHistory());
+  scheduler_->start();
+}
+
+void Engine::Implementation::begin_micro_step() {
+  if (std::exchange(place_->has_begun, true)) return;
+  accelerator_->begin_micro_step(place_->micro_step, place_->num_micro_steps);
+}
+
+void Engine::Implementation::make_update() {
+  // The device has this update's gradients to compute while the host waits for the one before.
+  count_open_update();
+  if (scheduler_ && scheduler_->include_new_groups()) scheduler_->start();
+  gradient_norm_ = clip_gradients(*accelerator_, *optimizer_, config_);
+  accelerator_->optimizer_step(*optimizer_);
+  accelerator_->update_scale();
+  open_update_ = accelerator_->step_verdict();
+  if (open_update_->is_known()) count_open_update();
+}
+
+void Engine::Implementation::count_open_update() {
+  if (!open_update_) return;
+  const StepVerdict verdict = *std::exchange(open_update_, std::nullopt);
+  accelerator_->settle_optimizer_steps();
+  if (verdict.was_skipped()) return;
+  ++num_updates_;
+  if (scheduler_) scheduler_->step();
+}
+
+void Engine::Implementation::end_epoch() {
+  count_open_update();
+  num_epochs_ = place_->epoch;
+  place_->micro_step = 0;
+  if (scheduler_) scheduler_->epoch_end(num_epochs_, InMemoryRunHistory(), /*has_metrics=*/false);
+}
+
+bool Engine::Implementation::is_in_window() const {
+  return place_->has_begun || place_->micro_step % config_.gradient_accumulation_steps != 0;
+}
+
+Engine::Engine(std::unique_ptr<Implementation> implementation) : impl_(std::move(implementation)) {}
+Engine::~Engine() = default;
+Engine::Engine(Engine&& other) noexcept = default;
+Engine& Engine::operator=(Engine&& other) noexcept = default;
+
+void Engine::train() {
+  impl_->model_.train();
+  if (impl_->criterion_.module()) impl_->criterion_.module()->train();
+}
+
+void Engine::eval() {
+  impl_->model_.eval();
+  if (impl_->criterion_.module()) impl_->criterion_.module()->eval();
+  impl_->accelerator_->broadcast_buffers();
+}
+
+void Engine::zero_grad() {
+  if (!impl_->is_in_window()) Accelerator::zero_grad(*impl_->optimizer_);
+}
+
+void Engine::begin_forward() {
+  if (impl_->model_.is_training() && at::GradMode::is_enabled()) impl_->begin_micro_step();
+}
+
+at::Tensor Engine::criterion(const at::Tensor& output, const at::Tensor& target) {
+  LINKBOY_CHECK(impl_->criterion_,
+                "the Engine has no criterion. Give one to initialize, or compute the loss in the "
+                "loop.");
+  const auto autocast = impl_->accelerator_->autocast();
+  return impl_->criterion_(output, target);
+}
+
+void Engine::backward(const at::Tensor& loss) {
+  impl_->begin_micro_step();
+  impl_->accelerator_->backward(loss);
+  impl_->has_gradients_ = true;
+}
+
+bool Engine::step() {
+  LINKBOY_CHECK(std::exchange(impl_->has_gradients_, false),
+                "step was called without a backward before it. Call backward and then step for "
+                "each batch.");
+  Place& place = *impl_->place_;
+  const bool is_due = impl_->accelerator_->window().is_complete();
+  if (is_due) impl_->make_update();
+  place.has_begun = false;
+  if (++place.micro_step == place.num_micro_steps) impl_->end_epoch();
+  return is_due;
+}
+
+int64_t Engine::num_updates() {
+  impl_->count_open_update();
+  return impl_->num_updates_;
+}
+
+int64_t Engine::num_epochs() const { return impl_->num_epochs_; }
+int64_t Engine::micro_step() const { return impl_->place_->micro_step; }
+
+bool Engine::has_updates_left() {
+  if (impl_->max_num_updates_) return num_updates() < *impl_->max_num_updates_;
+  return !impl_->max_num_epochs_ || num_epochs() < *impl_->max_num_epochs_;
+}
+
+const at::Tensor& Engine::gradient_norm() const { return impl_->gradient_norm_; }
+Model& Engine::model() { return impl_->model_; }
+torch::optim::Optimizer& Engine::optimizer() { return *impl_->optimizer_; }
+
+Scheduler* Engine::scheduler() {
+  impl_->count_open_update();
+  return impl_->scheduler_.get();
+}
+
+Accelerator& Engine::accelerator() { return *impl_->accelerator_; }
+const RunConfig& Engine::run_config() const { return impl_->config_; }
+
+StateDict Engine::state_dict() {
+  LINKBOY_CHECK(!impl_->is_in_window(), "the Engine is in the middle of an accumulation window (",
+                impl_->place_->micro_step,
+                " micro-steps of the epoch are done), whose gradients no state holds. Call "
+                "state_dict after a step that returned true.");
+  impl_->count_open_update();
+  StateDict own{{"num_updates", impl_->num_updates_},
+                {"num_epochs", impl_->num_epochs_},
+                {"micro_step", impl_->place_->micro_step}};
+  own.set("accelerator", impl_->accelerator_->state_dict());
+  if (const GradScaler* scaler = impl_->accelerator_->grad_scaler()) {
+    own.set("grad_scaler", scaler->state_dict());
+  }
+  if (impl_->train_loader_) own.set("train_loader", impl_->train_loader_->state_dict());
+
+  StateDict state;
+  state.set(kModel, impl_->model_.state_dict());
+  state.set(kOptimizer, impl_->accelerator_->optimizer_state_dict(*impl_->optimizer_));
+  if (impl_->scheduler_) state.set(kScheduler, impl_->scheduler_->state_dict());
+  if (const auto& module = impl_->criterion_.module()) {
+    state.set(kRegisteredModules,
+              StateDict{{"0", StateDict(named_tensors_of(*module)).to_ivalue()}});
+  }
+  state.set(kEngine, own);
+  return state;
+}
+
+void Engine::load_state_dict(const StateDict& state) {
+  impl_->count_open_update();
+  // Check all before anything is changed.
+  const StateDict model = state.get_dict(kModel);
+  check_named_tensors(impl_->model_.named_tensors(), model, "the Engine's state");
+  NamedTensors of_criterion;
+  StateDict criterion;
+  if (const auto& module = impl_->criterion_.module()) {
+    of_criterion = named_tensors_of(*module);
+    criterion = state.get_dict(kRegisteredModules).get_dict("0");
+    check_named_tensors(of_criterion, criterion, "the criterion's state");
+  }
+  const StateDict own = state.get_dict(kEngine);
+  const int64_t num_updates = own.get_int("num_updates");
+  const int64_t num_epochs = own.get_int("num_epochs");
+  const int64_t micro_step = own.get_int("micro_step");
+  const StateDict accelerator = own.get_dict("accelerator");
+  LINKBOY_CHECK(num_updates >= 0 && num_epochs >= 0 && micro_step >= 0, "the Engine's state has ",
+                num_updates, " updates, ", num_epochs, " epochs and ", micro_step,
+                " micro-steps; none may be negative. Use another state.");
+  StateDict scheduler, scaler, loader;
+  if (impl_->scheduler_) {
+    scheduler = state.get_dict(kScheduler);
+    impl_->scheduler_->check_state_dict(scheduler);
+  }
+  GradScaler* const grad_scaler = impl_->accelerator_->grad_scaler();
+  if (grad_scaler != nullptr) scaler = own.get_dict("grad_scaler");
+  if (impl_->train_loader_) loader = own.get_dict("train_loader");
+
+  load_optimizer_state_dict(*impl_->optimizer_, state.get_dict(kOptimizer));
+  impl_->model_.load_state_dict(model);
+  copy_named_tensors(of_criterion, criterion, "the criterion's state");
+  if (impl_->scheduler_) impl_->scheduler_->load_state_dict(scheduler);
+  if (grad_scaler != nullptr) grad_scaler->load_state_dict(scaler);
+  if (impl_->train_loader_) impl_->train_loader_->load_state_dict(loader);
+  impl_->accelerator_->load_state_dict(accelerator);
+  impl_->num_updates_ = num_updates;
+  impl_->num_epochs_ = num_epochs;
+  *impl_->place_ = {.epoch = num_epochs, .micro_step = micro_step};
+  impl_->has_gradients_ = false;
+}
+
+InitializedEngine initialize(Model model, std::shared_ptr<torch::optim::Optimizer> optimizer,
+                             LossFunction criterion, std::shared_ptr<DataLoader> train_loader,
+                             std::shared_ptr<DataLoader> eval_loader,
+                             const CreateSchedulerFn& create_scheduler_fn, EngineOptions options) {
+  check_engine_options(options, optimizer.get(), train_loader != nullptr,
+                       create_scheduler_fn != nullptr);
+  auto engine = std::make_unique<Engine::Implementation>(std::move(model), std::move(optimizer),
+                                                         std::move(criterion), options);
+  engine->check_same_on_all_ranks(options, train_loader.get(), eval_loader != nullptr,
+                                  create_scheduler_fn != nullptr);
+  engine->share(train_loader, eval_loader);
+  engine->train_loader_ = train_loader;
+  engine->config_ =
+      resolve_run_config(*engine->accelerator_,
+                         {.num_epochs = options.num_epochs,
+                          .max_num_updates = options.max_num_updates,
+                          .gradient_accumulation_steps = options.gradient_accumulation_steps,
+                          .gradient_clip_value = options.gradient_clip_value,
+                          .gradient_clip_norm = options.gradient_clip_norm},
+                         train_loader.get(), eval_loader.get());
+  engine->make_scheduler(create_scheduler_fn);
+  Scheduler* const scheduler = engine->scheduler_.get();
+  return {Engine(std::move(engine)), std::move(train_loader), std::move(eval_loader), scheduler};
+}
+
+}  // namespace linkboy

@@ -1,0 +1,101 @@
+#include "accelerator/resolve_run_config.hpp"
+
+#include <ATen/ATen.h>
+#include <torch/optim/optimizer.h>
+
+#include <limits>
+
+#include "linkboy/accelerator.hpp"
+#include "linkboy/error.hpp"
+#include "util/ceil_div.hpp"
+
+namespace linkboy {
+namespace {
+
+int64_t max_over_ranks(const Accelerator& accelerator, int64_t value) {
+  at::Tensor most = at::full({1}, value, at::kLong);
+  accelerator.process_group().all_reduce(most, ReduceOp::max);
+  return most.item<int64_t>();
+}
+
+}  // namespace
+
+void set_training_lengths(RunConfig& config, const TrainOptions& options) {
+  config.train_total_batch_size = config.train_per_device_batch_size * config.num_processes *
+                                  config.gradient_accumulation_steps;
+  config.num_updates_per_epoch =
+      ceil_div(config.num_train_batches_per_epoch, config.gradient_accumulation_steps);
+  if (options.max_num_updates) {
+    config.num_epochs = ceil_div(config.max_num_updates, config.num_updates_per_epoch);
+  } else {
+    // A run without an end of its own may have as many epochs as there are numbers.
+    constexpr int64_t kMost = std::numeric_limits<int64_t>::max();
+    const int64_t per_epoch = config.num_updates_per_epoch;
+    const bool overflows = per_epoch > 0 && config.num_epochs > kMost / per_epoch;
+    config.max_num_updates = overflows ? kMost : config.num_epochs * per_epoch;
+  }
+}
+
+RunConfig resolve_run_config(const Accelerator& accelerator, const TrainOptions& options,
+                             const DataLoader* train_loader, const DataLoader* eval_loader) {
+  RunConfig config;
+  config.num_processes = accelerator.num_processes();
+  config.is_distributed = config.num_processes > 1;
+  config.is_local_process_zero = accelerator.is_local_main_process();
+  config.is_world_process_zero = accelerator.is_main_process();
+  config.device = accelerator.device().str();
+  config.precision = accelerator.precision();
+  config.gradient_accumulation_steps = options.gradient_accumulation_steps;
+  config.gradient_clip_value = options.gradient_clip_value;
+  config.gradient_clip_norm = options.gradient_clip_norm;
+  config.num_epochs = options.num_epochs.value_or(0);
+  config.max_num_updates = options.max_num_updates.value_or(0);
+  if (eval_loader != nullptr) {
+    config.num_eval_batches_per_epoch = max_over_ranks(accelerator, eval_loader->size());
+    config.eval_per_device_batch_size = eval_loader->batch_size();
+    config.eval_total_batch_size = config.eval_per_device_batch_size * config.num_processes;
+  }
+  if (train_loader == nullptr) return config;
+
+  config.num_train_batches_per_epoch = train_loader->size();
+  LINKBOY_CHECK(config.num_train_batches_per_epoch >= 1, "the training loader's size() is ",
+                config.num_train_batches_per_epoch,
+                "; an epoch must have at least 1 batch. Give it more data, or smaller batches.");
+  config.train_per_device_batch_size = train_loader->batch_size();
+  set_training_lengths(config, options);
+  return config;
+}
+
+at::Tensor clip_gradients(Accelerator& accelerator, torch::optim::Optimizer& optimizer,
+                          const RunConfig& config) {
+  at::Tensor norm;
+  if (!config.gradient_clip_value && !config.gradient_clip_norm) return norm;
+  accelerator.unscale_gradients(optimizer);
+  const auto parameters = parameters_of(optimizer);
+  if (config.gradient_clip_value) {
+    accelerator.clip_grad_value(parameters, *config.gradient_clip_value);
+  }
+  if (config.gradient_clip_norm) {
+    norm = accelerator.clip_grad_norm(parameters, *config.gradient_clip_norm);
+  }
+  return norm;
+}
+
+std::vector<at::Tensor> parameters_of(const torch::optim::Optimizer& optimizer) {
+  std::vector<at::Tensor> parameters;
+  for (const auto& group : optimizer.param_groups()) {
+    parameters.insert(parameters.end(), group.params().begin(), group.params().end());
+  }
+  return parameters;
+}
+
+void check_at_least_one(const char* name, int64_t value) {
+  LINKBOY_CHECK_OPTION(value >= 1, name, " is ", value, "; it must be at least 1.");
+}
+
+void check_clip_value(const char* name, const std::optional<double>& value) {
+  LINKBOY_CHECK_OPTION(!value || *value > 0.0, name, " is ", *value,
+                       "; it must be positive. Leave it out to clip nothing.");
+}
+
+}  // namespace linkboy

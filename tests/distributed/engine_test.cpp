@@ -1,0 +1,99 @@
+// The Engine on several ranks.
+
+#include "linkboy/engine.hpp"
+
+#include "distributed/ranks.hpp"
+#include "linkboy/schedulers/cosine_scheduler.hpp"
+#include "support/expect_error.hpp"
+
+namespace linkboy::testing::engine_test {
+namespace {
+
+constexpr int64_t kNumUpdates = 3;
+
+/// Batches of two samples for each of `num_ranks`; on one rank, of all their samples.
+std::shared_ptr<DataLoader> loader_of(int64_t num_ranks, int64_t batch_size) {
+  return make_data_loader(toy_data(2 * num_ranks * kNumUpdates), {.batch_size = batch_size});
+}
+
+struct RankEngine {
+  RankEngine(AcceleratorOptions accelerator, std::shared_ptr<DataLoader> loader,
+             EngineOptions options = {.num_epochs = 1})
+      : parts(initialize(model, toy_sgd(model), torch::nn::CrossEntropyLoss(), std::move(loader),
+                         make_data_loader(toy_data(5), {.batch_size = 2}), cosine({}),
+                         with(std::move(options), std::move(accelerator)))) {}
+
+  static EngineOptions with(EngineOptions options, AcceleratorOptions accelerator) {
+    options.accelerator = std::move(accelerator);
+    return options;
+  }
+
+  void train() {
+    parts.engine.train();
+    for (const Batch& batch : parts.train_loader->batches(1)) {
+      parts.engine.zero_grad();
+      parts.engine.backward(parts.engine.criterion(parts.engine(batch), batch.target()));
+      parts.engine.step();
+    }
+  }
+
+  torch::nn::Sequential model = toy_model();
+  InitializedEngine parts;
+  Engine& engine = parts.engine;
+};
+
+TEST(EngineRanksTest, TrainsAsOneProcessWithAllSamples) {
+  const Accelerator world(together());
+  RankEngine ranks(together(), loader_of(world.num_processes(), 2));
+  RankEngine one(alone(), loader_of(world.num_processes(), 2 * world.num_processes()));
+  for (RankEngine* each : {&ranks, &one}) {
+    each->train();
+    EXPECT_EQ(each->engine.num_updates(), kNumUpdates);
+    EXPECT_EQ(each->engine.run_config().max_num_updates, kNumUpdates);
+  }
+  EXPECT_TRUE(same_on_all_ranks(world, ranks.model->parameters()));
+  expect_close(ranks.model->parameters(), one.model->parameters(), 1e-5);
+}
+
+TEST(EngineRanksTest, EvaluatesEachSampleOnce) {
+  const Accelerator world(together());
+  RankEngine ranks(together(), loader_of(world.num_processes(), 2));
+  int64_t num_samples = 0;
+  for (const Batch& batch : ranks.parts.eval_loader->batches(1)) num_samples += batch.size();
+  EXPECT_EQ(world.reduce(torch::tensor({num_samples})).item<int64_t>(), 5);
+}
+
+TEST(EngineRanksTest, GivesAllRanksTheStatisticsOfRank0ForAnEvaluation) {
+  const Accelerator world(together());
+  torch::nn::Sequential model(torch::nn::BatchNorm1d(4));
+  auto parts =
+      initialize(model, std::make_shared<torch::optim::SGD>(model->parameters(), 0.1), {},
+                 loader_of(world.num_processes(), 2), nullptr, {}, {.accelerator = together()});
+  parts.engine.train();
+  for (const Batch& batch : parts.train_loader->batches(1)) {
+    parts.engine.backward(parts.engine(batch).square().sum());
+    parts.engine.step();
+  }
+  parts.engine.eval();
+  EXPECT_TRUE(same_on_all_ranks(world, model->buffers()));
+}
+
+TEST(EngineRanksTest, RanksThatDifferInTheirOptionsAreToldSo) {
+  const Accelerator world(together());
+  const int64_t rank = world.process_index();
+  EXPECT_ERROR(RankEngine(together(), loader_of(world.num_processes(), 2),
+                          {.num_epochs = 1, .gradient_accumulation_steps = rank == 0 ? 2 : 1}),
+               "gradient_accumulation_steps = ");
+  EXPECT_ERROR(RankEngine(together(), loader_of(world.num_processes() + rank, 2)),
+               "batches per epoch = ");
+  const auto with_eval_on_rank_0 = [&] {
+    const auto model = toy_model();
+    initialize(model, toy_sgd(model), {}, loader_of(world.num_processes(), 2),
+               rank == 0 ? loader_of(world.num_processes(), 2) : nullptr, {},
+               {.accelerator = together()});
+  };
+  EXPECT_ERROR(with_eval_on_rank_0(), "an evaluation loader = ");
+}
+
+}  // namespace
+}  // namespace linkboy::testing::engine_test
