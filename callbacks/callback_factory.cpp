@@ -4,6 +4,7 @@
 
 #include "linkboy/callbacks/convert_sync_batch_norm.hpp"
 #include "linkboy/callbacks/early_stopping.hpp"
+#include "linkboy/callbacks/event_storage.hpp"
 #include "linkboy/callbacks/fast_dev_run.hpp"
 #include "linkboy/callbacks/gradient_norm.hpp"
 #include "linkboy/callbacks/learning_rate_monitor.hpp"
@@ -146,6 +147,7 @@ const Callbacks& callbacks() {
           entry<ProgressBar>("progress-bar"),
           entry<LearningRateMonitor>("learning-rate-monitor"),
           entry<GradientNorm>("gradient-norm"),
+          entry<EventStorage>("event-storage"),
           entry<PerformanceMonitor>("performance-monitor"),
           entry<PhaseTimer>("phase-timer"),
           entry<MemoryMonitor>("memory-monitor"),

@@ -31,6 +31,8 @@ struct TrackRunOptions {
   /// Longest time for which a record may be lost with the program; epochs end with a flush anyway.
   /// Not negative.
   double flush_seconds = 10.0;
+
+  LINKBOY_FIELDS(name, every_n_updates, histograms_every_n_epochs, flush_seconds);
 };
 
 /// Records runs in trackers, on the main process alone. A program killed at any time leaves what it

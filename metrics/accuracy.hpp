@@ -3,6 +3,7 @@
 #include "linkboy/export.hpp"
 #include "linkboy/metrics/class_counts.hpp"
 #include "linkboy/util/required.hpp"
+#include "linkboy/util/text_options.hpp"
 
 namespace linkboy {
 
@@ -19,6 +20,8 @@ struct AccuracyOptions {
   /// With one score per sample: those above it are of class 1. It is compared with the outputs as
   /// they are: 0.5 is right for probabilities, 0 for logits.
   double threshold = 0.5;
+
+  LINKBOY_FIELDS(num_classes, top_k, average, ignore_index, threshold);
 };
 
 /// The part of the samples whose class is right; per class, of those with its label. 0 where there

@@ -11,6 +11,7 @@
 #include "linkboy/metrics/class_predictions.hpp"
 #include "linkboy/metrics/metric.hpp"
 #include "linkboy/util/required.hpp"
+#include "linkboy/util/text_options.hpp"
 
 namespace linkboy {
 
@@ -23,6 +24,8 @@ enum class Average {
   binary,    ///< the value of class 1, of two classes
 };
 
+LINKBOY_ENUM_NAMES(Average, micro, macro, weighted, none, binary)
+
 /// Options of PrecisionScore, RecallScore, IoU and Dice. See `predict_classes` for the outputs.
 struct ClassificationOptions {
   /// At least 2.
@@ -34,6 +37,8 @@ struct ClassificationOptions {
   /// With one score per sample: those above it are of class 1. It is compared with the outputs as
   /// they are: 0.5 is right for probabilities, 0 for logits.
   double threshold = 0.5;
+
+  LINKBOY_FIELDS(num_classes, average, ignore_index, threshold);
 };
 
 /// How counts become a value: the true positives' part of all three, each with its weight. What is

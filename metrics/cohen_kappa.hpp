@@ -3,6 +3,7 @@
 #include "linkboy/export.hpp"
 #include "linkboy/metrics/confusion_counts.hpp"
 #include "linkboy/util/required.hpp"
+#include "linkboy/util/text_options.hpp"
 
 namespace linkboy {
 
@@ -12,6 +13,8 @@ enum class KappaWeights {
   linear,     ///< |i - j|
   quadratic,  ///< (i - j)^2
 };
+
+LINKBOY_ENUM_NAMES(KappaWeights, none, linear, quadratic)
 
 struct CohenKappaOptions {
   /// At least 2.
@@ -23,6 +26,8 @@ struct CohenKappaOptions {
   /// With one score per sample: those above it are of class 1. It is compared with the outputs as
   /// they are: 0.5 is right for probabilities, 0 for logits.
   double threshold = 0.5;
+
+  LINKBOY_FIELDS(num_classes, weights, ignore_index, threshold);
 };
 
 /// Cohen's kappa: by how much labels and predictions agree beyond chance, where 1 is always. NaN

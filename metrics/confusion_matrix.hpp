@@ -3,6 +3,7 @@
 #include "linkboy/export.hpp"
 #include "linkboy/metrics/confusion_counts.hpp"
 #include "linkboy/util/required.hpp"
+#include "linkboy/util/text_options.hpp"
 
 namespace linkboy {
 
@@ -14,6 +15,8 @@ enum class Normalize {
   all,          ///< the number of samples
 };
 
+LINKBOY_ENUM_NAMES(Normalize, none, labels, predictions, all)
+
 struct ConfusionMatrixOptions {
   /// At least 2.
   Required<int64_t> num_classes;
@@ -24,6 +27,8 @@ struct ConfusionMatrixOptions {
   /// With one score per sample: those above it are of class 1. It is compared with the outputs as
   /// they are: 0.5 is right for probabilities, 0 for logits.
   double threshold = 0.5;
+
+  LINKBOY_FIELDS(num_classes, normalize, ignore_index, threshold);
 };
 
 /// How often each label met each prediction: [num_classes, num_classes], labels are rows,

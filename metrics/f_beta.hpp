@@ -3,6 +3,7 @@
 #include "linkboy/export.hpp"
 #include "linkboy/metrics/class_counts.hpp"
 #include "linkboy/util/required.hpp"
+#include "linkboy/util/text_options.hpp"
 
 namespace linkboy {
 
@@ -18,6 +19,8 @@ struct FBetaOptions {
   /// With one score per sample: those above it are of class 1. It is compared with the outputs as
   /// they are: 0.5 is right for probabilities, 0 for logits.
   double threshold = 0.5;
+
+  LINKBOY_FIELDS(num_classes, beta, average, ignore_index, threshold);
 };
 
 /// The weighted harmonic mean of precision and recall; F1 by default. 0 where both have no samples.

@@ -3,6 +3,7 @@
 #include "linkboy/export.hpp"
 #include "linkboy/metrics/confusion_counts.hpp"
 #include "linkboy/util/required.hpp"
+#include "linkboy/util/text_options.hpp"
 
 namespace linkboy {
 
@@ -14,6 +15,8 @@ struct MatthewsCorrCoefOptions {
   /// With one score per sample: those above it are of class 1. It is compared with the outputs as
   /// they are: 0.5 is right for probabilities, 0 for logits.
   double threshold = 0.5;
+
+  LINKBOY_FIELDS(num_classes, ignore_index, threshold);
 };
 
 /// The Matthews correlation coefficient of labels and predictions, in [-1, 1]. Where it is 0/0 it

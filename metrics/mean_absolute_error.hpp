@@ -5,12 +5,15 @@
 
 #include "linkboy/export.hpp"
 #include "linkboy/metrics/regression_rows.hpp"
+#include "linkboy/util/text_options.hpp"
 
 namespace linkboy {
 
 struct MeanAbsoluteErrorOptions {
   /// More than 1 gives a value for each column. At least 1.
   int64_t num_outputs = 1;
+
+  LINKBOY_FIELDS(num_outputs);
 };
 
 /// Mean of |output - target|, over all elements; with `num_outputs` > 1 over the rows.

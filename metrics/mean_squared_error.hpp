@@ -5,6 +5,7 @@
 
 #include "linkboy/export.hpp"
 #include "linkboy/metrics/regression_rows.hpp"
+#include "linkboy/util/text_options.hpp"
 
 namespace linkboy {
 
@@ -13,6 +14,8 @@ struct MeanSquaredErrorOptions {
   bool squared = true;
   /// More than 1 gives a value for each column. At least 1.
   int64_t num_outputs = 1;
+
+  LINKBOY_FIELDS(squared, num_outputs);
 };
 
 /// Mean of (output - target)^2, over all elements; with `num_outputs` > 1 over the rows.

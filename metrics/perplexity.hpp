@@ -7,6 +7,7 @@
 
 #include "linkboy/export.hpp"
 #include "linkboy/metrics/metric.hpp"
+#include "linkboy/util/text_options.hpp"
 
 namespace linkboy {
 
@@ -16,6 +17,8 @@ struct PerplexityOptions {
   int64_t class_dim = -1;
   /// A label that does not count.
   std::optional<int64_t> ignore_index{};
+
+  LINKBOY_FIELDS(class_dim, ignore_index);
 };
 
 /// exp of the mean cross entropy of tokens: how many classes a model hesitates between.

@@ -5,6 +5,7 @@
 
 #include "linkboy/export.hpp"
 #include "linkboy/metrics/metric.hpp"
+#include "linkboy/util/text_options.hpp"
 
 namespace linkboy {
 
@@ -18,6 +19,8 @@ enum class R2Average {
   none
 };
 
+LINKBOY_ENUM_NAMES(R2Average, uniform, variance_weighted, none)
+
 struct R2ScoreOptions {
   /// At least 1.
   int64_t num_outputs = 1;
@@ -26,6 +29,8 @@ struct R2ScoreOptions {
   /// Number of independent regressors, for the adjusted score; 0 for the plain one. Not negative.
   /// From the number of samples - 1 on the score is not adjusted.
   int64_t adjusted = 0;
+
+  LINKBOY_FIELDS(num_outputs, average, adjusted);
 };
 
 /// The coefficient of determination: 1 - sum (target - output)^2 / sum (target - mean target)^2.

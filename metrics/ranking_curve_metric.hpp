@@ -8,6 +8,7 @@
 #include "linkboy/export.hpp"
 #include "linkboy/metrics/metric.hpp"
 #include "linkboy/metrics/ranking_curve.hpp"
+#include "linkboy/util/text_options.hpp"
 
 namespace linkboy {
 
@@ -21,6 +22,8 @@ enum class RankingAverage {
   none
 };
 
+LINKBOY_ENUM_NAMES(RankingAverage, macro, weighted, none)
+
 struct RankingCurveOptions {
   /// Each of so many classes against the rest; at least 2. Absent for two classes, with one score.
   std::optional<int64_t> num_classes{};
@@ -32,6 +35,8 @@ struct RankingCurveOptions {
   /// Whether outputs are logits, which go through a sigmoid or (several classes) a softmax.
   /// torchmetrics guesses it from the values of each batch.
   bool from_logits = false;
+
+  LINKBOY_FIELDS(num_classes, average, thresholds, from_logits);
 };
 
 /// What AUROC and AveragePrecision have in common: scores of samples and whether they are positive.

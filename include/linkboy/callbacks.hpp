@@ -9,6 +9,7 @@
 #include "linkboy/callbacks/default_callbacks.hpp"
 #include "linkboy/callbacks/describe_run.hpp"
 #include "linkboy/callbacks/early_stopping.hpp"
+#include "linkboy/callbacks/event_storage.hpp"
 #include "linkboy/callbacks/fast_dev_run.hpp"
 #include "linkboy/callbacks/freeze_layers.hpp"
 #include "linkboy/callbacks/gradient_norm.hpp"

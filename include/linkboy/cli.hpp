@@ -1,5 +1,6 @@
-// All of cli/: command lines and configuration files.
+// All of cli/: command lines, configuration files, and whole programs.
 
 #pragma once
 
 #include "linkboy/cli/command_line.hpp"
+#include "linkboy/cli/run.hpp"

@@ -3,5 +3,6 @@
 #pragma once
 
 #include "linkboy/distributed/distributed_options.hpp"
+#include "linkboy/distributed/launch.hpp"
 #include "linkboy/distributed/process_group.hpp"
 #include "linkboy/distributed/sync_batch_norm.hpp"

@@ -20,6 +20,7 @@
 #include "linkboy/metrics/mean_squared_error.hpp"
 #include "linkboy/metrics/metric.hpp"
 #include "linkboy/metrics/metric_collection.hpp"
+#include "linkboy/metrics/metric_factory.hpp"
 #include "linkboy/metrics/perplexity.hpp"
 #include "linkboy/metrics/precision_score.hpp"
 #include "linkboy/metrics/r2_score.hpp"

@@ -109,7 +109,8 @@ class LINKBOY_API Trainer {
                        CheckpointParts parts = {});
 
   /// Loads the parts that both the file and the Trainer have; prints a line if a part of the file
-  /// is left out. All processes read the file. Waits for an asynchronous save.
+  /// is left out. All processes read the file; those on a host that does not have it, or has a file
+  /// of another size there, get the contents from rank 0. Waits for an asynchronous save.
   /// @return The extras.
   /// @throws Error that lists the names if a part does not fit; nothing has changed then.
   StateDict load_checkpoint(const std::filesystem::path& path, CheckpointParts parts = {});

@@ -11,6 +11,7 @@
 #include <sstream>
 #include <string_view>
 
+#include "cli/json_text.hpp"
 #include "linkboy/error.hpp"
 #include "linkboy/util/printable.hpp"
 
@@ -122,36 +123,19 @@ TextSettings split_settings(const std::string& name, const std::vector<std::stri
   return settings;
 }
 
-OptionGroup& OptionGroup::add_switch(std::string name, bool* target, std::string help) {
-  return add_option(
-      {.name = std::move(name),
-       .help = std::move(help),
-       .is_switch = true,
-       .assign = [target](const std::string& text) { *target = from_text<bool>(text); }});
+std::string text_of_json(const nlohmann::ordered_json& value) {
+  if (value.is_string()) return value.get<std::string>();
+  if (value.is_null()) return "none";
+  if (!value.is_array()) return value.dump();
+  std::vector<std::string> items;
+  for (const auto& item : value) items.push_back(text_of_json(item));
+  return c10::Join(",", items);
 }
 
-OptionGroup& OptionGroup::add_list(std::string name, std::string value_name,
-                                   std::vector<std::string>* target, std::string help) {
-  return add_option({.name = std::move(name),
-                     .value_name = std::move(value_name),
-                     .help = std::move(help),
-                     .is_list = true,
-                     .assign = [target](const std::string& text) { target->push_back(text); }});
-}
-
-OptionGroup& OptionGroup::add_choice(std::string name, std::string* target,
-                                     std::vector<std::string> choices, std::string help) {
-  std::string value_name = c10::Join("|", choices);
-  auto check = [choices = std::move(choices)](const std::string& value) -> std::string {
-    const bool known = std::find(choices.begin(), choices.end(), value) != choices.end();
-    return known ? "" : "one of " + c10::Join(", ", choices);
-  };
-  return add(std::move(name), std::move(value_name), target, std::move(help), std::move(check));
-}
-
-OptionGroup& OptionGroup::add_option(Option option) {
-  options_.push_back(std::move(option));
-  return *this;
+nlohmann::ordered_json json_of_text(const std::string& text) {
+  auto value = nlohmann::ordered_json::parse(text, nullptr, /*allow_exceptions=*/false);
+  const bool is_same = (value.is_number() || value.is_boolean()) && value.dump() == text;
+  return is_same ? value : nlohmann::ordered_json(text);
 }
 
 CommandLine::CommandLine(std::string program, std::string description)
@@ -161,28 +145,62 @@ CommandLine::CommandLine(std::string program, std::string description)
   general.add("config", "FILE", &config_,
               "Reads further options from FILE: one name=value a line, '#' begins a comment; or a "
               "JSON object. The command line wins over the file.");
+  general.add("list", "OPTION", &list_,
+              "Prints what OPTION can name, with all options and their defaults, and exits.");
+  general.add_switch("print-config", &print_config_,
+                     "Prints all options with their values as JSON, for --config, and exits.");
 }
 
 OptionGroup& CommandLine::add_group(std::string title) {
   return groups_.emplace_back(std::move(title));
 }
 
-const CommandLine::Option& CommandLine::find(const std::string& name, const std::string& shown,
-                                             const std::string& dashes) const {
+/// Calls `visit(name, option, key)` with each name that an option has.
+template <class Visit>
+void CommandLine::for_each_option(const Visit& visit) const {
+  const bool has_list = names_anything();
+  for (const auto& group : groups_) {
+    for (const auto& option : group.options_) {
+      if (&group == &groups_.front() && option.name == "list" && !has_list) continue;
+      visit(option.name, option, "");
+      for (const auto& key : option.keys) visit(option.name + "." + key, option, key);
+    }
+  }
+}
+
+CommandLine::Found CommandLine::find_exactly(const std::string& name) const {
+  std::string wanted = name;
+  for (const auto& group : groups_) {
+    for (const auto& alias : group.aliases_) {
+      if (alias.alias == name) wanted = alias.name;
+    }
+  }
+  Found found;
+  for_each_option([&](const std::string& own, const Option& option, const std::string& key) {
+    if (own == wanted) found = {&option, key};
+  });
+  return found;
+}
+
+CommandLine::Found CommandLine::find(const std::string& name, const std::string& shown,
+                                     const std::string& dashes) const {
+  if (const Found found = find_exactly(name); found.option != nullptr) return found;
   const std::string bare = name.substr(std::min(name.find_first_not_of('-'), name.size()));
   std::size_t closest_distance = std::max<std::size_t>(2, bare.size() / 3) + 1;
   std::string closest;
   std::vector<std::string> all;
+  const auto compare = [&](const std::string& own) {
+    const std::size_t distance = edit_distance(bare, own);
+    if (distance >= closest_distance) return;
+    closest = dashes + own;
+    closest_distance = distance;
+  };
+  for_each_option([&](const std::string& own, const Option&, const std::string& key) {
+    if (key.empty()) all.push_back(dashes + own);
+    compare(own);
+  });
   for (const auto& group : groups_) {
-    for (const auto& option : group.options_) {
-      if (option.name == name) return option;
-      all.push_back(dashes + option.name);
-      const std::size_t distance = edit_distance(bare, option.name);
-      if (distance < closest_distance) {
-        closest = all.back();
-        closest_distance = distance;
-      }
-    }
+    for (const auto& alias : group.aliases_) compare(alias.alias);
   }
   throw UsageError(shown + " is not an option of " + program_ + "." +
                    (closest.empty() ? " The options are: " + c10::Join(", ", all) + "."
@@ -194,14 +212,19 @@ std::vector<CommandLine::Setting> CommandLine::read_arguments(const Arguments& a
     throw UsageError("'--' is not an option; all options begin with '--' and a name.");
   }
   po::options_description description;
-  for (const auto& group : groups_) {
-    for (const auto& option : group.options_) {
-      if (option.is_switch) {
-        description.add_options()(option.name.c_str(), po::bool_switch());
-      } else {
-        description.add_options()(option.name.c_str(), po::value<std::string>());
-      }
+  const auto describe = [&](const std::string& name, const Option& option) {
+    if (option.is_switch) {
+      description.add_options()(name.c_str(), po::bool_switch());
+    } else {
+      description.add_options()(name.c_str(), po::value<std::string>());
     }
+  };
+  for_each_option([&](const std::string& name, const Option& option, const std::string&) {
+    describe(name, option);
+  });
+  for (const auto& group : groups_) {
+    for (const auto& alias : group.aliases_)
+      describe(alias.alias, *find_exactly(alias.name).option);
   }
 
   using Style = po::command_line_style::style_t;
@@ -222,14 +245,14 @@ std::vector<CommandLine::Setting> CommandLine::read_arguments(const Arguments& a
       const std::string& token = item.original_tokens.at(0);
       throw UsageError("'" + token + "' is not an option; all options begin with '--'.");
     }
-    const Option& option = find(name, "--" + name, "--");
-    std::string text = option.is_switch ? "true" : item.value.at(0);
+    const auto [option, key] = find(name, "--" + name, "--");
+    std::string text = option->is_switch ? "true" : item.value.at(0);
     // Boost lets an option swallow a misspelt one: "--save --reprot".
     const bool is_adjacent = item.original_tokens.at(0).find('=') != std::string::npos;
     if (text.empty() || (!is_adjacent && text.starts_with("--"))) {
       throw UsageError("--" + name + " needs a value: --" + name + " VALUE.");
     }
-    settings.push_back({&option, std::move(text), "--" + name});
+    settings.push_back({option, key, std::move(text), "--" + name});
   }
   return settings;
 }
@@ -237,12 +260,14 @@ std::vector<CommandLine::Setting> CommandLine::read_arguments(const Arguments& a
 CommandLine::Setting CommandLine::setting_from_file(const std::string& place,
                                                     const std::string& name,
                                                     const std::string& text) const {
-  const Option& option = find(name, place + "'" + name + "'", "");
-  if (name == "config" || name == "help") {
+  const auto [option, key] = find(name, place + "'" + name + "'", "");
+  const auto& general = groups_.front().options_;
+  if (std::any_of(general.begin(), general.end(),
+                  [&](const auto& own) { return &own == option; })) {
     throw UsageError(place + "'" + name + "' is for the command line only.");
   }
   if (text.empty()) throw UsageError(place + "'" + name + "' needs a value: " + name + "=VALUE.");
-  return {&option, text, place + name};
+  return {option, key, text, place + name};
 }
 
 std::vector<CommandLine::Setting> CommandLine::read_config_file(
@@ -278,9 +303,9 @@ std::vector<CommandLine::Setting> CommandLine::read_config_file(
 
 std::vector<CommandLine::Setting> CommandLine::read_json(const std::string& content,
                                                          const std::string& place) const {
-  nlohmann::json root;
+  nlohmann::ordered_json root;
   try {
-    root = nlohmann::json::parse(content);
+    root = nlohmann::ordered_json::parse(content);
   } catch (const nlohmann::json::parse_error& error) {
     const auto end =
         content.begin() + static_cast<std::ptrdiff_t>(std::min(error.byte, content.size()));
@@ -290,14 +315,28 @@ std::vector<CommandLine::Setting> CommandLine::read_json(const std::string& cont
     throw UsageError(c10::str(place, "its '{' does not begin a whole JSON object: ", error.what()));
   }
   std::vector<Setting> settings;
-  for (const auto& entry : root.items()) {
-    const auto values =
-        entry.value().is_array() ? entry.value() : nlohmann::json::array({entry.value()});
-    for (const auto& value : values) {
-      const std::string text = value.is_string() ? value.get<std::string>() : value.dump();
-      settings.push_back(setting_from_file(place, entry.key(), text));
+  const auto read = [&](const auto& self, const std::string& prefix,
+                        const nlohmann::ordered_json& object) -> void {
+    for (const auto& [member, value] : object.items()) {
+      const std::string name = prefix + member;
+      const Option* option = find_exactly(name).option;
+      const bool is_group = value.is_object() && (option == nullptr || !option->is_named);
+      if (is_group) {
+        self(self, name + ".", value);
+      } else if (value.is_array() && (option == nullptr || option->is_list)) {
+        for (const auto& item : value) {
+          settings.push_back(setting_from_file(place, name, text_of_json(item)));
+        }
+        if (value.empty()) {
+          settings.push_back({find(name, place + "'" + name + "'", "").option, "", "", place + name,
+                              /*is_empty_list=*/true});
+        }
+      } else {
+        settings.push_back(setting_from_file(place, name, text_of_json(value)));
+      }
     }
-  }
+  };
+  read(read, "", root);
   return settings;
 }
 
@@ -310,7 +349,10 @@ bool CommandLine::parse(const Arguments& arguments, std::ostream& out) {
   };
   auto check_unique = [&](const std::vector<Setting>& list) {
     for (auto i = list.begin(); i != list.end(); ++i) {
-      if (!i->option->is_list && std::any_of(list.begin(), i, by_name(i->option->name))) {
+      const auto is_same = [&](const Setting& other) {
+        return other.option == i->option && other.key == i->key;
+      };
+      if (!i->option->is_list && std::any_of(list.begin(), i, is_same)) {
         throw UsageError(i->origin + " is given a second time; give each option once.");
       }
     }
@@ -318,6 +360,11 @@ bool CommandLine::parse(const Arguments& arguments, std::ostream& out) {
 
   if (std::any_of(settings.begin(), settings.end(), by_name("help"))) {
     out << help();
+    return false;
+  }
+  const auto listed = std::find_if(settings.begin(), settings.end(), by_name("list"));
+  if (listed != settings.end() && names_anything()) {
+    out << list(listed->text);
     return false;
   }
   check_unique(settings);
@@ -333,14 +380,83 @@ bool CommandLine::parse(const Arguments& arguments, std::ostream& out) {
     settings.insert(settings.begin(), from_file.begin(), from_file.end());
   }
 
-  for (const auto& [option, text, origin] : settings) {
+  // What is named is replaced before its options are set, whatever comes first.
+  std::stable_sort(settings.begin(), settings.end(), [](const Setting& a, const Setting& b) {
+    return a.key.empty() && !b.key.empty();
+  });
+  for (const Setting& setting : settings) {
+    if (setting.option->is_list) setting.option->clear();
+  }
+  for (const auto& [option, key, text, origin, is_empty_list] : settings) {
+    if (is_empty_list) continue;
     try {
-      option->assign(text);
+      key.empty() ? option->assign(text) : option->assign_key(key, text);
+    } catch (const UsageError&) {
+      throw;
     } catch (const Error& error) {
       throw UsageError(wrong_value(origin, text, error));
     }
   }
-  return true;
+  for (const auto& group : groups_) {
+    for (const auto& option : group.options_) option.check();
+  }
+  if (!print_config_) return true;
+  out << this->config();
+  return false;
+}
+
+/// Whether `--list` has something to list; otherwise it is not an option.
+bool CommandLine::names_anything() const {
+  return std::any_of(groups_.begin(), groups_.end(), [](const OptionGroup& group) {
+    return std::any_of(group.options_.begin(), group.options_.end(),
+                       [](const Option& option) { return option.is_named; });
+  });
+}
+
+std::string CommandLine::list(const std::string& name) const {
+  std::vector<std::string> names;
+  for (const auto& group : groups_) {
+    for (const auto& option : group.options_) {
+      if (!option.choices) continue;
+      if (option.name == name) return option.choices();
+      names.push_back(option.name);
+    }
+  }
+  throw UsageError("--list is '" + name + "'; it must be one of " + c10::Join(", ", names) + ".");
+}
+
+std::string CommandLine::config() const {
+  nlohmann::ordered_json root = nlohmann::ordered_json::object();
+  for (auto group = groups_.begin() + 1; group != groups_.end(); ++group) {  // not "General"
+    for (const auto& option : group->options_) {
+      const std::vector<std::string> values = option.values();
+      if (!option.is_list && values.at(0).empty()) continue;  // no file can give an empty text
+      nlohmann::ordered_json* place = &root;
+      for (const std::string& part : split_at('.', option.name)) place = &(*place)[part];
+      const auto json_of = [&](const std::string& text) {
+        return option.is_named ? nlohmann::ordered_json::parse(text) : json_of_text(text);
+      };
+      if (option.is_list) {
+        *place = nlohmann::ordered_json::array();
+        for (const std::string& text : values) place->push_back(json_of(text));
+      } else {
+        *place = json_of(values[0]);
+      }
+    }
+  }
+  return root.dump(2) + "\n";
+}
+
+/// The option's own help, and its other names.
+std::string CommandLine::help_of(const OptionGroup& group, const Option& option) {
+  std::string help = option.help;
+  for (const auto& [alias, name] : group.aliases_) {
+    const bool is_key = name.starts_with(option.name + ".") && option.is_named;
+    if (name != option.name && !is_key) continue;
+    if (!help.empty()) help += ' ';
+    help += is_key ? "--" + alias + " is --" + name + "." : "Also --" + alias + ".";
+  }
+  return help;
 }
 
 std::string CommandLine::help() const {
@@ -354,13 +470,15 @@ std::string CommandLine::help() const {
   for (const OptionGroup* group : order) {
     po::options_description description(group->title_, kHelpWidth, kHelpWidth / 2);
     for (const auto& option : group->options_) {
+      if (group == &groups_.front() && option.name == "list" && !names_anything()) continue;
+      const std::string help = help_of(*group, option);
       if (option.is_switch) {
-        description.add_options()(option.name.c_str(), option.help.c_str());
+        description.add_options()(option.name.c_str(), help.c_str());
         continue;
       }
       auto* value = po::value<std::string>()->value_name(option.value_name);
       if (!option.default_text.empty()) value->default_value(option.default_text);
-      description.add_options()(option.name.c_str(), value, option.help.c_str());
+      description.add_options()(option.name.c_str(), value, help.c_str());
     }
     all.add(description);
   }

@@ -3,7 +3,9 @@
 #include <algorithm>
 #include <cstdlib>
 #include <limits>
+#include <mutex>
 
+#include "linkboy/distributed/launch.hpp"
 #include "linkboy/error.hpp"
 #include "util/parse_number.hpp"
 
@@ -249,13 +251,79 @@ LaunchEnvironment read_launcher(const Variables& variables) {
   return {};
 }
 
+void see_devices(const Variables& variables, LaunchEnvironment& launch) {
+  const auto visible = variables.find("CUDA_VISIBLE_DEVICES");
+  launch.sees_one_device = visible && visible->find(',') == std::string::npos;
+}
+
+std::optional<std::string> environment_variable(const char* name) {
+  const char* value = std::getenv(name);
+  return value != nullptr ? std::optional<std::string>(value) : std::nullopt;
+}
+
+/// What `launch` was told.
+struct LaunchInCode {
+  std::mutex mutex;
+  std::optional<LaunchEnvironment> launch;
+  bool is_read = false;  // by an Accelerator
+};
+
+LaunchInCode& launch_in_code() {
+  static LaunchInCode instance;
+  return instance;
+}
+
+void check_in_range(const char* name, int64_t value, int64_t least, int64_t most) {
+  LINKBOY_CHECK_OPTION(value >= least && value <= most, "the launch's ", name, " is ", value,
+                       "; it must be from ", least, " to ", most, ".");
+}
+
+LaunchEnvironment environment_of(const LaunchOptions& options) {
+  check_in_range("world_size", options.world_size, 1, kMaxProcesses);
+  check_in_range("rank", options.rank, 0, options.world_size - 1);
+  check_in_range("port", options.port, 1, 65'535);
+  LINKBOY_CHECK_OPTION(!options.host.empty(),
+                       "the launch's host is empty; it must be the name or address of the host of "
+                       "rank 0.");
+  const bool has_both = options.local_rank && options.local_world_size;
+  LINKBOY_CHECK_OPTION(has_both || (!options.local_rank && !options.local_world_size),
+                       "the launch has one of local_rank and local_world_size; give both or "
+                       "neither.");
+  LINKBOY_CHECK_OPTION(has_both || options.world_size == 1 || is_loopback(options.host),
+                       "the launch's host is \"", options.host,
+                       "\", so that the processes may run on several hosts; give local_rank and "
+                       "local_world_size as well.");
+  LaunchEnvironment launch;
+  launch.launcher = Launcher::torchrun;
+  launch.rank = options.rank;
+  launch.world_size = options.world_size;
+  launch.local_rank = options.local_rank.value_or(options.rank);
+  launch.local_world_size = options.local_world_size.value_or(options.world_size);
+  check_in_range("local_world_size", launch.local_world_size, 1, options.world_size);
+  check_in_range("local_rank", launch.local_rank, 0, launch.local_world_size - 1);
+  launch.master_address = options.host;
+  launch.master_port = static_cast<uint16_t>(options.port);
+  see_devices(Variables(environment_variable), launch);
+  return launch;
+}
+
 }  // namespace
+
+void launch(const LaunchOptions& options) {
+  LaunchEnvironment environment = environment_of(options);
+  LaunchInCode& in_code = launch_in_code();
+  const std::lock_guard lock(in_code.mutex);
+  LINKBOY_CHECK(!in_code.launch, "launch was called a second time; call it once in each process.");
+  LINKBOY_CHECK(!in_code.is_read,
+                "launch was called after an Accelerator was made, which has found its processes "
+                "without it. Call launch first.");
+  in_code.launch = std::move(environment);
+}
 
 LaunchEnvironment read_launch_environment(const EnvironmentLookup& lookup) {
   const Variables variables(lookup);
   LaunchEnvironment launch = read_launcher(variables);
-  const auto visible = variables.find("CUDA_VISIBLE_DEVICES");
-  launch.sees_one_device = visible && visible->find(',') == std::string::npos;
+  see_devices(variables, launch);
   return launch;
 }
 
@@ -266,10 +334,10 @@ std::optional<int64_t> device_index_of(const LaunchEnvironment& launch, int64_t 
 }
 
 LaunchEnvironment read_launch_environment() {
-  return read_launch_environment([](const char* name) -> std::optional<std::string> {
-    const char* value = std::getenv(name);
-    return value != nullptr ? std::optional<std::string>(value) : std::nullopt;
-  });
+  LaunchInCode& in_code = launch_in_code();
+  const std::lock_guard lock(in_code.mutex);
+  in_code.is_read = true;
+  return in_code.launch ? *in_code.launch : read_launch_environment(environment_variable);
 }
 
 std::string first_host(std::string_view slurm_node_list) {

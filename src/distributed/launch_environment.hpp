@@ -12,7 +12,7 @@ namespace linkboy {
 struct LaunchEnvironment {
   enum class Launcher {
     none,
-    torchrun,  // or RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT set by hand
+    torchrun,  // or RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT set by hand, or `launch`
     open_mpi,  // mpirun
     slurm,     // srun
   };
@@ -56,7 +56,7 @@ using EnvironmentLookup = std::function<std::optional<std::string>(const char* n
 /// @throws Error if a variable is malformed, contradicts another or is missing.
 LaunchEnvironment read_launch_environment(const EnvironmentLookup& lookup);
 
-/// From the environment of this process.
+/// From the environment of this process, or what `launch` was told.
 LaunchEnvironment read_launch_environment();
 
 /// Returns the index of this process's device among the `num_devices` that it sees: its number on

@@ -3,6 +3,7 @@
 #include <vector>
 
 #include "linkboy/callback.hpp"
+#include "linkboy/run/step_output.hpp"
 
 namespace linkboy::testing {
 

@@ -8,6 +8,8 @@
 #include <iosfwd>
 #include <optional>
 #include <string>
+#include <string_view>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
@@ -90,6 +92,31 @@ inline auto any_value() {
   return [](const auto&) -> std::string { return ""; };
 }
 
+/// A thing that is made by name, with the options that differ from its defaults: an optimizer, a
+/// callback.
+struct LINKBOY_API NamedSettings {
+  /// "early-stopping".
+  std::string name{};
+  /// {"patience", "3"}.
+  TextSettings settings{};
+
+  /// Reads "early-stopping:patience=3,min_delta=0.1" or the JSON object `{"name":
+  /// "early-stopping", "patience": 3}`. A comma in a value does not separate: "milestones=10,20".
+  /// @throws Error that says what the text must be.
+  static NamedSettings parse(const std::string& text);
+  /// Returns what `parse` reads.
+  std::string to_string() const;
+};
+
+/// What can be made by name, for `OptionGroup::add_named`.
+struct NamedChoices {
+  /// "early-stopping", "model-ema", ...
+  std::vector<std::string> names;
+  /// Returns the options of one of them with their defaults. @throws Error if there is no such
+  /// name.
+  std::function<TextSettings(const std::string& name)> options;
+};
+
 /// Options under one heading of `--help`.
 class LINKBOY_API OptionGroup {
  public:
@@ -109,7 +136,8 @@ class LINKBOY_API OptionGroup {
                        .value_name = std::move(value_name),
                        .default_text = to_text(*target),
                        .help = std::move(help),
-                       .assign = assign_to<T>(target, check)});
+                       .assign = assign_to<T>(target, check),
+                       .values = text_of(target)});
   }
 
   /// An option without a default.
@@ -119,8 +147,44 @@ class LINKBOY_API OptionGroup {
     return add_option({.name = std::move(name),
                        .value_name = std::move(value_name),
                        .help = std::move(help),
-                       .assign = assign_to<T>(target, check)});
+                       .assign = assign_to<T>(target, check),
+                       .values = text_of(target)});
   }
+
+  /// An option `--PREFIX.FIELD` for each of the LINKBOY_FIELDS of `*options`; in a JSON config file
+  /// they are the members of an object PREFIX. If `prefix` is empty, `--FIELD`.
+  /// @param options  As `target` of `add`.
+  template <class Options>
+  OptionGroup& add_fields(const std::string& prefix, Options* options) {
+    options->visit_fields([&](std::string_view field, auto& value) {
+      using Value = std::remove_reference_t<decltype(value)>;
+      add_option({.name = (prefix.empty() ? "" : prefix + ".") + std::string(field),
+                  .value_name = "VALUE",
+                  .default_text = to_text(value),
+                  .assign = [&value](const std::string& text) { value = from_text<Value>(text); },
+                  .values = text_of(&value)});
+    });
+    return *this;
+  }
+
+  /// An option `--name NAME[:KEY=VALUE,...]`; `--name.KEY VALUE` sets one option of what is named.
+  /// In a JSON config file it is an object: `{"name": "sgd", "lr": 0.1}`. A name or a key that is
+  /// not among the choices is a UsageError.
+  /// @{
+  OptionGroup& add_named(std::string name, NamedSettings* target, NamedChoices choices,
+                         std::string help);
+  /// "none" for nothing.
+  OptionGroup& add_named(std::string name, std::optional<NamedSettings>* target,
+                         NamedChoices choices, std::string help);
+  /// Any number of them, in their order; an array in a JSON config file.
+  OptionGroup& add_named_list(std::string name, std::vector<NamedSettings>* target,
+                              NamedChoices choices, std::string help);
+  /// @}
+
+  /// Gives the option `name`, which this group has, or KEY of a named one ("optimizer.lr"), a
+  /// second name on the command line and in config files.
+  /// @throws Error if there is no such option.
+  OptionGroup& add_alias(std::string alias, const std::string& name);
 
   /// An option `--name` that takes no value and sets `target`; `name=true` in a config file.
   OptionGroup& add_switch(std::string name, bool* target, std::string help);
@@ -141,12 +205,36 @@ class LINKBOY_API OptionGroup {
     std::string name;
     std::string value_name{};
     std::string default_text{};
-    std::string help;
+    std::string help{};
     bool is_switch = false;
     bool is_list = false;
+    bool is_named = false;
+    /// What may be set one by one, if it is named.
+    std::vector<std::string> keys{};
     /// Throws as `from_text`.
-    std::function<void(const std::string& text)> assign;
+    std::function<void(const std::string& text)> assign{};
+    std::function<void(const std::string& key, const std::string& text)> assign_key{};
+    /// Empties the target of a list, before its first item.
+    std::function<void()> clear{};
+    /// What the target holds now: one text, but for lists. If it is named, JSON objects with all
+    /// options.
+    std::function<std::vector<std::string>()> values{};
+    /// Throws if what is named is not there.
+    std::function<void()> check = [] {};
+    /// What can be named, with the options and their defaults.
+    std::function<std::string()> choices{};
   };
+
+  /// Another name of an option, or of a key of it.
+  struct Alias {
+    std::string alias;
+    std::string name;
+  };
+
+  template <class T>
+  static auto text_of(const T* target) {
+    return [target] { return std::vector<std::string>{to_text(*target)}; };
+  }
 
   template <class T>
   static auto assign_to(auto* target, auto check) {
@@ -162,14 +250,17 @@ class LINKBOY_API OptionGroup {
 
   std::string title_;
   std::vector<Option> options_;
+  std::vector<Alias> aliases_;
 };
 
 /// The options that a program takes, on the command line and in the file that `--config` names.
 ///
 /// A config file has one `name=value` a line, without dashes; blank lines and lines that start
 /// with `#` are skipped, and so is the rest of a line from a `#` after a space. Or it is a JSON
-/// object: `{"epochs": 7, "callbacks": ["timer:minutes=5"]}`. What the command line says wins over
-/// the file. `--help` and `--config` are there without being added.
+/// object: `{"epochs": 7, "callbacks": ["time-limit:minutes=5"]}`; an object in it holds options
+/// with its name and a dot in front: `{"train": {"num_epochs": 7}}` is `--train.num_epochs 7`. What
+/// the command line says wins over the file. `--help`, `--config` and `--print-config` are there
+/// without being added, and `--list` if something is made by name.
 class LINKBOY_API CommandLine {
  public:
   /// @param description  What the program does, in a sentence or two; `--help` begins with it.
@@ -182,16 +273,21 @@ class LINKBOY_API CommandLine {
 
   /// Sets the targets of all options that are given.
   ///
-  /// @return False if `--help` was given: the help is on `out`, no target has changed.
+  /// @return False if `--help`, `--list` or `--print-config` was given: the answer is on `out`. No
+  ///         target has changed after `--help` and `--list`.
   /// @throws UsageError if an option is unknown (the message names the closest), given twice (but
   ///         for lists), lacks its value or has a bad one; for the config file also if it cannot be
   ///         read or has a line that is no `name=value`: the message begins with FILE:LINE.
   bool parse(const Arguments& arguments, std::ostream& out);
-  /// As above, with the help on standard output.
+  /// As above, with the answer on standard output.
   bool parse(const Arguments& arguments);
 
   /// What `--help` prints.
   std::string help() const;
+
+  /// What `--print-config` prints: a JSON object of all options with the values that their targets
+  /// hold now, as `--config` reads it.
+  std::string config() const;
 
  private:
   using Option = OptionGroup::Option;
@@ -199,13 +295,26 @@ class LINKBOY_API CommandLine {
   /// An option's value and who gave it: "--lr" or "run.conf:3: lr".
   struct Setting {
     const Option* option;
+    std::string key;  // of what is named; empty for the whole
     std::string text;
     std::string origin;
+    bool is_empty_list = false;
   };
 
+  /// An option, or a key of one.
+  struct Found {
+    const Option* option = nullptr;
+    std::string key{};
+  };
+
+  template <class Visit>
+  void for_each_option(const Visit& visit) const;
+  Found find_exactly(const std::string& name) const;
   /// @throws UsageError that begins with `shown` and names the closest option.
-  const Option& find(const std::string& name, const std::string& shown,
-                     const std::string& dashes) const;
+  Found find(const std::string& name, const std::string& shown, const std::string& dashes) const;
+  bool names_anything() const;
+  std::string list(const std::string& name) const;
+  static std::string help_of(const OptionGroup& group, const Option& option);
   std::vector<Setting> read_arguments(const Arguments& arguments) const;
   std::vector<Setting> read_config_file(const std::filesystem::path& path) const;
   std::vector<Setting> read_json(const std::string& content, const std::string& place) const;
@@ -216,6 +325,8 @@ class LINKBOY_API CommandLine {
   std::string description_;
   std::deque<OptionGroup> groups_;
   bool help_ = false;
+  bool print_config_ = false;
+  std::string list_;
   std::filesystem::path config_;
 };
 

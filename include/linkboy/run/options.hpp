@@ -114,7 +114,8 @@ struct TrainOptions {
 
   LINKBOY_FIELDS(num_epochs, max_num_updates, per_device_batch_size, gradient_accumulation_steps,
                  gradient_clip_value, gradient_clip_norm, evaluate_every_n_epochs,
-                 evaluate_before_training, reset_run_history, weight_by_batch_size, execution_mode);
+                 evaluate_before_training, reset_run_history, allow_changed_schedule_length,
+                 weight_by_batch_size, execution_mode);
 };
 
 /// What `Trainer::evaluate` and `Trainer::predict` need to know.

@@ -7,6 +7,7 @@
 
 #include "linkboy/export.hpp"
 #include "linkboy/tracking/tracker.hpp"
+#include "linkboy/util/text_options.hpp"
 
 namespace linkboy {
 
@@ -16,6 +17,8 @@ struct CsvTrackerOptions {
   /// Whether a run that starts from update 0 is added to what the file holds, instead of replacing
   /// it.
   bool append = false;
+
+  LINKBOY_FIELDS(append);
 };
 
 /// Records scalars as a table of comma-separated values: one row for each, with the columns

@@ -9,6 +9,7 @@
 
 #include "linkboy/export.hpp"
 #include "linkboy/tracking/tracker.hpp"
+#include "linkboy/util/text_options.hpp"
 
 namespace linkboy {
 
@@ -19,6 +20,8 @@ struct HtmlReportOptions {
   /// written more rarely: after 20 times as long as the write before took. 0 writes at each
   /// `flush`.
   double seconds_between_writes = 10.0;
+
+  LINKBOY_FIELDS(seconds_between_writes);
 };
 
 /// A page about the run, in one HTML file that needs neither scripts nor a network: line charts of

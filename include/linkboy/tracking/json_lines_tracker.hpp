@@ -7,6 +7,7 @@
 
 #include "linkboy/export.hpp"
 #include "linkboy/tracking/tracker.hpp"
+#include "linkboy/util/text_options.hpp"
 
 namespace linkboy {
 
@@ -16,6 +17,8 @@ struct JsonLinesTrackerOptions {
   /// Whether a run that starts from update 0 is added to what the file holds, instead of replacing
   /// it.
   bool append = false;
+
+  LINKBOY_FIELDS(append);
 };
 
 /// Records everything, as one JSON object a line:

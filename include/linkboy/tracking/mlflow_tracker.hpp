@@ -8,6 +8,7 @@
 
 #include "linkboy/export.hpp"
 #include "linkboy/tracking/tracker.hpp"
+#include "linkboy/util/text_options.hpp"
 
 namespace linkboy {
 
@@ -20,6 +21,8 @@ struct MlflowTrackerOptions {
   std::string experiment = "Default";
   /// The run to go on with. Empty: see MlflowTracker.
   std::string run_id{};
+
+  LINKBOY_FIELDS(directory, experiment, run_id);
 };
 
 /// Records runs in MLflow's file store, which needs no server: `mlflow ui` and MlflowClient read

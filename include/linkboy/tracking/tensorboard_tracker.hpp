@@ -6,6 +6,7 @@
 
 #include "linkboy/export.hpp"
 #include "linkboy/tracking/tracker.hpp"
+#include "linkboy/util/text_options.hpp"
 
 namespace linkboy {
 
@@ -14,6 +15,8 @@ class EventFile;
 struct TensorBoardTrackerOptions {
   /// What `tensorboard --logdir` gets. Made if it is not there.
   std::filesystem::path directory = "runs";
+
+  LINKBOY_FIELDS(directory);
 };
 
 /// Writes event files that TensorBoard reads: scalars (in single precision), histograms, text, and

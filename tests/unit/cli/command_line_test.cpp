@@ -97,7 +97,8 @@ TEST_F(CliTest, NamesTheClosestOptionOrAll) {
   EXPECT_USAGE_ERROR(parse({"--epoch", "3"}),
                      "--epoch is not an option of train. Did you mean "
                      "--epochs?");
-  EXPECT_USAGE_ERROR(parse({"--something", "3"}), "The options are: --help, --config, --epochs");
+  EXPECT_USAGE_ERROR(parse({"--something", "3"}),
+                     "The options are: --help, --config, --print-config, --epochs");
   EXPECT_USAGE_ERROR(parse({"3"}), "'3' is not an option");
   EXPECT_USAGE_ERROR(parse({"-e"}), "'-e' is not an option");
   EXPECT_USAGE_ERROR(parse({"--", "--epochs"}), "is not an option");
@@ -192,7 +193,7 @@ TEST_F(CliTest, NamesTheBadOptionOfAConfigFileInJson) {
   EXPECT_USAGE_ERROR(parse_config("{\"lr\": 1e999}"), "run.conf: its '{' does not begin a whole");
   EXPECT_USAGE_ERROR(parse_config(R"({"epoch": 7})"), "Did you mean epochs?");
   EXPECT_USAGE_ERROR(parse_config(R"({"epochs": "x"})"), "run.conf: epochs is 'x'; it must be");
-  EXPECT_USAGE_ERROR(parse_config(R"({"epochs": [7, 8]})"), "epochs is given a second time");
+  EXPECT_USAGE_ERROR(parse_config(R"({"epochs": [7, 8]})"), "epochs is '7,8'; it must be");
   EXPECT_USAGE_ERROR(parse_config(R"({"epochs": ""})"), "run.conf: 'epochs' needs a value");
 }
 

@@ -5,6 +5,7 @@
 
 #include <cmath>
 
+#include "accelerator/resolve_run_config.hpp"
 #include "linkboy/run/run_history.hpp"
 #include "linkboy/schedulers/chained_scheduler.hpp"
 #include "linkboy/schedulers/constant_scheduler.hpp"
@@ -23,7 +24,6 @@
 #include "support/expect_error.hpp"
 #include "support/toy.hpp"
 #include "support/toy_optimizer.hpp"
-#include "trainer/run_setup.hpp"
 
 namespace linkboy::testing::scheduler_contract_test {
 namespace {

@@ -1,0 +1,59 @@
+// A whole program of linkboy::cli::run: the model, the data and what the configuration starts from.
+// Everything else is in a JSON file or on the command line: see --help and --print-config.
+
+#include <torch/torch.h>
+
+#include <linkboy/cli/run.hpp>
+#include <linkboy/data/dataset.hpp>
+#include <numbers>
+
+struct NetOptions {
+  int64_t width = 64;
+  int64_t depth = 2;
+  LINKBOY_FIELDS(width, depth);
+};
+
+struct DataOptions {
+  int64_t num_train = 2000;
+  int64_t num_test = 1000;
+  double turns = 1.25;
+  LINKBOY_FIELDS(num_train, num_test, turns);
+};
+
+torch::nn::Sequential make_net(const NetOptions& options) {
+  torch::nn::Sequential net;
+  int64_t width = 2;
+  for (int64_t layer = 0; layer < options.depth; ++layer) {
+    net->push_back(torch::nn::Linear(width, options.width));
+    net->push_back(torch::nn::ReLU());
+    width = options.width;
+  }
+  net->push_back(torch::nn::Linear(width, 2));
+  return net;
+}
+
+/// Points [N, 2] on two spirals wound into each other, and labels [N]: which one a point is on.
+linkboy::TensorDataset make_spirals(int64_t num_points, double turns) {
+  auto generator = at::make_generator<at::CPUGeneratorImpl>(num_points);
+  const auto labels = torch::randint(2, {num_points}, generator, torch::kLong);
+  const auto radii = torch::rand({num_points}, generator);
+  const auto angles = 2.0 * std::numbers::pi * turns * radii + std::numbers::pi * labels;
+  return {torch::stack({radii * angles.cos(), radii * angles.sin()}, 1), labels};
+}
+
+linkboy::cli::RunData make_data(const DataOptions& options) {
+  return {.train_dataset = make_spirals(options.num_train, options.turns),
+          .eval_dataset = make_spirals(options.num_test / 2, options.turns),
+          .test_dataset = make_spirals(options.num_test, options.turns)};
+}
+
+int main(int argc, char** argv) {
+  linkboy::cli::RunProgram program;
+  program.description = "Tells two spirals from each other.";
+  program.loss_function = torch::nn::CrossEntropyLoss();
+  program.defaults.train.num_epochs = 10;
+  program.defaults.train.per_device_batch_size = 50;
+  program.defaults.optimizer = {"adamw", {{"lr", "0.01"}}};
+  program.defaults.metrics = {{"accuracy", {{"num_classes", "2"}}}};
+  return linkboy::cli::run(argc, argv, make_net, make_data, std::move(program));
+}

@@ -1,0 +1,372 @@
+#include "linkboy/cli/run.hpp"
+
+#include <fmt/format.h>
+#include <torch/utils.h>
+
+#include <algorithm>
+#include <csignal>
+#include <cstdlib>
+#include <nlohmann/json.hpp>
+
+#include "linkboy/callbacks/callback_factory.hpp"
+#include "linkboy/callbacks/default_callbacks.hpp"
+#include "linkboy/callbacks/fast_dev_run.hpp"
+#include "linkboy/callbacks/metric_callback.hpp"
+#include "linkboy/callbacks/save_training_state.hpp"
+#include "linkboy/callbacks/stop_on_signal.hpp"
+#include "linkboy/callbacks/track_run.hpp"
+#include "linkboy/checkpoint/checkpoint.hpp"
+#include "linkboy/error.hpp"
+#include "linkboy/metrics/metric_factory.hpp"
+#include "linkboy/run/optimizer_factory.hpp"
+#include "linkboy/schedulers/scheduler_factory.hpp"
+#include "linkboy/tracking/tracker_factory.hpp"
+
+namespace linkboy::cli::detail {
+namespace {
+
+/// Calls `make`; an error of it is one of the configuration.
+template <class Make>
+auto as_usage(const std::string& option, const Make& make) {
+  try {
+    return make();
+  } catch (const Error& error) {
+    throw UsageError("--" + option + ": " + error.what());
+  }
+}
+
+/// Keeps the configuration in training states, and tells what a resumed run has changed.
+class RunConfiguration final : public Callback {
+ public:
+  explicit RunConfiguration(std::string config) : config_(std::move(config)) {}
+
+  StateDict state_dict() const override { return {{"config", config_}}; }
+  void load_state_dict(const StateDict& state) override { saved_ = state.get_string("config"); }
+
+  void on_training_run_start(Trainer& trainer) override {
+    if (!is_resumed()) return;
+    const auto before = nlohmann::json::parse(saved_, nullptr, /*allow_exceptions=*/false);
+    if (before.is_discarded()) return;
+    const auto now = nlohmann::json::parse(config_).flatten();
+    const auto flat = before.flatten();
+    for (const auto& [path, value] : now.items()) {
+      const bool is_place = path == "/resume_from";
+      if (is_place || flat.value(path, nlohmann::json()) == value) continue;
+      const std::string old = flat.contains(path) ? flat[path].dump() : "not there";
+      trainer.print("Configuration changed since the saved state: " + path.substr(1) + " is " +
+                    value.dump() + ", was " + old);
+    }
+  }
+
+ protected:
+  std::string default_name() const override { return "linkboy::cli::RunConfiguration"; }
+
+ private:
+  std::string config_;
+  std::string saved_;
+};
+
+constexpr const char* kRecordedName = "as";
+
+/// "f-beta" is recorded as "eval_f_beta".
+std::string recorded_name(std::string metric) {
+  std::replace(metric.begin(), metric.end(), '-', '_');
+  return metric;
+}
+
+TextSettings options_of_metric(const std::string& name) {
+  TextSettings options = metric_options(name);
+  options.emplace_back(kRecordedName, recorded_name(name));
+  return options;
+}
+
+void add_aliases(OptionGroup& group,
+                 std::initializer_list<std::pair<const char*, const char*>> all) {
+  for (const auto& [alias, name] : all) group.add_alias(alias, name);
+}
+
+void add_options(CommandLine& command_line, RunSettings& settings) {
+  add_aliases(command_line.add_group("Training").add_fields("train", &settings.train),
+              {{"epochs", "train.num_epochs"},
+               {"max-updates", "train.max_num_updates"},
+               {"batch-size", "train.per_device_batch_size"}});
+  add_aliases(command_line.add_group("Loaders")
+                  .add_fields("train_dataloader", &settings.train_dataloader)
+                  .add_fields("eval_dataloader", &settings.eval_dataloader),
+              {{"workers", "train_dataloader.num_workers"}});
+  add_aliases(command_line.add_group("Device, precision and processes")
+                  .add_fields("accelerator", &settings.accelerator)
+                  .add_fields("accelerator.grad_scaler", &settings.accelerator.grad_scaler)
+                  .add_fields("accelerator.distributed", &settings.accelerator.distributed),
+              {{"device", "accelerator.device"}, {"precision", "accelerator.precision"}});
+  command_line.add_group("Optimizer, scheduler, callbacks, metrics and trackers")
+      .add_named("optimizer", &settings.optimizer, {optimizer_names(), optimizer_options},
+                 "The optimizer.")
+      .add_alias("lr", "optimizer.lr")
+      .add_named("scheduler", &settings.scheduler, {scheduler_names(), scheduler_options},
+                 "The learning rate's schedule, or none.")
+      .add_named_list("callbacks", &settings.callbacks, {callback_names(), callback_options},
+                      "Adds a callback, or replaces the default one of its name.")
+      .add_named_list("metrics", &settings.metrics, {metric_names(), options_of_metric},
+                      "Measures a metric in every evaluation.")
+      .add_named_list("trackers", &settings.trackers, {tracker_names(), tracker_options},
+                      "Records the run.")
+      .add_fields("track_run", &settings.track_run);
+  command_line.add_group("Program").add_fields("", &settings);
+}
+
+std::shared_ptr<Callback> make_named_callback(const NamedSettings& named,
+                                              const RunSettings& settings) {
+  TextSettings options = named.settings;
+  const bool has_directory = std::any_of(options.begin(), options.end(), [](const auto& option) {
+    return option.first == "directory";
+  });
+  // Where --resume_from latest looks.
+  if (named.name == "save-training-state" && !has_directory) {
+    options.emplace_back("directory", (settings.output_dir / "states").string());
+  }
+  return make_callback(named.name, options);
+}
+
+std::shared_ptr<Callback> make_metric_callback(const RunSettings& settings) {
+  if (settings.metrics.empty()) return nullptr;
+  MetricCollection metrics;
+  for (const NamedSettings& named : settings.metrics) {
+    std::string name = recorded_name(named.name);
+    TextSettings options;
+    for (const auto& option : named.settings) {
+      if (option.first == kRecordedName) {
+        name = option.second;
+      } else {
+        options.push_back(option);
+      }
+    }
+    metrics.add(name, make_metric(named.name, options));
+  }
+  return std::make_shared<MetricCallback>(std::move(metrics));
+}
+
+/// @param config  Recorded with the run: {"optimizer/lr", "0.1"}.
+std::shared_ptr<Callback> make_track_run(const RunSettings& settings, const std::string& config) {
+  if (settings.trackers.empty()) return nullptr;
+  std::vector<std::shared_ptr<Tracker>> trackers;
+  for (const NamedSettings& named : settings.trackers) {
+    trackers.push_back(make_tracker(named.name, named.settings));
+  }
+  TrackRunOptions options = settings.track_run;
+  const auto flat = nlohmann::json::parse(config).flatten();
+  for (const auto& [path, value] : flat.items()) {
+    options.config.emplace_back(path.substr(1),
+                                value.is_string() ? value.get<std::string>() : value.dump());
+  }
+  return std::make_shared<TrackRun>(std::move(trackers), std::move(options));
+}
+
+/// Those that are named come in the place of the default ones of their names.
+CallbackList make_callbacks(const RunSettings& settings, const std::string& config) {
+  CallbackList named;
+  for (const NamedSettings& each : settings.callbacks) {
+    named.push_back(as_usage("callbacks", [&] { return make_named_callback(each, settings); }));
+  }
+  const auto add = [&](std::shared_ptr<Callback> callback) {
+    if (callback) named.push_back(std::move(callback));
+  };
+  add(as_usage("metrics", [&] { return make_metric_callback(settings); }));
+  add(as_usage("trackers", [&] { return make_track_run(settings, config); }));
+  const auto all = as_usage("callbacks", [&] { return CallbackHandler(named); });
+  CallbackList callbacks =
+      settings.default_callbacks ? default_callbacks() : low_overhead_callbacks();
+  callbacks.push_back(std::make_shared<StopOnSignal>());
+  if (settings.save_every_n_updates || settings.save_every_n_epochs) {
+    callbacks.push_back(make<SaveTrainingState>({.directory = settings.output_dir / "states",
+                                                 .every_n_updates = settings.save_every_n_updates,
+                                                 .every_n_epochs = settings.save_every_n_epochs}));
+  }
+  const auto names = all.names();
+  std::erase_if(callbacks, [&](const auto& callback) {
+    return std::find(names.begin(), names.end(), callback->name()) != names.end();
+  });
+  callbacks.insert(callbacks.end(), named.begin(), named.end());
+  callbacks.push_back(std::make_shared<RunConfiguration>(config));
+  return callbacks;
+}
+
+TrainOptions make_train_options(const RunSettings& settings, const RunData& data) {
+  TrainOptions options = settings.train;
+  options.train_dataset = data.train_dataset;
+  options.eval_dataset = data.eval_dataset;
+  options.more_eval_datasets = data.more_eval_datasets;
+  options.collate_fn = data.collate_fn;
+  options.train_dataloader_options = settings.train_dataloader;
+  options.train_dataloader_options.transform = data.train_transform;
+  options.eval_dataloader_options = settings.eval_dataloader;
+  options.eval_dataloader_options.transform = data.eval_transform;
+  if (settings.resume_from) {
+    options.resume_from = *settings.resume_from == "latest"
+                              ? settings.output_dir / "states" / "latest"
+                              : *settings.resume_from;
+  }
+  if (settings.scheduler) {
+    options.create_scheduler_fn = as_usage("scheduler", [&] {
+      return make_scheduler_fn(settings.scheduler->name, settings.scheduler->settings);
+    });
+  }
+  return options;
+}
+
+std::optional<std::filesystem::path> checkpoint_of(const RunSettings& settings) {
+  if (!settings.checkpoint) return std::nullopt;
+  return settings.output_dir / *settings.checkpoint;
+}
+
+/// The model's weights of a checkpoint of Trainer, or of a state dict.
+void load_weights(Model& model, const std::filesystem::path& path) {
+  StateDict state = read_checkpoint(path);
+  constexpr const char* kModel = "model_state_dict";
+  model.load_state_dict(state.contains(kModel) ? state.get_dict(kModel) : state);
+}
+
+/// "eval_accuracy" is printed as "accuracy", and "evaluation_loss" as "loss".
+std::string short_name(const std::string& name) {
+  for (const std::string_view prefix : {"eval_", "evaluation_"}) {
+    if (name.starts_with(prefix)) return name.substr(prefix.size());
+  }
+  return name;
+}
+
+void test(Trainer& trainer, const RunSettings& settings, const RunData& data) {
+  DataLoaderOptions loader = settings.eval_dataloader;
+  loader.transform = data.eval_transform;
+  const Metrics metrics = trainer.evaluate(
+      {.dataset = data.test_dataset,
+       .per_device_batch_size = loader.batch_size.value_or(settings.train.per_device_batch_size),
+       .dataloader_options = loader,
+       .collate_fn = data.collate_fn});
+  for (const auto& [name, value] : metrics) {
+    trainer.print(fmt::format("test {}: {:.4f}", short_name(name), value));
+  }
+}
+
+std::unique_ptr<Trainer> make_trainer(const RunProgram& program, Model model,
+                                      std::shared_ptr<torch::optim::Optimizer> optimizer,
+                                      TrainerOptions options) {
+  if (program.make_trainer) {
+    return program.make_trainer(std::move(model), program.loss_function, std::move(optimizer),
+                                std::move(options));
+  }
+  return std::make_unique<Trainer>(std::move(model), program.loss_function, std::move(optimizer),
+                                   std::move(options));
+}
+
+/// Whatever can be wrong should be found before the first update.
+void check_outputs(const RunSettings& settings) {
+  if (const auto path = checkpoint_of(settings)) check_writable(*path);
+  if (settings.save_every_n_updates || settings.save_every_n_epochs) {
+    check_writable(settings.output_dir / "states" / "writable");
+  }
+}
+
+/// Ends the program as if the signal that stopped it had killed it, so that a shell or a scheduler
+/// sees why it ended. Of several processes, those end so that got it.
+void exit_like(const Trainer& trainer) {
+  constexpr int kKilledBySignal = 128;
+  const auto stop_on_signal = trainer.callback_handler().find<StopOnSignal>();
+  if (!stop_on_signal) return;
+  if (const auto signal = stop_on_signal->signal()) throw ExitStatus{kKilledBySignal + *signal};
+}
+
+void train(const RunParts& parts, const RunSettings& settings, const std::string& config) {
+  CallbackList callbacks = make_callbacks(settings, config);
+  const auto create_optimizer = as_usage("optimizer", [&] {
+    return make_optimizer_fn(settings.optimizer.name, settings.optimizer.settings);
+  });
+  const auto accelerator = std::make_shared<Accelerator>([&] {
+    AcceleratorOptions options = settings.accelerator;
+    auto& as_view = options.distributed.gradient_as_bucket_view;
+    as_view = as_view.value_or(true);
+    return options;
+  }());
+  run_on_main_process(*accelerator, [&] { check_outputs(settings); });
+  if (settings.num_threads > 0) torch::set_num_threads(static_cast<int>(settings.num_threads));
+  accelerator->set_seed_per_process(settings.seed);
+  const RunData data = parts.make_data();
+  Model model = parts.make_model();
+  if (settings.init_from) {  // the other processes get the weights of this one
+    run_on_main_process(*accelerator, [&] { load_weights(model, *settings.init_from); });
+  }
+  if (parts.program.make_callbacks) {
+    const CallbackList own = parts.program.make_callbacks(settings, model);
+    callbacks.insert(callbacks.end(), own.begin(), own.end());
+  }
+  const TrainOptions options = make_train_options(settings, data);
+  const auto trainer =
+      make_trainer(parts.program, model, create_optimizer(model.parameters()),
+                   {.callbacks = std::move(callbacks), .shared_accelerator = accelerator});
+
+  const TrainResult result = trainer->train(options);
+  LINKBOY_CHECK(result.reason != StopReason::nan, "the loss became NaN or infinite after ",
+                result.num_updates,
+                " updates; no checkpoint was saved. Lower --optimizer.lr, or limit the gradients "
+                "with --train.gradient_clip_norm.");
+  const bool is_rehearsal = trainer->callback_handler().find<FastDevRun>() != nullptr;
+  if (const auto path = checkpoint_of(settings); path && !is_rehearsal) {
+    trainer->save_checkpoint(*path);
+    trainer->print("checkpoint: " + path->string());
+  }
+  if (result.reason == StopReason::stop_request) {
+    // After a stop request, skip the final test.
+    trainer->print(fmt::format("stopped on request after {} updates", result.num_updates));
+  } else if (data.test_dataset) {
+    test(*trainer, settings, data);
+  }
+  if (parts.program.after_training) parts.program.after_training(*trainer, result);
+  // When one process has failed, launchers kill the others; none should be writing then.
+  accelerator->wait_for_everyone();
+  exit_like(*trainer);
+}
+
+/// Output that nobody reads any more, and a file that reached its limit, are errors of a write and
+/// do not end the program without its state.
+class IgnoredSignals {
+ public:
+  IgnoredSignals()
+      : before_pipe_(std::signal(SIGPIPE, SIG_IGN)), before_size_(std::signal(SIGXFSZ, SIG_IGN)) {}
+  ~IgnoredSignals() {
+    std::signal(SIGPIPE, before_pipe_);
+    std::signal(SIGXFSZ, before_size_);
+  }
+  IgnoredSignals(const IgnoredSignals&) = delete;
+  IgnoredSignals& operator=(const IgnoredSignals&) = delete;
+
+ private:
+  using Handler = void (*)(int);
+  Handler before_pipe_, before_size_;
+};
+
+/// The program's name in front of its errors, with the rank if it is one of several processes.
+std::string name_in_errors(const char* path) {
+  const std::string name = std::filesystem::path(path).filename().string();
+  for (const char* variable : {"RANK", "OMPI_COMM_WORLD_RANK", "SLURM_PROCID"}) {
+    if (const char* rank = std::getenv(variable)) return c10::str(name, " (rank ", rank, ")");
+  }
+  return name;
+}
+
+}  // namespace
+
+int run(int argc, const char* const* argv, RunParts parts) noexcept {
+  const IgnoredSignals ignored;
+  const std::string name = name_in_errors(argc > 0 ? argv[0] : "program");
+  std::vector<const char*> words{name.c_str()};
+  for (int i = 1; i < argc; ++i) words.push_back(argv[i]);
+  return run_main(static_cast<int>(words.size()), words.data(), [&](const Arguments& arguments) {
+    RunSettings settings = parts.program.defaults;
+    CommandLine command_line(name.substr(0, name.find(' ')), parts.program.description);
+    add_options(command_line, settings);
+    parts.add_model_and_data_options(command_line);
+    if (parts.program.add_options) parts.program.add_options(command_line);
+    if (command_line.parse(arguments)) train(parts, settings, command_line.config());
+  });
+}
+
+}  // namespace linkboy::cli::detail

@@ -1,0 +1,50 @@
+// Metrics by name.
+
+#include "linkboy/metrics/metric_factory.hpp"
+
+#include <gtest/gtest.h>
+#include <torch/torch.h>
+
+#include <algorithm>
+
+#include "linkboy/metrics/accuracy.hpp"
+#include "linkboy/util/make.hpp"
+#include "support/expect_error.hpp"
+
+namespace linkboy::testing::metric_factory_test {
+namespace {
+
+TEST(MetricFactoryTest, EveryNameMakesAMetric) {
+  EXPECT_GE(metric_names().size(), 15U);
+  for (const std::string& name : metric_names()) {
+    TextSettings settings;
+    for (const auto& [key, value] : metric_options(name)) {
+      if (key == "num_classes" && value == "0") settings = {{"num_classes", "3"}};
+    }
+    EXPECT_NE(make_metric(name, settings), nullptr) << name;
+  }
+}
+
+TEST(MetricFactoryTest, MakesWhatTheOptionsMake) {
+  const auto by_name =
+      make_metric("accuracy", {{"num_classes", "4"}, {"top_k", "2"}, {"average", "macro"}});
+  const auto by_hand = make<Accuracy>({.num_classes = 4, .top_k = 2, .average = Average::macro});
+  const auto scores = torch::sin(torch::arange(40, torch::kFloat)).reshape({10, 4});
+  const auto labels = torch::arange(10) % 4;
+  for (const auto& metric : {by_name, std::shared_ptr<Metric>(by_hand)})
+    metric->update(scores, labels);
+  EXPECT_TRUE(torch::equal(by_name->compute(), by_hand->compute()));
+  EXPECT_LT(by_name->compute().item<double>(), 1.0);
+}
+
+TEST(MetricFactoryTest, TellsWhatThereIs) {
+  EXPECT_THROW(make_metric("acuracy"), OptionError);
+  EXPECT_ERROR(make_metric("acuracy"), "there is no metric \"acuracy\"; there are accuracy, auroc");
+  EXPECT_ERROR(make_metric("accuracy"), "the metric accuracy's num_classes is missing");
+  EXPECT_ERROR(make_metric("accuracy", {{"classes", "3"}}), "num_classes, top_k, average");
+  EXPECT_ERROR(make_metric("r2-score", {{"average", "macro"}}),
+               "it must be one of uniform, variance_weighted, none");
+}
+
+}  // namespace
+}  // namespace linkboy::testing::metric_factory_test
