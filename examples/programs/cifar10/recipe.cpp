@@ -94,6 +94,8 @@ std::shared_ptr<torch::optim::SGD> make_optimizer(std::vector<at::Tensor> parame
       std::move(parameters), torch::optim::SGDOptions(options.lr).momentum(0.9).weight_decay(5e-4));
 }
 
-linkboy::CreateSchedulerFn cosine_by_epoch() { return linkboy::by_epoch(linkboy::cosine()); }
+linkboy::CreateSchedulerFn cosine_by_epoch() {
+  return linkboy::by_epoch(linkboy::cosine({.min_lr = 0.0}));
+}
 
 }  // namespace cifar10
