@@ -7,3 +7,4 @@
 #include "linkboy/data/dataset.hpp"
 #include "linkboy/data/image_transforms.hpp"
 #include "linkboy/data/sampler.hpp"
+#include "linkboy/data/stream.hpp"

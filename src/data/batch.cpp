@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cstring>
 
+#include "data/batch_values.hpp"
 #include "linkboy/error.hpp"
 
 namespace linkboy {
@@ -22,10 +23,33 @@ at::Tensor in_pinned_memory(const at::Tensor& tensor) {
   return copy;
 }
 
-std::string joined_names(const NamedTensors& tensors) {
+std::string joined_names(const auto& named) {
   std::string joined;
-  for (const auto& [name, tensor] : tensors) joined += (joined.empty() ? "" : ", ") + name;
-  return joined.empty() ? "nothing" : joined;
+  for (const auto& entry : named) joined += (joined.empty() ? "" : ", ") + entry.first;
+  return joined;
+}
+
+std::string describe_contents(const Batch& batch) {
+  const std::string tensors = joined_names(batch.tensors());
+  const std::string values = joined_names(batch.values());
+  if (values.empty()) return tensors.empty() ? "nothing" : tensors;
+  return tensors + (tensors.empty() ? "" : " and ") + "the values " + values;
+}
+
+const auto* find_name(const auto& named, std::string_view name) {
+  const auto it = std::find_if(named.begin(), named.end(),
+                               [name](const auto& entry) { return entry.first == name; });
+  return it == named.end() ? nullptr : &*it;
+}
+
+void set_name(auto& named, std::string_view name, auto content) {
+  const auto it = std::find_if(named.begin(), named.end(),
+                               [name](const auto& entry) { return entry.first == name; });
+  if (it == named.end()) {
+    named.emplace_back(std::string(name), std::move(content));
+  } else {
+    it->second = std::move(content);
+  }
 }
 
 }  // namespace
@@ -53,55 +77,71 @@ const at::Tensor& Batch::input() const {
 }
 
 const at::Tensor& Batch::target() const {
-  LINKBOY_CHECK(tensors_.size() >= 2, "the batch has no target; it holds ", joined_names(tensors_),
+  LINKBOY_CHECK(tensors_.size() >= 2, "the batch has no target; it holds ",
+                describe_contents(*this),
                 ". Give the dataset a second tensor, or override the calculate_*_batch_loss "
                 "methods of Trainer.");
   return tensors_[1].second;
 }
 
 const at::Tensor& Batch::operator[](std::string_view name) const {
-  for (const auto& [present, tensor] : tensors_) {
-    if (present == name) return tensor;
-  }
-  throw Error(c10::str("the batch has no \"", name, "\"; it holds ", joined_names(tensors_), "."));
+  if (const auto* found = find_name(tensors_, name)) return found->second;
+  throw Error(c10::str("the batch has no \"", name, "\"; it holds ", describe_contents(*this), ".",
+                       contains_value(name) ? " It is a value: read it by value()." : ""));
 }
 
-bool Batch::contains(std::string_view name) const {
-  return std::any_of(tensors_.begin(), tensors_.end(),
-                     [name](const auto& entry) { return entry.first == name; });
-}
+bool Batch::contains(std::string_view name) const { return find_name(tensors_, name) != nullptr; }
 
 void Batch::set(std::string_view name, at::Tensor tensor) {
-  for (auto& [present, old] : tensors_) {
-    if (present == name) {
-      old = std::move(tensor);
-      return;
-    }
-  }
-  tensors_.emplace_back(std::string(name), std::move(tensor));
+  LINKBOY_CHECK(!contains_value(name), "the batch has a value \"", name,
+                "\", so that no tensor can have that name. Choose another one.");
+  set_name(tensors_, name, std::move(tensor));
+}
+
+const c10::IValue& Batch::value(std::string_view name) const {
+  if (const auto* found = find_name(values_, name)) return found->second;
+  throw Error(c10::str("the batch has no value \"", name, "\"; it holds ", describe_contents(*this),
+                       ".", contains(name) ? " It is a tensor: read it by operator[]." : ""));
+}
+
+bool Batch::contains_value(std::string_view name) const {
+  return find_name(values_, name) != nullptr;
+}
+
+void Batch::set_value(std::string_view name, c10::IValue value) {
+  LINKBOY_CHECK(!contains(name), "the batch has a tensor \"", name,
+                "\", so that no value can have that name. Choose another one.");
+  set_name(values_, name, std::move(value));
 }
 
 int64_t Batch::size() const {
-  if (tensors_.empty()) return 0;
+  if (tensors_.empty()) {
+    if (values_.empty()) return 0;
+    const c10::IValue& first = values_[0].second;
+    return first.isList() ? static_cast<int64_t>(first.toListRef().size()) : 1;
+  }
   const auto& first = tensors_[0].second;
   return first.dim() == 0 ? 1 : first.size(0);
 }
 
 Batch Batch::to(c10::Device device, bool non_blocking) const {
+  const auto move = [&](const at::Tensor& tensor) {
+    return tensor.device() == device ? tensor
+                                     : tensor.to(device, tensor.scalar_type(), non_blocking);
+  };
   Batch moved = *this;
-  for (auto& [name, tensor] : moved.tensors_) {
-    if (tensor.device() != device) {
-      tensor = tensor.to(device, tensor.scalar_type(), non_blocking);
-    }
-  }
+  for (auto& [name, tensor] : moved.tensors_) tensor = move(tensor);
+  for (auto& [name, value] : moved.values_) value = map_tensors(value, move);
   return moved;
 }
 
 Batch Batch::pin_memory() const {
+  const auto pin = [](const at::Tensor& tensor) {
+    return tensor.is_cpu() ? in_pinned_memory(tensor) : tensor;
+  };
   Batch pinned = *this;
-  for (auto& [name, tensor] : pinned.tensors_) {
-    if (tensor.is_cpu()) tensor = in_pinned_memory(tensor);
-  }
+  for (auto& [name, tensor] : pinned.tensors_) tensor = pin(tensor);
+  for (auto& [name, value] : pinned.values_) value = map_tensors(value, pin);
   return pinned;
 }
 

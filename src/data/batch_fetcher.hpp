@@ -3,8 +3,10 @@
 #include <ATen/Context.h>
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <utility>
 #include <vector>
 
@@ -18,8 +20,13 @@ inline uint64_t seed_of_default_generator() {
   return at::globalContext().defaultGenerator(at::kCPU).current_seed();
 }
 
-/// Which samples a loader with these options (all set) gives.
+/// Which samples a loader with these options (all set) gives; with a `batch_sampler`, which
+/// batches, each of which is one place of the shard.
 BatchShard shard_of(const DataLoaderOptions& options);
+
+/// The place of each sample of this rank's batches, one batch after the other, in the order of all
+/// ranks' batches.
+std::vector<int64_t> places_of(const DataLoaderOptions& options, int64_t epoch);
 
 /// While it lives, tensor datasets gather the batches of this thread in page-locked memory.
 class PinnedGathering {
@@ -35,16 +42,31 @@ class PinnedGathering {
   bool was_on_;
 };
 
-/// Makes any batch of an epoch: sampling, gathering, collating, transforming, pinning. One object
-/// a thread.
-class BatchFetcher {
+/// Makes the batches of an epoch. One object a thread.
+class BatchMaker {
+ public:
+  virtual ~BatchMaker() = default;
+  /// Reads what the batch is made of, if that must happen in the order of the batches: only one
+  /// thread at a time does. Returns false if the data end before it.
+  virtual bool read(int64_t batch_index) {
+    static_cast<void>(batch_index);
+    return true;
+  }
+  /// Makes the batch that was read last.
+  virtual Batch make(int64_t batch_index) = 0;
+};
+
+/// Makes any batch of an epoch of a dataset: sampling, gathering, collating, transforming, pinning.
+class BatchFetcher final : public BatchMaker {
  public:
   BatchFetcher(Dataset dataset, const DataLoaderOptions& options, int64_t epoch)
       : dataset_(std::move(dataset)), options_(options), epoch_(epoch), shard_(shard_of(options)) {}
 
-  Batch make(int64_t batch_index) const;
+  Batch make(int64_t batch_index) override;
 
  private:
+  std::vector<int64_t> indices_of(int64_t batch_index) const;
+
   Dataset dataset_;
   DataLoaderOptions options_;
   int64_t epoch_;
@@ -69,9 +91,46 @@ class WorkerDatasets {
   std::vector<Dataset> idle_;
 };
 
+/// Makes batches [first, end) in the loop itself.
+template <class Maker>
+class InlineIterator final : public BatchIterator {
+ public:
+  InlineIterator(Maker maker, int64_t first, int64_t end)
+      : maker_(std::move(maker)), next_(first), end_(end) {}
+
+  std::optional<Batch> next() override {
+    if (next_ < end_ && !maker_.read(next_)) end_ = next_;
+    if (next_ >= end_) return std::nullopt;
+    return maker_.make(next_++);
+  }
+
+ private:
+  Maker maker_;
+  int64_t next_;
+  int64_t end_;
+};
+
+/// What worker threads do in an epoch.
+struct PrefetchWork {
+  /// One for each worker.
+  std::vector<std::unique_ptr<BatchMaker>> makers{};
+  /// Each worker takes every n-th batch, rather than the next one when it is free.
+  bool is_striped = false;
+  /// `BatchMaker::read` is called.
+  bool reads_in_order = false;
+  /// Called after the workers have ended. Not called if one of them hangs.
+  std::function<void()> on_end{};
+};
+
+/// As many workers as an epoch of so many batches can use.
+int64_t num_workers_for(const DataLoaderOptions& options, int64_t num_batches);
+
 /// Makes batches [first, end) on threads, ahead of the reader and in order.
-std::unique_ptr<BatchIterator> prefetch(std::shared_ptr<WorkerDatasets> datasets,
-                                        const DataLoaderOptions& options, int64_t epoch,
-                                        int64_t first, int64_t end);
+std::unique_ptr<BatchIterator> prefetch(PrefetchWork work, const DataLoaderOptions& options,
+                                        int64_t epoch, int64_t first, int64_t end);
+
+/// The fields that the loaders of datasets and of streams have in common, set and checked.
+/// @throws OptionError if one is out of its range.
+void set_common_defaults(DataLoaderOptions& options);
 
 }  // namespace linkboy

@@ -4,29 +4,15 @@
 #include <ATen/Context.h>
 #include <ATen/DeviceAccelerator.h>
 
+#include <algorithm>
+#include <limits>
+
 #include "data/batch_fetcher.hpp"
 #include "data/mix.hpp"
 #include "linkboy/error.hpp"
 
 namespace linkboy {
 namespace {
-
-/// Makes the batches in the loop itself.
-class InlineIterator final : public BatchIterator {
- public:
-  InlineIterator(BatchFetcher maker, int64_t first, int64_t end)
-      : maker_(std::move(maker)), next_(first), end_(end) {}
-
-  std::optional<Batch> next() override {
-    if (next_ >= end_) return std::nullopt;
-    return maker_.make(next_++);
-  }
-
- private:
-  BatchFetcher maker_;
-  int64_t next_;
-  int64_t end_;
-};
 
 void check_at_least(const char* name, int64_t value, int64_t least) {
   LINKBOY_CHECK_OPTION(value >= least, name, " is ", value, "; it must be at least ", least, ".");
@@ -37,25 +23,33 @@ std::shared_ptr<const Sampler> make_sampler(const DataLoaderOptions& options, in
   return std::make_shared<SequentialSampler>(size);
 }
 
+/// A batch sampler decides all of this.
+void check_alone(const DataLoaderOptions& options) {
+  const char* const other = options.batch_size                  ? "batch_size"
+                            : options.shuffle.value_or(false)   ? "shuffle"
+                            : options.drop_last.value_or(false) ? "drop_last"
+                            : options.sampler                   ? "a sampler"
+                                                                : nullptr;
+  LINKBOY_CHECK_OPTION(other == nullptr, "both ", other,
+                       " and a batch_sampler are given; the batch_sampler alone decides which "
+                       "samples make a batch. Leave one of them out.");
+}
+
 DataLoaderOptions with_defaults(const Dataset& dataset, DataLoaderOptions options) {
   LINKBOY_CHECK_OPTION(!(options.sampler && options.shuffle.value_or(false)),
                        "both shuffle and a sampler are given; the sampler alone sets the order. "
                        "Leave one of them out.");
-  options.batch_size = options.batch_size.value_or(8);
+  if (options.batch_sampler) {
+    check_alone(options);
+    LINKBOY_CHECK(options.batch_sampler->size() > 0,
+                  "the batch_sampler gives no batches; it must give at least one.");
+    options.batch_size = options.batch_sampler->batch_size();
+  }
   options.shuffle = options.shuffle.value_or(false);
-  options.drop_last = options.drop_last.value_or(false);
-  options.num_workers = options.num_workers.value_or(0);
-  options.prefetch_factor = options.prefetch_factor.value_or(2);
-  // Without a device there is nothing to pin for, and a program should run on any machine.
-  options.pin_memory = options.pin_memory.value_or(false) && at::accelerator::deviceCount() > 0;
-  options.shard = options.shard.value_or(DataLoaderShard());
-  options.even_batches = options.even_batches.value_or(true);
-  options.seed = options.seed.value_or(seed_of_default_generator());
-  check_at_least("batch_size", *options.batch_size, 1);
-  check_at_least("num_workers", *options.num_workers, 0);
-  check_at_least("prefetch_factor", *options.prefetch_factor, 1);
+  set_common_defaults(options);
   const int64_t size = dataset.size();
   LINKBOY_CHECK(size > 0, "the dataset is empty; it must have at least one sample.");
+  if (options.batch_sampler) return options;
   if (!options.sampler) options.sampler = make_sampler(options, size);
   LINKBOY_CHECK(options.sampler->size() > 0,
                 "the sampler gives no samples; it must give at least "
@@ -75,20 +69,46 @@ DataLoaderOptions DataLoaderOptions::merged_with(const DataLoaderOptions& user) 
   auto overlay = [](auto& field, const auto& user_field) {
     if (user_field) field = user_field;
   };
-  if (user.sampler) result.shuffle.reset();
+  if (user.sampler || user.batch_sampler) result.shuffle.reset();
+  if (user.batch_sampler) {
+    result.batch_size.reset();
+    result.drop_last.reset();
+    result.sampler.reset();
+  }
   overlay(result.batch_size, user.batch_size);
   overlay(result.shuffle, user.shuffle);
   overlay(result.drop_last, user.drop_last);
   overlay(result.num_workers, user.num_workers);
   overlay(result.prefetch_factor, user.prefetch_factor);
   overlay(result.pin_memory, user.pin_memory);
+  overlay(result.timeout, user.timeout);
   overlay(result.seed, user.seed);
   overlay(result.shard, user.shard);
   overlay(result.even_batches, user.even_batches);
   overlay(result.sampler, user.sampler);
+  overlay(result.batch_sampler, user.batch_sampler);
   overlay(result.collate_fn, user.collate_fn);
   overlay(result.transform, user.transform);
+  overlay(result.worker_init_fn, user.worker_init_fn);
   return result;
+}
+
+void set_common_defaults(DataLoaderOptions& options) {
+  options.batch_size = options.batch_size.value_or(8);
+  options.drop_last = options.drop_last.value_or(false);
+  options.num_workers = options.num_workers.value_or(0);
+  options.prefetch_factor = options.prefetch_factor.value_or(2);
+  // Without a device there is nothing to pin for, and a program should run on any machine.
+  options.pin_memory = options.pin_memory.value_or(false) && at::accelerator::deviceCount() > 0;
+  options.timeout = options.timeout.value_or(0.0);
+  options.shard = options.shard.value_or(DataLoaderShard());
+  options.even_batches = options.even_batches.value_or(true);
+  options.seed = options.seed.value_or(seed_of_default_generator());
+  check_at_least("batch_size", *options.batch_size, 1);
+  check_at_least("num_workers", *options.num_workers, 0);
+  check_at_least("prefetch_factor", *options.prefetch_factor, 1);
+  LINKBOY_CHECK_OPTION(*options.timeout >= 0.0, "timeout is ", *options.timeout,
+                       " seconds; it must be at least 0, which waits without end.");
 }
 
 BatchShard shard_of(const DataLoaderOptions& options) {
@@ -97,10 +117,41 @@ BatchShard shard_of(const DataLoaderOptions& options) {
   // A single process has no one to be even with.
   const bool wraps = *options.even_batches && num_ranks > 1;
   const Tail tail = *options.drop_last ? Tail::drop : wraps ? Tail::wrap : Tail::uneven;
+  if (options.batch_sampler) {
+    return {options.batch_sampler->size(), /*batch_size=*/1, rank, num_ranks, tail};
+  }
   return {options.sampler->size(), *options.batch_size, rank, num_ranks, tail};
 }
 
-Batch BatchFetcher::make(int64_t batch_index) const {
+std::vector<int64_t> places_of(const DataLoaderOptions& options, int64_t epoch) {
+  const BatchShard shard = shard_of(options);
+  std::vector<int64_t> begins;  // of the batch sampler's batches
+  for (int64_t b = 0, begin = 0; options.batch_sampler && b < options.batch_sampler->size(); ++b) {
+    begins.push_back(begin);
+    begin += static_cast<int64_t>(options.batch_sampler->sample(epoch, b).size());
+  }
+  begins.push_back(std::numeric_limits<int64_t>::max());
+  std::vector<int64_t> places;
+  for (int64_t k = 0; k < shard.num_batches(); ++k) {
+    if (options.batch_sampler) {
+      const int64_t b = shard.position(k, 0);
+      const auto count = static_cast<int64_t>(options.batch_sampler->sample(epoch, b).size());
+      for (int64_t i = 0; i < count; ++i) places.push_back(begins[b] + i);
+      continue;
+    }
+    for (int64_t i = 0; i < shard.size_of_batch(k); ++i) places.push_back(shard.position(k, i));
+  }
+  return places;
+}
+
+std::vector<int64_t> BatchFetcher::indices_of(int64_t batch_index) const {
+  if (options_.batch_sampler) {
+    const int64_t batch = shard_.position(batch_index, 0);
+    std::vector<int64_t> indices = options_.batch_sampler->sample(epoch_, batch);
+    LINKBOY_CHECK(!indices.empty(), "the batch_sampler gives no sample for batch ", batch,
+                  " of epoch ", epoch_, "; a batch must have at least one.");
+    return indices;
+  }
   const Sampler& sampler = *options_.sampler;
   std::vector<int64_t> indices(shard_.size_of_batch(batch_index));
   const auto count = static_cast<int64_t>(indices.size());
@@ -110,6 +161,11 @@ Batch BatchFetcher::make(int64_t batch_index) const {
     length = std::min(count - i, sampler.size() - begin);
     sampler.sample(epoch_, begin, length, indices.data() + i);
   }
+  return indices;
+}
+
+Batch BatchFetcher::make(int64_t batch_index) {
+  const std::vector<int64_t> indices = indices_of(batch_index);
   // What changes a batch makes other tensors, which are pinned when it has.
   const bool is_last = !options_.collate_fn && !options_.transform;
   const PinnedGathering pinned(*options_.pin_memory && is_last);
@@ -138,10 +194,22 @@ std::unique_ptr<BatchIterator> DatasetLoader::iterate(int64_t epoch, int64_t fir
   LINKBOY_CHECK(first_batch >= 0 && first_batch <= size(), "batch ", first_batch,
                 " was asked for; an epoch has batches 0 to ", size() - 1, ".");
   if (*options_.num_workers == 0) {
-    return std::make_unique<InlineIterator>(BatchFetcher(dataset_, options_, epoch), first_batch,
-                                            size());
+    return std::make_unique<InlineIterator<BatchFetcher>>(BatchFetcher(dataset_, options_, epoch),
+                                                          first_batch, size());
   }
-  return prefetch(for_workers_, options_, epoch, first_batch, size());
+  std::vector<Dataset> datasets =
+      for_workers_->take(num_workers_for(options_, size() - first_batch));
+  PrefetchWork work;
+  // A copy may have a state (a random engine): the same run then gives the same batches again,
+  // whichever worker is faster.
+  work.is_striped = datasets.size() > 1 && !datasets[0].is_same_as(datasets[1]);
+  for (const Dataset& dataset : datasets) {
+    work.makers.push_back(std::make_unique<BatchFetcher>(dataset, options_, epoch));
+  }
+  work.on_end = [source = for_workers_, datasets = std::move(datasets)] {
+    source->give_back(datasets);
+  };
+  return prefetch(std::move(work), options_, epoch, first_batch, size());
 }
 
 StateDict DatasetLoader::state_dict() const {
@@ -150,7 +218,8 @@ StateDict DatasetLoader::state_dict() const {
 
 void DatasetLoader::load_state_dict(const StateDict& state) {
   options_.seed = static_cast<uint64_t>(state.get_int("seed"));
-  if (!given_options_.sampler) options_.sampler = make_sampler(options_, dataset_.size());
+  if (!given_options_.sampler && !options_.batch_sampler)
+    options_.sampler = make_sampler(options_, dataset_.size());
 }
 
 std::shared_ptr<DataLoader> DatasetLoader::shared(const DataLoaderOptions& defaults) const {

@@ -7,21 +7,26 @@
 #include <utility>
 
 #include "data/batch_fetcher.hpp"
+#include "data/batch_values.hpp"
 
 namespace linkboy {
 
 Batch stack_samples(const std::vector<Batch>& samples) {
   LINKBOY_CHECK(!samples.empty(), "there are no samples to stack; a batch needs at least one.");
+  const Batch& front = samples.front();
+  const auto check_count = [](std::size_t first, std::size_t other, const char* what) {
+    LINKBOY_CHECK(other == first, "samples of one batch have ", first, " and ", other, " ", what,
+                  "; all must have the same. Give a collate_fn that brings them into line.");
+  };
+  for (const auto& sample : samples) {
+    check_count(front.tensors().size(), sample.tensors().size(), "tensors");
+    check_count(front.values().size(), sample.values().size(), "values");
+  }
   NamedTensors stacked;
-  for (const auto& [name, first] : samples.front().tensors()) {
+  for (const auto& [name, first] : front.tensors()) {
     std::vector<at::Tensor> rows;
     rows.reserve(samples.size());
     for (const auto& sample : samples) {
-      LINKBOY_CHECK(sample.tensors().size() == samples.front().tensors().size(),
-                    "samples of one batch have ", samples.front().tensors().size(), " and ",
-                    sample.tensors().size(),
-                    " tensors; all must have the same. "
-                    "Give a collate_fn that brings them into line.");
       rows.push_back(sample[name]);
       LINKBOY_CHECK(rows.back().sizes() == rows.front().sizes(), "\"", name, "\" has shape ",
                     rows.front().sizes(), " in one sample of a batch and ", rows.back().sizes(),
@@ -30,7 +35,14 @@ Batch stack_samples(const std::vector<Batch>& samples) {
     }
     stacked.emplace_back(name, at::stack(rows));
   }
-  return Batch(std::move(stacked));
+  Batch batch(std::move(stacked));
+  for (const auto& [name, first] : front.values()) {
+    std::vector<c10::IValue> entries;
+    entries.reserve(samples.size());
+    for (const auto& sample : samples) entries.push_back(sample.value(name));
+    batch.set_value(name, list_of(entries));
+  }
+  return batch;
 }
 
 std::vector<Batch> DatasetSource::get_samples(std::span<const int64_t> indices) {
@@ -39,6 +51,15 @@ std::vector<Batch> DatasetSource::get_samples(std::span<const int64_t> indices) 
   for (const auto& [name, tensor] : batch.tensors()) {
     for (std::size_t i = 0; i < samples.size(); ++i) {
       samples[i].set(name, tensor.select(0, static_cast<int64_t>(i)));
+    }
+  }
+  for (const auto& [name, value] : batch.values()) {
+    LINKBOY_CHECK(value.isList() && value.toListRef().size() == samples.size(), "the value \"",
+                  name, "\" of a batch of ", samples.size(),
+                  " samples cannot be taken apart into samples: it must be a list with one entry "
+                  "per sample. Override get_samples.");
+    for (std::size_t i = 0; i < samples.size(); ++i) {
+      samples[i].set_value(name, value.toListRef()[i]);
     }
   }
   return samples;

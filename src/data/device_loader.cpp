@@ -5,6 +5,8 @@
 #include <c10/core/StreamGuard.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
 
+#include "data/batch_values.hpp"
+
 namespace linkboy {
 namespace {
 
@@ -47,9 +49,12 @@ class DeviceIterator final : public BatchIterator {
     }
     arrival.block(compute_stream);
     // The memory belongs to the copy stream and must not be used anew before the work is done.
-    for (const auto& [name, tensor] : copied.tensors()) {
+    const auto record = [&](const at::Tensor& tensor) {
       if (!tensor.is_cpu()) tensor.record_stream(compute_stream);
-    }
+      return tensor;
+    };
+    for (const auto& [name, tensor] : copied.tensors()) record(tensor);
+    for (const auto& [name, value] : copied.values()) map_tensors(value, record);
     return copied;
   }
 

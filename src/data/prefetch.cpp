@@ -2,6 +2,7 @@
 #include <c10/core/impl/VirtualGuardImpl.h>
 
 #include <algorithm>
+#include <chrono>
 #include <condition_variable>
 #include <exception>
 #include <mutex>
@@ -10,6 +11,7 @@
 #include <vector>
 
 #include "data/batch_fetcher.hpp"
+#include "linkboy/error.hpp"
 
 namespace linkboy {
 namespace {
@@ -23,102 +25,164 @@ std::optional<c10::Device> chosen_device() {
   return device.index() > 0 ? std::optional(device) : std::nullopt;
 }
 
+/// What the reader and the workers share. The workers hold it too, so that one that hangs may be
+/// left behind.
+struct PrefetchState {
+  using Slot = std::variant<std::monostate, Batch, std::exception_ptr>;
+
+  Slot& slot_of(int64_t batch_index) { return slots[batch_index % slots.size()]; }
+
+  void work(BatchMaker& maker, int64_t own, const std::stop_token& stop,
+            std::exception_ptr failure);
+
+  int64_t stride = 0;  // 0: the workers claim batches
+  bool reads_in_order = false;
+  std::mutex reading;  // held from the claim of a batch until it is read; locked before `mutex`
+  std::mutex mutex;    // guards what comes behind it
+  std::condition_variable made;
+  std::condition_variable_any taken;
+  std::vector<Slot> slots;
+  int64_t next_to_claim = 0;
+  int64_t next_to_read = 0;
+  int64_t end = 0;
+};
+
+/// @param own  The first batch of this worker, if it takes every n-th.
+/// @param failure  What its initialisation threw.
+void PrefetchState::work(BatchMaker& maker, int64_t own, const std::stop_token& stop,
+                         std::exception_ptr failure) {
+  while (true) {
+    std::unique_lock in_order(reading, std::defer_lock);
+    if (reads_in_order) in_order.lock();
+    std::unique_lock lock(mutex);
+    const int64_t index = stride > 0 ? own : next_to_claim;
+    if (stop.stop_requested() || index >= end) return;
+    own += stride;
+    ++next_to_claim;
+    const auto in_reach = [&] {
+      return index >= end || index < next_to_read + static_cast<int64_t>(slots.size());
+    };
+    if (!taken.wait(lock, stop, in_reach) || index >= end) return;
+    lock.unlock();
+    Slot result;
+    try {
+      if (failure) std::rethrow_exception(failure);
+      const bool is_there = !reads_in_order || maker.read(index);
+      if (reads_in_order) in_order.unlock();
+      if (is_there) result = maker.make(index);
+    } catch (...) {
+      result = std::current_exception();
+    }
+    lock.lock();
+    if (std::holds_alternative<std::monostate>(result)) {
+      end = std::min(end, index);  // the data end here
+    } else {
+      slot_of(index) = std::move(result);
+    }
+    lock.unlock();
+    made.notify_one();
+  }
+}
+
 /// Worker threads make batches and put them into a ring of slots; the reader takes slot after slot,
 /// so the order is that of the epoch whoever is faster. A worker waits while its batch would be
 /// more than a ring ahead of the reader: the number of batches in memory is bounded.
 ///
-/// Workers that share the data claim the next batch when they are free. Workers with copies take
-/// every n-th batch, because a copy may have a state (a random engine): the same run then gives the
-/// same batches again, whichever worker is faster. For the same reason a reader that leaves early
-/// leaves the copies where they would be if all workers had kept a whole ring ahead of it.
+/// Workers that share the data claim the next batch when they are free. Workers that take every
+/// n-th batch may have a state: a reader that leaves early leaves them where they would be if all
+/// workers had kept a whole ring ahead of it.
 class PrefetchIterator final : public BatchIterator {
  public:
-  PrefetchIterator(std::shared_ptr<WorkerDatasets> source, const DataLoaderOptions& options,
-                   int64_t epoch, int64_t first, int64_t end)
-      : source_(std::move(source)), next_to_claim_(first), next_to_read_(first), end_(end) {
-    const int64_t num_workers = std::min(*options.num_workers, std::max<int64_t>(end - first, 1));
-    slots_.resize(num_workers * *options.prefetch_factor);
-    datasets_ = source_->take(num_workers);
-    stride_ = num_workers > 1 && !datasets_[0].is_same_as(datasets_[1]) ? num_workers : 0;
+  PrefetchIterator(PrefetchWork work, const DataLoaderOptions& options, int64_t epoch,
+                   int64_t first, int64_t end)
+      : on_end_(std::move(work.on_end)), timeout_(*options.timeout), epoch_(epoch) {
+    const auto num_workers = static_cast<int64_t>(work.makers.size());
+    state_->slots.resize(num_workers * *options.prefetch_factor);
+    state_->stride = work.is_striped ? num_workers : 0;
+    state_->reads_in_order = work.reads_in_order;
+    state_->next_to_claim = state_->next_to_read = first;
+    state_->end = end;
     for (int64_t i = 0; i < num_workers; ++i) {
-      workers_.emplace_back(
-          [this, own = first + i, maker = BatchFetcher(datasets_[i], options, epoch)](
-              std::stop_token stop) { work(maker, own, stop); });
+      workers_.emplace_back([state = state_, i, own = first + i, device = chosen_device(),
+                             init = options.worker_init_fn,
+                             maker = std::move(work.makers[i])](const std::stop_token& stop) {
+        std::exception_ptr failure;
+        try {
+          if (device) c10::impl::VirtualGuardImpl(device->type()).setDevice(*device);
+          if (init) init(i);
+        } catch (...) {
+          failure = std::current_exception();
+        }
+        state->work(*maker, own, stop, failure);
+      });
     }
   }
 
   ~PrefetchIterator() override {
-    if (stride_ > 0) {
-      const std::lock_guard lock(mutex_);
-      end_ = std::min(end_, next_to_read_ + static_cast<int64_t>(slots_.size()));
-      taken_.notify_all();
+    if (has_timed_out_) {
+      leave_behind();
+      return;
+    }
+    if (state_->stride > 0) {
+      const std::lock_guard lock(state_->mutex);
+      state_->end =
+          std::min(state_->end, state_->next_to_read + static_cast<int64_t>(state_->slots.size()));
+      state_->taken.notify_all();
     } else {
       for (auto& worker : workers_) worker.request_stop();
     }
     for (auto& worker : workers_) worker.join();
-    source_->give_back(std::move(datasets_));
+    if (on_end_) on_end_();
   }
 
   std::optional<Batch> next() override {
-    if (next_to_read_ >= end_) return std::nullopt;
-    std::unique_lock lock(mutex_);
-    auto& slot = slot_of(next_to_read_);
-    made_.wait(lock, [&] { return !std::holds_alternative<std::monostate>(slot); });
-    Slot taken = std::exchange(slot, std::monostate());
+    std::unique_lock lock(state_->mutex);
+    const auto is_ready = [&] {
+      return state_->next_to_read >= state_->end ||
+             !std::holds_alternative<std::monostate>(state_->slot_of(state_->next_to_read));
+    };
+    wait(lock, is_ready);
+    if (state_->next_to_read >= state_->end) return std::nullopt;
+    PrefetchState::Slot taken =
+        std::exchange(state_->slot_of(state_->next_to_read), std::monostate());
     auto* failure = std::get_if<std::exception_ptr>(&taken);
-    next_to_read_ = failure ? end_ : next_to_read_ + 1;
-    if (failure) has_failed_ = true;
+    if (failure) state_->end = state_->next_to_read;
+    ++state_->next_to_read;
     lock.unlock();
-    taken_.notify_all();
+    state_->taken.notify_all();
     if (failure) std::rethrow_exception(*failure);
     return std::get<Batch>(std::move(taken));
   }
 
  private:
-  using Slot = std::variant<std::monostate, Batch, std::exception_ptr>;
+  void wait(std::unique_lock<std::mutex>& lock, const auto& is_ready) {
+    if (timeout_ == 0.0) return state_->made.wait(lock, is_ready);
+    // The clock's counter does not hold more than some hundred years.
+    const std::chrono::duration<double> longest(std::min(timeout_, 1e9));
+    if (!has_timed_out_ && state_->made.wait_for(lock, longest, is_ready)) return;
+    has_timed_out_ = true;
+    throw Error(c10::str(
+        "the worker threads have not made batch ", state_->next_to_read, " of epoch ", epoch_,
+        " within ", timeout_,
+        " s (timeout). If the data is slow, raise timeout or num_workers; if the dataset, the "
+        "collate_fn or the transform waits for something that does not come, num_workers = 0 shows "
+        "where. timeout = 0 waits without end."));
+  }
 
-  Slot& slot_of(int64_t batch_index) { return slots_[batch_index % slots_.size()]; }
-
-  /// @param own  The first batch of this worker, if it takes every n-th.
-  void work(const BatchFetcher& maker, int64_t own, const std::stop_token& stop) {
-    if (device_) c10::impl::VirtualGuardImpl(device_->type()).setDevice(*device_);
-    while (true) {
-      std::unique_lock lock(mutex_);
-      const int64_t index = stride_ > 0 ? own : next_to_claim_;
-      if (stop.stop_requested() || has_failed_ || index >= end_) return;
-      own += stride_;
-      ++next_to_claim_;
-      const auto in_reach = [&] {
-        return index >= end_ || index < next_to_read_ + static_cast<int64_t>(slots_.size());
-      };
-      if (!taken_.wait(lock, stop, in_reach) || index >= end_) return;
-      lock.unlock();
-      Slot result;
-      try {
-        result = maker.make(index);
-      } catch (...) {
-        result = std::current_exception();
-      }
-      lock.lock();
-      slot_of(index) = std::move(result);
-      lock.unlock();
-      made_.notify_one();
+  /// A thread that hangs cannot be ended; it ends when it comes back, or with the process.
+  void leave_behind() {
+    for (auto& worker : workers_) {
+      worker.request_stop();
+      worker.detach();
     }
   }
 
-  const std::shared_ptr<WorkerDatasets> source_;
-  std::vector<Dataset> datasets_;
-  int64_t stride_ = 0;  // 0: the workers claim batches
-  std::mutex mutex_;    // guards what comes behind it, but for device_ and workers_
-  std::condition_variable made_;
-  std::condition_variable_any taken_;
-  std::vector<Slot> slots_;
-  int64_t next_to_claim_;
-  int64_t next_to_read_;
-  bool has_failed_ = false;
-  int64_t end_;
-  const std::optional<c10::Device> device_ = chosen_device();
-  std::vector<std::jthread> workers_;  // last: joined before the rest goes
+  const std::shared_ptr<PrefetchState> state_ = std::make_shared<PrefetchState>();
+  const std::function<void()> on_end_;
+  const double timeout_;
+  const int64_t epoch_;
+  bool has_timed_out_ = false;
+  std::vector<std::jthread> workers_;
 };
 
 }  // namespace
@@ -138,10 +202,13 @@ void WorkerDatasets::give_back(std::vector<Dataset> datasets) {
   idle_.insert(idle_.begin(), datasets.begin(), datasets.end());
 }
 
-std::unique_ptr<BatchIterator> prefetch(std::shared_ptr<WorkerDatasets> datasets,
-                                        const DataLoaderOptions& options, int64_t epoch,
-                                        int64_t first, int64_t end) {
-  return std::make_unique<PrefetchIterator>(std::move(datasets), options, epoch, first, end);
+int64_t num_workers_for(const DataLoaderOptions& options, int64_t num_batches) {
+  return std::min(*options.num_workers, std::max<int64_t>(num_batches, 1));
+}
+
+std::unique_ptr<BatchIterator> prefetch(PrefetchWork work, const DataLoaderOptions& options,
+                                        int64_t epoch, int64_t first, int64_t end) {
+  return std::make_unique<PrefetchIterator>(std::move(work), options, epoch, first, end);
 }
 
 }  // namespace linkboy

@@ -45,6 +45,10 @@ int64_t RandomPermutation::operator[](int64_t position) const {
   return static_cast<int64_t>(value);
 }
 
+int64_t BatchSampler::batch_size() const {
+  return static_cast<int64_t>(sample(/*epoch=*/1, /*batch=*/0).size());
+}
+
 void SequentialSampler::sample(int64_t, int64_t begin, int64_t count, int64_t* indices) const {
   std::iota(indices, indices + count, begin);
 }

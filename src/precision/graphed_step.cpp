@@ -133,6 +133,9 @@ StepOutput GraphedStep::run(const Batch& batch, AccumulationWindow window) {
 }
 
 void GraphedStep::copy_in(const Batch& batch) {
+  LINKBOY_CHECK(batch.values().empty(), "a batch has the value \"", batch.values()[0].first,
+                "\", which a recorded step cannot read. In graph mode a batch has tensors only: "
+                "leave the value out in a transform, or train with ExecutionMode::eager.");
   if (batch_.tensors().empty()) {
     for (const auto& [name, tensor] : batch.tensors()) batch_.set(name, tensor.clone());
     return;

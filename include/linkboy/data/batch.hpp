@@ -1,6 +1,7 @@
 #pragma once
 
 #include <ATen/core/Tensor.h>
+#include <ATen/core/ivalue.h>
 #include <c10/core/Device.h>
 
 #include <cstdint>
@@ -15,10 +16,17 @@
 
 namespace linkboy {
 
-/// What one step is fed: any number of named tensors whose dimension 0 counts the samples.
+/// Values with their names, in the order in which they were set: strings, numbers, lists, tuples or
+/// dicts of these and of tensors.
+using NamedValues = std::vector<std::pair<std::string, c10::IValue>>;
+
+/// What one step is fed: any number of named tensors whose dimension 0 counts the samples, and any
+/// number of named values that are not such tensors (file names, detection targets of different
+/// sizes).
 ///
 /// The first tensor is the `input()`, the second the `target()`; a batch of other things names
-/// them as it likes. Copies share the tensors. Not thread-safe.
+/// them as it likes. A name belongs to a tensor or to a value. Copies share the tensors and the
+/// values. Not thread-safe.
 class LINKBOY_API Batch {
  public:
   Batch() = default;
@@ -44,24 +52,42 @@ class LINKBOY_API Batch {
   bool contains(std::string_view name) const;
 
   /// Adds a tensor, or replaces the one of that name.
+  /// @throws Error if a value has that name.
   void set(std::string_view name, at::Tensor tensor);
 
-  /// Number of samples: dimension 0 of the first tensor; 0 for an empty batch, 1 if the first
-  /// tensor is a scalar.
+  /// The value of that name. In a batch that the default collation made it is a list with one entry
+  /// per sample: of `boxes` of different sizes, `value("boxes").toTensorVector()`.
+  /// @throws Error if there is no such value; the message lists the names.
+  const c10::IValue& value(std::string_view name) const;
+  /// Whether there is a value of that name.
+  bool contains_value(std::string_view name) const;
+
+  /// Adds a value, or replaces the one of that name. A tensor may be a value: then the default
+  /// collation does not stack it.
+  /// @throws Error if a tensor has that name.
+  void set_value(std::string_view name, c10::IValue value);
+
+  /// Number of samples: dimension 0 of the first tensor, or 1 if that is a scalar. Without tensors:
+  /// the length of the first value, or 1 if that is not a list. 0 for an empty batch.
   int64_t size() const;
 
   /// All of them, in order.
   const NamedTensors& tensors() const { return tensors_; }
+  /// All values, in order.
+  const NamedValues& values() const { return values_; }
 
-  /// The batch on `device`; tensors that are there already are shared, not copied.
+  /// The batch on `device`, with the tensors in lists, tuples and dicts of its values. Tensors and
+  /// values that are there already are shared, not copied.
   /// @param non_blocking  Lets copies from pinned memory run beside the host.
   Batch to(c10::Device device, bool non_blocking = false) const;
 
-  /// The batch in page-locked memory, from which copies to a CUDA device overlap with work.
+  /// The batch in page-locked memory, from which copies to a CUDA device overlap with work. It
+  /// includes the tensors in lists, tuples and dicts of its values.
   Batch pin_memory() const;
 
  private:
   NamedTensors tensors_;
+  NamedValues values_;
 };
 
 }  // namespace linkboy

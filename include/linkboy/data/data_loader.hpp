@@ -38,6 +38,10 @@ struct LINKBOY_API TransformContext {
 /// Changes a collated batch on the CPU, on the worker thread (augmentation, normalisation).
 using Transform = std::function<Batch(Batch, const TransformContext&)>;
 
+/// Called on each worker thread before it makes its first batch of an epoch, with the worker's
+/// number in [0, num_workers).
+using WorkerInitFn = std::function<void(int64_t worker)>;
+
 /// One of the processes that share each epoch.
 struct DataLoaderShard {
   /// Of this process, in [0, num_ranks).
@@ -69,6 +73,11 @@ struct LINKBOY_API DataLoaderOptions {
   /// Puts batches into page-locked memory. Default false. Ignored without a CUDA device.
   std::optional<bool> pin_memory{};
 
+  /// Seconds that the loop waits for a batch of a worker thread before `next` throws; a worker that
+  /// hangs is then left behind. At least 0, which waits without end. Default 0. Without workers it
+  /// does nothing.
+  std::optional<double> timeout{};
+
   /// Seed of the shuffle and of `transform`'s generators. Default: that of LibTorch's CPU
   /// generator (`torch::manual_seed`), which is read, not advanced.
   std::optional<uint64_t> seed{};
@@ -86,18 +95,28 @@ struct LINKBOY_API DataLoaderOptions {
   /// The order of the samples, instead of `shuffle`.
   std::shared_ptr<const Sampler> sampler{};
 
+  /// The samples of each batch. Not together with `batch_size`, `shuffle`, `drop_last` or
+  /// `sampler`. Ranks share it by batches; with `even_batches` the epoch's first batches fill up
+  /// the end.
+  std::shared_ptr<const BatchSampler> batch_sampler{};
+
   /// Makes a batch of single samples. Default: the dataset's own batches.
   CollateFn collate_fn{};
 
   /// Changes each batch, in the thread that made it. Default: none.
   Transform transform{};
 
+  /// Prepares each worker thread (thread-local state, its number of LibTorch's threads). Random
+  /// numbers need none: see TransformContext. An exception is thrown in the loop. Default: none.
+  WorkerInitFn worker_init_fn{};
+
   /// These options, with every field that `user` has set replaced. A `sampler` of the user's
-  /// removes a `shuffle` that the user did not set.
+  /// removes a `shuffle` that the user did not set, and a `batch_sampler` also removes
+  /// `batch_size`, `drop_last` and `sampler`.
   DataLoaderOptions merged_with(const DataLoaderOptions& user) const;
 
-  LINKBOY_FIELDS(batch_size, shuffle, drop_last, num_workers, prefetch_factor, pin_memory, seed,
-                 even_batches);
+  LINKBOY_FIELDS(batch_size, shuffle, drop_last, num_workers, prefetch_factor, pin_memory, timeout,
+                 seed, even_batches);
 };
 
 /// The batches of one epoch, in order. Made by DataLoader::iterate; used by one thread.
@@ -106,7 +125,8 @@ class LINKBOY_API BatchIterator {
   virtual ~BatchIterator() = default;
 
   /// The next batch, or nothing after the last. Waits for a worker thread if need be.
-  /// @throws whatever making that batch threw, on a worker thread or not.
+  /// @throws whatever making that batch threw, on a worker thread or not; Error if a worker took
+  ///         longer than `timeout`.
   virtual std::optional<Batch> next() = 0;
 };
 
@@ -155,8 +175,8 @@ class BatchRange {
   std::unique_ptr<BatchIterator> iterator_;
 };
 
-/// A source of batches. Trainer needs no more than this interface, so streams and loaders of one's
-/// own fit in through `Trainer::create_train_dataloader`.
+/// A source of batches. Trainer needs no more than this interface: give a loader of your own as
+/// `TrainOptions::train_dataloader`. `data/stream.hpp` makes loaders of streams and ranges.
 class LINKBOY_API DataLoader {
  public:
   virtual ~DataLoader() = default;
@@ -198,8 +218,10 @@ class WorkerDatasets;
 /// workers' copies of the data.
 class LINKBOY_API DatasetLoader final : public DataLoader {
  public:
-  /// @throws Error if the dataset is empty, an option is out of its range, or `shuffle` is given
-  ///         together with `sampler`.
+  /// @throws Error if the dataset or a sampler is empty, an option is out of its range, `shuffle`
+  /// is
+  ///         given together with `sampler`, or `batch_sampler` together with `batch_size`,
+  ///         `shuffle`, `drop_last` or `sampler`.
   DatasetLoader(Dataset dataset, const DataLoaderOptions& options);
 
   int64_t size() const override;

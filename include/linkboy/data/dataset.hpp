@@ -20,11 +20,14 @@ namespace linkboy {
 
 struct TransformContext;
 
-/// Makes one batch of samples; a sample is a Batch whose tensors have no sample dimension.
+/// Makes one batch of samples; a sample is a Batch whose tensors have no sample dimension and whose
+/// values are those of one sample.
 using CollateFn = std::function<Batch(std::vector<Batch>)>;
 
-/// Stacks the samples' tensors of each name along a new dimension 0.
-/// @throws Error if there is no sample or two samples differ in their names.
+/// Stacks the samples' tensors of each name along a new dimension 0, and puts the values of each
+/// name into a list with one entry per sample.
+/// @throws Error if there is no sample, or two samples differ in their names or in the shape of a
+///         tensor.
 LINKBOY_API Batch stack_samples(const std::vector<Batch>& samples);
 
 /// Where samples come from. Implement it for data of one's own; Dataset holds it.
@@ -42,6 +45,7 @@ class LINKBOY_API DatasetSource {
   virtual Batch get_batch(std::span<const int64_t> indices) = 0;
 
   /// The same samples one by one, for a `collate_fn`. By default `get_batch` taken apart.
+  /// @throws Error, by default, if a value of the batch is not a list with one entry per sample.
   virtual std::vector<Batch> get_samples(std::span<const int64_t> indices);
 
   /// The samples at `context.indices` for a loader's epoch. Override them if samples are augmented

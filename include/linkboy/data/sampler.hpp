@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <vector>
 
 #include "linkboy/export.hpp"
 
@@ -46,6 +47,24 @@ class LINKBOY_API Sampler {
 
   /// Writes the dataset indices of positions [begin, begin + count) of `epoch` to `indices`.
   virtual void sample(int64_t epoch, int64_t begin, int64_t count, int64_t* indices) const = 0;
+};
+
+/// The samples of each batch, for batches that no order of the samples alone can make: of samples
+/// of similar lengths, of so many per class, of different sizes. Must be a pure function of
+/// (epoch, batch), the same on all ranks; several threads call it at the same time.
+class LINKBOY_API BatchSampler {
+ public:
+  virtual ~BatchSampler() = default;
+
+  /// Number of batches in an epoch, of all ranks together.
+  virtual int64_t size() const = 0;
+
+  /// The dataset indices of batch `batch` (in [0, size())) of `epoch`; at least one.
+  virtual std::vector<int64_t> sample(int64_t epoch, int64_t batch) const = 0;
+
+  /// Samples in a full batch: `DataLoader::batch_size`. By default those of the first batch of
+  /// epoch 1. A run that resumes in mid-epoch on another number of processes counts with it.
+  virtual int64_t batch_size() const;
 };
 
 /// 0, 1, 2, ... in every epoch.

@@ -1,0 +1,160 @@
+// Ready loaders, streams and samplers of batches that ranks share.
+
+#include <filesystem>
+
+#include "distributed/ranks.hpp"
+#include "linkboy/data/stream.hpp"
+#include "support/at_update.hpp"
+#include "support/temporary_folder.hpp"
+
+namespace linkboy::testing::shared_loaders_test {
+namespace {
+
+constexpr int64_t kBatchesPerRank = 4;
+
+/// Keeps the first feature of each row that this rank trains on.
+class KeepFirstFeatures : public Callback {
+ public:
+  void on_train_step_end(Trainer&, const Batch& batch, const StepOutput&) override {
+    for (int64_t i = 0; i < batch.size(); ++i) {
+      seen.push_back(batch.input()[i][0].item<float>());
+    }
+  }
+  std::vector<float> seen;
+};
+
+class RowStream : public DataStream {
+ public:
+  RowStream(int64_t num_rows, bool has_state) : num_rows_(num_rows), has_state_(has_state) {}
+  std::optional<Batch> next() override {
+    if (next_ == num_rows_) return std::nullopt;
+    const std::vector<int64_t> indices{next_++};
+    return Dataset(toy_data(num_rows_)).get_samples(indices)[0];
+  }
+  StateDict state_dict() const override {
+    return has_state_ ? StateDict{{"next", next_}} : StateDict();
+  }
+  void load_state_dict(const StateDict& state) override { next_ = state.get_int("next"); }
+
+ private:
+  int64_t num_rows_;
+  bool has_state_;
+  int64_t next_ = 0;
+};
+
+class SharedLoadersTest : public ::testing::Test {
+ protected:
+  /// Each batch of 2 rows belongs to one rank; the last of the stream makes no whole round.
+  std::shared_ptr<DataLoader> stream(bool has_state, int64_t num_workers) const {
+    const int64_t num_batches = kBatchesPerRank * size + 1;
+    return make_stream_loader(
+        [=](int64_t, const DataLoaderShard&) {
+          return std::make_shared<RowStream>(2 * num_batches, has_state);
+        },
+        {.batches_per_epoch = num_batches}, {.batch_size = 2, .num_workers = num_workers});
+  }
+
+  /// What all ranks hold, sorted.
+  std::vector<float> of_all_ranks(const std::vector<float>& mine) const {
+    const auto all = std::get<0>(accelerator.gather_uneven(torch::tensor(mine)).sort());
+    return {all.data_ptr<float>(), all.data_ptr<float>() + all.numel()};
+  }
+
+  std::vector<float> first_rows(int64_t num_rows, int64_t num_all) const {
+    const Batch data = Dataset(toy_data(num_all)).get_batch(indices(num_rows));
+    const auto column = std::get<0>(data.input().select(1, 0).contiguous().sort());
+    return {column.data_ptr<float>(), column.data_ptr<float>() + column.numel()};
+  }
+
+  static std::vector<int64_t> indices(int64_t count) {
+    std::vector<int64_t> all(count);
+    for (int64_t i = 0; i < count; ++i) all[i] = i;
+    return all;
+  }
+
+  Accelerator accelerator{together()};
+  const int64_t size = accelerator.num_processes();
+};
+
+TEST_F(SharedLoadersTest, AReadyLoaderIsSharedByTrainAndEvaluate) {
+  const auto keep = std::make_shared<KeepFirstFeatures>();
+  RankToy toy(together(), {keep});
+  const int64_t num_rows = 2 * kBatchesPerRank * size;
+  torch::manual_seed(static_cast<uint64_t>(100 + accelerator.process_index()));
+  toy.trainer.train(
+      {.train_dataloader = make_data_loader(toy_data(num_rows), {.batch_size = 2, .shuffle = true}),
+       .num_epochs = 1,
+       .eval_dataloader = make_data_loader(toy_data(num_rows), {.batch_size = 2})});
+  EXPECT_EQ(toy.trainer.num_updates(), kBatchesPerRank);
+  EXPECT_EQ(toy.trainer.run_config().num_eval_batches_per_epoch, kBatchesPerRank);
+  EXPECT_EQ(of_all_ranks(keep->seen), first_rows(num_rows, num_rows));
+}
+
+TEST_F(SharedLoadersTest, EachBatchOfAStreamIsSeenOnceAndARunResumesInItsMiddle) {
+  const TemporaryFolder own_folder;
+  const std::filesystem::path folder = accelerator.broadcast_bytes((own_folder / "state").string());
+  const int64_t num_used = kBatchesPerRank * size;  // the last batch makes no whole round
+  for (const bool has_state : {false, true}) {
+    for (const int64_t num_workers : {0, 1}) {
+      const auto run = [&](CallbackList callbacks, TrainOptions options) {
+        options.train_dataloader = stream(has_state, num_workers);
+        options.num_epochs = 1;
+        auto toy = std::make_unique<RankToy>(together(), std::move(callbacks));
+        toy->trainer.train(options);
+        return toy;
+      };
+      const auto whole_seen = std::make_shared<KeepFirstFeatures>();
+      const auto whole = run({whole_seen}, {});
+      const int64_t num_rows = size == 1 ? 2 * (num_used + 1) : 2 * num_used;
+      EXPECT_EQ(of_all_ranks(whole_seen->seen), first_rows(num_rows, 2 * (num_used + 1)));
+
+      const auto seen = std::make_shared<KeepFirstFeatures>();
+      const auto first = run({seen, stop_at(2)}, {});
+      // The ranks agree on the stop within an update.
+      ASSERT_LT(first->trainer.num_updates(), kBatchesPerRank);
+      first->trainer.save_training_state(folder);
+      accelerator.wait_for_everyone();
+      const auto second = run({seen}, {.resume_from = folder});
+      EXPECT_EQ(seen->seen, whole_seen->seen);
+      EXPECT_TRUE(bit_equal(second->parameters(), whole->parameters()));
+      accelerator.wait_for_everyone();  // before the state is replaced
+    }
+  }
+}
+
+TEST_F(SharedLoadersTest, AnEvaluationSeesEachBatchOfAStreamOnce) {
+  RankToy toy(together());
+  RankToy single(alone());
+  const Metrics together_metrics = toy.trainer.evaluate({.dataloader = stream(false, 0)});
+  const Metrics expected = single.trainer.evaluate({.dataloader = stream(false, 0)});
+  EXPECT_NEAR(together_metrics.at("evaluation_loss"), expected.at("evaluation_loss"), 1e-6);
+}
+
+/// Batch b holds the rows b and last - b.
+class Ends : public BatchSampler {
+ public:
+  explicit Ends(int64_t num_rows) : num_rows_(num_rows) {}
+  int64_t size() const override { return num_rows_ / 2; }
+  std::vector<int64_t> sample(int64_t, int64_t batch) const override {
+    return {batch, num_rows_ - 1 - batch};
+  }
+
+ private:
+  int64_t num_rows_;
+};
+
+TEST_F(SharedLoadersTest, PredictRestoresTheOrderOfABatchSampler) {
+  RankToy toy(together());
+  RankToy single(alone());
+  const int64_t num_rows = 2 * (2 * size + 1);
+  const auto options = [&] {
+    EvaluateOptions chosen{.dataset = toy_data(num_rows)};
+    chosen.dataloader_options.batch_sampler = std::make_shared<Ends>(num_rows);
+    return chosen;
+  };
+  EXPECT_TRUE(torch::allclose(toy.trainer.predict(options()).toTensor(),
+                              single.trainer.predict(options()).toTensor()));
+}
+
+}  // namespace
+}  // namespace linkboy::testing::shared_loaders_test

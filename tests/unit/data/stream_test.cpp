@@ -1,0 +1,341 @@
+// Loaders of streams, generators and ranges of batches.
+
+#include "linkboy/data/stream.hpp"
+
+#include <gtest/gtest.h>
+#include <torch/torch.h>
+
+#include <array>
+#include <chrono>
+#include <list>
+#include <ranges>
+#include <thread>
+
+#include "support/expect_error.hpp"
+
+namespace linkboy::testing::stream_test {
+namespace {
+
+/// What a stream was asked for.
+struct Reads {
+  int64_t num_read = 0;
+  int64_t num_skipped = 0;
+  int64_t num_restored = 0;
+  std::vector<int64_t> ranks{};
+};
+
+enum class Kind { reads, skips, has_state };
+
+/// The samples 100 * epoch + first, + first + step, ..., below 100 * epoch + size.
+class Numbers : public DataStream {
+ public:
+  Numbers(Reads& reads, Kind kind, int64_t epoch, int64_t size, int64_t first = 0, int64_t step = 1)
+      : reads_(reads), kind_(kind), epoch_(epoch), size_(size), next_(first), step_(step) {}
+
+  std::optional<Batch> next() override {
+    if (next_ >= size_) return std::nullopt;
+    ++reads_.num_read;
+    Batch sample(torch::tensor(100 * epoch_ + next_));
+    sample.set_value("name", std::to_string(next_));
+    next_ += step_;
+    return sample;
+  }
+  void skip(int64_t count) override {
+    if (kind_ == Kind::reads) return DataStream::skip(count);
+    reads_.num_skipped += count;
+    next_ += count * step_;
+  }
+  StateDict state_dict() const override {
+    if (kind_ != Kind::has_state) return {};
+    return {{"next", next_}};
+  }
+  void load_state_dict(const StateDict& state) override {
+    ++reads_.num_restored;
+    next_ = state.get_int("next");
+  }
+
+ private:
+  Reads& reads_;
+  Kind kind_;
+  int64_t epoch_;
+  int64_t size_;
+  int64_t next_;
+  int64_t step_;
+};
+
+using Batches = std::vector<std::vector<int64_t>>;
+
+Batches rest_of(BatchIterator& batches) {
+  Batches all;
+  while (const auto batch = batches.next()) {
+    const auto rows = batch->input().contiguous();
+    all.emplace_back(rows.data_ptr<int64_t>(), rows.data_ptr<int64_t>() + rows.numel());
+  }
+  return all;
+}
+
+Batches batches_of(DataLoader& loader, int64_t epoch, int64_t first_batch = 0) {
+  return rest_of(*loader.iterate(epoch, first_batch));
+}
+
+class StreamTest : public ::testing::Test {
+ protected:
+  MakeStreamFn numbers(int64_t size, Kind kind = Kind::reads) {
+    return [this, size, kind](int64_t epoch, const DataLoaderShard& shard) {
+      reads.ranks.push_back(shard.rank);
+      return std::make_shared<Numbers>(reads, kind, epoch, size);
+    };
+  }
+
+  Reads reads;
+};
+
+TEST_F(StreamTest, IsCollatedIntoBatches) {
+  const auto loader = make_stream_loader(numbers(5), {.batches_per_epoch = 3}, {.batch_size = 2});
+  EXPECT_EQ(loader->size(), 3);
+  EXPECT_EQ(loader->batch_size(), 2);
+  EXPECT_EQ(batches_of(*loader, 1), (Batches{{100, 101}, {102, 103}, {104}}));
+  EXPECT_EQ(batches_of(*loader, 2), (Batches{{200, 201}, {202, 203}, {204}}));
+  const auto batch = loader->iterate(1)->next();
+  EXPECT_EQ(batch->value("name").to<std::vector<std::string>>(),
+            (std::vector<std::string>{"0", "1"}));
+}
+
+TEST_F(StreamTest, DropLastLeavesOutABatchThatIsNotFull) {
+  const auto loader = make_stream_loader(numbers(5), {}, {.batch_size = 2, .drop_last = true});
+  EXPECT_EQ(batches_of(*loader, 1), (Batches{{100, 101}, {102, 103}}));
+}
+
+TEST_F(StreamTest, AnEpochIsLeftAfterItsBatches) {
+  const auto loader =
+      make_stream_loader(numbers(1000), {.batches_per_epoch = 2}, {.batch_size = 2});
+  EXPECT_EQ(batches_of(*loader, 1), (Batches{{100, 101}, {102, 103}}));
+  EXPECT_EQ(reads.num_read, 4);
+}
+
+TEST_F(StreamTest, OfUnknownLengthIsReadToItsEndButHasNoSize) {
+  const auto loader = make_stream_loader(numbers(5), {}, {.batch_size = 2});
+  EXPECT_EQ(batches_of(*loader, 1).size(), 3U);
+  EXPECT_ERROR(loader->size(), "Give StreamOptions::batches_per_epoch");
+}
+
+TEST_F(StreamTest, WorkersCollateAndTransformWithoutAChangeOfAnyBatch) {
+  const auto with = [&](int64_t num_workers) {
+    const auto loader = make_stream_loader(
+        numbers(41), {},
+        {.batch_size = 4,
+         .num_workers = num_workers,
+         .seed = 3,
+         .transform = [](Batch batch, const TransformContext& context) {
+           // Whoever is later in line is faster.
+           std::this_thread::sleep_for(std::chrono::microseconds(context.indices[0] % 5 * 300));
+           const auto noise = torch::randint(1000, {}, context.generator(0), torch::kLong);
+           batch.set("input", batch.input() + noise * 1000);
+           return batch;
+         }});
+    return batches_of(*loader, 2);
+  };
+  const Batches in_loop = with(0);
+  EXPECT_EQ(in_loop.size(), 11U);
+  EXPECT_EQ(in_loop, with(1));
+  EXPECT_EQ(in_loop, with(3));
+}
+
+TEST_F(StreamTest, ALoopMayLeaveWorkersEarly) {
+  const auto loader =
+      make_stream_loader(numbers(1'000'000), {}, {.batch_size = 2, .num_workers = 3});
+  const auto batches = loader->iterate(1);
+  EXPECT_EQ(batches->next()->input()[1].item<int64_t>(), 101);
+}
+
+TEST_F(StreamTest, AnExceptionIsThrownWhereItsBatchWouldHaveCome) {
+  for (const int64_t num_workers : {0, 2}) {
+    const auto fails = [](int64_t, const DataLoaderShard&) {
+      return make_stream([i = int64_t{0}]() mutable -> std::optional<Batch> {
+        if (i == 4) throw Error("the file ended");
+        return Batch(torch::tensor(i++));
+      });
+    };
+    const auto loader =
+        make_stream_loader(fails, {}, {.batch_size = 2, .num_workers = num_workers});
+    const auto batches = loader->iterate(1);
+    EXPECT_TRUE(batches->next().has_value());
+    EXPECT_TRUE(batches->next().has_value());
+    EXPECT_ERROR(batches->next(), "the file ended");
+  }
+}
+
+TEST_F(StreamTest, RanksTakeTurnsInACommonStream) {
+  const auto of_rank = [&](int64_t rank, bool even_batches) {
+    const auto loader = make_stream_loader(
+        numbers(10, Kind::skips), {.batches_per_epoch = 5},
+        {.batch_size = 2, .shard = DataLoaderShard{rank, 2}, .even_batches = even_batches});
+    EXPECT_EQ(loader->size(), static_cast<int64_t>(batches_of(*loader, 1).size()));
+    return batches_of(*loader, 1);
+  };
+  EXPECT_EQ(of_rank(0, false), (Batches{{100, 101}, {104, 105}, {108, 109}}));
+  EXPECT_EQ(of_rank(1, false), (Batches{{102, 103}, {106, 107}}));
+  EXPECT_EQ(of_rank(0, true), (Batches{{100, 101}, {104, 105}}));
+  EXPECT_EQ(of_rank(1, true), (Batches{{102, 103}, {106, 107}}));
+}
+
+TEST_F(StreamTest, AStreamThatSplitsItselfIsToldItsShard) {
+  const auto loader = make_stream_loader(
+      [this](int64_t epoch, const DataLoaderShard& shard) {
+        return std::make_shared<Numbers>(reads, Kind::has_state, epoch, 8, shard.rank,
+                                         shard.num_ranks);
+      },
+      {.batches_per_epoch = 4, .splits_itself = true}, {.batch_size = 2});
+  const auto second = loader->shared({.seed = 5, .shard = DataLoaderShard{1, 2}});
+  ASSERT_NE(second, nullptr);
+  EXPECT_EQ(batches_of(*second, 1), (Batches{{101, 103}, {105, 107}}));
+  // A training state holds the state of one rank, so each skips its own data.
+  EXPECT_FALSE(second->state_dict().contains("place"));
+  EXPECT_EQ(batches_of(*second, 1, 1), (Batches{{105, 107}}));
+  EXPECT_EQ(second->shared({}), nullptr);  // is a share already
+}
+
+TEST_F(StreamTest, ResumesInTheMiddleOfAnEpoch) {
+  for (const Kind kind : {Kind::reads, Kind::skips, Kind::has_state}) {
+    for (const int64_t num_workers : {0, 2}) {
+      SCOPED_TRACE(static_cast<int>(kind) * 10 + num_workers);
+      const auto make = [&](uint64_t seed) {
+        return make_stream_loader(numbers(12, kind), {.batches_per_epoch = 6},
+                                  {.batch_size = 2, .num_workers = num_workers, .seed = seed});
+      };
+      const auto first = make(1);
+      {
+        const auto batches = first->iterate(2);
+        for (int i = 0; i < 3; ++i) batches->next();
+      }
+      const auto second = make(2);
+      second->load_state_dict(first->state_dict());
+      EXPECT_EQ(second->state_dict().get_int("seed"), 1);
+      EXPECT_EQ(second->state_dict().contains("place"), kind == Kind::has_state);
+      reads = {};
+      EXPECT_EQ(batches_of(*second, 2, 3), (Batches{{206, 207}, {208, 209}, {210, 211}}));
+      EXPECT_EQ(reads.num_restored, kind == Kind::has_state ? 1 : 0);
+      EXPECT_EQ(reads.num_skipped, kind == Kind::skips ? 6 : 0);
+      EXPECT_EQ(reads.num_read, kind == Kind::reads ? 12 : 6);
+    }
+  }
+}
+
+TEST_F(StreamTest, TheStateOfOneRankServesAllRanks) {
+  const auto make = [&](int64_t rank) {
+    return make_stream_loader(numbers(12, Kind::has_state), {.batches_per_epoch = 6},
+                              {.batch_size = 2, .seed = 1, .shard = DataLoaderShard{rank, 2}});
+  };
+  const auto first = make(0);
+  const auto batches = first->iterate(1);
+  batches->next();
+  batches->next();
+  for (const int64_t rank : {0, 1}) {
+    const auto resumed = make(rank);
+    resumed->load_state_dict(first->state_dict());
+    EXPECT_EQ(batches_of(*resumed, 1, 2),
+              rank == 0 ? (Batches{{108, 109}}) : (Batches{{110, 111}}));
+  }
+  EXPECT_EQ(reads.num_restored, 2);
+}
+
+TEST_F(StreamTest, AStateOfAnotherPlaceIsNotUsed) {
+  const auto loader = make_stream_loader(numbers(8, Kind::has_state), {}, {.batch_size = 2});
+  const auto batches = loader->iterate(1);
+  for (int i = 0; i < 3; ++i) batches->next();
+  const StateDict state = loader->state_dict();
+  const auto other = make_stream_loader(numbers(8, Kind::has_state), {}, {.batch_size = 2});
+  other->load_state_dict(state);
+  EXPECT_EQ(batches_of(*other, 1, 1).front(), (std::vector<int64_t>{102, 103}));  // before it
+  other->load_state_dict(state);
+  EXPECT_EQ(batches_of(*other, 2, 3).front(), (std::vector<int64_t>{206, 207}));  // another epoch
+  EXPECT_EQ(reads.num_restored, 0);
+}
+
+TEST_F(StreamTest, OneObjectContinuesFromEpochToEpoch) {
+  const auto make = [&](Kind kind) {
+    return make_stream_loader(std::make_shared<Numbers>(reads, kind, 0, 100),
+                              {.batches_per_epoch = 2}, {.batch_size = 2, .num_workers = 1});
+  };
+  const auto loader = make(Kind::reads);
+  EXPECT_EQ(batches_of(*loader, 1), (Batches{{0, 1}, {2, 3}}));
+  EXPECT_EQ(batches_of(*loader, 2), (Batches{{4, 5}, {6, 7}}));
+  EXPECT_ERROR(loader->iterate(2), "the stream is at 8, but batch 0 of epoch 2 begins at 4");
+  EXPECT_EQ(batches_of(*loader, 1), (Batches{{8, 9}, {10, 11}}));        // another run
+  EXPECT_EQ(batches_of(*make(Kind::reads), 3, 1), (Batches{{10, 11}}));  // a resumed one
+
+  const auto with_state = make(Kind::has_state);
+  batches_of(*with_state, 1);
+  const auto resumed = make(Kind::has_state);
+  resumed->load_state_dict(with_state->state_dict());
+  EXPECT_EQ(batches_of(*resumed, 2), (Batches{{4, 5}, {6, 7}}));
+  EXPECT_EQ(reads.num_restored, 1);
+}
+
+Batch batch_of(int64_t i) { return Batch(torch::arange(2 * i, 2 * i + 2)); }
+
+TEST_F(StreamTest, AGeneratorOfBatchesIsALoader) {
+  int64_t i = 0;
+  const auto loader = make_data_loader([&]() -> std::optional<Batch> { return batch_of(i++); },
+                                       {.batches_per_epoch = 2}, {.batch_size = 2});
+  EXPECT_EQ(loader->size(), 2);
+  EXPECT_EQ(batches_of(*loader, 1), (Batches{{0, 1}, {2, 3}}));
+  EXPECT_EQ(batches_of(*loader, 2), (Batches{{4, 5}, {6, 7}}));
+}
+
+TEST_F(StreamTest, ARangeOfBatchesIsALoader) {
+  const auto check = [](const std::shared_ptr<DataLoader>& loader) {
+    EXPECT_EQ(loader->size(), 3);
+    EXPECT_EQ(loader->batch_size(), 2);
+    EXPECT_EQ(batches_of(*loader, 1), (Batches{{0, 1}, {2, 3}, {4, 5}}));
+    EXPECT_EQ(batches_of(*loader, 2, 2), (Batches{{4, 5}}));
+    const auto second = loader->shared({.seed = 1, .shard = DataLoaderShard{1, 3}});
+    EXPECT_EQ(batches_of(*second, 1), (Batches{{2, 3}}));
+  };
+  check(make_data_loader(std::vector<Batch>{batch_of(0), batch_of(1), batch_of(2)}));
+  check(make_data_loader(std::array{batch_of(0), batch_of(1), batch_of(2)}));
+  check(make_data_loader(std::list<Batch>{batch_of(0), batch_of(1), batch_of(2)}));
+  check(make_data_loader(std::views::iota(0, 3) | std::views::transform(batch_of)));
+  check(make_data_loader(std::views::iota(0) | std::views::transform(batch_of),
+                         {.batches_per_epoch = 3}));
+  EXPECT_ERROR(make_data_loader(std::vector<Batch>()), "the range of batches is empty");
+}
+
+TEST_F(StreamTest, RefusesOptionsThatDoNotApply) {
+  const auto with = [&](const DataLoaderOptions& options, StreamOptions stream = {}) {
+    return make_stream_loader(numbers(4), stream, options);
+  };
+  class OneBatch : public BatchSampler {
+   public:
+    int64_t size() const override { return 1; }
+    std::vector<int64_t> sample(int64_t, int64_t) const override { return {0}; }
+  };
+  EXPECT_ERROR(with({.shuffle = true}), "shuffle is given for a stream");
+  EXPECT_ERROR(with({.sampler = std::make_shared<SequentialSampler>(4)}),
+               "a sampler is given for a stream");
+  EXPECT_ERROR(with({.batch_sampler = std::make_shared<OneBatch>()}),
+               "a batch_sampler is given for a stream");
+  const StreamOptions whole{.gives_batches = true};
+  EXPECT_ERROR(with({.batch_size = 2, .collate_fn = stack_samples}, whole),
+               "collate_fn is given for a stream that gives whole batches");
+  EXPECT_ERROR(with({.batch_size = 2, .drop_last = true}, whole),
+               "drop_last is given for a stream that gives whole batches");
+  EXPECT_ERROR(with({}, whole), "batch_size is missing for a stream that gives whole batches");
+  EXPECT_ERROR(with({.batch_size = 0}), "batch_size is 0");
+  EXPECT_ERROR(with({}, {.batches_per_epoch = 0}), "batches_per_epoch is 0; it must be at least 1");
+  EXPECT_ERROR(with({.shard = DataLoaderShard{0, 2}}, {.batches_per_epoch = 1}),
+               "batches_per_epoch is 1; it must be at least 2");
+}
+
+TEST_F(StreamTest, RefusesWhatIsNotThere) {
+  EXPECT_ERROR(make_stream(nullptr), "the function of a stream is empty");
+  EXPECT_ERROR(make_stream_loader(MakeStreamFn(), {}), "the function that makes streams is empty");
+  EXPECT_ERROR(make_stream_loader(std::shared_ptr<DataStream>(), {}), "the stream is null");
+  const auto none = make_stream_loader([](int64_t, const DataLoaderShard&) { return nullptr; }, {});
+  EXPECT_ERROR(none->iterate(3), "returned null for epoch 3");
+  const auto loader = make_stream_loader(numbers(4), {.batches_per_epoch = 2}, {.batch_size = 2});
+  EXPECT_ERROR(loader->iterate(1, 3), "batch 3 was asked for; an epoch has batches 0 to 1");
+}
+
+}  // namespace
+}  // namespace linkboy::testing::stream_test
