@@ -4,6 +4,7 @@
 
 #include "linkboy/error.hpp"
 #include "linkboy/run/run_config.hpp"
+#include "linkboy/schedulers/timm_steps_scheduler.hpp"
 
 namespace linkboy {
 namespace {
@@ -14,6 +15,10 @@ ParamGroupField main_field(const Parts& parts) {
   LINKBOY_CHECK(!parts.empty(), "a schedule made of others has none; give at least one.");
   for (const auto& part : parts) {
     LINKBOY_CHECK(part != nullptr, "a function that makes a scheduler returned null.");
+    // Nobody would call it at each update.
+    LINKBOY_CHECK(dynamic_cast<const TimmStepsScheduler*>(part.get()) == nullptr,
+                  "a timm_steps schedule steps itself, so that it cannot be part of another one. "
+                  "Use it alone, or write the other one's curve into its class.");
   }
   return parts[0]->field();
 }

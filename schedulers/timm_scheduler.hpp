@@ -26,7 +26,8 @@ struct TimmSchedulerOptions {
 ///                      scheduler.step(++epochs);
 ///
 /// and Trainer does just that, so that pytorch-accelerated's TrainerWithTimmScheduler needs no
-/// counterpart but Trainer itself. Both count from the start of the run.
+/// counterpart but Trainer itself. Both count from the start of the run. A class of your own with
+/// timm's methods is a TimmSteps.
 class LINKBOY_API TimmScheduler final : public CompositeScheduler {
  public:
   /// See the options.

@@ -33,8 +33,8 @@ struct TorchScheduler::Simulation {
 };
 
 TorchScheduler::TorchScheduler(torch::optim::Optimizer& optimizer,
-                               const TorchSchedulerOptions& options, const RunConfig&)
-    : Scheduler(optimizer), options_(options) {
+                               const TorchSchedulerOptions& options, const RunConfig& config)
+    : Scheduler(optimizer), options_(options), config_(config) {
   LINKBOY_CHECK_OPTION(*options.scheduler,
                        "the torch schedule's scheduler is empty; give a function.");
   start_simulation();
@@ -44,7 +44,7 @@ TorchScheduler::~TorchScheduler() = default;
 
 void TorchScheduler::start_simulation() const {
   auto simulation = std::make_unique<Simulation>(base_values());
-  simulation->scheduler = (*options_.scheduler)(simulation->optimizer);
+  simulation->scheduler = (*options_.scheduler)(simulation->optimizer, config_);
   LINKBOY_CHECK(simulation->scheduler,
                 "the function that makes the torch scheduler returned null.");
   simulation_ = std::move(simulation);

@@ -1,11 +1,16 @@
 #pragma once
 
+#include <concepts>
+#include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <type_traits>
+#include <utility>
 #include <vector>
 
 #include "linkboy/export.hpp"
+#include "linkboy/run/run_config.hpp"
 #include "linkboy/scheduler.hpp"
 #include "linkboy/util/required.hpp"
 
@@ -15,17 +20,63 @@ class LRScheduler;
 
 namespace linkboy {
 
+/// A function that makes a LibTorch scheduler, from (optimizer) or from (optimizer, RunConfig).
+class TorchSchedulerFn {
+ public:
+  /// An empty one, which TorchScheduler refuses.
+  TorchSchedulerFn(std::nullptr_t) {}  // NOLINT(google-explicit-constructor): as std::function
+
+  /// From a function of either form.
+  template <class F>
+  requires(!std::same_as<std::remove_cvref_t<F>, TorchSchedulerFn> &&
+           (std::invocable<F&, torch::optim::Optimizer&> ||
+            std::invocable<F&, torch::optim::Optimizer&, const RunConfig&>))
+      // NOLINTNEXTLINE(google-explicit-constructor,bugprone-forwarding-reference-overload)
+      TorchSchedulerFn(F&& function) {
+    if constexpr (std::invocable<F&, torch::optim::Optimizer&, const RunConfig&>) {
+      function_ = std::forward<F>(function);
+    } else {
+      std::function<Made(torch::optim::Optimizer&)> own(std::forward<F>(function));
+      if (!own) return;
+      function_ = [own = std::move(own)](torch::optim::Optimizer& optimizer, const RunConfig&) {
+        return own(optimizer);
+      };
+    }
+  }
+
+  /// Whether there is a function.
+  explicit operator bool() const { return static_cast<bool>(function_); }
+
+  /// Calls it.
+  std::unique_ptr<torch::optim::LRScheduler> operator()(torch::optim::Optimizer& optimizer,
+                                                        const RunConfig& config) const {
+    return function_(optimizer, config);
+  }
+
+ private:
+  using Made = std::unique_ptr<torch::optim::LRScheduler>;
+
+  std::function<Made(torch::optim::Optimizer&, const RunConfig&)> function_{};
+};
+
 struct TorchSchedulerOptions {
   /// Makes the LibTorch scheduler for the optimizer that it is given, which is not the run's own:
-  /// it has the same number of param groups with the same learning rates.
-  Required<std::function<std::unique_ptr<torch::optim::LRScheduler>(torch::optim::Optimizer&)>>
-      scheduler;
+  /// it has the same number of param groups with the same learning rates. A second parameter gets
+  /// the run's configuration, for lengths in placeholders.
+  Required<TorchSchedulerFn> scheduler;
 };
 
 /// Any `torch::optim::LRScheduler` as a schedule:
 ///
 ///     torch_schedule({.scheduler = [](torch::optim::Optimizer& optimizer) {
 ///       return std::make_unique<torch::optim::StepLR>(optimizer, 30, 0.5);
+///     }})
+///
+/// With a length that depends on the run:
+///
+///     torch_schedule({.scheduler = [](torch::optim::Optimizer& optimizer, const RunConfig& run) {
+///       const RunExpression length = placeholders::num_updates_per_epoch * 2;
+///       return std::make_unique<torch::optim::StepLR>(optimizer, length.resolve_count(run), 0.5);
 ///     }})
 ///
 /// The LibTorch scheduler works on an optimizer of its own, whose learning rates are handed on; so
@@ -36,7 +87,7 @@ class LINKBOY_API TorchScheduler final : public Scheduler {
   /// See the options.
   using Options = TorchSchedulerOptions;
 
-  /// @throws Error if the function is empty or returns null.
+  /// @throws Error if the function is empty or returns null; what it throws.
   TorchScheduler(torch::optim::Optimizer& optimizer, const TorchSchedulerOptions& options,
                  const RunConfig& config);
   ~TorchScheduler() override;
@@ -51,6 +102,7 @@ class LINKBOY_API TorchScheduler final : public Scheduler {
   void start_simulation() const;
 
   TorchSchedulerOptions options_;
+  RunConfig config_;
   mutable std::unique_ptr<Simulation> simulation_;
 };
 

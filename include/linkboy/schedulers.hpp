@@ -23,6 +23,7 @@
 #include "linkboy/schedulers/step_scheduler.hpp"
 #include "linkboy/schedulers/tanh_scheduler.hpp"
 #include "linkboy/schedulers/timm_scheduler.hpp"
+#include "linkboy/schedulers/timm_steps_scheduler.hpp"
 #include "linkboy/schedulers/torch_scheduler.hpp"
 #include "linkboy/schedulers/warmup_scheduler.hpp"
 #include "linkboy/schedulers/wsd_scheduler.hpp"

@@ -1,0 +1,220 @@
+// Scheduler classes that are not linkboy's: LibTorch's made from the run, and those in timm's
+// style.
+
+#include <gtest/gtest.h>
+#include <torch/torch.h>
+
+#include "linkboy/schedulers/sequential_scheduler.hpp"
+#include "linkboy/schedulers/step_scheduler.hpp"
+#include "linkboy/schedulers/timm_steps_scheduler.hpp"
+#include "linkboy/schedulers/torch_scheduler.hpp"
+#include "support/at_update.hpp"
+#include "support/expect_error.hpp"
+#include "support/saved_states.hpp"
+#include "support/temporary_folder.hpp"
+#include "support/toy.hpp"
+#include "unit/schedulers/schedules_fixture.hpp"
+
+namespace linkboy::testing::own_scheduler_classes_test {
+namespace {
+
+TEST_F(SchedulesTest, TorchSchedulersTakeLengthsFromTheRun) {
+  const auto of_run = make(
+      torch_schedule({.scheduler = [](torch::optim::Optimizer& optimizer, const RunConfig& config) {
+        const RunExpression length = placeholders::num_updates_per_epoch / 2;
+        return std::make_unique<torch::optim::StepLR>(optimizer, length.resolve_count(config), 0.5);
+      }}));
+  const auto ours = make(step_decay({.step_size = 5, .gamma = 0.5}));
+  for (const int64_t n : {0, 4, 5, 12, 99, 3}) {
+    EXPECT_DOUBLE_EQ(of_run->values_at(n)[0], ours->values_at(n)[0]) << n;
+  }
+}
+
+TEST_F(SchedulesTest, AnEmptyStdFunctionOfEitherFormIsRefused) {
+  using Made = std::unique_ptr<torch::optim::LRScheduler>;
+  EXPECT_ERROR(make(torch_schedule({.scheduler = std::function<Made(torch::optim::Optimizer&)>()})),
+               "scheduler is empty");
+  EXPECT_ERROR(
+      make(torch_schedule(
+          {.scheduler = std::function<Made(torch::optim::Optimizer&, const RunConfig&)>()})),
+      "scheduler is empty");
+}
+
+/// Warms up by updates to a share that each epoch halves, or leaves if its metric has fallen.
+class HalvesByMetric : public TimmSteps {
+ public:
+  HalvesByMetric(torch::optim::Optimizer& optimizer, int64_t warmup_updates)
+      : optimizer_(optimizer),
+        base_(get_param_group_field(optimizer, ParamGroupField::lr)),
+        warmup_updates_(warmup_updates) {
+    set(0.0);
+  }
+
+  void step(int64_t epoch, std::optional<double> metric) override {
+    epochs.push_back(epoch);
+    metrics.push_back(metric);
+    if (!metric || *metric >= best_) share_ *= 0.5;
+    if (metric) best_ = std::min(best_, *metric);
+  }
+  void step_update(int64_t num_updates, std::optional<double> metric) override {
+    metrics_of_updates.push_back(metric);
+    set(std::min(1.0, static_cast<double>(num_updates) / static_cast<double>(warmup_updates_)));
+  }
+  StateDict state_dict() const override { return {{"share", share_}, {"best", best_}}; }
+  void load_state_dict(const StateDict& state) override {
+    share_ = state.get_double("share");
+    best_ = state.get_double("best");
+  }
+
+  std::vector<int64_t> epochs{};
+  std::vector<std::optional<double>> metrics{};
+  std::vector<std::optional<double>> metrics_of_updates{};
+
+ private:
+  void set(double warm) {
+    std::vector<double> lrs = base_;
+    lrs.resize(optimizer_.param_groups().size(), lrs.back());
+    for (double& lr : lrs) lr *= share_ * warm;
+    set_param_group_field(optimizer_, ParamGroupField::lr, lrs);
+  }
+
+  torch::optim::Optimizer& optimizer_;
+  std::vector<double> base_;
+  int64_t warmup_updates_;
+  double share_ = 1.0;
+  double best_ = 1e9;
+};
+
+CreateSchedulerFn halves_by_metric(std::string monitor = {}) {
+  return timm_steps({.scheduler =
+                         [](torch::optim::Optimizer& optimizer, const RunConfig& config) {
+                           const RunExpression length = placeholders::num_updates_per_epoch * 0.4;
+                           return std::make_unique<HalvesByMetric>(optimizer,
+                                                                   length.resolve_count(config));
+                         },
+                     .monitor = std::move(monitor)});
+}
+
+TEST_F(SchedulesTest, AClassInTimmsStyleIsSteppedByUpdatesAndEpochs) {
+  const auto scheduler = make<TimmStepsScheduler>(halves_by_metric("eval_loss_epoch"));
+  EXPECT_EQ(lr()[0], 0.01) << "making a scheduler changes nothing";
+  scheduler->start();
+  EXPECT_EQ(lr()[0], 0.0);
+  scheduler->step();
+  EXPECT_DOUBLE_EQ(lr()[0], 0.01 / 4);
+  for (int i = 0; i < 9; ++i) scheduler->step();
+  EXPECT_DOUBLE_EQ(lr()[0], 0.01);
+  EXPECT_EQ(scheduler->values_at(70), lr()) << "the present values are all that is known";
+  EXPECT_ERROR(scheduler->values_at(-1), "no value after -1 updates");
+
+  InMemoryRunHistory history;
+  history.update_metric("eval_loss_epoch", 2.0);
+  scheduler->epoch_end(1, history, /*has_metrics=*/true);
+  scheduler->epoch_end(2, history, /*has_metrics=*/false);  // not evaluated
+  scheduler->step();
+  EXPECT_DOUBLE_EQ(lr()[0], 0.005);
+  const auto& steps = dynamic_cast<const HalvesByMetric&>(scheduler->steps());
+  EXPECT_EQ(steps.epochs, (std::vector<int64_t>{1, 2}));
+  EXPECT_EQ(steps.metrics, (std::vector<std::optional<double>>{2.0, std::nullopt}));
+  EXPECT_EQ(steps.metrics_of_updates.front(), std::nullopt);
+  EXPECT_EQ(steps.metrics_of_updates.back(), 2.0);
+  const auto another = make(halves_by_metric("no_such_metric"));
+  EXPECT_ERROR(another->epoch_end(1, history, /*has_metrics=*/true), "no_such_metric");
+}
+
+TEST_F(SchedulesTest, AClassInTimmsStyleContinuesFromItsState) {
+  InMemoryRunHistory history;
+  history.update_metric("eval_loss_epoch", 2.0);
+  const auto first = make<TimmStepsScheduler>(halves_by_metric("eval_loss_epoch"));
+  first->start();
+  for (int i = 0; i < 3; ++i) first->step();
+  first->epoch_end(1, history, /*has_metrics=*/true);
+  first->epoch_end(2, history, /*has_metrics=*/false);
+  const StateDict state = first->state_dict();
+  const std::vector<double> values = lr();
+  first->step();
+  const std::vector<double> next = lr();
+
+  first->restore_base_values();
+  const auto second = make<TimmStepsScheduler>(halves_by_metric("eval_loss_epoch"));
+  second->start();
+  second->load_state_dict(state);
+  EXPECT_EQ(lr(), values);
+  second->step();
+  EXPECT_EQ(lr(), next);
+  EXPECT_EQ(second->num_updates(), 4);
+  EXPECT_EQ(dynamic_cast<const HalvesByMetric&>(second->steps()).metrics_of_updates,
+            (std::vector<std::optional<double>>{2.0}));
+
+  StateDict damaged = state;
+  damaged.set("values", std::vector<double>{0.1});
+  EXPECT_ERROR(second->load_state_dict(damaged), "has 1 values, but 2 base values");
+  EXPECT_ERROR(second->load_state_dict(make(step_decay())->state_dict()),
+               "saved by another schedule (linkboy::StepScheduler)");
+}
+
+TEST_F(SchedulesTest, AClassInTimmsStyleSeesGroupsThatAreAdded) {
+  const auto scheduler = make<TimmStepsScheduler>(halves_by_metric());
+  scheduler->start();
+  optimizer_->add_param_group(
+      {{torch::zeros({1})}, std::make_unique<torch::optim::SGDOptions>(0.5)});
+  EXPECT_TRUE(scheduler->include_new_groups());
+  EXPECT_EQ(scheduler->values_at(0).back(), 0.5);
+  scheduler->step();
+  EXPECT_EQ(scheduler->values_at(0), lr());
+  EXPECT_NE(lr().back(), 0.5);
+}
+
+TEST_F(SchedulesTest, AClassInTimmsStyleThatIsMisusedIsRefused) {
+  EXPECT_ERROR(make(timm_steps({.scheduler = nullptr})), "scheduler is empty");
+  EXPECT_ERROR(make(timm_steps({.scheduler = [](auto&, const auto&) { return nullptr; }})),
+               "the function that makes the TimmSteps returned null");
+  EXPECT_ERROR(
+      make(sequential({.schedulers = {step_decay(), halves_by_metric()}, .milestones = {3}})),
+      "a timm_steps schedule steps itself, so that it cannot be part of another one");
+  class Negative : public TimmSteps {
+   public:
+    explicit Negative(torch::optim::Optimizer& optimizer) : optimizer_(optimizer) {}
+    void step_update(int64_t, std::optional<double>) override {
+      set_param_group_field(optimizer_, ParamGroupField::lr, {-1.0, -1.0});
+    }
+
+   private:
+    torch::optim::Optimizer& optimizer_;
+  };
+  const auto scheduler = make(timm_steps({.scheduler = [](auto& optimizer, const auto&) {
+    return std::make_unique<Negative>(optimizer);
+  }}));
+  EXPECT_ERROR(scheduler->step(), "lr = -1 for update 2; it must be finite, not negative");
+}
+
+TEST(TimmStepsTest, AResumedRunContinuesAClassInTimmsStyleExactly) {
+  const TemporaryFolder folder;
+  const auto run = [](const CallbackList& callbacks, const std::filesystem::path& from) {
+    auto toy = std::make_unique<Toy>(callbacks);
+    TrainOptions options = epochs_of_two_updates(4);
+    options.create_scheduler_fn =
+        timm_steps({.scheduler =
+                        [](torch::optim::Optimizer& optimizer, const RunConfig&) {
+                          return std::make_unique<HalvesByMetric>(optimizer, 3);
+                        },
+                    .monitor = "train_loss_epoch"});
+    if (!from.empty()) options.resume_from = from;
+    toy->trainer.train(options);
+    return toy;
+  };
+  const auto whole = run({}, {});
+  const auto& steps = dynamic_cast<TimmStepsScheduler&>(*whole->trainer.scheduler()).steps();
+  EXPECT_EQ(dynamic_cast<const HalvesByMetric&>(steps).epochs, (std::vector<int64_t>{1, 2, 3, 4}));
+  for (const int64_t update : {3, 4}) {
+    const auto states = folder / std::to_string(update);
+    run({saving_in(states), stop_at(update)}, {});
+    const auto resumed = run({}, states);
+    EXPECT_TRUE(bit_equal(resumed->model->parameters(), whole->model->parameters()));
+    EXPECT_EQ(get_param_group_field(*resumed->optimizer, ParamGroupField::lr),
+              get_param_group_field(*whole->optimizer, ParamGroupField::lr));
+  }
+}
+
+}  // namespace
+}  // namespace linkboy::testing::own_scheduler_classes_test
