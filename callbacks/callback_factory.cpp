@@ -21,6 +21,7 @@
 #include "linkboy/callbacks/profiler.hpp"
 #include "linkboy/callbacks/progress_bar.hpp"
 #include "linkboy/callbacks/save_best_model.hpp"
+#include "linkboy/callbacks/save_checkpoint.hpp"
 #include "linkboy/callbacks/save_predictions.hpp"
 #include "linkboy/callbacks/save_training_state.hpp"
 #include "linkboy/callbacks/step_based_evaluation.hpp"
@@ -140,6 +141,8 @@ const Callbacks& callbacks() {
           // Saving
           entry<SaveBestModel>("save-best-model"),
           entry<SaveTrainingState>("save-training-state"),
+          entry<SaveCheckpoint>("save-checkpoint"),
+          entry<LoadCheckpoint>("load-checkpoint"),
           entry<SavePredictions>("save-predictions", {.path = ""}),
           // Watching
           entry<LogMetrics>("log-metrics"),

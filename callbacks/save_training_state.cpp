@@ -70,7 +70,7 @@ SaveTrainingState::SaveTrainingState(SaveTrainingStateOptions options)
   };
   check("every_n_updates", options_.every_n_updates.value_or(1));
   check("every_n_epochs", options_.every_n_epochs.value_or(1));
-  check("keep_last", options_.keep_last);
+  check("keep_last", options_.keep_last.value_or(1));
   LINKBOY_CHECK_OPTION(options_.every_n_minutes.value_or(1.0) > 0.0,
                        "SaveTrainingState's every_n_minutes is ", *options_.every_n_minutes,
                        "; it must be above 0.");
@@ -159,11 +159,15 @@ void SaveTrainingState::tell_of_other_states(Trainer& trainer) const {
   }
   if (others.empty()) return;
   const auto& newest = std::max_element(others.begin(), others.end())->second;
-  trainer.print(fmt::format(
-      "WARNING: this run does not resume the {} training state{} of an earlier run in {}. They are "
-      "kept, but \"latest\" will name the states of this run. To continue the earlier run, resume "
-      "from {}.",
-      others.size(), others.size() == 1 ? "" : "s", options_.directory.string(), newest.string()));
+  trainer.log(
+      LogLevel::warning,
+      fmt::format(
+          "this run does not resume the {} training state{} of an earlier run in {}. They are "
+          "kept, but \"latest\" will name the states of this run. To continue the earlier run, "
+          "resume "
+          "from {}.",
+          others.size(), others.size() == 1 ? "" : "s", options_.directory.string(),
+          newest.string()));
 }
 
 /// The state that the run resumes need not be saved in its directory again, and is removed in time;
@@ -201,8 +205,8 @@ void SaveTrainingState::save_at_decays(Trainer& trainer) {
       }
     });
     if (failure.empty()) continue;
-    trainer.print(c10::str("ERROR: the checkpoint of a decay phase was not saved: ", failure,
-                           " The run continues."));
+    trainer.log(LogLevel::error, c10::str("the checkpoint of a decay phase was not saved: ",
+                                          failure, " The run continues."));
   }
 }
 
@@ -242,21 +246,19 @@ void SaveTrainingState::on_stop_training_error(Trainer& trainer, const StopTrain
   if (trainer.can_save_training_state()) save(trainer);
 }
 
-void SaveTrainingState::on_training_run_end(Trainer& trainer) {
-  finish_save(trainer);
-  lock_.reset();
-}
+void SaveTrainingState::on_training_run_end(Trainer& trainer) { finish_save(trainer); }
 
-/// Another run may save in the directory only when nothing is being written there any more.
 void SaveTrainingState::on_exception(Trainer& trainer, std::exception_ptr) {
   try {
     trainer.wait_for_saves();
   } catch (const std::exception&) {
-    trainer.print(c10::str("ERROR: the training state was not saved: ",
-                           message_of(std::current_exception())));
+    trainer.log(LogLevel::error, c10::str("the training state was not saved: ",
+                                          message_of(std::current_exception())));
   }
-  lock_.reset();
 }
+
+/// Another run may save in the directory only when nothing is being written there any more.
+void SaveTrainingState::on_run_exit(Trainer&) { lock_.reset(); }
 
 void SaveTrainingState::save(Trainer& trainer) {
   finish_save(trainer);
@@ -309,12 +311,12 @@ void SaveTrainingState::report(Trainer& trainer, const char* what) {
 
 void SaveTrainingState::count_failure(Trainer& trainer, const char* why) {
   ++num_failures_;
-  trainer.print(c10::str("ERROR: the training state was not saved: ", why,
-                         " The run goes on; the states before are kept."));
+  trainer.log(LogLevel::error, c10::str("the training state was not saved: ", why,
+                                        " The run goes on; the states before are kept."));
 }
 
 void SaveTrainingState::remove_old(bool is_main_process) {
-  while (static_cast<int64_t>(saved_.size()) > options_.keep_last) {
+  while (options_.keep_last && static_cast<int64_t>(saved_.size()) > *options_.keep_last) {
     const auto folder = options_.directory / saved_.front();
     std::error_code ignored;  // an old state too many does no harm
     if (is_main_process && is_own(folder)) {

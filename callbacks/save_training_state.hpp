@@ -77,8 +77,8 @@ struct SaveTrainingStateOptions {
   std::optional<std::filesystem::path> initial_checkpoint{};
 
   /// States of this run (and of those that it resumes from this directory) that are kept. Older
-  /// ones are removed. At least 1.
-  int64_t keep_last = 2;
+  /// ones are removed. At least 1; none keeps all.
+  std::optional<int64_t> keep_last = 2;
 
   /// Writes on a background thread. The loop waits for the copy into memory on the CPU, on CUDA for
   /// the update; docs/checkpoints_and_python.md tells how much memory it takes.
@@ -129,6 +129,7 @@ class LINKBOY_API SaveTrainingState : public Callback {
   void on_stop_training_error(Trainer& trainer, const StopTraining& stop) override;
   void on_training_run_end(Trainer& trainer) override;
   void on_exception(Trainer& trainer, std::exception_ptr exception) override;
+  void on_run_exit(Trainer& trainer) override;
 
   StateDict state_dict() const override;
   void load_state_dict(const StateDict& state) override;

@@ -31,6 +31,7 @@
 #include "linkboy/callbacks/profiler.hpp"
 #include "linkboy/callbacks/progress_bar.hpp"
 #include "linkboy/callbacks/save_best_model.hpp"
+#include "linkboy/callbacks/save_checkpoint.hpp"
 #include "linkboy/callbacks/save_predictions.hpp"
 #include "linkboy/callbacks/save_training_state.hpp"
 #include "linkboy/callbacks/step_based_evaluation.hpp"

@@ -13,6 +13,7 @@
 #include "linkboy/callbacks/freeze_layers.hpp"
 #include "linkboy/callbacks/metric_callback.hpp"
 #include "linkboy/callbacks/track_run.hpp"
+#include "linkboy/checkpoint/checkpoint.hpp"
 #include "linkboy/metrics/accuracy.hpp"
 #include "linkboy/schedulers/wsd_scheduler.hpp"
 #include "linkboy/tracking/csv_tracker.hpp"
@@ -41,6 +42,8 @@ inline std::vector<EveryCallback> every_callback() {
         {"model-ema", {{"decay", "0.9"}, {"path", folder / "ema.pt"}}},
         {"stochastic-weight-averaging", {{"start_after", "num_updates_per_epoch"}}},
         {"save-best-model", {{"path", folder / "best.pt"}, {"save_top_k", "2"}}},
+        {"load-checkpoint", {{"path", folder / "start.pt"}}},
+        {"save-checkpoint", {{"directory", folder / "checkpoints"}}},
         {"save-training-state", {{"directory", folder / "states"}, {"every_n_updates", "2"}}},
         {"wsd-checkpoint", {{"save_dir", folder / "wsd"}}},
         {"save-predictions", {{"path", folder / "predictions.pt"}}},
@@ -51,7 +54,12 @@ inline std::vector<EveryCallback> every_callback() {
   };
   std::vector<EveryCallback> list;
   for (const std::string& name : callback_names()) {
-    list.push_back({name, [=](const path& folder, const torch::nn::Sequential&) {
+    list.push_back({name, [=](const path& folder, const torch::nn::Sequential& model) {
+                      if (name == "load-checkpoint") {
+                        write_checkpoint(
+                            folder / "start.pt",
+                            {{"model_state_dict", Model(model).state_dict().to_ivalue()}});
+                      }
                       return make_callback(name, settings_for(name, folder));
                     }});
   }

@@ -176,24 +176,12 @@ TEST(StateCompletenessTest, AResumedRunHasEveryObjectAsItWasSaved) {
 
 /// Callbacks that need nothing of the past: they look at what the run itself has, or act at once.
 const std::set<std::string>& without_state() {
-  static const std::set<std::string> names{"terminate-on-nan",
-                                           "stop-on-signal",
-                                           "limit-batches",
-                                           "limit-eval-steps",
-                                           "fast-dev-run",
-                                           "overfit-batches",
-                                           "precise-batch-norm",
-                                           "convert-sync-batch-norm",
-                                           "move-modules-to-device",
-                                           "wsd-checkpoint",
-                                           "save-predictions",
-                                           "log-metrics",
-                                           "print-progress",
-                                           "progress-bar",
-                                           "memory-monitor",
-                                           "model-summary",
-                                           "profiler",
-                                           "freeze-layers"};
+  static const std::set<std::string> names{
+      "terminate-on-nan",       "stop-on-signal",  "limit-batches",      "limit-eval-steps",
+      "fast-dev-run",           "overfit-batches", "precise-batch-norm", "convert-sync-batch-norm",
+      "move-modules-to-device", "wsd-checkpoint",  "save-predictions",   "log-metrics",
+      "print-progress",         "progress-bar",    "memory-monitor",     "model-summary",
+      "load-checkpoint",        "profiler",        "freeze-layers"};
   return names;
 }
 

@@ -1,0 +1,172 @@
+#include "linkboy/callbacks/save_checkpoint.hpp"
+
+#include <c10/util/Type.h>
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <charconv>
+#include <set>
+#include <utility>
+
+#include "linkboy/accelerator/main_process.hpp"
+#include "linkboy/checkpoint/checkpoint.hpp"
+#include "linkboy/error.hpp"
+#include "linkboy/trainer.hpp"
+
+namespace linkboy {
+namespace {
+
+constexpr std::string_view kEpochPrefix = "epoch_";
+constexpr std::string_view kEnding = ".pt";
+
+std::string name_of_epoch(int64_t epoch) {
+  return fmt::format("{}{}{}", kEpochPrefix, epoch, kEnding);
+}
+
+std::optional<int64_t> epoch_of(const std::filesystem::path& file) {
+  const std::string name = file.filename().string();
+  if (!name.starts_with(kEpochPrefix) || !name.ends_with(kEnding)) return std::nullopt;
+  int64_t epoch = 0;
+  const char* begin = name.data() + kEpochPrefix.size();
+  const char* end = name.data() + name.size() - kEnding.size();
+  const auto [rest, error] = std::from_chars(begin, end, epoch);
+  if (begin == end || rest != end || error != std::errc()) return std::nullopt;
+  return epoch;
+}
+
+std::set<int64_t> epochs_in(const std::filesystem::path& directory) {
+  std::set<int64_t> epochs;
+  std::error_code error;
+  for (std::filesystem::directory_iterator entry(directory, error), end; !error && entry != end;
+       entry.increment(error)) {
+    if (const auto epoch = epoch_of(entry->path())) epochs.insert(*epoch);
+  }
+  return epochs;
+}
+
+}  // namespace
+
+SaveCheckpoint::SaveCheckpoint(SaveCheckpointOptions options) : options_(std::move(options)) {
+  const auto check = [](const char* name, std::optional<int64_t> value) {
+    LINKBOY_CHECK_OPTION(value.value_or(1) >= 1, "SaveCheckpoint's ", name, " is ", *value,
+                         "; it must be at least 1.");
+  };
+  check("every_n_epochs", options_.every_n_epochs);
+  check("every_n_updates", options_.every_n_updates);
+  check("keep_last", options_.keep_last);
+  if (!options_.every_n_epochs && !options_.every_n_updates) options_.every_n_epochs = 1;
+}
+
+void SaveCheckpoint::on_training_run_start(Trainer& trainer) {
+  if (trainer.resumed_from().empty()) saved_.clear();
+  run_on_main_process(trainer.accelerator(),
+                      [&] { check_writable(options_.directory / name_of_epoch(1)); });
+}
+
+void SaveCheckpoint::on_train_update_end(Trainer& trainer) {
+  if (!options_.every_n_updates) return;
+  const int64_t num_updates = trainer.num_updates();
+  if (num_updates == 0 || num_updates % *options_.every_n_updates != 0) return;
+  const std::string name = fmt::format("update_{}{}", num_updates, kEnding);
+  // In fp16 an update that is skipped leaves the number as it was.
+  if (saved_.empty() || saved_.back() != name) save(trainer, name);
+}
+
+void SaveCheckpoint::on_training_run_epoch_end(Trainer& trainer) {
+  const int64_t epoch = trainer.run_history().current_epoch();
+  if (options_.every_n_epochs && epoch % *options_.every_n_epochs == 0) {
+    save(trainer, name_of_epoch(epoch));
+  }
+}
+
+bool SaveCheckpoint::saves(const Accelerator& accelerator) const {
+  return options_.save_per_node ? accelerator.is_local_main_process()
+                                : accelerator.is_main_process();
+}
+
+void SaveCheckpoint::save(Trainer& trainer, const std::string& name) {
+  const std::string failure = failure_on_main_process(trainer.accelerator(), [&] {
+    try {
+      trainer.save_checkpoint(options_.directory / name,
+                              {{"epoch", trainer.run_history().current_epoch()},
+                               {"num_updates", trainer.num_updates()}},
+                              {.optimizer = options_.save_optimizer,
+                               .scheduler = options_.save_scheduler,
+                               .save_per_node = options_.save_per_node});
+    } catch (const FileError& error) {
+      if (trainer.accelerator().is_main_process()) throw;
+      trainer.log(LogLevel::error,
+                  c10::str("the checkpoint ", name, " was not saved on this host: ", error.what()),
+                  /*ranks=*/{});
+    }
+  });
+  if (!failure.empty()) {
+    trainer.log(LogLevel::error, c10::str("the checkpoint ", name, " was not saved: ", failure,
+                                          " The run continues; earlier checkpoints are kept."));
+    return;
+  }
+  std::erase(saved_, name);  // a run that went back writes it again
+  saved_.push_back(name);
+  while (options_.keep_last && static_cast<int64_t>(saved_.size()) > *options_.keep_last) {
+    std::error_code ignored;  // an old file too many does no harm
+    if (saves(trainer.accelerator())) {
+      std::filesystem::remove(options_.directory / saved_.front(), ignored);
+    }
+    saved_.erase(saved_.begin());
+  }
+}
+
+StateDict SaveCheckpoint::state_dict() const {
+  c10::impl::GenericList names(c10::AnyType::get());
+  for (const std::string& name : saved_) names.push_back(name);
+  return {{"saved", names}};
+}
+
+void SaveCheckpoint::load_state_dict(const StateDict& state) {
+  saved_.clear();
+  for (const c10::IValue& name : state.get_list("saved")) saved_.push_back(name.toStringRef());
+}
+
+std::filesystem::path checkpoint_of_epoch(const std::filesystem::path& directory,
+                                          std::optional<int64_t> epoch) {
+  const std::set<int64_t> epochs = epochs_in(directory);
+  const std::string wanted = epoch ? c10::str("checkpoint of epoch ", *epoch) : "checkpoint";
+  if (epochs.empty()) {
+    throw FileError(c10::str("there is no ", wanted, " in ", directory,
+                             "; SaveCheckpoint writes them as epoch_1.pt, epoch_2.pt, ..."));
+  }
+  const int64_t chosen = epoch.value_or(*epochs.rbegin());
+  if (!epochs.contains(chosen)) {
+    throw FileError(c10::str("there is no ", wanted, " in ", directory, "; there are those of the ",
+                             "epochs ", c10::Join(", ", epochs), "."));
+  }
+  return directory / name_of_epoch(chosen);
+}
+
+void LoadCheckpoint::on_training_run_start(Trainer& trainer) {
+  if (!trainer.resumed_from().empty()) return;
+  load(trainer, options_.load_optimizer, options_.load_scheduler && trainer.scheduler() != nullptr);
+}
+
+void LoadCheckpoint::on_evaluation_run_start(Trainer& trainer) {
+  load(trainer, /*load_optimizer=*/false, /*load_scheduler=*/false);
+}
+
+void LoadCheckpoint::load(Trainer& trainer, bool load_optimizer, bool load_scheduler) const {
+  const auto path = [&] {
+    // Only the main process need have the files.
+    std::string found;
+    run_on_main_process(trainer.accelerator(), [&] {
+      const bool is_directory = std::filesystem::is_directory(options_.path);
+      found = (is_directory ? checkpoint_of_epoch(options_.path, options_.epoch) : options_.path)
+                  .string();
+    });
+    return trainer.accelerator().broadcast_bytes(found);
+  }();
+  trainer.load_checkpoint(path, {.optimizer = load_optimizer, .scheduler = load_scheduler});
+  trainer.print("Loaded the checkpoint " + path);
+  // The optimizer's learning rates were those of the checkpoint's last update.
+  if (load_scheduler) trainer.scheduler()->start();
+}
+
+}  // namespace linkboy
