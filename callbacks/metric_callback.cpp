@@ -39,6 +39,20 @@ void MetricCallback::update(const Batch& batch, const StepOutput& output) {
   metrics_.update(options_.output(batch, output).detach(), options_.target(batch, output).detach());
 }
 
+std::vector<std::pair<std::string, double>> MetricCallback::values_so_far() const {
+  std::vector<std::pair<std::string, double>> values;
+  if (outer_.empty()) return values;
+  const ProcessGroup alone;
+  for (const auto& [name, metric] : metrics_.metrics()) {
+    try {
+      const at::Tensor value = metric->compute(alone);
+      if (value.dim() == 0) values.emplace_back(name, value.item<double>());
+    } catch (const std::exception&) {  // NOLINT(bugprone-empty-catch): it is left out
+    }
+  }
+  return values;
+}
+
 void MetricCallback::end(Trainer& trainer) {
   if (outer_.empty()) return;
   for (const auto& [name, value] : metrics_.compute(trainer.accelerator().process_group())) {

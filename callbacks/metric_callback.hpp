@@ -4,6 +4,8 @@
 
 #include <functional>
 #include <initializer_list>
+#include <string>
+#include <utility>
 #include <vector>
 
 #include "linkboy/callback.hpp"
@@ -50,6 +52,11 @@ class LINKBOY_API MetricCallback : public Callback {
 
   /// The values of the last epoch that was measured, until the next one starts.
   const MetricCollection& metrics() const { return metrics_; }
+
+  /// What the scalar metrics are by now in the epoch in progress, of this process's samples alone;
+  /// empty between epochs. Those that cannot be computed from so few samples are left out. Waits
+  /// for the device.
+  std::vector<std::pair<std::string, double>> values_so_far() const;
 
   void on_training_run_start(Trainer&) override { outer_.clear(); }
   void on_evaluation_run_start(Trainer&) override {

@@ -8,6 +8,7 @@
 #include <cstdlib>
 #include <string_view>
 
+#include "linkboy/callbacks/metric_callback.hpp"
 #include "linkboy/trainer.hpp"
 
 namespace linkboy {
@@ -39,6 +40,29 @@ std::string title_of_evaluation(Trainer& trainer) {
   std::string title = trainer.metric_name("");
   title.pop_back();
   return title;
+}
+
+/// At the end of the epoch those of all processes, which are in the history.
+std::vector<std::pair<std::string, double>> metrics_of(Trainer& trainer, bool is_whole) {
+  std::vector<std::pair<std::string, double>> values;
+  const RunHistory& history = trainer.run_history();
+  const auto recorded_names = is_whole ? history.get_metric_names() : std::vector<std::string>();
+  for (const auto& callback : trainer.callback_handler().callbacks()) {
+    const auto* measuring = dynamic_cast<const MetricCallback*>(callback.get());
+    if (measuring == nullptr) continue;
+    auto so_far = measuring->values_so_far();
+    if (so_far.empty() && is_whole) {
+      for (const auto& [name, metric] : measuring->metrics().metrics()) {
+        const std::string recorded = trainer.metric_name(name);
+        if (std::find(recorded_names.begin(), recorded_names.end(), recorded) !=
+            recorded_names.end()) {
+          so_far.emplace_back(name, history.get_latest_metric(recorded));
+        }
+      }
+    }
+    values.insert(values.end(), so_far.begin(), so_far.end());
+  }
+  return values;
 }
 
 }  // namespace
@@ -176,6 +200,11 @@ ProgressBar::Parts ProgressBar::describe(Trainer& trainer, double seconds, doubl
                     2},
                    {fmt::format("{:.0f} samples/s", rate), 4},
                    {fmt::format("loss {:.4f}", loss), 1}};
+  if (options_.show_metrics) {
+    for (const auto& [name, value] : metrics_of(trainer, phase.batches_done == phase.num_batches)) {
+      parts.details.push_back({fmt::format("{} {:.4f}", name, value), 1});
+    }
+  }
   if (phase.is_training && trainer.optimizer()) {
     const double lr = get_param_group_field(*trainer.optimizer(), ParamGroupField::lr).front();
     parts.details.push_back({fmt::format("lr {:.3g}", lr), 5});

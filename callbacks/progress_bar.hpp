@@ -33,7 +33,12 @@ struct ProgressBarOptions {
   /// Shortest time between two plain lines.
   std::chrono::milliseconds plain_interval{10'000};
 
-  LINKBOY_FIELDS(mode, bar_interval, plain_interval);
+  /// Shows what the run's MetricCallbacks have measured so far in the epoch, of this process's
+  /// samples alone; in training if they `measure_training`. Each drawing then computes the metrics,
+  /// and waits for the device.
+  bool show_metrics = false;
+
+  LINKBOY_FIELDS(mode, bar_interval, plain_interval, show_metrics);
 };
 
 /// Shows how far an epoch is: share, batches, time and time left, samples per second, mean loss so

@@ -6,9 +6,12 @@
 
 #include <algorithm>
 #include <cstdio>
+#include <regex>
 
+#include "linkboy/callbacks/metric_callback.hpp"
 #include "linkboy/callbacks/progress_bar.hpp"
 #include "linkboy/extend/status_line.hpp"
+#include "linkboy/metrics/accuracy.hpp"
 #include "support/toy.hpp"
 
 namespace linkboy::testing::progress_bar_test {
@@ -44,6 +47,23 @@ TEST(ProgressBarTest, DrawsShareCountsTimesSpeedLossAndLearningRate) {
   }
   EXPECT_EQ(text.find("nan"), std::string::npos);
   EXPECT_EQ(std::count(text.begin(), text.end(), '\n'), 2);
+}
+
+TEST(ProgressBarTest, ShowsTheMetricsSoFar) {
+  const auto accuracy = std::make_shared<Accuracy>(AccuracyOptions{.num_classes = 3});
+  const CallbackList metrics{
+      make<MetricCallback>(MetricCollection{{"accuracy", accuracy}}, {.measure_training = true})};
+  const std::string shown = bar_output(
+      {.mode = ProgressBarOptions::Mode::plain, .plain_interval = {}, .show_metrics = true},
+      /*stop_early=*/false, metrics);
+  // Of 2, 4, 6 and 8 samples, and of the evaluation's 2 and 4; the last of each is in the history.
+  const std::string number = R"( \d\.\d{4})";
+  const std::regex lines("(epoch 1 [^\n]*, accuracy" + number + ", lr 0.1\\]\n){4,5}" +
+                         "(eval [^\n]*, accuracy" + number + "\\]\n){2,3}");
+  EXPECT_TRUE(std::regex_match(shown, lines)) << shown;
+  const std::string hidden =
+      bar_output({.mode = ProgressBarOptions::Mode::plain}, /*stop_early=*/false, metrics);
+  EXPECT_EQ(hidden.find("accuracy"), std::string::npos);
 }
 
 TEST(ProgressBarTest, WritesPlainLinesWhereThereIsNoTerminal) {
