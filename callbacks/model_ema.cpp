@@ -102,8 +102,8 @@ void ModelEma::save_if_best(Trainer& trainer) {
     write_checkpoint(*options_.path, contents);
   });
   if (!failure.empty()) {
-    trainer.print(c10::str("ERROR: the average of the weights was not saved: ", failure,
-                           " The run continues; an earlier file is kept."));
+    trainer.log(LogLevel::error, c10::str("the average of the weights was not saved: ", failure,
+                                          " The run continues; an earlier file is kept."));
     return;
   }
   saved_ = *options_.path;

@@ -328,7 +328,7 @@ void Profiler::write_cycle(Trainer& trainer, Session& session) {
     trainer.print(fmt::format("Profiler: the trace is {}", path.string()));
   } catch (const Error& error) {
     ++num_failures_;
-    trainer.print(fmt::format("ERROR: {} The run goes on.", error.what()));
+    trainer.log(LogLevel::error, fmt::format("{} The run goes on.", error.what()));
   }
   if (options_.num_table_rows > 0) trainer.print(table(options_.num_table_rows));
 }

@@ -63,8 +63,9 @@ void SaveBestModel::on_training_run_epoch_end(Trainer& trainer) {
         {.optimizer = options_.save_optimizer, .scheduler = options_.save_scheduler});
   });
   if (!failure.empty()) {
-    trainer.print(c10::str("ERROR: the best model was not saved: ", failure,
-                           " The run continues; the files of earlier epochs are kept."));
+    trainer.log(LogLevel::error,
+                c10::str("the best model was not saved: ", failure,
+                         " The run continues; the files of earlier epochs are kept."));
     return;
   }
   keep(saved, trainer.accelerator().is_main_process());
@@ -97,10 +98,10 @@ void SaveBestModel::on_training_run_end(Trainer& trainer) {
     read_checkpoint(best.path, {.with_data = false});
   });
   if (!failure.empty()) {
-    trainer.print(
-        fmt::format("ERROR: the best checkpoint {} cannot be loaded: {} The model keeps the "
-                    "weights of the last epoch.",
-                    best.path.string(), failure));
+    trainer.log(LogLevel::error,
+                fmt::format("the best checkpoint {} cannot be loaded: {} The model keeps the "
+                            "weights of the last epoch.",
+                            best.path.string(), failure));
     return;
   }
   trainer.print(fmt::format("Loading checkpoint with {}: {:.6g} from epoch {}", metric_.name(),

@@ -166,8 +166,8 @@ void SavePredictions::on_eval_epoch_end(Trainer& trainer) {
   // After `evaluate` the file is what was asked for; in training it is not worth the run.
   LINKBOY_CHECK(failure.empty() || is_training_, failure);
   if (failure.empty()) return;
-  trainer.print(
-      c10::str("ERROR: the predictions were not saved: ", failure, " The run continues."));
+  trainer.log(LogLevel::error,
+              c10::str("the predictions were not saved: ", failure, " The run continues."));
 }
 
 void SavePredictions::write(const std::filesystem::path& path, const NamedTensors& tensors) const {

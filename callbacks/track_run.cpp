@@ -191,8 +191,9 @@ void TrackRun::call(Trainer& trainer, Sink& sink, const std::function<void(Track
   } catch (const std::exception&) {
     sink.is_on = false;
     sink.has_failed = true;
-    trainer.print(c10::str("ERROR: a tracker failed: ", message_of(std::current_exception()),
-                           " The run goes on without this tracker."));
+    trainer.log(LogLevel::error,
+                c10::str("a tracker failed: ", message_of(std::current_exception()),
+                         " The run goes on without this tracker."));
   }
 }
 

@@ -3,4 +3,5 @@
 #pragma once
 
 #include "linkboy/cli/command_line.hpp"
+#include "linkboy/cli/logger.hpp"
 #include "linkboy/cli/run.hpp"

@@ -111,6 +111,7 @@ Accelerator::Implementation::Implementation(AcceleratorOptions options,
     : distributed_(options.distributed),
       local_process_index_(launch.local_rank),
       device_(parse_device(options.device, launch)),
+      logger_(std::move(options.logger)),
       precision_(options.precision),
       channels_last_(options.channels_last) {
   // A tensor that the program makes on "cuda" belongs on this process's device, not on the first.

@@ -87,10 +87,19 @@ void Accelerator::main_process_first(const std::function<void()>& work) const {
   if (!is_local_main_process()) work();
 }
 
-void Accelerator::print(std::string_view line) const {
-  if (!is_main_process()) return;
+void Accelerator::print(std::string_view line) const { log(LogLevel::info, line); }
+
+void Accelerator::log(LogLevel level, std::string_view message,
+                      c10::ArrayRef<int64_t> ranks) const {
+  const int64_t rank = process_index();
+  if (!ranks.empty() && std::find(ranks.begin(), ranks.end(), rank) == ranks.end()) return;
+  if (impl_->logger_) return impl_->logger_->log({level, message, rank});
+  if (level == LogLevel::debug) return;
   std::cout.flush();  // who writes there directly keeps the order
-  write_above_status_line(stdout, line);
+  const std::string who = rank == 0 ? "" : c10::str("[rank ", rank, "] ");
+  write_above_status_line(stdout, who + as_printed(level, message));
 }
+
+const std::shared_ptr<Logger>& Accelerator::logger() const { return impl_->logger_; }
 
 }  // namespace linkboy

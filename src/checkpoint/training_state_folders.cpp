@@ -84,8 +84,7 @@ std::optional<fs::path> latest_training_state(const fs::path& root,
     }
     ++num_damaged;
     if (!warn) continue;
-    warn(c10::str("WARNING: a training state is left out, and the one before it is looked at: ",
-                  damage));
+    warn(c10::str("a training state is left out, and the one before it is looked at: ", damage));
   }
   LINKBOY_CHECK_AS(CorruptFileError, num_damaged == 0, "all ", num_damaged,
                    " training states in \"", root.string(),

@@ -112,7 +112,7 @@ void add_options(CommandLine& command_line, RunSettings& settings) {
       .add_named_list("trackers", &settings.trackers, {tracker_names(), tracker_options},
                       "Records the run.")
       .add_fields("track_run", &settings.track_run);
-  command_line.add_group("Program").add_fields("", &settings);
+  command_line.add_group("Program").add_fields("log", &settings.log).add_fields("", &settings);
 }
 
 std::shared_ptr<Callback> make_named_callback(const NamedSettings& named,
@@ -258,6 +258,14 @@ std::unique_ptr<Trainer> make_trainer(const RunProgram& program, Model model,
                                    std::move(options));
 }
 
+/// Null if it would print what is printed without it.
+std::shared_ptr<Logger> make_logger_of(const RunSettings& settings) {
+  LoggerOptions options = settings.log;
+  if (!options.file && options.print && options.level == LogLevel::info) return nullptr;
+  if (options.file) options.file = settings.output_dir / *options.file;
+  return make_logger(options);
+}
+
 /// Whatever can be wrong should be found before the first update.
 void check_outputs(const RunSettings& settings) {
   if (const auto path = checkpoint_of(settings)) check_writable(*path);
@@ -284,6 +292,7 @@ void train(const RunParts& parts, const RunSettings& settings, const std::string
     AcceleratorOptions options = settings.accelerator;
     auto& as_view = options.distributed.gradient_as_bucket_view;
     as_view = as_view.value_or(true);
+    if (!options.logger) options.logger = make_logger_of(settings);
     return options;
   }());
   run_on_main_process(*accelerator, [&] { check_outputs(settings); });

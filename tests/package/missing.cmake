@@ -1,4 +1,4 @@
-# Tests what a configure says if the packages that only tests, benchmarks or linkboy::vision need are not installed,
+# Tests what a configure says if the packages that only tests, benchmarks or linkboy::cli and linkboy::vision need are not installed,
 # and which build type it takes if none is given.
 file(REMOVE_RECURSE "${WORK}")
 
@@ -18,6 +18,8 @@ if(NOT build_type STREQUAL "CMAKE_BUILD_TYPE:STRING=Release")
 endif()
 configure("benchmarks need Google Benchmark, which was not found. Run `scripts/setup --dev`, or build without them"
   -DLINKBOY_BUILD_BENCHMARKS=ON -DLINKBOY_BUILD_TESTS=OFF -DCMAKE_DISABLE_FIND_PACKAGE_benchmark=ON)
+configure("linkboy::cli needs spdlog, which was not found. Install libspdlog-dev, or build without it"
+  -DLINKBOY_BUILD_BENCHMARKS=OFF -DLINKBOY_BUILD_TESTS=OFF -DCMAKE_DISABLE_FIND_PACKAGE_spdlog=ON)
 foreach(package IN ITEMS JPEG PNG)
   configure("linkboy::vision needs libjpeg-turbo and libpng, which were not found. Install libjpeg62-turbo-dev and libpng"
     -DLINKBOY_BUILD_BENCHMARKS=OFF -DLINKBOY_BUILD_TESTS=OFF -DCMAKE_DISABLE_FIND_PACKAGE_${package}=ON)

@@ -10,6 +10,7 @@
 
 namespace linkboy {
 
+class Logger;
 class ProcessGroup;
 
 struct AcceleratorOptions {
@@ -38,6 +39,9 @@ struct AcceleratorOptions {
   /// Processes to share the batches and to average the gradients with. Null: all that were launched
   /// together.
   std::shared_ptr<const ProcessGroup> process_group{};
+
+  /// Takes what would be printed. Null: it is printed.
+  std::shared_ptr<Logger> logger{};
 
   LINKBOY_FIELDS(device, precision, channels_last, deterministic);
 };

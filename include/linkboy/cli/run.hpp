@@ -12,6 +12,7 @@
 
 #include "linkboy/callbacks/track_run.hpp"
 #include "linkboy/cli/command_line.hpp"
+#include "linkboy/cli/logger.hpp"
 #include "linkboy/export.hpp"
 #include "linkboy/trainer.hpp"
 
@@ -40,6 +41,8 @@ struct RunSettings {
   std::vector<NamedSettings> metrics{};
   /// As `make_tracker` reads them.
   std::vector<NamedSettings> trackers{};
+  /// What is printed, and the log file, whose path is below `output_dir`: `--log.file run.log`.
+  LoggerOptions log{};
   /// How the trackers record the run; `config` gets the configuration.
   TrackRunOptions track_run{};
 

@@ -99,6 +99,16 @@ TEST_F(RunTest, TrainsTestsAndSaves) {
             (std::vector<int64_t>{5, 4}));
 }
 
+TEST_F(RunTest, TheLogFileHasWhatIsPrinted) {
+  const Outcome outcome = run({"--log.file", "run.log"});
+  EXPECT_EQ(outcome.status, 0) << outcome.errors;
+  EXPECT_THAT(outcome.output, HasSubstr("Starting training run"));
+  const std::string logged = read_bytes(folder / "output" / "run.log");
+  EXPECT_THAT(logged, HasSubstr("[info] [rank 0] Starting training run"));
+  EXPECT_THAT(logged, HasSubstr("[info] [rank 0] test loss: "));
+  EXPECT_EQ(run({"--log.print", "false", "--log.level", "warning"}).output, "");
+}
+
 TEST_F(RunTest, OneFileDrivesEverything) {
   const std::string path = write_config(R"({
     "train": {"num_epochs": 3, "gradient_accumulation_steps": 2, "gradient_clip_norm": 0.5},

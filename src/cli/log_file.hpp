@@ -1,0 +1,30 @@
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <string>
+#include <string_view>
+
+namespace linkboy::cli {
+
+/// A file of log messages. spdlog brings another {fmt} than LibTorch's headers: this header and its
+/// source include neither of LibTorch's.
+class LogFile {
+ public:
+  /// Appends to `path`. @param on_failure  Gets why a message could not be written.
+  /// @throws std::exception if the file cannot be opened.
+  LogFile(const std::string& path, std::function<void(const std::string&)> on_failure);
+  ~LogFile();
+  LogFile(const LogFile&) = delete;
+  LogFile& operator=(const LogFile&) = delete;
+
+  /// Writes "2026-01-31 12:00:00.000 [warning] [rank 0] text". Thread-safe.
+  /// @param level  "debug", "info", "warning" or "error".
+  void write(std::string_view level, long rank, std::string_view text);
+
+ private:
+  struct Spdlog;
+  std::unique_ptr<Spdlog> spdlog_;
+};
+
+}  // namespace linkboy::cli
