@@ -1,0 +1,120 @@
+#!/usr/bin/env python3
+"""Checks that docs/coming_from.md tells the truth about what shows each feature: in the tables of "Every feature of
+the systems that linkboy re-creates", each row names a test that exists, as `Suite.Test`, or a file that exists, as
+`docs/PAGE.md`, and nothing else.
+
+    check_features.py ROOT         prints each offence, exits 1 if there is one
+    check_features.py --self-test  checks this script
+"""
+
+import pathlib
+import re
+import sys
+import tempfile
+import unittest
+
+PAGE = "docs/coming_from.md"
+SECTION = "## Every feature of the systems that linkboy re-creates"
+HEADER = "| feature | here | shown by |"
+TEST = re.compile(r"\b(?:TYPED_)?TEST(?:_[FP])?\s*\(\s*(\w+)\s*,\s*(\w+)\s*\)")
+NAMED_TEST = re.compile(r"\w+\.[A-Z]\w*")
+FEWEST_ROWS = 100
+
+
+def tests_of(root):
+    found = {f"{suite}.{name}" for file in (root / "tests").rglob("*.cpp")
+             for suite, name in TEST.findall(file.read_text())}
+    assert found, f"no tests were found in {root / 'tests'}"
+    return found
+
+
+def rows_of(text):
+    """The rows of the section's tables, each with the number of its line."""
+    inside = in_table = False
+    for number, line in enumerate(text.splitlines(), start=1):
+        if line.startswith("## "):
+            inside = line == SECTION
+        if not inside or not line.startswith("|"):
+            in_table = False
+            continue
+        if in_table and not re.fullmatch(r"[|\s:-]+", line):
+            yield number, line
+        in_table = in_table or line == HEADER
+
+
+def offences(root, fewest_rows=FEWEST_ROWS):
+    tests = tests_of(root)
+    rows = list(rows_of((root / PAGE).read_text()))
+    if len(rows) < fewest_rows:
+        yield f'{PAGE} has {len(rows)} rows under "{SECTION}"; at least {fewest_rows} are expected'
+    for number, row in rows:
+        where = f"{PAGE}:{number}"
+        cells = [cell.strip() for cell in re.split(r"(?<!\\)\|", row)[1:-1]]
+        if len(cells) != 3 or not all(cells):
+            yield f"{where} has {len(cells)} cells, or an empty one; three with text are expected"
+            continue
+        named = re.findall(r"`([^`]*)`", cells[2])
+        if not named:
+            yield f"{where} names neither a test nor a file"
+        rest = re.sub(r"`[^`]*`|[,;\s]|\band\b", "", cells[2])
+        if rest:
+            yield f'{where} has "{rest}" beside the names of tests and files'
+        for name in named:
+            if "/" in name or name.endswith(".md"):
+                if not (root / name).exists():
+                    yield f"{where} names {name}, which does not exist"
+            elif not NAMED_TEST.fullmatch(name):
+                yield f"{where} names {name}, which is neither Suite.Test nor a path"
+            elif name not in tests:
+                yield f"{where} names the test {name}, which does not exist"
+
+
+class CheckFeaturesTest(unittest.TestCase):
+    def offences(self, row, fewest_rows=1):
+        with tempfile.TemporaryDirectory() as folder:
+            root = pathlib.Path(folder)
+            (root / "tests/unit").mkdir(parents=True)
+            (root / "docs").mkdir()
+            (root / "tests/unit/a_test.cpp").write_text(
+                "TEST(PlainTest, Works) {}\nTEST_F(FixtureTest, Works) {}\nTEST_P(EachTest,\n    Works) {}\n"
+                "TYPED_TEST(TypedTest, Works) {}\n")
+            before = "# Page\n\n| feature | here | shown by |\n|---|---|---|\n| other | | |\n\n"
+            (root / PAGE).write_text(f"{before}{SECTION}\n\n{HEADER}\n|---|---|---|\n{row}\n\n## Next\n\n{HEADER}\n| x | | |\n")
+            return list(offences(root, fewest_rows))
+
+    def test_tests_of_every_kind_and_files_are_found(self):
+        names = "`PlainTest.Works`, `FixtureTest.Works`; `EachTest.Works` and `TypedTest.Works`, `docs/coming_from.md`"
+        self.assertEqual(self.offences(f"| a \\| b | the same | {names} |"), [])
+
+    def test_a_test_that_does_not_exist_is_named(self):
+        [found] = self.offences("| a | b | `PlainTest.Fails` |")
+        self.assertIn("coming_from.md:11 names the test PlainTest.Fails, which does not exist", found)
+
+    def test_a_file_that_does_not_exist_is_named(self):
+        [found] = self.offences("| a | b | `docs/none.md` |")
+        self.assertIn("names docs/none.md, which does not exist", found)
+
+    def test_a_placeholder_is_an_offence_with_and_without_quotes(self):
+        self.assertEqual(len(self.offences("| a | b | TODO-LATER |")), 2)
+        self.assertEqual(len(self.offences("| a | b | `TODO-LATER` |")), 1)
+        self.assertEqual(len(self.offences("| a | b | `PlainTest.Works`, TODO-LATER |")), 1)
+
+    def test_a_row_without_all_its_cells_is_an_offence(self):
+        for row in ("| a | b |", "| a | | `PlainTest.Works` |", "| a | b | |"):
+            self.assertEqual(len(self.offences(row)), 1, row)
+
+    def test_a_section_that_is_not_there_is_an_offence(self):
+        [found] = self.offences("| a | b | `PlainTest.Works` |", fewest_rows=2)
+        self.assertIn("has 1 rows", found)
+
+
+def main():
+    if sys.argv[1:] == ["--self-test"]:
+        unittest.main(argv=sys.argv[:1])
+    found = list(offences(pathlib.Path(sys.argv[1])))
+    print("\n".join(found) or "every feature names what shows it")
+    return 1 if found else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
