@@ -36,8 +36,13 @@ struct LambdaCallbackFunctions {
   Function on_training_run_end{};
   Function on_evaluation_run_start{};
   Function on_evaluation_run_end{};
+  Function on_prediction_run_start{};
+  Function on_prediction_step_start{};
+  std::function<void(Trainer&, const Batch&, const Prediction&)> on_prediction_step_end{};
+  Function on_prediction_run_end{};
   std::function<void(Trainer&, const StopTraining&)> on_stop_training_error{};
   std::function<void(Trainer&, std::exception_ptr)> on_exception{};
+  Function on_run_exit{};
   /// @}
 };
 
@@ -90,12 +95,26 @@ class LINKBOY_API LambdaCallback : public Callback {
   void on_evaluation_run_end(Trainer& trainer) override {
     call(call_.on_evaluation_run_end, trainer);
   }
+  void on_prediction_run_start(Trainer& trainer) override {
+    call(call_.on_prediction_run_start, trainer);
+  }
+  void on_prediction_step_start(Trainer& trainer) override {
+    call(call_.on_prediction_step_start, trainer);
+  }
+  void on_prediction_step_end(Trainer& trainer, const Batch& batch,
+                              const Prediction& prediction) override {
+    call(call_.on_prediction_step_end, trainer, batch, prediction);
+  }
+  void on_prediction_run_end(Trainer& trainer) override {
+    call(call_.on_prediction_run_end, trainer);
+  }
   void on_stop_training_error(Trainer& trainer, const StopTraining& stop) override {
     call(call_.on_stop_training_error, trainer, stop);
   }
   void on_exception(Trainer& trainer, std::exception_ptr exception) override {
     call(call_.on_exception, trainer, exception);
   }
+  void on_run_exit(Trainer& trainer) override { call(call_.on_run_exit, trainer); }
 
  private:
   template <class Function, class... Arguments>

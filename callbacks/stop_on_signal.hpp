@@ -42,9 +42,10 @@ class LINKBOY_API StopOnSignal : public Callback {
   /// @throws Error if another run of this process has the handlers.
   void on_training_run_start(Trainer& trainer) override { install(trainer); }
   void on_evaluation_run_start(Trainer& trainer) override { install(trainer); }
-  void on_training_run_end(Trainer& trainer) override { end_run(trainer); }
-  void on_evaluation_run_end(Trainer& trainer) override { end_run(trainer); }
-  void on_exception(Trainer& trainer, std::exception_ptr) override { end_run(trainer); }
+  void on_prediction_run_start(Trainer& trainer) override {
+    if (!is_installed_) install(trainer);  // a prediction within a run is a part of it
+  }
+  void on_run_exit(Trainer& trainer) override { end_run(trainer); }
 
  protected:
   Phase default_phase() const override { return Phase::last; }

@@ -52,7 +52,8 @@ void train(torch::jit::Module script, const std::filesystem::path& output) {
                  .train_dataloader_options = loading,
                  .eval_dataloader_options = loading});
 
-  const at::Tensor scores = trainer.predict({.dataset = test_set, .dataloader_options = loading});
+  const at::Tensor scores =
+      trainer.predict({.dataset = test_set, .dataloader_options = loading}).toTensor();
   std::filesystem::create_directories(output);
   script.to(at::kCPU);
   script.save(output / "model.pt");

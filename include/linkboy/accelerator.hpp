@@ -2,6 +2,7 @@
 
 #include <ATen/core/Tensor.h>
 #include <c10/core/Device.h>
+#include <c10/util/ArrayRef.h>
 
 #include <cstdint>
 #include <functional>
@@ -21,6 +22,7 @@
 #include "linkboy/precision/autocast.hpp"
 #include "linkboy/precision/grad_scaler.hpp"
 #include "linkboy/run/accumulation_window.hpp"
+#include "linkboy/run/logger.hpp"
 
 namespace torch::optim {
 class Optimizer;
@@ -71,10 +73,14 @@ class LINKBOY_API Accelerator {
   /// here.
   /// @param others  Modules beside the model, which are on the device already: all processes get
   ///        their tensors of rank 0 now, and their buffers as those of the model.
+  /// @param other_optimizers  Optimizers beside `optimizer`, treated alike. What each trains is a
+  ///        group of its own (a parameter of several belongs to the first), whose gradients a
+  ///        `backward` averages if its loss reaches one of the group.
   /// @throws Error on all ranks if their models differ in names, shapes or dtypes. @note
   /// Collective.
   void prepare(Model& model, const torch::optim::Optimizer* optimizer = nullptr,
-               const std::vector<std::shared_ptr<torch::nn::Module>>& others = {});
+               const std::vector<std::shared_ptr<torch::nn::Module>>& others = {},
+               const std::vector<const torch::optim::Optimizer*>& other_optimizers = {});
 
   /// Returns a loader whose batches arrive on the device. A loader that `make_data_loader` made
   /// without a `shard` is shared between the processes: each gets its own batches, of the order
@@ -124,9 +130,20 @@ class LINKBOY_API Accelerator {
   /// of updates include a skipped step until `optimizer_step_was_skipped`,
   /// `settle_optimizer_steps`, `optimizer_state_dict` or the optimizer's next step. In fp16,
   /// `optimizer` must live until the next `begin_micro_step`.
+  /// @throws OptionError if `optimizer` is an LBFGS, whose step needs a closure.
   /// @note Collective, with `zero_stage`, `local_sgd_interval`, or a
   /// `gradient_comm_hook` in fp16.
   void optimizer_step(torch::optim::Optimizer& optimizer);
+
+  /// One update by `optimizer.step(closure)`, for an optimizer that evaluates the loss itself, such
+  /// as LBFGS. `closure` clears the gradients, runs `begin_micro_step`, the forward pass and
+  /// `backward` for each batch of the accumulation window, and returns their mean loss. The
+  /// optimizer gets the mean of it over the processes, so that all of them decide alike.
+  /// @throws OptionError in fp16, with `zero_stage` or with `local_sgd_interval`; Error if
+  ///         `closure` is empty, or does not return one number.
+  /// @note Collective.
+  void optimizer_step(torch::optim::Optimizer& optimizer,
+                      const std::function<at::Tensor()>& closure);
 
   /// Whether the processes have different weights between two averages, with `local_sgd_interval`.
   bool has_own_weights() const {
@@ -243,8 +260,14 @@ class LINKBOY_API Accelerator {
   /// Whether this is the first process of its host.
   bool is_local_main_process() const { return local_process_index() == 0; }
 
-  /// Writes a line to standard output, on the main process alone.
+  /// Writes a line to standard output, on the main process alone; with a logger, logs it as `info`.
   void print(std::string_view line) const;
+  /// Gives the logger a message, on the processes of `ranks`; on all if that is empty. Without a
+  /// logger, prints it, with its level in front if that is `warning` or `error`, and with the rank
+  /// if it is not 0; but not `debug`.
+  void log(LogLevel level, std::string_view message, c10::ArrayRef<int64_t> ranks = {0}) const;
+  /// Null if none was given.
+  const std::shared_ptr<Logger>& logger() const;
 
   /// Seeds LibTorch's generators: CPU and every CUDA device. linkboy itself never does.
   static void set_seed(uint64_t seed);

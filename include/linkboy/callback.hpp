@@ -24,6 +24,7 @@ namespace linkboy {
 class Batch;
 class StopTraining;
 class Trainer;
+struct Prediction;
 struct StepOutput;
 
 /// Something that watches or steers a run. Override the events of interest; `docs/events.md` shows
@@ -88,7 +89,7 @@ class LINKBOY_API Callback {
 
   /// Before a training run reads its training state and before it writes anything: the place to
   /// lock files that another run must leave alone, and to refuse the run if another one has them.
-  /// Release them in `on_training_run_end` and `on_exception`.
+  /// Release them in `on_run_exit`.
   virtual void on_training_run_claim(Trainer&) {}
 
   /// The run is set up: loaders, run configuration, scheduler, and what a training state has
@@ -129,11 +130,25 @@ class LINKBOY_API Callback {
   /// `Trainer::evaluate` ends, early or not. Not after an exception.
   virtual void on_evaluation_run_end(Trainer&) {}
 
+  /// `Trainer::predict` begins.
+  virtual void on_prediction_run_start(Trainer&) {}
+  /// Before the forward pass of each batch.
+  virtual void on_prediction_step_start(Trainer&) {}
+  /// After the forward pass of each batch.
+  virtual void on_prediction_step_end(Trainer&, const Batch&, const Prediction&) {}
+  /// All batches have been predicted.
+  virtual void on_prediction_run_end(Trainer&) {}
+
   /// The run ends before its time: StopTraining was thrown or `request_stop` was called.
   virtual void on_stop_training_error(Trainer&, const StopTraining&) {}
 
   /// Another exception ends the run. All callbacks get it; what they throw here is dropped.
   virtual void on_exception(Trainer&, std::exception_ptr) {}
+
+  /// The last event of each call of `train`, `evaluate` and `predict`, in whatever way it ends,
+  /// after the run's end or `on_exception`: the place to give back what the run has taken. All
+  /// callbacks get it; after an exception, what they throw here is dropped.
+  virtual void on_run_exit(Trainer&) {}
 
   /// State that a resumed run needs; all processes get that of the first. Empty if there is none.
   /// Called when a training state is saved, and at each epoch's last update if a callback
@@ -252,6 +267,9 @@ class LINKBOY_API CallbackHandler {
 
   /// Tells every callback, whatever any of them throws.
   void call_exception(Trainer& trainer, std::exception_ptr exception) const noexcept;
+  /// Calls `Callback::on_run_exit` of every callback. @return What the first of them threw, or
+  /// null.
+  std::exception_ptr call_run_exit(Trainer& trainer) const noexcept;
 
  private:
   /// The first callback that has its turn after those that were called, the last of them with

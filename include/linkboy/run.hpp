@@ -4,10 +4,12 @@
 
 #include "linkboy/run/accumulation_window.hpp"
 #include "linkboy/run/evaluation_set.hpp"
+#include "linkboy/run/logger.hpp"
 #include "linkboy/run/optimizer_factory.hpp"
 #include "linkboy/run/options.hpp"
 #include "linkboy/run/placeholders.hpp"
 #include "linkboy/run/precision.hpp"
+#include "linkboy/run/prediction.hpp"
 #include "linkboy/run/run_config.hpp"
 #include "linkboy/run/run_history.hpp"
 #include "linkboy/run/step_output.hpp"

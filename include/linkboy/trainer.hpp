@@ -25,6 +25,7 @@
 #include "linkboy/model.hpp"
 #include "linkboy/run/evaluation_set.hpp"
 #include "linkboy/run/options.hpp"
+#include "linkboy/run/prediction.hpp"
 #include "linkboy/run/run_config.hpp"
 #include "linkboy/run/run_history.hpp"
 #include "linkboy/run/step_output.hpp"
@@ -81,10 +82,17 @@ class LINKBOY_API Trainer {
   /// @throws Error if there is no evaluation data; any error of the evaluation.
   void evaluate_now(const IntermediateEvaluation& evaluation);
 
-  /// Returns `calculate_predictions` of all samples, in the order of the dataset: [N, ...] on the
-  /// CPU, the same on all processes. Runs in evaluation mode, without gradients and events.
-  /// @throws Error if a batch's predictions do not have one row per sample.
-  at::Tensor predict(const EvaluateOptions& options);
+  /// Returns `predict_step` of all samples, in the order of the loader, on the CPU, the same on all
+  /// processes: a tensor has a row for each sample and a list an entry for each; tuples and dicts
+  /// hold such. Without gradients, in evaluation mode; may be called in a run as well.
+  /// @throws Error if the outputs of a batch are something else, or differ in form between
+  ///         batches; StopTraining or any error of a callback or the data, after
+  ///         `Callback::on_exception`.
+  c10::IValue predict(const EvaluateOptions& options);
+  /// Gives `sink` the predictions of each batch as they are made, and keeps none: for outputs that
+  /// do not fit into memory. Each process has those of its own share of the data.
+  /// @throws any error of `sink`; as the other overload, which alone cares for the form.
+  void predict(const EvaluateOptions& options, const PredictionSink& sink);
 
   /// Ends the run after the update in progress; in an evaluation after the batch, or, with several
   /// processes, within 100 ms or 64 batches. The first request counts, whichever process makes it;
@@ -183,6 +191,25 @@ class LINKBOY_API Trainer {
   /// Adds a module (a discriminator, a perceptual loss). Runs move it to the device and switch its
   /// mode with the model's; checkpoints hold it; all processes get its tensors of rank 0.
   void register_module(std::shared_ptr<torch::nn::Module> module);
+  /// Adds an optimizer beside the Trainer's own (a discriminator's, a critic's), which the subclass
+  /// steps by `step_optimizer`. Checkpoints and training states hold its state and its schedule's
+  /// under `name`. On several processes, what it trains is a group of its own: a backward pass
+  /// averages the group's gradients if its loss reaches one of them. Register its module, too, if
+  /// that is not a part of the model.
+  /// @param create_scheduler_fn  Makes its schedule in each run, as
+  ///        `TrainOptions::create_scheduler_fn` for the Trainer's own optimizer. Placeholders are
+  ///        those of the run; the schedule is stepped once per update of this optimizer.
+  /// @throws Error in a run, or if the name is empty or taken or the optimizer is null; OptionError
+  ///         if it is an LBFGS.
+  void register_optimizer(std::string name, std::shared_ptr<torch::optim::Optimizer> optimizer,
+                          CreateSchedulerFn create_scheduler_fn = {});
+  /// The names of these optimizers, in the order of registration.
+  std::vector<std::string> registered_optimizers() const;
+  /// Returns the registered optimizer; waits as `num_updates`. @throws Error that lists the names.
+  std::shared_ptr<torch::optim::Optimizer> optimizer(std::string_view name);
+  /// Returns its schedule of the present run or the last one, which may be null; waits as
+  /// `num_updates`. @throws Error that lists the names.
+  Scheduler* scheduler(std::string_view name);
 
   // ---- The present run, or the last one --------------------------------------------------------
 
@@ -237,8 +264,10 @@ class LINKBOY_API Trainer {
   void call_event(std::string_view name, const std::any& payload = {});
   /// Returns all processes' rows along dimension 0. @note Collective.
   at::Tensor gather(const at::Tensor& tensor);
-  /// Prints a line on the main process.
+  /// Prints a line on the main process; with a logger, logs it as `info`.
   virtual void print(std::string_view line);
+  /// As Accelerator::log; without a logger, what rank 0 logs goes through `print`.
+  void log(LogLevel level, std::string_view message, c10::ArrayRef<int64_t> ranks = {0});
 
  protected:
   // ---- Set-up, in this order -------------------------------------------------------------------
@@ -248,9 +277,11 @@ class LINKBOY_API Trainer {
   virtual DataLoaderOptions default_train_dataloader_options(int64_t batch_size);
   /// The same for evaluation: in order, each sample once.
   virtual DataLoaderOptions default_eval_dataloader_options(int64_t batch_size);
-  /// Makes the loader of `options.train_dataset`, in each process for its part of the data.
+  /// Makes the loader of `options.train_dataset`, in each process for its part of the data, or
+  /// returns `options.train_dataloader`.
   virtual std::shared_ptr<DataLoader> create_train_dataloader(const TrainOptions& options);
-  /// Makes the loader of `options.dataset`, once for each evaluation set.
+  /// Makes the loader of `options.dataset`, once for each evaluation set, or returns
+  /// `options.dataloader`.
   virtual std::shared_ptr<DataLoader> create_eval_dataloader(const EvaluateOptions& options);
   /// Moves the model to the device, gives all processes the weights of rank 0, and has the loaders
   /// put batches on the device. @note Collective.
@@ -329,13 +360,32 @@ class LINKBOY_API Trainer {
   virtual StepOutput calculate_train_batch_loss(const Batch& batch);
   /// Runs the backward pass of `loss` / length of the accumulation window.
   virtual void backward_step(const at::Tensor& loss);
-  /// Called once per update, on the whole accumulated gradient.
+  /// Called once per update, on the whole accumulated gradient of the Trainer's own optimizer.
   virtual void clip_gradients();
-  /// Steps the optimizer; in fp16 not if a gradient is not finite.
+  /// Steps the optimizer; in fp16 not if a gradient is not finite. An optimizer that
+  /// `needs_closure` gets `evaluate_window` as its closure.
   virtual void optimizer_step();
-  /// Called once per update that was made; steps the scheduler if there is one.
+  /// Makes one update of a registered optimizer: clips its gradients as the run's options say, each
+  /// optimizer's for themselves, steps it (in fp16 not if one of its gradients is not finite) and
+  /// clears them; if the step was made, steps its schedule. For overrides of `optimizer_step`, or
+  /// of `train_step` in a micro-step whose update is due; any number of times, each after a
+  /// backward pass of its own.
+  /// @throws Error that lists the names if there is no such optimizer; Error if no update is due.
+  /// @note Collective, as `Accelerator::optimizer_step`.
+  void step_optimizer(std::string_view name);
+  /// Whether `optimizer_step` evaluates the loss of the accumulation window again, so that the
+  /// Trainer keeps the window's batches. Asked at the start of a run; by default, whether the
+  /// optimizer is an LBFGS.
+  virtual bool needs_closure() const;
+  /// Computes the gradients of the accumulation window with the present weights, by
+  /// `calculate_train_batch_loss` and `backward_step` for each of its batches, and returns their
+  /// mean loss on this process. The first call in an update returns what the window's micro-steps
+  /// have computed already. For a closure: `accelerator().optimizer_step(*optimizer(), closure)`.
+  /// @throws Error outside of `optimizer_step`, or unless `needs_closure()`. @note Collective.
+  at::Tensor evaluate_window();
+  /// Called once per update that was made, in every run; steps the scheduler if there is one.
   virtual void scheduler_step();
-  /// Clears the gradients, after the update.
+  /// Clears the gradients of all optimizers, after the update.
   virtual void optimizer_zero_grad();
   /// Called after the last update of an epoch, before its loss is recorded.
   virtual void train_epoch_end() {}
@@ -351,9 +401,9 @@ class LINKBOY_API Trainer {
   virtual void eval_epoch_start();
   /// Returns the loss of an evaluation batch on the device, without gradients.
   virtual StepOutput calculate_eval_batch_loss(const Batch& batch);
-  /// Returns what `predict` returns for one batch on the device: [batch.size(), ...]. Override it
-  /// for a model that takes more than `batch.input()`, or does not return one tensor.
-  virtual at::Tensor calculate_predictions(const Batch& batch);
+  /// Returns the predictions for a batch on the device, without gradients: by default what the
+  /// model returns for `batch.input()`. See `predict` for what they may be.
+  virtual c10::IValue predict_step(const Batch& batch);
   /// Called after the last batch of a set, before its loss is recorded.
   virtual void eval_epoch_end() {}
   /// Called before `Callback::on_evaluation_run_end`.
@@ -361,8 +411,8 @@ class LINKBOY_API Trainer {
 
   // ---- End -------------------------------------------------------------------------------------
 
-  /// Called once per epoch, after the evaluation; gives the metrics to the scheduler if there is
-  /// one.
+  /// Called once per epoch, after the evaluation; gives the metrics to the schedulers, those of
+  /// registered optimizers included.
   virtual void scheduler_epoch_end();
   /// Called before `Callback::on_training_run_epoch_end`.
   virtual void training_run_epoch_end() {}

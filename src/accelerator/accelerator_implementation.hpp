@@ -23,6 +23,7 @@ struct Accelerator::Implementation {
   std::vector<GradientReducer*> reducers_of(const at::Tensor& loss) const;
   bool are_gradients_averaged() const;
   void average_weights(torch::optim::Optimizer& optimizer);
+  void average(SharedTensors tensors, bool has_owners);
   int64_t& num_steps_of(const torch::optim::Optimizer& optimizer);
   at::Tensor norm_of_all_shards(const at::Tensor& norm) const;
 
@@ -30,6 +31,7 @@ struct Accelerator::Implementation {
   int64_t local_process_index_ = 0;
   c10::Device device_;
   std::shared_ptr<const ProcessGroup> process_group_;
+  std::shared_ptr<Logger> logger_;
   std::vector<std::unique_ptr<GradientReducer>> reducers_;  // one for each model
   std::unique_ptr<ZeroShards> zero_;                        // with zero_stage
   Precision precision_;

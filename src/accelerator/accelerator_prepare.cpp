@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <string>
 #include <unordered_set>
 #include <utility>
@@ -38,6 +39,37 @@ class SharedTensorsOf {
     }
   }
 
+  /// Takes out what another optimizer trains: a group of its own.
+  SharedTensors take(const torch::optim::Optimizer& optimizer, std::size_t number) {
+    std::unordered_set<const at::TensorImpl*> taken;
+    SharedTensors group;
+    for (const auto& param_group : optimizer.param_groups()) {
+      for (const auto& parameter : param_group.params()) {
+        const at::TensorImpl* identity = parameter.unsafeGetTensorImpl();
+        if (taken_.contains(identity) || !taken.insert(identity).second) continue;
+        group.reduced.push_back(parameter);
+        const auto same = [&](const auto& named) { return named.second.is_same(parameter); };
+        const auto known = std::find_if(named_.begin(), named_.end(), same);
+        if (known != named_.end()) {
+          group.named.push_back(*known);
+          named_.erase(known);
+        } else {
+          group.named.emplace_back(
+              c10::str("parameter ", group.reduced.size(), " of optimizer ", number + 2),
+              parameter);
+        }
+      }
+    }
+    std::erase_if(reduced_, [&](const auto& parameter) {
+      return taken.contains(parameter.unsafeGetTensorImpl());
+    });
+    std::erase_if(buffers_, [&](const auto& tensor) {  // a parameter that no module trains
+      return taken.contains(tensor.unsafeGetTensorImpl());
+    });
+    taken_.merge(taken);
+    return group;
+  }
+
   SharedTensors get() && { return {std::move(named_), std::move(reduced_), std::move(buffers_)}; }
 
  private:
@@ -54,20 +86,25 @@ class SharedTensorsOf {
 
   NamedTensors named_;
   std::vector<at::Tensor> reduced_, buffers_;
+  std::unordered_set<const at::TensorImpl*> taken_;
   std::unordered_set<const at::TensorImpl*> known_;
 };
 
 }  // namespace
 
 void Accelerator::prepare(Model& model, const torch::optim::Optimizer* optimizer,
-                          const std::vector<std::shared_ptr<torch::nn::Module>>& others) {
+                          const std::vector<std::shared_ptr<torch::nn::Module>>& others,
+                          const std::vector<const torch::optim::Optimizer*>& other_optimizers) {
   model.to(impl_->device_);
   if (impl_->channels_last_) model.to(at::MemoryFormat::ChannelsLast);
-  if (optimizer) {
-    move_state_to_parameters(*optimizer);
+  std::vector<const torch::optim::Optimizer*> optimizers;
+  if (optimizer) optimizers.push_back(optimizer);
+  optimizers.insert(optimizers.end(), other_optimizers.begin(), other_optimizers.end());
+  for (const torch::optim::Optimizer* each : optimizers) {
+    move_state_to_parameters(*each);
     // Another optimizer may have had its address.
-    impl_->partly_fused_.erase(optimizer);
-    if (impl_->distributed_.local_sgd_interval > 0) impl_->num_steps_of(*optimizer) = 0;
+    impl_->partly_fused_.erase(each);
+    if (impl_->distributed_.local_sgd_interval > 0) impl_->num_steps_of(*each) = 0;
   }
   if (impl_->process_group_->size() == 1) return;
 
@@ -76,22 +113,35 @@ void Accelerator::prepare(Model& model, const torch::optim::Optimizer* optimizer
     all.add(*others[i], "registered module " + std::to_string(i));
   }
   if (optimizer) all.add(*optimizer);
-  SharedTensors tensors = std::move(all).get();
-  if (impl_->zero_ && optimizer) impl_->zero_->assign(*optimizer);
-  std::erase_if(impl_->reducers_, [&](const auto& reducer) {
+  std::vector<SharedTensors> groups;
+  for (std::size_t i = 0; i < other_optimizers.size(); ++i) {
+    groups.push_back(all.take(*other_optimizers[i], i));
+  }
+  groups.insert(groups.begin(), std::move(all).get());
+  if (impl_->zero_) {
+    for (const torch::optim::Optimizer* each : optimizers) impl_->zero_->assign(*each);
+  }
+  for (SharedTensors& group : groups) {
+    impl_->average(std::move(group), /*has_owners=*/impl_->zero_ && !optimizers.empty());
+  }
+}
+
+/// Gives all ranks the tensors of rank 0, and has `backward` average the gradients.
+void Accelerator::Implementation::average(SharedTensors tensors, bool has_owners) {
+  std::erase_if(reducers_, [&](const auto& reducer) {
     return reducer->overlaps(tensors.reduced) && !reducer->is_for(tensors);
   });
-  for (const auto& reducer : impl_->reducers_) {
+  for (const auto& reducer : reducers_) {
     if (reducer->is_for(tensors)) return reducer->synchronize();
   }
   GradientReducer::OwnerOf owner_of;
-  if (impl_->zero_ && optimizer) {
-    owner_of = [zero = impl_->zero_.get()](const at::Tensor& parameter) {
+  if (has_owners) {
+    owner_of = [zero = zero_.get()](const at::Tensor& parameter) {
       return zero->owner_of(parameter);
     };
   }
-  impl_->reducers_.push_back(std::make_unique<GradientReducer>(
-      impl_->process_group_, impl_->distributed_, std::move(tensors), std::move(owner_of)));
+  reducers_.push_back(std::make_unique<GradientReducer>(process_group_, distributed_,
+                                                        std::move(tensors), std::move(owner_of)));
 }
 
 std::shared_ptr<DataLoader> Accelerator::prepare(std::shared_ptr<DataLoader> loader) const {

@@ -9,6 +9,7 @@
 
 #include "accelerator/accelerator_implementation.hpp"
 #include "accelerator/gradients.hpp"
+#include "accelerator/resolve_run_config.hpp"
 #include "distributed/process_group_implementation.hpp"
 #include "linkboy/error.hpp"
 #include "precision/fused_step.hpp"
@@ -125,8 +126,15 @@ void Accelerator::clip_grad_value(const std::vector<at::Tensor>& parameters,
 }
 
 void Accelerator::optimizer_step(torch::optim::Optimizer& optimizer) {
+  const auto check_needs_no_closure = [&] {
+    LINKBOY_CHECK_OPTION(
+        !needs_closure(optimizer),
+        "the optimizer is an LBFGS, which evaluates the loss several times in a step. Call "
+        "Accelerator::optimizer_step(optimizer, closure) with a closure that computes it.");
+  };
   const auto make_step = [&] {
     if (impl_->grad_scaler_) {
+      check_needs_no_closure();
       if (has_gradient_without_kernel(optimizer)) impl_->partly_fused_.insert(&optimizer);
       const StepVerdict verdict = impl_->grad_scaler_->queue_step(optimizer);
       impl_->step_verdict_.add(verdict);
@@ -134,7 +142,10 @@ void Accelerator::optimizer_step(torch::optim::Optimizer& optimizer) {
       return;
     }
     const FusedGradients fused = fused_step(optimizer);
-    if (fused == FusedGradients::none) optimizer.step();
+    if (fused == FusedGradients::none) {
+      check_needs_no_closure();
+      optimizer.step();
+    }
     if (fused == FusedGradients::some) impl_->partly_fused_.insert(&optimizer);
   };
   // All ranks must see the overflow of any gradient: one that skipped an update alone would have
@@ -150,6 +161,27 @@ void Accelerator::optimizer_step(torch::optim::Optimizer& optimizer) {
     make_step();
   }
   if (impl_->distributed_.local_sgd_interval > 0) impl_->average_weights(optimizer);
+}
+
+void Accelerator::optimizer_step(torch::optim::Optimizer& optimizer,
+                                 const std::function<at::Tensor()>& closure) {
+  LINKBOY_CHECK(closure, "the closure is empty; give a function that computes the loss.");
+  LINKBOY_CHECK_OPTION(!impl_->grad_scaler_,
+                       "an optimizer with a closure does not work in fp16: its steps depend on "
+                       "losses and gradients without a scale. Use Precision::fp32 or bf16.");
+  LINKBOY_CHECK_OPTION(
+      !impl_->zero_ && impl_->distributed_.local_sgd_interval == 0,
+      "an optimizer with a closure works with all gradients, averaged over the processes, but "
+      "there is ",
+      impl_->zero_ ? "a zero_stage" : "a local_sgd_interval", ". Leave it out.");
+  optimizer.step([&] {
+    const at::AutoGradMode with_gradients(true);
+    const at::Tensor loss = closure();
+    LINKBOY_CHECK(loss.defined() && loss.numel() == 1,
+                  "the closure returned no loss of one number; return the mean loss of the "
+                  "accumulation window.");
+    return num_processes() == 1 ? loss.detach() : reduce(loss.detach(), ReduceOp::mean);
+  });
 }
 
 bool Accelerator::Implementation::are_gradients_averaged() const {

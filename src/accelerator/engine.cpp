@@ -53,6 +53,10 @@ class EpochLoader final : public DataLoader {
 void check_engine_options(const EngineOptions& options, const torch::optim::Optimizer* optimizer,
                           bool has_train_loader, bool has_scheduler) {
   LINKBOY_CHECK_OPTION(optimizer != nullptr, "the optimizer is null; initialize needs one.");
+  LINKBOY_CHECK_OPTION(!needs_closure(*optimizer),
+                       "the optimizer is an LBFGS, which evaluates the loss several times in an "
+                       "update; Engine::step cannot do that. Use Trainer, which can, or "
+                       "Accelerator::optimizer_step(optimizer, closure) in the loop.");
   check_at_least_one("num_epochs", options.num_epochs.value_or(1));
   check_at_least_one("max_num_updates", options.max_num_updates.value_or(1));
   check_at_least_one("gradient_accumulation_steps", options.gradient_accumulation_steps);

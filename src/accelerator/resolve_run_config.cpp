@@ -1,6 +1,7 @@
 #include "accelerator/resolve_run_config.hpp"
 
 #include <ATen/ATen.h>
+#include <torch/optim/lbfgs.h>
 #include <torch/optim/optimizer.h>
 
 #include <limits>
@@ -87,6 +88,10 @@ std::vector<at::Tensor> parameters_of(const torch::optim::Optimizer& optimizer) 
     parameters.insert(parameters.end(), group.params().begin(), group.params().end());
   }
   return parameters;
+}
+
+bool needs_closure(const torch::optim::Optimizer& optimizer) {
+  return dynamic_cast<const torch::optim::LBFGS*>(&optimizer) != nullptr;
 }
 
 void check_at_least_one(const char* name, int64_t value) {

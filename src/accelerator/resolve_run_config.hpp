@@ -25,6 +25,9 @@ at::Tensor clip_gradients(Accelerator& accelerator, torch::optim::Optimizer& opt
 /// The parameters of all groups.
 std::vector<at::Tensor> parameters_of(const torch::optim::Optimizer& optimizer);
 
+/// Whether its step evaluates a closure.
+bool needs_closure(const torch::optim::Optimizer& optimizer);
+
 /// @throws OptionError if `value` is less than 1.
 void check_at_least_one(const char* name, int64_t value);
 /// @throws OptionError if `value` is given and not positive.

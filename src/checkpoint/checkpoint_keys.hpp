@@ -8,6 +8,8 @@ inline constexpr const char* kModel = "model_state_dict";
 inline constexpr const char* kOptimizer = "optimizer_state_dict";
 inline constexpr const char* kScheduler = "scheduler_state_dict";
 inline constexpr const char* kRegisteredModules = "registered_modules_state_dict";
+inline constexpr const char* kRegisteredOptimizers = "registered_optimizers_state_dict";
+inline constexpr const char* kRegisteredSchedulers = "registered_schedulers_state_dict";
 inline constexpr const char* kTrainingState = "training_state";
 
 }  // namespace linkboy

@@ -98,8 +98,8 @@ StateDict save_libtorch_archive(const Optimizer& optimizer) {
 void load_libtorch_archive(Optimizer& optimizer, const StateDict& saved) {
   LINKBOY_CHECK(saved.contains("libtorch_archive"),
                 "it holds no \"libtorch_archive\", which optimizers other than SGD, Adam, AdamW, "
-                "Adagrad and RMSprop "
-                "are kept in, so it is another optimizer's. Use the optimizer that it was saved "
+                "Adagrad, RMSprop and LBFGS are kept in, so it is another optimizer's. Use the "
+                "optimizer that it was saved "
                 "with.");
   const std::string saved_class = saved.get_string("optimizer_class");
   LINKBOY_CHECK(saved_class == class_name(optimizer), "it is the state of a ", saved_class,

@@ -4,12 +4,17 @@
 #include <torch/optim/adagrad.h>
 #include <torch/optim/adam.h>
 #include <torch/optim/adamw.h>
+#include <torch/optim/lbfgs.h>
 #include <torch/optim/rmsprop.h>
 #include <torch/optim/sgd.h>
 
 #include <cstdint>
+#include <deque>
 #include <memory>
+#include <optional>
+#include <string>
 #include <string_view>
+#include <vector>
 
 #include "linkboy/checkpoint/state_dict.hpp"
 #include "linkboy/error.hpp"
@@ -263,6 +268,107 @@ struct RmspropLayout {
       state->grad_avg(tensor_like(param, saved, "grad_avg"));
     }
     return state;
+  }
+};
+
+/// All parameters are one vector, whose state is that of the first.
+struct LbfgsLayout {
+  using Options = torch::optim::LBFGSOptions;
+  using ParamState = torch::optim::LBFGSParamState;
+
+  static StateDict save_group(const Options& options) {
+    const auto& search = options.line_search_fn();
+    StateDict saved = {{"lr", options.lr()}, {"max_iter", options.max_iter()}};
+    saved.set("max_eval", options.max_eval() ? c10::IValue(*options.max_eval()) : c10::IValue());
+    saved.set("tolerance_grad", options.tolerance_grad());
+    saved.set("tolerance_change", options.tolerance_change());
+    saved.set("history_size", options.history_size());
+    saved.set("line_search_fn", search ? c10::IValue(*search) : c10::IValue());
+    return saved;
+  }
+
+  static Options load_group(const StateDict& saved) {
+    Options options(number(saved, "lr"));
+    options.max_iter(saved.get_int("max_iter"));
+    if (is_set(saved, "max_eval")) options.max_eval(saved.get_int("max_eval"));
+    options.tolerance_grad(number(saved, "tolerance_grad"))
+        .tolerance_change(number(saved, "tolerance_change"))
+        .history_size(saved.get_int("history_size"));
+    if (is_set(saved, "line_search_fn")) options.line_search_fn(saved.get_string("line_search_fn"));
+    return options;
+  }
+
+  // Python's "al" is left out: each step writes it before it reads it.
+  static StateDict save_state(const ParamState& state) {
+    StateDict saved = {{"func_evals", state.func_evals()}, {"n_iter", state.n_iter()}};
+    if (!state.d().defined()) return saved;  // a step that found nothing to improve
+    saved.set("d", state.d());
+    saved.set("t", state.t());
+    saved.set("old_dirs", list_of(state.old_dirs()));
+    saved.set("old_stps", list_of(state.old_stps()));
+    saved.set("ro", list_of(state.ro()));
+    saved.set("H_diag", state.H_diag());
+    saved.set("prev_flat_grad", state.prev_flat_grad());
+    saved.set("prev_loss", state.prev_loss());
+    return saved;
+  }
+
+  static std::unique_ptr<ParamState> load_state(const StateDict& saved, const at::Tensor& param,
+                                                const Options&) {
+    if (saved.empty()) return nullptr;
+    auto state = std::make_unique<ParamState>();
+    state->func_evals(saved.get_int("func_evals"));
+    state->n_iter(saved.get_int("n_iter"));
+    if (!is_set(saved, "d")) return state;
+    const at::Tensor d = own_copy(saved.at("d"), param, "d");
+    state->d(d);
+    state->t(number(saved, "t"));
+    state->old_dirs(vectors(saved, "old_dirs", param, d.numel()));
+    state->old_stps(vectors(saved, "old_stps", param, d.numel()));
+    state->ro(vectors(saved, "ro", param, 1));
+    LINKBOY_CHECK(state->old_dirs().size() == state->old_stps().size() &&
+                      state->old_dirs().size() == state->ro().size(),
+                  "\"old_dirs\", \"old_stps\" and \"ro\" are of different lengths; they must be "
+                  "the same history. Use another copy.");
+    // Python starts with the number 1.
+    state->H_diag(saved.at("H_diag").isTensor()
+                      ? own_copy(saved.at("H_diag"), param, "H_diag")
+                      : at::scalar_tensor(number(saved, "H_diag"), param.options()));
+    const at::Tensor gradient = own_copy(saved.at("prev_flat_grad"), param, "prev_flat_grad");
+    check_length(gradient, d.numel(), "prev_flat_grad");
+    state->prev_flat_grad(gradient);
+    state->prev_loss(number(saved, "prev_loss"));
+    return state;
+  }
+
+ private:
+  static c10::IValue list_of(const std::deque<at::Tensor>& tensors) {
+    c10::impl::GenericList list(c10::AnyType::get());
+    for (const at::Tensor& tensor : tensors) list.push_back(tensor);
+    return list;
+  }
+
+  static at::Tensor own_copy(const c10::IValue& value, const at::Tensor& param,
+                             std::string_view key) {
+    LINKBOY_CHECK(value.isTensor() && value.toTensor().defined(), "\"", key, "\" is a ",
+                  value.tagKind(), "; it must be a tensor.");
+    return value.toTensor().to(param.options(), /*non_blocking=*/false, /*copy=*/true);
+  }
+
+  static void check_length(const at::Tensor& tensor, int64_t length, std::string_view key) {
+    LINKBOY_CHECK(tensor.numel() == length, "\"", key, "\" has ", tensor.numel(),
+                  " numbers; it must have ", length,
+                  ". Build the model and the optimizer as they were when it was saved.");
+  }
+
+  static std::deque<at::Tensor> vectors(const StateDict& saved, std::string_view key,
+                                        const at::Tensor& param, int64_t length) {
+    std::deque<at::Tensor> tensors;
+    for (const c10::IValue& value : saved.get_list(key)) {
+      tensors.push_back(own_copy(value, param, key));
+      check_length(tensors.back(), length, key);
+    }
+    return tensors;
   }
 };
 

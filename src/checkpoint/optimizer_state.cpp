@@ -42,6 +42,8 @@ bool visit_layout(const Optimizer& optimizer, Function function) {
     function(AdagradLayout{});
   } else if (type == typeid(RMSprop)) {
     function(RmspropLayout{});
+  } else if (type == typeid(LBFGS)) {
+    function(LbfgsLayout{});
   } else {
     return false;
   }

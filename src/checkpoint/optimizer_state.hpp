@@ -11,7 +11,7 @@ namespace linkboy {
 
 /// The state of `optimizer` as the Python class of the same name lays it out: `state` by parameter
 /// index and `param_groups` with every option, so that Python's `load_state_dict` takes it. Holds
-/// for SGD, Adam, AdamW, Adagrad and RMSprop. Any other optimizer is kept as the bytes of
+/// for SGD, Adam, AdamW, Adagrad, RMSprop and LBFGS. Any other optimizer is kept as the bytes of
 /// LibTorch's own archive under `libtorch_archive`.
 StateDict optimizer_state_dict(const torch::optim::Optimizer& optimizer);
 

@@ -169,6 +169,7 @@ BatchSizeFinderResult find_batch_size(Trainer& trainer, TrainOptions options,
   options.max_num_updates = finder.num_updates;
   options.create_scheduler_fn = {};
   options.eval_dataset = {};
+  options.eval_dataloader.reset();
   options.more_eval_datasets.clear();
   options.resume_from.reset();
 

@@ -160,6 +160,7 @@ LrFinderResult find_learning_rate(Trainer& trainer, TrainOptions options,
     return std::make_unique<GrowingRate>(optimizer, finder);
   };
   options.eval_dataset = {};
+  options.eval_dataloader.reset();
   options.more_eval_datasets.clear();
   options.resume_from.reset();
 

@@ -33,6 +33,10 @@ RunSnapshot::RunSnapshot(Trainer& trainer, std::shared_ptr<Callback> callback)
     for (auto& [name, tensor] : copies) tensor = tensor.detach().clone();
   }
   optimizer_ = copy_of(accelerator.optimizer_state_dict(*trainer.optimizer()));
+  for (const std::string& name : trainer.registered_optimizers()) {
+    registered_optimizers_.push_back(
+        copy_of(accelerator.optimizer_state_dict(*trainer.optimizer(name))));
+  }
   accelerator_ = copy_of(accelerator.state_dict());
   members_ = copy_of(trainer.state_dict());
   if (accelerator.grad_scaler() != nullptr) grad_scaler_ = accelerator.grad_scaler()->state_dict();
@@ -55,6 +59,12 @@ void RunSnapshot::restore() {
   }
   Accelerator::zero_grad(*trainer_.optimizer());
   load_optimizer_state_dict(*trainer_.optimizer(), optimizer_);
+  const auto names = trainer_.registered_optimizers();
+  for (std::size_t i = 0; i < names.size(); ++i) {
+    torch::optim::Optimizer& optimizer = *trainer_.optimizer(names[i]);
+    Accelerator::zero_grad(optimizer);
+    load_optimizer_state_dict(optimizer, registered_optimizers_[i]);
+  }
   Accelerator& accelerator = trainer_.accelerator();
   accelerator.load_state_dict(accelerator_);
   if (!members_.empty()) trainer_.load_state_dict(copy_of(members_));  // for another trial

@@ -10,7 +10,7 @@ namespace linkboy {
 class Trainer;
 
 /// What a trial run changes, to put it back: weights and buffers of the model and of the registered
-/// modules, optimizer, accelerator, random numbers, run history, callbacks, the members of a
+/// modules, optimizers, accelerator, random numbers, run history, callbacks, the members of a
 /// subclass. While it lives, the Trainer calls `callback` and the low_overhead_callbacks in place
 /// of its own. A request to stop ends each trial; it is left to the next run if it was made before,
 /// or is a `StopReason::stop_request`.
@@ -31,6 +31,7 @@ class RunSnapshot {
   StateDict model_;
   std::vector<NamedTensors> modules_;  // of the registered modules: copies
   StateDict optimizer_;
+  std::vector<StateDict> registered_optimizers_;
   StateDict accelerator_;
   StateDict grad_scaler_;
   StateDict members_;

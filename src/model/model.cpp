@@ -30,12 +30,12 @@ std::shared_ptr<torch::nn::Module> require_module(std::shared_ptr<torch::nn::Mod
 namespace detail {
 
 void throw_unknown_output(const std::string& module_name) {
-  throw Error(c10::str(
-      "the forward method of ", module_name,
-      " returns a type that linkboy does not know; it may return a tensor or a "
-      "tuple, vector or map of tensors. Override the calculate_*_batch_loss "
-      "methods of Trainer (calculate_predictions for predict) and call the module through a "
-      "pointer of its own type."));
+  throw Error(
+      c10::str("the forward method of ", module_name,
+               " returns a type that linkboy does not know; it may return a tensor or a "
+               "tuple, vector or map of tensors. Override the calculate_*_batch_loss "
+               "methods of Trainer (predict_step for predict) and call the module through a "
+               "pointer of its own type."));
 }
 
 void throw_wrong_inputs(const std::string& module_name, std::size_t num_inputs,
@@ -43,7 +43,7 @@ void throw_wrong_inputs(const std::string& module_name, std::size_t num_inputs,
   throw Error(c10::str(
       "the forward method of ", module_name, " cannot be called with ", num_inputs, " tensor(s); ",
       accepted.empty() ? "it takes no number of tensors from 1 to 8" : "it takes " + accepted,
-      ". Override the calculate_*_batch_loss methods of Trainer (calculate_predictions for "
+      ". Override the calculate_*_batch_loss methods of Trainer (predict_step for "
       "predict) to "
       "call the module another way."));
 }
@@ -82,10 +82,9 @@ Model::Model(torch::jit::Module module)
 c10::IValue Model::forward(c10::ArrayRef<at::Tensor> inputs) const { return forward_(inputs); }
 
 at::Tensor Model::tensor_of(c10::IValue output) {
-  LINKBOY_CHECK(
-      output.isTensor(), "the model returned a ", output.tagKind(),
-      " where one tensor is wanted. Use Model::forward, or override the "
-      "calculate_*_batch_loss methods of Trainer, and calculate_predictions for predict.");
+  LINKBOY_CHECK(output.isTensor(), "the model returned a ", output.tagKind(),
+                " where one tensor is wanted. Use Model::forward, or override the "
+                "calculate_*_batch_loss methods of Trainer, and predict_step for predict.");
   return std::move(output).toTensor();
 }
 

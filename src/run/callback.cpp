@@ -130,4 +130,16 @@ void CallbackHandler::call_exception(Trainer& trainer,
   });
 }
 
+std::exception_ptr CallbackHandler::call_run_exit(Trainer& trainer) const noexcept {
+  std::exception_ptr first;
+  for_each([&](Callback& callback) {
+    try {
+      callback.on_run_exit(trainer);
+    } catch (...) {
+      if (!first) first = std::current_exception();
+    }
+  });
+  return first;
+}
+
 }  // namespace linkboy

@@ -31,6 +31,28 @@ void check_collate_fn(const CollateFn& collate_fn, const DataLoaderOptions& load
                        ".collate_fn are given; give one of them.");
 }
 
+/// A ready loader has its own data, batches and order.
+void check_ready_loader(const std::shared_ptr<DataLoader>& loader, const Dataset& dataset,
+                        const char* name, const char* dataset_name) {
+  LINKBOY_CHECK_OPTION(!loader || !dataset, "both ", dataset_name, " and ", name,
+                       " are given; give one of them.");
+}
+
+void check_no_loader_options(const DataLoaderOptions& options, const char* name,
+                             const char* loader_name) {
+  const bool has_text = options_to_text(options) != options_to_text(DataLoaderOptions());
+  LINKBOY_CHECK_OPTION(!has_text && !options.shard && !options.sampler && !options.batch_sampler &&
+                           !options.collate_fn && !options.transform && !options.worker_init_fn,
+                       name, " are given together with ", loader_name,
+                       ", which is made already; give them to make_data_loader.");
+}
+
+void check_no_collate_fn(const CollateFn& collate_fn, const char* loader_name) {
+  LINKBOY_CHECK_OPTION(!collate_fn, "collate_fn is given together with ", loader_name,
+                       ", which is made already; give it to make_data_loader, and to other data in "
+                       "the options of its loader.");
+}
+
 void check_names(const std::vector<NamedDataset>& datasets) {
   std::set<std::string> names;
   for (const auto& [name, dataset] : datasets) {
@@ -95,6 +117,19 @@ void check_train_options(const TrainOptions& options, const torch::optim::Optimi
   check_at_least_one("gradient_accumulation_steps", options.gradient_accumulation_steps);
   check_at_least_one("evaluate_every_n_epochs", options.evaluate_every_n_epochs);
   check_names(options.more_eval_datasets);
+  check_ready_loader(options.train_dataloader, options.train_dataset, "train_dataloader",
+                     "train_dataset");
+  check_ready_loader(options.eval_dataloader, options.eval_dataset, "eval_dataloader",
+                     "eval_dataset");
+  if (options.train_dataloader) {
+    check_no_loader_options(options.train_dataloader_options, "train_dataloader_options",
+                            "train_dataloader");
+    check_no_collate_fn(options.collate_fn, "train_dataloader");
+  }
+  if (options.eval_dataloader && options.more_eval_datasets.empty()) {
+    check_no_loader_options(options.eval_dataloader_options, "eval_dataloader_options",
+                            "eval_dataloader");
+  }
   check_batch_size(options.per_device_batch_size, options.train_dataloader_options,
                    "train_dataloader_options");
   check_collate_fn(options.collate_fn, options.train_dataloader_options,
@@ -114,6 +149,10 @@ void check_evaluate_options(const EvaluateOptions& options) {
   check_at_least_one("per_device_batch_size", options.per_device_batch_size);
   check_batch_size(options.per_device_batch_size, options.dataloader_options, "dataloader_options");
   check_collate_fn(options.collate_fn, options.dataloader_options, "dataloader_options");
+  check_ready_loader(options.dataloader, options.dataset, "dataloader", "dataset");
+  if (!options.dataloader) return;
+  check_no_loader_options(options.dataloader_options, "dataloader_options", "dataloader");
+  check_no_collate_fn(options.collate_fn, "dataloader");
 }
 
 void check_accelerator_options(const Accelerator& accelerator, const TrainOptions& options) {
@@ -138,6 +177,39 @@ void check_accelerator_options(const Accelerator& accelerator, const TrainOption
 void Trainer::Implementation::check_run(const TrainOptions& options) const {
   check_train_options(options, optimizer_.get());
   check_trained_parameters();
+  for (const auto& [name, optimizer, create_scheduler_fn, scheduler, open_step] :
+       registered_optimizers_) {
+    check_learning_rates(*optimizer);
+    check_no_parameter_twice(*optimizer);
+  }
+  LINKBOY_CHECK_OPTION(
+      !options.weight_by_batch_size || registered_optimizers_.empty(),
+      "weight_by_batch_size works with one optimizer, but register_optimizer has added \"",
+      registered_optimizers_.front().name, "\". Leave it out, and weight the losses.");
+  if (trainer_.needs_closure()) check_closure(options);
+}
+
+/// A closure runs the passes of a window again and again, and the optimizer compares what it
+/// returns.
+void Trainer::Implementation::check_closure(const TrainOptions& options) const {
+  constexpr const char* kWhy = " does not work with an optimizer that needs a closure (LBFGS): ";
+  LINKBOY_CHECK_OPTION(options.execution_mode == ExecutionMode::eager, "ExecutionMode::graph", kWhy,
+                       "it replays the passes of one window. Use ExecutionMode::eager.");
+  LINKBOY_CHECK_OPTION(!options.gradient_clip_norm && !options.gradient_clip_value,
+                       options.gradient_clip_norm ? "gradient_clip_norm" : "gradient_clip_value",
+                       kWhy,
+                       "its steps depend on how the loss and the true gradients change. Leave it "
+                       "out; line_search_fn(\"strong_wolfe\") of LBFGS limits its steps.");
+  LINKBOY_CHECK_OPTION(!options.weight_by_batch_size, "weight_by_batch_size", kWhy,
+                       "it weights the gradients of an update once. Leave it out.");
+  LINKBOY_CHECK_OPTION(registered_optimizers_.empty(), "register_optimizer", kWhy,
+                       "its passes would add to the gradients of the others. Use another one.");
+  LINKBOY_CHECK_OPTION(accelerator_->precision() != Precision::fp16, "Precision::fp16", kWhy,
+                       "a step that is skipped has moved the weights. Use fp32 or bf16.");
+  const DistributedOptions& distributed = accelerator_->distributed_options();
+  LINKBOY_CHECK_OPTION(distributed.zero_stage == 0 && distributed.local_sgd_interval == 0,
+                       distributed.zero_stage != 0 ? "zero_stage" : "local_sgd_interval", kWhy,
+                       "it needs all gradients, averaged over the processes. Leave it out.");
 }
 
 void Trainer::Implementation::check_trained_parameters() const {
@@ -155,13 +227,18 @@ void Trainer::Implementation::check_trained_parameters() const {
 
 void Trainer::Implementation::warn_of_unsaved_parameters() {
   const auto known = identities_of(model_, registered_modules_);
-  const auto parameters = parameters_of(*optimizer_);
+  std::vector<at::Tensor> parameters;
+  for (const torch::optim::Optimizer* each : optimizers()) {
+    const auto own = parameters_of(*each);
+    parameters.insert(parameters.end(), own.begin(), own.end());
+  }
   const auto num_unknown = std::count_if(
       parameters.begin(), parameters.end(),
       [&](const auto& tensor) { return !known.contains(tensor.unsafeGetTensorImpl()); });
   if (num_unknown == 0) return;
-  trainer_.print(
-      c10::str("WARNING: ", num_unknown, " of the optimizer's ", parameters.size(),
+  trainer_.log(
+      LogLevel::warning,
+      c10::str(num_unknown, " of the optimizer's ", parameters.size(),
                " parameters belong neither to the model nor to a registered module; no checkpoint "
                "holds them. Register their module with Trainer::register_module, or inside the "
                "model with register_module."));
@@ -173,7 +250,9 @@ void Trainer::Implementation::check_same_on_all_ranks(const TrainOptions& option
   if (trainer_.accelerator().num_processes() == 1) return;
   std::vector<std::string> lines{
       c10::str("train_dataset.size() = ", size_of(options.train_dataset)),
-      c10::str("eval_dataset.size() = ", size_of(options.eval_dataset))};
+      c10::str("eval_dataset.size() = ", size_of(options.eval_dataset)),
+      c10::str("a train_dataloader = ", options.train_dataloader != nullptr),
+      c10::str("an eval_dataloader = ", options.eval_dataloader != nullptr)};
   for (const auto& [name, dataset] : options.more_eval_datasets) {
     lines.push_back(c10::str("evaluation data \"", name, "\" of size ", dataset.size()));
   }
@@ -182,6 +261,13 @@ void Trainer::Implementation::check_same_on_all_ranks(const TrainOptions& option
   lines.push_back(c10::str("resume_from = ", options.resume_from.has_value()));
   if (optimizer_) {
     for (std::string& line : describe_optimizer(*optimizer_)) lines.push_back(std::move(line));
+  }
+  for (const auto& registered : registered_optimizers_) {
+    lines.push_back(c10::str("registered optimizer ", registered.name,
+                             " with a scheduler = ", registered.create_scheduler_fn != nullptr));
+    for (const std::string& line : describe_optimizer(*registered.optimizer)) {
+      lines.push_back(c10::str(registered.name, ": ", line));
+    }
   }
   add_lines_of_trainer(lines);
   require_same_on_all_ranks(accelerator_->process_group(), "what to train", lines);

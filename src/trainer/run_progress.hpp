@@ -90,6 +90,7 @@ class RunProgress {
   /// Whether nothing is half done.
   bool is_consistent() const;
   bool is_in_window() const { return stage_ == Stage::in_window; }
+  bool is_in_update() const { return stage_ == Stage::in_update; }
   bool is_ending_epoch() const { return stage_ == Stage::ending_epoch; }
   bool is_epoch_done() const { return stage_ == Stage::epoch_done; }
 

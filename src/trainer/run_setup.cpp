@@ -41,6 +41,8 @@ void Trainer::Implementation::set_up_training(const TrainOptions& options) {
   weights_by_batch_size_ = options.weight_by_batch_size;
   weight_unit_ = 0;
   window_weight_ = 0;
+  keeps_window_ = trainer_.needs_closure();
+  batches_of_window_.clear();
   executor_.reset();
 
   trainer_.accelerator().set_gradient_accumulation_steps(options.gradient_accumulation_steps);
@@ -54,17 +56,29 @@ void Trainer::Implementation::set_up_training(const TrainOptions& options) {
   executor_ = make_executor(options.execution_mode);
   warn_of_unsaved_parameters();
 
+  create_schedulers(options);
+  call_in_set_up(&Callback::on_training_run_claim);
+  if (options.resume_from) trainer_.load_training_state(*options.resume_from);
+}
+
+void Trainer::Implementation::create_schedulers(const TrainOptions& options) {
+  const auto start = [&](Scheduler* scheduler) {
+    if (scheduler == nullptr) return;
+    scheduler->set_num_updates_of_run(run_config_.max_num_updates);
+    scheduler->allow_changed_lengths(options.allow_changed_schedule_length);
+    scheduler->run_start(*run_history_);
+    scheduler->start();
+  };
   // The scheduler of the run before has left its last value in the optimizer.
   if (scheduler_ && options.create_scheduler_fn) scheduler_->restore_base_values();
   scheduler_ = trainer_.create_scheduler(options);
-  if (scheduler_) {
-    scheduler_->set_num_updates_of_run(run_config_.max_num_updates);
-    scheduler_->allow_changed_lengths(options.allow_changed_schedule_length);
-    scheduler_->run_start(*run_history_);
-    scheduler_->start();
+  start(scheduler_.get());
+  for (RegisteredOptimizer& registered : registered_optimizers_) {
+    if (!registered.create_scheduler_fn) continue;
+    if (registered.scheduler) registered.scheduler->restore_base_values();
+    registered.scheduler = registered.create_scheduler_fn(*registered.optimizer, run_config_);
+    start(registered.scheduler.get());
   }
-  call_in_set_up(&Callback::on_training_run_claim);
-  if (options.resume_from) trainer_.load_training_state(*options.resume_from);
 }
 
 std::unique_ptr<StepExecutor> Trainer::Implementation::make_executor(ExecutionMode mode) {
@@ -72,8 +86,14 @@ std::unique_ptr<StepExecutor> Trainer::Implementation::make_executor(ExecutionMo
                     .backward = [this](const StepOutput& output) { backward_pass(output); }};
   if (mode == ExecutionMode::eager) return make_eager_step(std::move(passes));
   return make_graphed_step(std::move(passes), trainer_.device(),
-                           run_config_.gradient_accumulation_steps > 1,
-                           [this] { return parameters_of(*optimizer_); });
+                           run_config_.gradient_accumulation_steps > 1, [this] {
+                             std::vector<at::Tensor> parameters;
+                             for (const torch::optim::Optimizer* each : optimizers()) {
+                               const auto own = parameters_of(*each);
+                               parameters.insert(parameters.end(), own.begin(), own.end());
+                             }
+                             return parameters;
+                           });
 }
 
 StepOutput Trainer::Implementation::forward_pass(const Batch& batch) {
@@ -84,6 +104,10 @@ StepOutput Trainer::Implementation::forward_pass(const Batch& batch) {
 
 void Trainer::Implementation::backward_pass(const StepOutput& output) {
   const ProfilerRange range("backward");
+  if (keeps_window_) {
+    const at::Tensor share = output.loss.detach() / accelerator_->window().length;
+    loss_of_window_ = loss_of_window_.defined() ? loss_of_window_ + share : share;
+  }
   if (!weights_by_batch_size_) return trainer_.backward_step(output.loss);
   // About a batch's size, so that fp16 has room; a power of two, which changes no bit.
   if (weight_unit_ == 0.0) {
@@ -104,6 +128,10 @@ void Trainer::Implementation::create_evaluation_sets(const TrainOptions& options
                                          .collate_fn = options.collate_fn});
     evaluation_sets_.push_back({.name = name, .loader = std::move(loader)});
   };
+  if (options.eval_dataloader) {
+    evaluation_sets_.push_back(
+        {.loader = trainer_.create_eval_dataloader({.dataloader = options.eval_dataloader})});
+  }
   if (options.eval_dataset) add("", options.eval_dataset);
   for (const auto& [name, dataset] : options.more_eval_datasets) {
     try {
@@ -139,31 +167,36 @@ void Trainer::set_train_dataloader(std::shared_ptr<DataLoader> loader) {
 }
 
 DataLoaderOptions Trainer::default_train_dataloader_options(int64_t batch_size) {
-  DataLoaderOptions options = default_eval_dataloader_options(batch_size);
+  DataLoaderOptions options = impl_->default_dataloader_options(batch_size);
   options.shuffle = true;
   options.even_batches = true;
   return options;
 }
 
 DataLoaderOptions Trainer::default_eval_dataloader_options(int64_t batch_size) {
+  return impl_->default_dataloader_options(batch_size);
+}
+
+DataLoaderOptions Trainer::Implementation::default_dataloader_options(int64_t batch_size) const {
   // On the CPU the loop itself needs the cores, and gathering a batch costs little.
-  const bool is_on_device = !device().is_cpu();
+  const bool is_on_device = !accelerator_->device().is_cpu();
   const int64_t num_cores = std::max(1U, std::thread::hardware_concurrency());
   DataLoaderOptions options;
   options.batch_size = batch_size;
   options.shuffle = false;
   options.num_workers = is_on_device ? std::min<int64_t>(2, num_cores) : 0;
   options.pin_memory = is_on_device;
-  options.shard = {accelerator().process_index(), accelerator().num_processes()};
+  options.shard = {accelerator_->process_index(), accelerator_->num_processes()};
   options.even_batches = false;  // each sample counts once
-  options.seed = impl_->loader_seed_;
+  options.seed = loader_seed_;
   return options;
 }
 
 std::shared_ptr<DataLoader> Trainer::create_train_dataloader(const TrainOptions& options) {
+  if (options.train_dataloader) return options.train_dataloader;
   LINKBOY_CHECK_OPTION(options.train_dataset,
-                       "train_dataset is missing; train needs one. Give one, or override "
-                       "create_train_dataloader.");
+                       "train_dataset is missing; train needs one. Give one, or a "
+                       "train_dataloader, or override create_train_dataloader.");
   LINKBOY_CHECK_OPTION(options.train_dataset.size() > 0,
                        "train_dataset is empty; it must have at least one sample.");
   auto defaults = default_train_dataloader_options(options.per_device_batch_size);
@@ -184,9 +217,10 @@ std::shared_ptr<DataLoader> Trainer::create_train_dataloader(const TrainOptions&
 }
 
 std::shared_ptr<DataLoader> Trainer::create_eval_dataloader(const EvaluateOptions& options) {
+  if (options.dataloader) return options.dataloader;
   LINKBOY_CHECK_OPTION(options.dataset,
-                       "dataset is missing; evaluate and predict need one. Give one, or override "
-                       "create_eval_dataloader.");
+                       "dataset is missing; evaluate and predict need one. Give one, or a "
+                       "dataloader, or override create_eval_dataloader.");
   LINKBOY_CHECK_OPTION(options.dataset.size() > 0,
                        "the evaluation data is empty; it must have at least one sample.");
   auto defaults = default_eval_dataloader_options(options.per_device_batch_size);
@@ -198,7 +232,10 @@ void Trainer::Implementation::prepare_modules() {
   // First, because the gradients of all that the optimizer trains beside the model are reduced,
   // too.
   for (const auto& module : registered_modules_) module->to(trainer_.device());
-  trainer_.accelerator().prepare(model_, optimizer_.get(), registered_modules_);
+  std::vector<const torch::optim::Optimizer*> others;
+  for (const auto& registered : registered_optimizers_)
+    others.push_back(registered.optimizer.get());
+  trainer_.accelerator().prepare(model_, optimizer_.get(), registered_modules_, others);
 }
 
 void Trainer::prepare_model_optimizer_and_dataloaders() {

@@ -7,7 +7,7 @@ namespace linkboy {
 
 TrainResult Trainer::train(const TrainOptions& options) {
   impl_->check_run(options);
-  impl_->guarded([&] {
+  impl_->guarded(options.callbacks, [&] {
     impl_->set_up_training(options);
     impl_->until_stopped([&] {
       training_run_start();

@@ -17,6 +17,16 @@
 #include "trainer/trainer_implementation.hpp"
 
 namespace linkboy {
+namespace {
+
+constexpr const char* kParts[] = {kModel,
+                                  kOptimizer,
+                                  kScheduler,
+                                  kRegisteredModules,
+                                  kRegisteredOptimizers,
+                                  kRegisteredSchedulers};
+
+}  // namespace
 
 /// The state dict of each registered module that has tensors, under its number.
 StateDict Trainer::Implementation::registered_modules_state() const {
@@ -37,16 +47,18 @@ StateDict Trainer::Implementation::checkpoint_contents(const StateDict& extras,
                                           : optimizer_state_dict(*optimizer_));
   }
   if (parts.scheduler && scheduler_) contents.set(kScheduler, scheduler_->state_dict());
-  if (parts.registered_modules) {
-    const StateDict modules = registered_modules_state();
-    if (!modules.empty()) contents.set(kRegisteredModules, modules);
-  }
+  const auto set_if_any = [&](const char* key, const StateDict& states) {
+    if (!states.empty()) contents.set(key, states);
+  };
+  if (parts.optimizer) set_if_any(kRegisteredOptimizers, registered_optimizers_state());
+  if (parts.scheduler) set_if_any(kRegisteredSchedulers, registered_schedulers_state());
+  if (parts.registered_modules) set_if_any(kRegisteredModules, registered_modules_state());
   for (const auto& [key, value] : extras.entries()) {
-    LINKBOY_CHECK(
-        key != kModel && key != kOptimizer && key != kScheduler && key != kRegisteredModules, "\"",
-        key,
-        "\" is a name that linkboy itself uses in a checkpoint; call the extra value "
-        "something else.");
+    const bool is_own = std::any_of(std::begin(kParts), std::end(kParts),
+                                    [&](const char* part) { return key == part; });
+    LINKBOY_CHECK(!is_own, "\"", key,
+                  "\" is a name that linkboy itself uses in a checkpoint; call the extra value "
+                  "something else.");
     contents.set(key, value);
   }
   return contents;
@@ -123,6 +135,16 @@ void Trainer::Implementation::load_contents(StateDict& contents, const std::file
   const bool loads_modules =
       is_loaded(parts.registered_modules, kRegisteredModules, !registered_modules_state().empty(),
                 "the registered modules' state");
+  const bool loads_optimizers =
+      is_loaded(parts.optimizer, kRegisteredOptimizers, !registered_optimizers_.empty(),
+                "the registered optimizers' states");
+  std::vector<std::string> scheduled;
+  for (const auto& registered : registered_optimizers_) {
+    if (registered.scheduler) scheduled.push_back(registered.name);
+  }
+  const bool loads_schedulers =
+      is_loaded(parts.scheduler, kRegisteredSchedulers, !scheduled.empty(),
+                "the registered optimizers' schedules");
   const StateDict model_state = contents.get_dict(kModel);
   // Check all before anything is changed.
   check_named_tensors(model_.named_tensors(), model_state, path.string());
@@ -142,19 +164,29 @@ void Trainer::Implementation::load_contents(StateDict& contents, const std::file
       modules.emplace_back(std::move(tensors), std::move(state));
     }
   }
-  StateDict scheduler_state;
-  if (loads_scheduler) {
-    scheduler_state = contents.get_dict(kScheduler);
-    if (!is_resumed) scheduler_state = scheduler_->continued(scheduler_state);
-    scheduler_->check_state_dict(scheduler_state);
+  if (loads_optimizers) {
+    check_registered(contents, kRegisteredOptimizers, trainer_.registered_optimizers(), path);
   }
-  if (loads_optimizer) load_optimizer_state_dict(*optimizer_, contents.get_dict(kOptimizer));
-  if (loads_scheduler) scheduler_->load_state_dict(scheduler_state);
+  if (loads_schedulers) check_registered(contents, kRegisteredSchedulers, scheduled, path);
+  std::vector<std::pair<Scheduler*, StateDict>> schedulers;
+  const auto check_scheduler = [&](Scheduler* scheduler, StateDict state) {
+    if (!is_resumed) state = scheduler->continued(state);
+    scheduler->check_state_dict(state);
+    schedulers.emplace_back(scheduler, std::move(state));
+  };
+  if (loads_scheduler) check_scheduler(scheduler_.get(), contents.get_dict(kScheduler));
+  for (const auto& registered : registered_optimizers_) {
+    if (!loads_schedulers || !registered.scheduler) continue;
+    check_scheduler(registered.scheduler.get(),
+                    contents.get_dict(kRegisteredSchedulers).get_dict(registered.name));
+  }
+  load_optimizer_states(contents, loads_optimizer, loads_optimizers);
+  for (const auto& [scheduler, state] : schedulers) scheduler->load_state_dict(state);
   model_.load_state_dict(model_state);
   for (const auto& [tensors, state] : modules) {
     copy_named_tensors(tensors, state, "a registered module's state");
   }
-  for (const char* key : {kModel, kOptimizer, kScheduler, kRegisteredModules}) contents.erase(key);
+  for (const char* key : kParts) contents.erase(key);
   const auto tell = [&](const std::vector<std::string>& names, const char* why) {
     if (names.empty()) return;
     trainer_.print(

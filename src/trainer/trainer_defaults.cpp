@@ -72,8 +72,8 @@ StepOutput Trainer::Implementation::calculate_batch_loss(const Batch& batch) {
   return {.loss = std::move(loss), .model_outputs = std::move(outputs), .batch_size = batch.size()};
 }
 
-at::Tensor Trainer::calculate_predictions(const Batch& batch) {
-  return impl_->model_(batch.input());
+c10::IValue Trainer::predict_step(const Batch& batch) {
+  return impl_->model_.forward({batch.input()});
 }
 
 void Trainer::backward_step(const at::Tensor& loss) { impl_->accelerator_->backward(loss); }
@@ -84,20 +84,34 @@ void Trainer::clip_gradients() {
   if (norm.defined()) impl_->gradient_norm_ = norm;
 }
 
-void Trainer::optimizer_step() { impl_->accelerator_->optimizer_step(*impl_->optimizer_); }
+void Trainer::optimizer_step() {
+  if (!impl_->keeps_window_) return impl_->accelerator_->optimizer_step(*impl_->optimizer_);
+  impl_->accelerator_->optimizer_step(*impl_->optimizer_, [this] { return evaluate_window(); });
+}
 
 void Trainer::scheduler_step() {
   if (impl_->scheduler_) impl_->scheduler_->step();
 }
 
 void Trainer::scheduler_epoch_end() {
-  if (!impl_->scheduler_) return;
-  impl_->scheduler_->epoch_end(impl_->progress_.num_epochs() + 1, *impl_->run_history_,
-                               impl_->is_epoch_evaluated_ || impl_->evaluation_sets_.empty());
+  const auto tell = [this](Scheduler* scheduler) {
+    if (scheduler == nullptr) return;
+    scheduler->epoch_end(impl_->progress_.num_epochs() + 1, *impl_->run_history_,
+                         impl_->is_epoch_evaluated_ || impl_->evaluation_sets_.empty());
+  };
+  tell(impl_->scheduler_.get());
+  for (const auto& registered : impl_->registered_optimizers_) tell(registered.scheduler.get());
 }
 
-void Trainer::optimizer_zero_grad() { Accelerator::zero_grad(*impl_->optimizer_); }
+void Trainer::optimizer_zero_grad() { impl_->zero_gradients(); }
 
 void Trainer::print(std::string_view line) { accelerator().print(line); }
+
+void Trainer::log(LogLevel level, std::string_view message, c10::ArrayRef<int64_t> ranks) {
+  const Accelerator& here = accelerator();
+  if (here.logger() || !here.is_main_process()) return here.log(level, message, ranks);
+  const bool is_meant = ranks.empty() || std::find(ranks.begin(), ranks.end(), 0) != ranks.end();
+  if (is_meant && level != LogLevel::debug) print(as_printed(level, message));
+}
 
 }  // namespace linkboy

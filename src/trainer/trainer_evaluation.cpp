@@ -1,12 +1,10 @@
-// Trainer's evaluations and predictions.
+// Trainer's evaluations.
 
 #include <ATen/ATen.h>
 
 #include <algorithm>
 
 #include "accelerator/share_between_ranks.hpp"
-#include "data/batch_fetcher.hpp"
-#include "distributed/ivalue_bytes.hpp"
 #include "linkboy/error.hpp"
 #include "linkboy/profiling/profiler_range.hpp"
 #include "trainer/run_progress.hpp"
@@ -72,7 +70,7 @@ class Trainer::Implementation::EvaluationRunScope {
 Metrics Trainer::evaluate(const EvaluateOptions& options) {
   check_evaluate_options(options);
   Metrics metrics;
-  impl_->guarded([&] {
+  impl_->guarded(options.callbacks, [&] {
     impl_->check_same_evaluation_on_all_ranks();
     impl_->share_loader_seed();
     impl_->evaluation_sets_ = {{.loader = create_eval_dataloader(options)}};
@@ -109,7 +107,8 @@ void Trainer::Implementation::run_evaluations(std::string_view loss_name) {
 
 void Trainer::evaluate_now(const IntermediateEvaluation& extra) {
   LINKBOY_CHECK(!impl_->evaluation_sets_.empty(),
-                "there is no evaluation data to evaluate now; give train an eval_dataset.");
+                "there is no evaluation data to evaluate now; give train an eval_dataset or an "
+                "eval_dataloader.");
   const Implementation::EvaluationScope back_to_before(*impl_);
   impl_->evaluation_.is_extra = true;
   impl_->evaluation_.uses_intermediate_loader = extra.uses_intermediate_loader;
@@ -131,22 +130,31 @@ void Trainer::run_eval_epoch(DataLoader& loader, std::string_view metric_name) {
   eval_epoch_start();
   impl_->reset(impl_->eval_loss_);
   fire(&Callback::on_eval_epoch_start);
-  auto batches = loader.iterate(impl_->run_history_->current_epoch());
-  // Of several processes some may have fewer batches than others. These wait in join_uneven_loop,
-  // which answers gather_for_metrics, but no agreement.
-  const int64_t num_rounds = -impl_->max_over_ranks(-loader.size());
-  RoundAgreement stop(impl_->stop_);
-  auto batch = batches->next();
-  for (int64_t round = 0; batch || round < num_rounds; ++round) {
-    if (round < num_rounds) stop.begin_round(/*is_last=*/round + 1 == num_rounds);
-    if (!batch) continue;
-    impl_->eval_step(*batch);
-    batch = batches->next();
-  }
-  impl_->accelerator_->join_uneven_loop();
+  impl_->for_each_batch(loader, impl_->run_history_->current_epoch(),
+                        [this](const Batch& batch) { impl_->eval_step(batch); });
   eval_epoch_end();
   impl_->record(metric_name, impl_->eval_loss_);
   fire(&Callback::on_eval_epoch_end);
+}
+
+/// Of several processes some may have fewer batches than others. These wait in join_uneven_loop,
+/// which answers gather_for_metrics, but no agreement.
+void Trainer::Implementation::for_each_batch(DataLoader& loader, int64_t epoch,
+                                             c10::function_ref<void(const Batch&)> step) {
+  const auto batches = loader.iterate(epoch);
+  // One process needs no length: that of a stream may be unknown.
+  const bool is_shared = stop_.is_shared();
+  const int64_t num_rounds = is_shared ? -max_over_ranks(-loader.size()) : 0;
+  RoundAgreement stop(stop_);
+  auto batch = batches->next();
+  for (int64_t round = 0; batch || round < num_rounds; ++round) {
+    if (!is_shared) stop_.sync();
+    if (round < num_rounds) stop.begin_round(/*is_last=*/round + 1 == num_rounds);
+    if (!batch) continue;
+    step(*batch);
+    batch = batches->next();
+  }
+  accelerator_->join_uneven_loop();
 }
 
 void Trainer::Implementation::eval_step(const Batch& batch) {
@@ -158,61 +166,6 @@ void Trainer::Implementation::eval_step(const Batch& batch) {
   }();
   track(eval_loss_, output, /*are_all_needed=*/false);
   trainer_.fire(&Callback::on_eval_step_end, batch, output);
-}
-
-at::Tensor Trainer::predict(const EvaluateOptions& options) {
-  check_evaluate_options(options);
-  impl_->share_loader_seed();
-  const auto data = share_between_ranks(create_eval_dataloader(options),
-                                        accelerator().process_group(), /*even_batches=*/false);
-  impl_->prepare_modules();
-  auto loader = impl_->accelerator_->prepare(data);
-  const ModelModeGuard restore_mode(impl_->model_);
-  const at::NoGradGuard no_grad;
-  impl_->model_.eval();
-  std::vector<at::Tensor> outputs;
-  auto batches = loader->iterate(/*epoch=*/1);
-  while (const auto batch = batches->next()) {
-    const AutocastScope autocast = impl_->accelerator_->autocast();
-    const at::Tensor rows = calculate_predictions(*batch);
-    LINKBOY_CHECK(rows.defined(),
-                  "calculate_predictions has returned an undefined tensor; it must "
-                  "return one row for each sample.");
-    LINKBOY_CHECK(rows.dim() > 0 && rows.size(0) == batch->size(), "the predictions of a batch of ",
-                  batch->size(), " samples have shape ", rows.sizes(),
-                  "; there must be one row for each sample. Override "
-                  "calculate_predictions.");
-    outputs.push_back(rows.cpu());
-    LINKBOY_CHECK(rows.sizes().slice(1) == outputs.front().sizes().slice(1),
-                  "the predictions of one batch have shape ", outputs.front().sizes(),
-                  ", those of another one ", rows.sizes(),
-                  "; the rows of all batches must have the same shape. Pad them in "
-                  "calculate_predictions.");
-  }
-  if (impl_->accelerator_->num_processes() == 1) return at::cat(outputs);
-  return impl_->restore_dataset_order(outputs, *data);
-}
-
-/// Each of n ranks predicted every n-th batch; returns the rows in the data's order.
-at::Tensor Trainer::Implementation::restore_dataset_order(const std::vector<at::Tensor>& outputs,
-                                                          const DataLoader& loader) {
-  const auto* shared = dynamic_cast<const DatasetLoader*>(&loader);
-  LINKBOY_CHECK(shared != nullptr,
-                "predict on several processes needs a DatasetLoader, which knows its share of the "
-                "data; create_eval_dataloader has returned something else.");
-  const BatchShard shard = shard_of(shared->options());
-  std::vector<int64_t> places;
-  for (int64_t k = 0; k < shard.num_batches(); ++k) {
-    for (int64_t i = 0; i < shard.size_of_batch(k); ++i) places.push_back(shard.position(k, i));
-  }
-  const at::Tensor place = accelerator_->gather_for_metrics(at::tensor(places, at::kLong));
-  // A process may have had no batch at all, and not know what a row looks like.
-  std::vector<at::Tensor> all;
-  for (const std::string& bytes :
-       accelerator_->all_gather_bytes(outputs.empty() ? "" : to_bytes(at::cat(outputs)))) {
-    if (!bytes.empty()) all.push_back(from_bytes(bytes).toTensor());
-  }
-  return at::cat(all).index_select(0, place.argsort());
 }
 
 }  // namespace linkboy

@@ -19,13 +19,45 @@ namespace {
 /// and Clang compare the places of virtual functions.)
 bool is_called_by_all_ranks(void (Callback::*event)(Trainer&)) {
   using Event = void (Callback::*)(Trainer&);
-  static constexpr std::array<Event, 7> kEvents{
+  static constexpr std::array<Event, 8> kEvents{
       &Callback::on_training_run_start,   &Callback::on_train_epoch_start,
       &Callback::on_train_epoch_end,      &Callback::on_training_run_epoch_end,
       &Callback::on_evaluation_run_start, &Callback::on_eval_epoch_start,
-      &Callback::on_eval_epoch_end};
+      &Callback::on_eval_epoch_end,       &Callback::on_prediction_run_start};
   return std::find(kEvents.begin(), kEvents.end(), event) != kEvents.end();
 }
+
+/// Callbacks that belong to the handler while this lives.
+class CallbacksOfRun {
+ public:
+  CallbacksOfRun(CallbackHandler& handler, const CallbackList& callbacks) : handler_(handler) {
+    try {
+      for (const auto& callback : callbacks) {
+        handler.add(callback);
+        added_.push_back(callback);
+      }
+    } catch (...) {
+      remove();
+      throw;
+    }
+  }
+  ~CallbacksOfRun() { remove(); }
+  CallbacksOfRun(const CallbacksOfRun&) = delete;
+  CallbacksOfRun& operator=(const CallbacksOfRun&) = delete;
+
+  bool contain(const Callback& callback) const {
+    return std::any_of(added_.begin(), added_.end(),
+                       [&](const auto& added) { return added.get() == &callback; });
+  }
+
+ private:
+  void remove() {
+    handler_.remove_if([this](const Callback& callback) { return contain(callback); });
+  }
+
+  CallbackHandler& handler_;
+  CallbackList added_;
+};
 
 }  // namespace
 
@@ -57,8 +89,12 @@ std::optional<StopTraining> Trainer::Implementation::call_all(void (Callback::*e
 }
 
 /// Nothing is there yet that could be left: the run ends at its start.
+void Trainer::Implementation::call_in_set_up(c10::function_ref<void(Callback&)> call) {
+  if (const auto stop = call_all(call)) stop_.request(stop->reason(), stop->what());
+}
+
 void Trainer::Implementation::call_in_set_up(void (Callback::*event)(Trainer&)) {
-  if (const auto stop = call_all(event)) stop_.request(stop->reason(), stop->what());
+  call_in_set_up([&](Callback& callback) { (callback.*event)(trainer_); });
 }
 
 /// With several processes a StopTraining is kept until all can leave; the others would wait for
@@ -83,7 +119,8 @@ void Trainer::call_event(std::string_view name, const std::any& payload) {
 
 // Leaving a run.
 
-void Trainer::Implementation::guarded(c10::function_ref<void()> run) {
+void Trainer::Implementation::guarded(const CallbackList& callbacks_of_run,
+                                      c10::function_ref<void()> run) {
   LINKBOY_CHECK(
       !is_running_,
       "train or evaluate was called while this Trainer is in a run; a Trainer has one run "
@@ -94,8 +131,12 @@ void Trainer::Implementation::guarded(c10::function_ref<void()> run) {
     is_running_ = false;
     claim_.reset();
   });
+  const CallbacksOfRun added(callback_handler_, callbacks_of_run);
   try {
-    if (callback_handler_.take_init_end()) call_in_set_up(&Callback::on_init_end);
+    const bool is_first_run = callback_handler_.take_init_end();
+    call_in_set_up([&](Callback& callback) {
+      if (is_first_run || added.contain(callback)) callback.on_init_end(trainer_);
+    });
     const RunGroupScope group(trainer_.accelerator().process_group());
     tell_failure(accelerator_->process_group(), nullptr);
     run();
@@ -104,11 +145,23 @@ void Trainer::Implementation::guarded(c10::function_ref<void()> run) {
     if (accelerator_) tell_failure(accelerator_->process_group(), std::current_exception());
     leave_what_is_half_done();
     stop_.clear();
+    log_exception(std::current_exception());
     callback_handler_.call_exception(trainer_, std::current_exception());
     settle_after_failure();
+    callback_handler_.call_run_exit(trainer_);
     throw;
   }
   stop_.clear();
+  if (const auto thrown = callback_handler_.call_run_exit(trainer_)) std::rethrow_exception(thrown);
+}
+
+/// Without a logger the program tells it, which gets the exception.
+void Trainer::Implementation::log_exception(const std::exception_ptr& exception) noexcept {
+  if (!accelerator_ || !accelerator_->logger()) return;
+  try {
+    accelerator_->log(LogLevel::error, "The run has failed: " + message_of(exception), {});
+  } catch (...) {  // NOLINT(bugprone-empty-catch): the first exception is the one that counts
+  }
 }
 
 /// Not in the next run: the program may set learning rates before.
@@ -143,7 +196,7 @@ void Trainer::Implementation::end_run_early(const StopTraining& stop) {
 
 /// Neither a later run nor a training state gets to see it.
 void Trainer::Implementation::leave_what_is_half_done() {
-  if (progress_.leave()) Accelerator::zero_grad(*optimizer_);
+  if (progress_.leave()) zero_gradients();
   // Callbacks may exchange the weights at the run's end.
   after_last_update_.reset();
 }

@@ -16,6 +16,16 @@ namespace linkboy {
 
 /// What a Trainer has and does that no subclass sees.
 struct Trainer::Implementation {
+  /// An optimizer beside the Trainer's own.
+  struct RegisteredOptimizer {
+    std::string name;
+    std::shared_ptr<torch::optim::Optimizer> optimizer;
+    CreateSchedulerFn create_scheduler_fn{};
+    std::unique_ptr<Scheduler> scheduler{};  // of the present run, or the last one
+    /// The verdict on its last step, until the host has waited for it.
+    std::optional<StepVerdict> open_step{};
+  };
+
   Implementation(Trainer& trainer, Model model, LossFunction loss_func,
                  std::shared_ptr<torch::optim::Optimizer> optimizer, TrainerOptions options);
 
@@ -24,12 +34,18 @@ struct Trainer::Implementation {
   void after_last_epoch(const TrainOptions& options);
   void check_updates_were_made();
   void check_epoch_has_ended() const;
+  void create_schedulers(const TrainOptions& options);
+  RegisteredOptimizer& registered_optimizer(std::string_view name);
+  std::vector<torch::optim::Optimizer*> optimizers() const;
+  void zero_gradients();
+  at::Tensor evaluate_window();
   std::unique_ptr<StepExecutor> make_executor(ExecutionMode mode);
   StepOutput forward_pass(const Batch& batch);
   void backward_pass(const StepOutput& output);
   void weight_gradients();
   void eval_step(const Batch& batch);
   void count_open_update();
+  void count_open_step(RegisteredOptimizer& registered);
   void settle_update();
   void claim_accelerator();
   std::unique_ptr<BatchIterator> begin_batches(DataLoader& loader);
@@ -70,14 +86,17 @@ struct Trainer::Implementation {
   void add(Losses& losses, const StateDict& state) const;
   void end_run_early(const StopTraining& stop);
   void leave_what_is_half_done();
+  void log_exception(const std::exception_ptr& exception) noexcept;
   void settle_after_failure() noexcept;
   bool ends_epoch_again() const;
   std::optional<StopTraining> call_all(c10::function_ref<void(Callback&)> call);
   std::optional<StopTraining> call_all(void (Callback::*event)(Trainer&));
+  void call_in_set_up(c10::function_ref<void(Callback&)> call);
   void call_in_set_up(void (Callback::*event)(Trainer&));
   int64_t max_over_ranks(int64_t value);
   std::optional<double> mean_over_ranks(const LossAverage& tracker);
   void check_run(const TrainOptions& options) const;
+  void check_closure(const TrainOptions& options) const;
   void check_trained_parameters() const;
   void warn_of_unsaved_parameters();
   void check_same_on_all_ranks(const TrainOptions& options);
@@ -85,12 +104,14 @@ struct Trainer::Implementation {
   void check_same_loaders_on_all_ranks();
   void add_lines_of_trainer(std::vector<std::string>& lines) const;
   void share_loader_seed();
+  DataLoaderOptions default_dataloader_options(int64_t batch_size) const;
   StepOutput calculate_batch_loss(const Batch& batch);
   /// The parts of a training state that the end of an epoch changes.
   struct RunParts {
     StateDict common{};   // the same on all processes
     StateDict of_rank{};  // this process's own
     std::optional<StateDict> scheduler{};
+    StateDict registered_schedulers{};
     StateDict buffers{};  // by the checkpoint's part that has them
   };
   RunParts run_parts() const;
@@ -98,8 +119,10 @@ struct Trainer::Implementation {
   void settle_saves();
   int64_t micro_step_of(const StateDict& state, const std::filesystem::path& path);
   void load_state_of_rank(const StateDict& state);
-  at::Tensor restore_dataset_order(const std::vector<at::Tensor>& outputs,
-                                   const DataLoader& loader);
+  void for_each_batch(DataLoader& loader, int64_t epoch,
+                      c10::function_ref<void(const Batch&)> step);
+  void run_prediction(const CallbackList& callbacks_of_run, c10::function_ref<void()> predict);
+  std::vector<int64_t> predict_batches(const EvaluateOptions& options, const PredictionSink& sink);
   StateDict checkpoint_contents(const StateDict& extras, CheckpointParts parts) const;
   StateDict read_contents(const std::filesystem::path& path) const;
   StateDict read_on_all_ranks(const std::filesystem::path& path) const;
@@ -107,10 +130,15 @@ struct Trainer::Implementation {
                      bool is_resumed);
   c10::IValue gather_on_main_process(const StateDict& own);
   StateDict registered_modules_state() const;
+  StateDict registered_optimizers_state() const;
+  StateDict registered_schedulers_state() const;
+  void check_registered(const StateDict& contents, const char* key, std::vector<std::string> names,
+                        const std::filesystem::path& path) const;
+  void load_optimizer_states(StateDict& contents, bool loads_own, bool loads_registered);
   std::optional<std::filesystem::path> find_training_state(const std::filesystem::path& directory);
   void check_training_state(const StateDict& state, const std::filesystem::path& path) const;
 
-  void guarded(c10::function_ref<void()> run);
+  void guarded(const CallbackList& callbacks_of_run, c10::function_ref<void()> run);
   void until_stopped(c10::function_ref<void()> run);
 
   Trainer& trainer_;
@@ -121,6 +149,7 @@ struct Trainer::Implementation {
   std::shared_ptr<RunHistory> run_history_;
   std::shared_ptr<Accelerator> accelerator_;
   std::vector<std::shared_ptr<torch::nn::Module>> registered_modules_;
+  std::vector<RegisteredOptimizer> registered_optimizers_;
 
   // Of the present run, or the last one.
   std::shared_ptr<DataLoader> train_dataloader_;
@@ -129,6 +158,9 @@ struct Trainer::Implementation {
   bool weights_by_batch_size_ = false;
   int64_t window_weight_ = 0;  // samples of this accumulation window, with weights_by_batch_size_
   double weight_unit_ = 0.0;  // what their losses are divided by until the window's weight is known
+  bool keeps_window_ = false;             // for `evaluate_window`
+  std::vector<Batch> batches_of_window_;  // with keeps_window_
+  at::Tensor loss_of_window_;             // with keeps_window_, until the closure has returned it
   std::unique_ptr<StepExecutor> executor_;
   RunConfig run_config_;
   TrainResult result_;

@@ -33,9 +33,16 @@ Batch Trainer::Implementation::begin_micro_step(BatchIterator& batches) {
   }
   LINKBOY_CHECK(batch.has_value(), "the loader ended after ", progress_.micro_step(),
                 " batches, but its size() is ", progress_.num_micro_steps_of_epoch(),
-                "; size() must say how many batches come.");
+                "; size() must say how many batches come (of a stream: batches_per_epoch).");
   progress_.begin_micro_step();
   accelerator_->begin_micro_step(progress_.micro_step(), progress_.num_micro_steps_of_epoch());
+  if (keeps_window_) {
+    if (accelerator_->window().index == 0) {
+      batches_of_window_.clear();
+      loss_of_window_.reset();
+    }
+    batches_of_window_.push_back(*batch);
+  }
   return *std::move(batch);
 }
 
@@ -43,7 +50,7 @@ void Trainer::Implementation::end_micro_step() {
   progress_.end_micro_step();
   // An override of `train_step` may leave a window without its update.
   if (!trainer_.is_update_due() || !progress_.is_in_window()) return;
-  Accelerator::zero_grad(*optimizer_);
+  zero_gradients();
   progress_.end_update();
 }
 
@@ -79,10 +86,11 @@ void Trainer::Implementation::end_optimizer_step() {
   open_update_ = accelerator_->step_verdict();
   if (open_update_->is_known()) count_open_update();
   // An overridden optimizer_zero_grad may call LibTorch's, which refuses gradients that are views.
-  if (accelerator_->num_processes() > 1) Accelerator::zero_grad(*optimizer_);
+  if (accelerator_->num_processes() > 1) zero_gradients();
 }
 
 void Trainer::Implementation::count_open_update() {
+  for (RegisteredOptimizer& registered : registered_optimizers_) count_open_step(registered);
   if (!open_update_) return;
   const StepVerdict verdict = *std::exchange(open_update_, std::nullopt);
   if (GradScaler* scaler = accelerator_->grad_scaler()) scaler->settle(*optimizer_);

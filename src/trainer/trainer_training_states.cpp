@@ -84,6 +84,7 @@ Trainer::Implementation::RunParts Trainer::Implementation::run_parts() const {
   state.set("callbacks", callbacks);
   if (!own_callbacks.empty()) own.set("callbacks", own_callbacks);
   if (scheduler_) parts.scheduler = scheduler_->state_dict();
+  parts.registered_schedulers = registered_schedulers_state();
   return parts;
 }
 
@@ -161,6 +162,9 @@ void Trainer::save_training_state(const std::filesystem::path& directory,
   StateDict contents =
       with_kept_buffers(impl_->checkpoint_contents({{kTrainingState, state.to_ivalue()}}, {}));
   if (parts.scheduler) contents.set(kScheduler, *parts.scheduler);
+  if (!parts.registered_schedulers.empty()) {
+    contents.set(kRegisteredSchedulers, parts.registered_schedulers);
+  }
   if (!accelerator().is_main_process()) return;
   const auto path = directory / kTrainingStateFile;
   if (!options.asynchronous) {
@@ -201,8 +205,8 @@ std::optional<std::filesystem::path> Trainer::Implementation::find_training_stat
   LINKBOY_CHECK_AS(FileError, is_latest || std::filesystem::exists(status), root,
                    " is not there. Give a folder that save_training_state or SaveTrainingState "
                    "wrote, or the name latest in it to start without one.");
-  auto found =
-      latest_training_state(root, [this](const std::string& line) { trainer_.print(line); });
+  auto found = latest_training_state(
+      root, [this](const std::string& line) { trainer_.log(LogLevel::warning, line); });
   LINKBOY_CHECK_AS(FileError, found || is_latest, directory, " holds no training state (no file ",
                    kTrainingStateFile,
                    " in it or in a folder state-NUMBER in it). Give a folder that "
@@ -304,6 +308,15 @@ bool Trainer::load_training_state(const std::filesystem::path& directory) {
       !contents.contains(kScheduler) || impl_->scheduler_, path,
       " has a scheduler's state, but the run has no scheduler, so that it would train with "
       "other values. Give it the same create_scheduler_fn.");
+  LINKBOY_CHECK(
+      !contents.contains(kRegisteredSchedulers) || !impl_->registered_schedulers_state().empty(),
+      path,
+      " has states of registered optimizers' schedules, but the run has none, so that it "
+      "would train with other values. Register the same create_scheduler_fn.");
+  LINKBOY_CHECK(contents.contains(kRegisteredOptimizers) || impl_->registered_optimizers_.empty(),
+                path,
+                " has no state of the registered optimizers, which would train on from their first "
+                "values. Load the model alone with load_checkpoint.");
   LINKBOY_CHECK(contents.contains(kRegisteredModules) || impl_->registered_modules_state().empty(),
                 path,
                 " has no state of the registered modules, which would train on from their first "
@@ -329,18 +342,18 @@ bool Trainer::load_training_state(const std::filesystem::path& directory) {
                  impl_->run_history_->current_epoch(), ", update ", impl_->progress_.num_updates(),
                  ")"));
   if (was_scaled && scaler == nullptr) {
-    print(
-        "WARNING: the training state was saved with Precision::fp16, but this run has another "
+    log(LogLevel::warning,
+        "the training state was saved with Precision::fp16, but this run has another "
         "precision; the scale of the gradients is left out.");
   } else if (scaler != nullptr && !was_scaled) {
-    print(
-        c10::str("WARNING: the training state was saved without Precision::fp16, but this "
+    log(LogLevel::warning,
+        c10::str("the training state was saved without Precision::fp16, but this "
                  "run has it; the scale of the gradients starts at ",
                  scaler->get_scale(), "."));
   }
   if (!left_out.empty()) {
-    print(
-        c10::str("WARNING: the training state has the states of callbacks that this run does not "
+    log(LogLevel::warning,
+        c10::str("the training state has the states of callbacks that this run does not "
                  "have: ",
                  c10::Join(", ", left_out), "; they are left out."));
   }

@@ -168,8 +168,8 @@ TEST(DataParallelTest, UnequalDataNeitherHangsNorCountsTwice) {
     const EvaluateOptions evaluation{.dataset = toy_data(num_samples), .per_device_batch_size = 1};
     const double loss = single.trainer.evaluate(evaluation).at("evaluation_loss");
     EXPECT_NEAR(shared.trainer.evaluate(evaluation).at("evaluation_loss"), loss, 1e-6 * loss);
-    const auto predictions = shared.trainer.predict(evaluation);
-    EXPECT_TRUE(torch::allclose(predictions, single.trainer.predict(evaluation)));
+    const auto predictions = shared.trainer.predict(evaluation).toTensor();
+    EXPECT_TRUE(torch::allclose(predictions, single.trainer.predict(evaluation).toTensor()));
   }
 }
 

@@ -91,7 +91,7 @@ TEST_F(SharedWorkTest, LoadersThatASubclassMakesAreShared) {
   trainer.evaluate({});
   const auto seen = torch::tensor({trainer.eval_loss_average().count()});
   EXPECT_EQ(accelerator.reduce(seen, ReduceOp::sum).item<int64_t>(), 6 * size + 1);
-  EXPECT_EQ(trainer.predict({}).size(0), 6 * size + 1);
+  EXPECT_EQ(trainer.predict({}).toTensor().size(0), 6 * size + 1);
 }
 
 TEST_F(SharedWorkTest, LoadersThatCallbacksLimitAreSharedToo) {

@@ -2,6 +2,7 @@
 
 #include <torch/torch.h>
 
+#include <linkboy/cli/logger.hpp>
 #include <linkboy/linkboy.hpp>
 
 #include <algorithm>

@@ -45,10 +45,17 @@ class TracingCallback : public Callback {
   void on_training_run_end(Trainer&) override { trace_.add("*training_run_end"); }
   void on_evaluation_run_start(Trainer&) override { trace_.add("*evaluation_run_start"); }
   void on_evaluation_run_end(Trainer&) override { trace_.add("*evaluation_run_end"); }
+  void on_prediction_run_start(Trainer&) override { trace_.add("*prediction_run_start"); }
+  void on_prediction_step_start(Trainer&) override { trace_.add("*prediction_step_start"); }
+  void on_prediction_step_end(Trainer&, const Batch&, const Prediction&) override {
+    trace_.add("*prediction_step_end");
+  }
+  void on_prediction_run_end(Trainer&) override { trace_.add("*prediction_run_end"); }
   void on_stop_training_error(Trainer&, const StopTraining& stop) override {
     trace_.add("*stop_training_error(" + std::string(to_string(stop.reason())) + ")");
   }
   void on_exception(Trainer&, std::exception_ptr) override { trace_.add("*exception"); }
+  void on_run_exit(Trainer&) override { trace_.add("*run_exit"); }
 
  private:
   Trace& trace_;

@@ -4,19 +4,16 @@
 
 #include <utility>
 
-#include "save_optimizer.hpp"
-
 namespace gan {
 
 GanTrainer::GanTrainer(const Gan& gan, std::shared_ptr<torch::optim::Optimizer> generator_optimizer,
                        std::shared_ptr<torch::optim::Optimizer> discriminator_optimizer,
                        linkboy::CallbackList callbacks)
     : Trainer(gan, nullptr, std::move(generator_optimizer), {.callbacks = std::move(callbacks)}),
-      gan_(gan),
-      discriminator_optimizer_(std::move(discriminator_optimizer)) {
+      gan_(gan) {
+  register_optimizer("discriminator", std::move(discriminator_optimizer));
   track_loss("loss_discriminator");
   track_loss("loss_generator");
-  callback_handler().add(std::make_shared<SaveOptimizer>(discriminator_optimizer_));
 }
 
 linkboy::StepOutput GanTrainer::calculate_train_batch_loss(const linkboy::Batch& batch) {
@@ -41,12 +38,7 @@ linkboy::StepOutput GanTrainer::calculate_train_batch_loss(const linkboy::Batch&
 
 void GanTrainer::optimizer_step() {
   Trainer::optimizer_step();
-  accelerator().optimizer_step(*discriminator_optimizer_);
-}
-
-void GanTrainer::optimizer_zero_grad() {
-  Trainer::optimizer_zero_grad();
-  linkboy::Accelerator::zero_grad(*discriminator_optimizer_);
+  step_optimizer("discriminator");
 }
 
 void GanTrainer::set_discriminator_requires_grad(bool on) {

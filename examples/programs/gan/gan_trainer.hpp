@@ -8,7 +8,7 @@
 namespace gan {
 
 /// Two networks that are trained against each other, with a loss and an optimizer each.
-/// `optimizer()` is the generator's; the discriminator's is this class's own business.
+/// `optimizer()` is the generator's, `optimizer("discriminator")` the discriminator's.
 class GanTrainer : public linkboy::Trainer {
  public:
   GanTrainer(const Gan& gan, std::shared_ptr<torch::optim::Optimizer> generator_optimizer,
@@ -18,13 +18,11 @@ class GanTrainer : public linkboy::Trainer {
  protected:
   linkboy::StepOutput calculate_train_batch_loss(const linkboy::Batch& batch) override;
   void optimizer_step() override;
-  void optimizer_zero_grad() override;
 
  private:
   void set_discriminator_requires_grad(bool on);
 
   Gan gan_;
-  std::shared_ptr<torch::optim::Optimizer> discriminator_optimizer_;
 };
 
 }  // namespace gan

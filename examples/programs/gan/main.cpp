@@ -43,7 +43,8 @@ void run(const Options& options) {
   LINKBOY_CHECK(result.reason != linkboy::StopReason::nan,
                 "a loss became NaN or infinite. Lower --lr.");
   const linkboy::TensorDataset noise({{"noise", at::randn({10'000, kNoiseSize})}});
-  trainer.print(measure(trainer.predict({.dataset = noise, .per_device_batch_size = 1000})));
+  trainer.print(
+      measure(trainer.predict({.dataset = noise, .per_device_batch_size = 1000}).toTensor()));
 }
 
 }  // namespace

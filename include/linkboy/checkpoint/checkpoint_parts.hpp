@@ -11,9 +11,9 @@ struct SaveStateOptions {
 
 /// Which parts a checkpoint is written or read with, and where it is written.
 struct CheckpointParts {
-  /// The optimizer's state.
+  /// The optimizer's state, and those of `Trainer::register_optimizer`'s.
   bool optimizer = true;
-  /// The scheduler's state, if there is one.
+  /// The scheduler's state, if there is one, and those of registered optimizers' schedules.
   bool scheduler = true;
   /// Parameters and buffers of the loss function's module and of `Trainer::register_module`'s.
   bool registered_modules = true;

@@ -2,10 +2,12 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
 
+#include "linkboy/callback.hpp"
 #include "linkboy/data/data_loader.hpp"
 #include "linkboy/data/dataset.hpp"
 #include "linkboy/scheduler.hpp"
@@ -38,14 +40,26 @@ struct NamedDataset {
 /// What `Trainer::train` needs to know. Name what differs from the defaults:
 /// `trainer.train({.train_dataset = data, .num_epochs = 8})`.
 struct TrainOptions {
-  /// Required, unless `Trainer::create_train_dataloader` is overridden.
+  /// Required, unless `train_dataloader` is given or `Trainer::create_train_dataloader` is
+  /// overridden.
   Dataset train_dataset{};
+
+  /// A ready loader instead of `train_dataset`, whose batches, order and workers are the loader's:
+  /// `per_device_batch_size` does not apply to it. A loader that gives all batches is shared
+  /// between the processes (`DataLoader::shared`). Together with `train_dataset`,
+  /// `train_dataloader_options` or `collate_fn` it is an OptionError.
+  std::shared_ptr<DataLoader> train_dataloader{};
 
   /// Passes over the data. At least 1. Required unless `max_num_updates` is given.
   std::optional<int64_t> num_epochs{};
 
   /// Evaluated after each epoch; empty means no evaluation.
   Dataset eval_dataset{};
+
+  /// A ready loader instead of `eval_dataset`; it is shared between the processes, too. Together
+  /// with `eval_dataset` it is an OptionError, and so are `eval_dataloader_options` without
+  /// `more_eval_datasets`.
+  std::shared_ptr<DataLoader> eval_dataloader{};
 
   /// Evaluated after `eval_dataset`, one after the other, each with metrics of its own.
   std::vector<NamedDataset> more_eval_datasets{};
@@ -102,6 +116,10 @@ struct TrainOptions {
   /// on. A resumed run does not.
   bool evaluate_before_training = false;
 
+  /// Called in this run alone, beside those of the Trainer and by the same phases; each gets
+  /// `on_init_end` first. Not null, and no name twice.
+  CallbackList callbacks{};
+
   /// Of the training steps.
   ExecutionMode execution_mode = ExecutionMode::eager;
 
@@ -120,8 +138,13 @@ struct TrainOptions {
 
 /// What `Trainer::evaluate` and `Trainer::predict` need to know.
 struct EvaluateOptions {
-  /// Required, unless `Trainer::create_eval_dataloader` is overridden.
+  /// Required, unless `dataloader` is given or `Trainer::create_eval_dataloader` is overridden.
   Dataset dataset{};
+
+  /// A ready loader instead of `dataset`, whose batches, order and workers are the loader's.
+  /// Together with `dataset`, `dataloader_options` or `collate_fn` it is an OptionError. On several
+  /// processes `predict` needs one that `make_data_loader` made of a dataset.
+  std::shared_ptr<DataLoader> dataloader{};
 
   /// Samples per batch and device. At least 1.
   int64_t per_device_batch_size = 8;
@@ -132,6 +155,9 @@ struct EvaluateOptions {
 
   /// Makes batches of single samples.
   CollateFn collate_fn{};
+
+  /// As TrainOptions::callbacks.
+  CallbackList callbacks{};
 };
 
 }  // namespace linkboy

@@ -31,6 +31,7 @@ class ThrowAt : public Callback {
   void on_training_run_end(Trainer&) override { count(); }
   void on_evaluation_run_start(Trainer&) override { count(); }
   void on_evaluation_run_end(Trainer&) override { count(); }
+  void on_run_exit(Trainer&) override { count(); }
 
   bool has_thrown() const { return left_ <= 0; }
 

@@ -32,7 +32,7 @@ TEST(FastDevRunTest, RunsEveryEventOnce) {
       "*train_step_start *train_step_end *gradients_ready *train_update_end *train_epoch_end "
       "*eval_epoch_start "
       "*eval_step_start *eval_step_end *eval_epoch_end *training_run_epoch_end "
-      "*stop_training_error(max_steps) *training_run_end");
+      "*stop_training_error(max_steps) *training_run_end *run_exit");
   EXPECT_EQ(result.reason, StopReason::max_steps);
   EXPECT_EQ(result.message, "FastDevRun ends the run after 1 training batches");
   EXPECT_EQ(result.num_epochs, 1);

@@ -18,29 +18,36 @@ LambdaCallbackFunctions tracing(Trace& trace) {
   const auto say_step = [&trace](const char* name) {
     return [&trace, name](Trainer&, const Batch&, const StepOutput&) { trace.add(name); };
   };
-  return {.on_init_end = say("*init_end"),
-          .on_dataloaders_ready = say("*dataloaders_ready"),
-          .on_training_run_claim = say("*training_run_claim"),
-          .on_training_run_start = say("*training_run_start"),
-          .on_train_epoch_start = say("*train_epoch_start"),
-          .on_train_step_start = say("*train_step_start"),
-          .on_train_step_end = say_step("*train_step_end"),
-          .on_gradients_ready = say("*gradients_ready"),
-          .on_train_update_end = say("*train_update_end"),
-          .on_train_epoch_end = say("*train_epoch_end"),
-          .on_eval_epoch_start = say("*eval_epoch_start"),
-          .on_eval_step_start = say("*eval_step_start"),
-          .on_eval_step_end = say_step("*eval_step_end"),
-          .on_eval_epoch_end = say("*eval_epoch_end"),
-          .on_training_run_epoch_end = say("*training_run_epoch_end"),
-          .on_training_run_end = say("*training_run_end"),
-          .on_evaluation_run_start = say("*evaluation_run_start"),
-          .on_evaluation_run_end = say("*evaluation_run_end"),
-          .on_stop_training_error =
-              [&trace](Trainer&, const StopTraining& stop) {
-                trace.add("*stop_training_error(" + std::string(to_string(stop.reason())) + ")");
-              },
-          .on_exception = [&trace](Trainer&, std::exception_ptr) { trace.add("*exception"); }};
+  return {
+      .on_init_end = say("*init_end"),
+      .on_dataloaders_ready = say("*dataloaders_ready"),
+      .on_training_run_claim = say("*training_run_claim"),
+      .on_training_run_start = say("*training_run_start"),
+      .on_train_epoch_start = say("*train_epoch_start"),
+      .on_train_step_start = say("*train_step_start"),
+      .on_train_step_end = say_step("*train_step_end"),
+      .on_gradients_ready = say("*gradients_ready"),
+      .on_train_update_end = say("*train_update_end"),
+      .on_train_epoch_end = say("*train_epoch_end"),
+      .on_eval_epoch_start = say("*eval_epoch_start"),
+      .on_eval_step_start = say("*eval_step_start"),
+      .on_eval_step_end = say_step("*eval_step_end"),
+      .on_eval_epoch_end = say("*eval_epoch_end"),
+      .on_training_run_epoch_end = say("*training_run_epoch_end"),
+      .on_training_run_end = say("*training_run_end"),
+      .on_evaluation_run_start = say("*evaluation_run_start"),
+      .on_evaluation_run_end = say("*evaluation_run_end"),
+      .on_prediction_run_start = say("*prediction_run_start"),
+      .on_prediction_step_start = say("*prediction_step_start"),
+      .on_prediction_step_end = [&trace](Trainer&, const Batch&,
+                                         const Prediction&) { trace.add("*prediction_step_end"); },
+      .on_prediction_run_end = say("*prediction_run_end"),
+      .on_stop_training_error =
+          [&trace](Trainer&, const StopTraining& stop) {
+            trace.add("*stop_training_error(" + std::string(to_string(stop.reason())) + ")");
+          },
+      .on_exception = [&trace](Trainer&, std::exception_ptr) { trace.add("*exception"); },
+      .on_run_exit = say("*run_exit")};
 }
 
 TEST(LambdaCallbackTest, SeesEveryEventThatACallbackSees) {
@@ -63,6 +70,7 @@ TEST(LambdaCallbackTest, SeesEveryEventThatACallbackSees) {
   stops = false;
   toy.trainer.train(options);
   toy.trainer.evaluate({.dataset = toy_data(4)});
+  toy.trainer.predict({.dataset = toy_data(4)});
   EXPECT_EQ(of_lambdas.text(), of_class.text());
   EXPECT_NE(of_lambdas.text().find("*stop_training_error(stop_request)"), std::string::npos);
 }

@@ -35,9 +35,9 @@ TEST(SavePredictionsTest, WritesOutputsAndTargetsInTheOrderOfTheData) {
   toy.trainer.evaluate({.dataset = toy_data(5), .per_device_batch_size = 2});
   const StateDict saved = read_checkpoint(path);
   EXPECT_EQ(saved.size(), 2);
-  EXPECT_TRUE(
-      torch::equal(saved.get_tensor("outputs"),
-                   toy.trainer.predict({.dataset = toy_data(5), .per_device_batch_size = 2})));
+  EXPECT_TRUE(torch::equal(
+      saved.get_tensor("outputs"),
+      toy.trainer.predict({.dataset = toy_data(5), .per_device_batch_size = 2}).toTensor()));
   EXPECT_TRUE(torch::equal(saved.get_tensor("targets"), torch::arange(5) * 7 % 3));
 }
 
@@ -49,8 +49,8 @@ TEST(SavePredictionsTest, WritesTheLargestOutputsIndexToSafetensors) {
   const auto tensors = read_safetensors(path).tensors;
   ASSERT_EQ(tensors.size(), 1);
   EXPECT_EQ(tensors[0].first, "argmax");
-  EXPECT_TRUE(
-      torch::equal(tensors[0].second, toy.trainer.predict({.dataset = toy_data(5)}).argmax(1)));
+  EXPECT_TRUE(torch::equal(tensors[0].second,
+                           toy.trainer.predict({.dataset = toy_data(5)}).toTensor().argmax(1)));
 }
 
 TEST(SavePredictionsTest, WritesEveryNthEpochUnderItsNumber) {

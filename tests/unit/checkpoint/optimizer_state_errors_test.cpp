@@ -58,13 +58,13 @@ TEST(OptimizerStateTest, RefusesTheStateOfAnotherOptimizer) {
   EXPECT_ERROR(load_optimizer_state_dict(adagrad, optimizer_state_dict(adam)), "no \"lr_decay\"");
 
   OwnRmsprop own(make_params());
-  optim::LBFGS lbfgs(make_params());
+  OwnLbfgs lbfgs(make_params());
   EXPECT_ERROR(load_optimizer_state_dict(rmsprop, optimizer_state_dict(own)),
                "another optimizer's");
   EXPECT_ERROR(load_optimizer_state_dict(own, optimizer_state_dict(rmsprop)),
                "another optimizer's");
   EXPECT_ERROR(load_optimizer_state_dict(own, optimizer_state_dict(lbfgs)),
-               "it is the state of a torch::optim::LBFGS");
+               "it is the state of a linkboy::testing::OwnLbfgs");
 }
 
 template <typename OptimizerType, typename... Args>

@@ -146,15 +146,67 @@ TEST(OptimizerStateTest, ResumesGroupsOfOtherOptionsAndParametersThatHadNoGradie
 TEST(OptimizerStateTest, ResumesOptimizersThatOnlyLibTorchLaysOut) {
   expect_resumes<OwnRmsprop>(optim::RMSpropOptions(0.1).momentum(0.5), optim::RMSpropOptions(1));
   EXPECT_TRUE(optimizer_state_dict(OwnRmsprop(make_params())).contains("libtorch_archive"));
-  optim::LBFGS lbfgs(make_params());
+  OwnLbfgs lbfgs(make_params());
   EXPECT_TRUE(optimizer_state_dict(lbfgs).contains("libtorch_archive"));
-  lbfgs.step([&] {
-    auto loss = lbfgs.param_groups()[0].params()[0].square().sum();
-    loss.backward();
-    return loss;
-  });
-  EXPECT_ERROR(optimizer_state_dict(lbfgs),
-               "LibTorch cannot save the state of a torch::optim::LBFGS");
+  step_on_quadratic(lbfgs);
+  EXPECT_ERROR(optimizer_state_dict(lbfgs), "LibTorch cannot save the state of a ");
+}
+
+TEST(OptimizerStateTest, ResumesLbfgsWithItsHistory) {
+  const TemporaryFolder folder;
+  for (const bool searches : {false, true}) {
+    auto options = optim::LBFGSOptions(0.2).max_iter(3).history_size(4);
+    if (searches) options.line_search_fn("strong_wolfe");
+    auto params = make_params();
+    optim::LBFGS original(params, options);
+    step_on_quadratic(original);
+    step_on_quadratic(original, 2.0);
+    write_checkpoint(folder / "x.pt", optimizer_state_dict(original));
+    std::vector<at::Tensor> copies;
+    for (const auto& param : params) copies.push_back(param.detach().clone().requires_grad_());
+    optim::LBFGS resumed(copies, optim::LBFGSOptions(7));
+    load_optimizer_state_dict(resumed, read_checkpoint(folder / "x.pt"));
+    EXPECT_TRUE(static_cast<const optim::LBFGSOptions&>(resumed.param_groups()[0].options()) ==
+                static_cast<const optim::LBFGSOptions&>(original.param_groups()[0].options()));
+    EXPECT_EQ(bytes_of(resumed), bytes_of(original));
+    for (auto* optimizer : {&original, &resumed}) {
+      step_on_quadratic(*optimizer, 2.0);
+      step_on_quadratic(*optimizer, -1.0);
+    }
+    for (std::size_t i = 0; i < params.size(); ++i) {
+      EXPECT_TRUE(torch::equal(params[i], copies[i])) << params[i] << copies[i];
+    }
+  }
+}
+
+TEST(OptimizerStateTest, KeepsAnLbfgsThatFoundNothingToImprove) {
+  const std::vector<at::Tensor> params{torch::zeros({2}).requires_grad_()};
+  optim::LBFGS lbfgs(params);
+  step_on_quadratic(lbfgs, 0.0);
+  const StateDict state = optimizer_state_dict(lbfgs);
+  EXPECT_EQ(keys(param_state(state, 0)), (std::vector<std::string>{"func_evals", "n_iter"}));
+  load_optimizer_state_dict(lbfgs, state);
+  step_on_quadratic(lbfgs);
+  EXPECT_LT(params[0].min().item<double>(), 0.0);
+}
+
+TEST(OptimizerStateTest, RefusesADamagedHistoryOfLbfgs) {
+  optim::LBFGS lbfgs(make_params(), optim::LBFGSOptions(0.2).max_iter(3));
+  step_on_quadratic(lbfgs);
+  const StateDict good = optimizer_state_dict(lbfgs);
+  const auto with = [&](const char* key, const c10::IValue& value) {
+    StateDict state = param_state(good, 0);
+    state.set(key, value);
+    return with_param_state(good, 0, state);
+  };
+  const c10::impl::GenericList none(c10::AnyType::get());
+  EXPECT_ERROR(load_optimizer_state_dict(lbfgs, with("ro", none)), "of different lengths");
+  EXPECT_ERROR(load_optimizer_state_dict(lbfgs, with("d", torch::zeros({3}))),
+               "\"old_dirs\" has 10 numbers; it must have 3");
+  EXPECT_ERROR(load_optimizer_state_dict(lbfgs, with("prev_flat_grad", torch::zeros({4}))),
+               "\"prev_flat_grad\" has 4 numbers; it must have 10");
+  EXPECT_ERROR(load_optimizer_state_dict(lbfgs, with("d", 1.0)), "it must be a tensor");
+  load_optimizer_state_dict(lbfgs, with("H_diag", int64_t{1}));  // as Python has it at first
 }
 
 TEST(OptimizerStateTest, StartsAdagradAnewForAParameterWithoutAnEntry) {

@@ -28,6 +28,27 @@ class OwnRmsprop : public torch::optim::RMSprop {
   using RMSprop::RMSprop;
 };
 
+/// LibTorch cannot save its archive once it has made a step.
+class OwnLbfgs : public torch::optim::LBFGS {
+ public:
+  using LBFGS::LBFGS;
+};
+
+/// A step of LBFGS on a quadratic, whose first evaluation has this gradient at 0.
+inline void step_on_quadratic(torch::optim::LBFGS& lbfgs, double slope = 1.0) {
+  auto& params = lbfgs.param_groups()[0].params();
+  lbfgs.step([&] {
+    lbfgs.zero_grad();
+    at::Tensor loss = torch::zeros({});
+    for (const auto& param : params) {
+      const auto factors = torch::arange(1, param.numel() + 1).reshape(param.sizes());
+      loss = loss + (param.square() * factors + param * slope).sum();
+    }
+    loss.backward();
+    return loss;
+  });
+}
+
 inline void step(torch::optim::Optimizer& optimizer, float scale = 1) {
   for (auto& group : optimizer.param_groups()) {
     for (auto& param : group.params()) param.mutable_grad() = torch::full_like(param, 0.3F * scale);

@@ -260,5 +260,19 @@ TEST(GraphModeTest, OutputsOfAStepKeepNoGraph) {
   EXPECT_EQ(look->num_looks, 4);
 }
 
+TEST(GraphModeTest, RefusesABatchWithValues) {
+  Toy toy;
+  TrainOptions options{.train_dataset = toy_data(8),
+                       .num_epochs = 1,
+                       .per_device_batch_size = 4,
+                       .execution_mode = ExecutionMode::graph};
+  options.train_dataloader_options.transform = [](Batch batch, const TransformContext&) {
+    batch.set_value("file_name", "a.png");
+    return batch;
+  };
+  EXPECT_ERROR(toy.trainer.train(options),
+               "a batch has the value \"file_name\", which a recorded step cannot read");
+}
+
 }  // namespace
 }  // namespace linkboy::testing::graph_mode_test

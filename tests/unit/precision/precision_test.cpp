@@ -149,7 +149,7 @@ TEST(TrainerPrecisionTest, RunsTheLossesInAutocastAndTheBackwardOutside) {
 
 TEST(TrainerPrecisionTest, PredictsInThePrecisionOfTheRun) {
   PrecisionRun run(Precision::bf16);
-  const auto outputs = run.trainer.predict({.dataset = toy_data(8)});
+  const auto outputs = run.trainer.predict({.dataset = toy_data(8)}).toTensor();
   EXPECT_EQ(outputs.scalar_type(), at::kBFloat16);
 }
 

@@ -25,6 +25,36 @@ TEST(LoaderOptionsTest, UserLoaderOptionsWinOverTheDefaults) {
   EXPECT_EQ(toy.trainer.run_config().num_eval_batches_per_epoch, 3);
 }
 
+/// Has other defaults for its loaders.
+class OwnDefaults : public QuietTrainer {
+ public:
+  using QuietTrainer::QuietTrainer;
+
+ protected:
+  DataLoaderOptions default_train_dataloader_options(int64_t batch_size) override {
+    return Trainer::default_train_dataloader_options(batch_size).merged_with({.drop_last = true});
+  }
+  DataLoaderOptions default_eval_dataloader_options(int64_t batch_size) override {
+    return Trainer::default_eval_dataloader_options(batch_size / 2);
+  }
+};
+
+TEST(LoaderOptionsTest, ASubclassHasDefaultsOfItsOwn) {
+  const auto model = toy_model();
+  OwnDefaults trainer(model, torch::nn::CrossEntropyLoss(), toy_sgd(model),
+                      {.callbacks = {}, .accelerator = {.device = "cpu"}});
+  TrainOptions options{.train_dataset = toy_data(9),
+                       .num_epochs = 1,
+                       .eval_dataset = toy_data(6),
+                       .per_device_batch_size = 4};
+  trainer.train(options);
+  EXPECT_EQ(trainer.num_updates(), 2);
+  EXPECT_EQ(trainer.run_config().num_eval_batches_per_epoch, 3);
+  options.train_dataloader_options.drop_last = false;
+  trainer.train(options);
+  EXPECT_EQ(trainer.num_updates(), 3);
+}
+
 TEST(LoaderOptionsTest, TheBatchSizeStandsInOnePlace) {
   Toy toy;
   TrainOptions options{.train_dataset = toy_data(8), .num_epochs = 1};

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 
+#include "linkboy/callbacks/lambda_callback.hpp"
 #include "linkboy/callbacks/save_training_state.hpp"
 #include "linkboy/checkpoint/training_state_folders.hpp"
 #include "support/file_contents.hpp"
@@ -52,7 +53,13 @@ TEST(ResumeTest, ARunThatANumberOfUpdatesEndedInMidEpochGoesOnToALargerOne) {
   second.options.max_num_updates = 12;
   second.options.allow_changed_schedule_length = true;
   second.options.resume_from = folder / "ended";
+  int64_t num_updates_at_start = -1;
+  second.trainer->callback_handler().add(
+      make<LambdaCallback>({.on_training_run_start = [&](Trainer& trainer) {
+        num_updates_at_start = trainer.num_updates();
+      }}));
   const TrainResult result = second.trainer->train(second.options);
+  EXPECT_EQ(num_updates_at_start, 6);
   EXPECT_EQ(result.num_updates, 12);
   EXPECT_EQ(result.num_epochs, 4);  // of 4, 2, 4 and 2 updates
 }

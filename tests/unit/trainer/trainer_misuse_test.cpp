@@ -161,7 +161,7 @@ TEST(TrainerMisuseTest, LoadersOfASubclassNeedNoDataset) {
                      {.callbacks = {}, .accelerator = {.device = "cpu"}});
   EXPECT_EQ(trainer.train({.num_epochs = 1}).num_updates, 2);
   EXPECT_EQ(trainer.evaluate({}).size(), 1U);
-  EXPECT_EQ(trainer.predict({}).size(0), 6);
+  EXPECT_EQ(trainer.predict({}).toTensor().size(0), 6);
 }
 
 TEST(TrainerMisuseTest, AMissingDatasetLeavesTheLastRunsHistory) {
@@ -208,41 +208,6 @@ TEST(TrainerMisuseTest, SchedulerStepIsCalledWithoutAScheduler) {
   trainer.train({.train_dataset = toy_data(8), .num_epochs = 2, .per_device_batch_size = 4});
   EXPECT_EQ(trainer.num_steps, 4);
   EXPECT_EQ(trainer.num_epochs, 2);
-}
-
-/// Predicts from two tensors.
-class TwoInputs : public QuietTrainer {
- public:
-  using QuietTrainer::QuietTrainer;
-  bool drops_a_row = false;
-  bool returns_nothing = false;
-  int64_t width = 3;  // of the first batch's rows; those of each batch after it have one less
-
- protected:
-  at::Tensor calculate_predictions(const Batch& batch) override {
-    if (returns_nothing) return {};
-    if (width < 3) return torch::zeros({batch.size(), width--});
-    const auto scores = model()(batch["x"] * batch["mask"]);
-    return drops_a_row ? scores.narrow(0, 1, scores.size(0) - 1) : scores;
-  }
-};
-
-TEST(TrainerMisuseTest, PredictUsesTheOverriddenCalculatePredictions) {
-  auto model = toy_model();
-  TwoInputs trainer(model, nullptr, nullptr, {.callbacks = {}, .accelerator = {.device = "cpu"}});
-  const auto x = torch::rand({5, 4});
-  const TensorDataset data(NamedTensors{{"x", x}, {"mask", torch::zeros({5, 4})}});
-  EXPECT_TRUE(
-      torch::allclose(trainer.predict({.dataset = data}), model->forward(torch::zeros({5, 4}))));
-  trainer.drops_a_row = true;
-  EXPECT_ERROR(trainer.predict({.dataset = data}),
-               "the predictions of a batch of 5 samples have shape [4, 3]");
-  trainer.returns_nothing = true;
-  EXPECT_ERROR(trainer.predict({.dataset = data}), "has returned an undefined tensor");
-  trainer.returns_nothing = false;
-  trainer.width = 2;
-  EXPECT_ERROR(trainer.predict({.dataset = data, .per_device_batch_size = 3}),
-               "the predictions of one batch have shape [3, 2], those of another one [2, 1]");
 }
 
 /// The loss is a mean over the target's first `count` columns, of which each sample has its own

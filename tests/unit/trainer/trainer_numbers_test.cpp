@@ -240,7 +240,8 @@ TEST(TrainerNumbersTest, EvaluateReturnsItsMetricsWithAFreshHistory) {
 TEST(TrainerNumbersTest, PredictGivesAllOutputsInOrderAndKeepsTheMode) {
   Toy toy;
   toy.model->train();
-  const auto outputs = toy.trainer.predict({.dataset = toy_data(10), .per_device_batch_size = 3});
+  const auto outputs =
+      toy.trainer.predict({.dataset = toy_data(10), .per_device_batch_size = 3}).toTensor();
   EXPECT_TRUE(toy.model->is_training());
   EXPECT_FALSE(outputs.requires_grad());
   std::vector<int64_t> all(10);

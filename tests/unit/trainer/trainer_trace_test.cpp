@@ -32,7 +32,7 @@ const std::string kEvalStart = "eval_epoch_start *eval_epoch_start ";
 const std::string kEvalStep = "*eval_step_start calculate_eval_batch_loss *eval_step_end ";
 const std::string kEvalEnd = "eval_epoch_end *eval_epoch_end ";
 const std::string kEpochEnd = "scheduler_epoch_end training_run_epoch_end *training_run_epoch_end ";
-const std::string kRunEnd = "training_run_end *training_run_end";
+const std::string kRunEnd = "training_run_end *training_run_end *run_exit";
 
 std::string times(int count, const std::string& part) {
   std::string all;
@@ -183,7 +183,7 @@ TEST(TrainerTraceTest, ExceptionInACallbackReachesAllCallbacksThenTheCaller) {
                    {.train_dataset = toy_data(8), .num_epochs = 1, .per_device_batch_size = 2}),
                std::runtime_error);
   EXPECT_EQ(run.trace.text(), kSetUpWithoutEval + kRunStart + kEpochStart +
-                                  times(2, kMicroStep + kUpdate) + "*exception");
+                                  times(2, kMicroStep + kUpdate) + "*exception *run_exit");
 }
 
 TEST(TrainerTraceTest, ExceptionInAWorkerThreadReachesTheLoop) {
@@ -197,7 +197,7 @@ TEST(TrainerTraceTest, ExceptionInAWorkerThreadReachesTheLoop) {
   };
   EXPECT_THROW(run.trainer.train(options), std::runtime_error);
   EXPECT_EQ(run.trace.text(), kSetUpWithoutEval + kRunStart + kEpochStart +
-                                  times(2, kMicroStep + kUpdate) + "*exception");
+                                  times(2, kMicroStep + kUpdate) + "*exception *run_exit");
 }
 
 TEST(TrainerTraceTest, EvaluateAlone) {
@@ -207,7 +207,8 @@ TEST(TrainerTraceTest, EvaluateAlone) {
       run.trace.text(),
       "*init_end create_eval_dataloader *dataloaders_ready prepare_model_optimizer_and_dataloaders "
       "create_run_config evaluation_run_start *evaluation_run_start " +
-          kEvalStart + times(2, kEvalStep) + kEvalEnd + "evaluation_run_end *evaluation_run_end");
+          kEvalStart + times(2, kEvalStep) + kEvalEnd +
+          "evaluation_run_end *evaluation_run_end *run_exit");
 }
 
 TEST(GradientsReadyTest, ComesOncePerUpdateWithTheWholeGradientBeforeClipping) {

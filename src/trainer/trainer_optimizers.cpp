@@ -1,0 +1,202 @@
+// Optimizers beside the Trainer's own, and optimizers that evaluate a closure.
+
+#include <torch/optim/optimizer.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "accelerator/accelerator_implementation.hpp"
+#include "accelerator/resolve_run_config.hpp"
+#include "checkpoint/checkpoint_keys.hpp"
+#include "checkpoint/optimizer_state.hpp"
+#include "linkboy/error.hpp"
+#include "linkboy/profiling/profiler_range.hpp"
+#include "trainer/trainer_implementation.hpp"
+
+namespace linkboy {
+
+void Trainer::register_optimizer(std::string name,
+                                 std::shared_ptr<torch::optim::Optimizer> optimizer,
+                                 CreateSchedulerFn create_scheduler_fn) {
+  LINKBOY_CHECK(!impl_->is_running_, "the optimizer \"", name,
+                "\" cannot be registered in the middle of a run; call register_optimizer before "
+                "train.");
+  LINKBOY_CHECK(optimizer != nullptr, "the optimizer to register as \"", name,
+                "\" is null; give an object.");
+  const auto names = registered_optimizers();
+  const bool is_taken = std::find(names.begin(), names.end(), name) != names.end();
+  LINKBOY_CHECK(!name.empty() && !is_taken, "an optimizer cannot be registered as \"", name,
+                "\": the name must not be empty, or registered already. Give each a name of its "
+                "own.");
+  LINKBOY_CHECK_OPTION(!linkboy::needs_closure(*optimizer), "the optimizer \"", name,
+                       "\" is an LBFGS, which needs a closure; step_optimizer cannot give it one. "
+                       "Give the LBFGS to the Trainer's constructor.");
+  impl_->registered_optimizers_.push_back({.name = std::move(name),
+                                           .optimizer = std::move(optimizer),
+                                           .create_scheduler_fn = std::move(create_scheduler_fn)});
+}
+
+std::vector<std::string> Trainer::registered_optimizers() const {
+  std::vector<std::string> names;
+  for (const auto& registered : impl_->registered_optimizers_) names.push_back(registered.name);
+  return names;
+}
+
+std::shared_ptr<torch::optim::Optimizer> Trainer::optimizer(std::string_view name) {
+  impl_->count_open_update();
+  return impl_->registered_optimizer(name).optimizer;
+}
+
+Scheduler* Trainer::scheduler(std::string_view name) {
+  impl_->count_open_update();
+  return impl_->registered_optimizer(name).scheduler.get();
+}
+
+Trainer::Implementation::RegisteredOptimizer& Trainer::Implementation::registered_optimizer(
+    std::string_view name) {
+  const auto found = std::find_if(registered_optimizers_.begin(), registered_optimizers_.end(),
+                                  [&](const auto& registered) { return registered.name == name; });
+  LINKBOY_CHECK(found != registered_optimizers_.end(), "no optimizer is registered as \"", name,
+                "\"; there ",
+                registered_optimizers_.empty()
+                    ? "is none"
+                    : c10::str("are: ", c10::Join(", ", trainer_.registered_optimizers())),
+                ". Call register_optimizer before train.");
+  return *found;
+}
+
+/// The Trainer's own, if it has one, and the registered ones.
+std::vector<torch::optim::Optimizer*> Trainer::Implementation::optimizers() const {
+  std::vector<torch::optim::Optimizer*> all;
+  if (optimizer_) all.push_back(optimizer_.get());
+  for (const auto& registered : registered_optimizers_) all.push_back(registered.optimizer.get());
+  return all;
+}
+
+void Trainer::Implementation::zero_gradients() {
+  Accelerator::zero_grad(*optimizer_);
+  for (const auto& registered : registered_optimizers_) {
+    Accelerator::zero_grad(*registered.optimizer);
+  }
+}
+
+void Trainer::step_optimizer(std::string_view name) {
+  auto& registered = impl_->registered_optimizer(name);
+  const RunProgress& progress = impl_->progress_;
+  LINKBOY_CHECK(
+      (progress.is_in_window() || progress.is_in_update()) && is_update_due(), "step_optimizer(\"",
+      name,
+      "\") was called where no update is due: the gradients of an accumulation window are "
+      "averaged at its end. Call it in optimizer_step, or in train_step after a backward "
+      "pass if is_update_due().");
+  impl_->count_open_step(registered);
+  torch::optim::Optimizer& optimizer = *registered.optimizer;
+  if (registered.scheduler && registered.scheduler->include_new_groups()) {
+    registered.scheduler->start();
+  }
+  linkboy::clip_gradients(*impl_->accelerator_, optimizer, impl_->run_config_);
+  // A step of this optimizer that is skipped says nothing about the Trainer's own.
+  StepVerdict& verdict = impl_->accelerator_->impl_->step_verdict_;
+  StepVerdict of_others = std::exchange(verdict, StepVerdict());
+  impl_->accelerator_->optimizer_step(optimizer);
+  registered.open_step = std::exchange(verdict, std::move(of_others));
+  Accelerator::zero_grad(optimizer);
+  if (registered.open_step->is_known()) impl_->count_open_step(registered);
+}
+
+/// The step is made or skipped; only one that is made moves the schedule.
+void Trainer::Implementation::count_open_step(RegisteredOptimizer& registered) {
+  if (!registered.open_step) return;
+  const StepVerdict verdict = *std::exchange(registered.open_step, std::nullopt);
+  if (GradScaler* scaler = accelerator_->grad_scaler()) scaler->settle(*registered.optimizer);
+  if (!verdict.was_skipped() && registered.scheduler) registered.scheduler->step();
+}
+
+// ---- In checkpoints ----------------------------------------------------------------------------
+
+StateDict Trainer::Implementation::registered_optimizers_state() const {
+  StateDict states;
+  for (const auto& registered : registered_optimizers_) {
+    states.set(registered.name, accelerator_->optimizer_state_dict(*registered.optimizer));
+  }
+  return states;
+}
+
+StateDict Trainer::Implementation::registered_schedulers_state() const {
+  StateDict states;
+  for (const auto& registered : registered_optimizers_) {
+    if (registered.scheduler) states.set(registered.name, registered.scheduler->state_dict());
+  }
+  return states;
+}
+
+/// Checks that the part of a file has the states of these names.
+void Trainer::Implementation::check_registered(const StateDict& contents, const char* key,
+                                               std::vector<std::string> names,
+                                               const std::filesystem::path& path) const {
+  std::vector<std::string> saved;
+  const StateDict states = contents.get_dict(key);
+  for (const auto& entry : states.entries()) saved.push_back(entry.first);
+  std::sort(saved.begin(), saved.end());
+  std::sort(names.begin(), names.end());
+  LINKBOY_CHECK(saved == names, path, " has in its \"", key, "\" the states of ",
+                c10::Join(", ", saved), ", but the Trainer has ", c10::Join(", ", names),
+                ". Register the same optimizers, with schedules for the same, under the same "
+                "names.");
+}
+
+/// All or nothing.
+void Trainer::Implementation::load_optimizer_states(StateDict& contents, bool loads_own,
+                                                    bool loads_registered) {
+  std::vector<std::pair<torch::optim::Optimizer*, StateDict>> states;
+  if (loads_own) states.emplace_back(optimizer_.get(), contents.get_dict(kOptimizer));
+  for (const auto& registered : registered_optimizers_) {
+    if (!loads_registered) break;
+    states.emplace_back(registered.optimizer.get(),
+                        contents.get_dict(kRegisteredOptimizers).get_dict(registered.name));
+  }
+  std::vector<std::pair<torch::optim::Optimizer*, StateDict>> before;
+  try {
+    for (const auto& [optimizer, state] : states) {
+      StateDict present;
+      if (states.size() > 1) present = optimizer_state_dict(*optimizer);
+      load_optimizer_state_dict(*optimizer, state);
+      before.emplace_back(optimizer, std::move(present));
+    }
+  } catch (...) {
+    for (const auto& [optimizer, state] : before) load_optimizer_state_dict(*optimizer, state);
+    throw;
+  }
+}
+
+// ---- Closures ----------------------------------------------------------------------------------
+
+bool Trainer::needs_closure() const {
+  return impl_->optimizer_ && linkboy::needs_closure(*impl_->optimizer_);
+}
+
+at::Tensor Trainer::evaluate_window() {
+  LINKBOY_CHECK(impl_->keeps_window_ && impl_->progress_.is_in_update(),
+                "evaluate_window was called ",
+                impl_->keeps_window_ ? "outside of optimizer_step. Call it there."
+                                     : "by a Trainer that keeps no batches. Let needs_closure "
+                                       "return true before the run.");
+  return impl_->evaluate_window();
+}
+
+at::Tensor Trainer::Implementation::evaluate_window() {
+  if (loss_of_window_.defined()) return std::exchange(loss_of_window_, at::Tensor());
+  const ProfilerRange range("evaluate_window");
+  const at::AutoGradMode with_gradients(true);
+  const auto length = static_cast<int64_t>(batches_of_window_.size());
+  Accelerator::zero_grad(*optimizer_);
+  for (int64_t i = 0; i < length; ++i) {
+    accelerator_->begin_micro_step(progress_.micro_step() - length + i,
+                                   progress_.num_micro_steps_of_epoch());
+    const StepOutput output = forward_pass(batches_of_window_[i]);
+    backward_pass(output);
+  }
+  return std::exchange(loss_of_window_, at::Tensor());
+}
+
+}  // namespace linkboy

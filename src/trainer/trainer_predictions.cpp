@@ -1,0 +1,257 @@
+// Trainer's predictions.
+
+#include <ATen/ATen.h>
+
+#include <algorithm>
+#include <numeric>
+
+#include "accelerator/share_between_ranks.hpp"
+#include "checkpoint/value_tree.hpp"
+#include "data/batch_fetcher.hpp"
+#include "distributed/ivalue_bytes.hpp"
+#include "linkboy/error.hpp"
+#include "linkboy/profiling/profiler_range.hpp"
+#include "trainer/run_setup.hpp"
+#include "trainer/stop_control.hpp"
+#include "trainer/trainer_implementation.hpp"
+
+namespace linkboy {
+namespace {
+
+constexpr const char* kWhatIsAllowed =
+    "A tensor must have a row and a list an entry for each sample; tuples and dicts hold such. "
+    "Override predict_step, or give predict a sink.";
+
+void check_one_per_sample(const c10::IValue& outputs, int64_t batch_size) {
+  if (outputs.isTensor()) {
+    const at::Tensor& rows = outputs.toTensor();
+    LINKBOY_CHECK(rows.defined(), "predict_step has returned an undefined tensor. ",
+                  kWhatIsAllowed);
+    LINKBOY_CHECK(rows.dim() > 0 && rows.size(0) == batch_size, "the predictions of a batch of ",
+                  batch_size, " samples have shape ", rows.sizes(), ". ", kWhatIsAllowed);
+  } else if (outputs.isList()) {
+    LINKBOY_CHECK(static_cast<int64_t>(outputs.toListRef().size()) == batch_size,
+                  "the predictions of a batch of ", batch_size, " samples have a list of ",
+                  outputs.toListRef().size(), " entries. ", kWhatIsAllowed);
+  } else if (outputs.isTuple()) {
+    for (const c10::IValue& element : outputs.toTupleRef().elements()) {
+      check_one_per_sample(element, batch_size);
+    }
+  } else {
+    LINKBOY_CHECK(outputs.isGenericDict(), "predict_step has returned a ", outputs.tagKind(), ". ",
+                  kWhatIsAllowed);
+    for (const auto& entry : outputs.toGenericDict()) {
+      check_one_per_sample(entry.value(), batch_size);
+    }
+  }
+}
+
+c10::IValue on_cpu(const c10::IValue& outputs) {
+  return map_leaves(outputs, [](const c10::IValue& leaf, const ValuePath&) -> c10::IValue {
+    return leaf.isTensor() ? leaf.toTensor().detach().cpu() : leaf;
+  });
+}
+
+void check_same_form(bool is_same, const c10::IValue& first, const c10::IValue& other) {
+  LINKBOY_CHECK(is_same, "the predictions of one batch are a ", first.tagKind(),
+                ", those of another one are a ", other.tagKind(),
+                " or have other entries; all batches must have the same. Override predict_step, or "
+                "give predict a sink.");
+}
+
+std::vector<c10::IValue> elements_of(const c10::IValue& outputs) {
+  if (outputs.isTuple()) return outputs.toTupleRef().elements().vec();
+  std::vector<c10::IValue> values;
+  for (const auto& entry : outputs.toGenericDict()) values.push_back(entry.value());
+  return values;
+}
+
+bool have_same_entries(const c10::IValue& first, const c10::IValue& other) {
+  if (first.tagKind() != other.tagKind()) return false;
+  if (first.isTuple()) return first.toTupleRef().size() == other.toTupleRef().size();
+  if (!first.isGenericDict()) return true;
+  const auto keys = first.toGenericDict();
+  const auto others = other.toGenericDict();
+  return keys.size() == others.size() &&
+         std::all_of(keys.begin(), keys.end(),
+                     [&](const auto& entry) { return others.contains(entry.key()); });
+}
+
+/// A tuple or dict like `form` with `values` for its elements.
+c10::IValue with_elements(const c10::IValue& form, std::vector<c10::IValue> values) {
+  if (form.isTuple()) return c10::ivalue::Tuple::create(std::move(values));
+  const auto keys = form.toGenericDict();
+  c10::impl::GenericDict made(keys.keyType(), keys.valueType());
+  std::size_t i = 0;
+  for (const auto& entry : keys) made.insert(entry.key(), std::move(values[i++]));
+  return made;
+}
+
+/// The outputs of batches, as those of one batch.
+c10::IValue concatenated(const std::vector<c10::IValue>& batches) {
+  const c10::IValue& first = batches.front();
+  for (const c10::IValue& other : batches) {
+    check_same_form(have_same_entries(first, other), first, other);
+  }
+  if (first.isTensor()) {
+    std::vector<at::Tensor> rows;
+    for (const c10::IValue& batch : batches) {
+      rows.push_back(batch.toTensor());
+      LINKBOY_CHECK(rows.back().sizes().slice(1) == rows.front().sizes().slice(1),
+                    "the predictions of one batch have shape ", rows.front().sizes(),
+                    ", those of another one ", rows.back().sizes(),
+                    "; the rows of all batches must have the same shape. Pad them in predict_step, "
+                    "or return a list of one tensor for each sample.");
+    }
+    return at::cat(rows);
+  }
+  if (first.isList()) {
+    c10::impl::GenericList all(c10::AnyType::get());
+    for (const c10::IValue& batch : batches) {
+      for (const c10::IValue& entry : batch.toListRef()) all.push_back(entry);
+    }
+    return all;
+  }
+  std::vector<std::vector<c10::IValue>> columns(elements_of(first).size());
+  for (const c10::IValue& batch : batches) {
+    if (first.isGenericDict()) {
+      std::size_t i = 0;
+      for (const auto& entry : first.toGenericDict()) {
+        columns[i++].push_back(batch.toGenericDict().at(entry.key()));
+      }
+    } else {
+      const auto elements = elements_of(batch);
+      for (std::size_t i = 0; i < columns.size(); ++i) columns[i].push_back(elements[i]);
+    }
+  }
+  std::vector<c10::IValue> values;
+  values.reserve(columns.size());
+  for (const auto& column : columns) values.push_back(concatenated(column));
+  return with_elements(first, std::move(values));
+}
+
+/// `outputs` with sample order[i] at place i.
+c10::IValue in_order(const c10::IValue& outputs, const at::Tensor& order) {
+  if (outputs.isTensor()) return outputs.toTensor().index_select(0, order);
+  if (outputs.isList()) {
+    c10::impl::GenericList ordered(c10::AnyType::get());
+    const auto place = order.accessor<int64_t, 1>();
+    for (int64_t i = 0; i < order.numel(); ++i) {
+      ordered.push_back(outputs.toListRef()[static_cast<std::size_t>(place[i])]);
+    }
+    return ordered;
+  }
+  std::vector<c10::IValue> values;
+  for (const c10::IValue& element : elements_of(outputs)) {
+    values.push_back(in_order(element, order));
+  }
+  return with_elements(outputs, std::move(values));
+}
+
+}  // namespace
+
+/// Returns the places of this process's samples.
+std::vector<int64_t> Trainer::Implementation::predict_batches(const EvaluateOptions& options,
+                                                              const PredictionSink& sink) {
+  share_loader_seed();
+  const auto data = share_between_ranks(trainer_.create_eval_dataloader(options),
+                                        accelerator_->process_group(), /*even_batches=*/false);
+  const auto* of_dataset = dynamic_cast<const DatasetLoader*>(data.get());
+  LINKBOY_CHECK(of_dataset != nullptr || accelerator_->num_processes() == 1,
+                "predict on several processes needs a DatasetLoader, which knows its share of the "
+                "data; the dataloader option or create_eval_dataloader gave another one.");
+  const bool is_shared = accelerator_->num_processes() > 1;
+  std::vector<int64_t> places;
+  if (is_shared) places = places_of(of_dataset->options(), /*epoch=*/1);
+  prepare_modules();
+  const auto loader = accelerator_->prepare(data);
+  const ModelModeGuard restore_modes(model_, registered_modules_);
+  const at::NoGradGuard no_grad;
+  accelerator_->broadcast_buffers();
+  trainer_.eval_epoch_start();
+  trainer_.fire(&Callback::on_prediction_run_start);
+  std::size_t num_samples = 0;
+  for_each_batch(*loader, /*epoch=*/1, [&](const Batch& batch) {
+    trainer_.fire(&Callback::on_prediction_step_start);
+    Prediction prediction;
+    {
+      const ProfilerRange range("predict_step");
+      const AutocastScope autocast = accelerator_->autocast();
+      prediction.outputs = trainer_.predict_step(batch);
+    }
+    const auto num_rows = static_cast<std::size_t>(batch.size());
+    if (!is_shared) {
+      places.resize(num_samples + num_rows);
+      std::iota(places.begin() + num_samples, places.end(), static_cast<int64_t>(num_samples));
+    }
+    LINKBOY_CHECK(num_samples + num_rows <= places.size(), "a batch to predict has ", num_rows,
+                  " samples, which is more than were taken from the data. On several processes a "
+                  "transform must not change the number of samples.");
+    prediction.places.assign(places.begin() + num_samples, places.begin() + num_samples + num_rows);
+    num_samples += num_rows;
+    trainer_.fire(&Callback::on_prediction_step_end, batch, prediction);
+    sink(batch, prediction);
+  });
+  return places;
+}
+
+/// Within a run it is a part of that run.
+void Trainer::Implementation::run_prediction(const CallbackList& callbacks_of_run,
+                                             c10::function_ref<void()> predict) {
+  if (is_running_) {
+    LINKBOY_CHECK_OPTION(callbacks_of_run.empty(),
+                         "predict was given callbacks within a run of this Trainer; leave them "
+                         "out, or give them to that run.");
+    predict();
+    call_all(&Callback::on_prediction_run_end);
+    return;
+  }
+  bool is_whole = false;
+  guarded(callbacks_of_run, [&] {
+    result_ = {};
+    stop_.attach(accelerator_->shared_process_group());
+    until_stopped([&] {
+      predict();
+      is_whole = true;
+    });
+    call_all(&Callback::on_prediction_run_end);
+  });
+  if (!is_whole) throw StopTraining(result_.reason, result_.message);
+}
+
+void Trainer::predict(const EvaluateOptions& options, const PredictionSink& sink) {
+  check_evaluate_options(options);
+  LINKBOY_CHECK_OPTION(sink,
+                       "the sink of predict is an empty function; give one that takes the "
+                       "predictions of a batch, or leave it out.");
+  impl_->run_prediction(options.callbacks, [&] { impl_->predict_batches(options, sink); });
+}
+
+c10::IValue Trainer::predict(const EvaluateOptions& options) {
+  check_evaluate_options(options);
+  c10::IValue result;
+  impl_->run_prediction(options.callbacks, [&] {
+    std::vector<c10::IValue> batches;
+    const std::vector<int64_t> places =
+        impl_->predict_batches(options, [&](const Batch& batch, const Prediction& prediction) {
+          check_one_per_sample(prediction.outputs, batch.size());
+          batches.push_back(on_cpu(prediction.outputs));
+        });
+    const Accelerator& accelerator = *impl_->accelerator_;
+    if (accelerator.num_processes() == 1) {
+      result = concatenated(batches);
+      return;
+    }
+    // A process may have had no batch at all, and not know what a row looks like.
+    std::vector<c10::IValue> all;
+    for (const std::string& bytes :
+         accelerator.all_gather_bytes(batches.empty() ? "" : to_bytes(concatenated(batches)))) {
+      if (!bytes.empty()) all.push_back(from_bytes(bytes));
+    }
+    const at::Tensor place = accelerator.gather_for_metrics(at::tensor(places, at::kLong));
+    result = in_order(concatenated(all), place.argsort());
+  });
+  return result;
+}
+
+}  // namespace linkboy

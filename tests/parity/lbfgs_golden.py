@@ -1,0 +1,81 @@
+#!/usr/bin/env python3
+"""Writes the losses of a small regression that Python's torch.optim.LBFGS trains, update by update, for lbfgs_golden_test.cpp.
+
+    lbfgs_golden.py FILE   writes the golden values
+    lbfgs_golden.py -      prints them, as this machine computes them
+    lbfgs_golden.py --continue CHECKPOINT
+                           continues the second option's training from a Trainer's checkpoint, and prints its case
+
+Made with PyTorch 2.11.0. Each line is one case: the optimizer's options, the batches of an accumulation window, and for each
+update the mean loss before it, the number of evaluations in it, and the weights after it.
+"""
+
+import json
+import pathlib
+import sys
+
+import torch
+
+
+def run(options, window, checkpoint=None):
+    torch.set_num_threads(1)
+    inputs = torch.sin(torch.arange(96, dtype=torch.float64) * 0.7).reshape(24, 4)
+    targets = torch.cos(torch.arange(24, dtype=torch.float64)).reshape(24, 1)
+    weight = torch.nn.Parameter(torch.tensor([[0.3, -0.2, 0.5, 0.1]], dtype=torch.float64))
+    bias = torch.nn.Parameter(torch.tensor([0.1], dtype=torch.float64))
+    optimizer = torch.optim.LBFGS([weight, bias], **options)
+    if checkpoint is not None:
+        with torch.no_grad():
+            weight.copy_(checkpoint["model_state_dict"]["weight"])
+            bias.copy_(checkpoint["model_state_dict"]["bias"])
+        optimizer.load_state_dict(checkpoint["optimizer_state_dict"])
+    steps = []
+    for _ in range(4):  # epochs
+        for first in range(0, 6, window):  # batches of 4
+            evaluations = []
+
+            def closure():
+                optimizer.zero_grad()
+                total = torch.zeros((), dtype=torch.float64)
+                batches = range(first, min(first + window, 6))
+                for batch in batches:
+                    rows = slice(4 * batch, 4 * batch + 4)
+                    output = torch.nn.functional.linear(inputs[rows], weight, bias)
+                    loss = torch.log1p((output - targets[rows]).square()).mean()
+                    (loss / len(batches)).backward()
+                    total = total + loss.detach() / len(batches)
+                evaluations.append(total.item())
+                return total
+
+            optimizer.step(closure)
+            steps.append({"loss": evaluations[0], "evaluations": len(evaluations),
+                          "weights": weight.flatten().tolist() + bias.tolist()})
+    return steps
+
+
+ALL_OPTIONS = [
+    {"lr": 0.5, "max_iter": 4},
+    {"lr": 1.0, "max_iter": 6, "history_size": 3, "line_search_fn": "strong_wolfe"},
+]
+
+
+def main():
+    if sys.argv[1] == "--continue":
+        checkpoint = torch.load(sys.argv[2], weights_only=True)
+        steps = run(ALL_OPTIONS[1], 1, checkpoint)
+        print(json.dumps({"options": ALL_OPTIONS[1], "window": 1, "steps": steps}))
+        return
+    cases = []
+    for options in ALL_OPTIONS:
+        for window in [1, 2, 4]:
+            cases.append({"torch": torch.__version__, "options": options, "window": window,
+                          "steps": run(options, window)})
+    text = "".join(json.dumps(case) + "\n" for case in cases)
+    if sys.argv[1] == "-":
+        sys.stdout.write(text)
+    else:
+        pathlib.Path(sys.argv[1]).write_text(text)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,138 @@
+// A Trainer with torch::optim::LBFGS takes the steps of Python's torch.optim.LBFGS.
+//
+// Golden file: python tests/parity/lbfgs_golden.py tests/parity/lbfgs_golden.jsonl
+
+#include <gtest/gtest.h>
+#include <torch/torch.h>
+
+#include <filesystem>
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <sstream>
+
+#include "support/python_peer.hpp"
+#include "support/temporary_folder.hpp"
+#include "support/toy.hpp"
+
+namespace linkboy::testing::lbfgs_golden_test {
+namespace {
+
+/// Keeps what the golden file has of each update.
+class Regression : public QuietTrainer, private SingleThread {
+ public:
+  using QuietTrainer::QuietTrainer;
+  std::vector<std::vector<double>> losses{{}};  // of each evaluation of a micro-batch, by update
+  std::vector<std::vector<double>> weights{};
+
+ protected:
+  StepOutput calculate_train_batch_loss(const Batch& batch) override {
+    const auto loss = torch::log1p((model()(batch.input()) - batch.target()).square()).mean();
+    losses.back().push_back(loss.item<double>());
+    return {.loss = loss, .batch_size = batch.size()};
+  }
+  void optimizer_step() override {
+    QuietTrainer::optimizer_step();
+    std::vector<double>& now = weights.emplace_back();
+    for (const auto& parameter : model().parameters()) {
+      const auto flat = parameter.detach().flatten();
+      now.insert(now.end(), flat.data_ptr<double>(), flat.data_ptr<double>() + flat.numel());
+    }
+    losses.emplace_back();
+  }
+};
+
+/// A linear model in double precision, and how an entry of the file trains it.
+struct Case {
+  explicit Case(const nlohmann::json& golden) : window(golden.at("window").get<int64_t>()) {
+    const auto& given = golden.at("options");
+    linear->to(torch::kDouble);
+    const torch::NoGradGuard no_grad;
+    linear->weight.copy_(torch::tensor({{0.3, -0.2, 0.5, 0.1}}, torch::kDouble));
+    linear->bias.fill_(0.1);
+    torch::optim::LBFGSOptions options(given.at("lr").get<double>());
+    options.max_iter(given.at("max_iter").get<int64_t>());
+    if (given.contains("history_size")) options.history_size(given.at("history_size"));
+    if (given.contains("line_search_fn")) options.line_search_fn(given.at("line_search_fn"));
+    trainer = std::make_unique<Regression>(
+        linear, nullptr, std::make_shared<torch::optim::LBFGS>(linear->parameters(), options),
+        TrainerOptions{.callbacks = {}, .accelerator = {.device = "cpu"}});
+  }
+
+  void train() {
+    const auto inputs = torch::sin(torch::arange(96, torch::kDouble) * 0.7).reshape({24, 4});
+    const auto targets = torch::cos(torch::arange(24, torch::kDouble)).reshape({24, 1});
+    trainer->losses = {{}};
+    trainer->weights.clear();
+    trainer->train({.train_dataset = TensorDataset(inputs, targets),
+                    .num_epochs = 4,
+                    .per_device_batch_size = 4,
+                    .gradient_accumulation_steps = window,
+                    .train_dataloader_options = {.shuffle = false}});
+  }
+
+  void expect_trained_as(const nlohmann::json& golden, double tolerance) const {
+    const auto& steps = golden.at("steps");
+    ASSERT_EQ(trainer->weights.size(), steps.size());
+    for (std::size_t i = 0; i < steps.size(); ++i) {
+      SCOPED_TRACE(i);
+      const auto expected = steps[i].at("weights").get<std::vector<double>>();
+      for (std::size_t j = 0; j < expected.size(); ++j) {
+        ASSERT_NEAR(trainer->weights[i][j], expected[j], tolerance);
+      }
+      const bool is_short = window == 4 && i % 2 == 1;  // 6 batches in windows of 4
+      const std::size_t length = is_short ? 2 : window;
+      const auto& losses = trainer->losses[i];
+      ASSERT_EQ(losses.size() / length, steps[i].at("evaluations").get<std::size_t>());
+      double loss = 0.0;
+      for (std::size_t j = 0; j < length; ++j) loss += losses[j] / static_cast<double>(length);
+      ASSERT_NEAR(loss, steps[i].at("loss").get<double>(), tolerance);
+    }
+  }
+
+  int64_t window;
+  torch::nn::Linear linear{4, 1};
+  std::unique_ptr<Regression> trainer;
+};
+
+void expect_steps(std::istream& file, double tolerance) {
+  std::string line;
+  int num_cases = 0;
+  while (std::getline(file, line)) {
+    const auto golden = nlohmann::json::parse(line);
+    SCOPED_TRACE(c10::str(golden.at("options").dump(), ", window ", golden.at("window").dump()));
+    Case one(golden);
+    one.train();
+    one.expect_trained_as(golden, tolerance);
+    ++num_cases;
+  }
+  EXPECT_EQ(num_cases, 6);
+}
+
+TEST(LbfgsGoldenTest, UpdatesAreThoseOfPython) {
+  std::ifstream file(std::filesystem::path(__FILE__).parent_path() / "lbfgs_golden.jsonl");
+  expect_steps(file, 1e-9);
+}
+
+TEST(LbfgsGoldenTest, UpdatesAreThoseOfPythonOnThisMachine) {
+  SKIP_WITHOUT_PYTHON();
+  std::istringstream steps(run_python("lbfgs_golden.py", {"-"}));
+  expect_steps(steps, 1e-12);
+}
+
+TEST(LbfgsGoldenTest, PythonContinuesFromACheckpoint) {
+  SKIP_WITHOUT_PYTHON();
+  const TemporaryFolder folder;
+  std::ifstream file(std::filesystem::path(__FILE__).parent_path() / "lbfgs_golden.jsonl");
+  std::string line;
+  for (int i = 0; i < 4; ++i) std::getline(file, line);  // the first case with a line search
+  Case one(nlohmann::json::parse(line));
+  one.train();
+  one.trainer->save_checkpoint(folder / "x.pt");
+  const auto golden = nlohmann::json::parse(
+      run_python("lbfgs_golden.py", {"--continue", (folder / "x.pt").string()}));
+  one.train();
+  one.expect_trained_as(golden, 1e-9);
+}
+
+}  // namespace
+}  // namespace linkboy::testing::lbfgs_golden_test

@@ -1,0 +1,56 @@
+"""A GAN that is resumed ends as the uninterrupted one: both networks, both optimizers.
+
+    python3 gan_test.py PATH/TO/gan PATH/TO/linkboy-checkpoint [unittest arguments]
+
+Needs Python's standard library only.
+"""
+
+import os
+import pathlib
+import subprocess
+import sys
+import tempfile
+import unittest
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent / "support"))
+import unittest_main  # noqa: E402
+
+GAN = None
+CHECKPOINT_TOOL = None
+
+
+def run(*command):
+    return subprocess.run([str(part) for part in command], check=True, capture_output=True, text=True,
+                          env=os.environ | {"OMP_NUM_THREADS": "1"}).stdout
+
+
+def train(states, updates):
+    """16 updates an epoch."""
+    return run(GAN, f"--states={states}", f"--updates={updates}", "--batch-size=4096")
+
+
+def newest(states):
+    return sorted(states.glob("*/training_state.pt"))[-1]
+
+
+class GanTest(unittest.TestCase):
+    def test_a_resumed_run_ends_as_the_whole_one(self):
+        with tempfile.TemporaryDirectory() as folder:
+            whole, parts = pathlib.Path(folder, "whole"), pathlib.Path(folder, "parts")
+            last_line = train(whole, 40).splitlines()[-1]
+            train(parts, 20)  # in mid-epoch
+            resumed = train(parts, 40)
+            self.assertIn("Resumed training state", resumed)
+            self.assertEqual(resumed.splitlines()[-1], last_line)
+            listed = run(CHECKPOINT_TOOL, "--list", newest(whole))
+            self.assertIn("discriminator", listed)
+            for key in ("model_state_dict", "optimizer_state_dict",
+                        "registered_optimizers_state_dict"):
+                run(CHECKPOINT_TOOL, "--diff", newest(whole), "--with", newest(parts), "--key", key)
+
+
+if __name__ == "__main__":
+    if len(sys.argv) < 3:
+        sys.exit(__doc__)
+    GAN, CHECKPOINT_TOOL = (pathlib.Path(sys.argv.pop(1)).resolve() for _ in range(2))
+    unittest_main.main()

@@ -1,0 +1,131 @@
+// Callbacks that are given to one run, and the event that ends each run.
+
+#include <gtest/gtest.h>
+#include <torch/torch.h>
+
+#include "linkboy/callbacks/lambda_callback.hpp"
+#include "support/expect_error.hpp"
+#include "support/toy.hpp"
+#include "support/tracing.hpp"
+
+namespace linkboy::testing::callbacks_of_run_test {
+namespace {
+
+TrainOptions one_epoch(CallbackList callbacks = {}) {
+  return {.train_dataset = toy_data(4), .num_epochs = 1, .callbacks = std::move(callbacks)};
+}
+
+TEST(CallbacksOfRunTest, AreCalledInTheirRunAlone) {
+  Trace trace;
+  Toy toy;
+  toy.trainer.train(one_epoch({std::make_shared<TracingCallback>(trace)}));
+  EXPECT_TRUE(trace.text().starts_with("*init_end *dataloaders_ready *training_run_claim"));
+  EXPECT_TRUE(trace.text().ends_with("*training_run_end *run_exit"));
+  const std::string of_first_run = trace.text();
+  toy.trainer.train(one_epoch());
+  EXPECT_EQ(trace.text(), of_first_run);
+  EXPECT_TRUE(toy.trainer.callback_handler().callbacks().empty());
+}
+
+TEST(CallbacksOfRunTest, OneThatIsGivenAgainIsInitialisedAgain) {
+  int num_inits = 0;
+  const auto callback = make<LambdaCallback>({.on_init_end = [&](Trainer&) { ++num_inits; }});
+  Toy toy;
+  toy.trainer.train(one_epoch({callback}));
+  toy.trainer.train(one_epoch({callback}));
+  EXPECT_EQ(num_inits, 2);
+}
+
+TEST(CallbacksOfRunTest, ComeByPhaseAmongThoseOfTheTrainer) {
+  std::string order;
+  const auto named = [&](const std::string& name, Callback::Phase phase) {
+    auto callback = make<LambdaCallback>(
+        {.on_training_run_start = [&order, name](Trainer&) { order += name; }});
+    callback->set_name(name);
+    callback->set_phase(phase);
+    return callback;
+  };
+  Toy toy({named("b", Callback::Phase::act), named("d", Callback::Phase::last)});
+  toy.trainer.train(
+      one_epoch({named("c", Callback::Phase::act), named("a", Callback::Phase::first)}));
+  EXPECT_EQ(order, "abcd");
+}
+
+TEST(CallbacksOfRunTest, ServeEvaluationsAndPredictions) {
+  Trace of_evaluation;
+  Trace of_prediction;
+  Toy toy;
+  toy.trainer.evaluate(
+      {.dataset = toy_data(4), .callbacks = {std::make_shared<TracingCallback>(of_evaluation)}});
+  toy.trainer.predict(
+      {.dataset = toy_data(4), .callbacks = {std::make_shared<TracingCallback>(of_prediction)}});
+  EXPECT_TRUE(of_evaluation.text().ends_with("*evaluation_run_end *run_exit"));
+  EXPECT_TRUE(of_prediction.text().ends_with("*prediction_run_end *run_exit"));
+}
+
+TEST(CallbacksOfRunTest, ANameTwiceIsAnErrorThatLeavesTheTrainerAsItWas) {
+  const auto callback = make<LambdaCallback>({});
+  auto other = make<LambdaCallback>({});
+  other->set_name("other");
+  Toy toy({callback});
+  EXPECT_ERROR(toy.trainer.train(one_epoch({other, callback})), "is there already");
+  EXPECT_ERROR(toy.trainer.train(one_epoch({nullptr})), "a callback is null");
+  EXPECT_EQ(toy.trainer.callback_handler().callbacks(), CallbackList{callback});
+  EXPECT_EQ(toy.trainer.train(one_epoch({other})).num_epochs, 1);
+}
+
+TEST(CallbacksOfRunTest, AreGoneAfterAnException) {
+  Toy toy;
+  EXPECT_ERROR(toy.trainer.train(one_epoch({make<LambdaCallback>(
+                   {.on_train_epoch_end = [](Trainer&) { throw Error("bad"); }})})),
+               "bad");
+  EXPECT_TRUE(toy.trainer.callback_handler().callbacks().empty());
+}
+
+/// Throws in an event of its choice, and in the last one.
+CallbackList throwing_twice(int& num_exits) {
+  auto first = make<LambdaCallback>({
+      .on_train_epoch_end = [](Trainer&) { throw Error("the first"); },
+      .on_run_exit =
+          [&](Trainer&) {
+            ++num_exits;
+            throw Error("the second");
+          },
+  });
+  first->set_name("first");
+  return {first, make<LambdaCallback>({.on_run_exit = [&](Trainer&) { ++num_exits; }})};
+}
+
+TEST(RunExitTest, ComesToAllCallbacksAfterAnExceptionWhichStaysTheOneThatIsThrown) {
+  int num_exits = 0;
+  Toy toy(throwing_twice(num_exits));
+  EXPECT_ERROR(toy.trainer.train(one_epoch()), "the first");
+  EXPECT_EQ(num_exits, 2);
+}
+
+TEST(RunExitTest, WhatItThrowsReachesTheCallerIfNothingElseDid) {
+  int num_exits = 0;
+  Toy toy(throwing_twice(num_exits));
+  EXPECT_ERROR(toy.trainer.evaluate({.dataset = toy_data(4)}), "the second");
+  EXPECT_EQ(num_exits, 2);
+}
+
+TEST(RunExitTest, ComesOnceWhenSetUpFails) {
+  int num_exits = 0;
+  Toy toy({make<LambdaCallback>({.on_dataloaders_ready = [](Trainer&) { throw Error("bad"); },
+                                 .on_run_exit = [&](Trainer&) { ++num_exits; }})});
+  EXPECT_ERROR(toy.trainer.train(one_epoch()), "bad");
+  EXPECT_EQ(num_exits, 1);
+}
+
+TEST(RunExitTest, ComesOnceAfterAStop) {
+  int num_exits = 0;
+  Toy toy(
+      {make<LambdaCallback>({.on_train_epoch_start = [](Trainer&) { throw StopTraining("enough"); },
+                             .on_run_exit = [&](Trainer&) { ++num_exits; }})});
+  toy.trainer.train(one_epoch());
+  EXPECT_EQ(num_exits, 1);
+}
+
+}  // namespace
+}  // namespace linkboy::testing::callbacks_of_run_test

@@ -1,0 +1,280 @@
+// Optimizers that evaluate the loss several times in an update: LBFGS.
+
+#include <gtest/gtest.h>
+#include <torch/torch.h>
+
+#include "linkboy/engine.hpp"
+#include "linkboy/schedulers/step_scheduler.hpp"
+#include "support/at_update.hpp"
+#include "support/expect_error.hpp"
+#include "support/saved_states.hpp"
+#include "support/temporary_folder.hpp"
+#include "support/toy.hpp"
+
+namespace linkboy::testing::closure_test {
+namespace {
+
+using Lbfgs = torch::optim::LBFGS;
+
+std::shared_ptr<Lbfgs> toy_lbfgs(const torch::nn::Sequential& model) {
+  return std::make_shared<Lbfgs>(
+      model->parameters(),
+      torch::optim::LBFGSOptions(0.5).max_iter(5).history_size(4).line_search_fn("strong_wolfe"));
+}
+
+/// The toy model with dropout before it, so that each pass takes random numbers.
+torch::nn::Sequential with_dropout() {
+  torch::nn::Sequential model(torch::nn::Dropout(0.2));
+  const torch::nn::Sequential layers = toy_model();
+  for (const auto& module : *layers) model->push_back(module);
+  return model;
+}
+
+struct LbfgsToy {
+  explicit LbfgsToy(torch::nn::Sequential net = toy_model(), AcceleratorOptions accelerator = {})
+      : model(std::move(net)), optimizer(toy_lbfgs(model)) {
+    if (accelerator.device.empty()) accelerator.device = "cpu";
+    trainer = std::make_unique<QuietTrainer>(
+        model, torch::nn::CrossEntropyLoss(), optimizer,
+        TrainerOptions{.callbacks = {}, .accelerator = std::move(accelerator)});
+  }
+
+  torch::nn::Sequential model;
+  std::shared_ptr<Lbfgs> optimizer;
+  std::unique_ptr<QuietTrainer> trainer;
+};
+
+TrainOptions toy_options() {
+  return {.train_dataset = toy_data(10),
+          .num_epochs = 3,
+          .per_device_batch_size = 4,
+          .train_dataloader_options = {.seed = 5}};
+}
+
+/// The loop that PyTorch's documentation has, with the mean loss of a window in the closure.
+void train_by_hand(torch::nn::Sequential model, const TrainOptions& options) {
+  const auto optimizer = toy_lbfgs(model);
+  const auto loader =
+      make_data_loader(options.train_dataset, {.batch_size = 4, .shuffle = true, .seed = 5});
+  const int64_t steps = options.gradient_accumulation_steps;
+  for (int64_t epoch = 1; epoch <= *options.num_epochs; ++epoch) {
+    std::vector<Batch> batches;
+    for (const Batch& batch : loader->batches(epoch)) batches.push_back(batch);
+    for (std::size_t first = 0; first < batches.size(); first += steps) {
+      const std::size_t end = std::min(first + steps, batches.size());
+      optimizer->step([&] {
+        optimizer->zero_grad();
+        torch::Tensor total = torch::zeros({});
+        for (std::size_t i = first; i < end; ++i) {
+          const auto loss = torch::nn::functional::cross_entropy(model->forward(batches[i].input()),
+                                                                 batches[i].target()) /
+                            static_cast<int64_t>(end - first);
+          loss.backward();
+          total = total + loss.detach();
+        }
+        return total;
+      });
+    }
+  }
+}
+
+TEST(ClosureTest, LbfgsTrainsAsInAHandWrittenLoop) {
+  const SingleThread one_thread;
+  for (const int64_t steps : {1, 2}) {
+    TrainOptions options = toy_options();
+    options.gradient_accumulation_steps = steps;
+    LbfgsToy toy(with_dropout());
+    torch::manual_seed(3);
+    toy.trainer->train(options);
+    const auto by_hand = with_dropout();
+    torch::manual_seed(3);
+    train_by_hand(by_hand, options);
+    EXPECT_TRUE(bit_equal(toy.model->parameters(), by_hand->parameters())) << steps;
+    EXPECT_EQ(toy.trainer->num_updates(), steps == 1 ? 9 : 6);
+  }
+}
+
+TEST(ClosureTest, TheLossOfAnEpochIsThatOfTheFirstEvaluations) {
+  TrainOptions options = toy_options();
+  options.num_epochs = 1;
+  LbfgsToy toy;
+  double total = 0.0;
+  class Counts : public QuietTrainer {
+   public:
+    using QuietTrainer::QuietTrainer;
+    int64_t num_passes = 0;
+    std::vector<double> losses{};
+
+   protected:
+    StepOutput calculate_train_batch_loss(const Batch& batch) override {
+      ++num_passes;
+      return QuietTrainer::calculate_train_batch_loss(batch);
+    }
+    void train_step(const Batch& batch) override {
+      losses.push_back(QuietTrainer::calculate_train_batch_loss(batch).loss.item<double>() *
+                       static_cast<double>(batch.size()));
+      QuietTrainer::train_step(batch);
+    }
+  };
+  Counts trainer(toy.model, torch::nn::CrossEntropyLoss(), toy.optimizer,
+                 {.callbacks = {}, .accelerator = {.device = "cpu"}});
+  trainer.train(options);
+  for (const double loss : trainer.losses) total += loss;
+  EXPECT_NEAR(trainer.run_history().get_latest_metric("train_loss_epoch"), total / 10.0, 1e-6);
+  EXPECT_GT(trainer.num_passes, 6) << "three batches, each evaluated several times";
+}
+
+TEST(ClosureTest, AResumedRunContinuesLbfgsExactly) {
+  const TemporaryFolder folder;
+  const auto run = [](const CallbackList& callbacks, const std::filesystem::path& from) {
+    auto toy = std::make_unique<LbfgsToy>();
+    for (const auto& callback : callbacks) toy->trainer->callback_handler().add(callback);
+    TrainOptions options = toy_options();
+    if (!from.empty()) options.resume_from = from;
+    toy->trainer->train(options);
+    return toy;
+  };
+  const auto whole = run({}, {});
+  for (const int64_t update : {4, 6}) {
+    const auto states = folder / std::to_string(update);
+    run({saving_in(states), stop_at(update)}, {});
+    const auto resumed = run({}, states);
+    EXPECT_TRUE(bit_equal(resumed->model->parameters(), whole->model->parameters())) << update;
+  }
+}
+
+TEST(ClosureTest, AScheduleSetsItsLearningRate) {
+  LbfgsToy toy;
+  TrainOptions options = toy_options();
+  options.create_scheduler_fn = step_decay({.step_size = 1, .gamma = 0.5});
+  options.max_num_updates = 2;
+  toy.trainer->train(options);
+  EXPECT_DOUBLE_EQ(get_param_group_field(*toy.optimizer, ParamGroupField::lr)[0], 0.125);
+}
+
+/// Steps SGD twice with a gradient of its own each: an optimizer of one's own with a closure.
+class TwiceEvaluated : public QuietTrainer {
+ public:
+  using QuietTrainer::QuietTrainer;
+  bool says_so = true;
+
+ protected:
+  bool needs_closure() const override { return says_so; }
+  void optimizer_step() override {
+    const auto closure = [this] { return evaluate_window(); };
+    accelerator().optimizer_step(*optimizer(), closure);
+    closure();
+    optimizer()->step();
+  }
+};
+
+TEST(ClosureTest, AnOverrideEvaluatesTheWindowAgain) {
+  const auto model = toy_model();
+  TwiceEvaluated trainer(model, torch::nn::CrossEntropyLoss(), toy_sgd(model),
+                         {.callbacks = {}, .accelerator = {.device = "cpu"}});
+  TrainOptions options = toy_options();
+  options.num_epochs = 1;
+  trainer.train(options);
+
+  auto by_hand = toy_model();
+  const auto optimizer = toy_sgd(by_hand);
+  const auto loader =
+      make_data_loader(options.train_dataset, {.batch_size = 4, .shuffle = true, .seed = 5});
+  for (const Batch& batch : loader->batches(1)) {
+    for (int i = 0; i < 2; ++i) {
+      optimizer->zero_grad();
+      torch::nn::functional::cross_entropy(by_hand->forward(batch.input()), batch.target())
+          .backward();
+      optimizer->step();
+    }
+  }
+  EXPECT_TRUE(bit_equal(model->parameters(), by_hand->parameters()));
+
+  trainer.says_so = false;
+  EXPECT_ERROR(trainer.train(options),
+               "evaluate_window was called by a Trainer that keeps no batches");
+}
+
+TEST(ClosureTest, TheWindowIsEvaluatedInAnUpdateOnly) {
+  class Early : public TwiceEvaluated {
+   public:
+    using TwiceEvaluated::TwiceEvaluated;
+
+   protected:
+    void train_step(const Batch&) override { evaluate_window(); }
+  };
+  const auto model = toy_model();
+  Early trainer(model, torch::nn::CrossEntropyLoss(), toy_sgd(model),
+                {.callbacks = {}, .accelerator = {.device = "cpu"}});
+  EXPECT_ERROR(trainer.train(toy_options()),
+               "evaluate_window was called outside of optimizer_step");
+}
+
+TEST(ClosureTest, OptionsThatCannotWorkAreRefused) {
+  const auto refused = [](LbfgsToy& toy, const TrainOptions& options, const std::string& message) {
+    EXPECT_ERROR(toy.trainer->train(options), message);
+    EXPECT_TRUE(bit_equal(toy.model->parameters(), toy_model()->parameters()));
+  };
+  LbfgsToy toy;
+  TrainOptions options = toy_options();
+  options.gradient_clip_norm = 1.0;
+  refused(toy, options, "gradient_clip_norm does not work with an optimizer that needs a closure");
+  options = toy_options();
+  options.gradient_clip_value = 1.0;
+  refused(toy, options, "gradient_clip_value does not work");
+  options = toy_options();
+  options.execution_mode = ExecutionMode::graph;
+  refused(toy, options, "ExecutionMode::graph does not work");
+  options = toy_options();
+  options.weight_by_batch_size = true;
+  refused(toy, options, "weight_by_batch_size does not work");
+  LbfgsToy half(toy_model(), {.device = "cpu", .precision = Precision::fp16});
+  refused(half, toy_options(), "Precision::fp16 does not work");
+  LbfgsToy local(toy_model(), {.distributed = {.local_sgd_interval = 2}});
+  refused(local, toy_options(), "local_sgd_interval does not work");
+  LbfgsToy zero(toy_model(), {.distributed = {.zero_stage = 1}});
+  refused(zero, toy_options(), "zero_stage does not work");
+  toy.trainer->register_optimizer("other", toy_sgd(toy.model));
+  refused(toy, toy_options(), "register_optimizer does not work");
+}
+
+TEST(ClosureTest, AHandWrittenLoopGivesTheAcceleratorAClosure) {
+  auto model = toy_model();
+  const auto optimizer = toy_lbfgs(model);
+  Accelerator accelerator({.device = "cpu"});
+  const auto inputs = torch::sin(torch::arange(12.0F)).reshape({3, 4});
+  const auto loss_of = [&] {
+    return torch::nn::functional::cross_entropy(model->forward(inputs), torch::tensor({0, 1, 2}));
+  };
+  const double before = loss_of().item<double>();
+  EXPECT_ERROR((accelerator.backward(loss_of()), accelerator.optimizer_step(*optimizer)),
+               "the optimizer is an LBFGS, which evaluates the loss several times in a step. Call "
+               "Accelerator::optimizer_step(optimizer, closure)");
+  accelerator.optimizer_step(*optimizer, [&] {
+    Accelerator::zero_grad(*optimizer);
+    accelerator.begin_micro_step(0, 1);
+    const auto loss = loss_of();
+    accelerator.backward(loss);
+    return loss;
+  });
+  EXPECT_LT(loss_of().item<double>(), before);
+  EXPECT_ERROR(accelerator.optimizer_step(*optimizer, nullptr), "the closure is empty");
+  EXPECT_ERROR(accelerator.optimizer_step(*optimizer, [] { return torch::ones({2}); }),
+               "the closure returned no loss of one number");
+
+  Accelerator half({.device = "cpu", .precision = Precision::fp16});
+  EXPECT_ERROR(half.optimizer_step(*optimizer, loss_of), "does not work in fp16");
+  half.backward(loss_of());
+  EXPECT_ERROR(half.optimizer_step(*optimizer), "the optimizer is an LBFGS");
+  Accelerator local({.device = "cpu", .distributed = {.local_sgd_interval = 2}});
+  EXPECT_ERROR(local.optimizer_step(*optimizer, loss_of), "but there is a local_sgd_interval");
+}
+
+TEST(ClosureTest, AnEngineRefusesLbfgs) {
+  const auto model = toy_model();
+  EXPECT_ERROR(initialize(model, toy_lbfgs(model), torch::nn::CrossEntropyLoss()),
+               "the optimizer is an LBFGS, which evaluates the loss several times in an update");
+}
+
+}  // namespace
+}  // namespace linkboy::testing::closure_test

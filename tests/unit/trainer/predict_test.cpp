@@ -1,0 +1,209 @@
+// Predictions of any form, their events, and the callbacks of one run.
+
+#include <gtest/gtest.h>
+#include <torch/torch.h>
+
+#include "linkboy/callbacks/lambda_callback.hpp"
+#include "support/expect_error.hpp"
+#include "support/toy.hpp"
+#include "support/tracing.hpp"
+
+namespace linkboy::testing::predict_test {
+namespace {
+
+using OutputsOf = std::function<c10::IValue(const Batch&, const at::Tensor& scores)>;
+
+/// Predicts what `outputs` makes of the scores.
+class Predicting : public QuietTrainer {
+ public:
+  explicit Predicting(OutputsOf outputs, CallbackList callbacks = {})
+      : Predicting(std::move(outputs), toy_model(), std::move(callbacks)) {}
+
+  torch::nn::Sequential net;
+
+ protected:
+  c10::IValue predict_step(const Batch& batch) override {
+    return outputs_(batch, model()(batch.input()));
+  }
+
+ private:
+  Predicting(OutputsOf outputs, const torch::nn::Sequential& model, CallbackList callbacks)
+      : QuietTrainer(model, nullptr, nullptr,
+                     {.callbacks = std::move(callbacks), .accelerator = {.device = test_device()}}),
+        net(model),
+        outputs_(std::move(outputs)) {}
+
+  OutputsOf outputs_;
+};
+
+const EvaluateOptions kSevenByThree{.dataset = toy_data(7), .per_device_batch_size = 3};
+
+at::Tensor scores_of(Predicting& trainer) {
+  const at::NoGradGuard no_grad;
+  const at::Tensor input = torch::sin(torch::arange(28.0).reshape({7, 4}) * 0.7);
+  return trainer.net->forward(input.to(test_device())).cpu();
+}
+
+TEST(PredictTest, ATupleOfTensorsHasTheRowsOfAllBatches) {
+  Predicting trainer([](const Batch&, const at::Tensor& scores) {
+    return c10::ivalue::Tuple::create({scores, scores.argmax(1)});
+  });
+  const c10::IValue predictions = trainer.predict(kSevenByThree);
+  const auto& elements = predictions.toTupleRef().elements();
+  ASSERT_EQ(elements.size(), 2);
+  const at::Tensor scores = scores_of(trainer);
+  EXPECT_TRUE(torch::allclose(elements[0].toTensor(), scores));
+  EXPECT_TRUE(torch::equal(elements[1].toTensor(), scores.argmax(1)));
+  EXPECT_TRUE(elements[0].toTensor().is_cpu());
+}
+
+TEST(PredictTest, ADictHoldsTensorsAndListsOfOneEntryForEachSample) {
+  Predicting trainer([](const Batch& batch, const at::Tensor& scores) {
+    c10::impl::GenericDict outputs(c10::StringType::get(), c10::AnyType::get());
+    c10::List<at::Tensor> boxes;  // sample i has i % 3 of them
+    for (int64_t i = 0; i < batch.size(); ++i) boxes.push_back(torch::ones({i % 3, 4}));
+    outputs.insert("scores", scores);
+    outputs.insert("boxes", boxes);
+    return outputs;
+  });
+  const auto predictions = trainer.predict(kSevenByThree).toGenericDict();
+  EXPECT_EQ(predictions.at("scores").toTensor().size(0), 7);
+  const auto boxes = predictions.at("boxes").toListRef();
+  ASSERT_EQ(boxes.size(), 7);
+  EXPECT_EQ(boxes[5].toTensor().size(0), 2);
+  EXPECT_EQ(boxes[6].toTensor().size(0), 0);
+}
+
+TEST(PredictTest, WithoutAnOverrideItIsWhatTheModelReturns) {
+  Toy toy;
+  const at::Tensor scores = toy.trainer.predict(kSevenByThree).toTensor();
+  EXPECT_EQ(scores.sizes(), (std::vector<int64_t>{7, 3}));
+  EXPECT_FALSE(scores.requires_grad());
+}
+
+TEST(PredictTest, ASinkGetsEachBatchWithThePlacesOfItsSamples) {
+  Predicting trainer([](const Batch&, const at::Tensor& scores) { return scores; });
+  std::vector<int64_t> places;
+  std::vector<int64_t> rows;
+  trainer.predict(kSevenByThree, [&](const Batch& batch, const Prediction& prediction) {
+    EXPECT_EQ(prediction.outputs.toTensor().size(0), batch.size());
+    rows.push_back(batch.size());
+    places.insert(places.end(), prediction.places.begin(), prediction.places.end());
+  });
+  EXPECT_EQ(rows, (std::vector<int64_t>{3, 3, 1}));
+  EXPECT_EQ(places, (std::vector<int64_t>{0, 1, 2, 3, 4, 5, 6}));
+}
+
+TEST(PredictTest, ASinkMayGetWhatPredictCouldNotPutTogether) {
+  Predicting trainer([](const Batch&, const at::Tensor&) { return c10::IValue("text"); });
+  int num_batches = 0;
+  trainer.predict(kSevenByThree, [&](const Batch&, const Prediction& prediction) {
+    EXPECT_EQ(prediction.outputs.toStringRef(), "text");
+    ++num_batches;
+  });
+  EXPECT_EQ(num_batches, 3);
+  EXPECT_ERROR(trainer.predict(kSevenByThree), "predict_step has returned a String");
+  EXPECT_ERROR(trainer.predict(kSevenByThree, PredictionSink()), "is an empty function");
+}
+
+TEST(PredictTest, OutputsOfTheWrongFormAreErrorsThatNameIt) {
+  OutputsOf outputs;
+  Predicting trainer(
+      [&](const Batch& batch, const at::Tensor& scores) { return outputs(batch, scores); });
+  const auto expect = [&](OutputsOf wrong, const char* message) {
+    outputs = std::move(wrong);
+    EXPECT_ERROR(trainer.predict(kSevenByThree), message);
+  };
+  expect([](const Batch&, const at::Tensor&) { return at::Tensor(); },
+         "predict_step has returned an undefined tensor");
+  expect([](const Batch&, const at::Tensor& scores) { return scores.sum(); },
+         "the predictions of a batch of 3 samples have shape []");
+  expect([](const Batch&, const at::Tensor& scores) { return scores.narrow(0, 1, 2); },
+         "the predictions of a batch of 3 samples have shape [2, 3]");
+  expect(
+      [](const Batch&, const at::Tensor&) {
+        return c10::List<int64_t>({1, 2});
+      },
+      "have a list of 2 entries");
+  int64_t width = 4;
+  expect(
+      [&](const Batch& batch, const at::Tensor&) {
+        return torch::zeros({batch.size(), --width});
+      },
+      "the predictions of one batch have shape [3, 3], those of another one [3, 2]");
+  expect(
+      [](const Batch& batch, const at::Tensor& scores) -> c10::IValue {
+        if (batch.size() == 3) return scores;
+        return c10::ivalue::Tuple::create({scores});
+      },
+      "the predictions of one batch are a Tensor, those of another one are a Tuple");
+}
+
+TEST(PredictTest, TheEventsOfAPredictionComeInThisOrder) {
+  Trace trace;
+  Predicting trainer([](const Batch&, const at::Tensor& scores) { return scores; },
+                     {std::make_shared<TracingCallback>(trace)});
+  trainer.predict({.dataset = toy_data(4), .per_device_batch_size = 2});
+  EXPECT_EQ(trace.text(),
+            "*init_end *prediction_run_start *prediction_step_start *prediction_step_end "
+            "*prediction_step_start *prediction_step_end *prediction_run_end *run_exit");
+}
+
+TEST(PredictTest, AnErrorReachesTheCallbacksAndTheCaller) {
+  Trace trace;
+  Predicting trainer(
+      [](const Batch&, const at::Tensor&) -> c10::IValue { throw Error("bad step"); },
+      {std::make_shared<TracingCallback>(trace)});
+  EXPECT_ERROR(trainer.predict(kSevenByThree), "bad step");
+  EXPECT_EQ(trace.text(),
+            "*init_end *prediction_run_start *prediction_step_start *exception *run_exit");
+}
+
+TEST(PredictTest, AStopRequestLeavesItWithStopTraining) {
+  Trace trace;
+  Predicting* self = nullptr;
+  Predicting trainer(
+      [&](const Batch&, const at::Tensor& scores) {
+        self->request_stop(StopReason::stop_request, "enough");
+        return scores;
+      },
+      {std::make_shared<TracingCallback>(trace)});
+  self = &trainer;
+  try {
+    trainer.predict(kSevenByThree);
+    ADD_FAILURE() << "it was not left";
+  } catch (const StopTraining& stop) {
+    EXPECT_STREQ(stop.what(), "enough");
+  }
+  EXPECT_TRUE(
+      trace.text().ends_with("*stop_training_error(stop_request) *prediction_run_end *run_exit"))
+      << trace.text();
+  EXPECT_FALSE(trainer.stop_requested());
+}
+
+TEST(PredictTest, WithinARunItIsAPartOfThatRun) {
+  int num_exits = 0;
+  at::Tensor predicted;
+  Toy toy({make<LambdaCallback>({
+      .on_training_run_epoch_end =
+          [&](Trainer& trainer) { predicted = trainer.predict(kSevenByThree).toTensor(); },
+      .on_run_exit = [&](Trainer&) { ++num_exits; },
+  })});
+  toy.trainer.train({.train_dataset = toy_data(6), .num_epochs = 2});
+  EXPECT_EQ(num_exits, 1);
+  EXPECT_TRUE(torch::allclose(predicted, toy.trainer.predict(kSevenByThree).toTensor()));
+  EXPECT_EQ(num_exits, 2);
+}
+
+TEST(PredictTest, CallbacksCannotBeGivenToAPredictionWithinARun) {
+  Toy toy({make<LambdaCallback>({.on_training_run_epoch_end = [&](Trainer& trainer) {
+    EvaluateOptions options = kSevenByThree;
+    options.callbacks = {make<LambdaCallback>({})};
+    trainer.predict(options);
+  }})});
+  EXPECT_ERROR(toy.trainer.train({.train_dataset = toy_data(6), .num_epochs = 1}),
+               "predict was given callbacks within a run");
+}
+
+}  // namespace
+}  // namespace linkboy::testing::predict_test

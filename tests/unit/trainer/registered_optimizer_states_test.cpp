@@ -1,0 +1,231 @@
+// Optimizers beside the Trainer's own in checkpoints and training states.
+
+#include <gtest/gtest.h>
+#include <torch/torch.h>
+
+#include <limits>
+
+#include "linkboy/checkpoint/checkpoint.hpp"
+#include "linkboy/schedulers/linear_scheduler.hpp"
+#include "support/at_update.hpp"
+#include "support/expect_error.hpp"
+#include "support/file_contents.hpp"
+#include "support/saved_states.hpp"
+#include "support/temporary_folder.hpp"
+#include "support/two_players.hpp"
+
+namespace linkboy::testing::registered_optimizer_states_test {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr const char* kOptimizers = "registered_optimizers_state_dict";
+constexpr const char* kSchedulers = "registered_schedulers_state_dict";
+
+/// The bytes of a checkpoint of the Trainer.
+std::string bytes_of(LinearPlayers& trainer) {
+  const TemporaryFolder folder;
+  trainer.save_checkpoint(folder / "x.pt");
+  return read_bytes(folder / "x.pt");
+}
+
+TEST(RegisteredOptimizersTest, AResumedRunContinuesThemExactly) {
+  const TemporaryFolder folder;
+  for (const Precision precision : {Precision::fp32, Precision::fp16}) {
+    const auto run = [&](const CallbackList& callbacks, const fs::path& from) {
+      auto players =
+          std::make_unique<Players>(linear({.start_factor = 1.0, .end_factor = 0.0}), callbacks,
+                                    AcceleratorOptions{.device = "cpu", .precision = precision});
+      players->trainer->steps_in_update = [](int64_t update) { return update % 2; };
+      TrainOptions options = updates_of_players(12);
+      options.gradient_clip_norm = 0.1;
+      if (!from.empty()) options.resume_from = from;
+      players->trainer->train(options);
+      return players;
+    };
+    const auto whole = run({}, {});
+    for (const int64_t update : {5, 8}) {
+      const fs::path states = folder / c10::str(precision == Precision::fp16, "-", update);
+      run({saving_in(states), stop_at(update)}, {});
+      const auto resumed = run({}, states);
+      EXPECT_TRUE(bit_equal(resumed->tensors(), whole->tensors())) << update;
+      EXPECT_EQ(bytes_of(*resumed->trainer), bytes_of(*whole->trainer)) << update;
+      EXPECT_EQ(resumed->trainer->scheduler("critic")->num_updates(),
+                whole->trainer->scheduler("critic")->num_updates());
+    }
+  }
+}
+
+TEST(RegisteredOptimizersTest, AStateAtTheEndOfAnEpochHasTheSchedulesOfItsLastUpdate) {
+  class SavesAtEpochEnd : public Callback {
+   public:
+    explicit SavesAtEpochEnd(fs::path folder) : folder_(std::move(folder)) {}
+    bool saves_training_states() const override { return true; }
+    void on_train_epoch_end(Trainer& trainer) override { trainer.save_training_state(folder_); }
+
+   private:
+    fs::path folder_;
+  };
+  const TemporaryFolder folder;
+  Players players(critic_schedule(), {std::make_shared<SavesAtEpochEnd>(folder.path())});
+  players.trainer->train(updates_of_players(4));
+  const StateDict state = read_checkpoint(folder / "training_state.pt");
+  EXPECT_EQ(state.get_dict(kSchedulers).get_dict("critic").get_int("num_updates"), 4);
+}
+
+TEST(RegisteredOptimizersTest, CheckpointsHoldThemUnderTheirNames) {
+  const TemporaryFolder folder;
+  Players players;
+  players.trainer->train(updates_of_players(4));
+  players.trainer->save_checkpoint(folder / "x.pt");
+  const StateDict saved = read_checkpoint(folder / "x.pt");
+  const StateDict critic = saved.get_dict(kOptimizers).get_dict("critic");
+  EXPECT_TRUE(critic.contains("param_groups") && critic.contains("state")) << "as Python has them";
+  EXPECT_EQ(saved.get_dict(kSchedulers).get_dict("critic").get_int("num_updates"), 4);
+
+  players.trainer->save_checkpoint(folder / "less.pt", {},
+                                   {.optimizer = false, .scheduler = false});
+  EXPECT_FALSE(read_checkpoint(folder / "less.pt").contains(kOptimizers));
+  EXPECT_FALSE(read_checkpoint(folder / "less.pt").contains(kSchedulers));
+  for (const char* key : {kOptimizers, kSchedulers}) {
+    EXPECT_ERROR(players.trainer->save_checkpoint(folder / "y.pt", {{key, int64_t{1}}}),
+                 "is a name that linkboy itself uses");
+  }
+}
+
+TEST(RegisteredOptimizersTest, ACheckpointIsLoadedIntoThem) {
+  const TemporaryFolder folder;
+  Players players;
+  players.trainer->train(updates_of_players(4));
+  players.trainer->save_checkpoint(folder / "x.pt");
+  Players other;
+  other.trainer->train(updates_of_players(1));
+  EXPECT_NE(bytes_of(*other.trainer), bytes_of(*players.trainer));
+  const StateDict extras = other.trainer->load_checkpoint(folder / "x.pt");
+  EXPECT_TRUE(extras.empty());
+  EXPECT_EQ(bytes_of(*other.trainer), bytes_of(*players.trainer));
+  EXPECT_EQ(other.trainer->scheduler("critic")->num_updates(), 4);
+
+  Players left_out;
+  left_out.trainer->load_checkpoint(folder / "x.pt", {.optimizer = false, .scheduler = false});
+  EXPECT_TRUE(left_out.trainer->optimizer("critic")->state().empty());
+}
+
+TEST(RegisteredOptimizersTest, AFileWithoutThemIsLoadedWithoutThem) {
+  const TemporaryFolder folder;
+  Players players;
+  players.trainer->train(updates_of_players(4));
+  players.trainer->save_checkpoint(folder / "x.pt");
+  StateDict old = read_checkpoint(folder / "x.pt");
+  old.erase(kOptimizers);
+  old.erase(kSchedulers);
+  write_checkpoint(folder / "old.pt", old);
+  Players other;
+  other.trainer->load_checkpoint(folder / "old.pt");
+  EXPECT_TRUE(bit_equal(other.tensors(), players.tensors()));
+  EXPECT_NE(other.trainer->lines.back().find("without the registered optimizers' states, because "
+                                             "it is not in the file"),
+            std::string::npos)
+      << other.trainer->lines.back();
+
+  Toy without;
+  without.trainer.load_checkpoint(folder / "x.pt", {.registered_modules = false});
+  EXPECT_NE(without.trainer.lines.at(0).find("without the registered optimizers' states"),
+            std::string::npos);
+}
+
+TEST(RegisteredOptimizersTest, AFileThatDoesNotFitChangesNothing) {
+  const TemporaryFolder folder;
+  Players players;
+  players.trainer->train(updates_of_players(4));
+  players.trainer->save_checkpoint(folder / "x.pt");
+
+  Players renamed(critic_schedule(), {}, {.device = test_device()}, "judge");
+  const std::string before = bytes_of(*renamed.trainer);
+  EXPECT_ERROR(renamed.trainer->load_checkpoint(folder / "x.pt", {.scheduler = false}),
+               "\"registered_optimizers_state_dict\" the states of critic, but the Trainer has "
+               "judge");
+  EXPECT_EQ(bytes_of(*renamed.trainer), before);
+
+  StateDict damaged = read_checkpoint(folder / "x.pt");
+  damaged.set(kOptimizers, StateDict{{"critic", StateDict().to_ivalue()}});
+  write_checkpoint(folder / "damaged.pt", damaged);
+  Players other;
+  other.trainer->train(updates_of_players(2));
+  const std::string of_other = bytes_of(*other.trainer);
+  EXPECT_ERROR(other.trainer->load_checkpoint(folder / "damaged.pt"), "another optimizer's");
+  EXPECT_EQ(bytes_of(*other.trainer), of_other) << "the first optimizer is put back";
+
+  StateDict of_another_schedule = read_checkpoint(folder / "x.pt");
+  Players with_line(linear({.start_factor = 1.0, .end_factor = 0.0}));
+  with_line.trainer->train(updates_of_players(2));
+  EXPECT_ERROR(with_line.trainer->load_checkpoint(folder / "x.pt"), "linkboy::StepScheduler");
+}
+
+TEST(RegisteredOptimizersTest, ATrainingStateWithoutThemIsRefused) {
+  const TemporaryFolder folder;
+  const auto save = [&](CreateSchedulerFn schedule, const fs::path& states) {
+    Players players(std::move(schedule), {saving_in(states), stop_at(2)});
+    players.trainer->train(updates_of_players(4));
+    return states / states_in(states).back() / "training_state.pt";
+  };
+  const auto resume = [](CreateSchedulerFn schedule, const fs::path& states) {
+    Players players(std::move(schedule));
+    TrainOptions options = updates_of_players(4);
+    options.resume_from = states;
+    players.trainer->train(options);
+  };
+  const fs::path file = save(critic_schedule(), folder / "scheduled");
+  EXPECT_ERROR(resume({}, folder / "scheduled"), "but the run has none, so that it would train");
+  StateDict old = read_checkpoint(file);
+  old.erase(kSchedulers);
+  old.erase(kOptimizers);
+  write_checkpoint(file, old);
+  EXPECT_ERROR(resume(critic_schedule(), folder / "scheduled"),
+               "has no state of the registered optimizers");
+}
+
+/// The critic's loss overflows in the second update.
+class Overflowing : public LinearPlayers {
+ public:
+  using LinearPlayers::LinearPlayers;
+
+ protected:
+  StepOutput calculate_train_batch_loss(const Batch& batch) override {
+    StepOutput output = LinearPlayers::loss_of(batch);
+    if (++num_losses_ == 2) {
+      output.loss = output.extras.get_tensor("player") +
+                    output.extras.get_tensor("critic") * std::numeric_limits<float>::infinity();
+    }
+    return output;
+  }
+
+ private:
+  int num_losses_ = 0;
+};
+
+void expect_schedule_stays_at_a_skip(const std::string& device) {
+  Players parts;
+  Overflowing trainer(
+      parts.model, parts.critic, parts.optimizer,
+      {.callbacks = {}, .accelerator = {.device = device, .precision = Precision::fp16}});
+  trainer.register_module(parts.critic.ptr());
+  const auto critics = std::make_shared<torch::optim::Adam>(parts.critic->parameters(), 0.05);
+  trainer.register_optimizer("critic", critics, critic_schedule());
+  trainer.train(updates_of_players(4));
+  EXPECT_EQ(trainer.scheduler("critic")->num_updates(), 3);
+  EXPECT_EQ(trainer.num_updates(), 4) << "the Trainer's own optimizer was stepped";
+  const auto& state = *critics->state().at(parts.critic->weight.unsafeGetTensorImpl());
+  EXPECT_EQ(static_cast<const torch::optim::AdamParamState&>(state).step(), 3);
+}
+
+TEST(RegisteredOptimizersTest, AStepThatIsSkippedInFp16DoesNotMoveItsScheduleAlone) {
+  expect_schedule_stays_at_a_skip("cpu");
+}
+
+TEST(DeviceTest, AStepThatIsSkippedInFp16DoesNotMoveTheScheduleOfItsOptimizer_CUDA) {
+  expect_schedule_stays_at_a_skip("cuda:0");
+}
+
+}  // namespace
+}  // namespace linkboy::testing::registered_optimizer_states_test

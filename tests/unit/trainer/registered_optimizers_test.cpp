@@ -1,0 +1,221 @@
+// Optimizers beside the Trainer's own: how they are stepped, scheduled and cleared.
+
+#include <gtest/gtest.h>
+#include <torch/torch.h>
+
+#include <limits>
+
+#include "linkboy/fine_tuning/lr_finder.hpp"
+#include "linkboy/schedulers/linear_scheduler.hpp"
+#include "linkboy/schedulers/reduce_on_plateau_scheduler.hpp"
+#include "support/at_update.hpp"
+#include "support/expect_error.hpp"
+#include "support/two_players.hpp"
+
+namespace linkboy::testing::registered_optimizers_test {
+namespace {
+
+TEST(RegisteredOptimizersTest, AnUpdateIsThatOfAHandWrittenLoop) {
+  TrainOptions options = updates_of_players(6);
+  options.gradient_clip_norm = 0.05;
+  options.gradient_accumulation_steps = 2;
+  Players players;
+  players.trainer->train(options);
+
+  Players by_hand;
+  Accelerator& accelerator = by_hand.trainer->accelerator();
+  torch::optim::Optimizer& critics = *by_hand.trainer->optimizer("critic");
+  const auto loader =
+      make_data_loader(options.train_dataset, {.batch_size = 4, .shuffle = true, .seed = 5});
+  const RunConfig& config = players.trainer->run_config();
+  const auto schedule = critic_schedule()(critics, config);
+  schedule->start();
+  accelerator.set_gradient_accumulation_steps(2);
+  for (int64_t epoch = 1; epoch <= config.num_epochs; ++epoch) {
+    for (int64_t i = 0; const Batch& batch : loader->batches(epoch)) {
+      const auto window = accelerator.begin_micro_step(i++, loader->size());
+      accelerator.backward(by_hand.trainer->loss_of(batch).loss);
+      if (!window.is_complete()) continue;
+      for (torch::optim::Optimizer* each :
+           std::vector<torch::optim::Optimizer*>{by_hand.optimizer.get(), &critics}) {
+        accelerator.clip_grad_norm(each->param_groups()[0].params(), 0.05);
+        accelerator.optimizer_step(*each);
+      }
+      schedule->step();
+      Accelerator::zero_grad(*by_hand.optimizer);
+      Accelerator::zero_grad(critics);
+    }
+  }
+  EXPECT_EQ(players.trainer->num_updates(), 6);
+  EXPECT_TRUE(bit_equal(players.tensors(), by_hand.tensors()));
+  EXPECT_EQ(get_param_group_field(*players.trainer->optimizer("critic"), ParamGroupField::lr),
+            get_param_group_field(critics, ParamGroupField::lr));
+}
+
+TEST(RegisteredOptimizersTest, AScheduleMovesOncePerUpdateOfItsOptimizer) {
+  Players players;
+  players.trainer->steps_in_update = [](int64_t update) { return update % 3; };  // 0, 1, 2, 0, ...
+  players.trainer->train(updates_of_players(6));
+  EXPECT_EQ(players.trainer->scheduler("critic")->num_updates(), 6);
+  EXPECT_EQ(players.trainer->num_updates(), 6);
+  players.trainer->steps_in_update = [](int64_t update) { return update % 2; };
+  players.trainer->train(updates_of_players(6));
+  EXPECT_EQ(players.trainer->scheduler("critic")->num_updates(), 3);
+  EXPECT_EQ(players.trainer->scheduler("critic")->base_values(), std::vector<double>{0.05})
+      << "a new run starts from the optimizer's own values";
+}
+
+TEST(RegisteredOptimizersTest, AScheduleTakesPlaceholdersAndTheMetricsOfEpochs) {
+  Players players(linear({.start_factor = 1.0,
+                          .end_factor = 0.0,
+                          .num_updates = placeholders::num_updates_per_epoch * 4}));
+  players.trainer->train(updates_of_players(2));
+  EXPECT_DOUBLE_EQ(
+      get_param_group_field(*players.trainer->optimizer("critic"), ParamGroupField::lr)[0],
+      0.05 * (1.0 - 2.0 / 16.0));
+
+  Players plateau(reduce_on_plateau({.monitor = "never_better", .factor = 0.5, .patience = 0}));
+  for (const int64_t update : {4, 8}) {
+    const auto record = std::make_shared<AtUpdate>(
+        update, [](Trainer& trainer) { trainer.run_history().update_metric("never_better", 1.0); });
+    record->set_name(std::to_string(update));
+    plateau.trainer->callback_handler().add(record);
+  }
+  plateau.trainer->train(updates_of_players(8));
+  EXPECT_DOUBLE_EQ(
+      get_param_group_field(*plateau.trainer->optimizer("critic"), ParamGroupField::lr)[0], 0.025);
+}
+
+TEST(RegisteredOptimizersTest, TheirGradientsAreClearedAfterEachUpdate) {
+  Players players;
+  players.trainer->steps_in_update = [](int64_t) { return 0; };
+  const auto before = copies_of(players.critic->parameters());
+  int num_cleared = 0;
+  players.trainer->callback_handler().add(std::make_shared<AtUpdate>(2, [&](Trainer&) {
+    for (const auto& parameter : players.critic->parameters()) {
+      num_cleared += parameter.grad().defined() ? 0 : 1;
+    }
+  }));
+  players.trainer->train(updates_of_players(2));
+  EXPECT_EQ(num_cleared, 2);
+  EXPECT_TRUE(bit_equal(players.critic->parameters(), before));
+}
+
+TEST(RegisteredOptimizersTest, ATrainStepMayMakeUpdatesBeforeItsOwn) {
+  Players players;
+  players.trainer->updates_critic_first = true;
+  players.trainer->train(updates_of_players(4));
+  EXPECT_EQ(players.trainer->scheduler("critic")->num_updates(), 4);
+
+  Players by_hand;
+  torch::optim::Optimizer& critics = *by_hand.trainer->optimizer("critic");
+  Accelerator& accelerator = by_hand.trainer->accelerator();
+  const TrainOptions options = updates_of_players(4);
+  const auto loader =
+      make_data_loader(options.train_dataset, {.batch_size = 4, .shuffle = true, .seed = 5});
+  const auto schedule = critic_schedule()(critics, players.trainer->run_config());
+  schedule->start();
+  for (const Batch& batch : loader->batches(1)) {
+    accelerator.backward(by_hand.trainer->loss_of(batch).extras.get_tensor("critic"));
+    accelerator.optimizer_step(critics);
+    Accelerator::zero_grad(critics);
+    schedule->step();
+    accelerator.backward(by_hand.trainer->loss_of(batch).extras.get_tensor("player"));
+    accelerator.optimizer_step(*by_hand.optimizer);
+    Accelerator::zero_grad(*by_hand.optimizer);
+  }
+  EXPECT_TRUE(bit_equal(players.tensors(), by_hand.tensors()));
+}
+
+TEST(RegisteredOptimizersTest, AGraphReplaysTheGradientsOfAllOptimizers) {
+  TrainOptions options = updates_of_players(6);
+  Players eager;
+  eager.trainer->train(options);
+  options.execution_mode = ExecutionMode::graph;
+  Players graphed;
+  graphed.trainer->train(options);
+  EXPECT_TRUE(bit_equal(graphed.tensors(), eager.tensors()));
+}
+
+TEST(RegisteredOptimizersTest, AFinderPutsTheirStateBack) {
+  Players used, unused;
+  find_learning_rate(*used.trainer, updates_of_players(2), {.num_updates = 5});
+  EXPECT_TRUE(bit_equal(used.tensors(), unused.tensors()));
+  used.trainer->train(updates_of_players(4));
+  unused.trainer->train(updates_of_players(4));
+  EXPECT_TRUE(bit_equal(used.tensors(), unused.tensors()));
+}
+
+TEST(RegisteredOptimizersTest, AGroupThatIsAddedFollowsTheSchedule) {
+  const auto more = torch::zeros({1}).requires_grad_();
+  Players plain(linear({.start_factor = 1.0, .end_factor = 0.5}));
+  plain.trainer->callback_handler().add(std::make_shared<AtUpdate>(2, [&](Trainer& trainer) {
+    trainer.optimizer("critic")->add_param_group(
+        {{more}, std::make_unique<torch::optim::AdamOptions>(0.4)});
+  }));
+  plain.trainer->train(updates_of_players(4));
+  const auto lrs = get_param_group_field(*plain.trainer->optimizer("critic"), ParamGroupField::lr);
+  EXPECT_EQ(lrs, (std::vector<double>{0.025, 0.2}));
+}
+
+TEST(RegisteredOptimizersTest, MisuseIsRefused) {
+  Players players;
+  LinearPlayers& trainer = *players.trainer;
+  const auto another = [&] { return toy_sgd(players.model); };
+  EXPECT_EQ(trainer.registered_optimizers(), std::vector<std::string>{"critic"});
+  EXPECT_ERROR(trainer.register_optimizer("critic", another()),
+               "an optimizer cannot be registered as \"critic\"");
+  EXPECT_ERROR(trainer.register_optimizer("", another()), "the name must not be empty");
+  EXPECT_ERROR(trainer.register_optimizer("x", nullptr), "to register as \"x\" is null");
+  EXPECT_ERROR(trainer.register_optimizer(
+                   "x", std::make_shared<torch::optim::LBFGS>(players.model->parameters())),
+               "\"x\" is an LBFGS, which needs a closure");
+  EXPECT_ERROR(trainer.optimizer("actor"),
+               "no optimizer is registered as \"actor\"; there are: critic");
+  EXPECT_ERROR(trainer.scheduler("actor"), "there are: critic");
+  EXPECT_ERROR(Toy().trainer.optimizer("critic"), "there is none. Call register_optimizer");
+  EXPECT_ERROR(trainer.step("critic"), "step_optimizer(\"critic\") was called where no update");
+  EXPECT_ERROR(trainer.step("actor"), "there are: critic");
+
+  trainer.steps_without_due = true;
+  TrainOptions accumulating = updates_of_players(2);
+  accumulating.gradient_accumulation_steps = 2;
+  EXPECT_ERROR(trainer.train(accumulating), "was called where no update is due");
+  trainer.steps_without_due = false;
+  TrainOptions weighted = updates_of_players(2);
+  weighted.weight_by_batch_size = true;
+  EXPECT_ERROR(trainer.train(weighted),
+               "weight_by_batch_size works with one optimizer, but register_optimizer has added "
+               "\"critic\"");
+  trainer.callback_handler().add(std::make_shared<AtUpdate>(
+      1, [&](Trainer& self) { self.register_optimizer("late", another()); }));
+  EXPECT_ERROR(trainer.train(updates_of_players(2)),
+               "\"late\" cannot be registered in the middle of a run");
+}
+
+TEST(RegisteredOptimizersTest, TheirParametersAndLearningRatesAreChecked) {
+  const auto parameter = torch::zeros({1}).requires_grad_();
+  const auto refused = [&](const std::shared_ptr<torch::optim::Optimizer>& optimizer,
+                           const std::string& message) {
+    Toy toy;
+    toy.trainer.register_optimizer("other", optimizer);
+    EXPECT_ERROR(toy.trainer.train(updates_of_players(1)), message);
+  };
+  refused(std::make_shared<torch::optim::SGD>(std::vector<at::Tensor>{parameter, parameter}, 0.1),
+          "is twice in the optimizer");
+  const auto infinite =
+      std::make_shared<torch::optim::SGD>(std::vector<at::Tensor>{parameter}, 0.1);
+  set_param_group_field(*infinite, ParamGroupField::lr, {std::numeric_limits<double>::infinity()});
+  refused(infinite, "the optimizer's lr is inf");
+
+  Toy toy;
+  toy.trainer.register_optimizer(
+      "other", std::make_shared<torch::optim::SGD>(std::vector<at::Tensor>{parameter}, 0.1));
+  toy.trainer.train(updates_of_players(1));
+  EXPECT_NE(toy.trainer.lines.at(0).find("WARNING: 1 of the optimizer's 5 parameters belong"),
+            std::string::npos)
+      << toy.trainer.lines.at(0);
+}
+
+}  // namespace
+}  // namespace linkboy::testing::registered_optimizers_test
