@@ -70,8 +70,11 @@ struct EngineOptions {
 class LINKBOY_API Engine {
  public:
   ~Engine();
+  /// The engine that was moved from can only be destroyed or assigned to.
+  /// @{
   Engine(Engine&& other) noexcept;
   Engine& operator=(Engine&& other) noexcept;
+  /// @}
 
   /// Puts the model and the module of the criterion into training mode.
   void train();
@@ -150,9 +153,10 @@ class LINKBOY_API Engine {
 
  private:
   struct Implementation;
-  friend InitializedEngine initialize(Model, std::shared_ptr<torch::optim::Optimizer>, LossFunction,
-                                      std::shared_ptr<DataLoader>, std::shared_ptr<DataLoader>,
-                                      const CreateSchedulerFn&, EngineOptions);
+  friend InitializedEngine initialize(
+      Model model, std::shared_ptr<torch::optim::Optimizer> optimizer, LossFunction criterion,
+      std::shared_ptr<DataLoader> train_loader, std::shared_ptr<DataLoader> eval_loader,
+      const CreateSchedulerFn& create_scheduler_fn, EngineOptions options);
 
   explicit Engine(std::unique_ptr<Implementation> implementation);
   void begin_forward();
@@ -182,8 +186,7 @@ struct InitializedEngine {
 ///        be null. Without a training loader every accumulation window has its full length.
 /// @param create_scheduler_fn  May be empty.
 /// @throws OptionError if the model has no optimizer, an option is out of its range, or the length
-/// of
-///         the run is needed and not known; Error as Accelerator's constructor and `prepare`.
+///         of the run is needed and not known; Error as Accelerator's constructor and `prepare`.
 /// @note Collective.
 LINKBOY_API InitializedEngine initialize(Model model,
                                          std::shared_ptr<torch::optim::Optimizer> optimizer,

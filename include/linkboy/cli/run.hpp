@@ -116,23 +116,25 @@ struct NoOptions {
   void visit_fields(const auto&) {}
 };
 
-template <class F>
-struct ArgumentOf : ArgumentOf<decltype(&F::operator())> {};
-template <class R>
-struct ArgumentOf<R (*)()> {
+template <class R, class... A>
+struct Argument {
   using Type = NoOptions;
 };
 template <class R, class A>
-struct ArgumentOf<R (*)(A)> {
+struct Argument<R, A> {
   using Type = std::remove_cvref_t<A>;
 };
-template <class R, class C>
-struct ArgumentOf<R (C::*)() const> {
-  using Type = NoOptions;
+template <class R, class C, class... A>
+Argument<R, A...> argument_of(R (C::*)(A...) const);
+
+/// What a lambda, or a function pointer, of one argument or none takes.
+template <class F>
+struct ArgumentOf {
+  using Type = typename decltype(argument_of(&F::operator()))::Type;
 };
-template <class R, class C, class A>
-struct ArgumentOf<R (C::*)(A) const> {
-  using Type = std::remove_cvref_t<A>;
+template <class R, class... A>
+struct ArgumentOf<R (*)(A...)> {
+  using Type = typename Argument<R, A...>::Type;
 };
 
 template <class F, class Options>

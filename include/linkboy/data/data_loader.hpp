@@ -140,6 +140,7 @@ class BatchRange {
   /// An input iterator.
   class Iterator {
    public:
+    /// Those of an input iterator.
     /// @{
     using iterator_concept = std::input_iterator_tag;
     using difference_type = std::ptrdiff_t;
