@@ -361,6 +361,16 @@ std::string name_in_errors(const char* path) {
   return name;
 }
 
+void configure_and_train(const std::string& name, const RunParts& parts,
+                         const Arguments& arguments) {
+  RunSettings settings = parts.program.defaults;
+  CommandLine command_line(name.substr(0, name.find(' ')), parts.program.description);
+  add_options(command_line, settings);
+  parts.add_model_and_data_options(command_line);
+  if (parts.program.add_options) parts.program.add_options(command_line);
+  if (command_line.parse(arguments)) train(parts, settings, command_line.config());
+}
+
 }  // namespace
 
 int run(int argc, const char* const* argv, RunParts parts) noexcept {
@@ -368,14 +378,8 @@ int run(int argc, const char* const* argv, RunParts parts) noexcept {
   const std::string name = name_in_errors(argc > 0 ? argv[0] : "program");
   std::vector<const char*> words{name.c_str()};
   for (int i = 1; i < argc; ++i) words.push_back(argv[i]);
-  return run_main(static_cast<int>(words.size()), words.data(), [&](const Arguments& arguments) {
-    RunSettings settings = parts.program.defaults;
-    CommandLine command_line(name.substr(0, name.find(' ')), parts.program.description);
-    add_options(command_line, settings);
-    parts.add_model_and_data_options(command_line);
-    if (parts.program.add_options) parts.program.add_options(command_line);
-    if (command_line.parse(arguments)) train(parts, settings, command_line.config());
-  });
+  return run_main(static_cast<int>(words.size()), words.data(),
+                  [&](const Arguments& arguments) { configure_and_train(name, parts, arguments); });
 }
 
 }  // namespace linkboy::cli::detail

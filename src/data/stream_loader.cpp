@@ -135,10 +135,7 @@ class StreamBatchMaker final : public BatchMaker {
   }
 
   Batch make(int64_t batch_index) override {
-    std::vector<Batch> samples = std::exchange(samples_, {});
-    Batch batch = gives_batches_        ? std::move(samples.front())
-                  : options_.collate_fn ? options_.collate_fn(std::move(samples))
-                                        : stack_samples(samples);
+    Batch batch = collated(std::exchange(samples_, {}));
     if (options_.transform) {
       const int64_t first = (batch_index * layout_.num_ranks + layout_.rank) * *options_.batch_size;
       std::vector<int64_t> indices(static_cast<std::size_t>(batch.size()));
@@ -151,6 +148,11 @@ class StreamBatchMaker final : public BatchMaker {
   }
 
  private:
+  Batch collated(std::vector<Batch> samples) const {
+    if (gives_batches_) return std::move(samples.front());
+    return options_.collate_fn ? options_.collate_fn(std::move(samples)) : stack_samples(samples);
+  }
+
   std::shared_ptr<StreamReader> reader_;
   StreamLayout layout_;
   DataLoaderOptions options_;
