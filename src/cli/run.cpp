@@ -378,9 +378,12 @@ int run(int argc, const char* const* argv, RunParts parts) noexcept {
   const std::string name = name_in_errors(argc > 0 ? argv[0] : "program");
   std::vector<const char*> words{name.c_str()};
   for (int i = 1; i < argc; ++i) words.push_back(argv[i]);
-  // cppcheck-suppress throwInNoexceptFunction  // run_main catches
-  return run_main(static_cast<int>(words.size()), words.data(),
-                  [&](const Arguments& arguments) { configure_and_train(name, parts, arguments); });
+  // run_main catches what this throws.
+  // cppcheck-suppress throwInNoexceptFunction
+  const auto train = [&](const Arguments& arguments) {
+    configure_and_train(name, parts, arguments);
+  };
+  return run_main(static_cast<int>(words.size()), words.data(), train);
 }
 
 }  // namespace linkboy::cli::detail
