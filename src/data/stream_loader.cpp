@@ -305,7 +305,7 @@ class StreamLoader final : public DataLoader {
   /// Repositions the stream by a loaded state, if it is one of this epoch and not behind `begin`.
   /// Returns the state, as long as it is the newest.
   StateDict restore(StreamCursor& cursor, const StreamLayout& layout, int64_t begin) {
-    const StateDict restored = std::exchange(restored_, {});
+    StateDict restored = std::exchange(restored_, {});
     if (restored.empty() || (layout.splits_itself && layout.num_ranks > 1)) return {};
     const int64_t position = restored.get_int("position");
     const bool is_of_stream = own_ != nullptr || restored.get_int("epoch") == layout.epoch;
