@@ -184,7 +184,7 @@ CommandLine::Found CommandLine::find_exactly(const std::string& name) const {
 
 CommandLine::Found CommandLine::find(const std::string& name, const std::string& shown,
                                      const std::string& dashes) const {
-  if (const Found found = find_exactly(name); found.option != nullptr) return found;
+  if (Found found = find_exactly(name); found.option != nullptr) return found;
   const std::string bare = name.substr(std::min(name.find_first_not_of('-'), name.size()));
   std::size_t closest_distance = std::max<std::size_t>(2, bare.size() / 3) + 1;
   std::string closest;
@@ -260,14 +260,14 @@ std::vector<CommandLine::Setting> CommandLine::read_arguments(const Arguments& a
 CommandLine::Setting CommandLine::setting_from_file(const std::string& place,
                                                     const std::string& name,
                                                     const std::string& text) const {
-  const auto [option, key] = find(name, place + "'" + name + "'", "");
+  const Found found = find(name, place + "'" + name + "'", "");
   const auto& general = groups_.front().options_;
   if (std::any_of(general.begin(), general.end(),
-                  [&](const auto& own) { return &own == option; })) {
+                  [&](const auto& own) { return &own == found.option; })) {
     throw UsageError(place + "'" + name + "' is for the command line only.");
   }
   if (text.empty()) throw UsageError(place + "'" + name + "' needs a value: " + name + "=VALUE.");
-  return {option, key, text, place + name};
+  return {found.option, found.key, text, place + name};
 }
 
 std::vector<CommandLine::Setting> CommandLine::read_config_file(

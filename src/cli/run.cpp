@@ -354,7 +354,7 @@ class IgnoredSignals {
 
 /// The program's name in front of its errors, with the rank if it is one of several processes.
 std::string name_in_errors(const char* path) {
-  const std::string name = std::filesystem::path(path).filename().string();
+  std::string name = std::filesystem::path(path).filename().string();
   for (const char* variable : {"RANK", "OMPI_COMM_WORLD_RANK", "SLURM_PROCID"}) {
     if (const char* rank = std::getenv(variable)) return c10::str(name, " (rank ", rank, ")");
   }

@@ -54,8 +54,7 @@ StateDict Trainer::Implementation::checkpoint_contents(const StateDict& extras,
   if (parts.scheduler) set_if_any(kRegisteredSchedulers, registered_schedulers_state());
   if (parts.registered_modules) set_if_any(kRegisteredModules, registered_modules_state());
   for (const auto& [key, value] : extras.entries()) {
-    const bool is_own = std::any_of(std::begin(kParts), std::end(kParts),
-                                    [&](const char* part) { return key == part; });
+    const bool is_own = std::find(std::begin(kParts), std::end(kParts), key) != std::end(kParts);
     LINKBOY_CHECK(!is_own, "\"", key,
                   "\" is a name that linkboy itself uses in a checkpoint; call the extra value "
                   "something else.");

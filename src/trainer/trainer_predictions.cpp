@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <numeric>
+#include <utility>
 
 #include "accelerator/share_between_ranks.hpp"
 #include "checkpoint/value_tree.hpp"
@@ -170,7 +171,7 @@ std::vector<int64_t> Trainer::Implementation::predict_batches(const EvaluateOpti
   accelerator_->broadcast_buffers();
   trainer_.eval_epoch_start();
   trainer_.fire(&Callback::on_prediction_run_start);
-  std::size_t num_samples = 0;
+  int64_t num_samples = 0;
   for_each_batch(*loader, /*epoch=*/1, [&](const Batch& batch) {
     trainer_.fire(&Callback::on_prediction_step_start);
     Prediction prediction;
@@ -179,16 +180,17 @@ std::vector<int64_t> Trainer::Implementation::predict_batches(const EvaluateOpti
       const AutocastScope autocast = accelerator_->autocast();
       prediction.outputs = trainer_.predict_step(batch);
     }
-    const auto num_rows = static_cast<std::size_t>(batch.size());
+    const int64_t num_rows = batch.size();
+    const int64_t num_now = num_samples + num_rows;
     if (!is_shared) {
-      places.resize(num_samples + num_rows);
-      std::iota(places.begin() + num_samples, places.end(), static_cast<int64_t>(num_samples));
+      places.resize(static_cast<std::size_t>(num_now));
+      std::iota(places.begin() + num_samples, places.end(), num_samples);
     }
-    LINKBOY_CHECK(num_samples + num_rows <= places.size(), "a batch to predict has ", num_rows,
+    LINKBOY_CHECK(std::cmp_less_equal(num_now, places.size()), "a batch to predict has ", num_rows,
                   " samples, which is more than were taken from the data. On several processes a "
                   "transform must not change the number of samples.");
-    prediction.places.assign(places.begin() + num_samples, places.begin() + num_samples + num_rows);
-    num_samples += num_rows;
+    prediction.places.assign(places.begin() + num_samples, places.begin() + num_now);
+    num_samples = num_now;
     trainer_.fire(&Callback::on_prediction_step_end, batch, prediction);
     sink(batch, prediction);
   });
