@@ -1,5 +1,7 @@
 #pragma once
 
+#include <torch/optim/schedulers/lr_scheduler.h>
+
 #include <concepts>
 #include <cstddef>
 #include <cstdint>
@@ -13,10 +15,6 @@
 #include "linkboy/run/run_config.hpp"
 #include "linkboy/scheduler.hpp"
 #include "linkboy/util/required.hpp"
-
-namespace torch::optim {
-class LRScheduler;
-}
 
 namespace linkboy {
 

@@ -51,7 +51,9 @@ TEST_P(DistributedCallbackTest, RanksButTheFirstWriteNothing) {
   toy.trainer.callback_handler().add(GetParam().make(own_.path(), toy.model));
   toy.trainer.train(contract_run());
   if (!toy.trainer.accelerator().is_main_process()) {
-    EXPECT_TRUE(own_.names().empty()) << own_.names().front();
+    auto names = own_.names();
+    std::erase(names, "start.pt");  // every_callback writes it, to be loaded
+    EXPECT_TRUE(names.empty()) << names.front();
   }
   toy.trainer.accelerator().wait_for_everyone();
 }

@@ -79,12 +79,11 @@ TEST(PredictOnRanksTest, RunExitComesOnceOnEachRankThoughOneFails) {
   int num_exits = 0;
   RankToy shared(together(),
                  {make<LambdaCallback>({.on_run_exit = [&](Trainer&) { ++num_exits; }})});
-  shared.trainer.train(
-      {.train_dataset = toy_data(8),
-       .num_epochs = 1,
-       .callbacks = {make<LambdaCallback>({.on_train_epoch_start = [](Trainer& trainer) {
-         if (trainer.accelerator().is_main_process()) throw StopTraining("enough");
-       }})}});
+  const auto stops = make<LambdaCallback>({.on_train_epoch_start = [](Trainer& trainer) {
+    if (trainer.accelerator().is_main_process()) throw StopTraining("enough");
+  }});
+  stops->set_name("stops");
+  shared.trainer.train({.train_dataset = toy_data(8), .num_epochs = 1, .callbacks = {stops}});
   EXPECT_EQ(num_exits, 1);
 }
 

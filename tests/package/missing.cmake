@@ -22,7 +22,8 @@ configure("linkboy::cli needs spdlog, which was not found. Install libspdlog-dev
   -DLINKBOY_BUILD_BENCHMARKS=OFF -DLINKBOY_BUILD_TESTS=OFF -DCMAKE_DISABLE_FIND_PACKAGE_spdlog=ON)
 foreach(package IN ITEMS JPEG PNG)
   configure("linkboy::vision needs libjpeg-turbo and libpng, which were not found. Install libjpeg62-turbo-dev and libpng"
-    -DLINKBOY_BUILD_BENCHMARKS=OFF -DLINKBOY_BUILD_TESTS=OFF -DCMAKE_DISABLE_FIND_PACKAGE_${package}=ON)
+    -DLINKBOY_BUILD_BENCHMARKS=OFF -DLINKBOY_BUILD_TESTS=OFF -DCMAKE_DISABLE_FIND_PACKAGE_spdlog=OFF
+    -DCMAKE_DISABLE_FIND_PACKAGE_${package}=ON)
 endforeach()
 configure(works -DLINKBOY_BUILD_BENCHMARKS=ON -DLINKBOY_BUILD_TESTS=ON -DLINKBOY_BUILD_VISION=OFF
   -DCMAKE_DISABLE_FIND_PACKAGE_GTest=OFF -DCMAKE_DISABLE_FIND_PACKAGE_benchmark=OFF)

@@ -31,9 +31,9 @@ torch::nn::Sequential with_dropout() {
 }
 
 struct LbfgsToy {
-  explicit LbfgsToy(torch::nn::Sequential net = toy_model(), AcceleratorOptions accelerator = {})
+  explicit LbfgsToy(torch::nn::Sequential net = toy_model(),
+                    AcceleratorOptions accelerator = {.device = "cpu"})
       : model(std::move(net)), optimizer(toy_lbfgs(model)) {
-    if (accelerator.device.empty()) accelerator.device = "cpu";
     trainer = std::make_unique<QuietTrainer>(
         model, torch::nn::CrossEntropyLoss(), optimizer,
         TrainerOptions{.callbacks = {}, .accelerator = std::move(accelerator)});
@@ -230,9 +230,9 @@ TEST(ClosureTest, OptionsThatCannotWorkAreRefused) {
   refused(toy, options, "weight_by_batch_size does not work");
   LbfgsToy half(toy_model(), {.device = "cpu", .precision = Precision::fp16});
   refused(half, toy_options(), "Precision::fp16 does not work");
-  LbfgsToy local(toy_model(), {.distributed = {.local_sgd_interval = 2}});
+  LbfgsToy local(toy_model(), {.device = "cpu", .distributed = {.local_sgd_interval = 2}});
   refused(local, toy_options(), "local_sgd_interval does not work");
-  LbfgsToy zero(toy_model(), {.distributed = {.zero_stage = 1}});
+  LbfgsToy zero(toy_model(), {.device = "cpu", .distributed = {.zero_stage = 1}});
   refused(zero, toy_options(), "zero_stage does not work");
   toy.trainer->register_optimizer("other", toy_sgd(toy.model));
   refused(toy, toy_options(), "register_optimizer does not work");
