@@ -181,9 +181,10 @@ struct InitializedEngine {
 /// between the processes, and makes the scheduler for the length of the run.
 ///
 /// @param criterion  May be empty if the loop computes its losses itself.
-/// @param train_loader, eval_loader  Loaders of all batches, as `make_data_loader` makes them
-///        without a `shard`; any other loader must give the batches of its own process. Either may
-///        be null. Without a training loader every accumulation window has its full length.
+/// @param train_loader  A loader of all batches, as `make_data_loader` makes it without a `shard`;
+///        any other loader must give the batches of its own process. May be null: then every
+///        accumulation window has its full length.
+/// @param eval_loader  As `train_loader`.
 /// @param create_scheduler_fn  May be empty.
 /// @throws OptionError if the model has no optimizer, an option is out of its range, or the length
 ///         of the run is needed and not known; Error as Accelerator's constructor and `prepare`.
