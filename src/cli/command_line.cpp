@@ -3,11 +3,13 @@
 #include <algorithm>
 #include <boost/program_options.hpp>
 #include <cstdio>
+#include <cstdlib>
 #include <fstream>
 #include <iostream>
 #include <iterator>
 #include <nlohmann/json.hpp>
 #include <numeric>
+#include <set>
 #include <sstream>
 #include <string_view>
 
@@ -43,6 +45,12 @@ std::string strip(std::string_view text) {
   return std::string(text.substr(begin, text.find_last_not_of(kBlanks) - begin + 1));
 }
 
+/// Option names are the same with '-' and '_'.
+std::string with_underscores(std::string name) {
+  std::replace(name.begin(), name.end(), '-', '_');
+  return name;
+}
+
 /// Only a `#` at the start or after a blank begins a comment, so that "data=/mnt/#1" is a path.
 std::string without_comment(const std::string& line) {
   for (std::size_t i = 0; i < line.size(); ++i) {
@@ -74,6 +82,14 @@ void print_error(const std::string& program, const std::string& message,
                advice.c_str());
 }
 
+/// With the rank if it is one of several processes: "train (rank 1)".
+std::string name_in_errors(const std::string& program) {
+  for (const char* variable : {"RANK", "OMPI_COMM_WORLD_RANK", "SLURM_PROCID"}) {
+    if (const char* rank = std::getenv(variable)) return program + " (rank " + rank + ")";
+  }
+  return program;
+}
+
 /// A program whose output is lost has failed, though it ended well.
 void check_standard_output() {
   std::cout.flush();
@@ -103,10 +119,10 @@ int run_main(int argc, const char* const* argv,
     if (status < kKilledBySignal) check_standard_output();
     return status;
   } catch (const UsageError& error) {
-    print_error(program, error.what(), "See " + program + " --help.\n");
+    print_error(name_in_errors(program), error.what(), "See " + program + " --help.\n");
     return 2;
   } catch (...) {
-    print_error(program, message_of(std::current_exception()));
+    print_error(name_in_errors(program), message_of(std::current_exception()));
   }
   return 1;
 }
@@ -168,23 +184,53 @@ void CommandLine::for_each_option(const Visit& visit) const {
   }
 }
 
-CommandLine::Found CommandLine::find_exactly(const std::string& name) const {
-  std::string wanted = name;
-  for (const auto& group : groups_) {
-    for (const auto& alias : group.aliases_) {
-      if (alias.alias == name) wanted = alias.name;
-    }
-  }
-  Found found;
-  for_each_option([&](const std::string& own, const Option& option, const std::string& key) {
-    if (own == wanted) found = {&option, key};
+CommandLine& CommandLine::add_alias(std::string alias, const std::string& name) {
+  bool is_there = false;
+  for_each_option([&](const std::string& own, const Option&, const std::string&) {
+    is_there = is_there || own == name;
   });
-  return found;
+  LINKBOY_CHECK(is_there, "the alias --", alias, " is for --", name,
+                ", which is not an option; add it first.");
+  aliases_.push_back({std::move(alias), name});
+  return *this;
+}
+
+std::vector<std::string> CommandLine::names_ending_in(const std::string& name) const {
+  const std::string end = "." + with_underscores(name);
+  std::vector<std::string> names;
+  for_each_option([&](const std::string& own, const Option&, const std::string&) {
+    if (with_underscores(own).ends_with(end)) names.push_back(own);
+  });
+  return names;
+}
+
+CommandLine::Found CommandLine::find(const std::string& name) const {
+  std::string wanted = with_underscores(name);
+  for (const auto& [alias, own] : aliases_) {
+    if (with_underscores(alias) == wanted) wanted = with_underscores(own);
+  }
+  const auto find_whole = [&] {
+    Found found;
+    for_each_option([&](const std::string& own, const Option& option, const std::string& key) {
+      if (with_underscores(own) == wanted) found = {&option, key};
+    });
+    return found;
+  };
+  Found found = find_whole();
+  if (found.option != nullptr) return found;
+  const auto names = names_ending_in(name);
+  if (names.size() != 1) return {};
+  wanted = with_underscores(names[0]);
+  return find_whole();
 }
 
 CommandLine::Found CommandLine::find(const std::string& name, const std::string& shown,
                                      const std::string& dashes) const {
-  if (Found found = find_exactly(name); found.option != nullptr) return found;
+  if (Found found = find(name); found.option != nullptr) return found;
+  if (const auto names = names_ending_in(name); !names.empty()) {
+    throw UsageError(shown + " may be " + dashes + c10::Join(", " + dashes, names) +
+                     "; give the whole name.");
+  }
   const std::string bare = name.substr(std::min(name.find_first_not_of('-'), name.size()));
   std::size_t closest_distance = std::max<std::size_t>(2, bare.size() / 3) + 1;
   std::string closest;
@@ -199,9 +245,7 @@ CommandLine::Found CommandLine::find(const std::string& name, const std::string&
     if (key.empty()) all.push_back(dashes + own);
     compare(own);
   });
-  for (const auto& group : groups_) {
-    for (const auto& alias : group.aliases_) compare(alias.alias);
-  }
+  for (const auto& alias : aliases_) compare(alias.alias);
   throw UsageError(shown + " is not an option of " + program_ + "." +
                    (closest.empty() ? " The options are: " + c10::Join(", ", all) + "."
                                     : " Did you mean " + closest + "?"));
@@ -212,19 +256,17 @@ std::vector<CommandLine::Setting> CommandLine::read_arguments(const Arguments& a
     throw UsageError("'--' is not an option; all options begin with '--' and a name.");
   }
   po::options_description description;
-  const auto describe = [&](const std::string& name, const Option& option) {
-    if (option.is_switch) {
+  std::set<std::string> described;
+  for (const std::string& argument : arguments) {
+    if (!argument.starts_with("--")) continue;
+    const std::string name = argument.substr(2, argument.find('=') - 2);
+    const Option* const option = find(name).option;
+    if (option == nullptr || !described.insert(name).second) continue;
+    if (option->is_switch) {
       description.add_options()(name.c_str(), po::bool_switch());
     } else {
       description.add_options()(name.c_str(), po::value<std::string>());
     }
-  };
-  for_each_option([&](const std::string& name, const Option& option, const std::string&) {
-    describe(name, option);
-  });
-  for (const auto& group : groups_) {
-    for (const auto& alias : group.aliases_)
-      describe(alias.alias, *find_exactly(alias.name).option);
   }
 
   using Style = po::command_line_style::style_t;
@@ -319,7 +361,7 @@ std::vector<CommandLine::Setting> CommandLine::read_json(const std::string& cont
                         const nlohmann::ordered_json& object) -> void {
     for (const auto& [member, value] : object.items()) {
       const std::string name = prefix + member;
-      const Option* option = find_exactly(name).option;
+      const Option* option = find(name).option;
       const bool is_group = value.is_object() && (option == nullptr || !option->is_named);
       if (is_group) {
         self(self, name + ".", value);
@@ -448,9 +490,9 @@ std::string CommandLine::config() const {
 }
 
 /// The option's own help, and its other names.
-std::string CommandLine::help_of(const OptionGroup& group, const Option& option) {
+std::string CommandLine::help_of(const Option& option) const {
   std::string help = option.help;
-  for (const auto& [alias, name] : group.aliases_) {
+  for (const auto& [alias, name] : aliases_) {
     const bool is_key = name.starts_with(option.name + ".") && option.is_named;
     if (name != option.name && !is_key) continue;
     if (!help.empty()) help += ' ';
@@ -471,7 +513,7 @@ std::string CommandLine::help() const {
     po::options_description description(group->title_, kHelpWidth, kHelpWidth / 2);
     for (const auto& option : group->options_) {
       if (group == &groups_.front() && option.name == "list" && !names_anything()) continue;
-      const std::string help = help_of(*group, option);
+      const std::string help = help_of(option);
       if (option.is_switch) {
         description.add_options()(option.name.c_str(), help.c_str());
         continue;

@@ -84,7 +84,9 @@ std::string list_choices(const NamedChoices& choices) {
 void check_named(const std::string& option, const NamedSettings& named,
                  const NamedChoices& choices) {
   try {
-    check_keys(option + " " + named.name, choices.options(named.name), named.settings);
+    const bool is_plural = option.ends_with('s');
+    const std::string kind = option.substr(0, option.size() - (is_plural ? 1 : 0));
+    check_keys(kind + " " + named.name, choices.options(named.name), named.settings);
   } catch (const Error& error) {
     throw UsageError("--" + option + ": " + error.what());
   }
@@ -218,18 +220,6 @@ OptionGroup& OptionGroup::add_named_list(std::string name, std::vector<NamedSett
              }
            },
        .choices = [=] { return list_choices(choices); }});
-}
-
-OptionGroup& OptionGroup::add_alias(std::string alias, const std::string& name) {
-  const bool is_there = std::any_of(options_.begin(), options_.end(), [&](const Option& option) {
-    return option.name == name ||
-           std::any_of(option.keys.begin(), option.keys.end(),
-                       [&](const auto& key) { return option.name + "." + key == name; });
-  });
-  LINKBOY_CHECK(is_there, "the alias --", alias, " is for --", name,
-                ", which is not an option of the group; add it first.");
-  aliases_.push_back({std::move(alias), name});
-  return *this;
 }
 
 OptionGroup& OptionGroup::add_option(Option option) {

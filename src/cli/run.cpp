@@ -5,17 +5,19 @@
 
 #include <algorithm>
 #include <csignal>
-#include <cstdlib>
 #include <nlohmann/json.hpp>
 
 #include "linkboy/callbacks/callback_factory.hpp"
 #include "linkboy/callbacks/default_callbacks.hpp"
 #include "linkboy/callbacks/fast_dev_run.hpp"
+#include "linkboy/callbacks/log_metrics.hpp"
 #include "linkboy/callbacks/metric_callback.hpp"
+#include "linkboy/callbacks/print_progress.hpp"
 #include "linkboy/callbacks/save_training_state.hpp"
 #include "linkboy/callbacks/stop_on_signal.hpp"
 #include "linkboy/callbacks/track_run.hpp"
 #include "linkboy/checkpoint/checkpoint.hpp"
+#include "linkboy/checkpoint/name_options.hpp"
 #include "linkboy/error.hpp"
 #include "linkboy/metrics/metric_factory.hpp"
 #include "linkboy/run/optimizer_factory.hpp"
@@ -25,6 +27,8 @@
 namespace linkboy::cli::detail {
 namespace {
 
+constexpr const char* kLatest = "latest";
+
 /// Calls `make`; an error of it is one of the configuration.
 template <class Make>
 auto as_usage(const std::string& option, const Make& make) {
@@ -32,6 +36,8 @@ auto as_usage(const std::string& option, const Make& make) {
     return make();
   } catch (const Error& error) {
     throw UsageError("--" + option + ": " + error.what());
+  } catch (const c10::Error& error) {  // LibTorch's optimizers check their options themselves
+    throw UsageError("--" + option + ": " + error.what_without_backtrace());
   }
 }
 
@@ -80,29 +86,18 @@ TextSettings options_of_metric(const std::string& name) {
   return options;
 }
 
-void add_aliases(OptionGroup& group,
-                 std::initializer_list<std::pair<const char*, const char*>> all) {
-  for (const auto& [alias, name] : all) group.add_alias(alias, name);
-}
-
 void add_options(CommandLine& command_line, RunSettings& settings) {
-  add_aliases(command_line.add_group("Training").add_fields("train", &settings.train),
-              {{"epochs", "train.num_epochs"},
-               {"max-updates", "train.max_num_updates"},
-               {"batch-size", "train.per_device_batch_size"}});
-  add_aliases(command_line.add_group("Loaders")
-                  .add_fields("train_dataloader", &settings.train_dataloader)
-                  .add_fields("eval_dataloader", &settings.eval_dataloader),
-              {{"workers", "train_dataloader.num_workers"}});
-  add_aliases(command_line.add_group("Device, precision and processes")
-                  .add_fields("accelerator", &settings.accelerator)
-                  .add_fields("accelerator.grad_scaler", &settings.accelerator.grad_scaler)
-                  .add_fields("accelerator.distributed", &settings.accelerator.distributed),
-              {{"device", "accelerator.device"}, {"precision", "accelerator.precision"}});
+  command_line.add_group("Training").add_fields("train", &settings.train);
+  command_line.add_group("Loaders")
+      .add_fields("train_dataloader", &settings.train_dataloader)
+      .add_fields("eval_dataloader", &settings.eval_dataloader);
+  command_line.add_group("Device, precision and processes")
+      .add_fields("accelerator", &settings.accelerator)
+      .add_fields("accelerator.grad_scaler", &settings.accelerator.grad_scaler)
+      .add_fields("accelerator.distributed", &settings.accelerator.distributed);
   command_line.add_group("Optimizer, scheduler, callbacks, metrics and trackers")
       .add_named("optimizer", &settings.optimizer, {optimizer_names(), optimizer_options},
                  "The optimizer.")
-      .add_alias("lr", "optimizer.lr")
       .add_named("scheduler", &settings.scheduler, {scheduler_names(), scheduler_options},
                  "The learning rate's schedule, or none.")
       .add_named_list("callbacks", &settings.callbacks, {callback_names(), callback_options},
@@ -112,7 +107,29 @@ void add_options(CommandLine& command_line, RunSettings& settings) {
       .add_named_list("trackers", &settings.trackers, {tracker_names(), tracker_options},
                       "Records the run.")
       .add_fields("track_run", &settings.track_run);
-  command_line.add_group("Program").add_fields("log", &settings.log).add_fields("", &settings);
+  command_line.add_group("Program")
+      .add_fields("states", &settings.states)
+      .add_fields("log", &settings.log)
+      .add_fields("", &settings);
+  for (const auto& [alias, name] :
+       {std::pair{"epochs", "train.num_epochs"}, std::pair{"max-updates", "train.max_num_updates"},
+        std::pair{"batch-size", "train.per_device_batch_size"},
+        std::pair{"eval-batch-size", "eval_dataloader.batch_size"},
+        std::pair{"workers", "train_dataloader.num_workers"}, std::pair{"lr", "optimizer.lr"},
+        std::pair{"save-every-updates", "states.every_n_updates"},
+        std::pair{"save-every-epochs", "states.every_n_epochs"}}) {
+    command_line.add_alias(alias, name);
+  }
+}
+
+std::filesystem::path states_directory(const RunSettings& settings) {
+  return settings.output_dir / settings.states.directory;
+}
+
+bool saves_states(const RunSettings& settings) {
+  const SaveTrainingStateOptions& states = settings.states;
+  return states.every_n_updates || states.every_n_epochs || states.every_n_minutes ||
+         states.save_at_decays || settings.resume_from;
 }
 
 std::shared_ptr<Callback> make_named_callback(const NamedSettings& named,
@@ -123,7 +140,7 @@ std::shared_ptr<Callback> make_named_callback(const NamedSettings& named,
   });
   // Where --resume_from latest looks.
   if (named.name == "save-training-state" && !has_directory) {
-    options.emplace_back("directory", (settings.output_dir / "states").string());
+    options.emplace_back("directory", states_directory(settings).string());
   }
   return make_callback(named.name, options);
 }
@@ -146,7 +163,7 @@ std::shared_ptr<Callback> make_metric_callback(const RunSettings& settings) {
   return std::make_shared<MetricCallback>(std::move(metrics));
 }
 
-/// @param config  Recorded with the run: {"optimizer/lr", "0.1"}.
+/// @param config  Recorded with the run: {"optimizer.lr", "0.1"}.
 std::shared_ptr<Callback> make_track_run(const RunSettings& settings, const std::string& config) {
   if (settings.trackers.empty()) return nullptr;
   std::vector<std::shared_ptr<Tracker>> trackers;
@@ -156,10 +173,29 @@ std::shared_ptr<Callback> make_track_run(const RunSettings& settings, const std:
   TrackRunOptions options = settings.track_run;
   const auto flat = nlohmann::json::parse(config).flatten();
   for (const auto& [path, value] : flat.items()) {
-    options.config.emplace_back(path.substr(1),
+    std::string name = path.substr(1);
+    std::replace(name.begin(), name.end(), '/', '.');  // "optimizer" may be the name of a file
+    options.config.emplace_back(std::move(name),
                                 value.is_string() ? value.get<std::string>() : value.dump());
   }
   return std::make_shared<TrackRun>(std::move(trackers), std::move(options));
+}
+
+template <class C>
+bool is_a(const std::shared_ptr<Callback>& callback) {
+  return dynamic_cast<C*>(callback.get()) != nullptr;
+}
+
+void set_progress(CallbackList& callbacks, ProgressBarOptions::Mode mode) {
+  if (mode == ProgressBarOptions::Mode::none) {
+    std::erase_if(callbacks, [](const auto& callback) {
+      return is_a<PrintProgress>(callback) || is_a<ProgressBar>(callback) ||
+             is_a<LogMetrics>(callback);
+    });
+  }
+  for (auto& callback : callbacks) {
+    if (is_a<ProgressBar>(callback)) callback = make<ProgressBar>({.mode = mode});
+  }
 }
 
 /// Those that are named come in the place of the default ones of their names.
@@ -176,11 +212,12 @@ CallbackList make_callbacks(const RunSettings& settings, const std::string& conf
   const auto all = as_usage("callbacks", [&] { return CallbackHandler(named); });
   CallbackList callbacks =
       settings.default_callbacks ? default_callbacks() : low_overhead_callbacks();
+  set_progress(callbacks, settings.progress);
   callbacks.push_back(std::make_shared<StopOnSignal>());
-  if (settings.save_every_n_updates || settings.save_every_n_epochs) {
-    callbacks.push_back(make<SaveTrainingState>({.directory = settings.output_dir / "states",
-                                                 .every_n_updates = settings.save_every_n_updates,
-                                                 .every_n_epochs = settings.save_every_n_epochs}));
+  if (saves_states(settings)) {
+    SaveTrainingStateOptions options = settings.states;
+    options.directory = states_directory(settings);
+    callbacks.push_back(std::make_shared<SaveTrainingState>(std::move(options)));
   }
   const auto names = all.names();
   std::erase_if(callbacks, [&](const auto& callback) {
@@ -202,14 +239,17 @@ TrainOptions make_train_options(const RunSettings& settings, const RunData& data
   options.eval_dataloader_options = settings.eval_dataloader;
   options.eval_dataloader_options.transform = data.eval_transform;
   if (settings.resume_from) {
-    options.resume_from = *settings.resume_from == "latest"
-                              ? settings.output_dir / "states" / "latest"
-                              : *settings.resume_from;
+    options.resume_from = *settings.resume_from == kLatest ? states_directory(settings) / kLatest
+                                                           : *settings.resume_from;
   }
   if (settings.scheduler) {
-    options.create_scheduler_fn = as_usage("scheduler", [&] {
+    const auto make = [&] {
       return make_scheduler_fn(settings.scheduler->name, settings.scheduler->settings);
-    });
+    };
+    options.create_scheduler_fn = [schedule = as_usage("scheduler", make)](
+                                      torch::optim::Optimizer& optimizer, const RunConfig& config) {
+      return as_usage("scheduler", [&] { return schedule(optimizer, config); });
+    };
   }
   return options;
 }
@@ -219,11 +259,25 @@ std::optional<std::filesystem::path> checkpoint_of(const RunSettings& settings) 
   return settings.output_dir / *settings.checkpoint;
 }
 
-/// The model's weights of a checkpoint of Trainer, or of a state dict.
-void load_weights(Model& model, const std::filesystem::path& path) {
-  StateDict state = read_checkpoint(path);
-  constexpr const char* kModel = "model_state_dict";
-  model.load_state_dict(state.contains(kModel) ? state.get_dict(kModel) : state);
+void load_weights(Model& model, const std::filesystem::path& path, const std::string& key) {
+  StateDict state = get_nested(read_checkpoint(path), key);
+  for (const char* usual : {"model_state_dict", "state_dict", "model"}) {
+    if (key.empty() && state.contains(usual) && state.at(usual).isGenericDict()) {
+      state = state.get_dict(usual);
+    }
+  }
+  try {
+    model.load_state_dict(state);
+  } catch (const Error& error) {
+    throw Error(c10::str("the weights in ", path, " do not fit: ", error.what()));
+  }
+}
+
+/// All but the learning rates, which stay as they are.
+void load_checkpoint(Trainer& trainer, const std::filesystem::path& path) {
+  const auto lr = get_param_group_field(*trainer.optimizer(), ParamGroupField::lr);
+  trainer.load_checkpoint(path, {.scheduler = false});
+  set_param_group_field(*trainer.optimizer(), ParamGroupField::lr, lr);
 }
 
 /// "eval_accuracy" is printed as "accuracy", and "evaluation_loss" as "loss".
@@ -234,10 +288,10 @@ std::string short_name(const std::string& name) {
   return name;
 }
 
-void test(Trainer& trainer, const RunSettings& settings, const RunData& data) {
+Metrics test(Trainer& trainer, const RunSettings& settings, const RunData& data) {
   DataLoaderOptions loader = settings.eval_dataloader;
   loader.transform = data.eval_transform;
-  const Metrics metrics = trainer.evaluate(
+  Metrics metrics = trainer.evaluate(
       {.dataset = data.test_dataset,
        .per_device_batch_size = loader.batch_size.value_or(settings.train.per_device_batch_size),
        .dataloader_options = loader,
@@ -245,6 +299,7 @@ void test(Trainer& trainer, const RunSettings& settings, const RunData& data) {
   for (const auto& [name, value] : metrics) {
     trainer.print(fmt::format("test {}: {:.4f}", short_name(name), value));
   }
+  return metrics;
 }
 
 std::unique_ptr<Trainer> make_trainer(const RunProgram& program, Model model,
@@ -266,12 +321,66 @@ std::shared_ptr<Logger> make_logger_of(const RunSettings& settings) {
   return make_logger(options);
 }
 
+/// Adds where `named` writes, as far as its options say so.
+void add_outputs(std::vector<std::filesystem::path>& outputs,
+                 const std::vector<NamedSettings>& named) {
+  for (const NamedSettings& each : named) {
+    for (const auto& [key, value] : each.settings) {
+      if (key == "path") outputs.emplace_back(value);
+    }
+  }
+}
+
+void check_outputs_differ(const RunSettings& settings) {
+  std::vector<std::filesystem::path> outputs;
+  if (const auto path = checkpoint_of(settings)) outputs.push_back(*path);
+  if (settings.log.file) outputs.push_back(settings.output_dir / *settings.log.file);
+  add_outputs(outputs, settings.callbacks);
+  add_outputs(outputs, settings.trackers);
+  std::erase(outputs, "/dev/null");
+  for (auto& path : outputs) path = std::filesystem::absolute(path).lexically_normal();
+  std::sort(outputs.begin(), outputs.end());
+  const auto twin = std::adjacent_find(outputs.begin(), outputs.end());
+  if (twin == outputs.end()) return;
+  throw UsageError(c10::str(*twin,
+                            " is to be written twice; --checkpoint, --log.file, the callbacks and "
+                            "the trackers must name different files."));
+}
+
 /// Whatever can be wrong should be found before the first update.
 void check_outputs(const RunSettings& settings) {
   if (const auto path = checkpoint_of(settings)) check_writable(*path);
-  if (settings.save_every_n_updates || settings.save_every_n_epochs) {
-    check_writable(settings.output_dir / "states" / "writable");
+  if (saves_states(settings)) check_writable(states_directory(settings) / "writable");
+}
+
+/// Options without an effect, and contradictions that no option shows alone.
+///
+/// @param defaults  The program's.
+void check_together(const RunSettings& settings, const RunSettings& defaults) {
+  const auto refuse = [](const char* what) { throw UsageError(what); };
+  if (settings.init_from && settings.load_checkpoint) {
+    refuse("--init_from and --load_checkpoint are both given; give one of them.");
   }
+  if (settings.load_checkpoint && settings.resume_from) {
+    refuse("--load_checkpoint and --resume_from are both given; give one of them.");
+  }
+  if (!settings.init_key.empty() && !settings.init_from) {
+    refuse("--init_key needs a file; name it with --init_from FILE.");
+  }
+  const auto differ = [](const auto& options, const auto& others) {
+    return options_to_text(options) != options_to_text(others);
+  };
+  SaveTrainingStateOptions states = settings.states;
+  states.directory = defaults.states.directory;  // where --callbacks save-training-state saves, too
+  if (!saves_states(settings) && differ(states, defaults.states)) {
+    refuse(
+        "--states.* are given, but no training states are saved; give --states.every_n_updates N "
+        "or --states.every_n_epochs N.");
+  }
+  if (settings.trackers.empty() && differ(settings.track_run, defaults.track_run)) {
+    refuse("--track_run.* are given, but there is no tracker; give --trackers NAME.");
+  }
+  check_outputs_differ(settings);
 }
 
 /// Ends the program as if the signal that stopped it had killed it, so that a shell or a scheduler
@@ -301,7 +410,8 @@ void train(const RunParts& parts, const RunSettings& settings, const std::string
   const RunData data = parts.make_data();
   Model model = parts.make_model();
   if (settings.init_from) {  // the other processes get the weights of this one
-    run_on_main_process(*accelerator, [&] { load_weights(model, *settings.init_from); });
+    run_on_main_process(*accelerator,
+                        [&] { load_weights(model, *settings.init_from, settings.init_key); });
   }
   if (parts.program.make_callbacks) {
     const CallbackList own = parts.program.make_callbacks(settings, model);
@@ -309,26 +419,30 @@ void train(const RunParts& parts, const RunSettings& settings, const std::string
   }
   const TrainOptions options = make_train_options(settings, data);
   const auto trainer =
-      make_trainer(parts.program, model, create_optimizer(model.parameters()),
+      make_trainer(parts.program, model,
+                   as_usage("optimizer", [&] { return create_optimizer(model.parameters()); }),
                    {.callbacks = std::move(callbacks), .shared_accelerator = accelerator});
 
-  const TrainResult result = trainer->train(options);
-  LINKBOY_CHECK(result.reason != StopReason::nan, "the loss became NaN or infinite after ",
-                result.num_updates,
-                " updates; no checkpoint was saved. Lower --optimizer.lr, or limit the gradients "
-                "with --train.gradient_clip_norm.");
+  if (settings.load_checkpoint) load_checkpoint(*trainer, *settings.load_checkpoint);
+
+  RunResult result{.training = trainer->train(options)};
+  const auto [reason, num_updates] = std::pair(result.training.reason, result.training.num_updates);
+  const bool has_failed = reason == StopReason::nan;
   const bool is_rehearsal = trainer->callback_handler().find<FastDevRun>() != nullptr;
-  if (const auto path = checkpoint_of(settings); path && !is_rehearsal) {
+  if (const auto path = checkpoint_of(settings); path && !is_rehearsal && !has_failed) {
     trainer->save_checkpoint(*path);
     trainer->print("checkpoint: " + path->string());
   }
-  if (result.reason == StopReason::stop_request) {
+  if (reason == StopReason::stop_request) {
     // After a stop request, skip the final test.
-    trainer->print(fmt::format("stopped on request after {} updates", result.num_updates));
-  } else if (data.test_dataset) {
-    test(*trainer, settings, data);
+    trainer->print(fmt::format("stopped on request after {} updates", num_updates));
+  } else if (data.test_dataset && !has_failed) {
+    result.test_metrics = test(*trainer, settings, data);
   }
   if (parts.program.after_training) parts.program.after_training(*trainer, result);
+  LINKBOY_CHECK(!has_failed, "the loss became NaN or infinite after ", num_updates,
+                " updates; no checkpoint was saved. Lower --optimizer.lr, or limit the gradients "
+                "with --train.gradient_clip_norm.");
   // When one process has failed, launchers kill the others; none should be writing then.
   accelerator->wait_for_everyone();
   exit_like(*trainer);
@@ -352,38 +466,32 @@ class IgnoredSignals {
   Handler before_pipe_, before_size_;
 };
 
-/// The program's name in front of its errors, with the rank if it is one of several processes.
-std::string name_in_errors(const char* path) {
-  std::string name = std::filesystem::path(path).filename().string();
-  for (const char* variable : {"RANK", "OMPI_COMM_WORLD_RANK", "SLURM_PROCID"}) {
-    if (const char* rank = std::getenv(variable)) return c10::str(name, " (rank ", rank, ")");
-  }
-  return name;
-}
-
 void configure_and_train(const std::string& name, const RunParts& parts,
                          const Arguments& arguments) {
   RunSettings settings = parts.program.defaults;
-  CommandLine command_line(name.substr(0, name.find(' ')), parts.program.description);
+  CommandLine command_line(name, parts.program.description);
   add_options(command_line, settings);
   parts.add_model_and_data_options(command_line);
   if (parts.program.add_options) parts.program.add_options(command_line);
-  if (command_line.parse(arguments)) train(parts, settings, command_line.config());
+  if (!command_line.parse(arguments)) return;
+  check_together(settings, parts.program.defaults);
+  try {
+    train(parts, settings, command_line.config());
+  } catch (const OptionError& error) {
+    throw UsageError(error.what());
+  }
 }
 
 }  // namespace
 
 int run(int argc, const char* const* argv, RunParts parts) noexcept {
   const IgnoredSignals ignored;
-  const std::string name = name_in_errors(argc > 0 ? argv[0] : "program");
-  std::vector<const char*> words{name.c_str()};
-  for (int i = 1; i < argc; ++i) words.push_back(argv[i]);
   // run_main catches what this throws.
   // cppcheck-suppress throwInNoexceptFunction
-  const auto train = [&](const Arguments& arguments) {
-    configure_and_train(name, parts, arguments);
-  };
-  return run_main(static_cast<int>(words.size()), words.data(), train);
+  return run_main(argc, argv, [&](const Arguments& arguments) {
+    const std::filesystem::path path = argc > 0 ? argv[0] : "program";
+    configure_and_train(path.filename().string(), parts, arguments);
+  });
 }
 
 }  // namespace linkboy::cli::detail

@@ -2,6 +2,10 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <cmath>
+#include <iterator>
+
 #include "util/parse_number.hpp"
 
 namespace linkboy {
@@ -37,6 +41,42 @@ template uint64_t number_from_text(const std::string& text);
 template double number_from_text(const std::string& text);
 
 std::string number_to_text(double number) { return fmt::format("{}", number); }
+
+namespace {
+
+struct Unit {
+  const char* name;
+  int64_t nanoseconds;
+};
+/// From the largest to the smallest.
+constexpr Unit kUnits[] = {{"h", 3'600'000'000'000}, {"min", 60'000'000'000}, {"s", 1'000'000'000},
+                           {"ms", 1'000'000},        {"us", 1'000},           {"ns", 1}};
+
+}  // namespace
+
+std::chrono::nanoseconds duration_from_text(const std::string& text) {
+  constexpr const char* kAllowed = "it must be a number with its unit: 30s, 100ms, 5min, 2h";
+  const std::size_t end = text.find_first_not_of("+-.0123456789");
+  LINKBOY_CHECK_OPTION(end != std::string::npos, kAllowed);
+  const std::size_t begin_of_unit = text.find_first_not_of(' ', end);
+  const auto unit = std::find_if(std::begin(kUnits), std::end(kUnits), [&](const Unit& known) {
+    return begin_of_unit != std::string::npos && text.substr(begin_of_unit) == known.name;
+  });
+  const auto number = parse_number<double>(text.substr(0, end));
+  LINKBOY_CHECK_OPTION(unit != std::end(kUnits) && number, kAllowed);
+  const double nanoseconds = *number * static_cast<double>(unit->nanoseconds);
+  constexpr double kMost = 9.2e18;
+  LINKBOY_CHECK_OPTION(std::abs(nanoseconds) < kMost, "it must be less than 292 years");
+  return std::chrono::nanoseconds(std::llround(nanoseconds));
+}
+
+std::string duration_to_text(std::chrono::nanoseconds duration) {
+  const int64_t count = duration.count();
+  if (count == 0) return "0s";
+  const auto unit = std::find_if(std::begin(kUnits), std::end(kUnits),
+                                 [&](const Unit& known) { return count % known.nanoseconds == 0; });
+  return std::to_string(count / unit->nanoseconds) + unit->name;
+}
 
 TextSettings replace_former_keys(TextSettings settings, std::span<const FormerKey> former) {
   TextSettings today;

@@ -5,14 +5,11 @@
 #include <torch/utils.h>
 
 #include <cmath>
-#include <fstream>
-#include <linkboy/checkpoint/checkpoint.hpp>
 #include <string>
 #include <vector>
 
 #include "support/expect_error.hpp"
 #include "support/python_peer.hpp"
-#include "support/temporary_folder.hpp"
 
 namespace fashion_mnist::fashion_mnist_models_test {
 namespace {
@@ -46,22 +43,6 @@ TEST_P(ModelsTest, TrainsAllItsParameters) {
   model(torch::randn({3, 1, 28, 28})).square().sum().backward();
   for (const auto& parameter : model.parameters()) {
     EXPECT_GT(parameter.grad().abs().sum().item<float>(), 0);
-  }
-}
-
-TEST_P(ModelsTest, LoadsItsOwnWeights) {
-  const linkboy::TemporaryFolder folder;
-  const linkboy::Model saved = make_model(GetParam());
-  linkboy::write_checkpoint(folder / "w.pt", saved.state_dict());
-  linkboy::write_checkpoint(
-      folder / "c.pt",
-      linkboy::StateDict{{"model_state_dict", saved.state_dict().to_ivalue()}, {"epoch", 1}});
-  for (const char* file : {"w.pt", "c.pt"}) {
-    linkboy::Model loaded = make_model(GetParam());
-    load_weights(loaded, folder / file);
-    for (const auto& [name, value] : saved.named_tensors()) {
-      EXPECT_TRUE(torch::equal(tensor(loaded, name), value)) << name;
-    }
   }
 }
 
@@ -134,26 +115,6 @@ TEST(MakeModelTest, ASeedGivesPythonsWeights) {
 
 TEST(MakeModelTest, KnowsNoOtherName) {
   EXPECT_ERROR(make_model("vgg"), "there is no model 'vgg'");
-}
-
-TEST(LoadWeightsTest, NamesTheFileAndWhatDoesNotFit) {
-  const linkboy::TemporaryFolder folder;
-  linkboy::write_checkpoint(folder / "w.pt", make_model("cnn").state_dict());
-  linkboy::Model model = make_model("mlp");
-  const at::Tensor before = tensor(model, "0.weight").clone();
-  EXPECT_ERROR(load_weights(model, folder / "w.pt"), "w.pt\" do not fit: ");
-  EXPECT_ERROR(load_weights(model, folder / "w.pt"), "2.weight");        // missing
-  EXPECT_ERROR(load_weights(model, folder / "w.pt"), "1.running_mean");  // unexpected
-  EXPECT_ERROR(load_weights(model, folder / "w.pt"), "0.weight");        // of another shape
-  EXPECT_TRUE(torch::equal(tensor(model, "0.weight"), before));
-}
-
-TEST(LoadWeightsTest, RefusesWhatIsNoCheckpoint) {
-  const linkboy::TemporaryFolder folder;
-  linkboy::Model model = make_model("mlp");
-  EXPECT_ERROR(load_weights(model, folder / "none.pt"), "none.pt");
-  std::ofstream(folder / "text.pt") << "no weights here";
-  EXPECT_ERROR(load_weights(model, folder / "text.pt"), "text.pt");
 }
 
 }  // namespace

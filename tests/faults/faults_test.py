@@ -80,9 +80,9 @@ class FaultTest(unittest.TestCase):
         cls.others = {file.relative_to(cls.start): file.read_bytes()
                       for file in (cls.start / "states").rglob("training_state.pt")}
         whole = cls.root / "whole"
-        cls.run_in(whole, epochs=3, save=cls.root / "whole.pt")
+        cls.run_in(whole, epochs=3, checkpoint=cls.root / "whole.pt")
         cls.expected = (cls.root / "whole.pt").read_bytes()
-        cls.run_in(cls.start, max_steps=8)
+        cls.run_in(cls.start, max_updates=8)
         # The last state is that of a run that has ended there; the one before is in mid-epoch.
         shutil.rmtree(sorted((cls.start / "states").glob("state-*"))[-1])
 
@@ -90,14 +90,14 @@ class FaultTest(unittest.TestCase):
     def run_in(cls, output, fault=None, log=None, asynchronous=False, **options):
         """Runs until its end; returns the status and what it printed."""
         options = {"data": cls.data, "model": "mlp", "epochs": 3, "batch_size": 10, "device": "cpu",
-                   "threads": 1, "progress": "none", "scheduler": "none", "output_dir": output,
+                   "num_threads": 1, "progress": "none", "scheduler": "none", "output_dir": output,
                    "save_every_updates": 2, "eval_batch_size": 20,
                    "callbacks": f"save-best-model:path={output}/best.pt,"
                                 "load_saved_checkpoint=false", **options}
         command = [PROGRAM] + [word for name, value in options.items()
-                               for word in (f"--{name.replace('_', '-')}", str(value))]
+                               for word in (f"--{name}", str(value))]
         if asynchronous:
-            command.append("--async-save")
+            command += ["--states.asynchronous", "true"]
         environment = dict(os.environ)
         if fault:
             environment.update(LD_PRELOAD=LIBRARY, LINKBOY_FAULT=fault, LINKBOY_FAULT_LOG=str(log))
@@ -117,7 +117,7 @@ class FaultTest(unittest.TestCase):
         final.unlink(missing_ok=True)
         shutil.copytree(self.start, output)
         status, printed, told = self.run_in(output, f"{call}:{number}:{error}:{self.root}", log,
-                                            asynchronous, resume=output / "states", save=final)
+                                            asynchronous, resume_from=output / "states", checkpoint=final)
         if not log.exists():
             return False
         said = printed + told
@@ -133,7 +133,7 @@ class FaultTest(unittest.TestCase):
         for file, content in self.others.items():
             self.assertEqual((output / file).read_bytes(), content, said)
         # The newest state was there before this run, or is whole.
-        _, printed, _ = self.run_in(output, resume=output / "states", save=final)
+        _, printed, _ = self.run_in(output, resume_from=output / "states", checkpoint=final)
         self.assertIn("Resumed training state from", printed)
         self.assertNotIn("a training state is left out", printed)
         if call not in INEXACT:

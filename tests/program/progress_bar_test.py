@@ -66,7 +66,7 @@ class ProgressBarTest(unittest.TestCase):
 
     def arguments(self, *more):
         return [PROGRAM, "--data", self.data, "--model", "mlp", "--epochs", "2", "--batch-size",
-                "10", "--output-dir", self.data / "output", *more]
+                "10", "--output_dir", self.data / "output", *more]
 
     def in_terminal(self, columns, *more, **environment):
         """Bytes that the program sends to a terminal, in which are its output and its errors."""
@@ -120,7 +120,7 @@ class ProgressBarTest(unittest.TestCase):
         printed = re.compile(
             r"Starting (training run|epoch \d|eval epoch|evaluation run)|Finishing .* run|"
             r"\w+: [\d.e-]+|checkpoint: .*|Running evaluation .*|Resuming .*|"
-            r"Reached max .*|test accuracy: [\d.]+|seed .*|"
+            r"Reached max .*|test (accuracy|loss): [\d.]+|seed .*|"
         )
         bar = re.compile(r"(epoch \d|\w*eval) +\d+%.*\]")
         for columns in (80, 200):
@@ -155,7 +155,7 @@ class ProgressBarTest(unittest.TestCase):
         self.assertEqual(len(re.findall(r"^epoch 1 +\d+%", text, re.MULTILINE)), 1)
 
     def test_a_stop_leaves_the_cursor_on_a_line_of_its_own(self):
-        screen = self.screen_of(80, "--max-steps", "75")
+        screen = self.screen_of(80, "--max-updates", "75")
         self.assertEqual(screen.lines[-1], "")
 
 

@@ -16,14 +16,15 @@ from fashion_mnist_test import write_data
 
 # Augmentation draws random numbers in the workers; the CNN's kernels are those of a real network.
 OPTIONS = [
-    "--epochs=2", "--max-steps=12", "--batch-size=64", "--model=cnn", "--augment", "--report-updates",
-    "--device=cpu", "--threads=1", "--progress=none", "--clip-norm=1", "--gradient-accumulation-steps=2",
+    "--epochs=2", "--max-updates=12", "--batch-size=64", "--model=cnn", "--augment=true", "--report-updates",
+    "--device=cpu", "--num_threads=1", "--progress=none", "--gradient_clip_norm=1",
+    "--gradient_accumulation_steps=2",
 ]
 
 
 def run(program, data, workers):
     with tempfile.TemporaryDirectory() as folder:
-        files = [f"--save={folder}/end.pt", f"--report={folder}/report.jsonl"]
+        files = [f"--checkpoint={folder}/end.pt", f"--report={folder}/report.jsonl"]
         command = [program, f"--data={data}", f"--workers={workers}", *files, *OPTIONS]
         subprocess.run(command, check=True, cwd=folder, stdout=subprocess.DEVNULL)
         lines = (pathlib.Path(folder) / "report.jsonl").read_text().splitlines()

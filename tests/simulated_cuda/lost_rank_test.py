@@ -20,7 +20,7 @@ LIBRARIES = None
 class LostRankTest(fault_test.FaultTest):
     def start_on_devices(self, timeout, has_network=False, folder="."):
         port = fault_test.free_port()
-        options = self.options(timeout=timeout, device="cuda", precision="fp16", **self.ENDLESS)
+        options = self.options(distributed__timeout=f"{timeout}s", device="cuda", precision="fp16", **self.ENDLESS)
         processes = [self.start_rank(rank, 2, port, options, folder, LD_PRELOAD=LIBRARIES,
                                      SIMULATED_CUDA_DEVICES=2,
                                      SIMULATED_CUDA_NETWORK=int(has_network)) for rank in range(2)]

@@ -132,6 +132,8 @@ std::filesystem::path find_idx(const std::filesystem::path& directory, const std
 
 Split load_split(const std::filesystem::path& directory, const std::string& prefix,
                  std::optional<int64_t> limit) {
+  LINKBOY_CHECK_OPTION(limit.value_or(1) >= 1, "the limit of ", prefix, " samples is ", *limit,
+                       "; it must be at least 1.");
   const auto images_path = find_idx(directory, prefix + "-images-idx3-ubyte");
   const auto labels_path = find_idx(directory, prefix + "-labels-idx1-ubyte");
   // Before they are unpacked: a small file may name very large images.

@@ -6,7 +6,6 @@
 #include <torch/nn/modules/linear.h>
 #include <torch/nn/modules/pooling.h>
 
-#include <linkboy/checkpoint/checkpoint.hpp>
 #include <linkboy/error.hpp>
 #include <linkboy/vision/resnet.hpp>
 
@@ -55,22 +54,7 @@ linkboy::Model make_model(const std::string& name) {
     return linkboy::vision::resnet18(
         {.num_classes = kNumClasses, .in_channels = 1, .has_small_stem = true});
   }
-  throw linkboy::Error("there is no model '" + name + "'. Take mlp, cnn or resnet18.");
-}
-
-void load_weights(linkboy::Model& model, const std::filesystem::path& path,
-                  const std::string& key) {
-  linkboy::StateDict state = linkboy::get_nested(linkboy::read_checkpoint(path), key);
-  for (const char* usual : {"model_state_dict", "state_dict", "model"}) {
-    if (key.empty() && state.contains(usual) && state.at(usual).isGenericDict()) {
-      state = state.get_dict(usual);
-    }
-  }
-  try {
-    model.load_state_dict(state);
-  } catch (const linkboy::Error& error) {
-    throw linkboy::Error(c10::str("the weights in ", path, " do not fit: ", error.what()));
-  }
+  throw linkboy::OptionError("there is no model '" + name + "'. Take mlp, cnn or resnet18.");
 }
 
 }  // namespace fashion_mnist

@@ -2,7 +2,6 @@
 
 #include <torch/nn/modules/container/sequential.h>
 
-#include <filesystem>
 #include <linkboy/model.hpp>
 #include <string>
 
@@ -25,15 +24,7 @@ torch::nn::Sequential make_cnn();
 
 /// @param name  "mlp", "cnn" or "resnet18", which is ResNet-18 for small grey images: a 3x3 stem of
 ///              stride 1 on one channel and no first max-pool.
-/// @throws linkboy::Error if it is anything else.
+/// @throws linkboy::OptionError if it is anything else.
 linkboy::Model make_model(const std::string& name);
-
-/// Copies the weights of a file into `model`: a state dict, or a checkpoint with a
-/// `model_state_dict`.
-/// @throws linkboy::Error that names the file if it cannot be read or does not fit the model (the
-///         message lists missing, unexpected and misshapen names); the model is unchanged then.
-/// @param key  The part of the file that is the state dict; its usual names are found without.
-void load_weights(linkboy::Model& model, const std::filesystem::path& path,
-                  const std::string& key = "");
 
 }  // namespace fashion_mnist

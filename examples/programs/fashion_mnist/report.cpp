@@ -16,8 +16,8 @@ namespace fashion_mnist {
 
 using Json = nlohmann::ordered_json;
 
-Report::Report(std::filesystem::path path, bool with_updates, bool append)
-    : path_(std::move(path)), with_updates_(with_updates), append_(append) {}
+Report::Report(const ReportOptions& options, bool append)
+    : path_(options.path.value()), with_updates_(options.with_updates), append_(append) {}
 
 namespace {
 
@@ -51,8 +51,9 @@ void Report::on_training_run_claim(linkboy::Trainer& trainer) {
 
 /// Not before: a run that is refused must not touch the file of the run that is on.
 void Report::on_training_run_start(linkboy::Trainer& trainer) {
-  const std::string failure =
-      linkboy::failure_on_main_process(trainer.accelerator(), [this] { open(); });
+  const std::string failure = linkboy::failure_on_main_process(trainer.accelerator(), [&] {
+    if (trainer.accelerator().is_main_process()) open();
+  });
   LINKBOY_CHECK(failure.empty(), failure);
 }
 
@@ -120,14 +121,21 @@ void Report::on_training_run_epoch_end(linkboy::Trainer& trainer) {
              &trainer);
 }
 
-void Report::write_end(linkboy::StopReason reason, std::optional<double> test_accuracy) {
+void Report::end(const linkboy::cli::RunResult& result) {
+  const auto accuracy = result.test_metrics.find("eval_accuracy");
+  const bool is_tested = accuracy != result.test_metrics.end();
+  // A signal may have come during the test.
+  const bool is_stopped = result.training.reason != linkboy::StopReason::nan && !is_tested;
+  const auto reason = is_stopped ? linkboy::StopReason::stop_request : result.training.reason;
   write_line({{"event", "end"},
               {"reason", std::string(linkboy::to_string(reason))},
-              {"test_accuracy", test_accuracy ? Json(*test_accuracy) : Json()}});
+              {"test_accuracy", is_tested ? Json(accuracy->second) : Json()}});
+  LINKBOY_CHECK(is_complete_, "the report is not complete: a line could not be written to ", path_,
+                ". Make room there, or name another file with --report.");
 }
 
 void Report::write_line(const Json& event, linkboy::Trainer* trainer) {
-  if (!is_complete_) return;
+  if (!is_complete_ || !file_.is_open()) return;  // open on the main process alone
   const std::string line = event.dump() + '\n';
   file_ << line << std::flush;
   is_complete_ = file_.good();
@@ -137,11 +145,6 @@ void Report::write_line(const Json& event, linkboy::Trainer* trainer) {
     trainer->print(c10::str("ERROR: cannot write to the report ", path_, ": ", std::strerror(errno),
                             ". The run continues without it."));
   }
-}
-
-void Report::check() const {
-  LINKBOY_CHECK(is_complete_, "the report is not complete: a line could not be written to ", path_,
-                ". Make room there, or name another file with --report.");
 }
 
 }  // namespace fashion_mnist

@@ -5,14 +5,19 @@
 #include <filesystem>
 #include <fstream>
 #include <linkboy/callback.hpp>
+#include <linkboy/cli/run.hpp>
 #include <linkboy/extend/loss_average.hpp>
-#include <linkboy/run/stop_training.hpp>
 #include <memory>
 #include <nlohmann/json_fwd.hpp>
 #include <optional>
 #include <vector>
 
 namespace fashion_mnist {
+
+struct ReportOptions {
+  std::optional<std::filesystem::path> path;
+  bool with_updates = false;
+};
 
 /// Writes what happens in a training run to a file, one JSON object a line:
 ///
@@ -23,7 +28,8 @@ namespace fashion_mnist {
 ///
 /// Of several processes one has the file; what it holds is of all of them. `loss` is the mean over
 /// the samples of the update; `lr` has the value of each param group that
-/// the (epoch's last) update used; `grad_norm` is the 2-norm before it was clipped to a norm.
+/// the (epoch's last) update used; `grad_norm` is the 2-norm before it was clipped to a norm, null
+/// if the run does not clip.
 /// Numbers read back as the very same doubles; what is unknown or no finite number is null. Each
 /// line is handed to the system before the run goes on. If a line cannot be written, an error is
 /// printed, and no later line is written.
@@ -32,11 +38,10 @@ namespace fashion_mnist {
 ///       record metrics.
 class Report : public linkboy::Callback {
  public:
-  /// @param path  For all processes but the main one "/dev/null": they take part in the means.
   /// @param append  Keeps what the file has, for a run that is resumed: up to the lines that its
   ///                training state knows of, or, without one, up to its last whole line. Otherwise
   ///                empties it.
-  Report(std::filesystem::path path, bool with_updates, bool append = false);
+  explicit Report(const ReportOptions& options, bool append = false);
 
   /// @throws linkboy::Error if another run writes the file.
   void on_training_run_claim(linkboy::Trainer& trainer) override;
@@ -52,11 +57,9 @@ class Report : public linkboy::Callback {
   linkboy::StateDict state_dict() const override;
   void load_state_dict(const linkboy::StateDict& state) override;
 
-  /// The last line.
-  void write_end(linkboy::StopReason reason, std::optional<double> test_accuracy);
-
+  /// Writes the last line.
   /// @throws linkboy::Error if a line could not be written; the run did not end because of it.
-  void check() const;
+  void end(const linkboy::cli::RunResult& result);
 
  private:
   void open();

@@ -51,7 +51,8 @@ using Arguments = std::vector<std::string>;
 
 /// Runs `body` and turns its end into an exit status: 0 if it returned, 1 if it threw, 2 if it
 /// threw UsageError, the status of an ExitStatus; 1 if standard output could not be written. The
-/// exception's message goes to standard error as `PROGRAM: error: ...`, without LibTorch's
+/// exception's message goes to standard error as `PROGRAM: error: ...`, or
+/// `PROGRAM (rank 1): error: ...` if a launcher's variable has the rank, without LibTorch's
 /// backtrace. Never throws.
 LINKBOY_API int run_main(int argc, const char* const* argv,
                          const std::function<void(const Arguments&)>& body) noexcept;
@@ -181,11 +182,6 @@ class LINKBOY_API OptionGroup {
                               NamedChoices choices, std::string help);
   /// @}
 
-  /// Gives the option `name`, which this group has, or KEY of a named one ("optimizer.lr"), a
-  /// second name on the command line and in config files.
-  /// @throws Error if there is no such option.
-  OptionGroup& add_alias(std::string alias, const std::string& name);
-
   /// An option `--name` that takes no value and sets `target`; `name=true` in a config file.
   OptionGroup& add_switch(std::string name, bool* target, std::string help);
 
@@ -225,12 +221,6 @@ class LINKBOY_API OptionGroup {
     std::function<std::string()> choices{};
   };
 
-  /// Another name of an option, or of a key of it.
-  struct Alias {
-    std::string alias;
-    std::string name;
-  };
-
   template <class T>
   static auto text_of(const T* target) {
     return [target] { return std::vector<std::string>{to_text(*target)}; };
@@ -250,7 +240,6 @@ class LINKBOY_API OptionGroup {
 
   std::string title_;
   std::vector<Option> options_;
-  std::vector<Alias> aliases_;
 };
 
 /// The options that a program takes, on the command line and in the file that `--config` names.
@@ -261,6 +250,9 @@ class LINKBOY_API OptionGroup {
 /// with its name and a dot in front: `{"train": {"num_epochs": 7}}` is `--train.num_epochs 7`. What
 /// the command line says wins over the file. `--help`, `--config` and `--print-config` are there
 /// without being added, and `--list` if something is made by name.
+///
+/// The parts of a name that end it do as well, if no other option ends so: `--num_epochs 7`. A `-`
+/// is as good as a `_`.
 class LINKBOY_API CommandLine {
  public:
   /// @param description  What the program does, in a sentence or two; `--help` begins with it.
@@ -270,6 +262,11 @@ class LINKBOY_API CommandLine {
 
   /// The reference stays valid.
   OptionGroup& add_group(std::string title);
+
+  /// Gives the option `name`, or KEY of a named one ("optimizer.lr"), a second name on the command
+  /// line and in config files.
+  /// @throws Error if there is no such option.
+  CommandLine& add_alias(std::string alias, const std::string& name);
 
   /// Sets the targets of all options that are given.
   ///
@@ -307,14 +304,22 @@ class LINKBOY_API CommandLine {
     std::string key{};
   };
 
+  /// Another name of an option, or of a key of it.
+  struct Alias {
+    std::string alias;
+    std::string name;
+  };
+
   template <class Visit>
   void for_each_option(const Visit& visit) const;
-  Found find_exactly(const std::string& name) const;
+  std::vector<std::string> names_ending_in(const std::string& name) const;
+  /// By its whole name, an alias or an end that it alone has; otherwise without an option.
+  Found find(const std::string& name) const;
   /// @throws UsageError that begins with `shown` and names the closest option.
   Found find(const std::string& name, const std::string& shown, const std::string& dashes) const;
   bool names_anything() const;
   std::string list(const std::string& name) const;
-  static std::string help_of(const OptionGroup& group, const Option& option);
+  std::string help_of(const Option& option) const;
   std::vector<Setting> read_arguments(const Arguments& arguments) const;
   std::vector<Setting> read_config_file(const std::filesystem::path& path) const;
   std::vector<Setting> read_json(const std::string& content, const std::string& place) const;
@@ -324,6 +329,7 @@ class LINKBOY_API CommandLine {
   std::string program_;
   std::string description_;
   std::deque<OptionGroup> groups_;
+  std::vector<Alias> aliases_;
   bool help_ = false;
   bool print_config_ = false;
   std::string list_;

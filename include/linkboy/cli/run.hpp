@@ -10,6 +10,8 @@
 #include <utility>
 #include <vector>
 
+#include "linkboy/callbacks/progress_bar.hpp"
+#include "linkboy/callbacks/save_training_state.hpp"
 #include "linkboy/callbacks/track_run.hpp"
 #include "linkboy/cli/command_line.hpp"
 #include "linkboy/cli/logger.hpp"
@@ -45,6 +47,9 @@ struct RunSettings {
   LoggerOptions log{};
   /// How the trackers record the run; `config` gets the configuration.
   TrackRunOptions track_run{};
+  /// When training states are saved, in `directory` below `output_dir`; none are unless one of
+  /// these says when, or the run is resumed.
+  SaveTrainingStateOptions states{.directory = "states"};
 
   /// Seed of the weights, the shuffling and the augmentation.
   uint64_t seed = 0;
@@ -53,23 +58,27 @@ struct RunSettings {
   /// Whether the run shows progress and metrics and stops at a NaN: `default_callbacks`. Otherwise
   /// it has the callbacks that are named and nothing else.
   bool default_callbacks = true;
+  /// How the default callbacks show what happens; `none` does not print metrics either.
+  ProgressBarOptions::Mode progress = ProgressBarOptions::Mode::automatic;
   /// Folder of what the program writes.
   std::filesystem::path output_dir = "output";
   /// Checkpoint of the model, the optimizer and the scheduler at the end, below `output_dir`;
   /// "none" writes none.
   std::optional<std::filesystem::path> checkpoint = "checkpoint.pt";
-  /// Saves a training state in OUTPUT_DIR/states after every n-th update. At least 1.
-  std::optional<int64_t> save_every_n_updates{};
-  /// Saves a training state in OUTPUT_DIR/states after every n-th epoch. At least 1.
-  std::optional<int64_t> save_every_n_epochs{};
-  /// A training state, a folder of them, or "latest": the newest one in OUTPUT_DIR/states, or the
+  /// A training state, a folder of them, or "latest": the newest of `states.directory`, or the
   /// beginning if there is none.
   std::optional<std::filesystem::path> resume_from{};
-  /// A checkpoint or state dict (.pt, .safetensors) whose weights the model starts with.
+  /// A file of weights that the model starts with: a state dict or a checkpoint (.pt,
+  /// .safetensors), Python's too. Under "model_state_dict", "state_dict" or "model" they are found.
   std::optional<std::filesystem::path> init_from{};
+  /// Where else in the file the weights are, as keys joined by dots: "checkpoint.net".
+  std::string init_key{};
+  /// A checkpoint of Trainer: the model and the optimizer go on from it; the learning rate is that
+  /// of the configuration.
+  std::optional<std::filesystem::path> load_checkpoint{};
 
-  LINKBOY_FIELDS(seed, num_threads, default_callbacks, output_dir, checkpoint, save_every_n_updates,
-                 save_every_n_epochs, resume_from, init_from);
+  LINKBOY_FIELDS(seed, num_threads, default_callbacks, progress, output_dir, checkpoint,
+                 resume_from, init_from, init_key, load_checkpoint);
 };
 
 /// What a program of `run` trains and evaluates on. All but the first may be left out.
@@ -90,6 +99,14 @@ struct RunData {
   CollateFn collate_fn{};
 };
 
+/// What a program of `run` has done.
+struct RunResult {
+  /// If `reason` is `nan`, nothing was saved or tested.
+  TrainResult training;
+  /// Of the test data; empty if there are none or the run was asked to stop.
+  Metrics test_metrics{};
+};
+
 /// What `run` needs beside the model and the data. Every member has a default.
 struct RunProgram {
   /// What the program does, in a sentence or two; `--help` begins with it.
@@ -106,8 +123,9 @@ struct RunProgram {
   std::function<void(CommandLine&)> add_options{};
   /// Returns callbacks of the program, which has the whole configuration by now.
   std::function<CallbackList(const RunSettings&, const Model&)> make_callbacks{};
-  /// Called after training, testing and saving.
-  std::function<void(Trainer&, const TrainResult&)> after_training{};
+  /// Called after training, saving and testing, on each process. What it throws is the program's
+  /// error.
+  std::function<void(Trainer&, const RunResult&)> after_training{};
 };
 
 namespace detail {
@@ -181,8 +199,9 @@ LINKBOY_API int run(int argc, const char* const* argv, RunParts parts) noexcept;
 ///
 /// The LINKBOY_FIELDS of the arguments of `make_model` and `make_data` are the options of the
 /// groups `model` and `data`; both functions may also take nothing. Short names of frequent
-/// options:
-/// `--epochs`, `--batch-size`, `--lr`, `--device`, `--precision`, `--workers`.
+/// options: `--epochs`, `--max-updates`, `--batch-size`, `--eval-batch-size`, `--lr`, `--workers`,
+/// `--save-every-updates`, `--save-every-epochs`. Of others the end is enough where no other option
+/// ends so: `--zero_stage 1`, `--device cpu`.
 ///
 /// A training state carries the configuration as text ("linkboy::cli::RunConfiguration" among its
 /// callbacks), and a run that resumes it prints what has changed. A signal stops the run in order:

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <array>
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
@@ -89,6 +90,13 @@ LINKBOY_API Number number_from_text(const std::string& text);
 /// Returns the shortest text that `number_from_text` reads as this number.
 LINKBOY_API std::string number_to_text(double number);
 
+/// Reads a duration with its unit, which is ns, us, ms, s, min or h: "1.5s".
+/// @throws Error as `from_text`.
+LINKBOY_API std::chrono::nanoseconds duration_from_text(const std::string& text);
+
+/// Returns what `duration_from_text` reads, in the largest unit of which it is a whole number.
+LINKBOY_API std::string duration_to_text(std::chrono::nanoseconds duration);
+
 /// Reads a value with LINKBOY_ENUM_NAMES.
 /// @throws Error as `from_text`.
 template <class Enum>
@@ -104,10 +112,10 @@ Enum enum_from_text(const std::string& text) {
 template <class Item>
 inline constexpr char kListSeparator = std::is_enum_v<Item> ? '+' : ',';
 
-/// Reads a number, bool, string, path, enumeration (LINKBOY_ENUM_NAMES), duration (in its own
-/// unit), or a type of your own with a static `parse`; also an optional or a vector of these. A
-/// vector's items have commas between them, enumerations '+'. Specialise it for a type that has
-/// other texts as well, such as old names.
+/// Reads a number, bool, string, path, enumeration (LINKBOY_ENUM_NAMES), duration (with its
+/// unit: "30s"), or a type of your own with a static `parse`; also an optional or a vector of
+/// these. A vector's items have commas between them, enumerations '+'. Specialise it for a type
+/// that has other texts as well, such as old names.
 ///
 /// @throws Error that says what the text must be: "it must be a number". The caller completes it.
 template <class Value>
@@ -124,7 +132,7 @@ Value from_text(const std::string& text) {
   } else if constexpr (requires { Value::parse(text); }) {
     return Value::parse(text);
   } else if constexpr (requires { typename Value::rep; }) {
-    return Value(from_text<typename Value::rep>(text));
+    return std::chrono::duration_cast<Value>(duration_from_text(text));
   } else if constexpr (requires(Value optional) { optional.has_value(); }) {
     if (text == "none") return {};
     return from_text<typename Value::value_type>(text);
@@ -157,7 +165,7 @@ std::string to_text(const Value& value) {
   } else if constexpr (requires { value.to_string(); }) {
     return value.to_string();
   } else if constexpr (requires { typename Value::rep; }) {
-    return to_text(value.count());
+    return duration_to_text(value);
   } else if constexpr (requires { value.has_value(); }) {
     return value ? to_text(*value) : "none";
   } else if constexpr (std::is_constructible_v<std::string, Value>) {

@@ -1,93 +1,22 @@
 // Whole programs made by `run`: what the configuration says is what happens.
 
-#include "linkboy/cli/run.hpp"
-
 #include <gmock/gmock.h>
-#include <gtest/gtest.h>
-#include <torch/torch.h>
 
 #include <csignal>
-#include <fstream>
-#include <nlohmann/json.hpp>
 
 #include "linkboy/callbacks/lambda_callback.hpp"
-#include "linkboy/checkpoint/checkpoint.hpp"
 #include "linkboy/checkpoint/training_state_folders.hpp"
+#include "run_fixture.hpp"
 #include "support/file_contents.hpp"
-#include "support/temporary_folder.hpp"
-#include "support/toy.hpp"
 
 namespace linkboy::cli::run_test {
 namespace {
 
-using linkboy::testing::toy_data;
 using ::testing::HasSubstr;
 using ::testing::Not;
-
-struct NetOptions {
-  int64_t width = 5;
-  LINKBOY_FIELDS(width);
-};
-
-struct DataOptions {
-  int64_t num_samples = 12;
-  LINKBOY_FIELDS(num_samples);
-};
-
-struct Outcome {
-  int status = 0;
-  std::string output;
-  std::string errors;
-};
-
-/// Programs in a folder of their own.
-struct RunTest : ::testing::Test {
-  Outcome run(std::vector<std::string> arguments, RunProgram program = {}) {
-    program.loss_function = torch::nn::CrossEntropyLoss();
-    program.defaults.accelerator.device = "cpu";
-    program.defaults.train.num_epochs = 2;
-    program.defaults.train.per_device_batch_size = 4;
-    program.defaults.output_dir = folder / "output";
-    std::vector<const char*> words{"/usr/bin/train"};
-    for (const auto& argument : arguments) words.push_back(argument.c_str());
-    ::testing::internal::CaptureStdout();
-    ::testing::internal::CaptureStderr();
-    Outcome outcome;
-    outcome.status = cli::run(
-        static_cast<int>(words.size()), words.data(),
-        [](const NetOptions& options) {
-          return torch::nn::Sequential(torch::nn::Linear(4, options.width), torch::nn::ReLU(),
-                                       torch::nn::Linear(options.width, 3));
-        },
-        [](const DataOptions& options) {
-          return RunData{.train_dataset = toy_data(options.num_samples),
-                         .eval_dataset = toy_data(6),
-                         .test_dataset = toy_data(9)};
-        },
-        std::move(program));
-    outcome.output = ::testing::internal::GetCapturedStdout();
-    outcome.errors = ::testing::internal::GetCapturedStderr();
-    return outcome;
-  }
-
-  /// The configuration that is printed, without a run.
-  nlohmann::json print_config(std::vector<std::string> arguments, RunProgram program = {}) {
-    arguments.emplace_back("--print-config");
-    const Outcome outcome = run(std::move(arguments), std::move(program));
-    EXPECT_EQ(outcome.status, 0) << outcome.errors;
-    EXPECT_FALSE(std::filesystem::exists(folder / "output"));
-    return nlohmann::json::parse(outcome.output);
-  }
-
-  std::string write_config(const std::string& text) const {
-    std::ofstream(folder / "run.json") << text;
-    return (folder / "run.json").string();
-  }
-
-  StateDict checkpoint() const { return read_checkpoint(folder / "output" / "checkpoint.pt"); }
-
-  const TemporaryFolder folder;
-};
+using testing::Outcome;
+using testing::RunTest;
+using testing::toy_data;
 
 TEST_F(RunTest, TrainsTestsAndSaves) {
   const Outcome outcome = run({});
@@ -140,43 +69,8 @@ TEST_F(RunTest, OneFileDrivesEverything) {
   EXPECT_THAT(read_bytes(folder / "run.csv"), HasSubstr("learning_rate"));
 }
 
-TEST_F(RunTest, TheCommandLineWinsOverTheFile) {
-  const std::string path = write_config(
-      R"({"optimizer": {"name": "sgd", "lr": 0.5, "momentum": 0.9}, "callbacks": ["model-ema"]})");
-  auto config = print_config({"--config", path, "--optimizer.lr", "0.25", "--model.width=9"});
-  EXPECT_EQ(config["optimizer"]["lr"], 0.25);
-  EXPECT_EQ(config["optimizer"]["momentum"], 0.9);
-  EXPECT_EQ(config["model"]["width"], 9);
-  config = print_config(
-      {"--config", path, "--optimizer", "adamw:lr=0.1", "--callbacks", "time-limit:minutes=5"});
-  EXPECT_EQ(config["optimizer"]["name"], "adamw");
-  EXPECT_EQ(config["optimizer"]["betas"], "0.9,0.999");
-  ASSERT_EQ(config["callbacks"].size(), 1U);
-  EXPECT_EQ(config["callbacks"][0]["minutes"], 5);
-}
-
-TEST_F(RunTest, ShortNamesSetTheSameOptions) {
-  const auto config = print_config({"--epochs", "7", "--batch-size", "3", "--lr", "0.125",
-                                    "--precision", "bf16", "--workers", "2"});
-  EXPECT_EQ(config["train"]["num_epochs"], 7);
-  EXPECT_EQ(config["train"]["per_device_batch_size"], 3);
-  EXPECT_EQ(config["optimizer"]["lr"], 0.125);
-  EXPECT_EQ(config["accelerator"]["precision"], "bf16");
-  EXPECT_EQ(config["train_dataloader"]["num_workers"], 2);
-}
-
-TEST_F(RunTest, ThePrintedConfigurationIsReadAsItIs) {
-  const auto config =
-      print_config({"--scheduler", "multi-step:milestones=3,5,gamma=0.5", "--metrics",
-                    "accuracy:num_classes=3", "--trackers", "csv:path=a.csv", "--callbacks",
-                    "save-best-model", "--track_run.name", "0.10"});
-  EXPECT_EQ(config["scheduler"]["milestones"], "3,5");
-  EXPECT_EQ(config["track_run"]["name"], "0.10");
-  EXPECT_EQ(print_config({"--config", write_config(config.dump())}), config);
-}
-
 TEST_F(RunTest, ATrainingStateCarriesTheConfigurationAndAResumedRunTellsWhatHasChanged) {
-  EXPECT_EQ(run({"--save_every_n_epochs", "1", "--optimizer.lr", "0.125"}).status, 0);
+  EXPECT_EQ(run({"--save-every-epochs", "1", "--optimizer.lr", "0.125"}).status, 0);
   const auto state = latest_training_state(folder / "output" / "states", [](const auto&) {});
   ASSERT_TRUE(state);
   const auto callbacks = read_checkpoint(*state / "training_state.pt")
@@ -186,7 +80,7 @@ TEST_F(RunTest, ATrainingStateCarriesTheConfigurationAndAResumedRunTellsWhatHasC
       callbacks.get_dict("linkboy::cli::RunConfiguration").get_string("config"));
   EXPECT_EQ(saved["optimizer"]["lr"], 0.125);
 
-  const Outcome resumed = run({"--save_every_n_epochs", "1", "--optimizer.lr", "0.125",
+  const Outcome resumed = run({"--states.every_n_epochs", "1", "--optimizer.lr", "0.125",
                                "--resume_from", "latest", "--epochs", "3"});
   EXPECT_EQ(resumed.status, 0) << resumed.errors;
   EXPECT_THAT(resumed.output, HasSubstr("Configuration changed since the saved state: "
@@ -202,6 +96,78 @@ TEST_F(RunTest, StartsFromTheWeightsOfAFile) {
   std::filesystem::rename(folder / "output" / "checkpoint.pt", path);
   EXPECT_EQ(run({"--optimizer", "sgd:lr=0", "--seed", "2", "--init_from", path}).status, 0);
   EXPECT_TRUE(at::equal(first, checkpoint().get_dict("model_state_dict").get_tensor("0.weight")));
+}
+
+TEST_F(RunTest, WeightsAreFoundUnderTheirUsualNamesOrAKey) {
+  const auto weight = torch::full({5, 4}, 0.25);
+  const auto model = [&](const char* key) {
+    const StateDict weights{{"0.weight", weight},
+                            {"0.bias", torch::zeros({5})},
+                            {"2.weight", torch::zeros({3, 5})},
+                            {"2.bias", torch::zeros({3})}};
+    return StateDict{{key, weights.to_ivalue()}};
+  };
+  const std::string path = (folder / "w.pt").string();
+  const auto expect_weights = [&](std::vector<std::string> more) {
+    std::vector<std::string> arguments{"--optimizer", "sgd:lr=0", "--init-from", path};
+    arguments.insert(arguments.end(), more.begin(), more.end());
+    const Outcome outcome = run(arguments);
+    EXPECT_EQ(outcome.status, 0) << outcome.errors;
+    EXPECT_TRUE(
+        at::equal(weight, checkpoint().get_dict("model_state_dict").get_tensor("0.weight")));
+  };
+  for (const char* usual : {"model_state_dict", "state_dict", "model"}) {
+    write_checkpoint(path, model(usual));
+    expect_weights({});
+  }
+  write_checkpoint(path, model("net"));
+  expect_weights({"--init-key", "net"});
+  const Outcome none = run({"--init-from", path, "--init-key", "nets"});
+  EXPECT_EQ(none.status, 1);
+  EXPECT_THAT(none.errors, HasSubstr("nets"));
+  const Outcome other = run({"--init-from", path, "--init-key", "net", "--model.width", "6"});
+  EXPECT_EQ(other.status, 1);
+  EXPECT_THAT(other.errors, HasSubstr("w.pt\" do not fit: "));
+}
+
+TEST_F(RunTest, ALoadedCheckpointLeavesTheLearningRate) {
+  EXPECT_EQ(run({"--optimizer", "sgd:lr=0.5,momentum=0.9"}).status, 0);
+  const std::string path = (folder / "first.pt").string();
+  std::filesystem::rename(folder / "output" / "checkpoint.pt", path);
+  const Outcome outcome = run({"--optimizer", "sgd:lr=0,momentum=0.9", "--load-checkpoint", path});
+  EXPECT_EQ(outcome.status, 0) << outcome.errors;
+  const auto first = read_checkpoint(path);
+  const auto weight = [](const StateDict& contents) {
+    return contents.get_dict("model_state_dict").get_tensor("0.weight");
+  };
+  EXPECT_TRUE(at::equal(weight(first), weight(checkpoint())));
+  const auto momentum = [](const StateDict& contents) {
+    const auto states = contents.get_dict("optimizer_state_dict").at("state").toGenericDict();
+    return states.at(int64_t{0}).toGenericDict().at("momentum_buffer").toTensor();
+  };
+  EXPECT_FALSE(at::equal(momentum(first), momentum(checkpoint()))) << "it goes on from there";
+}
+
+TEST_F(RunTest, AResumedRunSavesItsEndThoughNothingSaysWhenToSave) {
+  EXPECT_EQ(run({"--epochs", "1", "--save-every-epochs", "1"}).status, 0);
+  const auto num_states = [&] {
+    const auto is_state = [](const auto& entry) { return entry.is_directory(); };
+    const std::filesystem::directory_iterator entries(folder / "output" / "states");
+    return std::count_if(begin(entries), end(entries), is_state);
+  };
+  EXPECT_EQ(num_states(), 1);
+  const Outcome outcome = run({"--epochs", "2", "--resume-from", "latest"});
+  EXPECT_EQ(outcome.status, 0) << outcome.errors;
+  EXPECT_THAT(outcome.output, HasSubstr("Resumed training state from"));
+  EXPECT_EQ(num_states(), 2);
+}
+
+TEST_F(RunTest, ProgressMayBeLeftOut) {
+  const Outcome quiet = run({"--progress", "none"});
+  EXPECT_THAT(quiet.output, Not(HasSubstr("Starting")));
+  EXPECT_THAT(quiet.output, HasSubstr("checkpoint: "));
+  EXPECT_EQ(quiet.errors, "");
+  EXPECT_THAT(run({"--progress", "plain"}).errors, HasSubstr("epoch 2 100%"));
 }
 
 TEST_F(RunTest, ANamedCallbackReplacesTheDefaultOne) {
@@ -234,9 +200,10 @@ TEST_F(RunTest, ThePartsOfTheProgramAreUsed) {
     EXPECT_EQ(settings.train.num_epochs, 1);
     return {make<LambdaCallback>({.on_train_update_end = [&](Trainer&) { ++num_calls; }})};
   };
-  program.after_training = [&](Trainer& trainer, const TrainResult& result) {
+  program.after_training = [&](Trainer& trainer, const RunResult& result) {
     is_own_trainer = dynamic_cast<Doubled*>(&trainer) != nullptr;
-    num_updates = result.num_updates;
+    num_updates = result.training.num_updates;
+    EXPECT_TRUE(result.test_metrics.contains("evaluation_loss"));
   };
   const Outcome outcome = run({"--epochs", "1", "--own"}, program);
   EXPECT_EQ(outcome.status, 0) << outcome.errors;
@@ -260,8 +227,14 @@ TEST_F(RunTest, ASignalEndsTheProgramAsIfItHadKilledItButForTheCheckpoint) {
 }
 
 TEST_F(RunTest, ANaNIsAnErrorAndWritesNoCheckpoint) {
-  const Outcome outcome = run({"--optimizer", "sgd:lr=1e38"});
+  std::optional<RunResult> result;
+  RunProgram program;
+  program.after_training = [&](Trainer&, const RunResult& of_run) { result = of_run; };
+  const Outcome outcome = run({"--optimizer", "sgd:lr=1e38"}, program);
   EXPECT_EQ(outcome.status, 1);
+  ASSERT_TRUE(result);
+  EXPECT_EQ(result->training.reason, StopReason::nan);
+  EXPECT_TRUE(result->test_metrics.empty());
   EXPECT_THAT(outcome.errors, HasSubstr("the loss became NaN or infinite"));
   EXPECT_FALSE(std::filesystem::exists(folder / "output" / "checkpoint.pt"));
 }
@@ -273,45 +246,9 @@ TEST_F(RunTest, ARehearsalWritesNoCheckpoint) {
   EXPECT_FALSE(std::filesystem::exists(folder / "output" / "checkpoint.pt"));
 }
 
-TEST_F(RunTest, WrongUsageTellsWhatThereIs) {
-  const auto expect_usage = [&](std::vector<std::string> arguments, const std::string& text) {
-    const Outcome outcome = run(std::move(arguments));
-    EXPECT_EQ(outcome.status, 2) << text;
-    EXPECT_THAT(outcome.errors, HasSubstr(text));
-    EXPECT_FALSE(std::filesystem::exists(folder / "output"));
-  };
-  expect_usage({"--train.num_epoch", "3"}, "Did you mean --train.num_epochs?");
-  expect_usage({"--optimizer", "sgdm"}, "there is no optimizer \"sgdm\"; there are sgd, adam");
-  expect_usage({"--optimizer", "sgd:rate=1"}, "lr, momentum, dampening, weight_decay, nesterov");
-  expect_usage({"--optimizer.betas", "0.9,0.99", "--optimizer", "sgd"}, "betas");
-  expect_usage({"--scheduler.gamma", "0.5"}, "--scheduler is none; name one");
-  expect_usage({"--callbacks", "early-stoping"}, "there is no callback \"early-stoping\"");
-  expect_usage({"--callbacks", "early-stopping:patience=x"}, "it must be a whole number");
-  expect_usage({"--callbacks", "early-stopping", "--callbacks", "early-stopping"}, "--callbacks");
-  expect_usage({"--metrics", "accuracy"}, "num_classes is missing");
-  expect_usage({"--trackers", "csv"}, "path is missing");
-  expect_usage({"--config", write_config(R"({"trian": {"num_epochs": 1}})")},
-               "'trian.num_epochs' is not an option of train. Did you mean train.num_epochs?");
-  expect_usage({"--config", write_config(R"({"optimizer": {"lr": 1}})")}, "a member \"name\"");
-  expect_usage({"--list", "nothing"},
-               "it must be one of optimizer, scheduler, callbacks, metrics, trackers");
-}
-
-TEST_F(RunTest, ListsWhatCanBeNamed) {
-  EXPECT_THAT(run({"--list", "optimizer"}).output, HasSubstr("momentum"));
-  EXPECT_THAT(run({"--list", "metrics"}).output, HasSubstr("top_k"));
-  EXPECT_THAT(run({"--help"}).output, HasSubstr("--train.num_epochs"));
-}
-
-TEST_F(RunTest, FunctionsMayTakeNoOptions) {
-  const char* words[] = {"train", "--epochs", "1", "--checkpoint", "none", "--device", "cpu"};
-  ::testing::internal::CaptureStdout();
-  const int status = cli::run(
-      7, words, [] { return linkboy::testing::toy_model(); },
-      [] { return RunData{.train_dataset = toy_data(8)}; },
-      {.loss_function = torch::nn::CrossEntropyLoss()});
-  ::testing::internal::GetCapturedStdout();
-  EXPECT_EQ(status, 0);
+TEST_F(RunTest, TrackersThatKeepParametersAsFilesTakeTheConfiguration) {
+  const Outcome outcome = run({"--trackers", "mlflow:directory=" + (folder / "ml").string()});
+  EXPECT_EQ(outcome.status, 0) << outcome.errors;
 }
 
 }  // namespace

@@ -80,7 +80,7 @@ TEST(TextOptionsTest, FieldsAreWrittenInOrderWithThoseOfMembers) {
                                                        {"limit", "none"},
                                                        {"rates", "1,2.5"},
                                                        {"modes", "min+max"},
-                                                       {"pause", "7"},
+                                                       {"pause", "7ms"},
                                                        {"updates", "num_epochs"},
                                                        {"flag", "false"}}));
 }
@@ -99,6 +99,21 @@ TEST(TextOptionsTest, WhatIsWrittenIsReadBack) {
                    .inner = {.flag = true}};
   const TextSettings text = options_to_text(options);
   EXPECT_EQ(options_to_text(options_from_text<AllKinds>("test", text)), text);
+}
+
+TEST(TextOptionsTest, DurationsHaveTheirUnit) {
+  using namespace std::chrono_literals;
+  const std::pair<std::string, std::chrono::nanoseconds> durations[] = {
+      {"0s", 0s}, {"7ms", 7ms}, {"90s", 90s}, {"30min", 30min}, {"2h", 2h}, {"-3us", -3us}};
+  for (const auto& [text, duration] : durations) {
+    EXPECT_EQ(to_text(duration), text);
+    EXPECT_EQ(from_text<std::chrono::nanoseconds>(text), duration) << text;
+  }
+  EXPECT_EQ(from_text<std::chrono::milliseconds>("1.5 s"), 1500ms);
+  for (const char* text : {"", "30", "s", "30 sec", "1.2.3s", "nans", "0x1s", "3s ", "s3"}) {
+    EXPECT_ERROR(from_text<std::chrono::seconds>(text), "it must be a number with its unit: 30s");
+  }
+  EXPECT_ERROR(from_text<std::chrono::seconds>("3000000h"), "less than 292 years");
 }
 
 TEST(TextOptionsTest, AFieldThatIsNotGivenHasItsDefault) {

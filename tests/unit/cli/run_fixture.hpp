@@ -1,0 +1,83 @@
+#pragma once
+
+#include <gtest/gtest.h>
+#include <torch/torch.h>
+
+#include <fstream>
+#include <nlohmann/json.hpp>
+
+#include "linkboy/checkpoint/checkpoint.hpp"
+#include "linkboy/cli/run.hpp"
+#include "support/temporary_folder.hpp"
+#include "support/toy.hpp"
+
+namespace linkboy::cli::testing {
+
+using linkboy::testing::toy_data;
+
+struct NetOptions {
+  int64_t width = 5;
+  LINKBOY_FIELDS(width);
+};
+
+struct DataOptions {
+  int64_t num_samples = 12;
+  LINKBOY_FIELDS(num_samples);
+};
+
+struct Outcome {
+  int status = 0;
+  std::string output;
+  std::string errors;
+};
+
+/// Programs in a folder of their own.
+struct RunTest : ::testing::Test {
+  Outcome run(std::vector<std::string> arguments, RunProgram program = {}) {
+    program.loss_function = torch::nn::CrossEntropyLoss();
+    program.defaults.accelerator.device = "cpu";
+    program.defaults.train.num_epochs = 2;
+    program.defaults.train.per_device_batch_size = 4;
+    program.defaults.output_dir = folder / "output";
+    std::vector<const char*> words{"/usr/bin/train"};
+    for (const auto& argument : arguments) words.push_back(argument.c_str());
+    ::testing::internal::CaptureStdout();
+    ::testing::internal::CaptureStderr();
+    Outcome outcome;
+    outcome.status = cli::run(
+        static_cast<int>(words.size()), words.data(),
+        [](const NetOptions& options) {
+          return torch::nn::Sequential(torch::nn::Linear(4, options.width), torch::nn::ReLU(),
+                                       torch::nn::Linear(options.width, 3));
+        },
+        [](const DataOptions& options) {
+          return RunData{.train_dataset = toy_data(options.num_samples),
+                         .eval_dataset = toy_data(6),
+                         .test_dataset = toy_data(9)};
+        },
+        std::move(program));
+    outcome.output = ::testing::internal::GetCapturedStdout();
+    outcome.errors = ::testing::internal::GetCapturedStderr();
+    return outcome;
+  }
+
+  /// The configuration that is printed, without a run.
+  nlohmann::json print_config(std::vector<std::string> arguments, RunProgram program = {}) {
+    arguments.emplace_back("--print-config");
+    const Outcome outcome = run(std::move(arguments), std::move(program));
+    EXPECT_EQ(outcome.status, 0) << outcome.errors;
+    EXPECT_FALSE(std::filesystem::exists(folder / "output"));
+    return nlohmann::json::parse(outcome.output);
+  }
+
+  std::string write_config(const std::string& text) const {
+    std::ofstream(folder / "run.json") << text;
+    return (folder / "run.json").string();
+  }
+
+  StateDict checkpoint() const { return read_checkpoint(folder / "output" / "checkpoint.pt"); }
+
+  const TemporaryFolder folder;
+};
+
+}  // namespace linkboy::cli::testing

@@ -1,0 +1,142 @@
+// The configuration of programs made by `run`: files, the command line, what is refused.
+
+#include <gmock/gmock.h>
+
+#include "run_fixture.hpp"
+
+namespace linkboy::cli::run_options_test {
+namespace {
+
+using ::testing::HasSubstr;
+using testing::Outcome;
+using testing::RunTest;
+using testing::toy_data;
+
+TEST_F(RunTest, TheCommandLineWinsOverTheFile) {
+  const std::string path = write_config(
+      R"({"optimizer": {"name": "sgd", "lr": 0.5, "momentum": 0.9}, "callbacks": ["model-ema"]})");
+  auto config = print_config({"--config", path, "--optimizer.lr", "0.25", "--model.width=9"});
+  EXPECT_EQ(config["optimizer"]["lr"], 0.25);
+  EXPECT_EQ(config["optimizer"]["momentum"], 0.9);
+  EXPECT_EQ(config["model"]["width"], 9);
+  config = print_config(
+      {"--config", path, "--optimizer", "adamw:lr=0.1", "--callbacks", "time-limit:minutes=5"});
+  EXPECT_EQ(config["optimizer"]["name"], "adamw");
+  EXPECT_EQ(config["optimizer"]["betas"], "0.9,0.999");
+  ASSERT_EQ(config["callbacks"].size(), 1U);
+  EXPECT_EQ(config["callbacks"][0]["minutes"], 5);
+}
+
+TEST_F(RunTest, ShortNamesSetTheSameOptions) {
+  const auto config = print_config({"--epochs", "7", "--batch-size", "3", "--lr", "0.125",
+                                    "--precision", "bf16", "--workers", "2"});
+  EXPECT_EQ(config["train"]["num_epochs"], 7);
+  EXPECT_EQ(config["train"]["per_device_batch_size"], 3);
+  EXPECT_EQ(config["optimizer"]["lr"], 0.125);
+  EXPECT_EQ(config["accelerator"]["precision"], "bf16");
+  EXPECT_EQ(config["train_dataloader"]["num_workers"], 2);
+}
+
+TEST_F(RunTest, TheEndOfANameIsEnoughWhereNoOtherNameEndsSo) {
+  const auto config =
+      print_config({"--num-epochs", "7", "--zero_stage=1", "--optimizer", "sgd", "--momentum",
+                    "0.5", "--distributed.timeout", "30s", "--keep-last", "none"});
+  EXPECT_EQ(config["train"]["num_epochs"], 7);
+  EXPECT_EQ(config["accelerator"]["distributed"]["zero_stage"], 1);
+  EXPECT_EQ(config["accelerator"]["distributed"]["timeout"], "30s");
+  EXPECT_EQ(config["optimizer"]["momentum"], 0.5);
+  EXPECT_EQ(config["states"]["keep_last"], "none");
+  EXPECT_EQ(
+      print_config(
+          {"--config",
+           write_config(R"({"distributed": {"zero_stage": 2}})")})["accelerator"]["distributed"]
+                                                                  ["zero_stage"],
+      2);
+}
+
+TEST_F(RunTest, ThePrintedConfigurationIsReadAsItIs) {
+  const auto config =
+      print_config({"--scheduler", "multi-step:milestones=3,5,gamma=0.5", "--metrics",
+                    "accuracy:num_classes=3", "--trackers", "csv:path=a.csv", "--callbacks",
+                    "save-best-model", "--track_run.name", "0.10"});
+  EXPECT_EQ(config["scheduler"]["milestones"], "3,5");
+  EXPECT_EQ(config["track_run"]["name"], "0.10");
+  EXPECT_EQ(print_config({"--config", write_config(config.dump())}), config);
+}
+
+TEST_F(RunTest, WrongUsageTellsWhatThereIs) {
+  const auto expect_usage = [&](std::vector<std::string> arguments, const std::string& text) {
+    const Outcome outcome = run(std::move(arguments));
+    EXPECT_EQ(outcome.status, 2) << text;
+    EXPECT_THAT(outcome.errors, HasSubstr(text));
+    EXPECT_FALSE(std::filesystem::exists(folder / "output"));
+  };
+  expect_usage({"--train.num_epoch", "3"}, "Did you mean --train.num_epochs?");
+  expect_usage({"--optimizer", "sgdm"}, "there is no optimizer \"sgdm\"; there are sgd, adam");
+  expect_usage({"--optimizer", "sgd:rate=1"}, "lr, momentum, dampening, weight_decay, nesterov");
+  expect_usage({"--optimizer.betas", "0.9,0.99", "--optimizer", "sgd"}, "betas");
+  expect_usage({"--scheduler.gamma", "0.5"}, "--scheduler is none; name one");
+  expect_usage({"--callbacks", "early-stoping"}, "there is no callback \"early-stoping\"");
+  expect_usage({"--callbacks", "early-stopping:patience=x"}, "it must be a whole number");
+  expect_usage({"--callbacks", "early-stopping", "--callbacks", "early-stopping"}, "--callbacks");
+  expect_usage({"--metrics", "accuracy"}, "num_classes is missing");
+  expect_usage({"--trackers", "csv"}, "path is missing");
+  expect_usage({"--config", write_config(R"({"trian": {"num_epochs": 1}})")},
+               "'trian.num_epochs' is not an option of train. Did you mean train.num_epochs?");
+  expect_usage({"--config", write_config(R"({"optimizer": {"lr": 1}})")}, "a member \"name\"");
+  expect_usage({"--list", "nothing"},
+               "it must be one of optimizer, scheduler, callbacks, metrics, trackers");
+  expect_usage({"--shuffle", "true"},
+               "--shuffle may be --train_dataloader.shuffle, --eval_dataloader.shuffle; give the "
+               "whole name.");
+}
+
+TEST_F(RunTest, WhatIsFoundWrongWithTheModelAtHandIsWrongUsageToo) {
+  const auto expect_usage = [&](std::vector<std::string> arguments, const std::string& text) {
+    const Outcome outcome = run(std::move(arguments));
+    EXPECT_EQ(outcome.status, 2) << text;
+    EXPECT_THAT(outcome.errors, HasSubstr(text));
+    EXPECT_TRUE(std::filesystem::is_empty(folder / "output"));
+  };
+  expect_usage({"--optimizer", "sgd:lr=-1"}, "--optimizer: Invalid learning rate: -1");
+  expect_usage({"--batch-size", "0"}, "per_device_batch_size is 0; it must be at least 1");
+  expect_usage({"--scheduler", "step:step_size=2.5"}, "--scheduler: ");
+}
+
+TEST_F(RunTest, OptionsWithoutAnEffectAreWrongUsage) {
+  const auto expect_usage = [&](std::vector<std::string> arguments, const std::string& text) {
+    const Outcome outcome = run(std::move(arguments));
+    EXPECT_EQ(outcome.status, 2) << text;
+    EXPECT_THAT(outcome.errors, HasSubstr(text));
+    EXPECT_FALSE(std::filesystem::exists(folder / "output"));
+  };
+  expect_usage({"--keep-last", "3"}, "no training states are saved");
+  expect_usage({"--track_run.every_n_updates", "3"}, "there is no tracker");
+  expect_usage({"--init-key", "net"}, "name it with --init_from FILE");
+  expect_usage({"--init-from", "a", "--load-checkpoint", "b"}, "give one of them");
+  expect_usage({"--resume-from", "latest", "--load-checkpoint", "b"}, "give one of them");
+  expect_usage({"--log.file", "checkpoint.pt"}, "checkpoint.pt\" is to be written twice");
+  const std::string path = (folder / "run.csv").string();
+  expect_usage({"--trackers", "csv:path=" + path, "--trackers", "json-lines:path=" + path},
+               "run.csv\" is to be written twice");
+}
+
+TEST_F(RunTest, ListsWhatCanBeNamed) {
+  EXPECT_THAT(run({"--list", "optimizer"}).output, HasSubstr("momentum"));
+  EXPECT_THAT(run({"--list", "metrics"}).output, HasSubstr("top_k"));
+  EXPECT_THAT(run({"--help"}).output, HasSubstr("--train.num_epochs"));
+}
+
+TEST_F(RunTest, FunctionsMayTakeNoOptions) {
+  const char* words[] = {"train", "--epochs", "1", "--checkpoint", "none", "--device", "cpu"};
+  ::testing::internal::CaptureStdout();
+  const int status = cli::run(
+      7, words, [] { return linkboy::testing::toy_model(); },
+      [] { return RunData{.train_dataset = toy_data(8)}; },
+      {.loss_function = torch::nn::CrossEntropyLoss()});
+  ::testing::internal::GetCapturedStdout();
+  EXPECT_EQ(status, 0);
+}
+
+}  // namespace
+}  // namespace linkboy::cli::run_options_test
