@@ -60,7 +60,7 @@ struct Samples {
   }
 };
 
-/// Those of peers/models.py: noise on which each class has a pattern of its own.
+/// Makes the images of peers/models.py: noise plus one pattern for each class.
 Samples make_samples(int64_t count) {
   constexpr double kStrength = 0.1;
   torch::manual_seed(kSeed);
@@ -109,7 +109,7 @@ class Side {
   Trainer trainer_;
 };
 
-/// As large as the buckets of the gradients: from the last parameter on, one of at least 1 MiB,
+/// Has the sizes of the gradient buckets: from the last parameter on, one of at least 1 MiB,
 /// then of at least 25 MiB.
 std::vector<at::Tensor> make_buckets(const Mlp& net) {
   const auto parameters = net.parameters();

@@ -1,5 +1,5 @@
 // One step of every schedule over two param groups, against adding a number to a scalar tensor:
-// what a schedule costs must not show beside even the smallest kernel.
+// what a schedule costs must not show next to even the smallest kernel.
 
 #include <ATen/ops/add.h>
 #include <ATen/ops/zeros.h>

@@ -15,8 +15,7 @@
 //               at the loss. Its weights must come out equal to Trainer's in every bit.
 //   loop again  The same loop, a second time. Its ratio to the first shows how exact the others
 //   are. LibTorch    The loop as it is written without linkboy: torch::data's loader over a dataset
-//   of
-//               single samples with RandomSampler and Stack, torch::optim::AdamW's own step.
+//               of single samples with RandomSampler and Stack, torch::optim::AdamW's own step.
 //
 // The sides take turns in one process, a short round each, and the one that begins changes from
 // round to round. A ratio is taken within each round.

@@ -6,7 +6,7 @@
 // small tensors). The program makes its data, then answers each line "run" with a line of JSON: the
 // seconds that N steps took, the loss after them and the most memory the process has had. A run of
 // a model is one epoch, since its data set has N batches. "quit" ends the program. With
-// --first-update it trains at once and answers when the first update is made.
+// --first-update it trains immediately and answers when the first update is made.
 //
 // Trainer is used as it comes: with its default callbacks, which print to a standard output and
 // error that lead nowhere.

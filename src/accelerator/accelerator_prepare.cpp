@@ -26,7 +26,7 @@ class SharedTensorsOf {
     add(tensors, module.parameters());
   }
 
-  /// What the optimizer trains beside the model: the loss function's parameters, say.
+  /// Parameters outside the model that the optimizer trains, such as those of the loss function.
   void add(const torch::optim::Optimizer& optimizer) {
     std::unordered_set<const at::TensorImpl*> are_reduced;
     for (const auto& parameter : reduced_) are_reduced.insert(parameter.unsafeGetTensorImpl());

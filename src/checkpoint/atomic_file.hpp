@@ -20,10 +20,10 @@ std::error_code create_folders(const std::filesystem::path& folder);
 /// filesystem without locks nothing is removed.
 void remove_unfinished(const std::filesystem::path& folder);
 
-/// A file that appears at its path whole or not at all: written under a name beside it, fsynced
-/// and renamed by `commit`. A link at its path stays, and what it leads to is replaced. Destroyed
-/// before that, it leaves nothing behind; what a killed process left in the folder is removed by
-/// the next one that writes there.
+/// A file that appears at its path whole or not at all: written under another name in its
+/// folder, fsynced and renamed by `commit`. A link at its path stays, and its target is
+/// replaced. Destroyed before that, it leaves nothing behind; the next process that writes there
+/// removes what a killed one left in the folder.
 class AtomicFile {
  public:
   /// @throws Error if the file cannot be created, or something other than a file is there; parent

@@ -20,7 +20,7 @@ class Copier {
       : buffers_(buffers), largest_pinned_(largest_pinned) {}
 
   /// The copies of tensors on the CPU have their bytes after finish() only: many are copied faster
-  /// at once.
+  /// immediately.
   at::Tensor copy(const at::Tensor& tensor) {
     // What has no plain storage is refused later, by whoever writes it.
     if (!tensor.defined() || tensor.layout() != at::kStrided || !tensor.has_storage() ||

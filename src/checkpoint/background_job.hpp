@@ -18,8 +18,7 @@ namespace linkboy {
 /// does not reach them. Tensors that share a storage share one again.
 class Snapshot {
  public:
-  /// @param largest_pinned  Bytes of the largest storage of a device that is copied into
-  /// page-locked
+  /// @param largest_pinned  Bytes of the largest device storage that is copied into page-locked
   ///        memory, which LibTorch rounds up to a power of two and keeps. The host waits for the
   ///        copies of larger ones.
   explicit Snapshot(int64_t largest_pinned = 0) : largest_pinned_(largest_pinned) {}

@@ -18,8 +18,7 @@ namespace linkboy {
 /// A file's bytes, read where they are needed or mapped as a whole.
 class FileBytes : public std::enable_shared_from_this<FileBytes> {
  public:
-  /// @throws FileError with the system's reason if the file cannot be opened or mapped; Error
-  /// if
+  /// @throws FileError with the system's reason if the file cannot be opened or mapped; Error if
   ///         it is not a regular file.
   static std::shared_ptr<FileBytes> open(const std::filesystem::path& path, bool mmap);
   ~FileBytes();

@@ -17,7 +17,7 @@ StateDict optimizer_state_dict(const torch::optim::Optimizer& optimizer);
 
 /// Restores what `optimizer_state_dict` or the Python class of the same name saved: state and
 /// per-group options. Tensors go to the device and dtype of their parameter; a parameter without an
-/// entry starts anew. All or nothing.
+/// entry restarts. All or nothing.
 ///
 /// @throws Error if groups, parameters or shapes do not fit `optimizer`, or the state is another
 ///         optimizer's.

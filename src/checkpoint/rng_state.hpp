@@ -13,7 +13,7 @@ StateDict rng_state(c10::Device device);
 /// Restores them, on this run's device; what `state` lacks stays as it is.
 void set_rng_state(c10::Device device, const StateDict& state);
 
-/// That of the device's default generator.
+/// The state of the device's default generator.
 at::Tensor rng_state_of(c10::Device device);
 void set_rng_state_of(c10::Device device, const at::Tensor& state);
 

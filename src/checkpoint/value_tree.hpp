@@ -14,7 +14,7 @@ constexpr int kMaxTreeDepth = 128;
 /// From the root of a tree of values down to one of them: keys, and "[index]" in lists and tuples.
 using ValuePath = std::vector<std::string>;
 
-/// As errors call the value: "\"model.layers[3]\"".
+/// The value's name in errors: "\"model.layers[3]\"".
 std::string quote_path(const ValuePath& path);
 
 /// What a value that is no list, tuple or dict becomes.

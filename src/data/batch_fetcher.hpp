@@ -122,7 +122,7 @@ struct PrefetchWork {
   std::function<void()> on_end{};
 };
 
-/// As many workers as an epoch of so many batches can use.
+/// The number of workers that an epoch of `num_batches` batches can use.
 int64_t num_workers_for(const DataLoaderOptions& options, int64_t num_batches);
 
 /// Makes batches [first, end) on threads, ahead of the reader and in order.

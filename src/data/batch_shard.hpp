@@ -19,7 +19,7 @@ class BatchShard {
     wrap,
     /// Left out: equally many batches, all full, maybe none. `drop_last`.
     drop,
-    /// As it is: each sample once, the last batch partial, some ranks with one batch less, maybe
+    /// Unchanged: each sample once, the last batch partial, possibly some ranks with one batch less
     /// with none. Evaluation, and the training of a single process.
     uneven
   };
@@ -29,7 +29,7 @@ class BatchShard {
   BatchShard(int64_t num_epoch_samples, int64_t batch_size, int64_t rank, int64_t num_ranks,
              Tail tail);
 
-  /// Of this rank.
+  /// The batches of this rank.
   int64_t num_batches() const { return num_batches_; }
 
   /// The most batches that any rank has: loops that talk to each other make so many rounds.

@@ -155,7 +155,7 @@ std::vector<int64_t> BatchFetcher::indices_of(int64_t batch_index) const {
   const Sampler& sampler = *options_.sampler;
   std::vector<int64_t> indices(shard_.size_of_batch(batch_index));
   const auto count = static_cast<int64_t>(indices.size());
-  // In one go, but for a batch that goes on with the epoch's first samples.
+  // In one go, but for a batch that continues with the epoch's first samples.
   for (int64_t i = 0, length = 0; i < count; i += length) {
     const int64_t begin = shard_.position(batch_index, i);
     length = std::min(count - i, sampler.size() - begin);

@@ -48,7 +48,7 @@ class DeviceIterator final : public BatchIterator {
       arrival.record(*copy_stream_);
     }
     arrival.block(compute_stream);
-    // The memory belongs to the copy stream and must not be used anew before the work is done.
+    // The memory belongs to the copy stream and must not be reused before the work is done.
     const auto record = [&](const at::Tensor& tensor) {
       if (!tensor.is_cpu()) tensor.record_stream(compute_stream);
       return tensor;

@@ -90,7 +90,7 @@ class Canvas {
   }
 
   /// Draws channel `channel`, whose pixels begin at `source`, mapped by `map`. The strides are in
-  /// pixels. Noise goes on from channel to channel: draw them in order.
+  /// pixels. Noise continues from channel to channel: draw them in order.
   template <class In, class Out, class Map>
   void draw_channel(const In* source, int64_t row_stride, int64_t column_stride, int64_t channel,
                     Out* out, Map map) {

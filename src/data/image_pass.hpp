@@ -39,7 +39,7 @@ struct CutoutStage {
 struct NormaliseStage {
   NormaliseStage(const std::vector<double>& mean, const std::vector<double>& std);
 
-  /// For one channel, or for all of them.
+  /// One entry for each channel, or one for all of them.
   std::vector<float> mean;
   std::vector<float> std;
   /// What becomes of each of the 256 values of a byte, channel by channel.

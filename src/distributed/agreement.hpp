@@ -64,7 +64,7 @@ class StopAgreement {
   int64_t num_rounds() const { return num_rounds_; }
 
  private:
-  /// Of this round. The next one has another place: a rank may begin it while others still read.
+  /// The place of this round. The next one has another: a rank may begin it while others read.
   int64_t& shared_proposal(int64_t rank) const;
   int64_t greatest_proposal();
 

@@ -23,7 +23,7 @@ namespace {
 
 using NamedTensorList = std::vector<std::pair<std::string, at::Tensor>>;
 
-/// Sends a bucket as 16-bit numbers. The division comes first, lest the sum overflow.
+/// Sends a bucket as 16-bit numbers. The division comes first, so that the sum does not overflow.
 class CompressingHook final
     : public c10d::CppCommHookInterface<c10::intrusive_ptr<c10d::ProcessGroup>> {
  public:

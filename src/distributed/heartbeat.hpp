@@ -22,7 +22,7 @@ class Heartbeat {
   /// Says that this process has left.
   ~Heartbeat();
 
-  /// Tells the others why this process does not go on, or with an empty text that it does again.
+  /// Tells the others why this process has stopped; an empty text says that it continues.
   void set_failure(const std::string& why);
 
   /// A call that all ranks make together begins: one that has made fewer keeps the others waiting.

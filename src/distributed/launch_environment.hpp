@@ -41,7 +41,7 @@ struct LaunchEnvironment {
 
   /// Whether the processes are to be made a group: also one process alone if torchrun or mpirun
   /// launched it. Not so with Slurm, where programs in the shell of `srun --pty bash` look like
-  /// tasks of `srun -n 1`, and two at once would want one port.
+  /// tasks of `srun -n 1`, and two at the same time would want one port.
   bool is_distributed() const {
     return world_size > 1 || launcher == Launcher::torchrun || launcher == Launcher::open_mpi;
   }

@@ -18,7 +18,7 @@ at::Tensor bytes_of(const at::Tensor& tensor);
 /// Returns the bytes of all tensors of the message, one after the other.
 at::Tensor packed(const std::vector<at::Tensor>& message);
 
-/// Copies what `packed` has made of the message back, all tensors of a dtype at once.
+/// Copies what `packed` has made of the message back, all tensors of a dtype together.
 void unpack(const at::Tensor& bytes, const std::vector<at::Tensor>& message);
 
 }  // namespace linkboy

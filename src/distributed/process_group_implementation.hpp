@@ -25,7 +25,7 @@ struct ProcessGroup::Implementation {
   /// Ends NCCL's part of the group: after the work that is queued, unless a collective has failed.
   ~Implementation();
 
-  /// Whether the ranks cannot go on; nothing of this group works any more then.
+  /// Whether the ranks cannot continue; nothing of this group works any more then.
   bool has_failed() const;
 
   /// " (timeout 30 s)", for messages.
@@ -60,13 +60,13 @@ std::shared_ptr<ProcessGroup::Implementation> make_c10d_group(
 [[noreturn]] void throw_collective_error(const ProcessGroup& group, const char* what, bool is_late,
                                          const std::string& details);
 
-/// Tells ranks that wait for this one in vain why it does not come; null when it goes on.
+/// Tells ranks that wait for this one in vain why it does not come; null when it continues.
 void tell_failure(const ProcessGroup& group, const std::exception_ptr& why);
 
 /// Whether it came from the talk with other processes, not from bad tensors or a user's code.
 bool is_communication_error(const std::exception& error);
 
-/// @throws Error if it is known already that the ranks cannot go on.
+/// @throws Error if it is known already that the ranks cannot continue.
 void begin_collective(const ProcessGroup& group, const char* what);
 
 void end_collective(const ProcessGroup& group, const char* what);

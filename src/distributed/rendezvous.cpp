@@ -221,7 +221,7 @@ std::string local_address_towards(const std::string& host, uint16_t port, bool h
   std::string address = source_address(host, port, /*may_be_loopback=*/!has_other_hosts);
   if (!has_other_hosts) return address;
   // Debian gives a host's own name the address 127.0.1.1, which other hosts cannot reach. The way
-  // to an address of the documentation range is the default route; a virtual network has none.
+  // to an address of the documentation range is the default route; a virtual network lacks one.
   for (const char* anywhere : {"192.0.2.1", "2001:db8::1"}) {
     if (address.empty()) address = source_address(anywhere, port, /*may_be_loopback=*/false);
   }

@@ -15,7 +15,7 @@ class SharedMemoryFile {
   static std::unique_ptr<SharedMemoryFile> create(std::size_t bytes);
 
   /// Maps that of another process. @return Null unless `path`, as that process sees it, is one that
-  /// `create` has made of so many bytes.
+  /// `create` has made with this number of bytes.
   static std::unique_ptr<SharedMemoryFile> open(const std::string& path, std::size_t bytes);
 
   ~SharedMemoryFile();

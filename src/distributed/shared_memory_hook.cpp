@@ -11,7 +11,7 @@ namespace {
 
 /// Small enough for the sums of a piece to stay in a core's cache.
 constexpr int64_t kPieceBytes = int64_t{1} << 20;
-/// Of each rank. Larger models go through it in turns.
+/// The size of each rank's part. Larger models go through it in turns.
 constexpr int64_t kMaxPlaces = 64;
 /// So that each dtype's pieces are aligned, and vectors load them whole.
 constexpr int64_t kAlignment = 64;

@@ -36,7 +36,7 @@ class SharedMemorySegment {
   void advance(Counter counter);
 
   /// Waits until each other rank has called `advance(counter)` at least `count` times.
-  /// @throws c10::DistBackendError at once if a rank is gone, else after the group's timeout.
+  /// @throws c10::DistBackendError immediately if a rank is gone, else after the group's timeout.
   void wait_for_others(Counter counter, int64_t count) const;
 
  private:

@@ -45,20 +45,20 @@ struct Call {
   double eps;
 
   int64_t num_channels() const { return input.size(1); }
-  /// Of the statistics: 16-bit inputs have them in 32 bits.
+  /// The dtype of the statistics: 32 bits for 16-bit inputs.
   at::TensorOptions options() const {
     return input.options().dtype(input.scalar_type() == at::kDouble ? at::kDouble : at::kFloat);
   }
 };
 
-/// Of the whole batch.
+/// The statistics of the whole batch.
 struct Statistics {
   Tensor mean;
   Tensor invstd;
   Tensor count;  // its sum is the number of values per channel
 };
 
-/// As LibTorch's kernels, this does not count as a change that would fail a backward.
+/// Like LibTorch's kernels, this does not count as a change that would fail a backward.
 void update_running(const OptionalTensor& running, const Tensor& value, double momentum) {
   if (!has(running)) return;
   const Tensor data = running->variable_data();
@@ -96,7 +96,7 @@ Statistics statistics_on_cpu(const Call& call, const BatchNormCollectives& group
   return {mean.to(call.options()), invstd.to(call.options()), count};
 }
 
-/// As Python's SyncBatchNorm, but without its wait for the device.
+/// Works like Python's SyncBatchNorm, but without its wait for the device.
 Statistics statistics_on_cuda(const Call& call, const BatchNormCollectives& group) {
   const int64_t num_channels = call.num_channels();
   Tensor mean = at::zeros({num_channels}, call.options());

@@ -134,7 +134,7 @@ std::shared_ptr<ProcessGroup> init_process_group(const LaunchEnvironment& launch
   const char* debug = std::getenv("LINKBOY_DEBUG_COLLECTIVES");
   implementation->checks_calls = debug != nullptr && std::string_view(debug) == "1";
   auto group = meet(std::move(implementation));
-  // One that leaves at once would cut connections that others are still making.
+  // One that leaves immediately would cut connections that others are still making.
   const auto connected = c10::make_intrusive<c10d::PrefixStore>("connected", store);
   wait_for_arrivals(*connected, launch.rank, launch.world_size, options.timeout);
   shared.group = group;

@@ -22,7 +22,7 @@ struct GroupedModule {
 /// The model's module. @throws Error if the model is TorchScript.
 std::shared_ptr<torch::nn::Module> require_layers(const Model& model);
 
-/// The direct children, one group each; the module itself, if it has none.
+/// The direct children, one group each; the module itself if it does not have children.
 std::vector<GroupedModule> layer_groups(const std::shared_ptr<torch::nn::Module>& root);
 
 /// All modules, parents before their children, in the order of the state dict. The root itself

@@ -30,7 +30,7 @@ void set_requires_grad(const GroupedModule& part, bool value, ParametersByGroup&
       continue;
     }
     parameter.set_requires_grad(value);
-    // An optimizer would go on with what is left of an unfinished window.
+    // An optimizer would continue with what is left of an unfinished window.
     if (!value) parameter.mutable_grad().reset();
     changed[part.group].push_back(parameter);
   }

@@ -13,7 +13,7 @@ namespace linkboy {
 /// What autocast does in a thread, and a way to have it done again.
 class AutocastState {
  public:
-  /// Of this thread.
+  /// The state of this thread.
   AutocastState();
 
   void apply() const;
@@ -41,7 +41,7 @@ class AutocastGuard {
 
 using RngStates = std::vector<std::pair<c10::Device, at::Tensor>>;
 
-/// Of the CPU and of the inputs' devices.
+/// The states of the CPU and of the inputs' devices.
 RngStates rng_states_for(c10::ArrayRef<at::Tensor> inputs);
 
 class RngGuard {

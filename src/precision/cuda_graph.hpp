@@ -16,9 +16,8 @@ class CudaGraph {
 };
 
 /// @param neighbour  If given, a recorded graph that this function has made. The two share one pool
-/// of
-///        memory: their replays must not overlap, and each may overwrite all of the other's memory
-///        but the tensors that are still referred to.
+///        of memory: their replays must not overlap, and each may overwrite the other's memory
+///        except for tensors that are still referenced.
 /// @throws Error if LibTorch was built without CUDA.
 std::unique_ptr<CudaGraph> make_cuda_graph(CudaGraph* neighbour);
 

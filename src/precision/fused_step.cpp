@@ -108,7 +108,7 @@ Tensor zeros_of(const Tensor& parameter) {
   return at::zeros_like(parameter, at::MemoryFormat::Preserve);
 }
 
-/// As the kernels take them.
+/// The arguments in the form that the kernels take.
 struct Scaling {
   std::optional<Tensor> grad_scale, found_inf;
 };

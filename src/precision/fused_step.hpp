@@ -55,7 +55,7 @@ bool takes_found_inf(const torch::optim::Optimizer& optimizer);
 /// Counts of updates, by parameter.
 using UpdateCounts = std::vector<std::pair<void*, int64_t>>;
 
-/// Those of the parameters that have gradients; none if the optimizer's class counts nothing.
+/// The step counts of the parameters that have gradients; empty if the optimizer does not count.
 UpdateCounts counts_of_updates(const torch::optim::Optimizer& optimizer);
 
 /// After a `fused_step` whose `found_inf` was 1, with the counts that it left: it has not happened.

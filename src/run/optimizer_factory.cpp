@@ -28,7 +28,7 @@ struct Sgd {
   }
 };
 
-/// Of Adam and AdamW, which differ in the default of weight_decay.
+/// The options of Adam and AdamW, which differ in the default of weight_decay.
 struct Adam {
   double lr = 1e-3;
   std::vector<double> betas{0.9, 0.999};

@@ -46,7 +46,7 @@ int64_t seconds_in_name(const std::string& name) {
   return seconds;
 }
 
-/// Of the newest event file, or -1.
+/// The number of the newest event file, or -1.
 int64_t newest_seconds(const fs::path& folder) {
   int64_t newest = -1;
   std::error_code error;  // no folder, no files

@@ -21,8 +21,8 @@ struct Histogram {
   std::vector<double> counts{};
 };
 
-/// Of TensorBoard's buckets: 0, and from 1e-12 to 1e20 each a tenth wider than the one before, on
-/// both sides of 0. Waits for the tensor's device.
+/// The bounds of TensorBoard's buckets: 0, and from 1e-12 to 1e20 each a tenth wider than the one
+/// before, on both sides of 0. Waits for the tensor's device.
 Histogram make_histogram(const at::Tensor& values);
 
 }  // namespace linkboy

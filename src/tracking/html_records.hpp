@@ -34,7 +34,7 @@ struct HistogramRecord {
   TrackedTime time;
 };
 
-/// All that an HTML report shows, and holds for a run that goes on.
+/// All that an HTML report shows and keeps for a resumed run.
 struct HtmlRecords {
   TrackedRun run{};
   std::string outcome{};  // empty while the run goes on
@@ -48,7 +48,7 @@ struct HtmlRecords {
   void add(const TrackedScalar& scalar, const TrackedTime& time);
   void add(HistogramRecord histogram);
 
-  /// Drops what came after the point where `run` goes on.
+  /// Drops the records after the point from which `run` resumes.
   void resume(const TrackedRun& run);
 
   /// JSON without "<", so that it can stand within an HTML element.

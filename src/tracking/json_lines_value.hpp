@@ -10,7 +10,7 @@ namespace linkboy {
 
 using Json = nlohmann::ordered_json;
 
-/// A number; "NaN", "Infinity" or "-Infinity" for what JSON has none for.
+/// A number; "NaN", "Infinity" or "-Infinity" for numbers that JSON cannot hold.
 Json json_number(double value);
 /// What `json_number` made. @throws nlohmann::json::exception if it is no number.
 double number_of(const Json& json);

@@ -74,13 +74,13 @@ struct OldRecord {
   bool starts_run = false;  // from update 0
 };
 
-/// Where a run goes on, and which records of the attempt before are void.
+/// Where a run resumes, and which records of the attempt before are void.
 class ResumePoint {
  public:
   explicit ResumePoint(const TrackedRun& run)
       : update_(run.first_update), epoch_(run.first_epoch) {}
 
-  /// Whether the run goes on from a training state at all.
+  /// Whether the run resumes from a training state.
   bool is_resumed() const { return update_ > 0 || epoch_ > 0; }
 
   bool keeps(int64_t update, int64_t epoch) const {

@@ -13,11 +13,11 @@ struct Tick {
 /// Maps values to 0..1. Ticks are at 1, 2 or 5 times a power of ten.
 class ChartAxis {
  public:
-  /// For the finite values from `low` to `high`, rounded outwards to ticks.
+  /// Makes an axis for the finite values from `low` to `high`, rounded outwards to ticks.
   static ChartAxis linear(double low, double high);
-  /// As above; both positive.
+  /// The same with a logarithmic scale; both are positive.
   static ChartAxis logarithmic(double low, double high);
-  /// For counts: ticks at whole numbers, and the ends stay as they are.
+  /// Makes an axis for counts: ticks at whole numbers, and the ends stay as they are.
   static ChartAxis counts(double low, double high);
 
   double position(double value) const;

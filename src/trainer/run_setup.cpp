@@ -229,8 +229,8 @@ std::shared_ptr<DataLoader> Trainer::create_eval_dataloader(const EvaluateOption
 }
 
 void Trainer::Implementation::prepare_modules() {
-  // First, because the gradients of all that the optimizer trains beside the model are reduced,
-  // too.
+  // First, because the gradients of everything that the optimizer trains outside the model are
+  // reduced, too.
   for (const auto& module : registered_modules_) module->to(trainer_.device());
   std::vector<const torch::optim::Optimizer*> others;
   for (const auto& registered : registered_optimizers_)

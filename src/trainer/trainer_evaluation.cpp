@@ -24,7 +24,7 @@ class Trainer::Implementation::EvaluationScope {
         losses_(trainer.eval_loss_) {}
   ~EvaluationScope() {
     trainer_.eval_dataloader_ = std::move(loader_);
-    // The losses of a finished evaluation stay to be read, unless another one goes on.
+    // The losses of a finished evaluation stay to be read, unless another one is under way.
     if (evaluation_.is_in_progress) trainer_.eval_loss_ = std::move(losses_);
     trainer_.evaluation_ = std::move(evaluation_);
   }
@@ -137,7 +137,7 @@ void Trainer::run_eval_epoch(DataLoader& loader, std::string_view metric_name) {
   fire(&Callback::on_eval_epoch_end);
 }
 
-/// Of several processes some may have fewer batches than others. These wait in join_uneven_loop,
+/// Some processes may have fewer batches than others. These wait in join_uneven_loop,
 /// which answers gather_for_metrics, but no agreement.
 void Trainer::Implementation::for_each_batch(DataLoader& loader, int64_t epoch,
                                              c10::function_ref<void(const Batch&)> step) {

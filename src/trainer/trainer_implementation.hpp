@@ -16,7 +16,7 @@ namespace linkboy {
 
 /// What a Trainer has and does that no subclass sees.
 struct Trainer::Implementation {
-  /// An optimizer beside the Trainer's own.
+  /// A further optimizer, added to the Trainer's own.
   struct RegisteredOptimizer {
     std::string name;
     std::shared_ptr<torch::optim::Optimizer> optimizer;
@@ -57,7 +57,7 @@ struct Trainer::Implementation {
   void end_optimizer_step();
   void end_training_of_epoch();
 
-  /// The mean of the losses of a phase, and of those tracked beside them.
+  /// The mean of the losses of a phase, and of the losses tracked with them.
   struct Losses {
     LossAverage main{};
     std::vector<std::pair<std::string, LossAverage>> others{};

@@ -1,4 +1,4 @@
-// Optimizers beside the Trainer's own, and optimizers that evaluate a closure.
+// Further optimizers of a Trainer, and optimizers that evaluate a closure.
 
 #include <torch/optim/optimizer.h>
 

@@ -1,4 +1,4 @@
-// Trainer's training states: what a run needs to resume, beside a checkpoint.
+// Trainer's training states: what a run needs to resume, in addition to a checkpoint.
 
 #include <ATen/ATen.h>
 #include <torch/nn/module.h>
@@ -331,7 +331,7 @@ bool Trainer::load_training_state(const std::filesystem::path& directory) {
     impl_->train_dataloader_->load_state_dict(state.get_dict("train_dataloader"));
   }
   impl_->accelerator_->load_state_dict(state.get_dict("accelerator"));
-  // A run may go on in another precision.
+  // A run may resume in another precision.
   GradScaler* scaler = impl_->accelerator_->grad_scaler();
   const bool was_scaled = state.contains("grad_scaler");
   if (scaler != nullptr && was_scaled) scaler->load_state_dict(state.get_dict("grad_scaler"));

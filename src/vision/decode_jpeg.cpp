@@ -35,7 +35,7 @@ struct JpegReader {
   JpegReader(const JpegReader&) = delete;
   JpegReader& operator=(const JpegReader&) = delete;
 
-  /// libjpeg goes on after these with pixels that it makes up. Its other warnings change no pixel.
+  /// libjpeg continues after these with invented pixels. Its other warnings change no pixel.
   static bool is_damage(int code) {
     return code == JWRN_JPEG_EOF || code == JWRN_HIT_MARKER || code == JWRN_HUFF_BAD_CODE ||
            code == JWRN_MUST_RESYNC || code == JWRN_BOGUS_PROGRESSION ||

@@ -9,7 +9,7 @@ namespace {
 constexpr int kFractionBits = 22;  // a weight is an integer over 2^22, as in Pillow
 constexpr int32_t kHalf = 1 << (kFractionBits - 1);
 
-/// As Pillow rounds, towards zero below it.
+/// Rounds as Pillow does: towards zero below it.
 int64_t rounded(double value) {
   return static_cast<int64_t>(value + 0.5);  // NOLINT(bugprone-incorrect-roundings)
 }

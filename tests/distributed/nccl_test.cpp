@@ -39,7 +39,7 @@ void expect_collectives() {
   EXPECT_EQ(
       accelerator.gather_uneven(torch::ones({group.rank() + 1, 2}, accelerator.device())).size(0),
       group.size() * (group.size() + 1) / 2);
-  // Bytes and agreements go by the CPU's backend beside it.
+  // Bytes and agreements go through the CPU's backend next to it.
   EXPECT_EQ(group.all_gather_bytes("a").size(), static_cast<std::size_t>(group.size()));
   group.barrier();
 }

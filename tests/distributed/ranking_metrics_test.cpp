@@ -25,7 +25,7 @@ torch::Tensor labels(int64_t num_classes) { return torch::arange(kRows) * 29 % 3
 
 class DistributedRankingMetricsTest : public ::testing::Test {
  protected:
-  /// Ranks have more rows, the higher they are; the first one of several has none.
+  /// Ranks have more rows, the higher they are; the first of several does not have any.
   void update(Metric& metric, const torch::Tensor& outputs, const torch::Tensor& targets) const {
     const auto [first, end] = my_rows();
     if (first == end) return;

@@ -34,7 +34,7 @@ class Limit {
   rlimit before_{};
 };
 
-/// Of shared memory that this process holds open.
+/// The files of shared memory that this process holds open.
 int64_t num_files() {
   int64_t count = 0;
   for (const auto& entry : std::filesystem::directory_iterator("/proc/self/fd")) {

@@ -1,5 +1,5 @@
-// A training run is handed over between C++ and Python in its middle, and goes on as if it had not
-// been: the losses after the checkpoint and the sums of the final tensors are equal in every bit.
+// A training run is handed over between C++ and Python in its middle, and continues as if it had
+// not been: the losses after the checkpoint and the sums of the final tensors are equal in every bit.
 // linkboy's Trainer steps SGD, Adam, AdamW and Adagrad by the kernels of Python's fused=True, and
 // RMSprop by the operations of Python's foreach=True, which are those of foreach=False.
 
@@ -31,7 +31,7 @@ torch::Tensor sequence(int64_t count, int64_t start) {
   return ((index * 40503 + 12345).remainder(65536) - 32768).to(torch::kFloat) / 32768;
 }
 
-// The side that goes on has options of its own, so it needs those of the checkpoint.
+// The side that continues has options of its own, so it needs those of the checkpoint.
 template <class OptimizerType, class Options>
 std::shared_ptr<optim::Optimizer> make(const std::vector<torch::Tensor>& parameters,
                                        const Options& options, Role role) {
@@ -85,7 +85,7 @@ class KeepLosses : public Callback {
 Outcome train(const std::string& model_name, const std::string& optimizer_name,
               const std::filesystem::path& checkpoint, Role role) {
   const bool starts = role == Role::kStarts;
-  // Other weights than the checkpoint's on the side that goes on, too.
+  // Other weights than the checkpoint's on the side that continues, too.
   torch::manual_seed(starts ? 1 : 2);
   Model model = fashion_mnist::make_model(model_name);
   auto keep = std::make_shared<KeepLosses>();
@@ -151,7 +151,7 @@ TEST(HandoverTest, ARunGoesOnInTheOtherLanguageInTheSameBits) {
   SKIP_WITHOUT_PYTHON();
   const TemporaryFolder ours;
   const TemporaryFolder theirs;
-  // Both directions at once, a processor for each side: the ResNets take their time.
+  // Both directions at the same time, a processor for each side: the ResNets take their time.
   auto python_starts = std::async(std::launch::async, [&] { return run_peer("start", theirs); });
   const auto started_here = train_all(ours, Role::kStarts);
   const std::string started_there = python_starts.get();

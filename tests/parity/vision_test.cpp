@@ -1,4 +1,4 @@
-// linkboy::vision beside torchvision and Pillow, live: equal in every bit.
+// linkboy::vision compared with torchvision and Pillow, live: bit-identical.
 
 #include <gtest/gtest.h>
 #include <torch/torch.h>

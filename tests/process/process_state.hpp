@@ -51,7 +51,7 @@ inline std::string environment_text() {
   return sorted_lines(variables);
 }
 
-/// As the process got it, before any of its code ran.
+/// Returns the environment that the process was started with.
 inline std::string first_environment_text() {
   std::ifstream file("/proc/self/environ");
   std::vector<std::string> variables;

@@ -105,7 +105,7 @@ class Machine {
   void launch(Stream& stream, Work work);
   void launch(Stream& stream, const std::shared_ptr<const Graph>& graph);
   /// Whether there is work of another stream of the device that neither the host nor this stream
-  /// has waited for: what is launched now runs beside it.
+  /// has waited for: what is launched now runs at the same time.
   bool has_work_beside(Stream& stream);
   Status record(Event& event, Stream& stream);
   Status make_wait(Stream& stream, const Event& event);

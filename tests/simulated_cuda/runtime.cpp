@@ -99,7 +99,7 @@ cudaError_t copy(void* target, std::size_t target_pitch, const void* source,
   return is_target_pageable ? remember(machine().wait(stream)) : cudaSuccess;
 }
 
-/// For calls that could wait.
+/// Used by calls that could wait.
 cudaError_t refused_while_capturing() { return remember(machine().may_wait()); }
 
 }  // namespace

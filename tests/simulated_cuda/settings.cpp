@@ -20,7 +20,7 @@ long read(const char* name, long otherwise) {
   return value;
 }
 
-/// As CUDA does it, the list ends at the first entry that is not the number of a device.
+/// Like CUDA's, the list ends at the first entry that is not the number of a device.
 std::vector<int> visible_devices() {
   constexpr long kMost = 64;
   const long count = read("SIMULATED_CUDA_DEVICES", 1);

@@ -23,8 +23,8 @@ struct Counts {
   std::int64_t stream_waits = 0;  // of the host for all work of a stream,
   std::int64_t event_waits = 0;   // for an event,
   std::int64_t device_waits = 0;  // for all work of a device
-  // Those of the waits for an event behind which its stream had no work left, as it has none after
-  // a wait for a stream.
+  // Those of the waits for an event behind which its stream had no work left, as after a wait
+  // for a stream.
   std::int64_t draining_event_waits = 0;
   std::int64_t races = 0;
 };

@@ -26,7 +26,7 @@ constexpr int64_t kPerEpoch = 24;  // updates
 constexpr int64_t kFirst = 28;
 constexpr int64_t kLast = 44;
 
-/// For each update from kFirst to kLast.
+/// One entry for each update from kFirst to kLast.
 struct PerUpdate {
   double host_to_device = 0;
   double overlapping_host_to_device = 0;
@@ -104,8 +104,8 @@ TEST(SteadyStateCostTest, AnUpdateCopiesItsBatchAndWaitsForNothing) {
             kOnlyTheBatch);
 }
 
-/// For the losses, and for the verdict on the gradients of the update before: the device has this
-/// one's forward and backward to do then.
+/// Used for the losses, and for the verdict on the gradients of the update before: the device
+/// then has the forward and backward of this update to do.
 TEST(SteadyStateCostTest, InFp16TheDeviceHasWorkWhileTheHostWaits) {
   const PerUpdate costs = costs_of(default_callbacks(), toy_model(), Precision::fp16);
   EXPECT_EQ(costs.host_to_device, 2);

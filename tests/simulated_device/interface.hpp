@@ -30,7 +30,7 @@ void check(Status status);
 // Devices and streams; of this thread, where they are current.
 
 c10::DeviceIndex current_device();
-/// `device`, with the current index if it has none.
+/// `device`, with the current index if it lacks one.
 c10::Device with_index(c10::Device device);
 c10::Stream current_stream_of(c10::DeviceIndex device);
 Stream& stream_of(const c10::Stream& stream);

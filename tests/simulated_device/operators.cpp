@@ -68,8 +68,8 @@ at::Tensor unowned(const at::Tensor& tensor) {
                        at::TensorOptions(at::kCPU).dtype(tensor.dtype()));
 }
 
-/// As with CUDA: memory of the host that is not page-locked is copied before this call returns, and
-/// so is all that is not `non_blocking`.
+/// Works as with CUDA: memory of the host that is not page-locked is copied before this call
+/// returns, and so is everything that is not `non_blocking`.
 void copy_between_memories(const at::Tensor& target, const at::Tensor& source, bool non_blocking) {
   const bool to_device = target.device().type() == kType;
   const at::Tensor& on_host = to_device ? source : target;
@@ -99,7 +99,7 @@ void copy_between_memories(const at::Tensor& target, const at::Tensor& source, b
   if (!non_blocking || (!to_device && !is_page_locked)) check(machine().wait(stream_of(stream)));
 }
 
-/// As with CUDA: on the source's stream, before and after which the target's stream waits.
+/// Works as with CUDA: on the source's stream, before and after which the target's stream waits.
 void copy_between_devices(const at::Tensor& target, const at::Tensor& source) {
   machine().count(&Counts::device_to_device);
   Stream& giving = stream_of(current_stream_of(source.device().index()));

@@ -250,7 +250,7 @@ TEST(TrainingTest, RecomputationHasTheRandomNumbersAndThePrecisionOfTheForward) 
 
 constexpr int64_t kMebibyte = 1024 * 1024;
 
-/// Gives back at once what it takes in the first epoch.
+/// Gives back immediately what it takes in the first epoch.
 class AllocateInFirstEpoch : public Callback {
  public:
   void on_train_epoch_start(Trainer& trainer) override {

@@ -166,7 +166,7 @@ class StopAfterTwoUpdates : public Callback {
   int64_t num_updates_ = 0;
 };
 
-/// With a Trainer of its own, as a new process would: goes on, and saves where it is.
+/// Resumes with a Trainer of its own, as a new process would, and saves where it is.
 void resume_for_two_updates(const TemporaryFolder& folder, TrainOptions options) {
   SoakRun run(folder, {std::make_shared<StopAfterTwoUpdates>(),
                        make<SaveTrainingState>({.directory = folder.path()})});

@@ -27,7 +27,7 @@ class DoneWork : public c10d::Work {
   std::vector<at::Tensor> tensors_;
 };
 
-/// As if all other ranks sent the same.
+/// Acts as if all other ranks sent the same.
 class PretendingBackend : public c10d::Backend {
  public:
   using Backend::Backend;

@@ -57,7 +57,7 @@ TEST(MemoryMonitorTest, RunOnTheCpuHasNoCudaPeak) {
   EXPECT_TRUE(toy.trainer.run_history().get_metric_values("cuda_peak_mib").empty());
 }
 
-/// Gives back at once what it takes in the first epoch.
+/// Gives back immediately what it takes in the first epoch.
 class AllocateOnDeviceInFirstEpoch : public Callback {
  public:
   void on_train_epoch_start(Trainer& trainer) override {

@@ -35,7 +35,7 @@ class Hits : public Metric {
   }
 };
 
-/// Of toy_data(rows), sample by sample.
+/// Computes the value for toy_data(rows), sample by sample.
 double hits_of(torch::nn::Sequential& model, int64_t rows) {
   const torch::NoGradGuard no_grad;
   auto data = toy_data(rows);

@@ -27,7 +27,7 @@ class PreciseBatchNormTest : public ::testing::Test {
                    .train_dataloader_options = {.shuffle = false}});
   }
 
-  /// Of the batches that start with sample `first`.
+  /// The statistics of the batches that start with sample `first`.
   static at::Tensor mean_of_variances(int64_t num_batches) {
     std::vector<int64_t> indices(static_cast<std::size_t>(4 * num_batches));
     for (std::size_t i = 0; i < indices.size(); ++i) indices[i] = static_cast<int64_t>(i);

@@ -48,7 +48,7 @@ StateDict without_param_state(StateDict state, int64_t index) {
   return state;
 }
 
-// An optimizer goes on as if it had not been stopped, through a file.
+// An optimizer continues as if it had not been stopped, through a file.
 template <typename OptimizerType, typename Options>
 void expect_resumes(const Options& options, const Options& other_options) {
   const TemporaryFolder folder;

@@ -30,7 +30,7 @@ Variables with(Variables variables, const Variables& changes) {
   return variables;
 }
 
-/// Of `torchrun --nnodes=2 --nproc-per-node=2 --max-restarts=3`, PyTorch 2.11.
+/// The environment of `torchrun --nnodes=2 --nproc-per-node=2 --max-restarts=3`, PyTorch 2.11.
 const Variables kTorchrun{{"RANK", "3"},
                           {"GROUP_RANK", "1"},
                           {"LOCAL_RANK", "1"},
@@ -43,7 +43,7 @@ const Variables kTorchrun{{"RANK", "3"},
                           {"TORCHELASTIC_RUN_ID", "6f5d7cee-1435-4d77-99d1-6a91fc47d9fe"},
                           {"TORCHELASTIC_USE_AGENT_STORE", "True"}};
 
-/// Of `mpirun -np 2`, Open MPI 4.1.4.
+/// The environment of `mpirun -np 2`, Open MPI 4.1.4.
 const Variables kOpenMpi{{"OMPI_COMM_WORLD_LOCAL_RANK", "1"},
                          {"OMPI_COMM_WORLD_LOCAL_SIZE", "2"},
                          {"OMPI_COMM_WORLD_RANK", "1"},
@@ -52,7 +52,7 @@ const Variables kOpenMpi{{"OMPI_COMM_WORLD_LOCAL_RANK", "1"},
                          {"PMIX_NAMESPACE", "1765605377"},
                          {"PMIX_RANK", "1"}};
 
-/// Of a batch script, `sbatch --nodes=3 --ntasks=11`.
+/// The environment of a batch script, `sbatch --nodes=3 --ntasks=11`.
 const Variables kBatchScript{{"SLURM_JOB_ID", "200505"},
                              {"SLURM_JOB_NODELIST", "gnode[10,20,25]"},
                              {"SLURM_JOB_NUM_NODES", "3"},
@@ -62,7 +62,7 @@ const Variables kBatchScript{{"SLURM_JOB_ID", "200505"},
                              {"SLURM_PROCID", "0"},
                              {"SLURM_LOCALID", "0"}};
 
-/// Of a task of `srun` in that script.
+/// The environment of a task of `srun` in that script.
 const Variables kSrun = with(kBatchScript, {{"SLURM_STEP_ID", "1"},
                                             {"SLURM_STEP_NODELIST", "gnode[10,20,25]"},
                                             {"SLURM_STEP_NUM_NODES", "3"},

@@ -42,7 +42,7 @@ TEST(ThousandRanksTest, ARankSeesItsShareOfEachUpdateAndOfTheEvaluation) {
                                      .eval_dataset = TensorDataset(numbers, numbers),
                                      .per_device_batch_size = 2,
                                      .train_dataloader_options = {.shuffle = false}});
-  // Five whole rounds of 2 x 1,024 samples, and one that goes on with the first samples.
+  // Five whole rounds of 2 x 1,024 samples, and one that continues with the first samples.
   EXPECT_EQ(result.num_updates, 6);
   std::vector<int64_t> expected;
   for (int64_t round = 0; round < 6; ++round) {

@@ -312,7 +312,7 @@ TEST(ClassificationMetricsTest, AnIgnoredClassDoesNotOccurInDice) {
 }
 
 TEST(ClassificationMetricsTest, UpdateReadsNoValueOfADevice) {
-  // The meta device has none to read. It lacks an operator that top_k needs.
+  // The meta device does not have values to read. It lacks an operator that top_k needs.
   const auto all = samples(9);
   for (const auto& metric : top_1_metrics()) {
     EXPECT_NO_THROW(metric->update(all.scores.to(torch::kMeta), all.labels.to(torch::kMeta)));

@@ -53,7 +53,7 @@ TEST_F(SchedulesTest, PlateauCountsFromItsTurnOn) {
   const auto plateau = reduce_on_plateau({.factor = 0.5, .patience = 1});
   InMemoryRunHistory history;
   const auto warm = make(warmup({.scheduler = plateau, .warmup_updates = 40}), config);
-  // The first value of its own is epoch 4's, at whose end the warm-up is over; epoch 6 has none.
+  // The first value of its own is epoch 4's, at whose end the warm-up is over; epoch 6 lacks one.
   const std::vector<double> expected{0,    0.0025, 0.005, 0.0075, 0.01,
                                      0.01, 0.01,   0.005, 0.005,  0.0025};
   const auto rates = rates_with_a_constant_metric(*warm, history, *optimizer_);

@@ -44,7 +44,7 @@ RunConfig five_epochs() {
 struct Case {
   std::string name;
   CreateSchedulerFn make;
-  /// From how many updates on the values stay as they are; none if they go on.
+  /// From how many updates on the values stay as they are; none if they keep changing.
   std::optional<int64_t> end{};
 };
 

@@ -58,7 +58,7 @@ TEST_F(SchedulesTest, WsdTellsItsPeriods) {
 }
 
 TEST_F(SchedulesTest, WsdRestoresItsCount) {
-  // Upstream defect 11: its state had no count, so that a resumed schedule began anew.
+  // Upstream defect 11: its state had no count, so that a resumed schedule restarted.
   const auto function = wsd({.warmup_updates = 30});
   const auto saved = make(function);
   for (int i = 0; i < 95; ++i) saved->step();

@@ -1,4 +1,4 @@
-// CsvTracker: the table, what a run that goes on keeps of it, and files that cannot be written.
+// CsvTracker: the table, what a resumed run keeps of it, and files that cannot be written.
 
 #include <gtest/gtest.h>
 

@@ -1,4 +1,4 @@
-// HtmlReport: the page, opened by Python's parsers, and what a run that goes on keeps of it.
+// HtmlReport: the page, opened by Python's parsers, and what a resumed run keeps of it.
 
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>

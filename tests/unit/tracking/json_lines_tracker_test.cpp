@@ -1,4 +1,4 @@
-// JsonLinesTracker: the lines, what a run that goes on keeps of them, and files that cannot be
+// JsonLinesTracker: the lines, what a resumed run keeps of them, and files that cannot be
 // written.
 
 #include <ATen/ATen.h>

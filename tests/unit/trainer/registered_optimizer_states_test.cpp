@@ -1,4 +1,4 @@
-// Optimizers beside the Trainer's own in checkpoints and training states.
+// Further optimizers of a Trainer in checkpoints and training states.
 
 #include <gtest/gtest.h>
 #include <torch/torch.h>

@@ -1,4 +1,4 @@
-// Optimizers beside the Trainer's own: how they are stepped, scheduled and cleared.
+// Further optimizers of a Trainer: how they are stepped, scheduled and cleared.
 
 #include <gtest/gtest.h>
 #include <torch/torch.h>

@@ -24,8 +24,8 @@ struct Case {
   std::string course;
 };
 
-/// Of each epoch: how many micro-steps are done at its end, "-" if it was cut short, "e" if it is
-/// evaluated, and "!" if it is the last one.
+/// Tells for each epoch how many micro-steps are done at its end, "-" if it was cut short,
+/// "e" if it is evaluated, and "!" if it is the last one.
 std::string course_of(const Case& run) {
   RunProgress progress;
   progress.set_limits(run.limits);

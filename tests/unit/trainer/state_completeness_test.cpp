@@ -174,7 +174,7 @@ TEST(StateCompletenessTest, AResumedRunHasEveryObjectAsItWasSaved) {
   EXPECT_NE(before.at("model 0.weight"), as_saved.at("model 0.weight"));
 }
 
-/// Callbacks that need nothing of the past: they look at what the run itself has, or act at once.
+/// Callbacks that need nothing of the past: they look at the run's own state, or act immediately.
 const std::set<std::string>& without_state() {
   static const std::set<std::string> names{
       "terminate-on-nan",       "stop-on-signal",  "limit-batches",      "limit-eval-steps",

@@ -1,4 +1,4 @@
-// Losses beside the main one.
+// Losses tracked with the main one.
 
 #include <gtest/gtest.h>
 #include <torch/torch.h>

@@ -1,0 +1,80 @@
+"""Fails on sentences that docs/style.md tells how to write better, and on torn or overlong comments.
+
+    python3 check_language.py ROOT [--count]
+
+--count prints how often each pattern is found instead.
+"""
+
+import pathlib
+import re
+import sys
+
+MARKDOWN_WIDTH, COMMENT_WIDTH, SHORT = 120, 100, 25
+WORDS = {
+    "headless": r"^\s*/// (Of|For|As|That of|Those of)\b",
+    "anew": r"\banew\b",
+    "lest": r"\blest\b",
+    "go on": r"\b(go|goes|going|went) on\b(?! (a|the|one|each|its|both|two) )",
+    "has none": r"\b(has|have|had) none\b",
+    "so many": r"\b(every|each|after|of|so) so many\b",
+    "at once": r"\bat once\b",
+    "beside": r"\bbeside\b",
+}
+FOLDERS = "docs include src callbacks metrics schedulers tests examples benchmarks".split()
+ALLOWED = {"docs/style.md", "tests/structure/check_language.py"}  # they quote the patterns
+
+
+def comment_of(lines, number):
+    found = re.match(r"\s*//[/!]?(?: |$)(.*)", lines[number]) if 0 <= number < len(lines) else None
+    return found and found.group(1)
+
+
+def is_torn(before, comment, after):
+    """A few words that a formatter has pushed onto a line of their own."""
+    is_inside = re.search(r"[\w,`]$", before or "") and re.search(r"[\w,`]$", comment)
+    return len(comment.strip()) < SHORT and is_inside and all(
+        re.match(r"\s*[a-z`]", text or "") for text in (comment, after))
+
+
+def findings_of_markdown(lines, is_code):
+    for number, line in enumerate(lines):
+        if len(line) > MARKDOWN_WIDTH and not is_code[number] and not line.startswith("|"):
+            yield number, "wide"
+        is_header = line.startswith("|") and re.match(r"\|[-:| ]+\|$", (lines + [""])[number + 1])
+        if is_header and any(cell.strip() in ("", "what") for cell in line.strip("| \n").split("|")):
+            yield number, "table header"
+
+
+def findings_of_code(lines):
+    for number, line in enumerate(lines):
+        comment = comment_of(lines, number)
+        if comment and len(line) > COMMENT_WIDTH and " " in comment:
+            yield number, "wide"
+        if comment and is_torn(comment_of(lines, number - 1), comment, comment_of(lines, number + 1)):
+            yield number, "torn"
+
+
+def findings(path, lines):
+    fences = [line.lstrip().startswith("```") for line in lines]
+    is_code = [sum(fences[:number + 1]) % 2 == 1 for number in range(len(lines))]
+    is_markdown = path.endswith(".md")
+    yield from findings_of_markdown(lines, is_code) if is_markdown else findings_of_code(lines)
+    for number, line in enumerate(lines):
+        is_text = not is_code[number] if is_markdown else comment_of(lines, number) is not None
+        for name, pattern in WORDS.items() if is_text else ():
+            if re.search(pattern, line) and not (name == "headless" and comment_of(lines, number - 1)):
+                yield number, name
+
+
+root = pathlib.Path(sys.argv[1])
+places = ["*", *(folder + "/**/*" for folder in FOLDERS)]
+files = sorted(str(path.relative_to(root)) for place in places for path in root.glob(place)
+               if path.suffix in (".md", ".hpp", ".cpp"))
+found = [(path, number + 1, name) for path in files if path not in ALLOWED
+         for number, name in findings(path, (root / path).read_text().splitlines())]
+if "--count" in sys.argv:
+    for name in [*WORDS, "wide", "table header", "torn"]:
+        print(f"{name}: {sum(kind == name for _, _, kind in found)}")
+else:
+    print("".join(f"{path}:{number}: {name}\n" for path, number, name in found), end="")
+    sys.exit(1 if found else 0)
