@@ -235,6 +235,7 @@ CommandLine::Found CommandLine::find(const std::string& name, const std::string&
   std::size_t closest_distance = std::max<std::size_t>(2, bare.size() / 3) + 1;
   std::string closest;
   std::vector<std::string> all;
+  std::vector<std::string> with_name;
   const auto compare = [&](const std::string& own) {
     const std::size_t distance = edit_distance(bare, own);
     if (distance >= closest_distance) return;
@@ -242,13 +243,21 @@ CommandLine::Found CommandLine::find(const std::string& name, const std::string&
     closest_distance = distance;
   };
   for_each_option([&](const std::string& own, const Option&, const std::string& key) {
-    if (key.empty()) all.push_back(dashes + own);
     compare(own);
+    const bool has_name = with_underscores(own).find(with_underscores(bare)) != std::string::npos;
+    if (has_name && !bare.empty()) with_name.push_back(dashes + own);
+    if (key.empty()) all.push_back(dashes + own);
   });
   for (const auto& alias : aliases_) compare(alias.alias);
-  throw UsageError(shown + " is not an option of " + program_ + "." +
-                   (closest.empty() ? " The options are: " + c10::Join(", ", all) + "."
-                                    : " Did you mean " + closest + "?"));
+  const std::string what = shown + " is not an option of " + program_ + ".";
+  if (!closest.empty()) throw UsageError(what + " Did you mean " + closest + "?");
+  if (!with_name.empty()) {
+    throw UsageError(what + " Options with this in their names are " + c10::Join(", ", with_name) +
+                     ".");
+  }
+  constexpr std::size_t kMostListed = 20;  // more would bury the message
+  throw UsageError(
+      what + (all.size() > kMostListed ? "" : " The options are: " + c10::Join(", ", all) + "."));
 }
 
 std::vector<CommandLine::Setting> CommandLine::read_arguments(const Arguments& arguments) const {

@@ -358,6 +358,8 @@ void check_outputs(const RunSettings& settings) {
 /// @param defaults  The program's.
 void check_together(const RunSettings& settings, const RunSettings& defaults) {
   const auto refuse = [](const char* what) { throw UsageError(what); };
+  if (settings.num_threads < 0)
+    refuse("--num_threads must be at least 0; 0 leaves it to LibTorch.");
   if (settings.init_from && settings.load_checkpoint) {
     refuse("--init_from and --load_checkpoint are both given; give one of them.");
   }

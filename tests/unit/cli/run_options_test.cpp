@@ -72,6 +72,8 @@ TEST_F(RunTest, WrongUsageTellsWhatThereIs) {
     EXPECT_FALSE(std::filesystem::exists(folder / "output"));
   };
   expect_usage({"--train.num_epoch", "3"}, "Did you mean --train.num_epochs?");
+  expect_usage({"--zero", "1"},
+               "Options with this in their names are --accelerator.distributed.zero_stage.");
   expect_usage({"--optimizer", "sgdm"}, "there is no optimizer \"sgdm\"; there are sgd, adam");
   expect_usage({"--optimizer", "sgd:rate=1"}, "lr, momentum, dampening, weight_decay, nesterov");
   expect_usage({"--optimizer.betas", "0.9,0.99", "--optimizer", "sgd"}, "betas");
@@ -111,6 +113,7 @@ TEST_F(RunTest, OptionsWithoutAnEffectAreWrongUsage) {
     EXPECT_FALSE(std::filesystem::exists(folder / "output"));
   };
   expect_usage({"--keep-last", "3"}, "no training states are saved");
+  expect_usage({"--num-threads", "-1"}, "--num_threads must be at least 0");
   expect_usage({"--track_run.every_n_updates", "3"}, "there is no tracker");
   expect_usage({"--init-key", "net"}, "name it with --init_from FILE");
   expect_usage({"--init-from", "a", "--load-checkpoint", "b"}, "give one of them");
