@@ -148,6 +148,42 @@ TEST_F(CliTest, PassesOverAByteOrderMark) {
   EXPECT_EQ(epochs, 7);
 }
 
+TEST_F(CliTest, AnAliasSetsItsOptionAndIsShownInTheHelp) {
+  command_line.add_alias("passes", "epochs");
+  EXPECT_TRUE(parse({"--passes", "7"}));
+  EXPECT_EQ(epochs, 7);
+  EXPECT_TRUE(parse_config("passes=8\n"));
+  EXPECT_EQ(epochs, 8);
+  EXPECT_THAT(command_line.help(), HasSubstr("Passes over the data. Also --passes."));
+  EXPECT_USAGE_ERROR(parse({"--passes", "1", "--epochs", "2"}), "is given a second time");
+  EXPECT_ERROR(command_line.add_alias("x", "epoch"), "the alias --x is for --epoch, which is not");
+}
+
+struct Inner {
+  int64_t width = 1;
+  int64_t height = 2;
+  LINKBOY_FIELDS(width, height);
+};
+
+TEST_F(CliTest, TheEndOfANameIsEnoughIfItIsTheEndOfOneOnly) {
+  Inner first;
+  Inner second;
+  command_line.add_group("Inner").add_fields("a.first_one", &first).add_fields("b", &second);
+  int64_t depth = 0;
+  command_line.add_group("Depth").add("c.depth", "N", &depth, "Depth.");
+  EXPECT_TRUE(parse({"--first-one.width=5", "--b.width", "6", "--depth", "7", "--max_steps", "8"}));
+  EXPECT_EQ(first.width, 5);
+  EXPECT_EQ(second.width, 6);
+  EXPECT_EQ(depth, 7);
+  EXPECT_EQ(max_steps, 8);
+  EXPECT_TRUE(parse_config(R"({"first_one": {"height": 9}})"));
+  EXPECT_EQ(first.height, 9);
+  EXPECT_USAGE_ERROR(parse({"--width", "1"}), "--width may be --a.first_one.width, --b.width;");
+  EXPECT_USAGE_ERROR(parse({"--one.width", "1"}),
+                     "Options with this in their names are --a.first_one.width.");
+  EXPECT_USAGE_ERROR(parse({"--depth", "1", "--c.depth", "2"}), "is given a second time");
+}
+
 TEST_F(CliTest, RefusesTwoDashesWithoutAName) {
   EXPECT_USAGE_ERROR(parse({"--epochs", "3", "--"}), "'--' is not an option");
 }
