@@ -36,6 +36,8 @@ struct Accelerator::Implementation {
   std::unique_ptr<ZeroShards> zero_;                        // with zero_stage
   Precision precision_;
   std::unique_ptr<GradScaler> grad_scaler_;
+  /// Whether the loop calls update_scale at the end of each update, as Trainer does.
+  bool is_scale_updated_by_loop_ = false;
   bool channels_last_;
   int64_t gradient_accumulation_steps_ = 1;
   AccumulationWindow window_;

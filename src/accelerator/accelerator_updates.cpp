@@ -53,7 +53,15 @@ void Accelerator::backward(const at::Tensor& loss) {
   impl_->step_verdict_ = StepVerdict();
   // The division is left out where it changes nothing, to save a node of the graph.
   const at::Tensor share = impl_->window_.length == 1 ? loss : loss / impl_->window_.length;
-  if (impl_->grad_scaler_ && !impl_->grad_scaler_->awaits_step()) update_scale();
+  if (GradScaler* scaler = grad_scaler()) {
+    // Other optimizers may have gradients of this update with the present scale in them.
+    const bool is_within_update = impl_->is_scale_updated_by_loop_ || impl_->window_.index > 0;
+    if (is_within_update) {
+      scaler->collect_steps();
+    } else if (!scaler->awaits_step()) {
+      update_scale();
+    }
+  }
   const at::Tensor scaled = impl_->grad_scaler_ ? impl_->grad_scaler_->scale(share) : share;
   if (impl_->reducers_.empty() || !impl_->window_.is_complete()) return scaled.backward();
   const auto reducers = impl_->reducers_of(scaled);
@@ -211,6 +219,7 @@ void Accelerator::skip_optimizer_step() {
 }
 
 void Accelerator::update_scale() {
+  impl_->is_scale_updated_by_loop_ = false;
   if (impl_->grad_scaler_) impl_->grad_scaler_->update();
 }
 

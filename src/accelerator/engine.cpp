@@ -8,6 +8,7 @@
 #include <utility>
 #include <vector>
 
+#include "accelerator/epoch_geometry.hpp"
 #include "accelerator/resolve_run_config.hpp"
 #include "accelerator/share_between_ranks.hpp"
 #include "checkpoint/checkpoint_keys.hpp"
@@ -30,6 +31,27 @@ struct Place {
   bool has_begun = false;                                         // the micro-step
 };
 
+/// Refuses an epoch that is shorter than the loader's size says: it would have no end.
+class EpochIterator final : public BatchIterator {
+ public:
+  EpochIterator(std::unique_ptr<BatchIterator> batches, int64_t first_batch, int64_t size)
+      : batches_(std::move(batches)), num_batches_(first_batch), size_(size) {}
+
+  std::optional<Batch> next() override {
+    auto batch = batches_->next();
+    LINKBOY_CHECK(batch || num_batches_ >= size_, "the training loader ended after ", num_batches_,
+                  " batches, but its size() is ", size_,
+                  ". Return the number of batches from size().");
+    ++num_batches_;
+    return batch;
+  }
+
+ private:
+  std::unique_ptr<BatchIterator> batches_;
+  int64_t num_batches_;
+  int64_t size_;
+};
+
 class EpochLoader final : public DataLoader {
  public:
   EpochLoader(std::shared_ptr<DataLoader> loader, std::shared_ptr<Place> place)
@@ -40,7 +62,7 @@ class EpochLoader final : public DataLoader {
   std::unique_ptr<BatchIterator> iterate(int64_t epoch, int64_t first_batch) override {
     auto batches = loader_->iterate(epoch, first_batch);
     *place_ = {.epoch = epoch, .micro_step = first_batch, .num_micro_steps = loader_->size()};
-    return batches;
+    return std::make_unique<EpochIterator>(std::move(batches), first_batch, loader_->size());
   }
   StateDict state_dict() const override { return loader_->state_dict(); }
   void load_state_dict(const StateDict& state) override { loader_->load_state_dict(state); }
@@ -285,6 +307,9 @@ StateDict Engine::state_dict() {
   StateDict own{{"num_updates", impl_->num_updates_},
                 {"num_epochs", impl_->num_epochs_},
                 {"micro_step", impl_->place_->micro_step}};
+  if (impl_->train_loader_) {
+    save_epoch_geometry(own, *impl_->train_loader_, impl_->accelerator_->num_processes());
+  }
   own.set("accelerator", impl_->accelerator_->state_dict());
   if (const GradScaler* scaler = impl_->accelerator_->grad_scaler()) {
     own.set("grad_scaler", scaler->state_dict());
@@ -318,11 +343,15 @@ void Engine::load_state_dict(const StateDict& state) {
   const StateDict own = state.get_dict(kEngine);
   const int64_t num_updates = own.get_int("num_updates");
   const int64_t num_epochs = own.get_int("num_epochs");
-  const int64_t micro_step = own.get_int("micro_step");
+  int64_t micro_step = own.get_int("micro_step");
   const StateDict accelerator = own.get_dict("accelerator");
   LINKBOY_CHECK(num_updates >= 0 && num_epochs >= 0 && micro_step >= 0, "the Engine's state has ",
                 num_updates, " updates, ", num_epochs, " epochs and ", micro_step,
                 " micro-steps; none may be negative. Use another state.");
+  if (impl_->train_loader_) {
+    micro_step = micro_step_here(own, *impl_->train_loader_, impl_->accelerator_->num_processes(),
+                                 impl_->config_.gradient_accumulation_steps, "the Engine's state");
+  }
   StateDict scheduler, scaler, loader;
   if (impl_->scheduler_) {
     scheduler = state.get_dict(kScheduler);
@@ -332,12 +361,22 @@ void Engine::load_state_dict(const StateDict& state) {
   if (grad_scaler != nullptr) scaler = own.get_dict("grad_scaler");
   if (impl_->train_loader_) loader = own.get_dict("train_loader");
 
-  load_optimizer_state_dict(*impl_->optimizer_, state.get_dict(kOptimizer));
+  // All or nothing: these may refuse their states.
+  const StateDict loader_before =
+      impl_->train_loader_ ? impl_->train_loader_->state_dict() : StateDict();
+  const StateDict scaler_before = grad_scaler != nullptr ? grad_scaler->state_dict() : StateDict();
+  try {
+    if (impl_->train_loader_) impl_->train_loader_->load_state_dict(loader);
+    if (grad_scaler != nullptr) grad_scaler->load_state_dict(scaler);
+    load_optimizer_state_dict(*impl_->optimizer_, state.get_dict(kOptimizer));
+  } catch (...) {
+    if (impl_->train_loader_) impl_->train_loader_->load_state_dict(loader_before);
+    if (grad_scaler != nullptr) grad_scaler->load_state_dict(scaler_before);
+    throw;
+  }
   impl_->model_.load_state_dict(model);
   copy_named_tensors(of_criterion, criterion, "the criterion's state");
   if (impl_->scheduler_) impl_->scheduler_->load_state_dict(scheduler);
-  if (grad_scaler != nullptr) grad_scaler->load_state_dict(scaler);
-  if (impl_->train_loader_) impl_->train_loader_->load_state_dict(loader);
   impl_->accelerator_->load_state_dict(accelerator);
   impl_->num_updates_ = num_updates;
   impl_->num_epochs_ = num_epochs;

@@ -296,8 +296,11 @@ Metrics test(Trainer& trainer, const RunSettings& settings, const RunData& data)
        .per_device_batch_size = loader.batch_size.value_or(settings.train.per_device_batch_size),
        .dataloader_options = loader,
        .collate_fn = data.collate_fn});
-  for (const auto& [name, value] : metrics) {
-    trainer.print(fmt::format("test {}: {:.4f}", short_name(name), value));
+  for (const bool is_loss : {true, false}) {  // the loss comes first
+    for (const auto& [name, value] : metrics) {
+      if ((name == "evaluation_loss") != is_loss) continue;
+      trainer.print(fmt::format("test {}: {:.4f}", short_name(name), value));
+    }
   }
   return metrics;
 }

@@ -26,7 +26,8 @@ BatchShard shard_of(const DataLoaderOptions& options);
 
 /// The place of each sample of this rank's batches, one batch after the other, in the order of all
 /// ranks' batches.
-std::vector<int64_t> places_of(const DataLoaderOptions& options, int64_t epoch);
+std::vector<std::vector<int64_t>> places_of_batches(const DataLoaderOptions& options,
+                                                    int64_t epoch);
 
 /// While it lives, tensor datasets gather the batches of this thread in page-locked memory.
 class PinnedGathering {

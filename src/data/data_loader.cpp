@@ -123,7 +123,8 @@ BatchShard shard_of(const DataLoaderOptions& options) {
   return {options.sampler->size(), *options.batch_size, rank, num_ranks, tail};
 }
 
-std::vector<int64_t> places_of(const DataLoaderOptions& options, int64_t epoch) {
+std::vector<std::vector<int64_t>> places_of_batches(const DataLoaderOptions& options,
+                                                    int64_t epoch) {
   const BatchShard shard = shard_of(options);
   std::vector<int64_t> begins;  // of the batch sampler's batches
   for (int64_t b = 0, begin = 0; options.batch_sampler && b < options.batch_sampler->size(); ++b) {
@@ -131,8 +132,9 @@ std::vector<int64_t> places_of(const DataLoaderOptions& options, int64_t epoch) 
     begin += static_cast<int64_t>(options.batch_sampler->sample(epoch, b).size());
   }
   begins.push_back(std::numeric_limits<int64_t>::max());
-  std::vector<int64_t> places;
+  std::vector<std::vector<int64_t>> all;
   for (int64_t k = 0; k < shard.num_batches(); ++k) {
+    std::vector<int64_t>& places = all.emplace_back();
     if (options.batch_sampler) {
       const int64_t b = shard.position(k, 0);
       const auto count = static_cast<int64_t>(options.batch_sampler->sample(epoch, b).size());
@@ -141,7 +143,7 @@ std::vector<int64_t> places_of(const DataLoaderOptions& options, int64_t epoch) 
     }
     for (int64_t i = 0; i < shard.size_of_batch(k); ++i) places.push_back(shard.position(k, i));
   }
-  return places;
+  return all;
 }
 
 std::vector<int64_t> BatchFetcher::indices_of(int64_t batch_index) const {

@@ -5,6 +5,7 @@
 #include <utility>
 #include <vector>
 
+#include "checkpoint/value_tree.hpp"
 #include "data/batch_fetcher.hpp"
 #include "linkboy/data/stream.hpp"
 #include "linkboy/error.hpp"
@@ -108,7 +109,11 @@ class StreamReader {
     StateDict state = cursor_->stream->state_dict();
     if (state.empty()) return;
     StateDict place{{"epoch", layout_.epoch}, {"position", cursor_->position}};
-    place.set("stream", state);
+    // A stream may go on to change the very tensors while later batches are prefetched.
+    place.set("stream",
+              map_leaves(state.to_ivalue(), [](const c10::IValue& leaf, const ValuePath&) {
+                return leaf.isTensor() ? c10::IValue(leaf.toTensor().clone()) : leaf;
+              }));
     places_->add(k, std::move(place));
   }
 

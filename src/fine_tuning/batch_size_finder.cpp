@@ -165,6 +165,9 @@ BatchSizeFinderResult find_batch_size(Trainer& trainer, TrainOptions options,
                                       const BatchSizeFinderOptions& finder) {
   check(finder, trainer);
   LINKBOY_CHECK(options.train_dataset, "train_dataset is missing; find_batch_size needs one.");
+  LINKBOY_CHECK_OPTION(!options.train_dataloader_options.batch_sampler,
+                       "train_dataloader_options has a batch_sampler, which makes batches of its "
+                       "own sizes; find_batch_size needs to set the size. Leave it out.");
   const int64_t most = std::min(finder.max_batch_size, options.train_dataset.size());
   options.max_num_updates = finder.num_updates;
   options.create_scheduler_fn = {};
@@ -172,6 +175,7 @@ BatchSizeFinderResult find_batch_size(Trainer& trainer, TrainOptions options,
   options.eval_dataloader.reset();
   options.more_eval_datasets.clear();
   options.resume_from.reset();
+  options.callbacks.clear();
 
   Finder search(trainer, std::move(options), finder);
   int64_t fits = 0;

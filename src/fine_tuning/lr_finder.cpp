@@ -163,6 +163,7 @@ LrFinderResult find_learning_rate(Trainer& trainer, TrainOptions options,
   options.eval_dataloader.reset();
   options.more_eval_datasets.clear();
   options.resume_from.reset();
+  options.callbacks.clear();
 
   LrFinderResult result;
   RunSnapshot snapshot(trainer, std::make_shared<RecordLosses>(finder, result));

@@ -1,5 +1,7 @@
 #include "precision/fused_step.hpp"
 
+#include <torch/optim/lbfgs.h>
+
 #include <algorithm>
 #include <array>
 #include <typeinfo>
@@ -318,10 +320,29 @@ void with_counting_state(const Optimizer& optimizer, void* parameter, Work work)
   });
 }
 
+/// LBFGS keeps one state, of the first parameter, for all of them.
+void move_state_of_lbfgs(const Optimizer& optimizer) {
+  const Tensor& parameter = optimizer.param_groups().at(0).params().at(0);
+  const auto found = optimizer.state().find(parameter.unsafeGetTensorImpl());
+  if (found == optimizer.state().end()) return;
+  auto& state = static_cast<torch::optim::LBFGSParamState&>(*found->second);
+  const auto move = [&](Tensor& part) {
+    if (part.defined()) part = part.to(parameter.device());
+  };
+  for (Tensor* part : {&state.d(), &state.H_diag(), &state.prev_flat_grad()}) move(*part);
+  for (auto* parts : {&state.old_dirs(), &state.old_stps(), &state.ro()}) {
+    for (Tensor& part : *parts) move(part);
+  }
+  if (state.al()) {
+    for (Tensor& part : *state.al()) move(part);
+  }
+}
+
 }  // namespace
 
 void move_state_to_parameters(const Optimizer& optimizer) {
   const at::NoGradGuard no_grad;
+  if (typeid(optimizer) == typeid(torch::optim::LBFGS)) move_state_of_lbfgs(optimizer);
   const auto move = [&]<class State>(const OptimizerParamGroup& group, State*) {
     for (const Tensor& parameter : group.params()) {
       const auto found = optimizer.state().find(parameter.unsafeGetTensorImpl());

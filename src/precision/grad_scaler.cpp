@@ -190,14 +190,24 @@ void GradScaler::settle(const torch::optim::Optimizer& optimizer) {
   if (step && step.mapped().verdict.was_skipped()) undo_step(optimizer, step.mapped().counts);
 }
 
-void GradScaler::update() {
-  if (optimizers_.empty()) return;
-  Tensor found = at::zeros_like(scale_);
-  for (const auto& [optimizer, state] : optimizers_) {
-    for (const Tensor& found_on_device : state.found_inf) {
-      found += found_on_device.to(scale_.device(), /*non_blocking=*/true);
-    }
+void GradScaler::collect(const PerOptimizer& state) {
+  if (!collected_.defined()) collected_ = at::zeros_like(scale_);
+  for (const Tensor& found : state.found_inf) {
+    collected_ += found.to(scale_.device(), /*non_blocking=*/true);
   }
+}
+
+void GradScaler::collect_steps() {
+  std::erase_if(optimizers_, [&](const auto& entry) {
+    if (entry.second.is_stepped) collect(entry.second);
+    return entry.second.is_stepped;
+  });
+}
+
+void GradScaler::update() {
+  if (optimizers_.empty() && !collected_.defined()) return;
+  for (const auto& [optimizer, state] : optimizers_) collect(state);
+  const Tensor found = std::exchange(collected_, Tensor());
   at::_amp_update_scale_(scale_, growth_, found, options_.growth_factor, options_.backoff_factor,
                          options_.growth_interval);
   optimizers_.clear();
@@ -228,6 +238,7 @@ void GradScaler::load_state_dict(const StateDict& state) {
   options_ = options;
   first_growth_ = growth;
   optimizers_.clear();
+  collected_.reset();
   if (!scale_.defined()) return;
   // In place, because a recorded CUDA graph reads these very tensors; unseen by autograd, because a
   // loss that was scaled before may still have its backward pass to come.

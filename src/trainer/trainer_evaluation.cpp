@@ -149,6 +149,10 @@ void Trainer::Implementation::for_each_batch(DataLoader& loader, int64_t epoch,
   auto batch = batches->next();
   for (int64_t round = 0; batch || round < num_rounds; ++round) {
     if (!is_shared) stop_.sync();
+    LINKBOY_CHECK(batch || round >= num_rounds, "the loader ended after ", round,
+                  " batches, but its size() is ", loader.size(),
+                  ". On several processes all of them must come. Give as "
+                  "StreamOptions::batches_per_epoch what the stream has.");
     if (round < num_rounds) stop.begin_round(/*is_last=*/round + 1 == num_rounds);
     if (!batch) continue;
     step(*batch);

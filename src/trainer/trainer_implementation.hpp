@@ -117,7 +117,6 @@ struct Trainer::Implementation {
   RunParts run_parts() const;
   void keep_run_parts();
   void settle_saves();
-  int64_t micro_step_of(const StateDict& state, const std::filesystem::path& path);
   void load_state_of_rank(const StateDict& state);
   void for_each_batch(DataLoader& loader, int64_t epoch,
                       c10::function_ref<void(const Batch&)> step);

@@ -131,6 +131,21 @@ c10::IValue concatenated(const std::vector<c10::IValue>& batches) {
   return with_elements(first, std::move(values));
 }
 
+void check_has_batches(const std::vector<c10::IValue>& batches) {
+  LINKBOY_CHECK(!batches.empty(),
+                "the loader gave no batch to predict. A generator that is used up gives none; make "
+                "a new loader, or give predict a sink, which needs no batch.");
+}
+
+/// The index of the sample of each place. A shard with even batches has some samples twice.
+at::Tensor order_of(const at::Tensor& places) {
+  const at::Tensor order = places.argsort(/*stable=*/true);
+  const at::Tensor sorted = places.index_select(0, order);
+  const at::Tensor is_new = at::ones_like(sorted, at::kBool);
+  if (sorted.numel() > 1) is_new.slice(0, 1).copy_(sorted.slice(0, 1) != sorted.slice(0, 0, -1));
+  return order.masked_select(is_new);
+}
+
 /// `outputs` with sample order[i] at place i.
 c10::IValue in_order(const c10::IValue& outputs, const at::Tensor& order) {
   if (outputs.isTensor()) return outputs.toTensor().index_select(0, order);
@@ -162,16 +177,16 @@ std::vector<int64_t> Trainer::Implementation::predict_batches(const EvaluateOpti
                 "predict on several processes needs a DatasetLoader, which knows its share of the "
                 "data; the dataloader option or create_eval_dataloader gave another one.");
   const bool is_shared = accelerator_->num_processes() > 1;
+  std::vector<std::vector<int64_t>> planned;
+  if (is_shared) planned = places_of_batches(of_dataset->options(), /*epoch=*/1);
   std::vector<int64_t> places;
-  if (is_shared) places = places_of(of_dataset->options(), /*epoch=*/1);
-  prepare_modules();
   const auto loader = accelerator_->prepare(data);
   const ModelModeGuard restore_modes(model_, registered_modules_);
   const at::NoGradGuard no_grad;
   accelerator_->broadcast_buffers();
   trainer_.eval_epoch_start();
   trainer_.fire(&Callback::on_prediction_run_start);
-  int64_t num_samples = 0;
+  std::size_t num_batches = 0;
   for_each_batch(*loader, /*epoch=*/1, [&](const Batch& batch) {
     trainer_.fire(&Callback::on_prediction_step_start);
     Prediction prediction;
@@ -180,17 +195,19 @@ std::vector<int64_t> Trainer::Implementation::predict_batches(const EvaluateOpti
       const AutocastScope autocast = accelerator_->autocast();
       prediction.outputs = trainer_.predict_step(batch);
     }
-    const int64_t num_rows = batch.size();
-    const int64_t num_now = num_samples + num_rows;
-    if (!is_shared) {
-      places.resize(static_cast<std::size_t>(num_now));
-      std::iota(places.begin() + num_samples, places.end(), num_samples);
+    if (is_shared) {
+      prediction.places = planned.at(num_batches);
+      LINKBOY_CHECK(std::cmp_equal(batch.size(), prediction.places.size()),
+                    "a batch to predict has ", batch.size(), " samples, but ",
+                    prediction.places.size(),
+                    " were taken from the data. On several processes "
+                    "neither collate_fn nor a transform may change the number of samples.");
+    } else {
+      prediction.places.resize(static_cast<std::size_t>(batch.size()));
+      std::iota(prediction.places.begin(), prediction.places.end(), std::ssize(places));
     }
-    LINKBOY_CHECK(std::cmp_less_equal(num_now, places.size()), "a batch to predict has ", num_rows,
-                  " samples, which is more than were taken from the data. On several processes a "
-                  "transform must not change the number of samples.");
-    prediction.places.assign(places.begin() + num_samples, places.begin() + num_now);
-    num_samples = num_now;
+    places.insert(places.end(), prediction.places.begin(), prediction.places.end());
+    ++num_batches;
     trainer_.fire(&Callback::on_prediction_step_end, batch, prediction);
     sink(batch, prediction);
   });
@@ -205,7 +222,7 @@ void Trainer::Implementation::run_prediction(const CallbackList& callbacks_of_ru
                          "predict was given callbacks within a run of this Trainer; leave them "
                          "out, or give them to that run.");
     predict();
-    call_all(&Callback::on_prediction_run_end);
+    trainer_.fire(&Callback::on_prediction_run_end);
     return;
   }
   bool is_whole = false;
@@ -213,6 +230,7 @@ void Trainer::Implementation::run_prediction(const CallbackList& callbacks_of_ru
     result_ = {};
     stop_.attach(accelerator_->shared_process_group());
     until_stopped([&] {
+      prepare_modules();  // within a run they are prepared
       predict();
       is_whole = true;
     });
@@ -241,6 +259,7 @@ c10::IValue Trainer::predict(const EvaluateOptions& options) {
         });
     const Accelerator& accelerator = *impl_->accelerator_;
     if (accelerator.num_processes() == 1) {
+      check_has_batches(batches);
       result = concatenated(batches);
       return;
     }
@@ -250,8 +269,9 @@ c10::IValue Trainer::predict(const EvaluateOptions& options) {
          accelerator.all_gather_bytes(batches.empty() ? "" : to_bytes(concatenated(batches)))) {
       if (!bytes.empty()) all.push_back(from_bytes(bytes));
     }
+    check_has_batches(all);
     const at::Tensor place = accelerator.gather_for_metrics(at::tensor(places, at::kLong));
-    result = in_order(concatenated(all), place.argsort());
+    result = in_order(concatenated(all), order_of(place));
   });
   return result;
 }

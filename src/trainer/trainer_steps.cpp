@@ -36,6 +36,7 @@ Batch Trainer::Implementation::begin_micro_step(BatchIterator& batches) {
                 "; size() must say how many batches come (of a stream: batches_per_epoch).");
   progress_.begin_micro_step();
   accelerator_->begin_micro_step(progress_.micro_step(), progress_.num_micro_steps_of_epoch());
+  accelerator_->impl_->is_scale_updated_by_loop_ = true;
   if (keeps_window_) {
     if (accelerator_->window().index == 0) {
       batches_of_window_.clear();

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <unordered_set>
 
+#include "accelerator/epoch_geometry.hpp"
 #include "checkpoint/background_job.hpp"
 #include "checkpoint/checkpoint_keys.hpp"
 #include "checkpoint/named_tensors.hpp"
@@ -59,9 +60,7 @@ Trainer::Implementation::RunParts Trainer::Implementation::run_parts() const {
   state.set("num_epochs_done", progress_.num_epochs() + (is_epoch_done ? 1 : 0));
   state.set("micro_step", is_epoch_done ? int64_t{0} : trainer_.micro_step());
   if (train_dataloader_) {
-    state.set("samples_per_micro_step",
-              train_dataloader_->batch_size() * accelerator_->num_processes());
-    state.set("micro_steps_per_epoch", train_dataloader_->size());
+    save_epoch_geometry(state, *train_dataloader_, accelerator_->num_processes());
   }
   state.set("run_history", run_history_->state_dict());
   state.set("epoch", run_history_->current_epoch() + (is_epoch_done ? 1 : 0));
@@ -217,38 +216,6 @@ std::optional<std::filesystem::path> Trainer::Implementation::find_training_stat
   return found;
 }
 
-/// The place in the epoch, in micro-steps of this run, which may have more processes, larger
-/// batches or longer accumulation windows than the one before.
-int64_t Trainer::Implementation::micro_step_of(const StateDict& state,
-                                               const std::filesystem::path& path) {
-  const int64_t saved = state.get_int("micro_step");
-  if (saved == 0 || !train_dataloader_ || !state.contains("samples_per_micro_step")) return saved;
-  // The last batch may have been a short one: all of the data is no multiple of the batches then.
-  const int64_t num_here = train_dataloader_->size();
-  const bool is_epoch_trained =
-      state.contains("micro_steps_per_epoch") && saved == state.get_int("micro_steps_per_epoch");
-  if (is_epoch_trained) return num_here;
-  int64_t num_samples = 0;
-  const int64_t samples_then = state.get_int("samples_per_micro_step");
-  LINKBOY_CHECK(
-      saved > 0 && samples_then > 0 && !__builtin_mul_overflow(saved, samples_then, &num_samples),
-      path, " was saved after ", saved, " micro-steps of ", samples_then,
-      " samples; both must be positive numbers that a run can have. Use another state.");
-  const int64_t here = train_dataloader_->batch_size() * trainer_.accelerator().num_processes();
-  LINKBOY_CHECK(num_samples % here == 0, path, " was saved in mid-epoch, after ", num_samples,
-                " samples, which batches of ", train_dataloader_->batch_size(), " on ",
-                accelerator_->num_processes(), " processes do not reach. Go on with ", samples_then,
-                " samples in all, or a divisor of it.");
-  const int64_t micro_step = std::min(num_samples / here, num_here);
-  // A window that is half done there has no gradients here.
-  const int64_t steps = run_config_.gradient_accumulation_steps;
-  LINKBOY_CHECK(
-      micro_step % steps == 0 || micro_step == num_here, path, " was saved in mid-epoch, after ",
-      micro_step, " batches of this run, where no accumulation window of ", steps,
-      " batches ends. Resume with gradient_accumulation_steps of a divisor of ", micro_step, ".");
-  return micro_step;
-}
-
 /// What can be known to be wrong before anything is changed.
 void Trainer::Implementation::check_training_state(const StateDict& state,
                                                    const std::filesystem::path& path) const {
@@ -303,7 +270,11 @@ bool Trainer::load_training_state(const std::filesystem::path& directory) {
   StateDict contents = impl_->read_on_all_ranks(path);
   const StateDict state = contents.get_dict(kTrainingState);
   impl_->check_training_state(state, path);
-  const int64_t micro_step = impl_->micro_step_of(state, path);
+  const auto& loader = impl_->train_dataloader_;
+  const int64_t micro_step =
+      loader ? micro_step_here(state, *loader, accelerator().num_processes(),
+                               impl_->run_config_.gradient_accumulation_steps, c10::str(path))
+             : state.get_int("micro_step");
   LINKBOY_CHECK(
       !contents.contains(kScheduler) || impl_->scheduler_, path,
       " has a scheduler's state, but the run has no scheduler, so that it would train with "

@@ -236,7 +236,7 @@ class LaunchTest(FaultTest):
                                      report="report.jsonl", max_updates=20)
         outputs = [one.output for one in self.end(processes)]
         self.assertIn("Starting epoch 1", outputs[0])
-        self.assertRegex(outputs[0].splitlines()[-2], r"^test accuracy: [01]\.\d{4}$")
+        self.assertRegex(outputs[0].splitlines()[-1], r"^test accuracy: [01]\.\d{4}$")
         self.assertEqual(outputs[1:], ["", ""])
         states = [f"output/states/state-0000000{i}/training_state.pt" for i in (2, 3)]
         self.assertEqual(self.files(),

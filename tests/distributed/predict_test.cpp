@@ -114,5 +114,51 @@ TEST(LogOnRanksTest, TheRanksThatAreNamedLogAndAllWithoutNames) {
   EXPECT_EQ(logger->messages, expected);
 }
 
+TEST(PredictOnRanksTest, APredictionWithinARunChangesNoWeight) {
+  const auto weights = [](bool predicts) {
+    AcceleratorOptions options = together();
+    options.distributed.local_sgd_interval = 4;
+    CallbackList callbacks;
+    if (predicts) {
+      callbacks = {make<LambdaCallback>(
+          {.on_train_update_end = [](Trainer& trainer) { trainer.predict(of_samples(5)); }})};
+    }
+    RankToy toy(options, std::move(callbacks));
+    toy.trainer.train({.train_dataset = toy_data(24),
+                       .num_epochs = 2,
+                       .per_device_batch_size = 2,
+                       .train_dataloader_options = {.seed = 5}});
+    std::vector<at::Tensor> copies;
+    for (const auto& parameter : toy.parameters()) copies.push_back(parameter.detach().clone());
+    return copies;
+  };
+  EXPECT_TRUE(bit_equal(weights(true), weights(false)));
+}
+
+TEST(PredictOnRanksTest, ALoaderThatGivesSamplesTwiceHasOneRowForEach) {
+  Detecting shared(together());
+  const auto loader = make_data_loader(
+      toy_data(10), {.batch_size = 4, .shard = {{this_rank(), num_ranks()}}, .even_batches = true});
+  const auto got = shared.predict({.dataloader = loader}).toGenericDict().at("scores").toTensor();
+  Detecting single(alone());
+  const auto expected = single.predict(of_samples(10)).toGenericDict().at("scores").toTensor();
+  EXPECT_TRUE(torch::allclose(got, expected));
+}
+
+TEST(PredictOnRanksTest, ADroppedSampleIsAnErrorOnAllRanks) {
+  Detecting shared(together());
+  EvaluateOptions options = of_samples(12);
+  options.collate_fn = [](std::vector<Batch> samples) {
+    std::vector<at::Tensor> inputs;
+    std::vector<at::Tensor> targets;
+    for (std::size_t i = 0; i + 1 < samples.size(); ++i) {
+      inputs.push_back(samples[i].input());
+      targets.push_back(samples[i].target());
+    }
+    return Batch(torch::stack(inputs), torch::stack(targets));
+  };
+  EXPECT_ANY_THROW(shared.predict(options));
+}
+
 }  // namespace
 }  // namespace linkboy::testing::predict_test

@@ -156,5 +156,27 @@ TEST_F(SharedLoadersTest, PredictRestoresTheOrderOfABatchSampler) {
                               single.trainer.predict(options()).toTensor()));
 }
 
+TEST_F(SharedLoadersTest, AnEvaluationOfAStreamThatIsShorterThanItsSizeIsAnErrorOnAllRanks) {
+  RankToy toy(together());
+  const auto loader = make_stream_loader(
+      [](int64_t, const DataLoaderShard&) { return std::make_shared<RowStream>(6, false); },
+      {.batches_per_epoch = 4 * size}, {.batch_size = 2});
+  EXPECT_ANY_THROW(toy.trainer.evaluate({.dataloader = loader}));
+}
+
+TEST_F(SharedLoadersTest, AStreamWithAShardOfItsOwnTrainsTwice) {
+  RankToy toy(together());
+  const auto loader = make_stream_loader(
+      [this](int64_t, const DataLoaderShard&) {
+        return std::make_shared<RowStream>(4 * size, /*has_state=*/true);
+      },
+      {.batches_per_epoch = 2 * size},
+      {.batch_size = 2, .shard = {{accelerator.process_index(), size}}});
+  for (int run = 0; run < 2; ++run) {
+    toy.trainer.train({.train_dataloader = loader, .num_epochs = 1});
+    EXPECT_EQ(toy.trainer.num_updates(), 2);
+  }
+}
+
 }  // namespace
 }  // namespace linkboy::testing::shared_loaders_test

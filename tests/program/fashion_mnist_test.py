@@ -158,9 +158,9 @@ class SuccessTest(ProgramTest):
     def test_prints_the_checkpoint_and_the_accuracy(self):
         lines = self.run_program(model="cnn", epochs=3).splitlines()
         self.assertEqual(lines[0], "checkpoint: output/fashion_mnist.pt")
-        self.assertRegex(lines[1], r"^test accuracy: [01]\.\d{4}$")
-        self.assertGreater(float(lines[1].split()[-1]), 0.5)
-        self.assertRegex(lines[2], r"^test loss: \d\.\d{4}$")
+        self.assertRegex(lines[1], r"^test loss: \d\.\d{4}$")
+        self.assertRegex(lines[2], r"^test accuracy: [01]\.\d{4}$")
+        self.assertGreater(float(lines[2].split()[-1]), 0.5)
         self.assertEqual(self.files(), ["output/fashion_mnist.pt"])
 
     def test_shows_plain_progress(self):

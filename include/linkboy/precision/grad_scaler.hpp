@@ -115,6 +115,10 @@ class LINKBOY_API GradScaler {
   /// @note Collective.
   void share_overflow(const torch::optim::Optimizer& optimizer, const ProcessGroup& group);
 
+  /// Makes the optimizers that were stepped ready for another backward pass and `step` in the same
+  /// update. The scale does not change; their overflows count at the next `update`.
+  void collect_steps();
+
   /// Adapts the scale; once per update, after every optimizer's `step`. Without any step or
   /// `unscale` since the last time it does nothing.
   void update();
@@ -147,6 +151,7 @@ class LINKBOY_API GradScaler {
   };
 
   void check_scaled() const;
+  void collect(const PerOptimizer& state);
   void multiply_gradients(torch::optim::Optimizer& optimizer, PerOptimizer& state,
                           const at::Tensor& factor);
 
@@ -155,6 +160,7 @@ class LINKBOY_API GradScaler {
   at::Tensor scale_;          // float scalar; undefined before the first `scale`
   at::Tensor growth_;         // int scalar: updates in a row without overflow
   std::unordered_map<const torch::optim::Optimizer*, PerOptimizer> optimizers_;
+  at::Tensor collected_;  // float scalar: overflows of steps that `collect_steps` has forgotten
   std::unordered_map<const torch::optim::Optimizer*, QueuedStep> queued_;
 };
 

@@ -337,5 +337,35 @@ TEST_F(StreamTest, RefusesWhatIsNotThere) {
   EXPECT_ERROR(loader->iterate(1, 3), "batch 3 was asked for; an epoch has batches 0 to 1");
 }
 
+/// Keeps its place in a tensor, which it changes in place.
+class InPlace : public DataStream {
+ public:
+  std::optional<Batch> next() override {
+    if (place_.item<int64_t>() == 20) return std::nullopt;
+    return Batch((place_ += 1).clone());
+  }
+  StateDict state_dict() const override { return {{"place", place_}}; }
+  void load_state_dict(const StateDict& state) override { place_.copy_(state.get_tensor("place")); }
+
+ private:
+  at::Tensor place_ = torch::zeros({}, torch::kLong);
+};
+
+TEST_F(StreamTest, AStateIsThatOfItsBatchThoughTheStreamChangesItsTensors) {
+  const auto make = [] {
+    return make_stream_loader(
+        [](int64_t, const DataLoaderShard&) { return std::make_shared<InPlace>(); }, {},
+        {.batch_size = 2, .num_workers = 1, .prefetch_factor = 4});
+  };
+  const auto loader = make();
+  const auto batches = loader->iterate(1);
+  batches->next();
+  std::this_thread::sleep_for(std::chrono::milliseconds(50));  // later batches are prefetched
+  const StateDict state = loader->state_dict();
+  const auto resumed = make();
+  resumed->load_state_dict(state);
+  EXPECT_EQ(rest_of(*resumed->iterate(1, 1)), rest_of(*batches));
+}
+
 }  // namespace
 }  // namespace linkboy::testing::stream_test

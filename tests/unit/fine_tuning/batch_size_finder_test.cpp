@@ -145,5 +145,14 @@ TEST_F(BatchSizeFinderTest, RejectsOptionsOutOfTheirRange) {
   EXPECT_ERROR(find_batch_size(trainer_, {}), "train_dataset is missing");
 }
 
+TEST_F(BatchSizeFinderTest, RefusesABatchSampler) {
+  struct Ones : BatchSampler {
+    int64_t size() const override { return 4; }
+    std::vector<int64_t> sample(int64_t, int64_t batch) const override { return {batch}; }
+  };
+  options_.train_dataloader_options.batch_sampler = std::make_shared<Ones>();
+  EXPECT_ERROR(find_batch_size(trainer_, options_, {}), "has a batch_sampler");
+}
+
 }  // namespace
 }  // namespace linkboy::testing::batch_size_finder_test

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "linkboy/fine_tuning/batch_size_finder.hpp"
 #include "support/expect_error.hpp"
 #include "support/toy.hpp"
 
@@ -352,6 +353,15 @@ TEST_F(FindersTest, RejectsOptionsOutOfTheirRange) {
   EXPECT_ERROR(find({.divergence_factor = 1.0}), "divergence_factor is 1");
   set_param_group_field(*toy_.optimizer, ParamGroupField::lr, {0.0});
   EXPECT_ERROR(find({}), "learning rates are all 0");
+}
+
+TEST_F(FindersTest, DoNotCallTheCallbacksOfTheRunTheyAreGiven) {
+  const auto counts = std::make_shared<CountRuns>();
+  TrainOptions options = training();
+  options.callbacks = {counts};
+  find_learning_rate(toy_.trainer, options, {.num_updates = 10});
+  find_batch_size(toy_.trainer, options, {.max_batch_size = 8});
+  EXPECT_EQ(counts->num_runs, 0);
 }
 
 }  // namespace

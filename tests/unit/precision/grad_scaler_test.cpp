@@ -237,5 +237,29 @@ TEST(GradScalerTest, AStateLoadedAfterScaleChangesTheTensorThatARecordedGraphRea
   EXPECT_EQ(weight[0].item<float>(), 1.0F - 0.5F);
 }
 
+TEST(GradScalerTest, CollectedStepsMayStepAgainAndTheirOverflowsCountAtTheUpdate) {
+  GradScaler scaler({.init_scale = 8.0, .growth_interval = 1});
+  auto weight = parameter();
+  torch::optim::SGD optimizer({weight}, 0.5);
+  const auto step = [&](float gradient) {
+    optimizer.zero_grad();
+    scaler.scale((weight * gradient).sum()).backward();
+    scaler.unscale(optimizer);
+    const bool was_made = scaler.step(optimizer);
+    scaler.collect_steps();
+    return was_made;
+  };
+  EXPECT_TRUE(step(1.0F));
+  EXPECT_FALSE(step(kInf));
+  EXPECT_TRUE(step(1.0F));
+  EXPECT_EQ(scaler.get_scale(), 8.0);
+  scaler.update();
+  EXPECT_EQ(scaler.get_scale(), 4.0);
+  EXPECT_EQ(weight[0].item<float>(), 0.0F);
+  EXPECT_TRUE(step(1.0F));
+  scaler.update();
+  EXPECT_EQ(scaler.get_scale(), 8.0);
+}
+
 }  // namespace
 }  // namespace linkboy::testing::grad_scaler_test

@@ -276,5 +276,16 @@ TEST(ClosureTest, AnEngineRefusesLbfgs) {
                "the optimizer is an LBFGS, which evaluates the loss several times in an update");
 }
 
+TEST(ClosureTest, AStateThatIsLoadedBeforeTheModelMovesFollowsItToTheDevice) {
+  const TemporaryFolder folder;
+  LbfgsToy first;
+  first.trainer->train(toy_options());
+  first.trainer->save_checkpoint(folder / "c.pt");
+  LbfgsToy second(toy_model(), {.device = test_device()});
+  second.trainer->load_checkpoint(folder / "c.pt");
+  second.trainer->train(toy_options());
+  EXPECT_EQ(second.trainer->num_updates(), 9);
+}
+
 }  // namespace
 }  // namespace linkboy::testing::closure_test

@@ -4,6 +4,7 @@
 #include <torch/torch.h>
 
 #include "linkboy/callbacks/lambda_callback.hpp"
+#include "linkboy/data/stream.hpp"
 #include "support/expect_error.hpp"
 #include "support/toy.hpp"
 #include "support/tracing.hpp"
@@ -203,6 +204,29 @@ TEST(PredictTest, CallbacksCannotBeGivenToAPredictionWithinARun) {
   }})});
   EXPECT_ERROR(toy.trainer.train({.train_dataset = toy_data(6), .num_epochs = 1}),
                "predict was given callbacks within a run");
+}
+
+TEST(PredictTest, ALoaderWithoutABatchIsAnError) {
+  Predicting trainer([](const Batch&, const at::Tensor& scores) { return scores; });
+  int64_t num_left = 2;
+  const auto loader = make_data_loader(
+      [&]() -> std::optional<Batch> {
+        if (num_left-- <= 0) return std::nullopt;
+        return Dataset(toy_data(3)).get_batch(std::vector<int64_t>{0, 1, 2});
+      },
+      {}, {.batch_size = 3});
+  EXPECT_EQ(trainer.predict({.dataloader = loader}).toTensor().size(0), 6);
+  EXPECT_ERROR(trainer.predict({.dataloader = loader}), "the loader gave no batch to predict");
+}
+
+TEST(PredictTest, AStopAtTheEndOfAPredictionStopsTheRunThatItIsPartOf) {
+  const auto predicts = make<LambdaCallback>(
+      {.on_train_update_end = [](Trainer& trainer) { trainer.predict(kSevenByThree); },
+       .on_prediction_run_end = [](Trainer&) { throw StopTraining("enough"); }});
+  Toy toy({predicts});
+  const TrainResult result = toy.trainer.train({.train_dataset = toy_data(8), .num_epochs = 3});
+  EXPECT_EQ(result.message, "enough");
+  EXPECT_EQ(result.num_updates, 1);
 }
 
 }  // namespace

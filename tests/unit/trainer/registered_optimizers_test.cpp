@@ -217,5 +217,58 @@ TEST(RegisteredOptimizersTest, TheirParametersAndLearningRatesAreChecked) {
       << toy.trainer.lines.at(0);
 }
 
+/// Updates the critic twice, each after a backward pass of its own, before the model's update.
+class CriticTwice : public LinearPlayers {
+ public:
+  using LinearPlayers::LinearPlayers;
+
+ protected:
+  void train_step(const Batch& batch) override {
+    batch_ = batch;
+    backward({.loss = loss_of(batch).extras.get_tensor("player"), .batch_size = batch.size()});
+    if (is_update_due()) update();
+  }
+  void optimizer_step() override {
+    for (int i = 0; i < 2; ++i) {
+      backward_step(loss_of(batch_).extras.get_tensor("critic"));
+      step("critic");
+    }
+    QuietTrainer::optimizer_step();
+  }
+
+ private:
+  Batch batch_;
+};
+
+TEST(RegisteredOptimizersTest, InFp16OneScaleHoldsForAllBackwardPassesOfAnUpdate) {
+  const auto weights = [](int64_t growth_interval, bool clips, int64_t steps) {
+    Players players;  // its parts
+    AcceleratorOptions accelerator{.device = "cpu", .precision = Precision::fp16};
+    accelerator.grad_scaler = {.init_scale = 64.0, .growth_interval = growth_interval};
+    CriticTwice trainer(players.model, players.critic, players.optimizer,
+                        {.callbacks = {}, .accelerator = accelerator});
+    trainer.register_module(players.critic.ptr());
+    trainer.register_optimizer(
+        "critic", std::make_shared<torch::optim::Adam>(players.critic->parameters(), 0.05));
+    TrainOptions options = updates_of_players(6);
+    options.gradient_accumulation_steps = steps;
+    if (clips) options.gradient_clip_norm = 0.05;
+    trainer.train(options);
+    EXPECT_EQ(trainer.num_updates(), 6);
+    const double scale = trainer.accelerator().grad_scaler()->get_scale();
+    EXPECT_EQ(scale, growth_interval == 1 ? 64.0 * 64.0 : 64.0);
+    return players.tensors();
+  };
+  for (const bool clips : {false, true}) {
+    for (const int64_t steps : {1, 2}) {
+      const auto fixed = weights(1'000'000, clips, steps);
+      const auto growing = weights(1, clips, steps);
+      for (std::size_t i = 0; i < fixed.size(); ++i) {
+        EXPECT_TRUE(torch::allclose(fixed[i], growing[i], 1e-3, 1e-4)) << clips << steps;
+      }
+    }
+  }
+}
+
 }  // namespace
 }  // namespace linkboy::testing::registered_optimizers_test

@@ -1,0 +1,23 @@
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "linkboy/checkpoint/state_dict.hpp"
+#include "linkboy/data/data_loader.hpp"
+
+namespace linkboy {
+
+/// Adds to a state how many samples a micro-step of all processes has and how many micro-steps an
+/// epoch has, for `micro_step_here`.
+void save_epoch_geometry(StateDict& state, const DataLoader& loader, int64_t num_processes);
+
+/// Returns the saved "micro_step" of `state` in micro-steps of this run, which may have more
+/// processes, larger batches or longer accumulation windows than the run that saved it.
+///
+/// @param whose  The state's name in errors.
+/// @throws Error if this run does not reach the place, or not at the end of an accumulation window.
+int64_t micro_step_here(const StateDict& state, const DataLoader& loader, int64_t num_processes,
+                        int64_t accumulation_steps, const std::string& whose);
+
+}  // namespace linkboy
