@@ -179,8 +179,9 @@ TEST_F(CliTest, TheEndOfANameIsEnoughIfItIsTheEndOfOneOnly) {
   EXPECT_TRUE(parse_config(R"({"first_one": {"height": 9}})"));
   EXPECT_EQ(first.height, 9);
   EXPECT_USAGE_ERROR(parse({"--width", "1"}), "--width may be --a.first_one.width, --b.width;");
-  EXPECT_USAGE_ERROR(parse({"--one.width", "1"}),
-                     "Options with this in their names are --a.first_one.width.");
+  EXPECT_USAGE_ERROR(parse({"--first_on", "1"}),
+                     "Options with this in their names are --a.first_one.width, "
+                     "--a.first_one.height.");
   EXPECT_USAGE_ERROR(parse({"--depth", "1", "--c.depth", "2"}), "is given a second time");
 }
 
