@@ -288,8 +288,8 @@ class LINKBOY_API Accelerator {
   /// The logger; null if none was given.
   const std::shared_ptr<Logger>& logger() const;
 
-  /// Seeds LibTorch's generators for the CPU and all CUDA devices. linkboy never calls it by
-  /// itself.
+  /// Seeds LibTorch's generators for the CPU and all CUDA devices. Within linkboy, only `cli::run`
+  /// sets seeds.
   static void set_seed(uint64_t seed);
 
   /// Seeds the generators differently on each process, so that their dropout differs. Shuffling and

@@ -59,8 +59,8 @@ class LINKBOY_API Trainer {
   /// @param model  Any model that Model can hold.
   /// @param loss_func  May be empty if `calculate_*_batch_loss` is overridden.
   /// @param optimizer  May be null if the Trainer only evaluates and predicts.
-  /// @throws Error if a callback is null or given twice; the errors of Accelerator's constructor,
-  ///         unless an Accelerator is given.
+  /// @throws OptionError if a callback is null or two have the same name; the errors of
+  ///         Accelerator's constructor, unless the options contain an Accelerator.
   /// @note Collective, unless the options contain an Accelerator.
   Trainer(Model model, LossFunction loss_func, std::shared_ptr<torch::optim::Optimizer> optimizer,
           TrainerOptions options = {});
