@@ -77,6 +77,7 @@ class LINKBOY_API Accelerator {
   ///        the first). A `backward` averages the gradients of a group if the loss reaches one of
   ///        its parameters.
   /// @throws Error on all ranks if their models differ in names, shapes or dtypes.
+  /// @note Collective.
   void prepare(Model& model, const torch::optim::Optimizer* optimizer = nullptr,
                const std::vector<std::shared_ptr<torch::nn::Module>>& others = {},
                const std::vector<const torch::optim::Optimizer*>& other_optimizers = {});
@@ -227,6 +228,7 @@ class LINKBOY_API Accelerator {
   /// Broadcasts rank 0's model buffers (such as batch-norm statistics) to all processes, as the
   /// first batch of each update does. Call it at the start of an evaluation. Does nothing if
   /// `DistributedOptions::broadcast_buffers` is false, with local SGD, or with one process.
+  /// @note Collective.
   void broadcast_buffers() const;
 
   /// Gathers rows like `gather_uneven` in a loop in which some processes make fewer steps, such as

@@ -390,7 +390,6 @@ class LINKBOY_API Trainer {
   /// clears the gradients.
   /// @throws StopTraining if the run must end now; Error if no update is due.
   /// @note Collective.
-  /// @throws StopTraining if the run is to be left; Error if no update is due. @note Collective.
   void update();
   /// Returns the loss of a batch that is on the device. Do not divide it by the accumulation steps.
   virtual StepOutput calculate_train_batch_loss(const Batch& batch);

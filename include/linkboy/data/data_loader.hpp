@@ -240,6 +240,8 @@ class LINKBOY_API DatasetLoader final : public DataLoader {
 
   /// Returns the seed.
   StateDict state_dict() const override;
+  /// Restores the seed.
+  /// @throws Error if `state` does not have one.
   void load_state_dict(const StateDict& state) override;
   std::shared_ptr<DataLoader> shared(const DataLoaderOptions& defaults) const override;
 
