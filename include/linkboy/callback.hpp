@@ -98,7 +98,7 @@ class LINKBOY_API Callback {
   virtual void on_training_run_claim(Trainer&) {}
 
   /// Called when the run is set up: the loaders, the run configuration and the scheduler exist, and
-  /// a training state has been restored.
+  /// the training state of a resumed run has been restored.
   virtual void on_training_run_start(Trainer&) {}
   /// Called when the model is in training mode and no batch has been read.
   virtual void on_train_epoch_start(Trainer&) {}

@@ -8,8 +8,8 @@
 
 namespace linkboy {
 
-/// Writes `contents` to `path` in the layout of Python's `torch.save`, so that `torch.load(path,
-/// weights_only=True)` can read it, also with `mmap=True`.
+/// Writes `contents` to `path` in the layout of Python's `torch.save`, so that
+/// `torch.load(path, weights_only=True)` can read it, also with `mmap=True`.
 ///
 /// Writes a temporary file, fsyncs it and renames it: whenever the process is killed, `path` has
 /// either its previous contents or all of `contents`. Copies tensors on a device to the CPU first,

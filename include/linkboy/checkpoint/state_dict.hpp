@@ -63,8 +63,8 @@ class LINKBOY_API StateDict {
   std::size_t size() const { return entries_.size(); }
   /// The entries, in the order in which the names were first set.
   const std::vector<Entry>& entries() const& { return entries_; }
-  /// Returns the entries of a temporary state by value, so that `for (const auto& [name, value] :
-  /// callback.state_dict().entries())` is safe.
+  /// Returns the entries of a temporary state by value, so that
+  /// `for (const auto& [name, value] : callback.state_dict().entries())` is safe.
   std::vector<Entry> entries() && { return std::move(entries_); }
 
   /// Returns the value of `key`, as an IValue or converted to the requested type.

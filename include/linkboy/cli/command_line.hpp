@@ -51,9 +51,9 @@ using Arguments = std::vector<std::string>;
 
 /// Runs `body` and returns an exit status: 0 if it returned, 1 if it threw, 2 if it threw
 /// UsageError, or the status of an ExitStatus; 1 if standard output could not be written. Writes
-/// the exception's message to standard error, without LibTorch's backtrace, as `PROGRAM: error:
-/// ...`, or as `PROGRAM (rank 1): error: ...` if an environment variable of a launcher contains the
-/// rank. Never throws.
+/// the exception's message to standard error, without LibTorch's backtrace, as
+/// `PROGRAM: error: ...`, or as `PROGRAM (rank 1): error: ...` if an environment variable of a
+/// launcher contains the rank. Never throws.
 LINKBOY_API int run_main(int argc, const char* const* argv,
                          const std::function<void(const Arguments&)>& body) noexcept;
 
@@ -102,8 +102,8 @@ struct LINKBOY_API NamedSettings {
   /// Options that differ from the defaults: {"patience", "3"}.
   TextSettings settings{};
 
-  /// Parses "early-stopping:patience=3,min_delta=0.1" or the JSON object `{"name":
-  /// "early-stopping", "patience": 3}`. A comma within a value does not separate options:
+  /// Parses "early-stopping:patience=3,min_delta=0.1" or the JSON object
+  /// `{"name": "early-stopping", "patience": 3}`. A comma within a value does not separate options:
   /// "milestones=10,20".
   /// @throws Error that describes the accepted form.
   static NamedSettings parse(const std::string& text);
@@ -255,8 +255,8 @@ class LINKBOY_API OptionGroup {
 /// `--train.num_epochs 7`. The command line overrides the file. `--help`, `--config` and
 /// `--print-config` always exist, and `--list` exists if an option makes an object by name.
 ///
-/// The last parts of an option's name are sufficient if no other option ends in them: `--num_epochs
-/// 7`. `-` and `_` are equivalent.
+/// The last parts of an option's name are sufficient if no other option ends in them:
+/// `--num_epochs 7`. `-` and `_` are equivalent.
 class LINKBOY_API CommandLine {
  public:
   /// @param description  Description of the program in one or two sentences; `--help` begins with

@@ -58,7 +58,7 @@ struct RunSettings {
   /// Number of LibTorch's threads in this process; 0 uses LibTorch's default.
   int64_t num_threads = 0;
   /// Whether to use `default_callbacks`, which show progress and metrics and stop the run at a NaN.
-  /// If false, the run has only the callbacks that are named.
+  /// If false, `low_overhead_callbacks` replace them.
   bool default_callbacks = true;
   /// How the default callbacks show progress; `none` also turns off the printing of metrics.
   ProgressBarOptions::Mode progress = ProgressBarOptions::Mode::automatic;

@@ -132,9 +132,10 @@ class RangeStream final : public DataStream {
 }  // namespace detail
 
 /// Returns a loader of the batches in `range`, which starts from its beginning in each epoch: a
-/// vector of batches, or a view that makes them (`std::views::iota(0, 100) |
-/// std::views::transform(...)`). The loader holds the range by value. `batches_per_epoch` defaults
-/// to the size of a sized range, `batch_size` to that of the first batch.
+/// vector of batches, or a view that makes them
+/// (`std::views::iota(0, 100) | std::views::transform(...)`). The loader holds the range by value.
+/// `batches_per_epoch` defaults to the size of a sized range, `batch_size` to that of the first
+/// batch.
 /// @throws Error under the same conditions as make_stream_loader, or if the range is empty.
 template <std::ranges::forward_range R>
 requires std::convertible_to<std::ranges::range_reference_t<R>, Batch> std::shared_ptr<DataLoader>

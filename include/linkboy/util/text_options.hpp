@@ -34,8 +34,8 @@
   }                                                           \
   static_assert(true) /* a semicolon follows */
 
-/// Lists the values of an enumeration; their names are their texts. Inside a class, write `friend
-/// LINKBOY_ENUM_NAMES(Mode, min, max);`.
+/// Lists the values of an enumeration; their names are their texts. Inside a class, write
+/// `friend LINKBOY_ENUM_NAMES(Mode, min, max);`.
 #define LINKBOY_ENUM_NAMES(Enum, ...)                                          \
   constexpr auto enum_names(Enum) {                                            \
     using enum Enum;                                                           \
@@ -193,8 +193,8 @@ TextSettings options_to_text(Options options) {
 }
 
 /// A key of an earlier version of linkboy that texts may still contain. An options struct lists its
-/// former keys, and those of members that have fields, in `static constexpr FormerKey
-/// kFormerKeys[]`.
+/// former keys, and those of members that have fields, in
+/// `static constexpr FormerKey kFormerKeys[]`.
 struct FormerKey {
   /// The former key: "warmup_t".
   std::string_view name;
