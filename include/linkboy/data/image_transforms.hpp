@@ -79,7 +79,7 @@ struct RandomCropOptions {
 LINKBOY_API Transform random_crop(ImageSize size, const RandomCropOptions& options = {});
 
 /// Mirrors each image left to right with probability `p`.
-/// @throws Error if `p` is not 0 to 1.
+/// @throws Error if `p` is not in 0 to 1.
 LINKBOY_API Transform random_horizontal_flip(double p = 0.5);
 
 /// Options of random_erasing.

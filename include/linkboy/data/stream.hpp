@@ -89,9 +89,9 @@ LINKBOY_API std::shared_ptr<DataLoader> make_stream_loader(MakeStreamFn make,
 
 /// Returns a loader of one stream, which continues from epoch to epoch: epoch 1 begins at the
 /// stream's current position, and each later epoch `batches_per_epoch` batches after the previous
-/// one. A run that resumes with a new stream skips the data before its position or restores the
-/// stream's state. `iterate` throws Error if it would have to go back. If a callback reads training
-/// data by itself (ModelSummary, PreciseBatchNorm), the run does not get that data.
+/// one. A run that resumes with a new stream skips the data that it has already used, or restores
+/// the stream's state. `iterate` throws Error if it would have to go back. If a callback reads
+/// training data by itself (ModelSummary, PreciseBatchNorm), the run does not get that data.
 /// @throws Error under the same conditions as the other overload, or if `stream` is null.
 LINKBOY_API std::shared_ptr<DataLoader> make_stream_loader(std::shared_ptr<DataStream> stream,
                                                            const StreamOptions& stream_options,
