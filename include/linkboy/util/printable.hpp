@@ -12,9 +12,9 @@ namespace linkboy {
 /// Number of bytes of a name from a file that an error message shows.
 inline constexpr std::size_t kMaxShownName = 200;
 
-/// Returns `text` with escape sequences (`\n`, `\x1b`, `\u202e`) for characters that control a
-/// terminal: control characters, characters that change the direction of text, backslashes and
-/// bytes that are not UTF-8.
+/// Returns `text` with escape sequences (`\n`, `\x1b`, `\u202e`) in place of control characters,
+/// characters that change the direction of text, backslashes and bytes that are not UTF-8, so that
+/// a terminal does not interpret them.
 ///
 /// @param max_size  Longer text is cut at this number of bytes and ends with "...".
 LINKBOY_API std::string printable(std::string_view text,
