@@ -30,10 +30,8 @@ class Optimizer;
 
 namespace linkboy {
 
-/// Turns what the user says into what the hardware does. Trainer and Engine drive one; a
-/// hand-written loop can do the same:
-///
-/// (`prepare` has seen the model, its optimizer and the loader before.)
+/// Maps device, precision and process options to the hardware. Trainer and Engine each use one. In
+/// a hand-written loop, call `prepare` with the model, its optimizer and the loader first, then:
 ///
 ///     for (int64_t i = 0; auto batch = batches->next(); ++i) {
 ///       const auto window = accelerator.begin_micro_step(i, loader->size());
@@ -50,208 +48,230 @@ namespace linkboy {
 ///       accelerator.zero_grad(optimizer);
 ///     }
 ///
-/// Used by one thread.
+/// Use an Accelerator from one thread.
 class LINKBOY_API Accelerator {
  public:
-  /// Collective, if several processes were launched together.
-  /// @throws Error if the device is unknown or not there (the message says what
-  ///         is), an option is out of its range, or the processes do not find together in time; on
-  ///         all ranks, if an option other than `timeout` and the device's index differs between
-  ///         them.
+  /// Finds the device and, if several processes were launched together, the other processes.
+  /// @throws Error if the device is unknown or not available (the message lists the available
+  ///         ones), if an option is out of range, or if the processes do not find each other in
+  ///         time; on all ranks, if an option other than `timeout` and the device's index differs
+  ///         between them.
+  /// @note Collective, if several processes were launched together.
   explicit Accelerator(AcceleratorOptions options = {});
   ~Accelerator();
   Accelerator(const Accelerator&) = delete;
   Accelerator& operator=(const Accelerator&) = delete;
 
-  /// Where the model and the batches are.
+  /// The device of the model and the batches.
   c10::Device device() const;
 
-  /// Moves the model to the device and into its memory format, in place: optimizers stay valid. The
-  /// state of `optimizer` follows, if it is an SGD, Adam, AdamW, Adagrad or RMSprop. All processes
-  /// get the weights of rank 0, and from now on `backward` averages the gradients of the model and
-  /// of what else `optimizer` trains over them. Local SGD counts the updates of `optimizer` from
-  /// here.
-  /// @param others  Modules beside the model, which are on the device already: all processes get
-  ///        their tensors of rank 0 now, and their buffers as those of the model.
-  /// @param other_optimizers  Optimizers beside `optimizer`, treated alike. What each trains is a
-  ///        group of its own (a parameter of several belongs to the first), whose gradients a
-  ///        `backward` averages if its loss reaches one of the group.
-  /// @throws Error on all ranks if their models differ in names, shapes or dtypes. @note
-  /// Collective.
+  /// Moves the model to the device and into its memory format, in place, so that optimizers stay
+  /// valid. Moves the state of `optimizer`, too, if it is an SGD, Adam, AdamW, Adagrad or RMSprop.
+  /// All processes get rank 0's weights. From then on `backward` averages, over the processes, the
+  /// gradients of the model and of all other parameters that `optimizer` trains. Local SGD counts
+  /// the updates of `optimizer` from this call on.
+  /// @param others  Further modules, which must already be on the device. All processes get rank
+  ///        0's tensors now; their buffers are treated like those of the model.
+  /// @param other_optimizers  Further optimizers, which are treated like `optimizer`. The
+  ///        parameters of each form a separate group (a parameter of several optimizers belongs to
+  ///        the first). A `backward` averages the gradients of a group if the loss reaches one of
+  ///        its parameters.
+  /// @throws Error on all ranks if their models differ in names, shapes or dtypes.
+  /// @note Collective.
   void prepare(Model& model, const torch::optim::Optimizer* optimizer = nullptr,
                const std::vector<std::shared_ptr<torch::nn::Module>>& others = {},
                const std::vector<const torch::optim::Optimizer*>& other_optimizers = {});
 
-  /// Returns a loader whose batches arrive on the device. A loader that `make_data_loader` made
-  /// without a `shard` is shared between the processes: each gets its own batches, of the order
-  /// that rank 0's seed gives. Any other loader must give the batches of its own process already.
-  /// @note Collective, if the loader is shared here.
+  /// Returns a loader whose batches arrive on the device. If `make_data_loader` made `loader`
+  /// without a `shard`, the processes share it: each gets different batches, in the order of rank
+  /// 0's seed. Any other loader must already return only the batches of its own process.
+  /// @note Collective, if this call shares the loader.
   std::shared_ptr<DataLoader> prepare(std::shared_ptr<DataLoader> loader) const;
 
-  /// Makes what follows in the scope run in `AcceleratorOptions::precision`: the forward and the
-  /// loss, not the backward. Trainer has it around `calculate_train_batch_loss` and
-  /// `calculate_eval_batch_loss`.
+  /// Runs the code in the returned object's scope in `AcceleratorOptions::precision`. Use it for
+  /// the forward pass and the loss, not for the backward pass. Trainer uses it for
+  /// `calculate_train_batch_loss` and `calculate_eval_batch_loss`.
   AutocastScope autocast() const;
 
-  /// Begins micro-step `index` (from 0) of an epoch of `num_micro_steps`. An update belongs at its
-  /// end if the window that is returned is complete: every `gradient_accumulation_steps`
-  /// micro-steps, and at the end of the epoch. Until the next call, `backward` divides by the real
-  /// length of this window.
+  /// Begins micro-step `index` (from 0) of an epoch of `num_micro_steps`. If the returned
+  /// accumulation window is complete, make an update after the micro-step: after every
+  /// `gradient_accumulation_steps` micro-steps, and at the end of the epoch. Until the next call,
+  /// `backward` divides by the actual length of this window.
   AccumulationWindow begin_micro_step(int64_t index, int64_t num_micro_steps);
 
-  /// The place of the micro-step that `begin_micro_step` has begun.
+  /// The position of the current micro-step, as `begin_micro_step` returned it.
   AccumulationWindow window() const;
 
-  /// Adds the gradients of `loss` / length of the window; in fp16 they are scaled. In the last
-  /// micro-step of the window they are averaged over the processes, while they are computed.
+  /// Adds the gradients of `loss` divided by the length of the accumulation window; in fp16 they
+  /// are also scaled. In the window's last micro-step, averages the gradients over the processes
+  /// while they are computed.
   /// @param loss  Scalar on the device.
-  /// @throws Error if a process is lost. @note Collective.
+  /// @throws Error if a process is lost.
+  /// @note Collective.
   void backward(const at::Tensor& loss);
 
-  /// Takes the scale of fp16 out of the gradients, before they are looked at or clipped. Otherwise,
-  /// or when it is done already, it does nothing; `optimizer_step` does it if nobody did.
+  /// Removes the fp16 scale from the gradients; call it before you read or clip them. Does nothing
+  /// in other precisions, or if the gradients are already unscaled. If you do not call it,
+  /// `optimizer_step` removes the scale.
   void unscale_gradients(torch::optim::Optimizer& optimizer);
 
-  /// Scales all gradients together to a 2-norm of at most `max_norm`; returns the norm before, a
-  /// scalar on the device, without waiting for the device (but with `zero_stage` 2 and Gloo for the
-  /// other processes). An infinite `max_norm` only measures. In fp16 after `unscale_gradients`.
-  /// @throws Error if `max_norm` is not positive. @note Collective, with `zero_stage` 2.
+  /// Scales all gradients together to a 2-norm of at most `max_norm`. An infinite `max_norm` only
+  /// measures. In fp16, call it after `unscale_gradients`. Does not wait for the device; with
+  /// `zero_stage` 2 and Gloo it waits for the other processes.
+  /// @return The norm before the scaling, a scalar on the device.
+  /// @throws Error if `max_norm` is not positive.
+  /// @note Collective, with `zero_stage` 2.
   at::Tensor clip_grad_norm(const std::vector<at::Tensor>& parameters, double max_norm) const;
 
-  /// Limits each gradient element to [-clip_value, clip_value]. In fp16 after
+  /// Limits each gradient element to [-clip_value, clip_value]. In fp16, call it after
   /// `unscale_gradients`.
   /// @throws Error if `clip_value` is not positive.
   void clip_grad_value(const std::vector<at::Tensor>& parameters, double clip_value) const;
 
-  /// One update, through one fused call where LibTorch has it (SGD, Adam, AdamW, Adagrad; the state
-  /// object and the numbers are those of Python's `fused=True`), by multi-tensor operations for
-  /// RMSprop, else `optimizer.step()`. Skipped in fp16, on all processes, if a gradient of any of
-  /// them is infinite or NaN. With a fused call on CUDA that is known later; the optimizer's counts
-  /// of updates include a skipped step until `optimizer_step_was_skipped`,
-  /// `settle_optimizer_steps`, `optimizer_state_dict` or the optimizer's next step. In fp16,
-  /// `optimizer` must live until the next `begin_micro_step`.
+  /// Makes one update. For SGD, Adam, AdamW and Adagrad it is one fused call where LibTorch has
+  /// one; the state object and the numbers are then those of Python's `fused=True`. RMSprop uses
+  /// multi-tensor operations, and any other optimizer `optimizer.step()`. In fp16 all processes
+  /// skip the update if a gradient on any of them is infinite or NaN. With a fused call on CUDA,
+  /// the host learns this later. Until `optimizer_step_was_skipped`, `settle_optimizer_steps`,
+  /// `optimizer_state_dict` or the optimizer's next step, the optimizer's update counts include the
+  /// skipped step. In fp16, `optimizer` must live until the next `begin_micro_step`.
   /// @throws OptionError if `optimizer` is an LBFGS, whose step needs a closure.
-  /// @note Collective, with `zero_stage`, `local_sgd_interval`, or a
-  /// `gradient_comm_hook` in fp16.
+  /// @note Collective, with `zero_stage`, `local_sgd_interval`, or a `gradient_comm_hook` in fp16.
   void optimizer_step(torch::optim::Optimizer& optimizer);
 
-  /// One update by `optimizer.step(closure)`, for an optimizer that evaluates the loss itself, such
-  /// as LBFGS. `closure` clears the gradients, runs `begin_micro_step`, the forward pass and
-  /// `backward` for each batch of the accumulation window, and returns their mean loss. The
-  /// optimizer gets the mean of it over the processes, so that all of them decide alike.
+  /// Makes one update with `optimizer.step(closure)`, for an optimizer that evaluates the loss
+  /// itself, such as LBFGS. For each batch of the accumulation window, `closure` must run
+  /// `begin_micro_step`, the forward pass and `backward`. It must clear the gradients first and
+  /// return the mean loss of the batches. The optimizer gets the mean of this loss over the
+  /// processes, so that all processes make the same decisions.
   /// @throws OptionError in fp16, with `zero_stage` or with `local_sgd_interval`; Error if
-  ///         `closure` is empty, or does not return one number.
+  ///         `closure` is empty or does not return a single number.
   /// @note Collective.
   void optimizer_step(torch::optim::Optimizer& optimizer,
                       const std::function<at::Tensor()>& closure);
 
-  /// Whether the processes have different weights between two averages, with `local_sgd_interval`.
+  /// Whether the processes have different weights between two averages, which is so with
+  /// `local_sgd_interval`.
   bool has_own_weights() const {
     return num_processes() > 1 && distributed_options().local_sgd_interval > 0;
   }
 
-  /// What `optimizer` needs to go on: as Python's `Optimizer.state_dict`, with the parts of all
-  /// processes where `zero_stage` has shared it out. A param group that `optimizer_step` updates by
-  /// fused kernels has `fused` = True, so that Python continues with the same numbers; loading it
-  /// into an optimizer here ignores that. @note Collective, with `zero_stage`.
+  /// Returns the state that `optimizer` needs to continue, in the format of Python's
+  /// `Optimizer.state_dict`. With `zero_stage`, it includes the parts of all processes. A param
+  /// group that `optimizer_step` updates with fused kernels has `fused` = True, so that Python
+  /// continues with the same numbers; linkboy ignores this key when it loads the state.
+  /// @note Collective, with `zero_stage`.
   StateDict optimizer_state_dict(const torch::optim::Optimizer& optimizer) const;
 
-  /// What a resumed run needs for the same numbers, beside the model, the optimizer and the
-  /// GradScaler: in what order gradients are sent, which sums of many processes depend on; with
-  /// local SGD, the updates since the last average.
+  /// Returns the state that a resumed run needs for identical numbers, in addition to the model,
+  /// the optimizer and the GradScaler: the order in which gradients are sent (sums over many
+  /// processes depend on it) and, with local SGD, the updates since the last average.
   /// @note Collective.
   StateDict state_dict() const;
-  /// After `prepare`. A state of other models is passed over. @note Collective.
+  /// Restores the state; call it after `prepare`. Ignores the sending order of other models.
+  /// @throws Error if the state's counts of updates are not valid.
+  /// @note Collective.
   void load_state_dict(const StateDict& state);
 
-  /// Lets go of the gradients of all groups.
+  /// Releases the gradients of all param groups.
   static void zero_grad(torch::optim::Optimizer& optimizer);
 
-  /// In fp16, adapts the scale; once per update, after every optimizer's step. The next `backward`
-  /// does it if nobody did, unless an optimizer's gradients are unscaled and its step is still to
-  /// come.
+  /// In fp16, adapts the scale. Call it once per update, after the steps of all optimizers. If you
+  /// do not call it, the next `backward` does so, unless the gradients of an optimizer are unscaled
+  /// but not yet stepped.
   void update_scale();
 
-  /// In place of `optimizer_step`, when these gradients should make no update (one is NaN, say). In
-  /// fp16 it ends the update of all optimizers whose gradients are unscaled.
+  /// Call it instead of `optimizer_step` if the gradients must not make an update (because one is
+  /// NaN, for example). In fp16 it ends the update for all optimizers whose gradients are unscaled.
   void skip_optimizer_step();
 
-  /// Whether an optimizer's step was skipped since the last `begin_micro_step` or `backward`: then
-  /// the update does not count, and the scheduler must not be stepped. In fp16 it waits for CUDA to
-  /// come to that step, and settles the steps.
+  /// Whether an optimizer's step was skipped since the last `begin_micro_step` or `backward`. If
+  /// so, the update does not count, and the scheduler must not be stepped. In fp16, waits until
+  /// CUDA has finished the step, and corrects the optimizers' counts.
   bool optimizer_step_was_skipped();
-  /// Waits for the verdicts on the steps of all optimizers since the last window began; the
-  /// optimizers no longer count those that were skipped. For an optimizer whose state is read by
-  /// other means than `optimizer_state_dict`.
+  /// Waits until it is known which optimizer steps were skipped since the accumulation window
+  /// began, and removes the skipped ones from the optimizers' counts. Call it before you read an
+  /// optimizer's state by other means than `optimizer_state_dict`.
   void settle_optimizer_steps();
-  /// As `optimizer_step_was_skipped`, to be asked later: when the next micro-steps are queued, CUDA
-  /// has work while the host waits. It leaves the optimizers' counts as they are. Trainer uses it.
+  /// The same information as `optimizer_step_was_skipped`, for a later query: after the next
+  /// micro-steps are queued, CUDA has work while the host waits. Does not change the optimizers'
+  /// counts. Trainer uses it.
   const StepVerdict& step_verdict() const;
 
-  /// What losses are computed in.
+  /// The precision in which losses are computed.
   Precision precision() const;
-  /// How the processes work together.
+  /// The options for several processes.
   const DistributedOptions& distributed_options() const;
 
-  /// Of fp16, else null.
+  /// The scaler for fp16; null for other precisions.
   GradScaler* grad_scaler();
-  /// Of fp16, else null.
+  /// The scaler for fp16; null for other precisions.
   const GradScaler* grad_scaler() const;
 
-  // ---- Several processes. All of these are collective. -----------------------------------------
+  // ---- Several processes. The functions that exchange data are collective. ---------------------
 
-  /// Returns all processes' rows along dimension 0, in the order of the ranks; for scalars
-  /// [processes].
-  /// @throws Error on all ranks if dtypes, shapes or devices' types differ, or if a rank has no
-  ///         batch left in a loop that `join_uneven_loop` ends, as Trainer's evaluation. Use
+  /// Returns the rows of all processes, concatenated along dimension 0 in rank order; for scalars,
+  /// a tensor of shape [processes].
+  /// @throws Error on all ranks if dtypes, shapes or device types differ, or if a rank has no batch
+  ///         left in a loop that `join_uneven_loop` ends, such as Trainer's evaluation. Use
   ///         `gather_for_metrics` there.
   at::Tensor gather(const at::Tensor& tensor) const;
 
-  /// The same for tensors of different lengths in dimension 0; the rows of the shorter ones are
-  /// filled up with `padding_value`, if it is given.
-  /// @throws Error on all ranks if dtypes, devices' types or the shapes of rows differ.
+  /// Returns the rows of all processes like `gather`, but the tensors may differ in length in
+  /// dimension 0. If `padding_value` is given, shorter tensors are padded with it to the length of
+  /// the longest.
+  /// @throws Error if `tensor` is a scalar; on all ranks, if dtypes, device types or the shapes of
+  ///         rows differ.
   at::Tensor gather_uneven(const at::Tensor& tensor,
                            std::optional<double> padding_value = std::nullopt) const;
 
-  /// Gives all processes the models' buffers (the statistics of batch normalisation) of rank 0, as
-  /// each update's first batch does; for the start of an evaluation. Nothing with
-  /// `DistributedOptions::broadcast_buffers` false, with local SGD or one process. Collective.
+  /// Broadcasts rank 0's model buffers (such as batch-norm statistics) to all processes, as the
+  /// first batch of each update does. Call it at the start of an evaluation. Does nothing if
+  /// `DistributedOptions::broadcast_buffers` is false, with local SGD, or with one process.
+  /// @note Collective.
   void broadcast_buffers() const;
 
-  /// As `gather_uneven`, for loops in which some processes make fewer steps, such as evaluation:
-  /// those that have done theirs and wait in `join_uneven_loop` give nothing.
-  /// @throws Error as `gather_uneven`.
+  /// Gathers rows like `gather_uneven` in a loop in which some processes make fewer steps, such as
+  /// an evaluation. Processes that have finished and wait in `join_uneven_loop` contribute no rows.
+  /// @throws Error on all ranks if dtypes, device types or the shapes of rows differ.
   at::Tensor gather_for_metrics(const at::Tensor& tensor) const;
 
-  /// Ends a loop in which some processes may make fewer steps: answers the `gather_for_metrics` of
-  /// those that go on, until all are here. Trainer calls it after an evaluation's steps.
+  /// Ends a loop in which some processes may make fewer steps: answers the `gather_for_metrics`
+  /// calls of the processes that are still in the loop until all have arrived. Trainer calls it
+  /// after the steps of an evaluation.
   void join_uneven_loop() const;
 
-  /// All processes' tensors combined, the same on all; by default their sum.
+  /// Combines the tensors of all processes, by default to their sum. The result is the same on all
+  /// processes.
   at::Tensor reduce(const at::Tensor& tensor, ReduceOp op = ReduceOp::sum) const;
 
-  /// The tensor of rank `root`, the same on all.
+  /// Returns the tensor of rank `root` on all processes.
   at::Tensor broadcast(const at::Tensor& tensor, int64_t root = 0) const;
 
-  /// The bytes of rank `root`; what the others give is not looked at. @note Collective.
+  /// Returns the bytes of rank `root` on all processes; the `bytes` of the other ranks are ignored.
+  /// @note Collective.
   std::string broadcast_bytes(std::string_view bytes, int64_t root = 0) const;
-  /// All ranks' bytes, which may differ in length, by rank. @note Collective.
+  /// Returns the bytes of all ranks, indexed by rank. They may differ in length.
+  /// @note Collective.
   std::vector<std::string> all_gather_bytes(std::string_view bytes) const;
 
-  /// Returns when all processes have called it. @note Collective.
+  /// Waits until all processes have called it.
+  /// @note Collective.
   void wait_for_everyone() const { process_group().barrier(); }
 
-  /// Runs `work` on the main process of each host, then on the others: a download, say.
+  /// Runs `work` (a download, for example) on the main process of each host, then on the other
+  /// processes.
   void main_process_first(const std::function<void()>& work) const;
 
-  /// The processes that share the batches; of this one alone if there are no others.
+  /// The processes that share the batches. If there are no others, the group contains this process
+  /// only.
   const ProcessGroup& process_group() const;
-  /// The same, for who may outlive the Accelerator.
+  /// Shared ownership of `process_group()`, for objects that may outlive the Accelerator.
   std::shared_ptr<const ProcessGroup> shared_process_group() const;
 
-  /// Processes that share the batches.
+  /// Number of processes that share the batches.
   int64_t num_processes() const { return process_group().size(); }
-  /// The rank of this one among them, from 0.
+  /// This process's rank, from 0.
   int64_t process_index() const { return process_group().rank(); }
   /// This process's number on its host, from 0.
   int64_t local_process_index() const;
@@ -260,25 +280,28 @@ class LINKBOY_API Accelerator {
   /// Whether this is the first process of its host.
   bool is_local_main_process() const { return local_process_index() == 0; }
 
-  /// Writes a line to standard output, on the main process alone; with a logger, logs it as `info`.
+  /// Prints a line to standard output on the main process. If there is a logger, logs the line as
+  /// `info` instead.
   void print(std::string_view line) const;
-  /// Gives the logger a message, on the processes of `ranks`; on all if that is empty. Without a
-  /// logger, prints it, with its level in front if that is `warning` or `error`, and with the rank
-  /// if it is not 0; but not `debug`.
+  /// Passes a message to the logger on the processes in `ranks`, or on all processes if `ranks` is
+  /// empty. Without a logger, prints the message: after its level if that is `warning` or `error`,
+  /// and after the rank if that is not 0. Without a logger, `debug` messages are dropped.
   void log(LogLevel level, std::string_view message, c10::ArrayRef<int64_t> ranks = {0}) const;
-  /// Null if none was given.
+  /// The logger; null if none was given.
   const std::shared_ptr<Logger>& logger() const;
 
-  /// Seeds LibTorch's generators: CPU and every CUDA device. linkboy itself never does.
+  /// Seeds LibTorch's generators for the CPU and all CUDA devices. Within linkboy, only `cli::run`
+  /// sets seeds.
   static void set_seed(uint64_t seed);
 
-  /// The same with another seed on each process, so that their dropout differs. Shuffling and
-  /// transforms need none of this: they know the sample.
+  /// Seeds the generators differently on each process, so that their dropout differs. Shuffling and
+  /// transforms do not depend on this seed: theirs is derived from the sample.
   void set_seed_per_process(uint64_t seed) const {
     set_seed(seed + static_cast<uint64_t>(process_index()));
   }
 
-  /// Takes effect at the next window. @throws Error if it is less than 1.
+  /// Sets the number of micro-steps per update, from the next accumulation window on.
+  /// @throws OptionError if it is less than 1.
   void set_gradient_accumulation_steps(int64_t steps);
 
  private:

@@ -22,29 +22,30 @@ namespace linkboy {
 
 struct InitializedEngine;
 
-/// How an Engine makes updates. The members mean the same as those of TrainOptions.
+/// Options of an Engine. Members have the same meaning as in TrainOptions.
 struct EngineOptions {
-  /// Passes over the training data. At least 1. A scheduler needs it or `max_num_updates`.
+  /// Number of passes over the training data; at least 1. A scheduler needs either it or
+  /// `max_num_updates`.
   std::optional<int64_t> num_epochs{};
-  /// Updates in the whole run. At least 1. If given it replaces `num_epochs`. The loop stops there
-  /// by `Engine::has_updates_left`.
+  /// Number of updates in the whole run; at least 1. Replaces `num_epochs` if given. The loop ends
+  /// itself by checking `Engine::has_updates_left`.
   std::optional<int64_t> max_num_updates{};
-  /// Micro-steps whose gradients make one update. At least 1.
+  /// Number of micro-steps per update; at least 1.
   int64_t gradient_accumulation_steps = 1;
-  /// Largest absolute value of a gradient element, applied once per update. Positive.
+  /// Largest absolute value of a gradient element, applied once per update; must be positive.
   std::optional<double> gradient_clip_value{};
-  /// Largest 2-norm of all gradients together, applied after the value clip. Positive.
+  /// Largest 2-norm of all gradients together, applied after the value clip; must be positive.
   std::optional<double> gradient_clip_norm{};
-  /// Device, precision and processes.
+  /// Device, precision and process options.
   AcceleratorOptions accelerator{};
-  /// If it is not null, the Engine uses this Accelerator and does not read `accelerator`.
+  /// If not null, the Engine uses this Accelerator and ignores `accelerator`.
   std::shared_ptr<Accelerator> shared_accelerator{};
 
   LINKBOY_FIELDS(num_epochs, max_num_updates, gradient_accumulation_steps, gradient_clip_value,
                  gradient_clip_norm);
 };
 
-/// The updates of a hand-written loop. `initialize` makes one.
+/// Makes the updates of a hand-written loop. `initialize` returns one.
 ///
 ///     auto [engine, train_loader, test_loader, scheduler] = linkboy::initialize(
 ///         model, optimizer, torch::nn::CrossEntropyLoss(), train_loader_of_all,
@@ -62,15 +63,15 @@ struct EngineOptions {
 /// Every batch is one micro-step: it begins with `zero_grad` or the forward pass and ends with
 /// `step`. The Engine runs the forward pass and the criterion in the precision of the Accelerator,
 /// scales and averages the gradients, clips them, and steps the optimizer and the scheduler after
-/// each complete accumulation window. An epoch begins when the training loader is iterated; its
-/// last window may be shorter than the others and is divided by its own length.
+/// each complete accumulation window. An epoch begins when you iterate the training loader. Its
+/// last window may be shorter than the others; its gradients are divided by its actual length.
 ///
-/// Used by one thread. With several processes, all of them must call `step`, `train`-mode forward
-/// passes, `backward`, `eval` and `state_dict` equally often.
+/// Use an Engine from one thread. With several processes, all of them must call `step`, forward
+/// passes in training mode, `backward`, `eval` and `state_dict` the same number of times.
 class LINKBOY_API Engine {
  public:
   ~Engine();
-  /// The engine that was moved from can only be destroyed or assigned to.
+  /// Moves an Engine. The moved-from object may only be destroyed or assigned to.
   /// @{
   Engine(Engine&& other) noexcept;
   Engine& operator=(Engine&& other) noexcept;
@@ -78,17 +79,18 @@ class LINKBOY_API Engine {
 
   /// Puts the model and the module of the criterion into training mode.
   void train();
-  /// Puts them into evaluation mode, and gives all processes the batch-norm statistics of rank 0.
+  /// Puts the model and the module of the criterion into evaluation mode, and broadcasts rank 0's
+  /// batch-norm statistics to all processes.
   /// @note Collective.
   void eval();
 
-  /// Clears the gradients, unless the accumulation window still needs them.
+  /// Clears the gradients, unless the current accumulation window still needs them.
   void zero_grad();
 
   /// Runs the model on the batch's `input()`.
   at::Tensor operator()(const Batch& batch) { return (*this)(batch.input()); }
   /// Runs the model on these tensors.
-  /// @throws Error as Model's operator().
+  /// @throws Error under the same conditions as Model's operator().
   template <std::same_as<at::Tensor>... Rest>
   at::Tensor operator()(const at::Tensor& input, const Rest&... rest) {
     begin_forward();
@@ -96,33 +98,36 @@ class LINKBOY_API Engine {
     return model()(input, rest...);
   }
 
-  /// Returns the loss, a scalar.
+  /// Computes the loss.
+  /// @return A scalar.
   /// @throws Error if the Engine was made without a criterion.
   at::Tensor criterion(const at::Tensor& output, const at::Tensor& target);
 
-  /// Adds the gradients of `loss`, divided by the length of the accumulation window. The last
-  /// micro-step of a window averages them over the processes.
+  /// Adds the gradients of `loss` divided by the length of the accumulation window. In the window's
+  /// last micro-step, averages them over the processes.
   /// @param loss  Scalar on the device.
-  /// @throws Error if a process is lost. @note Collective.
+  /// @throws Error if a process is lost.
+  /// @note Collective.
   void backward(const at::Tensor& loss);
 
-  /// Ends the micro-step. At the end of an accumulation window it clips the gradients and steps the
-  /// optimizer and the scheduler. In fp16 an update with an infinite or NaN gradient is skipped;
-  /// the scheduler then does not step. On CUDA the host learns that later, at the latest when the
-  /// scheduler or `num_updates` is asked for.
+  /// Ends the micro-step. At the end of an accumulation window, clips the gradients and steps the
+  /// optimizer and the scheduler. In fp16, an update with an infinite or NaN gradient is skipped,
+  /// and the scheduler is then not stepped. On CUDA the host learns this later, at the latest when
+  /// you call `scheduler` or `num_updates`.
   /// @return Whether this was the end of an accumulation window.
-  /// @throws Error if there was no `backward` since the last `step`. @note Collective.
+  /// @throws Error if `backward` was not called since the last `step`.
+  /// @note Collective.
   bool step();
 
-  /// Updates made so far; skipped ones do not count.
+  /// Number of updates made so far; skipped ones do not count.
   int64_t num_updates();
-  /// Epochs of the training loader that are complete.
+  /// Number of complete epochs of the training loader.
   int64_t num_epochs() const;
-  /// Micro-steps of the present epoch that are complete; 0 between epochs. A resumed run passes it
-  /// to `batches` or `iterate` of the training loader.
+  /// Number of complete micro-steps in the current epoch; 0 between epochs. In a resumed run, pass
+  /// it to `batches` or `iterate` of the training loader.
   int64_t micro_step() const;
-  /// Whether the run is to continue: with `max_num_updates`, until so many updates are made; with
-  /// `num_epochs` alone, until so many epochs are complete; without both, always.
+  /// Whether the run must continue. With `max_num_updates`, true until that many updates are made;
+  /// with `num_epochs` alone, until that many epochs are complete; with neither, always.
   bool has_updates_left();
 
   /// Returns the 2-norm of the last update's gradients before clipping, a scalar on the device;
@@ -133,21 +138,23 @@ class LINKBOY_API Engine {
   Model& model();
   /// The optimizer.
   torch::optim::Optimizer& optimizer();
-  /// The scheduler, or null. `step` steps it, and counts epochs for it. A schedule that follows a
-  /// metric needs a call of `scheduler()->epoch_end(epoch, history, true)` after each epoch.
+  /// The scheduler, or null. `step` steps it and counts epochs for it. If the schedule follows a
+  /// metric, call `scheduler()->epoch_end(epoch, history, true)` after each epoch.
   Scheduler* scheduler();
-  /// Device, precision and processes.
+  /// The Accelerator that holds device, precision and processes.
   Accelerator& accelerator();
-  /// What the options, the loaders and the processes resolved to.
+  /// The run configuration that follows from the options, the loaders and the processes.
   const RunConfig& run_config() const;
 
-  /// Returns the model, the optimizer and the scheduler as a checkpoint of Trainer, and under
-  /// "engine" what else a resumed loop needs: counts, the fp16 scale and the loader's seed. The
-  /// state of random generators is not part of it.
-  /// @throws Error in the middle of an accumulation window. @note Collective.
+  /// Returns the model, the optimizer and the scheduler in the format of a Trainer checkpoint and,
+  /// under "engine", the remaining state that a resumed loop needs: counts, the fp16 scale and the
+  /// loader's seed. The states of random number generators are not included.
+  /// @throws Error in the middle of an accumulation window.
+  /// @note Collective.
   StateDict state_dict();
-  /// Restores it. The loop continues with epoch `num_epochs() + 1` at batch `micro_step()`.
-  /// @throws Error if a part is missing or does not fit; nothing has changed then.
+  /// Restores a state that `state_dict` returned. The loop continues with epoch `num_epochs() + 1`
+  /// at batch `micro_step()`.
+  /// @throws Error if a part is missing or does not fit; nothing has changed in this case.
   /// @note Collective.
   void load_state_dict(const StateDict& state);
 
@@ -164,30 +171,31 @@ class LINKBOY_API Engine {
   std::unique_ptr<Implementation> impl_;
 };
 
-/// What `initialize` returns; take it apart by `auto [engine, train_loader, ...]`.
+/// Result of `initialize`; unpack it with `auto [engine, train_loader, ...]`.
 struct InitializedEngine {
   /// Makes the updates.
   Engine engine;
-  /// The training batches of this process, on its device; null if there was no loader.
+  /// Loader of this process's training batches, on its device; null if no loader was given.
   std::shared_ptr<DataLoader> train_loader;
-  /// The evaluation batches of this process, on its device: each sample belongs to one process.
+  /// Loader of this process's evaluation batches, on its device; each sample belongs to one
+  /// process. Null if no loader was given.
   std::shared_ptr<DataLoader> eval_loader;
-  /// `engine.scheduler()`.
+  /// The scheduler of `engine`; may be null.
   Scheduler* scheduler;
 };
 
-/// Makes an Engine: finds the device and the other processes, moves the model, the optimizer's
-/// state and the criterion there, gives all processes the weights of rank 0, shares the loaders
-/// between the processes, and makes the scheduler for the length of the run.
+/// Makes an Engine. Finds the device and the other processes, and moves the model, the optimizer's
+/// state and the criterion to the device. Broadcasts rank 0's weights to all processes and shares
+/// the loaders between them. Makes the scheduler for the length of the run.
 ///
 /// @param criterion  May be empty if the loop computes its losses itself.
-/// @param train_loader  A loader of all batches, as `make_data_loader` makes it without a `shard`;
-///        any other loader must give the batches of its own process. May be null: then every
-///        accumulation window has its full length.
-/// @param eval_loader  As `train_loader`.
+/// @param train_loader  A loader that `make_data_loader` made without a `shard`, which gives all
+///        batches; any other loader must give only the batches of its own process. If it is null,
+///        every accumulation window has its full length.
+/// @param eval_loader  Treated like `train_loader`; may be null.
 /// @param create_scheduler_fn  May be empty.
-/// @throws OptionError if the model has no optimizer, an option is out of its range, or the length
-///         of the run is needed and not known; Error as Accelerator's constructor and `prepare`.
+/// @throws OptionError if there is no optimizer, if an option is out of range, or if the length of
+///         the run is needed but not known; the errors of Accelerator's constructor and `prepare`.
 /// @note Collective.
 LINKBOY_API InitializedEngine initialize(Model model,
                                          std::shared_ptr<torch::optim::Optimizer> optimizer,

@@ -10,48 +10,48 @@
 
 namespace linkboy {
 
-/// What linkboy throws when it is used wrongly or meets bad input.
+/// Base class of the errors that linkboy throws for wrong usage and invalid input.
 ///
-/// The message says what is wrong (with the value), what is allowed and what to do. Errors that
-/// LibTorch finds itself arrive as LibTorch's own `c10::Error`.
+/// The message contains what is wrong (with the value), what is accepted and what to do. Errors
+/// that LibTorch detects are thrown as LibTorch's own `c10::Error`.
 class LINKBOY_API Error : public std::runtime_error {
  public:
   using std::runtime_error::runtime_error;
 };
 
-/// An option, an argument or a combination of them that is not allowed.
+/// An option, an argument or a combination of them is not allowed.
 class LINKBOY_API OptionError : public Error {
  public:
   using Error::Error;
 };
 
-/// A file that cannot be opened, read or written, which says nothing about its contents.
+/// A file cannot be opened, read or written. This says nothing about its contents.
 class LINKBOY_API FileError : public Error {
  public:
   using Error::Error;
 };
 
-/// A file that was read, but is damaged, cut short or of another kind.
+/// A file was read but is damaged, truncated or of another kind.
 class LINKBOY_API CorruptFileError : public FileError {
  public:
   using FileError::FileError;
 };
 
-/// The processes of a run cannot go on together: one is lost or late, or they disagree. Start them
-/// again from the last training state.
+/// The processes of a run cannot continue together: one of them is lost or late, or they disagree.
+/// Restart them from the last training state.
 class LINKBOY_API DistributedError : public Error {
  public:
   using Error::Error;
 };
 
-/// Returns the message of `exception`, which must not be null. That of a `c10::Error` comes without
-/// LibTorch's backtrace, which its `what()` holds.
+/// Returns the message of `exception`, which must not be null. The message of a `c10::Error` is
+/// returned without LibTorch's backtrace, which its `what()` contains.
 LINKBOY_API std::string message_of(const std::exception_ptr& exception);
 
 }  // namespace linkboy
 
-/// Throws an ErrorClass with the remaining arguments, streamed one after the other, as its message
-/// unless `condition` holds. The arguments are evaluated only on failure.
+/// Throws an ErrorClass unless `condition` holds. The message consists of the remaining arguments,
+/// streamed one after another. They are evaluated only on failure.
 #define LINKBOY_CHECK_AS(ErrorClass, condition, ...) \
   do {                                               \
     if (!(condition)) [[unlikely]] {                 \
@@ -59,9 +59,9 @@ LINKBOY_API std::string message_of(const std::exception_ptr& exception);
     }                                                \
   } while (false)
 
-/// The same with a linkboy::Error.
+/// Throws a linkboy::Error unless `condition` holds; see LINKBOY_CHECK_AS.
 #define LINKBOY_CHECK(condition, ...) LINKBOY_CHECK_AS(::linkboy::Error, condition, __VA_ARGS__)
 
-/// The same with a linkboy::OptionError.
+/// Throws a linkboy::OptionError unless `condition` holds; see LINKBOY_CHECK_AS.
 #define LINKBOY_CHECK_OPTION(condition, ...) \
   LINKBOY_CHECK_AS(::linkboy::OptionError, condition, __VA_ARGS__)

@@ -13,18 +13,18 @@
 
 namespace linkboy {
 
-/// `(output, target) -> scalar loss`: a LibTorch loss module (`torch::nn::CrossEntropyLoss()`), a
-/// module of one's own, a function or a lambda. Empty if the loss is computed by a Trainer
-/// subclass.
+/// A function `(output, target) -> scalar loss`: a LibTorch loss module (such as
+/// `torch::nn::CrossEntropyLoss()`), a custom module, a function or a lambda. May be empty if a
+/// Trainer subclass computes the loss.
 class LINKBOY_API LossFunction {
  public:
-  /// Empty: for a Trainer that computes its losses itself.
+  /// Makes an empty function, for a Trainer that computes its losses itself.
   /// @{
   LossFunction() = default;
   LossFunction(std::nullptr_t) {}  // NOLINT(google-explicit-constructor)
   /// @}
 
-  /// Calls `forward` of a module, which it shares, or the function.
+  /// Makes a function that calls `forward` of the module, which it shares, or the given function.
   /// @{
   template <class H>
   requires std::derived_from<H, torch::nn::ModuleHolder<typename H::ContainedType>> LossFunction(
@@ -45,14 +45,15 @@ class LINKBOY_API LossFunction {
       : function_(std::move(function)) {}
   /// @}
 
-  /// Whether there is a function.
+  /// Whether it is not empty.
   explicit operator bool() const { return function_ != nullptr; }
-  /// The loss, a scalar. Not for an empty one.
+  /// Returns the loss, a scalar. Must not be called if the function is empty.
   at::Tensor operator()(const at::Tensor& output, const at::Tensor& target) const {
     return function_(output, target);
   }
 
-  /// The module behind the function (class weights to move to a device, say), or null.
+  /// The module whose `forward` is called (for example, to move its class weights to a device), or
+  /// null.
   const std::shared_ptr<torch::nn::Module>& module() const { return module_; }
 
  private:

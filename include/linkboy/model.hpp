@@ -46,8 +46,8 @@ LINKBOY_API [[noreturn]] void throw_wrong_inputs(const std::string& module_name,
                                                  std::size_t num_inputs,
                                                  const std::string& accepted);
 
-/// Calls `module.forward` with the tensors numbered I, if it can take so many.
-/// @return Whether it can.
+/// Calls `module.forward` with the tensors at the indices I, if it accepts that many.
+/// @return Whether it does.
 template <class M, std::size_t... I>
 bool forward_tensors(M& module, c10::ArrayRef<at::Tensor> inputs, c10::IValue& output,
                      std::index_sequence<I...>) {
@@ -64,7 +64,7 @@ bool forward_tensors(M& module, c10::ArrayRef<at::Tensor> inputs, c10::IValue& o
   }
 }
 
-/// Calls `module.forward` with as many tensors as `inputs` holds, if it can take as many.
+/// Calls `module.forward` with all tensors in `inputs`, if it accepts that many.
 template <class M, std::size_t... N>
 c10::IValue forward_module(M& module, c10::ArrayRef<at::Tensor> inputs, std::index_sequence<N...>) {
   c10::IValue output;
@@ -85,17 +85,18 @@ c10::IValue forward_module(M& module, c10::ArrayRef<at::Tensor> inputs, std::ind
 
 }  // namespace detail
 
-/// A model of any kind behind one handle: a LibTorch module (shared_ptr or ModuleHolder,
-/// Sequential and AnyModule included) or a TorchScript module exported from Python.
+/// Handle to a model of any kind: a LibTorch module (as a shared_ptr or ModuleHolder, including
+/// Sequential and AnyModule) or a TorchScript module exported from Python.
 ///
-/// Copies refer to the same model. A module needs no particular base or signature: `forward` may
-/// take one to eight tensors, and return a tensor or a tuple, vector or map that an `IValue` can
-/// hold. A module whose `forward` takes or returns anything else works as well, as long as a
-/// Trainer subclass calls it through its own typed pointer.
-/// Not thread-safe, like the module itself.
+/// Copies refer to the same model. A module needs no particular base class or signature: `forward`
+/// may take one to eight tensors (in an AnyModule, up to four), and may return a tensor or a tuple,
+/// vector or map that an `IValue` can hold. A module whose `forward` takes or returns other types
+/// also works if a Trainer subclass calls it through its own typed pointer. Like the module itself,
+/// a Model is not thread-safe.
 class LINKBOY_API Model {
  public:
-  /// A handle to `module`, which it shares.
+  /// Makes a handle that shares `module`.
+  /// @throws Error if the module is null or an empty AnyModule.
   /// @{
   template <std::derived_from<torch::nn::Module> M>
   Model(std::shared_ptr<M> module)  // NOLINT(google-explicit-constructor): a model is a model
@@ -106,7 +107,7 @@ class LINKBOY_API Model {
       torch::nn::ModuleHolder<M> holder)  // NOLINT(google-explicit-constructor)
       : Model(holder.ptr()) {}
 
-  /// LibTorch's named holders (`torch::nn::Linear`, a user's own `TORCH_MODULE`) derive from
+  /// Takes named holders (`torch::nn::Linear`, or a custom `TORCH_MODULE`), which derive from
   /// ModuleHolder.
   template <class H>
   requires std::derived_from<H, torch::nn::ModuleHolder<typename H::ContainedType>> Model(
@@ -117,46 +118,50 @@ class LINKBOY_API Model {
   Model(torch::jit::Module module);    // NOLINT(google-explicit-constructor)
   /// @}
 
-  /// Runs `forward` and returns its one tensor.
+  /// Runs `forward` and returns its output, which must be one tensor.
   ///
-  /// @throws Error if `forward` does not take that many tensors or returns something else.
+  /// @throws Error if `forward` does not accept that many tensors or returns anything but a tensor.
   template <std::same_as<at::Tensor>... Rest>
   at::Tensor operator()(const at::Tensor& input, const Rest&... rest) const {
     return tensor_of(forward({input, rest...}));
   }
 
-  /// Runs `forward` on `inputs` and returns whatever it returns.
+  /// Runs `forward` on `inputs` and returns its output.
   ///
-  /// @throws Error if `forward` does not take that many tensors, or returns a type of its own.
+  /// @throws Error if `forward` does not accept that many tensors, or returns a type that an
+  ///         `IValue` cannot hold.
   c10::IValue forward(c10::ArrayRef<at::Tensor> inputs) const;
 
-  /// Switches between training and evaluation behaviour (dropout, batch norm).
+  /// Switches between training and evaluation mode (dropout, batch norm).
   void train(bool on = true);
-  /// Switches to evaluation behaviour.
+  /// Switches to evaluation mode.
   void eval() { train(false); }
-  /// Whether the model itself is in training mode; parts of it may differ.
+  /// Whether the model itself is in training mode; its submodules may be in another mode.
   bool is_training() const;
 
   /// Moves parameters and buffers in place; optimizers that hold the parameters stay valid.
   void to(c10::Device device);
 
-  /// Lays out the parameters and buffers of 4 dimensions anew, in place.
+  /// Converts the 4-dimensional parameters and buffers to a memory format, in place.
   void to(c10::MemoryFormat format);
 
-  /// All of them, also those that need no gradients.
+  /// All parameters, including those that do not require gradients.
   std::vector<at::Tensor> parameters() const;
 
-  /// Parameters and buffers in the order and with the names of Python's `state_dict()`: each
-  /// module's own parameters, its own buffers, then its children. The tensors are the model's own.
+  /// Parameters and buffers in the order and with the names of Python's `state_dict()`: for each
+  /// module its own parameters, then its own buffers, then its children. The tensors are the
+  /// model's own, not copies.
   NamedTensors named_tensors() const;
 
-  /// The `named_tensors`, not copied.
+  /// Returns `named_tensors()` as a StateDict, without copying the tensors.
   StateDict state_dict() const { return StateDict(named_tensors()); }
 
-  /// Copies `state` into the model, converting dtype and device. All or nothing.
+  /// Copies `state` into the model, converting dtype and device. If it throws, the model is
+  /// unchanged.
   ///
-  /// @return What was left out; nothing if `names.strict`.
-  /// @throws Error that lists missing, unexpected (if `names.strict`) and misshapen names.
+  /// @return The names that were left out; none if `names.strict`.
+  /// @throws Error that lists the missing names, the unexpected ones (if `names.strict`) and those
+  ///         with the wrong shape.
   LoadReport load_state_dict(const StateDict& state, const NameOptions& names = {});
 
   /// The LibTorch module, or null if the model is TorchScript.
@@ -180,9 +185,10 @@ class LINKBOY_API Model {
   detail::Forward forward_;
 };
 
-/// Gives a model, and each of its modules, back the mode (training or evaluation) that it had:
-/// frozen layers may be in evaluation mode while the model trains. Of a TorchScript model, the
-/// whole alone. The same for `others`.
+/// Restores, on destruction, the mode (training or evaluation) of a model and of each of its
+/// modules. Frozen layers, for example, may be in evaluation mode while the model trains. For a
+/// TorchScript model, only the mode of the whole model is restored. The modules in `others` are
+/// treated in the same way.
 class LINKBOY_API ModelModeGuard {
  public:
   /// @param model  Must outlive the guard.

@@ -13,34 +13,35 @@ namespace linkboy {
 class Logger;
 class ProcessGroup;
 
+/// Options of an Accelerator.
 struct AcceleratorOptions {
-  /// "auto" (this process's CUDA device, else the CPU), "cpu", "cuda" or "cuda:1". Of several
-  /// processes on a host each has the CUDA device of its number there. Where LibTorch has another
-  /// accelerator, its name takes the place of "cuda": "xpu:1".
+  /// The device: "auto" (this process's CUDA device, otherwise the CPU), "cpu", "cuda" or "cuda:1".
+  /// If a host has several processes, each uses the CUDA device with its local number. If LibTorch
+  /// has another kind of accelerator, its name replaces "cuda": "xpu:1".
   std::string device = "auto";
 
-  /// What losses are computed in.
+  /// The precision in which losses are computed.
   Precision precision = Precision::fp32;
-  /// For fp16.
+  /// Options of the GradScaler; used only with fp16.
   GradScalerOptions grad_scaler{};
 
-  /// Keeps 4-dimensional parameters and batches in memory with the channels last, which
-  /// convolutions in half precision on recent GPUs are fastest with. Values do not change, sums
-  /// may in their last bit.
+  /// Stores 4-dimensional parameters and batches with the channels last, the fastest layout for
+  /// half-precision convolutions on recent GPUs. Values do not change, but sums may differ in the
+  /// last bit.
   bool channels_last = false;
 
-  /// Has LibTorch use deterministic algorithms only, in the whole process from then on (see
-  /// docs/what_linkboy_touches.md). Operations that have none throw.
+  /// Makes LibTorch use only deterministic algorithms, in the whole process from then on (see
+  /// docs/what_linkboy_touches.md). Operations without a deterministic algorithm throw.
   bool deterministic = false;
 
-  /// For the processes that torchrun, mpirun or srun has launched together with this one.
+  /// Options for the processes that torchrun, mpirun or srun launched together with this one.
   DistributedOptions distributed{};
 
-  /// Processes to share the batches and to average the gradients with. Null: all that were launched
+  /// Processes that share the batches and average the gradients. Null uses all that were launched
   /// together.
   std::shared_ptr<const ProcessGroup> process_group{};
 
-  /// Takes what would be printed. Null: it is printed.
+  /// Receives the messages that would be printed. If it is null, they are printed.
   std::shared_ptr<Logger> logger{};
 
   LINKBOY_FIELDS(device, precision, channels_last, deterministic);

@@ -9,18 +9,18 @@ namespace linkboy {
 
 class Accelerator;
 
-/// Calls `work` on every process. Returns the message of the exception that it threw on the main
-/// process, the same on all processes, or an empty string. For work in which the main process alone
-/// may fail, like writing a file: an exception there would leave the others waiting for it.
-/// StopTraining, and exceptions on other processes, propagate.
+/// Calls `work` on every process, for work in which only the main process may fail, such as writing
+/// a file: an exception there would leave the other processes waiting. StopTraining, and exceptions
+/// on other processes, propagate.
+/// @return The message of the exception that `work` threw on the main process, or an empty string;
+///         the same on all processes.
 /// @note Collective.
 LINKBOY_API std::string failure_on_main_process(const Accelerator& accelerator,
                                                 const std::function<void()>& work);
 
 /// Calls `work` on the main process only.
-/// @throws On the main process what it threw; on the others an Error of the same class
-/// (OptionError,
-///         FileError, ...) with the same message.
+/// @throws On the main process, the exception from `work`; on the others, an Error of the same
+///         class (OptionError, FileError, ...) with the same message.
 /// @note Collective.
 LINKBOY_API void run_on_main_process(const Accelerator& accelerator,
                                      const std::function<void()>& work);

@@ -9,54 +9,57 @@
 namespace linkboy {
 
 /// Writes `contents` to `path` in the layout of Python's `torch.save`, so that
-/// `torch.load(path, weights_only=True)` reads it, also with `mmap=True`.
+/// `torch.load(path, weights_only=True)` can read it, also with `mmap=True`.
 ///
-/// The file is written aside, fsynced and renamed: `path` holds either what it held before or all
-/// of `contents`, whenever the process is killed. Tensors on a device are copied to the CPU first;
-/// tensors that share a storage are written once. Missing parent folders are created.
+/// Writes a temporary file, fsyncs it and renames it: whenever the process is killed, `path` has
+/// either its previous contents or all of `contents`. Copies tensors on a device to the CPU first,
+/// and writes tensors that share a storage once. Creates missing parent folders.
 ///
-/// @throws Error if the file cannot be written (the old file stays) or a value is of a kind that a
-///         data-only file cannot hold (an object, a function).
+/// @throws FileError if the file cannot be written (the previous file stays); Error if a value is
+///         of a kind that a data-only file cannot contain (an object, a function).
 /// @note Blocks until the bytes are on disk.
 LINKBOY_API void write_checkpoint(const std::filesystem::path& path, const StateDict& contents);
 
-/// How a file is read.
+/// Options for reading a file.
 struct ReadOptions {
-  /// Maps the file: tensors are views of it, read when they are used, whose changes stay in this
-  /// process. The file must then not be changed in place while they live; replacing it is fine.
+  /// Whether to map the file. Tensors are then views of it, which are read when they are first
+  /// used; changes to them stay in this process. The file must not be changed in place while the
+  /// tensors exist; replacing it is allowed.
   bool mmap = false;
-  /// Checks the checksum of each record. Python writes none that holds after
-  /// `torch.serialization.set_crc32_options(False)`.
+  /// Whether to verify the checksum of each record. After
+  /// `torch.serialization.set_crc32_options(False)` Python writes no valid checksums.
   bool verify_checksums = true;
-  /// False leaves the tensors' data out: they have shapes and no memory. The file is then read in
-  /// pieces, or, without `verify_checksums`, hardly at all. Not for `.safetensors` files.
+  /// Whether to read the tensors' data. If false, the tensors have shapes and no memory; the file
+  /// is then read in pieces or, without `verify_checksums`, hardly at all. Cannot be false for
+  /// `.safetensors` files.
   bool with_data = true;
 };
 
-/// Reads a `.pt` file: one that `write_checkpoint` wrote, or one that Python's `torch.save` wrote
-/// from dicts, lists, tuples, numbers, strings and tensors (a `state_dict()` with its
-/// `OrderedDict`, say); or the tensors of a `.safetensors` file. All tensors arrive on the CPU.
-/// Data only: no code of the file runs.
+/// Reads a `.pt` file from `write_checkpoint`, or from Python's `torch.save` if it contains only
+/// dicts, lists, tuples, numbers, strings and tensors (such as a `state_dict()` with its
+/// `OrderedDict`); or reads the tensors of a `.safetensors` file. All tensors are on the CPU.
+/// Reading never executes code from the file.
 ///
-/// @throws Error if the file is missing, damaged (its checksums tell), not such a file, or names
-/// anything but data; the
+/// @throws FileError if the file cannot be opened or read; CorruptFileError if it is damaged
+///         (according to its checksums), is not such a file, or names anything but data. The
 ///         message names the path.
 LINKBOY_API StateDict read_checkpoint(const std::filesystem::path& path,
                                       const ReadOptions& options = {});
 
-/// Proves that a file could be written at `path` now, creating missing parent folders, so that a
-/// long run does not find out at its end. An existing file is left as it is.
+/// Checks that a file can be written at `path` now, and creates missing parent folders, so that a
+/// long run does not fail at its end. An existing file is not changed.
 ///
-/// @throws Error if it could not; the message names the path and the system's reason.
+/// @throws FileError if it cannot be written; the message contains the path and the system's
+///         reason.
 LINKBOY_API void check_writable(const std::filesystem::path& path);
 
-/// Locks a file that a run writes in place, which is made if it is not there, until the last copy
-/// of what is returned is gone or the process ends, in whatever way. The lock is advisory
-/// (`flock`). It does not pass to a file that replaces this one. A filesystem without locks is not
-/// locked.
+/// Locks a file that a run writes in place, and creates it if necessary. The lock is held until the
+/// last copy of the returned pointer is destroyed or the process ends, in whatever way. The lock is
+/// advisory (`flock`) and does not pass to a file that replaces this one. On a filesystem without
+/// locks, nothing is locked.
 ///
-/// @throws Error if another run, of this or another process, has locked it, it is not a regular
-///         file, or it cannot be opened.
+/// @throws Error if another run of this or another process has locked it, if it is not a regular
+///         file, or if it cannot be opened.
 LINKBOY_API std::shared_ptr<void> lock_output_file(const std::filesystem::path& path);
 
 }  // namespace linkboy

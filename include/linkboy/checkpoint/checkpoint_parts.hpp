@@ -2,23 +2,25 @@
 
 namespace linkboy {
 
-/// How a training state is saved.
+/// Options for saving a training state.
 struct SaveStateOptions {
-  /// Writes on a background thread, after the save before is done. Copies of tensors on a CUDA
-  /// device take page-locked memory, which the Trainer keeps for the next save.
+  /// Whether to write on a background thread, after the previous save is complete. Copies of
+  /// tensors on a CUDA device use page-locked memory, which the Trainer keeps for the next save.
   bool asynchronous = false;
 };
 
-/// Which parts a checkpoint is written or read with, and where it is written.
+/// The parts of a checkpoint to write or read, and where to write it.
 struct CheckpointParts {
-  /// The optimizer's state, and those of `Trainer::register_optimizer`'s.
+  /// The state of the optimizer, and those of optimizers from `Trainer::register_optimizer`.
   bool optimizer = true;
-  /// The scheduler's state, if there is one, and those of registered optimizers' schedules.
+  /// The state of the scheduler, if there is one, and those of the registered optimizers'
+  /// schedules.
   bool scheduler = true;
-  /// Parameters and buffers of the loss function's module and of `Trainer::register_module`'s.
+  /// Parameters and buffers of the loss function's module and of modules from
+  /// `Trainer::register_module`.
   bool registered_modules = true;
-  /// Has `save_checkpoint` write on the first process of each host, for hosts without a shared
-  /// disk. Otherwise the main process alone writes. Reading ignores it.
+  /// Whether `save_checkpoint` writes on the first process of each host, for hosts without a shared
+  /// disk. If false, only the main process writes. Ignored for reading.
   bool save_per_node = false;
 };
 

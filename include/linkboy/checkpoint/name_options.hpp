@@ -9,37 +9,37 @@
 
 namespace linkboy {
 
-/// How the names of a file become those of a model.
+/// How the names in a file are converted to those of a model.
 struct NameOptions {
-  /// Taken off the front of every name, each once, in the order in which the name has them:
+  /// Prefixes to remove from every name, each once, in the order in which they occur in the name:
   /// "module." (DDP), "_orig_mod." (torch.compile), "model." (Lightning).
   std::vector<std::string> strip_prefixes{};
 
-  /// Old name to new name; a key that ends with '.' renames what begins with it. Applied after
-  /// strip_prefixes.
+  /// Map from old to new names, applied after strip_prefixes. A key that ends with '.' renames all
+  /// names that begin with it.
   std::map<std::string, std::string> rename{};
 
-  /// False loads what fits by name, and leaves out the rest on either side. Shapes must fit anyhow.
+  /// If false, loads the entries whose names match and leaves out the others on either side. Shapes
+  /// must match in any case.
   bool strict = true;
 };
 
-/// What a load without `strict` has left out.
+/// The names that a load without `strict` has left out.
 struct LoadReport {
-  /// Of the model, not in the file: unchanged.
+  /// Names in the model that are not in the file; their tensors are unchanged.
   std::vector<std::string> missing{};
-  /// Of the file, not in the model: not used.
+  /// Names in the file that are not in the model; they are not used.
   std::vector<std::string> unexpected{};
 };
 
-/// The state under its new names.
-/// @throws Error if two entries get one name.
+/// Returns the state with its new names.
+/// @throws Error if two entries get the same name.
 LINKBOY_API StateDict rename_keys(const StateDict& state, const NameOptions& options);
 
-/// The part of `contents` that a dotted path names: "model", "checkpoint.state_dict". A key that
-/// itself has dots may be a step of the path. The empty path is all of it.
+/// Returns the part of `contents` that a dotted path names: "model", "checkpoint.state_dict". A key
+/// that contains dots may be a step of the path. The empty path returns all of `contents`.
 ///
-/// @throws Error if there is no such part, or it is no dict; the message lists the keys that are
-///         there.
+/// @throws Error if the part does not exist or is not a dict; the message lists the existing keys.
 LINKBOY_API StateDict get_nested(const StateDict& contents, const std::string& path);
 
 }  // namespace linkboy

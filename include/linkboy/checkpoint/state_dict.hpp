@@ -18,59 +18,59 @@ namespace linkboy {
 /// Tensors with their names, in the order of the layers.
 using NamedTensors = std::vector<std::pair<std::string, at::Tensor>>;
 
-/// An ordered map from names to values: what models, schedulers and callbacks save and restore,
-/// and what a checkpoint file holds.
+/// An ordered map from names to values: the state that models, schedulers and callbacks save and
+/// restore, and the contents of a checkpoint file.
 ///
-/// Values are LibTorch's `IValue`: tensor, number, bool, string, None, list, tuple or dict of
-/// these. Setting a name again replaces its value in place. Copies share the tensors. Finding and
-/// setting a value among n takes O(log n) steps.
-/// Not thread-safe.
+/// Values are LibTorch's `IValue`: a tensor, number, bool, string or None, or a list, tuple or dict
+/// of these. Setting an existing name replaces its value in place. Copies share the tensors.
+/// Finding and setting a value among n takes O(log n) steps. Not thread-safe.
 class LINKBOY_API StateDict {
  public:
   /// A name and its value.
   using Entry = std::pair<std::string, c10::IValue>;
 
   StateDict() = default;
-  /// In that order; of a name that is given twice the last value counts.
+  /// Adds the entries in this order. If a name occurs twice, the last value is used.
   StateDict(std::initializer_list<Entry> entries);
-  /// Shares the tensors, whose names must differ.
+  /// Makes a state that shares the tensors, whose names must differ.
   explicit StateDict(const NamedTensors& tensors);
 
-  /// Reads a dict whose keys are all strings. `what` names it in the error.
+  /// Converts a dict whose keys are all strings. `what` describes it in the error.
   ///
-  /// @throws Error if `value` is no dict or has a key that is no string.
+  /// @throws Error if `value` is not a dict or has a key that is not a string.
   static StateDict from_ivalue(const c10::IValue& value, std::string_view what);
-  /// A dict of the entries, which shares the tensors.
+  /// Returns a dict of the entries, which shares the tensors.
   ///
-  /// @throws Error if the names were chosen to exhaust the memory of LibTorch's dict, which only
-  ///         names from a hostile file are.
+  /// @throws Error if the names were chosen to exhaust the memory of LibTorch's dict, which happens
+  ///         only with names from a malicious file.
   c10::IValue to_ivalue() const;
 
-  /// Adds a value, or replaces the one of that name. A list of numbers stands as a list of doubles.
+  /// Adds a value, or replaces the one of that name. A list of numbers is stored as a list of
+  /// doubles.
   /// @{
   void set(std::string_view key, c10::IValue value);
   void set(std::string_view key, const StateDict& value) { set(key, value.to_ivalue()); }
   void set(std::string_view key, const std::vector<double>& values);
   /// @}
-  /// Does nothing if there is no such name.
+  /// Removes the entry of that name, if it exists.
   void erase(std::string_view key);
 
-  /// Whether there is such a name.
+  /// Whether the name exists.
   bool contains(std::string_view key) const { return find(key) != nullptr; }
   /// Whether there are no entries.
   bool empty() const { return entries_.empty(); }
-  /// How many entries there are.
+  /// Number of entries.
   std::size_t size() const { return entries_.size(); }
-  /// In the order in which the names were first set.
+  /// The entries, in the order in which the names were first set.
   const std::vector<Entry>& entries() const& { return entries_; }
-  /// Those of a temporary outlive it, in a
-  /// `for (const auto& [name, value] : callback.state_dict().entries())`, too.
+  /// Returns the entries of a temporary state by value, so that
+  /// `for (const auto& [name, value] : callback.state_dict().entries())` is safe.
   std::vector<Entry> entries() && { return std::move(entries_); }
 
-  /// The value of `key`, as what it is or as the type that is asked for.
+  /// Returns the value of `key`, as an IValue or converted to the requested type.
   ///
-  /// @throws Error if `key` is absent (the message lists the keys that exist) or its value is of
-  ///         another type. `get_double` takes an integer as well.
+  /// @throws Error if `key` does not exist (the message lists the existing keys) or its value is of
+  ///         another type. `get_double` also accepts an integer.
   /// @{
   const c10::IValue& at(std::string_view key) const&;
   c10::IValue at(std::string_view key) && { return std::as_const(*this).at(key); }
@@ -80,7 +80,7 @@ class LINKBOY_API StateDict {
   std::string get_string(std::string_view key) const;
   at::Tensor get_tensor(std::string_view key) const;
   StateDict get_dict(std::string_view key) const;
-  /// Refers to the list in this state, which must be kept meanwhile.
+  /// Returns a reference to the list in this state, which must outlive it.
   c10::ArrayRef<c10::IValue> get_list(std::string_view key) const&;
   c10::ArrayRef<c10::IValue> get_list(std::string_view key) && = delete;
   std::vector<double> get_doubles(std::string_view key) const;
@@ -93,7 +93,8 @@ class LINKBOY_API StateDict {
   void index();
 
   std::vector<Entry> entries_;
-  // Of the names, once there are many. Sorted, since a file may have chosen names of one hash.
+  // Places of the names, if there are many. Sorted rather than hashed, because a file may contain
+  // names that were chosen to have the same hash.
   std::map<std::string, std::size_t, std::less<>> places_;
 };
 

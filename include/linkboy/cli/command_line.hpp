@@ -17,7 +17,7 @@
 #include "linkboy/export.hpp"
 #include "linkboy/util/text_options.hpp"
 
-/// Command lines for programs: part of `linkboy::cli`, which needs Boost.Program_options.
+/// Command lines for programs. They are part of `linkboy::cli`, which needs Boost.Program_options.
 ///
 ///     struct Options { double lr = 0.1; std::optional<int64_t> max_steps; };
 ///
@@ -34,7 +34,7 @@
 ///     }
 namespace linkboy::cli {
 
-/// The command line or a config file says something that the program does not take.
+/// The command line or a config file contains something that the program does not accept.
 class LINKBOY_API UsageError : public Error {
  public:
   using Error::Error;
@@ -42,34 +42,35 @@ class LINKBOY_API UsageError : public Error {
 
 /// Thrown to end the program with an exit status and without a message.
 struct ExitStatus {
-  /// 0 for success.
+  /// The exit status; 0 means success.
   int status;
 };
 
-/// What follows the program's name.
+/// The arguments after the program's name.
 using Arguments = std::vector<std::string>;
 
-/// Runs `body` and turns its end into an exit status: 0 if it returned, 1 if it threw, 2 if it
-/// threw UsageError, the status of an ExitStatus; 1 if standard output could not be written. The
-/// exception's message goes to standard error as `PROGRAM: error: ...`, or
-/// `PROGRAM (rank 1): error: ...` if a launcher's variable has the rank, without LibTorch's
-/// backtrace. Never throws.
+/// Runs `body` and returns an exit status: 0 if it returned, 1 if it threw, 2 if it threw
+/// UsageError, or the status of an ExitStatus; 1 if standard output could not be written. Writes
+/// the exception's message to standard error, without LibTorch's backtrace, as
+/// `PROGRAM: error: ...`, or as `PROGRAM (rank 1): error: ...` if an environment variable of a
+/// launcher contains the rank. Never throws.
 LINKBOY_API int run_main(int argc, const char* const* argv,
                          const std::function<void(const Arguments&)>& body) noexcept;
 
-/// Splits "key=value" texts, the values of the option `name`, at their first '='.
-/// @throws UsageError if one has no '=' or no key.
+/// Splits "key=value" texts, which are the values of the option `name`, at their first '='.
+/// @throws UsageError if a text does not have an '=' or a key.
 LINKBOY_API TextSettings split_settings(const std::string& name,
                                         const std::vector<std::string>& texts);
 
-/// Checks for `OptionGroup::add`: functions that return what is allowed if the value is not, else
-/// an empty string. NaN passes none of these.
+/// Returns a check for `OptionGroup::add`: a function that returns an empty string for an accepted
+/// value, and otherwise a description of the accepted values. This one accepts values of at least
+/// `minimum`. None of the checks accepts NaN.
 inline auto at_least(int64_t minimum) {
   return [minimum](auto value) -> std::string {
     return std::cmp_greater_equal(value, minimum) ? "" : "at least " + std::to_string(minimum);
   };
 }
-/// From `minimum` to `maximum`, both included.
+/// Returns a check for values from `minimum` to `maximum`, both included.
 inline auto in_range(int64_t minimum, int64_t maximum) {
   return [minimum, maximum](auto value) -> std::string {
     const bool is_inside =
@@ -77,59 +78,60 @@ inline auto in_range(int64_t minimum, int64_t maximum) {
     return is_inside ? "" : std::to_string(minimum) + " to " + std::to_string(maximum);
   };
 }
-/// Above 0.
+/// Returns a check for values above 0.
 inline auto positive() {
   return [](double value) -> std::string { return value > 0.0 ? "" : "greater than 0"; };
 }
-/// Finite, and 0 or above.
+/// Returns a check for finite values of 0 or more.
 inline auto not_negative() {
   return [](double value) -> std::string {
     return value >= 0.0 && std::isfinite(value) ? "" : "a finite number of 0 or more";
   };
 }
 
-/// The check of options that have none.
+/// Returns a check that accepts every value.
 inline auto any_value() {
   return [](const auto&) -> std::string { return ""; };
 }
 
-/// A thing that is made by name, with the options that differ from its defaults: an optimizer, a
-/// callback.
+/// The name of an object to make, such as an optimizer or a callback, and the options that differ
+/// from its defaults.
 struct LINKBOY_API NamedSettings {
-  /// "early-stopping".
+  /// Name of the object: "early-stopping".
   std::string name{};
-  /// {"patience", "3"}.
+  /// Options that differ from the defaults: {"patience", "3"}.
   TextSettings settings{};
 
-  /// Reads "early-stopping:patience=3,min_delta=0.1" or the JSON object `{"name":
-  /// "early-stopping", "patience": 3}`. A comma in a value does not separate: "milestones=10,20".
-  /// @throws Error that says what the text must be.
+  /// Parses "early-stopping:patience=3,min_delta=0.1" or the JSON object
+  /// `{"name": "early-stopping", "patience": 3}`. A comma within a value does not separate options:
+  /// "milestones=10,20".
+  /// @throws Error that describes the accepted form.
   static NamedSettings parse(const std::string& text);
-  /// Returns what `parse` reads.
+  /// Returns a text that `parse` accepts.
   std::string to_string() const;
 };
 
-/// What can be made by name, for `OptionGroup::add_named`.
+/// The objects that `OptionGroup::add_named` accepts.
 struct NamedChoices {
-  /// "early-stopping", "model-ema", ...
+  /// The accepted names: "early-stopping", "model-ema", ...
   std::vector<std::string> names;
-  /// Returns the options of one of them with their defaults. @throws Error if there is no such
-  /// name.
+  /// Returns the options of one of them with their defaults.
+  /// @throws Error if there is no such name.
   std::function<TextSettings(const std::string& name)> options;
 };
 
-/// Options under one heading of `--help`.
+/// A group of options under one heading of `--help`.
 class LINKBOY_API OptionGroup {
  public:
-  /// `title` is the heading.
+  /// Makes an empty group with the heading `title`.
   explicit OptionGroup(std::string title) : title_(std::move(title)) {}
 
-  /// An option `--name VALUE`; its default is what `target` holds now.
+  /// Adds an option `--name VALUE`. Its default is the current value of `target`.
   ///
-  /// @param value_name  What stands for the value in `--help`: "N", "FILE".
-  /// @param target  Of a type that `from_text` reads. Must outlive the CommandLine; changed by
-  ///        `CommandLine::parse` only.
-  /// @param check  One of those above, or a function of your own.
+  /// @param value_name  Placeholder for the value in `--help`: "N", "FILE".
+  /// @param target  Variable of a type that `from_text` accepts. It must outlive the CommandLine;
+  ///        only `CommandLine::parse` changes it.
+  /// @param check  One of the checks above, or a custom function.
   template <class T, class Check = decltype(any_value())>
   OptionGroup& add(std::string name, std::string value_name, T* target, std::string help,
                    Check check = {}) {
@@ -141,7 +143,7 @@ class LINKBOY_API OptionGroup {
                        .values = text_of(target)});
   }
 
-  /// An option without a default.
+  /// Adds an option without a default.
   template <class T, class Check = decltype(any_value())>
   OptionGroup& add(std::string name, std::string value_name, std::optional<T>* target,
                    std::string help, Check check = {}) {
@@ -152,9 +154,9 @@ class LINKBOY_API OptionGroup {
                        .values = text_of(target)});
   }
 
-  /// An option `--PREFIX.FIELD` for each of the LINKBOY_FIELDS of `*options`; in a JSON config file
-  /// they are the members of an object PREFIX. If `prefix` is empty, `--FIELD`.
-  /// @param options  As `target` of `add`.
+  /// Adds an option `--PREFIX.FIELD` for each of the LINKBOY_FIELDS of `*options`, or `--FIELD` if
+  /// `prefix` is empty. In a JSON config file they are the members of an object PREFIX.
+  /// @param options  Must outlive the CommandLine; only `CommandLine::parse` changes it.
   template <class Options>
   OptionGroup& add_fields(const std::string& prefix, Options* options) {
     options->visit_fields([&](std::string_view field, auto& value) {
@@ -168,29 +170,31 @@ class LINKBOY_API OptionGroup {
     return *this;
   }
 
-  /// An option `--name NAME[:KEY=VALUE,...]`; `--name.KEY VALUE` sets one option of what is named.
-  /// In a JSON config file it is an object: `{"name": "sgd", "lr": 0.1}`. A name or a key that is
-  /// not among the choices is a UsageError.
+  /// Adds an option `--name NAME[:KEY=VALUE,...]`; `--name.KEY VALUE` sets one option of the named
+  /// object. In a JSON config file it is an object: `{"name": "sgd", "lr": 0.1}`. A name or a key
+  /// that is not among the choices is a UsageError.
   /// @{
   OptionGroup& add_named(std::string name, NamedSettings* target, NamedChoices choices,
                          std::string help);
-  /// "none" for nothing.
+  /// Accepts "none", too, which resets the target.
   OptionGroup& add_named(std::string name, std::optional<NamedSettings>* target,
                          NamedChoices choices, std::string help);
-  /// Any number of them, in their order; an array in a JSON config file.
+  /// Accepts the option any number of times and keeps the order; in a JSON config file it is an
+  /// array.
   OptionGroup& add_named_list(std::string name, std::vector<NamedSettings>* target,
                               NamedChoices choices, std::string help);
   /// @}
 
-  /// An option `--name` that takes no value and sets `target`; `name=true` in a config file.
+  /// Adds an option `--name` that takes no value and sets `target` to true; in a config file it is
+  /// `name=true`.
   OptionGroup& add_switch(std::string name, bool* target, std::string help);
 
-  /// An option that may be given several times: all its values, in their order. Those on the
-  /// command line replace all of a config file.
+  /// Adds an option that may be given several times and collects all values in their order. Values
+  /// on the command line replace all values of a config file.
   OptionGroup& add_list(std::string name, std::string value_name, std::vector<std::string>* target,
                         std::string help);
 
-  /// An option that takes one of `choices`.
+  /// Adds an option that accepts one of `choices`.
   OptionGroup& add_choice(std::string name, std::string* target, std::vector<std::string> choices,
                           std::string help);
 
@@ -205,19 +209,19 @@ class LINKBOY_API OptionGroup {
     bool is_switch = false;
     bool is_list = false;
     bool is_named = false;
-    /// What may be set one by one, if it is named.
+    /// The keys that can be set one by one, if it is named.
     std::vector<std::string> keys{};
     /// Throws as `from_text`.
     std::function<void(const std::string& text)> assign{};
     std::function<void(const std::string& key, const std::string& text)> assign_key{};
-    /// Empties the target of a list, before its first item.
+    /// Clears the target of a list, before its first item.
     std::function<void()> clear{};
-    /// What the target holds now: one text, but for lists. If it is named, JSON objects with all
-    /// options.
+    /// Returns the target's current value: one text, or several for lists. If it is named, they are
+    /// JSON objects with all options.
     std::function<std::vector<std::string>()> values{};
-    /// Throws if what is named is not there.
+    /// Throws if the named object does not exist.
     std::function<void()> check = [] {};
-    /// What can be named, with the options and their defaults.
+    /// Lists the accepted names with their options and defaults.
     std::function<std::string()> choices{};
   };
 
@@ -242,69 +246,71 @@ class LINKBOY_API OptionGroup {
   std::vector<Option> options_;
 };
 
-/// The options that a program takes, on the command line and in the file that `--config` names.
+/// The options that a program accepts, on the command line and in the file that `--config` names.
 ///
-/// A config file has one `name=value` a line, without dashes; blank lines and lines that start
-/// with `#` are skipped, and so is the rest of a line from a `#` after a space. Or it is a JSON
-/// object: `{"epochs": 7, "callbacks": ["time-limit:minutes=5"]}`; an object in it holds options
-/// with its name and a dot in front: `{"train": {"num_epochs": 7}}` is `--train.num_epochs 7`. What
-/// the command line says wins over the file. `--help`, `--config` and `--print-config` are there
-/// without being added, and `--list` if something is made by name.
+/// A config file has one `name=value` per line, without dashes. Blank lines, lines that start with
+/// `#`, and the rest of a line from a `#` after a space are skipped. The file may also be a JSON
+/// object: `{"epochs": 7, "callbacks": ["time-limit:minutes=5"]}`. An object in it contains options
+/// that have its name and a dot as a prefix: `{"train": {"num_epochs": 7}}` means
+/// `--train.num_epochs 7`. The command line overrides the file. `--help`, `--config` and
+/// `--print-config` always exist, and `--list` exists if an option makes an object by name.
 ///
-/// The parts of a name that end it do as well, if no other option ends so: `--num_epochs 7`. A `-`
-/// is as good as a `_`.
+/// The last parts of an option's name are sufficient if no other option ends in them:
+/// `--num_epochs 7`. `-` and `_` are equivalent.
 class LINKBOY_API CommandLine {
  public:
-  /// @param description  What the program does, in a sentence or two; `--help` begins with it.
+  /// @param description  Description of the program in one or two sentences; `--help` begins with
+  ///        it.
   CommandLine(std::string program, std::string description);
   CommandLine(const CommandLine&) = delete;
   CommandLine& operator=(const CommandLine&) = delete;
 
-  /// The reference stays valid.
+  /// Adds a group with a heading. The returned reference stays valid.
   OptionGroup& add_group(std::string title);
 
-  /// Gives the option `name`, or KEY of a named one ("optimizer.lr"), a second name on the command
-  /// line and in config files.
+  /// Adds a second name for the option `name`, or for KEY of a named option ("optimizer.lr"), on
+  /// the command line and in config files.
   /// @throws Error if there is no such option.
   CommandLine& add_alias(std::string alias, const std::string& name);
 
-  /// Sets the targets of all options that are given.
+  /// Sets the targets of all given options.
   ///
-  /// @return False if `--help`, `--list` or `--print-config` was given: the answer is on `out`. No
-  ///         target has changed after `--help` and `--list`.
-  /// @throws UsageError if an option is unknown (the message names the closest), given twice (but
-  ///         for lists), lacks its value or has a bad one; for the config file also if it cannot be
-  ///         read or has a line that is no `name=value`: the message begins with FILE:LINE.
+  /// @return False if `--help`, `--list` or `--print-config` was given; the answer is then written
+  ///         to `out`. After `--help` and `--list`, no target has changed.
+  /// @throws UsageError if an option is unknown (the message names the closest one), is given twice
+  ///         (except for lists), lacks its value or has an invalid one; if the config file cannot
+  ///         be read or has a line that is not `name=value`. Messages about the config file begin
+  ///         with FILE:LINE.
   bool parse(const Arguments& arguments, std::ostream& out);
-  /// As above, with the answer on standard output.
+  /// Parses as the other overload and writes the answer to standard output.
   bool parse(const Arguments& arguments);
 
-  /// What `--help` prints.
+  /// Returns the text that `--help` prints.
   std::string help() const;
 
-  /// What `--print-config` prints: a JSON object of all options with the values that their targets
-  /// hold now, as `--config` reads it.
+  /// Returns the text that `--print-config` prints: a JSON object of all options with the current
+  /// values of their targets, in a form that `--config` accepts.
   std::string config() const;
 
  private:
   using Option = OptionGroup::Option;
 
-  /// An option's value and who gave it: "--lr" or "run.conf:3: lr".
+  /// An option's value and its origin: "--lr" or "run.conf:3: lr".
   struct Setting {
     const Option* option;
-    std::string key;  // of what is named; empty for the whole
+    std::string key;  // key of a named option; empty for the option itself
     std::string text;
     std::string origin;
     bool is_empty_list = false;
   };
 
-  /// An option, or a key of one.
+  /// An option, or a key of a named option.
   struct Found {
     const Option* option = nullptr;
     std::string key{};
   };
 
-  /// Another name of an option, or of a key of it.
+  /// Another name of an option, or of one of its keys.
   struct Alias {
     std::string alias;
     std::string name;
@@ -313,9 +319,12 @@ class LINKBOY_API CommandLine {
   template <class Visit>
   void for_each_option(const Visit& visit) const;
   std::vector<std::string> names_ending_in(const std::string& name) const;
-  /// By its whole name, an alias or an end that it alone has; otherwise without an option.
+  /// Finds an option by its whole name, an alias, or an ending that only it has. Otherwise the
+  /// result does not contain an option.
   Found find(const std::string& name) const;
-  /// @throws UsageError that begins with `shown` and names the closest option.
+  /// Finds an option as the other overload does.
+  /// @throws UsageError that begins with `shown` and names the closest option, if there is no such
+  ///         option.
   Found find(const std::string& name, const std::string& shown, const std::string& dashes) const;
   bool names_anything() const;
   std::string list(const std::string& name) const;

@@ -10,22 +10,23 @@
 
 namespace linkboy::cli {
 
-/// Where messages go.
+/// Options of a logger.
 struct LoggerOptions {
-  /// The least level that is logged.
+  /// Lowest level that is logged.
   LogLevel level = LogLevel::info;
-  /// Messages are appended to this file, each with its time, level and rank, and are in it when the
-  /// call returns. Its folder is made if need be. All processes that log write to it; with "{rank}"
-  /// in the name each has a file of its own. None writes no file.
+  /// File to which messages are appended, with their time, level and rank. A message is in the file
+  /// when the call returns. Missing folders are created. All processes that log write to this file;
+  /// if its name contains "{rank}", each process has its own file. If it is not set, no file is
+  /// written.
   std::optional<std::filesystem::path> file{};
-  /// Whether messages are printed as well, as they would be without a logger.
+  /// Whether messages are also printed, as without a logger.
   bool print = true;
 
   LINKBOY_FIELDS(level, file, print);
 };
 
-/// Makes a logger for `AcceleratorOptions::logger`. A file that can no longer be written does not
-/// end the run: that is printed, once.
+/// Makes a logger for `AcceleratorOptions::logger`. If the file can no longer be written during a
+/// run, the logger prints this once and the run continues.
 /// @throws FileError if the file cannot be written.
 LINKBOY_API std::shared_ptr<Logger> make_logger(const LoggerOptions& options);
 

@@ -20,111 +20,114 @@
 
 namespace linkboy::cli {
 
-/// Everything that the configuration of a program of `run` says. Each member below that is not text
-/// itself has a group of options of its own name: `--train.num_epochs`, `--accelerator.device`.
+/// Configuration of a program that uses `run`. Each member below whose type has fields has a group
+/// of options with its name: `--train.num_epochs`, `--accelerator.device`.
 struct RunSettings {
-  /// How to train. The data comes from the program.
+  /// Options of the training; the data comes from the program.
   TrainOptions train{};
-  /// Of the training loader: `--train_dataloader.num_workers`.
+  /// Options of the training loader: `--train_dataloader.num_workers`.
   DataLoaderOptions train_dataloader{};
-  /// Of the evaluation loaders.
+  /// Options of the evaluation loaders.
   DataLoaderOptions eval_dataloader{};
-  /// Device and precision; `--accelerator.grad_scaler.init_scale` and
-  /// `--accelerator.distributed.zero_stage` are options of its parts.
+  /// Device, precision and process options. Its parts have options such as
+  /// `--accelerator.grad_scaler.init_scale` and `--accelerator.distributed.zero_stage`.
   AcceleratorOptions accelerator{};
-  /// As `make_optimizer_fn` reads it.
+  /// The optimizer, as for `make_optimizer_fn`.
   NamedSettings optimizer{.name = "adamw"};
-  /// As `make_scheduler_fn` reads it.
+  /// The scheduler, as for `make_scheduler_fn`.
   std::optional<NamedSettings> scheduler{};
-  /// As `make_callback` reads them. One replaces the default callback of its name.
+  /// The callbacks, as for `make_callback`. A callback replaces the default callback of the same
+  /// name.
   std::vector<NamedSettings> callbacks{};
-  /// As `make_metric` reads them; measured in every evaluation. A further key `as` is the name
-  /// under which the value is recorded: `accuracy:num_classes=10,top_k=5,as=top5`.
+  /// Metrics of every evaluation, as for `make_metric`. The additional key `as` sets the name under
+  /// which the value is recorded: `accuracy:num_classes=10,top_k=5,as=top5`.
   std::vector<NamedSettings> metrics{};
-  /// As `make_tracker` reads them.
+  /// The trackers, as for `make_tracker`.
   std::vector<NamedSettings> trackers{};
-  /// What is printed, and the log file, whose path is below `output_dir`: `--log.file run.log`.
+  /// Level of the printed messages, and the log file, whose path is relative to `output_dir`:
+  /// `--log.file run.log`.
   LoggerOptions log{};
-  /// How the trackers record the run; `config` gets the configuration.
+  /// Options for recording the run with the trackers; `config` receives the configuration.
   TrackRunOptions track_run{};
-  /// When training states are saved, in `directory` below `output_dir`; none are unless one of
-  /// these says when, or the run is resumed.
+  /// When to save training states, and the folder in `output_dir` for them. None are saved unless
+  /// one of these options sets a time or the run is resumed.
   SaveTrainingStateOptions states{.directory = "states"};
 
   /// Seed of the weights, the shuffling and the augmentation.
   uint64_t seed = 0;
-  /// LibTorch's threads in this process; 0 leaves that to LibTorch.
+  /// Number of LibTorch's threads in this process; 0 uses LibTorch's default.
   int64_t num_threads = 0;
-  /// Whether the run shows progress and metrics and stops at a NaN: `default_callbacks`. Otherwise
-  /// it has the callbacks that are named and nothing else.
+  /// Whether to use `default_callbacks`, which show progress and metrics and stop the run at a NaN.
+  /// If false, `low_overhead_callbacks` replace them.
   bool default_callbacks = true;
-  /// How the default callbacks show what happens; `none` does not print metrics either.
+  /// How the default callbacks show progress; `none` also turns off the printing of metrics.
   ProgressBarOptions::Mode progress = ProgressBarOptions::Mode::automatic;
-  /// Folder of what the program writes.
+  /// Folder for the program's output files.
   std::filesystem::path output_dir = "output";
-  /// Checkpoint of the model, the optimizer and the scheduler at the end, below `output_dir`;
-  /// "none" writes none.
+  /// File in `output_dir` for the checkpoint of the model, the optimizer and the scheduler at the
+  /// end; "none" writes none.
   std::optional<std::filesystem::path> checkpoint = "checkpoint.pt";
-  /// A training state, a folder of them, or "latest": the newest of `states.directory`, or the
-  /// beginning if there is none.
+  /// The training state to resume from: its folder, a folder of states, or "latest", which means
+  /// the newest state in `states.directory`, or the beginning if there is none.
   std::optional<std::filesystem::path> resume_from{};
-  /// A file of weights that the model starts with: a state dict or a checkpoint (.pt,
-  /// .safetensors), Python's too. Under "model_state_dict", "state_dict" or "model" they are found.
+  /// File with the model's initial weights: a state dict or a checkpoint (.pt or .safetensors),
+  /// also from Python. The weights are found under "model_state_dict", "state_dict" or "model".
   std::optional<std::filesystem::path> init_from{};
-  /// Where else in the file the weights are, as keys joined by dots: "checkpoint.net".
+  /// Another place of the weights in that file, as keys joined by dots: "checkpoint.net".
   std::string init_key{};
-  /// A checkpoint of Trainer: the model and the optimizer go on from it; the learning rate is that
-  /// of the configuration.
+  /// A Trainer checkpoint from which the model and the optimizer continue; the learning rate is
+  /// taken from the configuration.
   std::optional<std::filesystem::path> load_checkpoint{};
 
   LINKBOY_FIELDS(seed, num_threads, default_callbacks, progress, output_dir, checkpoint,
                  resume_from, init_from, init_key, load_checkpoint);
 };
 
-/// What a program of `run` trains and evaluates on. All but the first may be left out.
+/// The data of a program that uses `run`. Only the first member is required.
 struct RunData {
   /// Training data.
   Dataset train_dataset{};
-  /// Evaluated as TrainOptions says.
+  /// Data for evaluations; see TrainOptions.
   Dataset eval_dataset{};
   /// Further evaluation data, by name.
   std::vector<NamedDataset> more_eval_datasets{};
-  /// Evaluated once after training; the program prints its metrics.
+  /// Data to evaluate once after training; the program prints the metrics.
   Dataset test_dataset{};
-  /// Changes the training batches.
+  /// Transform of the training batches.
   Transform train_transform{};
-  /// Changes the batches of evaluations and of the test.
+  /// Transform of the batches in evaluations and in the test.
   Transform eval_transform{};
-  /// Makes batches of single samples.
+  /// Makes batches from single samples.
   CollateFn collate_fn{};
 };
 
-/// What a program of `run` has done.
+/// Result of a program that uses `run`.
 struct RunResult {
-  /// If `reason` is `nan`, nothing was saved or tested.
+  /// Outcome of the training. If `reason` is `nan`, nothing was saved or tested.
   TrainResult training;
-  /// Of the test data; empty if there are none or the run was asked to stop.
+  /// Metrics of the test data; empty if there is no test data or the run received a stop request.
   Metrics test_metrics{};
 };
 
-/// What `run` needs beside the model and the data. Every member has a default.
+/// Settings of `run` in addition to the model and the data. Every member has a default.
 struct RunProgram {
-  /// What the program does, in a sentence or two; `--help` begins with it.
+  /// Description of the program in one or two sentences; `--help` begins with it.
   std::string description = "Trains a model.";
-  /// What the configuration starts from.
+  /// Defaults of the configuration.
   RunSettings defaults{};
-  /// The loss; may be empty if `make_trainer` makes a Trainer that computes its losses.
+  /// The loss function. May be empty if `make_trainer` makes a Trainer that computes its losses
+  /// itself.
   LossFunction loss_function{};
   /// Makes the Trainer; by default a `Trainer`.
   std::function<std::unique_ptr<Trainer>(Model, LossFunction,
                                          std::shared_ptr<torch::optim::Optimizer>, TrainerOptions)>
       make_trainer{};
-  /// Adds options and aliases of the program.
+  /// Adds the program's own options and aliases.
   std::function<void(CommandLine&)> add_options{};
-  /// Returns callbacks of the program, which has the whole configuration by now.
+  /// Returns the program's own callbacks. When it is called, the configuration is complete.
   std::function<CallbackList(const RunSettings&, const Model&)> make_callbacks{};
-  /// Called after training, saving and testing, on each process. What it throws is the program's
-  /// error.
+  /// Called after training, saving and testing, on each process. If it throws, the program fails
+  /// with that error.
   std::function<void(Trainer&, const RunResult&)> after_training{};
 };
 
@@ -145,7 +148,7 @@ struct Argument<R, A> {
 template <class R, class C, class... A>
 Argument<R, A...> argument_of(R (C::*)(A...) const);
 
-/// What a lambda, or a function pointer, of one argument or none takes.
+/// The argument type of a lambda or a function pointer with at most one argument.
 template <class F>
 struct ArgumentOf {
   using Type = typename decltype(argument_of(&F::operator()))::Type;
@@ -164,7 +167,7 @@ auto call_with(const F& function, const Options& options) {
   }
 }
 
-/// A program whose model and data options are known.
+/// A program together with its model and data options.
 struct LINKBOY_API RunParts {
   RunProgram program;
   std::function<void(CommandLine&)> add_model_and_data_options;
@@ -176,7 +179,8 @@ LINKBOY_API int run(int argc, const char* const* argv, RunParts parts) noexcept;
 
 }  // namespace detail
 
-/// A whole training program: reads the command line and the config file, trains, tests and saves.
+/// Runs a complete training program: reads the command line and the config file, trains, tests and
+/// saves.
 ///
 ///     struct NetOptions { int64_t width = 64; LINKBOY_FIELDS(width); };
 ///     struct DataOptions { std::filesystem::path folder = "data"; LINKBOY_FIELDS(folder); };
@@ -190,7 +194,7 @@ LINKBOY_API int run(int argc, const char* const* argv, RunParts parts) noexcept;
 ///           {.loss_function = torch::nn::CrossEntropyLoss()});
 ///     }
 ///
-/// and then
+/// Run the program as follows:
 ///
 ///     ./train --model.width 128 --data.folder /data --train.num_epochs 8 --optimizer sgd:lr=0.1
 ///     ./train --scheduler cosine --metrics accuracy:num_classes=10 --callbacks
@@ -198,14 +202,14 @@ LINKBOY_API int run(int argc, const char* const* argv, RunParts parts) noexcept;
 ///     ./train --print-config > run.json; ./train --config run.json --resume_from latest
 ///
 /// The LINKBOY_FIELDS of the arguments of `make_model` and `make_data` are the options of the
-/// groups `model` and `data`; both functions may also take nothing. Short names of frequent
-/// options: `--epochs`, `--max-updates`, `--batch-size`, `--eval-batch-size`, `--lr`, `--workers`,
-/// `--save-every-updates`, `--save-every-epochs`. Of others the end is enough where no other option
-/// ends so: `--zero_stage 1`, `--device cpu`.
+/// groups `model` and `data`; both functions may also take no argument. Frequent options have short
+/// names: `--epochs`, `--max-updates`, `--batch-size`, `--eval-batch-size`, `--lr`, `--workers`,
+/// `--save-every-updates`, `--save-every-epochs`. For others, the end of the name is sufficient if
+/// no other option has the same ending: `--zero_stage 1`, `--device cpu`.
 ///
-/// A training state carries the configuration as text ("linkboy::cli::RunConfiguration" among its
-/// callbacks), and a run that resumes it prints what has changed. A signal stops the run in order:
-/// states and checkpoint are saved.
+/// A training state contains the configuration as text ("linkboy::cli::RunConfiguration" among its
+/// callbacks). A run that resumes from it prints the settings that have changed. A signal stops the
+/// run in an orderly way: the states and the checkpoint are saved.
 ///
 /// @return The program's exit status: 0 success, 1 error, 2 wrong usage, 128 + N after signal N.
 template <class MakeModel, class MakeData>

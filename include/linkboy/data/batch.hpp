@@ -20,22 +20,24 @@ namespace linkboy {
 /// dicts of these and of tensors.
 using NamedValues = std::vector<std::pair<std::string, c10::IValue>>;
 
-/// What one step is fed: any number of named tensors whose dimension 0 counts the samples, and any
-/// number of named values that are not such tensors (file names, detection targets of different
+/// The data of one step: any number of named tensors whose dimension 0 counts the samples, and any
+/// number of named values that are not such tensors (file names, or detection targets of different
 /// sizes).
 ///
-/// The first tensor is the `input()`, the second the `target()`; a batch of other things names
-/// them as it likes. A name belongs to a tensor or to a value. Copies share the tensors and the
-/// values. Not thread-safe.
+/// The first tensor is the `input()` and the second the `target()`; other batches can use any
+/// names. A name belongs either to a tensor or to a value. Copies share the tensors and the values.
+/// Not thread-safe.
 class LINKBOY_API Batch {
  public:
   Batch() = default;
-  /// One tensor, called "input".
+  /// Makes a batch with one tensor, called "input".
   explicit Batch(at::Tensor input);
-  /// Two tensors, called "input" and "target".
+  /// Makes a batch with two tensors, called "input" and "target".
   Batch(at::Tensor input, at::Tensor target);
+  /// Makes a batch with these tensors.
   /// @throws Error if a name is given twice.
   Batch(std::initializer_list<NamedTensors::value_type> tensors);
+  /// Makes a batch with these tensors.
   /// @throws Error if a name is given twice.
   explicit Batch(NamedTensors tensors);
 
@@ -43,9 +45,10 @@ class LINKBOY_API Batch {
   /// @throws Error if the batch is empty.
   const at::Tensor& input() const;
   /// The second tensor.
-  /// @throws Error if there is none.
+  /// @throws Error if there is only one tensor, or none.
   const at::Tensor& target() const;
 
+  /// Returns the tensor of that name.
   /// @throws Error if there is no such tensor; the message lists the names.
   const at::Tensor& operator[](std::string_view name) const;
   /// Whether there is a tensor of that name.
@@ -55,34 +58,34 @@ class LINKBOY_API Batch {
   /// @throws Error if a value has that name.
   void set(std::string_view name, at::Tensor tensor);
 
-  /// The value of that name. In a batch that the default collation made it is a list with one entry
-  /// per sample: of `boxes` of different sizes, `value("boxes").toTensorVector()`.
+  /// Returns the value of that name. In a batch made by the default collation it is a list with one
+  /// entry per sample; for `boxes` of different sizes, use `value("boxes").toTensorVector()`.
   /// @throws Error if there is no such value; the message lists the names.
   const c10::IValue& value(std::string_view name) const;
   /// Whether there is a value of that name.
   bool contains_value(std::string_view name) const;
 
-  /// Adds a value, or replaces the one of that name. A tensor may be a value: then the default
-  /// collation does not stack it.
+  /// Adds a value, or replaces the one of that name. A value may be a tensor; the default collation
+  /// then does not stack it.
   /// @throws Error if a tensor has that name.
   void set_value(std::string_view name, c10::IValue value);
 
-  /// Number of samples: dimension 0 of the first tensor, or 1 if that is a scalar. Without tensors:
+  /// Number of samples: dimension 0 of the first tensor, or 1 if that is a scalar. Without tensors,
   /// the length of the first value, or 1 if that is not a list. 0 for an empty batch.
   int64_t size() const;
 
-  /// All of them, in order.
+  /// All tensors, in order.
   const NamedTensors& tensors() const { return tensors_; }
   /// All values, in order.
   const NamedValues& values() const { return values_; }
 
-  /// The batch on `device`, with the tensors in lists, tuples and dicts of its values. Tensors and
-  /// values that are there already are shared, not copied.
-  /// @param non_blocking  Lets copies from pinned memory run beside the host.
+  /// Returns the batch on `device`, including the tensors in lists, tuples and dicts of its values.
+  /// Tensors and values that are already there are shared, not copied.
+  /// @param non_blocking  Whether copies from pinned memory run asynchronously to the host.
   Batch to(c10::Device device, bool non_blocking = false) const;
 
-  /// The batch in page-locked memory, from which copies to a CUDA device overlap with work. It
-  /// includes the tensors in lists, tuples and dicts of its values.
+  /// Returns the batch in page-locked memory, from which copies to a CUDA device can overlap with
+  /// other work. This includes the tensors in lists, tuples and dicts of its values.
   Batch pin_memory() const;
 
  private:

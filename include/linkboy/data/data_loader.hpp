@@ -20,98 +20,104 @@
 
 namespace linkboy {
 
-/// Which samples a transform is working on.
+/// The samples that a transform processes.
 struct LINKBOY_API TransformContext {
-  /// Of the loader.
+  /// Seed of the loader.
   uint64_t seed;
-  /// As `DataLoader::iterate` was told.
+  /// Epoch that was given to `DataLoader::iterate`.
   int64_t epoch;
   /// Dataset indices of the batch's samples, in order.
   std::span<const int64_t> indices;
 
-  /// A CPU generator that depends on (seed, epoch, indices[i]) alone: random augmentation drawn
-  /// from it is the same whatever the number of workers or the place in the epoch. LibTorch's CPU
-  /// generator has 2^32 beginnings, so that now and then two samples share their random numbers.
+  /// Returns a CPU generator that depends only on (seed, epoch, indices[i]). Random augmentation
+  /// drawn from it does not depend on the number of workers or the position in the epoch.
+  /// LibTorch's CPU generator has 2^32 initial states, so occasionally two samples get the same
+  /// random numbers.
   at::Generator generator(std::size_t i) const;
 };
 
-/// Changes a collated batch on the CPU, on the worker thread (augmentation, normalisation).
+/// A function that changes a collated batch on the CPU, on the worker thread (for augmentation or
+/// normalisation).
 using Transform = std::function<Batch(Batch, const TransformContext&)>;
 
-/// Called on each worker thread before it makes its first batch of an epoch, with the worker's
-/// number in [0, num_workers).
+/// A function that is called on each worker thread before the worker makes its first batch of an
+/// epoch. It gets the worker's number in [0, num_workers).
 using WorkerInitFn = std::function<void(int64_t worker)>;
 
-/// One of the processes that share each epoch.
+/// Identifies one of the processes that share each epoch.
 struct DataLoaderShard {
-  /// Of this process, in [0, num_ranks).
+  /// Rank of this process, in [0, num_ranks).
   int64_t rank = 0;
-  /// At least 1.
+  /// Number of processes; at least 1.
   int64_t num_ranks = 1;
 };
 
-/// How a loader works. A field left unset takes the default named beside it; Trainer overlays the
-/// user's fields on its own defaults.
+/// Options of a loader. An unset field takes the default that its comment gives. Trainer has its
+/// own defaults, which the user's fields override.
 struct LINKBOY_API DataLoaderOptions {
-  /// Samples per batch and device. At least 1. Default 8.
+  /// Samples per batch and device; at least 1. Default: 8.
   std::optional<int64_t> batch_size{};
 
-  /// A new seeded permutation in every epoch. Default false. Not together with `sampler`.
+  /// Whether each epoch visits the samples in a new seeded permutation. Default: false. Cannot be
+  /// combined with `sampler`.
   std::optional<bool> shuffle{};
 
-  /// Leaves out a last batch that is not full; on several ranks, the last batches that do not make
-  /// a full one for each. Default false.
+  /// Whether to drop the last batch if it is not full; with several ranks, the last batches that do
+  /// not make a full one for each. Default: false.
   std::optional<bool> drop_last{};
 
-  /// Threads that make batches ahead of the loop; 0 makes them in the loop. Default 0. Each has its
-  /// own copy of a LibTorch dataset (see Dataset).
+  /// Number of threads that make batches ahead of the loop; 0 makes them in the loop. Default: 0.
+  /// Each thread has its own copy of a LibTorch dataset (see Dataset).
   std::optional<int64_t> num_workers{};
 
-  /// Batches that each worker may be ahead. At least 1. Default 2.
+  /// Number of batches that each worker may be ahead; at least 1. Default: 2.
   std::optional<int64_t> prefetch_factor{};
 
-  /// Puts batches into page-locked memory. Default false. Ignored without a CUDA device.
+  /// Whether to put batches into page-locked memory. Default: false. Ignored on a machine without
+  /// an accelerator.
   std::optional<bool> pin_memory{};
 
-  /// Seconds that the loop waits for a batch of a worker thread before `next` throws; a worker that
-  /// hangs is then left behind. At least 0, which waits without end. Default 0. Without workers it
-  /// does nothing.
+  /// Seconds that the loop waits for a batch of a worker thread before `next` throws; a hanging
+  /// worker thread is then abandoned. At least 0, which waits indefinitely. Default: 0. Has no
+  /// effect without workers.
   std::optional<double> timeout{};
 
-  /// Seed of the shuffle and of `transform`'s generators. Default: that of LibTorch's CPU
-  /// generator (`torch::manual_seed`), which is read, not advanced.
+  /// Seed of the shuffle and of the generators of `transform`. Default: the seed of LibTorch's CPU
+  /// generator (`torch::manual_seed`), which is read but not advanced.
   std::optional<uint64_t> seed{};
 
-  /// Gives this rank's batches alone: of the batches k * num_ranks to (k + 1) * num_ranks - 1 of
-  /// the epoch, the one at `rank` is this loader's batch k. The data, the seed, the sampler and the
-  /// batch size must be the same on all ranks. Default: all batches; Trainer sets the process's.
+  /// Makes the loader return only the batches of one rank. Of the epoch's batches k * num_ranks to
+  /// (k + 1) * num_ranks - 1, the one at `rank` is batch k of this loader. The data, the seed, the
+  /// sampler and the batch size must be the same on all ranks. Default: all batches; Trainer sets
+  /// the shard of the process.
   std::optional<DataLoaderShard> shard{};
 
-  /// On several ranks: all have equally many batches, all full, by going on with the epoch's first
-  /// samples at its end. Otherwise each sample is seen once, and some ranks may have one batch less
-  /// than others, even none. Default true; Trainer sets false to evaluate.
+  /// Whether all ranks get the same number of batches, all of them full. To that end, the epoch is
+  /// extended with its first samples. If false, each sample is seen once, and some ranks may have
+  /// one batch less than others, or none. Default: true; Trainer sets false for evaluation.
   std::optional<bool> even_batches{};
 
-  /// The order of the samples, instead of `shuffle`.
+  /// Determines the order of the samples, instead of `shuffle`.
   std::shared_ptr<const Sampler> sampler{};
 
-  /// The samples of each batch. Not together with `batch_size`, `shuffle`, `drop_last` or
-  /// `sampler`. Ranks share it by batches; with `even_batches` the epoch's first batches fill up
-  /// the end.
+  /// Determines the samples of each batch. Cannot be combined with `batch_size`, `shuffle`,
+  /// `drop_last` or `sampler`. Ranks share it by batches; with `even_batches` the epoch's first
+  /// batches are repeated at the end.
   std::shared_ptr<const BatchSampler> batch_sampler{};
 
-  /// Makes a batch of single samples. Default: the dataset's own batches.
+  /// Makes a batch from single samples. Default: the dataset makes the batches.
   CollateFn collate_fn{};
 
-  /// Changes each batch, in the thread that made it. Default: none.
+  /// Changes each batch, on the thread that made it. Default: none.
   Transform transform{};
 
-  /// Prepares each worker thread (thread-local state, its number of LibTorch's threads). Random
-  /// numbers need none: see TransformContext. An exception is thrown in the loop. Default: none.
+  /// Prepares each worker thread (for example thread-local state, or the number of LibTorch's
+  /// threads). Not needed for random numbers; see TransformContext. Its exceptions are thrown in
+  /// the loop. Default: none.
   WorkerInitFn worker_init_fn{};
 
-  /// These options, with every field that `user` has set replaced. A `sampler` of the user's
-  /// removes a `shuffle` that the user did not set, and a `batch_sampler` also removes
+  /// Returns these options with every field replaced that `user` has set. If the user has set a
+  /// `sampler`, a `shuffle` that the user has not set is removed. A `batch_sampler` also removes
   /// `batch_size`, `drop_last` and `sampler`.
   DataLoaderOptions merged_with(const DataLoaderOptions& user) const;
 
@@ -119,38 +125,40 @@ struct LINKBOY_API DataLoaderOptions {
                  seed, even_batches);
 };
 
-/// The batches of one epoch, in order. Made by DataLoader::iterate; used by one thread.
+/// The batches of one epoch, in order. `DataLoader::iterate` makes it; use it from one thread.
 class LINKBOY_API BatchIterator {
  public:
   virtual ~BatchIterator() = default;
 
-  /// The next batch, or nothing after the last. Waits for a worker thread if need be.
-  /// @throws whatever making that batch threw, on a worker thread or not; Error if a worker took
+  /// Returns the next batch, or nullopt after the last one. If necessary, waits for a worker
+  /// thread.
+  /// @throws Any exception from making the batch, also on a worker thread; Error if a worker took
   ///         longer than `timeout`.
   virtual std::optional<Batch> next() = 0;
 };
 
-/// The batches of one epoch for a range-based `for`. Made by DataLoader::batches; can be walked
-/// through once.
+/// The batches of one epoch for a range-based `for`. `DataLoader::batches` makes it; it can be
+/// iterated once.
 class BatchRange {
  public:
-  /// Of the batches that `iterator` has not given yet.
+  /// Makes a range of the batches that `iterator` has not returned yet.
   explicit BatchRange(std::unique_ptr<BatchIterator> iterator) : iterator_(std::move(iterator)) {}
 
   /// An input iterator.
   class Iterator {
    public:
-    /// Those of an input iterator.
+    /// The types of an input iterator.
     /// @{
     using iterator_concept = std::input_iterator_tag;
     using difference_type = std::ptrdiff_t;
     using value_type = Batch;
     /// @}
-    /// Takes the first batch.
+    /// Fetches the first batch.
     explicit Iterator(BatchIterator& batches) : batches_(&batches), batch_(batches.next()) {}
-    /// The present batch.
+    /// The current batch.
     const Batch& operator*() const { return *batch_; }
-    /// Takes the next batch. @throws what BatchIterator::next throws.
+    /// Fetches the next batch.
+    /// @throws The same exceptions as BatchIterator::next.
     /// @{
     Iterator& operator++() {
       batch_.reset();  // it may be given back to the loader's memory before the next one comes
@@ -159,7 +167,7 @@ class BatchRange {
     }
     void operator++(int) { ++*this; }
     /// @}
-    /// Whether there is no batch left.
+    /// Whether no batch is left.
     bool operator==(std::default_sentinel_t) const { return !batch_; }
 
    private:
@@ -167,44 +175,46 @@ class BatchRange {
     std::optional<Batch> batch_;
   };
 
-  /// Takes the first batch. @throws what BatchIterator::next throws.
+  /// Fetches the first batch.
+  /// @throws The same exceptions as BatchIterator::next.
   Iterator begin() { return Iterator(*iterator_); }
-  /// Behind the last batch.
+  /// The end of the range.
   std::default_sentinel_t end() const { return {}; }
 
  private:
   std::unique_ptr<BatchIterator> iterator_;
 };
 
-/// A source of batches. Trainer needs no more than this interface: give a loader of your own as
-/// `TrainOptions::train_dataloader`. `data/stream.hpp` makes loaders of streams and ranges.
+/// A source of batches. Trainer needs only this interface: pass a custom loader as
+/// `TrainOptions::train_dataloader`. `data/stream.hpp` makes loaders from streams and ranges.
 class LINKBOY_API DataLoader {
  public:
   virtual ~DataLoader() = default;
 
-  /// Number of batches that an epoch gives to this process; a partial last one counts.
+  /// Number of batches per epoch for this process, including a partial last one.
   virtual int64_t size() const = 0;
 
-  /// Samples in a full batch.
+  /// Number of samples in a full batch.
   virtual int64_t batch_size() const = 0;
 
-  /// The batches [first_batch, size()) of `epoch` (counted from 1).
+  /// Returns the batches [first_batch, size()) of `epoch` (counted from 1).
   virtual std::unique_ptr<BatchIterator> iterate(int64_t epoch, int64_t first_batch = 0) = 0;
 
-  /// The same for a loop: `for (const Batch& batch : loader->batches(epoch))`.
+  /// Returns the same batches for a loop: `for (const Batch& batch : loader->batches(epoch))`.
   BatchRange batches(int64_t epoch, int64_t first_batch = 0) {
     return BatchRange(iterate(epoch, first_batch));
   }
 
-  /// What another loader over the same data needs to give the same batches (its seed, say). Part
-  /// of a training state. By default there is nothing.
+  /// Returns the state (such as the seed) with which another loader over the same data returns the
+  /// same batches. It is part of a training state. Empty by default.
   virtual StateDict state_dict() const { return {}; }
-  /// Takes what `state_dict` of another loader over the same data returned.
+  /// Restores a state that `state_dict` of another loader over the same data returned.
   virtual void load_state_dict(const StateDict&) {}
 
-  /// Returns a loader of the batches of one process, for a loader that gives all batches to every
-  /// process. Null by default: the loader knows its share, or cannot be shared.
-  /// @param defaults  Holds the `shard` and the `seed`; options that this loader was given win.
+  /// Returns a loader of the batches of one process, if this loader returns all batches on every
+  /// process. Null by default: the loader already returns its share, or cannot be shared.
+  /// @param defaults  Contains the `shard` and the `seed`. The options that this loader was given
+  ///        take precedence.
   virtual std::shared_ptr<DataLoader> shared(const DataLoaderOptions& defaults) const {
     static_cast<void>(defaults);
     return nullptr;
@@ -213,30 +223,31 @@ class LINKBOY_API DataLoader {
 
 class WorkerDatasets;
 
-/// Batches of a Dataset. An epoch is a function of (seed, epoch) alone: workers change neither the
-/// order nor the content, as long as a sample is a function of its index (see Dataset about random
-/// numbers). `iterate` may be called while another iterator is in use. Copies of a loader share the
-/// workers' copies of the data.
+/// Loader of the batches of a Dataset. An epoch depends only on (seed, epoch): workers change
+/// neither order nor contents, provided that each sample depends only on its index (for random
+/// numbers see Dataset). `iterate` may be called while another iterator is in use. Copies of a
+/// loader share the workers' copies of the data.
 class LINKBOY_API DatasetLoader final : public DataLoader {
  public:
-  /// @throws Error if the dataset or a sampler is empty, an option is out of its range, `shuffle`
-  /// is
-  ///         given together with `sampler`, or `batch_sampler` together with `batch_size`,
-  ///         `shuffle`, `drop_last` or `sampler`.
+  /// @throws Error if the dataset or a sampler is empty, if an option is out of range, or if
+  ///         `shuffle` is combined with `sampler`, or `batch_sampler` with `batch_size`, `shuffle`,
+  ///         `drop_last` or `sampler`.
   DatasetLoader(Dataset dataset, const DataLoaderOptions& options);
 
   int64_t size() const override;
   int64_t batch_size() const override { return *options_.batch_size; }
   std::unique_ptr<BatchIterator> iterate(int64_t epoch, int64_t first_batch = 0) override;
 
-  /// The seed. @throws Error if `state` has none.
+  /// Returns the seed.
   StateDict state_dict() const override;
+  /// Restores the seed.
+  /// @throws Error if `state` does not have one.
   void load_state_dict(const StateDict& state) override;
   std::shared_ptr<DataLoader> shared(const DataLoaderOptions& defaults) const override;
 
-  /// The options in force: every field with a default is set.
+  /// The effective options: every field with a default is set.
   const DataLoaderOptions& options() const { return options_; }
-  /// The data that batches are made of.
+  /// The data of the batches.
   const Dataset& dataset() const { return dataset_; }
 
  private:
@@ -246,7 +257,8 @@ class LINKBOY_API DatasetLoader final : public DataLoader {
   DataLoaderOptions options_;
 };
 
-/// @throws Error as DatasetLoader's constructor.
+/// Makes a loader of the batches of `dataset`.
+/// @throws Error under the same conditions as DatasetLoader's constructor.
 LINKBOY_API std::shared_ptr<DataLoader> make_data_loader(Dataset dataset,
                                                          const DataLoaderOptions& options);
 

@@ -20,20 +20,20 @@ namespace linkboy {
 
 struct TransformContext;
 
-/// Makes one batch of samples; a sample is a Batch whose tensors have no sample dimension and whose
-/// values are those of one sample.
+/// A function that makes one batch from samples. A sample is a Batch whose tensors have no sample
+/// dimension and whose values are those of one sample.
 using CollateFn = std::function<Batch(std::vector<Batch>)>;
 
 /// Stacks the samples' tensors of each name along a new dimension 0, and puts the values of each
 /// name into a list with one entry per sample.
-/// @throws Error if there is no sample, or two samples differ in their names or in the shape of a
-///         tensor.
+/// @throws Error if there are no samples, or if two samples differ in their names or in the shape
+///         of a tensor.
 LINKBOY_API Batch stack_samples(const std::vector<Batch>& samples);
 
-/// Where samples come from. Implement it for data of one's own; Dataset holds it.
+/// A source of samples. Implement it for custom data; Dataset holds it.
 ///
-/// If the loader has workers, several threads call `get_batch` and `get_samples` at the same time,
-/// unless `clone` returns a copy: then each worker has its own.
+/// If the loader has workers, several threads call `get_batch` and `get_samples` at the same time.
+/// If `clone` returns a copy, each worker has its own instead.
 class LINKBOY_API DatasetSource {
  public:
   virtual ~DatasetSource() = default;
@@ -41,16 +41,18 @@ class LINKBOY_API DatasetSource {
   /// Number of samples; must not change during a run.
   virtual int64_t size() const = 0;
 
-  /// The samples at `indices` (each in [0, size())), in that order, as one batch.
+  /// Returns the samples at `indices` (each in [0, size())), in that order, as one batch.
   virtual Batch get_batch(std::span<const int64_t> indices) = 0;
 
-  /// The same samples one by one, for a `collate_fn`. By default `get_batch` taken apart.
-  /// @throws Error, by default, if a value of the batch is not a list with one entry per sample.
+  /// Returns the same samples one by one, for a `collate_fn`. The default splits the result of
+  /// `get_batch`.
+  /// @throws Error, in the default, if a value of the batch is not a list with one entry per
+  ///         sample.
   virtual std::vector<Batch> get_samples(std::span<const int64_t> indices);
 
-  /// The samples at `context.indices` for a loader's epoch. Override them if samples are augmented
-  /// while they are read; random numbers must depend on the context alone. By default `get_batch`
-  /// and `get_samples` of these indices.
+  /// Return the samples at `context.indices` for a loader's epoch. Override them if samples are
+  /// augmented while they are read; random numbers must depend only on the context. By default they
+  /// return `get_batch` and `get_samples` of these indices.
   /// @{
   virtual Batch get_epoch_batch(const TransformContext& context);
   virtual std::vector<Batch> get_epoch_samples(const TransformContext& context);
@@ -61,14 +63,13 @@ class LINKBOY_API DatasetSource {
   virtual std::shared_ptr<DatasetSource> clone() const { return nullptr; }
 };
 
-/// Samples that lie in tensors: sample i is row i of each. A batch is gathered by one
-/// `index_select` per tensor.
+/// Samples in tensors: sample i consists of row i of each tensor.
 class LINKBOY_API TensorDataset final : public DatasetSource {
  public:
   /// @throws Error if `tensors` is empty, one of them is undefined or a scalar, or they differ in
   ///         dimension 0; the message gives the sizes.
   explicit TensorDataset(NamedTensors tensors);
-  /// `input` [N, ...] and `target` [N, ...].
+  /// Makes a dataset with an `input` [N, ...] and a `target` [N, ...].
   TensorDataset(at::Tensor input, at::Tensor target);
 
   int64_t size() const override;
@@ -108,15 +109,15 @@ Batch batch_of_example(E example) {
   }
 }
 
-/// LibTorch's map-style datasets: `size()` is optional, `get_batch` takes indices and returns
-/// either one stacked example or a vector of examples.
+/// One of LibTorch's map-style datasets: `size()` is optional, and `get_batch` takes indices and
+/// returns either one stacked example or a vector of examples.
 template <class D>
 concept LibTorchDataset = requires(D dataset, std::vector<std::size_t> indices) {
   { dataset.size() } -> std::convertible_to<std::optional<std::size_t>>;
   dataset.get_batch(c10::ArrayRef<std::size_t>(indices));
 };
 
-/// A dataset whose `get_batch` is const changes nothing when it is read.
+/// A dataset whose `get_batch` is const, so that reading does not change it.
 template <class D>
 concept ConstReadable = requires(const D& dataset, std::vector<std::size_t> indices) {
   dataset.get_batch(c10::ArrayRef<std::size_t>(indices));
@@ -184,19 +185,20 @@ class LibTorchSource final : public DatasetSource {
 
 }  // namespace detail
 
-/// A handle to samples of any kind: made implicitly from a LibTorch dataset (mapped ones too), a
-/// TensorDataset or a shared DatasetSource. Copies refer to the same data. Empty by default.
+/// A handle to samples of any kind. It is made implicitly from a LibTorch dataset (also a mapped
+/// one), a TensorDataset or a shared DatasetSource. Copies refer to the same data. Empty by
+/// default.
 ///
 /// As with LibTorch's own loader, each worker thread has its own copy of a LibTorch dataset, unless
-/// `get_batch` is const. A dataset that holds its samples by value needs their memory once more per
-/// worker; hold them in tensors or behind a `std::shared_ptr`. Copies of a dataset that draws
-/// random numbers from an engine of its own draw the same numbers in each worker; draw them in a
-/// Transform from `TransformContext::generator` instead, which no number of workers changes.
+/// `get_batch` is const. If a dataset holds its samples by value, each worker needs their memory
+/// again; hold them in tensors or behind a `std::shared_ptr`. If a dataset draws random numbers
+/// from its own engine, its copies draw the same numbers in each worker. Draw them in a Transform
+/// from `TransformContext::generator` instead, which does not depend on the number of workers.
 class LINKBOY_API Dataset {
  public:
   Dataset() = default;
 
-  /// A handle to the samples of `dataset` or `source`, which it shares.
+  /// Makes a handle to the samples of `dataset` or `source`, which it shares.
   /// @{
   Dataset(TensorDataset dataset)  // NOLINT(google-explicit-constructor)
       : source_(std::make_shared<TensorDataset>(std::move(dataset))) {}
@@ -211,10 +213,10 @@ class LINKBOY_API Dataset {
       : source_(std::make_shared<detail::LibTorchSource<D>>(std::move(dataset))) {}
   /// @}
 
-  /// Whether there are any samples to refer to.
+  /// Whether the handle is not empty.
   explicit operator bool() const { return source_ != nullptr; }
 
-  /// As DatasetSource.
+  /// The members of DatasetSource.
   /// @throws Error if the handle is empty.
   /// @{
   int64_t size() const { return source().size(); }
@@ -230,7 +232,8 @@ class LINKBOY_API Dataset {
   }
   /// @}
 
-  /// Returns the data for one worker thread: a copy if the source makes one, otherwise the same.
+  /// Returns the data for one worker thread: a copy if the source makes one, otherwise the same
+  /// data.
   Dataset for_worker() const;
 
   /// Whether both refer to the same object.
@@ -242,12 +245,13 @@ class LINKBOY_API Dataset {
   std::shared_ptr<DatasetSource> source_;
 };
 
-/// Some samples of another dataset, in an order of their own: a part for validation, a fold. A
+/// Selected samples of another dataset in a given order, such as a validation split or a fold. A
 /// dataset that augments its samples draws the same random numbers for a sample in any Subset.
 class LINKBOY_API Subset final : public DatasetSource {
  public:
-  /// Sample i is sample `indices[i]` of `dataset`; one may come several times.
-  /// @throws Error if `dataset` is empty or has no such sample.
+  /// Makes a dataset whose sample i is sample `indices[i]` of `dataset`. An index may occur several
+  /// times.
+  /// @throws Error if `dataset` is empty or an index is out of range.
   Subset(Dataset dataset, std::vector<int64_t> indices);
 
   int64_t size() const override { return static_cast<int64_t>(indices_->size()); }

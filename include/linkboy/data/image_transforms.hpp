@@ -6,20 +6,21 @@
 //         normalise({0.4914, 0.4822, 0.4465}, {0.2470, 0.2435, 0.2616}),
 //     });
 //
-// What all of these transforms have in common:
+// These properties are common to all transforms:
 //
-// - The images are the batch's first tensor: [N, C, H, W], or [N, H, W] for images of a single
-//   channel, which stay three-dimensional. They are uint8 or float32, on the CPU, with any
-//   strides. uint8 images stay uint8 until `normalise`, so `fill` and `value` are in the units
-//   that the images have at that place: 0 to 255 for uint8.
-// - The tensors that a transform is given are never written to: a batch may share memory with the
-//   dataset. What comes out is contiguous.
-// - Random numbers depend on (seed, epoch, dataset index) and on which transform it is, not on the
-//   workers, the batch, or the place in it. In one `compose`, the second transform of a kind (a
-//   second flip, say) has numbers of its own; outside of one, all of a kind share theirs.
-// - They may be called from any number of threads at once, and start no threads of their own.
-// - A call @throws Error if the images are not as above, a side is not 1 to 2^30 pixels long, or
-//   `TransformContext::indices` does not have one index per image.
+// - The images are the batch's first tensor: [N, C, H, W], or [N, H, W] for images with a single
+//   channel, which stay three-dimensional. They are uint8 or float32, on the CPU, with any strides.
+//   uint8 images stay uint8 until `normalise`. `fill` and `value` are in the units of the images at
+//   that point: 0 to 255 for uint8.
+// - A transform never writes to the tensors that it gets, because a batch may share memory with the
+//   dataset. The results are contiguous.
+// - Random numbers depend on (seed, epoch, dataset index) and on the transform, not on the workers,
+//   the batch, or the position in it. In one `compose`, a second transform of the same kind (such
+//   as a second flip) has its own random numbers; outside of `compose`, all transforms of a kind
+//   share theirs.
+// - Several threads may call them at the same time. They start no threads themselves.
+// - A call @throws Error if the images are not as above, if a side is not 1 to 2^30 pixels long, or
+//   if `TransformContext::indices` does not have one index per image.
 
 #pragma once
 
@@ -32,103 +33,113 @@
 
 namespace linkboy {
 
-/// Does all of `transforms`, one after the other; those of one's own (lambdas) may be among them.
+/// Returns a transform that applies all of `transforms` in order. Custom ones (lambdas) may be
+/// among them.
 ///
-/// Neighbouring crops, flips, erasings, cutouts and a `normalise` become one pass over the bytes of
-/// each image, with the same result in every bit as one after the other. Another `compose` inside
-/// counts as if its transforms stood there themselves. With none the batch stays as it is.
-/// @throws Error if one of them is an empty function.
+/// Adjacent crops, flips, erasings, cutouts and a `normalise` become one pass over the bytes of
+/// each image; the result is bit-identical to that of separate passes. The transforms of a nested
+/// `compose` are treated as if they were listed directly. Without transforms the batch is
+/// unchanged.
+/// @throws Error if one of the transforms is an empty function.
 LINKBOY_API Transform compose(std::vector<Transform> transforms);
 
-/// Float32 images (x - mean) / std, where uint8 values are first scaled by 1/255 and float ones are
-/// taken as they are. Equal in every bit to torchvision v2's ToDtype(float32, scale=True) and
-/// Normalize.
+/// Converts images to float32 and computes (x - mean) / std. uint8 values are first scaled by
+/// 1/255; float values are not. The result is bit-identical to torchvision v2's ToDtype(float32,
+/// scale=True) and Normalize.
 /// @param mean  One value for each channel, or one for all.
-/// @param std  As many, each greater than 0.
-/// @throws Error if they are empty, differ in number, or have a value that is not allowed; a call
-///         if there are not as many as channels.
+/// @param std  As many values as `mean`, each greater than 0.
+/// @throws Error if they are empty, differ in number, or contain a value that is not allowed; a
+///         call throws if their number does not match the channels.
 LINKBOY_API Transform normalise(const std::vector<double>& mean, const std::vector<double>& std);
 
-/// In pixels. A single number makes a square.
+/// Size of an image in pixels; a single number makes a square.
 struct ImageSize {
-  /// A square.
+  /// Makes the size of a square.
   ImageSize(int64_t side) : height(side), width(side) {}  // NOLINT(google-explicit-constructor)
-  /// A rectangle.
+  /// Makes the size of a rectangle.
   ImageSize(int64_t rows, int64_t columns) : height(rows), width(columns) {}
 
-  /// At least 1.
+  /// Number of rows; at least 1.
   int64_t height;
-  /// At least 1.
+  /// Number of columns; at least 1.
   int64_t width;
 };
 
+/// Options of random_crop.
 struct RandomCropOptions {
-  /// Pixels added on each of the four sides before the crop is taken. At least 0.
+  /// Number of pixels added on each of the four sides before the crop is taken; at least 0.
   int64_t padding = 0;
-  /// What the padding shows: one value for each channel, or one for all.
+  /// Value of the padding: one for each channel, or one for all.
   std::vector<double> fill = {0.0};
 };
 
-/// Cuts `size` out of each padded image; every place is equally likely.
-/// @throws Error if an option is out of its range; a call if the padded images are smaller than
+/// Crops each padded image to `size`; every position is equally likely.
+/// @throws Error if an option is out of range; a call throws if the padded images are smaller than
 ///         `size` or `fill` does not fit the images.
 LINKBOY_API Transform random_crop(ImageSize size, const RandomCropOptions& options = {});
 
 /// Mirrors each image left to right with probability `p`.
-/// @throws Error if `p` is not 0 to 1.
+/// @throws Error if `p` is not in 0 to 1.
 LINKBOY_API Transform random_horizontal_flip(double p = 0.5);
 
+/// Options of random_erasing.
 struct RandomErasingOptions {
-  /// The probability that an image loses a rectangle.
+  /// Probability that an image loses a rectangle.
   double p = 0.5;
-  /// Area of the rectangle over that of the image, uniform between these two (0 to 1).
+  /// Area of the rectangle relative to that of the image, drawn uniformly between these two (0 to
+  /// 1).
   std::pair<double, double> scale = {0.02, 0.33};
-  /// Its height over its width, between these two (above 0), with a uniform logarithm.
+  /// Height of the rectangle relative to its width, drawn between these two (above 0) with a
+  /// uniform logarithm.
   std::pair<double, double> ratio = {0.3, 3.3};
-  /// What it shows: one value for each channel, or one for all.
+  /// Value of the rectangle: one for each channel, or one for all.
   std::vector<double> value = {0.0};
-  /// Shows standard normal noise instead, a number for each pixel. Float images only.
+  /// If true, fills the rectangle with standard normal noise, one number per pixel, instead of
+  /// `value`. Float images only.
   bool noise = false;
 };
 
-/// Replaces a random rectangle of each image, as torchvision's RandomErasing: a rectangle that does
-/// not fit is drawn anew, up to ten times; then the image stays whole.
-/// @throws Error if an option is out of its range; a call if `value` or `noise` does not fit the
+/// Replaces a random rectangle of each image, as torchvision's RandomErasing does. A rectangle that
+/// does not fit is drawn again, up to ten times; after that the image is not changed.
+/// @throws Error if an option is out of range; a call throws if `value` or `noise` does not fit the
 ///         images.
 LINKBOY_API Transform random_erasing(const RandomErasingOptions& options = {});
 
-/// Replaces a square of each image whose centre is any pixel with equal chance; what sticks out of
-/// the image is cut off.
-/// @param size  Side of the square in pixels, at least 1. It covers [c - size / 2, c + size - size
-///              / 2) around the centre c.
-/// @param fill  What it shows: one value for each channel, or one for all.
-/// @throws Error if `size` is out of its range; a call if `fill` does not fit the images.
+/// Replaces a square of each image. Its centre is any pixel with equal probability; parts outside
+/// of the image are cut off.
+/// @param size  Side of the square in pixels; at least 1. It covers [c - size / 2, c + size - size
+///        / 2) around the centre c.
+/// @param fill  Value of the square: one for each channel, or one for all.
+/// @throws Error if `size` is out of range; a call throws if `fill` does not fit the images.
 LINKBOY_API Transform cutout(int64_t size, const std::vector<double>& fill = {0.0});
 
+/// Options of mixup and cutmix.
 struct MixOptions {
-  /// The probability that a sample is mixed.
+  /// Probability that a sample is mixed.
   double p = 1.0;
 };
 
-/// Mixes each sample with another of its batch: lambda * x + (1 - lambda) * partner, images and
-/// targets alike, with lambda from Beta(alpha, alpha), drawn for each sample.
+/// Mixes each sample with another one of its batch, images and targets alike: lambda * x + (1 -
+/// lambda) * partner, with lambda drawn from Beta(alpha, alpha) for each sample.
 ///
-/// The second tensor of the batch, integer classes [N], becomes probabilities, float32
-/// [N, num_classes], as cross_entropy takes them; samples that are not mixed have a 1 in them.
-/// Float probabilities [N, num_classes] are taken as well: mixes can follow each other. The partner
-/// is any other sample of the batch with equal chance (in a batch of one, the sample itself), as
-/// the transforms before have left it; so it depends on the batch, and lambda does not.
+/// The second tensor of the batch, integer classes [N], becomes probabilities, float32 [N,
+/// num_classes], which cross_entropy accepts; a sample that is not mixed has a 1 for its class.
+/// Float probabilities [N, num_classes] are also accepted, so that mixes can follow each other. The
+/// partner is any other sample of the batch with equal probability (in a batch of one, the sample
+/// itself), in its state after the preceding transforms. It therefore depends on the batch; lambda
+/// does not.
 ///
-/// Images must be float32: put `normalise` before.
-/// @throws Error if `alpha` is not above 0, `num_classes` is less than 1 or `p` is not 0 to 1; a
-///         call if there is no second tensor, or it is none of the above, or has a class that is
-///         not 0 to num_classes - 1.
+/// Images must be float32: put `normalise` before it.
+/// @throws Error if `alpha` is not above 0, `num_classes` is less than 1 or `p` is not in 0 to 1; a
+///         call throws if there is no second tensor, or if it does not have one of these forms or
+///         has a class outside 0 to num_classes - 1.
 LINKBOY_API Transform mixup(double alpha, int64_t num_classes, const MixOptions& options = {});
 
-/// As mixup, but the sample gets a rectangle of its partner, from the same place: of the image's
-/// height and width times sqrt(1 - lambda) each, around any pixel, less what sticks out. The
-/// targets are mixed by the area that is left. uint8 images are taken as well.
-/// @throws Error as mixup.
+/// Mixes samples like mixup, but pastes a rectangle of the partner into the sample, at the same
+/// position. Each of its sides is that of the image times sqrt(1 - lambda). It is centred at any
+/// pixel, and parts outside of the image are cut off. The targets are mixed by the remaining area.
+/// uint8 images are also accepted.
+/// @throws Error under the same conditions as mixup.
 LINKBOY_API Transform cutmix(double alpha, int64_t num_classes, const MixOptions& options = {});
 
 }  // namespace linkboy

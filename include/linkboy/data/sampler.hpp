@@ -7,11 +7,11 @@
 
 namespace linkboy {
 
-/// A pseudo-random permutation of [0, size) that needs no memory: the image of any position costs
-/// O(1), so an epoch can be entered anywhere. A function of (size, seed, epoch) alone, the same on
-/// every platform and rank. Over seeds and epochs, the index at a position, the distance of
-/// neighbours and the parity are uniform; a size above 20 has more permutations than there are
-/// 64-bit keys, so that not every permutation comes.
+/// A pseudo-random permutation of [0, size) that needs no memory: computing the index at any
+/// position costs O(1), so that an epoch can be entered anywhere. It depends only on (size, seed,
+/// epoch) and is the same on every platform and rank. Over seeds and epochs, the index at a
+/// position, the distance between neighbours and the parity are uniform. If the size is above 20,
+/// there are more permutations than 64-bit keys, so that not every permutation can occur.
 class LINKBOY_API RandomPermutation {
  public:
   /// @throws Error if `size` is negative.
@@ -20,7 +20,7 @@ class LINKBOY_API RandomPermutation {
   /// The index at `position`, which must be in [0, size).
   int64_t operator[](int64_t position) const;
 
-  /// How many indices there are.
+  /// Number of indices.
   int64_t size() const { return size_; }
 
  private:
@@ -35,9 +35,9 @@ class LINKBOY_API RandomPermutation {
   uint64_t offset_;
 };
 
-/// The order in which a loader visits the samples. Position k of an epoch is reachable directly,
-/// so resuming in mid-epoch replays nothing. Must be a pure function of (epoch, position): called
-/// by one thread, but possibly for positions ahead of the loop.
+/// The order in which a loader visits the samples. Any position of an epoch can be reached
+/// directly, so that resuming in mid-epoch replays nothing. Must be a pure function of (epoch,
+/// position). One thread calls it, possibly for positions ahead of the loop.
 class LINKBOY_API Sampler {
  public:
   virtual ~Sampler() = default;
@@ -49,28 +49,30 @@ class LINKBOY_API Sampler {
   virtual void sample(int64_t epoch, int64_t begin, int64_t count, int64_t* indices) const = 0;
 };
 
-/// The samples of each batch, for batches that no order of the samples alone can make: of samples
-/// of similar lengths, of so many per class, of different sizes. Must be a pure function of
-/// (epoch, batch), the same on all ranks; several threads call it at the same time.
+/// The samples of each batch, for batches that an order of the samples cannot express: batches of
+/// samples of similar lengths, with a fixed number of samples per class, or of different sizes.
+/// Must be a pure function of (epoch, batch), the same on all ranks. Several threads call it at the
+/// same time.
 class LINKBOY_API BatchSampler {
  public:
   virtual ~BatchSampler() = default;
 
-  /// Number of batches in an epoch, of all ranks together.
+  /// Number of batches in an epoch, over all ranks.
   virtual int64_t size() const = 0;
 
-  /// The dataset indices of batch `batch` (in [0, size())) of `epoch`; at least one.
+  /// Returns the dataset indices of batch `batch` (in [0, size())) of `epoch`; at least one.
   virtual std::vector<int64_t> sample(int64_t epoch, int64_t batch) const = 0;
 
-  /// Samples in a full batch: `DataLoader::batch_size`. By default those of the first batch of
-  /// epoch 1. A run that resumes in mid-epoch on another number of processes counts with it.
+  /// Number of samples in a full batch: `DataLoader::batch_size`. Defaults to that of the first
+  /// batch of epoch 1. A run that resumes in mid-epoch on another number of processes uses it to
+  /// count.
   virtual int64_t batch_size() const;
 };
 
-/// 0, 1, 2, ... in every epoch.
+/// Visits 0, 1, 2, ... in every epoch.
 class LINKBOY_API SequentialSampler final : public Sampler {
  public:
-  /// Of the indices in [0, size).
+  /// Makes a sampler of the indices in [0, size).
   explicit SequentialSampler(int64_t size) : size_(size) {}
   int64_t size() const override { return size_; }
   void sample(int64_t epoch, int64_t begin, int64_t count, int64_t* indices) const override;
@@ -79,10 +81,10 @@ class LINKBOY_API SequentialSampler final : public Sampler {
   int64_t size_;
 };
 
-/// A fresh RandomPermutation in every epoch.
+/// Uses a new RandomPermutation in every epoch.
 class LINKBOY_API RandomSampler final : public Sampler {
  public:
-  /// Of the indices in [0, size); the same seed gives the same permutations.
+  /// Makes a sampler of the indices in [0, size); the same seed gives the same permutations.
   RandomSampler(int64_t size, uint64_t seed) : size_(size), seed_(seed) {}
   int64_t size() const override { return size_; }
   void sample(int64_t epoch, int64_t begin, int64_t count, int64_t* indices) const override;

@@ -16,93 +16,96 @@
 
 namespace linkboy {
 
-/// Samples, or whole batches, one after the other: data that no index reaches (files that are read
-/// from front to back, a socket, a generator). Used by one thread at a time.
+/// A sequence of samples or whole batches, for data without random access (files that are read from
+/// front to back, a socket, a generator). Used by one thread at a time.
 class LINKBOY_API DataStream {
  public:
   virtual ~DataStream() = default;
 
-  /// The next sample or batch, or nothing at the end.
+  /// Returns the next sample or batch, or nullopt at the end.
   virtual std::optional<Batch> next() = 0;
 
-  /// Leaves out the next `count` samples or batches, fewer at the end. By default they are read and
-  /// dropped; a stream that can jump overrides it.
+  /// Skips the next `count` samples or batches, fewer at the end. The default reads and drops them;
+  /// override it if the stream can jump.
   virtual void skip(int64_t count);
 
-  /// The present position, for a stream that can be repositioned: after `load_state_dict` another
-  /// stream of the same epoch gives the same data. Called after each batch. Part of a training
-  /// state. Empty by default: then `skip` repositions a resumed run.
+  /// Returns the current position, if the stream can be repositioned: after `load_state_dict`,
+  /// another stream of the same epoch returns the same data. Called after each batch; part of a
+  /// training state. Empty by default; `skip` then repositions the stream of a resumed run.
   virtual StateDict state_dict() const { return {}; }
-  /// Takes what `state_dict` of another stream of the same epoch returned.
+  /// Restores a state that `state_dict` of another stream of the same epoch returned.
   virtual void load_state_dict(const StateDict&) {}
 };
 
-/// Returns the next sample or batch, or nothing at the end.
+/// A function that returns the next sample or batch, or nullopt at the end.
 using NextFn = std::function<std::optional<Batch>()>;
 
-/// The stream of what `next` returns.
+/// Returns a stream of the results of `next`.
 /// @throws Error if `next` is empty.
 LINKBOY_API std::shared_ptr<DataStream> make_stream(NextFn next);
 
-/// Makes a new stream of the data of `epoch` (counted from 1). With `StreamOptions::splits_itself`
-/// it gives the part of `shard` alone, otherwise the same data on all ranks.
+/// A function that makes a new stream of the data of `epoch` (counted from 1). With
+/// `StreamOptions::splits_itself` the stream must give only the part of `shard`, otherwise the same
+/// data on all ranks.
 using MakeStreamFn =
     std::function<std::shared_ptr<DataStream>(int64_t epoch, const DataLoaderShard& shard)>;
 
-/// What a loader has to know about a stream.
+/// Properties of a stream that a loader needs.
 struct StreamOptions {
-  /// Batches in an epoch, of all ranks together; a partial last one counts. At least 1. Trainer and
-  /// Engine need it: without it `DataLoader::size` throws. A stream that has more is left there. A
-  /// stream that has fewer ends an evaluation, and is an error in training.
+  /// Number of batches in an epoch over all ranks, including a partial last one; at least 1.
+  /// Trainer and Engine need it: without it `DataLoader::size` throws. The epoch ends after this
+  /// number even if the stream has more. If the stream has fewer, an evaluation ends early, and
+  /// training throws an error.
   std::optional<int64_t> batches_per_epoch{};
 
-  /// The stream gives whole batches. With false it gives samples, which the loader collates.
+  /// Whether the stream returns whole batches. If false, it returns samples, which the loader
+  /// collates.
   bool gives_batches = false;
 
-  /// On several ranks, each stream gives the part of its own shard. With false all ranks read the
-  /// same data: of the batches k * num_ranks to (k + 1) * num_ranks - 1, a rank makes the one at
-  /// its `rank` and skips the others.
+  /// Whether each rank's stream returns only the part of its own shard. If false, all ranks read
+  /// the same data: of the batches k * num_ranks to (k + 1) * num_ranks - 1, a rank makes the one
+  /// at its `rank` and skips the others.
   bool splits_itself = false;
 };
 
-/// A loader of streams: a new one for each epoch, made by `make`.
+/// Returns a loader that calls `make` for a new stream in each epoch.
 ///
-/// Of `options`, `shuffle`, `sampler` and `batch_sampler` do not apply, nor do `collate_fn` and
-/// `drop_last` to whole batches. `batch_size` is required for whole batches: the samples of one.
-/// With workers, one at a time reads the stream; they collate and transform at the same time. On
-/// several ranks with `even_batches` the last batches of an epoch that do not make one for each
-/// rank are left out; without, some ranks have one batch less.
+/// The options `shuffle`, `sampler` and `batch_sampler` do not apply; `collate_fn` and `drop_last`
+/// do not apply to whole batches. For whole batches `batch_size` is required: the number of samples
+/// in one. With workers, one at a time reads the stream; they collate and transform in parallel.
+/// With several ranks and `even_batches`, the last batches of an epoch are dropped if there is not
+/// one for each rank. Without `even_batches`, some ranks have one batch less.
 ///
-/// A run that resumes in mid-epoch reads the same batches: the stream is repositioned by its
-/// `state_dict`, or by `skip` if that is empty, or if several ranks have streams that split
-/// themselves. An index of `TransformContext::indices` is the sample's place in the epoch.
-/// One iterator at a time.
+/// A run that resumes in mid-epoch reads the same batches. The stream is repositioned by its
+/// `state_dict`. If that is empty, or if several ranks have streams that split themselves, `skip`
+/// repositions it. The indices in `TransformContext::indices` are the samples' positions in the
+/// epoch. Only one iterator may be in use at a time.
 ///
-/// @throws OptionError if an option does not apply or is out of its range, or an epoch has fewer
+/// @throws OptionError if an option does not apply or is out of range, or if an epoch has fewer
 ///         batches than there are ranks that need one; Error if `make` is empty.
 LINKBOY_API std::shared_ptr<DataLoader> make_stream_loader(MakeStreamFn make,
                                                            const StreamOptions& stream_options,
                                                            const DataLoaderOptions& options = {});
 
-/// A loader of one stream, which continues from epoch to epoch: epoch 1 begins where the stream is,
-/// and each later one `batches_per_epoch` batches after the one before. A run that resumes on a new
-/// stream skips the data before its place, or restores the stream's state. `iterate` throws Error
-/// if it would have to go back. A callback that reads training data by itself (ModelSummary,
-/// PreciseBatchNorm) takes it from the run.
-/// @throws Error as the other overload; also if `stream` is null.
+/// Returns a loader of one stream, which continues from epoch to epoch: epoch 1 begins at the
+/// stream's current position, and each later epoch `batches_per_epoch` batches after the previous
+/// one. A run that resumes with a new stream skips the data that it has already used, or restores
+/// the stream's state. `iterate` throws Error if it would have to go back. If a callback reads
+/// training data by itself (ModelSummary, PreciseBatchNorm), the run does not get that data.
+/// @throws Error under the same conditions as the other overload, or if `stream` is null.
 LINKBOY_API std::shared_ptr<DataLoader> make_stream_loader(std::shared_ptr<DataStream> stream,
                                                            const StreamOptions& stream_options,
                                                            const DataLoaderOptions& options = {});
 
-/// A loader of the batches that `next` returns, which continues from epoch to epoch.
+/// Returns a loader of the batches that `next` returns, which continues from epoch to epoch.
 /// `options.batch_size` is required.
-/// @throws Error as make_stream_loader.
+/// @throws Error under the same conditions as make_stream_loader.
 LINKBOY_API std::shared_ptr<DataLoader> make_data_loader(NextFn next, StreamOptions stream_options,
                                                          const DataLoaderOptions& options);
 
 namespace detail {
 
-/// The elements of a range that can be walked through several times.
+/// The elements of a range that can be iterated several times.
 template <class R>
 class RangeStream final : public DataStream {
  public:
@@ -128,11 +131,12 @@ class RangeStream final : public DataStream {
 
 }  // namespace detail
 
-/// A loader of the batches in `range`, from its beginning in each epoch: a vector of batches, or a
-/// view that makes them (`std::views::iota(0, 100) | std::views::transform(...)`). The range is
-/// held by value. `batches_per_epoch` defaults to the size of a sized range, `batch_size` to that
-/// of the first batch.
-/// @throws Error as make_stream_loader; also if the range is empty.
+/// Returns a loader of the batches in `range`, which starts from its beginning in each epoch: a
+/// vector of batches, or a view that makes them
+/// (`std::views::iota(0, 100) | std::views::transform(...)`). The loader holds the range by value.
+/// `batches_per_epoch` defaults to the size of a sized range, `batch_size` to that of the first
+/// batch.
+/// @throws Error under the same conditions as make_stream_loader, or if the range is empty.
 template <std::ranges::forward_range R>
 requires std::convertible_to<std::ranges::range_reference_t<R>, Batch> std::shared_ptr<DataLoader>
 make_data_loader(R range, StreamOptions stream_options = {}, DataLoaderOptions options = {}) {

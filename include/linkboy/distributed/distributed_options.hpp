@@ -16,35 +16,36 @@ namespace linkboy {
 
 class ProcessGroup;
 
-/// What is done with the gradients of several processes in place of averaging them: sums within
-/// groups of one's own (`ProcessGroup::new_group`), say, for parallelism of other kinds.
+/// Processes the gradients of several processes instead of averaging them, for example to sum them
+/// within custom groups (`ProcessGroup::new_group`) for other kinds of parallelism.
 class LINKBOY_API GradientCommHook {
  public:
   virtual ~GradientCommHook() = default;
 
-  /// Called once an update, when this process has all its gradients (in fp16, scaled ones), on all
-  /// processes.
-  /// @param parameters  Those trained; `grad()` may be undefined, and is changed in place.
+  /// Called on all processes once per update, when this process has all its gradients (scaled ones
+  /// in fp16).
+  /// @param parameters  The trained parameters. Their `grad()` may be undefined; the hook changes
+  ///        it in place.
   virtual void handle_gradients(const std::vector<at::Tensor>& parameters,
                                 const ProcessGroup& group) = 0;
 };
 
-/// What moves the tensors between processes.
+/// The library that transfers tensors between processes.
 enum class Backend {
-  automatic,  ///< NCCL on CUDA devices, else Gloo
+  automatic,  ///< NCCL on CUDA devices, otherwise Gloo
   gloo,
   nccl,
 };
 
 LINKBOY_ENUM_NAMES(Backend, automatic, gloo, nccl)
 
-/// Also reads "auto", for automatic.
+/// Also accepts "auto" for automatic.
 template <>
 inline Backend from_text<Backend>(const std::string& text) {
   return text == "auto" ? Backend::automatic : enum_from_text<Backend>(text);
 }
 
-/// What gradients are sent as.
+/// The type in which gradients are sent.
 enum class Compression {
   none,  ///< in their own type
   fp16,
@@ -53,50 +54,54 @@ enum class Compression {
 
 LINKBOY_ENUM_NAMES(Compression, none, fp16, bf16)
 
-/// How processes work together that torchrun, mpirun or srun has launched. One process alone needs
-/// none of it.
+/// Options for several processes that torchrun, mpirun or srun launched. They have no effect on a
+/// single process.
 struct DistributedOptions {
-  /// What moves the tensors.
+  /// The library that transfers tensors.
   Backend backend = Backend::automatic;
 
-  /// How long the start waits for all processes, and each collective for the others. Positive.
+  /// How long the start waits for all processes, and each collective for the other processes. Must
+  /// be positive.
   std::chrono::milliseconds timeout = std::chrono::minutes(30);
 
-  /// Gradients are sent in pieces of this many MiB, while the backward pass goes on. Positive.
+  /// Size in MiB of the pieces in which gradients are sent during the backward pass. Must be
+  /// positive.
   double bucket_cap_mb = 25.0;
 
-  /// For models whose loss does not reach all parameters in each step: finds those by walking the
-  /// graph. Without it such a step throws.
+  /// Whether to search the graph for parameters that the loss does not reach. Required if a step
+  /// does not use all parameters; such a step throws otherwise.
   bool find_unused_parameters = false;
 
-  /// Promises that each step uses the same parameters in the same order.
+  /// Declares that each step uses the same parameters in the same order.
   bool static_graph = false;
 
-  /// Gradients are views of the buffers that are sent, which spares a copy and memory. By default
-  /// Trainer has it so, and an Accelerator alone not: LibTorch's own `Optimizer::zero_grad` refuses
-  /// such gradients, and a hand-written loop must call `Accelerator::zero_grad` then.
+  /// Whether gradients are views of the buffers that are sent, which saves a copy and memory.
+  /// Defaults to true in a Trainer and to false in an Accelerator that you make yourself.
+  /// LibTorch's own `Optimizer::zero_grad` rejects such gradients; in a hand-written loop, call
+  /// `Accelerator::zero_grad` instead.
   std::optional<bool> gradient_as_bucket_view{};
 
-  /// Before each update's first forward pass all take the buffers (running statistics, say) of
-  /// rank 0.
+  /// Whether all processes take rank 0's buffers (such as batch-norm statistics) before each
+  /// update's first forward pass.
   bool broadcast_buffers = true;
 
-  /// What gradients are sent as.
+  /// The type in which gradients are sent.
   Compression compression = Compression::none;
 
-  /// Local SGD: gradients are not averaged; each process updates its own weights, and after every
-  /// so many updates the weights themselves are averaged. 0: not so. Best a divisor of the updates
-  /// of a run, lest the processes end with different weights.
+  /// Local SGD: averages the weights every `n` updates instead of averaging gradients; in between,
+  /// each process updates its own weights. 0 disables it. Choose a divisor of the run's number of
+  /// updates; otherwise the processes finish with different weights.
   int64_t local_sgd_interval = 0;
 
-  /// ZeRO. 0: every process has all of the optimizer's state. 1: of some parameters only, which it
-  /// updates and sends to the others; the numbers are the same. 2: the same for the gradients,
-  /// which each process gets of its own parameters alone: `grad()` of the others is undefined after
-  /// the backward pass. Optimizers are SGD, Adam, AdamW, Adagrad and RMSprop, and must be given to
-  /// `Accelerator::prepare`. Stage 2 not with fp16 or `compression`.
+  /// ZeRO stage. 0: every process has the whole optimizer state. 1: each process has the state of
+  /// some parameters only, updates these and sends them to the others; the numbers do not change.
+  /// 2: additionally, each process gets only the gradients of its own parameters; `grad()` of the
+  /// others is undefined after the backward pass. Stages 1 and 2 require that the optimizer is an
+  /// SGD, Adam, AdamW, Adagrad or RMSprop and is passed to `Accelerator::prepare`. Stage 2 cannot
+  /// be combined with fp16 or `compression`.
   int64_t zero_stage = 0;
 
-  /// Replaces the averaging of gradients. Null: none. Not together with `compression`,
+  /// Replaces the averaging of gradients if not null. Cannot be combined with `compression`,
   /// `local_sgd_interval` or `zero_stage`.
   std::shared_ptr<GradientCommHook> gradient_comm_hook{};
 

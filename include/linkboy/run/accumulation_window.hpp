@@ -4,14 +4,16 @@
 
 namespace linkboy {
 
-/// The place of a micro-step among those whose gradients make one update.
+/// Position of a micro-step in its accumulation window: the micro-steps whose gradients make one
+/// update.
 struct AccumulationWindow {
-  /// From 0.
+  /// Index of the micro-step in the window, from 0.
   int64_t index = 0;
-  /// Micro-steps of the window; the last window of an epoch may have fewer than the others.
+  /// Number of micro-steps in the window; the last window of an epoch may be shorter than the
+  /// others.
   int64_t length = 1;
 
-  /// Whether the micro-step is the last of its window.
+  /// Whether the micro-step is the last one of its window.
   bool is_complete() const { return index + 1 == length; }
 };
 

@@ -7,23 +7,24 @@ namespace linkboy {
 
 class DataLoader;
 
-/// One of the sets that a run evaluates.
+/// One of the datasets that a run evaluates.
 struct EvaluationSet {
-  /// Empty for the one that has no name.
+  /// Name of the set; empty for the set without a name.
   std::string name{};
-  /// Never null in a run.
+  /// Loader of the set; never null in a run.
   std::shared_ptr<DataLoader> loader{};
-  /// What intermediate evaluations take instead of `loader`, if it is not null.
+  /// Loader for intermediate evaluations; if it is null, they use `loader`.
   std::shared_ptr<DataLoader> intermediate_loader{};
 };
 
-/// An evaluation in addition to those after the epochs.
+/// An intermediate evaluation: one in addition to those after the epochs.
 struct IntermediateEvaluation {
-  /// Stands before the names of its metrics: "ema_model_" gives `ema_model_eval_loss_epoch`.
+  /// Prefix of the names of its metrics: "ema_model_" gives `ema_model_eval_loss_epoch`.
   std::string metric_prefix{};
-  /// The name of its loss.
+  /// Name of its loss.
   std::string loss_name = "eval_loss_epoch";
-  /// Takes `EvaluationSet::intermediate_loader`: one that comes often, and may use less data.
+  /// Whether it uses `EvaluationSet::intermediate_loader`, which may have less data, for
+  /// evaluations that run often.
   bool uses_intermediate_loader = false;
 };
 

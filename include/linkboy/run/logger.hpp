@@ -9,30 +9,31 @@
 
 namespace linkboy {
 
-/// How much a message matters.
+/// Severity of a message.
 enum class LogLevel { debug, info, warning, error };
 LINKBOY_ENUM_NAMES(LogLevel, debug, info, warning, error)
 
 /// One message of a process.
 struct LogMessage {
-  /// How much it matters.
+  /// Severity of the message.
   LogLevel level = LogLevel::info;
-  /// One line or several, without a line break at the end. Valid during the call alone.
+  /// Text of one or more lines, without a line break at the end. Valid only during the call.
   std::string_view text{};
-  /// Of the process that logs.
+  /// Rank of the process that logs.
   int64_t rank = 0;
 };
 
-/// Returns the message as it is printed: "WARNING: ..." or "ERROR: ..." of these levels.
+/// Returns the message in its printed form; `warning` and `error` messages begin with "WARNING: "
+/// and "ERROR: ".
 LINKBOY_API std::string as_printed(LogLevel level, std::string_view message);
 
-/// Takes the messages of a process in place of its standard output: what linkboy prints, its
-/// warnings and errors, and what the program logs. `AcceleratorOptions::logger` takes one;
-/// `cli::make_logger` makes one that writes a file beside the terminal.
+/// Receives the messages of a process instead of its standard output: linkboy's lines, warnings and
+/// errors, and the messages that the program logs. `AcceleratorOptions::logger` takes a Logger;
+/// `cli::make_logger` makes one that writes to a file in addition to the terminal.
 class LINKBOY_API Logger {
  public:
   virtual ~Logger() = default;
-  /// Any thread may call it.
+  /// Handles one message. Any thread may call it.
   virtual void log(const LogMessage& message) = 0;
 };
 

@@ -17,117 +17,118 @@ namespace linkboy {
 
 /// How the operations of a training step are launched.
 enum class ExecutionMode {
-  /// Each operation is launched as the loop comes to it.
+  /// Launches each operation when the loop reaches it.
   eager,
-  /// Forward and backward of a step are recorded as a CUDA graph after three steps, and replayed
-  /// from then on, which spares the launches. The losses are those of eager, in every bit. What it
-  /// asks for: all batches have the same shapes (a last one that has not is left out, and that is
-  /// said, unless `drop_last` is set); `calculate_train_batch_loss` and `backward_step` do the same
-  /// each time and never look at a number of the device; what they return may be overwritten by the
-  /// next step. On the CPU the same rules hold, and nothing is faster.
+  /// Records the forward and backward pass of a step as a CUDA graph after three steps, and replays
+  /// the graph from then on, which saves launches. The losses are bit-identical to those of eager.
+  /// It requires that all batches have the same shapes, and that `calculate_train_batch_loss` and
+  /// `backward_step` do the same work each time and never read a value from the device. The next
+  /// step may overwrite their results. A smaller last batch is dropped, with a message unless
+  /// `drop_last` is set. On the CPU the same rules apply, without a gain in speed.
   graph,
 };
 LINKBOY_ENUM_NAMES(ExecutionMode, eager, graph)
 
-/// Data to evaluate on, where there is more than one kind.
+/// An additional evaluation dataset with a name.
 struct NamedDataset {
-  /// Stands in the names of its metrics: "rare" gives `rare_eval_loss_epoch`. Not empty.
+  /// Part of the names of its metrics: "rare" gives `rare_eval_loss_epoch`. Must not be empty.
   std::string name{};
-  /// Required.
+  /// The data; required.
   Dataset dataset{};
 };
 
-/// What `Trainer::train` needs to know. Name what differs from the defaults:
+/// Options of `Trainer::train`. Name only those that differ from the defaults:
 /// `trainer.train({.train_dataset = data, .num_epochs = 8})`.
 struct TrainOptions {
-  /// Required, unless `train_dataloader` is given or `Trainer::create_train_dataloader` is
-  /// overridden.
+  /// Training data. Required, unless `train_dataloader` is given or
+  /// `Trainer::create_train_dataloader` is overridden.
   Dataset train_dataset{};
 
-  /// A ready loader instead of `train_dataset`, whose batches, order and workers are the loader's:
-  /// `per_device_batch_size` does not apply to it. A loader that gives all batches is shared
-  /// between the processes (`DataLoader::shared`). Together with `train_dataset`,
-  /// `train_dataloader_options` or `collate_fn` it is an OptionError.
+  /// A loader to use instead of `train_dataset`. It determines batches, order and workers;
+  /// `per_device_batch_size` does not apply to it. The processes share a loader that gives all
+  /// batches (`DataLoader::shared`). Combining it with `train_dataset`, `train_dataloader_options`
+  /// or `collate_fn` is an OptionError.
   std::shared_ptr<DataLoader> train_dataloader{};
 
-  /// Passes over the data. At least 1. Required unless `max_num_updates` is given.
+  /// Number of passes over the data; at least 1. Required unless `max_num_updates` is given.
   std::optional<int64_t> num_epochs{};
 
-  /// Evaluated after each epoch; empty means no evaluation.
+  /// Data to evaluate after each epoch. If it is empty, there is no evaluation.
   Dataset eval_dataset{};
 
-  /// A ready loader instead of `eval_dataset`; it is shared between the processes, too. Together
-  /// with `eval_dataset` it is an OptionError, and so are `eval_dataloader_options` without
-  /// `more_eval_datasets`.
+  /// A loader to use instead of `eval_dataset`; the processes share it, too. Combining it with
+  /// `eval_dataset` is an OptionError, as is combining it with `eval_dataloader_options` if
+  /// `more_eval_datasets` is empty.
   std::shared_ptr<DataLoader> eval_dataloader{};
 
-  /// Evaluated after `eval_dataset`, one after the other, each with metrics of its own.
+  /// Data to evaluate after `eval_dataset`, one dataset after another, each with separate metrics.
   std::vector<NamedDataset> more_eval_datasets{};
 
-  /// Samples per batch and device; of an evaluation's batches, too, unless
-  /// `eval_dataloader_options` has another `batch_size`. At least 1.
+  /// Samples per batch and device; at least 1. Also applies to evaluation batches, unless
+  /// `eval_dataloader_options` has another `batch_size`.
   int64_t per_device_batch_size = 8;
 
-  /// Updates in the whole run. At least 1. If given it replaces `num_epochs`.
+  /// Number of updates in the whole run; at least 1. Replaces `num_epochs` if given.
   std::optional<int64_t> max_num_updates{};
 
-  /// Micro-batches whose gradients make one update. At least 1. A last window of an epoch that
-  /// has fewer is divided by what it has.
+  /// Number of micro-steps per update; at least 1. If the last accumulation window of an epoch is
+  /// shorter, its gradients are divided by its actual length.
   int64_t gradient_accumulation_steps = 1;
 
-  /// Largest absolute value of a gradient element, applied once per update. Positive.
+  /// Largest absolute value of a gradient element, applied once per update; must be positive.
   std::optional<double> gradient_clip_value{};
 
-  /// Largest 2-norm of all gradients together, applied once per update, after the value clip.
-  /// Positive; infinity measures the norm (`Trainer::gradient_norm`) and changes nothing.
+  /// Largest 2-norm of all gradients together, applied once per update, after the value clip; must
+  /// be positive. Infinity measures the norm (`Trainer::gradient_norm`) without clipping.
   std::optional<double> gradient_clip_norm{};
 
-  /// Empty means that the learning rate stays as it is.
+  /// Makes the scheduler of the run. If it is empty, the learning rate stays constant.
   CreateSchedulerFn create_scheduler_fn{};
 
-  /// Laid over `Trainer::default_train_dataloader_options`, field by field. Another
-  /// `batch_size` than `per_device_batch_size` is an OptionError.
+  /// Overrides `Trainer::default_train_dataloader_options` field by field. A `batch_size` that
+  /// differs from `per_device_batch_size` is an OptionError.
   DataLoaderOptions train_dataloader_options{};
-  /// Laid over `Trainer::default_eval_dataloader_options`, field by field.
+  /// Overrides `Trainer::default_eval_dataloader_options` field by field.
   DataLoaderOptions eval_dataloader_options{};
 
-  /// Makes batches of single samples, in training and evaluation; for one of them alone, give it in
-  /// the options of its loader (in both places `train` throws OptionError). Several loader workers
-  /// call it at the same time.
+  /// Makes batches from single samples, in training and evaluation. For only one of the two, set it
+  /// in the options of that loader; setting it in both places is an OptionError. Several loader
+  /// workers call it at the same time.
   CollateFn collate_fn{};
 
-  /// False continues the metrics and the epoch count of the run before; exactly the epochs asked
-  /// for are run all the same.
+  /// If false, continues the metrics and the epoch count of the previous run. The number of epochs
+  /// to train is the same in both cases.
   bool reset_run_history = true;
 
-  /// The run goes on where a training state was saved: a folder that `save_training_state` wrote,
-  /// one that holds such folders (the newest whole one is taken), or the name "latest" in it, which
-  /// starts from the beginning if there is none.
+  /// The training state from which the run resumes: a folder that `save_training_state` wrote, a
+  /// folder of such folders (the newest complete one is used), or `<folder>/latest`. With
+  /// `<folder>/latest` the run starts from the beginning if there is no state.
   std::optional<std::filesystem::path> resume_from{};
 
-  /// Resumes although the saved run had another schedule, or one with other lengths (a shorter
-  /// run): the values continue from the saved update on the new curve, perhaps with a jump.
+  /// If true, resumes even if the saved run had another schedule or one with other lengths (a
+  /// shorter run). The values continue from the saved update on the new curve, possibly with a
+  /// jump.
   bool allow_changed_schedule_length = false;
 
-  /// Evaluates after every n-th epoch and after the last. At least 1.
+  /// Number of epochs between evaluations; at least 1. The last epoch is always evaluated.
   int64_t evaluate_every_n_epochs = 1;
 
-  /// Evaluates before the first update as well; the metrics are `initial_eval_loss_epoch` and so
-  /// on. A resumed run does not.
+  /// If true, also evaluates before the first update; the metrics are `initial_eval_loss_epoch` and
+  /// so on. A resumed run does not repeat this evaluation.
   bool evaluate_before_training = false;
 
-  /// Called in this run alone, beside those of the Trainer and by the same phases; each gets
-  /// `on_init_end` first. Not null, and no name twice.
+  /// Callbacks for this run only. They are called together with those of the Trainer, ordered by
+  /// phase; each gets `on_init_end` first. Must not contain null or a name twice.
   CallbackList callbacks{};
 
-  /// Of the training steps.
+  /// How the training steps are launched.
   ExecutionMode execution_mode = ExecutionMode::eager;
 
-  /// Weights the micro-steps of an update by their `StepOutput::batch_size`: the gradient is that
-  /// of the mean over all samples (or tokens) of the accumulation window and of all processes. With
-  /// false each micro-step of each process counts the same, as in PyTorch, which differs if some
-  /// have more tokens than others. Not together with ExecutionMode::graph, local SGD or a
-  /// GradientCommHook.
+  /// If true, weights the micro-steps of an update by `StepOutput::batch_size`: the gradient is
+  /// that of the mean over all samples (or tokens) of the accumulation window on all processes. If
+  /// false, every micro-step of every process has the same weight, as in PyTorch; the result
+  /// differs if some have more tokens than others. Cannot be combined with ExecutionMode::graph,
+  /// local SGD or a GradientCommHook.
   bool weight_by_batch_size = false;
 
   LINKBOY_FIELDS(num_epochs, max_num_updates, per_device_batch_size, gradient_accumulation_steps,
@@ -136,27 +137,28 @@ struct TrainOptions {
                  weight_by_batch_size, execution_mode);
 };
 
-/// What `Trainer::evaluate` and `Trainer::predict` need to know.
+/// Options of `Trainer::evaluate` and `Trainer::predict`.
 struct EvaluateOptions {
-  /// Required, unless `dataloader` is given or `Trainer::create_eval_dataloader` is overridden.
+  /// The data. Required, unless `dataloader` is given or `Trainer::create_eval_dataloader` is
+  /// overridden.
   Dataset dataset{};
 
-  /// A ready loader instead of `dataset`, whose batches, order and workers are the loader's.
-  /// Together with `dataset`, `dataloader_options` or `collate_fn` it is an OptionError. On several
-  /// processes `predict` needs one that `make_data_loader` made of a dataset.
+  /// A loader to use instead of `dataset`. It determines batches, order and workers. Combining it
+  /// with `dataset`, `dataloader_options` or `collate_fn` is an OptionError. With several
+  /// processes, `predict` needs a loader that `make_data_loader` made from a dataset.
   std::shared_ptr<DataLoader> dataloader{};
 
-  /// Samples per batch and device. At least 1.
+  /// Samples per batch and device; at least 1.
   int64_t per_device_batch_size = 8;
 
-  /// Laid over `Trainer::default_eval_dataloader_options`, field by field. With another
-  /// `batch_size`, or a second `collate_fn`, `evaluate` and `predict` throw OptionError.
+  /// Overrides `Trainer::default_eval_dataloader_options` field by field. If it has another
+  /// `batch_size` or a second `collate_fn`, `evaluate` and `predict` throw OptionError.
   DataLoaderOptions dataloader_options{};
 
-  /// Makes batches of single samples.
+  /// Makes batches from single samples.
   CollateFn collate_fn{};
 
-  /// As TrainOptions::callbacks.
+  /// Callbacks for this run only, as TrainOptions::callbacks.
   CallbackList callbacks{};
 };
 

@@ -13,56 +13,59 @@ namespace linkboy {
 struct RunConfig;
 
 namespace detail {
-/// One of the names below, and no other.
+/// Name of one of the placeholders below.
 struct PlaceholderName {
   std::string_view text;
 };
 }  // namespace detail
 
-/// A number, or an expression over what the run will resolve to:
+/// A number, or an expression over values that are known once the run begins, such as
 /// `placeholders::num_updates_per_epoch * 7 + 1`. Placeholders and numbers combine with + - * / on
-/// either side, chained as one likes, and with `ceil`, `floor`, `min` and `max`; `resolve` computes
-/// the value.
+/// either side, in any nesting, and with `ceil`, `floor`, `min` and `max`. `resolve` computes the
+/// value.
 class LINKBOY_API RunExpression {
  public:
-  /// A number, which is its own value.
+  /// Makes an expression with a constant value.
   /// @{
   RunExpression(double value);   // NOLINT(google-explicit-constructor): a number is a value
   RunExpression(int64_t value);  // NOLINT(google-explicit-constructor)
   RunExpression(int value) : RunExpression(static_cast<int64_t>(value)) {}  // NOLINT
   /// @}
 
-  /// A placeholder called `name`. `get` may throw Error if the run has no such value.
+  /// Makes a placeholder called `name`. `get` may throw Error if the run does not have the value.
   RunExpression(std::string name, std::function<double(const RunConfig&)> get);
 
-  /// For the constants below, which the compiler initialises.
+  /// Makes a placeholder at compile time, for the constants below.
   constexpr explicit RunExpression(detail::PlaceholderName name) noexcept
       : placeholder_(name.text) {}
 
-  /// The placeholder called `name`, as the constants below hold them.
-  /// @throws Error that lists the names if there is none.
+  /// Returns the placeholder called `name`, equal to the constant below.
+  /// @throws Error that lists the names if there is no such placeholder.
   static RunExpression placeholder(std::string_view name);
 
-  /// Reads an expression as one would write it in C++, without `placeholders::`:
-  /// "2 * num_updates_per_epoch + 1", "ceil(num_epochs / 3)", "min(100, num_updates / 2)".
-  /// @throws Error that shows the place if `text` is none; the message lists the placeholders.
+  /// Parses an expression in C++ notation without `placeholders::`: "2 * num_updates_per_epoch +
+  /// 1", "ceil(num_epochs / 3)", "min(100, num_updates / 2)".
+  /// @throws Error that shows the position if `text` is not an expression; the message lists the
+  ///         placeholders.
   static RunExpression parse(std::string_view text);
 
-  /// Returns the value in a run. One that is a whole number up to rounding is that number:
-  /// `placeholders::num_updates * 0.07` is 7 of 100 updates, although 100 * 0.07 is a little more.
-  /// @throws Error if a placeholder has no value in this run or something is divided by zero; the
+  /// Returns the value in a run. A value that is a whole number up to rounding is rounded to it:
+  /// `placeholders::num_updates * 0.07` is 7 for 100 updates, although 100 * 0.07 is slightly
+  /// larger.
+  /// @throws Error if a placeholder has no value in this run, or for a division by zero; the
   ///         message shows the expression.
   double resolve(const RunConfig& config) const;
 
-  /// As `resolve`, for counts.
-  /// @throws Error also if the value is not a whole number (the message advises `ceil` or `floor`),
-  ///         or beyond 2^53, where doubles leave out whole numbers.
+  /// Returns the value in a run as a count.
+  /// @throws Error under the same conditions as `resolve`; if the value is not a whole number (the
+  ///         message recommends `ceil` or `floor`); or if it is beyond 2^53, where a double cannot
+  ///         represent every whole number.
   int64_t resolve_count(const RunConfig& config) const;
 
-  /// The expression as text: "(num_epochs * 2)".
+  /// Returns the expression as text: "(num_epochs * 2)".
   std::string to_string() const;
 
-  /// A value that is computed when the run is known.
+  /// Return an expression whose value is computed when the run is known.
   /// @{
   friend RunExpression operator+(const RunExpression& left, const RunExpression& right);
   friend RunExpression operator-(const RunExpression& left, const RunExpression& right);
@@ -78,27 +81,27 @@ class LINKBOY_API RunExpression {
  private:
   struct Expression;
 
-  std::string_view placeholder_{};                  // of a placeholder
-  std::shared_ptr<const Expression> expression_{};  // of all else; copies share it
+  std::string_view placeholder_{};                  // set for a placeholder
+  std::shared_ptr<const Expression> expression_{};  // otherwise set; copies share it
 };
 
-/// What a run has, before it is known.
+/// Values of a run that expressions can use before the run is known.
 namespace placeholders {
 
-// `inline`, so that a namespace-scope constant of a program may be made of them.
+// `inline`, so that a namespace-scope constant of a program may use them.
 
-/// Epochs of the run.
+/// Number of epochs in the run.
 inline constinit const RunExpression num_epochs{detail::PlaceholderName{"num_epochs"}};
-/// Optimizer steps in the whole run; fewer than num_epochs * num_updates_per_epoch if
+/// Number of updates in the whole run; less than num_epochs * num_updates_per_epoch if
 /// `max_num_updates` ends the run in mid-epoch.
 inline constinit const RunExpression num_updates{detail::PlaceholderName{"num_updates"}};
-/// Optimizer steps in an epoch; the same number on every rank.
+/// Number of updates in an epoch; the same on every rank.
 inline constinit const RunExpression num_updates_per_epoch{
     detail::PlaceholderName{"num_updates_per_epoch"}};
-/// Batches that one process sees in an epoch.
+/// Number of training batches per epoch on one process.
 inline constinit const RunExpression num_train_batches_per_epoch{
     detail::PlaceholderName{"num_train_batches_per_epoch"}};
-/// Batches that one process sees in an evaluation.
+/// Number of evaluation batches per evaluation on one process.
 /// @note Resolving it throws Error in a run without evaluation data.
 inline constinit const RunExpression num_eval_batches_per_epoch{
     detail::PlaceholderName{"num_eval_batches_per_epoch"}};

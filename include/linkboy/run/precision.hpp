@@ -10,8 +10,8 @@
 
 namespace linkboy {
 
-/// What LibTorch's autocast computes losses in. Parameters, gradients and optimizer states keep
-/// their own types.
+/// The type in which LibTorch's autocast computes losses. Parameters, gradients and optimizer
+/// states keep their own types.
 enum class Precision {
   fp32,  ///< no autocast: each operation runs in the type of its tensors
   bf16,
@@ -20,13 +20,13 @@ enum class Precision {
 
 LINKBOY_ENUM_NAMES(Precision, fp32, bf16, fp16)
 
-/// Also reads "no", for fp32.
+/// Also accepts "no" for fp32.
 template <>
 inline Precision from_text<Precision>(const std::string& text) {
   return text == "no" ? Precision::fp32 : enum_from_text<Precision>(text);
 }
 
-/// Returns the type that autocast uses; nothing for fp32.
+/// Returns the type that autocast uses; nullopt for fp32.
 LINKBOY_API std::optional<c10::ScalarType> autocast_dtype(Precision precision);
 
 }  // namespace linkboy

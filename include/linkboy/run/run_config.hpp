@@ -10,27 +10,29 @@
 
 namespace linkboy {
 
-/// What a run resolved to. Made once by `Trainer::create_run_config`; constant from then on.
+/// Lengths and sizes of a run, which follow from its options, data and processes.
+/// `Trainer::create_run_config` makes it once; it is constant from then on.
 ///
-/// One unit rules: an *update* is one optimizer step of this run, the same on every rank.
+/// An *update* is one optimizer step of this run, the same on every rank.
 struct LINKBOY_API RunConfig {
-  /// Of this run, begun ones included.
+  /// Number of epochs of this run, including one that is only begun.
   int64_t num_epochs = 0;
-  /// The last one of an epoch may have a shorter window.
+  /// Number of updates per epoch. The last update of an epoch may have a shorter accumulation
+  /// window.
   int64_t num_updates_per_epoch = 0;
-  /// Updates in the whole run: `max_num_updates` if that was given.
+  /// Number of updates in the whole run: `max_num_updates` if that was given.
   int64_t max_num_updates = 0;
 
-  /// Batches per epoch that one process sees.
+  /// Number of training batches per epoch on one process.
   int64_t num_train_batches_per_epoch = 0;
-  /// 0 if there is no evaluation data.
+  /// Number of evaluation batches per evaluation on one process; 0 if there is no evaluation data.
   int64_t num_eval_batches_per_epoch = 0;
 
-  /// Micro-batches per update.
+  /// Number of micro-steps per update.
   int64_t gradient_accumulation_steps = 1;
-  /// As TrainOptions.
+  /// The value of `TrainOptions::gradient_clip_value`.
   std::optional<double> gradient_clip_value{};
-  /// As TrainOptions.
+  /// The value of `TrainOptions::gradient_clip_norm`.
   std::optional<double> gradient_clip_norm{};
 
   /// Samples in a training batch of one process.
@@ -42,18 +44,18 @@ struct LINKBOY_API RunConfig {
   /// Samples in the evaluation batches of all processes together.
   int64_t eval_total_batch_size = 0;
 
-  /// Processes that share the batches.
+  /// Number of processes that share the batches.
   int64_t num_processes = 1;
-  /// Whether there are several.
+  /// Whether there are several processes.
   bool is_distributed = false;
-  /// Whether this one is the first of its host.
+  /// Whether this process is the first on its host.
   bool is_local_process_zero = true;
-  /// Whether this one is rank 0.
+  /// Whether this process is rank 0.
   bool is_world_process_zero = true;
 
-  /// As LibTorch writes it: "cpu", "cuda:0".
+  /// The device, in LibTorch's notation: "cpu", "cuda:0".
   std::string device{};
-  /// What losses are computed in.
+  /// The precision in which losses are computed.
   Precision precision = Precision::fp32;
 
   LINKBOY_FIELDS(num_epochs, num_updates_per_epoch, max_num_updates, num_train_batches_per_epoch,
@@ -62,7 +64,7 @@ struct LINKBOY_API RunConfig {
                  train_total_batch_size, eval_total_batch_size, num_processes, is_distributed,
                  is_local_process_zero, is_world_process_zero, device, precision);
 
-  /// One `name: value` a line.
+  /// Returns the members as text, one `name: value` per line.
   std::string to_string() const;
 };
 

@@ -14,53 +14,57 @@
 
 namespace linkboy {
 
-/// The metrics of a run, epoch by epoch. Implement it to keep them elsewhere.
+/// The metrics of a run, epoch by epoch. Implement this class to store them elsewhere.
 ///
-/// Reading never changes it. Used by the thread that runs the Trainer.
+/// Reading never changes the history. The thread that runs the Trainer uses it.
 class LINKBOY_API RunHistory {
  public:
   virtual ~RunHistory() = default;
 
-  /// Names with at least one value, in the order of their first value.
+  /// Names of the metrics with at least one value, in the order of their first value.
   virtual std::vector<std::string> get_metric_names() const = 0;
 
-  /// All values of a metric, oldest first; empty if there is none.
+  /// All values of a metric, oldest first; empty if the metric does not exist.
   virtual std::vector<double> get_metric_values(std::string_view name) const = 0;
 
-  /// How many these are. Asked for at each epoch and evaluation: override it where values are many.
+  /// Number of values of a metric. Called at each epoch and evaluation; override it if a metric has
+  /// many values.
   virtual int64_t num_metric_values(std::string_view name) const;
 
-  /// @throws Error if the metric has no value; the message lists the names that have.
+  /// Returns the newest value of a metric.
+  /// @throws Error if the metric has no value; the message lists the metrics that have one.
   virtual double get_latest_metric(std::string_view name) const = 0;
 
   /// Appends a value.
   virtual void update_metric(std::string_view name, double value) = 0;
 
+  /// Removes a metric and its values.
   /// @throws Error if there is no such metric.
   virtual void delete_metric(std::string_view name) = 0;
 
-  /// Put before the names of what Trainer records, and by `Trainer::metric_name`.
+  /// Sets the prefix of the names that Trainer records and that `Trainer::metric_name` returns.
   virtual void set_metric_name_prefix(std::string prefix) = 0;
-  /// Empty unless it was set.
+  /// The prefix of the names; empty by default.
   virtual const std::string& metric_name_prefix() const = 0;
 
   /// The epoch in progress, counted from 1.
   virtual int64_t current_epoch() const = 0;
-  /// For a run that is resumed, and for `increment_epoch`.
+  /// Sets the epoch in progress, for a resumed run and for `increment_epoch`.
   virtual void set_epoch(int64_t epoch) = 0;
-  /// The next epoch begins.
+  /// Proceeds to the next epoch.
   void increment_epoch() { set_epoch(current_epoch() + 1); }
 
-  /// Forgets the metrics and starts at epoch 1 again. The prefix stays.
+  /// Removes all metrics and sets the epoch to 1. The prefix stays.
   virtual void reset() = 0;
 
-  /// The metrics and the epoch.
+  /// Returns the metrics and the epoch.
   virtual StateDict state_dict() const = 0;
-  /// @throws Error if `state` is not what `state_dict` gave.
+  /// Restores the metrics and the epoch.
+  /// @throws Error if `state` is not a state that `state_dict` returned.
   virtual void load_state_dict(const StateDict& state) = 0;
 };
 
-/// A history that lives in memory.
+/// A run history in memory.
 class LINKBOY_API InMemoryRunHistory final : public RunHistory {
  public:
   std::vector<std::string> get_metric_names() const override;
@@ -88,7 +92,7 @@ class LINKBOY_API InMemoryRunHistory final : public RunHistory {
   void index();
 
   std::vector<Metric> metrics_;
-  std::map<std::string, std::size_t, std::less<>> places_;  // of the names
+  std::map<std::string, std::size_t, std::less<>> places_;  // index of each name in metrics_
   std::string prefix_;
   int64_t current_epoch_ = 1;
 };

@@ -9,20 +9,20 @@
 
 namespace linkboy {
 
-/// What a forward pass over one micro-batch gave; callbacks see it.
+/// Result of a forward pass over one micro-batch, which callbacks receive.
 struct StepOutput {
-  /// Scalar; the mean over the micro-batch's samples, not divided by the accumulation steps.
-  /// Required.
+  /// The loss, a scalar: the mean over the micro-batch's samples, not divided by the accumulation
+  /// steps. Required.
   at::Tensor loss{};
 
-  /// What the model returned: a tensor, or a tuple, list or dict of tensors.
+  /// Output of the model: a tensor, or a tuple, list or dict of tensors.
   c10::IValue model_outputs{};
 
-  /// The number of samples (or tokens) that `loss` is the mean of: its weight in the epoch's mean.
-  /// Required; the Trainer refuses a step that leaves it 0.
+  /// Number of samples (or tokens) over which `loss` is the mean: its weight in the epoch's mean.
+  /// Required; the Trainer rejects a step that leaves it 0.
   int64_t batch_size = 0;
 
-  /// Anything else that callbacks should see.
+  /// Further values for callbacks.
   StateDict extras{};
 };
 

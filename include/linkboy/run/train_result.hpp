@@ -9,15 +9,15 @@
 
 namespace linkboy {
 
-/// How a training run ended.
+/// Outcome of a training run.
 struct TrainResult {
-  /// `finished` if all epochs were run.
+  /// Why the run ended: `finished` if all epochs were run.
   StopReason reason = StopReason::finished;
   /// The reason in words; empty for `finished`.
   std::string message;
-  /// Epochs completed in this run, those before a resume included.
+  /// Number of complete epochs in this run, including those before a resume.
   int64_t num_epochs = 0;
-  /// Updates made in this run, those before a resume included.
+  /// Number of updates in this run, including those before a resume.
   int64_t num_updates = 0;
 };
 

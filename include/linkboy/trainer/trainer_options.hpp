@@ -9,17 +9,17 @@
 
 namespace linkboy {
 
-/// What a Trainer is made with, beside its model, loss and optimizer.
+/// Options of a Trainer, in addition to its model, loss function and optimizer.
 struct TrainerOptions {
-  /// Called in this order.
+  /// The callbacks, called by phase and then in this order.
   CallbackList callbacks = default_callbacks();
-  /// Null for an InMemoryRunHistory.
+  /// The run history. Null uses an InMemoryRunHistory.
   std::shared_ptr<RunHistory> run_history{};
-  /// Device, precision and processes.
+  /// Device, precision and process options.
   AcceleratorOptions accelerator{};
-  /// If it is not null, the Trainer uses this Accelerator and does not read `accelerator`. Set
-  /// `DistributedOptions::gradient_as_bucket_view` in it, as the Trainer does in its own. Several
-  /// Trainers may share it if they do not train at the same time.
+  /// If not null, the Trainer uses this Accelerator and ignores `accelerator`. Set
+  /// `DistributedOptions::gradient_as_bucket_view` in it, as the Trainer does for its own
+  /// Accelerator. Several Trainers may share it if they do not train at the same time.
   std::shared_ptr<Accelerator> shared_accelerator{};
 };
 

@@ -15,21 +15,22 @@ concept OptionsOf = std::same_as<typename T::Options, std::remove_cvref_t<Argume
 template <class Argument, class T>
 concept SubjectOf = std::convertible_to<Argument, typename T::Subject>;
 
-/// Makes a callback, metric or tracker that is shared, from its options:
+/// Makes a shared callback, metric or tracker from its options:
 /// `make<SaveBestModel>({.save_top_k = 3})`.
 template <class T>
 std::shared_ptr<T> make(typename T::Options options) {
   return std::make_shared<T>(std::move(options));
 }
 
-/// The same for a class that works on something: `make<TrackRun>({csv, board}, {.name = "base"})`.
+/// Makes a shared object of a class that has a subject:
+/// `make<TrackRun>({csv, board}, {.name = "base"})`.
 template <class T>
 requires requires { typename T::Subject; }
 std::shared_ptr<T> make(typename T::Subject subject, typename T::Options options = {}) {
   return std::make_shared<T>(std::move(subject), std::move(options));
 }
 
-/// The same from the arguments of any other constructor, or without arguments.
+/// Makes a shared object from the arguments of any other constructor, or without arguments.
 template <class T, class... Arguments>
 requires(std::constructible_from<T, Arguments...> &&
          !((OptionsOf<Arguments, T> || SubjectOf<Arguments, T>) ||

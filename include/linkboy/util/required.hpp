@@ -7,7 +7,7 @@
 
 namespace linkboy {
 
-/// A member of an options struct that has no default: options that leave it out do not compile.
+/// A member of an options struct without a default: code that does not set it does not compile.
 ///
 ///     struct AccuracyOptions {
 ///       Required<int64_t> num_classes;
@@ -15,12 +15,12 @@ namespace linkboy {
 template <class T>
 class Required {
  public:
-  /// What it holds.
+  /// Type of the value.
   using RequiredValue = T;
 
   Required() = delete;  // this option has no default; name it
 
-  /// From whatever converts to a T; a whole number not from one with a fraction.
+  /// Converts from any type that converts to T, but not from a floating-point type to an integer.
   template <class From>
   requires(std::convertible_to<From, T> && !std::same_as<std::remove_cvref_t<From>, Required> &&
            !(std::integral<T> && std::floating_point<std::remove_cvref_t<From>>))
@@ -28,7 +28,7 @@ class Required {
       Required(From&& value)
       : value_(std::forward<From>(value)) {}
 
-  /// From the items of a list: `.milestones = {10, 20}`.
+  /// Makes a list from its items: `.milestones = {10, 20}`.
   template <class List = T, class Item = typename List::value_type>
   Required(std::initializer_list<std::type_identity_t<Item>> items) : value_(items) {}
 

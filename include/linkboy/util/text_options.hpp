@@ -1,5 +1,5 @@
 // Options as text, on a command line or in a configuration file: the fields of an options struct,
-// how their values are read and written, and what is made by name from them.
+// the conversion of their values from and to text, and objects that are made from them by name.
 
 #pragma once
 
@@ -19,8 +19,8 @@
 #include "linkboy/error.hpp"
 #include "linkboy/export.hpp"
 
-/// Names, in an options struct, the members that text can set: the name of a member is its key. A
-/// member that has fields itself adds them to those of the struct.
+/// Lists the members of an options struct that can be set from text; the name of a member is its
+/// key. If a member itself has fields, they are added to those of the struct.
 ///
 ///     struct StepSchedulerOptions {
 ///       RunExpression step_size = placeholders::num_updates;
@@ -34,7 +34,7 @@
   }                                                           \
   static_assert(true) /* a semicolon follows */
 
-/// Names the values of an enumeration, which are its texts. Inside of a class, write
+/// Lists the values of an enumeration; their names are their texts. Inside a class, write
 /// `friend LINKBOY_ENUM_NAMES(Mode, min, max);`.
 #define LINKBOY_ENUM_NAMES(Enum, ...)                                          \
   constexpr auto enum_names(Enum) {                                            \
@@ -44,11 +44,11 @@
 
 namespace linkboy {
 
-/// Keys with values: {"step_size", "2 * num_updates_per_epoch"}.
+/// Keys and values: {"step_size", "2 * num_updates_per_epoch"}.
 using TextSettings = std::vector<std::pair<std::string, std::string>>;
 
-/// Returns the parts between separators; at least one, perhaps empty. If parentheses come in pairs,
-/// a separator inside of them does not count: "min(100,200),300" has two parts.
+/// Returns the parts between separators: at least one, which may be empty. If all parentheses are
+/// paired, separators inside them do not count: "min(100,200),300" has two parts.
 LINKBOY_API std::vector<std::string> split_at(char separator, const std::string& text);
 
 /// Returns the word at `index` of "a, b, c".
@@ -58,7 +58,7 @@ constexpr std::string_view nth_name(std::string_view names, std::size_t index) {
   return names.substr(0, names.find(','));
 }
 
-/// Returns the name of a value with LINKBOY_ENUM_NAMES.
+/// Returns the name of a value of an enumeration that has LINKBOY_ENUM_NAMES.
 template <class Enum>
 constexpr std::string_view enum_name(Enum value) {
   const auto names = enum_names(value);
@@ -67,7 +67,7 @@ constexpr std::string_view enum_name(Enum value) {
   return nth_name(names.first, static_cast<std::size_t>(found - names.second.begin()));
 }
 
-/// Calls `visit(name, value)` for each of `values`, which have these names: see LINKBOY_FIELDS.
+/// Calls `visit(name, value)` for each of `values`, whose names are `names`; see LINKBOY_FIELDS.
 template <class Visit, class... Values>
 void visit_named(const Visit& visit, std::string_view names, Values&... values) {
   std::size_t index = 0;
@@ -82,23 +82,24 @@ void visit_named(const Visit& visit, std::string_view names, Values&... values) 
   (visit_one(values), ...);
 }
 
-/// Reads an int64_t, a uint64_t or a double as the C locale has them.
-/// @throws Error as `from_text`.
+/// Parses an int64_t, a uint64_t or a double in the notation of the C locale.
+/// @throws Error under the same conditions as `from_text`.
 template <class Number>
 LINKBOY_API Number number_from_text(const std::string& text);
 
-/// Returns the shortest text that `number_from_text` reads as this number.
+/// Returns the shortest text that `number_from_text` converts to this number.
 LINKBOY_API std::string number_to_text(double number);
 
-/// Reads a duration with its unit, which is ns, us, ms, s, min or h: "1.5s".
-/// @throws Error as `from_text`.
+/// Parses a duration with its unit, which is ns, us, ms, s, min or h: "1.5s".
+/// @throws Error under the same conditions as `from_text`.
 LINKBOY_API std::chrono::nanoseconds duration_from_text(const std::string& text);
 
-/// Returns what `duration_from_text` reads, in the largest unit of which it is a whole number.
+/// Returns a text that `duration_from_text` accepts, in the largest unit of which the duration is a
+/// whole number.
 LINKBOY_API std::string duration_to_text(std::chrono::nanoseconds duration);
 
-/// Reads a value with LINKBOY_ENUM_NAMES.
-/// @throws Error as `from_text`.
+/// Parses a value of an enumeration that has LINKBOY_ENUM_NAMES.
+/// @throws Error under the same conditions as `from_text`.
 template <class Enum>
 Enum enum_from_text(const std::string& text) {
   const auto names = enum_names(Enum{});
@@ -112,12 +113,13 @@ Enum enum_from_text(const std::string& text) {
 template <class Item>
 inline constexpr char kListSeparator = std::is_enum_v<Item> ? '+' : ',';
 
-/// Reads a number, bool, string, path, enumeration (LINKBOY_ENUM_NAMES), duration (with its
-/// unit: "30s"), or a type of your own with a static `parse`; also an optional or a vector of
-/// these. A vector's items have commas between them, enumerations '+'. Specialise it for a type
-/// that has other texts as well, such as old names.
+/// Parses a number, bool, string, path, enumeration (LINKBOY_ENUM_NAMES), duration (with its unit:
+/// "30s"), or a custom type with a static `parse`; also an optional or a vector of these. The items
+/// of a vector are separated by commas, those of enumerations by '+'. Specialise it for a type with
+/// additional texts, such as old names.
 ///
-/// @throws Error that says what the text must be: "it must be a number". The caller completes it.
+/// @throws Error with an incomplete message that describes the accepted form: "it must be a
+///         number". The caller completes it.
 template <class Value>
 Value from_text(const std::string& text) {
   if constexpr (requires { typename Value::RequiredValue; }) {
@@ -148,8 +150,8 @@ Value from_text(const std::string& text) {
   }
 }
 
-/// Writes what `from_text` reads; a type of your own has a `to_string` for it. An empty optional is
-/// "none".
+/// Returns a text that `from_text` accepts; a custom type needs a `to_string`. An empty optional
+/// becomes "none".
 template <class Value>
 std::string to_text(const Value& value) {
   if constexpr (requires { typename Value::RequiredValue; }) {
@@ -190,25 +192,29 @@ TextSettings options_to_text(Options options) {
   return settings;
 }
 
-/// A key of an earlier version of linkboy, which texts may still have. An options struct lists its
-/// own, and those of members that have fields, in `static constexpr FormerKey kFormerKeys[]`.
+/// A key of an earlier version of linkboy that texts may still contain. An options struct lists its
+/// former keys, and those of members that have fields, in
+/// `static constexpr FormerKey kFormerKeys[]`.
 struct FormerKey {
-  /// "warmup_t".
+  /// The former key: "warmup_t".
   std::string_view name;
-  /// The field that it sets: "warmup_updates".
+  /// Name of the field that it sets: "warmup_updates".
   std::string_view now;
-  /// Follows the value in parentheses if its unit was another one: " * num_updates_per_epoch".
+  /// Text to append to the value, which is then put in parentheses, if the unit has changed: " *
+  /// num_updates_per_epoch".
   std::string_view unit{};
 };
 
-/// Returns the settings with today's keys in place of former ones.
+/// Returns the settings with current keys in place of former ones.
 LINKBOY_API TextSettings replace_former_keys(TextSettings settings,
                                              std::span<const FormerKey> former);
 
-/// Returns NAME on a line, and each of `fields` below it with its value: for `--list-callbacks`.
+/// Returns NAME on one line, followed by one line per field with its value, for the `--list` of a
+/// program.
 LINKBOY_API std::string list_fields(const std::string& name, const TextSettings& fields);
 
-/// @throws Error unless each of `settings` has a key of `fields` (the message lists them), once.
+/// Checks the keys of `settings`.
+/// @throws Error if a key is not among `fields` (the message lists them) or occurs twice.
 LINKBOY_API void check_keys(const std::string& owner, const TextSettings& fields,
                             const TextSettings& settings);
 
@@ -216,11 +222,11 @@ LINKBOY_API void check_keys(const std::string& owner, const TextSettings& fields
 LINKBOY_API std::string wrong_value(const std::string& name, const std::string& text,
                                     const Error& error);
 
-/// Returns `options`, changed where `settings` says something.
+/// Returns `options` with the changes in `settings`.
 ///
-/// @param owner  As errors call it: "scheduler step".
-/// @throws Error if a key is not a field of the options (the message lists them) or is given twice,
-///         its value cannot be read, or a Required one is not given.
+/// @param owner  Description of the owner in errors: "scheduler step".
+/// @throws Error if a key is not a field of the options (the message lists them) or occurs twice,
+///         if its value cannot be parsed, or if a Required field is not set.
 template <class Options>
 Options options_from_text(const std::string& owner, TextSettings settings, Options options = {}) {
   if constexpr (requires { Options::kFormerKeys; }) {
@@ -252,18 +258,18 @@ Options options_from_text(const std::string& owner, TextSettings settings, Optio
 template <class Made>
 class MadeByName {
  public:
-  /// A name and what it takes to make the object.
+  /// A name and the means to make its object.
   struct Entry {
-    /// "early-stopping".
+    /// The name: "early-stopping".
     std::string name;
     /// The options with their defaults.
     TextSettings options;
-    /// Makes it; the first argument is the owner for `options_from_text`.
+    /// Makes the object; the first argument is the owner for `options_from_text`.
     std::function<Made(const std::string& owner, const TextSettings& settings)> make;
   };
 
-  /// An object that `make` makes from Options.
-  /// @param options  What holds where the text says nothing.
+  /// Returns an entry for an object that `make` makes from Options.
+  /// @param options  Values of the options that the text does not set.
   template <class Options, class Make>
   static Entry entry(std::string name, Make make, Options options = {}) {
     return {std::move(name), options_to_text(options),
@@ -272,24 +278,27 @@ class MadeByName {
             }};
   }
 
-  /// @param kind  As errors call it: "callback".
-  /// @param former  Entries under names of earlier versions, which are read, but not listed.
+  /// @param kind  Description of the objects in errors: "callback".
+  /// @param former  Entries under names of earlier versions; they are accepted but not listed.
   MadeByName(std::string kind, std::vector<Entry> entries, std::vector<Entry> former = {})
       : kind_(std::move(kind)), entries_(std::move(entries)), former_(std::move(former)) {}
 
-  /// @throws Error if there is no such name; otherwise as `options_from_text`.
+  /// Makes the object called `name`.
+  /// @throws Error if there is no such name; otherwise under the same conditions as
+  ///         `options_from_text`.
   Made make(const std::string& name, const TextSettings& settings) const {
     return find(name).make(kind_ + " " + name, settings);
   }
 
-  /// Returns the names in their order.
+  /// Returns the names, in the order of the entries.
   std::vector<std::string> names() const {
     std::vector<std::string> names;
     for (const Entry& entry : entries_) names.push_back(entry.name);
     return names;
   }
 
-  /// @throws Error that lists the names if there is no such one.
+  /// Returns the entry called `name`.
+  /// @throws Error that lists the names if there is no such entry.
   const Entry& find(const std::string& name) const {
     for (const auto* entries : {&entries_, &former_}) {
       for (const Entry& entry : *entries) {
