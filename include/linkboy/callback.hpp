@@ -143,7 +143,7 @@ class LINKBOY_API Callback {
   virtual void on_prediction_step_start(Trainer&) {}
   /// Called after the forward pass of each batch.
   virtual void on_prediction_step_end(Trainer&, const Batch&, const Prediction&) {}
-  /// Called when all batches have been predicted.
+  /// Called when the prediction ends: after the last batch, or early after a stop request.
   virtual void on_prediction_run_end(Trainer&) {}
 
   /// Called when the run ends early because StopTraining was thrown or `request_stop` was called.
@@ -154,8 +154,10 @@ class LINKBOY_API Callback {
   virtual void on_exception(Trainer&, std::exception_ptr) {}
 
   /// Called as the last event of each call of `train`, `evaluate` and `predict`, however it ends:
-  /// after the run's end or `on_exception`. Release here what the run has acquired. All callbacks
-  /// get it; after an exception, exceptions that they throw here are dropped.
+  /// after the run's end or `on_exception`. It is not called for a `predict` within a run, which is
+  /// part of that run, nor for a call whose options are refused before it begins. Release here what
+  /// the run has acquired. All callbacks get it; after an exception, exceptions that they throw here
+  /// are dropped.
   virtual void on_run_exit(Trainer&) {}
 
   /// Returns the state that a resumed run needs; empty if there is none. All processes get the

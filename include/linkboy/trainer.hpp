@@ -92,8 +92,9 @@ class LINKBOY_API Trainer {
   /// entry per sample; tuples and dicts may contain these. The model runs without gradients and in
   /// evaluation mode. `predict` may also be called during a run.
   /// @throws Error if the outputs of a batch have another type or length, or differ in form between
-  ///         batches; StopTraining or any error of a callback or the data, after
-  ///         `Callback::on_exception`.
+  ///         batches, or if the loader gives no batch; StopTraining after a stop request; any error
+  ///         of a callback or the data, after `Callback::on_exception`.
+  /// @note Collective.
   c10::IValue predict(const EvaluateOptions& options);
   /// Passes the predictions of each batch to `sink` as they are made and does not keep them, for
   /// outputs that do not fit into memory. Each process passes the predictions for its own share of

@@ -109,7 +109,7 @@ class StreamReader {
     StateDict state = cursor_->stream->state_dict();
     if (state.empty()) return;
     StateDict place{{"epoch", layout_.epoch}, {"position", cursor_->position}};
-    // A stream may go on to change the very tensors while later batches are prefetched.
+    // A stream may change these tensors in place while later batches are prefetched.
     place.set("stream",
               map_leaves(state.to_ivalue(), [](const c10::IValue& leaf, const ValuePath&) {
                 return leaf.isTensor() ? c10::IValue(leaf.toTensor().clone()) : leaf;

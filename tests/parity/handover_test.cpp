@@ -1,5 +1,5 @@
 // A training run is handed over between C++ and Python in its middle, and continues as if it had
-// not been: the losses after the checkpoint and the sums of the final tensors are equal in every bit.
+// not been: the losses after the checkpoint and the sums of the final tensors are bit-identical.
 // linkboy's Trainer steps SGD, Adam, AdamW and Adagrad by the kernels of Python's fused=True, and
 // RMSprop by the operations of Python's foreach=True, which are those of foreach=False.
 

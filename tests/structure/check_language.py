@@ -1,8 +1,8 @@
 """Fails on sentences that docs/style.md tells how to write better, and on torn or overlong comments.
 
-    python3 check_language.py ROOT [--count]
+    python3 check_language.py ROOT [PREFIX...] [--count]
 
---count prints how often each pattern is found instead.
+Checks the files whose paths begin with a PREFIX, or all. --count prints how often each pattern is found instead.
 """
 
 import pathlib
@@ -11,7 +11,7 @@ import sys
 
 MARKDOWN_WIDTH, COMMENT_WIDTH, SHORT = 120, 100, 25
 WORDS = {
-    "headless": r"^\s*/// (Of|For|As|That of|Those of)\b",
+    "headless": r"^\s*/// (Of|For|As (?!with)|That of|Those of)\b",
     "anew": r"\banew\b",
     "lest": r"\blest\b",
     "go on": r"\b(go|goes|going|went) on\b(?! (a|the|one|each|its|both|two) )",
@@ -67,14 +67,14 @@ def findings(path, lines):
 
 
 root = pathlib.Path(sys.argv[1])
+prefixes = tuple(word for word in sys.argv[2:] if word != "--count") or ("",)
 places = ["*", *(folder + "/**/*" for folder in FOLDERS)]
 files = sorted(str(path.relative_to(root)) for place in places for path in root.glob(place)
                if path.suffix in (".md", ".hpp", ".cpp"))
-found = [(path, number + 1, name) for path in files if path not in ALLOWED
+found = [(path, number + 1, name) for path in files
+         if path not in ALLOWED and path.startswith(prefixes)
          for number, name in findings(path, (root / path).read_text().splitlines())]
 if "--count" in sys.argv:
-    for name in [*WORDS, "wide", "table header", "torn"]:
-        print(f"{name}: {sum(kind == name for _, _, kind in found)}")
+    print(*(f"{name}: {sum(kind == name for *_, kind in found)}" for name in sorted({f[2] for f in found})), sep="\n")
 else:
-    print("".join(f"{path}:{number}: {name}\n" for path, number, name in found), end="")
-    sys.exit(1 if found else 0)
+    sys.exit("\n".join(f"{path}:{number}: {name}" for path, number, name in found) or 0)

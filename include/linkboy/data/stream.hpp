@@ -54,8 +54,8 @@ using MakeStreamFn =
 struct StreamOptions {
   /// Number of batches in an epoch over all ranks, including a partial last one; at least 1.
   /// Trainer and Engine need it: without it `DataLoader::size` throws. The epoch ends after this
-  /// number even if the stream has more. If the stream has fewer, an evaluation ends early, and
-  /// training throws an error.
+  /// number even if the stream has more. If the stream has fewer, training throws an error, and so
+  /// does an evaluation on several ranks; on one rank the evaluation ends early.
   std::optional<int64_t> batches_per_epoch{};
 
   /// Whether the stream returns whole batches. If false, it returns samples, which the loader

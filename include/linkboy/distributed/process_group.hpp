@@ -100,7 +100,7 @@ class LINKBOY_API ProcessGroup {
   std::chrono::milliseconds timeout() const;
 
   struct Implementation;
-  /// For linkboy's own sources, and for tests with custom groups.
+  /// Used by linkboy's own sources and by tests with custom groups.
   explicit ProcessGroup(std::shared_ptr<Implementation> implementation);
   /// Null for one process alone. For linkboy's own sources.
   Implementation* implementation() const { return impl_.get(); }

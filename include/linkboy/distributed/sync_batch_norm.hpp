@@ -30,7 +30,7 @@ class [[nodiscard]] LINKBOY_API SyncBatchNormHandle {
   /// Number of converted layers.
   int64_t num_layers() const { return static_cast<int64_t>(keys_.size()); }
 
-  /// For linkboy's own sources.
+  /// Used by linkboy's own sources.
   explicit SyncBatchNormHandle(std::vector<at::Tensor> keys) : keys_(std::move(keys)) {}
 
  private:

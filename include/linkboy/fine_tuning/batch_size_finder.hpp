@@ -32,7 +32,7 @@ struct BatchSizeTrial {
   int64_t batch_size = 0;
   /// Whether its updates went through within the memory allowed.
   bool fits = false;
-  /// Of a size that fits.
+  /// Measured for a size that fits; 0 otherwise.
   double samples_per_second = 0.0;
   /// The highest that was seen before and after a forward pass, and after an update.
   double memory_mib = 0.0;

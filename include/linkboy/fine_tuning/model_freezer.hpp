@@ -66,7 +66,7 @@ struct LayerGroup {
 
 /// A module without children.
 struct Layer {
-  /// Of the layer group that holds it.
+  /// Index of the layer group that holds it.
   int64_t group_index;
   /// Dotted, as in the state dict.
   std::string name;
@@ -116,7 +116,7 @@ class LINKBOY_API ModelFreezer {
   /// put it into training mode. The model itself stays in its own mode, unless it has no children.
   void apply_modes();
 
-  /// The model's children, in order; the model itself if it has none.
+  /// Returns the model's children in order, or the model itself if it does not have children.
   std::vector<LayerGroup> get_layer_groups() const;
   /// All layers, in order.
   std::vector<Layer> get_layers() const;
@@ -124,7 +124,7 @@ class LINKBOY_API ModelFreezer {
   /// Those that are not frozen, each once, in the order of the model.
   std::vector<at::Tensor> get_trainable_parameters() const;
 
-  /// Those of a range of layer groups that are frozen.
+  /// Returns the frozen parameters of a range of layer groups.
   /// @throws Error if an index is out of range.
   std::vector<at::Tensor> get_frozen_parameters(int64_t from_index, int64_t to_index) const;
 

@@ -106,12 +106,12 @@ LINKBOY_API at::Tensor checkpoint_segments(
 ///
 /// `fn` is a module (ModuleHolder, shared_ptr or linkboy::Model) or any callable that takes
 /// tensors; it may return anything. Results and gradients are those of a plain call to the last
-/// bit, for the inputs as for all tensors that `fn` captures, and all that autograd does goes on
-/// working: nested checkpoints, torch::autograd::grad, retain_graph, create_graph, hooks. Where
+/// bit, for the inputs as for all tensors that `fn` captures, and everything else in autograd
+/// works: nested checkpoints, torch::autograd::grad, retain_graph, create_graph, hooks. Where
 /// gradients are off it is a plain call.
 ///
 /// The second run gets the random numbers of the first (of the CPU and of the CUDA devices that
-/// `inputs` are on; afterwards the generators go on as if it had not been) and its autocast state
+/// `inputs` are on; afterwards the generators continue as if it had not run) and its autocast state
 /// (CPU and CUDA). It ends as soon as the backward has what it needs, by an exception that is no
 /// std::exception; only a `fn` with a torch::autograd::Function of C++ runs to its end.
 ///

@@ -17,7 +17,7 @@ LINKBOY_API double resident_mib();
 /// The most that `resident_mib` has been since the process began.
 LINKBOY_API double peak_resident_mib();
 
-/// The most at once since the process began or `reset_device_peak`.
+/// The highest use since the process began or `reset_device_peak` was called.
 struct DevicePeak {
   /// What tensors took, as Python's `torch.cuda.max_memory_allocated`.
   double allocated_mib = 0.0;
@@ -30,7 +30,7 @@ struct DevicePeak {
 /// device.
 LINKBOY_API std::optional<DevicePeak> device_peak(c10::Device device);
 
-/// Starts the peak anew at what is in use; for everybody in this process.
+/// Resets the peak to the memory that is in use now, for the whole process.
 LINKBOY_API void reset_device_peak(c10::Device device);
 
 /// Gives back to the system what LibTorch keeps on the device for tensors to come. Waits for the

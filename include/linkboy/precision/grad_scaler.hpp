@@ -20,14 +20,14 @@ namespace linkboy {
 
 class ProcessGroup;
 
-/// As in Python's `torch.amp.GradScaler`.
+/// The options of Python's `torch.amp.GradScaler`.
 struct GradScalerOptions {
   /// Positive.
   double init_scale = 65536.0;
-  /// Of the scale, after `growth_interval` updates in a row without an infinite or NaN gradient.
-  /// More than 1.
+  /// Factor for the scale after `growth_interval` updates in a row without an infinite or NaN
+  /// gradient. More than 1.
   double growth_factor = 2.0;
-  /// Of the scale, after an update with one. Between 0 and 1.
+  /// Factor for the scale after an update with such a gradient. Between 0 and 1.
   double backoff_factor = 0.5;
   /// Updates. At least 1.
   int64_t growth_interval = 2000;
@@ -90,9 +90,9 @@ class LINKBOY_API GradScaler {
   /// @throws Error if it was called already in this update, or nothing was scaled.
   bool step(torch::optim::Optimizer& optimizer);
 
-  /// As `step`, but on CUDA, from the second update of each parameter on, it does not wait for the
-  /// verdict. Until `settle`, or the optimizer's next step, its counts of updates include a skipped
-  /// one.
+  /// Works like `step`, but on CUDA, from the second update of each parameter on, it does not wait
+  /// for the verdict. Until `settle`, or the optimizer's next step, its counts of updates
+  /// include a skipped one.
   StepVerdict queue_step(torch::optim::Optimizer& optimizer);
 
   /// Waits for the verdict on the last `queue_step` of `optimizer`; a skipped step is no longer

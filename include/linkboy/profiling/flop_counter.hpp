@@ -14,7 +14,7 @@ namespace linkboy {
 struct LayerCall {
   /// Place among the parameters of the one that it got; nothing if it got none of them.
   std::optional<std::size_t> parameter{};
-  /// Of its first output.
+  /// Shape of its first output.
   std::vector<int64_t> output_shape{};
   /// Nothing if linkboy does not know how many they are.
   std::optional<int64_t> flops{};

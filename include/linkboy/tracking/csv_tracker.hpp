@@ -32,7 +32,7 @@ struct CsvTrackerOptions {
 /// A row is in the file when `log_scalars` returns. Configuration, texts and histograms are not
 /// recorded.
 ///
-/// The file of an earlier run is replaced when the next one starts, not before. A run that goes on
+/// The file of an earlier run is replaced when the next one starts, not before. A run that resumes
 /// from a training state keeps the rows up to there and drops later ones, as well as one that was
 /// cut off when the program was killed.
 class LINKBOY_API CsvTracker : public Tracker {

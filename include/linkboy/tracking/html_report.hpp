@@ -36,7 +36,7 @@ struct HtmlReportOptions {
 /// write grow with the number of records (about 50 bytes each in the file): in a run of millions of
 /// updates do not log every one.
 ///
-/// The records are in the page, as JSON. A run that goes on from a training state reads them back
+/// The records are in the page, as JSON. A run that resumes from a training state reads them back
 /// and drops those after it; any other run begins a new page when it starts, over the old one. The
 /// file is locked from `start` to `finish`.
 class LINKBOY_API HtmlReport : public Tracker {

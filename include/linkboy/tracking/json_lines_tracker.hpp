@@ -38,7 +38,7 @@ struct JsonLinesTrackerOptions {
 ///
 /// A line is in the file when the call that logs it returns.
 ///
-/// The file of an earlier run is replaced when the next one starts, not before. A run that goes on
+/// The file of an earlier run is replaced when the next one starts, not before. A run that resumes
 /// from a training state keeps the lines up to there and drops later ones and the "end", as well as
 /// a line that was cut off when the program was killed; then it adds a "run" line of its own.
 class LINKBOY_API JsonLinesTracker : public Tracker {

@@ -19,7 +19,7 @@ struct MlflowTrackerOptions {
   std::filesystem::path directory = "mlruns";
   /// Made if it is not there. Not empty.
   std::string experiment = "Default";
-  /// The run to go on with. Empty: see MlflowTracker.
+  /// The run to continue. Empty: see MlflowTracker.
   std::string run_id{};
 
   LINKBOY_FIELDS(directory, experiment, run_id);
@@ -61,7 +61,7 @@ class LINKBOY_API MlflowTracker final : public Tracker {
   /// The run's id.
   std::string place() const override { return run_id_; }
 
-  /// Of the present run, or the last one; empty before the first.
+  /// The ids of the present run, or of the last one; empty before the first.
   /// @{
   const std::string& run_id() const { return run_id_; }
   const std::filesystem::path& run_directory() const { return run_directory_; }

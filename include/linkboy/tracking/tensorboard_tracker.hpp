@@ -49,7 +49,7 @@ class LINKBOY_API TensorBoardTracker final : public Tracker {
   /// Markdown, UTF-8.
   void log_text(std::string_view name, std::string_view text, const TrackedTime& time) override;
   /// TensorBoard itself takes the newest value of each scalar to the HPARAMS tab. A run that was
-  /// stopped on request is left open there, since it may go on: the first status is final.
+  /// stopped on request is left open there, since it may resume: the first status is final.
   void finish(std::string_view outcome, std::span<const TrackedScalar> last) override;
 
   /// The name of the run's folder.

@@ -19,13 +19,13 @@ struct TrackedRun {
   /// Names and values.
   using Entries = std::vector<std::pair<std::string, std::string>>;
 
-  /// For people to read. May be empty.
+  /// A name for people to read. May be empty.
   std::string name{};
   /// Hyper-parameters and what they resolved to. Names are unique.
   Entries config{};
   /// Versions, device and host.
   Entries environment{};
-  /// Updates and finished epochs that the run starts with: not 0 if it goes on from a training
+  /// Updates and finished epochs that the run starts with: not 0 if it resumes from a training
   /// state. What was tracked for later ones, before the run was killed, is void. In the middle of
   /// an epoch it is one update less, and what was tracked of that update is told again.
   int64_t first_update = 0;
@@ -49,7 +49,7 @@ struct TrackedTime {
 
 /// A number under the name of its metric.
 struct TrackedScalar {
-  /// As in the run history.
+  /// Its name in the run history.
   std::string name;
   /// May be NaN or infinite.
   double value;

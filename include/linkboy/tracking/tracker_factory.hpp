@@ -14,8 +14,7 @@ namespace linkboy {
 /// "run.csv"}})`. Keys are the names of the members of its options, and `path` of those that write
 /// one file.
 /// @throws OptionError if there is no such tracker or option, a value cannot be read, or the path
-/// is
-///         missing; the message lists what there is.
+///         is missing; the message lists what there is.
 LINKBOY_API std::shared_ptr<Tracker> make_tracker(const std::string& name,
                                                   const TextSettings& settings = {});
 

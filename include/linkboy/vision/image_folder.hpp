@@ -20,7 +20,7 @@ namespace linkboy::vision {
 /// `size`. A rectangle that does not fit is drawn again, up to ten times; then the largest one in
 /// the middle is taken whose ratio is allowed.
 struct RandomResizedCrop {
-  /// Of the result, in pixels.
+  /// Size of the result in pixels.
   ImageSize size;
   /// Area of the rectangle over that of the image, uniform between these two (above 0, to 1).
   std::pair<double, double> scale = {0.08, 1.0};
@@ -36,7 +36,7 @@ struct ImageFolderOptions {
   std::optional<int64_t> resize{};
   /// Cuts this size out of the middle. Default: nothing is cut off.
   std::optional<ImageSize> center_crop{};
-  /// For training; not together with the other two. Default: none.
+  /// Used in training; excludes the other two. Default: none.
   std::optional<RandomResizedCrop> random_resized_crop{};
 };
 
