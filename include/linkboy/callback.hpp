@@ -156,8 +156,8 @@ class LINKBOY_API Callback {
   /// Called as the last event of each call of `train`, `evaluate` and `predict`, however it ends:
   /// after the run's end or `on_exception`. It is not called for a `predict` within a run, which is
   /// part of that run, nor for a call whose options are refused before it begins. Release here what
-  /// the run has acquired. All callbacks get it; after an exception, exceptions that they throw here
-  /// are dropped.
+  /// the run has acquired. All callbacks get it; after an exception, what they throw here is
+  /// dropped.
   virtual void on_run_exit(Trainer&) {}
 
   /// Returns the state that a resumed run needs; empty if there is none. All processes get the
