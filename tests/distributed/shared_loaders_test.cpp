@@ -171,7 +171,7 @@ TEST_F(SharedLoadersTest, AStreamWithAShardOfItsOwnTrainsTwice) {
         return std::make_shared<RowStream>(4 * size, /*has_state=*/true);
       },
       {.batches_per_epoch = 2 * size},
-      {.batch_size = 2, .shard = {{accelerator.process_index(), size}}, .seed = 5});
+      {.batch_size = 2, .seed = 5, .shard = {{accelerator.process_index(), size}}});
   for (int run = 0; run < 2; ++run) {
     toy.trainer.train({.train_dataloader = loader, .num_epochs = 1});
     EXPECT_EQ(toy.trainer.num_updates(), 2);
