@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <limits>
+#include <utility>
 
 #include "data/batch_fetcher.hpp"
 #include "data/mix.hpp"
@@ -134,14 +135,15 @@ std::vector<std::vector<int64_t>> places_of_batches(const DataLoaderOptions& opt
   begins.push_back(std::numeric_limits<int64_t>::max());
   std::vector<std::vector<int64_t>> all;
   for (int64_t k = 0; k < shard.num_batches(); ++k) {
-    std::vector<int64_t>& places = all.emplace_back();
+    std::vector<int64_t> places;
     if (options.batch_sampler) {
       const int64_t b = shard.position(k, 0);
       const auto count = static_cast<int64_t>(options.batch_sampler->sample(epoch, b).size());
       for (int64_t i = 0; i < count; ++i) places.push_back(begins[b] + i);
-      continue;
+    } else {
+      for (int64_t i = 0; i < shard.size_of_batch(k); ++i) places.push_back(shard.position(k, i));
     }
-    for (int64_t i = 0; i < shard.size_of_batch(k); ++i) places.push_back(shard.position(k, i));
+    all.push_back(std::move(places));
   }
   return all;
 }
