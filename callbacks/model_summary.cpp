@@ -264,27 +264,24 @@ ModelSummary::ModelSummary(ModelSummaryOptions options) : options_(std::move(opt
                        "; it must not be negative. Use 0 to print the model's totals alone.");
 }
 
-void ModelSummary::on_training_run_start(Trainer& trainer) {
-  print_once(trainer, *trainer.train_dataloader());
+void ModelSummary::on_train_step_end(Trainer& trainer, const Batch& batch, const StepOutput&) {
+  print_once(trainer, batch);
 }
 
-void ModelSummary::on_evaluation_run_start(Trainer& trainer) {
-  print_once(trainer, *trainer.eval_dataloader());
+void ModelSummary::on_eval_step_end(Trainer& trainer, const Batch& batch, const StepOutput&) {
+  print_once(trainer, batch);
 }
 
-void ModelSummary::print_once(Trainer& trainer, DataLoader& loader) {
+/// With the batch of a step: a stream that was asked for one of its own would miss it later.
+void ModelSummary::print_once(Trainer& trainer, const Batch& batch) {
   if (table_ || !trainer.accelerator().is_main_process()) return;
   Model& model = trainer.model();
   std::string failure;
-  // Also for reading the batch: data may draw random numbers.
-  const KeptGenerators generators(device_of(model));
   try {
-    const auto batch = loader.iterate(/*epoch=*/1)->next();
-    LINKBOY_CHECK(batch.has_value(), "the data has no batch");
     table_ = summarize(model, [&] {
-      return options_.forward ? options_.forward(*batch) : model.forward({batch->input()});
+      return options_.forward ? options_.forward(batch) : model.forward({batch.input()});
     });
-    table_->num_samples = std::max(int64_t{1}, batch->size());
+    table_->num_samples = std::max(int64_t{1}, batch.size());
   } catch (const std::exception& error) {
     table_ = summarize(model);
     failure = error.what();

@@ -16,8 +16,6 @@
 
 namespace linkboy {
 
-class DataLoader;
-
 /// One module of a model. Counts include the modules that it holds; a parameter that several of
 /// them share counts once.
 struct ModuleSummary {
@@ -86,13 +84,12 @@ struct ModelSummaryOptions {
   LINKBOY_FIELDS(max_depth);
 };
 
-/// Prints a table of the model's modules when a run starts: type, output shape, parameters, whether
-/// they are trained, FLOPs of the forward pass per sample. For shapes and FLOPs the main process
-/// calls the model once, as `summarize`, on the first batch of the training data, or of the
-/// evaluation data in a run of `evaluate`. If that fails, the table comes without them, and a line
-/// says why.
+/// Prints a table of the model's modules after the first forward pass of a run: type, output shape,
+/// parameters, whether they are trained, FLOPs of the forward pass per sample. For shapes and FLOPs
+/// the main process calls the model once more on the same batch, as `summarize` does. If that call
+/// fails, the table has neither, and a line says why.
 ///
-/// Printed once, not again for later runs with this callback.
+/// Printed once; later runs with this callback do not print it again.
 class LINKBOY_API ModelSummary : public Callback {
  public:
   /// What `make<ModelSummary>({...})` takes.
@@ -101,14 +98,14 @@ class LINKBOY_API ModelSummary : public Callback {
   /// @throws Error if `max_depth` is negative.
   explicit ModelSummary(ModelSummaryOptions options = {});
 
-  void on_training_run_start(Trainer& trainer) override;
-  void on_evaluation_run_start(Trainer& trainer) override;
+  void on_train_step_end(Trainer& trainer, const Batch& batch, const StepOutput& output) override;
+  void on_eval_step_end(Trainer& trainer, const Batch& batch, const StepOutput& output) override;
 
   /// What was printed, on the main process; elsewhere nothing.
   const std::optional<ModelSummaryTable>& table() const { return table_; }
 
  private:
-  void print_once(Trainer& trainer, DataLoader& loader);
+  void print_once(Trainer& trainer, const Batch& batch);
 
   ModelSummaryOptions options_;
   std::optional<ModelSummaryTable> table_;

@@ -143,16 +143,32 @@ std::filesystem::path checkpoint_of_epoch(const std::filesystem::path& directory
   return directory / name_of_epoch(chosen);
 }
 
-void LoadCheckpoint::on_training_run_start(Trainer& trainer) {
-  if (!trainer.resumed_from().empty()) return;
-  load(trainer, options_.load_optimizer, options_.load_scheduler && trainer.scheduler() != nullptr);
+void start_schedules(Trainer& trainer) {
+  if (Scheduler* const own = trainer.scheduler()) own->start();
+  for (const std::string& name : trainer.registered_optimizers()) {
+    if (Scheduler* const registered = trainer.scheduler(name)) registered->start();
+  }
 }
 
-void LoadCheckpoint::on_evaluation_run_start(Trainer& trainer) {
+void LoadCheckpoint::on_init_end(Trainer&) { has_loaded_ = has_trained_ = false; }
+
+void LoadCheckpoint::on_training_run_start(Trainer& trainer) {
+  if (std::exchange(has_trained_, true)) return;
+  has_loaded_ = true;
+  if (!trainer.resumed_from().empty()) return;
+  load(trainer, options_.load_optimizer, options_.load_scheduler);
+}
+
+void LoadCheckpoint::on_evaluation_run_start(Trainer& trainer) { load_model(trainer); }
+
+void LoadCheckpoint::on_prediction_run_start(Trainer& trainer) { load_model(trainer); }
+
+void LoadCheckpoint::load_model(Trainer& trainer) {
+  if (std::exchange(has_loaded_, true)) return;
   load(trainer, /*load_optimizer=*/false, /*load_scheduler=*/false);
 }
 
-void LoadCheckpoint::load(Trainer& trainer, bool load_optimizer, bool load_scheduler) const {
+void LoadCheckpoint::load(Trainer& trainer, bool load_optimizer, bool load_scheduler) {
   const auto path = [&] {
     // Only the main process need have the files.
     std::string found;
@@ -165,8 +181,7 @@ void LoadCheckpoint::load(Trainer& trainer, bool load_optimizer, bool load_sched
   }();
   trainer.load_checkpoint(path, {.optimizer = load_optimizer, .scheduler = load_scheduler});
   trainer.print("Loaded the checkpoint " + path);
-  // The optimizer's learning rates were those of the checkpoint's last update.
-  if (load_scheduler) trainer.scheduler()->start();
+  if (load_optimizer || load_scheduler) start_schedules(trainer);
 }
 
 }  // namespace linkboy

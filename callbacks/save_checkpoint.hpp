@@ -81,6 +81,11 @@ class LINKBOY_API SaveCheckpoint : public Callback {
 LINKBOY_API std::filesystem::path checkpoint_of_epoch(const std::filesystem::path& directory,
                                                       std::optional<int64_t> epoch = {});
 
+/// Sets the optimizers' learning rates (and other scheduled fields) to the values of the run's
+/// schedules. After `Trainer::load_checkpoint` in a run, they are those of the checkpoint's last
+/// update.
+LINKBOY_API void start_schedules(Trainer& trainer);
+
 struct LoadCheckpointOptions {
   /// A checkpoint, or a directory of SaveCheckpoint's.
   std::filesystem::path path = "checkpoints";
@@ -88,14 +93,17 @@ struct LoadCheckpointOptions {
   std::optional<int64_t> epoch{};
   /// Whether the optimizer's state is loaded too, if the file has it.
   bool load_optimizer = true;
-  /// Whether the scheduler's state is loaded too, if the file and the run have it.
+  /// Whether the schedulers' states are loaded too, if the file and the run have them. If false, the
+  /// run's schedules start from their first values, whatever learning rates the file has.
   bool load_scheduler = true;
 
   LINKBOY_FIELDS(path, epoch, load_optimizer, load_scheduler);
 };
 
-/// Loads a checkpoint when a run starts: of training unless it is resumed, of evaluation the model
-/// alone. The run itself starts at its first epoch.
+/// Loads a checkpoint into a Trainer once, when its first run starts: a training run unless it is
+/// resumed, or the model alone for an evaluation or predictions. A training run after an evaluation
+/// loads the rest as well. Later runs keep what was trained. The run itself starts at its first
+/// epoch.
 class LINKBOY_API LoadCheckpoint : public Callback {
  public:
   /// What `make<LoadCheckpoint>({...})` takes.
@@ -106,14 +114,19 @@ class LINKBOY_API LoadCheckpoint : public Callback {
 
   /// @throws Error as `checkpoint_of_epoch` and `Trainer::load_checkpoint`.
   /// @{
+  void on_init_end(Trainer& trainer) override;
   void on_training_run_start(Trainer& trainer) override;
   void on_evaluation_run_start(Trainer& trainer) override;
+  void on_prediction_run_start(Trainer& trainer) override;
   /// @}
 
  private:
-  void load(Trainer& trainer, bool load_optimizer, bool load_scheduler) const;
+  void load_model(Trainer& trainer);
+  void load(Trainer& trainer, bool load_optimizer, bool load_scheduler);
 
   LoadCheckpointOptions options_;
+  bool has_loaded_ = false;
+  bool has_trained_ = false;
 };
 
 }  // namespace linkboy

@@ -12,6 +12,7 @@
 #include <utility>
 
 #include "linkboy/accelerator/main_process.hpp"
+#include "linkboy/callbacks/save_checkpoint.hpp"
 #include "linkboy/checkpoint/checkpoint.hpp"
 #include "linkboy/checkpoint/training_state_folders.hpp"
 #include "linkboy/error.hpp"
@@ -134,10 +135,9 @@ std::vector<SaveTrainingState::Decay> SaveTrainingState::decays_of(Trainer& trai
 void SaveTrainingState::load_initial(Trainer& trainer) const {
   std::filesystem::path path = *options_.initial_checkpoint;
   if (std::filesystem::is_directory(path)) path /= kTrainingStateFile;
-  trainer.load_checkpoint(path, {.optimizer = true, .scheduler = trainer.scheduler() != nullptr});
+  trainer.load_checkpoint(path);
   trainer.print(fmt::format("Loaded the initial checkpoint {}", path.string()));
-  // The optimizer's learning rates were those of the checkpoint's last update.
-  if (trainer.scheduler() != nullptr) trainer.scheduler()->start();
+  start_schedules(trainer);
 }
 
 /// The run may be meant to resume one of them.

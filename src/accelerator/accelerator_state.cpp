@@ -42,7 +42,15 @@ StateDict Accelerator::state_dict() const {
 }
 
 void Accelerator::load_state_dict(const StateDict& state) {
-  const auto list = state.get_list(kSendingOrders);
+  std::vector<int64_t> counts;
+  if (state.contains(kNumSteps)) {
+    for (const c10::IValue& number : state.get_list(kNumSteps)) {
+      LINKBOY_CHECK(number.isInt() && number.toInt() >= 0, "the accelerator's \"", kNumSteps,
+                    "\" holds ", number, "; it must hold counts of updates. Use another state.");
+      counts.push_back(number.toInt());
+    }
+  }
+  const auto list = state.get_list(kSendingOrders);  // the last of what may be refused
   for (std::size_t i = 0; i < std::min(list.size(), impl_->reducers_.size()); ++i) {
     std::vector<int64_t> order;
     if (!list[i].isList()) continue;
@@ -51,14 +59,7 @@ void Accelerator::load_state_dict(const StateDict& state) {
     }
     impl_->reducers_[i]->set_sending_order(order);
   }
-  if (!state.contains(kNumSteps)) return;
-  std::vector<int64_t> counts;
-  for (const c10::IValue& number : state.get_list(kNumSteps)) {
-    LINKBOY_CHECK(number.isInt() && number.toInt() >= 0, "the accelerator's \"", kNumSteps,
-                  "\" holds ", number, "; it must hold counts of updates. Use another state.");
-    counts.push_back(number.toInt());
-  }
-  impl_->num_steps_ = std::move(counts);
+  if (state.contains(kNumSteps)) impl_->num_steps_ = std::move(counts);
 }
 
 }  // namespace linkboy

@@ -15,6 +15,7 @@
 #include "checkpoint/named_tensors.hpp"
 #include "checkpoint/optimizer_state.hpp"
 #include "distributed/agreement.hpp"
+#include "distributed/ivalue_bytes.hpp"
 #include "linkboy/error.hpp"
 #include "linkboy/run/run_history.hpp"
 
@@ -109,6 +110,7 @@ struct Engine::Implementation {
   void count_open_update();
   void end_epoch();
   bool is_in_window() const;
+  c10::IValue weights_of_ranks() const;
 
   Model model_;
   std::shared_ptr<torch::optim::Optimizer> optimizer_;
@@ -223,6 +225,16 @@ bool Engine::Implementation::is_in_window() const {
   return place_->has_begun || place_->micro_step % config_.gradient_accumulation_steps != 0;
 }
 
+c10::IValue Engine::Implementation::weights_of_ranks() const {
+  const StateDict own{{kModel, model_.state_dict().to_ivalue()},
+                      {kOptimizer, accelerator_->optimizer_state_dict(*optimizer_).to_ivalue()}};
+  c10::impl::GenericList all(c10::AnyType::get());
+  for (const std::string& bytes : accelerator_->all_gather_bytes(to_bytes(own.to_ivalue()))) {
+    all.push_back(from_bytes(bytes));
+  }
+  return all;
+}
+
 Engine::Engine(std::unique_ptr<Implementation> implementation) : impl_(std::move(implementation)) {}
 Engine::~Engine() = default;
 Engine::Engine(Engine&& other) noexcept = default;
@@ -311,6 +323,7 @@ StateDict Engine::state_dict() {
     save_epoch_geometry(own, *impl_->train_loader_, impl_->accelerator_->num_processes());
   }
   own.set("accelerator", impl_->accelerator_->state_dict());
+  if (impl_->accelerator_->has_own_weights()) own.set(kWeightsOfRanks, impl_->weights_of_ranks());
   if (const GradScaler* scaler = impl_->accelerator_->grad_scaler()) {
     own.set("grad_scaler", scaler->state_dict());
   }
@@ -331,7 +344,16 @@ StateDict Engine::state_dict() {
 void Engine::load_state_dict(const StateDict& state) {
   impl_->count_open_update();
   // Check all before anything is changed.
-  const StateDict model = state.get_dict(kModel);
+  const StateDict own = state.get_dict(kEngine);
+  StateDict weights = state;
+  if (impl_->accelerator_->has_own_weights() && own.contains(kWeightsOfRanks)) {
+    const auto all = own.get_list(kWeightsOfRanks);
+    const auto rank = static_cast<std::size_t>(impl_->accelerator_->process_index());
+    const bool is_same_world =
+        all.size() == static_cast<std::size_t>(impl_->accelerator_->num_processes());
+    if (is_same_world) weights = StateDict::from_ivalue(all[rank], kWeightsOfRanks);
+  }
+  const StateDict model = weights.get_dict(kModel);
   check_named_tensors(impl_->model_.named_tensors(), model, "the Engine's state");
   NamedTensors of_criterion;
   StateDict criterion;
@@ -340,7 +362,6 @@ void Engine::load_state_dict(const StateDict& state) {
     criterion = state.get_dict(kRegisteredModules).get_dict("0");
     check_named_tensors(of_criterion, criterion, "the criterion's state");
   }
-  const StateDict own = state.get_dict(kEngine);
   const int64_t num_updates = own.get_int("num_updates");
   const int64_t num_epochs = own.get_int("num_epochs");
   int64_t micro_step = own.get_int("micro_step");
@@ -365,11 +386,14 @@ void Engine::load_state_dict(const StateDict& state) {
   const StateDict loader_before =
       impl_->train_loader_ ? impl_->train_loader_->state_dict() : StateDict();
   const StateDict scaler_before = grad_scaler != nullptr ? grad_scaler->state_dict() : StateDict();
+  const StateDict accelerator_before = impl_->accelerator_->state_dict();
   try {
     if (impl_->train_loader_) impl_->train_loader_->load_state_dict(loader);
     if (grad_scaler != nullptr) grad_scaler->load_state_dict(scaler);
-    load_optimizer_state_dict(*impl_->optimizer_, state.get_dict(kOptimizer));
+    impl_->accelerator_->load_state_dict(accelerator);
+    load_optimizer_state_dict(*impl_->optimizer_, weights.get_dict(kOptimizer));
   } catch (...) {
+    impl_->accelerator_->load_state_dict(accelerator_before);
     if (impl_->train_loader_) impl_->train_loader_->load_state_dict(loader_before);
     if (grad_scaler != nullptr) grad_scaler->load_state_dict(scaler_before);
     throw;
@@ -377,7 +401,6 @@ void Engine::load_state_dict(const StateDict& state) {
   impl_->model_.load_state_dict(model);
   copy_named_tensors(of_criterion, criterion, "the criterion's state");
   if (impl_->scheduler_) impl_->scheduler_->load_state_dict(scheduler);
-  impl_->accelerator_->load_state_dict(accelerator);
   impl_->num_updates_ = num_updates;
   impl_->num_epochs_ = num_epochs;
   *impl_->place_ = {.epoch = num_epochs, .micro_step = micro_step};

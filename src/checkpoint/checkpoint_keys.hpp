@@ -12,4 +12,7 @@ inline constexpr const char* kRegisteredOptimizers = "registered_optimizers_stat
 inline constexpr const char* kRegisteredSchedulers = "registered_schedulers_state_dict";
 inline constexpr const char* kTrainingState = "training_state";
 
+/// In a state, the model and the optimizer of each process, where these differ (local SGD).
+inline constexpr const char* kWeightsOfRanks = "weights_of_ranks";
+
 }  // namespace linkboy

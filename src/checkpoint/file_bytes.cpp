@@ -2,6 +2,8 @@
 
 #include <ATen/Context.h>
 #include <fcntl.h>
+#include <fmt/format.h>
+#include <libdeflate.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -134,6 +136,16 @@ at::DataPtr FileBytes::data(uint64_t offset, uint64_t size, std::size_t alignmen
     if (visit) visit(target + own_size, size - own_size);
   }
   return bytes;
+}
+
+std::string file_digest(const std::filesystem::path& path) {
+  constexpr uint64_t kTail = 1 << 20;
+  const auto file = FileBytes::open(path, /*mmap=*/false);
+  const uint64_t begin = file->size() - std::min(file->size(), kTail);
+  uint32_t crc = 0;
+  file->visit(begin, file->size() - begin,
+              [&](const void* data, std::size_t size) { crc = libdeflate_crc32(crc, data, size); });
+  return fmt::format("{} {:08x}", file->size(), crc);
 }
 
 }  // namespace linkboy

@@ -55,4 +55,9 @@ class FileBytes : public std::enable_shared_from_this<FileBytes> {
   char* mapping_ = nullptr;  // null if the file is not mapped
 };
 
+/// Tells files apart without reading them whole: the size and the CRC-32 of the last MiB, which
+/// contains the checksums of all records of a checkpoint with up to some thousand tensors.
+/// @throws FileError as `FileBytes::open`.
+std::string file_digest(const std::filesystem::path& path);
+
 }  // namespace linkboy

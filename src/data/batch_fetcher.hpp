@@ -119,6 +119,9 @@ struct PrefetchWork {
   bool is_striped = false;
   /// `BatchMaker::read` is called.
   bool reads_in_order = false;
+  /// A reader that leaves early leaves the data where they would be if the workers had kept a whole
+  /// ring ahead of it: at the same place on all ranks and in every run. Implied by `is_striped`.
+  bool fills_ring = false;
   /// Called after the workers have ended. Not called if one of them hangs.
   std::function<void()> on_end{};
 };

@@ -45,6 +45,7 @@ struct PrefetchState {
   int64_t next_to_claim = 0;
   int64_t next_to_read = 0;
   int64_t end = 0;
+  int64_t num_running = 0;  // workers
 };
 
 /// @param own  The first batch of this worker, if it takes every n-th.
@@ -89,19 +90,22 @@ void PrefetchState::work(BatchMaker& maker, int64_t own, const std::stop_token& 
 /// more than a ring ahead of the reader: the number of batches in memory is bounded.
 ///
 /// Workers that share the data claim the next batch when they are free. Workers that take every
-/// n-th batch may have a state: a reader that leaves early leaves them where they would be if all
-/// workers had kept a whole ring ahead of it.
+/// n-th batch may have a state, as a stream that continues has: see PrefetchWork::fills_ring.
 class PrefetchIterator final : public BatchIterator {
  public:
   PrefetchIterator(PrefetchWork work, const DataLoaderOptions& options, int64_t epoch,
                    int64_t first, int64_t end)
-      : on_end_(std::move(work.on_end)), timeout_(*options.timeout), epoch_(epoch) {
+      : on_end_(std::move(work.on_end)),
+        timeout_(*options.timeout),
+        epoch_(epoch),
+        fills_ring_(work.fills_ring || work.is_striped) {
     const auto num_workers = static_cast<int64_t>(work.makers.size());
     state_->slots.resize(num_workers * *options.prefetch_factor);
     state_->stride = work.is_striped ? num_workers : 0;
     state_->reads_in_order = work.reads_in_order;
     state_->next_to_claim = state_->next_to_read = first;
     state_->end = end;
+    state_->num_running = num_workers;
     for (int64_t i = 0; i < num_workers; ++i) {
       workers_.emplace_back([state = state_, i, own = first + i, device = chosen_device(),
                              init = options.worker_init_fn,
@@ -114,6 +118,9 @@ class PrefetchIterator final : public BatchIterator {
           failure = std::current_exception();
         }
         state->work(*maker, own, stop, failure);
+        const std::lock_guard lock(state->mutex);
+        --state->num_running;
+        state->made.notify_one();
       });
     }
   }
@@ -123,13 +130,20 @@ class PrefetchIterator final : public BatchIterator {
       leave_behind();
       return;
     }
-    if (state_->stride > 0) {
+    if (fills_ring_) {
       const std::lock_guard lock(state_->mutex);
       state_->end =
           std::min(state_->end, state_->next_to_read + static_cast<int64_t>(state_->slots.size()));
       state_->taken.notify_all();
     } else {
       for (auto& worker : workers_) worker.request_stop();
+    }
+    if (!have_ended()) {
+      TORCH_WARN("A worker thread of a loader has not ended within ", timeout_,
+                 " s (timeout) after the loop left epoch ", epoch_,
+                 ". It is left behind, and ends with the process at the latest.");
+      leave_behind();
+      return;
     }
     for (auto& worker : workers_) worker.join();
     if (on_end_) on_end_();
@@ -155,11 +169,21 @@ class PrefetchIterator final : public BatchIterator {
   }
 
  private:
+  /// The timeout. The clock's counter does not hold more than some hundred years.
+  std::chrono::duration<double> longest_wait() const {
+    return std::chrono::duration<double>(std::min(timeout_, 1e9));
+  }
+
+  /// Waits for the workers, but not longer than the timeout.
+  bool have_ended() {
+    if (timeout_ == 0.0) return true;
+    std::unique_lock lock(state_->mutex);
+    return state_->made.wait_for(lock, longest_wait(), [&] { return state_->num_running == 0; });
+  }
+
   void wait(std::unique_lock<std::mutex>& lock, const auto& is_ready) {
     if (timeout_ == 0.0) return state_->made.wait(lock, is_ready);
-    // The clock's counter does not hold more than some hundred years.
-    const std::chrono::duration<double> longest(std::min(timeout_, 1e9));
-    if (!has_timed_out_ && state_->made.wait_for(lock, longest, is_ready)) return;
+    if (!has_timed_out_ && state_->made.wait_for(lock, longest_wait(), is_ready)) return;
     has_timed_out_ = true;
     throw Error(c10::str(
         "the worker threads have not made batch ", state_->next_to_read, " of epoch ", epoch_,
@@ -181,6 +205,7 @@ class PrefetchIterator final : public BatchIterator {
   const std::function<void()> on_end_;
   const double timeout_;
   const int64_t epoch_;
+  const bool fills_ring_;
   bool has_timed_out_ = false;
   std::vector<std::jthread> workers_;
 };

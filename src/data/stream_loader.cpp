@@ -1,4 +1,7 @@
+#include <c10/util/ScopeExit.h>
+
 #include <algorithm>
+#include <atomic>
 #include <deque>
 #include <limits>
 #include <mutex>
@@ -25,8 +28,11 @@ class FunctionStream final : public DataStream {
 
 /// A stream and how many samples or batches it has given.
 struct StreamCursor {
+  explicit StreamCursor(std::shared_ptr<DataStream> its_stream) : stream(std::move(its_stream)) {}
+
   std::shared_ptr<DataStream> stream;
   int64_t position = 0;
+  std::atomic<bool> is_being_read = false;
 };
 
 /// The states of the stream after the batches that workers have made and the loop has not taken,
@@ -85,6 +91,8 @@ class StreamReader {
   std::vector<Batch> read(int64_t k) {
     std::vector<Batch> samples;
     if (has_ended_) return samples;
+    cursor_->is_being_read = true;
+    const auto done = c10::make_scope_exit([this] { cursor_->is_being_read = false; });
     const int64_t num_skipped = layout_.begin_of(k) - cursor_->position;
     if (num_skipped > 0) cursor_->stream->skip(num_skipped);
     cursor_->position = layout_.begin_of(k);
@@ -108,7 +116,9 @@ class StreamReader {
     if (layout_.splits_itself && layout_.num_ranks > 1) return;
     StateDict state = cursor_->stream->state_dict();
     if (state.empty()) return;
-    StateDict place{{"epoch", layout_.epoch}, {"position", cursor_->position}};
+    StateDict place{{"epoch", layout_.epoch},
+                    {"epoch_begin", layout_.epoch_begin},
+                    {"position", cursor_->position}};
     // A stream may change these tensors in place while later batches are prefetched.
     place.set("stream",
               map_leaves(state.to_ivalue(), [](const c10::IValue& leaf, const ValuePath&) {
@@ -245,6 +255,10 @@ class StreamLoader final : public DataLoader {
     if (stream_options_.batches_per_epoch) end = size();
     LINKBOY_CHECK(first_batch >= 0 && first_batch <= end, "batch ", first_batch,
                   " was asked for; an epoch has batches 0 to ", end - 1, ".");
+    LINKBOY_CHECK(!own_ || !own_->is_being_read,
+                  "a worker thread that exceeded the timeout still reads the stream, which another "
+                  "thread cannot read at the same time. Give make_stream_loader a function that "
+                  "makes a stream for each epoch, or raise the timeout.");
     const StreamLayout layout = layout_of(epoch, first_batch);
     const std::shared_ptr<StreamCursor> cursor = own_ ? own_ : make_cursor(epoch);
     const StateDict restored = restore(*cursor, layout, layout.begin_of(first_batch));
@@ -261,7 +275,8 @@ class StreamLoader final : public DataLoader {
 
   StateDict state_dict() const override {
     StateDict state{{"seed", static_cast<int64_t>(*options_.seed)}};
-    const StateDict place = places_ ? places_->current() : restored_;
+    StateDict place = places_ ? places_->current() : StateDict();
+    if (place.empty()) place = restored_;
     if (!place.empty()) state.set("place", place);
     return state;
   }
@@ -287,19 +302,30 @@ class StreamLoader final : public DataLoader {
                         .epoch = epoch,
                         .splits_itself = stream_options_.splits_itself};
     if (!own_) return layout;
-    if (epoch == 1 && first_batch == 0) own_->position = 0;  // a run begins where the stream is
     const auto& total = stream_options_.batches_per_epoch;
-    if (!total) {
-      layout.epoch_begin = own_->position;
-    } else {
+    if (total) {
       const int64_t num_batches = stream_options_.splits_itself ? size() : *total;
       layout.epoch_begin = (epoch - 1) * num_batches * layout.batch_length;
+    } else if (restored_.empty()) {
+      layout.epoch_begin = own_->position;
+    } else {
+      const bool is_within = first_batch > 0 && restored_.contains("epoch_begin");
+      layout.epoch_begin = restored_.get_int(is_within ? "epoch_begin" : "position");
     }
+    if (first_batch == 0) continue_from_here(layout);
     return layout;
   }
 
+  /// An epoch that is read a second time (a new run, another evaluation, statistics of batches)
+  /// continues where the stream is. In whole rounds, after which all ranks are at the same place.
+  void continue_from_here(const StreamLayout& layout) {
+    const int64_t round = (layout.splits_itself ? 1 : layout.num_ranks) * layout.batch_length;
+    const int64_t num_read = own_->position - layout.epoch_begin;
+    if (num_read > 0) own_->position -= ceil_div(num_read, round) * round;
+  }
+
   std::shared_ptr<StreamCursor> make_cursor(int64_t epoch) const {
-    auto cursor = std::make_shared<StreamCursor>(StreamCursor{make_(epoch, *options_.shard)});
+    auto cursor = std::make_shared<StreamCursor>(make_(epoch, *options_.shard));
     LINKBOY_CHECK(cursor->stream != nullptr,
                   "the function that makes a stream returned null for "
                   "epoch ",
@@ -308,13 +334,14 @@ class StreamLoader final : public DataLoader {
   }
 
   /// Repositions the stream by a loaded state, if it is one of this epoch and not behind `begin`.
-  /// Returns the state, as long as it is the newest.
+  /// Returns the state, as long as it is the newest. A state that does not fit waits for the epoch
+  /// that it fits: another reader may come before.
   StateDict restore(StreamCursor& cursor, const StreamLayout& layout, int64_t begin) {
-    StateDict restored = std::exchange(restored_, {});
-    if (restored.empty() || (layout.splits_itself && layout.num_ranks > 1)) return {};
-    const int64_t position = restored.get_int("position");
-    const bool is_of_stream = own_ != nullptr || restored.get_int("epoch") == layout.epoch;
+    if (restored_.empty() || (layout.splits_itself && layout.num_ranks > 1)) return {};
+    const int64_t position = restored_.get_int("position");
+    const bool is_of_stream = own_ != nullptr || restored_.get_int("epoch") == layout.epoch;
     if (!is_of_stream || position < 0 || position > begin) return {};
+    StateDict restored = std::exchange(restored_, {});
     cursor.stream->load_state_dict(restored.get_dict("stream"));
     cursor.position = position;
     return restored;
@@ -332,6 +359,7 @@ class StreamLoader final : public DataLoader {
     }
     PrefetchWork work;
     work.reads_in_order = true;
+    work.fills_ring = own_ != nullptr;
     const int64_t num_workers = num_workers_for(options_, end - first);
     for (int64_t i = 0; i < num_workers; ++i) work.makers.push_back(make());
     return prefetch(std::move(work), options_, layout.epoch, first, end);
@@ -369,9 +397,8 @@ std::shared_ptr<DataLoader> make_stream_loader(std::shared_ptr<DataStream> strea
                                                const StreamOptions& stream_options,
                                                const DataLoaderOptions& options) {
   LINKBOY_CHECK(stream != nullptr, "the stream is null; give an object.");
-  return std::make_shared<StreamLoader>(
-      nullptr, std::make_shared<StreamCursor>(StreamCursor{std::move(stream)}), stream_options,
-      options);
+  return std::make_shared<StreamLoader>(nullptr, std::make_shared<StreamCursor>(std::move(stream)),
+                                        stream_options, options);
 }
 
 std::shared_ptr<DataLoader> make_data_loader(NextFn next, StreamOptions stream_options,

@@ -4,8 +4,9 @@
 #include <torch/optim/optimizer.h>
 
 #include <algorithm>
-#include "checkpoint/checkpoint_keys.hpp"
 
+#include "checkpoint/checkpoint_keys.hpp"
+#include "checkpoint/file_bytes.hpp"
 #include "checkpoint/named_tensors.hpp"
 #include "checkpoint/optimizer_state.hpp"
 #include "distributed/agreement.hpp"
@@ -92,16 +93,18 @@ StateDict Trainer::Implementation::read_on_all_ranks(const std::filesystem::path
   const Accelerator& here = *accelerator_;
   StateDict contents;
   if (here.num_processes() == 1) return read_contents(path);
-  std::error_code error;
-  const auto size = std::filesystem::file_size(path, error);
-  const std::string own = error ? "none" : std::to_string(size);
-  const auto sizes = here.all_gather_bytes(own);
-  const bool is_like_rank_0 = own == sizes[0];
+  std::string own = "none";
+  try {
+    own = file_digest(path);
+  } catch (const Error&) {  // NOLINT(bugprone-empty-catch): read_contents throws where it matters
+  }
+  const auto digests = here.all_gather_bytes(own);
+  const bool is_like_rank_0 = own == digests[0];
   succeed_on_all_ranks(here.process_group(), [&] {
-    if (is_like_rank_0 || sizes[0] == "none") contents = read_contents(path);
+    if (is_like_rank_0 || digests[0] == "none") contents = read_contents(path);
   });
-  const bool have_all =
-      std::all_of(sizes.begin(), sizes.end(), [&](const auto& each) { return each == sizes[0]; });
+  const bool have_all = std::all_of(digests.begin(), digests.end(),
+                                    [&](const auto& each) { return each == digests[0]; });
   if (have_all) return contents;
   const std::string bytes =
       here.broadcast_bytes(here.is_main_process() ? to_bytes(contents.to_ivalue()) : "");

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <array>
 
+#include "accelerator/accelerator_implementation.hpp"
 #include "distributed/process_group_implementation.hpp"
 #include "distributed/run_group_scope.hpp"
 #include "linkboy/error.hpp"
@@ -130,6 +131,7 @@ void Trainer::Implementation::guarded(const CallbackList& callbacks_of_run,
   const auto done = c10::make_scope_exit([this] {
     is_running_ = false;
     claim_.reset();
+    drop_window();
   });
   const CallbacksOfRun added(callback_handler_, callbacks_of_run);
   try {
@@ -170,7 +172,16 @@ void Trainer::Implementation::settle_after_failure() noexcept {
     settle_update();
   } catch (...) {  // of the device, or of an overridden step: what ended the run is told already
     open_update_.reset();
+    for (RegisteredOptimizer& registered : registered_optimizers_) registered.open_step.reset();
   }
+}
+
+/// A run that is left inside an accumulation window keeps neither its batches nor, for a loop with
+/// the Accelerator alone, the promise that the loop updates the scale.
+void Trainer::Implementation::drop_window() {
+  batches_of_window_.clear();
+  loss_of_window_.reset();
+  if (accelerator_) accelerator_->impl_->is_scale_updated_by_loop_ = false;
 }
 
 void Trainer::Implementation::until_stopped(c10::function_ref<void()> run) {

@@ -46,6 +46,7 @@ struct Trainer::Implementation {
   void eval_step(const Batch& batch);
   void count_open_update();
   void count_open_step(RegisteredOptimizer& registered);
+  void drop_window();
   void settle_update();
   void claim_accelerator();
   std::unique_ptr<BatchIterator> begin_batches(DataLoader& loader);

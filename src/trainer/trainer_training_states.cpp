@@ -26,8 +26,6 @@ namespace {
 /// What each process has its own of.
 constexpr const char* kRanks = "ranks";
 constexpr const char* kTrainer = "trainer";
-/// The model and the optimizer of each process, where these differ (local SGD).
-constexpr const char* kWeightsOfRanks = "weights_of_ranks";
 
 StateDict without(const std::vector<at::Tensor>& parameters, NamedTensors tensors) {
   std::unordered_set<const at::TensorImpl*> left_out;

@@ -78,6 +78,20 @@ TEST(EngineRanksTest, GivesAllRanksTheStatisticsOfRank0ForAnEvaluation) {
   EXPECT_TRUE(same_on_all_ranks(world, model->buffers()));
 }
 
+TEST(EngineRanksTest, AStateUnderLocalSgdHasTheWeightsOfEachRank) {
+  const Accelerator world(together());
+  const auto local = together({.local_sgd_interval = 1000});
+  RankEngine trained(local, loader_of(world.num_processes(), 2));
+  trained.train();
+  const StateDict state = trained.engine.state_dict();
+  RankEngine resumed(local, loader_of(world.num_processes(), 2));
+  resumed.engine.load_state_dict(state);
+  EXPECT_TRUE(bit_equal(resumed.model->parameters(), trained.model->parameters()));
+  if (world.num_processes() > 1) {
+    EXPECT_FALSE(same_on_all_ranks(world, trained.model->parameters()));
+  }
+}
+
 TEST(EngineRanksTest, RanksThatDifferInTheirOptionsAreToldSo) {
   const Accelerator world(together());
   const int64_t rank = world.process_index();

@@ -55,6 +55,17 @@ TEST_F(FilesOfHostsTest, AnotherFileAtThePathIsNotLoadedOnSomeRanks) {
   EXPECT_TRUE(bit_equal(fresh.parameters(), trained.parameters()));
 }
 
+TEST_F(FilesOfHostsTest, AnotherCheckpointOfTheSameSizeIsNotLoadedOnSomeRanks) {
+  RankToy trained(together());
+  train(trained);
+  RankToy untrained(together());
+  Model of_this_host((is_main ? trained : untrained).model);
+  write_checkpoint(own("model.pt"), {{"model_state_dict", of_this_host.state_dict().to_ivalue()}});
+  RankToy fresh(together());
+  fresh.trainer.load_checkpoint(own("model.pt"));
+  EXPECT_TRUE(bit_equal(fresh.parameters(), trained.parameters()));
+}
+
 TEST_F(FilesOfHostsTest, ATrainingStateThatOnlyRank0HasIsResumedOnAllRanks) {
   RankToy trained(together());
   train(trained);

@@ -1,7 +1,6 @@
 #!/usr/bin/env python3
-"""Checks that docs/coming_from.md tells the truth about what shows each feature: in the tables of "Every feature of
-the systems that linkboy re-creates", each row names a test that exists, as `Suite.Test`, or a file that exists, as
-`docs/PAGE.md`, and nothing else.
+"""Checks what docs/features.md and docs/features_of_hooks.md say about the tests of each feature: each row of their
+tables names a test that exists, as `Suite.Test`, or a file that exists, as `docs/PAGE.md`, and nothing else.
 
     check_features.py ROOT         prints each offence, exits 1 if there is one
     check_features.py --self-test  checks this script
@@ -13,9 +12,8 @@ import sys
 import tempfile
 import unittest
 
-PAGE = "docs/coming_from.md"
-SECTION = "## Every feature of the systems that linkboy re-creates"
-HEADER = "| feature | here | shown by |"
+PAGES = ("docs/features.md", "docs/features_of_hooks.md")
+HEADER = "| Feature | linkboy | Shown by |"
 TEST = re.compile(r"\b(?:TYPED_)?TEST(?:_[FP])?\s*\(\s*(\w+)\s*,\s*(\w+)\s*\)")
 NAMED_TEST = re.compile(r"\w+\.[A-Z]\w*")
 FEWEST_ROWS = 100
@@ -29,12 +27,10 @@ def tests_of(root):
 
 
 def rows_of(text):
-    """The rows of the section's tables, each with the number of its line."""
-    inside = in_table = False
+    """The rows of the tables of features, each with the number of its line."""
+    in_table = False
     for number, line in enumerate(text.splitlines(), start=1):
-        if line.startswith("## "):
-            inside = line == SECTION
-        if not inside or not line.startswith("|"):
+        if not line.startswith("|"):
             in_table = False
             continue
         if in_table and not re.fullmatch(r"[|\s:-]+", line):
@@ -44,11 +40,10 @@ def rows_of(text):
 
 def offences(root, fewest_rows=FEWEST_ROWS):
     tests = tests_of(root)
-    rows = list(rows_of((root / PAGE).read_text()))
+    rows = [(f"{page}:{number}", row) for page in PAGES for number, row in rows_of((root / page).read_text())]
     if len(rows) < fewest_rows:
-        yield f'{PAGE} has {len(rows)} rows under "{SECTION}"; at least {fewest_rows} are expected'
-    for number, row in rows:
-        where = f"{PAGE}:{number}"
+        yield f"{' and '.join(PAGES)} have {len(rows)} rows; at least {fewest_rows} are expected"
+    for where, row in rows:
         cells = [cell.strip() for cell in re.split(r"(?<!\\)\|", row)[1:-1]]
         if len(cells) != 3 or not all(cells):
             yield f"{where} has {len(cells)} cells, or an empty one; three with text are expected"
@@ -58,7 +53,7 @@ def offences(root, fewest_rows=FEWEST_ROWS):
             yield f"{where} names neither a test nor a file"
         rest = re.sub(r"`[^`]*`|[,;\s]|\band\b", "", cells[2])
         if rest:
-            yield f'{where} has "{rest}" beside the names of tests and files'
+            yield f'{where} has "{rest}" next to the names of tests and files'
         for name in named:
             if "/" in name or name.endswith(".md"):
                 if not (root / name).exists():
@@ -78,17 +73,18 @@ class CheckFeaturesTest(unittest.TestCase):
             (root / "tests/unit/a_test.cpp").write_text(
                 "TEST(PlainTest, Works) {}\nTEST_F(FixtureTest, Works) {}\nTEST_P(EachTest,\n    Works) {}\n"
                 "TYPED_TEST(TypedTest, Works) {}\n")
-            before = "# Page\n\n| feature | here | shown by |\n|---|---|---|\n| other | | |\n\n"
-            (root / PAGE).write_text(f"{before}{SECTION}\n\n{HEADER}\n|---|---|---|\n{row}\n\n## Next\n\n{HEADER}\n| x | | |\n")
+            other = "# Page\n\n| Other | table |\n|---|---|\n| x | |\n\n"
+            (root / PAGES[0]).write_text(f"{other}{HEADER}\n|---|---|---|\n{row}\n\n{other}")
+            (root / PAGES[1]).write_text(other)
             return list(offences(root, fewest_rows))
 
     def test_tests_of_every_kind_and_files_are_found(self):
-        names = "`PlainTest.Works`, `FixtureTest.Works`; `EachTest.Works` and `TypedTest.Works`, `docs/coming_from.md`"
+        names = "`PlainTest.Works`, `FixtureTest.Works`; `EachTest.Works` and `TypedTest.Works`, `docs/features.md`"
         self.assertEqual(self.offences(f"| a \\| b | the same | {names} |"), [])
 
     def test_a_test_that_does_not_exist_is_named(self):
         [found] = self.offences("| a | b | `PlainTest.Fails` |")
-        self.assertIn("coming_from.md:11 names the test PlainTest.Fails, which does not exist", found)
+        self.assertIn("features.md:9 names the test PlainTest.Fails, which does not exist", found)
 
     def test_a_file_that_does_not_exist_is_named(self):
         [found] = self.offences("| a | b | `docs/none.md` |")
@@ -103,9 +99,9 @@ class CheckFeaturesTest(unittest.TestCase):
         for row in ("| a | b |", "| a | | `PlainTest.Works` |", "| a | b | |"):
             self.assertEqual(len(self.offences(row)), 1, row)
 
-    def test_a_section_that_is_not_there_is_an_offence(self):
+    def test_a_table_that_is_not_there_is_an_offence(self):
         [found] = self.offences("| a | b | `PlainTest.Works` |", fewest_rows=2)
-        self.assertIn("has 1 rows", found)
+        self.assertIn("have 1 rows", found)
 
 
 def main():

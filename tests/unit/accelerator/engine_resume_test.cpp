@@ -93,5 +93,20 @@ TEST(EngineResumeTest, ARefusedLoaderStateChangesNothing) {
   EXPECT_EQ(other.parts.engine.num_updates(), 0);
 }
 
+TEST(EngineResumeTest, ARefusedAcceleratorStateChangesNothing) {
+  Loop saved(toy_loader(2));
+  saved.train();
+  StateDict state = saved.parts.engine.state_dict();
+  StateDict own = state.get_dict("engine");
+  own.set("accelerator", StateDict{{"sending_order", 1}});
+  state.set("engine", own);
+  Loop other(toy_loader(2));
+  const auto before = other.model->parameters()[0].detach().clone();
+  EXPECT_ERROR(other.parts.engine.load_state_dict(state), "sending_orders");
+  EXPECT_TRUE(at::equal(before, other.model->parameters()[0]));
+  EXPECT_TRUE(other.parts.engine.optimizer().state().empty());
+  EXPECT_EQ(other.parts.engine.num_updates(), 0);
+}
+
 }  // namespace
 }  // namespace linkboy::testing::engine_resume_test

@@ -158,6 +158,51 @@ TEST_F(SaveCheckpointTest, AResumedRunLoadsNoCheckpoint) {
   EXPECT_TRUE(bit_equal(resumed.model->parameters(), straight.model->parameters()));
 }
 
+TEST_F(SaveCheckpointTest, WithoutTheScheduleARunStartsWithItsOwnLearningRate) {
+  Toy toy({saving({})});
+  train(toy, 3);
+  Toy plain;
+  Toy loading({make<LoadCheckpoint>({.path = checkpoints_, .load_scheduler = false})});
+  std::vector<double> rates;
+  for (Toy* each : {&plain, &loading}) {
+    each->trainer.callback_handler().add(
+        make<LambdaCallback>({.on_train_epoch_start = [&, each](Trainer&) {
+          rates.push_back(get_param_group_field(*each->optimizer, ParamGroupField::lr).front());
+        }}));
+    train(*each, 1);
+  }
+  ASSERT_EQ(rates.size(), 2);
+  EXPECT_EQ(rates[0], rates[1]);
+}
+
+TEST_F(SaveCheckpointTest, ACheckpointIsLoadedOnceAndNeverOverTrainedWeights) {
+  Toy toy({saving({})});
+  train(toy, 2);
+  const auto pretrained = copies_of(toy.model->parameters());
+  const auto callback = make<LoadCheckpoint>({.path = checkpoints_});
+  Toy tuned({callback});
+  train(tuned, 1);
+  const auto trained = copies_of(tuned.model->parameters());
+  EXPECT_FALSE(bit_equal(trained, pretrained));
+  tuned.trainer.evaluate({.dataset = toy_data(4)});
+  tuned.trainer.predict({.dataset = toy_data(4)});
+  EXPECT_TRUE(bit_equal(tuned.model->parameters(), trained));
+
+  Toy other({callback});
+  other.trainer.evaluate({.dataset = toy_data(4)});
+  EXPECT_TRUE(bit_equal(other.model->parameters(), pretrained)) << "of another Trainer";
+  train(other, 1);
+  EXPECT_TRUE(bit_equal(other.model->parameters(), trained)) << "with the optimizer too";
+}
+
+TEST_F(SaveCheckpointTest, PredictionsLoadTheModel) {
+  Toy toy({saving({})});
+  train(toy, 2);
+  Toy fresh({make<LoadCheckpoint>({.path = checkpoints_})});
+  fresh.trainer.predict({.dataset = toy_data(4)});
+  EXPECT_TRUE(bit_equal(fresh.model->parameters(), toy.model->parameters()));
+}
+
 TEST_F(SaveCheckpointTest, AnEpochWithoutCheckpointIsAnErrorThatNamesThoseThereAre) {
   EXPECT_ERROR(checkpoint_of_epoch(checkpoints_, 4), "there is no checkpoint of epoch 4");
   EXPECT_ERROR(checkpoint_of_epoch(checkpoints_), "there is no checkpoint in");

@@ -260,7 +260,7 @@ TEST_F(StreamTest, OneObjectContinuesFromEpochToEpoch) {
   const auto loader = make(Kind::reads);
   EXPECT_EQ(batches_of(*loader, 1), (Batches{{0, 1}, {2, 3}}));
   EXPECT_EQ(batches_of(*loader, 2), (Batches{{4, 5}, {6, 7}}));
-  EXPECT_ERROR(loader->iterate(2), "the stream is at 8, but batch 0 of epoch 2 begins at 4");
+  EXPECT_ERROR(loader->iterate(2, 1), "the stream is at 8, but batch 1 of epoch 2 begins at 6");
   EXPECT_EQ(batches_of(*loader, 1), (Batches{{8, 9}, {10, 11}}));        // another run
   EXPECT_EQ(batches_of(*make(Kind::reads), 3, 1), (Batches{{10, 11}}));  // a resumed one
 

@@ -5,6 +5,8 @@
 
 #include <limits>
 
+#include "linkboy/callbacks/lambda_callback.hpp"
+#include "linkboy/callbacks/save_checkpoint.hpp"
 #include "linkboy/checkpoint/checkpoint.hpp"
 #include "linkboy/schedulers/linear_scheduler.hpp"
 #include "support/at_update.hpp"
@@ -109,6 +111,27 @@ TEST(RegisteredOptimizersTest, ACheckpointIsLoadedIntoThem) {
   Players left_out;
   left_out.trainer->load_checkpoint(folder / "x.pt", {.optimizer = false, .scheduler = false});
   EXPECT_TRUE(left_out.trainer->optimizer("critic")->state().empty());
+}
+
+TEST(RegisteredOptimizersTest, ARunThatBeginsWithACheckpointHasTheirSchedules) {
+  const TemporaryFolder folder;
+  Players players;
+  players.trainer->train(updates_of_players(4));
+  players.trainer->save_checkpoint(folder / "x.pt");
+  const auto rates_of = [&](bool load_scheduler) {
+    Players fresh(
+        critic_schedule(),
+        {make<LoadCheckpoint>({.path = folder / "x.pt", .load_scheduler = load_scheduler})});
+    double rate = 0.0;
+    fresh.trainer->callback_handler().add(
+        make<LambdaCallback>({.on_train_epoch_start = [&](Trainer& trainer) {
+          rate = get_param_group_field(*trainer.optimizer("critic"), ParamGroupField::lr).front();
+        }}));
+    fresh.trainer->train(updates_of_players(1));
+    return rate;
+  };
+  EXPECT_DOUBLE_EQ(rates_of(true), 0.05 * 0.25) << "after four updates of two steps each";
+  EXPECT_DOUBLE_EQ(rates_of(false), 0.05);
 }
 
 TEST(RegisteredOptimizersTest, AFileWithoutThemIsLoadedWithoutThem) {
