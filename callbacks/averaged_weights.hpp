@@ -13,7 +13,7 @@
 
 namespace linkboy {
 
-/// An average of a model's weights, kept beside the model: of its floating parameters and buffers,
+/// An average of a model's weights, kept next to the model: of its floating parameters and buffers,
 /// on their devices, in single precision at least. Integer buffers have no average; the model's own
 /// stand for them.
 ///

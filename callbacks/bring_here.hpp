@@ -10,7 +10,7 @@ namespace linkboy {
 
 class Trainer;
 
-/// For a callback whose training state knows a checkpoint, in a run that is resumed: copies the
+/// If a callback whose training state knows a checkpoint is in a resumed run, copies the
 /// file to `here`, where this run keeps it, and sets `file` to that path.
 ///
 /// @param name   What a warning calls the file: "the best checkpoint of epoch 3".

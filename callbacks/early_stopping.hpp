@@ -23,10 +23,10 @@ struct EarlyStoppingOptions {
   /// Values of the first so many epochs are not looked at. Not negative.
   int64_t warmup_epochs = 0;
 
-  /// A value worse than this ends the run at once.
+  /// A value worse than this ends the run immediately.
   std::optional<double> divergence_bound{};
 
-  /// Whether a NaN or infinite value ends the run at once; otherwise it is no improvement.
+  /// Whether a NaN or infinite value ends the run immediately; else it is no improvement.
   bool stop_at_non_finite = false;
 
   /// Name of the metric in the run history.

@@ -28,7 +28,7 @@ FreezeLayers::FreezeLayers(std::shared_ptr<ModelFreezer> freezer, FreezeLayersOp
 /// Before a training state is loaded, which must find the groups that it was saved with.
 void FreezeLayers::on_init_end(Trainer& trainer) { add_param_groups(trainer); }
 
-/// For a callback that the Trainer has got between two runs.
+/// A Trainer may receive the callback between two runs.
 void FreezeLayers::on_training_run_start(Trainer& trainer) { add_param_groups(trainer); }
 
 void FreezeLayers::add_param_groups(Trainer& trainer) const {

@@ -13,14 +13,14 @@ namespace linkboy {
 
 /// Layer groups that are unfrozen at the start of an epoch; the indexes are those of ModelFreezer.
 struct UnfreezeStep {
-  /// Of the run history, from 1.
+  /// The epoch of the run history, from 1.
   int64_t epoch = 1;
   /// One end of the range; it belongs to it.
   int64_t from_index = -1;
   /// The other end; it belongs to the range, too.
   int64_t to_index = -1;
 
-  /// Of the param group that the optimizer gets for them; that of its defaults, if not given. Not
+  /// Rate of the param group that the optimizer gets for them; default: the optimizer's. Not
   /// negative. All of them get the weight decay of the optimizer's defaults, biases and norms too.
   /// Parameters that the optimizer has already stay in their group: to give each its own weight
   /// decay, make the groups with `ParameterGroupOptions::include_frozen`.

@@ -11,7 +11,7 @@
 
 namespace linkboy {
 
-/// Of which parts of the gradients the norm is recorded beside that of all.
+/// The parts of the gradients whose norms are recorded in addition to that of all.
 enum class GradientNormParts { none, param_groups, modules };
 LINKBOY_ENUM_NAMES(GradientNormParts, none, param_groups, modules)
 

@@ -11,9 +11,9 @@ namespace linkboy {
 
 /// What a LambdaCallback calls; an empty one is passed over.
 struct LambdaCallbackFunctions {
-  /// For most events.
+  /// The type of most events.
   using Function = std::function<void(Trainer&)>;
-  /// For the ends of steps.
+  /// The type of the ends of steps.
   using StepFunction = std::function<void(Trainer&, const Batch&, const StepOutput&)>;
 
   /// Each for the event of Callback that has its name.

@@ -45,7 +45,7 @@ class LINKBOY_API LearningRateMonitor : public Callback {
   void on_train_update_end(Trainer& trainer) override;
   void on_train_epoch_end(Trainer& trainer) override;
 
-  /// Of every n-th update of the run, oldest first, those before a resume included.
+  /// Values of every n-th update of the run, oldest first, including those before a resume.
   const std::vector<UpdateValues>& series() const { return series_; }
 
   StateDict state_dict() const override;

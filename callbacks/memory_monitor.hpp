@@ -9,12 +9,12 @@ namespace linkboy {
 /// a run of `evaluate`:
 /// - `resident_mib`: in main memory now, shared libraries included;
 /// - `peak_resident_mib`: the most of it since the process began;
-/// - `cuda_peak_mib`, on CUDA and other devices: the most that tensors took there at once in this
+/// - `cuda_peak_mib`, on CUDA and other devices: the most that tensors took there together in this
 ///   epoch, as Python's `torch.cuda.max_memory_allocated`;
 /// - `cuda_reserved_mib`: the most that LibTorch kept there for them in this epoch, as
 ///   `torch.cuda.max_memory_reserved`. The driver's own share comes on top.
 ///
-/// Starts LibTorch's peak statistic of the device anew at each epoch, which others who read it
+/// Resets LibTorch's peak statistic of the device at each epoch, which other readers of it
 /// see. Costs nothing during the steps.
 class LINKBOY_API MemoryMonitor : public Callback {
  public:

@@ -18,13 +18,13 @@ class LINKBOY_API MetricMonitor {
   MetricMonitor(std::string name, bool greater_is_better)
       : name_(std::move(name)), greater_is_better_(greater_is_better) {}
 
-  /// As in the run history.
+  /// Its name in the run history.
   const std::string& name() const { return name_; }
   /// The best value so far, if there was one.
   const std::optional<double>& best() const { return best_; }
   /// Makes `value` the best so far, better or not.
   void set_best(double value) { best_ = value; }
-  /// As if there had been no value yet.
+  /// Forgets all values.
   void forget_best() { best_.reset(); }
 
   /// Whether `value` is finite and better than the best so far (or the first).

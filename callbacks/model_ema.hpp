@@ -41,7 +41,7 @@ struct ModelEmaOptions {
   bool greater_is_better = false;
 
   /// Leaves the averages in the model at the end of the run; not if the run was stopped on request
-  /// or by a NaN. A training state saved after that still has the weights to go on with.
+  /// or by a NaN. A training state saved after that still has the weights to continue.
   /// SaveBestModel, which loads its checkpoint later, must not load one then.
   bool apply_at_end = false;
 
@@ -57,7 +57,7 @@ struct ModelEmaOptions {
 /// Keeps an exponential moving average of the model's weights, updated once per update of the
 /// optimizer (skipped ones do not count): average += (1 - decay) * (weights - average).
 ///
-/// Of several processes each keeps the same average of the parameters, without communication; of
+/// With several processes, each keeps the same average of the parameters, without communication; of
 /// buffers, that of its own. With
 /// `DistributedOptions::local_sgd_interval` the weights of the processes differ between two
 /// averagings, and so do their averages. A run that is stopped during the evaluation of the

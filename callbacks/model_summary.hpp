@@ -19,17 +19,17 @@ namespace linkboy {
 /// One module of a model. Counts include the modules that it holds; a parameter that several of
 /// them share counts once.
 struct ModuleSummary {
-  /// As in the names of the parameters, "layer1.0.conv1"; empty for the model itself.
+  /// The prefix of its parameters' names, "layer1.0.conv1"; empty for the model itself.
   std::string name{};
   /// "Conv2d"; of TorchScript empty, since linkboy does not see it.
   std::string type{};
   /// Modules that hold it; 0 for the model itself.
   int64_t depth = 0;
-  /// Of its last call, for layers with a weight and for the model itself; nothing if unknown.
+  /// Shape in its last call, for layers with a weight and the model itself; nothing if unknown.
   std::optional<std::vector<int64_t>> output_shape{};
   /// Elements of its parameters and those of the modules that it holds; a shared one counts once.
   int64_t num_parameters = 0;
-  /// Those of them that require gradients.
+  /// The parameters that require gradients.
   int64_t num_trainable_parameters = 0;
   /// Floating-point operations of the forward pass of the whole input; nothing if none of its
   /// operations is known.

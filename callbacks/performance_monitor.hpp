@@ -12,7 +12,7 @@ namespace linkboy {
 
 /// How fast a part of a training run was, in this process. Rates and means are NaN for nothing.
 struct LINKBOY_API TrainPerformance {
-  /// Of this process.
+  /// Samples of this process.
   int64_t num_samples = 0;
   /// Micro-batches.
   int64_t num_steps = 0;
@@ -24,7 +24,7 @@ struct LINKBOY_API TrainPerformance {
   /// Their sum.
   double wait_seconds = 0.0;
 
-  /// Of this process.
+  /// Speed of this process.
   double samples_per_second() const;
   /// Mean seconds of a step, the wait for its batch included.
   double step_time() const;
@@ -75,11 +75,11 @@ class LINKBOY_API PerformanceMonitor : public Callback {
   void on_training_run_end(Trainer&) override { end_epoch(); }
   void on_exception(Trainer&, std::exception_ptr) override { end_epoch(); }
 
-  /// Of the last epoch that was trained to its end in the present or the last run.
+  /// The last epoch that was trained to its end in the present or the last run.
   const std::optional<TrainPerformance>& last_epoch() const { return last_epoch_; }
-  /// Of the epoch in progress until now; between epochs of the last one, as far as it came.
+  /// The epoch in progress until now; between epochs the last one, as far as it came.
   TrainPerformance epoch_so_far() const;
-  /// Of the last updates of this run.
+  /// The last updates of this run.
   TrainPerformance recent() const;
 
   StateDict state_dict() const override;
@@ -98,7 +98,7 @@ class LINKBOY_API PerformanceMonitor : public Callback {
   void end_epoch();
 
   PerformanceMonitorOptions options_;
-  /// Of this epoch; its seconds are those before `epoch_start_`, in runs that this one resumes.
+  /// This epoch; its seconds are those before `epoch_start_`, in runs that this one resumes.
   TrainPerformance epoch_;
   std::optional<TrainPerformance> last_epoch_;
   TrainPerformance update_;  // the one in progress

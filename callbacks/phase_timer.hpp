@@ -118,7 +118,7 @@ class LINKBOY_API PhaseTimer : public Callback {
   bool is_in_epoch_ = false;
   int64_t num_steps_ = 0;  // of this process's run
 
-  /// Of an evaluation and of those that are going on around it.
+  /// Times of an evaluation and of those around it.
   struct Evaluation {
     Mark start{};
     Mark step_start{};

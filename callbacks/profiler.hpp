@@ -38,8 +38,8 @@ struct LINKBOY_API ProfilerSchedule {
 };
 
 struct ProfilerOptions {
-  /// Gets a file `run-1-cycle-1-rank-0.pt.trace.json` for each cycle. Runs go on counting where the
-  /// folder's files have them.
+  /// Gets a file `run-1-cycle-1-rank-0.pt.trace.json` for each cycle. Runs continue the numbers of
+  /// the folder's files.
   std::filesystem::path directory = "traces";
   /// Which steps are traced.
   ProfilerSchedule schedule{};

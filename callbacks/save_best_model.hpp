@@ -65,7 +65,7 @@ class LINKBOY_API SaveBestModel : public Callback {
   struct Saved {
     /// The watched metric.
     double value;
-    /// Of the run history, from 1.
+    /// The epoch of the run history, from 1.
     int64_t epoch;
     /// Its file.
     std::filesystem::path path;

@@ -37,10 +37,10 @@ struct SaveCheckpointOptions {
                  save_scheduler, save_per_node);
 };
 
-/// Saves checkpoints of the model as the run goes on, named by epoch or by update; LoadCheckpoint
+/// Saves checkpoints of the model during the run, named by epoch or by update; LoadCheckpoint
 /// and `checkpoint_of_epoch` find them again. They also hold `epoch` and `num_updates`.
 ///
-/// A run goes on from a checkpoint with its weights, its optimizer and its schedule alone; what
+/// A run continues from a checkpoint with its weights, its optimizer and its schedule alone; what
 /// resumes bit for bit is a training state: see SaveTrainingState. A file that cannot be written
 /// does not end the run: the error is printed.
 class LINKBOY_API SaveCheckpoint : public Callback {
@@ -89,11 +89,11 @@ LINKBOY_API void start_schedules(Trainer& trainer);
 struct LoadCheckpointOptions {
   /// A checkpoint, or a directory of SaveCheckpoint's.
   std::filesystem::path path = "checkpoints";
-  /// Of a directory, the epoch whose checkpoint is loaded. Default: the last one there.
+  /// The epoch whose checkpoint in a directory is loaded. Default: the last one there.
   std::optional<int64_t> epoch{};
   /// Whether the optimizer's state is loaded too, if the file has it.
   bool load_optimizer = true;
-  /// Whether the schedulers' states are loaded too, if the file and the run have them. If false, the
+  /// Whether the schedules' states are loaded too, if the file and the run have them. If not, the
   /// run's schedules start from their first values, whatever learning rates the file has.
   bool load_scheduler = true;
 

@@ -46,7 +46,7 @@ inline std::optional<DecaySaves> from_text<std::optional<DecaySaves>>(const std:
 
 /// When SaveTrainingState saves; the conditions add up.
 struct SaveTrainingStateOptions {
-  /// Each state is a folder `state-NUMBER` in it; numbers go on where the folder has them.
+  /// Each state is a folder `state-NUMBER` in it; numbers continue those in the folder.
   std::filesystem::path directory = "training_states";
 
   /// Saves after every n-th update. At least 1.
@@ -61,8 +61,8 @@ struct SaveTrainingStateOptions {
 
   /// Saves before and after each decay, under names with the number of updates, and keeps all:
   ///
-  ///     checkpoint_90_wsd_pre_decay/         a training state: from here a longer schedule goes
-  ///     on,
+  ///     checkpoint_90_wsd_pre_decay/         a training state, from which a longer schedule
+  ///                                          continues;
   ///                                          see TrainOptions::allow_changed_schedule_length
   ///     checkpoint_100_wsd_post_decay.pt     a checkpoint of the model with the decay
   ///

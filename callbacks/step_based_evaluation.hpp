@@ -17,7 +17,7 @@ struct StepBasedEvaluationOptions {
 };
 
 /// Evaluates in mid-epoch: the loss is recorded as `intermediate_eval_loss`, other metrics begin
-/// with `intermediate_` as well. Training goes on as if nothing had been, in training mode. An
+/// with `intermediate_` as well. Training then continues unchanged, in training mode. An
 /// evaluation that a stop cuts short, or prevents, is made when the run is resumed.
 class LINKBOY_API StepBasedEvaluation : public Callback {
  public:

@@ -105,7 +105,7 @@ void StochasticWeightAveraging::on_training_run_end(Trainer& trainer) {
   weights_.put_into_model();
   is_ending_ = true;
   if (options_.update_batch_norm) update_batch_norm(trainer, options_.forward);
-  // After a stop an evaluation would be left at once.
+  // After a stop an evaluation would be left immediately.
   if (options_.evaluate && !trainer.requested_stop() && trainer.eval_dataloader()) {
     try {
       trainer.evaluate_now({.metric_prefix = "swa_model_"});

@@ -53,9 +53,9 @@ struct StochasticWeightAveragingOptions {
 ///
 /// Not if the run was stopped on request or by a NaN, or before the first average; one that was
 /// stopped otherwise is not evaluated. A training state that is saved after the exchange still has
-/// the weights to go on with. SaveBestModel, which loads its checkpoint later, must not load one.
+/// the weights to continue. SaveBestModel, which loads its checkpoint later, must not load one.
 ///
-/// Of several processes each keeps the same average of the parameters; the statistics of BatchNorm
+/// Each of several processes keeps the same average of the parameters; the statistics of BatchNorm
 /// are those over the batches of all. Those of TorchScript models are averaged, not updated.
 class LINKBOY_API StochasticWeightAveraging : public AveragingCallback {
  public:
@@ -76,9 +76,8 @@ class LINKBOY_API StochasticWeightAveraging : public AveragingCallback {
   /// Sets the learning rate: here nothing comes between it and the update.
   void on_gradients_ready(Trainer& trainer) override;
   void on_train_update_end(Trainer& trainer) override;
-  /// @throws whatever the pass over the data and the evaluation throw; the model then has the
-  /// weights
-  ///         of the last update again.
+  /// @throws Any exception of the pass over the data or of the evaluation; the model then
+  ///         has the weights of the last update again.
   void on_training_run_end(Trainer& trainer) override;
   void on_exception(Trainer& trainer, std::exception_ptr exception) override;
 

@@ -26,7 +26,7 @@ struct TerminateOnNaNOptions {
 
 /// Ends the run (StopReason::nan) when a loss is NaN or infinite. On the CPU that is before the
 /// backward pass, so the weights never see it. On a CUDA device the updates of the steps until then
-/// are made, at most `max_delay_micro_steps` of them, and the weights may be NaN: go on from a
+/// are made, at most `max_delay_micro_steps` of them, and the weights may be NaN: resume from a
 /// training state or checkpoint, which SaveTrainingState does not write for such weights.
 class LINKBOY_API TerminateOnNaN : public Callback {
  public:

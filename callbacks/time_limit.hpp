@@ -37,7 +37,7 @@ class LINKBOY_API TimeLimit : public Callback {
   void on_training_run_end(Trainer&) override { end_run(); }
   void on_exception(Trainer&, std::exception_ptr) override { end_run(); }
 
-  /// Of the present run until now, or of the last one; parts before a resume included.
+  /// Time of the present run until now, or of the last one, including parts before a resume.
   std::chrono::milliseconds elapsed() const;
 
   std::vector<std::string> former_names() const override { return {"linkboy::Timer"}; }

@@ -97,7 +97,7 @@ void TrackRun::on_evaluation_run_start(Trainer& trainer) {
   is_evaluation_ = true;
   updates_before_ = last_update_;
   new_metrics_.take(trainer.run_history());
-  // After a training run it goes on with its record, and should not change what that says.
+  // After a training run it continues its record, and should not change its contents.
   TrackedRun run = std::move(run_);
   if (last_update_ == 0) {
     run = describe_run(trainer, options_.name, options_.config);
@@ -202,7 +202,7 @@ void TrackRun::call(Trainer& trainer, Sink& sink, const std::function<void(Track
 void TrackRun::on_train_epoch_start(Trainer& trainer) {
   const LossAverage& losses = trainer.train_loss_average();
   are_gradients_logged_ = trainer.micro_step() > 0;
-  // A resumed epoch goes on with the window that its state has.
+  // A resumed epoch continues with the window of its state.
   if (trainer.micro_step() == 0) window_.reset();
   window_start_ = Clock::now();
   window_start_count_ = losses.count();
@@ -399,7 +399,7 @@ StateDict TrackRun::state_dict() const {
 namespace {
 
 /// "linkboy::CsvTracker 2" for the third of that class: the list may be another one when the run
-/// goes on.
+/// continues.
 std::string next_key(const Tracker& tracker, std::map<std::string, int>& counts) {
   const std::string name = c10::demangle(typeid(tracker).name());
   return fmt::format("{} {}", name, counts[name]++);

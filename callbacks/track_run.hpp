@@ -36,7 +36,7 @@ struct TrackRunOptions {
 };
 
 /// Records runs in trackers, on the main process alone. A program killed at any time leaves what it
-/// had recorded; a run that goes on from a training state records nothing twice.
+/// had recorded; a run that resumes a training state records nothing twice.
 ///
 /// - Every so many updates: `train_loss`, the mean over the main process's samples since the record
 ///   before in this epoch; `learning_rate` of that update, or `learning_rate_group_N` for each of
@@ -46,11 +46,11 @@ struct TrackRunOptions {
 /// - Histograms of all weights at the end of an epoch, as `weights/NAME`, and of the gradients in
 ///   its first update, before clipping, as `gradients/NAME`. They wait for the device.
 ///
-/// A run that goes on from a training state goes on in the records that the state names
+/// A run that resumes a training state continues the records that the state names
 /// (Tracker::place), whatever other runs of its name there are.
 ///
-/// A further `train` is a run of its own, or goes on with the record if it goes on with the run
-/// history. An `evaluate` goes on with the record of the training run before it, if there was one.
+/// A further `train` is a run of its own, or continues the record if it continues the run
+/// history. An `evaluate` continues the record of the training run before it, if there was one.
 ///
 /// A tracker that cannot start ends the run before it trains; one that fails later is named by
 /// `Trainer::print` and left out for the rest of the run. Called after most callbacks, so that it
@@ -163,7 +163,7 @@ class LINKBOY_API TrackRun : public Callback {
   std::deque<PendingRecord> pending_;
   bool are_gradients_logged_ = false;
 
-  // What was recorded of the last update: a run that goes on from it in mid-epoch says it again,
+  // The records of the last update: a run that resumes there in mid-epoch repeats them,
   // since what other trackers, or other metrics, have of that update may come later than its state.
   struct Record {
     TrackedTime time;

@@ -1,4 +1,4 @@
-// Mixup, whose targets are probabilities, and a moving average of the weights beside the model.
+// Mixup, whose targets are probabilities, and a moving average of the model's weights.
 
 #include <torch/torch.h>
 

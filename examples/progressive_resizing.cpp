@@ -17,7 +17,7 @@ namespace {
 
 constexpr int64_t kFullSize = 28;
 
-/// Of the images in each epoch.
+/// The size of the images in each epoch.
 constexpr std::array<int64_t, 6> kSizes = {12, 12, 20, 20, 28, 28};
 
 /// A transform knows the epoch that its batch belongs to, on whichever thread it runs.
@@ -33,7 +33,7 @@ linkboy::Batch resize(linkboy::Batch batch, const linkboy::TransformContext& con
   return {F::interpolate(batch.input(), options), batch.target()};
 }
 
-/// Of the pixels that as many epochs at full size take.
+/// The part of the pixels that as many epochs at full size take.
 double part_of_pixels() {
   double pixels = 0.0;
   for (const int64_t size : kSizes) pixels += static_cast<double>(size * size);

@@ -13,7 +13,7 @@ struct AccuracyOptions {
   /// A sample is right if its label has one of this many highest scores. In [1, num_classes]; above
   /// 1 the outputs must be scores.
   int64_t top_k = 1;
-  /// For two classes `binary` is `micro`.
+  /// `binary` equals `micro` for two classes.
   Average average = Average::micro;
   /// Samples with this label do not count. It need not be a class.
   std::optional<int64_t> ignore_index{};

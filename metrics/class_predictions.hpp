@@ -28,7 +28,7 @@ struct ClassPredictionOptions {
   std::string label_rule() const;
 };
 
-/// Of each sample of a batch, in one dimension.
+/// The values for each sample of a batch, in one dimension.
 struct ClassPredictions {
   at::Tensor predicted;  ///< int64, in [0, num_classes)
   at::Tensor labels;     ///< int64, in [0, num_classes)

@@ -21,7 +21,7 @@ namespace linkboy {
 ///
 /// What has been seen is kept as a few tensors, on the device of the batches. `update` never waits
 /// for a CUDA device; what is wrong with values there (a label out of range) shows in `compute`, on
-/// the CPU at once. A batch that is refused leaves the metric as it was.
+/// the CPU immediately. A batch that is refused leaves the metric as it was.
 ///
 /// The states of several processes are added up exactly, so that the value is that of one process
 /// that has seen all of it, in any split. Not thread-safe.
@@ -76,7 +76,7 @@ class LINKBOY_API Metric {
   std::size_t add_rule(std::string text);
 
   /// Counts the values that break a rule, for which `compute` throws then. For batches on a device
-  /// that `update` must not wait for; on the CPU it throws at once instead, and names the value.
+  /// that `update` must not wait for; on the CPU it throws immediately, and names the value.
   /// @param is_violation  Bool, of any shape, on the device of the batch; call `follow` before.
   void count_violations(std::size_t rule, const at::Tensor& is_violation);
 
@@ -114,7 +114,7 @@ class LINKBOY_API Metric {
   static at::Tensor loaded(const State& state, const StateDict& states);
   void check_rules(const ProcessGroup& group) const;
 
-  /// Takes out what has been seen, without a copy; the metric begins anew.
+  /// Takes out what has been seen, without a copy; the metric starts again.
   Seen take();
   StateDict state_dict(const Seen& seen) const;
 

@@ -45,7 +45,7 @@ class LINKBOY_API MetricCollection {
 
   /// Returns each metric's value, in order.
   /// @param group  As `Metric::compute`.
-  /// @throws Error, with the metric's name, if one has none.
+  /// @throws Error, with the metric's name, if one has no value.
   /// @note Collective over `group`.
   NamedTensors compute(const ProcessGroup& group = current_process_group()) const;
 
@@ -62,7 +62,7 @@ class LINKBOY_API MetricCollection {
 
   /// What each has seen, in order.
   using Seen = std::vector<Metric::Seen>;
-  /// Takes it out of the metrics, without a copy; they begin anew.
+  /// Takes it out of the metrics, without a copy; they start again.
   Seen take();
   void put_back(Seen seen);
   StateDict state_dict(const Seen& seen) const;

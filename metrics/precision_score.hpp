@@ -5,7 +5,7 @@
 
 namespace linkboy {
 
-/// Of the samples that were predicted to be of a class, the part that is. 0 where there are none.
+/// The part of the samples predicted to be of a class that is of it. 0 without such samples.
 class LINKBOY_API PrecisionScore : public ClassCountsMetric {
  public:
   /// What `make<PrecisionScore>({...})` takes.

@@ -10,7 +10,7 @@ namespace {
 
 constexpr const char* kR2ScoreName = "R2Score";
 
-/// Of torchmetrics; below it a sum of squares is taken for a rounding error.
+/// The threshold of torchmetrics; below it a sum of squares is taken for a rounding error.
 constexpr double kZeroTolerance = 1e-4;
 
 }  // namespace

@@ -25,9 +25,9 @@ enum class RankingAverage {
 LINKBOY_ENUM_NAMES(RankingAverage, macro, weighted, none)
 
 struct RankingCurveOptions {
-  /// Each of so many classes against the rest; at least 2. Absent for two classes, with one score.
+  /// The number of classes, each against the rest; at least 2. Absent: two classes, one score.
   std::optional<int64_t> num_classes{};
-  /// Of several classes. Classes whose value is NaN are left out.
+  /// The average over several classes. Classes whose value is NaN are left out.
   RankingAverage average = RankingAverage::macro;
   /// Absent keeps all scores, for the exact value. Otherwise the samples are counted at so many
   /// thresholds from 0 to 1, evenly spaced; at least 2. Scores must lie in [0, 1] then.

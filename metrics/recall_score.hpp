@@ -5,7 +5,7 @@
 
 namespace linkboy {
 
-/// Of the samples of a class, the part that was predicted to be. 0 where there are none.
+/// The part of the samples of a class that was predicted to be of it. 0 without such samples.
 class LINKBOY_API RecallScore : public ClassCountsMetric {
  public:
   /// What `make<RecallScore>({...})` takes.

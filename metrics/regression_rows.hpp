@@ -14,7 +14,7 @@ namespace linkboy {
 struct RegressionRows {
   /// See `regression_rows`.
   at::Tensor outputs;
-  /// Of the same shape.
+  /// Both have the same shape.
   at::Tensor targets;
 };
 

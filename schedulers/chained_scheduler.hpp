@@ -14,7 +14,7 @@ struct ChainedSchedulerOptions {
   Required<std::vector<CreateSchedulerFn>> schedulers;
 };
 
-/// Several schedules at once. Those of one field multiply: f(n) = base * (f_1(n) / base) *
+/// Several schedules together. Those of one field multiply: f(n) = base * (f_1(n) / base) *
 /// (f_2(n) / base) ..., PyTorch's ChainedScheduler; a base value of 0 stays 0. Each other field
 /// goes its own way, so that weight decay can follow one curve and the learning rate another.
 class LINKBOY_API ChainedScheduler final : public CompositeScheduler {
@@ -33,7 +33,7 @@ class LINKBOY_API ChainedScheduler final : public CompositeScheduler {
   std::vector<double> product_at(int64_t update, ParamGroupField field) const;
 };
 
-/// For `TrainOptions::create_scheduler_fn`.
+/// Returns a function for `TrainOptions::create_scheduler_fn`.
 inline CreateSchedulerFn chained(ChainedSchedulerOptions options) {
   return scheduler_fn<ChainedScheduler>(std::move(options));
 }

@@ -41,7 +41,7 @@ class LINKBOY_API CompositeScheduler : public Scheduler {
   /// See `part_values`.
   std::vector<FieldValues> other_part_values(std::size_t part, int64_t update) const;
 
-  /// What the parts set beside the main field.
+  /// The fields that the parts set in addition to the main one.
   const std::vector<ParamGroupField>& other_fields() const { return other_fields_; }
 
   /// Whether the values of the part with this index are used after `update` updates.

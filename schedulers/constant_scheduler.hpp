@@ -37,7 +37,7 @@ class LINKBOY_API ConstantScheduler final : public CurveScheduler {
   int64_t length_;
 };
 
-/// For `TrainOptions::create_scheduler_fn`.
+/// Returns a function for `TrainOptions::create_scheduler_fn`.
 inline CreateSchedulerFn constant(ConstantSchedulerOptions options = {}) {
   return scheduler_fn<ConstantScheduler>(std::move(options));
 }

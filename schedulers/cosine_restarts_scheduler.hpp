@@ -20,7 +20,7 @@ struct CosineRestartsSchedulerOptions {
   double cycle_mult = 1.0;
   /// Each cycle starts so many times as high as the one before; above 0.
   double cycle_decay = 1.0;
-  /// After so many cycles the value stays at min_lr; without it the cycles go on.
+  /// After this many cycles the value stays at min_lr; by default the cycles continue.
   std::optional<int64_t> cycle_limit{};
 
   /// The lowest value; not negative.
@@ -46,7 +46,7 @@ struct CosineRestartsSchedulerOptions {
                                               {"warmup_lr_init", "warmup_start_lr"}};
 };
 
-/// Half cosines that start anew. In cycle i (from 0) of T updates, W of them warm-up, t updates
+/// Half cosines that restart. In cycle i (from 0) of T updates, W of them warm-up, t updates
 /// after its start, with peak p = base * cycle_decay^i and m = min_lr:
 ///
 ///     f = w + t (p - w) / W                                       t < W
@@ -76,7 +76,7 @@ class LINKBOY_API CosineRestartsScheduler final : public CurveScheduler {
   double warmup_;
 };
 
-/// For `TrainOptions::create_scheduler_fn`.
+/// Returns a function for `TrainOptions::create_scheduler_fn`.
 inline CreateSchedulerFn cosine_restarts(CosineRestartsSchedulerOptions options = {}) {
   return scheduler_fn<CosineRestartsScheduler>(std::move(options));
 }

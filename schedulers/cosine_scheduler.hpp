@@ -74,7 +74,7 @@ class LINKBOY_API CosineScheduler final : public CurveScheduler {
   double cooldown_;
 };
 
-/// For `TrainOptions::create_scheduler_fn`.
+/// Returns a function for `TrainOptions::create_scheduler_fn`.
 inline CreateSchedulerFn cosine(CosineSchedulerOptions options = {}) {
   return scheduler_fn<CosineScheduler>(std::move(options));
 }

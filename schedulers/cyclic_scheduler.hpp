@@ -30,7 +30,7 @@ struct CyclicSchedulerOptions {
 
   /// How the height changes from cycle to cycle.
   Mode mode = Mode::triangular;
-  /// Of exp_range; positive.
+  /// The base of exp_range; positive.
   double gamma = 1.0;
   /// Replaces `mode`: the factor of the height.
   std::function<double(double)> scale_fn{};
@@ -57,7 +57,7 @@ class LINKBOY_API CyclicScheduler final : public Scheduler {
   using Options = CyclicSchedulerOptions;
 
   /// @throws Error if an option is out of its range, a placeholder has no value, or momentum is to
-  ///         cycle and the optimizer has none.
+  ///         cycle and the optimizer lacks them.
   CyclicScheduler(torch::optim::Optimizer& optimizer, const CyclicSchedulerOptions& options,
                   const RunConfig& config);
 
@@ -74,7 +74,7 @@ class LINKBOY_API CyclicScheduler final : public Scheduler {
   double step_size_down_;
 };
 
-/// For `TrainOptions::create_scheduler_fn`.
+/// Returns a function for `TrainOptions::create_scheduler_fn`.
 inline CreateSchedulerFn cyclic(CyclicSchedulerOptions options = {}) {
   return scheduler_fn<CyclicScheduler>(std::move(options));
 }

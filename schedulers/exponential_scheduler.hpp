@@ -31,7 +31,7 @@ class LINKBOY_API ExponentialScheduler final : public CurveScheduler {
   double gamma_;
 };
 
-/// For `TrainOptions::create_scheduler_fn`.
+/// Returns a function for `TrainOptions::create_scheduler_fn`.
 inline CreateSchedulerFn exponential(ExponentialSchedulerOptions options) {
   return scheduler_fn<ExponentialScheduler>(options);
 }

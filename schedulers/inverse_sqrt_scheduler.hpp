@@ -48,7 +48,7 @@ class LINKBOY_API InverseSqrtScheduler final : public CurveScheduler {
   double timescale_;
 };
 
-/// For `TrainOptions::create_scheduler_fn`.
+/// Returns a function for `TrainOptions::create_scheduler_fn`.
 inline CreateSchedulerFn inverse_sqrt(InverseSqrtSchedulerOptions options = {}) {
   return scheduler_fn<InverseSqrtScheduler>(std::move(options));
 }

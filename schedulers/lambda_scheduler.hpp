@@ -46,7 +46,7 @@ class LINKBOY_API LambdaScheduler final : public Scheduler {
   mutable std::vector<Product> products_;
 };
 
-/// For `TrainOptions::create_scheduler_fn`.
+/// Returns a function for `TrainOptions::create_scheduler_fn`.
 inline CreateSchedulerFn lambda_schedule(LambdaSchedulerOptions options) {
   return scheduler_fn<LambdaScheduler>(std::move(options));
 }

@@ -41,7 +41,7 @@ class LINKBOY_API LinearScheduler final : public CurveScheduler {
   int64_t length_;
 };
 
-/// For `TrainOptions::create_scheduler_fn`.
+/// Returns a function for `TrainOptions::create_scheduler_fn`.
 inline CreateSchedulerFn linear(LinearSchedulerOptions options = {}) {
   return scheduler_fn<LinearScheduler>(std::move(options));
 }

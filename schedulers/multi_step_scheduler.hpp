@@ -38,7 +38,7 @@ class LINKBOY_API MultiStepScheduler final : public CurveScheduler {
   double gamma_;
 };
 
-/// For `TrainOptions::create_scheduler_fn`.
+/// Returns a function for `TrainOptions::create_scheduler_fn`.
 inline CreateSchedulerFn multi_step(MultiStepSchedulerOptions options) {
   return scheduler_fn<MultiStepScheduler>(std::move(options));
 }

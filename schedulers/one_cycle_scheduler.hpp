@@ -22,7 +22,7 @@ struct OneCycleSchedulerOptions {
   RunExpression num_updates = placeholders::num_updates;
   /// Share of the cycle that rises; from 0 to 1, with three phases to 0.5.
   double pct_start = 0.3;
-  /// Of all phases.
+  /// The length of all phases.
   AnnealStrategy anneal_strategy = AnnealStrategy::cos;
 
   /// Also moves momentum (beta1), against the main field.
@@ -55,7 +55,7 @@ class LINKBOY_API OneCycleScheduler final : public Scheduler {
   using Options = OneCycleSchedulerOptions;
 
   /// @throws Error if an option is out of its range, a placeholder has no value, or momentum is to
-  ///         cycle and the optimizer has none.
+  ///         cycle and the optimizer lacks them.
   OneCycleScheduler(torch::optim::Optimizer& optimizer, const OneCycleSchedulerOptions& options,
                     const RunConfig& config);
 
@@ -80,7 +80,7 @@ class LINKBOY_API OneCycleScheduler final : public Scheduler {
   int64_t length_;
 };
 
-/// For `TrainOptions::create_scheduler_fn`.
+/// Returns a function for `TrainOptions::create_scheduler_fn`.
 inline CreateSchedulerFn one_cycle(OneCycleSchedulerOptions options = {}) {
   return scheduler_fn<OneCycleScheduler>(std::move(options));
 }

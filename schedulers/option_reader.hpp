@@ -44,9 +44,9 @@ class LINKBOY_API OptionReader {
   /// @throws Error if the run is known to have fewer than `updates` updates.
   void fits_run(const char* name, double updates) const;
 
-  /// For messages.
+  /// The schedule's name in messages.
   const std::string& schedule() const { return schedule_; }
-  /// Of the run that starts.
+  /// The configuration of the run that starts.
   const RunConfig& config() const { return *config_; }
 
  private:
@@ -54,7 +54,7 @@ class LINKBOY_API OptionReader {
   const RunConfig* config_;
 };
 
-/// The fields that a schedule of `field` moves beside it.
+/// The fields that a schedule of `field` moves with it.
 /// @param schedule  As errors call it: "cyclic schedule".
 /// @throws Error if it cycles the momentum, and `field` is that.
 LINKBOY_API std::vector<ParamGroupField> momentum_beside(ParamGroupField field, bool cycle_momentum,

@@ -42,7 +42,7 @@ class LINKBOY_API PolynomialScheduler final : public CurveScheduler {
   double length_;
 };
 
-/// For `TrainOptions::create_scheduler_fn`.
+/// Returns a function for `TrainOptions::create_scheduler_fn`.
 inline CreateSchedulerFn polynomial(PolynomialSchedulerOptions options = {}) {
   return scheduler_fn<PolynomialScheduler>(std::move(options));
 }

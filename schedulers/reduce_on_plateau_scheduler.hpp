@@ -24,7 +24,7 @@ struct ReduceOnPlateauSchedulerOptions {
   std::string monitor = "eval_loss_epoch";
   /// Whether less or more is better.
   Mode mode = Mode::min;
-  /// Of each reduction; above 0, below 1.
+  /// The factor of each reduction; above 0, below 1.
   double factor = 0.1;
   /// Values without improvement that are put up with; not negative.
   int64_t patience = 10;
@@ -86,7 +86,7 @@ class LINKBOY_API ReduceOnPlateauScheduler final : public Scheduler {
   int64_t cooldown_left_ = 0;
 };
 
-/// For `TrainOptions::create_scheduler_fn`.
+/// Returns a function for `TrainOptions::create_scheduler_fn`.
 inline CreateSchedulerFn reduce_on_plateau(ReduceOnPlateauSchedulerOptions options = {}) {
   return scheduler_fn<ReduceOnPlateauScheduler>(std::move(options));
 }

@@ -21,7 +21,7 @@ namespace {
 
 using Schedulers = MadeByName<CreateSchedulerFn>;
 
-/// What every scheduler takes as text, beside its own options.
+/// The options that every scheduler takes as text, next to its own.
 template <class Options>
 struct TextOptions : Options {
   bool by_epoch = false;

@@ -49,7 +49,7 @@ class LINKBOY_API SequentialScheduler final : public CompositeScheduler {
   std::vector<int64_t> begins_;
 };
 
-/// For `TrainOptions::create_scheduler_fn`.
+/// Returns a function for `TrainOptions::create_scheduler_fn`.
 inline CreateSchedulerFn sequential(SequentialSchedulerOptions options) {
   return scheduler_fn<SequentialScheduler>(std::move(options));
 }

@@ -36,7 +36,7 @@ class LINKBOY_API StepScheduler final : public CurveScheduler {
   double gamma_;
 };
 
-/// For `TrainOptions::create_scheduler_fn`.
+/// Returns a function for `TrainOptions::create_scheduler_fn`.
 inline CreateSchedulerFn step_decay(StepSchedulerOptions options = {}) {
   return scheduler_fn<StepScheduler>(std::move(options));
 }

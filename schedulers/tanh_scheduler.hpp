@@ -43,7 +43,7 @@ class LINKBOY_API TanhScheduler final : public CurveScheduler {
   double length_;
 };
 
-/// For `TrainOptions::create_scheduler_fn`.
+/// Returns a function for `TrainOptions::create_scheduler_fn`.
 inline CreateSchedulerFn tanh_decay(TanhSchedulerOptions options = {}) {
   return scheduler_fn<TanhScheduler>(std::move(options));
 }

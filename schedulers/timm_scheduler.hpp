@@ -71,7 +71,7 @@ class LINKBOY_API TimmScheduler final : public CompositeScheduler {
   int64_t epoch_ = 0;
 };
 
-/// For `TrainOptions::create_scheduler_fn`.
+/// Returns a function for `TrainOptions::create_scheduler_fn`.
 inline CreateSchedulerFn timm_schedule(TimmSchedulerOptions options) {
   return scheduler_fn<TimmScheduler>(std::move(options));
 }

@@ -24,7 +24,7 @@ class LINKBOY_API TimmSteps {
 
   /// Called after each epoch.
   /// @param epoch  Epochs of the run that are done, as timm's `step(epoch + 1)`.
-  /// @param metric  The epoch's value of `TimmStepsOptions::monitor`; nothing if it has none.
+  /// @param metric  The epoch's value of `TimmStepsOptions::monitor`; nothing if it has no value.
   virtual void step([[maybe_unused]] int64_t epoch, [[maybe_unused]] std::optional<double> metric) {
   }
 
@@ -34,7 +34,7 @@ class LINKBOY_API TimmSteps {
   virtual void step_update([[maybe_unused]] int64_t num_updates,
                            [[maybe_unused]] std::optional<double> metric) {}
 
-  /// Returns what a resumed run needs beside the learning rates, which are saved anyway.
+  /// Returns what a resumed run needs besides the learning rates, which are saved anyway.
   virtual StateDict state_dict() const { return {}; }
   /// Takes what `state_dict` returned.
   virtual void load_state_dict(const StateDict&) {}
@@ -102,7 +102,7 @@ class LINKBOY_API TimmStepsScheduler final : public Scheduler {
   std::vector<double> values_{};  // what the schedule has set
 };
 
-/// For `TrainOptions::create_scheduler_fn`.
+/// Returns a function for `TrainOptions::create_scheduler_fn`.
 inline CreateSchedulerFn timm_steps(TimmStepsOptions options) {
   return scheduler_fn<TimmStepsScheduler>(std::move(options));
 }

@@ -104,7 +104,7 @@ class LINKBOY_API TorchScheduler final : public Scheduler {
   mutable std::unique_ptr<Simulation> simulation_;
 };
 
-/// For `TrainOptions::create_scheduler_fn`.
+/// Returns a function for `TrainOptions::create_scheduler_fn`.
 inline CreateSchedulerFn torch_schedule(TorchSchedulerOptions options) {
   return scheduler_fn<TorchScheduler>(std::move(options));
 }

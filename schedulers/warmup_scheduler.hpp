@@ -58,7 +58,7 @@ class LINKBOY_API WarmupScheduler final : public CompositeScheduler {
   bool is_prefix_;
 };
 
-/// For `TrainOptions::create_scheduler_fn`.
+/// Returns a function for `TrainOptions::create_scheduler_fn`.
 inline CreateSchedulerFn warmup(WarmupSchedulerOptions options) {
   return scheduler_fn<WarmupScheduler>(std::move(options));
 }

@@ -93,7 +93,7 @@ class LINKBOY_API WsdScheduler final : public CurveScheduler {
   std::vector<Period> periods_;
 };
 
-/// For `TrainOptions::create_scheduler_fn`.
+/// Returns a function for `TrainOptions::create_scheduler_fn`.
 inline CreateSchedulerFn wsd(WsdSchedulerOptions options = {}) {
   return scheduler_fn<WsdScheduler>(std::move(options));
 }

@@ -69,7 +69,7 @@ class GptTrainer : public linkboy::Trainer {
   }
 };
 
-/// Of the bytes that count.
+/// The mean over the bytes that count.
 std::shared_ptr<linkboy::Callback> make_perplexity() {
   constexpr int64_t kIgnored = -1;
   auto perplexity = linkboy::make<linkboy::Perplexity>({.ignore_index = kIgnored});

@@ -1,4 +1,4 @@
-// Colossal-AI's tutorial, ResNet-34 on CIFAR-10, with Trainer: what it does beside the training
+// Colossal-AI's tutorial, ResNet-34 on CIFAR-10, with Trainer: its work next to the training
 // itself comes from callbacks.
 
 #include <fmt/format.h>

@@ -14,7 +14,7 @@ namespace fashion_mnist {
 inline constexpr int64_t kImageSize = 28;
 inline constexpr int64_t kNumClasses = 10;
 
-/// Of the training images' pixels, between 0 and 1.
+/// Statistics of the training images' pixels, between 0 and 1.
 inline constexpr double kPixelMean = 0.2860;
 inline constexpr double kPixelDeviation = 0.3530;
 

@@ -30,7 +30,7 @@ struct DataOptions {
   LINKBOY_FIELDS(folder, limit_train, limit_eval, augment);
 };
 
-/// What the program can do beside what all programs can.
+/// The abilities of this program that not all programs have.
 struct OwnOptions {
   ReportOptions report;
   std::optional<std::filesystem::path> save_init;

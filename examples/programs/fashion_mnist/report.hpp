@@ -26,12 +26,12 @@ struct ReportOptions {
 ///      "eval_accuracy":...,"lr":[...],"samples_per_second":...}
 ///     {"event":"end","reason":"finished","test_accuracy":0.92}
 ///
-/// Of several processes one has the file; what it holds is of all of them. `loss` is the mean over
+/// One of several processes has the file; its contents are of all of them. `loss` is the mean over
 /// the samples of the update; `lr` has the value of each param group that
 /// the (epoch's last) update used; `grad_norm` is the 2-norm before it was clipped to a norm, null
 /// if the run does not clip.
 /// Numbers read back as the very same doubles; what is unknown or no finite number is null. Each
-/// line is handed to the system before the run goes on. If a line cannot be written, an error is
+/// line is handed to the system before the run continues. If a line cannot be written, an error is
 /// printed, and no later line is written.
 ///
 /// @note With updates, waits for a CUDA device after each of them. Belongs after the callbacks that

@@ -9,7 +9,7 @@
 
 namespace linkboy_checkpoint {
 
-/// Where the metadata of a .safetensors file stands beside its tensors.
+/// Where the metadata of a .safetensors file stands next to its tensors.
 inline constexpr const char* kMetadata = "metadata";
 
 /// A file to read, and how.
@@ -43,9 +43,8 @@ std::vector<Leaf> leaves_of(const linkboy::StateDict& contents, const Source& so
 /// Checks that a walk over all elements is bounded by the file's size. A tensor of a few hundred
 /// bytes may name any number of elements by strides of 0.
 ///
-/// @throws linkboy::Error if the tensors name more than 16 times the bytes that their storages
-/// have,
-///         and 1 GiB.
+/// @throws linkboy::Error if the tensors name more than 1 GiB and more than 16 times the
+///         bytes that their storages have.
 void check_elements(const std::vector<Leaf>& leaves);
 
 }  // namespace linkboy_checkpoint

@@ -10,7 +10,7 @@
 
 namespace linkboy_checkpoint {
 
-/// As Python writes it: None, True, 3, 3.0, [], (), {}. A string stands as it is.
+/// The value as Python writes it: None, True, 3, 3.0, [], (), {}. A string stands as it is.
 /// @param value  A leaf that is no tensor.
 std::string plain_text(const c10::IValue& value);
 

@@ -8,7 +8,7 @@
 
 namespace lr_curve {
 
-/// The curve in plain characters: `height` lines of `width` columns of it, axes and labels beside.
+/// The curve in plain characters: `height` lines of `width` columns of it, with axes and labels.
 /// @param width, height  At least 2.
 std::string terminal_chart(const Curve& curve, int64_t width, int64_t height);
 

@@ -152,7 +152,11 @@ TEST(OwnStreamTest, ALoopThatLeavesDoesNotWaitForAHangingWorkerLongerThanTheTime
                                                        has_ended.count_down();
                                                        return batch;
                                                      }});
-  loader->iterate(1)->next();  // without a limit, this would wait for the worker without end
+  {
+    const auto batches = loader->iterate(1);
+    batches->next();
+    while (num_made < 2) std::this_thread::yield();  // the worker hangs from now on
+  }  // without a limit, this would wait for the worker without end
   continues.count_down();
   has_ended.wait();
 }
