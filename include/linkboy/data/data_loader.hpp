@@ -77,9 +77,9 @@ struct LINKBOY_API DataLoaderOptions {
   /// an accelerator.
   std::optional<bool> pin_memory{};
 
-  /// Seconds that the loop waits for a batch of a worker thread before `next` throws; a hanging
-  /// worker thread is then abandoned. At least 0, which waits indefinitely. Default: 0. Has no
-  /// effect without workers.
+  /// Seconds that the loop waits for a batch of a worker thread before `next` throws, or for the
+  /// workers' end when it leaves an epoch; a hanging worker thread is then abandoned. At least 0,
+  /// which waits indefinitely. Default: 0. Has no effect without workers.
   std::optional<double> timeout{};
 
   /// Seed of the shuffle and of the generators of `transform`. Default: the seed of LibTorch's CPU

@@ -90,8 +90,8 @@ LINKBOY_API std::shared_ptr<DataLoader> make_stream_loader(MakeStreamFn make,
 /// Returns a loader of one stream, which continues from epoch to epoch: epoch 1 begins at the
 /// stream's current position, and each later epoch `batches_per_epoch` batches after the previous
 /// one. A run that resumes with a new stream skips the data that it has already used, or restores
-/// the stream's state. `iterate` throws Error if it would have to go back. If a callback reads
-/// training data by itself (ModelSummary, PreciseBatchNorm), the run does not get that data.
+/// the stream's state. An epoch that is read again (by PreciseBatchNorm, for example) continues at
+/// the stream's position; `iterate` throws Error if it would have to go back within an epoch.
 /// @throws Error under the same conditions as the other overload, or if `stream` is null.
 LINKBOY_API std::shared_ptr<DataLoader> make_stream_loader(std::shared_ptr<DataStream> stream,
                                                            const StreamOptions& stream_options,
