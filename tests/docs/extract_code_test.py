@@ -120,9 +120,10 @@ class DocumentationTest(unittest.TestCase):
         self.assertEqual(functions_and_files + len(sources) - 1 + excerpts, written)
         print(f"{written} blocks of {len(pages)} pages, {len(sources) - 1} of them programs")
 
-    def test_the_page_for_beginners_shows_the_quickstart(self):
-        self.assertIn((ROOT / "examples/quickstart.cpp").read_text().strip(),
-                      (ROOT / "docs/getting_started.md").read_text())
+    def test_the_readme_shows_the_whole_quickstart(self):
+        comment, program = (ROOT / "examples/quickstart.cpp").read_text().strip().split("\n\n", 1)
+        self.assertTrue(comment.startswith("//"))
+        self.assertIn(program, (ROOT / "README.md").read_text())
 
 
 if __name__ == "__main__":
