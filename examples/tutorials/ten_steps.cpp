@@ -1,0 +1,59 @@
+// The program of hand_written_loop.cpp with linkboy's Trainer: the end of the tutorial "ten steps".
+
+#include <torch/torch.h>
+
+#include <cstdio>
+#include <linkboy/callbacks/metric_callback.hpp>
+#include <linkboy/callbacks/save_training_state.hpp>
+#include <linkboy/callbacks/stop_on_signal.hpp>
+#include <linkboy/cli.hpp>
+#include <linkboy/metrics/accuracy.hpp>
+#include <linkboy/trainer.hpp>
+#include <numbers>
+
+/// Points [N, 2] on two spirals wound into each other, and labels [N]: which one a point is on.
+linkboy::TensorDataset make_spirals(int64_t num_points) {
+  const auto labels = torch::randint(2, {num_points}, torch::kLong);
+  const auto radii = torch::rand(num_points);
+  const auto angles = 8.0 * radii + std::numbers::pi * labels;
+  return {torch::stack({radii * angles.cos(), radii * angles.sin()}, 1), labels};
+}
+
+void run() {
+  torch::manual_seed(0);
+  const auto train = make_spirals(2000);
+  const auto test = make_spirals(500);
+  torch::nn::Sequential net;
+  net->push_back(torch::nn::Linear(2, 64));
+  net->push_back(torch::nn::ReLU());
+  net->push_back(torch::nn::Linear(64, 64));
+  net->push_back(torch::nn::ReLU());
+  net->push_back(torch::nn::Linear(64, 2));
+  auto optimizer = std::make_shared<torch::optim::AdamW>(net->parameters(), 0.01);
+
+  auto accuracy = linkboy::make<linkboy::Accuracy>({.num_classes = 2});
+  auto metrics = linkboy::make<linkboy::MetricCallback>({{"accuracy", accuracy}});
+  auto states = linkboy::make<linkboy::SaveTrainingState>({.directory = "states"});
+  auto stop = std::make_shared<linkboy::StopOnSignal>();
+
+  linkboy::Trainer trainer(net, torch::nn::CrossEntropyLoss(), optimizer,
+                           {.callbacks = {metrics, states, stop}});
+  trainer.train({.train_dataset = train,
+                 .num_epochs = 10,
+                 .eval_dataset = test,
+                 .per_device_batch_size = 50,
+                 .train_dataloader_options = {.shuffle = false},
+                 .resume_from = "states/latest"});
+
+  const auto losses = trainer.run_history().get_metric_values("train_loss_epoch");
+  for (std::size_t i = 0; i < losses.size(); ++i) {
+    std::printf("epoch %zu: training loss %.2f\n", i + 1, losses[i]);
+  }
+  const auto result = trainer.evaluate({.dataset = test});
+  std::printf("accuracy: %.2f\n", result.at("eval_accuracy"));
+  trainer.save_checkpoint("spirals.pt");
+}
+
+int main(int argc, char** argv) {
+  return linkboy::cli::run_main(argc, argv, [](const linkboy::cli::Arguments&) { run(); });
+}

@@ -1,0 +1,105 @@
+"""Runs the ```console blocks of docs/tutorials/ as a reader would, and compares what they print.
+
+    python3 tutorials_test.py FOLDER_OF_THE_BUILT_EXAMPLES [unittest arguments]
+
+A line that begins with "$ " is a command; the lines after it are its output. A line `...` stands for any lines, `...`
+within a line for any text, and numbers may be rounded as in examples_test.py. The blocks of a page run in order in one
+temporary folder. A command must end with status 0. Its errors are not compared.
+"""
+
+import dataclasses
+import os
+import pathlib
+import subprocess
+import sys
+import tempfile
+import unittest
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent / "support"))
+import examples_test  # noqa: E402
+import unittest_main  # noqa: E402
+
+PAGES = sorted((examples_test.REPOSITORY / "docs/tutorials").glob("*.md"))
+
+
+@dataclasses.dataclass
+class Step:
+    command: str
+    output: list
+
+
+def steps_of(text):
+    steps, is_console = [], False
+    for line in text.splitlines():
+        if line.startswith("```"):
+            is_console = line == "```console"
+        elif is_console and line.startswith("$ "):
+            steps.append(Step(line[2:], []))
+        elif is_console:
+            steps[-1].output.append(line)
+    return steps
+
+
+def outputs_agree(expected, found):
+    if not expected:
+        return not found
+    if expected[0] == "...":
+        return any(outputs_agree(expected[1:], found[first:]) for first in range(len(found) + 1))
+    return bool(found) and examples_test.lines_agree(expected[0], found[0]) and outputs_agree(expected[1:], found[1:])
+
+
+def run(step, folder):
+    done = subprocess.run(["bash", "-c", examples_test.runnable(step.command)], cwd=folder, capture_output=True,
+                          text=True, timeout=120, env=os.environ | examples_test.ENVIRONMENT)
+    return done, [line.removeprefix("rank 0: ") for line in done.stdout.splitlines()]
+
+
+class TutorialsTest(unittest.TestCase):
+    def test_every_command_prints_what_its_page_shows(self):
+        self.assertTrue(PAGES)
+        for page in PAGES:
+            steps = steps_of(page.read_text())
+            self.assertTrue(steps, f"{page} has no command that a reader could try")
+            with tempfile.TemporaryDirectory() as folder:
+                for step in steps:
+                    done, found = run(step, folder)
+                    told = f"{page.name}: {step.command}\n{done.stdout}{done.stderr}"
+                    self.assertEqual(done.returncode, 0, told)
+                    self.assertTrue(outputs_agree(step.output, found), told)
+
+    def test_every_program_is_on_a_page(self):
+        text = "".join(page.read_text() for page in PAGES)
+        for source in (examples_test.EXAMPLES / "tutorials").glob("*.cpp"):
+            self.assertIn(f"{examples_test.BUILT}tutorials/{source.stem}", text)
+
+
+class StepsTest(unittest.TestCase):
+    def test_a_block_has_commands_and_their_outputs(self):
+        steps = steps_of("$ text\n```console\n$ a\nb\n\n$ c\n```\n```sh\n$ d\n```\n")
+        self.assertEqual([(step.command, step.output) for step in steps], [("a", ["b", ""]), ("c", [])])
+
+    def test_outputs_that_differ_do_not_agree(self):
+        for expected, found, agree in (
+            (["a", "..."], ["a", "b", "c"], True),
+            (["...", "c"], ["a", "b", "c"], True),
+            (["..."], [], True),
+            (["...", "b"], ["a", "b", "c"], False),
+            (["a"], ["a", "b"], False),
+            (["a"], [], False),
+            ([], ["a"], False),
+            (["loss 0.50"], ["loss 0.51"], True),
+            (["epoch 1"], ["epoch 2"], False),
+        ):
+            with self.subTest(expected=expected, found=found):
+                self.assertEqual(outputs_agree(expected, found), agree)
+
+    def test_the_output_of_a_command_is_seen(self):
+        done, found = run(Step("echo a; echo b >&2; exit 3", []), "/")
+        self.assertEqual((done.returncode, found), (3, ["a"]))
+
+
+if __name__ == "__main__":
+    if len(sys.argv) < 2:
+        sys.exit(__doc__)
+    examples_test.BUILT_EXAMPLES = pathlib.Path(sys.argv.pop(1)).resolve()
+    unittest_main.main()
