@@ -1,15 +1,16 @@
-// Times the writing and reading of checkpoints, as compare_checkpoint.py asks for on standard
-// input:
+// Times the writing and reading of checkpoints. Reads commands of compare_checkpoint.py from
+// standard input:
 //
-//     make MEGABYTES        a state of so much: 64 tensors
-//     write PATH            write_checkpoint, which ends when the bytes are on the disk
-//     read PATH MMAP VERIFY read_checkpoint, 0 or 1 each, and a look at every page
-//     stall PATH            what an asynchronous save keeps the caller: the copy
-//     quit
+//     make MEGABYTES        creates a state of this size, with 64 tensors
+//     write PATH            runs write_checkpoint, which returns when the bytes are on the disk
+//     read PATH MMAP VERIFY runs read_checkpoint (MMAP and VERIFY: 0 or 1) and touches every page
+//     stall PATH            starts an asynchronous save; times the copy that the caller waits for
+//     wait                  waits for the asynchronous save
+//     quit                  ends the program
 //
-// Before a state is written it is looked at, as training does: an idle process may have been paged
-// out. Answers each by a line of JSON: seconds, and by how many bytes the resident memory rose at
-// most.
+// Before a state is written, the program touches it, as training would; otherwise the memory of the
+// idle process might be paged out. Each command is answered with a line of JSON: the seconds, and
+// the largest increase of the resident memory over the state, in bytes.
 
 #include <ATen/ATen.h>
 
@@ -37,7 +38,7 @@ int64_t memory_of_state = 0;
 
 template <class Work>
 void measure(Work work) {
-  std::ofstream("/proc/self/clear_refs") << 5;  // forgets the peak so far
+  std::ofstream("/proc/self/clear_refs") << 5;  // resets the peak
   const auto start = std::chrono::steady_clock::now();
   work();
   const std::chrono::duration<double> time = std::chrono::steady_clock::now() - start;
@@ -55,7 +56,7 @@ linkboy::StateDict make_state(int64_t megabytes) {
   return state;
 }
 
-/// Reads one number of each page, so that a mapped file is really read.
+/// Reads one number from each page, so that the pages of a mapped file are loaded.
 void touch(const linkboy::StateDict& state) {
   constexpr int64_t kPage = 1024;
   double sum = 0.0;

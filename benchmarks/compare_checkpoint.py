@@ -1,12 +1,13 @@
 #!/usr/bin/env python3
-"""Compares linkboy's checkpoints with Python's torch.save and torch.load, by turns in one run.
+"""Compares linkboy's checkpoints with Python's torch.save and torch.load, in turns within one run.
 
     compare_checkpoint.py PATH/TO/linkboy_checkpoint_io [--megabytes 100 1024] [--rounds 5] [--folder DIR]
 
-Run it with the Python of the LibTorch that linkboy was built with. linkboy ends a write when the bytes
-are on the disk and the old file is still whole until then; torch.save alone promises neither, so that
-it is timed alone and with the same promise. Both sides take turns in going first, and read one file.
-With --folder /dev/shm no disk takes part: what is left is the work of the two programs.
+Run it with the Python of the LibTorch that linkboy was built with. A write of linkboy returns when the
+bytes are on the disk, and the old file stays complete until then. torch.save guarantees neither, so it
+is timed both alone and with code that adds these guarantees. The two sides alternate in going first, and
+read the same file. With --folder /dev/shm, no disk is involved, and only the work of the two programs is
+measured.
 """
 
 import argparse
@@ -42,13 +43,13 @@ def timed(work):
 
 
 def settle(megabytes):
-    """Nothing is left for the disk, and memory that was given back to the machine beneath is had again."""
+    """Writes all pending data to the disk, and makes the machine provide released memory again."""
     os.sync()
     torch.ones(2 * megabytes << 18)
 
 
 def save_safely(state, path):
-    """With linkboy's promise: the old file stays until the new one is on the disk."""
+    """Saves with linkboy's guarantee: the old file stays until the new one is on the disk."""
     aside = path.with_suffix(".new")
     with open(aside, "wb") as file:
         torch.save(state, file)
@@ -107,7 +108,7 @@ def compare(linkboy, megabytes, rounds, folder):
     ]
     for round in range(rounds + 1):
         if round == 1:
-            results.clear()  # the first round warmed up
+            results.clear()  # the first round is a warm-up
         for pair in pairs:
             for turn in pair[::1 if round % 2 else -1]:
                 turn()

@@ -1,17 +1,18 @@
 #!/usr/bin/env python3
-"""Compares linkboy's training on two ranks with Python's DistributedDataParallel, by turns in one run.
+"""Compares linkboy's training on two ranks with Python's DistributedDataParallel, in turns within one run.
 
     compare_ddp.py [--rounds N] [--quick] [--output FILE.json] [--programs DIR]
 
-Two ranks of one thread each, over Gloo. Both sides' ranks are processes that wait for their turn;
-every round gives each side each kind of turn once, and another one begins. Ratios are taken within
-a round; what is printed are their medians. ddp.cpp and peers/ddp.py say what a turn does. Beside the
-ratios there are, of each side:
+There are two ranks of one thread each, over Gloo. The ranks of both sides are processes that wait for
+their turn. In every round, each side has each kind of turn once, and the order rotates. Ratios are
+computed within a round, and their medians are printed. ddp.cpp and peers/ddp.py describe the turns. In
+addition to the ratios, the script prints for each side:
 
-  efficiency  steps a second of each rank together, over those of one process alone, with the other
-              core idle
-  hidden      1 - (a step together - a step of both ranks alone, at once) / (the all-reduces alone):
-              the share of the communication that the rest of the step hides
+  efficiency  steps per second of each rank in a run of both, divided by those of one process alone
+              while the other core is idle
+  hidden      1 - (step of both ranks together - step of both ranks at the same time without
+              communication) / (all-reduces alone): the fraction of the communication that overlaps
+              with the rest of the step
 """
 
 import argparse
@@ -28,9 +29,9 @@ from compare_peers import HERE, LEAST_ROUNDS, Side, by_turns, describe_machine
 NUM_RANKS = 2
 WARM_UP_TURNS = 2
 TARGET = 1.15
-# Steps a turn.
+# Title, and steps per turn.
 WORKS = {"mlp": ("MLP 784-128-64-10", 300), "wide_mlp": ("MLP 784-1024-1024-10", 60)}
-# Kinds of turns: what is asked, and of how many ranks.
+# Kinds of turns: the request, and the number of ranks that get it.
 KINDS = {"run": ("run", NUM_RANKS), "view": ("view", NUM_RANKS), "both_alone": ("alone", NUM_RANKS),
          "one_alone": ("alone", 1), "reduce": ("reduce", NUM_RANKS)}
 SIDES = {"linkboy": KINDS, "python": {**KINDS, "indexed": ("indexed", NUM_RANKS)}}
@@ -57,7 +58,7 @@ class Ranks:
         self.hello = list(self._pool.map(Side.read, self._ranks))[0]
 
     def ask(self, word, num_ranks):
-        """Of the ranks' answers the slowest one's."""
+        """Returns the answer of the slowest rank."""
         answers = self._pool.map(lambda rank: rank.ask(word), self._ranks[:num_ranks])
         return max(answers, key=lambda answer: answer["seconds"])
 
@@ -71,7 +72,7 @@ def measure(work, steps, rounds, programs):
                 "python": [sys.executable, "-W", "ignore", HERE / "peers" / "ddp.py", *common]}
     ranks = {side: Ranks(command) for side, command in commands.items()}
     turns = [(side, kind) for side in SIDES for kind in SIDES[side]]
-    # After as many turns on all sides.
+    # The losses after the same number of turns on all sides.
     losses = {}
     for side, kind in by_turns(turns, WARM_UP_TURNS):
         losses[side, kind] = ranks[side].ask(*SIDES[side][kind])["loss"]
@@ -91,7 +92,7 @@ def ratios(numerators, denominators):
 
 
 def hidden_shares(values, side):
-    """Medians first: a difference of two numbers of one round is mostly noise."""
+    """Computes the medians first, because a difference of two numbers of one round is mostly noise."""
     seconds = {kind: 1 / statistics.median(values[side, kind]) for kind in KINDS}
     return 1 - (seconds["run"] - seconds["both_alone"]) / seconds["reduce"]
 
@@ -104,7 +105,7 @@ def print_ratio(name, each, target=None):
 
 def report(work, title, steps, values, losses):
     rounds = len(values["linkboy", "run"])
-    print(f"\n{work}: {title}, batch 64 a rank, {NUM_RANKS} ranks of 1 thread, {steps} steps a turn "
+    print(f"\n{work}: {title}, batch 64 per rank, {NUM_RANKS} ranks of 1 thread, {steps} steps per turn "
           f"({rounds} rounds)")
     for (side, kind), each in values.items():
         check = "" if kind == "reduce" else f"check value {losses[side, kind]:.4g}"
@@ -118,8 +119,8 @@ def report(work, title, steps, values, losses):
     for side in SIDES:
         print_ratio(f"{side}: efficiency of {NUM_RANKS} ranks",
                     ratios(values[side, "run"], values[side, "one_alone"]))
-        print(f"  {side + ': share of communication hidden':52} {hidden_shares(values, side):6.3f}")
-    # The first loss without training is 2.3; shuffles differ from side to side.
+        print(f"  {side + ': fraction of communication hidden':52} {hidden_shares(values, side):6.3f}")
+    # The loss without training is 2.3. The sides shuffle differently.
     checked = [losses["linkboy", "run"], losses["python", "run"], losses["python", "indexed"]]
     spread = max(checked) - min(checked)
     problem = None if spread <= 0.1 + 0.5 * min(checked) else f"the losses differ: {checked}"
@@ -134,8 +135,8 @@ def parse_options():
     parser.add_argument("--only", nargs="+", choices=list(WORKS), default=list(WORKS))
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--quick", action="store_true",
-                        help="2 short rounds, to see that everything works")
-    parser.add_argument("--output", type=pathlib.Path, help="JSON with every round's values")
+                        help="run only 2 short rounds, to check that everything works")
+    parser.add_argument("--output", type=pathlib.Path, help="JSON file for the values of all rounds")
     parser.add_argument("--programs", type=pathlib.Path,
                         default=HERE.parent / "build" / "release" / "benchmarks")
     options = parser.parse_args()
@@ -153,7 +154,7 @@ def main():
         print("warning: the machine is not idle; the ratios below may be off")
     rounds = 2 if options.quick else options.rounds
     if rounds < LEAST_ROUNDS:
-        print(f"warning: fewer than {LEAST_ROUNDS} rounds show that it works, no more")
+        print(f"warning: fewer than {LEAST_ROUNDS} rounds are not a measurement; they only show that it works")
     results, problems = {}, []
     for work in options.only:
         title, steps = WORKS[work]

@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
-"""Compares linkboy with its Python peers, by turns in one run; scripts/benchmark calls it.
+"""Compares linkboy with its Python peers, in turns within one run. scripts/benchmark calls it.
 
     compare_peers.py [--only ROW ...] [--rounds N] [--quick] [--output FILE.json] [--programs DIR]
 
-Each side of a row is a process that waits for its turn; every round gives each side one turn, and
-another one begins. A ratio is taken within each round, and its median over the rounds is what is
-compared with the target. docs/benchmarks.md has the details.
+Each side of a row is a process that waits for its turn. In every round, each side has one turn, and
+the order rotates. A ratio is computed within each round, and its median over the rounds is compared
+with the target. docs/benchmarks.md has the details.
 """
 
 import argparse
@@ -37,10 +37,10 @@ MLP_BATCH_BYTES = 64 * (784 * 4 + 8)
 
 
 class Side:
-    """A process that does one side's work whenever it is told to."""
+    """A process that does the work of one side on request."""
 
     def __init__(self, command, hello=True):
-        # On the processor on all sides, whatever the machine has.
+        # All sides run on the CPU, even if the machine has GPUs.
         environment = {**os.environ, "CUDA_VISIBLE_DEVICES": ""}
         self.start = time.perf_counter()
         self._process = subprocess.Popen(list(map(str, command)), stdin=subprocess.PIPE,
@@ -56,7 +56,7 @@ class Side:
         line = self._process.stdout.readline()
         command = shlex.join(self._process.args)
         if not line:
-            sys.exit(f"{command}: ended with status {self._process.wait()} and no answer")
+            sys.exit(f"{command}: ended with status {self._process.wait()} without an answer")
         answer = json.loads(line)
         if "error" in answer:
             sys.exit(f"{command}: {answer['error']}")
@@ -67,7 +67,7 @@ class Side:
 
 
 class Training:
-    """Steps a second of Trainers and loops over data in memory."""
+    """Measures steps per second of Trainers and loops over data in memory."""
 
     unit, lower_is_better = "steps/s", False
 
@@ -87,7 +87,7 @@ class Training:
         return max(4, self.steps // 10) if run.quick else self.steps
 
     def choose_workers(self, run, side):
-        """Warms a peer up with each number of workers, by turns, and goes on with the fastest."""
+        """Warms a peer up with each number of workers, in turns, and continues with the fastest."""
         numbers = (0,) if side == "linkboy" or self.work == "step" else WORKERS_TO_TRY
         candidates = {number: Side(self.command(run, side, number)) for number in numbers}
         turns = {number: [] for number in numbers}
@@ -98,7 +98,7 @@ class Training:
         best = min(seconds, key=seconds.get)
         for number in set(numbers) - {best}:
             candidates[number].quit()
-        # After as many turns on all sides.
+        # All sides have had the same number of turns at this point.
         return candidates[best], {"workers": best, "seconds_with_workers": seconds,
                                   "loss_after_warm_up": turns[best][-1]["loss"]}
 
@@ -117,34 +117,34 @@ class Training:
         return values, details
 
     def check(self, details):
-        """The first loss of a side without training is 2.3; shuffles differ from side to side."""
+        """Compares the losses roughly: without training, the loss is 2.3, and the sides shuffle differently."""
         losses = [side["loss_after_warm_up"] for side in details.values()]
         spread = max(losses) - min(losses)
         if not spread <= 0.1 + 0.5 * min(losses):
-            return f"the losses after as many steps differ: {losses}"
+            return f"the losses after the same number of steps differ: {losses}"
         return None
 
 
 class OptimizerSteps(Training):
-    """Updates a second. The same numbers on all sides."""
+    """Measures updates per second. All sides compute the same numbers."""
 
     unit = "updates/s"
 
     def check(self, details):
         values = [side["loss_after_warm_up"] for side in details.values()]
         if max(values) - min(values) > 1e-6 * max(values):
-            return f"the weights after as many updates differ: {values}"
+            return f"the weights after the same number of updates differ: {values}"
         return None
 
 
 class FirstUpdate(Training):
-    """Seconds from the start of a process to the end of its first update."""
+    """Measures the seconds from the start of a process to the end of its first update."""
 
     unit, lower_is_better = "s", True
 
     def measure(self, run):
         values = {side: [] for side in ["linkboy", *self.peers]}
-        # The first round brings the files into memory.
+        # The first round loads the files into the page cache.
         for i, turn in enumerate(by_turns(list(values), run.rounds_of(self) + 1)):
             side = Side([*self.command(run, turn), "--first-update"], hello=False)
             assert side.read()["first_update"]
@@ -159,12 +159,12 @@ class FirstUpdate(Training):
 
 
 class Memory(Training):
-    """The most resident memory of a process that trained one epoch."""
+    """Measures the peak resident memory of a process that trains one epoch."""
 
     unit, lower_is_better = "MiB", True
 
     def steps_of(self, run):
-        return self.steps  # it grows with the data
+        return self.steps  # also with --quick, because the memory depends on the size of the data
 
     def measure(self, run):
         values = {side: [] for side in ["linkboy", *self.peers]}
@@ -182,7 +182,7 @@ class Memory(Training):
 
 
 class Images(Training):
-    """Samples a second of a loader that transforms images."""
+    """Measures samples per second of a loader that transforms images."""
 
     unit = "samples/s"
 
@@ -198,7 +198,7 @@ class Images(Training):
         values = {side: [] for side in sides}
         for i, turn in enumerate(by_turns(list(sides), run.rounds_of(self) + 1)):
             answer = sides[turn].ask("go")
-            if i >= len(sides):  # the first round warms up
+            if i >= len(sides):  # the first round is a warm-up
                 values[turn].append(answer["samples_per_second"])
         for side in sides.values():
             side.quit()
@@ -209,7 +209,7 @@ class Images(Training):
 
 
 class JpegImages(Images):
-    """Samples a second of a loader that decodes, resizes and crops JPEG files."""
+    """Measures samples per second of a loader that decodes, resizes and crops JPEG files."""
 
     program = "image_folder"
 
@@ -248,7 +248,7 @@ ROWS = {
 }
 
 
-# Programs that compare linkboy with a loop by hand, or with itself, and print their own table.
+# Programs that compare linkboy with a hand-written loop or with itself, and print their own table.
 PROGRAMS = {"overhead": "linkboy_overhead", "loop": "linkboy_loop_overhead"}
 
 
@@ -259,7 +259,7 @@ def by_turns(names, rounds):
 
 
 def compare(row, values):
-    """Of linkboy over each peer, round by round."""
+    """Returns the ratios of linkboy to each peer, computed within each round."""
     ratios = []
     for peer in values:
         if peer == "linkboy":
@@ -306,7 +306,7 @@ def describe_machine():
 def describe_software(programs):
     program = programs / "linkboy_workloads"
     if not program.exists():
-        sys.exit(f"{program} is not there; scripts/benchmark builds it, or name another --programs")
+        sys.exit(f"{program} does not exist. Build it with scripts/benchmark, or name its folder with --programs.")
     side = Side([program, "step", "--steps", 1])
     side.quit()
     commit = output_of("git", "rev-parse", "--short", "HEAD")
@@ -329,7 +329,7 @@ def print_row(name, row, result):
         if "loss_after_warm_up" in told:
             notes.append(f"check value {told['loss_after_warm_up']:.4g}")
         if "median_without_data" in told:
-            notes.append(f"{told['median_without_data']:.4g} without the data set")
+            notes.append(f"{told['median_without_data']:.4g} without the dataset")
         print(f"  {NAMES.get(side, side):28} {told['median']:12.4g} {row.unit:10} {', '.join(notes)}")
     for ratio in result["ratios"]:
         target = ""
@@ -348,10 +348,10 @@ def parse_options():
     rows = [*PROGRAMS, *ROWS]
     parser.add_argument("--only", nargs="+", choices=rows, metavar="ROW", default=rows,
                         help=", ".join(rows))
-    parser.add_argument("--rounds", type=int, help="instead of each row's own number")
+    parser.add_argument("--rounds", type=int, help="number of rounds; the default depends on the row")
     parser.add_argument("--quick", action="store_true",
-                        help="2 short rounds, to see that everything works")
-    parser.add_argument("--output", type=pathlib.Path, help="JSON with every round's values")
+                        help="run only 2 short rounds, to check that everything works")
+    parser.add_argument("--output", type=pathlib.Path, help="JSON file for the values of all rounds")
     parser.add_argument("--programs", type=pathlib.Path,
                         default=HERE.parent / "build" / "release" / "benchmarks")
     parser.add_argument("--only-check-options", action="store_true", help=argparse.SUPPRESS)
@@ -376,7 +376,7 @@ def main():
     if report["machine"]["load_before"] > 0.5:
         print("warning: the machine is not idle; the ratios below may be off")
     if any(run.rounds_of(ROWS[name]) < LEAST_ROUNDS for name in options.only if name in ROWS):
-        print(f"warning: fewer than {LEAST_ROUNDS} rounds show that it works, no more")
+        print(f"warning: fewer than {LEAST_ROUNDS} rounds are not a measurement; they only show that it works")
 
     for name in options.only:
         if name in PROGRAMS:
@@ -390,7 +390,7 @@ def main():
         try:
             values, details = row.measure(run)
         except NotBuilt as missing:
-            print(f"\n{name}: {row.title}: skipped, there is no {missing}")
+            print(f"\n{name}: {row.title}: skipped, because {missing} is not built")
             continue
         result = {
             "title": row.title, "unit": row.unit, "threads": row.threads,

@@ -1,19 +1,19 @@
-// linkboy's side of compare_ddp.py: one rank. Python's is peers/ddp.py.
+// linkboy's side of compare_ddp.py: one rank. peers/ddp.py is Python's side.
 //
 //     linkboy_ddp WORK --steps N
 //
-// WORK is mlp (784-128-64-10) or wide_mlp (784-1024-1024-10). The program makes its data, then
+// WORK is mlp (784-128-64-10) or wide_mlp (784-1024-1024-10). The program creates its data, then
 // answers each line of its standard input with a line of JSON: the seconds that N steps took, and
 // the loss after them.
 //
-//   run       an epoch of Trainer, together with the other ranks
-//   view      the same with gradients as views of what is sent
-//   alone     the same, of a model of its own, as if there were no other ranks
-//   reduce    N times: all-reduces as large as the gradients' buckets, and nothing else
+//   run       runs an epoch of Trainer together with the other ranks
+//   view      the same, with `gradient_as_bucket_view`
+//   alone     the same, with a separate model and without communication
+//   reduce    N times: all-reduces of the sizes of the gradient buckets, and nothing else
 //   quit      ends the program
 //
-// Trainer is used as it comes: with its default callbacks, which print to a standard output and
-// error that lead nowhere. Batches have 64 samples on each rank.
+// Trainer uses its default callbacks; standard output and standard error are redirected to
+// /dev/null. Batches have 64 samples on each rank.
 
 #include <ATen/Parallel.h>
 #include <ATen/ops/arange.h>
@@ -60,7 +60,7 @@ struct Samples {
   }
 };
 
-/// Makes the images of peers/models.py: noise plus one pattern for each class.
+/// Creates the images of peers/models.py: noise plus one pattern per class.
 Samples make_samples(int64_t count) {
   constexpr double kStrength = 0.1;
   torch::manual_seed(kSeed);
@@ -71,7 +71,7 @@ Samples make_samples(int64_t count) {
   return {std::move(input), at::arange(count).remainder(kNumClasses)};
 }
 
-/// A Trainer with a model of its own.
+/// A Trainer with a separate model.
 class Side {
  public:
   Side(const std::string& work, TensorDataset data, AcceleratorOptions options)
@@ -109,8 +109,8 @@ class Side {
   Trainer trainer_;
 };
 
-/// Has the sizes of the gradient buckets: from the last parameter on, one of at least 1 MiB,
-/// then of at least 25 MiB.
+/// Creates tensors of the sizes of the gradient buckets: beginning with the last parameter, one
+/// bucket of at least 1 MiB, then buckets of at least 25 MiB.
 std::vector<at::Tensor> make_buckets(const Mlp& net) {
   const auto parameters = net.parameters();
   std::vector<at::Tensor> buckets;
@@ -126,7 +126,8 @@ std::vector<at::Tensor> make_buckets(const Mlp& net) {
   return buckets;
 }
 
-/// What the standard output was. It and the standard error lead nowhere from here on.
+/// Returns the original standard output, and redirects standard output and standard error to
+/// /dev/null.
 std::FILE* take_standard_output() {
   std::FILE* replies = fdopen(dup(STDOUT_FILENO), "w");
   LINKBOY_CHECK(replies && std::freopen("/dev/null", "w", stdout), "cannot redirect the output");
@@ -146,7 +147,8 @@ void serve(const std::string& work, int64_t num_steps) {
     const Accelerator accelerator({.device = "cpu"});
     const Samples samples = make_samples(num_steps * kBatchSize * accelerator.num_processes());
     const TensorDataset all = samples.first(samples.input.size(0));
-    // Members one by one: GCC 12 takes those of a temporary for uninitialized.
+    // Sets the members one by one: GCC 12 wrongly warns that those of a temporary are
+    // uninitialized.
     AcceleratorOptions options;
     options.device = "cpu";
     Side together(work, all, options);
@@ -168,7 +170,7 @@ void serve(const std::string& work, int64_t num_steps) {
             static_cast<long long>(num_steps), side.loss(samples));
     }
   } catch (const std::exception& error) {
-    // The message goes without the quotes that JSON would end at.
+    // Removes quotes and backslashes, which would end or change the JSON string.
     std::string message = error.what();
     message = message.substr(0, message.find('\n'));
     std::erase_if(message, [](char c) { return c == '"' || c == '\\'; });

@@ -1,12 +1,13 @@
-// Images a second of a loader over JPEG files: decode, resize the shorter side to 256, crop 224 x
-// 224 from the middle (or with --train a random resized crop and a flip), and normalise.
+// Measures the images per second of a loader over JPEG files. It decodes them, resizes the shorter
+// side to 256, crops 224 x 224 from the centre (with --train: a random resized crop and a flip),
+// and normalises.
 //
 //     linkboy_image_folder FOLDER [num_workers, default 2] [--train] [--seconds 3]
 //
-// FOLDER has a folder for each class; `peers/image_folder.py FOLDER --make` writes one. Each line
-// "go" on the standard input makes it go through whole epochs for at least so many seconds and
-// print one line of JSON; "quit" ends it. So does benchmarks/peers/image_folder.py, and a driver
-// can let the two take turns.
+// FOLDER contains a folder per class; `peers/image_folder.py FOLDER --make` writes one. For each
+// line "go" on standard input, the program runs complete epochs for at least --seconds, and prints
+// a line of JSON. "quit" ends it. benchmarks/peers/image_folder.py has the same protocol, so that a
+// driver can run the two in turns.
 
 #include "linkboy/vision/image_folder.hpp"
 
@@ -54,7 +55,7 @@ int run(const Arguments& arguments) {
                                           .seed = 0,
                                           .transform = compose(transforms)});
   int64_t epoch = 1;
-  run_epoch(*loader, epoch);  // what is done at the first call only is not measured
+  run_epoch(*loader, epoch);  // a warm-up, which is not measured
   for (std::string line; std::getline(std::cin, line) && line != "quit";) {
     if (line != "go") continue;
     const auto start = std::chrono::steady_clock::now();

@@ -1,11 +1,11 @@
-// Samples a second of a loader that augments: crop(32, padding 4), flip and normalise from uint8
-// images of CIFAR-10's size, which lie in memory.
+// Measures the samples per second of a loader that augments uint8 images of CIFAR-10's size in
+// memory: a random crop (32, padding 4), a flip and a normalisation.
 //
 //     linkboy_image_transforms [num_workers, default 2] [--seconds 2]
 //
-// Each line "go" on the standard input makes it go through whole epochs for at least so many
-// seconds and print one line of JSON; "quit" ends it. So does benchmarks/peers/image_transforms.py,
-// and a driver can let the two take turns.
+// For each line "go" on standard input, the program runs complete epochs for at least --seconds,
+// and prints a line of JSON. "quit" ends it. benchmarks/peers/image_transforms.py has the same
+// protocol, so that a driver can run the two in turns.
 
 #include <ATen/ops/randint.h>
 
@@ -45,7 +45,7 @@ int run(int64_t num_workers, double seconds) {
                                       normalise({0.4914, 0.4822, 0.4465}, {0.2470, 0.2435, 0.2616}),
                                   })});
   int64_t epoch = 1;
-  run_epoch(*loader, epoch);  // what is done at the first call only is not measured
+  run_epoch(*loader, epoch);  // a warm-up, which is not measured
   for (std::string line; std::getline(std::cin, line) && line != "quit";) {
     if (line != "go") continue;
     const auto start = std::chrono::steady_clock::now();

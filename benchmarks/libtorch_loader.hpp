@@ -9,8 +9,7 @@
 
 namespace linkboy::benchmarks {
 
-/// Samples in tensors, one by one: the form of LibTorch's own MNIST dataset, and of those that its
-/// users write.
+/// Returns single samples from tensors, like LibTorch's MNIST dataset and typical user datasets.
 class RowDataset final : public torch::data::datasets::Dataset<RowDataset> {
  public:
   RowDataset(at::Tensor input, at::Tensor target)
@@ -34,14 +33,14 @@ inline auto make_libtorch_loader(const at::Tensor& input, const at::Tensor& targ
       RowDataset(input, target).map(torch::data::transforms::Stack<>()), batch_size);
 }
 
-/// Batches of LibTorch's data loader, shuffled, without workers, epoch after epoch.
+/// An endless sequence of batches from LibTorch's data loader, shuffled and without workers.
 class LibTorchBatches {
  public:
   LibTorchBatches(const at::Tensor& input, const at::Tensor& target, std::size_t batch_size)
       : loader_(make_libtorch_loader(input, target, batch_size)), place_(loader_->begin()) {}
 
   torch::data::Example<> next() {
-    // The iterator fetches when it is moved, so the first batch of an epoch is there already.
+    // `begin` and `++` fetch a batch, so the current one is already loaded.
     if (place_ == loader_->end()) place_ = loader_->begin();
     torch::data::Example<> batch = std::move(*place_);
     ++place_;

@@ -1,13 +1,14 @@
-// What Trainer's loop costs a step beyond the model's own work, as callbacks go 0, 5, 50 and
-// parameter tensors 10, 100, 1,000: linkboy::Trainer, with callbacks that count three events of
-// each step, against forward, backward, linkboy::Accelerator's fused AdamW step and zero_grad by
-// hand.
+// Measures the time per step that Trainer's loop adds to the model's own work, with 0, 5 and 50
+// callbacks and 10, 100 and 1,000 parameter tensors. linkboy::Trainer, with callbacks that count
+// three events of each step, is compared with a hand-written loop of four operations: forward,
+// backward, linkboy::Accelerator's fused AdamW step, and zero_grad.
 //
-// Both train the same tensors, so that their place in memory favours neither, and take turns of
-// some milliseconds in random order. Yet two equal loops differ by 1% of a step, more than Trainer
-// costs if there are many parameters. So each stops the time that it spends outside of these four
-// works too: `own` is Trainer's less that of the loop, which cancels what the clock takes.
-// Differences are taken within a turn; the median of all turns of all rounds counts. One thread.
+// Both sides train the same tensors, so that their place in memory favours neither. They take turns
+// of some milliseconds in random order. Even so, two equal loops differ by 1 % of a step, which is
+// more than Trainer's overhead if there are many parameters. Therefore each side also measures the
+// time that it spends outside of the four operations. `own` is Trainer's time outside minus the
+// loop's, which cancels the cost of the clock. Differences are computed within a turn; the result
+// is the median over all turns of all rounds. The benchmark uses one thread.
 
 #include <ATen/EmptyTensor.h>
 #include <ATen/Parallel.h>
@@ -32,16 +33,16 @@ namespace linkboy::benchmarks {
 namespace {
 using Json = nlohmann::ordered_json;
 using Clock = std::chrono::steady_clock;
-constexpr int kFirstTimed = 4;  // step of a turn
+constexpr int kFirstTimed = 4;  // the step of a turn at which the measurement starts
 constexpr std::array<int, 3> kNumParameters = {10, 100, 1000};
 
-/// Microseconds a step: all of it, and what is not spent in Stopwatch::work.
+/// Microseconds per step: in total, and outside of Stopwatch::work.
 struct Figures {
   double step = 0.0, outside = 0.0;
 };
 
 struct Stopwatch {
-  /// The forward pass begins a step.
+  /// Runs and times one operation. The forward pass begins a step.
   template <class Work>
   void work(Work work, bool begins_step = false) {
     const auto now = Clock::now();
@@ -57,12 +58,12 @@ struct Stopwatch {
   Clock::time_point start, left;
   double outside = 0.0;
   int num_begun = 0;
-  Figures figures;  // of the timed steps before the one begun last
+  Figures figures;  // of the timed steps, without the current one
 };
 Stopwatch watch;
 
-/// Gives each parameter a gradient of its own, from one hook: autograd's usual node for each
-/// parameter would take 2 us.
+/// A model whose gradients all come from one hook, because autograd's usual node per parameter
+/// would take 2 us each.
 struct Net final : torch::nn::Module {
   explicit Net(int num_parameters) {
     for (int i = 0; i < num_parameters; ++i) {
@@ -86,7 +87,7 @@ struct Net final : torch::nn::Module {
   std::vector<at::Tensor> tensors;
 };
 
-/// A list takes each type once, so every callback is of a type of its own.
+/// Each callback has a separate type, because a list may contain each type only once.
 template <std::size_t I>
 struct Counting final : Callback {
   void on_train_step_start(Trainer&) override { ++count; }
@@ -119,7 +120,7 @@ struct TimedTrainer final : Trainer {
 constexpr int kNumCallbacks[] = {0, 5, 50};
 constexpr int kLoop = 3;  // the side after the Trainers
 
-/// All sides over one number of parameters.
+/// All sides for one number of parameters.
 struct Row {
   Row(int num_parameters, int64_t num_steps)
       : net(std::make_shared<Net>(num_parameters)), data(std::make_shared<OneBatch>(num_steps)) {
@@ -179,8 +180,8 @@ std::array<Turns, 3> measure(int num_rounds, int num_turns) {
   return turns;
 }
 
-/// Prints and returns the figures of a step. The last three are slopes, from the row with the next
-/// fewer callbacks (of `own`) or parameters.
+/// Prints and returns the figures per step. The last three are slopes relative to the next smaller
+/// number of callbacks or parameters.
 Json report(const std::array<Turns, 3>& turns) {
   Json cells[3][3];
   for (int row = 0; row < 3; ++row) {
@@ -226,7 +227,7 @@ int main(int argc, char** argv) {
     is_wrong |= ++i == argc || (name != "--json" && name != "--rounds");
     if (is_wrong) break;
     if (name == "--json") path = argv[i];
-    char rest = 0;  // what follows the number
+    char rest = 0;  // a character after the number
     const bool is_number = name == "--json" || std::sscanf(argv[i], "%4d%c", &rounds, &rest) == 1;
     is_wrong = !is_number || rounds < (name == "--rounds");
   }

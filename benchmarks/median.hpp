@@ -5,7 +5,7 @@
 
 namespace linkboy::benchmarks {
 
-/// The middle value, the upper one of two; 0 for no values.
+/// Returns the middle value (the upper one if the number of values is even), or 0 without values.
 inline double median(std::vector<double> values) {
   if (values.empty()) return 0.0;
   const auto middle = values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2);

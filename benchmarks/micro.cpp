@@ -1,5 +1,5 @@
-// The parts of a step that linkboy adds around LibTorch's work: telling the callbacks, tracking the
-// loss. The data's parts are in micro_data.cpp, the optimizer's in micro_optimizer.cpp. One thread.
+// Measures the work of a step that linkboy adds to LibTorch's: calling the callbacks and tracking
+// the loss. micro_data.cpp measures data loading, micro_optimizer.cpp the optimizer. One thread.
 
 #include <ATen/Parallel.h>
 #include <ATen/ops/full.h>
@@ -15,7 +15,7 @@
 namespace linkboy::benchmarks {
 namespace {
 
-/// A list takes each type once, so every callback is of a type of its own.
+/// Each callback has a separate type, because a list may contain each type only once.
 template <std::size_t I>
 class CountingCallback final : public Callback {
  public:
@@ -30,7 +30,7 @@ CallbackList make_callbacks(std::index_sequence<I...>) {
   return {std::make_shared<CountingCallback<I>>()...};
 }
 
-/// One event that every callback listens to.
+/// Raises one event, which every callback handles.
 template <std::size_t num_callbacks>
 void dispatch(benchmark::State& state) {
   Trainer trainer(torch::nn::Linear(1, 1), nullptr, nullptr, {.callbacks = {}});

@@ -1,4 +1,5 @@
-// Data of the size of Fashion-MNIST: the order of an epoch, and batches of 64.
+// Measures the order of an epoch and the loading of batches of 64, with data of Fashion-MNIST's
+// size.
 
 #include <ATen/ops/index_select.h>
 #include <ATen/ops/rand.h>
@@ -28,7 +29,7 @@ const Samples& samples() {
   return samples;
 }
 
-/// Batches of linkboy's loader, shuffled, epoch after epoch.
+/// An endless sequence of shuffled batches from linkboy's loader.
 class Batches {
  public:
   explicit Batches(int64_t num_workers)
@@ -62,7 +63,7 @@ void permutation_index(benchmark::State& state) {
 }
 BENCHMARK(permutation_index);
 
-/// All indices of an epoch, in memory. linkboy never does that; the loop pays index by index.
+/// Computes all indices of an epoch. linkboy itself computes them one by one when they are needed.
 void permutation_epoch_vs_randperm(benchmark::State& state) {
   std::vector<int64_t> indices(kNumSamples);
   int64_t epoch = 0;
@@ -77,7 +78,7 @@ void permutation_epoch_vs_randperm(benchmark::State& state) {
 }
 BENCHMARK(permutation_epoch_vs_randperm)->UseManualTime()->Unit(benchmark::kMicrosecond);
 
-/// With workers: what the loop waits for a batch if it does nothing else.
+/// Measures the time to get a batch. With workers, this is the wait of a loop without other work.
 void loader_batch(benchmark::State& state) {
   Batches batches(/*num_workers=*/state.range(0));
   for (auto _ : state) benchmark::DoNotOptimize(batches.next());
@@ -90,7 +91,7 @@ BENCHMARK(loader_batch)
     ->UseRealTime()
     ->Unit(benchmark::kMicrosecond);
 
-/// Against the two calls that gather a batch, with the indices ready: what the loader adds.
+/// Compares the loader with the two calls that gather a batch from given indices.
 void loader_batch_vs_index_select(benchmark::State& state) {
   Batches batches(/*num_workers=*/0);
   const at::Tensor order = at::randperm(kNumSamples);

@@ -1,5 +1,5 @@
-// One step of every schedule over two param groups, against adding a number to a scalar tensor:
-// what a schedule costs must not show next to even the smallest kernel.
+// Compares one step of each schedule, over two param groups, with the addition of a number to a
+// scalar tensor. The cost of a schedule must be negligible compared with even the smallest kernel.
 
 #include <ATen/ops/add.h>
 #include <ATen/ops/zeros.h>
@@ -50,7 +50,7 @@ std::vector<std::pair<std::string, CreateSchedulerFn>> all_schedules() {
 }
 
 void step_scheduler(benchmark::State& state, const CreateSchedulerFn& make) {
-  // Several calls a measurement: the clock itself takes as long as one.
+  // A measurement has several calls, because reading the clock takes as long as one call.
   constexpr int kCalls = 100;
   std::vector<torch::optim::OptimizerParamGroup> groups;
   for (int i = 0; i < 2; ++i) {

@@ -4,7 +4,7 @@
 #include <torch/nn/module.h>
 #include <torch/nn/modules/linear.h>
 
-/// 784-128-64-10, the model of the comparisons of overhead, or with wider hidden layers.
+/// The model of the overhead comparisons: 784-128-64-10, or with wider hidden layers.
 class Mlp final : public torch::nn::Module {
  public:
   explicit Mlp(int64_t width1 = 128, int64_t width2 = 64)

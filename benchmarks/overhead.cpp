@@ -1,24 +1,24 @@
-// What Trainer costs: its steps a second against those of loops written by hand.
+// Measures the overhead of Trainer: its steps per second compared with those of hand-written loops.
 //
-// All sides train the MLP 784-128-64-10 with AdamW on batches of 64 of 60,000 samples that lie in
-// memory, on one thread, and do in each step: gather the batch, forward, cross entropy, backward,
-// update, zero_grad.
+// All sides train the MLP 784-128-64-10 with AdamW on one thread, with batches of 64 from 60,000
+// samples in memory. Each step gathers the batch and runs forward, cross entropy, backward, update
+// and zero_grad.
 //
 //   Trainer     linkboy::Trainer with its default callbacks and its default loader (shuffled, no
-//               workers). Besides the above it tracks the loss, stops on NaN and keeps a progress
-//               line. What it prints goes nowhere. A round is one call of `train`, set-up and all.
+//               workers). It also tracks the loss, stops on NaN and prints progress, which is
+//               redirected to /dev/null. A round is one call of `train`, including its set-up.
 //   bar, no bar, low overhead
-//               The same with a bar that is drawn, with no progress at all, and with
+//               Trainer with a drawn progress bar, without progress output, and with
 //               low_overhead_callbacks().
-//   loop        The least that a hand-written loop can do: the same shuffle, one index_select per
-//               tensor, and the same fused update through linkboy::Accelerator. It does not look
-//               at the loss. Its weights must come out equal to Trainer's in every bit.
-//   loop again  The same loop, a second time. Its ratio to the first shows how exact the others
-//   are. LibTorch    The loop as it is written without linkboy: torch::data's loader over a dataset
-//               of single samples with RandomSampler and Stack, torch::optim::AdamW's own step.
+//   loop        A minimal hand-written loop: the same shuffle, one index_select per tensor, and the
+//               same fused update through linkboy::Accelerator. It does not read the loss. The
+//               final weights must be bit-identical to those of Trainer.
+//   loop again  The same loop a second time. Its ratio to `loop` shows the accuracy of the others.
+//   LibTorch    A loop without linkboy: torch::data's loader over a dataset of single samples with
+//               RandomSampler and Stack, and torch::optim::AdamW's own step.
 //
-// The sides take turns in one process, a short round each, and the one that begins changes from
-// round to round. A ratio is taken within each round.
+// The sides take turns in one process with a short round each, and each round begins with another
+// side. Ratios are computed within a round.
 
 #include <ATen/Parallel.h>
 #include <ATen/ops/empty.h>
@@ -59,7 +59,7 @@ struct Samples {
   at::Tensor target = at::randint(10, {kNumSamples}, at::kLong);
 };
 
-/// A model with the same first weights on each side, and one way to train it.
+/// A model, which has the same initial weights on each side, and one way to train it.
 class Side {
  public:
   explicit Side(const Samples& samples) : samples_(samples) {
@@ -85,8 +85,7 @@ class Side {
   std::shared_ptr<torch::optim::AdamW> optimizer_;
 };
 
-// ---- Trainer
-// -------------------------------------------------------------------------------------
+// ---- Trainer ------------------------------------------------------------------------------------
 
 class SilentTrainer final : public Trainer {
  public:
@@ -94,7 +93,7 @@ class SilentTrainer final : public Trainer {
   void print(std::string_view) override {}
 };
 
-/// The default callbacks; the progress goes to `stream`.
+/// Returns the default callbacks, with the progress output redirected to `stream`.
 CallbackList default_callbacks_into(std::FILE* stream, ProgressBarOptions::Mode mode) {
   CallbackList callbacks = default_callbacks();
   for (auto& callback : callbacks) {
@@ -125,8 +124,7 @@ class TrainerSide final : public Side {
   SilentTrainer trainer_;
 };
 
-// ---- Loops by hand
-// -------------------------------------------------------------------------------
+// ---- Hand-written loops -------------------------------------------------------------------------
 
 class LoopSide final : public Side {
  public:
@@ -183,8 +181,7 @@ class LibTorchSide final : public Side {
   LibTorchBatches batches_;
 };
 
-// ---- Measuring
-// -----------------------------------------------------------------------------------
+// ---- Measurement --------------------------------------------------------------------------------
 
 double cpu_seconds() {
   timespec time{};
@@ -192,8 +189,8 @@ double cpu_seconds() {
   return static_cast<double>(time.tv_sec) + 1e-9 * static_cast<double>(time.tv_nsec);
 }
 
-/// Seconds that each round of a side took: by the clock, and of this thread's processor time, which
-/// does not count the time that other processes took away.
+/// The duration of each round of a side in seconds: wall-clock time, and processor time of this
+/// thread, which does not include time given to other processes.
 struct Times {
   std::vector<double> wall{};
   std::vector<double> cpu{};
@@ -208,7 +205,7 @@ void run_round(Side& side, int64_t num_steps, Times& times) {
   times.wall.push_back(wall.count());
 }
 
-/// Speed of a side over that of another, round by round.
+/// Returns the ratio of the speeds of two sides for each round.
 std::vector<double> speed_ratios(const std::vector<double>& seconds,
                                  const std::vector<double>& other_seconds) {
   std::vector<double> ratios;
@@ -253,7 +250,7 @@ void compare(int64_t num_rounds, int64_t num_steps) {
   }
 
   std::printf(
-      "MLP 784-128-64-10, AdamW, batch 64, one thread: %lld rounds of %lld steps a side\n\n",
+      "MLP 784-128-64-10, AdamW, batch 64, one thread: %lld rounds of %lld steps per side\n\n",
       static_cast<long long>(num_rounds), static_cast<long long>(num_steps));
   std::printf("%-24s %12s %12s %12s\n", "medians", "steps/s", "us/step", "CPU us/step");
   for (int i = 0; i < kNumSides; ++i) {
@@ -268,12 +265,12 @@ void compare(int64_t num_rounds, int64_t num_steps) {
   print_ratio("low overhead / loop", times[6], times[1]);
   print_ratio("bar / no bar", times[4], times[5]);
   print_ratio("Trainer / LibTorch", times[0], times[3]);
-  std::printf("\nWeights of Trainer and loop are %s.\n",
-              trainer.has_weights_of(loop) ? "equal in every bit"
-                                           : "DIFFERENT: they did not do the same work");
+  std::printf(
+      "\nWeights of Trainer and loop are %s.\n",
+      trainer.has_weights_of(loop) ? "bit-identical" : "DIFFERENT: they did not do the same work");
 }
 
-/// Reads `--name value`; a value must be a whole number from 1.
+/// Parses `--name value` pairs. A value must be an integer of at least 1.
 bool parse(int argc, char** argv, int64_t& num_rounds, int64_t& num_steps) {
   for (int i = 1; i < argc; i += 2) {
     int64_t* value = nullptr;

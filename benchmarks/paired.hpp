@@ -9,7 +9,7 @@
 
 namespace linkboy::benchmarks {
 
-/// Seconds that a call takes.
+/// Returns the duration of a call in seconds.
 template <class Work>
 double time_of(Work& work) {
   const auto start = std::chrono::steady_clock::now();
@@ -17,14 +17,14 @@ double time_of(Work& work) {
   return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
 }
 
-/// Times two ways to do one thing, by turns, so that whatever else the machine does hits both. The
-/// benchmark's time is that of `ours`. Counters: the median times of both in microseconds, and
-/// `speedup` = theirs / ours of these medians.
+/// Times two ways to do the same work in turns, so that other load on the machine affects both. The
+/// benchmark's time is that of `ours`. The counters are the median times of both in microseconds,
+/// and `speedup`, the ratio of these medians (theirs / ours).
 ///
 /// The benchmark must be registered with `UseManualTime()`.
 template <class Ours, class Theirs>
 void run_paired(benchmark::State& state, Ours ours, Theirs theirs) {
-  // What is done at the first call only (optimizer state, caches) is not what is measured.
+  // A warm-up: work of the first call only (optimizer state, caches) is not measured.
   ours();
   theirs();
   std::vector<double> our_times;

@@ -1,15 +1,15 @@
-// linkboy's side of compare_peers.py. The Python sides are in peers/.
+// linkboy's side of compare_peers.py. peers/ contains the Python sides.
 //
 //     linkboy_workloads WORK --steps N --threads N [--first-update]
 //
-// WORK is mlp, cnn or resnet18 (a run of Trainer over data in memory), or step (the update of 1,000
-// small tensors). The program makes its data, then answers each line "run" with a line of JSON: the
-// seconds that N steps took, the loss after them and the most memory the process has had. A run of
-// a model is one epoch, since its data set has N batches. "quit" ends the program. With
-// --first-update it trains immediately and answers when the first update is made.
+// WORK is mlp, cnn or resnet18 (training with Trainer, data in memory), or step (updates of 1,000
+// small tensors). The program creates its data, then answers each line "run" with a line of JSON:
+// the seconds that N steps took, the loss after them, and the peak memory of the process. For a
+// model, a run is one epoch of a dataset with N batches. "quit" ends the program. With
+// --first-update, it trains immediately and answers after the first update.
 //
-// Trainer is used as it comes: with its default callbacks, which print to a standard output and
-// error that lead nowhere.
+// Trainer uses its default callbacks; standard output and standard error are redirected to
+// /dev/null.
 
 #include <ATen/Parallel.h>
 #include <ATen/ops/arange.h>
@@ -85,7 +85,7 @@ struct Samples {
   at::Tensor target;
 };
 
-/// Noise on which each class has a pattern of its own: sharp for rows, of 4 x 4 patches for images.
+/// Creates noise plus one pattern per class. For images, a pattern is a grid of 4 x 4 patches.
 Samples make_samples(int64_t count, const std::vector<int64_t>& shape) {
   constexpr double kStrength = 0.1;
   torch::manual_seed(kSeed);
@@ -100,7 +100,7 @@ Samples make_samples(int64_t count, const std::vector<int64_t>& shape) {
                    .repeat_interleave(shape[1] / 4, 2)
                    .repeat_interleave(shape[2] / 4, 3);
   }
-  // In place: what is made on the way would count as memory of the run.
+  // Adds in place, because temporary tensors would count as memory of the run.
   const int64_t whole = count / kNumClasses * kNumClasses;
   sizes[0] = kNumClasses;
   sizes.insert(sizes.begin(), whole / kNumClasses);
@@ -112,11 +112,11 @@ class Work {
  public:
   virtual ~Work() = default;
   virtual void run() = 0;
-  /// By which all sides are compared.
+  /// The check value by which all sides are compared.
   virtual double loss() = 0;
 };
 
-/// Calls back at the first update of a run.
+/// Calls `notify` after the first update.
 class FirstUpdate final : public Callback {
  public:
   explicit FirstUpdate(std::function<void()> notify) : notify_(std::move(notify)) {}
@@ -159,7 +159,7 @@ class Training final : public Work {
   Trainer trainer_;
 };
 
-/// Updates of 1,000 tensors whose gradients stay as they are.
+/// Updates 1,000 tensors with constant gradients.
 class OptimizerSteps final : public Work {
  public:
   explicit OptimizerSteps(int64_t num_steps) : num_steps_(num_steps) {
@@ -208,7 +208,7 @@ std::unique_ptr<Work> make_work(const Arguments& arguments, const CallbackList& 
   return std::make_unique<Training>(std::move(model), samples, batch_size, more_callbacks);
 }
 
-/// The most resident memory this process has had.
+/// Returns the peak resident memory of this process in bytes.
 int64_t peak_bytes() {
   std::ifstream status("/proc/self/status");
   std::string line;
@@ -218,7 +218,7 @@ int64_t peak_bytes() {
   return 0;
 }
 
-/// What the standard output was. It and the standard error lead nowhere from here on.
+/// Returns the original standard output, and redirects standard output to /dev/null.
 std::FILE* take_standard_output() {
   std::FILE* replies = fdopen(dup(STDOUT_FILENO), "w");
   LINKBOY_CHECK(replies && std::freopen("/dev/null", "w", stdout), "cannot redirect the output");
@@ -252,7 +252,7 @@ void serve(const Arguments& arguments) {
             static_cast<long long>(peak_bytes()));
     }
   } catch (const std::exception& error) {
-    // The standard error leads nowhere; the message goes without the quotes that JSON would end at.
+    // Removes quotes and backslashes, which would end or change the JSON string.
     std::string message = error.what();
     message = message.substr(0, message.find('\n'));
     std::erase_if(message, [](char c) { return c == '"' || c == '\\'; });

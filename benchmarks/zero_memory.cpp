@@ -1,9 +1,9 @@
-// What a rank of several holds with each stage of ZeRO: eight layers of 1024 x 1024, AdamW.
+// Measures the memory of a rank with each ZeRO stage: eight layers of 1024 x 1024, AdamW.
 //
 //     tests/distributed/launch RANKS linkboy_zero_memory 0|1|2
 //
-// Of the rank that holds most: bytes of the optimizer's state, of the gradients after a
-// backward pass, and how much the process has grown from before the first step to after the fifth.
+// Prints the maximum over the ranks of the optimizer state, of the gradients after a backward pass,
+// and of the growth of the process from before the first step to after the fifth, in MiB.
 
 #include <ATen/Parallel.h>
 #include <ATen/ops/ones.h>
@@ -67,7 +67,7 @@ void measure(int64_t stage) {
   gradients = most(gradients);
   const double grown = most(resident_mib() * kMebi - before);
   if (accelerator.is_main_process()) {
-    std::printf("stage %d: state %.1f MiB, gradients %.1f MiB, process grown by %.1f MiB\n",
+    std::printf("stage %d: state %.1f MiB, gradients %.1f MiB, growth of the process %.1f MiB\n",
                 static_cast<int>(stage), state, gradients, grown);
   }
 }
@@ -77,7 +77,8 @@ void measure(int64_t stage) {
 
 int main(int argc, char** argv) {
   at::set_num_threads(1);
-  // One stage a process: memory that one has given back would hide the next one's.
+  // A process measures one stage only, because memory freed by one stage would hide that of the
+  // next.
   const int64_t stage = argc > 1 ? std::atoll(argv[1]) : 0;
   linkboy::benchmarks::measure(stage);
 }

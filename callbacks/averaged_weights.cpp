@@ -13,7 +13,7 @@ namespace linkboy {
 namespace {
 
 constexpr const char* kAverages = "averages";
-constexpr const char* kWeights = "weights";  // those that are trained, while the model has others
+constexpr const char* kWeights = "weights";  // present while the average is in the model
 
 bool is_averaged(const at::Tensor& tensor) {
   return tensor.is_floating_point() || tensor.is_complex();
@@ -72,7 +72,8 @@ void AveragedWeights::move_towards_model(double weight) {
 }
 
 void AveragedWeights::put_into_model() {
-  LINKBOY_CHECK(!is_in_model(), "the averaged weights are in the model already.");
+  LINKBOY_CHECK(!is_in_model(),
+                "the averaged weights are in the model already; take them out first.");
   const at::NoGradGuard no_grad;
   std::vector<at::Tensor> before;
   for (const auto& [name, tensor] : tensors_) before.push_back(tensor.clone());
@@ -81,7 +82,7 @@ void AveragedWeights::put_into_model() {
 }
 
 void AveragedWeights::take_out_of_model() {
-  LINKBOY_CHECK(is_in_model(), "the averaged weights are not in the model.");
+  LINKBOY_CHECK(is_in_model(), "the averaged weights are not in the model; put them in first.");
   const at::NoGradGuard no_grad;
   for (std::size_t i = 0; i < before_.size(); ++i) tensors_[i].second.copy_(before_[i]);
   before_.clear();

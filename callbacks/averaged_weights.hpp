@@ -13,62 +13,67 @@
 
 namespace linkboy {
 
-/// An average of a model's weights, kept next to the model: of its floating parameters and buffers,
-/// on their devices, in single precision at least. Integer buffers have no average; the model's own
-/// stand for them.
+/// Keeps an average of a model's weights next to the model. It covers the floating-point and
+/// complex parameters and buffers, stays on their devices and has at least single precision.
+/// Integer buffers are not averaged; the model's own values are used for them.
 ///
-/// Puts values into the model's tensors and never replaces these, so that optimizers and recorded
-/// graphs stay valid. Used by one thread.
+/// Copies values into the model's tensors and never replaces the tensors, so that optimizers and
+/// recorded graphs stay valid. Not thread-safe.
 class LINKBOY_API AveragedWeights {
  public:
-  /// Takes `model`, whose modules must keep their tensors, and forgets the average; or, if it
-  /// `continues`, takes that of the state that was loaded before, which also gives the model back
-  /// the weights that it trains.
-  /// @throws Error if that state is of another model.
+  /// Attaches to `model` and forgets the previous average. Afterwards the model's modules must not
+  /// replace their tensors.
+  /// @param continues  If true, restores the average of the loaded state. If that state was saved
+  ///        while the average was in the model, also restores the trained weights of the model.
+  /// @throws Error if the loaded state belongs to another model.
   void attach(const Model& model, bool continues = false);
   /// Whether `attach` was called with a model that has tensors.
   bool is_attached() const { return !tensors_.empty(); }
 
-  /// The average becomes the model's weights of now.
+  /// Begins a new average with the model's current weights.
   void begin();
-  /// Whether there is an average.
+  /// Whether an average exists.
   bool has_begun() const { return !averages_.empty(); }
 
-  /// average += weight * (model - average), after `begin`.
+  /// Computes average += weight * (model - average). Call `begin` first.
   void move_towards_model(double weight);
 
-  /// Puts the average into the model, whose own values wait until `take_out_of_model`. Before
-  /// `begin` the model's own weights are the average.
+  /// Copies the average into the model and keeps the trained weights until `take_out_of_model`.
+  /// Before `begin`, the model's weights do not change.
+  /// @throws Error if the average is already in the model.
   void put_into_model();
-  /// Gives the model back the weights that it trains.
+  /// Restores the trained weights of the model.
+  /// @throws Error if the average is not in the model.
   void take_out_of_model();
-  /// Whether the model holds the average now.
+  /// Whether the average is in the model now.
   bool is_in_model() const { return !before_.empty(); }
 
-  /// Copies of the averages, with the names and in the order of `Model::state_dict`.
+  /// Returns copies of the averages, with the names and in the order of `Model::state_dict`.
+  /// Tensors without an average are copied from the model.
   StateDict values() const;
 
-  /// The average, how far it is, and the weights that wait while it is in the model.
+  /// Returns the average and, while it is in the model, the trained weights. Until the next
+  /// `attach`, returns a loaded state unchanged.
   StateDict state_dict() const;
-  /// Takes effect at the next `attach` that `continues`.
+  /// Stores a state. The next `attach` restores it if `continues` is true, and drops it otherwise.
   void load_state_dict(const StateDict& state) { loaded_ = state; }
-  /// Whether a state was loaded and no `attach` came since.
+  /// Whether a state was loaded since the last `attach`.
   bool is_loaded() const { return !loaded_.empty(); }
 
  private:
-  NamedTensors tensors_;              // the model's own
-  std::vector<at::Tensor> floating_;  // those of them that are averaged
-  std::vector<at::Tensor> averages_;  // of `floating_`
-  std::vector<at::Tensor> before_;    // what `tensors_` held before the averages
+  NamedTensors tensors_;              // those of the model
+  std::vector<at::Tensor> floating_;  // the tensors among them that are averaged
+  std::vector<at::Tensor> averages_;  // the averages of `floating_`
+  std::vector<at::Tensor> before_;    // the trained values of `tensors_` while the average is there
   StateDict loaded_;
 };
 
-/// A callback that averages the model's weights over a run. Each run begins a new average, unless
-/// it is resumed.
+/// Base class of callbacks that average the model's weights over a run. Each run begins a new
+/// average, unless it is resumed.
 class LINKBOY_API AveragingCallback : public Callback {
  public:
-  /// Returns how often weights were added to the average in this run, before a resume included. The
-  /// weights that ModelEma begins with are not counted.
+  /// Returns how many times weights were added to the average in this run, including those before a
+  /// resume. The weights with which ModelEma begins are not counted.
   int64_t num_averaged() const { return num_averaged_; }
 
   void on_stop_training_error(Trainer& trainer, const StopTraining& stop) override;
@@ -77,22 +82,26 @@ class LINKBOY_API AveragingCallback : public Callback {
   void load_state_dict(const StateDict& state) override;
 
  protected:
-  /// Before those that watch metrics of the average, or look at learning rates.
+  /// Returns `average`: before callbacks that monitor metrics of the average or read learning
+  /// rates.
   Phase default_phase() const override { return Phase::average; }
 
-  /// Call it in `on_training_run_start`.
+  /// Attaches to the Trainer's model and, in a resumed run, restores the average. Call it in
+  /// `on_training_run_start`.
   void start_average(Trainer& trainer);
-  /// Moves the average towards the model's weights, or begins it with them, and counts that.
-  /// @param weight  That of the model's weights; unset: all that were counted weigh alike.
+  /// Moves the average towards the model's weights, or begins the average with them, and increments
+  /// `num_averaged`.
+  /// @param weight  Share of the model's weights in the new average. If not set, all counted
+  ///        weights have equal shares.
   void average(std::optional<double> weight = {});
-  /// Call it in each `on_train_update_end`. Returns false if the update was skipped.
+  /// Returns false if the update was skipped. Call it in each `on_train_update_end`.
   bool is_new_update(Trainer& trainer);
-  /// Whether the run was stopped on request or by a NaN, so that it may be resumed.
+  /// Whether a stop request or a NaN ended the run, so that it may be resumed.
   bool was_cut_short() const { return was_cut_short_; }
 
   /// The average.
   AveragedWeights weights_;
-  /// Updates of the run until now.
+  /// Number of updates of the run at the last `start_average` or `is_new_update`.
   int64_t last_update_ = 0;
 
  private:

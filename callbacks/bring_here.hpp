@@ -10,14 +10,15 @@ namespace linkboy {
 
 class Trainer;
 
-/// If a callback whose training state knows a checkpoint is in a resumed run, copies the
-/// file to `here`, where this run keeps it, and sets `file` to that path.
+/// Copies a checkpoint of the resumed run to `here`, where the current run keeps it, and sets
+/// `file` to that path. A callback calls it for each checkpoint that its training state refers to.
 ///
-/// @param name   What a warning calls the file: "the best checkpoint of epoch 3".
-/// @param marks  Entries of the file, as the state knows them. A file with others was replaced
-///               after the state was saved.
-/// @return False if the file is gone, damaged or replaced, or cannot be copied: a warning is
-///         printed, and the callback must forget the file.
+/// @param name  Description of the file in warnings: "the best checkpoint of epoch 3".
+/// @param file  Path of the checkpoint, as the training state contains it.
+/// @param marks  Entries that the file must contain. If they differ, the file was replaced after
+///        the training state was saved.
+/// @return False if the file is missing, damaged or replaced, or cannot be copied. In this case a
+///         warning is printed, `file` does not change, and the callback must forget the file.
 /// @note Collective.
 LINKBOY_API bool bring_here(Trainer& trainer, const std::string& name, std::filesystem::path& file,
                             const StateDict& marks, const std::filesystem::path& here);

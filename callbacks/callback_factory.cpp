@@ -51,7 +51,7 @@ struct MaxTime {
   LINKBOY_FIELDS(minutes);
 };
 
-// Options of classes of linkboy 0.1.
+// Options of classes that linkboy 0.1 had.
 
 struct LimitEvalSteps {
   int64_t num_eval_steps = 1;
@@ -79,7 +79,7 @@ requires(!requires { typename C::Options; }) Callbacks::Entry entry(const char* 
 }
 
 std::shared_ptr<Callback> make_time_limit(const MaxTime& time) {
-  constexpr double kMost = 1e9;  // 1900 years: milliseconds can count them
+  constexpr double kMost = 1e9;  // 1900 years, which fit into std::chrono::milliseconds
   LINKBOY_CHECK_OPTION(time.minutes > 0.0 && time.minutes <= kMost, "the time-limit's minutes is ",
                        time.minutes, "; it must be above 0 and at most ", kMost, ".");
   const std::chrono::duration<double, std::ratio<60>> minutes(time.minutes);
@@ -91,7 +91,8 @@ std::shared_ptr<Callback> make_fast_dev_run(const NumBatches& text) {
   return make<FastDevRun>(text.num_batches);
 }
 
-/// Makes what had a class of its own in linkboy 0.1, under whose name training states have it.
+/// Makes a callback that was a separate class in linkboy 0.1. Sets the name of that class, under
+/// which training states contain the callback's state.
 template <class C>
 std::shared_ptr<Callback> former(const char* name, typename C::Options options) {
   auto callback = make<C>(std::move(options));
@@ -125,7 +126,7 @@ const Callbacks& callbacks() {
   static const Callbacks all(
       "callback",
       {
-          // Steering
+          // Control
           entry<EarlyStopping>("early-stopping"),
           entry<TerminateOnNaN>("terminate-on-nan"),
           Callbacks::entry<MaxTime>("time-limit", make_time_limit, {.minutes = 0.0}),
@@ -144,7 +145,7 @@ const Callbacks& callbacks() {
           entry<SaveCheckpoint>("save-checkpoint"),
           entry<LoadCheckpoint>("load-checkpoint"),
           entry<SavePredictions>("save-predictions", {.path = ""}),
-          // Watching
+          // Monitoring
           entry<LogMetrics>("log-metrics"),
           entry<PrintProgress>("print-progress"),
           entry<ProgressBar>("progress-bar"),

@@ -10,22 +10,24 @@
 
 namespace linkboy {
 
-/// Makes a callback by its name, for command lines and config files. Keys are the names in
-/// its options' LINKBOY_FIELDS (the timer has `minutes`); what is not given has the default. Lists
-/// have '+' between their items: `fields=lr+momentum`.
+/// Makes a callback by its name, for command lines and config files. The keys are the names in
+/// LINKBOY_FIELDS of the callback's options; `time-limit` has `minutes` and `fast-dev-run` has
+/// `num_batches`. Options without a setting keep their defaults. The items of a list of enumeration
+/// values are separated by '+': `fields=lr+momentum`.
 ///
-/// @throws Error if there is no such callback or option, or a value cannot be read; the message
-///         lists what there is. What is out of its range is thrown as the callback's constructor
-///         does.
+/// @throws OptionError if there is no such callback or option (the message lists the names), if a
+///         value cannot be parsed, or if a required option is missing; any error of the callback's
+///         constructor.
 LINKBOY_API std::shared_ptr<Callback> make_callback(const std::string& name,
                                                     const TextSettings& settings = {});
 
-/// early-stopping, model-ema, ... : all but those that are made from objects (FreezeLayers,
-/// LambdaCallback, MetricCallback, TrackRun).
+/// Returns the names of all callbacks that `make_callback` can make: "early-stopping", "model-ema"
+/// and so on. Callbacks that need objects are not included (FreezeLayers, LambdaCallback,
+/// MetricCallback, TrackRun), nor are names of earlier versions.
 LINKBOY_API std::vector<std::string> callback_names();
 
-/// The options that the callback takes, with their defaults.
-/// @throws Error if there is no such callback.
+/// Returns the options of the callback called `name`, with their defaults.
+/// @throws OptionError that lists the names if there is no such callback.
 LINKBOY_API TextSettings callback_options(const std::string& name);
 
 }  // namespace linkboy

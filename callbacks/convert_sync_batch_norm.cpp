@@ -5,7 +5,8 @@
 namespace linkboy {
 
 void ConvertSyncBatchNorm::on_training_run_start(Trainer& trainer) {
-  // The model may have other layers than in the run before.
+  // Releases the layers of the previous run first: a layer must not be converted twice, and the
+  // model may have other layers now.
   handle_ = {};
   handle_ = convert_sync_batchnorm(trainer.model(), trainer.accelerator().shared_process_group());
 }

@@ -6,15 +6,16 @@
 
 namespace linkboy {
 
-/// Has batch-norm layers normalise over the batches of all processes, in training: see
-/// `convert_sync_batchnorm`. From the first run's start until the callback is gone. Alone, a
-/// process needs none of it.
+/// Makes the model's batch-norm layers normalise, in training, over the batches of all processes;
+/// see `convert_sync_batchnorm`. The layers stay converted from the start of the first training run
+/// until the callback is destroyed. With one process, nothing is converted.
 class LINKBOY_API ConvertSyncBatchNorm : public Callback {
  public:
-  /// @throws Error as `convert_sync_batchnorm`.
+  /// Converts the layers.
+  /// @throws The errors of `convert_sync_batchnorm`.
   void on_training_run_start(Trainer& trainer) override;
 
-  /// Layers that are converted; 0 before the first run.
+  /// Number of converted layers; 0 before the first run.
   int64_t num_layers() const { return handle_.num_layers(); }
 
  private:

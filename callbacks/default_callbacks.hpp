@@ -5,12 +5,12 @@
 
 namespace linkboy {
 
-/// Returns MoveModulesToDevice, TerminateOnNaN, PrintProgress, ProgressBar and LogMetrics, then
-/// `more`. A Trainer has these callbacks unless it is given others.
+/// Returns MoveModulesToDevice, TerminateOnNaN, PrintProgress, ProgressBar and LogMetrics, followed
+/// by `more`. A Trainer uses these callbacks if its options do not list others.
 LINKBOY_API CallbackList default_callbacks(CallbackList more = {});
 
-/// Returns MoveModulesToDevice, then `more`: a run that watches nothing, prints nothing and spends
-/// nothing on it. A NaN does not end it.
+/// Returns MoveModulesToDevice, followed by `more`. Without `more`, a run prints and monitors
+/// nothing, which saves time, and a NaN does not end it.
 LINKBOY_API CallbackList low_overhead_callbacks(CallbackList more = {});
 
 }  // namespace linkboy

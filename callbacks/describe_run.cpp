@@ -26,7 +26,7 @@ void add_field(TrackedRun::Entries& entries, const torch::optim::Optimizer& opti
     entries.emplace_back(to_string(field),
                          fmt::format("{}", get_param_group_field(optimizer, field).front()));
   } catch (const Error&) {
-    // This optimizer has no such field.
+    // The optimizer does not have this field.
   }
 }
 
@@ -42,7 +42,8 @@ std::string host_name() {
   return ::gethostname(name.data(), name.size() - 1) == 0 ? name.data() : "unknown";
 }
 
-/// Asks the driver that LibTorch has loaded, whose functions need no header and no library to link.
+/// Returns the device's name, or an empty string if it is unknown. Calls the driver that LibTorch
+/// has loaded, so that linkboy needs neither CUDA headers nor a library to link.
 std::string cuda_device_name(c10::DeviceIndex index) {
   void* driver = ::dlopen("libcuda.so.1", RTLD_LAZY | RTLD_NOLOAD);
   if (driver == nullptr) return "";
@@ -88,7 +89,7 @@ TrackedRun::Entries describe_environment(Trainer& trainer) {
   return entries;
 }
 
-/// Replaces the entry of that name, or adds one.
+/// Replaces the entry with the same name or, if there is none, adds `entry`.
 void set_entry(TrackedRun::Entries& entries, const TrackedRun::Entries::value_type& entry) {
   const auto found = std::find_if(entries.begin(), entries.end(),
                                   [&](const auto& old) { return old.first == entry.first; });

@@ -9,9 +9,11 @@ namespace linkboy {
 
 class Trainer;
 
-/// A run from its beginning: what it resolved to (its RunConfig, optimizer, model size and seed),
-/// versions, device, host and threads.
-/// @param more  Of the configuration; replaces entries of the same name.
+/// Returns the description of a run for its trackers. The configuration contains the RunConfig, the
+/// optimizer, the model size and the seed; the environment contains the LibTorch version, the
+/// device, the host, the process id and the number of threads. `first_update`, `first_epoch` and
+/// `place` keep their defaults.
+/// @param more  Further entries of the configuration; they replace entries of the same name.
 LINKBOY_API TrackedRun describe_run(Trainer& trainer, const std::string& name,
                                     const TrackedRun::Entries& more);
 

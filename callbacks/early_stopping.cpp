@@ -18,14 +18,16 @@ EarlyStopping::EarlyStopping(EarlyStoppingOptions options)
                        "; it must not be negative.");
   LINKBOY_CHECK_OPTION(options_.warmup_epochs >= 0, "warmup_epochs is ", options_.warmup_epochs,
                        "; it must not be negative.");
-  LINKBOY_CHECK_OPTION(!options_.divergence_bound || !std::isnan(*options_.divergence_bound),
-                       "divergence_bound is NaN; it must be a number, or left out.");
+  LINKBOY_CHECK_OPTION(
+      !options_.divergence_bound || !std::isnan(*options_.divergence_bound),
+      "divergence_bound is NaN; it must be a number. To disable it, leave it out.");
 }
 
 void EarlyStopping::on_training_run_start(Trainer& trainer) {
   if (metric_.start_run(trainer, is_resumed(), options_.reset_on_train)) counter_ = 0;
   if (!is_resumed()) failure_.reset();
-  // A run that this callback had ended is resumed: it ends again, unless the options have changed.
+  // If this callback ended the run that is now resumed, the run ends again, unless changed options
+  // allow it to continue.
   if (is_resumed() && counter_ >= options_.patience) return stop(trainer);
   if (failure_ && !has_failed(trainer, *failure_)) failure_.reset();
 }
@@ -49,9 +51,10 @@ void EarlyStopping::on_training_run_epoch_end(Trainer& trainer) {
 }
 
 void EarlyStopping::stop(Trainer& trainer) const {
-  trainer.request_stop(StopReason::early_stop,
-                       fmt::format("Stopping training due to no improvement of {} after {} epochs",
-                                   metric_.name(), counter_));
+  trainer.request_stop(
+      StopReason::early_stop,
+      fmt::format("Stopping training because {} has not improved for {} evaluation(s)",
+                  metric_.name(), counter_));
 }
 
 bool EarlyStopping::has_failed(Trainer& trainer, double value) const {
@@ -62,8 +65,8 @@ bool EarlyStopping::has_failed(Trainer& trainer, double value) const {
   }
   if (options_.divergence_bound && metric_.is_better(*options_.divergence_bound, value)) {
     trainer.request_stop(StopReason::early_stop,
-                         fmt::format("Stopping training because {} is {:.6g}, worse than its bound "
-                                     "of {:.6g}",
+                         fmt::format("Stopping training because {} is {:.6g}, which is worse than "
+                                     "divergence_bound ({:.6g})",
                                      metric_.name(), value, *options_.divergence_bound));
     return true;
   }

@@ -11,34 +11,37 @@
 namespace linkboy {
 
 struct EarlyStoppingOptions {
-  /// Evaluations without improvement after which the run ends. At least 1.
+  /// Number of successive evaluations without improvement that end the run. Must be at least 1.
   int64_t patience = 1;
 
-  /// A change that is not larger than this is no improvement. Not negative.
+  /// The best value must change by more than this to count as an improvement. Must not be negative.
   double min_delta = 0.01;
 
-  /// Whether `min_delta` is a share of the best value: 0.01 is one per cent.
+  /// If true, `min_delta` is a fraction of the best value: 0.01 is one per cent.
   bool is_min_delta_relative = false;
 
-  /// Values of the first so many epochs are not looked at. Not negative.
+  /// Number of epochs at the start of the run history whose values are ignored. Must not be
+  /// negative.
   int64_t warmup_epochs = 0;
 
-  /// A value worse than this ends the run immediately.
+  /// A value that is worse than this ends the run immediately. If not set, there is no bound. Must
+  /// not be NaN.
   std::optional<double> divergence_bound{};
 
-  /// Whether a NaN or infinite value ends the run immediately; else it is no improvement.
+  /// If true, a NaN or infinite value ends the run immediately. If false, such a value counts as an
+  /// evaluation without improvement.
   bool stop_at_non_finite = false;
 
-  /// Name of the metric in the run history.
+  /// Name of the monitored metric in the run history.
   std::string monitor = "eval_loss_epoch";
-  /// Whether a larger value is an improvement.
+  /// Whether larger values are better.
   bool greater_is_better = false;
-  /// Whether a new run forgets the best value and the count of the run before.
+  /// If true, a new run forgets the best value and the count of the previous run.
   bool reset_on_train = true;
 
   LINKBOY_FIELDS(patience, min_delta, is_min_delta_relative, warmup_epochs, divergence_bound,
                  stop_at_non_finite, monitor, greater_is_better, reset_on_train);
-  /// Keys of version 0.1, which texts may still have.
+  /// Keys of version 0.1 that text options may still use.
   static constexpr FormerKey kFormerKeys[] = {{"early_stopping_patience", "patience"},
                                               {"early_stopping_threshold", "min_delta"},
                                               {"is_threshold_relative", "is_min_delta_relative"},
@@ -46,19 +49,20 @@ struct EarlyStoppingOptions {
                                               {"watch_metric", "monitor"}};
 };
 
-/// Ends the run (StopReason::early_stop) when the watched metric has not improved for some epochs,
-/// or has gone where it cannot come back from. A run that it has ended and that is resumed ends
-/// immediately, unless the options (a larger patience) let it continue.
+/// Ends the run (StopReason::early_stop) when the monitored metric has not improved for `patience`
+/// evaluations, or when training has diverged (`divergence_bound`, `stop_at_non_finite`). If such a
+/// run is resumed, it ends again immediately, unless changed options (a larger patience, for
+/// example) allow it to continue.
 class LINKBOY_API EarlyStopping : public Callback {
  public:
-  /// What `make<EarlyStopping>({...})` takes.
+  /// The options type for `make<EarlyStopping>({...})`.
   using Options = EarlyStoppingOptions;
 
-  /// @throws Error if an option is out of its range.
+  /// @throws OptionError if an option is out of range.
   explicit EarlyStopping(EarlyStoppingOptions options = {});
 
   void on_training_run_start(Trainer& trainer) override;
-  /// @throws Error if there is no such metric.
+  /// @throws Error that lists the metrics if the monitored metric was never recorded.
   void on_training_run_epoch_end(Trainer& trainer) override;
 
   StateDict state_dict() const override;
@@ -72,7 +76,7 @@ class LINKBOY_API EarlyStopping : public Callback {
   EarlyStoppingOptions options_;
   MetricMonitor metric_;
   int64_t counter_ = 0;
-  std::optional<double> failure_;  // the value that has ended the run
+  std::optional<double> failure_;  // the diverged value that ended the run
 };
 
 }  // namespace linkboy

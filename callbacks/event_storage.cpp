@@ -43,8 +43,9 @@ const EventStorage::Values& EventStorage::find(std::string_view name, int64_t nu
   LINKBOY_CHECK(num_values >= 1, "the number of values of \"", name, "\" is ", num_values,
                 "; it must be at least 1.");
   const auto place = values_.find(name);
-  LINKBOY_CHECK(place != values_.end(), "EventStorage has no values of \"", name,
-                "\"; it has those of: ", c10::Join(", ", names()), ".");
+  LINKBOY_CHECK(place != values_.end(), "EventStorage has no values of \"", name, "\"; ",
+                values_.empty() ? "it has no values yet."
+                                : "it has values of: " + c10::Join(", ", names()) + ".");
   return place->second;
 }
 
@@ -68,11 +69,12 @@ at::Tensor EventStorage::updates(std::string_view name, int64_t num_values) cons
   return at::tensor(newest, at::kLong);
 }
 
-void EventStorage::on_training_run_start(Trainer&) {
+void EventStorage::on_training_run_start(Trainer& trainer) {
   loss_.reset();
-  if (is_resumed()) return;
+  // Another number of processes resumes without the values of each rank.
+  if (std::exchange(is_state_loaded_, false) && is_resumed()) return;
   values_.clear();
-  num_updates_ = 0;
+  num_updates_ = trainer.num_updates();
 }
 
 void EventStorage::on_train_step_end(Trainer& trainer, const Batch&, const StepOutput& output) {
@@ -84,7 +86,7 @@ void EventStorage::on_train_step_end(Trainer& trainer, const Batch&, const StepO
 }
 
 void EventStorage::on_gradients_ready(Trainer& trainer) {
-  // Before the scheduler moves it to the next update's.
+  // After the update, the scheduler has already set the learning rate of the next one.
   put_scalar("learning_rate",
              get_param_group_field(*trainer.optimizer(), ParamGroupField::lr).front());
 }
@@ -113,8 +115,9 @@ void EventStorage::load_rank_state_dict(const StateDict& state) {
     const at::Tensor updates = own.get_tensor("updates").to(at::kCPU, at::kLong).contiguous();
     const at::Tensor values = own.get_tensor("values").to(at::kCPU, at::kDouble).contiguous();
     LINKBOY_CHECK(updates.dim() == 1 && updates.sizes() == values.sizes(), "the saved values of \"",
-                  entry.first, "\" have shape ", values.sizes(), " and their updates ",
-                  updates.sizes(), "; both must be lists of one length. Use another state.");
+                  entry.first, "\" have shape ", values.sizes(), ", but their updates have shape ",
+                  updates.sizes(),
+                  "; both must be one-dimensional and of the same length. Use another state.");
     Values& mine = loaded[entry.first];
     const int64_t first = std::max<int64_t>(updates.numel() - options_.window, 0);
     for (int64_t i = first; i < updates.numel(); ++i) {
@@ -124,6 +127,7 @@ void EventStorage::load_rank_state_dict(const StateDict& state) {
   }
   values_ = std::move(loaded);
   num_updates_ = state.get_int("num_updates");
+  is_state_loaded_ = true;
 }
 
 }  // namespace linkboy

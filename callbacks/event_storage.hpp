@@ -17,53 +17,57 @@
 namespace linkboy {
 
 struct EventStorageOptions {
-  /// Newest values of each name that are kept. At least 1.
+  /// Number of values to keep for each name; older ones are dropped. Must be at least 1.
   int64_t window = 1000;
 
   LINKBOY_FIELDS(window);
 };
 
 /// Keeps the newest scalars of a run, update by update, for callbacks and subclasses that react to
-/// them: detectron2's and LiBai's EventStorage. Another callback finds it by
+/// them. It corresponds to EventStorage in detectron2 and LiBai. Other callbacks get it with
 /// `trainer.callback_handler().find<EventStorage>()`.
 ///
 ///     if (storage->values("train_loss", 20).mean().item<double>() > limit) ...
 ///
-/// Records `train_loss`, the mean over the samples of the update, and `learning_rate` of the first
-/// param group. `put_scalar` adds values of your own. The values are those of this process; reading
-/// is not collective. No update waits for its loss: a value is on its way from the device until it
-/// is read. A resumed run continues with the values of the saved one.
+/// Records `train_loss`, the mean over the samples of the update, and `learning_rate`, that of the
+/// first param group. `put_scalar` adds custom values. All values are those of this process, and
+/// reading them is not collective. Updates do not wait for their loss; each value is an
+/// asynchronous scalar, and only reading it may wait. A run that resumes with the same number of
+/// processes continues with the saved values.
 class LINKBOY_API EventStorage : public Callback {
  public:
-  /// What `make<EventStorage>({...})` takes.
+  /// The options type for `make<EventStorage>({...})`.
   using Options = EventStorageOptions;
 
-  /// @throws OptionError if the window is less than 1.
+  /// @throws OptionError if `window` is less than 1.
   explicit EventStorage(EventStorageOptions options = {});
 
-  /// Adds a value of the update in progress; between updates, of the last one.
-  /// @param scalar  One element; it may live on a device.
+  /// Adds a value for the update in progress or, between updates, for the last one.
+  /// @param scalar  A number, or a tensor with one element, which may be on any device.
   /// @{
   void put_scalar(std::string_view name, double scalar);
   void put_scalar(std::string_view name, const at::Tensor& scalar);
   /// @}
 
-  /// The names that have values, in alphabetical order.
+  /// Returns the names that have values, in alphabetical order.
   std::vector<std::string> names() const;
-  /// Whether a name has values.
+  /// Whether `name` has values.
   bool contains(std::string_view name) const;
 
-  /// Returns the newest value. May wait for the device.
-  /// @throws Error that lists the names if there is none.
+  /// Returns the newest value of `name`. May wait for the device.
+  /// @throws Error that lists the names if `name` has no values.
   double latest(std::string_view name) const;
 
-  /// Returns the newest `num_values` values, or as many as there are: double [n] on the CPU, oldest
-  /// first. `mean()`, `median()` and `histc()` of LibTorch do the rest. May wait for the device.
-  /// @throws Error that lists the names if there is none, or if `num_values` is less than 1.
+  /// Returns the newest `num_values` values, or all values if there are fewer, as a double tensor
+  /// of shape [n] on the CPU, oldest first. Use LibTorch's `mean()`, `median()` or `histc()` on it.
+  /// May wait for the device.
+  /// @throws Error if `name` has no values (the message lists the names) or `num_values` is less
+  ///         than 1.
   at::Tensor values(std::string_view name, int64_t num_values) const;
 
-  /// Returns the updates that these values belong to: int64 [n]. They count from 1, with skipped
-  /// ones. @throws Error as `values`.
+  /// Returns the number of the update of each of these values, as an int64 tensor of shape [n].
+  /// Updates count from 1, including skipped ones.
+  /// @throws Error under the same conditions as `values`.
   at::Tensor updates(std::string_view name, int64_t num_values) const;
 
   void on_training_run_start(Trainer& trainer) override;
@@ -81,7 +85,7 @@ class LINKBOY_API EventStorage : public Callback {
   struct Value {
     int64_t update;
     AsyncScalar sum;
-    double divisor = 1.0;  // of the sum
+    double divisor = 1.0;  // `sum` is divided by it
 
     double get() const { return sum.value() / divisor; }
   };
@@ -92,8 +96,9 @@ class LINKBOY_API EventStorage : public Callback {
 
   EventStorageOptions options_;
   std::map<std::string, Values, std::less<>> values_;
-  int64_t num_updates_ = 0;  // that have begun
-  LossAverage loss_;         // of the update in progress
+  int64_t num_updates_ = 0;  // updates that have begun, including skipped ones
+  bool is_state_loaded_ = false;
+  LossAverage loss_;  // loss of the update in progress
 };
 
 }  // namespace linkboy

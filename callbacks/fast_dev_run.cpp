@@ -13,8 +13,9 @@
 namespace linkboy {
 namespace {
 
-/// Comes after all others. Limits the loaders that they have set, and asks for the end when they
-/// have seen the first epoch's: an evaluation by one of them would be left immediately.
+/// Called after all other callbacks. Limits the loaders that they have set. Makes the stop request
+/// only after they have seen the end of the first epoch, because a stop request ends any evaluation
+/// immediately.
 class EndAfterFirstEpoch final : public LimitBatches {
  public:
   using LimitBatches::LimitBatches;
@@ -42,16 +43,17 @@ void FastDevRun::on_dataloaders_ready(Trainer& trainer) {
   const auto removed = trainer.callback_handler().remove_if(
       [](const Callback& callback) { return callback.writes_files(); });
   if (!removed.empty()) {
-    trainer.print(fmt::format("FastDevRun leaves out {}", fmt::join(removed, ", ")));
+    trainer.print(
+        fmt::format("FastDevRun removes callbacks that write files: {}", fmt::join(removed, ", ")));
   }
   if (!trainer.callback_handler().find<EndAfterFirstEpoch>()) {
-    // Called in this event as well, as the last.
+    // The added callback also gets this event, after all others.
     trainer.callback_handler().add(std::make_shared<EndAfterFirstEpoch>(num_batches_));
   }
 }
 
 void FastDevRun::on_training_run_epoch_end(Trainer& trainer) {
-  // The first epoch may not be one that the run evaluates.
+  // The run may not evaluate its first epoch (`evaluate_every_n_epochs`).
   if (!trainer.is_epoch_evaluated() && !trainer.evaluation_sets().empty()) trainer.evaluate_now({});
 }
 

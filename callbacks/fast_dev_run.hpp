@@ -7,20 +7,21 @@
 
 namespace linkboy {
 
-/// Has a program run through once, quickly and without traces: each run trains on a few batches,
-/// evaluates on a few of each set, and ends with StopReason::max_steps after its first epoch.
-/// Callbacks that keep results (`Callback::writes_files`) are taken out of the Trainer, and named.
+/// Checks quickly that a program runs to its end, without writing files. Each training run uses
+/// only a few batches, evaluates a few batches of each set, and ends with StopReason::max_steps
+/// after its first epoch. `Trainer::evaluate` is limited, too. Callbacks that write files
+/// (`Callback::writes_files`) are removed from the Trainer, and their names are printed.
 class LINKBOY_API FastDevRun : public Callback {
  public:
-  /// @param num_batches  Of each loader and process; at least 1.
-  /// @throws Error if it is less.
+  /// @param num_batches  Number of batches per loader and process. Must be at least 1.
+  /// @throws OptionError if `num_batches` is less than 1.
   explicit FastDevRun(int64_t num_batches = 1);
 
   void on_dataloaders_ready(Trainer& trainer) override;
   void on_training_run_epoch_end(Trainer& trainer) override;
 
  protected:
-  /// Before all others: they must not begin to write.
+  /// Returns `first`, so that the other callbacks are removed before they write.
   Phase default_phase() const override;
 
  private:

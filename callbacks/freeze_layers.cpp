@@ -14,7 +14,7 @@ namespace linkboy {
 FreezeLayers::FreezeLayers(std::shared_ptr<ModelFreezer> freezer, FreezeLayersOptions options)
     : freezer_(std::move(freezer)), options_(std::move(options)) {
   LINKBOY_CHECK_OPTION(freezer_ != nullptr,
-                       "the freezer is null; give one (std::make_shared<ModelFreezer>(model)).");
+                       "the freezer is null; pass std::make_shared<ModelFreezer>(model).");
   for (const UnfreezeStep& step : options_.unfreeze_at) {
     LINKBOY_CHECK_OPTION(step.epoch >= 1, "a step of unfreeze_at has the epoch ", step.epoch,
                          "; epochs count from 1.");
@@ -25,10 +25,11 @@ FreezeLayers::FreezeLayers(std::shared_ptr<ModelFreezer> freezer, FreezeLayersOp
   }
 }
 
-/// Before a training state is loaded, which must find the groups that it was saved with.
+/// Adds the groups before a training state is loaded, which needs the groups that it was saved
+/// with.
 void FreezeLayers::on_init_end(Trainer& trainer) { add_param_groups(trainer); }
 
-/// A Trainer may receive the callback between two runs.
+/// Adds the groups if the callback was given to the Trainer after `on_init_end`.
 void FreezeLayers::on_training_run_start(Trainer& trainer) { add_param_groups(trainer); }
 
 void FreezeLayers::add_param_groups(Trainer& trainer) const {
@@ -48,7 +49,8 @@ void FreezeLayers::add_param_groups(Trainer& trainer) const {
     });
     if (parameters.empty()) continue;
     optimizer->add_param_group(torch::optim::OptimizerParamGroup(std::move(parameters)));
-    // Afterwards: LibTorch 2.15 takes a learning rate that is its class's default for none.
+    // The options are set afterwards, because `add_param_group` of LibTorch 2.15 treats a learning
+    // rate that equals the default of its options class as not set.
     auto options = optimizer->defaults().clone();
     if (step.lr) options->set_lr(*step.lr);
     optimizer->param_groups().back().set_options(std::move(options));
@@ -58,7 +60,7 @@ void FreezeLayers::add_param_groups(Trainer& trainer) const {
 void FreezeLayers::on_train_epoch_start(Trainer& trainer) {
   const int64_t epoch = trainer.run_history().current_epoch();
   for (const UnfreezeStep& step : options_.unfreeze_at) {
-    // Also what a resumed run has unfrozen before.
+    // Also applies the steps of earlier epochs, for a resumed run.
     if (step.epoch > epoch) continue;
     const ParametersByGroup changed =
         freezer_->unfreeze({.from_index = step.from_index,
@@ -71,7 +73,7 @@ void FreezeLayers::on_train_epoch_start(Trainer& trainer) {
   freezer_->apply_modes();
 }
 
-/// Another callback may have put the whole model into training mode.
+/// Restores the modes, because another callback may have put the whole model into training mode.
 void FreezeLayers::on_train_step_start(Trainer&) { freezer_->apply_modes(); }
 
 }  // namespace linkboy

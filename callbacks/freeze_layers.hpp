@@ -11,50 +11,53 @@
 
 namespace linkboy {
 
-/// Layer groups that are unfrozen at the start of an epoch; the indexes are those of ModelFreezer.
+/// A range of layer groups that is unfrozen at the start of an epoch. The indexes are those of
+/// ModelFreezer.
 struct UnfreezeStep {
-  /// The epoch of the run history, from 1.
+  /// The epoch of the run history, counted from 1. Must be at least 1.
   int64_t epoch = 1;
-  /// One end of the range; it belongs to it.
+  /// One end of the range, which includes it.
   int64_t from_index = -1;
-  /// The other end; it belongs to the range, too.
+  /// The other end of the range, which includes it.
   int64_t to_index = -1;
 
-  /// Rate of the param group that the optimizer gets for them; default: the optimizer's. Not
-  /// negative. All of them get the weight decay of the optimizer's defaults, biases and norms too.
-  /// Parameters that the optimizer has already stay in their group: to give each its own weight
-  /// decay, make the groups with `ParameterGroupOptions::include_frozen`.
+  /// Learning rate of the param group that is added to the optimizer for these layers. If not set,
+  /// that of the optimizer's defaults. Must be finite and not negative. All parameters of the
+  /// group, including biases and norms, get the weight decay of the optimizer's defaults.
+  /// Parameters that the optimizer already has stay in their group. To set the weight decay per
+  /// parameter, make the groups with `ParameterGroupOptions::include_frozen`.
   std::optional<double> lr{};
 
-  /// Puts the modules into training mode, as UnfreezeOptions.
+  /// If true, also puts the modules into training mode. If false, their mode does not change.
   bool set_modules_as_training = true;
 };
 
 struct FreezeLayersOptions {
-  /// Gradual unfreezing, from the last layers to the first: `{{.epoch = 2, .from_index = -2},
-  /// {.epoch = 4, .from_index = 0, .lr = 1e-4}}`.
+  /// The layer groups to unfreeze, and when. Gradual unfreezing from the last layers to the first:
+  /// `{{.epoch = 2, .from_index = -2}, {.epoch = 4, .from_index = 0, .lr = 1e-4}}`.
   std::vector<UnfreezeStep> unfreeze_at{};
 };
 
-/// Keeps frozen layers in evaluation mode through training, where they were frozen so, although
-/// Trainer puts the model into training mode at each epoch; and unfreezes layers at given epochs.
+/// Keeps layers that were frozen with `FreezeOptions::set_modules_as_eval` in evaluation mode
+/// during training, although the Trainer puts the model into training mode in each epoch. Unfreezes
+/// layers at the given epochs.
 ///
-/// The param groups of layers to be unfrozen are in the optimizer from the first run on, one for
-/// each step, so that training states have the same groups at all times and a run can be resumed
-/// from any of them. While frozen, they are not updated; the scheduler moves their learning rates
-/// along from the run's start. What a step has unfrozen stays so in later runs.
+/// The optimizer gets the param groups of the layers to unfreeze, one for each step, before the
+/// first run. All training states therefore contain the same groups, and a run can resume from any
+/// of them. Frozen parameters are not updated, but the scheduler sets the learning rates of their
+/// groups from the start of the run. Layers that a step has unfrozen stay unfrozen in later runs.
 ///
 /// Freeze the layers before the Trainer's first run.
 class LINKBOY_API FreezeLayers : public Callback {
  public:
-  /// What `make<FreezeLayers>(subject, {...})` takes.
+  /// The argument types for `make<FreezeLayers>(subject, {...})`.
   /// @{
   using Subject = std::shared_ptr<ModelFreezer>;
   using Options = FreezeLayersOptions;
   /// @}
 
-  /// @throws Error if the freezer is null, an index out of range, an epoch less than 1, or a
-  ///         learning rate negative or not finite.
+  /// @throws OptionError if `freezer` is null, an epoch is less than 1, or a learning rate is
+  ///         negative or not finite; Error if an index is out of range.
   explicit FreezeLayers(std::shared_ptr<ModelFreezer> freezer, FreezeLayersOptions options = {});
 
   void on_init_end(Trainer& trainer) override;

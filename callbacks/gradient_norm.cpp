@@ -16,8 +16,8 @@ constexpr const char* kGradientNormName = "train_gradient_norm";
 constexpr const char* kNumUpdates = "num_updates";
 constexpr const char* kTotals = "totals";
 
-/// Adds a norm to the sum, the maximum and the number; with `leaves_out_infinite` none that is not
-/// finite.
+/// Returns the sum, maximum and number of norms with `norm` added. If `leaves_out_infinite` is
+/// true, a norm that is not finite is not added.
 at::Tensor with_norm(const at::Tensor& totals, const at::Tensor& norm, bool leaves_out_infinite) {
   const at::Tensor value = norm.to(at::kDouble);
   const at::Tensor more =
@@ -81,7 +81,7 @@ void GradientNorm::on_gradients_ready(Trainer& trainer) {
   accelerator.unscale_gradients(*trainer.optimizer());
   const bool is_fp16 = accelerator.grad_scaler() != nullptr;
   for (auto& part : parts_) {
-    // An infinite limit only measures.
+    // With an infinite limit, the norm is measured and nothing is clipped.
     const at::Tensor norm =
         accelerator.clip_grad_norm(part.parameters, std::numeric_limits<double>::infinity());
     part.totals = with_norm(part.totals, norm.to(accelerator.device()), is_fp16);
@@ -90,7 +90,7 @@ void GradientNorm::on_gradients_ready(Trainer& trainer) {
 }
 
 void GradientNorm::on_train_epoch_end(Trainer& trainer) {
-  if (parts_.empty() && !loaded_.empty()) {  // resumed at the epoch's end
+  if (parts_.empty() && !loaded_.empty()) {  // resumed at the end of the epoch
     parts_ = find_parts(trainer);
     for (auto& part : parts_) restore(part, trainer.device());
   }

@@ -11,35 +11,37 @@
 
 namespace linkboy {
 
-/// The parts of the gradients whose norms are recorded in addition to that of all.
+/// The parts of the gradients whose norms are recorded in addition to the norm of all gradients.
 enum class GradientNormParts { none, param_groups, modules };
 LINKBOY_ENUM_NAMES(GradientNormParts, none, param_groups, modules)
 
 struct GradientNormOptions {
-  /// `param_groups` records `train_gradient_norm_group_0` and so on; `modules`, for each direct
-  /// child of the model that has parameters, `train_gradient_norm_NAME` (of one called "max",
-  /// `train_gradient_norm_module_max`).
+  /// `param_groups` records `train_gradient_norm_group_0` and so on. `modules` records
+  /// `train_gradient_norm_NAME` for each direct child of the model with parameters that the
+  /// optimizer trains; for a child called "max" it is `train_gradient_norm_module_max`.
   GradientNormParts parts = GradientNormParts::none;
   LINKBOY_FIELDS(parts);
 };
 
-/// Records, for each training epoch, the 2-norm of all gradients together that the optimizer's
-/// parameters have, before clipping: the mean over the epoch's updates as `train_gradient_norm`,
-/// the largest as `train_gradient_norm_max`; of the parts that the options name, the mean.
+/// Records, for each training epoch, the 2-norm of the gradients of all parameters of the
+/// optimizer, before clipping: the mean over the epoch's updates as `train_gradient_norm`, and the
+/// maximum as `train_gradient_norm_max`. For the parts that the options select, records only the
+/// mean.
 ///
-/// In fp16 an update whose gradients overflow is skipped: it is left out, and how many there were
-/// is recorded as `train_skipped_updates`. Otherwise a norm that is not finite makes the mean and
-/// the maximum so.
+/// In fp16, an update whose gradients overflow is skipped. Norms that are not finite are then left
+/// out, and the number of updates without a finite norm is recorded as `train_skipped_updates`. In
+/// other precisions, a norm that is not finite also makes the mean and the maximum not finite.
 ///
-/// The sums stay on the device, in double precision, until the epoch's end. With
-/// `DistributedOptions::zero_stage` 2 each update costs one more message for each norm. The parts
-/// are found at the first update of an epoch. On every process or on none.
+/// The sums stay on the device, in double precision, until the end of the epoch. With
+/// `DistributedOptions::zero_stage` 2, each norm costs one additional message per update. The parts
+/// are determined at the first update of each epoch. Either all processes or none must have the
+/// callback.
 class LINKBOY_API GradientNorm : public Callback {
  public:
-  /// What `make<GradientNorm>({...})` takes.
+  /// The options type for `make<GradientNorm>({...})`.
   using Options = GradientNormOptions;
 
-  /// Records the norm of all gradients and those of `options.parts`.
+  /// Makes a callback that records the norm of all gradients and the norms of `options.parts`.
   explicit GradientNorm(GradientNormOptions options = {}) : options_(options) {}
 
   void on_train_epoch_start(Trainer& trainer) override;
@@ -51,9 +53,9 @@ class LINKBOY_API GradientNorm : public Callback {
 
  private:
   struct Part {
-    std::string name{};  // of the mean
+    std::string name{};  // metric name of the mean
     std::vector<at::Tensor> parameters{};
-    /// Double, on the device: sum, maximum and number of the norms; undefined before the first.
+    /// Sum, maximum and number of the norms; double [3] on the device. Undefined before the first.
     at::Tensor totals{};
   };
 
@@ -61,9 +63,9 @@ class LINKBOY_API GradientNorm : public Callback {
   void restore(Part& part, c10::Device device) const;
 
   GradientNormOptions options_;
-  std::vector<Part> parts_;  // that of all gradients is the first
+  std::vector<Part> parts_;  // all gradients first, then the selected parts
   int64_t num_updates_ = 0;
-  StateDict loaded_;  // totals by name, until the parts are found
+  StateDict loaded_;  // the loaded state, until the parts are determined
 };
 
 }  // namespace linkboy

@@ -10,11 +10,12 @@
 
 namespace linkboy {
 
-/// Gives the default generators of the CPU and of a device back the states that they had: what is
-/// drawn in its scope changes nothing in the run.
+/// Saves the states of the default random number generators of the CPU and of a device, and
+/// restores them in the destructor. Random numbers that are drawn in its scope do not change the
+/// run.
 class KeptGenerators {
  public:
-  /// @param device  Its default generator is kept, and that of the CPU.
+  /// @param device  The device whose generator is saved in addition to that of the CPU.
   explicit KeptGenerators(c10::Device device) {
     keep(c10::Device(c10::kCPU));
     if (!device.is_cpu()) keep(device);

@@ -9,14 +9,14 @@
 
 namespace linkboy {
 
-/// What a LambdaCallback calls; an empty one is passed over.
+/// The functions that a LambdaCallback calls. Empty functions are skipped.
 struct LambdaCallbackFunctions {
-  /// The type of most events.
+  /// Function for most events.
   using Function = std::function<void(Trainer&)>;
-  /// The type of the ends of steps.
+  /// Function for the end of a training or evaluation step.
   using StepFunction = std::function<void(Trainer&, const Batch&, const StepOutput&)>;
 
-  /// Each for the event of Callback that has its name.
+  /// Functions for the events of Callback with the same names.
   /// @{
   Function on_init_end{};
   Function on_dataloaders_ready{};
@@ -46,14 +46,14 @@ struct LambdaCallbackFunctions {
   /// @}
 };
 
-/// A callback of a few lines, where a class would be too much. A second one of a Trainer needs a
-/// name of its own (`set_name`).
+/// A callback made from functions, for a few lines that do not need a class. If a Trainer has
+/// several, give each a different name with `set_name`.
 ///
 ///     linkboy::make<linkboy::LambdaCallback>({
 ///         .on_train_epoch_end = [](linkboy::Trainer& trainer) { ... }});
 class LINKBOY_API LambdaCallback : public Callback {
  public:
-  /// What `make<LambdaCallback>({...})` takes.
+  /// The options type for `make<LambdaCallback>({...})`.
   using Options = LambdaCallbackFunctions;
 
   /// Any of the functions may be empty.

@@ -17,14 +17,14 @@ constexpr const char* kSeries = "series";
 LearningRateMonitor::LearningRateMonitor(LearningRateMonitorOptions options)
     : options_(std::move(options)) {
   LINKBOY_CHECK_OPTION(!options_.fields.empty(),
-                       "there are no fields to record; name at least one, such as lr.");
+                       "fields is empty; it must contain at least one field, such as lr.");
   LINKBOY_CHECK_OPTION(options_.every_n_updates >= 0, "every_n_updates is ",
                        options_.every_n_updates,
                        "; it must not be negative. Use 0 to keep no series.");
 }
 
 void LearningRateMonitor::on_training_run_start(Trainer& trainer) {
-  read(trainer);  // a field that is not there should not cost an epoch
+  read(trainer);  // throws now, not after the first epoch, if the optimizer lacks a field
   if (is_resumed()) return;
   last_ = {};
   series_.clear();
@@ -38,7 +38,7 @@ std::vector<FieldValues> LearningRateMonitor::read(Trainer& trainer) const {
   return fields;
 }
 
-// After the update the scheduler has set the values of the next.
+// After the update, the scheduler has already set the values of the next one.
 void LearningRateMonitor::on_gradients_ready(Trainer& trainer) { next_ = read(trainer); }
 
 void LearningRateMonitor::on_train_update_end(Trainer& trainer) {

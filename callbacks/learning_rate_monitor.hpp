@@ -10,42 +10,45 @@
 namespace linkboy {
 
 struct LearningRateMonitorOptions {
-  /// What is recorded; not empty.
+  /// The fields to record. Must not be empty.
   std::vector<ParamGroupField> fields{ParamGroupField::lr};
-  /// Keeps the values of every n-th update as well, for `series`. 0 keeps none. Not negative.
+  /// Number of updates between two entries of `series`. If 0, `series` stays empty. Must not be
+  /// negative.
   int64_t every_n_updates = 0;
   LINKBOY_FIELDS(fields, every_n_updates);
 };
 
-/// The values of the optimizer's param groups, of which one field each, in force for an update.
+/// The recorded fields of the optimizer's param groups, with the values that an update used.
 struct UpdateValues {
-  /// Counted from 1, over the whole run.
+  /// Number of the update in the run, counted from 1.
   int64_t update = 0;
-  /// One for each of the options' fields.
+  /// One entry for each recorded field, in the order of the options. If the run was resumed with
+  /// other options, earlier updates only have the fields that were recorded then.
   std::vector<FieldValues> fields{};
 };
 
-/// Records, at the end of each training epoch, the values that were in force for its last update:
-/// `lr`, or `lr_group_0`, `lr_group_1`, ... if the optimizer has several param groups; in the same
-/// way `weight_decay`, `momentum` (beta1 in the Adam family) and `beta2`. An epoch in which no
-/// update was made records the values of the update before, if there was one.
+/// Records, at the end of each training epoch, the values that its last update used: `lr`, or
+/// `lr_group_0`, `lr_group_1` and so on if the optimizer has several param groups. `weight_decay`,
+/// `momentum` (beta1 in the Adam family) and `beta2` are named in the same way. If an epoch made no
+/// update, records the values of the previous update, if any.
 ///
-/// Watches the Trainer's optimizer alone.
+/// Reads the Trainer's own optimizer only, not registered optimizers.
 class LINKBOY_API LearningRateMonitor : public Callback {
  public:
-  /// What `make<LearningRateMonitor>({...})` takes.
+  /// The options type for `make<LearningRateMonitor>({...})`.
   using Options = LearningRateMonitorOptions;
 
-  /// @throws Error if an option is out of its range.
+  /// @throws OptionError if an option is out of range.
   explicit LearningRateMonitor(LearningRateMonitorOptions options = {});
 
-  /// @throws Error if the optimizer's options lack one of the fields.
+  /// @throws Error if the optimizer's options do not have one of the fields.
   void on_training_run_start(Trainer& trainer) override;
   void on_gradients_ready(Trainer& trainer) override;
   void on_train_update_end(Trainer& trainer) override;
   void on_train_epoch_end(Trainer& trainer) override;
 
-  /// Values of every n-th update of the run, oldest first, including those before a resume.
+  /// The values of every `every_n_updates`-th update of the run, oldest first, including those
+  /// before a resume.
   const std::vector<UpdateValues>& series() const { return series_; }
 
   StateDict state_dict() const override;
@@ -57,7 +60,7 @@ class LINKBOY_API LearningRateMonitor : public Callback {
   UpdateValues from_ivalue(const c10::IValue& value) const;
 
   LearningRateMonitorOptions options_;
-  std::vector<FieldValues> next_;  // of the update in progress
+  std::vector<FieldValues> next_;  // values of the update in progress
   UpdateValues last_;
   std::vector<UpdateValues> series_;
 };

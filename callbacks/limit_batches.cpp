@@ -12,7 +12,7 @@ namespace linkboy {
 LimitBatches::LimitBatches(LimitBatchesOptions options) : options_(options) {
   const auto check = [](const char* name, const std::optional<int64_t>& limit) {
     LINKBOY_CHECK_OPTION(limit.value_or(1) >= 1, "LimitBatches' ", name, " is ", *limit,
-                         "; it must be at least 1. Leave it out to limit nothing.");
+                         "; it must be at least 1. Leave it out to use all batches.");
   };
   check("num_train_batches", options_.num_train_batches);
   check("num_eval_batches", options_.num_eval_batches);
@@ -21,7 +21,7 @@ LimitBatches::LimitBatches(LimitBatchesOptions options) : options_(options) {
 
 void LimitBatches::on_dataloaders_ready(Trainer& trainer) {
   const auto& accelerator = trainer.accelerator();
-  const bool is_training = trainer.train_dataloader() != nullptr;  // or `Trainer::evaluate`
+  const bool is_training = trainer.train_dataloader() != nullptr;  // false in `Trainer::evaluate`
   const bool repeats = options_.repeat_first_epoch && is_training;
   if (is_training && (options_.num_train_batches || repeats)) {
     trainer.set_train_dataloader(std::make_shared<LimitedLoader>(
@@ -30,7 +30,7 @@ void LimitBatches::on_dataloaders_ready(Trainer& trainer) {
   }
   const auto limit = [&](std::shared_ptr<DataLoader>& loader, int64_t num_batches) {
     if (options_.are_eval_limits_total) {
-      // Batch k of this process is batch k * num_processes + process_index of all.
+      // Batch k of this process is batch k * num_processes + process_index of the whole set.
       const int64_t num_processes = accelerator.num_processes();
       num_batches = (num_batches - accelerator.process_index() + num_processes - 1) / num_processes;
     }

@@ -9,33 +9,35 @@
 namespace linkboy {
 
 struct LimitBatchesOptions {
-  /// Training batches of an epoch and process. At least 1; unset: all.
+  /// Number of training batches per epoch and process; all if not set. Must be at least 1.
   std::optional<int64_t> num_train_batches{};
-  /// Batches of each evaluation set and process. At least 1; unset: all.
+  /// Number of batches per evaluation set and process; all if not set. Must be at least 1.
   std::optional<int64_t> num_eval_batches{};
-  /// The same for intermediate evaluations (StepBasedEvaluation's) alone. Unset:
-  /// `num_eval_batches`.
+  /// The same limit for intermediate evaluations (see StepBasedEvaluation) only. If not set,
+  /// `num_eval_batches` applies to them. Must be at least 1.
   std::optional<int64_t> num_intermediate_eval_batches{};
-  /// Whether the numbers of evaluation batches are those of all processes together.
+  /// If true, the limits for evaluations are totals over all processes. If false, they apply to
+  /// each process.
   bool are_eval_limits_total = false;
-  /// Trains on the batches of the first epoch in every epoch, with their augmentation and in their
-  /// order, and evaluates on them in place of the evaluation data. A model that does not learn a
-  /// few batches by heart will not learn anything else.
+  /// If true, every epoch trains on the batches of the first epoch, with the same augmentation and
+  /// in the same order, and the run evaluates them instead of the evaluation data. Use it to check
+  /// that the model can overfit a few batches. Does not affect `Trainer::evaluate`.
   bool repeat_first_epoch = false;
   LINKBOY_FIELDS(num_train_batches, num_eval_batches, num_intermediate_eval_batches,
                  are_eval_limits_total, repeat_first_epoch);
 };
 
-/// Uses the first batches of the loaders only. Schedules and progress know of it: the lengths of
-/// the run are those of the limited loaders.
+/// Uses only the first batches of each loader. The lengths of the run, and therefore the schedule
+/// and the progress, are those of the limited loaders.
 class LINKBOY_API LimitBatches : public Callback {
  public:
-  /// What `make<LimitBatches>({...})` takes.
+  /// The options type for `make<LimitBatches>({...})`.
   using Options = LimitBatchesOptions;
 
-  /// @throws Error if a limit is less than 1.
+  /// @throws OptionError if a limit is less than 1.
   explicit LimitBatches(LimitBatchesOptions options);
-  /// The same limit for training and evaluation.
+  /// Uses the same limit for training and evaluation.
+  /// @throws OptionError if `num_batches` is less than 1.
   explicit LimitBatches(int64_t num_batches)
       : LimitBatches({.num_train_batches = num_batches, .num_eval_batches = num_batches}) {}
 

@@ -28,7 +28,7 @@ void LogMetrics::on_training_run_epoch_end(Trainer& trainer) {
 
 void LogMetrics::log_new(Trainer& trainer) {
   const NamedValues fresh = new_metrics_.take(trainer.run_history());
-  // After the run's last epoch, and in an evaluation alone, no other event would come.
+  // After the run's last epoch and in `Trainer::evaluate`, no later event would print the values.
   const bool is_due = trainer.run_history().current_epoch() % options_.every_n_epochs == 0 ||
                       is_over_ || !trainer.train_dataloader();
   if (is_due && !fresh.empty()) log_metrics(trainer, fresh);

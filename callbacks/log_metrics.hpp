@@ -9,20 +9,21 @@
 namespace linkboy {
 
 struct LogMetricsOptions {
-  /// Values of other epochs are passed over, but not those that come after the last one. At least
-  /// 1.
+  /// Prints the values of every n-th epoch and skips those of the other epochs. Values from
+  /// `Trainer::evaluate`, and values that are recorded after the planned last epoch, are always
+  /// printed. Must be at least 1.
   int64_t every_n_epochs = 1;
   LINKBOY_FIELDS(every_n_epochs);
 };
 
-/// Prints each new value of the run history once: after the training part, after the evaluation
-/// and at the end of an epoch. Override `log_metrics` to send them elsewhere.
+/// Prints each new value of the run history once: after the training part, after each evaluation
+/// and at the end of each epoch. To send the values to another place, override `log_metrics`.
 class LINKBOY_API LogMetrics : public Callback {
  public:
-  /// What `make<LogMetrics>({...})` takes.
+  /// The options type for `make<LogMetrics>({...})`.
   using Options = LogMetricsOptions;
 
-  /// @throws Error if an option is out of its range.
+  /// @throws OptionError if an option is out of range.
   explicit LogMetrics(LogMetricsOptions options = {});
 
   void on_training_run_start(Trainer& trainer) override { skip_present(trainer); }
@@ -33,10 +34,11 @@ class LINKBOY_API LogMetrics : public Callback {
   void on_evaluation_run_end(Trainer& trainer) override { log_new(trainer); }
 
  protected:
-  /// Names and values, in the order in which they are written.
+  /// Names and values, in the order in which they are printed.
   using NamedValues = MetricCursor::NamedValues;
 
-  /// @param metrics  Names with their new values, at least one.
+  /// Prints new values.
+  /// @param metrics  Names and new values; at least one.
   virtual void log_metrics(Trainer& trainer, const NamedValues& metrics);
 
  private:

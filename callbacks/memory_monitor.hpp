@@ -5,17 +5,17 @@
 
 namespace linkboy {
 
-/// Records how much memory this process has, in MiB, after each epoch and its evaluation, and after
-/// a run of `evaluate`:
-/// - `resident_mib`: in main memory now, shared libraries included;
-/// - `peak_resident_mib`: the most of it since the process began;
-/// - `cuda_peak_mib`, on CUDA and other devices: the most that tensors took there together in this
-///   epoch, as Python's `torch.cuda.max_memory_allocated`;
-/// - `cuda_reserved_mib`: the most that LibTorch kept there for them in this epoch, as
-///   `torch.cuda.max_memory_reserved`. The driver's own share comes on top.
+/// Records the memory use of this process, in MiB, after each epoch and its evaluation, and after
+/// `Trainer::evaluate`:
+/// - `resident_mib`: main memory in use now, including shared libraries;
+/// - `peak_resident_mib`: the largest value of `resident_mib` since the process began;
+/// - `cuda_peak_mib`, on CUDA and other devices: the most memory that tensors used on the device at
+///   one time in this epoch, as in Python's `torch.cuda.max_memory_allocated`;
+/// - `cuda_reserved_mib`: the most memory that LibTorch kept for tensors in this epoch, as in
+///   `torch.cuda.max_memory_reserved`. It does not include the driver's own memory.
 ///
-/// Resets LibTorch's peak statistic of the device at each epoch, which other readers of it
-/// see. Costs nothing during the steps.
+/// Resets LibTorch's peak statistics of the device at each epoch, which also changes the values
+/// that other readers of these statistics see. Does no work during the steps.
 class LINKBOY_API MemoryMonitor : public Callback {
  public:
   void on_training_run_start(Trainer& trainer) override { start(trainer); }
@@ -24,7 +24,7 @@ class LINKBOY_API MemoryMonitor : public Callback {
   void on_evaluation_run_end(Trainer& trainer) override { record(trainer); }
 
  protected:
-  /// Before those that print what was recorded.
+  /// Called before callbacks that print the recorded values.
   Phase default_phase() const override { return Phase::record; }
 
  private:

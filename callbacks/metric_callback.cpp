@@ -13,7 +13,7 @@ namespace {
 at::Tensor model_output(const Batch&, const StepOutput& output) {
   const auto& value = output.model_outputs;
   LINKBOY_CHECK(value.isTensor(), "MetricCallback: the model's output is a ", value.tagKind(),
-                ", not a tensor; set MetricCallbackOptions::output to choose one of it.");
+                ", not a tensor; set MetricCallbackOptions::output to select a tensor.");
   return value.toTensor();
 }
 
@@ -33,7 +33,7 @@ MetricCallback::MetricCallback(std::initializer_list<MetricCollection::NamedMetr
 
 void MetricCallback::begin() { outer_.push_back(metrics_.take()); }
 
-// A callback that is added within an epoch has not seen its start: it waits for the next one.
+// A callback that was added in the middle of an epoch skips the rest of that epoch.
 void MetricCallback::update(const Batch& batch, const StepOutput& output) {
   if (outer_.empty()) return;
   metrics_.update(options_.output(batch, output).detach(), options_.target(batch, output).detach());
@@ -47,7 +47,7 @@ std::vector<std::pair<std::string, double>> MetricCallback::values_so_far() cons
     try {
       const at::Tensor value = metric->compute(alone);
       if (value.dim() == 0) values.emplace_back(name, value.item<double>());
-    } catch (const std::exception&) {  // NOLINT(bugprone-empty-catch): it is left out
+    } catch (const std::exception&) {  // NOLINT(bugprone-empty-catch): left out
     }
   }
   return values;
@@ -96,7 +96,7 @@ void MetricCallback::on_eval_step_end(Trainer&, const Batch& batch, const StepOu
 
 void MetricCallback::on_eval_epoch_end(Trainer& trainer) { end(trainer); }
 
-// Within a training epoch: its metrics, also while an evaluation measures others.
+// Returns the data of the training epoch, even while an evaluation within it is measured.
 StateDict MetricCallback::rank_state_dict() const {
   if (!is_in_training_ || outer_.empty()) return {};
   return outer_.size() > 1 ? metrics_.state_dict(outer_[1]) : metrics_.state_dict();

@@ -15,30 +15,34 @@
 namespace linkboy {
 
 struct MetricCallbackOptions {
-  /// Picks a tensor of a step, with the samples along dimension 0.
+  /// Selects a tensor of a step. Dimension 0 must contain the samples.
   using Extract = std::function<at::Tensor(const Batch&, const StepOutput&)>;
 
-  /// Measures the training part of the epochs too: each batch by the weights before its update.
+  /// If true, also measures the training part of each epoch. Each batch is measured with the
+  /// weights before its update.
   bool measure_training = false;
-  /// What the metrics take as outputs. Default: the model's output, which must be a tensor.
+  /// Selects the outputs that the metrics receive. If empty, they receive the model's output, which
+  /// must be a tensor.
   Extract output{};
-  /// What the metrics take as targets. Default: `Batch::target`.
+  /// Selects the targets that the metrics receive. If empty, they receive `Batch::target`.
   Extract target{};
 };
 
-/// Measures each evaluation, and training if asked to, over all processes, and records the values
-/// by `Trainer::metric_name`: "auroc" as `eval_auroc`, or `train_auroc`. The elements of a value
-/// that is no scalar get numbers: `eval_auroc_0`, `eval_auroc_1`.
+/// Computes metrics over all processes in each evaluation and, with `measure_training`, in
+/// training. Records the values under `Trainer::metric_name`: "auroc" becomes `eval_auroc` or
+/// `train_auroc`. If a value is not a scalar, its elements are numbered: `eval_auroc_0`,
+/// `eval_auroc_1`.
 ///
 ///     auto metrics = std::make_shared<linkboy::MetricCallback>(linkboy::MetricCollection{
 ///         {"auroc", std::make_shared<linkboy::AUROC>()}});
 ///
-/// Evaluations within an epoch, or within one another, have values of their own. Called before
-/// other callbacks, so that they find the values in the run history. Of a training epoch that is
-/// resumed in its middle on another number of processes, only the rest is measured.
+/// Evaluations within an epoch, or within another evaluation, have separate values. The callback is
+/// called before most others, so that they find the values in the run history. If a training epoch
+/// is resumed in the middle with a different number of processes, only the rest of the epoch is
+/// measured.
 class LINKBOY_API MetricCallback : public Callback {
  public:
-  /// What `make<MetricCallback>(subject, {...})` takes.
+  /// The argument types for `make<MetricCallback>(subject, {...})`.
   /// @{
   using Subject = MetricCollection;
   using Options = MetricCallbackOptions;
@@ -46,16 +50,16 @@ class LINKBOY_API MetricCallback : public Callback {
 
   /// Shares the metrics with the caller.
   explicit MetricCallback(MetricCollection metrics, MetricCallbackOptions options = {});
-  /// @throws Error as MetricCollection.
+  /// @throws Error under the same conditions as `MetricCollection::add`.
   MetricCallback(std::initializer_list<MetricCollection::NamedMetric> metrics,
                  MetricCallbackOptions options = {});
 
-  /// The values of the last epoch that was measured, until the next one starts.
+  /// The metrics. They contain the data of the last measured epoch until the next one starts.
   const MetricCollection& metrics() const { return metrics_; }
 
-  /// What the scalar metrics are by now in the epoch in progress, of this process's samples alone;
-  /// empty between epochs. Those that cannot be computed from so few samples are left out. Waits
-  /// for the device.
+  /// Returns the current values of the scalar metrics in the epoch in progress, computed from this
+  /// process's samples only; empty between epochs. Leaves out metrics that cannot be computed from
+  /// the samples so far. Waits for the device.
   std::vector<std::pair<std::string, double>> values_so_far() const;
 
   void on_training_run_start(Trainer&) override { outer_.clear(); }
@@ -65,8 +69,8 @@ class LINKBOY_API MetricCallback : public Callback {
   }
 
   void on_train_epoch_start(Trainer& trainer) override;
-  /// @throws Error if the model's output is no tensor and there is no `output`; what a metric
-  ///         throws.
+  /// @throws Error if the model's output is not a tensor and `output` is not set; any error of a
+  ///         metric.
   void on_train_step_end(Trainer&, const Batch& batch, const StepOutput& output) override;
   /// @note Collective.
   void on_train_epoch_end(Trainer& trainer) override;
@@ -88,7 +92,7 @@ class LINKBOY_API MetricCallback : public Callback {
 
   MetricCollection metrics_;
   MetricCallbackOptions options_;
-  /// What the metrics had seen when each of the epochs in progress began.
+  /// The data that the metrics contained when each of the epochs in progress began.
   std::vector<MetricCollection::Seen> outer_;
   bool is_in_training_ = false;
   StateDict loaded_;

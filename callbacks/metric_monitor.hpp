@@ -11,43 +11,44 @@ namespace linkboy {
 
 class Trainer;
 
-/// A metric of the run history that a callback watches for improvement, epoch by epoch.
+/// A metric of the run history that a callback monitors for improvement, epoch by epoch.
 class LINKBOY_API MetricMonitor {
  public:
-  /// Nothing is read before `start_run`.
+  /// Does not read any value. Call `start_run` before `new_value`.
   MetricMonitor(std::string name, bool greater_is_better)
       : name_(std::move(name)), greater_is_better_(greater_is_better) {}
 
-  /// Its name in the run history.
+  /// The name of the metric in the run history.
   const std::string& name() const { return name_; }
-  /// The best value so far, if there was one.
+  /// The best value so far, if any.
   const std::optional<double>& best() const { return best_; }
-  /// Makes `value` the best so far, better or not.
+  /// Sets the best value to `value`, even if it is not better than the previous one.
   void set_best(double value) { best_ = value; }
-  /// Forgets all values.
+  /// Forgets the best value.
   void forget_best() { best_.reset(); }
 
-  /// Whether `value` is finite and better than the best so far (or the first).
+  /// Whether `value` is finite and either better than the best value so far or the first one.
   bool is_better(double value) const;
-  /// Whether one finite value is better than another.
+  /// Whether `value` is better than `than`. Both must be finite.
   bool is_better(double value, double than) const {
     return greater_is_better_ ? value > than : value < than;
   }
 
-  /// This epoch's value, or nothing if the epoch was not evaluated.
-  /// @throws Error if the history has no such metric though the epoch was evaluated.
+  /// Returns the value of this epoch, or nothing if the epoch was not evaluated.
+  /// @throws Error if the history never had this metric although the epoch was evaluated or the run
+  ///         does not have evaluation data.
   std::optional<double> new_value(Trainer& trainer);
 
-  /// Starts a run: forgets the best value if `reset`, and the values that are there already count
-  /// as seen. If the run is resumed, the state that was loaded is kept, with the values that its
-  /// run had not seen yet.
+  /// Starts a run. In a resumed run, keeps the loaded state, so that values that the saved run had
+  /// not read count as new. Otherwise marks all existing values as read and, if `reset` is true,
+  /// forgets the best value.
   /// @return Whether the best value was forgotten.
   bool start_run(Trainer& trainer, bool is_resumed, bool reset);
 
-  /// The best value, and how many values were seen.
+  /// Returns the best value and the number of values that were read.
   StateDict state_dict() const;
-  /// A `start_run` of a resumed run keeps it. @throws Error if `state` is not what `state_dict`
-  /// gave.
+  /// Restores a state that `state_dict` returned. `start_run` keeps it in a resumed run.
+  /// @throws Error if `state` does not have the entries that `state_dict` returns.
   void load_state_dict(const StateDict& state);
 
  private:

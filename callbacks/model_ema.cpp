@@ -22,7 +22,7 @@ ModelEma::ModelEma(ModelEmaOptions options)
 }
 
 void ModelEma::swap_in(Trainer& trainer) {
-  // A state may have been loaded to be evaluated.
+  // A state may have been loaded only for an evaluation.
   if (!weights_.is_attached() && weights_.is_loaded()) weights_.attach(trainer.model(), true);
   LINKBOY_CHECK(weights_.is_attached(), "there is no average of the model yet; train first.");
   weights_.put_into_model();
@@ -51,7 +51,7 @@ void ModelEma::on_training_run_start(Trainer& trainer) {
   if (!weights_.has_begun() && last_update_ >= options_.start_after) weights_.begin();
 }
 
-/// What is left out is forgotten, so that a later average can be the best.
+/// If the file cannot be used, forgets it, so that a later average can become the best.
 void ModelEma::bring_saved_here(Trainer& trainer) {
   if (!options_.path || !saved_) return;
   StateDict marks{{"epoch", saved_epoch_}};
@@ -131,7 +131,8 @@ void ModelEma::load_state_dict(const StateDict& state) {
   saved_.reset();
   if (state.contains("saved")) {
     saved_ = state.get_string("saved");
-    // A file whose epoch an older state does not tell is left out, with a warning.
+    // A state of an older version does not contain the epoch. `bring_here` then rejects the file
+    // with a warning.
     saved_epoch_ = state.contains("saved_epoch") ? state.get_int("saved_epoch") : -1;
   }
 }

@@ -13,81 +13,88 @@
 namespace linkboy {
 
 struct ModelEmaOptions {
-  /// Share of the old average in the new one; at least 0, below 1. With 0.9999 the average reaches
-  /// back over about 10,000 updates; take less for runs that are not many times as long.
+  /// Weight of the old average in the new one. With 0.9999 the average covers about the last 10,000
+  /// updates; use a smaller value if the run is not many times longer than that. Must be in [0, 1).
   double decay = 0.9999;
-  /// Begins with smaller decays, so that the first weights are soon forgotten: the decay after n
-  /// updates of the average is min(decay, (1 + n) / (10 + n)), as TensorFlow's
-  /// ExponentialMovingAverage has it.
+  /// If true, begins with smaller decays, so that the first weights soon lose their influence. The
+  /// decay after n updates of the average is min(decay, (1 + n) / (10 + n)), as in TensorFlow's
+  /// ExponentialMovingAverage.
   bool warmup = true;
-  /// Updates of the optimizer until the average begins, with the weights of then; not negative.
-  /// Until then the model itself counts as its average.
+  /// Number of optimizer updates before the average begins. It begins with the weights at that
+  /// time; until then, the model's own weights count as the average. Must not be negative.
   int64_t start_after = 0;
-  /// Updates of the optimizer for each of the average. At least 1. Does not change `decay`.
+  /// Number of optimizer updates per update of the average. Does not change `decay`. Must be at
+  /// least 1.
   int64_t every_n_updates = 1;
 
-  /// Evaluates the average after each epoch that was evaluated: the metrics are
-  /// `ema_model_eval_loss_epoch` and so on. Callbacks that watch them get each epoch's.
+  /// If true, evaluates the average after each epoch that was evaluated. The metrics are named
+  /// `ema_model_eval_loss_epoch` and so on. Callbacks that monitor them get the value of the
+  /// current epoch.
   bool evaluate = true;
 
-  /// Where to keep the best average: a checkpoint with the averages as `model_state_dict`, the
-  /// watched metric under its name, and `epoch`. A run that evaluates no averages saves after each
-  /// epoch. A file that cannot be written does not end the run: the error is printed. A run that is
-  /// resumed with another path copies the best average so far to it.
+  /// Path of the checkpoint of the best average. It contains the averages as `model_state_dict`,
+  /// the monitored metric under its name, and `epoch`. If the averages are not evaluated, the
+  /// checkpoint is saved after each epoch. If the file cannot be written, the error is printed and
+  /// the run continues. A run that is resumed with another path copies the best average so far to
+  /// the new path. If not set, no checkpoint is saved.
   std::optional<std::filesystem::path> path{};
-  /// Name of the metric in the run history.
+  /// Name of the monitored metric in the run history.
   std::string monitor = "ema_model_eval_loss_epoch";
   /// Whether a larger value is an improvement.
   bool greater_is_better = false;
 
-  /// Leaves the averages in the model at the end of the run; not if the run was stopped on request
-  /// or by a NaN. A training state saved after that still has the weights to continue.
-  /// SaveBestModel, which loads its checkpoint later, must not load one then.
+  /// If true, puts the averages into the model at the end of the run, unless the run was stopped on
+  /// request or by a NaN. A training state that is saved after that still contains the weights from
+  /// which training continues. With SaveBestModel, set `load_saved_checkpoint` to false: it is
+  /// called later and would replace the averages.
   bool apply_at_end = false;
 
   LINKBOY_FIELDS(decay, warmup, start_after, every_n_updates, evaluate, path, monitor,
                  greater_is_better, apply_at_end);
-  /// Keys of version 0.1, which texts may still have.
+  /// Keys of version 0.1 that text options may still use.
   static constexpr FormerKey kFormerKeys[] = {{"warm_up", "warmup"},
                                               {"save_path", "path"},
                                               {"watch_metric", "monitor"},
                                               {"leave_in_model", "apply_at_end"}};
 };
 
-/// Keeps an exponential moving average of the model's weights, updated once per update of the
-/// optimizer (skipped ones do not count): average += (1 - decay) * (weights - average).
+/// Keeps an exponential moving average of the model's weights:
 ///
-/// With several processes, each keeps the same average of the parameters, without communication; of
-/// buffers, that of its own. With
-/// `DistributedOptions::local_sgd_interval` the weights of the processes differ between two
-/// averagings, and so do their averages. A run that is stopped during the evaluation of the
-/// averages lacks that epoch's metrics.
+///     average += (1 - decay) * (weights - average)
+///
+/// Updates it after every `every_n_updates` updates of the optimizer; skipped updates do not count.
+///
+/// With several processes, each process keeps the same average of the parameters, without
+/// communication, and an average of its own buffers. With `DistributedOptions::local_sgd_interval`
+/// the weights of the processes differ between two exchanges, and so do their averages. If a run is
+/// stopped while the averages are evaluated, the metrics of that epoch are missing.
 class LINKBOY_API ModelEma : public AveragingCallback {
  public:
-  /// What `make<ModelEma>({...})` takes.
+  /// The options type for `make<ModelEma>({...})`.
   using Options = ModelEmaOptions;
 
-  /// @throws Error if an option is out of its range.
+  /// @throws OptionError if an option is out of range.
   explicit ModelEma(ModelEmaOptions options = {});
 
   bool writes_files() const override { return options_.path.has_value(); }
 
-  /// Puts the averages into the model; the parameters stay the same objects. Between the two calls
-  /// the model must not be trained nor saved as a training state.
-  /// @throws Error if there was no run yet, or they are there already.
+  /// Puts the averages into the model. The parameters remain the same objects. Until `swap_out`, do
+  /// not train the model and do not save a training state.
+  /// @throws Error if there is no average because no run has started and no state was loaded, or if
+  ///         the averages are already in the model.
   void swap_in(Trainer& trainer);
-  /// Gives the model back the weights that it trains.
+  /// Restores the weights that the model trains.
   /// @throws Error if the averages are not in the model.
   void swap_out(Trainer& trainer);
 
-  /// Copies of the averages, as `Model::state_dict` names them.
-  /// @throws Error if there was no run yet.
+  /// Returns copies of the averages, with the names of `Model::state_dict`.
+  /// @throws Error if no run has started.
   StateDict averaged_model_state() const;
 
-  /// @throws Error if no file can be written at `path`.
+  /// @throws Error if the file at `path` cannot be written.
   void on_training_run_start(Trainer& trainer) override;
   void on_train_update_end(Trainer& trainer) override;
-  /// @throws Error if there is no such metric to watch; whatever the evaluation throws.
+  /// @throws Error if the monitored metric does not exist; any error of the evaluation.
   void on_training_run_epoch_end(Trainer& trainer) override;
   void on_training_run_end(Trainer& trainer) override;
 
@@ -102,8 +109,8 @@ class LINKBOY_API ModelEma : public AveragingCallback {
 
   ModelEmaOptions options_;
   MetricMonitor metric_;
-  std::optional<std::filesystem::path> saved_;  // the file of the best average, if there is one
-  int64_t saved_epoch_ = 0;                     // its epoch
+  std::optional<std::filesystem::path> saved_;  // the file of the best average, if any
+  int64_t saved_epoch_ = 0;                     // the epoch of that file
 };
 
 }  // namespace linkboy

@@ -19,7 +19,7 @@ namespace {
 
 // ---- Names of modules --------------------------------------------------------------------------
 
-/// "layer1.0" of "layer1.0.weight"; empty for what the model itself has.
+/// Returns "layer1.0" for "layer1.0.weight"; empty for a parameter of the model itself.
 std::string parent_of(std::string_view name) {
   const std::size_t dot = name.rfind('.');
   return std::string(dot == std::string_view::npos ? std::string_view() : name.substr(0, dot));
@@ -34,7 +34,7 @@ int64_t depth_of(const std::string& name) {
   return name.empty() ? 0 : 1 + std::count(name.begin(), name.end(), '.');
 }
 
-/// "Conv2d" of "torch::nn::Conv2dImpl".
+/// Returns "Conv2d" for "torch::nn::Conv2dImpl".
 std::string type_of(const torch::nn::Module& module) {
   std::string type = module.name();
   const std::size_t end = std::min(type.find('<'), type.size());
@@ -90,8 +90,8 @@ std::string common_module(const std::string& left, const std::string& right) {
   return module;
 }
 
-/// The module of each call. One without a weight gets the innermost that holds the layers before
-/// and after.
+/// Returns the module of each call. A call without a weight belongs to the innermost module that
+/// contains the layers before and after it.
 std::vector<std::string> modules_of_calls(const std::vector<LayerCall>& calls,
                                           const NamedTensors& parameters) {
   std::vector<std::string> modules(calls.size());
@@ -142,7 +142,7 @@ c10::IValue run_in_evaluation_mode(Model& model, const std::function<c10::IValue
 
 // ---- The table ---------------------------------------------------------------------------------
 
-/// 1234567 as "1,234,567".
+/// Returns "1,234,567" for 1234567.
 std::string with_commas(int64_t number) {
   std::string digits = std::to_string(number);
   for (auto place = static_cast<std::ptrdiff_t>(digits.size()) - 3; place > 0; place -= 3) {
@@ -272,7 +272,8 @@ void ModelSummary::on_eval_step_end(Trainer& trainer, const Batch& batch, const 
   print_once(trainer, batch);
 }
 
-/// With the batch of a step: a stream that was asked for one of its own would miss it later.
+/// Uses the batch of a step, because training would miss a batch that was read from a stream for
+/// the summary.
 void ModelSummary::print_once(Trainer& trainer, const Batch& batch) {
   if (table_ || !trainer.accelerator().is_main_process()) return;
   Model& model = trainer.model();
@@ -293,8 +294,9 @@ void ModelSummary::print_once(Trainer& trainer, const Batch& batch) {
     begin = end + 1;
   }
   if (failure.empty()) return;
-  trainer.print("No shapes and FLOPs, because the forward pass on the first batch failed: " +
-                failure.substr(0, failure.find('\n')));
+  trainer.print(
+      "The table has no shapes and FLOPs because the forward pass on the first batch failed: " +
+      failure.substr(0, failure.find('\n')));
 }
 
 }  // namespace linkboy

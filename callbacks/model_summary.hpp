@@ -16,92 +16,98 @@
 
 namespace linkboy {
 
-/// One module of a model. Counts include the modules that it holds; a parameter that several of
-/// them share counts once.
+/// One module of a model. Counts include the module's submodules; a parameter that several of them
+/// share counts once.
 struct ModuleSummary {
-  /// The prefix of its parameters' names, "layer1.0.conv1"; empty for the model itself.
+  /// The prefix of its parameters' names, such as "layer1.0.conv1"; empty for the model itself.
   std::string name{};
-  /// "Conv2d"; of TorchScript empty, since linkboy does not see it.
+  /// The class, such as "Conv2d". Empty for TorchScript modules, whose types linkboy does not know.
   std::string type{};
-  /// Modules that hold it; 0 for the model itself.
+  /// Number of modules that contain this one; 0 for the model itself.
   int64_t depth = 0;
-  /// Shape in its last call, for layers with a weight and the model itself; nothing if unknown.
+  /// Shape of the output of its last call, for layers with a weight and for the model itself. Not
+  /// set if unknown.
   std::optional<std::vector<int64_t>> output_shape{};
-  /// Elements of its parameters and those of the modules that it holds; a shared one counts once.
+  /// Number of elements of its parameters, including those of submodules.
   int64_t num_parameters = 0;
-  /// The parameters that require gradients.
+  /// Number of those elements that require gradients.
   int64_t num_trainable_parameters = 0;
-  /// Floating-point operations of the forward pass of the whole input; nothing if none of its
-  /// operations is known.
+  /// Floating-point operations of the forward pass of the whole input. Not set if linkboy knows the
+  /// cost of none of its operations.
   std::optional<int64_t> flops{};
 };
 
-/// What a model consists of.
+/// The modules of a model, with their sizes and costs.
 struct LINKBOY_API ModelSummaryTable {
-  /// The model itself first, then each module before those that it holds. Of TorchScript only
-  /// modules that have or hold parameters or buffers.
+  /// The model itself first, then each module before its submodules. For TorchScript, only modules
+  /// that have parameters or buffers, or contain such modules.
   std::vector<ModuleSummary> modules{};
   /// Bytes of all parameters.
   int64_t parameter_bytes = 0;
   /// Bytes of all buffers.
   int64_t buffer_bytes = 0;
-  /// Samples of the input by which FLOPs are divided when they are printed.
+  /// Number of samples in the input. FLOPs are divided by it when they are printed.
   int64_t num_samples = 1;
-  /// Whether there was a forward pass, which shapes and FLOPs come from.
+  /// Whether a forward pass was made; shapes and FLOPs are known only in this case.
   bool was_run = false;
 
-  /// A plain text table with the modules down to `max_depth`, and a line of totals.
+  /// Returns a plain-text table of the modules down to `max_depth`, and a line of totals.
   std::string to_string(int64_t max_depth = std::numeric_limits<int64_t>::max()) const;
 };
 
-/// Parameters and sizes alone.
+/// Summarizes the parameters and sizes of a model, without a forward pass.
 LINKBOY_API ModelSummaryTable summarize(Model& model);
 
-/// Runs `forward`, which is to call the model and return its output, in evaluation mode and without
-/// gradients, and sees which operations it makes. The model's mode and the generators of LibTorch's
-/// CPU and of the model's device are as before when it returns.
+/// Summarizes a model and the operations of a forward pass. Runs `forward`, which must call the
+/// model and return its output, in evaluation mode and without gradients. Afterwards the model's
+/// mode and LibTorch's random number generators of the CPU and of the model's device are as before.
 ///
-/// FLOPs are two for each multiply-add of a linear layer, a convolution, a matrix product, an
-/// attention or a recurrent layer (biases do not count), two for each element that a batch
-/// normalisation gives out, none for an embedding. Other operations are not counted, nor those that
-/// other threads launch. Products of no weight (attention's) belong to the innermost module that
-/// holds the layers called before and after.
+/// Counts two FLOPs for each multiply-add of a linear layer, a convolution, a matrix product, an
+/// attention or a recurrent layer (biases do not count), two for each output element of a batch
+/// normalisation, and none for an embedding. Other operations, and operations on other threads, are
+/// not counted. A product without a weight (as in attention) belongs to the innermost module that
+/// contains the layers called before and after it.
 ///
-/// @throws whatever `forward` throws.
+/// @throws Any error of `forward`.
 LINKBOY_API ModelSummaryTable summarize(Model& model, const std::function<c10::IValue()>& forward);
 
-/// The same with `model(input)`: dimension 0 counts the samples; on the model's device.
+/// Summarizes a model with `model(input)` as the forward pass. `input` must be on the model's
+/// device; its dimension 0 contains the samples.
 LINKBOY_API ModelSummaryTable summarize(Model& model, const at::Tensor& input);
 
 struct ModelSummaryOptions {
-  /// Modules held by so many others are the last that are printed. At least 0.
+  /// Largest `ModuleSummary::depth` that is printed; 0 prints the model's totals only. Must not be
+  /// negative.
   int64_t max_depth = std::numeric_limits<int64_t>::max();
 
-  /// Calls the model on a batch, which lies on the device; for models that take something else than
-  /// `Batch::input`: `[net](const auto& batch) { return net->forward(batch["a"], batch["b"]); }`.
+  /// Calls the model on a batch, which is on the device. Set it if the model needs other inputs
+  /// than `Batch::input`:
+  ///
+  ///     [net](const auto& batch) { return net->forward(batch["a"], batch["b"]); }
   std::function<c10::IValue(const Batch&)> forward{};
 
   LINKBOY_FIELDS(max_depth);
 };
 
 /// Prints a table of the model's modules after the first forward pass of a run: type, output shape,
-/// parameters, whether they are trained, FLOPs of the forward pass per sample. For shapes and FLOPs
-/// the main process calls the model once more on the same batch, as `summarize` does. If that call
-/// fails, the table has neither, and a line says why.
+/// number of parameters, whether they are trained, and FLOPs of the forward pass per sample. To
+/// find shapes and FLOPs, the main process calls the model once more on the same batch, as
+/// `summarize` does. If that call fails, the table does not contain them, and a printed line says
+/// why.
 ///
-/// Printed once; later runs with this callback do not print it again.
+/// The table is printed once; later runs with this callback do not print it again.
 class LINKBOY_API ModelSummary : public Callback {
  public:
-  /// What `make<ModelSummary>({...})` takes.
+  /// The options type for `make<ModelSummary>({...})`.
   using Options = ModelSummaryOptions;
 
-  /// @throws Error if `max_depth` is negative.
+  /// @throws OptionError if `max_depth` is negative.
   explicit ModelSummary(ModelSummaryOptions options = {});
 
   void on_train_step_end(Trainer& trainer, const Batch& batch, const StepOutput& output) override;
   void on_eval_step_end(Trainer& trainer, const Batch& batch, const StepOutput& output) override;
 
-  /// What was printed, on the main process; elsewhere nothing.
+  /// The printed table, on the main process. Not set on the others.
   const std::optional<ModelSummaryTable>& table() const { return table_; }
 
  private:

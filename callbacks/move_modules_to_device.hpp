@@ -6,8 +6,8 @@
 namespace linkboy {
 
 /// Moves the modules of `Trainer::register_module` to the device when a run starts. The Trainer
-/// does so itself before that; this callback is for modules that the callbacks in front of it
-/// register in `on_training_run_start` or `on_evaluation_run_start`.
+/// does this itself before it calls the callbacks. Use this callback for modules that earlier
+/// callbacks register in `on_training_run_start` or `on_evaluation_run_start`.
 class LINKBOY_API MoveModulesToDevice : public Callback {
  public:
   void on_training_run_start(Trainer& trainer) override { move(trainer); }

@@ -87,7 +87,7 @@ void PerformanceMonitor::on_train_update_end(Trainer&) {
 void PerformanceMonitor::on_train_epoch_end(Trainer& trainer) {
   end_epoch();
   last_epoch_ = epoch_;
-  if (epoch_.num_steps == 0) return;  // resumed at its end, from a state without these values
+  if (epoch_.num_steps == 0) return;  // resumed at the epoch's end; the state lacks these values
   auto& history = trainer.run_history();
   history.update_metric("train_samples_per_second", epoch_.samples_per_second());
   history.update_metric("train_step_time", epoch_.step_time());

@@ -10,58 +10,61 @@
 
 namespace linkboy {
 
-/// How fast a part of a training run was, in this process. Rates and means are NaN for nothing.
+/// The speed of a part of a training run in this process. Rates and means are NaN if nothing was
+/// measured.
 struct LINKBOY_API TrainPerformance {
-  /// Samples of this process.
+  /// Number of samples of this process.
   int64_t num_samples = 0;
-  /// Micro-batches.
+  /// Number of micro-steps.
   int64_t num_steps = 0;
-  /// Wall time from the first wait for a batch to the end of the last update; in a whole epoch to
-  /// the epoch's end.
+  /// Wall time from the first wait for a batch to the end of the last update; for a whole epoch, to
+  /// the end of the epoch.
   double seconds = 0.0;
-  /// Waits for a batch that were measured.
+  /// Number of waits for a batch that were measured.
   int64_t num_waits = 0;
-  /// Their sum.
+  /// Total duration of these waits.
   double wait_seconds = 0.0;
 
-  /// Speed of this process.
+  /// Returns the number of samples of this process per second.
   double samples_per_second() const;
-  /// Mean seconds of a step, the wait for its batch included.
+  /// Returns the mean duration of a micro-step in seconds, including the wait for its batch.
   double step_time() const;
-  /// Mean seconds that the loop waited for a batch. Near 0 if the loader's workers keep up.
+  /// Returns the mean duration of a wait for a batch in seconds. It is near 0 if the loader's
+  /// workers keep up.
   double data_time() const;
 };
 
 struct PerformanceMonitorOptions {
-  /// Updates that `recent` looks back on. At least 1.
+  /// Number of updates that `recent` covers. Must be at least 1.
   int64_t num_recent_updates = 50;
 
-  /// Floating-point operations that training makes for one sample: about three times those of the
-  /// forward pass, which ModelSummary counts. Positive; if given, `train_tflops` is recorded.
+  /// Floating-point operations of training per sample: about three times those of the forward pass,
+  /// which ModelSummary counts. If set, `train_tflops` is recorded. Must be positive.
   std::optional<double> flops_per_sample{};
 
   LINKBOY_FIELDS(num_recent_updates, flops_per_sample);
 };
 
-/// Measures how fast the training part of each epoch is, and records it at the epoch's end as
-/// `train_samples_per_second`, `train_step_time` and `train_data_time`, and of this process
-/// `train_tflops`, 10^12 floating-point operations per second, if the options say how many a sample
-/// takes. Evaluation does not count, also where it comes between two updates.
+/// Measures the speed of the training part of each epoch in this process. At the end of the epoch,
+/// records `train_samples_per_second`, `train_step_time` and `train_data_time` and, if
+/// `flops_per_sample` is set, `train_tflops` (10^12 floating-point operations per second).
+/// Evaluations do not count, including those between two updates.
 ///
-/// A wait for a batch goes from the end of an update (or the start of the epoch) to the start of
-/// the next step. Where a step makes no update (gradient accumulation) its end cannot be seen, so
-/// of each window only the first wait is measured.
+/// A wait for a batch lasts from the end of an update (or the start of the epoch) to the start of
+/// the next micro-step. With gradient accumulation, the end of a micro-step without an update
+/// cannot be observed, so only the first wait of each accumulation window is measured.
 ///
-/// Never waits for the device. On CUDA the times of single updates are those of handing work over,
-/// which the device does later; an epoch's seconds are right, because they end after its loss was
-/// read. An epoch that was resumed counts its part before, but not the time between. Called after
-/// all other callbacks: what they do after an update counts as part of its step.
+/// Never waits for the device. On CUDA, the times of single updates cover only the launch of the
+/// work, which the device executes later. The duration of an epoch is correct, because it is
+/// measured after the epoch's loss was read. The duration of a resumed epoch includes the part
+/// before the resume, but not the time between the runs. The callback is called after the others
+/// (see Phase::observe), so that their work after an update counts as part of its micro-step.
 class LINKBOY_API PerformanceMonitor : public Callback {
  public:
-  /// What `make<PerformanceMonitor>({...})` takes.
+  /// The options type for `make<PerformanceMonitor>({...})`.
   using Options = PerformanceMonitorOptions;
 
-  /// @throws Error if `num_recent_updates` is less than 1, or `flops_per_sample` is not positive.
+  /// @throws OptionError if an option is out of range.
   explicit PerformanceMonitor(PerformanceMonitorOptions options = {});
 
   void on_training_run_start(Trainer& trainer) override;
@@ -75,21 +78,22 @@ class LINKBOY_API PerformanceMonitor : public Callback {
   void on_training_run_end(Trainer&) override { end_epoch(); }
   void on_exception(Trainer&, std::exception_ptr) override { end_epoch(); }
 
-  /// The last epoch that was trained to its end in the present or the last run.
+  /// The last epoch of the current or last run that was trained to its end. Not set if there is
+  /// none.
   const std::optional<TrainPerformance>& last_epoch() const { return last_epoch_; }
-  /// The epoch in progress until now; between epochs the last one, as far as it came.
+  /// Returns the part of the epoch in progress up to now; between epochs, the last epoch.
   TrainPerformance epoch_so_far() const;
-  /// The last updates of this run.
+  /// Returns the last `num_recent_updates` updates of this run.
   TrainPerformance recent() const;
 
   StateDict state_dict() const override;
   void load_state_dict(const StateDict& state) override;
 
  protected:
-  /// What time is measured with.
+  /// The clock that measures durations.
   using Clock = std::chrono::steady_clock;
 
-  /// The clock that it measures by.
+  /// Returns the current time. A subclass can override it to simulate time.
   virtual Clock::time_point now() const { return Clock::now(); }
 
   Phase default_phase() const override { return Phase::observe; }
@@ -98,14 +102,15 @@ class LINKBOY_API PerformanceMonitor : public Callback {
   void end_epoch();
 
   PerformanceMonitorOptions options_;
-  /// This epoch; its seconds are those before `epoch_start_`, in runs that this one resumes.
+  /// The current epoch. During the epoch, `seconds` contains only the time before `epoch_start_`,
+  /// which was spent in runs that this one resumes.
   TrainPerformance epoch_;
   std::optional<TrainPerformance> last_epoch_;
-  TrainPerformance update_;  // the one in progress
+  TrainPerformance update_;  // the update in progress
   std::deque<TrainPerformance> recent_;
   Clock::time_point epoch_start_{};
   Clock::time_point update_start_{};
-  Clock::time_point eval_start_{};  // of the outermost evaluation within the epoch
+  Clock::time_point eval_start_{};  // start of the outermost evaluation within the epoch
   int64_t num_open_evaluations_ = 0;
   bool is_in_epoch_ = false;
   bool waits_for_batch_ = false;

@@ -122,7 +122,8 @@ void PhaseTimer::on_train_epoch_end(Trainer& trainer) {
   record_mean(trainer, kOptimizer, stages_.optimizer);
 }
 
-/// The epoch's training so far, without the evaluation that is in progress or was cut short.
+/// Returns the training time of the epoch so far, without an evaluation that is in progress or was
+/// interrupted.
 double PhaseTimer::seconds_in_epoch() const {
   if (!is_in_epoch_) return 0.0;
   return since(epoch_start_) - (evaluations_.empty() ? 0.0 : since(evaluations_.front().start));
@@ -156,7 +157,7 @@ void PhaseTimer::on_eval_step_end(Trainer& trainer, const Batch&, const StepOutp
 }
 
 void PhaseTimer::on_eval_epoch_end(Trainer& trainer) {
-  if (evaluations_.empty()) return;  // it had begun before this callback was added
+  if (evaluations_.empty()) return;  // the evaluation began before this callback was added
   const Evaluation evaluation = evaluations_.back();
   evaluations_.pop_back();
   const double seconds = span(trainer, evaluation.start);

@@ -13,49 +13,54 @@
 namespace linkboy {
 
 struct PhaseTimerOptions {
-  /// Training steps at the start of a run that are left out of the forward, backward and optimizer
-  /// times: they allocate memory and choose algorithms. Not negative.
+  /// Number of micro-steps at the start of a run that do not count for the forward, backward and
+  /// optimizer times, because they allocate memory and choose algorithms. Must not be negative.
   int64_t warmup_micro_steps = 3;
 
-  /// Waits for the device wherever a time is taken, so that on CUDA the times are those of the
-  /// work and not of handing it over. Slows the run down.
+  /// If true, waits for the device whenever a time is measured, so that on CUDA the times cover the
+  /// execution of the work and not only its launch. This slows the run down.
   bool synchronize = false;
 
   LINKBOY_FIELDS(warmup_micro_steps, synchronize);
-  /// Keys of version 0.1, which texts may still have.
+  /// Keys of version 0.1 that text options may still use.
   static constexpr FormerKey kFormerKeys[] = {{"num_warmup_steps", "warmup_micro_steps"}};
 };
 
-/// Seconds of what happened `count` times.
+/// The total duration of a span that was measured `count` times.
 struct LINKBOY_API TimeSum {
-  /// All of them together.
+  /// Total duration in seconds.
   double seconds = 0.0;
-  /// How often it happened.
+  /// Number of measurements.
   int64_t count = 0;
 
-  /// NaN for nothing.
+  /// Returns the mean duration in seconds, or NaN if `count` is 0.
   double mean() const;
 };
 
-/// Measures where the time of a run goes in this process, and records in seconds, for each epoch:
-/// - `train_epoch_time`, and `eval_epoch_time` of each evaluation, named by `Trainer::metric_name`;
-/// - `train_forward_time`: mean from the start of a step to its end, which is the forward pass;
-/// - `train_backward_time`: mean of the backward passes that end a window, until the gradients are
-///   ready; of other windows' steps the end cannot be seen;
-/// - `train_optimizer_time`: mean from there to the update's end: clipping, optimizer, scheduler;
-/// - `eval_step_time`, named in the same way: mean of an evaluation's steps.
+/// Measures how the time of a run is spent in this process. Records these metrics for each epoch,
+/// in seconds:
+/// - `train_epoch_time`;
+/// - `eval_epoch_time` for each evaluation, named by `Trainer::metric_name`;
+/// - `train_forward_time`: mean time from the start of a micro-step to its end, which is the
+///   forward pass;
+/// - `train_backward_time`: mean time of the backward passes that end an accumulation window, until
+///   the gradients are ready. The end of other backward passes cannot be observed;
+/// - `train_optimizer_time`: mean time from there to the end of the update (clipping, optimizer,
+///   scheduler);
+/// - `eval_step_time`, named by `Trainer::metric_name`: mean time of an evaluation batch.
 ///
-/// What other callbacks do in the course of a span is part of it. An evaluation that
-/// `Trainer::evaluate_now` makes does not count as training. Times of whole steps and of the wait
-/// for data are PerformanceMonitor's. In ExecutionMode::graph the forward time holds the backward
-/// pass as well. An epoch that was resumed counts its part before, but not the time between. An
-/// epoch that has nothing but warm-up steps records no means.
+/// The time that other callbacks spend within a span is part of it. An evaluation by
+/// `Trainer::evaluate_now` does not count as training. To measure whole micro-steps and the wait
+/// for data, use PerformanceMonitor. In ExecutionMode::graph the forward time includes the backward
+/// pass. The time of a resumed epoch includes the part before the resume, but not the time between
+/// the runs. If an epoch consists only of warm-up micro-steps, the forward, backward and optimizer
+/// times are not recorded.
 class LINKBOY_API PhaseTimer : public Callback {
  public:
-  /// What `make<PhaseTimer>({...})` takes.
+  /// The options type for `make<PhaseTimer>({...})`.
   using Options = PhaseTimerOptions;
 
-  /// @throws Error if `warmup_micro_steps` is negative.
+  /// @throws OptionError if `warmup_micro_steps` is negative.
   explicit PhaseTimer(PhaseTimerOptions options = {});
 
   void on_training_run_start(Trainer& trainer) override;
@@ -73,7 +78,8 @@ class LINKBOY_API PhaseTimer : public Callback {
   void on_evaluation_run_start(Trainer& trainer) override;
   void on_exception(Trainer&, std::exception_ptr) override { end_run(); }
 
-  /// Sums over the present run, or the last one, this process's part of it; by the names above.
+  /// The totals of the current or last run in this process, by the names above. If the run resumed
+  /// within an epoch, only `train_epoch_time` includes the part of that epoch before the resume.
   const std::map<std::string, TimeSum, std::less<>>& sums() const { return sums_; }
 
   std::vector<std::string> former_names() const override { return {"linkboy::Timing"}; }
@@ -81,14 +87,14 @@ class LINKBOY_API PhaseTimer : public Callback {
   void load_state_dict(const StateDict& state) override;
 
  protected:
-  /// What time is measured with.
+  /// The clock that measures durations.
   using Clock = std::chrono::steady_clock;
 
-  /// The clock that it measures by.
+  /// Returns the current time. A subclass can override it to simulate time.
   virtual Clock::time_point now() const { return Clock::now(); }
 
  private:
-  /// Where a span began, and the seconds of evaluations until then.
+  /// The start of a span, and the seconds that evaluations had taken before it.
   struct Mark {
     Clock::time_point time{};
     double evaluated = 0.0;
@@ -111,21 +117,21 @@ class LINKBOY_API PhaseTimer : public Callback {
 
   PhaseTimerOptions options_;
   std::map<std::string, TimeSum, std::less<>> sums_;
-  Stages stages_;              // of the epoch
-  double epoch_before_ = 0.0;  // seconds of it in runs that this one resumes
+  Stages stages_;              // of the current epoch
+  double epoch_before_ = 0.0;  // seconds of the epoch in runs that this one resumes
   Mark epoch_start_;
-  Mark last_;  // where the stage in progress began
+  Mark last_;  // start of the stage in progress
   bool is_in_epoch_ = false;
-  int64_t num_steps_ = 0;  // of this process's run
+  int64_t num_steps_ = 0;  // in this run, without the runs that it resumes
 
-  /// Times of an evaluation and of those around it.
+  /// The times of one evaluation. Evaluations can be nested.
   struct Evaluation {
     Mark start{};
     Mark step_start{};
     TimeSum steps{};
   };
   std::vector<Evaluation> evaluations_;
-  double evaluated_ = 0.0;  // seconds of all evaluations that have ended
+  double evaluated_ = 0.0;  // seconds of all finished evaluations
 };
 
 }  // namespace linkboy

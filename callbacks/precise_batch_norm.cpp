@@ -25,8 +25,8 @@ struct Statistics {
 template <class BatchNorm>
 void add_if_is(const std::shared_ptr<torch::nn::Module>& module, std::vector<Statistics>& found) {
   const auto layer = std::dynamic_pointer_cast<BatchNorm>(module);
-  // A frozen layer keeps its statistics; the forward pass does not change those of a layer in
-  // evaluation mode either.
+  // A frozen layer keeps its statistics; in evaluation mode, the forward pass does not update them
+  // either.
   if (!layer || !layer->running_mean.defined() || !layer->is_training()) return;
   found.push_back({layer->running_mean, layer->running_var, layer->num_batches_tracked,
                    &layer->options.momentum()});
@@ -45,7 +45,8 @@ std::vector<Statistics> statistics_of(const Model& model) {
   return found;
 }
 
-/// Resets the statistics of the layers; in its scope they become the mean over the batches.
+/// Resets the statistics of the layers. While the object exists, they accumulate the mean over the
+/// batches.
 class CumulativeStatistics {
  public:
   explicit CumulativeStatistics(std::vector<Statistics>& layers) : layers_(layers) {
@@ -103,7 +104,7 @@ void update_batch_norm(Trainer& trainer, const ForwardForStatistics& forward,
     }
   }
   if (trainer.accelerator().num_processes() == 1) return;
-  // All have had equally many batches.
+  // All processes have used the same number of batches.
   for (const Statistics& layer : layers) {
     layer.running_mean.copy_(trainer.accelerator().reduce(layer.running_mean, ReduceOp::mean));
     layer.running_var.copy_(trainer.accelerator().reduce(layer.running_var, ReduceOp::mean));

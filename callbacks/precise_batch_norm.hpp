@@ -10,42 +10,44 @@
 
 namespace linkboy {
 
-/// Runs the model on a batch, for its BatchNorm statistics. Empty: on the batch's `input()`.
+/// Runs the model on a batch to update its BatchNorm statistics. If empty, the model is called with
+/// the batch's `input()`.
 using ForwardForStatistics = std::function<void(Trainer&, const Batch&)>;
 
-/// Computes the running statistics of the model's BatchNorm layers again: the mean over training
-/// batches of the present weights, over all processes. While the model is in training mode, layers
-/// in evaluation mode (frozen ones) keep their statistics. TorchScript models are left as they are.
-/// Each module keeps its mode.
+/// Recomputes the running statistics of the model's BatchNorm layers with the current weights: the
+/// mean over training batches of all processes. If the model is in training mode, layers in
+/// evaluation mode (frozen layers) keep their statistics. TorchScript models are not changed.
+/// Afterwards each module is in the same mode as before.
 ///
-/// @param max_batches  Of each process; unset: all of an epoch.
-/// @note Collective. In a training run only.
+/// @param max_batches  Number of batches per process. If not set, all batches of an epoch are used.
+/// @note Collective. Call it in a training run only.
 LINKBOY_API void update_batch_norm(Trainer& trainer, const ForwardForStatistics& forward = {},
                                    std::optional<int64_t> max_batches = {});
 
-/// Runs a batch through the model as `update_batch_norm` would, but in evaluation mode, and changes
-/// nothing. Does nothing if the model has no layers to update.
+/// Runs a batch through the model as `update_batch_norm` does, but in evaluation mode, and does not
+/// change anything. Does nothing if the model has no layers to update.
 LINKBOY_API void try_forward_for_statistics(Trainer& trainer, const Batch& batch,
                                             const ForwardForStatistics& forward);
 
 struct PreciseBatchNormOptions {
-  /// Batches of each process that the statistics are made of. At least 1.
+  /// Number of batches per process from which the statistics are computed. Must be at least 1.
   int64_t num_batches = 200;
-  /// At least 1.
+  /// Number of epochs between two computations. Must be at least 1.
   int64_t every_n_epochs = 1;
-  /// How a batch goes through the model. Default: `Batch::input` is the model's only input.
+  /// Runs the model on a batch. If empty, the model is called with `Batch::input` as its only
+  /// input.
   ForwardForStatistics forward{};
   LINKBOY_FIELDS(num_batches, every_n_epochs);
 };
 
-/// Calls `update_batch_norm` at the end of training epochs, before they are evaluated: running
-/// averages lag behind weights that change fast.
+/// Calls `update_batch_norm` at the end of training epochs, before the evaluation. This replaces
+/// running averages, which lag behind weights that change fast.
 class LINKBOY_API PreciseBatchNorm : public Callback {
  public:
-  /// What `make<PreciseBatchNorm>({...})` takes.
+  /// The options type for `make<PreciseBatchNorm>({...})`.
   using Options = PreciseBatchNormOptions;
 
-  /// @throws Error if an option is out of its range.
+  /// @throws OptionError if an option is out of range.
   explicit PreciseBatchNorm(PreciseBatchNormOptions options = {});
 
   void on_train_epoch_end(Trainer& trainer) override;

@@ -5,7 +5,8 @@
 
 namespace linkboy {
 
-/// Says when runs and epochs start and end.
+/// Prints a line at the start and end of each run, and at the start of each training and evaluation
+/// epoch.
 class LINKBOY_API PrintProgress : public Callback {
  public:
   void on_training_run_start(Trainer& trainer) override;

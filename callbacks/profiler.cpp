@@ -27,13 +27,13 @@ namespace {
 namespace fs = std::filesystem;
 namespace kineto = torch::autograd::profiler;
 
-// Kineto makes one trace at a time in a process.
+// Kineto can record only one trace at a time in a process.
 std::atomic<bool> has_session = false;
 
 std::string file_ending(int64_t rank) { return fmt::format("-rank-{}.pt.trace.json", rank); }
 
-/// The first number above those of the runs whose files lie in the folder. Each rank looks at its
-/// own files only: those of the others may come and go meanwhile.
+/// Returns one more than the highest run number of the files in the folder. Each rank reads only
+/// its own files, because those of other ranks may appear and disappear at the same time.
 int64_t next_run(const fs::path& directory, int64_t rank) {
   constexpr std::string_view kPrefix = "run-";
   int64_t last = 0;
@@ -47,8 +47,8 @@ int64_t next_run(const fs::path& directory, int64_t rank) {
   return last + 1;
 }
 
-/// Kineto does not tell its caller when a trace could not be written to its end, where its name
-/// stands.
+/// Whether the trace is complete. Kineto does not report an incomplete trace to its caller. A
+/// complete file ends with the trace's name.
 bool is_whole(const fs::path& path) {
   constexpr std::streamoff kTail = 8192;  // more than the longest path needs
   std::ifstream file(path, std::ios::binary | std::ios::ate);
@@ -65,11 +65,11 @@ void save_trace(kineto::ProfilerResult& result, const fs::path& path) {
   if (is_whole(path)) return;
   std::error_code ignored;
   fs::remove(path, ignored);
-  fs::remove(path.string() + ".tmp", ignored);  // under which Kineto writes
+  fs::remove(path.string() + ".tmp", ignored);  // Kineto's temporary file
   throw Error(
       c10::str("the trace ", path.string(),
-               " was not written; LibTorch's message above has the system's reason. Make room, or "
-               "give another ProfilerOptions::directory."));
+               " was not written; LibTorch's message above contains the system's reason. Free some "
+               "space, or set another ProfilerOptions::directory."));
 }
 
 bool is_operator(const kineto::KinetoEvent& event) {
@@ -94,7 +94,8 @@ std::vector<OperatorTime> operator_times(const std::vector<kineto::KinetoEvent>&
     calls.push_back({event.startThreadId(), event.startNs(), event.endNs(), named->second});
   }
 
-  // A call's caller is the innermost one of its thread that is not over when it starts.
+  // The caller of a call is the innermost call on the same thread that has not ended when it
+  // starts.
   std::sort(calls.begin(), calls.end(), [](const Call& left, const Call& right) {
     return std::tuple(left.thread, left.start, right.end) <
            std::tuple(right.thread, right.start, left.end);
@@ -150,7 +151,7 @@ bool ProfilerSchedule::ends_cycle(int64_t step) const {
 
 // LibTorch's profiler.
 
-/// This process's use of LibTorch's profiler; however it ends, the profiler is off afterwards.
+/// This process's use of LibTorch's profiler. The destructor always switches the profiler off.
 class Profiler::Session {
  public:
   Session(const ProfilerOptions& options, bool is_cuda)
@@ -158,14 +159,15 @@ class Profiler::Session {
         is_cuda_(is_cuda) {
     activities_.insert(kineto::ActivityType::CPU);
     if (is_cuda) activities_.insert(kineto::ActivityType::CUDA);
-    LINKBOY_CHECK(!has_session.exchange(true),
-                  "another run of this process has a Profiler; LibTorch profiles one at a time. "
-                  "Give one of them no Profiler, or run one after the other.");
+    LINKBOY_CHECK(
+        !has_session.exchange(true),
+        "another run of this process uses a Profiler; LibTorch can profile only one run at a "
+        "time. Remove one Profiler, or run one after the other.");
   }
   ~Session() {
     try {
       stop();
-    } catch (...) {  // NOLINT(bugprone-empty-catch): nothing is left to be done about it
+    } catch (...) {  // NOLINT(bugprone-empty-catch): a destructor cannot report it
     }
     has_session.store(false);
   }
@@ -194,14 +196,14 @@ class Profiler::Session {
   }
   void end_step() { step_.reset(); }
 
-  /// What was recorded; null if nothing was to be.
+  /// Stops the profiler. Returns the recorded events, or null if nothing was recorded.
   std::unique_ptr<kineto::ProfilerResult> stop() {
     end_step();
     const State before = std::exchange(state_, State::off);
     if (before == State::off) return nullptr;
     std::unique_ptr<kineto::ProfilerResult> result;
     translate_errors("stop", [&] {
-      // Kineto ends what was only prepared in no other way than this.
+      // Starting and stopping it is the only way to end a session that was only prepared.
       if (before == State::prepared) kineto::enableProfiler(config_, activities_);
       if (is_cuda_) wait_for_kernels();
       result = kineto::disableProfiler();
@@ -213,17 +215,18 @@ class Profiler::Session {
   enum class State { off, prepared, on };
 
   static void check_free() {
-    LINKBOY_CHECK(!kineto::profilerEnabled() && !kineto::isProfilerEnabledInMainThread(),
-                  "LibTorch's profiler is on already; it profiles one thing at a time. Take the "
-                  "Profiler away, or switch off what the program started itself.");
+    LINKBOY_CHECK(
+        !kineto::profilerEnabled() && !kineto::isProfilerEnabledInMainThread(),
+        "LibTorch's profiler is already on, and only one profile can be recorded at a time. "
+        "Remove the Profiler callback, or stop the profiler that the program started itself.");
   }
 
-  /// Without it the last kernels would be missing.
+  /// Without this wait, the trace would lack the last kernels.
   static void wait_for_kernels() {
     try {
       torch::profiler::impl::cudaStubs()->synchronize();
     } catch (const c10::Error&) {  // NOLINT(bugprone-empty-catch)
-      // A device that failed ends the run anyway, and its trace is wanted most.
+      // A failed device ends the run anyway, and the trace may help to find the cause.
     }
   }
 
@@ -234,8 +237,8 @@ class Profiler::Session {
     } catch (const c10::Error&) {
       throw Error(c10::str("LibTorch's profiler cannot ", what, ": ",
                            message_of(std::current_exception()),
-                           ". Something else in this program may be using it; it profiles one "
-                           "thing at a time."));
+                           ". Another part of this program may be using it; only one profile can "
+                           "be recorded at a time."));
     }
   }
 
@@ -278,7 +281,7 @@ void Profiler::on_training_run_start(Trainer& trainer) {
 void Profiler::on_train_epoch_start(Trainer&) { open_step(); }
 
 void Profiler::on_train_step_start(Trainer& trainer) {
-  if (step_state_ == Step::begun) close_step(trainer);  // it has made no update
+  if (step_state_ == Step::begun) close_step(trainer);  // it did not make an update
   open_step();
   step_state_ = Step::begun;
 }
@@ -286,7 +289,7 @@ void Profiler::on_train_step_start(Trainer& trainer) {
 void Profiler::on_train_update_end(Trainer& trainer) {
   close_step(trainer);
   const bool ends_run = trainer.num_updates() >= trainer.run_config().max_num_updates;
-  // The next epoch opens its first step itself, after the evaluation.
+  // If the epoch ends, the next epoch opens its first step, after the evaluation.
   const bool ends_epoch = trainer.micro_step() >= trainer.train_dataloader()->size();
   if (ends_run || trainer.stop_requested()) {
     end_run(trainer);
@@ -328,14 +331,14 @@ void Profiler::write_cycle(Trainer& trainer, Session& session) {
     trainer.print(fmt::format("Profiler: the trace is {}", path.string()));
   } catch (const Error& error) {
     ++num_failures_;
-    trainer.log(LogLevel::error, fmt::format("{} The run goes on.", error.what()));
+    trainer.log(LogLevel::error, fmt::format("{} The run continues.", error.what()));
   }
   if (options_.num_table_rows > 0) trainer.print(table(options_.num_table_rows));
 }
 
 void Profiler::end_run(Trainer& trainer) {
   step_state_ = Step::closed;
-  const auto session = std::move(session_);  // ends here, whatever is thrown
+  const auto session = std::move(session_);  // ends here, even after an exception
   if (session) write_cycle(trainer, *session);
 }
 

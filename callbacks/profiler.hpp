@@ -11,101 +11,106 @@
 
 namespace linkboy {
 
-/// Which train steps (micro-batches) are profiled, counted from 0 at the start of the run, in
-/// cycles as those of Python's `torch.profiler.schedule`:
+/// Selects the micro-steps that are profiled. They are counted from 0 at the start of the run, in
+/// cycles like those of Python's `torch.profiler.schedule`:
 ///
 ///     skip_first | wait, warmup, active | wait, warmup, active | ...
 struct LINKBOY_API ProfilerSchedule {
-  /// Steps before the first cycle.
+  /// Number of micro-steps before the first cycle. Must not be negative.
   int64_t skip_first = 0;
-  /// Steps of each cycle that are not watched.
+  /// Number of micro-steps at the start of each cycle that are not profiled. Must not be negative.
   int64_t wait = 5;
-  /// Steps after them that are watched to get LibTorch's profiler going, but dropped.
+  /// Number of micro-steps after `wait` in which LibTorch's profiler warms up. They are not written
+  /// to the trace. Must not be negative.
   int64_t warmup = 2;
-  /// Steps after them that are written to the trace. At least 1.
+  /// Number of micro-steps after `warmup` that are written to the trace. Must be at least 1.
   int64_t active = 5;
-  /// Cycles; 0 for as many as the run has steps for.
+  /// Number of cycles; 0 repeats the cycle until the run ends. Must not be negative.
   int64_t repeat = 1;
 
-  /// What is done with a step.
+  /// The role of a micro-step in the schedule.
   enum class Phase { off, warmup, active };
-  /// The phase of a step, counted from 0 in each run.
+  /// Returns the phase of a micro-step, counted from 0 in each run.
   Phase phase_of(int64_t step) const;
-  /// Whether `step` is the last active one of its cycle.
+  /// Whether `step` is the last active micro-step of its cycle.
   bool ends_cycle(int64_t step) const;
 
   LINKBOY_FIELDS(skip_first, wait, warmup, active, repeat);
 };
 
 struct ProfilerOptions {
-  /// Gets a file `run-1-cycle-1-rank-0.pt.trace.json` for each cycle. Runs continue the numbers of
-  /// the folder's files.
+  /// Folder of the traces. Each cycle gets a file `run-1-cycle-1-rank-0.pt.trace.json`; the run
+  /// numbers continue those of the files in the folder.
   std::filesystem::path directory = "traces";
-  /// Which steps are traced.
+  /// The micro-steps that are traced.
   ProfilerSchedule schedule{};
-  /// Writes the shapes and types of what each operator was given.
+  /// If true, records the shapes and types of each operator's inputs.
   bool record_shapes = false;
-  /// Writes each allocation.
+  /// If true, records each memory allocation.
   bool profile_memory = false;
-  /// Operators in the table that is printed after each cycle; 0 for no table.
+  /// Number of operators in the table that is printed after each cycle; 0 prints no table. Must not
+  /// be negative.
   int64_t num_table_rows = 0;
   LINKBOY_FIELDS(directory, schedule, record_shapes, profile_memory, num_table_rows);
-  /// Keys of version 0.1, which texts may still have.
+  /// Keys of version 0.1 that text options may still use.
   static constexpr FormerKey kFormerKeys[] = {{"warm_up", "warmup"}};
 };
 
-/// What an operator cost in a cycle, all its calls together.
+/// The cost of an operator in a cycle, summed over all its calls.
 struct OperatorTime {
-  /// LibTorch's, as `aten::linear`.
+  /// LibTorch's name of the operator, such as `aten::linear`.
   std::string name;
-  /// Its calls.
+  /// Number of calls.
   int64_t num_calls = 0;
-  /// Nanoseconds without those of the operators that it called.
+  /// CPU time in nanoseconds, without the operators that it called.
   int64_t self_cpu_ns = 0;
-  /// Nanoseconds of the kernels and copies that it launched itself.
+  /// CUDA time in nanoseconds of the kernels and copies that it launched itself.
   int64_t self_cuda_ns = 0;
 };
 
-/// Profiles some steps of a training run by LibTorch's Kineto, and writes each cycle as a trace for
-/// ui.perfetto.dev, chrome://tracing or TensorBoard.
+/// Profiles some micro-steps of a training run with LibTorch's Kineto, and writes each cycle as a
+/// trace for ui.perfetto.dev, chrome://tracing or TensorBoard.
 ///
-/// A step is all between the end of the update before and of its own: waiting for the batch,
-/// forward, backward, update, and what callbacks do. Where it makes no update (gradient
-/// accumulation) its end cannot be seen, and the wait for the next batch counts to it. The trace
-/// has a range `ProfilerStep#N` for each step; an evaluation between two active steps is in it,
-/// outside of these.
+/// A step of the trace lasts from the end of the previous update to the end of its own update:
+/// waiting for the batch, forward, backward, update, and the work of callbacks. With gradient
+/// accumulation, the end of a micro-step without an update cannot be observed, so such a step
+/// includes the wait for the next batch. The trace contains a range `ProfilerStep#N` for each step.
+/// An evaluation between two active steps is in the trace, outside of these ranges.
 ///
-/// A cycle that the run's end, a stop request or an exception cuts short is written as far as it
-/// came. A trace that cannot be written does not end the run: the error is printed. The steps of a
-/// resumed run are counted from where it resumes. Called after all other callbacks.
+/// If the end of the run, a stop request or an exception cuts a cycle short, the part so far is
+/// written. If a trace cannot be written, the error is printed and the run continues. In a resumed
+/// run, micro-steps are counted from the point where it resumes. The callback is called after most
+/// others (see Phase::profile).
 class LINKBOY_API Profiler : public Callback {
  public:
-  /// What `make<Profiler>({...})` takes.
+  /// The options type for `make<Profiler>({...})`.
   using Options = ProfilerOptions;
 
-  /// @throws Error if a number is out of its range.
+  /// @throws OptionError if an option is out of range.
   explicit Profiler(ProfilerOptions options = {});
   ~Profiler() override;
 
-  /// @throws Error if the directory cannot be written to, or another run of this process has a
+  /// @throws Error if the directory cannot be written to, or if another run of this process uses a
   ///         Profiler.
   void on_training_run_start(Trainer& trainer) override;
-  /// These three @throw Error if the program profiles by other means when a cycle starts.
+  /// @throws Error if another part of the program uses LibTorch's profiler when a cycle starts.
+  /// @{
   void on_train_epoch_start(Trainer& trainer) override;
   void on_train_step_start(Trainer& trainer) override;
   void on_train_update_end(Trainer& trainer) override;
+  /// @}
   void on_stop_training_error(Trainer& trainer, const StopTraining&) override { end_run(trainer); }
   void on_training_run_end(Trainer& trainer) override { end_run(trainer); }
   void on_exception(Trainer& trainer, std::exception_ptr) override { end_run(trainer); }
 
-  /// The traces that the present or the last run has written.
+  /// The traces that the current or last run has written.
   const std::vector<std::filesystem::path>& traces() const { return traces_; }
-  /// Those that could not be written.
+  /// Number of traces of that run that could not be written.
   int64_t num_failures() const { return num_failures_; }
 
-  /// The operators of the last cycle, those with the highest CPU time of their own first.
+  /// The operators of the last cycle, in descending order of `self_cpu_ns`.
   const std::vector<OperatorTime>& operators() const { return operators_; }
-  /// The first `num_rows` of them as text, one a line below a heading.
+  /// Returns the first `num_rows` operators as text, one per line below a heading.
   std::string table(int64_t num_rows) const;
 
  protected:

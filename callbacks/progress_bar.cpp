@@ -35,14 +35,15 @@ bool can_draw_bar(std::FILE* stream) {
   return ::isatty(::fileno(stream)) != 0 && environment("TERM") != "dumb";
 }
 
-/// "fold3_ema_model_eval_" without its last underscore.
+/// Returns the prefix of the metrics, such as "fold3_ema_model_eval_", without its last underscore.
 std::string title_of_evaluation(Trainer& trainer) {
   std::string title = trainer.metric_name("");
   title.pop_back();
   return title;
 }
 
-/// At the end of the epoch those of all processes, which are in the history.
+/// Returns the current values of this process. If `is_whole` and the epoch's values are in the
+/// history, returns those, which are computed over all processes.
 std::vector<std::pair<std::string, double>> metrics_of(Trainer& trainer, bool is_whole) {
   std::vector<std::pair<std::string, double>> values;
   const RunHistory& history = trainer.run_history();
@@ -76,7 +77,8 @@ ProgressBar::ProgressBar(ProgressBarOptions options) : options_(options) {
 }
 
 void ProgressBar::on_train_epoch_start(Trainer& trainer) {
-  // A number of updates may end the run within the epoch. An update that is skipped takes another.
+  // `max_num_updates` may end the run within the epoch. If an update is skipped, more batches are
+  // needed; `advance` then raises the number.
   const RunConfig& config = trainer.run_config();
   const int64_t num_updates = std::max<int64_t>(config.max_num_updates - trainer.num_updates(), 0);
   int64_t num_batches = trainer.train_dataloader()->size();
@@ -120,7 +122,7 @@ void ProgressBar::open(Trainer& trainer, std::string title, int64_t num_batches,
   phase.num_batches = num_batches;
   phase.is_training = is_training;
   if (is_training) {
-    // A resumed epoch starts in its middle; its speed counts from there.
+    // A resumed epoch starts in the middle; its speed is measured from there.
     phase.first_batch = phase.batches_done = trainer.micro_step();
     phase.first_sample = trainer.train_loss_average().count();
   }
@@ -133,7 +135,8 @@ void ProgressBar::advance(Trainer& trainer) {
   Phase& phase = phases_.back();
   phase.num_batches = std::max(phase.num_batches, ++phase.batches_done);
   if (Clock::now() < phase.next_drawing) return;
-  // The loss is asked for when a drawing is due, and drawn when it is there: nobody waits for it.
+  // Requests the loss when a drawing is due, and draws when it has arrived, so that nothing waits
+  // for it.
   if (!phase.total) {
     const LossAverage& tracker = tracker_of(trainer);
     phase.total = tracker.total_async();
@@ -169,7 +172,7 @@ void ProgressBar::close(Trainer& trainer) {
   const auto end = Clock::now();
   const auto duration = end - phases_.back().start;
   phases_.pop_back();
-  // The bar around it was not at work meanwhile.
+  // The outer bars did not advance during this time.
   for (Phase& outer : phases_) {
     outer.start += duration;
     outer.next_drawing = end + interval();
@@ -186,7 +189,7 @@ ProgressBar::Parts ProgressBar::describe(Trainer& trainer, double seconds, doubl
   const LossAverage& tracker = tracker_of(trainer);
   const double batches = static_cast<double>(phase.batches_done - phase.first_batch);
   const double left = static_cast<double>(phase.num_batches - phase.batches_done);
-  // Of all processes, like the rate that TrackRun records.
+  // Estimates the samples of all processes, like the rate that TrackRun records.
   const auto num_samples = static_cast<double>((tracker.count() - phase.first_sample) *
                                                trainer.accelerator().num_processes());
   const double rate = seconds > 0.0 ? num_samples / seconds : 0.0;
@@ -219,7 +222,7 @@ std::string ProgressBar::Parts::tail() const {
 }
 
 std::string ProgressBar::fitted_bar(Parts parts) const {
-  // The last column stays free: some terminals go to the next line when it is written to.
+  // Leaves the last column free, because some terminals wrap to the next line when it is used.
   const std::size_t width = line_->width() - 1;
   for (int rank = 5; rank > 0 && parts.head.size() + parts.tail().size() > width; --rank) {
     if (rank == kRankOfCounts) parts.counts.clear();

@@ -18,14 +18,14 @@ namespace linkboy {
 class LossAverage;
 
 struct ProgressBarOptions {
-  /// `automatic` draws a bar on a terminal that can (TERM is not "dumb") and writes plain lines
-  /// elsewhere.
+  /// `automatic` draws a bar if the stream is a terminal that supports it (TERM is not "dumb"), and
+  /// otherwise writes plain lines.
   enum class Mode { automatic, bar, plain, none };
   friend LINKBOY_ENUM_NAMES(Mode, automatic, bar, plain, none);
-  /// How progress is shown.
+  /// How the progress is shown.
   Mode mode = Mode::automatic;
 
-  /// Not owned; must outlive the callback.
+  /// The stream to write to. Not owned; must outlive the callback.
   std::FILE* stream = stderr;
 
   /// Shortest time between two drawings of the bar.
@@ -33,26 +33,28 @@ struct ProgressBarOptions {
   /// Shortest time between two plain lines.
   std::chrono::milliseconds plain_interval{10'000};
 
-  /// Shows what the run's MetricCallbacks have measured so far in the epoch, of this process's
-  /// samples alone; in training if they `measure_training`. Each drawing then computes the metrics,
-  /// and waits for the device.
+  /// If true, also shows the values that the run's MetricCallbacks have measured so far in the
+  /// epoch, from this process's samples only; in training, only those with `measure_training`. Each
+  /// drawing then computes the metrics and waits for the device. At the end of the epoch, shows the
+  /// values of all processes.
   bool show_metrics = false;
 
   LINKBOY_FIELDS(mode, bar_interval, plain_interval, show_metrics);
 };
 
-/// Shows how far an epoch is: share, batches, time and time left, samples per second, mean loss so
-/// far and learning rate; on a narrow terminal less of it. Reads the loss only when it draws.
-/// Silent on all processes but the first of a node. Coloured on a terminal, unless NO_COLOR is set.
+/// Shows the progress of an epoch: percentage, batches, elapsed and remaining time, samples per
+/// second, mean loss so far and learning rate. A narrow terminal shows only some of these. Reads
+/// the loss only when it draws. Writes only on the first process of each host. Uses colours on a
+/// terminal, unless NO_COLOR is set.
 ///
-/// An evaluation in the middle of an epoch has its own bar, and its time is not the epoch's. What
-/// Trainer::print writes goes above the bar.
+/// An evaluation within an epoch has its own bar, and its time does not count for the epoch's bar.
+/// Lines from Trainer::print appear above the bar.
 class LINKBOY_API ProgressBar : public Callback {
  public:
-  /// What `make<ProgressBar>({...})` takes.
+  /// The options type for `make<ProgressBar>({...})`.
   using Options = ProgressBarOptions;
 
-  /// Writes to `options.stream`, which must outlive it.
+  /// Writes to `options.stream`, which must outlive the callback.
   explicit ProgressBar(ProgressBarOptions options = {});
 
   void on_train_epoch_start(Trainer& trainer) override;
@@ -67,7 +69,7 @@ class LINKBOY_API ProgressBar : public Callback {
  private:
   using Clock = std::chrono::steady_clock;
 
-  /// One bar: an epoch's training or evaluation.
+  /// The state of one bar: the training part or an evaluation of an epoch.
   struct Phase {
     std::string title;
     int64_t num_batches = 0;
@@ -76,13 +78,14 @@ class LINKBOY_API ProgressBar : public Callback {
     int64_t first_sample = 0;
     Clock::time_point start;
     Clock::time_point next_drawing;
-    /// The sum of losses on its way from the device, and of how many samples.
+    /// The sum of losses that is being copied from the device, and its number of samples.
     std::optional<AsyncScalar> total{};
     int64_t total_count = 0;
     bool is_training = false;
   };
 
-  /// A piece of the text. Where there is no room, those with the highest rank go first.
+  /// A piece of the text. If there is not enough room, pieces with the highest rank are removed
+  /// first.
   struct Part {
     std::string text;
     int rank;
@@ -106,8 +109,8 @@ class LINKBOY_API ProgressBar : public Callback {
   Clock::duration interval() const;
 
   ProgressBarOptions options_;
-  std::vector<Phase> phases_;         // the innermost last
-  std::unique_ptr<StatusLine> line_;  // of a bar
+  std::vector<Phase> phases_;         // the innermost phase is the last one
+  std::unique_ptr<StatusLine> line_;  // only for Mode::bar
   bool has_color_ = false;
 };
 

@@ -34,7 +34,7 @@ void SaveBestModel::on_training_run_start(Trainer& trainer) {
   bring_saved_here(trainer);
 }
 
-/// What is left out is forgotten, so that a later epoch can be the best.
+/// Forgets checkpoints that cannot be used, so that a later epoch can become one of the best.
 void SaveBestModel::bring_saved_here(Trainer& trainer) {
   std::vector<Saved> kept;
   for (Saved& saved : saved_) {
@@ -71,9 +71,9 @@ void SaveBestModel::on_training_run_epoch_end(Trainer& trainer) {
   keep(saved, trainer.accelerator().is_main_process());
 }
 
-/// Only when the new file is there an older one may go.
+/// Called after the new file is written, so that an older file is removed only then.
 void SaveBestModel::keep(Saved saved, bool is_main_process) {
-  // A run that starts at epoch 1 again writes over files of the run before.
+  // A run that starts at epoch 1 again overwrites files of the previous run.
   std::erase_if(saved_, [&](const Saved& present) { return present.path == saved.path; });
   const auto worse = std::upper_bound(saved_.begin(), saved_.end(), saved,
                                       [this](const Saved& added, const Saved& present) {
@@ -81,7 +81,7 @@ void SaveBestModel::keep(Saved saved, bool is_main_process) {
                                       });
   saved_.insert(worse, std::move(saved));
   if (static_cast<int64_t>(saved_.size()) > options_.save_top_k) {
-    std::error_code ignored;  // an old file too many does no harm
+    std::error_code ignored;  // a leftover file does no harm
     if (is_main_process && options_.save_top_k > 1) {
       std::filesystem::remove(saved_.back().path, ignored);
     }
@@ -131,7 +131,7 @@ void SaveBestModel::load_state_dict(const StateDict& state) {
   const c10::IValue& epochs = state.at("epochs");
   LINKBOY_CHECK(epochs.isList() && epochs.toListRef().size() == values.size(),
                 "SaveBestModel's state holds ", values.size(),
-                " values, but not as many epochs; it was not written by SaveBestModel.");
+                " values, but a different number of epochs; it was not written by SaveBestModel.");
   const auto paths =
       state.contains("paths") ? state.get_list("paths") : c10::ArrayRef<c10::IValue>();
   std::vector<Saved> saved;

@@ -12,49 +12,49 @@
 namespace linkboy {
 
 struct SaveBestModelOptions {
-  /// The checkpoint; its folder is made if need be.
+  /// Path of the checkpoint. Its folder is created if necessary.
   std::filesystem::path path = "best_model.pt";
-  /// How many of the best epochs are kept. At least 1. With more than one, that of epoch 12 is
-  /// `best_model-epoch12.pt`.
+  /// Number of best epochs whose checkpoints are kept. If it is more than 1, each file has its
+  /// epoch in the name, such as `best_model-epoch12.pt`. Must be at least 1.
   int64_t save_top_k = 1;
-  /// Name of the metric in the run history.
+  /// Name of the monitored metric in the run history.
   std::string monitor = "eval_loss_epoch";
   /// Whether a larger value is an improvement.
   bool greater_is_better = false;
-  /// Whether a new run forgets the best value of the run before.
+  /// Whether a new run forgets the best value of the previous run.
   bool reset_on_train = true;
-  /// Whether the checkpoint has the optimizer's state.
+  /// Whether the checkpoint contains the optimizer's state.
   bool save_optimizer = true;
-  /// Whether the checkpoint has the scheduler's state.
+  /// Whether the checkpoint contains the scheduler's state.
   bool save_scheduler = true;
   /// Whether the best checkpoint is loaded when the run ends.
   bool load_saved_checkpoint = true;
   LINKBOY_FIELDS(path, save_top_k, monitor, greater_is_better, reset_on_train, save_optimizer,
                  save_scheduler, load_saved_checkpoint);
-  /// Keys of version 0.1, which texts may still have.
+  /// Keys of version 0.1 that text options may still use.
   static constexpr FormerKey kFormerKeys[] = {{"save_path", "path"}, {"watch_metric", "monitor"}};
 };
 
-/// Saves a checkpoint whenever the watched metric is better than ever (or than one of the best k);
-/// at the end of the run the best one is loaded. The file also holds the metric under its name, and
-/// `epoch`. NaN is never the best: if no epoch has a finite value, nothing is saved and nothing
-/// loaded.
+/// Saves a checkpoint whenever the monitored metric is better than in all previous epochs (or than
+/// in one of the best k). Loads the best checkpoint when the run ends. The file also contains the
+/// metric under its name, and `epoch`. NaN and infinite values are ignored. If no epoch has a
+/// finite value, nothing is saved or loaded.
 ///
-/// A file that cannot be written or loaded does not end the run: the error is printed. A run that
-/// is resumed with another `path` copies the best checkpoints so far to it.
+/// If a file cannot be written or loaded, the error is printed and the run continues. A run that is
+/// resumed with another `path` copies the best checkpoints so far to the new path.
 class LINKBOY_API SaveBestModel : public Callback {
  public:
-  /// What `make<SaveBestModel>({...})` takes.
+  /// The options type for `make<SaveBestModel>({...})`.
   using Options = SaveBestModelOptions;
 
-  /// @throws Error if `save_top_k` is less than 1.
+  /// @throws OptionError if `save_top_k` is less than 1.
   explicit SaveBestModel(SaveBestModelOptions options = {});
 
   bool writes_files() const override { return true; }
 
-  /// @throws Error if no file can be written at `path`.
+  /// @throws Error if the file at `path` cannot be written.
   void on_training_run_start(Trainer& trainer) override;
-  /// @throws Error if there is no such metric.
+  /// @throws Error if the monitored metric does not exist.
   void on_training_run_epoch_end(Trainer& trainer) override;
   void on_training_run_end(Trainer& trainer) override;
 
@@ -63,14 +63,14 @@ class LINKBOY_API SaveBestModel : public Callback {
 
   /// An epoch whose checkpoint is kept.
   struct Saved {
-    /// The watched metric.
+    /// The value of the monitored metric.
     double value;
-    /// The epoch of the run history, from 1.
+    /// The epoch in the run history, from 1.
     int64_t epoch;
-    /// Its file.
+    /// The path of the checkpoint.
     std::filesystem::path path;
   };
-  /// Best first.
+  /// The checkpoints that are kept, best first.
   const std::vector<Saved>& saved() const { return saved_; }
 
  private:

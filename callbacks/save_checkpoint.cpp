@@ -68,7 +68,7 @@ void SaveCheckpoint::on_train_update_end(Trainer& trainer) {
   const int64_t num_updates = trainer.num_updates();
   if (num_updates == 0 || num_updates % *options_.every_n_updates != 0) return;
   const std::string name = fmt::format("update_{}{}", num_updates, kEnding);
-  // In fp16 an update that is skipped leaves the number as it was.
+  // In fp16 a skipped update does not change the number.
   if (saved_.empty() || saved_.back() != name) save(trainer, name);
 }
 
@@ -105,10 +105,10 @@ void SaveCheckpoint::save(Trainer& trainer, const std::string& name) {
                                           " The run continues; earlier checkpoints are kept."));
     return;
   }
-  std::erase(saved_, name);  // a run that went back writes it again
+  std::erase(saved_, name);  // a run that starts over writes the file again
   saved_.push_back(name);
   while (options_.keep_last && static_cast<int64_t>(saved_.size()) > *options_.keep_last) {
-    std::error_code ignored;  // an old file too many does no harm
+    std::error_code ignored;  // a leftover file does no harm
     if (saves(trainer.accelerator())) {
       std::filesystem::remove(options_.directory / saved_.front(), ignored);
     }
@@ -137,8 +137,8 @@ std::filesystem::path checkpoint_of_epoch(const std::filesystem::path& directory
   }
   const int64_t chosen = epoch.value_or(*epochs.rbegin());
   if (!epochs.contains(chosen)) {
-    throw FileError(c10::str("there is no ", wanted, " in ", directory, "; there are those of the ",
-                             "epochs ", c10::Join(", ", epochs), "."));
+    throw FileError(c10::str("there is no ", wanted, " in ", directory, "; there are checkpoints ",
+                             "of the epochs ", c10::Join(", ", epochs), "."));
   }
   return directory / name_of_epoch(chosen);
 }
@@ -170,7 +170,7 @@ void LoadCheckpoint::load_model(Trainer& trainer) {
 
 void LoadCheckpoint::load(Trainer& trainer, bool load_optimizer, bool load_scheduler) {
   const auto path = [&] {
-    // Only the main process need have the files.
+    // Only the main process needs the files.
     std::string found;
     run_on_main_process(trainer.accelerator(), [&] {
       const bool is_directory = std::filesystem::is_directory(options_.path);

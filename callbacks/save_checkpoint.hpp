@@ -15,45 +15,48 @@ namespace linkboy {
 
 class Accelerator;
 
-/// When SaveCheckpoint saves; without `every_n_epochs` and `every_n_updates`, after every epoch.
+/// Options of SaveCheckpoint. If neither `every_n_epochs` nor `every_n_updates` is set, it saves
+/// after every epoch.
 struct SaveCheckpointOptions {
-  /// Made if need be.
+  /// Folder of the checkpoints. It is created if necessary.
   std::filesystem::path directory = "checkpoints";
-  /// Saves `epoch_N.pt` after every n-th epoch. At least 1.
+  /// If set, saves `epoch_N.pt` after every n-th epoch. Must be at least 1.
   std::optional<int64_t> every_n_epochs{};
-  /// Saves `update_N.pt` after every n-th update. At least 1.
+  /// If set, saves `update_N.pt` after every n-th update. Must be at least 1.
   std::optional<int64_t> every_n_updates{};
-  /// Checkpoints of this run (and of those that it resumes) that are kept; older ones are removed.
-  /// At least 1; none keeps all.
+  /// Number of checkpoints of this run (and of the runs that it resumes) to keep; older ones are
+  /// removed. If not set, all are kept. Must be at least 1.
   std::optional<int64_t> keep_last{};
-  /// Whether the checkpoints have the optimizer's state.
+  /// Whether the checkpoints contain the optimizer's state.
   bool save_optimizer = true;
-  /// Whether the checkpoints have the scheduler's state.
+  /// Whether the checkpoints contain the scheduler's state.
   bool save_scheduler = true;
-  /// Whether the first process of each host saves, for hosts without a shared disk.
+  /// If true, the first process of each host saves, for hosts without a shared disk. If false, only
+  /// the main process saves.
   bool save_per_node = false;
 
   LINKBOY_FIELDS(directory, every_n_epochs, every_n_updates, keep_last, save_optimizer,
                  save_scheduler, save_per_node);
 };
 
-/// Saves checkpoints of the model during the run, named by epoch or by update; LoadCheckpoint
-/// and `checkpoint_of_epoch` find them again. They also hold `epoch` and `num_updates`.
+/// Saves checkpoints of the model during the run, named by epoch or by update. LoadCheckpoint and
+/// `checkpoint_of_epoch` find those that are named by epoch. The files also contain `epoch` and
+/// `num_updates`.
 ///
-/// A run continues from a checkpoint with its weights, its optimizer and its schedule alone; what
-/// resumes bit for bit is a training state: see SaveTrainingState. A file that cannot be written
-/// does not end the run: the error is printed.
+/// A run that continues from a checkpoint gets only its weights, its optimizer and its schedule. To
+/// resume bit-identically, save training states; see SaveTrainingState. If a file cannot be
+/// written, the error is printed and the run continues.
 class LINKBOY_API SaveCheckpoint : public Callback {
  public:
-  /// What `make<SaveCheckpoint>({...})` takes.
+  /// The options type for `make<SaveCheckpoint>({...})`.
   using Options = SaveCheckpointOptions;
 
-  /// @throws Error if an option is out of its range.
+  /// @throws OptionError if an option is out of range.
   explicit SaveCheckpoint(SaveCheckpointOptions options = {});
 
   bool writes_files() const override { return true; }
 
-  /// @throws Error if no file can be written in the directory.
+  /// @throws Error if a file cannot be written in the directory.
   void on_training_run_start(Trainer& trainer) override;
   void on_train_update_end(Trainer& trainer) override;
   void on_training_run_epoch_end(Trainer& trainer) override;
@@ -61,7 +64,7 @@ class LINKBOY_API SaveCheckpoint : public Callback {
   StateDict state_dict() const override;
   void load_state_dict(const StateDict& state) override;
 
-  /// Names of the files in the directory that are kept, oldest first.
+  /// Names of the kept files in the directory, oldest first.
   const std::vector<std::string>& saved() const { return saved_; }
 
  protected:
@@ -75,44 +78,46 @@ class LINKBOY_API SaveCheckpoint : public Callback {
   std::vector<std::string> saved_;
 };
 
-/// The checkpoint of an epoch that SaveCheckpoint has written; of the last one there is without
-/// `epoch`.
-/// @throws FileError if there is none; the message names the epochs that there are.
+/// Returns the path of the checkpoint of an epoch that SaveCheckpoint wrote. If `epoch` is not set,
+/// returns that of the last epoch in the directory.
+/// @throws FileError if there is no such checkpoint; the message lists the existing epochs.
 LINKBOY_API std::filesystem::path checkpoint_of_epoch(const std::filesystem::path& directory,
                                                       std::optional<int64_t> epoch = {});
 
-/// Sets the optimizers' learning rates (and other scheduled fields) to the values of the run's
-/// schedules. After `Trainer::load_checkpoint` in a run, they are those of the checkpoint's last
-/// update.
+/// Sets the optimizers' learning rates (and other scheduled fields) to the current values of the
+/// run's schedules. If `Trainer::load_checkpoint` has loaded the schedules' states, these are the
+/// values at the checkpoint's last update.
 LINKBOY_API void start_schedules(Trainer& trainer);
 
 struct LoadCheckpointOptions {
-  /// A checkpoint, or a directory of SaveCheckpoint's.
+  /// A checkpoint, or a directory that SaveCheckpoint wrote to.
   std::filesystem::path path = "checkpoints";
-  /// The epoch whose checkpoint in a directory is loaded. Default: the last one there.
+  /// The epoch whose checkpoint in a directory is loaded. If not set, that of the last epoch is
+  /// loaded.
   std::optional<int64_t> epoch{};
-  /// Whether the optimizer's state is loaded too, if the file has it.
+  /// Whether the optimizer's state is loaded, too, if the file contains it.
   bool load_optimizer = true;
-  /// Whether the schedules' states are loaded too, if the file and the run have them. If not, the
-  /// run's schedules start from their first values, whatever learning rates the file has.
+  /// Whether the schedules' states are loaded, too, if the file and the run have them. Otherwise
+  /// the run's schedules start from their first values, whatever learning rates the file contains.
   bool load_scheduler = true;
 
   LINKBOY_FIELDS(path, epoch, load_optimizer, load_scheduler);
 };
 
-/// Loads a checkpoint into a Trainer once, when its first run starts: a training run unless it is
-/// resumed, or the model alone for an evaluation or predictions. A training run after an evaluation
-/// loads the rest as well. Later runs keep what was trained. The run itself starts at its first
-/// epoch.
+/// Loads a checkpoint into a Trainer once, when its first run starts. An evaluation or a prediction
+/// loads the model only, and the first training run after it loads the checkpoint again with the
+/// other selected parts. A training run that is resumed does not load it. Later runs keep the
+/// trained weights. The training run still starts at its first epoch.
 class LINKBOY_API LoadCheckpoint : public Callback {
  public:
-  /// What `make<LoadCheckpoint>({...})` takes.
+  /// The options type for `make<LoadCheckpoint>({...})`.
   using Options = LoadCheckpointOptions;
 
-  /// The files are looked for when a run starts.
+  /// Does not access the files; they are read when a run starts.
   explicit LoadCheckpoint(LoadCheckpointOptions options = {}) : options_(std::move(options)) {}
 
-  /// @throws Error as `checkpoint_of_epoch` and `Trainer::load_checkpoint`.
+  /// @throws Error under the same conditions as `checkpoint_of_epoch` and
+  ///         `Trainer::load_checkpoint`.
   /// @{
   void on_init_end(Trainer& trainer) override;
   void on_training_run_start(Trainer& trainer) override;

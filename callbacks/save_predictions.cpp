@@ -26,7 +26,8 @@ std::string replaced(std::string text, std::string_view what, const std::string&
   return text;
 }
 
-/// "4 3", the dtype's number and the sizes: what a process without rows must know to take part.
+/// Returns the dtype's number and the sizes of a row, such as "4 3". A process without rows needs
+/// them to take part in the collective calls.
 std::string describe_rows(const at::Tensor& rows) {
   std::ostringstream text;
   text << static_cast<int>(rows.scalar_type());
@@ -43,7 +44,8 @@ at::Tensor no_rows(const std::string& description) {
   return at::empty(sizes, static_cast<at::ScalarType>(dtype));
 }
 
-/// The batches' places among those of all processes: rank r has, as its batch k, number k * P + r.
+/// Returns the position of each row among those of all processes. Batch k of rank r has the number
+/// k * P + r, where P is the number of processes.
 at::Tensor places_of(const std::vector<at::Tensor>& batches, const Accelerator& accelerator) {
   std::vector<at::Tensor> places{at::empty({0}, at::kLong)};
   for (std::size_t k = 0; k < batches.size(); ++k) {
@@ -54,7 +56,7 @@ at::Tensor places_of(const std::vector<at::Tensor>& batches, const Accelerator& 
   return at::cat(places);
 }
 
-/// All processes' rows in order; undefined if there are none. Collective.
+/// Returns the rows of all processes in order; undefined if there are none. Collective.
 at::Tensor gather_rows(const std::vector<at::Tensor>& batches, const Accelerator& accelerator) {
   const std::string mine = batches.empty() ? "" : describe_rows(batches.front());
   std::string description;
@@ -91,10 +93,11 @@ std::filesystem::path SavePredictions::path_of(const std::string& set_name, int6
 void SavePredictions::check_paths(Trainer& trainer) const {
   run_on_main_process(trainer.accelerator(), [&] {
     for (const auto& set : trainer.evaluation_sets()) {
-      LINKBOY_CHECK(set.name.empty() || options_.path->string().find(kSet) != std::string::npos,
-                    "the run has an evaluation set \"", set.name, "\", but the path of the ",
-                    "predictions, ", options_.path,
-                    ", has no {set}; all sets would be written to one file. Add it.");
+      LINKBOY_CHECK(
+          set.name.empty() || options_.path->string().find(kSet) != std::string::npos,
+          "the run has an evaluation set \"", set.name, "\", but the path of the ", "predictions, ",
+          options_.path,
+          ", does not contain {set}; all sets would be written to one file. Add {set} to it.");
       check_writable(path_of(set.name, trainer.run_history().current_epoch()));
     }
   });
@@ -145,8 +148,8 @@ void SavePredictions::on_eval_step_end(Trainer& trainer, const Batch& batch,
     auto& batches = column.batches;
     LINKBOY_CHECK(batches.empty() || rows.sizes().slice(1) == batches[0].sizes().slice(1), "the ",
                   column.name, " of a batch have the shape ", rows.sizes(), ", those before ",
-                  batches[0].sizes(), "; but for the first, all sizes must be the same.");
-    // A copy also on the CPU, where the loader or the model may use the memory again.
+                  batches[0].sizes(), "; all sizes except the first must be the same.");
+    // Copies rows on the CPU, too, because the loader or the model may reuse the memory.
     batches.push_back(rows.detach().to(at::kCPU, rows.scalar_type(), false, /*copy=*/true));
   }
 }
@@ -163,7 +166,7 @@ void SavePredictions::on_eval_epoch_end(Trainer& trainer) {
     if (!accelerator.is_main_process()) return;
     write(path_of(trainer.evaluation_set_name(), trainer.run_history().current_epoch()), tensors);
   });
-  // After `evaluate` the file is what was asked for; in training it is not worth the run.
+  // `evaluate` fails without the file; a training run continues.
   LINKBOY_CHECK(failure.empty() || is_training_, failure);
   if (failure.empty()) return;
   trainer.log(LogLevel::error,

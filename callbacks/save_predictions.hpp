@@ -14,56 +14,59 @@
 namespace linkboy {
 
 struct SavePredictionsOptions {
-  /// A `.pt` file, which Python's `torch.load` reads, or a `.safetensors` file. In the name,
-  /// `{epoch}` stands for the epoch, counted from 1, and `{set}` for the name of the evaluation
-  /// set, if it has one; without `{epoch}` each evaluation replaces the file of the one before.
+  /// A `.pt` file, which Python's `torch.load` can read, or a `.safetensors` file. In the name,
+  /// `{epoch}` is replaced by the epoch, counted from 1, and `{set}` by the name of the evaluation
+  /// set, if it has one. Without `{epoch}`, each evaluation replaces the file of the previous one.
   Required<std::filesystem::path> path;
 
-  /// Writes what the model returned, [N, ...]. This and the next two are tensors of these names,
-  /// with a row for each sample; at least one of them is written.
+  /// Whether to write the model's outputs, [N, ...]. Each of `outputs`, `argmax` and `targets`
+  /// writes a tensor of this name with one row per sample. At least one of them must be true.
   bool outputs = true;
-  /// Writes the index of its largest value in dimension 1, as int64.
+  /// Whether to write the index of the largest output in dimension 1, as int64.
   bool argmax = false;
-  /// Writes the batches' targets.
+  /// Whether to write the batches' targets.
   bool targets = true;
 
-  /// In training: of every n-th epoch that is evaluated. 0 writes after `evaluate` only. Not
-  /// negative.
+  /// In training, writes the predictions of every n-th epoch, if it is evaluated. 0 writes them
+  /// only in `Trainer::evaluate`. Must not be negative.
   int64_t every_n_epochs = 1;
 
   LINKBOY_FIELDS(path, outputs, argmax, targets, every_n_epochs);
 };
 
-/// Writes what the model returned in an evaluation, and what was wanted, to one file. Evaluations
-/// that `Trainer::evaluate_now` makes are left out, as is one that ends early.
+/// Writes the model's outputs and the targets of an evaluation to one file. Does not write those of
+/// an evaluation that `Trainer::evaluate_now` makes or that ends early.
 ///
-/// Rows are in the order of the data, as long as the loader does not shuffle; of several processes,
-/// whose batches linkboy deals out in turn, too. All rows are kept in main memory until the
-/// evaluation ends; on several processes, then all rows of all of them on each. The main process
-/// writes.
+/// The rows are in dataset order if the loader does not shuffle; with several processes, this
+/// requires that linkboy distributes the batches. All rows are kept in main memory until the
+/// evaluation ends. With several processes, each then holds the rows of all processes, and the main
+/// process writes the file.
 ///
-/// Needs a model that returns one tensor, whose rows are equally long in all batches.
+/// Requires a model that returns one tensor, whose rows have the same shape in all batches.
 class LINKBOY_API SavePredictions : public Callback {
  public:
-  /// What `make<SavePredictions>({...})` takes.
+  /// The options type for `make<SavePredictions>({...})`.
   using Options = SavePredictionsOptions;
 
-  /// @throws Error if the path has another ending, nothing is to be written, or `every_n_epochs`
-  ///         is negative.
+  /// @throws OptionError if the path has another extension, if nothing is to be written, or if
+  ///         `every_n_epochs` is negative.
   explicit SavePredictions(SavePredictionsOptions options);
 
   bool writes_files() const override { return true; }
 
-  /// @throws Error if the file could not be written, or the sets of the run have names and the path
-  ///         has no `{set}`.
+  /// @throws Error if the file cannot be written, or if a set of the run has a name and the path
+  ///         does not contain `{set}`.
   void on_training_run_start(Trainer& trainer) override;
   void on_evaluation_run_start(Trainer& trainer) override;
 
   void on_eval_epoch_start(Trainer& trainer) override;
-  /// @throws Error if the model returned something else than a tensor with a row for each sample,
-  ///         or rows of another length than before.
+  /// @throws Error if the model did not return a tensor with one row per sample, or if its rows
+  ///         have another shape than before.
   void on_eval_step_end(Trainer& trainer, const Batch& batch, const StepOutput& output) override;
-  /// @throws Error if the file cannot be written. @note Collective.
+  /// @throws Error if the rows of the processes differ in shape or dtype, or if the file cannot be
+  ///         written in `Trainer::evaluate`. In training, the error of the file is printed and the
+  ///         run continues.
+  /// @note Collective.
   void on_eval_epoch_end(Trainer& trainer) override;
 
  private:

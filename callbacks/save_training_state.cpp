@@ -34,9 +34,9 @@ bool may_be_lost(const at::Tensor& tensor) {
          std::find(kTypes.begin(), kTypes.end(), tensor.scalar_type()) != kTypes.end();
 }
 
-/// The name of a tensor of the model that training has spoiled: a parameter in training that is not
-/// finite, or anything else with NaN in it (a mask may well hold infinity). Empty if there is none.
-/// Waits for a device once.
+/// Returns the name of a tensor of the model that training has damaged: a trainable parameter with
+/// a NaN or infinite element, or any other tensor with a NaN (a mask can contain infinity). Empty
+/// if all tensors are usable. Waits for the device once.
 std::string name_of_lost_tensor(const Model& model) {
   const at::NoGradGuard no_grad;
   NamedTensors tensors = model.named_tensors();
@@ -45,7 +45,7 @@ std::string name_of_lost_tensor(const Model& model) {
   std::vector<at::Tensor> norms;  // the largest absolute value, or NaN if there is one
   for (const auto& [name, tensor] : tensors) {
     at::Tensor norm = at::linalg_vector_norm(tensor, INFINITY).to(at::kDouble);
-    if (!tensor.requires_grad()) norm = norm.clamp_max(0.0);  // NaN stays
+    if (!tensor.requires_grad()) norm = norm.clamp_max(0.0);  // keeps NaN
     norms.push_back(norm.to(tensors.front().second.device(), /*non_blocking=*/true));
   }
   const at::Tensor are_finite = at::stack(norms).isfinite();
@@ -55,7 +55,8 @@ std::string name_of_lost_tensor(const Model& model) {
   return tensors[std::find(first, first + tensors.size(), false) - first].first;
 }
 
-/// A schedule that has been loaded may have begun before the run.
+/// Returns the count of the schedule. A schedule that has been loaded may have begun before the
+/// run.
 int64_t num_updates_of_schedule(Trainer& trainer) {
   return trainer.scheduler() != nullptr ? trainer.scheduler()->num_updates()
                                         : trainer.num_updates();
@@ -74,7 +75,7 @@ SaveTrainingState::SaveTrainingState(SaveTrainingStateOptions options)
   check("keep_last", options_.keep_last.value_or(1));
   LINKBOY_CHECK_OPTION(options_.every_n_minutes.value_or(1.0) > 0.0,
                        "SaveTrainingState's every_n_minutes is ", *options_.every_n_minutes,
-                       "; it must be above 0.");
+                       "; it must be positive.");
 }
 
 void SaveTrainingState::on_training_run_claim(Trainer& trainer) {
@@ -121,9 +122,10 @@ std::vector<SaveTrainingState::Decay> SaveTrainingState::decays_of(Trainer& trai
       decays.push_back({begin->second, end->second});
     }
   }
-  LINKBOY_CHECK(!decays.empty(),
-                "SaveTrainingState finds no decay phase: the run's scheduler names none. Take "
-                "WsdScheduler, or say in `save_at_decays` where they begin and end.");
+  LINKBOY_CHECK(
+      !decays.empty(),
+      "SaveTrainingState finds no decay phase: the run's scheduler does not list any. Use "
+      "WsdScheduler, or set DecaySaves::phases.");
   for (const Decay& decay : decays) {
     LINKBOY_CHECK(decay.begin >= 0 && decay.begin <= decay.end, "a decay begins after ",
                   decay.begin, " updates and ends after ", decay.end,
@@ -140,7 +142,7 @@ void SaveTrainingState::load_initial(Trainer& trainer) const {
   start_schedules(trainer);
 }
 
-/// The run may be meant to resume one of them.
+/// Warns about states of other runs, because the user may have wanted to resume one of them.
 void SaveTrainingState::tell_of_other_states(Trainer& trainer) const {
   if (!trainer.accelerator().is_main_process()) return;
   std::vector<std::pair<int64_t, std::filesystem::path>> others;
@@ -164,14 +166,13 @@ void SaveTrainingState::tell_of_other_states(Trainer& trainer) const {
       fmt::format(
           "this run does not resume the {} training state{} of an earlier run in {}. They are "
           "kept, but \"latest\" will name the states of this run. To continue the earlier run, "
-          "resume "
-          "from {}.",
+          "resume from {}.",
           others.size(), others.size() == 1 ? "" : "s", options_.directory.string(),
           newest.string()));
 }
 
-/// The state that the run resumes need not be saved in its directory again, and is removed in time;
-/// but not one that a user has given another name, to keep it.
+/// If the run resumes a state of its own directory, the state need not be saved again, and
+/// `keep_last` applies to it. A state that the user has renamed is always kept.
 void SaveTrainingState::include_resumed(const std::filesystem::path& folder) {
   std::error_code ignored;
   const auto whole = std::filesystem::weakly_canonical(folder, ignored);
@@ -193,7 +194,7 @@ void SaveTrainingState::on_train_update_end(Trainer& trainer) {
 
 void SaveTrainingState::save_at_decays(Trainer& trainer) {
   const int64_t update = num_updates_of_schedule(trainer);
-  if (std::exchange(last_schedule_update_, update) == update) return;  // it was skipped
+  if (std::exchange(last_schedule_update_, update) == update) return;  // the update was skipped
   for (const Decay& decay : decays_) {
     if (update != decay.begin && update != decay.end) continue;
     finish_save(trainer);
@@ -222,7 +223,7 @@ void SaveTrainingState::save_after(const Decay& decay, Trainer& trainer) const {
        .scheduler = options_.save_at_decays->save_scheduler});
 }
 
-/// By the clock of the main process.
+/// Decides by the clock of the main process. Collective.
 bool SaveTrainingState::is_time_due(Trainer& trainer) const {
   if (!options_.every_n_minutes) return false;
   const std::chrono::duration<double, std::ratio<60>> minutes = Clock::now() - last_save_;
@@ -234,7 +235,7 @@ void SaveTrainingState::on_training_run_epoch_end(Trainer& trainer) {
   is_saved_ = false;
   const bool is_due = options_.every_n_epochs &&
                       trainer.run_history().current_epoch() % *options_.every_n_epochs == 0;
-  // When the run has ended, callbacks may have put other weights into the model.
+  // Saves here because callbacks may put other weights into the model at the end of the run.
   const bool is_end = options_.save_at_end && trainer.is_last_epoch() &&
                       trainer.requested_stop() != StopReason::nan;
   if (is_due || is_end) save(trainer);
@@ -257,16 +258,16 @@ void SaveTrainingState::on_exception(Trainer& trainer, std::exception_ptr) {
   }
 }
 
-/// Another run may save in the directory only when nothing is being written there any more.
+/// Releases the lock last: another run may save in the directory only after all writing has ended.
 void SaveTrainingState::on_run_exit(Trainer&) { lock_.reset(); }
 
 void SaveTrainingState::save(Trainer& trainer) {
   finish_save(trainer);
-  // A state with NaN in its weights is worth nothing, and would push out good ones in time.
+  // A state with NaN in its weights is useless, and `keep_last` would remove good states for it.
   const Accelerator& accelerator = trainer.accelerator();
   for (const auto& name : accelerator.all_gather_bytes(name_of_lost_tensor(trainer.model()))) {
     if (name.empty()) continue;
-    const auto why = c10::str(quote_name(name), " of the model holds NaN or infinity.");
+    const auto why = c10::str(quote_name(name), " of the model contains NaN or infinity.");
     return count_failure(trainer, why.c_str());
   }
   std::string name;
@@ -277,9 +278,10 @@ void SaveTrainingState::save(Trainer& trainer) {
   });
   if (!failure.empty()) return count_failure(trainer, failure.c_str());
   name = accelerator.broadcast_bytes(name);
-  // A number comes again if the newest states were removed by hand.
+  // A number is used again if the newest states were removed by hand.
   std::erase(saved_, name);
-  // The state itself should know of its folder, so that a run that resumes it removes it in time.
+  // The state must contain its own name, so that `keep_last` applies to it in a run that resumes
+  // it.
   saved_.push_back(name);
   is_pending_ = is_saved_ = true;
   last_save_ = Clock::now();
@@ -289,13 +291,14 @@ void SaveTrainingState::save(Trainer& trainer) {
   if (!options_.asynchronous) finish_save(trainer);
 }
 
-/// Runs what may fail on the main process, which alone writes, and has all know whether it did.
+/// Runs `work`, which may fail on the main process, the only one that writes. Reports a failure on
+/// all processes.
 void SaveTrainingState::settle(Trainer& trainer, const std::function<void()>& work) {
   const std::string failure = failure_on_main_process(trainer.accelerator(), work);
   if (!failure.empty()) report(trainer, failure.c_str());
 }
 
-/// Waits for the state that is being written; only when it is there an older one may go.
+/// Waits for the state that is being written, and removes older states only after that.
 void SaveTrainingState::finish_save(Trainer& trainer) {
   if (!is_pending_) return;
   settle(trainer, [&] { trainer.wait_for_saves(); });
@@ -312,13 +315,13 @@ void SaveTrainingState::report(Trainer& trainer, const char* what) {
 void SaveTrainingState::count_failure(Trainer& trainer, const char* why) {
   ++num_failures_;
   trainer.log(LogLevel::error, c10::str("the training state was not saved: ", why,
-                                        " The run goes on; the states before are kept."));
+                                        " The run continues; earlier states are kept."));
 }
 
 void SaveTrainingState::remove_old(bool is_main_process) {
   while (options_.keep_last && static_cast<int64_t>(saved_.size()) > *options_.keep_last) {
     const auto folder = options_.directory / saved_.front();
-    std::error_code ignored;  // an old state too many does no harm
+    std::error_code ignored;  // a leftover state does no harm
     if (is_main_process && is_own(folder)) {
       std::filesystem::remove(folder / kTrainingStateFile, ignored);
       std::filesystem::remove(folder, ignored);
@@ -327,15 +330,15 @@ void SaveTrainingState::remove_old(bool is_main_process) {
   }
 }
 
-/// Whether this run, or one that it resumes, has saved the state: folders can be moved, and their
-/// numbers given again.
+/// Whether this run, or one that it resumes, saved the state. A folder may have been moved, and its
+/// number used again.
 bool SaveTrainingState::is_own(const std::filesystem::path& folder) const {
   try {
     const StateDict state = read_checkpoint(folder / kTrainingStateFile,
                                             {.verify_checksums = false, .with_data = false})
                                 .get_dict("training_state");
     return state.get_dict("callbacks").get_dict(name()).get_string("run") == run_;
-  } catch (const std::exception&) {  // Nothing is known of it, so it stays.
+  } catch (const std::exception&) {  // its origin is unknown, so it is kept
     return false;
   }
 }
@@ -357,14 +360,14 @@ void SaveTrainingState::load_state_dict(const StateDict& state) {
   saved_.clear();
   if (saves_decays_only() || state.empty()) return;
   for (const c10::IValue& name : state.get_list("saved")) {
-    // Names of states in the directory only: they will be removed.
+    // Accepts only names of states in the directory, because these folders will be removed.
     const std::filesystem::path folder = name.isString() ? name.toStringRef() : "";
     if (folder == folder.filename() && training_state_number(folder)) {
       saved_.push_back(folder.string());
     }
   }
   run_ = state.contains("run") ? state.get_string("run") : "";
-  // The same names in another directory are other states.
+  // In another directory, the same names belong to other states.
   const bool is_same_directory =
       state.contains("directory") && whole_directory() == state.get_string("directory");
   if (!is_same_directory) saved_.clear();

@@ -15,114 +15,123 @@
 
 namespace linkboy {
 
-/// A decay phase of the learning rate, in updates since the schedule began; whole, from 0.
+/// A decay phase of the learning rate, in updates since the schedule began. Both values must be
+/// whole numbers and not negative.
 struct DecayPhase {
-  /// The updates that come before it.
+  /// Number of updates before the phase.
   RunExpression begin;
-  /// The updates that come before its end.
+  /// Number of updates up to the end of the phase.
   RunExpression end;
 };
 
-/// What SaveTrainingState saves before and after each decay of a warm-up-stable-decay schedule.
+/// How SaveTrainingState saves before and after each decay of a warmup-stable-decay schedule.
 struct DecaySaves {
-  /// Empty: those of the scheduler, whose `lengths` must be called "decay 1" (where it begins),
-  /// "checkpoint 1" (where it ends), "decay 2" and so on, as WsdScheduler's are.
+  /// The decay phases. If empty, they are those of the scheduler. Its `lengths` must then contain
+  /// "decay 1" (the start of the first phase), "checkpoint 1" (its end), "decay 2" and so on, as
+  /// WsdScheduler's do.
   std::vector<DecayPhase> phases{};
-  /// Whether the checkpoint after a decay has the optimizer's state.
+  /// Whether the checkpoint after a decay contains the optimizer's state.
   bool save_optimizer = true;
-  /// Whether it has the scheduler's state.
+  /// Whether the checkpoint after a decay contains the scheduler's state.
   bool save_scheduler = true;
 
-  /// Returns "true": as text, it can only be given or not.
+  /// Returns "true": as text, the option can only be on or off.
   static std::string to_string() { return "true"; }
 };
 
-/// Reads "true", "false" or "none".
+/// Parses "true", "false" or "none".
 template <>
 inline std::optional<DecaySaves> from_text<std::optional<DecaySaves>>(const std::string& text) {
   return text != "none" && from_text<bool>(text) ? std::optional<DecaySaves>(DecaySaves{})
                                                  : std::nullopt;
 }
 
-/// When SaveTrainingState saves; the conditions add up.
+/// Options of SaveTrainingState. A state is saved whenever one of the conditions is met.
 struct SaveTrainingStateOptions {
-  /// Each state is a folder `state-NUMBER` in it; numbers continue those in the folder.
+  /// Folder of the states. Each state is a folder `state-NUMBER` in it; the numbers continue those
+  /// of existing states.
   std::filesystem::path directory = "training_states";
 
-  /// Saves after every n-th update. At least 1.
+  /// If set, saves after every n-th update. Must be at least 1.
   std::optional<int64_t> every_n_updates{};
-  /// Saves after every n-th epoch. At least 1.
+  /// If set, saves after every n-th epoch. Must be at least 1.
   std::optional<int64_t> every_n_epochs{};
-  /// Saves after the first update that ends so many minutes after the save before. Above 0.
+  /// If set, saves after the first update that ends this many minutes or more after the previous
+  /// save or the start of the run. Must be positive.
   std::optional<double> every_n_minutes{};
-  /// Saves when the run ends: at the end of its last epoch, or when it is stopped; but not when it
-  /// ends because of a NaN.
+  /// If true, saves when the run ends: at the end of its last epoch, or when it is stopped. Does
+  /// not save if a NaN ends the run.
   bool save_at_end = true;
 
-  /// Saves before and after each decay, under names with the number of updates, and keeps all:
+  /// If set, saves before and after each decay, under names with the number of updates, and keeps
+  /// all these files:
   ///
-  ///     checkpoint_90_wsd_pre_decay/         a training state, from which a longer schedule
-  ///                                          continues;
-  ///                                          see TrainOptions::allow_changed_schedule_length
+  ///     checkpoint_90_wsd_pre_decay/         a training state from which a longer schedule can
+  ///                                          continue; see
+  ///                                          TrainOptions::allow_changed_schedule_length
   ///     checkpoint_100_wsd_post_decay.pt     a checkpoint of the model with the decay
   ///
-  /// The checkpoint also holds `step`, `checkpoint_type` ("post_decay"), `total_steps` of the run
-  /// and `decay_fraction`, the decay's share of the steps. Nothing is saved before a decay with
-  /// which the schedule begins.
+  /// The checkpoint also contains `step` (the number of updates), `checkpoint_type` ("post_decay"),
+  /// `total_steps` (the updates of the run) and `decay_fraction` (the length of the decay divided
+  /// by `step`). If the schedule begins with a decay, nothing is saved before that decay.
   std::optional<DecaySaves> save_at_decays{};
 
-  /// Loaded when a run starts that is not resumed: a checkpoint file, or the folder of a training
-  /// state, of which the weights, the optimizer and the schedule are taken; the run starts at its
-  /// own beginning. With WsdSchedulerOptions::is_continuation_from_checkpoint so does the schedule.
+  /// If set, loads this checkpoint when a run starts that is not resumed. It is a checkpoint file
+  /// or the folder of a training state, from which the weights, the optimizer and the schedule are
+  /// loaded. The run still starts at its first epoch; with
+  /// WsdSchedulerOptions::is_continuation_from_checkpoint, the schedule starts from its beginning,
+  /// too.
   std::optional<std::filesystem::path> initial_checkpoint{};
 
-  /// States of this run (and of those that it resumes from this directory) that are kept. Older
-  /// ones are removed. At least 1; none keeps all.
+  /// Number of states of this run (and of the runs that it resumes from this directory) to keep;
+  /// older ones are removed. If not set, all are kept. Must be at least 1.
   std::optional<int64_t> keep_last = 2;
 
-  /// Writes on a background thread. The loop waits for the copy into memory on the CPU, on CUDA for
-  /// the update; docs/checkpoints_and_python.md tells how much memory it takes.
+  /// If true, writes on a background thread. On the CPU, the loop waits until the state is copied
+  /// into memory; on CUDA, it waits only for the update in progress. docs/training_states.md
+  /// describes how much memory this needs.
   bool asynchronous = false;
 
   LINKBOY_FIELDS(directory, every_n_updates, every_n_epochs, every_n_minutes, save_at_end,
                  save_at_decays, initial_checkpoint, keep_last, asynchronous);
-  /// Keys of version 0.1, which texts may still have.
+  /// Keys of version 0.1 that text options may still use.
   static constexpr FormerKey kFormerKeys[] = {{"at_end", "save_at_end"},
                                               {"at_decays", "save_at_decays"}};
 };
 
-/// Saves training states from which `TrainOptions::resume_from` continues bit for bit: the folder
-/// of one, or `directory / "latest"`.
+/// Saves training states from which `TrainOptions::resume_from` resumes bit-identically. Pass it
+/// the folder of a state or `directory / "latest"`.
 ///
-/// A state that cannot be written (a full disk, no memory) does not end the run: the error is
-/// printed, and the states before are kept. A request to stop has the state saved right after the
-/// update in progress. Called after all other callbacks, so that the state holds what they have
-/// done.
+/// If a state cannot be written (because the disk or the memory is full), the error is printed,
+/// earlier states are kept, and the run continues. After a stop request, the state is saved
+/// directly after the update in progress. The callback is called after most others (see
+/// Phase::save), so that the state contains their results.
 ///
-/// What callbacks do to the model at the end of a finished run (SaveBestModel loads its checkpoint,
-/// averages are left in the model) is not in its last state: a longer run continues from the
-/// weights that were trained.
+/// The last state does not contain changes that callbacks make to the model at the end of a
+/// finished run (SaveBestModel loads its checkpoint, ModelEma leaves its averages in the model). A
+/// longer run continues from the trained weights.
 ///
-/// The states of other runs in the directory stay, and a run that begins there without resuming one
-/// says so. One run at a time may save in a directory. A lock on the file `.lock` in it holds for
-/// the length of the run and is released with the process. A second run is refused before it reads
-/// or writes anything.
+/// The states of other runs in the directory are kept, and a run that starts there without resuming
+/// one of them prints a warning. Only one run at a time can save in a directory. The run holds a
+/// lock on the file `.lock` in the directory; it is released when the run or the process ends. A
+/// second run fails before it reads or writes anything. If the callback saves at decays only,
+/// it does not lock the directory.
 class LINKBOY_API SaveTrainingState : public Callback {
  public:
-  /// What `make<SaveTrainingState>({...})` takes.
+  /// The options type for `make<SaveTrainingState>({...})`.
   using Options = SaveTrainingStateOptions;
 
-  /// @throws Error if an option is out of its range.
+  /// @throws OptionError if an option is out of range.
   explicit SaveTrainingState(SaveTrainingStateOptions options = {});
 
   bool writes_files() const override { return true; }
   bool saves_training_states() const override { return !saves_decays_only(); }
 
-  /// @throws Error, on all ranks, if the directory cannot be written to, or another run saves
-  /// there.
+  /// @throws Error on all ranks if the directory cannot be written to, or if another run saves
+  ///         there.
   void on_training_run_claim(Trainer& trainer) override;
-  /// @throws Error if there are no decays to save at, or one ends before it begins, or
-  ///         `initial_checkpoint` cannot be loaded.
+  /// @throws Error if `save_at_decays` is set but no decay is found, if a decay ends before it
+  ///         begins, or if `initial_checkpoint` cannot be loaded.
   void on_training_run_start(Trainer& trainer) override;
   void on_train_update_end(Trainer& trainer) override;
   void on_training_run_epoch_end(Trainer& trainer) override;
@@ -134,7 +143,7 @@ class LINKBOY_API SaveTrainingState : public Callback {
   StateDict state_dict() const override;
   void load_state_dict(const StateDict& state) override;
 
-  /// Saves that failed.
+  /// Number of saves that failed.
   int64_t num_failures() const { return num_failures_; }
 
  protected:
@@ -167,8 +176,8 @@ class LINKBOY_API SaveTrainingState : public Callback {
 
   SaveTrainingStateOptions options_;
   std::vector<std::string> saved_;  // names of folders in the directory, oldest first
-  std::string run_;                 // identifies this run and those that resume it, in any order
-  std::shared_ptr<void> lock_;      // on the directory, while a run is on
+  std::string run_;                 // identifies this run and the runs that resume it
+  std::shared_ptr<void> lock_;      // on the directory, during a run
   Clock::time_point last_save_{};
   std::vector<Decay> decays_;
   int64_t last_schedule_update_ = 0;

@@ -16,9 +16,10 @@ StepBasedEvaluation::StepBasedEvaluation(StepBasedEvaluationOptions options)
 }
 
 void StepBasedEvaluation::on_training_run_start(Trainer& trainer) {
-  LINKBOY_CHECK(!trainer.evaluation_sets().empty(),
-                "StepBasedEvaluation has no evaluation data; give train an eval_dataset, or leave "
-                "the callback out.");
+  LINKBOY_CHECK(
+      !trainer.evaluation_sets().empty(),
+      "StepBasedEvaluation has no evaluation data; set TrainOptions::eval_dataset, or remove "
+      "the callback.");
   last_update_ = trainer.num_updates();
   num_sets_left_ = 0;
   if (!is_resumed()) is_cut_short_ = false;
@@ -30,14 +31,14 @@ void StepBasedEvaluation::on_train_epoch_start(Trainer& trainer) {
 
 void StepBasedEvaluation::on_train_update_end(Trainer& trainer) {
   const int64_t update = trainer.num_updates();
-  if (std::exchange(last_update_, update) == update) return;  // it was skipped
+  if (std::exchange(last_update_, update) == update) return;  // the update was skipped
   if (update % every_n_updates_ == 0) evaluate(trainer);
 }
 
 void StepBasedEvaluation::evaluate(Trainer& trainer) {
   is_cut_short_ = true;
   if (trainer.requested_stop()) return;
-  trainer.print(fmt::format("Running evaluation after {} training steps", last_update_));
+  trainer.print(fmt::format("Running evaluation after {} updates", last_update_));
   num_sets_left_ = trainer.evaluation_sets().size();
   trainer.evaluate_now({.metric_prefix = "intermediate_",
                         .loss_name = "eval_loss",
@@ -45,7 +46,7 @@ void StepBasedEvaluation::evaluate(Trainer& trainer) {
   trainer.print("Resuming training...");
 }
 
-// Even if another callback leaves the run here, the last set's metrics are recorded.
+// The metrics of the last set are already recorded, even if another callback ends the run now.
 void StepBasedEvaluation::on_eval_epoch_end(Trainer&) {
   if (num_sets_left_ > 0 && --num_sets_left_ == 0) is_cut_short_ = false;
 }

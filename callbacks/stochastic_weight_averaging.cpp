@@ -51,17 +51,17 @@ void StochasticWeightAveraging::on_train_step_end(Trainer& trainer, const Batch&
   if (std::exchange(is_forward_unchecked_, false)) check_forward(trainer, batch);
 }
 
-/// Runs the first batch through the model: a pass that does not fit it would end the run after its
-/// last update.
+/// Runs the first batch through the model. Otherwise a forward pass that does not fit the model
+/// would end the run after its last update.
 void StochasticWeightAveraging::check_forward(Trainer& trainer, const Batch& batch) const {
   try {
     try_forward_for_statistics(trainer, batch, options_.forward);
   } catch (const std::exception&) {
     throw Error(c10::str(
         "StochasticWeightAveraging cannot run a training batch through the model to update its "
-        "batch norms at the end of the run: ",
+        "BatchNorm layers at the end of the run: ",
         message_of(std::current_exception()),
-        " Give StochasticWeightAveragingOptions::forward, or set update_batch_norm to false."));
+        " Set StochasticWeightAveragingOptions::forward, or set update_batch_norm to false."));
   }
 }
 
@@ -69,7 +69,7 @@ void StochasticWeightAveraging::on_gradients_ready(Trainer& trainer) {
   const int64_t num_done = trainer.num_updates() - start_;
   if (!options_.swa_lr || num_done < 0) return;
   std::vector<double> lrs = get_param_group_field(*trainer.optimizer(), ParamGroupField::lr);
-  // At the phase's beginning all groups are new.
+  // At the start of the phase, all param groups are new.
   for (std::size_t i = lrs_before_.size(); i < lrs.size(); ++i) lrs_before_.push_back(lrs[i]);
   const double t = num_done >= num_annealing_
                        ? 1.0
@@ -97,7 +97,7 @@ void StochasticWeightAveraging::on_train_update_end(Trainer& trainer) {
 void StochasticWeightAveraging::on_training_run_end(Trainer& trainer) {
   restore_lrs(trainer);
   if (was_cut_short()) return;
-  // Only now, when states are saved: a longer run will train the whole epoch.
+  // Only after states were saved: a longer run that resumes trains the whole epoch.
   if (trainer.is_epoch_cut_short() && !options_.every_n_updates && last_update_ > start_) {
     average();
   }
@@ -105,7 +105,7 @@ void StochasticWeightAveraging::on_training_run_end(Trainer& trainer) {
   weights_.put_into_model();
   is_ending_ = true;
   if (options_.update_batch_norm) update_batch_norm(trainer, options_.forward);
-  // After a stop an evaluation would be left immediately.
+  // After a stop, an evaluation would end immediately.
   if (options_.evaluate && !trainer.requested_stop() && trainer.eval_dataloader()) {
     try {
       trainer.evaluate_now({.metric_prefix = "swa_model_"});
@@ -121,7 +121,7 @@ void StochasticWeightAveraging::on_exception(Trainer& trainer, std::exception_pt
   if (std::exchange(is_ending_, false)) weights_.take_out_of_model();
 }
 
-/// A later run shall begin with the learning rates of this one.
+/// Restores the learning rates, so that a later run does not begin with `swa_lr`.
 void StochasticWeightAveraging::restore_lrs(Trainer& trainer) {
   if (!std::exchange(is_lr_changed_, false)) return;
   if (Scheduler* scheduler = trainer.scheduler()) {

@@ -15,65 +15,73 @@ namespace linkboy {
 class Batch;
 
 struct StochasticWeightAveragingOptions {
-  /// Updates of the run before the averaging phase; whole, not negative, less than those of the
-  /// run. `placeholders::num_updates_per_epoch * 5` begins it with epoch 6.
+  /// Number of updates before the averaging phase. `placeholders::num_updates_per_epoch * 5` starts
+  /// the phase with epoch 6. Must be a whole number, not negative, and less than the number of
+  /// updates of the run.
   RunExpression start_after = ceil(placeholders::num_updates * 0.75);
-  /// Takes the weights into the average after every n-th update of the phase; unset: at the end of
-  /// each epoch that ends in it, and of a run that ends within one. At least 1.
+  /// Adds the weights to the average after every n-th update of the phase. If not set, adds them at
+  /// the end of each epoch in the phase, and at the end of a run that ends within an epoch. Must be
+  /// at least 1.
   std::optional<int64_t> every_n_updates{};
 
-  /// The learning rate of all groups in the phase, whatever the scheduler says; unset: nothing is
-  /// changed. Finite, not negative.
+  /// The learning rate of all param groups in the phase; overrides the scheduler. If not set, the
+  /// learning rates are not changed. Must be finite and not negative.
   std::optional<double> swa_lr{};
-  /// Updates in which each group's learning rate goes from what it was to `swa_lr`; whole, not
-  /// negative.
+  /// Number of updates over which the learning rate of each param group changes from its previous
+  /// value to `swa_lr`. Must be a whole number and not negative.
   RunExpression num_annealing_updates = 0;
-  /// The curve on which the learning rate goes to `swa_lr`.
+  /// The curve from the previous learning rate to `swa_lr`.
   enum class Annealing { cosine, linear };
   friend LINKBOY_ENUM_NAMES(Annealing, cosine, linear);
-  /// See `num_annealing_updates`.
+  /// The curve of the learning rate during `num_annealing_updates`.
   Annealing annealing = Annealing::cosine;
 
-  /// Passes over the training data once at the end of the run, so that the statistics of BatchNorm
-  /// layers are those of the averaged weights.
+  /// If true, passes over the training data once at the end of the run, so that the statistics of
+  /// BatchNorm layers fit the averaged weights.
   bool update_batch_norm = true;
-  /// The forward pass for it. Default: the model on the batch's `input()`. If the model trains
-  /// batch norms, the first step makes it once in evaluation mode, so that an error comes early.
+  /// The forward pass for `update_batch_norm`. If empty, the model is called with the batch's
+  /// `input()`. If the model trains BatchNorm layers, the first micro-step also makes this forward
+  /// pass once, in evaluation mode, so that an error is found early.
   std::function<void(Trainer&, const Batch&)> forward{};
 
-  /// Evaluates the averaged model at the end of the run: `swa_model_eval_loss_epoch` and so on.
+  /// If true, evaluates the averaged model at the end of the run. The metrics are named
+  /// `swa_model_eval_loss_epoch` and so on.
   bool evaluate = true;
 
   LINKBOY_FIELDS(start_after, every_n_updates, swa_lr, num_annealing_updates, annealing,
                  update_batch_norm, evaluate);
 };
 
-/// Stochastic weight averaging (Izmailov et al., 2018): the equal mean of the weights that the last
-/// phase of a run comes by, which the model gets at the run's end.
+/// Stochastic weight averaging (Izmailov et al., 2018): computes the unweighted mean of the model's
+/// weights over the last phase of a run, and puts it into the model at the end of the run.
 ///
-/// Not if the run was stopped on request or by a NaN, or before the first average; one that was
-/// stopped otherwise is not evaluated. A training state that is saved after the exchange still has
-/// the weights to continue. SaveBestModel, which loads its checkpoint later, must not load one.
+/// The model keeps its own weights if the run was stopped on request or by a NaN, or before the
+/// first average. After any other stop, the averaged model is not evaluated. A training state that
+/// is saved after the averages are in the model still contains the weights from which training
+/// continues. With SaveBestModel, set `load_saved_checkpoint` to false: it is called later and
+/// would replace the averages.
 ///
-/// Each of several processes keeps the same average of the parameters; the statistics of BatchNorm
-/// are those over the batches of all. Those of TorchScript models are averaged, not updated.
+/// With several processes, each process keeps the same average of the parameters; the statistics of
+/// BatchNorm layers are computed over the batches of all processes. The statistics of TorchScript
+/// models are averaged and not recomputed.
 class LINKBOY_API StochasticWeightAveraging : public AveragingCallback {
  public:
-  /// What `make<StochasticWeightAveraging>({...})` takes.
+  /// The options type for `make<StochasticWeightAveraging>({...})`.
   using Options = StochasticWeightAveragingOptions;
 
-  /// @throws Error if an option is out of its range.
+  /// @throws OptionError if an option is out of range.
   explicit StochasticWeightAveraging(StochasticWeightAveragingOptions options = {});
 
-  /// Copies of the averages, as `Model::state_dict` names them; without the pass over the data.
-  /// @throws Error if nothing was averaged yet.
+  /// Returns copies of the averages, with the names of `Model::state_dict`. They do not include the
+  /// pass over the data for BatchNorm layers.
+  /// @throws Error if nothing has been averaged yet.
   StateDict averaged_model_state() const;
 
-  /// @throws Error if `start_after` or `num_annealing_updates` does not fit the run.
+  /// @throws Error if `start_after` or `num_annealing_updates` is not valid for the run.
   void on_training_run_start(Trainer& trainer) override;
-  /// @throws Error, at the first step, if `forward` does not fit the model.
+  /// @throws Error at the first micro-step if the forward pass for BatchNorm layers fails.
   void on_train_step_end(Trainer& trainer, const Batch& batch, const StepOutput& output) override;
-  /// Sets the learning rate: here nothing comes between it and the update.
+  /// Sets the learning rate. Between this event and the update, nothing else changes it.
   void on_gradients_ready(Trainer& trainer) override;
   void on_train_update_end(Trainer& trainer) override;
   /// @throws Any exception of the pass over the data or of the evaluation; the model then
@@ -92,8 +100,8 @@ class LINKBOY_API StochasticWeightAveraging : public AveragingCallback {
   StochasticWeightAveragingOptions options_;
   int64_t start_ = 0;
   int64_t num_annealing_ = 0;
-  std::vector<double> lrs_before_;  // of each group, when the phase began
-  bool is_ending_ = false;          // the averages are in the model, but what follows is not done
+  std::vector<double> lrs_before_;  // of each param group, when the phase began
+  bool is_ending_ = false;  // the averages are in the model, but the end of the run is not done
   bool is_lr_changed_ = false;
   bool is_forward_unchecked_ = false;
 };

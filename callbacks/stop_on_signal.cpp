@@ -12,14 +12,14 @@
 namespace linkboy {
 namespace {
 
-// A signal handler gets no argument of ours.
+// Global, because a signal handler cannot receive an argument.
 std::atomic<Trainer*> trainer_to_stop{nullptr};
-std::atomic<int> num_handlers{0};  // in progress, each on a thread
+std::atomic<int> num_handlers{0};  // handlers in progress, one per thread
 std::atomic<int> first_signal{0};
 std::atomic<bool> is_unheeded{false};  // the first signal has not stopped its run
-std::atomic<int64_t> first_time{0};    // of that signal: milliseconds, of a clock that is never 0
+std::atomic<int64_t> first_time{0};    // of that signal, in milliseconds; 0 if there is none
 std::atomic<int64_t> first_interrupt{0};
-std::atomic<StopOnSignal*> last_stopped{nullptr};  // whose handlers are still there
+std::atomic<StopOnSignal*> last_stopped{nullptr};  // its handlers are still installed
 static_assert(std::atomic<Trainer*>::is_always_lock_free && std::atomic<int>::is_always_lock_free &&
               std::atomic<int64_t>::is_always_lock_free);
 
@@ -106,11 +106,12 @@ void StopOnSignal::end_run(Trainer& trainer) {
   release();
   is_unheeded = first_signal.load() != 0 && trainer.result().reason != StopReason::stop_request;
   if (first_signal.load() == 0) return restore_handlers();
-  // The program may save its last checkpoint now, and the signal may come several times.
+  // The program may now save its last checkpoint, and the signal may arrive several times.
   last_stopped.store(this);
 }
 
-/// The Trainer may be destroyed next, and a handler of another thread may hold it.
+/// Waits for handlers that run on other threads: they may use the Trainer, which may be destroyed
+/// next.
 void StopOnSignal::release() noexcept {
   if (!std::exchange(is_installed_, false)) return;
   trainer_to_stop.store(nullptr);

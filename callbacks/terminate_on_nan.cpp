@@ -37,8 +37,8 @@ void TerminateOnNaN::on_eval_epoch_end(Trainer& trainer) {
   check_all(trainer.eval_loss_average(), "validation");
 }
 
-// The sum that the tracker keeps stays NaN or infinite once a loss was, so nothing more need be
-// computed on the device.
+// The tracker's sum stays NaN or infinite after such a loss, so nothing more is computed on the
+// device.
 void TerminateOnNaN::check_step(const LossAverage& tracker, const StepOutput& output,
                                 const char* phase) {
   const bool is_deferred = !output.loss.is_cpu() || options_.defer_on_cpu;
@@ -48,7 +48,8 @@ void TerminateOnNaN::check_step(const LossAverage& tracker, const StepOutput& ou
   }
   if (pending_) {
     ++num_steps_since_;
-    // A loss may have just missed one sum and must wait for the next: half the delay for each.
+    // A loss may have missed one sum and must wait for the next one, so each sum gets half of the
+    // delay.
     const bool is_late = num_steps_since_ >= (options_.max_delay_micro_steps + 1) / 2;
     const bool has_arrived = !options_.defer_on_cpu && pending_->sum.is_ready();
     if (!is_late && !has_arrived) return;

@@ -12,28 +12,29 @@ namespace linkboy {
 class LossAverage;
 
 struct TerminateOnNaNOptions {
-  /// Losses on a CUDA device are not waited for: they are looked at when they have arrived, at most
-  /// this many steps late, and at the end of each epoch. At least 1.
+  /// Losses on a CUDA device are checked without waiting for them: when they have arrived, at most
+  /// this many micro-steps later, and at the end of each epoch. Must be at least 1.
   int64_t max_delay_micro_steps = 50;
 
-  /// Treats losses on the CPU the same way.
+  /// If true, losses on the CPU are checked with this delay, too.
   bool defer_on_cpu = false;
 
   LINKBOY_FIELDS(max_delay_micro_steps, defer_on_cpu);
-  /// Keys of version 0.1, which texts may still have.
+  /// Keys of version 0.1 that text options may still use.
   static constexpr FormerKey kFormerKeys[] = {{"max_delay_steps", "max_delay_micro_steps"}};
 };
 
-/// Ends the run (StopReason::nan) when a loss is NaN or infinite. On the CPU that is before the
-/// backward pass, so the weights never see it. On a CUDA device the updates of the steps until then
-/// are made, at most `max_delay_micro_steps` of them, and the weights may be NaN: resume from a
-/// training state or checkpoint, which SaveTrainingState does not write for such weights.
+/// Ends the run (StopReason::nan) when a loss is NaN or infinite. On the CPU, this happens before
+/// the backward pass, so the weights are not affected. On a CUDA device, the updates of at most
+/// `max_delay_micro_steps` further micro-steps are made first, and the weights may be NaN. In this
+/// case, resume from a training state or a checkpoint; SaveTrainingState does not save such
+/// weights.
 class LINKBOY_API TerminateOnNaN : public Callback {
  public:
-  /// What `make<TerminateOnNaN>({...})` takes.
+  /// The options type for `make<TerminateOnNaN>({...})`.
   using Options = TerminateOnNaNOptions;
 
-  /// @throws Error if `max_delay_micro_steps` is less than 1.
+  /// @throws OptionError if `max_delay_micro_steps` is less than 1.
   explicit TerminateOnNaN(TerminateOnNaNOptions options = {});
 
   void on_training_run_start(Trainer&) override { pending_.reset(); }
@@ -47,7 +48,7 @@ class LINKBOY_API TerminateOnNaN : public Callback {
   void check_step(const LossAverage& tracker, const StepOutput& output, const char* phase);
   void check_all(const LossAverage& tracker, const char* phase);
 
-  /// A sum of losses on its way.
+  /// A sum of losses that is being copied from the device.
   struct Pending {
     AsyncScalar sum;
     const char* phase;
@@ -55,7 +56,7 @@ class LINKBOY_API TerminateOnNaN : public Callback {
 
   TerminateOnNaNOptions options_;
   std::optional<Pending> pending_;
-  int64_t num_steps_since_ = 0;  // it was asked for
+  int64_t num_steps_since_ = 0;  // it was requested
 };
 
 }  // namespace linkboy

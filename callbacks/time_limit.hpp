@@ -10,23 +10,25 @@
 namespace linkboy {
 
 struct TimeLimitOptions {
-  /// Wall time that a training run may take: `std::chrono::hours(12)`. Positive.
+  /// The wall time that a training run can take, such as `std::chrono::hours(12)`. Must be
+  /// positive.
   Required<std::chrono::milliseconds> max_time;
 };
 
-/// Ends a training run in order (StopReason::stop_request) once it has taken its time, evaluations
-/// included: after the update in progress, or in an evaluation after the batch. A resumed run goes
-/// on with the time that was left, but what lay between does not count.
+/// Ends a training run in an orderly way (StopReason::stop_request) when it has reached its time
+/// limit. Evaluations count. The run ends after the update in progress; an evaluation ends as
+/// described at `Trainer::request_stop`. A resumed run continues with the remaining time; the time
+/// between the runs does not count.
 ///
-/// What comes after (saving, say) is not counted in advance: choose the limit with a margin. Of
-/// several processes the first whose time is over ends the run of all. A run of `evaluate` has no
-/// limit.
+/// The limit does not reserve time for work after the stop, such as saving; choose it with a
+/// margin. With several processes, the first process that reaches the limit ends the run of all.
+/// `Trainer::evaluate` has no limit.
 class LINKBOY_API TimeLimit : public Callback {
  public:
-  /// What `make<TimeLimit>({...})` takes.
+  /// The options type for `make<TimeLimit>({...})`.
   using Options = TimeLimitOptions;
 
-  /// @throws Error if `max_time` is not positive.
+  /// @throws OptionError if `max_time` is not positive.
   explicit TimeLimit(TimeLimitOptions options);
 
   void on_training_run_start(Trainer& trainer) override;
@@ -37,7 +39,8 @@ class LINKBOY_API TimeLimit : public Callback {
   void on_training_run_end(Trainer&) override { end_run(); }
   void on_exception(Trainer&, std::exception_ptr) override { end_run(); }
 
-  /// Time of the present run until now, or of the last one, including parts before a resume.
+  /// Returns the time that the current run has taken so far, or that the last run took, including
+  /// the parts before a resume.
   std::chrono::milliseconds elapsed() const;
 
   std::vector<std::string> former_names() const override { return {"linkboy::Timer"}; }
@@ -45,10 +48,10 @@ class LINKBOY_API TimeLimit : public Callback {
   void load_state_dict(const StateDict& state) override;
 
  protected:
-  /// What time is measured with.
+  /// The clock that measures durations.
   using Clock = std::chrono::steady_clock;
 
-  /// The clock that it measures by.
+  /// Returns the current time. A subclass can override it to simulate time.
   virtual Clock::time_point now() const { return Clock::now(); }
 
  private:
@@ -56,7 +59,7 @@ class LINKBOY_API TimeLimit : public Callback {
   void end_run();
 
   TimeLimitOptions options_;
-  std::chrono::milliseconds before_{0};  // runs that this one resumes
+  std::chrono::milliseconds before_{0};  // in the runs that this one resumes
   std::optional<Clock::time_point> start_;
 };
 

@@ -39,7 +39,7 @@ std::vector<TrackedScalar> learning_rates(const torch::optim::Optimizer& optimiz
   try {
     rates = get_param_group_field(optimizer, ParamGroupField::lr);
   } catch (const Error&) {
-    return {};  // this optimizer has none
+    return {};  // this optimizer does not have a learning rate
   }
   if (rates.size() == 1) return {{"learning_rate", rates.front()}};
   std::vector<TrackedScalar> scalars;
@@ -97,7 +97,7 @@ void TrackRun::on_evaluation_run_start(Trainer& trainer) {
   is_evaluation_ = true;
   updates_before_ = last_update_;
   new_metrics_.take(trainer.run_history());
-  // After a training run it continues its record, and should not change its contents.
+  // After a training run, the evaluation continues its record and must not change its contents.
   TrackedRun run = std::move(run_);
   if (last_update_ == 0) {
     run = describe_run(trainer, options_.name, options_.config);
@@ -118,7 +118,7 @@ void TrackRun::start(Trainer& trainer, TrackedRun run) {
   num_open_evaluations_ = 0;
   is_on_ = trainer.accelerator().is_main_process();
   for (Sink& sink : sinks_) sink.is_on = false;
-  // The evaluation after a training is not worth less because of a tracker.
+  // A tracker must not prevent an evaluation after a training run.
   const bool may_fail = is_evaluation_ && last_update_ > 0;
   const std::string failure = failure_on_main_process(trainer.accelerator(), [&] {
     for (Sink& sink : sinks_) {
@@ -156,14 +156,14 @@ void TrackRun::on_evaluation_run_end(Trainer& trainer) {
 }
 
 void TrackRun::on_exception(Trainer& trainer, std::exception_ptr) {
-  // A device that has failed, or that waits for a rank that is gone, sends no losses any more.
+  // A device that has failed, or that waits for a lost rank, does not send losses any more.
   const auto deadline = Clock::now() + kWaitAfterFailure;
   try {
     while (!pending_.empty() && Clock::now() < deadline) {
       log_pending(trainer, /*wait=*/false);
       std::this_thread::sleep_for(std::chrono::milliseconds(1));
     }
-  } catch (const std::exception&) {  // NOLINT(bugprone-empty-catch): the run fails already
+  } catch (const std::exception&) {  // NOLINT(bugprone-empty-catch): the run has already failed
   }
   finish(trainer, "failed");
 }
@@ -193,7 +193,7 @@ void TrackRun::call(Trainer& trainer, Sink& sink, const std::function<void(Track
     sink.has_failed = true;
     trainer.log(LogLevel::error,
                 c10::str("a tracker failed: ", message_of(std::current_exception()),
-                         " The run goes on without this tracker."));
+                         " The run continues without this tracker."));
   }
 }
 
@@ -202,7 +202,7 @@ void TrackRun::call(Trainer& trainer, Sink& sink, const std::function<void(Track
 void TrackRun::on_train_epoch_start(Trainer& trainer) {
   const LossAverage& losses = trainer.train_loss_average();
   are_gradients_logged_ = trainer.micro_step() > 0;
-  // A resumed epoch continues with the window of its state.
+  // A resumed epoch continues with the window of the saved state.
   if (trainer.micro_step() == 0) window_.reset();
   window_start_ = Clock::now();
   window_start_count_ = losses.count();
@@ -210,7 +210,7 @@ void TrackRun::on_train_epoch_start(Trainer& trainer) {
   is_in_epoch_ = true;
 }
 
-/// Not from the epoch's sum, which after a loss that is not finite stays so.
+/// Does not use the epoch's sum, which stays NaN or infinite after such a loss.
 void TrackRun::on_train_step_end(Trainer&, const Batch&, const StepOutput& output) {
   if (is_on_) window_.update(output.loss, output.batch_size);
 }
@@ -218,7 +218,7 @@ void TrackRun::on_train_step_end(Trainer&, const Batch&, const StepOutput& outpu
 void TrackRun::on_train_update_end(Trainer& trainer) {
   if (!is_on_) return;
   log_pending(trainer, /*wait=*/false);
-  // An update that was skipped for its gradients does not count.
+  // An update that was skipped because of its gradients does not count.
   const bool is_new = update(trainer) != std::exchange(last_update_, update(trainer));
   if (is_new && last_update_ % options_.every_n_updates == 0) {
     pending_.push_back(make_record(trainer));
@@ -304,7 +304,7 @@ void TrackRun::on_eval_epoch_start(Trainer&) {
 
 void TrackRun::on_eval_epoch_end(Trainer& trainer) {
   log_new_metrics(trainer);
-  // It may lie between two updates, and hold others.
+  // The evaluation may be between two updates, and may contain other evaluations.
   if (--num_open_evaluations_ == 0) window_start_ += Clock::now() - evaluation_start_;
 }
 
@@ -331,7 +331,7 @@ bool TrackRun::is_histogram_epoch(Trainer& trainer) const {
 }
 
 void TrackRun::on_gradients_ready(Trainer& trainer) {
-  // When the update has ended, the scheduler has set those of the next one.
+  // At the end of the update, the scheduler has already set the rates of the next one.
   const bool is_due = (update(trainer) + 1) % options_.every_n_updates == 0;
   if (is_on_ && is_due) learning_rates_ = learning_rates(*trainer.optimizer());
   if (!is_histogram_epoch(trainer) || std::exchange(are_gradients_logged_, true)) return;
@@ -342,7 +342,7 @@ void TrackRun::on_gradients_ready(Trainer& trainer) {
 void TrackRun::log_histograms(Trainer& trainer, bool of_gradients) {
   if (!is_on_) return;
   TrackedTime when = time(trainer);
-  if (of_gradients) ++when.update;  // the one that they are for
+  if (of_gradients) ++when.update;  // the update that they belong to
   for (const auto& [name, tensor] : trainer.model().named_tensors()) {
     if (!of_gradients && tensor.is_floating_point()) {
       log_histogram(trainer, "weights/" + name, tensor, when);
@@ -362,7 +362,7 @@ void TrackRun::log_histogram(Trainer& trainer, const std::string& name, const at
 int64_t TrackRun::update(Trainer& trainer) const { return updates_before_ + trainer.num_updates(); }
 
 TrackedTime TrackRun::time(Trainer& trainer) const {
-  // After an epoch its number is the next one's already.
+  // After an epoch, the history already has the number of the next one.
   const int64_t epoch =
       is_in_epoch_ ? trainer.run_history().current_epoch() : std::max<int64_t>(1, last_epoch_);
   return {.update = update(trainer), .epoch = epoch, .seconds = seconds_since_1970()};
@@ -398,8 +398,8 @@ StateDict TrackRun::state_dict() const {
 
 namespace {
 
-/// "linkboy::CsvTracker 2" for the third of that class: the list may be another one when the run
-/// continues.
+/// Returns "linkboy::CsvTracker 2" for the third tracker of that class. The class is part of the
+/// key because the list may differ when the run continues.
 std::string next_key(const Tracker& tracker, std::map<std::string, int>& counts) {
   const std::string name = c10::demangle(typeid(tracker).name());
   return fmt::format("{} {}", name, counts[name]++);

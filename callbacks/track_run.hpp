@@ -20,50 +20,56 @@
 namespace linkboy {
 
 struct TrackRunOptions {
-  /// What the run is called in the trackers. May be empty.
+  /// The name of the run in the trackers. May be empty.
   std::string name{};
-  /// Beside what the run resolved to; replaces entries of the same name.
+  /// Entries to record in addition to the values that the run's options resolved to. They replace
+  /// entries of the same name.
   TrackedRun::Entries config{};
-  /// How often the training loss, learning rate and speed are recorded. At least 1.
+  /// Number of updates between two records of the training loss, learning rate and speed. Must be
+  /// at least 1.
   int64_t every_n_updates = 50;
-  /// How often weights and gradients are. At least 1.
+  /// Number of epochs between two records of weights and gradients. If not set, they are not
+  /// recorded. Must be at least 1.
   std::optional<int64_t> histograms_every_n_epochs{};
-  /// Longest time for which a record may be lost with the program; epochs end with a flush anyway.
-  /// Not negative.
+  /// An update flushes the records if this many seconds have passed since the last flush, and each
+  /// epoch ends with a flush. If the program is killed, records after the last flush can be lost.
+  /// Must not be negative.
   double flush_seconds = 10.0;
 
   LINKBOY_FIELDS(name, every_n_updates, histograms_every_n_epochs, flush_seconds);
 };
 
-/// Records runs in trackers, on the main process alone. A program killed at any time leaves what it
-/// had recorded; a run that resumes a training state records nothing twice.
+/// Records runs in trackers, on the main process only. If the program is killed, the records up to
+/// the last flush remain. A run that resumes from a training state does not record anything twice.
 ///
-/// - Every so many updates: `train_loss`, the mean over the main process's samples since the record
-///   before in this epoch; `learning_rate` of that update, or `learning_rate_group_N` for each of
-///   several param groups; and `samples_per_second` of all processes, evaluations left out. No
-///   update waits for its loss: the record is written when the number has come.
-/// - Each new value of the run history once, as LogMetrics finds them.
-/// - Histograms of all weights at the end of an epoch, as `weights/NAME`, and of the gradients in
-///   its first update, before clipping, as `gradients/NAME`. They wait for the device.
+/// - Every `every_n_updates` updates: `train_loss`, the mean over the main process's samples since
+///   the previous record in this epoch; `learning_rate` of that update, or `learning_rate_group_N`
+///   for each of several param groups; and `samples_per_second` of all processes, without
+///   evaluations. No update waits for its loss: the record is written when the number has arrived.
+/// - Each new value of the run history once, as in LogMetrics.
+/// - With `histograms_every_n_epochs`: histograms of all weights at the end of an epoch, as
+///   `weights/NAME`, and of the gradients in its first update, before clipping, as
+///   `gradients/NAME`. Recording them waits for the device.
 ///
-/// A run that resumes a training state continues the records that the state names
-/// (Tracker::place), whatever other runs of its name there are.
+/// A run that resumes from a training state continues the records that the state names
+/// (Tracker::place), regardless of other runs with the same name.
 ///
-/// A further `train` is a run of its own, or continues the record if it continues the run
-/// history. An `evaluate` continues the record of the training run before it, if there was one.
+/// Another `train` starts a new record, unless it continues the run history; in that case it
+/// continues the record. `evaluate` continues the record of the previous training run, if there is
+/// one.
 ///
-/// A tracker that cannot start ends the run before it trains; one that fails later is named by
-/// `Trainer::print` and left out for the rest of the run. Called after most callbacks, so that it
-/// sees their metrics.
+/// If a tracker cannot start, the run ends before training. If a tracker fails later, the error is
+/// printed, and the rest of the run is not recorded in this tracker. The callback is called after
+/// most others, so that it gets their metrics.
 class LINKBOY_API TrackRun : public Callback {
  public:
-  /// What `make<TrackRun>(subject, {...})` takes.
+  /// The argument types for `make<TrackRun>(subject, {...})`.
   /// @{
   using Subject = std::vector<std::shared_ptr<Tracker>>;
   using Options = TrackRunOptions;
   /// @}
 
-  /// @throws Error if a tracker is null or given twice, or an option is out of its range.
+  /// @throws OptionError if a tracker is null or given twice, or if an option is out of range.
   explicit TrackRun(std::vector<std::shared_ptr<Tracker>> trackers, TrackRunOptions options = {});
 
   bool writes_files() const override { return true; }
@@ -79,16 +85,16 @@ class LINKBOY_API TrackRun : public Callback {
   void on_eval_epoch_end(Trainer& trainer) override;
   void on_training_run_epoch_end(Trainer& trainer) override;
   void on_training_run_end(Trainer& trainer) override;
-  /// A tracker that has failed in the training run before, or cannot start after one, is left out.
-  /// @throws Error if a tracker cannot start and there was no training run before.
+  /// Leaves out a tracker that failed in the previous training run or cannot start after one.
+  /// @throws Error if a tracker cannot start and there was no previous training run.
   void on_evaluation_run_start(Trainer& trainer) override;
   void on_evaluation_run_end(Trainer& trainer) override;
   void on_exception(Trainer& trainer, std::exception_ptr exception) override;
 
-  /// Records something of one's own, at the update in progress, from within any event of a run;
-  /// on other processes than the main one, and outside of runs, does nothing.
+  /// Records custom values at the update in progress. Call it in any event of a run. Does nothing
+  /// outside of runs and on processes other than the main process.
   void log_scalars(Trainer& trainer, const std::vector<TrackedScalar>& scalars);
-  /// The same for a text.
+  /// Records a text under the same conditions.
   void log_text(Trainer& trainer, std::string_view name, std::string_view text);
 
   StateDict state_dict() const override;
@@ -103,14 +109,14 @@ class LINKBOY_API TrackRun : public Callback {
   struct Sink {
     std::shared_ptr<Tracker> tracker;
     bool is_on = false;
-    std::string place{};      // Tracker::place of the run that is on, or may go on
+    std::string place{};      // Tracker::place of the current run, or of one that may continue
     bool has_failed = false;  // in the training run or the evaluations after it
   };
 
-  /// What is recorded of an update, once the loss is there.
+  /// The record of an update, which is written when the loss has arrived.
   struct PendingRecord {
     TrackedTime time;
-    AsyncScalar total;  // of the losses since the record before
+    AsyncScalar total;  // of the losses since the previous record
     int64_t num_samples;
     std::vector<TrackedScalar> others;
 
@@ -145,9 +151,9 @@ class LINKBOY_API TrackRun : public Callback {
   TrackedRun run_;
   Clock::time_point next_flush_;
 
-  int64_t updates_before_ = 0;  // in the runs that this one goes on from
+  int64_t updates_before_ = 0;  // in the runs that this one continues
   int64_t last_update_ = 0;
-  int64_t last_epoch_ = 0;  // that was finished
+  int64_t last_epoch_ = 0;  // the last finished epoch
 
   MetricCursor new_metrics_;
 
@@ -156,15 +162,16 @@ class LINKBOY_API TrackRun : public Callback {
   Clock::time_point window_start_;
   bool is_in_epoch_ = false;
   int64_t num_open_evaluations_ = 0;
-  Clock::time_point evaluation_start_;  // of the outermost
+  Clock::time_point evaluation_start_;  // of the outermost evaluation
   int64_t window_start_count_ = 0;
   std::vector<TrackedScalar> learning_rates_;
 
   std::deque<PendingRecord> pending_;
   bool are_gradients_logged_ = false;
 
-  // The records of the last update: a run that resumes there in mid-epoch repeats them,
-  // since what other trackers, or other metrics, have of that update may come later than its state.
+  // The records of the last update. A run that resumes there in the middle of an epoch repeats
+  // them, because other trackers, or other metrics, may have recorded that update after the state
+  // was saved.
   struct Record {
     TrackedTime time;
     TrackedScalar scalar;

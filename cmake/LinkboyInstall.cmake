@@ -1,6 +1,6 @@
-# Installs the library: CMake's package with the components `core`, `cli` and `vision`, pkg-config files, and
-# by `cpack` Debian packages. The folder may be moved: nothing in it names it, unless CMAKE_INSTALL_LIBDIR or
-# CMAKE_INSTALL_INCLUDEDIR is absolute.
+# Installs the library: a CMake package with the components `core`, `cli` and `vision`, and pkg-config files. `cpack`
+# makes Debian packages. The installed folder can be moved, because its files do not contain its path, unless
+# CMAKE_INSTALL_LIBDIR or CMAKE_INSTALL_INCLUDEDIR is absolute.
 
 include(CMakePackageConfigHelpers)
 
@@ -37,8 +37,8 @@ install(FILES ${package_modules}
   "${PROJECT_BINARY_DIR}/linkboyConfig.cmake" "${PROJECT_BINARY_DIR}/linkboyConfigVersion.cmake"
   DESTINATION "${package_folder}" COMPONENT Development)
 
-# pkg-config. LibTorch does not have a file of its own, so its folder is a variable that can be overridden.
-# Spaces are escaped, not quoted: pkgconf escapes those of pcfiledir itself.
+# The pkg-config files. LibTorch has no such file, so its folder is a variable that can be overridden. Spaces are
+# escaped and not quoted, because pkgconf itself escapes those in pcfiledir.
 set(pc_prefix "${CMAKE_INSTALL_PREFIX}")
 if(NOT IS_ABSOLUTE "${CMAKE_INSTALL_LIBDIR}")
   file(RELATIVE_PATH pc_prefix "/prefix/${CMAKE_INSTALL_LIBDIR}/pkgconfig" "/prefix")
@@ -50,7 +50,7 @@ foreach(folder IN ITEMS pc_prefix pc_libdir pc_includedir)
   string(REPLACE " " "\\ " ${folder} "${${folder}}")
 endforeach()
 
-# What a program must link besides the library that `target` is, where the linker may not look by itself.
+# Sets `result` to the flags that link the library `target`, including its folder if the linker does not search it.
 function(linkboy_pkg_config_flags result target)
   get_target_property(library ${target} LOCATION)
   cmake_path(GET library PARENT_PATH folder)

@@ -1,6 +1,6 @@
-# `cpack -G DEB` in the build folder: liblinkboy-dev, and with BUILD_SHARED_LIBS liblinkboy0.1 beside it.
-# Debian has no LibTorch of the version that linkboy needs, so the packages do not depend on one. The shared
-# library's packages are those of the Debian release that builds it: dpkg-shlibdeps finds them.
+# `cpack -G DEB` in the build folder makes liblinkboy-dev and, with BUILD_SHARED_LIBS, also liblinkboy0.1. Debian does
+# not have the version of LibTorch that linkboy needs, so the packages do not depend on a LibTorch. dpkg-shlibdeps finds
+# the packages that the shared library depends on; they are those of the Debian release that builds it.
 
 set(CPACK_GENERATOR DEB)
 set(CPACK_PACKAGE_NAME linkboy)
@@ -17,7 +17,7 @@ set(CPACK_DEBIAN_DEVELOPMENT_PACKAGE_NAME liblinkboy-dev)
 set(CPACK_DEBIAN_DEVELOPMENT_PACKAGE_SECTION libdevel)
 set(CPACK_COMPONENT_DEVELOPMENT_DESCRIPTION
   "Headers, CMake and pkg-config files. LibTorch ${linkboy_torch_build} must be installed separately: \
-give its folder by Torch_DIR.")
+set Torch_DIR to its folder.")
 set(development_needs)
 if(LINKBOY_BUILD_CLI)
   list(APPEND development_needs "libboost-program-options-dev (>= 1.74)")

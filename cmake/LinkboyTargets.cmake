@@ -1,9 +1,9 @@
-# What every target of this project has in common.
+# Settings of all targets in this project.
 
 if(NOT CMAKE_CXX_COMPILER_LAUNCHER)
   find_program(LINKBOY_CCACHE ccache)
   if(LINKBOY_CCACHE)
-    # With a precompiled header ccache must be told that its macros and dates do not matter.
+    # With precompiled headers, ccache must ignore macros and file times.
     set(CMAKE_CXX_COMPILER_LAUNCHER ${CMAKE_COMMAND} -E env
       CCACHE_SLOPPINESS=pch_defines,time_macros,include_file_mtime,include_file_ctime
       "${LINKBOY_CCACHE}")
@@ -11,40 +11,40 @@ if(NOT CMAKE_CXX_COMPILER_LAUNCHER)
   endif()
 endif()
 
-# Sets language, visibility, warnings and sanitizers. Only what has LINKBOY_API is visible outside a
-# library; programs are compiled likewise, since they share precompiled headers with it.
+# Sets language, visibility, warnings and sanitizers. Only symbols with LINKBOY_API are visible outside a library.
+# Programs are compiled in the same way, because they share precompiled headers with it.
 function(linkboy_configure_target target)
   target_compile_features(${target} PUBLIC cxx_std_20)
-  # {fmt} is the one that LibTorch ships: its headers come first on the path, without a library.
+  # LibTorch ships the headers of {fmt} but not its library, and its headers come first in the include path.
   target_compile_definitions(${target} PRIVATE FMT_HEADER_ONLY)
   set_target_properties(${target} PROPERTIES CXX_EXTENSIONS OFF POSITION_INDEPENDENT_CODE ON
     CXX_VISIBILITY_PRESET hidden VISIBILITY_INLINES_HIDDEN ON)
   target_compile_options(${target} PRIVATE -Wall -Wextra $<$<BOOL:${LINKBOY_WERROR}>:-Werror>)
   if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU" AND CMAKE_CXX_COMPILER_VERSION VERSION_LESS 13)
-    # GCC 12 sees overflows in std::string's operator+ that are not there (its bug 105329).
+    # GCC 12 reports overflows in std::string's operator+ that do not exist (GCC bug 105329).
     target_compile_options(${target} PRIVATE -Wno-restrict -Wno-stringop-overflow)
   endif()
   if(LINKBOY_SANITIZE)
-    # LibTorch is built without RTTI for some of the types that vptr looks at.
+    # LibTorch is built without RTTI for some of the types that the vptr check inspects.
     target_compile_options(${target} PRIVATE
       -fsanitize=${LINKBOY_SANITIZE} -fno-sanitize=vptr -fno-omit-frame-pointer)
     target_link_options(${target} PUBLIC -fsanitize=${LINKBOY_SANITIZE})
   endif()
 endfunction()
 
-# What an installed library needs besides: a shared one has its version in its name, and finds LibTorch
-# where it was built with it and linkboy beside itself.
+# Sets the properties of an installed library. The name of a shared library contains its version. It finds LibTorch at
+# the path with which it was built, and the other linkboy libraries in its own folder.
 function(linkboy_configure_library target)
   set_target_properties(${target} PROPERTIES
     VERSION ${PROJECT_VERSION} SOVERSION ${PROJECT_VERSION_MAJOR}.${PROJECT_VERSION_MINOR}
     INSTALL_RPATH "$ORIGIN" INSTALL_RPATH_USE_LINK_PATH ON
-    DEFINE_SYMBOL "")  # it would make precompiled headers of the library unfit for others
+    DEFINE_SYMBOL "")  # with this macro, other targets could not use the library's precompiled header
   linkboy_unite_folders(${target})
 endfunction()
 
-# In a unity build the sources of one folder are one translation unit, and those of all folders with fewer
-# than six sources another one: two thirds of the time that one of them takes are LibTorch's templates. (Names
-# in their anonymous namespaces must differ.)
+# In a unity build, the sources of a folder are one translation unit, and the sources of all folders with fewer than six
+# sources are another one. LibTorch's templates take two thirds of the time for a translation unit, so few large ones
+# compile faster. Names in anonymous namespaces must be unique within a unit.
 function(linkboy_unite_folders target)
   set_target_properties(${target} PROPERTIES UNITY_BUILD_MODE GROUP)
   get_target_property(sources ${target} SOURCES)
@@ -60,13 +60,13 @@ function(linkboy_unite_folders target)
     set_source_files_properties("${source}" TARGET_DIRECTORY ${target} PROPERTIES UNITY_GROUP "${group}")
   endforeach()
   if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU" AND CMAKE_UNITY_BUILD)
-    # An anonymous namespace in an included source is no header's.
+    # GCC mistakes an anonymous namespace in an included source for one in a header.
     target_compile_options(${target} PRIVATE -Wno-subobject-linkage)
   endif()
 endfunction()
 
-# Adds the sources of a top-level folder and makes `folder/name.hpp` <linkboy/folder/name.hpp>, in
-# the tree (by a link in the build folder) as after install.
+# Adds the sources of a top-level folder, and makes `folder/name.hpp` available as <linkboy/folder/name.hpp>: in the
+# build tree by a link in the build folder, and after installation.
 function(linkboy_add_public_folder target folder)
   file(MAKE_DIRECTORY "${PROJECT_BINARY_DIR}/include/linkboy")
   file(CREATE_LINK "${PROJECT_SOURCE_DIR}/${folder}"

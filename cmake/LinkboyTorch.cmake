@@ -1,8 +1,8 @@
-# Finds LibTorch: the one of Torch_DIR or CMAKE_PREFIX_PATH (CMake's or the environment's), else with
-# LINKBOY_USE_PYTHON_TORCH=1 in the environment the one that python3 imports, else the one that
-# scripts/setup has installed. Sets LINKBOY_PYTHON to a Python that imports the same torch, if any.
+# Finds LibTorch. The first of these decides: Torch_DIR or CMAKE_PREFIX_PATH (in CMake or the environment);
+# LINKBOY_USE_PYTHON_TORCH=1 in the environment, which selects the torch that python3 imports; the LibTorch that
+# scripts/setup has installed. In the last two cases, sets LINKBOY_PYTHON to a Python that imports the same torch.
 
-set(LINKBOY_TORCH_VERSION 2.11)  # the oldest that does
+set(LINKBOY_TORCH_VERSION 2.11)  # the oldest supported version
 set(cache_home "$ENV{XDG_CACHE_HOME}")
 if(NOT cache_home)
   set(cache_home "$ENV{HOME}/.cache")
@@ -13,10 +13,10 @@ if(NOT linkboy_wheel)
 endif()
 set(linkboy_venv "${cache_home}/linkboy/torch-${linkboy_wheel}")
 
-# A build folder keeps its LibTorch, because much of what CMake has found depends on it. If the environment asks
-# for another one later, that is an error.
-set(choice)  # what decides here
-set(asked)   # what the environment asks for
+# A build folder keeps its LibTorch, because many of the paths that CMake has found depend on it. It is an error if the
+# environment later requests another LibTorch.
+set(choice)  # the setting that selects the LibTorch
+set(asked)   # the setting in the environment
 if(NOT "$ENV{Torch_DIR}" STREQUAL "")
   set(asked "Torch_DIR=$ENV{Torch_DIR}")
 elseif("$ENV{LINKBOY_USE_PYTHON_TORCH}" STREQUAL "1")
@@ -35,17 +35,17 @@ if(Torch_DIR AND LINKBOY_TORCH_CHOICE AND NOT EXISTS "${Torch_DIR}/TorchConfig.c
   message(FATAL_ERROR "The LibTorch that this build folder was configured with is no longer in ${Torch_DIR}. "
     "Install it again, or delete the build folder (${CMAKE_BINARY_DIR}).")
 endif()
-# FORCE: a LibTorch that was refused has left Torch_DIR-NOTFOUND in the cache.
+# FORCE is needed because a rejected LibTorch leaves Torch_DIR-NOTFOUND in the cache.
 if(NOT "$ENV{Torch_DIR}" STREQUAL "" AND NOT Torch_DIR)
   if(NOT EXISTS "$ENV{Torch_DIR}/TorchConfig.cmake" AND NOT EXISTS "$ENV{Torch_DIR}/share/cmake/Torch")
-    message(FATAL_ERROR "Torch_DIR is $ENV{Torch_DIR}, which holds no TorchConfig.cmake. Set it to the folder of "
-      "that file, share/cmake/Torch in a LibTorch, or unset it.")
+    message(FATAL_ERROR "Torch_DIR is $ENV{Torch_DIR}, which does not contain TorchConfig.cmake. Set it to the folder "
+      "of that file, share/cmake/Torch in a LibTorch, or unset it.")
   endif()
   set(Torch_DIR "$ENV{Torch_DIR}" CACHE PATH "Folder of TorchConfig.cmake" FORCE)
   set(choice "${asked}")
 endif()
 if(NOT TARGET torch AND NOT Torch_DIR)
-  # Not in the system's folders: Debian has a LibTorch that is older.
+  # The search skips the system's folders, because Debian's LibTorch is older.
   find_path(linkboy_torch_dir TorchConfig.cmake PATH_SUFFIXES Torch share/cmake/Torch
     NO_SYSTEM_ENVIRONMENT_PATH NO_CMAKE_SYSTEM_PATH NO_CACHE)
   if(linkboy_torch_dir)
@@ -56,12 +56,12 @@ if(NOT TARGET torch AND NOT Torch_DIR)
       set(choice "LINKBOY_USE_PYTHON_TORCH=1")
       set(advice "Install torch there, or unset LINKBOY_USE_PYTHON_TORCH and run scripts/setup.")
     elseif(EXISTS "${linkboy_venv}/.complete")
-      set(python "${linkboy_venv}/bin/python" -I)  # whatever PYTHONPATH has
+      set(python "${linkboy_venv}/bin/python" -I)  # -I: ignores PYTHONPATH
       set(choice "LINKBOY_TORCH_VERSION=${linkboy_wheel}")
       set(advice "Delete ${linkboy_venv}, and run scripts/setup.")
     else()
-      message(FATAL_ERROR "LibTorch was not found: ${linkboy_venv} has no complete one. Run scripts/setup, or set "
-        "Torch_DIR, CMAKE_PREFIX_PATH or LINKBOY_USE_PYTHON_TORCH=1.")
+      message(FATAL_ERROR "LibTorch was not found: ${linkboy_venv} does not contain a complete one. Run scripts/setup, "
+        "or set Torch_DIR, CMAKE_PREFIX_PATH or LINKBOY_USE_PYTHON_TORCH=1.")
     endif()
     execute_process(
       COMMAND ${python} -W ignore -c "import torch; print(torch.utils.cmake_prefix_path)"
@@ -86,8 +86,8 @@ if(NOT TARGET torch)
 endif()
 include("${CMAKE_CURRENT_LIST_DIR}/linkboyTorchLibraries.cmake")
 
-# linkboy's sources include CUDA's headers, which programs that use linkboy do not. The last of them are not
-# in the wheels that torch depends on.
+# Unlike programs that use linkboy, linkboy's sources include CUDA's headers. The wheels that torch depends on do not
+# contain the last two of these headers.
 if(TARGET torch_cuda AND DEFINED linkboy_nvcc AND NOT linkboy_nvcc)
   foreach(header IN ITEMS cuda_runtime_api.h crt/host_defines.h nv/target)
     find_path(linkboy_header_folder ${header} PATHS ${linkboy_cuda_headers} NO_DEFAULT_PATH NO_CACHE)
@@ -95,7 +95,7 @@ if(TARGET torch_cuda AND DEFINED linkboy_nvcc AND NOT linkboy_nvcc)
       message(FATAL_ERROR "The LibTorch in ${TORCH_INSTALL_PREFIX} has CUDA, but CUDA's header ${header} is not "
         "in ${linkboy_site_packages}/nvidia, and there is no CUDA toolkit: no nvcc in CUDA_HOME, CUDA_PATH, "
         "PATH and /usr/local/cuda. Run `python3 -m pip install 'cuda-toolkit[crt,cccl]'` with the Python "
-        "that has this LibTorch, install the CUDA toolkit, or take a LibTorch for the CPU.")
+        "that has this LibTorch, install the CUDA toolkit, or use a LibTorch for the CPU.")
     endif()
     unset(linkboy_header_folder)
   endforeach()

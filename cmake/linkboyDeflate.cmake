@@ -1,5 +1,5 @@
-# Finds libdeflate and makes it the target linkboy::deflate. linkboy's package knows that name only, because the
-# library may be in another place where the package is used.
+# Finds libdeflate and defines the target linkboy::deflate for it. linkboy's CMake package refers only to this target,
+# because the path of the library can be different where the package is used.
 find_library(LINKBOY_DEFLATE deflate)
 if(LINKBOY_DEFLATE AND NOT TARGET linkboy::deflate)
   add_library(linkboy::deflate UNKNOWN IMPORTED GLOBAL)

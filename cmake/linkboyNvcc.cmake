@@ -1,11 +1,11 @@
-# Include it before find_package(Torch). A LibTorch with CUDA looks for the CUDA toolkit, in several ways
-# that may disagree. This file chooses one toolkit for all of them: that of CMAKE_CUDA_COMPILER, CUDACXX,
-# CUDA_HOME, CUDA_PATH, the nvcc on PATH, or /usr/local/cuda, whichever comes first.
+# Include this file before find_package(Torch). A LibTorch with CUDA searches for the CUDA toolkit in several ways,
+# which can find different toolkits. This file selects one toolkit for all of them: the first of CMAKE_CUDA_COMPILER,
+# CUDACXX, CUDA_HOME, CUDA_PATH, the nvcc on PATH, and /usr/local/cuda.
 #
-# linkboy has no device code and can do without a toolkit. If there is none, or if LINKBOY_CUDA_TOOLKIT is OFF
-# (because LibTorch or the compiler refuses the one that is there), this file declares the target
-# torch::cudart. LibTorch then does not look for CUDA, and linkboyTorchLibraries.cmake completes the target.
-# Sets linkboy_nvcc: the path of nvcc, or a false value.
+# linkboy has no device code and does not need a toolkit. If there is none, or if LINKBOY_CUDA_TOOLKIT is OFF (for a
+# toolkit that LibTorch or the compiler rejects), this file declares the target torch::cudart. LibTorch then does not
+# search for CUDA, and linkboyTorchLibraries.cmake completes the target. Sets linkboy_nvcc to the path of nvcc or to a
+# false value.
 set(linkboy_nvcc "${CMAKE_CUDA_COMPILER}")
 if(NOT linkboy_nvcc)
   set(linkboy_nvcc "$ENV{CUDACXX}")
@@ -29,7 +29,7 @@ if(linkboy_nvcc)
   if(NOT CMAKE_CUDA_COMPILER AND "$ENV{CUDACXX}" STREQUAL "")
     set(ENV{CUDACXX} "${linkboy_nvcc}")
   endif()
-  # LibTorch's FindCUDA searches in an order of its own, and a second toolkit is an error.
+  # LibTorch's FindCUDA searches in another order, and two different toolkits are an error.
   cmake_path(GET linkboy_nvcc PARENT_PATH linkboy_toolkit)
   cmake_path(GET linkboy_toolkit PARENT_PATH linkboy_toolkit)
   if(NOT CUDA_TOOLKIT_ROOT_DIR AND EXISTS "${linkboy_toolkit}/include/cuda.h")

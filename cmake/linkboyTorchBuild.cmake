@@ -1,9 +1,9 @@
-# Describes the target torch, whichever directory found it. Sets
-#   TORCH_INSTALL_PREFIX    as LibTorch does in the directory that finds it
+# Describes the target torch, even if another CMake directory found it. Sets
+#   TORCH_INSTALL_PREFIX    like LibTorch does in the directory that finds it
 #   linkboy_torch_version   e.g. 2.11
-#   linkboy_torch_build     e.g. "2.11 for CUDA 13": LibTorch's C++ interface is stable within such a build
-#                           only, that is between patch releases
-# and what linkboyTorchLibraries.cmake sets.
+#   linkboy_torch_build     e.g. "2.11 for CUDA 13". LibTorch's C++ interface is stable only within such a
+#                           build, that is, between patch releases.
+# and the variables that linkboyTorchLibraries.cmake sets.
 function(linkboy_describe_torch)
   get_target_property(include_folders torch INTERFACE_INCLUDE_DIRECTORIES)
   list(GET include_folders 0 include_folder)
@@ -15,7 +15,7 @@ function(linkboy_describe_torch)
     set(version "${PACKAGE_VERSION}")
   endif()
   if(NOT version MATCHES "^[0-9]+\\.[0-9]+")
-    message(FATAL_ERROR "The version of LibTorch in ${prefix} is unknown. Find it by find_package(Torch), "
+    message(FATAL_ERROR "The version of LibTorch in ${prefix} is unknown. Find it with find_package(Torch), "
       "or set Torch_DIR to the folder of its TorchConfig.cmake.")
   endif()
   set(version "${CMAKE_MATCH_0}")

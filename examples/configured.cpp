@@ -1,5 +1,6 @@
-// A whole program of linkboy::cli::run: the model, the data and what the configuration starts from.
-// Everything else is in a JSON file or on the command line: see --help and --print-config.
+// A complete program around linkboy::cli::run. It defines the model, the data and the defaults of
+// the configuration. A JSON file or the command line sets everything else; see --help and
+// --print-config.
 
 #include <torch/torch.h>
 
@@ -11,6 +12,8 @@ struct NetOptions {
   int64_t width = 64;
   int64_t depth = 2;
   LINKBOY_FIELDS(width, depth);
+  static constexpr linkboy::cli::FieldHelp kFieldHelp[] = {
+      {"width", "Number of neurons in each hidden layer."}, {"depth", "Number of hidden layers."}};
 };
 
 struct DataOptions {
@@ -18,6 +21,10 @@ struct DataOptions {
   int64_t num_test = 1000;
   double turns = 1.25;
   LINKBOY_FIELDS(num_train, num_test, turns);
+  static constexpr linkboy::cli::FieldHelp kFieldHelp[] = {
+      {"num_train", "Number of points to train on."},
+      {"num_test", "Number of points to test on; evaluations use half as many."},
+      {"turns", "Turns of each spiral; more turns are harder to learn."}};
 };
 
 torch::nn::Sequential make_net(const NetOptions& options) {
@@ -32,7 +39,7 @@ torch::nn::Sequential make_net(const NetOptions& options) {
   return net;
 }
 
-/// Points [N, 2] on two spirals wound into each other, and labels [N]: which one a point is on.
+/// Returns points [N, 2] on two interleaved spirals, and labels [N] with the spiral of each point.
 linkboy::TensorDataset make_spirals(int64_t num_points, double turns) {
   auto generator = at::make_generator<at::CPUGeneratorImpl>(num_points);
   const auto labels = torch::randint(2, {num_points}, generator, torch::kLong);
@@ -49,7 +56,7 @@ linkboy::cli::RunData make_data(const DataOptions& options) {
 
 int main(int argc, char** argv) {
   linkboy::cli::RunProgram program;
-  program.description = "Tells two spirals from each other.";
+  program.description = "Trains a classifier for points on two spirals.";
   program.loss_function = torch::nn::CrossEntropyLoss();
   program.defaults.train.num_epochs = 10;
   program.defaults.train.per_device_batch_size = 50;

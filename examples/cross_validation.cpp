@@ -1,4 +1,4 @@
-// k-fold cross-validation: each part of the data is the test data once, the rest trains.
+// k-fold cross-validation: each fold is the test set once, and the model trains on the others.
 
 #include <torch/torch.h>
 
@@ -10,7 +10,8 @@ struct Fold {
   std::shared_ptr<linkboy::Subset> test;
 };
 
-/// Sample i is test data of fold i modulo k. Shuffle samples that have an order.
+/// Puts sample i into the test set of fold i modulo k. Shuffle the samples first if they are
+/// sorted.
 Fold make_fold(const linkboy::Dataset& data, int64_t fold, int64_t num_folds) {
   std::vector<int64_t> train;
   std::vector<int64_t> test;
@@ -19,7 +20,8 @@ Fold make_fold(const linkboy::Dataset& data, int64_t fold, int64_t num_folds) {
           std::make_shared<linkboy::Subset>(data, test)};
 }
 
-/// Model, optimizer and Trainer are new: nothing may pass from one fold to the next.
+/// Returns the test loss of a fold. Creates a new model, optimizer and Trainer, so that no fold
+/// influences another.
 double test_loss(const Fold& fold) {
   torch::nn::Linear model(8, 1);
   auto optimizer = std::make_shared<torch::optim::SGD>(model->parameters(), 0.05);

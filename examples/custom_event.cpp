@@ -1,4 +1,4 @@
-// A Trainer that raises an event of its own, and two callbacks that answer it.
+// A Trainer that raises a custom event, and two callbacks that handle it.
 
 #include <torch/torch.h>
 
@@ -6,8 +6,8 @@
 #include <linkboy/scheduler.hpp>
 #include <linkboy/trainer.hpp>
 
-/// Raised when the evaluation's loss has come down to a milestone: 1, 1/2, 1/4, ...
-/// The payload is the loss, a double.
+/// Raised when the evaluation loss falls to a milestone: 1, 1/2, 1/4, ... The payload is the loss
+/// as a double.
 constexpr const char* kMilestone = "milestone";
 
 class MilestoneTrainer : public linkboy::Trainer {
@@ -26,7 +26,7 @@ class MilestoneTrainer : public linkboy::Trainer {
   double milestone_ = 1.0;
 };
 
-/// Makes smaller steps the closer the goal.
+/// Halves the learning rate at each milestone.
 class HalveLearningRate : public linkboy::Callback {
  public:
   HalveLearningRate() {
@@ -52,7 +52,7 @@ class PrintMilestones : public linkboy::Callback {
   int num_milestones = 0;
 };
 
-/// Points [N, 2], and a wave over them [N, 1].
+/// Returns points [N, 2] and the values of a wave function at these points, [N, 1].
 linkboy::TensorDataset make_waves(int64_t num_points) {
   const auto points = 4.0 * torch::rand({num_points, 2}) - 2.0;
   return {points, 2.0 * points.prod(1, /*keepdim=*/true).sin()};

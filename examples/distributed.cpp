@@ -1,4 +1,4 @@
-// One program for one process or many:
+// Runs unchanged with one process or several:
 //
 //     distributed
 //     torchrun --no-python --nproc-per-node 2 distributed
@@ -9,8 +9,8 @@
 #include <linkboy/callbacks/convert_sync_batch_norm.hpp>
 #include <linkboy/trainer.hpp>
 
-/// Finds the largest error of an evaluation. Each process sees its own samples only, so that theirs
-/// have to be gathered.
+/// Records the largest error of an evaluation. Each process sees only its share of the samples, so
+/// the results of all processes are gathered.
 class LargestError : public linkboy::Callback {
  public:
   void on_eval_epoch_start(linkboy::Trainer& trainer) override {
@@ -32,14 +32,14 @@ class LargestError : public linkboy::Callback {
   at::Tensor largest_;
 };
 
-/// Points [N, 8], and a linear function of them with noise [N, 1].
+/// Returns points [N, 8] and a linear function of them with noise, [N, 1].
 linkboy::TensorDataset make_data(int64_t num_points) {
   const auto points = torch::randn({num_points, 8});
   return {points, points.sum(1, /*keepdim=*/true) + torch::randn({num_points, 1})};
 }
 
 int main() {
-  // The same data on all processes; the Trainer has each process take its share of the batches.
+  // All processes create the same data, and Trainer divides the batches among them.
   torch::manual_seed(0);
   torch::nn::Sequential model(torch::nn::Linear(8, 32), torch::nn::BatchNorm1d(32),
                               torch::nn::ReLU(), torch::nn::Linear(32, 1));
@@ -49,7 +49,7 @@ int main() {
       {.callbacks = linkboy::default_callbacks(
            {std::make_shared<linkboy::ConvertSyncBatchNorm>(), std::make_shared<LargestError>()})});
 
-  // An update sees 64 samples, however many processes share them.
+  // An update uses 64 samples for any number of processes that divides 64.
   const int64_t num_processes = trainer.accelerator().num_processes();
   trainer.train({.train_dataset = make_data(4096),
                  .num_epochs = 3,

@@ -1,4 +1,4 @@
-"""The Python side of torchscript.cpp: exports a model, and evaluates what was made of it.
+"""The Python side of torchscript.cpp: exports a model, and evaluates the trained model.
 
     python3 export_torchscript.py model.pt
     torchscript --model model.pt --output trained
@@ -16,7 +16,7 @@ from torch import nn
 
 
 class Net(nn.Module):
-    """Images [N, 3, 28, 28] to scores [N, 4]."""
+    """Maps images [N, 3, 28, 28] to scores [N, 4]."""
 
     def __init__(self):
         super().__init__()
@@ -33,13 +33,13 @@ class Net(nn.Module):
 
 def export(path):
     torch.manual_seed(0)
-    # Not torch.jit.trace, which would fix dropout and batch norm in one of their two modes; nor
-    # torch.jit.freeze, which leaves no parameters to train.
+    # torch.jit.trace would fix dropout and batch norm to one of their two modes, and
+    # torch.jit.freeze would leave no parameters to train.
     torch.jit.script(Net()).save(path)
 
 
 def check(folder):
-    """Whether the trained model gives the scores here that it gave in C++."""
+    """Returns whether the trained model produces the same scores as in C++."""
     model = torch.jit.load(folder / "model.pt").eval()
     test = torch.load(folder / "test_set.pt", weights_only=True)
     with torch.no_grad():
@@ -54,12 +54,12 @@ def main():
     what = parser.add_mutually_exclusive_group(required=True)
     what.add_argument("file", nargs="?", metavar="FILE", help="where to write the model")
     what.add_argument("--check", type=pathlib.Path, metavar="FOLDER",
-                      help="the --output of torchscript")
+                      help="evaluate the model in FOLDER, the --output of torchscript")
     arguments = parser.parse_args()
     if arguments.check is None:
         export(arguments.file)
     elif not check(arguments.check):
-        sys.exit("the scores are not those of C++")
+        sys.exit("the scores differ from those of C++")
 
 
 if __name__ == "__main__":

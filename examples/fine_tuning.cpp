@@ -1,5 +1,5 @@
-// Fine-tuning a ResNet-18 whose weights come from Python: a new head on torchvision's backbone,
-// first alone, then all layers, the backbone with a smaller learning rate than the head.
+// Fine-tunes a ResNet-18 with weights from torchvision. First only a new head is trained, then all
+// layers, with a smaller learning rate for the backbone than for the head.
 
 #include <torch/torch.h>
 
@@ -18,13 +18,15 @@
 
 #include "parts/shapes.hpp"
 
-/// Which of red, green and blue there is most of: even a backbone of random weights can tell.
+/// Returns images labelled with their strongest colour channel. This task is so easy that even a
+/// backbone with random weights learns it.
 linkboy::TensorDataset make_images(int64_t count, uint64_t seed) {
   const at::Tensor images = shapes::make_shapes(count, /*side=*/32, seed).input();
   return {images, images.to(at::kFloat).mean({2, 3}).argmax(1)};
 }
 
-/// Loads all but the head, which is for other classes, and the counters, which older files lack.
+/// Loads all weights except those of the head, which is for other classes, and except the
+/// batch-norm counters, which older files do not have.
 void load_backbone(linkboy::Model model, const std::filesystem::path& path) {
   linkboy::StateDict state = linkboy::read_checkpoint(path);
   for (const auto& [name, value] : model.state_dict().entries()) {
@@ -34,7 +36,8 @@ void load_backbone(linkboy::Model model, const std::filesystem::path& path) {
 }
 
 void fine_tune(linkboy::vision::ResNet net) {
-  // All but the last layer group, fc. The statistics of batch norms follow the new images even so.
+  // Freezes all layer groups except the last one, fc. The batch norms still update their running
+  // statistics, because they stay in training mode.
   auto freezer = std::make_shared<linkboy::ModelFreezer>(
       net, linkboy::ModelFreezerOptions{.freeze_batch_norms = true});
   freezer->freeze();
@@ -43,7 +46,7 @@ void fine_tune(linkboy::vision::ResNet net) {
       freezer, {.unfreeze_at = {{.epoch = 2, .from_index = -2, .to_index = 0, .lr = 3e-4}}});
   auto accuracy = linkboy::make<linkboy::Accuracy>({.num_classes = 3});
   auto metrics = linkboy::make<linkboy::MetricCallback>({{"accuracy", accuracy}});
-  // Those of the images that the backbone knows.
+  // The mean and standard deviation of ImageNet, on which torchvision trains the backbone.
   const linkboy::DataLoaderOptions loading{
       .transform = linkboy::normalise({0.485, 0.456, 0.406}, {0.229, 0.224, 0.225})};
 
@@ -67,7 +70,7 @@ int main(int argc, char** argv) {
     linkboy::cli::CommandLine command_line("fine_tuning", "Fine-tunes a ResNet-18 on 3 classes.");
     command_line.add_group("Model").add(
         "weights", "FILE", &weights,
-        "The state dict of torchvision's resnet18, .pt or .safetensors. Default: random weights.");
+        "State dict of torchvision's resnet18, .pt or .safetensors. Default: random weights.");
     if (!command_line.parse(arguments)) return;
     torch::manual_seed(1);
     auto net = linkboy::vision::resnet18({.num_classes = 3});

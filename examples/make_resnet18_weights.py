@@ -1,9 +1,9 @@
-"""Writes random weights of a ResNet-18 in the format of torchvision's files, without torchvision.
+"""Writes random ResNet-18 weights in torchvision's file format. Does not need torchvision.
 
     python3 make_resnet18_weights.py FILE [--seed N]
 
-The real ones, trained on ImageNet, are at
-https://download.pytorch.org/models/resnet18-f37072fd.pth; fine_tuning takes either.
+The weights that were trained on ImageNet are at
+https://download.pytorch.org/models/resnet18-f37072fd.pth. fine_tuning accepts either file.
 """
 
 import argparse
@@ -14,7 +14,7 @@ import torch
 
 
 def add_conv(state, name, inputs, outputs, kernel):
-    """Kaiming's initialisation, as torchvision's."""
+    """Adds a weight with Kaiming initialisation, like torchvision."""
     std = math.sqrt(2.0 / (outputs * kernel * kernel))
     state[f"{name}.weight"] = torch.randn(outputs, inputs, kernel, kernel) * std
 

@@ -1,4 +1,4 @@
-// Measures the accuracy and a metric of one's own by a callback; the Trainer knows of neither.
+// Measures accuracy and a custom metric in a callback, without a subclass of Trainer.
 
 #include <torch/torch.h>
 
@@ -7,10 +7,12 @@
 #include <linkboy/metrics/accuracy.hpp>
 #include <linkboy/trainer.hpp>
 
-/// The Brier score: squared distance of the predicted probabilities from the truth, at best 0.
+/// The Brier score: the mean squared distance between the predicted probabilities and the one-hot
+/// target. The best value is 0.
 class BrierScore : public linkboy::Metric {
  public:
-  /// @param outputs  Scores [N, C]. @param targets  Labels [N].
+  /// @param outputs  Scores [N, C].
+  /// @param targets  Labels [N].
   void update(const at::Tensor& outputs, const at::Tensor& targets) override {
     follow(outputs);
     const auto truth = torch::one_hot(targets, outputs.size(1));
@@ -24,12 +26,12 @@ class BrierScore : public linkboy::Metric {
   }
 
  private:
-  // Sums, so that the states of several processes can be added up.
+  // Both states are sums, so that the states of several processes can be added.
   std::size_t total_ = add_state("total", torch::zeros({}, torch::kDouble), Merge::sum);
   std::size_t count_ = add_state("count", torch::zeros({}, torch::kLong), Merge::sum);
 };
 
-/// Points [N, 8] around three centres, and labels [N]: which centre.
+/// Returns points [N, 8] around three centres, and labels [N] with the centre of each point.
 linkboy::TensorDataset make_clouds(int64_t num_points) {
   const auto labels = torch::randint(3, {num_points}, torch::kLong);
   const auto centres = 2.5 * torch::eye(3, 8);

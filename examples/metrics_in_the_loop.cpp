@@ -1,4 +1,4 @@
-// Measures the accuracy inside the loop, by overriding the steps of an evaluation.
+// Measures the accuracy inside the loop, in overridden methods of the evaluation.
 
 #include <torch/torch.h>
 
@@ -18,8 +18,8 @@ class AccuracyTrainer : public linkboy::Trainer {
   linkboy::StepOutput calculate_eval_batch_loss(const linkboy::Batch& batch) override {
     auto output = Trainer::calculate_eval_batch_loss(batch);
     const auto is_right = output.model_outputs.toTensor().argmax(1).eq(batch.target());
-    // Of several processes some may have fewer batches; this way no sample is lost or counted
-    // twice.
+    // Some processes may have fewer batches than others. gather_for_metrics neither drops samples
+    // nor counts them twice.
     const auto all = accelerator().gather_for_metrics(is_right);
     accuracy_.update(all.to(torch::kFloat), all.size(0));
     return output;
@@ -30,10 +30,10 @@ class AccuracyTrainer : public linkboy::Trainer {
   }
 
  private:
-  linkboy::LossAverage accuracy_;  // a mean that is not read back from a GPU batch by batch
+  linkboy::LossAverage accuracy_;  // a mean that does not wait for the GPU after each batch
 };
 
-/// Points [N, 8] around three centres, and labels [N]: which centre.
+/// Returns points [N, 8] around three centres, and labels [N] with the centre of each point.
 linkboy::TensorDataset make_clouds(int64_t num_points) {
   const auto labels = torch::randint(3, {num_points}, torch::kLong);
   const auto centres = 2.5 * torch::eye(3, 8);

@@ -1,4 +1,4 @@
-// Mixup, whose targets are probabilities, and a moving average of the model's weights.
+// Trains with mixup, whose targets are probabilities, and keeps a moving average of the weights.
 
 #include <torch/torch.h>
 
@@ -18,12 +18,14 @@ int main() {
 
   auto net = shapes::make_cnn();
   auto optimizer = std::make_shared<torch::optim::AdamW>(net->parameters(), 3e-3);
-  // Reaches back over about 50 updates, one epoch and a half. In the end the model has the average.
+  // With this decay, the average covers about 50 updates, which is one and a half epochs. At the
+  // end of training, the model gets the averaged weights.
   auto ema = linkboy::make<linkboy::ModelEma>({.decay = 0.98, .apply_at_end = true});
   auto accuracy = linkboy::make<linkboy::Accuracy>({.num_classes = shapes::kNumClasses});
   auto metrics = linkboy::make<linkboy::MetricCallback>({{"accuracy", accuracy}});
 
-  // Cross entropy takes the mixed probabilities of training and the classes of the evaluation.
+  // CrossEntropyLoss accepts both the mixed probabilities of training and the class indices of the
+  // evaluation.
   linkboy::Trainer trainer(net, torch::nn::CrossEntropyLoss(), optimizer,
                            {.callbacks = linkboy::default_callbacks({metrics, ema})});
   const linkboy::Transform normalise = linkboy::normalise({0.4}, {0.25});

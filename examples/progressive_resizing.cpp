@@ -1,5 +1,5 @@
-// Progressive resizing: the first epochs see small images, which cost little, the last ones the
-// images as they are. The network takes any size, for it ends in an average over the whole image.
+// Progressive resizing: the first epochs train on small images, which is cheap, and the last epochs
+// on images of full size. The network accepts any size because it ends with a global average pool.
 
 #include <torch/torch.h>
 
@@ -20,7 +20,8 @@ constexpr int64_t kFullSize = 28;
 /// The size of the images in each epoch.
 constexpr std::array<int64_t, 6> kSizes = {12, 12, 20, 20, 28, 28};
 
-/// A transform knows the epoch that its batch belongs to, on whichever thread it runs.
+/// Resizes a batch to the size of its epoch. The context contains this epoch, whichever thread runs
+/// the transform.
 linkboy::Batch resize(linkboy::Batch batch, const linkboy::TransformContext& context) {
   namespace F = torch::nn::functional;
   const int64_t size = kSizes.at(context.epoch - 1);
@@ -33,7 +34,7 @@ linkboy::Batch resize(linkboy::Batch batch, const linkboy::TransformContext& con
   return {F::interpolate(batch.input(), options), batch.target()};
 }
 
-/// The part of the pixels that as many epochs at full size take.
+/// Returns the fraction of the pixels that the same number of epochs at full size would use.
 double part_of_pixels() {
   double pixels = 0.0;
   for (const int64_t size : kSizes) pixels += static_cast<double>(size * size);
@@ -55,7 +56,7 @@ int main() {
   linkboy::Trainer trainer(net, torch::nn::CrossEntropyLoss(), optimizer,
                            {.callbacks = linkboy::default_callbacks({metrics})});
 
-  // One run, so that the schedule goes over all sizes.
+  // All sizes belong to one run, so that the schedule covers them all.
   const linkboy::Transform normalise = linkboy::normalise({0.4}, {0.25});
   trainer.train({.train_dataset = train,
                  .num_epochs = kSizes.size(),

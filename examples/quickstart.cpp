@@ -1,4 +1,4 @@
-// Trains a small network to tell two spirals apart.
+// Trains a small network to classify points on two spirals.
 
 #include <torch/torch.h>
 
@@ -8,7 +8,7 @@
 #include <linkboy/trainer.hpp>
 #include <numbers>
 
-/// Points [N, 2] on two spirals wound into each other, and labels [N]: which one a point is on.
+/// Returns points [N, 2] on two interleaved spirals, and labels [N] with the spiral of each point.
 linkboy::TensorDataset make_spirals(int64_t num_points) {
   const auto labels = torch::randint(2, {num_points}, torch::kLong);
   const auto radii = torch::rand(num_points);

@@ -1,6 +1,7 @@
-// Kills a training run in the middle, resumes it, and compares it with one that was left alone.
+// Interrupts a training run, resumes it, and compares the weights with those of an uninterrupted
+// run.
 //
-//     resume [FOLDER]    where training states are kept; output/resume if not given
+//     resume [FOLDER]    FOLDER for the training states (default: output/resume)
 
 #include <torch/torch.h>
 
@@ -15,14 +16,14 @@
 
 namespace fs = std::filesystem;
 
-/// Points [N, 8], and a linear function of them with noise [N, 1].
+/// Returns points [N, 8] and a linear function of them with noise, [N, 1].
 linkboy::TensorDataset make_data(int64_t num_points) {
   const auto points = torch::randn({num_points, 8});
   return {points, points.sum(1, /*keepdim=*/true) + torch::randn({num_points, 1})};
 }
 
-/// Weights after four epochs of 16 updates. The initial weights, the order of the samples and the
-/// dropout follow from the seed.
+/// Returns the weights after four epochs of 16 updates. The seed determines the initial weights,
+/// the order of the samples and the dropout.
 std::vector<at::Tensor> train(const linkboy::Dataset& data, uint64_t seed,
                               linkboy::CallbackList callbacks,
                               std::optional<fs::path> resume_from = std::nullopt) {
@@ -42,23 +43,23 @@ std::vector<at::Tensor> train(const linkboy::Dataset& data, uint64_t seed,
 void run(const fs::path& folder) {
   const linkboy::Dataset data = make_data(1000);
   const auto save = [&] {
-    // What is killed saves nothing at its end.
+    // A killed process saves nothing at the end, so this run must not do so either.
     return linkboy::make<linkboy::SaveTrainingState>(
         {.directory = folder, .every_n_updates = 10, .save_at_end = false, .keep_last = 1});
   };
-  // Ends the run after an update, as a power failure would.
+  // Stops the run after update 25 to simulate a power failure.
   const auto kill =
       linkboy::make<linkboy::LambdaCallback>({.on_train_update_end = [](linkboy::Trainer& trainer) {
         if (trainer.num_updates() == 25) trainer.request_stop();
       }});
   const auto undisturbed = train(data, /*seed=*/1, {});
   train(data, /*seed=*/1, {save(), kill});
-  // With another seed, so that only the training state can make it the same run.
+  // The seed differs, so the weights can be equal only if the training state restores everything.
   const auto resumed = train(data, /*seed=*/2, {save()}, folder / "latest");
 
   const bool are_equal = std::equal(resumed.begin(), resumed.end(), undisturbed.begin(),
                                     undisturbed.end(), torch::equal);
-  std::printf("the resumed run ends with the very weights of the undisturbed one: %s\n",
+  std::printf("the resumed and the uninterrupted run end with identical weights: %s\n",
               are_equal ? "yes" : "no");
   if (!are_equal) throw linkboy::cli::ExitStatus{1};
 }
@@ -66,10 +67,10 @@ void run(const fs::path& folder) {
 int main(int argc, char** argv) {
   return linkboy::cli::run_main(argc, argv, [](const linkboy::cli::Arguments& arguments) {
     if (arguments.size() > 1 || (arguments.size() == 1 && arguments[0].starts_with('-'))) {
-      throw linkboy::cli::UsageError("it takes the folder of training states, or nothing.");
+      throw linkboy::cli::UsageError("the only argument is the folder of the training states.");
     }
     const fs::path own = "output/resume";
-    if (arguments.empty()) fs::remove_all(own);  // of the program's last start
+    if (arguments.empty()) fs::remove_all(own);  // training states of an earlier start
     run(arguments.empty() ? own : fs::path(arguments[0]));
   });
 }

@@ -1,5 +1,5 @@
-// Trains a TorchScript model that Python has exported, and saves it for Python to load again:
-// the class that it was defined by is not needed on this side. export_torchscript.py is the other.
+// Trains a TorchScript model that Python exported, and saves it so that Python can load it again.
+// C++ does not need the model's Python class. export_torchscript.py is the Python side.
 
 #include <torch/script.h>
 #include <torch/torch.h>
@@ -14,7 +14,7 @@
 
 #include "parts/shapes.hpp"
 
-/// A model in TorchScript's own language, so that the example runs without Python.
+/// Creates a model from TorchScript source, so that the example also runs without Python.
 torch::jit::Module make_own_model() {
   torch::jit::Module module("Net");
   module.register_attribute("training", c10::BoolType::get(), true);
@@ -36,7 +36,7 @@ torch::jit::Module make_own_model() {
 }
 
 void train(torch::jit::Module script, const std::filesystem::path& output) {
-  linkboy::Model model(script);  // shares it
+  linkboy::Model model(script);  // shares the module
   LINKBOY_CHECK(!model.parameters().empty(),
                 "the model has no parameters to train; export it without torch.jit.freeze.");
   const linkboy::Batch test = shapes::make_shapes(512, 28, /*seed=*/2);
@@ -71,8 +71,8 @@ int main(int argc, char** argv) {
     linkboy::cli::CommandLine command_line("torchscript", "Trains a TorchScript model on shapes.");
     command_line.add_group("Files")
         .add("model", "FILE", &model,
-             "Of images [N, 3, 28, 28], to 4 scores. Default: one made here.")
-        .add("output", "FOLDER", &output, "Gets model.pt, the trained model, and test_set.pt.");
+             "TorchScript model from images [N, 3, 28, 28] to 4 scores. Default: a built-in model.")
+        .add("output", "FOLDER", &output, "Folder for model.pt (trained) and test_set.pt.");
     if (!command_line.parse(arguments)) return;
     torch::manual_seed(1);
     train(model ? torch::jit::load(*model) : make_own_model(), output);

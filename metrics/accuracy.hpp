@@ -8,30 +8,31 @@
 namespace linkboy {
 
 struct AccuracyOptions {
-  /// At least 2.
+  /// Number of classes. Must be at least 2.
   Required<int64_t> num_classes;
-  /// A sample is right if its label has one of this many highest scores. In [1, num_classes]; above
-  /// 1 the outputs must be scores.
+  /// A prediction is correct if the label is among this many highest scores. Must be in
+  /// [1, num_classes]. If above 1, the outputs must be scores of all classes.
   int64_t top_k = 1;
-  /// `binary` equals `micro` for two classes.
+  /// How the values of the classes are combined. With two classes, `binary` is the same as `micro`.
   Average average = Average::micro;
-  /// Samples with this label do not count. It need not be a class.
+  /// Label of samples that do not count. It does not have to be a class.
   std::optional<int64_t> ignore_index{};
-  /// With one score per sample: those above it are of class 1. It is compared with the outputs as
-  /// they are: 0.5 is right for probabilities, 0 for logits.
+  /// If the outputs have one score per sample, scores above this value are class 1. The outputs are
+  /// compared without conversion: use 0.5 for probabilities and 0 for logits. Must not be NaN.
   double threshold = 0.5;
 
   LINKBOY_FIELDS(num_classes, top_k, average, ignore_index, threshold);
 };
 
-/// The part of the samples whose class is right; per class, of those with its label. 0 where there
-/// are none.
+/// The share of the samples that are predicted correctly; for a single class, the share of the
+/// samples with its label. 0 if there are no such samples.
 class LINKBOY_API Accuracy : public ClassCountsMetric {
  public:
-  /// What `make<Accuracy>({...})` takes.
+  /// The options type for `make<Accuracy>({...})`.
   using Options = AccuracyOptions;
 
-  /// @throws Error if the options are not allowed.
+  /// @throws OptionError if an option is out of range, or if `average` is binary and `num_classes`
+  ///         is not 2.
   explicit Accuracy(const AccuracyOptions& options)
       : ClassCountsMetric(ClassPredictionOptions{.num_classes = options.num_classes,
                                                  .top_k = options.top_k,
@@ -40,7 +41,8 @@ class LINKBOY_API Accuracy : public ClassCountsMetric {
                           {.average = average_of(options), .false_negative_weight = 1.0}) {}
 
  private:
-  /// A sample is right or not whatever its class, so that class 1 has no accuracy of its own.
+  /// Whether a sample is predicted correctly does not depend on its class, so class 1 does not have
+  /// a separate accuracy.
   static Average average_of(const AccuracyOptions& options) {
     const bool is_binary = options.average == Average::binary && options.num_classes == 2;
     return is_binary ? Average::micro : options.average;

@@ -7,17 +7,18 @@
 
 namespace linkboy {
 
-/// Area under the ROC curve: how probable it is that a positive sample has a higher score than a
-/// negative one; equal scores count half.
+/// Area under the ROC curve: the probability that a positive sample has a higher score than a
+/// negative one. Equal scores count half.
 ///
-/// The value is a scalar; with RankingAverage::none [num_classes]. 0 where all samples of a class
-/// are positive or all negative; NaN before the first sample.
+/// The value is a scalar; with RankingAverage::none and `num_classes`, its shape is [num_classes].
+/// The value is NaN before the first sample. A class has the value 0 if all samples are positive or
+/// all are negative.
 class LINKBOY_API AUROC : public RankingCurveMetric {
  public:
-  /// What `make<AUROC>({...})` takes.
+  /// The options type for `make<AUROC>({...})`.
   using Options = RankingCurveOptions;
 
-  /// @throws Error if an option is out of its range.
+  /// @throws OptionError if an option is out of range.
   explicit AUROC(RankingCurveOptions options = {}) : RankingCurveMetric("AUROC", options) {}
 
  protected:

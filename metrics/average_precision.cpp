@@ -9,7 +9,7 @@ namespace {
 
 double step_area(const RankingCurve& curve) {
   const at::Tensor hits = curve.true_positives.to(at::kDouble);
-  // Above the highest score there is no precision, but no gain either.
+  // Above the highest score the precision is 0/0, but the gain there is 0.
   const at::Tensor precision = (hits / (hits + curve.false_positives)).nan_to_num(0.0);
   const at::Tensor gains = hits.diff(1, 0, /*prepend=*/at::zeros({1}, at::kDouble));
   return (gains * precision).sum().item<double>() / static_cast<double>(curve.num_positives);

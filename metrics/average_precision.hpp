@@ -8,17 +8,18 @@
 namespace linkboy {
 
 /// Average precision: the sum over the thresholds, from high to low, of the precision times the
-/// gain in recall.
+/// increase in recall.
 ///
-/// The value is a scalar; with RankingAverage::none [num_classes]. NaN before the first sample.
-/// Without a positive sample it is what torchmetrics makes of it: 0 if there is one score, or with
-/// `thresholds`; else a class has NaN, but 0 where all samples are of class 0.
+/// The value is a scalar; with RankingAverage::none and `num_classes`, its shape is [num_classes].
+/// The value is NaN before the first sample. A class without positive samples has the same value as
+/// in torchmetrics: 0 without `num_classes` or with `thresholds`; otherwise NaN, or 0 if all
+/// samples are of class 0.
 class LINKBOY_API AveragePrecision : public RankingCurveMetric {
  public:
-  /// What `make<AveragePrecision>({...})` takes.
+  /// The options type for `make<AveragePrecision>({...})`.
   using Options = RankingCurveOptions;
 
-  /// @throws Error if an option is out of its range.
+  /// @throws OptionError if an option is out of range.
   explicit AveragePrecision(RankingCurveOptions options = {})
       : RankingCurveMetric("AveragePrecision", options) {}
 

@@ -15,63 +15,66 @@
 
 namespace linkboy {
 
-/// What becomes of the values of the classes.
+/// How the values of the classes are combined.
 enum class Average {
-  micro,     ///< one value, over all samples whatever their class
-  macro,     ///< the mean over the classes that occur
-  weighted,  ///< the mean, each class by its number of labels
-  none,      ///< no mean: [num_classes]
-  binary,    ///< the value of class 1, of two classes
+  micro,     ///< one value over all samples of all classes
+  macro,     ///< the mean over the classes that occur as a label or (with top_k 1) a prediction
+  weighted,  ///< the mean, weighted by the number of labels of each class
+  none,      ///< no averaging; one value per class, shape [num_classes]
+  binary,    ///< the value of class 1; needs two classes
 };
 
 LINKBOY_ENUM_NAMES(Average, micro, macro, weighted, none, binary)
 
-/// Options of PrecisionScore, RecallScore, IoU and Dice. See `predict_classes` for the outputs.
+/// Options of PrecisionScore, RecallScore, IoU and Dice. `predict_classes` describes the outputs.
 struct ClassificationOptions {
-  /// At least 2.
+  /// Number of classes. Must be at least 2.
   Required<int64_t> num_classes;
-  /// How the values of the classes become one.
+  /// How the values of the classes are combined.
   Average average = Average::macro;
-  /// Samples with this label do not count. It need not be a class.
+  /// Label of samples that do not count. It does not have to be a class.
   std::optional<int64_t> ignore_index{};
-  /// With one score per sample: those above it are of class 1. It is compared with the outputs as
-  /// they are: 0.5 is right for probabilities, 0 for logits.
+  /// If the outputs have one score per sample, scores above this value are class 1. The outputs are
+  /// compared without conversion: use 0.5 for probabilities and 0 for logits. Must not be NaN.
   double threshold = 0.5;
 
   LINKBOY_FIELDS(num_classes, average, ignore_index, threshold);
 };
 
-/// How counts become a value: the true positives' part of all three, each with its weight. What is
-/// 0/0 is defined by the metric.
+/// How counts are converted to a value: the weighted true positives divided by the weighted sum of
+/// all three counts. The metric defines the value of 0/0.
 struct ClassScoreOptions {
-  /// How the values of the classes become one.
+  /// How the values of the classes are combined.
   Average average = Average::macro;
-  double true_positive_weight = 1.0;   ///< samples of the class that were taken for it
-  double false_negative_weight = 0.0;  ///< samples of the class that were taken for others
-  double false_positive_weight = 0.0;  ///< samples of other classes that were taken for it
-  double undefined_score = 0.0;        ///< of a class, or of all samples
-  double undefined_average = 0.0;      ///< of no class
-  /// Whether predictions of the class `ignore_index` are not held against it, so that it does not
-  /// occur.
+  double true_positive_weight = 1.0;   ///< samples of the class that are predicted correctly
+  double false_negative_weight = 0.0;  ///< samples of the class that are predicted as another
+  double false_positive_weight = 0.0;  ///< samples of other classes that are predicted as this one
+  double undefined_score = 0.0;        ///< the value of 0/0 for a class or for all samples
+  double undefined_average = 0.0;      ///< the mean if no class occurs
+  /// If true, predictions of the class `ignore_index` do not count as its false positives, so this
+  /// class does not occur.
   bool drop_ignored_class = false;
 };
 
-/// A metric of the true and false positives and the false negatives. Keeps 3 counts per class.
+/// Base class of metrics that are computed from the true positives, false positives and false
+/// negatives of each class. Keeps three counts per class.
 class LINKBOY_API ClassCountsMetric : public Metric {
  public:
-  /// Outputs and targets as `predict_classes` takes them.
+  /// Adds a batch. `predict_classes` describes the outputs and targets.
   void update(const at::Tensor& outputs, const at::Tensor& targets) override;
 
  protected:
-  /// @throws Error if the options are not allowed.
+  /// @throws OptionError if an option is out of range, or if `average` is binary and `num_classes`
+  ///         is not 2.
   ClassCountsMetric(ClassPredictionOptions predictions, ClassScoreOptions score);
-  /// @throws Error if the options are not allowed.
+  /// @throws OptionError if an option is out of range, or if `average` is binary and `num_classes`
+  ///         is not 2.
   ClassCountsMetric(const ClassificationOptions& options, ClassScoreOptions score);
 
   at::Tensor value_of(const std::vector<at::Tensor>& states) const override;
 
  private:
-  /// double [num_classes], or their sums.
+  /// Counts of each class, double [num_classes], or their sums over the classes.
   struct Counts {
     at::Tensor true_positives;
     at::Tensor false_positives;

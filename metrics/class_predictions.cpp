@@ -15,7 +15,7 @@ bool are_class_indexes(const at::Tensor& tensor) {
   return at::isIntegralType(tensor.scalar_type(), /*includeBool=*/true);
 }
 
-/// Whether `outputs` is `targets` with a dimension 1 of `size` more.
+/// Whether `outputs` has the shape of `targets` with an additional dimension 1 of size `size`.
 bool has_dimension_more(const at::Tensor& outputs, const at::Tensor& targets, int64_t size) {
   return outputs.dim() == targets.dim() + 1 && outputs.size(0) == targets.size(0) &&
          outputs.size(1) == size && outputs.sizes().slice(2) == targets.sizes().slice(1);
@@ -70,7 +70,7 @@ at::Tensor is_no_class(const at::Tensor& classes, int64_t num_classes) {
 
 void ClassPredictionOptions::check() const {
   LINKBOY_CHECK_OPTION(num_classes >= 2, "num_classes is ", num_classes,
-                       "; it must be at least 2, which is right for yes or no as well.");
+                       "; it must be at least 2. Use 2 for binary classification.");
   LINKBOY_CHECK_OPTION(top_k >= 1 && top_k <= num_classes, "top_k is ", top_k,
                        ", but num_classes is ", num_classes, "; it must lie in [1, ", num_classes,
                        "].");
@@ -79,8 +79,8 @@ void ClassPredictionOptions::check() const {
 
 std::string ClassPredictionOptions::label_rule() const {
   return c10::str("labels must lie in [0, ", num_classes - 1,
-                  "]. Check num_classes; give the label of samples that do not count as "
-                  "ignore_index.");
+                  "]. Check num_classes, or set ignore_index to the label of samples that do not "
+                  "count.");
 }
 
 ClassPredictions predict_classes(const at::Tensor& outputs, const at::Tensor& targets,
@@ -90,8 +90,8 @@ ClassPredictions predict_classes(const at::Tensor& outputs, const at::Tensor& ta
                 targets.sizes(),
                 "; they must be class indexes of an integer type, such as at::kLong.");
   LINKBOY_CHECK(targets.dim() > 0, "the targets have no dimension 0; they must be [N, ...].");
-  LINKBOY_CHECK(outputs.device() == targets.device(), "the outputs lie on ", outputs.device(),
-                ", the targets on ", targets.device(), "; move them to one device.");
+  LINKBOY_CHECK(outputs.device() == targets.device(), "the outputs are on ", outputs.device(),
+                ", but the targets are on ", targets.device(), "; move them to the same device.");
   ClassPredictions result;
   result.labels = targets.to(at::kLong);
   result.predicted = classes_of(outputs, result.labels, options).reshape({-1});

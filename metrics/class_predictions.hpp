@@ -11,40 +11,46 @@
 
 namespace linkboy {
 
-/// How the outputs of a model become classes.
+/// How the outputs of a model are converted to classes.
 struct ClassPredictionOptions {
-  /// At least 2.
+  /// Number of classes. Must be at least 2.
   Required<int64_t> num_classes;
-  /// How many of the highest scores hold the right class if one of them does.
+  /// A prediction is correct if the label is among this many highest scores. Must be in
+  /// [1, num_classes].
   int64_t top_k = 1;
-  /// Samples with this label do not count. It need not be a class.
+  /// Label of samples that do not count. It does not have to be a class.
   std::optional<int64_t> ignore_index{};
-  /// Where there is one score per sample, those above it are of class 1.
+  /// If the outputs have one score per sample, scores above this value are class 1. Must not be
+  /// NaN.
   double threshold = 0.5;
 
-  /// @throws Error if num_classes, top_k or threshold is not allowed.
+  /// Checks the options.
+  /// @throws OptionError if `num_classes`, `top_k` or `threshold` is out of range.
   void check() const;
-  /// What labels must be.
+  /// Returns the text of an error that says which labels are valid.
   std::string label_rule() const;
 };
 
-/// The values for each sample of a batch, in one dimension.
+/// The predictions and labels of a batch, in one dimension with one element per sample.
 struct ClassPredictions {
   at::Tensor predicted;  ///< int64, in [0, num_classes)
   at::Tensor labels;     ///< int64, in [0, num_classes)
-  at::Tensor counts;     ///< int64: 0 if the sample is ignored, else 1
-  /// bool: labels and classes that were none, which the above do not count. Undefined on the CPU.
+  at::Tensor counts;     ///< int64: 1 if the sample counts, otherwise 0
+  /// bool: whether the label or the predicted class is out of range. Such a sample does not count.
+  /// Undefined on the CPU.
   at::Tensor is_out_of_range;
 };
 
-/// Reads a batch. Waits for no device.
+/// Converts a batch to predicted classes and labels. Does not wait for a CUDA device.
 ///
 /// @param outputs  One of
-///        - scores [N, C, ...], of which the highest (the first of equals) is the class;
+///        - floating-point scores [N, C, ...]; the predicted class is the one with the highest
+///          score (the first one if scores are equal);
 ///        - class indexes [N, ...], of an integer type or bool;
 ///        - with two classes, floating-point scores of class 1, [N, ...] or [N, 1, ...].
 /// @param targets  Labels [N, ...], of an integer type or bool.
-/// @throws Error if dtypes, shapes or devices do not fit, or, on the CPU, if a label is no class.
+/// @throws Error if dtypes, shapes or devices do not match, or, on the CPU, if a label or a class
+///         index is out of range.
 LINKBOY_API ClassPredictions predict_classes(const at::Tensor& outputs, const at::Tensor& targets,
                                              const ClassPredictionOptions& options);
 

@@ -7,7 +7,7 @@
 
 namespace linkboy {
 
-/// How much a disagreement between classes i and j counts.
+/// The weight of a disagreement between classes i and j.
 enum class KappaWeights {
   none,       ///< 1
   linear,     ///< |i - j|
@@ -17,27 +17,28 @@ enum class KappaWeights {
 LINKBOY_ENUM_NAMES(KappaWeights, none, linear, quadratic)
 
 struct CohenKappaOptions {
-  /// At least 2.
+  /// Number of classes. Must be at least 2.
   Required<int64_t> num_classes;
-  /// What a disagreement costs.
+  /// The weight of a disagreement.
   KappaWeights weights = KappaWeights::none;
-  /// Samples with this label do not count. It need not be a class.
+  /// Label of samples that do not count. It does not have to be a class.
   std::optional<int64_t> ignore_index{};
-  /// With one score per sample: those above it are of class 1. It is compared with the outputs as
-  /// they are: 0.5 is right for probabilities, 0 for logits.
+  /// If the outputs have one score per sample, scores above this value are class 1. The outputs are
+  /// compared without conversion: use 0.5 for probabilities and 0 for logits. Must not be NaN.
   double threshold = 0.5;
 
   LINKBOY_FIELDS(num_classes, weights, ignore_index, threshold);
 };
 
-/// Cohen's kappa: by how much labels and predictions agree beyond chance, where 1 is always. NaN
-/// where chance leaves nothing to disagree about, as with a single class, and without samples.
+/// Cohen's kappa: how much labels and predictions agree beyond chance; 1 is complete agreement. The
+/// value is NaN if no disagreement is expected by chance, as with a single class, or if there are
+/// no samples.
 class LINKBOY_API CohenKappa : public ConfusionCountsMetric {
  public:
-  /// What `make<CohenKappa>({...})` takes.
+  /// The options type for `make<CohenKappa>({...})`.
   using Options = CohenKappaOptions;
 
-  /// @throws Error if the options are not allowed.
+  /// @throws OptionError if an option is out of range.
   explicit CohenKappa(const CohenKappaOptions& options);
 
  protected:

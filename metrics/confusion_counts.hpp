@@ -11,18 +11,19 @@
 
 namespace linkboy {
 
-/// A metric of the confusion matrix: how often each label met each prediction. Keeps
-/// num_classes^2 counts.
+/// Base class of metrics that are computed from the confusion matrix, which counts the samples for
+/// each pair of label and prediction. Keeps num_classes^2 counts.
 class LINKBOY_API ConfusionCountsMetric : public Metric {
  public:
-  /// Outputs and targets as `predict_classes` takes them.
+  /// Adds a batch. `predict_classes` describes the outputs and targets.
   void update(const at::Tensor& outputs, const at::Tensor& targets) override;
 
  protected:
-  /// @throws Error if the options are not allowed.
+  /// @throws OptionError if an option is out of range.
   explicit ConfusionCountsMetric(ClassPredictionOptions options);
 
-  /// @param counts  double [num_classes, num_classes]; labels are rows, predictions columns.
+  /// Returns the value for a confusion matrix.
+  /// @param counts  double [num_classes, num_classes]; rows are labels, columns are predictions.
   virtual at::Tensor value_of_counts(const at::Tensor& counts) const = 0;
 
   at::Tensor value_of(const std::vector<at::Tensor>& states) const override;

@@ -7,38 +7,38 @@
 
 namespace linkboy {
 
-/// What the counts of a confusion matrix are divided by.
+/// The divisor of the counts in a confusion matrix.
 enum class Normalize {
-  none,
-  labels,       ///< the number of samples with the label: rows add up to 1
-  predictions,  ///< the number of samples with the prediction: columns add up to 1
-  all,          ///< the number of samples
+  none,         ///< no division
+  labels,       ///< the number of samples with the label; each row adds up to 1
+  predictions,  ///< the number of samples with the prediction; each column adds up to 1
+  all,          ///< the number of all samples
 };
 
 LINKBOY_ENUM_NAMES(Normalize, none, labels, predictions, all)
 
 struct ConfusionMatrixOptions {
-  /// At least 2.
+  /// Number of classes. Must be at least 2.
   Required<int64_t> num_classes;
-  /// What the counts are divided by.
+  /// The divisor of the counts.
   Normalize normalize = Normalize::none;
-  /// Samples with this label do not count. It need not be a class.
+  /// Label of samples that do not count. It does not have to be a class.
   std::optional<int64_t> ignore_index{};
-  /// With one score per sample: those above it are of class 1. It is compared with the outputs as
-  /// they are: 0.5 is right for probabilities, 0 for logits.
+  /// If the outputs have one score per sample, scores above this value are class 1. The outputs are
+  /// compared without conversion: use 0.5 for probabilities and 0 for logits. Must not be NaN.
   double threshold = 0.5;
 
   LINKBOY_FIELDS(num_classes, normalize, ignore_index, threshold);
 };
 
-/// How often each label met each prediction: [num_classes, num_classes], labels are rows,
-/// predictions columns. What nothing was divided by is 0.
+/// The number of samples for each pair of label and prediction: [num_classes, num_classes], where
+/// rows are labels and columns are predictions. If the divisor of a count is 0, the value is 0.
 class LINKBOY_API ConfusionMatrix : public ConfusionCountsMetric {
  public:
-  /// What `make<ConfusionMatrix>({...})` takes.
+  /// The options type for `make<ConfusionMatrix>({...})`.
   using Options = ConfusionMatrixOptions;
 
-  /// @throws Error if the options are not allowed.
+  /// @throws OptionError if an option is out of range.
   explicit ConfusionMatrix(const ConfusionMatrixOptions& options);
 
  protected:

@@ -7,16 +7,17 @@
 
 namespace linkboy {
 
-/// The Dice coefficient 2 |A n B| / (|A| + |B|), of the samples (pixels) of a class and those
-/// predicted to be, counted over all batches. NaN for a class that does not occur, which the mean
-/// leaves out; the mean is NaN if none does. The class `ignore_index` does not occur, even where it
-/// is predicted.
+/// The Dice coefficient 2 |A n B| / (|A| + |B|) over all batches, where A is the set of samples
+/// (pixels) of a class and B is the set of samples that are predicted as that class. A class that
+/// does not occur has the value NaN and is left out of the mean; if no class occurs, the mean is
+/// NaN. The class `ignore_index` does not occur, even if it is predicted.
 class LINKBOY_API Dice : public ClassCountsMetric {
  public:
-  /// What `make<Dice>({...})` takes.
+  /// The options type for `make<Dice>({...})`.
   using Options = ClassificationOptions;
 
-  /// @throws Error if the options are not allowed.
+  /// @throws OptionError if an option is out of range, or if `average` is binary and `num_classes`
+  ///         is not 2.
   explicit Dice(const ClassificationOptions& options)
       : ClassCountsMetric(options, {.average = options.average,
                                     .true_positive_weight = 2.0,

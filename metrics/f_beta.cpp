@@ -15,7 +15,7 @@ FBeta::FBeta(const FBetaOptions& options)
                          .false_negative_weight = options.beta * options.beta,
                          .false_positive_weight = 1.0}) {
   LINKBOY_CHECK_OPTION(std::isfinite(options.beta * options.beta) && options.beta > 0.0, "beta is ",
-                       options.beta, "; it must be above 0 and finite.");
+                       options.beta, "; it must be positive and finite.");
 }
 
 }  // namespace linkboy

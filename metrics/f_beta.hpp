@@ -8,28 +8,30 @@
 namespace linkboy {
 
 struct FBetaOptions {
-  /// At least 2.
+  /// Number of classes. Must be at least 2.
   Required<int64_t> num_classes;
-  /// How many times as much recall weighs as precision. Above 0.
+  /// Weight of the recall relative to the precision. Must be positive and finite.
   double beta = 1.0;
-  /// How the values of the classes become one.
+  /// How the values of the classes are combined.
   Average average = Average::macro;
-  /// Samples with this label do not count. It need not be a class.
+  /// Label of samples that do not count. It does not have to be a class.
   std::optional<int64_t> ignore_index{};
-  /// With one score per sample: those above it are of class 1. It is compared with the outputs as
-  /// they are: 0.5 is right for probabilities, 0 for logits.
+  /// If the outputs have one score per sample, scores above this value are class 1. The outputs are
+  /// compared without conversion: use 0.5 for probabilities and 0 for logits. Must not be NaN.
   double threshold = 0.5;
 
   LINKBOY_FIELDS(num_classes, beta, average, ignore_index, threshold);
 };
 
-/// The weighted harmonic mean of precision and recall; F1 by default. 0 where both have no samples.
+/// The weighted harmonic mean of precision and recall; F1 by default. A class that does not occur
+/// has the value 0.
 class LINKBOY_API FBeta : public ClassCountsMetric {
  public:
-  /// What `make<FBeta>({...})` takes.
+  /// The options type for `make<FBeta>({...})`.
   using Options = FBetaOptions;
 
-  /// @throws Error if the options are not allowed.
+  /// @throws OptionError if an option is out of range, or if `average` is binary and `num_classes`
+  ///         is not 2.
   explicit FBeta(const FBetaOptions& options);
 };
 

@@ -7,8 +7,8 @@
 
 namespace linkboy {
 
-/// The mean of what a function returns for each batch: a value for each sample, [N], or one scalar,
-/// which counts as one value.
+/// The mean of the values that a function returns for the batches: one value per sample, [N], or
+/// one scalar, which counts as one value.
 ///
 ///     auto is_close = [](const at::Tensor& output, const at::Tensor& target) {
 ///       return (output - target).abs().lt(0.1).squeeze(1);
@@ -16,13 +16,14 @@ namespace linkboy {
 ///     linkboy::make<linkboy::FunctionMetric>(is_close)
 class LINKBOY_API FunctionMetric : public MeanMetric {
  public:
-  /// Takes the outputs and the targets of a batch.
+  /// A function of the outputs and the targets of a batch.
   using Function = std::function<at::Tensor(const at::Tensor&, const at::Tensor&)>;
 
-  /// @throws OptionError if there is no function.
+  /// @throws OptionError if `function` is empty.
   explicit FunctionMetric(Function function);
 
-  /// Adds the values of `function(outputs, targets)`. @throws Error if a dtype is complex.
+  /// Adds the values of `function(outputs, targets)`.
+  /// @throws Error if a dtype is complex; any error of the function.
   void update(const at::Tensor& outputs, const at::Tensor& targets) override;
 
  private:

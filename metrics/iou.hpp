@@ -7,15 +7,17 @@
 
 namespace linkboy {
 
-/// Intersection over union, the Jaccard index: of the samples (pixels) of a class or predicted to
-/// be, the part that is both. 0 for a class that does not occur, which the mean leaves out; the
-/// mean is NaN if none does. The class `ignore_index` does not occur, even where it is predicted.
+/// Intersection over union (Jaccard index) of the samples (pixels) of a class and the samples that
+/// are predicted as that class. A class that does not occur has the value 0 and is left out of the
+/// mean; if no class occurs, the mean is NaN. The class `ignore_index` does not occur, even if it
+/// is predicted.
 class LINKBOY_API IoU : public ClassCountsMetric {
  public:
-  /// What `make<IoU>({...})` takes.
+  /// The options type for `make<IoU>({...})`.
   using Options = ClassificationOptions;
 
-  /// @throws Error if the options are not allowed.
+  /// @throws OptionError if an option is out of range, or if `average` is binary and `num_classes`
+  ///         is not 2.
   explicit IoU(const ClassificationOptions& options)
       : ClassCountsMetric(options, {.average = options.average,
                                     .false_negative_weight = 1.0,

@@ -8,7 +8,7 @@
 namespace linkboy {
 namespace {
 
-/// The value of two classes where the fraction says nothing; none where it does.
+/// Returns the value for two classes in the special cases of torchmetrics; otherwise nullopt.
 std::optional<double> value_at_the_edge(const at::Tensor& counts) {
   const auto count = [&](int64_t label, int64_t prediction) {
     return counts[label][prediction].item<double>();
@@ -17,7 +17,7 @@ std::optional<double> value_at_the_edge(const at::Tensor& counts) {
   const double wrong = count(0, 1) + count(1, 0);
   if (wrong == 0.0) return right == 0.0 ? 0.0 : 1.0;
   if (right == 0.0) return -1.0;
-  // One row or column is empty, so that the other holds both a right and a wrong count.
+  // If a row or column is empty, the other one has both a correct and a wrong count.
   const bool has_empty_row = (counts.sum(1) == 0).any().item<bool>();
   const bool has_empty_column = (counts.sum(0) == 0).any().item<bool>();
   if (!has_empty_row && !has_empty_column) return std::nullopt;

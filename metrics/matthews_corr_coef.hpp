@@ -8,27 +8,28 @@
 namespace linkboy {
 
 struct MatthewsCorrCoefOptions {
-  /// At least 2.
+  /// Number of classes. Must be at least 2.
   Required<int64_t> num_classes;
-  /// Samples with this label do not count. It need not be a class.
+  /// Label of samples that do not count. It does not have to be a class.
   std::optional<int64_t> ignore_index{};
-  /// With one score per sample: those above it are of class 1. It is compared with the outputs as
-  /// they are: 0.5 is right for probabilities, 0 for logits.
+  /// If the outputs have one score per sample, scores above this value are class 1. The outputs are
+  /// compared without conversion: use 0.5 for probabilities and 0 for logits. Must not be NaN.
   double threshold = 0.5;
 
   LINKBOY_FIELDS(num_classes, ignore_index, threshold);
 };
 
-/// The Matthews correlation coefficient of labels and predictions, in [-1, 1]. Where it is 0/0 it
-/// is 0, but with two classes, as in torchmetrics 1.9.0: 1 if all samples are right, -1 if all are
-/// wrong, and else, where only one class is predicted or only one is a label,
-/// (right - wrong) / sqrt((right + wrong) right wrong).
+/// The Matthews correlation coefficient of labels and predictions, in [-1, 1]. If the fraction is
+/// 0/0, the value is 0. Two classes are treated as in torchmetrics 1.9.0: the value is 1 if all
+/// samples are correct and -1 if all samples are wrong. Otherwise, if only one class is predicted
+/// or only one class is a label, it is (c - w) / sqrt((c + w) * c * w) for c correct and w wrong
+/// samples.
 class LINKBOY_API MatthewsCorrCoef : public ConfusionCountsMetric {
  public:
-  /// What `make<MatthewsCorrCoef>({...})` takes.
+  /// The options type for `make<MatthewsCorrCoef>({...})`.
   using Options = MatthewsCorrCoefOptions;
 
-  /// @throws Error if the options are not allowed.
+  /// @throws OptionError if an option is out of range.
   explicit MatthewsCorrCoef(const MatthewsCorrCoefOptions& options);
 
  protected:

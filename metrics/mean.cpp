@@ -22,7 +22,7 @@ void MeanMetric::update(const at::Tensor& values, const at::Tensor& weights) {
     LINKBOY_CHECK(!weights.is_complex(), "MeanMetric: the weights are ", weights.scalar_type(),
                   "; they must be real numbers.");
     LINKBOY_CHECK(at::is_expandable_to(weights.sizes(), values.sizes()),
-                  "MeanMetric: the weights are ", weights.sizes(), ", but the values ",
+                  "MeanMetric: the weights are ", weights.sizes(), ", but the values are ",
                   values.sizes(), "; the weights must broadcast to the values.");
     factors = weights.detach().to(terms.options()).expand_as(terms);
   }

@@ -8,26 +8,29 @@
 namespace linkboy {
 
 struct MeanMetricOptions {
-  /// Leaves out values that are NaN or have a weight that is NaN. Otherwise the mean is NaN then.
+  /// If true, leaves out values that are NaN or have a weight that is NaN. If false, such a value
+  /// makes the mean NaN.
   bool ignore_nan = false;
 };
 
-/// The weighted mean of values, such as losses: sum of value * weight / sum of weights.
+/// The weighted mean of values, such as losses: the sum of value * weight, divided by the sum of
+/// the weights.
 ///
-/// NaN while the weights add up to zero and so do the values.
+/// The value is NaN if both sums are zero, as before the first value.
 class LINKBOY_API MeanMetric : public Metric {
  public:
-  /// What `make<MeanMetric>({...})` takes.
+  /// The options type for `make<MeanMetric>({...})`.
   using Options = MeanMetricOptions;
 
-  /// See the options.
+  /// Makes a metric with these options.
   explicit MeanMetric(MeanMetricOptions options = {});
 
-  /// @param values   Of any shape.
-  /// @param weights  Broadcast to the values; undefined for 1 each.
-  /// @throws Error if the weights cannot be broadcast to the values, or a dtype is complex.
+  /// Adds values.
+  /// @param values   Any shape.
+  /// @param weights  Broadcast to the values. If undefined, every weight is 1.
+  /// @throws Error if the weights cannot be broadcast to the values, or if a dtype is complex.
   void update(const at::Tensor& values, const at::Tensor& weights) override;
-  /// All with the weight 1.
+  /// Adds values that all have the weight 1.
   void update(const at::Tensor& values) { update(values, at::Tensor()); }
 
  protected:

@@ -10,22 +10,23 @@
 namespace linkboy {
 
 struct MeanAbsoluteErrorOptions {
-  /// More than 1 gives a value for each column. At least 1.
+  /// Number of outputs. If above 1, each column has its own value. Must be at least 1.
   int64_t num_outputs = 1;
 
   LINKBOY_FIELDS(num_outputs);
 };
 
-/// Mean of |output - target|, over all elements; with `num_outputs` > 1 over the rows.
+/// The mean of |output - target| over all elements or, if `num_outputs` is above 1, over the rows.
 ///
-/// Outputs and targets have the same shape, any with one output, else [N, num_outputs]. The value
-/// is a scalar, or [num_outputs]; NaN before the first element.
+/// Outputs and targets have the same shape: any shape if `num_outputs` is 1, otherwise
+/// [N, num_outputs]. The value is a scalar, or has the shape [num_outputs]. It is NaN before the
+/// first element.
 class LINKBOY_API MeanAbsoluteError : public MeanErrorMetric {
  public:
-  /// What `make<MeanAbsoluteError>({...})` takes.
+  /// The options type for `make<MeanAbsoluteError>({...})`.
   using Options = MeanAbsoluteErrorOptions;
 
-  /// @throws Error if `num_outputs` is less than 1.
+  /// @throws OptionError if `num_outputs` is less than 1.
   explicit MeanAbsoluteError(MeanAbsoluteErrorOptions options = {});
 };
 

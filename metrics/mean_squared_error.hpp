@@ -10,24 +10,26 @@
 namespace linkboy {
 
 struct MeanSquaredErrorOptions {
-  /// False gives the root of the mean squared error.
+  /// If false, the value is the root of the mean squared error.
   bool squared = true;
-  /// More than 1 gives a value for each column. At least 1.
+  /// Number of outputs. If above 1, each column has its own value. Must be at least 1.
   int64_t num_outputs = 1;
 
   LINKBOY_FIELDS(squared, num_outputs);
 };
 
-/// Mean of (output - target)^2, over all elements; with `num_outputs` > 1 over the rows.
+/// The mean of (output - target)^2 over all elements or, if `num_outputs` is above 1, over the
+/// rows.
 ///
-/// Outputs and targets have the same shape, any with one output, else [N, num_outputs]. The value
-/// is a scalar, or [num_outputs]; NaN before the first element.
+/// Outputs and targets have the same shape: any shape if `num_outputs` is 1, otherwise
+/// [N, num_outputs]. The value is a scalar, or has the shape [num_outputs]. It is NaN before the
+/// first element.
 class LINKBOY_API MeanSquaredError : public MeanErrorMetric {
  public:
-  /// What `make<MeanSquaredError>({...})` takes.
+  /// The options type for `make<MeanSquaredError>({...})`.
   using Options = MeanSquaredErrorOptions;
 
-  /// @throws Error if `num_outputs` is less than 1.
+  /// @throws OptionError if `num_outputs` is less than 1.
   explicit MeanSquaredError(MeanSquaredErrorOptions options = {});
 
  protected:

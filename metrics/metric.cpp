@@ -18,7 +18,8 @@ at::Tensor own_copy_on_cpu(const at::Tensor& tensor) {
   return tensor.to(at::kCPU, /*non_blocking=*/false, /*copy=*/true);
 }
 
-/// Parts without rows may have any shape: their process has seen none.
+/// Concatenates the parts. A part without rows may have any shape, because its process has not seen
+/// a batch.
 at::Tensor concatenated(const std::vector<at::Tensor>& parts) {
   std::vector<at::Tensor> filled;
   for (const auto& part : parts) {
@@ -31,7 +32,7 @@ std::string_view bytes_of(const void* data, std::size_t size) {
   return {static_cast<const char*>(data), size};
 }
 
-/// The rows of all processes, which have the same dtype, by rank.
+/// Returns the rows of all processes, in rank order. All have the same dtype.
 at::Tensor gathered_rows(const at::Tensor& mine, const ProcessGroup& group) {
   const at::Tensor rows = mine.contiguous();
   const auto shapes =
@@ -59,8 +60,8 @@ std::size_t Metric::add_state(std::string name, at::Tensor initial, Merge merge)
 
 void Metric::append(std::size_t number, at::Tensor rows) {
   State& state = seen_.states[number];
-  // A copy, since the caller may use the memory again: a captured step writes into the same
-  // outputs every time.
+  // Copy the rows, because the caller may reuse the memory: a captured step writes to the same
+  // outputs each time.
   state.rows.push_back(rows.detach().to(rows.device(), state.initial.scalar_type(),
                                         /*non_blocking=*/true, /*copy=*/true));
 }
@@ -85,8 +86,8 @@ void Metric::check_values(std::size_t rule, const at::Tensor& values,
 }
 
 void Metric::follow(const at::Tensor& batch) {
-  // Without waiting for work that the device has still to do; but what comes to the CPU is read at
-  // once.
+  // Do not wait for work that the device still has to do. A move to the CPU does wait, because its
+  // values are read immediately.
   const bool non_blocking = !batch.is_cpu();
   const auto move = [&](at::Tensor& tensor) {
     tensor = tensor.to(batch.device(), tensor.scalar_type(), non_blocking);
@@ -118,7 +119,7 @@ at::Tensor Metric::whole(const State& state) {
 }
 
 at::Tensor Metric::merged(const State& state, const ProcessGroup& group) {
-  // On the CPU, since a process without a batch has no device.
+  // On the CPU, because a process without a batch does not have a device.
   at::Tensor mine = own_copy_on_cpu(whole(state));
   if (group.size() == 1) return mine;
   if (state.merge == Merge::concatenate) return gathered_rows(mine, group);
@@ -134,9 +135,9 @@ void Metric::check_rules(const ProcessGroup& group) const {
   group.all_reduce(violations);
   for (std::size_t rule = 0; rule < rules_.size(); ++rule) {
     const auto count = violations[static_cast<int64_t>(rule)].item<int64_t>();
-    LINKBOY_CHECK(count == 0, count,
-                  " values in batches on a device were out of range: ", rules_[rule],
-                  " Call reset(); update names the value where the batch lies on the CPU.");
+    LINKBOY_CHECK(
+        count == 0, count, " values in batches on a device were out of range: ", rules_[rule],
+        " Call reset(). To see the value in the error, call update with a batch on the CPU.");
   }
 }
 
@@ -183,8 +184,9 @@ void Metric::load_state_dict(const StateDict& state) {
   for (const auto& [name, value] : state.entries()) {
     bool is_known = !rules_.empty() && name == kViolations;
     for (const State& own : seen_.states) is_known = is_known || own.name == name;
-    LINKBOY_CHECK(is_known, "the state has \"", name,
-                  "\", which this metric does not. Load the state of a metric of the same kind.");
+    LINKBOY_CHECK(
+        is_known, "the state has \"", name,
+        "\", which this metric does not have. Load the state of a metric of the same kind.");
   }
   for (std::size_t i = 0; i < seen_.states.size(); ++i) {
     seen_.states[i].value = std::move(values[i]);

@@ -19,12 +19,13 @@ namespace linkboy {
 ///     accuracy.update(outputs, targets);      // batch by batch
 ///     double value = accuracy.compute().item<double>();
 ///
-/// What has been seen is kept as a few tensors, on the device of the batches. `update` never waits
-/// for a CUDA device; what is wrong with values there (a label out of range) shows in `compute`, on
-/// the CPU immediately. A batch that is refused leaves the metric as it was.
+/// A metric keeps a few tensors, its states, on the device of the batches. `update` never waits for
+/// a CUDA device. If a value there is invalid (a label out of range), `compute` throws; on the CPU,
+/// `update` throws immediately. A batch that `update` rejects does not change the metric.
 ///
-/// The states of several processes are added up exactly, so that the value is that of one process
-/// that has seen all of it, in any split. Not thread-safe.
+/// With several processes, `compute` combines the states and not the values. The result is
+/// therefore that of one process that has seen all batches, however they were split. Not
+/// thread-safe.
 class LINKBOY_API Metric {
  public:
   Metric() = default;
@@ -33,64 +34,70 @@ class LINKBOY_API Metric {
   Metric(const Metric&) = delete;
   Metric& operator=(const Metric&) = delete;
 
-  /// Adds a batch, whose samples lie along dimension 0; each metric says of what shapes.
-  /// @throws Error if shapes, dtypes or values do not fit.
+  /// Adds a batch, whose samples lie along dimension 0. Each metric documents the shapes.
+  /// @throws Error if shapes, dtypes or values are invalid.
   virtual void update(const at::Tensor& outputs, const at::Tensor& targets) = 0;
 
-  /// The value over all batches so far, in double precision and on the CPU, where it is the same
-  /// on all ranks: a scalar, or one per class (the metric says which). NaN where there is nothing
-  /// to measure, unless the metric says otherwise. Changes nothing. Waits for a CUDA device.
+  /// Returns the value over all batches so far, in double precision on the CPU: a scalar, or one
+  /// value per class (each metric documents it). The value is the same on all ranks. It is NaN if
+  /// there is nothing to measure, unless the metric documents another value. Does not change the
+  /// metric. Waits for a CUDA device.
   ///
   /// @param group  The processes whose batches count. Defaults to all processes of the Trainer run
-  ///        that is in progress, and to this process alone outside of a run.
-  /// @throws Error, on all ranks, if a batch on a CUDA device held a value out of range.
+  ///        in progress; outside of a run, to this process only.
+  /// @throws Error on all ranks if a batch on a CUDA device had a value out of range.
   /// @note Collective over `group`.
   at::Tensor compute(const ProcessGroup& group = current_process_group()) const;
 
-  /// Forgets all batches.
+  /// Discards all batches.
   void reset();
 
-  /// What has been seen, copied.
+  /// Returns a copy of the states.
   StateDict state_dict() const;
-  /// @throws Error if `state` is not of this kind of metric, which then stays as it was.
+  /// Replaces the states.
+  /// @throws Error if `state` does not fit this kind of metric; nothing has changed in this case.
   void load_state_dict(const StateDict& state);
 
  protected:
-  /// How the tensors of two processes become one.
+  /// How the tensors of several processes are combined.
   enum class Merge { sum, min, max, concatenate };
 
-  /// Adds a state, in the constructor; returns its number.
-  /// @param initial  Value before the first batch. With Merge::concatenate rows are appended to it
-  ///        ([0, ...], or [0] for scalars), of which processes may have different numbers.
+  /// Adds a state. Call it in the constructor.
+  /// @param initial  Value before the first batch. With Merge::concatenate, rows are appended to it
+  ///        ([0, ...], or [0] for scalars), and processes may have different numbers of rows.
+  /// @return The number of the state.
   std::size_t add_state(std::string name, at::Tensor initial, Merge merge);
 
-  /// The state, on the device of the batches, to be changed in place. Not for Merge::concatenate.
+  /// Returns a state, on the device of the batches, to be changed in place. Must not be a state
+  /// with Merge::concatenate.
   at::Tensor& state(std::size_t number) { return seen_.states[number].value; }
 
-  /// Appends a copy of the rows to a state of Merge::concatenate, in the dtype of its initial
+  /// Appends a copy of the rows to a state with Merge::concatenate, in the dtype of its initial
   /// value.
   void append(std::size_t number, at::Tensor rows);
 
-  /// A rule for the values of a batch ("labels must lie in [0, 9]."), in the constructor; returns
-  /// its number. For the next two.
+  /// Adds a rule for the values of a batch, such as "labels must lie in [0, 9].". Call it in the
+  /// constructor.
+  /// @return The number of the rule, for `count_violations` and `check_values`.
   std::size_t add_rule(std::string text);
 
-  /// Counts the values that break a rule, for which `compute` throws then. For batches on a device
-  /// that `update` must not wait for; on the CPU it throws immediately, and names the value.
-  /// @param is_violation  Bool, of any shape, on the device of the batch; call `follow` before.
+  /// Counts the values that violate a rule, so that `compute` throws. Use it for batches on a
+  /// device that `update` must not wait for, and call `follow` first.
+  /// @param is_violation  Bool, any shape, on the device of the batch.
   void count_violations(std::size_t rule, const at::Tensor& is_violation);
 
-  /// Does the right one of these. @throws Error, on the CPU, with the rule and the first value that
-  /// breaks it.
-  /// @param is_violation  Bool, of the shape of `values`.
+  /// Checks the values of a batch against a rule. On the CPU it throws immediately; on any other
+  /// device it calls `count_violations`.
+  /// @param is_violation  Bool, with the shape of `values`.
+  /// @throws Error on the CPU, with the rule and the first value that violates it.
   void check_values(std::size_t rule, const at::Tensor& values, const at::Tensor& is_violation);
 
-  /// Moves the states to the device of a batch. Call it in `update` before the first use of one.
+  /// Moves the states to the device of a batch. Call it in `update` before using a state.
   void follow(const at::Tensor& batch);
 
-  /// The value, from the states of all processes, in the order in which they were added. Called on
-  /// every process with the same tensors, which lie on the CPU and are its own. Converted to double
-  /// afterwards.
+  /// Returns the value for the states of all processes, in the order in which the states were
+  /// added. Called on every process with the same tensors, which are copies on the CPU. The result
+  /// is converted to double.
   virtual at::Tensor value_of(const std::vector<at::Tensor>& states) const = 0;
 
  private:
@@ -101,9 +108,9 @@ class LINKBOY_API Metric {
     at::Tensor initial;
     Merge merge;
     at::Tensor value;
-    std::vector<at::Tensor> rows;  // with Merge::concatenate, what has come since `value`
+    std::vector<at::Tensor> rows;  // with Merge::concatenate, rows appended to `value`
   };
-  /// What has been seen.
+  /// The accumulated data.
   struct Seen {
     std::vector<State> states;
     at::Tensor violations;  // int64 [rules]
@@ -114,7 +121,7 @@ class LINKBOY_API Metric {
   static at::Tensor loaded(const State& state, const StateDict& states);
   void check_rules(const ProcessGroup& group) const;
 
-  /// Takes out what has been seen, without a copy; the metric starts again.
+  /// Returns the accumulated data without a copy, and resets the metric.
   Seen take();
   StateDict state_dict(const Seen& seen) const;
 

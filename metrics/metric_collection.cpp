@@ -7,13 +7,15 @@
 namespace linkboy {
 namespace {
 
-/// Runs `work`; what it throws says which metric it is about.
+/// Runs `work`, and adds the name of the metric to its errors.
 template <class Work>
 auto named(const std::string& name, Work work) {
   try {
     return work();
   } catch (const DistributedError&) {
-    throw;  // it says which call failed
+    throw;  // its message says which call failed
+  } catch (const OptionError& error) {
+    throw OptionError(c10::str("metric \"", name, "\": ", error.what()));
   } catch (const Error& error) {
     throw Error(c10::str("metric \"", name, "\": ", error.what()));
   }
@@ -26,12 +28,13 @@ MetricCollection::MetricCollection(std::initializer_list<NamedMetric> metrics) {
 }
 
 void MetricCollection::add(std::string name, std::shared_ptr<Metric> metric) {
-  LINKBOY_CHECK(!name.empty(), "a metric has the empty name; give it one to record it by.");
+  LINKBOY_CHECK(!name.empty(),
+                "the name of a metric is empty; give it a name under which its value is recorded.");
   LINKBOY_CHECK(metric, "the metric \"", name, "\" is null; give a metric.");
   const bool is_new = std::none_of(metrics_.begin(), metrics_.end(),
                                    [&](const auto& entry) { return entry.first == name; });
-  LINKBOY_CHECK(is_new, "a metric \"", name, "\" is there already (there are: ", names(),
-                "); names must differ.");
+  LINKBOY_CHECK(is_new, "there is already a metric \"", name, "\" (the names are: ", names(),
+                "); choose another name.");
   metrics_.emplace_back(std::move(name), std::move(metric));
 }
 

@@ -13,7 +13,7 @@
 
 namespace linkboy {
 
-/// Metrics with names, updated with the same batches.
+/// Named metrics that are updated with the same batches.
 ///
 ///     linkboy::MetricCollection metrics{{"auroc", std::make_shared<linkboy::AUROC>()},
 ///                                       {"loss", std::make_shared<linkboy::MeanSquaredError>()}};
@@ -23,46 +23,51 @@ namespace linkboy {
 /// Copies share the metrics. Not thread-safe.
 class LINKBOY_API MetricCollection {
  public:
-  /// A metric and the name of its value.
+  /// The name of a value and the metric that computes it.
   using NamedMetric = std::pair<std::string, std::shared_ptr<Metric>>;
 
   MetricCollection() = default;
-  /// @throws Error as `add`.
+  /// @throws Error under the same conditions as `add`.
   MetricCollection(std::initializer_list<NamedMetric> metrics);
 
-  /// @throws Error if the name is empty or there already (the message lists the names), or the
+  /// Adds a metric.
+  /// @throws Error if the name is empty or already in use (the message lists the names), or if the
   ///         metric is null.
   void add(std::string name, std::shared_ptr<Metric> metric);
 
-  /// In the order in which they were added.
+  /// The metrics, in the order in which they were added.
   const std::vector<NamedMetric>& metrics() const { return metrics_; }
-  /// @throws Error if there is no such metric; the message lists the names.
+  /// Returns the metric called `name`.
+  /// @throws Error that lists the names if there is no such metric.
   Metric& operator[](std::string_view name) const;
 
-  /// Adds a batch to each. The first one that refuses it ends the update; those before have it.
-  /// @throws Error, with the metric's name, if one refuses it.
+  /// Adds a batch to each metric. If a metric rejects the batch, the metrics before it keep the
+  /// batch, and those after it do not get it.
+  /// @throws Error with the metric's name if a metric rejects the batch.
   void update(const at::Tensor& outputs, const at::Tensor& targets);
 
-  /// Returns each metric's value, in order.
-  /// @param group  As `Metric::compute`.
-  /// @throws Error, with the metric's name, if one has no value.
+  /// Returns the value of each metric, in order.
+  /// @param group  The same as in `Metric::compute`.
+  /// @throws Error with the metric's name if a metric cannot compute its value.
   /// @note Collective over `group`.
   NamedTensors compute(const ProcessGroup& group = current_process_group()) const;
 
-  /// Forgets all batches, of each metric.
+  /// Discards all batches of all metrics.
   void reset();
 
-  /// The metrics' states by their names.
+  /// Returns the states of the metrics by name.
   StateDict state_dict() const;
-  /// @throws Error if a metric's state is absent or does not fit; then nothing is changed.
+  /// Replaces the states of the metrics.
+  /// @throws Error if the state of a metric is missing or does not fit; nothing has changed in this
+  ///         case.
   void load_state_dict(const StateDict& state);
 
  private:
   friend class MetricCallback;
 
-  /// What each has seen, in order.
+  /// The accumulated data of each metric, in order.
   using Seen = std::vector<Metric::Seen>;
-  /// Takes it out of the metrics, without a copy; they start again.
+  /// Returns the accumulated data without a copy, and resets the metrics.
   Seen take();
   void put_back(Seen seen);
   StateDict state_dict(const Seen& seen) const;

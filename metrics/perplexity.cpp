@@ -17,24 +17,28 @@ Perplexity::Perplexity(PerplexityOptions options) : options_(options) {
 void Perplexity::check_shapes(const at::Tensor& outputs, const at::Tensor& targets) const {
   LINKBOY_CHECK(outputs.defined() && targets.defined(),
                 "Perplexity: the outputs or the targets are undefined; give two tensors.");
+  LINKBOY_CHECK(outputs.device() == targets.device(), "Perplexity: the outputs are on ",
+                outputs.device(), ", but the targets are on ", targets.device(),
+                "; move them to the same device.");
   LINKBOY_CHECK(outputs.is_floating_point(), "Perplexity: the outputs are ", outputs.scalar_type(),
                 "; they must be floating-point logits.");
   LINKBOY_CHECK(at::isIntegralType(targets.scalar_type(), /*includeBool=*/false),
                 "Perplexity: the targets are ", targets.scalar_type(),
-                "; they must be integers, the classes' numbers.");
+                "; they must be class numbers of an integer type.");
   const int64_t dim = outputs.dim();
-  LINKBOY_CHECK(dim >= 2 && options_.class_dim >= -dim && options_.class_dim < dim,
-                "Perplexity: the outputs are ", outputs.sizes(), ", but class_dim is ",
-                options_.class_dim,
-                "; they must have that dimension, and at least two. Set class_dim to -1 for "
-                "[N, ..., C] or 1 for [N, C, ...].");
+  LINKBOY_CHECK(
+      dim >= 2 && options_.class_dim >= -dim && options_.class_dim < dim,
+      "Perplexity: the outputs are ", outputs.sizes(), ", but class_dim is ", options_.class_dim,
+      "; they must have this dimension, and at least two dimensions. Set class_dim to -1 for "
+      "[N, ..., C] or 1 for [N, C, ...].");
   const at::Tensor classes_last = outputs.movedim(options_.class_dim, -1);
   LINKBOY_CHECK(classes_last.sizes().slice(0, dim - 1) == targets.sizes(),
                 "Perplexity: the outputs are ", outputs.sizes(), " with the classes in dimension ",
-                options_.class_dim, ", but the targets ", targets.sizes(), "; they must be ",
+                options_.class_dim, ", but the targets are ", targets.sizes(), "; they must be ",
                 classes_last.sizes().slice(0, dim - 1), ".");
   LINKBOY_CHECK(classes_last.size(-1) >= 1, "Perplexity: the outputs are ", outputs.sizes(),
-                ", with no classes in dimension ", options_.class_dim, "; there must be one.");
+                ", with no classes in dimension ", options_.class_dim,
+                "; there must be at least one.");
 }
 
 void Perplexity::update(const at::Tensor& outputs, const at::Tensor& targets) {

@@ -12,29 +12,30 @@
 namespace linkboy {
 
 struct PerplexityOptions {
-  /// Where the classes lie in the outputs: last, [N, ..., C], as a language model gives them; or 1,
-  /// [N, C, ...], as cross entropy takes them.
+  /// Dimension of the classes in the outputs: -1 for [N, ..., C], as language models return them,
+  /// or 1 for [N, C, ...], as cross entropy accepts them.
   int64_t class_dim = -1;
-  /// A label that does not count.
+  /// Label of tokens that do not count.
   std::optional<int64_t> ignore_index{};
 
   LINKBOY_FIELDS(class_dim, ignore_index);
 };
 
-/// exp of the mean cross entropy of tokens: how many classes a model hesitates between.
+/// The exponential of the mean cross entropy of tokens. A value of k means that the model is as
+/// uncertain as a uniform choice between k classes.
 ///
-/// Outputs are logits, targets class numbers of the outputs' shape without the classes. The value
-/// is a scalar; NaN before the first label that counts.
+/// Outputs are logits. Targets are class numbers, with the shape of the outputs without the
+/// dimension of the classes. The value is a scalar. It is NaN before the first label that counts.
 class LINKBOY_API Perplexity : public Metric {
  public:
-  /// What `make<Perplexity>({...})` takes.
+  /// The options type for `make<Perplexity>({...})`.
   using Options = PerplexityOptions;
 
-  /// See the options.
+  /// Makes a metric with these options.
   explicit Perplexity(PerplexityOptions options = {});
 
-  /// @throws Error if shapes or dtypes do not fit, or a label is neither in [0, C) nor
-  ///         `ignore_index`.
+  /// @throws Error if shapes, dtypes or devices are invalid, or, on the CPU, if a label is neither
+  ///         in [0, C) nor `ignore_index`.
   void update(const at::Tensor& outputs, const at::Tensor& targets) override;
 
  protected:

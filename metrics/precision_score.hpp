@@ -5,13 +5,14 @@
 
 namespace linkboy {
 
-/// The part of the samples predicted to be of a class that is of it. 0 without such samples.
+/// The share of a class's predictions that are correct. 0 if the class is never predicted.
 class LINKBOY_API PrecisionScore : public ClassCountsMetric {
  public:
-  /// What `make<PrecisionScore>({...})` takes.
+  /// The options type for `make<PrecisionScore>({...})`.
   using Options = ClassificationOptions;
 
-  /// @throws Error if the options are not allowed.
+  /// @throws OptionError if an option is out of range, or if `average` is binary and `num_classes`
+  ///         is not 2.
   explicit PrecisionScore(const ClassificationOptions& options)
       : ClassCountsMetric(options, {.average = options.average, .false_positive_weight = 1.0}) {}
 };

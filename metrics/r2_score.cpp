@@ -10,7 +10,7 @@ namespace {
 
 constexpr const char* kR2ScoreName = "R2Score";
 
-/// The threshold of torchmetrics; below it a sum of squares is taken for a rounding error.
+/// The threshold of torchmetrics. A sum of squares up to this value counts as a rounding error.
 constexpr double kZeroTolerance = 1e-4;
 
 }  // namespace
@@ -55,7 +55,7 @@ at::Tensor R2Score::value_of(const std::vector<at::Tensor>& states) const {
   const auto& residual_squares = states[2];
   const auto count = states[3].item<int64_t>();
   LINKBOY_CHECK(count >= 2, kR2ScoreName, ": it has seen ", count,
-                " samples; R2 needs at least 2. Update it with more before compute.");
+                " samples; R2 needs at least 2. Call update with more samples before compute.");
   const at::Tensor total_squares = states[1] - sum * (sum / count);
   const at::Tensor is_exact = residual_squares.abs() <= kZeroTolerance;
   const at::Tensor is_constant = total_squares.abs() <= kZeroTolerance;

@@ -9,25 +9,25 @@
 
 namespace linkboy {
 
-/// How the scores of several outputs become one.
+/// How the scores of several outputs are combined.
 enum class R2Average {
-  /// Their mean.
+  /// The mean.
   uniform,
-  /// Their mean, weighted by the variances of the targets.
+  /// The mean, weighted by the variances of the targets.
   variance_weighted,
-  /// Not: the value is [num_outputs].
+  /// No averaging; returns one value per output, shape [num_outputs].
   none
 };
 
 LINKBOY_ENUM_NAMES(R2Average, uniform, variance_weighted, none)
 
 struct R2ScoreOptions {
-  /// At least 1.
+  /// Number of outputs. Must be at least 1.
   int64_t num_outputs = 1;
-  /// How the scores of several outputs become one.
+  /// How the scores of several outputs are combined.
   R2Average average = R2Average::uniform;
-  /// Number of independent regressors, for the adjusted score; 0 for the plain one. Not negative.
-  /// From the number of samples - 1 on the score is not adjusted.
+  /// Number of independent regressors for the adjusted score; 0 for the plain score. If it is at
+  /// least the number of samples - 1, the score is not adjusted. Must not be negative.
   int64_t adjusted = 0;
 
   LINKBOY_FIELDS(num_outputs, average, adjusted);
@@ -35,23 +35,23 @@ struct R2ScoreOptions {
 
 /// The coefficient of determination: 1 - sum (target - output)^2 / sum (target - mean target)^2.
 ///
-/// Outputs and targets are [N] or [N, 1] with one output, else [N, num_outputs]. The value is a
-/// scalar, or with R2Average::none and several outputs [num_outputs]. Sums of squares of at most
-/// 1e-4 count as zero, as in torchmetrics: an output without residuals has the score 1, one whose
-/// targets are constant otherwise 0.
+/// Outputs and targets are [N] or [N, 1] if `num_outputs` is 1, otherwise [N, num_outputs]. The
+/// value is a scalar; with R2Average::none and several outputs, its shape is [num_outputs]. As in
+/// torchmetrics, a sum of squares of at most 1e-4 counts as zero: an output without residuals has
+/// the score 1, and any other output with constant targets has the score 0.
 class LINKBOY_API R2Score : public Metric {
  public:
-  /// What `make<R2Score>({...})` takes.
+  /// The options type for `make<R2Score>({...})`.
   using Options = R2ScoreOptions;
 
-  /// @throws Error if an option is out of its range.
+  /// @throws OptionError if an option is out of range.
   explicit R2Score(R2ScoreOptions options = {});
 
-  /// @throws Error if the shapes do not fit, or a dtype is complex.
+  /// @throws Error if the shapes do not match, or if a dtype is complex.
   void update(const at::Tensor& outputs, const at::Tensor& targets) override;
 
  protected:
-  /// @throws Error with less than two samples, which have no variance.
+  /// @throws Error if there are fewer than two samples, because they do not have a variance.
   at::Tensor value_of(const std::vector<at::Tensor>& states) const override;
 
  private:

@@ -5,7 +5,7 @@
 namespace linkboy {
 namespace {
 
-/// The running sums of both, of which only those where `is_end` count, after a leading 0.
+/// Returns 0, followed by the running sums of `flags` at the positions where `is_end` is true.
 at::Tensor sums_at(const at::Tensor& is_end, const at::Tensor& flags) {
   const at::Tensor sums = flags.to(at::kLong).cumsum(0).masked_select(is_end);
   return at::cat({at::zeros({1}, at::kLong), sums});
@@ -16,7 +16,7 @@ at::Tensor sums_at(const at::Tensor& is_end, const at::Tensor& flags) {
 RankingCurve exact_ranking_curve(const at::Tensor& scores, const at::Tensor& is_positive) {
   const auto [sorted, order] = scores.sort(/*dim=*/0, /*descending=*/true);
   const at::Tensor flags = is_positive.index_select(0, order);
-  at::Tensor is_end = at::ones_like(flags);  // the last of equal scores
+  at::Tensor is_end = at::ones_like(flags);  // true for the last of equal scores
   if (sorted.size(0) > 1) {
     is_end.slice(0, 0, -1).copy_(sorted.slice(0, 1).ne(sorted.slice(0, 0, -1)));
   }
@@ -29,7 +29,7 @@ RankingCurve exact_ranking_curve(const at::Tensor& scores, const at::Tensor& is_
 
 RankingCurve binned_ranking_curve(const at::Tensor& counts) {
   const at::Tensor reached = counts.flip(1).cumsum(1);
-  const at::Tensor sums = reached.slice(1, 0, -1);  // the last has those that reach none
+  const at::Tensor sums = reached.slice(1, 0, -1);  // the last includes those that reach none
   const at::Tensor totals = reached.select(1, -1);
   return {.true_positives = sums[1],
           .false_positives = sums[0],

@@ -10,10 +10,10 @@
 namespace linkboy {
 namespace {
 
-// Of the exact value.
+// States of the exact metric.
 constexpr std::size_t kScores = 0;
 constexpr std::size_t kTargets = 1;
-// Of the binned one.
+// State of the binned metric.
 constexpr std::size_t kCounts = 0;
 
 constexpr std::size_t kTargetRule = 0;
@@ -21,7 +21,7 @@ constexpr std::size_t kScoreRule = 1;
 
 constexpr double kNaN = std::numeric_limits<double>::quiet_NaN();
 
-/// In half precision, confident logits would become ties.
+/// Converts the scores to at least float. In half precision, confident logits would become ties.
 at::Tensor to_float(const at::Tensor& scores) {
   return scores.to(at::promote_types(scores.scalar_type(), at::kFloat));
 }
@@ -37,13 +37,13 @@ RankingCurveMetric::RankingCurveMetric(std::string name, RankingCurveOptions opt
                        *options_.thresholds,
                        "; it must be at least 2. Leave it out for the exact value.");
   if (is_exact()) {
-    // Every floating-point dtype fits into double, and all processes have the same one.
+    // Every floating-point dtype fits into double, and the dtype must be the same on all processes.
     const auto scores = options_.num_classes ? at::empty({0, *options_.num_classes}, at::kDouble)
                                              : at::empty({0}, at::kDouble);
     add_state("scores", scores, Merge::concatenate);
     add_state("targets", at::empty({0}, at::kLong), Merge::concatenate);
   } else {
-    // In float, as scores mostly are: 0.7 in float is less than 0.7 in double.
+    // In float, like most scores: 0.7 in float is less than 0.7 in double.
     thresholds_ = at::linspace(0.0, 1.0, *options_.thresholds, at::kFloat);
     add_state("counts", at::zeros({2, num_columns(), *options_.thresholds + 1}, at::kLong),
               Merge::sum);
@@ -53,7 +53,7 @@ RankingCurveMetric::RankingCurveMetric(std::string name, RankingCurveOptions opt
                : c10::str(name_, ": targets must be 0 or 1."));
   add_rule(is_exact() ? c10::str(name_, ": scores must not be NaN.")
                       : c10::str(name_,
-                                 ": with thresholds scores must lie in [0, 1]; set "
+                                 ": with thresholds, scores must lie in [0, 1]; set "
                                  "from_logits if they are logits."));
 }
 
@@ -65,14 +65,14 @@ void RankingCurveMetric::check_shapes(const at::Tensor& outputs, const at::Tenso
   LINKBOY_CHECK(at::isIntegralType(targets.scalar_type(), /*includeBool=*/true), name_,
                 ": the targets are ", targets.scalar_type(), "; they must be integers or bool.");
   LINKBOY_CHECK(outputs.device() == targets.device(), name_, ": the outputs are on ",
-                outputs.device(), ", but the targets on ", targets.device(),
-                "; they must be on one device.");
+                outputs.device(), ", but the targets are on ", targets.device(),
+                "; they must be on the same device.");
   if (!options_.num_classes) {
     const bool is_column = outputs.dim() > 1 && outputs.squeeze(1).sizes() == targets.sizes();
     LINKBOY_CHECK(is_column || outputs.sizes() == targets.sizes(), name_, ": the outputs are ",
-                  outputs.sizes(), ", but the targets ", targets.sizes(),
-                  "; they must have the same shape, or the outputs a dimension 1 of size 1 more. "
-                  "For scores of several classes set num_classes.");
+                  outputs.sizes(), ", but the targets are ", targets.sizes(),
+                  "; they must have the same shape, or the outputs an additional dimension 1 of "
+                  "size 1. For scores of several classes, set num_classes.");
     return;
   }
   std::vector<int64_t> expected = targets.sizes().vec();
@@ -83,7 +83,7 @@ void RankingCurveMetric::check_shapes(const at::Tensor& outputs, const at::Tenso
                 ", ...] and [N, ...].");
 }
 
-/// [N, C], or [N] of two classes.
+/// Returns the scores as [N, C], or as [N] if `num_classes` is not set.
 at::Tensor RankingCurveMetric::scores_of(const at::Tensor& outputs) const {
   const at::Tensor scores = outputs.detach();
   if (!options_.num_classes) {
@@ -112,6 +112,7 @@ void RankingCurveMetric::update(const at::Tensor& outputs, const at::Tensor& tar
   }
 }
 
+/// Counts the samples by the number of thresholds that their scores reach.
 /// @param scores   [N, columns].
 /// @param targets  [N].
 void RankingCurveMetric::count(const at::Tensor& scores, const at::Tensor& targets) {

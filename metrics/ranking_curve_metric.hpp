@@ -12,53 +12,58 @@
 
 namespace linkboy {
 
-/// How the values of the classes become one.
+/// How the values of the classes are combined.
 enum class RankingAverage {
-  /// Their mean.
+  /// The mean.
   macro,
-  /// Their mean, weighted by the number of targets of each class.
+  /// The mean, weighted by the number of targets of each class.
   weighted,
-  /// Not: the value is [num_classes].
+  /// No averaging; returns one value per class, shape [num_classes].
   none
 };
 
 LINKBOY_ENUM_NAMES(RankingAverage, macro, weighted, none)
 
 struct RankingCurveOptions {
-  /// The number of classes, each against the rest; at least 2. Absent: two classes, one score.
+  /// Number of classes, each of which is compared with the rest. Must be at least 2. If not set,
+  /// there are two classes and one score per sample.
   std::optional<int64_t> num_classes{};
-  /// The average over several classes. Classes whose value is NaN are left out.
+  /// How the values of several classes are combined. A mean leaves out classes whose value is NaN.
   RankingAverage average = RankingAverage::macro;
-  /// Absent keeps all scores, for the exact value. Otherwise the samples are counted at so many
-  /// thresholds from 0 to 1, evenly spaced; at least 2. Scores must lie in [0, 1] then.
+  /// Number of evenly spaced thresholds from 0 to 1 at which the samples are counted. Must be at
+  /// least 2. The scores must then lie in [0, 1]. If not set, all scores are kept and the value is
+  /// exact.
   std::optional<int64_t> thresholds{};
-  /// Whether outputs are logits, which go through a sigmoid or (several classes) a softmax.
-  /// torchmetrics guesses it from the values of each batch.
+  /// Whether the outputs are logits. If true, a sigmoid or, with `num_classes`, a softmax is
+  /// applied to them. torchmetrics guesses this from the values of each batch.
   bool from_logits = false;
 
   LINKBOY_FIELDS(num_classes, average, thresholds, from_logits);
 };
 
-/// What AUROC and AveragePrecision have in common: scores of samples and whether they are positive.
+/// Base class of AUROC and AveragePrecision, which compare the scores of positive and negative
+/// samples.
 ///
-/// Without `num_classes` outputs and targets have the same shape, or [N, 1] and [N]; each element
-/// is a sample, and targets are 0 or 1. With it outputs are [N, C, ...] and targets [N, ...], in
-/// [0, C). Targets are integers or bool. The exact value takes 8 bytes per score and target.
+/// Without `num_classes`, outputs and targets have the same shape, or [N, 1, ...] and [N, ...].
+/// Each element is a sample, and targets are 0 or 1. With `num_classes`, outputs are [N, C, ...]
+/// and targets are [N, ...], in [0, C). Targets are integers or bool. The exact value needs 8 bytes
+/// for each score and 8 bytes for each target.
 class LINKBOY_API RankingCurveMetric : public Metric {
  public:
-  /// @throws Error if shapes or dtypes do not fit, a target is out of its range, or a score is NaN
-  ///         or, with `thresholds`, not in [0, 1].
+  /// @throws Error if shapes or dtypes are invalid, or, on the CPU, if a target is out of range, or
+  ///         a score is NaN or, with `thresholds`, not in [0, 1].
   void update(const at::Tensor& outputs, const at::Tensor& targets) override;
 
  protected:
-  /// @param name  In errors.
-  /// @throws Error if an option is out of its range.
+  /// @param name  Name of the metric in errors.
+  /// @throws OptionError if an option is out of range.
   RankingCurveMetric(std::string name, RankingCurveOptions options);
 
-  /// @param curves  Of each class, or the only one. There are samples, if it is exact.
+  /// Returns one value per curve. Called only if there are samples.
+  /// @param curves  One curve per class, or the only one.
   virtual std::vector<double> values_of(const std::vector<RankingCurve>& curves) const = 0;
 
-  /// Whether every score is a threshold, and all are kept.
+  /// Whether all scores are kept and each of them is a threshold.
   bool is_exact() const { return !options_.thresholds; }
 
  private:

@@ -5,13 +5,14 @@
 
 namespace linkboy {
 
-/// The part of the samples of a class that was predicted to be of it. 0 without such samples.
+/// The share of a class's samples that are predicted correctly. 0 if the class has no samples.
 class LINKBOY_API RecallScore : public ClassCountsMetric {
  public:
-  /// What `make<RecallScore>({...})` takes.
+  /// The options type for `make<RecallScore>({...})`.
   using Options = ClassificationOptions;
 
-  /// @throws Error if the options are not allowed.
+  /// @throws OptionError if an option is out of range, or if `average` is binary and `num_classes`
+  ///         is not 2.
   explicit RecallScore(const ClassificationOptions& options)
       : ClassCountsMetric(options, {.average = options.average, .false_negative_weight = 1.0}) {}
 };

@@ -18,9 +18,9 @@ RegressionRows regression_rows(const at::Tensor& outputs, const at::Tensor& targ
   LINKBOY_CHECK(outputs.defined() && targets.defined(), metric,
                 ": the outputs or the targets are undefined; give two tensors of the same shape.");
   LINKBOY_CHECK(outputs.sizes() == targets.sizes(), metric, ": the outputs are ", outputs.sizes(),
-                ", but the targets ", targets.sizes(),
-                "; they must have the same shape. Reshape one of them (squeeze(1) makes [N] of "
-                "[N, 1]).");
+                ", but the targets are ", targets.sizes(),
+                "; they must have the same shape. Reshape one of them (squeeze(1) turns "
+                "[N, 1] into [N]).");
   LINKBOY_CHECK(!outputs.is_complex() && !targets.is_complex(), metric, ": the outputs are ",
                 outputs.scalar_type(), " and the targets ", targets.scalar_type(),
                 "; both must be real numbers.");
@@ -31,8 +31,8 @@ RegressionRows regression_rows(const at::Tensor& outputs, const at::Tensor& targ
 }
 
 void check_num_outputs(int64_t num_outputs, std::string_view metric) {
-  LINKBOY_CHECK(num_outputs >= 1, metric, ": num_outputs is ", num_outputs,
-                "; it must be at least 1.");
+  LINKBOY_CHECK_OPTION(num_outputs >= 1, metric, ": num_outputs is ", num_outputs,
+                       "; it must be at least 1.");
 }
 
 MeanErrorMetric::MeanErrorMetric(const char* name, int64_t num_outputs,

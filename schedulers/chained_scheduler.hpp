@@ -10,19 +10,24 @@
 namespace linkboy {
 
 struct ChainedSchedulerOptions {
-  /// At least one.
+  /// The schedulers to combine. Must not be empty.
   Required<std::vector<CreateSchedulerFn>> schedulers;
 };
 
-/// Several schedules together. Those of one field multiply: f(n) = base * (f_1(n) / base) *
-/// (f_2(n) / base) ..., PyTorch's ChainedScheduler; a base value of 0 stays 0. Each other field
-/// goes its own way, so that weight decay can follow one curve and the learning rate another.
+/// Applies several schedules at the same time. Schedules of the same field are multiplied, as in
+/// PyTorch's ChainedScheduler:
+///
+///     f(n) = base * (f_1(n) / base) * (f_2(n) / base) * ...
+///
+/// A base value of 0 stays 0. Schedules of different fields do not affect each other, so weight
+/// decay can follow one curve and the learning rate another.
 class LINKBOY_API ChainedScheduler final : public CompositeScheduler {
  public:
-  /// See the options.
+  /// The options type of the constructor.
   using Options = ChainedSchedulerOptions;
 
-  /// @throws Error if there is no scheduler; what the parts throw.
+  /// @throws Error if there is no scheduler or a function is empty or returns null; any error of
+  ///         the parts' constructors.
   ChainedScheduler(torch::optim::Optimizer& optimizer, const ChainedSchedulerOptions& options,
                    const RunConfig& config);
 

@@ -12,13 +12,17 @@ namespace {
 using Parts = std::vector<std::unique_ptr<Scheduler>>;
 
 ParamGroupField main_field(const Parts& parts) {
-  LINKBOY_CHECK(!parts.empty(), "a schedule made of others has none; give at least one.");
+  LINKBOY_CHECK(!parts.empty(),
+                "the composite schedule has no parts; give at least one scheduler.");
   for (const auto& part : parts) {
-    LINKBOY_CHECK(part != nullptr, "a function that makes a scheduler returned null.");
-    // Nobody would call it at each update.
+    LINKBOY_CHECK(
+        part != nullptr,
+        "a function that makes a part of the schedule returned null; it must return a scheduler.");
+    // A composite would not call its `step` after each update.
     LINKBOY_CHECK(dynamic_cast<const TimmStepsScheduler*>(part.get()) == nullptr,
-                  "a timm_steps schedule steps itself, so that it cannot be part of another one. "
-                  "Use it alone, or write the other one's curve into its class.");
+                  "a timm_steps schedule sets the optimizer's values itself, so it cannot be a "
+                  "part of another schedule. Use it alone, or implement the other schedule's curve "
+                  "in its class.");
   }
   return parts[0]->field();
 }
@@ -66,7 +70,7 @@ void CompositeScheduler::check_same_field(const char* schedule) const {
   for (const auto& part : parts_) {
     LINKBOY_CHECK(part->field() == field(), "the ", schedule, "'s parts set ", to_string(field()),
                   " and ", to_string(part->field()),
-                  "; they must all set the same. Chain schedules of several fields with "
+                  "; all parts must set the same field. Combine schedules of different fields with "
                   "ChainedScheduler.");
   }
 }
@@ -117,8 +121,8 @@ void CompositeScheduler::check_state_dict(const StateDict& state) const {
   Scheduler::check_state_dict(state);
   const c10::IValue& parts = state.at("parts");
   LINKBOY_CHECK(parts.isList() && parts.toListRef().size() == parts_.size(),
-                "the scheduler's state has not the states of ", parts_.size(),
-                " parts; it was saved by another schedule. Take the same one.");
+                "the scheduler's state does not have the states of ", parts_.size(),
+                " parts; it was saved by another schedule. Use the same one.");
   for (std::size_t i = 0; i < parts_.size(); ++i) {
     parts_[i]->check_state_dict(StateDict::from_ivalue(parts.toListRef()[i], "a part's state"));
   }
@@ -152,7 +156,8 @@ std::vector<std::unique_ptr<Scheduler>> make_parts(torch::optim::Optimizer& opti
                                                    const std::vector<RunConfig>& configs) {
   std::vector<std::unique_ptr<Scheduler>> parts;
   for (std::size_t i = 0; i < functions.size(); ++i) {
-    LINKBOY_CHECK(functions[i], "a function that makes a part of the schedule is empty; give one.");
+    LINKBOY_CHECK(functions[i],
+                  "a function that makes a part of the schedule is empty; give a function.");
     parts.push_back(functions[i](optimizer, configs[i]));
   }
   return parts;

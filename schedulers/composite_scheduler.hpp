@@ -10,9 +10,10 @@
 
 namespace linkboy {
 
-/// A schedule made of others: passes on to them what they need to know and keeps their states. The
-/// parts compute values; only the whole writes into the optimizer. A part hears of the end of an
-/// epoch only in its turn, so that a plateau does not count before it.
+/// A schedule that is made of other schedules, its parts. It forwards the calls that the parts need
+/// and saves their states. The parts compute values; only the composite writes to the optimizer. A
+/// part receives `epoch_end` only during its turn, so a plateau schedule does not count metrics
+/// from before its turn.
 class LINKBOY_API CompositeScheduler : public Scheduler {
  public:
   bool include_new_groups() override;
@@ -24,51 +25,54 @@ class LINKBOY_API CompositeScheduler : public Scheduler {
   void load_state_dict(const StateDict& state) override;
   void allow_changed_lengths(bool allow) override;
 
-  /// In the order of the options.
+  /// The parts, in the order of the options.
   const std::vector<std::unique_ptr<Scheduler>>& parts() const { return parts_; }
 
  protected:
-  /// Never null.
+  /// A list of schedulers. None of them is null.
   using Parts = std::vector<std::unique_ptr<Scheduler>>;
 
-  /// Sets what any of the parts sets; the main field is that of the first.
-  /// @throws Error if there is no part or one is null.
+  /// Sets all fields that any of the parts sets. The main field is that of the first part.
+  /// @throws Error if there is no part, or if a part is null or a TimmStepsScheduler.
   CompositeScheduler(torch::optim::Optimizer& optimizer, Parts parts);
 
-  /// What the part with this index sets after `update` updates of its own, as values of the main
-  /// field, and of the others with the base values where it sets none.
+  /// Returns the values of the main field after `update` updates of part `part`.
   std::vector<double> part_values(std::size_t part, int64_t update) const;
-  /// See `part_values`.
+  /// Returns the values of the other fields after `update` updates of part `part`. Fields that the
+  /// part does not set have their base values.
   std::vector<FieldValues> other_part_values(std::size_t part, int64_t update) const;
 
-  /// The fields that the parts set in addition to the main one.
+  /// The fields that the parts set in addition to the main field.
   const std::vector<ParamGroupField>& other_fields() const { return other_fields_; }
 
-  /// Whether the values of the part with this index are used after `update` updates.
+  /// Whether the values of part `part` are in use after `update` updates of the composite.
   virtual bool has_turn(std::size_t /*part*/, int64_t /*update*/) const { return true; }
 
-  /// The updates of its own that the part with this index has made after `update` updates of the
-  /// whole; asked only if it has its turn.
+  /// Returns how many updates part `part` has made after `update` updates of the composite. Called
+  /// only during the part's turn.
   virtual int64_t part_update(std::size_t /*part*/, int64_t update) const { return update; }
 
-  /// Whether another schedule is made of this one and has told it of an epoch's end: that one
-  /// counts the updates and writes into the optimizer.
+  /// Whether this schedule is a part of another composite that has passed an `epoch_end` to it. If
+  /// so, the other composite counts the updates and writes to the optimizer.
   bool is_part() const { return update_as_part_.has_value(); }
 
-  /// @throws Error if a part sets another main field than the first.
+  /// Checks that all parts have the same main field.
+  /// @param schedule  Name of the composite in the error: "sequential schedule".
+  /// @throws Error if the main field of a part differs from that of the first part.
   void check_same_field(const char* schedule) const;
 
  private:
   Parts parts_;
-  std::optional<int64_t> update_as_part_;  // at the last end of an epoch in its turn
+  std::optional<int64_t> update_as_part_;  // at the last `epoch_end` of its turn
   std::vector<ParamGroupField> other_fields_;
 };
 
-/// Returns the configuration of a part that has `num_updates` updates of the run for itself.
+/// Returns the configuration for a part that makes `num_updates` updates of the run. A partial
+/// epoch counts as one epoch.
 LINKBOY_API RunConfig part_of_run(RunConfig config, int64_t num_updates);
 
-/// Calls the functions with one configuration each.
-/// @throws Error if a function is empty.
+/// Calls each function with the configuration at the same index, and returns the schedulers.
+/// @throws Error if a function is empty; any error of a function.
 LINKBOY_API std::vector<std::unique_ptr<Scheduler>> make_parts(
     torch::optim::Optimizer& optimizer, const std::vector<CreateSchedulerFn>& functions,
     const std::vector<RunConfig>& configs);

@@ -9,23 +9,25 @@
 namespace linkboy {
 
 struct ConstantSchedulerOptions {
-  /// From 0 to 1.
+  /// Share of the base value. Must be in [0, 1].
   double factor = 1.0 / 3;
-  /// Updates that use the factor; whole, not negative.
+  /// Number of updates that use the factor. Must be a whole number and not negative.
   RunExpression num_updates = placeholders::num_updates;
   ParamGroupField field = ParamGroupField::lr;
   LINKBOY_FIELDS(factor, num_updates, field);
-  /// Keys of version 0.1, which texts may still have.
+  /// Keys of version 0.1 that text options may still use.
   static constexpr FormerKey kFormerKeys[] = {{"total_iters", "num_updates"}};
 };
 
-/// base * factor for the first num_updates updates, then base. PyTorch's ConstantLR.
+/// The value is base * factor for the first `num_updates` updates, then base. Equivalent to
+/// PyTorch's ConstantLR.
 class LINKBOY_API ConstantScheduler final : public CurveScheduler {
  public:
-  /// See the options.
+  /// The options type of the constructor.
   using Options = ConstantSchedulerOptions;
 
-  /// @throws Error if an option is out of its range or a placeholder has no value.
+  /// @throws OptionError if an option is out of range; Error if an expression has no valid value in
+  ///         this run.
   ConstantScheduler(torch::optim::Optimizer& optimizer, const ConstantSchedulerOptions& options,
                     const RunConfig& config);
 

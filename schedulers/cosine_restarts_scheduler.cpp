@@ -38,10 +38,10 @@ CosineRestartsScheduler::CosineRestartsScheduler(torch::optim::Optimizer& optimi
   warmup_ = reader.length("warmup_updates", options.warmup_updates);
   LINKBOY_CHECK_OPTION(warmup_ < first_cycle_, "the cosine-restarts schedule warms up for ",
                        warmup_, " updates of a cycle of ", first_cycle_,
-                       "; make the warm-up shorter.");
+                       "; the warm-up must be shorter than a cycle.");
 }
 
-/// Updates before a cycle.
+/// Returns the number of updates before a cycle.
 double CosineRestartsScheduler::cycle_start(double cycle) const {
   const double ratio = options_.cycle_mult;
   if (ratio == 1.0) return first_cycle_ * cycle;
@@ -53,7 +53,7 @@ double CosineRestartsScheduler::cycle_of(double update) const {
   const double cycles = update / first_cycle_;
   double cycle =
       std::floor(ratio == 1.0 ? cycles : std::log1p(cycles * (ratio - 1.0)) / std::log(ratio));
-  // The logarithm may be off by a last bit just where a cycle begins.
+  // Correct a rounding error of the logarithm, which matters exactly where a cycle begins.
   while (cycle > 0.0 && cycle_start(cycle) > update) --cycle;
   while (cycle_start(cycle + 1.0) <= update) ++cycle;
   return cycle;

@@ -22,7 +22,7 @@ CosineScheduler::CosineScheduler(torch::optim::Optimizer& optimizer,
   reader.positive("k_decay", options.k_decay);
   LINKBOY_CHECK_OPTION(warmup_ + cooldown_ < total_, "the cosine schedule warms up for ", warmup_,
                        " and cools down for ", cooldown_, " of ", total_,
-                       " updates; something must be left between them. Make them shorter.");
+                       " updates; together they must be shorter than the schedule.");
 }
 
 double CosineScheduler::value_at(int64_t update, double base) const {

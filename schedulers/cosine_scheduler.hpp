@@ -10,34 +10,39 @@
 
 namespace linkboy {
 
-/// The shape of a cosine schedule. Its lengths need not be whole.
+/// Options of CosineScheduler. Numbers of updates do not have to be whole numbers.
 struct CosineSchedulerOptions {
-  /// Updates in the whole schedule.
+  /// Number of updates in the whole schedule. Must be at least 1.
   RunExpression num_updates = placeholders::num_updates;
 
-  /// Exponent on the progress through the cosine: above 1 decays later. Positive.
+  /// Exponent of the progress along the cosine. With values above 1, the value decays later. Must
+  /// be positive.
   double k_decay = 1.0;
 
-  /// The value at the end; `min_lr_ratio`, if given, replaces it by that share of the base value.
+  /// The value at the end, unless `min_lr_ratio` is set. Must not be negative.
   double min_lr = 1e-6;
-  /// See `min_lr`.
+  /// The value at the end as a share of the base value. If set, replaces `min_lr`. Must not be
+  /// negative.
   std::optional<double> min_lr_ratio{};
 
-  /// Updates of linear warm-up to the base value: `placeholders::num_updates_per_epoch * 2`.
+  /// Number of updates of linear warm-up to the base value, for example
+  /// `placeholders::num_updates_per_epoch * 2`. Must not be negative.
   RunExpression warmup_updates = 0;
-  /// The value of the first update of the warm-up; not negative.
+  /// The value of the first update of the warm-up, unless `warmup_start_lr_ratio` is set. Must not
+  /// be negative.
   double warmup_start_lr = 1e-6;
-  /// If given, replaces it by that share of the base value.
+  /// The value of the first update of the warm-up as a share of the base value. If set, replaces
+  /// `warmup_start_lr`. Must not be negative.
   std::optional<double> warmup_start_lr_ratio{};
 
-  /// Updates at the end that stay at the minimum.
+  /// Number of updates at the end that stay at the minimum. Must not be negative.
   RunExpression cooldown_updates = 0;
 
   ParamGroupField field = ParamGroupField::lr;
 
   LINKBOY_FIELDS(num_updates, k_decay, min_lr, min_lr_ratio, warmup_updates, warmup_start_lr,
                  warmup_start_lr_ratio, cooldown_updates, field);
-  /// Keys of version 0.1, which texts may still have.
+  /// Keys of version 0.1 that text options may still use.
   static constexpr FormerKey kFormerKeys[] = {
       {"num_epochs", "num_updates", " * num_updates_per_epoch"},
       {"num_warmup_epochs", "warmup_updates", " * num_updates_per_epoch"},
@@ -47,19 +52,20 @@ struct CosineSchedulerOptions {
       {"warmup_starting_lr_ratio", "warmup_start_lr_ratio"}};
 };
 
-/// Warms up linearly, decays along a half cosine, stays at the minimum for the cool-down. With the
-/// lengths N (all), W (warm-up), C (cool-down) in updates, base value b and minimum m:
+/// Warms up linearly, decays along a half cosine, and stays at the minimum for the cool-down. There
+/// are N updates in total, of which W are warm-up and C are cool-down. With the base value b, the
+/// minimum m, w = warmup_start_lr and k = k_decay:
 ///
 ///     f(n) = w + n (b - w) / W                                          n < W
 ///            m + (b - m) / 2 * (1 + cos(pi (n - W)^k / (N - W - C)^k))   n < N - C
 ///            m                                                          otherwise
 class LINKBOY_API CosineScheduler final : public CurveScheduler {
  public:
-  /// See the options.
+  /// The options type of the constructor.
   using Options = CosineSchedulerOptions;
 
-  /// @throws Error if warm-up and cool-down leave nothing of the run, a length or a value is
-  ///         negative, k_decay is not positive, or a placeholder has no value.
+  /// @throws OptionError if an option is out of range, or if warm-up and cool-down together are not
+  ///         shorter than the schedule; Error if an expression has no valid value in this run.
   CosineScheduler(torch::optim::Optimizer& optimizer, const CosineSchedulerOptions& options,
                   const RunConfig& config);
 
@@ -68,7 +74,7 @@ class LINKBOY_API CosineScheduler final : public CurveScheduler {
 
  private:
   CosineSchedulerOptions options_;
-  // In updates, not always whole.
+  // Numbers of updates, not necessarily whole.
   double total_;
   double warmup_;
   double cooldown_;

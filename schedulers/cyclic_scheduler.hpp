@@ -13,35 +13,38 @@
 namespace linkboy {
 
 struct CyclicSchedulerOptions {
-  /// How the height of the cycles changes: not at all, by half each cycle, by gamma each update.
+  /// How the amplitude of the cycles changes: `triangular` keeps it, `triangular2` halves it after
+  /// each cycle, and `exp_range` multiplies it by `gamma` after each update.
   enum class Mode { triangular, triangular2, exp_range };
   friend LINKBOY_ENUM_NAMES(Mode, triangular, triangular2, exp_range);
-  /// What `scale_fn` gets: the number of the cycle, from 1, or of the update, from 0.
+  /// The argument of `scale_fn`: the number of the cycle, from 1, or of the update, from 0.
   enum class ScaleMode { cycle, iterations };
 
-  /// The lower end; a tenth of the upper one if not given.
+  /// The lower end of a cycle. If not set, a tenth of the upper end. Must not be negative.
   std::optional<PerGroup> base_lr{};
-  /// The upper end; the group's own value if not given.
+  /// The upper end of a cycle. If not set, the group's base value. Must not be negative.
   std::optional<PerGroup> max_lr{};
-  /// Updates on the way up; above 0.
+  /// Number of updates in the rising part of a cycle. Must be positive.
   RunExpression step_size_up = placeholders::num_updates / 2;
-  /// Updates on the way down, above 0; as many as on the way up if not given.
+  /// Number of updates in the falling part of a cycle. If not set, `step_size_up`. Must be
+  /// positive.
   std::optional<RunExpression> step_size_down{};
 
-  /// How the height changes from cycle to cycle.
+  /// How the amplitude of the cycles changes.
   Mode mode = Mode::triangular;
-  /// The base of exp_range; positive.
+  /// Factor per update in `exp_range`. Must be positive.
   double gamma = 1.0;
-  /// Replaces `mode`: the factor of the height.
+  /// A function that returns the factor of the amplitude. If set, replaces `mode`.
   std::function<double(double)> scale_fn{};
-  /// What `scale_fn` is a function of.
+  /// The argument of `scale_fn`.
   ScaleMode scale_mode = ScaleMode::cycle;
 
-  /// Also moves momentum (beta1), against the main field.
+  /// If true, also moves the momentum (beta1 in the Adam family), in the opposite direction to the
+  /// main field.
   bool cycle_momentum = true;
-  /// The momentum where the main field is highest.
+  /// The momentum when the main field is at its highest. Must not be negative.
   PerGroup base_momentum = 0.8;
-  /// The momentum where the main field is lowest.
+  /// The momentum when the main field is at its lowest. Must not be negative.
   PerGroup max_momentum = 0.9;
 
   ParamGroupField field = ParamGroupField::lr;
@@ -50,14 +53,17 @@ struct CyclicSchedulerOptions {
                  base_momentum, max_momentum, field);
 };
 
-/// Straight up and down between base_lr and max_lr, again and again. PyTorch's CyclicLR.
+/// Moves linearly up and down between `base_lr` and `max_lr` in cycles. Equivalent to PyTorch's
+/// CyclicLR.
 class LINKBOY_API CyclicScheduler final : public Scheduler {
  public:
-  /// See the options.
+  /// The options type of the constructor.
   using Options = CyclicSchedulerOptions;
 
-  /// @throws Error if an option is out of its range, a placeholder has no value, or momentum is to
-  ///         cycle and the optimizer lacks them.
+  /// @throws OptionError if an option is out of range or has a wrong number of values, or if
+  ///         `cycle_momentum` is true and `field` is the momentum; Error if an expression has no
+  ///         valid value in this run, or if `cycle_momentum` is true and the optimizer does not
+  ///         have a momentum.
   CyclicScheduler(torch::optim::Optimizer& optimizer, const CyclicSchedulerOptions& options,
                   const RunConfig& config);
 
@@ -66,7 +72,7 @@ class LINKBOY_API CyclicScheduler final : public Scheduler {
   std::vector<Length> lengths() const override;
 
  private:
-  /// 0 at the lower end, 1 at the upper end of an unscaled cycle.
+  /// Returns 0 at the lower end of a cycle and, before scaling, 1 at its upper end.
   double height_at(int64_t update) const;
 
   CyclicSchedulerOptions options_;

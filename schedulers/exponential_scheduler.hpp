@@ -9,19 +9,19 @@
 namespace linkboy {
 
 struct ExponentialSchedulerOptions {
-  /// Factor of each update; positive.
+  /// Factor per update. Must be positive.
   Required<double> gamma;
   ParamGroupField field = ParamGroupField::lr;
   LINKBOY_FIELDS(gamma, field);
 };
 
-/// f(n) = base * gamma^n. PyTorch's ExponentialLR.
+/// f(n) = base * gamma^n. Equivalent to PyTorch's ExponentialLR.
 class LINKBOY_API ExponentialScheduler final : public CurveScheduler {
  public:
-  /// See the options.
+  /// The options type of the constructor.
   using Options = ExponentialSchedulerOptions;
 
-  /// @throws Error if gamma is not positive.
+  /// @throws OptionError if gamma is not positive and finite.
   ExponentialScheduler(torch::optim::Optimizer& optimizer,
                        const ExponentialSchedulerOptions& options, const RunConfig& config);
 

@@ -10,32 +10,35 @@
 namespace linkboy {
 
 struct InverseSqrtSchedulerOptions {
-  /// Updates of linear warm-up; whole, not negative, at most the run.
+  /// Number of updates of linear warm-up. Must be a whole number, not negative, and at most the
+  /// number of updates in the run.
   RunExpression warmup_updates = 0;
-  /// The value of the first update of the warm-up; not negative.
+  /// The value of the first update of the warm-up. Must not be negative.
   double warmup_start_lr = 0.0;
-  /// Updates in which the value falls to 1 / sqrt(2); above 0. The warm-up if not given, or without
-  /// one a tenth of the run.
+  /// Number of updates after the warm-up in which the value falls to 1 / sqrt(2) of the base value.
+  /// If not set, `warmup_updates`, or a tenth of the run if there is no warm-up. Must be positive.
   std::optional<RunExpression> timescale{};
   ParamGroupField field = ParamGroupField::lr;
   LINKBOY_FIELDS(warmup_updates, warmup_start_lr, timescale, field);
-  /// Keys of version 0.1, which texts may still have.
+  /// Keys of version 0.1 that text options may still use.
   static constexpr FormerKey kFormerKeys[] = {{"num_warmup_steps", "warmup_updates"},
                                               {"warmup_starting_lr", "warmup_start_lr"}};
 };
 
-/// With W = warmup_updates, S = timescale:
+/// An inverse square root decay after a linear warm-up. With W = warmup_updates,
+/// w = warmup_start_lr and S = timescale:
 ///
 ///     f(n) = w + n (base - w) / W              n < W
 ///            base / sqrt((n - W + S) / S)      otherwise
 ///
-/// The schedule of transformers' get_inverse_sqrt_schedule.
+/// Equivalent to transformers' get_inverse_sqrt_schedule.
 class LINKBOY_API InverseSqrtScheduler final : public CurveScheduler {
  public:
-  /// See the options.
+  /// The options type of the constructor.
   using Options = InverseSqrtSchedulerOptions;
 
-  /// @throws Error if an option is out of its range or a placeholder has no value.
+  /// @throws OptionError if an option is out of range; Error if an expression has no valid value in
+  ///         this run.
   InverseSqrtScheduler(torch::optim::Optimizer& optimizer,
                        const InverseSqrtSchedulerOptions& options, const RunConfig& config);
 

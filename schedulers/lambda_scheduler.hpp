@@ -10,24 +10,30 @@
 namespace linkboy {
 
 struct LambdaSchedulerOptions {
-  /// The factor after n updates: one function for all param groups, or one for each. Pure. Asked
-  /// for n from 0 to the number of updates, like PyTorch's; a value that no update uses may be
-  /// invalid.
+  /// The factor after n updates: one function for all param groups, or one function per group. The
+  /// functions must be pure. They are called with n from 0 to the number of updates, as in PyTorch.
+  /// A value that no update uses may be invalid.
   std::vector<std::function<double(int64_t)>> lr_lambda{};
-  /// True multiplies the factors of updates 1 to n; false takes the n-th alone.
+  /// If true, multiplies the factors of updates 1 to n. If false, uses only the n-th factor.
   bool is_multiplicative = false;
   ParamGroupField field = ParamGroupField::lr;
 };
 
-/// f(n) = base * lr_lambda(n): PyTorch's LambdaLR. Multiplicative: f(n) = base * lr_lambda(1) * ...
-/// * lr_lambda(n), its MultiplicativeLR; `values_at` then costs n calls, unless it is asked in
-/// order.
+/// Multiplies the base value by a custom factor. Equivalent to PyTorch's LambdaLR or, if
+/// `is_multiplicative` is true, its MultiplicativeLR:
+///
+///     f(n) = base * lr_lambda(n)
+///     f(n) = base * lr_lambda(1) * ... * lr_lambda(n)     if is_multiplicative
+///
+/// If `is_multiplicative` is true, `values_at(n)` costs n calls of a function unless it is called
+/// in ascending order.
 class LINKBOY_API LambdaScheduler final : public Scheduler {
  public:
-  /// See the options.
+  /// The options type of the constructor.
   using Options = LambdaSchedulerOptions;
 
-  /// @throws Error if there is no function, one is empty, or their number fits the groups not.
+  /// @throws OptionError if there is no function, a function is empty, or the number of functions
+  ///         is neither 1 nor the number of param groups.
   LambdaScheduler(torch::optim::Optimizer& optimizer, const LambdaSchedulerOptions& options,
                   const RunConfig& config);
 
@@ -36,7 +42,7 @@ class LINKBOY_API LambdaScheduler final : public Scheduler {
  private:
   double factor_at(std::size_t index, int64_t update) const;
 
-  /// The product up to an update.
+  /// The product of the factors up to an update.
   struct Product {
     int64_t update = 0;
     double value = 1.0;

@@ -9,26 +9,27 @@
 namespace linkboy {
 
 struct LinearSchedulerOptions {
-  /// Share of the base value at the start; from 0 to 1.
+  /// Share of the base value at the start. Must be in [0, 1].
   double start_factor = 1.0 / 3;
-  /// Share of the base value at the end; from 0 to 1.
+  /// Share of the base value at the end. Must be in [0, 1].
   double end_factor = 1.0;
-  /// Updates from start to end; whole, at least 1.
+  /// Number of updates from start to end. Must be a whole number and at least 1.
   RunExpression num_updates = placeholders::num_updates;
   ParamGroupField field = ParamGroupField::lr;
   LINKBOY_FIELDS(start_factor, end_factor, num_updates, field);
-  /// Keys of version 0.1, which texts may still have.
+  /// Keys of version 0.1 that text options may still use.
   static constexpr FormerKey kFormerKeys[] = {{"total_iters", "num_updates"}};
 };
 
-/// A straight line from base * start_factor at n = 0 to base * end_factor at n = num_updates, where
-/// it stays. PyTorch's LinearLR.
+/// Changes linearly from base * start_factor at n = 0 to base * end_factor at n = num_updates, and
+/// stays there. Equivalent to PyTorch's LinearLR.
 class LINKBOY_API LinearScheduler final : public CurveScheduler {
  public:
-  /// See the options.
+  /// The options type of the constructor.
   using Options = LinearSchedulerOptions;
 
-  /// @throws Error if an option is out of its range or a placeholder has no value.
+  /// @throws OptionError if an option is out of range; Error if an expression has no valid value in
+  ///         this run.
   LinearScheduler(torch::optim::Optimizer& optimizer, const LinearSchedulerOptions& options,
                   const RunConfig& config);
 

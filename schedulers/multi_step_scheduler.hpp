@@ -11,22 +11,24 @@
 namespace linkboy {
 
 struct MultiStepSchedulerOptions {
-  /// Updates at which the value steps; whole, at least 1, increasing. At least one.
+  /// Numbers of updates after which the value is multiplied by `gamma`. Must be whole numbers, at
+  /// least 1, and increasing. Must not be empty.
   Required<std::vector<RunExpression>> milestones;
-  /// Factor of each step; positive.
+  /// Factor at each milestone. Must be positive.
   double gamma = 0.1;
   ParamGroupField field = ParamGroupField::lr;
   LINKBOY_FIELDS(milestones, gamma, field);
 };
 
-/// Multiplies by gamma at each milestone: f(n) = base * gamma^(milestones <= n). PyTorch's
-/// MultiStepLR.
+/// Multiplies by gamma at each milestone: f(n) = base * gamma^k, where k is the number of
+/// milestones that are at most n. Equivalent to PyTorch's MultiStepLR.
 class LINKBOY_API MultiStepScheduler final : public CurveScheduler {
  public:
-  /// See the options.
+  /// The options type of the constructor.
   using Options = MultiStepSchedulerOptions;
 
-  /// @throws Error if an option is out of its range or a placeholder has no value.
+  /// @throws OptionError if an option is out of range; Error if an expression has no valid value in
+  ///         this run.
   MultiStepScheduler(torch::optim::Optimizer& optimizer, const MultiStepSchedulerOptions& options,
                      const RunConfig& config);
 

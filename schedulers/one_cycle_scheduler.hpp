@@ -12,50 +12,54 @@
 namespace linkboy {
 
 struct OneCycleSchedulerOptions {
-  /// The curve between two turning points.
+  /// The shape of the curve between two turning points.
   enum class AnnealStrategy { cos, linear };
   friend LINKBOY_ENUM_NAMES(AnnealStrategy, cos, linear);
 
-  /// The peak; the group's own value if not given.
+  /// The peak. If not set, the group's base value. Must not be negative.
   std::optional<PerGroup> max_lr{};
-  /// Updates in the cycle; whole, at least 1.
+  /// Number of updates in the cycle. Must be a whole number and at least 1.
   RunExpression num_updates = placeholders::num_updates;
-  /// Share of the cycle that rises; from 0 to 1, with three phases to 0.5.
+  /// Share of the cycle that rises. Must be in [0, 1], or in [0, 0.5] if `three_phase` is true.
   double pct_start = 0.3;
-  /// The length of all phases.
+  /// The shape of the curve in all phases.
   AnnealStrategy anneal_strategy = AnnealStrategy::cos;
 
-  /// Also moves momentum (beta1), against the main field.
+  /// If true, also moves the momentum (beta1 in the Adam family), in the opposite direction to the
+  /// main field.
   bool cycle_momentum = true;
-  /// The momentum where the main field is highest.
+  /// The momentum when the main field is at its highest. Must not be negative.
   PerGroup base_momentum = 0.85;
-  /// The momentum where the main field is lowest.
+  /// The momentum when the main field is at its lowest. Must not be negative.
   PerGroup max_momentum = 0.95;
 
-  /// The start is max_lr / div_factor. Positive.
+  /// The value at the start is max_lr / div_factor. Must be positive.
   double div_factor = 25.0;
-  /// The end is the start / final_div_factor. Positive.
+  /// The value at the end is the value at the start / final_div_factor. Must be positive.
   double final_div_factor = 1e4;
-  /// Comes down to the start first, and then to the end.
+  /// If true, falls to the value at the start first, in as many updates as it rose, and then to the
+  /// value at the end. If false, falls directly to the value at the end.
   bool three_phase = false;
 
   ParamGroupField field = ParamGroupField::lr;
 
   LINKBOY_FIELDS(max_lr, num_updates, pct_start, anneal_strategy, cycle_momentum, base_momentum,
                  max_momentum, div_factor, final_div_factor, three_phase, field);
-  /// Keys of version 0.1, which texts may still have.
+  /// Keys of version 0.1 that text options may still use.
   static constexpr FormerKey kFormerKeys[] = {{"total_steps", "num_updates"}};
 };
 
-/// Rises from max_lr / div_factor to max_lr, falls far below, once. PyTorch's OneCycleLR; after its
-/// last update the values stay.
+/// Rises once from max_lr / div_factor to max_lr, then falls far below the value at the start.
+/// After the last update the values stay constant. Equivalent to PyTorch's OneCycleLR.
 class LINKBOY_API OneCycleScheduler final : public Scheduler {
  public:
-  /// See the options.
+  /// The options type of the constructor.
   using Options = OneCycleSchedulerOptions;
 
-  /// @throws Error if an option is out of its range, a placeholder has no value, or momentum is to
-  ///         cycle and the optimizer lacks them.
+  /// @throws OptionError if an option is out of range or has a wrong number of values, or if
+  ///         `cycle_momentum` is true and `field` is the momentum; Error if an expression has no
+  ///         valid value in this run, or if `cycle_momentum` is true and the optimizer does not
+  ///         have a momentum.
   OneCycleScheduler(torch::optim::Optimizer& optimizer, const OneCycleSchedulerOptions& options,
                     const RunConfig& config);
 
@@ -66,7 +70,7 @@ class LINKBOY_API OneCycleScheduler final : public Scheduler {
  private:
   enum class Level { start, peak, end };
 
-  /// Where between two levels an update is.
+  /// The position of an update between two levels.
   struct Place {
     Level from;
     Level to;

@@ -69,7 +69,7 @@ std::vector<ParamGroupField> momentum_beside(ParamGroupField field, bool cycle_m
   if (!cycle_momentum) return {};
   LINKBOY_CHECK_OPTION(
       field != ParamGroupField::momentum, "the ", schedule,
-      "'s field is momentum, and cycle_momentum moves it too; set cycle_momentum to "
+      "'s field is momentum, which cycle_momentum also moves; set cycle_momentum to "
       "false.");
   return {ParamGroupField::momentum};
 }

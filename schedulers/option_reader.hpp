@@ -14,39 +14,44 @@ namespace linkboy {
 
 struct RunConfig;
 
-/// Resolves and checks the options of a schedule. Errors name the schedule and the option, show the
-/// value and say what is allowed.
+/// Resolves and checks the options of a schedule. An error names the schedule and the option, shows
+/// the value and says what is allowed.
 class LINKBOY_API OptionReader {
  public:
-  /// @param schedule  As errors call it: "step schedule".
+  /// @param schedule  Name of the schedule in errors: "step schedule".
   OptionReader(std::string schedule, const RunConfig& config)
       : schedule_(std::move(schedule)), config_(&config) {}
 
-  /// A whole number of updates.
-  /// @throws Error if it is less than `minimum` or not whole, or a placeholder has no value.
+  /// Returns a whole number of updates.
+  /// @throws OptionError if it is less than `minimum`; Error if it is not a whole number or a
+  ///         placeholder has no value.
   int64_t count(const char* name, const RunExpression& value, int64_t minimum = 1) const;
 
-  /// A number of updates that need not be whole.
+  /// Returns a number of updates that does not have to be a whole number.
+  /// @throws OptionError if it is less than `minimum`; Error if a placeholder has no value.
   double length(const char* name, const RunExpression& value, double minimum = 0.0) const;
 
-  /// Whole numbers of updates, at least one of them, each greater than the one before.
+  /// Returns whole numbers of updates.
+  /// @throws OptionError if there is no number, if a number is less than 1, or if the numbers do
+  ///         not increase; Error if a number is not whole or a placeholder has no value.
   std::vector<int64_t> milestones(const std::vector<RunExpression>& values) const;
 
-  /// @throws Error if `value` is not so. NaN never is.
+  /// @throws OptionError if `value` is not positive and finite.
   void positive(const char* name, double value) const;
-  /// @throws Error if `value` is negative or NaN.
+  /// @throws OptionError if `value` is negative or not finite.
   void not_negative(const char* name, double value) const;
-  /// @throws Error if `value` is not in [minimum, maximum].
+  /// @throws OptionError if `value` is not in [minimum, maximum].
   void in_range(const char* name, double value, double minimum, double maximum) const;
-  /// @throws Error if a value is negative, or there is not one for each group.
+  /// @throws OptionError if a value is negative or not finite, or if there is neither a single
+  ///         value nor one value per group.
   void not_negative(const char* name, const PerGroup& values, std::size_t num_groups) const;
 
-  /// @throws Error if the run is known to have fewer than `updates` updates.
+  /// @throws OptionError if the run is known to have fewer than `updates` updates.
   void fits_run(const char* name, double updates) const;
 
-  /// The schedule's name in messages.
+  /// Name of the schedule in errors.
   const std::string& schedule() const { return schedule_; }
-  /// The configuration of the run that starts.
+  /// The configuration of the run.
   const RunConfig& config() const { return *config_; }
 
  private:
@@ -54,9 +59,9 @@ class LINKBOY_API OptionReader {
   const RunConfig* config_;
 };
 
-/// The fields that a schedule of `field` moves with it.
-/// @param schedule  As errors call it: "cyclic schedule".
-/// @throws Error if it cycles the momentum, and `field` is that.
+/// Returns the fields that a schedule of `field` sets in addition to it.
+/// @param schedule  Name of the schedule in errors: "cyclic schedule".
+/// @throws OptionError if `cycle_momentum` is true and `field` is the momentum.
 LINKBOY_API std::vector<ParamGroupField> momentum_beside(ParamGroupField field, bool cycle_momentum,
                                                          std::string_view schedule);
 

@@ -11,36 +11,38 @@
 
 namespace linkboy {
 
-/// An option of a scheduler: one value for all param groups, or one for each.
+/// A scheduler option with one value for all param groups, or one value per group.
 class LINKBOY_API PerGroup {
  public:
-  /// The same for all.
+  /// Makes an option with the same value for all groups.
   PerGroup(double value) : values_{value}, is_shared_(true) {}  // NOLINT: a number is a value
-  /// One for each, in the optimizer's order.
+  /// Makes an option with one value per group, in the order of the optimizer.
   PerGroup(std::vector<double> values) : values_(std::move(values)) {}  // NOLINT
 
-  /// Reads one value, or one for each group with commas between.
-  /// @throws Error as `from_text`.
+  /// Parses a single value, or one value per group separated by commas.
+  /// @throws OptionError under the same conditions as `from_text`.
   static PerGroup parse(const std::string& text) {
     auto values = from_text<std::vector<double>>(text);
     return values.size() == 1 ? PerGroup(values[0]) : PerGroup(std::move(values));
   }
-  /// What `parse` reads.
+  /// Returns a text that `parse` accepts.
   std::string to_string() const { return to_text(values_); }
 
-  /// @param name  Of the option, for the error.
-  /// @throws Error unless there is a single value or one for each group.
+  /// Checks the number of values.
+  /// @param name  Name of the option in the error.
+  /// @throws OptionError unless there is a single value or one value per group.
   void check(std::size_t num_groups, const char* name) const {
-    LINKBOY_CHECK(is_shared_ || values_.size() == num_groups, name, " has ", values_.size(),
-                  " values, but the optimizer has ", num_groups,
-                  " param groups; give one value for each, or a single one for all.");
+    LINKBOY_CHECK_OPTION(is_shared_ || values_.size() == num_groups, name, " has ", values_.size(),
+                         " values, but the optimizer has ", num_groups,
+                         " param groups; give one value for each, or a single one for all.");
   }
 
-  /// @throws Error if there is no value for a group that was added later.
+  /// Returns the value of a group.
+  /// @throws OptionError if the group was added later and has no value.
   double at(std::size_t group, const char* name) const {
     if (is_shared_) return values_[0];
-    LINKBOY_CHECK(group < values_.size(), name, " has ", values_.size(),
-                  " values, but a param group was added; give a single value for all.");
+    LINKBOY_CHECK_OPTION(group < values_.size(), name, " has ", values_.size(),
+                         " values, but a param group was added; give a single value for all.");
     return values_[group];
   }
 

@@ -9,28 +9,33 @@
 namespace linkboy {
 
 struct PolynomialSchedulerOptions {
-  /// Updates until the end; whole, at least 1.
+  /// Number of updates until the end. Must be a whole number and at least 1.
   RunExpression num_updates = placeholders::num_updates;
-  /// Positive; 1 is a straight line.
+  /// Exponent of the curve; 1 is a straight line. Must be positive.
   double power = 1.0;
-  /// The value at the end; not negative.
+  /// The value at the end. Must not be negative.
   double min_lr = 0.0;
-  /// Exponent on the progress: above 1 decays later. Positive.
+  /// Exponent of the progress. With values above 1, the value decays later. Must be positive.
   double k_decay = 1.0;
   ParamGroupField field = ParamGroupField::lr;
   LINKBOY_FIELDS(num_updates, power, min_lr, k_decay, field);
-  /// Keys of version 0.1, which texts may still have.
+  /// Keys of version 0.1 that text options may still use.
   static constexpr FormerKey kFormerKeys[] = {{"total_iters", "num_updates"}, {"lr_min", "min_lr"}};
 };
 
-/// f(n) = m + (base - m) * (1 - (n / N)^k)^power with N = num_updates, m = min_lr; m from N on.
-/// PyTorch's PolynomialLR (m = 0, k = 1) and timm's PolyLRScheduler.
+/// A polynomial decay. With N = num_updates, m = min_lr and k = k_decay:
+///
+///     f(n) = m + (base - m) * (1 - (n / N)^k)^power   n < N
+///            m                                        otherwise
+///
+/// Covers PyTorch's PolynomialLR (m = 0, k = 1) and timm's PolyLRScheduler.
 class LINKBOY_API PolynomialScheduler final : public CurveScheduler {
  public:
-  /// See the options.
+  /// The options type of the constructor.
   using Options = PolynomialSchedulerOptions;
 
-  /// @throws Error if an option is out of its range or a placeholder has no value.
+  /// @throws OptionError if an option is out of range; Error if an expression has no valid value in
+  ///         this run.
   PolynomialScheduler(torch::optim::Optimizer& optimizer, const PolynomialSchedulerOptions& options,
                       const RunConfig& config);
 

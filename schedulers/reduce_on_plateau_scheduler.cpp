@@ -26,13 +26,14 @@ ReduceOnPlateauScheduler::ReduceOnPlateauScheduler(torch::optim::Optimizer& opti
   reader.not_negative("patience", static_cast<double>(options.patience));
   reader.not_negative("cooldown", static_cast<double>(options.cooldown));
   reader.not_negative("threshold", options.threshold);
-  // A value must be below best * (1 - threshold): below 0, or below inf * 0 = NaN.
+  // An improvement must be below best * (1 - threshold). With a threshold of 1 or more, this bound
+  // is not positive, or NaN (inf * 0) before the first value.
   LINKBOY_CHECK_OPTION(
       options.mode == Mode::max || options.threshold_mode == ThresholdMode::abs ||
           options.threshold < 1.0,
       "the plateau schedule's threshold is ", options.threshold,
-      ", a share of the best value that no smaller value can beat; it must be below 1. "
-      "Use threshold_mode abs for a difference.");
+      ", a share of the best value, and no value can be smaller by this share; it must be below 1. "
+      "Set threshold_mode to abs to use a difference.");
   reader.not_negative("eps", options.eps);
   reader.not_negative("min_lr", options.min_lr, base_values().size());
 }

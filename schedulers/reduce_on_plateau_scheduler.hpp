@@ -13,65 +13,67 @@
 namespace linkboy {
 
 struct ReduceOnPlateauSchedulerOptions {
-  /// Whether the best value is the smallest or the largest.
+  /// Whether a smaller (`min`) or a larger (`max`) value is better.
   enum class Mode { min, max };
   friend LINKBOY_ENUM_NAMES(Mode, min, max);
-  /// Whether `threshold` is a share of the best value or a difference.
+  /// Whether `threshold` is a share of the best value (`rel`) or a difference (`abs`).
   enum class ThresholdMode { rel, abs };
   friend LINKBOY_ENUM_NAMES(ThresholdMode, rel, abs);
 
-  /// What the run history calls it, recorded before the epoch's end.
+  /// Name of the monitored metric in the run history. It must be recorded before the epoch ends.
   std::string monitor = "eval_loss_epoch";
-  /// Whether less or more is better.
+  /// Whether a smaller or a larger value is better.
   Mode mode = Mode::min;
-  /// The factor of each reduction; above 0, below 1.
+  /// Factor of each reduction. Must be above 0 and below 1.
   double factor = 0.1;
-  /// Values without improvement that are put up with; not negative.
+  /// Number of successive values without improvement that are tolerated; the next one causes a
+  /// reduction. Must not be negative.
   int64_t patience = 10;
-  /// By how much a value must beat the best: that share of it, or absolutely. Not negative; below 1
-  /// if it is a share and less is better.
+  /// The amount by which a value must beat the best value to count as an improvement. Must not be
+  /// negative. Must be below 1 if it is a share and smaller is better.
   double threshold = 1e-4;
-  /// See `threshold`.
+  /// Whether `threshold` is a share of the best value or a difference.
   ThresholdMode threshold_mode = ThresholdMode::rel;
-  /// Values after a reduction that are not counted; not negative.
+  /// Number of values after a reduction that do not count towards `patience`. Must not be negative.
   int64_t cooldown = 0;
-  /// Nothing is reduced below it; not negative.
+  /// Lower bound for reduced values. Must not be negative.
   PerGroup min_lr = 0.0;
-  /// Reductions by no more than this are not made; not negative.
+  /// Reductions by this amount or less are not made. Must not be negative.
   double eps = 1e-8;
 
   ParamGroupField field = ParamGroupField::lr;
 
   LINKBOY_FIELDS(monitor, mode, factor, patience, threshold, threshold_mode, cooldown, min_lr, eps,
                  field);
-  /// Keys of version 0.1, which texts may still have.
+  /// Keys of version 0.1 that text options may still use.
   static constexpr FormerKey kFormerKeys[] = {{"metric", "monitor"}};
 };
 
-/// Multiplies by factor when a metric has stopped to improve. PyTorch's ReduceLROnPlateau.
+/// Multiplies the values by `factor` when the monitored metric stops improving. Equivalent to
+/// PyTorch's ReduceLROnPlateau.
 ///
-/// Trainer feeds it at the end of each epoch that has a new value of the metric; a loop of one's
-/// own calls `step_metric`. Since the metrics are not known beforehand, `values_at` gives the
-/// present values for every update.
+/// Trainer passes it the metric at the end of each epoch that has a new value. In your own loop,
+/// call `step_metric`. Future metrics are not known, so `values_at` returns the current values for
+/// every update.
 class LINKBOY_API ReduceOnPlateauScheduler final : public Scheduler {
  public:
-  /// See the options.
+  /// The options type of the constructor.
   using Options = ReduceOnPlateauSchedulerOptions;
 
-  /// @throws Error if an option is out of its range.
+  /// @throws OptionError if an option is out of range, or if `min_lr` has a wrong number of values.
   ReduceOnPlateauScheduler(torch::optim::Optimizer& optimizer,
                            const ReduceOnPlateauSchedulerOptions& options, const RunConfig& config);
 
   std::vector<double> values_at(int64_t update) const override;
   bool include_new_groups() override;
   void run_start(const RunHistory& history) override;
-  /// @throws Error if the history has no such metric though the epoch was evaluated.
+  /// @throws Error if the epoch was evaluated but the history does not have the metric.
   void epoch_end(int64_t num_epochs_done, const RunHistory& history, bool has_metrics) override;
   StateDict state_dict() const override;
   void load_state_dict(const StateDict& state) override;
   void check_state_dict(const StateDict& state) const override;
 
-  /// Takes a value of the metric and sets the optimizer's values. NaN is no improvement.
+  /// Takes a new value of the metric and sets the optimizer's values. NaN is not an improvement.
   void step_metric(double value);
 
  private:

@@ -21,7 +21,7 @@ namespace {
 
 using Schedulers = MadeByName<CreateSchedulerFn>;
 
-/// The options that every scheduler takes as text, next to its own.
+/// The options that every scheduler accepts as text, in addition to its own.
 template <class Options>
 struct TextOptions : Options {
   bool by_epoch = false;

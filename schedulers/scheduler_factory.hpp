@@ -12,27 +12,29 @@ namespace linkboy {
 /// Options as text: {"step_size", "2 * num_updates_per_epoch"}, {"milestones", "11,12,60"}.
 using SchedulerSettings = TextSettings;
 
-/// Makes a scheduler by its name, for command lines and config files. Keys are the names of the
-/// members of its options aggregate; what is not given has the default.
+/// Returns a function that makes the scheduler called `name`, for command lines and config files.
+/// The keys of `settings` are the names of the members of its options struct. Members that are not
+/// given have their defaults.
 ///
-/// All of them also take `by_epoch`: true steps the schedule once per epoch (see `by_epoch`), so
-/// that its lengths count epochs.
+/// All schedulers also accept the key `by_epoch`. If it is true, the schedule is stepped once per
+/// epoch and its lengths count epochs (see the function `by_epoch`).
 ///
-/// Numbers of updates may be placeholder expressions; lists are separated by commas; the values of
-/// enumerations and flags are their names and true or false.
+/// Numbers of updates may be placeholder expressions. List items are separated by commas.
+/// Enumeration values are given by name, and flags are true or false.
 ///
-/// @throws Error if there is no such scheduler or option, or a value cannot be read; the message
-///         lists what there is. What is out of its range shows when the run starts.
+/// @throws OptionError if there is no such scheduler or option (the message lists the names), if a
+///         value cannot be parsed, or if a required option is missing. A value that is out of range
+///         causes an error only when the run starts.
 LINKBOY_API CreateSchedulerFn make_scheduler_fn(const std::string& name,
                                                 const SchedulerSettings& settings);
 
-/// step, multi-step, constant, linear, exponential, polynomial, cosine, cosine-restarts, tanh,
-/// one-cycle, cyclic, inverse-sqrt, wsd, plateau. The others are made of functions and have no
-/// name.
+/// Returns the names: step, multi-step, constant, linear, exponential, polynomial, cosine,
+/// cosine-restarts, tanh, one-cycle, cyclic, inverse-sqrt, wsd and plateau. The other schedulers
+/// need a function and cannot be made by name.
 LINKBOY_API std::vector<std::string> scheduler_names();
 
-/// The options that the scheduler takes, with their defaults.
-/// @throws Error if there is no such scheduler.
+/// Returns the options of the scheduler, with their defaults.
+/// @throws OptionError if there is no such scheduler.
 LINKBOY_API SchedulerSettings scheduler_options(const std::string& name);
 
 }  // namespace linkboy

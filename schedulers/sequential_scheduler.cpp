@@ -11,9 +11,10 @@ namespace {
 
 std::vector<int64_t> resolve_begins(const SequentialSchedulerOptions& options,
                                     const RunConfig& config) {
-  LINKBOY_CHECK(options.milestones.size() + 1 == options.schedulers->size(),
-                "the sequential schedule has ", options.schedulers->size(), " schedulers and ",
-                options.milestones.size(), " milestones; there must be one milestone fewer.");
+  LINKBOY_CHECK_OPTION(options.milestones.size() + 1 == options.schedulers->size(),
+                       "the sequential schedule has ", options.schedulers->size(),
+                       " schedulers and ", options.milestones.size(),
+                       " milestones; there must be one milestone fewer than schedulers.");
   std::vector<int64_t> begins{0};
   if (options.milestones.empty()) return begins;
   for (int64_t milestone :
@@ -30,7 +31,7 @@ std::vector<std::unique_ptr<Scheduler>> make_sequence(torch::optim::Optimizer& o
   std::vector<RunConfig> configs(begins.size(), config);
   for (std::size_t i = 0; i < begins.size(); ++i) {
     const int64_t end = i + 1 < begins.size() ? begins[i + 1] : config.max_num_updates;
-    // A part that begins after the end of the run is made all the same, as if the run were its own.
+    // A part that begins after the end of the run is also made, with the whole run as its length.
     if (end > begins[i]) configs[i] = part_of_run(config, end - begins[i]);
   }
   return make_parts(optimizer, options.schedulers, configs);

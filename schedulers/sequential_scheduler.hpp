@@ -11,24 +11,25 @@
 namespace linkboy {
 
 struct SequentialSchedulerOptions {
-  /// At least one. For each of them, the placeholders num_updates and num_epochs are the updates
-  /// and epochs of its own (a begun epoch counts as one). A plateau counts metrics in its turn
-  /// only.
+  /// The schedulers, in order. Must not be empty. For each of them, the placeholders num_updates
+  /// and num_epochs are the updates and epochs of its own part of the run (a partial epoch counts
+  /// as one). A plateau schedule counts metrics only during its turn.
   Required<std::vector<CreateSchedulerFn>> schedulers;
-  /// Updates after which the next scheduler takes over, one fewer than schedulers; whole, at least
-  /// 1, increasing.
+  /// Numbers of updates after which the next scheduler takes over. There must be one milestone
+  /// fewer than schedulers. Must be whole numbers, at least 1, and increasing.
   std::vector<RunExpression> milestones{};
 };
 
-/// One schedule after the other, each from its own beginning: f(n) = f_i(n - milestone_i) from
-/// milestone_i on. PyTorch's SequentialLR.
+/// Runs one schedule after another, each from its own beginning: f(n) = f_i(n - milestone_i) from
+/// milestone_i on. Equivalent to PyTorch's SequentialLR.
 class LINKBOY_API SequentialScheduler final : public CompositeScheduler {
  public:
-  /// See the options.
+  /// The options type of the constructor.
   using Options = SequentialSchedulerOptions;
 
-  /// @throws Error if the number of milestones does not fit, they do not increase, or the parts
-  ///         set different fields; what the parts throw.
+  /// @throws OptionError if the milestones are less than 1 or do not increase, or if their number
+  ///         is wrong; Error if an expression has no valid value in this run, or the parts have
+  ///         different main fields; any error of the parts' constructors.
   SequentialScheduler(torch::optim::Optimizer& optimizer, const SequentialSchedulerOptions& options,
                       const RunConfig& config);
 
@@ -45,7 +46,7 @@ class LINKBOY_API SequentialScheduler final : public CompositeScheduler {
  private:
   std::size_t part_at(int64_t update) const;
 
-  /// Updates before each part; 0 first.
+  /// Number of updates before each part; the first is 0.
   std::vector<int64_t> begins_;
 };
 

@@ -9,22 +9,23 @@
 namespace linkboy {
 
 struct StepSchedulerOptions {
-  /// Updates between two steps; whole, at least 1.
+  /// Number of updates between two steps. Must be a whole number and at least 1.
   RunExpression step_size = placeholders::num_updates;
-  /// Factor of each step; positive.
+  /// Factor of each step. Must be positive.
   double gamma = 0.1;
   ParamGroupField field = ParamGroupField::lr;
   LINKBOY_FIELDS(step_size, gamma, field);
 };
 
-/// Multiplies by gamma every step_size updates: f(n) = base * gamma^floor(n / step_size). PyTorch's
-/// StepLR.
+/// Multiplies by gamma every step_size updates: f(n) = base * gamma^floor(n / step_size).
+/// Equivalent to PyTorch's StepLR.
 class LINKBOY_API StepScheduler final : public CurveScheduler {
  public:
-  /// See the options.
+  /// The options type of the constructor.
   using Options = StepSchedulerOptions;
 
-  /// @throws Error if an option is out of its range or a placeholder has no value.
+  /// @throws OptionError if an option is out of range; Error if an expression has no valid value in
+  ///         this run.
   StepScheduler(torch::optim::Optimizer& optimizer, const StepSchedulerOptions& options,
                 const RunConfig& config);
 

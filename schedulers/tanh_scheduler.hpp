@@ -9,29 +9,34 @@
 namespace linkboy {
 
 struct TanhSchedulerOptions {
-  /// Updates until the end; whole, at least 1.
+  /// Number of updates until the end. Must be a whole number and at least 1.
   RunExpression num_updates = placeholders::num_updates;
-  /// Where the part of the hyperbolic tangent begins that is used; below `tanh_end`.
+  /// Argument of the hyperbolic tangent at the start. Must be less than `tanh_end`.
   double tanh_start = -7.0;
-  /// Where it ends.
+  /// Argument of the hyperbolic tangent at the end.
   double tanh_end = 3.0;
-  /// The value at the end; not negative.
+  /// The value at the end. Must not be negative.
   double min_lr = 0.0;
   ParamGroupField field = ParamGroupField::lr;
   LINKBOY_FIELDS(num_updates, tanh_start, tanh_end, min_lr, field);
-  /// Keys of version 0.1, which texts may still have.
+  /// Keys of version 0.1 that text options may still use.
   static constexpr FormerKey kFormerKeys[] = {
       {"t_initial", "num_updates"}, {"lb", "tanh_start"}, {"ub", "tanh_end"}, {"lr_min", "min_lr"}};
 };
 
-/// f(n) = m + (base - m) / 2 * (1 - tanh(tanh_start * (1 - t) + tanh_end * t)) with t = n /
-/// num_updates, m = min_lr; m from num_updates on. timm's TanhLRScheduler.
+/// A decay along a hyperbolic tangent. With t = n / num_updates and m = min_lr:
+///
+///     f(n) = m + (base - m) / 2 * (1 - tanh(tanh_start * (1 - t) + tanh_end * t))   t < 1
+///            m                                                                      otherwise
+///
+/// Equivalent to timm's TanhLRScheduler.
 class LINKBOY_API TanhScheduler final : public CurveScheduler {
  public:
-  /// See the options.
+  /// The options type of the constructor.
   using Options = TanhSchedulerOptions;
 
-  /// @throws Error if an option is out of its range or a placeholder has no value.
+  /// @throws OptionError if an option is out of range; Error if an expression has no valid value in
+  ///         this run.
   TanhScheduler(torch::optim::Optimizer& optimizer, const TanhSchedulerOptions& options,
                 const RunConfig& config);
 

@@ -6,7 +6,7 @@
 namespace linkboy {
 namespace {
 
-/// The run as a schedule sees it whose updates are epochs.
+/// Returns the configuration for a schedule whose updates are the epochs of the run.
 RunConfig in_epochs(RunConfig config) {
   LINKBOY_CHECK(config.num_epochs > 0 && config.num_updates_per_epoch > 0,
                 "the schedule counts in epochs, but the run has ", config.num_epochs, " epochs of ",
@@ -28,14 +28,14 @@ TimmScheduler::TimmScheduler(torch::optim::Optimizer& optimizer,
 
 void TimmScheduler::step(int64_t epoch) {
   LINKBOY_CHECK_OPTION(epoch >= 0, "the timm schedule is stepped to epoch ", epoch,
-                       "; epochs count from 0.");
+                       "; the epoch must not be negative.");
   epoch_ = epoch;
   if (t_in_epochs_) start();
 }
 
 void TimmScheduler::step_update(int64_t num_updates) {
-  LINKBOY_CHECK(num_updates >= 0, "the timm schedule is stepped to update ", num_updates,
-                "; updates count from 0.");
+  LINKBOY_CHECK_OPTION(num_updates >= 0, "the timm schedule is stepped to update ", num_updates,
+                       "; the number must not be negative.");
   set_num_updates(num_updates);
   if (!t_in_epochs_ || include_new_groups()) start();
 }

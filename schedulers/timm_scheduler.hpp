@@ -11,43 +11,47 @@
 namespace linkboy {
 
 struct TimmSchedulerOptions {
-  /// The schedule as a function of the time.
+  /// Makes the schedule, a function of the time.
   Required<CreateSchedulerFn> scheduler;
-  /// True counts the time in epochs: `step(epoch)` moves it, and to the schedule num_updates
-  /// is the number of epochs. False counts it in updates: `step_update(n)` moves it.
+  /// If true, the time is counted in epochs: `step(epoch)` advances it, and for the schedule
+  /// num_updates is the number of epochs. If false, it is counted in updates: `step_update(n)`
+  /// advances it.
   bool t_in_epochs = true;
 };
 
-/// timm's style of stepping, for any schedule: told both the epochs and the updates that are done,
-/// it moves with the one that is its time. A loop of one's own calls
+/// Steps any schedule in the style of timm: the caller reports both the completed epochs and the
+/// completed updates, and the schedule follows the one that is its unit of time. In your own loop:
 ///
 ///     scheduler.start();
 ///     for each epoch:  for each update:  ... optimizer.step();  scheduler.step_update(++updates);
 ///                      scheduler.step(++epochs);
 ///
-/// and Trainer does just that, so that pytorch-accelerated's TrainerWithTimmScheduler needs no
-/// counterpart but Trainer itself. Both count from the start of the run. A class of your own with
-/// timm's methods is a TimmSteps.
+/// Trainer makes the same calls, so Trainer itself replaces pytorch-accelerated's
+/// TrainerWithTimmScheduler. Both counts begin at the start of the run. For a custom class with
+/// timm's methods, see TimmSteps.
 class LINKBOY_API TimmScheduler final : public CompositeScheduler {
  public:
-  /// See the options.
+  /// The options type of the constructor.
   using Options = TimmSchedulerOptions;
 
-  /// @throws Error if the function is empty, or the time is in epochs and the run is not known;
-  ///         what the schedule throws.
+  /// @throws Error if the function is empty or returns null, or if the time is counted in epochs
+  ///         and the run's number of epochs or of updates per epoch is not known; any error of the
+  ///         function.
   TimmScheduler(torch::optim::Optimizer& optimizer, const TimmSchedulerOptions& options,
                 const RunConfig& config);
 
-  /// After an epoch.
-  /// @param epoch  Epochs done.
+  /// Reports that an epoch is complete.
+  /// @param epoch  Number of completed epochs.
+  /// @throws OptionError if `epoch` is negative; Error under the same conditions as `start`.
   void step(int64_t epoch);
-  /// After an update.
-  /// @param num_updates  Updates done.
+  /// Reports that an update is complete.
+  /// @param num_updates  Number of completed updates.
+  /// @throws OptionError if `num_updates` is negative; Error under the same conditions as `start`.
   void step_update(int64_t num_updates);
 
-  /// `step_update` with one update more.
+  /// Calls `step_update` with the next number of updates.
   void step() override { step_update(num_updates() + 1); }
-  /// `step` with the epochs done.
+  /// Calls `step` with the number of completed epochs.
   void epoch_end(int64_t num_epochs_done, const RunHistory& history, bool has_metrics) override;
 
   std::vector<double> values_at(int64_t update) const override;
@@ -76,14 +80,14 @@ inline CreateSchedulerFn timm_schedule(TimmSchedulerOptions options) {
   return scheduler_fn<TimmScheduler>(std::move(options));
 }
 
-/// Steps any schedule once per epoch, as a loop in Python does that calls `scheduler.step()` at the
-/// end of each epoch. To the schedule, an epoch is one update: its lengths count epochs,
-/// num_updates is the number of epochs, and num_updates_per_epoch is 1. For
-/// CosineAnnealingLR(T_max=epochs):
+/// Steps any schedule once per epoch, like a Python loop that calls `scheduler.step()` at the end
+/// of each epoch. For the schedule, an epoch is one update: its lengths count epochs, num_updates
+/// is the number of epochs, and num_updates_per_epoch is 1. The equivalent of
+/// CosineAnnealingLR(T_max=epochs) is:
 ///
 ///     create_scheduler_fn = by_epoch(cosine())
 ///
-/// A plateau follows its metric at the end of each epoch in any case.
+/// A plateau schedule follows its metric at the end of each epoch, with or without `by_epoch`.
 inline CreateSchedulerFn by_epoch(CreateSchedulerFn scheduler) {
   return timm_schedule({.scheduler = std::move(scheduler), .t_in_epochs = true});
 }

@@ -12,12 +12,13 @@ TimmStepsScheduler::TimmStepsScheduler(torch::optim::Optimizer& optimizer,
   LINKBOY_CHECK_OPTION(*options.scheduler,
                        "the timm_steps schedule's scheduler is empty; give a function.");
   steps_ = (*options.scheduler)(optimizer, config);
-  LINKBOY_CHECK(steps_ != nullptr, "the function that makes the TimmSteps returned null.");
+  LINKBOY_CHECK(steps_ != nullptr,
+                "the function that makes the TimmSteps returned null; it must return an object.");
   values_ = get_param_group_field(optimizer, ParamGroupField::lr);
   set_param_group_field(optimizer, ParamGroupField::lr, base_values());
 }
 
-/// Takes over what the schedule has set, and checks it.
+/// Reads the values that the schedule has set, and checks them.
 void TimmStepsScheduler::take_values() {
   values_ = get_param_group_field(optimizer(), ParamGroupField::lr);
   start();
@@ -53,7 +54,8 @@ bool TimmStepsScheduler::include_new_groups() {
 }
 
 std::vector<double> TimmStepsScheduler::values_at(int64_t update) const {
-  LINKBOY_CHECK(update >= 0, "a schedule has no value after ", update, " updates.");
+  LINKBOY_CHECK(update >= 0, "a schedule has no value after ", update,
+                " updates; the number must not be negative.");
   return values_;
 }
 

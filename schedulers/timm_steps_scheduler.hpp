@@ -14,69 +14,76 @@
 
 namespace linkboy {
 
-/// A schedule of your own with the methods of timm's schedulers: it sets the optimizer's learning
-/// rates itself, by `set_param_group_field`, in its constructor and whenever it is stepped.
+/// Base class of a custom schedule with the methods of timm's schedulers. It sets the optimizer's
+/// learning rates itself with `set_param_group_field`, in its constructor and whenever it is
+/// stepped.
 ///
-/// If the schedule is a function of the update, a CurveScheduler is simpler and can be drawn.
+/// If the schedule is a function of the update, a CurveScheduler is simpler and can be plotted.
 class LINKBOY_API TimmSteps {
  public:
   virtual ~TimmSteps() = default;
 
   /// Called after each epoch.
-  /// @param epoch  Epochs of the run that are done, as timm's `step(epoch + 1)`.
-  /// @param metric  The epoch's value of `TimmStepsOptions::monitor`; nothing if it has no value.
+  /// @param epoch  Number of completed epochs of the run, as in timm's `step(epoch + 1)`.
+  /// @param metric  The value of `TimmStepsOptions::monitor` in this epoch; empty if there is no
+  ///        new value.
   virtual void step([[maybe_unused]] int64_t epoch, [[maybe_unused]] std::optional<double> metric) {
   }
 
   /// Called after each update that was made.
-  /// @param num_updates  Updates of the run that are done.
-  /// @param metric  The newest value of `TimmStepsOptions::monitor`; nothing before the first.
+  /// @param num_updates  Number of updates of the run so far.
+  /// @param metric  The newest value of `TimmStepsOptions::monitor`; empty before the first value.
   virtual void step_update([[maybe_unused]] int64_t num_updates,
                            [[maybe_unused]] std::optional<double> metric) {}
 
-  /// Returns what a resumed run needs besides the learning rates, which are saved anyway.
+  /// Returns the state that a resumed run needs in addition to the learning rates, which are always
+  /// saved.
   virtual StateDict state_dict() const { return {}; }
-  /// Takes what `state_dict` returned.
+  /// Restores the state that `state_dict` returned.
   virtual void load_state_dict(const StateDict&) {}
 };
 
-/// Makes the schedule of a run. It must keep a reference to the optimizer, and may resolve
-/// placeholders by the configuration.
+/// Makes the schedule of a run. The schedule must keep a reference to the optimizer. The function
+/// can resolve placeholders with the configuration.
 using CreateTimmStepsFn =
     std::function<std::unique_ptr<TimmSteps>(torch::optim::Optimizer&, const RunConfig&)>;
 
 struct TimmStepsOptions {
   /// Makes the schedule.
   Required<CreateTimmStepsFn> scheduler;
-  /// The metric that its methods get, as the run history calls it; none if it is empty.
+  /// Name in the run history of the metric that the methods receive. If empty, they do not receive
+  /// a metric.
   std::string monitor{};
 };
 
-/// A class of your own in timm's style as a schedule:
+/// Makes a Scheduler of a custom class in timm's style:
 ///
 ///     create_scheduler_fn = timm_steps(
 ///         {.scheduler = [](torch::optim::Optimizer& optimizer, const RunConfig& run) {
 ///           return std::make_unique<MySchedule>(optimizer, run.num_epochs);
 ///         }})
 ///
-/// Trainer and Engine step it; Engine knows no metric. Its values are not known beforehand, so that
-/// `values_at` gives the present ones for every update. It cannot be part of another schedule.
+/// Trainer and Engine step it; Engine does not pass it a metric. Future values are not known, so
+/// `values_at` returns the current values for every update. It cannot be a part of another
+/// schedule.
 class LINKBOY_API TimmStepsScheduler final : public Scheduler {
  public:
-  /// See the options.
+  /// The options type of the constructor.
   using Options = TimmStepsOptions;
 
-  /// Leaves the optimizer as it is; what the schedule's constructor has set is set by `start`.
-  /// @throws Error if the function is empty or returns null; what it throws.
+  /// Does not change the optimizer. The learning rates that the schedule's constructor sets take
+  /// effect in `start`.
+  /// @throws OptionError if the function is empty; Error if it returns null; any error of the
+  ///         function.
   TimmStepsScheduler(torch::optim::Optimizer& optimizer, const TimmStepsOptions& options,
                      const RunConfig& config);
 
-  /// Calls `TimmSteps::step_update` with one update more.
-  /// @throws Error as `Scheduler::start`; what the schedule throws.
+  /// Counts one update and calls `TimmSteps::step_update`.
+  /// @throws Error under the same conditions as `Scheduler::start`; any error of the schedule.
   void step() override;
   /// Calls `TimmSteps::step`.
-  /// @throws Error as `Scheduler::start`, or if the history has no such metric though the epoch was
-  ///         evaluated; what the schedule throws.
+  /// @throws Error under the same conditions as `Scheduler::start`, or if the epoch was evaluated
+  ///         but the history does not have the metric; any error of the schedule.
   void epoch_end(int64_t num_epochs_done, const RunHistory& history, bool has_metrics) override;
   void run_start(const RunHistory& history) override;
   bool include_new_groups() override;
@@ -99,7 +106,7 @@ class LINKBOY_API TimmStepsScheduler final : public Scheduler {
   MetricCursor cursor_{};
   std::optional<double> metric_{};
   std::unique_ptr<TimmSteps> steps_{};
-  std::vector<double> values_{};  // what the schedule has set
+  std::vector<double> values_{};  // set by the schedule
 };
 
 /// Returns a function for `TrainOptions::create_scheduler_fn`.

@@ -23,7 +23,7 @@ torch::optim::SGD make_stand_in(const std::vector<double>& lrs) {
 
 }  // namespace
 
-/// The LibTorch scheduler on its optimizer, at some update.
+/// The LibTorch scheduler with its optimizer, after some number of updates.
 struct TorchScheduler::Simulation {
   explicit Simulation(const std::vector<double>& lrs) : optimizer(make_stand_in(lrs)) {}
 
@@ -45,13 +45,15 @@ TorchScheduler::~TorchScheduler() = default;
 void TorchScheduler::start_simulation() const {
   auto simulation = std::make_unique<Simulation>(base_values());
   simulation->scheduler = (*options_.scheduler)(simulation->optimizer, config_);
-  LINKBOY_CHECK(simulation->scheduler,
-                "the function that makes the torch scheduler returned null.");
+  LINKBOY_CHECK(
+      simulation->scheduler,
+      "the function that makes the torch scheduler returned null; it must return a scheduler.");
   simulation_ = std::move(simulation);
 }
 
 std::vector<double> TorchScheduler::values_at(int64_t update) const {
-  LINKBOY_CHECK(update >= 0, "a schedule has no value after ", update, " updates.");
+  LINKBOY_CHECK(update >= 0, "a schedule has no value after ", update,
+                " updates; the number must not be negative.");
   if (update < simulation_->update) start_simulation();
   while (simulation_->update < update) {
     simulation_->scheduler->step();
@@ -67,7 +69,7 @@ bool TorchScheduler::include_new_groups() {
 }
 
 void TorchScheduler::load_state_dict(const StateDict& state) {
-  // What is simulated so far stems from other base values.
+  // The simulation so far started from other base values.
   simulation_->update = std::numeric_limits<int64_t>::max();
   Scheduler::load_state_dict(state);
 }

@@ -18,13 +18,13 @@
 
 namespace linkboy {
 
-/// A function that makes a LibTorch scheduler, from (optimizer) or from (optimizer, RunConfig).
+/// A function that makes a LibTorch scheduler from (optimizer) or from (optimizer, RunConfig).
 class TorchSchedulerFn {
  public:
-  /// An empty one, which TorchScheduler refuses.
-  TorchSchedulerFn(std::nullptr_t) {}  // NOLINT(google-explicit-constructor): as std::function
+  /// Makes an empty function, which TorchScheduler rejects.
+  TorchSchedulerFn(std::nullptr_t) {}  // NOLINT(google-explicit-constructor): like std::function
 
-  /// From a function of either form.
+  /// Converts a function of either form.
   template <class F>
   requires(!std::same_as<std::remove_cvref_t<F>, TorchSchedulerFn> &&
            (std::invocable<F&, torch::optim::Optimizer&> ||
@@ -45,7 +45,7 @@ class TorchSchedulerFn {
   /// Whether there is a function.
   explicit operator bool() const { return static_cast<bool>(function_); }
 
-  /// Calls it.
+  /// Calls the function.
   std::unique_ptr<torch::optim::LRScheduler> operator()(torch::optim::Optimizer& optimizer,
                                                         const RunConfig& config) const {
     return function_(optimizer, config);
@@ -58,34 +58,36 @@ class TorchSchedulerFn {
 };
 
 struct TorchSchedulerOptions {
-  /// Makes the LibTorch scheduler for the optimizer that it is given, which is not the run's own:
-  /// it has the same number of param groups with the same learning rates. A second parameter gets
-  /// the run's configuration, for lengths in placeholders.
+  /// Makes the LibTorch scheduler. Its optimizer is not that of the run, but has the same number of
+  /// param groups with the same learning rates. If the function has a second parameter, it also
+  /// gets the run's configuration, for lengths that use placeholders.
   Required<TorchSchedulerFn> scheduler;
 };
 
-/// Any `torch::optim::LRScheduler` as a schedule:
+/// Makes a Scheduler of any `torch::optim::LRScheduler`:
 ///
 ///     torch_schedule({.scheduler = [](torch::optim::Optimizer& optimizer) {
 ///       return std::make_unique<torch::optim::StepLR>(optimizer, 30, 0.5);
 ///     }})
 ///
-/// With a length that depends on the run:
+/// If a length depends on the run:
 ///
 ///     torch_schedule({.scheduler = [](torch::optim::Optimizer& optimizer, const RunConfig& run) {
 ///       const RunExpression length = placeholders::num_updates_per_epoch * 2;
 ///       return std::make_unique<torch::optim::StepLR>(optimizer, length.resolve_count(run), 0.5);
 ///     }})
 ///
-/// The LibTorch scheduler works on an optimizer of its own, whose learning rates are handed on; so
-/// it can be asked beforehand, saved and restored, which LibTorch's cannot. Its n-th call of `step`
-/// sets f(n - 1), as LibTorch means it. `values_at` costs n steps unless it is asked in order.
+/// The LibTorch scheduler works on a separate optimizer, whose learning rates are copied to the
+/// run's optimizer. Unlike a plain LibTorch scheduler, it can therefore be plotted before training,
+/// saved and restored. The n-th call of its `step` sets f(n - 1), as in LibTorch. `values_at(n)`
+/// costs n steps unless it is called in ascending order.
 class LINKBOY_API TorchScheduler final : public Scheduler {
  public:
-  /// See the options.
+  /// The options type of the constructor.
   using Options = TorchSchedulerOptions;
 
-  /// @throws Error if the function is empty or returns null; what it throws.
+  /// @throws OptionError if the function is empty; Error if it returns null; any error of the
+  ///         function.
   TorchScheduler(torch::optim::Optimizer& optimizer, const TorchSchedulerOptions& options,
                  const RunConfig& config);
   ~TorchScheduler() override;

@@ -39,7 +39,7 @@ WarmupScheduler::WarmupScheduler(torch::optim::Optimizer& optimizer,
       warmup_start_lr_(options.warmup_start_lr),
       is_prefix_(options.warmup_prefix) {}
 
-/// The update of the inner schedule; during the warm-up the one that it leads to.
+/// Returns the update of the inner schedule; during the warm-up, the one at its end.
 int64_t WarmupScheduler::inner_update(int64_t update) const {
   const auto end = static_cast<int64_t>(std::ceil(warmup_));
   return std::max(update, end) - (is_prefix_ ? end : 0);

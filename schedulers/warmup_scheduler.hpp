@@ -10,33 +10,37 @@
 namespace linkboy {
 
 struct WarmupSchedulerOptions {
-  /// What follows; without one the base values stay. For it, the placeholders num_updates and
-  /// num_epochs are what the warm-up leaves of the run (a begun epoch counts as one). A plateau
-  /// counts metrics from the end of the warm-up on.
+  /// The schedule after the warm-up. If empty, the base values stay. If `warmup_prefix` is true,
+  /// the placeholders num_updates and num_epochs are, for this schedule, the updates and epochs of
+  /// the run after the warm-up (a partial epoch counts as one). A plateau schedule counts metrics
+  /// from the end of the warm-up on.
   CreateSchedulerFn scheduler{};
-  /// Updates of linear warm-up; not negative, at most the run, not always whole.
+  /// Number of updates of linear warm-up. Does not have to be a whole number. Must not be negative,
+  /// and must be at most the number of updates in the run.
   RunExpression warmup_updates = placeholders::num_updates_per_epoch;
-  /// The value of the first update; not negative.
+  /// The value of the first update. Must not be negative.
   double warmup_start_lr = 0.0;
-  /// True has the schedule begin at the end of the warm-up; false has it run from the first update,
-  /// out of sight until then.
+  /// If true, the schedule begins at the end of the warm-up. If false, it begins at the first
+  /// update, and its values are used from the end of the warm-up on.
   bool warmup_prefix = true;
 };
 
-/// Rises linearly to the first value of any other schedule, and then follows it. With w =
-/// warmup_start_lr, W = warmup_updates and s = W rounded up with a prefix, 0 without:
+/// Rises linearly to the first value of another schedule, then follows that schedule. W is
+/// warmup_updates, W' is W rounded up, and w is warmup_start_lr. s is W' if `warmup_prefix` is
+/// true, otherwise 0:
 ///
 ///     f(n) = w + n (g(W' - s) - w) / W   n < W
-///            g(n - s)                    otherwise            W' = W rounded up
+///            g(n - s)                    otherwise
 ///
-/// The warm-up of timm's schedulers, without a jump at its end.
+/// Equivalent to the warm-up of timm's schedulers, but without a jump at its end.
 class LINKBOY_API WarmupScheduler final : public CompositeScheduler {
  public:
-  /// See the options.
+  /// The options type of the constructor.
   using Options = WarmupSchedulerOptions;
 
-  /// @throws Error if the warm-up is longer than the run or an option is out of its range; what
-  ///         the other schedule throws.
+  /// @throws OptionError if the warm-up is longer than the run or an option is out of range; Error
+  ///         if an expression has no valid value in this run; any error of the other schedule's
+  ///         constructor.
   WarmupScheduler(torch::optim::Optimizer& optimizer, const WarmupSchedulerOptions& options,
                   const RunConfig& config);
 

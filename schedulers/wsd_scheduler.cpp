@@ -21,21 +21,21 @@ WsdScheduler::WsdScheduler(torch::optim::Optimizer& optimizer, const WsdSchedule
   LINKBOY_CHECK_OPTION(
       options.decay != WsdSchedulerOptions::Decay::inverse || options.min_lr_ratio > 0.0,
       "the wsd schedule's min_lr_ratio is 0, which its inverse decay never reaches; give a "
-      "positive one, or take another decay.");
+      "positive value, or choose another decay.");
   constexpr int64_t kMaxCheckpoints = 62;
   const int64_t num = options.num_checkpoints;
   LINKBOY_CHECK_OPTION(
       num >= 1 && num <= kMaxCheckpoints && (total >> (num - 1)) >= 1,
       "the wsd schedule's num_checkpoints is ", num, " in ", total,
-      " updates; it must be at least 1, and half of each period must be left for the "
-      "checkpoint before.");
+      " updates; it must be at least 1, and 2^(num_checkpoints - 1) must be at most the number of "
+      "updates.");
   if (options.is_continuation_from_checkpoint) warmup_ = 0;
 
   for (int64_t i = 0; i < num; ++i) {
     const int64_t begin = periods_.empty() ? 0 : periods_.back().end;
     const int64_t end = total >> (num - 1 - i);
-    // The first update of a decay has the base value, so that one alone would not decay. A little
-    // more than the share, because 100 * 0.29 is less than 29.
+    // The first update of a decay has the base value, so a decay of one update would not decay. The
+    // share is increased slightly, because 100 * 0.29 is less than 29 in floating point.
     const double share = static_cast<double>(end - begin) * options.decay_phase_ratio;
     const auto decay = std::max(static_cast<int64_t>(std::floor(share * (1.0 + 1e-9))),
                                 std::min<int64_t>(2, end - begin));

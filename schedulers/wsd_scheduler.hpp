@@ -11,68 +11,75 @@
 namespace linkboy {
 
 struct WsdSchedulerOptions {
-  /// With t from 0 to 1 over a decay phase and m = min_lr_ratio, the share of the base value is
+  /// The curve of a decay. With t from 0 to 1 over the decay and m = min_lr_ratio, the share of the
+  /// base value is:
+  ///
   ///     sqrt      m + (1 - m) (1 - sqrt(t))
   ///     inverse   1 / (t / m + 1 - t)
   ///     linear    m + (1 - m) (1 - t)
   enum class Decay { sqrt, inverse, linear };
   friend LINKBOY_ENUM_NAMES(Decay, sqrt, inverse, linear);
 
-  /// Updates in the whole schedule; whole, at least 1.
+  /// Number of updates in the whole schedule. Must be a whole number and at least 1.
   RunExpression num_updates = placeholders::num_updates;
-  /// Updates of linear warm-up; whole, not negative.
+  /// Number of updates of linear warm-up. Must be a whole number and not negative.
   RunExpression warmup_updates = 0;
-  /// The value of the first update of the warm-up; not negative.
+  /// The value of the first update of the warm-up. Must not be negative.
   double warmup_start_lr = 1e-6;
 
   /// The curve of each decay.
   Decay decay = Decay::sqrt;
-  /// Share of each period that decays; above 0, at most 1. A decay has at least 2 updates, the
-  /// first of them with the base value.
+  /// Share of each period that decays. Must be above 0 and at most 1. A decay has at least 2
+  /// updates, unless the period has only 1. The first update of a decay has the base value.
   double decay_phase_ratio = 0.1;
-  /// The end of a decay as a share of the base value; from 0 to 1, above 0 for inverse.
+  /// The value at the end of a decay as a share of the base value. Must be in [0, 1]. Must be
+  /// positive for `Decay::inverse`.
   double min_lr_ratio = 1e-6;
 
-  /// Periods, each with a decay and a checkpoint at its end; at least 1.
+  /// Number of periods, each with a decay and a checkpoint at its end. Must be at least 1, and
+  /// 2^(num_checkpoints - 1) must be at most `num_updates`.
   int64_t num_checkpoints = 1;
-  /// Continues from a checkpoint of another run: `Trainer::load_checkpoint` takes its base values
-  /// only (see `continued`), and the schedule starts at its beginning, without warm-up.
+  /// If true, the run continues from the checkpoint of another run. `Trainer::load_checkpoint` then
+  /// takes only the base values from the saved schedule (see `continued`), and the schedule starts
+  /// from its beginning, without warm-up.
   bool is_continuation_from_checkpoint = false;
 
   ParamGroupField field = ParamGroupField::lr;
 
   LINKBOY_FIELDS(num_updates, warmup_updates, warmup_start_lr, decay, decay_phase_ratio,
                  min_lr_ratio, num_checkpoints, is_continuation_from_checkpoint, field);
-  /// Keys of version 0.1, which texts may still have.
+  /// Keys of version 0.1 that text options may still use.
   static constexpr FormerKey kFormerKeys[] = {{"total_steps", "num_updates"},
                                               {"num_warmup_steps", "warmup_updates"},
                                               {"warmup_starting_lr", "warmup_start_lr"},
                                               {"lr_min", "min_lr_ratio"}};
 };
 
-/// Warm-up, stable, decay. With several checkpoints the last one is at the end of the run and each
-/// other one half-way to the next: 4 checkpoints of 800 updates are at 100, 200, 400 and 800; after
-/// each of them the value is back at the base value.
+/// Warms up, stays at the base value, then decays. With several checkpoints, the last one is at the
+/// end of the schedule, and each other one is half-way to the next: with 800 updates, 4 checkpoints
+/// are at 100, 200, 400 and 800. After each checkpoint except the last, the value returns to the
+/// base value.
 ///
-/// After pytorch-accelerated's WSDLrScheduler; its checkpoints missed the end of the run.
+/// Based on pytorch-accelerated's WSDLrScheduler, whose checkpoints missed the end of the run.
 class LINKBOY_API WsdScheduler final : public CurveScheduler {
  public:
-  /// See the options.
+  /// The options type of the constructor.
   using Options = WsdSchedulerOptions;
 
-  /// A period in updates: [begin, decay_begin) is stable, [decay_begin, end) decays, and after
-  /// update `end` it is time for the checkpoint.
+  /// A period in updates: [begin, decay_begin) is stable and [decay_begin, end) decays. The
+  /// checkpoint is due after `end` updates.
   struct Period {
-    /// The first update of the period, from 0.
+    /// The first update of the period, counted from 0.
     int64_t begin;
-    /// The first that decays.
+    /// The first update of the decay.
     int64_t decay_begin;
-    /// One past the last.
+    /// One past the last update of the period.
     int64_t end;
   };
 
-  /// @throws Error if an option is out of its range, a placeholder has no value, the warm-up
-  ///         reaches into the first decay or there are more checkpoints than the run has room for.
+  /// @throws OptionError if an option is out of range, if the warm-up reaches into the first decay,
+  ///         or if there are too many checkpoints for the number of updates; Error if an expression
+  ///         has no valid value in this run.
   WsdScheduler(torch::optim::Optimizer& optimizer, const WsdSchedulerOptions& options,
                const RunConfig& config);
 
@@ -80,11 +87,11 @@ class LINKBOY_API WsdScheduler final : public CurveScheduler {
   std::vector<Length> lengths() const override;
   StateDict continued(const StateDict& state) const override;
 
-  /// One for each checkpoint, in order.
+  /// The periods, one per checkpoint, in order.
   const std::vector<Period>& periods() const { return periods_; }
-  /// The period to which update `update + 1` belongs; the last one after the end.
+  /// Returns the period of update `update + 1`; after the end, the last period.
   const Period& period_at(int64_t update) const;
-  /// The updates after which to save: the end of each period.
+  /// Returns the numbers of updates after which to save: the ends of the periods.
   std::vector<int64_t> checkpoint_updates() const;
 
  private:

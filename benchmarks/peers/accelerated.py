@@ -1,4 +1,4 @@
-"""pytorch-accelerated's Trainer with its default callbacks. A turn is one epoch of one long run."""
+"""pytorch-accelerated's Trainer with its default callbacks. A turn is one epoch of a long run."""
 
 from pytorch_accelerated import Trainer
 from torch import nn
@@ -10,8 +10,8 @@ ENDLESS = 1_000_000
 
 
 class TrainerInTurns(Trainer):
-    """Its time runs from the first thing that an epoch does to the last step's end. What comes
-    after (a pause of 10 ms for the progress bar, printing) is not counted.
+    """Times each epoch from its first action to the end of its last step. The work after that (a
+    pause of 10 ms for the progress bar, and printing) does not count.
     """
 
     def __init__(self, turns, dataset, **arguments):

@@ -1,4 +1,4 @@
-"""A training loop by hand: the least that Python's PyTorch can do. Also its optimizer alone."""
+"""A minimal hand-written training loop with Python's PyTorch, and its optimizer alone."""
 
 import torch
 from torch import nn

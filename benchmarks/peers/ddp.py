@@ -1,8 +1,8 @@
-"""Python's side of compare_ddp.py: one rank of a DDP loop by hand. See ddp.cpp for the protocol.
+"""Python's side of compare_ddp.py: one rank of a hand-written DDP loop. See ddp.cpp for the protocol.
 
-Beside "run", whose batches come from DataLoader and DistributedSampler, there is "indexed", which
-gathers each batch by one index_select, as linkboy does: not what users write, but the least that
-Python can do. Each has a model of its own.
+The batches of "run" come from DataLoader and DistributedSampler. In addition there is "indexed", which
+gathers each batch with one index_select, like linkboy. Users do not usually write this, but it is the
+fastest way in Python. Each loop has a separate model.
 """
 
 import json
@@ -75,7 +75,7 @@ def by_index(dataset, rank, num_ranks):
 
 
 def make_buckets(model):
-    """As large as the buckets of the gradients; see ddp.cpp."""
+    """Returns tensors of the sizes of the gradient buckets; see ddp.cpp."""
     buckets, size, limit = [], 0, MEBIBYTE // 4
     parameters = list(model.parameters())[::-1]
     for parameter in parameters:

@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
-"""The work of benchmarks/image_folder.cpp with torchvision's ImageFolder and transforms in a torch DataLoader.
+"""Does the work of benchmarks/image_folder.cpp with torchvision's ImageFolder in a torch DataLoader.
 
     image_folder.py FOLDER [num_workers, default 2] [--train] [--seconds 3]
     image_folder.py FOLDER --make      writes 400 JPEG files of 500 x 375 into ten class folders
 
-Each line "go" on the standard input makes it go through whole epochs for at least so many seconds and
-print one line of JSON; "quit" ends it. The workers stay between epochs, so that their start is not timed.
+For each line "go" on standard input, the script runs complete epochs for at least --seconds, and prints a
+line of JSON. "quit" ends it. The workers persist between epochs, so that their start is not timed.
 """
 
 import argparse
@@ -26,7 +26,7 @@ BATCH_SIZE = 32
 
 
 def make_images(folder):
-    """Smooth with some noise, as photographs are: about 66 KB each at quality 90."""
+    """Writes smooth images with some noise, like photographs, of about 66 KB each at quality 90."""
     noise = np.random.default_rng(0)
     for i in range(NUM_IMAGES):
         small = Image.fromarray(noise.integers(0, 256, (24, 32, 3), dtype=np.uint8))

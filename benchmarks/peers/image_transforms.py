@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
-"""The work of benchmarks/image_transforms.cpp with torchvision's v2 transforms in a torch DataLoader.
+"""Does the work of benchmarks/image_transforms.cpp with torchvision's v2 transforms in a torch DataLoader.
 
     image_transforms.py [num_workers, default 2] [--seconds 2]
 
-Each line "go" on the standard input makes it go through whole epochs for at least so many seconds and
-print one line of JSON; "quit" ends it. The workers stay between epochs, so that their start is not timed.
+For each line "go" on standard input, the script runs complete epochs for at least --seconds, and prints a
+line of JSON. "quit" ends it. The workers persist between epochs, so that their start is not timed.
 """
 
 import argparse

@@ -1,6 +1,6 @@
-"""Lightning's Trainer, without what writes into folders. A turn is one epoch of one long fit.
+"""Lightning's Trainer, without logger and checkpoints. A turn is one epoch of a long fit.
 
-Without --log-loss the step does not log its loss, which spares Lightning what other Trainers do.
+Without --log-loss, the step does not log its loss. Lightning then saves work that other Trainers do.
 """
 
 import pytorch_lightning

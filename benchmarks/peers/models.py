@@ -1,4 +1,4 @@
-"""The models and data of linkboy_workloads, number by number: the same seed gives the same samples."""
+"""The models and data of linkboy_workloads. The same seed produces exactly the same samples."""
 
 import torch
 from torch import nn
@@ -37,7 +37,7 @@ class Cnn(nn.Module):
 
 
 def make_resnet18():
-    from torchvision.models import resnet18  # not for the others: it takes time to import
+    from torchvision.models import resnet18  # imported here, because the import is slow
 
     model = resnet18(num_classes=NUM_CLASSES)
     model.conv1 = nn.Conv2d(3, 64, 3, padding=1, bias=False)
@@ -52,7 +52,7 @@ def make_model(work):
 
 
 def make_dataset(work, steps):
-    """As many samples as `steps` full batches take, so that an epoch has so many steps."""
+    """Returns the samples of `steps` full batches, so that an epoch has `steps` steps."""
     torch.manual_seed(0)
     count, shape = steps * BATCH_SIZES[work], SHAPES[work]
     inputs = torch.randn(count, *shape)
@@ -61,14 +61,14 @@ def make_dataset(work, steps):
     else:
         patterns = torch.randn(NUM_CLASSES, shape[0], 4, 4)
         patterns = patterns.repeat_interleave(shape[1] // 4, 2).repeat_interleave(shape[2] // 4, 3)
-    # In place: what is made on the way would count as memory of the run.
+    # Adds in place, because temporary tensors would count as memory of the run.
     whole = count // NUM_CLASSES * NUM_CLASSES
     inputs[:whole].view(-1, NUM_CLASSES, *shape).add_(patterns, alpha=0.1)
     return TensorDataset(inputs, torch.arange(count).remainder(NUM_CLASSES))
 
 
 def make_loader(work, dataset, workers):
-    # Workers that stay from epoch to epoch are the faster ones.
+    # Persistent workers are faster than new ones in each epoch.
     return DataLoader(dataset, batch_size=BATCH_SIZES[work], shuffle=True, num_workers=workers,
                       persistent_workers=workers > 0)
 
@@ -78,7 +78,7 @@ def make_optimizer(parameters, fused=True):
 
 
 def check_loss(model, dataset):
-    """By which all sides are compared."""
+    """Returns the check value by which all sides are compared."""
     inputs, targets = dataset[:NUM_CHECKED_SAMPLES]
     with torch.no_grad():
         return float(F.cross_entropy(model(inputs), targets))

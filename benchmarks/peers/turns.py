@@ -1,4 +1,4 @@
-"""What the Python sides of compare_peers.py have in common: see workloads.cpp for the protocol."""
+"""The code that the Python sides of compare_peers.py share. See workloads.cpp for the protocol."""
 
 import argparse
 import json
@@ -23,7 +23,7 @@ def parse_arguments():
 
 
 class Turns:
-    """Waits for its turn on standard input and times it. All else that is printed leads nowhere."""
+    """Waits for its turn on standard input and times it. Discards all other output."""
 
     def __init__(self, arguments):
         torch.set_num_threads(arguments.threads)
@@ -42,7 +42,7 @@ class Turns:
             self.say(torch=torch.__version__)
 
     def begin(self):
-        """Returns when the next turn begins, and raises SystemExit when there is none."""
+        """Returns when the next turn begins. Raises SystemExit if there is no next turn."""
         if not self._first_update and sys.stdin.readline() != "run\n":
             sys.exit()
         self._start = time.perf_counter()
@@ -58,7 +58,7 @@ class Turns:
 
 
 def peak_bytes():
-    """The most resident memory this process has had."""
+    """Returns the peak resident memory of this process in bytes."""
     with open("/proc/self/status") as status:
         for line in status:
             if line.startswith("VmHWM:"):
@@ -66,7 +66,7 @@ def peak_bytes():
 
 
 def serve(work):
-    """Calls work(arguments, turns), and tells the other side how it failed."""
+    """Calls work(arguments, turns), and reports an exception to the other side."""
     arguments = parse_arguments()
     turns = Turns(arguments)
     try:

@@ -11,20 +11,20 @@
 #include <cstdint>
 #include <linkboy/data/batch.hpp>
 
-/// Images that need no download, and a network for them: what several examples train on.
+/// Generated images, which need no download, and a network for them. Several examples use both.
 namespace shapes {
 
 inline constexpr int64_t kNumClasses = 4;
 
-/// A disc, a square, a cross or a ring in each image, of any bright colour, size and place, on a
-/// dark and noisy ground. The same seed gives the same images.
-/// @return images [count, 3, side, side], uint8; classes [count], int64.
+/// Draws a disc, square, cross or ring in each image, with a random bright colour, size and
+/// position, on a dark and noisy background. The same seed produces the same images.
+/// @return The images [count, 3, side, side], uint8, and the classes [count], int64.
 inline linkboy::Batch make_shapes(int64_t count, int64_t side, uint64_t seed) {
   at::Generator generator = at::make_generator<at::CPUGeneratorImpl>(seed);
   const auto uniform = [&generator](at::IntArrayRef sizes, double low, double high) {
     return at::rand(sizes, generator) * (high - low) + low;
   };
-  // Distances from the centre of the shape, where the image reaches from -1 to 1.
+  // Distances from the centre of the shape; the image extends from -1 to 1.
   const at::Tensor grid = at::linspace(-1, 1, side);
   const at::Tensor x = (grid.view({1, 1, side}) - uniform({count, 1, 1}, -0.3, 0.3)).abs();
   const at::Tensor y = (grid.view({1, side, 1}) - uniform({count, 1, 1}, -0.3, 0.3)).abs();
@@ -46,7 +46,8 @@ inline linkboy::Batch make_shapes(int64_t count, int64_t side, uint64_t seed) {
   return {image.clamp(0, 1).mul(255).to(at::kByte), classes};
 }
 
-/// A small CNN: images [N, 3, H, W] of any size of 8 or more to scores [N, kNumClasses].
+/// Returns a small CNN that maps images [N, 3, H, W] of any size from 8 x 8 to scores
+/// [N, kNumClasses].
 inline torch::nn::Sequential make_cnn() {
   namespace nn = torch::nn;
   nn::Sequential layers;

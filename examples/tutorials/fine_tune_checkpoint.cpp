@@ -1,4 +1,4 @@
-// Fine-tunes a model that Python trained: see the tutorial "Fine-tune a Python checkpoint".
+// Fine-tunes a model that Python trained. See the tutorial "Fine-tune a Python checkpoint".
 //
 //     fine_tune_checkpoint BASE.pt TUNED.pt
 
@@ -11,7 +11,7 @@
 #include <linkboy/cli.hpp>
 #include <linkboy/trainer.hpp>
 
-/// The class Net of python_side.py: the same names, so that the weights fit.
+/// The class Net of python_side.py. Its members have the same names, so that the weights fit.
 struct NetImpl : torch::nn::Module {
   explicit NetImpl(int64_t num_classes) {
     body = register_module("body",
@@ -34,7 +34,7 @@ void run(const std::string& base, const std::string& tuned) {
   for (const auto& name : report.missing) std::cout << "new: " << name << '\n';
 
   auto freezer = std::make_shared<linkboy::ModelFreezer>(net);
-  freezer->freeze();  // all layer groups but the last: the head is trained alone
+  freezer->freeze();  // all layer groups except the last, so that only the head is trained
   auto optimizer = std::make_shared<torch::optim::AdamW>(freezer->get_trainable_parameters(), 0.01);
   auto unfreeze = linkboy::make<linkboy::FreezeLayers>(
       freezer, {.unfreeze_at = {{.epoch = 4, .from_index = 0, .lr = 1e-3}}});
@@ -57,7 +57,7 @@ void run(const std::string& base, const std::string& tuned) {
 int main(int argc, char** argv) {
   return linkboy::cli::run_main(argc, argv, [](const linkboy::cli::Arguments& arguments) {
     if (arguments.size() != 2)
-      throw linkboy::cli::UsageError("it takes two files, BASE and TUNED.");
+      throw linkboy::cli::UsageError("two arguments are required: BASE and TUNED.");
     run(arguments[0], arguments[1]);
   });
 }

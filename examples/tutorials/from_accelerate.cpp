@@ -1,4 +1,4 @@
-// A loop over an Accelerator: see the tutorial "From Lightning or accelerate".
+// A training loop with an Accelerator. See the tutorial "From Lightning or accelerate".
 
 #include <torch/torch.h>
 

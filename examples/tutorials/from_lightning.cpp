@@ -1,4 +1,4 @@
-// A LightningModule as a subclass of Trainer: see the tutorial "From Lightning or accelerate".
+// A LightningModule as a subclass of Trainer. See the tutorial "From Lightning or accelerate".
 
 #include <torch/torch.h>
 
@@ -12,7 +12,7 @@
 #include <linkboy/trainer.hpp>
 #include <numbers>
 
-/// The steps of the LightningModule; the network stays a plain module.
+/// Contains the steps of the LightningModule; the network remains a plain module.
 class NoisyClassifier : public linkboy::Trainer {
  public:
   using Trainer::Trainer;

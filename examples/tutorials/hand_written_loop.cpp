@@ -1,11 +1,11 @@
-// A training loop with LibTorch alone, with which the tutorial "ten steps" begins.
+// A training loop with LibTorch alone: the starting point of the tutorial "ten steps".
 
 #include <torch/torch.h>
 
 #include <cstdio>
 #include <numbers>
 
-/// Points [N, 2] on two spirals wound into each other, and labels [N]: which one a point is on.
+/// Returns points [N, 2] on two interleaved spirals, and labels [N] with the spiral of each point.
 std::pair<at::Tensor, at::Tensor> make_spirals(int64_t num_points) {
   const auto labels = torch::randint(2, {num_points}, torch::kLong);
   const auto radii = torch::rand(num_points);

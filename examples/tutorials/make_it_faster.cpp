@@ -1,4 +1,4 @@
-// Times two ways to load the same samples: see the tutorial "Make it faster, and prove it".
+// Times two ways to load the same samples. See the tutorial "Make it faster, and prove it".
 
 #include <torch/torch.h>
 
@@ -13,7 +13,7 @@ constexpr int64_t kNumImages = 2000;
 
 at::Tensor make_images() { return torch::randint(256, {kNumImages, 3, 32, 32}, torch::kByte); }
 
-/// Reads one sample at a time and makes a float tensor of it, as many hand-written programs do.
+/// Reads one sample at a time and converts it to floats, as many hand-written programs do.
 class SlowImages : public torch::data::Dataset<SlowImages> {
  public:
   explicit SlowImages(at::Tensor images) : images_(std::move(images)) {}
@@ -42,7 +42,7 @@ Timing time_run(linkboy::Dataset dataset, linkboy::DataLoaderOptions loading) {
                  .num_epochs = 2,
                  .per_device_batch_size = 50,
                  .train_dataloader_options = std::move(loading)});
-  const linkboy::TrainPerformance last = *monitor->last_epoch();  // the first one warms up
+  const linkboy::TrainPerformance last = *monitor->last_epoch();  // the first epoch is a warm-up
   return {last.samples_per_second(), last.data_time() / last.step_time(),
           trainer.run_history().get_latest_metric("train_loss_epoch")};
 }
@@ -59,9 +59,9 @@ void run() {
     ratios.push_back(fast.samples_per_second / slow.samples_per_second);
   }
   std::ranges::sort(ratios);
-  std::printf("one by one: %.0f samples/s, share of the time in loading %.2f\n",
+  std::printf("sample by sample: %.0f samples/s, fraction of the time spent loading %.2f\n",
               slow.samples_per_second, slow.data_share);
-  std::printf("whole batches: %.0f samples/s, share of the time in loading %.2f\n",
+  std::printf("batch by batch: %.0f samples/s, fraction of the time spent loading %.2f\n",
               fast.samples_per_second, fast.data_share);
   std::printf("ratio of 5 pairs: median %.1f, from %.1f to %.1f\n", ratios[2], ratios[0],
               ratios[4]);

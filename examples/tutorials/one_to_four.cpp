@@ -1,4 +1,4 @@
-// Trains the same model on any number of processes: see the tutorial "From one process to four".
+// Trains the same model on any number of processes. See the tutorial "From one process to four".
 //
 //     one_to_four
 //     torchrun --no-python --nproc-per-node 4 one_to_four
@@ -13,7 +13,7 @@
 
 constexpr int64_t kTotalBatchSize = 64;
 
-/// Points [N, 8], and a linear function of them with noise [N, 1].
+/// Returns points [N, 8] and a linear function of them with noise, [N, 1].
 linkboy::TensorDataset make_data(int64_t num_points) {
   const auto points = torch::randn({num_points, 8});
   return {points, points.sum(1, /*keepdim=*/true) + torch::randn({num_points, 1})};
@@ -26,7 +26,7 @@ void run() {
   auto error = std::make_shared<linkboy::MeanAbsoluteError>();
   auto metrics = linkboy::make<linkboy::MetricCallback>({{"mae", error}});
 
-  // Each rank counts its own samples; gather() brings the counts of all ranks together.
+  // Each rank counts its own samples; `gather` returns the counts of all ranks.
   int64_t num_seen = 0;
   auto count = linkboy::make<linkboy::LambdaCallback>(
       {.on_train_step_end = [&num_seen](linkboy::Trainer&, const linkboy::Batch& batch,
@@ -42,11 +42,11 @@ void run() {
 
   const auto seen = trainer.gather(torch::tensor({num_seen}, trainer.device()));
   const linkboy::RunHistory& history = trainer.run_history();
-  trainer.print(c10::str("samples of each rank: ", seen.sum().item<int64_t>() / num_processes,
+  trainer.print(c10::str("samples per rank: ", seen.sum().item<int64_t>() / num_processes,
                          ", updates: ", trainer.num_updates()));
   trainer.print(c10::str("loss: ", history.get_latest_metric("eval_loss_epoch"),
                          ", mean absolute error: ", history.get_latest_metric("eval_mae")));
-  trainer.save_checkpoint("model.pt");  // all ranks call it, rank 0 writes
+  trainer.save_checkpoint("model.pt");  // collective; rank 0 writes the file
 }
 
 int main(int argc, char** argv) {

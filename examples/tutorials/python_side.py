@@ -1,4 +1,4 @@
-"""The Python side of fine_tune_checkpoint.cpp: trains the first model, and continues the last one.
+"""The Python side of fine_tune_checkpoint.cpp: trains the base model and evaluates the tuned one.
 
     python3 python_side.py --pretrain base.pt    also writes few.pt, the data of the new task
     python3 python_side.py --check tuned.pt
@@ -32,7 +32,7 @@ def accuracy(net, points, classes):
 
 
 def pretrain(path):
-    """Which of the first 8 numbers is the largest; the new task asks for the largest of 3 of them."""
+    """Trains a model to find the largest of the first 8 numbers; the new task uses only 3 of them."""
     torch.manual_seed(0)
     net = Net(8)
     optimizer = torch.optim.AdamW(net.parameters(), 0.003)
@@ -59,8 +59,8 @@ def check(path):
 def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     task = parser.add_mutually_exclusive_group(required=True)
-    task.add_argument("--pretrain", metavar="FILE", help="train the base model, and write FILE")
-    task.add_argument("--check", metavar="FILE", help="evaluate the fine-tuned model of FILE")
+    task.add_argument("--pretrain", metavar="FILE", help="train the base model and write it to FILE")
+    task.add_argument("--check", metavar="FILE", help="evaluate the fine-tuned model in FILE")
     arguments = parser.parse_args()
     if arguments.pretrain:
         pretrain(arguments.pretrain)

@@ -1,6 +1,6 @@
-// Trains, saves training states, and kills itself if it is told to: see the tutorial of this name.
+// Trains, saves training states, and can kill itself. See the tutorial of this name.
 //
-//     survive_a_kill FOLDER [UPDATE]    results go into FOLDER; killed after UPDATE updates
+//     survive_a_kill FOLDER [UPDATE]    writes to FOLDER; kills itself after UPDATE updates
 
 #include <torch/torch.h>
 
@@ -13,7 +13,7 @@
 #include <linkboy/trainer.hpp>
 #include <string>
 
-/// Points [N, 8], and a linear function of them with noise [N, 1].
+/// Returns points [N, 8] and a linear function of them with noise, [N, 1].
 linkboy::TensorDataset make_data(int64_t num_points) {
   const auto points = torch::randn({num_points, 8});
   return {points, points.sum(1, /*keepdim=*/true) + torch::randn({num_points, 1})};
@@ -28,7 +28,7 @@ void run(const std::filesystem::path& folder, int64_t killing_update) {
   auto states = linkboy::make<linkboy::SaveTrainingState>(
       {.directory = folder / "states", .every_n_updates = 10});
   auto stop = std::make_shared<linkboy::StopOnSignal>();
-  // What a power failure, the kernel's out-of-memory killer or a scheduler would do.
+  // Ends the process like a power failure, the kernel's out-of-memory killer or a job scheduler.
   auto kill = linkboy::make<linkboy::LambdaCallback>(
       {.on_train_update_end = [killing_update](linkboy::Trainer& trainer) {
         if (trainer.num_updates() == killing_update) std::raise(SIGKILL);
@@ -47,7 +47,7 @@ void run(const std::filesystem::path& folder, int64_t killing_update) {
 int main(int argc, char** argv) {
   return linkboy::cli::run_main(argc, argv, [](const linkboy::cli::Arguments& arguments) {
     if (arguments.empty() || arguments.size() > 2) {
-      throw linkboy::cli::UsageError("it takes a folder and, optionally, a number of updates.");
+      throw linkboy::cli::UsageError("give a folder and, optionally, a number of updates.");
     }
     run(arguments[0], arguments.size() == 2 ? std::stoll(arguments[1]) : 0);
   });

@@ -1,4 +1,4 @@
-// The program of hand_written_loop.cpp with linkboy's Trainer: the end of the tutorial "ten steps".
+// hand_written_loop.cpp, rewritten with linkboy's Trainer: the result of the tutorial "ten steps".
 
 #include <torch/torch.h>
 
@@ -11,7 +11,7 @@
 #include <linkboy/trainer.hpp>
 #include <numbers>
 
-/// Points [N, 2] on two spirals wound into each other, and labels [N]: which one a point is on.
+/// Returns points [N, 2] on two interleaved spirals, and labels [N] with the spiral of each point.
 linkboy::TensorDataset make_spirals(int64_t num_points) {
   const auto labels = torch::randint(2, {num_points}, torch::kLong);
   const auto radii = torch::rand(num_points);

@@ -52,10 +52,10 @@ namespace linkboy {
 class LINKBOY_API Accelerator {
  public:
   /// Finds the device and, if several processes were launched together, the other processes.
-  /// @throws Error if the device is unknown or not available (the message lists the available
-  ///         ones), if an option is out of range, or if the processes do not find each other in
-  ///         time; on all ranks, if an option other than `timeout` and the device's index differs
-  ///         between them.
+  /// @throws OptionError if the device is unknown or not available (the message shows the accepted
+  ///         values), or if an option is out of range; DistributedError if the processes do not
+  ///         find each other in time or, on all ranks, if an option other than `timeout` and the
+  ///         device's index differs between them.
   /// @note Collective, if several processes were launched together.
   explicit Accelerator(AcceleratorOptions options = {});
   ~Accelerator();
@@ -76,7 +76,7 @@ class LINKBOY_API Accelerator {
   ///        parameters of each form a separate group (a parameter of several optimizers belongs to
   ///        the first). A `backward` averages the gradients of a group if the loss reaches one of
   ///        its parameters.
-  /// @throws Error on all ranks if their models differ in names, shapes or dtypes.
+  /// @throws DistributedError on all ranks if their models differ in names, shapes or dtypes.
   /// @note Collective.
   void prepare(Model& model, const torch::optim::Optimizer* optimizer = nullptr,
                const std::vector<std::shared_ptr<torch::nn::Module>>& others = {},
@@ -106,7 +106,7 @@ class LINKBOY_API Accelerator {
   /// are also scaled. In the window's last micro-step, averages the gradients over the processes
   /// while they are computed.
   /// @param loss  Scalar on the device.
-  /// @throws Error if a process is lost.
+  /// @throws DistributedError if a process is lost.
   /// @note Collective.
   void backward(const at::Tensor& loss);
 
@@ -178,11 +178,11 @@ class LINKBOY_API Accelerator {
 
   /// In fp16, adapts the scale. Call it once per update, after the steps of all optimizers. If you
   /// do not call it, the next `backward` does so, unless the gradients of an optimizer are unscaled
-  /// but not yet stepped.
+  /// and its step is still to come.
   void update_scale();
 
-  /// Call it instead of `optimizer_step` if the gradients must not make an update (because one is
-  /// NaN, for example). In fp16 it ends the update for all optimizers whose gradients are unscaled.
+  /// Call it instead of `optimizer_step` if the gradients must not be applied (because one is NaN,
+  /// for example). In fp16 it ends the update for all optimizers whose gradients are unscaled.
   void skip_optimizer_step();
 
   /// Whether an optimizer's step was skipped since the last `begin_micro_step` or `backward`. If
@@ -212,16 +212,16 @@ class LINKBOY_API Accelerator {
 
   /// Returns the rows of all processes, concatenated along dimension 0 in rank order; for scalars,
   /// a tensor of shape [processes].
-  /// @throws Error on all ranks if dtypes, shapes or device types differ, or if a rank has no batch
-  ///         left in a loop that `join_uneven_loop` ends, such as Trainer's evaluation. Use
-  ///         `gather_for_metrics` there.
+  /// @throws DistributedError on all ranks if dtypes, shapes or device types differ, or if a rank
+  ///         has no batch left in a loop that `join_uneven_loop` ends, such as Trainer's
+  ///         evaluation. Use `gather_for_metrics` there.
   at::Tensor gather(const at::Tensor& tensor) const;
 
   /// Returns the rows of all processes like `gather`, but the tensors may differ in length in
   /// dimension 0. If `padding_value` is given, shorter tensors are padded with it to the length of
   /// the longest.
-  /// @throws Error if `tensor` is a scalar; on all ranks, if dtypes, device types or the shapes of
-  ///         rows differ.
+  /// @throws Error if `tensor` is a scalar; DistributedError on all ranks if dtypes, device types
+  ///         or the shapes of rows differ.
   at::Tensor gather_uneven(const at::Tensor& tensor,
                            std::optional<double> padding_value = std::nullopt) const;
 
@@ -233,7 +233,7 @@ class LINKBOY_API Accelerator {
 
   /// Gathers rows like `gather_uneven` in a loop in which some processes make fewer steps, such as
   /// an evaluation. Processes that have finished and wait in `join_uneven_loop` contribute no rows.
-  /// @throws Error on all ranks if dtypes, device types or the shapes of rows differ.
+  /// @throws DistributedError on all ranks if dtypes, device types or the shapes of rows differ.
   at::Tensor gather_for_metrics(const at::Tensor& tensor) const;
 
   /// Ends a loop in which some processes may make fewer steps: answers the `gather_for_metrics`

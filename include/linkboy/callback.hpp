@@ -43,7 +43,7 @@ class LINKBOY_API Callback {
   /// The order in which callbacks get each event, from first to last. Callbacks of the same phase
   /// are called in list order.
   enum class Phase {
-    first,     ///< before all others, for example FastDevRun, which removes some
+    first,     ///< before all others, for example FastDevRun, which removes some callbacks
     measure,   ///< computes metrics of the model's outputs, for example MetricCallback
     average,   ///< changes weights whose metrics others monitor, for example ModelEma
     record,    ///< records values that others print, for example MemoryMonitor
@@ -93,8 +93,8 @@ class LINKBOY_API Callback {
   virtual void on_dataloaders_ready(Trainer&) {}
 
   /// Called before a training run reads its training state and before it writes anything. Lock
-  /// files here that another run must not change, and refuse the run if another one has locked
-  /// them. Release the locks in `on_run_exit`.
+  /// files here that another run must not change, and throw if another run has locked them. Release
+  /// the locks in `on_run_exit`.
   virtual void on_training_run_claim(Trainer&) {}
 
   /// Called when the run is set up: the loaders, the run configuration and the scheduler exist, and
@@ -155,9 +155,9 @@ class LINKBOY_API Callback {
 
   /// Called as the last event of each call of `train`, `evaluate` and `predict`, however it ends:
   /// after the run's end or `on_exception`. It is not called for a `predict` within a run, which is
-  /// part of that run, nor for a call whose options are refused before it begins. Release here what
-  /// the run has acquired. All callbacks get it; after an exception, what they throw here is
-  /// dropped.
+  /// part of that run, nor for a call whose options are rejected before it begins. Release
+  /// everything here that the run has acquired. All callbacks get it; after an exception,
+  /// exceptions that they throw here are dropped.
   virtual void on_run_exit(Trainer&) {}
 
   /// Returns the state that a resumed run needs; empty if there is none. All processes get the
@@ -170,7 +170,7 @@ class LINKBOY_API Callback {
 
   /// Returns the part of the state that differs between processes, such as sums over a process's
   /// own batches. In a resumed run each process gets its own part back; with a different number of
-  /// processes, this part is left out.
+  /// processes, this part is not loaded.
   virtual StateDict rank_state_dict() const { return {}; }
   /// Restores the part that `rank_state_dict` of the same class returned on this process. Called
   /// after `load_state_dict`, and only if the part was not empty.
@@ -220,7 +220,7 @@ class LINKBOY_API CallbackHandler {
   /// Makes a handler without callbacks.
   CallbackHandler() = default;
   /// Makes a handler with these callbacks.
-  /// @throws OptionError as `add`.
+  /// @throws OptionError under the same conditions as `add`.
   explicit CallbackHandler(CallbackList callbacks);
 
   /// Adds a callback after the others of its phase.
@@ -255,7 +255,7 @@ class LINKBOY_API CallbackHandler {
   void for_each(const Function& function) const {
     c10::SmallVector<const Callback*, 16> called;
     for (std::size_t i = 0; i < callbacks_.size();) {
-      const std::shared_ptr<Callback> present = callbacks_[i];  // which may remove itself
+      const std::shared_ptr<Callback> present = callbacks_[i];  // may remove itself
       called.push_back(present.get());
       function(*present);
       const bool is_in_place = i < callbacks_.size() && callbacks_[i] == present;

@@ -1,4 +1,4 @@
-// All of callbacks/: the callbacks that linkboy brings.
+// Includes all of callbacks/: linkboy's callbacks.
 
 #pragma once
 

@@ -1,4 +1,4 @@
-// All of checkpoint/: files of models and training states, Python's too.
+// Includes all of checkpoint/: files of models and training states, including those of Python.
 
 #pragma once
 

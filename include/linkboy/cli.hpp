@@ -1,4 +1,4 @@
-// All of cli/: command lines, configuration files, and whole programs.
+// Includes all of cli/: command lines, config files and complete programs.
 
 #pragma once
 

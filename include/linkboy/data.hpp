@@ -1,4 +1,4 @@
-// All of data/: batches, datasets, samplers, loaders and transforms of images.
+// Includes all of data/: batches, datasets, samplers, loaders and image transforms.
 
 #pragma once
 

@@ -1,4 +1,4 @@
-// All of distributed/: several processes.
+// Includes all of distributed/: training with several processes.
 
 #pragma once
 

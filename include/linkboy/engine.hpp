@@ -27,8 +27,8 @@ struct EngineOptions {
   /// Number of passes over the training data; at least 1. A scheduler needs either it or
   /// `max_num_updates`.
   std::optional<int64_t> num_epochs{};
-  /// Number of updates in the whole run; at least 1. Replaces `num_epochs` if given. The loop ends
-  /// itself by checking `Engine::has_updates_left`.
+  /// Number of updates in the whole run; at least 1. Replaces `num_epochs` if given. The loop must
+  /// check `Engine::has_updates_left` and end itself.
   std::optional<int64_t> max_num_updates{};
   /// Number of micro-steps per update; at least 1.
   int64_t gradient_accumulation_steps = 1;
@@ -106,7 +106,7 @@ class LINKBOY_API Engine {
   /// Adds the gradients of `loss` divided by the length of the accumulation window. In the window's
   /// last micro-step, averages them over the processes.
   /// @param loss  Scalar on the device.
-  /// @throws Error if a process is lost.
+  /// @throws DistributedError if a process is lost.
   /// @note Collective.
   void backward(const at::Tensor& loss);
 
@@ -189,8 +189,8 @@ struct InitializedEngine {
 /// the loaders between them. Makes the scheduler for the length of the run.
 ///
 /// @param criterion  May be empty if the loop computes its losses itself.
-/// @param train_loader  A loader that `make_data_loader` made without a `shard`, which gives all
-///        batches; any other loader must give only the batches of its own process. If it is null,
+/// @param train_loader  A loader that `make_data_loader` made without a `shard`, which returns all
+///        batches; any other loader must return only the batches of its own process. If it is null,
 ///        every accumulation window has its full length.
 /// @param eval_loader  Treated like `train_loader`; may be null.
 /// @param create_scheduler_fn  May be empty.

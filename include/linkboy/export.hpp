@@ -1,7 +1,6 @@
-// What a shared linkboy gives to programs: everything with LINKBOY_API in front. All else is
-// hidden.
+// The export macro of a shared linkboy. Only declarations with LINKBOY_API are visible to programs.
 
 #pragma once
 
-/// Marks what programs may use.
+/// Marks a declaration that programs can use.
 #define LINKBOY_API [[gnu::visibility("default")]]

@@ -1,4 +1,4 @@
-// All of extend/: parts for callbacks, metrics and schedulers of your own.
+// Includes all of extend/: parts for custom callbacks, metrics and schedules.
 
 #pragma once
 

@@ -1,5 +1,5 @@
-// All of linkboy but the command line's <linkboy/cli.hpp>, which needs Boost. Sources that care
-// about how long they compile include what they use.
+// Includes all of linkboy except <linkboy/cli.hpp>, which needs Boost. To compile faster, include
+// only the headers that you use.
 
 #pragma once
 

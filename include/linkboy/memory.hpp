@@ -1,4 +1,4 @@
-// All of memory/: how much memory is in use, and how to need less.
+// Includes all of memory/: measuring and reducing the use of memory.
 
 #pragma once
 

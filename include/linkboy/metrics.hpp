@@ -1,4 +1,4 @@
-// All of metrics/: the metrics that linkboy brings.
+// Includes all of metrics/: linkboy's metrics.
 
 #pragma once
 

@@ -88,11 +88,11 @@ c10::IValue forward_module(M& module, c10::ArrayRef<at::Tensor> inputs, std::ind
 /// Handle to a model of any kind: a LibTorch module (as a shared_ptr or ModuleHolder, including
 /// Sequential and AnyModule) or a TorchScript module exported from Python.
 ///
-/// Copies refer to the same model. A module needs no particular base class or signature: `forward`
-/// may take one to eight tensors (in an AnyModule, up to four), and may return a tensor or a tuple,
-/// vector or map that an `IValue` can hold. A module whose `forward` takes or returns other types
-/// also works if a Trainer subclass calls it through its own typed pointer. Like the module itself,
-/// a Model is not thread-safe.
+/// Copies refer to the same model. A module does not need a particular base class other than
+/// torch::nn::Module. Its `forward` may take one to eight tensors (in an AnyModule, up to four),
+/// and may return a tensor or a tuple, vector or map that an `IValue` can hold. A module whose
+/// `forward` takes or returns other types also works if a Trainer subclass calls it through its own
+/// typed pointer. Like the module itself, a Model is not thread-safe.
 class LINKBOY_API Model {
  public:
   /// Makes a handle that shares `module`.
@@ -107,8 +107,8 @@ class LINKBOY_API Model {
       torch::nn::ModuleHolder<M> holder)  // NOLINT(google-explicit-constructor)
       : Model(holder.ptr()) {}
 
-  /// Takes named holders (`torch::nn::Linear`, or a custom `TORCH_MODULE`), which derive from
-  /// ModuleHolder.
+  /// Makes a handle from a named holder (`torch::nn::Linear`, or a custom `TORCH_MODULE`), which
+  /// derives from ModuleHolder.
   template <class H>
   requires std::derived_from<H, torch::nn::ModuleHolder<typename H::ContainedType>> Model(
       H holder)  // NOLINT(google-explicit-constructor)
@@ -120,7 +120,8 @@ class LINKBOY_API Model {
 
   /// Runs `forward` and returns its output, which must be one tensor.
   ///
-  /// @throws Error if `forward` does not accept that many tensors or returns anything but a tensor.
+  /// @throws Error if `forward` does not accept that many tensors or returns anything other than a
+  ///         tensor.
   template <std::same_as<at::Tensor>... Rest>
   at::Tensor operator()(const at::Tensor& input, const Rest&... rest) const {
     return tensor_of(forward({input, rest...}));

@@ -1,4 +1,4 @@
-// All of precision/: half precision.
+// Includes all of precision/: half precision.
 
 #pragma once
 

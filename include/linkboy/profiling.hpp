@@ -1,4 +1,4 @@
-// All of profiling/: names in traces, and what layers cost.
+// Includes all of profiling/: names in traces, and the cost of layers.
 
 #pragma once
 

@@ -1,4 +1,4 @@
-// All of run/: what a run is told, what it resolves to, and what it leaves.
+// Includes all of run/: options, configuration and results of a run.
 
 #pragma once
 

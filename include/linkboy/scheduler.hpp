@@ -89,8 +89,8 @@ class LINKBOY_API Scheduler {
   virtual bool include_new_groups();
 
   /// Called when a run with this history begins. If the schedule is a part of another one, it may
-  /// be called at each end of an epoch before the part's turn; the metrics that are in the history
-  /// then do not count for it.
+  /// also be called at the end of each epoch before its turn; metrics that are already in the
+  /// history do not count for it.
   virtual void run_start(const RunHistory&) {}
 
   /// Called at the end of an epoch, for schedules that follow a metric or count epochs.
@@ -160,19 +160,19 @@ class LINKBOY_API Scheduler {
   /// curve.
   bool stays_zero(double base) const { return base == 0.0 && field() != ParamGroupField::lr; }
 
-  /// Takes the groups' current values as their base values.
+  /// Uses the current values of the groups as their base values.
   /// @param other_fields  The fields that `other_values_at` sets.
   explicit Scheduler(torch::optim::Optimizer& optimizer,
                      ParamGroupField field = ParamGroupField::lr,
                      const std::vector<ParamGroupField>& other_fields = {});
 
   /// The update whose values are in effect. A schedule that is not driven by the count may return
-  /// something else than the count.
+  /// another number.
   virtual int64_t now() const { return num_updates_; }
 
   /// Sets the count, for schedules that count in another way. Does not change the optimizer.
   void set_num_updates(int64_t num_updates) { num_updates_ = num_updates; }
-  /// The optimizer that the constructor was given.
+  /// The optimizer that was passed to the constructor.
   torch::optim::Optimizer& optimizer() const { return *optimizer_; }
 
  private:

@@ -1,4 +1,4 @@
-// All of schedulers/: the schedules that linkboy brings.
+// Includes all of schedulers/: linkboy's schedules.
 
 #pragma once
 

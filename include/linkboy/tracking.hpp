@@ -1,4 +1,4 @@
-// All of tracking/: where runs are recorded.
+// Includes all of tracking/: recording of runs.
 
 #pragma once
 

@@ -92,8 +92,8 @@ class LINKBOY_API Trainer {
   /// entry per sample; tuples and dicts may contain these. The model runs without gradients and in
   /// evaluation mode. `predict` may also be called during a run.
   /// @throws Error if the outputs of a batch have another type or length, or differ in form between
-  ///         batches, or if the loader gives no batch; StopTraining after a stop request; any error
-  ///         of a callback or the data, after `Callback::on_exception`.
+  ///         batches, or if the loader returns no batch; StopTraining after a stop request; any
+  ///         error of a callback or the data, after `Callback::on_exception`.
   /// @note Collective.
   c10::IValue predict(const EvaluateOptions& options);
   /// Passes the predictions of each batch to `sink` as they are made and does not keep them, for
@@ -127,8 +127,9 @@ class LINKBOY_API Trainer {
                        CheckpointParts parts = {});
 
   /// Loads the parts that both the file and the Trainer have, and prints a line if it leaves out a
-  /// part of the file. All processes read the file. If a host does not have the file, or has one of
-  /// a different size, its processes get the contents from rank 0. Waits for an asynchronous save.
+  /// part of the file. All processes read the file. If a host does not have the file, or has a
+  /// different one (in its size or its last MiB), its processes get the contents from rank 0. Waits
+  /// for an asynchronous save.
   /// @return The extras.
   /// @throws Error that lists the names if a part does not fit; nothing has changed in this case.
   StateDict load_checkpoint(const std::filesystem::path& path, CheckpointParts parts = {});
@@ -200,9 +201,9 @@ class LINKBOY_API Trainer {
   /// The modules that are registered in addition to the model, in the order of registration. The
   /// module of the loss function comes first.
   const std::vector<std::shared_ptr<torch::nn::Module>>& registered_modules() const;
-  /// Adds a module (for example a discriminator or a perceptual loss). A run moves it to the device
-  /// and switches its mode together with the model's. Checkpoints contain it, and all processes get
-  /// rank 0's tensors.
+  /// Adds a module (for example a discriminator or a perceptual loss). A run moves it to the
+  /// device. Evaluations put it into evaluation mode and then restore its mode. Checkpoints contain
+  /// it, and all processes get rank 0's tensors.
   /// @throws Error if `module` is null.
   void register_module(std::shared_ptr<torch::nn::Module> module);
   /// Adds another optimizer (for example for a discriminator or a critic), which the subclass
@@ -450,7 +451,7 @@ class LINKBOY_API Trainer {
 
   // ---- End -------------------------------------------------------------------------------------
 
-  /// Gives the epoch's metrics to the schedulers, including those of registered optimizers. Called
+  /// Passes the epoch's metrics to the schedulers, including those of registered optimizers. Called
   /// once per epoch, after the evaluation.
   virtual void scheduler_epoch_end();
   /// Called before `Callback::on_training_run_epoch_end`.

@@ -1,4 +1,4 @@
-// All of util/: text that is read and printed.
+// Includes all of util/: text that is read and printed.
 
 #pragma once
 

@@ -1,4 +1,4 @@
-// All of vision/: image data sets, decoding, and ResNets.
+// Includes all of vision/: image datasets, image decoding and ResNets.
 
 #pragma once
 

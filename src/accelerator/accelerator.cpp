@@ -21,7 +21,7 @@ namespace linkboy {
 namespace {
 
 c10::Device parse_device(const std::string& name, const LaunchEnvironment& launch) {
-  // LibTorch knows one kind of accelerator in a process.
+  // LibTorch supports one type of accelerator per process.
   const auto type = at::accelerator::getAccelerator().value_or(c10::DeviceType::CUDA);
   const auto num_devices = int{at::accelerator::deviceCount()};
   if (name == "cpu" || (name == "auto" && num_devices == 0)) return c10::Device("cpu");
@@ -34,7 +34,7 @@ c10::Device parse_device(const std::string& name, const LaunchEnvironment& launc
     LINKBOY_CHECK_OPTION(
         num_devices == 0 || own_index, "there are ", launch.local_world_size,
         " processes on this host, but ", num_devices, devices,
-        ". Start at most one process a device, have the launcher show each process one device "
+        ". Start at most one process per device, let the launcher show one device to each process "
         "(CUDA_VISIBLE_DEVICES, srun --gpus-per-task=1), or choose the device cpu.");
     index = static_cast<int>(own_index.value_or(0));
   } else {
@@ -49,7 +49,8 @@ c10::Device parse_device(const std::string& name, const LaunchEnvironment& launc
   return {type, static_cast<c10::DeviceIndex>(index)};
 }
 
-/// Ranks with other options would make other collective calls, and wait for each other forever.
+/// Ranks with different options would make different collective calls and wait for each other
+/// forever.
 void check_same_on_all_ranks(AcceleratorOptions options, c10::Device device,
                              const ProcessGroup& group) {
   DistributedOptions& distributed = options.distributed;
@@ -61,7 +62,7 @@ void check_same_on_all_ranks(AcceleratorOptions options, c10::Device device,
       c10::str("a gradient_comm_hook = ", distributed.gradient_comm_hook != nullptr)};
   const auto add = [&lines](const std::string& owner, const auto& fields) {
     for (auto [name, value] : options_to_text(fields)) {
-      // As in the messages of version 0.1.
+      // The messages of version 0.1 had this form.
       if (value == "true") value = "1";
       if (value == "false") value = "0";
       lines.push_back(owner + name + " = " + value);
@@ -73,8 +74,8 @@ void check_same_on_all_ranks(AcceleratorOptions options, c10::Device device,
   require_same_on_all_ranks(group, "AcceleratorOptions", lines);
 }
 
-/// The device's UUID, as NVIDIA's driver gives it to devices and to parts of them; empty if there
-/// is no driver. LibTorch has loaded it: linkboy needs no headers of CUDA.
+/// Returns the UUID that NVIDIA's driver reports for a device or a part of one; empty if there is
+/// no driver. LibTorch has already loaded the driver, so linkboy does not need the CUDA headers.
 std::string uuid_of_cuda_device(c10::DeviceIndex index) {
   using GetUuid = int (*)(unsigned char* uuid, int device);
   void* driver = ::dlopen("libcuda.so.1", RTLD_LAZY | RTLD_NOLOAD);
@@ -91,7 +92,7 @@ std::string uuid_of_cuda_device(c10::DeviceIndex index) {
 }
 
 void use_deterministic_algorithms() {
-  // cuBLAS reads it when it is first used, and LibTorch refuses to call it without.
+  // cuBLAS reads this variable at its first use; without it, LibTorch refuses to call cuBLAS.
   ::setenv("CUBLAS_WORKSPACE_CONFIG", ":4096:8", /*overwrite=*/0);
   at::Context& context = at::globalContext();
   context.setDeterministicAlgorithms(true, /*warn_only=*/false);
@@ -114,22 +115,24 @@ Accelerator::Implementation::Implementation(AcceleratorOptions options,
       logger_(std::move(options.logger)),
       precision_(options.precision),
       channels_last_(options.channels_last) {
-  // A tensor that the program makes on "cuda" belongs on this process's device, not on the first.
+  // A tensor that the program creates on "cuda" must be on this process's device, not on the first
+  // one.
   if (!device_.is_cpu()) c10::impl::VirtualGuardImpl(device_.type()).setDevice(device_);
   if (precision_ == Precision::fp16)
     grad_scaler_ = std::make_unique<GradScaler>(options.grad_scaler);
   check_distributed_options(distributed_);
   LINKBOY_CHECK_OPTION(
       distributed_.zero_stage < 2 || !grad_scaler_,
-      "zero_stage 2 does not work with fp16, whose overflows one process would not see on "
-      "its own. Use bf16, or zero_stage 1.");
+      "zero_stage 2 does not work with fp16, because a process would not see overflows in the "
+      "gradients of others. Use bf16, or zero_stage 1.");
   if (options.deterministic) use_deterministic_algorithms();
-  // Last, since it waits for the others: what is wrong here should not cost their time.
+  // This comes last because it waits for the other processes, which must not wait for an error
+  // found here.
   process_group_ = options.process_group ? options.process_group
                                          : init_process_group(launch, distributed_, device_);
   check_same_on_all_ranks(options, device_, *process_group_);
-  // All ranks have the same type of device. A launcher that shows each process one device has shown
-  // each another one, or all the same.
+  // All ranks have the same type of device. A launcher that shows one device to each process may
+  // show a different one or the same one to all.
   if (device_.is_cuda()) {
     require_device_of_its_own(*process_group_, uuid_of_cuda_device(device_.index()));
   }

@@ -32,8 +32,8 @@ struct Accelerator::Implementation {
   c10::Device device_;
   std::shared_ptr<const ProcessGroup> process_group_;
   std::shared_ptr<Logger> logger_;
-  std::vector<std::unique_ptr<GradientReducer>> reducers_;  // one for each model
-  std::unique_ptr<ZeroShards> zero_;                        // with zero_stage
+  std::vector<std::unique_ptr<GradientReducer>> reducers_;  // one per model
+  std::unique_ptr<ZeroShards> zero_;                        // if zero_stage is not 0
   Precision precision_;
   std::unique_ptr<GradScaler> grad_scaler_;
   /// Whether the loop calls update_scale at the end of each update, as Trainer does.
@@ -43,14 +43,15 @@ struct Accelerator::Implementation {
   AccumulationWindow window_;
   bool is_in_training_ = false;  // set and reset by the Trainer whose run uses this Accelerator
   StepVerdict step_verdict_{};
-  /// Optimizers with a step in this window whose verdict nobody has waited for. Forgotten when the
-  /// next window begins: they may be gone by then.
+  /// Optimizers with a step in this window whose verdict nobody has read. It is cleared when the
+  /// next window begins, because the optimizers may no longer exist then.
   std::unordered_set<const torch::optim::Optimizer*> unsettled_;
 
-  /// Steps asked for, for local SGD: of each optimizer, in the order in which they came.
+  /// The optimizers in the order of their first steps, and the number of steps of each, for local
+  /// SGD.
   std::vector<const torch::optim::Optimizer*> stepped_;
   std::vector<int64_t> num_steps_;
-  /// Optimizers that had a gradient for which there is no fused kernel.
+  /// Optimizers that had a gradient without a fused kernel.
   std::unordered_set<const torch::optim::Optimizer*> partly_fused_;
 };
 

@@ -12,7 +12,7 @@
 namespace linkboy {
 namespace {
 
-/// Collects what all ranks must have alike.
+/// Collects the tensors that must be the same on all ranks.
 class SharedTensorsOf {
  public:
   explicit SharedTensorsOf(const Model& model) {
@@ -26,7 +26,8 @@ class SharedTensorsOf {
     add(tensors, module.parameters());
   }
 
-  /// Parameters outside the model that the optimizer trains, such as those of the loss function.
+  /// Adds parameters outside the model that the optimizer trains, such as those of the loss
+  /// function.
   void add(const torch::optim::Optimizer& optimizer) {
     std::unordered_set<const at::TensorImpl*> are_reduced;
     for (const auto& parameter : reduced_) are_reduced.insert(parameter.unsafeGetTensorImpl());
@@ -39,7 +40,7 @@ class SharedTensorsOf {
     }
   }
 
-  /// Takes out what another optimizer trains: a group of its own.
+  /// Removes the parameters of another optimizer and returns them as a separate group.
   SharedTensors take(const torch::optim::Optimizer& optimizer, std::size_t number) {
     std::unordered_set<const at::TensorImpl*> taken;
     SharedTensors group;
@@ -63,7 +64,7 @@ class SharedTensorsOf {
     std::erase_if(reduced_, [&](const auto& parameter) {
       return taken.contains(parameter.unsafeGetTensorImpl());
     });
-    std::erase_if(buffers_, [&](const auto& tensor) {  // a parameter that no module trains
+    std::erase_if(buffers_, [&](const auto& tensor) {  // buffers that are trained
       return taken.contains(tensor.unsafeGetTensorImpl());
     });
     taken_.merge(taken);
@@ -102,7 +103,7 @@ void Accelerator::prepare(Model& model, const torch::optim::Optimizer* optimizer
   optimizers.insert(optimizers.end(), other_optimizers.begin(), other_optimizers.end());
   for (const torch::optim::Optimizer* each : optimizers) {
     move_state_to_parameters(*each);
-    // Another optimizer may have had its address.
+    // Another optimizer may have had the same address.
     impl_->partly_fused_.erase(each);
     if (impl_->distributed_.local_sgd_interval > 0) impl_->num_steps_of(*each) = 0;
   }
@@ -126,7 +127,7 @@ void Accelerator::prepare(Model& model, const torch::optim::Optimizer* optimizer
   }
 }
 
-/// Gives all ranks the tensors of rank 0, and has `backward` average the gradients.
+/// Broadcasts the tensors of rank 0 to all ranks, and lets `backward` average the gradients.
 void Accelerator::Implementation::average(SharedTensors tensors, bool has_owners) {
   std::erase_if(reducers_, [&](const auto& reducer) {
     return reducer->overlaps(tensors.reduced) && !reducer->is_for(tensors);

@@ -95,7 +95,7 @@ void Accelerator::log(LogLevel level, std::string_view message,
   if (!ranks.empty() && std::find(ranks.begin(), ranks.end(), rank) == ranks.end()) return;
   if (impl_->logger_) return impl_->logger_->log({level, message, rank});
   if (level == LogLevel::debug) return;
-  std::cout.flush();  // who writes there directly keeps the order
+  std::cout.flush();  // keeps the order with direct output of the program
   const std::string who = rank == 0 ? "" : c10::str("[rank ", rank, "] ");
   write_above_status_line(stdout, who + as_printed(level, message));
 }

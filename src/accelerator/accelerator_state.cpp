@@ -19,13 +19,13 @@ StateDict Accelerator::optimizer_state_dict(const torch::optim::Optimizer& optim
   StateDict state = impl_->zero_ ? impl_->zero_->whole_state(optimizer)
                                  : linkboy::optimizer_state_dict(optimizer);
   bool was_fused = state.contains("param_groups") && !impl_->partly_fused_.contains(&optimizer);
-  if (impl_->zero_) {  // each rank has stepped its own parameters
+  if (impl_->zero_) {  // each rank has stepped only its own parameters
     const auto all = impl_->process_group_->all_gather_bytes(was_fused ? "1" : "0");
     was_fused = std::all_of(all.begin(), all.end(), [](const auto& own) { return own == "1"; });
   }
   for (std::size_t i = 0; was_fused && i < optimizer.param_groups().size(); ++i) {
     if (!is_fused_in_python(optimizer, optimizer.param_groups()[i])) continue;
-    // The list and its dicts were made for this state.
+    // The list and its dicts were created for this state, so they can be changed.
     state.get_list("param_groups")[i].toGenericDict().insert_or_assign("fused", true);
   }
   return state;
@@ -46,11 +46,12 @@ void Accelerator::load_state_dict(const StateDict& state) {
   if (state.contains(kNumSteps)) {
     for (const c10::IValue& number : state.get_list(kNumSteps)) {
       LINKBOY_CHECK(number.isInt() && number.toInt() >= 0, "the accelerator's \"", kNumSteps,
-                    "\" holds ", number, "; it must hold counts of updates. Use another state.");
+                    "\" contains ", number,
+                    "; it must contain counts of updates. Use another state.");
       counts.push_back(number.toInt());
     }
   }
-  const auto list = state.get_list(kSendingOrders);  // the last of what may be refused
+  const auto list = state.get_list(kSendingOrders);  // the last check that may throw
   for (std::size_t i = 0; i < std::min(list.size(), impl_->reducers_.size()); ++i) {
     std::vector<int64_t> order;
     if (!list[i].isList()) continue;

@@ -17,7 +17,7 @@
 namespace linkboy {
 namespace {
 
-/// The dtype of the norm of the parameters' gradients, on every process alike.
+/// Returns the dtype of the norm of the parameters' gradients; the same on every process.
 at::ScalarType common_dtype(const std::vector<at::Tensor>& parameters) {
   if (parameters.empty()) return at::kFloat;
   at::ScalarType dtype = parameters.front().scalar_type();
@@ -51,10 +51,10 @@ AccumulationWindow Accelerator::window() const { return impl_->window_; }
 
 void Accelerator::backward(const at::Tensor& loss) {
   impl_->step_verdict_ = StepVerdict();
-  // The division is left out where it changes nothing, to save a node of the graph.
+  // Skips the division if it changes nothing, which saves a node of the graph.
   const at::Tensor share = impl_->window_.length == 1 ? loss : loss / impl_->window_.length;
   if (GradScaler* scaler = grad_scaler()) {
-    // Other optimizers may have gradients of this update with the present scale in them.
+    // Other optimizers may have gradients of this update with the current scale.
     const bool is_within_update = impl_->is_scale_updated_by_loop_ || impl_->window_.index > 0;
     if (is_within_update) {
       scaler->collect_steps();
@@ -79,7 +79,7 @@ std::vector<GradientReducer*> Accelerator::Implementation::reducers_of(
     const at::Tensor& loss) const {
   std::vector<GradientReducer*> reached;
   for (const auto& reducer : reducers_) {
-    // A graph of one model need not be walked.
+    // With a single reducer, the graph does not need to be searched.
     if (reducers_.size() == 1 || reducer->contributes_to(loss)) reached.push_back(reducer.get());
   }
   return reached;
@@ -92,7 +92,7 @@ void Accelerator::unscale_gradients(torch::optim::Optimizer& optimizer) {
 
 at::Tensor Accelerator::clip_grad_norm(const std::vector<at::Tensor>& parameters,
                                        double max_norm) const {
-  LINKBOY_CHECK(max_norm > 0.0, "the norm to clip at is ", max_norm, "; it must be positive.");
+  LINKBOY_CHECK(max_norm > 0.0, "max_norm is ", max_norm, "; it must be positive.");
   const at::NoGradGuard no_grad;
   const auto gradients = gradients_of(parameters);
   at::Tensor total;
@@ -100,7 +100,7 @@ at::Tensor Accelerator::clip_grad_norm(const std::vector<at::Tensor>& parameters
     total = at::zeros({}, at::TensorOptions(impl_->device_).dtype(common_dtype(parameters)));
   } else {
     auto norms = at::_foreach_norm(gradients, 2);
-    // Parameters may live on several devices; their norms meet on the first.
+    // Parameters may be on several devices; their norms are moved to the first one.
     for (auto& norm : norms) norm = norm.to(norms.front().device());
     total = at::linalg_vector_norm(at::stack(norms), 2);
   }
@@ -109,14 +109,14 @@ at::Tensor Accelerator::clip_grad_norm(const std::vector<at::Tensor>& parameters
   }
   if (gradients.empty()) return total;
   if (std::isinf(max_norm)) return total;
-  // Python divides a number by a tensor as the number times the reciprocal; C++'s operator differs
-  // from that in the last bit.
+  // Python divides a number by a tensor by multiplying with the reciprocal. The C++ operator
+  // differs from that in the last bit.
   const at::Tensor coefficient = ((total + 1e-6).reciprocal() * max_norm).clamp_max(1.0);
   at::_foreach_mul_(gradients, coefficient);
   return total;
 }
 
-/// Each process has the gradients of its own parameters alone, or none.
+/// Each process has gradients only for its own parameters, or for none.
 at::Tensor Accelerator::Implementation::norm_of_all_shards(const at::Tensor& norm) const {
   at::Tensor sum = norm.to(at::kDouble).square();
   process_group_->all_reduce(sum);
@@ -125,7 +125,7 @@ at::Tensor Accelerator::Implementation::norm_of_all_shards(const at::Tensor& nor
 
 void Accelerator::clip_grad_value(const std::vector<at::Tensor>& parameters,
                                   double clip_value) const {
-  LINKBOY_CHECK(clip_value > 0.0, "the value to clip at is ", clip_value, "; it must be positive.");
+  LINKBOY_CHECK(clip_value > 0.0, "clip_value is ", clip_value, "; it must be positive.");
   const at::NoGradGuard no_grad;
   const auto gradients = gradients_of(parameters);
   if (gradients.empty()) return;
@@ -156,7 +156,7 @@ void Accelerator::optimizer_step(torch::optim::Optimizer& optimizer) {
     }
     if (fused == FusedGradients::some) impl_->partly_fused_.insert(&optimizer);
   };
-  // All ranks must see the overflow of any gradient: one that skipped an update alone would have
+  // All ranks must see the overflow of any gradient. A rank that alone skipped an update would have
   // other weights, another scale and another count of updates.
   if (impl_->zero_) unscale_gradients(optimizer);
   if (impl_->grad_scaler_ && !impl_->are_gradients_averaged()) {
@@ -173,20 +173,19 @@ void Accelerator::optimizer_step(torch::optim::Optimizer& optimizer) {
 
 void Accelerator::optimizer_step(torch::optim::Optimizer& optimizer,
                                  const std::function<at::Tensor()>& closure) {
-  LINKBOY_CHECK(closure, "the closure is empty; give a function that computes the loss.");
+  LINKBOY_CHECK(closure, "the closure is empty; pass a function that computes the loss.");
   LINKBOY_CHECK_OPTION(!impl_->grad_scaler_,
                        "an optimizer with a closure does not work in fp16: its steps depend on "
                        "losses and gradients without a scale. Use Precision::fp32 or bf16.");
   LINKBOY_CHECK_OPTION(
       !impl_->zero_ && impl_->distributed_.local_sgd_interval == 0,
-      "an optimizer with a closure works with all gradients, averaged over the processes, but "
-      "there is ",
-      impl_->zero_ ? "a zero_stage" : "a local_sgd_interval", ". Leave it out.");
+      "an optimizer with a closure needs all gradients, averaged over the processes, but ",
+      impl_->zero_ ? "zero_stage" : "local_sgd_interval", " is set. Leave it out.");
   optimizer.step([&] {
     const at::AutoGradMode with_gradients(true);
     const at::Tensor loss = closure();
     LINKBOY_CHECK(loss.defined() && loss.numel() == 1,
-                  "the closure returned no loss of one number; return the mean loss of the "
+                  "the closure did not return a single number; return the mean loss of the "
                   "accumulation window.");
     return num_processes() == 1 ? loss.detach() : reduce(loss.detach(), ReduceOp::mean);
   });

@@ -24,15 +24,15 @@ namespace {
 
 constexpr const char* kEngine = "engine";
 
-/// Where the training loader's reader is; the loader tells when an epoch begins.
+/// The position in the training loader. The loader sets it when an epoch begins.
 struct Place {
   int64_t epoch = 0;
   int64_t micro_step = 0;
   int64_t num_micro_steps = std::numeric_limits<int64_t>::max();  // of the epoch
-  bool has_begun = false;                                         // the micro-step
+  bool has_begun = false;  // whether the micro-step has begun
 };
 
-/// Refuses an epoch that is shorter than the loader's size says: it would have no end.
+/// Throws if an epoch is shorter than size(), because such an epoch would never end.
 class EpochIterator final : public BatchIterator {
  public:
   EpochIterator(std::unique_ptr<BatchIterator> batches, int64_t first_batch, int64_t size)
@@ -78,7 +78,7 @@ void check_engine_options(const EngineOptions& options, const torch::optim::Opti
   LINKBOY_CHECK_OPTION(optimizer != nullptr, "the optimizer is null; initialize needs one.");
   LINKBOY_CHECK_OPTION(!needs_closure(*optimizer),
                        "the optimizer is an LBFGS, which evaluates the loss several times in an "
-                       "update; Engine::step cannot do that. Use Trainer, which can, or "
+                       "update; Engine::step cannot do that. Use Trainer, or call "
                        "Accelerator::optimizer_step(optimizer, closure) in the loop.");
   check_at_least_one("num_epochs", options.num_epochs.value_or(1));
   check_at_least_one("max_num_updates", options.max_num_updates.value_or(1));
@@ -86,12 +86,13 @@ void check_engine_options(const EngineOptions& options, const torch::optim::Opti
   check_clip_value("gradient_clip_value", options.gradient_clip_value);
   check_clip_value("gradient_clip_norm", options.gradient_clip_norm);
   if (!has_scheduler || options.max_num_updates) return;
-  LINKBOY_CHECK_OPTION(options.num_epochs,
-                       "neither num_epochs nor max_num_updates is given; one of them must tell the "
-                       "scheduler how long the run is.");
+  LINKBOY_CHECK_OPTION(
+      options.num_epochs,
+      "neither num_epochs nor max_num_updates is set; the scheduler needs one of them "
+      "to know the length of the run.");
   LINKBOY_CHECK_OPTION(has_train_loader,
-                       "num_epochs is given without a training loader, which would tell how long "
-                       "an epoch is. Give max_num_updates.");
+                       "num_epochs is set, but without a training loader the length of an epoch is "
+                       "unknown. Set max_num_updates.");
 }
 
 }  // namespace
@@ -121,9 +122,9 @@ struct Engine::Implementation {
   RunConfig config_;
   std::shared_ptr<Place> place_ = std::make_shared<Place>();
   at::Tensor gradient_norm_;
-  /// The verdict on the last update, until the host has waited for it.
+  /// The verdict on the last update, until the host has read it.
   std::optional<StepVerdict> open_update_;
-  bool has_gradients_ = false;  // of the present micro-step
+  bool has_gradients_ = false;  // whether the current micro-step has gradients
   std::optional<int64_t> max_num_updates_;
   std::optional<int64_t> max_num_epochs_;
   int64_t num_updates_ = 0;
@@ -163,8 +164,8 @@ void Engine::Implementation::share(std::shared_ptr<DataLoader>& train_loader,
   }
 }
 
-/// Ranks that made different numbers of updates, or of collective calls, would wait for each other
-/// forever. Before the first call that depends on any of these.
+/// If ranks made different numbers of updates or collective calls, they would wait for each other
+/// forever. Therefore this check comes before the first call that depends on any of these values.
 void Engine::Implementation::check_same_on_all_ranks(const EngineOptions& options,
                                                      const DataLoader* train_loader,
                                                      bool has_eval_loader,
@@ -195,7 +196,7 @@ void Engine::Implementation::begin_micro_step() {
 }
 
 void Engine::Implementation::make_update() {
-  // The device has this update's gradients to compute while the host waits for the one before.
+  // The device still computes this update's gradients while the host waits for the previous one.
   count_open_update();
   if (scheduler_ && scheduler_->include_new_groups()) scheduler_->start();
   gradient_norm_ = clip_gradients(*accelerator_, *optimizer_, config_);
@@ -261,7 +262,7 @@ void Engine::begin_forward() {
 
 at::Tensor Engine::criterion(const at::Tensor& output, const at::Tensor& target) {
   LINKBOY_CHECK(impl_->criterion_,
-                "the Engine has no criterion. Give one to initialize, or compute the loss in the "
+                "the Engine has no criterion. Pass one to initialize, or compute the loss in the "
                 "loop.");
   const auto autocast = impl_->accelerator_->autocast();
   return impl_->criterion_(output, target);
@@ -275,7 +276,7 @@ void Engine::backward(const at::Tensor& loss) {
 
 bool Engine::step() {
   LINKBOY_CHECK(std::exchange(impl_->has_gradients_, false),
-                "step was called without a backward before it. Call backward and then step for "
+                "step was called without backward before it. Call backward and then step for "
                 "each batch.");
   Place& place = *impl_->place_;
   const bool is_due = impl_->accelerator_->window().is_complete();
@@ -313,7 +314,7 @@ const RunConfig& Engine::run_config() const { return impl_->config_; }
 StateDict Engine::state_dict() {
   LINKBOY_CHECK(!impl_->is_in_window(), "the Engine is in the middle of an accumulation window (",
                 impl_->place_->micro_step,
-                " micro-steps of the epoch are done), whose gradients no state holds. Call "
+                " micro-steps of the epoch are done), and a state does not contain gradients. Call "
                 "state_dict after a step that returned true.");
   impl_->count_open_update();
   StateDict own{{"num_updates", impl_->num_updates_},
@@ -343,7 +344,7 @@ StateDict Engine::state_dict() {
 
 void Engine::load_state_dict(const StateDict& state) {
   impl_->count_open_update();
-  // Check all before anything is changed.
+  // Check everything before anything changes.
   const StateDict own = state.get_dict(kEngine);
   StateDict weights = state;
   if (impl_->accelerator_->has_own_weights() && own.contains(kWeightsOfRanks)) {
@@ -382,7 +383,7 @@ void Engine::load_state_dict(const StateDict& state) {
   if (grad_scaler != nullptr) scaler = own.get_dict("grad_scaler");
   if (impl_->train_loader_) loader = own.get_dict("train_loader");
 
-  // All or nothing: these may refuse their states.
+  // If one of these rejects its state, restore all of them.
   const StateDict loader_before =
       impl_->train_loader_ ? impl_->train_loader_->state_dict() : StateDict();
   const StateDict scaler_before = grad_scaler != nullptr ? grad_scaler->state_dict() : StateDict();

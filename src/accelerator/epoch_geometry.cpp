@@ -21,7 +21,7 @@ int64_t micro_step_here(const StateDict& state, const DataLoader& loader, int64_
                         int64_t accumulation_steps, const std::string& whose) {
   const int64_t saved = state.get_int("micro_step");
   if (saved == 0 || !state.contains(kSamples)) return saved;
-  // The last batch may be a short one; the samples are then not a multiple of the batch size.
+  // The last batch may be short; the number of samples is then not a multiple of the batch size.
   const int64_t num_here = loader.size();
   if (state.contains(kMicroSteps) && saved == state.get_int(kMicroSteps)) return num_here;
   int64_t num_samples = 0;
@@ -29,19 +29,19 @@ int64_t micro_step_here(const StateDict& state, const DataLoader& loader, int64_
   LINKBOY_CHECK(
       saved > 0 && samples_then > 0 && !__builtin_mul_overflow(saved, samples_then, &num_samples),
       whose, " was saved after ", saved, " micro-steps of ", samples_then,
-      " samples; both must be positive numbers that a run can have. Use another state.");
+      " samples; both must be positive and within the range of a run. Use another state.");
   const int64_t here = loader.batch_size() * num_processes;
   LINKBOY_CHECK(num_samples % here == 0, whose, " was saved in mid-epoch, after ", num_samples,
-                " samples, which batches of ", loader.batch_size(), " on ", num_processes,
-                " processes do not reach. Resume with ", samples_then,
-                " samples in all, or a divisor of it.");
+                " samples, but batches of ", loader.batch_size(), " on ", num_processes,
+                " processes do not end there. Resume with ", samples_then,
+                " samples per micro-step on all processes together, or a divisor of that.");
   const int64_t micro_step = std::min(num_samples / here, num_here);
-  // A window that is half done there has no gradients here.
+  // A position inside an accumulation window of this run would lack the gradients of its first
+  // micro-steps.
   LINKBOY_CHECK(micro_step % accumulation_steps == 0 || micro_step == num_here, whose,
                 " was saved in mid-epoch, after ", micro_step,
                 " batches of this run, where no accumulation window of ", accumulation_steps,
-                " batches ends. Resume with gradient_accumulation_steps of a divisor of ",
-                micro_step, ".");
+                " batches ends. Set gradient_accumulation_steps to a divisor of ", micro_step, ".");
   return micro_step;
 }
 

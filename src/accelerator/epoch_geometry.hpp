@@ -8,15 +8,15 @@
 
 namespace linkboy {
 
-/// Adds to a state how many samples a micro-step of all processes has and how many micro-steps an
-/// epoch has, for `micro_step_here`.
+/// Adds the number of samples per micro-step (on all processes together) and of micro-steps per
+/// epoch to a state, for `micro_step_here`.
 void save_epoch_geometry(StateDict& state, const DataLoader& loader, int64_t num_processes);
 
 /// Returns the saved "micro_step" of `state` in micro-steps of this run, which may have more
 /// processes, larger batches or longer accumulation windows than the run that saved it.
-///
-/// @param whose  The state's name in errors.
-/// @throws Error if this run does not reach the place, or not at the end of an accumulation window.
+/// @param whose  The name of the state in errors.
+/// @throws Error if this run cannot reach the position, or not at the end of an accumulation
+///         window.
 int64_t micro_step_here(const StateDict& state, const DataLoader& loader, int64_t num_processes,
                         int64_t accumulation_steps, const std::string& whose);
 

@@ -6,7 +6,7 @@
 
 namespace linkboy {
 
-/// The gradients of those parameters that have one.
+/// Returns the gradients of the parameters that have one.
 inline std::vector<at::Tensor> gradients_of(const std::vector<at::Tensor>& parameters) {
   std::vector<at::Tensor> gradients;
   gradients.reserve(parameters.size());

@@ -29,7 +29,7 @@ void set_training_lengths(RunConfig& config, const TrainOptions& options) {
   if (options.max_num_updates) {
     config.num_epochs = ceil_div(config.max_num_updates, config.num_updates_per_epoch);
   } else {
-    // A run without an end of its own may have as many epochs as there are numbers.
+    // A run without a planned end may use the largest number as its number of epochs.
     constexpr int64_t kMost = std::numeric_limits<int64_t>::max();
     const int64_t per_epoch = config.num_updates_per_epoch;
     const bool overflows = per_epoch > 0 && config.num_epochs > kMost / per_epoch;
@@ -61,7 +61,7 @@ RunConfig resolve_run_config(const Accelerator& accelerator, const TrainOptions&
   config.num_train_batches_per_epoch = train_loader->size();
   LINKBOY_CHECK(config.num_train_batches_per_epoch >= 1, "the training loader's size() is ",
                 config.num_train_batches_per_epoch,
-                "; an epoch must have at least 1 batch. Give it more data, or smaller batches.");
+                "; an epoch must have at least 1 batch. Use more data or smaller batches.");
   config.train_per_device_batch_size = train_loader->batch_size();
   set_training_lengths(config, options);
   return config;
@@ -100,7 +100,7 @@ void check_at_least_one(const char* name, int64_t value) {
 
 void check_clip_value(const char* name, const std::optional<double>& value) {
   LINKBOY_CHECK_OPTION(!value || *value > 0.0, name, " is ", *value,
-                       "; it must be positive. Leave it out to clip nothing.");
+                       "; it must be positive. Leave it out to disable clipping.");
 }
 
 }  // namespace linkboy

@@ -7,30 +7,33 @@ namespace linkboy {
 
 class Accelerator;
 
-/// The lengths and sizes of a run with these loaders; either may be null.
-/// @throws Error if the training loader has no batch. @note Collective, with an evaluation loader.
+/// Returns the lengths and sizes of a run with these loaders; either may be null.
+/// @throws Error if the training loader has no batches.
+/// @note Collective, with an evaluation loader.
 RunConfig resolve_run_config(const Accelerator& accelerator, const TrainOptions& options,
                              const DataLoader* train_loader, const DataLoader* eval_loader);
 
-/// Fills in the counts that follow from the batches of one process, the accumulation, the number of
-/// processes and the length that was asked for.
+/// Fills in the counts that follow from the number of batches per process, the accumulation, the
+/// number of processes and the requested length.
 void set_training_lengths(RunConfig& config, const TrainOptions& options);
 
-/// Clips the gradients of all of the optimizer's parameters as the configuration says.
-/// @return Their 2-norm before, undefined without `gradient_clip_norm`.
-/// @note Collective, with `zero_stage` 2.
+/// Clips the gradients of all parameters of the optimizer according to the configuration.
+/// @return Their 2-norm before clipping; undefined without `gradient_clip_norm`.
+/// @note Collective, with `zero_stage` 2 and `gradient_clip_norm`.
 at::Tensor clip_gradients(Accelerator& accelerator, torch::optim::Optimizer& optimizer,
                           const RunConfig& config);
 
-/// The parameters of all groups.
+/// Returns the parameters of all param groups.
 std::vector<at::Tensor> parameters_of(const torch::optim::Optimizer& optimizer);
 
-/// Whether its step evaluates a closure.
+/// Whether the step of `optimizer` evaluates a closure.
 bool needs_closure(const torch::optim::Optimizer& optimizer);
 
+/// Checks an option that must be at least 1.
 /// @throws OptionError if `value` is less than 1.
 void check_at_least_one(const char* name, int64_t value);
-/// @throws OptionError if `value` is given and not positive.
+/// Checks an optional clip value.
+/// @throws OptionError if `value` is given but not positive.
 void check_clip_value(const char* name, const std::optional<double>& value);
 
 }  // namespace linkboy

@@ -24,9 +24,9 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// What is gathered before it is written. Of such size pieces go straight to the disk: through the
-// page cache they would push out what the data set is read from, and take longer. Alignment as any
-// disk wants it.
+// Bytes are buffered up to this size before they are written. Pieces of this size bypass the page
+// cache: writing through it would take longer and evict the files of the dataset. The alignment
+// suits any disk.
 constexpr std::size_t kPiece = std::size_t{4} << 20;
 constexpr std::size_t kAlignment = 4096;
 constexpr std::string_view kMark = ".tmp-";
@@ -37,13 +37,13 @@ fs::path folder_of(const fs::path& path) {
 
 fs::path name_beside(const fs::path& path) {
   static std::atomic<unsigned> counter = 0;
-  // Short enough that the addition keeps the name within the usual limit of 255 bytes.
+  // Truncated so that the name with its additions stays within the usual limit of 255 bytes.
   const std::string stem = path.filename().string().substr(0, 200);
   return folder_of(path) / ("." + stem + std::string(kMark) + std::to_string(::getpid()) + "-" +
                             std::to_string(counter.fetch_add(1)));
 }
 
-// Whether AtomicFile gives such names: ".NAME.tmp-PID-NUMBER".
+// Whether a name has the form that AtomicFile uses: ".NAME.tmp-PID-NUMBER".
 bool is_name_beside(const std::string& name) {
   const std::size_t mark = name.rfind(kMark);
   if (!name.starts_with('.') || mark == std::string::npos) return false;
@@ -54,7 +54,7 @@ bool is_name_beside(const std::string& name) {
          parse_number<int64_t>(numbers.substr(dash + 1)).value_or(-1) >= 0;
 }
 
-// Once for each folder of a process: it costs a look at every name.
+// Runs once per process and folder, because it looks at every name in the folder.
 void remove_unfinished_once(const fs::path& folder) {
   static std::mutex mutex;
   static std::set<fs::path> seen;
@@ -62,17 +62,18 @@ void remove_unfinished_once(const fs::path& folder) {
   if (seen.insert(folder).second) remove_unfinished(folder);
 }
 
-// Where the links at the end of `path` lead: they stay, and what they lead to is replaced.
+// Follows the links at the end of `path`. The links stay, and their target is replaced.
 fs::path target_of(fs::path path) {
   constexpr int kMostLinks = 40;  // as in the kernel
   std::error_code error;
   for (int i = 0; i < kMostLinks && fs::is_symlink(path, error); ++i) {
-    path = folder_of(path) / fs::read_symlink(path, error);  // the latter alone if it is absolute
+    path = folder_of(path) / fs::read_symlink(path, error);  // only the target if it is absolute
   }
   return path;
 }
 
-// Without it the new name in its folder may be lost in a power cut although the bytes are there.
+// Makes the new name durable. Otherwise a power cut may lose the name even if the bytes are on the
+// disk.
 void sync_folder_of(const fs::path& path) {
   const fs::path folder = folder_of(path);
   const Descriptor descriptor(folder, O_RDONLY | O_DIRECTORY);
@@ -81,7 +82,7 @@ void sync_folder_of(const fs::path& path) {
   const int result = retry_if_interrupted([&] { return ::fsync(descriptor.get()); });
   LINKBOY_CHECK_AS(FileError, result == 0 || errno == EINVAL || errno == ENOTSUP, "\"",
                    path.string(),
-                   "\" is written, but a power cut may undo that: syncing its folder failed (",
+                   "\" is written, but a power cut may undo this: syncing its folder failed (",
                    system_reason(errno), "). Check the disk.");
 }
 
@@ -101,7 +102,7 @@ void remove_unfinished(const fs::path& folder) {
 std::error_code create_folders(const fs::path& folder) {
   std::error_code error;
   if (folder.empty() || fs::is_directory(folder, error)) return {};
-  error.clear();  // it says that the folder is not there
+  error.clear();  // is_directory has set it if the folder does not exist
   const fs::path path = folder.has_filename() ? folder : folder.parent_path();
   if (path.has_parent_path() && path.parent_path() != path)
     error = create_folders(path.parent_path());
@@ -113,35 +114,36 @@ AtomicFile::AtomicFile(fs::path path) : path_(target_of(std::move(path))) {
   std::error_code error;
   LINKBOY_CHECK_AS(FileError, path_.has_filename() && !fs::is_directory(path_, error), "\"",
                    path_.string(), "\" names a folder; a file is needed. Add a file name.");
-  // A device or a pipe would be gone.
+  // The rename would replace a device or a pipe.
   const fs::file_status present = fs::symlink_status(path_, error);
   LINKBOY_CHECK_AS(FileError, !fs::exists(present) || fs::is_regular_file(present), "\"",
                    path_.string(),
-                   "\" is not a regular file. Choose the path of a file, new or old.");
+                   "\" is not a regular file. Choose the path of a new file or of a regular file.");
   const auto make_folder = [&] {
     error = create_folders(folder_of(path_));
     LINKBOY_CHECK_AS(FileError, !error, "cannot create the folder of \"", path_.string(), "\" (",
-                     error.message(), "). Choose a path whose folder can be made.");
+                     error.message(), "). Choose a path whose folder can be created.");
   };
   make_folder();
   buffer_.reset(static_cast<char*>(std::aligned_alloc(kAlignment, kPiece)));
-  LINKBOY_CHECK_AS(FileError, buffer_, "no memory is left to write \"", path_.string(),
+  LINKBOY_CHECK_AS(FileError, buffer_, "there is not enough memory to write \"", path_.string(),
                    "\". Free some.");
   remove_unfinished_once(folder_of(path_));
   for (int num_removed = 0;;) {
     aside_ = name_beside(path_);
     descriptor_ = Descriptor(aside_, O_WRONLY | O_CREAT | O_EXCL);
-    // Folders that are empty may be removed: see next_training_state_number.
+    // Other processes may remove the folder while it is empty: see next_training_state_number.
     constexpr int kMostRemoved = 100;
     if (!descriptor_ && errno == ENOENT && ++num_removed < kMostRemoved) {
       make_folder();
       continue;
     }
-    // The name may be that of a killed process of the same number.
+    // EEXIST: a killed process with the same id has left a file of this name. The next name is
+    // tried.
     LINKBOY_CHECK_AS(FileError, descriptor_ || errno == EEXIST, "cannot create \"", path_.string(),
                      "\" (", system_reason(errno),
                      "). Choose a folder that this process may write to.");
-    // Until it was locked, remove_unfinished of another process may have taken it.
+    // Before the file was locked, remove_unfinished in another process may have removed it.
     if (descriptor_ && try_lock(descriptor_) != EWOULDBLOCK && is_at(descriptor_, aside_)) return;
   }
 }
@@ -160,7 +162,7 @@ void AtomicFile::write(const void* data, std::size_t size) {
     next += chunk;
     size -= chunk;
     if (buffered_ < kPiece) return;
-    // Some filesystems refuse, and write through the page cache then.
+    // Some filesystems refuse this; writes then go through the page cache.
     if (!is_direct_) is_direct_ = set_direct(true);
     flush();
   }
@@ -171,14 +173,14 @@ void AtomicFile::flush() {
   for (std::size_t done = 0; done < buffered_;) {
     const ssize_t written = retry_if_interrupted(
         [&] { return ::write(descriptor_.get(), buffer_.get() + done, buffered_ - done); });
-    // After part of a piece, or on a disk with larger blocks, the rest goes the usual way.
+    // After a partial write, or on a disk with larger blocks, the rest goes through the page cache.
     if (written < 0 && errno == EINVAL && is_direct_ && set_direct(false)) {
       is_direct_ = false;
       continue;
     }
     LINKBOY_CHECK_AS(FileError, written > 0, "cannot write \"", path_.string(), "\" (",
                      system_reason(written < 0 ? errno : ENOSPC),
-                     "); what was there before is kept. Free space or choose another folder.");
+                     "); a previous file is unchanged. Free space or choose another folder.");
     done += static_cast<std::size_t>(written);
   }
   buffered_ = 0;
@@ -194,13 +196,13 @@ Descriptor AtomicFile::commit() {
   flush();
   const int synced = retry_if_interrupted([this] { return ::fsync(descriptor_.get()); });
   LINKBOY_CHECK_AS(FileError, synced == 0, "cannot write \"", path_.string(), "\" to the disk (",
-                   system_reason(errno), "); what was there before is kept. Check the disk.");
-  // Network filesystems report a full disk as late as here.
+                   system_reason(errno), "); a previous file is unchanged. Check the disk.");
+  // Network filesystems may report a full disk only when the file is closed.
   Descriptor lock = descriptor_.copy();
   const int closed = descriptor_.close();
   LINKBOY_CHECK_AS(FileError, closed == 0 || errno == EINTR, "cannot finish \"", path_.string(),
                    "\" (", system_reason(errno),
-                   "); what was there before is kept. Check the disk.");
+                   "); a previous file is unchanged. Check the disk.");
   LINKBOY_CHECK_AS(FileError, ::rename(aside_.c_str(), path_.c_str()) == 0, "cannot replace \"",
                    path_.string(), "\" (", system_reason(errno), "). Choose another path.");
   aside_.clear();

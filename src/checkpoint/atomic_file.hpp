@@ -10,39 +10,44 @@
 
 namespace linkboy {
 
-/// Makes a folder and its parents, so that a power cut does not undo it.
-/// @return The system's reason if it cannot be made.
-/// @throws Error if the disk cannot be synced.
+/// Creates a folder and its missing parents, and syncs them, so that a power cut cannot undo it.
+/// @return The system's error if a folder cannot be created.
+/// @throws FileError if a folder cannot be synced.
 std::error_code create_folders(const std::filesystem::path& folder);
 
-/// Removes the files that AtomicFile had begun in a folder and that no process writes any more. A
-/// writer holds a lock on its file, also if it runs on another host and the folder is shared. On a
-/// filesystem without locks nothing is removed.
+/// Removes the unfinished files of AtomicFile from a folder, except those that a process is still
+/// writing. A writer holds a lock on its file, which other hosts that share the folder also see. On
+/// a filesystem without locks, removes nothing.
 void remove_unfinished(const std::filesystem::path& folder);
 
-/// A file that appears at its path whole or not at all: written under another name in its
-/// folder, fsynced and renamed by `commit`. A link at its path stays, and its target is
-/// replaced. Destroyed before that, it leaves nothing behind; the next process that writes there
-/// removes what a killed one left in the folder.
+/// A file that appears at its path completely or not at all. It is written under another name in
+/// the same folder; `commit` syncs and renames it. If the path is a link, the link stays, and its
+/// target is replaced. An object that is destroyed before `commit` leaves nothing behind. If a
+/// process is killed, the next process that writes to the folder removes its unfinished files.
 class AtomicFile {
  public:
-  /// @throws Error if the file cannot be created, or something other than a file is there; parent
-  /// folders are made.
+  /// Creates missing parent folders.
+  /// @throws FileError if the file cannot be created, or if the path names something other than a
+  ///         regular file.
   explicit AtomicFile(std::filesystem::path path);
   ~AtomicFile();
   AtomicFile(const AtomicFile&) = delete;
   AtomicFile& operator=(const AtomicFile&) = delete;
 
-  /// Appends `size` bytes. @throws Error with the system's reason (a full disk, say).
+  /// Appends `size` bytes.
+  /// @throws FileError with the system's reason, such as a full disk.
   void write(const void* data, std::size_t size);
 
-  /// Hands over to the system what `write` has gathered. @throws Error as `write` does.
+  /// Passes the bytes that `write` has buffered to the system.
+  /// @throws The same errors as `write`.
   void flush();
 
-  /// Makes the bytes durable and gives the file its name.
-  /// @return The lock on the file (see file_lock.hpp), held since it was made. A caller that locked
-  ///         the file that is replaced keeps this one instead, so that there is no time without.
-  /// @throws Error; the old file then stays.
+  /// Syncs the bytes to the disk and renames the file to its path.
+  /// @return The lock on the file (see file_lock.hpp), which has been held since its creation. A
+  ///         caller that holds a lock on the replaced file should hold this one instead, so that
+  ///         the path is always locked.
+  /// @throws FileError if a step fails. Except when only the folder cannot be synced, the old file
+  ///         then stays.
   Descriptor commit();
 
  private:
@@ -53,7 +58,7 @@ class AtomicFile {
   Descriptor descriptor_;
   std::unique_ptr<char[], decltype(&std::free)> buffer_{nullptr, &std::free};
   std::size_t buffered_ = 0;
-  bool is_direct_ = false;  // past the page cache
+  bool is_direct_ = false;  // whether writes bypass the page cache
 };
 
 }  // namespace linkboy

@@ -19,10 +19,10 @@ class Copier {
   Copier(std::vector<at::Tensor>& buffers, int64_t largest_pinned)
       : buffers_(buffers), largest_pinned_(largest_pinned) {}
 
-  /// The copies of tensors on the CPU have their bytes after finish() only: many are copied faster
-  /// immediately.
+  /// Copies of CPU tensors get their bytes in finish(), because copying many at the same time is
+  /// faster.
   at::Tensor copy(const at::Tensor& tensor) {
-    // What has no plain storage is refused later, by whoever writes it.
+    // Tensors without a plain storage stay as they are. Writing them is an error later.
     if (!tensor.defined() || tensor.layout() != at::kStrided || !tensor.has_storage() ||
         tensor.is_meta()) {
       return tensor;
@@ -43,7 +43,7 @@ class Copier {
     return result;
   }
 
-  /// Returns an event for each device, behind the copies from it.
+  /// Copies the CPU tensors. Returns an event for each device, recorded after the copies from it.
   std::vector<c10::Event> finish() {
     stream_copy(pieces_, at::get_num_threads());
     std::vector<c10::Event> arrivals;
@@ -85,7 +85,7 @@ class Copier {
   std::unordered_map<const c10::StorageImpl*, at::Tensor> bytes_;
   std::vector<CopyPiece> pieces_;
   std::unordered_set<c10::Device> devices_;
-  std::vector<at::Tensor> sources_;  // keeps their addresses from being used again
+  std::vector<at::Tensor> sources_;  // keep the storages alive, so that no address is reused
 };
 
 }  // namespace
@@ -108,7 +108,7 @@ BackgroundJob::~BackgroundJob() {
   try {
     wait();
   } catch (...) {
-    TORCH_WARN("linkboy: a file that was written in the background is not there: ",
+    TORCH_WARN("linkboy: a file could not be written in the background: ",
                message_of(std::current_exception()));
   }
 }

@@ -14,50 +14,53 @@
 
 namespace linkboy {
 
-/// Copies contents into memory of its own, on the CPU: what the training loop changes from then on
-/// does not reach them. Tensors that share a storage share one again.
+/// Copies contents into separate memory on the CPU, so that later changes by the training loop do
+/// not affect the copy. Tensors that share a storage also share one in the copy.
 class Snapshot {
  public:
-  /// @param largest_pinned  Bytes of the largest device storage that is copied into page-locked
-  ///        memory, which LibTorch rounds up to a power of two and keeps. The host waits for the
-  ///        copies of larger ones.
+  /// @param largest_pinned  Size in bytes of the largest device storage that is copied into
+  ///        page-locked memory. LibTorch rounds such memory up to a power of two and keeps it. The
+  ///        host waits for the copies of larger storages.
   explicit Snapshot(int64_t largest_pinned = 0) : largest_pinned_(largest_pinned) {}
 
-  /// Overwrites the copy before if nobody else holds its tensors: fresh memory would cost more than
-  /// the copying. Copies from a device into page-locked memory are queued behind its work; their
-  /// bytes are there after `wait`.
+  /// Returns a copy of `contents`. Overwrites the previous copy if nothing else holds its tensors,
+  /// because allocating new memory would take longer than the copying. Copies from a device into
+  /// page-locked memory are queued after its work; their bytes are complete after `wait`.
   StateDict take(const StateDict& contents);
 
-  /// Waits for what the last `take` has queued. Another thread may call it.
+  /// Waits for the copies that the last `take` has queued. Another thread may call it.
   void wait() const;
 
  private:
   int64_t largest_pinned_;
   std::vector<at::Tensor> buffers_;
-  std::vector<c10::Event> arrivals_;  // of the copies from each device
+  std::vector<c10::Event> arrivals_;  // one per device, recorded after the copies from it
 };
 
-/// Runs one job at a time on a thread of its own. Used by one thread.
+/// Runs one job at a time on a separate thread. Use it from one thread.
 class BackgroundJob {
  public:
-  /// Waits for the job in progress. What it threw and nobody has asked for becomes a warning.
+  /// Waits for the job in progress. An error that neither `start` nor `wait` has thrown becomes a
+  /// warning.
   ~BackgroundJob();
 
-  /// Waits for the job before, then starts `job`.
-  /// @throws what the job before threw; `job` is not started then.
+  /// Waits for the previous job, then starts `job`.
+  /// @throws The error of the previous job; `job` is then not started.
   void start(std::function<void()> job);
 
-  /// Waits for the job in progress. @throws what it threw, once.
+  /// Waits for the job in progress.
+  /// @throws The error of the job, once.
   void wait();
-  /// Only waits; what it threw is left to `wait`.
+  /// Waits for the job in progress and leaves its error to `wait`.
   void join();
 
  private:
   std::thread thread_;
-  std::exception_ptr failure_;  // written by the thread, read after it was joined
+  std::exception_ptr failure_;  // written by the thread, read after the join
 };
 
-/// What a Trainer saves with. The job ends before the snapshot is gone.
+/// The members of a Trainer that save in the background. The job ends before the snapshot is
+/// destroyed.
 struct BackgroundSave {
   Snapshot snapshot{int64_t{1} << 30};
   BackgroundJob job;

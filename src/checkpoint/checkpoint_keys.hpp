@@ -2,7 +2,7 @@
 
 namespace linkboy {
 
-// The parts of a checkpoint.
+// The keys of a checkpoint's parts.
 
 inline constexpr const char* kModel = "model_state_dict";
 inline constexpr const char* kOptimizer = "optimizer_state_dict";
@@ -12,7 +12,8 @@ inline constexpr const char* kRegisteredOptimizers = "registered_optimizers_stat
 inline constexpr const char* kRegisteredSchedulers = "registered_schedulers_state_dict";
 inline constexpr const char* kTrainingState = "training_state";
 
-/// In a state, the model and the optimizer of each process, where these differ (local SGD).
+/// The key, in a training state, of the model and the optimizer of each rank if these differ (local
+/// SGD).
 inline constexpr const char* kWeightsOfRanks = "weights_of_ranks";
 
 }  // namespace linkboy

@@ -18,26 +18,29 @@
 namespace linkboy {
 namespace {
 
-// Says what the file is if it is no zip archive, before a zip reader complains in its own terms.
+// Recognises files that are not zip archives, because the zip reader's errors would be less clear.
 void check_is_archive(const FileBytes& file) {
   LINKBOY_CHECK(file.size() > 0, "it is empty. Use another copy.");
   const std::string start = file.text(0, std::min<uint64_t>(4, file.size()));
-  LINKBOY_CHECK(start != "\x80\x02\x8a\x0a",
-                "it is in the format that torch.save had before version 1.6; only the zip format "
-                "that followed can be read. Load it in Python and save it again.");
-  LINKBOY_CHECK(start == "PK\x03\x04",
-                "it is not a checkpoint; a zip archive is needed, as write_checkpoint and "
-                "torch.save make it.");
+  LINKBOY_CHECK(
+      start != "\x80\x02\x8a\x0a",
+      "it is in the format of torch.save before version 1.6; only the later zip format can be "
+      "read. Load it in Python and save it again.");
+  LINKBOY_CHECK(
+      start == "PK\x03\x04",
+      "it is not a checkpoint; it must be a zip archive from write_checkpoint or torch.save. "
+      "Use another file.");
 }
 
 StateDict read_archive(const std::filesystem::path& path, const ReadOptions& options) {
   auto file = FileBytes::open(path, options.mmap);
   check_is_archive(*file);
   ZipReader archive(std::move(file), options.verify_checksums);
-  LINKBOY_CHECK(!archive.has("constants.pkl"),
-                "it is a TorchScript or torch::save archive, which is more than data; files of "
-                "write_checkpoint and Python's torch.save can be read. Load it with torch::load "
-                "and write its state with write_checkpoint.");
+  LINKBOY_CHECK(
+      !archive.has("constants.pkl"),
+      "it is a TorchScript or torch::save archive, which can contain code; only files from "
+      "write_checkpoint and Python's torch.save can be read. Load it with torch::load and "
+      "write its state with write_checkpoint.");
   if (archive.has("byteorder")) {
     const std::string byte_order = archive.read_text("byteorder");
     LINKBOY_CHECK(byte_order == "little", "its byte order is ", quote_name(byte_order),

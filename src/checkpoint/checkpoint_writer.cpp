@@ -35,7 +35,8 @@ bool has_storage_type_in_python(at::ScalarType dtype) {
   }
 }
 
-// Makes of values what a data-only file can hold: plain ones, and tensors on the CPU.
+// Converts values to the kinds that a data-only file can contain: plain values and tensors on the
+// CPU.
 class Normaliser {
  public:
   c10::IValue normalise(const c10::IValue& leaf, const ValuePath& path) {
@@ -43,7 +44,7 @@ class Normaliser {
     LINKBOY_CHECK(
         leaf.isNone() || leaf.isBool() || leaf.isInt() || leaf.isDouble() || leaf.isString(),
         quote_path(path), " is a ", leaf.tagKind(),
-        "; a checkpoint holds tensors, numbers, bools, strings, None, and lists, tuples "
+        "; a checkpoint can contain tensors, numbers, bools, strings, None, and lists, tuples "
         "and dicts of these. Convert it to one of them.");
     return leaf;
   }
@@ -51,16 +52,18 @@ class Normaliser {
  private:
   c10::IValue normalise_tensor(at::Tensor tensor, const ValuePath& path) {
     if (!tensor.defined()) return c10::IValue();
-    LINKBOY_CHECK(tensor.layout() == at::kStrided && tensor.has_storage() && !tensor.is_meta() &&
-                      !tensor.is_quantized() && has_storage_type_in_python(tensor.scalar_type()),
-                  quote_path(path), " is a tensor of ", tensor.options(),
-                  "; a checkpoint holds dense tensors with data, of float, double, half, bfloat16, "
-                  "complex, integer (not unsigned beyond 8 bits) or bool. Convert it.");
+    LINKBOY_CHECK(
+        tensor.layout() == at::kStrided && tensor.has_storage() && !tensor.is_meta() &&
+            !tensor.is_quantized() && has_storage_type_in_python(tensor.scalar_type()),
+        quote_path(path), " is a tensor of ", tensor.options(),
+        "; a checkpoint can contain dense tensors with data, of dtype float, double, half, "
+        "bfloat16, complex, a signed integer, uint8 or bool. Convert it.");
     tensor = tensor.detach().resolve_conj().resolve_neg();
     const auto& storage = tensor.storage();
     const auto [found, is_new] =
         written_.try_emplace(storage.unsafeGetStorageImpl(), Written{tensor, {}});
-    // A file names one dtype per storage; another view of the same bytes needs its own.
+    // A file stores one dtype per storage, so a view of the same bytes with another dtype needs a
+    // copy.
     if (found->second.source.scalar_type() != tensor.scalar_type()) {
       return normalise_tensor(tensor.clone(), path);
     }
@@ -77,8 +80,8 @@ class Normaliser {
   }
 
   struct Written {
-    at::Tensor source;  // Also keeps the storage, and with it its address, from being reused.
-    at::Tensor on_cpu;  // All bytes of a storage on a device.
+    at::Tensor source;  // Also keeps the storage alive, so that its address is not reused.
+    at::Tensor on_cpu;  // For a storage on a device: a copy of all its bytes.
   };
   std::unordered_map<const c10::StorageImpl*, Written> written_;
 };
@@ -101,8 +104,8 @@ void write_archive(AtomicFile& file, const std::string& pickle,
 void write_checkpoint(const std::filesystem::path& path, const StateDict& contents) {
   AtomicFile file(path);
   Normaliser normaliser;
-  // Containers without element types: the pickler would write others as calls that torch.load
-  // refuses.
+  // Rebuilds the containers without element types. The pickler would write typed ones as calls that
+  // torch.load refuses.
   const c10::IValue value =
       map_leaves(contents.to_ivalue(), [&](const c10::IValue& leaf, const ValuePath& leaf_path) {
         return normaliser.normalise(leaf, leaf_path);
@@ -124,7 +127,7 @@ void write_checkpoint(const std::filesystem::path& path, const StateDict& conten
 void check_writable(const std::filesystem::path& path) {
   AtomicFile file(path);
   const char byte = 0;
-  file.write(&byte, 1);  // A full disk may still take a new name, but no byte.
+  file.write(&byte, 1);  // A full disk may accept a new name but no data.
   file.flush();
 }
 

@@ -11,10 +11,10 @@
 
 namespace linkboy {
 
-/// Returns the system's words for an error number.
+/// Returns the system's message for an error number.
 inline std::string system_reason(int error) { return std::generic_category().message(error); }
 
-/// Makes a system call again while signals interrupt it.
+/// Repeats a system call for as long as signals interrupt it.
 template <typename Call>
 auto retry_if_interrupted(Call call) {
   auto result = call();
@@ -26,8 +26,8 @@ auto retry_if_interrupted(Call call) {
 class Descriptor {
  public:
   Descriptor() = default;
-  /// Opens a file. If the system refuses, the object owns nothing and errno has the reason.
-  /// Programs that this process starts do not get the descriptor, and a named pipe does not wait.
+  /// Opens a file. If that fails, the object owns nothing, and errno contains the reason. Programs
+  /// that this process starts do not inherit the descriptor. Opening a named pipe does not block.
   Descriptor(const std::filesystem::path& path, int flags)
       : number_(retry_if_interrupted(
             [&] { return ::open(path.c_str(), flags | O_CLOEXEC | O_NONBLOCK, 0666); })) {}
@@ -49,7 +49,7 @@ class Descriptor {
     return result;
   }
 
-  /// Closes it. Returns what close(2) does.
+  /// Closes the descriptor, if there is one. Returns the result of close(2).
   int close() { return number_ < 0 ? 0 : ::close(std::exchange(number_, -1)); }
 
  private:

@@ -7,17 +7,16 @@
 
 namespace linkboy {
 
-/// Whether what devices compute means nothing, because a collective was called off. Until the ranks
-/// meet again.
+/// Whether the results of devices are invalid because a collective was aborted. Reset when the
+/// ranks form a new process group.
 inline std::atomic<bool> are_device_results_void{false};
 
-/// Before a checkpoint at `path` gets its name.
-/// @throws Error if the results are void.
+/// Call it before a checkpoint at `path` gets its name.
+/// @throws Error if the results of devices are invalid.
 inline void require_device_results(const std::filesystem::path& path) {
-  LINKBOY_CHECK(
-      !are_device_results_void, path,
-      " is not written: a rank is lost, and what the device has computed since then means "
-      "nothing. Start again from the last training state.");
+  LINKBOY_CHECK(!are_device_results_void, path,
+                " is not written: a rank is lost, and the device's results since then are invalid. "
+                "Resume from the last training state.");
 }
 
 }  // namespace linkboy

@@ -29,7 +29,7 @@ at::DataPtr allocate(uint64_t size) {
   }
 }
 
-// Small enough for the second-level cache.
+// Small enough for the second-level cache of the processor.
 constexpr uint64_t kVisitedPiece = uint64_t{1} << 18;
 
 template <class... Words>
@@ -46,10 +46,12 @@ std::shared_ptr<FileBytes> FileBytes::open(const std::filesystem::path& path, bo
   require_system(::fstat(file->descriptor_.get(), &status) == 0, reason(), ". Check the disk.");
   LINKBOY_CHECK_AS(FileError, !S_ISDIR(status.st_mode),
                    "it is a folder; a file is needed. Name the file in it.");
-  LINKBOY_CHECK_AS(FileError, S_ISREG(status.st_mode), "it is no regular file; copy it into one.");
+  LINKBOY_CHECK_AS(FileError, S_ISREG(status.st_mode),
+                   "it is not a regular file; copy it into one.");
   file->size_ = static_cast<uint64_t>(status.st_size);
   if (mmap && file->size_ > 0) {
-    // MAP_NORESERVE: only what is written to takes memory, so a file may be larger than that.
+    // MAP_NORESERVE: only pages that are written to need memory, so the file can be larger than the
+    // memory.
     void* mapping = ::mmap(nullptr, file->size_, PROT_READ | PROT_WRITE,
                            MAP_PRIVATE | MAP_NORESERVE, file->descriptor_.get(), 0);
     require_system(mapping != MAP_FAILED, "it cannot be mapped (", reason(),
@@ -113,7 +115,7 @@ at::DataPtr FileBytes::data(uint64_t offset, uint64_t size, std::size_t alignmen
   }
   at::DataPtr bytes = allocate(size);
   char* target = static_cast<char*>(bytes.mutable_get());
-  // Most of the time goes into getting the memory from the system, which two threads do faster.
+  // Most of the time is spent on getting memory from the system, which two threads do faster.
   const uint64_t own_size = size < kWorthAThread ? size : size / 2;
   std::future<void> other_half;
   const auto read_other_half = [=, this] {
@@ -122,7 +124,7 @@ at::DataPtr FileBytes::data(uint64_t offset, uint64_t size, std::size_t alignmen
   if (own_size < size) {
     try {
       other_half = std::async(std::launch::async, read_other_half);
-    } catch (const std::system_error&) {  // No thread is to be had: this one does it, later.
+    } catch (const std::system_error&) {  // No thread is available, so this one does it later.
       other_half = std::async(std::launch::deferred, read_other_half);
     }
   }

@@ -15,11 +15,11 @@
 
 namespace linkboy {
 
-/// A file's bytes, read where they are needed or mapped as a whole.
+/// The bytes of a file, which is read on demand or mapped as a whole.
 class FileBytes : public std::enable_shared_from_this<FileBytes> {
  public:
-  /// @throws FileError with the system's reason if the file cannot be opened or mapped; Error if
-  ///         it is not a regular file.
+  /// @throws FileError with the system's reason if the file cannot be opened or mapped, or if it is
+  ///         not a regular file.
   static std::shared_ptr<FileBytes> open(const std::filesystem::path& path, bool mmap);
   ~FileBytes();
   FileBytes(const FileBytes&) = delete;
@@ -27,20 +27,22 @@ class FileBytes : public std::enable_shared_from_this<FileBytes> {
 
   uint64_t size() const { return size_; }
 
-  /// Copies bytes. @throws Error if they are not all within the file; FileError if they cannot
-  ///                        be read.
+  /// Returns a copy of the bytes.
+  /// @throws Error if they are not all within the file; FileError if they cannot be read.
   std::string text(uint64_t offset, uint64_t size) const;
 
-  /// Called with the bytes piece by piece, in order, while they are in the cache.
+  /// A function that is called with the bytes piece by piece, in order, while they are in the
+  /// processor's cache.
   using Visit = std::function<void(const void* data, std::size_t size)>;
 
-  /// Reads bytes piece by piece, into memory of a fixed size, even if the file is mapped.
-  /// @throws Error as `text`.
+  /// Reads bytes piece by piece into a buffer of fixed size, even if the file is mapped.
+  /// @throws The same errors as `text`.
   void visit(uint64_t offset, uint64_t size, const Visit& visit) const;
 
-  /// The bytes in memory of their own; or, of a mapped file in which they lie at a multiple of
-  /// `alignment`, as a view that keeps it mapped, whose changes stay in this process.
-  /// @throws Error as `text`.
+  /// Returns the bytes in separate memory. If the file is mapped and the bytes begin at a multiple
+  /// of `alignment`, returns a view of them, which keeps the file mapped. Changes to the view stay
+  /// in this process.
+  /// @throws The same errors as `text`.
   at::DataPtr data(uint64_t offset, uint64_t size, std::size_t alignment,
                    const Visit& visit = nullptr) const;
 
@@ -55,9 +57,10 @@ class FileBytes : public std::enable_shared_from_this<FileBytes> {
   char* mapping_ = nullptr;  // null if the file is not mapped
 };
 
-/// Tells files apart without reading them whole: the size and the CRC-32 of the last MiB, which
-/// contains the checksums of all records of a checkpoint with up to some thousand tensors.
-/// @throws FileError as `FileBytes::open`.
+/// Identifies a file without reading it completely: returns its size and the CRC-32 of its last
+/// MiB. In a checkpoint with up to some thousand tensors, the last MiB contains the checksums of
+/// all records.
+/// @throws The same errors as `FileBytes::open` and `FileBytes::visit`.
 std::string file_digest(const std::filesystem::path& path);
 
 }  // namespace linkboy

@@ -19,7 +19,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-/// "process 4711 on host"
+/// Returns a text such as "process 4711 on host".
 std::string name_of_this_process() {
   std::array<char, 256> host{};
   ::gethostname(host.data(), host.size() - 1);
@@ -30,11 +30,11 @@ bool has_no_locks(int error) {
   return error == ENOLCK || error == EOPNOTSUPP || error == ENOSYS || error == EINVAL;
 }
 
-/// Nothing if another open file holds the lock.
+/// Opens and locks a file. Returns nullopt if another open file holds the lock.
 std::optional<Descriptor> open_locked(const fs::path& path, int more_flags = 0) {
   while (true) {
-    // Network filesystems lock only what may be written to; others also lock a file of another
-    // user.
+    // Network filesystems lock only files that are open for writing. Other filesystems can also
+    // lock another user's file that is open for reading.
     Descriptor file(path, O_RDWR | O_CREAT | more_flags);
     if (!file && errno == EACCES) file = Descriptor(path, O_RDONLY | more_flags);
     LINKBOY_CHECK_AS(FileError, file, "cannot open \"", path.string(), "\" (", system_reason(errno),
@@ -48,22 +48,22 @@ std::optional<Descriptor> open_locked(const fs::path& path, int more_flags = 0) 
   }
 }
 
-/// The file is overwritten: it must not be another one by a link.
+/// The lock file is overwritten, so it must not be a link to another file.
 void check_is_no_link(const fs::path& path) {
   struct stat status {};
   const bool is_own =
       ::lstat(path.c_str(), &status) != 0 || (S_ISREG(status.st_mode) && status.st_nlink == 1);
   LINKBOY_CHECK_AS(
       FileError, is_own, "\"", path.string(),
-      "\" is a link to another file, or not a regular file; a folder is locked by a file "
-      "of its own. Remove it.");
+      "\" is a link to another file, or not a regular file; the lock of a folder must be a "
+      "separate regular file. Remove it.");
 }
 
 std::string holder_in(const fs::path& path) {
   const Descriptor file(path, O_RDONLY | O_NOFOLLOW);
   std::array<char, 512> text{};
   const ssize_t size = ::pread(file.get(), text.data(), text.size(), 0);
-  if (size <= 0) return "its process is not known";
+  if (size <= 0) return "its process is unknown";
   return printable(std::string_view(text.data(), static_cast<std::size_t>(size)));
 }
 
@@ -85,16 +85,16 @@ bool is_at(const Descriptor& file, const fs::path& path) {
 Descriptor lock_file(const fs::path& path) {
   std::error_code error = create_folders(path.parent_path());
   LINKBOY_CHECK_AS(FileError, !error, "cannot create the folder of \"", path.string(), "\" (",
-                   error.message(), "). Choose a path whose folder can be made.");
-  // A device would be replaced by a file otherwise.
+                   error.message(), "). Choose a path whose folder can be created.");
+  // Otherwise a later atomic replacement would replace a device by a file.
   LINKBOY_CHECK_AS(FileError, !fs::exists(path, error) || fs::is_regular_file(path, error), "\"",
                    path.string(),
-                   "\" is not a regular file. Choose the path of a file, new or old.");
+                   "\" is not a regular file. Choose the path of a new file or of a regular file.");
   auto file = open_locked(path);
   LINKBOY_CHECK_AS(
       FileError, file, "\"", path.string(),
       "\" is being written by another run, or by another part of this one. Choose another "
-      "path, or wait for the end of that run.");
+      "path, or wait for that run to end.");
   return *std::move(file);
 }
 
@@ -105,7 +105,7 @@ std::shared_ptr<void> lock_output_file(const fs::path& path) {
 Descriptor lock_folder(const fs::path& folder, std::chrono::milliseconds patience) {
   const std::error_code error = create_folders(folder);
   LINKBOY_CHECK_AS(FileError, !error, "cannot create the folder \"", folder.string(), "\" (",
-                   error.message(), "). Choose a path whose folder can be made.");
+                   error.message(), "). Choose a path that can be created.");
   const fs::path path = folder / ".lock";
   check_is_no_link(path);
   const auto end = std::chrono::steady_clock::now() + patience;
@@ -117,10 +117,10 @@ Descriptor lock_folder(const fs::path& folder, std::chrono::milliseconds patienc
   LINKBOY_CHECK_AS(
       FileError, lock, "the folder \"", folder.string(), "\" is in use by another run (",
       holder_in(path),
-      "); one run at a time may save there. Wait for its end, end it, or choose another "
+      "); only one run at a time can save there. Wait for it to end, stop it, or choose another "
       "folder.");
   check_is_no_link(path);
-  // The name is for the message above only; a full disk does not matter.
+  // The name is only used in the message above, so a full disk does not matter.
   const std::string name = name_of_this_process();
   if (::ftruncate(lock->get(), 0) == 0) {
     [[maybe_unused]] const ssize_t ignored = ::pwrite(lock->get(), name.data(), name.size(), 0);

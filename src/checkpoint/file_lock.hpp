@@ -8,26 +8,28 @@
 namespace linkboy {
 
 // Advisory locks (`flock`) on open files. A lock is held until the last descriptor of the open file
-// is closed. The kernel does that when the process ends, in whatever way. On a filesystem without
-// locks nothing is locked, and no function fails for that.
+// is closed. The kernel closes it when the process ends, in whatever way. On a filesystem without
+// locks, nothing is locked, and lock_file and lock_folder succeed.
 
-/// Locks an open file. Returns 0, or the system's error: EWOULDBLOCK if another open file of any
-/// process holds the lock.
+/// Locks an open file without waiting. Returns 0 or the system's error number: EWOULDBLOCK if
+/// another open file of this or another process holds the lock.
 int try_lock(const Descriptor& file);
 
-/// Returns false if `path` no longer names the open file: it was replaced or removed since.
+/// Returns whether `path` still names the open file: false if the file was replaced or removed
+/// since. If this cannot be determined, returns true.
 bool is_at(const Descriptor& file, const std::filesystem::path& path);
 
-/// Locks the file of a tracker, which is made if it is not there. An atomic replacement passes the
+/// Locks a tracker's file, and creates it if it does not exist. An atomic replacement passes the
 /// lock on: see AtomicFile::commit.
-/// @throws Error if another run or tracker holds the lock, or the file cannot be opened.
+/// @throws FileError if another run or tracker holds the lock, if the path names something other
+///         than a regular file, or if the file cannot be created, opened or locked.
 Descriptor lock_file(const std::filesystem::path& path);
 
-/// Locks a folder, which is made if it is not there, by the file `.lock` in it. That file stays,
-/// holds the name of the last owner and means nothing by itself.
+/// Locks a folder with the file `.lock` in it, and creates the folder if it does not exist. The
+/// file stays; it contains the name of the last owner and has no meaning by itself.
 /// @param patience  How long to wait for another owner.
-/// @throws Error if another run still holds the lock, `.lock` is a link, or the folder cannot be
-///         made or written to.
+/// @throws FileError if another run still holds the lock, if `.lock` is a link or not a regular
+///         file, or if the folder cannot be created or written to.
 Descriptor lock_folder(const std::filesystem::path& folder,
                        std::chrono::milliseconds patience = {});
 

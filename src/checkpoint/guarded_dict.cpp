@@ -11,11 +11,11 @@
 namespace linkboy {
 namespace {
 
-/// Lays the keys out as the table would with 8 to 16 slots a key; if they fit there, it stays
-/// smaller.
+/// Lays the keys out as the table would with 8 to 16 slots per key. If they fit, the real table is
+/// not larger than that.
 void check_hashes(const std::vector<std::pair<c10::IValue, c10::IValue>>& entries) {
   const int bits = static_cast<int>(std::bit_width(entries.size())) + 3;
-  constexpr uint64_t kMultiplier = 11400714819323198485U;  // of the table's own Fibonacci hashing
+  constexpr uint64_t kMultiplier = 11400714819323198485U;  // of the table's Fibonacci hashing
   std::vector<uint64_t> homes;
   homes.reserve(entries.size());
   for (const auto& [key, value] : entries) {

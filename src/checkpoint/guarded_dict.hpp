@@ -8,13 +8,15 @@
 
 namespace linkboy {
 
-/// Builds a dict in time and memory linear in its entries, whatever its keys are. Of a key that
-/// comes twice the last value counts. Every dict with keys from a file must be built by it.
+/// Builds a dict from n entries in O(n log n) time and O(n) memory, whatever its keys are. If a key
+/// occurs twice, the last value is used. Every dict whose keys come from a file must be built with
+/// this function.
 ///
-/// c10::Dict doubles its table until no key lies log2(slots) places behind the one that its hash
-/// names. Its hashes have no secret, so a stranger could make a few keys double it without end.
+/// c10::Dict doubles its table until every key lies less than log2(slots) places after the place
+/// that its hash determines. The hash does not use a secret, so an attacker could choose a few keys
+/// that make the table double without end.
 ///
-/// @param entries  Their keys are strings, numbers or bools.
+/// @param entries  Their keys must be strings, numbers or bools.
 /// @throws Error if the keys were chosen to collide.
 c10::impl::GenericDict make_guarded_dict(
     const std::vector<std::pair<c10::IValue, c10::IValue>>& entries);

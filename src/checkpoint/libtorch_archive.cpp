@@ -25,7 +25,7 @@ std::string class_name(const Optimizer& optimizer) {
   return c10::demangle(typeid(optimizer).name());
 }
 
-// One string per group and parameter: simple to compare and to print.
+// Returns one string per parameter, which is easy to compare and to print.
 std::vector<std::string> param_shapes(const Optimizer& optimizer) {
   std::vector<std::string> shapes;
   for (std::size_t i = 0; i < optimizer.param_groups().size(); ++i) {
@@ -48,7 +48,7 @@ void check_shapes(const Optimizer& optimizer, c10::ArrayRef<c10::IValue> items) 
   }
 }
 
-// What load() replaces, so that it can be put back.
+// The parts of an optimizer that load() replaces, so that they can be restored.
 class Backup {
  public:
   explicit Backup(Optimizer& optimizer) {
@@ -80,10 +80,11 @@ StateDict save_libtorch_archive(const Optimizer& optimizer) {
       return size;
     });
   } catch (const c10::Error& error) {
-    throw Error(c10::str("LibTorch cannot save the state of a ", class_name(optimizer), " (",
-                         error.what_without_backtrace(),
-                         "). Save checkpoints with CheckpointParts{.optimizer = false}; a training "
-                         "state needs another optimizer."));
+    throw Error(
+        c10::str("LibTorch cannot save the state of a ", class_name(optimizer), " (",
+                 error.what_without_backtrace(),
+                 "). Save checkpoints with CheckpointParts{.optimizer = false}. For training "
+                 "states, use another optimizer."));
   }
   at::Tensor tensor = at::empty({static_cast<int64_t>(bytes.size())}, at::kByte);
   std::memcpy(tensor.mutable_data_ptr(), bytes.data(), bytes.size());
@@ -96,18 +97,18 @@ StateDict save_libtorch_archive(const Optimizer& optimizer) {
 }
 
 void load_libtorch_archive(Optimizer& optimizer, const StateDict& saved) {
-  LINKBOY_CHECK(saved.contains("libtorch_archive"),
-                "it holds no \"libtorch_archive\", which optimizers other than SGD, Adam, AdamW, "
-                "Adagrad, RMSprop and LBFGS are kept in, so it is another optimizer's. Use the "
-                "optimizer that it was saved "
-                "with.");
+  LINKBOY_CHECK(
+      saved.contains("libtorch_archive"),
+      "it does not have a \"libtorch_archive\", the format for optimizers other than SGD, "
+      "Adam, AdamW, Adagrad, RMSprop and LBFGS, so it is the state of another optimizer. "
+      "Use the optimizer that it was saved with.");
   const std::string saved_class = saved.get_string("optimizer_class");
   LINKBOY_CHECK(saved_class == class_name(optimizer), "it is the state of a ", saved_class,
                 ". Use that optimizer.");
   check_shapes(optimizer, saved.get_list("param_shapes"));
   const at::Tensor bytes = saved.get_tensor("libtorch_archive");
   LINKBOY_CHECK(bytes.defined() && bytes.scalar_type() == at::kByte && bytes.is_contiguous(),
-                "\"libtorch_archive\" is not a tensor of bytes.");
+                "\"libtorch_archive\" is not a tensor of bytes. Use another copy.");
 
   const auto& groups = optimizer.param_groups();
   const bool has_params = !groups.empty() && !groups.front().params().empty();

@@ -10,8 +10,9 @@ namespace linkboy {
 namespace {
 
 std::string new_name(std::string name, const NameOptions& options) {
-  // Whichever is in front: torch.compile around DDP gives "_orig_mod.module.", DDP around it the
-  // reverse. Each once, because a module may have the name of a wrapper: "model.model.weight".
+  // Strips the prefixes in any order: torch.compile around DDP produces "_orig_mod.module.", and
+  // DDP around torch.compile the reverse. Strips each prefix once, because a module may have the
+  // name of a wrapper: "model.model.weight".
   std::vector<std::string> prefixes = options.strip_prefixes;
   const auto fits = [&name](const std::string& prefix) { return name.starts_with(prefix); };
   for (auto found = prefixes.begin();
@@ -38,7 +39,7 @@ StateDict rename_keys(const StateDict& state, const NameOptions& options) {
     const auto [origin, is_new] = origins.emplace(changed, name);
     LINKBOY_CHECK(is_new, "both ", quote_name(origin->second), " and ", quote_name(name),
                   " become ", quote_name(changed),
-                  "; names must stay different. Strip or rename less.");
+                  "; names must stay different. Strip fewer prefixes or rename fewer names.");
     result.set(changed, value);
   }
   return result;

@@ -50,7 +50,8 @@ struct Match {
 
 Match match(const NamedTensors& destination, const StateDict& source, std::string_view what,
             bool strict) {
-  // Not hashed: a file may have chosen the names.
+  // Sorted rather than hashed, because a file may contain names that were chosen to have the same
+  // hash.
   std::map<std::string_view, const c10::IValue*> found;
   for (const auto& [name, value] : source.entries()) found.emplace(name, &value);
 
@@ -83,10 +84,11 @@ Match match(const NamedTensors& destination, const StateDict& source, std::strin
   }
   add_list(problems, "of another shape", misshapen);
   LINKBOY_CHECK(problems.empty(), what, " does not fit: ", problems,
-                ". Names and shapes must be the same; nothing was changed. Use the state of a "
-                "model that is built alike; NameOptions strip, rename and leave out names.");
-  LINKBOY_CHECK(!result.copies.empty() || destination.empty(), what,
-                " does not fit: none of its names is the model's. Strip a prefix or rename.");
+                ". Names and shapes must match; nothing was changed. Use the state of a model that "
+                "is built in the same way. NameOptions can strip, rename and leave out names.");
+  LINKBOY_CHECK(
+      !result.copies.empty() || destination.empty(), what,
+      " does not fit: the model has none of its names. Strip a prefix, or rename the names.");
   return result;
 }
 

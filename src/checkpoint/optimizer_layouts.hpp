@@ -19,24 +19,25 @@
 #include "linkboy/checkpoint/state_dict.hpp"
 #include "linkboy/error.hpp"
 
-/// How Python's optimizer classes lay out their state: keys, order and types of torch 2.11. One
-/// class per optimizer, with
+/// The layouts in which Python's optimizer classes save their state: keys, order and types of torch
+/// 2.11. One class per optimizer, with these members:
 ///
-/// - `save_group`, `load_group`: a group's options, as an entry of `param_groups` without `params`;
-/// - `save_state`, `load_state`: a parameter's state, as an entry of `state`. `load_state` gives
-///   none for an entry that stands for none;
-/// - `initial_state`, where LibTorch's optimizer needs one for every parameter: what a parameter
-///   gets that has no entry.
+/// - `save_group` and `load_group` convert a group's options to and from an entry of `param_groups`
+///   without `params`.
+/// - `save_state` and `load_state` convert a parameter's state to and from an entry of `state`.
+///   `load_state` returns null for an entry that does not contain a state.
+/// - `initial_state` exists if LibTorch's optimizer needs a state for every parameter. It makes the
+///   state of a parameter that does not have an entry.
 ///
 /// Options that only Python has are saved with Python's defaults.
 namespace linkboy::optimizer_layouts {
 
-// Python keeps some of its numbers (a learning rate, the step) in tensors.
+// Returns a number. Python stores some numbers (a learning rate, the step) in tensors.
 inline double number(const StateDict& saved, std::string_view key) {
   const auto& value = saved.at(key);
   if (!value.isTensor()) return saved.get_double(key);
   LINKBOY_CHECK(value.toTensor().defined() && value.toTensor().numel() == 1, "\"", key,
-                "\" is a tensor of another size than 1; it must be a number.");
+                "\" is a tensor without exactly one element; it must be a number.");
   return value.toTensor().to(at::kDouble).item<double>();
 }
 
@@ -49,12 +50,13 @@ inline void refuse_if_true(const StateDict& saved, std::string_view key) {
                 "=True, which LibTorch's optimizer does not have. Train without it.");
 }
 
-// In the layout of the parameter, which the fused kernels want, and independent of `saved`.
+// Returns a copy of a saved tensor in the memory layout of the parameter, which the fused kernels
+// need.
 inline at::Tensor tensor_like(const at::Tensor& param, const StateDict& saved,
                               std::string_view key) {
   const at::Tensor value = saved.get_tensor(key);
   LINKBOY_CHECK(value.defined() && value.sizes() == param.sizes(), "\"", key, "\" is of shape ",
-                value.sizes(), "; its parameter is of ", param.sizes(),
+                value.sizes(), "; its parameter is of shape ", param.sizes(),
                 ". Build the model and the optimizer as they were when it was saved.");
   return at::empty_like(param).copy_(value);
 }
@@ -66,11 +68,12 @@ inline at::Tensor saved_step(int64_t step) {
 
 inline int64_t loaded_step(const StateDict& saved) {
   const double step = number(saved, "step");
-  LINKBOY_CHECK(step >= 0 && step < 0x1p53, "\"step\" is ", step, "; it must be at least 0.");
+  LINKBOY_CHECK(step >= 0 && step < 0x1p53, "\"step\" is ", step,
+                "; it must be at least 0 and less than 2^53.");
   return static_cast<int64_t>(step);
 }
 
-// A state with its step, for the layout to fill in; none for an entry that stands for none.
+// Returns a state with its step, which the layout completes; null for an empty entry.
 template <typename ParamState>
 std::unique_ptr<ParamState> load_counted(const StateDict& saved) {
   if (saved.empty()) return nullptr;
@@ -108,7 +111,7 @@ struct SgdLayout {
     return {{"momentum_buffer", state.momentum_buffer()}};
   }
 
-  // LibTorch takes any entry to have its buffer, so without one there is none.
+  // LibTorch assumes that every state has a buffer, so there is no state without one.
   static std::unique_ptr<ParamState> load_state(const StateDict& saved, const at::Tensor& param,
                                                 const Options&) {
     if (!is_set(saved, "momentum_buffer")) return nullptr;
@@ -141,7 +144,7 @@ struct AdamLayout {
     LINKBOY_CHECK(!is_set(saved, "decoupled_weight_decay") ||
                       saved.get_bool("decoupled_weight_decay") == kDecoupled,
                   "it is the state of ", kDecoupled ? "Adam" : "AdamW",
-                  ", whose weight decay works otherwise. Use that optimizer.");
+                  ", whose weight decay works differently. Use that optimizer.");
     const auto& betas = saved.at("betas");
     LINKBOY_CHECK((betas.isTuple() || betas.isList()), "\"betas\" is a ", betas.tagKind(),
                   "; it must be a tuple of two numbers.");
@@ -205,7 +208,8 @@ struct AdagradLayout {
     return {{"step", saved_step(state.step())}, {"sum", state.sum()}};
   }
 
-  // As the constructor makes it: LibTorch's step() fails for a parameter without.
+  // Makes the same state as the constructor. LibTorch's step() fails for a parameter without a
+  // state.
   static std::unique_ptr<ParamState> initial_state(const at::Tensor& param,
                                                    const Options& options) {
     auto state = std::make_unique<ParamState>();
@@ -271,7 +275,7 @@ struct RmspropLayout {
   }
 };
 
-/// All parameters are one vector, whose state is that of the first.
+/// LBFGS treats all parameters as one vector. Its state is stored with the first parameter.
 struct LbfgsLayout {
   using Options = torch::optim::LBFGSOptions;
   using ParamState = torch::optim::LBFGSParamState;
@@ -301,7 +305,7 @@ struct LbfgsLayout {
   // Python's "al" is left out: each step writes it before it reads it.
   static StateDict save_state(const ParamState& state) {
     StateDict saved = {{"func_evals", state.func_evals()}, {"n_iter", state.n_iter()}};
-    if (!state.d().defined()) return saved;  // a step that found nothing to improve
+    if (!state.d().defined()) return saved;  // no step has found anything to improve
     saved.set("d", state.d());
     saved.set("t", state.t());
     saved.set("old_dirs", list_of(state.old_dirs()));
@@ -326,11 +330,12 @@ struct LbfgsLayout {
     state->old_dirs(vectors(saved, "old_dirs", param, d.numel()));
     state->old_stps(vectors(saved, "old_stps", param, d.numel()));
     state->ro(vectors(saved, "ro", param, 1));
-    LINKBOY_CHECK(state->old_dirs().size() == state->old_stps().size() &&
-                      state->old_dirs().size() == state->ro().size(),
-                  "\"old_dirs\", \"old_stps\" and \"ro\" are of different lengths; they must be "
-                  "the same history. Use another copy.");
-    // Python starts with the number 1.
+    LINKBOY_CHECK(
+        state->old_dirs().size() == state->old_stps().size() &&
+            state->old_dirs().size() == state->ro().size(),
+        "\"old_dirs\", \"old_stps\" and \"ro\" have different lengths; they must be parts of "
+        "the same history. Use another copy.");
+    // In Python, it is the number 1 at first.
     state->H_diag(saved.at("H_diag").isTensor()
                       ? own_copy(saved.at("H_diag"), param, "H_diag")
                       : at::scalar_tensor(number(saved, "H_diag"), param.options()));

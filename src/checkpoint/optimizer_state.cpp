@@ -25,8 +25,8 @@ namespace {
 using torch::optim::Optimizer;
 using States = std::remove_reference_t<decltype(std::declval<Optimizer&>().state())>;
 
-// Calls `function` with the layout of the optimizer's exact class, and says whether it has one. A
-// derived class may hold more, so it is not taken for its base.
+// Calls `function` with the layout of the optimizer's exact class, and returns whether there is
+// one. A derived class may have more state, so the layout of its base is not used for it.
 template <typename Function>
 bool visit_layout(const Optimizer& optimizer, Function function) {
   using namespace torch::optim;
@@ -73,7 +73,7 @@ StateDict save(const Optimizer& optimizer) {
   return {{"state", std::move(states)}, {"param_groups", std::move(groups)}};
 }
 
-// The numbers by which `state` refers to the parameters of a group.
+// Returns the indices by which `state` refers to the parameters of a group.
 std::vector<int64_t> param_indices(const StateDict& group, std::size_t expected,
                                    const std::string& what) {
   const auto& value = group.at("params");
@@ -93,9 +93,10 @@ std::vector<int64_t> param_indices(const StateDict& group, std::size_t expected,
 
 template <typename Layout>
 void load(Optimizer& optimizer, const StateDict& saved) {
-  LINKBOY_CHECK(saved.contains("param_groups") && saved.contains("state"),
-                "it has no \"state\" and \"param_groups\", so it is another optimizer's. Use the "
-                "optimizer that it was saved with.");
+  LINKBOY_CHECK(
+      saved.contains("param_groups") && saved.contains("state"),
+      "it does not have both \"state\" and \"param_groups\", so it is the state of another "
+      "optimizer. Use the optimizer that it was saved with.");
   const auto& groups = saved.at("param_groups");
   LINKBOY_CHECK(groups.isList(), "\"param_groups\" is a ", groups.tagKind(),
                 "; it must be a list of dicts.");
@@ -112,7 +113,7 @@ void load(Optimizer& optimizer, const StateDict& saved) {
     std::size_t group;
   };
   std::vector<typename Layout::Options> all_options;
-  std::map<int64_t, Target> targets;  // Not hashed: the file chooses the numbers.
+  std::map<int64_t, Target> targets;  // Not hashed, because the file chooses the numbers.
   for (std::size_t i = 0; i < optimizer.param_groups().size(); ++i) {
     const std::string what = c10::str("param_groups[", i, "]");
     const StateDict group = StateDict::from_ivalue(groups.toListRef()[i], what);
@@ -184,7 +185,7 @@ std::vector<std::string> describe_optimizer(const Optimizer& optimizer) {
           Layout::save_group(static_cast<const typename Layout::Options&>(options));
       for (const auto& [name, value] : saved.entries()) {
         if (value.isNone()) continue;
-        // The shortest text that is this number, and no other.
+        // fmt prints the shortest text that identifies the number.
         const std::string text =
             value.isDouble() ? fmt::format("{}", value.toDouble()) : c10::str(value);
         lines.push_back(c10::str("the optimizer's param_groups[", i, "].", name, " = ", text));

@@ -11,8 +11,8 @@
 
 namespace linkboy {
 
-/// The tensors of a parameter's optimizer state that have the parameter's shape. Some may be
-/// undefined.
+/// Returns the tensors of a parameter's optimizer state that have the parameter's shape. Some may
+/// be undefined.
 inline std::array<at::Tensor*, 1> tensors_of(torch::optim::SGDParamState& state) {
   return {&state.momentum_buffer()};
 }
@@ -29,8 +29,8 @@ inline std::array<at::Tensor*, 3> tensors_of(torch::optim::RMSpropParamState& st
   return {&state.square_avg(), &state.momentum_buffer(), &state.grad_avg()};
 }
 
-/// Returns whether equal places in memory hold equal indices: the sizes are the same, and so are
-/// the strides of every dimension that has more than one index.
+/// Returns whether two tensors have the same memory layout: the same sizes, and the same stride in
+/// every dimension that has more than one index.
 inline bool have_same_layout(const at::Tensor& a, const at::Tensor& b) {
   if (a.sizes() != b.sizes()) return false;
   if (a.strides() == b.strides()) return true;
@@ -40,8 +40,8 @@ inline bool have_same_layout(const at::Tensor& a, const at::Tensor& b) {
   return true;
 }
 
-/// Moves `part` of a parameter's state to the parameter's device and into its memory order. The
-/// fused kernels need both, and walk through raw memory on the CPU.
+/// Moves `part`, a tensor of the parameter's state, to the parameter's device and converts it to
+/// its memory layout. The fused kernels need both; on the CPU, they iterate over raw memory.
 inline void follow_parameter(const at::Tensor& parameter, at::Tensor& part) {
   if (!part.defined() || part.sizes() != parameter.sizes()) return;
   const bool is_laid_out =

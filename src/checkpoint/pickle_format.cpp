@@ -7,7 +7,7 @@
 
 namespace linkboy {
 
-// All that a file may name; none of it can do anything but describe data.
+// The complete list of names that a file may use. All of them only describe data.
 const GlobalEntry* find_global(const std::string& name) {
   using enum Global;
   static const std::unordered_map<std::string, GlobalEntry> table = {
@@ -54,14 +54,14 @@ uint64_t PickleBytes::take_unsigned(std::size_t size) {
 }
 
 int64_t PickleBytes::take_signed(std::size_t size) {
-  LINKBOY_CHECK(size <= 8, "it holds an integer of ", size,
+  LINKBOY_CHECK(size <= 8, "it contains an integer of ", size,
                 " bytes; integers must fit into 64 bits. Save it as a float or a string.");
   if (size == 0) return 0;
   const auto shift = 64 - 8 * size;
   return static_cast<int64_t>(take_unsigned(size) << shift) >> shift;
 }
 
-double PickleBytes::take_double() {  // The one big-endian number of the format.
+double PickleBytes::take_double() {  // The only big-endian number in the format.
   uint64_t bits = 0;
   for (char byte : take(8)) bits = bits << 8 | static_cast<uint8_t>(byte);
   return std::bit_cast<double>(bits);

@@ -9,7 +9,7 @@
 
 namespace linkboy {
 
-/// The instructions of Python's pickle format that describe data, of protocols 2 to 5.
+/// The instructions that describe data in protocols 2 to 5 of Python's pickle format.
 enum class Op : uint8_t {
   kMark = '(',
   kEmptyTuple = ')',
@@ -49,7 +49,7 @@ enum class Op : uint8_t {
   kFrame = 0x95,
 };
 
-/// What a pickle may name.
+/// The kinds of Python objects that a pickle may name.
 enum class Global { kOrderedDict, kTensorV2, kTensorV3, kParameter, kSize, kStorageType, kDtype };
 
 struct GlobalEntry {
@@ -57,12 +57,12 @@ struct GlobalEntry {
   c10::ScalarType dtype = c10::ScalarType::Undefined;
 };
 
-/// The entry of a dotted Python name, or null for anything that is not data.
+/// Returns the entry of a dotted Python name, or null if a file must not use the name.
 const GlobalEntry* find_global(const std::string& name);
 
-/// The bytes of a pickle, taken from front to back.
+/// Reads the bytes of a pickle from front to back.
 ///
-/// @throws Error, all of its functions, if too few bytes are left.
+/// @throws Error from every `take` function if too few bytes are left.
 class PickleBytes {
  public:
   explicit PickleBytes(std::string_view bytes) : bytes_(bytes) {}
@@ -72,7 +72,7 @@ class PickleBytes {
   std::string_view take(std::size_t size);
   Op take_op() { return static_cast<Op>(take(1).front()); }
   uint64_t take_unsigned(std::size_t size);
-  /// @throws Error also if the number is wider than 64 bits.
+  /// @throws Error also if the number has more than 64 bits.
   int64_t take_signed(std::size_t size);
   double take_double();
   std::string take_line();

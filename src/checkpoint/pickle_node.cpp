@@ -13,7 +13,7 @@
 namespace linkboy {
 namespace {
 
-/// Makes of a node the value it stands for, when those of its items are made.
+/// Builds the value of a node from the values of its items, which must be built already.
 void build(PickleNode& node) {
   switch (node.kind) {
     case PickleNode::Kind::kPlain:
@@ -48,7 +48,7 @@ void build(PickleNode& node) {
     case PickleNode::Kind::kGlobal:
     case PickleNode::Kind::kStorage:
       throw Error(
-          "it holds a bare type or storage as a value; only data can be read. Save a "
+          "it contains a bare type or storage as a value; only data can be read. Save a "
           "tensor rather than its storage, and a dtype as a string.");
   }
 }
@@ -58,7 +58,7 @@ class NodeConverter {
   explicit NodeConverter(std::size_t max_values) : max_values_(max_values) {}
 
   void convert(PickleNode& node, int depth) {
-    // A container within itself runs into this limit.
+    // A container that contains itself exceeds this limit.
     LINKBOY_CHECK(depth + node.height <= kMaxTreeDepth, "its values are nested deeper than ",
                   kMaxTreeDepth,
                   " levels or contain each other without end. Save flat dicts and lists.");
@@ -76,7 +76,7 @@ class NodeConverter {
       num_values += item->num_values;
       height = std::max(height, item->height + 1);
       LINKBOY_CHECK(num_values <= max_values_,
-                    "its containers hold each other so often that they unfold to more than ",
+                    "its containers contain each other so often that they expand to more than ",
                     max_values_, " values. Save flat dicts and lists.");
     }
     node.num_values = num_values;

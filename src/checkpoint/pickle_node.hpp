@@ -10,8 +10,8 @@
 
 namespace linkboy {
 
-/// A value under construction. Nodes point at each other freely, in cycles even; the Unpickler owns
-/// them, and only the conversion at the end has to bound what it follows.
+/// A value under construction. Nodes can point to each other freely, even in cycles. The Unpickler
+/// owns them, and only the conversion at the end must limit how far it follows pointers.
 struct PickleNode {
   enum class Kind { kPlain, kTuple, kList, kDict, kGlobal, kStorage };
 
@@ -21,18 +21,19 @@ struct PickleNode {
   GlobalEntry global{};            // kGlobal; kStorage: its dtype.
   c10::Storage storage;            // kStorage.
 
-  // Of the conversion, which leaves its result in `plain`:
-  std::size_t num_values = 0;  // in it, itself included, as often as they are met; 0 before
-  int height = 0;              // levels of containers below it
+  // Used by the conversion, which stores its result in `plain`:
+  std::size_t num_values = 0;  // with itself and all repetitions; 0 before the conversion
+  int height = 0;              // number of container levels below this node
 };
 
-/// The value that a finished node stands for; leaves it in the node, too.
+/// Converts a finished node to a value, which it also stores in the node.
 ///
-/// @param max_values  Shared containers are shared in memory too, but whoever walks through the
-///                    result meets them each time: a few that hold each other many times must not
-///                    keep them for ever.
-/// @throws Error if it has more values than that, is nested too deeply or in itself, or is not
-/// data.
+/// @param max_values  Maximum number of values in the result. Containers that are shared in the
+///        pickle are also shared in memory, but a walk through the result visits them at each
+///        occurrence. Without a limit, a few containers that contain each other many times would
+///        make the walk endless.
+/// @throws Error if the result has more values than that, is nested too deeply or in itself, or is
+///         not data.
 c10::IValue to_ivalue(PickleNode& node, std::size_t max_values);
 
 }  // namespace linkboy

@@ -10,7 +10,7 @@
 namespace linkboy {
 namespace {
 
-// A product or sum that does not fit saturates; nothing of that size fits into a storage.
+// A product or sum that overflows saturates. No storage is that large.
 int64_t saturating_multiply(int64_t a, int64_t b) {
   int64_t result = 0;
   return __builtin_mul_overflow(a, b, &result) ? std::numeric_limits<int64_t>::max() : result;
@@ -27,9 +27,9 @@ at::Tensor rebuild_tensor(const c10::Storage& storage, c10::ScalarType dtype, in
                           const std::vector<int64_t>& sizes, const std::vector<int64_t>& strides) {
   LINKBOY_CHECK(sizes.size() == strides.size() && sizes.size() <= kMaxDimensions, "a tensor has ",
                 sizes.size(), " sizes and ", strides.size(),
-                " strides; there must be as many of both, at most ", kMaxDimensions, ".");
+                " strides; it must have the same number of both, at most ", kMaxDimensions, ".");
   bool is_valid = offset >= 0;
-  int64_t num_elements = 1;  // Sizes of 0 counted as 1, so that no later product overflows.
+  int64_t num_elements = 1;  // Sizes of 0 count as 1, so that no later product overflows.
   int64_t last = offset;     // The largest index into the storage.
   bool is_empty = false;
   for (std::size_t i = 0; i < sizes.size(); ++i) {

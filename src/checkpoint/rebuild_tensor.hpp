@@ -12,8 +12,8 @@ namespace linkboy {
 
 inline constexpr std::size_t kMaxDimensions = 64;
 
-/// Makes the tensor that lies in `storage` at `offset` (in elements) with these `sizes` and
-/// `strides`, without copying.
+/// Returns a tensor with these `sizes` and `strides` that begins at `offset` (in elements) in
+/// `storage`, without copying.
 ///
 /// @throws Error unless all of its elements lie within the bytes of `storage`.
 at::Tensor rebuild_tensor(const c10::Storage& storage, c10::ScalarType dtype, int64_t offset,

@@ -37,9 +37,9 @@ uint64_t read_header_size(const FileBytes& file) {
   const uint64_t limit = std::min(file.size() - kLengthSize, kMaxSafeTensorsHeader);
   LINKBOY_CHECK(size >= 2 && size <= limit, "its header claims ", size,
                 " bytes; in a file of this size it can have 2 to ", limit,
-                ". It is not a safetensors file, damaged or cut short. Use another copy.");
+                ". It is damaged, cut short or not a safetensors file. Use another copy.");
   LINKBOY_CHECK(file.text(kLengthSize, 1) == "{",
-                "its header does not begin with \"{\"; it is not a safetensors file or damaged. "
+                "its header does not begin with \"{\"; it is damaged or not a safetensors file. "
                 "Use another copy.");
   return size;
 }
@@ -58,13 +58,13 @@ at::Tensor read_tensor(const FileBytes& file, uint64_t offset, const SafeTensors
   return rebuild_tensor(storage, entry.dtype, 0, entry.sizes, strides);
 }
 
-// A bool that is neither is undefined behaviour wherever it is used.
+// Any use of a bool that is neither 0 nor 1 is undefined behaviour.
 void check_bools(const at::Tensor& tensor, const std::string& name) {
   const auto* const bytes = static_cast<const uint8_t*>(tensor.const_data_ptr());
   const auto* const end = bytes + tensor.numel();
   const auto* const bad = std::find_if(bytes, end, [](uint8_t byte) { return byte > 1; });
-  LINKBOY_CHECK(bad == end, "tensor ", quote_name(name), " of dtype BOOL holds the byte ",
-                int{*bad}, "; 0 and 1 are allowed. Use another copy.");
+  LINKBOY_CHECK(bad == end, "tensor ", quote_name(name), " of dtype BOOL contains the byte ",
+                int{*bad}, "; only 0 and 1 are allowed. Use another copy.");
 }
 
 SafeTensors read_file(const FileBytes& file) {
@@ -88,21 +88,21 @@ void check_tensor(const at::Tensor& tensor) {
   safetensors_rank(tensor.scalar_type());
   LINKBOY_CHECK(tensor.layout() == at::kStrided && !tensor.is_nested(), "its layout is ",
                 tensor.is_nested() ? "nested" : c10::str(tensor.layout()),
-                "; the format has dense tensors only. Make it dense or use several tensors.");
+                "; the format supports dense tensors only. Make it dense or use several tensors.");
   LINKBOY_CHECK(!tensor.is_meta(),
                 "it is on the meta device and has no data. Materialise it or leave it out.");
 }
 
-// Sorted as the official library does it: by dtype, then by name.
+// Sorts the tensors as the official library does: by dtype, then by name.
 std::vector<const NamedTensors::value_type*> sort_for_file(const NamedTensors& tensors) {
   std::vector<const NamedTensors::value_type*> sorted;
   std::set<std::string_view> names;
   for (const auto& named : tensors) {
     LINKBOY_CHECK(named.first != kSafeTensorsMetadata, "a tensor is named ",
                   quote_name(named.first),
-                  ", which the format keeps for the metadata. Choose another name.");
+                  ", which the format reserves for the metadata. Choose another name.");
     LINKBOY_CHECK(names.insert(named.first).second, "two tensors are named ",
-                  quote_name(named.first), "; each name must come once. Rename one.");
+                  quote_name(named.first), "; each name must occur once. Rename one.");
     try {
       check_tensor(named.second);
     } catch (const Error& error) {
@@ -117,7 +117,7 @@ std::vector<const NamedTensors::value_type*> sort_for_file(const NamedTensors& t
   return sorted;
 }
 
-// The tensor itself if its memory is as the file needs it, or else one copy.
+// Returns the tensor itself if its memory is as the file needs it, otherwise a copy.
 at::Tensor contiguous_on_cpu(const at::Tensor& tensor) {
   const bool is_ready = tensor.is_cpu() && tensor.is_contiguous() && !tensor.is_conj() &&
                         !tensor.is_neg() && !tensor._is_zerotensor();

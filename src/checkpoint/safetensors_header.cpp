@@ -21,7 +21,7 @@ struct Dtype {
   ScalarType type;
 };
 
-// In the order of the official library: large elements first, so that all lie aligned.
+// In the order of the official library: large elements first, so that all tensors are aligned.
 constexpr std::array kDtypes = {
     Dtype{"U64", ScalarType::UInt64},
     Dtype{"I64", ScalarType::Long},
@@ -50,8 +50,8 @@ std::string dtype_names() {
   return names;
 }
 
-// The handler of the parser: takes the values as they come, so that neither a second copy of the
-// header nor deep nesting costs memory, and a key that comes twice does not go unseen.
+// The handler of the parser. It processes values as they are parsed: neither a second copy of the
+// header nor deep nesting costs memory, and a key that occurs twice is noticed.
 class HeaderHandler {
  public:
   explicit HeaderHandler(SafeTensorsHeader& header) : header_(header) {}
@@ -125,14 +125,14 @@ class HeaderHandler {
                                                    : names_.insert(key).second;
     LINKBOY_CHECK(is_new, "its header has ", quote_name(key), " twice",
                   place_ == Place::kMetadata ? " in \"__metadata__\"" : "",
-                  "; each name must come once. Use another copy.");
+                  "; each name must occur once. Use another copy.");
     key_ = std::move(key);
     return true;
   }
 
   bool end_object() {
     if (place_ == Place::kTensor) finish_tensor();
-    place_ = Place::kTop;  // At the very end as well, where no value follows.
+    place_ = Place::kTop;  // Also at the very end, where no value follows.
     return true;
   }
 
@@ -152,7 +152,7 @@ class HeaderHandler {
     return true;
   }
 
-  // The exception's own text quotes the header at any length.
+  // The exception's text is not used, because it may quote the whole header.
   bool parse_error(std::size_t position, const std::string&, const nlohmann::json::exception&) {
     throw Error(c10::str("its header is not JSON at byte ", position,
                          "; it is damaged or not a safetensors file. Use another copy."));
@@ -168,9 +168,9 @@ class HeaderHandler {
     const auto found = fields.find(key);
     LINKBOY_CHECK(
         found != fields.end(), "tensor ", quote_name(key_), " has the field ", quote_name(key),
-        "; the format knows dtype, shape and data_offsets. Write the file with a usual library.");
+        "; it can have dtype, shape and data_offsets. Write the file with the official library.");
     LINKBOY_CHECK(fields_.insert(found->second).second, "tensor ", quote_name(key_), " has its ",
-                  key, " twice; each must come once. Use another copy.");
+                  key, " twice; each field must occur once. Use another copy.");
     field_ = found->second;
   }
 
@@ -178,7 +178,7 @@ class HeaderHandler {
     LINKBOY_CHECK(fields_.size() == 3, "tensor ", quote_name(key_),
                   " lacks one of dtype, shape and data_offsets. Use another copy.");
     const SafeTensorsEntry& entry = header_.entries.back();
-    // Sizes of 0 counted as 1, so that strides do not overflow either.
+    // Sizes of 0 count as 1, so that strides do not overflow either.
     constexpr int64_t kLimit = std::numeric_limits<int64_t>::max() / 16;
     int64_t extent = 1;
     bool fits = true;
@@ -192,7 +192,7 @@ class HeaderHandler {
     const bool is_empty = std::count(entry.sizes.begin(), entry.sizes.end(), 0) > 0;
     const uint64_t needed = is_empty ? 0 : static_cast<uint64_t>(extent) * elementSize(entry.dtype);
     LINKBOY_CHECK(entry.begin <= entry.end, "tensor ", quote_name(key_), " begins at byte ",
-                  entry.begin, " and ends before that, at ", entry.end, ". Use another copy.");
+                  entry.begin, " and ends before it, at byte ", entry.end, ". Use another copy.");
     LINKBOY_CHECK(entry.end - entry.begin == needed, "tensor ", quote_name(key_), " has ",
                   entry.end - entry.begin, " bytes; its shape ", c10::IntArrayRef(entry.sizes),
                   " of ", entry.dtype, " takes ", needed, ". Use another copy.");
@@ -230,7 +230,7 @@ class HeaderHandler {
   Place place_ = Place::kStart;
   Field field_ = Field::kDtype;
   std::string key_;
-  std::set<std::string> names_;  // Not hashed: a stranger could make all hashes collide.
+  std::set<std::string> names_;  // Not hashed: an attacker could make all hashes collide.
   std::set<Field> fields_;
   int num_offsets_ = 0;
 };
@@ -258,7 +258,7 @@ std::string json_of(std::string_view text) {
     return nlohmann::json(text).dump();
   } catch (const nlohmann::json::exception&) {
     throw Error(c10::str("the text ", quote_name(text),
-                         " is not UTF-8, which the format demands. Choose another."));
+                         " is not UTF-8, which the format requires. Choose another text."));
   }
 }
 
@@ -267,13 +267,13 @@ std::string json_of(std::string_view text) {
 std::size_t safetensors_rank(ScalarType dtype) {
   const auto* const found = std::find_if(kDtypes.begin(), kDtypes.end(),
                                          [dtype](const Dtype& d) { return d.type == dtype; });
-  LINKBOY_CHECK(found != kDtypes.end(), "its dtype is ", dtype, "; the format has ", dtype_names(),
-                ". Convert the tensor or use write_checkpoint.");
+  LINKBOY_CHECK(found != kDtypes.end(), "its dtype is ", dtype, "; the format supports ",
+                dtype_names(), ". Convert the tensor or use write_checkpoint.");
   return static_cast<std::size_t>(found - kDtypes.begin());
 }
 
 SafeTensorsHeader parse_safetensors_header(std::string_view json, uint64_t num_data_bytes) {
-  // The parser takes a zero byte for the end, and would let anything follow it.
+  // The parser treats a zero byte as the end and would ignore anything after it.
   const auto zero = json.find('\0');
   LINKBOY_CHECK(zero == std::string_view::npos, "its header has a zero byte at byte ", zero + 1,
                 "; it is damaged or not a safetensors file. Use another copy.");
@@ -289,7 +289,8 @@ SafeTensorsHeader parse_safetensors_header(std::string_view json, uint64_t num_d
 }
 
 std::string format_safetensors_header(const SafeTensorsHeader& header) {
-  // Text by hand: the fields must stay in this order to be the bytes of the official library.
+  // Formatted by hand: the fields must stay in this order to match the official library byte for
+  // byte.
   std::string json = "{";
   const auto next = [&json] {
     if (json.back() != '{') json += ',';

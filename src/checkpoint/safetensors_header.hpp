@@ -11,7 +11,7 @@
 
 namespace linkboy {
 
-/// The limit of the format.
+/// The format's limit for the size of the header, in bytes.
 inline constexpr uint64_t kMaxSafeTensorsHeader = 100'000'000;
 inline constexpr std::string_view kSafeTensorsMetadata = "__metadata__";
 
@@ -28,20 +28,20 @@ struct SafeTensorsHeader {
   std::map<std::string, std::string> metadata;
 };
 
-/// The place of `dtype` among those of the format, in the order in which files are laid out.
+/// Returns the rank of `dtype` in the order in which a file stores the dtypes.
 ///
-/// @throws Error if the format lacks it.
+/// @throws Error if the format does not support `dtype`.
 std::size_t safetensors_rank(c10::ScalarType dtype);
 
-/// Parses the header of a file that has `num_data_bytes` after it. The entries come sorted by
-/// offset, are as large as their shapes say and cover the data exactly.
+/// Parses the header of a file that has `num_data_bytes` bytes of data after it. The entries are
+/// sorted by offset. Their sizes match their shapes, and they cover the data exactly.
 ///
-/// @throws Error that says what is wrong, with the name of the tensor.
+/// @throws Error that describes the problem and names the tensor.
 SafeTensorsHeader parse_safetensors_header(std::string_view json, uint64_t num_data_bytes);
 
-/// The header as a file has it, padded to a multiple of 8 bytes.
+/// Returns the header as it is stored in a file, padded to a multiple of 8 bytes.
 ///
-/// @throws Error if a name or metadata is not UTF-8 or the header is too long.
+/// @throws Error if a name or metadata is not UTF-8, or if the header is too long.
 std::string format_safetensors_header(const SafeTensorsHeader& header);
 
 }  // namespace linkboy

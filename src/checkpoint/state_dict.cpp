@@ -13,7 +13,7 @@
 namespace linkboy {
 namespace {
 
-/// Up to so many names are compared one by one, which is faster than a map.
+/// Up to this number of names, comparing them one by one is faster than a map.
 constexpr std::size_t kMaxSearched = 32;
 
 std::string joined_keys(const std::vector<StateDict::Entry>& entries) {
@@ -110,7 +110,7 @@ const c10::IValue* StateDict::find(std::string_view key) const {
 const c10::IValue& StateDict::at(std::string_view key) const& {
   const auto* value = find(key);
   LINKBOY_CHECK(value != nullptr, "there is no ", quote_name(key),
-                " in this state; it holds: ", joined_keys(entries_), ".");
+                " in this state; it contains: ", joined_keys(entries_), ".");
   return *value;
 }
 
@@ -151,8 +151,8 @@ std::vector<double> StateDict::get_doubles(std::string_view key) const {
                 "; it must be a list of numbers.");
   std::vector<double> result;
   for (const c10::IValue& item : value.toListRef()) {
-    LINKBOY_CHECK(item.isDouble() || item.isInt(), quote_name(key), " holds a ", item.tagKind(),
-                  "; it must hold numbers only.");
+    LINKBOY_CHECK(item.isDouble() || item.isInt(), quote_name(key), " contains a ", item.tagKind(),
+                  "; it must contain numbers only.");
     result.push_back(item.isInt() ? static_cast<double>(item.toInt()) : item.toDouble());
   }
   return result;

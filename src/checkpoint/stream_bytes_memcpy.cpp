@@ -1,4 +1,4 @@
-// For processors whose stores past the caches we do not know.
+// For processors without an implementation that bypasses the caches.
 
 #include <cstring>
 

@@ -1,4 +1,4 @@
-// For x86-64, all of which have SSE2.
+// For x86-64 processors, all of which have SSE2.
 
 #include <emmintrin.h>
 
@@ -34,7 +34,7 @@ void stream_bytes(const CopyPiece& piece) {
     _mm_stream_si128(to + 2, c);
     _mm_stream_si128(to + 3, d);
   }
-  _mm_sfence();  // streamed stores become visible to other threads only by it
+  _mm_sfence();  // makes the streamed stores visible to other threads
   std::memcpy(target, source, left);
 }
 

@@ -6,12 +6,12 @@
 namespace linkboy {
 namespace {
 
-// A thread of its own costs about as much as copying this.
+// Starting a thread takes about as long as copying this number of bytes.
 constexpr std::size_t kLeastShare = std::size_t{1} << 20;
 
 /// Copies the bytes [begin, end) of all pieces laid end to end.
 void copy_share(const std::vector<CopyPiece>& pieces, std::size_t begin, std::size_t end) {
-  std::size_t offset = 0;  // of the piece
+  std::size_t offset = 0;  // where the piece begins
   for (const CopyPiece& piece : pieces) {
     const std::size_t from = std::max(begin, offset);
     const std::size_t to = std::min(end, offset + piece.size);

@@ -11,12 +11,12 @@ struct CopyPiece {
   std::size_t size = 0;  // bytes
 };
 
-/// Copies large, disjoint pieces on up to `num_threads` threads. The targets stay out of the
-/// caches, as they are not read soon.
+/// Copies large, disjoint pieces on up to `num_threads` threads. The targets bypass the caches,
+/// because they are not read soon.
 void stream_copy(const std::vector<CopyPiece>& pieces, int num_threads);
 
-/// memcpy with stores that do not go through the caches, where the processor has them. A target at
-/// a multiple of 16 bytes is best.
+/// Copies like memcpy, with stores that bypass the caches if the processor supports them. Fastest
+/// if the target is aligned to 16 bytes.
 void stream_bytes(const CopyPiece& piece);
 
 }  // namespace linkboy

@@ -21,7 +21,8 @@ namespace fs = std::filesystem;
 
 constexpr std::string_view kPrefix = "state-";
 
-/// Newest first. @throws Error if the folder is there but cannot be read.
+/// Returns the states in `root`, newest first.
+/// @throws FileError if the folder exists but cannot be read.
 std::vector<std::pair<int64_t, fs::path>> states_in(const fs::path& root) {
   std::vector<std::pair<int64_t, fs::path>> states;
   std::error_code error;
@@ -43,11 +44,12 @@ std::vector<std::pair<int64_t, fs::path>> states_in(const fs::path& root) {
 [[noreturn]] void throw_unreadable(std::string_view what) {
   throw FileError(
       c10::str(what,
-               " The state may be whole, so no older one is taken in its place. Make it "
+               " The state may be complete, so no older one is used in its place. Make it "
                "readable, or name the state to resume from."));
 }
 
-/// Whether a folder has a state's file. @throws Error if that cannot be known.
+/// Whether a folder contains the file of a state.
+/// @throws FileError if this cannot be determined.
 bool is_finished(const fs::path& folder) {
   std::error_code error;
   const auto status = fs::status(folder / kTrainingStateFile, error);
@@ -71,20 +73,20 @@ std::optional<fs::path> latest_training_state(const fs::path& root,
     const fs::path file = folder / kTrainingStateFile;
     std::string damage;
     try {
-      // In pieces, so that a state larger than the memory can be checked; not through a mapping,
-      // where a disk that fails would kill the process.
+      // Reads in pieces, so that a state that is larger than the memory can be checked. Does not
+      // map the file, because a failing disk would then kill the process.
       read_checkpoint(file, {.with_data = false}).get_dict("training_state");
       return folder;
     } catch (const CorruptFileError& error) {
       damage = error.what();
     } catch (const FileError& error) {
       throw_unreadable(error.what());
-    } catch (const Error& error) {  // it has no training state
+    } catch (const Error& error) {  // the file is not a training state
       damage = error.what();
     }
     ++num_damaged;
     if (!warn) continue;
-    warn(c10::str("a training state is left out, and the one before it is looked at: ", damage));
+    warn(c10::str("a damaged training state is skipped, and the previous one is tried: ", damage));
   }
   LINKBOY_CHECK_AS(CorruptFileError, num_damaged == 0, "all ", num_damaged,
                    " training states in \"", root.string(),
@@ -101,13 +103,12 @@ int64_t next_training_state_number(const fs::path& root) {
       continue;
     }
     remove_unfinished(folder);
-    fs::remove(folder, ignored);  // stays if something is in it, a state in progress for example
+    fs::remove(folder, ignored);  // fails if the folder is not empty: a state may be in progress
   }
   if (states.empty()) return 1;
   LINKBOY_CHECK(states.front().first < std::numeric_limits<int64_t>::max(),
-                "there is no number "
-                "after that of \"",
-                states.front().second.string(), "\" for a new training state. Rename that folder.");
+                "there is no higher number than that of \"", states.front().second.string(),
+                "\" for a new training state. Rename that folder.");
   return states.front().first + 1;
 }
 

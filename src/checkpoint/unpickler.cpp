@@ -26,7 +26,7 @@ class Unpickler {
 
   c10::IValue run() {
     for (Op op = bytes_.take_op(); op != Op::kStop; op = bytes_.take_op()) execute(op);
-    // Each value takes a byte at least, unless containers are shared.
+    // Each value takes at least one byte, unless containers are shared.
     constexpr std::size_t kAlwaysAllowed = std::size_t{1} << 16;
     return to_ivalue(*pop(), /*max_values=*/4 * bytes_.size() + kAlwaysAllowed);
   }
@@ -86,7 +86,7 @@ class Unpickler {
   void push_memoized(uint64_t index) {
     const auto found = memo_.find(index);
     LINKBOY_CHECK(found != memo_.end(), "its pickle is damaged at byte ", bytes_.position(),
-                  ": it refers to value ", index, ", which is not there. Use another copy.");
+                  ": it refers to value ", index, ", which does not exist. Use another copy.");
     stack_.push_back(found->second);
   }
 
@@ -108,7 +108,7 @@ class Unpickler {
   std::deque<Node> nodes_;
   std::vector<Node*> stack_;
   std::vector<std::size_t> marks_;
-  // Not hashed: the file chooses the keys, and could make all hashes collide.
+  // Not hashed: the file chooses the keys and could make all hashes collide.
   std::map<uint64_t, Node*> memo_;
   std::map<std::string, c10::Storage, std::less<>> storages_;
 };
@@ -218,7 +218,7 @@ void Unpickler::execute(Op op) {
     case Op::kStackGlobal: {
       const auto names = pop_items(2);
       LINKBOY_CHECK(names[0]->plain.isString() && names[1]->plain.isString(),
-                    "its pickle is damaged: a name is no string. Use another copy.");
+                    "its pickle is damaged: a name is not a string. Use another copy.");
       push_global(names[0]->plain.toStringRef() + "." + names[1]->plain.toStringRef());
       return;
     }
@@ -232,15 +232,15 @@ void Unpickler::execute(Op op) {
     }
     case Op::kBuild:
       // The state of an OrderedDict is the attribute `_metadata` of a state_dict(): versions of
-      // Python's modules, which mean nothing here.
+      // Python's modules, which linkboy does not need.
       pop();
       LINKBOY_CHECK(top()->kind == Kind::kDict,
-                    "it gives attributes to a value that is no dict. Save plain dicts.");
+                    "it sets attributes of a value that is not a dict. Save plain dicts.");
       return;
     default:
       LINKBOY_CHECK(false, "its pickle has the unknown instruction ", static_cast<int>(op),
                     " at byte ", bytes_.position() - 1,
-                    ": it is damaged, or holds more than data (bytes, a set, an object). Save "
+                    ": it is damaged, or contains more than data (bytes, a set, an object). Save "
                     "tensors, numbers, strings, None, and lists, tuples and dicts of these.");
   }
 }
@@ -285,9 +285,10 @@ at::Tensor Unpickler::make_tensor(const std::vector<Node*>& arguments, bool has_
                     (!has_dtype || (arguments[6]->kind == Node::Kind::kGlobal &&
                                     arguments[6]->global.what == Global::kDtype)),
                 "its description of a tensor is damaged. Use another copy.");
-  LINKBOY_CHECK(arguments.size() == num_fixed || arguments[num_fixed]->items.empty(),
-                "it holds a tensor that is a conjugate or negated view; such views cannot be read. "
-                "Save its clone().");
+  LINKBOY_CHECK(
+      arguments.size() == num_fixed || arguments[num_fixed]->items.empty(),
+      "it contains a tensor that is a conjugate or negated view; such views cannot be read. "
+      "Save its clone().");
   const Node& storage = *arguments[0];
   const auto dtype = has_dtype ? arguments[6]->global.dtype : storage.global.dtype;
   return rebuild_tensor(storage.storage, dtype, int_of(arguments[1]), ints_of(arguments[2]),
@@ -295,12 +296,14 @@ at::Tensor Unpickler::make_tensor(const std::vector<Node*>& arguments, bool has_
 }
 
 void Unpickler::reduce(const Node& function, const Node& arguments) {
-  LINKBOY_CHECK(function.kind == Node::Kind::kGlobal && arguments.kind == Node::Kind::kTuple,
-                "its pickle is damaged: it calls what is no function. Use another copy.");
+  LINKBOY_CHECK(
+      function.kind == Node::Kind::kGlobal && arguments.kind == Node::Kind::kTuple,
+      "its pickle is damaged: it calls something that is not a function. Use another copy.");
   const auto& items = arguments.items;
   switch (function.global.what) {
     case Global::kOrderedDict:
-      LINKBOY_CHECK(items.empty(), "it holds an OrderedDict of an unknown form. Save plain dicts.");
+      LINKBOY_CHECK(items.empty(),
+                    "it contains an OrderedDict of an unknown form. Save plain dicts.");
       push(Node::Kind::kDict);
       return;
     case Global::kTensorV2:
@@ -321,8 +324,9 @@ void Unpickler::reduce(const Node& function, const Node& arguments) {
       return;
     case Global::kStorageType:
     case Global::kDtype:
-      LINKBOY_CHECK(false,
-                    "its pickle is damaged: it calls what is no function. Use another copy.");
+      LINKBOY_CHECK(
+          false,
+          "its pickle is damaged: it calls something that is not a function. Use another copy.");
   }
 }
 

@@ -9,18 +9,19 @@
 
 namespace linkboy {
 
-/// Gives the bytes, on the CPU, that a pickle calls `key`. Called once per key.
+/// A function that returns the bytes, on the CPU, of the storage that a pickle calls `key`. It is
+/// called once per key.
 using StorageLoader = std::function<c10::Storage(const std::string& key)>;
 
 /// Rebuilds the value that the `data.pkl` of a checkpoint describes: None, bools, 64-bit integers,
 /// doubles, strings, tensors, and lists, tuples and dicts of these (an `OrderedDict` becomes a
-/// dict, a `torch.Size` a tuple). Tensors do not require a gradient; those that share a storage
-/// in the file share it here.
+/// dict, a `torch.Size` a tuple). Tensors do not require a gradient; those that share a storage in
+/// the file also share it in the result.
 ///
-/// Fit for files from anyone: it knows nothing but data, and every length, index, size and stride
-/// is checked before use. A pickle of n bytes takes O(n log n) steps and at most 1024 bytes of
-/// memory for each of its bytes, whatever it holds; a walk through the result, in which shared
-/// containers are met each time, meets at most 4 n + 65536 values.
+/// Safe for files from untrusted sources: it supports only data, and checks every length, index,
+/// size and stride before use. A pickle of n bytes takes O(n log n) steps and at most 1024 n bytes
+/// of memory, whatever it contains. A walk through the result, which visits shared containers at
+/// each occurrence, visits at most 4 n + 65536 values.
 ///
 /// @throws Error if `pickle` is damaged, too deeply nested, or names anything that is not data.
 c10::IValue unpickle(std::string_view pickle, const StorageLoader& load_storage);

@@ -19,7 +19,7 @@ class LeafMapper {
   c10::IValue rebuild(const c10::IValue& value) {
     LINKBOY_CHECK(path_.size() <= std::size_t{kMaxTreeDepth}, quote_path(path_),
                   " is nested deeper than ", kMaxTreeDepth,
-                  " levels; checkpoints hold at most that. Flatten it.");
+                  " levels, which is the limit of a checkpoint. Flatten it.");
     if (value.isList()) {
       c10::impl::GenericList list(c10::AnyType::get());
       const auto items = value.toListRef();

@@ -8,21 +8,23 @@
 
 namespace linkboy {
 
-/// Levels of containers that a checkpoint may have: what can be written can be read.
+/// Maximum number of nested containers in a checkpoint, for both writing and reading.
 constexpr int kMaxTreeDepth = 128;
 
-/// From the root of a tree of values down to one of them: keys, and "[index]" in lists and tuples.
+/// The path from the root of a tree of values to one of them: keys of dicts, and "[index]" in lists
+/// and tuples.
 using ValuePath = std::vector<std::string>;
 
-/// The value's name in errors: "\"model.layers[3]\"".
+/// Returns the value's name for errors: "\"model.layers[3]\"".
 std::string quote_path(const ValuePath& path);
 
-/// What a value that is no list, tuple or dict becomes.
+/// A function that returns the new value of a leaf: a value that is not a list, tuple or dict.
 using MapLeaf = std::function<c10::IValue(const c10::IValue& leaf, const ValuePath& path)>;
 
-/// Rebuilds lists, tuples and dicts, without element types, around leaves that `map` makes.
-/// @throws Error if they are nested deeper than kMaxTreeDepth, or a key is neither
-///         string, number nor bool.
+/// Rebuilds lists, tuples and dicts, without element types, and replaces each leaf by the result of
+/// `map`.
+/// @throws Error if they are nested deeper than kMaxTreeDepth, or if a key is not a string, number
+///         or bool.
 c10::IValue map_leaves(const c10::IValue& value, const MapLeaf& map);
 
 }  // namespace linkboy

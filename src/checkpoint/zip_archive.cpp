@@ -24,7 +24,7 @@ constexpr uint16_t kExtra64 = 0x0001;
 constexpr uint16_t kExtraPadding = 0x4246;  // "FB", which PyTorch uses for its padding
 constexpr uint16_t kVersion = 20;
 constexpr uint16_t kVersion64 = 45;
-constexpr uint16_t kDate = 0x21;  // 1 January 1980: equal contents give equal files
+constexpr uint16_t kDate = 0x21;  // 1 January 1980, so that equal contents make equal files
 constexpr uint16_t kMax16 = std::numeric_limits<uint16_t>::max();
 constexpr uint32_t kMax32 = std::numeric_limits<uint32_t>::max();
 
@@ -35,7 +35,7 @@ constexpr std::size_t kEnd64Size = 56;
 constexpr std::size_t kLocatorSize = 20;
 constexpr std::size_t kRecordAlignment = 64;
 
-/// Little-endian numbers, one after the other.
+/// A sequence of little-endian numbers and texts.
 class Bytes {
  public:
   template <class Number>
@@ -227,7 +227,7 @@ void ZipReader::read_directory() {
     entry.is_stored = method == 0 && packed == entry.size;
     if (i == 0) folder_ = name.substr(0, name.find('/') + 1);
     const bool is_new = entries_.emplace(std::move(name), entry).second;
-    LINKBOY_CHECK(is_new, "it has two records of one name. Use another copy.");
+    LINKBOY_CHECK(is_new, "it has two records with the same name. Use another copy.");
   }
 }
 
@@ -236,10 +236,12 @@ ZipReader::Place ZipReader::find(const std::string& name) {
   const auto found = entries_.find(folder_ + name);
   LINKBOY_CHECK(found != entries_.end(), "the record ", shown, " is missing. Use another copy.");
   const Entry entry = found->second;
-  LINKBOY_CHECK(entry.is_stored, "the record ", shown,
-                " is compressed, which torch.save never does. Unpack and store it.");
-  // Records lie side by side, so that together they are smaller than the file. What claims more is
-  // damaged, or made to exhaust the memory.
+  LINKBOY_CHECK(
+      entry.is_stored, "the record ", shown,
+      " is compressed; records must be stored uncompressed, as torch.save does. Repack the "
+      "archive without compression.");
+  // Records do not overlap, so that together they are smaller than the file. Larger claims come
+  // from damage or an attempt to exhaust the memory.
   LINKBOY_CHECK(entry.size <= budget_, "the record ", shown, " claims ", entry.size,
                 " bytes, more than the file has. Use another copy.");
   budget_ -= entry.size;

@@ -15,8 +15,8 @@ namespace linkboy {
 class AtomicFile;
 class FileBytes;
 
-/// Writes a zip archive as torch.save lays it out: records stored as they are, each with its CRC-32
-/// and its bytes at a multiple of 64 in the file, under one folder.
+/// Writes a zip archive in the layout of torch.save: uncompressed records in one folder, each with
+/// its CRC-32 and with its bytes at a multiple of 64 in the file.
 class ZipWriter {
  public:
   /// @param file  Must outlive the writer; `finish` does not commit it.
@@ -26,7 +26,7 @@ class ZipWriter {
   void add(const std::string& name, const void* data, std::size_t size);
   void add(const std::string& name, std::string_view text) { add(name, text.data(), text.size()); }
 
-  /// Writes the directory at the end.
+  /// Writes the directory of records at the end of the archive.
   void finish();
 
  private:
@@ -45,26 +45,29 @@ class ZipWriter {
   uint64_t position_ = 0;
 };
 
-/// Reads such an archive. Fit for files from anyone: every offset and size is checked before use,
-/// the records together cannot be larger than the file, and the directory of n records takes
-/// O(n log n) steps.
+/// Reads such an archive. Safe for files from untrusted sources: every offset and size is checked
+/// before use, the records together cannot be larger than the file, and the directory of n records
+/// takes O(n log n) steps.
 class ZipReader {
  public:
-  /// @param file  If it is mapped, records are private views of it.
-  /// @param verify  Checks each record's CRC-32 when it is read.
-  /// @throws Error if it is no such archive; the message says where it is damaged, not its name.
+  /// @param file  If it is mapped, aligned records are private views of it.
+  /// @param verify  Whether to check each record's CRC-32 when it is read.
+  /// @throws Error if the file is not such an archive. The message says what is damaged, without
+  ///         the name of the file.
   ZipReader(std::shared_ptr<FileBytes> file, bool verify);
 
   bool has(const std::string& name) const { return entries_.contains(folder_ + name); }
 
-  /// The bytes of a record, on the CPU.
-  /// @throws Error if it is not there, lies outside of the file or has another checksum, or if the
-  ///         records that were read have more bytes together than the file.
+  /// Returns the bytes of a record, on the CPU.
+  /// @throws Error if the record does not exist, lies outside of the file or has another checksum,
+  ///         or if the records that were read are together larger than the file.
   std::pair<at::DataPtr, std::size_t> read(const std::string& name);
   std::string read_text(const std::string& name);
 
-  /// Reads a record piece by piece, if this reader verifies, and keeps nothing of it.
-  /// @return Its size. @throws Error as `read`.
+  /// Checks a record without keeping its bytes. If this reader verifies checksums, reads the record
+  /// piece by piece.
+  /// @return The size of the record.
+  /// @throws The same errors as `read`.
   std::size_t check(const std::string& name);
 
  private:
@@ -75,7 +78,7 @@ class ZipReader {
     bool is_stored = true;
   };
 
-  /// Where a record's bytes are.
+  /// The position of a record's bytes.
   struct Place {
     uint64_t offset;
     uint64_t size;
@@ -89,7 +92,7 @@ class ZipReader {
   std::shared_ptr<FileBytes> file_;
   bool verify_;
   std::string folder_;
-  std::map<std::string, Entry> entries_;  // Not hashed: the file chooses the names.
+  std::map<std::string, Entry> entries_;  // Not hashed, because the file chooses the names.
   uint64_t budget_;
 };
 

@@ -24,7 +24,7 @@ namespace po = boost::program_options;
 
 constexpr unsigned kHelpWidth = 100;
 
-/// Insertions, deletions and replacements that turn `a` into `b`.
+/// Returns the number of insertions, deletions and replacements that turn `a` into `b`.
 std::size_t edit_distance(std::string_view a, std::string_view b) {
   std::vector<std::size_t> row(b.size() + 1);
   std::iota(row.begin(), row.end(), 0);
@@ -45,13 +45,14 @@ std::string strip(std::string_view text) {
   return std::string(text.substr(begin, text.find_last_not_of(kBlanks) - begin + 1));
 }
 
-/// Option names are the same with '-' and '_'.
+/// Option names are equal if they differ only in '-' and '_'.
 std::string with_underscores(std::string name) {
   std::replace(name.begin(), name.end(), '-', '_');
   return name;
 }
 
-/// Only a `#` at the start or after a blank begins a comment, so that "data=/mnt/#1" is a path.
+/// Removes a comment. Only a `#` at the start of a line or after a blank begins one, so that
+/// "data=/mnt/#1" is a path.
 std::string without_comment(const std::string& line) {
   for (std::size_t i = 0; i < line.size(); ++i) {
     if (line[i] == '#' && (i == 0 || line[i - 1] == ' ' || line[i - 1] == '\t')) {
@@ -68,7 +69,7 @@ std::string without_comment(const std::string& line) {
     case po::invalid_syntax::empty_adjacent_parameter:
       throw UsageError(name + " needs a value: " + name + " VALUE.");
     case po::invalid_syntax::extra_parameter:
-      throw UsageError(name + " takes no value; leave out what follows the '='.");
+      throw UsageError(name + " takes no value; remove the '=' and the text after it.");
     default:
       throw UsageError(error.what());
   }
@@ -76,13 +77,13 @@ std::string without_comment(const std::string& line) {
 
 void print_error(const std::string& program, const std::string& message,
                  const std::string& advice = "") noexcept {
-  std::cout.flush();  // what the program said so far comes first
-  // A message may have names from files.
+  std::cout.flush();  // earlier output of the program comes first
+  // A message may contain names from files.
   std::fprintf(stderr, "%s: error: %s\n%s", program.c_str(), printable_message(message).c_str(),
                advice.c_str());
 }
 
-/// With the rank if it is one of several processes: "train (rank 1)".
+/// Returns the name with the rank if there are several processes: "train (rank 1)".
 std::string name_in_errors(const std::string& program) {
   for (const char* variable : {"RANK", "OMPI_COMM_WORLD_RANK", "SLURM_PROCID"}) {
     if (const char* rank = std::getenv(variable)) return program + " (rank " + rank + ")";
@@ -90,14 +91,14 @@ std::string name_in_errors(const std::string& program) {
   return program;
 }
 
-/// A program whose output is lost has failed, though it ended well.
+/// A program whose output was lost has failed, even if it ended without an error.
 void check_standard_output() {
   std::cout.flush();
   LINKBOY_CHECK(std::cout.good() && std::fflush(stdout) == 0 && std::ferror(stdout) == 0,
-                "cannot write to standard output. Check where it goes, and the free space there.");
+                "cannot write to standard output. Check its destination and the free space there.");
 }
 
-/// Returns the status with which `body` ended, if it was not an error.
+/// Returns the exit status of `body`, unless it throws an error.
 int status_of(const std::function<void(const Arguments&)>& body, const Arguments& arguments) {
   try {
     body(arguments);
@@ -115,7 +116,7 @@ int run_main(int argc, const char* const* argv,
   try {
     if (argc > 0) program = std::filesystem::path(argv[0]).filename().string();
     const int status = status_of(body, argc > 0 ? Arguments(argv + 1, argv + argc) : Arguments());
-    constexpr int kKilledBySignal = 128;  // which may have killed the reader of the output, too
+    constexpr int kKilledBySignal = 128;  // the reader of the output may be dead, too
     if (status < kKilledBySignal) check_standard_output();
     return status;
   } catch (const UsageError& error) {
@@ -157,21 +158,21 @@ nlohmann::ordered_json json_of_text(const std::string& text) {
 CommandLine::CommandLine(std::string program, std::string description)
     : program_(std::move(program)), description_(std::move(description)) {
   OptionGroup& general = add_group("General");
-  general.add_switch("help", &help_, "Prints this and exits.");
+  general.add_switch("help", &help_, "Prints this help and exits.");
   general.add("config", "FILE", &config_,
-              "Reads further options from FILE: one name=value a line, '#' begins a comment; or a "
-              "JSON object. The command line wins over the file.");
+              "File with further options: one name=value per line, with comments after '#', or a "
+              "JSON object. The command line overrides it.");
   general.add("list", "OPTION", &list_,
-              "Prints what OPTION can name, with all options and their defaults, and exits.");
+              "Prints the names that OPTION accepts, with their options and defaults, and exits.");
   general.add_switch("print-config", &print_config_,
-                     "Prints all options with their values as JSON, for --config, and exits.");
+                     "Prints all options and their values as JSON for --config, and exits.");
 }
 
 OptionGroup& CommandLine::add_group(std::string title) {
   return groups_.emplace_back(std::move(title));
 }
 
-/// Calls `visit(name, option, key)` with each name that an option has.
+/// Calls `visit(name, option, key)` for each name of each option.
 template <class Visit>
 void CommandLine::for_each_option(const Visit& visit) const {
   const bool has_list = names_anything();
@@ -189,8 +190,8 @@ CommandLine& CommandLine::add_alias(std::string alias, const std::string& name) 
   for_each_option([&](const std::string& own, const Option&, const std::string&) {
     is_there = is_there || own == name;
   });
-  LINKBOY_CHECK(is_there, "the alias --", alias, " is for --", name,
-                ", which is not an option; add it first.");
+  LINKBOY_CHECK(is_there, "the alias --", alias, " refers to --", name,
+                ", which is not an option; add that option first.");
   aliases_.push_back({std::move(alias), name});
   return *this;
 }
@@ -229,7 +230,7 @@ CommandLine::Found CommandLine::find(const std::string& name, const std::string&
   if (Found found = find(name); found.option != nullptr) return found;
   if (const auto names = names_ending_in(name); !names.empty()) {
     throw UsageError(shown + " may be " + dashes + c10::Join(", " + dashes, names) +
-                     "; give the whole name.");
+                     "; use the full name.");
   }
   const std::string bare = name.substr(std::min(name.find_first_not_of('-'), name.size()));
   std::size_t closest_distance = std::max<std::size_t>(2, bare.size() / 3) + 1;
@@ -252,10 +253,9 @@ CommandLine::Found CommandLine::find(const std::string& name, const std::string&
   const std::string what = shown + " is not an option of " + program_ + ".";
   if (!closest.empty()) throw UsageError(what + " Did you mean " + closest + "?");
   if (!with_name.empty()) {
-    throw UsageError(what + " Options with this in their names are " + c10::Join(", ", with_name) +
-                     ".");
+    throw UsageError(what + " Options that contain this name: " + c10::Join(", ", with_name) + ".");
   }
-  constexpr std::size_t kMostListed = 20;  // more would bury the message
+  constexpr std::size_t kMostListed = 20;  // more would hide the message
   throw UsageError(
       what + (all.size() > kMostListed ? "" : " The options are: " + c10::Join(", ", all) + "."));
 }
@@ -298,7 +298,7 @@ std::vector<CommandLine::Setting> CommandLine::read_arguments(const Arguments& a
     }
     const auto [option, key] = find(name, "--" + name, "--");
     std::string text = option->is_switch ? "true" : item.value.at(0);
-    // Boost lets an option swallow a misspelt one: "--save --reprot".
+    // Boost accepts a misspelt option as the value of the previous one: "--save --reprot".
     const bool is_adjacent = item.original_tokens.at(0).find('=') != std::string::npos;
     if (text.empty() || (!is_adjacent && text.starts_with("--"))) {
       throw UsageError("--" + name + " needs a value: --" + name + " VALUE.");
@@ -315,7 +315,7 @@ CommandLine::Setting CommandLine::setting_from_file(const std::string& place,
   const auto& general = groups_.front().options_;
   if (std::any_of(general.begin(), general.end(),
                   [&](const auto& own) { return &own == found.option; })) {
-    throw UsageError(place + "'" + name + "' is for the command line only.");
+    throw UsageError(place + "'" + name + "' is allowed only on the command line.");
   }
   if (text.empty()) throw UsageError(place + "'" + name + "' needs a value: " + name + "=VALUE.");
   return {found.option, found.key, text, place + name};
@@ -360,10 +360,11 @@ std::vector<CommandLine::Setting> CommandLine::read_json(const std::string& cont
   } catch (const nlohmann::json::parse_error& error) {
     const auto end =
         content.begin() + static_cast<std::ptrdiff_t>(std::min(error.byte, content.size()));
-    throw UsageError(c10::str(place, "its '{' does not begin a whole JSON object: line ",
+    throw UsageError(c10::str(place, "it begins with '{' but is not a JSON object: line ",
                               std::count(content.begin(), end, '\n') + 1, " is not JSON."));
-  } catch (const nlohmann::json::exception& error) {  // a number that no double holds
-    throw UsageError(c10::str(place, "its '{' does not begin a whole JSON object: ", error.what()));
+  } catch (const nlohmann::json::exception& error) {  // a number outside of the range of double
+    throw UsageError(
+        c10::str(place, "it begins with '{' but is not a JSON object: ", error.what()));
   }
   std::vector<Setting> settings;
   const auto read = [&](const auto& self, const std::string& prefix,
@@ -427,11 +428,11 @@ bool CommandLine::parse(const Arguments& arguments, std::ostream& out) {
       return setting.option->is_list &&
              std::any_of(settings.begin(), settings.end(), by_name(setting.option->name));
     });
-    // Also those that lose against the command line, so that a bad line is always found.
+    // Includes settings that the command line overrides, so that an invalid line is always found.
     settings.insert(settings.begin(), from_file.begin(), from_file.end());
   }
 
-  // What is named is replaced before its options are set, whatever comes first.
+  // Named objects are set before their keys, regardless of their order.
   std::stable_sort(settings.begin(), settings.end(), [](const Setting& a, const Setting& b) {
     return a.key.empty() && !b.key.empty();
   });
@@ -481,7 +482,7 @@ std::string CommandLine::config() const {
   for (auto group = groups_.begin() + 1; group != groups_.end(); ++group) {  // not "General"
     for (const auto& option : group->options_) {
       const std::vector<std::string> values = option.values();
-      if (!option.is_list && values.at(0).empty()) continue;  // no file can give an empty text
+      if (!option.is_list && values.at(0).empty()) continue;  // a file cannot set an empty text
       nlohmann::ordered_json* place = &root;
       for (const std::string& part : split_at('.', option.name)) place = &(*place)[part];
       const auto json_of = [&](const std::string& text) {
@@ -498,7 +499,7 @@ std::string CommandLine::config() const {
   return root.dump(2) + "\n";
 }
 
-/// The option's own help, and its other names.
+/// Returns the option's help with its other names.
 std::string CommandLine::help_of(const Option& option) const {
   std::string help = option.help;
   for (const auto& [alias, name] : aliases_) {
@@ -513,7 +514,7 @@ std::string CommandLine::help_of(const Option& option) const {
 std::string CommandLine::help() const {
   std::ostringstream text;
   text << "Usage: " << program_ << " [--name VALUE]...\n" << description_ << "\n";
-  // "General" was added first and reads best last.
+  // "General" was added first but is shown last.
   std::vector<const OptionGroup*> order;
   for (const auto& group : groups_) order.push_back(&group);
   std::rotate(order.begin(), order.begin() + 1, order.end());

@@ -5,12 +5,12 @@
 
 namespace linkboy::cli {
 
-/// Returns what `from_text` reads: a string as it is, null as "none", an array with commas between
-/// its items, everything else as JSON.
+/// Returns the value as text for `from_text`: a string as it is, null as "none", an array with
+/// commas between its items, and everything else as JSON.
 std::string text_of_json(const nlohmann::ordered_json& value);
 
-/// Returns the number, true or false that `text` is exactly, else a string; "0.10" stays a string,
-/// for it would come back as "0.1".
+/// Returns a number or a boolean if its JSON is exactly `text`, and otherwise a string. "0.10"
+/// stays a string, because as a number it would become "0.1".
 nlohmann::ordered_json json_of_text(const std::string& text);
 
 }  // namespace linkboy::cli

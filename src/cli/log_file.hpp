@@ -7,11 +7,12 @@
 
 namespace linkboy::cli {
 
-/// A file of log messages. spdlog brings another {fmt} than LibTorch's headers: this header and its
-/// source include neither of LibTorch's.
+/// A file of log messages. spdlog uses another {fmt} than LibTorch's headers, so this header and
+/// its source must not include headers of LibTorch.
 class LogFile {
  public:
-  /// Appends to `path`. @param on_failure  Gets why a message could not be written.
+  /// Opens `path` for appending.
+  /// @param on_failure  Gets the reason if a message could not be written.
   /// @throws std::exception if the file cannot be opened.
   LogFile(const std::string& path, std::function<void(const std::string&)> on_failure);
   ~LogFile();

@@ -49,7 +49,8 @@ class FileLogger final : public Logger {
     return path;
   }
 
-  /// Opened with the first message: the logger is made before a process knows its rank.
+  /// Opens the file for the first message, because the logger is made before the process knows its
+  /// rank.
   LogFile& file_of(int64_t rank) {
     const std::lock_guard lock(mutex_);
     auto& file = files_[rank];

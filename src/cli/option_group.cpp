@@ -16,8 +16,8 @@ bool is_key(std::string_view text) {
   });
 }
 
-/// Splits "milestones=10,20,gamma=0.5" before "gamma": a part that does not begin with KEY= belongs
-/// to the value before it.
+/// Splits "milestones=10,20,gamma=0.5" before "gamma". A part that does not begin with KEY= belongs
+/// to the previous value.
 TextSettings split_named(const std::string& name, const std::string& text) {
   std::vector<std::string> parts;
   for (const std::string& part : split_at(',', text)) {
@@ -53,7 +53,7 @@ NamedSettings named_of(const nlohmann::ordered_json& object) {
   return named;
 }
 
-/// All options of what is named: those that are given, and the defaults of the others.
+/// Returns all options of a named object: the given ones, and the defaults of the others.
 nlohmann::ordered_json resolve(const NamedSettings& named, const NamedChoices& choices) {
   nlohmann::ordered_json object{{"name", named.name}};
   for (const auto& [key, value] : choices.options(named.name)) object[key] = json_of_text(value);
@@ -80,7 +80,8 @@ std::string list_choices(const NamedChoices& choices) {
   return text;
 }
 
-/// @throws Error if the name, or a key, is not there.
+/// Checks that the name and its keys exist.
+/// @throws UsageError if the name or a key does not exist.
 void check_named(const std::string& option, const NamedSettings& named,
                  const NamedChoices& choices) {
   try {
@@ -178,7 +179,7 @@ OptionGroup& OptionGroup::add_named(std::string name, std::optional<NamedSetting
                          [=](const std::string& key, const std::string& text) {
                            if (!*target) {
                              throw UsageError("--" + name + "." + key + " is given, but --" + name +
-                                              " is none; name one.");
+                                              " is none; set it, too.");
                            }
                            set_key(**target, key, text);
                          },
@@ -220,6 +221,26 @@ OptionGroup& OptionGroup::add_named_list(std::string name, std::vector<NamedSett
              }
            },
        .choices = [=] { return list_choices(choices); }});
+}
+
+std::string OptionGroup::alternatives(std::string_view names) {
+  std::string text;
+  for (const char c : names) {
+    if (c != ' ') text += c == ',' ? '|' : c;
+  }
+  return text;
+}
+
+void OptionGroup::describe_fields(const std::string& prefix, std::span<const FieldHelp> help) {
+  for (const auto& [field, text] : help) {
+    const std::string name = field_name(prefix, field);
+    const auto option =
+        std::find_if(options_.begin(), options_.end(),
+                     [&](const Option& candidate) { return candidate.name == name; });
+    LINKBOY_CHECK_OPTION(option != options_.end(), "the help texts describe \"", name,
+                         "\", which is not an option. Use the name of a field.");
+    option->help = text;
+  }
 }
 
 OptionGroup& OptionGroup::add_option(Option option) {

@@ -7,6 +7,7 @@
 #include <csignal>
 #include <nlohmann/json.hpp>
 
+#include "cli/run_options.hpp"
 #include "linkboy/callbacks/callback_factory.hpp"
 #include "linkboy/callbacks/default_callbacks.hpp"
 #include "linkboy/callbacks/fast_dev_run.hpp"
@@ -29,19 +30,20 @@ namespace {
 
 constexpr const char* kLatest = "latest";
 
-/// Calls `make`; an error of it is one of the configuration.
+/// Calls `make` and turns its errors into usage errors of the option.
 template <class Make>
 auto as_usage(const std::string& option, const Make& make) {
   try {
     return make();
   } catch (const Error& error) {
     throw UsageError("--" + option + ": " + error.what());
-  } catch (const c10::Error& error) {  // LibTorch's optimizers check their options themselves
+  } catch (const c10::Error& error) {  // thrown by the checks of LibTorch's optimizers
     throw UsageError("--" + option + ": " + error.what_without_backtrace());
   }
 }
 
-/// Keeps the configuration in training states, and tells what a resumed run has changed.
+/// Stores the configuration in training states, and prints the settings that a resumed run has
+/// changed.
 class RunConfiguration final : public Callback {
  public:
   explicit RunConfiguration(std::string config) : config_(std::move(config)) {}
@@ -58,7 +60,7 @@ class RunConfiguration final : public Callback {
     for (const auto& [path, value] : now.items()) {
       const bool is_place = path == "/resume_from";
       if (is_place || flat.value(path, nlohmann::json()) == value) continue;
-      const std::string old = flat.contains(path) ? flat[path].dump() : "not there";
+      const std::string old = flat.contains(path) ? flat[path].dump() : "not set";
       trainer.print("Configuration changed since the saved state: " + path.substr(1) + " is " +
                     value.dump() + ", was " + old);
     }
@@ -71,56 +73,6 @@ class RunConfiguration final : public Callback {
   std::string config_;
   std::string saved_;
 };
-
-constexpr const char* kRecordedName = "as";
-
-/// "f-beta" is recorded as "eval_f_beta".
-std::string recorded_name(std::string metric) {
-  std::replace(metric.begin(), metric.end(), '-', '_');
-  return metric;
-}
-
-TextSettings options_of_metric(const std::string& name) {
-  TextSettings options = metric_options(name);
-  options.emplace_back(kRecordedName, recorded_name(name));
-  return options;
-}
-
-void add_options(CommandLine& command_line, RunSettings& settings) {
-  command_line.add_group("Training").add_fields("train", &settings.train);
-  command_line.add_group("Loaders")
-      .add_fields("train_dataloader", &settings.train_dataloader)
-      .add_fields("eval_dataloader", &settings.eval_dataloader);
-  command_line.add_group("Device, precision and processes")
-      .add_fields("accelerator", &settings.accelerator)
-      .add_fields("accelerator.grad_scaler", &settings.accelerator.grad_scaler)
-      .add_fields("accelerator.distributed", &settings.accelerator.distributed);
-  command_line.add_group("Optimizer, scheduler, callbacks, metrics and trackers")
-      .add_named("optimizer", &settings.optimizer, {optimizer_names(), optimizer_options},
-                 "The optimizer.")
-      .add_named("scheduler", &settings.scheduler, {scheduler_names(), scheduler_options},
-                 "The learning rate's schedule, or none.")
-      .add_named_list("callbacks", &settings.callbacks, {callback_names(), callback_options},
-                      "Adds a callback, or replaces the default one of its name.")
-      .add_named_list("metrics", &settings.metrics, {metric_names(), options_of_metric},
-                      "Measures a metric in every evaluation.")
-      .add_named_list("trackers", &settings.trackers, {tracker_names(), tracker_options},
-                      "Records the run.")
-      .add_fields("track_run", &settings.track_run);
-  command_line.add_group("Program")
-      .add_fields("states", &settings.states)
-      .add_fields("log", &settings.log)
-      .add_fields("", &settings);
-  for (const auto& [alias, name] :
-       {std::pair{"epochs", "train.num_epochs"}, std::pair{"max-updates", "train.max_num_updates"},
-        std::pair{"batch-size", "train.per_device_batch_size"},
-        std::pair{"eval-batch-size", "eval_dataloader.batch_size"},
-        std::pair{"workers", "train_dataloader.num_workers"}, std::pair{"lr", "optimizer.lr"},
-        std::pair{"save-every-updates", "states.every_n_updates"},
-        std::pair{"save-every-epochs", "states.every_n_epochs"}}) {
-    command_line.add_alias(alias, name);
-  }
-}
 
 std::filesystem::path states_directory(const RunSettings& settings) {
   return settings.output_dir / settings.states.directory;
@@ -138,7 +90,7 @@ std::shared_ptr<Callback> make_named_callback(const NamedSettings& named,
   const bool has_directory = std::any_of(options.begin(), options.end(), [](const auto& option) {
     return option.first == "directory";
   });
-  // Where --resume_from latest looks.
+  // The folder that `--resume_from latest` searches.
   if (named.name == "save-training-state" && !has_directory) {
     options.emplace_back("directory", states_directory(settings).string());
   }
@@ -163,7 +115,9 @@ std::shared_ptr<Callback> make_metric_callback(const RunSettings& settings) {
   return std::make_shared<MetricCallback>(std::move(metrics));
 }
 
-/// @param config  Recorded with the run: {"optimizer.lr", "0.1"}.
+/// Makes the callback that records the run; null without trackers.
+/// @param config  The configuration as JSON; it is recorded with the run as {"optimizer.lr",
+///        "0.1"}.
 std::shared_ptr<Callback> make_track_run(const RunSettings& settings, const std::string& config) {
   if (settings.trackers.empty()) return nullptr;
   std::vector<std::shared_ptr<Tracker>> trackers;
@@ -198,7 +152,7 @@ void set_progress(CallbackList& callbacks, ProgressBarOptions::Mode mode) {
   }
 }
 
-/// Those that are named come in the place of the default ones of their names.
+/// Makes all callbacks of the run. A named callback replaces the default one of the same name.
 CallbackList make_callbacks(const RunSettings& settings, const std::string& config) {
   CallbackList named;
   for (const NamedSettings& each : settings.callbacks) {
@@ -273,7 +227,7 @@ void load_weights(Model& model, const std::filesystem::path& path, const std::st
   }
 }
 
-/// All but the learning rates, which stay as they are.
+/// Loads everything except the learning rates, which keep their values.
 void load_checkpoint(Trainer& trainer, const std::filesystem::path& path) {
   const auto lr = get_param_group_field(*trainer.optimizer(), ParamGroupField::lr);
   trainer.load_checkpoint(path, {.scheduler = false});
@@ -316,7 +270,7 @@ std::unique_ptr<Trainer> make_trainer(const RunProgram& program, Model model,
                                    std::move(options));
 }
 
-/// Null if it would print what is printed without it.
+/// Returns null if the default output is sufficient.
 std::shared_ptr<Logger> make_logger_of(const RunSettings& settings) {
   LoggerOptions options = settings.log;
   if (!options.file && options.print && options.level == LogLevel::info) return nullptr;
@@ -324,7 +278,7 @@ std::shared_ptr<Logger> make_logger_of(const RunSettings& settings) {
   return make_logger(options);
 }
 
-/// Adds where `named` writes, as far as its options say so.
+/// Adds the output paths in the options of `named`.
 void add_outputs(std::vector<std::filesystem::path>& outputs,
                  const std::vector<NamedSettings>& named) {
   for (const NamedSettings& each : named) {
@@ -345,29 +299,29 @@ void check_outputs_differ(const RunSettings& settings) {
   std::sort(outputs.begin(), outputs.end());
   const auto twin = std::adjacent_find(outputs.begin(), outputs.end());
   if (twin == outputs.end()) return;
-  throw UsageError(c10::str(*twin,
-                            " is to be written twice; --checkpoint, --log.file, the callbacks and "
-                            "the trackers must name different files."));
+  throw UsageError(
+      c10::str(*twin,
+               " is the path of two outputs; --checkpoint, --log.file, the callbacks and "
+               "the trackers must use different files."));
 }
 
-/// Whatever can be wrong should be found before the first update.
+/// Finds errors in the outputs before the first update.
 void check_outputs(const RunSettings& settings) {
   if (const auto path = checkpoint_of(settings)) check_writable(*path);
   if (saves_states(settings)) check_writable(states_directory(settings) / "writable");
 }
 
-/// Options without an effect, and contradictions that no option shows alone.
-///
-/// @param defaults  The program's.
+/// Checks for options without an effect and for contradictions between options.
+/// @param defaults  The defaults of the program.
 void check_together(const RunSettings& settings, const RunSettings& defaults) {
   const auto refuse = [](const char* what) { throw UsageError(what); };
   if (settings.num_threads < 0)
-    refuse("--num_threads must be at least 0; 0 leaves it to LibTorch.");
+    refuse("--num_threads must not be negative; 0 uses LibTorch's default.");
   if (settings.init_from && settings.load_checkpoint) {
-    refuse("--init_from and --load_checkpoint are both given; give one of them.");
+    refuse("--init_from and --load_checkpoint are both given; use only one of them.");
   }
   if (settings.load_checkpoint && settings.resume_from) {
-    refuse("--load_checkpoint and --resume_from are both given; give one of them.");
+    refuse("--load_checkpoint and --resume_from are both given; use only one of them.");
   }
   if (!settings.init_key.empty() && !settings.init_from) {
     refuse("--init_key needs a file; name it with --init_from FILE.");
@@ -376,20 +330,21 @@ void check_together(const RunSettings& settings, const RunSettings& defaults) {
     return options_to_text(options) != options_to_text(others);
   };
   SaveTrainingStateOptions states = settings.states;
-  states.directory = defaults.states.directory;  // where --callbacks save-training-state saves, too
+  states.directory = defaults.states.directory;  // also used by --callbacks save-training-state
   if (!saves_states(settings) && differ(states, defaults.states)) {
     refuse(
-        "--states.* are given, but no training states are saved; give --states.every_n_updates N "
-        "or --states.every_n_epochs N.");
+        "--states options are given, but no training states are saved; set "
+        "--states.every_n_updates N or --states.every_n_epochs N.");
   }
   if (settings.trackers.empty() && differ(settings.track_run, defaults.track_run)) {
-    refuse("--track_run.* are given, but there is no tracker; give --trackers NAME.");
+    refuse("--track_run options are given, but there is no tracker; add --trackers NAME.");
   }
   check_outputs_differ(settings);
 }
 
-/// Ends the program as if the signal that stopped it had killed it, so that a shell or a scheduler
-/// sees why it ended. Of several processes, those end so that got it.
+/// Ends the program with the exit status of the signal that stopped it, so that a shell or a
+/// scheduler sees the reason. With several processes, this applies to those that received the
+/// signal.
 void exit_like(const Trainer& trainer) {
   constexpr int kKilledBySignal = 128;
   const auto stop_on_signal = trainer.callback_handler().find<StopOnSignal>();
@@ -414,7 +369,7 @@ void train(const RunParts& parts, const RunSettings& settings, const std::string
   accelerator->set_seed_per_process(settings.seed);
   const RunData data = parts.make_data();
   Model model = parts.make_model();
-  if (settings.init_from) {  // the other processes get the weights of this one
+  if (settings.init_from) {  // the other processes get the weights later
     run_on_main_process(*accelerator,
                         [&] { load_weights(model, *settings.init_from, settings.init_key); });
   }
@@ -448,13 +403,13 @@ void train(const RunParts& parts, const RunSettings& settings, const std::string
   LINKBOY_CHECK(!has_failed, "the loss became NaN or infinite after ", num_updates,
                 " updates; no checkpoint was saved. Lower --optimizer.lr, or limit the gradients "
                 "with --train.gradient_clip_norm.");
-  // When one process has failed, launchers kill the others; none should be writing then.
+  // If one process fails, launchers kill the others; none of them may be writing then.
   accelerator->wait_for_everyone();
   exit_like(*trainer);
 }
 
-/// Output that nobody reads any more, and a file that reached its limit, are errors of a write and
-/// do not end the program without its state.
+/// Ignores SIGPIPE and SIGXFSZ. A closed output or a file that has reached its size limit is then
+/// an error of the write, and does not end the program without saving its state.
 class IgnoredSignals {
  public:
   IgnoredSignals()
@@ -491,7 +446,7 @@ void configure_and_train(const std::string& name, const RunParts& parts,
 
 int run(int argc, const char* const* argv, RunParts parts) noexcept {
   const IgnoredSignals ignored;
-  // run_main catches what this throws.
+  // run_main catches the exceptions of its body.
   // cppcheck-suppress throwInNoexceptFunction
   return run_main(argc, argv, [&](const Arguments& arguments) {
     const std::filesystem::path path = argc > 0 ? argv[0] : "program";

@@ -11,8 +11,8 @@
 namespace linkboy {
 namespace {
 
-/// By the calling thread alone: LibTorch's copy would start a team of threads in each of a
-/// loader's.
+/// Copies on the calling thread only. LibTorch's copy would start several threads in each worker of
+/// a loader.
 at::Tensor in_pinned_memory(const at::Tensor& tensor) {
   const bool is_plain = tensor.layout() == at::kStrided && tensor.is_contiguous() &&
                         !tensor.is_conj() && !tensor.is_neg() && !tensor.is_quantized() &&
@@ -67,17 +67,18 @@ Batch::Batch(NamedTensors tensors) : tensors_(std::move(tensors)) {
     const bool twice = std::any_of(tensors_.begin(), it,
                                    [&](const auto& other) { return other.first == it->first; });
     LINKBOY_CHECK(!twice, "a batch has two tensors named \"", it->first,
-                  "\"; give each a name of its own.");
+                  "\"; give each a different name.");
   }
 }
 
 const at::Tensor& Batch::input() const {
-  LINKBOY_CHECK(!tensors_.empty(), "the batch is empty, so it has no input.");
+  LINKBOY_CHECK(!tensors_.empty(),
+                "the batch is empty, so it does not have an input. Give the dataset a tensor.");
   return tensors_[0].second;
 }
 
 const at::Tensor& Batch::target() const {
-  LINKBOY_CHECK(tensors_.size() >= 2, "the batch has no target; it holds ",
+  LINKBOY_CHECK(tensors_.size() >= 2, "the batch has no target; it contains ",
                 describe_contents(*this),
                 ". Give the dataset a second tensor, or override the calculate_*_batch_loss "
                 "methods of Trainer.");
@@ -86,22 +87,23 @@ const at::Tensor& Batch::target() const {
 
 const at::Tensor& Batch::operator[](std::string_view name) const {
   if (const auto* found = find_name(tensors_, name)) return found->second;
-  throw Error(c10::str("the batch has no \"", name, "\"; it holds ", describe_contents(*this), ".",
-                       contains_value(name) ? " It is a value: read it by value()." : ""));
+  throw Error(c10::str("the batch has no \"", name, "\"; it contains ", describe_contents(*this),
+                       ".", contains_value(name) ? " It is a value: read it with value()." : ""));
 }
 
 bool Batch::contains(std::string_view name) const { return find_name(tensors_, name) != nullptr; }
 
 void Batch::set(std::string_view name, at::Tensor tensor) {
   LINKBOY_CHECK(!contains_value(name), "the batch has a value \"", name,
-                "\", so that no tensor can have that name. Choose another one.");
+                "\", so a tensor cannot have that name. Choose another name.");
   set_name(tensors_, name, std::move(tensor));
 }
 
 const c10::IValue& Batch::value(std::string_view name) const {
   if (const auto* found = find_name(values_, name)) return found->second;
-  throw Error(c10::str("the batch has no value \"", name, "\"; it holds ", describe_contents(*this),
-                       ".", contains(name) ? " It is a tensor: read it by operator[]." : ""));
+  throw Error(c10::str("the batch has no value \"", name, "\"; it contains ",
+                       describe_contents(*this), ".",
+                       contains(name) ? " It is a tensor: read it with operator[]." : ""));
 }
 
 bool Batch::contains_value(std::string_view name) const {
@@ -110,7 +112,7 @@ bool Batch::contains_value(std::string_view name) const {
 
 void Batch::set_value(std::string_view name, c10::IValue value) {
   LINKBOY_CHECK(!contains(name), "the batch has a tensor \"", name,
-                "\", so that no value can have that name. Choose another one.");
+                "\", so a value cannot have that name. Choose another name.");
   set_name(values_, name, std::move(value));
 }
 

@@ -15,21 +15,21 @@
 
 namespace linkboy {
 
-/// The seed of this process's CPU generator.
+/// Returns the seed of this process's CPU generator.
 inline uint64_t seed_of_default_generator() {
   return at::globalContext().defaultGenerator(at::kCPU).current_seed();
 }
 
-/// Which samples a loader with these options (all set) gives; with a `batch_sampler`, which
-/// batches, each of which is one place of the shard.
+/// Returns the samples that a loader with these options (all of which are set) returns. With a
+/// `batch_sampler`, the places of the shard are batches instead of samples.
 BatchShard shard_of(const DataLoaderOptions& options);
 
-/// The place of each sample of this rank's batches, one batch after the other, in the order of all
-/// ranks' batches.
+/// Returns, for each batch of this rank, the places of its samples in the epoch, in the order that
+/// all ranks share.
 std::vector<std::vector<int64_t>> places_of_batches(const DataLoaderOptions& options,
                                                     int64_t epoch);
 
-/// While it lives, tensor datasets gather the batches of this thread in page-locked memory.
+/// While it exists, tensor datasets gather the batches of this thread in page-locked memory.
 class PinnedGathering {
  public:
   explicit PinnedGathering(bool is_on);
@@ -43,21 +43,22 @@ class PinnedGathering {
   bool was_on_;
 };
 
-/// Makes the batches of an epoch. One object a thread.
+/// Makes the batches of an epoch. Each thread has its own.
 class BatchMaker {
  public:
   virtual ~BatchMaker() = default;
-  /// Reads what the batch is made of, if that must happen in the order of the batches: only one
-  /// thread at a time does. Returns false if the data end before it.
+  /// Reads the data of a batch, if that must happen in the order of the batches: only one thread at
+  /// a time calls it. Returns false if the data ends before the batch.
   virtual bool read(int64_t batch_index) {
     static_cast<void>(batch_index);
     return true;
   }
-  /// Makes the batch that was read last.
+  /// Makes the batch whose data was read last.
   virtual Batch make(int64_t batch_index) = 0;
 };
 
-/// Makes any batch of an epoch of a dataset: sampling, gathering, collating, transforming, pinning.
+/// Makes any batch of an epoch of a dataset: samples the indices, gathers, collates, transforms and
+/// pins.
 class BatchFetcher final : public BatchMaker {
  public:
   BatchFetcher(Dataset dataset, const DataLoaderOptions& options, int64_t epoch)
@@ -74,16 +75,16 @@ class BatchFetcher final : public BatchMaker {
   BatchShard shard_;
 };
 
-/// The workers' copies of a dataset. They outlive the epochs, so that a copy is made once per
-/// worker, and what a copy has drawn or cached is not forgotten. Thread-safe.
+/// The workers' copies of a dataset. They are reused in each epoch, so that only one copy is made
+/// per worker and a copy keeps its state (random numbers, caches). Thread-safe.
 class WorkerDatasets {
  public:
   explicit WorkerDatasets(Dataset dataset) : dataset_(std::move(dataset)) {}
 
-  /// Hands out one for each of `num_workers` workers, in the same order each time; makes those that
-  /// are missing.
+  /// Returns one dataset for each of `num_workers` workers, in the same order each time. Makes
+  /// those that do not exist yet.
   std::vector<Dataset> take(int64_t num_workers);
-  /// Takes back what `take` returned, after the workers have ended.
+  /// Takes back the datasets from `take`, after the workers have ended.
   void give_back(std::vector<Dataset> datasets);
 
  private:
@@ -92,7 +93,7 @@ class WorkerDatasets {
   std::vector<Dataset> idle_;
 };
 
-/// Makes batches [first, end) in the loop itself.
+/// Makes the batches [first, end) on the calling thread.
 template <class Maker>
 class InlineIterator final : public BatchIterator {
  public:
@@ -111,30 +112,33 @@ class InlineIterator final : public BatchIterator {
   int64_t end_;
 };
 
-/// What worker threads do in an epoch.
+/// The work of the worker threads in an epoch.
 struct PrefetchWork {
-  /// One for each worker.
+  /// One maker for each worker.
   std::vector<std::unique_ptr<BatchMaker>> makers{};
-  /// Each worker takes every n-th batch, rather than the next one when it is free.
+  /// Whether each of n workers makes every n-th batch. If false, a worker makes the next batch when
+  /// it is free.
   bool is_striped = false;
-  /// `BatchMaker::read` is called.
+  /// Whether workers call `BatchMaker::read`.
   bool reads_in_order = false;
-  /// A reader that leaves early leaves the data where they would be if the workers had kept a whole
-  /// ring ahead of it: at the same place on all ranks and in every run. Implied by `is_striped`.
+  /// Whether workers make all batches that fit into the ring even if the loop leaves the epoch
+  /// early. The data is then at the same position on all ranks and in every run. Implied by
+  /// `is_striped`.
   bool fills_ring = false;
-  /// Called after the workers have ended. Not called if one of them hangs.
+  /// Called after the workers have ended, unless one of them hangs.
   std::function<void()> on_end{};
 };
 
-/// The number of workers that an epoch of `num_batches` batches can use.
+/// Returns the number of workers that an epoch of `num_batches` batches can use.
 int64_t num_workers_for(const DataLoaderOptions& options, int64_t num_batches);
 
-/// Makes batches [first, end) on threads, ahead of the reader and in order.
+/// Returns the batches [first, end) in order. Worker threads make them ahead of the loop.
 std::unique_ptr<BatchIterator> prefetch(PrefetchWork work, const DataLoaderOptions& options,
                                         int64_t epoch, int64_t first, int64_t end);
 
-/// The fields that the loaders of datasets and of streams have in common, set and checked.
-/// @throws OptionError if one is out of its range.
+/// Sets the defaults of the fields that loaders of datasets and of streams have in common, and
+/// checks the fields.
+/// @throws OptionError if an option is out of range.
 void set_common_defaults(DataLoaderOptions& options);
 
 }  // namespace linkboy

@@ -25,9 +25,10 @@ BatchShard::BatchShard(int64_t num_epoch_samples, int64_t batch_size, int64_t ra
   check_at_least_one("the number of samples of an epoch", num_epoch_samples);
   check_at_least_one("batch_size", batch_size);
   check_at_least_one("the number of ranks", num_ranks);
-  LINKBOY_CHECK_OPTION(rank >= 0 && rank < num_ranks, "the rank is ", rank, "; it must be in 0 to ",
-                       num_ranks - 1, ", as there are ", num_ranks, " ranks.");
-  // Wrapping counts up to a round past the epoch's end; the others stay within it.
+  LINKBOY_CHECK_OPTION(rank >= 0 && rank < num_ranks, "the rank is ", rank, "; it must be 0 to ",
+                       num_ranks - 1, ", because there are ", num_ranks, " ranks.");
+  // With `wrap`, positions go up to a round past the end of the epoch; otherwise they stay within
+  // it.
   const int64_t room = std::numeric_limits<int64_t>::max() - num_epoch_samples;
   LINKBOY_CHECK_OPTION(tail != Tail::wrap || batch_size <= room / num_ranks, "batch_size is ",
                        batch_size, "; on ", num_ranks, " ranks it must be at most ",
@@ -50,7 +51,7 @@ int64_t BatchShard::size_of_batch(int64_t k) const {
 
 int64_t BatchShard::position(int64_t k, int64_t i) const {
   const int64_t unwrapped = (k * num_ranks_ + rank_) * batch_size_ + i;
-  // Most are not past the end, and a division costs more than the rest.
+  // Most positions are not past the end, and a division would cost more than everything else here.
   return unwrapped < num_epoch_samples_ ? unwrapped : unwrapped % num_epoch_samples_;
 }
 

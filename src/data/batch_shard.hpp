@@ -4,46 +4,50 @@
 
 namespace linkboy {
 
-/// Which samples of an epoch one rank sees, as places in the order that all ranks share (that of
-/// their sampler): batch k of rank r is batch k * num_ranks + r of that order, cut into batches of
-/// `batch_size`. So the k-th batches of all ranks together, a round, are the k-th batch of one
-/// process with num_ranks * batch_size. O(1) in time and memory.
+/// The samples of an epoch that one rank sees, as places in the order that all ranks share (that of
+/// their sampler). The order is cut into batches of `batch_size`; batch k of rank r is batch k *
+/// num_ranks + r. The k-th batches of all ranks form a round. Together they are the k-th batch of a
+/// single process with a batch size of num_ranks * batch_size. All functions take O(1) time and
+/// memory.
 class BatchShard {
  public:
-  /// What becomes of a last round that is not full.
+  /// How a last round that is not full is treated.
   enum class Tail {
-    /// Filled up with the epoch's first samples, over and over if it has less than a round: all
-    /// ranks have equally many batches, all full. Training on several ranks; batch for batch
-    /// accelerate's `BatchSamplerShard` with `even_batches`. A single process has no one to be
-    /// even with, and should take `uneven`: accelerate, too, fills nothing up there.
+    /// Fills the round up with the epoch's first samples, repeatedly if the epoch has less than a
+    /// round. All ranks have the same number of batches, all of them full. For training on several
+    /// ranks; the batches are those of accelerate's `BatchSamplerShard` with `even_batches`. A
+    /// single process should use `uneven`: it does not need the same number as other ranks, and
+    /// accelerate does not fill up the batch there either.
     wrap,
-    /// Left out: equally many batches, all full, maybe none. `drop_last`.
+    /// Drops the round. All ranks have the same number of batches, all of them full; the number may
+    /// be 0. For `drop_last`.
     drop,
-    /// Unchanged: each sample once, the last batch partial, possibly some ranks with one batch less
-    /// with none. Evaluation, and the training of a single process.
+    /// Keeps the round as it is. Each sample occurs once, the last batch may be partial, and some
+    /// ranks may have one batch less than others, possibly none. For evaluation, and for training
+    /// in a single process.
     uneven
   };
 
-  /// @throws Error if a size is less than 1, the rank is not in [0, num_ranks), or positions to be
-  ///         wrapped do not fit into 64 bits.
+  /// @throws OptionError if a size is less than 1, if the rank is not in [0, num_ranks), or if
+  ///         positions with `wrap` do not fit into 64 bits.
   BatchShard(int64_t num_epoch_samples, int64_t batch_size, int64_t rank, int64_t num_ranks,
              Tail tail);
 
-  /// The batches of this rank.
+  /// Number of batches of this rank.
   int64_t num_batches() const { return num_batches_; }
 
-  /// The most batches that any rank has: loops that talk to each other make so many rounds.
+  /// Largest number of batches of any rank. Loops that communicate make this number of rounds.
   int64_t num_rounds() const { return num_rounds_; }
 
-  /// Samples in batch `k` of this rank; 0 from `num_batches()` on.
+  /// Number of samples in batch `k` of this rank; 0 from `num_batches()` on.
   int64_t size_of_batch(int64_t k) const;
 
-  /// The place in the epoch, in [0, num_epoch_samples), of sample `i` of batch `k` of this rank; i
-  /// must be in [0, size_of_batch(k)). It grows by 1 with `i`, but for going back to 0 at the
-  /// epoch's end (`wrap`).
+  /// Returns the place in the epoch, in [0, num_epoch_samples), of sample `i` of batch `k` of this
+  /// rank. `i` must be in [0, size_of_batch(k)). The place grows by 1 with `i`, except that with
+  /// `wrap` it returns to 0 at the end of the epoch.
   int64_t position(int64_t k, int64_t i) const;
 
-  /// In all batches of this rank, repeated ones counted again.
+  /// Number of samples in all batches of this rank, including repeated ones.
   int64_t num_samples() const;
 
  private:

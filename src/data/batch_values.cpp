@@ -61,7 +61,8 @@ c10::IValue map_dict(const c10::IValue& value, MapTensor map) {
   return has_changed ? c10::IValue(mapped) : value;
 }
 
-/// The type of a list of such values; null if only a list of anything can hold them.
+/// Returns the element type of a list of such values; null if only a list of any type can contain
+/// them.
 c10::TypePtr list_element_type(const c10::IValue& value) {
   if (value.isTensor()) return c10::TensorType::get();
   if (value.isString()) return c10::StringType::get();

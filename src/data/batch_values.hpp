@@ -7,14 +7,15 @@
 
 namespace linkboy {
 
-/// A batch's value with `map` of each tensor in its lists, tuples and dicts, at any depth. The
-/// value itself, not a copy, if `map` returned all tensors as they were. Undefined tensors and
-/// objects of TorchScript classes stay as they are.
+/// Applies `map` to each tensor in a batch's value, including those in its lists, tuples and dicts
+/// at any depth. If `map` returns all tensors unchanged, returns the value itself, not a copy.
+/// Undefined tensors and objects of TorchScript classes are unchanged.
 c10::IValue map_tensors(const c10::IValue& value,
                         c10::function_ref<at::Tensor(const at::Tensor&)> map);
 
-/// A list of the samples' values: typed if they are all strings, integers, floating-point numbers,
-/// bools or tensors, so that `toTensorVector` and the like can read it.
+/// Returns a list of the samples' values. If they are all strings, integers, floating-point
+/// numbers, bools or tensors, the list is typed, so that `toTensorVector` and similar functions can
+/// read it.
 c10::IValue list_of(const std::vector<c10::IValue>& values);
 
 }  // namespace linkboy

@@ -24,7 +24,7 @@ std::shared_ptr<const Sampler> make_sampler(const DataLoaderOptions& options, in
   return std::make_shared<SequentialSampler>(size);
 }
 
-/// A batch sampler decides all of this.
+/// Checks that no option is set that a batch sampler replaces.
 void check_alone(const DataLoaderOptions& options) {
   const char* const other = options.batch_size                  ? "batch_size"
                             : options.shuffle.value_or(false)   ? "shuffle"
@@ -42,8 +42,8 @@ DataLoaderOptions with_defaults(const Dataset& dataset, DataLoaderOptions option
                        "Leave one of them out.");
   if (options.batch_sampler) {
     check_alone(options);
-    LINKBOY_CHECK(options.batch_sampler->size() > 0,
-                  "the batch_sampler gives no batches; it must give at least one.");
+    LINKBOY_CHECK_OPTION(options.batch_sampler->size() > 0,
+                         "the batch_sampler returns no batches; it must return at least one.");
     options.batch_size = options.batch_sampler->batch_size();
   }
   options.shuffle = options.shuffle.value_or(false);
@@ -52,9 +52,8 @@ DataLoaderOptions with_defaults(const Dataset& dataset, DataLoaderOptions option
   LINKBOY_CHECK(size > 0, "the dataset is empty; it must have at least one sample.");
   if (options.batch_sampler) return options;
   if (!options.sampler) options.sampler = make_sampler(options, size);
-  LINKBOY_CHECK(options.sampler->size() > 0,
-                "the sampler gives no samples; it must give at least "
-                "one.");
+  LINKBOY_CHECK_OPTION(options.sampler->size() > 0,
+                       "the sampler returns no samples; it must return at least one.");
   return options;
 }
 
@@ -99,7 +98,7 @@ void set_common_defaults(DataLoaderOptions& options) {
   options.drop_last = options.drop_last.value_or(false);
   options.num_workers = options.num_workers.value_or(0);
   options.prefetch_factor = options.prefetch_factor.value_or(2);
-  // Without a device there is nothing to pin for, and a program should run on any machine.
+  // Ignored without a device, so that a program runs on any machine.
   options.pin_memory = options.pin_memory.value_or(false) && at::accelerator::deviceCount() > 0;
   options.timeout = options.timeout.value_or(0.0);
   options.shard = options.shard.value_or(DataLoaderShard());
@@ -109,13 +108,13 @@ void set_common_defaults(DataLoaderOptions& options) {
   check_at_least("num_workers", *options.num_workers, 0);
   check_at_least("prefetch_factor", *options.prefetch_factor, 1);
   LINKBOY_CHECK_OPTION(*options.timeout >= 0.0, "timeout is ", *options.timeout,
-                       " seconds; it must be at least 0, which waits without end.");
+                       " seconds; it must be at least 0. 0 waits indefinitely.");
 }
 
 BatchShard shard_of(const DataLoaderOptions& options) {
   using Tail = BatchShard::Tail;
   const auto [rank, num_ranks] = *options.shard;
-  // A single process has no one to be even with.
+  // A single process does not need the same number of batches as others.
   const bool wraps = *options.even_batches && num_ranks > 1;
   const Tail tail = *options.drop_last ? Tail::drop : wraps ? Tail::wrap : Tail::uneven;
   if (options.batch_sampler) {
@@ -152,14 +151,14 @@ std::vector<int64_t> BatchFetcher::indices_of(int64_t batch_index) const {
   if (options_.batch_sampler) {
     const int64_t batch = shard_.position(batch_index, 0);
     std::vector<int64_t> indices = options_.batch_sampler->sample(epoch_, batch);
-    LINKBOY_CHECK(!indices.empty(), "the batch_sampler gives no sample for batch ", batch,
+    LINKBOY_CHECK(!indices.empty(), "the batch_sampler returns no sample for batch ", batch,
                   " of epoch ", epoch_, "; a batch must have at least one.");
     return indices;
   }
   const Sampler& sampler = *options_.sampler;
   std::vector<int64_t> indices(shard_.size_of_batch(batch_index));
   const auto count = static_cast<int64_t>(indices.size());
-  // In one go, but for a batch that continues with the epoch's first samples.
+  // One call, except for a batch that continues with the first samples of the epoch.
   for (int64_t i = 0, length = 0; i < count; i += length) {
     const int64_t begin = shard_.position(batch_index, i);
     length = std::min(count - i, sampler.size() - begin);
@@ -170,7 +169,7 @@ std::vector<int64_t> BatchFetcher::indices_of(int64_t batch_index) const {
 
 Batch BatchFetcher::make(int64_t batch_index) {
   const std::vector<int64_t> indices = indices_of(batch_index);
-  // What changes a batch makes other tensors, which are pinned when it has.
+  // A collate_fn or transform makes new tensors, which are pinned afterwards.
   const bool is_last = !options_.collate_fn && !options_.transform;
   const PinnedGathering pinned(*options_.pin_memory && is_last);
   const TransformContext context{*options_.seed, epoch_, indices};
@@ -185,18 +184,18 @@ DatasetLoader::DatasetLoader(Dataset dataset, const DataLoaderOptions& options)
       for_workers_(std::make_shared<WorkerDatasets>(dataset_)),
       given_options_(options),
       options_(with_defaults(dataset_, options)) {
-  // A rank may be left without a batch, but not all of them.
+  // A single rank may be left without batches, but not all ranks.
   LINKBOY_CHECK(
       shard_of(options_).num_rounds() > 0, "drop_last leaves no batch: ", options_.sampler->size(),
-      " samples do not fill one of batch_size ", batch_size(), " on each of ",
-      options_.shard->num_ranks, " ranks. Make batch_size smaller or leave drop_last out.");
+      " samples do not fill a batch of batch_size ", batch_size(), " on each of ",
+      options_.shard->num_ranks, " ranks. Make batch_size smaller, or do not set drop_last.");
 }
 
 int64_t DatasetLoader::size() const { return shard_of(options_).num_batches(); }
 
 std::unique_ptr<BatchIterator> DatasetLoader::iterate(int64_t epoch, int64_t first_batch) {
   LINKBOY_CHECK(first_batch >= 0 && first_batch <= size(), "batch ", first_batch,
-                " was asked for; an epoch has batches 0 to ", size() - 1, ".");
+                " was requested; an epoch has batches 0 to ", size() - 1, ".");
   if (*options_.num_workers == 0) {
     return std::make_unique<InlineIterator<BatchFetcher>>(BatchFetcher(dataset_, options_, epoch),
                                                           first_batch, size());
@@ -204,8 +203,8 @@ std::unique_ptr<BatchIterator> DatasetLoader::iterate(int64_t epoch, int64_t fir
   std::vector<Dataset> datasets =
       for_workers_->take(num_workers_for(options_, size() - first_batch));
   PrefetchWork work;
-  // A copy may have a state (a random engine): the same run then gives the same batches again,
-  // whichever worker is faster.
+  // A copy may have a state (a random engine). With fixed stripes, a run returns the same batches
+  // each time, whichever worker is faster.
   work.is_striped = datasets.size() > 1 && !datasets[0].is_same_as(datasets[1]);
   for (const Dataset& dataset : datasets) {
     work.makers.push_back(std::make_unique<BatchFetcher>(dataset, options_, epoch));

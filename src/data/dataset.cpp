@@ -15,8 +15,8 @@ Batch stack_samples(const std::vector<Batch>& samples) {
   LINKBOY_CHECK(!samples.empty(), "there are no samples to stack; a batch needs at least one.");
   const Batch& front = samples.front();
   const auto check_count = [](std::size_t first, std::size_t other, const char* what) {
-    LINKBOY_CHECK(other == first, "samples of one batch have ", first, " and ", other, " ", what,
-                  "; all must have the same. Give a collate_fn that brings them into line.");
+    LINKBOY_CHECK(other == first, "two samples of a batch have ", first, " and ", other, " ", what,
+                  "; all must have the same number. Set a collate_fn that makes them equal.");
   };
   for (const auto& sample : samples) {
     check_count(front.tensors().size(), sample.tensors().size(), "tensors");
@@ -30,7 +30,7 @@ Batch stack_samples(const std::vector<Batch>& samples) {
       rows.push_back(sample[name]);
       LINKBOY_CHECK(rows.back().sizes() == rows.front().sizes(), "\"", name, "\" has shape ",
                     rows.front().sizes(), " in one sample of a batch and ", rows.back().sizes(),
-                    " in another; samples of one shape can be stacked. Give a collate_fn that pads "
+                    " in another; they must have the same shape. Set a collate_fn that pads "
                     "or crops them.");
     }
     stacked.emplace_back(name, at::stack(rows));
@@ -56,8 +56,8 @@ std::vector<Batch> DatasetSource::get_samples(std::span<const int64_t> indices) 
   for (const auto& [name, value] : batch.values()) {
     LINKBOY_CHECK(value.isList() && value.toListRef().size() == samples.size(), "the value \"",
                   name, "\" of a batch of ", samples.size(),
-                  " samples cannot be taken apart into samples: it must be a list with one entry "
-                  "per sample. Override get_samples.");
+                  " samples cannot be split into samples: it must be a list with one entry per "
+                  "sample. Override get_samples.");
     for (std::size_t i = 0; i < samples.size(); ++i) {
       samples[i].set_value(name, value.toListRef()[i]);
     }
@@ -77,12 +77,12 @@ TensorDataset::TensorDataset(NamedTensors tensors) : tensors_(std::move(tensors)
   LINKBOY_CHECK(!tensors_.empty(), "a TensorDataset needs at least one tensor; it got none.");
   for (const auto& [name, tensor] : tensors_) {
     LINKBOY_CHECK(tensor.defined(), "the tensor \"", name,
-                  "\" is undefined; give one of [N, ...].");
+                  "\" is undefined; it must be a tensor of shape [N, ...].");
     LINKBOY_CHECK(tensor.dim() > 0, "the tensor \"", name,
-                  "\" is a scalar; its dimension 0 must count the samples.");
+                  "\" is a scalar; it must have a dimension 0 that counts the samples.");
     LINKBOY_CHECK(tensor.size(0) == size(), "\"", tensors_[0].first, "\" has ", size(),
                   " samples, but \"", name, "\" has ", tensor.size(0),
-                  "; all tensors must have the same dimension 0.");
+                  "; all tensors must have the same size in dimension 0.");
   }
 }
 
@@ -100,8 +100,8 @@ bool is_plain(const at::Tensor& tensor) {
          !tensor.is_conj() && !tensor.is_neg() && !tensor.is_quantized() && !tensor.requires_grad();
 }
 
-/// The rows of a plain tensor, by the calling thread alone. LibTorch's index_select
-/// would start a team of threads in each of the loader's, and they would get in each other's way.
+/// Returns rows of a plain tensor, copied on the calling thread only. LibTorch's index_select would
+/// start several threads in each worker of a loader, and these threads would compete.
 at::Tensor gather_rows(const at::Tensor& tensor, std::span<const int64_t> indices) {
   std::vector<int64_t> sizes = tensor.sizes().vec();
   sizes[0] = static_cast<int64_t>(indices.size());
@@ -111,8 +111,8 @@ at::Tensor gather_rows(const at::Tensor& tensor, std::span<const int64_t> indice
   auto* target = static_cast<char*>(rows.mutable_data_ptr());
   for (const int64_t index : indices) {
     LINKBOY_CHECK(index >= 0 && index < tensor.size(0), "sample ", index, " of a dataset of ",
-                  tensor.size(0), " is asked for; it must be 0 to ", tensor.size(0) - 1, ".");
-    if (row_size == 0) continue;  // then there is no memory either
+                  tensor.size(0), " was requested; it must be 0 to ", tensor.size(0) - 1, ".");
+    if (row_size == 0) continue;  // rows without elements do not have memory
     std::memcpy(target, source + static_cast<std::size_t>(index) * row_size, row_size);
     target += row_size;
   }
@@ -162,7 +162,7 @@ Subset::Subset(Dataset dataset, std::vector<int64_t> indices)
   const int64_t size = dataset_.size();
   for (int64_t index : *indices_) {
     LINKBOY_CHECK(index >= 0 && index < size, "Subset: sample ", index, " of a dataset of ", size,
-                  " is asked for; it must be 0 to ", size - 1, ".");
+                  " was requested; it must be 0 to ", size - 1, ".");
   }
 }
 
@@ -195,7 +195,7 @@ std::vector<int64_t> Subset::within(std::span<const int64_t> indices) const {
   chosen.reserve(indices.size());
   for (int64_t index : indices) {
     LINKBOY_CHECK(index >= 0 && index < size(), "sample ", index, " of a Subset of ", size(),
-                  " is asked for; it must be 0 to ", size() - 1, ".");
+                  " was requested; it must be 0 to ", size() - 1, ".");
     chosen.push_back((*indices_)[static_cast<std::size_t>(index)]);
   }
   return chosen;

@@ -35,8 +35,9 @@ class DeviceIterator final : public BatchIterator {
   }
 
  private:
-  /// The host is ahead of the device, so this copy runs while the step before is computed. LibTorch
-  /// keeps page-locked memory until copies from it are done.
+  /// Copies on a separate stream. The host is ahead of the device, so the copy runs while the
+  /// device computes the previous step. LibTorch keeps page-locked memory until copies from it are
+  /// complete.
   Batch copy(const Batch& batch) {
     const c10::impl::VirtualGuardImpl guard(device_.type());
     const c10::Stream compute_stream = guard.getStream(device_);
@@ -48,7 +49,8 @@ class DeviceIterator final : public BatchIterator {
       arrival.record(*copy_stream_);
     }
     arrival.block(compute_stream);
-    // The memory belongs to the copy stream and must not be reused before the work is done.
+    // The memory belongs to the copy stream and must not be reused before the work on it is
+    // complete.
     const auto record = [&](const at::Tensor& tensor) {
       if (!tensor.is_cpu()) tensor.record_stream(compute_stream);
       return tensor;

@@ -6,9 +6,9 @@
 
 namespace linkboy {
 
-/// The batches of another loader, on a device, and with channels last if that is wanted. Copies to
-/// a CUDA device run on a stream of their own: while the device is at work on a batch, the next one
-/// arrives.
+/// Moves the batches of another loader to a device and, if requested, converts them to channels
+/// last. Copies to a CUDA device run on a separate stream: the next batch arrives while the device
+/// works on the current one.
 class DeviceLoader final : public DataLoader {
  public:
   DeviceLoader(std::shared_ptr<DataLoader> loader, c10::Device device, bool channels_last)

@@ -27,14 +27,14 @@ struct Rectangle {
   }
 };
 
-/// Something drawn over the image.
+/// A rectangle that is painted over the image.
 struct Patch {
   Rectangle where;
-  const float* colour;  // a value for each channel; null for noise
+  const float* colour;  // one value per channel; null for noise
   SampleRandom noise;
 };
 
-/// The map of pixels that stay what they are.
+/// A map that returns each pixel unchanged.
 struct Copy {
   template <class T>
   T operator()(T value) const {
@@ -42,8 +42,8 @@ struct Copy {
   }
 };
 
-/// What an image is to become: its own pixels in a window, and patches on them, in order. Outside
-/// of the window everything lies under a patch.
+/// The description of an output image: pixels of the source image in a window, and patches painted
+/// over them in order. Patches cover everything outside of the window.
 class Canvas {
  public:
   void reset(int64_t height, int64_t width) {
@@ -55,8 +55,8 @@ class Canvas {
     patches_.clear();
   }
 
-  /// Makes [top, top + height) x [left, left + width) the canvas; what lies outside of the old one
-  /// is `colour`.
+  /// Crops the canvas to [top, top + height) x [left, left + width). Parts outside of the old
+  /// canvas are painted with `colour`.
   void crop(int64_t top, int64_t left, ImageSize size, const float* colour) {
     const Rectangle old = Rectangle{0, 0, height_, width_}.shifted(-top, -left);
     height_ = size.height;
@@ -89,8 +89,8 @@ class Canvas {
     patches_.push_back({where, nullptr, noise});
   }
 
-  /// Draws channel `channel`, whose pixels begin at `source`, mapped by `map`. The strides are in
-  /// pixels. Noise continues from channel to channel: draw them in order.
+  /// Draws channel `channel`, whose pixels begin at `source`, and applies `map` to each pixel. The
+  /// strides are in pixels. Noise continues from one channel to the next, so draw them in order.
   template <class In, class Out, class Map>
   void draw_channel(const In* source, int64_t row_stride, int64_t column_stride, int64_t channel,
                     Out* out, Map map) {
@@ -109,7 +109,7 @@ class Canvas {
  private:
   template <class In, class Out, class Map>
   static void draw_row(const In* from, int64_t step, int64_t count, Out* out, Map map) {
-    // Loops of their own, since the compiler makes them faster than one with any step.
+    // Separate loops, because the compiler makes them faster than one with a variable step.
     if (step == 1) {
       if constexpr (std::is_same_v<Map, Copy>) {
         std::copy_n(from, count, out);

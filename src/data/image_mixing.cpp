@@ -13,7 +13,7 @@ namespace {
 
 const char* name_of(RandomKind kind) { return kind == RandomKind::mixup ? "mixup" : "cutmix"; }
 
-/// Row i has a 1 for the class of sample i.
+/// Writes rows in which row i has a 1 for the class of sample i.
 template <class T>
 void write_classes(const at::Tensor& target, const char* name, int64_t num_classes, float* out) {
   const T* classes = target.const_data_ptr<T>();
@@ -22,7 +22,7 @@ void write_classes(const at::Tensor& target, const char* name, int64_t num_class
     const auto label = static_cast<int64_t>(classes[i * stride]);
     LINKBOY_CHECK(label >= 0 && label < num_classes, name, ": sample ", i,
                   " of the batch has class ", label, "; classes must be 0 to ", num_classes - 1,
-                  ". Give the right num_classes.");
+                  ". Set the right num_classes.");
     std::fill_n(out + i * num_classes, num_classes, 0.0F);
     out[i * num_classes + label] = 1.0F;
   }
@@ -37,11 +37,11 @@ void copy_probabilities(const at::Tensor& target, float* out) {
   }
 }
 
-/// Float32 [count, num_classes], in memory of its own.
+/// Returns the target as float32 [count, num_classes] in new memory.
 at::Tensor probabilities_of(const at::Tensor& target, const char* name, int64_t count,
                             int64_t num_classes) {
   LINKBOY_CHECK(target.defined() && target.is_cpu(), name,
-                ": the target is not a tensor on the CPU; give one with the dataset.");
+                ": the target is not a tensor on the CPU. Make the dataset return one.");
   at::Tensor out = at::empty({count, num_classes}, at::kFloat);
   float* rows = out.mutable_data_ptr<float>();
   const bool is_classes = target.dim() == 1 && target.size(0) == count;
@@ -62,7 +62,8 @@ at::Tensor probabilities_of(const at::Tensor& target, const char* name, int64_t 
   return out;
 }
 
-/// weight * own + (1 - weight) * partner. (Bytes are for the compiler: mixup refuses them.)
+/// Computes weight * own + (1 - weight) * partner. It is compiled for bytes but not called for
+/// them: mixup refuses byte images.
 template <class T>
 void blend(const T* own, const T* partner, float weight, int64_t count, T* out) {
   const float rest = 1.0F - weight;
@@ -77,7 +78,7 @@ struct Sides {
   int64_t end;
 };
 
-/// `length` around a random centre, less what sticks out.
+/// Returns `part` of `side`, around a random centre and cut off at the image's edges.
 Sides random_sides(SampleRandom& random, int64_t side, double part) {
   const auto length = static_cast<int64_t>(static_cast<double>(side) * part);
   const int64_t begin = random.below(side) - length / 2;
@@ -90,10 +91,10 @@ Batch Mixing::operator()(Batch batch, const TransformContext& context) const {
   const char* name = name_of(kind);
   const Images images(batch.input(), context);
   LINKBOY_CHECK(kind == RandomKind::cutmix || !images.is_bytes(),
-                "mixup: the images are uint8; they must be float. Put normalise before.");
+                "mixup: the images are uint8; they must be float. Put normalise before it.");
   const at::Tensor target = probabilities_of(batch.target(), name, images.count, num_classes);
   const at::Tensor mixed_target = at::empty({images.count, num_classes}, at::kFloat);
-  // A pass without stages copies, on this thread alone.
+  // A pass without stages only copies, on this thread.
   const at::Tensor source =
       images.tensor.is_contiguous() ? images.tensor : ImagePass()(images.tensor, context);
   const at::Tensor mixed =

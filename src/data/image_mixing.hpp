@@ -7,7 +7,7 @@
 
 namespace linkboy {
 
-/// mixup or cutmix. The options have been checked.
+/// mixup or cutmix, with options that have been checked.
 struct Mixing {
   Batch operator()(Batch batch, const TransformContext& context) const;
 

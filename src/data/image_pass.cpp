@@ -11,7 +11,7 @@
 namespace linkboy {
 namespace {
 
-/// One value for each channel, in the units of the images at that place.
+/// Returns one value for each channel, in the units of the images at this stage.
 std::vector<float> colour_of(const char* what, const std::vector<double>& values, int64_t channels,
                              bool is_bytes) {
   LINKBOY_CHECK(values.size() == 1 || static_cast<int64_t>(values.size()) == channels, what,
@@ -22,24 +22,25 @@ std::vector<float> colour_of(const char* what, const std::vector<double>& values
     const double value = values[values.size() == 1 ? 0 : c];
     LINKBOY_CHECK(!is_bytes || (value >= 0.0 && value <= 255.0 && value == std::floor(value)), what,
                   " has ", value,
-                  ", but the images are still uint8; it must be a whole number from 0 to 255. Give "
-                  "one, or put normalise before.");
+                  ", but the images are still uint8; it must be a whole number from 0 to 255. "
+                  "Change it, or put normalise before this transform.");
     colour[c] = static_cast<float>(value);
   }
   return colour;
 }
 
-/// A stage with what is the same for all images of a batch.
+/// A stage, with the values that are the same for all images of a batch.
 struct PlannedStage {
   const ImageStage* stage;
   uint64_t key = 0;
-  // The images' size before it.
+  // The size of the images before the stage.
   int64_t height;
   int64_t width;
   std::vector<float> colour{};
 };
 
-/// Checks stage after stage whether it fits the images as they are then.
+/// Plans one stage after another. Checks that each fits the images as the previous stages leave
+/// them.
 class Planner {
  public:
   Planner(const Images& images, const TransformContext& context)
@@ -49,7 +50,7 @@ class Planner {
         context_(context),
         channels_(images.channels) {}
 
-  // What has been planned, and the images after it.
+  // The planned stages, and the properties of the images after them.
   std::vector<PlannedStage> plan{};
   int64_t height;
   int64_t width;
@@ -67,7 +68,7 @@ class Planner {
         height + 2 * padding >= stage.size.height && width + 2 * padding >= stage.size.width,
         "random_crop: images of ", height, " x ", width, " with a padding of ", padding,
         " are smaller than the crop, ", stage.size.height, " x ", stage.size.width,
-        "; they must be at least as large. Pad more or crop less.");
+        "; they must be at least as large. Increase the padding or reduce the crop.");
     set_key(stage.kKind);
     set_colour("random_crop: fill", stage.options.fill);
     height = stage.size.height;
@@ -78,8 +79,8 @@ class Planner {
 
   void operator()(const ErasingStage& stage) {
     LINKBOY_CHECK(!stage.options.noise || !is_bytes,
-                  "random_erasing: noise is asked for, but the images are still uint8; they must "
-                  "be float. Put normalise before.");
+                  "random_erasing: noise is set, but the images are still uint8; they must "
+                  "be float. Put normalise before it.");
     set_key(stage.kKind);
     if (!stage.options.noise) set_colour("random_erasing: value", stage.options.value);
   }
@@ -93,7 +94,7 @@ class Planner {
     LINKBOY_CHECK(stage.mean.size() == 1 || static_cast<int64_t>(stage.mean.size()) == channels_,
                   "normalise: there are ", stage.mean.size(), " means, but the images have ",
                   channels_, " channels; give one mean and std, or one for each channel.");
-    // What was painted before is normalised with the rest.
+    // Earlier patches are normalised, too.
     for (auto& earlier : plan) {
       for (std::size_t c = 0; c < earlier.colour.size(); ++c) {
         float& value = earlier.colour[c];
@@ -116,7 +117,7 @@ class Planner {
   uint64_t occurrence_ = 0;
 };
 
-/// Draws a stage's random numbers and does to the canvas what they say.
+/// Draws a stage's random numbers and changes the canvas accordingly.
 struct ApplyStage {
   const PlannedStage& plan;
   int64_t index;
@@ -145,7 +146,7 @@ struct ApplyStage {
           std::exp(random.uniform(std::log(options.ratio.first), std::log(options.ratio.second)));
       const double height = std::nearbyint(std::sqrt(erased * ratio));
       const double width = std::nearbyint(std::sqrt(erased / ratio));
-      // Nor does a NaN fit, which ratios near the end of double's range can give.
+      // A NaN does not fit either. Ratios near the limits of double can produce one.
       const bool fits =
           height < static_cast<double>(plan.height) && width < static_cast<double>(plan.width);
       if (!fits) continue;
@@ -170,10 +171,10 @@ struct ApplyStage {
     canvas.paint({top, left, top + stage.size, left + stage.size}, plan.colour.data());
   }
 
-  void operator()(const NormaliseStage&) const {}  // it is the map that the image is drawn with
+  void operator()(const NormaliseStage&) const {}  // applied as the map when the image is drawn
 };
 
-/// All images of a batch.
+/// Draws all images of a batch.
 template <class In, class Out, class MakeMap>
 void draw_images(const std::vector<PlannedStage>& plan, const Images& images,
                  std::span<const int64_t> indices, at::Tensor& out, MakeMap make_map) {
@@ -200,7 +201,7 @@ NormaliseStage::NormaliseStage(const std::vector<double>& mean, const std::vecto
     : mean(mean.begin(), mean.end()), std(std.begin(), std.end()) {
   for (std::size_t c = 0; c < mean.size(); ++c) {
     for (int byte = 0; byte < 256; ++byte) {
-      // volatile: a fused multiply-add would have other bits than torchvision.
+      // volatile: a fused multiply-add would not be bit-identical to torchvision.
       const volatile float scaled = static_cast<float>(byte) * static_cast<float>(1.0 / 255.0);
       table.push_back(of_float(scaled, static_cast<int64_t>(c)));
     }
@@ -208,17 +209,18 @@ NormaliseStage::NormaliseStage(const std::vector<double>& mean, const std::vecto
 }
 
 Images::Images(const at::Tensor& images, const TransformContext& context) : tensor(images) {
-  LINKBOY_CHECK(tensor.defined() && (tensor.dim() == 3 || tensor.dim() == 4),
-                "the batch's first tensor is ", tensor.defined() ? "of shape " : "undefined",
-                tensor.defined() ? c10::str(tensor.sizes()) : "",
-                "; images must be [N, C, H, W] or [N, H, W]. Put the images first, in that form.");
+  LINKBOY_CHECK(
+      tensor.defined() && (tensor.dim() == 3 || tensor.dim() == 4), "the batch's first tensor is ",
+      tensor.defined() ? "of shape " : "undefined",
+      tensor.defined() ? c10::str(tensor.sizes()) : "",
+      "; images must be [N, C, H, W] or [N, H, W]. Make the first tensor have this shape.");
   LINKBOY_CHECK(tensor.scalar_type() == at::kByte || tensor.scalar_type() == at::kFloat,
                 "the images are ", tensor.scalar_type(),
                 "; they must be Byte (uint8) or Float. Convert the dataset's tensor.");
   LINKBOY_CHECK(tensor.is_cpu() && tensor.layout() == at::kStrided, "the images are on ",
                 tensor.device(), ", ", tensor.layout(),
-                "; they must be strided, on the CPU. Leave the dataset's tensors there: batches "
-                "are copied to the device when they are done.");
+                "; they must be strided, on the CPU. Keep the dataset's tensors there: complete "
+                "batches are copied to the device.");
   const bool has_channels = tensor.dim() == 4;
   count = tensor.size(0);
   channels = has_channels ? tensor.size(1) : 1;
@@ -233,7 +235,7 @@ Images::Images(const at::Tensor& images, const TransformContext& context) : tens
                 " pixels long. Check the order of the dimensions: [N, C, H, W].");
   LINKBOY_CHECK(static_cast<int64_t>(context.indices.size()) == count, "there are ", count,
                 " images, but the context has ", context.indices.size(),
-                " indices; it must have one for each. Give the images of those indices alone.");
+                " indices; it must have one per image. Pass only the images of these indices.");
 }
 
 bool Images::is_bytes() const { return tensor.scalar_type() == at::kByte; }
@@ -246,7 +248,7 @@ at::Tensor Images::empty_like(int64_t height, int64_t width, at::ScalarType type
 bool ImagePass::takes(const ImageStage& stage) const {
   const auto* normalise = std::get_if<NormaliseStage>(&stage);
   if (normalise != nullptr && normalise_stage() != nullptr) return false;
-  // Noise is drawn where it stays: only what lies over it may follow.
+  // Noise is drawn at its final position, so that only stages that paint over it can follow.
   const bool has_noise = std::any_of(stages_.begin(), stages_.end(), [](const auto& earlier) {
     const auto* erasing = std::get_if<ErasingStage>(&earlier.stage);
     return erasing != nullptr && erasing->options.noise;

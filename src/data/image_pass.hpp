@@ -12,7 +12,7 @@
 
 namespace linkboy {
 
-// One struct for each transform of single images. Their options have been checked.
+// One struct for each transform of single images, with options that have been checked.
 
 struct CropStage {
   static constexpr auto kKind = RandomKind::crop;
@@ -39,10 +39,10 @@ struct CutoutStage {
 struct NormaliseStage {
   NormaliseStage(const std::vector<double>& mean, const std::vector<double>& std);
 
-  /// One entry for each channel, or one for all of them.
+  /// One entry for each channel, or one for all.
   std::vector<float> mean;
   std::vector<float> std;
-  /// What becomes of each of the 256 values of a byte, channel by channel.
+  /// The results for the 256 values of a byte, channel by channel.
   std::vector<float> table;
 
   float of_float(float value, int64_t channel) const {
@@ -54,13 +54,14 @@ struct NormaliseStage {
 
 using ImageStage = std::variant<CropStage, FlipStage, ErasingStage, CutoutStage, NormaliseStage>;
 
-/// The first tensor of a batch, known to be images.
+/// The first tensor of a batch, after a check that it contains images.
 struct Images {
-  /// @throws Error if it is not, or there is not one index for each.
+  /// @throws Error if it does not contain images, or if `context` does not have one index per
+  ///         image.
   Images(const at::Tensor& tensor, const TransformContext& context);
 
   bool is_bytes() const;
-  /// An uninitialised tensor like this one, with as many dimensions.
+  /// Returns an uninitialised tensor with the same number of dimensions as `tensor`.
   at::Tensor empty_like(int64_t height, int64_t width, at::ScalarType type) const;
 
   at::Tensor tensor;
@@ -75,17 +76,17 @@ struct Images {
   int64_t column_stride;
 };
 
-/// Longest side of an image, and largest padding: sums of three stay below 2^32.
+/// Maximum side of an image, and maximum padding. Sums of three such lengths stay below 2^32.
 inline constexpr int64_t kMaxSide = int64_t{1} << 30;
 
-/// Stages that are done in one pass over the bytes of each image. No pixel is moved twice: the
-/// stages first say where each pixel comes from, then the image is drawn.
+/// Stages that are applied in one pass over the bytes of each image. Each pixel is moved only once:
+/// the stages first determine where each pixel comes from, then the image is drawn.
 class ImagePass {
  public:
-  /// Whether `stage` can be done in the same pass as the stages so far.
+  /// Whether `stage` can be part of the same pass as the stages that were added so far.
   bool takes(const ImageStage& stage) const;
 
-  /// @param occurrence  How many stages of that kind came before, in this pass or another.
+  /// @param occurrence  Number of earlier stages of this kind, in this pass or another.
   void add(const ImageStage& stage, uint64_t occurrence);
 
   at::Tensor operator()(const at::Tensor& images, const TransformContext& context) const;

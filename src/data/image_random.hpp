@@ -11,8 +11,9 @@
 
 namespace linkboy {
 
-/// Which numbers a transform draws: each kind has its own, and so has each further transform of a
-/// kind in one `compose`. The values are held for good: resumed runs depend on them.
+/// The kind of a transform, which determines its random numbers. Each kind has different ones, and
+/// so does each further transform of a kind in one `compose`. The values must not change, because
+/// resumed runs depend on them.
 enum class RandomKind : uint64_t { crop = 1, flip, erasing, cutout, mixup, cutmix, resized_crop };
 
 struct RandomStream {
@@ -20,32 +21,33 @@ struct RandomStream {
   uint64_t occurrence = 0;
 };
 
-/// The key of a stream's numbers in an epoch. The hash is nested, so that no two of (seed, epoch,
-/// stream) can stand in for each other by adding up to the same.
+/// Returns the key of a stream's numbers in an epoch. The hash is nested, so that different (seed,
+/// epoch, stream) cannot produce the same key by having the same sum.
 inline uint64_t random_key(const TransformContext& context, RandomStream stream) {
   return mix(mix(context.seed, static_cast<uint64_t>(context.epoch)),
              static_cast<uint64_t>(stream.kind) << 32 | stream.occurrence);
 }
 
-/// The random numbers of one sample. Philox counts within (key, index): making one costs nothing,
-/// and different indices never share numbers.
+/// The random numbers of one sample. Philox counts within (key, index): creating a generator costs
+/// almost nothing, and different indices never share numbers.
 class SampleRandom {
  public:
   SampleRandom(uint64_t key, int64_t index) : engine_(key, static_cast<uint64_t>(index)) {}
 
-  /// In [0, 1), a multiple of 2^-32.
+  /// Returns a multiple of 2^-32 in [0, 1).
   double uniform() { return engine_() * 0x1p-32; }
 
   double uniform(double from, double to) { return from + (to - from) * uniform(); }
 
   bool chance(double p) { return uniform() < p; }
 
-  /// In [0, count), 0 < count < 2^32. No value is more than count / 2^32 likelier than another.
+  /// Returns a number in [0, count). `count` must be above 0 and below 2^32. The probabilities of
+  /// two values differ by at most 2^-32.
   int64_t below(int64_t count) {
     return static_cast<int64_t>(engine_() * static_cast<uint64_t>(count) >> 32);
   }
 
-  /// Standard normal (Box and Muller, who make two at a time).
+  /// Returns a standard normal number. The Box-Muller method makes two at a time.
   double normal() {
     if (has_spare_normal_) {
       has_spare_normal_ = false;
@@ -58,20 +60,20 @@ class SampleRandom {
     return radius * std::cos(angle);
   }
 
-  /// From Beta(alpha, alpha), alpha > 0.
+  /// Returns a number from Beta(alpha, alpha). `alpha` must be positive.
   double beta(double alpha) {
-    // By logarithms: with a small alpha both gammas are too small for a double.
+    // Uses logarithms, because with a small alpha both gamma variates are too small for a double.
     const double a = log_gamma_variate(alpha);
     const double b = log_gamma_variate(alpha);
     return 1.0 / (1.0 + std::exp(b - a));
   }
 
  private:
-  /// In (0, 1).
+  /// Returns a number in (0, 1).
   double positive_uniform() { return (engine_() + 0.5) * 0x1p-32; }
 
-  /// The logarithm of a number from Gamma(shape, 1), by Marsaglia and Tsang's method, which needs a
-  /// shape of at least 1: G(shape) = G(shape + 1) * U^(1 / shape).
+  /// Returns the logarithm of a number from Gamma(shape, 1), with Marsaglia and Tsang's method. It
+  /// needs a shape of at least 1; for smaller shapes, G(shape) = G(shape + 1) * U^(1 / shape).
   double log_gamma_variate(double shape) {
     if (shape < 1.0) {
       const double boost = std::log(positive_uniform()) / shape;

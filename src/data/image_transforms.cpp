@@ -12,8 +12,8 @@
 namespace linkboy {
 namespace {
 
-/// What `compose` and all others return. compose recognises it inside of a Transform and takes it
-/// apart.
+/// The function object in every Transform that this file returns. `compose` recognises it and
+/// treats its steps as if they were listed directly.
 class Composed {
  public:
   using Step = std::variant<ImageStage, Mixing, Transform>;
@@ -58,7 +58,7 @@ class Composed {
           if constexpr (requires { of_kind.kKind; }) {
             return occurrences[of_kind.kKind]++;
           } else {
-            return 0;  // it draws no random numbers
+            return 0;  // it does not draw random numbers
           }
         },
         stage);
@@ -86,13 +86,13 @@ void check_length(const char* name, int64_t value, int64_t least) {
 
 void check_not_empty(const char* name, const std::vector<double>& values) {
   LINKBOY_CHECK_OPTION(!values.empty(), name,
-                       " has no values; give one, or one for each channel of the images.");
+                       " has no values; set one, or one for each channel of the images.");
 }
 
 Transform make_mixing(const char* name, RandomKind kind, double alpha, int64_t num_classes,
                       const MixOptions& options) {
   LINKBOY_CHECK_OPTION(alpha > 0.0 && std::isfinite(alpha), name, ": alpha is ", alpha,
-                       "; it must be above 0 and finite. Leave ", name, " out to mix nothing.");
+                       "; it must be above 0 and finite. Remove ", name, " to disable mixing.");
   LINKBOY_CHECK_OPTION(num_classes >= 1, name, ": num_classes is ", num_classes,
                        "; it must be at least 1.");
   check_probability(name, options.p);
@@ -105,7 +105,7 @@ Transform compose(std::vector<Transform> transforms) {
   std::vector<Composed::Step> steps;
   for (std::size_t i = 0; i < transforms.size(); ++i) {
     LINKBOY_CHECK_OPTION(transforms[i] != nullptr, "compose: transform ", i,
-                         " is an empty function; every one must be callable. Leave it out.");
+                         " is an empty function; every transform must be callable. Leave it out.");
     if (const auto* composed = transforms[i].target<Composed>()) {
       steps.insert(steps.end(), composed->steps().begin(), composed->steps().end());
     } else {
@@ -118,14 +118,15 @@ Transform compose(std::vector<Transform> transforms) {
 Transform normalise(const std::vector<double>& mean, const std::vector<double>& std) {
   check_not_empty("normalise: mean", mean);
   LINKBOY_CHECK_OPTION(mean.size() == std.size(), "normalise: mean has ", mean.size(),
-                       " values and std has ", std.size(), "; both must have as many.");
+                       " values and std has ", std.size(),
+                       "; they must have the same number of values.");
   for (std::size_t c = 0; c < mean.size(); ++c) {
     LINKBOY_CHECK_OPTION(std::isfinite(static_cast<float>(mean[c])), "normalise: a mean is ",
                          mean[c], "; it must be finite.");
     LINKBOY_CHECK_OPTION(
         static_cast<float>(std[c]) > 0.0F && std::isfinite(static_cast<float>(std[c])),
         "normalise: a std is ", std[c],
-        "; it must be above 0 and finite as a float. Give 1 to divide by nothing.");
+        "; it must be above 0 and finite as a float. Set 1 for no scaling.");
   }
   return single(ImageStage(NormaliseStage(mean, std)));
 }

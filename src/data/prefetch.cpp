@@ -16,8 +16,8 @@
 namespace linkboy {
 namespace {
 
-/// The device that the calling thread has chosen, if it is not the first. A new thread has the
-/// first one until it chooses another.
+/// Returns the current device of the calling thread if it is not the first device. A new thread
+/// uses the first one by default.
 std::optional<c10::Device> chosen_device() {
   if (at::accelerator::deviceCount() == 0) return std::nullopt;
   const auto type = *at::accelerator::getAccelerator();
@@ -25,8 +25,8 @@ std::optional<c10::Device> chosen_device() {
   return device.index() > 0 ? std::optional(device) : std::nullopt;
 }
 
-/// What the reader and the workers share. The workers hold it too, so that one that hangs may be
-/// left behind.
+/// The state that the reader and the workers share. Workers share its ownership, so that one that
+/// hangs can be abandoned.
 struct PrefetchState {
   using Slot = std::variant<std::monostate, Batch, std::exception_ptr>;
 
@@ -35,10 +35,10 @@ struct PrefetchState {
   void work(BatchMaker& maker, int64_t own, const std::stop_token& stop,
             std::exception_ptr failure);
 
-  int64_t stride = 0;  // 0: the workers claim batches
+  int64_t stride = 0;  // 0: workers claim the next batch
   bool reads_in_order = false;
   std::mutex reading;  // held from the claim of a batch until it is read; locked before `mutex`
-  std::mutex mutex;    // guards what comes behind it
+  std::mutex mutex;    // guards the members below
   std::condition_variable made;
   std::condition_variable_any taken;
   std::vector<Slot> slots;
@@ -48,8 +48,8 @@ struct PrefetchState {
   int64_t num_running = 0;  // workers
 };
 
-/// @param own  The first batch of this worker, if it takes every n-th.
-/// @param failure  What its initialisation threw.
+/// @param own  The first batch of this worker if it makes every n-th batch.
+/// @param failure  The exception from the worker's initialisation; null if there is none.
 void PrefetchState::work(BatchMaker& maker, int64_t own, const std::stop_token& stop,
                          std::exception_ptr failure) {
   while (true) {
@@ -76,7 +76,7 @@ void PrefetchState::work(BatchMaker& maker, int64_t own, const std::stop_token& 
     }
     lock.lock();
     if (std::holds_alternative<std::monostate>(result)) {
-      end = std::min(end, index);  // the data end here
+      end = std::min(end, index);  // the data ends here
     } else {
       slot_of(index) = std::move(result);
     }
@@ -85,12 +85,13 @@ void PrefetchState::work(BatchMaker& maker, int64_t own, const std::stop_token& 
   }
 }
 
-/// Worker threads make batches and put them into a ring of slots; the reader takes slot after slot,
-/// so the order is that of the epoch whoever is faster. A worker waits while its batch would be
-/// more than a ring ahead of the reader: the number of batches in memory is bounded.
+/// Worker threads make batches and put them into a ring of slots. The reader empties one slot after
+/// another, so that the order is that of the epoch, whichever worker is faster. To limit the number
+/// of batches in memory, a worker waits while its batch is more than a ring ahead of the reader.
 ///
-/// Workers that share the data claim the next batch when they are free. Workers that take every
-/// n-th batch may have a state, as a stream that continues has: see PrefetchWork::fills_ring.
+/// Workers that share the data claim the next batch when they are free. Workers that make every
+/// n-th batch may have a state, and so may a stream that continues from epoch to epoch: see
+/// PrefetchWork::fills_ring.
 class PrefetchIterator final : public BatchIterator {
  public:
   PrefetchIterator(PrefetchWork work, const DataLoaderOptions& options, int64_t epoch,
@@ -141,7 +142,7 @@ class PrefetchIterator final : public BatchIterator {
     if (!have_ended()) {
       TORCH_WARN("A worker thread of a loader has not ended within ", timeout_,
                  " s (timeout) after the loop left epoch ", epoch_,
-                 ". It is left behind, and ends with the process at the latest.");
+                 ". It is abandoned, and ends with the process at the latest.");
       leave_behind();
       return;
     }
@@ -169,12 +170,12 @@ class PrefetchIterator final : public BatchIterator {
   }
 
  private:
-  /// The timeout. The clock's counter does not hold more than some hundred years.
+  /// Returns the timeout, limited because the clock cannot represent more than some hundred years.
   std::chrono::duration<double> longest_wait() const {
     return std::chrono::duration<double>(std::min(timeout_, 1e9));
   }
 
-  /// Waits for the workers, but not longer than the timeout.
+  /// Waits for the workers until the timeout. Returns whether they have ended.
   bool have_ended() {
     if (timeout_ == 0.0) return true;
     std::unique_lock lock(state_->mutex);
@@ -189,11 +190,12 @@ class PrefetchIterator final : public BatchIterator {
         "the worker threads have not made batch ", state_->next_to_read, " of epoch ", epoch_,
         " within ", timeout_,
         " s (timeout). If the data is slow, raise timeout or num_workers; if the dataset, the "
-        "collate_fn or the transform waits for something that does not come, num_workers = 0 shows "
-        "where. timeout = 0 waits without end."));
+        "collate_fn or the transform waits for something that never happens, num_workers = 0 "
+        "shows where. timeout = 0 waits indefinitely."));
   }
 
-  /// A thread that hangs cannot be ended; it ends when it comes back, or with the process.
+  /// Abandons the workers. A thread that hangs cannot be stopped; it ends when it continues, or
+  /// with the process.
   void leave_behind() {
     for (auto& worker : workers_) {
       worker.request_stop();

@@ -7,14 +7,13 @@
 
 namespace linkboy {
 
-// A Feistel network and a rotation permute [0, 4^k), the smallest such range that holds `size`;
-// walking their cycles until a value falls below `size` makes a permutation of [0, size), in less
-// than four walks on average. Fewer rounds than ten show in small sizes. Without the rotation, all
-// permutations of 4^k values would be even.
+// A Feistel network and a rotation permute [0, 4^k), the smallest such range that contains [0,
+// size). Following a cycle of this permutation until a value is below `size` yields a permutation
+// of [0, size), in less than four steps on average. With fewer than ten rounds, small sizes show
+// regularities. Without the rotation, all permutations of 4^k values would be even.
 RandomPermutation::RandomPermutation(int64_t size, uint64_t seed, int64_t epoch) : size_(size) {
   LINKBOY_CHECK(size >= 0, "a permutation of ", size,
-                " elements was asked for; the size must not "
-                "be negative.");
+                " elements was requested; the size must not be negative.");
   half_bits_ = 1;
   while (half_bits_ < 32 && (uint64_t{1} << (2 * half_bits_)) < static_cast<uint64_t>(size)) {
     ++half_bits_;

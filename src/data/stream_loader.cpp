@@ -26,7 +26,7 @@ class FunctionStream final : public DataStream {
   NextFn next_;
 };
 
-/// A stream and how many samples or batches it has given.
+/// A stream, and the number of samples or batches that it has returned.
 struct StreamCursor {
   explicit StreamCursor(std::shared_ptr<DataStream> its_stream) : stream(std::move(its_stream)) {}
 
@@ -35,8 +35,8 @@ struct StreamCursor {
   std::atomic<bool> is_being_read = false;
 };
 
-/// The states of the stream after the batches that workers have made and the loop has not taken,
-/// and the state after the batch that it took last.
+/// The states of the stream after each batch that workers have made but the loop has not taken, and
+/// the state after the last batch that the loop has taken.
 class StreamPlaces {
  public:
   explicit StreamPlaces(StateDict current) : current_(std::move(current)) {}
@@ -63,7 +63,8 @@ class StreamPlaces {
   StateDict current_;
 };
 
-/// Where a rank's batches lie in the stream, in samples or, of whole batches, in batches.
+/// The positions of a rank's batches in the stream, in samples, or in batches if the stream returns
+/// whole batches.
 struct StreamLayout {
   int64_t rank = 0;
   int64_t num_ranks = 1;
@@ -77,7 +78,7 @@ struct StreamLayout {
   }
 };
 
-/// Reads the batches of an epoch in order; by one thread at a time.
+/// Reads the batches of an epoch in order. One thread at a time uses it.
 class StreamReader {
  public:
   StreamReader(std::shared_ptr<StreamCursor> cursor, std::shared_ptr<StreamPlaces> places,
@@ -87,7 +88,8 @@ class StreamReader {
         layout_(layout),
         drop_last_(drop_last) {}
 
-  /// The samples of batch `k` of this rank, or the batch itself; empty behind the last one.
+  /// Returns the samples of batch `k` of this rank, or the batch itself; empty after the last
+  /// batch.
   std::vector<Batch> read(int64_t k) {
     std::vector<Batch> samples;
     if (has_ended_) return samples;
@@ -112,7 +114,7 @@ class StreamReader {
 
  private:
   void keep_state(int64_t k) {
-    // A training state holds that of one rank.
+    // A training state contains the loader state of one rank only.
     if (layout_.splits_itself && layout_.num_ranks > 1) return;
     StateDict state = cursor_->stream->state_dict();
     if (state.empty()) return;
@@ -134,7 +136,7 @@ class StreamReader {
   bool has_ended_ = false;
 };
 
-/// Collates, transforms and pins on one thread what the common reader reads.
+/// Collates, transforms and pins, on one thread, the samples from the common reader.
 class StreamBatchMaker final : public BatchMaker {
  public:
   StreamBatchMaker(std::shared_ptr<StreamReader> reader, const StreamLayout& layout,
@@ -175,7 +177,7 @@ class StreamBatchMaker final : public BatchMaker {
   std::vector<Batch> samples_;
 };
 
-/// Says which batch the loop has taken.
+/// Records which batch the loop has taken.
 class StreamIterator final : public BatchIterator {
  public:
   StreamIterator(std::unique_ptr<BatchIterator> batches, std::shared_ptr<StreamPlaces> places,
@@ -206,7 +208,8 @@ class InlineMaker {
 
 class StreamLoader final : public DataLoader {
  public:
-  /// @param own  The stream that continues from epoch to epoch; null if `make` makes one for each.
+  /// @param own  The stream that continues from epoch to epoch; null if `make` makes one for each
+  ///        epoch.
   StreamLoader(MakeStreamFn make, std::shared_ptr<StreamCursor> own,
                const StreamOptions& stream_options, const DataLoaderOptions& options)
       : make_(std::move(make)),
@@ -218,16 +221,16 @@ class StreamLoader final : public DataLoader {
     const auto refuse = [](bool is_given, const char* name, const char* why) {
       LINKBOY_CHECK_OPTION(!is_given, name, " is given for a stream", why, ". Leave it out.");
     };
-    refuse(options.shuffle.value_or(false), "shuffle", ", which has an order of its own");
-    refuse(options.sampler != nullptr, "a sampler", ", which has an order of its own");
-    refuse(options.batch_sampler != nullptr, "a batch_sampler", ", which has an order of its own");
-    refuse(gives_batches && options.collate_fn, "collate_fn", " that gives whole batches");
+    refuse(options.shuffle.value_or(false), "shuffle", ", which determines its own order");
+    refuse(options.sampler != nullptr, "a sampler", ", which determines its own order");
+    refuse(options.batch_sampler != nullptr, "a batch_sampler", ", which determines its own order");
+    refuse(gives_batches && options.collate_fn, "collate_fn", " that returns whole batches");
     refuse(gives_batches && options.drop_last.value_or(false), "drop_last",
-           " that gives whole batches");
+           " that returns whole batches");
     LINKBOY_CHECK_OPTION(
         !gives_batches || options.batch_size,
-        "batch_size is missing for a stream that gives whole batches; say how many "
-        "samples a full one has.");
+        "batch_size is missing for a stream that returns whole batches. Set it to the number of "
+        "samples in a full one.");
     set_common_defaults(options_);
     if (!stream_options.batches_per_epoch) return;
     const int64_t least = *options_.even_batches ? options_.shard->num_ranks : 1;
@@ -240,8 +243,8 @@ class StreamLoader final : public DataLoader {
     LINKBOY_CHECK(
         stream_options_.batches_per_epoch,
         "the number of batches in an epoch of this stream is unknown, and Trainer, Engine "
-        "and schedules need it. Give StreamOptions::batches_per_epoch; a loop over "
-        "batches() does without.");
+        "and schedules need it. Set StreamOptions::batches_per_epoch. Only a loop over "
+        "batches() works without it.");
     const auto [rank, num_ranks] = *options_.shard;
     const int64_t num_batches = *stream_options_.batches_per_epoch;
     if (*options_.even_batches) return num_batches / num_ranks;
@@ -254,19 +257,20 @@ class StreamLoader final : public DataLoader {
     int64_t end = std::numeric_limits<int64_t>::max();
     if (stream_options_.batches_per_epoch) end = size();
     LINKBOY_CHECK(first_batch >= 0 && first_batch <= end, "batch ", first_batch,
-                  " was asked for; an epoch has batches 0 to ", end - 1, ".");
-    LINKBOY_CHECK(!own_ || !own_->is_being_read,
-                  "a worker thread that exceeded the timeout still reads the stream, which another "
-                  "thread cannot read at the same time. Give make_stream_loader a function that "
-                  "makes a stream for each epoch, or raise the timeout.");
+                  " was requested; an epoch has batches 0 to ", end - 1, ".");
+    LINKBOY_CHECK(
+        !own_ || !own_->is_being_read,
+        "a worker thread that exceeded the timeout is still reading the stream, and another "
+        "thread cannot read it at the same time. Pass make_stream_loader a function that "
+        "makes a stream for each epoch, or raise the timeout.");
     const StreamLayout layout = layout_of(epoch, first_batch);
     const std::shared_ptr<StreamCursor> cursor = own_ ? own_ : make_cursor(epoch);
     const StateDict restored = restore(*cursor, layout, layout.begin_of(first_batch));
     LINKBOY_CHECK(cursor->position <= layout.begin_of(first_batch), "the stream is at ",
                   cursor->position, ", but batch ", first_batch, " of epoch ", epoch, " begins at ",
                   layout.begin_of(first_batch),
-                  ", and one stream object cannot go back. Give make_stream_loader a function that "
-                  "makes a stream for each epoch.");
+                  ", and a single stream object cannot go back. Pass make_stream_loader a function "
+                  "that makes a stream for each epoch.");
     places_ = std::make_shared<StreamPlaces>(restored);
     auto reader = std::make_shared<StreamReader>(cursor, places_, layout, *options_.drop_last);
     return std::make_unique<StreamIterator>(batches_of(reader, layout, first_batch, end), places_,
@@ -316,8 +320,9 @@ class StreamLoader final : public DataLoader {
     return layout;
   }
 
-  /// An epoch that is read a second time (a new run, another evaluation, statistics of batches)
-  /// continues where the stream is. In whole rounds, after which all ranks are at the same place.
+  /// An epoch that is read again (by a new run, another evaluation or the statistics of batches)
+  /// continues at the current position of the stream, rounded up to the end of a round, where all
+  /// ranks are at the same place.
   void continue_from_here(const StreamLayout& layout) {
     const int64_t round = (layout.splits_itself ? 1 : layout.num_ranks) * layout.batch_length;
     const int64_t num_read = own_->position - layout.epoch_begin;
@@ -327,15 +332,14 @@ class StreamLoader final : public DataLoader {
   std::shared_ptr<StreamCursor> make_cursor(int64_t epoch) const {
     auto cursor = std::make_shared<StreamCursor>(make_(epoch, *options_.shard));
     LINKBOY_CHECK(cursor->stream != nullptr,
-                  "the function that makes a stream returned null for "
-                  "epoch ",
-                  epoch, "; it must return a stream.");
+                  "the function that makes a stream returned null for epoch ", epoch,
+                  "; it must return a stream.");
     return cursor;
   }
 
-  /// Repositions the stream by a loaded state, if it is one of this epoch and not behind `begin`.
-  /// Returns the state, as long as it is the newest. A state that does not fit waits for the epoch
-  /// that it fits: another reader may come before.
+  /// Repositions the stream with a loaded state, if the state belongs to this epoch and is not
+  /// after `begin`. Returns the state if it was used; it is then the newest one. A state that does
+  /// not fit is kept for the epoch that it fits, because another reader may come first.
   StateDict restore(StreamCursor& cursor, const StreamLayout& layout, int64_t begin) {
     if (restored_.empty() || (layout.splits_itself && layout.num_ranks > 1)) return {};
     const int64_t position = restored_.get_int("position");
@@ -382,21 +386,21 @@ void DataStream::skip(int64_t count) {
 }
 
 std::shared_ptr<DataStream> make_stream(NextFn next) {
-  LINKBOY_CHECK(next, "the function of a stream is empty; give one that returns its samples.");
+  LINKBOY_CHECK(next, "the function of a stream is empty; it must return the samples.");
   return std::make_shared<FunctionStream>(std::move(next));
 }
 
 std::shared_ptr<DataLoader> make_stream_loader(MakeStreamFn make,
                                                const StreamOptions& stream_options,
                                                const DataLoaderOptions& options) {
-  LINKBOY_CHECK(make, "the function that makes streams is empty; give one that returns a stream.");
+  LINKBOY_CHECK(make, "the function that makes streams is empty; it must return a stream.");
   return std::make_shared<StreamLoader>(std::move(make), nullptr, stream_options, options);
 }
 
 std::shared_ptr<DataLoader> make_stream_loader(std::shared_ptr<DataStream> stream,
                                                const StreamOptions& stream_options,
                                                const DataLoaderOptions& options) {
-  LINKBOY_CHECK(stream != nullptr, "the stream is null; give an object.");
+  LINKBOY_CHECK(stream != nullptr, "the stream is null; it must be an object.");
   return std::make_shared<StreamLoader>(nullptr, std::make_shared<StreamCursor>(std::move(stream)),
                                         stream_options, options);
 }

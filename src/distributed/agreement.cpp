@@ -30,14 +30,14 @@ std::vector<std::string> lines_of(const std::string& text) {
   return lines;
 }
 
-/// Its urgency goes before its reason.
+/// Orders requests by urgency first, then by reason.
 int64_t urgency_of(const StopRequest& wish) {
   if (!wish) return 0;
   return 1 + static_cast<int64_t>(*wish.reason) + 100 * static_cast<int64_t>(wish.urgency);
 }
 
-/// One number, of which the greatest counts: that of the most urgent request, and then of the
-/// fewest rounds.
+/// Returns a number of which the greatest counts: that of the most urgent request and then that of
+/// the fewest rounds.
 int64_t proposal_of(const StopRequest& wish, int64_t num_rounds) {
   return urgency_of(wish) * StopAgreement::kMostRounds + StopAgreement::kMostRounds - num_rounds;
 }
@@ -49,7 +49,7 @@ void require_same_on_all_ranks(const ProcessGroup& group, std::string_view subje
   if (group.size() == 1) return;
   std::string mine;
   for (const auto& line : lines) mine += line + '\n';
-  // The lines themselves may be many; they are sent only if something is wrong.
+  // There may be many lines; they are sent only if they differ.
   const auto digests = group.all_gather_bytes(digest_of(mine));
   const auto other = std::find_if(digests.begin(), digests.end(),
                                   [&](const auto& digest) { return digest != digests[0]; });
@@ -62,7 +62,7 @@ void require_same_on_all_ranks(const ProcessGroup& group, std::string_view subje
       c10::str("the ranks differ in ", subject, ": rank ", group.world_ranks()[rank], " has ",
                b == second.end() ? "nothing" : *b, ", but rank ", group.world_ranks()[0], " has ",
                a == first.end() ? "nothing" : *a,
-               ". Give all ranks the same; they share the data by themselves."));
+               ". Use the same on all ranks; linkboy shares the data between them."));
 }
 
 void require_device_of_its_own(const ProcessGroup& group, const std::string& device) {
@@ -75,8 +75,8 @@ void require_device_of_its_own(const ProcessGroup& group, const std::string& dev
     const auto [first, is_new] = rank_of.emplace(devices[i], rank);
     LINKBOY_CHECK_OPTION(
         is_new, "ranks ", first->second, " and ", rank, " have the same CUDA device, ", devices[i],
-        ". Start at most one process a device, have the launcher show each "
-        "process a device of its own (srun --gpus-per-task=1), or choose the device cpu.");
+        ". Start at most one process per device, let the launcher show a different device to "
+        "each process (srun --gpus-per-task=1), or choose the device cpu.");
   }
 }
 
@@ -137,7 +137,7 @@ StopRequest StopAgreement::end() {
   num_rounds_ = kMostRounds - proposal % kMostRounds;
   const int64_t agreed = proposal / kMostRounds;
   if (agreed == 0) return {};
-  // A run ends once: this may take its time.
+  // This happens once per run, so it may be slow.
   const bool is_mine = urgency_of(mine_) == agreed;
   const auto messages = group_->all_gather_bytes(is_mine ? "+" + mine_.message : "");
   const auto first = std::find_if(messages.begin(), messages.end(),

@@ -14,28 +14,32 @@ namespace linkboy {
 
 class SharedMemorySegment;
 
-/// Each line is something that all ranks must have alike, the same number of lines on all.
-/// @throws Error on all ranks if one has another line: its rank, its line and that of rank 0.
+/// Checks that all ranks have the same lines; their number must be the same on all ranks.
+/// @throws DistributedError on all ranks if one has another line. The message contains that rank,
+///         its line and the line of rank 0.
 void require_same_on_all_ranks(const ProcessGroup& group, std::string_view subject,
                                const std::vector<std::string>& lines);
 
-/// @param device  What tells this rank's device from all others, on any host; empty if unknown.
-/// @throws Error on all ranks if two of them have the same device.
+/// Checks that no two ranks use the same device.
+/// @param device  Identifies this rank's device among all devices on all hosts; empty if unknown.
+/// @throws OptionError on all ranks if two of them have the same device.
 void require_device_of_its_own(const ProcessGroup& group, const std::string& device);
 
-/// Runs `work`, which talks to no other rank. If it throws on any rank, throws on all of them, so
-/// that none waits for the others in a later collective: its own exception on that rank, on the
-/// others an Error that names the lowest such rank and has its message. @note Collective.
+/// Runs `work`, which must not communicate with other ranks. If it throws on any rank, throws on
+/// all of them, so that none waits for the others in a later collective. A rank whose own work has
+/// thrown rethrows that exception. The other ranks throw an Error with the number and the message
+/// of the lowest such rank.
+/// @note Collective.
 void succeed_on_all_ranks(const ProcessGroup& group, const std::function<void()>& work);
 
-/// How a rank wants to leave the run. The most urgent wish of all ranks counts.
+/// How a rank wants to leave the run. The most urgent request of all ranks counts.
 enum class StopUrgency {
   request,       // after the update in progress
   thrown,        // where nothing is half done
   drops_update,  // without making the update in progress
 };
 
-/// That a rank wants to leave the run, or none.
+/// The stop request of a rank; empty if it does not have one.
 struct StopRequest {
   std::optional<StopReason> reason;
   StopUrgency urgency = StopUrgency::request;
@@ -44,33 +48,36 @@ struct StopRequest {
   explicit operator bool() const { return reason.has_value(); }
 };
 
-/// Has all ranks leave at the same place. `begin` and `end` stand around other work, which hides
-/// what they send. Collective, both.
+/// Makes all ranks leave at the same place. Other work between `begin` and `end` hides the time of
+/// the communication. Both are collective.
 class StopAgreement {
  public:
-  /// Collective.
+  /// @note Collective.
   explicit StopAgreement(std::shared_ptr<const ProcessGroup> group);
 
   static constexpr int64_t kMostRounds = 1 << 20;
 
-  /// @param num_rounds  After how many rounds of a loop this rank would agree again, from 1 to
-  ///                    kMostRounds.
+  /// Begins an agreement.
+  /// @param num_rounds  The number of rounds of a loop after which this rank would agree again,
+  ///        from 1 to kMostRounds.
   void begin(const StopRequest& mine, int64_t num_rounds = kMostRounds);
 
-  /// The wish that all follow: that of the lowest rank among the most urgent ones.
+  /// Returns the request that all ranks follow: that of the lowest rank among the most urgent ones.
   StopRequest end();
 
-  /// The fewest rounds that a rank has given to the last agreement, the same on all.
+  /// The smallest `num_rounds` of all ranks in the last agreement; the same on all ranks.
   int64_t num_rounds() const { return num_rounds_; }
 
  private:
-  /// The place of this round. The next one has another: a rank may begin it while others read.
+  /// The place for this round. The next round uses another one, because a rank may begin it while
+  /// others still read this one.
   int64_t& shared_proposal(int64_t rank) const;
   int64_t greatest_proposal();
 
   std::shared_ptr<const ProcessGroup> group_;
   StopRequest mine_;
-  /// Spares ranks on one host the task switches that a message takes. Null elsewhere.
+  /// Memory of ranks on one host, which saves the task switches of a message. Null if the ranks are
+  /// on several hosts.
   std::shared_ptr<SharedMemorySegment> segment_;
   int64_t num_begun_ = 0;
   int64_t num_rounds_ = kMostRounds;

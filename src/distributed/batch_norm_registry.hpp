@@ -22,13 +22,14 @@
 
 namespace linkboy::detail {
 
-/// What synchronised layers need of a process group, so that tests can be ranks in threads.
+/// The operations of a process group that synchronised layers need. Tests implement it with threads
+/// as ranks.
 class BatchNormCollectives {
  public:
   virtual ~BatchNormCollectives() = default;
-  /// All ranks' tensors, stacked.
+  /// Returns the tensors of all ranks, stacked.
   virtual at::Tensor all_gather(const at::Tensor& tensor) const = 0;
-  /// The sum, in place.
+  /// Sums the tensors of all ranks, in place.
   virtual void all_reduce(const at::Tensor& tensor) const = 0;
 };
 
@@ -48,15 +49,16 @@ class ProcessGroupCollectives final : public BatchNormCollectives {
 SyncBatchNormHandle convert_sync_batchnorm(Model& model,
                                            std::shared_ptr<const BatchNormCollectives> group);
 
-/// A layer that is synchronised. A backward that is to come owns it as well.
+/// A synchronised layer. A pending backward pass also owns it.
 struct SyncBatchNormLayer : torch::CustomClassHolder {
   std::string name;
-  at::Tensor key;  // alive as long as it is registered, so no other tensor has its address
-  /// Only of a layer without running statistics: in evaluation its call is the same.
+  at::Tensor key;  // alive while registered, so that no other tensor gets its address
+  /// Set only for a layer without running statistics, whose calls are the same in training and
+  /// evaluation.
   std::function<bool()> is_training;
   bool is_script = false;
   std::shared_ptr<const BatchNormCollectives> group;
-  int64_t impl_index = 0;  // takes the place of the number of one of LibTorch's backends
+  int64_t impl_index = 0;  // used in place of the index of one of LibTorch's backends
 };
 
 using SyncBatchNormLayerPtr = c10::intrusive_ptr<SyncBatchNormLayer>;
@@ -64,9 +66,10 @@ using SyncBatchNormLayerPtr = c10::intrusive_ptr<SyncBatchNormLayer>;
 inline SyncBatchNormLayerPtr make_layer(const std::string& name, const at::Tensor& running_mean,
                                         const at::Tensor& weight,
                                         std::function<bool()> is_training) {
-  LINKBOY_CHECK(running_mean.defined() || weight.defined(), "the batch-norm layer \"", name,
-                "\" has neither running statistics nor a weight, so its calls cannot be told from ",
-                "those of other layers; give it track_running_stats(true) or affine(true).");
+  LINKBOY_CHECK(
+      running_mean.defined() || weight.defined(), "the batch-norm layer \"", name,
+      "\" has neither running statistics nor a weight, so its calls cannot be distinguished ",
+      "from those of other layers; set track_running_stats(true) or affine(true).");
   auto layer = c10::make_intrusive<SyncBatchNormLayer>();
   layer->name = name;
   layer->key = running_mean.defined() ? running_mean : weight;
@@ -83,7 +86,7 @@ void add_if_is(const std::string& name, const std::shared_ptr<torch::nn::Module>
   }
 }
 
-/// All layers of the model that can be synchronised; a layer may be there by several names.
+/// Returns all layers of the model that can be synchronised. A layer may occur under several names.
 inline std::vector<SyncBatchNormLayerPtr> find_batch_norm_layers(const Model& model) {
   std::vector<SyncBatchNormLayerPtr> layers;
   if (const auto module = model.module()) {
@@ -94,7 +97,8 @@ inline std::vector<SyncBatchNormLayerPtr> find_batch_norm_layers(const Model& mo
     }
     return layers;
   }
-  // TorchScript: other layers never call with their own running means, so none of these is wrong.
+  // In TorchScript, any buffer with this name is registered. That is harmless, because other layers
+  // never call batch norm with it.
   for (const auto& [name, tensor] : model.named_tensors()) {
     if (!std::string_view(name).ends_with("running_mean")) continue;
     layers.push_back(make_layer(name, tensor, {}, {}));
@@ -103,23 +107,23 @@ inline std::vector<SyncBatchNormLayerPtr> find_batch_norm_layers(const Model& mo
   return layers;
 }
 
-/// The layers of all models that are synchronised, by their keys. Thread-safe.
+/// The synchronised layers of all models, by key. Thread-safe.
 class SyncBatchNormRegistry {
  public:
-  static constexpr int64_t kFirstImplIndex = 1'000'000;  // LibTorch's own are small
+  static constexpr int64_t kFirstImplIndex = 1'000'000;  // LibTorch's own indices are small
 
   static SyncBatchNormRegistry& instance() {
     static auto* registry = new SyncBatchNormRegistry();  // never deleted: handles may be static
     return *registry;
   }
 
-  /// All or nothing.
+  /// Adds all of the layers, or none if one is already registered.
   void add(const std::vector<SyncBatchNormLayerPtr>& layers) {
     const std::unique_lock lock(mutex_);
     for (const auto& layer : layers) {
       LINKBOY_CHECK(!layers_.contains(layer->key.unsafeGetTensorImpl()), "the layer \"",
-                    layer->name, "\" is synchronised already; convert a model once, and destroy ",
-                    "the handle before converting it for another process group.");
+                    layer->name, "\" is already synchronised; convert a model once, and destroy ",
+                    "the handle before you convert it for another process group.");
     }
     for (const auto& layer : layers) {
       layer->impl_index = next_impl_index_++;
@@ -136,7 +140,7 @@ class SyncBatchNormRegistry {
     }
   }
 
-  /// The layer that calls LibTorch with these; null if it is an ordinary call.
+  /// Returns the layer that calls LibTorch with these arguments; null for an ordinary call.
   static SyncBatchNormLayerPtr find_call(const std::optional<at::Tensor>& weight,
                                          const std::optional<at::Tensor>& running_mean,
                                          bool training) {
@@ -153,7 +157,7 @@ class SyncBatchNormRegistry {
     const auto found = layers_.find(key.unsafeGetTensorImpl());
     if (found != layers_.end()) return found->second;
     if (num_script_layers_ == 0) return {};
-    // TorchScript's own differentiation calls with tensors that it has detached.
+    // TorchScript's own differentiation calls with detached tensors.
     for (const auto& [impl, layer] : layers_) {
       if (layer->is_script && layer->key.is_alias_of(key) &&
           layer->key.storage_offset() == key.storage_offset()) {
@@ -170,7 +174,7 @@ class SyncBatchNormRegistry {
     }
     throw Error(
         "the handle of a model's synchronised batch norm was destroyed between the forward and the "
-        "backward of a TorchScript model; keep it until the backward has ended.");
+        "backward pass of a TorchScript model; keep it until the backward pass has ended.");
   }
 
   std::size_t size() const {

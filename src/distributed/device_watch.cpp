@@ -15,8 +15,8 @@ using namespace std::chrono_literals;
 
 constexpr auto kWatchPeriod = 500ms;
 
-/// Until all ranks know the cause. Calling off a collective on one of them may end it on the
-/// others.
+/// The time after which all ranks know the cause. Aborting a collective on one rank may end it on
+/// the others.
 constexpr auto kNoticeTime = 2'000ms;
 
 }  // namespace
@@ -82,7 +82,7 @@ void DeviceWatch::run() {
     std::this_thread::sleep_for(kNoticeTime);
     call_off_();
   } catch (const std::exception&) {
-    // The device has failed, and whoever uses it gets the error, too.
+    // The device has failed, and its users get the error, too.
     TORCH_WARN("linkboy no longer watches ", device_.str(), ": ",
                message_of(std::current_exception()));
   }

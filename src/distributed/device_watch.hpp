@@ -12,16 +12,16 @@
 
 namespace linkboy {
 
-/// Checks in a thread of its own that a device finishes what it does together with other ranks.
-/// NCCL has no error for a rank that does not come: a host that waits for the device would wait for
-/// ever.
+/// Checks in a separate thread that a device finishes its collectives. NCCL does not report an
+/// error if a rank does not arrive; without the watch, a host that waits for the device would wait
+/// forever.
 class DeviceWatch {
  public:
-  /// The watch's thread calls the functions.
-  /// @param has_failed  Returns whether a reason is known already why the ranks cannot continue.
-  /// @param find_cause  Called once, if `has_failed`, or with the name of a marked call that is not
-  ///        done within `timeout`.
-  /// @param call_off  Called after it. It makes the device stop waiting.
+  /// The thread of the watch calls the functions.
+  /// @param has_failed  Returns whether it is already known that the ranks cannot continue.
+  /// @param find_cause  Called once if `has_failed` returns true, or if a marked call is not done
+  ///        within `timeout`; then with the name of that call.
+  /// @param call_off  Called after `find_cause`. It makes the device stop waiting.
   DeviceWatch(c10::Device device, std::chrono::milliseconds timeout,
               std::function<bool()> has_failed,
               std::function<void(const std::string& late_call)> find_cause,
@@ -30,7 +30,7 @@ class DeviceWatch {
   DeviceWatch(const DeviceWatch&) = delete;
   DeviceWatch& operator=(const DeviceWatch&) = delete;
 
-  /// Watches what the device's current stream has to do for a call, until here.
+  /// Watches the work of a call that is queued on the device's current stream so far.
   void mark(const char* call) noexcept;
 
  private:
@@ -56,7 +56,7 @@ class DeviceWatch {
   std::condition_variable end_;
   bool is_ending_ = false;
   Mark watched_;
-  Mark latest_;  // the next to be watched: the host may stop at any one to wait for it
+  Mark latest_;  // watched next; the host may wait for any mark
   std::thread thread_;
 };
 

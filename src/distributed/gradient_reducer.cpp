@@ -23,7 +23,7 @@ namespace {
 
 using NamedTensorList = std::vector<std::pair<std::string, at::Tensor>>;
 
-/// Sends a bucket as 16-bit numbers. The division comes first, so that the sum does not overflow.
+/// Sends a bucket as 16-bit numbers. Divides before the sum, so that the sum does not overflow.
 class CompressingHook final
     : public c10d::CppCommHookInterface<c10::intrusive_ptr<c10d::ProcessGroup>> {
  public:
@@ -88,7 +88,7 @@ bool GradientReducer::overlaps(const std::vector<at::Tensor>& parameters) const 
 }
 
 GradientReducer::~GradientReducer() {
-  // The hooks that it has set call it.
+  // The autograd hooks would call the destroyed reducer.
   if (reducer_) reducer_->remove_autograd_hooks();
 }
 
@@ -112,7 +112,7 @@ void GradientReducer::make_reducer(const std::vector<int64_t>& order) {
     }
     return;
   }
-  // For messages about parameters that a step does not use.
+  // Names for messages about parameters that a step does not use.
   std::unordered_map<std::size_t, std::string> names;
   for (const auto& named : named_tensors_) {
     const auto place = std::find_if(ordered.begin(), ordered.end(), [&](const auto& parameter) {
@@ -121,8 +121,8 @@ void GradientReducer::make_reducer(const std::vector<int64_t>& order) {
     if (place != ordered.end()) names.emplace(place - ordered.begin(), named.first);
   }
 
-  // As Python's DistributedDataParallel has it: one bucket at first, and after the first backward
-  // pass, which shows in what order gradients come, a small one and then full ones.
+  // Like Python's DistributedDataParallel: starts with one bucket. The first backward pass shows
+  // the order of the gradients; after it, uses a small bucket and then full ones.
   constexpr std::size_t kFirstBucketBytes = 1 << 20;
   const auto cap = static_cast<std::size_t>(options_.bucket_cap_mb * (1 << 20));
   const bool is_default = options_.bucket_cap_mb == DistributedOptions().bucket_cap_mb;
@@ -157,10 +157,10 @@ void GradientReducer::make_reducer(const std::vector<int64_t>& order) {
 }
 
 std::vector<int64_t> GradientReducer::sending_order() {
-  rebuild_buckets();  // as the next update would
+  rebuild_buckets();  // as the next update would do
   if (!reducer_ || reducer_->should_rebuild_buckets() || options_.find_unused_parameters) return {};
   std::vector<int64_t> order;
-  // Their places alone are asked for, not zeros as large as all gradients.
+  // Only their positions are needed, not zeros as large as all gradients.
   for (const auto& bucket : reducer_->get_grad_buckets(/*return_zero_tensors=*/false)) {
     for (const auto& parameter : bucket.getParameters()) {
       const auto place = std::find_if(trained_.begin(), trained_.end(), [&](const auto& trained) {
@@ -221,7 +221,8 @@ void GradientReducer::begin_update() {
     ++num_trained;
   }
   if (is_abandoned_ || !is_same || num_trained != trained_.size()) make_reducer();
-  // Here, not only before the backward pass: no gradient of this window is there yet.
+  // Rebuild here, and not only before the backward pass, because this window does not have
+  // gradients yet.
   rebuild_buckets();
   broadcast_buffers();
 }
@@ -231,15 +232,15 @@ void GradientReducer::broadcast_buffers() {
   if (are_shared && !buffers_.empty()) group_->broadcast(buffers_);
 }
 
-/// After the first update, in the order in which its gradients came.
+/// After the first update, rebuilds the buckets in the order in which its gradients arrived.
 void GradientReducer::rebuild_buckets() {
   if (!reducer_ || !reducer_->should_rebuild_buckets()) return;
   run_collective(*group_, "ordering the gradients", [&] { reducer_->rebuild_buckets(); });
 }
 
 void GradientReducer::after_backward() {
-  // Otherwise the next step would tell that this one has left out parameters, after the weights
-  // have gone apart.
+  // Without this check, the next step would report that this one has left out parameters, when the
+  // weights already differ between the ranks.
   if (reducer_) reducer_->check_finalized();
   if (owner_reducer_) owner_reducer_->end(options_.find_unused_parameters);
   if (options_.gradient_comm_hook) options_.gradient_comm_hook->handle_gradients(trained_, *group_);
@@ -251,7 +252,7 @@ void GradientReducer::abandon() {
 }
 
 void GradientReducer::before_backward(const at::Tensor& loss) {
-  if (is_abandoned_) make_reducer();  // for loops that do not tell when an update begins
+  if (is_abandoned_) make_reducer();  // for loops that do not call begin_update
   if (owner_reducer_) owner_reducer_->begin();
   if (!reducer_) return;
   rebuild_buckets();
@@ -260,7 +261,8 @@ void GradientReducer::before_backward(const at::Tensor& loss) {
     reducer_->prepare_for_backward({loss});
   });
   if (!options_.static_graph || std::exchange(has_seen_graph_, true)) return;
-  // In the first step of a static graph c10d looks on, and reduces when all is over.
+  // In the first step of a static graph, c10d only observes the backward pass and reduces at its
+  // end.
   loss.register_hook([this](const at::Tensor&) {
     torch::autograd::Engine::get_default_engine().queue_callback(
         [this] { reducer_->delay_all_reduce(); });

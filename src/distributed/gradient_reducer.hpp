@@ -20,62 +20,68 @@ namespace linkboy {
 
 class OwnerReducer;
 
-/// The tensors that all ranks have alike.
+/// The tensors that all ranks share.
 struct SharedTensors {
   std::vector<std::pair<std::string, at::Tensor>> named{};  // all of them
   std::vector<at::Tensor> reduced{};  // parameters whose gradients are averaged if they are trained
-  std::vector<at::Tensor> buffers{};  // what rank 0 sends to all for each update
+  std::vector<at::Tensor> buffers{};  // rank 0 sends them to all ranks in each update
 };
 
-/// Averages the gradients of a set of parameters over the ranks while the backward pass runs:
-/// c10d's Reducer, armed by the backward pass itself, so that it matters not how the loss was
-/// computed.
+/// Averages the gradients of a set of parameters over the ranks while the backward pass runs. It
+/// uses c10d's Reducer, which the backward pass itself prepares, so the loss may be computed in any
+/// way.
 class GradientReducer {
  public:
-  /// The rank that updates a parameter, where only one does.
+  /// Returns the rank that updates a parameter, if only one rank does.
   using OwnerOf = std::function<int64_t(const at::Tensor&)>;
 
-  /// Gives all ranks the tensors of rank 0. Collective.
-  /// @param owner_of  If given, gradients go to the owners alone (ZeRO stage 2).
-  /// @throws Error on all ranks if they differ in names, shapes or dtypes.
+  /// Broadcasts the tensors of rank 0 to all ranks.
+  /// @param owner_of  If given, gradients go only to the owners (ZeRO stage 2).
+  /// @throws DistributedError on all ranks if names, shapes or dtypes differ.
+  /// @note Collective.
   GradientReducer(std::shared_ptr<const ProcessGroup> group, const DistributedOptions& options,
                   SharedTensors tensors, OwnerOf owner_of = {});
   ~GradientReducer();
   GradientReducer(const GradientReducer&) = delete;
   GradientReducer& operator=(const GradientReducer&) = delete;
 
-  /// Whether it was made for exactly these tensors.
+  /// Whether the reducer was made for exactly these tensors.
   bool is_for(const SharedTensors& tensors) const;
 
-  /// Whether it has one of these.
+  /// Whether the reducer has any of these parameters.
   bool overlaps(const std::vector<at::Tensor>& parameters) const;
 
-  /// Gives all ranks the tensors of rank 0 again. Collective.
+  /// Broadcasts the tensors of rank 0 to all ranks again.
+  /// @note Collective.
   void synchronize() const;
 
-  /// Whether it reduces a tensor that `loss` depends on.
+  /// Whether `loss` depends on a parameter that it reduces.
   bool contributes_to(const at::Tensor& loss) const;
 
-  /// Before the first forward pass of an update: renews itself if other parameters are trained than
-  /// before, and gives all ranks the buffers of rank 0. Collective.
+  /// Call it before the first forward pass of an update. If the set of trained parameters has
+  /// changed, makes a new reducer. Broadcasts the buffers of rank 0.
+  /// @note Collective.
   void begin_update();
 
-  /// Gives all ranks the buffers of rank 0, unless the options say not to. Collective.
+  /// Broadcasts the buffers of rank 0 to all ranks, unless the options disable it.
+  /// @note Collective.
   void broadcast_buffers();
 
-  /// Before and after the backward pass of `loss` that ends an update's gradients, which it reduces
-  /// on the way. Collective.
+  /// Call them before and after the last backward pass of an update, whose gradients are reduced
+  /// while it runs.
+  /// @note Collective.
   void before_backward(const at::Tensor& loss);
   void after_backward();
 
-  /// After a backward pass that has thrown: the next update is reduced from the beginning.
+  /// Call it after a backward pass that has thrown. The next update starts with a new reducer.
   void abandon();
 
-  /// The trained parameters, by number, in the order in which their gradients are sent; empty
-  /// before the first update has shown it. Sums of more than two ranks depend on it in their last
-  /// bit, so that who resumes a run must keep it.
+  /// Returns the indices of the trained parameters in the order in which their gradients are sent;
+  /// empty before the first update has determined the order. With more than two ranks, the last
+  /// bits of the sums depend on it, so a resumed run must restore it.
   std::vector<int64_t> sending_order();
-  /// Does nothing if `order` is not one of the trained parameters. Collective.
+  /// Sets the order; does nothing if `order` is not a permutation of the trained parameters.
+  /// @note Collective.
   void set_sending_order(const std::vector<int64_t>& order);
 
  private:
@@ -87,13 +93,13 @@ class GradientReducer {
   std::vector<std::pair<std::string, at::Tensor>> named_tensors_;
   std::vector<at::Tensor> parameters_;
   std::vector<at::Tensor> buffers_;
-  std::vector<at::Tensor> trained_;  // what the reducer was made for
-  /// Null if nothing is trained, or gradients are not averaged.
+  std::vector<at::Tensor> trained_;  // the parameters for which the reducer was made
+  /// Null if no parameter is trained or gradients are not averaged.
   std::shared_ptr<c10d::Reducer> reducer_;
-  std::shared_ptr<c10d::Logger> logger_;  // the reducer calls it without asking whether it is there
+  std::shared_ptr<c10d::Logger> logger_;  // the reducer does not check it for null
   OwnerOf owner_of_;
-  std::unique_ptr<OwnerReducer> owner_reducer_;  // in its place, with owners
-  bool has_seen_graph_ = false;                  // a static one
+  std::unique_ptr<OwnerReducer> owner_reducer_;  // replaces `reducer_` if there are owners
+  bool has_seen_graph_ = false;                  // with a static graph
   bool is_abandoned_ = false;
 };
 

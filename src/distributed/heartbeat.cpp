@@ -23,7 +23,7 @@ std::string key_of(int64_t rank) { return "alive/" + std::to_string(rank); }
 
 std::string text_of(const std::vector<uint8_t>& bytes) { return {bytes.begin(), bytes.end()}; }
 
-/// What a rank says of itself. It changes with each round.
+/// The published sign of a rank. It changes with each round.
 struct Sign {
   int64_t num_rounds = 0;
   int64_t num_calls = 0;
@@ -41,14 +41,14 @@ struct Sign {
   }
 };
 
-/// "rank 2 is" or "ranks 1 and 2 are", with the verb in both numbers.
+/// Returns "rank 2 is" or "ranks 1 and 2 are", with the verb in singular or plural.
 std::string subject(const std::vector<int64_t>& ranks, const char* one, const char* several) {
   return ranks.size() == 1 ? c10::str("rank ", ranks.front(), ' ', one)
                            : c10::str("ranks ", list_of_ranks(ranks), ' ', several);
 }
 
 std::string advice_on(const std::vector<int64_t>& ranks) {
-  return ranks.size() == 1 ? ". See what that rank says" : ". See what those ranks say";
+  return ranks.size() == 1 ? ". See its output" : ". See their output";
 }
 
 }  // namespace
@@ -86,32 +86,32 @@ std::string describe_cause(const SortedRanks& sorted, const Heartbeat::Failure& 
   if (!left.empty()) return subject(left, "has", "have") + " ended" + advice_on(left);
   if (failure.late_call.empty() || behind.empty()) return failure.otherwise;
   if (std::find(behind.begin(), behind.end(), own_rank) != behind.end()) {
-    return c10::str("the ranks make different calls, of which rank ", own_rank, "'s is ",
+    return c10::str("the ranks make different calls; that of rank ", own_rank, " is ",
                     failure.late_call, "; LINKBOY_DEBUG_COLLECTIVES=1 names them");
   }
-  return subject(behind, "is alive but has", "are alive but have") + " not come to " +
+  return subject(behind, "is alive but has", "are alive but have") + " not reached " +
          failure.late_call + advice_on(behind);
 }
 
 struct Heartbeat::State {
-  c10::intrusive_ptr<c10d::Store> store;  // the thread's alone
+  c10::intrusive_ptr<c10d::Store> store;  // used only by the thread
   int64_t rank;
 
-  std::mutex search;        // for a cause: one thread at a time
+  std::mutex search;        // only one thread at a time searches
   bool is_settled = false;  // guarded by `search`
   std::mutex mutex;         // guards the rest
   std::condition_variable changed;
   bool is_ending = false;
-  bool is_thread_done = false;  // at the end, or because the store is gone
+  bool is_thread_done = false;  // at the end, or because the store is lost
   bool is_hurried = false;
-  int64_t num_done = 0;  // rounds of talk with the store, which `sign` counts as they begin
-  std::vector<std::string> keys;  // what the next round reads
-  std::string mine;               // what it publishes
+  int64_t num_done = 0;           // completed rounds with the store; `sign` counts started ones
+  std::vector<std::string> keys;  // keys that the next round reads
+  std::string mine;               // the verdict that it publishes
   Sign sign;                      // of this process
   std::vector<std::string> signs;
   std::string verdict;
 
-  /// A round that begins from now on; false if the store does not answer.
+  /// Waits for a round that begins after this call. Returns false if the store does not answer.
   bool talk(std::unique_lock<std::mutex>& lock) {
     const int64_t number = sign.num_rounds + 1;
     is_hurried = true;
@@ -174,7 +174,7 @@ void Heartbeat::run(State& state) {
       state.changed.notify_all();
     }
   } catch (const std::exception&) {
-    // Whoever kept the store has gone, at the end or by force: the next collective will tell.
+    // The host of the store has ended, on its own or by force; the next collective will report it.
     lock.lock();
   }
   state.is_thread_done = true;
@@ -208,7 +208,7 @@ std::string Heartbeat::find_cause(const std::vector<int64_t>& ranks, const Failu
   return settle(cause.empty() ? search_cause(ranks, failure) : cause);
 }
 
-/// Listens for about two seconds.
+/// Searches for about two seconds.
 std::string Heartbeat::search_cause(const std::vector<int64_t>& ranks, const Failure& failure) {
   std::vector<std::string> before;
   std::vector<std::string> after;
@@ -226,7 +226,7 @@ std::string Heartbeat::search_cause(const std::vector<int64_t>& ranks, const Fai
     }
     state_->keys.clear();
     if (!is_store_there) {
-      return "rank 0, or what kept the ranks' store, is lost" + advice_on({0});
+      return "rank 0, or the process that hosts the ranks' store, is lost" + advice_on({0});
     }
   }
   return describe_cause(sort_ranks(ranks, before, after), failure, state_->rank);
@@ -238,7 +238,7 @@ std::string Heartbeat::settle(const std::string& mine) {
     std::unique_lock lock(state_->mutex);
     state_->mine = mine;
     state_->talk(lock);
-    if (state_->verdict.empty()) state_->verdict = mine;  // the store is gone
+    if (state_->verdict.empty()) state_->verdict = mine;  // the store is lost
     settled = state_->verdict;
   }
   if (state_->rank == 0) std::this_thread::sleep_for(2 * kPeriod);

@@ -12,34 +12,36 @@
 namespace linkboy {
 
 /// Tells the other processes, through the store, that this one is alive, and finds out which of
-/// them are. c10d's own errors do not know ranks. Only a thread of its own talks to the store,
-/// which may never answer (TCPStore has no timeout for that): nobody waits for it forever.
+/// them are alive. The errors of c10d do not contain ranks. Only a separate thread communicates
+/// with the store, which may never answer (TCPStore has no timeout for that), so that no other
+/// thread waits for it forever.
 class Heartbeat {
  public:
-  /// @param store  With a connection of its own.
+  /// @param store  A store with a separate connection.
   Heartbeat(c10::intrusive_ptr<c10d::Store> store, int64_t rank);
 
-  /// Says that this process has left.
+  /// Publishes that this process has left.
   ~Heartbeat();
 
-  /// Tells the others why this process has stopped; an empty text says that it continues.
+  /// Publishes why this process has stopped; an empty text means that it continues.
   void set_failure(const std::string& why);
 
-  /// A call that all ranks make together begins: one that has made fewer keeps the others waiting.
+  /// Counts a collective at its beginning. A rank that has made fewer calls keeps the others
+  /// waiting.
   void count_call();
 
-  /// What is known where a collective call did not work.
+  /// The known facts about a failed collective.
   struct Failure {
-    /// The call that some rank has not made in time; empty if the call failed for another reason.
+    /// The call that a rank did not make in time; empty if the call failed for another reason.
     std::string late_call;
     /// The cause if all ranks are alive and none is late.
     std::string otherwise;
   };
 
-  /// Returns why `ranks` cannot continue, and where to look if it names one. It takes some seconds.
-  /// The first rank that knows the cause tells all: those that notice later would take the ends of
-  /// others for the cause. On rank 0, which may keep the store, it waits until the others must have
-  /// read it. Any thread may call it.
+  /// Returns why `ranks` cannot continue and, if it names a rank, advice where to look. Takes some
+  /// seconds. The first rank that knows the cause publishes it, because ranks that fail later would
+  /// mistake the end of others for the cause. On rank 0, which may host the store, waits until the
+  /// others must have read it. Any thread may call it.
   std::string find_cause(const std::vector<int64_t>& ranks, const Failure& failure);
 
   /// Whether a cause has been found, by this rank or another. Any thread may call it.
@@ -52,25 +54,26 @@ class Heartbeat {
   std::string search_cause(const std::vector<int64_t>& ranks, const Failure& failure);
   std::string settle(const std::string& mine);
 
-  std::shared_ptr<State> state_;  // the thread's, which may have to be left behind, too
+  std::shared_ptr<State> state_;  // shared with the thread, which may have to be detached
   std::thread thread_;
 };
 
-/// Ranks by what two of their signs, two seconds apart, say of them. A rank that does its part is
-/// in none of the lists.
+/// Ranks sorted by two of their signs, which were read two seconds apart. A rank that does its part
+/// is not in any list.
 struct SortedRanks {
   std::vector<int64_t> silent{};                          // killed, stopped or unreachable
-  std::vector<int64_t> left{};                            // ended by themselves
-  std::vector<std::pair<int64_t, std::string>> failed{};  // with what they said
-  std::vector<int64_t> behind{};  // alive, and have made fewer calls than another rank
+  std::vector<int64_t> left{};                            // ended on their own
+  std::vector<std::pair<int64_t, std::string>> failed{};  // with their messages
+  std::vector<int64_t> behind{};  // alive, but have made fewer calls than another rank
 };
 
-/// @param before, after  The sign of each of `ranks`.
+/// Sorts the ranks.
+/// @param before, after  The signs of each of `ranks`.
 SortedRanks sort_ranks(const std::vector<int64_t>& ranks, const std::vector<std::string>& before,
                        const std::vector<std::string>& after);
 
-/// Returns a sentence without its period: the most certain cause, and where to look if it names
-/// ranks.
+/// Returns a sentence without its period: the most certain cause and, if it names ranks, where to
+/// look.
 std::string describe_cause(const SortedRanks& sorted, const Heartbeat::Failure& failure,
                            int64_t own_rank);
 

@@ -9,8 +9,8 @@
 
 namespace linkboy {
 
-/// A value for other processes of this run, nothing that comes from a file. Its tensors arrive on
-/// the CPU: another process's device is not theirs. Of a view only the view's own elements are
+/// Serialises a value for other processes of this run; do not use it for files. The tensors arrive
+/// on the CPU, because another process uses another device. Of a view, only its own elements are
 /// sent.
 inline std::string to_bytes(const c10::IValue& value) {
   const auto on_cpu = [](const c10::IValue& leaf, const ValuePath&) -> c10::IValue {

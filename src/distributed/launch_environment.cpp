@@ -14,15 +14,15 @@ namespace {
 
 using Launcher = LaunchEnvironment::Launcher;
 
-constexpr int64_t kMaxProcesses = 131'072;  // the most keys that c10d's store waits for
+constexpr int64_t kMaxProcesses = 131'072;  // most keys for which c10d's store waits
 constexpr const char* kLoopback = "127.0.0.1";
 
 constexpr const char* kTorchrunAdvice =
     "Launch with torchrun, or set RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, MASTER_ADDR and "
     "MASTER_PORT for each process.";
-constexpr const char* kOpenMpiAdvice = "Leave the OMPI_COMM_WORLD_ variables as mpirun sets them.";
+constexpr const char* kOpenMpiAdvice = "Do not change the OMPI_COMM_WORLD_ variables of mpirun.";
 constexpr const char* kSlurmAdvice =
-    "Leave the SLURM_ variables as srun sets them, and pass them on into a container.";
+    "Do not change the SLURM_ variables of srun, and pass them into containers.";
 
 bool is_digit(char c) { return c >= '0' && c <= '9'; }
 
@@ -80,8 +80,8 @@ class Variables {
   const EnvironmentLookup& lookup_;
 };
 
-/// The same on all ranks, and rarely that of another job on the host. Below 32768, where Linux
-/// begins to hand out ports by itself.
+/// Returns a port that is the same on all ranks and rarely that of another job on the host. It is
+/// below 32768, where the automatically assigned ports of Linux begin.
 uint16_t port_of(std::string_view job_id) {
   constexpr uint64_t kFirstPort = 15'000;
   constexpr uint64_t kNumPorts = 15'000;
@@ -106,13 +106,13 @@ LaunchEnvironment read_torchrun(const Variables& variables) {
 
   const auto address = variables.find("MASTER_ADDR");
   LINKBOY_CHECK(address,
-                "MASTER_ADDR is not set, though RANK and WORLD_SIZE are; it must be the host name "
-                "or address of rank 0. ",
+                "MASTER_ADDR is not set, although RANK and WORLD_SIZE are; it must be the host "
+                "name or address of rank 0. ",
                 kTorchrunAdvice);
   launch.master_address = *address;
   launch.master_port = variables.port();
 
-  // To guess on several hosts would give processes the wrong GPU.
+  // With several hosts, a guess could assign the wrong GPUs.
   const bool is_one_host = launch.world_size == 1 || is_loopback(*address);
   LINKBOY_CHECK(is_one_host || variables.has("LOCAL_WORLD_SIZE"),
                 "LOCAL_WORLD_SIZE is not set, and with MASTER_ADDR \"", *address,
@@ -161,7 +161,7 @@ LaunchEnvironment read_open_mpi(const Variables& variables) {
                 " processes on this host; on several hosts it must be the host of rank 0. Pass "
                 "`-x MASTER_ADDR=<host of rank 0>` to mpirun.");
   launch.master_address = address.value_or(kLoopback);
-  // The second name is that of Open MPI without PMIx.
+  // Open MPI without PMIx uses the second name.
   for (const char* name : {"PMIX_NAMESPACE", "OMPI_MCA_ess_base_jobid"}) {
     if (launch.job_id.empty()) launch.job_id = variables.find(name).value_or("");
   }
@@ -169,16 +169,16 @@ LaunchEnvironment read_open_mpi(const Variables& variables) {
   return launch;
 }
 
-/// Whether srun started this process: a batch script, and the shell of salloc, also have a
-/// SLURM_PROCID and a SLURM_NTASKS.
+/// Whether srun started this process. A batch script and the shell of salloc also have SLURM_PROCID
+/// and SLURM_NTASKS.
 bool is_slurm_task(const Variables& variables) {
-  constexpr int64_t kFirstReservedStep = 0xfffffff0;  // of the batch script, salloc's shell ...
+  constexpr int64_t kFirstReservedStep = 0xfffffff0;  // batch script, salloc's shell, ...
   const auto step = variables.find("SLURM_STEP_ID");
   return step && parse_number<int64_t>(*step).value_or(0) < kFirstReservedStep &&
          variables.has("SLURM_PROCID") && variables.has("SLURM_STEP_NUM_TASKS");
 }
 
-/// Reads "4(x2),3": two nodes of four tasks, one of three.
+/// Parses a list such as "4(x2),3": two nodes with four tasks each, then one with three.
 int64_t num_tasks_on_node(const std::string& tasks_per_node, int64_t node) {
   std::string_view rest = tasks_per_node;
   for (int64_t num_nodes_before = 0; !rest.empty();) {
@@ -196,7 +196,7 @@ int64_t num_tasks_on_node(const std::string& tasks_per_node, int64_t node) {
     num_nodes_before += num_nodes;
   }
   throw Error(c10::str("SLURM_STEP_TASKS_PER_NODE is \"", tasks_per_node,
-                       "\"; it must tell the number of tasks on node ", node,
+                       "\"; it must contain the number of tasks on node ", node,
                        " (SLURM_NODEID), as \"4(x2),3\" does for nodes 0 to 2. ", kSlurmAdvice));
 }
 
@@ -239,14 +239,14 @@ LaunchEnvironment read_launcher(const Variables& variables) {
   const bool has_rank = variables.has("RANK");
   const bool has_world_size = variables.has("WORLD_SIZE");
   if (has_rank && has_world_size) return read_torchrun(variables);
-  // Batch scripts often export WORLD_SIZE alone, for srun to add the rest.
+  // Batch scripts often export only WORLD_SIZE, and srun adds the rest.
   if (variables.has("OMPI_COMM_WORLD_RANK")) return read_open_mpi(variables);
   if (is_slurm_task(variables)) return read_slurm(variables);
-  // Else each of many processes would train alone, over the files of the others.
+  // Otherwise each of many processes would train alone and overwrite the files of the others.
   const char* found = has_rank ? "RANK" : "WORLD_SIZE";
   LINKBOY_CHECK(!has_rank && !has_world_size, found, " is \"", *variables.find(found), "\" but ",
                 has_rank ? "WORLD_SIZE" : "RANK",
-                " is not set; both must be set, or none to run alone. Unset ", found,
+                " is not set; set both, or neither to run a single process. Unset ", found,
                 ", or: ", kTorchrunAdvice);
   return {};
 }
@@ -261,11 +261,11 @@ std::optional<std::string> environment_variable(const char* name) {
   return value != nullptr ? std::optional<std::string>(value) : std::nullopt;
 }
 
-/// What `launch` was told.
+/// The identity that `launch` has set.
 struct LaunchInCode {
   std::mutex mutex;
   std::optional<LaunchEnvironment> launch;
-  bool is_read = false;  // by an Accelerator
+  bool is_read = false;  // whether an Accelerator has read it
 };
 
 LaunchInCode& launch_in_code() {
@@ -286,13 +286,14 @@ LaunchEnvironment environment_of(const LaunchOptions& options) {
                        "the launch's host is empty; it must be the name or address of the host of "
                        "rank 0.");
   const bool has_both = options.local_rank && options.local_world_size;
-  LINKBOY_CHECK_OPTION(has_both || (!options.local_rank && !options.local_world_size),
-                       "the launch has one of local_rank and local_world_size; give both or "
-                       "neither.");
+  LINKBOY_CHECK_OPTION(
+      has_both || (!options.local_rank && !options.local_world_size),
+      "only one of local_rank and local_world_size is set for the launch; set both "
+      "or neither.");
   LINKBOY_CHECK_OPTION(has_both || options.world_size == 1 || is_loopback(options.host),
                        "the launch's host is \"", options.host,
-                       "\", so that the processes may run on several hosts; give local_rank and "
-                       "local_world_size as well.");
+                       "\", so the processes may run on several hosts; set local_rank and "
+                       "local_world_size, too.");
   LaunchEnvironment launch;
   launch.launcher = Launcher::torchrun;
   launch.rank = options.rank;
@@ -313,10 +314,10 @@ void launch(const LaunchOptions& options) {
   LaunchEnvironment environment = environment_of(options);
   LaunchInCode& in_code = launch_in_code();
   const std::lock_guard lock(in_code.mutex);
-  LINKBOY_CHECK(!in_code.launch, "launch was called a second time; call it once in each process.");
+  LINKBOY_CHECK(!in_code.launch, "launch was called twice; call it once in each process.");
   LINKBOY_CHECK(!in_code.is_read,
-                "launch was called after an Accelerator was made, which has found its processes "
-                "without it. Call launch first.");
+                "launch was called after an Accelerator had already connected to its processes. "
+                "Call launch first.");
   in_code.launch = std::move(environment);
 }
 
@@ -343,7 +344,7 @@ LaunchEnvironment read_launch_environment() {
 std::string first_host(std::string_view slurm_node_list) {
   const auto check = [slurm_node_list](bool is_good) {
     LINKBOY_CHECK(is_good, "the first host of Slurm's node list \"", slurm_node_list,
-                  "\" is malformed; it must be like that of \"node[01-04,07],login1\". Set "
+                  "\" is malformed; an example of a valid list is \"node[01-04,07],login1\". Set "
                   "MASTER_ADDR to the host of rank 0.");
   };
   std::string host;

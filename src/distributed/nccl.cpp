@@ -9,7 +9,7 @@
 namespace linkboy {
 namespace {
 
-/// LibTorch's own watchdog waits so much longer than linkboy, which names a rank.
+/// LibTorch's own watchdog waits this much longer than linkboy, whose error names a rank.
 constexpr std::chrono::minutes kAfterLinkboy{1};
 
 bool is_any_set(std::initializer_list<const char*> names) {
@@ -24,11 +24,11 @@ void set(const char* name, const char* value) { ::setenv(name, value, /*overwrit
 bool has_nccl() { return true; }
 
 void choose_nccl_defaults() {
-  // linkboy names a rank, and then ends the collectives by itself.
+  // linkboy names a rank and then ends the collectives itself.
   if (!is_any_set({"TORCH_NCCL_ASYNC_ERROR_HANDLING", "NCCL_ASYNC_ERROR_HANDLING"})) {
     set("TORCH_NCCL_ASYNC_ERROR_HANDLING", "0");
   }
-  // An error would wait a minute for the flight recorder's file, or for ever if rank 0 is stopped.
+  // An error would wait one minute for the flight recorder's file, or forever if rank 0 is stopped.
   if (!is_any_set({"TORCH_FR_BUFFER_SIZE", "TORCH_NCCL_TRACE_BUFFER_SIZE"})) {
     set("TORCH_NCCL_DUMP_ON_TIMEOUT", "0");
     set("TORCH_NCCL_WAIT_TIMEOUT_DUMP_MILSEC", "250");

@@ -1,4 +1,4 @@
-// For a LibTorch without CUDA, and for LINKBOY_NCCL=OFF.
+// Used with a LibTorch without CUDA and with LINKBOY_NCCL=OFF.
 
 #include "distributed/backends.hpp"
 #include "linkboy/error.hpp"

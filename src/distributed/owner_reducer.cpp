@@ -20,7 +20,8 @@ class CallWhenReady final : public torch::autograd::PostAccumulateGradHook {
   std::function<void()> call_;
 };
 
-/// The gradient's elements in the parameter's memory order, which its owner's step wants back.
+/// Returns the gradient's elements in the parameter's memory order, which the step of the owner
+/// expects.
 at::Tensor flattened(const at::Tensor& gradient, const at::Tensor& parameter) {
   if (!parameter.is_non_overlapping_and_dense()) return gradient.reshape({-1});
   const bool is_laid_out = have_same_layout(gradient, parameter);
@@ -28,7 +29,7 @@ at::Tensor flattened(const at::Tensor& gradient, const at::Tensor& parameter) {
   return laid_out.as_strided({parameter.numel()}, {1});
 }
 
-/// The other way round: a view of the elements from `offset` on.
+/// The inverse of `flattened`: returns a view of the elements from `offset` on.
 at::Tensor gradient_in(const at::Tensor& flat, int64_t offset, const at::Tensor& parameter) {
   if (!parameter.is_non_overlapping_and_dense()) {
     return flat.narrow(0, offset, parameter.numel()).view_as(parameter);
@@ -43,8 +44,8 @@ OwnerReducer::OwnerReducer(std::shared_ptr<const ProcessGroup> group,
                            const std::function<int64_t(const at::Tensor&)>& owner_of,
                            int64_t bucket_bytes)
     : group_(std::move(group)) {
-  std::vector<std::size_t> open(group_->size(), 0);  // 1 + the bucket that an owner's go into
-  // Gradients come in the reverse order of the layers.
+  std::vector<std::size_t> open(group_->size(), 0);  // 1 + each owner's open bucket, or 0
+  // Gradients arrive in the reverse order of the layers.
   for (auto parameter = parameters.rbegin(); parameter != parameters.rend(); ++parameter) {
     std::size_t& place = open[owner_of(*parameter)];
     const auto fits = [&] {
@@ -64,8 +65,8 @@ OwnerReducer::OwnerReducer(std::shared_ptr<const ProcessGroup> group,
     buckets_[bucket].parameters.push_back(*parameter);
     LINKBOY_CHECK(
         !torch::autograd::impl::post_acc_grad_hooks(*parameter),
-        "zero_stage 2 needs the parameters' post-accumulate-gradient hooks, but one has a "
-        "hook already. Remove it, or use zero_stage 1.");
+        "zero_stage 2 needs the parameters' post-accumulate-gradient hooks, but a parameter "
+        "already has one. Remove it, or use zero_stage 1.");
     torch::autograd::impl::set_post_acc_grad_hooks(
         *parameter, std::make_unique<CallWhenReady>([this, bucket] { mark_ready(bucket); }));
   }
@@ -90,7 +91,7 @@ void OwnerReducer::begin() {
 }
 
 void OwnerReducer::mark_ready(std::size_t bucket) {
-  if (!is_active_) return;  // gradients are still added up
+  if (!is_active_) return;  // gradients are still accumulated
   ++buckets_[bucket].num_ready;
   while (next_to_send_ < buckets_.size() &&
          buckets_[next_to_send_].num_ready == buckets_[next_to_send_].parameters.size()) {
@@ -105,10 +106,10 @@ void OwnerReducer::send(Bucket& bucket) {
     at::Tensor& gradient = parameter.mutable_grad();
     pieces.push_back(gradient.defined() ? flattened(gradient, parameter)
                                         : at::zeros({parameter.numel()}, parameter.options()));
-    // What others own is gone from this rank as soon as it is sent.
+    // Gradients that other ranks own are released as soon as they are sent.
     if (bucket.owner != group_->rank()) gradient.reset();
   }
-  // Divided before they are summed, as c10d's Reducer does it: the sums are the same.
+  // Divide before the sum, like c10d's Reducer, to get the same sums.
   bucket.flat = at::cat(pieces).div_(group_->size());
   bucket.pending = group_->reduce_later(bucket.flat, bucket.owner);
 }
@@ -116,8 +117,8 @@ void OwnerReducer::send(Bucket& bucket) {
 void OwnerReducer::end(bool allows_unused) {
   is_active_ = false;
   LINKBOY_CHECK(allows_unused || next_to_send_ == buckets_.size(),
-                "a step has left out parameters, which zero_stage 2 waits for. Set "
-                "find_unused_parameters, or freeze them.");
+                "a step did not use all parameters, but zero_stage 2 waits for all of them. Set "
+                "find_unused_parameters, or freeze the unused ones.");
   while (next_to_send_ < buckets_.size()) send(buckets_[next_to_send_++]);
   const at::NoGradGuard no_grad;
   for (Bucket& bucket : buckets_) {

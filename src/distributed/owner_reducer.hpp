@@ -10,25 +10,26 @@
 
 namespace linkboy {
 
-/// Sends the gradients of a backward pass to the ranks that own their parameters, while it runs:
-/// ZeRO stage 2. Each owner gets the mean; the others are left without these gradients.
+/// Sends the gradients of a backward pass to the ranks that own their parameters while the pass
+/// runs (ZeRO stage 2). Each owner gets the mean; the other ranks do not keep these gradients.
 class OwnerReducer {
  public:
-  /// @param owner_of  The rank of a parameter.
+  /// @param owner_of  Returns the rank that owns a parameter.
   OwnerReducer(std::shared_ptr<const ProcessGroup> group, std::vector<at::Tensor> parameters,
                const std::function<int64_t(const at::Tensor&)>& owner_of, int64_t bucket_bytes);
   ~OwnerReducer();
   OwnerReducer(const OwnerReducer&) = delete;
   OwnerReducer& operator=(const OwnerReducer&) = delete;
 
-  /// Around the backward pass that ends an update's gradients. Collective.
-  /// @throws Error in `end` if a parameter got no gradient, unless `allows_unused`: its gradient is
-  ///         zero then.
+  /// Call them before and after the last backward pass of an update.
+  /// @throws Error in `end` if a parameter did not get a gradient, unless `allows_unused` is true;
+  ///         its gradient is then zero.
+  /// @note Collective.
   void begin();
   void end(bool allows_unused);
 
  private:
-  /// Parameters of one owner, dtype and device, which travel together.
+  /// Parameters with the same owner, dtype and device, which are sent together.
   struct Bucket {
     int64_t owner = 0;
     std::vector<at::Tensor> parameters{};
@@ -41,8 +42,8 @@ class OwnerReducer {
   void send(Bucket& bucket);
 
   std::shared_ptr<const ProcessGroup> group_;
-  std::vector<Bucket> buckets_;   // in the order in which gradients are expected
-  std::size_t next_to_send_ = 0;  // all ranks send in this order
+  std::vector<Bucket> buckets_;   // in the expected order of gradients
+  std::size_t next_to_send_ = 0;  // index of a bucket; all ranks send in the same order
   bool is_active_ = false;
 };
 

@@ -8,11 +8,12 @@
 namespace linkboy {
 namespace {
 
-/// Where a call takes many tensors, small ones are packed together up to this number of bytes; a
-/// large one is sent by itself, without a copy.
+/// Calls with many tensors pack small ones together up to this number of bytes. A large tensor is
+/// sent separately, without a copy.
 constexpr std::size_t kMaxMessage = std::size_t{1} << 20;
 
-/// Large elements come first: each tensor's place in a message is then aligned for its dtype.
+/// Sorts large elements first, so that each tensor's position in a message is aligned for its
+/// dtype.
 std::vector<at::Tensor> in_message_order(std::vector<at::Tensor> tensors) {
   const auto order_of = [](const at::Tensor& tensor) {
     return std::tuple(tensor.device().type(), -tensor.element_size(), tensor.scalar_type());

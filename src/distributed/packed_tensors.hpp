@@ -7,18 +7,20 @@
 
 namespace linkboy {
 
-/// Calls `visit` with tensors of one device, and of one dtype if so wanted, that make one message:
-/// small ones together, each large one by itself.
+/// Calls `visit` with the tensors of each message. They are on one device and, if `have_one_dtype`,
+/// of one dtype. Small tensors share a message, and each large one has a separate message.
 void for_each_message(const std::vector<at::Tensor>& tensors, bool have_one_dtype,
                       c10::function_ref<void(const std::vector<at::Tensor>& message)> visit);
 
-/// Returns the tensor's elements as bytes; shares its memory if it is contiguous.
+/// Returns the tensor's elements as bytes. The result shares its memory if the tensor is
+/// contiguous.
 at::Tensor bytes_of(const at::Tensor& tensor);
 
-/// Returns the bytes of all tensors of the message, one after the other.
+/// Returns the bytes of all tensors of the message, one after another.
 at::Tensor packed(const std::vector<at::Tensor>& message);
 
-/// Copies what `packed` has made of the message back, all tensors of a dtype together.
+/// Copies the bytes that `packed` returned back into the tensors of the message. Copies all tensors
+/// of a dtype together.
 void unpack(const at::Tensor& bytes, const std::vector<at::Tensor>& message);
 
 }  // namespace linkboy

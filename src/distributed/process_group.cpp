@@ -1,4 +1,5 @@
-// A group's construction and connection. Its collectives are in process_group_collectives.cpp.
+// The construction and connection of a group. process_group_collectives.cpp contains its
+// collectives.
 
 #include "linkboy/distributed/process_group.hpp"
 
@@ -91,7 +92,7 @@ void ProcessGroup::Implementation::watch_device(const c10::intrusive_ptr<c10d::B
         const bool is_late = !late_call.empty();
         signs->find_cause(
             ranks, {.late_call = is_late ? late_call + limit : "",
-                    .otherwise = is_late ? "all ranks came to " + late_call + limit +
+                    .otherwise = is_late ? "all ranks reached " + late_call + limit +
                                                ", but the device of one of them does not finish it"
                                          : "NCCL reports an error, although all ranks are alive"});
       },
@@ -101,8 +102,8 @@ void ProcessGroup::Implementation::watch_device(const c10::intrusive_ptr<c10d::B
 ProcessGroup::Implementation::~Implementation() {
   if (!group || !nccl_device) return;
   try {
-    // Results may still be on their way to tensors that outlive the group. The watch ends this
-    // wait if a rank does not come.
+    // Results may still be written to tensors that outlive the group. If a rank does not arrive,
+    // the watch ends this wait.
     c10::impl::VirtualGuardImpl(nccl_device->type()).synchronizeDevice(nccl_device->index());
     device_watch.reset();
     const auto backend = group->getBackend(nccl_device->type());

@@ -33,7 +33,7 @@ std::string description(const at::Tensor& tensor) {
   return c10::str(tensor.scalar_type(), tensor.sizes(), " on ", tensor.device().type());
 }
 
-/// Gloo takes tensors without gaps only, and NCCL those in one of LibTorch's memory formats.
+/// Gloo accepts only tensors without gaps, and NCCL only those in one of LibTorch's memory formats.
 at::Tensor in_memory_format(const at::Tensor& tensor) {
   const at::MemoryFormat format = tensor.suggest_memory_format();
   return tensor.is_contiguous(format) ? tensor : tensor.contiguous();
@@ -83,7 +83,7 @@ std::string text_of(const at::Tensor& bytes, int64_t size) {
   return {static_cast<const char*>(bytes.const_data_ptr()), static_cast<std::size_t>(size)};
 }
 
-/// By the name that this LibTorch has for it: 2.15 calls 2.11's deprecated.
+/// Calls the function by its name in this LibTorch: 2.15 deprecates the name of 2.11.
 template <class Group>
 auto all_gather_single(Group& group, at::Tensor& all, at::Tensor& input) {
   if constexpr (requires { group.all_gather_single(all, input); }) {
@@ -93,9 +93,9 @@ auto all_gather_single(Group& group, at::Tensor& all, at::Tensor& input) {
   }
 }
 
-/// Without the comparison of calls, which itself is made of this.
+/// Gathers without comparing calls, because the comparison itself uses it.
 at::Tensor gather_stacked(const ProcessGroup& group, const at::Tensor& tensor) {
-  // As bytes: Gloo does not know all dtypes.
+  // Sent as bytes, because Gloo does not support all dtypes.
   at::Tensor input = bytes_of(tensor.detach());
   std::vector<int64_t> sizes = tensor.sizes().vec();
   sizes.insert(sizes.begin(), group.size());
@@ -106,7 +106,8 @@ at::Tensor gather_stacked(const ProcessGroup& group, const at::Tensor& tensor) {
   return all.view(tensor.scalar_type()).view(sizes);
 }
 
-/// So many bytes of a text travel with its length, which spares most texts a second collective.
+/// This many bytes of a text are sent together with its length, which saves a second collective for
+/// most texts.
 constexpr int64_t kShortText = 1024;
 
 std::vector<std::string> gather_texts(const ProcessGroup& group, std::string_view text) {
@@ -130,7 +131,7 @@ std::vector<std::string> gather_texts(const ProcessGroup& group, std::string_vie
   return texts;
 }
 
-/// With LINKBOY_DEBUG_COLLECTIVES=1, throws on all ranks if one makes another call.
+/// With LINKBOY_DEBUG_COLLECTIVES=1, throws on all ranks if one of them makes another call.
 template <class Describe>
 void check_call(const ProcessGroup& group, Describe describe) {
   if (!group.implementation()->checks_calls) return;
@@ -242,7 +243,7 @@ std::string ProcessGroup::broadcast_bytes(std::string_view bytes, int64_t root) 
 void ProcessGroup::barrier() const {
   if (!impl_) return;
   check_call(*this, [] { return std::string("barrier"); });
-  // On the CPU's backend: no work of a device is waited for.
+  // Uses the backend of the CPU, so that it does not wait for work on the device.
   std::vector<at::Tensor> token{at::zeros({1}, at::kByte)};
   run_collective(*this, "barrier", [&] { impl_->group->allreduce(token)->wait(); });
 }
@@ -259,7 +260,7 @@ std::shared_ptr<ProcessGroup> ProcessGroup::new_group(const std::vector<int64_t>
   const int64_t number = impl_->num_groups_made++;
   const auto place = std::find(ranks.begin(), ranks.end(), rank());
   if (place == ranks.end()) {
-    begin_collective(*this, "new_group");  // counts for all
+    begin_collective(*this, "new_group");  // counted on all ranks
     return nullptr;
   }
   auto part = std::make_shared<Implementation>(*impl_);

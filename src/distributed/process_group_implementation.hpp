@@ -22,56 +22,60 @@ struct ProcessGroup::Implementation {
   Implementation() = default;
   Implementation(const Implementation&) = default;
   Implementation& operator=(const Implementation&) = delete;
-  /// Ends NCCL's part of the group: after the work that is queued, unless a collective has failed.
+  /// Ends NCCL's part of the group after the queued work, or immediately if a collective has
+  /// failed.
   ~Implementation();
 
-  /// Whether the ranks cannot continue; nothing of this group works any more then.
+  /// Whether the ranks cannot continue. If so, this group cannot be used any more.
   bool has_failed() const;
 
-  /// " (timeout 30 s)", for messages.
+  /// Returns " (timeout 30 s)", for messages.
   std::string timeout_text() const;
 
   void watch_device(const c10::intrusive_ptr<c10d::Backend>& backend);
 
-  /// Has a backend for the CPU, and one for CUDA where there is one.
+  /// Has a backend for the CPU and, if there is one, for CUDA.
   c10::intrusive_ptr<c10d::ProcessGroup> group;
-  c10::intrusive_ptr<c10d::Store> store;  // of this group alone
+  c10::intrusive_ptr<c10d::Store> store;  // used only by this group
   int64_t rank = 0;
   std::vector<int64_t> world_ranks;
   std::chrono::milliseconds timeout{0};
   std::optional<c10::Device> nccl_device;
   std::string address;  // of this host, for Gloo
-  /// The world's; null where a test brings a group without processes.
+  /// Shared by all groups of the world; null if a test makes a group without processes.
   std::shared_ptr<Heartbeat> heartbeat;
   std::shared_ptr<DeviceWatch> device_watch;  // if there is NCCL
-  bool is_world = true;                       // all ranks
+  bool is_world = true;                       // whether it contains all ranks
   bool checks_calls = false;                  // LINKBOY_DEBUG_COLLECTIVES
   int64_t num_groups_made = 0;
 };
 
-/// Makes the backends, when all else is filled in. Collective.
+/// Makes the backends after everything else is filled in.
+/// @note Collective.
 std::shared_ptr<ProcessGroup::Implementation> make_c10d_group(
     std::shared_ptr<ProcessGroup::Implementation> implementation);
 
-/// @param what  The call.
-/// @param is_late  Whether it took all the time that there is.
-/// @param details  What c10d said.
-/// @throws Error that says who is lost, or else `details`.
+/// @param what  The name of the call.
+/// @param is_late  Whether the call has used the whole timeout.
+/// @param details  The message of c10d.
+/// @throws DistributedError with the cause, which names the lost or late ranks if they are known,
+///         and `details`.
 [[noreturn]] void throw_collective_error(const ProcessGroup& group, const char* what, bool is_late,
                                          const std::string& details);
 
-/// Tells ranks that wait for this one in vain why it does not come; null when it continues.
+/// Publishes why this rank does not arrive, for ranks that wait for it; null when it continues.
 void tell_failure(const ProcessGroup& group, const std::exception_ptr& why);
 
-/// Whether it came from the talk with other processes, not from bad tensors or a user's code.
+/// Whether the error comes from the communication, and not from invalid tensors or user code.
 bool is_communication_error(const std::exception& error);
 
-/// @throws Error if it is known already that the ranks cannot continue.
+/// @throws DistributedError if it is already known that the ranks cannot continue.
 void begin_collective(const ProcessGroup& group, const char* what);
 
 void end_collective(const ProcessGroup& group, const char* what);
 
-/// Runs what talks to other processes. @throws Error that names who is lost, in place of c10d's.
+/// Runs `work`, which communicates with other processes.
+/// @throws DistributedError with the cause instead of c10d's error.
 template <class Work>
 auto run_collective(const ProcessGroup& group, const char* what, Work work) {
   begin_collective(group, what);
@@ -81,9 +85,9 @@ auto run_collective(const ProcessGroup& group, const char* what, Work work) {
     return work();
   } catch (const std::exception& error) {
     if (!is_communication_error(error)) throw;
-    // By the clock, not by what the error says: the first rank whose wait ends closes its
-    // connections, so that others that wait in vain see a broken connection in place of their own
-    // timeout. Half of it, because the call may have begun before anybody waited for it.
+    // This depends on the clock and not on the error. The first rank whose wait ends closes its
+    // connections; the others then see a broken connection instead of their own timeout. Half of
+    // the timeout is enough, because the call may have begun before the wait for it.
     const bool is_late = std::chrono::steady_clock::now() - begin > group.timeout() / 2;
     throw_collective_error(group, what, is_late, first_line(error.what()));
   }

@@ -25,7 +25,8 @@ double seconds(std::chrono::milliseconds time) {
   return std::chrono::duration<double>(time).count();
 }
 
-/// TCPStore waits without a timeout for the answer of whatever has the port.
+/// TCPStore waits without a timeout for an answer from the program that has the port, so this runs
+/// in a separate thread.
 c10::intrusive_ptr<c10d::Store> make_store(const std::string& address,
                                            const c10d::TCPStoreOptions& options) {
   using Store = c10::intrusive_ptr<c10d::Store>;
@@ -48,8 +49,8 @@ constexpr const char* kContradiction = "contradiction";
 
 std::string key_of_arrival(int64_t rank) { return "arrived/" + std::to_string(rank); }
 
-/// Compares WORLD_SIZE with that of the rank that came first. Returns what is wrong, which the
-/// other ranks find in the store.
+/// Compares WORLD_SIZE with that of the rank that arrived first. Returns the error text, which is
+/// also written to the store for the other ranks.
 std::string compare_world_sizes(c10d::Store& store, int64_t rank, int64_t size) {
   const std::string number = std::to_string(size);
   const std::string mine = number + " on rank " + std::to_string(rank);
@@ -58,7 +59,7 @@ std::string compare_world_sizes(c10d::Store& store, int64_t rank, int64_t size) 
   std::string wrong =
       c10::str("WORLD_SIZE is ", first, ", but ", mine, "; it must be the same on all ranks.");
   store.set(kContradiction, wrong);
-  // Rank 0, if it has the first number, waits for these ranks.
+  // If rank 0 arrived first, it waits for these ranks.
   for (int64_t r = 0; r < std::stoll(first); ++r) store.set(key_of_arrival(r), "");
   return wrong;
 }
@@ -81,25 +82,25 @@ c10::intrusive_ptr<c10d::Store> connect_store(const LaunchEnvironment& launch,
   c10d::TCPStoreOptions options;
   options.port = launch.master_port;
   options.isServer = is_host;
-  options.waitWorkers = false;  // wait_for_arrivals knows who is missing
+  options.waitWorkers = false;  // wait_for_arrivals names the missing ranks
   options.timeout = timeout;
   try {
     auto store = make_store(launch.master_address, options);
-    // A store of torchrun's agent lives through restarts; old keys must not be taken for new ones.
-    // Ranks of another job that was given the same port must not be taken for this one's.
+    // The store of torchrun's agent outlives restarts, so old keys must not be mistaken for new
+    // ones. Neither must the keys of another job that was given the same port.
     return c10::make_intrusive<c10d::PrefixStore>(
         c10::str("linkboy/", launch.job_id, "/", launch.restart_count), std::move(store));
   } catch (const std::exception& error) {
     if (is_host) {
       throw DistributedError(c10::str(
           "rank 0 cannot listen at port ", launch.master_port, " (", first_line(error.what()),
-          "). If another program has it, set MASTER_PORT to a free port, the same "
+          "). If another program uses it, set MASTER_PORT to a free port, the same "
           "on all ranks."));
     }
     throw DistributedError(
         c10::str(launch.uses_agent_store ? "torchrun's agent" : "rank 0", " did not answer at ",
                  place, " in ", seconds(timeout), " s (", first_line(error.what()),
-                 "). See whether rank 0 has started and what it says; MASTER_ADDR and "
+                 "). Check whether rank 0 has started, and see its output; MASTER_ADDR and "
                  "MASTER_PORT must name its host and a port that this host can reach."));
   }
 }
@@ -115,14 +116,14 @@ void wait_for_arrivals(c10d::Store& store, int64_t rank, int64_t size,
         if (!store.check({keys[r]})) missing.push_back(r);
       }
     } catch (const std::exception&) {
-      missing = {0};  // the store is gone, and rank 0 with it
+      missing = {0};  // the store is lost, and rank 0 with it
     }
     if (missing.empty() && rank == 0) return {};
     if (missing.empty()) missing = {0};
     return c10::str("of ", size, " ranks, rank ", list_of_ranks(missing), " did not arrive in ",
                     seconds(timeout),
-                    " s. See whether each was started and what it says; or give them more time "
-                    "(DistributedOptions::timeout).");
+                    " s. Check whether they were started, and see their output, or increase "
+                    "DistributedOptions::timeout.");
   };
   const auto wait_for_all = [&]() -> std::string {
     try {
@@ -139,8 +140,8 @@ void wait_for_arrivals(c10d::Store& store, int64_t rank, int64_t size,
     store.set("arrivals", wrong);
     if (!wrong.empty()) std::this_thread::sleep_for(kPatience);  // the store ends with this rank
   } else if (wrong.empty()) {
-    // All wait for what rank 0 has found: their own clocks, or the end of its store, could tell
-    // them something else.
+    // All ranks wait for the result of rank 0. Their own clocks, or the end of its store, could
+    // lead to another result.
     try {
       store.wait({"arrivals"}, timeout + kPatience);
       wrong = get_text(store, "arrivals");
@@ -168,7 +169,7 @@ std::string numeric(const sockaddr& address, socklen_t length) {
   return name;
 }
 
-/// Where packets to `host` would come from; empty if there is no way.
+/// Returns the source address of packets to `host`; empty if there is no route.
 std::string source_address(const std::string& host, uint16_t port, bool may_be_loopback) {
   addrinfo hints{};
   hints.ai_family = AF_UNSPEC;
@@ -179,7 +180,7 @@ std::string source_address(const std::string& host, uint16_t port, bool may_be_l
   for (const addrinfo* to = found; to != nullptr; to = to->ai_next) {
     const int descriptor = socket(to->ai_family, to->ai_socktype | SOCK_CLOEXEC, to->ai_protocol);
     if (descriptor < 0) continue;
-    // Connecting a datagram socket sends nothing, but chooses the way.
+    // Connecting a datagram socket sends nothing but selects the route.
     sockaddr_storage from{};
     socklen_t length = sizeof(from);
     const auto& address = reinterpret_cast<const sockaddr&>(from);
@@ -194,14 +195,14 @@ std::string source_address(const std::string& host, uint16_t port, bool may_be_l
   return {};
 }
 
-/// Whether hosts of other networks may reach it.
+/// Whether hosts of other networks can reach the address.
 bool is_of_a_network(const sockaddr& address) {
   const auto& ipv6 = reinterpret_cast<const sockaddr_in6&>(address);
   const bool is_ipv6 = address.sa_family == AF_INET6 && !IN6_IS_ADDR_LINKLOCAL(&ipv6.sin6_addr);
   return (is_ipv6 || address.sa_family == AF_INET) && !is_loopback(address);
 }
 
-/// The address in the first network that is up; empty if there is none.
+/// Returns the address in the first network that is up; empty if there is none.
 std::string address_in_a_network() {
   ifaddrs* found = nullptr;
   if (getifaddrs(&found) != 0) return {};
@@ -220,8 +221,9 @@ std::string address_in_a_network() {
 std::string local_address_towards(const std::string& host, uint16_t port, bool has_other_hosts) {
   std::string address = source_address(host, port, /*may_be_loopback=*/!has_other_hosts);
   if (!has_other_hosts) return address;
-  // Debian gives a host's own name the address 127.0.1.1, which other hosts cannot reach. The way
-  // to an address of the documentation range is the default route; a virtual network lacks one.
+  // Debian maps a host's own name to the address 127.0.1.1, which other hosts cannot reach. The
+  // route to an address of the documentation range is the default route, which a virtual network
+  // may lack.
   for (const char* anywhere : {"192.0.2.1", "2001:db8::1"}) {
     if (address.empty()) address = source_address(anywhere, port, /*may_be_loopback=*/false);
   }

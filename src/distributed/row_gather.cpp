@@ -11,8 +11,8 @@
 namespace linkboy {
 namespace {
 
-/// Rows on the CPU of at most this number of bytes travel with the call, which spares a second
-/// collective.
+/// Rows on the CPU of at most this number of bytes are sent together with the call, which saves a
+/// second collective.
 constexpr int64_t kShortRows = 512;
 
 struct Sizes {
@@ -25,10 +25,10 @@ struct Sizes {
   int64_t num_bytes() const { return num_rows * row_size; }
 };
 
-/// What one rank gathers.
+/// The call of one rank and its sizes.
 struct Offer {
   Sizes sizes;
-  std::string call;  // in words; empty if the rank has left the loop
+  std::string call;  // as text; empty if the rank has left the loop
   std::string rows;  // if they are short
 
   bool has_left() const { return call.empty(); }
@@ -64,26 +64,26 @@ Offer offer_of(const GatherCall& call, const at::Tensor& tensor) {
   return offer;
 }
 
-/// Null if all ranks have left the loop.
+/// Returns the offer of the first rank that is still in the loop; null if all ranks have left.
 const Offer* first_in_loop(const std::vector<Offer>& offers) {
   const auto first = std::find_if(offers.begin(), offers.end(),
                                   [](const Offer& offer) { return !offer.has_left(); });
   return first == offers.end() ? nullptr : &*first;
 }
 
-/// By rank. Ranks that gather different things would wait for each other until the timeout, or take
-/// rows apart in the wrong places.
+/// Returns the offers of all ranks. Without the check, ranks that gather different tensors would
+/// wait for each other until the timeout, or split the rows at the wrong places.
 std::vector<Offer> exchange(const ProcessGroup& group, const Offer& mine) {
   std::vector<Offer> offers;
   for (const auto& text : group.all_gather_bytes(mine.text())) offers.push_back(Offer::of(text));
   const Offer* first = first_in_loop(offers);
   for (std::size_t r = 0; r < offers.size(); ++r) {
     LINKBOY_CHECK_AS(DistributedError, offers[r].has_left() || offers[r].call == first->call,
-                     "the ranks do not gather the same: rank ", group.world_ranks()[r], " calls ",
+                     "the ranks gather different tensors: rank ", group.world_ranks()[r], " calls ",
                      offers[r].call, ", but rank ", group.world_ranks()[first - offers.data()],
                      " calls ", first->call,
                      ". All ranks must make the same call, with the same dtype and shape. Only "
-                     "gather_uneven and gather_for_metrics take tensors of different lengths.");
+                     "gather_uneven and gather_for_metrics accept tensors of different lengths.");
   }
   return offers;
 }
@@ -103,7 +103,7 @@ at::Tensor row_bytes_of(const at::Tensor& tensor) {
   return tensor.detach().resolve_conj().resolve_neg().contiguous().view({-1}).view(at::kByte);
 }
 
-/// The bytes of all ranks' rows, one after the other.
+/// Returns the bytes of the rows of all ranks, one after another.
 at::Tensor gather_bytes(const ProcessGroup& group, const std::vector<Offer>& offers,
                         const at::Tensor& mine) {
   int64_t most = 0;

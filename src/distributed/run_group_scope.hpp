@@ -4,7 +4,7 @@
 
 namespace linkboy {
 
-/// Makes `group` the `current_process_group` of this thread while it lives.
+/// Makes `group` the `current_process_group` of this thread while the object exists.
 class RunGroupScope {
  public:
   explicit RunGroupScope(const ProcessGroup& group);

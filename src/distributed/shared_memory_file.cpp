@@ -24,10 +24,10 @@ struct flock write_lock(int64_t byte) {
   return lock;
 }
 
-/// Reserves the pages now: a write that finds no memory would end the process.
+/// Reserves the pages now. Otherwise a write without free memory would end the process.
 bool give_size(int file, std::size_t bytes) {
   rlimit limit{};
-  // Beyond this limit the kernel sends a signal.
+  // Beyond this limit, the kernel sends a signal.
   if (getrlimit(RLIMIT_FSIZE, &limit) != 0 || bytes > limit.rlim_cur) return false;
   int error = EINTR;
   while (error == EINTR) error = posix_fallocate(file, 0, static_cast<off_t>(bytes));
@@ -57,7 +57,7 @@ std::unique_ptr<SharedMemoryFile> SharedMemoryFile::map(int file, std::size_t by
 std::unique_ptr<SharedMemoryFile> SharedMemoryFile::create(std::size_t bytes) {
   const int file = memfd_create(kMemoryName, MFD_CLOEXEC | MFD_ALLOW_SEALING);
   if (file < 0) return nullptr;
-  // An access behind the end of a file that someone shrank would end every rank.
+  // If another process shrank the file, an access behind its end would end every rank.
   if (!give_size(file, bytes) || fcntl(file, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_SEAL) != 0) {
     close(file);
     return nullptr;
@@ -67,7 +67,7 @@ std::unique_ptr<SharedMemoryFile> SharedMemoryFile::create(std::size_t bytes) {
 
 std::unique_ptr<SharedMemoryFile> SharedMemoryFile::open(const std::string& path,
                                                          std::size_t bytes) {
-  // To open a file of another kind may have effects.
+  // Opening a file of another kind may have side effects.
   std::array<char, 64> target{};
   if (readlink(path.c_str(), target.data(), target.size() - 1) < 0) return nullptr;
   if (!std::string_view(target.data()).starts_with(std::string("/memfd:") + kMemoryName))

@@ -7,29 +7,31 @@
 
 namespace linkboy {
 
-/// Memory without a name in any file system, which other processes of this host can map as well:
-/// nothing is left of it, however they end.
+/// Memory without a name in any file system that other processes of this host can also map. Nothing
+/// remains of it, however the processes end.
 class SharedMemoryFile {
  public:
-  /// Zeros. @return Null if there is not so much memory, or no such kind of it.
+  /// Creates memory filled with zeros.
+  /// @return Null if there is not enough memory, or if the system does not support this kind of
+  ///         memory.
   static std::unique_ptr<SharedMemoryFile> create(std::size_t bytes);
 
-  /// Maps that of another process. @return Null unless `path`, as that process sees it, is one that
-  /// `create` has made with this number of bytes.
+  /// Maps the memory of another process.
+  /// @return Null unless `path`, as that process sees it, is a file that `create` made with this
+  ///         number of bytes.
   static std::unique_ptr<SharedMemoryFile> open(const std::string& path, std::size_t bytes);
 
   ~SharedMemoryFile();
   SharedMemoryFile(const SharedMemoryFile&) = delete;
   SharedMemoryFile& operator=(const SharedMemoryFile&) = delete;
 
-  /// At the start of a page.
+  /// The memory; aligned to a page.
   std::byte* data() const { return data_; }
 
-  /// Where others of the same namespace of processes can open it.
+  /// The path under which other processes in the same process namespace can open it.
   std::string path() const;
 
-  /// A lock on a byte of the file, which ends with this object or, by the kernel's hand, with the
-  /// process.
+  /// Locks a byte of the file. The lock ends with this object or with the process.
   bool lock(int64_t byte);
   bool is_locked_by_other(int64_t byte) const;
 

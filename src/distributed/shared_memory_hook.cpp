@@ -9,11 +9,11 @@
 namespace linkboy {
 namespace {
 
-/// Small enough for the sums of a piece to stay in a core's cache.
+/// Small enough for the sums of a piece to fit into the cache of a core.
 constexpr int64_t kPieceBytes = int64_t{1} << 20;
-/// The size of each rank's part. Larger models go through it in turns.
+/// The largest number of pieces in each rank's part. Larger models use the places several times.
 constexpr int64_t kMaxPlaces = 64;
-/// So that each dtype's pieces are aligned, and vectors load them whole.
+/// Aligns the pieces for every dtype and for vector loads.
 constexpr int64_t kAlignment = 64;
 
 bool is_known(at::ScalarType dtype) {
@@ -23,8 +23,9 @@ bool is_known(at::ScalarType dtype) {
 
 int64_t round_up(int64_t number, int64_t step) { return (number + step - 1) / step * step; }
 
-/// How many numbers each rank is the last to add to in Gloo's ring, which cuts a tensor of `size`
-/// into as many chunks as there are ranks. Chunk c starts at rank c - 1 and goes down to rank c.
+/// Returns the size of a chunk in Gloo's ring, which splits a tensor of `size` elements into as
+/// many chunks as there are ranks. The sum of chunk c starts at rank c - 1 and goes down to rank c,
+/// which is the last to add.
 int64_t chunk_size(int64_t size, int64_t itemsize, int64_t num_ranks) {
   constexpr int64_t kMaxSegmentBytes = int64_t{1} << 20;
   const int64_t bytes = size * itemsize;
@@ -38,8 +39,8 @@ int64_t chunk_size(int64_t size, int64_t itemsize, int64_t num_ranks) {
 
 std::unique_ptr<SharedMemoryHook> SharedMemoryHook::make(
     const ProcessGroup& group, const std::vector<at::Tensor>& parameters) {
-  // c10d's Reducer multiplies by 1 / ranks, or divides by the ranks where gradients are views of
-  // buckets; both give the same for powers of two only.
+  // c10d's Reducer multiplies by 1 / ranks, or divides by the number of ranks if gradients are
+  // views of buckets. The results are the same only for powers of two.
   if (group.size() != 2 && group.size() != 4) return nullptr;
   int64_t bytes = 0;
   for (const auto& parameter : parameters) {
@@ -48,7 +49,7 @@ std::unique_ptr<SharedMemoryHook> SharedMemoryHook::make(
   }
   if (bytes == 0) return nullptr;
   const int64_t piece_bytes = std::min(kPieceBytes, round_up(bytes, kAlignment));
-  // The last piece of a bucket may be small: there are a few more than the bytes need.
+  // The last piece of a bucket may be small, so there are a few more places than the bytes need.
   const int64_t num_places = std::min(kMaxPlaces, (bytes + piece_bytes - 1) / piece_bytes + 2);
   auto segment = SharedMemorySegment::make(group, piece_bytes * num_places);
   if (!segment) return nullptr;
@@ -71,7 +72,7 @@ c10::intrusive_ptr<c10::ivalue::Future> SharedMemoryHook::runHook(c10d::GradBuck
   for (int64_t begin = 0; begin < buffer.numel(); begin += most) {
     write({buffer, begin, std::min(most, buffer.numel() - begin)});
   }
-  // The Reducer waits for nothing: what is still to be read is read when it asks for the result.
+  // The Reducer does not wait here. The remaining pieces are read when it asks for the result.
   auto future = c10::make_intrusive<c10::ivalue::Future>(c10::AnyType::get());
   future->markCompleted(c10::ivalue::Tuple::create(buffer, num_written_));
   return future;
@@ -91,12 +92,13 @@ at::Tensor SharedMemoryHook::memory_of(int64_t rank, int64_t number, const Piece
 
 void SharedMemoryHook::write(Piece piece) {
   if (num_written_ >= num_places_) {
-    // All of a rank's pieces may wait to be read, but not for those that it has not read itself.
+    // Other ranks may still have to read all pieces of this rank, but first this rank reads the
+    // pieces that it has not read itself.
     while (num_written_ - num_read_ >= num_places_) read_next();
     segment_->wait_for_others(SharedMemorySegment::Counter::read, num_written_ - num_places_ + 1);
   }
   at::Tensor memory = memory_of(rank_, num_written_, piece);
-  // Divided before it is summed, as c10d's Reducer does it.
+  // Divides before the sum, like c10d's Reducer.
   at::mul_out(memory, piece.bucket.narrow(0, piece.begin, piece.size),
               at::scalar_tensor(1.0 / static_cast<double>(num_ranks_), at::kDouble));
   segment_->advance(SharedMemorySegment::Counter::written);
@@ -116,7 +118,7 @@ void SharedMemoryHook::read_next() {
   const int64_t chunk = chunk_size(piece.bucket.numel(), itemsize, num_ranks_);
   const int64_t end = piece.begin + piece.size;
   for (int64_t begin = piece.begin, next = 0; begin < end; begin = next) {
-    const int64_t last = begin / chunk;  // the rank that adds its numbers last
+    const int64_t last = begin / chunk;  // the rank whose numbers are added last
     next = std::min(end, (last + 1) * chunk);
     const auto part = [&](int64_t rank) {
       return all[(rank + num_ranks_) % num_ranks_].narrow(0, begin - piece.begin, next - begin);

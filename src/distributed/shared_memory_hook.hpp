@@ -11,18 +11,20 @@
 
 namespace linkboy {
 
-/// Averages the buckets of c10d's Reducer through memory that the ranks share, to the same bits as
-/// Gloo does it over TCP, whose copies through the kernel cost more than the sums.
+/// Averages the buckets of c10d's Reducer through memory that the ranks share. The results are
+/// bit-identical to those of Gloo over TCP, whose copies through the kernel cost more than the
+/// sums.
 ///
-/// A bucket that is ready is divided into this rank's part of the memory, in pieces; what the
-/// others have written is added when the backward pass is over, or when there is no room for more
-/// pieces.
+/// A bucket that is ready is divided by the number of ranks and written, in pieces, to this rank's
+/// part of the memory. The pieces of the other ranks are added when the backward pass is over, or
+/// earlier if there is no room for more pieces.
 class SharedMemoryHook final : public c10d::CommHookInterface {
  public:
-  /// Collective.
-  /// @return Null on all ranks alike, for Gloo to do it: if they are other than 2 or 4, if a
-  ///   parameter has another dtype than float, double, Half and BFloat16, or is not on the CPU, and
-  ///   where there is no SharedMemorySegment.
+  /// Makes a hook for these parameters.
+  /// @return Null on all ranks, which then use Gloo: unless there are 2 or 4 ranks, if a parameter
+  ///         has another dtype than float, double, Half and BFloat16 or is not on the CPU, or if
+  ///         there is no SharedMemorySegment.
+  /// @note Collective.
   static std::unique_ptr<SharedMemoryHook> make(const ProcessGroup& group,
                                                 const std::vector<at::Tensor>& parameters);
 
@@ -47,7 +49,7 @@ class SharedMemoryHook final : public c10d::CommHookInterface {
   int64_t rank_;
   int64_t num_ranks_;
   int64_t piece_bytes_;
-  int64_t num_places_;  // for pieces, which go round
+  int64_t num_places_;  // for pieces; used as a ring
   int64_t num_written_ = 0;
   int64_t num_read_ = 0;
   std::deque<Piece> unread_;

@@ -24,15 +24,15 @@ using namespace std::chrono_literals;
 using Clock = std::chrono::steady_clock;
 
 constexpr std::size_t kPage = 4096;
-/// Ranks in step arrive sooner than a process that sleeps is woken.
+/// Ranks that run in step arrive sooner than a sleeping process is woken.
 constexpr auto kSpinTime = 50us;
-/// How often a rank that sleeps looks whether the other one still lives.
+/// How often a sleeping rank checks whether the other one is still alive.
 constexpr auto kSleepTime = 100ms;
 
 std::size_t whole_pages(std::size_t bytes) { return (bytes + kPage - 1) / kPage * kPage; }
 
-/// At the start of the memory. It proves that two processes map the same: the path of one host's
-/// file may lead to a file of another run on another host.
+/// Stored at the start of the memory. It proves that two processes map the same memory: a path from
+/// one host may lead to a file of another run on another host.
 using Token = std::array<uint32_t, 8>;
 
 Token random_token() {
@@ -81,12 +81,12 @@ std::unique_ptr<SharedMemoryFile> map_together(const ProcessGroup& group, std::s
 }
 
 bool has_reached(const std::atomic<uint32_t>& value, uint32_t count) {
-  // They may have gone round.
+  // The counters may have wrapped around.
   return static_cast<int32_t>(value.load(std::memory_order_acquire) - count) >= 0;
 }
 
 void sleep_while_equal(std::atomic<uint32_t>& value, uint32_t seen) {
-  // std::atomic::wait is for the threads of one process.
+  // std::atomic::wait works only within one process.
   const timespec time{0, std::chrono::nanoseconds(kSleepTime).count()};
   syscall(SYS_futex, &value, FUTEX_WAIT, seen, &time, nullptr, 0);
 }
@@ -106,7 +106,7 @@ struct alignas(64) SharedMemorySegment::Line {
 
 std::shared_ptr<SharedMemorySegment> SharedMemorySegment::make(const ProcessGroup& group,
                                                                std::size_t bytes_per_rank) {
-  // A group that a test makes up has no processes.
+  // A group that a test makes does not have processes.
   if (group.size() == 1 || !group.implementation()->heartbeat) return nullptr;
   bytes_per_rank = whole_pages(bytes_per_rank);
   const auto num_ranks = static_cast<std::size_t>(group.size());
@@ -133,14 +133,15 @@ std::byte* SharedMemorySegment::data(int64_t rank) const {
 }
 
 SharedMemorySegment::Line& SharedMemorySegment::line(int64_t rank, Counter counter) const {
-  // Lines are all zeros at first, which is what their constructor would make them.
+  // Lines are filled with zeros, which equals the state after their constructor.
   auto* lines = reinterpret_cast<Line*>(file_->data() + kPage);
   return lines[2 * rank + static_cast<int64_t>(counter)];
 }
 
 void SharedMemorySegment::advance(Counter counter) {
   Line& mine = line(rank_, counter);
-  // Both in one order for all: either who goes to sleep sees the new value, or is seen here.
+  // Both operations are sequentially consistent: a rank that goes to sleep either sees the new
+  // value or is seen here.
   mine.value.fetch_add(1);
   if (mine.num_sleeping.load() > 0) wake_all(mine.value);
 }
@@ -169,7 +170,7 @@ void SharedMemorySegment::wait_for(int64_t rank, Counter counter, uint32_t count
       its.num_sleeping.fetch_sub(1);
       C10_THROW_ERROR(DistBackendError,
                       c10::str("the shared memory of rank ", rank, " of the group was ",
-                               is_gone ? "given up" : "not written in time"));
+                               is_gone ? "released" : "not written in time"));
     }
     sleep_while_equal(its.value, seen);
   }

@@ -12,31 +12,33 @@ namespace linkboy {
 
 class SharedMemoryFile;
 
-/// Memory that all ranks of a group share, if they run on one host: each rank has a part that it
-/// alone writes and all read. Used by one thread at a time.
+/// Memory that all ranks of a group share if they run on one host. Each rank has a part that only
+/// it writes and all ranks read. Used by one thread at a time.
 class SharedMemorySegment {
  public:
-  /// What a rank counts, for the others to wait for.
+  /// Counters of a rank for which the other ranks can wait.
   enum class Counter { written, read };
 
-  /// Collective.
-  /// @return Null on all ranks alike if one cannot map what rank 0 has made (it runs on another
-  ///   host or in another container, or there is too little memory), or has
-  ///   LINKBOY_SHARED_MEMORY=0 or LINKBOY_DEBUG_COLLECTIVES=1 in its environment.
+  /// Makes the memory of a group.
+  /// @return Null on all ranks if any of them cannot map the memory of rank 0 (because it runs on
+  ///         another host or in another container, or there is too little memory), or has
+  ///         LINKBOY_SHARED_MEMORY=0 or LINKBOY_DEBUG_COLLECTIVES=1 in its environment.
+  /// @note Collective.
   static std::shared_ptr<SharedMemorySegment> make(const ProcessGroup& group,
                                                    std::size_t bytes_per_rank);
   ~SharedMemorySegment();
   SharedMemorySegment(const SharedMemorySegment&) = delete;
   SharedMemorySegment& operator=(const SharedMemorySegment&) = delete;
 
-  /// The part of a rank, at the start of a page; zeros at first.
+  /// Returns the part of a rank, which starts at a page and is filled with zeros at first.
   std::byte* data(int64_t rank) const;
 
-  /// All that this rank did before is seen by who waits for it.
+  /// Increments a counter of this rank. A rank that waits for it sees everything that this rank
+  /// wrote before.
   void advance(Counter counter);
 
   /// Waits until each other rank has called `advance(counter)` at least `count` times.
-  /// @throws c10::DistBackendError immediately if a rank is gone, else after the group's timeout.
+  /// @throws c10::DistBackendError immediately if a rank is gone, or after the group's timeout.
   void wait_for_others(Counter counter, int64_t count) const;
 
  private:

@@ -25,8 +25,8 @@ using OptionalTensor = std::optional<Tensor>;
 using Gradients = std::tuple<Tensor, Tensor, Tensor>;  // of input, weight and bias
 
 // `forward` of a LibTorch module is not virtual, and users hold layers by their own types, so
-// layers cannot be replaced. But all calls go through the dispatcher, and can be told apart there
-// by the tensors that they bring.
+// layers cannot be replaced. But all calls go through the dispatcher, where the tensors of a call
+// identify its layer.
 
 bool has(const OptionalTensor& tensor) { return tensor && tensor->defined(); }
 
@@ -34,7 +34,7 @@ Tensor to_type(const OptionalTensor& tensor, at::ScalarType dtype) {
   return has(tensor) ? tensor->to(dtype) : Tensor();
 }
 
-/// A forward in training.
+/// A forward pass in training.
 struct Call {
   const Tensor& input;
   const OptionalTensor& weight;
@@ -58,7 +58,8 @@ struct Statistics {
   Tensor count;  // its sum is the number of values per channel
 };
 
-/// Like LibTorch's kernels, this does not count as a change that would fail a backward.
+/// Updates the running statistics. Like LibTorch's kernels, this does not count as an in-place
+/// change that would make a backward pass fail.
 void update_running(const OptionalTensor& running, const Tensor& value, double momentum) {
   if (!has(running)) return;
   const Tensor data = running->variable_data();
@@ -67,10 +68,11 @@ void update_running(const OptionalTensor& running, const Tensor& value, double m
 
 Statistics statistics_on_cpu(const Call& call, const BatchNormCollectives& group) {
   const int64_t num_channels = call.num_channels();
-  // In float64, whose counts are exact, and which costs nothing for so few numbers.
+  // In float64, whose counts are exact. For so few numbers the cost is negligible.
   const Tensor mine = at::zeros({2 * num_channels + 1}, call.options().dtype(at::kDouble));
   if (call.input.numel() > 0) {
-    // Running statistics of 32 bits, unused, have the sums over 16-bit inputs made in 32 bits.
+    // Unused running statistics of 32 bits make LibTorch compute the sums over 16-bit inputs in 32
+    // bits.
     const Tensor unused = at::zeros({2, num_channels}, call.options());
     const auto [mean, var] = at::batch_norm_update_stats(call.input, unused[0], unused[1], 0.0);
     mine.narrow(0, 0, num_channels).copy_(mean);
@@ -83,7 +85,7 @@ Statistics statistics_on_cpu(const Call& call, const BatchNormCollectives& group
   const Tensor counts = all.narrow(1, 2 * num_channels, 1);
   const Tensor count = counts.sum();
   const auto total = count.item<double>();
-  if (total == 0) {  // LibTorch, too, has its statistics unchanged then
+  if (total == 0) {  // LibTorch does not change its statistics in this case either
     const Tensor zeros = at::zeros({num_channels}, call.options());
     return {zeros, zeros, count};
   }
@@ -92,7 +94,7 @@ Statistics statistics_on_cpu(const Call& call, const BatchNormCollectives& group
   update_running(call.running_mean, mean, call.momentum);
   update_running(call.running_var, var * (total / (total - 1)), call.momentum);
   const Tensor shifted = var + call.eps;
-  const Tensor invstd = at::where(shifted == 0, 0.0, shifted.rsqrt());  // as LibTorch, if eps is 0
+  const Tensor invstd = at::where(shifted == 0, 0.0, shifted.rsqrt());  // like LibTorch for eps 0
   return {mean.to(call.options()), invstd.to(call.options()), count};
 }
 
@@ -101,7 +103,7 @@ Statistics statistics_on_cuda(const Call& call, const BatchNormCollectives& grou
   const int64_t num_channels = call.num_channels();
   Tensor mean = at::zeros({num_channels}, call.options());
   Tensor invstd = at::ones({num_channels}, call.options());
-  // A count of an empty batch that weighs nothing, but does not make LibTorch's kernel divide by 0.
+  // A count for an empty batch. It has no weight but prevents a division by 0 in LibTorch's kernel.
   double my_count = 1e-30;
   if (call.input.numel() > 0) {
     std::tie(mean, invstd) = at::batch_norm_stats(call.input, call.eps);
@@ -113,7 +115,7 @@ Statistics statistics_on_cuda(const Call& call, const BatchNormCollectives& grou
   const Tensor means = all.narrow(1, 0, num_channels);
   const Tensor invstds = all.narrow(1, num_channels, num_channels);
   const Tensor counts = all.select(1, 2 * num_channels).contiguous();
-  Tensor running_mean;  // in the dtype of the counts, as the kernel wants
+  Tensor running_mean;  // in the dtype of the counts, as the kernel requires
   Tensor running_var;
   if (has(call.running_mean)) running_mean = call.running_mean->variable_data().to(call.options());
   if (has(call.running_var)) running_var = call.running_var->variable_data().to(call.options());
@@ -130,7 +132,7 @@ Tensor normalise(const Call& call, const Statistics& statistics) {
   if (call.input.is_cuda()) {
     return at::batch_norm_elemt(call.input, call.weight, call.bias, mean, invstd, call.eps);
   }
-  // What evaluation does: with 1 / invstd^2 for the variance, and no epsilon.
+  // Works like evaluation, with 1 / invstd^2 as the variance and without an epsilon.
   const auto dtype = mean.scalar_type();
   const Tensor var = invstd.to(at::kDouble).pow(-2).to(dtype);
   return std::get<0>(at::native_batch_norm(call.input, to_type(call.weight, dtype),
@@ -138,7 +140,8 @@ Tensor normalise(const Call& call, const Statistics& statistics) {
                                            /*training=*/false, /*momentum=*/0.0, /*eps=*/0.0));
 }
 
-/// @param sums  Of all ranks: of grad_output, and of grad_output times the normalised input.
+/// @param sums  The sums over all ranks of grad_output, and of grad_output times the normalised
+///        input.
 Tensor grad_input_on_cpu(const Tensor& grad_output, const Tensor& input,
                          const OptionalTensor& weight, const Statistics& statistics,
                          const Tensor& sums) {
@@ -150,14 +153,14 @@ Tensor grad_input_on_cpu(const Tensor& grad_output, const Tensor& input,
   };
   const Tensor means = sums.to(at::kDouble) / count;
   const Tensor scale = has(weight) ? invstd * weight->to(at::kDouble) : invstd.to(at::kDouble);
-  // Products with centred inputs: sums of large ones would lose the digits that matter.
+  // Uses centred inputs, because sums of large inputs would lose significant digits.
   return at::addcmul(spread(-scale * means[0]), input - spread(mean),
                      spread(-scale * invstd * means[1]))
       .addcmul_(grad_output.to(mean.scalar_type()), spread(scale))
       .to(input.scalar_type());
 }
 
-/// @return Undefined what is not wanted.
+/// @return The gradients; undefined tensors for those that are not wanted.
 Gradients backward(const Tensor& any_grad, const Tensor& input, const OptionalTensor& weight,
                    const Statistics& statistics, std::array<bool, 3> wanted, const Layer& layer) {
   const auto& [mean, invstd, count] = statistics;
@@ -172,7 +175,8 @@ Gradients backward(const Tensor& any_grad, const Tensor& input, const OptionalTe
         grad_output, input, mean, invstd, weight, wanted[0], wanted[1], wanted[2]);
     if (wanted[0]) sums = at::stack({sum_dy, sum_dy_xmu});
   } else if (input.numel() > 0) {
-    // They do not depend on the weight, but have its dtype, and invstd has that of the statistics.
+    // These gradients do not depend on the weight but have its dtype. invstd has the dtype of the
+    // statistics.
     std::tie(std::ignore, grad_weight, grad_bias) =
         at::native_batch_norm_backward(grad_output, input, /*weight=*/invstd, {}, {}, mean, invstd,
                                        /*train=*/true, /*eps=*/0.0, {false, true, true});
@@ -196,7 +200,8 @@ Gradients backward(const Tensor& any_grad, const Tensor& input, const OptionalTe
           wanted[2] ? grad_bias.to(dtype) : Tensor()};
 }
 
-/// With the statistics given, and the gradient of statistics that were computed from the input.
+/// Normalises with given statistics; its gradient is that of statistics that were computed from the
+/// input.
 class Normalisation : public torch::autograd::Function<Normalisation> {
  public:
   static Tensor forward(torch::autograd::AutogradContext* context, const Tensor& input,
@@ -230,7 +235,7 @@ using Forward = std::tuple<Tensor, Tensor, Tensor, Tensor, int64_t>;
 Forward synchronised(const Call& any, const LayerPtr& layer) {
   LINKBOY_CHECK(any.input.dim() >= 2 && any.input.size(1) == layer->key.numel(), "the layer \"",
                 layer->name, "\" has ", layer->key.numel(), " channels, but its input has the ",
-                "shape ", any.input.sizes(), "; give it inputs of shape [batch, channels, ...].");
+                "shape ", any.input.sizes(), "; pass inputs of shape [batch, channels, ...].");
   const Tensor input = any.input.contiguous(any.input.suggest_memory_format());
   const Call call{input,           any.weight,   any.bias, any.running_mean,
                   any.running_var, any.momentum, any.eps};
@@ -244,7 +249,8 @@ Forward synchronised(const Call& any, const LayerPtr& layer) {
           statistics.mean, statistics.invstd, statistics.count, layer->impl_index};
 }
 
-/// All that `aten::batch_norm` calls, and what TorchScript puts in its place to differentiate it.
+/// Replaces the operator that `aten::batch_norm` calls, and that TorchScript calls in its place to
+/// differentiate it.
 Forward batch_norm_impl_index(const Tensor& input, const OptionalTensor& weight,
                               const OptionalTensor& bias, const OptionalTensor& running_mean,
                               const OptionalTensor& running_var, bool training, double momentum,
@@ -256,7 +262,7 @@ Forward batch_norm_impl_index(const Tensor& input, const OptionalTensor& weight,
                                             training, momentum, eps, cudnn_enabled);
 }
 
-/// Only TorchScript calls it.
+/// Called only by TorchScript.
 Gradients batch_norm_impl_index_backward(int64_t impl_index, const Tensor& input,
                                          const Tensor& grad_output, const OptionalTensor& weight,
                                          const OptionalTensor& running_mean,
@@ -274,14 +280,16 @@ Gradients batch_norm_impl_index_backward(int64_t impl_index, const Tensor& input
                   *Registry::instance().find(impl_index));
 }
 
-/// Without a conversion nothing of LibTorch is changed.
+/// Registers the kernels at the first conversion, so that LibTorch is unchanged without one.
 void register_kernels() {
   static std::once_flag once;
   std::call_once(once, [] {
-    // Autograd's keys for all but inference mode, where training forwards are of use as well.
+    // The Autograd keys serve all modes except inference mode, in which training forward passes are
+    // possible, too.
     for (const auto key : {c10::DispatchKey::AutogradCPU, c10::DispatchKey::AutogradCUDA,
                            c10::DispatchKey::CPU, c10::DispatchKey::CUDA}) {
-      // Never deleted: that would unregister the kernels, which other threads may be calling.
+      // Never deleted, because that would unregister the kernels while other threads may be calling
+      // them.
       auto* library = new torch::Library(torch::Library::IMPL, "aten", key, __FILE__, __LINE__);
       library->impl("_batch_norm_impl_index", TORCH_FN(batch_norm_impl_index));
       library->impl("_batch_norm_impl_index_backward", TORCH_FN(batch_norm_impl_index_backward));
@@ -296,7 +304,7 @@ namespace detail {
 SyncBatchNormHandle convert_sync_batchnorm(Model& model,
                                            std::shared_ptr<const BatchNormCollectives> group) {
   auto layers = find_batch_norm_layers(model);
-  // A layer may be in the model by several names.
+  // A layer may occur in the model under several names.
   std::unordered_set<const at::TensorImpl*> seen;
   std::erase_if(layers, [&](const auto& layer) {
     return !seen.insert(layer->key.unsafeGetTensorImpl()).second;
@@ -315,7 +323,7 @@ SyncBatchNormHandle convert_sync_batchnorm(Model& model,
 
 SyncBatchNormHandle convert_sync_batchnorm(Model& model,
                                            std::shared_ptr<const ProcessGroup> group) {
-  LINKBOY_CHECK(group != nullptr, "the process group is null; give the one to normalise over.");
+  LINKBOY_CHECK(group != nullptr, "the process group is null; pass the group to normalise over.");
   if (group->size() == 1) return {};
   return detail::convert_sync_batchnorm(
       model, std::make_shared<detail::ProcessGroupCollectives>(std::move(group)));

@@ -14,25 +14,25 @@
 namespace linkboy {
 namespace {
 
-/// One store for the whole life of the process: its port could not be had again, and each
-/// connection may wait for a name server.
+/// The store exists for the whole lifetime of the process: its port could not be acquired again,
+/// and each connection may wait for a name server.
 struct World {
   std::mutex mutex;
   c10::intrusive_ptr<c10d::Store> store;
-  c10::intrusive_ptr<c10d::Store> store_for_signs;  // a connection of its own
+  c10::intrusive_ptr<c10d::Store> store_for_signs;  // a separate connection
   std::weak_ptr<ProcessGroup> group;
   int64_t num_groups = 0;
 };
 
 World& world() {
-  // Never destroyed: threads of its group may outlive static objects.
+  // Never destroyed, because threads of its group may outlive static objects.
   static auto* instance = new World();
   return *instance;
 }
 
-/// Connects the ranks. One may be lost after it has arrived.
+/// Connects the ranks. A rank may be lost after it has arrived.
 std::shared_ptr<ProcessGroup> meet(std::shared_ptr<ProcessGroup::Implementation> implementation) {
-  const ProcessGroup unconnected(implementation);  // who to ask for signs of life
+  const ProcessGroup unconnected(implementation);  // whose signs of life to read
   try {
     return std::make_shared<ProcessGroup>(make_c10d_group(implementation));
   } catch (const std::exception& error) {
@@ -43,22 +43,23 @@ std::shared_ptr<ProcessGroup> meet(std::shared_ptr<ProcessGroup::Implementation>
 
 bool wants_nccl(const DistributedOptions& options, c10::Device device) {
   if (options.backend == Backend::nccl) {
-    LINKBOY_CHECK_OPTION(device.is_cuda(), "the backend is nccl, but the device is ", device.str(),
-                         "; NCCL moves tensors of CUDA devices only. Use gloo, or a CUDA device.");
+    LINKBOY_CHECK_OPTION(
+        device.is_cuda(), "the backend is nccl, but the device is ", device.str(),
+        "; NCCL transfers only tensors on CUDA devices. Use gloo, or a CUDA device.");
     return true;
   }
   return options.backend == Backend::automatic && device.is_cuda() && has_nccl();
 }
 
-/// Otherwise the ranks wait for those that a typo in WORLD_SIZE has added.
+/// Without this check, the ranks would wait for those that a typo in WORLD_SIZE has added.
 void check_open_files(int64_t world_size) {
   rlimit limit{};
   if (::getrlimit(RLIMIT_NOFILE, &limit) != 0) return;
-  LINKBOY_CHECK_OPTION(
-      static_cast<rlim_t>(world_size) <= limit.rlim_cur, "there are ", world_size,
-      " processes, and each connects to all others, but this one may have only ", limit.rlim_cur,
-      " open files. Correct the number of processes (WORLD_SIZE), or raise the limit "
-      "(ulimit -n).");
+  LINKBOY_CHECK_OPTION(static_cast<rlim_t>(world_size) <= limit.rlim_cur, "there are ", world_size,
+                       " processes, and each connects to all others, but this one may open only ",
+                       limit.rlim_cur,
+                       " files. Correct the number of processes (WORLD_SIZE), or raise the limit "
+                       "(ulimit -n).");
 }
 
 }  // namespace
@@ -70,7 +71,7 @@ void check_distributed_options(const DistributedOptions& options) {
                        "; it must be positive.");
   LINKBOY_CHECK_OPTION(options.local_sgd_interval >= 0, "local_sgd_interval is ",
                        options.local_sgd_interval,
-                       "; it must be at least 0, which averages gradients instead of weights.");
+                       "; it must not be negative. Use 0 to average gradients instead of weights.");
   LINKBOY_CHECK_OPTION(options.zero_stage >= 0 && options.zero_stage <= 2, "zero_stage is ",
                        options.zero_stage, "; it must be 0, 1 or 2.");
   const bool shards_gradients = options.zero_stage == 2;
@@ -78,8 +79,8 @@ void check_distributed_options(const DistributedOptions& options) {
       options.zero_stage == 0 ||
           (options.local_sgd_interval == 0 && options.gradient_comm_hook == nullptr),
       "zero_stage is ", options.zero_stage,
-      ", together with local_sgd_interval or a gradient_comm_hook; it needs averaged "
-      "gradients. Leave one out.");
+      ", but local_sgd_interval or gradient_comm_hook is set, too; zero_stage needs averaged "
+      "gradients. Set only one of them.");
   LINKBOY_CHECK_OPTION(
       !shards_gradients || options.compression == Compression::none,
       "zero_stage 2 does not compress gradients; set compression to none, or zero_stage to "
@@ -88,8 +89,8 @@ void check_distributed_options(const DistributedOptions& options) {
                        (options.local_sgd_interval > 0) + (options.gradient_comm_hook != nullptr);
   LINKBOY_CHECK_OPTION(
       num_ways <= 1,
-      "of compression, local_sgd_interval and gradient_comm_hook more than one is given; "
-      "each says what is done with the gradients. Choose one.");
+      "more than one of compression, local_sgd_interval and gradient_comm_hook is set; "
+      "each changes how gradients are combined. Set only one of them.");
 }
 
 std::shared_ptr<ProcessGroup> init_process_group(const LaunchEnvironment& launch,
@@ -101,8 +102,8 @@ std::shared_ptr<ProcessGroup> init_process_group(const LaunchEnvironment& launch
   LINKBOY_CHECK(
       device.is_cpu() || device.is_cuda(), "there are ", launch.world_size,
       " processes, but the device is ", device.str(),
-      "; they can share the training on CUDA devices and on CPUs only. Start one process, "
-      "or choose the device cpu.");
+      "; several processes can use only CUDA devices and CPUs. Start one process, or choose the "
+      "device cpu.");
   check_open_files(launch.world_size);
 
   if (uses_nccl) choose_nccl_defaults();
@@ -134,7 +135,7 @@ std::shared_ptr<ProcessGroup> init_process_group(const LaunchEnvironment& launch
   const char* debug = std::getenv("LINKBOY_DEBUG_COLLECTIVES");
   implementation->checks_calls = debug != nullptr && std::string_view(debug) == "1";
   auto group = meet(std::move(implementation));
-  // One that leaves immediately would cut connections that others are still making.
+  // A rank that leaves immediately would cut connections that others are still making.
   const auto connected = c10::make_intrusive<c10d::PrefixStore>("connected", store);
   wait_for_arrivals(*connected, launch.rank, launch.world_size, options.timeout);
   shared.group = group;

@@ -10,12 +10,15 @@
 
 namespace linkboy {
 
-/// @throws Error if an option is out of its range.
+/// Checks the options.
+/// @throws OptionError if an option is out of range.
 void check_distributed_options(const DistributedOptions& options);
 
-/// The group of all processes of this launch, with a backend for the CPU and one for `device`. All
-/// callers share one, which ends with the last of them. Collective, if there are several processes.
-/// @throws Error if they do not find together in time, or the backend is not there.
+/// Returns the group of all processes of this launch, with a backend for the CPU and one for
+/// `device`. All callers share one group, which ends with the last of them.
+/// @throws DistributedError if the processes do not find each other in time; Error if the backend
+///         is not available.
+/// @note Collective, if there are several processes.
 std::shared_ptr<ProcessGroup> init_process_group(const LaunchEnvironment& launch,
                                                  const DistributedOptions& options,
                                                  c10::Device device);

@@ -18,7 +18,7 @@ void for_each_parameter(const torch::optim::Optimizer& optimizer, Visit visit) {
   }
 }
 
-/// While it lives, the chosen parameters have no gradients.
+/// Hides the gradients of the chosen parameters while the object exists.
 class HiddenGradients {
  public:
   template <class IsHidden>
@@ -26,7 +26,7 @@ class HiddenGradients {
     for_each_parameter(optimizer, [&](const at::Tensor& parameter) {
       if (is_hidden(parameter)) hidden_.emplace_back(parameter, parameter.grad());
     });
-    // Not before all are known: is_hidden may throw.
+    // Hide them only when all are known, because is_hidden may throw.
     for (auto& [parameter, gradient] : hidden_) parameter.mutable_grad().reset();
   }
   ~HiddenGradients() {
@@ -60,9 +60,10 @@ void ZeroShards::assign(const torch::optim::Optimizer& optimizer) {
 
 int64_t ZeroShards::owner_of(const at::Tensor& parameter) const {
   const auto found = owners_.find(parameter.unsafeGetTensorImpl());
-  LINKBOY_CHECK(found != owners_.end(), "with zero_stage, a parameter ", parameter.sizes(),
-                " has no rank that updates it, since Accelerator::prepare has not seen it. Call "
-                "prepare(model, &optimizer) after parameters were added.");
+  LINKBOY_CHECK(found != owners_.end(), "with zero_stage, no rank updates the parameter of shape ",
+                parameter.sizes(),
+                ", because Accelerator::prepare has not seen it. Call prepare(model, &optimizer) "
+                "after you add parameters.");
   return found->second;
 }
 
@@ -76,11 +77,11 @@ void ZeroShards::step(torch::optim::Optimizer& optimizer, const std::function<vo
   for_each_parameter(optimizer, [&](const at::Tensor& parameter) {
     if (parameter.requires_grad()) of_rank[owner_of(parameter)].push_back(parameter);
   });
-  // Also where fp16 has skipped the step, which not every rank need know yet.
+  // Send the parameters even if fp16 has skipped the step, because a rank may not know that yet.
   for (int64_t rank = 0; rank < group_->size(); ++rank) group_->broadcast(of_rank[rank], rank);
 }
 
-/// A checkpoint brings the state of all.
+/// Drops the state of parameters of other ranks, which a loaded checkpoint contains.
 void ZeroShards::drop_state_of_others(torch::optim::Optimizer& optimizer) const {
   auto& state = optimizer.state();
   for (auto entry = state.begin(); entry != state.end();) {
@@ -93,11 +94,11 @@ void ZeroShards::drop_state_of_others(torch::optim::Optimizer& optimizer) const 
 StateDict ZeroShards::whole_state(const torch::optim::Optimizer& optimizer) const {
   StateDict whole = optimizer_state_dict(optimizer);
   LINKBOY_CHECK(whole.contains("state"),
-                "with zero_stage, the state of this optimizer cannot be put together; use SGD, "
+                "with zero_stage, the state of this optimizer cannot be collected; use SGD, "
                 "Adam, AdamW, Adagrad or RMSprop.");
   c10::impl::GenericDict all(c10::IntType::get(), c10::AnyType::get());
   const std::string own = to_bytes(whole.at("state"));
-  // One rank after the other: no rank has to hold the bytes of all.
+  // One rank after another, so that no rank has to hold the bytes of all.
   for (int64_t rank = 0; rank < group_->size(); ++rank) {
     const c10::IValue part = from_bytes(group_->broadcast_bytes(own, rank));
     for (const auto& entry : part.toGenericDict()) all.insert(entry.key(), entry.value());

@@ -16,25 +16,30 @@ class Optimizer;
 
 namespace linkboy {
 
-/// ZeRO: each rank keeps the optimizer's state of its own parameters alone, updates these and sends
-/// them to the others. Large parameters are dealt out first, each to the rank with the least.
+/// ZeRO: each rank keeps only the optimizer state of its own parameters, updates them and sends
+/// them to the other ranks. Large parameters are assigned first, each to the rank with the fewest
+/// elements.
 class ZeroShards {
  public:
   explicit ZeroShards(std::shared_ptr<const ProcessGroup> group);
 
-  /// Deals out the parameters that have no owner yet; an owner stays one, because it has the state.
+  /// Assigns the parameters that do not have an owner yet. An owner never changes, because it has
+  /// the state.
   void assign(const torch::optim::Optimizer& optimizer);
 
-  /// The rank that updates it. @throws Error if it was not assigned.
+  /// Returns the rank that updates a parameter.
+  /// @throws Error if the parameter was not assigned.
   int64_t owner_of(const at::Tensor& parameter) const;
 
-  /// Calls `make_step` with the gradients of others' parameters hidden from it; then sends and
-  /// receives what was updated. The gradients are there again after it, also if it throws.
+  /// Calls `make_step` while the gradients of parameters of other ranks are hidden. Then sends and
+  /// receives the updated parameters. The gradients are restored afterwards, even if `make_step`
+  /// throws.
   /// @note Collective.
   void step(torch::optim::Optimizer& optimizer, const std::function<void()>& make_step);
 
-  /// The state of all ranks as one, on every rank (the others' tensors on the CPU): as
-  /// `optimizer_state_dict` of a process alone. Collective.
+  /// Returns the state of all ranks on every rank, in the format of `optimizer_state_dict` of a
+  /// single process. The tensors of the other ranks are on the CPU.
+  /// @note Collective.
   StateDict whole_state(const torch::optim::Optimizer& optimizer) const;
 
  private:
@@ -42,7 +47,7 @@ class ZeroShards {
 
   std::shared_ptr<const ProcessGroup> group_;
   std::unordered_map<const at::TensorImpl*, int64_t> owners_;
-  std::vector<int64_t> num_elements_;  // of each rank
+  std::vector<int64_t> num_elements_;  // assigned to each rank
 };
 
 }  // namespace linkboy

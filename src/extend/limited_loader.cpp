@@ -31,9 +31,8 @@ LimitedLoader::LimitedLoader(std::shared_ptr<DataLoader> loader, int64_t max_bat
     : loader_(std::move(loader)),
       max_batches_(max_batches),
       repeats_first_epoch_(repeats_first_epoch) {
-  LINKBOY_CHECK(loader_ != nullptr, "the loader to limit is null; give an object.");
-  LINKBOY_CHECK(max_batches_ >= 0, "a loader is limited to ", max_batches_,
-                " batches; the number must not be negative.");
+  LINKBOY_CHECK(loader_ != nullptr, "the loader to limit is null; pass a loader.");
+  LINKBOY_CHECK(max_batches_ >= 0, "max_batches is ", max_batches_, "; it must not be negative.");
 }
 
 std::shared_ptr<DataLoader> LimitedLoader::shared(const DataLoaderOptions& defaults) const {

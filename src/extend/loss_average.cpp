@@ -10,7 +10,7 @@ namespace linkboy {
 void LossAverage::update(const at::Tensor& loss, int64_t batch_size) {
   count_ += batch_size;
   if (loss.is_cpu() && loss.numel() == 1 && loss.scalar_type() == at::kFloat) {
-    // Almost every loss; reading it directly spares the dispatches below.
+    // The common case; reading the value directly avoids the dispatches below.
     host_total_ +=
         static_cast<double>(*loss.const_data_ptr<float>()) * static_cast<double>(batch_size);
     return;
@@ -22,7 +22,8 @@ void LossAverage::update(const at::Tensor& loss, int64_t batch_size) {
     return;
   }
   if (!device_total_.defined()) {
-    // One sum, from what was restored on, so that a resumed run rounds as the uninterrupted one.
+    // The sum starts from the restored total, so that a resumed run rounds like an uninterrupted
+    // one.
     device_total_ =
         at::full({}, std::exchange(host_total_, 0.0), mean.options().dtype(at::kDouble));
   }

@@ -10,7 +10,7 @@ namespace linkboy {
 namespace {
 
 std::mutex mutex;
-const StatusLine* shown = nullptr;  // under the mutex
+const StatusLine* shown = nullptr;  // guarded by `mutex`
 
 }  // namespace
 
@@ -45,7 +45,7 @@ std::size_t StatusLine::width() const {
 }
 
 void StatusLine::draw() const {
-  // The new text first: a line that is erased before it is written flickers.
+  // Writes the new text first, because a line that is erased before it is written flickers.
   std::fputc('\r', stream_);
   std::fwrite(text_.data(), 1, text_.size(), stream_);
   std::fputs("\x1b[K", stream_);

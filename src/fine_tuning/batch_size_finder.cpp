@@ -15,20 +15,20 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-/// The most that was in use of what the batch size is limited by.
+/// Returns the peak use of the memory that limits the batch size.
 double memory_mib(c10::Device device) {
   if (device.is_cpu()) return resident_mib();
   const auto peak = device_peak(device);
   return peak ? peak->allocated_mib : 0.0;
 }
 
-/// What is cached for batches of other sizes counts for nobody.
+/// Releases the memory that is cached for batches of other sizes, so that it does not count.
 void release_memory(c10::Device device) {
   empty_device_cache(device);
   reset_device_peak(device);
 }
 
-/// Thrown out of a trial whose batches are too large.
+/// Ends a trial whose batches are too large.
 struct TooLarge {};
 
 class Measure final : public Callback {
@@ -82,7 +82,7 @@ class Finder {
         measure_(std::make_shared<Measure>(finder)),
         snapshot_(trainer, measure_) {}
 
-  /// Everything is as before when it returns or throws.
+  /// Runs one trial. Restores everything before it returns or throws.
   bool try_size(int64_t batch_size) {
     options_.per_device_batch_size = batch_size;
     BatchSizeTrial trial;
@@ -140,10 +140,9 @@ void check(const BatchSizeFinderOptions& finder, Trainer& trainer) {
   LINKBOY_CHECK(!finder.max_memory_mib || *finder.max_memory_mib > 0.0, "max_memory_mib is ",
                 *finder.max_memory_mib, "; it must be positive.");
   LINKBOY_CHECK(trainer.accelerator().num_processes() == 1,
-                "find_batch_size works in one process, "
-                "but there are ",
+                "find_batch_size needs a run with a single process, but there are ",
                 trainer.accelerator().num_processes(),
-                ". Run it in a single one on the same hardware.");
+                ". Run it in one process on the same hardware.");
 }
 
 /// Fills in the best sizes of all trials.
@@ -164,10 +163,11 @@ void conclude(BatchSizeFinderResult& result) {
 BatchSizeFinderResult find_batch_size(Trainer& trainer, TrainOptions options,
                                       const BatchSizeFinderOptions& finder) {
   check(finder, trainer);
-  LINKBOY_CHECK(options.train_dataset, "train_dataset is missing; find_batch_size needs one.");
+  LINKBOY_CHECK_OPTION(options.train_dataset,
+                       "train_dataset is missing; find_batch_size needs one.");
   LINKBOY_CHECK_OPTION(!options.train_dataloader_options.batch_sampler,
-                       "train_dataloader_options has a batch_sampler, which makes batches of its "
-                       "own sizes; find_batch_size needs to set the size. Leave it out.");
+                       "train_dataloader_options has a batch_sampler, which determines the batch "
+                       "sizes, but find_batch_size must set them. Leave the batch_sampler out.");
   const int64_t most = std::min(finder.max_batch_size, options.train_dataset.size());
   options.max_num_updates = finder.num_updates;
   options.create_scheduler_fn = {};
@@ -190,8 +190,8 @@ BatchSizeFinderResult find_batch_size(Trainer& trainer, TrainOptions options,
     size = std::min(2 * size, most);
   }
   LINKBOY_CHECK(fits > 0 || search.is_stopped(), "not even a batch of ", too_large,
-                " fits into memory. Make the model or min_batch_size smaller, or compute with "
-                "activation checkpoints.");
+                " fits into memory. Use a smaller model, a smaller min_batch_size or activation "
+                "checkpoints.");
   while (too_large - fits > std::max<int64_t>(1, fits / 8) && too_large <= most &&
          !search.is_stopped()) {
     const int64_t middle = fits + (too_large - fits) / 2;

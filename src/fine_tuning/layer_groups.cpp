@@ -6,8 +6,8 @@ namespace linkboy {
 
 std::shared_ptr<torch::nn::Module> require_layers(const Model& model) {
   LINKBOY_CHECK(model.module() != nullptr,
-                "the model is TorchScript, whose layers cannot be told apart; give a LibTorch "
-                "module, into which the weights can be loaded.");
+                "the model is TorchScript, whose layers are not accessible one by one; use a "
+                "LibTorch module and load the weights into it.");
   return model.module();
 }
 

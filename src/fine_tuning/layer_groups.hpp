@@ -19,17 +19,19 @@ struct GroupedModule {
   std::shared_ptr<torch::nn::Module> module;
 };
 
-/// The model's module. @throws Error if the model is TorchScript.
+/// Returns the model's module.
+/// @throws Error if the model is TorchScript.
 std::shared_ptr<torch::nn::Module> require_layers(const Model& model);
 
-/// The direct children, one group each; the module itself if it does not have children.
+/// Returns the direct children, one group each. If the module does not have children, returns the
+/// module itself.
 std::vector<GroupedModule> layer_groups(const std::shared_ptr<torch::nn::Module>& root);
 
-/// All modules, parents before their children, in the order of the state dict. The root itself
-/// comes first and belongs to group 0. A module that is registered twice comes twice.
+/// Returns all modules, parents before their children, in the order of the state dict. The root
+/// comes first and belongs to group 0. A module that is registered twice appears twice.
 std::vector<GroupedModule> grouped_modules(const std::shared_ptr<torch::nn::Module>& root);
 
-/// "block" and "weight" are "block.weight".
+/// Joins two names: "block" and "weight" become "block.weight".
 std::string joined_name(const std::string& module, const std::string& name);
 
 }  // namespace linkboy

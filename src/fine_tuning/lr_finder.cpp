@@ -27,15 +27,16 @@ void check(const LrFinderOptions& finder) {
                 "; it must be above 1.");
 }
 
-/// Grows the largest rate from start_lr to end_lr, the others with it.
+/// Increases the largest rate from start_lr to end_lr. The other rates keep their ratios to it.
 class GrowingRate final : public Scheduler {
  public:
   GrowingRate(torch::optim::Optimizer& optimizer, const LrFinderOptions& finder)
       : Scheduler(optimizer), finder_(finder) {
     largest_ = *std::max_element(base_values().begin(), base_values().end());
-    LINKBOY_CHECK(largest_ > 0.0,
-                  "the optimizer's learning rates are all 0; give it one above 0, whose size does "
-                  "not matter.");
+    LINKBOY_CHECK(
+        largest_ > 0.0,
+        "the optimizer's learning rates are all 0; set at least one of them to a positive "
+        "value. Only the ratios of the rates matter.");
   }
 
   std::vector<double> values_at(int64_t update) const override {
@@ -81,7 +82,8 @@ class RecordLosses final : public Callback {
     mean_ = weight * mean_ + (1.0 - weight) * loss;
     result_.learning_rates.push_back(rate);
     result_.losses.push_back(loss);
-    // The first losses have nothing before them; without the division they would count as zero.
+    // Corrects the bias of the first values. Without the division, the missing losses before them
+    // would count as zero.
     const auto count = static_cast<double>(result_.losses.size());
     result_.smoothed_losses.push_back(mean_ / (1.0 - std::pow(weight, count)));
     if (result_.losses.size() == 1) lowest_ = result_.smoothed_losses.back();
@@ -90,7 +92,8 @@ class RecordLosses final : public Callback {
 
   bool has_diverged() const {
     if (!std::isfinite(result_.losses.back())) return true;
-    // A loss that can be negative (a density, a similarity) has no ratio to its lowest value.
+    // A loss that can be negative (a density, a similarity) may have a lowest value of 0 or less,
+    // and then a ratio to it is not meaningful.
     const double fall = result_.smoothed_losses.front() - lowest_;
     const double unit = lowest_ > 0.0 ? lowest_ : std::max(-lowest_, fall);
     return result_.smoothed_losses.back() - lowest_ > (finder_.divergence_factor - 1.0) * unit;
@@ -103,8 +106,9 @@ class RecordLosses final : public Callback {
   double lowest_ = 0.0;
 };
 
-/// Each value's mean with its neighbours on both sides, whose weights fall by `smoothing` a step:
-/// unlike the smoothed losses it does not lag behind, 20 updates with a smoothing of 0.95.
+/// Returns the mean of each value and its neighbours on both sides, with weights that decay by
+/// `smoothing` per step. Unlike the smoothed losses, which lag by 20 updates at a smoothing of
+/// 0.95, it does not lag.
 std::vector<double> smoothed_both_ways(const std::vector<double>& values, double smoothing) {
   std::vector<double> sums(values.size());
   std::vector<double> weights(values.size());
@@ -115,7 +119,7 @@ std::vector<double> smoothed_both_ways(const std::vector<double>& values, double
     weights[i] += weight = smoothing * weight + 1.0;
   }
   sum = weight = 0.0;
-  for (std::size_t i = values.size(); i-- > 0;) {  // without the value itself, which is in already
+  for (std::size_t i = values.size(); i-- > 0;) {  // the value itself is already included
     sums[i] += sum;
     weights[i] += weight;
     sum = smoothing * (sum + values[i]);
@@ -130,14 +134,14 @@ std::optional<double> steepest_fall(const LrFinderResult& result, double smoothi
   while (!losses.empty() && !std::isfinite(losses.back())) losses.pop_back();
   const std::size_t num_first = std::min(losses.size(), 1 + losses.size() / 10);
   if (num_first == 0) return std::nullopt;
-  // The rise at the end must not hide the fall before it.
+  // Without the limit, the rise at the end would hide the fall before it.
   const auto first_end = losses.begin() + static_cast<std::ptrdiff_t>(num_first);
   const double ceiling = *std::max_element(losses.begin(), first_end);
   for (double& loss : losses) loss = std::min(loss, ceiling);
   losses = smoothed_both_ways(losses, smoothing);
   std::optional<double> rate;
   double steepest = 0.0;
-  // The first few are means over too few losses.
+  // The first few values are means over too few losses.
   for (std::size_t i = num_first; i + 1 < losses.size(); ++i) {
     const double growth = result.learning_rates[i + 1] / result.learning_rates[i - 1];
     if (growth <= 1.0) continue;  // in fp16, skipped updates repeat a rate

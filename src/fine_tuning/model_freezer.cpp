@@ -18,19 +18,20 @@ bool is_batch_norm(const Module& module) {
          dynamic_cast<const torch::nn::BatchNorm3dImpl*>(&module) != nullptr;
 }
 
-/// Integers, of a quantized layer say, are never trained.
+/// Whether a parameter can be trained. Integers (of a quantized layer, for example) cannot.
 bool can_be_trained(const at::Tensor& parameter) {
   return at::isFloatingType(parameter.scalar_type()) || at::isComplexType(parameter.scalar_type());
 }
 
-/// Adds those of the module's own parameters that it changes to `changed`.
+/// Sets `requires_grad` of the module's own parameters and adds the changed ones to `changed`.
 void set_requires_grad(const GroupedModule& part, bool value, ParametersByGroup& changed) {
   for (at::Tensor& parameter : part.module->parameters(/*recurse=*/false)) {
     if (!parameter.defined() || parameter.requires_grad() == value || !can_be_trained(parameter)) {
       continue;
     }
     parameter.set_requires_grad(value);
-    // An optimizer would continue with what is left of an unfinished window.
+    // Otherwise, an optimizer would use the gradient that is left from an incomplete accumulation
+    // window.
     if (!value) parameter.mutable_grad().reset();
     changed[part.group].push_back(parameter);
   }
@@ -43,7 +44,7 @@ bool is_any_frozen(const Module& module) {
   });
 }
 
-/// The model's parameters, each once, that `accepts` takes.
+/// Returns the parameters of the model, each once, for which `accepts` returns true.
 template <class Accepts>
 std::vector<at::Tensor> parameters_where(const std::shared_ptr<Module>& root, Accepts accepts) {
   std::vector<at::Tensor> parameters;
@@ -68,7 +69,7 @@ std::pair<int64_t, int64_t> ModelFreezer::range_of(int64_t from_index, int64_t t
   const auto num_groups = static_cast<int64_t>(layer_groups(module_).size());
   for (int64_t index : {from_index, to_index}) {
     LINKBOY_CHECK(index >= -num_groups && index < num_groups, "there is no layer group ", index,
-                  ": the model has ", num_groups, " layer group(s). Take an index from ",
+                  ": the model has ", num_groups, " layer group(s). Use an index from ",
                   -num_groups, " to ", num_groups - 1, ".");
   }
   const int64_t first = from_index < 0 ? from_index + num_groups : from_index;
@@ -107,7 +108,7 @@ ParametersByGroup ModelFreezer::unfreeze(const UnfreezeOptions& options) {
   return changed;
 }
 
-/// The mode of the whole is told by the root's, so that it is not that of group 0.
+/// A root with children is excluded: its mode is the mode of the whole model, not that of group 0.
 bool ModelFreezer::can_hold_in_eval(const Module& module) const {
   return &module != module_.get() || module_->children().empty();
 }
@@ -126,7 +127,7 @@ void ModelFreezer::set_modes(const Modules& to_train) {
     const bool is_training = part.module->is_training() || to_train.contains(part.module);
     modes.emplace_back(part.module.get(), is_training && !held_in_eval_.contains(part.module));
   }
-  // A module's train() reaches its children as well: they come after it, each with its own mode.
+  // A module's train() also reaches its children. They come after it, each with its own mode.
   for (const auto& [module, is_training] : modes) module->train(is_training);
 }
 

@@ -35,20 +35,20 @@ bool is_embedding(const Module& module) {
   return is_any_of<torch::nn::EmbeddingImpl, torch::nn::EmbeddingBagImpl>(module);
 }
 
-/// By its own name, as modules of LibTorch have it.
+/// Whether the parameter's own name is that of a bias, as in LibTorch's modules.
 bool is_bias(const std::string& name) {
   return name == "bias" || name.starts_with("bias_") || name.ends_with("_bias");
 }
 
 struct NamedParameter {
-  /// Dotted, and without its module's name.
+  /// The dotted name, and the name within its module.
   std::string name, own_name;
   const Module* module;
   int64_t group;
   at::Tensor tensor;
 };
 
-/// Each once, frozen ones too.
+/// Returns all parameters, each once, including frozen ones.
 std::vector<NamedParameter> named_parameters(const std::shared_ptr<Module>& root) {
   std::vector<NamedParameter> parameters;
   std::unordered_set<const at::TensorImpl*> seen;
@@ -70,7 +70,8 @@ void check_number(const char* name, double value) {
 
 void check_name(const char* option, const std::string& name, bool fits) {
   LINKBOY_CHECK(fits, option, " names \"", name,
-                "\", which fits no parameter of the model. Take a name of its state dict.");
+                "\", which does not match any parameter of the model. Use a name from its state "
+                "dict.");
 }
 
 // Weight decay.
@@ -125,8 +126,9 @@ class LayerWiseLr {
               const std::vector<NamedParameter>& parameters)
       : options_(options), base_lr_(options.base_lr.value_or(default_lr)) {
     check_number("base_lr", base_lr_);
-    LINKBOY_CHECK(options.decay > 0.0 && options.decay <= 1.0, "the decay of learning rates is ",
-                  options.decay, "; it must be above 0 and at most 1.");
+    LINKBOY_CHECK_OPTION(options.decay > 0.0 && options.decay <= 1.0,
+                         "the decay of learning rates is ", options.decay,
+                         "; it must be above 0 and at most 1.");
     std::set<std::string> unused;
     for (const auto& names : options.layers) unused.insert(names.begin(), names.end());
     for (const NamedParameter& parameter : parameters) {
@@ -166,18 +168,19 @@ class LayerWiseLr {
       }
     }
     LINKBOY_CHECK(layer.has_value(), "the parameter ", parameter.name,
-                  " is in none of the layers; name it, or a module that it is in, in one of them.");
+                  " is not in any of the layers; add its name, or that of a module that contains "
+                  "it, to one of them.");
     return static_cast<int64_t>(*layer);
   }
 
   const LayerWiseLrOptions& options_;
   double base_lr_;
-  std::set<int64_t> groups_;  // with parameters
+  std::set<int64_t> groups_;  // that have parameters
 };
 
 // Groups.
 
-/// What one group has of its own.
+/// The fields in which a group differs from the optimizer's options.
 struct GroupFields {
   std::optional<double> lr, weight_decay;
 
@@ -221,7 +224,7 @@ std::vector<OptimizerParamGroup> parameter_groups(const Model& model,
     groups[index].params().push_back(parameter.tensor);
   }
   LINKBOY_CHECK(!groups.empty(),
-                "the model has no trainable parameter; unfreeze some of its layers.");
+                "the model does not have a trainable parameter; unfreeze some of its layers.");
   return groups;
 }
 

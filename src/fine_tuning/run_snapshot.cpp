@@ -11,7 +11,7 @@
 namespace linkboy {
 namespace {
 
-/// With tensors of its own.
+/// Returns a deep copy.
 StateDict copy_of(const StateDict& state) {
   StateDict copy;
   for (const auto& [name, value] : state.entries()) copy.set(name, value.deepcopy());
@@ -67,7 +67,7 @@ void RunSnapshot::restore() {
   }
   Accelerator& accelerator = trainer_.accelerator();
   accelerator.load_state_dict(accelerator_);
-  if (!members_.empty()) trainer_.load_state_dict(copy_of(members_));  // for another trial
+  if (!members_.empty()) trainer_.load_state_dict(copy_of(members_));  // a copy, for further trials
   if (accelerator.grad_scaler() != nullptr)
     accelerator.grad_scaler()->load_state_dict(grad_scaler_);
   set_rng_state(trainer_.device(), rng_);

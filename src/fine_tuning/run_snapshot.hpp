@@ -9,27 +9,30 @@ namespace linkboy {
 
 class Trainer;
 
-/// What a trial run changes, to put it back: weights and buffers of the model and of the registered
-/// modules, optimizers, accelerator, random numbers, run history, callbacks, the members of a
-/// subclass. While it lives, the Trainer calls `callback` and the low_overhead_callbacks in place
-/// of its own. A request to stop ends each trial; it is left to the next run if it was made before,
-/// or is a `StopReason::stop_request`.
+/// The state that a trial run changes and that `restore` restores: weights and buffers of the model
+/// and of the registered modules, optimizers, accelerator, random numbers, run history, callbacks
+/// and the members of a subclass. While it exists, the Trainer calls `callback` and the
+/// low_overhead_callbacks instead of its own callbacks. A stop request ends each trial. It also
+/// remains in force for the next run if it was made before the trial or is a
+/// `StopReason::stop_request`.
 class RunSnapshot {
  public:
-  /// @throws Error if the Trainer has no optimizer. @note Collective.
+  /// @throws OptionError if the Trainer does not have an optimizer.
+  /// @note Collective.
   RunSnapshot(Trainer& trainer, std::shared_ptr<Callback> callback);
   ~RunSnapshot();
   RunSnapshot(const RunSnapshot&) = delete;
   RunSnapshot& operator=(const RunSnapshot&) = delete;
 
-  /// Puts everything back. May be called again, before another trial. @note Collective.
+  /// Restores everything. Can be called again after another trial.
+  /// @note Collective.
   void restore();
 
  private:
   Trainer& trainer_;
   CallbackHandler callbacks_;
   StateDict model_;
-  std::vector<NamedTensors> modules_;  // of the registered modules: copies
+  std::vector<NamedTensors> modules_;  // copies of the registered modules' tensors
   StateDict optimizer_;
   std::vector<StateDict> registered_optimizers_;
   StateDict accelerator_;

@@ -22,7 +22,8 @@ namespace {
 using torch::autograd::SavedVariable;
 using torch::autograd::SavedVariableHooks;
 
-/// What must be the same of a saved tensor in the forward and in the recomputation.
+/// The properties of a saved tensor that must be the same in the forward pass and in the
+/// recomputation.
 struct Description {
   Description() = default;
   explicit Description(const at::Tensor& tensor)
@@ -41,22 +42,25 @@ struct Description {
 };
 
 constexpr const char* kDoTheSame =
-    "; a function given to checkpoint must do the same whenever it is called: draw random numbers "
-    "from LibTorch's generators only, and depend on nothing that changes before the backward.";
+    "; the function passed to checkpoint must do the same work in every call: it must draw random "
+    "numbers only from LibTorch's generators, and must not depend on anything that changes before "
+    "the backward pass.";
 
-/// Ends a function that has computed all that is needed. No std::exception, so that functions that
-/// catch those do not catch it.
+/// Ends a function that has computed everything that is needed. Not derived from std::exception, so
+/// that the function does not catch it with those.
 struct StopRecomputation {};
 
-/// Whether `tensor` comes from a torch::autograd::Function of C++. While such a function saves its
-/// outputs they own each other; an exception would leave them so, and their memory would be lost.
+/// Whether `tensor` comes from a C++ torch::autograd::Function. While such a function saves its
+/// outputs, they own each other. An exception at that point would leave them so, and their memory
+/// would leak.
 bool is_of_custom_function(const at::Tensor& tensor) {
   const auto& node = tensor.grad_fn();
-  // All that the nodes of such functions have in common is the template that they are made from.
+  // The only common property of the nodes of such functions is the template that they are
+  // instantiated from.
   return node && node->name().starts_with("torch::autograd::CppNode<");
 }
 
-/// The place of one tensor that the forward saved. Autograd's node owns it.
+/// The slot of one tensor that the forward pass saved. Autograd's node owns it.
 struct Slot {
   struct Value {
     at::Tensor tensor;
@@ -66,7 +70,7 @@ struct Slot {
   std::size_t index;
   Description description;
   std::optional<int64_t> parameter_version;
-  /// By graph task: backwards of the same graph may run within each other.
+  /// Indexed by graph task, because backward passes of the same graph may be nested.
   std::map<int, Value> values;
 };
 
@@ -74,17 +78,19 @@ struct Slot {
 
 namespace detail {
 
-/// One call of checkpoint: what it takes to run its function again. What was saved owns it.
+/// One call of `checkpoint`, with everything that is needed to run its function again. The saved
+/// tensors own it.
 class CheckpointFrame : public std::enable_shared_from_this<CheckpointFrame> {
  public:
   CheckpointFrame(std::function<void(c10::ArrayRef<at::Tensor>)> fn,
                   c10::ArrayRef<at::Tensor> inputs, std::vector<at::Tensor> buffers)
       : fn_(std::move(fn)), buffers_(std::move(buffers)), rng_states_(rng_states_for(inputs)) {
-    // As saved tensors they have their versions checked, and an enclosing checkpoint frees them.
+    // Saved tensors have their versions checked, and an enclosing checkpoint can free them.
     for (const auto& input : inputs) inputs_.emplace_back(input, /*is_output=*/false);
   }
 
-  /// A function that drew no numbers draws none when run again: other threads keep the generator.
+  /// Drops the states of generators that the function did not use. It will not use them in the
+  /// second run either, and other threads can then use these generators.
   void end_forward() {
     std::erase_if(rng_states_,
                   [](const auto& state) { return rng_state_of(state.first).equal(state.second); });
@@ -105,14 +111,15 @@ class CheckpointFrame : public std::enable_shared_from_this<CheckpointFrame> {
     if (!slot.values.contains(graph_task)) {
       recompute(graph_task);
       LINKBOY_CHECK(slot.values.contains(graph_task), "the recomputation did not reach tensor ",
-                    slot.index, " of the ", slots_.size(), " that the forward saved", kDoTheSame);
+                    slot.index, " of the ", slots_.size(), " that the forward pass saved",
+                    kDoTheSame);
     }
-    // Taken out: the backward needs a value once, and its memory soon.
+    // The value is removed, because the backward pass needs it only once and needs its memory soon.
     const auto value = std::move(slot.values.extract(graph_task).mapped());
     LINKBOY_CHECK(value.tensor._version() == value.version, "the recomputation saved a tensor (",
-                  slot.description.text(), ") for the backward and then changed it in place; ",
-                  "do that out of place in the function given to checkpoint.");
-    if (graph_task < 0) forget(graph_task);  // asked for by hand: there will be no backward
+                  slot.description.text(), ") for the backward pass and then changed it in place; ",
+                  "change it out of place in the function passed to checkpoint.");
+    if (graph_task < 0) forget(graph_task);  // unpacked manually: no backward pass follows
     return value.tensor;
   }
 
@@ -134,10 +141,10 @@ class CheckpointFrame : public std::enable_shared_from_this<CheckpointFrame> {
   RngStates rng_states_;
   AutocastState autocast_;
   std::vector<std::weak_ptr<Slot>> slots_;
-  std::mutex mutex_;  // a backward runs in one thread per device
+  std::mutex mutex_;  // a backward pass runs in one thread per device
 };
 
-/// Puts what the function saves, in the same order as in the forward, into the slots.
+/// Puts the tensors that the function saves into the slots, in the order of the forward pass.
 class CheckpointFrame::Recomputation final : public SavedTensorPacker {
  public:
   Recomputation(const std::vector<std::weak_ptr<Slot>>& slots, int graph_task)
@@ -150,16 +157,16 @@ class CheckpointFrame::Recomputation final : public SavedTensorPacker {
   bool is_complete() const { return next_ == num_needed_; }
 
   void put(const at::Tensor& tensor) {
-    if (is_complete()) return;  // the function was not stopped, or has caught the exception
+    if (is_complete()) return;  // the function was not stopped, or caught the exception
     if (const auto slot = slots_[next_].lock()) {
       const Description description(tensor);
       LINKBOY_CHECK(description == slot->description, "tensor ", slot->index,
-                    " that the forward saved for the backward was ", slot->description.text(),
-                    ", but is ", description.text(), " when computed again", kDoTheSame);
+                    " that the forward pass saved was ", slot->description.text(), ", but is ",
+                    description.text(), " when computed again", kDoTheSame);
       LINKBOY_CHECK(!slot->parameter_version || *slot->parameter_version == tensor._version(),
                     "a parameter (", description.text(), ") was changed in place between the ",
-                    "forward and the backward of a checkpoint; call the optimizer after the ",
-                    "backward.");
+                    "forward and the backward pass of a checkpoint; call the optimizer after the ",
+                    "backward pass.");
       slot->values.insert_or_assign(graph_task_, Slot::Value{tensor.detach(), tensor._version()});
     }
     ++next_;
@@ -175,12 +182,13 @@ class CheckpointFrame::Recomputation final : public SavedTensorPacker {
   int graph_task_;
 };
 
-/// Also lets a backward within the function work on the recomputation's own graph.
+/// Saves tensors during a recomputation. Also lets a backward pass within the function use the
+/// recomputation's own graph.
 class CheckpointFrame::RecomputationHooks final : public SavedVariableHooks {
  public:
   explicit RecomputationHooks(Recomputation& recomputation) : recomputation_(recomputation) {}
   void call_pack_hook(const at::Tensor& tensor) override {
-    tensor_ = tensor.detach();  // with its history it would own itself
+    tensor_ = tensor.detach();  // with its history, it would own itself
     recomputation_.put(tensor);
   }
   at::Tensor call_unpack_hook() override { return tensor_; }
@@ -195,7 +203,7 @@ std::unique_ptr<SavedVariableHooks> CheckpointFrame::Recomputation::hooks() {
 }
 
 void CheckpointFrame::recompute(int graph_task) {
-  if (graph_task >= 0) {  // a backward of a part of the graph leaves values behind
+  if (graph_task >= 0) {  // a backward pass of a part of the graph leaves values
     torch::autograd::Engine::get_default_engine().queue_callback(
         [weak = weak_from_this(), graph_task] {
           if (const auto frame = weak.lock()) {
@@ -214,7 +222,8 @@ void CheckpointFrame::recompute(int graph_task) {
   try {
     fn_(inputs);
   } catch (...) {
-    // What is between here and the function may have made another exception of ours.
+    // Code between this call and the function may have replaced StopRecomputation by another
+    // exception.
     if (!recomputation.is_complete()) {
       forget(graph_task);
       throw;
@@ -249,7 +258,7 @@ class CheckpointScope::Parts final : public SavedTensorPacker {
 CheckpointScope::CheckpointScope(std::function<void(c10::ArrayRef<at::Tensor>)> recompute,
                                  c10::ArrayRef<at::Tensor> inputs,
                                  std::vector<at::Tensor> buffers) {
-  // The forward of a nested checkpoint is then part of the enclosing one's recomputation.
+  // In this case, the forward pass of a nested checkpoint is part of the enclosing recomputation.
   const bool guards_buffers = is_recomputing();
   const auto held = guards_buffers ? buffers : std::vector<at::Tensor>();
   auto frame = std::make_shared<CheckpointFrame>(std::move(recompute), inputs, std::move(buffers));

@@ -13,7 +13,8 @@ namespace {
 constexpr double kKibPerMib = 1024.0;
 constexpr double kBytesPerMib = 1024.0 * 1024.0;
 
-/// Null before anything was allocated on the device, and for one whose allocator counts nothing.
+/// Returns null before memory was allocated on the device, and if its allocator does not keep
+/// statistics.
 c10::DeviceAllocator* allocator_of(c10::Device device) {
   if (device.is_cpu()) return nullptr;
   auto* allocator = dynamic_cast<c10::DeviceAllocator*>(c10::GetAllocator(device.type()));

@@ -34,7 +34,8 @@ AutocastGuard::AutocastGuard(const AutocastState& state) {
 }
 
 AutocastGuard::~AutocastGuard() {
-  // Outside of any autocast nobody else clears the cache, and its weights would grow old.
+  // Outside of any autocast scope, nothing else clears the cache, and its weights would become
+  // outdated.
   if (at::autocast::decrement_nesting() == 0) at::autocast::clear_cache();
   before_.apply();
 }
@@ -68,7 +69,8 @@ BufferGuard::BufferGuard(const std::vector<at::Tensor>& buffers) {
 
 BufferGuard::~BufferGuard() {
   const at::NoGradGuard no_grad;
-  // variable_data: a new version of the buffer would fail the backward of its other uses.
+  // Uses variable_data, because a new version of the buffer would make the backward pass of its
+  // other uses fail.
   for (const auto& [buffer, value] : before_) buffer.variable_data().copy_(value);
 }
 

@@ -6,14 +6,15 @@
 #include <utility>
 #include <vector>
 
-// What has to be in a recomputation as it was in the forward, and is put back when the guard ends.
+// Guards that give a recomputation the state of the forward pass and restore the previous state
+// when they are destroyed.
 
 namespace linkboy {
 
-/// What autocast does in a thread, and a way to have it done again.
+/// The autocast state of a thread, which can be applied again.
 class AutocastState {
  public:
-  /// The state of this thread.
+  /// Copies the state of this thread.
   AutocastState();
 
   void apply() const;
@@ -41,7 +42,7 @@ class AutocastGuard {
 
 using RngStates = std::vector<std::pair<c10::Device, at::Tensor>>;
 
-/// The states of the CPU and of the inputs' devices.
+/// Returns the generator states of the CPU and of the inputs' devices.
 RngStates rng_states_for(c10::ArrayRef<at::Tensor> inputs);
 
 class RngGuard {
@@ -55,7 +56,8 @@ class RngGuard {
   RngStates before_;
 };
 
-/// Keeps what the buffers have; the recomputation may change them.
+/// Saves the contents of the buffers and restores them at its end, because the recomputation may
+/// change them.
 class BufferGuard {
  public:
   explicit BufferGuard(const std::vector<at::Tensor>& buffers);

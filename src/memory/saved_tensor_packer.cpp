@@ -15,12 +15,13 @@ namespace {
 using torch::autograd::Engine;
 using torch::autograd::SavedVariableHooks;
 
-/// LibTorch 2.11 shares nodes by std::shared_ptr, later ones by intrusive_ptr.
+/// LibTorch 2.11 shares nodes by std::shared_ptr, later versions by intrusive_ptr.
 using NodePointer = decltype(torch::autograd::Edge::function);
 
-/// LibTorch asks its engine for the default hooks of saved tensors, and Python's engine answers:
-/// the public functions for them (at::SavedTensorDefaultHooks) take Python's objects only.
-/// This one asks the packers; all else is forwarded, so it needs no threads of its own.
+/// Answers LibTorch's query for the default hooks of saved tensors, and forwards all other calls to
+/// the engine behind it. LibTorch asks its engine for these hooks because the public functions for
+/// them (at::SavedTensorDefaultHooks) accept only Python objects. As calls are forwarded, this
+/// engine needs no threads of its own.
 class PackingEngine final : public Engine {
  public:
   explicit PackingEngine(Engine& base) : base_(base) {}
@@ -60,10 +61,10 @@ class PackingEngine final : public Engine {
 };
 
 std::mutex engine_mutex;
-int64_t num_packers = 0;                         // of all threads; engine_mutex guards it
-std::atomic<PackingEngine*> in_front = nullptr;  // never deleted: threads may be in it to the end
+int64_t num_packers = 0;                         // of all threads; guarded by engine_mutex
+std::atomic<PackingEngine*> in_front = nullptr;  // never deleted: threads may still use it
 
-/// Puts an engine in front, unless it is there. Python's may have been set since.
+/// Puts an engine in front unless one is already there. Python's engine may have been set since.
 void add_packer() {
   const std::lock_guard lock(engine_mutex);
   Engine& engine = Engine::get_default_engine();
@@ -73,7 +74,7 @@ void add_packer() {
   }
   if (!in_front || &in_front.load()->base() != &engine) in_front = new PackingEngine(engine);
   torch::autograd::set_default_engine_stub([]() -> Engine& { return *in_front; });
-  ++num_packers;  // last: what throws before leaves nothing in front
+  ++num_packers;  // last, so that an exception above adds no packer
 }
 
 void remove_packer() {

@@ -7,8 +7,8 @@
 
 namespace linkboy {
 
-/// Decides for this thread, in its scope, what becomes of tensors that are saved for a backward.
-/// As long as any thread has one, an engine that asks the packers is in front of autograd's.
+/// Determines how tensors of this thread are saved for a backward pass, within its scope. While any
+/// thread has a packer, an engine that asks the packers is placed in front of autograd's engine.
 class SavedTensorPacker {
  public:
   SavedTensorPacker();
@@ -19,8 +19,9 @@ class SavedTensorPacker {
   virtual std::unique_ptr<torch::autograd::SavedVariableHooks> hooks() = 0;
   virtual bool is_recomputation() const = 0;
 
-  /// The packer to ask now, or null. A backward within the scope is none of its business: autograd
-  /// may run it in threads that have no packer, and forward and recomputation must agree.
+  /// Returns the packer that is active now, or null. A packer does not apply to a backward pass
+  /// within its scope: autograd may run that pass in threads without a packer, and forward pass and
+  /// recomputation must agree.
   static SavedTensorPacker* active();
 
   static bool any_recomputation();

@@ -21,7 +21,7 @@ void collect(const torch::jit::Module& module, const std::string& prefix, NamedT
 
 std::shared_ptr<torch::nn::Module> require_module(std::shared_ptr<torch::nn::Module> module) {
   LINKBOY_CHECK(module != nullptr,
-                "the model is null; give a module (std::make_shared<Net>(...)).");
+                "the model is null; pass a module (std::make_shared<Net>(...)).");
   return module;
 }
 
@@ -32,7 +32,7 @@ namespace detail {
 void throw_unknown_output(const std::string& module_name) {
   throw Error(
       c10::str("the forward method of ", module_name,
-               " returns a type that linkboy does not know; it may return a tensor or a "
+               " returns a type that linkboy does not support; it must return a tensor or a "
                "tuple, vector or map of tensors. Override the calculate_*_batch_loss "
                "methods of Trainer (predict_step for predict) and call the module through a "
                "pointer of its own type."));
@@ -42,9 +42,9 @@ void throw_wrong_inputs(const std::string& module_name, std::size_t num_inputs,
                         const std::string& accepted) {
   throw Error(c10::str(
       "the forward method of ", module_name, " cannot be called with ", num_inputs, " tensor(s); ",
-      accepted.empty() ? "it takes no number of tensors from 1 to 8" : "it takes " + accepted,
-      ". Override the calculate_*_batch_loss methods of Trainer (predict_step for "
-      "predict) to "
+      accepted.empty() ? "it does not accept any number of tensors from 1 to 8"
+                       : "it accepts " + accepted,
+      ". Override the calculate_*_batch_loss methods of Trainer (predict_step for predict) to "
       "call the module another way."));
 }
 
@@ -83,8 +83,8 @@ c10::IValue Model::forward(c10::ArrayRef<at::Tensor> inputs) const { return forw
 
 at::Tensor Model::tensor_of(c10::IValue output) {
   LINKBOY_CHECK(output.isTensor(), "the model returned a ", output.tagKind(),
-                " where one tensor is wanted. Use Model::forward, or override the "
-                "calculate_*_batch_loss methods of Trainer, and predict_step for predict.");
+                " where one tensor is expected. Use Model::forward, or override the "
+                "calculate_*_batch_loss methods of Trainer (predict_step for predict).");
   return std::move(output).toTensor();
 }
 
@@ -148,7 +148,7 @@ ModelModeGuard::ModelModeGuard(Model& model,
 
 ModelModeGuard::~ModelModeGuard() {
   model_.train(was_training_);
-  // A module's train() reaches its children as well: they come after it.
+  // A module's train() also reaches its children, which come after it.
   for (const auto& [module, was_training] : were_training_) {
     if (module->is_training() != was_training) module->train(was_training);
   }

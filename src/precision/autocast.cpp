@@ -16,7 +16,8 @@ AutocastScope::AutocastScope(c10::DeviceType device, std::optional<c10::ScalarTy
 
 AutocastScope::~AutocastScope() {
   if (!is_active_) return;
-  // Once a step: the casts would be of parameters before their update.
+  // Clears the cache once per step; otherwise, it would contain casts of the parameters before
+  // their update.
   if (at::autocast::decrement_nesting() == 0) at::autocast::clear_cache();
   at::autocast::set_autocast_enabled(device_, was_enabled_);
   at::autocast::set_autocast_dtype(device_, old_dtype_);

@@ -32,8 +32,8 @@ class LibTorchsGraph : public CudaGraph {
   at::cuda::MempoolId_t pool() const { return pool_; }
 
  private:
-  /// If the driver refuses the capture, LibTorch's allocator and generator still count as
-  /// capturing.
+  /// If the driver rejects the capture, LibTorch's allocator and generator still count as
+  /// capturing. Ends both captures.
   void end_what_libtorch_leaves_open() {
     c10::cuda::CUDACachingAllocator::endAllocateToPool(device_, pool_);
     c10::cuda::CUDACachingAllocator::releasePool(device_, pool_);

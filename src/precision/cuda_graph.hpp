@@ -4,20 +4,20 @@
 
 namespace linkboy {
 
-/// Work of the current CUDA stream, recorded once and replayed.
+/// Work of the current CUDA stream that is recorded once and replayed.
 class CudaGraph {
  public:
   virtual ~CudaGraph() = default;
-  /// Starts recording: work that this thread launches is recorded and does not run. Other threads
-  /// may still allocate page-locked memory.
+  /// Starts recording. Work that this thread launches is recorded and does not run. Other threads
+  /// can still allocate page-locked memory.
   virtual void begin_capture() = 0;
   virtual void end_capture() = 0;
   virtual void replay() = 0;
 };
 
-/// @param neighbour  If given, a recorded graph that this function has made. The two share one pool
-///        of memory: their replays must not overlap, and each may overwrite the other's memory
-///        except for tensors that are still referenced.
+/// @param neighbour  If not null, a recorded graph from this function. The two share one pool of
+///        memory: their replays must not overlap, and each can overwrite the other's memory except
+///        for tensors that are still referenced.
 /// @throws Error if LibTorch was built without CUDA.
 std::unique_ptr<CudaGraph> make_cuda_graph(CudaGraph* neighbour);
 

@@ -16,8 +16,8 @@ using torch::optim::Optimizer;
 using torch::optim::OptimizerParamGroup;
 using Tensors = std::vector<Tensor>;
 
-/// What the kernels take. Those of other devices' backends need not round alike, or may be missing:
-/// the optimizer's own step works on all.
+/// Whether a kernel accepts the parameter. Kernels of other backends may be missing or round
+/// differently, but the optimizer's own step works on all devices.
 bool is_fusable(const Tensor& parameter) {
   const Tensor& gradient = parameter.grad();
   return (parameter.is_cpu() || parameter.is_cuda()) &&
@@ -27,16 +27,17 @@ bool is_fusable(const Tensor& parameter) {
          have_same_layout(gradient, parameter);
 }
 
-/// Tensors that one kernel may take together, and the parts of their state, the same part of each
-/// in one list.
+/// Parameters that one kernel call can update together, with their gradients and states. Each entry
+/// of `state` contains the same part of the state of all parameters.
 struct Bucket {
   c10::Device device;
   at::ScalarType dtype;
-  int64_t num_updates;  // of each parameter, this one included
+  int64_t num_updates;  // of each parameter, including this one
   Tensors parameters, gradients;
   std::array<Tensors, 3> state;
 
-  /// The kernels want a step tensor for each parameter and only read it: one serves them all.
+  /// Returns a step tensor for each parameter, as the kernels require. The kernels only read it, so
+  /// all parameters share one tensor.
   Tensors steps() const {
     const auto options = at::TensorOptions(device).dtype(at::kFloat);
     return Tensors(parameters.size(), at::full({}, static_cast<double>(num_updates), options));
@@ -80,7 +81,8 @@ class Buckets {
   std::vector<Bucket> buckets_;
 };
 
-/// Returns whether there is a kernel for every gradient of the group.
+/// Calls `work` with each parameter that has a gradient and a kernel. Returns whether there is a
+/// kernel for every gradient of the group.
 template <class Work>
 bool for_each_fusable(const OptimizerParamGroup& group, Work work) {
   bool are_all_fusable = true;
@@ -95,8 +97,8 @@ bool for_each_fusable(const OptimizerParamGroup& group, Work work) {
   return are_all_fusable;
 }
 
-/// Returns the parameter's state, made at its first update. A model that was moved or given another
-/// memory format after that has its state follow.
+/// Returns the parameter's state, which is created at its first update. If the model was moved or
+/// converted to another memory format after that, converts the state, too.
 template <class State>
 State& state_of(Optimizer& optimizer, const Tensor& parameter) {
   auto& slot = optimizer.state()[parameter.unsafeGetTensorImpl()];
@@ -110,14 +112,14 @@ Tensor zeros_of(const Tensor& parameter) {
   return at::zeros_like(parameter, at::MemoryFormat::Preserve);
 }
 
-/// The arguments in the form that the kernels take.
+/// The arguments in the form that the kernels accept.
 struct Scaling {
   std::optional<Tensor> grad_scale, found_inf;
 };
 
-// One group of each class. They return whether the kernels have taken every gradient.
+// Each function updates one group and returns whether the kernels handled every gradient.
 
-/// Adam and AdamW differ in one kernel only.
+/// Adam and AdamW differ only in the kernel.
 template <class Options, class State, class Kernel>
 bool step_adam_group(Optimizer& optimizer, OptimizerParamGroup& group, const Scaling& scaling,
                      Kernel kernel) {
@@ -193,7 +195,7 @@ bool step_group(Optimizer& optimizer, OptimizerParamGroup& group, const Scaling&
   Buckets buckets(group.params().size());
   const bool took_all = for_each_fusable(group, [&](const Tensor& parameter) {
     auto& state = state_of<torch::optim::AdagradParamState>(optimizer, parameter);
-    if (!state.sum().defined()) {  // of a group that was added later
+    if (!state.sum().defined()) {  // for a group that was added later
       state.sum(at::full_like(parameter, options.initial_accumulator_value(),
                               at::MemoryFormat::Preserve));
     }
@@ -208,7 +210,7 @@ bool step_group(Optimizer& optimizer, OptimizerParamGroup& group, const Scaling&
   return took_all;
 }
 
-/// LibTorch has no fused kernel for it.
+/// Uses multi-tensor operations, because LibTorch does not have a fused kernel for RMSprop.
 bool step_group(Optimizer& optimizer, OptimizerParamGroup& group, const Scaling&,
                 torch::optim::RMSprop*) {
   const auto& options = static_cast<const torch::optim::RMSpropOptions&>(group.options());
@@ -256,8 +258,8 @@ bool step_group(Optimizer& optimizer, OptimizerParamGroup& group, const Scaling&
 
 // The optimizer as a whole.
 
-/// Calls `work` with a null pointer of the optimizer's class. False if it is none of these: a
-/// subclass may have a step of its own, so only the very class will do.
+/// Calls `work` with a null pointer of the optimizer's class. Returns false for all other classes,
+/// including subclasses, because a subclass can override `step`.
 template <class Work>
 bool with_class_of(const Optimizer& optimizer, Work work) {
   const auto& type = typeid(optimizer);
@@ -273,7 +275,8 @@ bool with_class_of(const Optimizer& optimizer, Work work) {
          try_class(static_cast<torch::optim::RMSprop*>(nullptr));
 }
 
-/// Has the optimizer's own `step` see the gradients that the kernels do not take, and no others.
+/// Calls the optimizer's own `step` for the gradients that the kernels do not accept. Hides all
+/// other gradients from it.
 void step_what_is_left(Optimizer& optimizer) {
   std::vector<std::pair<Tensor, Tensor>> hidden;
   for (auto& group : optimizer.param_groups()) {
@@ -293,7 +296,7 @@ void step_what_is_left(Optimizer& optimizer) {
   restore();
 }
 
-// A null pointer of the class of a parameter's state.
+// Each returns a null pointer of the class of a parameter's state.
 torch::optim::SGDParamState* state_class(torch::optim::SGD*) { return nullptr; }
 torch::optim::AdamParamState* state_class(torch::optim::Adam*) { return nullptr; }
 torch::optim::AdamWParamState* state_class(torch::optim::AdamW*) { return nullptr; }
@@ -320,7 +323,7 @@ void with_counting_state(const Optimizer& optimizer, void* parameter, Work work)
   });
 }
 
-/// LBFGS keeps one state, of the first parameter, for all of them.
+/// Moves the state of an LBFGS, which stores a single state under its first parameter.
 void move_state_of_lbfgs(const Optimizer& optimizer) {
   const Tensor& parameter = optimizer.param_groups().at(0).params().at(0);
   const auto found = optimizer.state().find(parameter.unsafeGetTensorImpl());
@@ -390,7 +393,7 @@ bool is_fused_in_python(const Optimizer& optimizer, const OptimizerParamGroup& g
   const bool has_kernel =
       with_class_of(optimizer, [](auto*) {}) && type != typeid(torch::optim::RMSprop);
   const auto is_taken = [&](const Tensor& parameter) {
-    // Python's Adagrad refuses fused=True on a GPU.
+    // Python's Adagrad does not support fused=True on a GPU.
     const bool is_there = parameter.is_cpu() || (parameter.is_cuda() && !is_adagrad);
     return is_there && at::isFloatingType(parameter.scalar_type()) &&
            parameter.layout() == at::kStrided;

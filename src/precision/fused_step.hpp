@@ -9,57 +9,60 @@
 
 namespace linkboy {
 
-/// Float scalars on the parameters' device, or undefined.
+/// Scaling of the gradients. The members are float scalars on the parameters' device, or undefined.
 struct GradientScaling {
-  /// The gradients are divided by it.
+  /// The gradients are divided by this value.
   at::Tensor grad_scale{};
-  /// Where it is 1 when the device comes to it, nothing but the counts of updates changes
-  /// (`undo_step`).
+  /// If it is 1 when the device reaches the step, only the update counts change; `undo_step`
+  /// corrects them.
   at::Tensor found_inf{};
 };
 
-/// The gradients that `fused_step` has taken itself.
+/// Which gradients `fused_step` handled itself.
 enum class FusedGradients { none, some, all };
 
-/// Makes one update of a LibTorch optimizer by few calls per param group, on its own options and
-/// state. SGD, Adam, AdamW and Adagrad go through fused kernels with the numbers of Python's
-/// `fused=True`, RMSprop through multi-tensor operations with those of `foreach=True`. What these
-/// do not take (a sparse gradient, complex numbers, a gradient of another dtype or memory order, a
-/// parameter with gaps in memory) is updated by the optimizer's own `step`, for that parameter
-/// alone. The state follows a parameter whose device or memory format has changed.
+/// Makes one update of a LibTorch optimizer with few calls per param group, using the optimizer's
+/// options and state. SGD, Adam, AdamW and Adagrad use fused kernels, with the numbers of Python's
+/// `fused=True`; RMSprop uses multi-tensor operations, with those of `foreach=True`. These do not
+/// accept a sparse or complex gradient, one of another dtype or memory order, or a parameter with
+/// gaps in memory. The optimizer's own `step` updates such a parameter. If the device or the memory
+/// format of a parameter has changed, its state is converted, too.
 ///
-/// @return `none`, with nothing changed, if the optimizer is of another class (a subclass too);
-///         `some` if a gradient was left to the optimizer's own `step`.
+/// @return `none`, with nothing changed, if the optimizer is of another class or a subclass; `some`
+///         if a gradient was left to the optimizer's own `step`.
 FusedGradients fused_step(torch::optim::Optimizer& optimizer, const GradientScaling& scaling = {});
 
-/// Whether `fused_step` leaves a gradient that is there to the optimizer's own `step`. False for an
-/// optimizer of another class, which it leaves alone.
+/// Whether `fused_step` leaves an existing gradient to the optimizer's own `step`. False for an
+/// optimizer of another class, which `fused_step` does not change.
 bool has_gradient_without_kernel(const torch::optim::Optimizer& optimizer);
 
-/// Whether Python's class of this optimizer makes the updates of `fused_step` on the parameters of
-/// `group` if it is told `fused=True`: it has the kernel, and takes these parameters.
+/// Whether Python's class of this optimizer, with `fused=True`, makes the same updates as
+/// `fused_step` on the parameters of `group`: it must have the kernel and accept these parameters.
 bool is_fused_in_python(const torch::optim::Optimizer& optimizer,
                         const torch::optim::OptimizerParamGroup& group);
 
-/// Moves the state of an optimizer of these classes to the devices and into the memory formats of
-/// its parameters, as `fused_step` would before the update. Other classes are left alone.
+/// Moves the state of an optimizer of these classes, or of LBFGS, to the devices and memory formats
+/// of its parameters, as `fused_step` does before the update. Does nothing for other classes.
 void move_state_to_parameters(const torch::optim::Optimizer& optimizer);
 
-/// Whether `fused_step` takes a `grad_scale`: there is a kernel for each gradient, on one device.
+/// Whether `fused_step` accepts a `grad_scale`. There must be a kernel for each gradient, and all
+/// gradients must be on one device.
 bool supports_grad_scale(const torch::optim::Optimizer& optimizer);
 
-/// Whether `fused_step` takes a `found_inf`: as `supports_grad_scale`, and this is not the first
-/// update of any parameter.
+/// Whether `fused_step` accepts a `found_inf`. It must support a `grad_scale`, and each parameter
+/// must have been updated before (except by an SGD without momentum).
 bool takes_found_inf(const torch::optim::Optimizer& optimizer);
 
-/// Counts of updates, by parameter.
+/// Update counts by parameter.
 using UpdateCounts = std::vector<std::pair<void*, int64_t>>;
 
-/// The step counts of the parameters that have gradients; empty if the optimizer does not count.
+/// Returns the step counts of the parameters that have gradients; empty if the optimizer does not
+/// count its updates.
 UpdateCounts counts_of_updates(const torch::optim::Optimizer& optimizer);
 
-/// After a `fused_step` whose `found_inf` was 1, with the counts that it left: it has not happened.
-/// Counts that have changed since then belong to another state, and stay.
+/// Removes a `fused_step` whose `found_inf` was 1 from the update counts. `counts` are the counts
+/// after that step. Counts that have changed since then belong to another state and stay as they
+/// are.
 void undo_step(const torch::optim::Optimizer& optimizer, const UpdateCounts& counts);
 
 }  // namespace linkboy

@@ -21,12 +21,13 @@ namespace {
 
 void check(const GradScalerOptions& options) {
   LINKBOY_CHECK_OPTION(options.init_scale > 0.0 && std::isfinite(options.init_scale),
-                       "the gradients' scale is ", options.init_scale, "; it must be positive.");
+                       "the gradients' scale is ", options.init_scale,
+                       "; it must be positive and finite.");
   LINKBOY_CHECK_OPTION(options.growth_factor > 1.0, "growth_factor is ", options.growth_factor,
-                       "; it must be more than 1.");
+                       "; it must be greater than 1.");
   LINKBOY_CHECK_OPTION(options.backoff_factor > 0.0 && options.backoff_factor < 1.0,
                        "backoff_factor is ", options.backoff_factor,
-                       "; it must lie between 0 and 1.");
+                       "; it must be between 0 and 1, exclusive.");
   LINKBOY_CHECK_OPTION(options.growth_interval >= 1, "growth_interval is ", options.growth_interval,
                        "; it must be at least 1 update.");
 }
@@ -81,8 +82,8 @@ void GradScaler::unscale(torch::optim::Optimizer& optimizer) {
   LINKBOY_CHECK(!state.is_stepped, "unscale was called after step; call it before, or not at all.");
   LINKBOY_CHECK(!state.is_unscaled,
                 "unscale was called twice in one update: the gradients would be divided twice. "
-                "Call it once, and update after the step.");
-  // In double, as Python does it, so that the inverse is the nearest float.
+                "Call it once, and call update after the step.");
+  // Computed in double, as in Python, so that the inverse is the nearest float.
   multiply_gradients(optimizer, state, scale_.to(at::kDouble).reciprocal().to(at::kFloat));
   state.is_unscaled = true;
 }
@@ -103,7 +104,7 @@ void GradScaler::share_overflow(const torch::optim::Optimizer& optimizer,
                                 const ProcessGroup& group) {
   PerOptimizer& state = optimizers_[&optimizer];
   LINKBOY_CHECK(state.is_unscaled, "share_overflow was called before unscale; call unscale first.");
-  // One flag on every rank, also where there is no gradient.
+  // Each rank contributes one flag, even if it does not have a gradient.
   Tensor flag = at::zeros_like(scale_);
   for (const Tensor& found : state.found_inf) {
     flag = at::maximum(flag, found.to(flag.device(), /*non_blocking=*/true));
@@ -112,19 +113,19 @@ void GradScaler::share_overflow(const torch::optim::Optimizer& optimizer,
   state.found_inf = {flag};
 }
 
-/// And looks for infinite ones and NaN.
+/// Multiplies the gradients by `factor` and checks them for infinite values and NaN.
 void GradScaler::multiply_gradients(torch::optim::Optimizer& optimizer, PerOptimizer& state,
                                     const Tensor& factor) {
   const at::NoGradGuard no_grad;
-  // One kernel call takes what shares a device and a dtype.
+  // One kernel call handles all gradients of the same device and dtype.
   std::map<std::pair<c10::DeviceIndex, at::ScalarType>, std::vector<Tensor>> gradients;
   for (auto& group : optimizer.param_groups()) {
     for (const Tensor& parameter : group.params()) {
       const Tensor& gradient = parameter.grad();
       if (!gradient.defined()) continue;
       LINKBOY_CHECK(gradient.scalar_type() != at::kHalf,
-                    "a gradient is of half precision; the scaler needs parameters in float, which "
-                    "autocast then computes with in half. Do not convert the model.");
+                    "a gradient has half precision; the scaler needs parameters in float, with "
+                    "which autocast computes in half precision. Do not convert the model.");
       if (gradient.is_sparse() && !gradient.is_coalesced()) {
         parameter.mutable_grad() = gradient.coalesce();
       }
@@ -158,7 +159,7 @@ StepVerdict GradScaler::queue_step(torch::optim::Optimizer& optimizer) {
   PerOptimizer& state = optimizers_[&optimizer];
   LINKBOY_CHECK(!state.is_stepped,
                 "step was called twice in one update. Call update after every optimizer's step.");
-  // As in Python, the kernels divide by the scale themselves if nobody has asked for it before.
+  // As in Python, the kernels divide by the scale themselves if the gradients are not unscaled yet.
   const bool divides_in_kernel = !state.is_unscaled && supports_grad_scale(optimizer);
   if (divides_in_kernel) {
     multiply_gradients(optimizer, state, at::ones_like(scale_));
@@ -240,8 +241,9 @@ void GradScaler::load_state_dict(const StateDict& state) {
   optimizers_.clear();
   collected_.reset();
   if (!scale_.defined()) return;
-  // In place, because a recorded CUDA graph reads these very tensors; unseen by autograd, because a
-  // loss that was scaled before may still have its backward pass to come.
+  // Filled in place, because a recorded CUDA graph reads these tensors. Uses variable_data to hide
+  // the change from autograd, because a loss that is already scaled may still need its backward
+  // pass.
   scale_.variable_data().fill_(options.init_scale);
   growth_.variable_data().fill_(growth);
 }

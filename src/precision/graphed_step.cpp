@@ -14,7 +14,8 @@
 namespace linkboy {
 namespace {
 
-// As many as PyTorch's own helper takes: cuDNN and cuBLAS have chosen their algorithms by then.
+// The same number as in PyTorch's own helper: by then, cuDNN and cuBLAS have chosen their
+// algorithms.
 constexpr int64_t kWarmUps = 3;
 
 std::string describe(const Batch& batch) {
@@ -38,8 +39,8 @@ bool is_like(const Batch& batch, const Batch& other) {
   return true;
 }
 
-/// Ends a capture in whatever way its scope is left. If one stayed open, the stream, the allocators
-/// and the random number generator would wait for its end in the rest of the process.
+/// Ends a capture whenever its scope is left. If a capture stayed open, the stream, the allocators
+/// and the random number generator would wait for its end for the rest of the process.
 class Capture {
  public:
   explicit Capture(CudaGraph& graph) : graph_(graph) { graph_.begin_capture(); }
@@ -47,7 +48,7 @@ class Capture {
     if (!is_open_) return;
     try {
       graph_.end_capture();
-    } catch (...) {  // NOLINT(bugprone-empty-catch): the exception that ended the work counts
+    } catch (...) {  // NOLINT(bugprone-empty-catch): the work's exception propagates
     }
   }
   Capture(const Capture&) = delete;
@@ -63,7 +64,7 @@ class Capture {
   bool is_open_ = true;
 };
 
-/// Work that `later` gets from now on begins after all that `earlier` has now.
+/// Makes work that is queued on `later` from now on wait for all work that is now on `earlier`.
 void order(const c10::Stream& earlier, const c10::Stream& later) {
   c10::Event done(earlier.device_type());
   done.record(earlier);
@@ -72,16 +73,16 @@ void order(const c10::Stream& earlier, const c10::Stream& later) {
 
 [[noreturn]] void throw_cannot_record(const std::string& why) {
   throw Error(c10::str("the step cannot be recorded as a CUDA graph (", why,
-                       "). It must not look at a device's numbers (item(), printing) or depend "
-                       "on them in its shapes. Train with ExecutionMode::eager."));
+                       "). It must not read values from the device (item(), printing), and its "
+                       "shapes must not depend on them. Train with ExecutionMode::eager."));
 }
 
 }  // namespace
 
 struct GraphedStep::CapturedGraph {
-  // Of work that overwrites gradients rather than adding to them: where they lie.
+  // The gradients of a recording that overwrites gradients instead of adding to them.
   std::vector<at::Tensor> gradients;
-  // Where each replay leaves its results.
+  // The tensors to which each replay writes its results.
   StepOutput output;
   std::unique_ptr<CudaGraph> graph;  // null on the CPU
 };
@@ -126,7 +127,7 @@ StepOutput GraphedStep::run(const Batch& batch, AccumulationWindow window) {
     }
     return output_;
   }
-  // The loss is divided by the window's length, which the recording holds.
+  // The loss is divided by the window's length, which is part of the recording.
   std::unique_ptr<CapturedGraph>& recording = recordings_[window.length];
   if (!recording) recording = record();
   return replay(*recording);
@@ -134,15 +135,15 @@ StepOutput GraphedStep::run(const Batch& batch, AccumulationWindow window) {
 
 void GraphedStep::copy_in(const Batch& batch) {
   LINKBOY_CHECK(batch.values().empty(), "a batch has the value \"", batch.values()[0].first,
-                "\", which a recorded step cannot read. In graph mode a batch has tensors only: "
-                "leave the value out in a transform, or train with ExecutionMode::eager.");
+                "\", which a recorded step cannot read. In graph mode, a batch must contain only "
+                "tensors: remove the value in a transform, or train with ExecutionMode::eager.");
   if (batch_.tensors().empty()) {
     for (const auto& [name, tensor] : batch.tensors()) batch_.set(name, tensor.clone());
     return;
   }
   LINKBOY_CHECK(is_like(batch, batch_), "a batch has ", describe(batch),
                 ", but the step was recorded for ", describe(batch_),
-                ". In graph mode all batches must have the same shapes: set drop_last, pad, or "
+                ". In graph mode, all batches must have the same shapes: set drop_last, pad, or "
                 "train with ExecutionMode::eager.");
   for (std::size_t i = 0; i < batch.tensors().size(); ++i) {
     at::Tensor target = batch_.tensors()[i].second;
@@ -150,9 +151,9 @@ void GraphedStep::copy_in(const Batch& batch) {
   }
 }
 
-/// Each update starts without gradients. Where several micro-steps add theirs up, a recording needs
-/// a fixed place to add to, so from then on they start as zeros instead, for those parameters that
-/// have gradients at all.
+/// Each update starts without gradients. If several micro-steps add up their gradients, a recording
+/// needs a fixed tensor to add to. After the warm-ups, the gradients then start as zeros instead,
+/// for the parameters that have gradients at all.
 void GraphedStep::prepare_gradients(AccumulationWindow window) {
   const at::NoGradGuard no_grad;
   const bool is_fixed = accumulates_ && num_warm_ups_ == kWarmUps;
@@ -179,7 +180,7 @@ void GraphedStep::run_as_usual() {
     output_ = work_(batch_);
     return;
   }
-  // Autograd ties what it keeps for a parameter to the stream of its first use.
+  // Autograd ties the objects that it keeps for a parameter to the stream of its first use.
   const c10::impl::VirtualGuardImpl guard(device_.type());
   const c10::Stream outer = guard.getStream(device_);
   order(outer, *stream_);
@@ -187,7 +188,7 @@ void GraphedStep::run_as_usual() {
     const c10::StreamGuard on_stream(*stream_);
     output_ = work_(batch_);
   } catch (...) {
-    order(*stream_, outer);  // what is queued there still uses the batch, whose memory is soon free
+    order(*stream_, outer);  // work queued there still uses the batch, which is freed soon
     throw;
   }
   order(*stream_, outer);
@@ -198,13 +199,13 @@ std::unique_ptr<GraphedStep::CapturedGraph> GraphedStep::record() {
   if (!make_graph_) return recording;
   output_ = {};
   if (stream_) {
-    // The warm-ups' memory is cached for stream_, where neither the graph nor eager work can use
-    // it.
+    // The memory of the warm-ups is cached for stream_, where neither the graph nor eager work can
+    // use it.
     const c10::impl::VirtualGuardImpl guard(device_.type());
     guard.synchronizeDevice(device_.index());
     empty_device_cache(device_);
   }
-  // Recordings are replayed one at a time.
+  // Recordings can share memory, because they are replayed one at a time.
   CudaGraph* neighbour = nullptr;
   for (const auto& [length, other] : recordings_) {
     if (other) neighbour = other->graph.get();
@@ -224,7 +225,8 @@ std::unique_ptr<GraphedStep::CapturedGraph> GraphedStep::record() {
     throw_cannot_record(message_of(std::current_exception()));
   }
   if (stream_) {
-    // Before a capture LibTorch resets on stream_ what a replay sets: where random numbers begin.
+    // Before a capture, LibTorch resets values on stream_ that a replay sets: the start of the
+    // random numbers. The replay must come after that.
     order(*stream_, c10::impl::VirtualGuardImpl(device_.type()).getStream(device_));
   }
   if (!accumulates_) {

@@ -16,22 +16,22 @@
 
 namespace linkboy {
 
-/// The forward and backward of a micro-step, recorded once as a CUDA graph and replayed on batches
-/// of the same shapes: one launch in place of hundreds. The first micro-steps run as usual, as
-/// recording demands. On the CPU, which has no graphs, the work is called each time, on the same
-/// fixed tensors.
+/// The forward and backward pass of a micro-step, recorded once as a CUDA graph and replayed on
+/// batches of the same shapes: one launch instead of hundreds. The first micro-steps run without a
+/// graph, as a recording requires. On the CPU, where there are no graphs, each call runs the work
+/// on the same fixed tensors.
 ///
-/// What it returns, and the gradients, lie in memory that the next micro-step overwrites.
+/// The outputs and the gradients are in memory that the next micro-step overwrites.
 class GraphedStep {
  public:
-  /// Forward and backward on a batch.
+  /// Runs the forward and backward pass of a batch.
   using Work = std::function<StepOutput(const Batch&)>;
 
   /// Makes a graph that shares the memory of `neighbour`, which may be null.
   using MakeGraph = std::function<std::unique_ptr<CudaGraph>(CudaGraph* neighbour)>;
 
-  /// @param accumulates  Whether gradients of several micro-steps are added up.
-  /// @param make_graph   Empty means `make_cuda_graph` on a CUDA device, and no graphs on the CPU.
+  /// @param accumulates  Whether the gradients of several micro-steps are added up.
+  /// @param make_graph  If empty, `make_cuda_graph` on a CUDA device, and no graphs on the CPU.
   GraphedStep(c10::Device device, std::vector<at::Tensor> parameters, bool accumulates, Work work,
               MakeGraph make_graph = {});
   ~GraphedStep();
@@ -39,12 +39,13 @@ class GraphedStep {
   GraphedStep& operator=(const GraphedStep&) = delete;
 
   /// @param batch  On the device.
-  /// @throws Error if the batch's names, dtypes or sizes are not those of the first batch, or the
-  ///         work cannot be recorded; c10::OutOfMemoryError and StopTraining as the work throws
-  ///         them. The device can be used as before then.
+  /// @throws Error if the batch's names, dtypes or sizes differ from those of the first batch, if
+  ///         the batch has values that are not tensors, or if the work cannot be recorded;
+  ///         c10::OutOfMemoryError and StopTraining from the work. The device remains usable in all
+  ///         cases.
   StepOutput run(const Batch& batch, AccumulationWindow window);
 
-  /// Whether `parameters` are those recorded, and train or not as they did then. Otherwise make
+  /// Whether `parameters` are the recorded parameters with the same `requires_grad`. If not, make
   /// another GraphedStep.
   bool matches(const std::vector<at::Tensor>& parameters) const;
 
@@ -58,20 +59,20 @@ class GraphedStep {
   StepOutput replay(const CapturedGraph& recording);
 
   c10::Device device_;
-  std::optional<c10::Stream> stream_;  // of warm-up and recording; none on the CPU
+  std::optional<c10::Stream> stream_;  // for warm-up and recording; not set on the CPU
   std::vector<at::Tensor> parameters_;
   std::vector<bool> requires_grad_;
-  std::vector<bool> has_gradient_;  // after some warm-up
+  std::vector<bool> has_gradient_;  // after any warm-up
   bool accumulates_;
   Work work_;
   MakeGraph make_graph_;  // empty on the CPU
-  Batch batch_;           // what every replay reads
-  StepOutput output_;     // of the last warm-up: its memory is in use on stream_
+  Batch batch_;           // the input of every replay
+  StepOutput output_;     // of the last warm-up, whose memory is in use on stream_
   int64_t num_warm_ups_ = 0;
-  // Where the gradients of several micro-steps are added up, and of which parameters.
+  // The tensors in which the gradients of several micro-steps are added up, and their parameters.
   std::vector<at::Tensor> with_gradient_;
   std::vector<at::Tensor> gradients_;
-  std::map<int64_t, std::unique_ptr<CapturedGraph>> recordings_;  // by length of the window
+  std::map<int64_t, std::unique_ptr<CapturedGraph>> recordings_;  // by the window's length
 };
 
 }  // namespace linkboy

@@ -1,4 +1,4 @@
-// For a LibTorch without CUDA.
+// Replaces cuda_graph.cpp if LibTorch was built without CUDA.
 
 #include "linkboy/error.hpp"
 #include "precision/cuda_graph.hpp"

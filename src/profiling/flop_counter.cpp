@@ -19,10 +19,10 @@ struct Recorder {
   int64_t num_open = 0;
 };
 
-// LibTorch's callbacks are plain functions.
+// A global, because LibTorch's callbacks are plain functions.
 thread_local Recorder* recorder = nullptr;
 
-/// How many operations a call makes: so many in all, or for each element of its output.
+/// The number of operations of a call: a total, or a number per element of its output.
 struct Work {
   std::optional<int64_t> flops{};
   std::optional<int64_t> flops_per_output{};
@@ -61,10 +61,10 @@ Work of_attention(Inputs inputs) {
   return {.flops = 2 * num_queries * key.size(-2) * (query.size(-1) + value.size(-1))};
 }
 
-/// Each element of a sequence meets each weight matrix once.
+/// Each element of a sequence is multiplied by each weight matrix once.
 Work of_recurrent_layer(Inputs inputs) {
   int64_t num_weights = 0;
-  for (const c10::IValue& input : inputs) {  // the last list is that of the weights
+  for (const c10::IValue& input : inputs) {  // the last list contains the weights
     if (!input.isTensorList()) continue;
     num_weights = 0;
     for (const at::Tensor& weight : input.toTensorVector()) {
@@ -162,7 +162,7 @@ void end_call(const at::RecordFunction& function, at::ObserverContext* context) 
   if (recorder == nullptr || context == nullptr) return;
   --recorder->num_open;
   const auto& open = static_cast<const OpenCall&>(*context);
-  const auto& outputs = function.outputs();  // none if it has thrown
+  const auto& outputs = function.outputs();  // empty if the function threw
   if (open.is_part_of_another || outputs.empty() || !outputs[0].isTensor()) return;
   const at::Tensor& output = outputs[0].toTensor();
   LayerCall call{

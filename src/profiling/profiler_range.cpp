@@ -10,7 +10,7 @@ namespace {
 
 std::atomic<bool> makes_nvtx_ranges = false;
 
-// LibTorch's CUDA library brings NVTX with it; without that library the stubs throw.
+// LibTorch's CUDA library provides NVTX; without that library, the stubs throw.
 const torch::profiler::impl::ProfilerStubs& nvtx() { return *torch::profiler::impl::cudaStubs(); }
 
 }  // namespace

@@ -9,7 +9,8 @@
 #include "linkboy/error.hpp"
 
 namespace linkboy {
-/// The name under which `states` has the callback's state: its own, or a former one of its class.
+/// Returns the name under which `states` contains the callback's state: its own name, or a former
+/// one of its class.
 std::string Callback::saved_name(const StateDict& states) const {
   if (!name_ && !states.contains(name())) {
     for (std::string& former : former_names()) {
@@ -25,9 +26,10 @@ std::string Callback::default_name() const {
 
 void Callback::set_name(std::string name) {
   LINKBOY_CHECK(!name.empty(), "the name of a callback is empty; give it at least one character.");
-  LINKBOY_CHECK(!is_given_, "the callback ", this->name(), " cannot be renamed to ", name,
-                ", because a Trainer knows it by its name. Call set_name before the callback is "
-                "given to a Trainer.");
+  LINKBOY_CHECK(
+      !is_given_, "the callback ", this->name(), " cannot be renamed to ", name,
+      ", because a Trainer already has it. Call set_name before you give the callback to a "
+      "Trainer.");
   name_ = std::move(name);
 }
 
@@ -45,14 +47,13 @@ CallbackHandler::CallbackHandler(CallbackList callbacks) {
 }
 
 void CallbackHandler::add(std::shared_ptr<Callback> callback) {
-  LINKBOY_CHECK_OPTION(callback != nullptr, "a callback is null; give an object.");
+  LINKBOY_CHECK_OPTION(callback != nullptr, "a callback is null; pass a callback.");
   const std::vector<std::string> present = names();
-  LINKBOY_CHECK_OPTION(
-      std::find(present.begin(), present.end(), callback->name()) == present.end(), "a callback ",
-      callback->name(),
-      " is there already. To have two of one class, give one of them another name with "
-      "set_name. The callbacks are: ",
-      c10::Join(", ", present), ".");
+  LINKBOY_CHECK_OPTION(std::find(present.begin(), present.end(), callback->name()) == present.end(),
+                       "a callback ", callback->name(),
+                       " is already present. To use two of one class, rename one of them with "
+                       "set_name. The callbacks are: ",
+                       c10::Join(", ", present), ".");
   const auto later = std::upper_bound(
       callbacks_.begin(), callbacks_.end(), callback,
       [](const auto& added, const auto& present) { return added->phase() < present->phase(); });

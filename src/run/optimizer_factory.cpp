@@ -28,7 +28,7 @@ struct Sgd {
   }
 };
 
-/// The options of Adam and AdamW, which differ in the default of weight_decay.
+/// The options of Adam and AdamW. Only their defaults of weight_decay differ.
 struct Adam {
   double lr = 1e-3;
   std::vector<double> betas{0.9, 0.999};
@@ -40,7 +40,7 @@ struct Adam {
   template <class Options>
   Options get() const {
     LINKBOY_CHECK_OPTION(betas.size() == 2, "the optimizer's betas are ", betas.size(),
-                         " numbers; they must be two, as in betas=0.9,0.999.");
+                         " numbers; there must be two, as in betas=0.9,0.999.");
     return Options(lr)
         .betas({betas[0], betas[1]})
         .eps(eps)

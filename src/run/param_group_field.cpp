@@ -14,7 +14,8 @@ namespace {
 
 using torch::optim::OptimizerOptions;
 
-/// Calls `visit` with the options' own type; false if it is none that LibTorch has.
+/// Calls `visit` with the options as their actual type. Returns false if their type is not in
+/// `Known`.
 template <class... Known, class Visit>
 bool visit_options(OptimizerOptions& options, Visit visit) {
   auto visit_if = [&]<class Options>(Options* known) {
@@ -54,7 +55,7 @@ double access(OptimizerOptions& options, ParamGroupField field, const double* ne
         }
       });
   LINKBOY_CHECK(has_field, "the optimizer's options (", c10::demangle(typeid(options).name()),
-                ") have no ", to_string(field), "; take another field or optimizer.");
+                ") have no ", to_string(field), "; use another field or optimizer.");
   return result;
 }
 
@@ -77,7 +78,7 @@ void set_param_group_field(torch::optim::Optimizer& optimizer, ParamGroupField f
                            const std::vector<double>& values) {
   auto& groups = optimizer.param_groups();
   LINKBOY_CHECK(values.size() == groups.size(), "there are ", values.size(), " values of ",
-                to_string(field), " for ", groups.size(), " param groups; give one for each.");
+                to_string(field), " for ", groups.size(), " param groups; pass one per group.");
   for (std::size_t i = 0; i < groups.size(); ++i) {
     set_param_group_field(groups[i].options(), field, values[i]);
   }

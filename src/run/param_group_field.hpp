@@ -6,7 +6,8 @@
 
 namespace linkboy {
 
-/// @throws Error if the options have no such field.
+/// Sets a field of the options.
+/// @throws Error if the options do not have the field.
 void set_param_group_field(torch::optim::OptimizerOptions& options, ParamGroupField field,
                            double value);
 

@@ -1,4 +1,4 @@
-// Reads placeholder expressions: recursive descent, one function a rule.
+// Parses placeholder expressions by recursive descent, with one function per rule.
 
 #include <charconv>
 
@@ -9,7 +9,7 @@ namespace linkboy {
 namespace {
 
 constexpr int kMaxDepth = 100;
-constexpr int kMaxOperators = 1000;  // resolving calls itself for each
+constexpr int kMaxOperators = 1000;  // `resolve` recurses once per operator
 
 class Parser {
  public:
@@ -70,7 +70,7 @@ class Parser {
     double number = 0.0;
     const char* first = text_.data() + begin;
     const auto [end, error] = std::from_chars(first, text_.data() + text_.size(), number);
-    // from_chars also takes "inf" and "nan".
+    // from_chars also accepts "inf" and "nan".
     const bool is_number = begin < text_.size() && (is_digit(*first) || *first == '.');
     if (is_number && error == std::errc()) {
       position_ = static_cast<std::size_t>(end - text_.data());
@@ -90,7 +90,7 @@ class Parser {
       return name == "min" ? min(left, right) : max(left, right);
     }
     if (!name.empty()) return RunExpression::placeholder(name);
-    fail("a number, a placeholder or ceil, floor, min or max of some");
+    fail("a number, a placeholder, or a call of ceil, floor, min or max");
   }
 
   static bool is_digit(char c) { return c >= '0' && c <= '9'; }
@@ -117,7 +117,7 @@ class Parser {
 
   [[noreturn]] void fail(const char* expected) const {
     throw Error(c10::str("\"", text_, "\" is not a number of updates: at \"",
-                         text_.substr(position_), "\" it should have ", expected, "."));
+                         text_.substr(position_), "\", expected ", expected, "."));
   }
 
   std::string_view text_;

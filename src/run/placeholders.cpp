@@ -34,7 +34,7 @@ constexpr std::array kPlaceholders{
     Placeholder{"num_train_batches_per_epoch", &RunConfig::num_train_batches_per_epoch},
     Placeholder{"num_eval_batches_per_epoch", &RunConfig::num_eval_batches_per_epoch}};
 
-/// The names of linkboy 0.1, which texts may have.
+/// Names of version 0.1 that texts may still use.
 constexpr FormerKey kFormerNames[] = {
     {"NUM_EPOCHS", "num_epochs"},
     {"NUM_UPDATE_STEPS", "num_updates"},
@@ -52,7 +52,7 @@ const Placeholder& find_placeholder(std::string_view name) {
     if (known.name == name) return known;
     all += (all.empty() ? "" : ", ") + std::string(known.name);
   }
-  throw Error(c10::str("there is no placeholder \"", name, "\"; there are ", all, "."));
+  throw Error(c10::str("there is no placeholder \"", name, "\"; the placeholders are ", all, "."));
 }
 
 double value_of_placeholder(std::string_view name, const RunConfig& config) {
@@ -106,7 +106,7 @@ int64_t RunExpression::resolve_count(const RunConfig& config) const {
       value == std::floor(value), to_string(), " is ", fmt::format("{}", value),
       " in this run; a count must be a whole number. Use ceil or floor, without a namespace.");
   LINKBOY_CHECK(std::abs(value) <= kMost, to_string(), " is ", fmt::format("{}", value),
-                " in this run; a count must be at most 2^53. Make it or the run shorter.");
+                " in this run; a count must be at most 2^53. Reduce it, or shorten the run.");
   return static_cast<int64_t>(value);
 }
 

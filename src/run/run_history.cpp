@@ -49,7 +49,7 @@ double InMemoryRunHistory::get_latest_metric(std::string_view name) const {
       known += c10::str(" and ", metrics_.size() - kMaxListed, " more");
     }
     throw Error(c10::str("no value of the metric ", quote_name(name),
-                         " was recorded; there is: ", known.empty() ? "nothing yet" : known, "."));
+                         " was recorded; recorded metrics: ", known.empty() ? "none" : known, "."));
   }
   return metric->values.back();
 }
@@ -95,7 +95,7 @@ void InMemoryRunHistory::load_state_dict(const StateDict& state) {
     metrics.push_back({name, saved.get_doubles(name)});
     LINKBOY_CHECK(!metrics.back().values.empty(), "the metric ", quote_name(name),
                   " of the saved run history has no value; each must have one. The state is "
-                  "damaged: use another one.");
+                  "damaged; use another one.");
   }
   current_epoch_ = epoch;
   prefix_ = std::move(prefix);

@@ -12,7 +12,7 @@
 namespace linkboy {
 namespace {
 
-/// Beyond 1 a moving average forgets nothing, and Adam divides by 1 - beta.
+/// From 1 on, a moving average forgets nothing, and Adam divides by 1 - beta.
 bool is_below_one(ParamGroupField field) {
   return field == ParamGroupField::momentum || field == ParamGroupField::beta2;
 }
@@ -33,7 +33,7 @@ bool are_valid(const std::vector<FieldValues>& all) {
 void check(const std::vector<FieldValues>& all, int64_t update) {
   for (const auto& [field, values] : all) {
     for (double value : values) {
-      LINKBOY_CHECK(is_valid(field, value), "the schedule gives ", to_string(field), " = ", value,
+      LINKBOY_CHECK(is_valid(field, value), "the schedule returns ", to_string(field), " = ", value,
                     " for update ", update + 1, "; it must be finite, not negative",
                     is_below_one(field) ? " and below 1." : ".");
     }
@@ -42,13 +42,14 @@ void check(const std::vector<FieldValues>& all, int64_t update) {
 
 std::string class_of(const Scheduler& scheduler) { return c10::demangle(typeid(scheduler).name()); }
 
-/// What linkboy 0.1 called lengths in saved states; parts of a schedule put their number before.
+/// The names of lengths in states of version 0.1. Parts of a schedule put their number before the
+/// name.
 constexpr FormerKey kFormerLengths[] = {
     {"total_iters", "num_updates"}, {"total_steps", "num_updates"},
     {"t_initial", "num_updates"},   {"T_0", "first_cycle_updates"},
     {"warmup_t", "warmup_updates"}, {"num_warmup_steps", "warmup_updates"}};
 
-/// The name under which `saved` has a length: today's, or a former one.
+/// Returns the name under which `saved` contains a length: the current name, or a former one.
 std::string saved_name(const StateDict& saved, const std::string& name) {
   for (const FormerKey& former : kFormerLengths) {
     if (!name.ends_with(former.now)) continue;
@@ -94,7 +95,7 @@ void Scheduler::check_groups() const {
   const std::size_t num_groups = optimizer_->param_groups().size();
   LINKBOY_CHECK(num_groups >= base_values().size(), "the optimizer has ", num_groups,
                 " param groups, but its scheduler was made for ", base_values().size(),
-                "; groups may be added, not taken away. Make a new scheduler.");
+                "; groups can be added but not removed. Make a new scheduler.");
 }
 
 bool Scheduler::include_new_groups() {
@@ -112,7 +113,7 @@ bool Scheduler::include_new_groups() {
 void Scheduler::restore_base_values() {
   check_groups();
   std::vector<FieldValues> set = all_values_at(now());
-  if (!are_valid(set) && now() > 0) set = all_values_at(now() - 1);  // see start
+  if (!are_valid(set) && now() > 0) set = all_values_at(now() - 1);  // see `start`
   for (const FieldValues& last : set) {
     std::vector<double> values = get_param_group_field(*optimizer_, last.field);
     const std::vector<double>& base = base_values(last.field);
@@ -145,13 +146,13 @@ StateDict Scheduler::state_dict() const {
 
 void Scheduler::check_state_dict(const StateDict& state) const {
   const int64_t num_updates = state.get_int("num_updates");
-  LINKBOY_CHECK(num_updates >= 0, "the scheduler's state counts ", num_updates,
+  LINKBOY_CHECK(num_updates >= 0, "the scheduler's state has a count of ", num_updates,
                 " updates; the count must not be negative.");
   const StateDict base_values = state.get_dict("base_values");
   for (const FieldValues& base : base_) {
     const std::size_t num_saved = base_values.get_doubles(to_string(base.field)).size();
     const std::size_t num_groups = optimizer_->param_groups().size();
-    LINKBOY_CHECK(num_saved == num_groups, "the scheduler's state is of ", num_saved,
+    LINKBOY_CHECK(num_saved == num_groups, "the scheduler's state has ", num_saved,
                   " param groups, but the optimizer has ", num_groups, ".");
   }
   const StateDict saved = state.get_dict("lengths");
@@ -161,22 +162,22 @@ void Scheduler::check_state_dict(const StateDict& state) const {
   LINKBOY_CHECK(saved_class.empty() || saved_class == class_of(*this),
                 "the scheduler's state was saved by another schedule (", saved_class,
                 "), but this run has ", class_of(*this),
-                ". Take the same one, or allow it with "
+                ". Use the same schedule, or allow the change with "
                 "TrainOptions::allow_changed_schedule_length.");
   std::size_t num_known = 0;
   for (const auto& [name, length] : lengths()) {
     const std::string found = saved_name(saved, name);
     LINKBOY_CHECK(saved.contains(found), "the scheduler's state has no length \"", name,
-                  "\"; it was saved by another schedule. Take the same one.");
+                  "\"; it was saved by another schedule. Use the same one.");
     LINKBOY_CHECK(saved.get_double(found) == length, "the scheduler's state was saved with ", name,
                   " = ", saved.get_double(found), " updates, but it is ", length,
-                  " in this run, so that the curve is another one. Train for the same length, or "
-                  "allow it with TrainOptions::allow_changed_schedule_length.");
+                  " in this run, which changes the curve. Train for the same length, or "
+                  "allow the change with TrainOptions::allow_changed_schedule_length.");
     ++num_known;
   }
   LINKBOY_CHECK(saved.size() == num_known, "the scheduler's state has ", saved.size(),
                 " lengths, but this schedule has ", num_known,
-                "; it was saved with other options. Take the same ones, or allow it with "
+                "; it was saved with other options. Use the same ones, or allow the change with "
                 "TrainOptions::allow_changed_schedule_length.");
 }
 

@@ -19,7 +19,8 @@ namespace {
 constexpr std::string_view kHeader = "time,epoch,update,name,value\n";
 
 std::string csv_text(std::string text) {
-  // Spreadsheets would take it for a formula, and a name may come from a stranger's state.
+  // Spreadsheets would read such a name as a formula, and a name can come from an untrusted
+  // training state.
   if (!text.empty() && std::string_view("=+-@\t\r").find(text[0]) != text.npos) text.insert(0, "'");
   if (text.find_first_of(",\"\r\n") == text.npos) return text;
   std::string quoted = "\"";
@@ -33,7 +34,7 @@ std::string csv_number(double value) {
   return fmt::format("{}", value);
 }
 
-/// The size of the first row, with the end of the line; 0 if it is cut off.
+/// Returns the size of the first row including the end of the line, or 0 if the row is incomplete.
 std::size_t first_row_size(std::string_view text) {
   bool is_quoted = false;
   for (std::size_t i = 0; i < text.size(); ++i) {
@@ -43,7 +44,7 @@ std::size_t first_row_size(std::string_view text) {
   return 0;
 }
 
-/// Takes the number and the comma after it off the front of `row`.
+/// Removes the number and the comma after it from the front of `row`.
 bool take_integer(std::string_view& row, int64_t& value) {
   const auto [end, error] = std::from_chars(row.data(), row.data() + row.size(), value);
   if (error != std::errc() || end == row.data() + row.size() || *end != ',') return false;
@@ -51,13 +52,13 @@ bool take_integer(std::string_view& row, int64_t& value) {
   return true;
 }
 
-/// A table that a run left. A power cut may have damaged rows; those are left out.
+/// The table of an earlier run. Omits rows that were damaged, for example by a power failure.
 ///
-/// @throws Error if the file is not a table of a CsvTracker, by its header and first row.
+/// @throws Error if the header and the first row show that a CsvTracker did not write the file.
 class OldTable {
  public:
   OldTable(std::string_view text, const std::filesystem::path& path) {
-    // The header alone may be cut off, too, if another program made the file.
+    // If another program created the file, the header may be incomplete as well.
     bool is_table = text.starts_with(kHeader) || kHeader.starts_with(text);
     if (text.starts_with(kHeader)) {
       kept_ = kHeader;
@@ -75,7 +76,7 @@ class OldTable {
   }
 
   const std::vector<OldRecord>& records() const { return records_; }
-  /// The header and all whole rows; empty without a whole header.
+  /// The header and all complete rows; empty if the header is incomplete.
   const std::string& text() const { return kept_; }
 
  private:

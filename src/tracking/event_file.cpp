@@ -30,7 +30,8 @@ constexpr int64_t kSessionStart = 1;
 
 using Crc32c = boost::crc_optimal<32, 0x1EDC6F41, 0xFFFFFFFF, 0xFFFFFFFF, true, true>;
 
-/// Records may hold records; the mask keeps a CRC over CRCs from being a constant.
+/// A record can contain records. The mask prevents the CRC of data that includes its own CRC from
+/// being a constant.
 uint32_t masked_crc(std::string_view bytes) {
   Crc32c crc;
   crc.process_bytes(bytes.data(), bytes.size());
@@ -46,10 +47,10 @@ int64_t seconds_in_name(const std::string& name) {
   return seconds;
 }
 
-/// The number of the newest event file, or -1.
+/// Returns the timestamp in the name of the newest event file, or -1.
 int64_t newest_seconds(const fs::path& folder) {
   int64_t newest = -1;
-  std::error_code error;  // no folder, no files
+  std::error_code error;  // ignored: a missing folder has no files
   for (fs::directory_iterator entry(folder, error), end; !error && entry != end;
        entry.increment(error)) {
     newest = std::max(newest, seconds_in_name(entry->path().filename().string()));
@@ -57,14 +58,15 @@ int64_t newest_seconds(const fs::path& folder) {
   return newest;
 }
 
-/// TensorBoard reads the files of a folder in the order of their names.
+/// Returns the path of a new event file. Its name sorts last, because TensorBoard reads the files
+/// of a folder in the order of their names.
 fs::path next_file(const fs::path& folder, double seconds) {
   std::array<char, 256> host{};
   if (::gethostname(host.data(), host.size() - 1) != 0) host[0] = '\0';
   const int64_t newest = newest_seconds(folder);
   LINKBOY_CHECK(newest < std::numeric_limits<int64_t>::max(), "\"", folder.string(),
-                "\" has an event file of second ", newest,
-                ", which no new file can follow. Move that file away.");
+                "\" has an event file with the timestamp ", newest,
+                ", and the timestamp of a new file cannot be larger. Move that file away.");
   const int64_t name_seconds = std::max(static_cast<int64_t>(seconds), newest + 1);
   return folder / fmt::format("{}{:010}.{}.{}", kPrefix, name_seconds,
                               host[0] == '\0' ? "localhost" : host.data(), ::getpid());

@@ -10,22 +10,23 @@
 
 namespace linkboy {
 
-/// A TFRecord: the length and the bytes, each with its masked CRC-32C.
+/// Returns a TFRecord: the length and the bytes, each followed by its masked CRC-32C.
 std::string tf_record(std::string_view bytes);
 
-/// Whether `folder` holds an event file.
+/// Whether `folder` contains an event file.
 bool has_event_files(const std::filesystem::path& folder);
 
-/// A file of TensorBoard events, each appended by one write(2); named such that it comes after
-/// those that its folder has.
+/// A file of TensorBoard events. Each event is appended by one write(2). The name of the file sorts
+/// after those of the existing event files in the folder.
 class EventFile {
  public:
-  /// @param start_step  TensorBoard passes over what earlier files of the folder hold of this and
-  ///                    later steps.
-  /// @throws Error if the file cannot be made.
+  /// @param start_step  TensorBoard ignores records of this and later steps in earlier files of the
+  ///        folder.
+  /// @throws Error if the file cannot be created.
   EventFile(const std::filesystem::path& folder, double seconds, int64_t start_step);
 
-  /// Appends a Summary with one or more values. @throws Error; the file stays readable.
+  /// Appends a Summary with one or more values.
+  /// @throws Error if the file cannot be written; it stays readable.
   void add_summary(const ProtobufWriter& summary, double seconds, int64_t step);
 
  private:

@@ -8,7 +8,8 @@
 namespace linkboy {
 namespace {
 
-/// Elements that are counted at a time: in double precision they take more memory than they have.
+/// Number of elements that are counted at a time. Limited, because the copies in double precision
+/// need more memory than the elements.
 constexpr int64_t kPiece = int64_t{1} << 24;
 
 std::vector<double> make_bucket_limits() {
@@ -27,13 +28,14 @@ const std::vector<double>& bucket_limits() {
   return limits;
 }
 
-/// [min, max, sum, sum of squares, number, number left out, count of each bucket] of some elements.
+/// Returns [min, max, sum, sum of squares, number, number omitted, count of each bucket] of some
+/// elements.
 at::Tensor summarize(const at::Tensor& piece, const at::Tensor& limits) {
   const at::Tensor all = piece.to(at::kDouble);
   const at::Tensor finite = all.masked_select(all.isfinite());
   const at::Tensor infinity =
       at::full({1}, std::numeric_limits<double>::infinity(), finite.options());
-  // The infinities stand for the least and the greatest of no elements.
+  // The infinities are the minimum and the maximum if there are no finite elements.
   const auto num = static_cast<double>(finite.numel());
   const auto num_left_out = static_cast<double>(all.numel() - finite.numel());
   const at::Tensor head =

@@ -37,8 +37,8 @@ class Page {
     add_histograms();
     add_texts();
     add_entries();
-    add("<footer>Written by linkboy. The page needs neither scripts nor a network; the records "
-        "are in it as JSON.</footer>\n</main>\n{}{}{}\n</body>\n</html>\n",
+    add("<footer>Written by linkboy. The page needs neither scripts nor a network; it contains the "
+        "records as JSON.</footer>\n</main>\n{}{}{}\n</body>\n</html>\n",
         kRecordsBegin, records_.to_json(), kRecordsEnd);
     return std::move(html_);
   }

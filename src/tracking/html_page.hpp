@@ -7,11 +7,11 @@
 
 namespace linkboy {
 
-/// The whole report. `title` is used if the run has no name.
+/// Returns the whole report. `title` is used if the run does not have a name.
 std::string html_page(const HtmlRecords& records, std::string_view title);
 
-/// The JSON of the records within a page.
-/// @throws nlohmann::json::exception if `page` is not what `html_page` made.
+/// Returns the records that a page contains as JSON.
+/// @throws nlohmann::json::exception if `html_page` did not create `page`.
 HtmlRecords records_of_page(std::string_view page);
 
 }  // namespace linkboy

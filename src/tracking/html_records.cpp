@@ -38,7 +38,7 @@ TrackedTime time_of(const Json& json) {
           .seconds = number_of(json.at("time"))};
 }
 
-/// Columns, which take half the bytes that an object for each point would.
+/// Writes columns, which take half the bytes of an object per point.
 Json metric_json(const MetricRecords& metric) {
   Json json = {{"name", metric.name},
                {"update", Json::array()},
@@ -91,7 +91,7 @@ HistogramRecord histogram_record_of(const Json& json) {
   const Json& counts = json.at("counts");
   const bool is_whole = counts.empty() ? edges.empty() : edges.size() == counts.size() + 1;
   LINKBOY_CHECK(is_whole, "a histogram has ", counts.size(), " counts and ", edges.size(),
-                " edges; it must have one edge more.");
+                " edges; it must have one more edge than counts.");
   return {.name = json.at("name"),
           .histogram = {.count = integer_of(json.at("count")),
                         .non_finite = integer_of(json.at("non_finite")),
@@ -153,7 +153,7 @@ std::string HtmlRecords::to_json() const {
   }
   std::string safe;
   for (const char letter : json_line(json)) {
-    // In JSON only a string can hold it.
+    // In JSON, only a string can contain "<".
     if (letter == '<') {
       safe += "\\u003c";
     } else {

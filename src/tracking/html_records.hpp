@@ -34,26 +34,26 @@ struct HistogramRecord {
   TrackedTime time;
 };
 
-/// All that an HTML report shows and keeps for a resumed run.
+/// Everything that an HTML report shows and stores for a resumed run.
 struct HtmlRecords {
   TrackedRun run{};
-  std::string outcome{};  // empty while the run goes on
+  std::string outcome{};  // empty while the run is in progress
   std::vector<MetricRecords> metrics{};
-  std::map<std::string, std::size_t> places{};  // in `metrics`, by name
+  std::map<std::string, std::size_t> places{};  // indexes in `metrics`, by name
   std::vector<TextRecord> texts{};
-  std::vector<HistogramRecord> histograms{};  // the newest of each name
+  std::vector<HistogramRecord> histograms{};  // the newest one of each name
 
-  /// The points of the metric of this name, which is made if it is not there.
+  /// Returns the records of the metric `name`. Adds the metric if it does not exist.
   MetricRecords& metric(const std::string& name);
   void add(const TrackedScalar& scalar, const TrackedTime& time);
   void add(HistogramRecord histogram);
 
-  /// Drops the records after the point from which `run` resumes.
+  /// Drops the records after the point at which `run` resumes.
   void resume(const TrackedRun& run);
 
-  /// JSON without "<", so that it can stand within an HTML element.
+  /// Returns JSON that does not contain "<", so that it can be embedded in an HTML element.
   std::string to_json() const;
-  /// @throws nlohmann::json::exception if `text` is not what `to_json` made.
+  /// @throws nlohmann::json::exception if `to_json` did not create `text`.
   static HtmlRecords from_json(std::string_view text);
 };
 

@@ -43,7 +43,7 @@ void HtmlReport::start(const TrackedRun& run) {
   *records_ = HtmlRecords{};
   if (ResumePoint(run).is_resumed()) *records_ = std::move(old);
   records_->resume(run);
-  write();  // takes the lock over
+  write();  // also takes over the lock
 }
 
 void HtmlReport::log_scalars(std::span<const TrackedScalar> scalars, const TrackedTime& time) {
@@ -75,7 +75,7 @@ std::chrono::steady_clock::time_point HtmlReport::now() const {
 }
 
 void HtmlReport::write() {
-  // The page grows with the run: at most a twentieth of the time goes into it.
+  // The page grows with the run. Writing takes at most about a twentieth of the time.
   constexpr int kTimesTheWrite = 20;
   const auto begin = now();
   const std::string page = html_page(*records_, path_.stem().string());

@@ -4,8 +4,9 @@
 
 namespace linkboy {
 
-/// The style sheet of a report. The colours of the lines are those of Okabe and Ito, which people
-/// with any colour vision tell apart; yellow, which is faint on white, is for dark screens only.
+/// The style sheet of a report. The colours of the lines are the palette of Okabe and Ito, which is
+/// distinguishable with any colour vision. Yellow is faint on white and therefore used only in dark
+/// mode.
 inline constexpr std::string_view kHtmlStyle = R"css(
 :root {
   color-scheme: light dark;

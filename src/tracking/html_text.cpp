@@ -18,7 +18,7 @@ std::string valid_utf8(std::string_view text) {
   return Json::parse(json_line(Json(text))).get<std::string>();
 }
 
-/// U+FFFE and U+FFFF are the two that XML cannot hold although they are UTF-8.
+/// Replaces U+FFFE and U+FFFF, the two characters that are valid UTF-8 but not allowed in XML.
 std::string without_noncharacters(std::string text) {
   for (const std::string_view bytes : {"\xEF\xBF\xBE", "\xEF\xBF\xBF"}) {
     for (std::size_t at = 0; (at = text.find(bytes, at)) != text.npos; at += bytes.size()) {

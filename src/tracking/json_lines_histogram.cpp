@@ -15,7 +15,7 @@ void set_statistics(LinearHistogram& histogram, std::span<const double> values) 
   histogram.min = std::numeric_limits<double>::infinity();
   histogram.max = -histogram.min;
   double mean = 0.0;
-  double squares = 0.0;  // of the distances from the mean, summed; Welford's way
+  double squares = 0.0;  // sum of squared distances from the mean (Welford)
   for (const double value : values) {
     if (!std::isfinite(value)) continue;
     ++histogram.count;
@@ -37,7 +37,7 @@ void set_bins(LinearHistogram& histogram, std::span<const double> values) {
     low -= half;
     high += half;
   }
-  // Halves, because the difference of two large numbers may be infinite.
+  // Uses halves, because the difference of two large numbers can be infinite.
   const double half_range = high / 2 - low / 2;
   for (int i = 0; i <= kHistogramBins; ++i) {
     histogram.edges.push_back(low + half_range / kHistogramBins * (2 * i));

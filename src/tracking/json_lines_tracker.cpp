@@ -35,17 +35,17 @@ Json run_line(const TrackedRun& run) {
           {"environment", json_object(run.environment)}};
 }
 
-/// @throws nlohmann::json::exception if the line is not one that a JsonLinesTracker writes.
+/// @throws nlohmann::json::exception if a JsonLinesTracker did not write the line.
 OldRecord old_record(std::string_view text, std::size_t begin) {
   constexpr int64_t kNever = std::numeric_limits<int64_t>::max();
   const Json line = Json::parse(text);
   OldRecord record{.begin = begin};
   const auto type = line.at("type").get<std::string>();
   if (type == "end") {
-    record.update = record.epoch = kNever;  // the run goes on
+    record.update = record.epoch = kNever;  // dropped when the run resumes
   } else if (type == "run") {
     record.update = integer_of(line.at("first_update"));
-    record.epoch = kNever;  // that of an attempt which went on from here goes, too
+    record.epoch = kNever;  // also drops that of an attempt resumed from here
     record.starts_run = record.update == 0 && line.at("first_epoch") == 0;
   } else {
     record.update = integer_of(line.at("update"));
@@ -56,12 +56,12 @@ OldRecord old_record(std::string_view text, std::size_t begin) {
 
 struct OldLines {
   std::vector<OldRecord> records;
-  std::string text;  // all whole lines
+  std::string text;  // all complete lines
 };
 
-/// A power cut may have damaged lines; those are left out.
+/// Reads the lines of a file. Omits lines that were damaged, for example by a power failure.
 ///
-/// @throws Error if the file is not one of a JsonLinesTracker, by its first line.
+/// @throws Error if the first line shows that a JsonLinesTracker did not write the file.
 OldLines read_lines(std::string_view text, const std::filesystem::path& path) {
   OldLines lines;
   for (std::size_t size; (size = text.find('\n') + 1) != 0; text.remove_prefix(size)) {
@@ -72,7 +72,7 @@ OldLines read_lines(std::string_view text, const std::filesystem::path& path) {
       if (lines.records.empty()) break;
     }
   }
-  // Nothing but another program's file begins with no line of this one.
+  // If no line is valid, another program wrote the file.
   LINKBOY_CHECK(!lines.records.empty() || text.empty(), "\"", path.string(),
                 "\" is not a file that JsonLinesTracker wrote. Choose another path, or move the "
                 "file away.");

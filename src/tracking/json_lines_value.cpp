@@ -20,8 +20,8 @@ double number_of(const Json& json) {
 }
 
 int64_t integer_of(const Json& json) {
-  // Of the two kinds of whole numbers, the parser takes the unsigned one for all that are not
-  // negative. A reference to another kind than the value's is an exception.
+  // The parser stores an integer as unsigned if it is not negative, otherwise as signed. get_ref
+  // throws if the value has another type.
   if (json.is_number_unsigned()) return static_cast<int64_t>(json.get_ref<const uint64_t&>());
   return json.get_ref<const int64_t&>();
 }

@@ -10,20 +10,22 @@ namespace linkboy {
 
 using Json = nlohmann::ordered_json;
 
-/// A number; "NaN", "Infinity" or "-Infinity" for numbers that JSON cannot hold.
+/// Returns a number, or "NaN", "Infinity" or "-Infinity" for values that JSON does not support.
 Json json_number(double value);
-/// What `json_number` made. @throws nlohmann::json::exception if it is no number.
+/// Returns the number from which `json_number` created `json`.
+/// @throws nlohmann::json::exception if `json` is neither a number nor a string.
 double number_of(const Json& json);
 
-/// A whole number. @throws nlohmann::json::exception if it is something else: a cast of any other
-/// number may be undefined.
+/// Returns an integer.
+/// @throws nlohmann::json::exception if `json` is not an integer, because the cast of another
+///         number could be undefined.
 int64_t integer_of(const Json& json);
 
 Json json_object(const TrackedRun::Entries& entries);
-/// @throws nlohmann::json::exception if it is not an object of strings.
+/// @throws nlohmann::json::exception if `json` is not an object of strings.
 TrackedRun::Entries entries_of(const Json& json);
 
-/// One line, without its end; bytes that are not UTF-8 become U+FFFD.
+/// Returns one line without the line break. Bytes that are not UTF-8 become U+FFFD.
 std::string json_line(const Json& json);
 
 }  // namespace linkboy

@@ -22,9 +22,9 @@ namespace fs = std::filesystem;
 std::string read_old_file(const fs::path& path) {
   std::error_code error;
   if (!fs::exists(path, error) && !error) return "";
-  // A device would be replaced by a file otherwise.
+  // Otherwise, a device would be replaced by a file.
   LINKBOY_CHECK_AS(FileError, fs::is_regular_file(path, error), "\"", path.string(),
-                   "\" is not a regular file. Choose the path of a file, new or old.");
+                   "\" is not a regular file. Choose the path of a new file or of a regular file.");
   try {
     const auto file = FileBytes::open(path, /*mmap=*/false);
     return file->text(0, file->size());
@@ -79,10 +79,11 @@ void LineFile::append(std::string_view records) {
         retry_if_interrupted([&] { return ::write(descriptor, rest.data(), rest.size()); });
     if (written <= 0) {
       const int error = written < 0 ? errno : ENOSPC;
-      // Part of a record would garble the next one. If this fails too, so will the next write.
+      // An incomplete record would damage the next one. If truncating fails too, the next write
+      // fails as well.
       [[maybe_unused]] const int truncated = ::ftruncate(descriptor, size_);
       throw FileError(c10::str("cannot write \"", path_.string(), "\" (", system_reason(error),
-                               "); what was recorded before is kept. Free space or choose another "
+                               "); earlier records are kept. Free disk space or choose another "
                                "folder."));
     }
     rest.remove_prefix(static_cast<std::size_t>(written));
@@ -101,7 +102,7 @@ std::size_t ResumePoint::cut(const std::vector<OldRecord>& records, std::size_t 
   for (; count > 0; --count) {
     const OldRecord& last = records[count - 1];
     if (last.starts_run || keeps(last.update, last.epoch)) break;
-    // Updates only grow in a run: what comes before is of an earlier one.
+    // Updates never decrease within a run, so that the records before belong to an earlier run.
     if (count < records.size() && last.update > records[count].update) break;
   }
   return count < records.size() ? records[count].begin : end;

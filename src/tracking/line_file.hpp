@@ -13,26 +13,26 @@
 
 namespace linkboy {
 
-/// All bytes of the file; empty if there is none.
-/// @throws Error if `path` is something other than a regular file, or it cannot be read.
+/// Returns all bytes of the file, or an empty string if the file does not exist.
+/// @throws FileError if `path` is not a regular file or cannot be read.
 std::string read_old_file(const std::filesystem::path& path);
 
-/// A file that an earlier run may have left, locked until it is replaced or read.
+/// The file of an earlier run, if any. It is locked until it is replaced or read.
 struct OldFile {
   Descriptor lock;
   std::string bytes;
 };
 
-/// Locks a tracker's file, then reads it: no other run can write in between. Makes the file if
-/// there is none.
-/// @throws Error as `lock_file` and `read_old_file`.
+/// Locks a tracker's file and then reads it, so that no other run can write in between. Creates the
+/// file if it does not exist.
+/// @throws The errors of `lock_file` and `read_old_file`.
 OldFile lock_old_file(const std::filesystem::path& path);
 
-/// A text file that grows by whole records. Used by one thread.
+/// A text file to which complete records are appended. Not thread-safe.
 class LineFile {
  public:
-  /// What it holds between two records: the file, open and locked against a second writer; or
-  /// nothing, where a run has too many files for that and has locked their folder.
+  /// What is kept open between two records: the file, which is then also locked against a second
+  /// writer; or nothing, for a run that has too many files and locks their folder instead.
   enum class Holds { the_file, nothing };
 
   explicit LineFile(std::filesystem::path path, Holds holds = Holds::the_file)
@@ -40,16 +40,18 @@ class LineFile {
 
   const std::filesystem::path& path() const { return path_; }
 
-  /// Closes the file, then as the function `lock_old_file`.
+  /// Closes the file, then calls the function `lock_old_file`.
   OldFile lock_old();
 
-  /// Makes the file one of `kept`, the first bytes of what it held, and `added`: by appending where
-  /// it holds nothing else, otherwise by an atomic replacement, which needs room for both.
-  /// @param lock  That of `lock_old`; none for a file that nobody else has.
-  /// @throws Error as AtomicFile and `append`.
+  /// Opens the file with the contents `kept`, the first bytes of the old contents, followed by
+  /// `added`. If `kept` is all of the old contents, appends `added`. Otherwise replaces the file
+  /// atomically, which needs disk space for both.
+  /// @param lock  The lock from `lock_old`; empty for a file that no other run uses.
+  /// @throws The errors of AtomicFile and `append`.
   void open(Descriptor lock, std::string_view kept, std::string_view added);
 
-  /// Appends one or more records, by one write(2). @throws Error; the file then ends before them.
+  /// Appends one or more records by one write(2).
+  /// @throws FileError; the file then ends before these records.
   void append(std::string_view records);
 
   bool is_open() const { return is_open_; }
@@ -66,15 +68,15 @@ class LineFile {
   int64_t size_ = 0;
 };
 
-/// A record that was found in a file.
+/// A record from an existing file.
 struct OldRecord {
   std::size_t begin = 0;  // offset of its first byte
   int64_t update = 0;
   int64_t epoch = 0;
-  bool starts_run = false;  // from update 0
+  bool starts_run = false;  // at update 0
 };
 
-/// Where a run resumes, and which records of the attempt before are void.
+/// The point at which a run resumes. Determines which records of the previous attempt are obsolete.
 class ResumePoint {
  public:
   explicit ResumePoint(const TrackedRun& run)
@@ -87,7 +89,8 @@ class ResumePoint {
     return update <= update_ && epoch <= epoch_ + 1;
   }
 
-  /// The offset at which the void records begin, which are the last ones; `end` if there are none.
+  /// Returns the offset of the first of the obsolete records at the end of the file, or `end` if
+  /// there are none.
   std::size_t cut(const std::vector<OldRecord>& records, std::size_t end) const;
 
  private:

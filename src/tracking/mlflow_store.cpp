@@ -22,13 +22,13 @@ namespace fs = std::filesystem;
 
 constexpr const char* kMeta = "meta.yaml";
 
-/// A JSON string is a YAML string as well.
+/// Returns a JSON string, which is also a YAML string.
 std::string yaml_text(const std::string& text) {
   using nlohmann::json;
   return json(text).dump(-1, ' ', /*ensure_ascii=*/true, json::error_handler_t::replace);
 }
 
-/// What is written behind `key: `, without quotation marks; empty if it is not there.
+/// Returns the text after `key: ` without quotation marks; empty if the key is missing.
 std::string yaml_field(const std::string& yaml, std::string_view key) {
   const std::string start = fmt::format("\n{}: ", key);
   const std::string text = "\n" + yaml;
@@ -79,7 +79,7 @@ std::optional<fs::path> find_experiment(const fs::path& root, const std::string&
     try {
       if (yaml_field(read_old_file(entry->path() / kMeta), "name") == name) return entry->path();
     } catch (const Error&) {
-      continue;  // another user's experiment, which this process may not read
+      continue;  // for example, another user's experiment
     }
   }
   return std::nullopt;
@@ -139,11 +139,12 @@ std::string mlflow_name(std::string_view name) {
 
 fs::path find_or_make_experiment(const fs::path& root, const std::string& name) {
   if (const auto found = find_experiment(root, name)) return *found;
-  // Two runs that start together must not make two of one name. Making one takes an instant.
+  // Two runs that start at the same time must not create two experiments with the same name.
+  // Creating one takes only a moment.
   const Descriptor lock = lock_folder(root, std::chrono::seconds(10));
   if (const auto found = find_experiment(root, name)) return *found;
   std::error_code error;
-  // MLflow's own first experiment has this number; it must not make another one.
+  // MLflow's default experiment has this number, so that MLflow does not create another one.
   const bool is_default = name == "Default" && !fs::exists(root / "0", error);
   const std::string id = is_default ? "0" : fmt::format("1{}", random_digits(17, "0123456789"));
   const int64_t now = milliseconds_now();
@@ -216,7 +217,7 @@ void cut_mlflow_metrics(const fs::path& run, int64_t last_step) {
     std::error_code gone;
     if (entry->is_regular_file(gone)) files.push_back(entry->path());
   }
-  // Values of the attempt before would stay among those of this one.
+  // Otherwise, values of the previous attempt would remain among those of this one.
   LINKBOY_CHECK(!error || error == std::errc::no_such_file_or_directory, "cannot read \"",
                 (run / "metrics").string(), "\" (", error.message(),
                 "). Check its permissions and the disk, or record a new run.");

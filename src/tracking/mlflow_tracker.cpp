@@ -56,10 +56,10 @@ MlflowStatus status_of(std::string_view outcome) {
 MlflowTracker::MlflowTracker(MlflowTrackerOptions options) : options_(std::move(options)) {
   LINKBOY_CHECK_OPTION(
       !options_.experiment.empty(),
-      "MlflowTracker's experiment is empty. Give it a name, \"Default\" for example.");
+      "MlflowTracker's experiment is empty; it must have a name, for example \"Default\".");
   LINKBOY_CHECK_OPTION(
       is_run_id(options_.run_id), "MlflowTracker's run_id is \"", options_.run_id,
-      "\"; it may have letters, digits, _ and -. Give the id of a run that is there.");
+      "\"; it may only contain letters, digits, _ and -. Set it to the id of an existing run.");
 }
 
 MlflowTracker::~MlflowTracker() = default;
@@ -89,7 +89,8 @@ void MlflowTracker::find_run(const TrackedRun& run, const fs::path& experiment) 
     found = find_mlflow_run(experiment, options_.run_id);
     LINKBOY_CHECK(found, "MlflowTracker's run_id is \"", options_.run_id, "\", but experiment \"",
                   options_.experiment, "\" (", experiment.string(),
-                  ") has no such run. Give the id of one that is there, or none for a new one.");
+                  ") has no such run. Set it to the id of an existing run, or leave it empty to "
+                  "start a new one.");
   } else if (!run.place.empty() && is_run_id(run.place)) {
     found = find_mlflow_run(experiment, run.place);
     if (found && is_mlflow_run_deleted(*found)) found.reset();
@@ -116,7 +117,7 @@ void MlflowTracker::write(const fs::path& path, std::string_view content) const 
   write_whole_file(run_directory_ / path, content);
 }
 
-// Without a file open between two values: MLflow's store has one for each metric.
+// Does not keep the file open between two values, because MLflow's store has one file per metric.
 LineFile& MlflowTracker::metric_file(const std::string& name) {
   auto& file = metrics_[name];
   if (!file) {
@@ -143,7 +144,7 @@ std::string MlflowTracker::take_metric_name(const std::string& name) {
 }
 
 void MlflowTracker::log_scalars(std::span<const TrackedScalar> scalars, const TrackedTime& time) {
-  LINKBOY_CHECK(is_on_, "this MlflowTracker has no run. Call start before, and finish after.");
+  LINKBOY_CHECK(is_on_, "this MlflowTracker has no run in progress. Call start first.");
   for (const auto& [name, value] : scalars) {
     LineFile& file = metric_file(name);
     const std::string line =
@@ -157,15 +158,15 @@ void MlflowTracker::log_scalars(std::span<const TrackedScalar> scalars, const Tr
 }
 
 void MlflowTracker::log_text(std::string_view name, std::string_view text, const TrackedTime&) {
-  LINKBOY_CHECK(is_on_, "this MlflowTracker has no run. Call start before, and finish after.");
+  LINKBOY_CHECK(is_on_, "this MlflowTracker has no run in progress. Call start first.");
   write(fs::path("artifacts") / (mlflow_name(name) + ".md"), text);
 }
 
 void MlflowTracker::finish(std::string_view outcome, std::span<const TrackedScalar>) {
-  LINKBOY_CHECK(is_on_, "this MlflowTracker has no run. Call start before.");
+  LINKBOY_CHECK(is_on_, "this MlflowTracker has no run in progress. Call start first.");
   metrics_.clear();
   is_on_ = false;
-  const auto lock = std::move(lock_);  // released when the status is written, or cannot be
+  const auto lock = std::move(lock_);  // released after the status is written, or fails to be
   write("tags/outcome", outcome);
   set_mlflow_status(run_directory_, status_of(outcome));
 }

@@ -7,21 +7,22 @@
 
 namespace linkboy {
 
-/// Encodes one Protocol Buffers message, field by field. Only what event files need.
+/// Encodes one Protocol Buffers message, field by field. Supports only the types that event files
+/// need.
 ///
-/// There is no protobuf library here because LibTorch has one of its own inside and exports its
-/// symbols: a second copy in the same program would be mixed up with it.
+/// A protobuf library cannot be used, because LibTorch contains one and exports its symbols: a
+/// second copy in the same program would conflict with it.
 class ProtobufWriter {
  public:
   ProtobufWriter& add_int(int field, int64_t value);
   ProtobufWriter& add_double(int field, double value);
   ProtobufWriter& add_float(int field, float value);
-  /// A string, bytes, or a message that was encoded before.
+  /// Adds a string, bytes, or an encoded message.
   ProtobufWriter& add_bytes(int field, std::string_view bytes);
   ProtobufWriter& add_message(int field, const ProtobufWriter& message) {
     return add_bytes(field, message.bytes());
   }
-  /// A `repeated double`, packed.
+  /// Adds a packed `repeated double`.
   ProtobufWriter& add_doubles(int field, std::span<const double> values);
 
   const std::string& bytes() const { return bytes_; }
@@ -33,7 +34,7 @@ class ProtobufWriter {
   std::string bytes_;
 };
 
-/// Appends the bytes of a number, the lowest first.
+/// Appends the bytes of a number, the lowest byte first.
 template <class Number>
 void append_little_endian(std::string& bytes, Number value) {
   for (std::size_t i = 0; i < sizeof(value); ++i) {

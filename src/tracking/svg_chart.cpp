@@ -20,9 +20,9 @@ constexpr double kHeight = 300;
 constexpr double kRight = 14;
 constexpr double kTop = 12;
 constexpr double kBottom = 46;
-/// Between the axes and the outermost points, so that no marker is cut off.
+/// The distance between the axes and the outermost points, so that no marker is cut off.
 constexpr double kInset = 8;
-constexpr double kLetter = 6.8;  // the width of a digit, about
+constexpr double kLetter = 6.8;  // approximate width of a digit
 constexpr std::size_t kMostMarkers = 60;
 constexpr std::size_t kMostSpots = 100;
 constexpr std::size_t kMostGaps = 50;
@@ -49,7 +49,7 @@ ChartAxis x_axis(const Chart& chart) {
     for (const MetricPoint& point : metric->points) range.include(x_of(chart, point));
   }
   if (range.is_empty()) return ChartAxis::counts(0, 1);
-  // A run that starts near 0 is shown from there.
+  // If the updates start near 0, the axis starts at 0.
   if (!chart.by_epoch && range.low < range.high / 10) range.low = 0;
   return ChartAxis::counts(range.low, range.high);
 }

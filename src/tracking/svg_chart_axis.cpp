@@ -8,20 +8,20 @@
 namespace linkboy {
 namespace {
 
-/// At most about this many steps in the range.
+/// The approximate maximum number of steps in the range.
 constexpr double kSteps = 5.0;
 
-/// The least of 1, 2 and 5 times a power of ten that is not below `value`.
+/// Returns the smallest of 1, 2 and 5 times a power of ten that is not below `value`.
 double nice_above(double value) {
   const double power = std::pow(10.0, std::floor(std::log10(value)));
   for (const double factor : {1.0, 2.0, 5.0}) {
-    // A little less, for value / power may come out above the factor that it is.
+    // The tolerance allows for rounding errors in value / power.
     if (value / power <= factor * (1 + 1e-9)) return factor * power;
   }
   return 10 * power;
 }
 
-/// The greatest of them that is not above `value`.
+/// Returns the largest of 1, 2 and 5 times a power of ten that is not above `value`.
 double nice_below(double value) {
   const double power = std::pow(10.0, std::floor(std::log10(value)));
   for (const double factor : {5.0, 2.0}) {
@@ -32,7 +32,7 @@ double nice_below(double value) {
 
 int exponent_of(double value) { return static_cast<int>(std::floor(std::log10(value) + 1e-9)); }
 
-/// With as many digits as tell ticks `step` apart.
+/// Returns a label with enough digits to distinguish ticks that are `step` apart.
 std::string label_of(double value, double step, double largest) {
   if (std::abs(value) < step / 2) return "0";
   if (largest >= 1e6 || largest < 1e-3) {
@@ -42,20 +42,20 @@ std::string label_of(double value, double step, double largest) {
   return fmt::format("{:.{}f}", value, std::max(-exponent_of(step), 0));
 }
 
-/// With all digits: far from 0, neighbouring ticks differ in the last ones.
+/// Returns a label with all digits, because neighbouring ticks far from 0 differ in the last ones.
 std::string count_label(double value) {
   if (value >= 1e6) return fmt::format("{}M", value / 1e6);
   if (value >= 1e4) return fmt::format("{}k", value / 1e3);
   return fmt::format("{}", value);
 }
 
-/// "0.1", "0.001", "1e-05".
+/// Returns a label such as "0.1", "0.001" or "1e-05".
 std::string log_label(double value) { return fmt::format("{:g}", value); }
 
 }  // namespace
 
 ChartAxis ChartAxis::linear(double low, double high) {
-  // Far inside the limits of doubles, or the difference overflows.
+  // Stays far from the limits of double, because the difference could overflow.
   low = std::clamp(low, -1e300, 1e300);
   high = std::clamp(high, -1e300, 1e300);
   const double size = std::max(std::abs(low), std::abs(high));

@@ -39,8 +39,8 @@ bool is_number(const std::string& word) {
   return word.find_first_not_of("0123456789") == word.npos;
 }
 
-/// What is measured, without the phase that it is measured in. The learning rates of all parameter
-/// groups are one family.
+/// Returns the words of a name without those for the phase. The learning rates of all param groups
+/// belong to one family.
 Words family_of(std::string_view name) {
   const Words words = words_of(name);
   const bool is_rate = is_learning_rate(words);

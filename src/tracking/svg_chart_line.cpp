@@ -16,7 +16,7 @@ constexpr std::size_t kFewestForAverage = 100;
 
 bool is_lower(const LinePoint& a, const LinePoint& b) { return a.y < b.y; }
 
-/// The least and the greatest of each column of pixels, in their order.
+/// Returns the lowest and the highest point of each column of pixels, in their original order.
 ChartLine thinned(std::span<const LinePoint> part) {
   ChartLine result;
   for (auto begin = part.begin(); begin != part.end();) {
@@ -37,7 +37,7 @@ void append_part(std::string& path, std::span<const LinePoint> part, bool is_thi
     fmt::format_to(std::back_inserter(path), "{}{:.1f},{:.1f}", i == 0 ? 'M' : 'L', fewer[i].x,
                    fewer[i].y);
   }
-  // With round ends, a line without length shows a lone point.
+  // With round line ends, a line of length 0 shows a single point.
   if (fewer.size() == 1) path += "h0";
 }
 

@@ -10,23 +10,23 @@ namespace linkboy {
 
 struct LinePoint {
   double x;  // pixels
-  double y;  // NaN: the line is broken here
+  double y;  // NaN if the line has a gap here
   const MetricPoint* record;
 };
 
 using ChartLine = std::vector<LinePoint>;
 
-/// The `d` of a <path>. Of more than 2,000 points only those remain that show the extent of the
-/// line in each column of pixels.
+/// Returns the `d` of a <path>. With more than 2,000 points, it has only those that show the extent
+/// of the line in each column of pixels.
 std::string path_of(const ChartLine& line);
 
-/// Whether there are many values, going up and down by much more than they cover.
+/// Whether there are many values whose total up and down movement is much larger than their range.
 bool is_noisy(const std::vector<double>& values);
 
-/// How many neighbours on either side `moving_average` takes, of `count` values.
+/// Returns the number of neighbours on each side that `moving_average` uses for `count` values.
 std::size_t average_reach(std::size_t count);
 
-/// Each value's mean with its neighbours; values that are not finite do not count.
+/// Returns the mean of each value and its neighbours. Ignores values that are not finite.
 std::vector<double> moving_average(const std::vector<double>& values);
 
 }  // namespace linkboy

@@ -30,7 +30,7 @@ constexpr int kTensor = 8;
 constexpr int kMetadata = 9;
 }  // namespace summary
 
-// Of TensorBoard's hparams plugin and of protobuf's Value.
+// Fields and values of TensorBoard's hparams plugin and of protobuf's Value.
 namespace hparams {
 constexpr std::string_view kPlugin = "hparams";
 constexpr int kSessionStart = 3;
@@ -58,7 +58,7 @@ std::string folder_stem(std::string name) {
   return name.empty() ? "run" : name.substr(0, 200);
 }
 
-/// Makes a folder for a new run. Of several runs that start at the same time each makes its own.
+/// Creates a folder for a new run. If several runs start at the same time, each creates its own.
 fs::path make_folder(const fs::path& root, const std::string& name) {
   const std::string stem = folder_stem(name);
   std::error_code error;
@@ -108,7 +108,7 @@ ProtobufWriter text_summary(std::string_view tag, std::string_view text) {
                         .add_message(summary::kMetadata, metadata("text", "")));
 }
 
-/// What the HPARAMS tab knows lies in the metadata alone, but a value must have a tensor.
+/// The HPARAMS tab reads only the metadata, but a value must have a tensor.
 ProtobufWriter hparams_summary(std::string_view tag, const ProtobufWriter& plugin_data) {
   constexpr int64_t kFloatType = 1;
   const auto shape = ProtobufWriter().add_message(2, ProtobufWriter());
@@ -119,7 +119,7 @@ ProtobufWriter hparams_summary(std::string_view tag, const ProtobufWriter& plugi
           .add_message(summary::kMetadata, metadata(hparams::kPlugin, plugin_data.bytes())));
 }
 
-/// Numbers as such: TensorBoard sorts and filters them.
+/// Writes numbers as numbers, because TensorBoard sorts and filters them.
 ProtobufWriter hparams_value(const std::string& text) {
   if (const auto number = parse_number<double>(text)) {
     return ProtobufWriter().add_double(hparams::kNumber, *number);
@@ -188,7 +188,7 @@ void TensorBoardTracker::start(const TrackedRun& run) {
 }
 
 EventFile& TensorBoardTracker::file() {
-  LINKBOY_CHECK(file_, "this TensorBoardTracker has no run. Call start before, and finish after.");
+  LINKBOY_CHECK(file_, "this TensorBoardTracker has no run in progress. Call start first.");
   return *file_;
 }
 

@@ -1,4 +1,4 @@
-// What is checked before a run starts.
+// The checks before a run.
 
 #include <torch/nn/module.h>
 #include <torch/optim/optimizer.h>
@@ -22,20 +22,20 @@ namespace {
 void check_batch_size(int64_t batch_size, const DataLoaderOptions& loader, const char* name) {
   LINKBOY_CHECK_OPTION(!loader.batch_size || *loader.batch_size == batch_size, name,
                        ".batch_size is ", *loader.batch_size, ", but per_device_batch_size is ",
-                       batch_size, "; set the size of these batches there.");
+                       batch_size, ". Set only per_device_batch_size.");
 }
 
 void check_collate_fn(const CollateFn& collate_fn, const DataLoaderOptions& loader,
                       const char* name) {
   LINKBOY_CHECK_OPTION(!collate_fn || !loader.collate_fn, "both collate_fn and ", name,
-                       ".collate_fn are given; give one of them.");
+                       ".collate_fn are set; set only one of them.");
 }
 
-/// A ready loader has its own data, batches and order.
+/// A loader that the caller has made already has its own dataset, batches and order.
 void check_ready_loader(const std::shared_ptr<DataLoader>& loader, const Dataset& dataset,
                         const char* name, const char* dataset_name) {
   LINKBOY_CHECK_OPTION(!loader || !dataset, "both ", dataset_name, " and ", name,
-                       " are given; give one of them.");
+                       " are set; set only one of them.");
 }
 
 void check_no_loader_options(const DataLoaderOptions& options, const char* name,
@@ -43,24 +43,26 @@ void check_no_loader_options(const DataLoaderOptions& options, const char* name,
   const bool has_text = options_to_text(options) != options_to_text(DataLoaderOptions());
   LINKBOY_CHECK_OPTION(!has_text && !options.shard && !options.sampler && !options.batch_sampler &&
                            !options.collate_fn && !options.transform && !options.worker_init_fn,
-                       name, " are given together with ", loader_name,
-                       ", which is made already; give them to make_data_loader.");
+                       name, " are set together with ", loader_name,
+                       ", which already has its options; pass them to make_data_loader.");
 }
 
 void check_no_collate_fn(const CollateFn& collate_fn, const char* loader_name) {
-  LINKBOY_CHECK_OPTION(!collate_fn, "collate_fn is given together with ", loader_name,
-                       ", which is made already; give it to make_data_loader, and to other data in "
-                       "the options of its loader.");
+  LINKBOY_CHECK_OPTION(!collate_fn, "collate_fn is set together with ", loader_name,
+                       ", which already has its options; pass it to make_data_loader. For other "
+                       "data, set it in the options of that data's loader.");
 }
 
 void check_names(const std::vector<NamedDataset>& datasets) {
   std::set<std::string> names;
   for (const auto& [name, dataset] : datasets) {
-    LINKBOY_CHECK_OPTION(!name.empty(), "one of more_eval_datasets has no name; give each a name.");
-    LINKBOY_CHECK_OPTION(names.insert(name).second, "two of more_eval_datasets are called \"", name,
-                         "\"; give each a name of its own.");
+    LINKBOY_CHECK_OPTION(!name.empty(),
+                         "an entry of more_eval_datasets has no name; name each entry.");
+    LINKBOY_CHECK_OPTION(names.insert(name).second,
+                         "two entries of more_eval_datasets are named \"", name,
+                         "\"; give each a different name.");
     LINKBOY_CHECK_OPTION(dataset, "the evaluation data \"", name,
-                         "\" is an empty handle; give a dataset.");
+                         "\" is an empty handle; pass a dataset.");
   }
 }
 
@@ -71,7 +73,7 @@ void check_learning_rates(const torch::optim::Optimizer& optimizer) {
   }
 }
 
-// LibTorch accepts it, and its step then moves the parameter twice.
+// LibTorch accepts such an optimizer, whose step then moves the parameter twice.
 void check_no_parameter_twice(const torch::optim::Optimizer& optimizer) {
   std::unordered_map<const c10::TensorImpl*, std::size_t> group_of;
   for (std::size_t i = 0; i < optimizer.param_groups().size(); ++i) {
@@ -79,9 +81,9 @@ void check_no_parameter_twice(const torch::optim::Optimizer& optimizer) {
       const auto [first, is_new] = group_of.emplace(parameter.unsafeGetTensorImpl(), i);
       LINKBOY_CHECK_OPTION(
           is_new, "a parameter of shape ", parameter.sizes(),
-          " is twice in the optimizer, in param groups ", first->second, " and ", i,
-          "; an update would move it twice. Give each parameter once: a module that is "
-          "registered under two names gives its parameters twice.");
+          " is in the optimizer twice, in param groups ", first->second, " and ", i,
+          "; an update would move it twice. Pass each parameter once. A module that is "
+          "registered under two names returns its parameters twice.");
     }
   }
 }
@@ -106,11 +108,11 @@ int64_t size_of(const Dataset& dataset) { return dataset ? dataset.size() : 0; }
 
 void check_train_options(const TrainOptions& options, const torch::optim::Optimizer* optimizer) {
   LINKBOY_CHECK_OPTION(optimizer != nullptr,
-                       "the Trainer has no optimizer; give one to its constructor "
+                       "the Trainer has no optimizer; pass one to its constructor "
                        "to train.");
   LINKBOY_CHECK_OPTION(options.num_epochs || options.max_num_updates,
-                       "neither num_epochs nor max_num_updates is given; one of them must say how "
-                       "long to train.");
+                       "neither num_epochs nor max_num_updates is set; set at least one of them to "
+                       "limit the run.");
   check_at_least_one("num_epochs", options.num_epochs.value_or(1));
   check_at_least_one("max_num_updates", options.max_num_updates.value_or(1));
   check_at_least_one("per_device_batch_size", options.per_device_batch_size);
@@ -166,12 +168,11 @@ void check_accelerator_options(const Accelerator& accelerator, const TrainOption
       "ExecutionMode::graph records CUDA graphs, but the device is ", device.str(),
       ". Use ExecutionMode::eager.");
   const DistributedOptions& distributed = accelerator.distributed_options();
-  LINKBOY_CHECK_OPTION(
-      !options.weight_by_batch_size ||
-          (distributed.local_sgd_interval == 0 && !distributed.gradient_comm_hook),
-      "weight_by_batch_size works on gradients that linkboy averages, but there is ",
-      distributed.gradient_comm_hook ? "a gradient_comm_hook" : "local_sgd_interval",
-      ". Leave one of them out.");
+  LINKBOY_CHECK_OPTION(!options.weight_by_batch_size ||
+                           (distributed.local_sgd_interval == 0 && !distributed.gradient_comm_hook),
+                       "weight_by_batch_size needs gradients that linkboy averages, but ",
+                       distributed.gradient_comm_hook ? "gradient_comm_hook" : "local_sgd_interval",
+                       " is set. Set only one of them.");
 }
 
 void Trainer::Implementation::check_run(const TrainOptions& options) const {
@@ -185,12 +186,12 @@ void Trainer::Implementation::check_run(const TrainOptions& options) const {
   LINKBOY_CHECK_OPTION(
       !options.weight_by_batch_size || registered_optimizers_.empty(),
       "weight_by_batch_size works with one optimizer, but register_optimizer has added \"",
-      registered_optimizers_.front().name, "\". Leave it out, and weight the losses.");
+      registered_optimizers_.front().name, "\". Leave it out, and weight the losses yourself.");
   if (trainer_.needs_closure()) check_closure(options);
 }
 
-/// A closure runs the passes of a window again and again, and the optimizer compares what it
-/// returns.
+/// A closure runs the passes of an accumulation window several times, and the optimizer compares
+/// the losses that it returns.
 void Trainer::Implementation::check_closure(const TrainOptions& options) const {
   constexpr const char* kWhy = " does not work with an optimizer that needs a closure (LBFGS): ";
   LINKBOY_CHECK_OPTION(options.execution_mode == ExecutionMode::eager, "ExecutionMode::graph", kWhy,
@@ -203,9 +204,9 @@ void Trainer::Implementation::check_closure(const TrainOptions& options) const {
   LINKBOY_CHECK_OPTION(!options.weight_by_batch_size, "weight_by_batch_size", kWhy,
                        "it weights the gradients of an update once. Leave it out.");
   LINKBOY_CHECK_OPTION(registered_optimizers_.empty(), "register_optimizer", kWhy,
-                       "its passes would add to the gradients of the others. Use another one.");
+                       "it would add to the gradients of the other optimizers. Use another one.");
   LINKBOY_CHECK_OPTION(accelerator_->precision() != Precision::fp16, "Precision::fp16", kWhy,
-                       "a step that is skipped has moved the weights. Use fp32 or bf16.");
+                       "a skipped step would already have moved the weights. Use fp32 or bf16.");
   const DistributedOptions& distributed = accelerator_->distributed_options();
   LINKBOY_CHECK_OPTION(distributed.zero_stage == 0 && distributed.local_sgd_interval == 0,
                        distributed.zero_stage != 0 ? "zero_stage" : "local_sgd_interval", kWhy,
@@ -221,8 +222,8 @@ void Trainer::Implementation::check_trained_parameters() const {
   LINKBOY_CHECK(trains_any, "none of the optimizer's ", parameters.size(),
                 " parameters belongs to the model, which has ", model_.parameters().size(),
                 ", or to a registered module; training would not change the model. Make the "
-                "optimizer from model->parameters(), and register each layer of the model by "
-                "register_module in its constructor.");
+                "optimizer from model->parameters(), and register each layer with "
+                "register_module in the model's constructor.");
 }
 
 void Trainer::Implementation::warn_of_unsaved_parameters() {
@@ -238,14 +239,15 @@ void Trainer::Implementation::warn_of_unsaved_parameters() {
   if (num_unknown == 0) return;
   trainer_.log(
       LogLevel::warning,
-      c10::str(num_unknown, " of the optimizer's ", parameters.size(),
-               " parameters belong neither to the model nor to a registered module; no checkpoint "
-               "holds them. Register their module with Trainer::register_module, or inside the "
-               "model with register_module."));
+      c10::str(
+          num_unknown, " of the optimizer's ", parameters.size(),
+          " parameters belong neither to the model nor to a registered module; checkpoints do "
+          "not contain them. Register their module with Trainer::register_module, or inside the "
+          "model with register_module."));
 }
 
-/// Ranks that make different numbers of steps, or of collective calls, would wait for each other
-/// forever. Before the first call that depends on any of these.
+/// If ranks made different numbers of steps or collective calls, they would wait for each other
+/// forever. Therefore this check comes before the first call that depends on any of these values.
 void Trainer::Implementation::check_same_on_all_ranks(const TrainOptions& options) {
   if (trainer_.accelerator().num_processes() == 1) return;
   std::vector<std::string> lines{
@@ -273,7 +275,7 @@ void Trainer::Implementation::check_same_on_all_ranks(const TrainOptions& option
   require_same_on_all_ranks(accelerator_->process_group(), "what to train", lines);
 }
 
-/// The data may differ: ranks may evaluate different numbers of batches.
+/// The data are not compared, because ranks may evaluate different numbers of batches.
 void Trainer::Implementation::check_same_evaluation_on_all_ranks() {
   if (trainer_.accelerator().num_processes() == 1) return;
   std::vector<std::string> lines;
@@ -286,7 +288,7 @@ void Trainer::Implementation::add_lines_of_trainer(std::vector<std::string>& lin
   for (const auto& name : callback_handler_.names()) lines.push_back("callback " + name);
 }
 
-/// What overridden methods and callbacks have made of the options.
+/// Compares the loaders that overridden methods and callbacks have made from the options.
 void Trainer::Implementation::check_same_loaders_on_all_ranks() {
   if (trainer_.accelerator().num_processes() == 1) return;
   const int64_t num_batches = train_dataloader_->size();
@@ -294,7 +296,7 @@ void Trainer::Implementation::check_same_loaders_on_all_ranks() {
                                  c10::str("batches per epoch = ", num_batches),
                                  c10::str("evaluation sets = ", evaluation_sets_.size())};
   const StateDict loader = train_dataloader_->state_dict();
-  // Its place may differ: a loader with a shard of its own knows that of its rank.
+  // The position may differ: a loader with its own shard knows only its rank's position.
   if (loader.contains("seed")) {
     lines.push_back(c10::str("the loader's seed = ", loader.at("seed")));
   }

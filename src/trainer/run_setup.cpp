@@ -27,7 +27,8 @@ void Trainer::Implementation::set_up_training(const TrainOptions& options) {
   check_same_on_all_ranks(options);
   check_accelerator_options(trainer_.accelerator(), options);
   share_loader_seed();
-  // Before anything changes, since it refuses options that a subclass has not made unnecessary.
+  // This comes before anything changes, because it throws if data is missing and no override
+  // supplies it.
   train_dataloader_ = trainer_.create_train_dataloader(options);
   create_evaluation_sets(options);
   if (options.reset_run_history) run_history_->reset();
@@ -69,7 +70,7 @@ void Trainer::Implementation::create_schedulers(const TrainOptions& options) {
     scheduler->run_start(*run_history_);
     scheduler->start();
   };
-  // The scheduler of the run before has left its last value in the optimizer.
+  // The scheduler of the previous run has left its last values in the optimizer.
   if (scheduler_ && options.create_scheduler_fn) scheduler_->restore_base_values();
   scheduler_ = trainer_.create_scheduler(options);
   start(scheduler_.get());
@@ -109,7 +110,8 @@ void Trainer::Implementation::backward_pass(const StepOutput& output) {
     loss_of_window_ = loss_of_window_.defined() ? loss_of_window_ + share : share;
   }
   if (!weights_by_batch_size_) return trainer_.backward_step(output.loss);
-  // About a batch's size, so that fp16 has room; a power of two, which changes no bit.
+  // About the size of a batch, so that fp16 does not overflow. A power of two keeps the division
+  // exact.
   if (weight_unit_ == 0.0) {
     weight_unit_ = std::exp2(std::ilogb(max_over_ranks(output.batch_size)));
   }
@@ -143,7 +145,8 @@ void Trainer::Implementation::create_evaluation_sets(const TrainOptions& options
   }
 }
 
-/// Everything between the making of the loaders and their use.
+/// Prepares the loaders: calls the callbacks that may replace them, shares them between the
+/// processes and moves them to the device.
 void Trainer::Implementation::prepare_dataloaders() {
   const auto use_first_set = [this] {
     eval_dataloader_ = evaluation_sets_.empty() ? nullptr : evaluation_sets_.front().loader;
@@ -161,8 +164,8 @@ void Trainer::Implementation::prepare_dataloaders() {
 void Trainer::set_train_dataloader(std::shared_ptr<DataLoader> loader) {
   LINKBOY_CHECK(impl_->progress_.is_setting_up(),
                 "the training loader cannot be replaced here: the lengths of the run depend on it. "
-                "Do it in on_dataloaders_ready.");
-  LINKBOY_CHECK(loader != nullptr, "the training loader is null; give an object.");
+                "Replace it in on_dataloaders_ready.");
+  LINKBOY_CHECK(loader != nullptr, "the training loader is null; pass a loader.");
   impl_->train_dataloader_ = std::move(loader);
 }
 
@@ -178,7 +181,7 @@ DataLoaderOptions Trainer::default_eval_dataloader_options(int64_t batch_size) {
 }
 
 DataLoaderOptions Trainer::Implementation::default_dataloader_options(int64_t batch_size) const {
-  // On the CPU the loop itself needs the cores, and gathering a batch costs little.
+  // On the CPU the training loop itself needs the cores, and collating a batch costs little.
   const bool is_on_device = !accelerator_->device().is_cpu();
   const int64_t num_cores = std::max(1U, std::thread::hardware_concurrency());
   DataLoaderOptions options;
@@ -195,7 +198,7 @@ DataLoaderOptions Trainer::Implementation::default_dataloader_options(int64_t ba
 std::shared_ptr<DataLoader> Trainer::create_train_dataloader(const TrainOptions& options) {
   if (options.train_dataloader) return options.train_dataloader;
   LINKBOY_CHECK_OPTION(options.train_dataset,
-                       "train_dataset is missing; train needs one. Give one, or a "
+                       "train_dataset is missing; train needs one. Set it or "
                        "train_dataloader, or override create_train_dataloader.");
   LINKBOY_CHECK_OPTION(options.train_dataset.size() > 0,
                        "train_dataset is empty; it must have at least one sample.");
@@ -210,8 +213,8 @@ std::shared_ptr<DataLoader> Trainer::create_train_dataloader(const TrainOptions&
   if (options.execution_mode == ExecutionMode::graph && !chosen.drop_last && is_uneven &&
       !is_filled_up) {
     chosen.drop_last = true;
-    print(c10::str("Graph mode: each epoch leaves out its last ", size % *chosen.batch_size,
-                   " samples, which make no full batch"));
+    print(c10::str("Graph mode: each epoch skips its last ", size % *chosen.batch_size,
+                   " samples, which do not fill a batch"));
   }
   return make_data_loader(options.train_dataset, chosen);
 }
@@ -219,7 +222,7 @@ std::shared_ptr<DataLoader> Trainer::create_train_dataloader(const TrainOptions&
 std::shared_ptr<DataLoader> Trainer::create_eval_dataloader(const EvaluateOptions& options) {
   if (options.dataloader) return options.dataloader;
   LINKBOY_CHECK_OPTION(options.dataset,
-                       "dataset is missing; evaluate and predict need one. Give one, or a "
+                       "dataset is missing; evaluate and predict need one. Set it or "
                        "dataloader, or override create_eval_dataloader.");
   LINKBOY_CHECK_OPTION(options.dataset.size() > 0,
                        "the evaluation data is empty; it must have at least one sample.");
@@ -229,7 +232,7 @@ std::shared_ptr<DataLoader> Trainer::create_eval_dataloader(const EvaluateOption
 }
 
 void Trainer::Implementation::prepare_modules() {
-  // First, because the gradients of everything that the optimizer trains outside the model are
+  // This comes first, because the gradients of all trained parameters outside the model are
   // reduced, too.
   for (const auto& module : registered_modules_) module->to(trainer_.device());
   std::vector<const torch::optim::Optimizer*> others;
@@ -273,7 +276,7 @@ void Trainer::Implementation::before_first_epoch(const TrainOptions& options) {
   if (progress_.is_resumed() && !progress_.has_epochs_left()) {
     trainer_.print(
         fmt::format("The resumed run is complete, with {} updates in {} epochs; nothing is left "
-                    "to train. Resume it with more epochs or training steps to continue it.",
+                    "to train. To continue, resume it with more epochs or updates.",
                     progress_.num_updates(), progress_.num_epochs()));
   }
 }
@@ -281,12 +284,12 @@ void Trainer::Implementation::before_first_epoch(const TrainOptions& options) {
 void Trainer::Implementation::after_last_epoch(const TrainOptions& options) {
   if (!options.max_num_updates || trainer_.num_updates() < run_config_.max_num_updates) return;
   result_.reason = StopReason::max_steps;
-  result_.message = fmt::format("Reached max number of training steps {} in epoch {}",
+  result_.message = fmt::format("Reached the maximum of {} updates in epoch {}",
                                 trainer_.num_updates(), run_history_->current_epoch() - 1);
   trainer_.print(result_.message);
 }
 
-/// All ranks must walk through the same permutation, whatever their own generators are.
+/// All ranks must use the same permutation, whatever the state of their own generators is.
 void Trainer::Implementation::share_loader_seed() {
   loader_seed_.reset();
   if (trainer_.accelerator().num_processes() == 1) return;

@@ -20,7 +20,7 @@ class EagerExecutor final : public StepExecutor {
   StepPasses passes_;
 };
 
-/// The same value around tensors without a graph.
+/// Returns the same value with detached tensors.
 c10::IValue detached(const c10::IValue& value) {
   if (value.isTensor()) {
     return value.toTensor().defined() ? c10::IValue(value.toTensor().detach()) : value;
@@ -54,7 +54,7 @@ class GraphExecutor final : public StepExecutor {
         accumulates_(accumulates),
         parameters_(std::move(parameters)) {}
 
-  /// Records again if there are other parameters than before, or others of them are trained.
+  /// Records the graphs again if the parameters, or the set of trained ones, have changed.
   void begin_epoch() override {
     const auto parameters = parameters_();
     if (step_ && step_->matches(parameters)) return;
@@ -65,13 +65,13 @@ class GraphExecutor final : public StepExecutor {
   StepOutput forward(const Batch& batch, AccumulationWindow window) override {
     return step_->run(batch, window);
   }
-  void backward(const StepOutput&) override {}  // `forward` has run it
+  void backward(const StepOutput&) override {}  // `forward` has already run it
 
  private:
   StepOutput run_both(const Batch& batch) const {
     StepOutput output = passes_.forward(batch);
     passes_.backward(output);
-    // What is kept must not keep the pass's graph.
+    // The stored output must not keep the graph of the pass alive.
     output.loss = output.loss.detach();
     output.model_outputs = detached(output.model_outputs);
     const StateDict extras = std::exchange(output.extras, {});

@@ -21,26 +21,26 @@ class StepExecutor {
   /// Called before the first micro-step of each epoch.
   virtual void begin_epoch() {}
 
-  /// Returns the output of the whole batch. An executor that does not separate the passes has run
-  /// the backward pass, too.
+  /// Returns the output for the whole batch. An executor that cannot separate the passes also runs
+  /// the backward pass here.
   virtual StepOutput forward(const Batch& batch, AccumulationWindow window) = 0;
 
-  /// Runs what is left of the step. Its gradients are added up afterwards.
+  /// Runs the rest of the micro-step. The gradients are accumulated when it returns.
   virtual void backward(const StepOutput& output) = 0;
 };
 
-/// What a step is made of: the methods of a Trainer.
+/// The passes of a micro-step, which call methods of a Trainer.
 struct StepPasses {
   std::function<StepOutput(const Batch&)> forward;
   std::function<void(const StepOutput&)> backward;
 };
 
-/// Runs the passes as they are.
+/// Runs the passes directly.
 std::unique_ptr<StepExecutor> make_eager_step(StepPasses passes);
 
-/// Replays the passes from CUDA graphs, which are recorded again when the parameters change.
-/// @param parameters  Returns those that are trained.
-/// @param accumulates  Whether gradients of several micro-steps are added up.
+/// Replays the passes from CUDA graphs. The graphs are recorded again if the parameters change.
+/// @param parameters  Returns the trained parameters.
+/// @param accumulates  Whether the gradients of several micro-steps are accumulated.
 std::unique_ptr<StepExecutor> make_graphed_step(
     StepPasses passes, c10::Device device, bool accumulates,
     std::function<std::vector<at::Tensor>()> parameters);

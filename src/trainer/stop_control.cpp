@@ -7,10 +7,10 @@ namespace {
 
 using namespace std::chrono_literals;
 
-/// A person who ends a run does not notice it.
+/// The longest delay of a stop, too short for a user to notice.
 constexpr std::chrono::nanoseconds kAgreementPeriod = 100ms;
 
-/// Later rounds may be longer than those that were measured.
+/// Limits the number of rounds, because later rounds may take longer than the measured ones.
 constexpr int64_t kMostRounds = 64;
 
 }  // namespace
@@ -94,7 +94,7 @@ void RoundAgreement::begin_round(bool is_last) {
   int64_t num_rounds = 1;
   if (num_rounds_ > 0) {
     const auto elapsed = std::max<Clock::duration>(Clock::now() - begin_, 1ns);
-    // The first rounds tell little if they only queue work for a device.
+    // The first rounds may only queue work for a device, so their time says little.
     const int64_t most = std::min(2 * num_rounds_, kMostRounds);
     num_rounds = std::clamp<int64_t>(kAgreementPeriod * num_rounds_ / elapsed, 1, most);
   }

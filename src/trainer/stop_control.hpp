@@ -12,52 +12,59 @@
 
 namespace linkboy {
 
-/// Requests to leave a run, and the agreement of several processes to do so at the same place: one
-/// that left alone would have the others wait for it forever.
+/// Handles stop requests. With several processes, they agree to leave the run at the same place; if
+/// one left alone, the others would wait for it forever.
 class StopControl {
  public:
-  /// The first request counts. Any thread may call it; without a message also a signal handler.
+  /// Requests a stop. The first request counts. Any thread may call it; a signal handler may call
+  /// the overload without a message.
   void request(StopReason reason) noexcept;
   void request(StopReason reason, std::string message);
   bool is_requested() const { return reason_.load() != kNone; }
 
   // ---- For the thread of the run ---------------------------------------------------------------
 
-  /// Before a run. A group of one decides alone.
+  /// Call it before a run. A group of one process decides alone.
   void attach(std::shared_ptr<const ProcessGroup> group);
   bool is_shared() const { return agreement_.has_value(); }
 
-  /// Why the run will be left, once that is certain.
+  /// The reason for which the run will stop, once all processes have agreed on it.
   std::optional<StopReason> reason() const;
 
-  /// Keeps what a callback has thrown until all can leave. In a window it drops the update;
-  /// elsewhere nothing is half done, and an update that is made before all leave is kept.
+  /// Stores an exception from a callback until all processes can leave. Inside an accumulation
+  /// window the update is dropped. Elsewhere nothing is half done, and updates that are made before
+  /// all processes leave are kept.
   void defer(const StopTraining& stop, bool is_in_window);
 
-  /// Whether all processes know of the stop that ends the run.
+  /// Whether all processes have agreed on the stop that ends the run.
   bool is_agreed() const { return !agreement_ || agreed_; }
 
-  /// Around the last backward pass of an update. @throws StopTraining in `end` if the update should
-  /// not be made. `end` begins what was not begun. Collective.
+  /// Call them before and after the last backward pass of an update. If `begin` was not called,
+  /// `end` calls it.
+  /// @throws StopTraining in `end` if the update must be dropped.
+  /// @note Collective.
   void begin(int64_t num_rounds = StopAgreement::kMostRounds);
   void end();
   bool has_begun() const { return has_begun_; }
 
-  /// After an update. @throws StopTraining if one of at least this urgency was agreed on.
+  /// Call it after an update.
+  /// @throws StopTraining if the processes have agreed on a stop of at least this urgency.
   void throw_if_agreed(StopUrgency least = StopUrgency::request);
 
-  /// Where nothing is half done. @throws StopTraining if any process wants to leave;
-  /// `sync_deferred` only if a callback has thrown. Collective.
-  /// @return After how many rounds of a loop all agree again: the fewest that a rank has given; 1
-  ///         for one process.
+  /// Call them where nothing is half done.
+  /// @return The number of rounds of a loop until the next agreement: the smallest `num_rounds` of
+  ///         all ranks; 1 for one process.
+  /// @throws StopTraining if any process wants to leave; in `sync_deferred`, only if a callback has
+  ///         thrown.
+  /// @note Collective.
   int64_t sync(int64_t num_rounds = StopAgreement::kMostRounds);
   void sync_deferred();
 
-  /// After a run.
+  /// Call it after a run.
   void clear();
-  /// Whether `clear` leaves requests to the next run, after the trials of a finder: those made
-  /// before, and stop requests (of a signal, a user). What a trial has found, a NaN say, says
-  /// nothing of the next run.
+  /// If true, `clear` keeps requests for the next run; the finders use it after their trials. It
+  /// keeps requests that were made earlier, and stop requests (from a signal or a user). It clears
+  /// a reason that a trial itself has found, such as a NaN.
   void keep_requests(bool keep) {
     keeps_requests_ = keep;
     was_requested_before_ = keep && is_requested();
@@ -79,24 +86,25 @@ class StopControl {
   bool was_requested_before_ = false;
 };
 
-/// Agreements in a loop: in each round that takes a tenth of a second or more, else about as often,
-/// at least every 64 rounds. A round may be shorter than an agreement between hosts, for which each
-/// would wait.
+/// Agrees on stops in a loop. If a round takes 100 ms or longer, all processes agree in every
+/// round; otherwise about every 100 ms, and at least every 64 rounds. A round may be shorter than
+/// an agreement between hosts, so an agreement in every round would slow the loop down.
 class RoundAgreement {
  public:
   explicit RoundAgreement(StopControl& stop) : stop_(stop) {}
 
-  /// All ranks call it in the same rounds, and agree in the last one. @throws StopTraining as
-  /// `StopControl::sync`. Collective.
+  /// Call it in every round on all ranks. They also agree in the last round.
+  /// @throws StopTraining under the same conditions as `StopControl::sync`.
+  /// @note Collective.
   void begin_round(bool is_last);
 
  private:
   using Clock = std::chrono::steady_clock;
 
   StopControl& stop_;
-  Clock::time_point begin_;      // of the rounds since the last agreement
-  int64_t num_rounds_ = 0;       // from the last agreement to the next one
-  int64_t num_rounds_left_ = 0;  // of them
+  Clock::time_point begin_;      // when the rounds since the last agreement began
+  int64_t num_rounds_ = 0;       // between the last agreement and the next one
+  int64_t num_rounds_left_ = 0;  // how many of them are left
 };
 
 }  // namespace linkboy

@@ -1,4 +1,4 @@
-// The training loop. The rest of Trainer is in the other files of this folder.
+// The training loop. The other files of this folder contain the rest of Trainer.
 
 #include "linkboy/profiling/profiler_range.hpp"
 #include "trainer/trainer_implementation.hpp"
@@ -105,7 +105,7 @@ void Trainer::end_epoch() {
   fire(&Callback::on_training_run_epoch_end);
   impl_->after_last_update_.reset();
   impl_->run_history_->increment_epoch();
-  impl_->progress_.count_epoch();  // from here on the counts say that the epoch is done
+  impl_->progress_.count_epoch();  // from here on the counts include the epoch
 }
 
 }  // namespace linkboy

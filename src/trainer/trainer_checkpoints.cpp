@@ -29,7 +29,7 @@ constexpr const char* kParts[] = {kModel,
 
 }  // namespace
 
-/// The state dict of each registered module that has tensors, under its number.
+/// Returns the state dicts of the registered modules that have tensors, keyed by module number.
 StateDict Trainer::Implementation::registered_modules_state() const {
   StateDict states;
   for (std::size_t i = 0; i < registered_modules_.size(); ++i) {
@@ -57,14 +57,14 @@ StateDict Trainer::Implementation::checkpoint_contents(const StateDict& extras,
   for (const auto& [key, value] : extras.entries()) {
     const bool is_own = std::find(std::begin(kParts), std::end(kParts), key) != std::end(kParts);
     LINKBOY_CHECK(!is_own, "\"", key,
-                  "\" is a name that linkboy itself uses in a checkpoint; call the extra value "
-                  "something else.");
+                  "\" is a name that linkboy itself uses in a checkpoint; give the extra value "
+                  "another name.");
     contents.set(key, value);
   }
   return contents;
 }
 
-/// Before a state is saved or loaded, which may have other optimizers too.
+/// Counts the last updates of all optimizers. Call it before a state is saved or loaded.
 void Trainer::Implementation::settle_update() {
   if (accelerator_) accelerator_->settle_optimizer_steps();
   count_open_update();
@@ -81,14 +81,14 @@ void Trainer::save_checkpoint(const std::filesystem::path& path, const StateDict
 
 StateDict Trainer::load_checkpoint(const std::filesystem::path& path, CheckpointParts parts) {
   if (impl_->background_save_) impl_->background_save_->job.join();
-  accelerator().wait_for_everyone();  // the main process may just have written it
+  accelerator().wait_for_everyone();  // the main process may be writing it
   StateDict contents = impl_->read_on_all_ranks(path);
   impl_->load_contents(contents, path, parts, /*is_resumed=*/false);
   return contents;
 }
 
-/// Each rank reads the file. Those on a host that does not have it, or has another one there, get
-/// the contents from rank 0.
+/// Each rank reads the file. Ranks on a host that does not have the file, or has a different one,
+/// get the contents from rank 0.
 StateDict Trainer::Implementation::read_on_all_ranks(const std::filesystem::path& path) const {
   const Accelerator& here = *accelerator_;
   StateDict contents;
@@ -96,7 +96,7 @@ StateDict Trainer::Implementation::read_on_all_ranks(const std::filesystem::path
   std::string own = "none";
   try {
     own = file_digest(path);
-  } catch (const Error&) {  // NOLINT(bugprone-empty-catch): read_contents throws where it matters
+  } catch (const Error&) {  // NOLINT(bugprone-empty-catch): read_contents throws if needed
   }
   const auto digests = here.all_gather_bytes(own);
   const bool is_like_rank_0 = own == digests[0];
@@ -114,12 +114,12 @@ StateDict Trainer::Implementation::read_on_all_ranks(const std::filesystem::path
 StateDict Trainer::Implementation::read_contents(const std::filesystem::path& path) const {
   StateDict contents = read_checkpoint(path);
   LINKBOY_CHECK(contents.contains(kModel), path, " has no \"", kModel,
-                "\"; a checkpoint of a Trainer must have one. Load a bare state dict by "
+                "\"; a checkpoint of a Trainer must have one. Load a bare state dict with "
                 "Model::load_state_dict(read_checkpoint(path)).");
   return contents;
 }
 
-/// Loads the parts that are wanted, in the file and in the Trainer, and leaves the extras in
+/// Loads the requested parts that both the file and the Trainer have, and leaves the extras in
 /// `contents`.
 void Trainer::Implementation::load_contents(StateDict& contents, const std::filesystem::path& path,
                                             CheckpointParts parts, bool is_resumed) {
@@ -148,7 +148,7 @@ void Trainer::Implementation::load_contents(StateDict& contents, const std::file
       is_loaded(parts.scheduler, kRegisteredSchedulers, !scheduled.empty(),
                 "the registered optimizers' schedules");
   const StateDict model_state = contents.get_dict(kModel);
-  // Check all before anything is changed.
+  // Check everything before anything changes.
   check_named_tensors(model_.named_tensors(), model_state, path.string());
   std::vector<std::pair<NamedTensors, StateDict>> modules;
   if (loads_modules) {

@@ -1,4 +1,4 @@
-// Trainer's construction, and the steps that a subclass may override.
+// Trainer's constructor, and the default steps, which a subclass may override.
 
 #include <torch/nn/module.h>
 #include <torch/optim/optimizer.h>
@@ -46,8 +46,6 @@ Trainer::Implementation::Implementation(Trainer& trainer, Model model, LossFunct
 
 Trainer::~Trainer() = default;
 
-// The steps that a subclass may override.
-
 void Trainer::train_epoch_start() { impl_->model_.train(); }
 
 void Trainer::eval_epoch_start() {
@@ -65,7 +63,7 @@ StepOutput Trainer::calculate_eval_batch_loss(const Batch& batch) {
 
 StepOutput Trainer::Implementation::calculate_batch_loss(const Batch& batch) {
   LINKBOY_CHECK_OPTION(loss_func_,
-                       "the Trainer has no loss function. Give one to its constructor, or "
+                       "the Trainer has no loss function. Pass one to its constructor, or "
                        "override calculate_train_batch_loss and calculate_eval_batch_loss.");
   at::Tensor outputs = model_(batch.input());
   at::Tensor loss = loss_func_(outputs, batch.target());

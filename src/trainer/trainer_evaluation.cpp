@@ -14,7 +14,7 @@
 
 namespace linkboy {
 
-/// Returns to the evaluation in progress when one within it ends, in whatever way.
+/// Restores the outer evaluation when an inner one ends, also after an exception.
 class Trainer::Implementation::EvaluationScope {
  public:
   explicit EvaluationScope(Implementation& trainer)
@@ -24,7 +24,7 @@ class Trainer::Implementation::EvaluationScope {
         losses_(trainer.eval_loss_) {}
   ~EvaluationScope() {
     trainer_.eval_dataloader_ = std::move(loader_);
-    // The losses of a finished evaluation stay to be read, unless another one is under way.
+    // The losses of a finished evaluation stay readable, unless an outer evaluation is in progress.
     if (evaluation_.is_in_progress) trainer_.eval_loss_ = std::move(losses_);
     trainer_.evaluation_ = std::move(evaluation_);
   }
@@ -38,8 +38,8 @@ class Trainer::Implementation::EvaluationScope {
   Losses losses_;
 };
 
-/// Puts aside what an evaluation run replaces of the training run before it, which may be saved
-/// after it.
+/// Sets aside the parts of the previous training run that an evaluation run replaces, because that
+/// training run may be saved afterwards.
 class Trainer::Implementation::EvaluationRunScope {
  public:
   explicit EvaluationRunScope(Implementation& trainer) : trainer_(trainer) {
@@ -107,8 +107,8 @@ void Trainer::Implementation::run_evaluations(std::string_view loss_name) {
 
 void Trainer::evaluate_now(const IntermediateEvaluation& extra) {
   LINKBOY_CHECK(!impl_->evaluation_sets_.empty(),
-                "there is no evaluation data to evaluate now; give train an eval_dataset or an "
-                "eval_dataloader.");
+                "there is no evaluation data to evaluate now; pass an eval_dataset or an "
+                "eval_dataloader to train.");
   const Implementation::EvaluationScope back_to_before(*impl_);
   impl_->evaluation_.is_extra = true;
   impl_->evaluation_.uses_intermediate_loader = extra.uses_intermediate_loader;
@@ -116,7 +116,7 @@ void Trainer::evaluate_now(const IntermediateEvaluation& extra) {
   try {
     impl_->run_evaluations(extra.loss_name);
   } catch (...) {
-    // What would have followed from the evaluation is left to a resumed run.
+    // A resumed run makes up for everything that would have followed the evaluation.
     impl_->progress_.reopen_end_of_epoch();
     impl_->is_cut_short_ = true;
     throw;
@@ -137,12 +137,12 @@ void Trainer::run_eval_epoch(DataLoader& loader, std::string_view metric_name) {
   fire(&Callback::on_eval_epoch_end);
 }
 
-/// Some processes may have fewer batches than others. These wait in join_uneven_loop,
-/// which answers gather_for_metrics, but no agreement.
+/// Some processes may have fewer batches than others. They wait in join_uneven_loop, which answers
+/// gather_for_metrics but does not take part in agreements.
 void Trainer::Implementation::for_each_batch(DataLoader& loader, int64_t epoch,
                                              c10::function_ref<void(const Batch&)> step) {
   const auto batches = loader.iterate(epoch);
-  // One process needs no length: that of a stream may be unknown.
+  // A single process does not need the length, which may be unknown for a stream.
   const bool is_shared = stop_.is_shared();
   const int64_t num_rounds = is_shared ? -max_over_ranks(-loader.size()) : 0;
   RoundAgreement stop(stop_);
@@ -151,8 +151,8 @@ void Trainer::Implementation::for_each_batch(DataLoader& loader, int64_t epoch,
     if (!is_shared) stop_.sync();
     LINKBOY_CHECK(batch || round >= num_rounds, "the loader ended after ", round,
                   " batches, but its size() is ", loader.size(),
-                  ". On several processes all of them must come. Give as "
-                  "StreamOptions::batches_per_epoch what the stream has.");
+                  ". With several processes, the loader must return all of them. Set "
+                  "StreamOptions::batches_per_epoch to the stream's number of batches.");
     if (round < num_rounds) stop.begin_round(/*is_last=*/round + 1 == num_rounds);
     if (!batch) continue;
     step(*batch);

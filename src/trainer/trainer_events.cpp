@@ -1,4 +1,4 @@
-// How Trainer calls its callbacks, and how a run is left.
+// How Trainer calls its callbacks and leaves a run.
 
 #include <c10/util/ScopeExit.h>
 
@@ -16,8 +16,9 @@
 namespace linkboy {
 namespace {
 
-/// The others are those of steps, which agree at the update or the batch, and of a run's end. (GCC
-/// and Clang compare the places of virtual functions.)
+/// The other events belong to steps, whose ranks agree at the update or the batch, or to a run's
+/// set-up and end. (GCC and Clang compare pointers to virtual functions by their slots in the
+/// table.)
 bool is_called_by_all_ranks(void (Callback::*event)(Trainer&)) {
   using Event = void (Callback::*)(Trainer&);
   static constexpr std::array<Event, 8> kEvents{
@@ -28,7 +29,7 @@ bool is_called_by_all_ranks(void (Callback::*event)(Trainer&)) {
   return std::find(kEvents.begin(), kEvents.end(), event) != kEvents.end();
 }
 
-/// Callbacks that belong to the handler while this lives.
+/// Adds callbacks to the handler for the lifetime of this object.
 class CallbacksOfRun {
  public:
   CallbacksOfRun(CallbackHandler& handler, const CallbackList& callbacks) : handler_(handler) {
@@ -62,9 +63,9 @@ class CallbacksOfRun {
 
 }  // namespace
 
-/// Calls every callback, although one throws StopTraining: a training state that is saved then
-/// holds the whole event, and collective calls of later callbacks find the other ranks. Returns
-/// what was thrown first.
+/// Calls every callback, even if one throws StopTraining. A training state that is saved afterwards
+/// then contains the whole event, and collective calls of later callbacks find the other ranks.
+/// Returns the first StopTraining.
 std::optional<StopTraining> Trainer::Implementation::call_all(
     c10::function_ref<void(Callback&)> call) {
   std::optional<StopTraining> first;
@@ -80,7 +81,7 @@ std::optional<StopTraining> Trainer::Implementation::call_all(
   return first;
 }
 
-/// All ranks have left an evaluation here, and a resumed run ends this epoch again.
+/// Whether all ranks have left an evaluation here, so that a resumed run ends this epoch again.
 bool Trainer::Implementation::ends_epoch_again() const {
   return is_cut_short_ && progress_.is_ending_epoch();
 }
@@ -89,7 +90,7 @@ std::optional<StopTraining> Trainer::Implementation::call_all(void (Callback::*e
   return call_all([&](Callback& callback) { (callback.*event)(trainer_); });
 }
 
-/// Nothing is there yet that could be left: the run ends at its start.
+/// There is nothing to leave yet, so the run ends at its start.
 void Trainer::Implementation::call_in_set_up(c10::function_ref<void(Callback&)> call) {
   if (const auto stop = call_all(call)) stop_.request(stop->reason(), stop->what());
 }
@@ -98,8 +99,8 @@ void Trainer::Implementation::call_in_set_up(void (Callback::*event)(Trainer&)) 
   call_in_set_up([&](Callback& callback) { (callback.*event)(trainer_); });
 }
 
-/// With several processes a StopTraining is kept until all can leave; the others would wait for
-/// this one forever.
+/// With several processes, a StopTraining is stored until all of them can leave. Otherwise the
+/// others would wait for this one forever.
 void Trainer::call_callbacks(c10::function_ref<void(Callback&)> call) {
   const auto stop = impl_->call_all(call);
   if (!stop) return;
@@ -107,8 +108,8 @@ void Trainer::call_callbacks(c10::function_ref<void(Callback&)> call) {
   impl_->stop_.defer(*stop, impl_->progress_.is_in_window());
 }
 
-/// Where all ranks call an event, they leave together if a callback of one of them has thrown;
-/// after an update, if they have agreed on it during the backward pass.
+/// After an event that all ranks call, they leave together if a callback on any of them has thrown.
+/// After an update, they leave if they have agreed on it during the backward pass.
 void Trainer::agree_after(void (Callback::*event)(Trainer&)) {
   if (is_called_by_all_ranks(event)) impl_->stop_.sync_deferred();
   if (event == &Callback::on_train_update_end) impl_->stop_.throw_if_agreed();
@@ -125,8 +126,8 @@ void Trainer::Implementation::guarded(const CallbackList& callbacks_of_run,
   LINKBOY_CHECK(
       !is_running_,
       "train or evaluate was called while this Trainer is in a run; a Trainer has one run "
-      "at a time. Call evaluate_now in a callback to evaluate in the middle of a run, or "
-      "wait until the run has ended.");
+      "at a time. To evaluate during a run, call evaluate_now in a callback. Otherwise wait "
+      "until the run has ended.");
   is_running_ = true;
   const auto done = c10::make_scope_exit([this] {
     is_running_ = false;
@@ -157,7 +158,7 @@ void Trainer::Implementation::guarded(const CallbackList& callbacks_of_run,
   if (const auto thrown = callback_handler_.call_run_exit(trainer_)) std::rethrow_exception(thrown);
 }
 
-/// Without a logger the program tells it, which gets the exception.
+/// Logs only if there is a logger. Otherwise the caller, which gets the exception, must report it.
 void Trainer::Implementation::log_exception(const std::exception_ptr& exception) noexcept {
   if (!accelerator_ || !accelerator_->logger()) return;
   try {
@@ -166,18 +167,19 @@ void Trainer::Implementation::log_exception(const std::exception_ptr& exception)
   }
 }
 
-/// Not in the next run: the program may set learning rates before.
+/// Counts the last updates now and not in the next run, because the program may set learning rates
+/// before that.
 void Trainer::Implementation::settle_after_failure() noexcept {
   try {
     settle_update();
-  } catch (...) {  // of the device, or of an overridden step: what ended the run is told already
+  } catch (...) {  // the error that ended the run is reported already
     open_update_.reset();
     for (RegisteredOptimizer& registered : registered_optimizers_) registered.open_step.reset();
   }
 }
 
-/// A run that is left inside an accumulation window keeps neither its batches nor, for a loop with
-/// the Accelerator alone, the promise that the loop updates the scale.
+/// A run that is left inside an accumulation window must not keep its batches. It must not keep the
+/// flag that the loop updates the scale either, because a loop with only the Accelerator does not.
 void Trainer::Implementation::drop_window() {
   batches_of_window_.clear();
   loss_of_window_.reset();
@@ -196,8 +198,8 @@ void Trainer::Implementation::until_stopped(c10::function_ref<void()> run) {
 
 void Trainer::Implementation::end_run_early(const StopTraining& stop) {
   LINKBOY_CHECK(stop_.is_agreed(), "a step of the Trainer threw StopTraining (", stop.what(),
-                ") in a run of several processes, where the others would wait for this one. Call "
-                "request_stop in the step, or throw it in a callback; all processes follow these.");
+                ") in a run of several processes, and the others would wait for this one. Call "
+                "request_stop in the step or throw it in a callback; then all processes stop.");
   result_.reason = stop.reason();
   result_.message = stop.what();
   call_all([&](Callback& callback) { callback.on_stop_training_error(trainer_, stop); });
@@ -205,10 +207,10 @@ void Trainer::Implementation::end_run_early(const StopTraining& stop) {
   trainer_.print(result_.message);
 }
 
-/// Neither a later run nor a training state gets to see it.
+/// Drops everything unfinished, so that neither a later run nor a training state contains it.
 void Trainer::Implementation::leave_what_is_half_done() {
   if (progress_.leave()) zero_gradients();
-  // Callbacks may exchange the weights at the run's end.
+  // Callbacks may replace the weights at the end of the run.
   after_last_update_.reset();
 }
 

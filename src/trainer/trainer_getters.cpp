@@ -1,4 +1,4 @@
-// What a Trainer has.
+// The getters and registrations of Trainer.
 
 #include "trainer/trainer_implementation.hpp"
 
@@ -82,7 +82,7 @@ const std::string& Trainer::evaluation_set_name() const { return impl_->evaluati
 const at::Tensor& Trainer::gradient_norm() const { return impl_->gradient_norm_; }
 
 void Trainer::register_module(std::shared_ptr<torch::nn::Module> module) {
-  LINKBOY_CHECK(module != nullptr, "the module to register is null; give an object.");
+  LINKBOY_CHECK(module != nullptr, "the module to register is null; pass a module.");
   impl_->registered_modules_.push_back(std::move(module));
 }
 

@@ -14,15 +14,15 @@
 
 namespace linkboy {
 
-/// What a Trainer has and does that no subclass sees.
+/// The state and the methods of a Trainer that subclasses do not see.
 struct Trainer::Implementation {
-  /// A further optimizer, added to the Trainer's own.
+  /// An optimizer in addition to the Trainer's own.
   struct RegisteredOptimizer {
     std::string name;
     std::shared_ptr<torch::optim::Optimizer> optimizer;
     CreateSchedulerFn create_scheduler_fn{};
-    std::unique_ptr<Scheduler> scheduler{};  // of the present run, or the last one
-    /// The verdict on its last step, until the host has waited for it.
+    std::unique_ptr<Scheduler> scheduler{};  // of the current or last run
+    /// The verdict on its last step, until the host has read it.
     std::optional<StepVerdict> open_step{};
   };
 
@@ -58,7 +58,7 @@ struct Trainer::Implementation {
   void end_optimizer_step();
   void end_training_of_epoch();
 
-  /// The mean of the losses of a phase, and of the losses tracked with them.
+  /// The mean loss of a phase, and the means of the tracked losses.
   struct Losses {
     LossAverage main{};
     std::vector<std::pair<std::string, LossAverage>> others{};
@@ -110,10 +110,10 @@ struct Trainer::Implementation {
   /// The parts of a training state that the end of an epoch changes.
   struct RunParts {
     StateDict common{};   // the same on all processes
-    StateDict of_rank{};  // this process's own
+    StateDict of_rank{};  // different on each process
     std::optional<StateDict> scheduler{};
     StateDict registered_schedulers{};
-    StateDict buffers{};  // by the checkpoint's part that has them
+    StateDict buffers{};  // keyed by their part of the checkpoint
   };
   RunParts run_parts() const;
   void keep_run_parts();
@@ -151,20 +151,20 @@ struct Trainer::Implementation {
   std::vector<std::shared_ptr<torch::nn::Module>> registered_modules_;
   std::vector<RegisteredOptimizer> registered_optimizers_;
 
-  // Of the present run, or the last one.
+  // The state of the current or last run.
   std::shared_ptr<DataLoader> train_dataloader_;
   std::shared_ptr<DataLoader> eval_dataloader_;
   std::unique_ptr<Scheduler> scheduler_;
   bool weights_by_batch_size_ = false;
-  int64_t window_weight_ = 0;  // samples of this accumulation window, with weights_by_batch_size_
-  double weight_unit_ = 0.0;  // what their losses are divided by until the window's weight is known
-  bool keeps_window_ = false;             // for `evaluate_window`
-  std::vector<Batch> batches_of_window_;  // with keeps_window_
-  at::Tensor loss_of_window_;             // with keeps_window_, until the closure has returned it
+  int64_t window_weight_ = 0;  // samples in this accumulation window, if weights_by_batch_size_
+  double weight_unit_ = 0.0;   // divides their losses until the window's weight is known
+  bool keeps_window_ = false;  // for `evaluate_window`
+  std::vector<Batch> batches_of_window_;  // if keeps_window_
+  at::Tensor loss_of_window_;             // if keeps_window_, until the closure has returned it
   std::unique_ptr<StepExecutor> executor_;
   RunConfig run_config_;
   TrainResult result_;
-  std::optional<uint64_t> loader_seed_;  // of rank 0, for all; none on one process
+  std::optional<uint64_t> loader_seed_;  // rank 0's seed, for all ranks; empty for one process
   std::vector<EvaluationSet> evaluation_sets_;
   std::vector<std::string> tracked_losses_;
   Losses train_loss_;
@@ -172,15 +172,15 @@ struct Trainer::Implementation {
   at::Tensor gradient_norm_;
   std::filesystem::path resumed_from_;
   RunProgress progress_;
-  /// The verdict on the last update, until the host has waited for it.
+  /// The verdict on the last update, until the host has read it.
   std::optional<StepVerdict> open_update_;
   bool is_running_ = false;
-  std::shared_ptr<void> claim_;  // on the accelerator, in a training run
+  std::shared_ptr<void> claim_;  // marks the accelerator as in use during a training run
   Evaluation evaluation_;
-  /// Copies, as they were after the epoch's last update, from then until the epoch is done.
+  /// Copies from after the last update of the epoch; they are kept until the epoch is done.
   std::optional<RunParts> after_last_update_;
   bool is_epoch_evaluated_ = false;
-  bool is_cut_short_ = false;  // an evaluation that a callback asked for was
+  bool is_cut_short_ = false;  // a requested evaluation was interrupted
   std::unique_ptr<BackgroundSave> background_save_;
 
   StopControl stop_;

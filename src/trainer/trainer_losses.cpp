@@ -1,5 +1,4 @@
-// The weights of losses, what Trainer keeps of them, and the names under which metrics are
-// recorded.
+// The weights and means of losses, and the names of metrics.
 
 #include <ATen/ATen.h>
 
@@ -22,8 +21,8 @@ std::string name_beside(std::string_view loss_name, const std::string& other) {
   return place == std::string::npos ? name + "_" + other : name.replace(place, kLoss.size(), other);
 }
 
-/// A step is the user's code. What it forgets would show as NaN, or as an error of LibTorch's that
-/// does not say where to look.
+/// A step is user code. Without these checks, a missing value would appear as NaN or as an error of
+/// LibTorch that does not show the cause.
 void check_step_output(const StepOutput& output, const char* step) {
   LINKBOY_CHECK(
       output.loss.defined(), step,
@@ -34,19 +33,19 @@ void check_step_output(const StepOutput& output, const char* step) {
   LINKBOY_CHECK(
       output.batch_size >= 1, step, " returned a batch_size of ", output.batch_size,
       "; it must be at least 1. Set StepOutput::batch_size to batch.size(), or to the number "
-      "of items that the loss is the mean of.");
+      "of items over which the loss is averaged.");
 }
 
 }  // namespace
 
 void Trainer::track_loss(std::string name) {
   LINKBOY_CHECK(!impl_->is_running_, "the loss \"", name,
-                "\" cannot be added in the middle of a run; call track_loss before train.");
+                "\" cannot be added during a run; call track_loss before train.");
   const bool is_taken =
       name == "loss" || std::find(impl_->tracked_losses_.begin(), impl_->tracked_losses_.end(),
                                   name) != impl_->tracked_losses_.end();
   LINKBOY_CHECK(!name.empty() && !is_taken, "the loss \"", name,
-                "\" cannot be tracked: the name must not be empty, \"loss\", or tracked already.");
+                "\" cannot be tracked: the name must not be empty, \"loss\" or already tracked.");
   impl_->tracked_losses_.push_back(std::move(name));
 }
 
@@ -62,7 +61,7 @@ void Trainer::Implementation::track(Losses& losses, const StepOutput& output, bo
   for (auto& [name, tracker] : losses.others) {
     const bool is_there = output.extras.contains(name);
     LINKBOY_CHECK(is_there || !are_all_needed, "calculate_train_batch_loss returned no extra \"",
-                  name, "\", which track_loss(\"", name, "\") asks for. Set StepOutput::extras[\"",
+                  name, "\", which track_loss(\"", name, "\") requires. Set StepOutput::extras[\"",
                   name, "\"] to a scalar tensor.");
     if (is_there) tracker.update(output.extras.get_tensor(name), output.batch_size);
   }
@@ -75,8 +74,9 @@ void Trainer::Implementation::weight_gradients() {
   accelerator_->process_group().all_reduce(weight);
   LINKBOY_CHECK(
       weight_unit_ > 0.0 && weight.item<int64_t>() > 0,
-      "weight_by_batch_size weights the passes of forward and backward, but train_step has "
-      "run others alone. Call backward in train_step, or leave weight_by_batch_size out.");
+      "weight_by_batch_size needs the passes of Trainer's forward and backward, but train_step "
+      "ran only its own. Call forward and backward in train_step, or leave "
+      "weight_by_batch_size out.");
   const auto num_parts =
       static_cast<double>(accelerator_->window().length * accelerator_->num_processes());
   const auto gradients = gradients_of(parameters_of(*optimizer_));
@@ -110,7 +110,7 @@ void Trainer::Implementation::add(Losses& losses, const StateDict& state) const 
     tracker.restore(tracker.total() + total, tracker.count() + count);
   };
   add_to(losses.main, state.get_double("loss_total"), state.get_int("loss_count"));
-  if (!state.contains("other_losses")) return;  // an older state
+  if (!state.contains("other_losses")) return;  // a state of an older version
   const StateDict others = state.get_dict("other_losses");
   for (auto& [name, tracker] : losses.others) {
     if (!others.contains(name)) continue;

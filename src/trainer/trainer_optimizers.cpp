@@ -1,4 +1,4 @@
-// Further optimizers of a Trainer, and optimizers that evaluate a closure.
+// Registered optimizers, and optimizers that evaluate a closure.
 
 #include <torch/optim/optimizer.h>
 
@@ -19,18 +19,17 @@ void Trainer::register_optimizer(std::string name,
                                  std::shared_ptr<torch::optim::Optimizer> optimizer,
                                  CreateSchedulerFn create_scheduler_fn) {
   LINKBOY_CHECK(!impl_->is_running_, "the optimizer \"", name,
-                "\" cannot be registered in the middle of a run; call register_optimizer before "
-                "train.");
+                "\" cannot be registered during a run; call register_optimizer before train.");
   LINKBOY_CHECK(optimizer != nullptr, "the optimizer to register as \"", name,
-                "\" is null; give an object.");
+                "\" is null; pass an optimizer.");
   const auto names = registered_optimizers();
   const bool is_taken = std::find(names.begin(), names.end(), name) != names.end();
   LINKBOY_CHECK(!name.empty() && !is_taken, "an optimizer cannot be registered as \"", name,
-                "\": the name must not be empty, or registered already. Give each a name of its "
-                "own.");
+                "\": the name must not be empty or already registered. Give each optimizer a "
+                "different name.");
   LINKBOY_CHECK_OPTION(!linkboy::needs_closure(*optimizer), "the optimizer \"", name,
-                       "\" is an LBFGS, which needs a closure; step_optimizer cannot give it one. "
-                       "Give the LBFGS to the Trainer's constructor.");
+                       "\" is an LBFGS, which needs a closure; step_optimizer does not have one. "
+                       "Pass the LBFGS to the Trainer's constructor.");
   impl_->registered_optimizers_.push_back({.name = std::move(name),
                                            .optimizer = std::move(optimizer),
                                            .create_scheduler_fn = std::move(create_scheduler_fn)});
@@ -57,15 +56,15 @@ Trainer::Implementation::RegisteredOptimizer& Trainer::Implementation::registere
   const auto found = std::find_if(registered_optimizers_.begin(), registered_optimizers_.end(),
                                   [&](const auto& registered) { return registered.name == name; });
   LINKBOY_CHECK(found != registered_optimizers_.end(), "no optimizer is registered as \"", name,
-                "\"; there ",
+                "\"; ",
                 registered_optimizers_.empty()
-                    ? "is none"
-                    : c10::str("are: ", c10::Join(", ", trainer_.registered_optimizers())),
+                    ? "none is registered"
+                    : c10::str("registered: ", c10::Join(", ", trainer_.registered_optimizers())),
                 ". Call register_optimizer before train.");
   return *found;
 }
 
-/// The Trainer's own, if it has one, and the registered ones.
+/// Returns the Trainer's own optimizer, if it has one, and the registered ones.
 std::vector<torch::optim::Optimizer*> Trainer::Implementation::optimizers() const {
   std::vector<torch::optim::Optimizer*> all;
   if (optimizer_) all.push_back(optimizer_.get());
@@ -86,7 +85,7 @@ void Trainer::step_optimizer(std::string_view name) {
   LINKBOY_CHECK(
       (progress.is_in_window() || progress.is_in_update()) && is_update_due(), "step_optimizer(\"",
       name,
-      "\") was called where no update is due: the gradients of an accumulation window are "
+      "\") was called although no update is due: the gradients of an accumulation window are "
       "averaged at its end. Call it in optimizer_step, or in train_step after a backward "
       "pass if is_update_due().");
   impl_->count_open_step(registered);
@@ -95,7 +94,7 @@ void Trainer::step_optimizer(std::string_view name) {
     registered.scheduler->start();
   }
   linkboy::clip_gradients(*impl_->accelerator_, optimizer, impl_->run_config_);
-  // A step of this optimizer that is skipped says nothing about the Trainer's own.
+  // If this step is skipped, that does not concern the Trainer's own optimizer.
   StepVerdict& verdict = impl_->accelerator_->impl_->step_verdict_;
   StepVerdict of_others = std::exchange(verdict, StepVerdict());
   impl_->accelerator_->optimizer_step(optimizer);
@@ -104,7 +103,7 @@ void Trainer::step_optimizer(std::string_view name) {
   if (registered.open_step->is_known()) impl_->count_open_step(registered);
 }
 
-/// The step is made or skipped; only one that is made moves the schedule.
+/// Counts the last step. A skipped step does not move the schedule.
 void Trainer::Implementation::count_open_step(RegisteredOptimizer& registered) {
   if (!registered.open_step) return;
   const StepVerdict verdict = *std::exchange(registered.open_step, std::nullopt);
@@ -130,7 +129,7 @@ StateDict Trainer::Implementation::registered_schedulers_state() const {
   return states;
 }
 
-/// Checks that the part of a file has the states of these names.
+/// Checks that a part of a file has the states of exactly these names.
 void Trainer::Implementation::check_registered(const StateDict& contents, const char* key,
                                                std::vector<std::string> names,
                                                const std::filesystem::path& path) const {
@@ -139,13 +138,13 @@ void Trainer::Implementation::check_registered(const StateDict& contents, const 
   for (const auto& entry : states.entries()) saved.push_back(entry.first);
   std::sort(saved.begin(), saved.end());
   std::sort(names.begin(), names.end());
-  LINKBOY_CHECK(saved == names, path, " has in its \"", key, "\" the states of ",
+  LINKBOY_CHECK(saved == names, path, " contains in \"", key, "\" the states of ",
                 c10::Join(", ", saved), ", but the Trainer has ", c10::Join(", ", names),
-                ". Register the same optimizers, with schedules for the same, under the same "
-                "names.");
+                ". Register the same optimizers, under the same names and with the same "
+                "schedules.");
 }
 
-/// All or nothing.
+/// Loads all of the states. If one does not fit, restores the previous ones and throws.
 void Trainer::Implementation::load_optimizer_states(StateDict& contents, bool loads_own,
                                                     bool loads_registered) {
   std::vector<std::pair<torch::optim::Optimizer*, StateDict>> states;
@@ -179,8 +178,8 @@ at::Tensor Trainer::evaluate_window() {
   LINKBOY_CHECK(impl_->keeps_window_ && impl_->progress_.is_in_update(),
                 "evaluate_window was called ",
                 impl_->keeps_window_ ? "outside of optimizer_step. Call it there."
-                                     : "by a Trainer that keeps no batches. Let needs_closure "
-                                       "return true before the run.");
+                                     : "by a Trainer that does not keep batches. Override "
+                                       "needs_closure to return true.");
   return impl_->evaluate_window();
 }
 

@@ -20,14 +20,13 @@ namespace linkboy {
 namespace {
 
 constexpr const char* kWhatIsAllowed =
-    "A tensor must have a row and a list an entry for each sample; tuples and dicts hold such. "
-    "Override predict_step, or give predict a sink.";
+    "A tensor must have one row, and a list one entry, per sample; tuples and dicts can contain "
+    "these. Override predict_step, or pass a sink to predict.";
 
 void check_one_per_sample(const c10::IValue& outputs, int64_t batch_size) {
   if (outputs.isTensor()) {
     const at::Tensor& rows = outputs.toTensor();
-    LINKBOY_CHECK(rows.defined(), "predict_step has returned an undefined tensor. ",
-                  kWhatIsAllowed);
+    LINKBOY_CHECK(rows.defined(), "predict_step returned an undefined tensor. ", kWhatIsAllowed);
     LINKBOY_CHECK(rows.dim() > 0 && rows.size(0) == batch_size, "the predictions of a batch of ",
                   batch_size, " samples have shape ", rows.sizes(), ". ", kWhatIsAllowed);
   } else if (outputs.isList()) {
@@ -39,7 +38,7 @@ void check_one_per_sample(const c10::IValue& outputs, int64_t batch_size) {
       check_one_per_sample(element, batch_size);
     }
   } else {
-    LINKBOY_CHECK(outputs.isGenericDict(), "predict_step has returned a ", outputs.tagKind(), ". ",
+    LINKBOY_CHECK(outputs.isGenericDict(), "predict_step returned a ", outputs.tagKind(), ". ",
                   kWhatIsAllowed);
     for (const auto& entry : outputs.toGenericDict()) {
       check_one_per_sample(entry.value(), batch_size);
@@ -55,9 +54,9 @@ c10::IValue on_cpu(const c10::IValue& outputs) {
 
 void check_same_form(bool is_same, const c10::IValue& first, const c10::IValue& other) {
   LINKBOY_CHECK(is_same, "the predictions of one batch are a ", first.tagKind(),
-                ", those of another one are a ", other.tagKind(),
-                " or have other entries; all batches must have the same. Override predict_step, or "
-                "give predict a sink.");
+                ", but those of another are a ", other.tagKind(),
+                " or have different entries; all batches must have the same form. Override "
+                "predict_step, or pass a sink to predict.");
 }
 
 std::vector<c10::IValue> elements_of(const c10::IValue& outputs) {
@@ -78,7 +77,7 @@ bool have_same_entries(const c10::IValue& first, const c10::IValue& other) {
                      [&](const auto& entry) { return others.contains(entry.key()); });
 }
 
-/// A tuple or dict like `form` with `values` for its elements.
+/// Returns a tuple or dict like `form` with `values` as its elements.
 c10::IValue with_elements(const c10::IValue& form, std::vector<c10::IValue> values) {
   if (form.isTuple()) return c10::ivalue::Tuple::create(std::move(values));
   const auto keys = form.toGenericDict();
@@ -88,7 +87,7 @@ c10::IValue with_elements(const c10::IValue& form, std::vector<c10::IValue> valu
   return made;
 }
 
-/// The outputs of batches, as those of one batch.
+/// Returns the outputs of all batches as those of one batch.
 c10::IValue concatenated(const std::vector<c10::IValue>& batches) {
   const c10::IValue& first = batches.front();
   for (const c10::IValue& other : batches) {
@@ -100,9 +99,9 @@ c10::IValue concatenated(const std::vector<c10::IValue>& batches) {
       rows.push_back(batch.toTensor());
       LINKBOY_CHECK(rows.back().sizes().slice(1) == rows.front().sizes().slice(1),
                     "the predictions of one batch have shape ", rows.front().sizes(),
-                    ", those of another one ", rows.back().sizes(),
+                    ", but those of another have shape ", rows.back().sizes(),
                     "; the rows of all batches must have the same shape. Pad them in predict_step, "
-                    "or return a list of one tensor for each sample.");
+                    "or return a list with one tensor per sample.");
     }
     return at::cat(rows);
   }
@@ -132,12 +131,14 @@ c10::IValue concatenated(const std::vector<c10::IValue>& batches) {
 }
 
 void check_has_batches(const std::vector<c10::IValue>& batches) {
-  LINKBOY_CHECK(!batches.empty(),
-                "the loader gave no batch to predict. A generator that is used up gives none; make "
-                "a new loader, or give predict a sink, which needs no batch.");
+  LINKBOY_CHECK(
+      !batches.empty(),
+      "the loader returned no batch to predict. An exhausted generator returns none; make "
+      "a new loader, or pass a sink to predict, which then accepts no batches.");
 }
 
-/// The index of the sample of each place. A shard with even batches has some samples twice.
+/// Returns the row of the sample at each position. A shard with even batches contains some samples
+/// twice; the first row is used.
 at::Tensor order_of(const at::Tensor& places) {
   const at::Tensor order = places.argsort(/*stable=*/true);
   const at::Tensor sorted = places.index_select(0, order);
@@ -146,7 +147,7 @@ at::Tensor order_of(const at::Tensor& places) {
   return order.masked_select(is_new);
 }
 
-/// `outputs` with sample order[i] at place i.
+/// Returns `outputs` with row order[i] at position i.
 c10::IValue in_order(const c10::IValue& outputs, const at::Tensor& order) {
   if (outputs.isTensor()) return outputs.toTensor().index_select(0, order);
   if (outputs.isList()) {
@@ -166,16 +167,17 @@ c10::IValue in_order(const c10::IValue& outputs, const at::Tensor& order) {
 
 }  // namespace
 
-/// Returns the places of this process's samples.
+/// Returns the positions of this process's samples in the data.
 std::vector<int64_t> Trainer::Implementation::predict_batches(const EvaluateOptions& options,
                                                               const PredictionSink& sink) {
   share_loader_seed();
   const auto data = share_between_ranks(trainer_.create_eval_dataloader(options),
                                         accelerator_->process_group(), /*even_batches=*/false);
   const auto* of_dataset = dynamic_cast<const DatasetLoader*>(data.get());
-  LINKBOY_CHECK(of_dataset != nullptr || accelerator_->num_processes() == 1,
-                "predict on several processes needs a DatasetLoader, which knows its share of the "
-                "data; the dataloader option or create_eval_dataloader gave another one.");
+  LINKBOY_CHECK(
+      of_dataset != nullptr || accelerator_->num_processes() == 1,
+      "predict with several processes needs a DatasetLoader, which knows its share of the "
+      "data; the dataloader option or create_eval_dataloader returned another type.");
   const bool is_shared = accelerator_->num_processes() > 1;
   std::vector<std::vector<int64_t>> planned;
   if (is_shared) planned = places_of_batches(of_dataset->options(), /*epoch=*/1);
@@ -200,7 +202,7 @@ std::vector<int64_t> Trainer::Implementation::predict_batches(const EvaluateOpti
       LINKBOY_CHECK(std::cmp_equal(batch.size(), prediction.places.size()),
                     "a batch to predict has ", batch.size(), " samples, but ",
                     prediction.places.size(),
-                    " were taken from the data. On several processes "
+                    " were taken from the data. With several processes, "
                     "neither collate_fn nor a transform may change the number of samples.");
     } else {
       prediction.places.resize(static_cast<std::size_t>(batch.size()));
@@ -214,13 +216,13 @@ std::vector<int64_t> Trainer::Implementation::predict_batches(const EvaluateOpti
   return places;
 }
 
-/// Within a run it is a part of that run.
+/// Within a run, the prediction is a part of that run.
 void Trainer::Implementation::run_prediction(const CallbackList& callbacks_of_run,
                                              c10::function_ref<void()> predict) {
   if (is_running_) {
     LINKBOY_CHECK_OPTION(callbacks_of_run.empty(),
-                         "predict was given callbacks within a run of this Trainer; leave them "
-                         "out, or give them to that run.");
+                         "predict was called with callbacks during a run of this Trainer; leave "
+                         "them out, or pass them to that run.");
     predict();
     trainer_.fire(&Callback::on_prediction_run_end);
     return;
@@ -230,7 +232,7 @@ void Trainer::Implementation::run_prediction(const CallbackList& callbacks_of_ru
     result_ = {};
     stop_.attach(accelerator_->shared_process_group());
     until_stopped([&] {
-      prepare_modules();  // within a run they are prepared
+      prepare_modules();  // within a run they are already prepared
       predict();
       is_whole = true;
     });
@@ -242,7 +244,7 @@ void Trainer::Implementation::run_prediction(const CallbackList& callbacks_of_ru
 void Trainer::predict(const EvaluateOptions& options, const PredictionSink& sink) {
   check_evaluate_options(options);
   LINKBOY_CHECK_OPTION(sink,
-                       "the sink of predict is an empty function; give one that takes the "
+                       "the sink of predict is an empty function; pass one that accepts the "
                        "predictions of a batch, or leave it out.");
   impl_->run_prediction(options.callbacks, [&] { impl_->predict_batches(options, sink); });
 }
@@ -263,7 +265,7 @@ c10::IValue Trainer::predict(const EvaluateOptions& options) {
       result = concatenated(batches);
       return;
     }
-    // A process may have had no batch at all, and not know what a row looks like.
+    // A process without batches does not know the form of a row.
     std::vector<c10::IValue> all;
     for (const std::string& bytes :
          accelerator.all_gather_bytes(batches.empty() ? "" : to_bytes(concatenated(batches)))) {

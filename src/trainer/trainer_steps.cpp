@@ -1,4 +1,4 @@
-// What the training loop needs around its steps.
+// The parts of a training step around the methods that a subclass may override.
 
 #include "accelerator/accelerator_implementation.hpp"
 #include "linkboy/error.hpp"
@@ -7,12 +7,13 @@
 
 namespace linkboy {
 
-/// Its accumulation window, scale of fp16 and reducers are those of one training.
+/// Two runs must not share an Accelerator, because it holds the accumulation window, the fp16 scale
+/// and the reducers of one run.
 void Trainer::Implementation::claim_accelerator() {
   LINKBOY_CHECK(
       !accelerator_->impl_->is_in_training_,
-      "train was called while another Trainer trains with the same Accelerator. Give each "
-      "an Accelerator of its own, or wait until the other run has ended.");
+      "train was called while another Trainer is training with the same Accelerator. Give "
+      "each its own Accelerator, or wait until the other run has ended.");
   accelerator_->impl_->is_in_training_ = true;
   claim_ = {nullptr,
             [accelerator = accelerator_](void*) { accelerator->impl_->is_in_training_ = false; }};
@@ -24,16 +25,17 @@ std::unique_ptr<BatchIterator> Trainer::Implementation::begin_batches(DataLoader
   return loader.iterate(run_history_->current_epoch(), progress_.micro_step());
 }
 
-/// Returns the batch of the micro-step.
+/// Begins the next micro-step and returns its batch.
 Batch Trainer::Implementation::begin_micro_step(BatchIterator& batches) {
   std::optional<Batch> batch;
   {
     const ProfilerRange range("data");
     batch = batches.next();
   }
-  LINKBOY_CHECK(batch.has_value(), "the loader ended after ", progress_.micro_step(),
-                " batches, but its size() is ", progress_.num_micro_steps_of_epoch(),
-                "; size() must say how many batches come (of a stream: batches_per_epoch).");
+  LINKBOY_CHECK(
+      batch.has_value(), "the loader ended after ", progress_.micro_step(),
+      " batches, but its size() is ", progress_.num_micro_steps_of_epoch(),
+      "; size() must return the number of batches. For a stream, correct batches_per_epoch.");
   progress_.begin_micro_step();
   accelerator_->begin_micro_step(progress_.micro_step(), progress_.num_micro_steps_of_epoch());
   accelerator_->impl_->is_scale_updated_by_loop_ = true;
@@ -49,22 +51,22 @@ Batch Trainer::Implementation::begin_micro_step(BatchIterator& batches) {
 
 void Trainer::Implementation::end_micro_step() {
   progress_.end_micro_step();
-  // An override of `train_step` may leave a window without its update.
+  // An override of `train_step` may skip the update of a window.
   if (!trainer_.is_update_due() || !progress_.is_in_window()) return;
   zero_gradients();
   progress_.end_update();
 }
 
 bool Trainer::Implementation::has_micro_steps_left() {
-  // The host does not wait for an update that cannot be the last.
+  // The host waits only for an update that can be the last.
   if (open_update_ && progress_.may_end_with_open_update()) count_open_update();
   return progress_.has_micro_steps_left();
 }
 
 StepExecutor& Trainer::Implementation::executor_of_step() const {
   LINKBOY_CHECK(progress_.is_in_window(),
-                "forward was called outside of train_step. Call it there, or "
-                "calculate_*_batch_loss elsewhere.");
+                "forward was called outside of train_step. Call it in train_step; elsewhere call "
+                "calculate_*_batch_loss.");
   return *executor_;
 }
 
@@ -72,21 +74,22 @@ void Trainer::Implementation::begin_update() {
   LINKBOY_CHECK(
       trainer_.is_update_due(),
       "update was called in a micro-step that does not end its accumulation window. Call it "
-      "if is_update_due().");
+      "only if is_update_due().");
   progress_.end_micro_step();
   stop_.end();
-  // The device has this update's gradients to compute while the host waits for the one before.
+  // The device still computes this update's gradients while the host waits for the previous one.
   count_open_update();
   progress_.begin_update();
   if (scheduler_ && scheduler_->include_new_groups()) scheduler_->start();
   if (weights_by_batch_size_) weight_gradients();
 }
 
-/// The step is made or skipped; the host may learn later which.
+/// The step was made or skipped; the host may learn later which.
 void Trainer::Implementation::end_optimizer_step() {
   open_update_ = accelerator_->step_verdict();
   if (open_update_->is_known()) count_open_update();
-  // An overridden optimizer_zero_grad may call LibTorch's, which refuses gradients that are views.
+  // An override of optimizer_zero_grad may call the function of LibTorch, which rejects gradients
+  // that are views.
   if (accelerator_->num_processes() > 1) zero_gradients();
 }
 
@@ -118,12 +121,12 @@ void Trainer::Implementation::check_updates_were_made() {
   LINKBOY_CHECK(!progress_.has_micro_steps_only(),
                 "train_step made no update in this epoch. An override of train_step must call "
                 "update() if is_update_due().");
-  // A scale that has fallen to 0 makes every gradient NaN, and no later update would succeed.
+  // If the scale has fallen to 0, every gradient is NaN, and no later update can succeed.
   const GradScaler* scaler = accelerator_->grad_scaler();
   LINKBOY_CHECK(
       progress_.has_updates_in_epoch() || scaler == nullptr || scaler->get_scale() > 0.0,
-      "no update of this epoch was made: in fp16 the gradients were infinite or NaN until "
-      "their scale fell to 0. Look for the first loss or gradient that is not finite, or "
+      "all updates of this epoch were skipped: in fp16 the gradients were infinite or NaN "
+      "until their scale fell to 0. Look for the first loss or gradient that is not finite, or "
       "train with Precision::bf16.");
 }
 

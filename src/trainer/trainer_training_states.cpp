@@ -23,7 +23,7 @@
 namespace linkboy {
 namespace {
 
-/// What each process has its own of.
+/// Keys of the parts that differ between processes.
 constexpr const char* kRanks = "ranks";
 constexpr const char* kTrainer = "trainer";
 
@@ -36,7 +36,7 @@ StateDict without(const std::vector<at::Tensor>& parameters, NamedTensors tensor
   return StateDict(tensors);
 }
 
-/// `values` with those of `others` in their places.
+/// Returns `values` with the values of `others` in their places.
 c10::IValue overlaid(const c10::IValue& values, const c10::IValue& others) {
   if (!others.isGenericDict()) return others;
   const auto result = values.toGenericDict().copy();
@@ -48,7 +48,7 @@ c10::IValue overlaid(const c10::IValue& values, const c10::IValue& others) {
 
 }  // namespace
 
-/// What a checkpoint does not have.
+/// Returns the parts that a checkpoint does not contain.
 Trainer::Implementation::RunParts Trainer::Implementation::run_parts() const {
   const bool is_epoch_done = progress_.is_epoch_done();
   RunParts parts;
@@ -85,7 +85,7 @@ Trainer::Implementation::RunParts Trainer::Implementation::run_parts() const {
   return parts;
 }
 
-/// Copies what the end of an epoch changes, for callbacks that may save a state there.
+/// Copies everything that the end of an epoch changes, for callbacks that may save a state there.
 void Trainer::Implementation::keep_run_parts() {
   const CallbackList& callbacks = callback_handler_.callbacks();
   const bool may_be_saved =
@@ -102,15 +102,15 @@ void Trainer::Implementation::keep_run_parts() {
   }
   parts.buffers.set(kRegisteredModules, of_modules);
   for (StateDict* part : {&parts.common, &parts.of_rank, &parts.buffers}) {
-    Snapshot snapshot(/*largest_pinned=*/0);  // page-locked memory is of use to saves alone
+    Snapshot snapshot(/*largest_pinned=*/0);  // only saves benefit from page-locked memory
     *part = snapshot.take(*part);
     snapshot.wait();
   }
   after_last_update_ = std::move(parts);
 }
 
-/// The parts of all processes, in the order of the ranks, on the main process; on the others
-/// nothing. No process has to hold the bytes of all.
+/// Returns the parts of all processes in rank order on the main process, and an empty list on the
+/// others. No other process has to hold the bytes of all.
 c10::IValue Trainer::Implementation::gather_on_main_process(const StateDict& own) {
   c10::impl::GenericList ranks(c10::AnyType::get());
   const Accelerator& here = trainer_.accelerator();
@@ -130,14 +130,15 @@ void Trainer::save_training_state(const std::filesystem::path& directory,
                                   SaveStateOptions options) {
   LINKBOY_CHECK(can_save_training_state(), "a training state cannot be saved here: ",
                 impl_->progress_.has_training_run()
-                    ? "an update or the end of an epoch is half done, or was when the run ended."
-                    : "there is no training run yet, or it is another one than this evaluation.",
+                    ? "an update or the end of an epoch is in progress, or was when the run ended."
+                    : "no training run has begun, or this is an evaluation outside of one.",
                 " Save it in on_train_update_end or on_training_run_epoch_end, or after a run that "
-                "was not left in between; or in a callback that saves_training_states().");
+                "ended with a complete update or epoch. Elsewhere at the end of an epoch, save it "
+                "in a callback that saves_training_states().");
   impl_->settle_saves();
   impl_->settle_update();
   accelerator();  // the parts need one
-  // A longer run trains the rest of an epoch in which a number of updates has ended this one.
+  // If the limit of updates has ended this epoch early, a longer run trains the rest of it.
   const bool has_rest =
       impl_->progress_.is_epoch_done() && impl_->after_last_update_ && is_epoch_cut_short();
   const bool is_mid_epoch = impl_->progress_.is_ending_epoch() || has_rest;
@@ -180,7 +181,7 @@ void Trainer::wait_for_saves() {
   if (impl_->background_save_) impl_->background_save_->job.wait();
 }
 
-/// One process saves; all must know if that failed before they go into the next collective call.
+/// One process saves. If that failed, all processes must know before their next collective call.
 void Trainer::Implementation::settle_saves() {
   succeed_on_all_ranks(trainer_.accelerator().process_group(),
                        [this] { trainer_.wait_for_saves(); });
@@ -197,16 +198,16 @@ std::optional<std::filesystem::path> Trainer::Implementation::find_training_stat
   LINKBOY_CHECK_AS(FileError,
                    !is_below_file && (!std::filesystem::exists(status) || is_directory(status)),
                    root, is_below_file ? " lies below a file" : " is a file",
-                   ", but training states are folders in a folder. Give a folder that "
+                   ", but training states are folders in a folder. Name a folder that "
                    "save_training_state or SaveTrainingState wrote.");
   LINKBOY_CHECK_AS(FileError, is_latest || std::filesystem::exists(status), root,
-                   " is not there. Give a folder that save_training_state or SaveTrainingState "
-                   "wrote, or the name latest in it to start without one.");
+                   " does not exist. Name a folder that save_training_state or SaveTrainingState "
+                   "wrote, or append /latest to start without a training state.");
   auto found = latest_training_state(
       root, [this](const std::string& line) { trainer_.log(LogLevel::warning, line); });
   LINKBOY_CHECK_AS(FileError, found || is_latest, directory, " holds no training state (no file ",
                    kTrainingStateFile,
-                   " in it or in a folder state-NUMBER in it). Give a folder that "
+                   " in it or in a folder state-NUMBER in it). Name a folder that "
                    "save_training_state or SaveTrainingState wrote.");
   if (!found)
     trainer_.print(
@@ -214,7 +215,7 @@ std::optional<std::filesystem::path> Trainer::Implementation::find_training_stat
   return found;
 }
 
-/// What can be known to be wrong before anything is changed.
+/// Checks everything that can be checked before anything changes.
 void Trainer::Implementation::check_training_state(const StateDict& state,
                                                    const std::filesystem::path& path) const {
   const int64_t version = state.get_int("version");
@@ -226,7 +227,7 @@ void Trainer::Implementation::check_training_state(const StateDict& state,
   }
   for (const char* part : {"run_history", "accelerator", "callbacks"}) state.get_dict(part);
   const c10::IValue& ranks = state.at(kRanks);
-  LINKBOY_CHECK(ranks.isList() && !ranks.toListRef().empty(), path, " holds no list \"", kRanks,
+  LINKBOY_CHECK(ranks.isList() && !ranks.toListRef().empty(), path, " contains no list \"", kRanks,
                 "\"; it was not written by save_training_state.");
 }
 
@@ -248,7 +249,7 @@ void Trainer::Implementation::load_state_of_rank(const StateDict& state) {
       callback_handler_.load_rank_state_dicts(own.get_dict("callbacks"));
     }
   } else {
-    // The sums go to one process; random numbers cannot be the same any more.
+    // One process gets all sums. The random numbers cannot be the same any more.
     for (std::size_t i = 0; i < ranks.size() && rank == 0; ++i) add(train_loss_, state_of(i));
   }
   if (own.contains(kTrainer)) trainer_.load_state_dict(own.get_dict(kTrainer));
@@ -257,7 +258,8 @@ void Trainer::Implementation::load_state_of_rank(const StateDict& state) {
 
 bool Trainer::load_training_state(const std::filesystem::path& directory) {
   if (impl_->background_save_) impl_->background_save_->job.join();
-  // One process looks: what the others might find is still being written, or removed.
+  // Only one process searches, because a state that others might find may still be in the process
+  // of being written or removed.
   std::string place;
   run_on_main_process(accelerator(), [&] {
     if (const auto found = impl_->find_training_state(directory)) place = found->string();
@@ -273,23 +275,22 @@ bool Trainer::load_training_state(const std::filesystem::path& directory) {
       loader ? micro_step_here(state, *loader, accelerator().num_processes(),
                                impl_->run_config_.gradient_accumulation_steps, c10::str(path))
              : state.get_int("micro_step");
-  LINKBOY_CHECK(
-      !contents.contains(kScheduler) || impl_->scheduler_, path,
-      " has a scheduler's state, but the run has no scheduler, so that it would train with "
-      "other values. Give it the same create_scheduler_fn.");
+  LINKBOY_CHECK(!contents.contains(kScheduler) || impl_->scheduler_, path,
+                " has a scheduler's state, but the run has no scheduler and would train with other "
+                "values. Set the same create_scheduler_fn.");
   LINKBOY_CHECK(
       !contents.contains(kRegisteredSchedulers) || !impl_->registered_schedulers_state().empty(),
       path,
-      " has states of registered optimizers' schedules, but the run has none, so that it "
-      "would train with other values. Register the same create_scheduler_fn.");
+      " has states of registered optimizers' schedules, but the run has none and would train "
+      "with other values. Register the same create_scheduler_fn.");
   LINKBOY_CHECK(contents.contains(kRegisteredOptimizers) || impl_->registered_optimizers_.empty(),
                 path,
-                " has no state of the registered optimizers, which would train on from their first "
-                "values. Load the model alone with load_checkpoint.");
+                " has no state of the registered optimizers, which would start again from their "
+                "initial state. To load only the model, call load_checkpoint.");
   LINKBOY_CHECK(contents.contains(kRegisteredModules) || impl_->registered_modules_state().empty(),
                 path,
-                " has no state of the registered modules, which would train on from their first "
-                "values. Load the model alone with load_checkpoint.");
+                " has no state of the registered modules, which would start again from their "
+                "initial values. To load only the model, call load_checkpoint.");
   impl_->load_contents(contents, path, {}, /*is_resumed=*/true);
   impl_->progress_.resume(state.get_int("num_epochs_done"), state.get_int("num_updates"),
                           micro_step);
@@ -313,18 +314,18 @@ bool Trainer::load_training_state(const std::filesystem::path& directory) {
   if (was_scaled && scaler == nullptr) {
     log(LogLevel::warning,
         "the training state was saved with Precision::fp16, but this run has another "
-        "precision; the scale of the gradients is left out.");
+        "precision; the scale of the gradients is not loaded.");
   } else if (scaler != nullptr && !was_scaled) {
     log(LogLevel::warning,
         c10::str("the training state was saved without Precision::fp16, but this "
-                 "run has it; the scale of the gradients starts at ",
+                 "run uses it; the scale of the gradients starts at ",
                  scaler->get_scale(), "."));
   }
   if (!left_out.empty()) {
     log(LogLevel::warning,
         c10::str("the training state has the states of callbacks that this run does not "
                  "have: ",
-                 c10::Join(", ", left_out), "; they are left out."));
+                 c10::Join(", ", left_out), "; they are not loaded."));
   }
   return true;
 }

@@ -5,7 +5,7 @@
 
 namespace linkboy {
 
-/// Returns the first line of an exception's text. LibTorch puts a stack trace below it.
+/// Returns the first line of an exception's text. LibTorch appends a stack trace.
 inline std::string first_line(std::string_view text) {
   return std::string(text.substr(0, text.find('\n')));
 }

@@ -7,7 +7,7 @@
 
 namespace linkboy {
 
-/// The number that the whole text is, in the C locale, or nothing.
+/// Returns the number if the whole text is one in the C locale; otherwise nothing.
 template <class Number>
 std::optional<Number> parse_number(std::string_view text) {
   Number number{};

@@ -9,7 +9,7 @@ namespace {
 
 struct Character {
   uint32_t code;
-  std::size_t size;  // 0 if the bytes are not UTF-8.
+  std::size_t size;  // 0 if the bytes are not UTF-8
 };
 
 Character first_character(std::string_view text) {
@@ -34,7 +34,7 @@ Character first_character(std::string_view text) {
 bool is_control(uint32_t code) {
   return code < 0x20 || (code >= 0x7f && code < 0xa0) ||  // C0, DEL, C1
          code == 0x061c || code == 0x200e || code == 0x200f || (code >= 0x2028 && code <= 0x202e) ||
-         (code >= 0x2066 && code <= 0x2069);  // Lines, directions
+         (code >= 0x2066 && code <= 0x2069);  // line separators, directions
 }
 
 void append_code(std::string& text, const char* format, unsigned code) {
@@ -43,7 +43,7 @@ void append_code(std::string& text, const char* format, unsigned code) {
   text += buffer.data();
 }
 
-// Appends the first character of `rest`, or its escape, and takes it off.
+// Appends the first character of `rest`, or its escape sequence, and removes it from `rest`.
 void take_character(std::string_view& rest, std::string& result) {
   const auto [code, size] = first_character(rest);
   if (size == 0 || (size == 1 && is_control(code))) {

@@ -48,7 +48,7 @@ struct Unit {
   const char* name;
   int64_t nanoseconds;
 };
-/// From the largest to the smallest.
+/// Ordered from the largest to the smallest.
 constexpr Unit kUnits[] = {{"h", 3'600'000'000'000}, {"min", 60'000'000'000}, {"s", 1'000'000'000},
                            {"ms", 1'000'000},        {"us", 1'000},           {"ns", 1}};
 
@@ -88,7 +88,7 @@ TextSettings replace_former_keys(TextSettings settings, std::span<const FormerKe
       today.emplace_back(std::move(key), std::move(value));
     } else if (found->unit.empty()) {
       today.emplace_back(found->now, std::move(value));
-    } else if (value != "none") {  // what was optional has a default today
+    } else if (value != "none") {  // the option was optional and now has a default
       today.emplace_back(found->now, c10::str("(", value, ")", found->unit));
     }
   }
@@ -110,7 +110,7 @@ void check_keys(const std::string& owner, const TextSettings& fields,
       std::string keys;
       for (const auto& field : fields) keys += (keys.empty() ? "it has " : ", ") + field.first;
       throw OptionError(c10::str("the ", owner, " has no option \"", key, "\"; ",
-                                 keys.empty() ? "it has none" : keys, "."));
+                                 keys.empty() ? "it does not have any" : keys, "."));
     }
     LINKBOY_CHECK_OPTION(std::none_of(settings.begin(), setting, has_key), "the ", owner, "'s ",
                          key, " is given a second time; give each option once.");

@@ -20,17 +20,17 @@ namespace fs = std::filesystem;
 
 constexpr int64_t kSide = 32;
 constexpr int64_t kPixelBytes = 3 * kSide * kSide;
-constexpr std::string_view kRestore = " Restore the file, or name another folder.";
+constexpr std::string_view kRestore = " Restore the file, or use another folder.";
 
 /// One of the two formats.
 struct Format {
   std::string_view name;
   std::string_view archive;
-  /// What the archive unpacks to.
+  /// The folder to which the archive unpacks.
   std::string_view folder;
-  /// A file that only the version for Python has.
+  /// A file that only the Python version contains.
   std::string_view python_file;
-  /// Labels are 0 to this - 1, for each of the bytes before the pixels.
+  /// Number of classes for each label byte before the pixels. Labels count from 0.
   std::vector<int64_t> num_classes;
 
   int64_t record_bytes() const { return std::ssize(num_classes) + kPixelBytes; }
@@ -55,7 +55,7 @@ const Format& cifar100() {
 }
 
 std::string get_data(const Format& format) {
-  return c10::str(" Unpack ", format.archive, " and name its folder, ", format.folder, ".");
+  return c10::str(" Unpack ", format.archive, " and pass its folder, ", format.folder, ".");
 }
 
 void check_folder(const Format& format, const fs::path& folder, const fs::path& test_file) {
@@ -63,14 +63,14 @@ void check_folder(const Format& format, const fs::path& folder, const fs::path& 
                    " does not exist.", get_data(format));
   const fs::path unpacked = folder / format.folder;
   LINKBOY_CHECK_AS(FileError, fs::exists(folder / test_file) || !fs::is_directory(unpacked),
-                   "the folder ", folder, " has no ", test_file.string(),
-                   " itself. Name the folder ", unpacked, ".");
+                   "the folder ", folder, " does not contain ", test_file.string(),
+                   " itself. Use the folder ", unpacked, ".");
   LINKBOY_CHECK_AS(FileError, !fs::exists(folder / format.python_file), "the folder ", folder,
-                   " holds the version of ", format.name,
-                   " for Python; the binary version is read.", get_data(format));
+                   " contains the Python version of ", format.name,
+                   "; the binary version is required.", get_data(format));
 }
 
-/// Records as they are in the file, uint8 [N, record_bytes].
+/// Returns the records as they are in the file, uint8 [N, record_bytes].
 at::Tensor read_records(const Format& format, const fs::path& path) {
   LINKBOY_CHECK_AS(FileError, fs::exists(path), path, " is missing.", get_data(format));
   LINKBOY_CHECK_AS(FileError, fs::is_regular_file(path), path, " is not a file.", kRestore);
@@ -81,7 +81,7 @@ at::Tensor read_records(const Format& format, const fs::path& path) {
   const int64_t record_bytes = format.record_bytes();
   LINKBOY_CHECK_AS(CorruptFileError, size > 0, path, " is empty.", kRestore);
   LINKBOY_CHECK_AS(CorruptFileError, size % record_bytes == 0, path, " has ", size,
-                   " bytes; it must be whole records of ", record_bytes, " bytes, ",
+                   " bytes; it must consist of complete records of ", record_bytes, " bytes, ",
                    format.num_classes.size(), " for labels and ", kPixelBytes, " for the pixels.",
                    kRestore);
 
@@ -93,7 +93,7 @@ at::Tensor read_records(const Format& format, const fs::path& path) {
   return records;
 }
 
-/// The labels in byte `column` of each record.
+/// Returns the labels in byte `column` of each record.
 at::Tensor read_labels(const Format& format, const fs::path& path, const at::Tensor& records,
                        int64_t column) {
   at::Tensor labels = records.select(1, column).to(at::kLong);

@@ -35,7 +35,8 @@ struct JpegReader {
   JpegReader(const JpegReader&) = delete;
   JpegReader& operator=(const JpegReader&) = delete;
 
-  /// libjpeg continues after these with invented pixels. Its other warnings change no pixel.
+  /// Whether a warning means that the file is damaged. libjpeg continues with invented pixels after
+  /// these. Its other warnings do not change any pixel.
   static bool is_damage(int code) {
     return code == JWRN_JPEG_EOF || code == JWRN_HIT_MARKER || code == JWRN_HUFF_BAD_CODE ||
            code == JWRN_MUST_RESYNC || code == JWRN_BOGUS_PROGRESSION ||
@@ -48,7 +49,8 @@ struct JpegReader {
   char message[JMSG_LENGTH_MAX] = "";
 };
 
-/// Calls `body`, which must hold no object with a destructor. Returns whether it came to its end.
+/// Calls `body`, which must not contain an object with a destructor. Returns whether it ran to its
+/// end.
 template <class Body>
 bool guarded(JpegReader& reader, const Body& body) {
   if (setjmp(reader.jump) != 0) return false;
@@ -56,7 +58,8 @@ bool guarded(JpegReader& reader, const Body& body) {
   return true;
 }
 
-/// Cyan, magenta, yellow and black as Pillow makes them RGB; the file has them inverted.
+/// Converts cyan, magenta, yellow and black to RGB as Pillow does. The file contains inverted
+/// values.
 void convert_cmyk(const uint8_t* cmyk, int64_t count, uint8_t* rgb) {
   for (int64_t i = 0; i < count; ++i, cmyk += 4) {
     const int light = cmyk[3];
@@ -82,7 +85,8 @@ std::string decode_jpeg(std::span<const uint8_t> bytes, PixelAllocator& allocato
 
   const int64_t width = info.image_width;
   const Region needed = allocator.choose(width, info.image_height);
-  // The neighbours of a pixel take part in its colour; the columns begin and end with whole blocks.
+  // The neighbours of a pixel contribute to its colour, and columns begin and end with whole
+  // blocks.
   constexpr int64_t kMargin = 32;
   JDIMENSION left = std::max<int64_t>(needed.left - kMargin, 0);
   JDIMENSION num_columns =
@@ -109,8 +113,8 @@ std::string decode_jpeg(std::span<const uint8_t> bytes, PixelAllocator& allocato
           jpeg_read_scanlines(&info, &target, 1);
           if (is_cmyk) convert_cmyk(target, num_columns, row);
         }
-        // The last row is read, too: damage is an error whatever is needed of the image. (Skipping
-        // up to the end would not look at what is skipped.)
+        // Also reads the last row, so that damage is an error whichever region is needed. Skipping
+        // to the end would not check the skipped rows.
         if (info.output_scanline < info.output_height) {
           jpeg_skip_scanlines(&info, info.output_height - info.output_scanline - 1);
           JSAMPROW target = last_row.data();

@@ -20,7 +20,7 @@ struct PngReader {
           std::strncpy(self.message, text, sizeof(self.message) - 1);
           std::longjmp(self.jump, 1);
         },
-        [](png_structp, png_const_charp) {});  // a warning changes no pixel
+        [](png_structp, png_const_charp) {});  // warnings do not change any pixel
     if (png != nullptr) info = png_create_info_struct(png);
   }
   ~PngReader() { png_destroy_read_struct(&png, &info, nullptr); }
@@ -41,7 +41,8 @@ struct PngReader {
   char message[256] = "";
 };
 
-/// Calls `body`, which must hold no object with a destructor. Returns whether it came to its end.
+/// Calls `body`, which must not contain an object with a destructor. Returns whether it ran to its
+/// end.
 template <class Body>
 bool guarded(PngReader& reader, const Body& body) {
   if (setjmp(reader.jump) != 0) return false;
@@ -49,7 +50,7 @@ bool guarded(PngReader& reader, const Body& body) {
   return true;
 }
 
-/// Asks libpng for 8-bit RGB, whatever the file has; of 16-bit grey values, for what they are.
+/// Requests 8-bit RGB from libpng for all formats. Only 16-bit grey values stay as they are.
 void ask_for_rgb(PngReader& reader, bool is_wide_grey) {
   if (is_wide_grey) return;
   const int type = png_get_color_type(reader.png, reader.info);
@@ -79,7 +80,7 @@ std::string decode_png(std::span<const uint8_t> bytes, PixelAllocator& allocator
     return reader.message;
   }
 
-  allocator.choose(width, height);  // checks the size; all rows must be decoded in any case
+  allocator.choose(width, height);  // checks the size; all rows must be decoded anyway
   uint8_t* const pixels = allocator.allocate({0, 0, height, width});
   std::vector<png_bytep> rows(height);
   std::vector<uint8_t> wide(is_wide_grey ? 2 * width * height : 0);

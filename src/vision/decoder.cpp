@@ -20,9 +20,9 @@ bool starts_with(std::span<const uint8_t> bytes, const std::array<uint8_t, N>& s
 }  // namespace
 
 Region PixelAllocator::choose(int64_t width, int64_t height) {
-  LINKBOY_CHECK_AS(CorruptFileError, width * height <= kMaxPixels, name_, " says that it has ",
-                   width, " x ", height, " pixels; at most ", kMaxPixels,
-                   " are read. Make the image smaller.");
+  LINKBOY_CHECK_AS(CorruptFileError, width * height <= kMaxPixels, name_, " has ", width, " x ",
+                   height, " pixels according to its header; at most ", kMaxPixels,
+                   " are allowed. Use a smaller image.");
   pixels.image_size = {height, width};
   return choose_(pixels.image_size);
 }

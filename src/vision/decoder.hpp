@@ -18,8 +18,7 @@ struct Region {
   int64_t width = 0;
 };
 
-/// Decoded pixels of an image: those of `region`, row by row, red, green and blue next to each
-/// other.
+/// Decoded pixels of the `region` of an image, row by row, with interleaved red, green and blue.
 struct Pixels {
   ImageSize image_size{1};
   Region region;
@@ -28,19 +27,19 @@ struct Pixels {
   const uint8_t* row(int64_t y) const { return &bytes[(y - region.top) * region.width * 3]; }
 };
 
-/// Which pixels of an image of this size are needed.
+/// Returns the region that is needed of an image of this size.
 using ChooseRegion = std::function<Region(ImageSize)>;
 
-/// Makes the memory that an image's pixels are decoded to, after a look at its size.
-/// @throws CorruptFileError if it has more than kMaxPixels pixels.
+/// Allocates the memory for the decoded pixels of an image when its size is known.
 class PixelAllocator {
  public:
   PixelAllocator(const ChooseRegion& choose, std::string name)
       : choose_(choose), name_(std::move(name)) {}
 
-  /// The region that is needed of an image of this size.
+  /// Returns the region that is needed of an image of this size.
+  /// @throws CorruptFileError if the image has more than kMaxPixels pixels.
   Region choose(int64_t width, int64_t height);
-  /// Makes `pixels` of this region of it.
+  /// Allocates `pixels` for this region.
   uint8_t* allocate(const Region& region);
 
   Pixels pixels;
@@ -50,13 +49,14 @@ class PixelAllocator {
   std::string name_;
 };
 
-/// Decodes a JPEG or PNG image; at least the region that `choose` returns is decoded.
-/// @param name  That of the file, for messages.
-/// @throws CorruptFileError as decode_image.
+/// Decodes at least the region that `choose` returns of a JPEG or PNG image.
+/// @param name  The name of the file, for messages.
+/// @throws CorruptFileError in the same cases as `decode_image`.
 Pixels decode(std::span<const uint8_t> bytes, const std::string& name, const ChooseRegion& choose);
 
-/// @{ For `decode` only. They return an error message, empty on success; the libraries report
-/// errors by longjmp, which must not pass objects with destructors.
+/// Used only by `decode`. Return an error message, or an empty string on success. They do not
+/// throw, because the libraries report errors by longjmp, which must not skip destructors.
+/// @{
 std::string decode_jpeg(std::span<const uint8_t> bytes, PixelAllocator& allocator);
 std::string decode_png(std::span<const uint8_t> bytes, PixelAllocator& allocator);
 /// @}

@@ -28,7 +28,8 @@ bool has_image_suffix(const std::string& name) {
   });
 }
 
-/// Adds the names of the images in `folder` and all folders below it, under the folder's path.
+/// Adds the names of the images in `folder` and all folders below it to `names`, by the path of
+/// their folder.
 /// @param above  The real paths of the folders above.
 void walk(const fs::path& folder, std::set<fs::path>& above,
           std::map<std::string, std::set<std::string>>& names) {
@@ -55,7 +56,7 @@ std::vector<uint8_t> read_image_file(const fs::path& path) {
   std::error_code error;
   LINKBOY_CHECK_AS(FileError, fs::exists(path, error), path, " is missing. Restore the file.");
   LINKBOY_CHECK_AS(FileError, fs::is_regular_file(path, error), path,
-                   " is not a file. Remove it, or put a file in its place.");
+                   " is not a file. Remove it, or replace it with a file.");
   const std::uintmax_t size = fs::file_size(path, error);
   std::ifstream file(path, std::ios::binary);
   std::vector<uint8_t> bytes(error ? 0 : size);

@@ -34,15 +34,15 @@ void check_options(const ImageFolderOptions& options) {
   }
   if (!options.random_resized_crop) return;
   LINKBOY_CHECK_OPTION(!options.resize && !options.center_crop,
-                       "ImageFolder: random_resized_crop is given together with resize or "
-                       "center_crop; it sets the size by itself. Leave the others out.");
+                       "ImageFolder: random_resized_crop cannot be combined with resize or "
+                       "center_crop, because it determines the size. Leave the others out.");
   const auto& [size, scale, ratio] = *options.random_resized_crop;
   check_pixels("random_resized_crop's height", size.height);
   check_pixels("random_resized_crop's width", size.width);
   LINKBOY_CHECK_OPTION(scale.first > 0.0 && scale.first <= scale.second && scale.second <= 1.0,
                        "ImageFolder: random_resized_crop's scale is ", scale.first, " to ",
                        scale.second,
-                       "; it must lie above 0 and not above 1, the smaller value first.");
+                       "; both must be above 0 and at most 1, the smaller value first.");
   LINKBOY_CHECK_OPTION(
       ratio.first > 0.0 && ratio.first <= ratio.second && std::isfinite(ratio.second),
       "ImageFolder: random_resized_crop's ratio is ", ratio.first, " to ", ratio.second,
@@ -77,7 +77,8 @@ Region random_region(const RandomResizedCrop& crop, ImageSize image, SampleRando
   return region;
 }
 
-/// What becomes of an image of this size. @param path  For messages.
+/// Returns the operations for an image of this size.
+/// @param path  For messages.
 ResizePlan make_plan(const ImageFolderOptions& options, ImageSize image, const fs::path& path,
                      SampleRandom& random) {
   ResizePlan plan = whole_image(image);
@@ -91,20 +92,19 @@ ResizePlan make_plan(const ImageFolderOptions& options, ImageSize image, const f
   if (options.center_crop) {
     const auto [height, width] = *options.center_crop;
     LINKBOY_CHECK(height <= plan.size.height && width <= plan.size.width, path, " has ",
-                  plan.size.width, " x ", plan.size.height, " pixels where center_crop takes ",
-                  width, " x ", height,
-                  "; it must be at least as large. Make resize larger or center_crop smaller.");
-    // Halves are rounded to even numbers, as by Python's round().
+                  plan.size.width, " x ", plan.size.height, " pixels, but center_crop needs ",
+                  width, " x ", height, ". Use a larger resize or a smaller center_crop.");
+    // Halves are rounded to even numbers, as in Python's round().
     plan.part = {std::llrint(static_cast<double>(plan.size.height - height) / 2.0),
                  std::llrint(static_cast<double>(plan.size.width - width) / 2.0), height, width};
   }
   LINKBOY_CHECK(plan.part.height * plan.part.width <= kMaxPixels, path, " would become ",
                 plan.part.width, " x ", plan.part.height, " pixels; at most ", kMaxPixels,
-                " are allowed. Remove the file, or give center_crop.");
+                " are allowed. Remove the file, or set center_crop.");
   return plan;
 }
 
-/// The size that all images come out in, if the options tell.
+/// Returns the size of all images, if the options determine it.
 std::optional<ImageSize> common_size(const ImageFolderOptions& options) {
   if (options.random_resized_crop) return options.random_resized_crop->size;
   return options.center_crop;
@@ -116,7 +116,7 @@ class SampleReader {
   SampleReader(const ImageFolderOptions& options, const TransformContext& context)
       : options_(options), key_(random_key(context, {RandomKind::resized_crop})) {}
 
-  /// @param images  uint8 of the images' common size, [N, 3, H, W], whose row `place` is filled.
+  /// Reads one image into `images`, uint8 [N, 3, H, W] of the common size, at row `place`.
   void read_into(const ImageFolder::Sample& sample, int64_t index, const at::Tensor& images,
                  int64_t place) const {
     const auto [pixels, plan] = decode_needed(sample.path, index);
@@ -147,8 +147,9 @@ class SampleReader {
 
 std::vector<std::string> list_classes(const fs::path& root) {
   std::error_code error;
-  LINKBOY_CHECK_AS(FileError, fs::is_directory(root, error), "the folder ", root,
-                   " of an ImageFolder does not exist. Name the folder that holds the classes.");
+  LINKBOY_CHECK_AS(
+      FileError, fs::is_directory(root, error), "the folder ", root,
+      " of an ImageFolder does not exist. Use the folder that contains the class folders.");
   fs::directory_iterator entries(root, error);
   LINKBOY_CHECK_AS(FileError, !error, "the folder ", root, " cannot be read: ", error.message(),
                    ". Make it readable.");
@@ -157,7 +158,7 @@ std::vector<std::string> list_classes(const fs::path& root) {
     if (entry.is_directory(error)) classes.push_back(entry.path().filename().string());
   }
   LINKBOY_CHECK_AS(FileError, !classes.empty(), "the folder ", root,
-                   " has no folder in it; an ImageFolder needs one for each class.");
+                   " does not contain a folder; an ImageFolder needs one for each class.");
   std::sort(classes.begin(), classes.end());
   return classes;
 }
@@ -180,7 +181,7 @@ ImageFolder::ImageFolder(const fs::path& root, const ImageFolderOptions& options
 
 const ImageFolder::Sample& ImageFolder::sample(int64_t index) const {
   LINKBOY_CHECK(index >= 0 && index < size(), "sample ", index, " of an ImageFolder of ", size(),
-                " is asked for; it must be 0 to ", size() - 1, ".");
+                " was requested; it must be 0 to ", size() - 1, ".");
   return samples_[static_cast<std::size_t>(index)];
 }
 

@@ -29,16 +29,17 @@ at::Tensor decode_image(std::span<const uint8_t> bytes) { return decode_whole(by
 
 at::Tensor resize_image(const at::Tensor& image, ImageSize size) {
   constexpr int64_t kMaxSide = int64_t{1} << 30;
-  LINKBOY_CHECK(
-      image.defined() && image.is_cpu() && image.scalar_type() == at::kByte && image.dim() == 3 &&
-          image.size(0) == 3 && image.numel() > 0,
-      "resize_image takes an image of uint8 [3, H, W] on the CPU with at least one pixel; this is ",
-      image.defined() ? c10::str(image.scalar_type(), " ", image.sizes(), " on ", image.device())
-                      : "an undefined tensor",
-      ".");
+  LINKBOY_CHECK(image.defined() && image.is_cpu() && image.scalar_type() == at::kByte &&
+                    image.dim() == 3 && image.size(0) == 3 && image.numel() > 0,
+                "resize_image accepts an image of uint8 [3, H, W] on the CPU with at least one "
+                "pixel; this is ",
+                image.defined()
+                    ? c10::str(image.scalar_type(), " ", image.sizes(), " on ", image.device())
+                    : "an undefined tensor",
+                ".");
   for (const int64_t side : {size.height, size.width, image.size(1), image.size(2)}) {
     LINKBOY_CHECK(side >= 1 && side <= kMaxSide, "resize_image: a side of ", side,
-                  " pixels; it must have 1 to ", kMaxSide, ".");
+                  " pixels is not allowed; it must have 1 to ", kMaxSide, ".");
   }
   const at::Tensor rows = image.permute({1, 2, 0}).contiguous();
   Pixels pixels;

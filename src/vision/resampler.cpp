@@ -9,7 +9,7 @@ namespace {
 constexpr int kFractionBits = 22;  // a weight is an integer over 2^22, as in Pillow
 constexpr int32_t kHalf = 1 << (kFractionBits - 1);
 
-/// Rounds as Pillow does: towards zero below it.
+/// Rounds like Pillow: negative values are rounded towards zero.
 int64_t rounded(double value) {
   return static_cast<int64_t>(value + 0.5);  // NOLINT(bugprone-incorrect-roundings)
 }
@@ -18,7 +18,7 @@ uint8_t to_byte(int32_t sum) {
   return static_cast<uint8_t>(std::clamp(sum >> kFractionBits, 0, 255));
 }
 
-/// A row of pixels to a row in each of three planes.
+/// Resizes a row of pixels and writes one row to each of three planes.
 void resize_row(const uint8_t* pixels, const Resampling& across, int64_t left, uint8_t* planes,
                 int64_t plane_size) {
   for (int64_t x = 0; x < across.size(); ++x) {
@@ -38,7 +38,7 @@ void resize_row(const uint8_t* pixels, const Resampling& across, int64_t left, u
   }
 }
 
-/// Rows of `width` bytes, one after the other, to one row.
+/// Combines consecutive rows of `width` bytes to one row.
 void resize_column(const uint8_t* rows, int64_t width, const Resampling::Place& place,
                    int32_t* sums, uint8_t* target) {
   std::fill_n(sums, width, kHalf);
@@ -49,7 +49,7 @@ void resize_column(const uint8_t* rows, int64_t width, const Resampling::Place& 
   for (int64_t x = 0; x < width; ++x) target[x] = to_byte(sums[x]);
 }
 
-/// The part of the source, from rows of pixels to planes.
+/// Copies the part of the source from rows of pixels to planes.
 void copy_pixels(const Pixels& pixels, const ResizePlan& plan, uint8_t* planes) {
   const int64_t plane_size = plan.part.height * plan.part.width;
   for (int64_t y = 0; y < plan.part.height; ++y) {

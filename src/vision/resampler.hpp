@@ -8,15 +8,15 @@
 
 namespace linkboy::vision {
 
-/// How the pixels of one direction become those of another length: bilinear, with antialiasing
-/// where the image becomes smaller. These are Pillow's fixed-point numbers.
+/// Resamples one direction of an image to another length: bilinear, with antialiasing if the image
+/// becomes smaller. Uses Pillow's fixed-point numbers.
 class Resampling {
  public:
-  /// Places [begin, end) of `length`, of which a part of the source begins at `origin` and has
-  /// `source_length` pixels.
+  /// Computes the places [begin, end) of a result of `length` pixels. The source is a part of an
+  /// image that begins at `origin` and has `source_length` pixels.
   Resampling(int64_t source_length, int64_t origin, int64_t length, int64_t begin, int64_t end);
 
-  /// The source pixels that one place is made of, and their weights.
+  /// The source pixels that contribute to one place, and their weights.
   struct Place {
     int64_t first;
     int64_t count;
@@ -27,7 +27,7 @@ class Resampling {
   }
   int64_t size() const { return static_cast<int64_t>(places_.size()); }
 
-  /// All source pixels that take part: [first, end).
+  /// The range [first, end) of all source pixels that contribute.
   int64_t first() const { return places_.front().first; }
   int64_t end() const { return places_.back().first + places_.back().count; }
 
@@ -41,23 +41,23 @@ class Resampling {
   std::vector<int32_t> weights_;
 };
 
-/// Cuts `source` out of an image, resizes it to `size`, and cuts `part` out of that.
+/// Cuts `source` out of an image, resizes it to `size`, and cuts `part` out of the result.
 struct ResizePlan {
   Region source;
   ImageSize size{1};
   Region part;
 };
 
-/// A plan that leaves an image of this size as it is.
+/// Returns a plan that does not change an image of this size.
 inline ResizePlan whole_image(ImageSize size) {
   const Region all{0, 0, size.height, size.width};
   return {all, size, all};
 }
 
-/// The pixels of the image that `plan` needs.
+/// Returns the region of the image that `plan` needs.
 Region needed_region(const ResizePlan& plan);
 
-/// Does so with decoded pixels; writes uint8 [3, part.height, part.width].
+/// Applies `plan` to decoded pixels; writes uint8 [3, part.height, part.width].
 void resize_pixels(const Pixels& pixels, const ResizePlan& plan, uint8_t* planes);
 
 }  // namespace linkboy::vision

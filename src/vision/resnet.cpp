@@ -20,10 +20,10 @@ nn::Conv2d conv(int64_t in, int64_t out, int64_t kernel, int64_t stride) {
       nn::Conv2dOptions(in, out, kernel).stride(stride).padding(kernel / 2).bias(false));
 }
 
-/// How the networks of one depth are built.
+/// The structure of the networks of one depth.
 struct Architecture {
   std::array<int, 4> num_blocks;
-  /// Channels that leave a block, per channel inside of it.
+  /// Output channels of a block per channel inside it.
   int64_t expansion;
 };
 
@@ -34,13 +34,13 @@ Architecture architecture_of(int64_t depth) {
   throw OptionError(c10::str("the depth of a ResNet is ", depth, "; it must be 18, 34 or 50."));
 }
 
-/// Convolutions around which the input is added back: two of 3x3 in a basic block, 1x1, 3x3 and 1x1
+/// Convolutions whose input is added to their output: two of 3x3 in a basic block; 1x1, 3x3 and 1x1
 /// in a bottleneck (an expansion above 1).
 class ResidualBlockImpl : public nn::Module {
  public:
   ResidualBlockImpl(int64_t in, int64_t width, int64_t stride, int64_t expansion) {
     const int64_t out = width * expansion;
-    // torchvision draws its weights first, though it is registered last.
+    // torchvision initialises its weights first, although it registers it last.
     if (stride != 1 || in != out) {
       downsample_ = nn::Sequential(conv(in, out, 1, stride), nn::BatchNorm2d(out));
     }
@@ -76,11 +76,11 @@ class ResidualBlockImpl : public nn::Module {
 
   std::vector<nn::Conv2d> convs_;
   std::vector<nn::BatchNorm2d> norms_;
-  nn::Sequential downsample_{nullptr};  // fits the input to the output's shape, if need be
+  nn::Sequential downsample_{nullptr};  // null if the input already has the output's shape
 };
 TORCH_MODULE(ResidualBlock);
 
-/// One of the four layers, numbered from 0.
+/// Returns one of the four layers, numbered from 0.
 nn::Sequential make_layer(int layer, int64_t depth) {
   const auto [num_blocks, expansion] = architecture_of(depth);
   const int64_t width = int64_t{64} << layer;
@@ -105,7 +105,8 @@ nn::Conv2d make_stem(const ResNetOptions& options) {
 
 }  // namespace
 
-// The members are made in their order, so that a seed gives the weights that it gives in Python.
+// Creates the members in torchvision's order, so that a seed produces the same weights as in
+// Python.
 ResNetImpl::ResNetImpl(int64_t depth, const ResNetOptions& options)
     : has_small_stem_(options.has_small_stem),
       conv1_(make_stem(options)),
@@ -126,7 +127,7 @@ ResNetImpl::ResNetImpl(int64_t depth, const ResNetOptions& options)
   initialise(options.zero_init_residual);
 }
 
-/// Batch norms start with weight 1 and bias 0 by themselves.
+/// Batch norms have the initial weight 1 and bias 0 by default.
 void ResNetImpl::initialise(bool zero_init_residual) {
   for (const auto& module : modules(/*include_self=*/false)) {
     if (const auto* layer = module->as<nn::Conv2d>()) {

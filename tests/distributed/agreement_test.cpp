@@ -1,4 +1,5 @@
-// Ranks that meet different things make the same collective calls all the same, or all say why not.
+// Ranks in different situations still make the same collective calls, or all of them report the
+// reason.
 
 #include "distributed/agreement.hpp"
 
@@ -59,7 +60,7 @@ TEST(AgreementTest, CollectiveCallbacksBehindOneThatThrowsAreCalledOnAllRanks) {
   }
 }
 
-/// In some micro-steps of the last rank, the gradients overflow.
+/// In some micro-steps, the gradients of the last rank overflow.
 class OverflowingTrainer : public QuietTrainer {
  public:
   using QuietTrainer::QuietTrainer;
@@ -106,7 +107,7 @@ void expect_difference(const TrainOptions& mine, const std::string& message) {
   EXPECT_ERROR(toy.trainer.train(mine), message);
 }
 
-TEST(AgreementTest, OptionsOfARunThatDifferBetweenRanksAreNamedBeforeTheyMatter) {
+TEST(AgreementTest, RunOptionsThatDifferBetweenRanksAreReportedEarly) {
   const bool is_odd = Accelerator(together()).process_index() == 1;
   const auto make = [] {
     return TrainOptions{.train_dataset = toy_data(32), .num_epochs = 1, .per_device_batch_size = 4};
@@ -138,7 +139,7 @@ TEST(AgreementTest, OptionsOfARunThatDifferBetweenRanksAreNamedBeforeTheyMatter)
                "the ranks differ in what to evaluate: rank 1 has tracked loss box");
 }
 
-TEST(AgreementTest, OptionsOfAnOptimizerThatDifferBetweenRanksAreNamed) {
+TEST(AgreementTest, OptimizerOptionsThatDifferBetweenRanksAreReported) {
   RankToy toy(together());
   const bool is_odd = toy.trainer.accelerator().process_index() == 1;
   auto& options =
@@ -160,7 +161,7 @@ TEST(AgreementTest, OptionsOfAnOptimizerThatDifferBetweenRanksAreNamed) {
   EXPECT_ERROR(trainer.train(run), "rank 1 has the optimizer's class = torch::optim::Adam, but");
 }
 
-TEST(AgreementTest, OptionsOfAnAcceleratorThatDifferBetweenRanksAreNamed) {
+TEST(AgreementTest, AcceleratorOptionsThatDifferBetweenRanksAreReported) {
   const bool is_odd = Accelerator(together()).process_index() == 1;
   const auto expect = [&](auto change, const std::string& message) {
     auto options = together();
@@ -186,7 +187,7 @@ TEST(AgreementTest, OptionsOfAnAcceleratorThatDifferBetweenRanksAreNamed) {
          "a gradient_comm_hook = 1");
 }
 
-TEST(AgreementTest, TheClippedNormIsTheSameWhereARankOwnsNothing) {
+TEST(AgreementTest, TheClippedNormIsTheSameOnARankWithoutParameters) {
   Accelerator accelerator(together({.zero_stage = 2}));
   torch::nn::Linear layer(torch::nn::LinearOptions(3, 2).bias(false));
   layer->to(torch::kDouble);
@@ -200,7 +201,7 @@ TEST(AgreementTest, TheClippedNormIsTheSameWhereARankOwnsNothing) {
   EXPECT_NEAR(norm.item<double>(), std::sqrt(24.0), 1e-12);
 }
 
-TEST(AgreementTest, WhatFailsOnOneRankFailsOnAllAndNamesIt) {
+TEST(AgreementTest, AFailureOnOneRankFailsOnAllAndNamesTheRank) {
   const Accelerator accelerator(together());
   const int64_t last = accelerator.num_processes() - 1;
   const auto fail = [&] {
@@ -213,19 +214,19 @@ TEST(AgreementTest, WhatFailsOnOneRankFailsOnAllAndNamesIt) {
   EXPECT_EQ(calls, 1);
 }
 
-TEST(AgreementTest, RanksThatShareADeviceAreNamed) {
+TEST(AgreementTest, ErrorsNameRanksThatShareADevice) {
   const Accelerator accelerator(together());
   const ProcessGroup& group = accelerator.process_group();
   const int64_t last = accelerator.num_processes() - 1;
   require_device_of_its_own(group, c10::str("GPU-", accelerator.process_index()));
-  require_device_of_its_own(group, "");  // not known
+  require_device_of_its_own(group, "");  // the device is unknown
   const bool shares = accelerator.process_index() == last || accelerator.process_index() == 0;
   EXPECT_ERROR(require_device_of_its_own(
                    group, shares ? "GPU-7" : c10::str("GPU-1", accelerator.process_index())),
                c10::str("ranks 0 and ", last, " have the same CUDA device, GPU-7"));
 }
 
-TEST(AgreementTest, ACheckpointThatRank0DoesNotHaveIsAnErrorOnAll) {
+TEST(AgreementTest, ACheckpointMissingOnRank0IsAnErrorOnAllRanks) {
   const TemporaryFolder own_folder;
   RankToy toy(together());
   const bool is_main = toy.trainer.accelerator().is_main_process();
@@ -233,17 +234,17 @@ TEST(AgreementTest, ACheckpointThatRank0DoesNotHaveIsAnErrorOnAll) {
                    {{"model_state_dict", Model(toy.model).state_dict().to_ivalue()}});
   EXPECT_ERROR(toy.trainer.load_checkpoint(own_folder / (is_main ? "nowhere.pt" : "model.pt")),
                "nowhere.pt");
-  EXPECT_ERROR(toy.trainer.load_training_state(own_folder / "states"), "is not there");
+  EXPECT_ERROR(toy.trainer.load_training_state(own_folder / "states"), "does not exist");
   EXPECT_TRUE(same_on_all_ranks(toy.trainer.accelerator(), toy.parameters()));
 }
 
-TEST(AgreementTest, AnAsynchronousSaveThatFailedIsAnErrorOnAllRanks) {
+TEST(AgreementTest, AFailedAsynchronousSaveIsAnErrorOnAllRanks) {
   const TemporaryFolder own_folder;
   const std::filesystem::path states =
       Accelerator(together()).broadcast_bytes((own_folder / "states").string());
   int num_errors = 0;
   const auto save = std::make_shared<AtUpdate>(1, [&](Trainer& trainer) {
-    // A file stands where the folder should be.
+    // A file occupies the path of the folder.
     if (trainer.accelerator().is_main_process()) std::ofstream(states) << "occupied";
     trainer.save_training_state(states / "state-1", {.asynchronous = true});
     EXPECT_ERROR(trainer.save_training_state(states / "state-2"), "states");
@@ -257,7 +258,7 @@ TEST(AgreementTest, AnAsynchronousSaveThatFailedIsAnErrorOnAllRanks) {
   EXPECT_TRUE(same_on_all_ranks(toy.trainer.accelerator(), toy.parameters()));
 }
 
-TEST(AgreementTest, LocalSgdResumesBetweenTwoAveragesInEveryBit) {
+TEST(AgreementTest, LocalSgdResumesBitIdenticallyBetweenTwoAverages) {
   const TemporaryFolder own_folder;
   const std::filesystem::path folder =
       Accelerator(together()).broadcast_bytes((own_folder / "state").string());
@@ -279,11 +280,11 @@ TEST(AgreementTest, LocalSgdResumesBetweenTwoAveragesInEveryBit) {
     resumed.trainer.train(options);
     options.resume_from.reset();
     EXPECT_TRUE(bit_equal(resumed.parameters(), whole.parameters()));
-    resumed.trainer.accelerator().wait_for_everyone();  // before the next state, or the folder goes
+    resumed.trainer.accelerator().wait_for_everyone();  // before the folder changes
   }
 }
 
-// Rank 0 alone has trackers, and the others would wait for it.
+// Only rank 0 has trackers; without an agreement, the other ranks would wait for it.
 TEST(AgreementTest, ATrackerThatCannotStartEndsTheRunOnAllRanks) {
   auto tracker = std::make_shared<MemoryTracker>();
   tracker->fails_to_start = true;

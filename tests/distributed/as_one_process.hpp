@@ -1,4 +1,5 @@
-// Training on all ranks against the same training in one process, which each rank does by itself.
+// Compares training on all ranks with the same training in one process. Each rank runs the latter
+// by itself.
 
 #pragma once
 
@@ -17,7 +18,8 @@ inline TrainOptions options_for(int64_t num_samples, int64_t batch_size) {
           .train_dataloader_options = {.seed = 5}};
 }
 
-/// Trains on all ranks with batches of 4, and alone with batches as large as all of those.
+/// Trains on all ranks with the given batch size, and in one process with the batch size multiplied
+/// by the number of ranks.
 inline void expect_as_one_process(RankToy& shared, RankToy& single, TrainOptions options,
                                   double relative = 1e-6) {
   const int64_t n = shared.trainer.accelerator().num_processes();

@@ -1,4 +1,4 @@
-// Averages of weights, and limits, on all ranks.
+// Averages of weights, and limited evaluations, on several ranks.
 
 #include "support/averages.hpp"
 #include "distributed/ranks.hpp"
@@ -18,7 +18,7 @@ TrainOptions options_for(int64_t num_ranks) {
           .per_device_batch_size = 4};
 }
 
-TEST(AveragesTest, TheMovingAverageIsTheSameOnAllRanksAndTheMainOneWritesIt) {
+TEST(AveragesTest, TheMovingAverageIsTheSameOnAllRanksAndRank0WritesIt) {
   const TemporaryFolder folder;
   auto ema = make<ModelEma>({.path = folder / "ema.pt"});
   RankToy toy(together(), {ema});
@@ -32,7 +32,7 @@ TEST(AveragesTest, TheMovingAverageIsTheSameOnAllRanksAndTheMainOneWritesIt) {
   EXPECT_EQ(folder.names().size(), accelerator.is_main_process() ? 1U : 0U);
 }
 
-TEST(AveragesTest, AStopOfOneRankDuringTheAveragesEvaluationEndsAll) {
+TEST(AveragesTest, AStopOfOneRankInTheEvaluationOfTheAverageEndsAll) {
   class StopOnLastRank : public Callback {
    public:
     void on_eval_epoch_start(Trainer& trainer) override {
@@ -52,7 +52,7 @@ TEST(AveragesTest, AStopOfOneRankDuringTheAveragesEvaluationEndsAll) {
   EXPECT_FALSE(bit_equal(toy.parameters(), tensors_of(ema->averaged_model_state())));
 }
 
-TEST(AveragesTest, StochasticAveragesHaveTheStatisticsOfAllRanks) {
+TEST(AveragesTest, StochasticAveragesUseTheStatisticsOfAllRanks) {
   namespace nn = torch::nn;
   torch::manual_seed(2);
   const nn::BatchNorm1d norm(4);
@@ -65,7 +65,7 @@ TEST(AveragesTest, StochasticAveragesHaveTheStatisticsOfAllRanks) {
   trainer.train(options);
   EXPECT_TRUE(same_on_all_ranks(accelerator, model->parameters()));
   EXPECT_TRUE(same_on_all_ranks(accelerator, {norm->running_mean, norm->running_var}));
-  // Batches are equally large, so the mean of their means is that of all samples.
+  // All batches have the same size, so the mean of their means is the mean over all samples.
   std::vector<int64_t> all;
   for (int64_t i = 0; i < options.train_dataset.size(); ++i) all.push_back(i);
   const auto inputs = options.train_dataset.get_batch(all).to(accelerator.device()).input();

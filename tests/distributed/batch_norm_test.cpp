@@ -13,7 +13,7 @@ struct BatchNormNet : torch::nn::Module {
     norm = register_module("norm", torch::nn::BatchNorm1d(6));
     out = register_module("out", torch::nn::Linear(6, 3));
   }
-  // A typed member is called as a Sequential's layer is.
+  // A typed member is called in the same way as a layer of a Sequential.
   torch::Tensor forward(const torch::Tensor& x) { return out(norm(layers->forward(x))); }
 
   torch::nn::Sequential layers{nullptr};
@@ -40,7 +40,7 @@ std::vector<torch::Tensor> tensors_of(const BatchNormNet& net) {
   return tensors;
 }
 
-TEST(SyncBatchNormTest, TrainsAsOneProcessWithTheWholeBatch) {
+TEST(SyncBatchNormTest, TrainsLikeOneProcessWithTheWholeBatch) {
   const int64_t n = Accelerator(together()).num_processes();
   const auto convert = std::make_shared<ConvertSyncBatchNorm>();
   const auto shared = train(together(), 4, 4 * n * 6, {convert});
@@ -52,7 +52,7 @@ TEST(SyncBatchNormTest, TrainsAsOneProcessWithTheWholeBatch) {
   EXPECT_TRUE(same_on_all_ranks(accelerator, shared->buffers()));
 }
 
-TEST(SyncBatchNormTest, WithoutItTheNumbersAreOthers) {
+TEST(SyncBatchNormTest, ChangesTheNumbersOfSmallBatches) {
   const int64_t n = Accelerator(together()).num_processes();
   const auto shared = train(together(), 4, 4 * n * 6, {});
   const auto single = train(alone(), 4 * n, 4 * n * 6, {});
@@ -60,7 +60,7 @@ TEST(SyncBatchNormTest, WithoutItTheNumbersAreOthers) {
   EXPECT_TRUE(same_on_all_ranks(Accelerator(together()), shared->parameters()));
 }
 
-/// The model's buffers when the first epoch's training ends, and when its evaluation ends.
+/// Copies the model's buffers at the end of each training epoch and of each evaluation.
 class KeepBuffers : public Callback {
  public:
   explicit KeepBuffers(std::shared_ptr<BatchNormNet> net) : net_(std::move(net)) {}
@@ -73,7 +73,8 @@ class KeepBuffers : public Callback {
   std::shared_ptr<BatchNormNet> net_;
 };
 
-// Each rank's own statistics would give each rank another loss, and none that of the saved model.
+// With its own statistics, each rank would get a different loss, and none would match the saved
+// model.
 TEST(SyncBatchNormTest, EvaluationInTheRunUsesTheStatisticsOfRank0) {
   const Accelerator accelerator(together());
   const int64_t n = accelerator.num_processes();
@@ -86,13 +87,13 @@ TEST(SyncBatchNormTest, EvaluationInTheRunUsesTheStatisticsOfRank0) {
                  .num_epochs = 1,
                  .eval_dataset = toy_data(4 * n),
                  .per_device_batch_size = 4});
-  EXPECT_FALSE(same_on_all_ranks(accelerator, buffers->trained));  // of each rank's last batch
+  EXPECT_FALSE(same_on_all_ranks(accelerator, buffers->trained));  // each rank's batches differ
   std::vector<torch::Tensor> of_rank_0 = copies_of(buffers->trained);
   accelerator.process_group().broadcast(of_rank_0);
   EXPECT_TRUE(bit_equal(buffers->evaluated, of_rank_0));
 }
 
-TEST(SyncBatchNormTest, EachWindowBeginsWithTheStatisticsOfRank0) {
+TEST(SyncBatchNormTest, EachWindowStartsWithTheStatisticsOfRank0) {
   class Watch : public Callback {
    public:
     void on_train_step_start(Trainer& trainer) override {
@@ -106,7 +107,7 @@ TEST(SyncBatchNormTest, EachWindowBeginsWithTheStatisticsOfRank0) {
   };
   const int64_t n = Accelerator(together()).num_processes();
   const auto watch = std::make_shared<Watch>();
-  train(together(), 4, 4 * n * 2, {watch});  // in windows of two
+  train(together(), 4, 4 * n * 2, {watch});  // windows of two micro-steps
   EXPECT_EQ(watch->are_same, (std::vector<bool>{true, false, true, false, true, false}));
 }
 

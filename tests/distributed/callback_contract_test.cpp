@@ -1,5 +1,5 @@
-// Every built-in callback on several ranks: none hangs, leaves the ranks different, or writes from
-// another rank than the first.
+// Tests every built-in callback on several ranks: none of them hangs, makes the ranks differ, or
+// writes on a rank other than rank 0.
 
 #include <gtest/gtest.h>
 #include <torch/torch.h>
@@ -21,10 +21,10 @@ class DistributedCallbackTest : public ::testing::TestWithParam<EveryCallback> {
   }
 
   TemporaryFolder own_;
-  std::filesystem::path shared_;  // that of rank 0
+  std::filesystem::path shared_;  // rank 0's folder, on all ranks
 };
 
-TEST_P(DistributedCallbackTest, LeavesAllRanksAlikeInTrainingAndInAnEvaluationAlone) {
+TEST_P(DistributedCallbackTest, KeepsAllRanksEqualInTrainingAndEvaluate) {
   RankToy toy(together());
   toy.trainer.callback_handler().add(GetParam().make(shared_, toy.model));
   auto options = contract_run();
@@ -38,21 +38,21 @@ TEST_P(DistributedCallbackTest, LeavesAllRanksAlikeInTrainingAndInAnEvaluationAl
        accelerator.all_gather_bytes(std::to_string(metrics.at("evaluation_loss")))) {
     EXPECT_EQ(loss, std::to_string(metrics.at("evaluation_loss")));
   }
-  accelerator.wait_for_everyone();  // the folder of rank 0 is about to go
+  accelerator.wait_for_everyone();  // before rank 0's folder is removed
 }
 
-TEST_P(DistributedCallbackTest, RanksButTheFirstWriteNothing) {
-  // Each writes to a folder of its own, so that what is there shows who has written.
+TEST_P(DistributedCallbackTest, OnlyRank0Writes) {
+  // Each rank has its own folder, whose contents show whether the rank wrote.
   const std::string& name = GetParam().name;
   if (name == "profiler") GTEST_SKIP() << "each rank has a trace of its own";
-  // A checkpoint is loaded from where rank 0 has written it.
+  // This callback loads the checkpoint from the path where rank 0 wrote it.
   if (name == "save-best-model") GTEST_SKIP() << "all ranks read what the first writes";
   RankToy toy(together());
   toy.trainer.callback_handler().add(GetParam().make(own_.path(), toy.model));
   toy.trainer.train(contract_run());
   if (!toy.trainer.accelerator().is_main_process()) {
     auto names = own_.names();
-    std::erase(names, "start.pt");  // every_callback writes it, to be loaded
+    std::erase(names, "start.pt");  // written by every_callback as input
     EXPECT_TRUE(names.empty()) << names.front();
   }
   toy.trainer.accelerator().wait_for_everyone();

@@ -1,4 +1,5 @@
-// Training on all ranks against the same training in one process, which each rank does by itself.
+// Compares training on all ranks with the same training in one process. Each rank runs the latter
+// by itself.
 
 #include "distributed/as_one_process.hpp"
 #include "distributed/ranks.hpp"
@@ -10,13 +11,13 @@
 namespace linkboy::testing::data_parallel_test {
 namespace {
 
-TEST(DataParallelTest, LossesAndWeightsAreThoseOfOneProcessWithTheWholeBatch) {
+TEST(DataParallelTest, LossesAndWeightsEqualOneProcessWithTheWholeBatch) {
   RankToy shared(together());
   RankToy single(alone());
   expect_as_one_process(shared, single, options_for(4 * num_ranks() * 5, 4));
 }
 
-TEST(DataParallelTest, AccumulationAndClippingAreThoseOfOneProcess) {
+TEST(DataParallelTest, AccumulationAndClippingEqualOneProcess) {
   auto options = options_for(4 * num_ranks() * 6, 4);
   options.gradient_accumulation_steps = 4;  // windows of 4 and 2
   options.gradient_clip_norm = 0.05;
@@ -25,7 +26,7 @@ TEST(DataParallelTest, AccumulationAndClippingAreThoseOfOneProcess) {
   expect_as_one_process(shared, single, options);
 }
 
-TEST(DataParallelTest, SchedulesAndMaxStepsCoverTheUpdatesOfOneProcess) {
+TEST(DataParallelTest, SchedulesAndUpdateLimitsCountTheUpdatesOfOneProcess) {
   auto options = options_for(4 * num_ranks() * 5, 4);
   options.num_epochs = std::nullopt;
   options.max_num_updates = 7;  // in the second epoch
@@ -38,7 +39,7 @@ TEST(DataParallelTest, SchedulesAndMaxStepsCoverTheUpdatesOfOneProcess) {
             get_param_group_field(*single.optimizer, ParamGroupField::lr));
 }
 
-TEST(DataParallelTest, RegisteredModulesAreThoseOfRank0) {
+TEST(DataParallelTest, RegisteredModulesStartFromRank0) {
   RankToy shared(together());
   const auto module = std::make_shared<torch::nn::BatchNorm1dImpl>(3);
   const auto fill = [&](double value) {
@@ -71,8 +72,8 @@ TEST(DataParallelTest, RegisteredModulesAreThoseOfRank0) {
   shared.trainer.train(options_for(4 * num_ranks() * 2, 4));
 }
 
-TEST(DataParallelTest, ARunAfterABackwardPassThatThrewIsAFreshOne) {
-  /// The gradient of the model's output throws while later layers' gradients are on their way.
+TEST(DataParallelTest, ARunAfterAFailedBackwardPassStartsFresh) {
+  /// Throws in the backward pass, while the gradients of later layers are being sent.
   class Throwing : public torch::autograd::Function<Throwing> {
    public:
     static torch::Tensor forward(torch::autograd::AutogradContext*, const torch::Tensor& input) {
@@ -107,7 +108,7 @@ TEST(DataParallelTest, ARunAfterABackwardPassThatThrewIsAFreshOne) {
     SCOPED_TRACE(zero_stage);
     const auto weights_of = [&](bool throws) {
       const auto model = toy_model();
-      // Small buckets: that of the last layer is on its way when the first layer throws.
+      // With small buckets, the last layer's bucket is being sent when the first layer throws.
       ThrowsInBackward trainer(model,
                                together({.bucket_cap_mb = 0.0001, .zero_stage = zero_stage}));
       trainer.throws = throws;
@@ -149,7 +150,7 @@ TEST(DataParallelTest, StartsFromTheWeightsOfRank0) {
   expect_as_one_process(shared, single, options_for(4 * num_ranks() * 3, 4));
 }
 
-TEST(DataParallelTest, UnequalDataNeitherHangsNorCountsTwice) {
+TEST(DataParallelTest, UnevenDataNeitherHangsNorCountsTwice) {
   for (int64_t num_samples = 1; num_samples <= 2 * num_ranks() + 1; ++num_samples) {
     SCOPED_TRACE(num_samples);
     RankToy shared(together());
@@ -173,7 +174,7 @@ TEST(DataParallelTest, UnequalDataNeitherHangsNorCountsTwice) {
   }
 }
 
-TEST(DataParallelTest, DifferencesBetweenRanksAreErrorsAtTheStart) {
+TEST(DataParallelTest, DifferencesBetweenRanksAreErrorsAtStartUp) {
   const int64_t rank = this_rank();
   {
     RankToy shared(together());
@@ -245,7 +246,8 @@ TEST(DataParallelTest, ARunResumesOnTheSameAndOnOtherNumbersOfRanks) {
   RankToy single(alone());
   single.trainer.train(options);
   expect_close(single.parameters(), whole.parameters(), 1e-5);
-  // The second epoch's loss also counts what all ranks had before the state was saved.
+  // The second epoch's loss includes the micro-steps that all ranks made before the state was
+  // saved.
   const auto losses = single.trainer.run_history().get_metric_values("train_loss_epoch");
   const auto expected = whole.trainer.run_history().get_metric_values("train_loss_epoch");
   ASSERT_EQ(losses.size(), expected.size());
@@ -255,7 +257,7 @@ TEST(DataParallelTest, ARunResumesOnTheSameAndOnOtherNumbersOfRanks) {
   RankToy single_in_smaller_batches(alone());
   single_in_smaller_batches.trainer.train(options);
   expect_close(single_in_smaller_batches.parameters(), whole.parameters(), 1e-5);
-  Accelerator(together()).wait_for_everyone();  // before the folder goes
+  Accelerator(together()).wait_for_everyone();  // before the folder is removed
 }
 
 }  // namespace

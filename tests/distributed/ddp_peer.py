@@ -1,11 +1,11 @@
-"""The Python side of python_ddp_test.cpp: one rank, which trains each case with Python's DDP.
+"""The Python side of python_ddp_test.cpp: one rank that trains each case with Python's DDP.
 
     ddp_peer.py FOLDER CASE...
 
-RANK and WORLD_SIZE are in the environment; the ranks meet at a file in FOLDER. Writes
-FOLDER/CASE-RANK.pt: the losses of all steps, the final parameters and buffers, and into how many
-buckets the gradients went. Data and weights are made by integer arithmetic and exact float
-operations, so that C++ makes the same ones.
+RANK and WORLD_SIZE are in the environment; the ranks find each other through a file in FOLDER. Writes
+FOLDER/CASE-RANK.pt, which contains the losses of all steps, the final parameters and buffers, and the
+number of gradient buckets. Data and weights are computed with integer arithmetic and exact float
+operations, so that the C++ side has the same values.
 """
 
 import contextlib
@@ -22,13 +22,13 @@ BUCKET_CAP_MB = 1 / 4096
 
 
 def sequence(count, start):
-    """Numbers in [-1, 1) that are multiples of 2**-15: exact in float32."""
+    """Returns multiples of 2**-15 in [-1, 1), which are exact in float32."""
     index = torch.arange(start, start + count, dtype=torch.int64)
     return ((index * 40503 + 12345) % 65536 - 32768).to(torch.float32) / 32768
 
 
 class Branches(nn.Module):
-    """The first number of a batch says which of its branches is used: other ones on other ranks."""
+    """The sign of a batch's first number selects the branch, so that the ranks use different branches."""
 
     def __init__(self):
         super().__init__()
@@ -63,7 +63,7 @@ def train(case, rank, num_ranks):
     model_name, optimizer_name, accumulation, extra = case.split("-")
     accumulation = int(accumulation)
     model = make_model(model_name)
-    # Fused SGD cannot take parameters together of which some have had no gradient yet.
+    # Fused SGD does not accept a group in which only some parameters have had a gradient.
     groups = [{"params": list(layer.parameters())} for layer in model.children()]
     if optimizer_name == "adamw":
         optimizer = torch.optim.AdamW(groups, lr=3e-3, fused=True)

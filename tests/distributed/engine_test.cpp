@@ -1,5 +1,3 @@
-// The Engine on several ranks.
-
 #include "linkboy/engine.hpp"
 
 #include "distributed/ranks.hpp"
@@ -11,7 +9,7 @@ namespace {
 
 constexpr int64_t kNumUpdates = 3;
 
-/// Batches of two samples for each of `num_ranks`; on one rank, of all their samples.
+/// Data for `kNumUpdates` updates of two samples per rank, for `num_ranks` ranks.
 std::shared_ptr<DataLoader> loader_of(int64_t num_ranks, int64_t batch_size) {
   return make_data_loader(toy_data(2 * num_ranks * kNumUpdates), {.batch_size = batch_size});
 }
@@ -42,7 +40,7 @@ struct RankEngine {
   Engine& engine = parts.engine;
 };
 
-TEST(EngineRanksTest, TrainsAsOneProcessWithAllSamples) {
+TEST(EngineRanksTest, TrainsLikeOneProcessWithAllSamples) {
   const Accelerator world(together());
   RankEngine ranks(together(), loader_of(world.num_processes(), 2));
   RankEngine one(alone(), loader_of(world.num_processes(), 2 * world.num_processes()));
@@ -63,7 +61,7 @@ TEST(EngineRanksTest, EvaluatesEachSampleOnce) {
   EXPECT_EQ(world.reduce(torch::tensor({num_samples})).item<int64_t>(), 5);
 }
 
-TEST(EngineRanksTest, GivesAllRanksTheStatisticsOfRank0ForAnEvaluation) {
+TEST(EngineRanksTest, AllRanksEvaluateWithTheStatisticsOfRank0) {
   const Accelerator world(together());
   torch::nn::Sequential model(torch::nn::BatchNorm1d(4));
   auto parts =
@@ -78,7 +76,7 @@ TEST(EngineRanksTest, GivesAllRanksTheStatisticsOfRank0ForAnEvaluation) {
   EXPECT_TRUE(same_on_all_ranks(world, model->buffers()));
 }
 
-TEST(EngineRanksTest, AStateUnderLocalSgdHasTheWeightsOfEachRank) {
+TEST(EngineRanksTest, AStateUnderLocalSgdContainsTheWeightsOfEachRank) {
   const Accelerator world(together());
   const auto local = together({.local_sgd_interval = 1000});
   RankEngine trained(local, loader_of(world.num_processes(), 2));
@@ -92,7 +90,7 @@ TEST(EngineRanksTest, AStateUnderLocalSgdHasTheWeightsOfEachRank) {
   }
 }
 
-TEST(EngineRanksTest, RanksThatDifferInTheirOptionsAreToldSo) {
+TEST(EngineRanksTest, OptionsThatDifferBetweenRanksAreAnError) {
   const Accelerator world(together());
   const int64_t rank = world.process_index();
   EXPECT_ERROR(RankEngine(together(), loader_of(world.num_processes(), 2),

@@ -1,8 +1,8 @@
-// A run of several ranks that one of them leaves at any event, and that all resume, is the
-// uninterrupted run: weights, metrics and states of callbacks. What one rank throws within an
-// update drops that update; elsewhere nothing that was trained is lost.
+// One rank leaves a run of several ranks at some event, and all ranks resume the run. The result
+// equals that of the uninterrupted run: weights, metrics and states of callbacks. An exception from
+// one rank within an update drops that update; at any other place, no training is lost.
 //
-// A sample of the events; with LINKBOY_EVERY_EVENT=1 (scripts/hardening/nets) all of them.
+// Tests a sample of the events; with LINKBOY_EVERY_EVENT=1 (scripts/hardening/nets) all of them.
 
 #include <cstdlib>
 
@@ -19,8 +19,8 @@ namespace {
 
 enum class Way { request_stop, stop_training };
 
-/// One rank leaves at the n-th event; 0 for never. Its state counts the events of training in
-/// place.
+/// Makes the last rank leave at its n-th event (0: never). Its state is a tensor that counts the
+/// events of the training and is changed in place.
 class LeaveAt : public InEveryEvent {
  public:
   LeaveAt(int64_t event, Way way) : event_(event), way_(way) {}
@@ -31,12 +31,12 @@ class LeaveAt : public InEveryEvent {
 
   int64_t num_events = 0;
   std::string place;
-  int64_t num_updates = 0;  // when it was left
+  int64_t num_updates = 0;  // when the rank left
   int64_t counted() const { return events_.item<int64_t>(); }
 
  private:
   void see(const std::string& event, Trainer& trainer) override {
-    // Those at which a resumed run begins come again.
+    // These two events occur again at the start of a resumed run.
     if (event != "run_start" && event != "epoch_start") events_ += 1;
     if (++num_events != event_) return;
     place = c10::str(event, " after update ", trainer.num_updates());
@@ -86,11 +86,11 @@ class EveryWayToLeaveRanksTest : public ::testing::TestWithParam<Way> {
   std::filesystem::path root_;
 };
 
-TEST_P(EveryWayToLeaveRanksTest, TheResumedRunIsTheUninterruptedOne) {
+TEST_P(EveryWayToLeaveRanksTest, TheResumedRunEqualsTheUninterruptedOne) {
   const auto never = std::make_shared<LeaveAt>(0, GetParam());
   const Outcome whole = run(never, "whole", false);
   const int64_t stride = std::getenv("LINKBOY_EVERY_EVENT") != nullptr ? 1 : 5;
-  // The last rank leaves. It has fewer batches of the evaluation than the first.
+  // The last rank leaves. It has fewer evaluation batches than rank 0.
   const Accelerator accelerator(together());
   const auto of_last_rank = [&](const std::string& text) {
     return accelerator.broadcast_bytes(text, accelerator.num_processes() - 1);
@@ -119,7 +119,7 @@ TEST_P(EveryWayToLeaveRanksTest, TheResumedRunIsTheUninterruptedOne) {
     EXPECT_EQ(resumed.eval_losses, whole.eval_losses);
     EXPECT_EQ(resumed.num_counted, whole.num_counted);
   }
-  accelerator.wait_for_everyone();  // before the folder goes
+  accelerator.wait_for_everyone();  // before the folder is removed
 }
 
 INSTANTIATE_TEST_SUITE_P(All, EveryWayToLeaveRanksTest,

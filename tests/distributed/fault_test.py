@@ -1,9 +1,9 @@
-"""Runs examples/programs/fashion_mnist as several processes that are launched, killed, stopped and misled.
+"""Runs examples/programs/fashion_mnist as several processes that are launched, killed, stopped or misconfigured.
 
     python3 fault_test.py PATH/TO/fashion_mnist [unittest arguments]
 
-Real processes over real Gloo. What needs torchrun, mpirun or network namespaces is skipped where there are
-none.
+Uses real processes and Gloo. Tests that need torchrun, mpirun or network namespaces are skipped if these are
+not available.
 """
 
 import collections
@@ -30,8 +30,8 @@ from fashion_mnist_test import write_data  # noqa: E402
 
 PROGRAM = None
 MPIRUN = ["mpirun", "--allow-run-as-root", "--oversubscribe"]
-TAG = "LINKBOY_FAULT_TEST"  # in the environment of all that a test starts
-SLACK = 15  # seconds for whatever a busy machine does slowly
+TAG = "LINKBOY_FAULT_TEST"  # in the environment of all processes that a test starts
+SLACK = 15  # extra seconds for a busy machine
 LAUNCHER_VARIABLES = re.compile("RANK|WORLD_SIZE|LOCAL_|GROUP_|ROLE_|MASTER_|TORCHELASTIC_|OMPI_|"
                                 "PMIX_|SLURM_")
 
@@ -47,7 +47,7 @@ def command_of(options):
 
 
 def processes_with(*variables):
-    """Those whose environment has all of these variables, such as "RANK=1"; zombies have none."""
+    """Processes with all of these variables ("RANK=1") in their environment. A zombie's is empty."""
     found = []
     for folder in pathlib.Path("/proc").glob("[0-9]*"):
         try:
@@ -60,7 +60,7 @@ def processes_with(*variables):
 
 
 def shared_memory_of(process):
-    """The files of shared memory that a process holds open; they have no names elsewhere."""
+    """The shared memory files that a process holds open. They are visible only in its /proc entry."""
     links = [os.readlink(file) for file in pathlib.Path(f"/proc/{process.pid}/fd").iterdir()]
     return [link for link in links if link.startswith("/memfd:linkboy")]
 
@@ -102,13 +102,13 @@ class FaultTest(unittest.TestCase):
         return [*self.torchrun(), "--standalone", "--nproc-per-node", "2"]
 
     def options(self, **changes):
-        """SGD: Adam would turn the last bits of tiny gradients into large ones."""
+        """Uses SGD, because Adam would amplify differences in the last bits of tiny gradients."""
         return {"data": self.data, "model": "mlp", "limit_train": 2560, "limit_eval": 500,
                 "epochs": 1, "batch_size": 32, "eval_batch_size": 50, "device": "cpu",
                 "optimizer": "sgd", "lr": 0.1, "progress": "none", **changes}
 
     def start(self, command, name="launcher", folder=".", **variables):
-        """What it prints goes to files, lest a full pipe stop it."""
+        """Redirects the output to files, because a full pipe would block the process."""
         environment = {k: v for k, v in os.environ.items() if not LAUNCHER_VARIABLES.match(k)}
         key, value = self.tag.split("=")
         environment.update({key: value, "OMP_NUM_THREADS": "1"}, **variables)
@@ -129,14 +129,14 @@ class FaultTest(unittest.TestCase):
         return self.start(command_of(options), f"rank{rank}", folder, **texts)
 
     def start_ranks(self, size, folder=".", change=None, **changes):
-        """By hand; `change` has other options for some ranks."""
+        """Starts the ranks without a launcher; `change` maps a rank to its different options."""
         port = free_port()
         return [self.start_rank(rank, size, port,
                                 self.options(**{**changes, **(change or {}).get(rank, {})}), folder)
                 for rank in range(size)]
 
     def end(self, processes, seconds=60):
-        """Waits until they have ended by themselves, at most so long from now on."""
+        """Waits until the processes have ended by themselves. Fails after `seconds` in total."""
         begin = time.monotonic()
         ended = []
         for process in processes:
@@ -163,10 +163,10 @@ class FaultTest(unittest.TestCase):
         for text in texts:
             self.assertIn(text, ended.error)
 
-    # ---- What they write -------------------------------------------------------------------------
+    # ---- Output ----------------------------------------------------------------------------------
 
     def report(self, folder="."):
-        """Also of a run that goes on: the last line may be unfinished."""
+        """Ignores an unfinished last line, so it also works during a run."""
         file = self.path / folder / "report.jsonl"
         lines = file.read_text().split("\n")[:-1] if file.exists() else []
         return [json.loads(line) for line in lines]
@@ -263,7 +263,7 @@ class LaunchTest(FaultTest):
                 folder = "-".join(f"{name}-{value}" for name, value in options.items())
                 options = {"report": "report.jsonl", **options}
                 for one in self.end(self.start_ranks(2, folder=folder, **options)):
-                    self.assertEqual(one.status, 0, one.error)  # LibTorch may have warnings
+                    self.assertEqual(one.status, 0, one.error)  # LibTorch can print warnings
                 self.assertGreater(self.report(folder)[-1]["test_accuracy"], 0.15)
 
 
@@ -278,7 +278,7 @@ class LostRankTest(FaultTest):
                 self.assert_names(victim, processes, 10 + SLACK)
 
     def test_a_killed_rank_is_named_by_those_that_are_not_its_neighbours(self):
-        # Rank 1 may notice only when ranks 0 and 2 have ended for the same reason.
+        # Rank 1 possibly notices the loss only when ranks 0 and 2 have ended because of it.
         processes = self.start_ranks(4, distributed__timeout="10s", **self.ENDLESS)
         self.wait_for_update(20, processes)
         processes[3].kill()
@@ -294,18 +294,18 @@ class LostRankTest(FaultTest):
     def test_a_stopped_rank_is_named_after_the_timeout(self):
         self.check_stopped(victim=2)
 
-    # TCPStore's clients wait for an answer without a timeout.
+    # TCPStore's clients do not have a timeout for an answer.
     def test_rank_0_stopped_is_named_after_the_timeout(self):
         self.check_stopped(victim=0)
 
 
 class SharedMemoryFaultTest(FaultTest):
-    """Two ranks on one host, whose gradients go through shared memory."""
+    """Two ranks on one host that average gradients through shared memory."""
 
     def start_two(self, timeout, folder="."):
         processes = self.start_ranks(2, folder=folder, distributed__timeout=f"{timeout}s", **self.ENDLESS)
         self.wait_for_update(150, processes, folder)
-        for process in processes:  # one for the gradients, one for the agreement to stop
+        for process in processes:  # for the gradients and the stop agreement
             self.assertEqual(len(shared_memory_of(process)), 2)
         return processes
 
@@ -371,7 +371,7 @@ class StartTest(FaultTest):
         self.assert_error(ended, 0, f"rank 0 cannot listen at port {port}",
                           "address already in use")
 
-    # TCPStore's client waits for an answer without a timeout.
+    # TCPStore's client does not have a timeout for an answer.
     def test_a_port_that_does_not_answer_as_a_store_is_an_error(self):
         with socket.socket() as other:
             other.bind(("127.0.0.1", 0))
@@ -394,11 +394,11 @@ class StartTest(FaultTest):
     def test_a_rank_that_never_arrives_is_named(self):
         self.check_missing(0)
 
-    # Rank 0 is through first, and the store ends with it.
+    # Rank 0 fails first, and its store ends with it.
     def test_a_rank_that_never_arrives_is_named_by_all(self):
         self.check_missing(1)
 
-    # Not after the timeout: rank 0 waits for a rank that was not started.
+    # Without the check, rank 0 would wait until the timeout for a rank that was not started.
     def test_contradicting_world_sizes_are_named_at_once(self):
         for sizes in ((3, 2), (2, 3)):
             for first in (0, 1):
@@ -436,7 +436,7 @@ class StartTest(FaultTest):
 
 
 class ResumeTest(FaultTest):
-    """A run that is stopped, or killed, and goes on: to the weights of one that was left alone."""
+    """A run that is stopped or killed and then resumed has the weights of an uninterrupted run."""
 
     RUN = {"epochs": 6, "batch_size": 16, "optimizer": "adamw", "lr": 1e-3, "checkpoint": "final.pt",
            "report": "report.jsonl", "report_updates": True, "distributed__timeout": "30s"}
@@ -450,7 +450,7 @@ class ResumeTest(FaultTest):
         return ResumeTest._undisturbed
 
     def check_that_it_goes_on(self, folder, num_updates):
-        """From the update at which it was stopped, by hand."""
+        """Resumes without a launcher. Expects the run to continue after the given number of updates."""
         number = len(self.files(f"{folder}/output/states"))
         self.assertGreater(number, 0)
         ended = self.end_well(self.start_ranks(2, folder=folder, **self.RUN, **self.STATES))
@@ -521,7 +521,7 @@ class ResumeTest(FaultTest):
 
 
 class TwoHostsTest(FaultTest):
-    """Network namespaces stand for hosts: each has its own addresses, and its own /etc/hosts."""
+    """Simulates hosts by network namespaces, each with its own addresses and /etc/hosts."""
 
     def setUp(self):
         super().setUp()
@@ -558,7 +558,7 @@ class TwoHostsTest(FaultTest):
                                 "--master-addr", address, "--master-port", "29400",
                                 *command_of(self.options(distributed__timeout="30s"))],
                                name=f"node{node}", folder=f"{address}/{node}",
-                               # These hosts have one memory, which real ones have not.
+                               # Unlike real hosts, these have the same memory.
                                LINKBOY_SHARED_MEMORY="0")
                     for node, host in enumerate(self.hosts)]
                 ended = self.end(processes)

@@ -1,4 +1,4 @@
-// Files on hosts without a shared disk. What one rank sees at a path, another does not.
+// Tests files on hosts without a shared disk, where a path exists on some ranks only.
 
 #include <filesystem>
 #include <fstream>
@@ -12,7 +12,7 @@ namespace linkboy::testing::files_of_hosts_test {
 namespace {
 
 struct FilesOfHostsTest : ::testing::Test {
-  /// A path in a folder that this rank alone has.
+  /// A path in a folder that only this rank uses.
   std::filesystem::path own(const char* name) const { return own_folder / name; }
 
   void train(RankToy& toy) const {
@@ -26,7 +26,7 @@ struct FilesOfHostsTest : ::testing::Test {
   const bool is_main = world.is_main_process();
 };
 
-TEST_F(FilesOfHostsTest, ACheckpointThatOnlyRank0HasIsLoadedOnAllRanks) {
+TEST_F(FilesOfHostsTest, ACheckpointOnlyOnRank0IsLoadedOnAllRanks) {
   RankToy trained(together());
   train(trained);
   trained.trainer.save_checkpoint(own("model.pt"), {{"note", "of rank 0"}});
@@ -36,8 +36,8 @@ TEST_F(FilesOfHostsTest, ACheckpointThatOnlyRank0HasIsLoadedOnAllRanks) {
   EXPECT_EQ(extras.get_string("note"), "of rank 0");
   EXPECT_TRUE(bit_equal(fresh.parameters(), trained.parameters()));
   train(trained);
-  train(fresh);  // the optimizer's state has come too
-  // Three summands of a gradient may come in another order.
+  train(fresh);  // needs the optimizer's state, too
+  // With three ranks or more, the summation order of the gradients can differ.
   const auto expected = trained.parameters();
   const auto got = fresh.parameters();
   for (std::size_t i = 0; i < expected.size(); ++i) {
@@ -45,7 +45,7 @@ TEST_F(FilesOfHostsTest, ACheckpointThatOnlyRank0HasIsLoadedOnAllRanks) {
   }
 }
 
-TEST_F(FilesOfHostsTest, AnotherFileAtThePathIsNotLoadedOnSomeRanks) {
+TEST_F(FilesOfHostsTest, ADifferentFileOnAnotherHostIsNotLoaded) {
   RankToy trained(together());
   train(trained);
   trained.trainer.save_checkpoint(own("model.pt"));
@@ -55,7 +55,7 @@ TEST_F(FilesOfHostsTest, AnotherFileAtThePathIsNotLoadedOnSomeRanks) {
   EXPECT_TRUE(bit_equal(fresh.parameters(), trained.parameters()));
 }
 
-TEST_F(FilesOfHostsTest, AnotherCheckpointOfTheSameSizeIsNotLoadedOnSomeRanks) {
+TEST_F(FilesOfHostsTest, ADifferentCheckpointOfTheSameSizeIsNotLoaded) {
   RankToy trained(together());
   train(trained);
   RankToy untrained(together());
@@ -66,7 +66,7 @@ TEST_F(FilesOfHostsTest, AnotherCheckpointOfTheSameSizeIsNotLoadedOnSomeRanks) {
   EXPECT_TRUE(bit_equal(fresh.parameters(), trained.parameters()));
 }
 
-TEST_F(FilesOfHostsTest, ATrainingStateThatOnlyRank0HasIsResumedOnAllRanks) {
+TEST_F(FilesOfHostsTest, ATrainingStateOnlyOnRank0IsResumedOnAllRanks) {
   RankToy trained(together());
   train(trained);
   trained.trainer.save_training_state(own("state"));
@@ -76,7 +76,7 @@ TEST_F(FilesOfHostsTest, ATrainingStateThatOnlyRank0HasIsResumedOnAllRanks) {
   EXPECT_EQ(resumed.trainer.num_updates(), 4);
 }
 
-TEST_F(FilesOfHostsTest, AFileThatRank0DoesNotHaveIsAnErrorOnAllRanks) {
+TEST_F(FilesOfHostsTest, AFileMissingOnRank0IsAnErrorOnAllRanks) {
   RankToy toy(together());
   toy.trainer.save_checkpoint(own("model.pt"));
   if (is_main) std::filesystem::rename(own("model.pt"), own("away.pt"));
@@ -84,7 +84,7 @@ TEST_F(FilesOfHostsTest, AFileThatRank0DoesNotHaveIsAnErrorOnAllRanks) {
   EXPECT_THROW(toy.trainer.load_checkpoint(own("model.pt")), Error);
 }
 
-TEST_F(FilesOfHostsTest, TheFirstProcessOfEachHostWritesIfAskedTo) {
+TEST_F(FilesOfHostsTest, TheFirstProcessOfEachHostWritesOnRequest) {
   RankToy toy(together());
   toy.trainer.save_checkpoint(own("model.pt"), {}, {.save_per_node = true});
   EXPECT_EQ(std::filesystem::exists(own("model.pt")), world.is_local_main_process());

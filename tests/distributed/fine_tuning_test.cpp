@@ -1,4 +1,4 @@
-// Layers that are unfrozen in the course of training, on several ranks.
+// Layers that are unfrozen during training, on several ranks.
 
 #include "distributed/ranks.hpp"
 #include "linkboy/callbacks/freeze_layers.hpp"
@@ -6,7 +6,7 @@
 namespace linkboy::testing::fine_tuning_test {
 namespace {
 
-/// The toy model, of which the optimizer has the last layer only.
+/// The toy model, with an optimizer for its last layer only.
 struct FrozenToy {
   explicit FrozenToy(AcceleratorOptions options)
       : freezer(last_layer_of(model)),
@@ -34,7 +34,7 @@ struct FrozenToy {
   QuietTrainer trainer;
 };
 
-/// By ZeRO's stage.
+/// The parameter is the ZeRO stage.
 class FineTuningTest : public ::testing::TestWithParam<int64_t> {
  protected:
   static void expect_same_as_alone(void (*fine_tune)(FrozenToy&)) {
@@ -48,7 +48,7 @@ class FineTuningTest : public ::testing::TestWithParam<int64_t> {
   }
 };
 
-TEST_P(FineTuningTest, LayersThatAnEpochUnfreezesAreTrainedByAll) {
+TEST_P(FineTuningTest, UnfrozenLayersAreTrainedOnAllRanks) {
   expect_same_as_alone([](FrozenToy& toy) {
     toy.trainer.callback_handler().add(
         make<FreezeLayers>(toy.freezer, {{{.epoch = 2, .from_index = 0, .lr = 0.01}}}));
@@ -56,7 +56,7 @@ TEST_P(FineTuningTest, LayersThatAnEpochUnfreezesAreTrainedByAll) {
   });
 }
 
-TEST_P(FineTuningTest, AGroupThatIsAddedBetweenRunsIsTrainedByAll) {
+TEST_P(FineTuningTest, AGroupAddedBetweenRunsIsTrainedOnAllRanks) {
   expect_same_as_alone([](FrozenToy& toy) {
     toy.train(1);
     for (const auto& entry : toy.freezer->unfreeze()) {

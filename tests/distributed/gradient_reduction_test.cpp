@@ -1,5 +1,5 @@
-// Averaging of gradients over the ranks: options of the reducer, hooks, parameters that come and
-// go.
+// Averaging of gradients over the ranks: options of the reducer, communication hooks, and
+// parameters that are added, frozen or unfrozen.
 
 #include "distributed/as_one_process.hpp"
 #include "distributed/process_group_implementation.hpp"
@@ -8,7 +8,8 @@
 namespace linkboy::testing::gradient_reduction_test {
 namespace {
 
-/// The mean within pairs of neighbours, then over all: a tree, as parallelism of other kinds needs.
+/// Averages within pairs of neighbours, then over all ranks, like the tree that other kinds of
+/// parallelism need.
 class MeanOfPairsFirst : public GradientCommHook {
  public:
   void handle_gradients(const std::vector<at::Tensor>& parameters,
@@ -28,7 +29,7 @@ class MeanOfPairsFirst : public GradientCommHook {
   std::shared_ptr<ProcessGroup> pairs_;
 };
 
-TEST(DataParallelTest, AGradientHandlerMayUseGroupsOfItsOwn) {
+TEST(DataParallelTest, AGradientCommHookCanUseItsOwnGroups) {
   if (num_ranks() % 2 != 0) GTEST_SKIP() << "the mean of the pairs' means is that of all in pairs";
   RankToy shared(together({.gradient_comm_hook = std::make_shared<MeanOfPairsFirst>()}));
   RankToy single(alone());
@@ -48,7 +49,7 @@ TEST(DataParallelTest, EveryOptionOfTheReducerGivesTheSameNumbers) {
   }
 }
 
-TEST(DataParallelTest, CompressedGradientsAreNearTheExactOnes) {
+TEST(DataParallelTest, CompressedGradientsAreCloseToTheExactOnes) {
   for (const Compression compression : {Compression::fp16, Compression::bf16}) {
     RankToy shared(together({.compression = compression}));
     RankToy single(alone());
@@ -56,14 +57,14 @@ TEST(DataParallelTest, CompressedGradientsAreNearTheExactOnes) {
     shared.trainer.train(options);
     options.per_device_batch_size *= num_ranks();
     single.trainer.train(options);
-    // bf16 keeps 8 bits: each of 12 updates may be off by 2^-8 of its length.
+    // bf16 keeps 8 significant bits, so each of the 12 updates can have a relative error of 2^-8.
     expect_close(shared.parameters(), single.parameters(), 0.01, 0.01);
     EXPECT_FALSE(bit_equal(shared.parameters(), single.parameters())) << "nothing was compressed";
     EXPECT_TRUE(same_on_all_ranks(shared.trainer.accelerator(), shared.parameters()));
   }
 }
 
-TEST(DataParallelTest, FrozenAndFreedAndAddedParametersAreReducedAsTheyAreTrained) {
+TEST(DataParallelTest, FrozenUnfrozenAndAddedParametersAreReducedWhileTrained) {
   const auto train = [](AcceleratorOptions accelerator, int64_t batch_size) {
     auto toy = std::make_unique<RankToy>(std::move(accelerator));
     auto options = options_for(4 * num_ranks() * 2, batch_size);
@@ -91,8 +92,8 @@ TEST(DataParallelTest, FrozenAndFreedAndAddedParametersAreReducedAsTheyAreTraine
   EXPECT_TRUE(same_on_all_ranks(shared->trainer.accelerator(), shared->parameters()));
 }
 
-TEST(DataParallelTest, AccumulationCommunicatesOncePerWindow) {
-  setenv("LINKBOY_SHARED_MEMORY", "0", 1);  // what goes through it is not counted
+TEST(DataParallelTest, CommunicatesOncePerAccumulationWindow) {
+  setenv("LINKBOY_SHARED_MEMORY", "0", 1);  // only Gloo counts its collectives
   const auto count_for = [](int64_t num_epochs, int64_t accumulation) {
     RankToy shared(together());
     auto options = options_for(4 * num_ranks() * 8, 4);
@@ -102,7 +103,7 @@ TEST(DataParallelTest, AccumulationCommunicatesOncePerWindow) {
     shared.trainer.train(options);
     return num_collectives(shared.trainer.accelerator().process_group());
   };
-  // Whole epochs more, so that what the set-up sends does not count. 8 batches an epoch.
+  // The difference of one epoch (8 batches) excludes the collectives of the setup.
   const uint64_t each = count_for(3, 1) - count_for(2, 1);
   const uint64_t every_fourth = count_for(3, 4) - count_for(2, 4);
   unsetenv("LINKBOY_SHARED_MEMORY");
@@ -110,7 +111,7 @@ TEST(DataParallelTest, AccumulationCommunicatesOncePerWindow) {
       << "8 against 2 windows of a bucket and an agreement each";
 }
 
-TEST(DataParallelTest, ParametersThatAStepDoesNotUseAreFoundIfAskedFor) {
+TEST(DataParallelTest, UnusedParametersAreFoundOnRequest) {
   struct TwoHeads : torch::nn::Module {
     TwoHeads() {
       torch::manual_seed(3);
@@ -126,7 +127,7 @@ TEST(DataParallelTest, ParametersThatAStepDoesNotUseAreFoundIfAskedFor) {
         net, torch::nn::CrossEntropyLoss(),
         std::make_shared<torch::optim::SGD>(net->parameters(), 0.1),
         {.callbacks = {}, .accelerator = together({.find_unused_parameters = finds})});
-    trainer.train({.train_dataset = toy_data(8 * num_ranks()), .num_epochs = 1});  // one step
+    trainer.train({.train_dataset = toy_data(8 * num_ranks()), .num_epochs = 1});  // one update
     EXPECT_TRUE(same_on_all_ranks(trainer.accelerator(), net->parameters()));
   };
   train(true);
@@ -138,8 +139,8 @@ TEST(DataParallelTest, ParametersThatAStepDoesNotUseAreFoundIfAskedFor) {
   }
 }
 
-TEST(DataParallelTest, TwoModelsInOneLoopAreReducedEachWithItsOwnLoss) {
-  // As in a GAN: each loss reaches one model or both.
+TEST(DataParallelTest, TwoModelsInOneLoopAreReducedWithTheirOwnLosses) {
+  // As in a GAN, a loss reaches one model or both.
   const auto train = [](AcceleratorOptions options, bool is_shared) {
     Accelerator accelerator(std::move(options));
     auto a = toy_model();
@@ -182,7 +183,7 @@ class SumOfPairs : public GradientCommHook {
   int num_calls = 0;
 };
 
-TEST(DataParallelTest, AGradientHandlerReplacesTheReduction) {
+TEST(DataParallelTest, AGradientCommHookReplacesTheReduction) {
   const auto handler = std::make_shared<SumOfPairs>();
   RankToy shared(together({.gradient_comm_hook = handler}));
   RankToy single(alone());
@@ -192,7 +193,7 @@ TEST(DataParallelTest, AGradientHandlerReplacesTheReduction) {
   EXPECT_EQ(handler->num_calls, 6);
 }
 
-TEST(DataParallelTest, LocalSgdAveragesWeightsEveryFewUpdates) {
+TEST(DataParallelTest, LocalSgdAveragesWeightsEveryNUpdates) {
   RankToy shared(together({.local_sgd_interval = 3}));
   class Watch : public Callback {
    public:

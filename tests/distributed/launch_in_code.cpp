@@ -1,5 +1,6 @@
-// A program that tells linkboy by itself which of the ranks it is: `launch` of tests/distributed
-// starts it, and it takes the variables out of its environment. Its exit status says how it went.
+// A program that passes its rank to linkboy in code. The script `launch` in tests/distributed
+// starts it, and it removes the launcher's variables from its environment. The exit status is 0 if
+// the ranks are correct.
 
 #include <torch/torch.h>
 
@@ -32,7 +33,7 @@ int main() {
     linkboy::launch({.rank = rank, .world_size = size, .port = port});
     std::fputs("a second launch was not refused\n", stderr);
     return 1;
-  } catch (const linkboy::Error&) {  // as it must be
+  } catch (const linkboy::Error&) {  // expected
   }
   const Accelerator accelerator({.device = "cpu"});
   const auto sum = accelerator.reduce(torch::tensor({rank + 1})).item<int64_t>();

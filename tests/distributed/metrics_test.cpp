@@ -1,5 +1,5 @@
-// Metrics of several ranks, whose batches are split unevenly, have the value of one process that
-// has seen all of them, in every bit.
+// Metrics over several ranks with unevenly split batches are bit-identical to those of one process
+// that has seen all batches.
 
 #include "linkboy/metrics/metric.hpp"
 
@@ -30,13 +30,15 @@ Values batch_number(int64_t batch) {
 
 class MetricsTest : public ::testing::Test {
  protected:
-  /// The rank that gets the batch: the first most of them, the last of several none.
+  /// Returns the rank that gets the batch. Rank 0 gets most of them; the last of several ranks gets
+  /// none.
   int64_t owner_of(int64_t batch) const {
     const int64_t num_owners = std::max<int64_t>(size - 1, 1);
     return batch < kNumBatches / 2 ? 0 : batch % num_owners;
   }
 
-  /// Expects that a metric has on all ranks what one process has that sees all batches.
+  /// Expects that the metric has the same value on all ranks as in one process that sees all
+  /// batches.
   template <class Kind, class... Options>
   void expect_same_in_any_split(const Options&... options) const {
     Kind metric(options...);
@@ -58,7 +60,7 @@ class MetricsTest : public ::testing::Test {
   const int64_t size = group.size();
 };
 
-/// The least or most of each class's score.
+/// The minimum or maximum score of each class.
 class Extremes : public Metric {
  public:
   explicit Extremes(bool is_max) : is_max_(is_max) {
@@ -81,7 +83,7 @@ class Extremes : public Metric {
   bool is_max_;
 };
 
-/// All rows, whose shape only the batches tell, with their labels, sorted by score.
+/// All rows with their labels, sorted by score. The row shape is known only from the batches.
 class SortedRows : public Metric {
  public:
   SortedRows() {
@@ -104,7 +106,7 @@ class SortedRows : public Metric {
   }
 };
 
-/// The number of the rank that each row comes from.
+/// The rank that each row comes from.
 class RowOwners : public Metric {
  public:
   RowOwners() { add_state("ranks", torch::empty({0}, torch::kLong), Merge::concatenate); }
@@ -114,7 +116,7 @@ class RowOwners : public Metric {
   at::Tensor value_of(const std::vector<at::Tensor>& states) const override { return states[0]; }
 };
 
-/// Counts violations as batches on a device do.
+/// Counts violations in the same way as for batches on a device.
 class CountsNegatives : public Metric {
  public:
   CountsNegatives() {
@@ -139,14 +141,14 @@ TEST_F(MetricsTest, CountsOfAllRanksAddUp) {
   expect_same_in_any_split<Dice>(ClassificationOptions{.num_classes = kNumClasses});
 }
 
-TEST_F(MetricsTest, LeastAndMostAreThoseOfAllRanks) {
+TEST_F(MetricsTest, MinimumAndMaximumCoverAllRanks) {
   expect_same_in_any_split<Extremes>(false);
   expect_same_in_any_split<Extremes>(true);
 }
 
-TEST_F(MetricsTest, UnevenRowsOfAllRanksComeTogether) { expect_same_in_any_split<SortedRows>(); }
+TEST_F(MetricsTest, UnevenRowsOfAllRanksAreConcatenated) { expect_same_in_any_split<SortedRows>(); }
 
-TEST_F(MetricsTest, RowsComeInTheOrderOfTheRanks) {
+TEST_F(MetricsTest, RowsAreInRankOrder) {
   RowOwners metric;
   if (rank != 1) metric.update(torch::full({rank + 1}, rank, torch::kLong), {});
   std::vector<int64_t> expected;
@@ -156,12 +158,12 @@ TEST_F(MetricsTest, RowsComeInTheOrderOfTheRanks) {
   EXPECT_TRUE(torch::equal(metric.compute(group), torch::tensor(expected, torch::kDouble)));
 }
 
-TEST_F(MetricsTest, RanksWithoutAnyBatchHaveAValueTogether) {
+TEST_F(MetricsTest, RanksWithoutBatchesShareTheValue) {
   EXPECT_EQ(Accuracy({.num_classes = 3}).compute(group).item<double>(), 0.0);
   EXPECT_EQ(SortedRows().compute(group).numel(), 0);
 }
 
-TEST_F(MetricsTest, AViolationOnOneRankIsThrownOnAll) {
+TEST_F(MetricsTest, AViolationOnOneRankIsAnErrorOnAll) {
   CountsNegatives metric;
   if (rank == size - 1) metric.update(torch::tensor({1, -2, -3}), {});
   EXPECT_ERROR(metric.compute(group), "2 values in batches on a device were out of range");
@@ -169,7 +171,7 @@ TEST_F(MetricsTest, AViolationOnOneRankIsThrownOnAll) {
   EXPECT_EQ(metric.compute(group).item<double>(), 0.0);
 }
 
-TEST_F(MetricsTest, AloneARankHasItsOwnValue) {
+TEST_F(MetricsTest, ARankWithoutAGroupHasItsOwnValue) {
   CountsNegatives metric;
   if (rank == 0) metric.update(torch::tensor({-1}), {});
   if (rank == 0) {

@@ -15,12 +15,12 @@
 namespace linkboy::testing::monitor_callbacks_test {
 namespace {
 
-/// The same folder on all ranks; that of rank 0.
+/// Returns rank 0's path on all ranks.
 std::filesystem::path shared_path(Trainer& trainer, const TemporaryFolder& folder) {
   return trainer.accelerator().broadcast_bytes((folder / "predictions.pt").string());
 }
 
-TEST(MonitorCallbacksRanksTest, PredictionsAreInTheOrderOfTheDataWhateverRanksHaveNone) {
+TEST(MonitorCallbacksRanksTest, PredictionsAreInDatasetOrderEvenIfRanksHaveNone) {
   const TemporaryFolder folder;
   for (const int64_t rows : {1, 2, 5, 11, 24}) {
     RankToy toy(together());
@@ -39,7 +39,7 @@ TEST(MonitorCallbacksRanksTest, PredictionsAreInTheOrderOfTheDataWhateverRanksHa
   }
 }
 
-TEST(MonitorCallbacksRanksTest, GradientNormIsThatOfTheWholeBatchAlsoWithShardedGradients) {
+TEST(MonitorCallbacksRanksTest, TheGradientNormIsThatOfTheWholeBatchAlsoWithShardedGradients) {
   for (const int64_t zero_stage : {0, 2}) {
     const auto options = GradientNormOptions{.parts = GradientNormParts::modules};
     RankToy toy(together({.zero_stage = zero_stage}), {std::make_shared<GradientNorm>(options)});
@@ -61,7 +61,7 @@ TEST(MonitorCallbacksRanksTest, GradientNormIsThatOfTheWholeBatchAlsoWithSharded
   }
 }
 
-/// On the last rank each step takes an hour, elsewhere no time.
+/// A clock that advances by an hour per step on the last rank, and stands still on the others.
 class OneSlowRank : public TimeLimit {
  public:
   using TimeLimit::TimeLimit;
@@ -79,7 +79,7 @@ class OneSlowRank : public TimeLimit {
   Clock::time_point time_{};
 };
 
-TEST(MonitorCallbacksRanksTest, RankWhoseTimeIsOverEndsTheRunOfAllAtTheSameUpdate) {
+TEST(MonitorCallbacksRanksTest, ARankWhoseTimeRunsOutEndsTheRunOfAllAtTheSameUpdate) {
   const TimeLimitOptions options{.max_time = std::chrono::minutes(150)};
   RankToy toy(together(), {std::make_shared<OneSlowRank>(options)});
   const int64_t n = toy.trainer.accelerator().num_processes();
@@ -91,7 +91,7 @@ TEST(MonitorCallbacksRanksTest, RankWhoseTimeIsOverEndsTheRunOfAllAtTheSameUpdat
   EXPECT_TRUE(same_on_all_ranks(toy.trainer.accelerator(), {torch::tensor({result.num_updates})}));
 }
 
-TEST(MonitorCallbacksRanksTest, SummaryIsMadeOnTheMainProcessAlone) {
+TEST(MonitorCallbacksRanksTest, OnlyTheMainProcessPrintsTheSummary) {
   const auto summary = std::make_shared<ModelSummary>();
   RankToy toy(together(), {summary, std::make_shared<PhaseTimer>()});
   const TrainResult result = toy.trainer.train(

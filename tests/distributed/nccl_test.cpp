@@ -1,5 +1,4 @@
-// What needs GPUs: one for a world of one rank, whose collectives still go through NCCL, or one for
-// each rank.
+// Tests that need GPUs: one for a single rank, whose collectives still use NCCL, or one per rank.
 
 #include <ATen/Context.h>
 #include <ATen/DeviceAccelerator.h>
@@ -39,7 +38,7 @@ void expect_collectives() {
   EXPECT_EQ(
       accelerator.gather_uneven(torch::ones({group.rank() + 1, 2}, accelerator.device())).size(0),
       group.size() * (group.size() + 1) / 2);
-  // Bytes and agreements go through the CPU's backend next to it.
+  // Bytes and agreements use the CPU backend of the same group.
   EXPECT_EQ(group.all_gather_bytes("a").size(), static_cast<std::size_t>(group.size()));
   group.barrier();
 }
@@ -47,10 +46,10 @@ void expect_collectives() {
 TEST(NcclTest, CollectivesWorkOnTheDevice_CUDA) { expect_collectives(); }
 TEST(NcclTest, CollectivesWorkOnSeveralDevices_MultiCUDA) { expect_collectives(); }
 
-TEST(NcclTest, ManyTensorsTakeAFewKernels_MultiCUDA) {
+TEST(NcclTest, ManyTensorsNeedFewKernels_MultiCUDA) {
   Accelerator accelerator(on_gpus());
   const ProcessGroup& group = accelerator.process_group();
-  // As those of a network with 50 batch norms.
+  // Like the buffers of a network with 50 batch norms.
   std::vector<torch::Tensor> buffers;
   for (int layer = 0; layer < 50; ++layer) {
     buffers.push_back(torch::full({8}, group.rank() + 1.0, accelerator.device()));
@@ -62,7 +61,8 @@ TEST(NcclTest, ManyTensorsTakeAFewKernels_MultiCUDA) {
     call();
     return simulated_cuda::is_simulated() ? simulated_cuda::counts().kernels - before : 0;
   };
-  // They are packed, sent, and unpacked by one kernel for each dtype. Real devices are not counted.
+  // One kernel per dtype packs the tensors, and one unpacks them. Kernels of real devices are not
+  // counted.
   EXPECT_LE(kernels_of([&] { group.broadcast(buffers); }), 4);
   EXPECT_EQ(buffers[0].sum().item<double>(), 8.0);
   EXPECT_EQ(buffers[148].sum().item<double>(), 16.0);
@@ -71,7 +71,7 @@ TEST(NcclTest, ManyTensorsTakeAFewKernels_MultiCUDA) {
   EXPECT_EQ(buffers[147].sum().item<double>(), 8.0 * static_cast<double>(group.size()));
 }
 
-TEST(NcclTest, RanksThatHaveLeftTheLoopTakePartInGathers_MultiCUDA) {
+TEST(NcclTest, RanksThatHaveLeftTheLoopParticipateInGathers_MultiCUDA) {
   Accelerator accelerator(on_gpus());
   const int64_t rank = accelerator.process_index();
   const int64_t n = accelerator.num_processes();
@@ -91,9 +91,9 @@ TEST(NcclTest, RanksThatHaveLeftTheLoopTakePartInGathers_MultiCUDA) {
   accelerator.join_uneven_loop();
 }
 
-TEST(NcclTest, AnEvaluationThatGathersNeitherCopiesToTheHostNorWaits_MultiCUDA) {
+TEST(NcclTest, AGatheringEvaluationNeitherCopiesToTheHostNorWaits_MultiCUDA) {
   if (!simulated_cuda::is_simulated()) GTEST_SKIP() << "a real device counts nothing";
-  constexpr int64_t kFirst = 8;  // once the loader has warmed up
+  constexpr int64_t kFirst = 8;  // the loader has warmed up by then
   constexpr int64_t kLast = 24;
   int64_t num_steps = 0, num_rows = 0;
   simulated_cuda::Counts first, last;
@@ -140,7 +140,7 @@ TEST(NcclTest, TheReducerReducesOnTheDevice_CUDA) {
   }
 }
 
-TEST(NcclTest, TrainsAsOneProcessWithTheWholeBatch_MultiCUDA) {
+TEST(NcclTest, TrainsLikeOneProcessWithTheWholeBatch_MultiCUDA) {
   RankToy shared(on_gpus());
   auto on_one = alone();
   on_one.device = "cuda";
@@ -148,7 +148,7 @@ TEST(NcclTest, TrainsAsOneProcessWithTheWholeBatch_MultiCUDA) {
   const int64_t n = shared.trainer.accelerator().num_processes();
   TrainOptions options{
       .train_dataset = toy_data(16 * n), .num_epochs = 3, .per_device_batch_size = 4};
-  torch::manual_seed(3);  // of the shuffling, which each rank does for itself in its own training
+  torch::manual_seed(3);  // seeds the shuffling, on each rank
   shared.trainer.train(options);
   options.per_device_batch_size *= n;
   torch::manual_seed(3);
@@ -191,9 +191,9 @@ std::vector<torch::Tensor> trained_parameters(const std::string& device, const O
   return parameters;
 }
 
-TEST_P(EveryOptionTest, GivesTheNumbersOfTheCpu) {
+TEST_P(EveryOptionTest, GivesTheSameNumbersAsTheCpu) {
   const auto& compression = GetParam().distributed.compression;
-  // Gloo and NCCL may add in another order, which compression rounds to fewer digits.
+  // Gloo and NCCL can add in different orders, and compression rounds the results to fewer digits.
   const double tolerance = compression == Compression::bf16   ? 1e-2
                            : compression == Compression::fp16 ? 1e-3
                                                               : 1e-5;
@@ -201,7 +201,7 @@ TEST_P(EveryOptionTest, GivesTheNumbersOfTheCpu) {
                tolerance, tolerance / 10);
 }
 
-TEST(NcclTest, TakesTensorsInAnyMemoryOrder_MultiCUDA) {
+TEST(NcclTest, AcceptsTensorsInAnyMemoryOrder_MultiCUDA) {
   Accelerator accelerator(on_gpus());
   const auto rank = static_cast<double>(accelerator.process_index());
   const auto images = torch::arange(48, torch::kFloat).view({2, 3, 2, 4});
@@ -209,7 +209,7 @@ TEST(NcclTest, TakesTensorsInAnyMemoryOrder_MultiCUDA) {
   for (const auto& tensor :
        {images.view({6, 8}).t(), images.contiguous(torch::MemoryFormat::ChannelsLast),
         images.permute({3, 1, 0, 2}), images.slice(3, 0, 4, 2)}) {
-    // Strides stay on the way to a device if there are no gaps.
+    // A tensor without gaps keeps its strides when it is copied to a device.
     const auto mine = (tensor + rank).to(accelerator.device());
     const auto mean = accelerator.reduce(mine, ReduceOp::mean);
     EXPECT_TRUE(torch::allclose(mean.cpu(), tensor + (n - 1) / 2)) << tensor.strides();
@@ -225,7 +225,7 @@ struct ScaledLossImpl : torch::nn::Module {
   torch::Tensor scale = register_parameter("scale", torch::ones({3}));
 };
 
-TEST(NcclTest, ParametersOfTheLossAreTrainedByAll_MultiCUDA) {
+TEST(NcclTest, ParametersOfTheLossAreTrainedOnAllRanks_MultiCUDA) {
   const auto train = [](AcceleratorOptions accelerator, int64_t batch_size, int64_t rows) {
     auto model = toy_model();
     const auto loss = std::make_shared<ScaledLossImpl>();
@@ -250,7 +250,7 @@ TEST(NcclTest, ParametersOfTheLossAreTrainedByAll_MultiCUDA) {
   expect_close(shared, single, 1e-5);
 }
 
-TEST(NcclTest, RanksSkipTheSameUpdatesThoughTheyLearnOfItLater_MultiCUDA) {
+TEST(NcclTest, RanksSkipTheSameUpdatesThoughSkipsAreKnownLater_MultiCUDA) {
   for (const int64_t zero_stage : {0, 1}) {
     SCOPED_TRACE(zero_stage);
     auto options = on_gpus();
@@ -259,7 +259,7 @@ TEST(NcclTest, RanksSkipTheSameUpdatesThoughTheyLearnOfItLater_MultiCUDA) {
     options.grad_scaler = {.init_scale = 65536.0, .growth_interval = 1};
     RankToy toy(options);
     int64_t num_tried = 0;
-    // Only rank 0 asks in each update.
+    // Only rank 0 queries the number of updates in each update.
     toy.trainer.callback_handler().add(
         make<LambdaCallback>({.on_train_update_end = [&](Trainer& trainer) {
           ++num_tried;
@@ -285,7 +285,7 @@ TEST(NcclTest, NoRankUsesTheDeviceOfAnother_MultiCUDA) {
   options.distributed.zero_stage = 1;
   RankToy toy(options);
   toy.trainer.train({.train_dataset = toy_data(64), .num_epochs = 1, .per_device_batch_size = 4});
-  // It brings the state of all ranks together.
+  // This call gathers the state of all ranks.
   const auto state = toy.trainer.accelerator().optimizer_state_dict(*toy.optimizer);
   EXPECT_EQ(state.at("state").toGenericDict().size(), toy.parameters().size());
   const auto own = toy.trainer.device().index();
@@ -297,7 +297,7 @@ TEST(NcclTest, NoRankUsesTheDeviceOfAnother_MultiCUDA) {
 }
 
 TEST(NcclTest, RefusesMoreProcessesThanDevices_CUDA) {
-  // As if no launcher had chosen the device.
+  // Simulates a start without a launcher that chooses the device.
   const EnvironmentVariable devices("CUDA_VISIBLE_DEVICES", nullptr);
   const EnvironmentVariable local_size("LOCAL_WORLD_SIZE", "1000");
   const EnvironmentVariable size("WORLD_SIZE", "1000");

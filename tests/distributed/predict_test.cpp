@@ -1,4 +1,4 @@
-// Predictions and messages of several ranks.
+// Predictions and log messages of several ranks.
 
 #include <gtest/gtest.h>
 #include <torch/torch.h>
@@ -13,7 +13,7 @@
 namespace linkboy::testing::predict_test {
 namespace {
 
-/// Scores, and a list of as many rows as the sample's number says.
+/// Predicts scores and a list of boxes; the sample's target is its number of boxes.
 class Detecting : public Trainer {
  public:
   explicit Detecting(AcceleratorOptions accelerator, CallbackList callbacks = {})
@@ -37,7 +37,7 @@ EvaluateOptions of_samples(int64_t num_samples) {
   return {.dataset = toy_data(num_samples), .per_device_batch_size = 2};
 }
 
-TEST(PredictOnRanksTest, TensorsAndListsOfAllRanksComeInTheOrderOfTheData) {
+TEST(PredictOnRanksTest, TensorsAndListsOfAllRanksAreInDatasetOrder) {
   Detecting shared(together());
   Detecting single(alone());
   for (const int64_t num_samples : {1, 5, 12, 13}) {
@@ -53,7 +53,7 @@ TEST(PredictOnRanksTest, TensorsAndListsOfAllRanksComeInTheOrderOfTheData) {
   }
 }
 
-TEST(PredictOnRanksTest, TheSinksOfAllRanksGetEachSampleOnce) {
+TEST(PredictOnRanksTest, TheSinksOfAllRanksReceiveEachSampleOnce) {
   Detecting shared(together());
   std::vector<int64_t> places;
   shared.predict(of_samples(13), [&](const Batch&, const Prediction& prediction) {
@@ -63,7 +63,7 @@ TEST(PredictOnRanksTest, TheSinksOfAllRanksGetEachSampleOnce) {
   EXPECT_TRUE(torch::equal(std::get<0>(all.cpu().sort()), torch::arange(13)));
 }
 
-TEST(PredictOnRanksTest, AStopRequestOfOneRankLeavesAll) {
+TEST(PredictOnRanksTest, AStopRequestOfOneRankEndsAll) {
   Detecting shared(together());
   int num_batches = 0;
   const auto ask = [&](const Batch&, const Prediction&) {
@@ -75,7 +75,7 @@ TEST(PredictOnRanksTest, AStopRequestOfOneRankLeavesAll) {
   EXPECT_EQ(shared.predict(of_samples(3)).toGenericDict().size(), 2);
 }
 
-TEST(PredictOnRanksTest, RunExitComesOnceOnEachRankThoughOneFails) {
+TEST(PredictOnRanksTest, RunExitFiresOnceOnEachRankThoughOneFails) {
   int num_exits = 0;
   RankToy shared(together(),
                  {make<LambdaCallback>({.on_run_exit = [&](Trainer&) { ++num_exits; }})});
@@ -87,7 +87,6 @@ TEST(PredictOnRanksTest, RunExitComesOnceOnEachRankThoughOneFails) {
   EXPECT_EQ(num_exits, 1);
 }
 
-/// Keeps what is logged.
 class KeepingLogger : public Logger {
  public:
   void log(const LogMessage& message) override {
@@ -96,7 +95,7 @@ class KeepingLogger : public Logger {
   std::vector<std::string> messages;
 };
 
-TEST(LogOnRanksTest, TheRanksThatAreNamedLogAndAllWithoutNames) {
+TEST(LogOnRanksTest, OnlyTheNamedRanksLog) {
   const auto logger = std::make_shared<KeepingLogger>();
   AcceleratorOptions options = together();
   options.logger = logger;
@@ -114,7 +113,7 @@ TEST(LogOnRanksTest, TheRanksThatAreNamedLogAndAllWithoutNames) {
   EXPECT_EQ(logger->messages, expected);
 }
 
-TEST(PredictOnRanksTest, APredictionWithinARunChangesNoWeight) {
+TEST(PredictOnRanksTest, APredictionWithinARunDoesNotChangeTheWeights) {
   const auto weights = [](bool predicts) {
     AcceleratorOptions options = together();
     options.distributed.local_sgd_interval = 4;
@@ -135,7 +134,7 @@ TEST(PredictOnRanksTest, APredictionWithinARunChangesNoWeight) {
   EXPECT_TRUE(bit_equal(weights(true), weights(false)));
 }
 
-TEST(PredictOnRanksTest, ALoaderThatGivesSamplesTwiceHasOneRowForEach) {
+TEST(PredictOnRanksTest, RepeatedSamplesGiveOneRow) {
   Detecting shared(together());
   const auto loader = make_data_loader(
       toy_data(10), {.batch_size = 4, .shard = {{this_rank(), num_ranks()}}, .even_batches = true});

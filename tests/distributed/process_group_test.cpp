@@ -23,7 +23,7 @@ class ProcessGroupTest : public ::testing::Test {
   const int64_t size = group.size();
 };
 
-TEST_F(ProcessGroupTest, ReducesSumsMeansLeastAndMost) {
+TEST_F(ProcessGroupTest, ReducesSumsMeansMinimaAndMaxima) {
   const auto reduced = [&](ReduceOp op) {
     auto tensor = torch::tensor({rank + 1.0, -1.0 * static_cast<double>(rank)});
     group.all_reduce(tensor, op);
@@ -43,7 +43,7 @@ TEST_F(ProcessGroupTest, ReducesTensorsWithGapsInPlace) {
   EXPECT_EQ(base.sum().item<double>(), 6.0 + 6.0 * static_cast<double>(size));
 }
 
-TEST_F(ProcessGroupTest, AReductionMayBeWaitedForLater) {
+TEST_F(ProcessGroupTest, AReductionCanBeAwaitedLater) {
   auto a = torch::full({5}, static_cast<double>(rank));
   auto b = torch::ones({2}, torch::kLong);
   auto first = group.all_reduce_async(a, ReduceOp::max);
@@ -104,7 +104,7 @@ TEST_F(ProcessGroupTest, GathersTensorsAndBytesByRank) {
   EXPECT_EQ(group.broadcast_bytes(""), "");
 }
 
-TEST_F(ProcessGroupTest, GroupsOfSomeRanksTalkAmongThemselves) {
+TEST_F(ProcessGroupTest, GroupsOfSomeRanksCommunicateSeparately) {
   const auto first = group.new_group({0, size - 1});
   if (rank == 0 || rank == size - 1) {
     auto tensor = torch::full({1}, static_cast<double>(rank));
@@ -119,7 +119,7 @@ TEST_F(ProcessGroupTest, GroupsOfSomeRanksTalkAmongThemselves) {
   EXPECT_ERROR(group.new_group({0, size}), "from 0 to");
 }
 
-TEST_F(ProcessGroupTest, APartOfAPartKnowsItsRanksInTheWorld) {
+TEST_F(ProcessGroupTest, ANestedGroupKnowsItsGlobalRanks) {
   const auto last = group.new_group({size - 1});
   if (rank != size - 1) return;
   EXPECT_EQ(last->new_group({0})->world_ranks(), std::vector<int64_t>{size - 1});
@@ -132,7 +132,7 @@ TEST_F(ProcessGroupTest, ReduceAndBroadcastLeaveTheirArgumentUnchanged) {
   EXPECT_TRUE(torch::equal(mine, torch::full({2}, rank + 1.0)));
 }
 
-TEST_F(ProcessGroupTest, AllRanksMeetTheSameErrorWhereTheyDiffer) {
+TEST_F(ProcessGroupTest, AllRanksThrowTheSameErrorIfTheyDiffer) {
   EXPECT_ERROR(
       require_same_on_all_ranks(group, "the weather", {"sky: blue", rank == 0 ? "sun" : "rain"}),
       "the ranks differ in the weather: rank 1 has rain, but rank 0 has sun");
@@ -152,8 +152,8 @@ TEST_F(ProcessGroupTest, GathersRowsOfUnequalNumbers) {
   EXPECT_EQ(accelerator.gather(torch::tensor(2.0)).sizes().vec(), (std::vector<int64_t>{size}));
 }
 
-TEST_F(ProcessGroupTest, UnevenLoopsGatherWhatThereIsAndDoNotHang) {
-  // Rank r makes r + 1 steps, with one gather in odd and two in even ones.
+TEST_F(ProcessGroupTest, UnevenLoopsGatherWithoutHanging) {
+  // Rank r makes r + 1 steps, with one gather in even steps and two in odd ones.
   int64_t num_rows = 0;
   for (int64_t step = 0; step <= rank; ++step) {
     for (int64_t i = 0; i <= step % 2; ++i) {
@@ -170,7 +170,7 @@ TEST_F(ProcessGroupTest, UnevenLoopsGatherWhatThereIsAndDoNotHang) {
   }
 }
 
-TEST_F(ProcessGroupTest, GathersRowsOfAnyDtypeAndLengthAsTheyAre) {
+TEST_F(ProcessGroupTest, GathersRowsOfAnyDtypeAndLength) {
   for (const auto dtype : {torch::kFloat, torch::kBFloat16, torch::kDouble, torch::kLong,
                            torch::kBool, torch::kByte, torch::kComplexDouble}) {
     for (const int64_t width : {0, 1, 3, 200}) {
@@ -179,7 +179,7 @@ TEST_F(ProcessGroupTest, GathersRowsOfAnyDtypeAndLengthAsTheyAre) {
       };
       std::vector<torch::Tensor> expected;
       for (int64_t r = 0; r < size; ++r) expected.push_back(rows_of(r));
-      // A view: of its storage nothing else is sent.
+      // A view: only its part of the storage is sent.
       const auto whole = torch::cat({rows_of(rank), rows_of(rank)}, 1);
       const auto all = accelerator.gather_for_metrics(whole.narrow(1, width, width));
       EXPECT_TRUE(torch::equal(all, torch::cat(expected))) << dtype << " " << width;
@@ -187,13 +187,13 @@ TEST_F(ProcessGroupTest, GathersRowsOfAnyDtypeAndLengthAsTheyAre) {
   }
   EXPECT_TRUE(
       torch::equal(accelerator.gather_for_metrics(torch::tensor(rank)), torch::arange(size)));
-  // A conjugate is a mark on a view.
+  // Conjugation is only a flag on the tensor.
   const auto imaginary = torch::complex(torch::zeros({1}), torch::ones({1}));
   EXPECT_TRUE(torch::equal(accelerator.gather_for_metrics(imaginary.conj()),
                            imaginary.conj().expand({size}).resolve_conj()));
 }
 
-TEST_F(ProcessGroupTest, AGatherOfFewRowsIsOneCollective) {
+TEST_F(ProcessGroupTest, GathersAFewRowsInOneCollective) {
   const auto count = [&](const auto& gather) {
     const uint64_t before = num_collectives(group);
     gather();
@@ -220,7 +220,7 @@ TEST_F(ProcessGroupTest, TheMainProcessGoesFirst) {
   const TemporaryFolder own_folder;
   const std::filesystem::path folder = accelerator.broadcast_bytes(own_folder.path().string());
   int num_missing = 0;
-  for (int i = 0; i < 100; ++i) {  // without a barrier the others would be sooner some time
+  for (int i = 0; i < 100; ++i) {  // repeated, because a missing barrier shows only sometimes
     accelerator.main_process_first([&] {
       const auto file = folder / std::to_string(i);
       if (accelerator.is_local_main_process()) std::ofstream(file) << i;
@@ -252,7 +252,7 @@ TEST(ProcessGroupDebugTest, NamesTheRankAndTheCallThatDiffer) {
   unsetenv("LINKBOY_DEBUG_COLLECTIVES");
 }
 
-/// Ranks of which the last one does not come to a call.
+/// A group whose last rank is late for a call.
 class LateRank {
  public:
   explicit LateRank(AcceleratorOptions options) : options_(std::move(options)) {
@@ -261,7 +261,8 @@ class LateRank {
     EXPECT_EQ(sum(), static_cast<double>(group().size()));
   }
 
-  /// Returns on the last rank when the others have noticed, and on those now.
+  /// Returns immediately on the other ranks. On the last rank, returns after the others have
+  /// noticed (or after 60 s).
   void keep_the_others_waiting() const {
     const auto* implementation = group().implementation();
     for (int i = 0; i < 600 && is_late() && !implementation->has_failed(); ++i) {
@@ -273,7 +274,7 @@ class LateRank {
   bool is_late() const { return group().rank() == group().size() - 1; }
   std::string complaint() const {
     return c10::str("rank ", group().size() - 1,
-                    " is alive but has not come to all_reduce (timeout 2 s). See what that rank");
+                    " is alive but has not reached all_reduce (timeout 2 s). See its output");
   }
 
   at::Tensor sum_on_device() const {
@@ -295,25 +296,26 @@ class LateRank {
   std::unique_ptr<Accelerator> accelerator_;
 };
 
-TEST(LateRankTest, IsNamedByTheOthers) {
+TEST(LateRankTest, IsNamedByTheOtherRanks) {
   LateRank ranks({.device = "cpu"});
-  ranks.group().new_group({0});  // whose members have made no more calls than the others
+  ranks.group().new_group({0});  // not an additional call of rank 0
   ranks.keep_the_others_waiting();
   EXPECT_ERROR((ranks.sum(), ranks.group().barrier()), ranks.complaint());
   EXPECT_ERROR(ranks.group().barrier(), ranks.complaint());
   ranks.meet_again();
 }
 
-// NCCL has no error for it: the host waits for a number, and the next call says what happened.
-TEST(LateRankTest, IsNamedByThoseThatWaitForTheDevice_MultiCUDA) {
+// NCCL does not report an error here: the host waits for a value, and the next call reports the
+// cause.
+TEST(LateRankTest, IsNamedByRanksThatWaitForTheDevice_MultiCUDA) {
   LateRank ranks({.device = "cuda", .distributed = {.backend = Backend::nccl}});
   ranks.keep_the_others_waiting();
   EXPECT_ERROR((ranks.sum(), ranks.group().barrier()), ranks.complaint());
   ranks.meet_again();
 }
 
-// The copy to the host ends when the collective is called off, with numbers that mean nothing.
-TEST(LateRankTest, LeavesNoCheckpointOfSumsThatWereCalledOff_MultiCUDA) {
+// When the collective is cancelled, the copy to the host completes with meaningless values.
+TEST(LateRankTest, CancelledReductionsAreNeverCheckpointed_MultiCUDA) {
   LateRank ranks({.device = "cuda", .distributed = {.backend = Backend::nccl}});
   ranks.keep_the_others_waiting();
   const TemporaryFolder folder;
@@ -329,15 +331,15 @@ TEST(LateRankTest, LeavesNoCheckpointOfSumsThatWereCalledOff_MultiCUDA) {
   write_checkpoint(path, StateDict());
 }
 
-// As an exception does, or the end of a loop that was written by hand.
-TEST(LateRankTest, DoesNotHoldUpTheEndOfAGroup_MultiCUDA) {
+// The group can end in this way after an exception, or at the end of a hand-written loop.
+TEST(LateRankTest, DoesNotDelayTheEndOfAGroup_MultiCUDA) {
   LateRank ranks({.device = "cuda", .distributed = {.backend = Backend::nccl}});
   if (!ranks.is_late()) ranks.sum_on_device();
   ranks.keep_the_others_waiting();
   ranks.meet_again();
 }
 
-TEST(ProcessGroupAloneTest, EveryCollectiveReturnsWhatItWasGiven) {
+TEST(ProcessGroupAloneTest, EveryCollectiveReturnsItsInput) {
   const ProcessGroup group;
   auto tensor = torch::ones({2});
   group.all_reduce(tensor, ReduceOp::mean);

@@ -1,5 +1,5 @@
-// The losses and the weights of each rank are in every bit those of Python's
-// DistributedDataParallel, with the same weights, batches and options.
+// The losses and weights of each rank are bit-identical to those of Python's
+// DistributedDataParallel with the same weights, batches and options.
 
 #include "distributed/process_group_implementation.hpp"
 #include "distributed/ranks.hpp"
@@ -14,7 +14,7 @@ constexpr int64_t kStepsPerEpoch = 15;  // windows of 4, 4, 4 and 3
 constexpr int64_t kNumEpochs = 2;
 constexpr int64_t kBatch = 4;
 
-/// Model, optimizer, accumulation steps, what else.
+/// Model, optimizer, accumulation steps and variant.
 const std::vector<std::string> kCases{
     "mlp-sgd-1-plain",         "mlp-sgd-4-plain",         "mlp-adamw-1-plain",
     "mlp-adamw-4-plain",       "mlp-sgd-1-static",        "mlp-sgd-4-view",
@@ -27,7 +27,7 @@ torch::Tensor sequence(int64_t count, int64_t start) {
   return ((index * 40503 + 12345).remainder(65536) - 32768).to(torch::kFloat) / 32768;
 }
 
-/// The first number of a batch says which of its branches is used: other ones on other ranks.
+/// The sign of a batch's first number selects the branch, so that the ranks use different branches.
 struct Branches : torch::nn::Module {
   Branches() {
     register_module("trunk", trunk);
@@ -112,26 +112,28 @@ Outcome train(const std::string& name) {
                  .per_device_batch_size = kBatch,
                  .gradient_accumulation_steps = has("-4-") ? 4 : 1,
                  .train_dataloader_options = {.shuffle = false}});
-  // Beside the buckets: the agreement, rank 0's buffers, and which parameters were used.
+  // The collectives other than buckets: the agreement, rank 0's buffers, and the set of used
+  // parameters.
   const int64_t others = 1 + (has("batchnorm") ? 1 : 0) + (has("branches") ? 1 : 0);
   return {{keep->losses.begin(), keep->losses.end()},
           model.named_tensors(),
           count->num_of_last_update - others};
 }
 
-TEST(PythonDdpTest, LossesAndWeightsEqualPythonsInEveryBit) {
+TEST(PythonDdpTest, LossesAndWeightsAreBitIdenticalToPython) {
   SKIP_WITHOUT_PYTHON();
   Accelerator accelerator(together());
   const TemporaryFolder own_folder;
   const std::filesystem::path folder = accelerator.broadcast_bytes(own_folder.path().string());
-  // Each rank starts Python's rank of its own number, by the same environment.
+  // Each rank starts the Python rank of the same number, which inherits its environment.
   std::vector<std::string> arguments{folder.string()};
   arguments.insert(arguments.end(), kCases.begin(), kCases.end());
   run_python("../distributed/ddp_peer.py", arguments);
 
   for (const std::string& name : kCases) {
     SCOPED_TRACE(name);
-    // Shared memory, where the ranks have it, and Gloo give the same; only Gloo counts its buckets.
+    // Shared memory (if the ranks have it) and Gloo produce the same values. Only Gloo counts its
+    // buckets.
     setenv("LINKBOY_SHARED_MEMORY", "0", 1);
     const Outcome through_gloo = train(name);
     unsetenv("LINKBOY_SHARED_MEMORY");
@@ -155,7 +157,7 @@ TEST(PythonDdpTest, LossesAndWeightsEqualPythonsInEveryBit) {
     EXPECT_EQ(through_gloo.num_buckets, theirs.get_int("num_buckets"));
     EXPECT_GE(through_gloo.num_buckets, 3);
   }
-  accelerator.wait_for_everyone();  // before the folder goes
+  accelerator.wait_for_everyone();  // before the folder is removed
 }
 
 }  // namespace

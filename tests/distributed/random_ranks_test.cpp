@@ -1,8 +1,8 @@
-// Random runs of several ranks: options, callbacks and one fault on one rank. Whatever happens,
-// every rank must end, and all of them alike: with the same result and weights, or with an error.
+// Random runs of several ranks, with random options and callbacks and one fault on one rank. Every
+// rank must end, and all in the same way: with the same result and weights, or with an error.
 //
-// LINKBOY_RANDOM_RANKS_SECONDS=600 runs cases for that long. LINKBOY_RANDOM_RANKS_SEED is the first
-// one.
+// LINKBOY_RANDOM_RANKS_SECONDS=600 runs cases for that many seconds. LINKBOY_RANDOM_RANKS_SEED is
+// the seed of the first case.
 
 #include <chrono>
 #include <cstdlib>
@@ -29,7 +29,7 @@ constexpr const char* kEvents[] = {"run_start",     "epoch_start",     "step_sta
                                    "epoch_end",     "eval_start",      "eval_step_start",
                                    "eval_step_end", "eval_end",        "run_epoch_end"};
 
-/// Draws what a case consists of: the same on all ranks.
+/// Draws the properties of a case, the same on all ranks.
 class Draw {
  public:
   explicit Draw(uint64_t seed) : engine_(seed * 0x9e3779b97f4a7c15 + 1) {}
@@ -56,7 +56,7 @@ struct Case {
   Fault fault = Fault::none;
   int64_t fault_rank = 0;
   std::string fault_event;
-  int64_t fault_at = 1;  // counts such events, or micro-steps
+  int64_t fault_at = 1;  // the number of the event or of the micro-step
   int64_t other_option = 0;
   std::string text;
 };
@@ -144,7 +144,7 @@ Case make_case(uint64_t seed, int64_t num_ranks) {
   return made;
 }
 
-/// Makes the faults that a callback can make, and the collective calls.
+/// Causes the faults that a callback can cause, and makes the collective calls.
 class Act : public InEveryEvent {
  public:
   explicit Act(Case made) : case_(std::move(made)) {}
@@ -157,7 +157,7 @@ class Act : public InEveryEvent {
   void see(const std::string& event, Trainer& trainer) override {
     const auto& reduce_in = case_.reduce_in;
     if (std::find(reduce_in.begin(), reduce_in.end(), event) != reduce_in.end()) {
-      // What counts of a run must be the same on all ranks wherever a callback may look at it.
+      // The counts must be the same on all ranks in every event in which a callback can read them.
       const auto own = torch::tensor({trainer.num_updates(), trainer.micro_step()});
       const auto most = trainer.accelerator().reduce(own, ReduceOp::max);
       EXPECT_TRUE(torch::equal(own, most)) << own << most;
@@ -202,7 +202,7 @@ class FaultyTrainer : public QuietTrainer {
   int64_t num_micro_steps_ = 0;
 };
 
-/// On the faulty rank: what must be named.
+/// Changes an option on the faulty rank. The error must name it.
 void change_option(Case& made) {
   TrainOptions& train = made.train;
   switch (made.other_option) {
@@ -233,7 +233,7 @@ void change_option(Case& made) {
   }
 }
 
-/// How the run has ended here: to be compared between the ranks.
+/// Returns a text about the run's outcome on this rank, for a comparison between the ranks.
 std::string run(Case made, int64_t rank, const std::filesystem::path& folder) {
   if (made.fault == Fault::other_option && rank == made.fault_rank) change_option(made);
   const auto model = toy_model();
@@ -256,12 +256,13 @@ std::string run(Case made, int64_t rank, const std::filesystem::path& folder) {
     return text;
   } catch (const std::exception& error) {
     const std::string what = error.what();
-    // What follows may list a rank's own metrics: one without a batch has no time of a step.
+    // The rest of the message can list a rank's own metrics; a rank without a batch has no step
+    // time.
     return "error: " + what.substr(0, what.find_first_of(";\n"));
   }
 }
 
-TEST(RandomRanksTest, EveryRunEndsOnAllRanksAlike) {
+TEST(RandomRanksTest, EveryRunEndsTheSameWayOnAllRanks) {
   using Clock = std::chrono::steady_clock;
   const Accelerator accelerator(together());
   const int64_t n = accelerator.num_processes();
@@ -282,19 +283,19 @@ TEST(RandomRanksTest, EveryRunEndsOnAllRanksAlike) {
     SCOPED_TRACE(made.text);
     const std::string mine = run(made, accelerator.process_index(), folder);
     const auto all = accelerator.all_gather_bytes(mine);
-    EXPECT_EQ(mine.find(" failed: "), std::string::npos) << mine;  // a collective call
+    EXPECT_EQ(mine.find(" failed: "), std::string::npos) << mine;  // no collective call failed
     for (int64_t rank = 1; rank < n; ++rank) EXPECT_EQ(all[rank], all[0]) << "rank " << rank;
     if (made.fault == Fault::other_option) {
-      const int64_t named = std::max<int64_t>(made.fault_rank, 1);  // the other one is rank 0
+      const int64_t named = std::max<int64_t>(made.fault_rank, 1);  // rank 0 is the other one
       EXPECT_NE(mine.find("the ranks differ in "), std::string::npos) << mine;
       EXPECT_NE(mine.find(c10::str("rank ", named, " has ")), std::string::npos) << mine;
     }
-    accelerator.wait_for_everyone();  // before the folder goes
+    accelerator.wait_for_everyone();  // before the folder is removed
     if (::testing::Test::HasFailure()) break;
   }
 }
 
-/// One rank throws an exception in a random event.
+/// Throws an exception on one rank in the given event.
 class ThrowIn : public InEveryEvent {
  public:
   ThrowIn(std::string event, int64_t rank, int64_t at)
@@ -312,7 +313,7 @@ class ThrowIn : public InEveryEvent {
   int64_t count_ = 0;
 };
 
-TEST(RandomRanksTest, AnExceptionOfOneRankIsToldByTheOthers) {
+TEST(RandomRanksTest, TheOtherRanksReportAnExceptionOfOneRank) {
   const int64_t n = Accelerator(together()).num_processes();
   constexpr int64_t kNumCases = 3;
   for (int64_t seed = 1; seed <= kNumCases; ++seed) {
@@ -337,7 +338,7 @@ TEST(RandomRanksTest, AnExceptionOfOneRankIsToldByTheOthers) {
       EXPECT_NE(what.find(is_mine ? "no such file" : c10::str("rank ", rank, " failed: no such")),
                 std::string::npos)
           << what;
-      // It lives on, as a program that catches the exception does.
+      // The rank stays alive, like a program that catches the exception.
       if (is_mine) std::this_thread::sleep_for(std::chrono::seconds(7));
     }
   }

@@ -1,4 +1,5 @@
-// Metrics over several processes are those of one that has seen all rows, in any split.
+// In any split of the rows, metrics over several processes equal those of one process that has seen
+// all rows.
 
 #include <cmath>
 
@@ -16,7 +17,7 @@ namespace {
 
 constexpr int64_t kRows = 97;
 
-/// In [0, 1], with ties; the same on all ranks, as are the next ones.
+/// Scores in [0, 1] with ties. Scores and labels are the same on all ranks.
 torch::Tensor scores(int64_t columns = 1) {
   const auto grid = torch::arange(kRows * columns) * 37 % 61;
   return grid.to(torch::kDouble).reshape({kRows, columns}) / 60;
@@ -25,7 +26,8 @@ torch::Tensor labels(int64_t num_classes) { return torch::arange(kRows) * 29 % 3
 
 class DistributedRankingMetricsTest : public ::testing::Test {
  protected:
-  /// Ranks have more rows, the higher they are; the first of several does not have any.
+  /// Updates with this rank's rows. Higher ranks have more rows. If there are several
+  /// ranks, rank 0 does not have any.
   void update(Metric& metric, const torch::Tensor& outputs, const torch::Tensor& targets) const {
     const auto [first, end] = my_rows();
     if (first == end) return;
@@ -57,7 +59,7 @@ class DistributedRankingMetricsTest : public ::testing::Test {
   const int64_t size = group.size();
 };
 
-TEST_F(DistributedRankingMetricsTest, BinaryValuesAreThoseOfOneProcess) {
+TEST_F(DistributedRankingMetricsTest, BinaryValuesEqualOneProcess) {
   for (const auto& thresholds : {std::optional<int64_t>(), std::optional<int64_t>(11)}) {
     const RankingCurveOptions options{.thresholds = thresholds};
     expect_value_of_one_process<AUROC>(options, scores(1).flatten(), labels(2));
@@ -65,7 +67,7 @@ TEST_F(DistributedRankingMetricsTest, BinaryValuesAreThoseOfOneProcess) {
   }
 }
 
-TEST_F(DistributedRankingMetricsTest, MulticlassValuesAreThoseOfOneProcess) {
+TEST_F(DistributedRankingMetricsTest, MulticlassValuesEqualOneProcess) {
   for (const auto& thresholds : {std::optional<int64_t>(), std::optional<int64_t>(11)}) {
     for (const auto average :
          {RankingAverage::macro, RankingAverage::weighted, RankingAverage::none}) {
@@ -78,7 +80,7 @@ TEST_F(DistributedRankingMetricsTest, MulticlassValuesAreThoseOfOneProcess) {
   }
 }
 
-TEST_F(DistributedRankingMetricsTest, R2OfExactSumsIsThatOfOneProcess) {
+TEST_F(DistributedRankingMetricsTest, R2OfExactSumsEqualsOneProcess) {
   const auto targets = torch::stack({labels(7), labels(5)}, 1).to(torch::kFloat) / 8;
   const auto outputs = targets + torch::stack({labels(3), labels(2)}, 1) / 4.0;
   for (const auto average : {R2Average::uniform, R2Average::variance_weighted, R2Average::none}) {
@@ -87,7 +89,7 @@ TEST_F(DistributedRankingMetricsTest, R2OfExactSumsIsThatOfOneProcess) {
   }
 }
 
-TEST_F(DistributedRankingMetricsTest, MeansAndPerplexityAreThoseOfOneProcess) {
+TEST_F(DistributedRankingMetricsTest, MeansAndPerplexityEqualOneProcess) {
   const auto weights = labels(5).to(torch::kFloat);
   expect_value_of_one_process<MeanMetric>(MeanMetricOptions{}, labels(7).to(torch::kFloat) / 16,
                                           weights);
@@ -98,7 +100,7 @@ TEST_F(DistributedRankingMetricsTest, MeansAndPerplexityAreThoseOfOneProcess) {
   EXPECT_TRUE(torch::allclose(part.compute(group), whole.compute(), 1e-14, 0.0));
 }
 
-TEST_F(DistributedRankingMetricsTest, StatesThatWereRestoredAreMergedToo) {
+TEST_F(DistributedRankingMetricsTest, RestoredStatesAreMerged) {
   AUROC whole;
   whole.update(scores().flatten(), labels(2));
   AUROC part;
@@ -108,7 +110,7 @@ TEST_F(DistributedRankingMetricsTest, StatesThatWereRestoredAreMergedToo) {
   EXPECT_TRUE(torch::equal(restored.compute(group), whole.compute()));
 }
 
-TEST_F(DistributedRankingMetricsTest, OfNothingOnAnyRankIsNaN) {
+TEST_F(DistributedRankingMetricsTest, AreNaNWithoutSamplesOnAnyRank) {
   EXPECT_TRUE(std::isnan(AUROC().compute(group).item<double>()));
   EXPECT_TRUE(std::isnan(AveragePrecision({.thresholds = 3}).compute(group).item<double>()));
 }

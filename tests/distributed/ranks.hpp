@@ -12,18 +12,18 @@
 
 namespace linkboy::testing {
 
-/// All ranks of this launch. What waits in vain fails soon.
+/// All ranks of this launch, with a short timeout, so that a test that hangs fails soon.
 inline AcceleratorOptions together(DistributedOptions distributed = {}) {
   distributed.timeout = std::chrono::seconds(30);
   return {.device = test_device(), .distributed = std::move(distributed)};
 }
 
-/// This process as if it were the only one.
+/// This process alone, as if there were no other ranks.
 inline AcceleratorOptions alone() {
   return {.device = test_device(), .process_group = std::make_shared<ProcessGroup>()};
 }
 
-/// The toy model, cross entropy, SGD with momentum.
+/// The toy model with cross entropy and SGD with momentum.
 struct RankToy {
   explicit RankToy(AcceleratorOptions options, CallbackList callbacks = {})
       : model(toy_model()),
@@ -45,14 +45,14 @@ struct RankToy {
   QuietTrainer trainer;
 };
 
-/// Those that Gloo has made for a group.
+/// Number of collectives that Gloo has made for `group`.
 inline uint64_t num_collectives(const ProcessGroup& group) {
   return group.implementation()
       ->group->getBackend(c10::DeviceType::CPU)
       ->getSequenceNumberForGroup();
 }
 
-/// Whether all ranks have the same tensors, in every bit.
+/// Whether the tensors are bit-identical on all ranks.
 inline bool same_on_all_ranks(const Accelerator& accelerator,
                               const std::vector<torch::Tensor>& tensors) {
   for (const auto& tensor : tensors) {

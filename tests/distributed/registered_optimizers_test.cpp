@@ -1,4 +1,4 @@
-// Several optimizers, and optimizers with a closure, on all ranks.
+// Registered optimizers, and optimizers with a closure, on several ranks.
 
 #include "distributed/as_one_process.hpp"
 #include "linkboy/callbacks/save_training_state.hpp"
@@ -17,7 +17,7 @@ TrainOptions options_of_players(int64_t batch_size) {
   return options;
 }
 
-/// Trains on all ranks with batches of 4, and alone with batches as large as all of those.
+/// Trains on all ranks with batches of 4, and in one process with batches of 4 samples per rank.
 void expect_players_as_one_process(const DistributedOptions& distributed, bool critic_first,
                                    int64_t accumulation_steps = 1) {
   const auto train = [&](AcceleratorOptions accelerator, int64_t batch_size) {
@@ -45,13 +45,13 @@ TEST(RegisteredOptimizersTest, OneBackwardPassAveragesTheGradientsOfAll) {
   expect_players_as_one_process({}, /*critic_first=*/false, /*accumulation_steps=*/2);
 }
 
-TEST(RegisteredOptimizersTest, EachBackwardPassAveragesTheGradientsThatItsLossReaches) {
+TEST(RegisteredOptimizersTest, EachBackwardPassAveragesTheGradientsOfItsLoss) {
   expect_players_as_one_process({}, /*critic_first=*/true);
   expect_players_as_one_process({.zero_stage = 1}, /*critic_first=*/true);
   expect_players_as_one_process({.gradient_as_bucket_view = false}, /*critic_first=*/true);
 }
 
-/// A layer of the model has an optimizer of its own.
+/// A Trainer with a separate optimizer for a layer of the model.
 class OwnHead : public QuietTrainer {
  public:
   OwnHead(torch::nn::Sequential model, AcceleratorOptions accelerator)
@@ -68,7 +68,7 @@ class OwnHead : public QuietTrainer {
   }
 };
 
-TEST(RegisteredOptimizersTest, APartOfTheModelMayHaveAnOptimizerOfItsOwn) {
+TEST(RegisteredOptimizersTest, APartOfTheModelCanHaveASeparateOptimizer) {
   const auto model = toy_model();
   OwnHead shared(model, together());
   shared.train(options_of_players(4));
@@ -77,12 +77,12 @@ TEST(RegisteredOptimizersTest, APartOfTheModelMayHaveAnOptimizerOfItsOwn) {
   single.train(options_of_players(4 * num_ranks()));
   expect_close(model->parameters(), same->parameters(), 1e-5);
   EXPECT_TRUE(same_on_all_ranks(shared.accelerator(), model->parameters()));
-  shared.train(options_of_players(4));  // with the groups that are there already
+  shared.train(options_of_players(4));  // the second run uses the existing groups
   single.train(options_of_players(4 * num_ranks()));
   expect_close(model->parameters(), same->parameters(), 1e-5);
 }
 
-TEST(RegisteredOptimizersTest, AllRanksContinueThemExactly) {
+TEST(RegisteredOptimizersTest, AllRanksResumeThemBitIdentically) {
   const TemporaryFolder own_folder;
   const std::filesystem::path states =
       Accelerator(together()).broadcast_bytes((own_folder / "states").string());
@@ -102,15 +102,15 @@ TEST(RegisteredOptimizersTest, AllRanksContinueThemExactly) {
     const auto resumed = run({}, true);
     EXPECT_TRUE(bit_equal(resumed->tensors(), whole->tensors())) << zero_stage;
   }
-  Accelerator(together()).wait_for_everyone();  // before the folder goes
+  Accelerator(together()).wait_for_everyone();  // before the folder is removed
 }
 
-TEST(RegisteredOptimizersTest, RanksThatRegisterOthersAreToldApart) {
+TEST(RegisteredOptimizersTest, RanksThatRegisterOtherOptimizersAreAnError) {
   Players players(critic_schedule(), {}, together(), "critic of " + std::to_string(this_rank()));
   EXPECT_ERROR(players.trainer->train(options_of_players(4)), "registered optimizer critic of");
 }
 
-TEST(ClosureTest, AllRanksTakeTheStepsOfLbfgsTogether) {
+TEST(ClosureTest, AllRanksMakeTheSameLbfgsSteps) {
   const auto train = [](AcceleratorOptions accelerator, int64_t batch_size, int64_t steps) {
     auto model = toy_model();
     QuietTrainer trainer(
@@ -129,7 +129,7 @@ TEST(ClosureTest, AllRanksTakeTheStepsOfLbfgsTogether) {
   for (const int64_t steps : {1, 2}) {
     const auto shared = train(together(), 4, steps);
     const auto single = train(alone(), 4 * num_ranks(), steps);
-    // A line search multiplies what sums in another order differ by.
+    // A line search amplifies the differences that come from the order of summation.
     expect_close(shared, single, 1e-3, 1e-4);
   }
 }

@@ -1,4 +1,4 @@
-// Ready loaders, streams and samplers of batches that ranks share.
+// Existing loaders, streams and batch samplers that ranks share.
 
 #include <filesystem>
 
@@ -12,7 +12,7 @@ namespace {
 
 constexpr int64_t kBatchesPerRank = 4;
 
-/// Keeps the first feature of each row that this rank trains on.
+/// Keeps the first feature of each row in this rank's batches.
 class KeepFirstFeatures : public Callback {
  public:
   void on_train_step_end(Trainer&, const Batch& batch, const StepOutput&) override {
@@ -44,7 +44,8 @@ class RowStream : public DataStream {
 
 class SharedLoadersTest : public ::testing::Test {
  protected:
-  /// Each batch of 2 rows belongs to one rank; the last of the stream makes no whole round.
+  /// A stream of batches of 2 rows, each for one rank. The last batch does not complete a round
+  /// over the ranks.
   std::shared_ptr<DataLoader> stream(bool has_state, int64_t num_workers) const {
     const int64_t num_batches = kBatchesPerRank * size + 1;
     return make_stream_loader(
@@ -54,7 +55,7 @@ class SharedLoadersTest : public ::testing::Test {
         {.batches_per_epoch = num_batches}, {.batch_size = 2, .num_workers = num_workers});
   }
 
-  /// What all ranks hold, sorted.
+  /// Returns the values of all ranks, sorted.
   std::vector<float> of_all_ranks(const std::vector<float>& mine) const {
     const auto all = std::get<0>(accelerator.gather_uneven(torch::tensor(mine)).sort());
     return {all.data_ptr<float>(), all.data_ptr<float>() + all.numel()};
@@ -90,10 +91,10 @@ TEST_F(SharedLoadersTest, AReadyLoaderIsSharedByTrainAndEvaluate) {
   EXPECT_EQ(of_all_ranks(keep->seen), first_rows(num_rows, num_rows));
 }
 
-TEST_F(SharedLoadersTest, EachBatchOfAStreamIsSeenOnceAndARunResumesInItsMiddle) {
+TEST_F(SharedLoadersTest, EachBatchOfAStreamIsReadOnceAndARunResumesWithinIt) {
   const TemporaryFolder own_folder;
   const std::filesystem::path folder = accelerator.broadcast_bytes((own_folder / "state").string());
-  const int64_t num_used = kBatchesPerRank * size;  // the last batch makes no whole round
+  const int64_t num_used = kBatchesPerRank * size;  // without the last, incomplete round
   for (const bool has_state : {false, true}) {
     for (const int64_t num_workers : {0, 1}) {
       const auto run = [&](CallbackList callbacks, TrainOptions options) {
@@ -110,7 +111,7 @@ TEST_F(SharedLoadersTest, EachBatchOfAStreamIsSeenOnceAndARunResumesInItsMiddle)
 
       const auto seen = std::make_shared<KeepFirstFeatures>();
       const auto first = run({seen, stop_at(2)}, {});
-      // The ranks agree on the stop within an update.
+      // The agreement to stop is made within an update.
       ASSERT_LT(first->trainer.num_updates(), kBatchesPerRank);
       first->trainer.save_training_state(folder);
       accelerator.wait_for_everyone();
@@ -122,7 +123,7 @@ TEST_F(SharedLoadersTest, EachBatchOfAStreamIsSeenOnceAndARunResumesInItsMiddle)
   }
 }
 
-TEST_F(SharedLoadersTest, AnEvaluationSeesEachBatchOfAStreamOnce) {
+TEST_F(SharedLoadersTest, AnEvaluationReadsEachBatchOfAStreamOnce) {
   RankToy toy(together());
   RankToy single(alone());
   const Metrics together_metrics = toy.trainer.evaluate({.dataloader = stream(false, 0)});
@@ -156,7 +157,7 @@ TEST_F(SharedLoadersTest, PredictRestoresTheOrderOfABatchSampler) {
                               single.trainer.predict(options()).toTensor()));
 }
 
-TEST_F(SharedLoadersTest, AnEvaluationOfAStreamThatIsShorterThanItsSizeIsAnErrorOnAllRanks) {
+TEST_F(SharedLoadersTest, AnEvaluationOfAStreamShorterThanItsSizeIsAnErrorOnAllRanks) {
   RankToy toy(together());
   const auto loader = make_stream_loader(
       [](int64_t, const DataLoaderShard&) { return std::make_shared<RowStream>(6, false); },
@@ -164,7 +165,7 @@ TEST_F(SharedLoadersTest, AnEvaluationOfAStreamThatIsShorterThanItsSizeIsAnError
   EXPECT_ANY_THROW(toy.trainer.evaluate({.dataloader = loader}));
 }
 
-TEST_F(SharedLoadersTest, AStreamWithAShardOfItsOwnTrainsTwice) {
+TEST_F(SharedLoadersTest, AStreamWithItsOwnShardCanTrainTwice) {
   RankToy toy(together());
   const auto loader = make_stream_loader(
       [this](int64_t, const DataLoaderShard&) {

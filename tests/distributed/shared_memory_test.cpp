@@ -1,4 +1,5 @@
-// Ranks on one host average gradients through shared memory: to the same bits as through Gloo.
+// Ranks on one host average gradients through shared memory. The result is bit-identical to that of
+// Gloo.
 
 #include "distributed/shared_memory_file.hpp"
 
@@ -17,7 +18,7 @@
 namespace linkboy::testing::shared_memory_test {
 namespace {
 
-/// A limit of this process while it lives.
+/// Sets a resource limit of this process, and restores the previous one at the end of the scope.
 class Limit {
  public:
   Limit(__rlimit_resource resource, rlim_t value) : resource_(resource) {
@@ -34,7 +35,7 @@ class Limit {
   rlimit before_{};
 };
 
-/// The files of shared memory that this process holds open.
+/// Number of shared memory files that this process holds open.
 int64_t num_files() {
   int64_t count = 0;
   for (const auto& entry : std::filesystem::directory_iterator("/proc/self/fd")) {
@@ -47,7 +48,7 @@ int64_t num_files() {
 
 class SharedMemoryTest : public ::testing::Test {
  protected:
-  /// Two of the ranks, this one among them; null for a last one without a partner. Collective.
+  /// The pair of ranks that contains this rank; null for a last rank without a partner. Collective.
   std::shared_ptr<const ProcessGroup> pair() const {
     std::shared_ptr<const ProcessGroup> mine;
     for (int64_t first = 0; first + 1 < world.size(); first += 2) {
@@ -56,7 +57,7 @@ class SharedMemoryTest : public ::testing::Test {
     return mine;
   }
 
-  /// Those for which gradients go through shared memory.
+  /// The groups whose gradients go through shared memory.
   std::vector<std::shared_ptr<const ProcessGroup>> groups() const {
     std::vector<std::shared_ptr<const ProcessGroup>> all;
     if (auto mine = pair()) all.push_back(mine);
@@ -68,9 +69,9 @@ class SharedMemoryTest : public ::testing::Test {
   const ProcessGroup& world = accelerator.process_group();
 };
 
-// ---- The sums -----------------------------------------------------------------------------------
+// ---- Sums ---------------------------------------------------------------------------------------
 
-/// Numbers whose sums are rounded, other ones on each rank.
+/// Numbers with inexact sums, different on each rank.
 torch::Tensor some_numbers(int64_t size, torch::ScalarType dtype, int64_t rank, int64_t step) {
   const auto steps = torch::arange(size, torch::kDouble) + static_cast<double>(step);
   return (torch::sin(steps * (rank + 1.7)) * std::pow(3.0, rank)).to(dtype);
@@ -82,7 +83,7 @@ torch::Tensor average_of_gloo(const ProcessGroup& group, const torch::Tensor& mi
   return sum;
 }
 
-/// What the hook makes of these buckets, in one backward pass.
+/// Returns the averages that the hook computes for the buckets of one backward pass.
 std::vector<torch::Tensor> averages(SharedMemoryHook& hook, std::vector<torch::Tensor> buckets) {
   std::vector<c10::intrusive_ptr<c10::ivalue::Future>> futures;
   for (std::size_t i = 0; i < buckets.size(); ++i) {
@@ -104,12 +105,12 @@ void expect_equal_bits(const std::vector<torch::Tensor>& a, const std::vector<to
 
 const auto kDtypes = {torch::kFloat, torch::kDouble, torch::kHalf, torch::kBFloat16};
 
-TEST_F(SharedMemoryTest, AveragesAreThoseOfGlooInEveryBit) {
+TEST_F(SharedMemoryTest, AveragesAreBitIdenticalToGloo) {
   for (const auto& group : groups()) {
     for (const auto dtype : kDtypes) {
       std::vector<torch::Tensor> buckets;
       std::vector<torch::Tensor> expected;
-      // The last ones have several pieces, and segments of Gloo's.
+      // The largest sizes need several pieces in shared memory and several segments in Gloo.
       for (const int64_t size : {0, 1, 2, 3, 5, 7, 8, 9, 63, 64, 65, 1001, 262'143, 1'300'001}) {
         buckets.push_back(some_numbers(size, dtype, group->rank(), size));
         expected.push_back(average_of_gloo(*group, buckets.back()));
@@ -121,7 +122,7 @@ TEST_F(SharedMemoryTest, AveragesAreThoseOfGlooInEveryBit) {
   }
 }
 
-TEST_F(SharedMemoryTest, NumbersThatAreNotNormalAreThoseOfGloo) {
+TEST_F(SharedMemoryTest, NonNormalNumbersEqualGloo) {
   for (const auto& group : groups()) {
     const double infinity = std::numeric_limits<double>::infinity();
     const auto mine = torch::tensor({1e-45, 3e-45, 1.2e-38, 3.3e38, infinity}, torch::kFloat);
@@ -131,7 +132,7 @@ TEST_F(SharedMemoryTest, NumbersThatAreNotNormalAreThoseOfGloo) {
   }
 }
 
-TEST_F(SharedMemoryTest, BucketsThatDoNotFitGoThroughInTurns) {
+TEST_F(SharedMemoryTest, LargeBucketsAreReducedInPieces) {
   for (const auto& group : groups()) {
     const auto hook = SharedMemoryHook::make(*group, {torch::zeros({1000})});  // three places
     ASSERT_TRUE(hook);
@@ -143,7 +144,7 @@ TEST_F(SharedMemoryTest, BucketsThatDoNotFitGoThroughInTurns) {
   }
 }
 
-TEST_F(SharedMemoryTest, ManyStepsOverwriteNothingThatIsStillRead) {
+TEST_F(SharedMemoryTest, ManyStepsNeverOverwriteDataInUse) {
   for (const auto& group : groups()) {
     const auto hook = SharedMemoryHook::make(*group, {torch::zeros({5000})});
     ASSERT_TRUE(hook);
@@ -181,7 +182,7 @@ std::vector<torch::Tensor> trained_weights(const DistributedOptions& options, in
   const EnvironmentVariable choice("LINKBOY_SHARED_MEMORY", uses_memory ? "1" : "0");
   RankToy toy(together(options));
   const int64_t num_ranks = toy.trainer.accelerator().num_processes();
-  int64_t num_expected = 0;  // for the agreement to stop, and the gradients
+  int64_t num_expected = 0;  // for the stop agreement and the gradients
   if (uses_memory) num_expected = num_ranks == 2 || num_ranks == 4 ? 2 : 1;
   toy.trainer.train({.train_dataset = toy_data(4 * num_ranks * 8),
                      .num_epochs = 3,
@@ -199,7 +200,7 @@ void expect_same_training(const DistributedOptions& options, int64_t accumulatio
                     trained_weights(options, accumulation, false));
 }
 
-TEST_F(SharedMemoryTest, TrainsToTheWeightsOfGloo) {
+TEST_F(SharedMemoryTest, TrainsToTheSameWeightsAsGloo) {
   expect_same_training({});
   expect_same_training({}, 4);
   expect_same_training({.bucket_cap_mb = 1e-5});
@@ -208,17 +209,17 @@ TEST_F(SharedMemoryTest, TrainsToTheWeightsOfGloo) {
   expect_same_training({.gradient_as_bucket_view = false});
 }
 
-// ---- Where it is not used -----------------------------------------------------------------------
+// ---- Cases that use Gloo ------------------------------------------------------------------------
 
-TEST_F(SharedMemoryTest, OtherTensorsAreLeftToGloo) {
+TEST_F(SharedMemoryTest, OtherTensorsUseGloo) {
   const auto group = pair();
   if (!group) return;
   EXPECT_FALSE(SharedMemoryHook::make(*group, {torch::zeros({2}), torch::zeros({2}, torch::kInt)}));
   EXPECT_FALSE(SharedMemoryHook::make(*group, {torch::zeros({0})}));
-  group->barrier();  // a group that ends closes the connections on which another rank may wait
+  group->barrier();  // another rank can still wait on the connections of this group
 }
 
-TEST_F(SharedMemoryTest, ThreeRanksAreLeftToGloo) {
+TEST_F(SharedMemoryTest, ThreeRanksUseGloo) {
   if (world.size() == 2) GTEST_SKIP() << "needs three ranks";
   const auto group = world.new_group({0, 1, 2});
   if (!group) return;
@@ -226,7 +227,7 @@ TEST_F(SharedMemoryTest, ThreeRanksAreLeftToGloo) {
   group->barrier();
 }
 
-TEST_F(SharedMemoryTest, OneRankThatDoesNotWantItDecidesForAll) {
+TEST_F(SharedMemoryTest, OneRankCanDisableItForAll) {
   for (int64_t rank = 0; rank < world.size(); ++rank) {
     std::optional<EnvironmentVariable> choice;
     if (world.rank() == rank) choice.emplace("LINKBOY_SHARED_MEMORY", "0");
@@ -235,13 +236,13 @@ TEST_F(SharedMemoryTest, OneRankThatDoesNotWantItDecidesForAll) {
   EXPECT_TRUE(SharedMemorySegment::make(world, 100));
 }
 
-TEST_F(SharedMemoryTest, ComparingCallsIsLeftToGloo) {
+TEST_F(SharedMemoryTest, ComparedCallsUseGloo) {
   auto implementation = std::make_shared<ProcessGroup::Implementation>(*world.implementation());
   implementation->checks_calls = true;
   EXPECT_FALSE(SharedMemorySegment::make(ProcessGroup(implementation), 100));
 }
 
-TEST_F(SharedMemoryTest, TooLittleMemoryIsNoError) {
+TEST_F(SharedMemoryTest, TooLittleMemoryFallsBackToGloo) {
   {
     std::optional<Limit> limit;
     if (world.rank() == 0) limit.emplace(RLIMIT_FSIZE, 1 << 16);
@@ -250,7 +251,7 @@ TEST_F(SharedMemoryTest, TooLittleMemoryIsNoError) {
   EXPECT_TRUE(SharedMemorySegment::make(world, 1 << 20));
 }
 
-TEST_F(SharedMemoryTest, ARankThatCannotOpenItDecidesForAll) {
+TEST_F(SharedMemoryTest, ARankThatCannotOpenItDisablesItForAll) {
   const int64_t num_before = num_files();
   {
     std::optional<Limit> limit;
@@ -260,7 +261,7 @@ TEST_F(SharedMemoryTest, ARankThatCannotOpenItDecidesForAll) {
   EXPECT_EQ(num_files(), num_before);
 }
 
-TEST_F(SharedMemoryTest, OnlyMemoryOfThisLibraryIsOpened) {
+TEST_F(SharedMemoryTest, OpensOnlyMemoryOfThisLibrary) {
   const auto file = SharedMemoryFile::create(4096);
   ASSERT_TRUE(file);
   EXPECT_TRUE(SharedMemoryFile::open(file->path(), 4096));
@@ -269,9 +270,9 @@ TEST_F(SharedMemoryTest, OnlyMemoryOfThisLibraryIsOpened) {
   EXPECT_FALSE(SharedMemoryFile::open("/proc/self/fd/1000000", 4096));
 }
 
-// ---- Who is lost --------------------------------------------------------------------------------
+// ---- Lost ranks ---------------------------------------------------------------------------------
 
-TEST_F(SharedMemoryTest, ARankThatIsGoneEndsTheWaitAtOnce) {
+TEST_F(SharedMemoryTest, ALostRankEndsTheWaitImmediately) {
   using Counter = SharedMemorySegment::Counter;
   auto segment = SharedMemorySegment::make(world, 100);
   ASSERT_TRUE(segment);
@@ -284,7 +285,7 @@ TEST_F(SharedMemoryTest, ARankThatIsGoneEndsTheWaitAtOnce) {
   world.barrier();
 }
 
-TEST_F(SharedMemoryTest, WhatWasWrittenBeforeARankWentIsRead) {
+TEST_F(SharedMemoryTest, DataWrittenByALostRankIsRead) {
   using Counter = SharedMemorySegment::Counter;
   auto segment = SharedMemorySegment::make(world, sizeof(int64_t));
   ASSERT_TRUE(segment);
@@ -297,7 +298,7 @@ TEST_F(SharedMemoryTest, WhatWasWrittenBeforeARankWentIsRead) {
   EXPECT_EQ(reinterpret_cast<int64_t&>(*segment->data(1)), 11);
 }
 
-TEST_F(SharedMemoryTest, ARankThatIsLateIsWaitedForAsLongAsTheTimeout) {
+TEST_F(SharedMemoryTest, WaitsForALateRankUntilTheTimeout) {
   using Counter = SharedMemorySegment::Counter;
   auto implementation = std::make_shared<ProcessGroup::Implementation>(*world.implementation());
   implementation->timeout = std::chrono::milliseconds(300);

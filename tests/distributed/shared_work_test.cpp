@@ -1,4 +1,5 @@
-// What ranks share without being told: loaders, metrics, rows, and the weights of their batches.
+// Work that ranks share without any option: loaders, metrics, rows, and the weights of their
+// batches.
 
 #include "distributed/ranks.hpp"
 #include "linkboy/callbacks/lambda_callback.hpp"
@@ -25,7 +26,7 @@ std::vector<int64_t> samples_of(DataLoader& loader) {
 
 class SharedWorkTest : public ::testing::Test {
  protected:
-  /// The samples that all ranks see, sorted.
+  /// Returns the samples of all ranks, sorted.
   std::vector<int64_t> all_samples_of(DataLoader& loader) const {
     const auto mine = samples_of(loader);
     const auto all =
@@ -50,8 +51,8 @@ class SharedWorkTest : public ::testing::Test {
   const int64_t size = accelerator.num_processes();
 };
 
-TEST_F(SharedWorkTest, PrepareSharesALoaderThatGivesAllBatches) {
-  torch::manual_seed(static_cast<uint64_t>(100 + rank));  // all take the permutation of rank 0
+TEST_F(SharedWorkTest, PrepareSharesALoaderOfAllBatches) {
+  torch::manual_seed(static_cast<uint64_t>(100 + rank));  // all ranks use rank 0's permutation
   const auto shared = accelerator.prepare(loader({.shuffle = true}));
   EXPECT_EQ(shared->size(), 2);
   EXPECT_EQ(all_samples_of(*shared), each_once());
@@ -60,14 +61,14 @@ TEST_F(SharedWorkTest, PrepareSharesALoaderThatGivesAllBatches) {
   EXPECT_EQ(all_samples_of(*limited).size(), static_cast<std::size_t>(2 * size));
 }
 
-TEST_F(SharedWorkTest, PrepareLeavesALoaderThatIsAShareAlready) {
+TEST_F(SharedWorkTest, PrepareKeepsALoaderThatIsAlreadyAShare) {
   const auto own = loader({.shard = DataLoaderShard{rank, size}});
   EXPECT_EQ(accelerator.prepare(own), own);
   const auto everything = loader({.shard = DataLoaderShard{}});
   EXPECT_EQ(accelerator.prepare(everything), everything);
 }
 
-/// Makes loaders without a word about ranks.
+/// Creates loaders without regard to ranks.
 class OwnLoaders : public QuietTrainer {
  public:
   using QuietTrainer::QuietTrainer;
@@ -94,7 +95,7 @@ TEST_F(SharedWorkTest, LoadersThatASubclassMakesAreShared) {
   EXPECT_EQ(trainer.predict({}).toTensor().size(0), 6 * size + 1);
 }
 
-TEST_F(SharedWorkTest, LoadersThatCallbacksLimitAreSharedToo) {
+TEST_F(SharedWorkTest, LoadersLimitedByCallbacksAreShared) {
   const auto model = toy_model();
   OwnLoaders trainer(
       model, torch::nn::CrossEntropyLoss(), toy_sgd(model),
@@ -110,8 +111,7 @@ TEST_F(SharedWorkTest, LoadersThatCallbacksLimitAreSharedToo) {
   trainer.train({.num_epochs = 1, .eval_dataset = toy_data(2), .per_device_batch_size = 2});
 }
 
-/// Only the main process writes: the others need not have the folder.
-TEST_F(SharedWorkTest, PredictionsNeedAFolderOnTheMainProcessOnly) {
+TEST_F(SharedWorkTest, PredictionsNeedAFolderOnlyOnTheMainProcess) {
   const TemporaryFolder folder;
   const std::filesystem::path path =
       rank == 0 ? folder / "predictions.pt" : std::filesystem::path("/proc/none/predictions.pt");
@@ -120,7 +120,7 @@ TEST_F(SharedWorkTest, PredictionsNeedAFolderOnTheMainProcessOnly) {
   EXPECT_EQ(std::filesystem::exists(path), rank == 0);
 }
 
-TEST_F(SharedWorkTest, AFewBatchesThatAreFittedAreSharedToo) {
+TEST_F(SharedWorkTest, RepeatedBatchesAreShared) {
   const auto model = toy_model();
   OwnLoaders trainer(
       model, torch::nn::CrossEntropyLoss(), toy_sgd(model),
@@ -158,7 +158,7 @@ TEST_F(SharedWorkTest, RowsOfDifferentDtypesOrWidthsAreAnErrorOnAllRanks) {
   EXPECT_ERROR(rank == 0 ? accelerator.gather(floats) : accelerator.gather_uneven(floats),
                "rank 1 calls gather_uneven(Float[*, 2] on cpu), but rank 0 calls "
                "gather(Float[1, 2] on cpu)");
-  if (size > 2) {  // the last one has left the loop
+  if (size > 2) {  // the last rank has left the loop
     const auto gather_or_join = [&] {
       if (rank == size - 1) return accelerator.join_uneven_loop();
       accelerator.gather_for_metrics(rank == 0 ? floats : floats.to(torch::kLong));
@@ -168,7 +168,7 @@ TEST_F(SharedWorkTest, RowsOfDifferentDtypesOrWidthsAreAnErrorOnAllRanks) {
   EXPECT_EQ(accelerator.gather_for_metrics(floats).size(0), size * (size + 1) / 2);
 }
 
-TEST_F(SharedWorkTest, GatherWhereARankHasNoBatchLeftIsAnError) {
+TEST_F(SharedWorkTest, AGatherOnARankWithoutABatchIsAnError) {
   if (rank == 0) {
     EXPECT_ERROR(accelerator.gather(torch::ones({2})), "has no batch left");
     accelerator.join_uneven_loop();
@@ -177,7 +177,7 @@ TEST_F(SharedWorkTest, GatherWhereARankHasNoBatchLeftIsAnError) {
   }
 }
 
-TEST_F(SharedWorkTest, AMetricComputedInARunIsThatOfAllRanks) {
+TEST_F(SharedWorkTest, AMetricComputedInARunCoversAllRanks) {
   MeanMetric mean;
   mean.update(torch::tensor(static_cast<double>(rank)));
   EXPECT_EQ(mean.compute().item<double>(), static_cast<double>(rank)) << "outside of a run";
@@ -191,7 +191,7 @@ TEST_F(SharedWorkTest, AMetricComputedInARunIsThatOfAllRanks) {
   EXPECT_EQ(mean.compute().item<double>(), static_cast<double>(rank)) << "after the run";
 }
 
-/// A mean over as many rows of the batch as its first feature says.
+/// The loss is a weighted mean over the batch. The sum of the weights is the step's batch size.
 class CountedRows : public QuietTrainer {
  public:
   using QuietTrainer::QuietTrainer;
@@ -203,7 +203,7 @@ class CountedRows : public QuietTrainer {
   }
 };
 
-TEST_F(SharedWorkTest, WeightedBatchesHaveTheGradientOfOneProcessWithAllOfThem) {
+TEST_F(SharedWorkTest, WeightedBatchesHaveTheGradientOfOneProcess) {
   const auto rows = torch::sin(torch::arange(4.0 * 4 * static_cast<double>(size)));
   const TensorDataset data(NamedTensors{{"input", rows.reshape({4 * size, 4})},
                                         {"count", torch::arange(4 * size).square() % 37 + 1}});

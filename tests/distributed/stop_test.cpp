@@ -1,4 +1,4 @@
-// Whatever one rank meets, all leave the run at the same update.
+// Whatever happens on one rank, all ranks leave the run at the same update.
 
 #include <chrono>
 #include <cmath>
@@ -23,7 +23,7 @@ enum class Event {
   run_start
 };
 
-/// On one rank only, does `act` at the `at`-th event (from 1).
+/// Calls `act` on the last rank only, at the `at`-th event (from 1).
 class ActOnce : public Callback {
  public:
   ActOnce(Event event, int at, std::function<void(Trainer&)> act)
@@ -86,7 +86,7 @@ Outcome run_with(Event event, int at, std::function<void(Trainer&)> act, int64_t
 void throw_stop(Trainer&) { throw StopTraining(StopReason::early_stop, "enough"); }
 void request(Trainer& trainer) { trainer.request_stop(StopReason::stop_request, "please"); }
 
-TEST(StopTest, ARequestOfOneRankLetsAllMakeTheUpdateInProgress) {
+TEST(StopTest, ARequestOfOneRankEndsAllAfterTheUpdateInProgress) {
   const auto outcome = run_with(Event::train_step_end, 5, request);
   EXPECT_EQ(outcome.result.num_updates, 5);
   EXPECT_EQ(outcome.result.reason, StopReason::stop_request);
@@ -94,7 +94,7 @@ TEST(StopTest, ARequestOfOneRankLetsAllMakeTheUpdateInProgress) {
   EXPECT_EQ(run_with(Event::train_step_start, 6, request, 2).result.num_updates, 3);
 }
 
-/// Calls `update`, but not `backward`, in which the ranks begin to agree.
+/// Calls `update` but not `backward`, where the ranks otherwise start their agreement.
 class OwnStep : public QuietTrainer {
  public:
   using QuietTrainer::QuietTrainer;
@@ -109,7 +109,7 @@ class OwnStep : public QuietTrainer {
   }
 };
 
-TEST(StopTest, ARequestNearTheEndOfAnEvaluationIsFollowed) {
+TEST(StopTest, ARequestNearTheEndOfAnEvaluationIsRespected) {
   for (const int num_batches : {2, 3, 5, 9}) {
     const auto callback = std::make_shared<ActOnce>(Event::eval_step_end, num_batches - 1, request);
     RankToy toy(together(), {callback});
@@ -132,12 +132,13 @@ TEST(StopTest, RanksThatOverrideTheStepLeaveTogether) {
   EXPECT_TRUE(same_on_all_ranks(trainer.accelerator(), model->parameters()));
 }
 
-TEST(StopTest, WhatACallbackOfOneRankThrowsHasAllDropTheUpdate) {
+TEST(StopTest, AnExceptionOfACallbackOnOneRankDropsTheUpdateOnAll) {
   auto outcome = run_with(Event::train_step_end, 5, throw_stop);
   EXPECT_EQ(outcome.result.num_updates, 4);
   EXPECT_EQ(outcome.result.reason, StopReason::early_stop);
   EXPECT_EQ(outcome.result.message, "enough");
-  // In the first of two micro-steps: the other is made, for the others' sake, but no update.
+  // Thrown in the first of two micro-steps. The second is made because of the other ranks, but the
+  // update is not.
   outcome = run_with(Event::train_step_start, 5, throw_stop, 2);
   EXPECT_EQ(outcome.result.num_updates, 2);
 }
@@ -152,7 +153,7 @@ TEST(StopTest, AllLeaveTogetherFromEachEvent) {
   EXPECT_EQ(run_with(Event::update_end, 8, request).result.num_updates, 8);
 }
 
-/// The batches of an evaluation that the last rank wants to leave in the `at`-th.
+/// Returns the number of evaluated batches if the last rank wants to leave in the `at`-th batch.
 int64_t num_batches_evaluated(int64_t num_batches, int at, std::chrono::milliseconds each,
                               std::function<void(Trainer&)> act) {
   int64_t num_evaluated = 0;
@@ -183,7 +184,7 @@ TEST(StopTest, AllLeaveAnEvaluationAfterTheSameBatch) {
   }
 }
 
-TEST(StopTest, AStopThrownAfterAnUpdateLeavesTheNextOneWhole) {
+TEST(StopTest, AStopThrownAfterAnUpdateDoesNotAffectTheNextOne) {
   EXPECT_EQ(run_with(Event::update_end, 3, throw_stop).result.num_updates, 4);
   EXPECT_EQ(run_with(Event::update_end, 3, throw_stop, 2).result.num_updates, 4);
   EXPECT_EQ(run_with(Event::update_end, 8, throw_stop).result.num_updates, 8) << "the epoch's last";
@@ -191,7 +192,7 @@ TEST(StopTest, AStopThrownAfterAnUpdateLeavesTheNextOneWhole) {
       << "all have agreed to make the update by then";
 }
 
-TEST(StopTest, AStopThatAStepThrowsIsAnErrorThatSaysWhatToDo) {
+TEST(StopTest, AStopThrownByAStepIsAnErrorThatSaysWhatToDo) {
   class StopsInAStep : public QuietTrainer {
    public:
     using QuietTrainer::QuietTrainer;
@@ -257,7 +258,7 @@ TEST(StopTest, OnTheCpuANanOnOneRankReachesNoWeights) {
   EXPECT_TRUE(same_on_all_ranks(trainer.accelerator(), model->parameters()));
 }
 
-TEST(StopTest, ALearningRateSearchLeavesARequestOfOneRankToTheNextRunAndNoneOfItsOwn) {
+TEST(StopTest, ALearningRateSearchKeepsOnlyRequestsOfOthersForTheNextRun) {
   RankToy toy(together());
   const int64_t n = toy.trainer.accelerator().num_processes();
   const TrainOptions options{

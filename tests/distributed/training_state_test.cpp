@@ -13,7 +13,7 @@
 namespace linkboy::testing::training_state_test {
 namespace {
 
-TEST(TrainingStateRanksTest, AllRanksCountASaveThatFailsOnTheOneThatWrites) {
+TEST(TrainingStateRanksTest, AllRanksCountAFailedSaveOfTheWriter) {
   const TemporaryFolder own_folder;
   const std::filesystem::path states =
       Accelerator(together()).broadcast_bytes((own_folder / "states").string());
@@ -29,7 +29,7 @@ TEST(TrainingStateRanksTest, AllRanksCountASaveThatFailsOnTheOneThatWrites) {
   toy.trainer.train(
       {.train_dataset = toy_data(4 * n * 2), .num_epochs = 1, .per_device_batch_size = 4});
   EXPECT_EQ(save->num_failures(), 1);
-  toy.trainer.accelerator().wait_for_everyone();  // before the folder goes
+  toy.trainer.accelerator().wait_for_everyone();  // before the folder is removed
 }
 
 TEST(TrainingStateRanksTest, EachRankContinuesItsOwnRandomNumbers) {
@@ -47,7 +47,7 @@ TEST(TrainingStateRanksTest, EachRankContinuesItsOwnRandomNumbers) {
   accelerator.wait_for_everyone();  // before the folder is removed
 }
 
-TEST(TrainingStateRanksTest, EachRankContinuesItsOwnPartOfTheTrainingMetrics) {
+TEST(TrainingStateRanksTest, EachRankContinuesItsShareOfTheTrainingMetrics) {
   const TemporaryFolder own_folder;
   const std::filesystem::path states =
       Accelerator(together()).broadcast_bytes((own_folder / "states").string());
@@ -74,7 +74,7 @@ TEST(TrainingStateRanksTest, EachRankContinuesItsOwnPartOfTheTrainingMetrics) {
   EXPECT_EQ(run({}, true), expected);
 }
 
-TEST(TrainingStateRanksTest, AFolderThatIsInUseIsAnErrorOnAllRanks) {
+TEST(TrainingStateRanksTest, AFolderInUseIsAnErrorOnAllRanks) {
   const TemporaryFolder own_folder;
   const std::filesystem::path states =
       Accelerator(together()).broadcast_bytes((own_folder / "states").string());
@@ -87,7 +87,7 @@ TEST(TrainingStateRanksTest, AFolderThatIsInUseIsAnErrorOnAllRanks) {
   EXPECT_ERROR(toy.trainer.train(options), "in use by another run");
   lock.reset();
   EXPECT_EQ(toy.trainer.train(options).num_epochs, 1);
-  accelerator.wait_for_everyone();  // before the folder goes
+  accelerator.wait_for_everyone();  // before the folder is removed
 }
 
 }  // namespace

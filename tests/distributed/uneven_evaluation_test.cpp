@@ -8,7 +8,7 @@
 namespace linkboy::testing::uneven_evaluation_test {
 namespace {
 
-/// Rank 0 has three batches more than the others.
+/// A loader of `size` batches. Rank 0 gets three more than the others.
 class UnevenLoader : public DataLoader {
  public:
   UnevenLoader(std::shared_ptr<DataLoader> loader, int64_t size)
@@ -63,8 +63,8 @@ class GatherForMetrics : public Callback {
   int64_t num_steps_ = 0;
 };
 
-TEST(AgreementTest, EvaluationsMayDifferBySeveralBatchesAndGatherForMetrics) {
-  for (const int64_t stop_at : {0, 4}) {  // in a step that rank 0 alone makes
+TEST(AgreementTest, EvaluationsCanDifferBySeveralBatches) {
+  for (const int64_t stop_at : {0, 4}) {  // 4: in a step that only rank 0 makes
     const auto gather = std::make_shared<GatherForMetrics>(stop_at);
     auto model = toy_model();
     UnevenTrainer trainer(model, torch::nn::CrossEntropyLoss(), toy_sgd(model),
@@ -78,8 +78,8 @@ TEST(AgreementTest, EvaluationsMayDifferBySeveralBatchesAndGatherForMetrics) {
   }
 }
 
-TEST(AgreementTest, ShortBatchesOfAnEvaluationNeedFewAgreements) {
-  const EnvironmentVariable shared_memory("LINKBOY_SHARED_MEMORY", "0");  // it is not counted
+TEST(AgreementTest, ShortEvaluationBatchesNeedFewAgreements) {
+  const EnvironmentVariable shared_memory("LINKBOY_SHARED_MEMORY", "0");  // not counted
   RankToy toy(together());
   const ProcessGroup& group = toy.trainer.accelerator().process_group();
   const auto count_for = [&](int64_t num_batches) {
@@ -92,7 +92,7 @@ TEST(AgreementTest, ShortBatchesOfAnEvaluationNeedFewAgreements) {
   EXPECT_LT(count_for(400), least + 300) << "about 12, and more on a slow machine";
 }
 
-TEST(AgreementTest, TheRankWithTheSlowestRoundsSaysWhenToAgreeAgain) {
+TEST(AgreementTest, TheSlowestRankDeterminesTheNextAgreement) {
   for (const char* is_wanted : {"1", "0"}) {
     const EnvironmentVariable shared_memory("LINKBOY_SHARED_MEMORY", is_wanted);
     const Accelerator accelerator(together());

@@ -6,7 +6,7 @@
 namespace linkboy::testing::zero_test {
 namespace {
 
-/// A wider net with AdamW, whose state is twice the weights.
+/// A wider model with AdamW, whose state is twice the size of the weights.
 struct WideToy {
   explicit WideToy(AcceleratorOptions options)
       : optimizer(std::make_shared<torch::optim::AdamW>(model->parameters(), 0.01)),
@@ -51,7 +51,7 @@ class ZeroTest : public ::testing::TestWithParam<int64_t> {
   const int64_t n = Accelerator(together()).num_processes();
 };
 
-TEST_P(ZeroTest, WeightsAreThoseWithoutIt) {
+TEST_P(ZeroTest, WeightsEqualThoseWithoutIt) {
   for (const double bucket_cap_mb : {25.0, 0.005}) {
     WideToy plain(together({.bucket_cap_mb = bucket_cap_mb}));
     plain.trainer.train(zero_options(n));
@@ -60,14 +60,14 @@ TEST_P(ZeroTest, WeightsAreThoseWithoutIt) {
     if (GetParam() == 1) {
       EXPECT_TRUE(bit_equal(shared.model->parameters(), plain.model->parameters()));
     } else {
-      // Gloo adds up in another order, and the norm is the root of a sum of parts.
+      // Gloo adds in another order, and the norm is computed from a sum over parts.
       expect_close(shared.model->parameters(), plain.model->parameters(), 1e-4, 1e-5);
     }
     EXPECT_TRUE(same_on_all_ranks(shared.trainer.accelerator(), shared.model->parameters()));
   }
 }
 
-TEST_P(ZeroTest, EachRankHasItsPartOfTheState) {
+TEST_P(ZeroTest, EachRankHoldsItsPartOfTheState) {
   WideToy plain(together());
   plain.trainer.train(zero_options(n));
   WideToy shared(zero());
@@ -75,11 +75,11 @@ TEST_P(ZeroTest, EachRankHasItsPartOfTheState) {
   const auto all = shared.trainer.accelerator().process_group().all_gather(
       torch::tensor(shared.state_elements()));
   EXPECT_EQ(all.sum().item<int64_t>(), plain.state_elements());
-  // The two largest layers have 2,500 of the 5,503 weights each, and cannot be split.
+  // Each of the two largest layers has 2,500 of the 5,503 weights and cannot be split.
   EXPECT_LE(all.max().item<int64_t>(), n == 2 ? plain.state_elements() * 0.55 : 2 * 2'700);
 }
 
-TEST_P(ZeroTest, CheckpointsAreThoseWithoutItAndResumeOnAnyNumberOfRanks) {
+TEST_P(ZeroTest, CheckpointsEqualThoseWithoutItAndResumeOnAnyNumberOfRanks) {
   const TemporaryFolder own_folder;
   const std::filesystem::path folder =
       Accelerator(together()).broadcast_bytes((own_folder / "state").string());
@@ -104,11 +104,12 @@ TEST_P(ZeroTest, CheckpointsAreThoseWithoutItAndResumeOnAnyNumberOfRanks) {
   WideToy single(alone());
   single.trainer.train(options);
   expect_close(single.model->parameters(), whole.model->parameters(), 1e-4, 1e-5);
-  Accelerator(together()).wait_for_everyone();  // before the folder goes
+  Accelerator(together()).wait_for_everyone();  // before the folder is removed
 }
 
-TEST_P(ZeroTest, TheStateSaysOnAllRanksWhetherEachGradientHadAKernel) {
-  // The smallest parameter belongs to the last rank. No kernel takes it if it has gaps in memory.
+TEST_P(ZeroTest, AllRanksRecordWhichGradientsHadAFusedKernel) {
+  // The smallest parameter belongs to the last rank. The fused kernel does not accept it if it has
+  // gaps in memory.
   for (const bool has_gaps : {false, true}) {
     Accelerator accelerator(zero());
     torch::nn::Sequential net(torch::nn::Linear(4, 50), torch::nn::Linear(50, 2));
@@ -129,7 +130,7 @@ TEST_P(ZeroTest, TheStateSaysOnAllRanksWhetherEachGradientHadAKernel) {
 
 INSTANTIATE_TEST_SUITE_P(All, ZeroTest, ::testing::Values(1, 2));
 
-TEST(ZeroStage1Test, AStepLeavesEachRankWithAllGradients) {
+TEST(ZeroStage1Test, EachRankKeepsAllGradientsAfterAStep) {
   Accelerator accelerator(together({.zero_stage = 1}));
   Model model(WideToy::make_model());
   torch::optim::SGD optimizer(model.parameters(), 0.1);
@@ -146,7 +147,7 @@ TEST(ZeroStage1Test, AStepLeavesEachRankWithAllGradients) {
   EXPECT_TRUE(bit_equal(gradients(), before));
 }
 
-TEST(ZeroStage2Test, LeavesEachRankWithTheGradientsOfItsOwnParameters) {
+TEST(ZeroStage2Test, EachRankKeepsOnlyTheGradientsOfItsParameters) {
   Accelerator accelerator(together({.zero_stage = 2}));
   Model model(WideToy::make_model());
   torch::optim::SGD optimizer(model.parameters(), 0.1);
@@ -160,7 +161,7 @@ TEST(ZeroStage2Test, LeavesEachRankWithTheGradientsOfItsOwnParameters) {
   EXPECT_EQ(all.sum().item<int64_t>(), 4 * 50 + 50 + 2 * (2500 + 50) + 150 + 3);
 }
 
-TEST(ZeroStage2Test, SaysWhatItDoesNotGoWith) {
+TEST(ZeroStage2Test, RefusesOptionsItCannotBeCombinedWith) {
   EXPECT_ERROR(Accelerator(together({.compression = Compression::fp16, .zero_stage = 2})),
                "does not compress");
   EXPECT_ERROR(Accelerator(together({.zero_stage = 3})), "it must be 0, 1 or 2");

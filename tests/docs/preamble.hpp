@@ -27,8 +27,8 @@
 #include <utility>
 #include <vector>
 
-/// What the pages of the documentation take for granted. Nothing is defined: the code is compiled,
-/// not linked.
+/// Declares the names that the code in the documentation uses without declaring them. Nothing is
+/// defined, because the code is compiled but not linked.
 namespace documentation {
 
 namespace F = torch::nn::functional;

@@ -25,7 +25,7 @@ std::filesystem::path train_path(const std::filesystem::path& folder, int64_t nu
   return folder / c10::str("data_batch_", number, ".bin");
 }
 
-TEST(Cifar10ShapesTest, WritesWhatTheReaderReads) {
+TEST(Cifar10ShapesTest, WritesFilesThatTheReaderReads) {
   const TemporaryFolder folder;
   write_shapes(folder / "a/b", {.num_train_images = 23, .num_test_images = 11});
   const Images train = read_images(folder / "a/b", Split::train);
@@ -36,15 +36,15 @@ TEST(Cifar10ShapesTest, WritesWhatTheReaderReads) {
   EXPECT_TRUE(torch::equal(test.labels, torch::arange(11) % 10));
 }
 
-TEST(Cifar10RecipeTest, SaysWhereTheDataComeFromIfThereAreNone) {
+TEST(Cifar10RecipeTest, MissingDataIsAnErrorThatSaysWhereToGetIt) {
   const TemporaryFolder folder;
   EXPECT_THROW(read_images(folder / "none", Split::train), linkboy::FileError);
   EXPECT_ERROR(read_images(folder / "none", Split::test), "does not exist. Unpack https:");
   EXPECT_ERROR(read_images(folder / "none", Split::test),
-               " --data names the folder; make_cifar10 makes a small set.");
+               " Name the folder with --data, or write a small dataset with make_cifar10.");
 }
 
-TEST(Cifar10ShapesTest, DrawsEachImageAnew) {
+TEST(Cifar10ShapesTest, DrawsEachImageDifferently) {
   const TemporaryFolder folder;
   write_shapes(folder.path(), {.num_train_images = 50, .num_test_images = 10});
   const auto classes = read_images(folder.path(), Split::train).images.view({5, 10, 3, 32, 32});
@@ -55,7 +55,7 @@ TEST(Cifar10ShapesTest, DrawsEachImageAnew) {
   }
 }
 
-TEST(Cifar10ShapesTest, GivesTheSameBytesForTheSameSeedAlone) {
+TEST(Cifar10ShapesTest, OnlyTheSameSeedGivesTheSameBytes) {
   const TemporaryFolder folder;
   for (const auto& [name, seed] : std::map<std::string, uint64_t>{
            {"first", 1}, {"again", 1}, {"other", 2}, {"far", 1 + (uint64_t{1} << 32)}}) {
@@ -69,30 +69,31 @@ TEST(Cifar10ShapesTest, GivesTheSameBytesForTheSameSeedAlone) {
   EXPECT_NE(bytes("first"), bytes("far"));
 }
 
-TEST(Cifar10ShapesTest, LeavesFilesThatHoldSomethingElse) {
+TEST(Cifar10ShapesTest, KeepsFilesWithOtherContents) {
   const TemporaryFolder folder;
   const ShapesOptions options{.num_train_images = 5, .num_test_images = 1};
   write_shapes(folder.path(), options);
   write_shapes(folder.path(), options);
   const auto path = train_path(folder.path(), 3);
   write_bytes(path, "precious");
-  EXPECT_ERROR(write_shapes(folder.path(), options), "holds something else; it is left as it is");
+  EXPECT_ERROR(write_shapes(folder.path(), options),
+               "exists with other content and is not overwri");
   EXPECT_EQ(linkboy::read_bytes(path), "precious");
 }
 
-TEST(Cifar10ShapesTest, RefusesWhatItCannotWrite) {
+TEST(Cifar10ShapesTest, RefusesOptionsThatTheFormatCannotHold) {
   const TemporaryFolder folder;
   EXPECT_ERROR(write_shapes(folder.path(), {.num_train_images = 4}), "must be at least 5");
   EXPECT_ERROR(write_shapes(folder.path(), {.num_test_images = 0}), "must be at least 1");
   EXPECT_TRUE(folder.names().empty());
   write_bytes(folder / "file", "");
-  EXPECT_ERROR(write_shapes(folder / "file/folder", {}), "cannot be made: Not a directory");
-  // A link to nowhere does not exist, and cannot be made either.
+  EXPECT_ERROR(write_shapes(folder / "file/folder", {}), "cannot be created: Not a directory");
+  // The target of a dangling link does not exist, and cannot be created either.
   std::filesystem::create_symlink(folder / "no/where", train_path(folder.path(), 1));
   EXPECT_ERROR(write_shapes(folder.path(), {}), "cannot be written: No such file or directory");
 }
 
-TEST(Cifar10RecipeTest, LeavesOutALastBatchOfASingleImage) {
+TEST(Cifar10RecipeTest, DropsALastBatchOfASingleImage) {
   const Options options{.batch_size = 32};
   for (const auto& [count, is_left_out] :
        std::map<int64_t, bool>{{33, true}, {65, true}, {32, false}, {34, false}, {31, false}}) {
@@ -130,7 +131,7 @@ TEST(Cifar10RecipeTest, DefaultsAreThoseOfTheTutorial) {
   EXPECT_EQ(sgd.weight_decay(), 5e-4);
 }
 
-TEST(Cifar10RecipeTest, RefusesOptionsThatDoNotGo) {
+TEST(Cifar10RecipeTest, RefusesInvalidOptions) {
   const auto parse = [](const char* name, const char* value) {
     parse_options("program", "Does something.", {name, value});
   };
@@ -142,7 +143,7 @@ TEST(Cifar10RecipeTest, RefusesOptionsThatDoNotGo) {
   EXPECT_ERROR(parse("--precision", "fp8"), "must be one of auto, no, bf16, fp16");
 }
 
-TEST(Cifar10RecipeTest, PrecisionIsReducedByItselfOnlyWhereItIsFast) {
+TEST(Cifar10RecipeTest, ReducesPrecisionByDefaultOnlyWhereItIsFast) {
   EXPECT_EQ((Options{.device = "cpu"}).accelerator().precision, linkboy::Precision::fp32);
   EXPECT_EQ((Options{.device = "cpu", .precision = "bf16"}).accelerator().precision,
             linkboy::Precision::bf16);

@@ -33,12 +33,12 @@ at::Tensor tensor(const linkboy::Model& model, const std::string& name) {
 class ModelsTest : public ::testing::TestWithParam<const char*> {};
 INSTANTIATE_TEST_SUITE_P(All, ModelsTest, ::testing::Values("mlp", "cnn", "resnet18"));
 
-TEST_P(ModelsTest, MapsImagesToScores) {
+TEST_P(ModelsTest, MapImagesToScores) {
   linkboy::Model model = make_model(GetParam());
   EXPECT_EQ(model(torch::randn({3, 1, 28, 28})).sizes(), (std::vector<int64_t>{3, 10}));
 }
 
-TEST_P(ModelsTest, TrainsAllItsParameters) {
+TEST_P(ModelsTest, TrainAllTheirParameters) {
   linkboy::Model model = make_model(GetParam());
   model(torch::randn({3, 1, 28, 28})).square().sum().backward();
   for (const auto& parameter : model.parameters()) {
@@ -46,14 +46,14 @@ TEST_P(ModelsTest, TrainsAllItsParameters) {
   }
 }
 
-TEST(MlpTest, CountsItsLayersLikePython) {
+TEST(MlpTest, NamesItsLayersLikePython) {
   const linkboy::Model model = make_model("mlp");
   EXPECT_EQ(names(model), (std::vector<std::string>{"0.weight", "0.bias", "2.weight", "2.bias",
                                                     "4.weight", "4.bias"}));
   EXPECT_EQ(num_parameters(model), 109386);
 }
 
-TEST(CnnTest, CountsItsLayersLikePython) {
+TEST(CnnTest, NamesItsLayersLikePython) {
   const linkboy::Model model = make_model("cnn");
   EXPECT_EQ(
       names(model),
@@ -84,7 +84,8 @@ TEST(ResNet18Test, HasTorchvisionsNames) {
 TEST(ResNet18Test, StartsLikeTorchvision) {
   torch::manual_seed(0);
   const linkboy::Model model = make_model("resnet18");
-  // Kaiming, fan-out, ReLU: a standard deviation of sqrt(2 / (channels out * kernel area)).
+  // Kaiming initialisation with fan-out and ReLU has the standard deviation sqrt(2 / (output
+  // channels * kernel area)).
   EXPECT_NEAR(tensor(model, "layer3.1.conv2.weight").std().item<double>(),
               std::sqrt(2.0 / (256 * 9)), 1e-4);
   EXPECT_NEAR(tensor(model, "layer2.0.downsample.0.weight").std().item<double>(),
@@ -97,8 +98,9 @@ double absolute_sum(const linkboy::Model& model, const std::string& name) {
   return tensor(model, name).to(torch::kDouble).abs().sum().item<double>();
 }
 
-// Computed live: how random numbers are drawn depends on the processor's vector instructions.
-TEST(MakeModelTest, ASeedGivesPythonsWeights) {
+// Python computes the expected sums at run time, because the random numbers depend on the
+// processor's vector instructions.
+TEST(MakeModelTest, ASeedGivesTheSameWeightsAsPython) {
   SKIP_WITHOUT_PYTHON();
   const auto expected = nlohmann::json::parse(linkboy::run_python("fashion_mnist_weights.py", {}));
   ASSERT_EQ(expected.size(), 3U);
@@ -113,7 +115,7 @@ TEST(MakeModelTest, ASeedGivesPythonsWeights) {
   }
 }
 
-TEST(MakeModelTest, KnowsNoOtherName) {
+TEST(MakeModelTest, RefusesUnknownNames) {
   EXPECT_ERROR(make_model("vgg"), "there is no model 'vgg'");
 }
 

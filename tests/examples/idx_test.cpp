@@ -39,7 +39,7 @@ std::string gzip(const std::string& bytes) {
   return packed;
 }
 
-/// A folder with three good training samples, to be spoilt.
+/// Writes a folder with three valid training samples, which the tests can damage.
 struct IdxTest : ::testing::Test {
   IdxTest() {
     write(kImages, images);
@@ -71,7 +71,7 @@ TEST_F(IdxTest, LoadsScaledImagesAndLabels) {
   EXPECT_TRUE(torch::equal(split.labels, torch::tensor({0, 7, 9}, torch::kLong)));
 }
 
-TEST_F(IdxTest, LoadsGzippedFilesAlike) {
+TEST_F(IdxTest, LoadsGzippedFiles) {
   const Split plain = load();
   for (const char* name : {kImages, kLabels}) std::filesystem::remove(folder / name);
   write(std::string(kImages) + ".gz", gzip(images));
@@ -81,15 +81,15 @@ TEST_F(IdxTest, LoadsGzippedFilesAlike) {
   EXPECT_TRUE(torch::equal(plain.labels, unpacked.labels));
 }
 
-TEST_F(IdxTest, TakesTheFirstSamplesOnly) {
+TEST_F(IdxTest, CanLoadOnlyTheFirstSamples) {
   const Split split = load(2);
   EXPECT_EQ(split.images.size(0), 2);
   EXPECT_TRUE(torch::equal(split.labels, torch::tensor({0, 7}, torch::kLong)));
   EXPECT_EQ(load(3).images.size(0), 3);
-  EXPECT_ERROR(load(4), "the first 4 samples are asked for, but");
+  EXPECT_ERROR(load(4), "the first 4 samples are requested, but");
 }
 
-TEST_F(IdxTest, NamesWhatIsMissing) {
+TEST_F(IdxTest, AMissingFileIsAnErrorThatNamesIt) {
   EXPECT_ERROR(load_split(folder / "none", "train"), "does not exist. Install Debian's package");
   EXPECT_ERROR(load_split(folder.path(), "t10k"), "has neither t10k-images-idx3-ubyte nor");
   std::filesystem::remove(folder / kLabels);
@@ -98,7 +98,7 @@ TEST_F(IdxTest, NamesWhatIsMissing) {
   EXPECT_ERROR(load(), "train-labels-idx1-ubyte\" is not a file");
 }
 
-TEST_F(IdxTest, RefusesAWrongMagic) {
+TEST_F(IdxTest, RefusesAWrongMagicNumber) {
   write(kImages, labels);
   EXPECT_ERROR(load(),
                "train-images-idx3-ubyte\" begins with 0x00000801; an idx file of "
@@ -122,7 +122,7 @@ TEST_F(IdxTest, RefusesTrailingBytes) {
 }
 
 TEST_F(IdxTest, RefusesADamagedGzip) {
-  // Bytes that do not pack well, so that a cut or a flipped bit hits data.
+  // Bytes that do not compress well, so that truncation or a flipped bit affects the data.
   std::string noise = idx_header({3, 28, 28});
   for (uint32_t i = 0, x = 1; i < 2352; ++i, x = x * 1664525 + 1013904223) {
     noise += static_cast<char>(x >> 24);
@@ -152,14 +152,15 @@ TEST_F(IdxTest, RefusesCountsThatDoNotFit) {
   EXPECT_ERROR(load(), "holds images of shape [14, 56]; they must be 28 x 28");
 }
 
-TEST_F(IdxTest, AsksForNoMemoryThatTheFileDoesNotFill) {
+TEST_F(IdxTest, AllocatesOnlyMemoryThatTheFileFills) {
   write(kImages, idx_header({0xffffffff, 28, 28}) + "x");
   EXPECT_ERROR(load(), "is truncated: it has 1 of the 3367254359280 bytes");
   write(kImages, idx_header({0xffffffff, 0xffffffff, 0xffffffff}));
   EXPECT_ERROR(load(), "names a size that no file can have");
 }
 
-// A small file can name images of any size, and be unpacked to them.
+// The header of a small file can claim images of any size, and compressed data can expand to that
+// size.
 TEST_F(IdxTest, RefusesAnotherImageSizeBeforeItUnpacksTheImages) {
   write(std::string(kImages) + ".gz", gzip(idx_header({3, 1000, 1000})));
   std::filesystem::remove(folder / kImages);

@@ -1,12 +1,12 @@
-// A library to preload: fails the n-th call of one kind that is about a file under a folder.
+// A library for LD_PRELOAD. Makes the n-th call of one kind fail that concerns a file in a folder.
 //
 //     LINKBOY_FAULT=write:3:EIO:/folder LINKBOY_FAULT_LOG=/log LD_PRELOAD=... program
 //
 // Calls are open, write, fsync, close, rename, unlink, mkdir, mmap, pread, flock, ftruncate, fstat,
-// pthread_create, malloc.
-// The last two, which are not about a file, count from the first open file in the folder on, malloc
-// for blocks of at least 64 KiB. "short" in place of an error does half of a read or write. When
-// the call has failed, the file named in LINKBOY_FAULT_LOG appears.
+// pthread_create and malloc. The last two do not concern a file. They count from the time at which
+// the program first opens a file in the folder; malloc counts only blocks of at least 64 KiB. With
+// "short" instead of an error, a read or write processes half of its bytes. When the call fails,
+// the file named in LINKBOY_FAULT_LOG is created.
 
 #include <dlfcn.h>
 #include <fcntl.h>
@@ -183,7 +183,7 @@ int fstat(int descriptor, struct stat* status) noexcept {
 int close(int descriptor) {
   static auto* const real = next<int(int)>("close");
   const bool is_failing = fails("close", descriptor);
-  const int result = real(descriptor);  // as Linux does, whatever it answers
+  const int result = real(descriptor);  // like Linux, closes even if it fails
   if (!is_failing) return result;
   errno = error_to_give;
   return -1;

@@ -1,11 +1,10 @@
-"""Fails one call of the operating system after the other in a resumed run of fashion_mnist.
+"""Makes operating system calls fail, one per run, in a resumed run of fashion_mnist.
 
     python3 faults_test.py PATH/TO/fashion_mnist PATH/TO/libfail_call.so [unittest arguments]
 
-After each failure the exit status and the message are right, a whole state is there from which the run
-resumes to the very bytes of an undisturbed one, and nothing of another run has changed. By default the
-first, second and fifth call of each kind fail, with each error; with LINKBOY_ALL_FAULTS=1 each call does, until a run has
-no more of them.
+After each failure, the exit status and the message must be correct, there must be a complete state from which the run
+resumes with the same bytes as an undisturbed one, and the files of another run must be unchanged. By default the
+first, second and fifth call of each kind fail, with each error. With LINKBOY_ALL_FAULTS=1, every call fails in turn.
 """
 
 import os
@@ -24,7 +23,7 @@ import unittest_main  # noqa: E402
 PROGRAM = LIBRARY = None
 ALL = os.environ.get("LINKBOY_ALL_FAULTS") == "1"
 
-# The errors that a call can meet. All have to be survived; those in LOUD must be told.
+# The errors of each call. The run must survive all of them, and must report those in LOUD.
 FAULTS = {
     "open": ("EIO", "EMFILE", "EACCES", "EINTR"),
     "write": ("EIO", "ENOSPC", "EINTR", "short"),
@@ -43,12 +42,12 @@ FAULTS = {
 }
 LOUD = {("write", "EIO"), ("write", "ENOSPC"), ("fsync", "EIO"), ("rename", "EIO"),
         ("rename", "ENOSPC")}
-THREADS = {"pthread_create"}  # made by asynchronous saves
-# Without memory for buffers of its own, the library of matrix products rounds otherwise.
+THREADS = {"pthread_create"}  # started by asynchronous saves
+# Without memory for its buffers, the library for matrix products rounds differently.
 INEXACT = {"malloc"}
 HARMLESS = {"EINTR", "ENOLCK", "short"}
 NUMBERS = (1, 2, 5)
-# Calls that a run makes less often.
+# Calls that a run makes only once or twice.
 FEWER = {"ftruncate": (1,), "pthread_create": (1,), "mkdir": (1, 2), "mmap": (1,)}
 
 
@@ -69,12 +68,12 @@ class FaultTest(unittest.TestCase):
         cls.folder = tempfile.TemporaryDirectory()
         cls.addClassCleanup(cls.folder.cleanup)
         cls.root = pathlib.Path(cls.folder.name).resolve()
-        # Elsewhere: reading the data is the example's own business.
+        # In another folder, because the test does not cover the reading of the data.
         data = tempfile.TemporaryDirectory()
         cls.addClassCleanup(data.cleanup)
         cls.data = pathlib.Path(data.name)
         write_data(cls.data)
-        # Another run's state, and a run of two epochs out of three.
+        # The state of another run, and a run of two of three epochs.
         cls.start = cls.root / "start"
         cls.run_in(cls.start, epochs=1, seed=9)
         cls.others = {file.relative_to(cls.start): file.read_bytes()
@@ -83,12 +82,12 @@ class FaultTest(unittest.TestCase):
         cls.run_in(whole, epochs=3, checkpoint=cls.root / "whole.pt")
         cls.expected = (cls.root / "whole.pt").read_bytes()
         cls.run_in(cls.start, max_updates=8)
-        # The last state is that of a run that has ended there; the one before is in mid-epoch.
+        # The last state is that of an ended run. The state before it is in mid-epoch.
         shutil.rmtree(sorted((cls.start / "states").glob("state-*"))[-1])
 
     @classmethod
     def run_in(cls, output, fault=None, log=None, asynchronous=False, **options):
-        """Runs until its end; returns the status and what it printed."""
+        """Runs to the end and returns the status and the output."""
         options = {"data": cls.data, "model": "mlp", "epochs": 3, "batch_size": 10, "device": "cpu",
                    "num_threads": 1, "progress": "none", "scheduler": "none", "output_dir": output,
                    "save_every_updates": 2, "eval_batch_size": 20,
@@ -108,7 +107,7 @@ class FaultTest(unittest.TestCase):
         return done.returncode, done.stdout, done.stderr
 
     def disturb(self, call, number, error, asynchronous):
-        """Returns whether there was such a call."""
+        """Returns whether the run made such a call."""
         output = self.root / "output"
         log = self.root / "log"
         final = self.root / "final.pt"
@@ -132,10 +131,10 @@ class FaultTest(unittest.TestCase):
             self.assertEqual((status, told, "ERROR" in printed), (0, "", False), said)
         for file, content in self.others.items():
             self.assertEqual((output / file).read_bytes(), content, said)
-        # The newest state was there before this run, or is whole.
+        # The newest state existed before this run or is complete.
         _, printed, _ = self.run_in(output, resume_from=output / "states", checkpoint=final)
         self.assertIn("Resumed training state from", printed)
-        self.assertNotIn("a training state is left out", printed)
+        self.assertNotIn("a damaged training state is skipped", printed)
         if call not in INEXACT:
             self.assertEqual(final.read_bytes(), self.expected, said)
         return True

@@ -13,8 +13,8 @@ uint64_t num_bytes(const c10::IValue& value) {
   return 0;
 }
 
-// What linkboy-checkpoint does with a file that can be read. Tensors that name many more elements
-// than they have are left to its own tests.
+// Runs the commands of linkboy-checkpoint on a readable file. Tensors whose sizes name many more
+// elements than the file has are covered by the program's own tests.
 void list_and_convert(const std::filesystem::path& path, const linkboy::StateDict& state) {
   uint64_t total = 0;
   const linkboy_checkpoint::Source source{.path = path, .key = "", .mmap = false};
@@ -39,7 +39,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, std::size_t size) {
   using namespace linkboy;
   const fuzz::MemoryFile file(data, size);
   for (const bool mmap : {false, true}) {
-    // Without the checksums mutations get past the zip archive.
+    // Without checksums, mutations get past the zip archive.
     for (const bool verify : {false, true}) {
       fuzz::run([&] {
         const StateDict state =

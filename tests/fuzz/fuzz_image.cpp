@@ -5,7 +5,7 @@
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, std::size_t size) {
   using namespace linkboy;
   using namespace linkboy::vision;
-  constexpr int64_t kMostPixels = 1 << 16;  // a few bytes may stand for far more
+  constexpr int64_t kMostPixels = 1 << 16;  // a few bytes can describe far more
   for (const int64_t divisor : {1, 3}) {
     fuzz::run([&] {
       ResizePlan plan;

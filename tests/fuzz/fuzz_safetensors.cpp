@@ -15,7 +15,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, std::size_t size) {
         if (!is_aligned) std::abort();
       }
       if (mmap) return;
-      // As linkboy-checkpoint puts names and metadata into a dict.
+      // Puts names and metadata into a dict, like linkboy-checkpoint.
       StateDict all(read.tensors);
       StateDict metadata;
       for (const auto& [name, value] : read.metadata) metadata.set(name, value);

@@ -19,9 +19,9 @@
 
 extern "C" std::size_t LLVMFuzzerMutate(uint8_t* data, std::size_t size, std::size_t max_size);
 
-// libFuzzer makes small changes, and rarely a large input. A cost that grows faster than the input
-// shows where a part of it comes many times, so one mutation in 16 repeats a part until the input
-// is full.
+// libFuzzer makes small changes and rarely produces a large input. A cost that grows faster than
+// the input shows only if a part of the input occurs many times. Therefore one mutation in 16
+// repeats a part until the input is full.
 extern "C" inline __attribute__((used)) std::size_t LLVMFuzzerCustomMutator(uint8_t* data,
                                                                             std::size_t size,
                                                                             std::size_t max_size,
@@ -41,7 +41,8 @@ extern "C" inline __attribute__((used)) std::size_t LLVMFuzzerCustomMutator(uint
 
 namespace linkboy::fuzz {
 
-/// A file in memory that has a path while it lives; mappings of it may live longer.
+/// A file in memory that has a path during the object's lifetime. Mappings of the file can live
+/// longer.
 class MemoryFile {
  public:
   MemoryFile(const uint8_t* data, std::size_t size)
@@ -62,12 +63,13 @@ class MemoryFile {
   std::filesystem::path path_;
 };
 
-// The sums go here, so that the compiler keeps the reads.
+// Values are written here so that the compiler does not remove the reads.
 inline volatile uint8_t sink = 0;
 
-/// Reads and writes the first and the last byte of each element that the tensor's sizes and strides
-/// name: all that anyone can reach through it. A strided tensor may name a byte billions of times
-/// (strides of 0), so the walk is cut after a while; the farthest element is always visited.
+/// Reads and writes the first and the last byte of the elements that the tensor's sizes and strides
+/// describe, that is, everything that is accessible through the tensor. Strides of 0 can describe a
+/// byte billions of times, so the number of visits is limited. The first and the farthest element
+/// are always visited.
 inline void touch(const at::Tensor& tensor) {
   if (tensor.numel() == 0) return;
   auto* const base = static_cast<uint8_t*>(tensor.mutable_data_ptr());
@@ -95,8 +97,8 @@ inline void touch(const at::Tensor& tensor) {
   }
 }
 
-/// Walks the whole value. It is a tree of bounded size by the reader's promise: what would make
-/// this endless or deep is a finding.
+/// Visits the whole value. The reader promises a tree of bounded size, so endless or deep recursion
+/// is a finding.
 inline void touch(const c10::IValue& value) {
   if (value.isTensor()) {
     touch(value.toTensor());
@@ -112,17 +114,17 @@ inline void touch(const c10::IValue& value) {
       touch(entry.value());
     }
   } else if (!value.isNone() && !value.isBool() && !value.isInt() && !value.isDouble()) {
-    std::abort();  // More than data.
+    std::abort();  // Not data.
   }
 }
 
-/// A folder in memory, for what a target writes; it is removed when the program ends.
+/// A folder in memory for the output of a target. It is removed when the program ends.
 inline const std::filesystem::path& output_folder() {
   static const TemporaryFolder folder("/dev/shm");
   return folder.path();
 }
 
-/// Runs `read`, which may throw linkboy::Error with a message; any other exception ends the
+/// Runs `read`, which can throw linkboy::Error with a message. Any other exception ends the
 /// process.
 template <class Read>
 void run(const Read& read) {

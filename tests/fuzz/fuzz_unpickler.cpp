@@ -7,7 +7,7 @@
 
 namespace {
 
-// Its size follows from the key, so that mutations reach all of them; some are odd.
+// The key determines the size, so that mutations reach all sizes; some are odd.
 c10::Storage load_storage(const std::string& key) {
   const std::size_t size = key.empty() ? 0 : static_cast<uint8_t>(key.back()) % 67;
   at::DataPtr data = c10::GetCPUAllocator()->allocate(size);

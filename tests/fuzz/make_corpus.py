@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
-"""Writes the hand-made seeds of corpus/: small sound files, and hostile ones.
+"""Writes the hand-made seeds of corpus/: small valid files, and hostile ones.
 
-  LINKBOY_PYTHON make_corpus.py     (it needs torch and Pillow; equal inputs give equal files)
+  LINKBOY_PYTHON make_corpus.py     (needs torch and Pillow; the files are reproducible)
 
-Inputs that the fuzzer found (crash-*, timeout-*, oom-*) are kept beside them.
+Inputs that the fuzzer found (crash-*, timeout-*, oom-*) are kept in the same folders.
 """
 import collections
 import gzip
@@ -35,7 +35,7 @@ def write(target, name, data):
 
 
 def storage(kind="FloatStorage", key="1"):
-    """Leaves a storage on the stack."""
+    """A pickle that leaves a storage on the stack."""
     return (b"(" + text("storage") + b"ctorch\n" + kind.encode() + b"\n" + text(key) + text("cpu")
             + b"K\x0ctQ")
 
@@ -66,7 +66,7 @@ def in_dict(value, key="w"):
 
 
 def colliding_keys(count):
-    """Integers that c10::Dict's Fibonacci hashing puts all into the first slot."""
+    """Integers that c10::Dict's Fibonacci hashing maps to the first slot."""
     inverse = pow(11400714819323198485, -1, 1 << 64)
     keys = []
     for i in range(count):
@@ -83,10 +83,10 @@ def hostile_pickles():
     yield "deep_lists", b"\x80\x02" + b"]" * 2000 + b"a" * 1999 + b"."
     yield "deep_tuples", b"\x80\x02N" + b"\x85" * 2000 + b"."
     yield "deep_as_allowed", b"\x80\x02N" + b"\x85" * 127 + b"."
-    # Each level holds the one below twice: 2^40 values in 200 bytes.
+    # Each level contains the level below twice: 2^40 values in 200 bytes.
     yield "billion_laughs", b"\x80\x02]q\x00" + b"".join(
         b"]q%c(h%ch%ce" % (i, i - 1, i - 1) for i in range(1, 41)) + b"."
-    # Shared containers, copied for each use.
+    # Shared containers, which are copied for each use.
     wide = b"\x80\x02}q\x00]q\x01(" + b"h\x00" * 300 + b"e](" + b"h\x01" * 90 + b"e."
     yield "wide_sharing", wide
     yield "huge_string", b"\x80\x02X\xff\xff\xff\xffabc."
@@ -164,7 +164,7 @@ def end64(count, size, offset, at):
 
 
 def archive(records, crc=None, zip64=None, edit=None):
-    """A zip of `records`; `edit` may change the arguments of each directory entry."""
+    """A zip of `records`; `edit` can change the arguments of each directory entry."""
     body, directory = b"", b""
     for name, data in records:
         name = b"f/" + name
@@ -228,7 +228,7 @@ def make_checkpoints():
         "far_tensor": archive([(b"data.pkl", in_dict(tensor(1, [3], [1], key="0"))), *plain[1:]]),
         "bool_2": archive([(b"data.pkl", in_dict(tensor(0, [3], [1], "BoolStorage", "0"))),
                            plain[1], (b"data/0", b"\x00\x01\x02")]),
-        # An offset that is no multiple of 8, which a mapped tensor inherits.
+        # The offset is not a multiple of 8; a mapped tensor has the same one.
         "unaligned": archive([(b"data.pkl", in_dict(tensor(0, [1], [1], "DoubleStorage", "0"))),
                               (b"x", b"odd"), (b"data/0", bytes(8))]),
         "old_format": b"\x80\x02\x8a\x0a\x6c\xfc\x9c\x46\xf9\x20\x6a\xa8\x50\x19.",
@@ -236,7 +236,7 @@ def make_checkpoints():
     }
     keys = b"".join(number(key) + b"N" for key in colliding_keys(100))
     hostile["colliding_keys"] = archive([(b"data.pkl", b"\x80\x02}(" + keys + b"u.")])
-    # A key that is stored once and stands in itself: the paths of the levels are far longer.
+    # A key that is stored once and used at every level: the paths of the levels are much longer.
     nested = b"\x80\x02}" + text("k" * 3000) + b"q\x00" + b"}h\x00" * 119 + b"N" + b"s" * 120 + b"."
     hostile["long_key_in_itself"] = archive([(b"data.pkl", nested)])
     deflated = io.BytesIO()
@@ -330,7 +330,7 @@ def make_idx():
     most = 0xFFFFFFFF
     labels, images = idx([5], bytes(range(5))), idx([2, 3, 2], bytes(range(12)))
     packed = gzip.compress(images, mtime=0)
-    # 2 MiB of zeros in 2 KiB.
+    # 2 MiB of zeros, compressed to 2 KiB.
     bomb = gzip.compress(idx([most], bytes(2 << 20)), mtime=0)
     for name, data in {
         "labels": labels, "images": images, "labels_gz": gzip.compress(labels, mtime=0),

@@ -1,9 +1,9 @@
-# Runs a fuzz target over its corpus and RUNS mutations; the corpus stays as it is.
+# Runs a fuzz target over its corpus and RUNS mutations. Does not change the corpus.
 #   cmake -D BINARY=... -D CORPUS=... -D OPTIONS=... -D RUNS=... [-D NAME=...] -P run.cmake
 set(found "${BINARY}${NAME}.found")
 file(REMOVE_RECURSE "${found}")
 file(MAKE_DIRECTORY "${found}")
-unset(ENV{TORCH_SHOW_CPP_STACKTRACES})  # each exception would take milliseconds
+unset(ENV{TORCH_SHOW_CPP_STACKTRACES})  # otherwise each exception takes milliseconds
 set(ENV{ASAN_OPTIONS} "detect_leaks=0:allocator_may_return_null=0")
 set(ENV{UBSAN_OPTIONS} "halt_on_error=1:print_stacktrace=1")
 execute_process(

@@ -1,5 +1,5 @@
-# Installs linkboy, moves the folder, runs the tools there, and builds and runs a program by find_package;
-# unpacks the Debian package and finds it there.
+# Installs linkboy, moves the folder, runs the tools there, and builds and runs a program with find_package.
+# Unpacks the Debian package and finds linkboy there.
 file(REMOVE_RECURSE "${WORK}")
 
 include("${CMAKE_CURRENT_LIST_DIR}/run.cmake")
@@ -13,7 +13,7 @@ if(TOOLS)
   endforeach()
 endif()
 
-# The LibTorch that linkboy was built with is found by itself; libdeflate may be anywhere.
+# The LibTorch that linkboy was built with is found automatically; libdeflate can be anywhere.
 cmake_path(GET DEFLATE FILENAME deflate_name)
 file(MAKE_DIRECTORY "${WORK}/elsewhere")
 file(CREATE_LINK "${DEFLATE}" "${WORK}/elsewhere/${deflate_name}" SYMBOLIC)
@@ -37,7 +37,7 @@ if(NOT output STREQUAL "scores: [1, 3]\n")
   message(FATAL_ERROR "the consumer of linkboy::vision printed: ${output}")
 endif()
 
-# The Debian package, unpacked as dpkg would.
+# Unpacks the Debian package like dpkg.
 run(works "${CMAKE_COMMAND}" -E chdir "${BINARY}" "${CMAKE_CPACK_COMMAND}" -G DEB -B "${WORK}/packages"
   -C "${CONFIG}")
 file(GLOB packages "${WORK}/packages/*.deb")

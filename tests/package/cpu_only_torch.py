@@ -1,9 +1,9 @@
-"""Makes a LibTorch for the CPU of one with CUDA, so that building with such a one can be tested.
+"""Makes a CPU-only LibTorch from one with CUDA, to test builds with it.
 
-    cpu_only_torch.py FOLDER_OF_TORCHCONFIG TARGET    makes TARGET/torch/share/cmake/Torch and what it needs
+    cpu_only_torch.py FOLDER_OF_TORCHCONFIG TARGET    makes TARGET/torch/share/cmake/Torch and the files that it needs
 
-The CPU's libraries and headers are links to those that are given. What is left out: the headers and
-libraries for CUDA, and all that the CMake files say of them.
+The CPU's libraries and headers are links to the given ones. The headers and libraries for CUDA, and their mentions in
+the CMake files, are omitted.
 """
 
 import pathlib
@@ -18,7 +18,7 @@ LIBRARIES = "libc10.so", "libtorch_cpu.so", "libgomp.so.1", "libtorch_global_dep
 
 
 def link_headers(source, target, left_out):
-    """Links all of a folder but `left_out`, paths below it."""
+    """Links all files of a folder except `left_out`, which are relative paths."""
     target.mkdir(parents=True)
     for entry in source.iterdir():
         inside = [path[len(entry.name) + 1:] for path in left_out if path.startswith(entry.name + "/")]
@@ -45,7 +45,7 @@ def main():
     for library in LIBRARIES:
         if (given / "lib" / library).exists():
             (target / "lib" / library).symlink_to(given / "lib" / library)
-    # What libtorch_cpu.so of a CUDA build needs is looked for beside its folder.
+    # libtorch_cpu.so of a CUDA build searches for its libraries next to its folder.
     (target.parent / "nvidia").symlink_to(given.parent / "nvidia")
     subprocess.run(["c++", "-shared", "-x", "c++", "/dev/null", "-o", target / "lib/libtorch.so",
                     "-Wl,--no-as-needed", f"-L{target}/lib", "-ltorch_cpu", "-lc10",

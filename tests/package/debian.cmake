@@ -1,5 +1,5 @@
-# The packages of a shared library depend on the Debian packages of what it links, whatever this release calls
-# them, and on nothing else.
+# The packages of a shared library must depend on the Debian packages of the libraries that it links, under the
+# names that this release uses, and on nothing else.
 file(REMOVE_RECURSE "${WORK}")
 
 include("${CMAKE_CURRENT_LIST_DIR}/run.cmake")

@@ -1,5 +1,5 @@
-# Tests what a configure says if the packages that only tests, benchmarks or linkboy::cli and linkboy::vision need are not installed,
-# and which build type it takes if none is given.
+# Tests the messages of a configure without the packages that only tests, benchmarks, or linkboy::cli and
+# linkboy::vision need, and its default build type.
 file(REMOVE_RECURSE "${WORK}")
 
 include("${CMAKE_CURRENT_LIST_DIR}/run.cmake")

@@ -1,5 +1,5 @@
-# A subproject has NCCL if LibTorch is built with CUDA, wherever in the project LibTorch was found, unless
-# LINKBOY_NCCL is OFF. A missing header is an error.
+# A subproject must have NCCL if LibTorch was built with CUDA, wherever in the project LibTorch was found, unless
+# LINKBOY_NCCL is OFF. A missing header must be an error.
 file(REMOVE_RECURSE "${WORK}")
 
 include("${CMAKE_CURRENT_LIST_DIR}/run.cmake")
@@ -20,13 +20,13 @@ endfunction()
 
 configure(works "${TORCH_DIR}")
 if(TORCH_BUILD MATCHES "the CPU")
-  check("without NCCL, since LibTorch is built for the CPU" no_nccl.cpp)
+  check("without NCCL, because LibTorch is built for the CPU" no_nccl.cpp)
 else()
   check("with NCCL, whose header is in " nccl.cpp)
   configure(works "${TORCH_DIR}" -DLINKBOY_NCCL=OFF)
-  check("without NCCL, since LINKBOY_NCCL is OFF" no_nccl.cpp)
+  check("without NCCL, because LINKBOY_NCCL is OFF" no_nccl.cpp)
 
-  # A LibTorch that has been moved away from the wheel's other libraries.
+  # A LibTorch that was moved away from the wheel's other libraries.
   file(REAL_PATH "${TORCH_DIR}/../../.." torch_prefix)
   file(COPY "${torch_prefix}/share/cmake" DESTINATION "${WORK}/torch/share")
   file(CREATE_LINK "${torch_prefix}/lib" "${WORK}/torch/lib" SYMBOLIC)

@@ -1,5 +1,5 @@
-# Makes a project with scripts/new_project, builds it with an installed linkboy and runs it; configures it with
-# linkboy's sources; and gives the script what it must refuse.
+# Makes a project with scripts/new_project, builds it with an installed linkboy and runs it. Configures it with
+# linkboy's sources. Calls the script with arguments that it must refuse.
 file(REMOVE_RECURSE "${WORK}")
 
 include("${CMAKE_CURRENT_LIST_DIR}/run.cmake")

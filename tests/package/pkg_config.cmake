@@ -1,5 +1,5 @@
-# Builds and runs a program by pkg-config, from a folder with a space. To the compiler linkboy's headers are
-# the user's own then: they must be clean under the warnings that a user may ask for.
+# Builds and runs a program with pkg-config, from a folder whose name contains a space. The compiler then treats
+# linkboy's headers like the user's headers, so they must not cause any warning that a user can enable.
 file(REMOVE_RECURSE "${WORK}")
 
 include("${CMAKE_CURRENT_LIST_DIR}/run.cmake")
@@ -19,7 +19,7 @@ else()
   message(STATUS "not checked with clang++, which was not found")
 endif()
 
-# pkgconf 1.8 prints the spaces of some flags without a backslash.
+# pkgconf 1.8 does not escape the spaces of some flags.
 run(works "${pkg_config}" --version)
 if(output VERSION_LESS 1.9)
   message(STATUS "not checked with a space in LibTorch's folder: pkg-config is ${output}")

@@ -1,5 +1,5 @@
-# Tests which LibTorchs find_package(linkboy) takes and refuses, and the messages. Most of the LibTorches are stubs, with
-# which a configure takes a second.
+# Tests which versions of LibTorch find_package(linkboy) accepts and refuses, and its messages. Most of them are stubs,
+# with which configuring takes a second.
 file(REMOVE_RECURSE "${WORK}")
 
 include("${CMAKE_CURRENT_LIST_DIR}/run.cmake")
@@ -9,7 +9,7 @@ string(REGEX MATCH "^([0-9.]+) for (.*)$" unused "${TORCH_BUILD}")
 set(version "${CMAKE_MATCH_1}")
 set(device "${CMAKE_MATCH_2}")
 
-# Makes WORK/torch a LibTorch of this version and device, "the CPU" or "CUDA 13".
+# Makes a LibTorch in WORK/torch with this version and device, "the CPU" or "CUDA 13".
 function(make_torch version device)
   set(folder "${WORK}/torch/share/cmake/Torch")
   file(REMOVE_RECURSE "${WORK}/torch")
@@ -21,7 +21,7 @@ function(make_torch version device)
   endif()
 endfunction()
 
-# Configures find_linkboy with `request` and further arguments of CMake.
+# Configures find_linkboy with `request` and additional arguments for CMake.
 function(find_linkboy expected request)
   file(REMOVE_RECURSE "${WORK}/build")
   run("${expected}" "${CMAKE_COMMAND}" -G Ninja
@@ -40,7 +40,7 @@ foreach(name IN ITEMS Torch_DIR CMAKE_PREFIX_PATH TORCH_CUDA_ARCH_LIST)
   unset(ENV{${name}})
 endforeach()
 
-# A patch release of the same LibTorch does. The architectures are those that the project asks for.
+# A patch release of the same LibTorch is accepted. The architectures are those of the project.
 function(check_architectures expected)
   find_linkboy(works "0.1 REQUIRED" "${here}" ${ARGN})
   if(NOT output MATCHES "/torch is for the architectures ${expected}\\.")
@@ -53,7 +53,7 @@ set(ENV{TORCH_CUDA_ARCH_LIST} "8.0")
 check_architectures("8\\.0")
 check_architectures("7\\.5" "-DTORCH_CUDA_ARCH_LIST=7.5")
 
-# Other versions and devices do not.
+# Other versions and devices are refused.
 foreach(other IN ITEMS "2.99 for ${device}"
     "${version} for the CPU" "${version} for CUDA 12" "${version} for CUDA 13")
   if(NOT other STREQUAL TORCH_BUILD)
@@ -62,7 +62,7 @@ foreach(other IN ITEMS "2.99 for ${device}"
     find_linkboy("${words}${other} in ${WORK_PATTERN}/torch\\. ${advice}" "0.1 REQUIRED" "${here}")
   endif()
 endforeach()
-find_linkboy("not found: ${words}" "0.1 QUIET" "${here}")  # optional: no target is left behind
+find_linkboy("not found: ${words}" "0.1 QUIET" "${here}")  # optional: does not leave a target
 make_torch("1.13.1" "${device}")
 find_linkboy("${words}1\\.13\\.1\\. ${advice}" "0.1 REQUIRED" "${here}")
 find_linkboy("${words}none\\. ${advice}" "0.1 REQUIRED" "-DTorch_DIR=${WORK}")
@@ -79,7 +79,7 @@ string(REGEX REPLACE "set\\(PACKAGE_VERSION [^)]*\\)" "set(PACKAGE_VERSION 2.99.
 file(WRITE "${version_file}" "${text}")
 find_linkboy("${words}2.99 for ${device} in ${WORK_PATTERN}/torch\\. ${advice}" "0.1 REQUIRED" "${here}")
 
-# Other versions and components of linkboy, and a machine without libdeflate.
+# Other versions and components of linkboy, and a missing libdeflate.
 make_torch("${version}.0" "${device}")
 find_linkboy("compatible with requested version \"0.2\".*linkboyConfig.cmake, version: 0.1.0"
   "0.2 REQUIRED" "${here}")

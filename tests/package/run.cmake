@@ -1,8 +1,8 @@
 # WORK as a regular expression.
 string(REGEX REPLACE "([][+.*()^$?|\\])" "\\\\\\1" WORK_PATTERN "${WORK}")
 
-# run(EXPECTED COMMAND...): EXPECTED is `works`, or what the output of the failure must match, where each
-# run of white space counts as one space. Sets `output` in the caller.
+# run(EXPECTED COMMAND...): EXPECTED is `works`, or a regular expression that the output of the failing command must
+# match, with white space reduced to single spaces. Sets `output` in the caller.
 function(run expected)
   execute_process(COMMAND ${ARGN} RESULT_VARIABLE status OUTPUT_VARIABLE output ERROR_VARIABLE output)
   list(JOIN ARGN " " command)
@@ -15,13 +15,13 @@ function(run expected)
   set(output "${output}" PARENT_SCOPE)
 endfunction()
 
-# Installs linkboy from the folder of the build into PREFIX.
+# Installs linkboy from the build folder into PREFIX.
 function(install_linkboy prefix)
   run(works "${CMAKE_COMMAND}" --install "${BINARY}" --config "${CONFIG}" --prefix "${prefix}")
 endfunction()
 
-# Builds and runs a program that includes `headers` by the pkg-config files in `folder`, with further flags of
-# the compiler. Sets `compile_flags` in the caller.
+# Builds and runs a program that includes `headers` with the pkg-config files in `folder` and additional compiler
+# flags. Sets `compile_flags` in the caller.
 function(run_with_pkg_config folder headers)
   find_program(pkg_config NAMES pkg-config pkgconf REQUIRED)
   list(TRANSFORM headers REPLACE "^.+$" "#include <\\0>\n")
@@ -45,7 +45,7 @@ int main(int argc, char** argv) {
   separate_arguments(link_flags UNIX_COMMAND "${output}")
   run(works "${CXX}" ${compile_flags} ${ARGN} -c "${WORK}/program.cpp" -o "${WORK}/program.o")
   run(works "${CXX}" "${WORK}/program.o" -o "${WORK}/program" ${link_flags})
-  # Shared libraries are found by their folder.
+  # LD_LIBRARY_PATH finds shared libraries.
   run(works "${CMAKE_COMMAND}" -E env "LD_LIBRARY_PATH=${folder}/.." "${WORK}/program")
   set(compile_flags "${compile_flags}" PARENT_SCOPE)
 endfunction()

@@ -1,5 +1,5 @@
-# Configures examples/consumers/fetch_content with shared libraries and looks at its targets; with
-# BUILD=ON builds and runs it, too (some minutes: all of linkboy is compiled).
+# Configures examples/consumers/fetch_content with shared libraries and checks its targets. With
+# BUILD=ON, also builds and runs it, which takes some minutes because all of linkboy is compiled.
 #   cmake -D SOURCE=... -D WORK=... -D TORCH_DIR=... -D BUILD=ON|OFF -P subproject.cmake
 file(REMOVE_RECURSE "${WORK}")
 

@@ -1,22 +1,22 @@
-# Tests which LibTorch linkboy's own build takes, and what it says if there is none. All of them are stubs.
+# Tests which LibTorch linkboy's own build uses, and its messages if there is none. All of them are stubs.
 file(REMOVE_RECURSE "${WORK}")
 
 include("${CMAKE_CURRENT_LIST_DIR}/run.cmake")
 
-# Makes WORK/name a LibTorch of this version.
+# Makes a LibTorch of this version in WORK/name.
 function(make_torch name version)
   file(COPY "${CMAKE_CURRENT_LIST_DIR}/stub_torch/TorchConfig.cmake" DESTINATION "${WORK}/${name}/share/cmake/Torch")
   configure_file("${CMAKE_CURRENT_LIST_DIR}/stub_torch/TorchConfigVersion.cmake.in"
     "${WORK}/${name}/share/cmake/Torch/TorchConfigVersion.cmake" @ONLY)
 endfunction()
 
-# Makes `path` a Python that imports the torch of `name`.
+# Makes a Python at `path` that imports the torch of `name`.
 function(make_python path name)
   file(WRITE "${path}" "#!/bin/sh\necho '${WORK}/${name}/share/cmake'\n")
   file(CHMOD "${path}" PERMISSIONS OWNER_READ OWNER_WRITE OWNER_EXECUTE)
 endfunction()
 
-# Configures find_torch in WORK/build with NAME=VALUE for the environment, and arguments -D... for CMake.
+# Configures find_torch in WORK/build with environment variables NAME=VALUE and arguments -D... for CMake.
 function(configure expected)
   set(arguments ${ARGN})
   set(variables ${ARGN})
@@ -41,17 +41,18 @@ function(forget)
   file(REMOVE_RECURSE "${WORK}/build")
 endfunction()
 
-make_torch(system 1.13.1)  # as Debian's libtorch-dev
+make_torch(system 1.13.1)  # like Debian's libtorch-dev
 make_torch(wheel 2.11.0)
 make_torch(newer 2.15.0)
 make_torch(given 2.11.1)
 set(here "${WORK}/given/share/cmake/Torch")
 file(MAKE_DIRECTORY "${WORK}/system/bin")
 
-# None: the folder that was looked into is named. A wrong one may be corrected in the same build folder.
+# If there is none, the message names the folder that was searched. A wrong folder can be corrected in the same
+# build folder.
 set(cache "${WORK}/the cache/linkboy")
-configure("LibTorch was not found: .*/the cache/linkboy/torch-2.11.0 has no complete one. Run scripts/setup")
-configure("Torch_DIR is /nowhere, which holds no TorchConfig.cmake. Set it to the folder" "Torch_DIR=/nowhere")
+configure("LibTorch was not found: .*/the cache/linkboy/torch-2.11.0 does not contain a complete one. Run scripts/setup")
+configure("Torch_DIR is /nowhere, which does not contain TorchConfig.cmake. Set it to the folder" "Torch_DIR=/nowhere")
 configure("compatible with requested version \"2.11\"" "Torch_DIR=${WORK}/system/share/cmake/Torch")
 make_python("${cache}/torch-2.11.0/bin/python" wheel)
 make_python("${cache}/torch-2.15.0/bin/python" newer)
@@ -75,7 +76,7 @@ file(RENAME "${WORK}/gone" "${WORK}/wheel")
 takes(wheel)
 
 forget()
-takes(wheel "LINKBOY_TORCH_VERSION=" "Torch_DIR=")  # as if they were not set
+takes(wheel "LINKBOY_TORCH_VERSION=" "Torch_DIR=")  # equivalent to unset
 forget()
 takes(newer "LINKBOY_TORCH_VERSION=2.15.0")
 takes(newer)
@@ -97,6 +98,6 @@ forget()
 file(WRITE "${WORK}/system/bin/python3" "#!/bin/sh\necho No module named torch >&2\nexit 1\n")
 configure("/system/bin/python3 cannot import torch \\(1\\). Install torch there, or unset .* No module named torch"
   "LINKBOY_USE_PYTHON_TORCH=1")
-file(REMOVE "${cache}/torch-2.11.0/bin/python")  # the Python that it links to is gone
+file(REMOVE "${cache}/torch-2.11.0/bin/python")  # the link's target is missing
 configure("torch-2.11.0/bin/python cannot import torch .*Delete .*/torch-2.11.0, and run scripts/setup")
 file(REMOVE_RECURSE "${WORK}")

@@ -1,5 +1,5 @@
-# With a generator of several configurations, absolute folders to install into, and libdeflate outside of the
-# default paths: libraries that are built already take the place of those that the generator would build.
+# Installs with a multi-configuration generator, absolute install folders, and libdeflate outside of the default
+# paths. Existing libraries replace those that the generator would build.
 file(REMOVE_RECURSE "${WORK}")
 
 include("${CMAKE_CURRENT_LIST_DIR}/run.cmake")

@@ -1,6 +1,6 @@
-"""The Python side of checkpoint_python_test.cpp: reads what linkboy wrote and writes for it.
+"""The Python side of checkpoint_python_test.cpp: reads files of linkboy and writes files for it.
 
-Usage: checkpoint_peer.py COMMAND PATH [PATH ...]; fails by an exception.
+Usage: checkpoint_peer.py COMMAND PATH [PATH ...]; raises an exception on failure.
 """
 
 import collections
@@ -66,7 +66,7 @@ TRAINED = {
 
 
 def train(folder):
-    """Writes for each of TRAINED what a run of two groups holds before and after a step."""
+    """For each entry of TRAINED, writes the state of a run with two groups before and after a step."""
     for name, (kind, first, second) in TRAINED.items():
         torch.manual_seed(5)
         parameters = [torch.nn.Parameter(torch.rand(2, 3)), torch.nn.Parameter(torch.rand(4))]
@@ -77,7 +77,7 @@ def train(folder):
             for parameter in parameters:
                 parameter.grad = torch.randn_like(parameter)
             optimizer.step()
-            if i == 0:  # a count of steps of its own
+            if i == 0:  # has another count of steps
                 parameters[1].grad = None
                 optimizer.step()
         before = [parameter.detach().clone() for parameter in parameters]

@@ -1,11 +1,12 @@
 #!/usr/bin/env python3
-"""Writes what torchmetrics' classification metrics give, for classification_metrics_golden_test.cpp.
+"""Writes values of torchmetrics' classification metrics for classification_metrics_golden_test.cpp.
 
     classification_metrics_golden.py FILE           the golden values
     classification_metrics_golden.py --random SEED  other inputs, to the standard output
 
-Needs torchmetrics 1.9.0, and prints {"missing": REASON} without it. One JSON object a line: the versions; then inputs, each with its batches; then
-cases: a metric, its options, the input and the value over all batches, null for NaN.
+Needs torchmetrics 1.9.0; prints {"missing": REASON} without it. Writes one JSON object per line: the versions; then
+the inputs, each with its batches; then the cases: a metric, its options, its input, and the value over all batches
+(null for NaN).
 """
 
 import json
@@ -21,7 +22,7 @@ except ImportError as error:
     print(json.dumps({"missing": str(error)}))
     sys.exit(0)
 
-# torchmetrics divides in single precision; the values are to be compared in double.
+# By default, torchmetrics divides in single precision; the values are compared in double precision.
 torch.set_default_dtype(torch.float64)
 torch.Tensor.float = torch.Tensor.double
 
@@ -35,7 +36,7 @@ def scores(shape):
 
 
 def distinct_scores(shape):
-    """No ties along dimension 1."""
+    """Scores without ties along dimension 1."""
     return torch.rand(shape, dtype=torch.float32).argsort(1) / 4
 
 
@@ -51,7 +52,7 @@ def indexed(shapes, num_classes, highest=None):
 
 
 def binary(sizes, low, high, column=False):
-    """Batches of one score per sample. The last lies outside of [0, 1] if low is negative."""
+    """Batches of one score per sample. If low is negative, those of the last batch are outside of [0, 1]."""
     batches = []
     for size in sizes:
         outputs = torch.randint(low, high + 1, [size]) / 8
@@ -62,7 +63,7 @@ def binary(sizes, low, high, column=False):
 
 
 def with_label(batches, label):
-    """Some samples, not the first of a batch, get the label."""
+    """Gives the label to some samples, but not to the first of a batch."""
     for _, targets in batches:
         targets.view(-1)[1::3] = label
     return batches
@@ -73,7 +74,7 @@ def fixed(predictions, labels):
 
 
 def inputs():
-    """name -> (num_classes, batches, ignore_index, threshold or None)"""
+    """Maps a name to (num_classes, batches, ignore_index, threshold or None)."""
     return {
         "scores": (4, scored([[5], [1], [7]], 4), None, None),
         "scores, no ties": (5, scored([[6], [9]], 5, distinct_scores), None, None),
@@ -123,8 +124,8 @@ def random_inputs():
 
 
 class Dice:
-    """DiceScore over all samples that are not ignored, as one image: it has no ignore_index, and needs a
-    dimension besides that of the samples."""
+    """DiceScore over all samples that are not ignored, as one image, because it does not have an
+    ignore_index and needs a dimension in addition to that of the samples."""
 
     def __init__(self, num_classes, average, ignore_index):
         self.ignore_index = ignore_index
@@ -142,7 +143,7 @@ class Dice:
 
 
 def cases(num_classes, ignore_index, threshold, has_distinct_scores):
-    """(metric, options beyond those of the input, torchmetrics' counterpart)"""
+    """Yields (metric, options in addition to those of the input, torchmetrics' counterpart)."""
     common = {"ignore_index": ignore_index}
     multiclass = {"num_classes": num_classes, **common}
     for average in AVERAGES:
@@ -154,7 +155,7 @@ def cases(num_classes, ignore_index, threshold, has_distinct_scores):
             f_beta = tm.MulticlassFBetaScore(beta, average=average, **multiclass)
             yield "f_beta", {**options, "beta": beta}, f_beta
         yield "iou", options, tm.MulticlassJaccardIndex(average=average, **multiclass)
-        # No counterpart leaves out a class that is ignored.
+        # torchmetrics does not leave out an ignored class.
         if ignore_index is None or ignore_index < 0:
             yield "dice", options, Dice(num_classes, average, ignore_index)
         for top_k in {2, num_classes} if has_distinct_scores else []:
@@ -167,7 +168,7 @@ def cases(num_classes, ignore_index, threshold, has_distinct_scores):
         yield "cohen_kappa", {"weights": weights}, tm.MulticlassCohenKappa(weights=weights, **multiclass)
     yield "matthews_corr_coef", {}, tm.MulticlassMatthewsCorrCoef(**multiclass)
     if threshold is not None:
-        # Theirs are probabilities.
+        # torchmetrics needs probabilities.
         binary_options = {"threshold": threshold or 0.5, **common}
         options = {"average": "binary"}
         yield "accuracy", options, tm.BinaryAccuracy(**binary_options)
@@ -213,7 +214,7 @@ def write(file, all_inputs):
                 options["ignore_index"] = ignore_index
             if threshold is not None:
                 options["threshold"] = threshold
-            # The Matthews coefficient of few counts is made of a single-precision epsilon.
+            # With few counts, the Matthews coefficient contains a single-precision epsilon.
             tolerance = 1e-6 if value.dtype == torch.float32 else 1e-12
             line(metric=metric, options=options, of=name, tolerance=tolerance, expected=as_json(value))
 

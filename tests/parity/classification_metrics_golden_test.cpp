@@ -1,4 +1,4 @@
-// Classification metrics meet those of torchmetrics.
+// Compares the classification metrics with torchmetrics.
 //
 // Golden file: python tests/parity/classification_metrics_golden.py
 //              tests/parity/classification_metrics_golden.jsonl
@@ -56,7 +56,7 @@ KappaWeights weights_of(const Json& options) {
   return weights.at(options.value("weights", "none"));
 }
 
-/// Takes what all options have from the case.
+/// Sets the options that all metrics have from the case.
 template <class Options>
 Options with_common(const Json& from, Options options) {
   if (from.contains("ignore_index")) options.ignore_index = from["ignore_index"].get<int64_t>();
@@ -113,7 +113,7 @@ torch::Tensor tensor_of(const Json& json) {
   return json["is_float"].get<bool>() ? tensor : tensor.to(torch::kLong);
 }
 
-/// Checks all cases of `lines`; returns how many each metric has.
+/// Checks all cases of `lines`. Returns the number of cases of each metric.
 std::map<std::string, int> check(std::istream& lines) {
   std::map<std::string, Json> inputs;
   std::map<std::string, int> num_cases;
@@ -138,14 +138,14 @@ std::map<std::string, int> check(std::istream& lines) {
   return num_cases;
 }
 
-TEST(ClassificationMetricsGoldenTest, ValuesAreThoseOfTorchmetrics) {
+TEST(ClassificationMetricsGoldenTest, ValuesEqualTorchmetrics) {
   std::ifstream file(kFolder / "classification_metrics_golden.jsonl");
   const auto num_cases = check(file);
   EXPECT_EQ(num_cases.size(), 9U);
   for (const auto& [name, count] : num_cases) EXPECT_GT(count, 20) << name;
 }
 
-TEST(ClassificationMetricsGoldenTest, ValuesOfRandomInputsAreThoseOfTorchmetrics) {
+TEST(ClassificationMetricsGoldenTest, ValuesOfRandomInputsEqualTorchmetrics) {
   SKIP_WITHOUT_PYTHON();
   for (const char* seed : {"1", "2", "3"}) {
     SCOPED_TRACE(seed);

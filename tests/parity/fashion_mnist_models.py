@@ -1,4 +1,4 @@
-"""The models of examples/programs/fashion_mnist in Python: the same names, and the same weights from a seed."""
+"""The models of examples/programs/fashion_mnist in Python, with the same names and the same weights for a seed."""
 
 from torch import nn
 

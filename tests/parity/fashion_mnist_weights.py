@@ -1,6 +1,6 @@
-"""Prints the weights of freshly made models as Python's PyTorch makes them from seed 0, for fashion_mnist_models_test.cpp.
+"""Prints the initial weights of Python's models for seed 0, for fashion_mnist_models_test.cpp.
 
-As JSON: per model, and per weight of more than one dimension, the sum of the absolute values.
+The output is JSON: for each model, and each weight with more than one dimension, the sum of its absolute values.
 """
 
 import json

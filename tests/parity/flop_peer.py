@@ -1,5 +1,5 @@
-"""Writes TorchScript models into a folder and prints, a line each, the file's name, the input's
-shape and the FLOPs that PyTorch's own counter finds:
+"""Writes TorchScript models into a folder. For each, prints a line with the file's name, the input's
+shape and the FLOPs of PyTorch's own counter:
 
     flop_peer.py FOLDER
 """

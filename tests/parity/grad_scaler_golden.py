@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
-"""Writes what Python's torch.amp.GradScaler does with good and overflowing gradients, update by update,
+"""Writes the results of Python's torch.amp.GradScaler for finite and overflowing gradients, update by update,
 for grad_scaler_golden_test.cpp.
 
     grad_scaler_golden.py FILE   writes the golden values
     grad_scaler_golden.py -      prints them, as this machine computes them
 
-Made with PyTorch 2.11.0. Each line is one case: its options, per update the gradient's values before scaling ("inf" and "nan"
-among them), and after each update the scale, the growth tracker and the parameter.
+Made with PyTorch 2.11.0. Each line is one case: its options; for each update, the gradient's values before scaling
+(also "inf" and "nan"); and after each update the scale, the growth tracker and the parameter.
 """
 
 import json
@@ -25,7 +25,7 @@ def run(options, gradients):
     for gradient in gradients:
         optimizer.zero_grad()
         factor = torch.tensor(gradient)
-        # The loss's gradient is `factor`; inf stands for an overflow in the backward.
+        # The loss's gradient is `factor`; inf represents an overflow in the backward pass.
         scaler.scale((weight * factor).sum()).backward()
         scaler.step(optimizer)
         scaler.update()

@@ -1,4 +1,4 @@
-// The Trainer's numbers are those of the loop that one would write by hand, in every bit.
+// The Trainer's numbers are bit-identical to those of a hand-written loop.
 
 #include <gtest/gtest.h>
 #include <torch/torch.h>
@@ -11,7 +11,7 @@ namespace linkboy::testing::hand_written_loop_test {
 namespace {
 
 constexpr int64_t kSamples = 52;
-constexpr int64_t kBatchSize = 4;  // 13 batches: windows of 4 leave a tail of 1
+constexpr int64_t kBatchSize = 4;  // 13 batches: windows of 4, and a last one of 1
 constexpr int64_t kEpochs = 2;
 
 torch::nn::Sequential make_mlp() {
@@ -69,8 +69,8 @@ std::vector<torch::Tensor> tensors_of(torch::nn::Sequential model) {
   return tensors;
 }
 
-/// torch::nn::utils::clip_grad_norm_ computes max_norm / (norm + 1e-6) by a division, Python by a
-/// reciprocal: they differ in the last bit, and linkboy's numbers are Python's.
+/// torch::nn::utils::clip_grad_norm_ divides max_norm by (norm + 1e-6), and Python multiplies by
+/// the reciprocal. The results differ in the last bit. linkboy's numbers equal Python's.
 void clip_norm_as_python(const std::vector<torch::Tensor>& parameters, double max_norm) {
   std::vector<torch::Tensor> norms;
   for (const auto& parameter : parameters) norms.push_back(parameter.grad().norm());
@@ -143,7 +143,7 @@ Outcome train_by_trainer(const Case& c) {
 
 class HandWrittenLoopTest : public ::testing::TestWithParam<Case> {};
 
-TEST_P(HandWrittenLoopTest, GivesTheSameLossesAndWeightsInEveryBit) {
+TEST_P(HandWrittenLoopTest, LossesAndWeightsAreBitIdentical) {
   const SingleThread single_thread;
   const Outcome by_hand = train_by_hand(GetParam());
   const Outcome by_trainer = train_by_trainer(GetParam());

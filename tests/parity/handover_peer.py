@@ -1,10 +1,10 @@
-"""The Python side of handover_test.cpp: trains the example's models up to and on from a checkpoint.
+"""The Python side of handover_test.cpp: trains the example's models before and after a checkpoint.
 
-    handover_peer.py start FOLDER     trains, writes FOLDER/CASE.pt after a few updates, trains on
-    handover_peer.py continue FOLDER  loads FOLDER/CASE.pt over other weights and options; trains on
+    handover_peer.py start FOLDER     trains, writes FOLDER/CASE.pt after a few updates, continues
+    handover_peer.py continue FOLDER  loads FOLDER/CASE.pt over different weights and options; continues
 
-Prints, as JSON, for every case the losses after the checkpoint and the sums of the final tensors.
-Images are made by integer arithmetic and exact float operations, so that C++ makes the same ones
+Prints JSON: for every case, the losses after the checkpoint and the sums of the final tensors. Images
+are computed with integer arithmetic and exact float operations, so that C++ makes the same ones
 without a file.
 """
 
@@ -17,9 +17,9 @@ from python_peer import sequence
 from torch import nn
 
 UPDATES_BEFORE, UPDATES_AFTER = 3, 20
-# Samples per batch and width of the images. The ResNet takes any, and small ones make it faster.
+# Samples per batch and width of the images. The ResNet accepts any width and is faster with small images.
 SHAPES = {"mlp": (8, 28), "cnn": (8, 28), "resnet18": (2, 16)}
-# As linkboy steps them: by the fused kernels, or by the same operations in the same order.
+# Stepped like linkboy does it: with the fused kernels, or with the same operations in the same order.
 OPTIMIZERS = {
     "sgd": (torch.optim.SGD, {"fused": True},
             {"lr": 0.02, "momentum": 0.9, "weight_decay": 1e-3}),
@@ -35,11 +35,11 @@ OPTIMIZERS = {
 
 
 def train(model_name, optimizer_name, path, starts):
-    # The side that goes on has weights and options of its own, so it needs all of the checkpoint.
+    # The side that continues starts with different weights and options, so it needs all of the checkpoint.
     torch.manual_seed(1 if starts else 2)
     model = MODELS[model_name]()
     make_optimizer, implementation, options = OPTIMIZERS[optimizer_name]
-    # The side that continues is told nothing of the implementation: the checkpoint says it.
+    # The side that continues gets the implementation from the checkpoint only.
     optimizer = make_optimizer(model.parameters(),
                                **({**options, **implementation} if starts else {"lr": 1.0}))
     if not starts:

@@ -1,7 +1,7 @@
-// A training run is handed over between C++ and Python in its middle, and continues as if it had
-// not been: the losses after the checkpoint and the sums of the final tensors are bit-identical.
-// linkboy's Trainer steps SGD, Adam, AdamW and Adagrad by the kernels of Python's fused=True, and
-// RMSprop by the operations of Python's foreach=True, which are those of foreach=False.
+// Hands a training run over between C++ and Python. It must continue as if it had stayed in one
+// language: the losses after the checkpoint and the sums of the final tensors are bit-identical.
+// linkboy's Trainer steps SGD, Adam, AdamW and Adagrad with the kernels of Python's fused=True, and
+// RMSprop with the operations of Python's foreach=True, which are also those of foreach=False.
 
 #include <gtest/gtest.h>
 #include <torch/torch.h>
@@ -25,13 +25,13 @@ constexpr int64_t kUpdatesAfter = 20;
 
 enum class Role { kStarts, kContinues };
 
-// As in handover_peer.py.
+// The same as in handover_peer.py.
 torch::Tensor sequence(int64_t count, int64_t start) {
   const auto index = torch::arange(start, start + count, torch::kLong);
   return ((index * 40503 + 12345).remainder(65536) - 32768).to(torch::kFloat) / 32768;
 }
 
-// The side that continues has options of its own, so it needs those of the checkpoint.
+// The side that continues starts with different options, so it needs those of the checkpoint.
 template <class OptimizerType, class Options>
 std::shared_ptr<optim::Optimizer> make(const std::vector<torch::Tensor>& parameters,
                                        const Options& options, Role role) {
@@ -85,7 +85,7 @@ class KeepLosses : public Callback {
 Outcome train(const std::string& model_name, const std::string& optimizer_name,
               const std::filesystem::path& checkpoint, Role role) {
   const bool starts = role == Role::kStarts;
-  // Other weights than the checkpoint's on the side that continues, too.
+  // The side that continues starts with different weights, so it needs those of the checkpoint.
   torch::manual_seed(starts ? 1 : 2);
   Model model = fashion_mnist::make_model(model_name);
   auto keep = std::make_shared<KeepLosses>();
@@ -119,7 +119,7 @@ Outcome train(const std::string& model_name, const std::string& optimizer_name,
   return outcome;
 }
 
-/// @return By case: "mlp-sgd" and so on.
+/// @return The outcome of each case ("mlp-sgd", for example).
 std::map<std::string, Outcome> train_all(const TemporaryFolder& folder, Role role) {
   const SingleThread single_thread;
   std::map<std::string, Outcome> outcomes;
@@ -147,11 +147,11 @@ void expect_equal(const std::map<std::string, Outcome>& ours, const std::string&
   }
 }
 
-TEST(HandoverTest, ARunGoesOnInTheOtherLanguageInTheSameBits) {
+TEST(HandoverTest, ARunContinuesBitIdenticallyInTheOtherLanguage) {
   SKIP_WITHOUT_PYTHON();
   const TemporaryFolder ours;
   const TemporaryFolder theirs;
-  // Both directions at the same time, a processor for each side: the ResNets take their time.
+  // Both directions run at the same time, because the ResNets are slow.
   auto python_starts = std::async(std::launch::async, [&] { return run_peer("start", theirs); });
   const auto started_here = train_all(ours, Role::kStarts);
   const std::string started_there = python_starts.get();

@@ -1,13 +1,13 @@
 #!/usr/bin/env python3
-"""Writes the losses of a small regression that Python's torch.optim.LBFGS trains, update by update, for lbfgs_golden_test.cpp.
+"""Trains a small regression with Python's torch.optim.LBFGS and writes its losses, for lbfgs_golden_test.cpp.
 
     lbfgs_golden.py FILE   writes the golden values
     lbfgs_golden.py -      prints them, as this machine computes them
     lbfgs_golden.py --continue CHECKPOINT
                            continues the second option's training from a Trainer's checkpoint, and prints its case
 
-Made with PyTorch 2.11.0. Each line is one case: the optimizer's options, the batches of an accumulation window, and for each
-update the mean loss before it, the number of evaluations in it, and the weights after it.
+Made with PyTorch 2.11.0. Each line is one case: the optimizer's options, the number of batches in an accumulation
+window, and for each update the mean loss before it, its number of evaluations, and the weights after it.
 """
 
 import json

@@ -1,4 +1,4 @@
-// A Trainer with torch::optim::LBFGS takes the steps of Python's torch.optim.LBFGS.
+// A Trainer with torch::optim::LBFGS makes the same steps as Python's torch.optim.LBFGS.
 //
 // Golden file: python tests/parity/lbfgs_golden.py tests/parity/lbfgs_golden.jsonl
 
@@ -17,11 +17,11 @@
 namespace linkboy::testing::lbfgs_golden_test {
 namespace {
 
-/// Keeps what the golden file has of each update.
+/// Records the values that the golden file has for each update.
 class Regression : public QuietTrainer, private SingleThread {
  public:
   using QuietTrainer::QuietTrainer;
-  std::vector<std::vector<double>> losses{{}};  // of each evaluation of a micro-batch, by update
+  std::vector<std::vector<double>> losses{{}};  // of each evaluation of a batch, by update
   std::vector<std::vector<double>> weights{};
 
  protected:
@@ -41,7 +41,7 @@ class Regression : public QuietTrainer, private SingleThread {
   }
 };
 
-/// A linear model in double precision, and how an entry of the file trains it.
+/// A linear model in double precision, trained with the options of an entry of the file.
 struct Case {
   explicit Case(const nlohmann::json& golden) : window(golden.at("window").get<int64_t>()) {
     const auto& given = golden.at("options");
@@ -108,12 +108,12 @@ void expect_steps(std::istream& file, double tolerance) {
   EXPECT_EQ(num_cases, 6);
 }
 
-TEST(LbfgsGoldenTest, UpdatesAreThoseOfPython) {
+TEST(LbfgsGoldenTest, UpdatesEqualPython) {
   std::ifstream file(std::filesystem::path(__FILE__).parent_path() / "lbfgs_golden.jsonl");
   expect_steps(file, 1e-9);
 }
 
-TEST(LbfgsGoldenTest, UpdatesAreThoseOfPythonOnThisMachine) {
+TEST(LbfgsGoldenTest, UpdatesEqualPythonOnThisMachine) {
   SKIP_WITHOUT_PYTHON();
   std::istringstream steps(run_python("lbfgs_golden.py", {"-"}));
   expect_steps(steps, 1e-12);

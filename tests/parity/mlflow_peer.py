@@ -1,4 +1,4 @@
-"""The Python side of mlflow_tracker_test.cpp: what MLflow's client reads, as JSON.
+"""The Python side of mlflow_tracker_test.cpp: prints the values that MLflow's client reads, as JSON.
 
 Usage: mlflow_peer.py FOLDER EXPERIMENT. Prints {"missing": REASON} if there is no mlflow package.
 """
@@ -7,7 +7,7 @@ import json
 import os
 import sys
 
-# MLflow 3.17 refuses file stores without it.
+# Without this variable, MLflow 3.17 refuses file stores.
 os.environ["MLFLOW_ALLOW_FILE_STORE"] = "true"
 try:
     import mlflow

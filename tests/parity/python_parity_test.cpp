@@ -1,5 +1,5 @@
-// The Trainer's losses are those of Python's PyTorch: close to golden ones that were made once, and
-// equal in every bit to what Python gives on this very machine.
+// Compares the Trainer's losses with those of Python's PyTorch: close to the stored golden losses,
+// and bit-identical to those that Python computes on the same machine.
 //
 // Golden files: python tests/parity/python_peer.py --golden tests/parity/golden
 
@@ -47,7 +47,7 @@ struct Outcome {
   std::vector<double> sums;
 };
 
-/// @param name  "mlp-adamw-4-cosine": model, optimizer, accumulation steps, what else.
+/// @param name Model, optimizer, accumulation steps and variant, such as "mlp-adamw-4-cosine".
 Outcome train(const std::string& name) {
   class KeepLosses : public Callback {
    public:
@@ -86,7 +86,7 @@ Outcome train(const std::string& name) {
   return outcome;
 }
 
-TEST(GoldenParityTest, LossesMeetThoseThatPythonGave) {
+TEST(GoldenParityTest, LossesEqualTheGoldenLossesOfPython) {
   const SingleThread single_thread;
   int cases = 0;
   for (const auto& file : std::filesystem::directory_iterator(kFolder / "golden")) {
@@ -97,7 +97,7 @@ TEST(GoldenParityTest, LossesMeetThoseThatPythonGave) {
     const Outcome ours = train(name);
     const auto losses = golden["losses"].get<std::vector<double>>();
     ASSERT_EQ(ours.losses.size(), losses.size());
-    // Processors differ in the last bits of a sum, and training makes differences grow.
+    // Sums differ in the last bits between processors, and training amplifies the differences.
     for (std::size_t i = 0; i < losses.size(); ++i) {
       EXPECT_NEAR(ours.losses[i], losses[i], 1e-4 * losses[i]) << "step " << i;
     }
@@ -106,7 +106,7 @@ TEST(GoldenParityTest, LossesMeetThoseThatPythonGave) {
   EXPECT_EQ(cases, 32);
 }
 
-TEST(PythonParityTest, LossesAndWeightsEqualPythonsInEveryBit) {
+TEST(PythonParityTest, LossesAndWeightsAreBitIdenticalToPython) {
   SKIP_WITHOUT_PYTHON();
   const std::string text = run_python("python_peer.py", {"all"});
   ASSERT_FALSE(HasFailure());

@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
-"""Trains the models of the parity tests with Python's PyTorch and prints what came out.
+"""Trains the models of the parity tests with Python's PyTorch and prints the results.
 
     python_peer.py all           prints losses and sums of the final tensors for every case, as JSON
     python_peer.py --golden DIR  writes DIR/CASE.json for every case, with the version of PyTorch
 
-Data and weights are made by integer arithmetic and exact float operations, so that C++ makes the
-same ones without a file.
+Data and weights are computed with integer arithmetic and exact float operations, so that C++ makes
+the same ones without a file.
 """
 
 import json
@@ -27,7 +27,7 @@ CASES = [
 
 
 def sequence(count, start):
-    """Numbers in [-1, 1) that are multiples of 2**-15: exact in float32."""
+    """Returns multiples of 2**-15 in [-1, 1), which are exact in float32."""
     index = torch.arange(start, start + count, dtype=torch.int64)
     return ((index * 40503 + 12345) % 65536 - 32768).to(torch.float32) / 32768
 

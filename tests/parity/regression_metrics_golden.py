@@ -1,11 +1,12 @@
 #!/usr/bin/env python3
-"""Writes what torchmetrics makes of regression, perplexity and ranking inputs, for regression_metrics_golden_test.cpp.
+"""Writes values of torchmetrics' regression, perplexity and ranking metrics for regression_metrics_golden_test.cpp.
 
     regression_metrics_golden.py FILE            the golden file
     regression_metrics_golden.py --random SEED   other inputs, to standard output
 
-The first line has the versions of torch and torchmetrics, or says that torchmetrics cannot be imported. Each further line
-has some batches and, for metrics with options, the value after them. torchmetrics calculates in double, so that only rounding differs.
+The first line contains the versions of torch and torchmetrics, or the reason why torchmetrics cannot be imported. Each
+further line contains batches and, for metrics with their options, the value after the batches. torchmetrics computes
+in double precision, so that only rounding differs.
 """
 
 import json
@@ -28,7 +29,7 @@ except ImportError as error:
 
 
 def number(value):
-    """JSON has no NaN."""
+    """Returns NaN and infinities as strings, because JSON does not have them."""
     return value if value == value and abs(value) != float("inf") else str(value)
 
 
@@ -40,7 +41,7 @@ def tensor(value):
 
 
 def case(name, options, metric, batches, to_theirs=lambda *batch: batch, functional=None):
-    """Updates `metric` with the batches, and checks that `functional` says the same of all of them together."""
+    """Updates `metric` with the batches, and checks that `functional` returns the same value for all batches."""
     theirs = [to_theirs(*batch) for batch in batches]
     for batch in theirs:
         metric.update(*[x for x in batch if x is not None])
@@ -52,7 +53,7 @@ def case(name, options, metric, batches, to_theirs=lambda *batch: batch, functio
 
 
 def group(title, batches, cases):
-    """Cases that have the batches in common."""
+    """A group of cases with the same batches."""
     return {"title": title, "cases": list(cases),
             "batches": [{"outputs": tensor(outputs), "targets": tensor(targets)} for outputs, targets in batches]}
 
@@ -72,7 +73,7 @@ class Inputs:
         return torch.rand(shape, generator=self.generator, dtype=torch.float64)
 
     def sizes(self):
-        """Of three batches, the last of one sample."""
+        """Sizes of three batches, the last of which has one sample."""
         return [self.integer(3, 15), self.integer(3, 15), 1]
 
 
@@ -81,7 +82,7 @@ def doubles(*batch):
 
 
 def mean_groups(inputs):
-    # "disable" forgets the weights in torchmetrics 1.9.0.
+    # In torchmetrics 1.9.0, "disable" ignores the weights.
     for nans, strategy in [(False, "error"), (False, "warn"), (True, "warn")]:
         batches = []
         for size in inputs.sizes():
@@ -165,7 +166,7 @@ def perplexity_groups(inputs):
 
 
 def binary_batches(inputs):
-    """By a name that says what is special."""
+    """Batches by a name that says what is special about them."""
     sizes = inputs.sizes()
     scores = [inputs.uniform(size) for size in sizes]
     labels = [inputs.integer(0, 2, (size,)) for size in sizes]
@@ -204,7 +205,7 @@ def multiclass_batches(inputs, num_classes):
     yield "three dimensions", [(torch.stack([s, s.flip(0)], 2), torch.stack([t, t], 1)) for s, t in zip(tied, labels)], False
 
 
-# In float, as torchmetrics has them by default.
+# In single precision, which is torchmetrics' default.
 THRESHOLDS = {count: torch.linspace(0, 1, count, dtype=torch.float32) for count in [2, 5, 11, 100]}
 
 
@@ -254,7 +255,7 @@ def lines(seed):
 def main():
     warnings.simplefilter("ignore")
     torch.set_default_dtype(torch.float64)
-    torch.Tensor.float = torch.Tensor.double  # by which torchmetrics divides counts
+    torch.Tensor.float = torch.Tensor.double  # used by torchmetrics to divide counts
     if torchmetrics is not None:
         print(f"torch {torch.__version__}, torchmetrics {torchmetrics.__version__}", file=sys.stderr)
     if sys.argv[1] == "--random":

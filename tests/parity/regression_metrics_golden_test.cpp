@@ -1,4 +1,4 @@
-// Regression, perplexity and ranking metrics meet those of torchmetrics.
+// Compares the regression, perplexity and ranking metrics with torchmetrics.
 //
 // In tests/parity: python regression_metrics_golden.py regression_metrics_golden.jsonl
 
@@ -26,7 +26,7 @@ namespace {
 
 using Json = nlohmann::json;
 
-/// That the script makes of each seed.
+/// The number of cases that the script makes for each seed.
 constexpr std::size_t kNumCases = 717;
 
 const std::filesystem::path kFolder = std::filesystem::path(__FILE__).parent_path();
@@ -105,7 +105,7 @@ std::unique_ptr<Metric> make_metric(const Json& golden) {
   throw std::runtime_error("no metric " + name);
 }
 
-/// How many there were.
+/// Returns the number of cases.
 std::size_t expect_same_values(const Json& group) {
   std::vector<std::pair<torch::Tensor, torch::Tensor>> batches;
   for (const auto& batch : group["batches"]) {
@@ -125,7 +125,7 @@ std::size_t expect_same_values(const Json& group) {
   return group["cases"].size();
 }
 
-TEST(RegressionMetricsGoldenTest, EveryValueIsThatOfTorchmetrics) {
+TEST(RegressionMetricsGoldenTest, EveryValueEqualsTorchmetrics) {
   std::ifstream file(kFolder / "regression_metrics_golden.jsonl");
   auto lines = read_lines(file);
   ASSERT_EQ(lines.at(0)["torchmetrics"], "1.9.0");
@@ -135,7 +135,7 @@ TEST(RegressionMetricsGoldenTest, EveryValueIsThatOfTorchmetrics) {
   EXPECT_EQ(num_cases, kNumCases);
 }
 
-TEST(RegressionMetricsGoldenTest, RandomInputsGiveTheValuesOfTorchmetrics) {
+TEST(RegressionMetricsGoldenTest, RandomInputsGiveTheSameValuesAsTorchmetrics) {
   SKIP_WITHOUT_PYTHON();
   for (const auto* seed : {"1", "2"}) {
     SCOPED_TRACE("seed " + std::string(seed));

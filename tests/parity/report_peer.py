@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Opens what the trackers wrote with Python's own parsers and prints what it holds.
+"""Reads the files of the trackers with Python's own parsers and prints their contents.
 
     report_peer.py csv FILE    a line for each row: epoch update name value.hex()
     report_peer.py json FILE   a line for each JSON object, with sorted keys
@@ -69,7 +69,7 @@ class Page(html.parser.HTMLParser):
 
 
 def count_drawn(series):
-    """Values in the line, circles, gaps."""
+    """Returns the numbers of values in the line, of circles, and of gaps."""
     line = series.find("path[@class='line']").get("d")
     return (len(re.findall("[ML]", line)), len(series.findall("circle")),
             len(series.findall("path[@class='gap']")))

@@ -1,6 +1,6 @@
-"""The Python side of safetensors_test.cpp: reads what linkboy wrote and writes for it.
+"""The Python side of safetensors_test.cpp: reads files of linkboy and writes files for it.
 
-Usage: safetensors_peer.py read FILE | write FOLDER; fails by an exception. Needs safetensors 0.8.
+Usage: safetensors_peer.py read FILE | write FOLDER; raises an exception on failure. Needs safetensors 0.8.
 """
 
 import sys
@@ -8,7 +8,7 @@ import sys
 import safetensors
 import torch
 
-# By their names in C++.
+# By their C++ names.
 DTYPES = {
     "UInt64": torch.uint64, "Long": torch.int64, "Double": torch.float64,
     "ComplexFloat": torch.complex64, "Float": torch.float32, "UInt32": torch.uint32,
@@ -21,7 +21,7 @@ DTYPES = {
 
 
 def pattern(dtype):
-    """The bytes 0, 1, 2 and so on (bool: in turn 0 and 1), as 2 x 3 elements."""
+    """Returns 2 x 3 elements with the bytes 0, 1, 2 and so on (bool: alternating 0 and 1)."""
     data = torch.arange(6 * dtype.itemsize, dtype=torch.uint8)
     return (data % 2 if dtype == torch.bool else data).view(dtype).view(2, 3)
 
@@ -31,7 +31,7 @@ def every_dtype():
 
 
 def specs(tensors):
-    """What safetensors.torch makes of them with numpy, which the set-up does without."""
+    """Returns the specs that safetensors.torch makes with numpy, which scripts/setup does not install."""
     return {name: safetensors.TensorSpec(dtype=str(tensor.dtype).removeprefix("torch."),
                                          shape=list(tensor.shape), data_ptr=tensor.data_ptr(),
                                          data_len=tensor.nbytes)
@@ -39,7 +39,7 @@ def specs(tensors):
 
 
 def read(path):
-    """Checks the values that the test wrote, and that the file has the bytes of Python's."""
+    """Checks the values that the test wrote, and that the file is byte-identical to Python's."""
     metadata = {"format": "a \"b\"\n\x01\u00fc"}
     expected = every_dtype()
     expected["gr\u00fcn \"x\"\n"] = torch.arange(6.0).view(2, 3).t().contiguous()

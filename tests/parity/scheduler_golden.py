@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
-"""Writes what Python's schedulers give, update by update, for scheduler_golden_test.cpp.
+"""Writes the values of Python's schedulers, update by update, for scheduler_golden_test.cpp.
 
     scheduler_golden.py FILE
 
 Made with PyTorch 2.11.0, timm 1.0.31 (which needs torchvision) and pytorch-accelerated 0.1.61 (which
-needs accelerate). One JSON object a line: the name of linkboy's scheduler and its settings, or a
+needs accelerate). Each line is a JSON object: the name of linkboy's scheduler and its settings, or a
 "composite" that the test builds itself, and for each of 220 updates the values of two param groups.
 """
 
@@ -50,7 +50,7 @@ class Recorder:
 
 
 def by_torch(make, kind="sgd"):
-    """The learning rate of each update in a loop that steps optimizer and scheduler by turns."""
+    """The learning rate of each update in a loop that steps optimizer and scheduler alternately."""
     optimizer = make_optimizer(kind)
     scheduler = make(optimizer)
     recorder = Recorder(optimizer)
@@ -62,7 +62,7 @@ def by_torch(make, kind="sgd"):
 
 
 def by_torch_epochs(make, kind="sgd"):
-    """A loop that steps the scheduler at the end of each epoch."""
+    """The learning rate of each update in a loop that steps the scheduler at the end of each epoch."""
     optimizer = make_optimizer(kind)
     scheduler = make(optimizer)
     recorder = Recorder(optimizer)
@@ -78,11 +78,11 @@ def by_torch_epochs(make, kind="sgd"):
 
 
 def by_timm(make):
-    """A loop in timm's style: step_update after each update, step after each epoch."""
+    """The same in timm's style of loop: step_update after each update, step after each epoch."""
     optimizer = make_optimizer()
     scheduler = make(optimizer)
     recorder = Recorder(optimizer)
-    # Its constructor leaves the base values, which are not always f(0).
+    # The constructor keeps the base values, which are not always f(0).
     scheduler.step_update(0)
     scheduler.step(0)
     for update in range(1, UPDATES + 1):
@@ -94,7 +94,7 @@ def by_timm(make):
 
 
 def by_upstream(make):
-    """f(n) itself: upstream's own stepping uses f(0) twice."""
+    """The values f(n), because pytorch-accelerated's own stepping uses f(0) twice."""
     optimizer = make_optimizer()
     scheduler = make(optimizer)
     recorder = Recorder(optimizer)
@@ -107,7 +107,7 @@ def by_upstream(make):
 
 
 def plateau_metric(epoch):
-    """Falls, with jumps, ever more slowly; the numbers are exact."""
+    """Falls more and more slowly, with jumps. The numbers are exact."""
     return 1.0 + 64.0 / (1 << min(epoch // 8, 20)) + (epoch * 37 % 16) / 1024
 
 
@@ -246,7 +246,7 @@ def upstream_cases():
             lambda o, inverse=inverse: WSDLrScheduler(
                 o, total_steps=UPDATES, num_warmup_steps=15, decay_phase_ratio=0.2, lr_min=0.01,
                 use_inverse_sqrt_decay=inverse))
-    # Three checkpoints are the number that upstream places right.
+    # Three is the only number of checkpoints that pytorch-accelerated places correctly.
     yield "wsd", {"num_checkpoints": 3, "lr_min": 0.01}, by_upstream(
         lambda o: WSDLrScheduler(o, total_steps=UPDATES, num_checkpoints=3, lr_min=0.01))
 

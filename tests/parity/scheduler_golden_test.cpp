@@ -1,4 +1,4 @@
-// Schedules meet those of PyTorch, timm and pytorch-accelerated, update by update.
+// Compares the schedules with those of PyTorch, timm and pytorch-accelerated, update by update.
 //
 // Golden file: python tests/parity/scheduler_golden.py tests/parity/scheduler_golden.jsonl
 
@@ -64,7 +64,7 @@ CreateSchedulerFn make_composite(const std::string& name) {
                         multi_step({.milestones = {100, 150}, .gamma = 0.3})}});
   }
   if (name == "warm-up and timm cosine") {
-    // The length that is not given is what the warm-up leaves of the run: 190.
+    // The omitted length is the part of the run after the warm-up: 190.
     return warmup({.scheduler = cosine_restarts({.min_lr = 1e-5}),
                    .warmup_updates = 30,
                    .warmup_start_lr = 1e-4});
@@ -143,7 +143,7 @@ class SchedulerGoldenTest : public ::testing::Test {
   RunConfig config_;
 };
 
-TEST_F(SchedulerGoldenTest, EveryUpdateUsesPythonsValue) {
+TEST_F(SchedulerGoldenTest, EveryUpdateUsesTheValueOfPython) {
   int64_t num_cases = 0;
   for (const auto& golden : lines_) {
     if (golden.value("scheduler", "") == "plateau" || golden.contains("epoch_settings")) continue;
@@ -173,7 +173,7 @@ TEST_F(SchedulerGoldenTest, EveryUpdateUsesPythonsValue) {
   EXPECT_EQ(num_cases, 39);
 }
 
-TEST_F(SchedulerGoldenTest, PlateauReducesWherePythonDoes) {
+TEST_F(SchedulerGoldenTest, PlateauReducesAtTheSameUpdatesAsPython) {
   const auto metric = header_["plateau_metric"].get<std::vector<double>>();
   int64_t num_cases = 0;
   for (const auto& golden : lines_) {
@@ -197,7 +197,7 @@ TEST_F(SchedulerGoldenTest, PlateauReducesWherePythonDoes) {
   EXPECT_EQ(num_cases, 4);
 }
 
-TEST_F(SchedulerGoldenTest, ByEpochEveryUpdateUsesTheValueOfPyTorchsLoopThatStepsAtEpochEnds) {
+TEST_F(SchedulerGoldenTest, ByEpochEqualsAPyTorchLoopThatStepsAtTheEndOfEachEpoch) {
   const auto metric = header_["plateau_metric"].get<std::vector<double>>();
   int64_t num_cases = 0;
   for (const auto& golden : lines_) {

@@ -1,7 +1,7 @@
-"""The Python side of tensorboard_tracker_test.cpp: what TensorBoard itself reads, as JSON.
+"""The Python side of tensorboard_tracker_test.cpp: prints the values that TensorBoard reads, as JSON.
 
-Usage: tensorboard_peer.py LOGDIR RUN, a folder in it. Prints {"missing": REASON} if there is no
-tensorboard package.
+Usage: tensorboard_peer.py LOGDIR RUN; RUN is a folder in LOGDIR. Prints {"missing": REASON} if the tensorboard
+package is missing.
 """
 
 import json
@@ -33,7 +33,7 @@ def read_events(folder):
     tags = events.Tags()
     result = {"scalars": {}, "histograms": {}, "texts": {}, "hparams": {}, "status": None}
     for tag in tags["scalars"]:
-        # NaN is no JSON.
+        # JSON does not have NaN.
         result["scalars"][tag] = [[e.step, str(e.value), e.wall_time] for e in events.Scalars(tag)]
     for tag in tags["histograms"]:
         result["histograms"][tag] = [
@@ -77,7 +77,7 @@ def read_hparams_tab(folder):
             for group in groups.session_groups]
 
 
-logging.disable(logging.WARNING)  # it tells what it passes over
+logging.disable(logging.WARNING)  # it logs the files that it skips
 logdir, run = sys.argv[1:]
 print(json.dumps({"version": tensorboard.__version__,
                   "events": read_events(os.path.join(logdir, run)),

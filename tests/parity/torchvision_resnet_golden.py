@@ -1,7 +1,7 @@
 """Prints the golden values of tests/unit/vision/resnet_test.cpp.
 
-Needs Python packages torch, torchvision, numpy and pillow. Made with torch 2.11.0 and torchvision
-0.26.0, which the first line of the output tells.
+Needs the Python packages torch, torchvision, numpy and pillow. Made with torch 2.11.0 and torchvision
+0.26.0; the first line of the output contains the versions.
 """
 
 import torch

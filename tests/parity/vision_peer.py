@@ -1,10 +1,10 @@
-"""What torchvision and Pillow make of the same images and models, for tests/parity/vision_test.cpp.
+"""Writes results of torchvision and Pillow for the same images and models, for tests/parity/vision_test.cpp.
 
     vision_peer.py images FOLDER   writes images of many formats and sizes into class folders of FOLDER/data, and
-                                   FOLDER/expected.pt: their pixels, their sizes, and what torchvision makes of them
-    vision_peer.py resnet FOLDER   writes FOLDER/DEPTH.pt: weights, an input and its scores
+                                   FOLDER/expected.pt: their pixels, their sizes, and torchvision's results
+    vision_peer.py resnet FOLDER   writes FOLDER/DEPTH-ZERO_INIT.pt: weights, an input and its scores
 
-Prints {"missing": REASON} if there is no torchvision, otherwise its version.
+Prints {"missing": REASON} if torchvision is missing, otherwise its version.
 """
 
 import json
@@ -22,12 +22,12 @@ except ImportError as error:
     print(json.dumps({"missing": str(error)}))
     sys.exit(0)
 
-# Of the shorter side, and of what is cut out of the middle; some are larger than the images.
+# Sizes of the shorter side and of the centre crop. Some crops are larger than the images.
 RESIZED = [(40, (33, 40)), (17, (16, 16)), (150, (100, 111)), (64, (1, 1))]
 
 
 def picture(width, height, channels=3):
-    """Smooth with some noise, as photographs are."""
+    """Returns a smooth picture with some noise, like a photograph."""
     noise = np.random.default_rng(width * 1000 + height)
     small = noise.integers(0, 256, (height // 8 + 2, width // 8 + 2, channels), dtype=np.uint8)
     planes = [np.asarray(Image.fromarray(small[..., c]).resize((width, height), Image.BICUBIC))
@@ -50,7 +50,7 @@ def write_jpegs(folder):
         image.convert("L").save(folder / f"{name}-grey.jpg", quality=60)
         Image.fromarray(picture(width, height, 4), "CMYK").save(folder / f"{name}-cmyk.jpg", quality=90)
     exif = Image.Exif()
-    exif[0x0112] = 6  # to be turned, which is not done
+    exif[0x0112] = 6  # asks for a rotation, which is not applied
     image.save(folder / "turned.jpg", exif=exif)
 
 
@@ -71,7 +71,7 @@ def write_pngs(folder):
         palette.save(folder / f"{name}-p-alpha.png", transparency=bytes(range(200)))
         for bits in (1, 2, 4):
             image.quantize(2**bits).save(folder / f"{name}-p{bits}.png", bits=bits)
-        wide = rgb[..., 0].astype(np.uint16) * 3 - 40  # some below 256, some above, some wrapped
+        wide = rgb[..., 0].astype(np.uint16) * 3 - 40  # values below and above 256, and wrapped ones
         Image.fromarray(wide).save(folder / f"{name}-l16.png")
 
 

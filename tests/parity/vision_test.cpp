@@ -1,4 +1,5 @@
-// linkboy::vision compared with torchvision and Pillow, live: bit-identical.
+// Compares linkboy::vision with torchvision and Pillow on the same machine. The results are
+// bit-identical.
 
 #include <gtest/gtest.h>
 #include <torch/torch.h>
@@ -12,13 +13,13 @@
 namespace linkboy::vision::vision_parity_test {
 namespace {
 
-/// Side of `resize` and size of `center_crop`, as in vision_peer.py.
+/// The side for `resize` and the size for `center_crop`, as in vision_peer.py.
 const std::vector<std::pair<int64_t, ImageSize>> kResized{
     {40, {33, 40}}, {17, {16, 16}}, {150, {100, 111}}, {64, {1, 1}}};
 
 std::array<int64_t, 1> one(int64_t index) { return {index}; }
 
-/// What vision_peer.py writes, made once.
+/// Holds the output of vision_peer.py, which runs once for all tests.
 class VisionParityTest : public ::testing::Test {
  protected:
   static void SetUpTestSuite() {
@@ -53,7 +54,7 @@ std::unique_ptr<TemporaryFolder> VisionParityTest::folder_;
 nlohmann::json VisionParityTest::answer_;
 StateDict VisionParityTest::expected_;
 
-/// Expects two images to be the same; says where they are not.
+/// Expects two images to be equal. Otherwise reports the number of differences and the largest one.
 void expect_equal_images(const at::Tensor& found, const at::Tensor& expected,
                          const std::string& name) {
   ASSERT_EQ(found.sizes(), expected.sizes()) << name;
@@ -63,7 +64,7 @@ void expect_equal_images(const at::Tensor& found, const at::Tensor& expected,
       << difference.max().item<int64_t>();
 }
 
-TEST_F(VisionParityTest, ImageFolderHasTorchvisionsClassesAndFilesInItsOrder) {
+TEST_F(VisionParityTest, ImageFolderListsClassesAndFilesInTorchvisionsOrder) {
   const ImageFolder data = folder();
   EXPECT_EQ(data.classes(), strings("classes"));
   const std::vector<std::string> paths = strings("paths");
@@ -74,7 +75,7 @@ TEST_F(VisionParityTest, ImageFolderHasTorchvisionsClassesAndFilesInItsOrder) {
   }
 }
 
-TEST_F(VisionParityTest, DecodedPixelsArePillows) {
+TEST_F(VisionParityTest, DecodedPixelsEqualPillow) {
   const std::vector<std::string> paths = strings("paths");
   ASSERT_GT(paths.size(), 90);
   for (std::size_t i = 0; i < paths.size(); ++i) {
@@ -83,7 +84,7 @@ TEST_F(VisionParityTest, DecodedPixelsArePillows) {
   }
 }
 
-TEST_F(VisionParityTest, ResizedPixelsArePillows) {
+TEST_F(VisionParityTest, ResizedPixelsEqualPillow) {
   for (const auto& [side, crop] : kResized) {
     ImageFolder data = folder({.resize = side});
     for (int64_t i = 0; i < data.size(); ++i) {
@@ -97,7 +98,7 @@ TEST_F(VisionParityTest, ResizedPixelsArePillows) {
   }
 }
 
-TEST_F(VisionParityTest, CentreCropsArePillows) {
+TEST_F(VisionParityTest, CentreCropsEqualPillow) {
   int64_t num_compared = 0;
   for (const auto& [side, crop] : kResized) {
     ImageFolder data = folder({.resize = side, .center_crop = crop});
@@ -119,7 +120,7 @@ struct ResNetCase {
 
 struct VisionResNetParityTest : ::testing::TestWithParam<ResNetCase> {};
 
-TEST_P(VisionResNetParityTest, WeightsOfASeedAndScoresAreTorchvisions) {
+TEST_P(VisionResNetParityTest, WeightsAndScoresOfASeedEqualTorchvision) {
   static const TemporaryFolder folder;
   static const auto answer = run_python_json("vision_peer.py", {"resnet", folder.path().string()});
   SKIP_IF_MISSING(answer);
@@ -141,7 +142,8 @@ TEST_P(VisionResNetParityTest, WeightsOfASeedAndScoresAreTorchvisions) {
   }
   EXPECT_EQ(names, expected_names);
 
-  // Torchvision's weights load into a network of other weights, and give its scores.
+  // A network with different weights loads torchvision's weights and then computes torchvision's
+  // scores.
   torch::manual_seed(4);
   const ResNet other(depth, ResNetOptions{.num_classes = 10});
   Model loaded(other);

@@ -27,7 +27,7 @@
 
 namespace linkboy::testing {
 
-/// What all parts of a process share, as text.
+/// The state that all parts of a process share, as text by name.
 using ProcessState = std::map<std::string, std::string>;
 
 template <class... Values>
@@ -51,7 +51,7 @@ inline std::string environment_text() {
   return sorted_lines(variables);
 }
 
-/// Returns the environment that the process was started with.
+/// Returns the environment with which the process was started.
 inline std::string first_environment_text() {
   std::ifstream file("/proc/self/environ");
   std::vector<std::string> variables;
@@ -60,18 +60,19 @@ inline std::string first_environment_text() {
 }
 
 inline std::string signals_text() {
-  constexpr int kRestorer = 0x04000000;  // glibc's, in each action that was ever set
+  constexpr int kRestorer = 0x04000000;  // set by glibc in each action
   std::ostringstream text;
   for (int signal = 1; signal < NSIG; ++signal) {
     struct sigaction action {};
-    if (sigaction(signal, nullptr, &action) != 0) continue;  // glibc keeps some to itself
+    if (sigaction(signal, nullptr, &action) != 0) continue;  // glibc reserves some
     text << signal << ' ' << reinterpret_cast<void*>(action.sa_handler) << ' '
          << (action.sa_flags & ~kRestorer) << '\n';
   }
   return text.str();
 }
 
-/// The kernels of all operators that were registered one by one, with the places in the sources.
+/// Returns the kernels of all operators that were registered individually, with their places in the
+/// sources.
 inline std::string kernels_text() {
   std::string text;
   auto& dispatcher = c10::Dispatcher::singleton();
@@ -120,7 +121,7 @@ inline ProcessState process_state() {
   };
 }
 
-/// The entries that differ.
+/// Returns the names of the entries that differ.
 inline std::set<std::string> changes(const ProcessState& before, const ProcessState& after) {
   std::set<std::string> names;
   for (const auto& [name, text] : before) {

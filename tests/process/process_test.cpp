@@ -1,5 +1,5 @@
-// What linkboy touches in the process: nothing in a plain run, and what
-// docs/what_linkboy_touches.md lists when a feature is used.
+// linkboy's effects on the process: none in a plain run; with some features, those that
+// docs/what_linkboy_touches.md lists.
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -32,13 +32,14 @@ using Names = std::set<std::string>;
 using ::testing::HasSubstr;
 using ::testing::Not;
 
-/// Where the sources lie: the dispatcher knows a kernel by the place that registered it.
+/// Returns the folder of the sources. The dispatcher lists the source file that registered a
+/// kernel.
 std::string source_folder() {
   const std::string here = __FILE__;
   return here.substr(0, here.rfind("tests/process/"));
 }
 
-/// LibTorch starts its threads when it first computes.
+/// Starts LibTorch's threads, which exist only after the first computation.
 void warm_up_libtorch() {
   const auto x = torch::ones({512, 512}, torch::requires_grad());
   torch::mm(x, x).sum().backward();
@@ -48,11 +49,11 @@ void train(Trainer& trainer) {
   trainer.train({.train_dataset = toy_data(24), .num_epochs = 2, .eval_dataset = toy_data(8)});
 }
 
-TEST(PlainRunTest, TheProgramStartsAsLibTorchAlone) {
+TEST(PlainRunTest, StartsInTheSameStateAsALibTorchProgram) {
   EXPECT_EQ(&torch::autograd::Engine::get_default_engine(),
             &torch::autograd::Engine::get_base_engine());
   EXPECT_FALSE(at::hasCallbacks());
-  // No static object of linkboy has registered a kernel, set a variable or drawn a number.
+  // No static object of linkboy has registered a kernel, set a variable or drawn a random number.
   EXPECT_THAT(kernels_text(), Not(HasSubstr(source_folder())));
   EXPECT_EQ(environment_text(), first_environment_text());
   const at::Generator& generator = at::detail::getDefaultCPUGenerator();
@@ -60,9 +61,9 @@ TEST(PlainRunTest, TheProgramStartsAsLibTorchAlone) {
   EXPECT_TRUE(torch::equal(generator.get_state(), fresh.get_state()));
 }
 
-TEST(PlainRunTest, LeavesTheProcessAsItWas) {
+TEST(PlainRunTest, LeavesTheProcessUnchanged) {
   warm_up_libtorch();
-  const auto model = toy_model();  // LibTorch draws its first weights
+  const auto model = toy_model();  // LibTorch draws the first weights
   const ProcessState before = process_state();
   ProcessState during;
   {
@@ -75,9 +76,9 @@ TEST(PlainRunTest, LeavesTheProcessAsItWas) {
   EXPECT_EQ(changes(before, process_state()), Names());
 }
 
-// What follows uses features: it shows that the state above sees each of them.
+// The following tests use features. They show that ProcessState detects each kind of change.
 
-/// The changes while `use` runs, which calls what it is given in its middle, and those after it.
+/// The changes during `use`, which calls its argument in the middle, and the changes after it.
 struct Effects {
   explicit Effects(const std::function<void(const std::function<void()>&)>& use) {
     warm_up_libtorch();
@@ -89,7 +90,7 @@ struct Effects {
   Names after;
 };
 
-TEST(FeaturesTest, ACheckpointIsInFrontOfTheEngineWhileItsFunctionRuns) {
+TEST(FeaturesTest, ACheckpointReplacesTheEngineWhileItsFunctionRuns) {
   const Effects effects([](const auto& look) {
     auto x = torch::ones({3}, torch::requires_grad());
     auto y = checkpoint(
@@ -106,7 +107,7 @@ TEST(FeaturesTest, ACheckpointIsInFrontOfTheEngineWhileItsFunctionRuns) {
   EXPECT_EQ(effects.after, Names());
 }
 
-TEST(FeaturesTest, CheckpointsOfSeveralThreadsLeaveNothingInFrontOfTheEngine) {
+TEST(FeaturesTest, CheckpointsOfSeveralThreadsRestoreTheEngine) {
   const auto differentiate = [] {
     for (int i = 0; i < 500; ++i) {
       const auto x = torch::full({3}, 0.5, torch::requires_grad());
@@ -122,7 +123,7 @@ TEST(FeaturesTest, CheckpointsOfSeveralThreadsLeaveNothingInFrontOfTheEngine) {
             &torch::autograd::Engine::get_base_engine());
 }
 
-TEST(FeaturesTest, SynchronisedBatchNormRegistersKernelsForGood) {
+TEST(FeaturesTest, SynchronisedBatchNormRegistersKernelsPermanently) {
   const Effects effects([](const auto& look) {
     Model model(torch::nn::BatchNorm1d(4));
     const auto handle = convert_sync_batchnorm(model, pretended_group(0, 2));
@@ -133,7 +134,7 @@ TEST(FeaturesTest, SynchronisedBatchNormRegistersKernelsForGood) {
   EXPECT_THAT(kernels_text(), HasSubstr(source_folder() + "src/distributed/sync_batch_norm.cpp"));
 }
 
-TEST(FeaturesTest, OneProcessNeedsNoKernelsOfItsOwn) {
+TEST(FeaturesTest, OneProcessRegistersNoKernels) {
   const Effects effects([](const auto& look) {
     Model model(torch::nn::BatchNorm1d(4));
     const auto handle = convert_sync_batchnorm(model, std::make_shared<ProcessGroup>());
@@ -154,7 +155,7 @@ TEST(FeaturesTest, SignalsAreHandledDuringARunWithStopOnSignal) {
              std::make_shared<AtUpdate>(1, [&](Trainer&) { look(); })});
     train(toy.trainer);
   });
-  EXPECT_EQ(effects.during, (Names{"generator", "signals"}));  // the toy's weights are drawn
+  EXPECT_EQ(effects.during, (Names{"generator", "signals"}));  // the toy draws its weights
   EXPECT_EQ(effects.after, Names{"generator"});
 }
 
@@ -166,7 +167,7 @@ TEST(FeaturesTest, ASeedSetsLibTorchsGenerators) {
   EXPECT_EQ(effects.during, Names{"generator"});
 }
 
-TEST(FeaturesTest, DeterministicAlgorithmsAreSetForGood) {
+TEST(FeaturesTest, DeterministicAlgorithmsStayEnabled) {
   ASSERT_EQ(std::getenv("CUBLAS_WORKSPACE_CONFIG"), nullptr);
   const Effects effects([](const auto& look) {
     const Accelerator accelerator({.device = test_device(), .deterministic = true});
@@ -177,7 +178,7 @@ TEST(FeaturesTest, DeterministicAlgorithmsAreSetForGood) {
   EXPECT_STREQ(std::getenv("CUBLAS_WORKSPACE_CONFIG"), ":4096:8");
 }
 
-TEST(FeaturesTest, NcclsVariablesAreSetForGood) {
+TEST(FeaturesTest, NcclVariablesStaySet) {
   if (!has_nccl()) GTEST_SKIP() << "linkboy is built without NCCL";
   const Effects effects([](const auto& look) {
     choose_nccl_defaults();
@@ -208,7 +209,7 @@ TEST(FeaturesTest, ATraceIsMadeByLibTorchsProfiler) {
   EXPECT_FALSE(effects.after.contains("record functions"));
 }
 
-TEST(FeaturesTest, WhatNoFeatureTouchesIsSeenToo) {
+TEST(FeaturesTest, ChangesThatNoFeatureMakesAreDetected) {
   const Effects effects([](const auto& look) {
     const SingleThread one;
     const auto mask = ::umask(0);

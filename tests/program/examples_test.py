@@ -1,10 +1,10 @@
-"""Runs the table of examples/README.md as a reader would, and compares the last lines.
+"""Runs the table of examples/README.md like a reader, and compares the last lines.
 
     python3 examples_test.py FOLDER_OF_THE_BUILT_EXAMPLES [unittest arguments]
 
-Each command runs in a temporary folder. In it build/release/examples/ is the folder given, tests/
-and examples/ are the repository's, python3 is LINKBOY_PYTHON, and torchrun is
-tests/distributed/launch: so torchrun itself is not needed.
+Each command runs in a temporary folder, in which build/release/examples/ is the given folder, tests/
+and examples/ are those of the repository, python3 is LINKBOY_PYTHON, and torchrun is
+tests/distributed/launch, so that torchrun is not needed.
 """
 
 import os
@@ -22,7 +22,7 @@ import unittest_main  # noqa: E402
 BUILT_EXAMPLES = None
 REPOSITORY = pathlib.Path(__file__).resolve().parents[2]
 EXAMPLES = REPOSITORY / "examples"
-# The table's numbers are those of one thread on the CPU.
+# The table's numbers were computed by one thread on the CPU.
 ENVIRONMENT = {"OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
 
 ROW = re.compile(r"\| \[(.+?)\]\((.+?)\) \| .+ \| `(.+)` \| `(.+)` \|")
@@ -33,7 +33,7 @@ NUMBER = re.compile(r"(-?\d+(?:\.\d+)?(?:e[-+]?\d+)?)")
 
 
 def runnable(command):
-    """The command with the paths of this build."""
+    """Returns the command with the paths of this build."""
     for pattern, path in (
         (r"python3(?= )", os.environ.get("LINKBOY_PYTHON") or sys.executable),
         (re.escape(TORCHRUN) + r"(?= )", REPOSITORY / "tests/distributed/launch"),
@@ -46,7 +46,7 @@ def runnable(command):
 
 
 class Row:
-    """A program, and the line that its command should end with."""
+    """A program, and the expected last line of its command."""
 
     def __init__(self, line):
         match = ROW.fullmatch(line)
@@ -55,7 +55,7 @@ class Row:
         self.name, self.link, self.command, self.last_line = match.groups()
 
     def program(self):
-        """The last one of the command."""
+        """The last program of the command."""
         return re.findall(re.escape(BUILT) + r"(\S+)", self.command)[-1]
 
     def run(self, folder):
@@ -76,7 +76,7 @@ def read_table():
 
 
 def numbers_agree(expected, found):
-    """Integers exactly; see README.md for the others, which processors round in their own way."""
+    """Whether integers are equal, and other numbers close; processors round those differently (README.md)."""
     if "e" in expected:
         return float(expected) / 10 <= float(found) <= float(expected) * 10
     if "." in expected:
@@ -85,7 +85,7 @@ def numbers_agree(expected, found):
 
 
 def lines_agree(expected, found):
-    """Whether texts are equal and numbers agree; "..." in `expected` is anything."""
+    """Whether texts are equal and numbers agree; "..." in `expected` matches anything."""
     pattern = ""
     for i, piece in enumerate(NUMBER.split(expected)):
         pattern += NUMBER.pattern if i % 2 else re.escape(piece).replace(r"\.\.\.", ".*")
@@ -95,7 +95,7 @@ def lines_agree(expected, found):
 
 def last_line(output):
     lines = output.splitlines()
-    return lines[-1].removeprefix("rank 0: ") if lines else ""  # which launch puts there
+    return lines[-1].removeprefix("rank 0: ") if lines else ""  # added by launch
 
 
 class ExamplesTest(unittest.TestCase):

@@ -1,8 +1,8 @@
-"""Runs examples/programs/fashion_mnist as a user does: options, files, exit statuses, signals.
+"""Runs examples/programs/fashion_mnist like a user: options, files, exit statuses, signals.
 
     python3 fashion_mnist_test.py PATH/TO/fashion_mnist [unittest arguments]
 
-Needs nothing but Python's standard library; the images are made up.
+Needs only Python's standard library; the images are artificial.
 """
 
 import csv
@@ -23,7 +23,7 @@ sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent / "support
 import unittest_main  # noqa: E402
 
 PROGRAM = None
-# Runs that are killed at random instants until they are through. LINKBOY_KILL_ROUNDS asks for more.
+# Number of runs that are killed at random times until they complete; LINKBOY_KILL_ROUNDS changes it.
 KILL_ROUNDS = int(os.environ.get("LINKBOY_KILL_ROUNDS", "2"))
 KILL_SEED = int(os.environ.get("LINKBOY_KILL_SEED", "0"))
 NUM_TRAIN = 700
@@ -36,7 +36,7 @@ def idx(sizes, data):
 
 
 def write_data(folder, num_train=NUM_TRAIN, num_test=NUM_TEST):
-    """Images whose class is the place of a bright band: the training part gzipped, the other not."""
+    """Writes images whose class is the position of a bright band. Only the training files are gzipped."""
     draw = random.Random(0)
     for prefix, count in (("train", num_train), ("t10k", num_test)):
         labels = bytes(draw.randrange(10) for _ in range(count))
@@ -65,7 +65,7 @@ METRICS = ["accuracy:num_classes=10", "f-beta:num_classes=10,as=f1", "cohen-kapp
 
 
 def trackers(folder=""):
-    """All that there are; --trackers takes them."""
+    """Returns the names of all trackers, for --trackers."""
     return ["tensorboard:directory=" + folder + "tb", "mlflow:directory=" + folder + "ml",
             "csv:path=" + folder + "run.csv", "json-lines:path=" + folder + "run.jsonl",
             "html-report:path=" + folder + "run.html"]
@@ -91,8 +91,8 @@ class ProgramTest(unittest.TestCase):
         self.path = pathlib.Path(self.folder.name)
 
     def command(self, options):
-        """A tiny run; `options` by name with '.' as '__', True for a switch, a list to give
-        it several times, None to leave one out."""
+        """Returns the command of a tiny run. In a name in `options`, '__' represents '.'; True is a switch,
+        a list gives an option several times, and None omits it."""
         merged = {
             "data": self.data,
             "model": "mlp",
@@ -115,7 +115,7 @@ class ProgramTest(unittest.TestCase):
         return command
 
     def run_program(self, status=0, **options):
-        """Runs in the test's own folder; returns what it printed: output, or error if it failed."""
+        """Runs in the test's folder; returns the output, or the error if it failed."""
         done = subprocess.run(
             self.command(options), cwd=self.path, capture_output=True, text=True, timeout=120
         )
@@ -128,7 +128,7 @@ class ProgramTest(unittest.TestCase):
         return done.stderr
 
     def reported(self, **options):
-        """The events of a run that succeeds."""
+        """Returns the events of a successful run."""
         self.run_program(report="report.jsonl", **options)
         return self.read_report()
 
@@ -175,7 +175,7 @@ class SuccessTest(ProgramTest):
     def test_help_names_groups_and_defaults(self):
         done = subprocess.run([PROGRAM, "--help"], capture_output=True, text=True)
         self.assertEqual(done.returncode, 0)
-        for text in ("Training:", "--train.num_epochs VALUE (=5)", "adamw:lr=0.003", "--report-updates",
+        for text in ("Training:", "--train.num_epochs N (=5)", "adamw:lr=0.003", "--report-updates",
                      "--model.name VALUE (=cnn)", "Also --epochs."):
             self.assertIn(text, done.stdout)
 
@@ -207,7 +207,7 @@ class SuccessTest(ProgramTest):
             self.assertEqual(list(update), ["event", "update", "loss", "lr", "grad_norm"])
             self.assertEqual(update["lr"], [0.01])
             self.assertGreater(update["grad_norm"], 0)
-            # One batch an update: the loss is the batch's own, a 32-bit number.
+            # With one batch per update, the loss is that of the batch, a 32-bit number.
             self.assertEqual(struct.unpack("f", struct.pack("f", update["loss"]))[0], update["loss"])
         weights = [128, 128, 128, 128, 88]
         mean = sum(w * loss for w, loss in zip(weights, losses(events))) / sum(weights)
@@ -242,7 +242,7 @@ class SuccessTest(ProgramTest):
         events = self.reported(gradient_accumulation_steps=3, report_updates=True)
         self.assertEqual([epoch["updates"] for epoch in of_kind(events, "epoch")], [2, 4])
         self.assertEqual(len(losses(events)), 4)
-        # Two updates of 384 and 256 samples.
+        # The two updates have 384 and 256 samples.
         mean = (384 * losses(events)[0] + 256 * losses(events)[1]) / 640
         self.assertAlmostEqual(mean, of_kind(events, "epoch")[0]["train_loss_epoch"], places=12)
 
@@ -267,7 +267,7 @@ class SuccessTest(ProgramTest):
                 self.assertAlmostEqual(a, b, delta=bound)
 
     def test_graph_mode_changes_no_loss(self):
-        # On the CPU; the batches are all full.
+        # Uses the CPU; all batches are full.
         runs = [self.reported(report_updates=True, limit_train=64, batch_size=16, execution_mode=mode)
                 for mode in ("eager", "graph")]
         self.assertEqual(len(losses(runs[0])), 8)
@@ -331,7 +331,7 @@ class SuccessTest(ProgramTest):
 
 class SignalTest(ProgramTest):
     def start(self, **options):
-        """A long run that has written the first line of its report."""
+        """Starts a long run and waits for the first line of its report."""
         report = self.path / "report.jsonl"
         report.unlink(missing_ok=True)
         process = subprocess.Popen(
@@ -351,7 +351,7 @@ class SignalTest(ProgramTest):
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGHUP):
             with self.subTest(signal=number):
                 process = self.start()
-                # A launcher and a service manager both send it, and hand it on.
+                # A launcher and a service manager can both send and forward the signal.
                 for _ in range(3):
                     process.send_signal(number)
                 output, _ = process.communicate(timeout=60)
@@ -366,7 +366,7 @@ class SignalTest(ProgramTest):
         self.run_program(init_from="output/fashion_mnist.pt", max_updates=1)
 
     def test_a_signal_after_the_reader_of_the_output_is_gone_saves_as_well(self):
-        # As Ctrl-C does to `fashion_mnist | tee log`.
+        # Simulates Ctrl-C on `fashion_mnist | tee log`.
         process = self.start(progress="plain", save_every_epochs=1)
         process.stdout.close()
         process.send_signal(signal.SIGINT)
@@ -403,8 +403,8 @@ class OutputTest(ProgramTest):
         options["report"] = "report.jsonl"
         self.run_program(**options, max_updates=4, save_every_updates=3, keep_last=9)
         with open(self.path / "report.jsonl", "a") as report:
-            report.write('{"event":"upda')  # the killed run got as far as this
-        self.run_program(**options, max_updates=7, resume_from=self.states()[0])  # that of update 3
+            report.write('{"event":"upda')  # the last output of a killed run
+        self.run_program(**options, max_updates=7, resume_from=self.states()[0])  # from update 3
         resumed = self.read_report()
         for events in whole, resumed:
             for epoch in of_kind(events, "epoch"):
@@ -448,7 +448,7 @@ class KilledRunTest(ProgramTest):
                                         "output_dir": output})
                 process = subprocess.Popen(command, cwd=self.path, stdout=subprocess.PIPE,
                                            stderr=subprocess.STDOUT, text=True)
-                # Past the start of the program, so that a chain of kills gets on.
+                # Waits for the start of the program, so that a series of kills makes progress.
                 before = set(self.states(output))
                 deadline = time.monotonic() + 60
                 while process.poll() is None and time.monotonic() < deadline:
@@ -466,7 +466,7 @@ class KilledRunTest(ProgramTest):
                 self.assertEqual(process.returncode, -signal.SIGKILL, printed)
             self.assertEqual(self.final_bytes(output), expected)
             left = [file for file in (self.path / output / "states").rglob("*") if file.is_file()]
-            self.assertLessEqual(len(left), 4, left)  # with the lock
+            self.assertLessEqual(len(left), 4, left)  # including the lock
         print(f"({kills} kills)", file=sys.stderr, end=" ")
         self.assertGreater(kills, 0)
 
@@ -512,7 +512,7 @@ class ResumeTest(ProgramTest):
         damaged[len(damaged) // 2] ^= 1
         newest.write_bytes(damaged)
         printed = self.run_program(**SETTINGS, resume_from="latest")
-        self.assertIn("WARNING: a training state is left out", printed)
+        self.assertIn("WARNING: a damaged training state is skipped", printed)
         self.assertIn("has the checksum", printed)
         self.assertIn("Resumed training state from output/states/state-00000002", printed)
         self.assertEqual(self.final_bytes(), expected)
@@ -523,8 +523,8 @@ class ResumeTest(ProgramTest):
         done = subprocess.run(limited, cwd=self.path, capture_output=True, text=True, timeout=120)
         self.assertIn("ERROR: the training state was not saved", done.stdout)
         self.assertIn("File too large", done.stdout)
-        self.assertIn("The run goes on", done.stdout)
-        # The checkpoint at the end does not fit either, which is an error of the program.
+        self.assertIn("The run continues", done.stdout)
+        # The final checkpoint does not fit either, which makes the program fail.
         self.assertEqual(done.returncode, 1)
         self.assertIn("cannot write", done.stderr)
 
@@ -534,7 +534,7 @@ class ResumeTest(ProgramTest):
             self.reported(load_checkpoint="output/first.pt", lr=0.01, scheduler="none", max_updates=1,
                           report_updates=True), "update")]
         self.assertEqual(rates, [0.01])
-        self.assertIn("give one of them",
+        self.assertIn("use only one of them",
                       self.run_program(status=2, load_checkpoint="first.pt", init_from="x").lower())
         first = "output/first.pt"
         self.run_program(init_from=first, init_key="model_state_dict", max_updates=1)
@@ -553,7 +553,7 @@ class WrongUsageTest(ProgramTest):
             ({"lr": "nan"}, "--optimizer: Invalid learning rate: nan"),
             ({"momentum": 0.9}, "momentum"),
             ({"distributed__timeout": 30}, "it must be a number with its unit: 30s"),
-            ({"trackers": "csv:path=output/fashion_mnist.pt"}, "is to be written twice"),
+            ({"trackers": "csv:path=output/fashion_mnist.pt"}, "is the path of two outputs"),
             ({"keep_last": 3}, "no training states are saved"),
             ({"asynchronous": "true"}, "no training states are saved"),
             ({"zero_stage": 3}, "zero_stage is 3"),
@@ -597,13 +597,13 @@ class SchedulerTest(ProgramTest):
         events = self.reported(
             scheduler="plateau:monitor=eval_accuracy,patience=0,factor=0.5", lr=0.01, epochs=4,
         )
-        # More accuracy is worse to the default mode, min.
+        # In the default mode (min), a higher accuracy is worse.
         self.assertLess(of_kind(events, "epoch")[-1]["lr"][0], 0.01)
 
 
 class ErrorTest(ProgramTest):
     def broken_data(self, name, content):
-        """A copy of the data in which one file has another content; None leaves the file out."""
+        """Copies the data with other contents for one file; None omits the file."""
         folder = self.path / "data"
         folder.mkdir(exist_ok=True)
         for file in self.data.iterdir():
@@ -646,7 +646,7 @@ class ErrorTest(ProgramTest):
         self.run_program(max_updates=1, save_init="mlp.pt")
         error = self.run_program(status=1, model="cnn", init_from="mlp.pt", checkpoint="new.pt")
         self.assertIn('mlp.pt" do not fit', error)
-        for name in ("1.running_mean", "2.weight", "0.weight"):  # missing, unexpected, misshapen
+        for name in ("1.running_mean", "2.weight", "0.weight"):  # missing, unexpected, with another shape
             self.assertIn(name, error)
         self.assertIn("none.pt", self.run_program(status=1, init_from="none.pt"))
         (self.path / "text.pt").write_text("no weights")
@@ -657,7 +657,7 @@ class ErrorTest(ProgramTest):
         (self.path / "file").write_text("a file, not a folder")
         for option in ("report", "output_dir"):
             with self.subTest(option=option):
-                # If it trained for so long, the run would exceed its time.
+                # If the run trained for that many epochs, it would time out.
                 options = {option: "file/x", "epochs": 1000000}
                 self.assertIn("file/x", self.run_program(status=1, **options))
         self.assertIn("is not a regular file", self.run_program(status=1, report=self.path, epochs=1000000))
@@ -687,7 +687,7 @@ class ErrorTest(ProgramTest):
 
 
 class WatchingTest(ProgramTest):
-    """--callbacks and the trackers."""
+    """Tests of --callbacks and the trackers."""
 
     def rows(self, name="run.csv"):
         with open(self.path / name, newline="") as table:
@@ -715,7 +715,7 @@ class WatchingTest(ProgramTest):
                 "time-limit:minutes=30",
             ],
         )
-        self.assertIn("Running evaluation after 4 training steps", output)
+        self.assertIn("Running evaluation after 4 updates", output)
         names = {row["name"] for row in self.rows()}
         for name in (
             "train_loss train_loss_epoch eval_loss_epoch eval_accuracy eval_f1 eval_kappa lr "
@@ -730,7 +730,7 @@ class WatchingTest(ProgramTest):
         self.run_program(trackers=trackers("out/"),
                          track_run__every_n_updates=1, histograms_every_n_epochs=1)
         files = self.files()
-        # The training and the test after it.
+        # One file of the training, and one of the test after it.
         events = [name for name in files if "events.out.tfevents" in name]
         self.assertEqual({os.path.dirname(name) for name in events}, {"out/tb/fashion_mnist-1"})
         self.assertTrue([name for name in files if name.startswith("out/ml/") and "metrics/" in name])
@@ -747,7 +747,7 @@ class WatchingTest(ProgramTest):
                        scheduler="none")
         self.run_program(max_updates=7, keep_last=9, **options)
         states = self.states()
-        self.run_program(resume_from=states[1], **options)  # that of update 6; 7 is made again
+        self.run_program(resume_from=states[1], **options)  # from update 6; update 7 is repeated
         losses = [int(row["update"]) for row in self.rows() if row["name"] == "train_loss"]
         self.assertEqual(losses, list(range(1, 11)))
         epochs = [int(row["epoch"]) for row in self.rows() if row["name"] == "train_loss_epoch"]
@@ -782,7 +782,7 @@ class WatchingTest(ProgramTest):
             ("timer", "the callback timer's minutes is missing"),
             ("timer:minutes=0", "the time-limit's minutes is 0; it must be above 0"),
             ("save-predictions", "the callback save-predictions's path is missing"),
-            (["memory-monitor", "memory-monitor"], "is there already"),
+            (["memory-monitor", "memory-monitor"], "is already present"),
             ("early-stopping:patience", "is not KEY=VALUE"),
             ("early-stopping:patience=0", "patience is 0"),
         ):

@@ -1,8 +1,8 @@
-"""A GAN that is resumed ends as the uninterrupted one: both networks, both optimizers.
+"""A resumed GAN run equals the uninterrupted one: both networks and both optimizers.
 
     python3 gan_test.py PATH/TO/gan PATH/TO/linkboy-checkpoint [unittest arguments]
 
-Needs Python's standard library only.
+Needs only Python's standard library.
 """
 
 import os
@@ -25,7 +25,7 @@ def run(*command):
 
 
 def train(states, updates):
-    """16 updates an epoch."""
+    """Trains with 16 updates per epoch."""
     return run(GAN, f"--states={states}", f"--updates={updates}", "--batch-size=4096")
 
 
@@ -38,7 +38,7 @@ class GanTest(unittest.TestCase):
         with tempfile.TemporaryDirectory() as folder:
             whole, parts = pathlib.Path(folder, "whole"), pathlib.Path(folder, "parts")
             last_line = train(whole, 40).splitlines()[-1]
-            train(parts, 20)  # in mid-epoch
+            train(parts, 20)  # mid-epoch
             resumed = train(parts, 40)
             self.assertIn("Resumed training state", resumed)
             self.assertEqual(resumed.splitlines()[-1], last_line)

@@ -1,8 +1,8 @@
-"""Runs examples/tools/linkboy_checkpoint as a user does.
+"""Runs examples/tools/linkboy_checkpoint like a user.
 
     python3 linkboy_checkpoint_test.py PATH/TO/linkboy-checkpoint [unittest arguments]
 
-Set LINKBOY_PYTHON to a Python that has torch, or the tests that need Python's .pt files skip.
+Set LINKBOY_PYTHON to a Python with torch; otherwise the tests that need Python's .pt files are skipped.
 """
 
 import json
@@ -32,7 +32,7 @@ def run(*arguments):
 
 
 def write_safetensors(path, tensors, metadata=None):
-    """`tensors` has (dtype, shape, data) for each name."""
+    """`tensors` maps each name to (dtype, shape, data)."""
     header, data = {}, b""
     if metadata:
         header["__metadata__"] = metadata
@@ -145,7 +145,7 @@ class ListTest(ProgramTest):
         self.assertEqual(self.succeed("--list", path, "--key", "model"),
                          ["0.w: float32 [1] 4 bytes", "1 tensors, 1 elements, 4 bytes"])
         self.assertEqual(self.succeed("--list", path, "--key", "metadata")[0], 'step: "3"')
-        self.fail_with(1, 'there is no "modl" in this state; it holds: model.0.w, other, metadata',
+        self.fail_with(1, 'there is no "modl" in this state; it contains: model.0.w, other, metadata',
                        "--list", path, "--key", "modl")
 
 
@@ -161,7 +161,7 @@ def text(value):
 
 
 def repeated_tensor(sizes, strides):
-    """A dict with a tensor in a storage of 4 bytes, and that storage's record."""
+    """A dict with a tensor in a storage of 4 bytes, and the record of the storage."""
     def numbers(values):
         return b"(" + b"".join(b"\x8a\x08" + struct.pack("<q", v) for v in values) + b"t"
     storage = b"(" + text(b"storage") + b"ctorch\nFloatStorage\n" + text(b"0") + text(b"cpu") + b"K\x01tQ"
@@ -171,7 +171,7 @@ def repeated_tensor(sizes, strides):
 
 
 class HostileFileTest(ProgramTest):
-    """Each would take all memory, or run into the timeout of `run`, if its cost were not bounded."""
+    """Files that would use all memory or exceed the timeout of `run` if their cost were not bounded."""
 
     def test_names_of_one_hash_are_refused(self):
         names = colliding_names(40)
@@ -191,7 +191,7 @@ class HostileFileTest(ProgramTest):
     def test_a_long_key_above_many_values_is_refused(self):
         path = self.folder / "a.pt"
         write_pickle(path, b"}" + text(b"k" * 1_000_000) + b"](" + b"N" * 20_000 + b"es")
-        self.fail_with(1, "the paths of its values take more than", "--list", path)
+        self.fail_with(1, "the paths of its values have more than", "--list", path)
 
     def test_a_long_key_in_itself_takes_no_more_memory_than_its_path(self):
         path, size = self.folder / "a.pt", 200_000
@@ -202,16 +202,16 @@ class HostileFileTest(ProgramTest):
             _, status, usage = os.wait4(child.pid, 0)
             child.returncode = os.waitstatus_to_exitcode(status)
             told.seek(0)
-            self.assertIn(b"the paths of its values take more than", told.read())
+            self.assertIn(b"the paths of its values have more than", told.read())
         self.assertEqual(child.returncode, 1)
-        self.assertLess(usage.ru_maxrss, 800_000)  # KiB; the libraries alone take half
+        self.assertLess(usage.ru_maxrss, 800_000)  # KiB; the libraries alone need half
 
     def test_elements_that_a_file_does_not_have_are_not_walked_through(self):
         path, target = self.folder / "a.pt", self.folder / "b.safetensors"
         write_pickle(path, *repeated_tensor([2**20, 2**20], [0, 0]))
         self.assertEqual(self.succeed("--list", path)[0],
                          "w: float32 [1048576, 1048576] 4398046511104 bytes")
-        message = "name 4398046511104 bytes, of which the file has 4: elements are repeated"
+        message = "have 4398046511104 bytes, but the file stores 4: strides or other tensors repeat"
         self.fail_with(1, message, "--list", path, "--values")
         self.fail_with(1, message, "--convert", path, "--to", target)
         self.fail_with(1, message, "--diff", path, "--with", path)
@@ -241,11 +241,11 @@ class ConvertTest(ProgramTest):
         first = self.file("a.safetensors", {"w": floats(1)})
         target = self.folder / "b.pt"
         target.write_text("precious")
-        self.fail_with(1, "exists already", "--convert", first, "--to", target)
+        self.fail_with(1, "already exists", "--convert", first, "--to", target)
         self.assertEqual(target.read_text(), "precious")
         self.succeed("--convert", first, "--to", target, "--force")
         self.assertEqual(self.succeed("--diff", first, "--with", target), ["equal"])
-        # A file onto itself.
+        # The file is converted onto itself.
         self.succeed("--convert", first, "--to", first, "--force", "--mmap")
         self.assertEqual(self.succeed("--diff", first, "--with", target), ["equal"])
 
@@ -322,12 +322,12 @@ class ErrorTest(ProgramTest):
             (["--list", path, "--diff", path, "--with", path], "2 of --list,"),
             (["--diff", path], "Name it with --with"),
             (["--convert", path], "Name it with --to"),
-            (["--convert", path, "--to", "b.bin"], "ends with .pt or .safetensors"),
-            (["--list", path, "--to", "b.pt"], "--to goes with --convert only"),
-            (["--list", path, "--force"], "--force goes with --convert only"),
-            (["--list", path, "--with", path], "--with goes with --diff only"),
-            (["--list", path, "--tolerance", "1"], "--tolerance goes with --diff only"),
-            (["--convert", path, "--to", "b.pt", "--values"], "--values goes with --list only"),
+            (["--convert", path, "--to", "b.bin"], "must end with .pt or .safetensors"),
+            (["--list", path, "--to", "b.pt"], "--to requires --convert"),
+            (["--list", path, "--force"], "--force requires --convert"),
+            (["--list", path, "--with", path], "--with requires --diff"),
+            (["--list", path, "--tolerance", "1"], "--tolerance requires --diff"),
+            (["--convert", path, "--to", "b.pt", "--values"], "--values requires --list"),
             (["--diff", path, "--with", path, "--tolerance", "-1"], "0 or more"),
             (["--lst", path], "--list"),
         ):
@@ -407,7 +407,7 @@ class PythonTest(ProgramTest):
         for key, line in (("model", "w: float32 [3, 2] 24 bytes"),
                           ("optimizer.state.0", "step: float32 [] 4 bytes")):
             self.assertEqual(self.succeed("--list", self.python_file, "--key", key)[0], line)
-        self.fail_with(1, "it holds: model, optimizer, epoch", "--list", self.python_file,
+        self.fail_with(1, "it contains: model, optimizer, epoch", "--list", self.python_file,
                        "--key", "nothing")
         self.fail_with(1, "must be a dict", "--list", self.python_file, "--key", "epoch")
 

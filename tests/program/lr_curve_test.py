@@ -1,4 +1,4 @@
-"""Runs examples/tools/lr_curve as a user does.
+"""Runs examples/tools/lr_curve like a user.
 
     python3 lr_curve_test.py PATH/TO/lr_curve [unittest arguments]
 """
@@ -65,7 +65,7 @@ class LrCurveTest(unittest.TestCase):
             (["--scheduler", "step", "--scheduler-option", "x=0"], "it has step_size, gamma"),
             (["--width", "1"], "2 to 1000"),
             (["--scheduler", "exponential", "--scheduler-option", "gamma=10"],
-             "the schedule gives lr = inf for update 310"),
+             "the schedule returns lr = inf for update 310"),
             (["--epochs", "9223372036854775807", "--updates-per-epoch", "2"],
              "9223372036854775807 epochs of 2 updates are more than"),
         ):

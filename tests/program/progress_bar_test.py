@@ -1,9 +1,9 @@
-"""Looks at the progress bar as a user sees it: in pseudo-terminals of several widths, in one that
+"""Checks the progress bar as a user sees it: in pseudo-terminals of several widths, in one that
 cannot draw, and in a file.
 
     python3 progress_bar_test.py PATH/TO/fashion_mnist [unittest arguments]
 
-Needs nothing but Python's standard library; the images are made up.
+Needs only Python's standard library; the images are artificial.
 """
 
 import fcntl
@@ -27,7 +27,7 @@ PROGRAM = None
 
 
 class Screen:
-    """What a terminal makes of the bytes: lines, of which the last one is still written to."""
+    """Converts bytes to lines, like a terminal. The last line is the current one."""
 
     def __init__(self, columns):
         self.columns = columns
@@ -69,7 +69,7 @@ class ProgressBarTest(unittest.TestCase):
                 "10", "--output_dir", self.data / "output", *more]
 
     def in_terminal(self, columns, *more, **environment):
-        """Bytes that the program sends to a terminal, in which are its output and its errors."""
+        """Returns the bytes that the program sends to a terminal: its output and its errors."""
         variables = {**os.environ, "TERM": "xterm", **environment}
         if environment.get("NO_COLOR") is None:
             variables.pop("NO_COLOR", None)
@@ -116,11 +116,11 @@ class ProgressBarTest(unittest.TestCase):
                     self.assertIn(part, ends[0])
 
     def test_bar_and_printed_lines_do_not_garble_each_other(self):
-        # Every line is whole: a bar, or a line that was printed.
+        # Every line is complete: a bar, or a printed line.
         printed = re.compile(
             r"Starting (training run|epoch \d|eval epoch|evaluation run)|Finishing .* run|"
             r"\w+: [\d.e-]+|checkpoint: .*|Running evaluation .*|Resuming .*|"
-            r"Reached max .*|test (accuracy|loss): [\d.]+|seed .*|"
+            r"Reached the maximum .*|test (accuracy|loss): [\d.]+|seed .*|"
         )
         bar = re.compile(r"(epoch \d|\w*eval) +\d+%.*\]")
         for columns in (80, 200):
@@ -151,7 +151,7 @@ class ProgressBarTest(unittest.TestCase):
         text = path.read_text()
         self.assertNotIn("\x1b", text)
         self.assertNotIn("\r", text)
-        # The interval of plain lines is far longer than an epoch of this run.
+        # The interval of plain lines is much longer than an epoch of this run.
         self.assertEqual(len(re.findall(r"^epoch 1 +\d+%", text, re.MULTILINE)), 1)
 
     def test_a_stop_leaves_the_cursor_on_a_line_of_its_own(self):

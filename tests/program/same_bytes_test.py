@@ -1,9 +1,9 @@
-"""A run ends in the same bytes (checkpoint, and report but for times) however it was carried out.
+"""A run ends with the same bytes (checkpoint, and report except times) however it is executed.
 
     python3 same_bytes_test.py PATH/TO/fashion_mnist [BUILT_OTHERWISE...]
 
-Runs twice, with 1 and with 4 workers, and once more with each other build that is given: scripts/same_bytes
-gives those with shared libraries and without optimisation. Needs Python's standard library only.
+Runs twice, with 1 and with 4 workers, and once with each other build that is given. scripts/same_bytes passes
+builds with shared libraries and without optimisation. Needs only Python's standard library.
 """
 
 import json
@@ -14,7 +14,7 @@ import tempfile
 
 from fashion_mnist_test import write_data
 
-# Augmentation draws random numbers in the workers; the CNN's kernels are those of a real network.
+# Augmentation draws random numbers in the workers; the CNN uses the kernels of a real network.
 OPTIONS = [
     "--epochs=2", "--max-updates=12", "--batch-size=64", "--model=cnn", "--augment=true", "--report-updates",
     "--device=cpu", "--num_threads=1", "--progress=none", "--gradient_clip_norm=1",

@@ -1,10 +1,10 @@
-"""Runs the ```console blocks of docs/tutorials/ as a reader would, and compares what they print.
+"""Runs the ```console blocks of docs/tutorials/ like a reader, and compares their output.
 
     python3 tutorials_test.py FOLDER_OF_THE_BUILT_EXAMPLES [unittest arguments]
 
-A line that begins with "$ " is a command; the lines after it are its output. A line `...` stands for any lines, `...`
-within a line for any text, and numbers may be rounded as in examples_test.py. The blocks of a page run in order in one
-temporary folder. A command must end with status 0. Its errors are not compared.
+A line that begins with "$ " is a command; the lines after it are its output. A line `...` matches any lines,
+`...` within a line matches any text, and numbers can be rounded as in examples_test.py. The blocks of a page run in
+order in one temporary folder. A command must end with status 0. Its errors are not compared.
 """
 
 import dataclasses

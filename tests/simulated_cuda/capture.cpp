@@ -1,4 +1,4 @@
-// The rules of capturing a graph, as CUDA's documentation has them.
+// The rules for capturing a graph, as in CUDA's documentation.
 
 #include <algorithm>
 #include <utility>
@@ -10,14 +10,14 @@ namespace {
 
 thread_local CaptureMode mode_of_thread = CaptureMode::global;
 
-/// Whether `capture` forbids this thread to make calls that could wait.
+/// Whether `capture` forbids calls in this thread that could wait.
 bool forbids_waits(const Capture& capture) {
   if (mode_of_thread == CaptureMode::relaxed || capture.mode == CaptureMode::relaxed) return false;
   if (capture.thread == std::this_thread::get_id()) return true;
   return capture.mode == CaptureMode::global && mode_of_thread == CaptureMode::global;
 }
 
-/// Whether the origin's work is ordered after that of all streams that took part.
+/// Whether the work of the origin comes after that of all other streams of the capture.
 bool is_joined(const Capture& capture) {
   const Clock& end = capture.clocks.at(capture.origin);
   return std::all_of(capture.clocks.begin(), capture.clocks.end(), [&](const auto& entry) {

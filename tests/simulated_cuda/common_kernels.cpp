@@ -13,7 +13,8 @@
 namespace linkboy::simulated_cuda {
 namespace {
 
-/// Its schema has no generator, so the CPU's kernel would take the numbers of the CPU's.
+/// Implemented here because its schema does not have a generator, so the CPU's kernel would use the
+/// CPU's generator.
 std::tuple<at::Tensor, at::Tensor> native_dropout(const at::Tensor& input, double p,
                                                   std::optional<bool> train) {
   if (!train.value_or(true)) return {input.clone(), at::ones_like(input, at::kBool)};
@@ -23,7 +24,7 @@ std::tuple<at::Tensor, at::Tensor> native_dropout(const at::Tensor& input, doubl
   return {std::move(output), std::move(mask)};
 }
 
-/// The choice that is there on every device.
+/// Chooses the implementation that every device supports.
 int64_t fused_sdp_choice(const at::Tensor&, const at::Tensor&, const at::Tensor&,
                          const std::optional<at::Tensor>&, double, bool, std::optional<double>,
                          bool) {
@@ -58,7 +59,7 @@ void copy_within_device(const at::Tensor& target, const at::Tensor& source) {
 void register_common_kernels(torch::Library& library) {
   library.impl("native_dropout", native_dropout);
   library.impl("_fused_sdp_choice", fused_sdp_choice);
-  // On a device these choose a backend; the CPU's kernel does so for itself.
+  // On a device, these operators choose a backend. The CPU's kernel makes its own choice.
   for (const char* name : {"convolution", "convolution_backward"}) {
     library.impl(name, torch::CppFunction::makeFromBoxedFunction<&run_on_stream>());
   }

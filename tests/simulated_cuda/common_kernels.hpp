@@ -4,14 +4,14 @@
 
 namespace linkboy::simulated_cuda {
 
-/// Overwrites a new tensor, which is returned. LibTorch gives memory again that earlier work has
-/// written: nobody may rely on what is left there, nor use it before that work is done.
+/// Overwrites a new tensor with NaN and returns it. LibTorch reuses memory that earlier work has
+/// written. A program must not depend on its old contents or use it before that work is done.
 at::Tensor poisoned(at::Tensor tensor);
 
-/// A copy between tensors of one device is a kernel.
+/// Copies between tensors of the same device, by a kernel.
 void copy_within_device(const at::Tensor& target, const at::Tensor& source);
 
-/// Registers what runs on a device and is not the CPU's kernel of the same name.
+/// Registers the kernels of devices that are not the CPU's kernels of the same names.
 void register_common_kernels(torch::Library& library);
 
 }  // namespace linkboy::simulated_cuda

@@ -1,4 +1,4 @@
-// What the operators need to know of CUDA's interface.
+// The functions by which the operators use CUDA's interface.
 
 #include <ATen/CPUGeneratorImpl.h>
 #include <ATen/cuda/CUDAGeneratorImpl.h>
@@ -17,7 +17,7 @@ Stream& current_stream(c10::Device device) {
 }
 
 KernelGenerator generator_of_kernel(const std::optional<at::Generator>& given, c10::Device device) {
-  constexpr uint64_t kNumbers = 4;  // as many as most kernels take of each thread
+  constexpr uint64_t kNumbers = 4;  // most kernels use this many per thread
   auto* generator = at::get_generator_or_default<at::CUDAGeneratorImpl>(
       given, at::cuda::detail::getDefaultCUDAGenerator(device.index()));
   at::PhiloxCudaState state;
@@ -31,7 +31,7 @@ KernelGenerator generator_of_kernel(const std::optional<at::Generator>& given, c
   }
   result.make = [state] {
     constexpr uint64_t kSpread =
-        0x9E3779B97F4A7C15;  // seeds that follow each other give other numbers
+        0x9E3779B97F4A7C15;  // so that consecutive seeds produce different numbers
     uint64_t seed = state.seed_.val;
     uint64_t offset = state.offset_.val;
     if (state.captured_) {

@@ -30,7 +30,7 @@ at::Tensor empty_strided(c10::IntArrayRef sizes, c10::IntArrayRef strides,
   return poisoned(at::native::empty_strided_cuda(sizes, strides, dtype, layout, device, pinned));
 }
 
-/// Copies between memories are LibTorch's own. Within a device they would be kernels.
+/// Calls LibTorch's own function for copies between memories. A copy within a device is a kernel.
 at::Tensor& copy_(at::Tensor& self, const at::Tensor& source, bool non_blocking) {
   if (self.device() != source.device()) return at::native::copy_(self, source, non_blocking);
   if (self.is_same(source) || self.numel() == 0) return self;
@@ -38,8 +38,8 @@ at::Tensor& copy_(at::Tensor& self, const at::Tensor& source, bool non_blocking)
   return self;
 }
 
-// Synchronised batch normalisation. Channels are dimension 1; each number below is one for each
-// channel.
+// Synchronised batch normalisation. Dimension 1 contains the channels, and each of the following
+// statistics has one value per channel.
 
 std::vector<int64_t> all_but_channels(const at::Tensor& input) {
   std::vector<int64_t> dimensions;

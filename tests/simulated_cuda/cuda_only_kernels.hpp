@@ -4,7 +4,7 @@
 
 namespace linkboy::simulated_cuda {
 
-/// Registers the kernels of operators that the CPU lacks or that need more than its kernel.
+/// Registers kernels for operators without a CPU kernel, or for which it is not sufficient.
 void register_cuda_only_kernels(torch::Library& library);
 
 }  // namespace linkboy::simulated_cuda

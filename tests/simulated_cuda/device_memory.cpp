@@ -11,7 +11,7 @@
 namespace linkboy::simulated_cuda {
 namespace {
 
-constexpr std::size_t kAlignment = 512;  // as cudaMalloc
+constexpr std::size_t kAlignment = 512;  // as in cudaMalloc
 constexpr int kPoison = 0xff;
 
 char* reserve(std::size_t size, int protection) {

@@ -9,20 +9,21 @@
 
 namespace linkboy::simulated_cuda {
 
-/// The memory of one device. Its pointers lie in a reservation that nobody may read or write, so a
-/// host that uses one of them crashes. The bytes themselves are elsewhere, for the work of streams.
-/// Fresh and freed bytes are 0xff, which as floating-point numbers are NaN.
+/// The memory of one device. Its pointers refer to reserved addresses that cannot be read or
+/// written, so the program crashes if the host uses one of them. The work of streams uses the bytes
+/// themselves, which are at other addresses. New and freed bytes are 0xff, which makes
+/// floating-point numbers NaN.
 class DeviceMemory {
  public:
   explicit DeviceMemory(std::size_t capacity);
 
-  /// Returns null if less than `size` bytes are free.
+  /// Returns null if fewer than `size` bytes are free.
   void* allocate(std::size_t size);
-  /// Returns the block's size, or 0 if `pointer` is not the start of a block.
+  /// Frees a block. Returns its size, or 0 if `pointer` is not the start of a block.
   std::size_t release(const void* pointer);
 
   bool owns(const void* pointer) const;
-  /// Whether one block holds all of `range`.
+  /// Whether a single block contains all of `range`.
   bool is_allocated(Range range) const;
   void* bytes_of(const void* pointer) const;
 
@@ -35,7 +36,7 @@ class DeviceMemory {
   void add_free(std::uintptr_t address, std::size_t size);
 
   std::size_t capacity_;
-  std::size_t reserved_;  // more than the capacity, so that fragments cause no shortage
+  std::size_t reserved_;  // more than the capacity, so that fragmentation causes no shortage
   char* pointers_;
   char* bytes_;
   mutable std::mutex mutex_;

@@ -1,5 +1,5 @@
-// The functions of libcuda that LibTorch calls itself. It opens the driver's library by its name,
-// which is this library's, too.
+// The functions of libcuda that LibTorch calls directly. It opens the driver's library by its name,
+// which this library also has.
 
 #include <cuda.h>
 
@@ -12,7 +12,7 @@ namespace {
 
 int num_devices() { return linkboy::simulated_cuda::Machine::instance().num_devices(); }
 
-// One context stands for all: LibTorch only asks whether there is one.
+// A single context is sufficient, because LibTorch only checks whether there is one.
 CUcontext context() {
   static int it = 0;
   return reinterpret_cast<CUcontext>(&it);

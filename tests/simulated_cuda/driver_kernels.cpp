@@ -1,5 +1,5 @@
-// The functions of libcuda that load and launch kernels at run time. CUDA's header, which declares
-// their parameters, is not included: none is read.
+// The functions of libcuda that load and launch kernels at run time. They do not read their
+// parameters, so CUDA's header, which declares these, is not included.
 
 namespace {
 

@@ -1,4 +1,4 @@
-// Captured graphs.
+// Tests of captured graphs.
 
 #include <ATen/cuda/CUDAGraph.h>
 #include <c10/cuda/CUDAGuard.h>
@@ -18,7 +18,7 @@ namespace {
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 
-TEST_F(SimulationTest, AGraphRunsWhenItIsLaunchedAndNotBefore) {
+TEST_F(SimulationTest, AGraphRunsOnlyWhenItIsLaunched) {
   auto tensor = torch::zeros({3}, torch::kCUDA);
   torch::cuda::synchronize();
   at::cuda::CUDAGraph graph;
@@ -36,7 +36,7 @@ TEST_F(SimulationTest, AGraphRunsWhenItIsLaunchedAndNotBefore) {
   EXPECT_EQ(tensor[0].item<float>(), 2.0F);
 }
 
-TEST_F(SimulationTest, AGraphIsInARaceWithWorkOfAnotherStream) {
+TEST_F(SimulationTest, AGraphCanRaceWithWorkOfAnotherStream) {
   cudaGraph_t graph = nullptr;
   cudaGraphExec_t executable = nullptr;
   expect_ok(cudaStreamBeginCapture(first_, cudaStreamCaptureModeThreadLocal));
@@ -51,7 +51,7 @@ TEST_F(SimulationTest, AGraphIsInARaceWithWorkOfAnotherStream) {
   expect_ok(cudaGraphDestroy(graph));
 }
 
-TEST_F(SimulationTest, BranchesOfAGraphMayRace) {
+TEST_F(SimulationTest, BranchesOfAGraphCanRace) {
   for (const bool is_ordered : {true, false}) {
     cudaGraph_t graph = nullptr;
     expect_ok(cudaStreamBeginCapture(first_, cudaStreamCaptureModeThreadLocal));
@@ -68,7 +68,7 @@ TEST_F(SimulationTest, BranchesOfAGraphMayRace) {
   }
 }
 
-TEST_F(SimulationTest, ABranchThatDoesNotJoinMakesNoGraph) {
+TEST_F(SimulationTest, ABranchThatDoesNotJoinIsAnError) {
   cudaGraph_t graph = nullptr;
   expect_ok(cudaStreamBeginCapture(first_, cudaStreamCaptureModeThreadLocal));
   record(first_);
@@ -79,7 +79,7 @@ TEST_F(SimulationTest, ABranchThatDoesNotJoinMakesNoGraph) {
   EXPECT_EQ(cudaGetLastError(), cudaErrorStreamCaptureUnjoined);
 }
 
-TEST_F(SimulationTest, ACaptureDoesNotDependOnWorkOutside) {
+TEST_F(SimulationTest, ACaptureIsIndependentOfOutsideWork) {
   cudaGraph_t graph = nullptr;
   write(second_);
   record(second_);
@@ -89,7 +89,7 @@ TEST_F(SimulationTest, ACaptureDoesNotDependOnWorkOutside) {
   cudaGetLastError();
 }
 
-TEST_F(SimulationTest, TheHostMayNotWaitWhileItCaptures) {
+TEST_F(SimulationTest, TheHostCannotWaitDuringACapture) {
   const std::vector<std::function<cudaError_t()>> calls{
       [&] { return cudaStreamSynchronize(first_); }, [&] { return cudaStreamQuery(first_); },
       [&] { return cudaDeviceSynchronize(); },
@@ -110,7 +110,7 @@ TEST_F(SimulationTest, TheHostMayNotWaitWhileItCaptures) {
   }
 }
 
-TEST_F(SimulationTest, AnotherThreadMayAllocateUnlessTheCaptureIsGlobal) {
+TEST_F(SimulationTest, AnotherThreadCanAllocateUnlessTheCaptureIsGlobal) {
   for (const auto mode : {cudaStreamCaptureModeThreadLocal, cudaStreamCaptureModeGlobal}) {
     cudaGraph_t graph = nullptr;
     expect_ok(cudaStreamBeginCapture(first_, mode));

@@ -19,7 +19,7 @@ constexpr std::chrono::seconds kLimitAtExit{2};
 }  // namespace
 
 Machine& Machine::instance() {
-  static auto* machine = new Machine;  // streams may work until the process has ended
+  static auto* machine = new Machine;  // streams may run work until the process ends
   return *machine;
 }
 
@@ -31,7 +31,7 @@ Machine::Machine() {
   std::atexit([] { instance().wait_at_exit(); });
 }
 
-/// No kernel may run while LibTorch's variables are being destroyed.
+/// Waits for all work, because no kernel may run while LibTorch's variables are being destroyed.
 void Machine::wait_at_exit() {
   for (int i = 0; i < num_devices(); ++i) {
     for (Stream* stream : streams_of(i)) stream->wait(stream->last_position(), kLimitAtExit);
@@ -137,7 +137,7 @@ void Machine::run(const Work& work) {
   }
 }
 
-/// Compares the work with all before it, and gives it its place in `clock`.
+/// Compares the work with all earlier work, and adds it to `clock`.
 void Machine::check(const Work& work, const Stream& stream, Clock& clock, AccessHistory& history) {
   const Access access{
       .stream = stream.id,
@@ -161,10 +161,10 @@ void Machine::check(const Work& work, const Stream& stream, Clock& clock, Access
   }
 }
 
-/// Overwrites what the host must not look at before the work is done.
+/// Overwrites the memory that the host must not read before the work is done.
 void Machine::poison_page_locked(const Work& work) {
   for (const Range range : work.writes) {
-    // Work that is still to read it must find what the host left there.
+    // Earlier work that still has to read the memory must find the host's data there.
     if (is_page_locked(range.begin) && history_.is_settled(range, host_clock_)) {
       std::memset(reinterpret_cast<void*>(range.begin), kPoison, range.end - range.begin);
     }

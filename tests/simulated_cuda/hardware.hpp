@@ -1,5 +1,5 @@
 // A machine with simulated accelerators: memory, streams, events, page-locked memory, captured
-// graphs. It knows neither CUDA's interface nor LibTorch.
+// graphs. It depends on neither CUDA's interface nor LibTorch.
 #pragma once
 
 #include <chrono>
@@ -21,10 +21,10 @@
 
 namespace linkboy::simulated_cuda {
 
-/// Something that a stream does; several times, if it is part of a graph.
+/// Work of a stream. If it is part of a graph, it may run several times.
 struct Work {
   std::string name;
-  std::vector<Range> reads;  // of device and of page-locked memory
+  std::vector<Range> reads;  // device memory and page-locked memory
   std::vector<Range> writes;
   std::function<void()> run;
 };
@@ -33,7 +33,7 @@ enum class Status {
   ok,
   not_ready,
   kernel_failed,
-  capture_unsupported,  // the host may not wait while it captures
+  capture_unsupported,  // the host must not wait during a capture
   capture_invalidated,
   capture_merges,
   capture_unmatched,
@@ -47,10 +47,10 @@ enum class Status {
 enum class CaptureMode { global, one_thread, relaxed };
 
 struct Graph {
-  std::vector<Work> nodes;  // in an order that fits their dependencies
+  std::vector<Work> nodes;  // in an order that respects their dependencies
 };
 
-/// A graph that is being recorded, by one stream and those that join it.
+/// A graph that is being recorded, from one stream and those that join it.
 struct Capture {
   std::uint64_t id;
   Stream* origin;
@@ -59,40 +59,40 @@ struct Capture {
   bool is_invalid = false;
   bool is_ended = false;
   Graph graph{};
-  std::map<Stream*, Clock> clocks{};  // of the streams that take part
+  std::map<Stream*, Clock> clocks{};  // of the streams in the capture
   AccessHistory history{};
 };
 
-/// A place in a stream's work, or in that of a capture.
+/// A position in the work of a stream or of a capture.
 struct Event {
   struct Time {
     std::mutex mutex;
     std::chrono::steady_clock::time_point when;
   };
 
-  Stream* stream = nullptr;  // null: not recorded yet
+  Stream* stream = nullptr;  // null if the event was not recorded yet
   std::uint64_t position = 0;
   Clock clock{};
   std::shared_ptr<Capture> capture{};
   std::shared_ptr<Time> time{};
 };
 
-/// Its functions may be called by any thread. The order of their calls is the order in which
-/// accesses are compared for races.
+/// The machine. Any thread may call its functions. Accesses are compared for races in the order of
+/// these calls.
 class Machine {
  public:
   static Machine& instance();
 
   int num_devices() const { return static_cast<int>(devices_.size()); }
   DeviceMemory& memory(int device) { return *devices_[device].memory; }
-  /// Gives the process a context on the device, as its use on a real one does.
+  /// Creates the process's context on the device, as the first use of a real device does.
   void use(int device);
   bool is_used(int device) const;
-  /// The device whose memory holds `pointer`.
+  /// Returns the device whose memory contains `pointer`, if any.
   std::optional<int> device_of(const void* pointer) const;
-  /// Where the host finds the bytes of a pointer of any kind.
+  /// Returns the address at which the host can access the bytes of a pointer of any kind.
   void* bytes_of(const void* pointer) const;
-  /// Frees memory after all of its device's work; returns whether it was a block of that device.
+  /// Frees memory after all work of its device. Returns whether it was a block of that device.
   bool release(int device, void* pointer);
 
   void lock_pages(const void* pointer, std::size_t size);
@@ -104,31 +104,31 @@ class Machine {
 
   void launch(Stream& stream, Work work);
   void launch(Stream& stream, const std::shared_ptr<const Graph>& graph);
-  /// Whether there is work of another stream of the device that neither the host nor this stream
-  /// has waited for: what is launched now runs at the same time.
+  /// Whether another stream of the device has work for which neither the host nor this stream has
+  /// waited. If so, work that is launched now runs at the same time.
   bool has_work_beside(Stream& stream);
   Status record(Event& event, Stream& stream);
   Status make_wait(Stream& stream, const Event& event);
 
-  // The host waits, or asks whether it would have to.
+  // The host waits, or checks whether it would have to.
   Status wait(Stream& stream);
   Status wait(const Event& event);
   Status wait_for_device(int device);
   Status query(Stream& stream);
   Status query(const Event& event);
 
-  /// Says whether this thread may make a call that could wait. If not, the captures that forbid it
-  /// become invalid.
+  /// Returns whether this thread may make a call that could wait. If not, the captures that forbid
+  /// it become invalid.
   Status may_wait();
   CaptureMode exchange_mode(CaptureMode mode);
   Status begin_capture(Stream& stream, CaptureMode mode);
   Status end_capture(Stream& stream, Graph& graph);
-  /// Null if the stream does not take part in a capture.
+  /// Returns the capture of a stream, or null if the stream is not part of one.
   std::shared_ptr<Capture> capture_of(Stream& stream) const;
-  /// Marks the stream's capture; returns capture_unsupported if it has one.
+  /// If the stream is part of a capture, makes the capture invalid and returns capture_unsupported.
   Status refuse_in_capture(Stream& stream);
 
-  /// A kernel could not do its work. As on a real device, all later waits fail.
+  /// Reports that a kernel failed. As on a real device, all later waits fail.
   void fail(const std::string& why);
   void forget_failure();
   void count(std::int64_t Counts::*what);
@@ -140,13 +140,13 @@ class Machine {
   struct Device {
     std::unique_ptr<DeviceMemory> memory;
     bool is_used = false;
-    std::vector<Stream*> streams{};  // they live as long as the program, as their threads do
+    std::vector<Stream*> streams{};  // never destroyed, because their threads use them
   };
 
   Machine();
   void wait_at_exit();
 
-  // These expect that mutex_ is held.
+  // The caller of these functions must hold mutex_.
   void check(const Work& work, const Stream& stream, Clock& clock, AccessHistory& history);
   void poison_page_locked(const Work& work);
   bool is_page_locked(std::uintptr_t address) const;
@@ -159,9 +159,9 @@ class Machine {
   void run(const Work& work);
 
   std::vector<Device> devices_;
-  mutable std::mutex mutex_;   // guards the streams of devices_ and all below
+  mutable std::mutex mutex_;   // guards the streams in devices_ and the following members
   std::vector<Clock> clocks_;  // of each stream
-  Clock host_clock_;           // of all threads: how they wait for each other is not seen
+  Clock host_clock_;           // of all threads, whose waits for each other are not tracked
   AccessHistory history_;
   std::map<std::uintptr_t, std::size_t> page_locked_;  // sizes by address
   std::map<Stream*, std::shared_ptr<Capture>> captures_;

@@ -1,4 +1,4 @@
-// The host: memory that it may read, waits and copies that are counted.
+// Tests of the host: the memory that it can read, and the counts of its waits and copies.
 
 #include <c10/cuda/CUDACachingAllocator.h>
 #include <c10/cuda/CUDAGuard.h>
@@ -13,7 +13,7 @@
 namespace linkboy::simulated_cuda::testing {
 namespace {
 
-TEST_F(SimulationTest, AResultIsNotThereBeforeTheHostWaits) {
+TEST_F(SimulationTest, AResultIsNotAvailableBeforeTheHostWaits) {
   const auto source = torch::full({3}, 7.0, torch::kCUDA);
   const auto target = torch::zeros({3}, torch::TensorOptions().pinned_memory(true));
   target.copy_(source, /*non_blocking=*/true);
@@ -27,24 +27,24 @@ TEST_F(SimulationTest, FreshMemoryIsNan) {
   EXPECT_TRUE(torch::empty({5000000}, torch::kCUDA).isnan().all().item<bool>());
 }
 
-TEST_F(SimulationTest, TheHostCannotReadADevicesMemory) {
+TEST_F(SimulationTest, TheHostCannotReadDeviceMemory) {
   const auto tensor = torch::ones({1}, torch::kCUDA);
   EXPECT_EXIT(std::exit(static_cast<int>(*tensor.const_data_ptr<float>())),
               ::testing::KilledBySignal(SIGSEGV), "");
 }
 
-TEST_F(SimulationTest, AKernelThatNothingReplacesEndsAStrictProgram) {
+TEST_F(SimulationTest, AnUnsupportedKernelEndsAStrictProgram) {
   EXPECT_DEATH(cudaLaunchKernel(&kSize, {}, {}, nullptr, 0, nullptr), "that is not simulated");
 }
 
-TEST_F(SimulationTest, RunningOutOfMemoryIsLibTorchsErrorAndPasses) {
+TEST_F(SimulationTest, RunningOutOfMemoryIsARecoverableLibTorchError) {
   constexpr int64_t kTooMuch = int64_t{1} << 40;
   EXPECT_THROW(torch::empty({kTooMuch}, torch::kCUDA), c10::OutOfMemoryError);
   EXPECT_EQ(torch::ones({2}, torch::kCUDA).sum().item<float>(), 2.0F);
 }
 
-TEST_F(SimulationTest, ADeviceHasAContextFromItsFirstUseOn) {
-  // In a process that has not used the second device yet.
+TEST_F(SimulationTest, ADeviceHasAContextAfterItsFirstUse) {
+  // Runs in a process that has not used the second device yet.
   EXPECT_EXIT(
       {
         const bool before = c10::cuda::hasPrimaryContext(1);
@@ -54,7 +54,7 @@ TEST_F(SimulationTest, ADeviceHasAContextFromItsFirstUseOn) {
       ::testing::ExitedWithCode(0), "");
 }
 
-TEST_F(SimulationTest, WaitsThatLeaveAStreamWithoutWorkAreCounted) {
+TEST_F(SimulationTest, WaitsThatDrainAStreamAreCounted) {
   const auto waits = [&] { return counts().draining_event_waits; };
   const auto before = waits();
   write(first_);

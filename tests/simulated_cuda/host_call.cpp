@@ -16,16 +16,16 @@ namespace {
 
 const c10::DispatchKeySet kCpu(c10::DispatchKey::CPU);
 
-/// What the host must know of a tensor before it is computed.
+/// The properties of a tensor that the host needs before the tensor is computed.
 struct Look {
   std::vector<int64_t> sizes;
   std::vector<int64_t> strides;
   at::ScalarType dtype;
 };
 
-/// What a kind of call gives.
+/// The results of one kind of call.
 struct Plan {
-  std::vector<std::vector<std::optional<Look>>> results;          // of each return; null: undefined
+  std::vector<std::vector<std::optional<Look>>> results;          // by return; null if undefined
   std::unordered_map<std::size_t, std::vector<int64_t>> resized;  // sizes by argument
 };
 
@@ -35,7 +35,7 @@ std::vector<at::Tensor> tensors_of(const c10::IValue& value) {
 
 bool is_on_device(const at::Tensor& tensor) { return tensor.device().type() == device_type(); }
 
-/// A copy that is as weak as the number was when dtypes are promoted.
+/// Returns a copy that behaves like the original number in the promotion of dtypes.
 at::Tensor copy_of_number(const at::Tensor& tensor) {
   at::Tensor copy = tensor.clone();
   copy.unsafeGetTensorImpl()->set_wrapped_number(tensor.unsafeGetTensorImpl()->is_wrapped_number());
@@ -67,7 +67,7 @@ class HostCall {
     Machine::instance().count(&Counts::kernels);
     if (needs_generator()) generator_ = generator_of_kernel(given_generator(), *device_);
     const OnlyKernels only_kernels;
-    // A device reads the CPU's scalars at the launch.
+    // Scalars on the CPU are read at the launch, as on a device.
     on_host_ = replace_arguments([](const at::Tensor& tensor) {
       return is_on_device(tensor) ? view_on_host(tensor) : copy_of_number(tensor);
     });
@@ -103,14 +103,14 @@ class HostCall {
   }
 
   void find_device();
-  /// The arguments for the CPU's kernel, with the tensors that `function` makes of these.
+  /// Returns the arguments for the CPU's kernel, with each tensor replaced by `function(tensor)`.
   template <class Function>
   torch::jit::Stack replace_arguments(const Function& function) const;
 
-  /// The argument that the r-th return is.
+  /// Returns the index of the argument that is returned as the r-th result, if any.
   std::optional<std::size_t> argument_returned(std::size_t r) const;
   bool returns_numbers() const;
-  /// Whether the host waits for the stream, as a device's kernel makes it do.
+  /// Whether the host must wait for the stream, as with a device's kernel.
   bool waits() const;
   void run_while_waiting();
 
@@ -132,7 +132,7 @@ class HostCall {
 };
 
 void HostCall::find_device() {
-  // Indices may be on the CPU, and so may scalars.
+  // Indices and scalars may also be on the CPU.
   const bool takes_indices = schema_.name().find("index") != std::string::npos;
   for (const auto& argument : arguments_) {
     visit_tensors(argument, [&](const at::Tensor& tensor) {
@@ -194,8 +194,8 @@ bool HostCall::waits() const {
   const bool takes_indices = schema_.name().starts_with("aten::index") ||
                              schema_.name().starts_with("aten::_index_put_impl_");
   if (takes_indices && arguments_.size() > 1 && arguments_[1].isOptionalTensorList()) {
-    // The number of a mask's elements is only known on the device. To fill them, it does not
-    // matter.
+    // Only the device knows how many elements a mask selects. Filling them does not require this
+    // number.
     const bool fills =
         arguments_.size() > 2 && arguments_[2].isTensor() && arguments_[2].toTensor().numel() == 1;
     bool has_mask = false;
@@ -249,7 +249,7 @@ void HostCall::run_later() {
   Work work{.name = c10::toString(op_.operator_name()), .reads = {}, .writes = {}, .run = {}};
   add_accesses(work);
   std::vector<std::vector<at::Tensor>> results(known.results.size());
-  std::vector<std::vector<at::Tensor>> targets(known.results.size());  // the same, on the host
+  std::vector<std::vector<at::Tensor>> targets(known.results.size());  // host views of `results`
   for (std::size_t r = 0; r < results.size(); ++r) {
     for (const auto& look : known.results[r]) {
       at::Tensor result;
@@ -270,7 +270,7 @@ void HostCall::run_later() {
   }
   work.run = [op = op_, on_host = on_host_, targets, make_generator, generator_index] {
     const OnlyKernels only_kernels_there;
-    torch::jit::Stack computed = on_host;  // a graph computes again
+    torch::jit::Stack computed = on_host;  // copied, because a graph runs this several times
     if (make_generator) computed[generator_index] = make_generator();
     op.redispatchBoxed(kCpu, &computed);
     for (std::size_t r = 0; r < targets.size(); ++r) {
@@ -317,7 +317,8 @@ Plan HostCall::make_plan() const {
         false, "simulated device: ", op_.operator_name(),
         " has no kernel for the CPU and needs one here: ", error.what_without_backtrace());
   } catch (const c10::Error&) {
-    // Probabilities, for one, must not all be zero. If the call itself is wrong, this throws, too.
+    // Some arguments, such as probabilities, must not all be zero. If the call itself is wrong, the
+    // second run throws, too.
     computed = filled = fill(1);
     op_.redispatchBoxed(kCpu, &computed);
   }

@@ -1,4 +1,4 @@
-// Work on a stream, and the memory that it looks at.
+// Launches work on a stream, and finds the memory that it accesses.
 
 #include <ATen/ATen.h>
 

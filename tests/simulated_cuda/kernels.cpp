@@ -1,5 +1,6 @@
-// How programs compiled by nvcc register and launch kernels. No kernel runs here: LibTorch's
-// operators are replaced as a whole, and a launch that gets here is one that nothing replaces.
+// The functions by which programs compiled with nvcc register and launch kernels. They do not run
+// any kernel. LibTorch's operators are replaced as a whole, so only an operator without a
+// replacement launches a kernel here.
 
 #include <cuda_runtime_api.h>
 
@@ -21,7 +22,7 @@ struct Names {
 };
 
 Names& names() {
-  static auto* names = new Names;  // libraries register before and unregister after all else
+  static auto* names = new Names;  // libraries register first and unregister last
   return *names;
 }
 
@@ -50,7 +51,7 @@ cudaError_t not_supported() { return cudaErrorNotSupported; }
 
 using namespace linkboy::simulated_cuda;
 
-// nvcc emits calls of these; their declarations are in none of CUDA's public headers.
+// nvcc generates calls of these functions. CUDA's public headers do not declare them.
 // NOLINTBEGIN(bugprone-reserved-identifier)
 extern "C" {
 

@@ -10,31 +10,32 @@
 
 namespace linkboy::simulated_cuda {
 
-/// Where the ranks of one communicator meet: memory that their processes share.
+/// Memory that the processes of the ranks of one communicator share.
 class Meeting {
  public:
   static constexpr int kMaxRanks = 16;
   static constexpr std::size_t kSlotSize = std::size_t{1} << 20;
 
-  /// Waits until all ranks have come. Throws std::runtime_error if they do not.
+  /// Waits until all ranks have joined.
+  /// @throws std::runtime_error if they do not join in time, or if the memory cannot be created.
   Meeting(const std::string& name, int rank, int size);
 
-  /// Every rank's `put` fills its own slot, then every rank's `take` may read all slots. Returns at
-  /// once if the meeting is called off.
+  /// Calls `put` on every rank, which fills the rank's own slot, then `take`, which may read all
+  /// slots. Returns immediately if the meeting was called off.
   void exchange(const std::function<void(char* own)>& put, const std::function<void()>& take);
   const char* slot(int rank) const { return shared_->slots[rank]; }
 
-  /// All ranks stop waiting for each other, now and later.
+  /// Makes all ranks stop waiting for each other, now and in later calls.
   void call_off() { shared_->is_called_off = true; }
 
-  /// Whether a rank's process has ended.
+  /// Whether the process of a rank has ended.
   bool has_lost_rank() const;
 
   const int rank;
   const int size;
 
  private:
-  /// In the shared memory, which begins as zeros.
+  /// The contents of the shared memory, which is initially zero.
   struct Shared {
     std::atomic<int> num_joined;
     std::atomic<int> num_arrived;
@@ -44,11 +45,11 @@ class Meeting {
     char slots[kMaxRanks][kSlotSize];
   };
 
-  /// Returns whether all ranks are here; if not, the meeting is called off.
+  /// Waits for all ranks. Returns whether they have arrived; false if the meeting was called off.
   bool wait_for_all();
 
   Shared* shared_;
-  std::array<pollfd, kMaxRanks> ranks_;  // their processes
+  std::array<pollfd, kMaxRanks> ranks_;  // the processes of the ranks
 };
 
 }  // namespace linkboy::simulated_cuda

@@ -1,5 +1,5 @@
-// NCCL between processes of one host, on their simulated streams. LibTorch's ProcessGroupNCCL above
-// it is real. Every rank adds in the order of the ranks, so all get the same bits.
+// NCCL between processes of one host, on their simulated streams. Its caller, ProcessGroupNCCL, is
+// LibTorch's own. Every rank adds in rank order, so that the results are bit-identical.
 
 #include <ATen/ATen.h>
 #include <nccl.h>
@@ -56,7 +56,7 @@ char* bytes_of(const void* pointer) {
   return static_cast<char*>(Machine::instance().bytes_of(pointer));
 }
 
-/// Calls `function(offset, size)` for parts of `size` bytes that fit into a slot.
+/// Calls `function(offset, size)` for each part of `size` bytes; a part fits into a slot.
 template <class Function>
 void in_parts(std::size_t size, const Function& function) {
   for (std::size_t offset = 0; offset < size; offset += Meeting::kSlotSize) {
@@ -104,11 +104,11 @@ void reduce_slots(const Meeting& meeting, char* target, std::size_t size, ncclDa
 struct Buffers {
   const void* source;
   std::size_t source_size;
-  void* target;  // null: this rank gets nothing
+  void* target;  // null if this rank does not receive the result
   std::size_t target_size;
 };
 
-/// Queues a collective. `run` gets the bytes of source and target.
+/// Queues a collective. `run` receives the bytes of the source and the target.
 template <class Run>
 ncclResult_t queue(const char* name, ncclComm_t comm, cudaStream_t stream, const Buffers& buffers,
                    Run run) {
@@ -124,7 +124,7 @@ ncclResult_t queue(const char* name, ncclComm_t comm, cudaStream_t stream, const
   return ncclSuccess;
 }
 
-/// The sum of all ranks' sources, for those ranks that have a target.
+/// Queues the reduction of all ranks' sources, for the ranks that have a target.
 ncclResult_t queue_reduction(const char* name, ncclComm_t comm, cudaStream_t stream,
                              const Buffers& buffers, ncclDataType_t type, ncclRedOp_t op) {
   return queue(name, comm, stream, buffers,
@@ -184,12 +184,12 @@ ncclResult_t ncclCommInitRankScalable(ncclComm_t* comm, int size, int rank, int,
   return ncclCommInitRank(comm, size, *id, rank);
 }
 
-// Work that was queued may still use the communicator, so it is never deleted.
+// The communicator is never deleted, because queued work may still use it.
 ncclResult_t ncclCommFinalize(ncclComm_t) { return ncclSuccess; }
 ncclResult_t ncclCommDestroy(ncclComm_t) { return ncclSuccess; }
 
 ncclResult_t ncclCommAbort(ncclComm_t comm) {
-  if (comm != nullptr) comm->meeting.call_off();  // null once it has been aborted
+  if (comm != nullptr) comm->meeting.call_off();  // null if it was already aborted
   return ncclSuccess;
 }
 
@@ -219,7 +219,7 @@ ncclResult_t ncclCommRegister(const ncclComm_t, void*, std::size_t, void** handl
 
 ncclResult_t ncclCommDeregister(const ncclComm_t, void*) { return ncclSuccess; }
 
-// All ranks queue their collectives in the same order, so that none need be held back.
+// All ranks queue their collectives in the same order, so the calls of a group need not be delayed.
 ncclResult_t ncclGroupStart() { return ncclSuccess; }
 ncclResult_t ncclGroupEnd() { return ncclSuccess; }
 

@@ -1,6 +1,6 @@
-// Replaces the kernels of LibTorch's operators for CUDA when the library is loaded. Everything
-// around them stays as it is: allocators, streams, events, graphs, generators, copies between
-// memories, guards.
+// Replaces the CUDA kernels of LibTorch's operators when the library is loaded. All other parts are
+// LibTorch's own: allocators, streams, events, graphs, generators, guards, and copies between
+// memories.
 
 #include <ATen/Context.h>
 #include <ATen/core/dispatch/Dispatcher.h>
@@ -16,7 +16,8 @@
 namespace linkboy::simulated_cuda {
 namespace {
 
-/// These launch no kernels. They handle memory, make views, or copy to the host.
+/// Returns the operators that do not launch kernels: they manage memory, create views, or copy to
+/// the host.
 const std::set<std::string>& kept() {
   static const std::set<std::string> names{"aten::_efficientzerotensor",
                                            "aten::_has_compatible_shallow_copy_type",
@@ -35,7 +36,7 @@ const std::set<std::string>& kept() {
   return names;
 }
 
-/// LibTorch warns of each kernel that replaces another.
+/// Suppresses LibTorch's warning for each kernel that replaces another.
 class NoWarnings : public c10::WarningHandler {
  public:
   void process(const c10::Warning&) override {}
@@ -44,7 +45,7 @@ class NoWarnings : public c10::WarningHandler {
 bool replace_kernels() {
   NoWarnings no_warnings;
   const c10::WarningUtils::WarningHandlerGuard quiet(&no_warnings);
-  // Registrations end with their handles; these live as long as the program.
+  // The handles are never destroyed, because the registrations would end with them.
   static auto* registrations = new std::vector<c10::RegistrationHandleRAII>;
   auto& dispatcher = c10::Dispatcher::singleton();
   for (const auto& name : dispatcher.getAllOpNamesForDispatchKey(c10::DispatchKey::CUDA)) {

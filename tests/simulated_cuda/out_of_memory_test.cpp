@@ -1,4 +1,4 @@
-// A device whose memory is too small for what training asks for.
+// Tests of training on a device with too little memory.
 
 #include <c10/cuda/CUDACachingAllocator.h>
 #include <gtest/gtest.h>
@@ -17,7 +17,7 @@ namespace {
 using namespace linkboy::testing;  // NOLINT(google-build-using-namespace)
 
 constexpr int64_t kWidth = 1024;
-constexpr int64_t kRows = 16384;  // their activations alone take more than the device has
+constexpr int64_t kRows = 16384;  // their activations alone need more memory than the device has
 
 class FindBatchSizeTest : public ::testing::TestWithParam<ExecutionMode> {};
 
@@ -27,7 +27,7 @@ INSTANTIATE_TEST_SUITE_P(Modes, FindBatchSizeTest,
                            return mode.param == ExecutionMode::graph ? "graph" : "eager";
                          });
 
-TEST_P(FindBatchSizeTest, EndsWithTheLargestThatFits) {
+TEST_P(FindBatchSizeTest, ReturnsTheLargestSizeThatFits) {
   torch::nn::Sequential model(torch::nn::Linear(kWidth, kWidth));
   QuietTrainer trainer(model, torch::nn::CrossEntropyLoss(), toy_sgd(model),
                        {.callbacks = {}, .accelerator = {.device = "cuda:0"}});
@@ -42,7 +42,7 @@ TEST_P(FindBatchSizeTest, EndsWithTheLargestThatFits) {
                           [](const BatchSizeTrial& trial) { return !trial.fits; }));
 
   options.per_device_batch_size = result.largest;
-  options.max_num_updates = 6;  // of which graph mode records the fourth
+  options.max_num_updates = 6;  // graph mode records the fourth one
   trainer.train(options);
   EXPECT_EQ(trainer.num_updates(), 6);
 }
@@ -61,7 +61,7 @@ double peak_mib_of(ExecutionMode mode, int64_t rows) {
                        {.callbacks = {}, .accelerator = {.device = "cuda:0"}});
   empty_device_cache(device);
   reset_device_peak(device);
-  // Windows of 2, 2 and 1 micro-steps: two recordings.
+  // The windows have 2, 2 and 1 micro-steps, which makes two recordings.
   trainer.train(
       {.train_dataset = TensorDataset(torch::ones({5 * rows, 8}), torch::arange(5 * rows) % 2),
        .num_epochs = 3,
@@ -71,15 +71,15 @@ double peak_mib_of(ExecutionMode mode, int64_t rows) {
   return device_peak(device)->reserved_mib;
 }
 
-TEST(OutOfMemoryTest, GraphModeTakesNoMoreThanEagerAndOneSetOfActivations) {
-  constexpr int64_t kRows = 2048;  // 8 MiB an activation
+TEST(OutOfMemoryTest, GraphModeNeedsAtMostOneMoreSetOfActivationsThanEager) {
+  constexpr int64_t kRows = 2048;  // 8 MiB per activation
   const double eager = peak_mib_of(ExecutionMode::eager, kRows);
   const double activations = eager - peak_mib_of(ExecutionMode::eager, 1);
   EXPECT_GT(activations, 4 * 8.0);
   EXPECT_LE(peak_mib_of(ExecutionMode::graph, kRows), eager + activations);
 }
 
-TEST(OutOfMemoryTest, ARecordingForWhichMemoryIsShortLeavesTheDeviceUsable) {
+TEST(OutOfMemoryTest, ARecordingThatRunsOutOfMemoryLeavesTheDeviceUsable) {
   torch::nn::Sequential model(torch::nn::Linear(kWidth, kWidth));
   int64_t num_calls = 0;
   const auto loss = [&](const torch::Tensor& output, const torch::Tensor& target) {
@@ -101,7 +101,7 @@ TEST(OutOfMemoryTest, ARecordingForWhichMemoryIsShortLeavesTheDeviceUsable) {
   train(ExecutionMode::graph);
 }
 
-TEST(OutOfMemoryTest, EmptyDeviceCacheGivesMemoryBack) {
+TEST(OutOfMemoryTest, EmptyDeviceCacheReleasesMemory) {
   const c10::Device device("cuda:0");
   empty_device_cache(device);
   const auto reserved = [] {

@@ -1,5 +1,5 @@
-// The functions of libcudart that LibTorch calls, over the simulated machine: devices, errors and
-// memory. Preloaded, they come before those of the real library.
+// The functions of libcudart that LibTorch calls, implemented with the simulated machine: devices,
+// errors and memory. Because this library is preloaded, they replace those of the real library.
 
 #include <cuda_runtime_api.h>
 
@@ -51,8 +51,9 @@ cudaError_t error_of(Status status) {
   return cudaErrorUnknown;
 }
 
-/// Copies `rows` of `width` bytes. As with CUDA, the host waits only if its memory is the target
-/// and not page-locked; memory that is read and not page-locked is read now.
+/// Copies `rows` rows of `width` bytes. As with CUDA, the host waits only if the target is host
+/// memory that is not page-locked. If the source is host memory that is not page-locked, it is read
+/// immediately.
 cudaError_t copy(void* target, std::size_t target_pitch, const void* source,
                  std::size_t source_pitch, std::size_t width, std::size_t rows, Stream& stream) {
   if (width * rows == 0) return cudaSuccess;
@@ -99,7 +100,7 @@ cudaError_t copy(void* target, std::size_t target_pitch, const void* source,
   return is_target_pageable ? remember(machine().wait(stream)) : cudaSuccess;
 }
 
-/// Used by calls that could wait.
+/// Returns an error if a capture forbids calls that could wait.
 cudaError_t refused_while_capturing() { return remember(machine().may_wait()); }
 
 }  // namespace

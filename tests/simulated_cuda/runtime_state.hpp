@@ -4,7 +4,7 @@
 
 #include "hardware.hpp"
 
-// CUDA's handles, as the runtime's functions have them.
+// The types behind CUDA's handles.
 struct CUstream_st {
   linkboy::simulated_cuda::Stream* stream;
 };
@@ -22,11 +22,11 @@ namespace linkboy::simulated_cuda {
 
 inline Machine& machine() { return Machine::instance(); }
 
-/// Makes `error` the thread's last error, unless it is success, and returns it.
+/// Returns `error`, and makes it the last error of the thread unless it is cudaSuccess.
 cudaError_t remember(cudaError_t error);
 cudaError_t remember(Status status);
 
-/// The stream of a handle; null means the current device's default stream.
+/// Returns the stream of a handle. A null handle means the default stream of the current device.
 Stream& stream_of(cudaStream_t handle);
 
 }  // namespace linkboy::simulated_cuda

@@ -1,5 +1,5 @@
-// The functions of libcudart that LibTorch calls, over the simulated machine: streams, events and
-// graphs.
+// The functions of libcudart that LibTorch calls, implemented with the simulated machine: streams,
+// events and graphs.
 
 #include <cuda_runtime_api.h>
 
@@ -34,7 +34,7 @@ cudaError_t cudaStreamCreate(cudaStream_t* stream) {
   return cudaStreamCreateWithPriority(stream, cudaStreamDefault, 0);
 }
 
-// Its work may still run, and events may refer to it.
+// Deletes only the handle, because work of the stream may still run and events may refer to it.
 cudaError_t cudaStreamDestroy(cudaStream_t stream) {
   delete stream;
   return cudaSuccess;

@@ -20,7 +20,8 @@ long read(const char* name, long otherwise) {
   return value;
 }
 
-/// Like CUDA's, the list ends at the first entry that is not the number of a device.
+/// Returns the numbers of the visible devices. As in CUDA, the list ends at the first entry that is
+/// not the number of a device.
 std::vector<int> visible_devices() {
   constexpr long kMost = 64;
   const long count = read("SIMULATED_CUDA_DEVICES", 1);

@@ -6,9 +6,9 @@
 
 namespace linkboy::simulated_cuda {
 
-/// What the environment variables SIMULATED_CUDA_... say; the README describes them.
+/// The values of the environment variables SIMULATED_CUDA_..., which the README describes.
 struct Settings {
-  std::vector<int> devices;  // the numbers that those which the program sees have on the host
+  std::vector<int> devices;  // numbers on the host of the devices that the program sees
   std::size_t memory;        // of each device, in bytes
   std::chrono::microseconds latency;
   bool is_strict;

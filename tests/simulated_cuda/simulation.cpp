@@ -1,4 +1,4 @@
-// What the library does when it is loaded, and the functions that simulation.hpp looks up.
+// Code that runs when the library is loaded, and the functions that simulation.hpp looks up.
 
 #include "simulation.hpp"
 
@@ -11,7 +11,7 @@ namespace {
 using linkboy::simulated_cuda::Counts;
 using linkboy::simulated_cuda::Machine;
 
-/// Programs that this one starts have no simulated devices.
+/// Prevents programs that this one starts from having simulated devices.
 __attribute__((constructor)) void stop_preloading() { ::unsetenv("LD_PRELOAD"); }
 
 }  // namespace

@@ -1,5 +1,5 @@
-// What tests may ask of the simulation. They look its functions up at run time, since it is
-// preloaded and not linked.
+// The interface of the simulation for tests. It looks up functions at run time, because the
+// simulation is preloaded and not linked.
 #pragma once
 
 #include <dlfcn.h>
@@ -10,21 +10,21 @@
 
 namespace linkboy::simulated_cuda {
 
-/// What was done since the program's start.
+/// Counts since the program's start.
 struct Counts {
-  std::int64_t kernels = 0;  // operators and memsets, launched one by one
+  std::int64_t kernels = 0;  // operators and memsets that were launched one by one
   std::int64_t graphs = 0;   // launches of whole graphs
   std::int64_t host_to_device = 0;
-  // Those of them that need not wait for all earlier work of the device's other streams.
+  // Copies from the host to a device that do not have to wait for all earlier work of the device's
+  // other streams.
   std::int64_t overlapping_host_to_device = 0;
   std::int64_t device_to_host = 0;
   std::int64_t device_to_device = 0;
-  std::int64_t pageable = 0;      // those of the copies whose memory on the host is not page-locked
-  std::int64_t stream_waits = 0;  // of the host for all work of a stream,
-  std::int64_t event_waits = 0;   // for an event,
-  std::int64_t device_waits = 0;  // for all work of a device
-  // Those of the waits for an event behind which its stream had no work left, as after a wait
-  // for a stream.
+  std::int64_t pageable = 0;      // copies whose memory on the host is not page-locked
+  std::int64_t stream_waits = 0;  // waits of the host for all work of a stream
+  std::int64_t event_waits = 0;   // waits of the host for an event
+  std::int64_t device_waits = 0;  // waits of the host for all work of a device
+  // Waits for an event after which its stream had no work left, as after a wait for the stream.
   std::int64_t draining_event_waits = 0;
   std::int64_t races = 0;
 };
@@ -45,11 +45,11 @@ inline Counts counts() {
   return counts;
 }
 
-/// A kernel that failed makes all later waits fail, until this call. Without it the program would
-/// have to be started again.
+/// Clears the failure of a kernel, which makes all later waits fail. On a real device, the program
+/// would have to be restarted.
 inline void forget_failure() { function_of_simulation<void()>("simulated_cuda_forget_failure")(); }
 
-/// While it lives, a race ends the program in strict mode no more, so that a test can look at it.
+/// While it exists, a race does not end the program in strict mode, so that a test can check it.
 class RacesAreReported {
  public:
   RacesAreReported() { tolerate(true); }
@@ -57,7 +57,7 @@ class RacesAreReported {
   RacesAreReported(const RacesAreReported&) = delete;
   RacesAreReported& operator=(const RacesAreReported&) = delete;
 
-  /// The reports since the last call, a line each.
+  /// Returns the reports since the last call, one per line.
   std::string take() const {
     return function_of_simulation<const char*()>("simulated_cuda_take_race_reports")();
   }

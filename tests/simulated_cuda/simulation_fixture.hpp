@@ -1,5 +1,5 @@
-// For the tests that make each fault on purpose that the simulation is there to see, and the same
-// without the fault.
+// Fixture of the tests that provoke each fault that the simulation must detect, and run the same
+// calls without the fault.
 
 #pragma once
 
@@ -18,7 +18,7 @@ inline void expect_ok(cudaError_t error) {
   EXPECT_EQ(error, cudaSuccess) << cudaGetErrorString(error);
 }
 
-/// Two streams, an event, device memory, and what is reported meanwhile.
+/// Two streams, an event, device memory, and the reported races.
 class SimulationTest : public ::testing::Test {
  protected:
   SimulationTest() {

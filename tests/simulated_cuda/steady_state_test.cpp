@@ -1,5 +1,5 @@
-// What an update costs once training has warmed up: copies between the memories, and waits of the
-// host.
+// Tests of the cost of an update after the first epoch: copies between the memories, and waits of
+// the host.
 
 #include <gtest/gtest.h>
 
@@ -21,12 +21,12 @@ namespace {
 
 using namespace linkboy::testing;  // NOLINT(google-build-using-namespace)
 
-constexpr int64_t kPerEpoch = 24;  // updates
-// Within the second epoch, since some callbacks begin with it.
+constexpr int64_t kPerEpoch = 24;  // number of updates
+// Both are in the second epoch, because some callbacks begin with it.
 constexpr int64_t kFirst = 28;
 constexpr int64_t kLast = 44;
 
-/// One entry for each update from kFirst to kLast.
+/// Mean counts per update, from kFirst to kLast.
 struct PerUpdate {
   double host_to_device = 0;
   double overlapping_host_to_device = 0;
@@ -93,20 +93,20 @@ PerUpdate costs_of(CallbackList callbacks, const torch::nn::Sequential& model,
   return count_updates->costs();
 }
 
-// A batch is two tensors, its input and its target. They arrive while the device is at work on the
-// update before.
+// A batch has two tensors, its input and its target. They arrive while the device computes the
+// previous update.
 constexpr PerUpdate kOnlyTheBatch{.host_to_device = 2, .overlapping_host_to_device = 2};
 
-TEST(SteadyStateCostTest, AnUpdateCopiesItsBatchAndWaitsForNothing) {
+TEST(SteadyStateCostTest, AnUpdateCopiesItsBatchWithoutWaiting) {
   EXPECT_EQ(costs_of(default_callbacks(), toy_model()), kOnlyTheBatch);
   EXPECT_EQ(costs_of(default_callbacks(), toy_model(), Precision::bf16), kOnlyTheBatch);
   EXPECT_EQ(costs_of(default_callbacks(), toy_model(), Precision::fp32, ExecutionMode::graph),
             kOnlyTheBatch);
 }
 
-/// Used for the losses, and for the verdict on the gradients of the update before: the device
-/// then has the forward and backward of this update to do.
-TEST(SteadyStateCostTest, InFp16TheDeviceHasWorkWhileTheHostWaits) {
+/// The host waits for the losses, and for the verdict on the gradients of the previous update. The
+/// device then has the forward and backward pass of this update left to compute.
+TEST(SteadyStateCostTest, TheDeviceHasWorkWhileTheHostWaitsInFp16) {
   const PerUpdate costs = costs_of(default_callbacks(), toy_model(), Precision::fp16);
   EXPECT_EQ(costs.host_to_device, 2);
   EXPECT_EQ(costs.overlapping_host_to_device, 2);
@@ -117,7 +117,7 @@ TEST(SteadyStateCostTest, InFp16TheDeviceHasWorkWhileTheHostWaits) {
   EXPECT_LE(costs.device_to_host, 2);
 }
 
-TEST(SteadyStateCostTest, AnAsynchronousSaveWaitsForTwoNumbersAndNotForItsCopies) {
+TEST(SteadyStateCostTest, AnAsynchronousSaveWaitsForTwoNumbersButNotForItsCopies) {
   const TemporaryFolder folder;
   const auto model = toy_model();
   const auto save = make<SaveTrainingState>(
@@ -125,14 +125,15 @@ TEST(SteadyStateCostTest, AnAsynchronousSaveWaitsForTwoNumbersAndNotForItsCopies
   const PerUpdate costs = costs_of({save}, model);
   EXPECT_EQ(costs.stream_waits, 0);
   EXPECT_EQ(costs.pageable, 0);
-  // The weights and two averages of each; whether they are finite; the loss.
+  // Copies the weights and two averages of each, whether they are finite, and the loss.
   EXPECT_EQ(costs.device_to_host, 3.0 * static_cast<double>(model->parameters().size()) + 2);
-  // For the last two, and in the background for the copies, where the last save may come later.
+  // Waits for the last two and, in the background, for the copies. The wait of the last save may
+  // come later.
   EXPECT_NEAR(costs.event_waits, 3, 1.0 / (kLast - kFirst));
   EXPECT_EQ(costs.host_to_device, 2);
 }
 
-TEST(SteadyStateCostTest, ClippingLaunchesNoKernelForNothing) {
+TEST(SteadyStateCostTest, ClippingLaunchesNoUnneededKernel) {
   const Accelerator accelerator({.device = "cuda:0"});
   std::vector<torch::Tensor> parameters;
   for (int i = 0; i < 3; ++i) {
@@ -141,11 +142,11 @@ TEST(SteadyStateCostTest, ClippingLaunchesNoKernelForNothing) {
   }
   const auto before = counts().kernels;
   accelerator.clip_grad_norm(parameters, 1.0);
-  // The norms, stacked, their norm; the coefficient in four; the gradients.
+  // The norms, the stack, the norm of the stack, four for the coefficient, and the gradients.
   EXPECT_EQ(counts().kernels - before, 8);
 }
 
-/// Those that leave an epoch of a run as it is.
+/// Returns the callbacks that do not shorten an epoch.
 std::vector<EveryCallback> callbacks_of_whole_epochs() {
   std::vector<EveryCallback> callbacks = every_callback();
   std::erase_if(callbacks, [](const EveryCallback& callback) {
@@ -160,19 +161,19 @@ class CallbackCostTest : public ::testing::TestWithParam<EveryCallback> {};
 INSTANTIATE_TEST_SUITE_P(All, CallbackCostTest, ::testing::ValuesIn(callbacks_of_whole_epochs()),
                          name_of);
 
-TEST_P(CallbackCostTest, IsThatOfItsPurpose) {
+TEST_P(CallbackCostTest, IsLimitedToThePurposeOfEachCallback) {
   const std::string& name = GetParam().name;
   const TemporaryFolder folder;
   const auto model = toy_model();
   const PerUpdate costs = costs_of({GetParam().make(folder.path(), model)}, model);
-  if (name == "save-training-state") {  // every second update
+  if (name == "save-training-state") {  // saves after every second update
     EXPECT_EQ(costs.host_to_device, 2);
     EXPECT_GT(costs.device_to_host, 0);
   } else if (name == "step-based-evaluation") {
     EXPECT_GT(costs.host_to_device, 2);
     EXPECT_GT(costs.event_waits, 0);
     EXPECT_EQ(costs.stream_waits, 0);
-  } else if (name == "track-run" || name == "event-storage") {  // the losses, which arrive later
+  } else if (name == "track-run" || name == "event-storage") {  // copy losses that arrive later
     EXPECT_EQ(
         costs,
         (PerUpdate{.host_to_device = 2, .overlapping_host_to_device = 2, .device_to_host = 1}));

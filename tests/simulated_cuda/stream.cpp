@@ -9,7 +9,7 @@ namespace linkboy::simulated_cuda {
 
 std::uint64_t Stream::push(Work work) {
   const std::lock_guard lock(mutex_);
-  // LibTorch makes many more streams than it uses.
+  // The thread starts with the first work, because LibTorch creates many more streams than it uses.
   if (!has_thread_) std::thread([this] { run(); }).detach();
   has_thread_ = true;
   items_.push_back({std::move(work), std::chrono::steady_clock::now() + settings().latency});
@@ -54,7 +54,7 @@ void Stream::run() {
     items_.pop_front();
     lock.unlock();
     item.work();
-    item.work = nullptr;  // what it holds is gone before anyone can see that it is done
+    item.work = nullptr;  // releases its objects before the work counts as done
     lock.lock();
     ++num_done_;
     finished_.notify_all();

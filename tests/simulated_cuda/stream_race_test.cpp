@@ -1,4 +1,4 @@
-// Races between streams, and between LibTorch's operators on them.
+// Tests of races between streams, and between LibTorch's operators on them.
 
 #include <c10/cuda/CUDAGuard.h>
 #include <c10/cuda/CUDAStream.h>
@@ -20,7 +20,7 @@ using ::testing::IsEmpty;
 
 // ---- Races between streams
 
-TEST_F(SimulationTest, TwoWritesThatNothingOrdersAreARace) {
+TEST_F(SimulationTest, TwoUnorderedWritesAreARace) {
   const auto before = counts().races;
   write(first_);
   write(second_);
@@ -31,7 +31,7 @@ TEST_F(SimulationTest, TwoWritesThatNothingOrdersAreARace) {
   EXPECT_EQ(counts().races, before + 1);
 }
 
-TEST_F(SimulationTest, AReadIsInARaceWithAWriteBeforeIt) {
+TEST_F(SimulationTest, AnUnorderedReadAfterAWriteIsARace) {
   write(first_);
   read(second_);
   EXPECT_THAT(races_.take(),
@@ -39,13 +39,13 @@ TEST_F(SimulationTest, AReadIsInARaceWithAWriteBeforeIt) {
                     HasSubstr("a memset"), HasSubstr("writes, and nothing")));
 }
 
-TEST_F(SimulationTest, AWriteIsInARaceWithAReadBeforeIt) {
+TEST_F(SimulationTest, AnUnorderedWriteAfterAReadIsARace) {
   read(first_);
   write(second_);
   EXPECT_THAT(races_.take(), AllOf(HasSubstr("writes memory"), HasSubstr("reads, and nothing")));
 }
 
-TEST_F(SimulationTest, TwoReadsAreNoRace) {
+TEST_F(SimulationTest, TwoReadsAreNotARace) {
   read(first_);
   copy(static_cast<char*>(other_memory_) + kSize / 2, memory_, kSize / 2, first_);
   void* third = nullptr;
@@ -55,7 +55,7 @@ TEST_F(SimulationTest, TwoReadsAreNoRace) {
   expect_ok(cudaFree(third));
 }
 
-TEST_F(SimulationTest, BytesNextToEachOtherAreNoRaceAndOneInCommonIs) {
+TEST_F(SimulationTest, OnlyOverlappingBytesAreARace) {
   char* bytes = static_cast<char*>(memory_);
   expect_ok(cudaMemsetAsync(bytes, 1, 100, first_));
   expect_ok(cudaMemsetAsync(bytes + 100, 1, 100, second_));
@@ -72,7 +72,7 @@ TEST_F(SimulationTest, AnEventOrdersStreams) {
   EXPECT_THAT(races_.take(), IsEmpty());
 }
 
-TEST_F(SimulationTest, AnEventOrdersOnlyWhatWasLaunchedBeforeIt) {
+TEST_F(SimulationTest, AnEventOrdersOnlyEarlierWork) {
   record(first_);
   write(first_);
   wait(second_);
@@ -80,7 +80,7 @@ TEST_F(SimulationTest, AnEventOrdersOnlyWhatWasLaunchedBeforeIt) {
   EXPECT_THAT(races_.take(), HasSubstr("nothing orders the two"));
 }
 
-TEST_F(SimulationTest, AnEventOrdersOnlyWhatWaitsForIt) {
+TEST_F(SimulationTest, AnEventOrdersOnlyWorkThatWaitsForIt) {
   write(first_);
   record(first_);
   write(second_);
@@ -88,13 +88,13 @@ TEST_F(SimulationTest, AnEventOrdersOnlyWhatWaitsForIt) {
   EXPECT_THAT(races_.take(), HasSubstr("nothing orders the two"));
 }
 
-TEST_F(SimulationTest, AWaitOfTheHostOrders) {
+TEST_F(SimulationTest, AWaitOfTheHostOrdersWork) {
   const std::vector<std::function<void()>> waits{
       [&] { expect_ok(cudaStreamSynchronize(first_)); },
       [&] { expect_ok(cudaEventSynchronize(event_)); }, [&] { expect_ok(cudaDeviceSynchronize()); },
       [&] {
         while (cudaEventQuery(event_) != cudaSuccess) std::this_thread::yield();
-        cudaGetLastError();  // a query that was too early is no error
+        cudaGetLastError();  // a query that was too early is not an error
       }};
   for (const auto& host_waits : waits) {
     write(first_);
@@ -113,7 +113,7 @@ TEST_F(SimulationTest, AWaitOfTheHostForAnotherStreamOrdersNothing) {
   EXPECT_THAT(races_.take(), HasSubstr("nothing orders the two"));
 }
 
-TEST_F(SimulationTest, AQueryThatSaysNotReadyOrdersNothing) {
+TEST_F(SimulationTest, AQueryThatReturnsNotReadyOrdersNothing) {
   write(first_);
   EXPECT_EQ(cudaStreamQuery(first_), cudaErrorNotReady);
   cudaGetLastError();
@@ -121,14 +121,14 @@ TEST_F(SimulationTest, AQueryThatSaysNotReadyOrdersNothing) {
   EXPECT_THAT(races_.take(), HasSubstr("nothing orders the two"));
 }
 
-TEST_F(SimulationTest, CopiesIntoTheSamePageLockedMemoryMayRace) {
+TEST_F(SimulationTest, CopiesIntoTheSamePageLockedMemoryCanRace) {
   const auto target = torch::empty({kSize}, torch::TensorOptions(torch::kByte).pinned_memory(true));
   copy(target.data_ptr(), memory_, kSize, first_);
   copy(target.data_ptr(), other_memory_, kSize, second_);
   EXPECT_THAT(races_.take(), HasSubstr("a copy to the host on stream"));
 }
 
-TEST_F(SimulationTest, MemoryThatIsNotAllocatedIsReported) {
+TEST_F(SimulationTest, AccessToUnallocatedMemoryIsReported) {
   void* freed = nullptr;
   expect_ok(cudaMalloc(&freed, kSize));
   expect_ok(cudaFree(freed));
@@ -161,21 +161,21 @@ void use_on_side_stream(bool records) {
     const auto sum = tensor.sum();
     if (records) tensor.record_stream(side);
   }
-  // The allocator gives the same memory again.
+  // The allocator returns the same memory.
   const auto next = torch::zeros({1000}, torch::kCUDA);
 }
 
-TEST_F(SimulationTest, MemoryThatIsUsedAgainWithoutRecordStreamIsARace) {
+TEST_F(SimulationTest, ReusedMemoryWithoutRecordStreamIsARace) {
   use_on_side_stream(/*records=*/false);
   EXPECT_THAT(races_.take(), AllOf(HasSubstr("writes memory that aten::sum"), HasSubstr("reads")));
 }
 
-TEST_F(SimulationTest, RecordStreamKeepsMemoryUntilItIsNoRace) {
+TEST_F(SimulationTest, RecordStreamPreventsTheRace) {
   use_on_side_stream(/*records=*/true);
   EXPECT_THAT(races_.take(), IsEmpty());
 }
 
-TEST_F(SimulationTest, OperatorsOnTwoStreamsNeedAnEvent) {
+TEST_F(SimulationTest, OperatorsOnTwoStreamsNeedAnEventToBeOrdered) {
   auto tensor = torch::ones({10}, torch::kCUDA);
   const auto side = c10::cuda::getStreamFromPool();
   const c10::cuda::CUDAStreamGuard on_side(side);

@@ -1,4 +1,4 @@
-// The simulated devices themselves: what LibTorch does with them through PrivateUse1.
+// Tests of the simulated devices with LibTorch, through PrivateUse1.
 
 #include <ATen/DeviceAccelerator.h>
 #include <ATen/autocast_mode.h>
@@ -34,7 +34,7 @@ c10::Stream another_stream(at::Device device = kFirst) {
 
 void wait_for_device() { at::accelerator::synchronizeDevice(0); }
 
-/// While it lives, a race does not end the program.
+/// While it exists, a race does not end the program.
 class RacesAreReported {
  public:
   RacesAreReported() { machine().tolerate_races(true); }
@@ -51,14 +51,14 @@ TEST(SimulatedDeviceTest, LibTorchKnowsTheDevicesByName) {
   EXPECT_EQ(torch::ones({2}, at::Device("simulated")).device(), kFirst);
 }
 
-TEST(SimulatedDeviceTest, TheHostCannotTouchTheDevicesMemory) {
+TEST(SimulatedDeviceTest, TheHostCannotAccessDeviceMemory) {
   const auto tensor = torch::ones({4}, kFirst);
   wait_for_device();
   const volatile float* pointer = tensor.const_data_ptr<float>();
   EXPECT_DEATH(static_cast<void>(*pointer), "");
 }
 
-/// The losses of a network with convolution, batch normalization and AdamW.
+/// Returns the losses of a network with convolution and batch normalization, trained with AdamW.
 std::vector<float> losses_on(at::Device device) {
   torch::manual_seed(1);
   torch::nn::Sequential net(torch::nn::Conv2d(3, 4, 3), torch::nn::BatchNorm2d(4),
@@ -79,13 +79,13 @@ std::vector<float> losses_on(at::Device device) {
   return {host.const_data_ptr<float>(), host.const_data_ptr<float>() + host.numel()};
 }
 
-TEST(SimulatedDeviceTest, ANetworkTrainsAsOnTheCpuInEveryBit) {
+TEST(SimulatedDeviceTest, ANetworkTrainsBitIdenticallyToTheCpu) {
   const auto losses = losses_on(kFirst);
   EXPECT_LT(losses.back(), losses.front());
   EXPECT_EQ(losses, losses_on(at::kCPU));
 }
 
-TEST(SimulatedDeviceTest, TrainingMakesTheHostWaitOnlyWhereItReads) {
+TEST(SimulatedDeviceTest, TheHostWaitsOnlyWhenItReads) {
   torch::nn::Linear net(4, 4);
   net->to(kFirst);
   torch::optim::SGD optimizer(net->parameters(), 0.1);
@@ -119,13 +119,13 @@ TEST(SimulatedDeviceTest, APageLockedTargetIsFilledLater) {
   EXPECT_EQ(target.const_data_ptr<float>()[0], 3);
 }
 
-TEST(SimulatedDeviceTest, AnOrdinaryTargetIsFilledAtOnce) {
+TEST(SimulatedDeviceTest, AnOrdinaryTargetIsFilledImmediately) {
   const auto target = torch::zeros({4});
   target.copy_(torch::full({4}, 3.0, kFirst), /*non_blocking=*/true);
   EXPECT_EQ(target.const_data_ptr<float>()[0], 3);
 }
 
-TEST(SimulatedDeviceTest, APageLockedSourceIsReadLaterAndAnOrdinaryOneNow) {
+TEST(SimulatedDeviceTest, APageLockedSourceIsReadLaterAndAnOrdinaryOneImmediately) {
   for (const bool is_pinned : {false, true}) {
     const auto source = torch::full({4}, 3.0, at::TensorOptions().pinned_memory(is_pinned));
     const auto on_device = source.to(kFirst, /*non_blocking=*/true);
@@ -134,7 +134,7 @@ TEST(SimulatedDeviceTest, APageLockedSourceIsReadLaterAndAnOrdinaryOneNow) {
   }
 }
 
-TEST(SimulatedDeviceTest, PageLockedMemoryIsNotGivenAgainWhileItIsRead) {
+TEST(SimulatedDeviceTest, PageLockedMemoryIsNotReusedWhileItIsRead) {
   auto source = torch::full({1000}, 3.0, at::TensorOptions().pinned_memory(true));
   const void* memory = source.const_data_ptr();
   const auto on_device = source.to(kFirst, /*non_blocking=*/true);
@@ -145,7 +145,7 @@ TEST(SimulatedDeviceTest, PageLockedMemoryIsNotGivenAgainWhileItIsRead) {
   EXPECT_EQ(torch::empty({1000}, at::TensorOptions().pinned_memory(true)).const_data_ptr(), memory);
 }
 
-TEST(SimulatedDeviceTest, StreamsThatNoEventOrdersRace) {
+TEST(SimulatedDeviceTest, StreamsWithoutAnEventRace) {
   const RacesAreReported reports;
   at::Tensor value;
   {
@@ -169,8 +169,8 @@ TEST(SimulatedDeviceTest, AnEventOrdersStreams) {
   EXPECT_EQ((value * 2)[0].item<float>(), 10);
 }
 
-/// Makes memory on one stream, uses it on another and gives it to a third tensor. Returns the
-/// races.
+/// Allocates memory on one stream, uses it on another, and frees it for another tensor. Returns the
+/// reported races.
 std::string races_of_reuse(bool records) {
   const RacesAreReported reports;
   const auto another = another_stream();
@@ -195,7 +195,7 @@ TEST(SimulatedDeviceTest, RecordStreamKeepsMemoryUntilAnotherStreamIsDone) {
   EXPECT_EQ(races_of_reuse(true), "");
 }
 
-TEST(SimulatedDeviceTest, AnEventTellsWhetherWorkIsDoneAndHowLongItTook) {
+TEST(SimulatedDeviceTest, AnEventReportsCompletionAndDuration) {
   const auto stream = c10::impl::VirtualGuardImpl(kType).getStream(kFirst);
   c10::Event first(kType, c10::EventFlag::BACKEND_DEFAULT);
   c10::Event last(kType, c10::EventFlag::BACKEND_DEFAULT);
@@ -216,7 +216,7 @@ TEST(SimulatedDeviceTest, TensorsMoveBetweenDevicesButDoNotMix) {
   EXPECT_THROW(first + second, c10::Error);
 }
 
-TEST(SimulatedDeviceTest, OutOfMemoryIsAnErrorAfterWhichTheDeviceWorks) {
+TEST(SimulatedDeviceTest, TheDeviceWorksAfterAnOutOfMemoryError) {
   const auto held = torch::zeros({100 * kMebibyte}, bytes_on(kFirst));
   EXPECT_THROW(torch::empty({100 * kMebibyte}, bytes_on(kFirst)), c10::OutOfMemoryError);
   EXPECT_EQ(torch::empty({100 * kMebibyte}, bytes_on(kSecond)).device(), kSecond);
@@ -236,7 +236,7 @@ TEST(SimulatedDeviceTest, FreedMemoryIsKeptUntilTheCacheIsEmptied) {
   EXPECT_EQ(reserved(), before);
 }
 
-TEST(SimulatedDeviceTest, ThePeakIsThatSinceItsReset) {
+TEST(SimulatedDeviceTest, ThePeakCountsFromItsReset) {
   auto* allocator = c10::getDeviceAllocator(kType);
   const auto peak = [&] { return allocator->getDeviceStats(0).allocated_bytes[0].peak; };
   allocator->resetPeakStats(0);
@@ -265,7 +265,7 @@ TEST(SimulatedDeviceTest, RandomNumbersFollowTheSeedAndTheState) {
   EXPECT_TRUE(draw(kSecond).equal(numbers));
 }
 
-TEST(SimulatedDeviceTest, AutocastChoosesPrecisionsAsOnCuda) {
+TEST(SimulatedDeviceTest, AutocastChoosesTheSamePrecisionsAsCuda) {
   torch::nn::Linear net(4, 4);
   net->to(kFirst);
   at::autocast::set_autocast_enabled(kType, true);
@@ -289,7 +289,7 @@ TEST(SimulatedDeviceTest, OperatorsOnListsOfTensorsWork) {
   EXPECT_EQ(gradients[0][0].item<float>(), 1.5);
 }
 
-TEST(SimulatedDeviceTest, SizesThatDependOnNumbersMakeTheHostWait) {
+TEST(SimulatedDeviceTest, SizesThatDependOnDataMakeTheHostWait) {
   const auto values = torch::arange(4, at::TensorOptions(kFirst).dtype(at::kFloat));
   const auto before = machine().counts().stream_waits;
   EXPECT_EQ(values.masked_select(values > 1.5).size(0), 2);

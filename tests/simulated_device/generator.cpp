@@ -1,5 +1,5 @@
-// Random numbers: a device's generator counts what its kernels take, and each kernel takes them
-// from a generator of the CPU that begins at that count.
+// Random numbers. The generator of a device counts its kernels. Each kernel gets a CPU generator
+// that is seeded with the device's seed and this count.
 
 #include <ATen/CPUGeneratorImpl.h>
 #include <ATen/core/Generator.h>
@@ -26,9 +26,9 @@ class DeviceGenerator final : public c10::GeneratorImpl {
 
   static c10::DeviceType device_type() { return kType; }
 
-  /// A generator for one kernel; each has its own numbers.
+  /// Returns a generator for one kernel. Each kernel gets different numbers.
   at::Generator next() {
-    constexpr std::uint64_t kSpread = 0x9E3779B97F4A7C15;  // near seeds give far numbers
+    constexpr std::uint64_t kSpread = 0x9E3779B97F4A7C15;  // spreads similar seeds
     return at::detail::createCPUGenerator(seed_ * kSpread + offset_++);
   }
 

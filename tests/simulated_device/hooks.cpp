@@ -1,4 +1,5 @@
-// Registers the devices when the program is loaded. To LibTorch they are then "simulated:0" etc.
+// Registers the devices when the program is loaded. LibTorch then calls them "simulated:0" and so
+// on.
 
 #include <ATen/core/CachingHostAllocator.h>
 #include <ATen/detail/PrivateUse1HooksInterface.h>

@@ -1,5 +1,5 @@
-// The simulated machine of tests/simulated_cuda as LibTorch sees it through the interface for
-// backends of one's own, PrivateUse1. No CUDA is needed for it.
+// Connects the simulated machine of tests/simulated_cuda to LibTorch through PrivateUse1, the
+// interface for custom backends. Does not need CUDA.
 #pragma once
 
 #include <ATen/core/Generator.h>
@@ -24,13 +24,13 @@ constexpr auto kType = c10::DeviceType::PrivateUse1;
 
 inline Machine& machine() { return Machine::instance(); }
 
-/// Throws if a kernel has failed.
+/// Throws c10::Error if a kernel has failed.
 void check(Status status);
 
-// Devices and streams; of this thread, where they are current.
+// Devices and streams. The current ones are those of the calling thread.
 
 c10::DeviceIndex current_device();
-/// `device`, with the current index if it lacks one.
+/// Returns `device`, with the current index if it does not have an index.
 c10::Device with_index(c10::Device device);
 c10::Stream current_stream_of(c10::DeviceIndex device);
 Stream& stream_of(const c10::Stream& stream);
@@ -38,15 +38,16 @@ std::shared_ptr<Event> record_event(Stream& stream);
 
 // Memory
 
-/// Gives freed memory again to the stream that had it, and to others after all work on it.
+/// Returns the allocator for devices. It keeps freed memory for the stream for which the memory was
+/// allocated. If other streams were recorded for the memory, it is reused only after their work.
 c10::Allocator& device_allocator();
 void record_stream(const c10::DataPtr& memory, c10::Stream stream);
-/// Its contents stay, as far as they fit.
+/// Changes the size of a storage. The contents are kept as far as they fit.
 void resize_storage(c10::StorageImpl& storage, std::size_t size);
 
-/// Has page-locked memory that was read or written on `stream` stay until then.
+/// Keeps page-locked memory until the work that is queued on `stream` so far is done.
 void record_page_locked(const c10::Storage& storage, c10::Stream stream);
-/// Registers both allocators.
+/// Registers the allocators for device memory and page-locked memory.
 void register_allocators();
 
 // Random numbers

@@ -22,8 +22,8 @@ namespace {
 
 using c10::CachingDeviceAllocator::DeviceStats;
 
-/// Keeps freed blocks, as LibTorch's allocators for other devices do. Blocks are not split:
-/// training asks for the same sizes in each update.
+/// Keeps freed blocks, like LibTorch's allocators for other devices. Does not split blocks, because
+/// training requests the same sizes in each update.
 class DeviceAllocator final : public c10::DeviceAllocator {
  public:
   DeviceAllocator() : stats_(static_cast<std::size_t>(machine().num_devices())) {}
@@ -107,8 +107,8 @@ class DeviceAllocator final : public c10::DeviceAllocator {
 
   struct Block {
     std::size_t size;
-    Stream* stream;               // that it was allocated for
-    std::vector<Stream*> others;  // by record_stream
+    Stream* stream;               // for which it was allocated
+    std::vector<Stream*> others;  // added by record_stream
   };
   struct FreedBlock {
     void* pointer;
@@ -186,7 +186,7 @@ class DeviceAllocator final : public c10::DeviceAllocator {
 };
 
 DeviceAllocator& allocator() {
-  static auto* made = new DeviceAllocator;  // tensors may be freed until the process has ended
+  static auto* made = new DeviceAllocator;  // tensors may be freed until the process ends
   return *made;
 }
 

@@ -1,5 +1,5 @@
-// Operators. Those that handle memory or make views are here; all others run the CPU's kernel on
-// the current stream.
+// Operators. This file implements those that manage memory or create views. All others run the
+// CPU's kernel on the current stream.
 
 #include <ATen/ATen.h>
 #include <ATen/EmptyTensor.h>
@@ -62,14 +62,15 @@ void record_stream_of(at::Tensor& self, c10::Stream stream) {
   record_stream(self.storage().data_ptr(), stream);
 }
 
-/// A tensor of the CPU that does not keep the memory.
+/// Returns a CPU tensor of the same memory that does not own it.
 at::Tensor unowned(const at::Tensor& tensor) {
   return at::from_blob(const_cast<void*>(tensor.const_data_ptr()), tensor.sizes(), tensor.strides(),
                        at::TensorOptions(at::kCPU).dtype(tensor.dtype()));
 }
 
-/// Works as with CUDA: memory of the host that is not page-locked is copied before this call
-/// returns, and so is everything that is not `non_blocking`.
+/// Copies between the host and a device, as with CUDA. The copy is done when the call returns, if
+/// `non_blocking` is false or the target is host memory that is not page-locked. A source in such
+/// memory is read before the call returns.
 void copy_between_memories(const at::Tensor& target, const at::Tensor& source, bool non_blocking) {
   const bool to_device = target.device().type() == kType;
   const at::Tensor& on_host = to_device ? source : target;
@@ -99,7 +100,8 @@ void copy_between_memories(const at::Tensor& target, const at::Tensor& source, b
   if (!non_blocking || (!to_device && !is_page_locked)) check(machine().wait(stream_of(stream)));
 }
 
-/// Works as with CUDA: on the source's stream, before and after which the target's stream waits.
+/// Copies between devices on the source's stream, as with CUDA. This stream first waits for the
+/// target's stream, which then waits for the copy.
 void copy_between_devices(const at::Tensor& target, const at::Tensor& source) {
   machine().count(&Counts::device_to_device);
   Stream& giving = stream_of(current_stream_of(source.device().index()));
@@ -140,8 +142,8 @@ at::Scalar local_scalar_dense(const at::Tensor& self) {
   return value.item();
 }
 
-/// LibTorch's own list of dense tensors leaves out those of PrivateUse1, and without it
-/// torch::nn::Module::to refuses them.
+/// Replaces LibTorch's function. That function does not treat tensors of PrivateUse1 as dense, and
+/// torch::nn::Module::to would therefore reject them.
 bool has_compatible_shallow_copy_type(const at::Tensor& self, const at::Tensor& from) {
   const auto is_dense = [](const at::Tensor& tensor) {
     return tensor.layout() == at::kStrided &&
@@ -186,7 +188,7 @@ TORCH_LIBRARY_IMPL(aten, AutogradPrivateUse1, library) {
   library.impl("_has_compatible_shallow_copy_type", has_compatible_shallow_copy_type);
 }
 
-// Which operators autocast runs in which precision: LibTorch's lists for CUDA.
+// Autocast uses LibTorch's lists for CUDA, which determine the precision of each operator.
 TORCH_LIBRARY_IMPL(_, AutocastPrivateUse1, library) {
   library.fallback(torch::CppFunction::makeFallthrough());
 }
@@ -194,7 +196,7 @@ TORCH_LIBRARY_IMPL(_, AutocastPrivateUse1, library) {
 }  // namespace
 }  // namespace linkboy::simulated_device
 
-// The lists name functions of this namespace.
+// The lists refer to functions of this namespace.
 namespace at::autocast {
 
 #define LINKBOY_LOWER_PRECISION(...) KERNEL_PRIVATEUSEONE(__VA_ARGS__, lower_precision_fp)

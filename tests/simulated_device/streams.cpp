@@ -1,4 +1,4 @@
-// Devices, streams and events: what LibTorch's guards, c10::Event and at::accelerator call.
+// Devices, streams and events, for LibTorch's guards, c10::Event and at::accelerator.
 
 #include <c10/core/DeviceGuard.h>
 #include <c10/core/impl/DeviceGuardImplInterface.h>
@@ -16,12 +16,12 @@
 namespace linkboy::simulated_device {
 namespace {
 
-constexpr std::size_t kNumPooledStreams = 8;  // of each device
+constexpr std::size_t kNumPooledStreams = 8;  // per device
 
 thread_local c10::DeviceIndex device_of_thread = 0;
 thread_local std::map<c10::DeviceIndex, c10::StreamId> streams_of_thread;
 
-/// The default stream is 0 to LibTorch; others are their addresses.
+/// Returns LibTorch's handle of a stream: 0 for the default stream, otherwise the stream's address.
 c10::Stream handle_of(Stream& stream) {
   const auto device = static_cast<c10::DeviceIndex>(stream.device);
   const bool is_default = &stream == &machine().default_stream(stream.device);

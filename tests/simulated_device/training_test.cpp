@@ -1,4 +1,4 @@
-// linkboy on a device that is not CUDA: what it does on the CPU and on CUDA, and what it refuses.
+// Tests of linkboy on a device other than CUDA: the features that work, and those that are refused.
 
 #include <gtest/gtest.h>
 #include <torch/torch.h>
@@ -41,7 +41,8 @@ Optimizer adamw_of(const torch::nn::Sequential& model) {
                                                torch::optim::AdamWOptions(0.01));
 }
 
-/// Its step is its own: linkboy fuses those of LibTorch's classes on the CPU and on CUDA only.
+/// Uses its own step on all devices. linkboy fuses the steps of LibTorch's classes, but only on the
+/// CPU and on CUDA.
 struct OwnSgd : torch::optim::SGD {
   using SGD::SGD;
 };
@@ -58,7 +59,7 @@ struct Result {
 
 Result train_on(const std::string& device, Precision precision = Precision::fp32,
                 const OptimizerMaker& make_optimizer = own_sgd_of) {
-  torch::manual_seed(4);  // of the shuffling
+  torch::manual_seed(4);  // for the shuffling
   const auto model = toy_model();
   const auto keep_losses = std::make_shared<KeepLosses>();
   QuietTrainer trainer(
@@ -79,19 +80,19 @@ double mean_loss(const Result& result, int64_t epoch) {
   return torch::tensor(result.losses).view({kEpochs, -1})[epoch].mean().item<double>();
 }
 
-TEST(TrainingTest, AutoChoosesTheDevice) {
+TEST(TrainingTest, AutoSelectsTheDevice) {
   EXPECT_EQ(Accelerator().device(), c10::Device(kType, 0));
   EXPECT_EQ(Accelerator({.device = "simulated:1"}).device(), c10::Device(kType, 1));
   EXPECT_EQ(Accelerator({.device = "cpu"}).device(), torch::kCPU);
 }
 
-TEST(TrainingTest, OtherDevicesAreRefusedByTheNamesThereAre) {
+TEST(TrainingTest, RefusesUnknownDevicesAndListsTheAvailableOnes) {
   EXPECT_ERROR(Accelerator({.device = "cuda"}),
                "it must be auto, cpu, simulated or simulated:INDEX");
   EXPECT_ERROR(Accelerator({.device = "simulated:2"}), "but there are 2 SIMULATED devices here");
 }
 
-TEST(TrainingTest, WeightsAndLossesAreThoseOfTheCpuInEveryBit) {
+TEST(TrainingTest, WeightsAndLossesAreBitIdenticalToTheCpu) {
   const Result expected = train_on("cpu");
   const Result result = train_on("simulated");
   EXPECT_LT(mean_loss(expected, kEpochs - 1), mean_loss(expected, 0));
@@ -99,7 +100,7 @@ TEST(TrainingTest, WeightsAndLossesAreThoseOfTheCpuInEveryBit) {
   EXPECT_EQ(result.losses, expected.losses);
 }
 
-TEST(TrainingTest, TheSecondDeviceTrainsAsTheFirstAndLeavesItAlone) {
+TEST(TrainingTest, TrainsOnTheSecondDeviceWithoutUsingTheFirst) {
   const Result expected = train_on("simulated:0");
   auto* allocator = c10::getDeviceAllocator(kType);
   allocator->resetPeakStats(0);
@@ -108,10 +109,10 @@ TEST(TrainingTest, TheSecondDeviceTrainsAsTheFirstAndLeavesItAlone) {
   EXPECT_TRUE(bit_equal(train_on("simulated:1").weights, expected.weights));
   EXPECT_EQ(peak(), before);
   EXPECT_EQ(current_device(), 1);
-  Accelerator({.device = "simulated:0"});  // makes it current again
+  Accelerator({.device = "simulated:0"});  // makes the first device current again
 }
 
-TEST(TrainingTest, OptimizersThatAreFusedOnTheCpuTrainAsThere) {
+TEST(TrainingTest, OptimizersFusedOnTheCpuTrainAlike) {
   const auto sgd_of = [](const auto& model) { return toy_sgd(model, 0.02); };
   for (const auto& make_optimizer : {OptimizerMaker(sgd_of), OptimizerMaker(adamw_of)}) {
     const Result expected = train_on("cpu", Precision::fp32, make_optimizer);
@@ -133,14 +134,14 @@ TEST(TrainingTest, HalfPrecisionTrains) {
   }
 }
 
-// What an update costs.
+// The cost of an update
 
 constexpr int64_t kUpdatesPerEpoch = 12;
 
 class CountUpdates : public Callback {
  public:
   void on_train_update_end(Trainer&) override {
-    // Those of the second epoch but for its first and last.
+    // Counts the second epoch without its first two and last two updates.
     if (++num_updates_ == kUpdatesPerEpoch + 2) begin = machine().counts();
     if (num_updates_ == 2 * kUpdatesPerEpoch - 2) end = machine().counts();
   }
@@ -152,9 +153,9 @@ class CountUpdates : public Callback {
   int64_t num_updates_ = 0;
 };
 
-TEST(TrainingTest, AnUpdateCopiesItsBatchBesideTheOneBeforeAndWaitsForNothing) {
+TEST(TrainingTest, AnUpdateCopiesTheNextBatchConcurrentlyWithoutWaiting) {
   constexpr int64_t kUpdates = kUpdatesPerEpoch - 4;
-  constexpr int64_t kTensors = 2;  // of a batch
+  constexpr int64_t kTensors = 2;  // per batch
   for (const Precision precision : {Precision::fp32, Precision::bf16}) {
     SCOPED_TRACE(to_text(precision));
     const auto model = toy_model();
@@ -181,7 +182,7 @@ TEST(TrainingTest, AnUpdateCopiesItsBatchBesideTheOneBeforeAndWaitsForNothing) {
 
 // Training states
 
-/// Dropout, batch norm, shuffling and a cosine: all that has a state.
+/// A run with every part that has a state: dropout, batch norm, shuffling and a cosine schedule.
 struct Rehearsal {
   explicit Rehearsal(int64_t last_update) {
     torch::manual_seed(3);
@@ -203,7 +204,7 @@ struct Rehearsal {
   TrainOptions options;
 };
 
-TEST(TrainingTest, AResumedRunIsTheUninterruptedOneInEveryBit) {
+TEST(TrainingTest, AResumedRunIsBitIdenticalToTheUninterruptedOne) {
   const TemporaryFolder folder;
   Rehearsal whole(100);
   whole.trainer->train(whole.options);
@@ -216,7 +217,7 @@ TEST(TrainingTest, AResumedRunIsTheUninterruptedOneInEveryBit) {
     first.trainer->save_training_state(folder / "stopped", {.asynchronous = true});
     first.trainer->wait_for_saves();
     Rehearsal second(100);
-    torch::manual_seed(99);  // what the process has drawn must not matter
+    torch::manual_seed(99);  // random numbers of the process must not matter
     second.options.resume_from = folder / "stopped";
     EXPECT_EQ(second.trainer->train(second.options).num_updates, 12);
     second.trainer->save_training_state(folder / "resumed");
@@ -227,7 +228,7 @@ TEST(TrainingTest, AResumedRunIsTheUninterruptedOneInEveryBit) {
 
 // Recomputation
 
-TEST(TrainingTest, RecomputationHasTheRandomNumbersAndThePrecisionOfTheForward) {
+TEST(TrainingTest, ARecomputationUsesTheRandomNumbersAndPrecisionOfTheForward) {
   torch::nn::Sequential mlp(torch::nn::Linear(8, 8), torch::nn::Dropout(0.5), torch::nn::Tanh());
   mlp->to(kType);
   const auto input = torch::ones({5, 8}, kType);
@@ -250,7 +251,7 @@ TEST(TrainingTest, RecomputationHasTheRandomNumbersAndThePrecisionOfTheForward) 
 
 constexpr int64_t kMebibyte = 1024 * 1024;
 
-/// Gives back immediately what it takes in the first epoch.
+/// Allocates memory in the first epoch and frees it immediately.
 class AllocateInFirstEpoch : public Callback {
  public:
   void on_train_epoch_start(Trainer& trainer) override {
@@ -277,9 +278,9 @@ TEST(TrainingTest, MemoryMonitorRecordsThePeakOfEachEpoch) {
   EXPECT_LT(device_peak(trainer.device())->reserved_mib, 31.0);
 }
 
-TEST(TrainingTest, TheBatchSizeFinderEndsWithTheLargestThatFits) {
+TEST(TrainingTest, TheBatchSizeFinderReturnsTheLargestSizeThatFits) {
   constexpr int64_t kWidth = 4096;
-  constexpr int64_t kRows = 8192;  // their scores alone are all that the device has
+  constexpr int64_t kRows = 8192;  // their scores alone need all memory of the device
   torch::nn::Sequential model(torch::nn::Linear(2, kWidth));
   QuietTrainer trainer(model, torch::nn::CrossEntropyLoss(), toy_sgd(model),
                        {.callbacks = {}, .accelerator = {.device = "simulated"}});
@@ -297,7 +298,7 @@ TEST(TrainingTest, TheBatchSizeFinderEndsWithTheLargestThatFits) {
   EXPECT_EQ(trainer.num_updates(), 2);
 }
 
-// What only CUDA has
+// Features that only CUDA supports
 
 TEST(TrainingTest, GraphModeIsRefused) {
   const auto model = toy_model();

@@ -1,6 +1,6 @@
 // Memory does not grow with the number of updates, of calls of train, or of resumes.
 //
-// LINKBOY_SOAK=1 asks for the long runs, which scripts/soak makes; without it they are short.
+// LINKBOY_SOAK=1 enables the long runs of scripts/soak; without it, the runs are short.
 
 #include <gtest/gtest.h>
 #include <malloc.h>
@@ -28,7 +28,7 @@
 namespace linkboy::testing::soak_test {
 namespace {
 
-// A sanitizer's own allocator keeps what was freed, and the C library knows nothing of it.
+// A sanitizer's own allocator keeps freed memory, and the C library's statistics do not include it.
 #ifdef __SANITIZE_ADDRESS__
 constexpr bool kIsMeasurable = false;
 #else
@@ -57,8 +57,8 @@ UsedMemory used_memory() {
           num_resident_pages * static_cast<double>(::sysconf(_SC_PAGESIZE)) / kKibibyte};
 }
 
-/// `bytes_per_round` is less than anything a round could keep by mistake. What the C library's
-/// allocator caches of freed memory counts as used, and is the rest.
+/// `bytes_per_round` is less than any object that a round could leak. The constant part covers
+/// freed memory that the C library's allocator caches and counts as used.
 void expect_little_growth(const char* rounds, int64_t num_rounds, double bytes_per_round,
                           const UsedMemory& before, const UsedMemory& after) {
   const double heap = after.heap_kib - before.heap_kib;
@@ -70,8 +70,8 @@ void expect_little_growth(const char* rounds, int64_t num_rounds, double bytes_p
   EXPECT_LT(resident, 16.0 * kKibibyte);
 }
 
-/// A Trainer with nothing to say that has what a usual run has: workers, an evaluation, callbacks,
-/// a schedule.
+/// A Trainer that does not print, with the parts of a usual run: workers, an evaluation, callbacks
+/// and a schedule.
 struct SoakRun {
   explicit SoakRun(const TemporaryFolder& folder, CallbackList more = {}) {
     torch::manual_seed(0);
@@ -113,7 +113,8 @@ struct SoakRun {
   std::unique_ptr<Trainer> trainer;
 };
 
-/// Notes the memory at the end of two epochs: the first ones have filled what is kept for reuse.
+/// Measures the memory at the end of two epochs. The first one must be late enough for caches to be
+/// filled.
 class NoteMemory : public Callback {
  public:
   NoteMemory(int64_t first_epoch, int64_t last_epoch)
@@ -132,7 +133,7 @@ class NoteMemory : public Callback {
   int64_t last_epoch_;
 };
 
-TEST(SoakTest, UpdatesKeepNoMemory) {
+TEST(SoakTest, UpdatesDoNotLeakMemory) {
   if (!kIsMeasurable) GTEST_SKIP() << "a sanitizer has the heap";
   const SingleThread single;
   const TemporaryFolder folder;
@@ -143,7 +144,7 @@ TEST(SoakTest, UpdatesKeepNoMemory) {
   expect_little_growth("updates", 10 * updates_per_epoch, 4.0, memory->before, memory->after);
 }
 
-TEST(SoakTest, CallsOfTrainKeepNoMemory) {
+TEST(SoakTest, CallsOfTrainDoNotLeakMemory) {
   if (!kIsMeasurable) GTEST_SKIP() << "a sanitizer has the heap";
   const SingleThread single;
   const TemporaryFolder folder;
@@ -166,7 +167,7 @@ class StopAfterTwoUpdates : public Callback {
   int64_t num_updates_ = 0;
 };
 
-/// Resumes with a Trainer of its own, as a new process would, and saves where it is.
+/// Resumes with a new Trainer, like a new process, makes two updates and saves.
 void resume_for_two_updates(const TemporaryFolder& folder, TrainOptions options) {
   SoakRun run(folder, {std::make_shared<StopAfterTwoUpdates>(),
                        make<SaveTrainingState>({.directory = folder.path()})});
@@ -174,12 +175,12 @@ void resume_for_two_updates(const TemporaryFolder& folder, TrainOptions options)
   run.trainer->train(options);
 }
 
-TEST(SoakTest, ResumesKeepNoMemory) {
+TEST(SoakTest, ResumesDoNotLeakMemory) {
   if (!kIsMeasurable) GTEST_SKIP() << "a sanitizer has the heap";
   const SingleThread single;
   const TemporaryFolder folder;
   const int64_t num_resumes = long_or_short(200, 20);
-  // One epoch: the history, which each state holds, stays as it is.
+  // With a single epoch, the history in each state does not grow.
   const TrainOptions options = SoakRun::options(2 * (num_resumes + 20), 1);
   for (int64_t i = 0; i < 10; ++i) resume_for_two_updates(folder, options);
   const UsedMemory before = used_memory();

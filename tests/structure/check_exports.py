@@ -1,9 +1,9 @@
-"""What public headers declare and programs use is visible outside a shared library: has LINKBOY_API.
+"""Checks that the public symbols that programs use have LINKBOY_API, so that a shared library exports them.
 
     python3 check_exports.py SOURCE_FOLDER BUILD_FOLDER LIBRARIES...
 
-Looks at what the objects of tests and examples need of the static libraries. It is hidden there or not as
-it would be in a shared one; what is hidden must be private, declared in src/ only.
+Examines the symbols of the static libraries that the objects of tests and examples need. A symbol is hidden there
+exactly if it would be hidden in a shared library. A hidden symbol must be private, that is, declared only in src/.
 """
 
 import pathlib
@@ -14,7 +14,7 @@ import sys
 
 def lines_of(*command):
     done = subprocess.run([str(part) for part in command], capture_output=True, text=True)
-    return done.stdout.splitlines()  # nm fails with objects that have no symbols
+    return done.stdout.splitlines()  # nm fails for objects without symbols
 
 
 def hidden_in(libraries):
@@ -31,7 +31,7 @@ def needed_by(objects):
 
 
 def declared_in(headers):
-    """Names of classes that are defined and functions that are declared at namespace scope."""
+    """Returns the names of classes defined and functions declared at namespace scope."""
     names = set()
     for header in headers:
         text = header.read_text()

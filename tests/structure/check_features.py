@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
-"""Checks what docs/features.md and docs/features_of_hooks.md say about the tests of each feature: each row of their
-tables names a test that exists, as `Suite.Test`, or a file that exists, as `docs/PAGE.md`, and nothing else.
+"""Checks the tests that docs/features.md and docs/features_of_hooks.md name for each feature. Each row of their tables
+must name an existing test, as `Suite.Test`, or an existing file, as `docs/PAGE.md`, and nothing else.
 
-    check_features.py ROOT         prints each offence, exits 1 if there is one
+    check_features.py ROOT         prints each violation; exits with 1 if there are any
     check_features.py --self-test  checks this script
 """
 
@@ -27,7 +27,7 @@ def tests_of(root):
 
 
 def rows_of(text):
-    """The rows of the tables of features, each with the number of its line."""
+    """Yields the rows of the feature tables, each with its line number."""
     in_table = False
     for number, line in enumerate(text.splitlines(), start=1):
         if not line.startswith("|"):

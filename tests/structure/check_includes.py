@@ -1,20 +1,20 @@
 #!/usr/bin/env python3
-"""Checks that the folders are the architecture:
+"""Checks that the folders follow the architecture:
 
-- every folder stands on a floor, and its files include files of their own folder and of lower floors only;
-- a scheduler sees only the folders in SEES;
-- headers of CUDA, NCCL, Gloo and c10d appear in src/ only;
+- every folder is on a floor, and its files include only files of the same folder and of lower floors;
+- a scheduler includes only headers of the folders in SEES;
+- headers of CUDA, NCCL, Gloo and c10d are included only in src/;
 - <linkboy/FOLDER.hpp> includes all public headers of FOLDER, and <linkboy/linkboy.hpp> everything;
 - a test file in C++ has at most 400 lines, and an example of one file at most 80.
 
-    check_includes.py ROOT    prints each offence, exits 1 if there is one
+    check_includes.py ROOT    prints each violation; exits with 1 if there are any
 """
 
 import pathlib
 import re
 import sys
 
-# From the ground up. Folders on one floor do not see each other.
+# From the lowest floor to the highest. Folders on the same floor do not include each other.
 FLOORS = ["util",
           "checkpoint",
           "model data tracking profiling",
@@ -27,10 +27,10 @@ FLOORS = ["util",
           "callbacks schedulers vision",
           "cli"]
 FLOOR = {folder: floor for floor, folders in enumerate(FLOORS) for folder in folders.split()}
-# Whose floor a header has that stands at the root of include/linkboy. All others there are umbrellas.
+# The floors of headers directly in include/linkboy. All others there are umbrella headers.
 ROOT_HEADERS = {"error": "util", "export": "util", "version": "util", "model": "model", "loss_function": "model",
                 "callback": "run", "scheduler": "run", "accelerator": "accelerator", "engine": "accelerator", "trainer": "trainer"}
-# A header that stands on a lower floor than its folder, and includes what is allowed there only.
+# Headers on a lower floor than their folder, which can include only what that floor allows.
 LOWER = {"callbacks/default_callbacks.hpp": "run"}
 SEES = {"schedulers": {"schedulers", "run", "extend", "util"}}
 SIBLINGS = ("callbacks", "metrics", "schedulers")  # headers and sources in one top-level folder
@@ -41,8 +41,8 @@ INCLUDE = re.compile(r'^\s*#\s*include\s*([<"])([^>"]+)', re.MULTILINE)
 
 
 def folder_of(path):
-    """The folder of a path like include/linkboy/trainer.hpp, linkboy/data/batch.hpp, data/mix.hpp or
-    src/data/mix.hpp; nothing for an umbrella."""
+    """Returns the folder of a path like include/linkboy/trainer.hpp, linkboy/data/batch.hpp, data/mix.hpp or
+    src/data/mix.hpp; an empty value for an umbrella header."""
     parts = [part for part in pathlib.PurePath(path).parts if part not in ("include", "linkboy", "src")]
     if "/".join(parts) in LOWER:
         return LOWER["/".join(parts)]
@@ -57,7 +57,7 @@ def offences(root):
         name = file.relative_to(root).as_posix()
         folder = folder_of(name)
         if folder is None and name.startswith("include/linkboy/"):
-            continue  # an umbrella
+            continue  # an umbrella header
         if folder not in FLOOR:
             yield f"{name} stands in no folder of {sorted(FLOOR)}"
             continue

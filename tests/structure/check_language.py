@@ -1,8 +1,8 @@
-"""Fails on sentences that docs/style.md tells how to write better, and on torn or overlong comments.
+"""Fails for wordings that docs/style.md advises against, and for torn or overlong comments.
 
     python3 check_language.py ROOT [PREFIX...] [--count]
 
-Checks the files whose paths begin with a PREFIX, or all. --count prints how often each pattern is found instead.
+Checks the files whose paths begin with a PREFIX, or all files. --count prints the number of findings per pattern.
 """
 
 import pathlib
@@ -30,7 +30,7 @@ def comment_of(lines, number):
 
 
 def is_torn(before, comment, after):
-    """A few words that a formatter has pushed onto a line of their own."""
+    """Whether a formatter has moved a few words to a separate line."""
     is_inside = re.search(r"[\w,`]$", before or "") and re.search(r"[\w,`]$", comment)
     return len(comment.strip()) < SHORT and is_inside and all(
         re.match(r"\s*[a-z`]", text or "") for text in (comment, after))

@@ -1,4 +1,4 @@
-"""Interrupts scripts/mutation: it ends soon, and so do the programs that it has started.
+"""Interrupts scripts/mutation: it must end soon, together with the programs that it has started.
 
     python3 mutation_test.py PATH/TO/scripts/mutation [unittest arguments]
 
@@ -47,7 +47,7 @@ class MutationTest(unittest.TestCase):
                 self.assertIsNone(process.poll())
                 time.sleep(0.05)
             process.send_signal(signal.SIGINT)
-            # The pipe of the output ends with the last process that holds it.
+            # The output ends only when the last process that holds the pipe has ended.
             output, _ = process.communicate(timeout=60)
             self.assertEqual(process.returncode, 130, output)
             self.assertEqual(output, "mutation: interrupted\n")

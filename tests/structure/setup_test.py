@@ -1,10 +1,10 @@
-"""Runs scripts/setup where something is wrong: each error says what, and what to do. Then looks at the
-arguments of other scripts, and at the progress of scripts/with_status in a terminal.
+"""Runs scripts/setup in faulty environments: each error must name the fault and the remedy. Also checks the
+arguments of other scripts, and the progress of scripts/with_status in a terminal.
 
     python3 setup_test.py PATH/TO/scripts [unittest arguments]
 
-Nothing is installed and no network is needed: PATH is a folder with a few real programs, and with
-stand-ins for those that install.
+The test installs nothing and needs no network: PATH is a folder with a few real programs and with
+stand-ins for the programs that install.
 """
 
 import os
@@ -42,7 +42,7 @@ class SetupTest(unittest.TestCase):
         (self.bin / program).chmod(0o755)
 
     def setup(self, *arguments, **variables):
-        """Exit status and output."""
+        """Returns the exit status and the output."""
         variables = {"PATH": str(self.bin), "HOME": str(self.folder),
                      "XDG_CACHE_HOME": str(self.cache.parent), **variables}
         result = subprocess.run([SCRIPTS / "setup", *arguments], env=variables, text=True,
@@ -72,13 +72,13 @@ class SetupTest(unittest.TestCase):
         self.assertEqual(plain & tools, set())
 
     def test_an_unknown_option_is_an_error(self):
-        self.assertEqual(self.setup("--develop"), (1, "setup: error: unknown option '--develop'; there are "
+        self.assertEqual(self.setup("--develop"), (1, "setup: error: unknown option '--develop'; the options are "
                                                       "--dev, --list and --help\n"))
 
     def test_help_is_printed_without_an_install(self):
         status, output = self.setup("--help")
         self.assertEqual(status, 0)
-        self.assertRegex(output, r"^Installs what linkboy needs(.|\n)* scripts/setup --dev (.|\n)*LINKBOY_PIP_HASHES")
+        self.assertRegex(output, r"^Installs the dependencies(.|\n)* scripts/setup --dev (.|\n)*LINKBOY_PIP_HASHES")
         self.assertNotIn("set -", output)
         self.assertFalse(self.cache.exists())
 
@@ -100,7 +100,7 @@ class SetupTest(unittest.TestCase):
 
     def test_a_cache_that_cannot_be_written_is_an_error(self):
         self.complete_wheel()
-        (self.cache / "setup.log").mkdir()  # root may write to any file
+        (self.cache / "setup.log").mkdir()  # because root can write to any file
         self.assert_error(f"setup.log in {self.cache} cannot be written", "XDG_CACHE_HOME", "Torch_DIR")
 
     def test_what_is_there_is_skipped(self):
@@ -128,9 +128,9 @@ class SetupTest(unittest.TestCase):
     def test_without_root_and_sudo_the_command_for_an_administrator_is_shown(self):
         self.stand_in("dpkg-query", "exit 1")
         self.stand_in("id", "echo 1000")
-        self.assert_error("neither root nor may use sudo", "apt-get install --no-install-recommends cmake")
+        self.assert_error("needs root or sudo", "apt-get install --no-install-recommends cmake")
         self.stand_in("sudo", "echo 'user is not in the sudoers file'; exit 1")
-        self.assert_error("neither root nor may use sudo")
+        self.assert_error("needs root or sudo")
 
     def test_a_failing_apt_get_is_shown(self):
         self.stand_in("dpkg-query", "exit 1")
@@ -142,14 +142,14 @@ class SetupTest(unittest.TestCase):
     def test_a_full_disk_is_an_error_before_anything_is_installed(self):
         self.stand_in("dpkg-query", "exit 1")
         self.stand_in("df", "echo Avail; echo 10999")
-        output = self.assert_error("has 10 GB free", "takes about 11 GB", "XDG_CACHE_HOME")
+        output = self.assert_error("has 10 GB free", "needs about 11 GB", "XDG_CACHE_HOME")
         self.assertNotIn("Debian packages", output)
 
     def test_a_disk_that_fills_up_during_a_command_is_named(self):
         self.complete_wheel()
         self.stand_in("dpkg-query", "exit 1")
         self.stand_in("apt-get", "exit 1")
-        words = f"the disk of {self.cache} is full; make room"
+        words = f"the disk of {self.cache} is full; free some space"
         self.assertNotIn(words, self.assert_error("apt-get update failed"))
         self.stand_in("df", "echo Avail; echo 1")
         self.assertIn(words, self.assert_error("apt-get update failed"))
@@ -159,7 +159,7 @@ class SetupTest(unittest.TestCase):
         self.assert_error("Python 3.9.2", "needs Python 3.10", "Torch_DIR")
 
     def test_an_interrupted_install_is_made_again(self):
-        # Makes an environment whose pip fails at first.
+        # Makes an environment whose first call of pip fails.
         (self.folder / "python").write_text(f"""#!/usr/bin/env bash
             if [ "$2" = pip ] && [ -e {self.folder}/offline ]; then echo ERROR: no route >&2; exit 1; fi""")
         (self.folder / "python").chmod(0o755)
@@ -172,7 +172,7 @@ class SetupTest(unittest.TestCase):
         (self.venv / "left-over").touch()
         status, output = self.setup()
         self.assertEqual(status, 0, output)
-        self.assertIn("is incomplete, an earlier install was interrupted", output)
+        self.assertIn("is incomplete, because an earlier installation was interrupted", output)
         self.assertFalse((self.venv / "left-over").exists())
         self.assertIn("skip: LibTorch 2.11.0", self.setup()[1])
 
@@ -217,7 +217,8 @@ class SetupTest(unittest.TestCase):
                                     env={"PATH": str(self.bin), "XDG_CACHE_HOME": str(self.cache.parent)})
             self.assertEqual(result.returncode, 2, command)
             self.assertEqual(result.stdout, "")
-            self.assertIn(f"{script}: error: unknown arguments: {' '.join(arguments)}; there ", result.stderr)
+            self.assertIn(f"{script}: error: unknown arguments: {' '.join(arguments)}; the script accepts ",
+                          result.stderr)
         self.assertFalse(self.cache.exists())
 
     def test_quickstart_configures_with_the_preset_once_and_then_checks_the_folder(self):
@@ -245,7 +246,7 @@ class SetupTest(unittest.TestCase):
         self.assertEqual(calls.read_text().splitlines(), ["--preset examples", build, "build/release", build])
 
         (checkout / "build.log").unlink()
-        (checkout / "build.log").mkdir()  # root may write to any file
+        (checkout / "build.log").mkdir()  # because root can write to any file
         result = quickstart()
         self.assertEqual(result.returncode, 1)
         self.assertEqual(result.stdout, "")
@@ -263,7 +264,7 @@ class SetupTest(unittest.TestCase):
         try:
             while block := os.read(leader, 1000):
                 output += block
-        except OSError:  # the terminal's end
+        except OSError:  # the end of the terminal
             pass
         self.assertEqual(process.wait(), 0)
         os.close(leader)

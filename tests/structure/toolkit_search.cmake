@@ -1,20 +1,20 @@
-# Shows that cmake/linkboyNvcc.cmake takes the first toolkit of CMAKE_CUDA_COMPILER, CUDACXX, CUDA_HOME,
+# Tests that cmake/linkboyNvcc.cmake selects the first toolkit of CMAKE_CUDA_COMPILER, CUDACXX, CUDA_HOME,
 # CUDA_PATH, PATH and /usr/local/cuda, and that it declares torch::cudart if none of them has an nvcc or
 # LINKBOY_CUDA_TOOLKIT is OFF.
 #   cmake -D SOURCE=... -D WORK=... -P toolkit_search.cmake
 #
-# WORK/root stands for the root of the file system, so that the toolkits of this machine do not count.
+# WORK/root represents the root of the file system, so that the toolkits of this machine are ignored.
 cmake_minimum_required(VERSION 3.25)
 set(root "${WORK}/root")
 set(CMAKE_FIND_ROOT_PATH "${root}")
 set(CMAKE_FIND_ROOT_PATH_MODE_PROGRAM ONLY)
 
-function(add_library target)  # a script has no targets
+function(add_library target)  # scripts do not have targets
   set(declared "${target}" PARENT_SCOPE)
 endfunction()
 
-# Calls linkboyNvcc.cmake with the variables NAME=VALUE of the environment, and as CMAKE_CUDA_COMPILER
-# `compiler`. The toolkit in `expected` must be chosen; if it is empty, none.
+# Calls linkboyNvcc.cmake with the environment variables NAME=VALUE and with CMAKE_CUDA_COMPILER set to
+# `compiler`. It must choose the toolkit in `expected`; if that is empty, no toolkit.
 function(check expected)
   foreach(name IN ITEMS CUDACXX CUDA_HOME CUDA_PATH PATH)
     set(ENV{${name}} "")
@@ -41,7 +41,7 @@ endfunction()
 
 file(REMOVE_RECURSE "${WORK}")
 check("")
-check("" CUDA_HOME=/toolkits/home CUDA_PATH=/toolkits/path PATH=/toolkits/search/bin)  # not there
+check("" CUDA_HOME=/toolkits/home CUDA_PATH=/toolkits/path PATH=/toolkits/search/bin)  # do not exist
 
 foreach(toolkit IN ITEMS toolkits/compiler toolkits/cxx toolkits/home toolkits/path toolkits/search
     usr/local/cuda)

@@ -9,7 +9,7 @@
 
 namespace linkboy::testing {
 
-/// Does something when an update of the run has ended.
+/// Calls a function at the end of the update with this number.
 class AtUpdate : public Callback {
  public:
   AtUpdate(int64_t update, std::function<void(Trainer&)> work)

@@ -15,7 +15,8 @@ inline std::vector<torch::Tensor> tensors_of(const StateDict& state) {
   return tensors;
 }
 
-/// Averages in single precision are within its rounding errors of `expected` in double.
+/// Expects that averages in single precision equal `expected`, which is in double precision, up to
+/// rounding errors.
 inline void expect_close(const std::vector<torch::Tensor>& actual,
                          const std::vector<torch::Tensor>& expected) {
   ASSERT_EQ(actual.size(), expected.size());
@@ -24,7 +25,7 @@ inline void expect_close(const std::vector<torch::Tensor>& actual,
   }
 }
 
-/// Epochs of three updates.
+/// Returns options for epochs of three updates each.
 inline TrainOptions three_updates_per_epoch(int64_t num_epochs) {
   return {.train_dataset = toy_data(12),
           .num_epochs = num_epochs,

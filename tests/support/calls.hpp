@@ -6,7 +6,7 @@
 
 namespace linkboy::testing {
 
-/// Calls functions at events; unlike those of a LambdaCallback they may be set later.
+/// Calls functions at events. Unlike the functions of a LambdaCallback, they can be set later.
 class Calls : public Callback {
  public:
   using Function = std::function<void(Trainer&)>;

@@ -10,9 +10,11 @@
 
 namespace linkboy::testing {
 
-/// Names of 16 bytes that all have one std::hash, as a hostile file would have them: libstdc++'s
-/// hash has no secret, so its second block of 8 bytes can be solved for the first.
-/// @param is_text  Of printable ASCII without quotation marks and backslashes; slower to find.
+/// Returns names of 16 bytes that all have the same std::hash, as in a hostile file. libstdc++'s
+/// hash does not use a secret, so for each first block of 8 bytes the second one can be computed.
+/// @param is_text  If true, the names consist of printable ASCII without quotation marks and
+///        backslashes; they take longer to find.
+/// @throws std::logic_error if the standard library has another hash.
 inline std::vector<std::string> colliding_names(std::size_t count, bool is_text) {
   constexpr uint64_t kMultiplier = 0xc6a4a7935bd1e995;  // of MurmurHash64A
   uint64_t inverse = 1;

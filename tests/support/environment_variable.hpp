@@ -6,7 +6,7 @@
 
 namespace linkboy::testing {
 
-/// An environment variable has a value, or with null none, while this lives.
+/// Sets an environment variable for the lifetime of this object. A null value unsets it.
 class EnvironmentVariable {
  public:
   EnvironmentVariable(const char* name, const char* value) : name_(name) {

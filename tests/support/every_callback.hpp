@@ -23,7 +23,7 @@
 
 namespace linkboy::testing {
 
-/// A built-in callback, made as simply as it can be; what it writes goes into `folder`.
+/// A built-in callback with as few options as possible. It writes its files to `folder`.
 struct EveryCallback {
   std::string name;
   std::function<std::shared_ptr<Callback>(const std::filesystem::path& folder,
@@ -33,7 +33,7 @@ struct EveryCallback {
 
 inline std::vector<EveryCallback> every_callback() {
   using std::filesystem::path;
-  // What cannot be made without.
+  // Options that a callback requires, or without which it does nothing in a short run.
   const auto settings_for = [](const std::string& name, const path& folder) -> TextSettings {
     const std::map<std::string, TextSettings> all{
         {"time-limit", {{"minutes", "60"}}},
@@ -85,7 +85,8 @@ inline std::vector<EveryCallback> every_callback() {
   return list;
 }
 
-/// Three epochs of four updates, evaluated, with a schedule that every callback can work with.
+/// Returns options for three epochs of four updates each, with evaluations and a schedule that
+/// suits every callback.
 inline TrainOptions contract_run() {
   TrainOptions options{.train_dataset = toy_data(16),
                        .num_epochs = 3,

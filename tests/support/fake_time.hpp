@@ -8,13 +8,13 @@
 
 namespace linkboy::testing {
 
-/// A clock that only the parts of a run move.
+/// A clock that advances only when a part of a run calls `pass`.
 struct FakeTime {
   std::chrono::steady_clock::time_point now{};
   void pass(int seconds) { now += std::chrono::seconds(seconds); }
 };
 
-/// A callback that measures by such a clock.
+/// A callback that reads the time from such a clock.
 template <class Timed>
 class ByFakeTime : public Timed {
  public:
@@ -29,7 +29,7 @@ class ByFakeTime : public Timed {
   std::shared_ptr<FakeTime> time_;
 };
 
-/// How long the parts of a step take.
+/// The duration of each part of a step, in seconds of the fake clock.
 struct StepSeconds {
   int forward = 0;
   int backward = 0;

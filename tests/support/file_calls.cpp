@@ -1,5 +1,5 @@
-// This program's own open, write, fsync, rename, ... stand before those of the C library, and note
-// what is done to a folder while a recorder watches it.
+// Defines open, write, fsync, rename and others for this program. They replace those of the C
+// library and record the changes to a folder while a FileCallRecorder exists.
 
 #include "support/file_calls.hpp"
 
@@ -25,19 +25,19 @@ struct Recording {
   std::vector<FileCall> calls{};
   std::map<std::string, int> files{};  // by relative path
   std::map<int, std::pair<int, std::string>>
-      descriptors{};  // to the file's number (-1: a folder) and path
+      descriptors{};  // the number (-1 for a folder) and the path of each open file
   int num_files = 0;
   std::function<void()> after_next_folder{};
 };
 
-// Never destroyed: files are closed when the program ends, too.
+// Never destroyed, because files are also closed while the program ends.
 std::mutex& mutex() {
   static auto* const mutex = new std::mutex;
   return *mutex;
 }
 Recording* recording = nullptr;
 
-/// Runs `note(recording, relative path)` if the path is recorded.
+/// Calls `note(recording, relative path)` if the path is in the recorded folder.
 template <class Note>
 void if_recorded(const char* path, Note note) {
   const std::lock_guard lock(mutex());
@@ -110,8 +110,8 @@ std::vector<FileCall> FileCallRecorder::calls() const {
 
 }  // namespace linkboy::testing
 
-// The interposed calls. Each makes the system call itself: the C library's own function of the name
-// is out of reach. Visible, so that the calls of shared libraries come here, too.
+// The replaced functions. Each makes the system call itself, because it hides the C library's
+// function. They are visible, so that shared libraries call them, too.
 
 using linkboy::testing::FileCall;
 using linkboy::testing::file_calls::if_recorded;
@@ -201,7 +201,7 @@ extern "C" int rmdir(const char* path) noexcept {
   return result;
 }
 
-// std::filesystem::remove calls this one.
+// std::filesystem::remove calls this function.
 extern "C" int remove(const char* path) noexcept {
   int result = static_cast<int>(::syscall(SYS_unlinkat, AT_FDCWD, path, 0));
   if (result != 0 && (errno == EISDIR || errno == EPERM)) {

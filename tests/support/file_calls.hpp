@@ -7,18 +7,19 @@
 
 namespace linkboy::testing {
 
-/// A call that changes files, or has changes reach the disk.
+/// A call that changes files or syncs changes to the disk.
 struct FileCall {
   enum class Kind { make_folder, make_file, write, sync_file, sync_folder, rename, remove, report };
   Kind kind{};
-  std::string path{};  // relative to the recorded folder; of a file, when the call was made
-  std::string to{};    // of rename
-  std::string data{};  // of write
-  int file = -1;       // which file: it keeps its number when it is renamed
-  long report = 0;     // what the program has said in between
+  std::string path{};  // relative to the recorded folder, at the time of the call
+  std::string to{};    // the new path of a rename
+  std::string data{};  // the bytes of a write
+  int file = -1;       // the number of the file, which does not change when it is renamed
+  long report = 0;     // the value that was passed to FileCallRecorder::report
 };
 
-/// Records all calls of the process that change files below a folder, in order. One at a time.
+/// Records all calls of the process that change files below a folder, in order. Only one recorder
+/// may exist at a time.
 class FileCallRecorder {
  public:
   explicit FileCallRecorder(const std::filesystem::path& folder);
@@ -26,11 +27,11 @@ class FileCallRecorder {
   FileCallRecorder(const FileCallRecorder&) = delete;
   FileCallRecorder& operator=(const FileCallRecorder&) = delete;
 
-  /// Runs `work`, which must not throw, right after the next folder was made, as another thread
-  /// might.
+  /// Runs `work` immediately after the next folder is created, as another thread could. `work` must
+  /// not throw.
   void after_next_folder(std::function<void()> work);
 
-  /// Notes that the program has said something, such as "update 7 is saved".
+  /// Adds an entry for a message of the program, such as "update 7 is saved".
   void report(long what);
 
   std::vector<FileCall> calls() const;

@@ -17,7 +17,12 @@ inline void write_bytes(const std::filesystem::path& path, const std::string& by
   std::ofstream(path, std::ios::binary) << bytes;
 }
 
-/// The bytes of each file in a folder and the folders in it, by path.
+/// Returns the text of a page in `docs/`.
+inline std::string documentation_page(const std::string& name) {
+  return read_bytes(std::filesystem::path(__FILE__).parent_path() / "../../docs" / name);
+}
+
+/// Returns the bytes of each file in a folder and its subfolders, by path.
 inline std::map<std::string, std::string> all_bytes_in(const std::filesystem::path& folder) {
   std::map<std::string, std::string> files;
   for (const auto& entry : std::filesystem::recursive_directory_iterator(folder)) {

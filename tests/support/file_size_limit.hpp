@@ -6,7 +6,7 @@
 
 namespace linkboy {
 
-/// Lets no file of this process grow beyond `bytes`, as a full disk does.
+/// Prevents the files of this process from growing beyond `bytes`, as a full disk does.
 class FileSizeLimit {
  public:
   explicit FileSizeLimit(rlim_t bytes) : old_handler_(std::signal(SIGXFSZ, SIG_IGN)) {

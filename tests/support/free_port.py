@@ -1,7 +1,7 @@
-"""A TCP port for a test's ranks; as a program, prints one.
+"""Finds a free TCP port for the ranks of a test. As a program, prints it.
 
-It lies below the ports that the kernel hands out by itself: one of those could be taken by any
-connection between the moment it is found free and the moment the ranks listen.
+The port is below the range from which the kernel assigns ports by itself. Any connection could be
+assigned a port of that range between the check that it is free and the moment when the ranks listen.
 """
 
 import pathlib

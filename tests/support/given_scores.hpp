@@ -11,7 +11,8 @@
 
 namespace linkboy::testing {
 
-/// Records given values of the metric "score", one an epoch, before the callbacks after it look.
+/// Records given values of the metric "score", one per epoch, before the callbacks after it read
+/// the metric.
 class GivenScores : public Callback {
  public:
   explicit GivenScores(std::vector<double> values) : values_(std::move(values)) {}
@@ -28,7 +29,8 @@ inline TrainOptions epochs_of_one_update(int64_t num_epochs) {
   return {.train_dataset = toy_data(4), .num_epochs = num_epochs, .per_device_batch_size = 4};
 }
 
-/// A Trainer whose metric "score" has given values, one an epoch, before `callback` looks at it.
+/// A Trainer whose metric "score" has given values, one per epoch, which are recorded before
+/// `callback` reads them.
 class Scored {
  public:
   explicit Scored(std::shared_ptr<Callback> callback)
@@ -40,7 +42,7 @@ class Scored {
                        }}),
               std::move(callback)}) {}
 
-  /// Returns the number of epochs that the run had.
+  /// Returns the number of epochs of the run.
   int64_t train(std::vector<double> scores) {
     scores_ = std::move(scores);
     num_epochs_ = 0;
@@ -53,7 +55,7 @@ class Scored {
   }
   std::vector<torch::Tensor> parameters() const { return toy_.model->parameters(); }
 
-  /// After each epoch of the last run.
+  /// The weights after each epoch of the last run.
   std::vector<std::vector<torch::Tensor>> weights;
 
  private:

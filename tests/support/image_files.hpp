@@ -12,7 +12,7 @@
 
 namespace linkboy {
 
-/// Smooth waves under some noise, uint8 [3, height, width].
+/// Returns an image of smooth waves with some noise, uint8 [3, height, width].
 inline at::Tensor make_picture(int64_t height, int64_t width, uint64_t seed = 1) {
   at::manual_seed(seed);
   const at::Tensor rows = at::arange(height).view({1, height, 1}) * 0.13;
@@ -24,13 +24,13 @@ inline at::Tensor make_picture(int64_t height, int64_t width, uint64_t seed = 1)
 
 struct JpegOptions {
   int quality = 90;
-  /// Pixels per value of colour, across and down.
+  /// Number of pixels per value of colour, horizontally and vertically.
   int across = 2;
   int down = 2;
   bool is_progressive = false;
 };
 
-/// A JPEG file of uint8 [3, H, W].
+/// Returns the bytes of a JPEG file of `image`, uint8 [3, H, W].
 inline std::string jpeg_bytes(const at::Tensor& image, const JpegOptions& options = {}) {
   const at::Tensor rows = image.permute({1, 2, 0}).contiguous();
   jpeg_compress_struct info{};
@@ -61,7 +61,7 @@ inline std::string jpeg_bytes(const at::Tensor& image, const JpegOptions& option
   return result;
 }
 
-/// A PNG file of uint8 [3, H, W].
+/// Returns the bytes of a PNG file of `image`, uint8 [3, H, W].
 inline std::string png_bytes(const at::Tensor& image, bool is_interlaced = false) {
   const at::Tensor rows = image.permute({1, 2, 0}).contiguous();
   std::string result;

@@ -6,7 +6,7 @@
 
 namespace linkboy::testing {
 
-/// Calls `see` in every event that has a place in the loops.
+/// Calls `see` in every event of the training and evaluation loops.
 class InEveryEvent : public Callback {
  public:
   void on_training_run_start(Trainer& trainer) override { see("run_start", trainer); }

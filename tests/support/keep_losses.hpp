@@ -7,7 +7,7 @@
 
 namespace linkboy::testing {
 
-/// Keeps the loss of each micro-step.
+/// Stores the loss of each micro-step.
 class KeepLosses : public Callback {
  public:
   void on_train_step_end(Trainer&, const Batch&, const StepOutput& output) override {

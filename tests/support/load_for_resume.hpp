@@ -6,7 +6,7 @@
 
 namespace linkboy::testing {
 
-/// Gives a callback the state with which a run that is resumed begins.
+/// Loads `state` into a callback as at the beginning of a resumed run.
 inline void load_for_resume(Callback& callback, const StateDict& state) {
   CallbackHandler handler({std::shared_ptr<Callback>(std::shared_ptr<void>(), &callback)});
   StateDict states;

@@ -1,10 +1,10 @@
-// Runs the tests. `--in=PLACE`, which may be repeated, restricts them to those of a folder or a
-// file of tests/: unit/callbacks, or unit/data/image_transforms for image_transforms_test.cpp.
+// Runs the tests. `--in=PLACE` restricts them to a folder or a file of tests/: unit/callbacks, or
+// unit/data/image_transforms for image_transforms_test.cpp. It can be repeated.
 //
-// The suffix _CUDA on a test's name says that it needs a CUDA device, _MultiCUDA that it needs two,
-// and _CUPTI that it needs a GPU: simulated devices (tests/simulated_cuda) run no kernels that
-// NVIDIA's profiler could see. Without them such tests are left out and listed. The exit status is
-// 77 if no test ran or all were skipped; ctest then says so.
+// Tests whose names end in _CUDA need a CUDA device, those in _MultiCUDA two, and those in _CUPTI a
+// GPU, because simulated devices (tests/simulated_cuda) do not run kernels that NVIDIA's profiler
+// could record. Without the devices, such tests are left out and listed. If no test ran or all were
+// skipped, the exit status is 77, which ctest reports as skipped.
 
 #include <gtest/gtest.h>
 #include <torch/cuda.h>
@@ -41,7 +41,7 @@ bool is_in(std::string_view file, const std::string& place) {
   return rest.starts_with('/') || rest.starts_with("_test.cpp");
 }
 
-/// The names of the tests in `place`, in the form of a filter.
+/// Returns the names of the tests in `place` as a filter of GoogleTest.
 std::string filter_for(const std::string& place) {
   std::string names;
   for (const auto* test : all_tests()) {
@@ -50,7 +50,7 @@ std::string filter_for(const std::string& place) {
   return names;
 }
 
-/// Leaves the tests out that end in `suffix`, and lists those that the filter may ask for.
+/// Excludes the tests whose names end in `suffix`, and lists those that the filter may select.
 void leave_out(const std::string& suffix, std::string_view reason) {
   auto& filter = ::testing::GTEST_FLAG(filter);
   for (const auto* test : all_tests()) {

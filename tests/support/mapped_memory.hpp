@@ -6,8 +6,8 @@
 
 namespace linkboy::testing {
 
-/// Resident memory that comes from the kernel itself. `malloc` may hand out pages that the process
-/// holds already, and the resident memory then grows by nothing.
+/// Resident memory that is requested from the kernel directly. `malloc` can return pages that the
+/// process already has; the resident memory would then not grow.
 class MappedMemory {
  public:
   static constexpr std::size_t kMebibyte = std::size_t{1} << 20;

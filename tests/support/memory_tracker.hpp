@@ -22,7 +22,7 @@ struct TrackedPoint {
   bool operator==(const TrackedPoint&) const = default;
 };
 
-/// Keeps all it is told, of all runs; fails on demand.
+/// Stores all records of all runs. Fails if a test requests it.
 class MemoryTracker : public Tracker {
  public:
   void start(const TrackedRun& run) override {
@@ -49,7 +49,7 @@ class MemoryTracker : public Tracker {
     for (const auto& [name, value] : last) last_metrics[name] = value;
   }
 
-  /// (update, value) of one name.
+  /// Returns (update, value) of each scalar with this name.
   std::vector<std::pair<int64_t, double>> of(const std::string& name) const {
     std::vector<std::pair<int64_t, double>> result;
     for (const auto& point : points) {
@@ -77,7 +77,7 @@ class MemoryTracker : public Tracker {
 
 using Updates = std::vector<int64_t>;
 
-/// Epochs of four updates of two samples.
+/// Returns options for epochs of four updates with two samples each.
 inline TrainOptions short_run(int64_t num_epochs = 2) {
   return {.train_dataset = toy_data(8),
           .num_epochs = num_epochs,
@@ -86,7 +86,7 @@ inline TrainOptions short_run(int64_t num_epochs = 2) {
           .train_dataloader_options = {.shuffle = false}};
 }
 
-/// A toy Trainer with one memory tracker.
+/// A Trainer of the toy model with one MemoryTracker.
 struct TrackedToy {
   explicit TrackedToy(TrackRunOptions options = {.every_n_updates = 2}, CallbackList more = {})
       : callback(std::make_shared<TrackRun>(std::vector<std::shared_ptr<Tracker>>{tracker},

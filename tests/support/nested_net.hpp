@@ -40,8 +40,8 @@ struct BlockImpl : torch::nn::Module {
 };
 TORCH_MODULE(Block);
 
-/// 4 features to 3 scores in three layer groups, of which the middle one is nested and has batch
-/// norms; weights the same each time.
+/// A network from 4 features to 3 scores with three layer groups. The middle group is nested and
+/// contains batch norms. The initial weights are the same each time.
 struct NestedNetImpl : torch::nn::Module {
   NestedNetImpl() {
     torch::manual_seed(3);
@@ -78,7 +78,7 @@ inline TrainOptions fine_tuning_run(int64_t num_epochs) {
   return {.train_dataset = toy_data(24), .num_epochs = num_epochs, .per_device_batch_size = 6};
 }
 
-/// Keeps the learning rates that each update was made with.
+/// Stores the learning rates of each update.
 class LrTrainer : public QuietTrainer {
  public:
   using QuietTrainer::QuietTrainer;
@@ -91,7 +91,7 @@ class LrTrainer : public QuietTrainer {
   }
 };
 
-/// Saves the training state after one update.
+/// Saves the training state after the update with this number.
 class SaveOnce : public Callback {
  public:
   SaveOnce(std::filesystem::path directory, int64_t update)

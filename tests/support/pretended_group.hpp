@@ -27,7 +27,7 @@ class DoneWork : public c10d::Work {
   std::vector<at::Tensor> tensors_;
 };
 
-/// Acts as if all other ranks sent the same.
+/// Acts as if all other ranks sent the same data as this one.
 class PretendingBackend : public c10d::Backend {
  public:
   using Backend::Backend;
@@ -46,7 +46,7 @@ class PretendingBackend : public c10d::Backend {
   }
 };
 
-/// A group of which this process is one rank, and the others are not there.
+/// Returns a group in which this process is rank `rank` and the other ranks do not exist.
 template <class Backend = PretendingBackend>
 std::shared_ptr<ProcessGroup> pretended_group(int rank, int num_ranks) {
   auto implementation = std::make_shared<ProcessGroup::Implementation>();

@@ -19,14 +19,15 @@
 
 namespace linkboy {
 
-/// The Python that LINKBOY_PYTHON names, which has torch. If it is empty, skip the test.
+/// Returns the Python interpreter with torch from the environment variable LINKBOY_PYTHON. If the
+/// result is empty, the test must be skipped.
 inline std::string python_interpreter() {
   const char* python = std::getenv("LINKBOY_PYTHON");
   return python == nullptr ? "" : python;
 }
 
-/// A process of python_server.py, which lives as long as the tests. Looks for packages in
-/// LINKBOY_PEER_PATH first. Thread-safe: requests are answered one by one.
+/// A process that runs python_server.py until the tests end. It searches LINKBOY_PEER_PATH for
+/// packages first. Thread-safe; answers one request at a time.
 class PythonServer {
  public:
   struct Answer {
@@ -41,7 +42,7 @@ class PythonServer {
 
   Answer run(const std::vector<std::string>& command) {
     const std::lock_guard lock(mutex_);
-    // If the server has ended, that is an answer and not the end of the tests.
+    // If the server has ended, this is an answer; SIGPIPE must not end the tests.
     const auto before = ::signal(SIGPIPE, SIG_IGN);
     std::fputs((nlohmann::json(command).dump() + "\n").c_str(), requests_);
     std::fflush(requests_);
@@ -58,7 +59,7 @@ class PythonServer {
  private:
   PythonServer() {
     std::array<int, 2> request{}, answer{};
-    // Close-on-exec: programs that the tests start do not keep the server alive.
+    // Close-on-exec, so that programs that the tests start do not keep the server alive.
     if (::pipe2(request.data(), O_CLOEXEC) != 0 || ::pipe2(answer.data(), O_CLOEXEC) != 0) {
       throw std::runtime_error("python_peer.hpp: pipe2 failed");
     }
@@ -83,8 +84,8 @@ class PythonServer {
   std::FILE* answers_ = nullptr;
 };
 
-/// Runs a script of tests/parity in that Python and returns its standard output. Fails the test if
-/// its exit status is not 0.
+/// Runs a script of tests/parity in the PythonServer and returns its standard output. Fails the
+/// test if its exit status is not 0.
 inline std::string run_python(const std::string& script,
                               const std::vector<std::string>& arguments) {
   const auto tests = std::filesystem::path(__FILE__).parent_path().parent_path();
@@ -95,7 +96,8 @@ inline std::string run_python(const std::string& script,
   return std::move(output);
 }
 
-/// Returns its output as JSON, or {"missing": REASON} if there is no Python.
+/// Runs a script like `run_python` and returns its output as JSON, or {"missing": REASON} if there
+/// is no Python interpreter.
 inline nlohmann::json run_python_json(const std::string& script,
                                       const std::vector<std::string>& arguments) {
   if (python_interpreter().empty()) return {{"missing", "LINKBOY_PYTHON is not set"}};
@@ -114,7 +116,7 @@ inline nlohmann::json run_python_json(const std::string& script,
     GTEST_SKIP() << reason;                                         \
   }
 
-/// Skips the test without a Python to ask.
+/// Skips the test if there is no Python interpreter.
 #define SKIP_WITHOUT_PYTHON() \
   if (::linkboy::python_interpreter().empty()) LINKBOY_SKIP("LINKBOY_PYTHON is not set")
 

@@ -1,8 +1,8 @@
-"""Runs scripts for the tests, each in a fork of one process that has imported torch already.
+"""Runs scripts for the tests, each in a fork of one process that has already imported torch.
 
-Importing torch takes seconds, and dozens of tests ask Python. Reads requests from standard input, a JSON
-array [SCRIPT, ARGUMENT ...] per line, and answers each with a line {"status": ..., "output": ...}: the exit
-status and the standard output of the script. Standard error is passed on.
+Importing torch takes seconds, and dozens of tests run Python scripts. Each line of standard input is a
+request, a JSON array [SCRIPT, ARGUMENT ...]. The answer is a line {"status": ..., "output": ...} with the
+exit status and the standard output of the script. Standard error is passed on.
 """
 
 import json
@@ -12,7 +12,7 @@ import runpy
 import sys
 import traceback
 
-import torch  # noqa: F401  (for the forks)
+import torch  # noqa: F401  (used by the forks)
 
 
 def run_script(script, arguments):

@@ -11,7 +11,8 @@
 
 namespace linkboy::testing {
 
-/// An average of the weights, and the loss of each update: state that a resumed run must have.
+/// Averages the weights, which is a state that a resumed run must restore, and stores the loss of
+/// each micro-step.
 class WeightAverage : public Callback {
  public:
   void on_train_step_end(Trainer&, const Batch&, const StepOutput& output) override {
@@ -35,7 +36,8 @@ class WeightAverage : public Callback {
   torch::Tensor average_;
 };
 
-/// Dropout, batch norm, shuffling, two workers, accumulation and a cosine: all that has a state.
+/// A run with every part that has a state: dropout, batch norm, shuffling, two workers,
+/// accumulation and a cosine schedule.
 struct Rehearsal {
   static constexpr int64_t kUpdates = 40;
 

@@ -10,8 +10,8 @@
 
 namespace linkboy::testing {
 
-/// Folders are made in memory while it lives: states are synced to the disk, which takes most of
-/// the time of a short run.
+/// While it exists, temporary folders are created in memory, because syncing training states to the
+/// disk takes most of the time of a short run.
 class FoldersInMemory {
  public:
   FoldersInMemory() {
@@ -26,7 +26,8 @@ class FoldersInMemory {
   std::optional<std::string> before_;
 };
 
-/// An empty folder, always of the same name: states hold paths. What was in it is moved aside.
+/// An empty folder that always has the same name, because training states contain paths. The
+/// previous contents are moved to another folder.
 class RunFolder {
  public:
   std::filesystem::path fresh() {
@@ -37,7 +38,7 @@ class RunFolder {
     return path;
   }
   std::filesystem::path path() const { return root_ / "run"; }
-  /// The state in which the first run that this folder had has ended.
+  /// The training state at the end of the first run in this folder.
   std::filesystem::path first_end() const {
     return root_ / "before-0" / "end" / kTrainingStateFile;
   }

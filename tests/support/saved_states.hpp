@@ -1,4 +1,4 @@
-// Short runs that save training states, and what is in their folders.
+// Short runs that save training states, and the contents of their folders.
 
 #pragma once
 
@@ -27,7 +27,7 @@ inline std::shared_ptr<SaveTrainingState> saving_in(const std::filesystem::path&
   return make<SaveTrainingState>({.directory = folder, .every_n_epochs = 1, .keep_last = keep});
 }
 
-/// The last epoch that a run is trained to, and where it saves.
+/// Trains a run up to epoch `num_epochs` and saves its states in `folder`.
 inline void train(const std::filesystem::path& folder, int64_t num_epochs,
                   const std::optional<std::filesystem::path>& from = {}, int64_t keep = 2) {
   Toy toy({saving_in(folder, keep)});
@@ -36,7 +36,7 @@ inline void train(const std::filesystem::path& folder, int64_t num_epochs,
   toy.trainer.train(options);
 }
 
-/// Names of the states in a folder, oldest first.
+/// Returns the names of the states in a folder, oldest first.
 inline std::vector<std::string> states_in(const std::filesystem::path& folder) {
   std::vector<std::string> names;
   for (const auto& entry : std::filesystem::directory_iterator(folder)) {

@@ -13,7 +13,7 @@
 
 namespace linkboy {
 
-/// A fresh folder that is removed at the end of its scope.
+/// A new folder that is removed at the end of the object's scope.
 class TemporaryFolder {
  public:
   explicit TemporaryFolder(
@@ -22,7 +22,8 @@ class TemporaryFolder {
     path_ = parent / ("linkboy-" + std::to_string(::getpid()) + "-" + std::to_string(counter++));
     std::filesystem::create_directories(path_);
   }
-  // Not std::filesystem::remove_all: LibTorch's libraries export one of their own, which crashes.
+  // Does not call std::filesystem::remove_all, because LibTorch's libraries export another version
+  // of it, which crashes.
   ~TemporaryFolder() {
     const auto remove = [](const char* path, const struct stat*, int, FTW*) {
       return std::remove(path);
@@ -35,7 +36,7 @@ class TemporaryFolder {
   const std::filesystem::path& path() const { return path_; }
   std::filesystem::path operator/(const std::string& name) const { return path_ / name; }
 
-  /// The names of all entries, hidden ones included, sorted.
+  /// Returns the sorted names of all entries, including hidden ones.
   std::vector<std::string> names() const {
     std::vector<std::string> result;
     for (const auto& entry : std::filesystem::directory_iterator(path_)) {

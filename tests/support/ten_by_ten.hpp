@@ -4,7 +4,7 @@
 
 namespace linkboy::testing {
 
-/// A run of ten epochs of ten updates, without evaluation.
+/// Returns the configuration of a run of ten epochs with ten updates each, without evaluation.
 inline RunConfig ten_by_ten() {
   RunConfig config;
   config.num_epochs = 10;

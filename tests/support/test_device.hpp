@@ -5,8 +5,8 @@
 
 namespace linkboy::testing {
 
-/// Where the toy models train: on what the environment variable LINKBOY_TEST_DEVICE names, or the
-/// CPU.
+/// Returns the device on which the toy models train: the value of the environment variable
+/// LINKBOY_TEST_DEVICE, otherwise the CPU.
 inline std::string test_device() {
   const char* device = std::getenv("LINKBOY_TEST_DEVICE");
   return device != nullptr ? device : "cpu";

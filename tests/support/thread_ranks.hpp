@@ -14,7 +14,7 @@
 
 namespace linkboy::testing {
 
-/// Ranks that are threads of this process.
+/// The place where ranks that are threads of this process exchange tensors.
 struct Meeting {
   explicit Meeting(int64_t size) : barrier(size), tensors(size) {}
   std::barrier<> barrier;
@@ -43,7 +43,7 @@ class ThreadRank : public detail::BatchNormCollectives {
   int64_t rank_;
 };
 
-/// Calls `run` once per rank, and rethrows what a rank throws.
+/// Calls `run` in one thread per rank. Rethrows the exception of the lowest rank that threw one.
 inline void run_ranks(int64_t size,
                       const std::function<void(int64_t, std::shared_ptr<ThreadRank>)>& run) {
   Meeting meeting(size);

@@ -12,13 +12,13 @@
 
 namespace linkboy::testing {
 
-/// `rows` samples of 4 features with one of 3 labels, the same on every machine.
+/// Returns `rows` samples with 4 features and one of 3 labels, the same on every machine.
 inline TensorDataset toy_data(int64_t rows) {
   const auto grid = torch::arange(rows * 4, torch::kFloat).reshape({rows, 4});
   return TensorDataset(torch::sin(grid * 0.7), torch::arange(rows) * 7 % 3);
 }
 
-/// 4 features to 3 scores; weights the same on every machine.
+/// Returns a model from 4 features to 3 scores. The weights are the same on every machine.
 inline torch::nn::Sequential toy_model() {
   torch::nn::Sequential model(torch::nn::Linear(4, 5), torch::nn::ReLU(), torch::nn::Linear(5, 3));
   const torch::NoGradGuard no_grad;
@@ -37,7 +37,7 @@ inline std::shared_ptr<torch::optim::SGD> toy_sgd(const torch::nn::Sequential& m
                                              torch::optim::SGDOptions(lr).momentum(momentum));
 }
 
-/// A Trainer that keeps what it would print.
+/// A Trainer that stores its lines instead of printing them.
 class QuietTrainer : public Trainer {
  public:
   using Trainer::Trainer;
@@ -50,7 +50,8 @@ class QuietTrainer : public Trainer {
   std::function<void()> on_print{};
 };
 
-/// The toy model with cross entropy and SGD on the tests' device; `callbacks` are all there are.
+/// The toy model with cross entropy and SGD on the test device, without callbacks other than
+/// `callbacks`.
 struct Toy {
   explicit Toy(CallbackList callbacks = {}, double lr = 0.1)
       : model(toy_model()),
@@ -63,7 +64,8 @@ struct Toy {
   QuietTrainer trainer;
 };
 
-/// One LibTorch thread within its scope: the numbers of a run depend on how many there are.
+/// Limits LibTorch to one thread within its scope, because the numbers of a run depend on the
+/// number of threads.
 class SingleThread {
  public:
   SingleThread() : before_(torch::get_num_threads()) { torch::set_num_threads(1); }
@@ -79,8 +81,7 @@ inline std::vector<torch::Tensor> copies_of(const std::vector<torch::Tensor>& te
   return copies;
 }
 
-/// Whether two lists of tensors are the same in every bit.
-/// Wherever they lie.
+/// Whether two lists of tensors are bit-identical, whatever devices they are on.
 inline bool bit_equal(const std::vector<torch::Tensor>& left,
                       const std::vector<torch::Tensor>& right) {
   if (left.size() != right.size()) return false;

@@ -7,7 +7,8 @@
 
 namespace linkboy::testing {
 
-/// One param group of one number for each learning rate; nothing to train, but to schedule.
+/// Returns an optimizer for tests of schedules. It has a param group for each learning rate, with
+/// one number that is not trained.
 template <class Optimizer, class Options>
 std::unique_ptr<Optimizer> toy_optimizer(const std::vector<double>& lrs, const Options& options) {
   std::vector<torch::optim::OptimizerParamGroup> groups;

@@ -8,7 +8,7 @@
 
 namespace linkboy::testing {
 
-/// What happened in a run, as one string: hooks by name, events with a `*` before it.
+/// The order of calls in a run as one string: names of methods, and names of events after a `*`.
 class Trace {
  public:
   void add(const std::string& entry) { text_ += (text_.empty() ? "" : " ") + entry; }
@@ -18,7 +18,7 @@ class Trace {
   std::string text_;
 };
 
-/// Writes every event to a trace, without the "on_".
+/// Writes every event to a trace, without "on_".
 class TracingCallback : public Callback {
  public:
   explicit TracingCallback(Trace& trace) : trace_(trace) {}
@@ -61,7 +61,7 @@ class TracingCallback : public Callback {
   Trace& trace_;
 };
 
-/// Writes every hook to a trace, then does what Trainer does.
+/// Writes the name of every overridden method to a trace, then calls Trainer's method.
 class TracingTrainer : public Trainer {
  public:
   template <class... Arguments>

@@ -1,4 +1,4 @@
-// A model and a critic of it, with an optimizer each.
+// A model and its critic, each with its own optimizer.
 
 #pragma once
 
@@ -13,8 +13,8 @@
 
 namespace linkboy::testing {
 
-/// The critic learns to score the model's outputs by the targets; the model learns to be scored
-/// highly.
+/// The critic learns to predict the targets from the model's outputs. The model learns to get high
+/// scores from the critic.
 class LinearPlayers : public QuietTrainer {
  public:
   LinearPlayers(const torch::nn::Sequential& model, torch::nn::Linear critic,
@@ -36,9 +36,9 @@ class LinearPlayers : public QuietTrainer {
   }
   void step(const std::string& name) { step_optimizer(name); }
 
-  /// How often the critic is stepped in the update after `num_updates()` of them.
+  /// Returns the number of steps of the critic in the update that follows this number of updates.
   std::function<int64_t(int64_t)> steps_in_update = [](int64_t) { return 1; };
-  /// Makes the critic's update between two backward passes.
+  /// If true, `train_step` updates the critic between two backward passes.
   bool updates_critic_first = false;
   bool steps_without_due = false;
 
@@ -49,7 +49,7 @@ class LinearPlayers : public QuietTrainer {
     if (!updates_critic_first) return QuietTrainer::train_step(batch);
     backward_step(forward(batch).extras.get_tensor("critic"));
     step_optimizer("critic");
-    // By the critic as it is now.
+    // Uses the updated critic.
     const StepOutput output = loss_of(batch);
     backward({.loss = output.extras.get_tensor("player"), .batch_size = batch.size()});
     update();
@@ -94,7 +94,7 @@ struct Players {
   std::unique_ptr<LinearPlayers> trainer;
 };
 
-/// Epochs of four batches.
+/// Returns options for epochs of four batches each.
 inline TrainOptions updates_of_players(int64_t num_updates) {
   return {.train_dataset = toy_data(16),
           .per_device_batch_size = 4,

@@ -1,7 +1,7 @@
-"""Ends a test program so that no skipped test counts as passed.
+"""Runs the tests of a program and exits with a status that does not count skipped tests as passed.
 
-The exit status is 77 if all tests were skipped (ctest then says so), and 1 if LINKBOY_NO_SKIPS=1 is set and
-any was.
+The status is 77 if all tests were skipped, which ctest reports as skipped, and 1 if LINKBOY_NO_SKIPS=1 is set
+and any test was skipped.
 """
 
 import os
@@ -11,7 +11,8 @@ import unittest
 
 def main():
     result = unittest.main(module="__main__", verbosity=2, exit=False).result
-    # A skipped subtest, which knows its test_case, leaves its test run; a skipped class has no tests.
+    # Skipped subtests (which have a test_case) and skipped classes are not counted: the test of such a
+    # subtest still ran, and the tests of such a class are not counted as run.
     tests = [test for test, _ in result.skipped
              if isinstance(test, unittest.TestCase) and not hasattr(test, "test_case")]
     skipped = len(result.skipped)

@@ -7,8 +7,8 @@
 
 namespace linkboy {
 
-/// While it lives, root may read no more files than others. The working folder is `folder`, since
-/// those above it may be closed to others.
+/// While it exists, a process of root has the file permissions of an ordinary user. The working
+/// folder is `folder`, because an ordinary user may not be able to access the folders above it.
 struct WithoutRootsRights {
   explicit WithoutRootsRights(const std::filesystem::path& folder) {
     std::filesystem::permissions(folder, std::filesystem::perms(0755));

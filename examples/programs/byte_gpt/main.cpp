@@ -1,5 +1,6 @@
-// A small GPT that learns to write, byte by byte: batches of named tensors with a mask, a loss per
-// byte, groups without weight decay, a warm-up, and a text at the end.
+// Trains a small GPT on the bytes of a text, and samples a text at the end. The program shows
+// batches of named tensors with a mask, a loss per byte, param groups without weight decay, and a
+// warm-up.
 
 #include <ATen/ATen.h>
 #include <ATen/CPUGeneratorImpl.h>
@@ -62,14 +63,14 @@ class GptTrainer : public linkboy::Trainer {
         torch::nn::functional::CrossEntropyFuncOptions().reduction(torch::kNone));
     const at::Tensor mask = batch["mask"].flatten();
     const at::Tensor num_bytes = mask.sum();
-    // A batch weighs in the epoch's mean by the bytes that count, not by its rows.
+    // A batch's weight in the epoch's mean loss is its number of unmasked bytes, not of rows.
     return {.loss = (losses * mask).sum() / num_bytes,
             .model_outputs = logits,
             .batch_size = num_bytes.item<int64_t>()};
   }
 };
 
-/// The mean over the bytes that count.
+/// Returns a callback that measures the perplexity over the unmasked bytes.
 std::shared_ptr<linkboy::Callback> make_perplexity() {
   constexpr int64_t kIgnored = -1;
   auto perplexity = linkboy::make<linkboy::Perplexity>({.ignore_index = kIgnored});
@@ -94,7 +95,8 @@ linkboy::TrainOptions make_train_options(const Options& options, Corpus corpus) 
   return result;
 }
 
-/// Draws one byte after the other. As in training, a paragraph knows nothing of the one before.
+/// Samples a text byte by byte. As in training, the context of a paragraph does not include earlier
+/// paragraphs.
 std::string write_text(linkboy::Trainer& trainer, const Options& options) {
   const at::NoGradGuard no_grad;
   trainer.model().eval();
@@ -105,7 +107,8 @@ std::string write_text(linkboy::Trainer& trainer, const Options& options) {
     if (std::ssize(context) > options.model.length) context.erase(context.begin());
     const at::Tensor tokens = at::tensor(context, at::kLong).unsqueeze(0).to(trainer.device());
     const at::Tensor logits = trainer.model()(tokens)[0][-1].to(at::kCPU, at::kDouble);
-    // Below 0 before it is divided, so that no temperature makes two infinities.
+    // The largest logit is 0 before the division. Otherwise a low temperature could make several
+    // logits infinite, and their softmax NaN.
     const at::Tensor next =
         options.temperature == 0.0
             ? logits.argmax()
@@ -113,7 +116,7 @@ std::string write_text(linkboy::Trainer& trainer, const Options& options) {
                               /*replacement=*/false, generator);
     const auto byte = next.item<int64_t>();
     context.push_back(byte);
-    // A terminal should get neither control codes nor halves of characters.
+    // Do not send control codes or incomplete multi-byte characters to a terminal.
     const bool is_shown = byte == '\n' || std::isprint(static_cast<int>(byte)) != 0;
     text += is_shown ? static_cast<char>(byte) : '?';
     if (text.ends_with("\n\n")) context = {'\n'};
@@ -147,42 +150,42 @@ void run(const Options& options) {
   trainer.print(fmt::format("bits per byte: {:.2f}", std::log2(perplexity)));
 }
 
-/// Nothing if `--help` was asked for.
+/// Returns nullopt if `--help` was given.
 std::optional<Options> parse_options(const linkboy::cli::Arguments& arguments) {
   namespace cli = linkboy::cli;
   constexpr int64_t kMost = 1 << 16;
   Options options;
   cli::CommandLine command_line("byte_gpt", "Trains a small GPT on the bytes of a text.");
   command_line.add_group("Training")
-      .add("text", "FILE", &options.text, "What it learns; a blank line ends a paragraph.")
-      .add("updates", "N", &options.updates, "Updates.", cli::at_least(1))
+      .add("text", "FILE", &options.text, "Text to train on; a blank line ends a paragraph.")
+      .add("updates", "N", &options.updates, "Number of updates.", cli::at_least(1))
       .add("batch-size", "N", &options.batch_size, "Pieces of text per update.",
            cli::in_range(1, kMost))
-      .add("lr", "X", &options.lr, "Highest learning rate.", cli::not_negative())
+      .add("lr", "X", &options.lr, "Peak learning rate.", cli::not_negative())
       .add_choice("precision", &options.precision, {"no", "bf16", "fp16"},
-                  "What the model is computed in.")
-      .add("seed", "N", &options.seed, "Seed of weights, order and what it writes.");
+                  "Mixed precision of the model.")
+      .add("seed", "N", &options.seed, "Seed of the weights, the order of pieces and the sample.");
   command_line.add_group("Model")
-      .add("length", "N", &options.model.length, "Bytes that it looks back at.",
+      .add("length", "N", &options.model.length, "Length of the context in bytes.",
            cli::in_range(1, kMost))
-      .add("layers", "N", &options.model.layers, "Blocks.", cli::in_range(1, kMost))
-      .add("width", "N", &options.model.width, "Numbers per byte.", cli::in_range(1, kMost))
-      .add("heads", "N", &options.model.heads, "Heads of attention; they divide the width.",
+      .add("layers", "N", &options.model.layers, "Transformer blocks.", cli::in_range(1, kMost))
+      .add("width", "N", &options.model.width, "Size of the embedding.", cli::in_range(1, kMost))
+      .add("heads", "N", &options.model.heads, "Attention heads; must divide the width.",
            cli::in_range(1, kMost));
   command_line.add_group("Output")
-      .add("sample-bytes", "N", &options.sample_bytes, "Length of what it writes.",
+      .add("sample-bytes", "N", &options.sample_bytes, "Length of the sampled text in bytes.",
            cli::in_range(0, kMost))
       .add("temperature", "X", &options.temperature,
-           "How freely it writes; 0 takes the likeliest byte.", cli::not_negative())
+           "Sampling temperature; 0 always selects the most likely byte.", cli::not_negative())
       .add("save-every-updates", "N", &options.save_every_updates,
            "Saves a training state every N updates.", cli::at_least(1))
-      .add("states", "DIR", &options.states, "Where training states are.")
-      .add_switch("resume", &options.resume, "Goes on from the newest training state, if any.");
+      .add("states", "DIR", &options.states, "Folder of the training states.")
+      .add_switch("resume", &options.resume, "Resumes from the newest training state, if any.");
   if (!command_line.parse(arguments)) return std::nullopt;
   if (options.model.width % options.model.heads != 0) {
     throw cli::UsageError(c10::str("--heads is ", options.model.heads,
                                    ", which does not divide --width ", options.model.width,
-                                   ". Take a divisor."));
+                                   ". Choose a divisor."));
   }
   return options;
 }

@@ -37,12 +37,12 @@ at::Tensor BlockImpl::forward(const at::Tensor& x) {
 }
 
 at::Tensor BlockImpl::attend(const at::Tensor& x) {
-  // [N, T, 3 * width] becomes three of [N, heads, T, width / heads].
+  // Splits [N, T, 3 * width] into three tensors of shape [N, heads, T, width / heads].
   const auto parts = query_key_value_(x)
                          .unflatten(-1, {3, num_heads_, x.size(2) / num_heads_})
                          .permute({2, 0, 3, 1, 4})
                          .unbind(0);
-  // Rows are padded at their end, and no byte looks ahead: none that counts ever sees padding.
+  // Rows are padded at the end and the attention is causal, so unmasked bytes never see padding.
   return at::scaled_dot_product_attention(parts[0], parts[1], parts[2], /*attn_mask=*/{},
                                           /*dropout_p=*/0.0, /*is_causal=*/true)
       .transpose(1, 2)
@@ -61,7 +61,7 @@ GptImpl::GptImpl(const GptOptions& options)
   register_module("norm", norm_);
   register_module("head", head_);
 
-  // LibTorch's embeddings begin ten times as large, which slows the first updates down.
+  // LibTorch initialises embeddings with a standard deviation of 1, which slows the first updates.
   for (const nn::Embedding& embedding : {bytes_, positions_}) {
     nn::init::normal_(embedding->weight, 0.0, 0.1);
   }

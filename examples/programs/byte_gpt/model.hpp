@@ -13,15 +13,16 @@ namespace byte_gpt {
 inline constexpr int64_t kNumBytes = 256;
 
 struct GptOptions {
-  /// Bytes that it looks back at.
+  /// Length of the context in bytes.
   int64_t length = 64;
   int64_t layers = 3;
-  /// Numbers per byte; a multiple of `heads`.
+  /// Size of the embedding. Must be a multiple of `heads`.
   int64_t width = 128;
   int64_t heads = 4;
 };
 
-/// x + attention(norm(x)), and to that mlp(norm(...)). [N, T, width] stays [N, T, width].
+/// A transformer block: y = x + attention(norm(x)), and the output is y + mlp(norm(y)). Input and
+/// output have the shape [N, T, width].
 class BlockImpl : public torch::nn::Module {
  public:
   explicit BlockImpl(const GptOptions& options);
@@ -39,7 +40,8 @@ class BlockImpl : public torch::nn::Module {
 };
 TORCH_MODULE(Block);
 
-/// Bytes, int64 [N, T], become logits [N, T, 256] of the byte after each; T is at most `length`.
+/// Maps bytes (int64 [N, T]) to logits [N, T, 256] of the byte after each of them. T must be at
+/// most `length`.
 class GptImpl : public torch::nn::Module {
  public:
   explicit GptImpl(const GptOptions& options);

@@ -11,7 +11,7 @@
 namespace byte_gpt {
 namespace {
 
-/// Each with its line ends and the blank line after it.
+/// Returns the paragraphs of a text file, each with its line ends and the blank line after it.
 std::vector<std::string> read_paragraphs(const std::filesystem::path& path) {
   LINKBOY_CHECK(std::filesystem::is_regular_file(path), path,
                 " is not a file. Name a text file with --text.");

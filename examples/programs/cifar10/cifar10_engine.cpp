@@ -1,5 +1,5 @@
-// Colossal-AI's tutorial, ResNet-34 on CIFAR-10, in a hand-written loop: the Engine does what
-// depends on device, precision and number of processes, the loop everything else.
+// Colossal-AI's tutorial, ResNet-34 on CIFAR-10, in a hand-written loop. The Engine handles the
+// device, the precision and the processes; the loop does everything else.
 
 #include <ATen/core/grad_mode.h>
 #include <fmt/format.h>
@@ -23,7 +23,7 @@ std::shared_ptr<linkboy::DataLoader> make_loader(const Images& images,
   return linkboy::make_data_loader(linkboy::TensorDataset(images.images, images.labels), options);
 }
 
-/// Trains for an epoch, and returns its mean loss.
+/// Trains for one epoch and returns its mean loss.
 double train_epoch(linkboy::Engine& engine, linkboy::DataLoader& loader, int64_t epoch) {
   linkboy::MeanMetric mean_loss;
   engine.train();
@@ -39,7 +39,7 @@ double train_epoch(linkboy::Engine& engine, linkboy::DataLoader& loader, int64_t
   return mean_loss.compute(engine.accelerator().process_group()).item<double>();
 }
 
-/// Returns the share of the images that the model gets right.
+/// Returns the fraction of the images that the model classifies correctly.
 double test(linkboy::Engine& engine, linkboy::DataLoader& loader) {
   const at::NoGradGuard no_grad;
   linkboy::Accuracy accuracy({.num_classes = kNumClasses});

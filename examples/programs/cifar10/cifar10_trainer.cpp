@@ -1,5 +1,5 @@
-// Colossal-AI's tutorial, ResNet-34 on CIFAR-10, with Trainer: its work next to the training
-// itself comes from callbacks.
+// Colossal-AI's tutorial, ResNet-34 on CIFAR-10, with Trainer. Callbacks do everything that is not
+// part of the training itself.
 
 #include <fmt/format.h>
 #include <torch/nn/modules/loss.h>
@@ -18,7 +18,7 @@
 namespace cifar10 {
 namespace {
 
-/// Ends the program as if the signal that stopped it had killed it.
+/// If a signal stopped the run, exits with the status of a process that this signal killed.
 void exit_like(const linkboy::StopOnSignal& stop_on_signal) {
   constexpr int kKilledBySignal = 128;
   if (const auto signal = stop_on_signal.signal()) {
@@ -36,8 +36,8 @@ void run(const Options& options) {
   auto accuracy = linkboy::make<linkboy::Accuracy>({.num_classes = kNumClasses});
   auto stop_on_signal = std::make_shared<linkboy::StopOnSignal>();
 
-  // The default callbacks show the progress and print the loss and all else that is recorded, epoch
-  // by epoch.
+  // The default callbacks show the progress, and print the loss and all other recorded metrics
+  // after each epoch.
   linkboy::Trainer trainer(model, torch::nn::CrossEntropyLoss(),
                            make_optimizer(model->parameters(), options),
                            {.callbacks = linkboy::default_callbacks(

@@ -23,7 +23,8 @@ Images read_images(const std::filesystem::path& folder, linkboy::vision::Split s
     return linkboy::vision::read_cifar10(folder, split);
   } catch (const linkboy::FileError& error) {
     throw linkboy::FileError(std::string(error.what()) +
-                             " --data names the folder; make_cifar10 makes a small set.");
+                             " Name the folder with --data, or write a small dataset with "
+                             "make_cifar10.");
   }
 }
 
@@ -43,29 +44,29 @@ std::optional<Options> parse_options(const std::string& program, const std::stri
   cli::CommandLine command_line(program, description);
   command_line.add_group("Data and network")
       .add("data", "DIR", &options.data,
-           "Folder of CIFAR-10's binary version, or of a set that make_cifar10 made.")
-      .add("depth", "18|34", &options.depth, "Layers of the ResNet.",
+           "Folder with the files of CIFAR-10's binary version or of make_cifar10.")
+      .add("depth", "18|34", &options.depth, "Number of layers of the ResNet.",
            [](int64_t depth) { return depth == 18 || depth == 34 ? "" : "18 or 34"; });
   command_line.add_group("Training")
       .add("epochs", "N", &options.epochs, "Passes over the training images.",
            cli::in_range(1, kMaxCount))
       .add("max-updates", "N", &options.max_updates,
            "Updates in the whole run; replaces the number of epochs.", cli::in_range(1, kMaxCount))
-      // The last maps of the ResNet are 1 x 1, and one value cannot be normalised.
+      // The ResNet's last feature maps are 1 x 1, and batch norm needs two values per channel.
       .add("batch-size", "N", &options.batch_size, "Images per batch of each process.",
            cli::in_range(2, kMaxCount))
       .add("lr", "X", &options.lr, "Learning rate of the first epoch.", cli::not_negative())
       .add("test-interval", "N", &options.test_interval,
-           "Tests after every N-th epoch and after the last.", cli::at_least(1));
+           "Tests after every N epochs and after the last epoch.", cli::at_least(1));
   command_line.add_group("Machine")
       .add("device", "NAME", &options.device,
-           "cpu, cuda, cuda:1, ...; auto takes a CUDA device if there is one.")
+           "cpu, cuda, cuda:1, ...; auto uses a CUDA device if there is one.")
       .add_choice("precision", &options.precision, {"auto", "no", "bf16", "fp16"},
-                  "What the network computes in; auto takes fp16 on a CUDA device, else no mixed "
-                  "precision. fp16 is slow on a CPU.")
+                  "Mixed precision of the network; auto selects fp16 on a CUDA device and no mixed "
+                  "precision on others. fp16 is slow on a CPU.")
       .add("num-workers", "N", &options.num_workers, "Threads that prepare batches.",
            cli::in_range(0, kMaxWorkers))
-      .add("seed", "N", &options.seed, "Seed of weights, order and crops.");
+      .add("seed", "N", &options.seed, "Seed of the weights, the order of images and the crops.");
   if (!command_line.parse(arguments)) return std::nullopt;
   return options;
 }
@@ -73,7 +74,7 @@ std::optional<Options> parse_options(const std::string& program, const std::stri
 linkboy::DataLoaderOptions train_loader_options(const Options& options, const Images& images) {
   return {.batch_size = options.batch_size,
           .shuffle = true,
-          // A last batch of a single image could not be normalised.
+          // Batch norm cannot train on a last batch of a single image.
           .drop_last = images.labels.size(0) % options.batch_size == 1,
           .num_workers = options.num_workers,
           .transform = linkboy::compose({linkboy::random_crop(32, {.padding = 4}),
@@ -83,7 +84,7 @@ linkboy::DataLoaderOptions train_loader_options(const Options& options, const Im
 linkboy::DataLoaderOptions test_loader_options(const Options& options) {
   return {.batch_size = options.batch_size,
           .num_workers = options.num_workers,
-          // Each image counts once, though some processes may have a batch less than others.
+          // Each image counts once, so some processes may have one batch less than others.
           .even_batches = false,
           .transform = normalise_pixels()};
 }

@@ -15,18 +15,19 @@
 #include <string>
 #include <vector>
 
-/// What cifar10_trainer and cifar10_engine have in common: all but the loop.
+/// The code that cifar10_trainer and cifar10_engine share: everything except the loop.
 namespace cifar10 {
 
 inline constexpr int64_t kNumClasses = 10;
 
 using Images = linkboy::vision::LabelledImages;
 
-/// The images of the folder that `--data` names.
-/// @throws linkboy::FileError as linkboy::vision::read_cifar10, with where to get data.
+/// Reads the images of one split from `folder`, which `--data` names.
+/// @throws linkboy::FileError in the cases of linkboy::vision::read_cifar10. The message also says
+///         how to get the data.
 Images read_images(const std::filesystem::path& folder, linkboy::vision::Split split);
 
-/// The command line; the defaults are those of Colossal-AI's tutorial.
+/// The options of the command line, with the defaults of Colossal-AI's tutorial.
 struct Options {
   std::filesystem::path data = "cifar-10-batches-bin";
   int64_t depth = 34;
@@ -43,21 +44,22 @@ struct Options {
   linkboy::AcceleratorOptions accelerator() const;
 };
 
-/// @return Nothing if the help was asked for and printed.
-/// @throws linkboy::cli::UsageError as CommandLine::parse.
+/// Parses the command line.
+/// @return The options; nullopt if `--help` was given and the help was printed.
+/// @throws linkboy::cli::UsageError in the cases of CommandLine::parse.
 std::optional<Options> parse_options(const std::string& program, const std::string& description,
                                      const linkboy::cli::Arguments& arguments);
 
-/// How the images are read; training images are cropped, mirrored and shuffled.
+/// Options of the loaders. Training images are cropped, mirrored and shuffled.
 linkboy::DataLoaderOptions train_loader_options(const Options& options, const Images& images);
 linkboy::DataLoaderOptions test_loader_options(const Options& options);
 
-/// SGD with the tutorial's momentum and weight decay.
+/// Returns SGD with the tutorial's momentum and weight decay.
 std::shared_ptr<torch::optim::SGD> make_optimizer(std::vector<at::Tensor> parameters,
                                                   const Options& options);
 
-/// Half a cosine from the optimizer's learning rate to 0, the same within each epoch: PyTorch's
-/// CosineAnnealingLR, stepped after each epoch.
+/// Returns a half-cosine from the optimizer's learning rate to 0 that is constant within each
+/// epoch, like PyTorch's CosineAnnealingLR if it is stepped once per epoch.
 linkboy::CreateSchedulerFn cosine_by_epoch();
 
 }  // namespace cifar10

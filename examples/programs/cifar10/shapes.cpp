@@ -19,7 +19,8 @@ constexpr int64_t kNumClasses = 10;
 constexpr int64_t kNumTrainFiles = 5;
 constexpr int kImageSide = 32;
 
-/// Random numbers that are the same with every standard library, whose distributions differ.
+/// Produces the same random numbers with every standard library. The distributions of the standard
+/// do not guarantee that.
 class ShapeRandom {
  public:
   ShapeRandom(uint64_t seed, int64_t file_number) {
@@ -36,7 +37,7 @@ class ShapeRandom {
   std::mt19937_64 engine_;
 };
 
-/// Whether the shape of a class covers a point of the square [-1, 1] x [-1, 1].
+/// Returns whether the shape of a class covers a point of the square [-1, 1] x [-1, 1].
 bool covers(int64_t label, double x, double y) {
   const double u = std::abs(x);
   const double v = std::abs(y);
@@ -67,7 +68,7 @@ bool covers(int64_t label, double x, double y) {
   }
 }
 
-/// Red, green and blue between 0 and 1.
+/// Returns red, green and blue, each in [0, 1].
 std::array<double, 3> colour_of(double hue) {
   std::array<double, 3> colour;
   for (int channel = 0; channel < 3; ++channel) {
@@ -76,7 +77,8 @@ std::array<double, 3> colour_of(double hue) {
   return colour;
 }
 
-/// A record of the binary format: the label, then the three planes.
+/// Draws an image. Returns its record in the binary format: the label, then the three colour
+/// planes.
 std::string draw(int64_t label, ShapeRandom& random) {
   const double size = random.uniform(8.0, 13.0);
   const double centre_x = random.uniform(12.0, 20.0);
@@ -99,7 +101,7 @@ std::string draw(int64_t label, ShapeRandom& random) {
   return record;
 }
 
-/// The images numbered [begin, end); each class is every tenth of them.
+/// Returns the records of the images [begin, end). Image i has the label i modulo 10.
 std::string draw_records(int64_t begin, int64_t end, ShapeRandom random) {
   std::string records;
   for (int64_t i = begin; i < end; ++i) records += draw(i % kNumClasses, random);
@@ -114,8 +116,8 @@ bool has_bytes(const std::filesystem::path& path, const std::string& bytes) {
 void write_new(const std::filesystem::path& path, const std::string& bytes) {
   if (std::filesystem::exists(path)) {
     LINKBOY_CHECK(has_bytes(path, bytes), path,
-                  " is there already and holds something else; it is left as it is. Remove it, or "
-                  "name another folder with --directory.");
+                  " exists with other content and is not overwritten. Remove it, or name another "
+                  "folder with --directory.");
     return;
   }
   std::ofstream file(path, std::ios::binary);
@@ -129,13 +131,13 @@ void write_new(const std::filesystem::path& path, const std::string& bytes) {
 
 void write_shapes(const std::filesystem::path& directory, const ShapesOptions& options) {
   const int64_t num_train = options.num_train_images;
-  LINKBOY_CHECK(num_train >= kNumTrainFiles, num_train, " training images are asked for; there ",
+  LINKBOY_CHECK(num_train >= kNumTrainFiles, num_train, " training images are requested; there ",
                 "must be at least ", kNumTrainFiles, ", one for each file.");
   LINKBOY_CHECK(options.num_test_images >= 1, options.num_test_images,
-                " test images are asked for; there must be at least 1.");
+                " test images are requested; there must be at least 1.");
   std::error_code error;
   std::filesystem::create_directories(directory, error);
-  LINKBOY_CHECK(!error, "the folder ", directory, " cannot be made: ", error.message(),
+  LINKBOY_CHECK(!error, "the folder ", directory, " cannot be created: ", error.message(),
                 ". Name another one with --directory.");
 
   for (int64_t number = 1; number <= kNumTrainFiles; ++number) {

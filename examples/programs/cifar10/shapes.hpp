@@ -7,21 +7,21 @@
 namespace cifar10 {
 
 struct ShapesOptions {
-  /// At least 5, for there are five files.
+  /// Total images in the five training files. Must be at least 5.
   int64_t num_train_images = 2000;
-  /// At least 1.
+  /// Images in the test file. Must be at least 1.
   int64_t num_test_images = 500;
   uint64_t seed = 0;
 };
 
-/// Writes a set in the format of CIFAR-10's binary version, with its six files: each class is a
-/// shape (disc, ring, square, ...) in a colour of its own, of any place, size and background, under
-/// noise. The same options give the same bytes.
+/// Writes a dataset with the six files of CIFAR-10's binary version. Each class has one shape
+/// (disc, ring, square, ...) and a range of hues; position, size, background and noise are random.
+/// The same options produce the same bytes.
 ///
-/// The folder is made if need be. A file that is there already and has other bytes is not
-/// overwritten: it could be CIFAR-10's own.
+/// Creates the folder if it is missing. Does not overwrite an existing file with other content,
+/// because it could be a file of CIFAR-10.
 ///
-/// @throws linkboy::Error if an option is out of its range, a file has other bytes or cannot be
+/// @throws linkboy::Error if an option is out of range, or if a file has other content or cannot be
 ///         written; the message names the file.
 void write_shapes(const std::filesystem::path& directory, const ShapesOptions& options);
 

@@ -20,7 +20,7 @@ namespace {
 constexpr std::size_t kChunkBytes = 1 << 20;
 constexpr std::string_view kRestore = " Restore the file, or name another folder with --data.";
 
-/// A file that zlib unpacks if it is gzipped and passes through if it is not.
+/// A file that zlib decompresses if it is gzipped, and reads unchanged otherwise.
 class ByteFile {
  public:
   explicit ByteFile(const std::filesystem::path& path)
@@ -29,12 +29,13 @@ class ByteFile {
                   kRestore);
   }
 
-  /// Up to `count` bytes; fewer at the end of the file.
+  /// Reads up to `count` bytes. Returns the number of bytes, which is smaller at the end of the
+  /// file.
   std::size_t read(uint8_t* bytes, std::size_t count) {
     const int got = gzread(file_.get(), bytes, static_cast<unsigned>(count));
     int code = Z_OK;
     const char* reason = gzerror(file_.get(), &code);
-    // A gzip file that was cut off gives what it has, with Z_BUF_ERROR.
+    // For a truncated gzip file, zlib returns the available bytes and sets Z_BUF_ERROR.
     LINKBOY_CHECK(code != Z_BUF_ERROR, path_, " is truncated: its gzip data end early.", kRestore);
     LINKBOY_CHECK(got >= 0 && code == Z_OK, path_,
                   " cannot be read: ", code == Z_ERRNO ? std::strerror(errno) : reason, ".",
@@ -57,8 +58,8 @@ uint32_t big_endian(const uint8_t* bytes) {
   return uint32_t{bytes[0]} << 24 | uint32_t{bytes[1]} << 16 | uint32_t{bytes[2]} << 8 | bytes[3];
 }
 
-/// Reads `count` bytes. The memory grows with what the file really holds, so a damaged header
-/// cannot ask for more.
+/// Reads up to `count` bytes. Allocates memory only as data arrives, so that a damaged header
+/// cannot cause a large allocation.
 std::vector<uint8_t> read_bytes(ByteFile& file, uint64_t count) {
   std::vector<uint8_t> bytes;
   while (bytes.size() < count) {
@@ -85,7 +86,8 @@ at::Tensor read_idx(const std::filesystem::path& path, int64_t num_dimensions,
   LINKBOY_CHECK(std::filesystem::is_regular_file(path), path, " is not a file.", kRestore);
   ByteFile file(path);
 
-  // Two zero bytes, the type (8: bytes), the number of dimensions; then each dimension's length.
+  // The header has two zero bytes, the type (8 for bytes), the number of dimensions, and the length
+  // of each dimension.
   const auto expected_magic = static_cast<uint32_t>(0x0800 + num_dimensions);
   const auto header_size = static_cast<std::size_t>(4 + 4 * num_dimensions);
   const std::vector<uint8_t> header = read_bytes(file, header_size);
@@ -99,7 +101,7 @@ at::Tensor read_idx(const std::filesystem::path& path, int64_t num_dimensions,
 
   std::vector<int64_t> sizes;
   uint64_t count = 1;
-  int64_t extent = 1;  // sizes of 0 counted as 1: LibTorch multiplies the strides like this
+  int64_t extent = 1;  // counts a size of 0 as 1, as LibTorch does when it computes strides
   for (int64_t i = 0; i < num_dimensions; ++i) {
     const uint32_t size = big_endian(header.data() + 4 + 4 * i);
     LINKBOY_CHECK(!__builtin_mul_overflow(extent, std::max<uint32_t>(size, 1), &extent), path,
@@ -136,7 +138,7 @@ Split load_split(const std::filesystem::path& directory, const std::string& pref
                        "; it must be at least 1.");
   const auto images_path = find_idx(directory, prefix + "-images-idx3-ubyte");
   const auto labels_path = find_idx(directory, prefix + "-labels-idx1-ubyte");
-  // Before they are unpacked: a small file may name very large images.
+  // Checks the sizes before decompression, because a small file can claim very large images.
   at::Tensor images = read_idx(images_path, 3, [&](const std::vector<int64_t>& sizes) {
     LINKBOY_CHECK(sizes[1] == kImageSize && sizes[2] == kImageSize, images_path,
                   " holds images of shape ", c10::str(c10::IntArrayRef(sizes).slice(1)),
@@ -149,7 +151,7 @@ Split load_split(const std::filesystem::path& directory, const std::string& pref
                 " labels; there must be one for each image.", kRestore);
   LINKBOY_CHECK(images.size(0) > 0, images_path, " has no images.", kRestore);
   const int64_t count = limit.value_or(images.size(0));
-  LINKBOY_CHECK(count <= images.size(0), "the first ", count, " samples are asked for, but ",
+  LINKBOY_CHECK(count <= images.size(0), "the first ", count, " samples are requested, but ",
                 images_path, " has ", images.size(0), ". Lower the limit.");
   const at::Tensor is_bad = labels >= kNumClasses;
   if (is_bad.any().item<bool>()) {

@@ -14,39 +14,42 @@ namespace fashion_mnist {
 inline constexpr int64_t kImageSize = 28;
 inline constexpr int64_t kNumClasses = 10;
 
-/// Statistics of the training images' pixels, between 0 and 1.
+/// Mean and standard deviation of the training images' pixels, which are scaled to [0, 1].
 inline constexpr double kPixelMean = 0.2860;
 inline constexpr double kPixelDeviation = 0.3530;
 
-/// Images as the model takes them, and their classes.
+/// Normalised images, ready for the model, and their classes.
 struct Split {
   at::Tensor images;  // [N, 1, 28, 28], float: (pixel / 255 - mean) / deviation
   at::Tensor labels;  // [N], int64, 0 to 9
 };
 
-/// Is called with the sizes that a header names, before anything is unpacked; may throw.
+/// Called with the sizes in a file's header, before the data is decompressed. It can throw to
+/// reject them.
 using CheckSizes = std::function<void(const std::vector<int64_t>& sizes)>;
 
 /// Reads an array of bytes from an idx file, gzipped or not.
 ///
-/// @param check_sizes  Without it a gzipped file may take 1030 times its size in memory.
-/// @return uint8, with the `num_dimensions` dimensions that the file names.
-/// @throws linkboy::Error if the file cannot be read, is no such idx file, is damaged, or is
-///         shorter or longer than its header says; the message names the file.
+/// @param check_sizes  If it is null, a gzipped file can take up to 1030 times its size in memory.
+/// @return A uint8 tensor with `num_dimensions` dimensions.
+/// @throws linkboy::Error if the file cannot be read, is not an idx file of bytes with
+///         `num_dimensions` dimensions, is damaged, or is shorter or longer than its header says.
+///         The message names the file.
 at::Tensor read_idx(const std::filesystem::path& path, int64_t num_dimensions,
                     const CheckSizes& check_sizes = nullptr);
 
-/// `directory/name`, or `directory/name.gz` if only that is there.
-/// @throws linkboy::Error if neither is.
+/// Returns `directory/name`, or `directory/name.gz` if only the latter exists.
+/// @throws linkboy::Error if neither file exists.
 std::filesystem::path find_idx(const std::filesystem::path& directory, const std::string& name);
 
 /// Reads `PREFIX-images-idx3-ubyte` and `PREFIX-labels-idx1-ubyte`.
 ///
 /// @param prefix  "train" or "t10k".
-/// @param limit  Takes the first so many samples; at least 1.
-/// @throws linkboy::Error as `find_idx` and `read_idx`, and if the images are not 28 x 28, there
-///         are none or fewer than `limit`, images and labels differ in number or a label is above
-///         9.
+/// @param limit  Number of samples to return, from the first on. If not set, returns all of them.
+///        Must be at least 1.
+/// @throws linkboy::OptionError if `limit` is less than 1; linkboy::Error in the cases of
+///         `find_idx` and `read_idx`, and if the images are not 28 x 28, there are none or fewer
+///         than `limit`, images and labels differ in number, or a label is above 9.
 Split load_split(const std::filesystem::path& directory, const std::string& prefix,
                  std::optional<int64_t> limit = std::nullopt);
 

@@ -1,4 +1,5 @@
-// Trains a network on Fashion-MNIST and tests it: the whole of linkboy behind one command line.
+// Trains a network on Fashion-MNIST and tests it. The command line has options for most features of
+// linkboy.
 
 #include <torch/nn/modules/loss.h>
 
@@ -20,6 +21,7 @@ namespace cli = linkboy::cli;
 struct ModelOptions {
   std::string name = "cnn";
   LINKBOY_FIELDS(name);
+  static constexpr cli::FieldHelp kFieldHelp[] = {{"name", "Network: mlp, cnn or resnet18."}};
 };
 
 struct DataOptions {
@@ -28,9 +30,14 @@ struct DataOptions {
   std::optional<int64_t> limit_eval;
   bool augment = false;
   LINKBOY_FIELDS(folder, limit_train, limit_eval, augment);
+  static constexpr cli::FieldHelp kFieldHelp[] = {
+      {"folder", "Folder with the four idx files, gzipped or not."},
+      {"limit_train", "Uses only the first N training images."},
+      {"limit_eval", "Uses only the first N test images."},
+      {"augment", "Whether training images are cropped and mirrored."}};
 };
 
-/// The abilities of this program that not all programs have.
+/// Options that this program adds to those of linkboy::cli::run.
 struct OwnOptions {
   ReportOptions report;
   std::optional<std::filesystem::path> save_init;
@@ -61,7 +68,7 @@ cli::RunSettings make_defaults() {
   defaults.train.per_device_batch_size = 128;
   defaults.eval_dataloader.batch_size = 1000;
   defaults.optimizer = {"adamw", {{"lr", "0.003"}}};
-  // Half an epoch of warm-up, but no more than half of a very short run.
+  // Warms up for half an epoch, but for at most half of the run.
   defaults.scheduler = {"cosine",
                         {{"warmup_updates", "min(0.5 * num_updates_per_epoch, num_updates / 2)"}}};
   defaults.metrics = {{"accuracy", {{"num_classes", std::to_string(kNumClasses)}}}};
@@ -72,14 +79,15 @@ cli::RunSettings make_defaults() {
 
 void add_options(cli::CommandLine& command_line, OwnOptions& options) {
   command_line.add_group("Report, initial weights and frozen layers")
-      .add("report", "FILE", &options.report.path, "What happened, one JSON object a line.")
+      .add("report", "FILE", &options.report.path,
+           "Writes a report of the run, one JSON object per line.")
       .add_switch("report-updates", &options.report.with_updates,
-                  "Has the report tell of each update as well; its gradient norm needs "
+                  "Also reports each update. To report its gradient norm, set "
                   "--train.gradient_clip_norm, which may be inf.")
       .add("save-init", "FILE", &options.save_init,
-           "State dict of the model before the first update.")
+           "Writes the model's state dict before the first update.")
       .add("freeze-to", "N", &options.freeze_to,
-           "Freezes the layers of the network up to number N, from 0.", cli::at_least(0));
+           "Freezes the network's layers 0 to N, including N.", cli::at_least(0));
   command_line.add_alias("model", "model.name").add_alias("data", "data.folder");
 }
 

@@ -15,8 +15,8 @@ namespace fashion_mnist {
 
 namespace nn = torch::nn;
 
-// Layers are added one by one: the arguments of one call would be made in any order, and a seed
-// would not give the weights that it gives in Python.
+// Adds the layers one by one. The arguments of a single call would be constructed in unspecified
+// order, and a seed would not produce the same weights as in Python.
 
 MlpImpl::MlpImpl() {
   push_back(nn::Linear(kImageSize * kImageSize, 128));
@@ -54,7 +54,7 @@ linkboy::Model make_model(const std::string& name) {
     return linkboy::vision::resnet18(
         {.num_classes = kNumClasses, .in_channels = 1, .has_small_stem = true});
   }
-  throw linkboy::OptionError("there is no model '" + name + "'. Take mlp, cnn or resnet18.");
+  throw linkboy::OptionError("there is no model '" + name + "'. Choose mlp, cnn or resnet18.");
 }
 
 }  // namespace fashion_mnist

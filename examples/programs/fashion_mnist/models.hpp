@@ -7,10 +7,10 @@
 
 namespace fashion_mnist {
 
-/// All of these: images [N, 1, 28, 28] -> class scores [N, 10].
+// All models map images [N, 1, 28, 28] to class scores [N, 10].
 
-/// Linear 784-128, ReLU, Linear 128-64, ReLU, Linear 64-10. Flattens the images before its first
-/// layer, so that the layers count from 0.
+/// Linear 784-128, ReLU, Linear 128-64, ReLU, Linear 64-10. `forward` flattens the images, so that
+/// layer 0 is the first Linear.
 class MlpImpl : public torch::nn::SequentialImpl {
  public:
   MlpImpl();
@@ -22,9 +22,9 @@ TORCH_MODULE(Mlp);
 /// Linear 128-10.
 torch::nn::Sequential make_cnn();
 
-/// @param name  "mlp", "cnn" or "resnet18", which is ResNet-18 for small grey images: a 3x3 stem of
-///              stride 1 on one channel and no first max-pool.
-/// @throws linkboy::OptionError if it is anything else.
+/// Creates the model `name`: "mlp", "cnn" or "resnet18". The last is a ResNet-18 for small grey
+/// images, with one input channel, a 3x3 stem of stride 1 and no first max-pool.
+/// @throws linkboy::OptionError if there is no such model.
 linkboy::Model make_model(const std::string& name);
 
 }  // namespace fashion_mnist

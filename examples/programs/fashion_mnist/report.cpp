@@ -21,7 +21,7 @@ Report::Report(const ReportOptions& options, bool append)
 
 namespace {
 
-/// A run that was killed may have left half a line.
+/// Returns the size of the file without an incomplete last line, which a killed run may have left.
 int64_t size_of_whole_lines(const std::filesystem::path& path) {
   int64_t size = 0;
   std::ifstream file(path, std::ios::binary);
@@ -42,14 +42,15 @@ double mean_over_ranks(linkboy::Trainer& trainer, const linkboy::LossAverage& tr
 
 void Report::on_training_run_claim(linkboy::Trainer& trainer) {
   const std::string failure = linkboy::failure_on_main_process(trainer.accelerator(), [&] {
-    // A terminal or a pipe may have several writers.
+    // A terminal or a pipe can have several writers and needs no lock.
     if (!trainer.accelerator().is_main_process() || std::filesystem::is_other(path_)) return;
     if (!lock_) lock_ = linkboy::lock_output_file(path_);
   });
   LINKBOY_CHECK(failure.empty(), failure);
 }
 
-/// Not before: a run that is refused must not touch the file of the run that is on.
+/// Opens the file only now, so that a run that cannot start does not change the file of the run in
+/// progress.
 void Report::on_training_run_start(linkboy::Trainer& trainer) {
   const std::string failure = linkboy::failure_on_main_process(trainer.accelerator(), [&] {
     if (trainer.accelerator().is_main_process()) open();
@@ -64,7 +65,7 @@ void Report::open() {
                 ". Name another file with --report.");
   if (!std::filesystem::is_regular_file(path_)) return;
   size_ = append_ ? size_of_whole_lines(path_) : 0;
-  // What was written after the training state was saved comes again.
+  // The resumed run repeats the updates after the training state, so their lines are removed.
   if (saved_size && *saved_size <= size_) size_ = *saved_size;
   std::filesystem::resize_file(path_, static_cast<std::uintmax_t>(size_));
 }
@@ -84,7 +85,7 @@ void Report::on_train_epoch_start(linkboy::Trainer&) {
 void Report::on_train_step_end(linkboy::Trainer& trainer, const linkboy::Batch&,
                                const linkboy::StepOutput& output) {
   num_epoch_samples_ += output.batch_size;
-  // After the update the scheduler has put in the next value already.
+  // Reads the value here, because the scheduler sets the next one before `on_train_update_end`.
   lr_ = linkboy::get_param_group_field(*trainer.optimizer(), linkboy::ParamGroupField::lr);
   if (with_updates_) update_loss_.update(output.loss, output.batch_size);
 }
@@ -102,7 +103,7 @@ void Report::on_train_update_end(linkboy::Trainer& trainer) {
 }
 
 void Report::on_train_epoch_end(linkboy::Trainer& trainer) {
-  // The epoch's mean loss has been read: a device has done its work.
+  // The epoch's mean loss has been read already, so the device has finished its work.
   const std::chrono::duration<double> time = std::chrono::steady_clock::now() - epoch_start_;
   const int64_t num_samples = num_epoch_samples_ * trainer.accelerator().num_processes();
   samples_per_second_ = static_cast<double>(num_samples) / time.count();
@@ -124,18 +125,18 @@ void Report::on_training_run_epoch_end(linkboy::Trainer& trainer) {
 void Report::end(const linkboy::cli::RunResult& result) {
   const auto accuracy = result.test_metrics.find("eval_accuracy");
   const bool is_tested = accuracy != result.test_metrics.end();
-  // A signal may have come during the test.
+  // A signal may have stopped the test.
   const bool is_stopped = result.training.reason != linkboy::StopReason::nan && !is_tested;
   const auto reason = is_stopped ? linkboy::StopReason::stop_request : result.training.reason;
   write_line({{"event", "end"},
               {"reason", std::string(linkboy::to_string(reason))},
               {"test_accuracy", is_tested ? Json(accuracy->second) : Json()}});
   LINKBOY_CHECK(is_complete_, "the report is not complete: a line could not be written to ", path_,
-                ". Make room there, or name another file with --report.");
+                ". Free some disk space, or name another file with --report.");
 }
 
 void Report::write_line(const Json& event, linkboy::Trainer* trainer) {
-  if (!is_complete_ || !file_.is_open()) return;  // open on the main process alone
+  if (!is_complete_ || !file_.is_open()) return;  // open on the main process only
   const std::string line = event.dump() + '\n';
   file_ << line << std::flush;
   is_complete_ = file_.good();

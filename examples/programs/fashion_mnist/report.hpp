@@ -19,31 +19,30 @@ struct ReportOptions {
   bool with_updates = false;
 };
 
-/// Writes what happens in a training run to a file, one JSON object a line:
+/// Writes the events of a training run to a file, one JSON object per line:
 ///
 ///     {"event":"update","update":1,"loss":2.31,"lr":[0.001],"grad_norm":1.7}
 ///     {"event":"epoch","epoch":1,"updates":469,"train_loss_epoch":...,"eval_loss_epoch":...,
 ///      "eval_accuracy":...,"lr":[...],"samples_per_second":...}
 ///     {"event":"end","reason":"finished","test_accuracy":0.92}
 ///
-/// One of several processes has the file; its contents are of all of them. `loss` is the mean over
-/// the samples of the update; `lr` has the value of each param group that
-/// the (epoch's last) update used; `grad_norm` is the 2-norm before it was clipped to a norm, null
-/// if the run does not clip.
-/// Numbers read back as the very same doubles; what is unknown or no finite number is null. Each
-/// line is handed to the system before the run continues. If a line cannot be written, an error is
-/// printed, and no later line is written.
+/// Only the main process writes the file; the values cover all processes. `loss` is the mean over
+/// the samples of the update. `lr` contains one value per param group, which the update (or the
+/// epoch's last update) used. `grad_norm` is the 2-norm of the gradients before they were clipped;
+/// it is null unless the run clips by norm. Numbers read back as exactly the same doubles. Unknown
+/// and non-finite values are null. Each line is passed to the operating system before the run
+/// continues. If a line cannot be written, prints an error and writes no more lines.
 ///
-/// @note With updates, waits for a CUDA device after each of them. Belongs after the callbacks that
-///       record metrics.
+/// @note With updates, waits for a CUDA device after each of them. Place it after the callbacks
+///       that record metrics.
 class Report : public linkboy::Callback {
  public:
-  /// @param append  Keeps what the file has, for a run that is resumed: up to the lines that its
-  ///                training state knows of, or, without one, up to its last whole line. Otherwise
-  ///                empties it.
+  /// @param append  If true, keeps the file's content, for a resumed run: the lines that were
+  ///        written before the training state or, without a training state, all complete lines. If
+  ///        false, empties the file.
   explicit Report(const ReportOptions& options, bool append = false);
 
-  /// @throws linkboy::Error if another run writes the file.
+  /// @throws linkboy::Error if another run is writing the file.
   void on_training_run_claim(linkboy::Trainer& trainer) override;
   /// @throws linkboy::Error if the file cannot be opened.
   void on_training_run_start(linkboy::Trainer& trainer) override;
@@ -58,7 +57,8 @@ class Report : public linkboy::Callback {
   void load_state_dict(const linkboy::StateDict& state) override;
 
   /// Writes the last line.
-  /// @throws linkboy::Error if a line could not be written; the run did not end because of it.
+  /// @throws linkboy::Error if this or an earlier line could not be written. Earlier failures did
+  ///         not stop the run.
   void end(const linkboy::cli::RunResult& result);
 
  private:
@@ -66,12 +66,12 @@ class Report : public linkboy::Callback {
   void write_line(const nlohmann::ordered_json& event, linkboy::Trainer* trainer = nullptr);
 
   std::filesystem::path path_;
-  std::shared_ptr<void> lock_;  // until this object is gone: the last line comes after the run
+  std::shared_ptr<void> lock_;  // held until destruction: `end` writes after the run
   std::ofstream file_;
   bool with_updates_;
   bool append_;
   bool is_complete_ = true;
-  int64_t size_ = 0;  // bytes of whole lines
+  int64_t size_ = 0;  // bytes of complete lines
   std::optional<int64_t> saved_size_;
   std::vector<double> lr_;
   linkboy::LossAverage update_loss_;

@@ -7,8 +7,8 @@
 
 namespace gan {
 
-/// Two networks that are trained against each other, with a loss and an optimizer each.
-/// `optimizer()` is the generator's, `optimizer("discriminator")` the discriminator's.
+/// Trains two networks against each other, each with its own loss and optimizer. `optimizer()`
+/// updates the generator, and `optimizer("discriminator")` the discriminator.
 class GanTrainer : public linkboy::Trainer {
  public:
   GanTrainer(const Gan& gan, std::shared_ptr<torch::optim::Optimizer> generator_optimizer,

@@ -5,10 +5,10 @@
 
 namespace gan {
 
-/// Points [N, 2] of eight Gaussians on a circle, named "points".
+/// Returns points [N, 2] of eight Gaussians on a circle. Their name in a batch is "points".
 linkboy::TensorDataset make_points();
 
-/// How well `points` [N, 2] cover the Gaussians, as a line of text.
+/// Returns a line of text that says how well `points` [N, 2] cover the Gaussians.
 std::string measure(const at::Tensor& points);
 
 }  // namespace gan

@@ -1,4 +1,4 @@
-// A GAN that learns eight Gaussians on a circle.
+// Trains a GAN on eight Gaussians on a circle.
 
 #include <torch/torch.h>
 
@@ -34,7 +34,7 @@ void run(const Options& options) {
     train_options.resume_from = *options.states / "latest";
   }
   Gan gan;
-  // With Adam's usual momentum of 0.9 the two networks chase each other in circles.
+  // With Adam's default beta1 of 0.9, the two networks oscillate.
   const auto adam = torch::optim::AdamOptions(options.lr).betas({0.5, 0.999});
   GanTrainer trainer(gan, std::make_shared<torch::optim::Adam>(gan->generator->parameters(), adam),
                      std::make_shared<torch::optim::Adam>(gan->discriminator->parameters(), adam),
@@ -58,9 +58,10 @@ int main(int argc, char** argv) {
     command_line.add_group("Training")
         .add("updates", "N", &options.updates, "Updates of both networks.", cli::at_least(1))
         .add("batch-size", "N", &options.batch_size, "Points per update.", cli::at_least(1))
-        .add("lr", "X", &options.lr, "Learning rate of both.", cli::not_negative())
-        .add("seed", "N", &options.seed, "Seed of weights, points and noise.")
-        .add("states", "DIR", &options.states, "Saves training states there, to go on from.");
+        .add("lr", "X", &options.lr, "Learning rate of both networks.", cli::not_negative())
+        .add("seed", "N", &options.seed, "Seed of the weights, the points and the noise.")
+        .add("states", "DIR", &options.states,
+             "Saves training states in this folder, and resumes from the newest one there.");
     if (command_line.parse(arguments)) gan::run(options);
   });
 }

@@ -11,8 +11,8 @@ inline constexpr int64_t kNoiseSize = 8;
 
 torch::nn::Sequential make_mlp(int64_t num_inputs, int64_t num_outputs);
 
-/// Both networks in one module, so that checkpoints hold both and both go to the device. As a model
-/// it is what is wanted in the end: noise [N, kNoiseSize] becomes points [N, 2].
+/// Holds both networks in one module, so that checkpoints contain both and both move to the device.
+/// `forward` runs the generator only: it maps noise [N, kNoiseSize] to points [N, 2].
 class GanImpl : public torch::nn::Module {
  public:
   GanImpl() {
@@ -22,7 +22,7 @@ class GanImpl : public torch::nn::Module {
   at::Tensor forward(const at::Tensor& noise) { return generator->forward(noise); }
 
   torch::nn::Sequential generator = make_mlp(kNoiseSize, 2);
-  /// Points [N, 2] become the logits [N, 1] of their being real.
+  /// Maps points [N, 2] to logits [N, 1]; a high logit means that the point is probably real.
   torch::nn::Sequential discriminator = make_mlp(2, 1);
 };
 TORCH_MODULE(Gan);

@@ -6,24 +6,26 @@
 
 namespace linkboy_checkpoint {
 
-/// Prints a line for each leaf, and their sum.
-/// @param with_values  Adds the range, mean and first elements of each tensor. NaN counts in none.
-/// @throws linkboy::Error if the file cannot be read, as do all commands.
+/// Prints a line for each leaf, and the totals. Like all commands, throws linkboy::Error if a file
+/// cannot be read.
+/// @param with_values  If true, also prints each tensor's range and mean, both without NaNs, and
+///        its first elements.
 void list(const Source& source, bool with_values);
 
-/// Writes the contents of one file to another, as .pt or .safetensors by the ending of `to`.
+/// Writes the contents of one file to another. The extension of `to` selects .pt or .safetensors.
 ///
-/// A .safetensors file has tensors under dotted names and text, so other values become text in its
-/// metadata, under their dotted names as well; those of a dict "metadata" that holds strings only
-/// keep their own names, which brings back the metadata that a .safetensors file had.
+/// A .safetensors file contains only named tensors and text metadata. Nested tensors therefore get
+/// dotted names, and other values become text in the metadata under their dotted names. The entries
+/// of a dict "metadata" that contains only strings keep their names, so that the metadata of a
+/// .safetensors file survives a conversion to .pt and back.
 ///
-/// @throws linkboy::Error if `to` exists without `force`, cannot be written, cannot hold a value,
-///         or two names become one.
+/// @throws linkboy::Error if `to` exists and `force` is false, if it cannot be written or cannot
+///         contain a value, or if two names become equal.
 void convert(const Source& from, const std::filesystem::path& to, bool force);
 
-/// Prints what differs between two files, by dotted paths: kinds of containers and formats do not
-/// matter. Tensors and numbers may differ by `tolerance`; NaN equals NaN.
-/// @return Whether they are equal.
+/// Prints the differences between two files, by dotted path. Ignores the file formats and the types
+/// of containers. Tensors and numbers may differ by `tolerance`; NaN equals NaN.
+/// @return Whether the files are equal.
 bool diff(const Source& first, const Source& second, double tolerance);
 
 }  // namespace linkboy_checkpoint

@@ -16,7 +16,7 @@
 namespace linkboy_checkpoint {
 namespace {
 
-// A bool in a list takes one byte of a file, and has a path of some dozens.
+// A bool in a list takes one byte of the file, but its path can have dozens of bytes.
 constexpr uint64_t kPathBytesPerByte = 100;
 constexpr uint64_t kFreePathBytes = uint64_t{1} << 20;
 constexpr uint64_t kMaxRepeats = 16;
@@ -36,13 +36,13 @@ class LeafCollector {
   std::vector<Leaf> take() { return std::move(leaves_); }
 
  private:
-  /// The value at `path_`, which is one buffer for all levels.
+  /// Adds the leaves of the value at `path_`, a buffer that all levels share.
   void add(const c10::IValue& value) {
-    // A long key stands in the path of each value below it.
+    // A long key is repeated in the path of each value below it.
     LINKBOY_CHECK(path_bytes_ + path_.size() <= max_path_bytes_,
-                  "the paths of its values take more than ", max_path_bytes_,
-                  " bytes together, which no usual file of this size needs: ",
-                  linkboy::quote_name(path_), " is one. Name a part of the file with --key.");
+                  "the paths of its values have more than ", max_path_bytes_,
+                  " bytes in total, which is too much for a file of this size; one path is ",
+                  linkboy::quote_name(path_), ". Select a part of the file with --key.");
     bool has_items = false;
     if (value.isGenericDict()) {
       for (const auto& entry : value.toGenericDict()) {
@@ -67,7 +67,7 @@ class LeafCollector {
   void add_below(std::string step, const c10::IValue& value) {
     const std::size_t size = path_.size();
     path_.append(1, '.').append(step);
-    step = std::string();  // it may be long, and there may be many levels
+    step = std::string();  // frees the memory: steps can be long, and levels many
     add(value);
     path_.resize(size);
   }
@@ -79,7 +79,7 @@ class LeafCollector {
 };
 
 StateDict read_all(const Source& source) {
-  // By the ending as well, so that a damaged file is told what it is.
+  // Also checks the extension, so that a damaged .safetensors file gets the right error message.
   const bool is_safetensors =
       source.path.extension() == ".safetensors" || linkboy::is_safetensors(source.path);
   if (!is_safetensors) return linkboy::read_checkpoint(source.path, {.mmap = source.mmap});
@@ -89,7 +89,7 @@ StateDict read_all(const Source& source) {
   if (file.metadata.empty()) return contents;
   LINKBOY_CHECK(!contents.contains(kMetadata), linkboy::quoted(source.path.string()),
                 " has a tensor \"", kMetadata,
-                "\" and metadata as well, for which this name is needed. Rename the tensor.");
+                "\" as well as metadata, which needs this name. Rename the tensor.");
   StateDict metadata;
   for (const auto& [key, value] : file.metadata) metadata.set(key, value);
   contents.set(kMetadata, metadata);
@@ -106,7 +106,7 @@ StateDict part_of(const StateDict& contents, const Source& source) {
       if (!leaf.path.starts_with(prefix)) continue;
       const std::string rest = leaf.path.substr(prefix.size());
       LINKBOY_CHECK(!part.contains(rest), "two values have the path ",
-                    linkboy::quote_name(leaf.path), "; name the part of one of them.");
+                    linkboy::quote_name(leaf.path), "; give the path of only one of them.");
       part.set(rest, leaf.value);
     }
     if (part.empty()) throw;
@@ -146,10 +146,10 @@ void check_elements(const std::vector<Leaf>& leaves) {
     }
     named += num_bytes(tensor);
     LINKBOY_CHECK(named <= kMaxRepeats * stored + kFreeBytes, "its tensors up to ",
-                  linkboy::quote_name(leaf.path), " name ", named, " bytes, of which the file has ",
-                  stored, ": elements are repeated by strides or by other tensors. At most ",
-                  kMaxRepeats, " times what the file has, and ", kFreeBytes,
-                  " bytes, are read. Name a part of the file with --key, or load it with "
+                  linkboy::quote_name(leaf.path), " have ", named, " bytes, but the file stores ",
+                  stored, ": strides or other tensors repeat elements. The limit is ", kMaxRepeats,
+                  " times the stored bytes, plus ", kFreeBytes,
+                  " bytes. Select a part of the file with --key, or load it with "
                   "read_checkpoint.");
   }
 }

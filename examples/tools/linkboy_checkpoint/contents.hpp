@@ -9,42 +9,44 @@
 
 namespace linkboy_checkpoint {
 
-/// Where the metadata of a .safetensors file stands next to its tensors.
+/// The key for the metadata of a .safetensors file, next to its tensors.
 inline constexpr const char* kMetadata = "metadata";
 
-/// A file to read, and how.
+/// A file to read, and how to read it.
 struct Source {
   std::filesystem::path path;
-  std::string key;  // Names the part that is wanted; empty for all of it.
+  std::string key;  // Path of the part to read; if empty, the whole file.
   bool mmap = false;
 };
 
-/// Reads a .pt or .safetensors file. Metadata of the latter is a dict `kMetadata` at the end.
+/// Reads a .pt or .safetensors file. The metadata of the latter becomes a dict `kMetadata` at the
+/// end.
 ///
-/// The key names a dict, as for linkboy::get_nested; else it stands for all values whose dotted
-/// paths begin with it, so that it fits flat names and numbers in paths as well.
+/// The key is the path of a dict, as for linkboy::get_nested. If there is no such dict, it selects
+/// all values whose dotted paths begin with it, so that it also works for flat names and for
+/// indices in paths.
 ///
-/// @throws linkboy::Error if the file cannot be read or has no such part.
+/// @throws linkboy::Error if the file cannot be read or does not have this part.
 linkboy::StateDict read(const Source& source);
 
 /// A tensor, number, bool, string, None or empty container.
 struct Leaf {
-  std::string path;  // "optimizer.state.0.step": the keys and indices on the way, with dots.
+  std::string path;  // The keys and indices that lead to it: "optimizer.state.0.step".
   c10::IValue value;
 };
 
-/// Returns all that `contents`, which was read from `source`, holds, in its order.
+/// Returns the leaves of `contents`, which was read from `source`, in their order.
 ///
-/// @throws linkboy::Error if the paths take more than 100 times the file's bytes together, and
-///         1 MiB: a long key that stands above many values, or in itself many times, would take any
-///         amount of memory.
+/// @throws linkboy::Error if the paths have more than 1 MiB plus 100 times the size of the file in
+///         total. Without this limit, a long key above many values, or nested in itself, could take
+///         any amount of memory.
 std::vector<Leaf> leaves_of(const linkboy::StateDict& contents, const Source& source);
 
-/// Checks that a walk over all elements is bounded by the file's size. A tensor of a few hundred
-/// bytes may name any number of elements by strides of 0.
+/// Checks that the file's size limits the number of elements. With strides of 0, a tensor of a few
+/// hundred bytes can have any number of them.
 ///
-/// @throws linkboy::Error if the tensors name more than 1 GiB and more than 16 times the
-///         bytes that their storages have.
+/// @throws linkboy::Error if the tensors have more than 1 GiB plus 16 times the bytes of their
+///         storages.
 void check_elements(const std::vector<Leaf>& leaves);
 
 }  // namespace linkboy_checkpoint

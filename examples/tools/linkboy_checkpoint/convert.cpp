@@ -29,7 +29,7 @@ linkboy::SafeTensors to_safetensors(StateDict contents, const Source& from) {
   const auto add_text = [&file](const std::string& name, std::string text) {
     const bool is_new = file.metadata.try_emplace(name, std::move(text)).second;
     LINKBOY_CHECK(is_new, "two values become the metadata ", linkboy::quoted(name),
-                  "; names must stay different. Convert a part of the file with --key.");
+                  "; names must remain unique. Convert a part of the file with --key.");
   };
   if (contents.contains(kMetadata) && holds_strings_only(contents.at(kMetadata))) {
     const StateDict metadata = contents.get_dict(kMetadata);
@@ -43,7 +43,7 @@ linkboy::SafeTensors to_safetensors(StateDict contents, const Source& from) {
   check_elements(leaves);
   for (const Leaf& leaf : leaves) {
     LINKBOY_CHECK(paths.insert(leaf.path).second, "two values become ", linkboy::quoted(leaf.path),
-                  "; names must stay different. Convert a part of the file with --key.");
+                  "; names must remain unique. Convert a part of the file with --key.");
     if (leaf.value.isTensor()) {
       file.tensors.emplace_back(leaf.path, leaf.value.toTensor());
     } else {
@@ -57,10 +57,10 @@ linkboy::SafeTensors to_safetensors(StateDict contents, const Source& from) {
 
 void convert(const Source& from, const std::filesystem::path& to, bool force) {
   std::error_code error;
-  // A link that leads nowhere exists as well.
+  // A dangling link also counts as an existing file.
   const bool exists = std::filesystem::exists(std::filesystem::symlink_status(to, error));
   LINKBOY_CHECK(force || !exists, linkboy::quoted(to.string()),
-                " exists already. Name another file with --to, or replace it with --force.");
+                " already exists. Name another file with --to, or replace it with --force.");
   const StateDict contents = read(from);
   if (to.extension() == ".safetensors") {
     linkboy::SafeTensors file;

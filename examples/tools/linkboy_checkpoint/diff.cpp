@@ -18,7 +18,7 @@ double distance(double a, double b) {
   const double result = std::abs(a - b);
   return std::isnan(result) ? std::numeric_limits<double>::infinity() : result;
 }
-// Exact, where a difference of doubles or of signed numbers is not.
+// Computes the difference of unsigned numbers, which is exact and cannot overflow.
 double distance(int64_t a, int64_t b) {
   const auto [low, high] = std::minmax(a, b);
   return static_cast<double>(static_cast<uint64_t>(high) - static_cast<uint64_t>(low));
@@ -32,15 +32,15 @@ double distance(std::complex<double> a, std::complex<double> b) {
 
 struct Distance {
   double largest = 0.0;
-  int64_t count = 0;  // Of the elements that are further apart than allowed.
+  int64_t count = 0;  // Number of elements that differ by more than the tolerance.
 };
 
-/// The tensors have one shape.
+/// Compares two tensors, which must have the same shape.
 Distance distance_of(const at::Tensor& a, const at::Tensor& b, double tolerance) {
   Distance result;
   const at::ScalarType dtype_a = a.scalar_type();
   const at::ScalarType dtype_b = b.scalar_type();
-  // Elements of different kinds meet as doubles.
+  // Elements of different kinds are compared as doubles or complex doubles.
   at::ScalarType wide = wide_type(dtype_a);
   if (wide != wide_type(dtype_b)) {
     const bool is_complex = at::isComplexType(dtype_a) || at::isComplexType(dtype_b);
@@ -66,7 +66,7 @@ Distance distance_of(const at::Tensor& a, const at::Tensor& b, double tolerance)
   return result;
 }
 
-/// What differs between two tensors; empty if nothing does.
+/// Returns a description of the difference between two tensors; empty if they are equal.
 std::string tensor_difference(const at::Tensor& a, const at::Tensor& b, double tolerance) {
   std::string text;
   const auto add = [&text](const std::string& part) { text += (text.empty() ? "" : "; ") + part; };
@@ -88,7 +88,7 @@ std::string tensor_difference(const at::Tensor& a, const at::Tensor& b, double t
 bool is_equal(const c10::IValue& a, const c10::IValue& b, double tolerance) {
   if (a.isDouble() && b.isDouble()) return distance(a.toDouble(), b.toDouble()) <= tolerance;
   if (a.isInt() && b.isInt()) return distance(a.toInt(), b.toInt()) <= tolerance;
-  // Empty containers are equal, whatever their kind.
+  // Empty containers of different types are equal.
   const auto is_container = [](const c10::IValue& value) {
     return value.isList() || value.isTuple() || value.isGenericDict();
   };
@@ -104,7 +104,8 @@ std::string difference(const c10::IValue& a, const c10::IValue& b, double tolera
   return are_equal ? "" : description(a) + " and " + description(b);
 }
 
-/// A path and how many leaves with the same one stand before: {"a.b": 1, "a": {"b": 2}} has two.
+/// A path, and the number of earlier leaves with the same path: {"a.b": 1, "a": {"b": 2}} has two
+/// leaves with the path a.b.
 using Place = std::pair<std::string, int>;
 
 std::map<Place, const Leaf*> index_of(const std::vector<Leaf>& leaves) {

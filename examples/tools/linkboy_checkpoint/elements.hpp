@@ -9,8 +9,9 @@
 
 namespace linkboy_checkpoint {
 
-/// Calls `visit` with flat, contiguous pieces of the tensors, the same piece of each, in order.
-/// They have one shape. Little memory is used however large and strided they are.
+/// Calls `visit` with flat, contiguous pieces of the tensors, in order and with the same piece of
+/// each tensor. All tensors must have the same shape. Uses little memory even for large and strided
+/// tensors.
 template <std::size_t N, class Visit>
 void visit_pieces(const std::array<at::Tensor, N>& tensors, const Visit& visit) {
   constexpr int64_t kPieceSize = int64_t{1} << 20;
@@ -37,15 +38,15 @@ void visit_pieces(const std::array<at::Tensor, N>& tensors, const Visit& visit) 
   }
 }
 
-/// The widest type of the kind that holds elements of `dtype` exactly, but for uint64.
+/// Returns the widest dtype of the same kind (integral, floating point or complex). uint64 has no
+/// wider one and is returned unchanged.
 inline at::ScalarType wide_type(at::ScalarType dtype) {
   if (dtype == at::kUInt64) return dtype;
   if (at::isComplexType(dtype)) return at::kComplexDouble;
   return at::isIntegralType(dtype, /*includeBool=*/true) ? at::kLong : at::kDouble;
 }
 
-/// Calls `use` with pointers to the elements of pieces that were converted to `wide`, a result of
-/// wide_type.
+/// Calls `use` with a value of the C++ type that corresponds to `wide`, a result of wide_type.
 template <class Use>
 void with_elements(at::ScalarType wide, const Use& use) {
   switch (wide) {
@@ -60,7 +61,7 @@ void with_elements(at::ScalarType wide, const Use& use) {
   }
 }
 
-/// The elements of a piece that has the dtype of T.
+/// Returns the elements of a piece whose dtype corresponds to T.
 template <class T>
 const T* elements_of(const at::Tensor& piece) {
   return static_cast<const T*>(piece.const_data_ptr());

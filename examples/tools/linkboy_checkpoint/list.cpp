@@ -19,7 +19,7 @@ std::string number_text(T value, bool is_bool) {
   return element_text(value);
 }
 
-/// Complex numbers have no order; the range is that of their absolute values.
+/// Returns the value by which elements are ordered. Complex numbers are ordered by absolute value.
 template <class T>
 auto rank_of(T value) {
   if constexpr (std::is_same_v<T, std::complex<double>>) {

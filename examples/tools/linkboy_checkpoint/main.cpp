@@ -34,11 +34,11 @@ void check(const Options& options) {
   if (num_commands != 1) {
     throw cli::UsageError(c10::str(num_commands,
                                    " of --list, --convert and --diff are given; "
-                                   "exactly one says what to do. --help explains them."));
+                                   "give exactly one of them. --help explains them."));
   }
   const auto needs = [](bool is_given, const char* option, bool has_command, const char* command) {
     if (is_given && !has_command) {
-      throw cli::UsageError(c10::str(option, " goes with ", command, " only. Leave it out."));
+      throw cli::UsageError(c10::str(option, " requires ", command, ". Remove it."));
     }
   };
   needs(options.values, "--values", options.list.has_value(), "--list");
@@ -47,17 +47,17 @@ void check(const Options& options) {
   needs(options.with.has_value(), "--with", options.diff.has_value(), "--diff");
   needs(options.tolerance.has_value(), "--tolerance", options.diff.has_value(), "--diff");
   if (options.diff && !options.with) {
-    throw cli::UsageError("--diff has no second file. Name it with --with.");
+    throw cli::UsageError("--diff needs a second file. Name it with --with.");
   }
   if (!options.convert) return;
   if (!options.to) {
-    throw cli::UsageError("--convert has no file to write. Name it with --to.");
+    throw cli::UsageError("--convert needs a file to write. Name it with --to.");
   }
   const Path ending = options.to->extension();
   if (ending != ".pt" && ending != ".safetensors") {
     throw cli::UsageError("--to " + linkboy::quoted(options.to->string()) +
-                          " does not say which format is wanted; a name that ends with .pt or "
-                          ".safetensors is needed.");
+                          " does not determine a format; the name must end with .pt or "
+                          ".safetensors.");
   }
 }
 
@@ -67,35 +67,35 @@ std::optional<Options> parse_options(const cli::Arguments& arguments) {
       "linkboy-checkpoint",
       "Shows, converts and compares checkpoints: .pt files of linkboy or Python's torch.save, and "
       ".safetensors files.\n"
-      "Exit status: 0 success, or the files are equal; 1 error; 2 wrong usage; 3 the files "
+      "Exit status: 0 success, or the files are equal; 1 error; 2 usage error; 3 the files "
       "differ.");
   command_line.add_group("Show")
       .add("list", "FILE", &options.list,
-           "Prints a line for each value in the file, and their sum.")
+           "Prints a line for each value in the file, and the totals.")
       .add_switch("values", &options.values,
-                  "Adds min, max and mean (of all but NaN) and the first 8 elements of tensors.");
+                  "Adds min, max and mean (without NaNs) and the first 8 elements of each tensor.");
   command_line.add_group("Convert")
-      .add(
-          "convert", "FROM", &options.convert,
-          "Writes the contents to another file. To .safetensors, nested dicts get dotted names and "
-          "values that are no tensors become text in the metadata. To .pt, metadata becomes the "
-          "dict \"metadata\" beside the tensors; such a dict becomes metadata again.")
-      .add("to", "TO", &options.to, "The file to write; its ending is .pt or .safetensors.")
-      .add_switch("force", &options.force, "Replaces a file that exists.");
+      .add("convert", "FROM", &options.convert,
+           "Writes the contents to another file. In .safetensors, nested tensors get dotted names, "
+           "and other values become text in the metadata. In .pt, the metadata is a dict "
+           "\"metadata\" next to the tensors, which becomes metadata again in .safetensors.")
+      .add("to", "TO", &options.to, "File to write; its name must end with .pt or .safetensors.")
+      .add_switch("force", &options.force, "Replaces an existing file.");
   command_line.add_group("Compare")
       .add("diff", "A", &options.diff,
-           "Prints what differs between two files, also of different formats.")
+           "Prints the differences between two files, which may have different formats.")
       .add("with", "B", &options.with, "The second file.")
       .add("tolerance", "X", &options.tolerance,
-           "Largest difference of numbers that counts as equal; 0 if not given.",
+           "Largest difference between numbers that count as equal. Default: 0.",
            cli::not_negative());
   command_line.add_group("Reading")
       .add(
           "key", "PATH", &options.key,
           "Uses only the part of each file under this dotted path: \"model\", \"optimizer.state\".")
-      .add_switch("mmap", &options.mmap,
-                  "Maps files instead of copying them: for large ones. They must not be changed in "
-                  "place meanwhile.");
+      .add_switch(
+          "mmap", &options.mmap,
+          "Maps files instead of copying them, for large files. Do not change them in place "
+          "during the command.");
   if (!command_line.parse(arguments)) return std::nullopt;
   check(options);
   return options;

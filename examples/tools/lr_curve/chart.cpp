@@ -13,14 +13,15 @@ struct Range {
   double high;
 };
 
-/// From 0, or from the lowest value if it is far from it.
+/// Returns the range of the vertical axis. It starts at 0, or at the lowest value if that is at
+/// least half of the highest.
 Range range_of(const std::vector<double>& values) {
   const auto [lowest, highest] = std::minmax_element(values.begin(), values.end());
   const double low = *lowest < 0.5 * *highest ? 0.0 : *lowest;
   return {low, *highest > low ? *highest : low + 1.0};
 }
 
-/// The part of the values that the column `index` of `count` shows; at least one value.
+/// Returns the range of values that column `index` of `count` shows; it has at least one value.
 std::pair<std::size_t, std::size_t> part(std::size_t num_values, std::size_t index,
                                          std::size_t count) {
   const std::size_t begin = std::min(index * num_values / count, num_values - 1);

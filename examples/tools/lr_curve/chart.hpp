@@ -8,11 +8,12 @@
 
 namespace lr_curve {
 
-/// The curve in plain characters: `height` lines of `width` columns of it, with axes and labels.
-/// @param width, height  At least 2.
+/// Returns the curve in plain characters, in a field of `height` lines and `width` columns, with
+/// axes and labels around it.
+/// @param width, height  Must be at least 2.
 std::string terminal_chart(const Curve& curve, int64_t width, int64_t height);
 
-/// The curves one below the other as a self-contained SVG image.
+/// Returns the curves, one below the other, as a self-contained SVG image.
 std::string svg_chart(const std::vector<Curve>& curves, const std::string& title);
 
 }  // namespace lr_curve

@@ -1,4 +1,4 @@
-// Prints and draws a schedule before anything is trained with it.
+// Prints and draws a schedule, without a training run.
 
 #include <ATen/ops/zeros.h>
 #include <fmt/format.h>
@@ -36,11 +36,11 @@ std::optional<Options> parse_options(const cli::Arguments& arguments) {
   Options options;
   bool list_schedulers = false;
   cli::CommandLine command_line("lr_curve",
-                                "Shows what a schedule does, update by update, as a chart.\n"
-                                "Exit status: 0 success, 1 error, 2 wrong usage.");
+                                "Draws a chart of a schedule's values, update by update.\n"
+                                "Exit status: 0 success, 1 error, 2 usage error.");
   command_line.add_group("Schedule")
       .add_choice("scheduler", &options.scheduler, linkboy::scheduler_names(),
-                  "What is shown. Without metrics a plateau never falls.")
+                  "The schedule. A plateau schedule stays constant here, since it needs metrics.")
       .add_list("scheduler-option", "KEY=VALUE", &options.scheduler_options,
                 "An option of the scheduler; may be given several times.")
       .add_switch("list-schedulers", &list_schedulers,
@@ -49,7 +49,7 @@ std::optional<Options> parse_options(const cli::Arguments& arguments) {
       .add("weight-decay", "X", &options.weight_decay, "Base weight decay, for field=weight_decay.",
            cli::not_negative())
       .add("epochs", "N", &options.epochs, "Epochs of the run.", cli::at_least(1))
-      .add("updates-per-epoch", "N", &options.updates_per_epoch, "Updates in each.",
+      .add("updates-per-epoch", "N", &options.updates_per_epoch, "Updates in each epoch.",
            cli::at_least(1));
   command_line.add_group("Output")
       .add("svg", "FILE", &options.svg, "Also draws an SVG image.")
@@ -69,8 +69,8 @@ void run(const Options& options) {
   constexpr int64_t kMaxUpdates = 100'000'000;
   if (options.epochs > kMaxUpdates / options.updates_per_epoch) {
     throw cli::UsageError(fmt::format(
-        "{} epochs of {} updates are more than the {} updates that lr_curve draws. Make the run "
-        "shorter.",
+        "{} epochs of {} updates are more than the {} updates that lr_curve can draw. Lower "
+        "--epochs or --updates-per-epoch.",
         options.epochs, options.updates_per_epoch, kMaxUpdates));
   }
   linkboy::RunConfig config;
@@ -92,7 +92,7 @@ void run(const Options& options) {
     std::ofstream file(*options.svg);
     file << svg_chart(curves, options.scheduler);
     file.close();
-    LINKBOY_CHECK(file, "cannot write ", *options.svg, "; check the folder and the free space.");
+    LINKBOY_CHECK(file, "cannot write ", *options.svg, ". Check the folder and the free space.");
   }
   for (const Curve& curve : curves) {
     std::printf("%s\n", terminal_chart(curve, options.width, options.height).c_str());

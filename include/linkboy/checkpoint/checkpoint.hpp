@@ -29,9 +29,9 @@ struct ReadOptions {
   /// Whether to verify the checksum of each record. After
   /// `torch.serialization.set_crc32_options(False)` Python writes no valid checksums.
   bool verify_checksums = true;
-  /// Whether to read the tensors' data. If false, the tensors have shapes and no memory; the file
-  /// is then read in pieces or, without `verify_checksums`, hardly at all. Cannot be false for
-  /// `.safetensors` files.
+  /// Whether to read the tensors' data. If false, the tensors have shapes but no memory; the file
+  /// is then read in pieces or, without `verify_checksums`, hardly at all. Ignored for
+  /// `.safetensors` files, whose data is always read.
   bool with_data = true;
 };
 
@@ -58,8 +58,8 @@ LINKBOY_API void check_writable(const std::filesystem::path& path);
 /// advisory (`flock`) and does not pass to a file that replaces this one. On a filesystem without
 /// locks, nothing is locked.
 ///
-/// @throws Error if another run of this or another process has locked it, if it is not a regular
-///         file, or if it cannot be opened.
+/// @throws FileError if another run of this or another process has locked it, if it is not a
+///         regular file, or if it cannot be created or opened.
 LINKBOY_API std::shared_ptr<void> lock_output_file(const std::filesystem::path& path);
 
 }  // namespace linkboy

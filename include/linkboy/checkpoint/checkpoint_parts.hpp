@@ -11,13 +11,14 @@ struct SaveStateOptions {
 
 /// The parts of a checkpoint to write or read, and where to write it.
 struct CheckpointParts {
-  /// The state of the optimizer, and those of optimizers from `Trainer::register_optimizer`.
+  /// Whether to include the state of the optimizer and those of the optimizers from
+  /// `Trainer::register_optimizer`.
   bool optimizer = true;
-  /// The state of the scheduler, if there is one, and those of the registered optimizers'
-  /// schedules.
+  /// Whether to include the state of the scheduler, if there is one, and those of the registered
+  /// optimizers' schedules.
   bool scheduler = true;
-  /// Parameters and buffers of the loss function's module and of modules from
-  /// `Trainer::register_module`.
+  /// Whether to include the parameters and buffers of the loss function's module and of the modules
+  /// from `Trainer::register_module`.
   bool registered_modules = true;
   /// Whether `save_checkpoint` writes on the first process of each host, for hosts without a shared
   /// disk. If false, only the main process writes. Ignored for reading.

@@ -35,7 +35,7 @@ class LINKBOY_API StateDict {
   /// Makes a state that shares the tensors, whose names must differ.
   explicit StateDict(const NamedTensors& tensors);
 
-  /// Converts a dict whose keys are all strings. `what` describes it in the error.
+  /// Converts a dict whose keys are all strings. `what` names it in the error.
   ///
   /// @throws Error if `value` is not a dict or has a key that is not a string.
   static StateDict from_ivalue(const c10::IValue& value, std::string_view what);
@@ -80,7 +80,7 @@ class LINKBOY_API StateDict {
   std::string get_string(std::string_view key) const;
   at::Tensor get_tensor(std::string_view key) const;
   StateDict get_dict(std::string_view key) const;
-  /// Returns a reference to the list in this state, which must outlive it.
+  /// The result refers to the list in this state, which must outlive the result.
   c10::ArrayRef<c10::IValue> get_list(std::string_view key) const&;
   c10::ArrayRef<c10::IValue> get_list(std::string_view key) && = delete;
   std::vector<double> get_doubles(std::string_view key) const;

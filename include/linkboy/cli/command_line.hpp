@@ -7,6 +7,7 @@
 #include <functional>
 #include <iosfwd>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <type_traits>
@@ -120,6 +121,31 @@ struct NamedChoices {
   std::function<TextSettings(const std::string& name)> options;
 };
 
+/// The help text of a field of an options struct. A struct can list those of its fields:
+///
+///     struct NetOptions {
+///       int64_t width = 64;
+///       LINKBOY_FIELDS(width);
+///       static constexpr linkboy::cli::FieldHelp kFieldHelp[] = {
+///           {"width", "Number of neurons in each hidden layer."}};
+///     };
+struct FieldHelp {
+  /// Name of the field.
+  std::string_view field;
+  /// A noun phrase or a sentence.
+  std::string_view text;
+};
+
+/// Returns the help texts that `Options::kFieldHelp` lists; none if there is no such member.
+template <class Options>
+constexpr std::span<const FieldHelp> field_help() {
+  if constexpr (requires { Options::kFieldHelp; }) {
+    return Options::kFieldHelp;
+  } else {
+    return {};
+  }
+}
+
 /// A group of options under one heading of `--help`.
 class LINKBOY_API OptionGroup {
  public:
@@ -157,16 +183,20 @@ class LINKBOY_API OptionGroup {
   /// Adds an option `--PREFIX.FIELD` for each of the LINKBOY_FIELDS of `*options`, or `--FIELD` if
   /// `prefix` is empty. In a JSON config file they are the members of an object PREFIX.
   /// @param options  Must outlive the CommandLine; only `CommandLine::parse` changes it.
+  /// @param help  Help texts of the fields.
+  /// @throws OptionError if `help` names a field that does not exist.
   template <class Options>
-  OptionGroup& add_fields(const std::string& prefix, Options* options) {
+  OptionGroup& add_fields(const std::string& prefix, Options* options,
+                          std::span<const FieldHelp> help = field_help<Options>()) {
     options->visit_fields([&](std::string_view field, auto& value) {
       using Value = std::remove_reference_t<decltype(value)>;
-      add_option({.name = (prefix.empty() ? "" : prefix + ".") + std::string(field),
-                  .value_name = "VALUE",
+      add_option({.name = field_name(prefix, field),
+                  .value_name = value_name_of<Value>(),
                   .default_text = to_text(value),
                   .assign = [&value](const std::string& text) { value = from_text<Value>(text); },
                   .values = text_of(&value)});
     });
+    describe_fields(prefix, help);
     return *this;
   }
 
@@ -185,8 +215,8 @@ class LINKBOY_API OptionGroup {
                               NamedChoices choices, std::string help);
   /// @}
 
-  /// Adds an option `--name` that takes no value and sets `target` to true; in a config file it is
-  /// `name=true`.
+  /// Adds an option `--name` that does not take a value and sets `target` to true; in a config file
+  /// it is `name=true`.
   OptionGroup& add_switch(std::string name, bool* target, std::string help);
 
   /// Adds an option that may be given several times and collects all values in their order. Values
@@ -209,15 +239,15 @@ class LINKBOY_API OptionGroup {
     bool is_switch = false;
     bool is_list = false;
     bool is_named = false;
-    /// The keys that can be set one by one, if it is named.
+    /// Keys that can be set individually if the option is named.
     std::vector<std::string> keys{};
-    /// Throws as `from_text`.
+    /// Throws the same errors as `from_text`.
     std::function<void(const std::string& text)> assign{};
     std::function<void(const std::string& key, const std::string& text)> assign_key{};
     /// Clears the target of a list, before its first item.
     std::function<void()> clear{};
-    /// Returns the target's current value: one text, or several for lists. If it is named, they are
-    /// JSON objects with all options.
+    /// Returns the target's current value: one text, or several for lists. If the option is named,
+    /// they are JSON objects with all options.
     std::function<std::vector<std::string>()> values{};
     /// Throws if the named object does not exist.
     std::function<void()> check = [] {};
@@ -240,6 +270,36 @@ class LINKBOY_API OptionGroup {
     };
   }
 
+  static std::string field_name(const std::string& prefix, std::string_view field) {
+    return prefix.empty() ? std::string(field) : prefix + "." + std::string(field);
+  }
+
+  /// The placeholder for a value in `--help`: "N", "PATH", "true|false", "fp32|bf16|fp16".
+  template <class Value>
+  static std::string value_name_of() {
+    if constexpr (requires { typename Value::RequiredValue; }) {
+      return value_name_of<typename Value::RequiredValue>();
+    } else if constexpr (std::is_same_v<Value, bool>) {
+      return "true|false";
+    } else if constexpr (std::is_integral_v<Value>) {
+      return "N";
+    } else if constexpr (std::is_floating_point_v<Value>) {
+      return "X";
+    } else if constexpr (std::is_enum_v<Value>) {
+      return alternatives(enum_names(Value{}).first);
+    } else if constexpr (std::is_same_v<Value, std::filesystem::path>) {
+      return "PATH";
+    } else if constexpr (requires { typename Value::rep; }) {
+      return "TIME";
+    } else if constexpr (requires(Value optional) { optional.has_value(); }) {
+      return value_name_of<typename Value::value_type>();
+    } else {
+      return "VALUE";
+    }
+  }
+
+  static std::string alternatives(std::string_view names);
+  void describe_fields(const std::string& prefix, std::span<const FieldHelp> help);
   OptionGroup& add_option(Option option);
 
   std::string title_;

@@ -50,7 +50,7 @@ struct RunSettings {
   /// Options for recording the run with the trackers; `config` receives the configuration.
   TrackRunOptions track_run{};
   /// When to save training states, and the folder in `output_dir` for them. None are saved unless
-  /// one of these options sets a time or the run is resumed.
+  /// one of these options says when to save, or the run is resumed.
   SaveTrainingStateOptions states{.directory = "states"};
 
   /// Seed of the weights, the shuffling and the augmentation.
@@ -197,8 +197,8 @@ LINKBOY_API int run(int argc, const char* const* argv, RunParts parts) noexcept;
 /// Run the program as follows:
 ///
 ///     ./train --model.width 128 --data.folder /data --train.num_epochs 8 --optimizer sgd:lr=0.1
-///     ./train --scheduler cosine --metrics accuracy:num_classes=10 --callbacks
-///     time-limit:minutes=5
+///     ./train --scheduler cosine --metrics accuracy:num_classes=10
+///     ./train --callbacks time-limit:minutes=5
 ///     ./train --print-config > run.json; ./train --config run.json --resume_from latest
 ///
 /// The LINKBOY_FIELDS of the arguments of `make_model` and `make_data` are the options of the

@@ -16,12 +16,12 @@
 
 namespace linkboy {
 
-/// Values with their names, in the order in which they were set: strings, numbers, lists, tuples or
-/// dicts of these and of tensors.
+/// Values with their names, in the order in which they were set. A value is a string, a number, a
+/// bool, a tensor, or a list, tuple or dict of these.
 using NamedValues = std::vector<std::pair<std::string, c10::IValue>>;
 
 /// The data of one step: any number of named tensors whose dimension 0 counts the samples, and any
-/// number of named values that are not such tensors (file names, or detection targets of different
+/// number of named values for other data (such as file names, or detection targets of different
 /// sizes).
 ///
 /// The first tensor is the `input()` and the second the `target()`; other batches can use any

@@ -24,7 +24,7 @@ namespace linkboy {
 struct LINKBOY_API TransformContext {
   /// Seed of the loader.
   uint64_t seed;
-  /// Epoch that was given to `DataLoader::iterate`.
+  /// The epoch that was passed to `DataLoader::iterate`.
   int64_t epoch;
   /// Dataset indices of the batch's samples, in order.
   std::span<const int64_t> indices;
@@ -36,8 +36,8 @@ struct LINKBOY_API TransformContext {
   at::Generator generator(std::size_t i) const;
 };
 
-/// A function that changes a collated batch on the CPU, on the worker thread (for augmentation or
-/// normalisation).
+/// A function that changes a collated batch on the CPU, on the thread that made it (for
+/// augmentation or normalisation).
 using Transform = std::function<Batch(Batch, const TransformContext&)>;
 
 /// A function that is called on each worker thread before the worker makes its first batch of an
@@ -52,57 +52,59 @@ struct DataLoaderShard {
   int64_t num_ranks = 1;
 };
 
-/// Options of a loader. An unset field takes the default that its comment gives. Trainer has its
-/// own defaults, which the user's fields override.
+/// Options of a loader. A field that is not set has the default that its comment states. Trainer
+/// has its own defaults, which the user's fields override.
 struct LINKBOY_API DataLoaderOptions {
-  /// Samples per batch and device; at least 1. Default: 8.
+  /// Number of samples per batch and device. Must be at least 1. Default: 8.
   std::optional<int64_t> batch_size{};
 
   /// Whether each epoch visits the samples in a new seeded permutation. Default: false. Cannot be
   /// combined with `sampler`.
   std::optional<bool> shuffle{};
 
-  /// Whether to drop the last batch if it is not full; with several ranks, the last batches that do
-  /// not make a full one for each. Default: false.
+  /// Whether to drop the last batch if it is not full. With several ranks, the last batches are
+  /// dropped unless each rank gets a full one. Default: false.
   std::optional<bool> drop_last{};
 
   /// Number of threads that make batches ahead of the loop; 0 makes them in the loop. Default: 0.
   /// Each thread has its own copy of a LibTorch dataset (see Dataset).
   std::optional<int64_t> num_workers{};
 
-  /// Number of batches that each worker may be ahead; at least 1. Default: 2.
+  /// Number of batches that each worker may be ahead. Must be at least 1. Default: 2.
   std::optional<int64_t> prefetch_factor{};
 
   /// Whether to put batches into page-locked memory. Default: false. Ignored on a machine without
   /// an accelerator.
   std::optional<bool> pin_memory{};
 
-  /// Seconds that the loop waits for a batch of a worker thread before `next` throws, or for the
-  /// workers' end when it leaves an epoch; a hanging worker thread is then abandoned. At least 0,
-  /// which waits indefinitely. Default: 0. Has no effect without workers.
+  /// Maximum time in seconds that the loop waits for a batch from a worker thread; after it, `next`
+  /// throws. The same limit applies when the loop leaves an epoch and waits for the workers to end;
+  /// after it, a hanging worker is abandoned. Must not be negative; 0 waits indefinitely. Default:
+  /// 0. Has no effect without workers.
   std::optional<double> timeout{};
 
   /// Seed of the shuffle and of the generators of `transform`. Default: the seed of LibTorch's CPU
   /// generator (`torch::manual_seed`), which is read but not advanced.
   std::optional<uint64_t> seed{};
 
-  /// Makes the loader return only the batches of one rank. Of the epoch's batches k * num_ranks to
-  /// (k + 1) * num_ranks - 1, the one at `rank` is batch k of this loader. The data, the seed, the
-  /// sampler and the batch size must be the same on all ranks. Default: all batches; Trainer sets
-  /// the shard of the process.
+  /// If set, the loader returns only the batches of one rank: batch k of this loader is batch k *
+  /// num_ranks + rank of the epoch. The data, the seed, the sampler and the batch size must be the
+  /// same on all ranks. Default: all batches; Trainer sets the shard of the process.
   std::optional<DataLoaderShard> shard{};
 
-  /// Whether all ranks get the same number of batches, all of them full. To that end, the epoch is
-  /// extended with its first samples. If false, each sample is seen once, and some ranks may have
-  /// one batch less than others, or none. Default: true; Trainer sets false for evaluation.
+  /// Whether all ranks get the same number of batches, all of them full. For this purpose, the
+  /// epoch is extended with its first samples. If false, each sample is seen once, and some ranks
+  /// may have one batch less than others, or none. Has no effect with one rank. Default: true;
+  /// Trainer sets false for evaluation.
   std::optional<bool> even_batches{};
 
-  /// Determines the order of the samples, instead of `shuffle`.
+  /// Determines the order of the samples. Cannot be combined with `shuffle`. Default: the order of
+  /// `shuffle`.
   std::shared_ptr<const Sampler> sampler{};
 
   /// Determines the samples of each batch. Cannot be combined with `batch_size`, `shuffle`,
-  /// `drop_last` or `sampler`. Ranks share it by batches; with `even_batches` the epoch's first
-  /// batches are repeated at the end.
+  /// `drop_last` or `sampler`. With several ranks, its batches are distributed over the ranks; with
+  /// `even_batches`, the epoch's first batches are repeated at the end.
   std::shared_ptr<const BatchSampler> batch_sampler{};
 
   /// Makes a batch from single samples. Default: the dataset makes the batches.
@@ -138,7 +140,7 @@ class LINKBOY_API BatchIterator {
 };
 
 /// The batches of one epoch for a range-based `for`. `DataLoader::batches` makes it; it can be
-/// iterated once.
+/// iterated only once.
 class BatchRange {
  public:
   /// Makes a range of the batches that `iterator` has not returned yet.
@@ -161,7 +163,7 @@ class BatchRange {
     /// @throws The same exceptions as BatchIterator::next.
     /// @{
     Iterator& operator++() {
-      batch_.reset();  // it may be given back to the loader's memory before the next one comes
+      batch_.reset();  // frees its memory before the next batch is made
       batch_ = batches_->next();
       return *this;
     }
@@ -223,15 +225,15 @@ class LINKBOY_API DataLoader {
 
 class WorkerDatasets;
 
-/// Loader of the batches of a Dataset. An epoch depends only on (seed, epoch): workers change
-/// neither order nor contents, provided that each sample depends only on its index (for random
-/// numbers see Dataset). `iterate` may be called while another iterator is in use. Copies of a
-/// loader share the workers' copies of the data.
+/// A loader of the batches of a Dataset. An epoch depends only on (seed, epoch): workers change
+/// neither the order nor the contents, provided that each sample depends only on its index (for
+/// random numbers see Dataset). `iterate` may be called while another iterator is in use. Copies of
+/// a loader share the workers' copies of the data.
 class LINKBOY_API DatasetLoader final : public DataLoader {
  public:
-  /// @throws Error if the dataset or a sampler is empty, if an option is out of range, or if
-  ///         `shuffle` is combined with `sampler`, or `batch_sampler` with `batch_size`, `shuffle`,
-  ///         `drop_last` or `sampler`.
+  /// @throws OptionError if an option is out of range, if a sampler is empty, or if `shuffle` is
+  ///         combined with `sampler`, or `batch_sampler` with `batch_size`, `shuffle`, `drop_last`
+  ///         or `sampler`; Error if the dataset is empty, or if `drop_last` leaves no batch.
   DatasetLoader(Dataset dataset, const DataLoaderOptions& options);
 
   int64_t size() const override;
@@ -257,8 +259,8 @@ class LINKBOY_API DatasetLoader final : public DataLoader {
   DataLoaderOptions options_;
 };
 
-/// Makes a loader of the batches of `dataset`.
-/// @throws Error under the same conditions as DatasetLoader's constructor.
+/// Returns a loader of the batches of `dataset`.
+/// @throws The same errors as DatasetLoader's constructor.
 LINKBOY_API std::shared_ptr<DataLoader> make_data_loader(Dataset dataset,
                                                          const DataLoaderOptions& options);
 

@@ -30,10 +30,10 @@ using CollateFn = std::function<Batch(std::vector<Batch>)>;
 ///         of a tensor.
 LINKBOY_API Batch stack_samples(const std::vector<Batch>& samples);
 
-/// A source of samples. Implement it for custom data; Dataset holds it.
+/// A source of samples. Derive from it for custom data; a Dataset holds it.
 ///
 /// If the loader has workers, several threads call `get_batch` and `get_samples` at the same time.
-/// If `clone` returns a copy, each worker has its own instead.
+/// If `clone` returns a copy, each worker uses its own copy instead.
 class LINKBOY_API DatasetSource {
  public:
   virtual ~DatasetSource() = default;
@@ -185,15 +185,16 @@ class LibTorchSource final : public DatasetSource {
 
 }  // namespace detail
 
-/// A handle to samples of any kind. It is made implicitly from a LibTorch dataset (also a mapped
-/// one), a TensorDataset or a shared DatasetSource. Copies refer to the same data. Empty by
+/// A handle to samples of any kind. It is constructed implicitly from a LibTorch dataset (also a
+/// mapped one), a TensorDataset or a shared DatasetSource. Copies refer to the same data. Empty by
 /// default.
 ///
 /// As with LibTorch's own loader, each worker thread has its own copy of a LibTorch dataset, unless
-/// `get_batch` is const. If a dataset holds its samples by value, each worker needs their memory
-/// again; hold them in tensors or behind a `std::shared_ptr`. If a dataset draws random numbers
-/// from its own engine, its copies draw the same numbers in each worker. Draw them in a Transform
-/// from `TransformContext::generator` instead, which does not depend on the number of workers.
+/// `get_batch` is const. If a dataset holds its samples by value, each worker needs memory for
+/// another copy of them; hold them in tensors or behind a `std::shared_ptr`. If a dataset draws
+/// random numbers from its own engine, its copies draw the same numbers in each worker. Draw them
+/// in a Transform from `TransformContext::generator` instead, which does not depend on the number
+/// of workers.
 class LINKBOY_API Dataset {
  public:
   Dataset() = default;

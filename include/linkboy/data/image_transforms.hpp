@@ -18,8 +18,8 @@
 //   the batch, or the position in it. In one `compose`, a second transform of the same kind (such
 //   as a second flip) has its own random numbers; outside of `compose`, all transforms of a kind
 //   share theirs.
-// - Several threads may call them at the same time. They start no threads themselves.
-// - A call @throws Error if the images are not as above, if a side is not 1 to 2^30 pixels long, or
+// - Several threads may call them at the same time. They do not start threads themselves.
+// - A call throws Error if the images are not as above, if a side is not 1 to 2^30 pixels long, or
 //   if `TransformContext::indices` does not have one index per image.
 
 #pragma once
@@ -33,14 +33,14 @@
 
 namespace linkboy {
 
-/// Returns a transform that applies all of `transforms` in order. Custom ones (lambdas) may be
-/// among them.
+/// Returns a transform that applies all of `transforms` in order. The list may contain custom
+/// functions, such as lambdas.
 ///
 /// Adjacent crops, flips, erasings, cutouts and a `normalise` become one pass over the bytes of
 /// each image; the result is bit-identical to that of separate passes. The transforms of a nested
-/// `compose` are treated as if they were listed directly. Without transforms the batch is
+/// `compose` are treated as if they were listed directly. Without transforms, the batch is
 /// unchanged.
-/// @throws Error if one of the transforms is an empty function.
+/// @throws OptionError if one of the transforms is an empty function.
 LINKBOY_API Transform compose(std::vector<Transform> transforms);
 
 /// Converts images to float32 and computes (x - mean) / std. uint8 values are first scaled by
@@ -48,8 +48,8 @@ LINKBOY_API Transform compose(std::vector<Transform> transforms);
 /// scale=True) and Normalize.
 /// @param mean  One value for each channel, or one for all.
 /// @param std  As many values as `mean`, each greater than 0.
-/// @throws Error if they are empty, differ in number, or contain a value that is not allowed; a
-///         call throws if their number does not match the channels.
+/// @throws OptionError if they are empty, differ in number, or contain a value that is not allowed;
+///         a call throws Error if their number does not match the channels.
 LINKBOY_API Transform normalise(const std::vector<double>& mean, const std::vector<double>& std);
 
 /// Size of an image in pixels; a single number makes a square.
@@ -59,38 +59,39 @@ struct ImageSize {
   /// Makes the size of a rectangle.
   ImageSize(int64_t rows, int64_t columns) : height(rows), width(columns) {}
 
-  /// Number of rows; at least 1.
+  /// Number of rows. Must be at least 1.
   int64_t height;
-  /// Number of columns; at least 1.
+  /// Number of columns. Must be at least 1.
   int64_t width;
 };
 
 /// Options of random_crop.
 struct RandomCropOptions {
-  /// Number of pixels added on each of the four sides before the crop is taken; at least 0.
+  /// Number of pixels added on each of the four sides before the crop is taken. Must not be
+  /// negative.
   int64_t padding = 0;
   /// Value of the padding: one for each channel, or one for all.
   std::vector<double> fill = {0.0};
 };
 
 /// Crops each padded image to `size`; every position is equally likely.
-/// @throws Error if an option is out of range; a call throws if the padded images are smaller than
-///         `size` or `fill` does not fit the images.
+/// @throws OptionError if an option is out of range; a call throws Error if the padded images are
+///         smaller than `size` or `fill` does not fit the images.
 LINKBOY_API Transform random_crop(ImageSize size, const RandomCropOptions& options = {});
 
 /// Mirrors each image left to right with probability `p`.
-/// @throws Error if `p` is not in 0 to 1.
+/// @throws OptionError if `p` is not in [0, 1].
 LINKBOY_API Transform random_horizontal_flip(double p = 0.5);
 
 /// Options of random_erasing.
 struct RandomErasingOptions {
-  /// Probability that an image loses a rectangle.
+  /// Probability that an image is changed.
   double p = 0.5;
-  /// Area of the rectangle relative to that of the image, drawn uniformly between these two (0 to
-  /// 1).
+  /// Smallest and largest area of the rectangle relative to that of the image. The area is drawn
+  /// uniformly between them. Must be in [0, 1].
   std::pair<double, double> scale = {0.02, 0.33};
-  /// Height of the rectangle relative to its width, drawn between these two (above 0) with a
-  /// uniform logarithm.
+  /// Smallest and largest ratio of the rectangle's height to its width. The logarithm of the ratio
+  /// is drawn uniformly. Must be positive.
   std::pair<double, double> ratio = {0.3, 3.3};
   /// Value of the rectangle: one for each channel, or one for all.
   std::vector<double> value = {0.0};
@@ -100,9 +101,9 @@ struct RandomErasingOptions {
 };
 
 /// Replaces a random rectangle of each image, as torchvision's RandomErasing does. A rectangle that
-/// does not fit is drawn again, up to ten times; after that the image is not changed.
-/// @throws Error if an option is out of range; a call throws if `value` or `noise` does not fit the
-///         images.
+/// does not fit is drawn again, up to ten draws in total. If none fits, the image is not changed.
+/// @throws OptionError if an option is out of range; a call throws Error if `value` or `noise` does
+///         not fit the images.
 LINKBOY_API Transform random_erasing(const RandomErasingOptions& options = {});
 
 /// Replaces a square of each image. Its centre is any pixel with equal probability; parts outside
@@ -110,7 +111,8 @@ LINKBOY_API Transform random_erasing(const RandomErasingOptions& options = {});
 /// @param size  Side of the square in pixels; at least 1. It covers [c - size / 2, c + size - size
 ///        / 2) around the centre c.
 /// @param fill  Value of the square: one for each channel, or one for all.
-/// @throws Error if `size` is out of range; a call throws if `fill` does not fit the images.
+/// @throws OptionError if an option is out of range; a call throws Error if `fill` does not fit the
+///         images.
 LINKBOY_API Transform cutout(int64_t size, const std::vector<double>& fill = {0.0});
 
 /// Options of mixup and cutmix.
@@ -130,16 +132,16 @@ struct MixOptions {
 /// does not.
 ///
 /// Images must be float32: put `normalise` before it.
-/// @throws Error if `alpha` is not above 0, `num_classes` is less than 1 or `p` is not in 0 to 1; a
-///         call throws if there is no second tensor, or if it does not have one of these forms or
-///         has a class outside 0 to num_classes - 1.
+/// @throws OptionError if `alpha` is not positive, `num_classes` is less than 1 or `p` is not in
+///         [0, 1]; a call throws Error if there is no second tensor, or if it does not have one of
+///         these forms or has a class outside 0 to num_classes - 1.
 LINKBOY_API Transform mixup(double alpha, int64_t num_classes, const MixOptions& options = {});
 
 /// Mixes samples like mixup, but pastes a rectangle of the partner into the sample, at the same
 /// position. Each of its sides is that of the image times sqrt(1 - lambda). It is centred at any
 /// pixel, and parts outside of the image are cut off. The targets are mixed by the remaining area.
 /// uint8 images are also accepted.
-/// @throws Error under the same conditions as mixup.
+/// @throws The same errors as mixup.
 LINKBOY_API Transform cutmix(double alpha, int64_t num_classes, const MixOptions& options = {});
 
 }  // namespace linkboy

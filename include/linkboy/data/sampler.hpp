@@ -7,8 +7,8 @@
 
 namespace linkboy {
 
-/// A pseudo-random permutation of [0, size) that needs no memory: computing the index at any
-/// position costs O(1), so that an epoch can be entered anywhere. It depends only on (size, seed,
+/// A pseudo-random permutation of [0, size) that does not need memory. Computing the index at any
+/// position takes O(1) time, so that an epoch can start anywhere. It depends only on (size, seed,
 /// epoch) and is the same on every platform and rank. Over seeds and epochs, the index at a
 /// position, the distance between neighbours and the parity are uniform. If the size is above 20,
 /// there are more permutations than 64-bit keys, so that not every permutation can occur.
@@ -37,7 +37,8 @@ class LINKBOY_API RandomPermutation {
 
 /// The order in which a loader visits the samples. Any position of an epoch can be reached
 /// directly, so that resuming in mid-epoch replays nothing. Must be a pure function of (epoch,
-/// position). One thread calls it, possibly for positions ahead of the loop.
+/// position). If the loader has workers, several threads call it at the same time, for positions
+/// ahead of the loop.
 class LINKBOY_API Sampler {
  public:
   virtual ~Sampler() = default;
@@ -50,9 +51,9 @@ class LINKBOY_API Sampler {
 };
 
 /// The samples of each batch, for batches that an order of the samples cannot express: batches of
-/// samples of similar lengths, with a fixed number of samples per class, or of different sizes.
-/// Must be a pure function of (epoch, batch), the same on all ranks. Several threads call it at the
-/// same time.
+/// samples with similar lengths, with a fixed number of samples per class, or of different sizes.
+/// Must be a pure function of (epoch, batch), the same on all ranks. If the loader has workers,
+/// several threads call it at the same time.
 class LINKBOY_API BatchSampler {
  public:
   virtual ~BatchSampler() = default;
@@ -65,7 +66,7 @@ class LINKBOY_API BatchSampler {
 
   /// Number of samples in a full batch: `DataLoader::batch_size`. Defaults to that of the first
   /// batch of epoch 1. A run that resumes in mid-epoch on another number of processes uses it to
-  /// count.
+  /// find its position.
   virtual int64_t batch_size() const;
 };
 

@@ -29,9 +29,9 @@ class LINKBOY_API DataStream {
   /// override it if the stream can jump.
   virtual void skip(int64_t count);
 
-  /// Returns the current position, if the stream can be repositioned: after `load_state_dict`,
-  /// another stream of the same epoch returns the same data. Called after each batch; part of a
-  /// training state. Empty by default; `skip` then repositions the stream of a resumed run.
+  /// Returns the current position of the stream. Another stream of the same epoch that loads it
+  /// returns the same data from there. Called after each batch; part of a training state. Empty by
+  /// default; then `skip` repositions the stream of a resumed run.
   virtual StateDict state_dict() const { return {}; }
   /// Restores a state that `state_dict` of another stream of the same epoch returned.
   virtual void load_state_dict(const StateDict&) {}
@@ -50,7 +50,7 @@ LINKBOY_API std::shared_ptr<DataStream> make_stream(NextFn next);
 using MakeStreamFn =
     std::function<std::shared_ptr<DataStream>(int64_t epoch, const DataLoaderShard& shard)>;
 
-/// Properties of a stream that a loader needs.
+/// The properties of a stream that a loader needs.
 struct StreamOptions {
   /// Number of batches in an epoch over all ranks, including a partial last one; at least 1.
   /// Trainer and Engine need it: without it `DataLoader::size` throws. The epoch ends after this
@@ -63,26 +63,27 @@ struct StreamOptions {
   bool gives_batches = false;
 
   /// Whether each rank's stream returns only the part of its own shard. If false, all ranks read
-  /// the same data: of the batches k * num_ranks to (k + 1) * num_ranks - 1, a rank makes the one
-  /// at its `rank` and skips the others.
+  /// the same data: batch k of a rank is batch k * num_ranks + rank of the stream, and the rank
+  /// skips the others.
   bool splits_itself = false;
 };
 
 /// Returns a loader that calls `make` for a new stream in each epoch.
 ///
 /// The options `shuffle`, `sampler` and `batch_sampler` do not apply; `collate_fn` and `drop_last`
-/// do not apply to whole batches. For whole batches `batch_size` is required: the number of samples
-/// in one. With workers, one at a time reads the stream; they collate and transform in parallel.
-/// With several ranks and `even_batches`, the last batches of an epoch are dropped if there is not
-/// one for each rank. Without `even_batches`, some ranks have one batch less.
+/// do not apply to whole batches. For whole batches, `batch_size` is required: the number of
+/// samples in one. With workers, one worker at a time reads the stream; they collate and transform
+/// in parallel. With several ranks and `even_batches`, the last batches of an epoch are dropped if
+/// there is not one for each rank. Without `even_batches`, some ranks may have one batch less.
 ///
 /// A run that resumes in mid-epoch reads the same batches. The stream is repositioned by its
 /// `state_dict`. If that is empty, or if several ranks have streams that split themselves, `skip`
 /// repositions it. The indices in `TransformContext::indices` are the samples' positions in the
 /// epoch. Only one iterator may be in use at a time.
 ///
-/// @throws OptionError if an option does not apply or is out of range, or if an epoch has fewer
-///         batches than there are ranks that need one; Error if `make` is empty.
+/// @throws OptionError if an option does not apply or is out of range, or if `batches_per_epoch` is
+///         less than 1 or, with `even_batches`, less than the number of ranks; Error if `make` is
+///         empty.
 LINKBOY_API std::shared_ptr<DataLoader> make_stream_loader(MakeStreamFn make,
                                                            const StreamOptions& stream_options,
                                                            const DataLoaderOptions& options = {});
@@ -92,14 +93,14 @@ LINKBOY_API std::shared_ptr<DataLoader> make_stream_loader(MakeStreamFn make,
 /// one. A run that resumes with a new stream skips the data that it has already used, or restores
 /// the stream's state. An epoch that is read again (by PreciseBatchNorm, for example) continues at
 /// the stream's position; `iterate` throws Error if it would have to go back within an epoch.
-/// @throws Error under the same conditions as the other overload, or if `stream` is null.
+/// @throws The same errors as the other overload; Error if `stream` is null.
 LINKBOY_API std::shared_ptr<DataLoader> make_stream_loader(std::shared_ptr<DataStream> stream,
                                                            const StreamOptions& stream_options,
                                                            const DataLoaderOptions& options = {});
 
 /// Returns a loader of the batches that `next` returns, which continues from epoch to epoch.
 /// `options.batch_size` is required.
-/// @throws Error under the same conditions as make_stream_loader.
+/// @throws The same errors as make_stream_loader; Error if `next` is empty.
 LINKBOY_API std::shared_ptr<DataLoader> make_data_loader(NextFn next, StreamOptions stream_options,
                                                          const DataLoaderOptions& options);
 
@@ -132,11 +133,11 @@ class RangeStream final : public DataStream {
 }  // namespace detail
 
 /// Returns a loader of the batches in `range`, which starts from its beginning in each epoch: a
-/// vector of batches, or a view that makes them
-/// (`std::views::iota(0, 100) | std::views::transform(...)`). The loader holds the range by value.
+/// vector of batches, or a view that makes them, such as
+/// `std::views::iota(0, 100) | std::views::transform(...)`. The loader holds the range by value.
 /// `batches_per_epoch` defaults to the size of a sized range, `batch_size` to that of the first
 /// batch.
-/// @throws Error under the same conditions as make_stream_loader, or if the range is empty.
+/// @throws The same errors as make_stream_loader; Error if the range is empty.
 template <std::ranges::forward_range R>
 requires std::convertible_to<std::ranges::range_reference_t<R>, Batch> std::shared_ptr<DataLoader>
 make_data_loader(R range, StreamOptions stream_options = {}, DataLoaderOptions options = {}) {

@@ -32,8 +32,8 @@ class LINKBOY_API PendingCollective {
 /// must call every method that is marked collective, in the same order, with tensors of the same
 /// dtype and, unless stated otherwise, of the same shape.
 ///
-/// All collectives @throw Error if a process is lost or does not arrive in time; the message names
-/// the missing ranks. After that the group cannot be used any more; end the program.
+/// All collectives throw DistributedError if a process is lost or does not arrive in time; the
+/// message names the missing ranks. After that the group cannot be used any more; end the program.
 ///
 /// If the environment contains LINKBOY_DEBUG_COLLECTIVES=1, each collective first compares the
 /// calls, shapes and dtypes of all ranks, and its error names the rank and the call that differ.
@@ -93,7 +93,7 @@ class LINKBOY_API ProcessGroup {
   /// Makes a group of some of these processes, given by their ranks in this group, in ascending
   /// order. Collective: all processes call it with the same ranks, whether they are members or not.
   /// @return The group; null on a process that is not a member.
-  /// @throws Error if the ranks are not ascending, or not in [0, size()).
+  /// @throws OptionError if the ranks are empty, not ascending, or not in [0, size()).
   std::shared_ptr<ProcessGroup> new_group(const std::vector<int64_t>& ranks) const;
 
   /// How long a collective waits for the other processes.

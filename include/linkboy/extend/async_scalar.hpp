@@ -9,29 +9,29 @@
 
 namespace linkboy {
 
-/// A number on its way from a device to the host. The copy is queued behind the work so far, into
-/// page-locked memory, and nobody waits before the number is wanted. One of the CPU is there at
-/// once.
+/// A number that is being copied from a device to the host. The constructor queues the copy into
+/// page-locked memory and does not wait for it; only `value` waits. The number of a CPU tensor is
+/// available immediately.
 ///
-/// Used by one thread.
+/// Not thread-safe.
 class LINKBOY_API AsyncScalar {
  public:
   /// @param scalar  One element of any dtype.
   explicit AsyncScalar(const at::Tensor& scalar);
 
-  /// One that is there already.
+  /// Holds a number that is already on the host.
   explicit AsyncScalar(double value) : value_(value) {}
 
-  /// Without waiting.
+  /// Whether `value` returns without waiting.
   bool is_ready() const;
 
-  /// Waits for the copy, and for no later work.
+  /// Returns the number. Waits for the copy, but not for work that was queued after it.
   double value() const;
 
  private:
   double value_ = 0.0;
-  at::Tensor on_host_;                   // undefined if `value_` is it
-  std::shared_ptr<c10::Event> arrival_;  // of `on_host_`
+  at::Tensor on_host_;                   // undefined if `value_` holds the number
+  std::shared_ptr<c10::Event> arrival_;  // recorded after the copy to `on_host_`
 };
 
 }  // namespace linkboy

@@ -8,13 +8,14 @@
 
 namespace linkboy {
 
-/// The first batches of each epoch of another loader.
+/// A loader that returns only the first batches of each epoch of another loader.
 class LINKBOY_API LimitedLoader final : public DataLoader {
  public:
-  /// @param max_batches  Of this process; 0 on one that has no part in the first batches of all. If
-  ///        the loader has fewer, it has what it has.
-  /// @param repeats_first_epoch  Whether every epoch has the batches of the first one.
-  /// @throws Error if `loader` is null or `max_batches` negative.
+  /// @param max_batches  Largest number of batches per epoch on this process. If `loader` has
+  ///        fewer, all of them are returned. Use 0 on a process that does not get any of the
+  ///        batches.
+  /// @param repeats_first_epoch  If true, every epoch has the batches of the first one.
+  /// @throws Error if `loader` is null or `max_batches` is negative.
   LimitedLoader(std::shared_ptr<DataLoader> loader, int64_t max_batches,
                 bool repeats_first_epoch = false);
 
@@ -22,7 +23,8 @@ class LINKBOY_API LimitedLoader final : public DataLoader {
   int64_t batch_size() const override { return loader_->batch_size(); }
   std::unique_ptr<BatchIterator> iterate(int64_t epoch, int64_t first_batch = 0) override;
 
-  /// At most `max_batches` of what the limited loader gives this process.
+  /// Returns a loader with at most `max_batches` batches of this process's share; null if the
+  /// limited loader returns null.
   std::shared_ptr<DataLoader> shared(const DataLoaderOptions& defaults) const override;
 
   StateDict state_dict() const override { return loader_->state_dict(); }

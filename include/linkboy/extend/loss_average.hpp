@@ -9,12 +9,13 @@
 
 namespace linkboy {
 
-/// The sample-weighted mean of losses. Adds up in double precision on the device that the losses
-/// live on, and reads nothing back until it is asked: `update` never waits for a CUDA device.
-/// Not thread-safe.
+/// The mean of losses, weighted by the number of samples. Sums in double precision on the device of
+/// the losses and reads the sum only when a result is requested: `update` never waits for a CUDA
+/// device. Not thread-safe.
 class LINKBOY_API LossAverage {
  public:
-  /// @param loss  Mean over `batch_size` samples; a loss of several elements counts as their mean.
+  /// @param loss  Mean loss of `batch_size` samples. If it has several elements, their mean is
+  ///        used.
   void update(const at::Tensor& loss, int64_t batch_size);
 
   /// Forgets all losses.
@@ -23,16 +24,16 @@ class LINKBOY_API LossAverage {
   /// Continues from `total` and `count` samples, as if they had been added here.
   void restore(double total, int64_t count);
 
-  /// Sum of loss * batch_size. Waits for a CUDA device.
+  /// Returns the sum of loss * batch_size. Waits for a CUDA device.
   double total() const;
 
-  /// The total so far, for whoever does not want to wait.
+  /// Returns the current total without waiting for a CUDA device.
   AsyncScalar total_async() const;
 
-  /// Number of samples.
+  /// The number of samples.
   int64_t count() const { return count_; }
 
-  /// total() / count(), or NaN before the first update. Waits for a CUDA device.
+  /// Returns total() / count(), or NaN before the first update. Waits for a CUDA device.
   double average() const;
 
  private:

@@ -14,34 +14,38 @@ namespace linkboy {
 class RunHistory;
 class StateDict;
 
-/// Takes each value of a run history once, as the epochs bring them. If a metric has fewer values
-/// than were taken, the history was reset, and all of them are new. A metric that was deleted and
-/// has as many values again cannot be told from one that has nothing new.
+/// Reads each value of a run history once, while the epochs add them. If a metric has fewer values
+/// than the cursor has read, the history was reset, and all its values are new. If a metric was
+/// deleted and then received as many values as before, the cursor cannot detect this and finds no
+/// new values.
 class LINKBOY_API MetricCursor {
  public:
   /// Names and values, in the order of the history's names.
   using NamedValues = std::vector<std::pair<std::string, double>>;
 
-  /// Takes the new values of all metrics, in the order of `get_metric_names`.
+  /// Returns the new values of all metrics, in the order of `get_metric_names`.
   NamedValues take(const RunHistory& history);
 
-  /// Takes the new values of one metric. Returns the newest, or nothing if there is none: the epoch
-  /// was not evaluated.
+  /// Reads the new values of one metric and returns the newest. Returns nothing if there is no new
+  /// value because the epoch was not evaluated.
   ///
-  /// @param has_metrics  Whether the history has all metrics of the epoch; if not, the metric may
-  ///        still come.
-  /// @throws Error if there never was such a metric though all are there; the message lists those.
+  /// @param has_metrics  Whether the history already has all metrics of the epoch. If false, the
+  ///        metric may still be added.
+  /// @throws Error that lists the metrics if `has_metrics` is true and the history never had this
+  ///         metric.
   std::optional<double> take_newest(const RunHistory& history, const std::string& name,
                                     bool has_metrics);
 
-  /// How many values of each metric were taken; part of the state of the owner.
+  /// Returns the number of values that were read of each metric. The owner stores it in its own
+  /// state.
   StateDict state_dict() const;
-  /// @throws Error if it is not such a state.
+  /// Restores a state that `state_dict` returned.
+  /// @throws Error if an entry is not an integer.
   void load_state_dict(const StateDict& state);
 
-  /// The same for one metric.
+  /// Returns the number of values that were read of one metric.
   int64_t num_taken(const std::string& name) const;
-  /// The same for one metric.
+  /// Sets the number of values that were read of one metric.
   void set_num_taken(const std::string& name, int64_t num_taken) { num_taken_[name] = num_taken; }
 
  private:

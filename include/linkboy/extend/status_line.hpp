@@ -9,10 +9,10 @@
 
 namespace linkboy {
 
-/// A line at the bottom of a terminal that is drawn again and again. At most one of a process is
-/// shown at a time; what `write_above_status_line` writes meanwhile goes above it.
+/// A line at the bottom of a terminal that is redrawn in place. A process shows at most one at a
+/// time. Lines from `write_above_status_line` appear above it.
 ///
-/// Thread-safe against `write_above_status_line`; otherwise used by one thread.
+/// Other threads may call `write_above_status_line` at any time; otherwise not thread-safe.
 class LINKBOY_API StatusLine {
  public:
   /// @param stream  A terminal; not owned.
@@ -21,16 +21,16 @@ class LINKBOY_API StatusLine {
   StatusLine(const StatusLine&) = delete;
   StatusLine& operator=(const StatusLine&) = delete;
 
-  /// Shows `text` in place of what was shown.
+  /// Shows `text` instead of the previous text.
   void show(std::string text);
 
-  /// Takes the text off the terminal.
+  /// Removes the text from the terminal.
   void clear() noexcept;
 
-  /// Leaves what is shown where it is, and goes to the next line.
+  /// Leaves the text where it is and continues on the next line.
   void keep();
 
-  /// Columns of the terminal; 80 if it does not say.
+  /// Returns the number of columns of the terminal, or 80 if it is not known.
   std::size_t width() const;
 
  private:
@@ -43,7 +43,7 @@ class LINKBOY_API StatusLine {
   std::string text_;
 };
 
-/// Writes `line` and a line break, with a status line that is shown moved out of its way.
+/// Writes `line` and a line break. If a status line is shown, erases it first and redraws it below.
 LINKBOY_API void write_above_status_line(std::FILE* stream, std::string_view line);
 
 }  // namespace linkboy

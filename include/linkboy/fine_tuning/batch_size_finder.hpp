@@ -12,52 +12,56 @@ namespace linkboy {
 class Trainer;
 
 struct BatchSizeFinderOptions {
-  /// The smallest size to try. At least 1.
+  /// The smallest size to try. Must be at least 1.
   int64_t min_batch_size = 1;
-  /// The largest size to try. A batch is never larger than the training data.
+  /// The largest size to try. Must be at least `min_batch_size`. A batch is never larger than the
+  /// training data.
   int64_t max_batch_size = 65536;
 
-  /// Updates of each trial; the first is not timed. At least 2.
+  /// Number of updates in each trial; the first one is not timed. Must be at least 2.
   int64_t num_updates = 3;
 
-  /// Sizes that need more count as too large: MiB of the CUDA device's memory that tensors take,
-  /// or, on the CPU, of the process's resident memory. Positive. Without it what cannot be
-  /// allocated is too large.
+  /// The memory that a batch size may use, in MiB: the peak of tensor memory on a CUDA device, or
+  /// the resident memory of the process on the CPU. Must be positive. If not set, a size is too
+  /// large only if its memory cannot be allocated.
   std::optional<double> max_memory_mib{};
 };
 
-/// What came of one size.
+/// The result of one trial.
 struct BatchSizeTrial {
   /// Samples per batch and process.
   int64_t batch_size = 0;
-  /// Whether its updates went through within the memory allowed.
+  /// Whether all updates completed within the allowed memory.
   bool fits = false;
-  /// Measured for a size that fits; 0 otherwise.
+  /// Training speed if the size fits; otherwise 0.
   double samples_per_second = 0.0;
-  /// The highest that was seen before and after a forward pass, and after an update.
+  /// The highest memory use that was measured before and after a forward pass and after an update.
   double memory_mib = 0.0;
 };
 
-/// What find_batch_size has found.
+/// The result of `find_batch_size`.
 struct BatchSizeFinderResult {
-  /// In the order in which they were tried.
+  /// The trials, in the order in which they ran.
   std::vector<BatchSizeTrial> trials{};
-  /// The largest size that fits; 0 if a stop ended the search before its first trial was complete.
+  /// The largest size that was tried and fits; 0 if a stop request ended the search before the
+  /// first trial was complete.
   int64_t largest = 0;
-  /// The one with the most samples per second; 0 as `largest`.
+  /// The size with the most samples per second; 0 in the same case as `largest`.
   int64_t fastest = 0;
 };
 
-/// Trains a few updates with each of several batch sizes, doubling until one does not fit and
-/// halving the gap after that, and puts everything back as it was, as `find_learning_rate` does. A
-/// stop that is requested ends the search with the trials that are complete, and, unless a trial
-/// itself requested it for another reason than `StopReason::stop_request`, the next run.
+/// Trains a few updates with each of several batch sizes. Doubles the size until one does not fit,
+/// then halves the gap between the largest size that fits and the smallest one that does not, until
+/// the gap is at most an eighth of the former. Restores everything afterwards, as
+/// `find_learning_rate` does. A stop request ends the search with the complete trials. It also ends
+/// the next run, unless a trial itself made the request for a reason other than
+/// `StopReason::stop_request`.
 ///
-/// @param options  As `Trainer::train` takes them; batch size, length, schedule and evaluation are
-///        not looked at.
-/// @throws Error if an option is out of its range, not even the smallest size fits, or there are
-///         several processes: one that runs out of memory would leave the others waiting. Whatever
-///         else training throws, with everything put back.
+/// @param options  The options of `Trainer::train`. Batch size, length, schedule, evaluation,
+///        `resume_from` and `callbacks` are ignored.
+/// @throws Error if an option is out of range, if even the smallest size does not fit, or if there
+///         are several processes (one that ran out of memory would leave the others waiting); any
+///         error of the training. Everything is restored first.
 LINKBOY_API BatchSizeFinderResult find_batch_size(Trainer& trainer, TrainOptions options,
                                                   const BatchSizeFinderOptions& finder = {});
 

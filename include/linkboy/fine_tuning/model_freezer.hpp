@@ -18,61 +18,62 @@
 namespace linkboy {
 
 struct ModelFreezerOptions {
-  /// False leaves the parameters and the mode of BatchNorm1d, 2d and 3d layers alone when the rest
-  /// is frozen: their statistics follow the new data.
+  /// If false, the parameters and the mode of BatchNorm1d, 2d and 3d layers do not change when the
+  /// rest is frozen: their statistics follow the new data.
   bool freeze_batch_norms = false;
 
-  /// Whether the constructor unfreezes all parameters, so that all that is frozen later is known.
+  /// If true, the constructor unfreezes all parameters, so that only this object determines which
+  /// ones are frozen.
   bool unfreeze_all = true;
 };
 
-/// Indexes of layer groups count from 0, or back from -1, the last group. Both ends belong to the
-/// range, and may come in either order.
+/// A range of layer groups to freeze. Indexes count from 0; negative ones count from the end, so
+/// that -1 is the last group. Both ends belong to the range, and their order does not matter.
 struct FreezeOptions {
   /// One end of the range.
   int64_t from_index = 0;
   /// The other end.
   int64_t to_index = -2;
 
-  /// Also puts the modules into evaluation mode (dropout off, running statistics fixed), in which
-  /// `apply_modes` keeps them.
+  /// If true, also puts the modules into evaluation mode (dropout off, running statistics fixed),
+  /// in which `apply_modes` keeps them.
   bool set_modules_as_eval = false;
 
   LINKBOY_FIELDS(from_index, to_index, set_modules_as_eval);
 };
 
-/// See FreezeOptions.
+/// A range of layer groups to unfreeze; see FreezeOptions.
 struct UnfreezeOptions {
   /// One end of the range.
   int64_t from_index = -1;
   /// The other end.
   int64_t to_index = 0;
 
-  /// Also puts the modules into training mode. False leaves their mode as it is.
+  /// If true, also puts the modules into training mode. If false, their mode does not change.
   bool set_modules_as_training = true;
 };
 
 /// A direct child of the model.
 struct LayerGroup {
-  /// Its place among the model's children, from 0.
+  /// Its position among the model's children, from 0.
   int64_t index;
   /// The child's name.
   std::string name;
-  /// Never null.
+  /// The child; never null.
   std::shared_ptr<torch::nn::Module> module;
-  /// Whether any of its parameters is.
+  /// Whether any of its parameters is frozen.
   bool is_frozen;
 };
 
 /// A module without children.
 struct Layer {
-  /// Index of the layer group that holds it.
+  /// Index of the layer group that contains it.
   int64_t group_index;
-  /// Dotted, as in the state dict.
+  /// The dotted name, as in the state dict.
   std::string name;
-  /// Never null.
+  /// The module; never null.
   std::shared_ptr<torch::nn::Module> module;
-  /// Whether any of its parameters is.
+  /// Whether any of its parameters is frozen.
   bool is_frozen;
 };
 
@@ -90,38 +91,40 @@ using ParametersByGroup = std::map<int64_t, std::vector<at::Tensor>>;
 ///       optimizer->add_param_group(torch::optim::OptimizerParamGroup(parameters));
 ///     }
 ///
-/// The layer groups are the model's direct children, in their order; of a model without children,
-/// itself. Parameters of the model's own (a class token, say) belong to group 0. A frozen parameter
-/// has no gradient, so that optimizers pass it over, weight decay and momentum included.
+/// The layer groups are the model's direct children, in order. A model without children is a single
+/// group. Parameters that belong directly to the model (for example a class token) are in group 0.
+/// A frozen parameter does not have a gradient. Optimizers therefore skip it; this includes weight
+/// decay and momentum.
 ///
-/// Shares the model with the caller. The model may get other children in between. Not thread-safe;
-/// of several processes, each does the same.
+/// Shares the model with the caller. Children of the model may be replaced between calls. Not
+/// thread-safe. With several processes, make the same calls on each.
 class LINKBOY_API ModelFreezer {
  public:
   /// @throws Error if the model is TorchScript.
   explicit ModelFreezer(Model model, ModelFreezerOptions options = {});
 
-  /// Freezes the layer groups of a range; leaves all others as they are.
+  /// Freezes a range of layer groups; does not change the others.
   /// @return The parameters that were not frozen before.
-  /// @throws Error if an index is out of range; nothing has changed then.
+  /// @throws Error if an index is out of range; nothing has changed in this case.
   ParametersByGroup freeze(const FreezeOptions& options = {});
 
-  /// Unfreezes the layer groups of a range, batch norms included; leaves all others as they are.
+  /// Unfreezes a range of layer groups, including their batch norms; does not change the others.
   /// @return The parameters that were frozen before, for the optimizer.
-  /// @throws Error as `freeze`.
+  /// @throws Error if an index is out of range; nothing has changed in this case.
   ParametersByGroup unfreeze(const UnfreezeOptions& options = {});
 
-  /// Puts what was frozen with `set_modules_as_eval`, and not unfrozen with
-  /// `set_modules_as_training` since, into evaluation mode again: a train() of the whole model has
-  /// put it into training mode. The model itself stays in its own mode, unless it has no children.
+  /// Puts modules back into evaluation mode that were frozen with `set_modules_as_eval` and not
+  /// unfrozen with `set_modules_as_training` since. Call it after a `train()` of the whole model,
+  /// which puts them into training mode. The mode of the model itself does not change, unless it
+  /// has no children.
   void apply_modes();
 
   /// Returns the model's children in order, or the model itself if it does not have children.
   std::vector<LayerGroup> get_layer_groups() const;
-  /// All layers, in order.
+  /// Returns all layers, in order.
   std::vector<Layer> get_layers() const;
 
-  /// Those that are not frozen, each once, in the order of the model.
+  /// Returns the parameters that are not frozen, each once, in the order of the model.
   std::vector<at::Tensor> get_trainable_parameters() const;
 
   /// Returns the frozen parameters of a range of layer groups.
@@ -131,7 +134,7 @@ class LINKBOY_API ModelFreezer {
  private:
   using Modules = std::unordered_set<std::shared_ptr<torch::nn::Module>>;
 
-  /// First and last group.
+  /// Returns the first and the last group of the range.
   std::pair<int64_t, int64_t> range_of(int64_t from_index, int64_t to_index) const;
   bool can_hold_in_eval(const torch::nn::Module& module) const;
   void set_modes(const Modules& to_train);

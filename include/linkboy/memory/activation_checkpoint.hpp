@@ -27,8 +27,8 @@ namespace detail {
 
 class CheckpointFrame;
 
-/// While it lives, what this thread saves for the backward is not kept but computed again when the
-/// backward asks for it, by `recompute`.
+/// While it exists, tensors that this thread saves for the backward pass are not kept. When the
+/// backward pass needs them, `recompute` computes them again.
 class LINKBOY_API CheckpointScope {
  public:
   CheckpointScope(std::function<void(c10::ArrayRef<at::Tensor>)> recompute,
@@ -37,7 +37,8 @@ class LINKBOY_API CheckpointScope {
   CheckpointScope(const CheckpointScope&) = delete;
   CheckpointScope& operator=(const CheckpointScope&) = delete;
 
-  /// Forgets what the recomputation needs only if the function has used it.
+  /// Call it after the forward pass. Releases the state that the recomputation needs only if the
+  /// function has used it.
   void end_forward();
 
  private:
@@ -45,7 +46,7 @@ class LINKBOY_API CheckpointScope {
   std::unique_ptr<Parts> parts_;
 };
 
-/// What to call: a function as it is, a module's `forward`.
+/// Returns a callable: `fn` itself if it is a function, or a call of `forward` if it is a module.
 template <class Fn>
 auto callable(Fn&& fn) {
   if constexpr (requires { typename std::remove_cvref_t<Fn>::ContainedType; }) {
@@ -88,7 +89,7 @@ auto checkpoint_function(Fn function, std::vector<at::Tensor> buffers, const Inp
   return output;
 }
 
-/// Runs modules `begin` to `end` of a list.
+/// Runs the modules with the indexes [begin, end) of a list.
 using RunModules = std::function<at::Tensor(std::size_t begin, std::size_t end, at::Tensor input)>;
 
 LINKBOY_API at::Tensor checkpoint_segments(
@@ -97,48 +98,50 @@ LINKBOY_API at::Tensor checkpoint_segments(
 
 }  // namespace detail
 
-/// Runs `fn(inputs...)` without keeping what its backward needs; the backward runs `fn` again to
-/// get that. A network in checkpointed blocks keeps the blocks' inputs, and the activations of one
-/// block at a time, for the time of a second forward.
+/// Runs `fn(inputs...)` without keeping the tensors that its backward pass needs. The backward pass
+/// runs `fn` again to compute them. A network of checkpointed blocks keeps only the inputs of the
+/// blocks and the activations of one block at a time; the cost is a second forward pass.
 ///
 ///     x = linkboy::checkpoint(block, x);                         // a module
 ///     x = linkboy::checkpoint([&](torch::Tensor x) {...}, x);    // anything callable
 ///
-/// `fn` is a module (ModuleHolder, shared_ptr or linkboy::Model) or any callable that takes
-/// tensors; it may return anything. Results and gradients are those of a plain call to the last
-/// bit, for the inputs as for all tensors that `fn` captures, and everything else in autograd
-/// works: nested checkpoints, torch::autograd::grad, retain_graph, create_graph, hooks. Where
-/// gradients are off it is a plain call.
+/// `fn` is a module (ModuleHolder, shared_ptr or linkboy::Model) or any callable that accepts
+/// tensors. It can return anything. Results and gradients are bit-identical to those of a plain
+/// call, both for the inputs and for all tensors that `fn` captures. The other features of autograd
+/// work: nested checkpoints, torch::autograd::grad, retain_graph, create_graph and hooks. If
+/// gradients are disabled, the call is a plain one.
 ///
-/// The second run gets the random numbers of the first (of the CPU and of the CUDA devices that
-/// `inputs` are on; afterwards the generators continue as if it had not run) and its autocast state
-/// (CPU and CUDA). It ends as soon as the backward has what it needs, by an exception that is no
-/// std::exception; only a `fn` with a torch::autograd::Function of C++ runs to its end.
+/// The second run has the random numbers of the first run (of the CPU and of the CUDA devices of
+/// `inputs`) and its autocast state (CPU and CUDA). Afterwards, the generators continue as if the
+/// second run had not taken place. The second run stops as soon as the backward pass has the
+/// tensors that it needs, by an exception that is not derived from std::exception. Only a `fn` that
+/// contains a C++ torch::autograd::Function runs to its end.
 ///
-/// A module's buffers are put back after the second run, so that a batch norm updates its running
-/// statistics once, as without checkpoint. Python's torch.utils.checkpoint updates them twice, and
-/// so does a lambda here, unless it asks is_recomputing().
+/// A module's buffers are restored after the second run, so that a batch norm updates its running
+/// statistics only once, as without `checkpoint`. Python's torch.utils.checkpoint updates them
+/// twice. So does a lambda here, unless it checks `is_recomputing()`.
 ///
 /// Limits:
-/// - `fn` must do the same both times, and what it captures by reference must live until the
-///   backward. Inputs or parameters that were changed in place in between, and a second run that
-///   saves other shapes, types or devices, are errors in the backward; other differences, as from
-///   state that `fn` itself changes, go unnoticed.
-/// - What `fn` captures is kept as long as `fn` is. Activations belong into `inputs`: only there
-///   does an enclosing checkpoint free them.
-/// - A TorchScript model must have run once before, with gradients: then LibTorch optimizes it, and
-///   it saves other tensors.
-/// - The CPU's generator is one for all threads: while a second run draws from it no other thread
-///   should. CUDA's cannot be read while a CUDA graph is captured.
-/// - The second run is on the stream and the current device of the autograd node that needs it
-///   first; a `fn` that changes streams has to synchronize them.
-/// - What a backward with create_graph within `fn` saves is kept, as without checkpoint.
+/// - `fn` must do the same work both times, and objects that it captures by reference must live
+///   until the backward pass. The backward pass throws if inputs or parameters were changed in
+///   place in between, or if the second run saves tensors of other shapes, types or devices. Other
+///   differences, such as those from state that `fn` itself changes, are not detected.
+/// - Objects that `fn` captures are kept as long as `fn` is. Pass activations in `inputs`: only
+///   there can an enclosing checkpoint free them.
+/// - A TorchScript model must have run once before with gradients, because LibTorch then optimizes
+///   it, and the optimized model saves other tensors.
+/// - All threads share the CPU's generator: while a second run draws from it, no other thread
+///   should. CUDA's generator cannot be read while a CUDA graph is captured.
+/// - The second run uses the stream and the current device of the autograd node that needs it
+///   first. A `fn` that changes streams has to synchronize them.
+/// - Tensors that a backward pass with create_graph inside `fn` saves are kept, as without
+///   `checkpoint`.
 ///
-/// Thread-safe as far as `fn` is. While a `fn` runs in any thread, a layer in front of autograd's
-/// engine decides what is saved and forwards all else (docs/what_linkboy_touches.md).
+/// Thread-safe if `fn` is. While a `fn` runs in any thread, a layer in front of autograd's engine
+/// decides which tensors are saved and forwards all other calls (docs/what_linkboy_touches.md).
 ///
-/// @throws Error in the backward, if the recomputation does not match the forward; whatever `fn`
-///   throws.
+/// @throws Error in the backward pass, if the recomputation does not match the forward pass; any
+///         error of `fn`.
 template <class Fn, std::same_as<at::Tensor>... Inputs>
 auto checkpoint(Fn&& fn, const Inputs&... inputs) {
   if (!c10::GradMode::is_enabled()) return detail::callable(std::forward<Fn>(fn))(inputs...);
@@ -147,21 +150,23 @@ auto checkpoint(Fn&& fn, const Inputs&... inputs) {
                                      inputs...);
 }
 
-/// Whether this thread is running the function of a checkpoint again, for the backward.
+/// Whether this thread is running the function of a checkpoint again, for the backward pass.
 LINKBOY_API bool is_recomputing();
 
-/// Runs a Sequential in `num_segments` checkpoints of about as many modules each. The last segment
-/// is run plainly: its activations are what the backward needs first.
+/// Runs a Sequential in `num_segments` checkpoints with about the same number of modules each. The
+/// last segment runs without a checkpoint, because the backward pass needs its activations first.
 ///
-/// Between segments there must be one tensor.
+/// One tensor must pass from each segment to the next.
 ///
 /// @throws Error unless `num_segments` is between 1 and the number of modules.
 LINKBOY_API at::Tensor checkpoint_sequential(torch::nn::Sequential modules, int64_t num_segments,
                                              const at::Tensor& input);
 
-/// The same for a list of modules that are all an `M`, like `BlockImpl`, and feed each other.
+/// Runs a list of modules in the same way. Each module must be an `M`, such as `BlockImpl`, and its
+/// output is the input of the next.
 ///
-/// @throws Error as well if one is no `M`.
+/// @throws Error unless `num_segments` is between 1 and the number of modules, or if a module is
+///         not an `M`.
 template <std::derived_from<torch::nn::Module> M>
 at::Tensor checkpoint_sequential(const torch::nn::ModuleList& modules, int64_t num_segments,
                                  const at::Tensor& input) {

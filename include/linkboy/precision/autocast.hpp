@@ -9,11 +9,11 @@
 
 namespace linkboy {
 
-/// While it lives, operations of this thread run in an Accelerator's precision. Scopes nest; casts
-/// of the parameters are kept until the outermost one ends.
+/// While it exists, operations of this thread run in the precision of an Accelerator. Scopes can be
+/// nested. Casts of the parameters are kept until the outermost scope ends.
 class [[nodiscard]] LINKBOY_API AutocastScope {
  public:
-  /// @param dtype  Without one, the scope changes nothing.
+  /// @param dtype  The precision. If not set, the scope changes nothing.
   AutocastScope(c10::DeviceType device, std::optional<c10::ScalarType> dtype);
   ~AutocastScope();
   AutocastScope(const AutocastScope&) = delete;

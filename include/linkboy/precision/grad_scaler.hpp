@@ -22,36 +22,39 @@ class ProcessGroup;
 
 /// The options of Python's `torch.amp.GradScaler`.
 struct GradScalerOptions {
-  /// Positive.
+  /// The scale of the first update. Must be positive.
   double init_scale = 65536.0;
-  /// Factor for the scale after `growth_interval` updates in a row without an infinite or NaN
-  /// gradient. More than 1.
+  /// Multiplies the scale after `growth_interval` consecutive updates without an infinite or NaN
+  /// gradient. Must be greater than 1.
   double growth_factor = 2.0;
-  /// Factor for the scale after an update with such a gradient. Between 0 and 1.
+  /// Multiplies the scale after an update with an infinite or NaN gradient. Must be between 0 and
+  /// 1, exclusive.
   double backoff_factor = 0.5;
-  /// Updates. At least 1.
+  /// Number of consecutive updates without an infinite or NaN gradient after which the scale grows.
+  /// Must be at least 1.
   int64_t growth_interval = 2000;
 
   LINKBOY_FIELDS(init_scale, growth_factor, backoff_factor, growth_interval);
 };
 
-/// Whether a step was skipped because a gradient was infinite or NaN. A CUDA device says so when it
-/// gets there.
+/// Whether a step was skipped because a gradient was infinite or NaN. On a CUDA device, the verdict
+/// is known only when the device has reached the step.
 class LINKBOY_API StepVerdict {
  public:
-  /// No step was skipped.
+  /// Constructs a verdict that no step was skipped.
   StepVerdict() = default;
-  /// One that is known.
+  /// Constructs a verdict that is already known.
   explicit StepVerdict(bool was_skipped) : was_skipped_(was_skipped) {}
 
-  /// @param found_inf  Scalars; the step is skipped if one of them is not 0.
+  /// @param found_inf  Scalars on any device. The step is skipped if one of them is not 0.
   explicit StepVerdict(const std::vector<at::Tensor>& found_inf);
 
   /// Whether `was_skipped` returns without waiting for a device.
   bool is_known() const { return pending_.empty(); }
-  /// Waits for the verdict, and for no later work.
+  /// Returns the verdict. Waits for it, but not for work that was queued after it.
   bool was_skipped() const;
-  /// From here on, whether one of the two was skipped.
+  /// Combines this verdict with another one: afterwards, `was_skipped` returns true if either step
+  /// was skipped.
   void add(const StepVerdict& other);
 
  private:
@@ -59,79 +62,83 @@ class LINKBOY_API StepVerdict {
   std::vector<AsyncScalar> pending_{};
 };
 
-/// Multiplies losses so that small gradients survive half precision, takes the factor out of the
-/// gradients again, and skips an update whose gradients overflowed. The scales over a run are those
-/// of Python's `torch.amp.GradScaler`, in every bit. Accelerator drives one for
-/// Precision::fp16; by hand:
+/// Multiplies losses so that small gradients survive half precision, removes the factor from the
+/// gradients, and skips an update if its gradients overflowed. The scales of a run are
+/// bit-identical to those of Python's `torch.amp.GradScaler`. Accelerator uses one for
+/// Precision::fp16. To use one yourself:
 ///
 ///     scaler.scale(loss).backward();
-///     scaler.unscale(optimizer);            // if the gradients are looked at: clipping
+///     scaler.unscale(optimizer);            // only to read or clip the gradients
 ///     if (scaler.step(optimizer)) scheduler.step();
 ///     scaler.update();
 ///
-/// Works on any device. Used by one thread.
+/// Works on any device. Not thread-safe.
 class LINKBOY_API GradScaler {
  public:
-  /// @throws Error if an option is out of its range.
+  /// @throws OptionError if an option is out of range.
   explicit GradScaler(GradScalerOptions options = {});
 
-  /// `tensor` times the scale, on its device.
+  /// Returns `tensor` times the scale, on the device of `tensor`.
   at::Tensor scale(const at::Tensor& tensor);
 
-  /// Divides the gradients of `optimizer`'s parameters by the scale. At most once per update.
-  /// @throws Error if it was called already, nothing was scaled, or a gradient is of half
-  ///         precision: parameters must be kept in float.
+  /// Divides the gradients of `optimizer`'s parameters by the scale. Call it at most once per
+  /// update.
+  /// @throws Error if it was already called in this update, if nothing was scaled, or if a gradient
+  ///         has half precision (the parameters must be in float).
   void unscale(torch::optim::Optimizer& optimizer);
 
-  /// Makes the update, by `fused_step` where it can, unless a gradient is infinite or NaN;
-  /// unscales first if need be. On CUDA the update is queued first, and the wait for the verdict
-  /// overlaps with it.
+  /// Makes the update unless a gradient is infinite or NaN, with `fused_step` if possible. Unscales
+  /// the gradients first if `unscale` was not called. On CUDA, the update is queued before the wait
+  /// for the verdict, so that the two overlap.
   /// @return Whether the update was made.
-  /// @throws Error if it was called already in this update, or nothing was scaled.
+  /// @throws Error if it was already called in this update, or if nothing was scaled.
   bool step(torch::optim::Optimizer& optimizer);
 
-  /// Works like `step`, but on CUDA, from the second update of each parameter on, it does not wait
-  /// for the verdict. Until `settle`, or the optimizer's next step, its counts of updates
-  /// include a skipped one.
+  /// Works like `step`, but on CUDA it does not wait for the verdict from the second update of each
+  /// parameter on. Until `settle` or the optimizer's next step, the optimizer's update counts
+  /// include a skipped step.
   StepVerdict queue_step(torch::optim::Optimizer& optimizer);
 
-  /// Waits for the verdict on the last `queue_step` of `optimizer`; a skipped step is no longer
-  /// counted.
+  /// Waits for the verdict of the last `queue_step` of `optimizer`. If the step was skipped,
+  /// removes it from the update counts.
   void settle(const torch::optim::Optimizer& optimizer);
 
   /// Whether `unscale` was called for `optimizer` since the last `update`.
   bool has_unscaled(const torch::optim::Optimizer& optimizer) const;
 
-  /// Whether the gradients of an optimizer are unscaled and its `step` is still to come. Gradients
-  /// that were cleared after `unscale` do not count.
+  /// Whether the gradients of an optimizer are unscaled but its `step` was not called yet.
+  /// Gradients that were cleared after `unscale` do not count.
   bool awaits_step() const;
 
-  /// Leaves out the `step` of the optimizers whose gradients are unscaled: `awaits_step` does not
-  /// wait for it.
+  /// Omits the `step` of the optimizers whose gradients are unscaled: `awaits_step` no longer
+  /// counts them.
   void skip_steps();
 
-  /// After `unscale`: an infinite or NaN gradient on one rank of `group` counts on all of them, so
-  /// that `step` makes the update on all or on none. For ranks that do not average their gradients.
+  /// Shares overflows between ranks that do not average their gradients. Call it after `unscale`.
+  /// An infinite or NaN gradient on one rank of `group` then counts on all of them, so that `step`
+  /// makes the update on all ranks or on none.
+  /// @throws Error if `unscale` was not called for `optimizer`.
   /// @note Collective.
   void share_overflow(const torch::optim::Optimizer& optimizer, const ProcessGroup& group);
 
-  /// Makes the optimizers that were stepped ready for another backward pass and `step` in the same
-  /// update. The scale does not change; their overflows count at the next `update`.
+  /// Prepares the optimizers that were stepped for another backward pass and `step` in the same
+  /// update. The scale does not change. Their overflows count at the next `update`.
   void collect_steps();
 
-  /// Adapts the scale; once per update, after every optimizer's `step`. Without any step or
-  /// `unscale` since the last time it does nothing.
+  /// Adapts the scale. Call it once per update, after the `step` of every optimizer. Does nothing
+  /// if there was no `step` or `unscale` since the last call.
   void update();
 
-  /// Waits for a CUDA device.
+  /// Returns the current scale. Waits for a CUDA device.
   double get_scale() const;
 
-  /// With Python's names: "scale", "growth_factor", "backoff_factor", "growth_interval",
-  /// "_growth_tracker". Waits for a CUDA device.
+  /// Returns the state under Python's names: "scale", "growth_factor", "backoff_factor",
+  /// "growth_interval" and "_growth_tracker". Waits for a CUDA device.
   StateDict state_dict() const;
 
-  /// The backward pass of a loss that was scaled before uses the loaded scale, as `step` does.
-  /// @throws Error if an entry is missing or out of its range; nothing is changed then.
+  /// Restores a state. If a loss is already scaled, its backward pass and `step` use the loaded
+  /// scale.
+  /// @throws Error if an entry is missing or out of range; nothing has changed in this case.
   void load_state_dict(const StateDict& state);
 
  private:
@@ -139,15 +146,15 @@ class LINKBOY_API GradScaler {
     bool is_unscaled = false;
     bool is_stepped = false;
     std::vector<at::Tensor> found_inf{};  // one float scalar, 0 or 1, per device
-    // A parameter and its unscaled gradient: the gradients were cleared if it has another by now.
-    // Undefined if no step is to come.
+    // A parameter and its unscaled gradient. If the parameter has another gradient now, the
+    // gradients were cleared. Undefined if no step is to follow.
     at::Tensor parameter{};
     at::Tensor gradient{};
   };
 
   struct QueuedStep {
     StepVerdict verdict{};
-    std::vector<std::pair<void*, int64_t>> counts{};  // of updates, with this one
+    std::vector<std::pair<void*, int64_t>> counts{};  // of updates, including this one
   };
 
   void check_scaled() const;
@@ -156,11 +163,11 @@ class LINKBOY_API GradScaler {
                           const at::Tensor& factor);
 
   GradScalerOptions options_;
-  int64_t first_growth_ = 0;  // until there is a device to keep it on
+  int64_t first_growth_ = 0;  // until `growth_` is defined
   at::Tensor scale_;          // float scalar; undefined before the first `scale`
-  at::Tensor growth_;         // int scalar: updates in a row without overflow
+  at::Tensor growth_;         // int scalar: consecutive updates without overflow
   std::unordered_map<const torch::optim::Optimizer*, PerOptimizer> optimizers_;
-  at::Tensor collected_;  // float scalar: overflows of steps that `collect_steps` has forgotten
+  at::Tensor collected_;  // float scalar: overflows of steps before `collect_steps`
   std::unordered_map<const torch::optim::Optimizer*, QueuedStep> queued_;
 };
 

@@ -10,25 +10,26 @@
 
 namespace linkboy {
 
-/// A call of an operation that layers are made of.
+/// A call of an operation that is typical of layers.
 struct LayerCall {
-  /// Place among the parameters of the one that it got; nothing if it got none of them.
+  /// Index of the parameter that it received, in the list of parameters. Not set if it received
+  /// none of them.
   std::optional<std::size_t> parameter{};
-  /// Shape of its first output.
+  /// Shape of the first output.
   std::vector<int64_t> output_shape{};
-  /// Nothing if linkboy does not know how many they are.
+  /// Number of floating-point operations. Not set if linkboy cannot compute it.
   std::optional<int64_t> flops{};
 };
 
-/// Runs `work` and gives the calls that it makes on this thread, in order: linear layers,
+/// Runs `work` and returns the calls that it makes on this thread, in order: linear layers,
 /// convolutions, matrix products, attention, recurrent layers, normalisations and embeddings. An
-/// operation that is made of others counts as one call. TorchScript is seen as well.
+/// operation that consists of others counts as one call. Calls from TorchScript are included.
 ///
-/// FLOPs are two for each multiply-add of a product (biases do not count), two for each element
-/// that a batch normalisation gives out, none for an embedding.
+/// Each multiply-add of a product counts as two FLOPs (biases do not count), and each output
+/// element of a batch normalisation as two. An embedding counts as none.
 ///
-/// @param parameters  Known by their memory: a view of one is that parameter.
-/// @throws whatever `work` throws.
+/// @param parameters  Identified by their memory: a view of a parameter counts as that parameter.
+/// @throws Any error of `work`.
 LINKBOY_API std::vector<LayerCall> record_layer_calls(const std::function<void()>& work,
                                                       const NamedTensors& parameters);
 

@@ -8,32 +8,33 @@
 
 namespace linkboy {
 
-/// Names what the present thread does within a scope, for whoever watches: a trace of LibTorch's
-/// profiler shows it as a user annotation, and NVIDIA's tools as an NVTX range if `set_nvtx_ranges`
-/// has switched these on.
+/// Gives the work of the current thread in a scope a name for profilers. A trace of LibTorch's
+/// profiler shows the range as a user annotation. NVIDIA's tools show it as an NVTX range if
+/// `set_nvtx_ranges` has enabled these.
 ///
 ///     const ProfilerRange range("forward");
 ///
-/// Costs some nanoseconds when nobody watches.
+/// Costs a few nanoseconds if no profiler is active.
 class LINKBOY_API ProfilerRange {
  public:
-  /// @param name  Copied only if somebody watches.
+  /// @param name  Copied only if a profiler is active.
   explicit ProfilerRange(const char* name);
   ~ProfilerRange();
   ProfilerRange(const ProfilerRange&) = delete;
   ProfilerRange& operator=(const ProfilerRange&) = delete;
 
  private:
-  // Made only for a profiler: an idle RecordFunction costs twice as much as asking for one.
+  // Constructed only if a profiler is active: an idle RecordFunction costs twice as much as the
+  // check.
   std::optional<at::RecordFunction> record_;
   bool has_nvtx_range_ = false;
 };
 
-/// Whether ranges that are opened from now on are NVTX ranges too, in all threads. Does nothing
-/// where LibTorch was built without CUDA. Any thread may call it.
+/// Sets whether ranges that begin from now on are also NVTX ranges, in all threads. Does nothing if
+/// LibTorch was built without CUDA. Thread-safe.
 LINKBOY_API void set_nvtx_ranges(bool enabled);
 
-/// Whether they are.
+/// Whether new ranges are also NVTX ranges.
 LINKBOY_API bool nvtx_ranges();
 
 }  // namespace linkboy

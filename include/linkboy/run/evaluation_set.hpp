@@ -17,9 +17,9 @@ struct EvaluationSet {
   std::shared_ptr<DataLoader> intermediate_loader{};
 };
 
-/// An intermediate evaluation: one in addition to those after the epochs.
+/// An intermediate evaluation, in addition to those at the end of epochs.
 struct IntermediateEvaluation {
-  /// Prefix of the names of its metrics: "ema_model_" gives `ema_model_eval_loss_epoch`.
+  /// Prefix of the names of its metrics: "ema_model_" produces `ema_model_eval_loss_epoch`.
   std::string metric_prefix{};
   /// Name of its loss.
   std::string loss_name = "eval_loss_epoch";

@@ -19,7 +19,7 @@ struct LogMessage {
   LogLevel level = LogLevel::info;
   /// Text of one or more lines, without a line break at the end. Valid only during the call.
   std::string_view text{};
-  /// Rank of the process that logs.
+  /// Rank of the process that logged the message.
   int64_t rank = 0;
 };
 
@@ -28,7 +28,7 @@ struct LogMessage {
 LINKBOY_API std::string as_printed(LogLevel level, std::string_view message);
 
 /// Receives the messages of a process instead of its standard output: linkboy's lines, warnings and
-/// errors, and the messages that the program logs. `AcceleratorOptions::logger` takes a Logger;
+/// errors, and the messages that the program logs. Set it as `AcceleratorOptions::logger`.
 /// `cli::make_logger` makes one that writes to a file in addition to the terminal.
 class LINKBOY_API Logger {
  public:

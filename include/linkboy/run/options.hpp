@@ -31,7 +31,7 @@ LINKBOY_ENUM_NAMES(ExecutionMode, eager, graph)
 
 /// An additional evaluation dataset with a name.
 struct NamedDataset {
-  /// Part of the names of its metrics: "rare" gives `rare_eval_loss_epoch`. Must not be empty.
+  /// Part of the names of its metrics: "rare" produces `rare_eval_loss_epoch`. Must not be empty.
   std::string name{};
   /// The data; required.
   Dataset dataset{};
@@ -45,7 +45,7 @@ struct TrainOptions {
   Dataset train_dataset{};
 
   /// A loader to use instead of `train_dataset`. It determines batches, order and workers;
-  /// `per_device_batch_size` does not apply to it. The processes share a loader that gives all
+  /// `per_device_batch_size` does not apply to it. The processes share a loader that returns all
   /// batches (`DataLoader::shared`). Combining it with `train_dataset`, `train_dataloader_options`
   /// or `collate_fn` is an OptionError.
   std::shared_ptr<DataLoader> train_dataloader{};

@@ -65,7 +65,7 @@ class LINKBOY_API RunExpression {
   /// Returns the expression as text: "(num_epochs * 2)".
   std::string to_string() const;
 
-  /// Return an expression whose value is computed when the run is known.
+  /// Returns an expression whose value is computed when the run is known.
   /// @{
   friend RunExpression operator+(const RunExpression& left, const RunExpression& right);
   friend RunExpression operator-(const RunExpression& left, const RunExpression& right);
@@ -88,7 +88,7 @@ class LINKBOY_API RunExpression {
 /// Values of a run that expressions can use before the run is known.
 namespace placeholders {
 
-// `inline`, so that a namespace-scope constant of a program may use them.
+// `inline`, so that a namespace-scope constant of a program can use them.
 
 /// Number of epochs in the run.
 inline constinit const RunExpression num_epochs{detail::PlaceholderName{"num_epochs"}};

@@ -15,7 +15,7 @@ namespace linkboy {
 ///
 /// An *update* is one optimizer step of this run, the same on every rank.
 struct LINKBOY_API RunConfig {
-  /// Number of epochs of this run, including one that is only begun.
+  /// Number of epochs of this run, including a partial last one.
   int64_t num_epochs = 0;
   /// Number of updates per epoch. The last update of an epoch may have a shorter accumulation
   /// window.

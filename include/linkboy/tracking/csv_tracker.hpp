@@ -14,43 +14,44 @@ namespace linkboy {
 class LineFile;
 
 struct CsvTrackerOptions {
-  /// Whether a run that starts from update 0 is added to what the file holds, instead of replacing
-  /// it.
+  /// If true, a run that starts from update 0 appends to the file. If false, it replaces the file.
   bool append = false;
 
   LINKBOY_FIELDS(append);
 };
 
-/// Records scalars as a table of comma-separated values: one row for each, with the columns
+/// Records scalars as a table of comma-separated values, with one row per scalar and the columns
 /// `time` (seconds since 1970, UTC), `epoch`, `update`, `name` and `value`.
 ///
-/// The table is "long": a new metric is a new name, and never changes the columns. pandas makes it
-/// "wide" by `pivot_table(index="update", columns="name", values="value")`. Names are quoted as RFC
-/// 4180 has it; lines end with "\n". Numbers have the fewest digits that give the same double
-/// again; `nan`, `inf` and `-inf` are not finite.
+/// The table is "long": a new metric is a new name and never changes the columns. pandas makes it
+/// "wide" with `pivot_table(index="update", columns="name", values="value")`. Names are quoted
+/// according to RFC 4180, and lines end with "\n". Numbers have the fewest digits that restore the
+/// same double. Values that are not finite are `nan`, `inf` and `-inf`.
 ///
 /// A row is in the file when `log_scalars` returns. Configuration, texts and histograms are not
 /// recorded.
 ///
-/// The file of an earlier run is replaced when the next one starts, not before. A run that resumes
-/// from a training state keeps the rows up to there and drops later ones, as well as one that was
-/// cut off when the program was killed.
+/// The file of an earlier run is replaced when the next run starts, not before. A run that resumes
+/// from a training state keeps the rows up to that state. It drops later rows, and a row that is
+/// incomplete because the program was killed.
 class LINKBOY_API CsvTracker : public Tracker {
  public:
-  /// What `make<CsvTracker>(subject, {...})` takes.
+  /// The argument types for `make<CsvTracker>(subject, {...})`.
   /// @{
   using Subject = std::filesystem::path;
   using Options = CsvTrackerOptions;
   /// @}
 
-  /// Touches nothing yet.
+  /// Does not access the file before `start`.
   explicit CsvTracker(std::filesystem::path path, CsvTrackerOptions options = {});
   ~CsvTracker() override;
 
-  /// Makes parent folders. @throws Error if the file cannot be written, or holds anything but the
-  /// table of a CsvTracker; it stays as it is then.
+  /// Opens the file. Creates missing parent folders.
+  /// @throws Error if the file cannot be written or is not the table of a CsvTracker; the file is
+  ///         unchanged in this case.
   void start(const TrackedRun& run) override;
-  /// @throws Error with the system's reason (a full disk, say); the rows before stay as they are.
+  /// @throws Error with the system's reason (a full disk, for example). Earlier rows stay as they
+  ///         are.
   void log_scalars(std::span<const TrackedScalar> scalars, const TrackedTime& time) override;
   void finish(std::string_view outcome, std::span<const TrackedScalar> last) override;
 

@@ -15,53 +15,55 @@ namespace linkboy {
 class LineFile;
 
 struct MlflowTrackerOptions {
-  /// What MLflow gets as `file:DIRECTORY`. Made if it is not there.
+  /// The folder that MLflow receives as `file:DIRECTORY`. Created if it does not exist.
   std::filesystem::path directory = "mlruns";
-  /// Made if it is not there. Not empty.
+  /// The name of the experiment. Created if it does not exist. Must not be empty.
   std::string experiment = "Default";
-  /// The run to continue. Empty: see MlflowTracker.
+  /// The id of the run to continue. If empty, see MlflowTracker.
   std::string run_id{};
 
   LINKBOY_FIELDS(directory, experiment, run_id);
 };
 
-/// Records runs in MLflow's file store, which needs no server: `mlflow ui` and MlflowClient read
-/// it. (MLflow 3.17 wants MLFLOW_ALLOW_FILE_STORE=true for that.)
+/// Records runs in MLflow's file store, which does not need a server: `mlflow ui` and MlflowClient
+/// read it. MLflow 3.17 requires MLFLOW_ALLOW_FILE_STORE=true for this.
 ///
-/// Which run: that of `run_id` if it is given. Else a run that continues from a training state is
-/// the one that the state names, if the experiment has it and nobody deleted it there; any other
-/// run is new. What is void of a run that continues is removed from its metrics. Other runs are
-/// never changed, whatever their names. A run has one writer at a time: a lock on the file `.lock`
-/// in its folder holds from `start` to `finish`.
+/// If `run_id` is set, that run is continued. Otherwise, a run that resumes from a training state
+/// continues the run that the state names, if the experiment contains it and it was not deleted
+/// there. Any other run is new. When a run is continued, records after the training state are
+/// removed from its metrics. Other runs are never changed, whatever their names. A run has one
+/// writer at a time: the file `.lock` in its folder is locked from `start` to `finish`.
 ///
-/// The configuration becomes parameters, the environment tags `environment.NAME`, texts artifacts
-/// `NAME.md`; histograms are left out. MLflow takes letters, digits and `_-. :/` in names: any
-/// other character is replaced by `_`, empty parts of a path are left out, and names are cut at 250
-/// characters, values of parameters at 6000. A metric whose name another one has taken, or that
-/// would be the folder of another ("a" and "a/b"), gets a suffix made from its own name.
+/// The configuration is recorded as parameters, the environment as tags `environment.NAME`, and
+/// texts as artifacts `NAME.md`. Histograms are not recorded. MLflow accepts letters, digits and
+/// `_-. :/` in names: any other character is replaced by `_`, and empty parts of a path are
+/// removed. Names are limited to 250 characters, values of parameters to 6000. A metric gets a
+/// suffix that is computed from its name if another metric already has the resulting name, or if
+/// one would be the folder of the other ("a" and "a/b").
 ///
-/// Every value is with the operating system when the call returns; `flush` has nothing to do.
+/// Every value is passed to the operating system before the call returns; `flush` does nothing.
 class LINKBOY_API MlflowTracker final : public Tracker {
  public:
-  /// What `make<MlflowTracker>({...})` takes.
+  /// The options type for `make<MlflowTracker>({...})`.
   using Options = MlflowTrackerOptions;
 
-  /// @throws Error if the name of the experiment is empty or `run_id` has other characters than
-  ///         letters, digits, `_` and `-`.
+  /// @throws OptionError if the name of the experiment is empty or `run_id` contains characters
+  ///         other than letters, digits, `_` and `-`.
   explicit MlflowTracker(MlflowTrackerOptions options = {});
   ~MlflowTracker() override;
 
-  /// @throws Error also if the run of `run_id` is not there, or another process writes the run.
+  /// @throws Error if the files cannot be written, if there is no run with the id `run_id`, or if
+  ///         another process is writing the run.
   void start(const TrackedRun& run) override;
   void log_scalars(std::span<const TrackedScalar> scalars, const TrackedTime& time) override;
   void log_text(std::string_view name, std::string_view text, const TrackedTime& time) override;
-  /// The status becomes FAILED for "failed" and "nan", KILLED for "stop_request", else FINISHED;
-  /// the outcome itself is the tag `outcome`.
+  /// Sets the status: FAILED for "failed" and "nan", KILLED for "stop_request", otherwise FINISHED.
+  /// The outcome itself is recorded as the tag `outcome`.
   void finish(std::string_view outcome, std::span<const TrackedScalar> last) override;
-  /// The run's id.
+  /// Returns the run's id.
   std::string place() const override { return run_id_; }
 
-  /// The ids of the present run, or of the last one; empty before the first.
+  /// The id and the folder of the current or last run; empty before the first one.
   /// @{
   const std::string& run_id() const { return run_id_; }
   const std::filesystem::path& run_directory() const { return run_directory_; }
@@ -77,8 +79,8 @@ class LINKBOY_API MlflowTracker final : public Tracker {
   MlflowTrackerOptions options_;
   std::string run_id_;
   std::filesystem::path run_directory_;
-  std::map<std::string, std::unique_ptr<LineFile>> metrics_;  // by their names in the run
-  std::set<std::string> taken_names_;                         // of their files
+  std::map<std::string, std::unique_ptr<LineFile>> metrics_;  // by metric name
+  std::set<std::string> taken_names_;                         // names of the metric files
   std::shared_ptr<void> lock_;                                // on the run's folder
   bool is_on_ = false;
 };

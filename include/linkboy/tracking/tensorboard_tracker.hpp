@@ -13,53 +13,55 @@ namespace linkboy {
 class EventFile;
 
 struct TensorBoardTrackerOptions {
-  /// What `tensorboard --logdir` gets. Made if it is not there.
+  /// The folder for `tensorboard --logdir`. Created if it does not exist.
   std::filesystem::path directory = "runs";
 
   LINKBOY_FIELDS(directory);
 };
 
-/// Writes event files that TensorBoard reads: scalars (in single precision), histograms, text, and
-/// the configuration for its HPARAMS tab. The step is the update.
+/// Writes event files for TensorBoard: scalars (in single precision), histograms, texts, and the
+/// configuration for the HPARAMS tab. The step is the update.
 ///
-/// Each run has a folder in `directory`: `NAME-1`, `NAME-2`, ... after its name, or `run-1`; there
-/// any characters but letters, digits and `_-.` become `_`. A run that continues from a training
-/// state opens another file in the folder that the state names, if it is there, and has TensorBoard
-/// pass over what is void. A run has one writer at a time: a lock on the file `.lock` in its folder
-/// holds from `start` to `finish`. (HPARAMS shows no metrics of a run that is in the `--logdir`
-/// itself.)
+/// Each run has a folder in `directory`: `NAME-1`, `NAME-2`, ... with the name of the run, or
+/// `run-1` if it does not have a name. In a name, all characters except letters, digits and `_-.`
+/// become `_`. A run that resumes from a training state opens another file in the folder that the
+/// state names, if that folder exists, and makes TensorBoard ignore the records after the state. A
+/// run has one writer at a time: the file `.lock` in its folder is locked from `start` to `finish`.
+/// The HPARAMS tab does not show metrics of a run whose folder is the `--logdir` itself.
 ///
-/// Every event is with the operating system when the call returns; `flush` has nothing to do.
+/// Every event is passed to the operating system before the call returns; `flush` does nothing.
 class LINKBOY_API TensorBoardTracker final : public Tracker {
  public:
-  /// What `make<TensorBoardTracker>({...})` takes.
+  /// The options type for `make<TensorBoardTracker>({...})`.
   using Options = TensorBoardTrackerOptions;
 
-  /// No file is made before `start`.
+  /// Does not create a file before `start`.
   explicit TensorBoardTracker(TensorBoardTrackerOptions options = {});
   ~TensorBoardTracker() override;
 
-  /// @throws Error also if another process writes the run.
+  /// @throws Error if the files cannot be written, or if another process is writing the run.
   void start(const TrackedRun& run) override;
   void log_scalars(std::span<const TrackedScalar> scalars, const TrackedTime& time) override;
-  /// In buckets that grow by a tenth. Elements that are NaN or infinite are left out; how many is
-  /// the scalar `NAME/num_non_finite`, if there are any. Waits for the tensor's device.
+  /// Records a histogram whose buckets grow by a factor of 1.1. NaN and infinite elements are
+  /// omitted. If there are any, their number is recorded as the scalar `NAME/num_non_finite`. Waits
+  /// for the tensor's device.
   void log_histogram(std::string_view name, const at::Tensor& values,
                      const TrackedTime& time) override;
-  /// Markdown, UTF-8.
+  /// Records a text in Markdown and UTF-8.
   void log_text(std::string_view name, std::string_view text, const TrackedTime& time) override;
-  /// TensorBoard itself takes the newest value of each scalar to the HPARAMS tab. A run that was
-  /// stopped on request is left open there, since it may resume: the first status is final.
+  /// Ends the run. TensorBoard takes the newest value of each scalar for the HPARAMS tab from the
+  /// events. A run that ended by a stop request does not get a status there, because it may resume
+  /// and only the first status counts.
   void finish(std::string_view outcome, std::span<const TrackedScalar> last) override;
 
-  /// The name of the run's folder.
+  /// Returns the name of the run's folder.
   std::string place() const override { return run_directory_.filename().string(); }
 
-  /// Where the present run is, or the last one was; empty before the first.
+  /// The folder of the current or last run; empty before the first one.
   const std::filesystem::path& run_directory() const { return run_directory_; }
 
  private:
-  /// @throws Error if no run is on.
+  /// @throws Error if no run is in progress.
   EventFile& file();
 
   TensorBoardTrackerOptions options_;

@@ -14,32 +14,33 @@
 
 namespace linkboy {
 
-/// What a tracker is told of a run when it starts.
+/// Describes a run to a tracker when the run starts.
 struct TrackedRun {
   /// Names and values.
   using Entries = std::vector<std::pair<std::string, std::string>>;
 
-  /// A name for people to read. May be empty.
+  /// A name for display. May be empty.
   std::string name{};
-  /// Hyper-parameters and what they resolved to. Names are unique.
+  /// Hyper-parameters and the values that they resolved to. Names are unique.
   Entries config{};
   /// Versions, device and host.
   Entries environment{};
-  /// Updates and finished epochs that the run starts with: not 0 if it resumes from a training
-  /// state. What was tracked for later ones, before the run was killed, is void. In the middle of
-  /// an epoch it is one update less, and what was tracked of that update is told again.
+  /// Number of updates and completed epochs at which the run starts; not 0 if it resumes from a
+  /// training state. Records of later updates, which a killed run left, are obsolete. If the run
+  /// resumes in the middle of an epoch, `first_update` is one less, and the values of that update
+  /// are passed again.
   int64_t first_update = 0;
   /// See `first_update`.
   int64_t first_epoch = 0;
-  /// Where this tracker recorded the run before: what `Tracker::place` returned then. TrackRun
-  /// keeps it in the training state. Empty if the run is a new one, or nobody knows.
+  /// The place where this tracker recorded the run before, as `Tracker::place` returned it.
+  /// TrackRun stores it in the training state. Empty if the run is new or the place is not known.
   std::string place{};
 };
 
-/// When something was measured.
+/// The time of a measurement.
 struct TrackedTime {
-  /// Updates made so far in this run, 0 before the first. A run that continues another's history
-  /// counts on.
+  /// Number of updates made so far; 0 before the first. If the run continues the run history of
+  /// another run, the count continues as well.
   int64_t update = 0;
   /// The epoch in progress, from 1.
   int64_t epoch = 1;
@@ -49,50 +50,52 @@ struct TrackedTime {
 
 /// A number under the name of its metric.
 struct TrackedScalar {
-  /// Its name in the run history.
+  /// The metric's name in the run history.
   std::string name;
-  /// May be NaN or infinite.
+  /// The value; may be NaN or infinite.
   double value;
 };
 
-/// A place where a run is recorded: event files, tables, reports. The TrackRun callback feeds any
-/// number of them, on the main process alone.
+/// Records a run: in event files, tables or reports. The TrackRun callback passes the records to
+/// any number of trackers, on the main process only.
 ///
-/// What is recorded survives the death of the program at any later instant, but for what came after
-/// the last `flush`, and a file that is cut off there can still be read.
+/// If the program is killed, only records after the last `flush` can be lost, and an incomplete
+/// file remains readable.
 ///
-/// All methods @throw Error if something cannot be written. Used by one thread.
+/// All methods throw Error if something cannot be written. Not thread-safe.
 class LINKBOY_API Tracker {
  public:
   virtual ~Tracker() = default;
 
-  /// Opens the place; everything else is called between `start` and `finish`. A tracker may be
-  /// started again after `finish`, and records the next run then.
+  /// Starts recording. All other methods are called between `start` and `finish`. After `finish`, a
+  /// tracker can be started again to record another run.
   virtual void start(const TrackedRun& run) = 0;
 
-  /// Numbers that were measured at the same time.
+  /// Records numbers that were measured at the same time.
   virtual void log_scalars(std::span<const TrackedScalar> scalars, const TrackedTime& time) = 0;
 
-  /// How the elements of a tensor, of any shape and floating dtype, are distributed.
+  /// Records the distribution of the elements of a tensor of any shape and floating dtype. Does
+  /// nothing by default.
   virtual void log_histogram(std::string_view name, const at::Tensor& values,
                              const TrackedTime& time);
 
-  /// A text for people to read. By default nothing is recorded.
+  /// Records a text for display. Does nothing by default.
   virtual void log_text(std::string_view name, std::string_view text, const TrackedTime& time);
 
-  /// Returns what finds the present run, or the last one, in the tracker's store again, also from
-  /// another process: a folder's name or an id, for TrackedRun::place. Empty, as it is by default,
-  /// for a tracker whose options name the place.
+  /// Returns a text by which another process can find the current or last run in the tracker's
+  /// storage: a folder's name or an id, for TrackedRun::place. The default is empty, for trackers
+  /// whose options name the place.
   ///
-  /// A training state may come from anyone. A tracker must take the text for a name in its own
-  /// store and nothing else.
+  /// A training state can come from an untrusted source. A tracker must use the text only as a name
+  /// in its own storage.
   virtual std::string place() const { return ""; }
 
-  /// Hands what was logged to the operating system.
+  /// Passes all records to the operating system.
   virtual void flush() {}
 
-  /// @param outcome  "finished", "max_steps", ..., as StopReason's names; or "failed".
-  /// @param last     The newest value of each metric.
+  /// Ends the recording.
+  /// @param outcome  The name of the StopReason ("finished", "max_steps", ...), or "failed".
+  /// @param last  The newest value of each metric.
   virtual void finish(std::string_view outcome, std::span<const TrackedScalar> last) = 0;
 };
 

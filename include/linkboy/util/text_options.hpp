@@ -1,4 +1,4 @@
-// Options as text, on a command line or in a configuration file: the fields of an options struct,
+// Options as text, on a command line or in a config file: the fields of an options struct,
 // the conversion of their values from and to text, and objects that are made from them by name.
 
 #pragma once
@@ -214,7 +214,7 @@ LINKBOY_API TextSettings replace_former_keys(TextSettings settings,
 LINKBOY_API std::string list_fields(const std::string& name, const TextSettings& fields);
 
 /// Checks the keys of `settings`.
-/// @throws Error if a key is not among `fields` (the message lists them) or occurs twice.
+/// @throws OptionError if a key is not among `fields` (the message lists them) or occurs twice.
 LINKBOY_API void check_keys(const std::string& owner, const TextSettings& fields,
                             const TextSettings& settings);
 
@@ -225,8 +225,8 @@ LINKBOY_API std::string wrong_value(const std::string& name, const std::string& 
 /// Returns `options` with the changes in `settings`.
 ///
 /// @param owner  Description of the owner in errors: "scheduler step".
-/// @throws Error if a key is not a field of the options (the message lists them) or occurs twice,
-///         if its value cannot be parsed, or if a Required field is not set.
+/// @throws OptionError if a key is not a field of the options (the message lists them) or occurs
+///         twice, if its value cannot be parsed, or if a Required field is not set.
 template <class Options>
 Options options_from_text(const std::string& owner, TextSettings settings, Options options = {}) {
   if constexpr (requires { Options::kFormerKeys; }) {
@@ -284,7 +284,7 @@ class MadeByName {
       : kind_(std::move(kind)), entries_(std::move(entries)), former_(std::move(former)) {}
 
   /// Makes the object called `name`.
-  /// @throws Error if there is no such name; otherwise under the same conditions as
+  /// @throws OptionError if there is no such name; otherwise under the same conditions as
   ///         `options_from_text`.
   Made make(const std::string& name, const TextSettings& settings) const {
     return find(name).make(kind_ + " " + name, settings);
@@ -298,7 +298,7 @@ class MadeByName {
   }
 
   /// Returns the entry called `name`.
-  /// @throws Error that lists the names if there is no such entry.
+  /// @throws OptionError that lists the names if there is no such entry.
   const Entry& find(const std::string& name) const {
     for (const auto* entries : {&entries_, &former_}) {
       for (const Entry& entry : *entries) {

@@ -15,7 +15,7 @@
 
 namespace linkboy::vision {
 
-/// Images and their classes, in the order of the files. TensorDataset takes both tensors.
+/// Images and their classes, in the order of the files. TensorDataset accepts both tensors.
 struct LabelledImages {
   /// [N, 3, H, W], uint8: the red, green and blue plane of each image.
   at::Tensor images;
@@ -23,15 +23,15 @@ struct LabelledImages {
   at::Tensor labels;
 };
 
-/// Which part of a data set is read.
+/// The part of a dataset.
 enum class Split {
-  /// The images to train on.
+  /// The training images.
   train,
-  /// The images to test with.
+  /// The test images.
   test
 };
 
-/// Which of the two labels of a CIFAR-100 image is read.
+/// The kind of label to read of a CIFAR-100 image, which has one of each kind.
 enum class Cifar100Labels {
   /// One of 100 classes.
   fine,
@@ -39,21 +39,21 @@ enum class Cifar100Labels {
   coarse
 };
 
-/// Reads the images of `data_batch_1.bin` to `data_batch_5.bin` (train) or of `test_batch.bin`:
-/// records of one byte for the label, which is 0 to 9, and 3072 for the image, 3 x 32 x 32. Each
-/// file may have any number of them.
+/// Reads the images of `data_batch_1.bin` to `data_batch_5.bin` (train) or of `test_batch.bin`. A
+/// record has one byte for the label (0 to 9) and 3072 bytes for the image, 3 x 32 x 32. A file can
+/// have any number of records.
 ///
-/// @param folder  That of the files, `cifar-10-batches-bin`.
-/// @throws FileError if there is no such folder, or a file is missing or cannot be read.
-/// @throws CorruptFileError if a file is empty, does not end with a whole record or has a label out
+/// @param folder  The folder of the files, `cifar-10-batches-bin`.
+/// @throws FileError if the folder does not exist, or if a file is missing or cannot be read.
+/// @throws CorruptFileError if a file is empty, ends with an incomplete record or has a label out
 ///         of range; the message names the file.
 LINKBOY_API LabelledImages read_cifar10(const std::filesystem::path& folder, Split split);
 
-/// Reads the images of `train.bin` or `test.bin`: records of a coarse label (0 to 19), a fine label
-/// (0 to 99) and 3072 bytes for the image.
+/// Reads the images of `train.bin` or `test.bin`. A record has a coarse label (0 to 19), a fine
+/// label (0 to 99) and 3072 bytes for the image.
 ///
-/// @param folder  That of the files, `cifar-100-binary`.
-/// @throws FileError, CorruptFileError as read_cifar10.
+/// @param folder  The folder of the files, `cifar-100-binary`.
+/// @throws The same errors as `read_cifar10`.
 LINKBOY_API LabelledImages read_cifar100(const std::filesystem::path& folder, Split split,
                                          Cifar100Labels labels = Cifar100Labels::fine);
 

@@ -12,32 +12,33 @@
 
 namespace linkboy::vision {
 
-/// What users of torchvision's ResNets choose, or change by hand afterwards.
+/// Options of the ResNets.
 struct ResNetOptions {
-  /// Scores per image. At least 1.
+  /// Number of scores per image. Must be at least 1.
   int64_t num_classes = 1000;
-  /// Channels of the images: 1 for grey ones. At least 1.
+  /// Number of channels of the images; 1 for grey images. Must be at least 1.
   int64_t in_channels = 3;
-  /// Begins with a 3x3 convolution of stride 1 and without max-pooling, for images of about 32
-  /// x 32.
+  /// If true, the network begins with a 3x3 convolution of stride 1 and does not have max-pooling,
+  /// for images of about 32 x 32 pixels.
   bool has_small_stem = false;
-  /// Starts the last batch norm of each residual block with weight 0: each block is the identity.
+  /// If true, the last batch norm of each residual block has the initial weight 0, so that each
+  /// block begins as the identity.
   bool zero_init_residual = false;
 };
 
-/// A ResNet with torchvision's parameter names, order and initialisation: torchvision's weights
-/// load, and the same seed gives the same weights. Depths 18 and 34 have basic blocks; depth 50 has
-/// bottlenecks with the stride in the 3x3 convolution ("v1.5"). Made by `resnet18` and the others,
-/// or as `ResNet(depth, options)`.
+/// A ResNet with torchvision's parameter names, order and initialisation. It can load torchvision's
+/// weights, and the same seed produces the same weights as in torchvision. Depths 18 and 34 have
+/// basic blocks; depth 50 has bottlenecks with the stride in the 3x3 convolution ("v1.5"). Create
+/// one with `resnet18`, `resnet34` or `resnet50`, or as `ResNet(depth, options)`.
 class LINKBOY_API ResNetImpl : public torch::nn::Module {
  public:
   /// @param depth  18, 34 or 50.
-  /// @throws OptionError if the depth is none of these, or an option is out of its range.
+  /// @throws OptionError if the depth has another value or an option is out of range.
   explicit ResNetImpl(int64_t depth, const ResNetOptions& options = {});
 
   /// Returns class scores, [N, num_classes].
   /// @param images  [N, in_channels, H, W], float. The last feature maps have 1/32 of the height
-  ///                and width; with the small stem, 1/8.
+  ///        and width, or 1/8 with the small stem.
   at::Tensor forward(const at::Tensor& images);
 
  private:
@@ -50,11 +51,11 @@ class LINKBOY_API ResNetImpl : public torch::nn::Module {
   torch::nn::Linear fc_;
 };
 
-/// Shared ownership of a ResNetImpl, as LibTorch's modules have it.
+/// Shared ownership of a ResNetImpl, as for LibTorch's modules.
 TORCH_MODULE(ResNet);
 
-/// torchvision's models of these names.
-/// @throws OptionError if an option is out of its range.
+/// Return torchvision's models of these names.
+/// @throws OptionError if an option is out of range.
 /// @{
 LINKBOY_API ResNet resnet18(const ResNetOptions& options = {});
 LINKBOY_API ResNet resnet34(const ResNetOptions& options = {});

@@ -1,4 +1,4 @@
-// The Accelerator by itself, and the fused optimizer step behind it.
+// The Accelerator without a Trainer, and its fused optimizer step.
 
 #include "linkboy/accelerator.hpp"
 
@@ -20,19 +20,19 @@ TEST(AcceleratorTest, ResolvesItsDevice) {
   EXPECT_EQ(Accelerator({.device = "auto"}).device().is_cuda(), torch::cuda::is_available());
 }
 
-TEST(AcceleratorTest, RejectsADeviceThatIsNotThere) {
+TEST(AcceleratorTest, RejectsAMissingDevice) {
   EXPECT_ERROR(Accelerator({.device = "tpu"}), "the device is \"tpu\"; it must be auto, cpu, cuda");
   EXPECT_ERROR(Accelerator({.device = "cuda:x"}), "it must be auto, cpu, cuda or cuda:INDEX");
   EXPECT_ERROR(Accelerator({.device = "cuda:"}), "it must be auto");
   EXPECT_ERROR(Accelerator({.device = "cuda:99"}), "CUDA devices here");
 }
 
-TEST(AcceleratorTest, RejectsOptionsOutOfTheirRange) {
+TEST(AcceleratorTest, RejectsOptionsOutOfRange) {
   EXPECT_ERROR(Accelerator({.device = "cpu"}).set_gradient_accumulation_steps(0),
                "gradient_accumulation_steps is 0");
   Accelerator accelerator({.device = "cpu"});
-  EXPECT_ERROR(accelerator.clip_grad_norm({}, 0.0), "the norm to clip at is 0");
-  EXPECT_ERROR(accelerator.clip_grad_value({}, -1.0), "the value to clip at is -1");
+  EXPECT_ERROR(accelerator.clip_grad_norm({}, 0.0), "max_norm is 0");
+  EXPECT_ERROR(accelerator.clip_grad_value({}, -1.0), "clip_value is -1");
 }
 
 class CountsGathers : public PretendingBackend {
@@ -46,7 +46,7 @@ class CountsGathers : public PretendingBackend {
   static inline int count = 0;
 };
 
-TEST(AcceleratorTest, OnTheCpuRanksCompareTheirOptionsAndNothingElse) {
+TEST(AcceleratorTest, RanksOnTheCpuCompareOnlyTheirOptions) {
   const auto group = pretended_group<CountsGathers>(0, 2);
   const auto num_gathers = [](const auto& work) {
     CountsGathers::count = 0;
@@ -59,7 +59,7 @@ TEST(AcceleratorTest, OnTheCpuRanksCompareTheirOptionsAndNothingElse) {
             one_comparison);
 }
 
-TEST(AcceleratorTest, WindowsEndAtTheirLengthAndAtTheEpochsEnd) {
+TEST(AcceleratorTest, WindowsEndAtTheirLengthAndAtTheEndOfTheEpoch) {
   Accelerator accelerator({.device = "cpu"});
   accelerator.set_gradient_accumulation_steps(4);
   std::string ends;
@@ -107,7 +107,7 @@ TEST(AcceleratorTest, DrivesAHandWrittenLoop) {
   EXPECT_LT(last, first);
 }
 
-TEST(AcceleratorTest, AskingWhetherAStepWasSkippedTakesItFromTheOptimizersCount_CUDA) {
+TEST(AcceleratorTest, AskingWhetherAStepWasSkippedCorrectsTheCountOfTheOptimizer_CUDA) {
   Accelerator accelerator({.device = "cuda:0", .precision = Precision::fp16});
   auto weight = torch::ones({2}, accelerator.device()).requires_grad_();
   torch::optim::AdamW optimizer({weight}, 0.1);
@@ -133,7 +133,7 @@ TEST(AcceleratorTest, AskingWhetherAStepWasSkippedTakesItFromTheOptimizersCount_
   EXPECT_EQ(count(), 2);
 }
 
-TEST(AcceleratorTest, ForgetsTheOptimizersOfTheWindowBefore_CUDA) {
+TEST(AcceleratorTest, ForgetsTheOptimizersOfThePreviousWindow_CUDA) {
   Accelerator accelerator({.device = "cuda:0", .precision = Precision::fp16});
   const auto weight = torch::ones({2}, accelerator.device()).requires_grad_();
   torch::optim::AdamW optimizer({weight}, 0.1);
@@ -150,7 +150,7 @@ TEST(AcceleratorTest, ForgetsTheOptimizersOfTheWindowBefore_CUDA) {
       << "the optimizer may be gone, so nobody looks at it";
 }
 
-TEST(AcceleratorTest, EachRunBeginsThePhaseOfLocalSgd) {
+TEST(AcceleratorTest, EachRunRestartsThePhaseOfLocalSgd) {
   Accelerator accelerator({.device = "cpu", .distributed = {.local_sgd_interval = 3}});
   const auto weight = torch::ones({2}).requires_grad_();
   torch::nn::Linear net(2, 1);
@@ -170,12 +170,12 @@ TEST(AcceleratorTest, EachRunBeginsThePhaseOfLocalSgd) {
     counts.push_back(wrong);
     StateDict state = saved;
     state.set("num_steps", counts);
-    EXPECT_ERROR(accelerator.load_state_dict(state), "it must hold counts of updates");
+    EXPECT_ERROR(accelerator.load_state_dict(state), "it must contain counts of updates");
     EXPECT_EQ(num_steps(), "[2]");
   }
 }
 
-TEST(AcceleratorTest, WorldOfOneGathersItself) {
+TEST(AcceleratorTest, AGroupOfOneGathersItsOwnTensors) {
   Accelerator accelerator({.device = "cpu"});
   const auto tensor = torch::arange(3);
   EXPECT_TRUE(torch::equal(accelerator.gather(tensor), tensor));
@@ -183,14 +183,14 @@ TEST(AcceleratorTest, WorldOfOneGathersItself) {
   EXPECT_TRUE(accelerator.is_main_process());
 }
 
-TEST(AcceleratorTest, SetSeedMakesRandomNumbersRepeat) {
+TEST(AcceleratorTest, SetSeedMakesRandomNumbersRepeatable) {
   Accelerator::set_seed(5);
   const auto first = torch::rand({3});
   Accelerator::set_seed(5);
   EXPECT_TRUE(torch::equal(first, torch::rand({3})));
 }
 
-TEST(ClipTest, EqualsLibTorchsOwn) {
+TEST(ClipTest, EqualsTheClippingOfLibTorch) {
   auto gradients = [] {
     auto model = toy_model();
     double phase = 0.0;
@@ -206,7 +206,7 @@ TEST(ClipTest, EqualsLibTorchsOwn) {
   EXPECT_DOUBLE_EQ(norm.item<double>(),
                    torch::nn::utils::clip_grad_norm_(theirs->parameters(), 0.5));
   for (std::size_t i = 0; i < 4; ++i) {
-    // LibTorch's C++ function differs from Python's in the last bit; linkboy is with Python.
+    // LibTorch's C++ function differs from Python's in the last bit; linkboy agrees with Python.
     EXPECT_TRUE(
         torch::allclose(ours->parameters()[i].grad(), theirs->parameters()[i].grad(), 1e-6));
     theirs->parameters()[i].mutable_grad() = ours->parameters()[i].grad().clone();
@@ -218,7 +218,7 @@ TEST(ClipTest, EqualsLibTorchsOwn) {
   }
 }
 
-TEST(ClipTest, LeavesGradientsBelowTheNormAsTheyAre) {
+TEST(ClipTest, DoesNotChangeGradientsBelowTheNorm) {
   Accelerator accelerator({.device = "cpu"});
   auto weight = torch::zeros({2}).requires_grad_();
   weight.mutable_grad() = torch::tensor({3.0F, 4.0F});
@@ -234,7 +234,7 @@ TEST(ClipTest, AddsAMillionthToTheNorm) {
   EXPECT_TRUE(torch::allclose(weight.grad(), torch::tensor({3e-7F, 4e-7F}), 1e-5, 0.0));
 }
 
-TEST(ClipTest, InfinityMeasuresAndChangesNothing) {
+TEST(ClipTest, InfinityMeasuresWithoutClipping) {
   Accelerator accelerator({.device = "cpu"});
   auto weight = torch::zeros({2}).requires_grad_();
   weight.mutable_grad() = torch::tensor({3.0F, 4.0F});

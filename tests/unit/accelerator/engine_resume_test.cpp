@@ -1,4 +1,4 @@
-// An Engine whose loader is shorter than it says, or differs from that of the saved state.
+// An Engine whose loader is shorter than its size() or differs from that of the saved state.
 
 #include <gtest/gtest.h>
 #include <torch/torch.h>
@@ -23,7 +23,7 @@ struct Loop {
     return options;
   }
 
-  /// @return The batches that it has trained on.
+  /// @return The number of batches that it has trained on.
   int64_t train(int64_t num_batches = kNumSamples, int64_t first_batch = 0) {
     Engine& engine = parts.engine;
     engine.train();
@@ -46,7 +46,7 @@ std::shared_ptr<DataLoader> toy_loader(int64_t batch_size) {
                           {.batch_size = batch_size, .shuffle = true, .seed = 7});
 }
 
-TEST(EngineResumeTest, AnEpochThatIsShorterThanTheLoaderSaysIsAnError) {
+TEST(EngineResumeTest, AnEpochShorterThanTheSizeOfTheLoaderIsAnError) {
   const auto loader = make_data_loader(
       [count = 0]() mutable -> std::optional<Batch> {
         if (count++ == 2) return std::nullopt;
@@ -57,7 +57,7 @@ TEST(EngineResumeTest, AnEpochThatIsShorterThanTheLoaderSaysIsAnError) {
   EXPECT_ERROR(loop.train(), "the training loader ended after 2 batches, but its size() is 3");
 }
 
-TEST(EngineResumeTest, AStateIsResumedWithOtherBatchesWhereItsSamplesEnd) {
+TEST(EngineResumeTest, AStateResumesWithOtherBatchSizesAfterItsLastSample) {
   Loop saved(toy_loader(2));
   saved.train(4);
   const StateDict state = saved.parts.engine.state_dict();
@@ -70,7 +70,7 @@ TEST(EngineResumeTest, AStateIsResumedWithOtherBatchesWhereItsSamplesEnd) {
 
   Loop unreachable(toy_loader(3));
   EXPECT_ERROR(unreachable.parts.engine.load_state_dict(state),
-               "was saved in mid-epoch, after 8 samples, which batches of 3");
+               "was saved in mid-epoch, after 8 samples, but batches of 3");
   Loop window(toy_loader(2), {.gradient_accumulation_steps = 3});
   EXPECT_ERROR(window.parts.engine.load_state_dict(state),
                "where no accumulation window of 3 batches ends");

@@ -1,4 +1,4 @@
-// The Engine makes the updates of a hand-written loop as Trainer makes its own.
+// The Engine and Trainer make the same updates as a hand-written loop.
 
 #include "linkboy/engine.hpp"
 
@@ -20,7 +20,7 @@
 namespace linkboy::testing::engine_test {
 namespace {
 
-constexpr int64_t kNumSamples = 22;  // 6 batches of 4, the last of 2: two accumulation windows
+constexpr int64_t kNumSamples = 22;  // 6 batches, the last of 2 samples: two accumulation windows
 
 std::shared_ptr<DataLoader> toy_loader() {
   return make_data_loader(toy_data(kNumSamples), {.batch_size = 4, .shuffle = true, .seed = 7});
@@ -31,7 +31,6 @@ CreateSchedulerFn toy_schedule() {
                  .warmup_updates = 1});
 }
 
-/// The toy model in an Engine.
 struct ToyEngine {
   explicit ToyEngine(EngineOptions options = {.num_epochs = 2},
                      const CreateSchedulerFn& create_scheduler_fn = toy_schedule())
@@ -43,7 +42,7 @@ struct ToyEngine {
     return options;
   }
 
-  /// @return Whether that ended an accumulation window.
+  /// @return Whether the micro-step ended an accumulation window.
   bool run_micro_step(const Batch& batch) {
     Engine& engine = parts.engine;
     engine.zero_grad();
@@ -82,7 +81,7 @@ std::vector<at::Tensor> weights_of_trainer(Precision precision, int64_t accumula
   return copies_of(model->parameters());
 }
 
-TEST(EngineTest, MakesTheUpdatesOfTrainer) {
+TEST(EngineTest, MakesTheSameUpdatesAsTrainer) {
   for (const Precision precision : {Precision::fp32, Precision::bf16, Precision::fp16}) {
     for (const int64_t accumulation : {1, 3, 4}) {
       ToyEngine toy({.num_epochs = 2,
@@ -112,7 +111,7 @@ TEST(EngineTest, ResolvesTheLengthsOfTheRun) {
   EXPECT_EQ(config.train_total_batch_size, 16);
 }
 
-TEST(EngineTest, ReturnsLoadersOfTheEvaluationDataToo) {
+TEST(EngineTest, AlsoReturnsLoadersOfTheEvaluationData) {
   const auto model = toy_model();
   auto parts = initialize(model, toy_sgd(model), torch::nn::CrossEntropyLoss(), toy_loader(),
                           make_data_loader(toy_data(10), {.batch_size = 4}), {},
@@ -124,7 +123,7 @@ TEST(EngineTest, ReturnsLoadersOfTheEvaluationDataToo) {
   EXPECT_EQ(num_samples, 10);
 }
 
-TEST(EngineTest, ClearsGradientsAtTheStartOfAnAccumulationWindowOnly) {
+TEST(EngineTest, ClearsGradientsOnlyAtTheStartOfAnAccumulationWindow) {
   ToyEngine toy({.num_epochs = 1, .gradient_accumulation_steps = 2});
   toy.engine.train();
   const auto batches = toy.parts.train_loader->iterate(1);
@@ -137,7 +136,7 @@ TEST(EngineTest, ClearsGradientsAtTheStartOfAnAccumulationWindowOnly) {
   EXPECT_FALSE(weight.grad().defined());
 }
 
-TEST(EngineTest, AnEpochThatIsLeftEarlyLeavesNothingToTheNext) {
+TEST(EngineTest, AnAbandonedEpochDoesNotAffectTheNext) {
   ToyEngine toy({.num_epochs = 2, .gradient_accumulation_steps = 3});
   toy.engine.train();
   toy.run_micro_step(*toy.parts.train_loader->iterate(1)->next());
@@ -182,7 +181,7 @@ TEST(EngineTest, SkippedUpdatesDoNotMoveTheSchedule) {
   EXPECT_EQ(toy.engine.scheduler()->num_updates(), 1);
 }
 
-TEST(EngineTest, SchedulesThatCountEpochsMoveAtTheirEnds) {
+TEST(EngineTest, SchedulesThatCountEpochsMoveAtTheEndOfAnEpoch) {
   ToyEngine toy({.num_epochs = 3},
                 timm_schedule({.scheduler = step_decay({.step_size = 1, .gamma = 0.5})}));
   std::vector<double> lrs;
@@ -193,7 +192,7 @@ TEST(EngineTest, SchedulesThatCountEpochsMoveAtTheirEnds) {
   EXPECT_EQ(lrs, (std::vector<double>{0.1, 0.05, 0.025}));
 }
 
-TEST(EngineTest, SchedulesThatFollowAMetricTakeItFromTheLoop) {
+TEST(EngineTest, SchedulesThatFollowAMetricReceiveItFromTheLoop) {
   ToyEngine toy({.num_epochs = 3},
                 reduce_on_plateau({.monitor = "loss", .factor = 0.5, .patience = 0}));
   InMemoryRunHistory history;
@@ -230,7 +229,7 @@ TEST(EngineTest, EvaluatesInEvaluationMode) {
   EXPECT_TRUE(toy.engine.model().is_training());
 }
 
-TEST(EngineTest, AResumedLoopMakesTheUpdatesOfOneThatWasNotInterrupted) {
+TEST(EngineTest, AResumedLoopMakesTheSameUpdatesAsAnUninterruptedOne) {
   const TemporaryFolder folder;
   const EngineOptions options{.num_epochs = 2,
                               .gradient_accumulation_steps = 2,
@@ -255,7 +254,7 @@ TEST(EngineTest, AResumedLoopMakesTheUpdatesOfOneThatWasNotInterrupted) {
   EXPECT_FALSE(resumed.engine.has_updates_left());
 }
 
-TEST(EngineTest, ItsStateIsACheckpointOfTrainer) {
+TEST(EngineTest, ItsStateCanBeLoadedByTrainer) {
   const TemporaryFolder folder;
   ToyEngine engine({.num_epochs = 2}, {});
   engine.train_epoch(1);
@@ -297,12 +296,12 @@ TEST(EngineTest, AStateThatDoesNotFitChangesNothing) {
 
 TEST(EngineTest, RefusesAStepWithoutABackward) {
   ToyEngine toy;
-  EXPECT_ERROR(toy.engine.step(), "step was called without a backward before it");
+  EXPECT_ERROR(toy.engine.step(), "step was called without backward before it");
   toy.train_epoch(1);
-  EXPECT_ERROR(toy.engine.step(), "step was called without a backward before it");
+  EXPECT_ERROR(toy.engine.step(), "step was called without backward before it");
 }
 
-TEST(EngineTest, RefusesACriterionThatItDoesNotHave) {
+TEST(EngineTest, RefusesToCallAMissingCriterion) {
   const auto model = toy_model();
   auto parts = initialize(model, toy_sgd(model), {}, nullptr, nullptr, {},
                           {.accelerator = {.device = test_device()}});
@@ -315,7 +314,7 @@ void expect_option_error(const Make& make, const std::string& text) {
   EXPECT_ERROR(make(), text);
 }
 
-TEST(EngineTest, RefusesOptionsOutOfTheirRange) {
+TEST(EngineTest, RefusesOptionsOutOfRange) {
   const auto with = [](EngineOptions options) { return [=] { ToyEngine toy(options); }; };
   expect_option_error(with({.num_epochs = 0}), "num_epochs is 0");
   expect_option_error(with({.max_num_updates = 0}), "max_num_updates is 0");
@@ -325,14 +324,14 @@ TEST(EngineTest, RefusesOptionsOutOfTheirRange) {
                       "gradient_clip_value is -1");
   expect_option_error(with({.num_epochs = 1, .gradient_clip_norm = 0.0}),
                       "gradient_clip_norm is 0");
-  expect_option_error(with({}), "neither num_epochs nor max_num_updates is given");
+  expect_option_error(with({}), "neither num_epochs nor max_num_updates is set");
   const auto model = toy_model();
   expect_option_error([&] { initialize(model, nullptr); }, "the optimizer is null");
   expect_option_error(
       [&] {
         initialize(model, toy_sgd(model), {}, nullptr, nullptr, cosine({}), {.num_epochs = 1});
       },
-      "num_epochs is given without a training loader");
+      "num_epochs is set, but without a training loader");
 }
 
 TEST(EngineTest, RefusesASchedulerFunctionThatReturnsNull) {

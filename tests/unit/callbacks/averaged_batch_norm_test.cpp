@@ -1,4 +1,4 @@
-// StochasticWeightAveraging renews the statistics of batch norm.
+// StochasticWeightAveraging recomputes the batch-norm statistics.
 
 #include <gtest/gtest.h>
 #include <torch/torch.h>
@@ -16,7 +16,7 @@ namespace nn = torch::nn;
 using torch::Tensor;
 using SwaOptions = StochasticWeightAveragingOptions;
 
-TEST(StochasticWeightAveragingTest, RenewsTheStatisticsOfBatchNorm) {
+TEST(StochasticWeightAveragingTest, RecomputesTheStatisticsOfBatchNorm) {
   torch::manual_seed(1);
   const nn::BatchNorm1d norm(8);
   const nn::Linear first(4, 8);
@@ -28,7 +28,7 @@ TEST(StochasticWeightAveragingTest, RenewsTheStatisticsOfBatchNorm) {
   options.train_dataloader_options.shuffle = false;
   trainer.train(options);
 
-  // As torch.optim.swa_utils.update_bn: the plain mean of the batches' own statistics.
+  // As in torch.optim.swa_utils.update_bn: the plain mean of the statistics of the batches.
   const torch::NoGradGuard no_grad;
   std::vector<Tensor> means;
   std::vector<Tensor> variances;
@@ -46,7 +46,7 @@ TEST(StochasticWeightAveragingTest, RenewsTheStatisticsOfBatchNorm) {
   EXPECT_TRUE(model->is_training());
 }
 
-TEST(StochasticWeightAveragingTest, PassesOverTheDataByTheForwardOfTheUser) {
+TEST(StochasticWeightAveragingTest, UsesTheForwardOfTheOptionsForTheStatistics) {
   const nn::BatchNorm1d norm(4);
   nn::Sequential model(norm, nn::Linear(4, 3));
   int num_batches = 0;
@@ -64,7 +64,7 @@ TEST(StochasticWeightAveragingTest, PassesOverTheDataByTheForwardOfTheUser) {
   EXPECT_EQ(norm->options.momentum(), 0.1);
 }
 
-/// A model of two inputs with a batch norm.
+/// A model with two inputs and a batch norm.
 struct TwoInputsImpl : nn::Module {
   TwoInputsImpl() {
     linear = register_module("linear", nn::Linear(4, 3));
@@ -76,7 +76,7 @@ struct TwoInputsImpl : nn::Module {
 };
 TORCH_MODULE(TwoInputs);
 
-/// Gives the model its input twice.
+/// Passes the input to the model twice.
 class TwoInputsTrainer : public QuietTrainer {
  public:
   using QuietTrainer::QuietTrainer;
@@ -90,7 +90,7 @@ class TwoInputsTrainer : public QuietTrainer {
   }
 };
 
-TEST(StochasticWeightAveragingTest, APassThatDoesNotFitTheModelIsRefusedBeforeTheFirstUpdate) {
+TEST(StochasticWeightAveragingTest, AForwardThatDoesNotFitIsRefusedBeforeTheFirstUpdate) {
   const TwoInputs model;
   const auto optimizer =
       std::make_shared<torch::optim::SGD>(model->parameters(), torch::optim::SGDOptions(0.1));
@@ -109,7 +109,7 @@ TEST(StochasticWeightAveragingTest, APassThatDoesNotFitTheModelIsRefusedBeforeTh
       throw;
     }
   };
-  EXPECT_ERROR(train({.start_after = 0}), "Give StochasticWeightAveragingOptions::forward");
+  EXPECT_ERROR(train({.start_after = 0}), "Set StochasticWeightAveragingOptions::forward");
   try {
     train({.start_after = 0});
   } catch (const Error& error) {
@@ -119,8 +119,8 @@ TEST(StochasticWeightAveragingTest, APassThatDoesNotFitTheModelIsRefusedBeforeTh
   train({.start_after = 0, .update_batch_norm = false});
 }
 
-// What is not updated need not be passed.
-TEST(StochasticWeightAveragingTest, FrozenBatchNormsNeedNoForward) {
+// The forward function is not needed if no batch norm is updated.
+TEST(StochasticWeightAveragingTest, FrozenBatchNormsNeedNoForwardPass) {
   class Freeze : public Callback {
    public:
     explicit Freeze(TwoInputs model) : model_(std::move(model)) {}

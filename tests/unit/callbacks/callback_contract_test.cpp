@@ -1,4 +1,4 @@
-// What every callback promises, held by every built-in one.
+// Tests that every built-in callback keeps the promises that all callbacks make.
 
 #include <gtest/gtest.h>
 #include <torch/torch.h>
@@ -9,7 +9,7 @@
 namespace linkboy::testing::callback_contract_test {
 namespace {
 
-/// Throws at the n-th event of those that it sees; called after all others.
+/// Throws at the n-th event. It is called after all other callbacks.
 class ThrowAt : public Callback {
  public:
   explicit ThrowAt(int event) : left_(event) {}
@@ -46,7 +46,7 @@ class ThrowAt : public Callback {
   int left_;
 };
 
-/// Asks for an end after an update.
+/// Requests a stop after an update.
 class StopAfter : public Callback {
  public:
   explicit StopAfter(int64_t num_updates) : num_updates_(num_updates) {}
@@ -66,7 +66,7 @@ class StopAfter : public Callback {
 
 class CallbackContractTest : public ::testing::TestWithParam<EveryCallback> {
  protected:
-  /// A toy whose first callback is the one in question.
+  /// A toy whose first callback is the one under test.
   std::unique_ptr<Toy> toy_in(const std::filesystem::path& folder) {
     auto toy = std::make_unique<Toy>();
     callback_ = GetParam().make(folder, toy->model);
@@ -99,7 +99,7 @@ TEST_P(CallbackContractTest, WorksWithoutEvaluationData) {
   options.eval_dataset = {};
   if (GetParam().name == "early-stopping" || GetParam().name == "save-best-model" ||
       GetParam().name == "step-based-evaluation") {
-    // They cannot: what they watch is not there.
+    // These callbacks monitor a metric of the evaluation, which is missing.
     EXPECT_THROW(toy->trainer.train(options), Error);
     return;
   }
@@ -137,7 +137,7 @@ TEST_P(CallbackContractTest, StateRoundTrips) {
 }
 
 TEST_P(CallbackContractTest, ARunResumedInMidEpochEndsInTheSameWeights) {
-  if (GetParam().name == "fast-dev-run") return;  // its run ends before
+  if (GetParam().name == "fast-dev-run") return;  // its runs are too short
   const SingleThread one_thread;
   torch::manual_seed(3);
   TemporaryFolder of_whole;

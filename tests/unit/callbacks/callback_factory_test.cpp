@@ -1,17 +1,16 @@
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
-#include <fstream>
-
 #include "linkboy/callbacks/callback_factory.hpp"
 #include "support/expect_error.hpp"
+#include "support/file_contents.hpp"
 #include "support/toy.hpp"
 
 namespace linkboy::testing::callback_factory_test {
 namespace {
 
-TEST(CallbackFactoryTest, KnowsEveryFileOfTheCallbacksFolder) {
-  // What is not made from text: objects, helpers of several callbacks, the factory itself.
+TEST(CallbackFactoryTest, ContainsEveryCallbackOfTheFolder) {
+  // Not available as text: callbacks that need objects, and files that are not callbacks.
   const std::vector<std::string> others{"callback_factory", "default_callbacks", "freeze_layers",
                                         "metric_callback",  "track_run",         "metric_monitor",
                                         "averaged_weights", "describe_run",      "bring_here"};
@@ -33,17 +32,17 @@ TEST(CallbackFactoryTest, AnUnknownNameIsAnErrorThatListsAll) {
 TEST(CallbackFactoryTest, AnUnknownOptionIsAnErrorThatListsAll) {
   EXPECT_ERROR(make_callback("time-limit", {{"hours", "1"}}),
                "the callback time-limit has no option \"hours\"; it has minutes.");
-  EXPECT_ERROR(make_callback("memory-monitor", {{"a", "1"}}), "it has none");
+  EXPECT_ERROR(make_callback("memory-monitor", {{"a", "1"}}), "it does not have any");
 }
 
-TEST(CallbackFactoryTest, AValueThatCannotBeReadIsAnErrorThatSaysWhatItMustBe) {
+TEST(CallbackFactoryTest, AnInvalidValueIsAnErrorThatSaysWhatIsAllowed) {
   EXPECT_ERROR(make_callback("early-stopping", {{"patience", "two"}}),
                "patience is 'two'; it must be a whole number");
   EXPECT_ERROR(make_callback("gradient-norm", {{"parts", "all"}}),
                "it must be one of none, param_groups, modules");
 }
 
-TEST(CallbackFactoryTest, TheTimersLimitIsRefusedInMinutes) {
+TEST(CallbackFactoryTest, AnInvalidTimeLimitIsReportedInMinutes) {
   for (const char* minutes : {"0", "-1", "1e300", "nan"}) {
     EXPECT_ERROR(make_callback("time-limit", {{"minutes", minutes}}),
                  "the time-limit's minutes is ");
@@ -54,17 +53,14 @@ TEST(CallbackFactoryTest, AnOptionGivenTwiceIsAnError) {
   EXPECT_ERROR(make_callback("time-limit", {{"minutes", "1"}, {"minutes", "2"}}), "a second time");
 }
 
-TEST(CallbackFactoryTest, ThePageOfTheCallbacksNamesEveryOption) {
-  std::ifstream file(std::filesystem::path(__FILE__).parent_path() / "../../../docs/callbacks.md");
-  std::map<std::string, std::string> rows;  // by the callback's name
-  for (std::string line; std::getline(file, line);) {
-    for (const std::string& name : callback_names()) {
-      if (line.find("| `" + name + "` |") != std::string::npos) rows[name] = line;
-    }
-  }
+TEST(CallbackFactoryTest, DocumentationListsEveryCallbackAndItsOptions) {
+  const std::string page = documentation_page("callbacks.md");
   for (const std::string& name : callback_names()) {
+    const size_t cell = page.find("| `" + name + "` |");
+    ASSERT_NE(cell, std::string::npos) << name;
+    const std::string row = page.substr(cell, page.find('\n', cell) - cell);
     for (const auto& [key, value] : callback_options(name)) {
-      EXPECT_NE(rows[name].find("`" + key + "`"), std::string::npos) << name << ": " << key;
+      EXPECT_NE(row.find("`" + key + "`"), std::string::npos) << name << ": " << key;
     }
   }
 }
@@ -74,14 +70,14 @@ TEST(CallbackFactoryTest, OptionsReachTheCallback) {
   EXPECT_ERROR(make_callback("model-ema", {{"decay", "1.5"}}), "1.5");
 }
 
-TEST(CallbackFactoryTest, ListsHavePlusBetweenTheirItems) {
+TEST(CallbackFactoryTest, PlusSeparatesTheItemsOfAList) {
   Toy toy({make_callback("learning-rate-monitor", {{"fields", "lr+momentum"}})});
   toy.trainer.train({.train_dataset = toy_data(4), .num_epochs = 1});
   EXPECT_EQ(toy.trainer.run_history().get_latest_metric("lr"), 0.1);
   EXPECT_EQ(toy.trainer.run_history().get_latest_metric("momentum"), 0.9);
 }
 
-TEST(CallbackFactoryTest, SaysWhichItemsAListMayHave) {
+TEST(CallbackFactoryTest, ErrorsListTheAllowedItemsOfAList) {
   EXPECT_ERROR(make_callback("learning-rate-monitor", {{"fields", "lr+"}}), "it must be one of lr");
 }
 

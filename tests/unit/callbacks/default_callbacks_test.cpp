@@ -10,7 +10,7 @@
 namespace linkboy::testing::default_callbacks_test {
 namespace {
 
-TEST(DefaultCallbacksTest, AreUpstreamsFiveThenTheUsers) {
+TEST(DefaultCallbacksTest, AreTheFiveOfUpstreamFollowedByTheGivenOnes) {
   CallbackHandler handler(default_callbacks({std::make_shared<EarlyStopping>()}));
   EXPECT_EQ(handler.names(),
             (std::vector<std::string>{"linkboy::MoveModulesToDevice", "linkboy::TerminateOnNaN",
@@ -20,7 +20,7 @@ TEST(DefaultCallbacksTest, AreUpstreamsFiveThenTheUsers) {
   EXPECT_EQ(handler.find<SaveBestModel>(), nullptr);
 }
 
-TEST(LowOverheadTest, OnlyMovesModules) {
+TEST(LowOverheadTest, HasOnlyMoveModulesToDevice) {
   const CallbackHandler handler(low_overhead_callbacks());
   ASSERT_EQ(handler.names().size(), 1U);
   EXPECT_NE(handler.names()[0].find("MoveModulesToDevice"), std::string::npos);

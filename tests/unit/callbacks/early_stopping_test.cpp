@@ -28,33 +28,34 @@ TEST(EarlyStoppingTest, StopsWhenTheMetricHasNotImprovedForItsPatience) {
 }
 
 TEST(EarlyStoppingTest, CountsOnlyChangesAboveTheThreshold) {
-  // As upstream: 0.995 is no improvement on 1, 0.99 is one (by 0.01000...9).
+  // As in pytorch-accelerated: 0.995 does not improve on 1, and 0.99 does (by 0.01000...9).
   EXPECT_EQ(epochs_until_stop({1.0, 0.995, 0.99}, {.patience = 2}), 3);
   EXPECT_EQ(epochs_until_stop({1.0, 0.995, 0.99}, {.patience = 1}), 2);
   EXPECT_EQ(epochs_until_stop({1.0, 0.999, 0.998}, {.min_delta = 0.0}), 3);
 }
 
-TEST(EarlyStoppingTest, NaNIsNoImprovement) {
+TEST(EarlyStoppingTest, NaNIsNotAnImprovement) {
   EXPECT_EQ(epochs_until_stop({NAN, 1.0, 0.5}, {}), 1);
   EXPECT_EQ(epochs_until_stop({1.0, NAN, 0.5}, {}), 2);
   EXPECT_EQ(epochs_until_stop({1.0, NAN, 0.5, 0.2}, {.patience = 2}), 4);
 }
 
-TEST(EarlyStoppingTest, GivesItsReason) {
+TEST(EarlyStoppingTest, ReportsItsReason) {
   Toy toy({std::make_shared<GivenScores>(std::vector<double>{1.0, 1.0}),
            make<EarlyStopping>({.monitor = "score"})});
   const auto result = toy.trainer.train(epochs_of_one_update(2));
   EXPECT_EQ(result.reason, StopReason::early_stop);
-  EXPECT_EQ(result.message, "Stopping training due to no improvement of score after 1 epochs");
+  EXPECT_EQ(result.message, "Stopping training because score has not improved for 1 evaluation(s)");
 }
 
-TEST(EarlyStoppingTest, RejectsAMetricThatNobodyRecords) {
+TEST(EarlyStoppingTest, RejectsAMetricThatIsNeverRecorded) {
   Toy toy({make<EarlyStopping>({.monitor = "acuracy"})});
-  EXPECT_ERROR(toy.trainer.train(epochs_of_one_update(1)),
-               "no value of the metric \"acuracy\" was recorded; there is: train_loss_epoch");
+  EXPECT_ERROR(
+      toy.trainer.train(epochs_of_one_update(1)),
+      "no value of the metric \"acuracy\" was recorded; recorded metrics: train_loss_epoch");
 }
 
-TEST(EarlyStoppingTest, WaitsWhereAnEpochIsNotEvaluated) {
+TEST(EarlyStoppingTest, IgnoresEpochsWithoutEvaluation) {
   Toy toy({make<EarlyStopping>({.patience = 1})});
   TrainOptions options = epochs_of_one_update(4);
   options.eval_dataset = toy_data(4);
@@ -62,7 +63,7 @@ TEST(EarlyStoppingTest, WaitsWhereAnEpochIsNotEvaluated) {
   EXPECT_EQ(toy.trainer.train(options).num_epochs, 4);
 }
 
-TEST(EarlyStoppingTest, RejectsOptionsOutOfTheirRange) {
+TEST(EarlyStoppingTest, RejectsOptionsOutOfRange) {
   EXPECT_ERROR(EarlyStopping({.patience = 0}), "patience is 0");
   EXPECT_ERROR(EarlyStopping({.min_delta = -1.0}), "min_delta is -1");
   EXPECT_ERROR(EarlyStopping({.min_delta = NAN}), "min_delta is nan");
@@ -73,15 +74,15 @@ TEST(EarlyStoppingTest, RejectsOptionsOutOfTheirRange) {
 TEST(EarlyStoppingTest, ARelativeThresholdIsAShareOfTheBestValue) {
   const EarlyStoppingOptions options{.min_delta = 0.1, .is_min_delta_relative = true};
   EXPECT_EQ(epochs_until_stop({200.0, 170.0, 150.0, 140.0, 100.0}, options), 4);
-  // 9.5 is less than a tenth of 100, the best value, but more than a tenth of the new one.
+  // 9.5 is less than a tenth of 100, the best value, but more than a tenth of the new value.
   EXPECT_EQ(epochs_until_stop({100.0, 90.5, 50.0}, options), 2);
 }
 
-TEST(EarlyStoppingTest, DoesNotLookAtTheWarmUp) {
+TEST(EarlyStoppingTest, IgnoresTheWarmUpEpochs) {
   EXPECT_EQ(epochs_until_stop({1.0, 9.0, 8.0, 2.0, 1.5, 1.5}, {.warmup_epochs = 3}), 6);
 }
 
-TEST(EarlyStoppingTest, StopsAtOnceBeyondTheDivergenceBound) {
+TEST(EarlyStoppingTest, StopsImmediatelyBeyondTheDivergenceBound) {
   const EarlyStoppingOptions options{.patience = 9, .divergence_bound = 5.0};
   EXPECT_EQ(epochs_until_stop({1.0, 5.0, 5.1, 0.1}, options), 3);
   auto accuracy = options;
@@ -90,7 +91,7 @@ TEST(EarlyStoppingTest, StopsAtOnceBeyondTheDivergenceBound) {
   EXPECT_EQ(epochs_until_stop({0.5, 0.1, 0.05, 0.9}, accuracy), 3);
 }
 
-TEST(EarlyStoppingTest, StopsAtOnceAtAValueThatIsNotFiniteIfToldTo) {
+TEST(EarlyStoppingTest, StopsImmediatelyAtANonFiniteValueOnRequest) {
   const EarlyStoppingOptions options{.patience = 9, .stop_at_non_finite = true};
   EXPECT_EQ(epochs_until_stop({1.0, NAN, 0.1}, options), 2);
 }
@@ -116,14 +117,16 @@ Scored stopping_early(bool reset_on_train) {
       make<EarlyStopping>({.patience = 2, .monitor = "score", .reset_on_train = reset_on_train}));
 }
 
-TEST(EarlyStoppingTest, NewRunForgetsTheBestValueAndTheCountOfTheRunBefore) {
+TEST(EarlyStoppingTest, ANewRunForgetsTheBestValueAndTheCountOfThePreviousRun) {
   Scored scored = stopping_early(true);
   EXPECT_EQ(scored.train({1.0, 1.0}), 2);
-  // NaN is no improvement: with the count of the run before it would be the second such epoch.
+  // NaN is not an improvement. With the count of the previous run, it would be the second such
+  // epoch.
   EXPECT_EQ(scored.train({NAN, 5.0, 5.0, 5.0, 0.0}), 4);
 }
 
-/// Two runs of a callback: the second has its state of the end of the first, and the same history.
+/// Makes two runs. The second one resumes from the state at the end of the first, with the same
+/// history. Returns its number of epochs.
 template <class C>
 int64_t epochs_after_resume(const std::function<std::shared_ptr<C>()>& make_callback,
                             const std::vector<double>& before, const std::vector<double>& after) {
@@ -152,7 +155,7 @@ std::shared_ptr<EarlyStopping> patience_of_three() {
   return make<EarlyStopping>({.patience = 3, .monitor = "score"});
 }
 
-TEST(EarlyStoppingTest, ARunThatItHasEndedDoesNotTrainWhenResumed) {
+TEST(EarlyStoppingTest, ARunThatItStoppedDoesNotTrainWhenResumed) {
   const std::vector<double> worse{1.0, 2.0, 2.0, 2.0};
   EXPECT_EQ(epochs_after_resume<EarlyStopping>(patience_of_three, worse, {3.0, 3.0}), 0);
   const auto bounded = [] {
@@ -161,15 +164,15 @@ TEST(EarlyStoppingTest, ARunThatItHasEndedDoesNotTrainWhenResumed) {
   EXPECT_EQ(epochs_after_resume<EarlyStopping>(bounded, {1.0, 9.0}, {1.0, 1.0}), 0);
 }
 
-TEST(EarlyStoppingTest, AResumedRunDoesNotLookAtTheWarmUpEither) {
+TEST(EarlyStoppingTest, AResumedRunIgnoresTheWarmUpEpochs) {
   const auto bounded = [] {
     return make<EarlyStopping>({.warmup_epochs = 3, .divergence_bound = 5.0, .monitor = "score"});
   };
   EXPECT_EQ(epochs_after_resume<EarlyStopping>(bounded, {9.0}, {9.0, 9.0, 1.0}), 3);
 }
 
-/// The second run is to resume, but fails at its start; the third one resumes nothing.
-TEST(EarlyStoppingTest, AStateThatWasLoadedForAnotherRunIsForgotten) {
+// The second run tries to resume but fails at its start. The third one does not resume.
+TEST(EarlyStoppingTest, AStateLoadedForAnotherRunIsForgotten) {
   const TemporaryFolder folder;
   bool fails = false;
   const auto stopping = make<EarlyStopping>({.patience = 2, .monitor = "score"});
@@ -193,8 +196,7 @@ TEST(EarlyStoppingTest, AStateThatWasLoadedForAnotherRunIsForgotten) {
   EXPECT_EQ(toy.trainer.train(options).num_epochs, 3);
 }
 
-/// An evaluation of the user's own is not the one at the end of an epoch.
-TEST(EarlyStoppingTest, AnEvaluationOfAnotherCallbackDoesNotCountAsTheEpochs) {
+TEST(EarlyStoppingTest, EvaluationsByOtherCallbacksDoNotCount) {
   Toy toy({make<LambdaCallback>(
                {.on_training_run_epoch_end =
                     [](Trainer& trainer) { trainer.evaluate_now({.metric_prefix = "test_"}); }}),
@@ -212,7 +214,7 @@ TEST(EarlyStoppingTest, ALargerPatienceLetsAStoppedRunContinue) {
   EXPECT_EQ(epochs_after_resume<EarlyStopping>(growing, {1.0, 2.0}, {0.5, 0.4}), 2);
 }
 
-TEST(EarlyStoppingTest, AResumedRunCountsTheNaNsBeforeIt) {
+TEST(EarlyStoppingTest, AResumedRunCountsEarlierNaNs) {
   EXPECT_EQ(epochs_after_resume<EarlyStopping>(patience_of_three, {NAN, NAN}, {NAN, NAN, NAN, NAN}),
             1);
 }
@@ -223,7 +225,7 @@ TEST(EarlyStoppingTest, ResetOnTrainFalseKeepsTheBestValueAndTheCount) {
   EXPECT_EQ(scored.train({2.0, 0.0}), 1);
 }
 
-TEST(EarlyStoppingTest, AResumedRunKeepsTheCountOfValuesThatWereNeverFinite) {
+TEST(EarlyStoppingTest, AResumedRunKeepsTheCountIfNoValueWasFinite) {
   const TemporaryFolder folder;
   const auto never_finite = [] {
     return make<LambdaCallback>({.on_training_run_epoch_end = [](Trainer& trainer) {

@@ -1,4 +1,4 @@
-// What EventStorage keeps of each update.
+// The values that EventStorage keeps for each update.
 
 #include "linkboy/callbacks/event_storage.hpp"
 
@@ -45,7 +45,7 @@ TEST(EventStorageTest, KeepsTheLossAndTheLearningRateOfEachUpdate) {
               (steps[0] + steps[1] + steps[2] + steps[3] + steps[4] + steps[5]) / 6, 1e-6);
 }
 
-TEST(EventStorageTest, TakesValuesOfOthers) {
+TEST(EventStorageTest, AcceptsValuesFromOtherCallbacks) {
   const auto storage = make<EventStorage>();
   Toy toy({storage, make<LambdaCallback>({.on_train_update_end = [&](Trainer& trainer) {
              const auto found = trainer.callback_handler().find<EventStorage>();
@@ -59,7 +59,7 @@ TEST(EventStorageTest, TakesValuesOfOthers) {
   EXPECT_EQ(storage->latest("tensor"), 0.5);
 }
 
-TEST(EventStorageTest, KeepsNoMoreThanItsWindow) {
+TEST(EventStorageTest, KeepsOnlyTheValuesOfItsWindow) {
   const auto storage = make<EventStorage>({.window = 2});
   Toy toy({storage});
   toy.trainer.train(toy_options());
@@ -67,7 +67,7 @@ TEST(EventStorageTest, KeepsNoMoreThanItsWindow) {
   EXPECT_EQ(numbers(storage->updates("train_loss", 100)), (std::vector<double>{2, 3}));
 }
 
-TEST(EventStorageTest, AFurtherRunBeginsAnew) {
+TEST(EventStorageTest, AFurtherRunStartsEmpty) {
   const auto storage = make<EventStorage>();
   Toy toy({storage});
   toy.trainer.train(toy_options());
@@ -94,11 +94,25 @@ TEST(EventStorageTest, AResumedRunContinuesWithTheSavedValues) {
 
 TEST(EventStorageTest, AnUnknownNameIsAnErrorThatListsTheNames) {
   const auto storage = make<EventStorage>();
+  EXPECT_ERROR(storage->latest("other"), "no values of \"other\"; it has no values yet.");
   storage->put_scalar("own", 1.0);
-  EXPECT_ERROR(storage->latest("other"), "no values of \"other\"; it has those of: own.");
+  EXPECT_ERROR(storage->latest("other"), "no values of \"other\"; it has values of: own.");
   EXPECT_ERROR(storage->values("own", 0), "the number of values of \"own\" is 0");
   EXPECT_ERROR(storage->updates("own", -1), "the number of values of \"own\" is -1");
   EXPECT_THROW(make<EventStorage>({.window = 0}), OptionError);
+}
+
+TEST(EventStorageTest, ARunResumedFromAStateWithoutItsValuesStartsEmptyAndKeepsTheUpdateNumbers) {
+  const TemporaryFolder folder;
+  Toy plain({make<SaveTrainingState>({.directory = folder / "states"})});
+  plain.trainer.train(toy_options());
+  const auto storage = make<EventStorage>();
+  Toy toy({storage});
+  toy.trainer.train(toy_options());  // leaves values behind
+  TrainOptions options = toy_options(2);
+  options.resume_from = folder / "states" / "latest";
+  toy.trainer.train(options);
+  EXPECT_EQ(numbers(storage->updates("train_loss", 100)), (std::vector<double>{4, 5, 6}));
 }
 
 TEST(EventStorageTest, AStateWithOtherShapesIsRefused) {
@@ -109,7 +123,7 @@ TEST(EventStorageTest, AStateWithOtherShapesIsRefused) {
                                {"values", torch::zeros({3}, torch::kDouble)}});
   StateDict state{{"num_updates", int64_t{3}}};
   state.set("scalars", scalars);
-  EXPECT_ERROR(storage->load_rank_state_dict(state), "lists of one length");
+  EXPECT_ERROR(storage->load_rank_state_dict(state), "of the same length");
   EXPECT_EQ(storage->latest("own"), 1.0);
 }
 

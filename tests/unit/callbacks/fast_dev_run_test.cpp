@@ -53,7 +53,7 @@ TEST(FastDevRunTest, LimitsTheLoaderThatAnotherCallbackSets) {
   EXPECT_EQ(toy.trainer.train(many_epochs()).num_updates, 2);
 }
 
-TEST(FastDevRunTest, RunsAsManyBatchesAsItIsTold) {
+TEST(FastDevRunTest, RunsTheRequestedNumberOfBatches) {
   class Count : public Callback {
    public:
     void on_train_step_start(Trainer&) override { ++num_train; }
@@ -68,13 +68,13 @@ TEST(FastDevRunTest, RunsAsManyBatchesAsItIsTold) {
   EXPECT_EQ(toy.trainer.train(options).num_updates, 2);
   EXPECT_EQ(count->num_train, 3);
   EXPECT_EQ(count->num_eval, 3);
-  toy.trainer.train(options);  // each run is such a run
+  toy.trainer.train(options);  // every run is limited
   EXPECT_EQ(count->num_train, 6);
   toy.trainer.evaluate({.dataset = toy_data(20), .per_device_batch_size = 2});
   EXPECT_EQ(count->num_eval, 9);
 }
 
-TEST(FastDevRunTest, EvaluatesThoughTheRunWouldDoSoLater) {
+TEST(FastDevRunTest, EvaluatesEvenIfTheRunWouldEvaluateLater) {
   Toy toy({std::make_shared<EarlyStopping>(), std::make_shared<FastDevRun>()});
   TrainOptions options = many_epochs();
   options.evaluate_every_n_epochs = 10;
@@ -82,7 +82,7 @@ TEST(FastDevRunTest, EvaluatesThoughTheRunWouldDoSoLater) {
   EXPECT_EQ(toy.trainer.run_history().get_metric_values("eval_loss_epoch").size(), 1U);
 }
 
-TEST(FastDevRunTest, WritesNothingAndSaysWhatItLeavesOut) {
+TEST(FastDevRunTest, RemovesCallbacksThatWriteAndReportsThem) {
   const TemporaryFolder folder;
   Toy toy({make<SaveTrainingState>({.directory = folder / "states"}),
            make<SaveBestModel>({.path = folder / "best.pt"}),
@@ -91,8 +91,8 @@ TEST(FastDevRunTest, WritesNothingAndSaysWhatItLeavesOut) {
   toy.trainer.train(many_epochs());
   EXPECT_TRUE(folder.names().empty());
   EXPECT_EQ(toy.trainer.lines.front(),
-            "FastDevRun leaves out linkboy::ModelEma, linkboy::SaveBestModel, "
-            "linkboy::SaveTrainingState");
+            "FastDevRun removes callbacks that write files: linkboy::ModelEma, "
+            "linkboy::SaveBestModel, linkboy::SaveTrainingState");
   EXPECT_TRUE(toy.trainer.callback_handler().find<EarlyStopping>());
   EXPECT_FALSE(toy.trainer.callback_handler().find<SaveBestModel>());
 }

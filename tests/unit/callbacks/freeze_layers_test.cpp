@@ -1,4 +1,4 @@
-// Training runs in which layers are frozen and unfrozen.
+// Training runs that freeze and unfreeze layers.
 
 #include "linkboy/callbacks/freeze_layers.hpp"
 
@@ -21,7 +21,7 @@ namespace {
 
 using torch::nn::Sequential;
 
-TEST(FineTuningTest, FrozenParametersStayAsTheyAreAndGetNoState) {
+TEST(FineTuningTest, FrozenParametersNeitherChangeNorGetOptimizerState) {
   NestedNet net;
   ModelFreezer freezer(net, {.freeze_batch_norms = true});
   freezer.freeze();
@@ -39,7 +39,7 @@ TEST(FineTuningTest, FrozenParametersStayAsTheyAreAndGetNoState) {
   }
 }
 
-TEST(FineTuningTest, RunningStatisticsOfFrozenLayersDoNotMove) {
+TEST(FineTuningTest, RunningStatisticsOfFrozenLayersDoNotChange) {
   for (const bool keeps_modes : {false, true}) {
     NestedNet net;
     auto freezer =
@@ -60,7 +60,7 @@ TEST(FineTuningTest, RunningStatisticsOfFrozenLayersDoNotMove) {
   }
 }
 
-TEST(FineTuningTest, FrozenLayersStayInEvaluationModeAfterSomeoneElsesTrain) {
+TEST(FineTuningTest, FrozenLayersStayInEvaluationModeAfterACallOfTrain) {
   class TrainsTheModel : public Callback {
    public:
     void on_train_step_end(Trainer& trainer, const Batch&, const StepOutput&) override {
@@ -81,7 +81,7 @@ TEST(FineTuningTest, FrozenLayersStayInEvaluationModeAfterSomeoneElsesTrain) {
   EXPECT_TRUE(bit_equal(before, net->buffers()));
 }
 
-TEST(FineTuningTest, AGroupThatIsAddedBetweenRunsTrainsOnTheSchedule) {
+TEST(FineTuningTest, AGroupAddedBetweenRunsFollowsTheSchedule) {
   auto model = toy_model();
   ModelFreezer freezer(model);
   freezer.freeze();
@@ -117,7 +117,7 @@ TEST(FineTuningTest, AGroupThatIsAddedBetweenRunsTrainsOnTheSchedule) {
   }
 }
 
-/// The nested net, all of it but the output frozen, of which two parts are unfrozen later on.
+/// The nested net with all layers frozen except the output. Two parts are unfrozen later.
 struct GradualRun {
   explicit GradualRun(CallbackList more = {})
       : freezer(all_but_the_output_frozen(net)),
@@ -152,7 +152,7 @@ struct GradualRun {
   LrTrainer trainer;
 };
 
-TEST(FreezeLayersTest, UnfreezesLayersAtTheirEpochs) {
+TEST(FreezeLayersTest, UnfreezesLayersAtTheGivenEpochs) {
   class KeepStates : public Callback {
    public:
     explicit KeepStates(std::vector<std::string>* seen) : seen_(seen) {}
@@ -189,16 +189,16 @@ TEST(FreezeLayersTest, UnfreezesLayersAtTheirEpochs) {
   ASSERT_EQ(run.optimizer->param_groups().size(), 3U);
   EXPECT_EQ(run.optimizer->param_groups()[1].params().size(), 4U);
   EXPECT_EQ(run.optimizer->param_groups()[2].params().size(), 2U);
-  // The first update's, which are the base values of the schedule.
+  // The learning rates of the first update are the base values of the schedule.
   EXPECT_EQ(run.trainer.lrs[0], (std::vector<double>{0.02, 0.02, 0.005}));
   EXPECT_NEAR(run.trainer.lrs[8][2] / run.trainer.lrs[8][0], 0.25, 1e-3);
 
-  run.trainer.train(run.options());  // adds no group a second time, and freezes nothing again
+  run.trainer.train(run.options());  // does not add a group or freeze layers again
   EXPECT_EQ(run.optimizer->param_groups().size(), 3U);
   EXPECT_EQ(frozen_names(*run.net), Names{});
 }
 
-TEST(FreezeLayersTest, GraphModeRecordsAnewWhatIsUnfrozen) {
+TEST(FreezeLayersTest, GraphModeRecordsAgainAfterUnfreezing) {
   const SingleThread single_thread;
   std::vector<std::vector<torch::Tensor>> weights;
   for (const auto mode : {ExecutionMode::eager, ExecutionMode::graph}) {
@@ -212,7 +212,7 @@ TEST(FreezeLayersTest, GraphModeRecordsAnewWhatIsUnfrozen) {
   EXPECT_TRUE(bit_equal(weights[0], weights[1]));
 }
 
-TEST(FreezeLayersTest, LeavesParametersInTheGroupThatTheyHave) {
+TEST(FreezeLayersTest, KeepsParametersInTheirGroup) {
   auto model = toy_model();
   auto freezer = std::make_shared<ModelFreezer>(model);
   freezer->freeze();
@@ -226,7 +226,7 @@ TEST(FreezeLayersTest, LeavesParametersInTheGroupThatTheyHave) {
   EXPECT_EQ(frozen_names(*model), Names{});
 }
 
-TEST(FreezeLayersTest, GivesGroupsToTheOptimizerAlsoIfItIsAddedBetweenRuns) {
+TEST(FreezeLayersTest, AddsGroupsToTheOptimizerAlsoIfItIsAddedBetweenRuns) {
   auto model = toy_model();
   auto freezer = std::make_shared<ModelFreezer>(model);
   freezer->freeze();
@@ -242,8 +242,8 @@ TEST(FreezeLayersTest, GivesGroupsToTheOptimizerAlsoIfItIsAddedBetweenRuns) {
   EXPECT_FALSE(torch::equal(before[0], model->parameters()[0]));
 }
 
-// LibTorch 2.15's add_param_group takes Adam's 0.001 for nothing said.
-TEST(FreezeLayersTest, LearningRateOfAStepMayBeTheDefaultOfTheOptimizersClass) {
+// In LibTorch 2.15, add_param_group treats Adam's default of 0.001 as not set.
+TEST(FreezeLayersTest, AStepCanUseTheDefaultLearningRateOfTheOptimizer) {
   auto model = toy_model();
   auto freezer = std::make_shared<ModelFreezer>(model);
   freezer->freeze();
@@ -268,13 +268,13 @@ TEST(FreezeLayersTest, EvaluatesWithoutAnOptimizer) {
   EXPECT_EQ(trainer.evaluate({.dataset = toy_data(6)}).count("evaluation_loss"), 1U);
 }
 
-TEST(FreezeLayersTest, ARunIsResumedBitForBitFromBeforeAndAfterEachStep) {
+TEST(FreezeLayersTest, ARunResumesBitIdenticallyBeforeAndAfterEachStep) {
   const SingleThread single_thread;
   const TemporaryFolder folder;
   GradualRun whole;
   torch::manual_seed(1);
   whole.trainer.train(whole.options());
-  // Epochs have four updates: in mid-epoch 1, 2 and 3, and at the end of 1.
+  // An epoch has four updates: saves in the middle of epochs 1, 2 and 3, and at the end of epoch 1.
   for (const int64_t update : {2, 4, 6, 11}) {
     const auto directory = folder / std::to_string(update);
     GradualRun first({std::make_shared<SaveOnce>(directory, update)});
@@ -291,7 +291,7 @@ TEST(FreezeLayersTest, ARunIsResumedBitForBitFromBeforeAndAfterEachStep) {
   }
 }
 
-TEST(FineTuningTest, ARunWithAnAddedGroupIsResumedBitForBit) {
+TEST(FineTuningTest, ARunWithAnAddedGroupResumesBitIdentically) {
   const SingleThread single_thread;
   const TemporaryFolder folder;
   const auto unfrozen_trainer = [](Sequential& model) {
@@ -323,7 +323,7 @@ TEST(FineTuningTest, ARunWithAnAddedGroupIsResumedBitForBit) {
   EXPECT_ERROR(one_group.trainer.train(options), "parameter groups");
 }
 
-TEST(FreezeLayersTest, RefusesWrongOptions) {
+TEST(FreezeLayersTest, RefusesInvalidOptions) {
   const auto freezer = std::make_shared<ModelFreezer>(toy_model());
   const auto with_step = [&](UnfreezeStep step) {
     FreezeLayers(freezer, FreezeLayersOptions{{step}});

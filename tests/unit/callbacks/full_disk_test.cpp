@@ -15,8 +15,8 @@ namespace {
 
 namespace fs = std::filesystem;
 
-/// Callbacks that write, one after the other, on a disk that is full from the first update on.
-TEST(FullDiskTest, WhatCallbacksCannotWriteDoesNotEndTheRun) {
+// Tests each callback that writes, with a disk that is full from the first update on.
+TEST(FullDiskTest, AFullDiskDoesNotEndTheRunForAnyCallback) {
   using Make = std::function<std::shared_ptr<Callback>(const fs::path&)>;
   const std::vector<std::pair<std::string, Make>> writers{
       {"the best model was not saved",

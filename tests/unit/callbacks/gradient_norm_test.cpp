@@ -1,4 +1,4 @@
-// What GradientNorm records.
+// The values that GradientNorm records.
 
 #include <gtest/gtest.h>
 #include <torch/torch.h>
@@ -26,11 +26,11 @@ double norm_of(const std::vector<torch::Tensor>& parameters) {
   return std::sqrt(sum);
 }
 
-/// Measures by hand, of each update.
+/// Computes the expected norms of each update.
 class MeasureByHand : public Callback {
  public:
   void on_gradients_ready(Trainer& trainer) override {
-    const auto parameters = trainer.model().parameters();  // of layers 0 and 2, weight and bias
+    const auto parameters = trainer.model().parameters();  // weight and bias of layers 0 and 2
     all.push_back(norm_of(parameters));
     first_layer.push_back(norm_of({parameters[0], parameters[1]}));
     last_layer.push_back(norm_of({parameters[2], parameters[3]}));
@@ -44,7 +44,7 @@ double mean(const std::vector<double>& values, std::size_t begin = 0, std::size_
   return sum / static_cast<double>(count);
 }
 
-/// Four updates an epoch.
+/// Returns options with four updates per epoch.
 TrainOptions run_of(int64_t num_epochs) {
   return {.train_dataset = toy_data(8), .num_epochs = num_epochs, .per_device_batch_size = 2};
 }
@@ -71,7 +71,7 @@ TEST(GradientNormTest, RecordsMeanAndMaximumOfEachEpoch) {
               kTolerance);
 }
 
-TEST(GradientNormTest, MeasuresBeforeClippingAndChangesNoUpdate) {
+TEST(GradientNormTest, MeasuresBeforeClippingWithoutChangingTheUpdate) {
   Toy plain;
   const auto by_hand = std::make_shared<MeasureByHand>();
   Toy watched({by_hand, std::make_shared<GradientNorm>()});
@@ -106,7 +106,7 @@ TEST(GradientNormTest, RecordsTheNormOfEachModule) {
   EXPECT_NEAR(history.get_latest_metric("train_gradient_norm_2"), mean(by_hand->last_layer),
               kTolerance);
   EXPECT_NEAR(history.get_latest_metric("train_gradient_norm"), mean(by_hand->all), kTolerance);
-  EXPECT_TRUE(history.get_metric_values("train_gradient_norm_1").empty());  // ReLU
+  EXPECT_TRUE(history.get_metric_values("train_gradient_norm_1").empty());  // the ReLU
 }
 
 TEST(GradientNormTest, AModuleCalledMaxIsNotTheMaximum) {
@@ -142,7 +142,7 @@ TEST(GradientNormTest, RecordsTheNormOfEachParamGroup) {
               kTolerance);
 }
 
-/// Makes one update's gradients infinite.
+/// Makes the gradients of one update infinite.
 class Overflow : public Callback {
  public:
   Phase default_phase() const override { return Phase::record; }
@@ -154,7 +154,7 @@ class Overflow : public Callback {
   int64_t num_calls_ = 0;
 };
 
-TEST(GradientNormTest, UpdateThatFp16SkipsIsCountedApart) {
+TEST(GradientNormTest, UpdatesSkippedInFp16AreCountedSeparately) {
   const auto model = toy_model();
   QuietTrainer trainer(
       model, torch::nn::CrossEntropyLoss(), toy_sgd(model),
@@ -168,7 +168,7 @@ TEST(GradientNormTest, UpdateThatFp16SkipsIsCountedApart) {
   EXPECT_TRUE(std::isfinite(history.get_latest_metric("train_gradient_norm_max")));
 }
 
-TEST(GradientNormTest, TakesTheScaleOfFp16Out) {
+TEST(GradientNormTest, DividesByTheScaleOfFp16) {
   std::vector<double> norms;
   for (const double scale : {1.0, 1024.0}) {
     const auto model = toy_model();
@@ -183,7 +183,7 @@ TEST(GradientNormTest, TakesTheScaleOfFp16Out) {
   EXPECT_NEAR(norms[0], norms[1], 0.01 * norms[0]);
 }
 
-TEST(GradientNormTest, OtherwiseAnInfiniteGradientShowsInTheValues) {
+TEST(GradientNormTest, AnInfiniteGradientOutsideOfFp16IsRecorded) {
   Toy toy({std::make_shared<Overflow>(), std::make_shared<GradientNorm>()});
   toy.trainer.train(run_of(1));
   const auto& history = toy.trainer.run_history();
@@ -191,11 +191,11 @@ TEST(GradientNormTest, OtherwiseAnInfiniteGradientShowsInTheValues) {
   EXPECT_TRUE(history.get_metric_values("train_skipped_updates").empty());
 }
 
-TEST(GradientNormTest, ResumedEpochHasTheValuesOfAnUnbrokenOne) {
+TEST(GradientNormTest, AResumedEpochHasTheValuesOfAnUninterruptedOne) {
   const SingleThread single_thread;
   Toy whole({of_parts(GradientNormParts::modules)});
   whole.trainer.train(run_of(1));
-  for (const int64_t stop : {2, 4}) {  // in the epoch's middle, and at its end
+  for (const int64_t stop : {2, 4}) {  // mid-epoch and at the epoch's end
     const TemporaryFolder folder;
     const SaveTrainingStateOptions saving{.directory = folder.path(), .every_n_updates = 1};
     Toy first({of_parts(GradientNormParts::modules), std::make_shared<SaveTrainingState>(saving),
@@ -214,7 +214,7 @@ TEST(GradientNormTest, ResumedEpochHasTheValuesOfAnUnbrokenOne) {
   }
 }
 
-TEST(GradientNormTest, ResumedEpochCountsTheSkippedUpdatesOfBothItsParts) {
+TEST(GradientNormTest, AResumedEpochCountsTheSkippedUpdatesOfBothParts) {
   const TemporaryFolder folder;
   const auto train = [](CallbackList callbacks, const TrainOptions& options) {
     callbacks.push_back(std::make_shared<GradientNorm>());
@@ -235,7 +235,7 @@ TEST(GradientNormTest, ResumedEpochCountsTheSkippedUpdatesOfBothItsParts) {
   EXPECT_EQ(train({}, options), std::vector<double>{1.0});
 }
 
-TEST(GradientNormTest, SecondRunStartsAnewAfterOneThatWasLeft) {
+TEST(GradientNormTest, ASecondRunStartsFromZeroAfterAnAbandonedOne) {
   const auto by_hand = std::make_shared<MeasureByHand>();
   Toy toy({by_hand, std::make_shared<GradientNorm>(), stop_at(2)});
   toy.trainer.train(run_of(1));
@@ -248,7 +248,7 @@ TEST(GradientNormTest, SecondRunStartsAnewAfterOneThatWasLeft) {
               kTolerance);
 }
 
-TEST(GradientNormTest, RunOfEvaluateRecordsNothing) {
+TEST(GradientNormTest, EvaluateRecordsNothing) {
   Toy toy({std::make_shared<GradientNorm>()});
   EXPECT_EQ(toy.trainer.evaluate({.dataset = toy_data(4)}).count("train_gradient_norm"), 0);
 }

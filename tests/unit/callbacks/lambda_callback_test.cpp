@@ -10,7 +10,7 @@
 namespace linkboy::testing::lambda_callback_test {
 namespace {
 
-/// A function for every event that writes its name.
+/// Returns a function for every event that writes the event's name.
 LambdaCallbackFunctions tracing(Trace& trace) {
   const auto say = [&trace](const char* name) {
     return [&trace, name](Trainer&) { trace.add(name); };
@@ -50,7 +50,7 @@ LambdaCallbackFunctions tracing(Trace& trace) {
       .on_run_exit = say("*run_exit")};
 }
 
-TEST(LambdaCallbackTest, SeesEveryEventThatACallbackSees) {
+TEST(LambdaCallbackTest, ReceivesEveryEvent) {
   Trace of_class;
   Trace of_lambdas;
   bool stops = true;
@@ -75,7 +75,7 @@ TEST(LambdaCallbackTest, SeesEveryEventThatACallbackSees) {
   EXPECT_NE(of_lambdas.text().find("*stop_training_error(stop_request)"), std::string::npos);
 }
 
-TEST(LambdaCallbackTest, SeesExceptions) {
+TEST(LambdaCallbackTest, ReceivesExceptions) {
   bool has_seen = false;
   Toy toy({make<LambdaCallback>(
       {.on_train_update_end = [](Trainer&) { throw Error("oh"); },

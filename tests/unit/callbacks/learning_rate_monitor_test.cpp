@@ -1,4 +1,4 @@
-// What LearningRateMonitor records.
+// The values that LearningRateMonitor records.
 
 #include <gtest/gtest.h>
 #include <torch/torch.h>
@@ -17,7 +17,7 @@
 namespace linkboy::testing::learning_rate_monitor_test {
 namespace {
 
-/// Update k uses the rate 1 / k, in every group.
+/// Sets the learning rate of update k to 1 / k in every group.
 class OneOverUpdate : public Scheduler {
  public:
   explicit OneOverUpdate(torch::optim::Optimizer& optimizer) : Scheduler(optimizer) {}
@@ -26,7 +26,7 @@ class OneOverUpdate : public Scheduler {
   }
 };
 
-/// Four updates an epoch.
+/// Returns options with four updates per epoch.
 TrainOptions scheduled(int64_t num_epochs) {
   return {.train_dataset = toy_data(8),
           .num_epochs = num_epochs,
@@ -42,14 +42,14 @@ std::vector<int64_t> updates_of(const LearningRateMonitor& monitor) {
   return updates;
 }
 
-TEST(LearningRateMonitorTest, RecordsTheRateOfEachEpochsLastUpdate) {
+TEST(LearningRateMonitorTest, RecordsTheRateOfTheLastUpdateOfEachEpoch) {
   Toy toy({std::make_shared<LearningRateMonitor>()});
   toy.trainer.train(scheduled(2));
   EXPECT_EQ(toy.trainer.run_history().get_metric_values("lr"),
             (std::vector<double>{1.0 / 4, 1.0 / 8}));
 }
 
-TEST(LearningRateMonitorTest, NumbersTheNamesOfSeveralGroups) {
+TEST(LearningRateMonitorTest, NumbersTheNamesOfGroups) {
   const auto model = toy_model();
   std::vector<torch::optim::OptimizerParamGroup> groups;
   for (const double lr : {0.1, 0.2}) {
@@ -66,7 +66,7 @@ TEST(LearningRateMonitorTest, NumbersTheNamesOfSeveralGroups) {
   EXPECT_TRUE(trainer.run_history().get_metric_values("lr").empty());
 }
 
-TEST(LearningRateMonitorTest, RecordsMomentumAndWeightDecayIfAskedTo) {
+TEST(LearningRateMonitorTest, RecordsMomentumAndWeightDecayOnRequest) {
   const auto model = toy_model();
   const auto optimizer = std::make_shared<torch::optim::AdamW>(
       model->parameters(), torch::optim::AdamWOptions(0.1).weight_decay(0.25).betas({0.75, 0.99}));
@@ -88,7 +88,7 @@ TEST(LearningRateMonitorTest, KeepsASeriesOfEveryNthUpdate) {
   EXPECT_EQ(monitor->series()[1].fields[0].values, std::vector<double>{1.0 / 6});
 }
 
-TEST(LearningRateMonitorTest, SecondRunStartsItsSeriesAnew) {
+TEST(LearningRateMonitorTest, ASecondRunStartsANewSeries) {
   const auto monitor = make<LearningRateMonitor>({.every_n_updates = 4});
   Toy toy({monitor});
   toy.trainer.train(scheduled(2));
@@ -96,7 +96,7 @@ TEST(LearningRateMonitorTest, SecondRunStartsItsSeriesAnew) {
   EXPECT_EQ(updates_of(*monitor), std::vector<int64_t>{4});
 }
 
-TEST(LearningRateMonitorTest, ResumedRunHasWhatAnUnbrokenOneHas) {
+TEST(LearningRateMonitorTest, AResumedRunHasTheSeriesOfAnUninterruptedOne) {
   const TemporaryFolder folder;
   const SaveTrainingStateOptions saving{.directory = folder.path(), .every_n_updates = 1};
   const LearningRateMonitorOptions options{.every_n_updates = 2};
@@ -109,14 +109,14 @@ TEST(LearningRateMonitorTest, ResumedRunHasWhatAnUnbrokenOneHas) {
   auto resumed = scheduled(2);
   resumed.resume_from = folder / "latest";
   second.trainer.train(resumed);
-  // The first epoch ends after the resume, without an update.
+  // After the resume, the first epoch ends without another update.
   EXPECT_EQ(second.trainer.run_history().get_metric_values("lr"),
             (std::vector<double>{1.0 / 4, 1.0 / 8}));
   EXPECT_EQ(updates_of(*monitor), (std::vector<int64_t>{2, 4, 6, 8}));
   EXPECT_EQ(monitor->series()[0].fields[0].values, std::vector<double>{1.0 / 2});
 }
 
-TEST(LearningRateMonitorTest, DoesNothingInARunOfEvaluate) {
+TEST(LearningRateMonitorTest, DoesNothingInEvaluate) {
   Toy toy({std::make_shared<LearningRateMonitor>()});
   const Metrics metrics = toy.trainer.evaluate({.dataset = toy_data(4)});
   EXPECT_EQ(metrics.count("lr"), 0);
@@ -133,12 +133,12 @@ TEST(LearningRateMonitorTest, RejectsAFieldThatTheOptimizerLacksBeforeTheFirstUp
   EXPECT_EQ(trainer.num_updates(), 0);
 }
 
-TEST(LearningRateMonitorTest, RejectsOptionsOutOfTheirRange) {
-  EXPECT_ERROR(LearningRateMonitor({.fields = {}}), "no fields");
+TEST(LearningRateMonitorTest, RejectsOptionsOutOfRange) {
+  EXPECT_ERROR(LearningRateMonitor({.fields = {}}), "fields is empty");
   EXPECT_ERROR(LearningRateMonitor({.every_n_updates = -1}), "every_n_updates is -1");
 }
 
-TEST(LearningRateMonitorTest, RejectsAStateWhoseSeriesIsNoList) {
+TEST(LearningRateMonitorTest, RejectsAStateWhoseSeriesIsNotAList) {
   LearningRateMonitor monitor;
   StateDict state = monitor.state_dict();
   state.set("series", 3);

@@ -1,4 +1,4 @@
-// Runs on a part of the data.
+// Runs that use only a part of the data.
 
 #include "linkboy/callbacks/limit_batches.hpp"
 
@@ -18,7 +18,7 @@
 namespace linkboy::testing::limit_batches_test {
 namespace {
 
-/// The batches of each kind of pass.
+/// Counts the batches of training, evaluations and intermediate evaluations.
 class CountBatches : public Callback {
  public:
   void on_train_step_start(Trainer&) override { ++num_train; }
@@ -32,7 +32,7 @@ class CountBatches : public Callback {
   int num_extra = 0;
 };
 
-/// 5 batches to train, 3 to evaluate.
+/// Returns options with 5 training batches and 3 evaluation batches.
 TrainOptions epochs(int64_t num_epochs) {
   return {.train_dataset = toy_data(10),
           .num_epochs = num_epochs,
@@ -52,7 +52,7 @@ struct Counted {
   Toy toy;
 };
 
-TEST(LimitBatchesTest, LimitsTrainingAndEvaluationEachToItsOwn) {
+TEST(LimitBatchesTest, LimitsTrainingAndEvaluationSeparately) {
   Counted both({std::make_shared<LimitBatches>(2)});
   both.toy.trainer.train(epochs(3));
   EXPECT_EQ(both.count->num_train, 6);
@@ -66,7 +66,7 @@ TEST(LimitBatchesTest, LimitsTrainingAndEvaluationEachToItsOwn) {
   options.more_eval_datasets = {{"more", toy_data(4)}};
   eval.toy.trainer.train(options);
   EXPECT_EQ(eval.count->num_train, 5);
-  EXPECT_EQ(eval.count->num_eval, 2);  // one of each set
+  EXPECT_EQ(eval.count->num_eval, 2);  // one from each set
 }
 
 TEST(LimitBatchesTest, TheRunAndItsScheduleHaveTheLimitedLengths) {
@@ -85,7 +85,7 @@ TEST(LimitBatchesTest, TheRunAndItsScheduleHaveTheLimitedLengths) {
 }
 
 TEST(LimitBatchesTest, ALimitAboveTheLoaderStillEndsTheLastWindow) {
-  // Upstream's length lied: 5 batches in windows of 2 made 2 updates.
+  // In pytorch-accelerated, the length was wrong: 5 batches in windows of 2 made 2 updates.
   Counted run({std::make_shared<LimitBatches>(100)});
   TrainOptions options = epochs(1);
   options.gradient_accumulation_steps = 2;
@@ -95,7 +95,7 @@ TEST(LimitBatchesTest, ALimitAboveTheLoaderStillEndsTheLastWindow) {
   EXPECT_EQ(run.toy.trainer.run_config().num_updates_per_epoch, 3);
 }
 
-TEST(LimitBatchesTest, LimitsAnEvaluationAlone) {
+TEST(LimitBatchesTest, LimitsEvaluate) {
   Counted run({std::make_shared<LimitBatches>(2)});
   run.toy.trainer.evaluate({.dataset = toy_data(12), .per_device_batch_size = 2});
   EXPECT_EQ(run.count->num_eval, 2);
@@ -108,7 +108,7 @@ TEST(LimitBatchesTest, RejectsLimitsBelowOne) {
                "num_intermediate_eval_batches is 0");
 }
 
-TEST(LimitBatchesTest, OfTwoLimitsTheLowerOneCounts) {
+TEST(LimitBatchesTest, TheLowerOfTwoLimitsApplies) {
   auto second = std::make_shared<LimitBatches>(1);
   second->set_name("second");
   Counted run({std::make_shared<LimitBatches>(4), second});
@@ -120,8 +120,8 @@ std::shared_ptr<StepBasedEvaluation> after_update_3() {
   return make<StepBasedEvaluation>({.every_n_updates = 3});
 }
 
-TEST(LimitBatchesTest, LimitsIntermediateEvaluationsAlone) {
-  // Upstream limited nothing.
+TEST(LimitBatchesTest, CanLimitOnlyIntermediateEvaluations) {
+  // pytorch-accelerated does not apply a limit here.
   Counted run(
       {make<LimitBatches>({.num_intermediate_eval_batches = 1, .are_eval_limits_total = true}),
        after_update_3()});
@@ -131,7 +131,7 @@ TEST(LimitBatchesTest, LimitsIntermediateEvaluationsAlone) {
   EXPECT_EQ(run.toy.trainer.run_config().num_eval_batches_per_epoch, 3);
 }
 
-TEST(LimitBatchesTest, LimitsIntermediateEvaluationsAsTheOthers) {
+TEST(LimitBatchesTest, LimitsIntermediateEvaluationsLikeTheOthers) {
   Counted run({make<LimitBatches>({.num_eval_batches = 2}), after_update_3()});
   run.toy.trainer.train(epochs(1));
   EXPECT_EQ(run.count->num_extra, 2);
@@ -139,7 +139,7 @@ TEST(LimitBatchesTest, LimitsIntermediateEvaluationsAsTheOthers) {
   EXPECT_EQ(run.toy.trainer.run_config().num_eval_batches_per_epoch, 2);
 }
 
-TEST(LimitBatchesTest, IntermediateEvaluationsMayHaveALimitOfTheirOwn) {
+TEST(LimitBatchesTest, IntermediateEvaluationsCanHaveASeparateLimit) {
   Counted run({make<LimitBatches>({.num_eval_batches = 2, .num_intermediate_eval_batches = 1}),
                after_update_3()});
   run.toy.trainer.train(epochs(1));
@@ -182,7 +182,7 @@ std::shared_ptr<LimitBatches> first_batches(int64_t num_batches) {
   return make<LimitBatches>({.num_train_batches = num_batches, .repeat_first_epoch = true});
 }
 
-/// The inputs of each epoch, in training and evaluation.
+/// Keeps the inputs of each epoch's training and evaluation.
 class KeepInputs : public Callback {
  public:
   void on_train_step_end(Trainer& trainer, const Batch& batch, const StepOutput&) override {
@@ -201,7 +201,7 @@ TEST(RepeatFirstEpochTest, TrainsAndEvaluatesOnTheFirstBatchesOfTheFirstEpoch) {
   torch::manual_seed(4);
   Toy whole({plain});
   whole.trainer.train(options);
-  ASSERT_FALSE(bit_equal(plain->trained[1], plain->trained[2]));  // it shuffles
+  ASSERT_FALSE(bit_equal(plain->trained[1], plain->trained[2]));  // the data is shuffled
 
   auto keep = std::make_shared<KeepInputs>();
   torch::manual_seed(4);
@@ -215,14 +215,14 @@ TEST(RepeatFirstEpochTest, TrainsAndEvaluatesOnTheFirstBatchesOfTheFirstEpoch) {
   EXPECT_EQ(toy.trainer.run_config().max_num_updates, 6);
 }
 
-TEST(RepeatFirstEpochTest, AModelThatCanLearnLearnsThemByHeart) {
+TEST(RepeatFirstEpochTest, AModelOverfitsTheRepeatedBatches) {
   Toy toy({first_batches(1)}, /*lr=*/0.2);
   TrainOptions options = epochs(200);
   toy.trainer.train(options);
   EXPECT_LT(toy.trainer.run_history().get_latest_metric("eval_loss_epoch"), 0.05);
 }
 
-TEST(RepeatFirstEpochTest, LeavesARunWithoutEvaluationAndAnEvaluationAlone) {
+TEST(RepeatFirstEpochTest, WorksWithoutEvaluationDataAndInEvaluate) {
   Counted run({first_batches(1)});
   TrainOptions options = epochs(2);
   options.eval_dataset = {};

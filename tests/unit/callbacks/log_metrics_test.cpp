@@ -25,14 +25,14 @@ TEST(LogMetricsTest, PrintsEachNewValueOnce) {
   EXPECT_TRUE(toy.trainer.lines[0].starts_with("evaluation_loss: "));
 }
 
-TEST(LogMetricsTest, PassesOverTheEpochsBetween) {
+TEST(LogMetricsTest, SkipsTheEpochsInBetween) {
   Toy toy({make<LogMetrics>({.every_n_epochs = 2})});
   toy.trainer.train(epochs_of_one_update(5));
   EXPECT_EQ(toy.trainer.lines.size(), 2U);
   EXPECT_ERROR(LogMetrics({.every_n_epochs = 0}), "every_n_epochs is 0");
 }
 
-TEST(LogMetricsTest, WhatComesAfterTheLastEpochIsPrinted) {
+TEST(LogMetricsTest, PrintsValuesRecordedAfterTheLastEpoch) {
   auto late = make<LambdaCallback>({.on_training_run_end = [](Trainer& trainer) {
     trainer.evaluate_now({.metric_prefix = "last_"});
   }});

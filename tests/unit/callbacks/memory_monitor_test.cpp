@@ -1,4 +1,4 @@
-// What MemoryMonitor records.
+// The values that MemoryMonitor records.
 
 #include <gtest/gtest.h>
 #include <torch/torch.h>
@@ -18,7 +18,7 @@ TrainOptions run_of(int64_t num_epochs) {
   return {.train_dataset = toy_data(8), .num_epochs = num_epochs};
 }
 
-/// Holds more memory from the second epoch on.
+/// Holds additional memory from the second epoch on.
 class AllocateInSecondEpoch : public Callback {
  public:
   void on_train_epoch_start(Trainer& trainer) override {
@@ -27,15 +27,15 @@ class AllocateInSecondEpoch : public Callback {
   std::optional<MappedMemory> kept;
 };
 
-TEST(MemoryMonitorTest, ResidentMemoryGrowsByWhatIsAllocated) {
+TEST(MemoryMonitorTest, ResidentMemoryGrowsWithAllocations) {
   Toy toy({std::make_shared<MemoryMonitor>(), std::make_shared<AllocateInSecondEpoch>()});
   toy.trainer.train(run_of(2));
   const auto resident = toy.trainer.run_history().get_metric_values("resident_mib");
   ASSERT_EQ(resident.size(), 2);
-  EXPECT_GT(resident[1] - resident[0], 128.0);  // the rest of the process may shrink
+  EXPECT_GT(resident[1] - resident[0], 128.0);  // the rest of the process can shrink
 }
 
-TEST(MemoryMonitorTest, PeakStaysWhenMemoryIsGivenBack) {
+TEST(MemoryMonitorTest, ThePeakStaysAfterMemoryIsFreed) {
   { const MappedMemory given_back(320); }
   Toy toy({std::make_shared<MemoryMonitor>()});
   toy.trainer.train(run_of(1));
@@ -44,20 +44,20 @@ TEST(MemoryMonitorTest, PeakStaysWhenMemoryIsGivenBack) {
             history.get_latest_metric("resident_mib") + 128.0);
 }
 
-TEST(MemoryMonitorTest, RunOfEvaluateReturnsItsValues) {
+TEST(MemoryMonitorTest, EvaluateReturnsItsValues) {
   Toy toy({std::make_shared<MemoryMonitor>()});
   const Metrics metrics = toy.trainer.evaluate({.dataset = toy_data(4)});
   EXPECT_EQ(metrics.count("resident_mib"), 1);
   EXPECT_EQ(metrics.count("peak_resident_mib"), 1);
 }
 
-TEST(MemoryMonitorTest, RunOnTheCpuHasNoCudaPeak) {
+TEST(MemoryMonitorTest, ARunOnTheCpuHasNoCudaPeak) {
   Toy toy({std::make_shared<MemoryMonitor>()});
   toy.trainer.train(run_of(1));
   EXPECT_TRUE(toy.trainer.run_history().get_metric_values("cuda_peak_mib").empty());
 }
 
-/// Gives back immediately what it takes in the first epoch.
+/// Allocates device memory in the first epoch and frees it immediately.
 class AllocateOnDeviceInFirstEpoch : public Callback {
  public:
   void on_train_epoch_start(Trainer& trainer) override {
@@ -67,7 +67,7 @@ class AllocateOnDeviceInFirstEpoch : public Callback {
   }
 };
 
-TEST(MemoryMonitorTest, CudaPeakIsThatOfTheEpoch_CUDA) {
+TEST(MemoryMonitorTest, TheCudaPeakIsThatOfTheEpoch_CUDA) {
   const auto model = toy_model();
   QuietTrainer trainer(model, torch::nn::CrossEntropyLoss(), toy_sgd(model),
                        {.callbacks = {std::make_shared<MemoryMonitor>(),

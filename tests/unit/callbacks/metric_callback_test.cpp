@@ -1,4 +1,4 @@
-// What MetricCallback measures and records.
+// The values that MetricCallback measures and records.
 
 #include <gtest/gtest.h>
 #include <torch/torch.h>
@@ -16,7 +16,7 @@
 namespace linkboy::testing::metric_callback_test {
 namespace {
 
-/// The share of samples whose highest score is that of their label.
+/// The share of samples for which the label has the highest score.
 class Hits : public Metric {
  public:
   Hits() {
@@ -35,7 +35,7 @@ class Hits : public Metric {
   }
 };
 
-/// Computes the value for toy_data(rows), sample by sample.
+/// Returns the expected value for toy_data(rows), computed sample by sample.
 double hits_of(torch::nn::Sequential& model, int64_t rows) {
   const torch::NoGradGuard no_grad;
   auto data = toy_data(rows);
@@ -54,7 +54,7 @@ std::shared_ptr<MetricCallback> hits_callback(MetricCallbackOptions options = {}
                                           std::move(options));
 }
 
-/// Batches of 4, 4 and 2 samples.
+/// Returns options with training batches of 4, 4 and 2 samples.
 TrainOptions options_of(int64_t num_epochs) {
   return {.train_dataset = toy_data(10),
           .num_epochs = num_epochs,
@@ -66,7 +66,7 @@ std::vector<double> values(Toy& toy, std::string_view name) {
   return toy.trainer.run_history().get_metric_values(name);
 }
 
-TEST(MetricCallbackTest, RecordsEachEvaluationOverAllItsBatches) {
+TEST(MetricCallbackTest, RecordsEachEvaluationOverAllBatches) {
   Toy toy({hits_callback()});
   toy.trainer.train(options_of(3));
   const auto recorded = values(toy, "eval_hits");
@@ -74,7 +74,7 @@ TEST(MetricCallbackTest, RecordsEachEvaluationOverAllItsBatches) {
   EXPECT_EQ(recorded.back(), hits_of(toy.model, 7));
 }
 
-TEST(MetricCallbackTest, MeasuresTrainingOnlyIfAskedTo) {
+TEST(MetricCallbackTest, MeasuresTrainingOnlyOnRequest) {
   Toy plain({hits_callback()}, 0.0);
   plain.trainer.train(options_of(2));
   EXPECT_TRUE(values(plain, "train_hits").empty());
@@ -86,7 +86,7 @@ TEST(MetricCallbackTest, MeasuresTrainingOnlyIfAskedTo) {
   EXPECT_EQ(values(toy, "eval_hits"), values(plain, "eval_hits"));
 }
 
-TEST(MetricCallbackTest, MeasuresBatchesByTheWeightsBeforeTheirUpdate) {
+TEST(MetricCallbackTest, MeasuresBatchesWithTheWeightsBeforeTheirUpdate) {
   Toy toy({hits_callback({.measure_training = true})}, 5.0);
   const double before = hits_of(toy.model, 10);
   auto options = options_of(1);
@@ -95,14 +95,14 @@ TEST(MetricCallbackTest, MeasuresBatchesByTheWeightsBeforeTheirUpdate) {
   EXPECT_EQ(values(toy, "train_hits"), std::vector<double>{before});
 }
 
-TEST(MetricCallbackTest, EvaluateAloneReturnsTheValues) {
+TEST(MetricCallbackTest, EvaluateReturnsTheValues) {
   Toy toy({hits_callback({.measure_training = true})});
   const auto metrics = toy.trainer.evaluate({.dataset = toy_data(7), .per_device_batch_size = 4});
   EXPECT_EQ(metrics.at("eval_hits"), hits_of(toy.model, 7));
   EXPECT_EQ(metrics.count("train_hits"), 0U);
 }
 
-TEST(MetricCallbackTest, SecondTrainStartsAnew) {
+TEST(MetricCallbackTest, ASecondTrainStartsFromZero) {
   Toy toy({hits_callback({.measure_training = true})}, 0.0);
   toy.trainer.train(options_of(1));
   const auto first = values(toy, "train_hits");
@@ -111,7 +111,7 @@ TEST(MetricCallbackTest, SecondTrainStartsAnew) {
   EXPECT_EQ(values(toy, "eval_hits"), std::vector<double>{hits_of(toy.model, 7)});
 }
 
-TEST(MetricCallbackTest, ElementsOfAVectorGetNumbers) {
+TEST(MetricCallbackTest, NumbersTheElementsOfAVector) {
   auto auroc =
       make<AUROC>({.num_classes = 3, .average = RankingAverage::none, .from_logits = true});
   Toy toy({std::make_shared<MetricCallback>(
@@ -125,7 +125,7 @@ TEST(MetricCallbackTest, ElementsOfAVectorGetNumbers) {
   EXPECT_TRUE(values(toy, "eval_auroc").empty());
 }
 
-TEST(MetricCallbackTest, ChoosesWhatTheMetricsTake) {
+TEST(MetricCallbackTest, SelectsOutputsAndTargetsForTheMetrics) {
   const MetricCallbackOptions options{
       .output = [](const Batch&, const StepOutput& output) { return output.loss; },
       .target = [](const Batch& batch, const auto&) { return torch::tensor(batch.size()); }};
@@ -146,7 +146,7 @@ class EvaluateWithin : public Callback {
   }
 };
 
-TEST(MetricCallbackTest, EvaluationsWithinAnEpochHaveValuesOfTheirOwn) {
+TEST(MetricCallbackTest, IntermediateEvaluationsHaveSeparateValues) {
   for (const auto phase : {Callback::Phase::first, Callback::Phase::last}) {
     Toy toy({hits_callback({.measure_training = true}), std::make_shared<EvaluateWithin>(phase)},
             0.0);
@@ -168,7 +168,7 @@ class StopInEvaluation : public Callback {
   bool has_stopped_ = false;
 };
 
-TEST(MetricCallbackTest, RunAfterOneThatEndedInAnEvaluationIsWhole) {
+TEST(MetricCallbackTest, ARunAfterOneThatEndedInAnEvaluationIsComplete) {
   Toy toy({hits_callback({.measure_training = true}), std::make_shared<StopInEvaluation>()}, 0.0);
   toy.trainer.train(options_of(1));
   EXPECT_TRUE(values(toy, "eval_hits").empty());
@@ -188,14 +188,14 @@ class AddLate : public Callback {
   std::shared_ptr<Callback> callback_;
 };
 
-TEST(MetricCallbackTest, AddedWithinAnEpochItStartsWithTheNext) {
+TEST(MetricCallbackTest, ACallbackAddedWithinAnEpochStartsWithTheNext) {
   Toy toy({std::make_shared<AddLate>(hits_callback({.measure_training = true}))}, 0.0);
   toy.trainer.train(options_of(2));
   EXPECT_EQ(values(toy, "train_hits").size(), 1U);
   EXPECT_EQ(values(toy, "eval_hits").size(), 2U);
 }
 
-TEST(MetricCallbackTest, CallbacksAfterItFindTheValues) {
+TEST(MetricCallbackTest, LaterCallbacksFindTheValues) {
   class ReadHits : public Callback {
    public:
     void on_eval_epoch_end(Trainer& trainer) override {
@@ -222,7 +222,7 @@ class TupleTrainer : public QuietTrainer {
   }
 };
 
-TEST(MetricCallbackTest, RefusesOutputsThatAreNoTensorUnlessToldWhatToTake) {
+TEST(MetricCallbackTest, RefusesOutputsThatAreNotTensorsUnlessOneIsSelected) {
   const auto model = toy_model();
   const auto evaluate = [&](MetricCallbackOptions options) {
     TupleTrainer trainer(
@@ -237,12 +237,13 @@ TEST(MetricCallbackTest, RefusesOutputsThatAreNoTensorUnlessToldWhatToTake) {
   EXPECT_EQ(metrics.count("eval_hits"), 1U);
 }
 
-TEST(MetricCallbackTest, RefusesMetricsThatDoNotFitTogether) {
+TEST(MetricCallbackTest, RefusesMetricsWithTheSameName) {
   const auto metric = std::make_shared<Hits>();
-  EXPECT_ERROR(MetricCallback({{"hits", metric}, {"hits", metric}}), "\"hits\" is there already");
+  EXPECT_ERROR(MetricCallback({{"hits", metric}, {"hits", metric}}),
+               "there is already a metric \"hits\"");
 }
 
-/// The same without a callback.
+/// Measures the same metric without a callback.
 class MeasuringTrainer : public QuietTrainer {
  public:
   using QuietTrainer::QuietTrainer;
@@ -266,7 +267,7 @@ class MeasuringTrainer : public QuietTrainer {
   Hits hits_;
 };
 
-TEST(MetricCallbackTest, SubclassMeasuresTheSame) {
+TEST(MetricCallbackTest, ATrainerSubclassMeasuresTheSameValues) {
   const auto model = toy_model();
   MeasuringTrainer trainer(model, torch::nn::CrossEntropyLoss(), toy_sgd(model),
                            {.callbacks = {hits_callback()}, .accelerator = {.device = "cpu"}});

@@ -1,5 +1,3 @@
-// MetricMonitor over several runs.
-
 #include "linkboy/callbacks/metric_monitor.hpp"
 
 #include <gtest/gtest.h>
@@ -10,14 +8,14 @@
 namespace linkboy::testing::metric_monitor_test {
 namespace {
 
-TEST(MetricMonitorTest, AResumedRunReadsTheValueThatWasNotReadBefore) {
+TEST(MetricMonitorTest, AResumedRunReadsAPendingValue) {
   Toy toy;
   auto& history = toy.trainer.run_history();
   MetricMonitor saved("score", true);
   saved.start_run(toy.trainer, /*is_resumed=*/false, /*reset=*/true);
   history.update_metric("score", 1.0);
   EXPECT_EQ(saved.new_value(toy.trainer), 1.0);
-  history.update_metric("score", 2.0);  // within the next epoch
+  history.update_metric("score", 2.0);  // in the next epoch
   const StateDict state = saved.state_dict();
   MetricMonitor resumed("score", true);
   resumed.load_state_dict(state);

@@ -1,4 +1,4 @@
-// The state of the moving average: runs that are resumed.
+// The state of ModelEma, and runs that are resumed.
 
 #include <gtest/gtest.h>
 #include <torch/torch.h>
@@ -32,7 +32,7 @@ TEST(ModelEmaStateTest, RejectsAStateOfAnotherModel) {
                "the saved average of \"weight\"");
 }
 
-/// A run with all that has a state, and the average.
+/// A run with ModelEma and all other parts that have a state.
 struct Rehearsal {
   explicit Rehearsal(int64_t last_update, ModelEmaOptions ema_options = {}) {
     torch::manual_seed(3);
@@ -60,14 +60,14 @@ struct Rehearsal {
   TrainOptions options;
 };
 
-TEST(ModelEmaStateTest, AResumedRunIsTheUninterruptedOneInEveryBit) {
+TEST(ModelEmaStateTest, AResumedRunIsBitIdenticalToTheUninterruptedOne) {
   const TemporaryFolder folder;
   Rehearsal whole(100);
   whole.trainer->train(whole.options);
   ASSERT_EQ(whole.trainer->num_updates(), 12);
   whole.trainer->save_training_state(folder / "whole");
   const std::string expected = read_bytes(folder / "whole" / kTrainingStateFile);
-  // Before and at the average's start, at an epoch's end, in mid-epoch.
+  // Before the average starts, at its start, at an epoch's end, and mid-epoch.
   for (int64_t k : {1, 2, 4, 7}) {
     SCOPED_TRACE(k);
     Rehearsal first(k);
@@ -82,12 +82,12 @@ TEST(ModelEmaStateTest, AResumedRunIsTheUninterruptedOneInEveryBit) {
   }
 }
 
-TEST(ModelEmaStateTest, AFileOfAnEpochAfterTheStateIsNotTakenForTheAverageThatTheStateKnows) {
+TEST(ModelEmaStateTest, AFileNewerThanTheStateIsNotMistakenForItsBestAverage) {
   const TemporaryFolder folder;
   const ModelEmaOptions every_epoch{.evaluate = false, .path = folder / "ema.pt"};
   Rehearsal whole(1000, every_epoch);
-  // Each epoch has 4 updates; the state of the second epoch's first one knows the first epoch's
-  // file.
+  // Each epoch has 4 updates. The state of update 5, in the second epoch, refers to the first
+  // epoch's file.
   whole.trainer->callback_handler().add(
       make<LambdaCallback>({.on_train_update_end = [&](Trainer& trainer) {
         if (trainer.num_updates() == 5) trainer.save_training_state(folder / "state");
@@ -104,7 +104,7 @@ TEST(ModelEmaStateTest, AFileOfAnEpochAfterTheStateIsNotTakenForTheAverageThatTh
   EXPECT_EQ(read_checkpoint(folder / "ema.pt").get_int("epoch"), 3);
 }
 
-TEST(ModelEmaStateTest, AStateThatDoesNotTellTheEpochOfItsFileForgetsTheBestValueToo) {
+TEST(ModelEmaStateTest, AStateWithoutTheEpochOfItsFileForgetsTheBestValue) {
   const TemporaryFolder folder;
   const ModelEmaOptions every_epoch{.evaluate = true, .path = folder / "ema.pt"};
   Rehearsal first(5, every_epoch);
@@ -132,7 +132,7 @@ TEST(ModelEmaStateTest, AStateThatDoesNotTellTheEpochOfItsFileForgetsTheBestValu
   EXPECT_GT(read_checkpoint(folder / "ema.pt").get_int("epoch"), 1);
 }
 
-TEST(ModelEmaStateTest, AStateWithTheAverageInTheModelGoesOnWithTheWeights) {
+TEST(ModelEmaStateTest, AStateWithTheAverageInTheModelContinuesWithTheWeights) {
   const TemporaryFolder folder;
   Rehearsal whole(100);
   whole.options.create_scheduler_fn = {};
@@ -154,7 +154,7 @@ TEST(ModelEmaStateTest, AStateWithTheAverageInTheModelGoesOnWithTheWeights) {
                         tensors_of(whole.ema->averaged_model_state())));
 }
 
-TEST(ModelEmaStateTest, AnAverageThatWasLoadedCanBeSwappedInBeforeARun) {
+TEST(ModelEmaStateTest, ALoadedAverageCanBeSwappedInBeforeARun) {
   const TemporaryFolder folder;
   Rehearsal first(100);
   first.trainer->train(first.options);

@@ -1,4 +1,4 @@
-// The moving average of the weights: its numbers, its evaluation, its files.
+// ModelEma: its values, its evaluation, and its files.
 
 #include "linkboy/callbacks/model_ema.hpp"
 
@@ -22,7 +22,7 @@ namespace {
 
 using torch::Tensor;
 
-/// The weights before the first update and after each.
+/// Keeps the weights before the first update and after each update.
 class KeepWeights : public Callback {
  public:
   void on_training_run_start(Trainer& trainer) override { keep(trainer); }
@@ -33,7 +33,7 @@ class KeepWeights : public Callback {
   void keep(Trainer& trainer) { weights.push_back(copies_of(trainer.model().parameters())); }
 };
 
-/// The average in double precision, as one would write it down.
+/// Returns the average, computed in double precision from its definition.
 std::vector<Tensor> average_by_hand(const std::vector<std::vector<Tensor>>& weights,
                                     const std::vector<double>& decays) {
   std::vector<Tensor> average;
@@ -47,7 +47,7 @@ std::vector<Tensor> average_by_hand(const std::vector<std::vector<Tensor>>& weig
   return average;
 }
 
-TEST(ModelEmaTest, IsTheAverageOfAllUpdates) {
+TEST(ModelEmaTest, AveragesAllUpdates) {
   auto keep = std::make_shared<KeepWeights>();
   auto ema = make<ModelEma>({.decay = 0.9, .warmup = false});
   Toy toy({keep, ema});
@@ -59,8 +59,8 @@ TEST(ModelEmaTest, IsTheAverageOfAllUpdates) {
   EXPECT_FALSE(bit_equal(averages, toy.model->parameters()));
 }
 
-TEST(ModelEmaTest, IsPythonsAveragedModelInEveryBit) {
-  // torch.optim.swa_utils: torch._foreach_lerp_(averages, weights, 1 - decay).
+TEST(ModelEmaTest, IsBitIdenticalToPythonsAveragedModel) {
+  // torch.optim.swa_utils uses torch._foreach_lerp_(averages, weights, 1 - decay).
   auto keep = std::make_shared<KeepWeights>();
   auto ema = make<ModelEma>({.decay = 0.97, .warmup = false});
   Toy toy({keep, ema});
@@ -74,32 +74,32 @@ TEST(ModelEmaTest, IsPythonsAveragedModelInEveryBit) {
   EXPECT_TRUE(bit_equal(tensors_of(ema->averaged_model_state()), expected));
 }
 
-TEST(ModelEmaTest, WarmsItsDecayUp) {
+TEST(ModelEmaTest, WarmsUpItsDecay) {
   auto keep = std::make_shared<KeepWeights>();
   auto ema = make<ModelEma>({.decay = 0.25});
   Toy toy({keep, ema});
   toy.trainer.train(three_updates_per_epoch(1));
   expect_close(tensors_of(ema->averaged_model_state()),
                average_by_hand(keep->weights, {1.0 / 10, 2.0 / 11, 3.0 / 12}));
-  toy.trainer.train(three_updates_per_epoch(2));  // a new average; 4 / 13 would be above the decay
+  toy.trainer.train(three_updates_per_epoch(2));  // a new average; 4 / 13 exceeds 0.25
   keep->weights.erase(keep->weights.begin(), keep->weights.begin() + 4);
   expect_close(tensors_of(ema->averaged_model_state()),
                average_by_hand(keep->weights, {1.0 / 10, 2.0 / 11, 3.0 / 12, 0.25, 0.25, 0.25}));
 }
 
-TEST(ModelEmaTest, StartsAfterSomeUpdatesAndTakesEachNth) {
+TEST(ModelEmaTest, StartsAfterSomeUpdatesAndAveragesEveryNth) {
   auto keep = std::make_shared<KeepWeights>();
   auto ema =
       make<ModelEma>({.decay = 0.5, .warmup = false, .start_after = 2, .every_n_updates = 3});
   Toy toy({keep, ema});
-  toy.trainer.train(three_updates_per_epoch(3));  // 9 updates: begins with 2, takes 5 and 8
+  toy.trainer.train(three_updates_per_epoch(3));  // 9 updates: starts at 2, adds 5 and 8
   EXPECT_EQ(ema->num_averaged(), 2);
   const auto& all = keep->weights;
   expect_close(tensors_of(ema->averaged_model_state()),
                average_by_hand({all[2], all[5], all[8]}, {0.5, 0.5}));
 }
 
-TEST(ModelEmaTest, BeforeItsStartTheModelIsItsAverage) {
+TEST(ModelEmaTest, TheAverageEqualsTheModelBeforeItsStart) {
   auto ema = make<ModelEma>({.start_after = 100});
   Toy toy({ema});
   toy.trainer.train(three_updates_per_epoch(1));
@@ -130,7 +130,7 @@ TEST(ModelEmaTest, DoesNotCountSkippedUpdates) {
   EXPECT_EQ(ema->num_averaged(), 2);
 }
 
-TEST(ModelEmaTest, AveragesFloatingBuffersAndLeavesIntegerOnes) {
+TEST(ModelEmaTest, AveragesFloatingPointBuffersAndCopiesIntegers) {
   namespace nn = torch::nn;
   nn::Sequential model(nn::Linear(4, 3), nn::BatchNorm1d(3));
   auto ema = make<ModelEma>({.decay = 0.5, .warmup = false});
@@ -148,7 +148,7 @@ TEST(ModelEmaTest, AveragesFloatingBuffersAndLeavesIntegerOnes) {
   EXPECT_EQ(average.entries().size(), own.entries().size());
 }
 
-TEST(ModelEmaTest, AveragesHalfPrecisionInFull) {
+TEST(ModelEmaTest, AveragesHalfPrecisionWeightsInFullPrecision) {
   torch::nn::Linear model(1, 1);
   model->to(torch::kBFloat16);
   {
@@ -162,7 +162,7 @@ TEST(ModelEmaTest, AveragesHalfPrecisionInFull) {
     const torch::NoGradGuard no_grad;
     model->weight.fill_(2.0);
   }
-  // In bfloat16 the average would stay at 1 forever.
+  // In bfloat16, the average would always stay at 1.
   for (int k = 0; k < 100; ++k) weights.move_towards_model(0.001);
   const auto average = weights.values().get_tensor("weight");
   EXPECT_EQ(average.scalar_type(), torch::kFloat);
@@ -174,7 +174,7 @@ TEST(ModelEmaTest, AveragesHalfPrecisionInFull) {
   EXPECT_EQ(model->weight.item<double>(), 2.0);
 }
 
-TEST(ModelEmaTest, EvaluatesTheAverageAndTrainsOnUnchanged) {
+TEST(ModelEmaTest, EvaluatesTheAverageAndContinuesTrainingUnchanged) {
   auto plain_losses = std::make_shared<KeepLosses>();
   Toy plain({plain_losses});
   plain.trainer.train(three_updates_per_epoch(3));
@@ -201,7 +201,7 @@ TEST(ModelEmaTest, EvaluatesTheAverageAndTrainsOnUnchanged) {
   EXPECT_NE(values.back(), toy.trainer.run_history().get_latest_metric("eval_loss_epoch"));
 }
 
-TEST(ModelEmaTest, EvaluatesOnlyWhereTheEpochWasEvaluated) {
+TEST(ModelEmaTest, EvaluatesOnlyAfterEvaluatedEpochs) {
   Toy toy({std::make_shared<ModelEma>()});
   TrainOptions options = three_updates_per_epoch(5);
   options.evaluate_every_n_epochs = 2;
@@ -214,7 +214,7 @@ TEST(ModelEmaTest, EvaluatesOnlyWhereTheEpochWasEvaluated) {
   EXPECT_TRUE(silent.trainer.run_history().get_metric_values("ema_model_eval_loss_epoch").empty());
 }
 
-TEST(ModelEmaTest, CallbacksBeforeItInTheListCanWatchItsMetrics) {
+TEST(ModelEmaTest, EarlierCallbacksInTheListCanMonitorItsMetrics) {
   const TemporaryFolder folder;
   auto best =
       make<SaveBestModel>({.path = folder / "best.pt", .monitor = "ema_model_eval_loss_epoch"});
@@ -238,7 +238,7 @@ TEST(ModelEmaTest, SavesTheBestAverage) {
     ModelEma& ema_;
   };
   const TemporaryFolder folder;
-  // With this learning rate the loss goes up and down.
+  // With this learning rate, the loss goes up and down.
   auto ema = make<ModelEma>({.decay = 0.5, .path = folder / "new" / "ema.pt"});
   auto keep = std::make_shared<KeepAverages>(*ema);
   Toy toy({ema, keep}, /*lr=*/1.5);
@@ -271,7 +271,7 @@ TEST(ModelEmaTest, WithoutEvaluationSavesEachEpoch) {
                         tensors_of(ema->averaged_model_state())));
 }
 
-TEST(ModelEmaTest, SwapsBackWhateverTheEvaluationThrows) {
+TEST(ModelEmaTest, SwapsBackAfterAnExceptionInTheEvaluation) {
   class ThrowInEma : public Callback {
    public:
     void on_eval_step_end(Trainer& trainer, const Batch&, const StepOutput&) override {
@@ -302,7 +302,7 @@ TEST(ModelEmaTest, AStopDuringItsEvaluationEndsTheRunInOrder) {
   EXPECT_TRUE(bit_equal(toy.model->parameters(), keep->weights.back()));
 }
 
-TEST(ModelEmaTest, SwapsInAndOutForTheUser) {
+TEST(ModelEmaTest, TheUserCanSwapTheAverageInAndOut) {
   auto ema = std::make_shared<ModelEma>();
   Toy toy({ema});
   EXPECT_ERROR(ema->swap_in(toy.trainer), "there is no average of the model yet");
@@ -318,15 +318,15 @@ TEST(ModelEmaTest, SwapsInAndOutForTheUser) {
   EXPECT_TRUE(bit_equal(toy.model->parameters(), own));
 }
 
-TEST(ModelEmaTest, LeavesTheAverageInTheModelIfAskedTo) {
+TEST(ModelEmaTest, AppliesTheAverageToTheModelOnRequest) {
   auto ema = make<ModelEma>({.apply_at_end = true});
   Toy toy({ema});
   toy.trainer.train(three_updates_per_epoch(1));
   EXPECT_TRUE(bit_equal(toy.model->parameters(), tensors_of(ema->averaged_model_state())));
-  EXPECT_EQ(toy.trainer.train(three_updates_per_epoch(1)).num_epochs, 1);  // goes on from there
+  EXPECT_EQ(toy.trainer.train(three_updates_per_epoch(1)).num_epochs, 1);  // continues from there
 }
 
-TEST(ModelEmaTest, RejectsOptionsOutOfTheirRange) {
+TEST(ModelEmaTest, RejectsOptionsOutOfRange) {
   EXPECT_ERROR((ModelEma{{.decay = 1.0}}), "decay is 1; it must be at least 0 and below 1");
   EXPECT_ERROR((ModelEma{{.decay = -0.1}}), "decay is -0.1");
   EXPECT_ERROR((ModelEma{{.decay = NAN}}), "decay is nan");

@@ -1,4 +1,4 @@
-// ModelSummary: the table, and what the callback prints.
+// ModelSummary: the table and the callback's output.
 
 #include <gtest/gtest.h>
 #include <torch/script.h>
@@ -28,7 +28,7 @@ TrainOptions run_of_one_epoch() {
           .train_dataloader_options = {.shuffle = true, .seed = 3}};
 }
 
-/// The toy model's 4-5-3 takes 2 * (4 * 5 + 5 * 3) operations.
+/// The toy model's layers 4-5-3 need 2 * (4 * 5 + 5 * 3) operations.
 constexpr const char* kToyTable =
     "Module   Type        Output  Parameters  Trained  FLOPs/sample\n"
     "(model)  Sequential  [2, 3]          43  yes                70\n"
@@ -37,7 +37,7 @@ constexpr const char* kToyTable =
     "  2      Linear      [2, 3]          18  yes                30\n"
     "43 parameters (172 B), 43 of them trained; 0 B of buffers; 70 FLOPs per sample\n";
 
-/// Layers of each kind of row: a buffer, no weight, nested.
+/// A model with nested layers, layers with buffers, and layers without weights.
 class ConvolutionsImpl : public torch::nn::Module {
  public:
   ConvolutionsImpl() {
@@ -56,13 +56,13 @@ class ConvolutionsImpl : public torch::nn::Module {
 };
 TORCH_MODULE(Convolutions);
 
-TEST(ModelSummaryTest, PrintsTheTableWhenARunStarts) {
+TEST(ModelSummaryTest, PrintsTheTableAtTheStartOfARun) {
   Toy toy({std::make_shared<ModelSummary>()});
   toy.trainer.train(run_of_one_epoch());
   EXPECT_EQ(joined(toy.trainer.lines), kToyTable);
 }
 
-TEST(ModelSummaryTest, IsPrintedOnceAlsoInARunOfEvaluate) {
+TEST(ModelSummaryTest, IsPrintedOnceAlsoByEvaluate) {
   Toy toy({std::make_shared<ModelSummary>()});
   toy.trainer.evaluate({.dataset = toy_data(4), .per_device_batch_size = 2});
   toy.trainer.train(run_of_one_epoch());
@@ -80,7 +80,7 @@ TEST(ModelSummaryTest, DepthIsLimitedOnRequest) {
   EXPECT_EQ(summary->table()->modules.size(), 4);
 }
 
-TEST(ModelSummaryTest, HoldsNestedModulesBuffersAndFrozenParts) {
+TEST(ModelSummaryTest, ShowsNestedModulesBuffersAndFrozenParts) {
   Convolutions net;
   for (auto& parameter : net->children()[0]->parameters()) parameter.set_requires_grad(false);
   Model model(net);
@@ -97,7 +97,7 @@ TEST(ModelSummaryTest, HoldsNestedModulesBuffersAndFrozenParts) {
             "268,128 FLOPs per sample\n");
 }
 
-TEST(ModelSummaryTest, WithoutAForwardPassHasSizesAlone) {
+TEST(ModelSummaryTest, HasOnlySizesWithoutAForwardPass) {
   Model model(toy_model());
   EXPECT_EQ(summarize(model).to_string(0),
             "Module   Type        Output  Parameters  Trained  FLOPs/sample\n"
@@ -106,7 +106,7 @@ TEST(ModelSummaryTest, WithoutAForwardPassHasSizesAlone) {
   EXPECT_FALSE(summarize(model).was_run);
 }
 
-TEST(ModelSummaryTest, SharedParametersCountOnceInTheWhole) {
+TEST(ModelSummaryTest, SharedParametersCountOnceInTheTotal) {
   const torch::nn::Linear shared(4, 4);
   Model model(torch::nn::Sequential(shared, torch::nn::ReLU(), shared));
   const auto table = summarize(model, torch::zeros({1, 4}));
@@ -116,7 +116,7 @@ TEST(ModelSummaryTest, SharedParametersCountOnceInTheWhole) {
   EXPECT_EQ(table.modules[0].flops, 2 * 2 * 16);
 }
 
-TEST(ModelSummaryTest, SeesTorchScriptModels) {
+TEST(ModelSummaryTest, SupportsTorchScriptModels) {
   torch::jit::Module script("m");
   torch::jit::Module layer("layer");
   layer.register_parameter("weight", torch::ones({3, 4}), /*is_buffer=*/false);
@@ -131,11 +131,11 @@ TEST(ModelSummaryTest, SeesTorchScriptModels) {
             "12 parameters (48 B), 0 of them trained; 12 B of buffers; 24 FLOPs per sample\n");
 }
 
-TEST(ModelSummaryTest, LeavesModesBuffersAndRandomNumbersAsTheyWere) {
+TEST(ModelSummaryTest, DoesNotChangeModesBuffersAndRandomNumbers) {
   torch::nn::Sequential net(torch::nn::BatchNorm1d(4), torch::nn::Dropout(0.5),
                             torch::nn::Linear(4, 2));
   net->train();
-  net[0]->eval();  // frozen
+  net[0]->eval();
   const auto before = copies_of(net->buffers());
   const auto draw = [&] {
     torch::rand({3});
@@ -153,20 +153,20 @@ TEST(ModelSummaryTest, LeavesModesBuffersAndRandomNumbersAsTheyWere) {
   EXPECT_TRUE(bit_equal(net->buffers(), before));
 }
 
-TEST(ModelSummaryTest, ChangesNothingInARun) {
+TEST(ModelSummaryTest, DoesNotChangeARun) {
   const SingleThread single_thread;
   Toy plain;
   Toy watched({std::make_shared<ModelSummary>()});
   for (Toy* toy : {&plain, &watched}) {
     torch::manual_seed(5);
     auto options = run_of_one_epoch();
-    options.train_dataloader_options = {.num_workers = 2};  // shuffled by LibTorch's seed
+    options.train_dataloader_options = {.num_workers = 2};  // LibTorch's seed determines the order
     toy->trainer.train(options);
   }
   EXPECT_TRUE(bit_equal(plain.model->parameters(), watched.model->parameters()));
 }
 
-/// Takes two tensors.
+/// A module with two inputs.
 class SumImpl : public torch::nn::Module {
  public:
   SumImpl() { register_module("linear", linear_); }
@@ -196,7 +196,7 @@ class SumTrainer : public QuietTrainer {
   Sum net_;
 };
 
-TEST(ModelSummaryTest, ReadingABatchDrawsNoRandomNumbersOfTheRun) {
+TEST(ModelSummaryTest, ReadingABatchDoesNotAdvanceTheRandomNumbersOfTheRun) {
   class Noisy : public DatasetSource {
    public:
     int64_t size() const override { return data_.size(); }
@@ -217,7 +217,7 @@ TEST(ModelSummaryTest, ReadingABatchDrawsNoRandomNumbersOfTheRun) {
   EXPECT_EQ(loss_of({std::make_shared<ModelSummary>()}), loss_of({}));
 }
 
-TEST(ModelSummaryTest, ModelThatTakesSomethingElseIsPrintedWithoutShapesAndWhy) {
+TEST(ModelSummaryTest, PrintsTheReasonIfTheShapesAreUnknown) {
   SumTrainer trainer(Sum(), {make<ModelSummary>({.max_depth = 0})});
   EXPECT_EQ(trainer.train(run_of_one_epoch()).reason, StopReason::finished);
   ASSERT_EQ(trainer.lines.size(), 4);
@@ -225,7 +225,7 @@ TEST(ModelSummaryTest, ModelThatTakesSomethingElseIsPrintedWithoutShapesAndWhy) 
   EXPECT_NE(trainer.lines[3].find("cannot be called with 1 tensor(s)"), std::string::npos);
 }
 
-TEST(ModelSummaryTest, CallsTheModelAsTheOptionsSay) {
+TEST(ModelSummaryTest, CallsTheForwardOfTheOptions) {
   Sum net;
   const auto summary =
       make<ModelSummary>({.forward = [net](const Batch& batch) mutable -> c10::IValue {

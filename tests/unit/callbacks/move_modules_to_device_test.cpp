@@ -10,7 +10,7 @@
 namespace linkboy::testing::move_modules_to_device_test {
 namespace {
 
-/// Writes down its name when it is moved.
+/// Records its name when it is moved.
 class Movable : public torch::nn::Module {
  public:
   Movable(std::string name, std::vector<std::string>* moved)

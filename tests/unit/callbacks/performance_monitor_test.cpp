@@ -1,4 +1,4 @@
-// What PerformanceMonitor measures, by a clock that only the parts of the run move.
+// The values that PerformanceMonitor measures with a clock that only the parts of the run advance.
 
 #include <gtest/gtest.h>
 #include <torch/torch.h>
@@ -18,8 +18,8 @@
 namespace linkboy::testing::performance_monitor_test {
 namespace {
 
-/// Seconds that a batch, a forward and a backward pass, an evaluation batch, and what another
-/// callback does after an update take.
+/// Seconds for a batch, a forward pass, a backward pass, an evaluation batch, and the work of
+/// another callback after an update.
 constexpr int kBatch = 3;
 constexpr int kForward = 2;
 constexpr int kBackward = 7;
@@ -36,7 +36,7 @@ class SlowAfterUpdate : public Callback {
   std::shared_ptr<FakeTime> time_;
 };
 
-/// Epochs of four batches of two samples, evaluated.
+/// A run with evaluation, whose epochs have four batches of two samples.
 struct TimedRun {
   explicit TimedRun(CallbackList more = {}, PerformanceMonitorOptions monitor_options = {})
       : monitor(std::make_shared<ByFakeTime<PerformanceMonitor>>(time, monitor_options)),
@@ -87,7 +87,7 @@ TEST(PerformanceMonitorTest, RecordsRateStepAndDataTimeOfEachEpochWithoutItsEval
   EXPECT_EQ(run.values("train_samples_per_second"), thrice(2 / kStep));
 }
 
-TEST(PerformanceMonitorTest, WhatOtherCallbacksDoAfterAnUpdateIsNoWaitForData) {
+TEST(PerformanceMonitorTest, WorkOfOtherCallbacksIsNotDataTime) {
   TimedRun run;
   run.trainer.callback_handler().add(std::make_shared<SlowAfterUpdate>(run.time));
   run.trainer.train(run.options);
@@ -95,7 +95,7 @@ TEST(PerformanceMonitorTest, WhatOtherCallbacksDoAfterAnUpdateIsNoWaitForData) {
   EXPECT_EQ(run.values("train_step_time"), thrice(kStep + kAfterUpdate));
 }
 
-TEST(PerformanceMonitorTest, BackwardPassesWithinAWindowAreNoWaitForData) {
+TEST(PerformanceMonitorTest, BackwardPassesWithinAWindowAreNotDataTime) {
   TimedRun run;
   run.options.gradient_accumulation_steps = 2;
   run.trainer.train(run.options);
@@ -113,7 +113,7 @@ TEST(PerformanceMonitorTest, EvaluationBetweenTwoUpdatesDoesNotCount) {
   EXPECT_EQ(run.monitor->recent().step_time(), kStep);
 }
 
-TEST(PerformanceMonitorTest, RecordsTeraflopsIfItKnowsWhatASampleTakes) {
+TEST(PerformanceMonitorTest, RecordsTeraflopsIfTheFlopsPerSampleAreGiven) {
   TimedRun run({}, {.flops_per_sample = 6e12});
   run.trainer.train(run.options);
   EXPECT_EQ(run.values("train_tflops"), thrice(6 * 2 / kStep));
@@ -122,7 +122,7 @@ TEST(PerformanceMonitorTest, RecordsTeraflopsIfItKnowsWhatASampleTakes) {
   EXPECT_TRUE(without.values("train_tflops").empty());
 }
 
-TEST(PerformanceMonitorTest, GivesTheLastEpochAndTheRecentUpdates) {
+TEST(PerformanceMonitorTest, ReturnsTheLastEpochAndTheRecentUpdates) {
   TimedRun run({}, {.num_recent_updates = 3});
   run.options.num_epochs = 1;
   run.trainer.train(run.options);
@@ -136,14 +136,14 @@ TEST(PerformanceMonitorTest, GivesTheLastEpochAndTheRecentUpdates) {
   EXPECT_EQ(recent.samples_per_second(), 2 / kStep);
 }
 
-TEST(PerformanceMonitorTest, RecentUpdatesMayLieInTwoEpochsButTheEvaluationBetweenDoesNotCount) {
+TEST(PerformanceMonitorTest, RecentUpdatesCanSpanTwoEpochsWithoutTheEvaluationInBetween) {
   TimedRun run({stop_at(5)});
   run.trainer.train(run.options);
   EXPECT_EQ(run.monitor->recent().num_steps, 5);
   EXPECT_EQ(run.monitor->recent().seconds, 5 * kStep);
 }
 
-TEST(PerformanceMonitorTest, EpochThatWasLeftEarlyIsNotRecordedButCanBeRead) {
+TEST(PerformanceMonitorTest, AnAbandonedEpochIsNotRecordedButCanBeRead) {
   TimedRun run({stop_at(6)});
   run.trainer.train(run.options);
   EXPECT_EQ(run.values("train_step_time"), std::vector<double>{kStep});
@@ -152,7 +152,7 @@ TEST(PerformanceMonitorTest, EpochThatWasLeftEarlyIsNotRecordedButCanBeRead) {
   EXPECT_EQ(run.monitor->epoch_so_far().step_time(), kStep);
 }
 
-TEST(PerformanceMonitorTest, ResumedEpochCountsItsPartBeforeButNotTheTimeBetween) {
+TEST(PerformanceMonitorTest, AResumedEpochCountsItsFirstPartButNotTheInterruption) {
   const TemporaryFolder folder;
   const SaveTrainingStateOptions saving{.directory = folder.path(), .every_n_updates = 1};
   TimedRun first({std::make_shared<SaveTrainingState>(saving), stop_at(6)});
@@ -168,7 +168,7 @@ TEST(PerformanceMonitorTest, ResumedEpochCountsItsPartBeforeButNotTheTimeBetween
   EXPECT_EQ(second.values("train_samples_per_second"), thrice(2 / kStep));
 }
 
-TEST(PerformanceMonitorTest, EpochResumedAtItsEndStillHasItsValues) {
+TEST(PerformanceMonitorTest, AnEpochResumedAtItsEndStillHasItsValues) {
   const TemporaryFolder folder;
   const SaveTrainingStateOptions saving{.directory = folder.path(), .every_n_updates = 1};
   TimedRun first({std::make_shared<SaveTrainingState>(saving), stop_at(8)});
@@ -180,13 +180,13 @@ TEST(PerformanceMonitorTest, EpochResumedAtItsEndStillHasItsValues) {
   EXPECT_EQ(second.values("train_step_time"), thrice(kStep));
 }
 
-TEST(PerformanceMonitorTest, RunThatResumesAStateWithoutItsValuesCountsFromThere) {
+TEST(PerformanceMonitorTest, ARunResumedFromAStateWithoutItsValuesCountsFromThere) {
   const TemporaryFolder folder;
   Toy plain(
       {stop_at(6), make<SaveTrainingState>({.directory = folder.path(), .every_n_updates = 1})});
   TimedRun run({stop_at(3)});
   plain.trainer.train(run.options);
-  run.trainer.train(run.options);  // leaves an epoch behind half done
+  run.trainer.train(run.options);  // stops in the middle of an epoch
   run.options.resume_from = folder / "latest";
   run.options.num_epochs = 2;
   run.trainer.train(run.options);
@@ -194,14 +194,14 @@ TEST(PerformanceMonitorTest, RunThatResumesAStateWithoutItsValuesCountsFromThere
   EXPECT_EQ(run.monitor->last_epoch()->num_steps, 2);
 }
 
-TEST(PerformanceMonitorTest, NothingMeasuredIsNaN) {
+TEST(PerformanceMonitorTest, ValuesWithoutMeasurementsAreNaN) {
   const TrainPerformance nothing;
   EXPECT_TRUE(std::isnan(nothing.samples_per_second()));
   EXPECT_TRUE(std::isnan(nothing.step_time()));
   EXPECT_TRUE(std::isnan(nothing.data_time()));
 }
 
-TEST(PerformanceMonitorTest, RejectsAnEmptyLookBack) {
+TEST(PerformanceMonitorTest, RejectsZeroRecentUpdates) {
   EXPECT_ERROR(PerformanceMonitor({.num_recent_updates = 0}), "num_recent_updates is 0");
 }
 

@@ -1,4 +1,4 @@
-// What PhaseTimer measures, by a clock that only the parts of the run move.
+// The values that PhaseTimer measures with a clock that only the parts of the run advance.
 
 #include <gtest/gtest.h>
 #include <torch/torch.h>
@@ -19,14 +19,14 @@
 namespace linkboy::testing::timing_test {
 namespace {
 
-/// Seconds that the parts of a run take.
+/// Seconds for each part of a run.
 constexpr int kForward = 2;
 constexpr int kBackward = 7;
 constexpr int kOptimizer = 5;
 constexpr int kEvalStep = 100;
 constexpr int kBetweenUpdates = 1000;
 
-/// Epochs of four updates and two evaluation steps.
+/// A run whose epochs have four updates and two evaluation steps.
 struct TimedRun {
   explicit TimedRun(CallbackList more = {},
                     PhaseTimerOptions timing_options = {.warmup_micro_steps = 0})
@@ -87,7 +87,7 @@ TEST(PhaseTimerTest, KeepsTheSumsOfTheRun) {
   EXPECT_EQ(sums.at("eval_epoch_time").mean(), 2 * kEvalStep);
 }
 
-TEST(PhaseTimerTest, SecondRunStartsItsSumsAnew) {
+TEST(PhaseTimerTest, ASecondRunStartsItsSumsFromZero) {
   TimedRun run;
   run.trainer.train(run.options);
   run.trainer.train(run.options);
@@ -95,7 +95,7 @@ TEST(PhaseTimerTest, SecondRunStartsItsSumsAnew) {
   EXPECT_EQ(run.values("train_epoch_time"), twice(4 * kUpdate));
 }
 
-TEST(PhaseTimerTest, LeavesWarmUpStepsOutOfTheMeansButNotOfTheEpoch) {
+TEST(PhaseTimerTest, ExcludesWarmUpStepsFromTheMeansButNotFromTheEpoch) {
   TimedRun run({}, {.warmup_micro_steps = 2});
   run.trainer.callback_handler().add(std::make_shared<AtUpdate>(
       2, [&](Trainer&) { run.trainer.seconds.forward = 10 * kForward; }));
@@ -106,14 +106,14 @@ TEST(PhaseTimerTest, LeavesWarmUpStepsOutOfTheMeansButNotOfTheEpoch) {
   EXPECT_EQ(run.values("train_epoch_time"), std::vector<double>{4 * kUpdate + 2 * 9 * kForward});
 }
 
-TEST(PhaseTimerTest, EpochOfWarmUpStepsAloneHasNoMeans) {
+TEST(PhaseTimerTest, AnEpochOfOnlyWarmUpStepsHasNoMeans) {
   TimedRun run({}, {.warmup_micro_steps = 4});
   run.trainer.train(run.options);
   EXPECT_EQ(run.values("train_forward_time"), std::vector<double>{kForward});
   EXPECT_EQ(run.values("train_epoch_time"), twice(4 * kUpdate));
 }
 
-TEST(PhaseTimerTest, BackwardPassesWithinAWindowAreLeftOut) {
+TEST(PhaseTimerTest, ExcludesBackwardPassesWithinAWindow) {
   TimedRun run;
   run.options.gradient_accumulation_steps = 2;
   run.trainer.train(run.options);
@@ -122,10 +122,9 @@ TEST(PhaseTimerTest, BackwardPassesWithinAWindowAreLeftOut) {
   EXPECT_EQ(run.timing->sums().at("train_forward_time").count, 8);
 }
 
-TEST(PhaseTimerTest, ExtraEvaluationIsNoTrainingTime) {
-  for (const auto phase :
-       {Callback::Phase::record,
-        Callback::Phase::evaluate}) {  // before and after PhaseTimer sees the update's end
+TEST(PhaseTimerTest, AnIntermediateEvaluationIsNotTrainingTime) {
+  for (const auto phase : {Callback::Phase::record,
+                           Callback::Phase::evaluate}) {  // before or after PhaseTimer's event
     auto evaluate = std::make_shared<AtUpdate>(
         2, [](Trainer& trainer) { trainer.evaluate_now({.metric_prefix = "step_"}); });
     evaluate->set_phase(phase);
@@ -139,7 +138,7 @@ TEST(PhaseTimerTest, ExtraEvaluationIsNoTrainingTime) {
   }
 }
 
-/// Evaluates once more at the end of each evaluation, before PhaseTimer sees that.
+/// Evaluates again at the end of each evaluation, before PhaseTimer's event.
 class EvaluateTwice : public Callback {
  public:
   Phase default_phase() const override { return Phase::record; }
@@ -148,7 +147,7 @@ class EvaluateTwice : public Callback {
   }
 };
 
-TEST(PhaseTimerTest, EvaluationWithinAnEvaluationIsNoPartOfIt) {
+TEST(PhaseTimerTest, AnEvaluationWithinAnEvaluationIsExcluded) {
   TimedRun run({std::make_shared<EvaluateTwice>()});
   run.trainer.train(run.options);
   EXPECT_EQ(run.values("again_eval_epoch_time"), twice(2 * kEvalStep));
@@ -156,7 +155,7 @@ TEST(PhaseTimerTest, EvaluationWithinAnEvaluationIsNoPartOfIt) {
   EXPECT_EQ(run.values("eval_step_time"), twice(kEvalStep));
 }
 
-TEST(PhaseTimerTest, AnEvaluationThatIsLeftBeforeItsEndIsNoTrainingTime) {
+TEST(PhaseTimerTest, AnAbandonedEvaluationIsNotTrainingTime) {
   const TemporaryFolder folder;
   class StopInEvaluation : public Callback {
    public:
@@ -177,7 +176,7 @@ TEST(PhaseTimerTest, AnEvaluationThatIsLeftBeforeItsEndIsNoTrainingTime) {
   EXPECT_EQ(second.values("train_epoch_time"), twice(4 * kUpdate));
 }
 
-TEST(PhaseTimerTest, WhatOthersDoBetweenUpdatesCountsInTheEpochAlone) {
+TEST(PhaseTimerTest, WorkBetweenUpdatesCountsOnlyInTheEpoch) {
   TimedRun run;
   auto wait =
       std::make_shared<AtUpdate>(2, [time = run.time](Trainer&) { time->pass(kBetweenUpdates); });
@@ -189,7 +188,7 @@ TEST(PhaseTimerTest, WhatOthersDoBetweenUpdatesCountsInTheEpochAlone) {
   EXPECT_EQ(run.values("train_optimizer_time"), std::vector<double>{kOptimizer});
 }
 
-TEST(PhaseTimerTest, RunOfEvaluateReturnsItsTimes) {
+TEST(PhaseTimerTest, EvaluateReturnsItsTimes) {
   TimedRun run;
   const Metrics metrics =
       run.trainer.evaluate({.dataset = toy_data(6), .per_device_batch_size = 2});
@@ -198,8 +197,8 @@ TEST(PhaseTimerTest, RunOfEvaluateReturnsItsTimes) {
   EXPECT_EQ(metrics.count("train_epoch_time"), 0);
 }
 
-TEST(PhaseTimerTest, ResumedEpochCountsItsPartBeforeButNotTheTimeBetween) {
-  for (const int64_t stop : {2, 4}) {  // in the epoch's middle, and at its end
+TEST(PhaseTimerTest, AResumedEpochCountsItsFirstPartButNotTheInterruption) {
+  for (const int64_t stop : {2, 4}) {  // mid-epoch and at the epoch's end
     const TemporaryFolder folder;
     const SaveTrainingStateOptions saving{.directory = folder.path(), .every_n_updates = 1};
     TimedRun first({std::make_shared<SaveTrainingState>(saving), stop_at(stop)});
@@ -214,7 +213,7 @@ TEST(PhaseTimerTest, ResumedEpochCountsItsPartBeforeButNotTheTimeBetween) {
   }
 }
 
-TEST(PhaseTimerTest, AnEvaluationThatAStopCutsShortIsNotTrainingTimeOfTheResumedEpoch) {
+TEST(PhaseTimerTest, AStoppedEvaluationIsNotTrainingTimeOfTheResumedEpoch) {
   const TemporaryFolder folder;
   class EvaluateAt : public Callback {
    public:
@@ -234,7 +233,7 @@ TEST(PhaseTimerTest, AnEvaluationThatAStopCutsShortIsNotTrainingTimeOfTheResumed
   EXPECT_EQ(second.values("train_epoch_time"), twice(4 * kUpdate));
 }
 
-TEST(PhaseTimerTest, EpochThatWasLeftIsForgottenInTheNextRun) {
+TEST(PhaseTimerTest, AnAbandonedEpochIsForgottenInTheNextRun) {
   TimedRun run({stop_at(2)});
   run.trainer.train(run.options);
   EXPECT_TRUE(run.values("train_epoch_time").empty());
@@ -243,13 +242,13 @@ TEST(PhaseTimerTest, EpochThatWasLeftIsForgottenInTheNextRun) {
   EXPECT_EQ(run.values("train_epoch_time"), std::vector<double>{kUpdate});
 }
 
-TEST(PhaseTimerTest, WaitingForTheDeviceChangesNothingOnTheCpu) {
+TEST(PhaseTimerTest, SynchronizingChangesNothingOnTheCpu) {
   TimedRun run({}, {.warmup_micro_steps = 0, .synchronize = true});
   run.trainer.train(run.options);
   EXPECT_EQ(run.values("train_forward_time"), twice(kForward));
 }
 
-TEST(PhaseTimerTest, MeanOfNothingIsNaN) { EXPECT_TRUE(std::isnan(TimeSum().mean())); }
+TEST(PhaseTimerTest, TheMeanWithoutMeasurementsIsNaN) { EXPECT_TRUE(std::isnan(TimeSum().mean())); }
 
 TEST(PhaseTimerTest, RejectsANegativeWarmUp) {
   EXPECT_ERROR(PhaseTimer({.warmup_micro_steps = -1}), "warmup_micro_steps is -1");

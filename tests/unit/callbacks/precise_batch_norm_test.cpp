@@ -27,7 +27,7 @@ class PreciseBatchNormTest : public ::testing::Test {
                    .train_dataloader_options = {.shuffle = false}});
   }
 
-  /// The statistics of the batches that start with sample `first`.
+  /// Returns the mean of the variances of the first `num_batches` batches.
   static at::Tensor mean_of_variances(int64_t num_batches) {
     std::vector<int64_t> indices(static_cast<std::size_t>(4 * num_batches));
     for (std::size_t i = 0; i < indices.size(); ++i) indices[i] = static_cast<int64_t>(i);
@@ -39,23 +39,23 @@ class PreciseBatchNormTest : public ::testing::Test {
 
 TEST_F(PreciseBatchNormTest, StatisticsAreTheMeanOverTheBatches) {
   train({}, 1);
-  // The layer is the first: what it sees does not depend on weights.
+  // The layer is the first one, so its input does not depend on weights.
   EXPECT_TRUE(torch::allclose(norm_->running_var, mean_of_variances(4), 1e-5, 1e-6));
 }
 
-TEST_F(PreciseBatchNormTest, TakesAsManyBatchesAsItIsTold) {
+TEST_F(PreciseBatchNormTest, UsesTheRequestedNumberOfBatches) {
   train({.num_batches = 2}, 1);
   EXPECT_TRUE(torch::allclose(norm_->running_var, mean_of_variances(2), 1e-5, 1e-6));
 }
 
-TEST_F(PreciseBatchNormTest, LeavesOtherEpochsAndTheMomentumAlone) {
+TEST_F(PreciseBatchNormTest, DoesNotChangeOtherEpochsAndTheMomentum) {
   train({.every_n_epochs = 2}, 1);
   EXPECT_FALSE(torch::allclose(norm_->running_var, mean_of_variances(4), 1e-5, 1e-6));
   train({}, 1);
   EXPECT_EQ(norm_->options.momentum(), std::optional<double>(0.1));
 }
 
-TEST_F(PreciseBatchNormTest, RenewsLayersOfTwoAndThreeDimensionsToo) {
+TEST_F(PreciseBatchNormTest, RecomputesLayersOfTwoAndThreeDimensions) {
   namespace nn = torch::nn;
   const nn::BatchNorm2d of_two(4);
   const nn::BatchNorm3d of_three(4);
@@ -69,7 +69,7 @@ TEST_F(PreciseBatchNormTest, RenewsLayersOfTwoAndThreeDimensionsToo) {
   EXPECT_TRUE(torch::allclose(of_three->running_var, mean_of_variances(4), 1e-5, 1e-6));
 }
 
-TEST_F(PreciseBatchNormTest, UpdateLeavesTheModelInTheModeInWhichItIs) {
+TEST_F(PreciseBatchNormTest, UpdateKeepsTheModeOfTheModel) {
   std::vector<bool> modes;
   const auto update = [&](Trainer& trainer) {
     update_batch_norm(trainer);
@@ -83,7 +83,7 @@ TEST_F(PreciseBatchNormTest, UpdateLeavesTheModelInTheModeInWhichItIs) {
   EXPECT_EQ(modes, (std::vector<bool>{true, false}));
 }
 
-TEST_F(PreciseBatchNormTest, FrozenLayersKeepTheirStatisticsAndEveryModuleItsMode) {
+TEST_F(PreciseBatchNormTest, KeepsTheStatisticsOfFrozenLayersAndAllModes) {
   norm_->running_mean.fill_(7);
   torch::nn::BatchNorm1d other(3);
   model_->push_back(other);
@@ -107,7 +107,7 @@ TEST_F(PreciseBatchNormTest, FrozenLayersKeepTheirStatisticsAndEveryModuleItsMod
                                                             .on_training_run_epoch_end = look})},
                         .accelerator = {.device = "cpu"}});
   trainer.train({.train_dataset = toy_data(8), .num_epochs = 1, .eval_dataset = toy_data(8)});
-  // After the evaluation, too.
+  // The modes are the same after the evaluation.
   EXPECT_EQ(modes, (std::vector<std::vector<bool>>{{false, true}, {false, true}}));
   EXPECT_TRUE(norm_->running_mean.eq(7).all().item<bool>());
   EXPECT_FALSE(torch::equal(other->running_mean, mean_before));
@@ -123,7 +123,7 @@ TEST_F(PreciseBatchNormTest, ALayerWithTwoNamesKeepsItsMomentum) {
   EXPECT_EQ(norm_->options.momentum(), std::optional<double>(0.1));
 }
 
-TEST_F(PreciseBatchNormTest, RefusesOptionsOutOfTheirRange) {
+TEST_F(PreciseBatchNormTest, RefusesOptionsOutOfRange) {
   EXPECT_ERROR(PreciseBatchNorm({.num_batches = 0}), "num_batches is 0");
   EXPECT_ERROR(PreciseBatchNorm({.every_n_epochs = 0}), "every_n_epochs is 0");
 }

@@ -9,7 +9,7 @@
 namespace linkboy::testing::print_progress_test {
 namespace {
 
-TEST(PrintProgressTest, SaysWhereTheRunIs) {
+TEST(PrintProgressTest, PrintsThePositionOfTheRun) {
   Toy toy({std::make_shared<PrintProgress>()});
   TrainOptions options = epochs_of_one_update(1);
   options.eval_dataset = toy_data(4);

@@ -1,4 +1,4 @@
-// Runs that Profiler traces, and their traces read back.
+// Runs that Profiler traces, and a reader for their traces.
 
 #pragma once
 
@@ -19,11 +19,11 @@
 
 namespace linkboy::testing {
 
-/// Tensors of these sizes tell in a trace with shapes which steps it holds.
+/// Tensor sizes that identify the steps in a trace with shapes.
 inline constexpr int64_t kFirstStepSize = 100;
 inline constexpr int64_t kEvaluationSize = 1000;
 
-/// Cross entropy that leaves the mark of the step, or of an evaluation, before it.
+/// Returns cross entropy that first marks the step, or the evaluation, in the trace.
 inline LossFunction marking_loss() {
   auto step = std::make_shared<int64_t>(0);
   return [step](const torch::Tensor& output, const torch::Tensor& target) {
@@ -33,7 +33,7 @@ inline LossFunction marking_loss() {
   };
 }
 
-/// A trace, read back.
+/// The contents of a trace file.
 class ProfilerTrace {
  public:
   explicit ProfilerTrace(const std::filesystem::path& path) {
@@ -53,7 +53,7 @@ class ProfilerTrace {
 
   std::size_t num_operators(const std::string& name) const { return events("cpu_op", name).size(); }
 
-  /// Steps whose mark is there, in order; -1 for an evaluation batch.
+  /// Returns the steps whose mark is in the trace, in order; -1 for an evaluation batch.
   std::vector<int64_t> steps() const {
     std::vector<int64_t> steps;
     for (const auto& event : events("cpu_op", "aten::neg")) {
@@ -78,7 +78,7 @@ inline bool profiler_is_off() {
          !torch::autograd::profiler::isProfilerEnabledInMainThread();
 }
 
-/// Throws `exception` in the backward pass of a step.
+/// Throws an `Exception` in the backward pass of a step.
 template <class Exception>
 class ThrowingTrainer : public QuietTrainer {
  public:
@@ -107,7 +107,7 @@ class ProfilerTest : public ::testing::Test {
         {.directory = folder_ / "traces", .schedule = schedule, .record_shapes = true});
   }
 
-  /// Four steps an epoch.
+  /// Returns options with four steps per epoch.
   static TrainOptions epochs(int64_t num_epochs) {
     return {.train_dataset = toy_data(8), .num_epochs = num_epochs, .per_device_batch_size = 2};
   }

@@ -1,4 +1,4 @@
-// When Profiler writes a trace: by schedule, and at any end of the run.
+// The times at which Profiler writes a trace: by its schedule, and at any end of the run.
 
 #include "linkboy/callbacks/profiler.hpp"
 
@@ -24,7 +24,7 @@ namespace {
 
 namespace kineto = torch::autograd::profiler;
 
-TEST(ProfilerScheduleTest, CountsAsPythonsSchedule) {
+TEST(ProfilerScheduleTest, EqualsPythonsSchedule) {
   const auto phases = [](const ProfilerSchedule& schedule) {
     std::string text;
     for (int64_t step = 0; step < 16; ++step) {
@@ -35,7 +35,7 @@ TEST(ProfilerScheduleTest, CountsAsPythonsSchedule) {
     }
     return text;
   };
-  // By torch.profiler.schedule of PyTorch 2.11.0.
+  // Values of torch.profiler.schedule in PyTorch 2.11.0.
   EXPECT_EQ(phases({}), ".....wwRRRRS....");
   EXPECT_EQ(phases({.skip_first = 2, .wait = 1, .warmup = 1, .active = 2, .repeat = 2}),
             "...wRS.wRS......");
@@ -45,7 +45,7 @@ TEST(ProfilerScheduleTest, CountsAsPythonsSchedule) {
             "...wwSwwSwwSwwSw");
 }
 
-TEST_F(ProfilerTest, EachCycleHasAFileAndRunsGoOnCounting) {
+TEST_F(ProfilerTest, EachCycleHasAFileAndLaterRunsContinueTheNumbers) {
   const ProfilerSchedule schedule{
       .skip_first = 1, .wait = 1, .warmup = 0, .active = 2, .repeat = 2};
   auto profiler = this->profiler(schedule);
@@ -64,7 +64,7 @@ TEST_F(ProfilerTest, EachCycleHasAFileAndRunsGoOnCounting) {
                 "run-3-cycle-2-rank-0.pt.trace.json", "run-4-cycle-1-rank-0.pt.trace.json"}));
 }
 
-TEST_F(ProfilerTest, StepsAreMicroBatches) {
+TEST_F(ProfilerTest, StepsAreMicroSteps) {
   auto profiler = this->profiler({.wait = 1, .warmup = 1, .active = 1, .repeat = 2});
   TrainOptions options = epochs(2);
   options.gradient_accumulation_steps = 4;
@@ -74,7 +74,7 @@ TEST_F(ProfilerTest, StepsAreMicroBatches) {
   EXPECT_EQ(ProfilerTrace(profiler->traces()[1]).steps(), std::vector<int64_t>{5});
 }
 
-TEST_F(ProfilerTest, CycleThatTheRunsEndCutsShortIsWritten) {
+TEST_F(ProfilerTest, ACycleEndedByTheEndOfTheRunIsWritten) {
   auto profiler = this->profiler({.wait = 0, .warmup = 2, .active = 100});
   trainer({profiler})->train(epochs(1));
   ASSERT_EQ(profiler->traces().size(), 1U);
@@ -82,7 +82,7 @@ TEST_F(ProfilerTest, CycleThatTheRunsEndCutsShortIsWritten) {
   EXPECT_TRUE(profiler_is_off());
 }
 
-TEST_F(ProfilerTest, CycleThatAStopRequestCutsShortIsWritten) {
+TEST_F(ProfilerTest, ACycleEndedByAStopRequestIsWritten) {
   class StopAtOnce : public Callback {
     void on_train_update_end(Trainer& trainer) override { trainer.request_stop(); }
   };
@@ -95,7 +95,7 @@ TEST_F(ProfilerTest, CycleThatAStopRequestCutsShortIsWritten) {
   EXPECT_TRUE(profiler_is_off());
 }
 
-TEST_F(ProfilerTest, CycleThatStopTrainingCutsShortIsWritten) {
+TEST_F(ProfilerTest, ACycleEndedByStopTrainingIsWritten) {
   auto profiler = this->profiler({.wait = 0, .warmup = 0, .active = 100});
   const auto result =
       throwing_trainer(2, StopTraining(StopReason::nan, "NaN"), profiler)->train(epochs(1));
@@ -104,7 +104,7 @@ TEST_F(ProfilerTest, CycleThatStopTrainingCutsShortIsWritten) {
   EXPECT_TRUE(profiler_is_off());
 }
 
-TEST_F(ProfilerTest, CycleThatAnExceptionCutsShortIsWrittenAndAnotherRunCanBeProfiled) {
+TEST_F(ProfilerTest, ACycleEndedByAnExceptionIsWrittenAndAnotherRunCanBeProfiled) {
   const ProfilerSchedule schedule{.wait = 0, .warmup = 1, .active = 100};
   auto profiler = this->profiler(schedule);
   auto trainer = throwing_trainer(2, std::runtime_error("the power went"), profiler);
@@ -115,7 +115,7 @@ TEST_F(ProfilerTest, CycleThatAnExceptionCutsShortIsWrittenAndAnotherRunCanBePro
   EXPECT_EQ(ProfilerTrace(profiler->traces().at(0)).steps(), (std::vector<int64_t>{4, 5, 6}));
 }
 
-TEST_F(ProfilerTest, RunThatEndsInTheWarmUpLeavesNoTraceAndTheProfilerOff) {
+TEST_F(ProfilerTest, ARunThatEndsInTheWarmUpWritesNoTraceAndDisablesTheProfiler) {
   const ProfilerSchedule long_warm_up{.wait = 0, .warmup = 100, .active = 1};
   auto profiler = this->profiler(long_warm_up);
   trainer({profiler})->train(epochs(1));
@@ -129,7 +129,7 @@ TEST_F(ProfilerTest, RunThatEndsInTheWarmUpLeavesNoTraceAndTheProfilerOff) {
   EXPECT_EQ(ProfilerTrace(next->traces().at(0)).steps(), std::vector<int64_t>{0});
 }
 
-TEST_F(ProfilerTest, DestroyedInTheMiddleOfARunItSwitchesTheProfilerOff) {
+TEST_F(ProfilerTest, DestructionInTheMiddleOfARunDisablesTheProfiler) {
   auto trainer = this->trainer({});
   {
     auto profiler = this->profiler({.wait = 0, .warmup = 0, .active = 100});
@@ -143,13 +143,13 @@ TEST_F(ProfilerTest, DestroyedInTheMiddleOfARunItSwitchesTheProfilerOff) {
   EXPECT_EQ(next->traces().size(), 1U);
 }
 
-TEST_F(ProfilerTest, TwoAtOnceAreAnError) {
+TEST_F(ProfilerTest, TwoProfilersAtTheSameTimeAreAnError) {
   class Nested : public Callback {
    public:
     explicit Nested(std::shared_ptr<Callback> profiler) : profiler_(std::move(profiler)) {}
     void on_train_epoch_start(Trainer&) override {
       auto inner = ProfilerTest::trainer({profiler_});
-      EXPECT_ERROR(inner->train(epochs(1)), "another run of this process has a Profiler");
+      EXPECT_ERROR(inner->train(epochs(1)), "another run of this process uses a Profiler");
     }
 
    private:
@@ -169,22 +169,22 @@ bool refuses(const std::function<void()>& work) {
   }
 }
 
-TEST_F(ProfilerTest, ProgramThatProfilesByOtherMeansIsAnErrorAndKeepsItsProfiler) {
+TEST_F(ProfilerTest, AnotherActiveProfilerIsAnErrorAndStaysActive) {
   const kineto::ProfilerConfig config(kineto::ProfilerState::KINETO);
   const std::set<kineto::ActivityType> activities{kineto::ActivityType::CPU};
   auto profiler = this->profiler({.wait = 0, .warmup = 1, .active = 1});
   kineto::prepareProfiler(config, activities);
-  // LibTorch 2.15 has nothing against a second preparation.
+  // LibTorch 2.15 accepts a second preparation.
   if (refuses([&] { kineto::prepareProfiler(config, activities); })) {
     EXPECT_ERROR(trainer({profiler})->train(epochs(1)), "LibTorch's profiler cannot start: ");
   }
   kineto::enableProfiler(config, activities);
-  EXPECT_ERROR(trainer({profiler})->train(epochs(1)), "LibTorch's profiler is on already");
+  EXPECT_ERROR(trainer({profiler})->train(epochs(1)), "LibTorch's profiler is already on");
   EXPECT_TRUE(kineto::profilerEnabled());
   kineto::disableProfiler();
 }
 
-TEST_F(ProfilerTest, RejectsNumbersOutOfTheirRange) {
+TEST_F(ProfilerTest, RejectsNumbersOutOfRange) {
   const auto make = [](ProfilerSchedule schedule) { Profiler({.schedule = schedule}); };
   EXPECT_ERROR(make({.skip_first = -1}), "skip_first is -1; it must be at least 0");
   EXPECT_ERROR(make({.wait = -2}), "wait is -2; it must be at least 0");
@@ -194,13 +194,13 @@ TEST_F(ProfilerTest, RejectsNumbersOutOfTheirRange) {
   EXPECT_ERROR(Profiler({.num_table_rows = -1}), "num_table_rows is -1; it must be at least 0");
 }
 
-TEST_F(ProfilerTest, UnwritableDirectoryIsFoundBeforeTraining) {
+TEST_F(ProfilerTest, AnUnwritableDirectoryIsReportedBeforeTraining) {
   auto trainer = this->trainer({make<Profiler>({.directory = "/proc/no/traces"})});
   EXPECT_ERROR(trainer->train(epochs(1)), "/proc/no");
   EXPECT_EQ(trainer->num_updates(), 0);
 }
 
-TEST_F(ProfilerTest, FullDiskIsReportedWithThePathAndDoesNotEndTheRun) {
+TEST_F(ProfilerTest, AFullDiskIsReportedWithThePathAndDoesNotEndTheRun) {
   auto profiler = this->profiler({.wait = 0, .warmup = 0, .active = 1});
   auto trainer = this->trainer({profiler});
   {

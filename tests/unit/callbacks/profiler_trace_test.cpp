@@ -23,7 +23,7 @@ bool contains(const nlohmann::json& outer, const nlohmann::json& inner) {
   return begin <= inner.at("ts") && inner.at("ts") < end;
 }
 
-TEST_F(ProfilerTest, TraceHoldsTheOperatorsOfTheActiveStepsAndNoOthers) {
+TEST_F(ProfilerTest, TheTraceContainsOnlyTheOperatorsOfTheActiveSteps) {
   auto profiler = this->profiler({.wait = 1, .warmup = 1, .active = 2});
   trainer({profiler})->train(epochs(3));
   ASSERT_EQ(profiler->traces().size(), 1U);
@@ -49,7 +49,7 @@ TEST_F(ProfilerTest, EachStepIsARangeAroundItsOperators) {
   }
 }
 
-TEST_F(ProfilerTest, EvaluationIsInTheTraceOnlyBetweenTwoActiveSteps) {
+TEST_F(ProfilerTest, AnEvaluationIsInTheTraceOnlyBetweenTwoActiveSteps) {
   TrainOptions options = epochs(2);
   options.eval_dataset = toy_data(2);
   const auto steps = [&](ProfilerSchedule schedule) {
@@ -83,7 +83,7 @@ TEST_F(ProfilerTest, ShapesAndMemoryAreWrittenOnRequest) {
   EXPECT_FALSE(full.events("cpu_instant_event", "[memory]").empty());
 }
 
-TEST_F(ProfilerTest, OwnTimesOfTheOperatorsAddUpToThoseThatNoneCalls) {
+TEST_F(ProfilerTest, SelfTimesOfTheOperatorsAddUpToTheTopLevelTimes) {
   auto profiler = this->profiler({.wait = 1, .warmup = 1, .active = 2});
   trainer({profiler})->train(epochs(1));
   int64_t own_ns = 0;
@@ -110,12 +110,12 @@ TEST_F(ProfilerTest, OwnTimesOfTheOperatorsAddUpToThoseThatNoneCalls) {
     end = begin + event.at("dur").template get<double>();
     outermost_us += event.at("dur").template get<double>();
   }
-  // The trace rounds to nanoseconds.
+  // The trace rounds times to nanoseconds.
   EXPECT_NEAR(static_cast<double>(own_ns) * 1e-3, outermost_us,
               0.002 * static_cast<double>(operators.size()));
 }
 
-TEST_F(ProfilerTest, TableShowsTheCostliestOperatorsFirst) {
+TEST_F(ProfilerTest, TheTableShowsTheCostliestOperatorsFirst) {
   auto profiler = make<Profiler>({.directory = folder_ / "traces",
                                   .schedule = {.wait = 0, .warmup = 1, .active = 2},
                                   .num_table_rows = 3});

@@ -1,5 +1,5 @@
-// The progress bar and the line of the terminal that it has; tests/program/progress_bar_test.py
-// looks at real terminals.
+// The progress bar and its line of the terminal. tests/program/progress_bar_test.py uses real
+// terminals.
 
 #include <gtest/gtest.h>
 #include <torch/torch.h>
@@ -49,15 +49,15 @@ TEST(ProgressBarTest, DrawsShareCountsTimesSpeedLossAndLearningRate) {
   EXPECT_EQ(std::count(text.begin(), text.end(), '\n'), 2);
 }
 
-TEST(ProgressBarTest, ShowsTheMetricsSoFar) {
+TEST(ProgressBarTest, ShowsTheCurrentMetrics) {
   const auto accuracy = std::make_shared<Accuracy>(AccuracyOptions{.num_classes = 3});
   const CallbackList metrics{
       make<MetricCallback>(MetricCollection{{"accuracy", accuracy}}, {.measure_training = true})};
   const std::string shown = bar_output(
       {.mode = ProgressBarOptions::Mode::plain, .plain_interval = {}, .show_metrics = true},
       /*stop_early=*/false, metrics);
-  // Of 2, 4, 6 and 8 samples, and of the evaluation's 2 and 4; the last of each is in the history.
-  // Where losses come from a device, fewer lines are drawn.
+  // After 2, 4, 6 and 8 samples, and after 2 and 4 of the evaluation. The history has the last
+  // value of each. With losses from a device, fewer lines are drawn.
   const std::string number = R"( \d\.\d{4})";
   const std::regex lines("(epoch 1 [^\n]*, accuracy" + number + ", lr 0.1\\]\n){2,5}" +
                          "(eval [^\n]*, accuracy" + number + "\\]\n){1,3}");
@@ -67,14 +67,14 @@ TEST(ProgressBarTest, ShowsTheMetricsSoFar) {
   EXPECT_EQ(hidden.find("accuracy"), std::string::npos);
 }
 
-TEST(ProgressBarTest, WritesPlainLinesWhereThereIsNoTerminal) {
+TEST(ProgressBarTest, WritesPlainLinesWithoutATerminal) {
   const std::string text = bar_output({.mode = ProgressBarOptions::Mode::automatic});
   EXPECT_EQ(text.find('\r'), std::string::npos);
   EXPECT_TRUE(text.starts_with("epoch 1 100% 4/4 [00:0"));
   EXPECT_EQ(std::count(text.begin(), text.end(), '\n'), 2);
 }
 
-TEST(ProgressBarTest, AnEpochThatANumberOfUpdatesEndsIsWholeAtItsEnd) {
+TEST(ProgressBarTest, AnEpochEndedByANumberOfUpdatesReaches100Percent) {
   std::FILE* file = std::tmpfile();
   Toy toy({make<ProgressBar>({.mode = ProgressBarOptions::Mode::plain, .stream = file})});
   toy.trainer.train({.train_dataset = toy_data(20),
@@ -98,7 +98,7 @@ TEST(ProgressBarTest, EndsItsLineWhenTheRunStops) {
   EXPECT_TRUE(text.ends_with("\x1b[K\n")) << text;
 }
 
-TEST(ProgressBarTest, AnEvaluationInTheMiddleHasABarOfItsOwnWithItsName) {
+TEST(ProgressBarTest, AnIntermediateEvaluationHasASeparateNamedBar) {
   class EvaluateOnce : public Callback {
     void on_train_update_end(Trainer& trainer) override {
       if (trainer.num_updates() == 2) trainer.evaluate_now({.metric_prefix = "intermediate_"});
@@ -113,7 +113,7 @@ TEST(ProgressBarTest, AnEvaluationInTheMiddleHasABarOfItsOwnWithItsName) {
   EXPECT_LT(inner, outer);
 }
 
-TEST(StatusLineTest, LinesGoAboveWhatIsShown) {
+TEST(StatusLineTest, PrintedLinesAppearAboveTheStatusLine) {
   std::FILE* file = std::tmpfile();
   {
     StatusLine line(file);

@@ -24,7 +24,7 @@ namespace {
 
 class SaveAtDecaysTest : public ::testing::Test {
  protected:
-  /// 5 updates an epoch, of which the last tenth decays.
+  /// Returns options with 5 updates per epoch. The schedule decays in the last tenth.
   static TrainOptions epochs(int64_t num_epochs, WsdSchedulerOptions options = {}) {
     return {.train_dataset = toy_data(20),
             .num_epochs = num_epochs,
@@ -83,12 +83,12 @@ TEST_F(SaveAtDecaysTest, SavesAtEachOfSeveralDecays) {
   EXPECT_EQ(after.get_double("decay_fraction"), 0.25);
 }
 
-TEST_F(SaveAtDecaysTest, FromTheStateBeforeTheDecayALongerScheduleGoesOnInEveryBit) {
+TEST_F(SaveAtDecaysTest, ALongerScheduleContinuesBitIdenticallyFromTheStateBeforeTheDecay) {
   auto whole_losses = std::make_shared<KeepLosses>();
   Toy whole({whole_losses});
   whole.trainer.train(epochs(8));
 
-  // Given before what it must see.
+  // Saves must include callbacks that come later in the list.
   Toy first({saving(), std::make_shared<ModelEma>()});
   first.trainer.train(epochs(4));
   auto losses = std::make_shared<KeepLosses>();
@@ -132,7 +132,7 @@ TEST_F(SaveAtDecaysTest, StartsFromAnInitialCheckpoint) {
   }
 }
 
-TEST_F(SaveAtDecaysTest, ARunThatContinuesAnotherOneResumesAsTheUninterruptedOne) {
+TEST_F(SaveAtDecaysTest, AContinuationResumesBitIdentically) {
   Toy first({saving()});
   first.trainer.train(epochs(4));
   const TemporaryFolder folder;
@@ -162,7 +162,7 @@ TEST_F(SaveAtDecaysTest, AResumedRunDoesNotLoadTheInitialCheckpoint) {
   EXPECT_TRUE(bit_equal(second.model->parameters(), first.model->parameters()));
 }
 
-TEST_F(SaveAtDecaysTest, TakesThePhasesOfAnotherSchedule) {
+TEST_F(SaveAtDecaysTest, AcceptsThePhasesOfAnotherSchedule) {
   Toy toy({saving({.phases = {{placeholders::num_updates - 4, placeholders::num_updates - 1}}})});
   TrainOptions options = epochs(2);
   options.create_scheduler_fn = {};
@@ -200,7 +200,7 @@ TEST_F(SaveAtDecaysTest, RejectsARunWithoutDecayAndImpossiblePhases) {
   EXPECT_ERROR(unwritable.trainer.train(epochs(2)), "/proc/no");
 }
 
-TEST_F(SaveAtDecaysTest, SavesNumberedStatesBesideThem) {
+TEST_F(SaveAtDecaysTest, AlsoSavesNumberedStates) {
   auto save = make<SaveTrainingState>({.directory = folder_.path(),
                                        .every_n_updates = 9,
                                        .save_at_decays = DecaySaves{},
@@ -216,7 +216,7 @@ TEST_F(SaveAtDecaysTest, TheTextNameOfLinkboy01IsStillRead) {
   const auto save = make_callback(
       "wsd-checkpoint", {{"save_dir", folder_.path().string()}, {"save_optimizer", "false"}});
   EXPECT_EQ(save->name(), "linkboy::WsdCheckpoint");
-  save->load_state_dict({});  // linkboy 0.1 saved no state of it
+  save->load_state_dict({});  // linkboy 0.1 did not save its state
   Toy toy({save});
   toy.trainer.train(epochs(4));
   EXPECT_EQ(folder_.names(), (std::vector<std::string>{"checkpoint_18_wsd_pre_decay",

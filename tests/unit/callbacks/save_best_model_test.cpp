@@ -51,8 +51,8 @@ TEST_F(SaveBestModelTest, SavesTheBestEpochAndLoadsItAtTheEnd) {
   EXPECT_EQ(toy.trainer.lines.back(), "Loading checkpoint with score: 1 from epoch 2");
 }
 
-TEST_F(SaveBestModelTest, FirstSaveHonoursItsOptionsToo) {
-  // Upstream's first save ignored save_scheduler.
+TEST_F(SaveBestModelTest, TheFirstSaveRespectsTheOptions) {
+  // In pytorch-accelerated, the first save ignored save_scheduler.
   auto options = watching_score();
   options.save_optimizer = options.save_scheduler = false;
   Toy toy({std::make_shared<GivenScores>(std::vector<double>{3.0}),
@@ -65,15 +65,15 @@ TEST_F(SaveBestModelTest, FirstSaveHonoursItsOptionsToo) {
   EXPECT_FALSE(contents.contains("scheduler_state_dict"));
 }
 
-TEST_F(SaveBestModelTest, NaNIsNeverTheBestAndNothingIsLoadedWithoutASave) {
-  // Upstream defect 16: a NaN before the first save made it load a file that was not there.
+TEST_F(SaveBestModelTest, NaNIsNeverTheBestAndWithoutASaveNothingIsLoaded) {
+  // In pytorch-accelerated, a NaN before the first save made it load a file that did not exist.
   Toy toy({std::make_shared<GivenScores>(std::vector<double>{NAN, NAN}),
            std::make_shared<SaveBestModel>(watching_score())});
   toy.trainer.train(epochs_of_one_update(2));
   EXPECT_TRUE(folder_.names().empty());
 }
 
-TEST_F(SaveBestModelTest, UnwritablePathIsFoundBeforeTraining) {
+TEST_F(SaveBestModelTest, AnUnwritablePathIsReportedBeforeTraining) {
   auto options = watching_score();
   options.path = "/proc/no/such/best.pt";
   Toy toy({std::make_shared<SaveBestModel>(options)});
@@ -81,7 +81,7 @@ TEST_F(SaveBestModelTest, UnwritablePathIsFoundBeforeTraining) {
   EXPECT_EQ(toy.trainer.num_updates(), 0);
 }
 
-TEST_F(SaveBestModelTest, ResumedRunKeepsTheBestValueOfTheRunBefore) {
+TEST_F(SaveBestModelTest, AResumedRunKeepsTheBestValue) {
   Toy toy;
   SaveBestModel first(watching_score());
   first.on_training_run_start(toy.trainer);
@@ -96,8 +96,9 @@ TEST_F(SaveBestModelTest, ResumedRunKeepsTheBestValueOfTheRunBefore) {
   EXPECT_EQ(std::filesystem::last_write_time(folder_ / "best.pt"), written);
 }
 
-// The best file of a run that was killed may be newer than the state that is resumed.
-TEST_F(SaveBestModelTest, AFileThatWasReplacedAfterTheStateWasSavedIsNotTakenForTheOldBest) {
+// The best file of a killed run can be newer than the training state from which the next run
+// resumes.
+TEST_F(SaveBestModelTest, AFileReplacedAfterTheStateIsNotMistakenForTheBest) {
   const auto scored = [&](std::vector<double> scores, auto... more) {
     return Toy({std::make_shared<GivenScores>(std::move(scores)),
                 std::make_shared<SaveBestModel>(watching_score()), more...});
@@ -113,7 +114,7 @@ TEST_F(SaveBestModelTest, AFileThatWasReplacedAfterTheStateWasSavedIsNotTakenFor
   EXPECT_EQ(resumed.trainer.lines.back(), "Loading checkpoint with score: 2 from epoch 2");
 }
 
-TEST_F(SaveBestModelTest, AFileOfTheSameEpochAndAnotherValueIsNotTakenForTheOldBest) {
+TEST_F(SaveBestModelTest, AFileOfTheSameEpochWithAnotherValueIsNotMistakenForTheBest) {
   const auto save_with = [&](SaveBestModel& callback, double score) {
     Toy toy;
     callback.on_training_run_start(toy.trainer);
@@ -142,7 +143,7 @@ TEST_F(SaveBestModelTest, KeepsTheBestKAndLoadsTheBestOfThem) {
   EXPECT_EQ(toy.trainer.lines.back(), "Loading checkpoint with score: 1 from epoch 2");
 }
 
-TEST_F(SaveBestModelTest, ResumedRunGoesOnWithTheBestK) {
+TEST_F(SaveBestModelTest, AResumedRunContinuesWithTheBestK) {
   auto options = watching_score();
   options.save_top_k = 2;
   Toy toy({std::make_shared<GivenScores>(std::vector<double>{3.0, 1.0}),
@@ -160,7 +161,7 @@ TEST_F(SaveBestModelTest, ResumedRunGoesOnWithTheBestK) {
   EXPECT_EQ(after->saved().back().value, 2.0);
 }
 
-TEST_F(SaveBestModelTest, RefusesToKeepNone) {
+TEST_F(SaveBestModelTest, RefusesToKeepZeroFiles) {
   EXPECT_ERROR(SaveBestModel({.save_top_k = 0}), "save_top_k is 0");
 }
 
@@ -176,7 +177,7 @@ class SaveBestModelTwiceTest : public ::testing::Test {
   std::shared_ptr<SaveBestModel> save_;
 };
 
-TEST_F(SaveBestModelTwiceTest, NewRunSavesItsOwnBestThoughTheRunBeforeWasBetter) {
+TEST_F(SaveBestModelTwiceTest, ANewRunSavesItsBestThoughThePreviousRunWasBetter) {
   Scored scored = saving({});
   scored.train({1.0});
   scored.train({4.0, 3.0, 5.0});
@@ -192,7 +193,7 @@ TEST_F(SaveBestModelTwiceTest, ResetOnTrainFalseLoadsTheBestOfAllRuns) {
   EXPECT_TRUE(bit_equal(scored.parameters(), best));
 }
 
-TEST_F(SaveBestModelTwiceTest, OfEqualValuesTheEarlierEpochIsTheBest) {
+TEST_F(SaveBestModelTwiceTest, TheEarlierOfTwoEqualEpochsIsTheBest) {
   Scored scored = saving({.save_top_k = 3});
   scored.train({2.0, 1.0, 1.0, 1.0});
   std::vector<int64_t> epochs;
@@ -203,7 +204,7 @@ TEST_F(SaveBestModelTwiceTest, OfEqualValuesTheEarlierEpochIsTheBest) {
 
 namespace fs = std::filesystem;
 
-TEST(SaveBestModelResumedTest, ABestCheckpointThatIsGoneDoesNotEndTheRun) {
+TEST(SaveBestModelResumedTest, AMissingBestCheckpointDoesNotEndTheRun) {
   const TemporaryFolder folder;
   auto save = make<SaveBestModel>({.path = folder / "best.pt"});
   auto states = saving_in(folder / "states");

@@ -21,7 +21,7 @@ namespace {
 
 class SaveCheckpointTest : public ::testing::Test {
  protected:
-  /// Two updates in each epoch.
+  /// Trains with two updates per epoch.
   void train(Toy& toy, int64_t num_epochs, std::optional<std::filesystem::path> resume_from = {}) {
     toy.trainer.train({.train_dataset = toy_data(8),
                        .num_epochs = num_epochs,
@@ -64,7 +64,7 @@ TEST_F(SaveCheckpointTest, SavesAfterEveryNthEpochAndUpdate) {
   EXPECT_EQ(files(), (Names{"epoch_2.pt", "epoch_4.pt", "update_3.pt", "update_6.pt"}));
 }
 
-TEST_F(SaveCheckpointTest, KeepsTheLastOnesOverAResumedRun) {
+TEST_F(SaveCheckpointTest, KeepsTheNewestFilesAcrossAResume) {
   Toy toy({saving({.keep_last = 2})});
   train(toy, 3);
   EXPECT_EQ(files(), (Names{"epoch_2.pt", "epoch_3.pt"}));
@@ -74,7 +74,7 @@ TEST_F(SaveCheckpointTest, KeepsTheLastOnesOverAResumedRun) {
   EXPECT_EQ(files(), (Names{"epoch_3.pt", "epoch_4.pt"}));
 }
 
-TEST_F(SaveCheckpointTest, LeavesTheCheckpointsOfAnotherRun) {
+TEST_F(SaveCheckpointTest, KeepsTheCheckpointsOfAnotherRun) {
   Toy toy({saving({})});
   train(toy, 2);
   Toy other({saving({.keep_last = 1})});
@@ -108,7 +108,7 @@ TEST_F(SaveCheckpointTest, OptionsOutOfRangeAreErrors) {
   EXPECT_ERROR(saving({.keep_last = 0}), "keep_last is 0");
 }
 
-TEST_F(SaveCheckpointTest, ARunStartsWithTheModelOptimizerAndScheduleOfTheCheckpointThatItLoads) {
+TEST_F(SaveCheckpointTest, ARunStartsFromTheModelOptimizerAndScheduleOfALoadedCheckpoint) {
   std::vector<torch::Tensor> after_epoch_2;
   double lr_after_epoch_2 = 0.0;
   Toy toy({saving({})});
@@ -136,7 +136,7 @@ TEST_F(SaveCheckpointTest, ARunStartsWithTheModelOptimizerAndScheduleOfTheCheckp
   EXPECT_TRUE(has_started);
 }
 
-TEST_F(SaveCheckpointTest, AnEvaluationLoadsTheModelAlone) {
+TEST_F(SaveCheckpointTest, AnEvaluationLoadsOnlyTheModel) {
   Toy toy({saving({})});
   train(toy, 2);
   const auto trained = copies_of(toy.model->parameters());
@@ -158,7 +158,7 @@ TEST_F(SaveCheckpointTest, AResumedRunLoadsNoCheckpoint) {
   EXPECT_TRUE(bit_equal(resumed.model->parameters(), straight.model->parameters()));
 }
 
-TEST_F(SaveCheckpointTest, WithoutTheScheduleARunStartsWithItsOwnLearningRate) {
+TEST_F(SaveCheckpointTest, ARunWithoutTheSavedScheduleKeepsItsLearningRate) {
   Toy toy({saving({})});
   train(toy, 3);
   Toy plain;
@@ -175,7 +175,7 @@ TEST_F(SaveCheckpointTest, WithoutTheScheduleARunStartsWithItsOwnLearningRate) {
   EXPECT_EQ(rates[0], rates[1]);
 }
 
-TEST_F(SaveCheckpointTest, ACheckpointIsLoadedOnceAndNeverOverTrainedWeights) {
+TEST_F(SaveCheckpointTest, ACheckpointIsLoadedOnceAndNeverOverwritesTrainedWeights) {
   Toy toy({saving({})});
   train(toy, 2);
   const auto pretrained = copies_of(toy.model->parameters());
@@ -203,13 +203,14 @@ TEST_F(SaveCheckpointTest, PredictionsLoadTheModel) {
   EXPECT_TRUE(bit_equal(fresh.model->parameters(), toy.model->parameters()));
 }
 
-TEST_F(SaveCheckpointTest, AnEpochWithoutCheckpointIsAnErrorThatNamesThoseThereAre) {
+TEST_F(SaveCheckpointTest, AnEpochWithoutACheckpointIsAnErrorThatListsTheOthers) {
   EXPECT_ERROR(checkpoint_of_epoch(checkpoints_, 4), "there is no checkpoint of epoch 4");
   EXPECT_ERROR(checkpoint_of_epoch(checkpoints_), "there is no checkpoint in");
   Toy toy({saving({})});
   train(toy, 3);
   std::ofstream(checkpoints_ / "epoch_12x.pt") << "not one of them";
-  EXPECT_ERROR(checkpoint_of_epoch(checkpoints_, 4), "there are those of the epochs 1, 2, 3.");
+  EXPECT_ERROR(checkpoint_of_epoch(checkpoints_, 4),
+               "there are checkpoints of the epochs 1, 2, 3.");
   EXPECT_EQ(checkpoint_of_epoch(checkpoints_), checkpoints_ / "epoch_3.pt");
   Toy loading(
       {std::make_shared<LoadCheckpoint>(LoadCheckpointOptions{.path = checkpoints_, .epoch = 4})});

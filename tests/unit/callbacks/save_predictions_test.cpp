@@ -1,4 +1,4 @@
-// What SavePredictions writes.
+// The files that SavePredictions writes.
 
 #include <gtest/gtest.h>
 #include <torch/torch.h>
@@ -28,7 +28,7 @@ TrainOptions run_of(int64_t num_epochs) {
           .per_device_batch_size = 2};
 }
 
-TEST(SavePredictionsTest, WritesOutputsAndTargetsInTheOrderOfTheData) {
+TEST(SavePredictionsTest, WritesOutputsAndTargetsInDatasetOrder) {
   const TemporaryFolder folder;
   const auto path = folder / "predictions.pt";
   Toy toy({saving({.path = path})});
@@ -41,7 +41,7 @@ TEST(SavePredictionsTest, WritesOutputsAndTargetsInTheOrderOfTheData) {
   EXPECT_TRUE(torch::equal(saved.get_tensor("targets"), torch::arange(5) * 7 % 3));
 }
 
-TEST(SavePredictionsTest, WritesTheLargestOutputsIndexToSafetensors) {
+TEST(SavePredictionsTest, WritesTheIndexOfTheLargestOutputToSafetensors) {
   const TemporaryFolder folder;
   const auto path = folder / "predictions.safetensors";
   Toy toy({saving({.path = path, .outputs = false, .argmax = true, .targets = false})});
@@ -62,7 +62,7 @@ TEST(SavePredictionsTest, WritesEveryNthEpochUnderItsNumber) {
                             read_checkpoint(folder / "epoch-4.pt").get_tensor("outputs")));
 }
 
-TEST(SavePredictionsTest, WithoutEpochsWritesAfterEvaluateAlone) {
+TEST(SavePredictionsTest, CanWriteOnlyAfterEvaluate) {
   const TemporaryFolder folder;
   Toy toy({saving({.path = folder / "predictions.pt", .every_n_epochs = 0})});
   toy.trainer.train(run_of(2));
@@ -71,7 +71,7 @@ TEST(SavePredictionsTest, WithoutEpochsWritesAfterEvaluateAlone) {
   EXPECT_EQ(folder.names(), std::vector<std::string>{"predictions.pt"});
 }
 
-TEST(SavePredictionsTest, EachSetHasItsFile) {
+TEST(SavePredictionsTest, WritesAFilePerEvaluationSet) {
   const TemporaryFolder folder;
   Toy toy({saving({.path = folder / "predictions-{set}-{epoch}.pt"})});
   auto options = run_of(1);
@@ -82,12 +82,12 @@ TEST(SavePredictionsTest, EachSetHasItsFile) {
   EXPECT_EQ(read_checkpoint(folder / "predictions-rare-1.pt").get_tensor("targets").size(0), 3);
 }
 
-TEST(SavePredictionsTest, SetsThatWouldReplaceEachOtherAreRejected) {
+TEST(SavePredictionsTest, RejectsSetsThatWouldOverwriteEachOther) {
   const TemporaryFolder folder;
   Toy toy({saving({.path = folder / "predictions.pt"})});
   auto options = run_of(1);
   options.more_eval_datasets = {{.name = "rare", .dataset = toy_data(3)}};
-  EXPECT_ERROR(toy.trainer.train(options), "has no {set}");
+  EXPECT_ERROR(toy.trainer.train(options), "does not contain {set}");
   EXPECT_EQ(toy.trainer.num_updates(), 0);
 }
 
@@ -100,7 +100,7 @@ class EvaluateOnceMore : public Callback {
   }
 };
 
-TEST(SavePredictionsTest, ExtraEvaluationsAreLeftOut) {
+TEST(SavePredictionsTest, IgnoresIntermediateEvaluations) {
   const TemporaryFolder folder;
   Toy toy({saving({.path = folder / "epoch-{epoch}.pt"}), std::make_shared<EvaluateOnceMore>()});
   toy.trainer.train(run_of(1));
@@ -115,14 +115,14 @@ class StopInEvaluation : public Callback {
   }
 };
 
-TEST(SavePredictionsTest, EvaluationThatEndsEarlyWritesNothing) {
+TEST(SavePredictionsTest, AnEvaluationThatEndsEarlyWritesNothing) {
   const TemporaryFolder folder;
   Toy toy({saving({.path = folder / "predictions.pt"}), std::make_shared<StopInEvaluation>()});
   toy.trainer.train(run_of(1));
   EXPECT_TRUE(folder.names().empty());
 }
 
-/// Returns two tensors, or rows of a length of their own.
+/// Returns two tensors, rows whose length differs between batches, or too few rows.
 class OddTrainer : public QuietTrainer {
  public:
   using QuietTrainer::QuietTrainer;
@@ -146,7 +146,7 @@ class OddTrainer : public QuietTrainer {
   int64_t num_columns_ = 0;
 };
 
-TEST(SavePredictionsTest, RejectsOutputsThatMakeNoTensor) {
+TEST(SavePredictionsTest, RejectsOutputsThatAreNotTensors) {
   const TemporaryFolder folder;
   const auto model = toy_model();
   OddTrainer trainer(model, torch::nn::CrossEntropyLoss(), toy_sgd(model),
@@ -173,7 +173,7 @@ class FlatTrainer : public QuietTrainer {
   }
 };
 
-TEST(SavePredictionsTest, RejectsTheArgmaxOfSingleNumbers) {
+TEST(SavePredictionsTest, RejectsTheArgmaxOfScalars) {
   const TemporaryFolder folder;
   const auto model = toy_model();
   FlatTrainer trainer(model, torch::nn::CrossEntropyLoss(), toy_sgd(model),
@@ -182,7 +182,7 @@ TEST(SavePredictionsTest, RejectsTheArgmaxOfSingleNumbers) {
   EXPECT_ERROR(trainer.evaluate({.dataset = toy_data(4)}), "have 1 dimension(s)");
 }
 
-TEST(SavePredictionsTest, FindsAnUnwritablePathBeforeTheFirstUpdate) {
+TEST(SavePredictionsTest, ReportsAnUnwritablePathBeforeTheFirstUpdate) {
   const TemporaryFolder folder;
   write_checkpoint(folder / "file.pt", {});
   Toy toy({saving({.path = folder / "file.pt/predictions.pt"})});
@@ -191,11 +191,11 @@ TEST(SavePredictionsTest, FindsAnUnwritablePathBeforeTheFirstUpdate) {
   EXPECT_ERROR(toy.trainer.evaluate({.dataset = toy_data(4)}), "predictions.pt");
 }
 
-TEST(SavePredictionsTest, IsACallbackThatKeepsResults) {
+TEST(SavePredictionsTest, IsRemovedByFastDevRun) {
   EXPECT_TRUE(SavePredictions({.path = "predictions.pt"}).writes_files());
 }
 
-TEST(SavePredictionsTest, RejectsOptionsOutOfTheirRange) {
+TEST(SavePredictionsTest, RejectsOptionsOutOfRange) {
   EXPECT_ERROR(SavePredictions({.path = ""}), "must end in .pt or .safetensors");
   EXPECT_ERROR(SavePredictions({.path = "predictions.csv"}), "predictions.csv");
   EXPECT_ERROR(SavePredictions({.path = "a.pt", .outputs = false, .targets = false}),

@@ -29,7 +29,7 @@ class SaveTrainingStateTest : public ::testing::Test {
     return std::make_shared<SaveTrainingState>(options);
   }
 
-  /// Numbers of updates in the states that are there, oldest first.
+  /// Returns the numbers of updates of the saved states, oldest first.
   std::vector<int64_t> updates() {
     std::vector<int64_t> numbers;
     std::vector<fs::path> paths;
@@ -47,7 +47,7 @@ class SaveTrainingStateTest : public ::testing::Test {
   TemporaryFolder folder_;
 };
 
-TEST_F(SaveTrainingStateTest, SavesAtTheEndOnlyByDefault) {
+TEST_F(SaveTrainingStateTest, SavesOnlyAtTheEndByDefault) {
   Rehearsal run(6, {make({})});
   run.trainer->train(run.options);
   EXPECT_EQ(updates(), (std::vector<int64_t>{6}));
@@ -78,7 +78,7 @@ TEST_F(SaveTrainingStateTest, SavesEveryNEpochsAndMinutes) {
   EXPECT_EQ(updates(), (std::vector<int64_t>{16, 32, 40, 1, 2, 3, 4, 5}));
 }
 
-TEST_F(SaveTrainingStateTest, AResumedRunRemovesTheStatesOfTheRunBefore) {
+TEST_F(SaveTrainingStateTest, AResumedRunRemovesTheStatesOfThePreviousRun) {
   const SaveTrainingStateOptions options{.every_n_updates = 2, .keep_last = 2};
   Rehearsal first(5, {make(options)});
   first.trainer->train(first.options);
@@ -90,7 +90,7 @@ TEST_F(SaveTrainingStateTest, AResumedRunRemovesTheStatesOfTheRunBefore) {
   EXPECT_EQ(latest_training_state(folder_ / "states")->filename(), "state-00000006");
 }
 
-TEST_F(SaveTrainingStateTest, ANewRunLeavesTheStatesOfOthersAlone) {
+TEST_F(SaveTrainingStateTest, ANewRunKeepsTheStatesOfOtherRuns) {
   Rehearsal first(5, {make({.every_n_updates = 2})});
   first.trainer->train(first.options);
   Rehearsal second(3, {make({})});
@@ -122,7 +122,7 @@ TEST_F(SaveTrainingStateTest, IsCalledAfterAllOtherCallbacks) {
   FAIL() << "no state of CountUpdates";
 }
 
-TEST_F(SaveTrainingStateTest, ANaNSavesNothing) {
+TEST_F(SaveTrainingStateTest, ANaNLossSavesNothing) {
   class Nan : public Callback {
    public:
     void on_train_update_end(Trainer& trainer) override {
@@ -135,7 +135,7 @@ TEST_F(SaveTrainingStateTest, ANaNSavesNothing) {
   EXPECT_EQ(updates(), (std::vector<int64_t>{2}));
 }
 
-TEST_F(SaveTrainingStateTest, AWeightThatIsNotFiniteSavesNothing) {
+TEST_F(SaveTrainingStateTest, ANonFiniteWeightSavesNothing) {
   class SpoilWeights : public Callback {
    public:
     void on_train_step_start(Trainer& trainer) override {
@@ -147,15 +147,15 @@ TEST_F(SaveTrainingStateTest, AWeightThatIsNotFiniteSavesNothing) {
   Rehearsal run(5, {std::make_shared<SpoilWeights>(), save});
   run.trainer->train(run.options);
   EXPECT_EQ(updates(), (std::vector<int64_t>{1, 2}));
-  EXPECT_EQ(save->num_failures(), 4);  // the last as the run ends
+  EXPECT_EQ(save->num_failures(), 4);  // the last one at the end of the run
   const auto& lines = run.trainer->lines;
   EXPECT_TRUE(std::any_of(lines.begin(), lines.end(), [](const std::string& line) {
     return line.starts_with("ERROR: the training state was not saved: \"0.weight\" of the model");
   }));
 }
 
-TEST_F(SaveTrainingStateTest, ALossThatIsNotFiniteDoesNotKeepGoodWeightsFromBeingSaved) {
-  /// One batch has no finite loss, and trains nothing.
+TEST_F(SaveTrainingStateTest, ANonFiniteLossDoesNotPreventSavingGoodWeights) {
+  /// The loss of one batch is not finite, and the batch does not change the weights.
   class OneBadLoss : public Callback {
    public:
     void on_train_step_end(Trainer& trainer, const Batch&, const StepOutput& output) override {
@@ -173,19 +173,18 @@ TEST_F(SaveTrainingStateTest, ALossThatIsNotFiniteDoesNotKeepGoodWeightsFromBein
   EXPECT_EQ(save->num_failures(), 0);
 }
 
-TEST_F(SaveTrainingStateTest, AFailedSaveIsLoudAndTheRunGoesOn) {
+TEST_F(SaveTrainingStateTest, AFailedSaveIsReportedAndTheRunContinues) {
   for (bool asynchronous : {false, true}) {
     SCOPED_TRACE(asynchronous);
     auto save = make({.every_n_updates = 10, .asynchronous = asynchronous});
-    // In place of the folder of states there is a file, from update 20 until the failure is
-    // printed.
+    // From update 20 until the failure is printed, a file has the path of the states' folder.
     const fs::path root = folder_ / "states";
     const fs::path away = folder_ / "states-away";
-    struct Block : AtUpdate {  // a callback's type may be given once, and stop_at is an AtUpdate
+    struct Block : AtUpdate {  // stop_at is an AtUpdate, and a type can be added only once
       using AtUpdate::AtUpdate;
     };
     const auto block = std::make_shared<Block>(20, [&](Trainer& trainer) {
-      trainer.wait_for_saves();  // that of update 10
+      trainer.wait_for_saves();  // the save of update 10
       fs::rename(root, away);
       std::ofstream(root) << "a file in its place";
     });
@@ -205,7 +204,7 @@ TEST_F(SaveTrainingStateTest, AFailedSaveIsLoudAndTheRunGoesOn) {
   }
 }
 
-TEST_F(SaveTrainingStateTest, RejectsBadOptionsAndStates) {
+TEST_F(SaveTrainingStateTest, RejectsInvalidOptionsAndStates) {
   EXPECT_ERROR(make({.every_n_updates = 0}), "every_n_updates is 0");
   EXPECT_ERROR(make({.every_n_epochs = 0}), "every_n_epochs is 0");
   EXPECT_ERROR(make({.every_n_minutes = 0.0}), "every_n_minutes is 0");
@@ -253,7 +252,7 @@ TEST_F(SaveTrainingStateTest, AFolderOfStatesMeansItsNewest) {
   EXPECT_NE(second.trainer->lines.front().find("update 5)"), std::string::npos);
 }
 
-TEST_F(SaveTrainingStateTest, ASignalSavesAndIsTold) {
+TEST_F(SaveTrainingStateTest, ASignalSavesAStateAndIsReported) {
   auto stop = std::make_shared<StopOnSignal>();
   Rehearsal run(Rehearsal::kUpdates + 1, {stop, make({})});
   class RaiseOnce : public Callback {
@@ -266,7 +265,7 @@ TEST_F(SaveTrainingStateTest, ASignalSavesAndIsTold) {
     bool done_ = false;
   };
   run.trainer->callback_handler().add(std::make_shared<RaiseOnce>());
-  // The update in progress is still made.
+  // The update in progress is completed.
   EXPECT_EQ(run.trainer->train(run.options).num_updates, 5);
   EXPECT_EQ(stop->signal(), SIGUSR1);
   EXPECT_EQ(updates(), (std::vector<int64_t>{5}));

@@ -20,7 +20,7 @@ TrainOptions epochs(int64_t num_epochs) {
           .per_device_batch_size = 2};
 }
 
-/// A model whose modes differ, which draws random numbers in training.
+/// A model that behaves differently in its two modes and draws random numbers in training.
 struct Dropping {
   explicit Dropping(CallbackList more = {}) {
     torch::manual_seed(3);
@@ -56,16 +56,16 @@ TEST(StepBasedEvaluationTest, EvaluatesEveryNUpdatesOfTheRun) {
   TrainOptions options = epochs(2);
   options.gradient_accumulation_steps = 2;
   options.num_epochs = 3;
-  toy.trainer.train(options);  // 3 updates an epoch
+  toy.trainer.train(options);  // 3 updates per epoch
   EXPECT_EQ(beside->updates, (std::vector<int64_t>{3, 6, 9}));
   const auto& history = toy.trainer.run_history();
   EXPECT_EQ(history.get_metric_values("intermediate_eval_loss").size(), 3U);
-  // At an epoch's last update the weights are those that the epoch's own evaluation has.
+  // At the last update of an epoch, both evaluations use the same weights.
   EXPECT_EQ(history.get_metric_values("intermediate_eval_loss"),
             history.get_metric_values("eval_loss_epoch"));
 }
 
-TEST(StepBasedEvaluationTest, TrainsOnInTrainingModeWithTheSameLosses) {
+TEST(StepBasedEvaluationTest, ContinuesInTrainingModeWithTheSameLosses) {
   class AssertTraining : public Callback {
    public:
     void on_train_step_start(Trainer& trainer) override {
@@ -85,12 +85,11 @@ TEST(StepBasedEvaluationTest, TrainsOnInTrainingModeWithTheSameLosses) {
   }
 }
 
-TEST(StepBasedEvaluationTest, PrintsWhatItDoes) {
+TEST(StepBasedEvaluationTest, ReportsItsEvaluations) {
   Toy toy({every(4)});
   toy.trainer.train(epochs(1));
-  EXPECT_EQ(toy.trainer.lines,
-            (std::vector<std::string>{"Running evaluation after 4 training steps",
-                                      "Resuming training..."}));
+  EXPECT_EQ(toy.trainer.lines, (std::vector<std::string>{"Running evaluation after 4 updates",
+                                                         "Resuming training..."}));
 }
 
 TEST(StepBasedEvaluationTest, DoesNotCountSkippedUpdates) {
@@ -105,11 +104,11 @@ TEST(StepBasedEvaluationTest, DoesNotCountSkippedUpdates) {
   const auto model = toy_model();
   SkipLast trainer(model, torch::nn::CrossEntropyLoss(), toy_sgd(model),
                    {.callbacks = {every(4)}, .accelerator = {.device = "cpu"}});
-  trainer.train(epochs(1));  // 4 updates, and a fifth that is skipped
+  trainer.train(epochs(1));  // 4 updates and a skipped fifth one
   EXPECT_EQ(trainer.run_history().get_metric_values("intermediate_eval_loss").size(), 1U);
 }
 
-TEST(StepBasedEvaluationTest, AStopInItLeavesAStateOfTheUpdateBefore) {
+TEST(StepBasedEvaluationTest, AStopDuringItSavesThePreviousUpdate) {
   class StopInEvaluation : public Callback {
    public:
     void on_eval_step_start(Trainer& trainer) override {
@@ -129,13 +128,13 @@ TEST(StepBasedEvaluationTest, AStopInItLeavesAStateOfTheUpdateBefore) {
   EXPECT_TRUE(bit_equal(second.model->parameters(), whole.model->parameters()));
 }
 
-TEST(StepBasedEvaluationTest, DoesNothingInAnEvaluationAlone) {
+TEST(StepBasedEvaluationTest, DoesNothingInEvaluate) {
   Toy toy({every(1)});
   toy.trainer.evaluate({.dataset = toy_data(6)});
   EXPECT_TRUE(toy.trainer.lines.empty());
 }
 
-TEST(StepBasedEvaluationTest, RejectsARunWithoutEvaluationDataAndBadIntervals) {
+TEST(StepBasedEvaluationTest, RejectsInvalidIntervalsAndRunsWithoutEvaluationData) {
   Toy toy({every(1)});
   TrainOptions options = epochs(1);
   options.eval_dataset = {};

@@ -24,7 +24,7 @@ namespace nn = torch::nn;
 using torch::Tensor;
 using SwaOptions = StochasticWeightAveragingOptions;
 
-/// The weights after each update, and the learning rate with which it was made.
+/// Keeps the weights after each update, and the learning rate of the update.
 class KeepUpdates : public Callback {
  public:
   void on_gradients_ready(Trainer& trainer) override {
@@ -37,7 +37,7 @@ class KeepUpdates : public Callback {
   std::vector<std::vector<Tensor>> weights;
 };
 
-/// The mean of the weights after these updates, counted from 1.
+/// Returns the mean of the weights after these updates, counted from 1.
 std::vector<Tensor> mean_after(const KeepUpdates& keep, const std::vector<std::size_t>& updates) {
   std::vector<Tensor> mean;
   for (std::size_t i = 0; i < keep.weights[0].size(); ++i) {
@@ -54,7 +54,7 @@ std::shared_ptr<StochasticWeightAveraging> swa(SwaOptions options) {
   return std::make_shared<StochasticWeightAveraging>(std::move(options));
 }
 
-TEST(StochasticWeightAveragingTest, LeavesTheMeanOfTheEpochsInTheModel) {
+TEST(StochasticWeightAveragingTest, TheModelEndsWithTheMeanOfTheEpochs) {
   auto keep = std::make_shared<KeepUpdates>();
   auto average = swa({.start_after = placeholders::num_updates_per_epoch * 2});
   Toy toy({keep, average});
@@ -63,14 +63,14 @@ TEST(StochasticWeightAveragingTest, LeavesTheMeanOfTheEpochsInTheModel) {
   expect_close(toy.model->parameters(), mean_after(*keep, {9, 12, 15}));
 }
 
-TEST(StochasticWeightAveragingTest, BeginsAfterThreeQuartersOfTheRunByDefault) {
+TEST(StochasticWeightAveragingTest, StartsAfterThreeQuartersOfTheRunByDefault) {
   auto keep = std::make_shared<KeepUpdates>();
   Toy toy({keep, swa({})});
   toy.trainer.train(three_updates_per_epoch(8));
   expect_close(toy.model->parameters(), mean_after(*keep, {21, 24}));
 }
 
-TEST(StochasticWeightAveragingTest, TakesEachNthUpdateIfAskedTo) {
+TEST(StochasticWeightAveragingTest, AveragesEveryNthUpdateOnRequest) {
   auto keep = std::make_shared<KeepUpdates>();
   auto average = swa({.start_after = 3, .every_n_updates = 2});
   Toy toy({keep, average});
@@ -102,7 +102,7 @@ TEST(StochasticWeightAveragingTest, SetsAConstantLearningRateWithAndWithoutASche
     EXPECT_NE(keep->lrs[3], 0.03);
     EXPECT_EQ(keep->lrs[4], 0.03);
     EXPECT_EQ(keep->lrs[5], 0.03);
-    // A run after it begins as this one did.
+    // The next run starts like this one.
     toy.trainer.train(options);
     EXPECT_EQ(keep->lrs[6], 0.1);
   }
@@ -155,7 +155,7 @@ TEST(StochasticWeightAveragingTest, AnExceptionInAnUpdateRestoresTheRateOfTheSch
   EXPECT_EQ(trainer.optimizer()->param_groups()[0].options().get_lr(), 0.1);
 }
 
-TEST(StochasticWeightAveragingTest, ALaterRunRestoresTheLearningRateThatItBeganWith) {
+TEST(StochasticWeightAveragingTest, ALaterRunRestoresItsInitialLearningRate) {
   Toy toy({swa({.start_after = 4, .swa_lr = 0.03})});
   toy.trainer.train(three_updates_per_epoch(2));
   set_param_group_field(*toy.optimizer, ParamGroupField::lr, {0.2});
@@ -163,7 +163,7 @@ TEST(StochasticWeightAveragingTest, ALaterRunRestoresTheLearningRateThatItBeganW
   EXPECT_EQ(toy.optimizer->param_groups()[0].options().get_lr(), 0.2);
 }
 
-TEST(StochasticWeightAveragingTest, TheFirstBatchOfTheCheckChangesNothing) {
+TEST(StochasticWeightAveragingTest, TheInitialCheckChangesNothing) {
   const auto run = [](bool update_batch_norm) {
     torch::manual_seed(5);
     nn::Sequential model(nn::Linear(4, 4), nn::BatchNorm1d(4), nn::Dropout(0.5), nn::Linear(4, 3));
@@ -178,7 +178,7 @@ TEST(StochasticWeightAveragingTest, TheFirstBatchOfTheCheckChangesNothing) {
   EXPECT_TRUE(bit_equal(run(true), run(false)));
 }
 
-TEST(StochasticWeightAveragingTest, AnExceptionAtTheEndGivesTheModelItsOwnWeightsBack) {
+TEST(StochasticWeightAveragingTest, AnExceptionAtTheEndRestoresTheWeightsOfTheModel) {
   class Fail : public Callback {
    public:
     void on_eval_epoch_start(Trainer& trainer) override {
@@ -193,7 +193,7 @@ TEST(StochasticWeightAveragingTest, AnExceptionAtTheEndGivesTheModelItsOwnWeight
   EXPECT_TRUE(bit_equal(toy.model->parameters(), keep->weights.back()));
 }
 
-TEST(StochasticWeightAveragingTest, KeepsTheWeightsOfARunThatIsToGoOn) {
+TEST(StochasticWeightAveragingTest, KeepsTheWeightsOfARunThatWillResume) {
   class StopAtEight : public Callback {
    public:
     explicit StopAtEight(StopReason reason) : reason_(reason) {}
@@ -250,18 +250,18 @@ struct Rehearsal {
   TrainOptions options;
 };
 
-TEST(StochasticWeightAveragingTest, AResumedRunIsTheUninterruptedOneInEveryBit) {
+TEST(StochasticWeightAveragingTest, AResumedRunIsBitIdenticalToTheUninterruptedOne) {
   const TemporaryFolder folder;
   for (const bool has_scheduler : {false, true}) {
     Rehearsal whole(100, has_scheduler);
     whole.trainer->train(whole.options);
     whole.trainer->save_training_state(folder / "whole");
     const std::string expected = read_bytes(folder / "whole" / kTrainingStateFile);
-    // Before, at and after the phase's start, at an epoch's end.
+    // Before, at and after the start of the averaging, and at an epoch's end.
     for (int64_t k : {2, 4, 5, 9}) {
       SCOPED_TRACE(k);
       Rehearsal first(k, has_scheduler);
-      // The state of the update itself, before the run restores learning rates.
+      // Saves the state of the update, before the end of the run restores the learning rates.
       first.trainer->callback_handler().add(
           make<SaveTrainingState>({.directory = folder / "states"}));
       first.trainer->train(first.options);
@@ -274,8 +274,9 @@ TEST(StochasticWeightAveragingTest, AResumedRunIsTheUninterruptedOneInEveryBit) 
   }
 }
 
-// A run of some updates takes its last weights into the average; what it saves does not have them.
-TEST(StochasticWeightAveragingTest, ALongerRunForgetsWhereTheShorterOneEnded) {
+// A run that ends after a number of updates adds its last weights to the average, but its saved
+// state does not contain them.
+TEST(StochasticWeightAveragingTest, ALongerRunForgetsTheEndOfTheShorterOne) {
   const TemporaryFolder folder;
   const auto train = [&](int64_t num_updates, bool is_resumed) {
     auto average = swa({.start_after = 3});
@@ -292,7 +293,7 @@ TEST(StochasticWeightAveragingTest, ALongerRunForgetsWhereTheShorterOneEnded) {
   const auto longer = train(12, true);
   EXPECT_EQ(longer.first, 3);
   EXPECT_TRUE(bit_equal(longer.second, whole.second));
-  const auto ended = train(12, true);  // nothing is left to do
+  const auto ended = train(12, true);  // no updates are left
   EXPECT_EQ(ended.first, 3);
   EXPECT_TRUE(bit_equal(ended.second, whole.second));
 }

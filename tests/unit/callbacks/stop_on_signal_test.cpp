@@ -13,11 +13,11 @@
 namespace linkboy::testing::stop_on_signal_test {
 namespace {
 
-TEST(StopOnSignalTest, EndsTheRunInOrderAndPutsTheHandlersBack) {
+TEST(StopOnSignalTest, EndsTheRunInOrderAndRestoresTheHandlers) {
   class Raise : public Callback {
     void on_train_update_end(Trainer& trainer) override {
       if (trainer.num_updates() != 2) return;
-      // A launcher and its service manager may both send it.
+      // A launcher and its service manager can both send the signal.
       for (int i = 0; i < 3; ++i) std::raise(SIGTERM);
     }
   };
@@ -63,7 +63,7 @@ TEST(StopOnSignalTest, KeepsItsHandlersUntilAllOtherCallbacksHaveEndedTheRun) {
   EXPECT_EQ(handler_of(SIGTERM), SIG_DFL);
 }
 
-TEST(StopOnSignalTest, LeavesIgnoredSignalsIgnored) {
+TEST(StopOnSignalTest, KeepsIgnoredSignalsIgnored) {
   const auto before = std::signal(SIGHUP, SIG_IGN);
   auto stop = std::make_shared<StopOnSignal>();
   class Raise : public Callback {
@@ -75,7 +75,7 @@ TEST(StopOnSignalTest, LeavesIgnoredSignalsIgnored) {
   std::signal(SIGHUP, before);
 }
 
-TEST(StopOnSignalTest, ASignalOfARunThatAnExceptionEndsStopsTheNextRunOfTheProcess) {
+TEST(StopOnSignalTest, ASignalInARunThatFailsStopsTheNextRun) {
   class RaiseAndThrow : public Callback {
     void on_train_update_end(Trainer&) override {
       std::raise(SIGTERM);
@@ -91,7 +91,7 @@ TEST(StopOnSignalTest, ASignalOfARunThatAnExceptionEndsStopsTheNextRunOfTheProce
   EXPECT_EQ(next.trainer.train(epochs_of_one_update(3)).reason, StopReason::finished);
 }
 
-TEST(StopOnSignalTest, ReleasesTheHandlersWhereTheProgramIgnoresAllSignals) {
+TEST(StopOnSignalTest, ReleasesTheHandlersIfTheProgramIgnoresAllSignals) {
   std::map<int, sighandler_t> before;
   for (const int signal : {SIGINT, SIGTERM, SIGUSR1, SIGHUP, SIGPIPE, SIGXFSZ}) {
     before[signal] = std::signal(signal, SIG_IGN);
@@ -103,7 +103,7 @@ TEST(StopOnSignalTest, ReleasesTheHandlersWhereTheProgramIgnoresAllSignals) {
   for (const auto& [signal, handler] : before) std::signal(signal, handler);
 }
 
-TEST(StopOnSignalTest, TheHandlersOfAStoppedRunGoWithItsCallbackAndNotWithTheNextOnes) {
+TEST(StopOnSignalTest, TheHandlersOfAStoppedRunEndWithItsCallback) {
   class Raise : public Callback {
     void on_train_update_end(Trainer&) override { std::raise(SIGTERM); }
   };
@@ -125,7 +125,7 @@ TEST(StopOnSignalDeathTest, ASignalLongAfterAStoppedRunEndsTheProcess) {
     void on_train_update_end(Trainer&) override { std::raise(SIGTERM); }
   };
   Toy toy({std::make_shared<StopOnSignal>(), std::make_shared<Raise>()});
-  // In the child alone: a fork leaves threads behind.
+  // Runs only in the child process, because a fork does not copy threads.
   const auto train_wait_and_raise = [&toy] {
     toy.trainer.train(epochs_of_one_update(3));
     std::this_thread::sleep_for(std::chrono::milliseconds(1100));
@@ -139,7 +139,7 @@ TEST(StopOnSignalDeathTest, ASecondInterruptAfterASecondEndsTheProcess) {
   class Interrupt : public Callback {
     void on_train_update_end(Trainer&) override {
       std::raise(SIGINT);
-      std::raise(SIGINT);  // a second one at the same time changes nothing
+      std::raise(SIGINT);  // has no effect so soon after the first
       timespec now{};
       const auto milliseconds = [&now] {
         clock_gettime(CLOCK_MONOTONIC, &now);
@@ -155,7 +155,7 @@ TEST(StopOnSignalDeathTest, ASecondInterruptAfterASecondEndsTheProcess) {
   EXPECT_EXIT(toy.trainer.train(epochs_of_one_update(1)), ::testing::KilledBySignal(SIGINT), "");
 }
 
-TEST(StopOnSignalTest, OnlyOneRunOfAProcessMayHaveTheHandlers) {
+TEST(StopOnSignalTest, OnlyOneRunOfAProcessCanInstallTheHandlers) {
   class Nested : public Callback {
     void on_train_epoch_start(Trainer&) override {
       Toy inner({std::make_shared<StopOnSignal>()});

@@ -1,4 +1,4 @@
-// When TerminateOnNaN ends a run.
+// The conditions under which TerminateOnNaN ends a run.
 
 #include "linkboy/callbacks/terminate_on_nan.hpp"
 
@@ -27,7 +27,7 @@ LossFunction nan_at_call(int call) {
   };
 }
 
-TEST(TerminateOnNaNTest, KeepsABadLossFromTheWeights) {
+TEST(TerminateOnNaNTest, ABadLossNeverReachesTheWeights) {
   auto model = toy_model();
   QuietTrainer trainer(
       model, nan_at_call(3), toy_sgd(model),
@@ -42,8 +42,8 @@ TEST(TerminateOnNaNTest, KeepsABadLossFromTheWeights) {
   EXPECT_EQ(trainer.lines.back(), "Stopping training due to NaN loss in training step");
 }
 
-TEST(TerminateOnNaNTest, DeferredCheckComesWithinItsDelayAndBeforeTheEpochsEnd) {
-  // The CPU twin of what happens on a CUDA device.
+TEST(TerminateOnNaNTest, ADeferredCheckHappensWithinItsDelayAndBeforeTheEndOfTheEpoch) {
+  // Tests on the CPU what happens on a CUDA device.
   auto updates_with = [](int bad_step, int64_t max_delay) {
     auto model = toy_model();
     QuietTrainer trainer(model, nan_at_call(bad_step), toy_sgd(model),
@@ -55,7 +55,7 @@ TEST(TerminateOnNaNTest, DeferredCheckComesWithinItsDelayAndBeforeTheEpochsEnd) 
     EXPECT_EQ(result.reason, StopReason::nan);
     return result.num_updates;
   };
-  // Sums of losses are asked for at the steps 1, 4, 7 and looked at 3 steps later.
+  // The sums of losses are requested in steps 1, 4 and 7, and read 3 steps later.
   EXPECT_EQ(updates_with(3, 5), 6);
   EXPECT_EQ(updates_with(5, 5), 9);
   EXPECT_EQ(updates_with(3, 1), 3);
@@ -63,7 +63,7 @@ TEST(TerminateOnNaNTest, DeferredCheckComesWithinItsDelayAndBeforeTheEpochsEnd) 
   EXPECT_EQ(updates_with(17, 100), 32);
 }
 
-TEST(TerminateOnNaNTest, DeferredCheckLetsFiniteLossesPass) {
+TEST(TerminateOnNaNTest, ADeferredCheckAcceptsFiniteLosses) {
   auto model = toy_model();
   QuietTrainer trainer(
       model, nan_at_call(-1), toy_sgd(model),
@@ -72,7 +72,8 @@ TEST(TerminateOnNaNTest, DeferredCheckLetsFiniteLossesPass) {
   EXPECT_EQ(trainer.train(epochs(3)).reason, StopReason::finished);
 }
 
-/// A toy whose third loss is infinite, with finite gradients, and is looked at in the seventh step.
+/// A toy whose third loss is infinite with finite gradients. The loss is checked in the seventh
+/// step.
 struct LateLook {
   explicit LateLook(std::shared_ptr<Callback> callback)
       : trainer(
@@ -95,21 +96,21 @@ struct LateLook {
                        .per_device_batch_size = 2};
 };
 
-TEST(TerminateOnNaNTest, ALossThatWasNotLookedAtDoesNotEndTheNextRun) {
+TEST(TerminateOnNaNTest, AnUncheckedLossDoesNotEndTheNextRun) {
   LateLook late(stop_at(5));
   EXPECT_EQ(late.trainer.train(late.options).reason, StopReason::stop_request);
   EXPECT_EQ(late.trainer.train(late.options).reason, StopReason::stop_request);
   EXPECT_EQ(late.trainer.num_updates(), 5);
 }
 
-TEST(TerminateOnNaNTest, ALossOfTrainingThatIsLookedAtInAnEvaluationIsNamedSo) {
+TEST(TerminateOnNaNTest, ATrainingLossCheckedInAnEvaluationIsNamedAsSuch) {
   LateLook late(std::make_shared<AtUpdate>(
       5, [](Trainer& trainer) { trainer.evaluate_now({.metric_prefix = "extra_"}); }));
   EXPECT_EQ(late.trainer.train(late.options).message,
             "Stopping training due to NaN loss in training step");
 }
 
-TEST(TerminateOnNaNTest, StopsInEvaluationToo) {
+TEST(TerminateOnNaNTest, StopsAnEvaluation) {
   auto model = toy_model();
   QuietTrainer trainer(
       model, nan_at_call(2), toy_sgd(model),

@@ -1,4 +1,4 @@
-// When TimeLimit ends a run, by a clock that only the steps move.
+// The conditions under which TimeLimit ends a run, with a clock that only the steps advance.
 
 #include <gtest/gtest.h>
 #include <torch/torch.h>
@@ -35,7 +35,7 @@ class StepTimer : public TimeLimit {
   Clock::time_point now() const override { return time; }
 };
 
-/// Four training and two evaluation steps an epoch.
+/// Returns options with four training steps and two evaluation steps per epoch.
 TrainOptions run_of(int64_t num_epochs) {
   return {.train_dataset = toy_data(8),
           .num_epochs = num_epochs,
@@ -43,7 +43,7 @@ TrainOptions run_of(int64_t num_epochs) {
           .per_device_batch_size = 2};
 }
 
-TEST(TimeLimitTest, EndsTheRunAfterTheUpdateInWhichTheTimeIsOver) {
+TEST(TimeLimitTest, EndsTheRunAfterTheUpdateInWhichTheTimeRunsOut) {
   const auto timer = std::make_shared<StepTimer>(TimeLimitOptions{.max_time = milliseconds(2500)});
   Toy toy({timer});
   const TrainResult result = toy.trainer.train(run_of(5));
@@ -52,7 +52,7 @@ TEST(TimeLimitTest, EndsTheRunAfterTheUpdateInWhichTheTimeIsOver) {
   EXPECT_EQ(timer->elapsed(), seconds(3));
 }
 
-TEST(TimeLimitTest, MessageNamesTheLimit) {
+TEST(TimeLimitTest, TheMessageNamesTheLimit) {
   Toy toy({std::make_shared<StepTimer>(TimeLimitOptions{.max_time = milliseconds(2500)})});
   EXPECT_NE(toy.trainer.train(run_of(5)).message.find("time limit of 2.5 s"), std::string::npos);
 }
@@ -75,12 +75,12 @@ TEST(TimeLimitTest, EndsTheRunInAnEvaluationAfterTheBatch) {
   EXPECT_EQ(timer->elapsed(), seconds(5));
 }
 
-TEST(TimeLimitTest, RunWithinItsTimeFinishes) {
+TEST(TimeLimitTest, ARunWithinItsTimeFinishes) {
   Toy toy({std::make_shared<StepTimer>(TimeLimitOptions{.max_time = hours(1)})});
   EXPECT_EQ(toy.trainer.train(run_of(2)).reason, StopReason::finished);
 }
 
-TEST(TimeLimitTest, EachRunHasTheWholeTime) {
+TEST(TimeLimitTest, EachNewRunHasTheWholeTime) {
   const auto timer = std::make_shared<StepTimer>(TimeLimitOptions{.max_time = seconds(8)});
   Toy toy({timer});
   EXPECT_EQ(toy.trainer.train(run_of(1)).reason, StopReason::finished);
@@ -88,7 +88,7 @@ TEST(TimeLimitTest, EachRunHasTheWholeTime) {
   EXPECT_EQ(timer->elapsed(), seconds(6));
 }
 
-TEST(TimeLimitTest, ResumedRunHasTheTimeThatWasLeft) {
+TEST(TimeLimitTest, AResumedRunHasTheRemainingTime) {
   const TemporaryFolder folder;
   const SaveTrainingStateOptions saving{.directory = folder.path(), .every_n_updates = 1};
   Toy first({std::make_shared<StepTimer>(TimeLimitOptions{.max_time = seconds(3)}),
@@ -100,19 +100,19 @@ TEST(TimeLimitTest, ResumedRunHasTheTimeThatWasLeft) {
   Toy second({timer});
   TrainOptions options = run_of(5);
   options.resume_from = folder / "latest";
-  // 4 steps and an evaluation of 2 make 6 seconds.
+  // 4 steps and an evaluation of 2 steps take 6 seconds.
   EXPECT_EQ(second.trainer.train(options).num_updates, 6);
   EXPECT_EQ(timer->elapsed(), seconds(8));
 }
 
-TEST(TimeLimitTest, RunOfEvaluateHasNoLimit) {
+TEST(TimeLimitTest, DoesNotLimitEvaluate) {
   const auto timer = std::make_shared<StepTimer>(TimeLimitOptions{.max_time = seconds(1)});
   Toy toy({timer});
   const Metrics metrics = toy.trainer.evaluate({.dataset = toy_data(8)});
   EXPECT_EQ(metrics.count("evaluation_loss"), 1);
 }
 
-TEST(TimeLimitTest, MeasuresRealTimeByItself) {
+TEST(TimeLimitTest, MeasuresRealTimeByDefault) {
   const auto timer = make<TimeLimit>({.max_time = hours(10)});
   Toy toy({timer});
   EXPECT_EQ(toy.trainer.train(run_of(1)).reason, StopReason::finished);

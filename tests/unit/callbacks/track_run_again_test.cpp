@@ -1,4 +1,4 @@
-// What TrackRun tells its trackers of a run that is not the first: a further or a resumed one.
+// The calls of TrackRun to its trackers in later and in resumed runs.
 
 #include <gtest/gtest.h>
 #include <torch/torch.h>
@@ -21,7 +21,7 @@
 namespace linkboy::testing::track_run_again_test {
 namespace {
 
-TEST(TrackRunAgainTest, FurtherTrainIsARunOfItsOwnUnlessItGoesOnWithTheHistory) {
+TEST(TrackRunAgainTest, AFurtherTrainIsANewRunUnlessItContinuesTheHistory) {
   TrackedToy run;
   TrainOptions options = short_run(1);
   run.toy.trainer.train(options);
@@ -36,7 +36,7 @@ TEST(TrackRunAgainTest, FurtherTrainIsARunOfItsOwnUnlessItGoesOnWithTheHistory) 
   EXPECT_EQ(run.tracker->updates_of("train_loss_epoch"), (Updates{4, 4, 8}));
 }
 
-TEST(TrackRunAgainTest, EvaluateGoesOnWithTheRecordOfTheRunBeforeIt) {
+TEST(TrackRunAgainTest, EvaluateContinuesTheRecordOfThePreviousRun) {
   TrackedToy run({.every_n_updates = 100, .histograms_every_n_epochs = 1});
   run.toy.trainer.train(short_run());
   run.tracker->points.clear();
@@ -49,7 +49,7 @@ TEST(TrackRunAgainTest, EvaluateGoesOnWithTheRecordOfTheRunBeforeIt) {
             (std::vector<TrackedPoint>{{"evaluation_loss", 8, 2, metrics.at("evaluation_loss")}}));
 }
 
-TEST(TrackRunAgainTest, EvaluateAloneIsARun) {
+TEST(TrackRunAgainTest, EvaluateWithoutTrainingIsARun) {
   TrackedToy run;
   const auto metrics = run.toy.trainer.evaluate({.dataset = toy_data(4)});
   EXPECT_EQ(run.tracker->points,
@@ -63,7 +63,8 @@ std::vector<TrackedPoint> without_speed(std::vector<TrackedPoint> points) {
   return points;
 }
 
-/// What is left of the record of a killed run when one that resumed it has said what is void.
+/// Returns the record of the killed run up to the point where the resumed run starts, followed by
+/// that of the resumed run.
 std::vector<TrackedPoint> merged(const MemoryTracker& killed, const MemoryTracker& resumed) {
   std::vector<TrackedPoint> points = killed.points;
   std::erase_if(points, [&](const auto& point) {
@@ -73,7 +74,8 @@ std::vector<TrackedPoint> merged(const MemoryTracker& killed, const MemoryTracke
   return without_speed(points);
 }
 
-/// Saves one state, trains on to the end as if that had been lost, and resumes.
+/// Trains to the end and saves states. Then resumes from each state, as after a kill, and expects
+/// the same record.
 void expect_same_record_after_resume(SaveTrainingStateOptions saving, int64_t every_n_updates) {
   const TemporaryFolder folder;
   saving.directory = folder.path();
@@ -94,14 +96,14 @@ void expect_same_record_after_resume(SaveTrainingStateOptions saving, int64_t ev
   }
 }
 
-TEST(TrackRunAgainTest, ResumedRunRecordsNothingTwiceAndLosesNothing) {
+TEST(TrackRunAgainTest, AResumedRunRecordsEverythingExactlyOnce) {
   for (const int64_t every_n_updates : {1, 3}) {
     expect_same_record_after_resume({.every_n_updates = 1}, every_n_updates);
     expect_same_record_after_resume({.every_n_epochs = 1}, every_n_updates);
   }
 }
 
-/// Trains two epochs, with a state after the first; a run before has the same name.
+/// Trains two epochs and saves a state after each.
 void train_and_save(const CallbackList& trackers, const std::filesystem::path& states) {
   CallbackList callbacks = trackers;
   callbacks.push_back(
@@ -118,8 +120,7 @@ std::shared_ptr<Callback> tracked_in(const std::filesystem::path& folder) {
       {.name = "same", .every_n_updates = 1});
 }
 
-/// All files below, by their paths, with their bytes.
-TEST(TrackRunAgainTest, ResumedRunContinuesItsOwnRecordThoughANewerRunHasItsName) {
+TEST(TrackRunAgainTest, AResumedRunContinuesItsOwnRecordDespiteANewerRunOfTheSameName) {
   const TemporaryFolder folder;
   train_and_save({tracked_in(folder.path())}, folder / "older");
   const auto older = all_bytes_in(folder / "mlruns");
@@ -150,7 +151,7 @@ TEST(TrackRunAgainTest, ResumedRunContinuesItsOwnRecordThoughANewerRunHasItsName
   EXPECT_FALSE(std::filesystem::exists(folder / "runs" / "same-3"));
 }
 
-TEST(TrackRunAgainTest, ResumedRunFindsTheRecordsOfItsTrackersThoughAnotherWasAdded) {
+TEST(TrackRunAgainTest, AResumedRunFindsItsRecordsAfterATrackerWasAdded) {
   const TemporaryFolder folder;
   train_and_save({tracked_in(folder.path())}, folder / "states");
   const auto memory = std::make_shared<MemoryTracker>();
@@ -163,7 +164,7 @@ TEST(TrackRunAgainTest, ResumedRunFindsTheRecordsOfItsTrackersThoughAnotherWasAd
   EXPECT_FALSE(std::filesystem::exists(folder / "runs" / "run-1"));
 }
 
-TEST(TrackRunAgainTest, ResumedRunWhoseStateKnowsNothingOfItRecordsFromThere) {
+TEST(TrackRunAgainTest, AResumedRunWithoutATrackingStateRecordsFromThere) {
   const TemporaryFolder folder;
   Toy plain({stop_at(6), make<SaveTrainingState>({.directory = folder.path()})});
   plain.trainer.train(short_run());

@@ -1,4 +1,4 @@
-// What TrackRun tells its trackers, and when.
+// The calls of TrackRun to its trackers, and their times.
 
 #include <gtest/gtest.h>
 #include <torch/torch.h>
@@ -29,7 +29,7 @@
 namespace linkboy::testing::track_run_test {
 namespace {
 
-/// 100, 99, 98, ...
+/// Learning rates 100, 99, 98, ...
 class Countdown : public CurveScheduler {
  public:
   explicit Countdown(torch::optim::Optimizer& optimizer) : CurveScheduler(optimizer) {}
@@ -60,7 +60,7 @@ TEST(TrackRunTest, LogsMeanLossLearningRateAndSpeedEveryNUpdates) {
   for (const auto& [update, speed] : run.tracker->of("samples_per_second")) EXPECT_GT(speed, 0.0);
 }
 
-TEST(TrackRunTest, RecordsWhatOtherCallbacksGiveIt) {
+TEST(TrackRunTest, RecordsValuesFromOtherCallbacks) {
   auto other = make<LambdaCallback>({.on_train_update_end = [](Trainer& trainer) {
     auto track = trainer.callback_handler().find<TrackRun>();
     track->log_scalars(trainer, {{"mine", 2.0 * static_cast<double>(trainer.num_updates())}});
@@ -75,7 +75,7 @@ TEST(TrackRunTest, RecordsWhatOtherCallbacksGiveIt) {
   EXPECT_TRUE(run.tracker->texts.empty());
 }
 
-TEST(TrackRunTest, LossIsOfItsEpochAlone) {
+TEST(TrackRunTest, TheLossIsThatOfItsEpoch) {
   const auto losses = std::make_shared<KeepLosses>();
   TrackedToy run({.every_n_updates = 3}, {losses});
   run.toy.trainer.train(short_run());
@@ -85,7 +85,7 @@ TEST(TrackRunTest, LossIsOfItsEpochAlone) {
   EXPECT_NEAR(logged[1].second, (losses->losses[4] + losses->losses[5]) / 2.0, 1e-6);
 }
 
-TEST(TrackRunTest, ALossThatIsNotFiniteIsInItsOwnRecordAlone) {
+TEST(TrackRunTest, ANonFiniteLossAppearsOnlyInItsOwnRecord) {
   class OnceInfinite : public QuietTrainer {
    public:
     using QuietTrainer::QuietTrainer;
@@ -115,7 +115,7 @@ TEST(TrackRunTest, ALossThatIsNotFiniteIsInItsOwnRecordAlone) {
   for (const auto& [update, loss] : logged) EXPECT_EQ(std::isfinite(loss), update != 2);
 }
 
-TEST(TrackRunTest, LearningRateIsThatOfTheUpdateAndNotOfTheNext) {
+TEST(TrackRunTest, TheLearningRateIsThatOfTheUpdateNotOfTheNext) {
   TrackedToy run({.every_n_updates = 1});
   TrainOptions options = short_run(1);
   options.create_scheduler_fn = [](torch::optim::Optimizer& optimizer, const RunConfig&) {
@@ -126,7 +126,7 @@ TEST(TrackRunTest, LearningRateIsThatOfTheUpdateAndNotOfTheNext) {
             (std::vector<std::pair<int64_t, double>>{{1, 100.0}, {2, 99.0}, {3, 98.0}, {4, 97.0}}));
 }
 
-TEST(TrackRunTest, SeveralParamGroupsHaveALearningRateEach) {
+TEST(TrackRunTest, RecordsALearningRateForEachParamGroup) {
   TrackedToy run;
   auto options = std::make_unique<torch::optim::SGDOptions>(0.01);
   run.toy.optimizer->add_param_group(torch::optim::OptimizerParamGroup(
@@ -153,7 +153,7 @@ TEST(TrackRunTest, LogsEachValueOfTheHistoryOnceWithItsUpdateAndEpoch) {
             history.get_latest_metric("eval_loss_epoch"));
 }
 
-TEST(TrackRunTest, DescribesWhatTheRunResolvedTo) {
+TEST(TrackRunTest, RecordsTheResolvedConfiguration) {
   TrackedToy run({.name = "toy", .config = {{"layers", "2"}, {"num_epochs", "two"}}});
   run.toy.trainer.train(short_run());
   ASSERT_EQ(run.tracker->starts.size(), 1U);
@@ -177,7 +177,7 @@ TEST(TrackRunTest, DescribesWhatTheRunResolvedTo) {
   EXPECT_NE(entry(described.environment, "host"), "(none)");
 }
 
-TEST(TrackRunTest, HistogramsOfWeightsAtTheEndAndOfGradientsInTheFirstUpdateOfEveryNthEpoch) {
+TEST(TrackRunTest, RecordsHistogramsOfWeightsAndGradientsEveryNthEpoch) {
   TrackedToy run({.histograms_every_n_epochs = 2});
   run.toy.trainer.train(short_run(4));
   std::vector<std::pair<std::string, int64_t>> expected;
@@ -195,16 +195,16 @@ TEST(TrackRunTest, HistogramsOfWeightsAtTheEndAndOfGradientsInTheFirstUpdateOfEv
   EXPECT_GT(run.tracker->histogram_values.at("gradients/2.bias").abs().sum().item<double>(), 0.0);
 }
 
-TEST(TrackRunTest, FlushesAtEpochEndsAndWhenTheTimeHasCome) {
+TEST(TrackRunTest, FlushesAtEpochEndsAndAfterTheInterval) {
   TrackedToy seldom({.flush_seconds = 1e6});
   seldom.toy.trainer.train(short_run());
-  EXPECT_EQ(seldom.tracker->num_flushes, 4);  // after the first update, two epochs and the run
+  EXPECT_EQ(seldom.tracker->num_flushes, 4);  // after update 1, two epochs, and the run
   TrackedToy always({.flush_seconds = 0.0});
   always.toy.trainer.train(short_run());
   EXPECT_EQ(always.tracker->num_flushes, 8 + 2 + 1);
 }
 
-TEST(TrackRunTest, TellsHowTheRunEnded) {
+TEST(TrackRunTest, RecordsHowTheRunEnded) {
   TrackedToy run;
   run.toy.trainer.train(short_run());
   TrainOptions three_updates = short_run();
@@ -222,7 +222,7 @@ TEST(TrackRunTest, TellsHowTheRunEnded) {
   EXPECT_EQ(failing.tracker->updates_of("train_loss"), Updates{1});
 }
 
-TEST(TrackRunTest, TrackerThatCannotStartEndsTheRunBeforeItTrains) {
+TEST(TrackRunTest, ATrackerThatCannotStartEndsTheRunBeforeItTrains) {
   const auto first = std::make_shared<MemoryTracker>();
   const auto second = std::make_shared<MemoryTracker>();
   second->fails_to_start = true;
@@ -233,7 +233,7 @@ TEST(TrackRunTest, TrackerThatCannotStartEndsTheRunBeforeItTrains) {
   EXPECT_TRUE(second->outcomes.empty());
 }
 
-TEST(TrackRunTest, TrackerThatFailsLaterIsNamedOnceAndLeftOutOfTheRun) {
+TEST(TrackRunTest, ATrackerThatFailsLaterIsReportedOnceAndDisabled) {
   const auto failing = std::make_shared<MemoryTracker>();
   const auto other = std::make_shared<MemoryTracker>();
   failing->fails_at_update = 3;
@@ -254,14 +254,14 @@ TEST(TrackRunTest, TrackerThatFailsLaterIsNamedOnceAndLeftOutOfTheRun) {
   EXPECT_EQ(failing->outcomes, std::vector<std::string>{"finished"});
 }
 
-/// Fails as a tracker of one's own may, in LibTorch.
+/// Fails in LibTorch, like a user's tracker might.
 struct FailsInLibTorch : MemoryTracker {
   void log_scalars(std::span<const TrackedScalar>, const TrackedTime&) override {
     TORCH_CHECK(false, "wrong shape");
   }
 };
 
-TEST(TrackRunTest, ErrorOfLibTorchInATrackerIsPrintedWithoutItsBacktrace) {
+TEST(TrackRunTest, ALibTorchErrorOfATrackerIsPrintedWithoutItsBacktrace) {
   Toy toy(
       {make<TrackRun>(std::vector<std::shared_ptr<Tracker>>{std::make_shared<FailsInLibTorch>()},
                       {.every_n_updates = 1})});
@@ -274,7 +274,7 @@ TEST(TrackRunTest, ErrorOfLibTorchInATrackerIsPrintedWithoutItsBacktrace) {
   EXPECT_EQ(line->find('#'), std::string::npos) << *line;
 }
 
-TEST(TrackRunTest, AnEvaluationAfterATrainingDoesNotFailBecauseOfATracker) {
+TEST(TrackRunTest, AFailingTrackerDoesNotFailAnEvaluationAfterATraining) {
   const auto count_errors = [](const QuietTrainer& trainer) {
     return std::count_if(trainer.lines.begin(), trainer.lines.end(), [](const std::string& line) {
       return line.starts_with("ERROR: a tracker failed");
@@ -350,7 +350,7 @@ TEST(TrackRunTest, KeepsResultsAndComesBeforeSaveTrainingState) {
   EXPECT_LT(callback.phase(), SaveTrainingState().phase());
 }
 
-TEST(TrackRunTest, RejectsWrongOptionsTrackersAndStates) {
+TEST(TrackRunTest, RejectsInvalidOptionsTrackersAndStates) {
   const auto tracker = std::make_shared<MemoryTracker>();
   EXPECT_ERROR(TrackRun({nullptr}), "tracker 0 is null");
   EXPECT_ERROR((TrackRun({tracker, tracker})), "tracker 1 was given before");

@@ -1,4 +1,4 @@
-// In what order AtomicFile asks the system for what, as a power cut would find it.
+// Tests of the order of AtomicFile's system calls, which decides what a power cut leaves.
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -20,7 +20,7 @@ std::vector<FileCall::Kind> kinds_of(const FileCallRecorder& recorder) {
   return kinds;
 }
 
-TEST(AtomicFileSyncTest, BytesAreOnTheDiskBeforeTheNameAndThenTheName) {
+TEST(AtomicFileSyncTest, SyncsTheBytesBeforeTheName) {
   const TemporaryFolder folder;
   const FileCallRecorder recorder(folder.path());
   AtomicFile file(folder / "x");
@@ -31,8 +31,9 @@ TEST(AtomicFileSyncTest, BytesAreOnTheDiskBeforeTheNameAndThenTheName) {
               ::testing::ElementsAre(make_file, write, sync_file, rename, sync_folder));
 }
 
-// SaveTrainingState of another thread looks for its number between the two.
-TEST(AtomicFileSyncTest, AFolderThatIsRemovedBeforeItsFirstFileIsMadeAgain) {
+// While the new folder is empty, another SaveTrainingState may remove it when it looks for its next
+// number.
+TEST(AtomicFileSyncTest, ARemovedFolderIsMadeAgain) {
   const TemporaryFolder folder;
   const std::filesystem::path state = training_state_folder(folder.path(), 7);
   FileCallRecorder recorder(folder.path());
@@ -48,7 +49,7 @@ TEST(AtomicFileSyncTest, AFolderThatIsRemovedBeforeItsFirstFileIsMadeAgain) {
   EXPECT_TRUE(std::filesystem::exists(state / "x"));
 }
 
-TEST(AtomicFileSyncTest, EachNewFolderIsOnTheDiskInItsParent) {
+TEST(AtomicFileSyncTest, EachNewFolderIsSyncedInItsParent) {
   const TemporaryFolder folder;
   const FileCallRecorder recorder(folder.path());
   create_folders(folder / "states" / "state-1");

@@ -22,7 +22,7 @@
 namespace linkboy::testing::atomic_file_test {
 namespace {
 
-constexpr std::size_t kPiece = std::size_t{4} << 20;  // what AtomicFile writes at a time
+constexpr std::size_t kPiece = std::size_t{4} << 20;  // the size of AtomicFile's writes
 
 std::string pattern(std::size_t size) {
   std::string bytes(size, '\0');
@@ -30,8 +30,9 @@ std::string pattern(std::size_t size) {
   return bytes;
 }
 
-// Around the sizes at which writing goes past the page cache, and back for what is left.
-TEST(AtomicFileTest, HoldsEveryByteWhateverTheSizesOfTheWrites) {
+// Complete pieces bypass the page cache, and an unaligned rest is written through it. The sizes lie
+// around both limits.
+TEST(AtomicFileTest, ContainsEveryByteWhateverTheSizesOfTheWrites) {
   const TemporaryFolder folder;
   const std::filesystem::path path = folder / "x";
   for (const std::size_t size : {std::size_t{0}, std::size_t{1}, kPiece - 1, kPiece, kPiece + 1,
@@ -48,7 +49,7 @@ TEST(AtomicFileTest, HoldsEveryByteWhateverTheSizesOfTheWrites) {
   }
 }
 
-TEST(AtomicFileTest, GoesOnAfterAFlushInMidPiece) {
+TEST(AtomicFileTest, ContinuesAfterAFlushWithinAPiece) {
   const TemporaryFolder folder;
   const std::string bytes = pattern(2 * kPiece + 100);
   AtomicFile file(folder / "x");
@@ -59,7 +60,7 @@ TEST(AtomicFileTest, GoesOnAfterAFlushInMidPiece) {
   EXPECT_TRUE(read_bytes(folder / "x") == bytes);
 }
 
-TEST(AtomicFileTest, LeavesOldFileAndNothingElseWhenADiskFillsUpInAnyPiece) {
+TEST(AtomicFileTest, AFullDiskLeavesOnlyTheOldFile) {
   const TemporaryFolder folder;
   {
     AtomicFile file(folder / "x");
@@ -75,13 +76,14 @@ TEST(AtomicFileTest, LeavesOldFileAndNothingElseWhenADiskFillsUpInAnyPiece) {
           file.write(bytes.data(), bytes.size());
           file.commit();
         },
-        "what was there before is kept");
+        "a previous file is unchanged");
   }
   EXPECT_EQ(read_bytes(folder / "x"), "old");
   EXPECT_EQ(folder.names(), std::vector<std::string>{"x"});
 }
 
-/// Runs `work` in a child that then dies as if killed, without any destructor.
+/// Runs `work` in a child process that then exits as if killed, without running any destructor.
+/// Returns its process id.
 template <class Work>
 pid_t in_a_child_that_dies(const Work& work) {
   const pid_t child = ::fork();
@@ -94,10 +96,10 @@ pid_t in_a_child_that_dies(const Work& work) {
   return child;
 }
 
-TEST(AtomicFileTest, RemovesWhatAKilledProcessLeftInTheFolder) {
+TEST(AtomicFileTest, RemovesTheFilesOfAKilledProcess) {
   const TemporaryFolder folder;
   in_a_child_that_dies([&] {
-    // Never freed, like the memory of a process that is killed.
+    // Never freed: a killed process does not run destructors either.
     for (const std::string name : {"best.pt", "other"}) (new AtomicFile(folder / name))->flush();
   });
   ASSERT_EQ(folder.names().size(), 2U);
@@ -108,7 +110,7 @@ TEST(AtomicFileTest, RemovesWhatAKilledProcessLeftInTheFolder) {
   EXPECT_EQ(folder.names(), std::vector<std::string>{"best.pt"});
 }
 
-TEST(AtomicFileTest, LeavesTheFilesOfLivingProcessesAndOfOthersAlone) {
+TEST(AtomicFileTest, KeepsTheFilesOfLivingProcessesAndForeignFiles) {
   const TemporaryFolder folder;
   const std::string dead = std::to_string(in_a_child_that_dies([] {}));
   std::vector<std::string> names = {".c.tmp-" + dead, ".d.tmp-x-1", ".e.tmp-" + dead + "-1.pt",
@@ -125,7 +127,8 @@ TEST(AtomicFileTest, LeavesTheFilesOfLivingProcessesAndOfOthersAlone) {
   }
   char byte = 0;
   ASSERT_EQ(::read(ready[0], &byte, 1), 1);
-  // Also where the number of the process says nothing: it is on another host, or in a container.
+  // The file is kept even if its process id means nothing here because the process runs on another
+  // host or in a container.
   const auto all = folder.names();
   const auto by_child = std::find_if(
       all.begin(), all.end(), [](const std::string& name) { return name.starts_with(".a.tmp-"); });
@@ -142,8 +145,8 @@ TEST(AtomicFileTest, LeavesTheFilesOfLivingProcessesAndOfOthersAlone) {
   for (const int end : ready) ::close(end);
 }
 
-// In a container each start of a program may have the same number.
-TEST(AtomicFileTest, RemovesWhatAKilledProcessOfTheNumberOfALivingOneLeft) {
+// In a container, a program may have the same process id each time it starts.
+TEST(AtomicFileTest, RemovesTheFilesOfAKilledProcessWithAReusedPid) {
   const TemporaryFolder folder;
   write_bytes(folder / (".best.pt.tmp-" + std::to_string(::getpid()) + "-0"), "half");
   write_bytes(folder / ".best.pt.tmp-1-0", "half");
@@ -151,7 +154,7 @@ TEST(AtomicFileTest, RemovesWhatAKilledProcessOfTheNumberOfALivingOneLeft) {
   EXPECT_EQ(folder.names(), std::vector<std::string>{"best.pt"});
 }
 
-TEST(AtomicFileTest, ALinkStaysAndItsTargetIsReplaced) {
+TEST(AtomicFileTest, ALinkIsKeptAndItsTargetReplaced) {
   const TemporaryFolder folder;
   std::filesystem::create_directory(folder / "runs");
   write_bytes(folder / "runs" / "old.pt", "old");
@@ -170,7 +173,7 @@ TEST(AtomicFileTest, ALinkStaysAndItsTargetIsReplaced) {
   EXPECT_THROW(AtomicFile(folder / "circle.pt").commit(), std::exception);
 }
 
-TEST(AtomicFileTest, AnythingButAFileIsRefusedAndStays) {
+TEST(AtomicFileTest, AnythingButAFileIsRefusedAndKept) {
   const TemporaryFolder folder;
   ASSERT_EQ(::mkfifo((folder / "pipe").c_str(), 0600), 0);
   EXPECT_ERROR(AtomicFile(folder / "pipe"), "is not a regular file");
@@ -179,7 +182,7 @@ TEST(AtomicFileTest, AnythingButAFileIsRefusedAndStays) {
   EXPECT_ERROR(AtomicFile(folder / "null"), "\"/dev/null\" is not a regular file");
 }
 
-TEST(AtomicFileTest, AFileIsNotTakenForAnUnfinishedOneBeforeItIsLocked) {
+TEST(AtomicFileTest, AFileIsNotMistakenForAnUnfinishedOneBeforeItIsLocked) {
   const TemporaryFolder folder;
   std::atomic<bool> is_over = false;
   std::vector<std::thread> removers;

@@ -10,10 +10,7 @@
 namespace linkboy::testing::background_job_test {
 namespace {
 
-// ---- In the background
-// ---------------------------------------------------------------------------
-
-TEST(BackgroundJobTest, OneAfterTheOtherAndErrorsSurfaceOnce) {
+TEST(BackgroundJobTest, JobsRunInOrderAndReportErrorsOnce) {
   BackgroundJob job;
   job.wait();
   std::vector<int> order;
@@ -27,7 +24,7 @@ TEST(BackgroundJobTest, OneAfterTheOtherAndErrorsSurfaceOnce) {
   EXPECT_EQ(order.size(), 2U) << "what was not started is not run";
 }
 
-TEST(BackgroundJobTest, AFailureThatNobodyWaitedForIsAWarningWithoutTheCallStack) {
+TEST(BackgroundJobTest, AnUncollectedFailureIsAWarningWithoutACallStack) {
   struct KeepWarnings : c10::WarningHandler {
     void process(const c10::Warning& warning) override { text += warning.msg(); }
     std::string text;
@@ -37,11 +34,10 @@ TEST(BackgroundJobTest, AFailureThatNobodyWaitedForIsAWarningWithoutTheCallStack
     BackgroundJob job;
     job.start([] { TORCH_CHECK(false, "no room"); });
   }
-  EXPECT_EQ(warnings.text,
-            "linkboy: a file that was written in the background is not there: no room");
+  EXPECT_EQ(warnings.text, "linkboy: a file could not be written in the background: no room");
 }
 
-TEST(BackgroundJobTest, ASnapshotHasNothingInCommonWithItsSource) {
+TEST(BackgroundJobTest, ASnapshotSharesNothingWithItsSource) {
   const auto base = torch::arange(6, torch::kFloat).view({2, 3});
   const StateDict source{
       {"base", base}, {"turned", base.t()}, {"list", std::vector<int64_t>{1, 2}}};
@@ -56,11 +52,11 @@ TEST(BackgroundJobTest, ASnapshotHasNothingInCommonWithItsSource) {
   EXPECT_EQ(later.get_tensor("base")[0][1].item<float>(), 9.0F);
 }
 
-TEST(BackgroundJobTest, ASnapshotHasEveryByteOfStoragesOfAllSizes) {
+TEST(BackgroundJobTest, ASnapshotCopiesStoragesOfAllSizes) {
   StateDict source;
   for (const int64_t size : {0, 1, 63, 64, 65, 1'000, 1'048'573, 3'000'001}) {
     const auto bytes = torch::randint(256, {size + 16}, torch::kByte);
-    // An offset into memory of another keeps the source off the boundaries.
+    // The offset into a larger buffer keeps the source from being aligned.
     source.set(std::to_string(size),
                torch::from_blob(
                    bytes.data_ptr<uint8_t>() + size % 16, {size}, [bytes](void*) {}, torch::kByte));

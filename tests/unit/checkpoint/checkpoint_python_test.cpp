@@ -1,4 +1,4 @@
-// Exchange of files with Python's torch. Set LINKBOY_PYTHON to a Python that has it.
+// Tests that exchange files with Python's torch. Set LINKBOY_PYTHON to a Python that has torch.
 
 #include <gtest/gtest.h>
 #include <torch/optim.h>
@@ -48,7 +48,7 @@ struct Trained {
   std::vector<at::Tensor> gradients;
 };
 
-// The parameters and the state after one further step in Python.
+// Makes one more step in Python. Returns the parameters and the optimizer's state after it.
 StateDict step_in_python(const TemporaryFolder& folder, const Trained& run,
                          const optim::Optimizer& optimizer, const std::string& kind,
                          const std::string& fused,
@@ -77,7 +77,7 @@ std::pair<Trained, std::unique_ptr<OptimizerType>> train(const Options& options)
   return {std::move(run), std::move(optimizer)};
 }
 
-// The parameters in a group each, the options of the second group being `second`.
+// Makes an optimizer with one group per parameter. The second group has the options `second`.
 template <typename OptimizerType, typename Options>
 std::unique_ptr<OptimizerType> two_groups(const std::vector<at::Tensor>& params,
                                           const Options& first, const Options& second) {
@@ -85,12 +85,13 @@ std::unique_ptr<OptimizerType> two_groups(const std::vector<at::Tensor>& params,
   groups.emplace_back(std::vector<at::Tensor>{params[0]}, std::make_unique<Options>(first));
   groups.emplace_back(std::vector<at::Tensor>{params[1]}, std::make_unique<Options>(second));
   auto optimizer = std::make_unique<OptimizerType>(groups, first);
-  // LibTorch 2.15 replaces what is its class's default by what `first` has.
+  // LibTorch 2.15 replaces each option that equals its class's default by the one in `first`.
   optimizer->param_groups()[1].set_options(std::make_unique<Options>(second));
   return optimizer;
 }
 
-// What two implementations of a step may differ by: nothing where they call the same kernels.
+// By how much two implementations of a step may differ. If they call the same kernels, their
+// results are equal.
 enum class Differ { kNot, kInLastBits };
 
 void expect_equal(const std::vector<at::Tensor>& ours, const std::vector<at::Tensor>& theirs,
@@ -127,7 +128,7 @@ TEST_F(CheckpointPythonTest, IsReadByPythonAsDataOnly) {
   run_peer({"read", (folder_ / "x.pt").string()});
 }
 
-TEST_F(CheckpointPythonTest, StepsAdamWInPythonAsLibTorchsFusedStepDoes) {
+TEST_F(CheckpointPythonTest, PythonsAdamWContinuesLikeTheFusedStep) {
   const auto [run, optimizer] =
       train<optim::AdamW>(optim::AdamWOptions(0.1).betas({0.8, 0.95}).weight_decay(0.02));
   const StateDict after = step_in_python(folder_, run, *optimizer, "AdamW", "fused", run_peer);
@@ -149,7 +150,7 @@ TEST_F(CheckpointPythonTest, StepsAdamWInPythonAsLibTorchsFusedStepDoes) {
   for (std::size_t i = 0; i < theirs.size(); ++i)
     EXPECT_TRUE(torch::equal(run.params[i], theirs[i]));
 
-  // And back: Python's state continues here.
+  // LibTorch's optimizer continues from Python's state.
   load_optimizer_state_dict(*optimizer, after.get_dict("optimizer"));
   EXPECT_EQ(static_cast<optim::AdamWParamState&>(
                 *optimizer->state().at(run.params[0].unsafeGetTensorImpl()))
@@ -157,7 +158,7 @@ TEST_F(CheckpointPythonTest, StepsAdamWInPythonAsLibTorchsFusedStepDoes) {
             3);
 }
 
-TEST_F(CheckpointPythonTest, StepsAdamAndSgdInPythonAsLibTorchDoes) {
+TEST_F(CheckpointPythonTest, PythonsAdamAndSgdContinueLikeLibTorch) {
   const auto expect_close = [](const Trained& run, const StateDict& after) {
     const auto theirs = tensors_of(after, "parameters");
     for (std::size_t i = 0; i < theirs.size(); ++i) {
@@ -178,7 +179,7 @@ TEST_F(CheckpointPythonTest, StepsAdamAndSgdInPythonAsLibTorchDoes) {
   }
 }
 
-// Trains here, makes the next step both here and in Python, and reads Python's state back.
+// Trains in C++, makes the next step both in C++ and in Python, and reads Python's state back.
 template <typename OptimizerType, typename Options>
 void expect_python_steps_on(const TemporaryFolder& folder, const std::string& kind,
                             const Options& first, const Options& second, Differ differ,
@@ -189,7 +190,7 @@ void expect_python_steps_on(const TemporaryFolder& folder, const std::string& ki
   for (int i = 0; i < 3; ++i) {
     run.gradients = {torch::randn({2, 3}), torch::randn({4})};
     for (std::size_t j = 0; j < 2; ++j) run.params[j].mutable_grad() = run.gradients[j];
-    if (i == 0) run.params[1].mutable_grad().reset();  // a count of steps of its own
+    if (i == 0) run.params[1].mutable_grad().reset();  // so that its step count differs
     if (i < 2) optimizer->step();
   }
   const StateDict after = step_in_python(folder, run, *optimizer, kind, "plain", run_peer);
@@ -207,19 +208,19 @@ void expect_python_steps_on(const TemporaryFolder& folder, const std::string& ki
   expect_equal(run.params, theirs, differ);
 }
 
-TEST_F(CheckpointPythonTest, StepsAdagradInPythonAsLibTorchDoes) {
+TEST_F(CheckpointPythonTest, PythonsAdagradContinuesLikeLibTorch) {
   using Options = optim::AdagradOptions;
   expect_python_steps_on<optim::Adagrad>(
       folder_, "Adagrad", Options(0.1).lr_decay(0.2).eps(1e-6),
       Options(0.2).weight_decay(0.01).initial_accumulator_value(0.5), Differ::kNot, run_peer);
 }
 
-TEST_F(CheckpointPythonTest, StepsRmspropInPythonAsLibTorchDoes) {
+TEST_F(CheckpointPythonTest, PythonsRmspropContinuesLikeLibTorch) {
   using Options = optim::RMSpropOptions;
   expect_python_steps_on<optim::RMSprop>(folder_, "RMSprop", Options(0.1).alpha(0.8).eps(1e-6),
                                          Options(0.2).momentum(0.5).weight_decay(0.01),
                                          Differ::kNot, run_peer);
-  // Centered, LibTorch averages the gradients by mul_ and add_, Python by lerp_.
+  // With `centered`, LibTorch averages the gradients by mul_ and add_, Python by lerp_.
   expect_python_steps_on<optim::RMSprop>(folder_, "RMSprop", Options(0.1).centered(true),
                                          Options(0.2).centered(true).momentum(0.5),
                                          Differ::kInLastBits, run_peer);
@@ -227,7 +228,8 @@ TEST_F(CheckpointPythonTest, StepsRmspropInPythonAsLibTorchDoes) {
 
 void own_step(optim::Optimizer& optimizer) { optimizer.step(); }
 
-// Loads what Python trained into a new optimizer and makes the step that Python made after it.
+// Loads the state that Python saved into a new optimizer and repeats the step that Python made
+// after saving.
 template <typename OptimizerType, typename Options>
 void expect_continues(const TemporaryFolder& folder, const std::string& name, const Options& other,
                       Differ differ, void (*step)(optim::Optimizer&) = own_step) {
@@ -242,18 +244,18 @@ void expect_continues(const TemporaryFolder& folder, const std::string& name, co
   expect_equal(params, tensors_of(all, "after"), differ);
 }
 
-TEST_F(CheckpointPythonTest, ContinuesWhatPythonTrained) {
+TEST_F(CheckpointPythonTest, ContinuesATrainingOfPython) {
   run_peer({"train", folder_.path().string()});
   using namespace torch::optim;
   expect_continues<SGD>(folder_, "sgd", SGDOptions(1), Differ::kNot);
-  // LibTorch's Adam averages by mul_ and add_, Python's by lerp_.
+  // LibTorch's Adam averages by mul_ and add_, Python's Adam by lerp_.
   expect_continues<Adam>(folder_, "adam", AdamOptions(1), Differ::kInLastBits);
   expect_continues<AdamW>(folder_, "adamw", AdamWOptions(1), Differ::kInLastBits);
   expect_continues<Adagrad>(folder_, "adagrad", AdagradOptions(1), Differ::kNot);
   expect_continues<RMSprop>(folder_, "rmsprop", RMSpropOptions(1), Differ::kNot);
   expect_continues<RMSprop>(folder_, "rmsprop_centered", RMSpropOptions(1), Differ::kInLastBits);
 
-  // linkboy's step takes Python's operations, centered or not.
+  // linkboy's step uses the same operations as Python, with or without `centered`.
   const auto linkboys_step = [](Optimizer& optimizer) {
     ASSERT_EQ(fused_step(optimizer), FusedGradients::all);
   };
@@ -270,7 +272,7 @@ TEST_F(CheckpointPythonTest, ContinuesWhatPythonTrained) {
                "maximize=True");
 }
 
-TEST_F(CheckpointPythonTest, ReadsWhatPythonWrites) {
+TEST_F(CheckpointPythonTest, ReadsFilesOfPython) {
   run_peer({"write", folder_.path().string()});
 
   const StateDict model = read_checkpoint(folder_ / "model.pt");

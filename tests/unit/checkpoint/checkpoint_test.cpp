@@ -110,7 +110,7 @@ TEST(CheckpointTest, KeepsViewsOfOneStorageAsDifferentDtypes) {
   expect_same(loaded.get_tensor("ints"), floats.view(at::kInt));
 }
 
-TEST(CheckpointTest, BringsTensorsToTheCpu_CUDA) {
+TEST(CheckpointTest, CopiesTensorsToTheCpu_CUDA) {
   const at::Tensor base = torch::rand({4, 6}, at::kCUDA);
   const StateDict loaded = round_trip({{"base", base}, {"column", base.select(1, 2)}});
   expect_same(loaded.get_tensor("base"), base.cpu());
@@ -127,10 +127,10 @@ TEST(CheckpointTest, CreatesFoldersAndReplacesFiles) {
   EXPECT_EQ(std::distance(std::filesystem::directory_iterator(path.parent_path()), {}), 1);
 }
 
-TEST(CheckpointTest, LeavesOldFileIntactWhenDiskIsFull) {
+TEST(CheckpointTest, AFullDiskLeavesTheOldFileIntact) {
   const TemporaryFolder folder;
   write_checkpoint(folder / "x.pt", {{"v", 1}});
-  // The failure strikes in the first record, in the tensor and in the zip directory at the end.
+  // Writing fails in the first record, in the tensor or in the zip directory at the end.
   for (rlim_t limit : {10, 5000, 80000, 80700}) {
     const FileSizeLimit limited(limit);
     EXPECT_ERROR(write_checkpoint(folder / "x.pt", {{"v", torch::rand({20000})}}), "x.pt\" (File");
@@ -144,7 +144,8 @@ TEST(CheckpointTest, RefusesValuesThatAreNotData) {
   const auto write = [&](const c10::IValue& value) {
     write_checkpoint(folder / "x.pt", {{"model", StateDict{{"inner", value}}.to_ivalue()}});
   };
-  EXPECT_ERROR(write(c10::Device(at::kCPU)), "\"model.inner\" is a Device; a checkpoint holds");
+  EXPECT_ERROR(write(c10::Device(at::kCPU)),
+               "\"model.inner\" is a Device; a checkpoint can contain");
   EXPECT_ERROR(write(c10::complex<double>(1, 2)), "\"model.inner\" is a ComplexDouble");
   EXPECT_ERROR(write(torch::ones({2}).to_sparse()), "\"model.inner\" is a tensor of");
   EXPECT_ERROR(write(torch::ones({2}, at::kUInt16)), "\"model.inner\" is a tensor of");
@@ -166,7 +167,7 @@ TEST(CheckpointTest, RefusesDeeplyNestedValues) {
   EXPECT_ERROR(write_checkpoint(folder / "x.pt", deep), "nested deeper than 128 levels");
 }
 
-TEST(CheckpointTest, NamesThePathAndReasonWhenAFileCannotBeWritten) {
+TEST(CheckpointTest, AnUnwritableFileIsAnErrorWithPathAndReason) {
   const TemporaryFolder folder;
   write_bytes(folder / "file", "x");
   EXPECT_ERROR(write_checkpoint(folder / "file" / "x.pt", {}), "cannot create the folder of");
@@ -188,7 +189,7 @@ TEST(CheckpointTest, ChecksThatAPathIsWritable) {
   EXPECT_ERROR(check_writable(folder / "x.pt"), "x.pt\" (File too large)");
 }
 
-TEST(CheckpointTest, SaysWhatAFileIsThatItCannotRead) {
+TEST(CheckpointTest, ErrorsSayWhatKindOfFileItIs) {
   const TemporaryFolder folder;
   EXPECT_ERROR(read_checkpoint(folder / "none.pt"), "none.pt\": No such file");
   EXPECT_ERROR(read_checkpoint(folder.path()), "it is a folder");
@@ -202,7 +203,7 @@ TEST(CheckpointTest, SaysWhatAFileIsThatItCannotRead) {
   EXPECT_ERROR(read_checkpoint(folder / "script.pt"), "torch::save archive");
 }
 
-TEST(CheckpointTest, SaysThatAFileIsCutShort) {
+TEST(CheckpointTest, ErrorsSayThatAFileIsTruncated) {
   const TemporaryFolder folder;
   write_checkpoint(folder / "x.pt", {{"t", torch::rand({100})}});
   const std::string bytes = read_bytes(folder / "x.pt");
@@ -222,7 +223,7 @@ TEST(CheckpointTest, RefusesBigEndianFiles) {
                "its byte order is \"bigger\"");
 }
 
-TEST(CheckpointTest, SurvivesDamageAnywhereInAFile) {
+TEST(CheckpointTest, DamageAnywhereNeverCrashes) {
   const TemporaryFolder folder;
   const at::Tensor base = torch::rand({4, 6});
   write_checkpoint(folder / "good.pt", {{"model", StateDict{{"w", base.t()}}.to_ivalue()},

@@ -1,7 +1,7 @@
-// A power cut at any instant: the calls of a run that change files are recorded, and after each of
-// them every state is made that the disk may legally be in. What POSIX promises is all that counts:
-// bytes of a file are there after its fsync, names in a folder after the folder's; whatever has not
-// been synced may be there or not.
+// Tests of a power cut at any time. The test records all calls of a run that change files. After
+// each call, it creates states that the disk could be in. Only the guarantees of POSIX count: the
+// bytes of a file are on the disk after the file's fsync, and the names in a folder after the
+// folder's fsync. Anything that has not been synced may be there or not.
 
 #include <gtest/gtest.h>
 #include <torch/torch.h>
@@ -27,7 +27,7 @@ using Kind = FileCall::Kind;
 
 std::string folder_of(const std::string& path) { return fs::path(path).parent_path().string(); }
 
-/// Which of the first `count` calls are surely on the disk.
+/// Returns which of the first `count` calls are guaranteed to be on the disk.
 std::vector<bool> synced_calls(const std::vector<FileCall>& calls, std::size_t count) {
   std::vector<bool> is_synced(count, false);
   for (std::size_t i = 0; i < count; ++i) {
@@ -43,7 +43,7 @@ std::vector<bool> synced_calls(const std::vector<FileCall>& calls, std::size_t c
   return is_synced;
 }
 
-/// The files that those of the calls leave that have reached the disk.
+/// The files on a disk after the calls that have reached it.
 class Disk {
  public:
   void apply(const FileCall& call) {
@@ -94,7 +94,7 @@ class Disk {
   }
 
  private:
-  /// A file in a folder whose name is lost is lost, too.
+  /// False if the name of a folder on the path is lost, because its files are then lost too.
   bool is_reachable(const std::string& path) const {
     const std::string folder = folder_of(path);
     return folder.empty() || (folders_.contains(folder) && is_reachable(folder));
@@ -105,7 +105,7 @@ class Disk {
   std::map<int, std::string> bytes_;
 };
 
-/// Calls `look(disk)` for each state of the disk that is tried after the first `count` calls.
+/// Calls `look(disk)` for each tested state of the disk after the first `count` calls.
 template <class Look>
 void for_each_disk(const std::vector<FileCall>& calls, std::size_t count, Look look) {
   const auto is_synced = synced_calls(calls, count);
@@ -125,7 +125,7 @@ void for_each_disk(const std::vector<FileCall>& calls, std::size_t count, Look l
   look_with([](std::size_t) { return true; });
   look_with([&](std::size_t i) { return is_bytes(i); });
   look_with([&](std::size_t i) { return !is_bytes(i); });
-  // Old removals that nothing waits for add up: the newest calls are what matters.
+  // Removals of old states are not synced and add up, so only the newest calls are varied.
   const std::size_t first = open.size() > 6 ? open.size() - 6 : 0;
   for (std::size_t k = first; k < open.size(); ++k) {
     look_with([&](std::size_t i) { return i != open[k]; });
@@ -141,7 +141,7 @@ void for_each_disk(const std::vector<FileCall>& calls, std::size_t count, Look l
   }
 }
 
-/// Says which update is saved, after the callback that has saved it.
+/// Runs after the callback that saves, and reports which update has been saved.
 class ReportSaves : public Callback {
  public:
   ReportSaves(FileCallRecorder& recorder, const SaveTrainingState& saves, bool is_asynchronous)
@@ -164,7 +164,7 @@ class ReportSaves : public Callback {
 
 class CrashStatesTest : public ::testing::TestWithParam<bool> {};
 
-TEST_P(CrashStatesTest, TheNewestStateIsWholeAndNotOlderThanTheLastThatWasReported) {
+TEST_P(CrashStatesTest, TheNewestStateIsCompleteAndAtLeastAsNewAsReported) {
   const TemporaryFolder folder;
   std::vector<FileCall> calls;
   {

@@ -1,5 +1,5 @@
-// What a file may cost that was made to exhaust the reader. Nothing here is timed: each file would
-// take a reader with quadratic cost longer than the test may run, or more memory than there is.
+// Tests of files that are made to exhaust the reader's time or memory. No test measures time: with
+// a reader of quadratic cost, each file would exceed the test's time limit or the available memory.
 
 #include <ATen/core/List.h>
 #include <ATen/core/jit_type.h>
@@ -47,7 +47,7 @@ StateDict named(const std::vector<std::string>& names) {
   return state;
 }
 
-TEST(HostileFilesTest, NamesOfOneHashNeverReachADict) {
+TEST(HostileFilesTest, NamesWithOneHashNeverReachADict) {
   const TemporaryFolder folder;
   const auto names = colliding_names(40, /*is_text=*/true);
   std::string header = "{";
@@ -65,7 +65,7 @@ TEST(HostileFilesTest, NamesOfOneHashNeverReachADict) {
   EXPECT_ERROR(StateDict().set("part", read), "keys were chosen to exhaust the memory");
 }
 
-TEST(HostileFilesTest, AMillionNamesOfOneHashTakeTheTimeOfAMillionNames) {
+TEST(HostileFilesTest, AMillionNamesWithOneHashTakeNoLongerThanOthers) {
   const auto names = colliding_names(1'000'000, /*is_text=*/false);
   const StateDict state = named(names);
   EXPECT_EQ(rename_keys(state, {}).size(), names.size());
@@ -110,7 +110,7 @@ TEST(HostileFilesTest, AMetricOfATrainingStateWithoutAValueIsRefused) {
   EXPECT_EQ(history.get_latest_metric("loss"), 1.0);
 }
 
-TEST(HostileFilesTest, AZipDirectoryOfAMillionNamesOfOneHashIsRead) {
+TEST(HostileFilesTest, AZipDirectoryOfAMillionNamesWithOneHashIsRead) {
   const TemporaryFolder folder;
   std::string directory;
   const auto names = colliding_names(1'000'000, /*is_text=*/false);
@@ -130,14 +130,14 @@ TEST(HostileFilesTest, AZipDirectoryOfAMillionNamesOfOneHashIsRead) {
   EXPECT_FALSE(reader.has("data.pkl"));
 }
 
-TEST(HostileFilesTest, AMemoWithNumbersOfOneBucketTakesNoLongerThanAnyOther) {
+TEST(HostileFilesTest, AMemoWithOneHashBucketTakesNoLongerThanOthers) {
   constexpr uint32_t kNumbers = 42'000;
   std::unordered_map<uint64_t, int> as_a_hash_table;
   for (uint32_t i = 0; i < kNumbers; ++i) as_a_hash_table[i];
   const uint64_t step = as_a_hash_table.bucket_count();
   ASSERT_LT(step * kNumbers, uint64_t{1} << 32);
-  // {}: memoised under 0 and multiples of the bucket count; then fetched and dropped again and
-  // again.
+  // Stores an empty dict in the memo under 0 and under multiples of the bucket count. Then fetches
+  // and drops it kFetches times.
   std::string pickle = "\x80\x02}";
   for (uint64_t i = 0; i < kNumbers; ++i) {
     pickle += 'r' + little_endian(static_cast<uint32_t>(i * step));
@@ -153,10 +153,10 @@ TEST(HostileFilesTest, AMemoWithNumbersOfOneBucketTakesNoLongerThanAnyOther) {
 TEST(HostileFilesTest, ANamedPipeIsRefusedInsteadOfWaitedFor) {
   const TemporaryFolder folder;
   ASSERT_EQ(::mkfifo((folder / "pipe.pt").c_str(), 0600), 0);
-  EXPECT_ERROR(read_checkpoint(folder / "pipe.pt"), "pipe.pt\": it is no regular file");
+  EXPECT_ERROR(read_checkpoint(folder / "pipe.pt"), "pipe.pt\": it is not a regular file");
 }
 
-TEST(HostileFilesTest, ErrorsShowNamesFromTheFileCutAndWithoutControlCharacters) {
+TEST(HostileFilesTest, ErrorsShowNamesTruncatedAndEscaped) {
   const auto check = [](const auto& read) {
     try {
       read();
@@ -191,8 +191,8 @@ TEST(HostileFilesTest, ErrorsShowNamesFromTheFileCutAndWithoutControlCharacters)
   });
 }
 
-#ifndef __SANITIZE_ADDRESS__  // its shadow memory takes more addresses than any limit allows
-TEST(HostileFilesTest, TooLittleMemoryIsNotDamage) {
+#ifndef __SANITIZE_ADDRESS__  // its shadow memory needs more addresses than the limit allows
+TEST(HostileFilesTest, RunningOutOfMemoryIsNotReportedAsDamage) {
   const TemporaryFolder folder;
   const auto path = folder / "x.safetensors";
   constexpr uint64_t kSize = uint64_t{1} << 40;

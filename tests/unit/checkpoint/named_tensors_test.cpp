@@ -25,7 +25,7 @@ TEST(NamedTensorsTest, CopiesByNameInPlaceAndConvertsDtypes) {
   EXPECT_EQ(count.item<int64_t>(), 3);
 }
 
-TEST(NamedTensorsTest, ListsAllNamesThatDoNotFitAndChangesNothing) {
+TEST(NamedTensorsTest, AMismatchListsAllNamesAndChangesNothing) {
   const at::Tensor a = torch::zeros({2});
   const NamedTensors destination = {{"a", a}, {"b", torch::zeros({3})}, {"c", torch::zeros({1})}};
   const StateDict source = {{"a", torch::ones({2})}, {"b", torch::ones({4})}, {"d", 1}};
@@ -49,7 +49,7 @@ TEST(NamedTensorsTest, ShortensLongLists) {
   EXPECT_ERROR(copy_named_tensors(destination, {}, "it"), "t9 and 5 more");
 }
 
-TEST(NameOptionsTest, StripAndRenameInThatOrder) {
+TEST(NameOptionsTest, PrefixesAreStrippedBeforeRenaming) {
   const StateDict state{{"module._orig_mod.fc.weight", 1}, {"module.old", 2}, {"head.bias", 3}};
   const StateDict renamed = rename_keys(state, {.strip_prefixes = {"module.", "_orig_mod."},
                                                 .rename = {{"old", "new"}, {"fc.", "0."}}});
@@ -65,13 +65,13 @@ TEST(NameOptionsTest, PrefixesAreStrippedInAnyOrderAndEachOnce) {
   EXPECT_EQ(renamed.get_int("module.bias"), 2);
 }
 
-TEST(NameOptionsTest, TwoNamesThatBecomeOneAreRefused) {
+TEST(NameOptionsTest, RefusesTwoNamesThatBecomeOne) {
   const StateDict state{{"model.a", 1}, {"a", 2}};
   EXPECT_ERROR(rename_keys(state, {.strip_prefixes = {"model."}}),
                "both \"model.a\" and \"a\" become \"a\"");
 }
 
-TEST(NameOptionsTest, WithoutStrictWhatFitsIsLoadedAndTheRestTold) {
+TEST(NameOptionsTest, WithoutStrictMatchingTensorsAreLoadedAndOthersReported) {
   const auto a = torch::zeros({2});
   const auto b = torch::zeros({3});
   const auto report = copy_named_tensors({{"a", a}, {"b", b}},
@@ -83,7 +83,7 @@ TEST(NameOptionsTest, WithoutStrictWhatFitsIsLoadedAndTheRestTold) {
   EXPECT_ERROR(copy_named_tensors({{"a", a}}, {{"a", torch::ones({3})}}, "it", false),
                "a (is [3], must be [2])");
   EXPECT_ERROR(copy_named_tensors({{"a", a}}, {{"x.a", torch::ones({2})}}, "it", false),
-               "none of its names is the model's");
+               "the model has none of its names");
 }
 
 TEST(NameOptionsTest, AModelLoadsWithOtherNames) {
@@ -103,8 +103,8 @@ TEST(SelectPartTest, FollowsAPathOfKeysThatMayHaveDots) {
   EXPECT_EQ(get_nested(all, "checkpoint.state.dict").get_int("fc.weight"), 3);
   EXPECT_EQ(get_nested(all, "").size(), 1U);
   EXPECT_ERROR(get_nested(all, "model"),
-               "there is no \"model\" in this state; it holds: checkpoint");
-  EXPECT_ERROR(get_nested(all, "checkpoint.model"), "it holds: state.dict");
+               "there is no \"model\" in this state; it contains: checkpoint");
+  EXPECT_ERROR(get_nested(all, "checkpoint.model"), "it contains: state.dict");
   EXPECT_ERROR(get_nested(inner, "fc.weight"), "\"fc.weight\" is a Int; it must be a dict");
 }
 

@@ -1,5 +1,3 @@
-// The states of optimizers that are refused.
-
 #include <gtest/gtest.h>
 #include <torch/optim.h>
 #include <torch/types.h>
@@ -60,9 +58,9 @@ TEST(OptimizerStateTest, RefusesTheStateOfAnotherOptimizer) {
   OwnRmsprop own(make_params());
   OwnLbfgs lbfgs(make_params());
   EXPECT_ERROR(load_optimizer_state_dict(rmsprop, optimizer_state_dict(own)),
-               "another optimizer's");
+               "the state of another optimizer");
   EXPECT_ERROR(load_optimizer_state_dict(own, optimizer_state_dict(rmsprop)),
-               "another optimizer's");
+               "the state of another optimizer");
   EXPECT_ERROR(load_optimizer_state_dict(own, optimizer_state_dict(lbfgs)),
                "it is the state of a linkboy::testing::OwnLbfgs");
 }
@@ -112,7 +110,8 @@ TEST(OptimizerStateTest, RefusesMalformedStates) {
   refuses(with_group_value(good, "betas", 0.9), "\"betas\" is a Double");
   refuses(with_group_value(good, "betas", c10::List<double>({0.9})), "\"betas\" has 1 numbers");
   refuses(with_group_value(good, "lr", "high"), "\"lr\" is a String");
-  refuses(with_group_value(good, "lr", torch::ones({2})), "\"lr\" is a tensor of another size");
+  refuses(with_group_value(good, "lr", torch::ones({2})),
+          "\"lr\" is a tensor without exactly one element");
   refuses(with_group_value(good, "params", 3), "[\"params\"] is a Int");
   refuses(with_group_value(good, "params", c10::List<int64_t>({0, 0})), "0 a second time");
   refuses(with_group_value(good, "params", c10::List<int64_t>({0, 9})), "\"state\" has an entry 1");
@@ -159,7 +158,7 @@ TEST(OptimizerStateTest, RefusesMalformedStatesOfAdagradAndRmspropAndChangesNoth
   refuses(rmsprop, with(good, "step", "two"), "\"step\" is a String");
 }
 
-TEST(OptimizerStateTest, PutsTheOldStateBackWhenAnArchiveIsDamaged) {
+TEST(OptimizerStateTest, ADamagedArchiveRestoresTheOldState) {
   OwnRmsprop rmsprop(make_params());
   step(rmsprop);
   StateDict state = optimizer_state_dict(rmsprop);

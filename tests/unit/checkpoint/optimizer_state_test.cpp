@@ -25,7 +25,7 @@ OptimizerType with_groups(const std::vector<at::Tensor>& params, const Options& 
   groups.emplace_back(std::vector<at::Tensor>{params[0]}, std::make_unique<Options>(first));
   groups.emplace_back(std::vector<at::Tensor>{params[1]}, std::make_unique<Options>(second));
   OptimizerType optimizer(groups, first);
-  // LibTorch 2.15 replaces what is its class's default by what `first` has.
+  // LibTorch 2.15 replaces each option that equals its class's default by the one in `first`.
   optimizer.param_groups()[1].set_options(std::make_unique<Options>(second));
   return optimizer;
 }
@@ -48,7 +48,7 @@ StateDict without_param_state(StateDict state, int64_t index) {
   return state;
 }
 
-// An optimizer continues as if it had not been stopped, through a file.
+// Checks that an optimizer that is restored from a file makes the same steps as the original.
 template <typename OptimizerType, typename Options>
 void expect_resumes(const Options& options, const Options& other_options) {
   const TemporaryFolder folder;
@@ -71,7 +71,7 @@ void expect_resumes(const Options& options, const Options& other_options) {
   }
 }
 
-// Likewise with a group for each parameter, of which the second has no gradient at first.
+// Does the same with one group per parameter. The second parameter has no gradient at first.
 template <typename OptimizerType, typename Options>
 void expect_resumes_groups(const Options& first, const Options& second) {
   auto params = make_params();
@@ -131,7 +131,7 @@ TEST(OptimizerStateTest, ResumesRmsprop) {
   expect_resumes<optim::RMSprop>(Options(0.1).momentum(0.5).centered(true), Options(1));
 }
 
-TEST(OptimizerStateTest, ResumesGroupsOfOtherOptionsAndParametersThatHadNoGradient) {
+TEST(OptimizerStateTest, ResumesGroupsWithOtherOptionsAndParametersWithoutGradients) {
   using Adagrad = optim::AdagradOptions;
   expect_resumes_groups<optim::Adagrad>(
       Adagrad(0.1).lr_decay(0.2).eps(1e-6),
@@ -143,7 +143,7 @@ TEST(OptimizerStateTest, ResumesGroupsOfOtherOptionsAndParametersThatHadNoGradie
                                         Rmsprop(0.2).momentum(0.5).weight_decay(0.01));
 }
 
-TEST(OptimizerStateTest, ResumesOptimizersThatOnlyLibTorchLaysOut) {
+TEST(OptimizerStateTest, ResumesOptimizersWithALayoutOfLibTorchOnly) {
   expect_resumes<OwnRmsprop>(optim::RMSpropOptions(0.1).momentum(0.5), optim::RMSpropOptions(1));
   EXPECT_TRUE(optimizer_state_dict(OwnRmsprop(make_params())).contains("libtorch_archive"));
   OwnLbfgs lbfgs(make_params());
@@ -200,16 +200,16 @@ TEST(OptimizerStateTest, RefusesADamagedHistoryOfLbfgs) {
     return with_param_state(good, 0, state);
   };
   const c10::impl::GenericList none(c10::AnyType::get());
-  EXPECT_ERROR(load_optimizer_state_dict(lbfgs, with("ro", none)), "of different lengths");
+  EXPECT_ERROR(load_optimizer_state_dict(lbfgs, with("ro", none)), "have different lengths");
   EXPECT_ERROR(load_optimizer_state_dict(lbfgs, with("d", torch::zeros({3}))),
                "\"old_dirs\" has 10 numbers; it must have 3");
   EXPECT_ERROR(load_optimizer_state_dict(lbfgs, with("prev_flat_grad", torch::zeros({4}))),
                "\"prev_flat_grad\" has 4 numbers; it must have 10");
   EXPECT_ERROR(load_optimizer_state_dict(lbfgs, with("d", 1.0)), "it must be a tensor");
-  load_optimizer_state_dict(lbfgs, with("H_diag", int64_t{1}));  // as Python has it at first
+  load_optimizer_state_dict(lbfgs, with("H_diag", int64_t{1}));  // Python's initial value
 }
 
-TEST(OptimizerStateTest, StartsAdagradAnewForAParameterWithoutAnEntry) {
+TEST(OptimizerStateTest, RestartsAdagradForAParameterWithoutAnEntry) {
   const auto params = make_params();
   optim::Adagrad adagrad(params, optim::AdagradOptions(0.1).initial_accumulator_value(0.5));
   step(adagrad);
@@ -293,7 +293,7 @@ TEST(OptimizerStateTest, ConvertsToTheDtypeOfTheParameterAndDoesNotShare) {
   EXPECT_NE(optimizer_state_dict(saved).at("state").toGenericDict().size(), 0U);
 }
 
-TEST(OptimizerStateTest, AcceptsWhatPythonLeavesOut) {
+TEST(OptimizerStateTest, AcceptsEntriesThatPythonOmits) {
   optim::SGD sgd(make_params(), optim::SGDOptions(0.1).momentum(0.9));
   StateDict state = optimizer_state_dict(sgd);
   c10::impl::GenericDict states(c10::AnyType::get(), c10::AnyType::get());

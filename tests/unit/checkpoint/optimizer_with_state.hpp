@@ -1,4 +1,4 @@
-// Optimizers with a state, and parts of it, for tests.
+// Helpers for tests of optimizers and their states.
 
 #pragma once
 
@@ -22,19 +22,19 @@ inline std::vector<at::Tensor> make_params() {
   return {torch::rand({2, 3}).requires_grad_(), torch::rand({4}).requires_grad_()};
 }
 
-// A user's own: it might hold more than its base does.
+/// A user's optimizer, which could have more state than its base class.
 class OwnRmsprop : public torch::optim::RMSprop {
  public:
   using RMSprop::RMSprop;
 };
 
-/// LibTorch cannot save its archive once it has made a step.
+/// An optimizer whose archive LibTorch cannot save after its first step.
 class OwnLbfgs : public torch::optim::LBFGS {
  public:
   using LBFGS::LBFGS;
 };
 
-/// A step of LBFGS on a quadratic, whose first evaluation has this gradient at 0.
+/// Makes a step of LBFGS on a quadratic function whose gradient at 0 is `slope`.
 inline void step_on_quadratic(torch::optim::LBFGS& lbfgs, double slope = 1.0) {
   auto& params = lbfgs.param_groups()[0].params();
   lbfgs.step([&] {
@@ -67,7 +67,7 @@ inline StateDict with_param_state(StateDict state, int64_t index, const StateDic
   return state;
 }
 
-// Equal if and only if the states are.
+/// Returns the bytes of the saved state. They are equal if and only if the states are equal.
 inline std::string bytes_of(const torch::optim::Optimizer& optimizer) {
   const TemporaryFolder folder;
   write_checkpoint(folder / "x.pt", optimizer_state_dict(optimizer));

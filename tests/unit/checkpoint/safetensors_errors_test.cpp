@@ -1,5 +1,3 @@
-// Tensors that cannot be written as safetensors, and files that are refused.
-
 #include <gtest/gtest.h>
 #include <sys/stat.h>
 #include <torch/types.h>
@@ -21,23 +19,25 @@ namespace {
 
 using Names = std::vector<std::string>;
 
-TEST_F(SafeTensorsTest, RefusesToWriteWhatTheFormatLacks) {
+TEST_F(SafeTensorsTest, RefusesToWriteUnsupportedValues) {
   write_safetensors(path_, {{"old", torch::ones({1})}});
   const auto write = [this](const at::Tensor& tensor) {
     write_safetensors(path_, {{"w", tensor}});
   };
-  EXPECT_ERROR(write(torch::ones({1}, at::kComplexDouble)),
-               "x.safetensors\": tensor \"w\": its dtype is ComplexDouble; the format has U64");
+  EXPECT_ERROR(
+      write(torch::ones({1}, at::kComplexDouble)),
+      "x.safetensors\": tensor \"w\": its dtype is ComplexDouble; the format supports U64");
   EXPECT_ERROR(write(at::quantize_per_tensor(torch::ones({1}), 1.0, 0, at::kQInt8)),
                "its dtype is QInt8");
-  EXPECT_ERROR(write(torch::ones({2}).to_sparse()), "its layout is Sparse; the format has dense");
+  EXPECT_ERROR(write(torch::ones({2}).to_sparse()),
+               "its layout is Sparse; the format supports dense");
   EXPECT_ERROR(write(torch::ones({2}, at::kMeta)), "it is on the meta device");
   EXPECT_ERROR(write(at::Tensor()), "tensor \"w\": it is undefined");
   EXPECT_EQ(names_of(read_safetensors(path_)), Names{"old"});
   EXPECT_EQ(folder_.names(), Names{"x.safetensors"});
 }
 
-TEST_F(SafeTensorsTest, RefusesToWriteNamesThatTheFormatLacks) {
+TEST_F(SafeTensorsTest, RefusesToWriteUnsupportedNames) {
   const at::Tensor one = torch::ones({1});
   EXPECT_ERROR(
       write_safetensors(path_, {{"w", one}, {"v", one}, {"w", torch::ones({1}, at::kInt)}}),
@@ -50,21 +50,21 @@ TEST_F(SafeTensorsTest, RefusesToWriteNamesThatTheFormatLacks) {
   EXPECT_TRUE(folder_.names().empty());
 }
 
-TEST_F(SafeTensorsTest, NamesThePathWhenAFileCannotBeWritten) {
+TEST_F(SafeTensorsTest, AnUnwritableFileIsAnErrorWithThePath) {
   EXPECT_ERROR(write_safetensors(folder_.path(), {}), "names a folder; a file is needed");
   EXPECT_ERROR(write_safetensors("/proc/x.safetensors", {}), "cannot create \"/proc/x.safetensors");
 }
 
-TEST_F(SafeTensorsTest, SaysWhatAFileIsThatItCannotRead) {
+TEST_F(SafeTensorsTest, ErrorsSayWhatKindOfFileItIs) {
   EXPECT_ERROR(read_safetensors(folder_ / "none"), "none\": No such file or directory");
   EXPECT_ERROR(read_safetensors(folder_.path()), "it is a folder; a file is needed");
   ASSERT_EQ(::mkfifo((folder_ / "pipe").c_str(), 0600), 0);
-  EXPECT_ERROR(read_safetensors(folder_ / "pipe"), "it is no regular file");
+  EXPECT_ERROR(read_safetensors(folder_ / "pipe"), "it is not a regular file");
   EXPECT_ERROR(read(""), "x.safetensors\": it is empty");
   EXPECT_ERROR(read("123456789"), "it has 9 bytes; a safetensors file has at least 10");
-  EXPECT_ERROR(read("hello, world"), "It is not a safetensors file, damaged or cut short");
+  EXPECT_ERROR(read("hello, world"), "It is damaged, cut short or not a safetensors file");
   write_checkpoint(path_, {{"v", 1}});
-  EXPECT_ERROR(read_safetensors(path_), "It is not a safetensors file");
+  EXPECT_ERROR(read_safetensors(path_), "It is damaged, cut short or not a safetensors file");
 }
 
 TEST_F(SafeTensorsTest, RefusesHeadersOfAWrongLength) {
@@ -76,7 +76,7 @@ TEST_F(SafeTensorsTest, RefusesHeadersOfAWrongLength) {
     EXPECT_ERROR(read(bad), "its header claims " + std::to_string(length) +
                                 " bytes; in a file of this size it can have 2 to 8");
   }
-  // Sparse, so that it takes no room.
+  // The file is sparse, so it needs no space on the disk.
   write_bytes(path_, good);
   std::filesystem::resize_file(path_, 200'000'000);
   std::fstream file(path_, std::ios::binary | std::ios::in | std::ios::out);
@@ -102,7 +102,7 @@ TEST_F(SafeTensorsTest, RefusesHeadersThatAreNotJson) {
   EXPECT_ERROR(read(file_of(R"({"a":{"b":)" + std::string(1'000'000, '{'))), "the field \"b\"");
 }
 
-TEST_F(SafeTensorsTest, RefusesKeysThatComeTwice) {
+TEST_F(SafeTensorsTest, RefusesDuplicateKeys) {
   const std::string a = R"("a":{"dtype":"U8","shape":[0],"data_offsets":[0,0]})";
   EXPECT_ERROR(read(file_of("{" + a + "," + a + "}")), "its header has \"a\" twice");
   EXPECT_ERROR(read(file_of(R"({"__metadata__":{},"__metadata__":{}})")), "\"__metadata__\" twice");
@@ -126,7 +126,7 @@ TEST_F(SafeTensorsTest, RefusesMetadataThatIsNotText) {
   EXPECT_ERROR(read_metadata(R"({"k":[]})"), "the metadata \"k\" is an array; it must be a string");
 }
 
-TEST_F(SafeTensorsTest, RefusesEntriesOfAWrongKind) {
+TEST_F(SafeTensorsTest, RefusesEntriesOfAWrongType) {
   EXPECT_ERROR(read(file_of(R"({"a":1})")), "tensor \"a\" is 1; it must be an object");
   EXPECT_ERROR(read(file_of(R"({"a":"b"})")), "tensor \"a\" is \"b\"; it must be an object");
   const auto read_tensor = [this](const std::string& fields) {
@@ -150,22 +150,22 @@ TEST_F(SafeTensorsTest, RefusesEntriesOfAWrongKind) {
   EXPECT_ERROR(read_tensor(R"("data_offsets":{})"), "the data_offsets of tensor \"a\" is an obj");
 }
 
-// A header with one tensor, F32.
+// Returns a header with one F32 tensor.
 std::string header_of(const std::string& shape, const std::string& offsets) {
   return R"({"a":{"dtype":"F32","shape":)" + shape + R"(,"data_offsets":)" + offsets + "}}";
 }
 
-TEST_F(SafeTensorsTest, RefusesShapesThatNoTensorHas) {
+TEST_F(SafeTensorsTest, RefusesInvalidShapes) {
   EXPECT_ERROR(read(file_of(header_of("[-1]", "[0,4]"))), "holds -1; whole numbers from 0 up");
   EXPECT_ERROR(read(file_of(header_of("[9223372036854775808]", "[0,0]"))),
                "holds 9223372036854775808; sizes must fit into 63 bits");
   EXPECT_ERROR(read(file_of(header_of("[18446744073709551616]", "[0,0]"))),
                "holds \"18446744073709551616\"; whole numbers");
-  // 2^64 elements, which wrap around to none.
+  // 2^64 elements, which would wrap around to 0.
   EXPECT_ERROR(read(file_of(header_of("[4294967296,4294967296]", "[0,0]"))),
                "is too large for any");
   EXPECT_ERROR(read(file_of(header_of("[0,4294967296,4294967296]", "[0,0]"))), "is too large for");
-  // 2^62 elements of 4 bytes, which wrap around as well.
+  // 2^62 elements of 4 bytes, which would also wrap around to 0.
   EXPECT_ERROR(read(file_of(header_of("[4611686018427387904]", "[0,0]"))), "is too large for any");
   std::string ones = "[1";
   for (int i = 1; i < 64; ++i) ones += ",1";
@@ -173,13 +173,13 @@ TEST_F(SafeTensorsTest, RefusesShapesThatNoTensorHas) {
   EXPECT_ERROR(read(file_of(header_of(ones + ",1]", "[0,4]"), "abcd")), "more than 64 dimensions");
 }
 
-TEST_F(SafeTensorsTest, RefusesSizesThatAreNotThoseOfTheShape) {
+TEST_F(SafeTensorsTest, RefusesSizesThatDoNotMatchTheShape) {
   EXPECT_ERROR(read(file_of(header_of("[2]", "[0,4]"), "abcd")),
                "tensor \"a\" has 4 bytes; its shape [2] of Float takes 8");
   EXPECT_ERROR(read(file_of(header_of("[]", "[0,0]"))), "has 0 bytes; its shape [] of Float takes");
   EXPECT_ERROR(read(file_of(header_of("[0]", "[0,4]"), "abcd")), "has 4 bytes; its shape [0]");
   EXPECT_ERROR(read(file_of(header_of("[1]", "[4,0]"), "abcd")),
-               "begins at byte 4 and ends before that, at 0");
+               "begins at byte 4 and ends before it, at byte 0");
 }
 
 TEST_F(SafeTensorsTest, RefusesOffsetsBeyondTheFile) {
@@ -206,14 +206,14 @@ TEST_F(SafeTensorsTest, RefusesGapsAndOverlaps) {
   EXPECT_ERROR(read(file_of("{}", "x")), "the last 1 bytes belong to no tensor");
 }
 
-TEST_P(SafeTensorsModesTest, RefusesBoolsThatAreNeitherTrueNorFalse) {
+TEST_P(SafeTensorsModesTest, RefusesInvalidBools) {
   const std::string json = R"({"m":{"dtype":"BOOL","shape":[3],"data_offsets":[0,3]}})";
   EXPECT_EQ(read(file_of(json, std::string("\1\0\1", 3))).tensors[0].second.sum().item<int>(), 2);
   EXPECT_ERROR(read(file_of(json, std::string("\1\0\2", 3))),
-               "tensor \"m\" of dtype BOOL holds the byte 2; 0 and 1 are allowed");
+               "tensor \"m\" of dtype BOOL contains the byte 2; only 0 and 1 are allowed");
 }
 
-TEST_F(SafeTensorsTest, ShowsLongAndUnprintableNamesCut) {
+TEST_F(SafeTensorsTest, ErrorsShowNamesTruncatedAndEscaped) {
   const std::string name(100'000, 'n');
   try {
     read(file_of("{\"\\u001b" + name + "\":1}"));
@@ -225,7 +225,7 @@ TEST_F(SafeTensorsTest, ShowsLongAndUnprintableNamesCut) {
   }
 }
 
-// Reads and uses every byte; true if nothing was found wrong.
+// Reads the file and uses every byte. Returns whether no error was found.
 bool try_to_read(const std::filesystem::path& path, bool mmap) {
   try {
     for (const auto& named : read_safetensors(path, mmap).tensors) {
@@ -237,7 +237,7 @@ bool try_to_read(const std::filesystem::path& path, bool mmap) {
   return true;
 }
 
-TEST_P(SafeTensorsModesTest, RefusesAFileCutShortAnywhere) {
+TEST_P(SafeTensorsModesTest, RefusesAFileTruncatedAnywhere) {
   write_safetensors(path_, {{"a", torch::rand({3})}, {"m", torch::tensor({true})}}, {{"k", "v"}});
   const std::string good = read_bytes(path_);
   ASSERT_TRUE(try_to_read(path_, GetParam()));
@@ -247,7 +247,7 @@ TEST_P(SafeTensorsModesTest, RefusesAFileCutShortAnywhere) {
   }
 }
 
-TEST_P(SafeTensorsModesTest, SurvivesDamageAnywhereInAFile) {
+TEST_P(SafeTensorsModesTest, DamageAnywhereNeverCrashes) {
   write_safetensors(path_,
                     {{"a", torch::rand({3, 2})},
                      {"m", torch::tensor({true})},

@@ -1,4 +1,4 @@
-// Files in the safetensors format, for tests.
+// Helpers for tests of files in the safetensors format.
 
 #pragma once
 
@@ -16,7 +16,7 @@
 
 namespace linkboy::testing {
 
-// A file by hand: the length, this header, these bytes.
+/// Returns the bytes of a file: the length of the header, the header `json` and `data`.
 inline std::string file_of(const std::string& json, const std::string& data = "") {
   const uint64_t length = json.size();
   std::string bytes(sizeof(length), '\0');
@@ -28,7 +28,7 @@ inline at::Tensor bytes_of(const at::Tensor& tensor) {
   return tensor.contiguous().view({-1}).view(at::kByte);
 }
 
-// In every bit: there is no equality for some of the dtypes.
+/// Compares the bytes, because some of the dtypes do not support equality.
 inline void expect_same(const at::Tensor& actual, const at::Tensor& expected) {
   ASSERT_EQ(actual.scalar_type(), expected.scalar_type());
   ASSERT_EQ(actual.sizes(), expected.sizes());
@@ -73,7 +73,8 @@ inline const std::vector<at::ScalarType>& dtypes() {
   return all;
 }
 
-// The bytes 0, 1, 2 and so on (bool: in turn 0 and 1), as 2 x 3 elements.
+/// Returns 2 x 3 elements that consist of the bytes 0, 1, 2, ... For bool, they alternate between 0
+/// and 1.
 inline at::Tensor pattern(at::ScalarType dtype) {
   const auto num_bytes = 6 * static_cast<int64_t>(c10::elementSize(dtype));
   const at::Tensor bytes = torch::arange(num_bytes, at::kByte);
@@ -97,7 +98,7 @@ class SafeTensorsTest : public ::testing::Test {
   std::filesystem::path path_ = folder_ / "x.safetensors";
 };
 
-// The same with and without mmap.
+/// Runs each test with and without mmap.
 class SafeTensorsModesTest : public SafeTensorsTest, public ::testing::WithParamInterface<bool> {
  protected:
   SafeTensors read() const { return read_safetensors(path_, GetParam()); }

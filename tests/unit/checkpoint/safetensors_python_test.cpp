@@ -1,5 +1,3 @@
-// Exchange with Python's safetensors.
-
 #include <gtest/gtest.h>
 #include <torch/types.h>
 
@@ -12,7 +10,8 @@
 namespace linkboy::testing::safetensors_python_test {
 namespace {
 
-// Exchange with Python's safetensors. Set LINKBOY_PYTHON to a Python that has it and torch.
+// Exchanges files with Python's safetensors. Set LINKBOY_PYTHON to a Python that has safetensors
+// and torch.
 class SafeTensorsPythonTest : public SafeTensorsTest {
  protected:
   void SetUp() override { SKIP_WITHOUT_PYTHON(); }
@@ -22,7 +21,7 @@ class SafeTensorsPythonTest : public SafeTensorsTest {
   }
 };
 
-TEST_F(SafeTensorsPythonTest, WritesTheBytesThatPythonWrites) {
+TEST_F(SafeTensorsPythonTest, WritesTheSameBytesAsPython) {
   NamedTensors tensors = one_of_each_dtype();
   tensors.emplace_back("gr\u00fcn \"x\"\n", torch::arange(6, at::kFloat).view({2, 3}).t());
   tensors.emplace_back("scalar", torch::tensor(2.5));
@@ -31,7 +30,7 @@ TEST_F(SafeTensorsPythonTest, WritesTheBytesThatPythonWrites) {
   run_peer("read", path_);
 }
 
-TEST_F(SafeTensorsPythonTest, ReadsWhatPythonWrites) {
+TEST_F(SafeTensorsPythonTest, ReadsFilesOfPython) {
   run_peer("write", folder_.path());
   for (const bool mmap : {false, true}) {
     const SafeTensors loaded = read_safetensors(folder_ / "python.safetensors", mmap);

@@ -27,7 +27,7 @@ TEST_P(SafeTensorsModesTest, KeepsEveryDtype) {
   write_safetensors(path_, tensors);
   const SafeTensors loaded = read();
   ASSERT_EQ(loaded.tensors.size(), tensors.size());
-  // The dtypes are in the order of the file.
+  // dtypes() has the order in which tensors are stored in the file.
   for (std::size_t i = 0; i < tensors.size(); ++i) {
     SCOPED_TRACE(tensors[i].first);
     EXPECT_EQ(loaded.tensors[i].first, tensors[i].first);
@@ -84,7 +84,7 @@ TEST_P(SafeTensorsModesTest, KeepsFilesWithoutTensors) {
   EXPECT_EQ(read().metadata.at("k"), "v");
 }
 
-TEST_P(SafeTensorsModesTest, ReadsTensorsThatLieUnaligned) {
+TEST_P(SafeTensorsModesTest, ReadsUnalignedTensors) {
   const auto values = torch::tensor({1.5, 2.5}, at::kDouble);
   const std::string data(static_cast<const char*>(values.const_data_ptr()), 16);
   const std::string entry = R"("x":{"shape":[2],"data_offsets":[1,17],"dtype":"F64"})";
@@ -100,7 +100,7 @@ TEST_P(SafeTensorsModesTest, ReadsTensorsThatLieUnaligned) {
   }
 }
 
-TEST_P(SafeTensorsModesTest, OrdersTensorsByTheirPlaceInTheFile) {
+TEST_P(SafeTensorsModesTest, OrdersTensorsByTheirPositionInTheFile) {
   const SafeTensors loaded = read(file_of(R"({"a":{"dtype":"U8","shape":[1],"data_offsets":[2,3]},
                        "c":{"dtype":"U8","shape":[0],"data_offsets":[2,2]},
                        "b":{"dtype":"U8","shape":[2],"data_offsets":[0,2]}})",
@@ -108,7 +108,7 @@ TEST_P(SafeTensorsModesTest, OrdersTensorsByTheirPlaceInTheFile) {
   EXPECT_EQ(names_of(loaded), (Names{"b", "c", "a"}));
 }
 
-TEST_P(SafeTensorsModesTest, WritesAFileThatItsTensorsComeFrom) {
+TEST_P(SafeTensorsModesTest, CanOverwriteTheFileItsTensorsAreMappedFrom) {
   write_safetensors(path_, {{"a", torch::arange(1000)}, {"b", torch::ones({3})}});
   const SafeTensors loaded = read();
   write_safetensors(path_, {loaded.tensors[0]}, {{"k", "v"}});
@@ -116,7 +116,7 @@ TEST_P(SafeTensorsModesTest, WritesAFileThatItsTensorsComeFrom) {
   expect_same(tensor_of(loaded, "b"), torch::ones({3}));
 }
 
-TEST_P(SafeTensorsModesTest, LeavesTheFileAsItIsWhenTensorsAreWritten) {
+TEST_P(SafeTensorsModesTest, WritingToTensorsDoesNotChangeTheFile) {
   write_safetensors(path_, {{"a", torch::arange(1000)}, {"b", torch::arange(1000)}});
   const std::string before = read_bytes(path_);
   const SafeTensors loaded = read();
@@ -127,7 +127,7 @@ TEST_P(SafeTensorsModesTest, LeavesTheFileAsItIsWhenTensorsAreWritten) {
   EXPECT_EQ(read_bytes(path_), before);
 }
 
-TEST_P(SafeTensorsModesTest, KeepsTheMemoryAsLongAsAnyTensor) {
+TEST_P(SafeTensorsModesTest, KeepsTheMemoryWhileAnyTensorExists) {
   write_safetensors(path_, {{"a", torch::arange(100000)}, {"b", torch::ones({3})}});
   at::Tensor middle;
   {
@@ -140,7 +140,7 @@ TEST_P(SafeTensorsModesTest, KeepsTheMemoryAsLongAsAnyTensor) {
   EXPECT_EQ(middle.sum().item<int64_t>(), 2);
 }
 
-TEST_P(SafeTensorsModesTest, GivesEachTensorItsOwnStorage) {
+TEST_P(SafeTensorsModesTest, GivesEachTensorASeparateStorage) {
   write_safetensors(path_, {{"a", torch::arange(4)}, {"b", torch::ones({300})}});
   const SafeTensors loaded = read();
   EXPECT_EQ(tensor_of(loaded, "a").storage().nbytes(), 32U);
@@ -166,7 +166,7 @@ TEST_F(SafeTensorsTest, UnmapsTheFileWithItsLastTensor) {
   EXPECT_EQ(text.find(path_.string()), std::string::npos);
 }
 
-TEST_F(SafeTensorsTest, LaysFilesOutAsTheFormatsLibraryDoes) {
+TEST_F(SafeTensorsTest, LaysFilesOutLikeTheReferenceLibrary) {
   write_safetensors(path_,
                     {{"bool", torch::tensor({true})},
                      {"b", torch::tensor({1.0F})},
@@ -190,7 +190,7 @@ TEST_F(SafeTensorsTest, CopiesTensorsFromADevice_CUDA) {
   expect_same(tensor_of(read_safetensors(path_), "transposed"), base.t().cpu().contiguous());
 }
 
-TEST_F(SafeTensorsTest, TellsItsFilesFromOthers) {
+TEST_F(SafeTensorsTest, DistinguishesItsFilesFromOthers) {
   write_safetensors(path_, {{"a", torch::ones({1})}});
   EXPECT_TRUE(is_safetensors(path_));
   write_checkpoint(folder_ / "x.pt", {{"v", 1}});

@@ -26,7 +26,7 @@ TEST(StateDictTest, KeepsTheOrderOfInsertion) {
   EXPECT_EQ(keys(StateDict::from_ivalue(state.to_ivalue(), "state")), keys(state));
 }
 
-TEST(StateDictTest, EntriesAndValuesOfATemporaryOutliveIt) {
+TEST(StateDictTest, EntriesOfATemporaryOutliveIt) {
   const auto make = [] { return StateDict{{"a", std::string(100, 'x')}, {"b", 2}}; };
   std::vector<std::string> found;
   for (const auto& [key, value] : make().entries()) found.push_back(key);
@@ -35,7 +35,7 @@ TEST(StateDictTest, EntriesAndValuesOfATemporaryOutliveIt) {
   EXPECT_EQ(text.toStringRef(), std::string(100, 'x'));
 }
 
-TEST(StateDictTest, FindsReplacesAndErasesAmongManyAsAmongFew) {
+TEST(StateDictTest, FindsReplacesAndErasesAmongManyKeys) {
   StateDict state;
   std::vector<std::string> expected;
   for (int i = 0; i < 100; ++i) expected.push_back("key " + std::to_string(i * 37 % 100));
@@ -60,7 +60,7 @@ TEST(StateDictTest, FindsReplacesAndErasesAmongManyAsAmongFew) {
   EXPECT_EQ(back.get_string("key 99"), "key 99");
 }
 
-TEST(StateDictTest, ErasesAKeyOrNothing) {
+TEST(StateDictTest, ErasingAMissingKeyDoesNothing) {
   StateDict state = {{"a", 1}};
   state.erase("b");
   EXPECT_EQ(state.size(), 1U);
@@ -92,13 +92,13 @@ TEST(StateDictTest, ReturnsEveryTypeThatWasSet) {
   EXPECT_EQ(state.get_doubles("doubles"), (std::vector<double>{1, 2.5}));
 }
 
-TEST(StateDictTest, NamesTheKeysThatExistWhenOneIsMissing) {
+TEST(StateDictTest, AMissingKeyIsAnErrorThatListsTheKeys) {
   const StateDict state = {{"epoch", 1}, {"step", 2}};
-  EXPECT_ERROR(state.at("epochs"), "\"epochs\" in this state; it holds: epoch, step");
-  EXPECT_ERROR(StateDict().at("x"), "it holds: none");
+  EXPECT_ERROR(state.at("epochs"), "\"epochs\" in this state; it contains: epoch, step");
+  EXPECT_ERROR(StateDict().at("x"), "it contains: none");
 }
 
-TEST(StateDictTest, RefusesValuesOfAnotherType) {
+TEST(StateDictTest, RefusesAccessWithAnotherType) {
   const StateDict state = {{"int", 1}, {"string", "s"}};
   EXPECT_ERROR(state.get_int("string"), "\"string\" is a String; it must be an integer");
   EXPECT_ERROR(state.get_double("string"), "it must be a number");
@@ -110,10 +110,11 @@ TEST(StateDictTest, RefusesValuesOfAnotherType) {
   EXPECT_ERROR(state.get_doubles("int"), "it must be a list of numbers");
 }
 
-TEST(StateDictTest, RefusesListsOfOtherThanNumbers) {
+TEST(StateDictTest, RefusesListsOfOtherTypesThanNumbers) {
   c10::List<std::string> list({"a"});
   const StateDict state = {{"list", list}};
-  EXPECT_ERROR(state.get_doubles("list"), "\"list\" holds a String; it must hold numbers only");
+  EXPECT_ERROR(state.get_doubles("list"),
+               "\"list\" contains a String; it must contain numbers only");
 }
 
 TEST(StateDictTest, RefusesDictsWithOtherThanStringKeys) {

@@ -14,7 +14,7 @@ namespace {
 
 using namespace std::string_literals;
 
-// Every storage is 6 floats: 0, 1, 2, 3, 4, 5.
+// Returns 6 floats for every storage: 0, 1, 2, 3, 4, 5.
 c10::Storage load_storage(const std::string&) { return torch::arange(6, at::kFloat).storage(); }
 
 c10::IValue read(const std::string& body) {
@@ -43,7 +43,8 @@ std::string tensor(const std::string& offset, const std::string& sizes, const st
 }
 
 TEST(UnpicklerTest, ReadsTheInstructionsOfLaterProtocols) {
-  // A frame, short and long strings, the memo by count, a name from the stack.
+  // The pickle has a frame, short and long strings, memo entries without an index, and a class name
+  // on the stack.
   const auto value = unpickle(
       "\x80\x04\x95\x00\x00\x00\x00\x00\x00\x00\x00}\x94("
       "\x8c\x01"
@@ -86,7 +87,7 @@ TEST(UnpicklerTest, ReadsParametersAndSizes) {
   EXPECT_EQ(read("ctorch\nSize\nK\x02K\x03\x86\x85R").toTupleRef().size(), 2U);
 }
 
-TEST(UnpicklerTest, RefusesTensorsThatDoNotLieWithinTheirStorage) {
+TEST(UnpicklerTest, RefusesTensorsOutsideOfTheirStorage) {
   const std::string beyond = "does not lie within its storage of 24 bytes";
   EXPECT_ERROR(read(tensor(number(0), "K\x07\x85", "K\x01\x85")), beyond);
   EXPECT_ERROR(read(tensor(number(1), "K\x06\x85", "K\x01\x85")), beyond);
@@ -104,20 +105,20 @@ TEST(UnpicklerTest, RefusesTensorsThatDoNotLieWithinTheirStorage) {
   EXPECT_EQ(read(tensor(number(6), "K\x00\x85"s, "K\x01\x85")).toTensor().numel(), 0);
 }
 
-TEST(UnpicklerTest, CountsTheStorageInBytesOfTheDtype) {
+TEST(UnpicklerTest, MeasuresTheStorageInElementsOfTheDtype) {
   const auto doubles = storage("torch\nDoubleStorage");
   EXPECT_EQ(read(tensor(number(0), "K\x03\x85", "K\x01\x85", doubles)).toTensor().numel(), 3);
   EXPECT_ERROR(read(tensor(number(0), "K\x04\x85", "K\x01\x85", doubles)), "does not lie within");
 }
 
-TEST(UnpicklerTest, RefusesWhatIsNotDataByName) {
+TEST(UnpicklerTest, ErrorsNameRefusedCode) {
   EXPECT_ERROR(read("cos\nsystem\n(" + text("true") + "tR"), "the Python object \"os.system\"");
   EXPECT_ERROR(read("cbuiltins\neval\n"), "\"builtins.eval\"");
   EXPECT_ERROR(read("\x8c\x02os\x8c\x06system\x93"), "\"os.system\"");
   EXPECT_ERROR(read("ctorch.nn.modules.linear\nLinear\n"), "Save a state_dict()");
   EXPECT_ERROR(read("ctorch\nFloatStorage\n"), "a bare type or storage");
   EXPECT_ERROR(read(storage()), "a bare type or storage");
-  EXPECT_ERROR(read("]}b"), "gives attributes to a value that is no dict");
+  EXPECT_ERROR(read("]}b"), "sets attributes of a value that is not a dict");
   EXPECT_ERROR(read("C\x01x"), "unknown instruction 67");
 }
 
@@ -133,8 +134,8 @@ TEST(UnpicklerTest, RefusesDamagedPickles) {
   EXPECT_ERROR(read("h\x07"), "refers to value 7");
   EXPECT_ERROR(read("}(Nu"), "items do not fit their container");
   EXPECT_ERROR(read("NNa"), "items do not fit their container");
-  EXPECT_ERROR(read("N)R"), "calls what is no function");
-  EXPECT_ERROR(read("ctorch\nFloatStorage\n)R"), "calls what is no function");
+  EXPECT_ERROR(read("N)R"), "calls something that is not a function");
+  EXPECT_ERROR(read("ctorch\nFloatStorage\n)R"), "calls something that is not a function");
   EXPECT_ERROR(read("NQ"), "description of a storage is damaged");
   EXPECT_ERROR(read("ctorch._utils\n_rebuild_tensor_v2\n)R"), "description of a tensor is damaged");
   EXPECT_ERROR(read("ctorch._utils\n_rebuild_parameter\n)R"), "description of a parameter");
@@ -154,19 +155,19 @@ TEST(UnpicklerTest, RefusesEndlessValues) {
                     "a"),
                "contain each other without end");
   EXPECT_ERROR(read(std::string(100000, ']') + std::string(99999, 'a')), "nested deeper than 128");
-  // 64 lists, each of which holds the one before 16 times.
+  // 64 lists, each of which contains the previous one 16 times.
   std::string bomb = "]q\x00"s;
   for (char i = 0; i < 64; ++i) {
     bomb += "](" + repeat("h"s + i, 16) + "eq"s + static_cast<char>(i + 1);
   }
-  EXPECT_ERROR(read(bomb), "hold each other so often that they unfold to more than");
-  // Nested 100 deep, and once more below its other use.
+  EXPECT_ERROR(read(bomb), "contain each other so often that they expand to more than");
+  // A value that is nested 100 deep is used a second time, with 50 more levels around it.
   const std::string tuples = "]" + repeat("\x85", 100) + "q\x01";
   EXPECT_ERROR(read("](" + tuples + "h\x01" + repeat("\x85", 50) + "e"), "nested deeper than 128");
 }
 
-TEST(UnpicklerTest, KeepsOnceWhatIsSharedInTheFile) {
-  // A list of 100 numbers, held 20 times.
+TEST(UnpicklerTest, KeepsSharedValuesOnce) {
+  // The outer list contains the same list of 100 numbers 20 times.
   const std::string pickle = "](](" + repeat("K\x07", 100) + "eq\x01" + repeat("h\x01", 19) + "e";
   const c10::IValue value = read(pickle);
   const auto items = value.toListRef();
@@ -177,7 +178,7 @@ TEST(UnpicklerTest, KeepsOnceWhatIsSharedInTheFile) {
   }
 }
 
-TEST(UnpicklerTest, SurvivesDamageAnywhere) {
+TEST(UnpicklerTest, DamageAnywhereNeverCrashes) {
   const std::string good = "\x80\x02}q\x00("s + text("w") +
                            tensor(number(1), "K\x02K\x02\x86"s, "K\x03K\x01\x86"s) + text("l") +
                            "](K\x01G\x3f\xe0\x00\x00\x00\x00\x00\x00Neu."s;

@@ -1,5 +1,3 @@
-// The zip archives that checkpoints are.
-
 #include "checkpoint/zip_archive.hpp"
 
 #include <gtest/gtest.h>
@@ -21,7 +19,7 @@ namespace {
 
 class ZipArchiveTest : public ::testing::Test {
  protected:
-  /// An archive with the records "a" and "folder/b" = 1000 times 'x'.
+  /// Writes an archive with the record "a" and the record "folder/b", which is 1000 times 'x'.
   std::string write(std::string_view a = "first") {
     AtomicFile file(path());
     ZipWriter writer(file, "archive");
@@ -44,7 +42,7 @@ class ZipArchiveTest : public ::testing::Test {
   TemporaryFolder folder_;
 };
 
-TEST_F(ZipArchiveTest, RecordsComeBackReadAndMapped) {
+TEST_F(ZipArchiveTest, RecordsCanBeReadAndMapped) {
   write();
   for (bool mmap : {false, true}) {
     ZipReader reader(FileBytes::open(path(), mmap), /*verify=*/true);
@@ -55,8 +53,8 @@ TEST_F(ZipArchiveTest, RecordsComeBackReadAndMapped) {
   }
 }
 
-TEST_F(ZipArchiveTest, ALargeRecordOfAnOddLengthComesBackWhole) {
-  // Two threads read it, half each.
+TEST_F(ZipArchiveTest, ALargeRecordOfAnOddLengthIsReadCompletely) {
+  // Two threads read one half each.
   std::string odd((std::size_t{1} << 20) + 1, 'o');
   odd.back() = 'd';
   write(odd);
@@ -71,7 +69,7 @@ TEST_F(ZipArchiveTest, DataThatLooksLikeAnEndRecordIsData) {
   EXPECT_EQ(reader.read_text("a"), end);
 }
 
-TEST_F(ZipArchiveTest, RecordsLieAtMultiplesOf64) {
+TEST_F(ZipArchiveTest, RecordsAreAlignedTo64Bytes) {
   const std::string bytes = write();
   EXPECT_EQ(bytes.find("first") % 64, 0U);
   EXPECT_EQ(bytes.find("xxxx") % 64, 0U);
@@ -101,7 +99,7 @@ TEST_F(ZipArchiveTest, ManyRecordsNeedTheZip64Directory) {
   EXPECT_EQ(reader.read_text("69999"), "69999");
 }
 
-TEST_F(ZipArchiveTest, AViewOfAMappedFileOutlivesTheReaderAndLeavesTheFileAlone) {
+TEST_F(ZipArchiveTest, AViewOfAMappedFileOutlivesTheReaderAndNeverChangesTheFile) {
   const std::string bytes = write();
   at::DataPtr data;
   {
@@ -112,7 +110,7 @@ TEST_F(ZipArchiveTest, AViewOfAMappedFileOutlivesTheReaderAndLeavesTheFileAlone)
   EXPECT_EQ(read_bytes(path()), bytes);
 }
 
-TEST_F(ZipArchiveTest, DamageIsNamed) {
+TEST_F(ZipArchiveTest, ErrorsNameTheDamage) {
   const std::string bytes = write();
   auto read = [&] {
     ZipReader reader(FileBytes::open(path(), /*mmap=*/false), /*verify=*/true);
@@ -135,7 +133,8 @@ TEST_F(ZipArchiveTest, DamageIsNamed) {
 
 TEST_F(ZipArchiveTest, ARecordThatClaimsMoreThanTheFileIsRefused) {
   std::string bytes = write();
-  // Sizes in the directory entry of "folder/b": packed and unpacked, after its CRC.
+  // Changes both sizes, packed and unpacked, in the directory entry of "folder/b". They follow the
+  // CRC.
   const auto entry = bytes.rfind("PK\x01\x02");
   for (std::size_t field : {20U, 24U}) bytes.replace(entry + field, 4, "\xff\xff\xff\x0f", 4);
   std::ofstream(path(), std::ios::binary) << bytes;
@@ -151,7 +150,7 @@ TEST_F(ZipArchiveTest, ACompressedRecordIsRefused) {
   EXPECT_ERROR(reader.read("folder/b"), "is compressed");
 }
 
-TEST_F(ZipArchiveTest, EveryCutIsAnErrorAndNeverACrash) {
+TEST_F(ZipArchiveTest, EveryTruncationIsAnErrorAndNeverACrash) {
   const std::string bytes = write();
   for (std::size_t size = 0; size < bytes.size(); ++size) {
     std::ofstream(path(), std::ios::binary) << bytes.substr(0, size);

@@ -16,10 +16,11 @@ namespace linkboy::cli::command_line_test {
 namespace {
 
 using ::testing::AllOf;
+using ::testing::ContainsRegex;
 using ::testing::HasSubstr;
 using ::testing::Not;
 
-/// A command line with an option of each kind.
+/// Has a command line with an option of each kind.
 struct CliTest : ::testing::Test {
   CliTest() {
     command_line.add_group("Training")
@@ -37,7 +38,7 @@ struct CliTest : ::testing::Test {
 
   bool parse(const Arguments& arguments) { return command_line.parse(arguments, out); }
 
-  /// Parses a config file that holds `text`, after `arguments`.
+  /// Parses `arguments`, followed by a config file that contains `text`.
   bool parse_config(const std::string& text, Arguments arguments = {}) {
     std::ofstream(folder / "run.conf") << text;
     arguments.insert(arguments.end(), {"--config", (folder / "run.conf").string()});
@@ -65,7 +66,7 @@ struct CliTest : ::testing::Test {
     EXPECT_ERROR(statement, substring);          \
   } while (false)
 
-TEST_F(CliTest, KeepsTheDefaultsOfWhatIsNotGiven) {
+TEST_F(CliTest, KeepsTheDefaultsOfMissingOptions) {
   EXPECT_TRUE(parse({}));
   EXPECT_EQ(epochs, 5);
   EXPECT_FALSE(max_steps.has_value());
@@ -114,7 +115,7 @@ TEST_F(CliTest, RefusesAMissingOrUnwantedValue) {
   EXPECT_USAGE_ERROR(parse({"--lr", "1", "--lr", "2"}), "--lr is given a second time");
 }
 
-TEST_F(CliTest, RefusesABadValue) {
+TEST_F(CliTest, RefusesAnInvalidValue) {
   EXPECT_USAGE_ERROR(parse({"--epochs", "abc"}), "--epochs is 'abc'; it must be a whole number");
   EXPECT_USAGE_ERROR(parse({"--epochs", "1.5"}), "it must be a whole number");
   EXPECT_USAGE_ERROR(parse({"--epochs", "99999999999999999999"}), "it must be a whole number");
@@ -141,7 +142,7 @@ TEST_F(CliTest, ReadsAConfigFile) {
   EXPECT_EQ(save, "dir/#1.pt");
 }
 
-TEST_F(CliTest, PassesOverAByteOrderMark) {
+TEST_F(CliTest, SkipsAByteOrderMark) {
   EXPECT_TRUE(
       parse_config("\xEF\xBB\xBF"
                    "epochs=7\n"));
@@ -156,7 +157,8 @@ TEST_F(CliTest, AnAliasSetsItsOptionAndIsShownInTheHelp) {
   EXPECT_EQ(epochs, 8);
   EXPECT_THAT(command_line.help(), HasSubstr("Passes over the data. Also --passes."));
   EXPECT_USAGE_ERROR(parse({"--passes", "1", "--epochs", "2"}), "is given a second time");
-  EXPECT_ERROR(command_line.add_alias("x", "epoch"), "the alias --x is for --epoch, which is not");
+  EXPECT_ERROR(command_line.add_alias("x", "epoch"),
+               "the alias --x refers to --epoch, which is not");
 }
 
 struct Inner {
@@ -165,7 +167,40 @@ struct Inner {
   LINKBOY_FIELDS(width, height);
 };
 
-TEST_F(CliTest, TheEndOfANameIsEnoughIfItIsTheEndOfOneOnly) {
+enum class Kind { small, large };
+LINKBOY_ENUM_NAMES(Kind, small, large)
+
+struct Described {
+  bool is_deep = true;
+  Kind kind = Kind::large;
+  std::optional<double> rate{};
+  std::chrono::milliseconds wait{5};
+  std::filesystem::path folder = "data";
+  std::string name = "net";
+  LINKBOY_FIELDS(is_deep, kind, rate, wait, folder, name);
+  static constexpr FieldHelp kFieldHelp[] = {{"rate", "Share of the samples."},
+                                             {"kind", "Kind of the net."}};
+};
+
+TEST_F(CliTest, HelpShowsTheKindOfValueOfEachFieldAndItsText) {
+  Described options;
+  command_line.add_group("Net").add_fields("net", &options);
+  EXPECT_THAT(command_line.help(),
+              AllOf(HasSubstr("--net.is_deep true|false (=true)"),
+                    ContainsRegex("--net.kind small\\|large \\(=large\\) +Kind of the net\\."),
+                    ContainsRegex("--net.rate X \\(=none\\) +Share of the samples\\."),
+                    HasSubstr("--net.wait TIME (=5ms)"), HasSubstr("--net.folder PATH (=data)"),
+                    HasSubstr("--net.name VALUE (=net)")));
+}
+
+TEST_F(CliTest, RefusesAHelpTextForAFieldThatDoesNotExist) {
+  Inner options;
+  const FieldHelp help[] = {{"depth", "Number of layers."}};
+  EXPECT_ERROR(command_line.add_group("Net").add_fields("net", &options, help),
+               "describe \"net.depth\", which is not an option");
+}
+
+TEST_F(CliTest, TheEndOfANameIsEnoughIfItIsUnique) {
   Inner first;
   Inner second;
   command_line.add_group("Inner").add_fields("a.first_one", &first).add_fields("b", &second);
@@ -180,7 +215,7 @@ TEST_F(CliTest, TheEndOfANameIsEnoughIfItIsTheEndOfOneOnly) {
   EXPECT_EQ(first.height, 9);
   EXPECT_USAGE_ERROR(parse({"--width", "1"}), "--width may be --a.first_one.width, --b.width;");
   EXPECT_USAGE_ERROR(parse({"--first_on", "1"}),
-                     "Options with this in their names are --a.first_one.width, "
+                     "Options that contain this name: --a.first_one.width, "
                      "--a.first_one.height.");
   EXPECT_USAGE_ERROR(parse({"--depth", "1", "--c.depth", "2"}), "is given a second time");
 }
@@ -189,13 +224,13 @@ TEST_F(CliTest, RefusesTwoDashesWithoutAName) {
   EXPECT_USAGE_ERROR(parse({"--epochs", "3", "--"}), "'--' is not an option");
 }
 
-TEST_F(CliTest, TheCommandLineWinsOverTheFile) {
+TEST_F(CliTest, TheCommandLineOverridesTheFile) {
   EXPECT_TRUE(parse_config("epochs=7\nlr=0.5\n", {"--epochs", "2"}));
   EXPECT_EQ(epochs, 2);
   EXPECT_EQ(lr, 0.5);
 }
 
-TEST_F(CliTest, NamesTheLineOfABadConfigFile) {
+TEST_F(CliTest, ErrorsNameTheLineOfAnInvalidConfigFile) {
   EXPECT_USAGE_ERROR(parse_config("lr=1\n\nepochs\n"), "run.conf:3: 'epochs' is not name=value");
   EXPECT_USAGE_ERROR(parse_config("=3\n"), "run.conf:1: '=3' is not name=value");
   EXPECT_USAGE_ERROR(parse_config("lr=1\nepoch=3\n"),
@@ -207,7 +242,8 @@ TEST_F(CliTest, NamesTheLineOfABadConfigFile) {
   EXPECT_USAGE_ERROR(parse_config("lr=\n"), "run.conf:1: 'lr' needs a value");
   EXPECT_USAGE_ERROR(parse_config("no-shuffle=maybe\n"), "it must be true or false");
   EXPECT_USAGE_ERROR(parse_config("lr=1\nlr=2\n"), "run.conf:2: lr is given a second time");
-  EXPECT_USAGE_ERROR(parse_config("config=other\n"), "'config' is for the command line only");
+  EXPECT_USAGE_ERROR(parse_config("config=other\n"),
+                     "'config' is allowed only on the command line");
 }
 
 TEST_F(CliTest, ReadsAConfigFileInJson) {
@@ -222,19 +258,19 @@ TEST_F(CliTest, ReadsAConfigFileInJson) {
   EXPECT_EQ(set, (std::vector<std::string>{"a=1", "b=2"}));
 }
 
-TEST_F(CliTest, NamesTheBadOptionOfAConfigFileInJson) {
+TEST_F(CliTest, ErrorsNameTheInvalidOptionOfAJsonConfigFile) {
   EXPECT_USAGE_ERROR(parse_config("{epochs: 7}"),
-                     "run.conf: its '{' does not begin a whole JSON object: line 1 is not JSON");
+                     "run.conf: it begins with '{' but is not a JSON object: line 1 is not JSON");
   EXPECT_USAGE_ERROR(parse_config("{\n  \"epochs\": 7,\n  lr: 1\n}"), "line 3 is not JSON");
   EXPECT_USAGE_ERROR(parse_config("{\"epochs\": 7,\n"), "line 2 is not JSON");
-  EXPECT_USAGE_ERROR(parse_config("{\"lr\": 1e999}"), "run.conf: its '{' does not begin a whole");
+  EXPECT_USAGE_ERROR(parse_config("{\"lr\": 1e999}"), "run.conf: it begins with '{' but is not");
   EXPECT_USAGE_ERROR(parse_config(R"({"epoch": 7})"), "Did you mean epochs?");
   EXPECT_USAGE_ERROR(parse_config(R"({"epochs": "x"})"), "run.conf: epochs is 'x'; it must be");
   EXPECT_USAGE_ERROR(parse_config(R"({"epochs": [7, 8]})"), "epochs is '7,8'; it must be");
   EXPECT_USAGE_ERROR(parse_config(R"({"epochs": ""})"), "run.conf: 'epochs' needs a value");
 }
 
-TEST_F(CliTest, RefusesAConfigFileThatCannotBeRead) {
+TEST_F(CliTest, RefusesAnUnreadableConfigFile) {
   EXPECT_USAGE_ERROR(parse({"--config", (folder / "none").string()}),
                      "cannot read the config file");
   EXPECT_USAGE_ERROR(parse({"--config", folder.path().string()}), "cannot read the config file");
@@ -252,7 +288,7 @@ Outcome run(const std::function<void(const Arguments&)>& body) {
   return {status, ::testing::internal::GetCapturedStderr()};
 }
 
-TEST(RunMainTest, SucceedsSilently) {
+TEST(RunMainTest, ReturnsZeroSilentlyOnSuccess) {
   Arguments seen;
   const Outcome outcome = run([&](const Arguments& arguments) { seen = arguments; });
   EXPECT_EQ(outcome.status, 0);
@@ -260,18 +296,18 @@ TEST(RunMainTest, SucceedsSilently) {
   EXPECT_EQ(seen, (Arguments{"--lr", "1"}));
 }
 
-TEST(RunMainTest, WrongUsageIsTwo) {
+TEST(RunMainTest, WrongUsageReturnsTwo) {
   const Outcome outcome = run([](const Arguments&) { throw UsageError("no such option."); });
   EXPECT_EQ(outcome.status, 2);
   EXPECT_EQ(outcome.errors, "train: error: no such option.\nSee train --help.\n");
 }
 
-TEST(RunMainTest, AnErrorIsPrintedWithoutWhatATerminalWouldObey) {
+TEST(RunMainTest, ErrorsArePrintedWithoutControlCharacters) {
   const Outcome outcome = run([](const Arguments&) { throw Error("line\n\x1b]0;title\x07."); });
   EXPECT_EQ(outcome.errors, "train: error: line\n\\x1b]0;title\\x07.\n");
 }
 
-TEST(RunMainTest, AnyOtherExceptionIsOne) {
+TEST(RunMainTest, AnyOtherExceptionReturnsOne) {
   Outcome outcome = run([](const Arguments&) { throw Error("bad data."); });
   EXPECT_EQ(outcome.status, 1);
   EXPECT_EQ(outcome.errors, "train: error: bad data.\n");
@@ -285,7 +321,7 @@ TEST(RunMainTest, ShowsNoBacktraceOfLibTorch) {
   EXPECT_THAT(outcome.errors, AllOf(HasSubstr("train: error: wrong shape"), Not(HasSubstr("#1"))));
 }
 
-TEST_F(CliTest, AListTakesEveryValueInOrder) {
+TEST_F(CliTest, AListCollectsItsValuesInOrder) {
   ASSERT_TRUE(parse({"--set", "a=1", "--lr", "1", "--set=b=2=3"}));
   EXPECT_EQ(set, (std::vector<std::string>{"a=1", "b=2=3"}));
   const auto settings = split_settings("set", set);
@@ -301,7 +337,7 @@ TEST_F(CliTest, AListOnTheCommandLineReplacesThatOfTheFile) {
   EXPECT_EQ(set, (std::vector<std::string>{"c=3"}));
 }
 
-TEST_F(CliTest, SettingsMustBeKeyAndValue) {
+TEST_F(CliTest, SettingsNeedAKeyAndAValue) {
   EXPECT_USAGE_ERROR(split_settings("set", {"gamma"}), "--set is 'gamma'; it must be key=value.");
   EXPECT_USAGE_ERROR(split_settings("set", {"=3"}), "--set is '=3'; it must be key=value.");
 }

@@ -22,7 +22,7 @@ namespace {
 using ::testing::internal::CaptureStdout;
 using ::testing::internal::GetCapturedStdout;
 
-/// Keeps what is logged.
+/// Keeps all messages in memory.
 class KeepingLogger : public Logger {
  public:
   void log(const LogMessage& message) override {
@@ -55,7 +55,7 @@ TEST_F(LoggerTest, WithoutALoggerWarningsAndErrorsArePrintedWithTheirLevel) {
   EXPECT_EQ(GetCapturedStdout(), "a line\nWARNING: a doubt\nERROR: a fault\n");
 }
 
-TEST_F(LoggerTest, TakesWhatWouldBePrinted) {
+TEST_F(LoggerTest, ReceivesTheMessagesThatWouldBePrinted) {
   const auto logger = std::make_shared<KeepingLogger>();
   const Accelerator accelerator({.device = "cpu", .logger = logger});
   CaptureStdout();
@@ -66,7 +66,7 @@ TEST_F(LoggerTest, TakesWhatWouldBePrinted) {
   EXPECT_EQ(logger->ranks, (std::vector<int64_t>{0, 0}));
 }
 
-TEST_F(LoggerTest, GetsTheStartTheEndAndTheExceptionOfARun) {
+TEST_F(LoggerTest, ReceivesTheStartTheEndAndTheExceptionOfARun) {
   const auto logger = std::make_shared<KeepingLogger>();
   const auto model = toy_model();
   CallbackList callbacks{make<LambdaCallback>(
@@ -81,7 +81,7 @@ TEST_F(LoggerTest, GetsTheStartTheEndAndTheExceptionOfARun) {
   EXPECT_EQ(logger->lines.back(), "error: The run has failed: the data are gone");
 }
 
-TEST_F(LoggerTest, WithoutALoggerATrainersPrintStaysTheWayOfItsLines) {
+TEST_F(LoggerTest, WithoutALoggerMessagesGoThroughPrint) {
   Toy toy;
   toy.trainer.log(LogLevel::debug, "not shown");
   toy.trainer.log(LogLevel::warning, "a doubt");
@@ -89,7 +89,7 @@ TEST_F(LoggerTest, WithoutALoggerATrainersPrintStaysTheWayOfItsLines) {
   EXPECT_EQ(toy.trainer.lines, std::vector<std::string>{"WARNING: a doubt"});
 }
 
-TEST_F(LoggerTest, AFileHasTheTimeTheLevelAndTheRankOfEachMessage) {
+TEST_F(LoggerTest, AFileContainsTimeLevelAndRankOfEachMessage) {
   const auto logger = file_logger();
   logger->log({LogLevel::info, "a line with {} braces", 0});
   logger->log({LogLevel::error, "a fault", 3});
@@ -100,7 +100,7 @@ TEST_F(LoggerTest, AFileHasTheTimeTheLevelAndTheRankOfEachMessage) {
   EXPECT_TRUE(std::regex_match(log_text(), expected)) << log_text();
 }
 
-TEST_F(LoggerTest, PrintsBesideTheFileWhatWouldBePrintedWithoutIt) {
+TEST_F(LoggerTest, AlsoPrintsTheMessagesThatGoToTheFile) {
   CaptureStdout();
   const auto logger = file_logger(LogLevel::warning, /*print=*/true);
   logger->log({LogLevel::info, "left out", 0});
@@ -115,22 +115,22 @@ TEST_F(LoggerTest, AFileIsAppendedTo) {
   EXPECT_LT(log_text().find("first"), log_text().find("second"));
 }
 
-TEST_F(LoggerTest, EachRankHasItsFileIfTheNameHasARank) {
+TEST_F(LoggerTest, EachRankHasAFileIfTheNameContainsARank) {
   const auto logger = cli::make_logger({.file = folder_ / "logs" / "{rank}.log", .print = false});
   logger->log({LogLevel::info, "of two", 2});
   EXPECT_NE(read_bytes(folder_ / "logs" / "2.log").find("of two"), std::string::npos);
 }
 
-TEST_F(LoggerTest, AFileThatCannotBeOpenedIsAnErrorAtOnce) {
+TEST_F(LoggerTest, AFileThatCannotBeOpenedIsAnImmediateError) {
   EXPECT_ERROR(cli::make_logger({.file = folder_.path()}), folder_.path().string());
 }
 
-TEST_F(LoggerTest, AFileThatCanNoLongerBeWrittenIsToldOnceAndEndsNothing) {
+TEST_F(LoggerTest, AFailingFileIsReportedOnceAndDoesNotEndTheRun) {
   const auto logger = file_logger();
   logger->log({LogLevel::info, "before", 0});
   CaptureStdout();
   {
-    const FileSizeLimit limit(20'000);  // of the captured output as well
+    const FileSizeLimit limit(20'000);  // also limits the captured output
     for (int i = 0; i < 3; ++i) logger->log({LogLevel::info, std::string(30'000, 'x'), 0});
   }
   const std::string printed = GetCapturedStdout();
@@ -139,7 +139,7 @@ TEST_F(LoggerTest, AFileThatCanNoLongerBeWrittenIsToldOnceAndEndsNothing) {
   EXPECT_EQ(std::count(printed.begin(), printed.end(), '\n'), 1) << printed;
 }
 
-TEST_F(LoggerTest, AnyThreadMayLog) {
+TEST_F(LoggerTest, AnyThreadCanLog) {
   const auto logger = file_logger();
   std::vector<std::thread> threads;
   for (int i = 0; i < 4; ++i) {

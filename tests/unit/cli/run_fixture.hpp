@@ -31,7 +31,7 @@ struct Outcome {
   std::string errors;
 };
 
-/// Programs in a folder of their own.
+/// Runs programs whose output goes to a temporary folder.
 struct RunTest : ::testing::Test {
   Outcome run(std::vector<std::string> arguments, RunProgram program = {}) {
     program.loss_function = torch::nn::CrossEntropyLoss();
@@ -61,7 +61,7 @@ struct RunTest : ::testing::Test {
     return outcome;
   }
 
-  /// The configuration that is printed, without a run.
+  /// Returns the configuration that `--print-config` prints. Checks that nothing is trained.
   nlohmann::json print_config(std::vector<std::string> arguments, RunProgram program = {}) {
     arguments.emplace_back("--print-config");
     const Outcome outcome = run(std::move(arguments), std::move(program));

@@ -1,6 +1,9 @@
-// The configuration of programs made by `run`: files, the command line, what is refused.
+// Tests of the configuration of programs that call `run`: files, the command line and errors.
 
 #include <gmock/gmock.h>
+
+#include <regex>
+#include <sstream>
 
 #include "run_fixture.hpp"
 
@@ -12,7 +15,7 @@ using testing::Outcome;
 using testing::RunTest;
 using testing::toy_data;
 
-TEST_F(RunTest, TheCommandLineWinsOverTheFile) {
+TEST_F(RunTest, TheCommandLineOverridesTheFile) {
   const std::string path = write_config(
       R"({"optimizer": {"name": "sgd", "lr": 0.5, "momentum": 0.9}, "callbacks": ["model-ema"]})");
   auto config = print_config({"--config", path, "--optimizer.lr", "0.25", "--model.width=9"});
@@ -37,7 +40,7 @@ TEST_F(RunTest, ShortNamesSetTheSameOptions) {
   EXPECT_EQ(config["train_dataloader"]["num_workers"], 2);
 }
 
-TEST_F(RunTest, TheEndOfANameIsEnoughWhereNoOtherNameEndsSo) {
+TEST_F(RunTest, TheEndOfANameIsEnoughIfItIsUnique) {
   const auto config =
       print_config({"--num-epochs", "7", "--zero_stage=1", "--optimizer", "sgd", "--momentum",
                     "0.5", "--distributed.timeout", "30s", "--keep-last", "none"});
@@ -54,7 +57,7 @@ TEST_F(RunTest, TheEndOfANameIsEnoughWhereNoOtherNameEndsSo) {
       2);
 }
 
-TEST_F(RunTest, ThePrintedConfigurationIsReadAsItIs) {
+TEST_F(RunTest, ThePrintedConfigurationCanBeReadBack) {
   const auto config =
       print_config({"--scheduler", "multi-step:milestones=3,5,gamma=0.5", "--metrics",
                     "accuracy:num_classes=3", "--trackers", "csv:path=a.csv", "--callbacks",
@@ -64,7 +67,7 @@ TEST_F(RunTest, ThePrintedConfigurationIsReadAsItIs) {
   EXPECT_EQ(print_config({"--config", write_config(config.dump())}), config);
 }
 
-TEST_F(RunTest, WrongUsageTellsWhatThereIs) {
+TEST_F(RunTest, UsageErrorsListTheAllowedNames) {
   const auto expect_usage = [&](std::vector<std::string> arguments, const std::string& text) {
     const Outcome outcome = run(std::move(arguments));
     EXPECT_EQ(outcome.status, 2) << text;
@@ -73,11 +76,11 @@ TEST_F(RunTest, WrongUsageTellsWhatThereIs) {
   };
   expect_usage({"--train.num_epoch", "3"}, "Did you mean --train.num_epochs?");
   expect_usage({"--zero", "1"},
-               "Options with this in their names are --accelerator.distributed.zero_stage.");
+               "Options that contain this name: --accelerator.distributed.zero_stage.");
   expect_usage({"--optimizer", "sgdm"}, "there is no optimizer \"sgdm\"; there are sgd, adam");
   expect_usage({"--optimizer", "sgd:rate=1"}, "lr, momentum, dampening, weight_decay, nesterov");
   expect_usage({"--optimizer.betas", "0.9,0.99", "--optimizer", "sgd"}, "betas");
-  expect_usage({"--scheduler.gamma", "0.5"}, "--scheduler is none; name one");
+  expect_usage({"--scheduler.gamma", "0.5"}, "--scheduler is none; set it");
   expect_usage({"--callbacks", "early-stoping"}, "there is no callback \"early-stoping\"");
   expect_usage({"--callbacks", "early-stopping:patience=x"}, "it must be a whole number");
   expect_usage({"--callbacks", "early-stopping", "--callbacks", "early-stopping"}, "--callbacks");
@@ -89,11 +92,11 @@ TEST_F(RunTest, WrongUsageTellsWhatThereIs) {
   expect_usage({"--list", "nothing"},
                "it must be one of optimizer, scheduler, callbacks, metrics, trackers");
   expect_usage({"--shuffle", "true"},
-               "--shuffle may be --train_dataloader.shuffle, --eval_dataloader.shuffle; give the "
-               "whole name.");
+               "--shuffle may be --train_dataloader.shuffle, --eval_dataloader.shuffle; use the "
+               "full name.");
 }
 
-TEST_F(RunTest, WhatIsFoundWrongWithTheModelAtHandIsWrongUsageToo) {
+TEST_F(RunTest, ErrorsThatDependOnTheModelAreUsageErrors) {
   const auto expect_usage = [&](std::vector<std::string> arguments, const std::string& text) {
     const Outcome outcome = run(std::move(arguments));
     EXPECT_EQ(outcome.status, 2) << text;
@@ -105,7 +108,7 @@ TEST_F(RunTest, WhatIsFoundWrongWithTheModelAtHandIsWrongUsageToo) {
   expect_usage({"--scheduler", "step:step_size=2.5"}, "--scheduler: ");
 }
 
-TEST_F(RunTest, OptionsWithoutAnEffectAreWrongUsage) {
+TEST_F(RunTest, OptionsWithoutAnEffectAreUsageErrors) {
   const auto expect_usage = [&](std::vector<std::string> arguments, const std::string& text) {
     const Outcome outcome = run(std::move(arguments));
     EXPECT_EQ(outcome.status, 2) << text;
@@ -113,24 +116,43 @@ TEST_F(RunTest, OptionsWithoutAnEffectAreWrongUsage) {
     EXPECT_FALSE(std::filesystem::exists(folder / "output"));
   };
   expect_usage({"--keep-last", "3"}, "no training states are saved");
-  expect_usage({"--num-threads", "-1"}, "--num_threads must be at least 0");
+  expect_usage({"--num-threads", "-1"}, "--num_threads must not be negative");
   expect_usage({"--track_run.every_n_updates", "3"}, "there is no tracker");
   expect_usage({"--init-key", "net"}, "name it with --init_from FILE");
-  expect_usage({"--init-from", "a", "--load-checkpoint", "b"}, "give one of them");
-  expect_usage({"--resume-from", "latest", "--load-checkpoint", "b"}, "give one of them");
-  expect_usage({"--log.file", "checkpoint.pt"}, "checkpoint.pt\" is to be written twice");
+  expect_usage({"--init-from", "a", "--load-checkpoint", "b"}, "use only one of them");
+  expect_usage({"--resume-from", "latest", "--load-checkpoint", "b"}, "use only one of them");
+  expect_usage({"--log.file", "checkpoint.pt"}, "checkpoint.pt\" is the path of two outputs");
   const std::string path = (folder / "run.csv").string();
   expect_usage({"--trackers", "csv:path=" + path, "--trackers", "json-lines:path=" + path},
-               "run.csv\" is to be written twice");
+               "run.csv\" is the path of two outputs");
 }
 
-TEST_F(RunTest, ListsWhatCanBeNamed) {
+TEST_F(RunTest, ListsTheAvailableNames) {
   EXPECT_THAT(run({"--list", "optimizer"}).output, HasSubstr("momentum"));
   EXPECT_THAT(run({"--list", "metrics"}).output, HasSubstr("top_k"));
   EXPECT_THAT(run({"--help"}).output, HasSubstr("--train.num_epochs"));
 }
 
-TEST_F(RunTest, FunctionsMayTakeNoOptions) {
+TEST_F(RunTest, HelpDescribesEveryOption) {
+  // "  --name VALUE (=default) text"; after a long name, the text is on the next line.
+  const std::regex option(R"(  (--\S+)( [^ (]+)?( \(=[^)]*\))?( +\S.*)?)");
+  std::istringstream help(run({"--help"}).output);
+  std::vector<std::string> names;
+  std::vector<std::string> without_text;
+  bool waits_for_text = false;
+  for (std::string line; std::getline(help, line);) {
+    const bool is_text = line.starts_with("      ");
+    if (waits_for_text && !is_text) without_text.push_back(names.back());
+    std::smatch parts;
+    waits_for_text = std::regex_match(line, parts, option) && !parts[4].matched;
+    if (!parts.empty()) names.push_back(parts[1]);
+  }
+  EXPECT_GT(names.size(), 80U);
+  // The fixture's own options.
+  EXPECT_THAT(without_text, ::testing::ElementsAre("--model.width", "--data.num_samples"));
+}
+
+TEST_F(RunTest, FunctionsCanHaveNoOptions) {
   const char* words[] = {"train", "--epochs", "1", "--checkpoint", "none", "--device", "cpu"};
   ::testing::internal::CaptureStdout();
   const int status = cli::run(

@@ -1,4 +1,4 @@
-// Whole programs made by `run`: what the configuration says is what happens.
+// Tests of complete programs that call `run`: training must follow the configuration.
 
 #include <gmock/gmock.h>
 
@@ -28,7 +28,7 @@ TEST_F(RunTest, TrainsTestsAndSaves) {
             (std::vector<int64_t>{5, 4}));
 }
 
-TEST_F(RunTest, TheLogFileHasWhatIsPrinted) {
+TEST_F(RunTest, TheLogFileContainsThePrintedMessages) {
   const Outcome outcome = run({"--log.file", "run.log"});
   EXPECT_EQ(outcome.status, 0) << outcome.errors;
   EXPECT_THAT(outcome.output, HasSubstr("Starting training run"));
@@ -38,7 +38,7 @@ TEST_F(RunTest, TheLogFileHasWhatIsPrinted) {
   EXPECT_EQ(run({"--log.print", "false", "--log.level", "warning"}).output, "");
 }
 
-TEST_F(RunTest, OneFileDrivesEverything) {
+TEST_F(RunTest, OneFileConfiguresEverything) {
   const std::string path = write_config(R"({
     "train": {"num_epochs": 3, "gradient_accumulation_steps": 2, "gradient_clip_norm": 0.5},
     "train_dataloader": {"shuffle": false},
@@ -60,7 +60,7 @@ TEST_F(RunTest, OneFileDrivesEverything) {
   EXPECT_THAT(outcome.output, HasSubstr("test f1: "));
   const StateDict saved = checkpoint();
   EXPECT_EQ(saved.get_dict("model_state_dict").get_tensor("0.weight").size(0), 7);
-  // 16 samples in batches of 4, two of which make an update, in three epochs.
+  // 16 samples in batches of 4, two batches per update, three epochs.
   EXPECT_EQ(saved.get_dict("scheduler_state_dict").get_int("num_updates"), 6);
   const StateDict optimizer = saved.get_dict("optimizer_state_dict");
   const auto fields = StateDict::from_ivalue(optimizer.get_list("param_groups")[0], "a group");
@@ -69,7 +69,7 @@ TEST_F(RunTest, OneFileDrivesEverything) {
   EXPECT_THAT(read_bytes(folder / "run.csv"), HasSubstr("learning_rate"));
 }
 
-TEST_F(RunTest, ATrainingStateCarriesTheConfigurationAndAResumedRunTellsWhatHasChanged) {
+TEST_F(RunTest, AResumedRunReportsChangesOfTheSavedConfiguration) {
   EXPECT_EQ(run({"--save-every-epochs", "1", "--optimizer.lr", "0.125"}).status, 0);
   const auto state = latest_training_state(folder / "output" / "states", [](const auto&) {});
   ASSERT_TRUE(state);
@@ -148,7 +148,7 @@ TEST_F(RunTest, ALoadedCheckpointLeavesTheLearningRate) {
   EXPECT_FALSE(at::equal(momentum(first), momentum(checkpoint()))) << "it goes on from there";
 }
 
-TEST_F(RunTest, AResumedRunSavesItsEndThoughNothingSaysWhenToSave) {
+TEST_F(RunTest, AResumedRunSavesItsEndByDefault) {
   EXPECT_EQ(run({"--epochs", "1", "--save-every-epochs", "1"}).status, 0);
   const auto num_states = [&] {
     const auto is_state = [](const auto& entry) { return entry.is_directory(); };
@@ -162,7 +162,7 @@ TEST_F(RunTest, AResumedRunSavesItsEndThoughNothingSaysWhenToSave) {
   EXPECT_EQ(num_states(), 2);
 }
 
-TEST_F(RunTest, ProgressMayBeLeftOut) {
+TEST_F(RunTest, ProgressCanBeDisabled) {
   const Outcome quiet = run({"--progress", "none"});
   EXPECT_THAT(quiet.output, Not(HasSubstr("Starting")));
   EXPECT_THAT(quiet.output, HasSubstr("checkpoint: "));
@@ -177,7 +177,7 @@ TEST_F(RunTest, ANamedCallbackReplacesTheDefaultOne) {
   EXPECT_THAT(quiet.output, Not(HasSubstr("train_loss_epoch")));
 }
 
-TEST_F(RunTest, ThePartsOfTheProgramAreUsed) {
+TEST_F(RunTest, UsesThePartsOfTheProgram) {
   struct Doubled : Trainer {
     using Trainer::Trainer;
   };
@@ -214,7 +214,7 @@ TEST_F(RunTest, ThePartsOfTheProgramAreUsed) {
   EXPECT_THAT(run({"--help"}, program).output, HasSubstr("Trains a toy."));
 }
 
-TEST_F(RunTest, ASignalEndsTheProgramAsIfItHadKilledItButForTheCheckpoint) {
+TEST_F(RunTest, ASignalEndsTheProgramWithItsStatusAfterTheCheckpoint) {
   RunProgram program;
   program.make_callbacks = [](const RunSettings&, const Model&) -> CallbackList {
     return {make<LambdaCallback>({.on_train_update_end = [](Trainer&) { std::raise(SIGTERM); }})};
@@ -246,7 +246,7 @@ TEST_F(RunTest, ARehearsalWritesNoCheckpoint) {
   EXPECT_FALSE(std::filesystem::exists(folder / "output" / "checkpoint.pt"));
 }
 
-TEST_F(RunTest, TrackersThatKeepParametersAsFilesTakeTheConfiguration) {
+TEST_F(RunTest, TrackersWithParameterFilesReceiveTheConfiguration) {
   const Outcome outcome = run({"--trackers", "mlflow:directory=" + (folder / "ml").string()});
   EXPECT_EQ(outcome.status, 0) << outcome.errors;
 }

@@ -1,4 +1,4 @@
-// Samplers of whole batches, and what loaders tell and ask of their workers.
+// Tests of batch samplers, and of the loader's options worker_init_fn and timeout.
 
 #include "linkboy/data/sampler.hpp"
 
@@ -18,7 +18,7 @@
 namespace linkboy::testing::batch_sampler_test {
 namespace {
 
-/// Batch b holds b + 1 samples, which end at 9 - epoch.
+/// Batch b has the b + 1 samples 9 - epoch, 8 - epoch, ...
 class Growing : public BatchSampler {
  public:
   explicit Growing(int64_t size) : size_(size) {}
@@ -48,7 +48,7 @@ Batches batches_of(DataLoader& loader, int64_t epoch, int64_t first_batch = 0) {
   return all;
 }
 
-TEST(BatchSamplerTest, DecidesWhichSamplesMakeABatch) {
+TEST(BatchSamplerTest, DeterminesTheSamplesOfABatch) {
   for (const int64_t num_workers : {0, 2}) {
     const auto loader = make_data_loader(
         numbers(10), {.num_workers = num_workers, .batch_sampler = std::make_shared<Growing>(3)});
@@ -71,7 +71,7 @@ TEST(BatchSamplerTest, IsSharedBetweenRanksByBatches) {
   EXPECT_EQ(of_rank(0, false), (Batches{{8}, {8, 7, 6}}));
   EXPECT_EQ(of_rank(1, false), (Batches{{8, 7}}));
   EXPECT_EQ(of_rank(0, true), (Batches{{8}, {8, 7, 6}}));
-  EXPECT_EQ(of_rank(1, true), (Batches{{8, 7}, {8}}));  // continues with the first batch
+  EXPECT_EQ(of_rank(1, true), (Batches{{8, 7}, {8}}));  // the first batch fills the last round
 }
 
 TEST(BatchSamplerTest, ExcludesTheOptionsThatItReplaces) {
@@ -87,7 +87,7 @@ TEST(BatchSamplerTest, ExcludesTheOptionsThatItReplaces) {
   EXPECT_EQ(with({.shuffle = false, .drop_last = false})->size(), 3);
 }
 
-TEST(BatchSamplerTest, OfTheUserRemovesTheDefaultsThatItReplaces) {
+TEST(BatchSamplerTest, RemovesTheDefaultsThatItReplaces) {
   const DataLoaderOptions defaults{.batch_size = 8,
                                    .shuffle = true,
                                    .drop_last = true,
@@ -96,7 +96,7 @@ TEST(BatchSamplerTest, OfTheUserRemovesTheDefaultsThatItReplaces) {
   EXPECT_EQ(make_data_loader(numbers(10), merged)->size(), 2);
 }
 
-TEST(BatchSamplerTest, HasAtLeastOneBatchWithASample) {
+TEST(BatchSamplerTest, MustHaveABatchWithASample) {
   class Empty : public BatchSampler {
    public:
     int64_t size() const override { return 1; }
@@ -104,10 +104,11 @@ TEST(BatchSamplerTest, HasAtLeastOneBatchWithASample) {
     int64_t batch_size() const override { return 4; }
   };
   EXPECT_ERROR(make_data_loader(numbers(4), {.batch_sampler = std::make_shared<Growing>(0)}),
-               "the batch_sampler gives no batches");
+               "the batch_sampler returns no batches");
   const auto loader = make_data_loader(numbers(4), {.batch_sampler = std::make_shared<Empty>()});
   EXPECT_EQ(loader->batch_size(), 4);
-  EXPECT_ERROR(batches_of(*loader, 1), "the batch_sampler gives no sample for batch 0 of epoch 1");
+  EXPECT_ERROR(batches_of(*loader, 1),
+               "the batch_sampler returns no sample for batch 0 of epoch 1");
 }
 
 TEST(BatchSamplerTest, ALoadedStateKeepsTheBatches) {
@@ -176,7 +177,7 @@ TEST(WorkerTimeoutTest, AWorkerThatHangsEndsTheLoopWithAnError) {
            return batch;
          }});
     const auto batches = loader->iterate(3);
-    // A loaded machine may take longer than the timeout for the first batch as well.
+    // On a busy machine, the first batch may also take longer than the timeout.
     EXPECT_ERROR(({
                    batches->next();
                    batches->next();
@@ -184,12 +185,12 @@ TEST(WorkerTimeoutTest, AWorkerThatHangsEndsTheLoopWithAnError) {
                  "within 0.05 s (timeout)");
     EXPECT_ERROR(batches->next(), "of epoch 3 within 0.05 s (timeout)");
   }
-  // The iterator is gone although the worker is not.
+  // The iterator has been destroyed although the worker is still running.
   *is_released = true;
   while (*num_hanging > 0) std::this_thread::sleep_for(std::chrono::milliseconds(1));
 }
 
-TEST(WorkerTimeoutTest, ChangesNoBatch) {
+TEST(WorkerTimeoutTest, DoesNotChangeBatches) {
   const auto with = [](double timeout) {
     return batches_of(
         *make_data_loader(
@@ -200,7 +201,7 @@ TEST(WorkerTimeoutTest, ChangesNoBatch) {
   EXPECT_EQ(with(0.0), with(std::numeric_limits<double>::infinity()));
 }
 
-TEST(WorkerTimeoutTest, IsNotNegative) {
+TEST(WorkerTimeoutTest, MustNotBeNegative) {
   EXPECT_ERROR(make_data_loader(numbers(4), {.timeout = -1.0}),
                "timeout is -1 seconds; it must be at least 0");
 }

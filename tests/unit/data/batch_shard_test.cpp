@@ -1,4 +1,5 @@
-// Which samples a rank sees. Small epochs are walked through, huge ones looked at in samples.
+// Tests of which samples each rank gets. Small epochs are checked completely, huge epochs at random
+// positions.
 
 #include "data/batch_shard.hpp"
 
@@ -49,7 +50,8 @@ void for_each(const std::vector<Case>& cases, const std::function<void(const Cas
   }
 }
 
-/// All of up to 20 samples, and some of thousands; half of these end at, or one off, a round's end.
+/// Returns all cases with up to 20 samples, batches of up to 6 and up to 5 ranks, and random larger
+/// cases. Half of the random cases end at most one sample away from the end of a round.
 std::vector<Case> small_cases() {
   std::vector<Case> cases;
   for (int64_t i = 0; i < 600; ++i) cases.push_back({i % 20 + 1, i / 20 % 6 + 1, i / 120 + 1});
@@ -62,7 +64,7 @@ std::vector<Case> small_cases() {
   return cases;
 }
 
-/// Up to 10^12 samples and 4,096 ranks, over all orders of magnitude.
+/// Returns cases of all orders of magnitude up to 10^12 samples and 4,096 ranks.
 std::vector<Case> huge_cases() {
   constexpr int64_t kSamples = 1'000'000'000'000;
   std::vector<Case> cases{
@@ -106,21 +108,22 @@ Positions epoch_of(const Case& c, Tail tail) {
   return positions;
 }
 
-/// 0, 1, 2, ... and from `modulus` on again.
+/// Returns `count` positions 0, 1, 2, ..., which restart at 0 after `modulus` - 1.
 Positions counted(int64_t count, int64_t modulus) {
   Positions positions(count);
   for (int64_t i = 0; i < count; ++i) positions[i] = i % modulus;
   return positions;
 }
 
-TEST(BatchShardTest, OneProcessHasTheBatchesOfALoaderWithoutRanks) {
+TEST(BatchShardTest, OneProcessReadsAllBatches) {
   EXPECT_EQ(batches_of({7, 4, 1}, 0, Tail::uneven), (Batches{{0, 1, 2, 3}, {4, 5, 6}}));
   EXPECT_EQ(batches_of({7, 4, 1}, 0, Tail::drop), (Batches{{0, 1, 2, 3}}));
 }
 
-TEST(BatchShardTest, GivesTheBatchesOfAcceleratesBatchSamplerShard) {
-  // From accelerate 1.15.0: (drop_last, even_batches) is (false, true), (true, true), (false,
-  // false). A round that is short of a rank, a batch that wraps, and less data than a round.
+TEST(BatchShardTest, EqualsTheBatchSamplerShardOfAccelerate) {
+  // The values come from accelerate 1.15.0. Tail::wrap, drop and uneven correspond to (drop_last,
+  // even_batches) = (false, true), (true, true) and (false, false). The cases are a round without a
+  // batch for the last rank, a batch that wraps around, and less data than a round.
   const Case short_of_a_rank{10, 2, 3};
   EXPECT_EQ(batches_of(short_of_a_rank, 1, Tail::wrap), (Batches{{2, 3}, {8, 9}}));
   EXPECT_EQ(batches_of(short_of_a_rank, 2, Tail::wrap), (Batches{{4, 5}, {0, 1}}));
@@ -136,14 +139,15 @@ TEST(BatchShardTest, GivesTheBatchesOfAcceleratesBatchSamplerShard) {
   EXPECT_EQ(batches_of(less_than_a_round, 2, Tail::uneven), Batches{});
 }
 
-// Rounds in order, ranks in order within them: so the positions of each rank ascend as well.
+// epoch_of lists the rounds in order, and within each round the ranks in order. So the positions of
+// each rank ascend too.
 TEST(BatchShardTest, UnevenGivesEachSampleToOneRankOnceInAscendingOrder) {
   for_each(small_cases(), [](const Case& c) {
     EXPECT_EQ(epoch_of(c, Tail::uneven), counted(c.num_samples, c.num_samples));
   });
 }
 
-TEST(BatchShardTest, WrapFillsTheLastRoundWithTheFirstSamplesAndDropLeavesItOut) {
+TEST(BatchShardTest, WrapFillsTheLastRoundWithTheFirstSamplesAndDropSkipsIt) {
   for_each(small_cases(), [](const Case& c) {
     const int64_t dropped_size = c.num_samples - c.num_samples % c.round_size();
     const int64_t wrapped_size = dropped_size + (dropped_size < c.num_samples ? c.round_size() : 0);
@@ -152,7 +156,7 @@ TEST(BatchShardTest, WrapFillsTheLastRoundWithTheFirstSamplesAndDropLeavesItOut)
   });
 }
 
-TEST(BatchShardTest, WrapAndDropGiveAllRanksEquallyManyFullBatches) {
+TEST(BatchShardTest, WrapAndDropGiveAllRanksTheSameNumberOfFullBatches) {
   for_each(small_cases(), [](const Case& c) {
     for (Tail tail : {Tail::wrap, Tail::drop}) {
       for (int64_t rank = 0; rank < c.num_ranks; ++rank) {
@@ -167,8 +171,8 @@ TEST(BatchShardTest, WrapAndDropGiveAllRanksEquallyManyFullBatches) {
   });
 }
 
-// Why the losses of several ranks are those of one.
-TEST(BatchShardTest, ARoundOfAllRanksIsTheBatchOfOneProcessWithTheWholeBatchSize) {
+// Because of this, training with several ranks has the same losses as training with one.
+TEST(BatchShardTest, ARoundOfAllRanksEqualsABatchOfOneProcess) {
   for_each(small_cases(), [](const Case& c) {
     const Case whole{c.num_samples, c.round_size(), 1};
     for (Tail tail : kTails) {
@@ -180,7 +184,7 @@ TEST(BatchShardTest, ARoundOfAllRanksIsTheBatchOfOneProcessWithTheWholeBatchSize
   });
 }
 
-TEST(BatchShardTest, UnevenRanksDifferByOneBatchAndTheFirstHaveIt) {
+TEST(BatchShardTest, UnevenRanksDifferByOneBatchThatTheFirstRanksHave) {
   for_each(small_cases(), [](const Case& c) {
     int64_t most = c.shard(0, Tail::uneven).num_rounds();
     for (int64_t rank = 0; rank < c.num_ranks; ++rank) {
@@ -193,9 +197,9 @@ TEST(BatchShardTest, UnevenRanksDifferByOneBatchAndTheFirstHaveIt) {
   });
 }
 
-// Each position is where it belongs, and the ranks have no more samples than there are positions:
-// so none is elsewhere, too.
-TEST(BatchShardTest, HugeEpochsAreDisjointAndCompleteAndEven) {
+// Each checked position is on the expected rank. The ranks together have exactly as many samples as
+// there are positions, so no position is on two ranks.
+TEST(BatchShardTest, SharesOfHugeEpochsAreDisjointCompleteAndEven) {
   Random random(3);
   for_each(huge_cases(), [&](const Case& c) {
     for (Tail tail : kTails) {
@@ -225,7 +229,7 @@ TEST(BatchShardTest, HugeEpochsAreDisjointAndCompleteAndEven) {
   });
 }
 
-TEST(BatchShardTest, SizesUpToTheLastNumberDoNotOverflow) {
+TEST(BatchShardTest, TheLargestSizesDoNotOverflow) {
   constexpr int64_t kMost = std::numeric_limits<int64_t>::max();
   const Case one_batch{1'000'000'000'000, kMost, 4'096};
   EXPECT_EQ(one_batch.shard(0, Tail::uneven).num_samples(), 1'000'000'000'000);
@@ -236,12 +240,12 @@ TEST(BatchShardTest, SizesUpToTheLastNumberDoNotOverflow) {
   EXPECT_EQ(BatchShard(kMost - 6, 2, 2, 3, Tail::wrap).position((kMost - 1) / 6 - 1, 1), 4);
 }
 
-TEST(BatchShardTest, RefusesWhatIsNoShare) {
+TEST(BatchShardTest, RefusesAnInvalidShard) {
   EXPECT_ERROR(BatchShard(0, 1, 0, 1, Tail::uneven), "samples of an epoch is 0; it must be at");
   EXPECT_ERROR(BatchShard(1, 0, 0, 1, Tail::uneven), "batch_size is 0; it must be at least 1");
   EXPECT_ERROR(BatchShard(1, 1, 0, 0, Tail::drop), "number of ranks is 0; it must be at least 1");
-  EXPECT_ERROR(BatchShard(1, 1, 2, 2, Tail::wrap), "the rank is 2; it must be in 0 to 1");
-  EXPECT_ERROR(BatchShard(1, 1, -1, 2, Tail::wrap), "the rank is -1; it must be in 0 to 1");
+  EXPECT_ERROR(BatchShard(1, 1, 2, 2, Tail::wrap), "the rank is 2; it must be 0 to 1");
+  EXPECT_ERROR(BatchShard(1, 1, -1, 2, Tail::wrap), "the rank is -1; it must be 0 to 1");
   EXPECT_ERROR(BatchShard(1, int64_t{1} << 62, 0, 2, Tail::wrap), "on 2 ranks it must be at most");
 }
 

@@ -21,16 +21,16 @@ TEST(BatchTest, NamesItsTensors) {
   EXPECT_EQ(batch["mask"].dim(), 1);
 }
 
-TEST(BatchTest, SaysWhatItHolds) {
+TEST(BatchTest, ErrorsListItsContents) {
   const Batch batch(torch::ones({2}));
-  EXPECT_ERROR(batch.target(), "has no target; it holds input");
-  EXPECT_ERROR(batch["mask"], "has no \"mask\"; it holds input");
+  EXPECT_ERROR(batch.target(), "has no target; it contains input");
+  EXPECT_ERROR(batch["mask"], "has no \"mask\"; it contains input");
   EXPECT_ERROR(Batch().input(), "the batch is empty");
   EXPECT_ERROR((Batch{{"x", torch::ones({1})}, {"x", torch::ones({1})}}),
                "two tensors named \"x\"");
 }
 
-TEST(BatchTest, SharesTensorsThatAreThereAlready) {
+TEST(BatchTest, SharesTensorsThatAreAlreadyOnTheDevice) {
   const Batch batch(torch::ones({2}));
   EXPECT_TRUE(batch.to(torch::kCPU).input().is_same(batch.input()));
 }

@@ -1,5 +1,5 @@
-// Named values of batches: strings, lists and tensors of different sizes next to the stacked
-// tensors.
+// Tests of the named values of batches: strings, lists and tensors of different sizes, in addition
+// to the stacked tensors.
 
 #include <ATen/core/Dict.h>
 #include <ATen/core/List.h>
@@ -54,7 +54,7 @@ void expect_detections(const Batch& batch, int64_t first) {
   }
 }
 
-TEST(BatchValuesTest, ABatchHoldsNamedValuesInOrder) {
+TEST(BatchValuesTest, ABatchKeepsNamedValuesInOrder) {
   Batch batch(torch::ones({2}));
   batch.set_value("file_name", strings({"a.png", "b.png"}));
   batch.set_value("scale", 0.5);
@@ -74,16 +74,16 @@ TEST(BatchValuesTest, ErrorsListTheNames) {
   batch.set_value("file_name", "a.png");
   EXPECT_ERROR(
       batch.value("labels"),
-      "the batch has no value \"labels\"; it holds input and the values boxes, file_name.");
-  EXPECT_ERROR(batch.value("input"), "It is a tensor: read it by operator[].");
-  EXPECT_ERROR(batch["boxes"], "It is a value: read it by value().");
-  EXPECT_ERROR(batch.target(), "it holds input and the values boxes, file_name");
+      "the batch has no value \"labels\"; it contains input and the values boxes, file_name.");
+  EXPECT_ERROR(batch.value("input"), "It is a tensor: read it with operator[].");
+  EXPECT_ERROR(batch["boxes"], "It is a value: read it with value().");
+  EXPECT_ERROR(batch.target(), "it contains input and the values boxes, file_name");
   EXPECT_ERROR(batch.set("boxes", torch::ones({2})), "the batch has a value \"boxes\"");
   EXPECT_ERROR(batch.set_value("input", 1), "the batch has a tensor \"input\"");
-  EXPECT_ERROR(Batch().value("boxes"), "it holds nothing");
+  EXPECT_ERROR(Batch().value("boxes"), "it contains nothing");
 }
 
-TEST(BatchValuesTest, WithoutTensorsTheFirstListCountsTheSamples) {
+TEST(BatchValuesTest, WithoutTensorsTheFirstListDeterminesTheSize) {
   Batch batch;
   batch.set_value("file_name", strings({"a", "b", "c"}));
   EXPECT_EQ(batch.size(), 3);
@@ -110,10 +110,10 @@ TEST(BatchValuesTest, MovesTensorsInListsTuplesAndDicts) {
   EXPECT_TRUE(tuple[0].toGenericDict().at("mask").toTensor().is_meta());
   EXPECT_EQ(tuple[1].toInt(), 7);
   EXPECT_EQ(moved.value("name").toStringRef(), "a.png");
-  EXPECT_TRUE(boxes.get(0).is_cpu());  // the original stays where it is
+  EXPECT_TRUE(boxes.get(0).is_cpu());  // the original is not moved
 }
 
-TEST(BatchValuesTest, SharesValuesThatAreThereAlready) {
+TEST(BatchValuesTest, SharesValuesThatAreAlreadyOnTheDevice) {
   c10::List<at::Tensor> boxes;
   boxes.push_back(torch::ones({1, 4}));
   c10::Dict<std::string, at::Tensor> masks;
@@ -165,13 +165,13 @@ TEST(BatchValuesTest, TheDefaultCollationTypesListsOfOneType) {
 TEST(BatchValuesTest, SamplesOfOneBatchHaveTheSameValues) {
   std::vector<Batch> samples(2, Batch(torch::tensor(1)));
   samples[1].set_value("file_name", "a.png");
-  EXPECT_ERROR(stack_samples(samples), "samples of one batch have 0 and 1 values");
+  EXPECT_ERROR(stack_samples(samples), "two samples of a batch have 0 and 1 values");
   samples[0].set_value("label", 1);
   EXPECT_ERROR(stack_samples(samples),
-               "the batch has no value \"label\"; it holds input and the values file_name");
+               "the batch has no value \"label\"; it contains input and the values file_name");
 }
 
-TEST(BatchValuesTest, ABatchIsTakenApartIntoSamples) {
+TEST(BatchValuesTest, ABatchCanBeSplitIntoSamples) {
   class Batches : public DatasetSource {
    public:
     int64_t size() const override { return 3; }
@@ -186,7 +186,7 @@ TEST(BatchValuesTest, ABatchIsTakenApartIntoSamples) {
   EXPECT_EQ(samples[1].value("boxes").toTensor().size(0), 2);
 }
 
-TEST(BatchValuesTest, AValueOfAWholeBatchCannotBeTakenApart) {
+TEST(BatchValuesTest, AValueOfAWholeBatchCannotBeSplit) {
   class WithScale : public DatasetSource {
    public:
     int64_t size() const override { return 3; }
@@ -198,10 +198,10 @@ TEST(BatchValuesTest, AValueOfAWholeBatchCannotBeTakenApart) {
   };
   const std::vector<int64_t> indices{1, 2};
   EXPECT_ERROR(WithScale().get_samples(indices),
-               "the value \"scale\" of a batch of 2 samples cannot be taken apart");
+               "the value \"scale\" of a batch of 2 samples cannot be split");
 }
 
-TEST(BatchValuesTest, ValuesComeThroughWorkersTransformsAndCollateFunctions) {
+TEST(BatchValuesTest, ValuesPassThroughWorkersTransformsAndCollateFunctions) {
   for (const int64_t num_workers : {0, 2}) {
     for (const bool has_collate_fn : {false, true}) {
       DataLoaderOptions options{.batch_size = 2,

@@ -28,19 +28,19 @@ Dataset numbers(int64_t size) {
   return TensorDataset(NamedTensors{{"input", torch::arange(size)}});
 }
 
-TEST(DataLoaderTest, GivesEverySampleOnceInOrder) {
+TEST(DataLoaderTest, ReturnsEverySampleOnceInOrder) {
   auto loader = make_data_loader(numbers(10), {.batch_size = 4});
   EXPECT_EQ(loader->size(), 3);
   EXPECT_EQ(epoch_of(*loader, 1), (std::vector<int64_t>{0, 1, 2, 3, 4, 5, 6, 7, 8, 9}));
 }
 
-TEST(DataLoaderTest, DropsALastBatchThatIsNotFull) {
+TEST(DataLoaderTest, DropLastSkipsAnIncompleteBatch) {
   auto loader = make_data_loader(numbers(10), {.batch_size = 4, .drop_last = true});
   EXPECT_EQ(loader->size(), 2);
   EXPECT_EQ(epoch_of(*loader, 1).size(), 8U);
 }
 
-TEST(DataLoaderTest, ShufflesEachEpochAnewAndRepeatably) {
+TEST(DataLoaderTest, ShufflesEachEpochDifferentlyAndRepeatably) {
   auto loader = make_data_loader(numbers(50), {.batch_size = 8, .shuffle = true, .seed = 1});
   auto again = make_data_loader(numbers(50), {.batch_size = 8, .shuffle = true, .seed = 1});
   const auto first = epoch_of(*loader, 1);
@@ -58,7 +58,7 @@ TEST(DataLoaderTest, WorkersChangeNeitherOrderNorRandomNumbers) {
          .num_workers = workers,
          .seed = 3,
          .transform = [](Batch batch, const TransformContext& context) {
-           // Whoever is later in line is faster.
+           // The time varies, so the workers do not finish in the order of the batches.
            std::this_thread::sleep_for(std::chrono::microseconds(context.indices[0] % 5 * 300));
            for (std::size_t i = 0; i < context.indices.size(); ++i) {
              const auto noise = torch::randint(1000, {}, context.generator(i), torch::kLong);
@@ -73,7 +73,7 @@ TEST(DataLoaderTest, WorkersChangeNeitherOrderNorRandomNumbers) {
   EXPECT_EQ(in_loop, epoch_with(3));
 }
 
-TEST(DataLoaderTest, RandomNumbersOfASampleDoNotDependOnItsPlace) {
+TEST(DataLoaderTest, RandomNumbersOfASampleDoNotDependOnItsPosition) {
   auto noise_of = [](int64_t batch_size, bool shuffle) {
     std::map<int64_t, int64_t> noise;
     auto loader = make_data_loader(
@@ -94,7 +94,7 @@ TEST(DataLoaderTest, RandomNumbersOfASampleDoNotDependOnItsPlace) {
   EXPECT_EQ(noise_of(4, true), noise_of(7, false));
 }
 
-TEST(DataLoaderTest, EpochCanBeEnteredAtAnyBatch) {
+TEST(DataLoaderTest, AnEpochCanStartAtAnyBatch) {
   for (int64_t workers : {0, 2}) {
     auto loader = make_data_loader(
         numbers(30), {.batch_size = 4, .shuffle = true, .num_workers = workers, .seed = 1});
@@ -104,11 +104,11 @@ TEST(DataLoaderTest, EpochCanBeEnteredAtAnyBatch) {
       EXPECT_EQ(rest, std::vector<int64_t>(whole.begin() + std::min<int64_t>(first * 4, 30),
                                            whole.end()));
     }
-    EXPECT_ERROR(loader->iterate(1, 9), "batch 9 was asked for");
+    EXPECT_ERROR(loader->iterate(1, 9), "batch 9 was requested");
   }
 }
 
-TEST(DataLoaderTest, RethrowsAWorkersExceptionInItsPlace) {
+TEST(DataLoaderTest, RethrowsAnExceptionOfAWorkerAtItsBatch) {
   auto loader =
       make_data_loader(numbers(40), {.batch_size = 4,
                                      .num_workers = 3,
@@ -123,7 +123,7 @@ TEST(DataLoaderTest, RethrowsAWorkersExceptionInItsPlace) {
   EXPECT_FALSE(batches->next());
 }
 
-TEST(DataLoaderTest, WorkersKeepABoundedDistance) {
+TEST(DataLoaderTest, WorkersStayWithinABoundedDistance) {
   std::atomic<int64_t> made = 0;
   auto loader =
       make_data_loader(numbers(400), {.batch_size = 1,
@@ -149,7 +149,8 @@ TEST(DataLoaderTest, CanBeLeftInMidEpoch) {
   }
 }
 
-/// Each sample is a number of an engine of the dataset's own; counts the copies of the dataset.
+/// Draws each sample from an engine that is a member of the dataset. Counts the copies of the
+/// dataset.
 class Noise : public torch::data::datasets::Dataset<Noise> {
  public:
   explicit Noise(std::shared_ptr<std::atomic<int>> copies) : copies_(std::move(copies)) {}
@@ -168,7 +169,7 @@ class Noise : public torch::data::datasets::Dataset<Noise> {
   std::mt19937 engine_;
 };
 
-TEST(DataLoaderTest, DatasetWithAnEngineOfItsOwnDrawsOtherNumbersInEachEpoch) {
+TEST(DataLoaderTest, ADatasetWithItsOwnEngineDrawsOtherNumbersInEachEpoch) {
   for (int64_t workers : {0, 2}) {
     SCOPED_TRACE(c10::str(workers, " workers"));
     std::vector<std::vector<int64_t>> runs;
@@ -182,13 +183,13 @@ TEST(DataLoaderTest, DatasetWithAnEngineOfItsOwnDrawsOtherNumbersInEachEpoch) {
       runs.push_back(first);
       runs.back().insert(runs.back().end(), second.begin(), second.end());
     }
-    // Whichever worker is faster.
+    // The result does not depend on which worker is faster.
     EXPECT_EQ(runs[0], runs[1]);
     EXPECT_EQ(runs[0], runs[2]);
   }
 }
 
-TEST(DataLoaderTest, AnEpochThatIsLeftEarlyLeavesTheEnginesOfWorkersAtOnePlace) {
+TEST(DataLoaderTest, AnAbandonedEpochLeavesAllWorkerEnginesAtTheSamePosition) {
   const auto second_epoch = [](bool waits) {
     const auto loader = make_data_loader(Noise(std::make_shared<std::atomic<int>>(0)),
                                          {.batch_size = 1, .num_workers = 2, .prefetch_factor = 3});
@@ -210,11 +211,11 @@ TEST(DataLoaderTest, CopiesADatasetOncePerWorker) {
   const auto loader_of_part = make_data_loader(part, {.batch_size = 1, .num_workers = 2});
   for (int64_t epoch = 1; epoch <= 4; ++epoch) {
     epoch_of(*loader, epoch);
-    loader->iterate(epoch);  // left at its beginning
+    loader->iterate(epoch);  // abandoned before the first batch
     epoch_of(*loader_of_part, epoch);
   }
   EXPECT_EQ(*copies, 5);
-  // While one iterator has the copies, another one needs its own.
+  // While the first iterator uses the copies, the second one needs three new copies.
   auto first = loader->iterate(5);
   auto second = loader->iterate(5);
   EXPECT_EQ(*copies, 8);
@@ -240,7 +241,7 @@ TEST(DataLoaderTest, SharesADatasetWhoseGetBatchIsConst) {
   EXPECT_TRUE(part.for_worker().is_same_as(part));
 }
 
-TEST(DataLoaderTest, CustomSamplerSetsTheOrderAndTheLength) {
+TEST(DataLoaderTest, ACustomSamplerSetsTheOrderAndTheLength) {
   class Evens : public Sampler {
    public:
     int64_t size() const override { return 3; }
@@ -258,7 +259,7 @@ TEST(DataLoaderTest, CustomSamplerSetsTheOrderAndTheLength) {
   EXPECT_FALSE(defaults.merged_with({.sampler = std::make_shared<Evens>()}).shuffle);
 }
 
-TEST(DataLoaderTest, StateBringsTheSameOrderToAnotherLoader) {
+TEST(DataLoaderTest, AStateGivesTheSameOrderToAnotherLoader) {
   const DataLoaderOptions options{.batch_size = 3, .shuffle = true, .seed = 1};
   DatasetLoader first(numbers(20), options);
   DatasetLoader second(numbers(20), options.merged_with({.seed = ~uint64_t{0}}));
@@ -268,7 +269,7 @@ TEST(DataLoaderTest, StateBringsTheSameOrderToAnotherLoader) {
   EXPECT_ERROR(first.load_state_dict({}), "no \"seed\"");
 }
 
-TEST(DataLoaderTest, RejectsOptionsOutOfTheirRange) {
+TEST(DataLoaderTest, RejectsOptionsOutOfRange) {
   EXPECT_ERROR(make_data_loader(numbers(4), {.batch_size = 0}), "batch_size is 0");
   EXPECT_ERROR(make_data_loader(numbers(4), {.num_workers = -1}), "num_workers is -1");
   EXPECT_ERROR(make_data_loader(numbers(4), {.prefetch_factor = 0}), "prefetch_factor is 0");
@@ -277,7 +278,7 @@ TEST(DataLoaderTest, RejectsOptionsOutOfTheirRange) {
                "drop_last leaves no batch");
 }
 
-/// Notes whether its rows were gathered in page-locked memory.
+/// Records whether its rows were gathered in page-locked memory.
 class PinnedSource : public DatasetSource {
  public:
   int64_t size() const override { return rows_.size(); }
@@ -292,7 +293,7 @@ class PinnedSource : public DatasetSource {
   TensorDataset rows_{NamedTensors{{"input", torch::arange(8, torch::kFloat)}}};
 };
 
-TEST(DatasetLoaderTest, BatchesAreGatheredWhereTheyAreCopiedFrom_CUDA) {
+TEST(DatasetLoaderTest, BatchesAreGatheredInPageLockedMemory_CUDA) {
   for (const int64_t num_workers : {0, 2}) {
     const auto source = std::make_shared<PinnedSource>();
     DataLoaderOptions options{.batch_size = 4, .num_workers = num_workers, .pin_memory = true};

@@ -9,14 +9,14 @@
 namespace linkboy::testing::dataset_test {
 namespace {
 
-TEST(TensorDatasetTest, GathersRowsInTheOrderAsked) {
+TEST(TensorDatasetTest, GathersRowsInTheRequestedOrder) {
   TensorDataset data(torch::arange(12).reshape({6, 2}), torch::arange(6) * 10);
   const Batch batch = data.get_batch(std::vector<int64_t>{4, 0, 4});
   EXPECT_TRUE(torch::equal(batch.input(), torch::tensor({{8, 9}, {0, 1}, {8, 9}}, torch::kLong)));
   EXPECT_TRUE(torch::equal(batch.target(), torch::tensor({40, 0, 40}, torch::kLong)));
 }
 
-TEST(TensorDatasetTest, GathersRowsOfAnyLayoutAndRefusesThoseThatAreNotThere) {
+TEST(TensorDatasetTest, GathersRowsOfAnyLayoutAndRefusesMissingOnes) {
   const auto square = torch::arange(12, torch::kFloat).reshape({3, 4});
   const auto empty_rows = torch::zeros({4, 0});
   TensorDataset data(square.t(), empty_rows);
@@ -54,7 +54,7 @@ class Squares : public torch::data::datasets::Dataset<Squares> {
   torch::optional<std::size_t> size() const override { return 7; }
 };
 
-TEST(DatasetTest, TakesALibTorchDataset) {
+TEST(DatasetTest, AcceptsALibTorchDataset) {
   const Dataset data(Squares{});
   EXPECT_EQ(data.size(), 7);
   const Batch batch = data.get_batch(std::vector<int64_t>{3, 5});
@@ -62,7 +62,7 @@ TEST(DatasetTest, TakesALibTorchDataset) {
   EXPECT_TRUE(torch::equal(batch.target(), torch::tensor({9.F, 25.F})));
 }
 
-TEST(DatasetTest, TakesAMappedLibTorchDataset) {
+TEST(DatasetTest, AcceptsAMappedLibTorchDataset) {
   const Dataset data(Squares{}
                          .map(torch::data::transforms::Normalize<>(1.0, 2.0))
                          .map(torch::data::transforms::Stack<>()));
@@ -70,14 +70,14 @@ TEST(DatasetTest, TakesAMappedLibTorchDataset) {
   EXPECT_TRUE(torch::equal(batch.input().flatten(), torch::tensor({1.F, 1.F, 2.F, 2.F})));
 }
 
-TEST(DatasetTest, TakesLibTorchsTensorDataset) {
+TEST(DatasetTest, AcceptsTheTensorDatasetOfLibTorch) {
   const Dataset data(torch::data::datasets::TensorDataset(torch::arange(4)));
   const Batch batch = data.get_batch(std::vector<int64_t>{2, 1});
   EXPECT_TRUE(torch::equal(batch.input(), torch::tensor({2, 1}, torch::kLong)));
 }
 
 TEST(DatasetTest, EachWorkerHasItsOwnCopyOfALibTorchDataset) {
-  // LibTorch's own loader copies as well: `get` need not be safe to call from two threads.
+  // LibTorch's own loader also copies the dataset, so `get` does not have to be thread-safe.
   class Counting : public torch::data::datasets::Dataset<Counting> {
    public:
     torch::data::Example<> get(std::size_t) override {
@@ -96,13 +96,13 @@ TEST(DatasetTest, EachWorkerHasItsOwnCopyOfALibTorchDataset) {
   EXPECT_EQ(data.get_batch(one).input().item<int64_t>(), 2);
 }
 
-TEST(DatasetTest, EmptyHandleSaysSo) {
+TEST(DatasetTest, AnEmptyHandleIsAnError) {
   const Dataset none;
   EXPECT_FALSE(none);
   EXPECT_ERROR(none.size(), "no dataset was given");
 }
 
-TEST(DatasetTest, DatasetWithoutASizeIsRefused) {
+TEST(DatasetTest, ADatasetWithoutASizeIsRefused) {
   class Endless : public torch::data::datasets::Dataset<Endless> {
    public:
     torch::data::Example<> get(std::size_t) override { return {torch::ones({1}), torch::ones({})}; }
@@ -111,7 +111,7 @@ TEST(DatasetTest, DatasetWithoutASizeIsRefused) {
   EXPECT_ERROR(Dataset(Endless{}).size(), "does not know its size");
 }
 
-// Counts its copies; a copy for each worker is what clone() is for.
+/// Counts its copies. The loader calls `clone` once per worker.
 class CountingSource : public DatasetSource {
  public:
   explicit CountingSource(std::shared_ptr<int> copies) : copies_(std::move(copies)) {}
@@ -128,7 +128,7 @@ class CountingSource : public DatasetSource {
   std::shared_ptr<int> copies_;
 };
 
-TEST(SubsetTest, GivesTheChosenSamplesInItsOwnOrder) {
+TEST(SubsetTest, ReturnsTheChosenSamplesInTheirOrder) {
   const auto x = torch::arange(10);
   const Dataset subset(
       std::make_shared<Subset>(TensorDataset(x, 10 * x), std::vector<int64_t>{7, 2, 7}));
@@ -150,24 +150,24 @@ TEST(SubsetTest, EachWorkerHasItsOwnCopyOfTheDataset) {
   EXPECT_TRUE(copy.get_batch(std::vector<int64_t>{0, 1}).input().equal(torch::tensor({3, 1})));
 }
 
-TEST(SubsetTest, RefusesAnIndexOfASamplerThatIsNotInIt) {
+TEST(SubsetTest, RefusesAnIndexOfASamplerOutOfRange) {
   const auto x = torch::arange(10, torch::kFloat);
   Subset subset(TensorDataset(x, x), {7, 2});
   const std::vector<int64_t> too_large{0, 2};
-  EXPECT_ERROR(subset.get_batch(too_large), "sample 2 of a Subset of 2 is asked for");
+  EXPECT_ERROR(subset.get_batch(too_large), "sample 2 of a Subset of 2 was requested");
   EXPECT_ERROR(subset.get_samples(std::vector<int64_t>{-1}), "sample -1 of a Subset of 2");
 }
 
-TEST(SubsetTest, RefusesSamplesThatAreNotThere) {
+TEST(SubsetTest, RefusesMissingSamples) {
   const TensorDataset data(torch::zeros({3, 1}), torch::zeros(3));
   using Indices = std::vector<int64_t>;
   EXPECT_ERROR(Subset(data, Indices(1, 3)),
-               "sample 3 of a dataset of 3 is asked for; it must be 0 to 2");
+               "sample 3 of a dataset of 3 was requested; it must be 0 to 2");
   EXPECT_ERROR(Subset(data, Indices(1, -1)), "sample -1");
   EXPECT_ERROR(Subset(Dataset(), Indices()), "no dataset was given");
 }
 
-/// Samples of seed, epoch and index.
+/// Its samples consist of the seed, the epoch and the index.
 class AugmentedSource : public DatasetSource {
  public:
   int64_t size() const override { return 6; }
@@ -187,7 +187,7 @@ class AugmentedSource : public DatasetSource {
   }
 };
 
-/// The batches of epoch 4, one below the other.
+/// Returns the concatenated batches of epoch 4.
 at::Tensor epoch_of(const Dataset& data, DataLoaderOptions options) {
   options.seed = 9;
   options.batch_size = 2;
@@ -197,7 +197,7 @@ at::Tensor epoch_of(const Dataset& data, DataLoaderOptions options) {
   return torch::cat(rows);
 }
 
-TEST(DatasetTest, LoaderTellsSeedAndEpochToADatasetThatAugments) {
+TEST(DatasetTest, AnAugmentingDatasetReceivesSeedAndEpoch) {
   const auto data = std::make_shared<AugmentedSource>();
   const auto expected = torch::tensor({9, 4}, torch::kLong).expand({6, 2});
   for (const int64_t num_workers : {0, 2}) {
@@ -208,7 +208,7 @@ TEST(DatasetTest, LoaderTellsSeedAndEpochToADatasetThatAugments) {
   EXPECT_TRUE(torch::equal(epoch_of(data, {.collate_fn = stack_samples}), epoch_of(data, {})));
 }
 
-TEST(SubsetTest, TellsTheDatasetItsOwnIndices) {
+TEST(SubsetTest, PassesTheIndicesOfTheDataset) {
   const auto subset =
       std::make_shared<Subset>(std::make_shared<AugmentedSource>(), std::vector<int64_t>{5, 0, 3});
   const auto expected = torch::tensor({{9, 4, 5}, {9, 4, 0}, {9, 4, 3}}, torch::kLong);

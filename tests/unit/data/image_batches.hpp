@@ -1,4 +1,4 @@
-// Images and what transforms make of them, for tests.
+// Helpers for tests of image transforms.
 
 #pragma once
 
@@ -17,7 +17,7 @@ namespace linkboy::testing {
 inline constexpr auto kBytes = torch::kByte;
 inline constexpr auto kFloats = torch::kFloat;
 
-/// Images whose pixels differ from each other and are never 0.
+/// Returns images without zeros. Neighbouring pixels differ from each other.
 inline torch::Tensor counting_images(int64_t count, int64_t channels, int64_t height, int64_t width,
                                      torch::ScalarType type) {
   const auto pixels = torch::arange(count * channels * height * width, torch::kLong);
@@ -46,7 +46,8 @@ inline bool same_bits(const torch::Tensor& a, const torch::Tensor& b) {
   return a.scalar_type() == b.scalar_type() && torch::equal(a, b);
 }
 
-/// In what every row of cells is of equal chance, this grows beyond 2 * cells about never.
+/// Returns the chi-square statistic of `counts` for equally likely cells. If the cells really are
+/// equally likely, it almost never exceeds twice their number.
 inline double chi_square(const std::vector<double>& counts) {
   const double expected = std::accumulate(counts.begin(), counts.end(), 0.0) / counts.size();
   double sum = 0.0;
@@ -59,7 +60,8 @@ struct Box {
   int64_t area() const { return (bottom - top) * (right - left); }
 };
 
-/// The least box around all true values of a [H, W] mask; empty if there are none.
+/// Returns the smallest box around all true values of a [H, W] mask. If all values are false, the
+/// box is empty.
 inline Box box_of(const torch::Tensor& mask) {
   const auto places = mask.nonzero();
   if (places.size(0) == 0) return {0, 0, 0, 0};
@@ -75,7 +77,8 @@ inline torch::Tensor part_of(const torch::Tensor& image, const Box& box) {
 
 class ImageTransformsTest : public ::testing::TestWithParam<torch::ScalarType> {
  public:
-  // The references are many small steps: waiting for more threads costs more than they do.
+  // The reference implementations consist of many small operations, for which several threads are
+  // slower than one.
   static void SetUpTestSuite() {
     num_threads_ = torch::get_num_threads();
     torch::set_num_threads(1);

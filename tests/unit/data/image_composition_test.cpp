@@ -1,4 +1,4 @@
-// Composed transforms: in one pass, or one after the other.
+// Tests of composed transforms, which may be fused into one pass.
 
 #include <gtest/gtest.h>
 #include <torch/torch.h>
@@ -11,7 +11,7 @@
 namespace linkboy::testing::image_composition_test {
 namespace {
 
-/// The same transforms, each kept from being fused with the next.
+/// Composes the same transforms so that no two of them can be fused.
 Transform apart(const std::vector<Transform>& transforms) {
   std::vector<Transform> all;
   for (const auto& transform : transforms) {
@@ -21,7 +21,7 @@ Transform apart(const std::vector<Transform>& transforms) {
   return compose(all);
 }
 
-TEST_P(ImageTransformsTest, FusedEqualsUnfusedInEveryBit) {
+TEST_P(ImageTransformsTest, FusedTransformsAreBitIdenticalToUnfusedOnes) {
   const auto crop = random_crop({9, 8}, {.padding = 3, .fill = {7, 0, 255}});
   const auto small_crop = random_crop(7, {.padding = 2, .fill = {9}});
   const auto flip = random_horizontal_flip();
@@ -50,7 +50,7 @@ TEST_P(ImageTransformsTest, FusedEqualsUnfusedInEveryBit) {
   }
 }
 
-TEST_P(ImageTransformsTest, ComposedTransformsGiveWhatTheyGiveAlone) {
+TEST_P(ImageTransformsTest, ComposedTransformsGiveTheSameResultsAsSingleOnes) {
   const auto images = torch::randint(256, {32, 3, 10, 10}).to(GetParam());
   const std::vector<Transform> transforms = {
       random_crop(9, {.padding = 2}), random_horizontal_flip(), cutout(3), normalise({0.5}, {0.25}),
@@ -60,7 +60,7 @@ TEST_P(ImageTransformsTest, ComposedTransformsGiveWhatTheyGiveAlone) {
   EXPECT_TRUE(same_bits(result_of(compose(transforms), images), one_by_one));
 }
 
-TEST(ComposeTest, TakesLambdasAndKeepsTheOrder) {
+TEST(ComposeTest, AcceptsLambdasAndKeepsTheOrder) {
   const auto add_ten = [](Batch batch, const TransformContext&) {
     batch.set("input", batch.input() + 10);
     return batch;
@@ -72,7 +72,7 @@ TEST(ComposeTest, TakesLambdasAndKeepsTheOrder) {
   EXPECT_TRUE(torch::equal(ten_last, torch::full_like(images, 10)));
 }
 
-TEST(ComposeTest, ComposeInsideOfComposeCountsAsItsParts) {
+TEST(ComposeTest, ANestedComposeCountsAsItsParts) {
   const auto images = counting_images(64, 3, 8, 8, kBytes);
   const auto flip = random_horizontal_flip();
   const auto crop = random_crop(8, {.padding = 2});
@@ -82,12 +82,12 @@ TEST(ComposeTest, ComposeInsideOfComposeCountsAsItsParts) {
       same_bits(flat, result_of(compose({compose({flip, crop}), compose({flip, crop})}), images)));
 }
 
-TEST(ComposeTest, OfNothingLeavesTheBatchAsItIs) {
+TEST(ComposeTest, WithoutTransformsKeepsTheBatch) {
   const auto text = torch::arange(4, torch::kDouble);
   EXPECT_TRUE(same_bits(result_of(compose({}), text), text));
 }
 
-TEST(ComposeTest, LeavesOtherTensorsAlone) {
+TEST(ComposeTest, DoesNotChangeOtherTensors) {
   const Batch batch{{"pixels", counting_images(3, 1, 4, 4, kBytes)}, {"name", torch::arange(3)}};
   const auto out = result_of(compose({random_horizontal_flip(), normalise({0.0}, {1.0})}), batch);
   EXPECT_EQ(out["pixels"].scalar_type(), kFloats);

@@ -1,4 +1,4 @@
-// How often the random numbers of image transforms take which value.
+// Tests of the distributions of the random numbers in image transforms.
 
 #include <gtest/gtest.h>
 #include <torch/torch.h>
@@ -16,8 +16,8 @@ namespace {
 
 constexpr int64_t kNumImages = 3'000;
 
-/// Which pixels the transform changes in black images, half of which have a white partner
-/// [kNumImages, height, width].
+/// Applies the transform to images that are alternately white and black. Returns which pixels it
+/// changes, as a mask [kNumImages, height, width].
 torch::Tensor changed_pixels(const Transform& transform, int64_t height, int64_t width) {
   auto images = torch::zeros({kNumImages, 1, height, width});
   images.slice(0, 0, kNumImages, 2).fill_(1.0F);
@@ -32,10 +32,11 @@ double mean_of(const torch::Tensor& values) {
   return values.to(torch::kDouble).mean().item<double>();
 }
 
-TEST(ImageDistributionsTest, CutmixTakesASquareRootOfTheShareFromEachSide) {
-  // With alpha = 1 the partner's share u is uniform. Each side of the rectangle is a part p =
-  // sqrt(u) around a uniform centre, which leaves p - p^2 / 4 of it inside: the mean area is E[u -
-  // u^1.5 / 2 + u^2 / 16] = 77 / 240. Every other sample has a partner of its own colour.
+TEST(ImageDistributionsTest, CutmixCutsTheSquareRootOfTheShareFromEachSide) {
+  // With alpha = 1, the partner's share u is uniform. Each side of the rectangle has the relative
+  // length p = sqrt(u) and a uniform centre, so p - p^2 / 4 of it is inside the image on average.
+  // The mean area is E[u - u^1.5 / 2 + u^2 / 16] = 77 / 240. Half of the samples have a partner of
+  // the same colour and do not change, hence the factor 2.
   const double area = mean_of(changed_pixels(cutmix(1.0, 1), 64, 64));
   EXPECT_NEAR(2.0 * area, 77.0 / 240.0, 0.03);
 }
@@ -50,8 +51,8 @@ TEST(ImageDistributionsTest, CutmixReachesEveryEdgeEquallyOften) {
   EXPECT_NEAR(of_columns[15].item<double>(), of_columns[0].item<double>(), 0.04);
 }
 
-TEST(ImageDistributionsTest, ErasedRectanglesAreAsOftenHighAsWide) {
-  // A ratio that were uniform in 0.1 to 10 would be above 1 in 10 of 11 cases.
+TEST(ImageDistributionsTest, ErasedRectanglesAreTallAsOftenAsWide) {
+  // If the ratio were uniform in 0.1 to 10, it would be above 1 in 10 of 11 cases.
   const auto changed = changed_pixels(
       random_erasing({.p = 1.0, .scale = {0.05, 0.05}, .ratio = {0.1, 10.0}, .value = {2.0}}), 40,
       40);
@@ -61,12 +62,12 @@ TEST(ImageDistributionsTest, ErasedRectanglesAreAsOftenHighAsWide) {
 }
 
 TEST(ImageRandomnessTest, CropOffsetsAreUniform) {
-  // 25 places, 24 degrees of freedom: 60 would be a chance of one in 15,000.
+  // 25 places have 24 degrees of freedom. The probability of a value above 60 is 1 in 15,000.
   constexpr int64_t kCount = 5'000;
   const auto image = counting_images(1, 1, 6, 6, kFloats);
   const auto padded = torch::constant_pad_nd(image[0], {2, 2, 2, 2}, 0);
   const auto crops = result_of(random_crop(6, {.padding = 2}), image.expand({kCount, 1, 6, 6}));
-  // A pixel that every crop shows tells where the crop lies.
+  // The value of a pixel in the middle of the crop determines the crop's position.
   const auto middle = crops.select(1, 0).select(1, 3).select(1, 3).to(torch::kLong) - 1;
   std::map<int64_t, double> counts;
   for (int64_t i = 0; i < kCount; ++i) ++counts[middle[i].item<int64_t>()];
@@ -83,22 +84,23 @@ double rate_of_change(const Transform& transform) {
   return changed.to(kFloats).mean().item<double>();
 }
 
-TEST(ImageRandomnessTest, ProbabilitiesAreAsAskedFor) {
+TEST(ImageRandomnessTest, ProbabilitiesMatchTheOptions) {
   // Four standard deviations of 20,000 samples are at most 0.014.
   EXPECT_NEAR(rate_of_change(random_horizontal_flip()), 0.5, 0.014);
   EXPECT_NEAR(rate_of_change(random_horizontal_flip(0.1)), 0.1, 0.014);
   EXPECT_NEAR(rate_of_change(random_erasing({.p = 0.25, .scale = {0.1, 0.2}})), 0.25, 0.014);
 }
 
-TEST(ImageRandomnessTest, SecondTransformOfAKindHasItsOwnNumbers) {
-  // With the same numbers two flips would leave every image as it is.
+TEST(ImageRandomnessTest, ASecondTransformOfAKindDrawsIndependentNumbers) {
+  // With the same numbers, two flips would cancel each other in every image.
   const auto flip = random_horizontal_flip();
   EXPECT_NEAR(rate_of_change(compose({flip, flip})), 0.5, 0.014);
   EXPECT_NEAR(rate_of_change(compose({compose({flip}), do_nothing, flip})), 0.5, 0.014);
 }
 
 TEST(ImageRandomnessTest, DifferentKindsAreIndependent) {
-  // Flipped, and moved to the left of the middle: a quarter each.
+  // An image is flipped, or cropped near its left end, with a probability of 1/2 each. If the
+  // events are independent, both occur with a probability of 1/4.
   constexpr int64_t kCount = 20'000;
   const auto images = torch::arange(1, 9, kFloats).expand({kCount, 1, 4, 8});
   const auto flipped = result_of(random_horizontal_flip(), images).select(-1, 0).flatten(1) == 8;

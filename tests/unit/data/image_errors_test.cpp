@@ -1,5 +1,3 @@
-// Errors of image transforms.
-
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
@@ -12,7 +10,7 @@
 namespace linkboy::testing::image_errors_test {
 namespace {
 
-TEST(ImageErrorsTest, RejectsOptionsOutOfTheirRange) {
+TEST(ImageErrorsTest, RejectsOptionsOutOfRange) {
   EXPECT_ERROR(compose({random_crop(3), Transform()}), "compose: transform 1 is an empty function");
   EXPECT_ERROR(normalise({}, {}), "normalise: mean has no values");
   EXPECT_ERROR(normalise({0.0}, {1.0, 1.0}), "mean has 1 values and std has 2");
@@ -39,7 +37,7 @@ TEST(ImageErrorsTest, RejectsOptionsOutOfTheirRange) {
   EXPECT_ERROR(cutmix(1.0, 10, {.p = 2.0}), "cutmix: p is 2");
 }
 
-TEST(ImageErrorsTest, RejectsWhatIsNoImage) {
+TEST(ImageErrorsTest, RejectsTensorsThatAreNotImages) {
   const auto flip = random_horizontal_flip();
   EXPECT_ERROR(result_of(flip, torch::zeros({2, 3})),
                "is of shape [2, 3]; images must be [N, C, H, W]");
@@ -67,7 +65,7 @@ TEST(ImageErrorsTest, RejectsImagesThatDoNotFitTheOptions) {
   EXPECT_ERROR(result_of(cutout(2, {-1}), bytes), "cutout: fill has -1, but");
   EXPECT_ERROR(result_of(normalise({0, 0}, {1, 1}), bytes),
                "there are 2 means, but the images have 3");
-  EXPECT_ERROR(result_of(random_erasing({.noise = true}), bytes), "noise is asked for, but");
+  EXPECT_ERROR(result_of(random_erasing({.noise = true}), bytes), "noise is set, but");
 }
 
 TEST(ImageErrorsTest, RejectsTargetsThatCannotBeMixed) {

@@ -1,4 +1,4 @@
-// mixup and cutmix.
+// Tests of mixup and cutmix.
 
 #include <gtest/gtest.h>
 #include <torch/torch.h>
@@ -11,7 +11,8 @@
 namespace linkboy::testing::image_mixing_test {
 namespace {
 
-/// With a class of its own for each sample, the targets tell who was mixed, and how much.
+/// How a sample was mixed. Each sample has a different class, so its target shows its partner and
+/// its own weight.
 struct Mixed {
   double weight;
   int64_t partner;
@@ -25,7 +26,7 @@ Mixed read_target(const torch::Tensor& target, int64_t i) {
   return {weight, is_mixed ? others.argmax().item<int64_t>() : i};
 }
 
-TEST(MixupTest, ImagesAndTargetsAreMixedAlike) {
+TEST(MixupTest, ImagesAndTargetsAreMixedWithTheSameWeights) {
   const auto images = torch::randn({50, 3, 4, 5});
   const auto mixed = result_of(mixup(1.0, 60), Batch(images, torch::arange(50)));
   EXPECT_EQ(mixed.target().sizes(), (std::vector<int64_t>{50, 60}));
@@ -38,17 +39,17 @@ TEST(MixupTest, ImagesAndTargetsAreMixedAlike) {
   }
 }
 
-TEST(MixupTest, WeightsAreFromTheBetaDistribution) {
+TEST(MixupTest, WeightsFollowTheBetaDistribution) {
   const auto images = torch::zeros({4'000, 1, 1, 1});
   const auto own_class = torch::zeros({4'000}, torch::kLong);
   for (const double alpha : {0.001, 0.2, 1.0, 4.0}) {
     auto halves = images.clone();
     halves.slice(0, 0, 2'000).fill_(1.0F);
     const auto mixed = result_of(mixup(alpha, 1), Batch(halves, own_class)).input().flatten();
-    // A 1 whose partner is a 0 becomes its weight; so does half of the 1s.
+    // Half of the images of value 1 have a partner of value 0. Their new value is their weight.
     const auto weights = mixed.slice(0, 0, 2'000).to(torch::kDouble);
     EXPECT_FALSE(weights.isnan().any().item<bool>());
-    // E = (1 + 1/2) / 2, E of squares = (1 + 1/4 + variance) / 2.
+    // The mean is (1 + 1/2) / 2, and the mean square is (1 + 1/4 + variance) / 2.
     const double variance = 1.0 / (4.0 * (2.0 * alpha + 1.0));
     EXPECT_NEAR(weights.mean().item<double>(), 0.75, 0.05) << alpha;
     EXPECT_NEAR(weights.pow(2).mean().item<double>(), (1.25 + variance) / 2.0, 0.05) << alpha;
@@ -56,7 +57,7 @@ TEST(MixupTest, WeightsAreFromTheBetaDistribution) {
 }
 
 TEST(MixupTest, EveryOtherSampleIsThePartnerEquallyOften) {
-  // 6 x 5 pairs, 24 degrees of freedom; 60 would be a chance of one in 15,000.
+  // 6 x 5 pairs have 24 degrees of freedom. The probability of a value above 60 is 1 in 15,000.
   std::vector<double> counts(30, 0.0);
   const auto images = torch::zeros({6, 1, 1, 1});
   for (int64_t epoch = 0; epoch < 1'000; ++epoch) {
@@ -70,7 +71,7 @@ TEST(MixupTest, EveryOtherSampleIsThePartnerEquallyOften) {
   EXPECT_LT(chi_square(counts), 60.0);
 }
 
-TEST_P(ImageTransformsTest, CutmixTakesARectangleAndItsShareOfTheTarget) {
+TEST_P(ImageTransformsTest, CutmixMixesTargetsByTheShareOfTheRectangle) {
   const auto images = counting_images(200, 2, 9, 7, GetParam());
   const auto mixed = result_of(cutmix(1.0, 200), Batch(images, torch::arange(200)));
   ASSERT_EQ(mixed.input().scalar_type(), GetParam());
@@ -103,7 +104,7 @@ TEST(MixupTest, TargetsSumToOne) {
   }
 }
 
-TEST(MixupTest, SomeSamplesStayAsTheyAreWithAProbability) {
+TEST(MixupTest, LeavesSamplesUnmixedWithTheGivenProbability) {
   const auto images = torch::randn({4'000, 1, 2, 2});
   const auto labels = torch::arange(4'000) % 2;
   for (const double p : {0.0, 0.3, 1.0}) {
@@ -116,7 +117,7 @@ TEST(MixupTest, SomeSamplesStayAsTheyAreWithAProbability) {
   }
 }
 
-TEST(MixupTest, ASampleAloneInItsBatchStaysAsItIs) {
+TEST(MixupTest, ASingleSampleStaysUnmixed) {
   const auto image = torch::randn({1, 3, 4, 4});
   for (const auto& transform : {mixup(1.0, 3), cutmix(1.0, 3)}) {
     const auto out = result_of(transform, Batch(image, torch::tensor({2}, torch::kLong)));
@@ -125,7 +126,7 @@ TEST(MixupTest, ASampleAloneInItsBatchStaysAsItIs) {
   }
 }
 
-TEST(MixupTest, TargetsOfAnyIntegerTypeOrProbabilitiesAreTaken) {
+TEST(MixupTest, AcceptsTargetsOfAnyIntegerTypeAndProbabilities) {
   const auto images = torch::randn({5, 1, 2, 2});
   const auto labels = torch::arange(5) % 3;
   const auto expected = result_of(mixup(1.0, 3), Batch(images, labels)).target();

@@ -1,4 +1,5 @@
-// The random numbers of image transforms depend on the seed, the epoch and the sample alone.
+// Tests that the random numbers of image transforms depend only on the seed, the epoch and the
+// sample.
 
 #include <gtest/gtest.h>
 #include <torch/torch.h>
@@ -19,7 +20,7 @@ Transform everything() {
                   normalise({0.5}, {0.25}), random_erasing({.noise = true})});
 }
 
-TEST(ImageRandomnessTest, SameSeedAndEpochGiveTheSameAndOthersDoNot) {
+TEST(ImageRandomnessTest, OnlyTheSameSeedAndEpochGiveTheSameImages) {
   const auto images = counting_images(30, 3, 8, 8, kBytes);
   EXPECT_TRUE(
       same_bits(result_of(everything(), images, 5, 2), result_of(everything(), images, 5, 2)));
@@ -29,7 +30,7 @@ TEST(ImageRandomnessTest, SameSeedAndEpochGiveTheSameAndOthersDoNot) {
       same_bits(result_of(everything(), images, 5, 2), result_of(everything(), images, 6, 2)));
 }
 
-TEST(ImageRandomnessTest, NoSeedWithAnEpochStandsForAnother) {
+TEST(ImageRandomnessTest, SeedAndEpochAreNotInterchangeable) {
   const auto images = torch::arange(2, kFloats).expand({64, 1, 1, 2});
   std::set<std::string> patterns;
   for (const uint64_t seed : {0, 1, 2, 3, 4, 5, 6, 7, -1, -2}) {
@@ -43,8 +44,8 @@ TEST(ImageRandomnessTest, NoSeedWithAnEpochStandsForAnother) {
   EXPECT_EQ(patterns.size(), 100U);
 }
 
-TEST(ImageRandomnessTest, NumbersAreHeldForGood) {
-  // A resumed run of an older version must see the same images.
+TEST(ImageRandomnessTest, RandomNumbersNeverChangeBetweenVersions) {
+  // A run that is resumed from an older version must see the same images.
   const auto images = torch::arange(9, kFloats).expand({6, 1, 1, 9});
   const auto seen =
       result_of(compose({random_crop({1, 4}), random_horizontal_flip()}), images, 42, 3);
@@ -55,7 +56,7 @@ TEST(ImageRandomnessTest, NumbersAreHeldForGood) {
   EXPECT_EQ(ends, (std::vector<int64_t>{8, 5, 3, 0, 5, 2, 8, 5, 5, 2, 2, 5}));
 }
 
-/// What each sample of a shuffled epoch becomes.
+/// Returns the transformed samples of an epoch, by index.
 std::map<int64_t, torch::Tensor> epoch_of(const Transform& transform, int64_t num_workers,
                                           int64_t batch_size, bool shuffle) {
   const int64_t count = 41;
@@ -110,7 +111,8 @@ TEST(ImageRandomnessTest, StartsNoThreads) {
     return std::distance(begin(tasks), end(tasks));
   };
   const auto images = counting_images(64, 3, 64, 64, kBytes);
-  // In a thread of its own, as a loader's worker: OpenMP would make a new team for it.
+  // The transform runs in a new thread, like a loader's worker, for which OpenMP would create a new
+  // team of threads.
   std::thread([&] {
     const auto before = count_threads();
     result_of(compose({everything(), mixup(1.0, 64), cutmix(1.0, 64)}),

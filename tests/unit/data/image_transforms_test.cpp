@@ -1,4 +1,4 @@
-// Image transforms against slow references.
+// Tests that compare image transforms with slow reference implementations.
 
 #include "linkboy/data/image_transforms.hpp"
 
@@ -12,7 +12,7 @@
 namespace linkboy::testing::image_transforms_test {
 namespace {
 
-/// Where `crop` lies in `padded`; fails if it is nowhere.
+/// Returns the row and column of `crop` in `padded`. Fails if `padded` does not contain it.
 std::pair<int64_t, int64_t> find_crop(const torch::Tensor& padded, const torch::Tensor& crop) {
   for (int64_t top = 0; top + crop.size(-2) <= padded.size(-2); ++top) {
     for (int64_t left = 0; left + crop.size(-1) <= padded.size(-1); ++left) {
@@ -36,19 +36,19 @@ TEST_P(ImageTransformsTest, CropsWithinThePaddedImage) {
   for (int64_t i = 0; i < 40; ++i) find_crop(padded[i], crops[i]);
 }
 
-TEST_P(ImageTransformsTest, CropMayBeLargerThanTheImageAndReachBeyondBothSides) {
+TEST_P(ImageTransformsTest, ACropCanBeLargerThanTheImage) {
   const auto images = counting_images(40, 2, 3, 4, GetParam());
   const auto crops = result_of(random_crop(9, {.padding = 6}), images);
   const auto padded = torch::constant_pad_nd(images, {6, 6, 6, 6}, 0);
   for (int64_t i = 0; i < 40; ++i) find_crop(padded[i], crops[i]);
 }
 
-TEST_P(ImageTransformsTest, CropOfTheImagesSizeWithoutPaddingIsTheImage) {
+TEST_P(ImageTransformsTest, ACropOfTheFullSizeWithoutPaddingIsTheImage) {
   const auto images = counting_images(5, 3, 6, 8, GetParam());
   EXPECT_TRUE(same_bits(result_of(random_crop({6, 8}), images), images));
 }
 
-TEST_P(ImageTransformsTest, CropShowsTheFillOfEachChannel) {
+TEST_P(ImageTransformsTest, ACropShowsTheFillValueOfEachChannel) {
   const auto images = counting_images(20, 2, 5, 5, GetParam());
   const auto crops = result_of(random_crop(5, {.padding = 3, .fill = {0, 255}}), images);
   for (int64_t i = 0; i < 20; ++i) {
@@ -97,7 +97,7 @@ TEST_P(ImageTransformsTest, ErasesARectangleWithinTheLimits) {
   const auto mask = (erased != images).any(1);
   for (int64_t i = 0; i < 300; ++i) {
     const Box box = box_of(mask[i]);
-    // Rounding moves each side by half a pixel at most.
+    // Rounding changes each side by at most half a pixel.
     const double height = box.bottom - box.top;
     const double width = box.right - box.left;
     EXPECT_GE((height + 0.5) * (width + 0.5), 0.05 * 600);
@@ -111,12 +111,12 @@ TEST_P(ImageTransformsTest, ErasesARectangleWithinTheLimits) {
   }
 }
 
-TEST_P(ImageTransformsTest, RectangleThatNeverFitsLeavesTheImageWhole) {
+TEST_P(ImageTransformsTest, ARectangleThatNeverFitsErasesNothing) {
   const auto images = counting_images(20, 1, 8, 8, GetParam());
   EXPECT_TRUE(same_bits(result_of(random_erasing({.p = 1.0, .scale = {1, 1}}), images), images));
 }
 
-TEST_P(ImageTransformsTest, CutsASquareOutOfWhichPartsMayLieOutside) {
+TEST_P(ImageTransformsTest, CutoutSquaresCanExtendBeyondTheImage) {
   const auto images = counting_images(1000, 2, 10, 12, GetParam());
   const auto cut = result_of(cutout(5, {0, 253}), images);
   const auto mask = (cut != images).any(1);
@@ -133,10 +133,10 @@ TEST_P(ImageTransformsTest, CutsASquareOutOfWhichPartsMayLieOutside) {
     part_of(expected[1], box).fill_(253);
     EXPECT_TRUE(torch::equal(cut[i], expected));
   }
-  EXPECT_EQ(corners.size(), 8U * 10U);  // three centres give the last row, and the last column
+  EXPECT_EQ(corners.size(), 8U * 10U);  // three centres lead to the last row or column
 }
 
-TEST_P(ImageTransformsTest, ImagesWithoutChannelDimensionStayThatWay) {
+TEST_P(ImageTransformsTest, ImagesWithoutAChannelDimensionKeepTheirShape) {
   const auto images = counting_images(10, 1, 8, 8, GetParam());
   const auto all = compose({random_crop(7, {.padding = 1}), random_horizontal_flip(), cutout(2),
                             normalise({0.5}, {0.5}), random_erasing({.noise = true})});
@@ -145,7 +145,7 @@ TEST_P(ImageTransformsTest, ImagesWithoutChannelDimensionStayThatWay) {
   EXPECT_TRUE(same_bits(squeezed, result_of(all, images).squeeze(1)));
 }
 
-TEST_P(ImageTransformsTest, AnyStridesAreTaken) {
+TEST_P(ImageTransformsTest, AcceptAnyStrides) {
   const auto images = counting_images(6, 3, 8, 8, GetParam());
   const std::vector<Transform> transforms = {
       random_horizontal_flip(), normalise({0.1}, {0.3}),
@@ -165,7 +165,7 @@ TEST_P(ImageTransformsTest, AnyStridesAreTaken) {
   }
 }
 
-TEST_P(ImageTransformsTest, NeverWritesToWhatItIsGiven) {
+TEST_P(ImageTransformsTest, NeverWriteToTheirInput) {
   const auto images = counting_images(6, 3, 8, 8, GetParam());
   const auto labels = torch::arange(6);
   const auto images_before = images.clone();
@@ -179,7 +179,7 @@ TEST_P(ImageTransformsTest, NeverWritesToWhatItIsGiven) {
   }
 }
 
-TEST_P(ImageTransformsTest, EmptyBatchStaysEmpty) {
+TEST_P(ImageTransformsTest, AnEmptyBatchStaysEmpty) {
   const auto images = counting_images(0, 3, 8, 8, GetParam());
   const auto out =
       result_of(compose({random_crop(6), normalise({0.0}, {1.0}), mixup(1.0, 5), cutmix(1.0, 5)}),

@@ -1,4 +1,5 @@
-// One stream object that several readers, runs or processes continue, and readers that hang.
+// Tests of one stream object that several readers, runs or processes continue, and of readers that
+// hang.
 
 #include <gtest/gtest.h>
 #include <torch/torch.h>
@@ -16,7 +17,7 @@
 namespace linkboy::testing::own_stream_test {
 namespace {
 
-/// The samples 0, 1, 2, ..., without an end.
+/// Returns the samples 0, 1, 2, ... without end.
 class Count : public DataStream {
  public:
   std::optional<Batch> next() override { return Batch(torch::tensor(next_++)); }
@@ -34,7 +35,7 @@ std::shared_ptr<DataLoader> counting(std::optional<int64_t> batches_per_epoch,
                             options);
 }
 
-/// The first samples of the next `num_batches` batches.
+/// Returns the first sample of each of the next `num_batches` batches.
 std::vector<int64_t> firsts(BatchIterator& batches, int64_t num_batches) {
   std::vector<int64_t> samples;
   for (int64_t i = 0; i < num_batches; ++i) {
@@ -55,12 +56,12 @@ TEST(OwnStreamTest, ASecondReaderOfAnEpochContinuesWhereTheStreamIs) {
   const auto loader = counting(2);
   EXPECT_EQ(firsts(*loader, 1, 9), (Samples{0, 2}));
   EXPECT_EQ(firsts(*loader, 2, 9), (Samples{4, 6}));
-  EXPECT_EQ(firsts(*loader, 2, 1), (Samples{8}));  // a second evaluation in the epoch, left early
+  EXPECT_EQ(firsts(*loader, 2, 1), (Samples{8}));  // an abandoned second evaluation
   EXPECT_EQ(firsts(*loader, 2, 9), (Samples{10, 12}));
   EXPECT_EQ(firsts(*loader, 3, 9), (Samples{14, 16}));
 }
 
-TEST(OwnStreamTest, RanksStayAtTheSamePlaceAfterASecondReader) {
+TEST(OwnStreamTest, RanksStayAtTheSamePositionAfterASecondReader) {
   for (const int64_t num_workers : {0, 2}) {
     std::vector<std::shared_ptr<DataLoader>> ranks;
     for (int64_t rank = 0; rank < 2; ++rank) {
@@ -77,14 +78,14 @@ TEST(OwnStreamTest, RanksStayAtTheSamePlaceAfterASecondReader) {
   }
 }
 
-TEST(OwnStreamTest, WorkersLeaveTheStreamAtTheSamePlaceWheneverTheLoopLeaves) {
+TEST(OwnStreamTest, WorkersLeaveTheStreamAtTheSamePositionWheneverTheLoopEnds) {
   const auto loader = counting(100, {.num_workers = 2, .prefetch_factor = 3});
   EXPECT_EQ(firsts(*loader, 1, 4), (Samples{0, 2, 4, 6}));
-  // Ten batches: the four, and a ring of six.
+  // Ten batches have been read: the four above, and six that were prefetched.
   EXPECT_EQ(firsts(*loader, 1, 1), (Samples{20}));
 }
 
-TEST(OwnStreamTest, ALoadedStateWaitsForTheEpochThatItFits) {
+TEST(OwnStreamTest, ALoadedStateAppliesToItsEpoch) {
   const auto make = [](int64_t, const DataLoaderShard&) { return std::make_shared<Count>(); };
   const auto saved = make_stream_loader(make, {.batches_per_epoch = 4}, {.batch_size = 2});
   const auto batches = saved->iterate(2);
@@ -92,7 +93,7 @@ TEST(OwnStreamTest, ALoadedStateWaitsForTheEpochThatItFits) {
   const StateDict state = saved->state_dict();
   const auto resumed = make_stream_loader(make, {.batches_per_epoch = 4}, {.batch_size = 2});
   resumed->load_state_dict(state);
-  firsts(*resumed, 1, 1);  // another reader comes before
+  firsts(*resumed, 1, 1);  // another reader comes first
   EXPECT_EQ(resumed->state_dict().get_dict("place").get_int("position"), 2);
   const auto rest = resumed->iterate(2, 2);
   EXPECT_EQ(resumed->state_dict().get_dict("place").get_int("position"), 4) << "it is restored";
@@ -112,7 +113,7 @@ TEST(OwnStreamTest, AStreamOfUnknownLengthResumesWithinItsEpoch) {
   EXPECT_EQ(firsts(*next_epoch, 3, 2), (Samples{10, 12}));
 }
 
-TEST(OwnStreamTest, AStreamThatAHangingWorkerReadsIsNotReadByAnother) {
+TEST(OwnStreamTest, AStreamInUseByAHangingWorkerIsRefused) {
   std::latch continues(1);
   std::atomic<int64_t> num_read = 0;
   const auto loader = make_data_loader(
@@ -126,7 +127,7 @@ TEST(OwnStreamTest, AStreamThatAHangingWorkerReadsIsNotReadByAnother) {
     batches->next();
     EXPECT_ERROR(batches->next(), "have not made batch 1");
   }
-  EXPECT_ERROR(loader->iterate(1), "still reads the stream");
+  EXPECT_ERROR(loader->iterate(1), "is still reading the stream");
   continues.count_down();
   while (true) {
     try {
@@ -138,7 +139,7 @@ TEST(OwnStreamTest, AStreamThatAHangingWorkerReadsIsNotReadByAnother) {
   }
 }
 
-TEST(OwnStreamTest, ALoopThatLeavesDoesNotWaitForAHangingWorkerLongerThanTheTimeout) {
+TEST(OwnStreamTest, LeavingALoopWaitsForAHangingWorkerOnlyUntilTheTimeout) {
   std::latch continues(1);
   std::latch has_ended(1);
   std::atomic<int64_t> num_made = 0;
@@ -155,8 +156,8 @@ TEST(OwnStreamTest, ALoopThatLeavesDoesNotWaitForAHangingWorkerLongerThanTheTime
   {
     const auto batches = loader->iterate(1);
     batches->next();
-    while (num_made < 2) std::this_thread::yield();  // the worker hangs from now on
-  }  // without a limit, this would wait for the worker without end
+    while (num_made < 2) std::this_thread::yield();  // now the worker hangs
+  }  // without the timeout, the destructor would wait forever
   continues.count_down();
   has_ended.wait();
 }

@@ -40,11 +40,11 @@ TEST(RandomPermutationTest, ReachesHugeSizesInConstantTimeAndMemory) {
   EXPECT_EQ(seen.size(), 10'000U);
 }
 
-TEST(RandomPermutationTest, DependsOnSeedAndEpochAlone) {
+TEST(RandomPermutationTest, DependsOnlyOnSeedAndEpoch) {
   EXPECT_EQ(all_of(RandomPermutation(100, 1, 1)), all_of(RandomPermutation(100, 1, 1)));
   EXPECT_NE(all_of(RandomPermutation(100, 1, 1)), all_of(RandomPermutation(100, 2, 1)));
   EXPECT_NE(all_of(RandomPermutation(100, 1, 1)), all_of(RandomPermutation(100, 1, 2)));
-  // Held from now on: a run that is resumed in mid-epoch must see the same order.
+  // These values must never change: a run that is resumed within an epoch must see the same order.
   EXPECT_EQ(all_of(RandomPermutation(10, 42, 1)),
             (std::vector<int64_t>{3, 9, 2, 4, 5, 8, 7, 0, 1, 6}));
 }
@@ -55,7 +55,7 @@ double chi_square(const std::vector<double>& counts, double expected) {
   return sum;
 }
 
-/// By how many standard deviations a value of chi-square is larger than chance would have it.
+/// Returns by how many standard deviations a chi-square value exceeds its expectation.
 double deviation(double chi_square, double degrees_of_freedom) {
   return (chi_square - degrees_of_freedom) / std::sqrt(2.0 * degrees_of_freedom);
 }
@@ -73,14 +73,14 @@ bool is_odd(const std::vector<int64_t>& permutation) {
 
 class RandomPermutationStatisticsTest : public ::testing::TestWithParam<int64_t> {};
 
-// Always the same numbers, so this never fails by chance. Of 45 values, chance alone would bring
-// one beyond 4.5 about once in a thousand changes of the algorithm. Six rounds without the rotation
-// are beyond 10 for all sizes, beyond 300 for some.
+// The seeds are fixed, so this test never fails by chance. If the algorithm changes, the
+// probability that one of the 45 values exceeds 4.5 by chance is about 1 in 1,000. Six rounds
+// without the rotation lead to values above 10 for all sizes, and above 300 for some.
 TEST_P(RandomPermutationStatisticsTest, PositionsNeighboursAndParityAreUniform) {
   const int64_t size = GetParam();
   const auto n = static_cast<std::size_t>(size);
   const int64_t num_permutations = std::min<int64_t>(100'000, 2'000'000 / size);
-  constexpr int64_t kEpochs = 100;  // of each seed
+  constexpr int64_t kEpochs = 100;  // per seed
   std::vector<double> positions(n * n);
   std::vector<double> steps(n - 1);
   double num_odd = 0.0;
@@ -96,7 +96,7 @@ TEST_P(RandomPermutationStatisticsTest, PositionsNeighboursAndParityAreUniform) 
   const auto num = static_cast<double>(num_permutations);
   const auto places = static_cast<double>(size);
   constexpr double kLimit = 4.5;
-  // Each index is at one position: that takes freedom from rows and columns alike.
+  // Each index is at exactly one position, so both rows and columns lose a degree of freedom.
   const double of_positions = chi_square(positions, num / places) * (places - 1) / places;
   EXPECT_LT(deviation(of_positions, (places - 1) * (places - 1)), kLimit);
   EXPECT_LT(deviation(chi_square(steps, num), places - 2), kLimit);
@@ -107,20 +107,20 @@ INSTANTIATE_TEST_SUITE_P(Sizes, RandomPermutationStatisticsTest,
                          ::testing::Values(5, 6, 7, 8, 10, 15, 16, 17, 33, 63, 64, 65, 100, 1000,
                                            1024));
 
-TEST(RandomPermutationTest, NeighboursInOrderAreNoNeighboursInData) {
+TEST(RandomPermutationTest, NeighboursInTheOrderAreNotNeighboursInTheData) {
   const RandomPermutation permutation(60'000, 3, 1);
   double distance = 0.0;
   for (int64_t i = 0; i + 1 < 60'000; ++i) {
     distance += std::abs(static_cast<double>(permutation[i + 1] - permutation[i]));
   }
-  EXPECT_NEAR(distance / 59'999, 20'000, 400);  // a third of the size, as for random pairs
+  EXPECT_NEAR(distance / 59'999, 20'000, 400);  // as for random pairs: a third of the size
 }
 
 TEST(RandomPermutationTest, RejectsANegativeSize) {
   EXPECT_ERROR(RandomPermutation(-1, 0, 0), "a permutation of -1 elements");
 }
 
-TEST(SamplerTest, AnyPlaceOfAnEpochIsReachedDirectly) {
+TEST(SamplerTest, AnyPositionOfAnEpochIsReachedDirectly) {
   const RandomSampler sampler(100, 9);
   std::vector<int64_t> whole(100);
   sampler.sample(4, 0, 100, whole.data());

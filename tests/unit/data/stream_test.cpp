@@ -1,4 +1,4 @@
-// Loaders of streams, generators and ranges of batches.
+// Tests of loaders for streams, generators and ranges of batches.
 
 #include "linkboy/data/stream.hpp"
 
@@ -16,7 +16,7 @@
 namespace linkboy::testing::stream_test {
 namespace {
 
-/// What a stream was asked for.
+/// Records the calls to a stream.
 struct Reads {
   int64_t num_read = 0;
   int64_t num_skipped = 0;
@@ -26,7 +26,8 @@ struct Reads {
 
 enum class Kind { reads, skips, has_state };
 
-/// The samples 100 * epoch + first, + first + step, ..., below 100 * epoch + size.
+/// Returns the samples 100 * epoch + i for i = first, first + step, first + 2 * step, ... below
+/// `size`.
 class Numbers : public DataStream {
  public:
   Numbers(Reads& reads, Kind kind, int64_t epoch, int64_t size, int64_t first = 0, int64_t step = 1)
@@ -101,25 +102,25 @@ TEST_F(StreamTest, IsCollatedIntoBatches) {
             (std::vector<std::string>{"0", "1"}));
 }
 
-TEST_F(StreamTest, DropLastLeavesOutABatchThatIsNotFull) {
+TEST_F(StreamTest, DropLastSkipsAnIncompleteBatch) {
   const auto loader = make_stream_loader(numbers(5), {}, {.batch_size = 2, .drop_last = true});
   EXPECT_EQ(batches_of(*loader, 1), (Batches{{100, 101}, {102, 103}}));
 }
 
-TEST_F(StreamTest, AnEpochIsLeftAfterItsBatches) {
+TEST_F(StreamTest, AnEpochEndsAfterItsBatches) {
   const auto loader =
       make_stream_loader(numbers(1000), {.batches_per_epoch = 2}, {.batch_size = 2});
   EXPECT_EQ(batches_of(*loader, 1), (Batches{{100, 101}, {102, 103}}));
   EXPECT_EQ(reads.num_read, 4);
 }
 
-TEST_F(StreamTest, OfUnknownLengthIsReadToItsEndButHasNoSize) {
+TEST_F(StreamTest, AStreamOfUnknownLengthIsReadToItsEndButHasNoSize) {
   const auto loader = make_stream_loader(numbers(5), {}, {.batch_size = 2});
   EXPECT_EQ(batches_of(*loader, 1).size(), 3U);
-  EXPECT_ERROR(loader->size(), "Give StreamOptions::batches_per_epoch");
+  EXPECT_ERROR(loader->size(), "Set StreamOptions::batches_per_epoch");
 }
 
-TEST_F(StreamTest, WorkersCollateAndTransformWithoutAChangeOfAnyBatch) {
+TEST_F(StreamTest, WorkersDoNotChangeAnyBatch) {
   const auto with = [&](int64_t num_workers) {
     const auto loader = make_stream_loader(
         numbers(41), {},
@@ -127,7 +128,7 @@ TEST_F(StreamTest, WorkersCollateAndTransformWithoutAChangeOfAnyBatch) {
          .num_workers = num_workers,
          .seed = 3,
          .transform = [](Batch batch, const TransformContext& context) {
-           // Whoever is later in line is faster.
+           // The time varies, so the workers do not finish in the order of the batches.
            std::this_thread::sleep_for(std::chrono::microseconds(context.indices[0] % 5 * 300));
            const auto noise = torch::randint(1000, {}, context.generator(0), torch::kLong);
            batch.set("input", batch.input() + noise * 1000);
@@ -141,14 +142,14 @@ TEST_F(StreamTest, WorkersCollateAndTransformWithoutAChangeOfAnyBatch) {
   EXPECT_EQ(in_loop, with(3));
 }
 
-TEST_F(StreamTest, ALoopMayLeaveWorkersEarly) {
+TEST_F(StreamTest, ALoopCanEndEarlyWithWorkers) {
   const auto loader =
       make_stream_loader(numbers(1'000'000), {}, {.batch_size = 2, .num_workers = 3});
   const auto batches = loader->iterate(1);
   EXPECT_EQ(batches->next()->input()[1].item<int64_t>(), 101);
 }
 
-TEST_F(StreamTest, AnExceptionIsThrownWhereItsBatchWouldHaveCome) {
+TEST_F(StreamTest, AnExceptionIsThrownInPlaceOfItsBatch) {
   for (const int64_t num_workers : {0, 2}) {
     const auto fails = [](int64_t, const DataLoaderShard&) {
       return make_stream([i = int64_t{0}]() mutable -> std::optional<Batch> {
@@ -179,7 +180,7 @@ TEST_F(StreamTest, RanksTakeTurnsInACommonStream) {
   EXPECT_EQ(of_rank(1, true), (Batches{{102, 103}, {106, 107}}));
 }
 
-TEST_F(StreamTest, AStreamThatSplitsItselfIsToldItsShard) {
+TEST_F(StreamTest, AStreamThatSplitsItselfReceivesItsShard) {
   const auto loader = make_stream_loader(
       [this](int64_t epoch, const DataLoaderShard& shard) {
         return std::make_shared<Numbers>(reads, Kind::has_state, epoch, 8, shard.rank,
@@ -189,10 +190,10 @@ TEST_F(StreamTest, AStreamThatSplitsItselfIsToldItsShard) {
   const auto second = loader->shared({.seed = 5, .shard = DataLoaderShard{1, 2}});
   ASSERT_NE(second, nullptr);
   EXPECT_EQ(batches_of(*second, 1), (Batches{{101, 103}, {105, 107}}));
-  // A training state holds the state of one rank, so each skips its own data.
+  // A training state contains the state of one rank only, so each rank skips its own data.
   EXPECT_FALSE(second->state_dict().contains("place"));
   EXPECT_EQ(batches_of(*second, 1, 1), (Batches{{105, 107}}));
-  EXPECT_EQ(second->shared({}), nullptr);  // is a share already
+  EXPECT_EQ(second->shared({}), nullptr);  // it is already a shard
 }
 
 TEST_F(StreamTest, ResumesInTheMiddleOfAnEpoch) {
@@ -239,14 +240,14 @@ TEST_F(StreamTest, TheStateOfOneRankServesAllRanks) {
   EXPECT_EQ(reads.num_restored, 2);
 }
 
-TEST_F(StreamTest, AStateOfAnotherPlaceIsNotUsed) {
+TEST_F(StreamTest, AStateOfAnotherPositionIsNotUsed) {
   const auto loader = make_stream_loader(numbers(8, Kind::has_state), {}, {.batch_size = 2});
   const auto batches = loader->iterate(1);
   for (int i = 0; i < 3; ++i) batches->next();
   const StateDict state = loader->state_dict();
   const auto other = make_stream_loader(numbers(8, Kind::has_state), {}, {.batch_size = 2});
   other->load_state_dict(state);
-  EXPECT_EQ(batches_of(*other, 1, 1).front(), (std::vector<int64_t>{102, 103}));  // before it
+  EXPECT_EQ(batches_of(*other, 1, 1).front(), (std::vector<int64_t>{102, 103}));  // too early
   other->load_state_dict(state);
   EXPECT_EQ(batches_of(*other, 2, 3).front(), (std::vector<int64_t>{206, 207}));  // another epoch
   EXPECT_EQ(reads.num_restored, 0);
@@ -317,27 +318,27 @@ TEST_F(StreamTest, RefusesOptionsThatDoNotApply) {
                "a batch_sampler is given for a stream");
   const StreamOptions whole{.gives_batches = true};
   EXPECT_ERROR(with({.batch_size = 2, .collate_fn = stack_samples}, whole),
-               "collate_fn is given for a stream that gives whole batches");
+               "collate_fn is given for a stream that returns whole batches");
   EXPECT_ERROR(with({.batch_size = 2, .drop_last = true}, whole),
-               "drop_last is given for a stream that gives whole batches");
-  EXPECT_ERROR(with({}, whole), "batch_size is missing for a stream that gives whole batches");
+               "drop_last is given for a stream that returns whole batches");
+  EXPECT_ERROR(with({}, whole), "batch_size is missing for a stream that returns whole batches");
   EXPECT_ERROR(with({.batch_size = 0}), "batch_size is 0");
   EXPECT_ERROR(with({}, {.batches_per_epoch = 0}), "batches_per_epoch is 0; it must be at least 1");
   EXPECT_ERROR(with({.shard = DataLoaderShard{0, 2}}, {.batches_per_epoch = 1}),
                "batches_per_epoch is 1; it must be at least 2");
 }
 
-TEST_F(StreamTest, RefusesWhatIsNotThere) {
+TEST_F(StreamTest, RefusesEmptyFunctionsAndNull) {
   EXPECT_ERROR(make_stream(nullptr), "the function of a stream is empty");
   EXPECT_ERROR(make_stream_loader(MakeStreamFn(), {}), "the function that makes streams is empty");
   EXPECT_ERROR(make_stream_loader(std::shared_ptr<DataStream>(), {}), "the stream is null");
   const auto none = make_stream_loader([](int64_t, const DataLoaderShard&) { return nullptr; }, {});
   EXPECT_ERROR(none->iterate(3), "returned null for epoch 3");
   const auto loader = make_stream_loader(numbers(4), {.batches_per_epoch = 2}, {.batch_size = 2});
-  EXPECT_ERROR(loader->iterate(1, 3), "batch 3 was asked for; an epoch has batches 0 to 1");
+  EXPECT_ERROR(loader->iterate(1, 3), "batch 3 was requested; an epoch has batches 0 to 1");
 }
 
-/// Keeps its place in a tensor, which it changes in place.
+/// Keeps its position in a tensor, which it changes in place.
 class InPlace : public DataStream {
  public:
   std::optional<Batch> next() override {
@@ -351,7 +352,7 @@ class InPlace : public DataStream {
   at::Tensor place_ = torch::zeros({}, torch::kLong);
 };
 
-TEST_F(StreamTest, AStateIsThatOfItsBatchThoughTheStreamChangesItsTensors) {
+TEST_F(StreamTest, AStateStaysThatOfItsBatchIfTheStreamChangesItsTensors) {
   const auto make = [] {
     return make_stream_loader(
         [](int64_t, const DataLoaderShard&) { return std::make_shared<InPlace>(); }, {},

@@ -5,9 +5,9 @@
 namespace linkboy::heartbeat_test {
 namespace {
 
-// A sign is the number of rounds, the number of calls and what went wrong, or "left".
+// A heartbeat's text is the number of rounds, the number of calls and an error message, or "left".
 
-TEST(SortRanksTest, SortsRanksByTheirSigns) {
+TEST(SortRanksTest, SortsRanksByTheirHeartbeats) {
   const SortedRanks sorted = sort_ranks({0, 1, 3, 4, 6}, {"5 9 ", "5 9 ", "5 9 ", "5 9 ", "5 8 "},
                                         {"8 9 ", "5 9 ", "left", "8 9 no such file", "8 8 "});
   EXPECT_EQ(sorted.silent, std::vector<int64_t>{1});
@@ -18,42 +18,42 @@ TEST(SortRanksTest, SortsRanksByTheirSigns) {
   EXPECT_EQ(sorted.behind, std::vector<int64_t>{6});
 }
 
-TEST(SortRanksTest, RanksThatDoTheirPartAreInNoList) {
+TEST(SortRanksTest, WorkingRanksAreInNoList) {
   const SortedRanks sorted = sort_ranks({0, 1}, {"5 9 ", "6 9 "}, {"8 9 ", "9 9 "});
   EXPECT_TRUE(sorted.silent.empty() && sorted.left.empty() && sorted.failed.empty() &&
               sorted.behind.empty());
 }
 
-TEST(DescribeCauseTest, RanksThatAreLostCountBeforeAllElse) {
+TEST(DescribeCauseTest, LostRanksAreNamedFirst) {
   const Heartbeat::Failure late{.late_call = "barrier", .otherwise = "nobody knows"};
   SortedRanks sorted{.silent = {1, 2}, .left = {3, 5}, .failed = {{4, "boo."}}, .behind = {6, 7}};
   EXPECT_EQ(describe_cause(sorted, late, 0),
-            "ranks 1 and 2 are lost (no sign of life for 2 s). See what those ranks say");
+            "ranks 1 and 2 are lost (no sign of life for 2 s). See their output");
   sorted.silent.pop_back();
   EXPECT_EQ(describe_cause(sorted, late, 0),
-            "rank 1 is lost (no sign of life for 2 s). See what that rank says");
+            "rank 1 is lost (no sign of life for 2 s). See its output");
   sorted.silent.clear();
-  EXPECT_EQ(describe_cause(sorted, late, 0), "rank 4 failed: boo. See what that rank says");
+  EXPECT_EQ(describe_cause(sorted, late, 0), "rank 4 failed: boo. See its output");
   sorted.failed.clear();
-  EXPECT_EQ(describe_cause(sorted, late, 0), "ranks 3 and 5 have ended. See what those ranks say");
+  EXPECT_EQ(describe_cause(sorted, late, 0), "ranks 3 and 5 have ended. See their output");
   sorted.left = {3};
-  EXPECT_EQ(describe_cause(sorted, late, 0), "rank 3 has ended. See what that rank says");
+  EXPECT_EQ(describe_cause(sorted, late, 0), "rank 3 has ended. See its output");
   sorted.left.clear();
   EXPECT_EQ(describe_cause(sorted, late, 0),
-            "ranks 6 and 7 are alive but have not come to barrier. See what those ranks say");
+            "ranks 6 and 7 are alive but have not reached barrier. See their output");
   sorted.behind = {7};
   EXPECT_EQ(describe_cause(sorted, late, 0),
-            "rank 7 is alive but has not come to barrier. See what that rank says");
+            "rank 7 is alive but has not reached barrier. See its output");
 }
 
-TEST(DescribeCauseTest, ACauseThatNamesNoRankSendsTheReaderToNone) {
+TEST(DescribeCauseTest, ACauseWithoutARankNamesNone) {
   const Heartbeat::Failure late{.late_call = "barrier", .otherwise = "nobody knows"};
   const Heartbeat::Failure other{.late_call = "", .otherwise = "nobody knows"};
   const SortedRanks behind{.behind = {7}};
   EXPECT_EQ(describe_cause({}, late, 0), "nobody knows");
   EXPECT_EQ(describe_cause(behind, other, 0), "nobody knows");
   EXPECT_EQ(describe_cause(behind, late, 7),
-            "the ranks make different calls, of which rank 7's is barrier; "
+            "the ranks make different calls; that of rank 7 is barrier; "
             "LINKBOY_DEBUG_COLLECTIVES=1 names them");
 }
 

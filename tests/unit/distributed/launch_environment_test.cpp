@@ -23,14 +23,15 @@ LaunchEnvironment read(const Variables& variables) {
   });
 }
 
-/// `variables` with some changed; "" takes one away.
+/// Returns `variables` with `changes` applied. An empty value removes a variable.
 Variables with(Variables variables, const Variables& changes) {
   for (const auto& [name, value] : changes) variables[name] = value;
   std::erase_if(variables, [](const auto& variable) { return variable.second.empty(); });
   return variables;
 }
 
-/// The environment of `torchrun --nnodes=2 --nproc-per-node=2 --max-restarts=3`, PyTorch 2.11.
+/// The variables that `torchrun --nnodes=2 --nproc-per-node=2 --max-restarts=3` of PyTorch 2.11
+/// sets.
 const Variables kTorchrun{{"RANK", "3"},
                           {"GROUP_RANK", "1"},
                           {"LOCAL_RANK", "1"},
@@ -43,7 +44,7 @@ const Variables kTorchrun{{"RANK", "3"},
                           {"TORCHELASTIC_RUN_ID", "6f5d7cee-1435-4d77-99d1-6a91fc47d9fe"},
                           {"TORCHELASTIC_USE_AGENT_STORE", "True"}};
 
-/// The environment of `mpirun -np 2`, Open MPI 4.1.4.
+/// The variables that `mpirun -np 2` of Open MPI 4.1.4 sets.
 const Variables kOpenMpi{{"OMPI_COMM_WORLD_LOCAL_RANK", "1"},
                          {"OMPI_COMM_WORLD_LOCAL_SIZE", "2"},
                          {"OMPI_COMM_WORLD_RANK", "1"},
@@ -52,7 +53,7 @@ const Variables kOpenMpi{{"OMPI_COMM_WORLD_LOCAL_RANK", "1"},
                          {"PMIX_NAMESPACE", "1765605377"},
                          {"PMIX_RANK", "1"}};
 
-/// The environment of a batch script, `sbatch --nodes=3 --ntasks=11`.
+/// The variables of a batch script that `sbatch --nodes=3 --ntasks=11` starts.
 const Variables kBatchScript{{"SLURM_JOB_ID", "200505"},
                              {"SLURM_JOB_NODELIST", "gnode[10,20,25]"},
                              {"SLURM_JOB_NUM_NODES", "3"},
@@ -62,7 +63,7 @@ const Variables kBatchScript{{"SLURM_JOB_ID", "200505"},
                              {"SLURM_PROCID", "0"},
                              {"SLURM_LOCALID", "0"}};
 
-/// The environment of a task of `srun` in that script.
+/// The variables of a task that `srun` starts in this script.
 const Variables kSrun = with(kBatchScript, {{"SLURM_STEP_ID", "1"},
                                             {"SLURM_STEP_NODELIST", "gnode[10,20,25]"},
                                             {"SLURM_STEP_NUM_NODES", "3"},
@@ -72,7 +73,7 @@ const Variables kSrun = with(kBatchScript, {{"SLURM_STEP_ID", "1"},
                                             {"SLURM_PROCID", "9"},
                                             {"SLURM_LOCALID", "1"}});
 
-TEST(LaunchEnvironmentTest, AnEmptyEnvironmentIsOneProcessAlone) {
+TEST(LaunchEnvironmentTest, AnEmptyEnvironmentIsASingleProcess) {
   for (const Variables& variables : {Variables{}, {{"RANK", ""}, {"WORLD_SIZE", ""}}}) {
     const auto launch = read(variables);
     EXPECT_EQ(launch.launcher, Launcher::none);
@@ -105,7 +106,7 @@ TEST(LaunchEnvironmentTest, ReadsTorchrun) {
   EXPECT_FALSE(read(with(kTorchrun, {{"TORCHELASTIC_USE_AGENT_STORE", "False"}})).uses_agent_store);
 }
 
-TEST(LaunchEnvironmentTest, OneProcessOfTorchrunOrMpirunIsAGroup) {
+TEST(LaunchEnvironmentTest, OneProcessOfTorchrunOrMpirunFormsAGroup) {
   const Variables by_hand{
       {"RANK", "0"}, {"WORLD_SIZE", "1"}, {"MASTER_ADDR", "gpu-box"}, {"MASTER_PORT", "29500"}};
   EXPECT_TRUE(read(by_hand).is_distributed());
@@ -116,7 +117,7 @@ TEST(LaunchEnvironmentTest, OneProcessOfTorchrunOrMpirunIsAGroup) {
   EXPECT_TRUE(read(of_mpirun).is_distributed());
 }
 
-TEST(LaunchEnvironmentTest, TorchrunWinsOverMpirunWinsOverSrun) {
+TEST(LaunchEnvironmentTest, TorchrunPrecedesMpirunPrecedesSrun) {
   for (const Variables& outer : {kSrun, kOpenMpi}) {
     const auto launch = read(with(outer, kTorchrun));
     EXPECT_EQ(launch.launcher, Launcher::torchrun);
@@ -125,7 +126,7 @@ TEST(LaunchEnvironmentTest, TorchrunWinsOverMpirunWinsOverSrun) {
   EXPECT_EQ(read(with(kSrun, kOpenMpi)).launcher, Launcher::open_mpi);
 }
 
-TEST(LaunchEnvironmentTest, RanksSetByHandOnOneHostAreTheLocalOnes) {
+TEST(LaunchEnvironmentTest, RanksSetByHandOnOneHostAreLocalRanks) {
   for (const char* address : {"localhost", "127.0.0.1", "127.0.1.1", "::1"}) {
     const auto launch = read(
         {{"RANK", "2"}, {"WORLD_SIZE", "3"}, {"MASTER_ADDR", address}, {"MASTER_PORT", "65535"}});
@@ -176,7 +177,7 @@ TEST(LaunchEnvironmentTest, ReadsSrun) {
   EXPECT_EQ(read(with(kSrun, {{"MASTER_ADDR", "10.0.0.1"}})).master_address, "10.0.0.1");
 }
 
-TEST(LaunchEnvironmentTest, SrunGivesTheRankWhereAScriptExportsTheRest) {
+TEST(LaunchEnvironmentTest, SrunProvidesTheRankIfAScriptExportsTheRest) {
   const auto launch = read(
       with(kSrun, {{"WORLD_SIZE", "11"}, {"MASTER_ADDR", "gnode10"}, {"MASTER_PORT", "29500"}}));
   EXPECT_EQ(launch.launcher, Launcher::slurm);
@@ -184,7 +185,7 @@ TEST(LaunchEnvironmentTest, SrunGivesTheRankWhereAScriptExportsTheRest) {
   EXPECT_EQ(launch.master_port, 29'500);
 }
 
-TEST(LaunchEnvironmentTest, AStepMayBeSmallerThanItsAllocation) {
+TEST(LaunchEnvironmentTest, AStepCanBeSmallerThanItsAllocation) {
   const auto launch = read(with(kSrun, {{"SLURM_NTASKS", "64"},
                                         {"SLURM_STEP_NODELIST", "gnode25"},
                                         {"SLURM_STEP_NUM_TASKS", "2"},
@@ -196,12 +197,12 @@ TEST(LaunchEnvironmentTest, AStepMayBeSmallerThanItsAllocation) {
   EXPECT_EQ(launch.master_address, "gnode25");
 }
 
-TEST(LaunchEnvironmentTest, ShellsInASlurmAllocationAreOneProcessAlone) {
+TEST(LaunchEnvironmentTest, AShellInASlurmAllocationIsASingleProcess) {
   EXPECT_EQ(read(kBatchScript).launcher, Launcher::none);
-  // salloc's shell, by Slurm's setting use_interactive_step.
+  // The shell of salloc with Slurm's setting use_interactive_step.
   const auto interactive = read(with(kSrun, {{"SLURM_STEP_ID", "4294967290"}}));
   EXPECT_EQ(interactive.launcher, Launcher::none);
-  // srun --pty bash
+  // The shell of `srun --pty bash`.
   const auto pty =
       read(with(kBatchScript, {{"SLURM_STEP_ID", "0"}, {"SLURM_STEP_NUM_TASKS", "1"}}));
   EXPECT_EQ(pty.launcher, Launcher::slurm);
@@ -210,7 +211,7 @@ TEST(LaunchEnvironmentTest, ShellsInASlurmAllocationAreOneProcessAlone) {
   EXPECT_FALSE(pty.is_distributed());
 }
 
-TEST(LaunchEnvironmentTest, PortsFollowTheJob) {
+TEST(LaunchEnvironmentTest, ThePortDependsOnTheJob) {
   std::set<uint16_t> ports;
   for (int step = 0; step < 100; ++step) {
     const Variables variables = with(kSrun, {{"SLURM_STEP_ID", std::to_string(step)}});
@@ -221,7 +222,7 @@ TEST(LaunchEnvironmentTest, PortsFollowTheJob) {
     ports.insert(port);
   }
   EXPECT_GE(ports.size(), 95U);
-  // Of another build of the program too.
+  // A different build of the program must choose the same port.
   EXPECT_EQ(read(kOpenMpi).master_port, 17'468);
 }
 
@@ -294,7 +295,7 @@ TEST(LaunchEnvironmentTest, FindsTheFirstHostOfSlurmsNodeLists) {
   }
 }
 
-TEST(LaunchEnvironmentTest, EachProcessTakesTheDeviceOfItsNumberOrTheOnlyOneThatItSees) {
+TEST(LaunchEnvironmentTest, EachProcessUsesTheDeviceOfItsLocalRankOrTheOnlyVisibleOne) {
   LaunchEnvironment launch = read(kTorchrun);  // the second of two processes on its host
   EXPECT_EQ(device_index_of(launch, 2), 1);
   EXPECT_EQ(device_index_of(launch, 1), std::nullopt) << "two processes would share it unasked";

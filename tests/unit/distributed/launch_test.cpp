@@ -1,4 +1,4 @@
-// What `launch` refuses; tests/distributed/launch_in_code.cpp has it work.
+// Tests of the errors of `launch`. tests/distributed/launch_in_code.cpp tests a successful launch.
 
 #include "linkboy/distributed/launch.hpp"
 
@@ -15,7 +15,7 @@ void expect_refused(const LaunchOptions& options, const std::string& text) {
   EXPECT_ERROR(launch(options), text);
 }
 
-TEST(LaunchTest, RefusesOptionsOutOfTheirRange) {
+TEST(LaunchTest, RefusesOptionsOutOfRange) {
   expect_refused({.rank = 0, .world_size = 0}, "world_size is 0; it must be from 1 to");
   expect_refused({.rank = 2, .world_size = 2}, "rank is 2; it must be from 0 to 1");
   expect_refused({.rank = -1, .world_size = 2}, "rank is -1");
@@ -27,13 +27,13 @@ TEST(LaunchTest, RefusesOptionsOutOfTheirRange) {
                  "local_world_size is 3");
 }
 
-TEST(LaunchTest, RefusesToGuessThePlaceOnAHost) {
-  expect_refused({.rank = 0, .world_size = 2, .local_rank = 0}, "give both or neither");
+TEST(LaunchTest, RefusesToGuessTheLocalRank) {
+  expect_refused({.rank = 0, .world_size = 2, .local_rank = 0}, "set both or neither");
   expect_refused({.rank = 0, .world_size = 2, .host = "10.0.0.1"},
-                 "may run on several hosts; give local_rank and local_world_size");
+                 "may run on several hosts; set local_rank and local_world_size");
 }
 
-TEST(LaunchTest, RefusesToComeAfterAnAccelerator) {
+TEST(LaunchTest, RefusesToRunAfterAnAccelerator) {
   const Accelerator accelerator({.device = "cpu"});
   EXPECT_ERROR(launch({.rank = 0, .world_size = 1}), "launch was called after an Accelerator");
 }

@@ -1,4 +1,4 @@
-// Parts of process groups that need no second process.
+// Tests of process groups that do not need a second process.
 
 #include <c10/util/ScopeExit.h>
 #include <gtest/gtest.h>
@@ -13,7 +13,7 @@
 namespace linkboy::testing::process_group_test {
 namespace {
 
-/// Takes the tensors that NCCL takes.
+/// Accepts the same memory layouts as NCCL.
 class AsNccl : public PretendingBackend {
  public:
   using PretendingBackend::PretendingBackend;
@@ -41,7 +41,7 @@ TEST(ProcessGroupTest, ReducesTensorsOfAnyMemoryOrder) {
   }
 }
 
-TEST(WorldTest, MoreRanksThanAProcessCanConnectToAreAnErrorBeforeItWaits) {
+TEST(WorldTest, TooManyRanksAreAnImmediateError) {
   rlimit before{};
   ASSERT_EQ(::getrlimit(RLIMIT_NOFILE, &before), 0);
   const auto restore = c10::make_scope_exit([&] { ::setrlimit(RLIMIT_NOFILE, &before); });
@@ -50,8 +50,8 @@ TEST(WorldTest, MoreRanksThanAProcessCanConnectToAreAnErrorBeforeItWaits) {
   LaunchEnvironment launch;
   launch.world_size = 1000;
   EXPECT_ERROR(init_process_group(launch, {}, torch::kCPU),
-               "there are 1000 processes, and each connects to all others, but this one may have "
-               "only 512 open files. Correct the number of processes");
+               "there are 1000 processes, and each connects to all others, but this one may open "
+               "only 512 files. Correct the number of processes");
 }
 
 }  // namespace

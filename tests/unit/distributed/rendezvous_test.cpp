@@ -30,7 +30,7 @@ uint16_t port_that_was_free() {
   return ntohs(address.sin_port);
 }
 
-TEST(RendezvousTest, RanksOfAnotherJobOnTheSamePortReachNoKeyOfThisOne) {
+TEST(RendezvousTest, RanksOfAnotherJobOnTheSamePortCannotReadItsKeys) {
   using namespace std::chrono_literals;
   LaunchEnvironment launch{.rank = 0,
                            .world_size = 2,
@@ -50,7 +50,7 @@ TEST(RendezvousTest, RanksOfAnotherJobOnTheSamePortReachNoKeyOfThisOne) {
   EXPECT_FALSE(stranger->check({"arrived/1"}));
 }
 
-TEST(RendezvousTest, OtherHostsAreNotToldALoopbackAddress) {
+TEST(RendezvousTest, OtherHostsNeverReceiveALoopbackAddress) {
   EXPECT_EQ(local_address_towards("127.0.0.1", 29500, /*has_other_hosts=*/false), "127.0.0.1");
   ifaddrs* found = nullptr;
   ASSERT_EQ(getifaddrs(&found), 0);

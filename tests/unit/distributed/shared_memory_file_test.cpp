@@ -10,7 +10,7 @@
 namespace linkboy::shared_memory_file_test {
 namespace {
 
-TEST(SharedMemoryFileTest, NobodyCanShrinkIt) {
+TEST(SharedMemoryFileTest, CannotBeShrunk) {
   const auto memory = SharedMemoryFile::create(1 << 20);
   ASSERT_NE(memory, nullptr);
   EXPECT_EQ(::truncate(memory->path().c_str(), 1), -1);
@@ -18,7 +18,7 @@ TEST(SharedMemoryFileTest, NobodyCanShrinkIt) {
   EXPECT_NE(SharedMemoryFile::open(memory->path(), 1 << 20), nullptr);
 }
 
-TEST(SharedMemoryFileTest, MemoryThatCouldShrinkIsNotOpened) {
+TEST(SharedMemoryFileTest, RefusesToOpenMemoryThatCouldShrink) {
   const int file = ::memfd_create("linkboy", MFD_CLOEXEC | MFD_ALLOW_SEALING);
   ASSERT_EQ(::ftruncate(file, 4096), 0);
   const std::string path = "/proc/" + std::to_string(::getpid()) + "/fd/" + std::to_string(file);

@@ -1,4 +1,5 @@
-// The conversion to synchronized batch norm: its layers, its calls, its lifetime, its errors.
+// Tests of the conversion to synchronized batch norm: the layers, the calls, the lifetime and the
+// errors.
 
 #include <gtest/gtest.h>
 #include <torch/script.h>
@@ -19,7 +20,7 @@ namespace {
 using torch::nn::BatchNormOptions;
 using RankPtr = std::shared_ptr<ThreadRank>;
 
-TEST(SyncBatchNormTest, CallsOfEvaluationAndOfOtherLayersAreBitForBitAsBefore) {
+TEST(SyncBatchNormTest, EvaluationAndOtherLayersStayBitIdentical) {
   torch::nn::BatchNorm2d converted(3);
   torch::nn::BatchNorm2d plain(3);
   Model model(converted);
@@ -44,7 +45,7 @@ TEST(SyncBatchNormTest, CallsOfEvaluationAndOfOtherLayersAreBitForBitAsBefore) {
   }
 }
 
-TEST(SyncBatchNormTest, EvaluationIsNoCollectiveEvenWithoutRunningStatistics) {
+TEST(SyncBatchNormTest, EvaluationIsNotCollectiveEvenWithoutRunningStatistics) {
   torch::nn::BatchNorm1d norm(BatchNormOptions(3).track_running_stats(false));
   Model model(norm);
   Meeting nobody(1);
@@ -55,7 +56,7 @@ TEST(SyncBatchNormTest, EvaluationIsNoCollectiveEvenWithoutRunningStatistics) {
   EXPECT_EQ(group->num_collectives, 0);
 }
 
-TEST(SyncBatchNormTest, IsACollectiveWithoutGradientsAndInInferenceModeToo) {
+TEST(SyncBatchNormTest, IsCollectiveAlsoWithoutGradientsAndInInferenceMode) {
   run_ranks(2, [&](int64_t rank, const RankPtr& group) {
     torch::nn::BatchNorm1d norm(1);
     Model model(norm);
@@ -83,7 +84,7 @@ TEST(SyncBatchNormTest, SurvivesMovingAndLoadingOfTheModel) {
   });
 }
 
-TEST(SyncBatchNormTest, IsComputedAgainForACheckpointedBackward) {
+TEST(SyncBatchNormTest, IsRecomputedForACheckpointedBackward) {
   run_ranks(2, [&](int64_t, const RankPtr& group) {
     torch::nn::BatchNorm1d norm(3);
     Model model(norm);
@@ -97,7 +98,7 @@ TEST(SyncBatchNormTest, IsComputedAgainForACheckpointedBackward) {
   });
 }
 
-TEST(SyncBatchNormTest, TheEndOfTheHandleIsTheEndOfTheConversionButNotOfItsBackward) {
+TEST(SyncBatchNormTest, DestroyingTheHandleEndsTheConversionButNotItsBackward) {
   run_ranks(2, [&](int64_t, const RankPtr& group) {
     torch::nn::BatchNorm1d norm(3);
     Model model(norm);
@@ -115,7 +116,7 @@ TEST(SyncBatchNormTest, TheEndOfTheHandleIsTheEndOfTheConversionButNotOfItsBackw
   EXPECT_EQ(detail::SyncBatchNormRegistry::instance().size(), 0U);
 }
 
-TEST(SyncBatchNormTest, NoLayerIsTakenForOneOfADeadModel) {
+TEST(SyncBatchNormTest, NoLayerIsMistakenForOneOfADestroyedModel) {
   Meeting nobody(1);
   const auto group = std::make_shared<ThreadRank>(nobody, 0);
   const auto handle = [&] {
@@ -126,7 +127,7 @@ TEST(SyncBatchNormTest, NoLayerIsTakenForOneOfADeadModel) {
   EXPECT_EQ(group->num_collectives, 0);
 }
 
-/// A TorchScript model as an export from Python has it.
+/// Returns a TorchScript model like one that was exported from Python.
 torch::jit::Module script_net() {
   torch::jit::Module norm("BatchNorm1d");
   norm.register_parameter("weight", torch::full({3}, 1.5F).requires_grad_(), /*is_buffer=*/false);
@@ -145,7 +146,7 @@ torch::jit::Module script_net() {
   return net;
 }
 
-TEST(SyncBatchNormTest, ReachesTorchScriptAlsoOnceItHasBeenOptimised) {
+TEST(SyncBatchNormTest, AppliesToOptimisedTorchScript) {
   torch::manual_seed(4);
   const auto x = torch::randn({9, 3});
   auto whole = script_net();
@@ -178,7 +179,7 @@ TEST(SyncBatchNormTest, ReachesTorchScriptAlsoOnceItHasBeenOptimised) {
   });
 }
 
-TEST(SyncBatchNormTest, RefusesWhatItCannotDo) {
+TEST(SyncBatchNormTest, RefusesUnsupportedLayers) {
   Meeting nobody(1);
   const auto group = std::make_shared<ThreadRank>(nobody, 0);
   torch::nn::Sequential nameless(
@@ -191,7 +192,7 @@ TEST(SyncBatchNormTest, RefusesWhatItCannotDo) {
   EXPECT_EQ(convert_sync_batchnorm(model, std::make_shared<ProcessGroup>()).num_layers(), 0);
   const auto handle = detail::convert_sync_batchnorm(model, group);
   EXPECT_EQ(handle.num_layers(), 1) << "a layer by two names is one";
-  EXPECT_ERROR((void)detail::convert_sync_batchnorm(model, group), "synchronised already");
+  EXPECT_ERROR((void)detail::convert_sync_batchnorm(model, group), "already synchronised");
   EXPECT_ERROR(shared(torch::randn({2, 4})), "has 3 channels");
 }
 

@@ -1,4 +1,4 @@
-// The numbers of synchronized batch norm: those of one process with the whole batch.
+// Tests that synchronized batch norm has the same results as one process with the whole batch.
 
 #include "linkboy/distributed/sync_batch_norm.hpp"
 
@@ -27,7 +27,8 @@ struct Batches {
   std::function<at::Tensor(at::Tensor)> change_input = [](at::Tensor input) { return input; };
 };
 
-/// Two updates' worth of forward and backward, by ranks and by one process with all batches.
+/// Runs two forward and backward passes, on ranks with a batch each and in one process with all of
+/// the samples. Compares outputs, gradients and buffers.
 void expect_equals_whole_batch(const MakeModel& make_model, std::vector<int64_t> shape,
                                const Batches& batches = {}) {
   torch::manual_seed(1);
@@ -105,7 +106,7 @@ TEST(SyncBatchNormTest, EqualsTheWholeBatchInFloat64To12Digits) {
   expect_equals_whole_batch(only<torch::nn::BatchNorm2d>(BatchNormOptions(3)), {3, 4, 5}, batches);
 }
 
-TEST(SyncBatchNormTest, CountsAnEmptyBatchAsNothing) {
+TEST(SyncBatchNormTest, IgnoresAnEmptyBatch) {
   for (const auto& sizes : {std::vector<int64_t>{0, 4, 3}, {4, 3, 0}, {4, 0}}) {
     expect_equals_whole_batch(only<torch::nn::BatchNorm2d>(BatchNormOptions(3)), {3, 2, 2},
                               {.batch_sizes = sizes});
@@ -117,7 +118,7 @@ TEST(SyncBatchNormTest, AveragesCumulativelyWithoutAMomentum) {
   expect_equals_whole_batch(only<torch::nn::BatchNorm1d>(options), {3});
 }
 
-TEST(SyncBatchNormTest, TakesInputsOfAnyLayout) {
+TEST(SyncBatchNormTest, AcceptsInputsOfAnyLayout) {
   const auto channels_last = [](at::Tensor x) {
     return x.contiguous(at::MemoryFormat::ChannelsLast);
   };
@@ -127,7 +128,7 @@ TEST(SyncBatchNormTest, TakesInputsOfAnyLayout) {
   expect_equals_whole_batch(make, {4, 3, 5}, {.change_input = strided});
 }
 
-TEST(SyncBatchNormTest, ReachesLayersAmongOthersInASequential) {
+TEST(SyncBatchNormTest, AppliesToLayersInASequential) {
   const Batches batches{.tolerance = 1e-10, .dtype = torch::kDouble};
   const auto make = [] {
     const auto conv = torch::nn::Conv2dOptions(2, 2, 3).bias(false);  // its gradient would be 0
@@ -138,12 +139,12 @@ TEST(SyncBatchNormTest, ReachesLayersAmongOthersInASequential) {
   expect_equals_whole_batch(make, {2, 6, 6}, batches);
 }
 
-TEST(SyncBatchNormTest, KnowsALayerWithoutRunningStatisticsByItsWeight) {
+TEST(SyncBatchNormTest, RecognisesALayerWithoutRunningStatisticsByItsWeight) {
   const auto options = BatchNormOptions(3).track_running_stats(false);
   expect_equals_whole_batch(only<torch::nn::BatchNorm1d>(options), {3});
 }
 
-TEST(SyncBatchNormTest, TakesSixteenBitInputsWithStatisticsIn32Bits) {
+TEST(SyncBatchNormTest, AcceptsSixteenBitInputsWithStatisticsIn32Bits) {
   const auto to_bfloat16 = [](at::Tensor x) { return x.to(torch::kBFloat16); };
   const Batches batches{.tolerance = 0.01, .change_input = to_bfloat16};
   expect_equals_whole_batch(only<torch::nn::BatchNorm2d>(BatchNormOptions(4)), {4, 5, 3}, batches);
@@ -151,7 +152,7 @@ TEST(SyncBatchNormTest, TakesSixteenBitInputsWithStatisticsIn32Bits) {
   expect_equals_whole_batch(only<torch::nn::BatchNorm2d>(BatchNormOptions(4)), {4, 5, 3}, all);
 }
 
-/// Holds its layer by its own type, and calls it so.
+/// Holds the layer as a BatchNorm1d and calls its `forward` directly.
 struct TypedNet : torch::nn::Cloneable<TypedNet> {
   TypedNet() { reset(); }
   void reset() override {
@@ -163,7 +164,7 @@ struct TypedNet : torch::nn::Cloneable<TypedNet> {
   torch::nn::BatchNorm1d norm{nullptr};
 };
 
-TEST(SyncBatchNormTest, ReachesTypedMembersUnderAutocast) {
+TEST(SyncBatchNormTest, AppliesToTypedMembersUnderAutocast) {
   torch::manual_seed(2);
   const auto whole = std::make_shared<TypedNet>();
   const auto x = torch::randn({8, 3});

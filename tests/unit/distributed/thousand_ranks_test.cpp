@@ -1,5 +1,5 @@
-// The whole loop as rank 700 of 1,024, with a group that only pretends to send. (c10d's own
-// FakeProcessGroup does the same, but its header needs Python's.)
+// Runs the training loop as rank 700 of 1,024, with a process group that only pretends to send
+// data. (c10d's FakeProcessGroup does the same, but its header needs Python's headers.)
 
 #include <gtest/gtest.h>
 
@@ -29,7 +29,7 @@ struct Scale : torch::nn::Module {
   torch::Tensor weight;
 };
 
-TEST(ThousandRanksTest, ARankSeesItsShareOfEachUpdateAndOfTheEvaluation) {
+TEST(ThousandRanksTest, ARankReadsItsShareOfEachUpdateAndOfTheEvaluation) {
   const auto net = std::make_shared<Scale>();
   const auto keep = std::make_shared<KeepIndices>();
   QuietTrainer trainer(
@@ -42,7 +42,8 @@ TEST(ThousandRanksTest, ARankSeesItsShareOfEachUpdateAndOfTheEvaluation) {
                                      .eval_dataset = TensorDataset(numbers, numbers),
                                      .per_device_batch_size = 2,
                                      .train_dataloader_options = {.shuffle = false}});
-  // Five whole rounds of 2 x 1,024 samples, and one that continues with the first samples.
+  // There are five complete rounds of 2 x 1,024 samples, and one that is filled with the first
+  // samples.
   EXPECT_EQ(result.num_updates, 6);
   std::vector<int64_t> expected;
   for (int64_t round = 0; round < 6; ++round) {
@@ -51,7 +52,7 @@ TEST(ThousandRanksTest, ARankSeesItsShareOfEachUpdateAndOfTheEvaluation) {
     }
   }
   EXPECT_EQ(keep->train, expected);
-  expected.resize(10);  // in evaluation nobody has a sample twice
+  expected.resize(10);  // an evaluation uses each sample once
   EXPECT_EQ(keep->eval, expected);
   EXPECT_EQ(trainer.run_config().num_processes, kNumRanks);
   EXPECT_EQ(trainer.run_config().train_total_batch_size, 2 * kNumRanks);

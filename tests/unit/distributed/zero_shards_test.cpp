@@ -9,7 +9,7 @@
 namespace linkboy::testing::zero_shards_test {
 namespace {
 
-TEST(ZeroShardsTest, AStepThatThrowsGivesTheGradientsBackOnce) {
+TEST(ZeroShardsTest, AStepThatThrowsRestoresTheGradientsOnce) {
   auto own = torch::ones({3}).requires_grad_();
   auto others = torch::ones({2}).requires_grad_();
   torch::optim::SGD optimizer({own, others}, 0.1);

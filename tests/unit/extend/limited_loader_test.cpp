@@ -24,7 +24,7 @@ TEST(LimitedLoaderTest, GivesTheFirstBatchesOfEachEpoch) {
   }
 }
 
-TEST(LimitedLoaderTest, GoesOnFromTheMiddle) {
+TEST(LimitedLoaderTest, ContinuesFromTheMiddleOfAnEpoch) {
   const auto all = make_data_loader(toy_data(20), {.batch_size = 4});
   LimitedLoader limited(all, 3);
   auto batches = limited.iterate(1, 2);
@@ -41,7 +41,7 @@ TEST(LimitedLoaderTest, ALimitAboveTheSizeChangesNothing) {
 TEST(LimitedLoaderTest, RefusesNullAndLimitsBelowOne) {
   const auto all = make_data_loader(toy_data(20), {.batch_size = 4});
   EXPECT_ERROR((LimitedLoader{nullptr, 1}), "is null");
-  EXPECT_ERROR((LimitedLoader{all, -1}), "limited to -1 batches");
+  EXPECT_ERROR((LimitedLoader{all, -1}), "max_batches is -1");
   EXPECT_EQ((LimitedLoader{all, 0}.size()), 0);
   EXPECT_EQ((LimitedLoader{all, 0}.iterate(1)->next()), std::nullopt);
 }

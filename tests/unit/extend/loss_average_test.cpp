@@ -22,13 +22,13 @@ TEST(LossAverageTest, IsTheSampleWeightedMeanExactly) {
   EXPECT_EQ(tracker.average(), total / static_cast<double>(count));
 }
 
-TEST(LossAverageTest, KeepsNoGraphAndTakesTheMeanOfALossPerSample) {
+TEST(LossAverageTest, KeepsNoGraphAndAveragesALossPerSample) {
   LossAverage tracker;
   tracker.update(torch::tensor({1.0, 3.0}).requires_grad_(), 2);
   EXPECT_EQ(tracker.average(), 2.0);
 }
 
-TEST(LossAverageTest, StartsAgain) {
+TEST(LossAverageTest, StartsFromZeroAfterAReset) {
   LossAverage tracker;
   EXPECT_TRUE(std::isnan(tracker.average()));
   tracker.update(torch::tensor(2.0), 2);
@@ -46,7 +46,7 @@ TEST(LossAverageTest, AddsUpOnTheDevice_CUDA) {
   EXPECT_EQ(tracker.average(), 2.0);
 }
 
-TEST(LossAverageTest, ARestoredSumContinuesInEveryBit_CUDA) {
+TEST(LossAverageTest, ARestoredSumContinuesBitIdentically_CUDA) {
   const auto loss = [](int i) { return torch::tensor(std::sin(i) * 1e-3 + 1, torch::kCUDA); };
   LossAverage whole;
   for (int i = 0; i < 1000; ++i) whole.update(loss(i), 3);

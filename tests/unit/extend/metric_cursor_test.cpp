@@ -1,5 +1,3 @@
-// Who reads the run history as it grows.
-
 #include "linkboy/extend/metric_cursor.hpp"
 
 #include <gtest/gtest.h>
@@ -13,7 +11,7 @@ namespace {
 
 using Values = MetricCursor::NamedValues;
 
-TEST(MetricCursorTest, AMetricThatWasDeletedHasNothingNewAndThenAllIsNew) {
+TEST(MetricCursorTest, ADeletedMetricHasNoNewValuesUntilItIsRecordedAgain) {
   InMemoryRunHistory history;
   MetricCursor cursor;
   history.update_metric("loss", 3.0);
@@ -26,16 +24,16 @@ TEST(MetricCursorTest, AMetricThatWasDeletedHasNothingNewAndThenAllIsNew) {
   EXPECT_EQ(cursor.take_newest(history, "loss", false), std::nullopt);
 }
 
-TEST(MetricCursorTest, AMetricThatIsNotThereIsAnErrorOnlyWhenAllAre) {
+TEST(MetricCursorTest, AMissingMetricIsAnErrorOnlyIfAllAreMissing) {
   InMemoryRunHistory history;
   MetricCursor cursor;
-  history.update_metric("test_eval_loss_epoch", 1.0);  // a callback's own evaluation
+  history.update_metric("test_eval_loss_epoch", 1.0);  // from a callback's evaluation
   EXPECT_EQ(cursor.take_newest(history, "eval_los_epoch", false), std::nullopt);
   history.update_metric("eval_loss_epoch", 0.5);
   EXPECT_ERROR(cursor.take_newest(history, "eval_los_epoch", true), "eval_los_epoch");
 }
 
-TEST(MetricCursorTest, GivesEachValueOnce) {
+TEST(MetricCursorTest, ReturnsEachValueOnce) {
   InMemoryRunHistory history;
   MetricCursor metrics;
   history.update_metric("loss", 3.0);
@@ -58,7 +56,7 @@ TEST(MetricCursorTest, AfterAResetOfTheHistoryAllValuesAreNew) {
   EXPECT_EQ(metrics.take(other), (Values{{"loss", 1.0}}));
 }
 
-TEST(MetricCursorTest, StateSaysWhatWasTaken) {
+TEST(MetricCursorTest, StateRecordsWhichValuesWereRead) {
   InMemoryRunHistory history;
   history.update_metric("loss", 3.0);
   MetricCursor before;
@@ -69,7 +67,7 @@ TEST(MetricCursorTest, StateSaysWhatWasTaken) {
   EXPECT_EQ(after.take(history), (Values{{"loss", 2.0}}));
 }
 
-TEST(MetricCursorTest, RejectsAStateThatCountsNothing) {
+TEST(MetricCursorTest, RejectsAStateWithoutCounts) {
   EXPECT_ERROR((MetricCursor{}.load_state_dict({{"loss", "many"}})), "\"loss\"");
 }
 

@@ -12,7 +12,7 @@
 namespace linkboy::testing::batch_size_finder_test {
 namespace {
 
-/// Runs out of memory with batches above a size.
+/// Runs out of memory with batches larger than a limit.
 class SmallMemory : public QuietTrainer {
  public:
   using QuietTrainer::QuietTrainer;
@@ -48,12 +48,12 @@ TEST_F(BatchSizeFinderTest, DoublesThenHalvesTheGap) {
   EXPECT_EQ(result.largest, 48);
 }
 
-TEST_F(BatchSizeFinderTest, TakesABadAllocationForTooLarge) {
+TEST_F(BatchSizeFinderTest, TreatsABadAllocationAsTooLarge) {
   trainer_.bad_alloc_limit = 10;
   EXPECT_EQ(find_batch_size(trainer_, options_).largest, 10);
 }
 
-TEST_F(BatchSizeFinderTest, AStopEndsTheSearchWithTheTrialsThatAreCompleteAndTheNextRun) {
+TEST_F(BatchSizeFinderTest, AStopEndsTheSearchWithItsCompleteTrialsAndTheNextRun) {
   const TrainOptions options{
       .train_dataset = toy_data(32), .num_epochs = 1, .per_device_batch_size = 8};
   trainer_.request_stop();
@@ -69,7 +69,7 @@ TEST_F(BatchSizeFinderTest, StopsAtTheSizeOfTheData) {
   EXPECT_EQ(result.largest, 200);
 }
 
-TEST_F(BatchSizeFinderTest, TheFastestIsOneThatFits) {
+TEST_F(BatchSizeFinderTest, TheFastestSizeIsOneThatFits) {
   trainer_.limit = 50;
   const auto result = find_batch_size(trainer_, options_, {.min_batch_size = 4});
   EXPECT_GT(result.fastest, 0);
@@ -81,7 +81,7 @@ TEST_F(BatchSizeFinderTest, TheFastestIsOneThatFits) {
   }
 }
 
-TEST_F(BatchSizeFinderTest, ChangesNoWeight) {
+TEST_F(BatchSizeFinderTest, DoesNotChangeTheWeights) {
   const auto before = copies_of(model_->parameters());
   trainer_.limit = 50;
   find_batch_size(trainer_, options_);
@@ -89,9 +89,9 @@ TEST_F(BatchSizeFinderTest, ChangesNoWeight) {
   EXPECT_TRUE(trainer_.optimizer()->state().empty());
 }
 
-TEST_F(BatchSizeFinderTest, EveryTrialLeavesTheMomentumAsItWas) {
+TEST_F(BatchSizeFinderTest, EveryTrialRestoresTheMomentum) {
   options_.num_epochs = 1;
-  trainer_.train(options_);  // so that there is a momentum
+  trainer_.train(options_);  // creates the momentum
   const auto momenta = [&] {
     std::vector<torch::Tensor> buffers;
     for (const auto& parameter : model_->parameters()) {
@@ -105,9 +105,9 @@ TEST_F(BatchSizeFinderTest, EveryTrialLeavesTheMomentumAsItWas) {
   EXPECT_TRUE(bit_equal(momenta(), before));
 }
 
-TEST_F(BatchSizeFinderTest, SpeedIsThatOfTheUpdatesAfterTheFirst) {
+TEST_F(BatchSizeFinderTest, TheSpeedExcludesTheFirstUpdate) {
   using Clock = std::chrono::steady_clock;
-  /// Its second update is busy for a time that the measured one must include.
+  /// The second update takes 20 ms, which the measured time must include.
   class Busy : public QuietTrainer {
    public:
     using QuietTrainer::QuietTrainer;
@@ -125,7 +125,7 @@ TEST_F(BatchSizeFinderTest, SpeedIsThatOfTheUpdatesAfterTheFirst) {
   EXPECT_LE(result.trials.at(0).samples_per_second, 200.0 / trainer.seconds);
 }
 
-TEST_F(BatchSizeFinderTest, SaysThatNothingFits) {
+TEST_F(BatchSizeFinderTest, ReportsThatNothingFits) {
   EXPECT_ERROR(find_batch_size(trainer_, options_, {.max_memory_mib = 1.0}), "not even a batch");
 }
 
@@ -136,7 +136,7 @@ TEST_F(BatchSizeFinderTest, OtherErrorsOfTrainingReachTheCaller) {
   EXPECT_ERROR(find_batch_size(trainer_, options_), "no batch");
 }
 
-TEST_F(BatchSizeFinderTest, RejectsOptionsOutOfTheirRange) {
+TEST_F(BatchSizeFinderTest, RejectsOptionsOutOfRange) {
   EXPECT_ERROR(find_batch_size(trainer_, options_, {.min_batch_size = 0}), "min_batch_size is 0");
   EXPECT_ERROR(find_batch_size(trainer_, options_, {.min_batch_size = 8, .max_batch_size = 4}),
                "max_batch_size is 4");

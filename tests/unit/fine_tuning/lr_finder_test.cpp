@@ -17,7 +17,7 @@ TrainOptions training() {
   return {.train_dataset = toy_data(32), .num_epochs = 1, .per_device_batch_size = 8};
 }
 
-/// Counts the runs it sees.
+/// Counts the runs and the calls of `on_init_end`.
 class CountRuns : public Callback {
  public:
   void on_init_end(Trainer&) override { ++num_init_ends; }
@@ -28,7 +28,7 @@ class CountRuns : public Callback {
 
 class FindersTest : public ::testing::Test {
  protected:
-  /// All that a trial could change, as text.
+  /// Returns everything that a trial could change, as text.
   std::string everything() {
     std::string text;
     for (const auto& parameter : toy_.model->parameters()) text += c10::str(parameter.cpu());
@@ -58,7 +58,7 @@ TEST_F(FindersTest, LearningRateGrowsByOneFactorFromStartToEnd) {
   }
 }
 
-TEST_F(FindersTest, FirstLossIsThatOfTheUntouchedModel) {
+TEST_F(FindersTest, TheFirstLossIsThatOfTheUnchangedModel) {
   const auto loss = toy_.trainer.evaluate({.dataset = toy_data(32)}).at("evaluation_loss");
   auto options = training();
   options.per_device_batch_size = 32;
@@ -68,7 +68,7 @@ TEST_F(FindersTest, FirstLossIsThatOfTheUntouchedModel) {
 }
 
 TEST_F(FindersTest, LearningRateSearchChangesNothing) {
-  toy_.trainer.train(training());  // so that there is a momentum
+  toy_.trainer.train(training());  // creates the momentum
   const std::string before = everything();
   find_learning_rate(toy_.trainer, training(), {.num_updates = 20});
   EXPECT_EQ(everything(), before);
@@ -76,7 +76,7 @@ TEST_F(FindersTest, LearningRateSearchChangesNothing) {
   EXPECT_EQ(toy_.trainer.callback_handler().names().size(), 1U);
 }
 
-TEST_F(FindersTest, AFreshOptimizerIsFreshAgainAfterwards) {
+TEST_F(FindersTest, AFreshOptimizerIsRestoredToItsInitialState) {
   find_learning_rate(toy_.trainer, training(), {.num_updates = 5});
   EXPECT_TRUE(toy_.optimizer->state().empty());
 }
@@ -97,7 +97,7 @@ TEST_F(FindersTest, ALearningRateSearchThatDivergesStopsNoLaterRun) {
   EXPECT_EQ(toy_.trainer.train(training()).num_updates, 4);
 }
 
-/// Requests a stop where its loss is not finite, and overflows at large learning rates.
+/// Overflows at large learning rates, and requests a stop if the loss is not finite.
 struct StopsAtNan : QuietTrainer {
   using QuietTrainer::QuietTrainer;
   StepOutput calculate_train_batch_loss(const Batch& batch) override {
@@ -126,9 +126,9 @@ TEST_F(FindersTest, EndsWhereTheLossDiverges) {
   EXPECT_GE(result.losses.size(), 2U);
 }
 
-TEST_F(FindersTest, SuggestsARateWhereTheLossFalls) {
+TEST_F(FindersTest, SuggestsARateAtWhichTheLossFalls) {
   auto options = training();
-  options.per_device_batch_size = 32;  // batches alike: the loss changes by the rate alone
+  options.per_device_batch_size = 32;  // all batches are equal, so only the rate changes the loss
   const auto result =
       find_learning_rate(toy_.trainer, options,
                          {.start_lr = 1e-4, .end_lr = 10.0, .num_updates = 60, .smoothing = 0.5});
@@ -161,14 +161,15 @@ TEST_F(FindersTest, SuggestsARateThatTrainsWell) {
         trainer,
         {.train_dataset = TensorDataset(x, y), .num_epochs = 1, .per_device_batch_size = 32});
     ASSERT_TRUE(result.suggestion.has_value());
-    // Of 0.001 to 0.08 Adam is best with 0.01, of 0.02 to 2 SGD with 0.2.
+    // Among the rates from 0.001 to 0.08, Adam is best at 0.01; among those from 0.02 to 2, SGD is
+    // best at 0.2.
     const double best = is_adam ? 0.01 : 0.2;
     EXPECT_GT(*result.suggestion, best / 4);
     EXPECT_LT(*result.suggestion, best * 4);
   }
 }
 
-/// The loss minus a constant: below 0, as a density's may be.
+/// Subtracts a constant from the loss, which makes it negative, as that of a density can be.
 class NegativeLossTrainer : public QuietTrainer {
  public:
   using QuietTrainer::QuietTrainer;
@@ -186,12 +187,12 @@ TEST_F(FindersTest, ANegativeLossDoesNotDiverge) {
                               {.callbacks = {}, .accelerator = {.device = "cpu"}});
   const LrFinderOptions finder{.start_lr = 1e-3, .end_lr = 0.1, .num_updates = 50};
   EXPECT_EQ(find_learning_rate(trainer, training(), finder).losses.size(), 50U);
-  // Where it does diverge, the search ends.
+  // The search ends if the loss does diverge.
   const LrFinderOptions too_far{.start_lr = 1e-3, .end_lr = 1e6, .num_updates = 50};
   EXPECT_LT(find_learning_rate(trainer, training(), too_far).losses.size(), 50U);
 }
 
-TEST_F(FindersTest, UpdatesThatAreSkippedAreNoFall) {
+TEST_F(FindersTest, SkippedUpdatesDoNotCountAsAFall) {
   class SkipsSome : public QuietTrainer {
    public:
     using QuietTrainer::QuietTrainer;
@@ -218,7 +219,7 @@ TEST_F(FindersTest, UpdatesThatAreSkippedAreNoFall) {
   EXPECT_NE(*result.suggestion, rates[15]);
 }
 
-TEST_F(FindersTest, TheTrainersCallbacksAreSetUpInItsFirstRun) {
+TEST_F(FindersTest, CallbacksOfTheTrainerAreSetUpInItsFirstRun) {
   find_learning_rate(toy_.trainer, training(), {.num_updates = 5});
   EXPECT_EQ(runs_->num_init_ends, 0);
   toy_.trainer.train(training());
@@ -253,7 +254,7 @@ TEST_F(FindersTest, GroupsKeepTheRatioOfTheirRates) {
   for (const double ratio : trainer.ratios) EXPECT_NEAR(ratio, 2.0, 1e-9);
 }
 
-TEST_F(FindersTest, PutsEverythingBackWhenTrainingThrows) {
+TEST_F(FindersTest, RestoresEverythingWhenTrainingThrows) {
   const std::string before = everything();
   auto options = training();
   options.train_dataloader_options.transform = [](Batch, const TransformContext&) -> Batch {
@@ -264,14 +265,14 @@ TEST_F(FindersTest, PutsEverythingBackWhenTrainingThrows) {
   EXPECT_EQ(toy_.trainer.callback_handler().names().size(), 1U);
 }
 
-TEST_F(FindersTest, PutsBackTheRandomNumbersThatTheModelHasDrawn) {
+TEST_F(FindersTest, RestoresTheRandomNumberGenerator) {
   toy_.model->push_back(torch::nn::Dropout(0.5));
   const std::string before = everything();
   find_learning_rate(toy_.trainer, training(), {.num_updates = 3});
   EXPECT_EQ(everything(), before);
 }
 
-TEST_F(FindersTest, LeavesNoGradientsEvenWhereTheTrainerKeepsThem) {
+TEST_F(FindersTest, LeavesNoGradientsEvenIfTheTrainerKeepsThem) {
   class KeepGradients : public QuietTrainer {
    public:
     using QuietTrainer::QuietTrainer;
@@ -283,7 +284,7 @@ TEST_F(FindersTest, LeavesNoGradientsEvenWhereTheTrainerKeepsThem) {
   for (const auto& parameter : toy_.model->parameters()) EXPECT_FALSE(parameter.grad().defined());
 }
 
-TEST_F(FindersTest, PutsBackTheMembersOfASubclassAndThePhaseOfLocalSgd) {
+TEST_F(FindersTest, RestoresMembersOfASubclassAndThePhaseOfLocalSgd) {
   class Counting : public QuietTrainer {
    public:
     using QuietTrainer::QuietTrainer;
@@ -314,7 +315,7 @@ TEST_F(FindersTest, PutsBackTheMembersOfASubclassAndThePhaseOfLocalSgd) {
   EXPECT_EQ(counts(), before);
 }
 
-/// Gives these losses, one an update, whatever the model does.
+/// Runs a search with the given losses, one per update, which do not depend on the model.
 LrFinderResult find_with_losses(std::vector<double> losses, LrFinderOptions finder) {
   auto num_losses = std::make_shared<std::size_t>(0);
   auto model = toy_model();
@@ -327,14 +328,14 @@ LrFinderResult find_with_losses(std::vector<double> losses, LrFinderOptions find
   return find_learning_rate(trainer, training(), finder);
 }
 
-TEST_F(FindersTest, EndsAtALossThatIsNotFinite) {
+TEST_F(FindersTest, EndsAtANonFiniteLoss) {
   for (const double loss : {NAN, INFINITY}) {
     EXPECT_EQ(find_with_losses({1.0, 1.0, loss, 1.0, 1.0}, {}).losses.size(), 3U) << loss;
   }
 }
 
-TEST_F(FindersTest, DoesNotSuggestARateOfTheFirstTenthWhichIsMeansOfTooFewLosses) {
-  // Falls by 6 about the updates 1 and 2 (from 0), by 1 about the update 10.
+TEST_F(FindersTest, DoesNotSuggestARateFromTheFirstTenth) {
+  // The loss falls by 6 around the updates 1 and 2 (from 0), and by 1 around update 10.
   std::vector<double> losses(20, 2.0);
   std::fill_n(losses.begin(), 10, 3.0);
   std::fill_n(losses.begin(), 2, 9.0);
@@ -342,7 +343,7 @@ TEST_F(FindersTest, DoesNotSuggestARateOfTheFirstTenthWhichIsMeansOfTooFewLosses
   EXPECT_EQ(result.suggestion, result.learning_rates[9]);
 }
 
-TEST_F(FindersTest, RejectsOptionsOutOfTheirRange) {
+TEST_F(FindersTest, RejectsOptionsOutOfRange) {
   const auto find = [&](LrFinderOptions options) {
     find_learning_rate(toy_.trainer, training(), options);
   };
@@ -355,7 +356,7 @@ TEST_F(FindersTest, RejectsOptionsOutOfTheirRange) {
   EXPECT_ERROR(find({}), "learning rates are all 0");
 }
 
-TEST_F(FindersTest, DoNotCallTheCallbacksOfTheRunTheyAreGiven) {
+TEST_F(FindersTest, DoNotCallTheCallbacksOfTheGivenRun) {
   const auto counts = std::make_shared<CountRuns>();
   TrainOptions options = training();
   options.callbacks = {counts};

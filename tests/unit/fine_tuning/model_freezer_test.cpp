@@ -39,7 +39,7 @@ std::vector<int64_t> groups_of(const ParametersByGroup& parameters) {
   return groups;
 }
 
-/// The names of the parameters, in their order.
+/// Returns the names of the parameters, in the order of `parameters`.
 std::vector<std::string> names_of(const std::vector<at::Tensor>& parameters,
                                   const torch::nn::Module& model) {
   std::vector<std::string> names;
@@ -55,10 +55,9 @@ void freeze_by_hand(torch::nn::Module& module) {
   for (auto& parameter : module.parameters()) parameter.set_requires_grad(false);
 }
 
-// ---- Ranges
-// -------------------------------------------------------------------------------------
+// ---- Ranges -------------------------------------------------------------------------------------
 
-TEST(ModelFreezerTest, IndexesCountFromBothEndsAndComeInEitherOrder) {
+TEST(ModelFreezerTest, IndexesCountFromBothEndsInEitherOrder) {
   struct Case {
     int64_t from, to;
     std::vector<int64_t> groups;
@@ -83,13 +82,13 @@ TEST(ModelFreezerTest, AnIndexOutOfRangeIsAnErrorThatChangesNothing) {
   NestedNet net;
   ModelFreezer freezer(net);
   EXPECT_ERROR(freezer.freeze({.to_index = 3}), "no layer group 3: the model has 3 layer group(s)");
-  EXPECT_ERROR(freezer.freeze({.from_index = -4}), "Take an index from -3 to 2");
+  EXPECT_ERROR(freezer.freeze({.from_index = -4}), "Use an index from -3 to 2");
   EXPECT_ERROR(freezer.unfreeze({.from_index = 7}), "no layer group 7");
   EXPECT_ERROR(freezer.get_frozen_parameters(0, 3), "no layer group 3");
   EXPECT_EQ(frozen_names(*net), Names{});
 }
 
-TEST(ModelFreezerTest, FreezesRangesWithoutTheirBatchNorms) {
+TEST(ModelFreezerTest, FreezesRangesExceptTheirBatchNorms) {
   struct Case {
     FreezeOptions range;
     Names frozen;
@@ -138,10 +137,9 @@ TEST(ModelFreezerTest, UnfreezesRanges) {
   }
 }
 
-// ---- What is returned
-// ---------------------------------------------------------------------------
+// ---- Results ------------------------------------------------------------------------------------
 
-TEST(ModelFreezerTest, ReturnsTheVeryParametersThatChanged) {
+TEST(ModelFreezerTest, ReturnsExactlyTheChangedParameters) {
   NestedNet net;
   ModelFreezer freezer(net);
   const std::vector<std::string> input{"input.weight", "input.bias"};
@@ -160,7 +158,7 @@ TEST(ModelFreezerTest, ReturnsTheVeryParametersThatChanged) {
   EXPECT_TRUE(freezer.unfreeze().empty());
 }
 
-TEST(ModelFreezerTest, OfAPartlyFrozenGroupOnlyTheRestIsReturned) {
+TEST(ModelFreezerTest, ReturnsOnlyTheUnfrozenRestOfAGroup) {
   NestedNet net;
   ModelFreezer freezer(net);
   freeze_by_hand(*net->block->linear);
@@ -187,7 +185,7 @@ TEST(ModelFreezerTest, ASharedParameterIsReturnedOnce) {
   EXPECT_EQ(frozen.at(0).size(), 2U);
 }
 
-TEST(ModelFreezerTest, ParametersOfModulesThatHaveChildrenAreFrozenToo) {
+TEST(ModelFreezerTest, FreezesParametersOfModulesWithChildren) {
   struct Net : torch::nn::Module {
     Net() {
       register_parameter("class_token", torch::zeros({2}));
@@ -207,10 +205,9 @@ TEST(ModelFreezerTest, ParametersOfModulesThatHaveChildrenAreFrozenToo) {
   EXPECT_EQ(frozen_names(*net), (Names{"class_token", "embed.weight", "embed.bias"}));
 }
 
-// ---- The model
-// ----------------------------------------------------------------------------------
+// ---- The model ----------------------------------------------------------------------------------
 
-TEST(ModelFreezerTest, TheConstructorUnfreezesUnlessToldNot) {
+TEST(ModelFreezerTest, TheConstructorUnfreezesByDefault) {
   NestedNet net;
   freeze_by_hand(*net->input);
   const ModelFreezer careful(net, {.unfreeze_all = false});
@@ -270,7 +267,7 @@ TEST(ModelFreezerTest, AReplacedHeadIsInItsGroup) {
   EXPECT_TRUE(frozen.at(2)[0].is_same(net->output->weight));
 }
 
-TEST(ModelFreezerTest, FreezingDropsTheGradientAndLeavesIntegersAlone) {
+TEST(ModelFreezerTest, FreezingDropsTheGradientAndSkipsIntegers) {
   Sequential model(Linear(2, 2), Linear(2, 2));
   model->register_parameter("codes", torch::zeros({2}, torch::kInt8), /*requires_grad=*/false);
   ModelFreezer freezer(model);
@@ -285,8 +282,7 @@ TEST(ModelFreezerTest, ATorchScriptModelIsRefused) {
   EXPECT_ERROR(ModelFreezer(Model(torch::jit::Module("script"))), "the model is TorchScript");
 }
 
-// ---- Modes
-// --------------------------------------------------------------------------------------
+// ---- Modes --------------------------------------------------------------------------------------
 
 TEST(ModelFreezerTest, FreezingAndEvaluationModeAreIndependent) {
   NestedNet net;
@@ -295,9 +291,9 @@ TEST(ModelFreezerTest, FreezingAndEvaluationModeAreIndependent) {
   EXPECT_EQ(frozen_names(*net), together({kInput, kBlockLinear}));
   EXPECT_EQ(modules_in_eval(*net), Names{});
 
-  freezer.freeze({.set_modules_as_eval = true});  // of layers that are frozen already
+  freezer.freeze({.set_modules_as_eval = true});  // the layers are already frozen
   EXPECT_EQ(frozen_names(*net), together({kInput, kBlockLinear}));
-  // Batch norms that are not frozen stay in training mode, within a block that is not.
+  // Batch norms that are not frozen stay in training mode, even in a block in evaluation mode.
   EXPECT_EQ(modules_in_eval(*net), (Names{"input", "block", "block.linear", "block.inner",
                                           "block.inner.linear", "block.inner.dropout"}));
   EXPECT_TRUE(net->is_training());
@@ -311,7 +307,7 @@ TEST(ModelFreezerTest, FreezingAndEvaluationModeAreIndependent) {
   EXPECT_EQ(modules_in_eval(*net), Names{"input"});
 }
 
-TEST(ModelFreezerTest, FrozenBatchNormsAreInEvaluationModeToo) {
+TEST(ModelFreezerTest, FrozenBatchNormsAreInEvaluationMode) {
   NestedNet net;
   ModelFreezer(net, {.freeze_batch_norms = true}).freeze({.set_modules_as_eval = true});
   EXPECT_EQ(modules_in_eval(*net),
@@ -319,7 +315,7 @@ TEST(ModelFreezerTest, FrozenBatchNormsAreInEvaluationModeToo) {
                    "block.inner.linear", "block.inner.norm", "block.inner.dropout"}));
 }
 
-TEST(ModelFreezerTest, UnfreezingPutsIntoTrainingMode) {
+TEST(ModelFreezerTest, UnfreezingSetsTrainingMode) {
   NestedNet net;
   ModelFreezer freezer(net);
   net->eval();
@@ -334,7 +330,7 @@ TEST(ModelFreezerTest, ModesAreAppliedAgainAfterTrain) {
   ModelFreezer freezer(net);
   freezer.freeze({.to_index = 0, .set_modules_as_eval = true});
   net->train();
-  net->output->eval();  // what others have set stays
+  net->output->eval();  // set by the program, and kept
   freezer.apply_modes();
   EXPECT_EQ(modules_in_eval(*net), (Names{"input", "output"}));
   freezer.unfreeze();

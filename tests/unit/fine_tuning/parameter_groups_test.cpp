@@ -1,4 +1,4 @@
-// Param groups by weight decay and learning rate.
+// Param groups by weight decay and by learning rate.
 
 #include "linkboy/fine_tuning/parameter_groups.hpp"
 
@@ -28,13 +28,13 @@ using torch::optim::AdamWOptions;
 using torch::optim::OptimizerParamGroup;
 using torch::optim::SGDOptions;
 
-/// A norm that LibTorch does not know as one.
+/// A normalisation layer that is not one of LibTorch's.
 struct ScaleImpl : torch::nn::Module {
   ScaleImpl() { register_parameter("scale", torch::ones({4})); }
 };
 TORCH_MODULE(Scale);
 
-/// Parameters of each kind.
+/// A model with parameters of each kind.
 struct EveryKindImpl : torch::nn::Module {
   EveryKindImpl() {
     register_parameter("token", torch::zeros({1, 4}));
@@ -70,7 +70,8 @@ const Names kBiases{
 const Names kEmbeddings{"embed.weight", "bag.weight"};
 const Names kOneDimensional{"scale.scale"};
 
-/// The options' field of each parameter, by name. A parameter of two groups fails the test.
+/// Returns the field of the options for each parameter, by name. A parameter in two groups fails
+/// the test.
 template <class Options, class Field>
 std::map<std::string, double> fields_of(const std::vector<OptimizerParamGroup>& groups,
                                         const torch::nn::Module& model, Field field) {
@@ -114,15 +115,14 @@ Names together(const std::vector<Names>& all) {
   return result;
 }
 
-// ---- Weight decay
-// -------------------------------------------------------------------------------
+// ---- Weight decay -------------------------------------------------------------------------------
 
 TEST(WeightDecayGroupsTest, NormsAndBiasesAreNotDecayed) {
   EveryKind model;
   EXPECT_EQ(undecayed(model, {}), together({kNorms, kBiases}));
 }
 
-TEST(WeightDecayGroupsTest, EachKindHasItsOption) {
+TEST(WeightDecayGroupsTest, EachKindOfParameterHasItsOption) {
   EveryKind model;
   EXPECT_EQ(undecayed(model, {.decay_norms = true}), kBiases);
   EXPECT_EQ(undecayed(model, {.decay_biases = true}), kNorms);
@@ -133,7 +133,7 @@ TEST(WeightDecayGroupsTest, EachKindHasItsOption) {
   EXPECT_EQ(undecayed(model, {.decay_norms = true, .decay_biases = true}), Names{});
 }
 
-TEST(WeightDecayGroupsTest, EveryParameterIsInOneOfTwoGroupsThatKeepTheOtherOptions) {
+TEST(WeightDecayGroupsTest, EveryParameterIsInExactlyOneGroup) {
   EveryKind model;
   const auto groups =
       weight_decay_groups(model, AdamWOptions(3e-3).weight_decay(0.7), {.weight_decay = 0.05});
@@ -146,11 +146,11 @@ TEST(WeightDecayGroupsTest, EveryParameterIsInOneOfTwoGroupsThatKeepTheOtherOpti
   EXPECT_EQ(decays.at("head.weight"), 0.05);
   EXPECT_EQ(decays.at("rnn.weight_hh_l0"), 0.05);
   EXPECT_EQ(decays.at("head.bias"), 0.0);
-  // In the order of the model.
+  // The parameters are in the order of the model.
   EXPECT_TRUE(groups[0].params()[0].is_same(model->named_parameters()["token"]));
 }
 
-TEST(WeightDecayGroupsTest, NamesOverrideAndTheLongestCounts) {
+TEST(WeightDecayGroupsTest, TheLongestMatchingNameOverrides) {
   EveryKind model;
   const auto groups = weight_decay_groups(model, AdamWOptions(1e-3),
                                           {.weight_decay = 0.1,
@@ -170,7 +170,7 @@ TEST(WeightDecayGroupsTest, NamesOverrideAndTheLongestCounts) {
   EXPECT_EQ(decays.at("head.weight"), 0.1);
 }
 
-TEST(WeightDecayGroupsTest, FrozenParametersAreLeftOutAndSharedOnesComeOnce) {
+TEST(WeightDecayGroupsTest, OmitsFrozenParametersAndListsSharedOnesOnce) {
   Linear shared(2, 2);
   torch::nn::Sequential model(shared, torch::nn::ReLU(), shared, Linear(2, 2), Linear(2, 2));
   ModelFreezer(model).freeze({.from_index = 3, .to_index = 3});
@@ -179,7 +179,7 @@ TEST(WeightDecayGroupsTest, FrozenParametersAreLeftOutAndSharedOnesComeOnce) {
   EXPECT_EQ(groups[0].params().size(), 2U);  // the weights
   EXPECT_EQ(groups[1].params().size(), 2U);
   EXPECT_TRUE(groups[0].params()[0].is_same(shared->weight));
-  torch::optim::SGD optimizer(groups, SGDOptions(0.1));  // refuses a parameter that it has
+  torch::optim::SGD optimizer(groups, SGDOptions(0.1));  // throws if a parameter occurs twice
   EXPECT_EQ(optimizer.param_groups().size(), 2U);
 }
 
@@ -208,8 +208,7 @@ TEST(ParameterGroupsTest, FrozenParametersHaveTheirOwnDecayWhenTheyAreUnfrozen) 
   EXPECT_EQ(decays.at("1.weight"), 0.0);
 }
 
-// ---- Learning rates
-// -----------------------------------------------------------------------------
+// ---- Learning rates -----------------------------------------------------------------------------
 
 TEST(LayerWiseLrGroupsTest, EachLayerHasASmallerRateThanTheNext) {
   NestedNet net;
@@ -224,7 +223,7 @@ TEST(LayerWiseLrGroupsTest, EachLayerHasASmallerRateThanTheNext) {
   }
 }
 
-TEST(LayerWiseLrGroupsTest, LayersWithoutParametersDoNotCountAndFrozenOnesDo) {
+TEST(LayerWiseLrGroupsTest, CountsFrozenLayersButNotLayersWithoutParameters) {
   torch::nn::Sequential model(Linear(2, 2), torch::nn::ReLU(), Linear(2, 2), torch::nn::ReLU(),
                               Linear(2, 2), torch::nn::Softmax(1));
   ModelFreezer(model).freeze({.from_index = 2, .to_index = 2});
@@ -233,7 +232,7 @@ TEST(LayerWiseLrGroupsTest, LayersWithoutParametersDoNotCountAndFrozenOnesDo) {
                      {"0.weight", 0.1}, {"0.bias", 0.1}, {"4.weight", 0.4}, {"4.bias", 0.4}}));
 }
 
-TEST(LayerWiseLrGroupsTest, LayersMayBeNamed) {
+TEST(LayerWiseLrGroupsTest, LayersCanBeNamed) {
   EveryKind model;
   const auto lrs = lrs_of(
       layer_wise_lr_groups(
@@ -273,34 +272,32 @@ TEST(ParameterGroupsTest, RatesAndDecaysCombineAndEqualOnesAreMerged) {
   EXPECT_EQ(parameter_groups(net, AdamWOptions(0.4), {}).size(), 1U);
 }
 
-// ---- Errors
-// -------------------------------------------------------------------------------------
+// ---- Errors -------------------------------------------------------------------------------------
 
-TEST(ParameterGroupsTest, RefusesWrongOptions) {
+TEST(ParameterGroupsTest, RefusesInvalidOptions) {
   NestedNet net;
   const SGDOptions defaults(0.1);
   EXPECT_ERROR(weight_decay_groups(net, defaults, {.weight_decay = -1.0}), "weight_decay is -1");
   EXPECT_ERROR(weight_decay_groups(net, defaults, {.weight_decay_of = {{"output.bias", NAN}}}),
                "an entry of weight_decay_of is nan");
   EXPECT_ERROR(weight_decay_groups(net, defaults, {.weight_decay_of = {{"outpu", 0.1}}}),
-               "weight_decay_of names \"outpu\", which fits no parameter");
+               "weight_decay_of names \"outpu\", which does not match any parameter");
   EXPECT_ERROR(layer_wise_lr_groups(net, defaults, {.base_lr = -0.1}), "base_lr is -0.1");
   EXPECT_ERROR(layer_wise_lr_groups(net, defaults, {.decay = 0.0}), "decay of learning rates is 0");
   EXPECT_ERROR(layer_wise_lr_groups(net, defaults, {.decay = 1.1}), "at most 1");
   EXPECT_ERROR(layer_wise_lr_groups(net, defaults, {.layers = {{"input"}, {"block"}}}),
-               "the parameter output.weight is in none of the layers");
+               "the parameter output.weight is not in any of the layers");
   EXPECT_ERROR(
       layer_wise_lr_groups(net, defaults, {.layers = {{"input", "block"}, {"head"}, {"output"}}}),
-      "layers names \"head\", which fits no parameter");
+      "layers names \"head\", which does not match any parameter");
   EXPECT_ERROR(weight_decay_groups(net, torch::optim::LBFGSOptions(0.1)), "have no weight_decay");
   EXPECT_ERROR(weight_decay_groups(Model(torch::jit::Module("script")), defaults),
                "the model is TorchScript");
   ModelFreezer(net, {.freeze_batch_norms = true}).freeze({.to_index = -1});
-  EXPECT_ERROR(weight_decay_groups(net, defaults), "the model has no trainable parameter");
+  EXPECT_ERROR(weight_decay_groups(net, defaults), "the model does not have a trainable parameter");
 }
 
-// ---- In training
-// --------------------------------------------------------------------------------
+// ---- Training -----------------------------------------------------------------------------------
 
 TEST(ParameterGroupsTest, LayerWiseRatesFollowTheScheduleInTraining) {
   NestedNet net;

@@ -1,4 +1,4 @@
-// Activation checkpoints under autocast.
+// Activation checkpoints with autocast.
 
 #include <ATen/autocast_mode.h>
 #include <gtest/gtest.h>
@@ -39,7 +39,7 @@ TEST(ActivationCheckpointTest, RecomputesUnderTheAutocastOfTheForward) {
   EXPECT_EQ(enabled, (std::vector<bool>{true, true, true}));
   EXPECT_FALSE(at::autocast::is_autocast_enabled(torch::kCPU));
 
-  // The other way round: the backward under autocast, the forward not.
+  // The opposite case: the backward pass runs with autocast, and the forward pass does not.
   enabled.clear();
   const auto y = checkpoint(fn, x);
   {
@@ -50,7 +50,7 @@ TEST(ActivationCheckpointTest, RecomputesUnderTheAutocastOfTheForward) {
   EXPECT_EQ(enabled, (std::vector<bool>{false, false}));
 }
 
-TEST(ActivationCheckpointTest, CastsOfTheRecomputationAreNotUsedAgain) {
+TEST(ActivationCheckpointTest, CastsOfTheRecomputationAreNotReused) {
   const auto weight = rows(8, 8).requires_grad_();
   const auto fn = [&](const Tensor& x) { return x.mm(weight).tanh(); };
   const auto x = rows().requires_grad_();

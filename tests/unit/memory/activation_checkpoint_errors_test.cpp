@@ -1,4 +1,5 @@
-// Recomputations that differ from the forward pass, and tensors that change before them.
+// Errors for a recomputation that differs from the forward pass, and for tensors that change before
+// it.
 
 #include <gtest/gtest.h>
 #include <torch/torch.h>
@@ -14,24 +15,24 @@ namespace {
 
 using torch::Tensor;
 
-TEST(ActivationCheckpointErrorTest, OtherShapesInTheRecomputation) {
+TEST(ActivationCheckpointErrorTest, ARecomputationWithOtherShapesIsAnError) {
   const auto x = rows().requires_grad_();
   const auto fn = [&](const Tensor& x) { return x.narrow(0, 0, is_recomputing() ? 2 : 3).exp(); };
   const auto y = checkpoint(fn, x);
   EXPECT_ERROR(
       y.sum().backward(),
-      "was Float [3, 8] on cpu, but is Float [2, 8] on cpu when computed again; a function "
-      "given to checkpoint must do the same");
+      "was Float [3, 8] on cpu, but is Float [2, 8] on cpu when computed again; the function "
+      "passed to checkpoint must do the same");
 }
 
-TEST(ActivationCheckpointErrorTest, FewerTensorsInTheRecomputation) {
+TEST(ActivationCheckpointErrorTest, ARecomputationWithFewerTensorsIsAnError) {
   const auto x = rows().requires_grad_();
   const auto fn = [&](const Tensor& x) { return is_recomputing() ? x.exp() : x.exp().exp(); };
   const auto y = checkpoint(fn, x);
   EXPECT_ERROR(y.sum().backward(), "the recomputation did not reach tensor 1 of the 2");
 }
 
-TEST(ActivationCheckpointErrorTest, WhatTheFunctionThrows) {
+TEST(ActivationCheckpointErrorTest, AnExceptionOfTheFunctionReachesTheCaller) {
   const auto x = rows().requires_grad_();
   const auto fn = [&](const Tensor& x) {
     if (is_recomputing()) throw std::domain_error("no");
@@ -46,7 +47,7 @@ TEST(ActivationCheckpointErrorTest, WhatTheFunctionThrows) {
   EXPECT_FALSE(is_recomputing());
 }
 
-TEST(ActivationCheckpointErrorTest, ChangesBeforeTheBackward) {
+TEST(ActivationCheckpointErrorTest, AnInputChangedBeforeTheBackwardIsAnError) {
   auto x = rows();
   auto weight = rows(8, 8).requires_grad_();
   const auto fn = [&](const Tensor& x) { return x.mm(weight).exp().mm(weight); };
@@ -61,7 +62,7 @@ TEST(ActivationCheckpointErrorTest, ChangesBeforeTheBackward) {
   EXPECT_ERROR(y.sum().backward(), "a parameter (Float [8, 8] on cpu) was changed in place");
 }
 
-TEST(ActivationCheckpointErrorTest, ChangesWithinTheFunction) {
+TEST(ActivationCheckpointErrorTest, AnInputChangedByTheFunctionIsAnError) {
   const auto x = rows().requires_grad_();
   const auto fn = [](const Tensor& x) {
     auto y = x.exp();

@@ -1,4 +1,4 @@
-// Memory that activation checkpoints keep, and until when.
+// The memory that activation checkpoints hold, and the time at which they release it.
 
 #include <c10/core/Allocator.h>
 #include <gtest/gtest.h>
@@ -16,7 +16,7 @@ namespace {
 using torch::Tensor;
 using Network = std::function<Tensor(Tensor)>;
 
-/// Bytes that this thread's CPU tensors hold, from its construction on.
+/// Measures the bytes that this thread's CPU tensors hold, starting at its construction.
 class MemoryMeter {
  public:
   int64_t live() const { return report_->live; }
@@ -65,8 +65,8 @@ TEST(ActivationCheckpointTest, KeepsOnlyTheInputs) {
   });
   EXPECT_GT(plain.first, 60.0);          // 4 blocks * 8 * 2
   EXPECT_LT(checkpointed.first, 4.5);    // the outputs of 4 blocks
-  EXPECT_LT(nested.first, 4.5);          // the same: their inner inputs are freed
-  EXPECT_LT(checkpointed.second, 26.0);  // and one block of 16
+  EXPECT_LT(nested.first, 4.5);          // the same, since inner inputs are freed
+  EXPECT_LT(checkpointed.second, 26.0);  // plus one block of 16
   EXPECT_LT(nested.second, 26.0);
 }
 
@@ -79,7 +79,7 @@ TEST(ActivationCheckpointTest, FreesEverythingAtTheEnd) {
   const MemoryMeter meter;
   checkpoint(two, input).sum().backward();
   EXPECT_EQ(meter.live(), 0);
-  checkpoint(two, input);  // without a backward
+  checkpoint(two, input);  // without a backward pass
   EXPECT_EQ(meter.live(), 0);
   {
     const auto loss = checkpoint(two, input).sum();
@@ -90,7 +90,7 @@ TEST(ActivationCheckpointTest, FreesEverythingAtTheEnd) {
   EXPECT_EQ(meter.live(), 0);
 }
 
-TEST(ActivationCheckpointTest, ABackwardOfAPartLeavesNothingBehind) {
+TEST(ActivationCheckpointTest, APartialBackwardLeaksNothing) {
   const auto a = rows().requires_grad_();
   const auto b = rows().requires_grad_();
   const auto fn = [](const Tensor& a, const Tensor& b) { return (a.exp() * b.exp()).tanh(); };
@@ -114,13 +114,13 @@ struct AsksTwice : torch::autograd::Function<AsksTwice> {
   }
 };
 
-TEST(ActivationCheckpointTest, SavedTensorsMayBeReadTwice) {
+TEST(ActivationCheckpointTest, SavedTensorsCanBeReadTwice) {
   const auto x = rows().requires_grad_();
   const auto y = checkpoint([](const Tensor& x) { return AsksTwice::apply(x * 2); }, x);
   EXPECT_TRUE(torch::equal(torch::autograd::grad({y.sum()}, {x})[0], (x * 2).exp() * 2));
 }
 
-TEST(ActivationCheckpointTest, CustomFunctionsLeaveNothingBehind) {
+TEST(ActivationCheckpointTest, CustomFunctionsLeakNothing) {
   const auto x = rows().requires_grad_();
   const MemoryMeter meter;
   const auto fn = [](const Tensor& x) { return AsksTwice::apply(x * 2); };

@@ -18,7 +18,7 @@ namespace {
 using torch::Tensor;
 using Network = std::function<Tensor(Tensor)>;
 
-TEST(ActivationCheckpointTest, GradientsAndRandomNumbersAreThoseOfThePlainCall) {
+TEST(ActivationCheckpointTest, GradientsAndRandomNumbersEqualThePlainCall) {
   auto mlp = dropout_mlp();
   const auto x = rows().requires_grad_();
   const auto plain = step([&](Tensor x) { return mlp->forward(x); }, mlp->parameters(), x);
@@ -34,7 +34,7 @@ TEST(ActivationCheckpointTest, GradientsAndRandomNumbersAreThoseOfThePlainCall) 
   EXPECT_EQ(calls, 2);
 }
 
-TEST(ActivationCheckpointTest, TakesModulesOfAnyKind) {
+TEST(ActivationCheckpointTest, AcceptsModulesOfAnyKind) {
   auto mlp = dropout_mlp();
   const auto parameters = mlp->parameters();
   const auto plain = step([&](Tensor x) { return mlp->forward(x); }, parameters, rows());
@@ -49,7 +49,7 @@ TEST(ActivationCheckpointTest, TakesModulesOfAnyKind) {
 
 Tensor squared(const Tensor& x) { return x * x; }
 
-TEST(ActivationCheckpointTest, TakesFunctionsOfAnyKind) {
+TEST(ActivationCheckpointTest, AcceptsFunctionsOfAnyKind) {
   const auto x = rows().requires_grad_();
   const auto expected = torch::autograd::grad({squared(x).sum()}, {x});
   const auto check = [&](const Tensor& y) {
@@ -62,7 +62,7 @@ TEST(ActivationCheckpointTest, TakesFunctionsOfAnyKind) {
   check(checkpoint([calls = 0](Tensor x) mutable { return ++calls, squared(x); }, x));
 }
 
-TEST(ActivationCheckpointTest, ParametersGetGradientsWhereInputsNeedNone) {
+TEST(ActivationCheckpointTest, ParametersGetGradientsIfInputsNeedNone) {
   auto mlp = dropout_mlp();
   const auto parameters = mlp->parameters();
   const auto plain = step([&](Tensor x) { return mlp->forward(x); }, parameters, rows());
@@ -74,7 +74,7 @@ TEST(ActivationCheckpointTest, ParametersGetGradientsWhereInputsNeedNone) {
   EXPECT_TRUE(bit_equal(step(without_input, parameters, rows()), plain));
 }
 
-TEST(ActivationCheckpointTest, TakesAndReturnsSeveralTensors) {
+TEST(ActivationCheckpointTest, AcceptsAndReturnsSeveralTensors) {
   const auto weight = rows(8, 3).requires_grad_();
   const auto shift = rows(5, 3).requires_grad_();
   const auto pair = [&](const Tensor& x, const Tensor& shift, const Tensor& none) {
@@ -99,7 +99,7 @@ TEST(ActivationCheckpointTest, TakesAndReturnsSeveralTensors) {
   EXPECT_TRUE(bit_equal(step(checkpointed, {weight, shift}, x), step(plain, {weight, shift}, x)));
 }
 
-TEST(ActivationCheckpointTest, UnusedOutputsAreNoProblem) {
+TEST(ActivationCheckpointTest, UnusedOutputsWork) {
   const auto x = rows().requires_grad_();
   const auto fn = [](const Tensor& x) { return std::make_tuple(x.exp(), x.sigmoid()); };
   std::get<0>(checkpoint(fn, x)).sum().backward();
@@ -160,7 +160,7 @@ TEST(ActivationCheckpointTest, LambdasUpdateRunningStatisticsTwice) {
   EXPECT_FALSE(is_recomputing());
 }
 
-TEST(ActivationCheckpointTest, TheBackwardMayRunInAnotherThread) {
+TEST(ActivationCheckpointTest, TheBackwardCanRunInAnotherThread) {
   auto mlp = dropout_mlp();
   const auto x = rows().requires_grad_();
   const auto gradients = [&](const Network& run) {
@@ -191,7 +191,7 @@ TEST(ActivationCheckpointTest, IsAPlainCallWithoutGradients) {
   EXPECT_TRUE(torch::equal(checkpoint_sequential(mlp, 3, rows()), plain));
 }
 
-TEST(ActivationCheckpointTest, EndsAsSoonAsTheBackwardHasWhatItNeeds) {
+TEST(ActivationCheckpointTest, RecomputesOnlyWhatTheBackwardNeeds) {
   int ends = 0;
   const auto x = rows().requires_grad_();
   const auto fn = [&](const Tensor& x) {
@@ -203,13 +203,13 @@ TEST(ActivationCheckpointTest, EndsAsSoonAsTheBackwardHasWhatItNeeds) {
   EXPECT_EQ(ends, 1);
 }
 
-TEST(ActivationCheckpointTest, WorksWhereTheFunctionCatchesEverything) {
+TEST(ActivationCheckpointTest, WorksIfTheFunctionCatchesEverything) {
   const auto x = rows().requires_grad_();
   const auto fn = [&](const Tensor& x) {
     Tensor y = x;
     try {
       y = x.exp();
-    } catch (...) {  // the early end
+    } catch (...) {  // also catches the early end
     }
     return y.tanh().sigmoid();
   };
@@ -217,7 +217,7 @@ TEST(ActivationCheckpointTest, WorksWhereTheFunctionCatchesEverything) {
   EXPECT_TRUE(torch::equal(torch::autograd::grad({checkpoint(fn, x).sum()}, {x})[0], plain));
 }
 
-TEST(ActivationCheckpointTest, TakesSeveralBackwards) {
+TEST(ActivationCheckpointTest, SupportsSeveralBackwards) {
   const auto x = rows().requires_grad_();
   const auto weight = rows(8, 8).requires_grad_();
   const auto fn = [&](const Tensor& x) {
@@ -235,7 +235,7 @@ TEST(ActivationCheckpointTest, TakesSeveralBackwards) {
   EXPECT_TRUE(bit_equal(gradients([&](const Tensor& x) { return checkpoint(fn, x); }), plain));
 }
 
-TEST(ActivationCheckpointTest, TakesGradientsOfGradients) {
+TEST(ActivationCheckpointTest, SupportsGradientsOfGradients) {
   const auto x = rows().requires_grad_();
   const auto weight = rows(8, 8).requires_grad_();
   const auto fn = [&](const Tensor& x) {
@@ -251,7 +251,7 @@ TEST(ActivationCheckpointTest, TakesGradientsOfGradients) {
   EXPECT_TRUE(bit_equal(gradients([&](const Tensor& x) { return checkpoint(fn, x); }), plain));
 }
 
-TEST(ActivationCheckpointTest, FunctionsMayTakeGradientsThemselves) {
+TEST(ActivationCheckpointTest, FunctionsCanComputeGradientsThemselves) {
   const auto x = rows().requires_grad_();
   const auto weight = rows(8, 8).requires_grad_();
   const auto fn = [&](const Tensor& x) {
@@ -266,7 +266,7 @@ TEST(ActivationCheckpointTest, FunctionsMayTakeGradientsThemselves) {
   EXPECT_TRUE(bit_equal(gradients([&](const Tensor& x) { return checkpoint(fn, x); }), plain));
 }
 
-TEST(ActivationCheckpointTest, TakesTorchScript) {
+TEST(ActivationCheckpointTest, SupportsTorchScript) {
   torch::jit::Module script("m");
   script.register_parameter("weight", rows(8, 8).requires_grad_(), /*is_buffer=*/false);
   script.register_buffer("count", torch::zeros({}));
@@ -278,7 +278,7 @@ TEST(ActivationCheckpointTest, TakesTorchScript) {
   const auto plain_step = [&] {
     return step([&](Tensor x) { return model(x); }, model.parameters(), rows());
   };
-  plain_step();  // after its first run LibTorch optimizes the script, which changes the last bits
+  plain_step();  // the next run uses the optimized script, which differs in the last bits
   const auto plain = plain_step();
   const auto checkpointed = [&](Tensor x) { return checkpoint(model, x); };
   EXPECT_TRUE(bit_equal(step(checkpointed, model.parameters(), rows()), plain));
@@ -304,7 +304,7 @@ TEST(ActivationCheckpointTest, ThreadsDoNotDisturbEachOther) {
   EXPECT_EQ(equal, std::vector<int>(4, 50));
 }
 
-TEST(ActivationCheckpointDeviceTest, GradientsAndRandomNumbersAreThoseOfThePlainCall_CUDA) {
+TEST(ActivationCheckpointDeviceTest, GradientsAndRandomNumbersEqualThePlainCall_CUDA) {
   auto mlp = dropout_mlp();
   mlp->to(torch::kCUDA);
   const auto x = rows().to(torch::kCUDA).requires_grad_();
@@ -317,7 +317,7 @@ TEST(ActivationCheckpointDeviceTest, GradientsAndRandomNumbersAreThoseOfThePlain
   EXPECT_TRUE(bit_equal(step(nested, parameters, x), step(plain, parameters, x)));
 }
 
-TEST(ActivationCheckpointDeviceTest, FunctionsMayTakeGradientsThemselves_CUDA) {
+TEST(ActivationCheckpointDeviceTest, FunctionsCanComputeGradientsThemselves_CUDA) {
   const auto x = rows().to(torch::kCUDA).requires_grad_();
   const auto fn = [&](const Tensor& x) {
     const auto force =

@@ -11,7 +11,7 @@ namespace {
 
 using torch::Tensor;
 
-TEST(CheckpointSequentialTest, GradientsAreThoseOfThePlainCall) {
+TEST(CheckpointSequentialTest, GradientsEqualThePlainCall) {
   auto mlp = dropout_mlp();
   const auto x = rows().requires_grad_();
   const auto parameters = mlp->parameters();
@@ -22,7 +22,7 @@ TEST(CheckpointSequentialTest, GradientsAreThoseOfThePlainCall) {
   }
 }
 
-TEST(CheckpointSequentialTest, TakesAListOfOneType) {
+TEST(CheckpointSequentialTest, AcceptsAListOfOneType) {
   torch::nn::ModuleList list;
   for (int i = 0; i < 5; ++i) list->push_back(torch::nn::Linear(8, 8));
   const auto plain = [&](Tensor x) {
@@ -38,7 +38,7 @@ TEST(CheckpointSequentialTest, TakesAListOfOneType) {
   EXPECT_ERROR(network(rows()), "module 5 of the list is a torch::nn::ReLUImpl");
 }
 
-TEST(CheckpointSequentialTest, RejectsANumberOfSegmentsOutOfItsRange) {
+TEST(CheckpointSequentialTest, RejectsANumberOfSegmentsOutOfRange) {
   EXPECT_ERROR(checkpoint_sequential(dropout_mlp(), 0, rows()), "the number of segments is 0");
   EXPECT_ERROR(checkpoint_sequential(dropout_mlp(), 7, rows()),
                "the number of segments is 7; with 6 modules it must be between 1 and 6");

@@ -1,4 +1,4 @@
-// Steps of training with and without activation checkpoints, for tests.
+// Training steps with and without activation checkpoints.
 
 #pragma once
 
@@ -11,7 +11,8 @@
 
 namespace linkboy::testing {
 
-/// One step: the loss, all gradients, and the random numbers that come after it.
+/// Makes one training step. Returns the loss, all gradients, and the random numbers drawn after the
+/// step.
 inline std::vector<torch::Tensor> step(const std::function<torch::Tensor(torch::Tensor)>& network,
                                        const std::vector<torch::Tensor>& parameters,
                                        torch::Tensor input) {
@@ -43,7 +44,7 @@ inline torch::Tensor rows(int64_t num_rows = 5, int64_t width = 8) {
   return torch::sin(torch::arange(num_rows * width, torch::kFloat)).reshape({num_rows, width});
 }
 
-/// Bfloat16 autocast within its scope.
+/// Enables bfloat16 autocast within its scope.
 class Autocast {
  public:
   explicit Autocast(torch::DeviceType device = torch::kCPU) : device_(device) {

@@ -1,4 +1,4 @@
-// What the process is found to use of memory.
+// The memory use that is measured for the process.
 
 #include "linkboy/memory/memory_use.hpp"
 
@@ -10,26 +10,26 @@
 namespace linkboy::testing::memory_use_test {
 namespace {
 
-TEST(MemoryUseTest, ResidentMemoryGrowsByWhatIsTaken) {
+TEST(MemoryUseTest, ResidentMemoryGrowsWithAllocations) {
   const double before = resident_mib();
   const MappedMemory taken(256);
   EXPECT_NEAR(resident_mib() - before, 256.0, 64.0);
 }
 
-TEST(MemoryUseTest, PeakIsNoLessThanWhatIsTaken) {
+TEST(MemoryUseTest, ThePeakIsAtLeastTheAllocatedMemory) {
   const MappedMemory taken(64);
-  // The kernel counts the two in steps of their own.
+  // The kernel updates the two values in steps of different sizes.
   EXPECT_GE(peak_resident_mib(), resident_mib() - 1.0);
 }
 
-TEST(MemoryUseTest, CpuIsNoDeviceWithAPeak) {
+TEST(MemoryUseTest, TheCpuHasNoDevicePeak) {
   const c10::Device cpu(c10::kCPU);
   reset_device_peak(cpu);
   empty_device_cache(cpu);
   EXPECT_FALSE(device_peak(cpu).has_value());
 }
 
-TEST(MemoryUseTest, DevicePeakIsOfTheTimeSinceItsReset_CUDA) {
+TEST(MemoryUseTest, TheDevicePeakCountsFromItsReset_CUDA) {
   const c10::Device device(c10::kCUDA, 0);
   torch::ones({int64_t{64} << 20}, at::TensorOptions().dtype(at::kByte).device(device));
   const DevicePeak with = device_peak(device).value();

@@ -1,5 +1,5 @@
-// What all metrics do, and the errors of those of classification. Their values are compared with
-// those of torchmetrics elsewhere.
+// Tests of the Metric base class, and of the errors of classification metrics. tests/parity
+// compares their values with torchmetrics.
 
 #include <gtest/gtest.h>
 #include <torch/torch.h>
@@ -26,7 +26,7 @@ namespace {
 
 constexpr int64_t kNumClasses = 5;
 
-/// One of each, with five classes.
+/// Returns one metric of each class, for five classes.
 std::vector<std::unique_ptr<Metric>> top_1_metrics() {
   std::vector<std::unique_ptr<Metric>> metrics;
   metrics.push_back(std::make_unique<Accuracy>(AccuracyOptions{.num_classes = kNumClasses}));
@@ -66,7 +66,7 @@ bool are_same(const torch::Tensor& a, const torch::Tensor& b) {
   return a.sizes() == b.sizes() && torch::allclose(a, b, 0.0, 0.0, /*equal_nan=*/true);
 }
 
-/// A metric with a state of each Merge kind and a rule.
+/// A metric that has a state of each kind of Merge, and a rule.
 class EveryKind : public Metric {
  public:
   EveryKind() {
@@ -90,7 +90,7 @@ class EveryKind : public Metric {
   }
 };
 
-TEST(MetricTest, SeveralBatchesAreAsOne) {
+TEST(MetricTest, SeveralBatchesEqualOneBatch) {
   const auto all = samples(23);
   for (const auto& metric : all_metrics()) {
     metric->update(all.scores, all.labels);
@@ -115,7 +115,7 @@ TEST(MetricTest, ComputeChangesNothing) {
   }
 }
 
-TEST(MetricTest, ResetForgets) {
+TEST(MetricTest, ResetClearsTheState) {
   const auto all = samples(12);
   auto fresh = all_metrics();
   auto used = all_metrics();
@@ -127,7 +127,7 @@ TEST(MetricTest, ResetForgets) {
   }
 }
 
-TEST(MetricTest, StateRestoresAndGoesOn) {
+TEST(MetricTest, ARestoredStateContinues) {
   const auto first = samples(12);
   const auto second = samples(9);
   auto saved = all_metrics();
@@ -179,7 +179,7 @@ TEST(MetricTest, ComputeThrowsForCountedViolationsUntilReset) {
   EXPECT_NO_THROW(metric.compute());
 }
 
-TEST(MetricTest, RefusesAForeignStateAndStaysAsItWas) {
+TEST(MetricTest, ARefusedStateChangesNothing) {
   const auto all = samples(8);
   Accuracy accuracy({.num_classes = kNumClasses});
   accuracy.update(all.scores, all.labels);
@@ -204,7 +204,7 @@ TEST(MetricTest, RefusesAForeignStateAndStaysAsItWas) {
   EXPECT_TRUE(are_same(accuracy.compute(), value));
 }
 
-TEST(ClassificationMetricsTest, RefusedBatchesLeaveTheMetricAsItWas) {
+TEST(ClassificationMetricsTest, ARefusedBatchChangesNothing) {
   const auto all = samples(8);
   for (const auto& metric : all_metrics()) {
     metric->update(all.scores, all.labels);
@@ -216,7 +216,7 @@ TEST(ClassificationMetricsTest, RefusedBatchesLeaveTheMetricAsItWas) {
   }
 }
 
-TEST(ClassificationMetricsTest, NamesTheLabelThatIsNoClass) {
+TEST(ClassificationMetricsTest, ErrorsNameALabelOutOfRange) {
   Accuracy accuracy({.num_classes = 10});
   const auto scores = torch::rand({3, 10});
   const auto labels = [](int64_t odd) { return torch::tensor(std::vector<int64_t>{1, 2, odd}); };
@@ -227,7 +227,7 @@ TEST(ClassificationMetricsTest, NamesTheLabelThatIsNoClass) {
   EXPECT_ERROR(accuracy.update(labels(-1), labels(9)), "a class index of the outputs is -1");
 }
 
-TEST(ClassificationMetricsTest, NamesShapesAndDtypesThatDoNotFit) {
+TEST(ClassificationMetricsTest, ErrorsNameShapesAndDtypesThatDoNotFit) {
   Accuracy accuracy({.num_classes = 10});
   const auto labels = torch::zeros({3}, torch::kLong);
   EXPECT_ERROR(accuracy.update(torch::rand({3, 9}), labels),
@@ -243,14 +243,14 @@ TEST(ClassificationMetricsTest, NamesShapesAndDtypesThatDoNotFit) {
                "the targets are Float[3]; they must be class indexes");
   EXPECT_ERROR(accuracy.update(torch::rand({10}), torch::tensor(1)), "no dimension 0");
   EXPECT_ERROR(accuracy.update(torch::rand({3, 10}).to(torch::kMeta), labels),
-               "the outputs lie on meta, the targets on cpu");
+               "the outputs are on meta, but the targets are on cpu");
   Accuracy binary({.num_classes = 2});
   EXPECT_ERROR(binary.update(torch::rand({3, 1, 1}), labels), "or scores [N, ...] of class 1");
   Accuracy top_2({.num_classes = 2, .top_k = 2});
   EXPECT_ERROR(top_2.update(torch::rand({3}), labels), "top_k needs floating-point scores [N, 2");
 }
 
-TEST(ClassificationMetricsTest, RefusesOptionsThatAreNotAllowed) {
+TEST(ClassificationMetricsTest, RefusesOptionsOutOfRange) {
   EXPECT_ERROR(Accuracy({.num_classes = 1}), "num_classes is 1; it must be at least 2");
   EXPECT_ERROR(ConfusionMatrix({.num_classes = 0}), "num_classes is 0");
   EXPECT_ERROR(CohenKappa({.num_classes = -3}), "num_classes is -3");
@@ -269,7 +269,7 @@ TEST(ClassificationMetricsTest, RefusesOptionsThatAreNotAllowed) {
   }
 }
 
-TEST(ClassificationMetricsTest, TakesLabelsOfAllIntegerTypesAndScoresOfAllFloatingPointTypes) {
+TEST(ClassificationMetricsTest, AcceptsAllIntegerLabelsAndAllFloatingPointScores) {
   const auto all = samples(9);
   Accuracy expected({.num_classes = kNumClasses});
   const auto scores = all.scores.argsort(/*dim=*/1, /*descending=*/false).to(torch::kFloat);
@@ -283,7 +283,7 @@ TEST(ClassificationMetricsTest, TakesLabelsOfAllIntegerTypesAndScoresOfAllFloati
   }
 }
 
-TEST(ClassificationMetricsTest, TakesScoresThatNeedGradients) {
+TEST(ClassificationMetricsTest, AcceptsScoresThatRequireGradients) {
   const auto all = samples(9);
   for (const auto& metric : all_metrics()) {
     const auto scores = all.scores.clone().requires_grad_();
@@ -301,8 +301,9 @@ TEST(ClassificationMetricsTest, AnEmptyBatchAddsNothing) {
   }
 }
 
-TEST(ClassificationMetricsTest, AnIgnoredClassDoesNotOccurInDice) {
-  // Of the three pixels that count, class 0 has one of one, and one more that is predicted.
+TEST(ClassificationMetricsTest, AnIgnoredClassIsLeftOutOfDice) {
+  // Three pixels are counted. Class 0 has one pixel, which is predicted correctly, and one false
+  // positive.
   Dice dice({.num_classes = 3, .average = Average::none, .ignore_index = 2});
   dice.update(torch::tensor({0, 0, 2, 1}), torch::tensor({0, 1, 1, 2}));
   const auto value = dice.compute();
@@ -311,15 +312,15 @@ TEST(ClassificationMetricsTest, AnIgnoredClassDoesNotOccurInDice) {
   EXPECT_TRUE(std::isnan(value[2].item<double>()));
 }
 
-TEST(ClassificationMetricsTest, UpdateReadsNoValueOfADevice) {
-  // The meta device does not have values to read. It lacks an operator that top_k needs.
+TEST(ClassificationMetricsTest, UpdateReadsNoValueFromADevice) {
+  // Tensors on the meta device have no values. The device lacks an operator that top_k needs.
   const auto all = samples(9);
   for (const auto& metric : top_1_metrics()) {
     EXPECT_NO_THROW(metric->update(all.scores.to(torch::kMeta), all.labels.to(torch::kMeta)));
   }
 }
 
-TEST(ClassificationMetricsTest, WhatIsNotOnTheCpuIsCountedAndThrownByCompute_CUDA) {
+TEST(ClassificationMetricsTest, ViolationsOnADeviceAreReportedByCompute_CUDA) {
   const auto all = samples(23);
   auto on_cpu = all_metrics();
   auto on_cuda = all_metrics();

@@ -14,7 +14,7 @@ at::Tensor distance(const at::Tensor& output, const at::Tensor& target) {
   return (output - target).abs();
 }
 
-TEST(FunctionMetricTest, IsTheMeanOfTheValuesOfAllBatches) {
+TEST(FunctionMetricTest, AveragesTheValuesOfAllBatches) {
   const auto metric = make<FunctionMetric>(distance);
   EXPECT_TRUE(std::isnan(metric->compute().item<double>()));
   metric->update(torch::tensor({1.0, 4.0}), torch::tensor({0.0, 0.0}));
@@ -22,7 +22,7 @@ TEST(FunctionMetricTest, IsTheMeanOfTheValuesOfAllBatches) {
   EXPECT_EQ(metric->compute().item<double>(), 4.0);
 }
 
-TEST(FunctionMetricTest, TakesALambdaThatReturnsBooleansOrAScalar) {
+TEST(FunctionMetricTest, AcceptsALambdaThatReturnsBooleansOrAScalar) {
   const auto is_close =
       make<FunctionMetric>([](const at::Tensor& output, const at::Tensor& target) {
         return (output - target).abs().lt(0.5);

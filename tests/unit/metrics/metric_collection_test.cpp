@@ -33,11 +33,11 @@ TEST(MetricCollectionTest, ComputesEachByNameInOrder) {
   EXPECT_TRUE(std::isnan(metrics["squared"].compute().item<double>()));
 }
 
-TEST(MetricCollectionTest, RefusesNamesThatAreTakenOrEmptyAndNoMetric) {
+TEST(MetricCollectionTest, RefusesEmptyAndDuplicateNamesAndNull) {
   auto metrics = two_metrics();
   EXPECT_ERROR(metrics.add("absolute", std::make_shared<R2Score>()),
-               "\"absolute\" is there already (there are: squared, absolute)");
-  EXPECT_ERROR(metrics.add("", std::make_shared<R2Score>()), "the empty name");
+               "there is already a metric \"absolute\" (the names are: squared, absolute)");
+  EXPECT_ERROR(metrics.add("", std::make_shared<R2Score>()), "the name of a metric is empty");
   EXPECT_ERROR(metrics.add("r2", nullptr), "\"r2\" is null");
   EXPECT_ERROR(metrics["r2"], "there is no metric \"r2\"; there are: squared, absolute.");
   EXPECT_EQ(metrics.metrics().size(), 2U);
@@ -59,7 +59,7 @@ TEST(MetricCollectionTest, StateIsNestedByName) {
   EXPECT_EQ(others["squared"].compute().item<double>(), 8.0);
 }
 
-TEST(MetricCollectionTest, StateThatDoesNotFitChangesNothing) {
+TEST(MetricCollectionTest, AStateThatDoesNotFitChangesNothing) {
   auto metrics = two_metrics();
   metrics.update(torch::tensor({1.0, 5.0}), torch::tensor({1.0, 1.0}));
   auto state = two_metrics().state_dict();

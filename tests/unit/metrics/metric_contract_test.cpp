@@ -1,4 +1,4 @@
-// Every metric of numbers, probabilities and scores: batches, reset and state.
+// Tests that apply to every metric of numbers, probabilities and scores: batches, reset and state.
 
 #include <gtest/gtest.h>
 #include <torch/torch.h>
@@ -21,13 +21,13 @@
 namespace linkboy::testing::metric_contract_test {
 namespace {
 
-/// A metric and batches that fit it.
+/// A metric and suitable batches.
 struct Kind {
   const char* name;
   std::function<std::unique_ptr<Metric>()> make;
   std::function<torch::Tensor(int64_t rows)> outputs;
   std::function<torch::Tensor(int64_t rows)> targets;
-  /// What `update` refuses, in place of the outputs.
+  /// Outputs that `update` refuses.
   torch::Tensor bad_outputs;
 };
 
@@ -75,7 +75,7 @@ class EveryMetricTest : public ::testing::TestWithParam<Kind> {
 INSTANTIATE_TEST_SUITE_P(Metrics, EveryMetricTest, ::testing::ValuesIn(kinds()),
                          [](const auto& info) { return info.param.name; });
 
-TEST_P(EveryMetricTest, ManyBatchesAreOneBatch) {
+TEST_P(EveryMetricTest, ManyBatchesEqualOneBatch) {
   update(*metric_, 0, 20);
   const auto parts = GetParam().make();
   for (const auto& [first, end] : {std::pair{0, 7}, {7, 7}, {7, 8}, {8, 20}}) {
@@ -86,7 +86,7 @@ TEST_P(EveryMetricTest, ManyBatchesAreOneBatch) {
   EXPECT_TRUE(torch::allclose(parts->compute(), value, 1e-14, 0.0)) << parts->compute();
 }
 
-TEST_P(EveryMetricTest, ResetForgetsAllBatches) {
+TEST_P(EveryMetricTest, ResetClearsAllBatches) {
   update(*metric_, 0, 9);
   metric_->reset();
   update(*metric_, 9, 20);
@@ -95,17 +95,17 @@ TEST_P(EveryMetricTest, ResetForgetsAllBatches) {
   EXPECT_TRUE(torch::equal(metric_->compute(), fresh->compute()));
 }
 
-TEST_P(EveryMetricTest, StateGoesOnInAnotherMetric) {
+TEST_P(EveryMetricTest, StateContinuesInAnotherMetric) {
   update(*metric_, 0, 9);
   const auto other = GetParam().make();
-  update(*other, 3, 7);  // which the state replaces
+  update(*other, 3, 7);  // is replaced by the state
   other->load_state_dict(metric_->state_dict());
   update(*other, 9, 20);
   update(*metric_, 9, 20);
   EXPECT_TRUE(torch::equal(other->compute(), metric_->compute()));
 }
 
-TEST_P(EveryMetricTest, RefusedBatchLeavesItAsItWas) {
+TEST_P(EveryMetricTest, ARefusedBatchChangesNothing) {
   update(*metric_, 0, 20);
   const auto before = metric_->state_dict();
   EXPECT_ERROR(metric_->update(GetParam().bad_outputs, targets_.slice(0, 0, 3)), ": the ");
@@ -135,8 +135,8 @@ TEST_P(EveryMetricTest, KeepsNoGradientsAndNoMemoryOfTheBatch) {
   EXPECT_TRUE(torch::allclose(value, before, 1e-6));
 }
 
-// A loop, since the name of a parameterised test does not end in _CUDA.
-TEST(EveryMetricOnADeviceTest, BatchesThereGiveTheSame_CUDA) {
+// This is a loop because the name of a parameterised test cannot end in _CUDA.
+TEST(EveryMetricOnADeviceTest, BatchesOnTheDeviceGiveTheSameValues_CUDA) {
   for (const auto& kind : kinds()) {
     SCOPED_TRACE(kind.name);
     const auto outputs = kind.outputs(20);

@@ -1,5 +1,3 @@
-// Metrics by name.
-
 #include "linkboy/metrics/metric_factory.hpp"
 
 #include <gtest/gtest.h>
@@ -10,6 +8,7 @@
 #include "linkboy/metrics/accuracy.hpp"
 #include "linkboy/util/make.hpp"
 #include "support/expect_error.hpp"
+#include "support/file_contents.hpp"
 
 namespace linkboy::testing::metric_factory_test {
 namespace {
@@ -25,7 +24,7 @@ TEST(MetricFactoryTest, EveryNameMakesAMetric) {
   }
 }
 
-TEST(MetricFactoryTest, MakesWhatTheOptionsMake) {
+TEST(MetricFactoryTest, OptionsReachTheMetric) {
   const auto by_name =
       make_metric("accuracy", {{"num_classes", "4"}, {"top_k", "2"}, {"average", "macro"}});
   const auto by_hand = make<Accuracy>({.num_classes = 4, .top_k = 2, .average = Average::macro});
@@ -37,13 +36,23 @@ TEST(MetricFactoryTest, MakesWhatTheOptionsMake) {
   EXPECT_LT(by_name->compute().item<double>(), 1.0);
 }
 
-TEST(MetricFactoryTest, TellsWhatThereIs) {
+TEST(MetricFactoryTest, ErrorsListTheAllowedValues) {
   EXPECT_THROW(make_metric("acuracy"), OptionError);
   EXPECT_ERROR(make_metric("acuracy"), "there is no metric \"acuracy\"; there are accuracy, auroc");
   EXPECT_ERROR(make_metric("accuracy"), "the metric accuracy's num_classes is missing");
   EXPECT_ERROR(make_metric("accuracy", {{"classes", "3"}}), "num_classes, top_k, average");
   EXPECT_ERROR(make_metric("r2-score", {{"average", "macro"}}),
                "it must be one of uniform, variance_weighted, none");
+}
+
+TEST(MetricFactoryTest, DocumentationListsEveryMetricAndItsOptions) {
+  const std::string page = documentation_page("metrics.md");
+  for (const std::string& name : metric_names()) {
+    EXPECT_NE(page.find("| `" + name + "` |"), std::string::npos) << name;
+    for (const auto& [key, value] : metric_options(name)) {
+      EXPECT_NE(page.find("`" + key + "`"), std::string::npos) << name << ": " << key;
+    }
+  }
 }
 
 }  // namespace

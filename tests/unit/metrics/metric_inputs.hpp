@@ -1,4 +1,4 @@
-// Outputs and targets for the tests of metrics.
+// Outputs and targets for tests of metrics.
 
 #pragma once
 
@@ -10,7 +10,7 @@ namespace linkboy::testing {
 
 inline constexpr double kNaN = std::numeric_limits<double>::quiet_NaN();
 
-// Multiples of 1/8, whose sums and squares are exact in any order.
+/// Returns multiples of 1/8, whose sums and squares are exact in any order.
 inline torch::Tensor eighths(int64_t rows) {
   return (torch::arange(rows) * 5 % 8).to(torch::kFloat) / 8;
 }

@@ -11,7 +11,7 @@
 namespace linkboy::testing::perplexity_test {
 namespace {
 
-TEST(PerplexityTest, OfEqualLogitsIsTheNumberOfClasses) {
+TEST(PerplexityTest, EqualsTheNumberOfClassesForEqualLogits) {
   Perplexity perplexity({.class_dim = 1, .ignore_index = -100});
   EXPECT_TRUE(std::isnan(perplexity.compute().item<double>()));
   perplexity.update(torch::zeros({2, 8, 3}), torch::full({2, 3}, -100));
@@ -20,7 +20,7 @@ TEST(PerplexityTest, OfEqualLogitsIsTheNumberOfClasses) {
   EXPECT_NEAR(perplexity.compute().item<double>(), 8.0, 1e-6);
 }
 
-TEST(PerplexityTest, RefusesWhatIsNoClass) {
+TEST(PerplexityTest, RefusesLabelsThatAreNotClasses) {
   Perplexity perplexity({.ignore_index = -100});
   const auto logits = torch::zeros({2, 3, 8});
   EXPECT_ERROR(perplexity.update(logits, torch::tensor({{0, 1, 2}, {3, 8, 5}})),
@@ -29,6 +29,8 @@ TEST(PerplexityTest, RefusesWhatIsNoClass) {
   EXPECT_ERROR(perplexity.update(logits, torch::zeros({2, 3})), "the targets are Float");
   EXPECT_ERROR(perplexity.update(logits.to(torch::kLong), torch::zeros({2, 3}, torch::kLong)),
                "the outputs are Long");
+  EXPECT_ERROR(perplexity.update(logits.to(torch::kMeta), torch::zeros({2, 3}, torch::kLong)),
+               "the outputs are on meta, but the targets are on cpu");
 }
 
 TEST(PerplexityTest, RefusesShapesThatDoNotFit) {

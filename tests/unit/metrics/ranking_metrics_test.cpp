@@ -1,5 +1,5 @@
-// AUROC and AveragePrecision: errors and unusual values.
-// parity/regression_metrics_golden_test.cpp compares their values with torchmetrics'.
+// Tests of AUROC and AveragePrecision with invalid and unusual inputs.
+// parity/regression_metrics_golden_test.cpp compares their values with torchmetrics.
 
 #include <gtest/gtest.h>
 #include <torch/torch.h>
@@ -14,7 +14,7 @@
 namespace linkboy::testing::ranking_metrics_test {
 namespace {
 
-/// Both, with the same options.
+/// Calls `check` with both metrics, which have the same options.
 template <class Check>
 void for_both(RankingCurveOptions options, Check check) {
   AUROC auroc(options);
@@ -64,7 +64,7 @@ TEST(RankingMetricsTest, RefuseScoresThatCannotBeRanked) {
 TEST(RankingMetricsTest, RefuseShapesAndDtypesThatDoNotFit) {
   for_both({}, [](Metric& metric) {
     EXPECT_ERROR(metric.update(torch::zeros({3, 2}), torch::zeros({3}, torch::kLong)),
-                 "For scores of several classes set num_classes");
+                 "For scores of several classes, set num_classes");
     EXPECT_ERROR(metric.update(torch::zeros({3}), torch::zeros({3})), "the targets are Float");
     EXPECT_ERROR(metric.update(torch::zeros({3}, torch::kLong), torch::zeros({3}, torch::kLong)),
                  "the outputs are Long");
@@ -79,16 +79,16 @@ TEST(RankingMetricsTest, RefuseShapesAndDtypesThatDoNotFit) {
   });
 }
 
-TEST(RankingMetricsTest, TakeScoresOfTwoClassesAsAColumnToo) {
+TEST(RankingMetricsTest, AcceptScoresOfTwoClassesAsAColumn) {
   for_both({}, [](Metric& metric) {
     metric.update(torch::tensor({{0.1}, {0.2}}), torch::tensor({0, 1}));
     EXPECT_EQ(metric.compute().item<double>(), 1.0);
     EXPECT_ERROR(metric.update(torch::zeros({3, 1}), torch::zeros({4}, torch::kLong)),
-                 "the outputs are [3, 1], but the targets [4]");
+                 "the outputs are [3, 1], but the targets are [4]");
   });
 }
 
-TEST(RankingMetricsTest, OfNothingAreNaN) {
+TEST(RankingMetricsTest, AreNaNWithoutSamples) {
   for_both({}, [](Metric& metric) { EXPECT_TRUE(std::isnan(metric.compute().item<double>())); });
   for_both({.num_classes = 3, .average = RankingAverage::none, .thresholds = 5},
            [](Metric& metric) {
@@ -98,7 +98,7 @@ TEST(RankingMetricsTest, OfNothingAreNaN) {
            });
 }
 
-TEST(RankingMetricsTest, FindWrongValuesOnADeviceInCompute_CUDA) {
+TEST(RankingMetricsTest, ReportInvalidValuesOnADeviceInCompute_CUDA) {
   for (const auto& thresholds : {std::optional<int64_t>(), std::optional<int64_t>(5)}) {
     for_both({.thresholds = thresholds}, [](Metric& metric) {
       metric.update(torch::tensor({0.5, 0.1}).cuda(), torch::tensor({0, 7}).cuda());
@@ -121,7 +121,7 @@ TEST(RankingCurveTest, AreasOfBillionsOfSamplesDoNotOverflow) {
 }
 
 TEST(RankingCurveTest, LogitsInHalfPrecisionAreNotTies) {
-  // The probabilities of the largest ones would be, in bfloat16.
+  // In bfloat16, the probabilities of the largest logits would be equal.
   const auto logits = torch::arange(-8.0, 8.0, 0.5);
   const auto targets = torch::arange(32) % 3 == 0;
   for (const auto dtype : {torch::kBFloat16, torch::kHalf, torch::kFloat}) {

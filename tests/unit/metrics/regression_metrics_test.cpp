@@ -1,5 +1,5 @@
-// MeanMetric and the regression metrics: errors and unusual values.
-// parity/regression_metrics_golden_test.cpp compares their values with torchmetrics'.
+// Tests of MeanMetric and the regression metrics with invalid and unusual inputs.
+// parity/regression_metrics_golden_test.cpp compares their values with torchmetrics.
 
 #include <gtest/gtest.h>
 #include <torch/torch.h>
@@ -16,7 +16,7 @@
 namespace linkboy::testing::regression_metrics_test {
 namespace {
 
-TEST(MeanMetricTest, WeighsValues) {
+TEST(MeanMetricTest, WeightsValues) {
   MeanMetric mean;
   EXPECT_TRUE(std::isnan(mean.compute().item<double>()));
   mean.update(torch::tensor({1.0, 2.0}));
@@ -24,7 +24,7 @@ TEST(MeanMetricTest, WeighsValues) {
   EXPECT_EQ(mean.compute().item<double>(), 15.0 / 4.0);
 }
 
-TEST(MeanMetricTest, PassesNaNOnUnlessToldToLeaveItOut) {
+TEST(MeanMetricTest, PropagatesNaNUnlessItIsIgnored) {
   MeanMetric strict;
   MeanMetric lenient({.ignore_nan = true});
   for (Metric* mean : {static_cast<Metric*>(&strict), static_cast<Metric*>(&lenient)}) {
@@ -37,7 +37,7 @@ TEST(MeanMetricTest, PassesNaNOnUnlessToldToLeaveItOut) {
 TEST(MeanMetricTest, RefusesWeightsThatDoNotBroadcast) {
   MeanMetric mean;
   EXPECT_ERROR(mean.update(torch::ones({2, 3}), torch::ones({2})),
-               "the weights are [2], but the values [2, 3]");
+               "the weights are [2], but the values are [2, 3]");
   EXPECT_ERROR(mean.update(torch::ones({3}), torch::ones({2, 3})), "must broadcast");
   EXPECT_ERROR(mean.update(torch::ones({3}), torch::ones({3}, torch::kComplexFloat)),
                "the weights are ComplexFloat");
@@ -51,14 +51,14 @@ TEST(RegressionMetricsTest, RefuseShapesThatDiffer) {
   for (Metric* metric : {static_cast<Metric*>(&squared), static_cast<Metric*>(&absolute),
                          static_cast<Metric*>(&r2)}) {
     EXPECT_ERROR(metric->update(torch::ones({4, 1}), torch::ones({4})),
-                 "the outputs are [4, 1], but the targets [4]");
+                 "the outputs are [4, 1], but the targets are [4]");
     EXPECT_ERROR(metric->update(torch::ones({4}, torch::kComplexFloat), torch::ones({4})),
                  "the outputs are ComplexFloat");
     EXPECT_ERROR(metric->update(torch::ones({4}), {}), "undefined");
   }
 }
 
-TEST(RegressionMetricsTest, RefuseAnotherNumberOfOutputs) {
+TEST(RegressionMetricsTest, RefuseAWrongNumberOfOutputs) {
   MeanSquaredError squared({.num_outputs = 3});
   EXPECT_ERROR(squared.update(torch::ones({4, 2}), torch::ones({4, 2})),
                "MeanSquaredError: outputs and targets are [4, 2], but num_outputs is 3");
@@ -73,12 +73,12 @@ TEST(RegressionMetricsTest, RefuseAnotherNumberOfOutputs) {
   EXPECT_ERROR(R2Score({.adjusted = -1}), "adjusted is -1");
 }
 
-TEST(RegressionMetricsTest, ErrorsOfNothingAreNaN) {
+TEST(RegressionMetricsTest, AreNaNWithoutSamples) {
   EXPECT_TRUE(std::isnan(MeanSquaredError({.squared = false}).compute().item<double>()));
   EXPECT_TRUE(MeanAbsoluteError({.num_outputs = 2}).compute().isnan().all().item<bool>());
 }
 
-TEST(RegressionMetricsTest, IntegersCountAsTheirValues) {
+TEST(RegressionMetricsTest, AcceptIntegers) {
   MeanSquaredError squared;
   squared.update(torch::tensor({200, 3}, torch::kByte), torch::tensor({100, 3}, torch::kByte));
   EXPECT_EQ(squared.compute().item<double>(), 5000.0);

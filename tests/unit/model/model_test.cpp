@@ -35,7 +35,7 @@ struct OddOutput : torch::nn::Module {
   Result forward(torch::Tensor a) { return {a}; }
 };
 
-TEST(ModelTest, TakesModulesOfAnyKind) {
+TEST(ModelTest, AcceptsEveryKindOfModule) {
   const auto x = torch::ones({3, 2});
   torch::nn::Linear linear(2, 4);
   EXPECT_TRUE(torch::equal(Model(linear)(x), linear->forward(x)));
@@ -48,7 +48,7 @@ TEST(ModelTest, TakesModulesOfAnyKind) {
   EXPECT_TRUE(torch::equal(Model(two)(x, x), two->forward(x, x)));
 }
 
-TEST(ModelTest, TakesATorchScriptModule) {
+TEST(ModelTest, AcceptsATorchScriptModule) {
   torch::jit::Module script("m");
   script.register_parameter("weight", torch::full({2}, 3.0F), /*is_buffer=*/false);
   script.register_buffer("offset", torch::ones({2}));
@@ -88,17 +88,17 @@ TEST(ModelTest, ForwardMayReturnATuple) {
   Model model(std::make_shared<Pair>());
   const auto output = model.forward({torch::zeros({1})});
   EXPECT_TRUE(output.isTuple());
-  EXPECT_ERROR(model(torch::zeros({1})), "the model returned a Tuple where one tensor is wanted");
+  EXPECT_ERROR(model(torch::zeros({1})), "the model returned a Tuple where one tensor is expected");
 }
 
-TEST(ModelTest, SaysWhatForwardTakes) {
+TEST(ModelTest, ErrorsNameTheArgumentsOfForward) {
   const auto x = torch::ones({2});
   EXPECT_ERROR(Model(std::make_shared<TwoInputs>())(x),
-               "cannot be called with 1 tensor(s); it takes 2");
-  EXPECT_ERROR(Model(std::make_shared<OptionalMask>())(x, x, x), "it takes 1, 2");
-  EXPECT_ERROR(Model(std::make_shared<NoForward>())(x), "it takes no number of tensors");
+               "cannot be called with 1 tensor(s); it accepts 2");
+  EXPECT_ERROR(Model(std::make_shared<OptionalMask>())(x, x, x), "it accepts 1, 2");
+  EXPECT_ERROR(Model(std::make_shared<NoForward>())(x), "it does not accept any number of tensors");
   EXPECT_ERROR(Model(std::make_shared<OddOutput>())(x),
-               "returns a type that linkboy does not know");
+               "returns a type that linkboy does not support");
   EXPECT_ERROR(Model(std::shared_ptr<Pair>()), "the model is null");
 }
 
@@ -112,7 +112,7 @@ TEST(ModelTest, NamesTensorsInLayerOrderLikePythonsStateDict) {
                                              "1.num_batches_tracked", "2.weight", "2.bias"}));
 }
 
-TEST(ModelTest, LeavesOutWhatALayerDoesNotHave) {
+TEST(ModelTest, OmitsParametersThatALayerDoesNotHave) {
   torch::nn::Sequential model(
       torch::nn::Linear(torch::nn::LinearOptions(2, 2).bias(false)),
       torch::nn::BatchNorm1d(torch::nn::BatchNorm1dOptions(2).track_running_stats(false)));

@@ -12,7 +12,8 @@
 namespace linkboy::testing::fused_step_test {
 namespace {
 
-/// Steps two equal models, by the fused step and by the optimizer's own, on the same gradients.
+/// Steps two equal models on the same gradients, one with the fused step and the other with
+/// `Optimizer::step`, and compares them.
 template <class Optimizer, class Options>
 void expect_fused_step_agrees(const Options& options, double tolerance) {
   auto fused_model = toy_model();
@@ -22,7 +23,7 @@ void expect_fused_step_agrees(const Options& options, double tolerance) {
   for (int step = 0; step < 5; ++step) {
     for (std::size_t i = 0; i < 4; ++i) {
       const auto gradient = torch::sin(own_model->parameters()[i].detach() * 5 + step);
-      // The last parameter takes no part at first, as a frozen one that is set free.
+      // At first, the last parameter does not have a gradient, like a layer that is unfrozen later.
       if (i == 3 && step < 2) continue;
       fused_model->parameters()[i].mutable_grad() = gradient.clone();
       own_model->parameters()[i].mutable_grad() = gradient.clone();
@@ -44,7 +45,7 @@ using torch::optim::AdamWOptions;
 using torch::optim::RMSpropOptions;
 using torch::optim::SGDOptions;
 
-TEST(FusedStepTest, AgreesWithLibTorchsOwnSteps) {
+TEST(FusedStepTest, AgreesWithTheStepsOfLibTorch) {
   expect_fused_step_agrees<torch::optim::SGD>(SGDOptions(0.1), 1e-6);
   expect_fused_step_agrees<torch::optim::SGD>(SGDOptions(0.1).momentum(0.9).weight_decay(0.01),
                                               1e-6);
@@ -60,11 +61,11 @@ TEST(FusedStepTest, AgreesWithLibTorchsOwnSteps) {
       AdagradOptions(0.01).lr_decay(0.1).weight_decay(0.1).initial_accumulator_value(0.2), 1e-6);
 }
 
-// Both take the same operations. The exception is the mean of the gradients if it is centered: this
-// step and Python's (CheckpointPythonTest compares them bit by bit) take it by lerp, LibTorch's own
-// by a product and a sum. The two round differently, and sqrt(mean of squares - square of mean),
-// where most digits cancel, makes the difference larger.
-TEST(FusedStepTest, RMSpropIsBitIdenticalToItsOwnStepUnlessCentered) {
+// Both use the same operations, except for the mean of the gradients if it is centered. This step
+// and Python's (which CheckpointPythonTest compares bit by bit) compute it with lerp, LibTorch's
+// own step with a product and a sum. The results are rounded differently. In sqrt(mean of squares -
+// square of mean), most digits cancel, which makes the difference larger.
+TEST(FusedStepTest, RmspropIsBitIdenticalToLibTorchUnlessCentered) {
   for (const double momentum : {0.0, 0.9}) {
     for (const double weight_decay : {0.0, 0.1}) {
       const auto options = RMSpropOptions(0.01).momentum(momentum).weight_decay(weight_decay);
@@ -75,7 +76,7 @@ TEST(FusedStepTest, RMSpropIsBitIdenticalToItsOwnStepUnlessCentered) {
   }
 }
 
-TEST(FusedStepTest, KeepsTheOptimizersOwnStateObjects) {
+TEST(FusedStepTest, KeepsTheStateObjectsOfTheOptimizer) {
   auto model = toy_model();
   torch::optim::AdamW optimizer(model->parameters(), 0.01);
   for (auto& parameter : model->parameters())
@@ -86,11 +87,11 @@ TEST(FusedStepTest, KeepsTheOptimizersOwnStateObjects) {
       *optimizer.state().at(model->parameters()[0].unsafeGetTensorImpl()));
   EXPECT_EQ(state.step(), 2);
   EXPECT_EQ(state.exp_avg().sizes(), model->parameters()[0].sizes());
-  optimizer.step();  // goes on from the same state
+  optimizer.step();  // continues from the same state
   EXPECT_EQ(state.step(), 3);
 }
 
-TEST(FusedStepTest, TakesParametersOfMixedTypes) {
+TEST(FusedStepTest, AcceptsParametersOfMixedTypes) {
   auto wide = torch::zeros({3}, torch::kDouble).requires_grad_();
   auto narrow = torch::zeros({3}, torch::kFloat).requires_grad_();
   wide.mutable_grad() = torch::ones({3}, torch::kDouble);
@@ -104,7 +105,7 @@ TEST(FusedStepTest, TakesParametersOfMixedTypes) {
   EXPECT_NEAR(wide[0].item<double>(), -0.2, 1e-6);
 }
 
-TEST(FusedStepTest, LeavesWhatItDoesNotKnowToTheOptimizer) {
+TEST(FusedStepTest, LeavesUnknownOptimizersToTheirOwnStep) {
   class Mine : public torch::optim::SGD {
    public:
     using SGD::SGD;
@@ -122,7 +123,7 @@ TEST(FusedStepTest, LeavesWhatItDoesNotKnowToTheOptimizer) {
   EXPECT_EQ(mine.steps, 1);
 }
 
-/// LibTorch's own step on a copy, with the same gradients.
+/// Expects the fused step to equal LibTorch's own step on a copy with the same gradients.
 template <class Optimizer, class Options>
 void expect_own_step_for(const torch::Tensor& odd_parameter, const torch::Tensor& odd_gradient,
                          const Options& options) {
@@ -150,7 +151,7 @@ void expect_own_step_for(const torch::Tensor& odd_parameter, const torch::Tensor
   EXPECT_FALSE(mine[2].grad().defined());
 }
 
-TEST(FusedStepTest, LeavesOnlyTheParameterThatKernelsDoNotTakeToTheOptimizer) {
+TEST(FusedStepTest, LeavesOnlyUnsupportedParametersToTheOptimizer) {
   const auto complex = torch::ones({2}, torch::kComplexFloat);
   expect_own_step_for<torch::optim::SGD>(complex, complex, SGDOptions(0.1).momentum(0.9));
   const auto table = torch::ones({4, 2});
@@ -160,7 +161,7 @@ TEST(FusedStepTest, LeavesOnlyTheParameterThatKernelsDoNotTakeToTheOptimizer) {
   expect_own_step_for<torch::optim::Adagrad>(table, sparse, AdagradOptions(0.1));
 }
 
-TEST(FusedStepTest, GivesGradientsBackWhenTheOptimizersOwnStepThrows) {
+TEST(FusedStepTest, RestoresGradientsWhenTheStepOfTheOptimizerThrows) {
   auto dense = torch::ones({3}).requires_grad_();
   auto table = torch::ones({4, 2}).requires_grad_();
   dense.mutable_grad() = torch::ones({3});
@@ -171,12 +172,12 @@ TEST(FusedStepTest, GivesGradientsBackWhenTheOptimizersOwnStepThrows) {
   EXPECT_TRUE(dense.grad().defined());
 }
 
-TEST(FusedStepTest, FoundInfHoldsUpTheUpdateAndItsCount) {
+TEST(FusedStepTest, FoundInfSkipsTheUpdateAndItsCount) {
   for (const double found : {0.0, 1.0}) {
     auto weight = torch::ones({3}).requires_grad_();
     torch::optim::AdamW optimizer({weight}, AdamWOptions(0.1));
     weight.mutable_grad() = torch::ones({3});
-    EXPECT_FALSE(takes_found_inf(optimizer));  // its first update
+    EXPECT_FALSE(takes_found_inf(optimizer));  // the first update
     ASSERT_EQ(fused_step(optimizer), FusedGradients::all);
     const auto before = weight.detach().clone();
     ASSERT_TRUE(takes_found_inf(optimizer));
@@ -202,8 +203,9 @@ torch::Tensor image_weight() {
   return torch::sin(torch::arange(4 * 3 * 3 * 3, torch::kFloat)).view({4, 3, 3, 3});
 }
 
-/// Steps a convolution's weight three times, whose memory format changes after the first one. No
-/// two elements of a gradient are equal: the state tells them apart.
+/// Steps a convolution's weight three times. If `becomes_channels_last`, its memory format changes
+/// after the first step. All elements of a gradient are different, so a misplaced element of the
+/// state changes the result.
 template <class Optimizer, class Options>
 torch::Tensor weight_after_steps(const Options& options, bool becomes_channels_last) {
   auto weight = image_weight().requires_grad_();
@@ -219,7 +221,7 @@ torch::Tensor weight_after_steps(const Options& options, bool becomes_channels_l
   return weight.detach().contiguous();
 }
 
-TEST(FusedStepTest, TheStateFollowsAParameterIntoAnotherMemoryFormat) {
+TEST(FusedStepTest, TheStateFollowsAParameterToAnotherMemoryFormat) {
   const auto check = [](auto type, const auto& options) {
     using Optimizer = typename decltype(type)::type;
     EXPECT_TRUE(torch::allclose(weight_after_steps<Optimizer>(options, true),
@@ -233,7 +235,7 @@ TEST(FusedStepTest, TheStateFollowsAParameterIntoAnotherMemoryFormat) {
         RMSpropOptions(0.1).momentum(0.9).centered(true));
 }
 
-TEST(FusedStepTest, WritesNothingBesideAParameterWithGapsInMemory) {
+TEST(FusedStepTest, WritesNothingIntoTheGapsOfAParameter) {
   const auto whole = torch::ones({4, 6});
   auto weight = whole.narrow(1, 0, 3).detach().requires_grad_();
   weight.mutable_grad() = torch::ones({4, 3});
@@ -243,7 +245,7 @@ TEST(FusedStepTest, WritesNothingBesideAParameterWithGapsInMemory) {
   EXPECT_TRUE((weight.detach() < 1).all().item<bool>());
 }
 
-TEST(FusedStepTest, TakesAGradientOfAnotherMemoryOrderElementByElement) {
+TEST(FusedStepTest, AppliesAGradientOfAnotherMemoryOrderElementByElement) {
   const auto gradient = torch::arange(6, torch::kFloat).view({2, 3});
   auto weight = torch::zeros({2, 3}).requires_grad_();
   weight.mutable_grad() = gradient.t().contiguous().t();
@@ -260,7 +262,7 @@ TEST(FusedStepTest, RunsOnTheDevice_CUDA) {
   EXPECT_NEAR(weight[0].item<float>(), -0.1F, 1e-5);
 }
 
-/// "fused" of each param group in the optimizer's state; None where there is no such key.
+/// Returns "fused" of each param group in the optimizer's state; None if the key is missing.
 std::vector<c10::IValue> fused_flags(const StateDict& state) {
   std::vector<c10::IValue> flags;
   for (const c10::IValue& group : state.get_list("param_groups")) {
@@ -270,7 +272,7 @@ std::vector<c10::IValue> fused_flags(const StateDict& state) {
   return flags;
 }
 
-/// After a step on these parameters, one group each.
+/// Returns the flags after a step on these parameters, each in a separate group.
 template <class Optimizer>
 std::vector<c10::IValue> flags_after_a_step(const std::vector<torch::Tensor>& parameters) {
   std::vector<torch::optim::OptimizerParamGroup> groups;
@@ -287,7 +289,7 @@ torch::Tensor with_gradient(torch::Tensor parameter, const torch::Tensor& gradie
   return parameter;
 }
 
-TEST(FusedFlagTest, AStateSaysFusedWhereTheStepIsOnePythonsKernelMakes) {
+TEST(FusedFlagTest, AStateSaysFusedWherePythonUsesTheFusedKernel) {
   const auto parameter = [] { return with_gradient(torch::ones({2}), torch::ones({2})); };
   const std::vector<c10::IValue> yes = {true};
   const std::vector<c10::IValue> no = {c10::IValue()};

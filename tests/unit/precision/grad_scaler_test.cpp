@@ -16,7 +16,7 @@ constexpr float kInf = std::numeric_limits<float>::infinity();
 
 torch::Tensor parameter() { return torch::ones({2}).requires_grad_(); }
 
-/// One whole update whose unscaled gradient is `gradient`.
+/// Makes one complete update with the unscaled gradient `gradient`.
 bool update(GradScaler& scaler, torch::optim::Optimizer& optimizer, const torch::Tensor& weight,
             float gradient) {
   optimizer.zero_grad();
@@ -26,7 +26,7 @@ bool update(GradScaler& scaler, torch::optim::Optimizer& optimizer, const torch:
   return was_made;
 }
 
-TEST(GradScalerTest, TakesItsScaleOutOfTheGradients) {
+TEST(GradScalerTest, DividesTheGradientsByItsScale) {
   GradScaler scaler({.init_scale = 8.0});
   auto weight = parameter();
   torch::optim::SGD optimizer({weight}, 0.5);
@@ -40,7 +40,7 @@ TEST(GradScalerTest, TakesItsScaleOutOfTheGradients) {
   EXPECT_EQ(weight[0].item<float>(), 1.0F - 1.5F);
 }
 
-TEST(GradScalerTest, SkippedUpdatesLeaveNoTrace) {
+TEST(GradScalerTest, SkippedUpdatesChangeNothing) {
   const auto make = [](int kind, const torch::Tensor& weight) {
     std::shared_ptr<torch::optim::Optimizer> optimizer;
     using namespace torch::optim;
@@ -55,7 +55,7 @@ TEST(GradScalerTest, SkippedUpdatesLeaveNoTrace) {
     if (kind == 5) optimizer = std::make_shared<RMSprop>(std::vector{weight}, RMSpropOptions(0.1));
     return optimizer;
   };
-  // Overflows at the very first update, at one later, and twice in a row.
+  // The gradients overflow in the first update, in a later one, and twice in a row.
   for (int kind = 0; kind < 6; ++kind) {
     SCOPED_TRACE(kind);
     auto with_overflows = parameter();
@@ -73,7 +73,7 @@ TEST(GradScalerTest, SkippedUpdatesLeaveNoTrace) {
   }
 }
 
-TEST(GradScalerTest, OneOptimizersOverflowDoesNotHoldUpAnother) {
+TEST(GradScalerTest, AnOverflowOfOneOptimizerDoesNotSkipTheOther) {
   GradScaler scaler({.init_scale = 4.0});
   auto bad = parameter();
   auto good = parameter();
@@ -85,10 +85,10 @@ TEST(GradScalerTest, OneOptimizersOverflowDoesNotHoldUpAnother) {
   scaler.update();
   EXPECT_EQ(bad[0].item<float>(), 1.0F);
   EXPECT_EQ(good[0].item<float>(), 0.9F);
-  EXPECT_EQ(scaler.get_scale(), 2.0);  // one overflow is enough to back off, once
+  EXPECT_EQ(scaler.get_scale(), 2.0);  // reduced once, although only one optimizer overflowed
 }
 
-TEST(GradScalerTest, TakesGradientsOfSeveralTypesAndSparseOnes) {
+TEST(GradScalerTest, AcceptsSparseGradientsAndSeveralTypes) {
   GradScaler scaler({.init_scale = 4.0});
   auto wide = torch::ones({2}, torch::kDouble).requires_grad_();
   auto narrow = parameter();
@@ -105,7 +105,7 @@ TEST(GradScalerTest, TakesGradientsOfSeveralTypesAndSparseOnes) {
   EXPECT_EQ(table[0][0].item<float>(), 1.0F);
 }
 
-TEST(GradScalerTest, StateGoesOnWhereItWasSaved) {
+TEST(GradScalerTest, StateContinuesWhereItWasSaved) {
   GradScaler scaler({.init_scale = 4.0, .growth_interval = 3});
   auto weight = parameter();
   torch::optim::SGD optimizer({weight}, 0.1);
@@ -135,7 +135,7 @@ TEST(GradScalerTest, AStateReplacesTheScaleAndTheCountOfAScalerInUse) {
   EXPECT_EQ(used.scale(torch::ones({})).item<float>(), 4.0F);
 }
 
-TEST(GradScalerTest, RefusesWhatWouldSpoilTheGradients) {
+TEST(GradScalerTest, RefusesCallsThatWouldCorruptTheGradients) {
   GradScaler scaler({.init_scale = 4.0});
   auto weight = parameter();
   torch::optim::SGD optimizer({weight}, 0.1);
@@ -148,13 +148,13 @@ TEST(GradScalerTest, RefusesWhatWouldSpoilTheGradients) {
   EXPECT_ERROR(scaler.step(optimizer), "step was called twice in one update");
   EXPECT_ERROR(scaler.unscale(optimizer), "unscale was called after step");
   scaler.update();
-  scaler.update();  // nothing happened since
+  scaler.update();  // has no effect without a step
   EXPECT_EQ(scaler.state_dict().get_int("_growth_tracker"), 1);
 
   auto half = torch::ones({2}, torch::kHalf).requires_grad_();
   torch::optim::SGD of_half({half}, 0.1);
   scaler.scale(half.sum().to(torch::kFloat)).backward();
-  EXPECT_ERROR(scaler.step(of_half), "a gradient is of half precision");
+  EXPECT_ERROR(scaler.step(of_half), "a gradient has half precision");
 }
 
 TEST(GradScalerTest, RefusesOptionsOutOfRange) {
@@ -202,7 +202,7 @@ TEST(GradScalerTest, GradientsClearedAfterUnscaleAreUnscaledAgainInTheNextUpdate
     accelerator.backward((weight * 3).sum());
     accelerator.unscale_gradients(optimizer);
     EXPECT_EQ(weight.grad()[0].item<float>(), 3.0F);
-    Accelerator::zero_grad(optimizer);  // and no step
+    Accelerator::zero_grad(optimizer);  // without a step
   }
 }
 

@@ -1,5 +1,5 @@
-// ExecutionMode::graph gives what eager gives. On the CPU its fixed tensors, windows and checks are
-// tested; recording itself needs a CUDA device.
+// ExecutionMode::graph has the same results as eager. On the CPU, the tests cover its fixed
+// tensors, windows and checks; recording needs a CUDA device.
 
 #include <gtest/gtest.h>
 #include <torch/torch.h>
@@ -14,7 +14,7 @@
 namespace linkboy::testing::graph_mode_test {
 namespace {
 
-/// The toy model with dropout and a layer that takes no part.
+/// The toy model with dropout, batch norm and an unused layer.
 struct Net : torch::nn::Module {
   Net() {
     torch::manual_seed(5);
@@ -30,7 +30,7 @@ struct Net : torch::nn::Module {
   torch::nn::Linear unused{nullptr};
 };
 
-/// Sets the first layer free after the first epoch.
+/// Unfreezes the first layer after the first epoch.
 class Unfreeze : public Callback {
  public:
   explicit Unfreeze(std::shared_ptr<Net> net) : net_(std::move(net)) { set(false); }
@@ -54,7 +54,7 @@ struct GraphRun {
                  .device = device, .precision = precision, .grad_scaler = {.init_scale = 64}}}) {}
 
   TrainResult train(ExecutionMode mode, TrainOptions options = {}) {
-    torch::manual_seed(7);  // of the dropout
+    torch::manual_seed(7);  // for the dropout and the shuffling
     options.train_dataset = toy_data(31);
     options.num_epochs = 3;
     options.per_device_batch_size = 4;
@@ -92,7 +92,7 @@ void expect_same_in_all_settings(const std::string& device) {
   for (const Precision precision : {Precision::fp32, Precision::bf16, Precision::fp16}) {
     SCOPED_TRACE(to_text(precision));
     expect_same(device, precision, {});
-    // 7 batches an epoch: windows of 2, 2, 2, 1 and of 3, 3, 1.
+    // An epoch has 7 batches: windows of 2, 2, 2, 1 and of 3, 3, 1.
     expect_same(device, precision, {.gradient_accumulation_steps = 2});
     expect_same(device, precision, {.gradient_accumulation_steps = 3, .gradient_clip_norm = 0.5});
   }
@@ -100,15 +100,13 @@ void expect_same_in_all_settings(const std::string& device) {
   expect_same(device, Precision::fp32, {.gradient_accumulation_steps = 2}, /*unfreezes=*/true);
 }
 
-TEST(GraphModeTest, LossesAndWeightsAreThoseOfEagerInEveryBit) {
-  expect_same_in_all_settings("cpu");
-}
+TEST(GraphModeTest, LossesAndWeightsAreBitIdenticalToEager) { expect_same_in_all_settings("cpu"); }
 
-TEST(GraphModeTest, LossesAndWeightsAreThoseOfEagerInEveryBit_CUDA) {
+TEST(GraphModeTest, LossesAndWeightsAreBitIdenticalToEager_CUDA) {
   expect_same_in_all_settings("cuda:0");
 }
 
-TEST(GraphModeTest, ARecordingUsesAScaleThatIsLoadedAfterIt_CUDA) {
+TEST(GraphModeTest, ARecordingUsesAScaleThatIsLoadedLater_CUDA) {
   GraphRun eager("cuda:0", Precision::fp16);
   GraphRun graph("cuda:0", Precision::fp16);
   for (GraphRun* run : {&eager, &graph}) {
@@ -124,12 +122,12 @@ TEST(GraphModeTest, ARecordingUsesAScaleThatIsLoadedAfterIt_CUDA) {
   EXPECT_TRUE(bit_equal(graph.net->parameters(), eager.net->parameters()));
 }
 
-TEST(GraphModeTest, LeavesOutALastBatchThatIsNotFullAndSaysSo) {
+TEST(GraphModeTest, SkipsAnIncompleteLastBatchAndReportsIt) {
   GraphRun run("cpu", Precision::fp32);
   run.train(ExecutionMode::graph);
   EXPECT_EQ(run.trainer.run_config().num_train_batches_per_epoch, 7);
   EXPECT_EQ(run.trainer.lines.front(),
-            "Graph mode: each epoch leaves out its last 3 samples, which make no full batch");
+            "Graph mode: each epoch skips its last 3 samples, which do not fill a batch");
 }
 
 TEST(GraphModeTest, RefusesABatchOfAnotherShape) {
@@ -138,8 +136,8 @@ TEST(GraphModeTest, RefusesABatchOfAnotherShape) {
                "[3, 4], target Long[3], but the step was recorded for input Float[4, 4]");
 }
 
-/// On the CPU, behaves as a CUDA graph does: a replay runs the kernels that were recorded, on the
-/// tensors that were there, and calls no function of the program.
+/// Behaves like a CUDA graph on the CPU: a replay runs the recorded kernels on the recorded tensors
+/// and does not call any function of the program.
 class FakeGraph : public CudaGraph {
  public:
   struct Log {
@@ -191,9 +189,9 @@ struct FakeGraphStep {
   std::function<void()> fail;
 };
 
-TEST(GraphedStepTest, EachRecordingReturnsItsOwnOutputs) {
+TEST(GraphedStepTest, EachRecordingReturnsSeparateOutputs) {
   FakeGraphStep fake;
-  // Windows of 2, 2 and 1 micro-steps: two recordings after the warm-ups.
+  // Windows of 2, 2 and 1 micro-steps need two recordings after the warm-ups.
   for (int i = 0; i < 20; ++i) {
     const AccumulationWindow window =
         i % 5 == 4 ? AccumulationWindow{0, 1} : AccumulationWindow{i % 5 % 2, 2};
@@ -203,12 +201,12 @@ TEST(GraphedStepTest, EachRecordingReturnsItsOwnOutputs) {
   EXPECT_EQ(fake.log->num_with_neighbour, 1) << "the second shares the first one's memory";
 }
 
-TEST(GraphedStepTest, ACaptureThatFailsIsEndedAndSaysWhy) {
+TEST(GraphedStepTest, AFailedCaptureEndsAndReportsItsCause) {
   FakeGraphStep fake;
   for (int i = 0; i < 3; ++i) fake.run(i, {0, 1});
   fake.fail = [] { throw std::runtime_error("a look at a number"); };
   EXPECT_ERROR(fake.run(3, {0, 1}),
-               "cannot be recorded as a CUDA graph (a look at a number). It must not look at");
+               "cannot be recorded as a CUDA graph (a look at a number). It must not read values");
   EXPECT_EQ(fake.log->num_ended, fake.log->num_begun);
   fake.fail = [] { TORCH_CHECK_WITH(OutOfMemoryError, false, "no memory"); };
   EXPECT_THROW(fake.run(4, {0, 1}), c10::OutOfMemoryError);

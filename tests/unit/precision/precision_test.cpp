@@ -1,4 +1,4 @@
-// Mixed precision, memory format and determinism, through Accelerator and Trainer.
+// Mixed precision, memory format and determinism with Accelerator and Trainer.
 
 #include <ATen/autocast_mode.h>
 #include <gtest/gtest.h>
@@ -17,7 +17,7 @@ namespace {
 
 bool autocast_is_on() { return at::autocast::is_autocast_enabled(at::kCPU); }
 
-TEST(AutocastTest, ComputesInTheDtypeAskedForAndOnlyInItsScope) {
+TEST(AutocastTest, ComputesInTheRequestedDtypeOnlyWithinItsScope) {
   const auto weight = torch::ones({4, 4});
   for (const auto& [name, dtype] :
        {std::pair(Precision::fp32, torch::kFloat), std::pair(Precision::bf16, torch::kBFloat16),
@@ -48,7 +48,7 @@ TEST(AutocastTest, EndsWithAnException) {
   }
 }
 
-TEST(AutocastTest, SeesParametersAsTheLastUpdateLeftThem) {
+TEST(AutocastTest, UsesTheParametersOfTheLastUpdate) {
   const Accelerator accelerator({.device = "cpu", .precision = Precision::bf16});
   auto weight = torch::ones({4, 4}).requires_grad_();
   const auto product = [&] {
@@ -68,7 +68,7 @@ TEST(AcceleratorTest, RefusesAnUnknownPrecision) {
   EXPECT_EQ(from_text<Precision>("no"), Precision::fp32);
 }
 
-/// Losses of 3 epochs of the toy model, and where autocast was on.
+/// Records the losses and whether autocast was enabled in each step.
 class PrecisionTrainer : public QuietTrainer {
  public:
   using QuietTrainer::QuietTrainer;
@@ -123,7 +123,7 @@ struct PrecisionRun {
   PrecisionTrainer trainer;
 };
 
-TEST(TrainerPrecisionTest, RunsTheLossesInAutocastAndTheBackwardOutside) {
+TEST(TrainerPrecisionTest, ComputesLossesInAutocastAndBackwardOutside) {
   for (const Precision precision : {Precision::bf16, Precision::fp16}) {
     PrecisionRun run(precision);
     run.train();
@@ -136,7 +136,7 @@ TEST(TrainerPrecisionTest, RunsTheLossesInAutocastAndTheBackwardOutside) {
       EXPECT_EQ(parameter.scalar_type(), at::kFloat);
       EXPECT_FALSE(parameter.grad().defined());
     }
-    // As far from float as the digits allow: 8 and 11 bits of mantissa over 12 updates.
+    // The tolerance corresponds to 8 and 11 bits of mantissa over 12 updates.
     PrecisionRun exact(Precision::fp32);
     exact.train();
     for (std::size_t i = 0; i < exact.trainer.losses.size(); ++i) {
@@ -153,8 +153,8 @@ TEST(TrainerPrecisionTest, PredictsInThePrecisionOfTheRun) {
   EXPECT_EQ(outputs.scalar_type(), at::kBFloat16);
 }
 
-// Powers of two come out again exactly, so the scaler must change nothing.
-TEST(TrainerPrecisionTest, ScalingLeavesClippedAccumulatedUpdatesAsTheyWere) {
+// Scaling by a power of two and back is exact, so the scaler must not change the losses.
+TEST(TrainerPrecisionTest, ScalingDoesNotChangeClippedAccumulatedUpdates) {
   const auto losses = [](double scale) {
     PrecisionRun run(Precision::fp16, {.init_scale = scale});
     run.train({.gradient_accumulation_steps = 2, .gradient_clip_norm = 0.3});
@@ -172,16 +172,16 @@ TEST(TrainerPrecisionTest, SkippedUpdateMovesNeitherTheCountNorTheSchedule) {
   EXPECT_EQ(run.trainer.accelerator().grad_scaler()->get_scale(), 32.0);
 }
 
-TEST(TrainerPrecisionTest, ANumberOfUpdatesIsReachedThoughSomeAreSkipped) {
+TEST(TrainerPrecisionTest, ReachesTheNumberOfUpdatesThoughSomeAreSkipped) {
   PrecisionRun run(Precision::fp16, {.init_scale = 64.0});
   run.trainer.overflow_at = 2;
-  const auto result = run.train({.max_num_updates = 8});  // 4 an epoch
+  const auto result = run.train({.max_num_updates = 8});  // 4 per epoch
   EXPECT_EQ(result.num_updates, 8);
   EXPECT_EQ(result.reason, StopReason::max_steps);
   EXPECT_EQ(run.trainer.losses.size(), 9U);
 }
 
-TEST(TrainerPrecisionTest, AnEndlessOverflowIsAnErrorOnceTheScaleIsZero) {
+TEST(TrainerPrecisionTest, APersistentOverflowIsAnErrorOnceTheScaleIsZero) {
   class AlwaysInfinite : public PrecisionTrainer {
    public:
     using PrecisionTrainer::PrecisionTrainer;
@@ -199,7 +199,7 @@ TEST(TrainerPrecisionTest, AnEndlessOverflowIsAnErrorOnceTheScaleIsZero) {
       "until their scale fell to 0");
 }
 
-TEST(TrainerPrecisionTest, ResumedRunKeepsTheScaleAndTheBits) {
+TEST(TrainerPrecisionTest, AResumedRunIsBitIdenticalAndKeepsTheScale) {
   const TemporaryFolder folder;
   PrecisionRun whole(Precision::fp16, {.init_scale = 64.0, .growth_interval = 5});
   whole.train({.num_epochs = 3});
@@ -224,7 +224,7 @@ torch::nn::Sequential toy_convolutions() {
                                torch::nn::Linear(4 * 6 * 6, 3));
 }
 
-TEST(ChannelsLastTest, KeepsFilterAndBatchesChannelsLastAndTheLossesClose) {
+TEST(ChannelsLastTest, KeepsFiltersAndBatchesChannelsLastAndTheLossesClose) {
   const auto losses = [](bool channels_last) {
     auto model = toy_convolutions();
     auto optimizer = std::make_shared<torch::optim::AdamW>(model->parameters(), 0.01);
@@ -280,13 +280,13 @@ void expect_loaded_state_follows_the_model() {
   EXPECT_TRUE(bit_equal(loaded.model->parameters(), whole.model->parameters()));
 }
 
-TEST(ChannelsLastTest, ACheckpointLoadedBeforeTheFirstRunContinuesInEveryBit) {
+TEST(ChannelsLastTest, ACheckpointLoadedBeforeTheFirstRunContinuesBitIdentically) {
   expect_loaded_state_follows_the_model<torch::optim::AdamW>();
   expect_loaded_state_follows_the_model<torch::optim::Adagrad>();
   expect_loaded_state_follows_the_model<torch::optim::RMSprop>();
 }
 
-TEST(ChannelsLastTest, AdagradsSumsAreThoseOfTheirParameters) {
+TEST(ChannelsLastTest, AdagradSumsHaveTheLayoutOfTheirParameters) {
   const auto sum = [](bool channels_last) {
     ConvolutionRun<torch::optim::Adagrad> run(channels_last);
     run.train();
@@ -297,7 +297,7 @@ TEST(ChannelsLastTest, AdagradsSumsAreThoseOfTheirParameters) {
   EXPECT_TRUE(torch::allclose(sum(true), sum(false), 1e-4));
 }
 
-TEST(DeterministicTest, SwitchesLibTorchsDeterministicAlgorithmsOn) {
+TEST(DeterministicTest, EnablesTheDeterministicAlgorithmsOfLibTorch) {
   const bool before = at::globalContext().deterministicAlgorithms();
   const Accelerator accelerator({.device = "cpu", .deterministic = true});
   EXPECT_TRUE(at::globalContext().deterministicAlgorithms());

@@ -1,4 +1,5 @@
-// FLOPs of models, against numbers by hand and PyTorch's own counter.
+// Tests that compare the FLOPs of models with manually calculated numbers and with PyTorch's
+// counter.
 
 #include <gtest/gtest.h>
 #include <torch/script.h>
@@ -30,12 +31,12 @@ const ModuleSummary& find(const ModelSummaryTable& table, const std::string& nam
   throw std::runtime_error("no module " + name);
 }
 
-TEST(FlopCounterTest, MlpTakesTwoForEachWeightAndSample) {
+TEST(FlopCounterTest, AnMlpNeedsTwoFlopsPerWeightAndSample) {
   EXPECT_EQ(flops_of(toy_model(), torch::zeros({1, 4})), 2 * (4 * 5 + 5 * 3));
   EXPECT_EQ(flops_of(toy_model(), torch::zeros({7, 4})), 7 * 2 * (4 * 5 + 5 * 3));
 }
 
-TEST(FlopCounterTest, LeNetTakesWhatIsCountedByHand) {
+TEST(FlopCounterTest, LeNetNeedsTheFlopsThatAreCountedByHand) {
   using namespace torch::nn;
   Sequential lenet(Conv2d(Conv2dOptions(1, 6, 5).padding(2)), ReLU(), MaxPool2d(2),
                    Conv2d(6, 16, 5), ReLU(), MaxPool2d(2), Flatten(), Linear(400, 120), ReLU(),
@@ -46,7 +47,7 @@ TEST(FlopCounterTest, LeNetTakesWhatIsCountedByHand) {
   EXPECT_EQ(flops_of(lenet, torch::zeros({1, 1, 28, 28})), 2 * (kFirst + kSecond + kLinear));
 }
 
-TEST(FlopCounterTest, GroupsAndTransposedConvolutions) {
+TEST(FlopCounterTest, CountsGroupedAndTransposedConvolutions) {
   using namespace torch::nn;
   EXPECT_EQ(flops_of(Conv1d(Conv1dOptions(4, 8, 3).groups(2)), torch::zeros({1, 4, 10})),
             2 * 8 * 8 * 2 * 3);
@@ -56,7 +57,7 @@ TEST(FlopCounterTest, GroupsAndTransposedConvolutions) {
             2 * 4 * 5 * 5 * 6 * 3 * 3);
 }
 
-TEST(FlopCounterTest, RecurrentLayersTakeTheirMatricesForEachElement) {
+TEST(FlopCounterTest, RecurrentLayersMultiplyTheirMatricesForEachElement) {
   using namespace torch::nn;
   LSTM lstm(LSTMOptions(3, 5).num_layers(2).bidirectional(true));
   int64_t num_weights = 0;
@@ -71,21 +72,21 @@ TEST(FlopCounterTest, RecurrentLayersTakeTheirMatricesForEachElement) {
   EXPECT_EQ(table.modules[0].output_shape, (std::vector<int64_t>{7, 2, 10}));
 }
 
-TEST(FlopCounterTest, EmbeddingTakesNone) {
+TEST(FlopCounterTest, AnEmbeddingNeedsNoFlops) {
   Model model{torch::nn::Embedding(10, 4)};
   const auto table = summarize(model, torch::zeros({2, 3}, torch::kLong));
   EXPECT_EQ(table.modules[0].flops, 0);
   EXPECT_EQ(table.modules[0].output_shape, (std::vector<int64_t>{2, 3, 4}));
 }
 
-TEST(FlopCounterTest, LayerOfUnknownCostStillHasItsShape) {
+TEST(FlopCounterTest, ALayerOfUnknownCostStillHasItsShape) {
   Model model{torch::nn::Sequential(torch::nn::LayerNorm(torch::nn::LayerNormOptions({4})))};
   const auto table = summarize(model, torch::zeros({2, 4}));
   EXPECT_EQ(table.modules[1].flops, std::nullopt);
   EXPECT_EQ(table.modules[1].output_shape, (std::vector<int64_t>{2, 4}));
 }
 
-/// One head: [N, L, 4] -> [N, L, 4].
+/// Attention with one head: [N, L, 4] -> [N, L, 4].
 class AttentionImpl : public torch::nn::Module {
  public:
   AttentionImpl() {
@@ -103,17 +104,17 @@ class AttentionImpl : public torch::nn::Module {
 };
 TORCH_MODULE(Attention);
 
-TEST(FlopCounterTest, ProductsOfNoWeightBelongToTheModuleAroundThem) {
+TEST(FlopCounterTest, ProductsWithoutAWeightBelongToTheEnclosingModule) {
   torch::nn::Sequential net(torch::nn::Linear(4, 4), Attention(), torch::nn::Linear(4, 2));
   Model model(net);
   const auto table = summarize(model, torch::zeros({1, 5, 4}));
   constexpr int64_t kLinears = 2 * 5 * (4 * 12 + 4 * 4);
-  constexpr int64_t kProducts = 2 * (2 * 5 * 5 * 4);  // of queries and keys, and with the values
+  constexpr int64_t kProducts = 2 * (2 * 5 * 5 * 4);  // queries with keys, and weights with values
   EXPECT_EQ(find(table, "1").flops, kLinears + kProducts);
   EXPECT_EQ(find(table, "").flops, kLinears + kProducts + 2 * 5 * (4 * 4 + 4 * 2));
 }
 
-TEST(FlopCounterTest, ProductsBeforeAllWeightsBelongToTheModel) {
+TEST(FlopCounterTest, ProductsBeforeTheFirstWeightBelongToTheModel) {
   Model model(toy_model());
   const auto table = summarize(model, [&]() -> c10::IValue {
     const auto x = torch::mm(torch::zeros({2, 3}), torch::zeros({3, 4}));
@@ -123,7 +124,7 @@ TEST(FlopCounterTest, ProductsBeforeAllWeightsBelongToTheModel) {
   EXPECT_EQ(table.modules[1].flops, 2 * 40);
 }
 
-TEST(FlopCounterTest, RecordsNothingBeforeAndAfter) {
+TEST(FlopCounterTest, RecordsNothingOutsideOfItsScope) {
   const auto x = torch::zeros({2, 2});
   torch::mm(x, x);
   EXPECT_EQ(record_layer_calls([&] { torch::mm(x, x); }, {}).size(), 1);
@@ -131,7 +132,7 @@ TEST(FlopCounterTest, RecordsNothingBeforeAndAfter) {
   EXPECT_TRUE(record_layer_calls([] {}, {}).empty());
 }
 
-TEST(FlopCounterTest, RecordingMayBeNested) {
+TEST(FlopCounterTest, RecordingsCanBeNested) {
   const auto x = torch::zeros({2, 2});
   std::size_t num_inner = 0;
   const auto outer = record_layer_calls(
@@ -145,13 +146,13 @@ TEST(FlopCounterTest, RecordingMayBeNested) {
   EXPECT_EQ(outer.size(), 2);
 }
 
-TEST(FlopCounterTest, LetsWhatTheWorkThrowsThroughAndStops) {
+TEST(FlopCounterTest, StopsAndRethrowsAnExceptionOfTheWork) {
   const auto x = torch::zeros({2, 3});
   EXPECT_THROW(record_layer_calls([&] { torch::mm(x, x); }, {}), c10::Error);
   EXPECT_EQ(record_layer_calls([&] { torch::mm(x, x.t()); }, {}).size(), 1);
 }
 
-TEST(FlopCounterTest, TotalsEqualThoseOfPythonsFlopCounter) {
+TEST(FlopCounterTest, TotalsEqualPythonsFlopCounter) {
   SKIP_WITHOUT_PYTHON();
   const TemporaryFolder folder;
   std::istringstream lines(run_python("flop_peer.py", {folder.path().string()}));

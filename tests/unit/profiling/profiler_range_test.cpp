@@ -1,5 +1,3 @@
-// NVTX ranges that name a run's stages.
-
 #include "linkboy/profiling/profiler_range.hpp"
 
 #include <gtest/gtest.h>
@@ -13,7 +11,7 @@
 namespace linkboy::testing::profiler_range_test {
 namespace {
 
-/// In place of LibTorch's CUDA library: writes down the ranges.
+/// Replaces LibTorch's CUDA methods and records the ranges.
 class FakeCuda : public torch::profiler::impl::ProfilerStubs {
  public:
   explicit FakeCuda(bool is_there) : is_there_(is_there) {
@@ -45,7 +43,7 @@ class FakeCuda : public torch::profiler::impl::ProfilerStubs {
       const_cast<torch::profiler::impl::ProfilerStubs*>(torch::profiler::impl::cudaStubs());
 };
 
-TEST(ProfilerRangeTest, IsAnNvtxRangeOnlyWhileThatIsSwitchedOn) {
+TEST(ProfilerRangeTest, OpensAnNvtxRangeOnlyWhileNvtxIsEnabled) {
   const FakeCuda cuda(true);
   { const ProfilerRange range("before"); }
   set_nvtx_ranges(true);
@@ -59,7 +57,7 @@ TEST(ProfilerRangeTest, IsAnNvtxRangeOnlyWhileThatIsSwitchedOn) {
   EXPECT_EQ(cuda.ranges, "(outer(inner))");
 }
 
-TEST(ProfilerRangeTest, NvtxRangeEndsThoughTheyAreSwitchedOffMeanwhile) {
+TEST(ProfilerRangeTest, AnOpenNvtxRangeEndsAfterNvtxIsDisabled) {
   const FakeCuda cuda(true);
   set_nvtx_ranges(true);
   {
@@ -70,7 +68,7 @@ TEST(ProfilerRangeTest, NvtxRangeEndsThoughTheyAreSwitchedOffMeanwhile) {
   EXPECT_EQ(cuda.ranges, "(a)");
 }
 
-TEST(ProfilerRangeTest, NvtxRangesAreNothingWhereLibTorchHasNoCuda) {
+TEST(ProfilerRangeTest, NvtxRangesDoNothingWithoutCuda) {
   const FakeCuda cuda(false);
   set_nvtx_ranges(true);
   EXPECT_FALSE(nvtx_ranges());
@@ -78,7 +76,7 @@ TEST(ProfilerRangeTest, NvtxRangesAreNothingWhereLibTorchHasNoCuda) {
   EXPECT_EQ(cuda.ranges, "");
 }
 
-TEST(ProfilerRangeTest, NvtxRangesOfTheRealLibraryDoNoHarm) {
+TEST(ProfilerRangeTest, NvtxRangesOfTheRealLibraryWork) {
   set_nvtx_ranges(true);
   { const ProfilerRange range("a"); }
   set_nvtx_ranges(false);

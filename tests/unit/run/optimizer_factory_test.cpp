@@ -1,5 +1,3 @@
-// Optimizers by name.
-
 #include "linkboy/run/optimizer_factory.hpp"
 
 #include <gtest/gtest.h>
@@ -16,8 +14,8 @@ Options options_of(const std::string& name, const TextSettings& settings = {}) {
   return static_cast<const Options&>(optimizer->param_groups().front().options());
 }
 
-/// But for the learning rate of SGD, which has no default in LibTorch and 0.001 in Python.
-TEST(OptimizerFactoryTest, TheDefaultsAreThoseOfLibTorch) {
+// The exception is the learning rate of SGD: LibTorch has no default, and Python's is 0.001.
+TEST(OptimizerFactoryTest, DefaultsEqualLibTorch) {
   EXPECT_TRUE(options_of<torch::optim::SGDOptions>("sgd") == torch::optim::SGDOptions(1e-3));
   EXPECT_TRUE(options_of<torch::optim::AdamOptions>("adam") == torch::optim::AdamOptions());
   EXPECT_TRUE(options_of<torch::optim::AdamWOptions>("adamw") == torch::optim::AdamWOptions());
@@ -72,12 +70,12 @@ TEST(OptimizerFactoryTest, EveryOptionReachesTheOptimizer) {
                   .centered(true));
 }
 
-TEST(OptimizerFactoryTest, TellsWhatThereIs) {
+TEST(OptimizerFactoryTest, ErrorsListTheAllowedNames) {
   EXPECT_THROW(make_optimizer_fn("sgdm"), OptionError);
   EXPECT_ERROR(make_optimizer_fn("sgdm"), "there is no optimizer \"sgdm\"; there are sgd, adam");
   EXPECT_ERROR(make_optimizer_fn("sgd", {{"rate", "1"}}), "lr, momentum, dampening");
   EXPECT_ERROR(make_optimizer_fn("adam", {{"betas", "0.9"}}),
-               "betas are 1 numbers; they must be two");
+               "betas are 1 numbers; there must be two");
 }
 
 }  // namespace

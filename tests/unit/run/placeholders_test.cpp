@@ -34,7 +34,7 @@ TEST(PlaceholderTest, CombineOnEitherSideAndChained) {
   EXPECT_EQ((placeholders::num_epochs * 2 + 1).to_string(), "((num_epochs * 2) + 1)");
 }
 
-TEST(PlaceholderTest, AreReadFromText) {
+TEST(PlaceholderTest, CanBeReadFromText) {
   const RunConfig config = ten_by_ten();
   auto value_of = [&](const char* text) { return RunExpression::parse(text).resolve(config); };
   EXPECT_EQ(value_of("7"), 7.0);
@@ -48,21 +48,21 @@ TEST(PlaceholderTest, AreReadFromText) {
   EXPECT_EQ(RunExpression::parse("num_epochs * 2 + 1").to_string(), "((num_epochs * 2) + 1)");
 }
 
-TEST(PlaceholderTest, SayWhereTextIsNoExpression) {
-  EXPECT_ERROR(RunExpression::parse(""), "it should have a number, a placeholder");
-  EXPECT_ERROR(RunExpression::parse("2 *"), "it should have a number, a placeholder");
+TEST(PlaceholderTest, ErrorsNameThePositionInTheText) {
+  EXPECT_ERROR(RunExpression::parse(""), "expected a number, a placeholder");
+  EXPECT_ERROR(RunExpression::parse("2 *"), "expected a number, a placeholder");
   EXPECT_ERROR(RunExpression::parse("NUM_EPOCH"),
-               "there is no placeholder \"NUM_EPOCH\"; there are "
+               "there is no placeholder \"NUM_EPOCH\"; the placeholders are "
                "num_epochs, num_updates, ");
-  EXPECT_ERROR(RunExpression::parse("(1 + 2"), "it should have ')'");
-  EXPECT_ERROR(RunExpression::parse("1 2"), "at \"2\" it should have the end");
-  EXPECT_ERROR(RunExpression::parse("min(1)"), "it should have ','");
+  EXPECT_ERROR(RunExpression::parse("(1 + 2"), "expected ')'");
+  EXPECT_ERROR(RunExpression::parse("1 2"), "at \"2\", expected the end");
+  EXPECT_ERROR(RunExpression::parse("min(1)"), "expected ','");
   EXPECT_ERROR(RunExpression::parse("inf"), "there is no placeholder \"inf\"");
-  EXPECT_ERROR(RunExpression::parse("$"), "at \"$\" it should have a number");
+  EXPECT_ERROR(RunExpression::parse("$"), "at \"$\", expected a number");
   EXPECT_ERROR(RunExpression::parse(std::string(1000, '(') + "1"), "less nesting");
 }
 
-TEST(PlaceholderTest, SayWhatCannotBeResolved) {
+TEST(PlaceholderTest, ErrorsNameTheUnresolvedPlaceholder) {
   const RunConfig config = ten_by_ten();
   EXPECT_ERROR(placeholders::num_eval_batches_per_epoch.resolve(config),
                "num_eval_batches_per_epoch has no value");
@@ -75,7 +75,7 @@ TEST(PlaceholderTest, SayWhatCannotBeResolved) {
   EXPECT_ERROR(RunExpression(7.000001).resolve_count(config), "7.000001 is 7.000001 in this run");
 }
 
-TEST(PlaceholderTest, SharesOfTheRunAreWholeWhereOnlyRoundingSaysOtherwise) {
+TEST(PlaceholderTest, RoundingErrorsDoNotMakeAShareFractional) {
   const RunConfig config = ten_by_ten();
   for (int percent = 1; percent <= 100; ++percent) {
     const RunExpression share =
@@ -86,7 +86,7 @@ TEST(PlaceholderTest, SharesOfTheRunAreWholeWhereOnlyRoundingSaysOtherwise) {
   }
 }
 
-TEST(PlaceholderTest, LongExpressionsAreRefusedBeforeTheyExhaustTheStack) {
+TEST(PlaceholderTest, VeryLongExpressionsAreRefused) {
   std::string sum = "1";
   for (int i = 0; i < 1000; ++i) sum += "+1";
   EXPECT_EQ(RunExpression::parse(sum).resolve(ten_by_ten()), 1001.0);

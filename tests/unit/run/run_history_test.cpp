@@ -19,7 +19,7 @@ TEST(RunHistoryTest, KeepsValuesInOrder) {
 }
 
 TEST(RunHistoryTest, ReadingAnUnknownMetricChangesNothing) {
-  // Upstream makes an empty entry, on which LogMetrics then fails.
+  // pytorch-accelerated creates an empty entry, with which LogMetrics then fails.
   InMemoryRunHistory history;
   EXPECT_TRUE(history.get_metric_values("x").empty());
   EXPECT_ERROR(history.get_latest_metric("x"), "no value of the metric \"x\"");
@@ -27,7 +27,7 @@ TEST(RunHistoryTest, ReadingAnUnknownMetricChangesNothing) {
   EXPECT_ERROR(history.delete_metric("x"), "cannot be deleted");
 }
 
-TEST(RunHistoryTest, ResetKeepsThePrefixOnly) {
+TEST(RunHistoryTest, ResetKeepsOnlyThePrefix) {
   InMemoryRunHistory history;
   history.set_metric_name_prefix("ema_");
   history.update_metric("x", 1.0);

@@ -9,7 +9,7 @@
 namespace linkboy::testing::stop_training_test {
 namespace {
 
-TEST(MessageOfTest, IsTheSentenceOfAnyException) {
+TEST(MessageOfTest, ReturnsTheMessageOfAnyException) {
   const auto message = [](const auto& exception) {
     return message_of(std::make_exception_ptr(exception));
   };
@@ -30,7 +30,7 @@ TEST(StopReasonTest, HasAName) {
   EXPECT_EQ(to_string(StopReason::stop_request), "stop_request");
 }
 
-TEST(StopTrainingTest, IsCarriedOutOfTheBackwardPass) {
+TEST(StopTrainingTest, PropagatesOutOfTheBackwardPass) {
   Toy toy;
   int64_t num_gradients = 0;
   toy.model->parameters()[0].register_hook([&](const at::Tensor&) {

@@ -1,4 +1,4 @@
-// Properties of single schedules.
+// Tests of individual schedules. scheduler_contract_test.cpp tests the properties of all schedules.
 
 #include <gtest/gtest.h>
 #include <torch/torch.h>
@@ -27,17 +27,14 @@
 namespace linkboy::testing::built_in_schedules_test {
 namespace {
 
-// ---- Shapes
-// --------------------------------------------------------------------------------------
-
-TEST_F(SchedulesTest, StepTakesPlaceholders) {
+TEST_F(SchedulesTest, StepAcceptsPlaceholders) {
   const auto function =
       step_decay({.step_size = placeholders::num_updates_per_epoch * 7, .gamma = 0.1});
   EXPECT_EQ(value(function, 69), 0.01);
   EXPECT_DOUBLE_EQ(value(function, 70), 0.001);
 }
 
-TEST_F(SchedulesTest, APlainLambdaMakesASchedulerToo) {
+TEST_F(SchedulesTest, APlainLambdaCanMakeAScheduler) {
   const CreateSchedulerFn function = [](torch::optim::Optimizer& optimizer,
                                         const RunConfig& config) {
     return std::make_unique<LinearScheduler>(
@@ -61,7 +58,7 @@ TEST_F(SchedulesTest, CosineRestartsFillTheRunWithTheirCycles) {
   EXPECT_LT(scheduler->values_at(99)[0], 1e-4);
 }
 
-TEST_F(SchedulesTest, OneCycleTouchesOnlyWhatItIsToldTo) {
+TEST_F(SchedulesTest, OneCycleChangesOnlyTheRequestedFields) {
   auto scheduler = make(one_cycle({.max_lr = PerGroup({0.5, 0.25}), .cycle_momentum = false}));
   scheduler->start();
   EXPECT_NEAR(lr()[0], 0.5 / 25, 1e-15);
@@ -74,7 +71,7 @@ TEST_F(SchedulesTest, OneCycleTouchesOnlyWhatItIsToldTo) {
   EXPECT_EQ(get_param_group_field(*optimizer_, ParamGroupField::momentum)[0], 0.85);
 }
 
-TEST_F(SchedulesTest, CyclicTakesAScaleOfOnesOwn) {
+TEST_F(SchedulesTest, CyclicAcceptsACustomScale) {
   const auto scheduler = make(cyclic({.base_lr = 0.0,
                                       .max_lr = 1.0,
                                       .step_size_up = 10,
@@ -110,7 +107,7 @@ TEST_F(SchedulesTest, ChainedMovesEachFieldByItself) {
   EXPECT_EQ(decay[1], 0.0);
 }
 
-TEST_F(SchedulesTest, WarmupRisesToTheFirstValueOfWhatFollows) {
+TEST_F(SchedulesTest, WarmupRisesToTheFirstValueOfTheNextSchedule) {
   const auto scheduler =
       make(warmup({.scheduler = one_cycle({.max_lr = 0.5}), .warmup_updates = 7.5}));
   EXPECT_EQ(scheduler->values_at(0)[0], 0.0);
@@ -126,9 +123,9 @@ TEST_F(SchedulesTest, WarmupRisesToTheFirstValueOfWhatFollows) {
   EXPECT_EQ(alone->values_at(99)[0], 0.01);
 }
 
-TEST_F(SchedulesTest, PartsCountTheEpochsThatAreTheirOwn) {
+TEST_F(SchedulesTest, PartsCountTheirOwnEpochs) {
   const auto timm = timm_schedule({.scheduler = cosine({.min_lr = 0.0})});
-  // 5 of the 10 epochs: the last one is at 4 / 5 of the cosine.
+  // The part has 5 of the 10 epochs. In its last epoch, it is at 4 / 5 of the cosine.
   const double last = 0.005 * (1.0 + std::cos(std::numbers::pi * 0.8));
   const auto warm = make(warmup({.scheduler = timm, .warmup_updates = 50}));
   EXPECT_DOUBLE_EQ(warm->values_at(50)[0], 0.01);
@@ -139,14 +136,14 @@ TEST_F(SchedulesTest, PartsCountTheEpochsThatAreTheirOwn) {
   EXPECT_DOUBLE_EQ(both->values_at(99)[0], last);
   const auto step = step_decay({.step_size = placeholders::num_epochs, .gamma = 0.5});
   const auto parts =
-      make(sequential({.schedulers = {step, step}, .milestones = {35}}));  // 4 and 7 begun epochs
+      make(sequential({.schedulers = {step, step}, .milestones = {35}}));  // 3.5 and 6.5 epochs
   EXPECT_EQ(parts->values_at(3)[0], 0.01);
   EXPECT_EQ(parts->values_at(4)[0], 0.005);
   EXPECT_EQ(parts->values_at(35 + 6)[0], 0.01);
   EXPECT_EQ(parts->values_at(35 + 7)[0], 0.005);
 }
 
-TEST_F(SchedulesTest, GroupsWithoutWeightDecayStayWithoutIt) {
+TEST_F(SchedulesTest, GroupsWithoutWeightDecayKeepZeroDecay) {
   const auto field = ParamGroupField::weight_decay;
   const auto polynomial = linkboy::polynomial({.min_lr = 0.04, .field = field});
   const std::vector<CreateSchedulerFn> schedules{
@@ -199,7 +196,7 @@ TEST_F(SchedulesTest, TimmStepsByEpochOrByUpdate) {
   EXPECT_ERROR(by_epoch->step(-1), "stepped to epoch -1");
 }
 
-TEST_F(SchedulesTest, TorchSchedulersFirstValueIsUsedOnce) {
+TEST_F(SchedulesTest, TheFirstValueOfATorchSchedulerIsUsedOnce) {
   const auto scheduler = make(torch_schedule({.scheduler = [](torch::optim::Optimizer& optimizer) {
     return std::make_unique<torch::optim::StepLR>(optimizer, 3, 0.5);
   }}));
@@ -210,7 +207,7 @@ TEST_F(SchedulesTest, TorchSchedulersFirstValueIsUsedOnce) {
   }
 }
 
-TEST_F(SchedulesTest, LambdaNeedsAFunctionForEachGroupThatIsAdded) {
+TEST_F(SchedulesTest, LambdaNeedsAFunctionForEachAddedGroup) {
   auto one = [](int64_t) { return 0.5; };
   const auto scheduler = make(lambda_schedule({.lr_lambda = {one, one}}));
   optimizer_->add_param_group(

@@ -39,7 +39,7 @@ class CosineSchedulerTest : public ::testing::Test {
   std::unique_ptr<torch::optim::SGD> optimizer_;
 };
 
-TEST_F(CosineSchedulerTest, MeetsUpstreamsValues) {
+TEST_F(CosineSchedulerTest, EqualsTheValuesOfUpstream) {
   auto scheduler = make({});
   EXPECT_DOUBLE_EQ(scheduler->values_at(0)[0], 0.01);
   EXPECT_DOUBLE_EQ(scheduler->values_at(1)[0], 0.009997533048548475);
@@ -49,8 +49,8 @@ TEST_F(CosineSchedulerTest, MeetsUpstreamsValues) {
   EXPECT_DOUBLE_EQ(make({.k_decay = 2.0})->values_at(50)[0], 0.008535680352542143);
 }
 
-TEST_F(CosineSchedulerTest, WarmsUpLinearlyAndHasNoCliff) {
-  // Upstream defect 9: with a warm-up of W it fell to the minimum W updates early.
+TEST_F(CosineSchedulerTest, WarmsUpLinearlyWithoutAJump) {
+  // In pytorch-accelerated, a warm-up of W updates let the curve end W updates early.
   auto scheduler = make({.warmup_updates = 2 * placeholders::num_updates_per_epoch});
   EXPECT_DOUBLE_EQ(scheduler->values_at(0)[0], 1e-6);
   EXPECT_DOUBLE_EQ(scheduler->values_at(1)[0], 5.0095e-4);
@@ -113,7 +113,7 @@ TEST_F(CosineSchedulerTest, StartsAtTheFirstValueAndMovesOneUpdateAStep) {
   EXPECT_EQ(scheduler->num_updates(), 100);
 }
 
-TEST_F(CosineSchedulerTest, RestoresTheExactNextValue) {
+TEST_F(CosineSchedulerTest, ARestoredStateContinuesWithTheExactNextValue) {
   auto scheduler = make({.warmup_updates = 1 * placeholders::num_updates_per_epoch});
   for (int i = 0; i < 37; ++i) scheduler->step();
   const StateDict state = scheduler->state_dict();
@@ -133,20 +133,20 @@ TEST_F(CosineSchedulerTest, RejectsAStateThatDoesNotFit) {
   StateDict two_values;
   two_values.set("lr", std::vector<double>{0.1, 0.2});
   two_groups.set("base_values", two_values);
-  EXPECT_ERROR(scheduler->load_state_dict(two_groups), "of 2 param groups");
+  EXPECT_ERROR(scheduler->load_state_dict(two_groups), "has 2 param groups");
   StateDict negative = scheduler->state_dict();
   negative.set("num_updates", -3);
-  EXPECT_ERROR(scheduler->load_state_dict(negative), "counts -3 updates");
+  EXPECT_ERROR(scheduler->load_state_dict(negative), "has a count of -3 updates");
   StateDict other_field = make({.field = ParamGroupField::weight_decay})->state_dict();
   EXPECT_ERROR(scheduler->load_state_dict(other_field), "no \"lr\"");
 }
 
-TEST_F(CosineSchedulerTest, RejectsShapesThatMakeNoSense) {
+TEST_F(CosineSchedulerTest, RejectsInconsistentLengths) {
   EXPECT_ERROR(make({.warmup_updates = 11 * placeholders::num_updates_per_epoch}),
                "warms up for 110 and cools down for 0 of 100");
   EXPECT_ERROR(make({.warmup_updates = 5 * placeholders::num_updates_per_epoch,
                      .cooldown_updates = 5 * placeholders::num_updates_per_epoch}),
-               "something must be left");
+               "together they must be shorter than the schedule");
   EXPECT_ERROR(make({.warmup_updates = -1 * placeholders::num_updates_per_epoch}),
                "warmup_updates ((-1 * num_updates_per_epoch)) is -10");
   EXPECT_ERROR(make({.cooldown_updates = -1 * placeholders::num_updates_per_epoch}),
@@ -157,7 +157,7 @@ TEST_F(CosineSchedulerTest, RejectsShapesThatMakeNoSense) {
                "num_eval_batches_per_epoch has no value");
 }
 
-TEST_F(CosineSchedulerTest, SchedulesWeightDecayAsWell) {
+TEST_F(CosineSchedulerTest, CanScheduleWeightDecay) {
   set_param_group_field(*optimizer_, ParamGroupField::weight_decay, {0.1});
   auto scheduler = make({.min_lr = 0.0, .field = ParamGroupField::weight_decay});
   for (int i = 0; i < 50; ++i) scheduler->step();
@@ -165,7 +165,7 @@ TEST_F(CosineSchedulerTest, SchedulesWeightDecayAsWell) {
   EXPECT_EQ(get_param_group_field(*optimizer_, ParamGroupField::lr)[0], 0.01);
 }
 
-TEST_F(CosineSchedulerTest, ValuesThatAreNoNumbersAreCaughtBeforeTheyReachTheOptimizer) {
+TEST_F(CosineSchedulerTest, NaNValuesNeverReachTheOptimizer) {
   class Broken : public Scheduler {
    public:
     explicit Broken(torch::optim::Optimizer& optimizer) : Scheduler(optimizer) {}
@@ -176,12 +176,13 @@ TEST_F(CosineSchedulerTest, ValuesThatAreNoNumbersAreCaughtBeforeTheyReachTheOpt
   Broken scheduler(*optimizer_);
   scheduler.start();
   scheduler.step();
-  EXPECT_ERROR(scheduler.step(), "gives lr = nan for update 3");
+  EXPECT_ERROR(scheduler.step(), "returns lr = nan for update 3");
   EXPECT_EQ(get_param_group_field(*optimizer_, ParamGroupField::lr)[0], 0.1);
 }
 
-TEST_F(SchedulesTest, CosineHasNoCliffWithWarmUpAndCoolDown) {
-  // Upstream defect 9, over the whole length: no update moves it by more than the steepest slope.
+TEST_F(SchedulesTest, CosineWithWarmUpAndCoolDownHasNoJump) {
+  // The same over the whole curve: no update changes the value by more than the steepest
+  // slope.
   for (double warmup : {0.0, 0.5, 1.0, 3.7}) {
     for (double cooldown : {0.0, 1.0, 2.5}) {
       const auto scheduler =

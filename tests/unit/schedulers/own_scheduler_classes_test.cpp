@@ -1,5 +1,5 @@
-// Scheduler classes that are not linkboy's: LibTorch's made from the run, and those in timm's
-// style.
+// Tests of scheduler classes from elsewhere: LibTorch's schedulers, created from the run's lengths,
+// and custom classes in timm's style.
 
 #include <gtest/gtest.h>
 #include <torch/torch.h>
@@ -30,7 +30,7 @@ TEST_F(SchedulesTest, TorchSchedulersTakeLengthsFromTheRun) {
   }
 }
 
-TEST_F(SchedulesTest, AnEmptyStdFunctionOfEitherFormIsRefused) {
+TEST_F(SchedulesTest, AnEmptyFunctionIsRefused) {
   using Made = std::unique_ptr<torch::optim::LRScheduler>;
   EXPECT_ERROR(make(torch_schedule({.scheduler = std::function<Made(torch::optim::Optimizer&)>()})),
                "scheduler is empty");
@@ -40,7 +40,8 @@ TEST_F(SchedulesTest, AnEmptyStdFunctionOfEitherFormIsRefused) {
       "scheduler is empty");
 }
 
-/// Warms up by updates to a share that each epoch halves, or leaves if its metric has fallen.
+/// Warms up, once per update, to a share of the base values. An epoch halves the share, unless its
+/// metric has improved.
 class HalvesByMetric : public TimmSteps {
  public:
   HalvesByMetric(torch::optim::Optimizer& optimizer, int64_t warmup_updates)
@@ -171,7 +172,7 @@ TEST_F(SchedulesTest, AClassInTimmsStyleThatIsMisusedIsRefused) {
                "the function that makes the TimmSteps returned null");
   EXPECT_ERROR(
       make(sequential({.schedulers = {step_decay(), halves_by_metric()}, .milestones = {3}})),
-      "a timm_steps schedule steps itself, so that it cannot be part of another one");
+      "a timm_steps schedule sets the optimizer's values itself, so it cannot be a part");
   class Negative : public TimmSteps {
    public:
     explicit Negative(torch::optim::Optimizer& optimizer) : optimizer_(optimizer) {}
@@ -188,7 +189,7 @@ TEST_F(SchedulesTest, AClassInTimmsStyleThatIsMisusedIsRefused) {
   EXPECT_ERROR(scheduler->step(), "lr = -1 for update 2; it must be finite, not negative");
 }
 
-TEST(TimmStepsTest, AResumedRunContinuesAClassInTimmsStyleExactly) {
+TEST(TimmStepsTest, AResumedRunContinuesAClassInTimmsStyleBitIdentically) {
   const TemporaryFolder folder;
   const auto run = [](const CallbackList& callbacks, const std::filesystem::path& from) {
     auto toy = std::make_unique<Toy>(callbacks);

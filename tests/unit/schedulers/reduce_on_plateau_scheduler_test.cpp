@@ -1,5 +1,3 @@
-// When ReduceOnPlateauScheduler reduces.
-
 #include "linkboy/schedulers/reduce_on_plateau_scheduler.hpp"
 
 #include <gtest/gtest.h>
@@ -28,11 +26,12 @@ TEST(ReduceOnPlateauTest, ValuesWithinTheCoolDownDoNotCount) {
     scheduler.step_metric(1.0);
     rates.push_back(get_param_group_field(*optimizer, ParamGroupField::lr)[0]);
   }
-  // The first value is the best, two bad ones reduce, and two more are passed over.
+  // The first value is the best. Two bad values reduce the rate, and the next two are ignored.
   EXPECT_EQ(rates, (std::vector<double>{0.8, 0.8, 0.4, 0.4, 0.4, 0.4, 0.2, 0.2, 0.2}));
 }
 
-/// The first group's rate at the beginning of each of ten epochs whose metric stays the same.
+/// Returns the first group's rate at the beginning of each of ten epochs. The metric is constant
+/// and missing in epoch 6.
 std::vector<double> rates_with_a_constant_metric(Scheduler& scheduler, RunHistory& history,
                                                  const torch::optim::Optimizer& optimizer) {
   std::vector<double> rates;
@@ -47,13 +46,14 @@ std::vector<double> rates_with_a_constant_metric(Scheduler& scheduler, RunHistor
   return rates;
 }
 
-TEST_F(SchedulesTest, PlateauCountsFromItsTurnOn) {
+TEST_F(SchedulesTest, PlateauCountsOnlyWithinItsPartOfASequence) {
   RunConfig config = ten_by_ten();
   config.num_eval_batches_per_epoch = 1;
   const auto plateau = reduce_on_plateau({.factor = 0.5, .patience = 1});
   InMemoryRunHistory history;
   const auto warm = make(warmup({.scheduler = plateau, .warmup_updates = 40}), config);
-  // The first value of its own is epoch 4's, at whose end the warm-up is over; epoch 6 lacks one.
+  // The warm-up ends with epoch 4, so the plateau's first value is that of epoch 4. Epoch 6 has
+  // none.
   const std::vector<double> expected{0,    0.0025, 0.005, 0.0075, 0.01,
                                      0.01, 0.01,   0.005, 0.005,  0.0025};
   const auto rates = rates_with_a_constant_metric(*warm, history, *optimizer_);
@@ -73,7 +73,7 @@ TEST_F(SchedulesTest, PlateauIgnoresEpochsWithoutTheMetric) {
   config.num_eval_batches_per_epoch = 3;
   const auto scheduler = make(reduce_on_plateau({.patience = 0}), config);
   InMemoryRunHistory history;
-  history.update_metric("eval_loss_epoch", 0.1);  // of a run before
+  history.update_metric("eval_loss_epoch", 0.1);  // from a previous run
   scheduler->run_start(history);
   scheduler->epoch_end(1, history, /*has_metrics=*/true);
   EXPECT_EQ(lr()[0], 0.01);
@@ -87,7 +87,7 @@ TEST_F(SchedulesTest, PlateauIgnoresEpochsWithoutTheMetric) {
   EXPECT_DOUBLE_EQ(lr()[0], 0.001);
 }
 
-TEST_F(SchedulesTest, PlateauNamesTheMetricsIfItsOwnIsNotThere) {
+TEST_F(SchedulesTest, PlateauErrorsListTheMetricsIfItsMetricIsMissing) {
   InMemoryRunHistory history;
   history.update_metric("train_loss_epoch", 1.0);
   const auto scheduler = make(reduce_on_plateau({.monitor = "recall"}));

@@ -1,4 +1,4 @@
-// What holds for every schedule, whatever its curve.
+// Tests of the properties that all schedules share, whatever their curves are.
 
 #include <gtest/gtest.h>
 #include <torch/torch.h>
@@ -44,7 +44,7 @@ RunConfig five_epochs() {
 struct Case {
   std::string name;
   CreateSchedulerFn make;
-  /// From how many updates on the values stay as they are; none if they keep changing.
+  /// The number of updates after which the values are constant. Not set if they keep changing.
   std::optional<int64_t> end{};
 };
 
@@ -108,7 +108,7 @@ std::vector<Case> cases() {
   };
 }
 
-/// A rehearsed run of `make`'s schedule, with metrics that get worse.
+/// Steps the schedule of `make` like a run whose metric gets worse in every epoch.
 struct Rehearsal {
   explicit Rehearsal(const CreateSchedulerFn& make, const RunConfig& config = five_epochs(),
                      const std::vector<double>& lrs = {0.1, 0.02})
@@ -117,7 +117,7 @@ struct Rehearsal {
     scheduler->start();
   }
 
-  /// lr, weight decay and momentum of all groups.
+  /// Returns the learning rates, weight decays and momentums of all groups.
   std::vector<std::vector<double>> fields() const {
     std::vector<std::vector<double>> values;
     for (auto field :
@@ -152,7 +152,7 @@ TEST_P(SchedulerContractTest, MakingItChangesNothing) {
 
 TEST_P(SchedulerContractTest, UpdateKUsesTheValueAfterKMinusOneUpdates) {
   Rehearsal run(GetParam().make);
-  // Asked beforehand and in any order, but for a plateau, which follows its metrics.
+  // Values can be requested in advance and in any order. Those of a plateau depend on metrics.
   const bool is_foreseeable = GetParam().name.find("plateau") == std::string::npos;
   std::vector<std::vector<double>> foreseen;
   for (int64_t n = kUpdates; n >= 0; --n) {
@@ -168,7 +168,7 @@ TEST_P(SchedulerContractTest, UpdateKUsesTheValueAfterKMinusOneUpdates) {
   }
 }
 
-TEST_P(SchedulerContractTest, AStateOfEachUpdateGivesTheSameRest) {
+TEST_P(SchedulerContractTest, AStateOfAnyUpdateContinuesTheSameCurve) {
   Rehearsal whole(GetParam().make);
   std::vector<StateDict> states;
   std::vector<StateDict> histories;
@@ -181,7 +181,7 @@ TEST_P(SchedulerContractTest, AStateOfEachUpdateGivesTheSameRest) {
   }
   for (std::size_t k = 0; k <= kUpdates; ++k) {
     SCOPED_TRACE("state of " + std::to_string(k));
-    Rehearsal resumed(GetParam().make, five_epochs(), {0.7, 0.3});  // the state has its own
+    Rehearsal resumed(GetParam().make, five_epochs(), {0.7, 0.3});  // replaced by the state's
     resumed.history.load_state_dict(histories[k]);
     resumed.scheduler->load_state_dict(states[k]);
     for (std::size_t rest = k; rest <= kUpdates; ++rest) {
@@ -206,7 +206,7 @@ TEST_P(SchedulerContractTest, EveryGroupMovesFromItsOwnBaseValue) {
     run.step();
   }
   EXPECT_TRUE(has_moved[0] && has_moved[1]);
-  // Small absolute ends, as of the cosine, are all that the curves may differ in.
+  // The curves may differ only by small absolute final values, such as that of the cosine.
   EXPECT_LT(largest_ratio_gap, 1e-3);
 }
 
@@ -222,7 +222,7 @@ TEST_P(SchedulerContractTest, ValuesAreNeverNegativeAndNeverNaN) {
   }
 }
 
-TEST_P(SchedulerContractTest, EndsWhereItsLengthSaysOrGoesOn) {
+TEST_P(SchedulerContractTest, EndsAtItsLengthOrContinuesForever) {
   const Rehearsal run(GetParam().make);
   auto changes_after = [&](int64_t begin) {
     const auto last = run.scheduler->values_at(begin);
@@ -241,7 +241,7 @@ TEST_P(SchedulerContractTest, EndsWhereItsLengthSaysOrGoesOn) {
   }
 }
 
-TEST_P(SchedulerContractTest, GroupsThatAreAddedFollowTheCurve) {
+TEST_P(SchedulerContractTest, AddedGroupsFollowTheCurve) {
   Rehearsal run(GetParam().make);
   for (int i = 0; i < 20; ++i) run.step();
   auto options = std::make_unique<torch::optim::AdamWOptions>(0.02);
@@ -258,10 +258,10 @@ TEST_P(SchedulerContractTest, GroupsThatAreAddedFollowTheCurve) {
   EXPECT_EQ(run.scheduler->base_values(), (std::vector<double>{0.1, 0.02, 0.02}));
   run.optimizer->param_groups().pop_back();
   EXPECT_ERROR(run.scheduler->step(), "has 2 param groups, but its scheduler was made for 3");
-  EXPECT_ERROR(run.scheduler->restore_base_values(), "groups may be added, not taken away");
+  EXPECT_ERROR(run.scheduler->restore_base_values(), "groups can be added but not removed");
 }
 
-TEST_P(SchedulerContractTest, PutsBackWhatItChanged) {
+TEST_P(SchedulerContractTest, RestoresTheValuesItChanged) {
   Rehearsal run(GetParam().make);
   const auto before = Rehearsal([](auto& optimizer, const auto& config) {
                         return std::make_unique<ConstantScheduler>(
@@ -288,8 +288,8 @@ TEST_P(SchedulerContractTest, OtherLengthsAreRefusedUnlessAllowed) {
   other.scheduler->load_state_dict(state);
 }
 
-TEST_P(SchedulerContractTest, CoversItsWholeCurveWithAnyNumberOfRanks) {
-  // Upstream defect 7: with N processes its cosine covered 1 / N of the curve.
+TEST_P(SchedulerContractTest, CoversTheWholeCurveWithAnyNumberOfRanks) {
+  // In pytorch-accelerated, with N processes, the run covered only 1 / N of the cosine's curve.
   constexpr int64_t kSamples = 1 << 20;
   for (int64_t ranks : {1, 2, 4, 64, 4096}) {
     for (int64_t accumulation : {1, 3}) {
@@ -314,7 +314,7 @@ TEST_P(SchedulerContractTest, CoversItsWholeCurveWithAnyNumberOfRanks) {
         EXPECT_LE(length * share_of_run, 1.0) << name;
       }
       if (GetParam().end == kUpdates) {
-        // What the length of the run shapes is at its end just when the run is.
+        // A curve that depends on the length of the run ends exactly when the run ends.
         const auto end = scheduler->values_at(config.max_num_updates);
         EXPECT_EQ(scheduler->values_at(config.max_num_updates + 1), end);
         EXPECT_NE(scheduler->values_at(config.max_num_updates - 1), end);
@@ -323,7 +323,7 @@ TEST_P(SchedulerContractTest, CoversItsWholeCurveWithAnyNumberOfRanks) {
   }
 }
 
-/// Counts calls; skips every update that `skip_every` divides.
+/// Counts the steps of the optimizer and the scheduler. Skips every `skip_every`-th update.
 class CountingTrainer : public QuietTrainer {
  public:
   using QuietTrainer::QuietTrainer;
@@ -359,7 +359,7 @@ TEST_P(SchedulerContractTest, StepsOncePerUpdate) {
     int64_t skip_every;
     int64_t updates;
   };
-  // 20 batches an epoch, 3 epochs: windows of 3 leave one of 2.
+  // There are 3 epochs of 20 batches. With accumulation windows of 3, the last one has 2.
   for (const auto& [accumulation, max_steps, skip_every, updates] :
        {Setting{1, std::nullopt, 0, 60}, Setting{3, std::nullopt, 0, 21}, Setting{3, 11, 0, 11},
         Setting{1, 47, 0, 47}, Setting{1, std::nullopt, 4, 45}}) {

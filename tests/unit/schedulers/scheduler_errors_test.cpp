@@ -1,5 +1,3 @@
-// Options and states that schedules refuse.
-
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
@@ -31,10 +29,7 @@
 namespace linkboy::testing::scheduler_errors_test {
 namespace {
 
-// ---- What is refused
-// -----------------------------------------------------------------------------
-
-TEST_F(SchedulesTest, OptionsOutOfTheirRangeAreRefused) {
+TEST_F(SchedulesTest, OptionsOutOfRangeAreRefused) {
   auto refused = [&](const CreateSchedulerFn& function, const char* message) {
     EXPECT_ERROR(function(*optimizer_, ten_by_ten()), message);
   };
@@ -82,12 +77,12 @@ TEST_F(SchedulesTest, OptionsOutOfTheirRangeAreRefused) {
           "max_lr has 4 values, but the optimizer has 2 param groups");
   refused(one_cycle({.max_lr = PerGroup(std::vector<double>{0.1})}),
           "max_lr has 1 values, but the optimizer has 2 param groups");
-  refused(one_cycle({.field = ParamGroupField::momentum}), "cycle_momentum moves it too");
+  refused(one_cycle({.field = ParamGroupField::momentum}), "cycle_momentum also moves");
   refused(cyclic({.step_size_up = 0}), "step_size_up is 0");
   refused(cyclic({.step_size_down = 0}), "step_size_down is 0");
   refused(cyclic({.gamma = 0.0}), "gamma is 0");
   refused(cyclic({.base_momentum = -1.0}), "base_momentum is -1");
-  refused(cyclic({.field = ParamGroupField::momentum}), "cycle_momentum moves it too");
+  refused(cyclic({.field = ParamGroupField::momentum}), "cycle_momentum also moves");
   refused(inverse_sqrt({.warmup_updates = 101}),
           "warmup_updates is 101 updates, but the run has only 100");
   refused(inverse_sqrt({.timescale = 0}), "timescale is 0");
@@ -109,9 +104,10 @@ TEST_F(SchedulesTest, OptionsOutOfTheirRangeAreRefused) {
   refused(sequential(
               {.schedulers = {step_decay(), step_decay({.field = ParamGroupField::weight_decay})},
                .milestones = {3}}),
-          "parts set lr and weight_decay; they must all set the same");
+          "parts set lr and weight_decay; all parts must set the same field");
   refused(sequential({.schedulers = {nullptr}}), "is empty");
-  refused(chained({.schedulers = std::vector<CreateSchedulerFn>()}), "has none; give at least one");
+  refused(chained({.schedulers = std::vector<CreateSchedulerFn>()}),
+          "has no parts; give at least one");
   refused(chained({.schedulers = {[](auto&, const auto&) { return nullptr; }}}), "returned null");
   refused(warmup({.warmup_updates = 101}),
           "warmup_updates is 101 updates, but the run has only 100");
@@ -127,7 +123,7 @@ TEST_F(SchedulesTest, OptionsOutOfTheirRangeAreRefused) {
   refused(reduce_on_plateau({.min_lr = -1.0}), "min_lr is -1");
 }
 
-TEST_F(SchedulesTest, MomentumCannotCycleWhereThereIsNone) {
+TEST_F(SchedulesTest, MomentumCannotCycleInAnOptimizerWithoutMomentum) {
   torch::optim::Adagrad adagrad({torch::zeros({1})});
   EXPECT_ERROR(one_cycle()(adagrad, ten_by_ten()), "have no momentum");
   EXPECT_ERROR(cyclic()(adagrad, ten_by_ten()), "have no momentum");
@@ -147,7 +143,7 @@ TEST_F(SchedulesTest, AStateOfAnotherScheduleIsRefused) {
                "saved by another schedule (linkboy::LinearScheduler), but this run has "
                "linkboy::StepScheduler");
   EXPECT_ERROR(make(warm)->load_state_dict(state_of(step)), "(linkboy::StepScheduler)");
-  StateDict of_0_1;  // without the class
+  StateDict of_0_1;  // a state of version 0.1 has no class
   for (const auto& [name, entry] : state_of(step).entries()) {
     if (name != "class") of_0_1.set(name, entry);
   }
@@ -167,7 +163,7 @@ TEST_F(SchedulesTest, AStateOfAnotherScheduleIsRefused) {
                "saved with num_updates_per_epoch = 10");
   StateDict no_parts = state_of(warm);
   no_parts.set("parts", 3);
-  EXPECT_ERROR(make(warm)->load_state_dict(no_parts), "has not the states of 1 parts");
+  EXPECT_ERROR(make(warm)->load_state_dict(no_parts), "does not have the states of 1 parts");
   StateDict negative = state_of(timm);
   negative.set("epoch", -2);
   EXPECT_ERROR(make(timm)->load_state_dict(negative), "counts -2 epochs");

@@ -4,6 +4,8 @@
 #include <torch/torch.h>
 
 #include <cmath>
+#include <filesystem>
+#include <string>
 
 #include "linkboy/run/run_config.hpp"
 #include "linkboy/run/run_history.hpp"
@@ -16,13 +18,11 @@
 #include "linkboy/schedulers/warmup_scheduler.hpp"
 #include "linkboy/schedulers/wsd_scheduler.hpp"
 #include "support/expect_error.hpp"
+#include "support/file_contents.hpp"
 #include "unit/schedulers/schedules_fixture.hpp"
 
 namespace linkboy::testing::scheduler_factory_test {
 namespace {
-
-// ---- By name
-// -------------------------------------------------------------------------------------
 
 TEST_F(SchedulesTest, AreMadeByNameFromText) {
   EXPECT_EQ(value(make_scheduler_fn("step", {{"step_size", "2*num_updates_per_epoch"}}), 19), 0.01);
@@ -34,7 +34,7 @@ TEST_F(SchedulesTest, AreMadeByNameFromText) {
   EXPECT_EQ(decay->field(), ParamGroupField::weight_decay);
 }
 
-TEST_F(SchedulesTest, WhatCannotBeReadIsRefusedWithWhatThereIs) {
+TEST_F(SchedulesTest, ErrorsListTheAllowedNamesAndOptions) {
   EXPECT_ERROR(make_scheduler_fn("stepp", {}), "there is no scheduler \"stepp\"; there are step, ");
   EXPECT_ERROR(scheduler_options("stepp"), "there is no scheduler");
   EXPECT_ERROR(
@@ -43,7 +43,8 @@ TEST_F(SchedulesTest, WhatCannotBeReadIsRefusedWithWhatThereIs) {
   EXPECT_ERROR(make_scheduler_fn("step", {{"gamma", "x"}}),
                "step's gamma is 'x'; it must be a number.");
   EXPECT_ERROR(make_scheduler_fn("step", {{"gamma", "1"}, {"gamma", "2"}}), "a second time");
-  EXPECT_ERROR(make_scheduler_fn("step", {{"step_size", "EPOCHS"}}), "there are num_epochs");
+  EXPECT_ERROR(make_scheduler_fn("step", {{"step_size", "EPOCHS"}}),
+               "the placeholders are num_epochs");
   EXPECT_ERROR(make_scheduler_fn("wsd", {{"decay", "cos"}}),
                "it must be one of sqrt, inverse, linear");
   EXPECT_ERROR(make_scheduler_fn("wsd", {{"num_checkpoints", "1.5"}}), "it must be a whole number");
@@ -54,7 +55,7 @@ TEST_F(SchedulesTest, WhatCannotBeReadIsRefusedWithWhatThereIs) {
   make(make_scheduler_fn("plateau", {{"threshold", "1"}, {"threshold_mode", "abs"}}));
 }
 
-TEST_F(SchedulesTest, MilestonesInTextMayBeExpressionsWithCommas) {
+TEST_F(SchedulesTest, MilestonesInTextCanBeExpressionsWithCommas) {
   const auto scheduler = make(make_scheduler_fn(
       "multi-step", {{"milestones", "min(num_epochs,20),300"}, {"gamma", "0.5"}}));
   EXPECT_EQ(scheduler->values_at(9)[0], 0.01);
@@ -62,7 +63,7 @@ TEST_F(SchedulesTest, MilestonesInTextMayBeExpressionsWithCommas) {
   EXPECT_EQ(scheduler->values_at(300)[0], 0.0025);
 }
 
-TEST_F(SchedulesTest, ByEpochEveryNamedSchedulesUpdateIsAnEpoch) {
+TEST_F(SchedulesTest, ByEpochEveryNamedScheduleMovesOncePerEpoch) {
   RunConfig epochs = ten_by_ten();
   epochs.max_num_updates = epochs.num_epochs;
   epochs.num_updates_per_epoch = 1;
@@ -90,7 +91,7 @@ TEST_F(SchedulesTest, ByEpochEveryNamedSchedulesUpdateIsAnEpoch) {
   }
 }
 
-TEST_F(SchedulesTest, ByEpochAPlateauInAWarmupInASequenceHasItsTurn) {
+TEST_F(SchedulesTest, ByEpochANestedPlateauReceivesItsMetrics) {
   const auto plateau = reduce_on_plateau({.factor = 0.5, .patience = 0});
   const auto schedule =
       by_epoch(sequential({.schedulers = {constant({.factor = 1.0}),
@@ -105,10 +106,11 @@ TEST_F(SchedulesTest, ByEpochAPlateauInAWarmupInASequenceHasItsTurn) {
     if (update % 10 == 1) rates.push_back(lr()[0]);
     scheduler->step();
     if (update % 10 != 0) continue;
-    history.update_metric("eval_loss_epoch", static_cast<double>(update));  // never better
+    history.update_metric("eval_loss_epoch", static_cast<double>(update));  // always worse
     scheduler->epoch_end(update / 10, history, /*has_metrics=*/true);
   }
-  // Epochs 4 and 5 warm up. The metric of epoch 5, its end, is the best; each later one is worse.
+  // Epochs 4 and 5 are the warm-up. The metric at the end of epoch 5 is the best, and each later
+  // one is worse.
   EXPECT_EQ(rates, (std::vector<double>{0.01, 0.01, 0.01, 0.0, 0.005, 0.01, 0.005, 0.0025, 0.00125,
                                         0.000625}));
 }
@@ -117,6 +119,21 @@ TEST_F(SchedulesTest, ByEpochTheRunMustHaveEpochs) {
   EXPECT_ERROR(make(make_scheduler_fn("cosine", {{"by_epoch", "true"}}), RunConfig{}),
                "the schedule counts in epochs, but the run has");
   EXPECT_ERROR(make(by_epoch(nullptr)), "is empty");
+}
+
+TEST_F(SchedulesTest, DocumentationListsEverySchedule) {
+  const std::string page = documentation_page("schedules.md");
+  for (const std::string& name : scheduler_names()) {
+    EXPECT_NE(page.find("`" + name + "`"), std::string::npos) << name;
+  }
+  const std::string ending = "_scheduler.hpp";
+  for (const auto& entry : std::filesystem::directory_iterator(
+           std::filesystem::path(__FILE__).parent_path() / "../../../schedulers")) {
+    const std::string file = entry.path().filename();
+    if (!file.ends_with(ending) || file == "composite_scheduler.hpp") continue;  // a base class
+    const std::string name = file.substr(0, file.size() - ending.size());
+    EXPECT_NE(page.find("`" + name + "`"), std::string::npos) << file;
+  }
 }
 
 }  // namespace

@@ -13,7 +13,7 @@
 
 namespace linkboy::testing {
 
-/// Schedules for an optimizer with the base learning rates 0.01 and 0.002.
+/// Makes schedules for an optimizer with the base learning rates 0.01 and 0.002.
 class SchedulesTest : public ::testing::Test {
  protected:
   template <class S = Scheduler>
@@ -25,7 +25,7 @@ class SchedulesTest : public ::testing::Test {
     return std::unique_ptr<S>(derived);
   }
 
-  /// The first group's value after `update` updates.
+  /// Returns the first group's value after `update` updates.
   double value(const CreateSchedulerFn& function, int64_t update) {
     return make(function)->values_at(update)[0];
   }

@@ -11,10 +11,7 @@
 namespace linkboy::testing::wsd_scheduler_test {
 namespace {
 
-// ---- Upstream's numbers
-// --------------------------------------------------------------------------
-
-TEST_F(SchedulesTest, WsdMeetsUpstreamsValues) {
+TEST_F(SchedulesTest, WsdEqualsTheValuesOfUpstream) {
   const auto sqrt = wsd();
   EXPECT_DOUBLE_EQ(value(sqrt, 90), 0.01);
   EXPECT_DOUBLE_EQ(value(sqrt, 91), 0.00683772550210928);
@@ -33,7 +30,7 @@ TEST_F(SchedulesTest, WsdMeetsUpstreamsValues) {
 }
 
 TEST_F(SchedulesTest, WsdPlacesItsLastCheckpointAtTheEndOfTheRun) {
-  // Upstream defect 10: two checkpoints were at 25 and 50, four were three.
+  // In pytorch-accelerated, with 2 checkpoints, they were at 25 and 50; with 4, there were only 3.
   auto checkpoints = [&](int64_t number) {
     return make<WsdScheduler>(wsd({.num_checkpoints = number}))->checkpoint_updates();
   };
@@ -43,7 +40,7 @@ TEST_F(SchedulesTest, WsdPlacesItsLastCheckpointAtTheEndOfTheRun) {
   EXPECT_EQ(checkpoints(4), (std::vector<int64_t>{12, 25, 50, 100}));
 }
 
-TEST_F(SchedulesTest, WsdTellsItsPeriods) {
+TEST_F(SchedulesTest, WsdReportsItsPeriods) {
   const auto scheduler = make<WsdScheduler>(wsd({.decay_phase_ratio = 0.2, .num_checkpoints = 2}));
   ASSERT_EQ(scheduler->periods().size(), 2U);
   EXPECT_EQ(scheduler->period_at(0).decay_begin, 40);
@@ -58,7 +55,7 @@ TEST_F(SchedulesTest, WsdTellsItsPeriods) {
 }
 
 TEST_F(SchedulesTest, WsdRestoresItsCount) {
-  // Upstream defect 11: its state had no count, so that a resumed schedule restarted.
+  // In pytorch-accelerated, the state did not contain the count, so a resumed schedule restarted.
   const auto function = wsd({.warmup_updates = 30});
   const auto saved = make(function);
   for (int i = 0; i < 95; ++i) saved->step();
@@ -85,7 +82,7 @@ TEST_F(SchedulesTest, WsdContinuesFromACheckpointOfAnotherRun) {
   EXPECT_LT(next->values_at(46)[0], 0.01);
 }
 
-TEST_F(SchedulesTest, ShortPeriodsOfWsdDecayToo) {
+TEST_F(SchedulesTest, ShortPeriodsOfWsdAlsoDecay) {
   for (int64_t total : {2, 5, 9, 10, 19}) {
     const auto wsd = make<WsdScheduler>(linkboy::wsd({.num_updates = total}));
     EXPECT_LT(wsd->values_at(total - 1)[0], 0.01) << total;

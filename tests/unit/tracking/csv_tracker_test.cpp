@@ -1,4 +1,5 @@
-// CsvTracker: the table, what a resumed run keeps of it, and files that cannot be written.
+// Tests of CsvTracker: the table, the rows that a resumed run keeps, and files that cannot be
+// written.
 
 #include <gtest/gtest.h>
 
@@ -25,7 +26,7 @@ void log(CsvTracker& tracker, int64_t update, int64_t epoch, std::vector<Tracked
   tracker.log_scalars(scalars, {.update = update, .epoch = epoch, .seconds = 1000.5});
 }
 
-/// A run of ten updates in epochs of four that is killed: `finish` is not called.
+/// Records a run of ten updates, in epochs of four, that is killed: `finish` is not called.
 void killed_run(const std::filesystem::path& path, CsvTrackerOptions options = {}) {
   CsvTracker tracker(path, options);
   tracker.start({});
@@ -34,7 +35,7 @@ void killed_run(const std::filesystem::path& path, CsvTrackerOptions options = {
   }
 }
 
-/// The updates of all rows.
+/// Returns the updates of all rows.
 std::vector<std::string> updates(const std::filesystem::path& path) {
   std::vector<std::string> result;
   const std::string text = read_bytes(path);
@@ -55,7 +56,7 @@ class CsvTrackerTest : public ::testing::Test {
   std::filesystem::path path_ = folder_ / "run.csv";
 };
 
-TEST_F(CsvTrackerTest, WritesARowForEachScalarAsSoonAsItIsLogged) {
+TEST_F(CsvTrackerTest, WritesARowForEachScalarImmediately) {
   CsvTracker tracker(path_);
   tracker.start({});
 
@@ -80,7 +81,7 @@ TEST_F(CsvTrackerTest, QuotesNames) {
                                    "1000.5,1,1,\"two\nlines\",3\n");
 }
 
-TEST_F(CsvTrackerTest, WritesWhatIsNotFinite) {
+TEST_F(CsvTrackerTest, WritesNonFiniteValues) {
   constexpr double kInfinity = std::numeric_limits<double>::infinity();
   CsvTracker tracker(path_);
   tracker.start({});
@@ -138,7 +139,7 @@ TEST_F(CsvTrackerTest, KeepsAllRowsIfTheTrainingStateIsTheNewest) {
   EXPECT_EQ(read_bytes(path_), before);
 }
 
-TEST_F(CsvTrackerTest, AFileThatIsKeptWholeIsNotWrittenAnew) {
+TEST_F(CsvTrackerTest, ACompleteFileIsNotRewritten) {
   killed_run(path_);
   const std::filesystem::path link = folder_ / "link";
   std::filesystem::create_hard_link(path_, link);
@@ -150,11 +151,11 @@ TEST_F(CsvTrackerTest, AFileThatIsKeptWholeIsNotWrittenAnew) {
   log(tracker, 11, 3, {{"loss", 0.0}});
   EXPECT_TRUE(std::filesystem::equivalent(path_, link));
   EXPECT_EQ(updates(link).size(), 11U);
-  // It is locked all the same.
+  // The file is locked although it was not rewritten.
   EXPECT_ERROR(CsvTracker(path_).start({}), "is being written by another run");
 }
 
-TEST_F(CsvTrackerTest, ASpreadsheetTakesNoNameForAFormula) {
+TEST_F(CsvTrackerTest, NamesAreNotReadAsFormulas) {
   CsvTracker tracker(path_);
   tracker.start({});
   for (const std::string name : {"=1+1", "+a", "-a", "@a", "a=b"})
@@ -191,7 +192,7 @@ TEST_F(CsvTrackerTest, DropsRowsThatAPowerCutDamaged) {
   }
 }
 
-TEST_F(CsvTrackerTest, DropsARowThatWasCutOff) {
+TEST_F(CsvTrackerTest, DropsATruncatedRow) {
   for (const std::string torn : {"1000.5,3,11,los", "1000.5,3,11,\"a\nb", "1"}) {
     killed_run(path_);
     write_bytes(path_, read_bytes(path_) + torn);
@@ -205,7 +206,7 @@ TEST_F(CsvTrackerTest, DropsARowThatWasCutOff) {
   }
 }
 
-TEST_F(CsvTrackerTest, ARowThatWasCutOffIsDroppedBeforeAnotherRunIsAppended) {
+TEST_F(CsvTrackerTest, ATruncatedRowIsDroppedBeforeAnotherRunIsAppended) {
   write_bytes(path_, std::string(kHeader) + "1000.5,1,1,loss,1\n1000.5,1,2,lo");
   CsvTracker tracker(path_, {.append = true});
 
@@ -215,7 +216,7 @@ TEST_F(CsvTrackerTest, ARowThatWasCutOffIsDroppedBeforeAnotherRunIsAppended) {
   EXPECT_EQ(updates(path_), (std::vector<std::string>{"1", "1"}));
 }
 
-TEST_F(CsvTrackerTest, LeavesRunsBeforeTheResumedOneAlone) {
+TEST_F(CsvTrackerTest, KeepsRunsBeforeTheResumedOne) {
   killed_run(path_);
   write_bytes(path_, read_bytes(path_) + "2000,1,3,loss,1\n2000,2,6,loss,1\n");
   CsvTracker tracker(path_, {.append = true});
@@ -225,7 +226,7 @@ TEST_F(CsvTrackerTest, LeavesRunsBeforeTheResumedOneAlone) {
   EXPECT_EQ(updates(path_).size(), 10U);
 }
 
-TEST_F(CsvTrackerTest, ARunThatGoesOnWithoutAFileBeginsOne) {
+TEST_F(CsvTrackerTest, AResumedRunWithoutAFileStartsOne) {
   CsvTracker tracker(folder_ / "new" / "run.csv");
 
   tracker.start({.first_update = 4});
@@ -233,7 +234,7 @@ TEST_F(CsvTrackerTest, ARunThatGoesOnWithoutAFileBeginsOne) {
   EXPECT_EQ(read_bytes(folder_ / "new" / "run.csv"), kHeader);
 }
 
-TEST_F(CsvTrackerTest, RefusesAnotherProgramsFileAndLeavesIt) {
+TEST_F(CsvTrackerTest, RefusesAForeignFileWithoutChangingIt) {
   for (const std::string text : {"a,b\n1,2\n", "time,epoch,update,name,value\n1,x,2,loss,3\n",
                                  "time,epoch,update,name,value\nno comma\n", "notes"}) {
     write_bytes(path_, text);
@@ -245,7 +246,7 @@ TEST_F(CsvTrackerTest, RefusesAnotherProgramsFileAndLeavesIt) {
   }
 }
 
-TEST_F(CsvTrackerTest, RefusesPathsThatCannotBeWritten) {
+TEST_F(CsvTrackerTest, RefusesUnwritablePaths) {
   write_bytes(folder_ / "file", "text");
   CsvTracker below_a_file(folder_ / "file" / "run.csv");
   CsvTracker at_a_folder(folder_.path());
@@ -258,7 +259,7 @@ TEST_F(CsvTrackerTest, RefusesPathsThatCannotBeWritten) {
   EXPECT_EQ(folder_.names(), std::vector<std::string>{"file"});
 }
 
-TEST_F(CsvTrackerTest, AFullDiskLeavesWholeRows) {
+TEST_F(CsvTrackerTest, AFullDiskLeavesCompleteRows) {
   CsvTracker tracker(path_);
   tracker.start({});
   log(tracker, 1, 1, {{"loss", 1.0}});

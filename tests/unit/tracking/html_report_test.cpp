@@ -1,4 +1,5 @@
-// HtmlReport: the page, opened by Python's parsers, and what a resumed run keeps of it.
+// Tests of HtmlReport: the page, read by Python's parsers, and the records that a resumed run
+// keeps.
 
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
@@ -26,7 +27,7 @@ void log(HtmlReport& report, int64_t update, int64_t epoch, std::vector<TrackedS
       scalars, {.update = update, .epoch = epoch, .seconds = 1.7e9 + static_cast<double>(update)});
 }
 
-/// Updates in epochs of four, with the losses of each update and epoch.
+/// Logs the updates `first` to `last`, in epochs of four, with a loss for each update and epoch.
 void log_updates(HtmlReport& report, int64_t first, int64_t last) {
   for (int64_t update = first; update <= last; ++update) {
     const auto value = 1.0 / static_cast<double>(update);
@@ -48,14 +49,14 @@ class HtmlReportTest : public ::testing::Test {
  protected:
   std::string page() const { return read_bytes(path_); }
 
-  /// What the page holds, as Python sees it.
+  /// Returns an outline of the page as Python's parsers read it.
   std::string outline() const { return run_python("report_peer.py", {"html", path_.string()}); }
 
   TemporaryFolder folder_;
   std::filesystem::path path_ = folder_ / "report.html";
 };
 
-TEST_F(HtmlReportTest, PythonFindsAsManyPointsAsRecords) {
+TEST_F(HtmlReportTest, ContainsAPointForEveryRecord) {
   SKIP_WITHOUT_PYTHON();
   HtmlReport report(path_);
   report.start({.name = "run", .config = {{"lr", "0.1"}}, .environment = {{"device", "cpu"}}});
@@ -76,7 +77,7 @@ TEST_F(HtmlReportTest, PythonFindsAsManyPointsAsRecords) {
             "text note\n");
 }
 
-TEST_F(HtmlReportTest, HoldsNoReferenceAndNoCode) {
+TEST_F(HtmlReportTest, ContainsNoReferencesAndNoCode) {
   HtmlReport report(path_);
   report.start({});
   log_updates(report, 1, 12);
@@ -100,7 +101,7 @@ TEST_F(HtmlReportTest, EscapesEveryText) {
   EXPECT_EQ(outline(), evil + " 1 1 1 1 0\ntext " + evil + "\n");
 }
 
-TEST_F(HtmlReportTest, TextThatXmlCannotHoldIsReplaced) {
+TEST_F(HtmlReportTest, CharactersThatXmlDoesNotAllowAreReplaced) {
   SKIP_WITHOUT_PYTHON();
   HtmlReport report(path_);
   report.start({.name = "bell \x07 byte \xFF and \xEF\xBF\xBF"});
@@ -143,7 +144,7 @@ TEST_F(HtmlReportTest, ShowsOutcomeConfigurationAndEnvironment) {
   EXPECT_NE(page().find("<tr><th>device</th><td>cpu</td></tr>"), std::string::npos);
 }
 
-TEST_F(HtmlReportTest, FlushWritesNoMoreOftenThanAsked) {
+TEST_F(HtmlReportTest, FlushRespectsTheMinimumInterval) {
   HtmlReport rare(path_, {.seconds_between_writes = 1e9});
   rare.start({});
   const std::string before = page();
@@ -156,7 +157,7 @@ TEST_F(HtmlReportTest, FlushWritesNoMoreOftenThanAsked) {
   EXPECT_NE(page(), before);
 }
 
-TEST_F(HtmlReportTest, FlushWritesEachTimeIfNoPauseIsAsked) {
+TEST_F(HtmlReportTest, FlushAlwaysWritesWithoutAMinimumInterval) {
   HtmlReport report(path_, {.seconds_between_writes = 0.0});
   report.start({});
   log(report, 1, 1, {{"loss", 1.0}});
@@ -166,7 +167,7 @@ TEST_F(HtmlReportTest, FlushWritesEachTimeIfNoPauseIsAsked) {
   EXPECT_NE(page().find("data-metric=\"loss\" data-points=\"1\""), std::string::npos);
 }
 
-TEST_F(HtmlReportTest, ARunThatGoesOnEndsWithThePageOfOneThatWasNeverKilled) {
+TEST_F(HtmlReportTest, AResumedRunEndsWithThePageOfAnUninterruptedOne) {
   HtmlReport whole(folder_ / "whole.html");
   whole.start({.name = "run", .first_update = 6, .first_epoch = 1});
   log_updates(whole, 1, 12);
@@ -187,7 +188,7 @@ TEST_F(HtmlReportTest, ARunThatGoesOnEndsWithThePageOfOneThatWasNeverKilled) {
   EXPECT_EQ(page(), read_bytes(folder_ / "whole.html"));
 }
 
-TEST_F(HtmlReportTest, KeepsTextsHistogramsAndValuesThatAreNotFinite) {
+TEST_F(HtmlReportTest, KeepsTextsHistogramsAndNonFiniteValues) {
   const auto log_all = [](HtmlReport& report) {
     log(report, 1, 1, {{"a", kNaN}, {"b", HUGE_VAL}, {"c", -HUGE_VAL}, {"d", 0.1}});
     report.log_text("note", "<a> \"quoted\" \xFF", {.update = 1});
@@ -207,7 +208,7 @@ TEST_F(HtmlReportTest, KeepsTextsHistogramsAndValuesThatAreNotFinite) {
   EXPECT_EQ(page(), before);
 }
 
-TEST_F(HtmlReportTest, ANewRunBeginsANewPageWhenItStarts) {
+TEST_F(HtmlReportTest, ANewRunStartsANewPage) {
   HtmlReport report(path_);
   report.start({});
   log_updates(report, 1, 12);
@@ -219,7 +220,7 @@ TEST_F(HtmlReportTest, ANewRunBeginsANewPageWhenItStarts) {
   EXPECT_EQ(page().find("train_loss"), std::string::npos);
 }
 
-TEST_F(HtmlReportTest, RefusesAnotherProgramsFileAndLeavesIt) {
+TEST_F(HtmlReportTest, RefusesAForeignFileWithoutChangingIt) {
   HtmlReport report(path_);
   report.start({});
   report.finish("finished", {});
@@ -238,7 +239,7 @@ TEST_F(HtmlReportTest, ASecondRunIsRefusedWhileTheFirstOneWrites) {
   HtmlReport first(path_, {.seconds_between_writes = 0.0});
   first.start({});
   HtmlReport second(path_);
-  for (int64_t update = 1; update <= 3; ++update) {  // each time the file is another one
+  for (int64_t update = 1; update <= 3; ++update) {  // each flush replaces the file
     log(first, update, 1, {{"loss", 1.0}});
     first.flush();
     const std::string before = page();
@@ -249,7 +250,7 @@ TEST_F(HtmlReportTest, ASecondRunIsRefusedWhileTheFirstOneWrites) {
   second.start({});
 }
 
-TEST_F(HtmlReportTest, RefusesAPageWhoseWholeNumbersAreOthers) {
+TEST_F(HtmlReportTest, RefusesAPageWithInvalidIntegers) {
   HtmlReport report(path_);
   report.start({});
   log(report, 77, 1, {{"loss", 1.0}});
@@ -277,7 +278,7 @@ TEST_F(HtmlReportTest, RefusesAHistogramWhoseEdgesWereRemoved) {
   }
 }
 
-/// Each look at its clock takes a second, and so does each write of the page.
+/// The clock advances by a second each time it is read, so each write of the page takes a second.
 class SlowReport : public HtmlReport {
  public:
   using HtmlReport::HtmlReport;
@@ -291,7 +292,7 @@ class SlowReport : public HtmlReport {
   mutable std::chrono::steady_clock::time_point time_;
 };
 
-TEST_F(HtmlReportTest, APageThatTakesLongIsWrittenMoreRarely) {
+TEST_F(HtmlReportTest, ASlowPageIsWrittenLessOften) {
   SlowReport report(path_, {.seconds_between_writes = 0.5});
   report.start({});
   log(report, 1, 1, {{"loss", 1.0}});
@@ -304,7 +305,7 @@ TEST_F(HtmlReportTest, APageThatTakesLongIsWrittenMoreRarely) {
   EXPECT_NE(page(), before);
 }
 
-TEST_F(HtmlReportTest, AMillionCharactersThatXmlCannotHoldTakeTheTimeOfAMillionOthers) {
+TEST_F(HtmlReportTest, AMillionInvalidCharactersTakeNoLongerThanOthers) {
   HtmlReport report(path_);
   report.start({});
   std::string text;
@@ -314,7 +315,7 @@ TEST_F(HtmlReportTest, AMillionCharactersThatXmlCannotHoldTakeTheTimeOfAMillionO
   EXPECT_NE(page().find("\xEF\xBF\xBD\xEF\xBF\xBD"), std::string::npos);
 }
 
-TEST_F(HtmlReportTest, RefusesPathsThatCannotBeWritten) {
+TEST_F(HtmlReportTest, RefusesUnwritablePaths) {
   write_bytes(folder_ / "file", "text");
 
   EXPECT_ERROR(HtmlReport(folder_ / "file" / "report.html").start({}), "report.html");
@@ -323,7 +324,7 @@ TEST_F(HtmlReportTest, RefusesPathsThatCannotBeWritten) {
   EXPECT_EQ(folder_.names(), std::vector<std::string>{"file"});
 }
 
-TEST_F(HtmlReportTest, AFullDiskKeepsThePageBefore) {
+TEST_F(HtmlReportTest, AFullDiskKeepsThePreviousPage) {
   HtmlReport report(path_, {.seconds_between_writes = 0.0});
   report.start({});
   const std::string before = page();
@@ -339,7 +340,7 @@ TEST_F(HtmlReportTest, AFullDiskKeepsThePageBefore) {
   EXPECT_EQ(folder_.names(), std::vector<std::string>{"report.html"});
 }
 
-TEST_F(HtmlReportTest, RejectsANegativePause) {
+TEST_F(HtmlReportTest, RejectsANegativeInterval) {
   EXPECT_ERROR((HtmlReport(path_, {.seconds_between_writes = -1.0})),
                "seconds_between_writes is -1");
   EXPECT_ERROR((HtmlReport(path_, {.seconds_between_writes = kNaN})), "seconds_between_writes");

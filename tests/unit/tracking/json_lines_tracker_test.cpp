@@ -1,5 +1,5 @@
-// JsonLinesTracker: the lines, what a resumed run keeps of them, and files that cannot be
-// written.
+// Tests of JsonLinesTracker: the lines, the lines that a resumed run keeps, and files that cannot
+// be written.
 
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
@@ -30,7 +30,7 @@ void log(JsonLinesTracker& tracker, int64_t update, std::vector<TrackedScalar> s
   tracker.log_scalars(scalars, {.update = update, .epoch = (update - 1) / 4 + 1, .seconds = 1.5});
 }
 
-/// A run of ten updates in epochs of four.
+/// Records a run of ten updates, in epochs of four.
 void record_run(JsonLinesTracker& tracker) {
   tracker.start({});
   for (int64_t update = 1; update <= 10; ++update) log(tracker, update, {{"loss", 1.0}});
@@ -47,7 +47,7 @@ std::vector<std::string> lines_of(const std::filesystem::path& path) {
   return lines;
 }
 
-/// The types of all lines, and the updates of scalars: "run 1 2 end".
+/// Returns the types of all lines, with the update instead of the type for scalars: "run 1 2 end".
 std::string outline(const std::filesystem::path& path) {
   std::string result;
   for (const std::string& line : lines_of(path)) {
@@ -68,7 +68,7 @@ class JsonLinesTrackerTest : public ::testing::Test {
   std::filesystem::path path_ = folder_ / "run.jsonl";
 };
 
-TEST_F(JsonLinesTrackerTest, BeginsWithTheRun) {
+TEST_F(JsonLinesTrackerTest, StartsWithTheRun) {
   JsonLinesTracker tracker(path_);
 
   tracker.start({.name = "first \"try\"",
@@ -79,7 +79,7 @@ TEST_F(JsonLinesTrackerTest, BeginsWithTheRun) {
                          R"("config":{"lr":"0.1","b":"x"},"environment":{"device":"cpu"}})");
 }
 
-TEST_F(JsonLinesTrackerTest, WritesALineForEachCallAtOnce) {
+TEST_F(JsonLinesTrackerTest, WritesALineForEachCallImmediately) {
   JsonLinesTracker tracker(path_);
   tracker.start({});
 
@@ -95,7 +95,7 @@ TEST_F(JsonLinesTrackerTest, WritesALineForEachCallAtOnce) {
   EXPECT_EQ(last_line(), R"({"type":"end","outcome":"max_steps","last":{"loss":0.5}})");
 }
 
-TEST_F(JsonLinesTrackerTest, WritesWhatJsonHasNoNumberForAsStrings) {
+TEST_F(JsonLinesTrackerTest, WritesNonFiniteNumbersAsStrings) {
   constexpr double kInfinity = std::numeric_limits<double>::infinity();
   JsonLinesTracker tracker(path_);
   tracker.start({});
@@ -105,7 +105,7 @@ TEST_F(JsonLinesTrackerTest, WritesWhatJsonHasNoNumberForAsStrings) {
   EXPECT_NE(last_line().find(R"({"a":"NaN","b":"Infinity","c":"-Infinity"})"), std::string::npos);
 }
 
-TEST_F(JsonLinesTrackerTest, ReplacesBytesThatAreNotUtf8) {
+TEST_F(JsonLinesTrackerTest, ReplacesInvalidUtf8) {
   JsonLinesTracker tracker(path_);
   tracker.start({});
 
@@ -123,7 +123,7 @@ TEST_F(JsonLinesTrackerTest, CountsAHistogramInThirtyBins) {
   JsonLinesTracker tracker(path_);
   tracker.start({});
 
-  // 0, 0.5, 1, ... 30 in two dimensions, and two that are not finite.
+  // The values 0, 0.5, 1, ..., 30 in two dimensions, and two that are not finite.
   at::Tensor values = at::arange(63).div(2).reshape({7, 9});
   values.index_put_({at::tensor(6), at::tensor(7)}, std::nan(""));
   values.index_put_({at::tensor(6), at::tensor(8)}, std::numeric_limits<double>::infinity());
@@ -132,7 +132,7 @@ TEST_F(JsonLinesTrackerTest, CountsAHistogramInThirtyBins) {
   std::string edges = "[0.0";
   std::string counts = "[2";
   for (int i = 1; i <= 30; ++i) edges += "," + std::to_string(i) + ".0";
-  for (int i = 1; i < 30; ++i) counts += i == 29 ? ",3" : ",2";  // the last has its upper edge
+  for (int i = 1; i < 30; ++i) counts += i == 29 ? ",3" : ",2";  // the last has both edges
   const std::string line = last_line();
   EXPECT_NE(line.find(R"("name":"weight","count":61,"non_finite":2,"min":0.0,"max":30.0,)"
                       R"("mean":15.0,"standard_deviation":8.803)"),
@@ -143,7 +143,7 @@ TEST_F(JsonLinesTrackerTest, CountsAHistogramInThirtyBins) {
   EXPECT_EQ(line.substr(begin, edges.size() + 1), edges + "]");
 }
 
-TEST_F(JsonLinesTrackerTest, HistogramsOfEqualNoAndHugeValuesAreWritten) {
+TEST_F(JsonLinesTrackerTest, WritesHistogramsOfEqualEmptyAndHugeValues) {
   JsonLinesTracker tracker(path_);
   tracker.start({});
 
@@ -174,7 +174,7 @@ TEST_F(JsonLinesTrackerTest, ReplacesTheFileWhenTheNextRunStarts) {
   EXPECT_EQ(outline(path_), "run");
 }
 
-TEST_F(JsonLinesTrackerTest, AppendsRunsIfAsked) {
+TEST_F(JsonLinesTrackerTest, AppendsRunsOnRequest) {
   JsonLinesTracker tracker(path_, {.append = true});
   for (int i = 0; i < 2; ++i) {
     tracker.start({});
@@ -197,7 +197,7 @@ TEST_F(JsonLinesTrackerTest, KeepsTheLinesBeforeTheTrainingState) {
   EXPECT_EQ(outline(path_), "run 1 2 3 4 run 5");
 }
 
-TEST_F(JsonLinesTrackerTest, ARunThatGoesOnAfterItsEndHasOneEnd) {
+TEST_F(JsonLinesTrackerTest, ARunResumedAfterItsEndHasOneEnd) {
   JsonLinesTracker tracker(path_);
   record_run(tracker);
   tracker.finish("max_steps", {});
@@ -209,7 +209,7 @@ TEST_F(JsonLinesTrackerTest, ARunThatGoesOnAfterItsEndHasOneEnd) {
   EXPECT_EQ(outline(path_), "run 1 2 3 4 5 6 7 8 9 10 run 11 end");
 }
 
-TEST_F(JsonLinesTrackerTest, LeavesRunsBeforeTheResumedOneAlone) {
+TEST_F(JsonLinesTrackerTest, KeepsRunsBeforeTheResumedOne) {
   JsonLinesTracker tracker(path_, {.append = true});
   record_run(tracker);
   tracker.finish("finished", {});
@@ -242,7 +242,7 @@ TEST_F(JsonLinesTrackerTest, DropsLinesThatAPowerCutDamaged) {
   }
 }
 
-TEST_F(JsonLinesTrackerTest, DropsLinesWhoseWholeNumbersAreOthers) {
+TEST_F(JsonLinesTrackerTest, DropsLinesWithInvalidIntegers) {
   JsonLinesTracker killed(path_);
   record_run(killed);
   killed.finish("finished", {});
@@ -262,7 +262,7 @@ TEST_F(JsonLinesTrackerTest, RunsThatAppendAtTheSameTimeLoseNoLines) {
         tracker.finish("finished", {});
         ++num_done;
       } catch (const Error&) {
-        std::this_thread::yield();  // the other one writes
+        std::this_thread::yield();  // the other run is writing
       }
     }
   };
@@ -272,7 +272,7 @@ TEST_F(JsonLinesTrackerTest, RunsThatAppendAtTheSameTimeLoseNoLines) {
   EXPECT_EQ(lines_of(path_).size(), 2U * 2U * kRuns);
 }
 
-TEST_F(JsonLinesTrackerTest, DropsALineThatWasCutOff) {
+TEST_F(JsonLinesTrackerTest, DropsATruncatedLine) {
   JsonLinesTracker tracker(path_);
   record_run(tracker);
   write_bytes(path_, read_bytes(path_) + R"({"type":"scalars","time":1.5,"epo)");
@@ -283,7 +283,7 @@ TEST_F(JsonLinesTrackerTest, DropsALineThatWasCutOff) {
   EXPECT_EQ(outline(path_), "run 1 2 3 4 5 6 7 8 9 10 run 11");
 }
 
-TEST_F(JsonLinesTrackerTest, RefusesAnotherProgramsFileAndLeavesIt) {
+TEST_F(JsonLinesTrackerTest, RefusesAForeignFileWithoutChangingIt) {
   for (const std::string text :
        {"notes", "notes\n", "{\"type\":\"text\"}\n", "[]\n", "{\"type\":\"run\"}\n"}) {
     write_bytes(path_, text);
@@ -295,7 +295,7 @@ TEST_F(JsonLinesTrackerTest, RefusesAnotherProgramsFileAndLeavesIt) {
   }
 }
 
-TEST_F(JsonLinesTrackerTest, RefusesPathsThatCannotBeWritten) {
+TEST_F(JsonLinesTrackerTest, RefusesUnwritablePaths) {
   write_bytes(folder_ / "file", "text");
   JsonLinesTracker below_a_file(folder_ / "file" / "run.jsonl");
   JsonLinesTracker at_a_folder(folder_.path());
@@ -306,7 +306,7 @@ TEST_F(JsonLinesTrackerTest, RefusesPathsThatCannotBeWritten) {
   EXPECT_EQ(folder_.names(), std::vector<std::string>{"file"});
 }
 
-TEST_F(JsonLinesTrackerTest, AFullDiskLeavesWholeLines) {
+TEST_F(JsonLinesTrackerTest, AFullDiskLeavesCompleteLines) {
   JsonLinesTracker tracker(path_);
   tracker.start({});
 

@@ -1,4 +1,4 @@
-// Runs in MLflow's file store, read back by MLflow's own client.
+// Tests of runs in MLflow's file store. MLflow's client reads them back.
 
 #include <gtest/gtest.h>
 #include <sys/resource.h>
@@ -33,7 +33,7 @@ void log(Tracker& tracker, const std::string& name, int64_t update, double value
   tracker.log_scalars({&scalar, 1}, {.update = update, .seconds = 10.5 + update});
 }
 
-TEST(MlflowTrackerTest, MlflowReadsTheWholeRun) {
+TEST(MlflowTrackerTest, MlflowReadsTheCompleteRun) {
   const TemporaryFolder folder;
   MlflowTracker tracker({.directory = folder / "mlruns", .experiment = "digits: \"first\""});
   tracker.start({.name = "mlp 'a'",
@@ -64,7 +64,7 @@ TEST(MlflowTrackerTest, MlflowReadsTheWholeRun) {
   EXPECT_EQ(run["artifacts"], json::parse(R"(["notes.md"])"));
 }
 
-TEST(MlflowTrackerTest, StatusFollowsTheOutcome) {
+TEST(MlflowTrackerTest, TheStatusFollowsTheOutcome) {
   const TemporaryFolder folder;
   for (const std::string outcome : {"finished", "max_steps", "failed", "nan", "stop_request"}) {
     MlflowTracker tracker({.directory = folder.path()});
@@ -82,7 +82,7 @@ TEST(MlflowTrackerTest, StatusFollowsTheOutcome) {
       "failed": "FAILED", "nan": "FAILED", "stop_request": "KILLED", "running": "RUNNING"})"));
 }
 
-TEST(MlflowTrackerTest, NewRunOfTheSameNameAndExperimentIsAnotherRun) {
+TEST(MlflowTrackerTest, ANewRunOfTheSameNameIsASeparateRun) {
   const TemporaryFolder folder;
   MlflowTracker tracker({.directory = folder.path()});
   tracker.start({.name = "mlp"});
@@ -95,7 +95,7 @@ TEST(MlflowTrackerTest, NewRunOfTheSameNameAndExperimentIsAnotherRun) {
   EXPECT_EQ(experiment, folder / "0");
 }
 
-TEST(MlflowTrackerTest, RunThatContinuesIsTheOneOfItsPlaceWithoutWhatIsVoid) {
+TEST(MlflowTrackerTest, AResumedRunContinuesItsRecordWithoutLaterValues) {
   const TemporaryFolder folder;
   MlflowTracker other({.directory = folder.path()});
   auto killed = std::make_unique<MlflowTracker>(MlflowTrackerOptions{.directory = folder.path()});
@@ -103,7 +103,7 @@ TEST(MlflowTrackerTest, RunThatContinuesIsTheOneOfItsPlaceWithoutWhatIsVoid) {
   for (int64_t update = 1; update <= 6; ++update) log(*killed, "loss", update, update);
   log(*killed, "late", 6, 1.0);
   const std::string place = killed->place();
-  killed.reset();  // as if the process were gone
+  killed.reset();  // as if the process had been killed
   other.start({.name = "another"});
 
   MlflowTracker tracker({.directory = folder.path()});
@@ -123,7 +123,7 @@ TEST(MlflowTrackerTest, RunThatContinuesIsTheOneOfItsPlaceWithoutWhatIsVoid) {
                             [4, "4.0", 14500], [5, "50.0", 15500]])"));
 }
 
-TEST(MlflowTrackerTest, RunThatContinuesChangesNoOtherRunOfItsName) {
+TEST(MlflowTrackerTest, AResumedRunChangesNoOtherRunOfItsName) {
   const TemporaryFolder folder;
   MlflowTracker finished({.directory = folder.path()});
   finished.start({.name = "mlp"});
@@ -141,7 +141,7 @@ TEST(MlflowTrackerTest, RunThatContinuesChangesNoOtherRunOfItsName) {
   }
 }
 
-TEST(MlflowTrackerTest, RunThatWasDeletedIsNotContinued) {
+TEST(MlflowTrackerTest, ADeletedRunIsNotContinued) {
   const TemporaryFolder folder;
   MlflowTracker deleted({.directory = folder.path()});
   deleted.start({});
@@ -154,7 +154,7 @@ TEST(MlflowTrackerTest, RunThatWasDeletedIsNotContinued) {
   EXPECT_NE(tracker.run_id(), deleted.run_id());
 }
 
-TEST(MlflowTrackerTest, MetricsWhoseNamesMeetHaveFilesOfTheirOwn) {
+TEST(MlflowTrackerTest, MetricsWithCollidingNamesHaveSeparateFiles) {
   const TemporaryFolder folder;
   MlflowTracker tracker({.directory = folder.path()});
   tracker.start({});
@@ -170,7 +170,7 @@ TEST(MlflowTrackerTest, MetricsWhoseNamesMeetHaveFilesOfTheirOwn) {
   for (const auto& [name, values] : metrics.items()) EXPECT_EQ(values.size(), 2U) << name;
 }
 
-TEST(MlflowTrackerTest, OfNamesThatMeetTheFirstOfEachRunHasTheFileOfThatName) {
+TEST(MlflowTrackerTest, TheFirstOfCollidingNamesKeepsItsFileName) {
   const TemporaryFolder folder;
   MlflowTracker tracker({.directory = folder.path()});
   tracker.start({});
@@ -185,7 +185,7 @@ TEST(MlflowTrackerTest, OfNamesThatMeetTheFirstOfEachRunHasTheFileOfThatName) {
   EXPECT_EQ(read_bytes(tracker.run_directory() / "metrics" / "loss_1"), "11500 3 1\n");
 }
 
-TEST(MlflowTrackerTest, AThousandMetricsNeedNoThousandOpenFiles) {
+TEST(MlflowTrackerTest, AThousandMetricsDoNotNeedAThousandOpenFiles) {
   const TemporaryFolder folder;
   MlflowTracker tracker({.directory = folder.path()});
   tracker.start({});
@@ -202,16 +202,16 @@ TEST(MlflowTrackerTest, AThousandMetricsNeedNoThousandOpenFiles) {
   EXPECT_EQ(read_bytes(tracker.run_directory() / "metrics" / "loss_299"), "11500 1 1\n12500 2 2\n");
 }
 
-TEST(MlflowTrackerTest, ExperimentsThatCannotBeReadArePassedOver) {
+TEST(MlflowTrackerTest, UnreadableExperimentsAreSkipped) {
   const TemporaryFolder folder;
   std::filesystem::create_directories(folder / "theirs" / "meta.yaml");  // reading it fails
-  std::filesystem::create_directory_symlink("loop", folder / "loop");    // looking at it fails
+  std::filesystem::create_directory_symlink("loop", folder / "loop");  // its status cannot be read
   MlflowTracker tracker({.directory = folder.path(), .experiment = "mine"});
   tracker.start({});
   EXPECT_TRUE(std::filesystem::exists(tracker.run_directory()));
 }
 
-TEST(MlflowTrackerTest, LineThatWasCutOffIsDroppedWhenTheRunGoesOn) {
+TEST(MlflowTrackerTest, AResumedRunDropsATruncatedLine) {
   const TemporaryFolder folder;
   auto killed = std::make_unique<MlflowTracker>(MlflowTrackerOptions{.directory = folder.path()});
   killed->start({});
@@ -219,13 +219,13 @@ TEST(MlflowTrackerTest, LineThatWasCutOffIsDroppedWhenTheRunGoesOn) {
   const auto path = killed->run_directory() / "metrics" / "loss";
   write_bytes(path, read_bytes(path) + "12500 2.0");
   const std::string place = killed->place();
-  killed.reset();  // as if the process were gone
+  killed.reset();  // as if the process had been killed
   MlflowTracker tracker({.directory = folder.path()});
   tracker.start({.first_update = 3, .place = place});
   EXPECT_EQ(read_bytes(path), "11500 1 1\n");
 }
 
-TEST(MlflowTrackerTest, RunIdNamesTheRunAndKeepsWhatItHas) {
+TEST(MlflowTrackerTest, TheRunIdSelectsARunAndKeepsItsRecords) {
   const TemporaryFolder folder;
   MlflowTracker first({.directory = folder.path()});
   first.start({.name = "mlp"});
@@ -237,7 +237,7 @@ TEST(MlflowTrackerTest, RunIdNamesTheRunAndKeepsWhatItHas) {
   EXPECT_EQ(read_bytes(first.run_directory() / "metrics" / "loss"), "11500 1 1\n12500 2 2\n");
 }
 
-TEST(MlflowTrackerTest, ValueIsInTheFileAtOnce) {
+TEST(MlflowTrackerTest, AValueIsWrittenImmediately) {
   const TemporaryFolder folder;
   MlflowTracker tracker({.directory = folder.path()});
   tracker.start({});
@@ -246,7 +246,7 @@ TEST(MlflowTrackerTest, ValueIsInTheFileAtOnce) {
   EXPECT_EQ(read_bytes(tracker.run_directory() / "metrics" / "loss"), "11500 1 1\n12500 0.5 2\n");
 }
 
-TEST(MlflowTrackerTest, NamesAreMadeSuchThatMlflowTakesThem) {
+TEST(MlflowTrackerTest, NamesAreConvertedForMlflow) {
   EXPECT_EQ(mlflow_name("train/loss_1 a-b.c:d"), "train/loss_1 a-b.c:d");
   EXPECT_EQ(mlflow_name("acc@5 (%)"), "acc_5 ___");
   EXPECT_EQ(mlflow_name("/a//../b/."), "a/__/b/_");
@@ -283,7 +283,7 @@ TEST(MlflowTrackerTest, ASecondRunIsRefusedWhileTheFirstOneWrites) {
   resumed.start({.first_update = 3, .place = first.place()});
 }
 
-TEST(MlflowTrackerTest, AnExperimentThatIsThereIsFoundWithoutTheLockOfTheStore) {
+TEST(MlflowTrackerTest, AnExistingExperimentIsFoundWithoutLockingTheStore) {
   const TemporaryFolder folder;
   MlflowTracker first({.directory = folder.path()});
   first.start({});
@@ -293,7 +293,7 @@ TEST(MlflowTrackerTest, AnExperimentThatIsThereIsFoundWithoutTheLockOfTheStore) 
   EXPECT_EQ(second.run_directory().parent_path(), first.run_directory().parent_path());
 }
 
-TEST(MlflowTrackerTest, AMetricWhoseFirstValueCouldNotBeWrittenGoesOn) {
+TEST(MlflowTrackerTest, AMetricContinuesAfterItsFirstWriteFailed) {
   const TemporaryFolder folder;
   MlflowTracker tracker({.directory = folder.path()});
   tracker.start({});
@@ -305,14 +305,14 @@ TEST(MlflowTrackerTest, AMetricWhoseFirstValueCouldNotBeWrittenGoesOn) {
   EXPECT_EQ(read_bytes(tracker.run_directory() / "metrics" / "loss"), "12500 2 2\n");
 }
 
-TEST(MlflowTrackerTest, MetricsThatCannotBeReadAreAnErrorAndNotPassedOver) {
+TEST(MlflowTrackerTest, UnreadableMetricsAreAnError) {
   const TemporaryFolder folder;
   MlflowTracker tracker({.directory = folder.path()});
   tracker.start({});
   const TrackedRun resumed{.first_update = 3, .place = tracker.place()};
   tracker.finish("finished", {});
   const auto metrics = tracker.run_directory() / "metrics";
-  std::filesystem::create_symlink("loop", metrics / "loop");  // looking at it fails
+  std::filesystem::create_symlink("loop", metrics / "loop");  // its status cannot be read
   tracker.start(resumed);
   tracker.finish("finished", {});
   std::filesystem::rename(metrics, tracker.run_directory() / "aside");
@@ -320,7 +320,7 @@ TEST(MlflowTrackerTest, MetricsThatCannotBeReadAreAnErrorAndNotPassedOver) {
   EXPECT_ERROR(tracker.start(resumed), "cannot read \"" + metrics.string());
 }
 
-TEST(MlflowTrackerTest, FullDiskIsAnErrorWithPathAndReason) {
+TEST(MlflowTrackerTest, AFullDiskIsAnErrorWithPathAndReason) {
   const TemporaryFolder folder;
   MlflowTracker tracker({.directory = folder.path()});
   tracker.start({});
@@ -334,7 +334,7 @@ TEST(MlflowTrackerTest, FullDiskIsAnErrorWithPathAndReason) {
   EXPECT_EQ(read_bytes(path), "11500 1 1\n");
 }
 
-TEST(MlflowTrackerTest, RejectsWrongOptionsFoldersAndUseOutsideOfARun) {
+TEST(MlflowTrackerTest, RejectsInvalidOptionsFoldersAndUseOutsideOfARun) {
   const TemporaryFolder folder;
   write_bytes(folder / "file", "");
   EXPECT_ERROR(MlflowTracker(MlflowTrackerOptions{.experiment = ""}), "experiment is empty");

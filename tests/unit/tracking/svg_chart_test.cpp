@@ -1,4 +1,4 @@
-// The charts of HtmlReport: which metrics share one, axes, lines and gaps.
+// Tests of HtmlReport's charts: the metrics that share a chart, the axes, the lines and the gaps.
 
 #include <gtest/gtest.h>
 
@@ -38,7 +38,7 @@ std::vector<std::string> labels(const ChartAxis& axis) {
   return result;
 }
 
-TEST(SvgChartTest, ChartsHoldWhatDiffersInItsPhaseAlone) {
+TEST(SvgChartTest, MetricsThatDifferOnlyInThePhaseShareAChart) {
   const std::vector<MetricRecords> metrics = {
       metric("lr/group_0", {1.0}),     metric("train_loss_epoch", {1.0}),
       metric("train_accuracy", {1.0}), metric("eval_loss_epoch", {1.0}),
@@ -58,7 +58,7 @@ TEST(SvgChartTest, ChartsHoldWhatDiffersInItsPhaseAlone) {
                          "Accuracy: train_accuracy val/accuracy", "Evaluation: evaluation"}));
 }
 
-TEST(SvgChartTest, LearningRatesOverTwoDecadesAreLogarithmic) {
+TEST(SvgChartTest, LearningRatesOverTwoDecadesHaveALogarithmicAxis) {
   const auto is_logarithmic = [](std::string name, std::vector<double> values) {
     const std::vector<MetricRecords> metrics = {metric(std::move(name), values)};
     return charts_of(metrics).front().is_logarithmic;
@@ -70,7 +70,7 @@ TEST(SvgChartTest, LearningRatesOverTwoDecadesAreLogarithmic) {
   EXPECT_FALSE(is_logarithmic("loss", {1e-1, 0.9e-3}));
 }
 
-TEST(SvgChartTest, ValuesThatAreNotFiniteBreakTheLine) {
+TEST(SvgChartTest, NonFiniteValuesBreakTheLine) {
   const std::vector<MetricRecords> metrics = {metric("loss", {1.0, 2.0, kNaN, 3.0, HUGE_VAL})};
 
   const std::string svg = svg_chart(charts_of(metrics).front());
@@ -84,7 +84,7 @@ TEST(SvgChartTest, ValuesThatAreNotFiniteBreakTheLine) {
   EXPECT_EQ(svg.find("inf"), svg.npos);
 }
 
-TEST(SvgChartTest, LongLinesAreThinnedToTheirExtent) {
+TEST(SvgChartTest, LongLinesAreReducedToTheirExtent) {
   std::vector<double> values(100000, 1.0);
   values[54321] = 7.0;
   values[54322] = -7.0;
@@ -96,12 +96,12 @@ TEST(SvgChartTest, LongLinesAreThinnedToTheirExtent) {
   const std::size_t begin = svg.find("<path class=\"line\"");
   const std::string line = svg.substr(begin, svg.find("/>", begin) - begin);
   EXPECT_LT(count(line, "L"), 1300U);
-  // All but the two lie on one level.
+  // All points are at the same height, except the two extremes.
   const std::string level = line.substr(line.find(',') + 1, line.find('L') - line.find(',') - 1);
   EXPECT_GE(count(line, "L") - count(line, "," + level + "L"), 2U);
 }
 
-TEST(SvgChartTest, ExtremeValuesGiveNumbersThatCanBeDrawn) {
+TEST(SvgChartTest, ExtremeValuesCanBeDrawn) {
   const std::vector<std::vector<double>> cases = {
       {1.7e308, -1.7e308}, {5e-324, 0.0},      {0.0},
       {1e300, 1e300},      {1.0, 1.0 + 1e-15}, {kNaN, HUGE_VAL},
@@ -117,7 +117,7 @@ TEST(SvgChartTest, ExtremeValuesGiveNumbersThatCanBeDrawn) {
   }
 }
 
-TEST(SvgChartTest, TicksAreOneTwoAndFive) {
+TEST(SvgChartTest, TicksAreMultiplesOfOneTwoAndFive) {
   using Labels = std::vector<std::string>;
   EXPECT_EQ(labels(ChartAxis::linear(0.0, 2.3)), (Labels{"0", "0.5", "1.0", "1.5", "2.0", "2.5"}));
   EXPECT_EQ(labels(ChartAxis::linear(-0.013, 0.07)),
@@ -133,7 +133,7 @@ TEST(SvgChartTest, TicksAreOneTwoAndFive) {
             (Labels{"1.00001M", "1.000011M", "1.000012M", "1.000013M"}));
 }
 
-TEST(SvgChartTest, AveragesFollowTheValuesAndSkipWhatIsNotFinite) {
+TEST(SvgChartTest, AveragesSkipNonFiniteValues) {
   std::vector<double> values(200);
   for (std::size_t i = 0; i < values.size(); ++i) values[i] = i % 2 == 0 ? 1.0 : 3.0;
   values[50] = kNaN;

@@ -1,4 +1,4 @@
-// Event files, read back by TensorBoard itself.
+// Tests of event files, which TensorBoard reads back.
 
 #include <gtest/gtest.h>
 #include <torch/torch.h>
@@ -46,15 +46,16 @@ void log_loss(Tracker& tracker, int64_t update, double value) {
   tracker.log_scalars({&scalar, 1}, at_update(update));
 }
 
-/// [[step, value as Python writes it], ...]
+/// Returns [[step, value as printed by Python], ...].
 json steps_and_values(const json& scalar) {
   json result = json::array();
   for (const auto& event : scalar) result.push_back({event[0], event[1]});
   return result;
 }
 
-TEST(EventFileTest, RecordHasLengthAndMaskedChecksums) {
-  // From tensorboard.summary.writer.record_writer.RecordWriter of 2.21.0, which wrote b"123456789".
+TEST(EventFileTest, ARecordHasItsLengthAndMaskedChecksums) {
+  // RecordWriter of TensorBoard 2.21.0 (tensorboard.summary.writer.record_writer) wrote this record
+  // for b"123456789".
   const std::string expected(
       "\x09\0\0\0\0\0\0\0"
       "\x37\xf9\x71\x39"
@@ -64,7 +65,7 @@ TEST(EventFileTest, RecordHasLengthAndMaskedChecksums) {
   EXPECT_EQ(tf_record("123456789"), expected);
 }
 
-TEST(HistogramTest, CountsEachElementInTheBucketThatHoldsIt) {
+TEST(HistogramTest, CountsEachElementInItsBucket) {
   const auto values = torch::randn({1000}, torch::kDouble) * 3.0;
   const Histogram histogram = make_histogram(values.reshape({10, 100}));
   ASSERT_EQ(histogram.counts.size(), histogram.limits.size());
@@ -88,7 +89,7 @@ TEST(HistogramTest, AValueOnAnEdgeIsInTheBucketAboveIt) {
   EXPECT_EQ(make_histogram(torch::zeros({5})).limits, std::vector<double>{1e-12});
 }
 
-TEST(HistogramTest, LeavesOutAndCountsWhatIsNotFinite) {
+TEST(HistogramTest, ExcludesAndCountsNonFiniteElements) {
   const Histogram histogram =
       make_histogram(torch::tensor({1.0, kNaN, -2.0, kInfinity, -kInfinity}, torch::kFloat));
   EXPECT_EQ(histogram.num, 2.0);
@@ -99,7 +100,7 @@ TEST(HistogramTest, LeavesOutAndCountsWhatIsNotFinite) {
   EXPECT_EQ(histogram.sum_squares, 5.0);
 }
 
-TEST(HistogramTest, TakesExtremesZeroHalfPrecisionSparseAndNoElements) {
+TEST(HistogramTest, AcceptsExtremesZeroHalfPrecisionSparseAndEmptyTensors) {
   const double greatest = std::numeric_limits<double>::max();
   EXPECT_EQ(make_histogram(torch::tensor({greatest, -greatest}, torch::kDouble)).counts,
             (std::vector<double>{1.0, 0.0, 1.0}));
@@ -158,7 +159,7 @@ TEST(TensorBoardTrackerTest, TensorBoardReadsHistogramsAndTexts) {
   EXPECT_EQ(events["texts"]["notes"], json::parse(R"([[4, "**bold** ä"]])"));
 }
 
-TEST(TensorBoardTrackerTest, HparamsTabShowsConfigurationNewestMetricsAndStatus) {
+TEST(TensorBoardTrackerTest, TheHparamsTabShowsConfigurationNewestMetricsAndStatus) {
   const TemporaryFolder folder;
   TensorBoardTracker tracker({.directory = folder.path()});
   tracker.start({.config = {{"lr", "0.1"}, {"optimizer", "SGD"}, {"is_distributed", "false"}},
@@ -181,7 +182,7 @@ TEST(TensorBoardTrackerTest, HparamsTabShowsConfigurationNewestMetricsAndStatus)
   EXPECT_NE(environment.find("| host | a\\|b |\n"), std::string::npos) << environment;
 }
 
-TEST(TensorBoardTrackerTest, FailedRunHasThatStatusAndAStoppedOneNone) {
+TEST(TensorBoardTrackerTest, AFailedRunHasThatStatusAndAStoppedOneIsOpen) {
   const TemporaryFolder folder;
   TensorBoardTracker tracker({.directory = folder.path()});
   tracker.start({});
@@ -194,7 +195,7 @@ TEST(TensorBoardTrackerTest, FailedRunHasThatStatusAndAStoppedOneNone) {
   EXPECT_TRUE(read_back(folder.path(), "run-2")["events"]["status"].is_null());
 }
 
-TEST(TensorBoardTrackerTest, RunThatGoesOnHasTensorBoardPassOverWhatCameLater) {
+TEST(TensorBoardTrackerTest, AResumedRunMakesTensorBoardSkipLaterRecords) {
   const TemporaryFolder folder;
   {
     TensorBoardTracker killed({.directory = folder.path()});
@@ -215,7 +216,7 @@ TEST(TensorBoardTrackerTest, RunThatGoesOnHasTensorBoardPassOverWhatCameLater) {
             json::parse(R"([[1, "1.0"], [2, "2.0"], [3, "3.0"], [4, "4.0"], [5, "50.0"]])"));
 }
 
-TEST(TensorBoardTrackerTest, FurtherRunsHaveFoldersOfTheirOwn) {
+TEST(TensorBoardTrackerTest, FurtherRunsHaveSeparateFolders) {
   const TemporaryFolder folder;
   TensorBoardTracker tracker({.directory = folder.path()});
   tracker.start({});
@@ -253,15 +254,16 @@ TEST(TensorBoardTrackerTest, ASecondRunIsRefusedWhileTheFirstOneWrites) {
   second.start({.first_update = 3, .place = first.place()});
 }
 
-TEST(TensorBoardTrackerTest, RefusesAFolderWhoseNewestFileNoOtherCanFollow) {
+TEST(TensorBoardTrackerTest, RefusesAFolderWhoseNewestFileHasTheLastName) {
   const TemporaryFolder folder;
   std::filesystem::create_directory(folder / "run-1");
   write_bytes(folder / "run-1" / "events.out.tfevents.9223372036854775807", "");
   TensorBoardTracker tracker({.directory = folder.path()});
-  EXPECT_ERROR(tracker.start({.first_update = 3, .place = "run-1"}), "no new file can follow");
+  EXPECT_ERROR(tracker.start({.first_update = 3, .place = "run-1"}),
+               "the timestamp of a new file cannot be larger");
 }
 
-TEST(TensorBoardTrackerTest, FileCutOffInItsLastRecordStillHasAllEarlierOnes) {
+TEST(TensorBoardTrackerTest, AFileTruncatedInItsLastRecordKeepsEarlierOnes) {
   const TemporaryFolder folder;
   TensorBoardTracker tracker({.directory = folder / "whole"});
   tracker.start({});
@@ -273,7 +275,8 @@ TEST(TensorBoardTrackerTest, FileCutOffInItsLastRecordStillHasAllEarlierOnes) {
   const std::string whole = read_bytes(path);
   const std::size_t last_record = whole.size() - size_before;
 
-  // In the length, in its checksum, in the event, in the last checksum, and right before the end.
+  // The file ends in the length, in its checksum, in the event, in the last checksum, or one byte
+  // before the end.
   for (const std::size_t kept : std::vector<std::size_t>{1, 7, 8, 11, 12, 13, last_record / 2,
                                                          last_record - 4, last_record - 1}) {
     const auto cut = folder / ("cut-" + std::to_string(kept));
@@ -287,7 +290,7 @@ TEST(TensorBoardTrackerTest, FileCutOffInItsLastRecordStillHasAllEarlierOnes) {
   }
 }
 
-TEST(TensorBoardTrackerTest, EveryEventIsInTheFileAtOnce) {
+TEST(TensorBoardTrackerTest, EveryEventIsWrittenImmediately) {
   const TemporaryFolder folder;
   TensorBoardTracker tracker({.directory = folder.path()});
   tracker.start({});
@@ -297,7 +300,7 @@ TEST(TensorBoardTrackerTest, EveryEventIsInTheFileAtOnce) {
   EXPECT_GT(std::filesystem::file_size(path), before);
 }
 
-TEST(TensorBoardTrackerTest, FullDiskIsAnErrorWithPathAndReasonAndKeepsTheFileWhole) {
+TEST(TensorBoardTrackerTest, AFullDiskIsAnErrorWithPathAndReasonAndKeepsTheFileReadable) {
   const TemporaryFolder folder;
   TensorBoardTracker tracker({.directory = folder.path()});
   tracker.start({});
@@ -312,7 +315,7 @@ TEST(TensorBoardTrackerTest, FullDiskIsAnErrorWithPathAndReasonAndKeepsTheFileWh
   EXPECT_EQ(std::filesystem::file_size(path), size);
 }
 
-TEST(TensorBoardTrackerTest, RejectsAFolderThatCannotBeMadeAndUseOutsideOfARun) {
+TEST(TensorBoardTrackerTest, RejectsAnUnwritableFolderAndUseOutsideOfARun) {
   const TemporaryFolder folder;
   write_bytes(folder / "file", "");
   TensorBoardTracker unwritable({.directory = folder / "file" / "runs"});

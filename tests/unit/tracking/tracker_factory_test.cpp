@@ -1,5 +1,3 @@
-// Trackers by name.
-
 #include "linkboy/tracking/tracker_factory.hpp"
 
 #include <gtest/gtest.h>
@@ -12,7 +10,7 @@
 namespace linkboy::testing::tracker_factory_test {
 namespace {
 
-TEST(TrackerFactoryTest, EveryNameMakesATrackerThatWritesWhereItIsTold) {
+TEST(TrackerFactoryTest, EveryNameMakesATrackerThatWritesToTheGivenPath) {
   EXPECT_EQ(tracker_names().size(), 5U);
   for (const std::string& name : tracker_names()) {
     const TemporaryFolder folder;
@@ -24,7 +22,7 @@ TEST(TrackerFactoryTest, EveryNameMakesATrackerThatWritesWhereItIsTold) {
   }
 }
 
-TEST(TrackerFactoryTest, TellsWhatThereIs) {
+TEST(TrackerFactoryTest, ErrorsListTheAllowedNames) {
   EXPECT_THROW(make_tracker("cvs"), OptionError);
   EXPECT_ERROR(make_tracker("cvs"), "there is no tracker \"cvs\"; there are csv, html-report");
   EXPECT_ERROR(make_tracker("csv"), "the tracker csv's path is missing");

@@ -1,4 +1,4 @@
-// The order in which callbacks are called, and lists that change during an event.
+// The order in which callbacks are called, and callback lists that change during an event.
 
 #include <gtest/gtest.h>
 #include <torch/torch.h>
@@ -24,7 +24,7 @@ class Second : public Named {
   using Named::Named;
 };
 
-TEST(CallbackOrderTest, AnOrderThatIsSetGoesBeforeTheListsOrder) {
+TEST(CallbackOrderTest, ThePhaseGoesBeforeTheOrderOfTheList) {
   std::vector<int> calls;
   auto first = std::make_shared<First>(calls, 1);
   auto second = std::make_shared<Second>(calls, 2);
@@ -34,14 +34,14 @@ TEST(CallbackOrderTest, AnOrderThatIsSetGoesBeforeTheListsOrder) {
   EXPECT_EQ(calls, (std::vector<int>{2, 1}));
 }
 
-TEST(CallbackOrderTest, EqualOrdersKeepTheListsOrder) {
+TEST(CallbackOrderTest, EqualPhasesKeepTheOrderOfTheList) {
   std::vector<int> calls;
   Toy toy({std::make_shared<Second>(calls, 2), std::make_shared<First>(calls, 1)});
   toy.trainer.train({.train_dataset = toy_data(8), .num_epochs = 1});
   EXPECT_EQ(calls, (std::vector<int>{2, 1}));
 }
 
-TEST(CallbackOrderTest, RemoveIfSaysWhomItRemoved) {
+TEST(CallbackOrderTest, RemoveIfReturnsTheRemovedCallbacks) {
   std::vector<int> calls;
   CallbackHandler handler({std::make_shared<First>(calls, 1), std::make_shared<Second>(calls, 2)});
   const auto removed = handler.remove_if(
@@ -51,7 +51,7 @@ TEST(CallbackOrderTest, RemoveIfSaysWhomItRemoved) {
   EXPECT_EQ(handler.callbacks().size(), 1U);
 }
 
-TEST(CallbackOrderTest, OneThatIsAddedDuringAnEventIsCalledIfItsTurnIsYetToCome) {
+TEST(CallbackOrderTest, ACallbackAddedDuringAnEventIsCalledIfItsTurnIsStillToCome) {
   class Third : public First {
    public:
     using First::First;
@@ -78,7 +78,7 @@ TEST(CallbackOrderTest, OneThatIsAddedDuringAnEventIsCalledIfItsTurnIsYetToCome)
   EXPECT_EQ(calls, (std::vector<int>{0, 2, 3}));
 }
 
-TEST(CallbackOrderTest, OneThatRemovesAllLivesUntilItReturns) {
+TEST(CallbackOrderTest, ACallbackThatRemovesAllLivesUntilItReturns) {
   class Clears : public Callback {
    public:
     explicit Clears(std::vector<int>& calls) : calls_(calls), own_(1000, 7) {}
@@ -97,7 +97,7 @@ TEST(CallbackOrderTest, OneThatRemovesAllLivesUntilItReturns) {
   EXPECT_EQ(calls, (std::vector<int>{7}));
 }
 
-TEST(CallbackOrderTest, OneThatRemovesThoseBeforeItAndItselfLeavesNoneOut) {
+TEST(CallbackOrderTest, RemovingEarlierCallbacksDuringAnEventSkipsNoOther) {
   class Third : public Named {
     using Named::Named;
   };
@@ -116,7 +116,7 @@ TEST(CallbackOrderTest, OneThatRemovesThoseBeforeItAndItselfLeavesNoneOut) {
   EXPECT_EQ(calls, (std::vector<int>{1, 2, 3}));
 }
 
-TEST(CallbackOrderTest, OneThatPutsAnEarlierOneInItsPlaceGoesOnBehindIt) {
+TEST(CallbackOrderTest, ReplacingItselfWithAnEarlierCallbackContinuesBehindIt) {
   class Replaces : public Callback {
    public:
     explicit Replaces(std::vector<int>& calls) : calls_(calls) {}

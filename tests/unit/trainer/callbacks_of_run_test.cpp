@@ -1,4 +1,4 @@
-// Callbacks that are given to one run, and the event that ends each run.
+// Callbacks for a single run, and the event at the end of each run.
 
 #include <gtest/gtest.h>
 #include <torch/torch.h>
@@ -15,7 +15,7 @@ TrainOptions one_epoch(CallbackList callbacks = {}) {
   return {.train_dataset = toy_data(4), .num_epochs = 1, .callbacks = std::move(callbacks)};
 }
 
-TEST(CallbacksOfRunTest, AreCalledInTheirRunAlone) {
+TEST(CallbacksOfRunTest, AreCalledOnlyInTheirRun) {
   Trace trace;
   Toy toy;
   toy.trainer.train(one_epoch({std::make_shared<TracingCallback>(trace)}));
@@ -27,7 +27,7 @@ TEST(CallbacksOfRunTest, AreCalledInTheirRunAlone) {
   EXPECT_TRUE(toy.trainer.callback_handler().callbacks().empty());
 }
 
-TEST(CallbacksOfRunTest, OneThatIsGivenAgainIsInitialisedAgain) {
+TEST(CallbacksOfRunTest, AReusedCallbackIsInitialisedAgain) {
   int num_inits = 0;
   const auto callback = make<LambdaCallback>({.on_init_end = [&](Trainer&) { ++num_inits; }});
   Toy toy;
@@ -36,7 +36,7 @@ TEST(CallbacksOfRunTest, OneThatIsGivenAgainIsInitialisedAgain) {
   EXPECT_EQ(num_inits, 2);
 }
 
-TEST(CallbacksOfRunTest, ComeByPhaseAmongThoseOfTheTrainer) {
+TEST(CallbacksOfRunTest, AreOrderedByPhaseAmongThoseOfTheTrainer) {
   std::string order;
   const auto named = [&](const std::string& name, Callback::Phase phase) {
     auto callback = make<LambdaCallback>(
@@ -51,7 +51,7 @@ TEST(CallbacksOfRunTest, ComeByPhaseAmongThoseOfTheTrainer) {
   EXPECT_EQ(order, "abcd");
 }
 
-TEST(CallbacksOfRunTest, ServeEvaluationsAndPredictions) {
+TEST(CallbacksOfRunTest, WorkInEvaluationsAndPredictions) {
   Trace of_evaluation;
   Trace of_prediction;
   Toy toy;
@@ -63,18 +63,18 @@ TEST(CallbacksOfRunTest, ServeEvaluationsAndPredictions) {
   EXPECT_TRUE(of_prediction.text().ends_with("*prediction_run_end *run_exit"));
 }
 
-TEST(CallbacksOfRunTest, ANameTwiceIsAnErrorThatLeavesTheTrainerAsItWas) {
+TEST(CallbacksOfRunTest, ADuplicateNameIsAnErrorThatChangesNothing) {
   const auto callback = make<LambdaCallback>({});
   auto other = make<LambdaCallback>({});
   other->set_name("other");
   Toy toy({callback});
-  EXPECT_ERROR(toy.trainer.train(one_epoch({other, callback})), "is there already");
+  EXPECT_ERROR(toy.trainer.train(one_epoch({other, callback})), "is already present");
   EXPECT_ERROR(toy.trainer.train(one_epoch({nullptr})), "a callback is null");
   EXPECT_EQ(toy.trainer.callback_handler().callbacks(), CallbackList{callback});
   EXPECT_EQ(toy.trainer.train(one_epoch({other})).num_epochs, 1);
 }
 
-TEST(CallbacksOfRunTest, AreGoneAfterAnException) {
+TEST(CallbacksOfRunTest, AreRemovedAfterAnException) {
   Toy toy;
   EXPECT_ERROR(toy.trainer.train(one_epoch({make<LambdaCallback>(
                    {.on_train_epoch_end = [](Trainer&) { throw Error("bad"); }})})),
@@ -82,7 +82,8 @@ TEST(CallbacksOfRunTest, AreGoneAfterAnException) {
   EXPECT_TRUE(toy.trainer.callback_handler().callbacks().empty());
 }
 
-/// Throws in an event of its choice, and in the last one.
+/// Returns a callback that throws in `on_train_epoch_end` and in `on_run_exit`, and one that counts
+/// `on_run_exit`.
 CallbackList throwing_twice(int& num_exits) {
   auto first = make<LambdaCallback>({
       .on_train_epoch_end = [](Trainer&) { throw Error("the first"); },
@@ -96,21 +97,21 @@ CallbackList throwing_twice(int& num_exits) {
   return {first, make<LambdaCallback>({.on_run_exit = [&](Trainer&) { ++num_exits; }})};
 }
 
-TEST(RunExitTest, ComesToAllCallbacksAfterAnExceptionWhichStaysTheOneThatIsThrown) {
+TEST(RunExitTest, ReachesAllCallbacksAfterAnExceptionAndKeepsIt) {
   int num_exits = 0;
   Toy toy(throwing_twice(num_exits));
   EXPECT_ERROR(toy.trainer.train(one_epoch()), "the first");
   EXPECT_EQ(num_exits, 2);
 }
 
-TEST(RunExitTest, WhatItThrowsReachesTheCallerIfNothingElseDid) {
+TEST(RunExitTest, ItsExceptionReachesTheCallerIfThereIsNoOther) {
   int num_exits = 0;
   Toy toy(throwing_twice(num_exits));
   EXPECT_ERROR(toy.trainer.evaluate({.dataset = toy_data(4)}), "the second");
   EXPECT_EQ(num_exits, 2);
 }
 
-TEST(RunExitTest, ComesOnceWhenSetUpFails) {
+TEST(RunExitTest, FiresOnceIfTheSetUpFails) {
   int num_exits = 0;
   Toy toy({make<LambdaCallback>({.on_dataloaders_ready = [](Trainer&) { throw Error("bad"); },
                                  .on_run_exit = [&](Trainer&) { ++num_exits; }})});
@@ -118,7 +119,7 @@ TEST(RunExitTest, ComesOnceWhenSetUpFails) {
   EXPECT_EQ(num_exits, 1);
 }
 
-TEST(RunExitTest, ComesOnceAfterAStop) {
+TEST(RunExitTest, FiresOnceAfterAStop) {
   int num_exits = 0;
   Toy toy(
       {make<LambdaCallback>({.on_train_epoch_start = [](Trainer&) { throw StopTraining("enough"); },

@@ -1,4 +1,4 @@
-// Optimizers that evaluate the loss several times in an update: LBFGS.
+// Optimizers that evaluate the loss several times per update, such as LBFGS.
 
 #include <gtest/gtest.h>
 #include <torch/torch.h>
@@ -22,7 +22,7 @@ std::shared_ptr<Lbfgs> toy_lbfgs(const torch::nn::Sequential& model) {
       torch::optim::LBFGSOptions(0.5).max_iter(5).history_size(4).line_search_fn("strong_wolfe"));
 }
 
-/// The toy model with dropout before it, so that each pass takes random numbers.
+/// Returns the toy model behind a dropout, so that each forward pass draws random numbers.
 torch::nn::Sequential with_dropout() {
   torch::nn::Sequential model(torch::nn::Dropout(0.2));
   const torch::nn::Sequential layers = toy_model();
@@ -51,7 +51,8 @@ TrainOptions toy_options() {
           .train_dataloader_options = {.seed = 5}};
 }
 
-/// The loop that PyTorch's documentation has, with the mean loss of a window in the closure.
+/// Trains with the loop from PyTorch's documentation. The closure returns the mean loss of an
+/// accumulation window.
 void train_by_hand(torch::nn::Sequential model, const TrainOptions& options) {
   const auto optimizer = toy_lbfgs(model);
   const auto loader =
@@ -94,7 +95,7 @@ TEST(ClosureTest, LbfgsTrainsAsInAHandWrittenLoop) {
   }
 }
 
-TEST(ClosureTest, TheLossOfAnEpochIsThatOfTheFirstEvaluations) {
+TEST(ClosureTest, TheLossOfAnEpochIsThatOfTheFirstEvaluationOfEachUpdate) {
   TrainOptions options = toy_options();
   options.num_epochs = 1;
   LbfgsToy toy;
@@ -124,7 +125,7 @@ TEST(ClosureTest, TheLossOfAnEpochIsThatOfTheFirstEvaluations) {
   EXPECT_GT(trainer.num_passes, 6) << "three batches, each evaluated several times";
 }
 
-TEST(ClosureTest, AResumedRunContinuesLbfgsExactly) {
+TEST(ClosureTest, AResumedRunContinuesLbfgsBitIdentically) {
   const TemporaryFolder folder;
   const auto run = [](const CallbackList& callbacks, const std::filesystem::path& from) {
     auto toy = std::make_unique<LbfgsToy>();
@@ -152,7 +153,8 @@ TEST(ClosureTest, AScheduleSetsItsLearningRate) {
   EXPECT_DOUBLE_EQ(get_param_group_field(*toy.optimizer, ParamGroupField::lr)[0], 0.125);
 }
 
-/// Steps SGD twice with a gradient of its own each: an optimizer of one's own with a closure.
+/// A custom optimizer step with a closure: makes two SGD steps per update, each with its own
+/// gradient.
 class TwiceEvaluated : public QuietTrainer {
  public:
   using QuietTrainer::QuietTrainer;
@@ -192,10 +194,10 @@ TEST(ClosureTest, AnOverrideEvaluatesTheWindowAgain) {
 
   trainer.says_so = false;
   EXPECT_ERROR(trainer.train(options),
-               "evaluate_window was called by a Trainer that keeps no batches");
+               "evaluate_window was called by a Trainer that does not keep batches");
 }
 
-TEST(ClosureTest, TheWindowIsEvaluatedInAnUpdateOnly) {
+TEST(ClosureTest, TheWindowIsEvaluatedOnlyInAnUpdate) {
   class Early : public TwiceEvaluated {
    public:
     using TwiceEvaluated::TwiceEvaluated;
@@ -238,7 +240,7 @@ TEST(ClosureTest, OptionsThatCannotWorkAreRefused) {
   refused(toy, toy_options(), "register_optimizer does not work");
 }
 
-TEST(ClosureTest, AHandWrittenLoopGivesTheAcceleratorAClosure) {
+TEST(ClosureTest, AHandWrittenLoopCanPassAClosureToTheAccelerator) {
   auto model = toy_model();
   const auto optimizer = toy_lbfgs(model);
   Accelerator accelerator({.device = "cpu"});
@@ -260,14 +262,14 @@ TEST(ClosureTest, AHandWrittenLoopGivesTheAcceleratorAClosure) {
   EXPECT_LT(loss_of().item<double>(), before);
   EXPECT_ERROR(accelerator.optimizer_step(*optimizer, nullptr), "the closure is empty");
   EXPECT_ERROR(accelerator.optimizer_step(*optimizer, [] { return torch::ones({2}); }),
-               "the closure returned no loss of one number");
+               "the closure did not return a single number");
 
   Accelerator half({.device = "cpu", .precision = Precision::fp16});
   EXPECT_ERROR(half.optimizer_step(*optimizer, loss_of), "does not work in fp16");
   half.backward(loss_of());
   EXPECT_ERROR(half.optimizer_step(*optimizer), "the optimizer is an LBFGS");
   Accelerator local({.device = "cpu", .distributed = {.local_sgd_interval = 2}});
-  EXPECT_ERROR(local.optimizer_step(*optimizer, loss_of), "but there is a local_sgd_interval");
+  EXPECT_ERROR(local.optimizer_step(*optimizer, loss_of), "but local_sgd_interval is set");
 }
 
 TEST(ClosureTest, AnEngineRefusesLbfgs) {

@@ -30,7 +30,7 @@ struct DeviceRun {
                 {.callbacks = {}, .accelerator = {.device = device}}) {}
 
   std::vector<torch::Tensor> train(ExecutionMode mode) {
-    torch::manual_seed(4);  // of the shuffling
+    torch::manual_seed(4);  // for the shuffling
     trainer.train({.train_dataset = toy_data(64),
                    .num_epochs = 2,
                    .per_device_batch_size = 4,
@@ -59,11 +59,11 @@ void expect_the_weights_of_the_cpu(const std::string& device, ExecutionMode mode
   EXPECT_NEAR(loss_of(on_device), loss_of(on_cpu), 1e-4);
 }
 
-TEST(DeviceTest, EagerTrainingGivesTheWeightsOfTheCpu_CUDA) {
+TEST(DeviceTest, EagerTrainingGivesTheSameWeightsAsTheCpu_CUDA) {
   expect_the_weights_of_the_cpu("cuda:0", ExecutionMode::eager);
 }
 
-TEST(DeviceTest, GraphTrainingGivesTheWeightsOfTheCpu_CUDA) {
+TEST(DeviceTest, GraphTrainingGivesTheSameWeightsAsTheCpu_CUDA) {
   expect_the_weights_of_the_cpu("cuda:0", ExecutionMode::graph);
 }
 
@@ -79,7 +79,7 @@ TEST(DeviceTest, TrainsOnADeviceThatIsNotTheCurrentOne_MultiCUDA) {
   EXPECT_EQ(peak_of_first(), before) << "of the other device";
 }
 
-TEST(DeviceTest, ASnapshotPinsNoLargerStorageThanItMay_CUDA) {
+TEST(DeviceTest, ASnapshotPinsOnlyStoragesUpToItsLimit_CUDA) {
   const auto values = torch::arange(9, torch::TensorOptions(torch::kCUDA).dtype(torch::kFloat));
   const StateDict source{{"small", values.narrow(0, 0, 4).clone()}, {"large", values}};
   Snapshot snapshot(16);
@@ -92,12 +92,13 @@ TEST(DeviceTest, ASnapshotPinsNoLargerStorageThanItMay_CUDA) {
   }
 }
 
-TEST(DeviceTest, AnAsynchronousSaveHasTheWeightsOfItsUpdate_CUDA) {
+TEST(DeviceTest, AnAsynchronousSaveContainsTheWeightsOfItsUpdate_CUDA) {
   const TemporaryFolder folder;
   DeviceRun run("cuda:0");
   std::vector<torch::Tensor> weights;
   run.trainer.callback_handler().add(std::make_shared<AtUpdate>(3, [&](Trainer& trainer) {
-    // The device comes to the weights long after the background job does.
+    // Keeps the device busy, so that it computes the weights long after the background thread
+    // starts to save them.
     const auto large = torch::ones({1500, 1500}, torch::kCUDA);
     large.mm(large);
     trainer.save_training_state(folder.path(), {.asynchronous = true});
@@ -123,8 +124,8 @@ std::shared_ptr<torch::optim::Optimizer> make_optimizer(const std::string& name,
   return std::make_shared<RMSprop>(parameters, 0.01);
 }
 
-/// Trains an epoch in channels-last memory, from a checkpoint that is loaded before or from the
-/// start, and returns the weights.
+/// Trains one epoch in channels-last memory, from the checkpoint `from` if there is one, and
+/// returns the weights.
 std::vector<torch::Tensor> train_conv_net(const std::string& device, const std::string& optimizer,
                                           const std::filesystem::path& from,
                                           const std::filesystem::path& to) {
@@ -159,7 +160,7 @@ TEST(DeviceTest, EveryOptimizerContinuesACheckpointOfTheCpu_CUDA) {
   }
 }
 
-TEST(DeviceTest, TensorsThatTheProgramMakesLieOnTheTrainersDevice_MultiCUDA) {
+TEST(DeviceTest, NewTensorsAreCreatedOnTheDeviceOfTheTrainer_MultiCUDA) {
   const auto first = at::accelerator::getDeviceIndex();
   const auto on_device = [] { return torch::zeros({1}, torch::kCUDA); };
   const auto loss = [&](const torch::Tensor& output, const torch::Tensor& target) {
@@ -181,7 +182,7 @@ TEST(DeviceTest, TensorsThatTheProgramMakesLieOnTheTrainersDevice_MultiCUDA) {
   at::accelerator::setDeviceIndex(first);
 }
 
-/// Looks at a number of the device in each forward pass, if it is told to.
+/// If `looks` is true, reads a number from the device in each forward pass.
 struct LookingNet : torch::nn::Module {
   torch::Tensor forward(const torch::Tensor& x) {
     auto y = torch::dropout(layer->forward(x), 0.1, is_training());
@@ -192,7 +193,7 @@ struct LookingNet : torch::nn::Module {
   bool looks = false;
 };
 
-TEST(DeviceTest, AGraphThatCannotBeRecordedLeavesTheDeviceUsable_CUDA) {
+TEST(DeviceTest, AFailedRecordingLeavesTheDeviceUsable_CUDA) {
   const auto net = std::make_shared<LookingNet>();
   const auto train = [&](ExecutionMode mode, bool looks) {
     net->looks = looks;
@@ -212,7 +213,7 @@ TEST(DeviceTest, AGraphThatCannotBeRecordedLeavesTheDeviceUsable_CUDA) {
 }
 
 TEST(DeviceTest, ALossThatThrowsInAWarmUpLeavesNoWorkBehind_CUDA) {
-  // Its matrices are large enough for the kernels to be still at work when the next run begins.
+  // The matrices are large enough for the kernels to be still running when the next run starts.
   torch::nn::Sequential model(torch::nn::Linear(64, 64));
   int num_calls = 0;
   const auto loss = [&](const torch::Tensor& output, const torch::Tensor& target) {

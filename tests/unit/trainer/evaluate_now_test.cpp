@@ -1,4 +1,4 @@
-// Evaluations in the middle of training.
+// Evaluations during training.
 
 #include <gtest/gtest.h>
 #include <torch/torch.h>
@@ -11,7 +11,7 @@
 namespace linkboy::testing::evaluate_now_test {
 namespace {
 
-TEST(EvaluateNowTest, LeavesTheTrainingAsItWas) {
+TEST(EvaluateNowTest, DoesNotChangeTheTraining) {
   const SingleThread one_thread;
   const auto weights_after = [](bool evaluates) {
     auto calls = std::make_shared<Calls>();
@@ -32,7 +32,7 @@ TEST(EvaluateNowTest, LeavesTheTrainingAsItWas) {
   EXPECT_TRUE(bit_equal(weights_after(true), weights_after(false)));
 }
 
-TEST(EvaluateNowTest, WithinAnEvaluationItLeavesThatOneAsItWas) {
+TEST(EvaluateNowTest, DoesNotChangeTheEvaluationAroundIt) {
   auto calls = std::make_shared<Calls>();
   std::vector<std::string> names;
   calls->at_eval_step_end = [&](Trainer& trainer) {
@@ -51,7 +51,7 @@ TEST(EvaluateNowTest, WithinAnEvaluationItLeavesThatOneAsItWas) {
             history.get_latest_metric("again_small_eval_loss_epoch"));
 }
 
-TEST(EvaluateNowTest, OneInBetweenTakesTheLoaderForIt) {
+TEST(EvaluateNowTest, UsesTheLoaderOfIntermediateEvaluations) {
   auto calls = std::make_shared<Calls>();
   int num_steps = 0;
   calls->at_loaders = [](Trainer& trainer) {

@@ -11,7 +11,7 @@
 namespace linkboy::testing::evaluation_sets_test {
 namespace {
 
-TEST(EvaluationSetsTest, EachSetHasMetricsOfItsOwnAfterEveryEpoch) {
+TEST(EvaluationSetsTest, EachSetHasSeparateMetricsAfterEveryEpoch) {
   Toy toy;
   toy.trainer.train({.train_dataset = toy_data(8),
                      .num_epochs = 2,
@@ -27,7 +27,7 @@ TEST(EvaluationSetsTest, EachSetHasMetricsOfItsOwnAfterEveryEpoch) {
             history.get_metric_values("eval_loss_epoch"));
 }
 
-TEST(EvaluationSetsTest, SetsWithNamesNeedNoSetWithout) {
+TEST(EvaluationSetsTest, NamedSetsNeedNoUnnamedSet) {
   Toy toy;
   toy.trainer.train({.train_dataset = toy_data(8),
                      .num_epochs = 1,
@@ -43,12 +43,12 @@ TEST(EvaluationSetsTest, RefusesSetsWithoutAName) {
                "has no name");
 }
 
-TEST(EvaluationSetsTest, RefusesTwoSetsOfOneName) {
+TEST(EvaluationSetsTest, RefusesTwoSetsWithTheSameName) {
   Toy toy;
   EXPECT_ERROR(toy.trainer.train({.train_dataset = toy_data(8),
                                   .num_epochs = 1,
                                   .more_eval_datasets = {{"a", toy_data(6)}, {"a", toy_data(6)}}}),
-               "two of more_eval_datasets are called \"a\"");
+               "two entries of more_eval_datasets are named \"a\"");
 }
 
 TEST(EvaluationSetsTest, RefusesASetWithoutData) {
@@ -59,7 +59,7 @@ TEST(EvaluationSetsTest, RefusesASetWithoutData) {
                "the evaluation data \"a\" is an empty handle");
 }
 
-TEST(EvaluationSetsTest, EvaluatesBeforeTrainingWhenAskedTo) {
+TEST(EvaluationSetsTest, EvaluatesBeforeTrainingOnRequest) {
   Toy toy;
   const auto before = toy.trainer.evaluate({.dataset = toy_data(6)}).at("evaluation_loss");
   toy.trainer.train({.train_dataset = toy_data(8),
@@ -87,7 +87,7 @@ TEST(EvaluationSetsTest, AResumedRunDoesNotEvaluateBeforeTrainingAgain) {
   EXPECT_EQ(train(2, folder.path()), 1U);
 }
 
-TEST(MetricNameTest, SaysThePhaseAfterThePrefixOfTheHistory) {
+TEST(MetricNameTest, ContainsThePhaseAfterThePrefixOfTheHistory) {
   auto calls = std::make_shared<Calls>();
   std::vector<std::string> names;
   calls->at_update_end = [&](Trainer& trainer) { names.push_back(trainer.metric_name("f1")); };

@@ -1,9 +1,9 @@
-// A run that is left at any event, in any way, and resumed is the uninterrupted run: all bytes of
-// its training state are equal, those of its callbacks included.
+// A run that ends early at any event, in any way, and is resumed equals the uninterrupted run: all
+// bytes of its training state are equal, including those of its callbacks.
 //
-// Each test leaves a run at every n-th of its events, with another first event for each test. With
-// LINKBOY_EVERY_EVENT=1 (scripts/hardening/nets) it leaves at all of them, as the first and as the
-// last of the callbacks.
+// Each test ends a run at every n-th of its events, starting with a different event in each test.
+// With LINKBOY_EVERY_EVENT=1 (scripts/hardening/nets) it uses all events, with the callback that
+// ends the run both as the first and as the last callback.
 
 #include <gtest/gtest.h>
 #include <torch/torch.h>
@@ -49,8 +49,8 @@ bool handles_signals() {
   return present.sa_handler != SIG_DFL;
 }
 
-/// Its state holds the weights after each update, and a count that it changes in place while an
-/// epoch ends.
+/// A callback whose state contains the weights after each update, and a count that it changes in
+/// place at an epoch's end.
 class Trail : public Callback {
  public:
   void on_train_update_end(Trainer& trainer) override {
@@ -78,7 +78,7 @@ class Trail : public Callback {
   torch::Tensor count_ = torch::zeros({1}, torch::kLong);
 };
 
-/// Leaves the run at the n-th event.
+/// Ends the run at the n-th event.
 class LeaveAt : public Callback {
  public:
   void on_training_run_start(Trainer& trainer) override { count(trainer, "training_run_start"); }
@@ -101,10 +101,10 @@ class LeaveAt : public Callback {
   }
   void on_training_run_end(Trainer& trainer) override { count(trainer, "training_run_end"); }
 
-  int64_t event = 0;  // at which to leave; 0 for never
+  int64_t event = 0;  // at which the run ends; 0: never
   Way way = Way::request_stop;
   int64_t num_events = 0;
-  std::string place;  // where the run was left
+  std::string place;  // where the run ended
 
  private:
   void count(Trainer& trainer, const char* name) {
@@ -127,8 +127,8 @@ class LeaveAt : public Callback {
   }
 };
 
-/// Batch norm, dropout, shuffling and accumulation: 3 epochs of 2 updates of 2 batches, and of 2
-/// batches of evaluation.
+/// A run with batch norm, dropout, shuffling and accumulation. It has 3 epochs, each with 2 updates
+/// of 2 batches and an evaluation of 2 batches.
 struct OneRun {
   explicit OneRun(const fs::path& folder, Callbacks which,
                   std::optional<SaveTrainingStateOptions> save)
@@ -142,8 +142,8 @@ struct OneRun {
       callbacks.push_back(std::make_shared<StopOnSignal>());
       callbacks = default_callbacks(callbacks);
     } else {
-      // Others end the run before its time, or record how long things took. ModelSummary draws
-      // random numbers as the run starts.
+      // The omitted callbacks end the run early, record times, or (ModelSummary) draw random
+      // numbers at the start of the run.
       const std::vector<std::string> left_out{
           "time-limit",     "limit-batches", "fast-dev-run", "overfit-batches",
           "progress-bar",   "model-summary", "phase-timer",  "performance-monitor",
@@ -171,14 +171,14 @@ struct OneRun {
     options.eval_dataloader_options.batch_size = 3;
   }
 
-  /// The bytes of the training state that the run ends in.
+  /// Trains, and returns the bytes of the training state at the end.
   std::string end() {
     trainer->train(options);
     return bytes();
   }
 
   std::string bytes() {
-    // It knows the names of the states that it has saved.
+    // Its state contains the names of the saved states, which differ.
     trainer->callback_handler().remove_if([](const Callback& callback) {
       return dynamic_cast<const SaveTrainingState*>(&callback) != nullptr;
     });
@@ -216,7 +216,7 @@ class EveryWayToLeaveTest : public ::testing::TestWithParam<Case> {
   const SingleThread one_thread_;
 };
 
-/// Says where two values differ.
+/// Appends the places where the two values differ.
 void add_differences(std::string& text, const std::string& name, const c10::IValue& a,
                      const c10::IValue& b) {
   if (a.isGenericDict() && b.isGenericDict()) {
@@ -246,7 +246,7 @@ std::string difference(const fs::path& left, const fs::path& right) {
   return text.empty() ? "the values are equal, but their bytes are laid out otherwise" : text;
 }
 
-TEST_P(EveryWayToLeaveTest, TheResumedRunEndsInTheUninterruptedRunsBytes) {
+TEST_P(EveryWayToLeaveTest, TheResumedRunEndsWithTheSameBytes) {
   const auto [way, save, which] = GetParam();
   RunFolder folder;
   OneRun whole(folder.fresh(), which, options_of(save));
@@ -254,7 +254,8 @@ TEST_P(EveryWayToLeaveTest, TheResumedRunEndsInTheUninterruptedRunsBytes) {
   const int64_t num_events = whole.leave->num_events;
   ASSERT_GT(num_events, 60);
 
-  // Of a stride without common factors, so that the tests of one callback list see all events.
+  // 13 has no common factor with the number of tests per callback list, so together they use all
+  // events.
   const int64_t stride = is_every_event() ? 1 : 13;
   const int64_t first =
       is_every_event() ? 1 : 1 + 3 * static_cast<int64_t>(way) + static_cast<int64_t>(save);
@@ -276,13 +277,13 @@ TEST_P(EveryWayToLeaveTest, TheResumedRunEndsInTheUninterruptedRunsBytes) {
       SCOPED_TRACE(c10::str("left at event ", event, ", ", left.leave->place, ", as the ",
                             phase == Callback::Phase::first ? "first" : "last"));
 
-      // The resumed run is that of another process, which has not got the signal.
+      // The resumed run represents another process, which has not received the signal.
       if (way == Way::signal) {
         Toy({std::make_shared<StopOnSignal>()}).trainer.evaluate({.dataset = toy_data(2)});
       }
       OneRun resumed(folder.path(), which, options_of(save));
       if (latest_training_state(resumed.states)) {
-        torch::manual_seed(static_cast<uint64_t>(event));  // all must come from the state
+        torch::manual_seed(static_cast<uint64_t>(event));  // everything must come from the state
         const torch::NoGradGuard no_grad;
         for (auto& parameter : resumed.model->parameters()) parameter.fill_(7);
       }
@@ -311,7 +312,7 @@ std::string name_of_end(const ::testing::TestParamInfo<End>& info) {
 
 class NaturalEndTest : public ::testing::TestWithParam<End> {
  protected:
-  /// The curve does not depend on the length of the run.
+  /// Returns a run whose schedule does not depend on the length of the run.
   OneRun run(const fs::path& folder) {
     const auto [save, which] = GetParam();
     OneRun run(folder, which, options_of(save));
@@ -324,7 +325,7 @@ class NaturalEndTest : public ::testing::TestWithParam<End> {
   const SingleThread one_thread_;
 };
 
-TEST_P(NaturalEndTest, ALongerRunResumedFromTheEndOfAShorterOneIsTheLongerRun) {
+TEST_P(NaturalEndTest, ALongerRunResumedFromAShorterOneEqualsTheLongerRun) {
   RunFolder folder;
   OneRun whole = run(folder.fresh());
   const std::string expected = whole.end();
@@ -340,10 +341,10 @@ TEST_P(NaturalEndTest, ALongerRunResumedFromTheEndOfAShorterOneIsTheLongerRun) {
   }
 }
 
-TEST_P(NaturalEndTest, ARunThatIsLimitedInMidEpochIsResumedToItsLimit) {
+TEST_P(NaturalEndTest, ARunLimitedInMidEpochResumesToItsLimit) {
   const auto limited = [this](const fs::path& folder) {
     OneRun one = run(folder);
-    one.options.max_num_updates = 5;  // epochs have 2
+    one.options.max_num_updates = 5;  // an epoch has 2
     return one;
   };
   RunFolder folder;

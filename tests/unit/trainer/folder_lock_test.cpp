@@ -1,4 +1,4 @@
-// One run at a time saves in a folder.
+// Only one run at a time saves in a folder.
 
 #include <fcntl.h>
 #include <gtest/gtest.h>
@@ -32,7 +32,7 @@ namespace {
 namespace fs = std::filesystem;
 using Names = std::vector<std::string>;
 
-TEST(FolderLockTest, HoldsAgainstAnotherProcessAndEndsWithIt) {
+TEST(FolderLockTest, ExcludesAnotherProcessUntilItsProcessEnds) {
   const TemporaryFolder folder;
   int ready[2];
   ASSERT_EQ(::pipe(ready), 0);
@@ -47,7 +47,8 @@ TEST(FolderLockTest, HoldsAgainstAnotherProcessAndEndsWithIt) {
   ASSERT_EQ(::read(ready[0], &byte, 1), 1);
   EXPECT_ERROR(lock_folder(folder / "states"), c10::str("in use by another run (process ", child));
   Toy toy({saving_in(folder / "states")});
-  EXPECT_ERROR(toy.trainer.train(epochs_of_two_updates(1)), "one run at a time may save there");
+  EXPECT_ERROR(toy.trainer.train(epochs_of_two_updates(1)),
+               "only one run at a time can save there");
   ::kill(child, SIGKILL);
   ::waitpid(child, nullptr, 0);
   EXPECT_EQ(toy.trainer.train(epochs_of_two_updates(1)).num_epochs, 1);
@@ -55,7 +56,7 @@ TEST(FolderLockTest, HoldsAgainstAnotherProcessAndEndsWithIt) {
   ::close(ready[1]);
 }
 
-TEST(FolderLockTest, WaitsForAsLongAsItIsTold) {
+TEST(FolderLockTest, WaitsForTheRequestedTime) {
   const TemporaryFolder folder;
   Descriptor first = lock_folder(folder.path());
   EXPECT_ERROR(lock_folder(folder.path(), std::chrono::milliseconds(30)), "in use by another run");
@@ -82,7 +83,7 @@ TEST(FolderLockTest, OverwritesNoOtherFileThroughALink) {
   EXPECT_TRUE(lock_training_states(folder / "states"));
 }
 
-// NFS makes byte-range locks of them, which need a file that is open for writing.
+// NFS implements these locks as byte-range locks, which need a file that is open for writing.
 TEST(FolderLockTest, LocksFilesThatAreOpenForWriting) {
   const TemporaryFolder folder;
   const auto mode_of = [](const Descriptor& file) {
@@ -94,7 +95,7 @@ TEST(FolderLockTest, LocksFilesThatAreOpenForWriting) {
   EXPECT_NE(mode_of(file.commit()), O_RDONLY);
 }
 
-TEST(FolderLockTest, ARunReleasesItWhenItEndsInAnyWay) {
+TEST(FolderLockTest, ARunReleasesItHoweverItEnds) {
   const TemporaryFolder folder;
   Toy finished({saving_in(folder / "states")});
   finished.trainer.train(epochs_of_two_updates(1));
@@ -109,7 +110,7 @@ TEST(FolderLockTest, ARunReleasesItWhenItEndsInAnyWay) {
   EXPECT_EQ(resumed.trainer.train(options).num_epochs, 3);
 }
 
-TEST(FolderLockTest, AnExceptionReleasesItWhenTheStateInProgressIsWritten) {
+TEST(FolderLockTest, AnExceptionReleasesItAfterTheStateInProgressIsWritten) {
   const TemporaryFolder folder;
   auto fail = std::make_shared<AtUpdate>(2, [](Trainer&) { throw Error("failed"); });
   fail->set_phase(Callback::Phase::profile);
@@ -129,7 +130,7 @@ TEST(FolderLockTest, TwoRunsOfAProcessCannotSaveInOneFolderAtTheSameTime) {
   EXPECT_EQ(outer.trainer.train(epochs_of_two_updates(1)).num_epochs, 1);
 }
 
-TEST(FolderLockTest, ARefusedRunLeavesTheFilesOfTheFirstRunAsTheyAre) {
+TEST(FolderLockTest, ARefusedRunDoesNotChangeTheFilesOfTheFirstRun) {
   const TemporaryFolder folder;
   const auto callbacks = [&](std::shared_ptr<Callback> more) {
     const std::vector<std::shared_ptr<Tracker>> trackers{

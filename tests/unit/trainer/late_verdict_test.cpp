@@ -1,4 +1,4 @@
-// On a CUDA device the host learns later whether an update was skipped.
+// On a CUDA device, the host learns later whether an update was skipped.
 
 #include <ATen/DeviceAccelerator.h>
 #include <gtest/gtest.h>
@@ -22,7 +22,8 @@
 namespace linkboy::testing::late_verdict_test {
 namespace {
 
-/// Trains in fp16 with a scale that grows until gradients overflow, again and again.
+/// Trains in fp16 with a scale that grows after each update, so that the gradients overflow
+/// repeatedly. If `asks_at_once` is true, reads the number of updates after each update.
 struct OverflowingRun : Callback {
   explicit OverflowingRun(const std::string& device, bool asks_at_once)
       : asks_at_once_(asks_at_once),
@@ -36,7 +37,7 @@ struct OverflowingRun : Callback {
   }
 
   TrainResult train(std::optional<int64_t> max_num_updates = std::nullopt) {
-    torch::manual_seed(4);  // of the shuffling
+    torch::manual_seed(4);  // for the shuffling
     TrainOptions options{
         .train_dataset = toy_data(96), .per_device_batch_size = 4, .create_scheduler_fn = cosine()};
     options.max_num_updates = max_num_updates;
@@ -52,7 +53,7 @@ struct OverflowingRun : Callback {
     if (asks_at_once_) counts.push_back(trainer.num_updates());
   }
 
-  /// The bytes of all that tells whether updates were counted rightly.
+  /// Returns the bytes of everything that depends on the count of updates.
   std::string state() {
     const TemporaryFolder folder;
     trainer.save_checkpoint(
@@ -70,7 +71,7 @@ struct OverflowingRun : Callback {
   int64_t num_tried = 0;
 };
 
-TEST(DeviceTest, AVerdictThatIsAskedForLaterChangesNothing_CUDA) {
+TEST(DeviceTest, AskingLaterWhetherAStepWasSkippedChangesNothing_CUDA) {
   OverflowingRun asked("cuda:0", /*asks_at_once=*/true);
   OverflowingRun deferred("cuda:0", /*asks_at_once=*/false);
   const TrainResult expected = asked.train();
@@ -83,7 +84,7 @@ TEST(DeviceTest, AVerdictThatIsAskedForLaterChangesNothing_CUDA) {
   EXPECT_EQ(deferred.state(), asked.state());
 }
 
-TEST(DeviceTest, ANumberOfUpdatesIsReachedThoughVerdictsComeLater_CUDA) {
+TEST(DeviceTest, ReachesTheNumberOfUpdatesThoughSkipsAreKnownLater_CUDA) {
   OverflowingRun asked("cuda:0", /*asks_at_once=*/true);
   OverflowingRun deferred("cuda:0", /*asks_at_once=*/false);
   EXPECT_EQ(asked.train(20).num_updates, 20);
@@ -93,7 +94,7 @@ TEST(DeviceTest, ANumberOfUpdatesIsReachedThoughVerdictsComeLater_CUDA) {
   EXPECT_EQ(deferred.state(), asked.state());
 }
 
-TEST(DeviceTest, AScheduleOfARunThatFailedLeavesTheProgramsLearningRateAlone_CUDA) {
+TEST(DeviceTest, TheScheduleOfAFailedRunKeepsTheLearningRateOfTheProgram_CUDA) {
   OverflowingRun run("cuda:0", /*asks_at_once=*/false);
   const auto fail = make<LambdaCallback>(
       {.on_train_update_end = [&](Trainer&) { TORCH_CHECK(run.num_tried != 5, "enough"); }});
@@ -105,7 +106,7 @@ TEST(DeviceTest, AScheduleOfARunThatFailedLeavesTheProgramsLearningRateAlone_CUD
   EXPECT_EQ(run.learning_rates, (std::vector<double>(4, 0.5)));
 }
 
-/// Steps a second optimizer, whose gradient overflows in the third update.
+/// Steps a second optimizer whose gradient overflows in the third update.
 struct TwoOptimizers : QuietTrainer {
   TwoOptimizers(const torch::nn::Sequential& model, torch::Tensor own)
       : QuietTrainer(
@@ -138,7 +139,7 @@ struct TwoOptimizers : QuietTrainer {
   int num_tried_ = 0;
 };
 
-TEST(DeviceTest, AStateIsSavedWithoutTheSkippedStepOfASecondOptimizer_CUDA) {
+TEST(DeviceTest, AStateOmitsTheSkippedStepOfASecondOptimizer_CUDA) {
   const TemporaryFolder folder;
   const auto model = toy_model();
   TwoOptimizers trainer(model, torch::ones({2}, torch::kCUDA).requires_grad_());
@@ -152,7 +153,7 @@ TEST(DeviceTest, AStateIsSavedWithoutTheSkippedStepOfASecondOptimizer_CUDA) {
   EXPECT_EQ(trainer.num_updates(), 3);
 }
 
-TEST(DeviceTest, AQueuedStepIsCountedOnlyIfItWasMade_CUDA) {
+TEST(DeviceTest, AQueuedStepCountsOnlyIfItWasMade_CUDA) {
   auto weight = torch::ones({2}, torch::kCUDA).requires_grad_();
   torch::optim::AdamW optimizer({weight}, 0.1);
   GradScaler scaler({.init_scale = 4.0});

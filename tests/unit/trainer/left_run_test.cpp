@@ -1,5 +1,5 @@
-// What is left of a run that was left in the middle of something: which states may be saved, and
-// what they hold.
+// Runs that end in the middle of an operation: when a state can be saved afterwards, and what it
+// contains.
 
 #include <gtest/gtest.h>
 #include <torch/torch.h>
@@ -24,7 +24,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-/// Two updates of two batches each.
+/// Returns options with two updates of two batches per epoch.
 TrainOptions two_updates_per_epoch(int64_t num_epochs) {
   return {.train_dataset = toy_data(16),
           .num_epochs = num_epochs,
@@ -41,7 +41,7 @@ StateDict state_in(const fs::path& folder) {
   return read_checkpoint(folder / kTrainingStateFile).get_dict("training_state");
 }
 
-TEST(LeftRunTest, NoStateHoldsAnUpdateThatWasDropped) {
+TEST(LeftRunTest, NoStateContainsADroppedUpdate) {
   for (const bool is_error : {false, true}) {
     SCOPED_TRACE(is_error);
     const TemporaryFolder folder;
@@ -57,7 +57,7 @@ TEST(LeftRunTest, NoStateHoldsAnUpdateThatWasDropped) {
     }
     EXPECT_EQ(toy.trainer.num_updates(), 3);
     EXPECT_FALSE(toy.trainer.can_save_training_state());
-    EXPECT_ERROR(toy.trainer.save_training_state(folder.path()), "is half done, or was");
+    EXPECT_ERROR(toy.trainer.save_training_state(folder.path()), "is in progress, or was");
     EXPECT_TRUE(folder.names().empty());
     toy.trainer.callback_handler().clear();
     toy.trainer.train(two_updates_per_epoch(1));
@@ -66,7 +66,7 @@ TEST(LeftRunTest, NoStateHoldsAnUpdateThatWasDropped) {
   }
 }
 
-TEST(LeftRunTest, AStopInAnEvaluationSavesTheTrainedWeightsThoughAveragesAreLeftInTheModel) {
+TEST(LeftRunTest, AStopInAnEvaluationSavesTheTrainedWeightsNotTheAverages) {
   for (const bool is_ema : {false, true}) {
     SCOPED_TRACE(is_ema);
     const TemporaryFolder folder;
@@ -93,12 +93,12 @@ TEST(LeftRunTest, AStopInAnEvaluationSavesTheTrainedWeightsThoughAveragesAreLeft
     Toy resumed;
     ASSERT_TRUE(resumed.trainer.load_training_state(folder / "states"));
     EXPECT_TRUE(bit_equal(resumed.model->parameters(), trained));
-    // The other parts are from before the exchange.
-    EXPECT_ERROR(toy.trainer.save_training_state(folder / "after"), "is half done, or was");
+    // The other parts of the state are older than the exchange of the weights.
+    EXPECT_ERROR(toy.trainer.save_training_state(folder / "after"), "is in progress, or was");
   }
 }
 
-TEST(LeftRunTest, AnEvaluationBringsTheRunBeforeItBack) {
+TEST(LeftRunTest, AnEvaluationRestoresThePreviousRun) {
   const TemporaryFolder folder;
   Toy first({stop_at(3)});
   first.trainer.train(two_updates_per_epoch(4));
@@ -129,12 +129,12 @@ TEST(LeftRunTest, AnEvaluationBringsTheRunBeforeItBack) {
     return c10::str(state.to_ivalue());
   };
   EXPECT_EQ(without_random_numbers("after"), without_random_numbers("before"));
-  // An evaluation that fails leaves it as well.
+  // A failed evaluation restores the run, too.
   EXPECT_ERROR(toy.trainer.evaluate({.dataset = {}}), "dataset is missing");
   EXPECT_EQ(toy.trainer.num_updates(), 5);
 }
 
-/// Counts in a tensor, in place.
+/// Counts in tensors that it changes in place.
 class CountInPlace : public Callback {
  public:
   void on_train_epoch_end(Trainer&) override { count_ += 1; }
@@ -175,7 +175,7 @@ TEST(LeftRunTest, TensorsThatCallbacksChangeInPlaceAreCountedOnce) {
   EXPECT_EQ(resumed->total(), whole->total());
 }
 
-TEST(LeftRunTest, StatesOfCallbacksAreMadeOnlyWhereOneMaySaveThem) {
+TEST(LeftRunTest, StatesOfCallbacksAreTakenOnlyIfTheyCanBeSaved) {
   const TemporaryFolder folder;
   const auto alone = std::make_shared<CountInPlace>();
   Toy(CallbackList{alone}).trainer.train(two_updates_per_epoch(3));
@@ -187,7 +187,7 @@ TEST(LeftRunTest, StatesOfCallbacksAreMadeOnlyWhereOneMaySaveThem) {
   EXPECT_EQ(saved->num_calls, 3) << "once an epoch";
 }
 
-/// Its running mean is that of all its calls in training mode; `num_calls` counts all of them.
+/// A loss with a running mean over its calls in training mode. `num_calls` counts all calls.
 class RunningLossImpl : public torch::nn::Module {
  public:
   RunningLossImpl() {
@@ -214,7 +214,7 @@ struct WithRunningLoss {
   QuietTrainer trainer;
 };
 
-TEST(LeftRunTest, AnEvaluationLeavesTheStatisticsOfRegisteredModules) {
+TEST(LeftRunTest, AnEvaluationKeepsTheStatisticsOfRegisteredModules) {
   WithRunningLoss evaluated;
   evaluated.trainer.train(two_updates_per_epoch(2));
   WithRunningLoss trained;
@@ -242,7 +242,7 @@ TEST(LeftRunTest, BuffersThatAnEvaluationChangesAreSavedAsTheyWereBeforeIt) {
   EXPECT_TRUE(torch::equal(second.loss->num_calls, whole.loss->num_calls));
 }
 
-TEST(LeftRunTest, AStopWhereNothingIsLeftEndsTheRunInOrder) {
+TEST(LeftRunTest, AStopWithNothingLeftToDoEndsTheRunInOrder) {
   const auto stop = [](Trainer&) { throw StopTraining(StopReason::early_stop, "enough"); };
   Toy at_start({calling({.on_dataloaders_ready = stop})});
   const auto result = at_start.trainer.train(two_updates_per_epoch(2));
@@ -259,7 +259,7 @@ TEST(LeftRunTest, AStopWhereNothingIsLeftEndsTheRunInOrder) {
   EXPECT_EQ(at_end.trainer.evaluate({.dataset = toy_data(6)}).size(), 1U);
 }
 
-/// Notes the events in which a state can be saved.
+/// Records for each event whether a state can be saved.
 class NoteWhere : public InEveryEvent {
  public:
   std::map<std::string, bool> can_save;
@@ -281,7 +281,7 @@ TEST(LeftRunTest, AStopBeforeTheFirstRunEndsThatRunInOrder) {
   EXPECT_EQ(toy.trainer.train(two_updates_per_epoch(2)).num_updates, 4);
 }
 
-TEST(LeftRunTest, AStateCanBeSavedWhereTheHeaderSays) {
+TEST(LeftRunTest, AStateCanBeSavedWhereTheHeaderPromises) {
   const std::map<std::string, bool> expected{
       {"run_start", true},  {"epoch_start", true},      {"step_start", false},  {"step_end", false},
       {"update_end", true}, {"gradients_ready", false}, {"run_epoch_end", true}};
@@ -303,7 +303,7 @@ TEST(LeftRunTest, AStateCanBeSavedWhereTheHeaderSays) {
   }
 }
 
-TEST(LeftRunTest, OptionsThatAreRefusedLeaveTheRunBefore) {
+TEST(LeftRunTest, RefusedOptionsKeepThePreviousRun) {
   const auto model = toy_model();
   QuietTrainer trainer(
       model, torch::nn::CrossEntropyLoss(), toy_sgd(model),
@@ -312,7 +312,7 @@ TEST(LeftRunTest, OptionsThatAreRefusedLeaveTheRunBefore) {
   TrainOptions options = two_updates_per_epoch(1);
   trainer.train(options);
   options.weight_by_batch_size = true;
-  EXPECT_ERROR(trainer.train(options), "weight_by_batch_size works on gradients");
+  EXPECT_ERROR(trainer.train(options), "weight_by_batch_size needs gradients");
   EXPECT_EQ(trainer.num_updates(), 2);
   EXPECT_EQ(trainer.run_history().get_metric_values("train_loss_epoch").size(), 1U);
 }

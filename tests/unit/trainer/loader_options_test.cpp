@@ -11,7 +11,7 @@
 namespace linkboy::testing::loader_options_test {
 namespace {
 
-TEST(LoaderOptionsTest, UserLoaderOptionsWinOverTheDefaults) {
+TEST(LoaderOptionsTest, OptionsOfTheCallOverrideTheDefaults) {
   Toy toy;
   TrainOptions options{.train_dataset = toy_data(9),
                        .num_epochs = 1,
@@ -25,7 +25,7 @@ TEST(LoaderOptionsTest, UserLoaderOptionsWinOverTheDefaults) {
   EXPECT_EQ(toy.trainer.run_config().num_eval_batches_per_epoch, 3);
 }
 
-/// Has other defaults for its loaders.
+/// A Trainer with other default options for its loaders.
 class OwnDefaults : public QuietTrainer {
  public:
   using QuietTrainer::QuietTrainer;
@@ -39,7 +39,7 @@ class OwnDefaults : public QuietTrainer {
   }
 };
 
-TEST(LoaderOptionsTest, ASubclassHasDefaultsOfItsOwn) {
+TEST(LoaderOptionsTest, ASubclassCanSetTheDefaults) {
   const auto model = toy_model();
   OwnDefaults trainer(model, torch::nn::CrossEntropyLoss(), toy_sgd(model),
                       {.callbacks = {}, .accelerator = {.device = "cpu"}});
@@ -55,13 +55,13 @@ TEST(LoaderOptionsTest, ASubclassHasDefaultsOfItsOwn) {
   EXPECT_EQ(trainer.num_updates(), 3);
 }
 
-TEST(LoaderOptionsTest, TheBatchSizeStandsInOnePlace) {
+TEST(LoaderOptionsTest, TwoDifferentBatchSizesAreAnError) {
   Toy toy;
   TrainOptions options{.train_dataset = toy_data(8), .num_epochs = 1};
   options.train_dataloader_options.batch_size = 2;
   EXPECT_ERROR(toy.trainer.train(options),
-               "train_dataloader_options.batch_size is 2, but per_device_batch_size is 8; set the "
-               "size of these batches there");
+               "train_dataloader_options.batch_size is 2, but per_device_batch_size is 8. Set only "
+               "per_device_batch_size");
   options.per_device_batch_size = 2;
   EXPECT_EQ(toy.trainer.train(options).num_updates, 4);
   EXPECT_ERROR(
@@ -69,7 +69,7 @@ TEST(LoaderOptionsTest, TheBatchSizeStandsInOnePlace) {
       "dataloader_options.batch_size is 2");
 }
 
-TEST(LoaderOptionsTest, TheCollateFnStandsInOnePlace) {
+TEST(LoaderOptionsTest, TwoCollateFunctionsAreAnError) {
   const auto first = [](std::vector<Batch> samples) { return samples.front(); };
   Toy toy;
   for (const auto loader :
@@ -81,12 +81,12 @@ TEST(LoaderOptionsTest, TheCollateFnStandsInOnePlace) {
   EXPECT_ERROR(toy.trainer.evaluate({.dataset = toy_data(8),
                                      .dataloader_options = {.collate_fn = first},
                                      .collate_fn = first}),
-               "both collate_fn and dataloader_options.collate_fn are given");
+               "both collate_fn and dataloader_options.collate_fn are set");
 }
 
 TEST(LoaderOptionsTest, CollateFnMakesBatchesOfSingleSamples) {
   Toy toy;
-  std::mutex mutex;  // on a device, workers call the function at the same time and in any order
+  std::mutex mutex;  // with a device, workers call the function at the same time
   std::multiset<std::size_t> sizes;
   toy.trainer.train({.train_dataset = toy_data(5),
                      .num_epochs = 1,

@@ -1,4 +1,4 @@
-// Trainers that replace the whole step or the whole run.
+// Trainers that override the whole step or the whole run.
 
 #include <gtest/gtest.h>
 #include <torch/torch.h>
@@ -20,7 +20,7 @@ struct ToyOf {
             {.callbacks = {}, .accelerator = {.device = test_device()}}};
 };
 
-/// Two passes of each batch, of which each counts half.
+/// Makes two passes over each batch; each counts half.
 class TwoPasses : public QuietTrainer {
  public:
   using QuietTrainer::QuietTrainer;
@@ -36,7 +36,7 @@ class TwoPasses : public QuietTrainer {
   }
 };
 
-TEST(OverriddenLoopTest, AStepWithPassesOfItsOwnMakesTheUpdatesOfTheLoop) {
+TEST(OverriddenLoopTest, ATrainStepWithItsOwnPassesMakesTheSameUpdates) {
   const TrainOptions options{.train_dataset = toy_data(20), .num_epochs = 2};
   ToyOf<QuietTrainer> plain;
   ToyOf<TwoPasses> own;
@@ -48,7 +48,7 @@ TEST(OverriddenLoopTest, AStepWithPassesOfItsOwnMakesTheUpdatesOfTheLoop) {
             plain.trainer.run_history().get_metric_values("train_loss_epoch"));
 }
 
-/// Leaves out the batches 1, 5, 9, ... (from 0), which end windows of two.
+/// Skips the batches 1, 5, 9, ... (from 0), each of which is the last one of a window of two.
 class SkipsBatches : public QuietTrainer {
  public:
   using QuietTrainer::QuietTrainer;
@@ -71,7 +71,7 @@ TEST(OverriddenLoopTest, AWindowWithoutAnUpdateIsDropped) {
   EXPECT_EQ(own.trainer.num_leftovers, 0);
 }
 
-/// Does something else than the loop in each step.
+/// Runs `step` instead of the default step.
 class StepOf : public QuietTrainer {
  public:
   using QuietTrainer::QuietTrainer;
@@ -118,10 +118,10 @@ TEST(OverriddenLoopTest, WeightsByBatchSizeNeedTheLoopsBackwardPass) {
   };
   EXPECT_ERROR(own.trainer.train(
                    {.train_dataset = toy_data(20), .num_epochs = 1, .weight_by_batch_size = true}),
-               "Call backward in train_step");
+               "Call forward and backward in train_step");
 }
 
-/// Never evaluates, whatever the options say.
+/// Never evaluates, even if there is evaluation data.
 class OnlyTrains : public QuietTrainer {
  public:
   using QuietTrainer::QuietTrainer;
@@ -136,7 +136,7 @@ class OnlyTrains : public QuietTrainer {
   }
 };
 
-TEST(OverriddenLoopTest, ARunOfItsOwnIsCountedAsTheLoops) {
+TEST(OverriddenLoopTest, ACustomRunIsCountedLikeTheDefaultOne) {
   const TrainOptions options{
       .train_dataset = toy_data(20), .num_epochs = 3, .eval_dataset = toy_data(8)};
   ToyOf<QuietTrainer> plain;
@@ -150,7 +150,6 @@ TEST(OverriddenLoopTest, ARunOfItsOwnIsCountedAsTheLoops) {
   EXPECT_TRUE(own.trainer.is_last_epoch());
 }
 
-/// Never ends an epoch.
 class EndsNoEpoch : public QuietTrainer {
  public:
   using QuietTrainer::QuietTrainer;

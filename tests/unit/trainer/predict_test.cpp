@@ -1,4 +1,4 @@
-// Predictions of any form, their events, and the callbacks of one run.
+// Predictions of any type, their events, and callbacks for a single run.
 
 #include <gtest/gtest.h>
 #include <torch/torch.h>
@@ -14,7 +14,7 @@ namespace {
 
 using OutputsOf = std::function<c10::IValue(const Batch&, const at::Tensor& scores)>;
 
-/// Predicts what `outputs` makes of the scores.
+/// Predicts the result of `outputs` for the scores.
 class Predicting : public QuietTrainer {
  public:
   explicit Predicting(OutputsOf outputs, CallbackList callbacks = {})
@@ -45,7 +45,7 @@ at::Tensor scores_of(Predicting& trainer) {
   return trainer.net->forward(input.to(test_device())).cpu();
 }
 
-TEST(PredictTest, ATupleOfTensorsHasTheRowsOfAllBatches) {
+TEST(PredictTest, ATupleContainsTheRowsOfAllBatches) {
   Predicting trainer([](const Batch&, const at::Tensor& scores) {
     return c10::ivalue::Tuple::create({scores, scores.argmax(1)});
   });
@@ -58,10 +58,10 @@ TEST(PredictTest, ATupleOfTensorsHasTheRowsOfAllBatches) {
   EXPECT_TRUE(elements[0].toTensor().is_cpu());
 }
 
-TEST(PredictTest, ADictHoldsTensorsAndListsOfOneEntryForEachSample) {
+TEST(PredictTest, ADictContainsTensorsAndListsWithOneEntryPerSample) {
   Predicting trainer([](const Batch& batch, const at::Tensor& scores) {
     c10::impl::GenericDict outputs(c10::StringType::get(), c10::AnyType::get());
-    c10::List<at::Tensor> boxes;  // sample i has i % 3 of them
+    c10::List<at::Tensor> boxes;  // sample i has i % 3 boxes
     for (int64_t i = 0; i < batch.size(); ++i) boxes.push_back(torch::ones({i % 3, 4}));
     outputs.insert("scores", scores);
     outputs.insert("boxes", boxes);
@@ -75,14 +75,14 @@ TEST(PredictTest, ADictHoldsTensorsAndListsOfOneEntryForEachSample) {
   EXPECT_EQ(boxes[6].toTensor().size(0), 0);
 }
 
-TEST(PredictTest, WithoutAnOverrideItIsWhatTheModelReturns) {
+TEST(PredictTest, ReturnsTheOutputsOfTheModelByDefault) {
   Toy toy;
   const at::Tensor scores = toy.trainer.predict(kSevenByThree).toTensor();
   EXPECT_EQ(scores.sizes(), (std::vector<int64_t>{7, 3}));
   EXPECT_FALSE(scores.requires_grad());
 }
 
-TEST(PredictTest, ASinkGetsEachBatchWithThePlacesOfItsSamples) {
+TEST(PredictTest, ASinkReceivesEachBatchWithThePositionsOfItsSamples) {
   Predicting trainer([](const Batch&, const at::Tensor& scores) { return scores; });
   std::vector<int64_t> places;
   std::vector<int64_t> rows;
@@ -95,7 +95,7 @@ TEST(PredictTest, ASinkGetsEachBatchWithThePlacesOfItsSamples) {
   EXPECT_EQ(places, (std::vector<int64_t>{0, 1, 2, 3, 4, 5, 6}));
 }
 
-TEST(PredictTest, ASinkMayGetWhatPredictCouldNotPutTogether) {
+TEST(PredictTest, ASinkAcceptsOutputsThatPredictCannotConcatenate) {
   Predicting trainer([](const Batch&, const at::Tensor&) { return c10::IValue("text"); });
   int num_batches = 0;
   trainer.predict(kSevenByThree, [&](const Batch&, const Prediction& prediction) {
@@ -103,11 +103,11 @@ TEST(PredictTest, ASinkMayGetWhatPredictCouldNotPutTogether) {
     ++num_batches;
   });
   EXPECT_EQ(num_batches, 3);
-  EXPECT_ERROR(trainer.predict(kSevenByThree), "predict_step has returned a String");
+  EXPECT_ERROR(trainer.predict(kSevenByThree), "predict_step returned a String");
   EXPECT_ERROR(trainer.predict(kSevenByThree, PredictionSink()), "is an empty function");
 }
 
-TEST(PredictTest, OutputsOfTheWrongFormAreErrorsThatNameIt) {
+TEST(PredictTest, OutputsOfAWrongFormAreErrorsThatNameTheForm) {
   OutputsOf outputs;
   Predicting trainer(
       [&](const Batch& batch, const at::Tensor& scores) { return outputs(batch, scores); });
@@ -116,7 +116,7 @@ TEST(PredictTest, OutputsOfTheWrongFormAreErrorsThatNameIt) {
     EXPECT_ERROR(trainer.predict(kSevenByThree), message);
   };
   expect([](const Batch&, const at::Tensor&) { return at::Tensor(); },
-         "predict_step has returned an undefined tensor");
+         "predict_step returned an undefined tensor");
   expect([](const Batch&, const at::Tensor& scores) { return scores.sum(); },
          "the predictions of a batch of 3 samples have shape []");
   expect([](const Batch&, const at::Tensor& scores) { return scores.narrow(0, 1, 2); },
@@ -131,16 +131,16 @@ TEST(PredictTest, OutputsOfTheWrongFormAreErrorsThatNameIt) {
       [&](const Batch& batch, const at::Tensor&) {
         return torch::zeros({batch.size(), --width});
       },
-      "the predictions of one batch have shape [3, 3], those of another one [3, 2]");
+      "the predictions of one batch have shape [3, 3], but those of another have shape [3, 2]");
   expect(
       [](const Batch& batch, const at::Tensor& scores) -> c10::IValue {
         if (batch.size() == 3) return scores;
         return c10::ivalue::Tuple::create({scores});
       },
-      "the predictions of one batch are a Tensor, those of another one are a Tuple");
+      "the predictions of one batch are a Tensor, but those of another are a Tuple");
 }
 
-TEST(PredictTest, TheEventsOfAPredictionComeInThisOrder) {
+TEST(PredictTest, EventsOfAPredictionHaveTheSpecifiedOrder) {
   Trace trace;
   Predicting trainer([](const Batch&, const at::Tensor& scores) { return scores; },
                      {std::make_shared<TracingCallback>(trace)});
@@ -150,7 +150,7 @@ TEST(PredictTest, TheEventsOfAPredictionComeInThisOrder) {
             "*prediction_step_start *prediction_step_end *prediction_run_end *run_exit");
 }
 
-TEST(PredictTest, AnErrorReachesTheCallbacksAndTheCaller) {
+TEST(PredictTest, AnExceptionReachesTheCallbacksAndTheCaller) {
   Trace trace;
   Predicting trainer(
       [](const Batch&, const at::Tensor&) -> c10::IValue { throw Error("bad step"); },
@@ -160,7 +160,7 @@ TEST(PredictTest, AnErrorReachesTheCallbacksAndTheCaller) {
             "*init_end *prediction_run_start *prediction_step_start *exception *run_exit");
 }
 
-TEST(PredictTest, AStopRequestLeavesItWithStopTraining) {
+TEST(PredictTest, AStopRequestEndsItWithStopTraining) {
   Trace trace;
   Predicting* self = nullptr;
   Predicting trainer(
@@ -182,7 +182,7 @@ TEST(PredictTest, AStopRequestLeavesItWithStopTraining) {
   EXPECT_FALSE(trainer.stop_requested());
 }
 
-TEST(PredictTest, WithinARunItIsAPartOfThatRun) {
+TEST(PredictTest, WithinARunItBelongsToThatRun) {
   int num_exits = 0;
   at::Tensor predicted;
   Toy toy({make<LambdaCallback>({
@@ -203,7 +203,7 @@ TEST(PredictTest, CallbacksCannotBeGivenToAPredictionWithinARun) {
     trainer.predict(options);
   }})});
   EXPECT_ERROR(toy.trainer.train({.train_dataset = toy_data(6), .num_epochs = 1}),
-               "predict was given callbacks within a run");
+               "predict was called with callbacks during a run");
 }
 
 TEST(PredictTest, ALoaderWithoutABatchIsAnError) {
@@ -216,7 +216,7 @@ TEST(PredictTest, ALoaderWithoutABatchIsAnError) {
       },
       {}, {.batch_size = 3});
   EXPECT_EQ(trainer.predict({.dataloader = loader}).toTensor().size(0), 6);
-  EXPECT_ERROR(trainer.predict({.dataloader = loader}), "the loader gave no batch to predict");
+  EXPECT_ERROR(trainer.predict({.dataloader = loader}), "the loader returned no batch to predict");
 }
 
 TEST(PredictTest, AStopAtTheEndOfAPredictionStopsTheRunThatItIsPartOf) {

@@ -1,4 +1,4 @@
-// The code of README.md, so that it compiles and does what it says.
+// The code of README.md: it must compile and do what the README says.
 
 #include <gtest/gtest.h>
 #include <torch/torch.h>
@@ -31,7 +31,7 @@ struct StopAfterAnHour : linkboy::Callback {
       std::chrono::steady_clock::now() + std::chrono::hours(1);
 };
 
-TEST(ReadmeTest, SubclassAndCallbackOfAFewLines) {
+TEST(ReadmeTest, ASubclassAndACallbackTakeAFewLines) {
   auto net = linkboy::testing::toy_model();
   auto optimizer = std::make_shared<torch::optim::AdamW>(net->parameters(), 1e-2);
   auto watch = std::make_shared<StopAfterAnHour>();
@@ -44,7 +44,7 @@ TEST(ReadmeTest, SubclassAndCallbackOfAFewLines) {
   EXPECT_EQ(result.reason, linkboy::StopReason::stop_request);
 }
 
-TEST(ReadmeTest, TheWholeLoopInOneCall) {
+TEST(ReadmeTest, OneCallRunsTheWholeLoop) {
   const linkboy::TemporaryFolder folder;
   auto net = linkboy::testing::toy_model();
   auto optimizer = std::make_shared<torch::optim::AdamW>(net->parameters(), 1e-3);

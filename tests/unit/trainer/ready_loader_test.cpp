@@ -1,4 +1,4 @@
-// Ready loaders, instead of datasets, for train, evaluate and predict.
+// Existing loaders instead of datasets, for train, evaluate and predict.
 
 #include <gtest/gtest.h>
 #include <torch/torch.h>
@@ -19,7 +19,7 @@ std::shared_ptr<DataLoader> toy_loader(int64_t rows, DataLoaderOptions options =
   return make_data_loader(toy_data(rows), options);
 }
 
-TEST(ReadyLoaderTest, TrainsAsTheDatasetWouldInEveryBit) {
+TEST(ReadyLoaderTest, TrainsBitIdenticallyToTheDataset) {
   const auto train = [](TrainOptions options) {
     const auto losses = std::make_shared<KeepLosses>();
     Toy toy({losses});
@@ -60,36 +60,36 @@ TEST(ReadyLoaderTest, IsEvaluatedBeforeMoreEvaluationData) {
   EXPECT_EQ(toy.trainer.run_history().get_metric_values("rare_eval_loss_epoch").size(), 1U);
 }
 
-TEST(ReadyLoaderTest, IsAnErrorTogetherWithWhatItReplaces) {
+TEST(ReadyLoaderTest, CannotBeCombinedWithTheOptionsItReplaces) {
   Toy toy;
   const auto train = [&](TrainOptions options) {
     options.num_epochs = 1;
     toy.trainer.train(options);
   };
   EXPECT_ERROR(train({.train_dataset = toy_data(8), .train_dataloader = toy_loader(8)}),
-               "both train_dataset and train_dataloader are given");
+               "both train_dataset and train_dataloader are set");
   EXPECT_ERROR(train({.train_dataset = toy_data(8),
                       .eval_dataset = toy_data(8),
                       .eval_dataloader = toy_loader(8)}),
-               "both eval_dataset and eval_dataloader are given");
+               "both eval_dataset and eval_dataloader are set");
   EXPECT_ERROR(
       train({.train_dataloader = toy_loader(8), .train_dataloader_options = {.num_workers = 1}}),
-      "train_dataloader_options are given together with train_dataloader");
+      "train_dataloader_options are set together with train_dataloader");
   EXPECT_ERROR(train({.train_dataloader = toy_loader(8),
                       .eval_dataloader = toy_loader(8),
                       .eval_dataloader_options = {.worker_init_fn = [](int64_t) {}}}),
-               "eval_dataloader_options are given together with eval_dataloader");
+               "eval_dataloader_options are set together with eval_dataloader");
   EXPECT_ERROR(train({.train_dataloader = toy_loader(8), .collate_fn = stack_samples}),
-               "collate_fn is given together with train_dataloader");
+               "collate_fn is set together with train_dataloader");
   EXPECT_ERROR(toy.trainer.evaluate({.dataset = toy_data(8), .dataloader = toy_loader(8)}),
-               "both dataset and dataloader are given");
+               "both dataset and dataloader are set");
   EXPECT_ERROR(
       toy.trainer.predict({.dataloader = toy_loader(8), .dataloader_options = {.num_workers = 1}}),
-      "dataloader_options are given together with dataloader");
+      "dataloader_options are set together with dataloader");
   EXPECT_ERROR(toy.trainer.evaluate({.dataloader = toy_loader(8), .collate_fn = stack_samples}),
-               "collate_fn is given together with dataloader");
-  EXPECT_ERROR(train({}), "Give one, or a train_dataloader");
-  EXPECT_ERROR(toy.trainer.evaluate({}), "Give one, or a dataloader");
+               "collate_fn is set together with dataloader");
+  EXPECT_ERROR(train({}), "Set it or train_dataloader");
+  EXPECT_ERROR(toy.trainer.evaluate({}), "Set it or dataloader");
 }
 
 TEST(ReadyLoaderTest, IsNotEvaluatedByTheLearningRateFinder) {
@@ -101,7 +101,7 @@ TEST(ReadyLoaderTest, IsNotEvaluatedByTheLearningRateFinder) {
   EXPECT_TRUE(toy.trainer.evaluation_sets().empty());
 }
 
-/// The toy samples in the epoch's own order.
+/// A stream of the toy samples, in an order that depends on the epoch.
 class ToyStream : public DataStream {
  public:
   ToyStream(int64_t epoch, bool has_state) : epoch_(epoch), has_state_(has_state) {}
@@ -130,7 +130,7 @@ std::shared_ptr<DataLoader> toy_stream(bool has_state, int64_t num_workers) {
       {.batches_per_epoch = 5}, {.batch_size = 4, .num_workers = num_workers});
 }
 
-TEST(ReadyLoaderTest, AStreamResumesInTheMiddleOfAnEpochInEveryBit) {
+TEST(ReadyLoaderTest, AStreamResumesBitIdenticallyInTheMiddleOfAnEpoch) {
   const TemporaryFolder folder;
   for (const bool has_state : {false, true}) {
     for (const int64_t num_workers : {0, 2}) {
@@ -158,9 +158,9 @@ TEST(ReadyLoaderTest, AStreamOfUnknownLengthIsRefusedBeforeTheRun) {
       },
       {}, {.batch_size = 4});
   EXPECT_ERROR(toy.trainer.train({.train_dataloader = loader, .num_epochs = 1}),
-               "Give StreamOptions::batches_per_epoch");
+               "Set StreamOptions::batches_per_epoch");
   EXPECT_ERROR(toy.trainer.evaluate({.dataloader = loader}),
-               "Give StreamOptions::batches_per_epoch");
+               "Set StreamOptions::batches_per_epoch");
   EXPECT_EQ(toy.trainer.predict({.dataloader = loader}).toTensor().size(0), 20);
 }
 
@@ -173,8 +173,8 @@ TEST(ReadyLoaderTest, AStreamThatEndsEarlyEndsAnEvaluationAndFailsATraining) {
       {.batches_per_epoch = 50}, {.batch_size = 4});
   EXPECT_EQ(toy.trainer.evaluate({.dataloader = loader}).size(), 1U);
   EXPECT_ERROR(toy.trainer.train({.train_dataloader = loader, .num_epochs = 1}),
-               "the loader ended after 5 batches, but its size() is 50; size() must say how many "
-               "batches come (of a stream: batches_per_epoch)");
+               "the loader ended after 5 batches, but its size() is 50; size() must return the "
+               "number of batches. For a stream, correct batches_per_epoch");
 }
 
 }  // namespace

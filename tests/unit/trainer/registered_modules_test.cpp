@@ -1,4 +1,5 @@
-// A training state holds all that is trained: modules that are registered, members of a subclass.
+// A training state contains everything that is trained, including registered modules and members of
+// a subclass.
 
 #include <gtest/gtest.h>
 #include <torch/torch.h>
@@ -16,7 +17,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-/// A loss with a temperature that is trained, and a count of its calls.
+/// A loss with a trained temperature and a count of its calls.
 struct LearnedLossImpl : torch::nn::Module {
   LearnedLossImpl() {
     temperature = register_parameter("temperature", torch::ones({1}));
@@ -53,7 +54,7 @@ struct WithModules {
   std::unique_ptr<QuietTrainer> trainer;
 };
 
-TEST(RegisteredModulesTest, AResumedRunTrainsThemFromWhereTheyWere) {
+TEST(RegisteredModulesTest, AResumedRunContinuesThem) {
   const TemporaryFolder folder;
   WithModules whole;
   whole.trainer->train(epochs_of_two_updates(3));
@@ -72,7 +73,7 @@ TEST(RegisteredModulesTest, AResumedRunTrainsThemFromWhereTheyWere) {
   EXPECT_TRUE(torch::equal(second.other->weight, first.other->weight));
 }
 
-TEST(RegisteredModulesTest, CheckpointsHoldThemUnderTheirNumbers) {
+TEST(RegisteredModulesTest, CheckpointsContainThemUnderTheirNumbers) {
   const TemporaryFolder folder;
   WithModules toy({make<SaveBestModel>({.path = folder / "best.pt"})});
   toy.trainer->train(epochs_of_two_updates(2));
@@ -96,14 +97,14 @@ TEST(RegisteredModulesTest, CheckpointsHoldThemUnderTheirNumbers) {
             std::string::npos);
 }
 
-TEST(RegisteredModulesTest, AFinderPutsThemBack) {
+TEST(RegisteredModulesTest, AFinderRestoresThem) {
   WithModules toy;
   const auto before = copies_of(toy.tensors());
   find_learning_rate(*toy.trainer, epochs_of_two_updates(1), {.num_updates = 10});
   EXPECT_TRUE(bit_equal(toy.tensors(), before));
 }
 
-/// Adds a drift that grows with each step: state of its own.
+/// Multiplies the loss by a factor that grows with each step. The factor is state of the subclass.
 class DriftingTrainer : public QuietTrainer {
  public:
   using QuietTrainer::QuietTrainer;
@@ -125,7 +126,7 @@ class DriftingTrainer : public QuietTrainer {
   }
 };
 
-TEST(TrainerStateTest, MembersOfASubclassAreInTheTrainingState) {
+TEST(TrainerStateTest, TheTrainingStateContainsMembersOfASubclass) {
   const TemporaryFolder folder;
   const auto run = [&](const CallbackList& callbacks, const std::optional<fs::path>& from) {
     const auto model = toy_model();

@@ -1,4 +1,4 @@
-// Further optimizers of a Trainer in checkpoints and training states.
+// A Trainer's registered optimizers in checkpoints and training states.
 
 #include <gtest/gtest.h>
 #include <torch/torch.h>
@@ -24,14 +24,14 @@ namespace fs = std::filesystem;
 constexpr const char* kOptimizers = "registered_optimizers_state_dict";
 constexpr const char* kSchedulers = "registered_schedulers_state_dict";
 
-/// The bytes of a checkpoint of the Trainer.
+/// Returns the bytes of a checkpoint of the Trainer.
 std::string bytes_of(LinearPlayers& trainer) {
   const TemporaryFolder folder;
   trainer.save_checkpoint(folder / "x.pt");
   return read_bytes(folder / "x.pt");
 }
 
-TEST(RegisteredOptimizersTest, AResumedRunContinuesThemExactly) {
+TEST(RegisteredOptimizersTest, AResumedRunContinuesThemBitIdentically) {
   const TemporaryFolder folder;
   for (const Precision precision : {Precision::fp32, Precision::fp16}) {
     const auto run = [&](const CallbackList& callbacks, const fs::path& from) {
@@ -75,7 +75,7 @@ TEST(RegisteredOptimizersTest, AStateAtTheEndOfAnEpochHasTheSchedulesOfItsLastUp
   EXPECT_EQ(state.get_dict(kSchedulers).get_dict("critic").get_int("num_updates"), 4);
 }
 
-TEST(RegisteredOptimizersTest, CheckpointsHoldThemUnderTheirNames) {
+TEST(RegisteredOptimizersTest, CheckpointsContainThemUnderTheirNames) {
   const TemporaryFolder folder;
   Players players;
   players.trainer->train(updates_of_players(4));
@@ -113,7 +113,7 @@ TEST(RegisteredOptimizersTest, ACheckpointIsLoadedIntoThem) {
   EXPECT_TRUE(left_out.trainer->optimizer("critic")->state().empty());
 }
 
-TEST(RegisteredOptimizersTest, ARunThatBeginsWithACheckpointHasTheirSchedules) {
+TEST(RegisteredOptimizersTest, ARunThatStartsFromACheckpointRestoresTheirSchedules) {
   const TemporaryFolder folder;
   Players players;
   players.trainer->train(updates_of_players(4));
@@ -176,7 +176,8 @@ TEST(RegisteredOptimizersTest, AFileThatDoesNotFitChangesNothing) {
   Players other;
   other.trainer->train(updates_of_players(2));
   const std::string of_other = bytes_of(*other.trainer);
-  EXPECT_ERROR(other.trainer->load_checkpoint(folder / "damaged.pt"), "another optimizer's");
+  EXPECT_ERROR(other.trainer->load_checkpoint(folder / "damaged.pt"),
+               "the state of another optimizer");
   EXPECT_EQ(bytes_of(*other.trainer), of_other) << "the first optimizer is put back";
 
   StateDict of_another_schedule = read_checkpoint(folder / "x.pt");
@@ -199,7 +200,7 @@ TEST(RegisteredOptimizersTest, ATrainingStateWithoutThemIsRefused) {
     players.trainer->train(options);
   };
   const fs::path file = save(critic_schedule(), folder / "scheduled");
-  EXPECT_ERROR(resume({}, folder / "scheduled"), "but the run has none, so that it would train");
+  EXPECT_ERROR(resume({}, folder / "scheduled"), "but the run has none and would train");
   StateDict old = read_checkpoint(file);
   old.erase(kSchedulers);
   old.erase(kOptimizers);
@@ -242,7 +243,7 @@ void expect_schedule_stays_at_a_skip(const std::string& device) {
   EXPECT_EQ(static_cast<const torch::optim::AdamParamState&>(state).step(), 3);
 }
 
-TEST(RegisteredOptimizersTest, AStepThatIsSkippedInFp16DoesNotMoveItsScheduleAlone) {
+TEST(RegisteredOptimizersTest, AStepSkippedInFp16DoesNotMoveItsSchedule) {
   expect_schedule_stays_at_a_skip("cpu");
 }
 

@@ -1,4 +1,4 @@
-// Further optimizers of a Trainer: how they are stepped, scheduled and cleared.
+// A Trainer's registered optimizers: how they are stepped, scheduled and cleared.
 
 #include <gtest/gtest.h>
 #include <torch/torch.h>
@@ -15,7 +15,7 @@
 namespace linkboy::testing::registered_optimizers_test {
 namespace {
 
-TEST(RegisteredOptimizersTest, AnUpdateIsThatOfAHandWrittenLoop) {
+TEST(RegisteredOptimizersTest, AnUpdateEqualsThatOfAHandWrittenLoop) {
   TrainOptions options = updates_of_players(6);
   options.gradient_clip_norm = 0.05;
   options.gradient_accumulation_steps = 2;
@@ -65,7 +65,7 @@ TEST(RegisteredOptimizersTest, AScheduleMovesOncePerUpdateOfItsOptimizer) {
       << "a new run starts from the optimizer's own values";
 }
 
-TEST(RegisteredOptimizersTest, AScheduleTakesPlaceholdersAndTheMetricsOfEpochs) {
+TEST(RegisteredOptimizersTest, AScheduleCanUsePlaceholdersAndTheMetricsOfEpochs) {
   Players players(linear({.start_factor = 1.0,
                           .end_factor = 0.0,
                           .num_updates = placeholders::num_updates_per_epoch * 4}));
@@ -101,7 +101,7 @@ TEST(RegisteredOptimizersTest, TheirGradientsAreClearedAfterEachUpdate) {
   EXPECT_TRUE(bit_equal(players.critic->parameters(), before));
 }
 
-TEST(RegisteredOptimizersTest, ATrainStepMayMakeUpdatesBeforeItsOwn) {
+TEST(RegisteredOptimizersTest, ATrainStepCanMakeUpdatesOfOtherOptimizersFirst) {
   Players players;
   players.trainer->updates_critic_first = true;
   players.trainer->train(updates_of_players(4));
@@ -137,7 +137,7 @@ TEST(RegisteredOptimizersTest, AGraphReplaysTheGradientsOfAllOptimizers) {
   EXPECT_TRUE(bit_equal(graphed.tensors(), eager.tensors()));
 }
 
-TEST(RegisteredOptimizersTest, AFinderPutsTheirStateBack) {
+TEST(RegisteredOptimizersTest, AFinderRestoresTheirState) {
   Players used, unused;
   find_learning_rate(*used.trainer, updates_of_players(2), {.num_updates = 5});
   EXPECT_TRUE(bit_equal(used.tensors(), unused.tensors()));
@@ -146,7 +146,7 @@ TEST(RegisteredOptimizersTest, AFinderPutsTheirStateBack) {
   EXPECT_TRUE(bit_equal(used.tensors(), unused.tensors()));
 }
 
-TEST(RegisteredOptimizersTest, AGroupThatIsAddedFollowsTheSchedule) {
+TEST(RegisteredOptimizersTest, AnAddedGroupFollowsTheSchedule) {
   const auto more = torch::zeros({1}).requires_grad_();
   Players plain(linear({.start_factor = 1.0, .end_factor = 0.5}));
   plain.trainer->callback_handler().add(std::make_shared<AtUpdate>(2, [&](Trainer& trainer) {
@@ -171,16 +171,16 @@ TEST(RegisteredOptimizersTest, MisuseIsRefused) {
                    "x", std::make_shared<torch::optim::LBFGS>(players.model->parameters())),
                "\"x\" is an LBFGS, which needs a closure");
   EXPECT_ERROR(trainer.optimizer("actor"),
-               "no optimizer is registered as \"actor\"; there are: critic");
-  EXPECT_ERROR(trainer.scheduler("actor"), "there are: critic");
-  EXPECT_ERROR(Toy().trainer.optimizer("critic"), "there is none. Call register_optimizer");
-  EXPECT_ERROR(trainer.step("critic"), "step_optimizer(\"critic\") was called where no update");
-  EXPECT_ERROR(trainer.step("actor"), "there are: critic");
+               "no optimizer is registered as \"actor\"; registered: critic");
+  EXPECT_ERROR(trainer.scheduler("actor"), "registered: critic");
+  EXPECT_ERROR(Toy().trainer.optimizer("critic"), "none is registered. Call register_optimizer");
+  EXPECT_ERROR(trainer.step("critic"), "step_optimizer(\"critic\") was called although no update");
+  EXPECT_ERROR(trainer.step("actor"), "registered: critic");
 
   trainer.steps_without_due = true;
   TrainOptions accumulating = updates_of_players(2);
   accumulating.gradient_accumulation_steps = 2;
-  EXPECT_ERROR(trainer.train(accumulating), "was called where no update is due");
+  EXPECT_ERROR(trainer.train(accumulating), "was called although no update is due");
   trainer.steps_without_due = false;
   TrainOptions weighted = updates_of_players(2);
   weighted.weight_by_batch_size = true;
@@ -189,8 +189,7 @@ TEST(RegisteredOptimizersTest, MisuseIsRefused) {
                "\"critic\"");
   trainer.callback_handler().add(std::make_shared<AtUpdate>(
       1, [&](Trainer& self) { self.register_optimizer("late", another()); }));
-  EXPECT_ERROR(trainer.train(updates_of_players(2)),
-               "\"late\" cannot be registered in the middle of a run");
+  EXPECT_ERROR(trainer.train(updates_of_players(2)), "\"late\" cannot be registered during a run");
 }
 
 TEST(RegisteredOptimizersTest, TheirParametersAndLearningRatesAreChecked) {
@@ -202,7 +201,7 @@ TEST(RegisteredOptimizersTest, TheirParametersAndLearningRatesAreChecked) {
     EXPECT_ERROR(toy.trainer.train(updates_of_players(1)), message);
   };
   refused(std::make_shared<torch::optim::SGD>(std::vector<at::Tensor>{parameter, parameter}, 0.1),
-          "is twice in the optimizer");
+          "is in the optimizer twice");
   const auto infinite =
       std::make_shared<torch::optim::SGD>(std::vector<at::Tensor>{parameter}, 0.1);
   set_param_group_field(*infinite, ParamGroupField::lr, {std::numeric_limits<double>::infinity()});
@@ -217,7 +216,8 @@ TEST(RegisteredOptimizersTest, TheirParametersAndLearningRatesAreChecked) {
       << toy.trainer.lines.at(0);
 }
 
-/// Updates the critic twice, each after a backward pass of its own, before the model's update.
+/// Before each update of the model, updates the critic twice, each time after a separate backward
+/// pass.
 class CriticTwice : public LinearPlayers {
  public:
   using LinearPlayers::LinearPlayers;
@@ -240,9 +240,9 @@ class CriticTwice : public LinearPlayers {
   Batch batch_;
 };
 
-TEST(RegisteredOptimizersTest, InFp16OneScaleHoldsForAllBackwardPassesOfAnUpdate) {
+TEST(RegisteredOptimizersTest, AllBackwardPassesOfAnUpdateUseOneScaleInFp16) {
   const auto weights = [](int64_t growth_interval, bool clips, int64_t steps) {
-    Players players;  // its parts
+    Players players;  // for its parts
     AcceleratorOptions accelerator{.device = "cpu", .precision = Precision::fp16};
     accelerator.grad_scaler = {.init_scale = 64.0, .growth_interval = growth_interval};
     CriticTwice trainer(players.model, players.critic, players.optimizer,

@@ -11,7 +11,7 @@
 namespace linkboy::testing::replaced_loader_test {
 namespace {
 
-TEST(ReplacedLoaderTest, TheRunHasTheLengthOfTheNewTrainingLoader) {
+TEST(ReplacedLoaderTest, TheRunTakesItsLengthFromTheNewTrainingLoader) {
   auto calls = std::make_shared<Calls>();
   calls->at_loaders = [](Trainer& trainer) {
     trainer.set_train_dataloader(std::make_shared<LimitedLoader>(trainer.train_dataloader(), 2));

@@ -1,4 +1,4 @@
-// A run that is stopped and resumed is the uninterrupted run.
+// A run that is stopped and resumed equals the uninterrupted run.
 
 #include <gtest/gtest.h>
 #include <torch/torch.h>
@@ -16,14 +16,15 @@
 namespace linkboy::testing::resume_test {
 namespace {
 
-TEST(ResumeTest, FromEveryUpdateTheRestIsTheUninterruptedRunInEveryBit) {
+TEST(ResumeTest, ResumingFromAnyUpdateIsBitIdenticalToTheUninterruptedRun) {
   const TemporaryFolder folder;
   Rehearsal whole(Rehearsal::kUpdates + 1);
   whole.trainer->train(whole.options);
   ASSERT_EQ(whole.trainer->num_updates(), Rehearsal::kUpdates);
   whole.trainer->save_training_state(folder / "whole");
   const std::string expected = read_bytes(folder / "whole" / kTrainingStateFile);
-  // Weights, optimizer, scheduler, generators, history, place in the data, callbacks.
+  // The file contains weights, optimizer, scheduler, generators, history, data position and
+  // callbacks.
   ASSERT_GT(expected.size(), 5000U);
 
   for (int64_t k = 1; k < Rehearsal::kUpdates; ++k) {
@@ -32,7 +33,7 @@ TEST(ResumeTest, FromEveryUpdateTheRestIsTheUninterruptedRunInEveryBit) {
     EXPECT_EQ(first.trainer->train(first.options).num_updates, k);
     first.trainer->save_training_state(folder / "stopped");
     Rehearsal second(Rehearsal::kUpdates + 1);
-    torch::manual_seed(static_cast<uint64_t>(k));  // what the process has drawn must not matter
+    torch::manual_seed(static_cast<uint64_t>(k));  // must not have an effect
     second.options.resume_from = folder / "stopped";
     EXPECT_EQ(second.trainer->train(second.options).num_updates, Rehearsal::kUpdates);
     auto losses = first.average->losses;
@@ -43,10 +44,10 @@ TEST(ResumeTest, FromEveryUpdateTheRestIsTheUninterruptedRunInEveryBit) {
   }
 }
 
-TEST(ResumeTest, ARunThatANumberOfUpdatesEndedInMidEpochGoesOnToALargerOne) {
+TEST(ResumeTest, ARunLimitedInMidEpochContinuesToALargerLimit) {
   const TemporaryFolder folder;
   Rehearsal first(Rehearsal::kUpdates + 1);
-  first.options.max_num_updates = 6;  // epochs have 4
+  first.options.max_num_updates = 6;  // an epoch has 4
   EXPECT_EQ(first.trainer->train(first.options).num_updates, 6);
   first.trainer->save_training_state(folder / "ended");
   Rehearsal second(Rehearsal::kUpdates + 1);
@@ -61,7 +62,7 @@ TEST(ResumeTest, ARunThatANumberOfUpdatesEndedInMidEpochGoesOnToALargerOne) {
   const TrainResult result = second.trainer->train(second.options);
   EXPECT_EQ(num_updates_at_start, 6);
   EXPECT_EQ(result.num_updates, 12);
-  EXPECT_EQ(result.num_epochs, 4);  // of 4, 2, 4 and 2 updates
+  EXPECT_EQ(result.num_epochs, 4);  // with 4, 2, 4 and 2 updates
 }
 
 bool has_line(const QuietTrainer& trainer, const std::string& start) {
@@ -69,7 +70,7 @@ bool has_line(const QuietTrainer& trainer, const std::string& start) {
                      [&](const std::string& line) { return line.starts_with(start); });
 }
 
-TEST(ResumeTest, ARunThatIsCompleteSaysSo) {
+TEST(ResumeTest, ResumingACompleteRunReportsIt) {
   const TemporaryFolder folder;
   Rehearsal whole(Rehearsal::kUpdates + 1);
   whole.trainer->train(whole.options);
@@ -82,7 +83,7 @@ TEST(ResumeTest, ARunThatIsCompleteSaysSo) {
                                                 Rehearsal::kUpdates, " updates in 10 epochs;")));
 }
 
-TEST(ResumeTest, AScaleOfGradientsThatOneOfTwoRunsLacksIsNamed) {
+TEST(ResumeTest, ErrorsNameAGradientScaleThatOneRunLacks) {
   const TemporaryFolder folder;
   const auto make = [&](int64_t last_update, Precision precision) {
     auto run = std::make_unique<Rehearsal>(last_update, CallbackList{}, precision);
@@ -101,7 +102,7 @@ TEST(ResumeTest, AScaleOfGradientsThatOneOfTwoRunsLacksIsNamed) {
   EXPECT_FALSE(has_line(*make(4, Precision::fp32)->trainer, "WARNING"));
 }
 
-TEST(ResumeTest, StatesOfCallbacksThatTheRunDoesNotHaveAreNamed) {
+TEST(ResumeTest, StatesOfMissingCallbacksAreNamed) {
   const TemporaryFolder folder;
   const auto named = std::make_shared<WeightAverage>();
   named->set_name("the second average");
@@ -120,7 +121,7 @@ TEST(ResumeTest, StatesOfCallbacksThatTheRunDoesNotHaveAreNamed) {
   EXPECT_FALSE(has_line(*same.trainer, "WARNING"));
 }
 
-TEST(ResumeTest, AStopInAnEvaluationSavesTheUpdateBeforeIt) {
+TEST(ResumeTest, AStopInAnEvaluationSavesThePreviousUpdate) {
   class StopInEvaluation : public Callback {
    public:
     void on_eval_step_start(Trainer& trainer) override {
@@ -143,7 +144,7 @@ TEST(ResumeTest, AStopInAnEvaluationSavesTheUpdateBeforeIt) {
   }
 }
 
-TEST(BackgroundJobTest, ALoadWaitsForTheSaveBeforeIt) {
+TEST(BackgroundJobTest, ALoadWaitsForThePreviousSave) {
   const TemporaryFolder folder;
   Rehearsal run(3);
   run.trainer->train(run.options);

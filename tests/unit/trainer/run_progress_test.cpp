@@ -1,4 +1,4 @@
-// When an epoch and a run end, and what may be saved of them.
+// The ends of epochs and runs, and the times at which a state can be saved.
 
 #include "trainer/run_progress.hpp"
 
@@ -14,9 +14,9 @@ namespace {
 struct Case {
   std::string name;
   RunProgress::Limits limits;
-  int64_t num_micro_steps = 4;  // of an epoch
-  int64_t window = 2;           // micro-steps of an update
-  // The counts of the state that it resumes.
+  int64_t num_micro_steps = 4;  // per epoch
+  int64_t window = 2;           // micro-steps per update
+  // The counts of the state from which the run resumes.
   int64_t num_epochs = 0;
   int64_t num_updates = 0;
   int64_t micro_step = 0;
@@ -24,8 +24,8 @@ struct Case {
   std::string course;
 };
 
-/// Tells for each epoch how many micro-steps are done at its end, "-" if it was cut short,
-/// "e" if it is evaluated, and "!" if it is the last one.
+/// Returns for each epoch the number of micro-steps at its end, "-" if it was cut short, "e" if it
+/// is evaluated, and "!" if it is the last epoch.
 std::string course_of(const Case& run) {
   RunProgress progress;
   progress.set_limits(run.limits);
@@ -38,7 +38,7 @@ std::string course_of(const Case& run) {
     while (progress.has_micro_steps_left()) {
       progress.begin_micro_step();
       progress.end_micro_step();
-      progress.end_micro_step();  // counts it once
+      progress.end_micro_step();  // the second call has no effect
       const bool is_due =
           progress.micro_step() % run.window == 0 || progress.micro_step() == run.num_micro_steps;
       if (!is_due) continue;
@@ -116,7 +116,7 @@ TEST(RunProgressTest, ARunEndsAtTheLimitThatItReachesFirst) {
   for (const Case& run : runs) EXPECT_EQ(course_of(run), run.course) << run.name;
 }
 
-TEST(RunProgressTest, AnOpenUpdateMayEndTheRunIfOneIsLeft) {
+TEST(RunProgressTest, AnOpenUpdateCanEndTheRunIfOneIsLeft) {
   RunProgress progress;
   progress.set_limits({.num_updates = 3});
   progress.resume(0, 1, 0);
@@ -130,7 +130,7 @@ TEST(RunProgressTest, AStateIsConsistentWhereNothingIsHalfDone) {
     const char* name;
     void (*make)(RunProgress&);
     bool is_consistent;
-    bool leaves_gradients;  // if the run is left there
+    bool leaves_gradients;  // if the run ends there
     bool is_consistent_when_left;
   };
   const std::vector<Step> steps = {

@@ -1,5 +1,5 @@
-// A training state holds all that a run touches: each object is walked when the state is saved, and
-// again in another process's run that resumes it, before its first step.
+// A training state contains everything that a run uses. The test compares each object when the
+// state is saved with the same object in a resumed run of another process, before its first step.
 
 #include <gtest/gtest.h>
 #include <torch/torch.h>
@@ -34,7 +34,7 @@ class TemperedLossImpl : public torch::nn::Module {
 };
 TORCH_MODULE(TemperedLoss);
 
-/// Each object of a run by its name, as bytes.
+/// The bytes of each object of a run, by the object's name.
 using Picture = std::map<std::string, std::string>;
 
 void add(Picture& picture, const std::string& name, const torch::nn::Module& module) {
@@ -46,7 +46,7 @@ void add(Picture& picture, const std::string& name, const torch::nn::Module& mod
   }
 }
 
-/// Has members that a resumed run needs.
+/// A Trainer with a member that a resumed run needs.
 class Counting : public QuietTrainer {
  public:
   using QuietTrainer::QuietTrainer;
@@ -64,7 +64,7 @@ class Counting : public QuietTrainer {
   }
 };
 
-/// A run of everything that linkboy has a state for.
+/// A run with everything for which linkboy has a state.
 struct Everything {
   Everything() {
     namespace nn = torch::nn;
@@ -119,7 +119,7 @@ struct Everything {
     all["update"] = std::to_string(trainer->num_updates());
     all["micro-step"] = std::to_string(trainer->micro_step());
     all["member of the subclass"] = std::to_string(trainer->num_samples);
-    all["random numbers"] = to_bytes(torch::rand({4}));  // last, since it draws
+    all["random numbers"] = to_bytes(torch::rand({4}));  // last, because it draws
     return all;
   }
 
@@ -130,7 +130,7 @@ struct Everything {
   std::unique_ptr<Counting> trainer;
 };
 
-/// Does something when the run begins.
+/// Calls a function at the start of a run.
 class AtStart : public Callback {
  public:
   explicit AtStart(std::function<void()> work) : work_(std::move(work)) {}
@@ -140,7 +140,7 @@ class AtStart : public Callback {
   std::function<void()> work_;
 };
 
-TEST(StateCompletenessTest, AResumedRunHasEveryObjectAsItWasSaved) {
+TEST(StateCompletenessTest, AResumedRunRestoresEveryObject) {
   const SingleThread one_thread;
   const TemporaryFolder folder;
   torch::manual_seed(5);
@@ -170,11 +170,11 @@ TEST(StateCompletenessTest, AResumedRunHasEveryObjectAsItWasSaved) {
   for (const auto& [name, bytes] : as_saved) {
     EXPECT_TRUE(as_resumed.at(name) == bytes) << name << " is not what was saved";
   }
-  // The pictures see differences: the fresh model was another one.
+  // The comparison detects differences: the new model had other weights.
   EXPECT_NE(before.at("model 0.weight"), as_saved.at("model 0.weight"));
 }
 
-/// Callbacks that need nothing of the past: they look at the run's own state, or act immediately.
+/// Callbacks that do not need a state: they use only the run's state, or act immediately.
 const std::set<std::string>& without_state() {
   static const std::set<std::string> names{
       "terminate-on-nan",       "stop-on-signal",  "limit-batches",      "limit-eval-steps",
@@ -185,7 +185,7 @@ const std::set<std::string>& without_state() {
   return names;
 }
 
-TEST(StateCompletenessTest, EveryCallbackHasAStateOrIsSaidToNeedNone) {
+TEST(StateCompletenessTest, EveryCallbackHasAStateOrIsListedAsStateless) {
   for (const EveryCallback& callback : every_callback()) {
     const TemporaryFolder folder;
     Toy toy;

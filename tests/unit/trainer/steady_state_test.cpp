@@ -1,6 +1,6 @@
-// Once it has warmed up, a training step queues its work and never drains the device's stream.
-// LibTorch itself watches: in its sync debug mode an operation that does so is an error. On the CPU
-// the same runs are made without that mode, so that what they count is tested everywhere.
+// After its warm-up, a training step queues its work and never waits for a whole stream of the
+// device. LibTorch checks this: in its sync debug mode, such an operation is an error. The tests
+// make the same runs on the CPU without that mode, so that the counts are tested everywhere.
 
 #include <c10/cuda/CUDAFunctions.h>
 #include <gmock/gmock.h>
@@ -25,15 +25,15 @@ namespace {
 
 using c10::cuda::SyncDebugMode, c10::cuda::warning_state;
 
-constexpr int64_t kWindow = 2;    // micro-steps of an update
-constexpr int64_t kWarmUps = 8;   // updates; a graph is recorded in the second
+constexpr int64_t kWindow = 2;    // micro-steps per update
+constexpr int64_t kWarmUps = 8;   // updates; a graph is recorded in the second one
 constexpr int64_t kWatched = 24;  // updates
 constexpr int64_t kUpdates = 40;
 
 bool syncs_are_errors() { return warning_state().get_sync_debug_mode() == SyncDebugMode::L_ERROR; }
 
-/// While it lives, LibTorch throws where the host would wait for all that a stream holds. A wait
-/// for one event, as for the verdict on fp16 gradients, is none of these and not seen.
+/// During its lifetime, LibTorch throws if the host would wait for all work of a stream. It does
+/// not detect a wait for a single event, as for the verdict on fp16 gradients.
 class SyncsAreErrors {
  public:
   SyncsAreErrors() { warning_state().set_sync_debug_mode(SyncDebugMode::L_ERROR); }
@@ -42,12 +42,12 @@ class SyncsAreErrors {
   SyncsAreErrors& operator=(const SyncsAreErrors&) = delete;
 };
 
-/// Watches whole updates, from the end of one to the end of another, data and callbacks included.
-/// An epoch's start and end may wait: its loss is read there.
+/// Checks whole updates, from the end of one update to the end of another, including data and
+/// callbacks. The start and the end of an epoch are excluded: the epoch's loss is read there.
 class RefuseSyncsAfterWarmUp : public Callback {
  public:
   void on_train_step_end(Trainer&, const Batch&, const StepOutput& output) override {
-    losses.push_back(output.loss.detach().clone());  // which a graph overwrites
+    losses.push_back(output.loss.detach().clone());  // a graph overwrites the loss
     num_watched_steps += is_watching_ ? 1 : 0;
     num_refusing_steps += syncs_are_errors() ? 1 : 0;
   }
@@ -67,7 +67,7 @@ class RefuseSyncsAfterWarmUp : public Callback {
   std::vector<torch::Tensor> losses;
   int64_t num_watched_steps = 0;
   int64_t num_refusing_steps = 0;
-  int64_t num_made_updates = 0;  // of those watched: in fp16 some are skipped
+  int64_t num_made_updates = 0;  // within the checked ones; fp16 skips some
 
  private:
   void stop() {
@@ -95,15 +95,15 @@ struct Setting {
   Precision precision = Precision::fp32;
   bool channels_last = false;
   ExecutionMode mode = ExecutionMode::eager;
-  /// Has the scale grow until gradients overflow, again and again. They are not clipped, so that
-  /// the optimizer's kernel divides by the scale.
+  /// Whether the scale grows until gradients overflow, repeatedly. These gradients are not clipped,
+  /// so that the optimizer's kernel divides by the scale.
   bool overflows = false;
   std::string device = "cpu";
 };
 
 void PrintTo(const Setting& setting, std::ostream* out) { *out << setting.name; }
 
-/// Each once on the CPU and once, with the suffix, on a CUDA device.
+/// Returns each setting once for the CPU and once, with a suffix, for a CUDA device.
 std::vector<Setting> all_settings() {
   std::vector<Setting> settings{
       {.name = "fp32"},
@@ -124,7 +124,7 @@ std::vector<Setting> all_settings() {
   return settings;
 }
 
-/// `rows` images of 2 x 6 x 6.
+/// Returns `rows` images of shape [2, 6, 6].
 TensorDataset toy_images(int64_t rows) {
   const auto grid = torch::arange(rows * 72, torch::kFloat).reshape({rows, 2, 6, 6});
   return TensorDataset(torch::sin(grid * 0.7), torch::arange(rows) * 7 % 3);
@@ -137,7 +137,7 @@ torch::nn::Sequential toy_conv_net() {
                     Dropout(0.2), Flatten(), Linear(72, 3));
 }
 
-/// The default callbacks, with a progress bar that draws whenever it can.
+/// The default callbacks, with a progress bar that draws at every opportunity.
 CallbackList busy_callbacks(std::FILE* stream, CallbackList more) {
   CallbackList callbacks = default_callbacks(std::move(more));
   for (auto& callback : callbacks) {
@@ -164,8 +164,8 @@ struct Training {
     trainer.callback_handler().add(watch);
   }
 
-  /// With what a run may ask of every update. The loader's threads, page-locked memory and copy
-  /// stream are there by default on a CUDA device.
+  /// Trains with the options that add work to every update. On a CUDA device, the loader's threads,
+  /// page-locked memory and copy stream are used by default.
   TrainResult train() {
     constexpr int64_t kBatchSize = 4;
     const std::optional<double> max_norm = setting.overflows ? std::nullopt : std::optional(1.0);
@@ -212,8 +212,8 @@ TEST_P(SteadyStateTest, NoStepSynchronizesAStream) {
   EXPECT_TRUE(training.trainer.gradient_norm().isfinite().item<bool>());
 }
 
-// What the tests above rest on: a step that does wait fails, and LibTorch sees the mode that is set
-// here.
+// The tests above rely on these facts: a step that waits fails, and LibTorch sees the mode that is
+// set here.
 
 TEST(SyncDebugModeTest, ACallbackThatReadsLossesFailsAfterTheWarmUp_CUDA) {
   const auto read_losses = std::make_shared<ReadLosses>();
@@ -235,7 +235,7 @@ TEST(SyncDebugModeTest, ACallbackMayReadLossesOnTheCpu) {
   EXPECT_EQ(read_losses->num_read, kUpdates * kWindow);
 }
 
-TEST(SyncDebugModeTest, IsThatOfLibTorchAndEndsWithItsScope) {
+TEST(SyncDebugModeTest, SetsTheModeOfLibTorchWithinItsScope) {
   {
     const SyncsAreErrors scope;
     EXPECT_THROW(c10::cuda::warn_or_error_on_sync(), c10::Error);

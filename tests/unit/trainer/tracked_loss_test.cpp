@@ -1,4 +1,4 @@
-// Losses tracked with the main one.
+// Losses that are tracked in addition to the main one.
 
 #include <gtest/gtest.h>
 #include <torch/torch.h>
@@ -11,7 +11,7 @@
 namespace linkboy::testing::tracked_loss_test {
 namespace {
 
-/// The toy with a second loss: the mean of the outputs' squares.
+/// The toy with a second loss, the mean of the squared outputs.
 class TwoLosses : public QuietTrainer {
  public:
   using QuietTrainer::QuietTrainer;
@@ -41,7 +41,7 @@ TwoLosses two_losses(const torch::nn::Sequential& model, CallbackList callbacks 
                    {.callbacks = std::move(callbacks), .accelerator = {.device = "cpu"}});
 }
 
-TEST(TrackLossTest, RecordsTheExactMeanBesideTheMainLoss) {
+TEST(TrackLossTest, RecordsTheExactMeanNextToTheMainLoss) {
   auto model = toy_model();
   auto trainer = two_losses(model);
   trainer.track_loss("size_loss");
@@ -77,7 +77,7 @@ TEST(TrackLossTest, ATrainingStepWithoutItIsAnErrorThatNamesIt) {
 TEST(TrackLossTest, RefusesNamesThatAreTaken) {
   Toy toy;
   toy.trainer.track_loss("box_loss");
-  EXPECT_ERROR(toy.trainer.track_loss("box_loss"), "tracked already");
+  EXPECT_ERROR(toy.trainer.track_loss("box_loss"), "already tracked");
   EXPECT_ERROR(toy.trainer.track_loss("loss"), "\"loss\"");
   EXPECT_ERROR(toy.trainer.track_loss(""), "must not be empty");
 }
@@ -87,7 +87,7 @@ TEST(TrackLossTest, RefusesToStartInTheMiddleOfARun) {
   calls->at_update_end = [](Trainer& trainer) { trainer.track_loss("late"); };
   Toy toy({calls});
   EXPECT_ERROR(toy.trainer.train({.train_dataset = toy_data(8), .num_epochs = 1}),
-               "in the middle of a run");
+               "cannot be added during a run");
 }
 
 TEST(TrackLossTest, AnEpochResumedInItsMiddleHasTheSameMean) {

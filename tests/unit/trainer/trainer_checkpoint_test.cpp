@@ -45,7 +45,7 @@ TEST(TrainerCheckpointTest, RestoresModelOptimizerSchedulerAndExtras) {
   EXPECT_EQ(extras.size(), 2U);
 }
 
-TEST(TrainerCheckpointTest, PartsMayBeLeftOut) {
+TEST(TrainerCheckpointTest, PartsCanBeOmitted) {
   const TemporaryFolder folder;
   Toy toy;
   toy.trainer.train(four_updates_per_epoch(1));
@@ -56,7 +56,7 @@ TEST(TrainerCheckpointTest, PartsMayBeLeftOut) {
   EXPECT_FALSE(contents.contains("scheduler_state_dict"));
 }
 
-TEST(TrainerCheckpointTest, LoadsWhatBothSidesHaveAndSaysWhatItLeftOut) {
+TEST(TrainerCheckpointTest, LoadsCommonPartsAndReportsTheOthers) {
   const TemporaryFolder folder;
   Toy toy;
   toy.trainer.train(four_updates_per_epoch(1));
@@ -112,8 +112,9 @@ TEST(TrainerCheckpointTest, FileWithoutAModelIsRefused) {
   EXPECT_ERROR(toy.trainer.load_checkpoint(folder / "bare.pt"), "has no \"model_state_dict\"");
 }
 
-/// Saves a training state after each update up to one, or at the end of each epoch up to its own:
-/// the last one stays. (Upstream defect 3: only the first state saved in a run could be loaded.)
+/// Saves a training state after each update up to `update`, or at the end of each epoch up to it;
+/// the last state remains. (In pytorch-accelerated, only the first state of a run with a scheduler
+/// could be loaded.)
 class SaveAt : public Callback {
  public:
   SaveAt(std::filesystem::path folder, int64_t update, bool at_epoch_end = false)
@@ -131,7 +132,7 @@ class SaveAt : public Callback {
   bool at_epoch_end_;
 };
 
-/// The toy model with dropout, so that random numbers matter.
+/// The toy model with dropout, so that random numbers have an effect.
 struct Noisy {
   explicit Noisy(CallbackList callbacks)
       : model(torch::nn::Linear(4, 8), torch::nn::Dropout(0.5), torch::nn::Linear(8, 3)),
@@ -150,11 +151,11 @@ void expect_resumed_equals_uninterrupted(int64_t update, bool at_epoch_end) {
   Noisy whole({std::make_shared<SaveAt>(folder.path(), update, at_epoch_end)});
   whole.trainer.train(four_updates_per_epoch(3));
 
-  torch::manual_seed(4);  // the state brings its own seed, of the shuffle too
+  torch::manual_seed(4);  // the state restores the seed, also that of the shuffling
   Noisy resumed({});
   TrainOptions options = four_updates_per_epoch(3);
   options.resume_from = folder.path();
-  torch::rand({5});  // whatever the process has drawn before must not matter
+  torch::rand({5});  // numbers drawn earlier by the process have no effect
   const auto result = resumed.trainer.train(options);
   EXPECT_EQ(result.num_updates, 12);
   EXPECT_EQ(result.num_epochs, 3);
@@ -166,23 +167,23 @@ void expect_resumed_equals_uninterrupted(int64_t update, bool at_epoch_end) {
   EXPECT_EQ(resumed.trainer.run_history().current_epoch(), 4);
 }
 
-TEST(TrainingStateTest, RunResumedAtAnyUpdateEqualsTheUninterruptedOneBitForBit) {
+TEST(TrainingStateTest, ARunResumedAtAnyUpdateIsBitIdenticalToTheUninterruptedOne) {
   for (int64_t update = 1; update <= 12; ++update) {
     SCOPED_TRACE(update);
     expect_resumed_equals_uninterrupted(update, /*at_epoch_end=*/false);
   }
 }
 
-TEST(TrainingStateTest, RunResumedAtAnEpochsEndDoesNotRepeatTheEpoch) {
-  // Upstream defect 2.
+TEST(TrainingStateTest, ARunResumedAtTheEndOfAnEpochDoesNotRepeatTheEpoch) {
+  // pytorch-accelerated repeated the completed epoch.
   for (int64_t update : {4, 8}) {
     SCOPED_TRACE(update);
     expect_resumed_equals_uninterrupted(update, /*at_epoch_end=*/true);
   }
 }
 
-TEST(TrainingStateTest, IsThatOfItsRunThoughTheRunBeforeEndedInAnEvaluation) {
-  // Such a run keeps the state of its last update, to be saved after it.
+TEST(TrainingStateTest, BelongsToItsRunThoughThePreviousOneEndedInAnEvaluation) {
+  // A run that ends in an evaluation keeps the state of its last update, which is saved afterwards.
   class StopInEvaluation : public Callback {
     void on_eval_step_start(Trainer& trainer) override { trainer.request_stop(); }
   };
@@ -196,7 +197,7 @@ TEST(TrainingStateTest, IsThatOfItsRunThoughTheRunBeforeEndedInAnEvaluation) {
   EXPECT_EQ(state.get_int("num_updates"), 1);
 }
 
-/// Saves after `update` of a run over 50 samples in 7 batches, the last of which is a short one.
+/// Saves after `update` in a run over 50 samples in 7 batches, the last of which is shorter.
 void save_of_short_epoch(const std::filesystem::path& folder, int64_t update) {
   Toy toy({std::make_shared<SaveAt>(folder, update)});
   toy.trainer.train({.train_dataset = toy_data(50),
@@ -229,7 +230,7 @@ TEST(TrainingStateTest, AnEpochsLastUpdateResumesWithBatchesOfAnySize) {
   }
 }
 
-TEST(TrainingStateTest, AWindowThatIsHalfDoneWithAnotherAccumulationIsRefused) {
+TEST(TrainingStateTest, AnIncompleteWindowOfAnotherLengthIsRefused) {
   const TemporaryFolder folder;
   save_of_short_epoch(folder.path(), 1);
   TrainOptions options = resume_of_short_epoch(folder.path());
@@ -272,7 +273,7 @@ TEST(TrainingStateTest, CannotBeSavedInMidUpdate) {
   EXPECT_FALSE(std::filesystem::exists("never-made"));
 }
 
-TEST(TrainingStateTest, ATrainerWithoutAnOptimizerLoadsTheRestAndSaysSo) {
+TEST(TrainingStateTest, ATrainerWithoutAnOptimizerLoadsTheRestAndReportsIt) {
   const TemporaryFolder folder;
   Toy toy;
   toy.trainer.train(four_updates_per_epoch(1));
@@ -287,11 +288,11 @@ TEST(TrainingStateTest, ATrainerWithoutAnOptimizerLoadsTheRestAndSaysSo) {
   EXPECT_NE(other.lines.at(0).find("without the optimizer's state"), std::string::npos);
 }
 
-TEST(TrainingStateTest, FolderWithoutAStateIsRefused) {
+TEST(TrainingStateTest, AFolderWithoutAStateIsRefused) {
   const TemporaryFolder folder;
   Toy toy;
   EXPECT_ERROR(toy.trainer.load_training_state(folder.path()), "holds no training state");
-  EXPECT_ERROR(toy.trainer.load_training_state(folder / "none"), "is not there. Give a folder");
+  EXPECT_ERROR(toy.trainer.load_training_state(folder / "none"), "does not exist. Name a folder");
   EXPECT_THROW(toy.trainer.load_training_state(folder / "none"), FileError);
 }
 

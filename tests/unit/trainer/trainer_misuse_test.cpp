@@ -1,4 +1,4 @@
-// What a user forgets or mixes up, and what the Trainer says.
+// Mistakes of users, and the Trainer's messages.
 
 #include <gtest/gtest.h>
 #include <torch/torch.h>
@@ -13,7 +13,7 @@
 namespace linkboy::testing::trainer_misuse_test {
 namespace {
 
-/// A Trainer whose steps are given as a function.
+/// A Trainer whose step is a function.
 class WithStep : public QuietTrainer {
  public:
   using Step = std::function<StepOutput(const Batch&, Model&)>;
@@ -46,7 +46,7 @@ void expect_step_error(const WithStep::Step& step, const std::string& what) {
                "calculate_eval_batch_loss " + what);
 }
 
-TEST(TrainerMisuseTest, ATrainingLoaderWithoutABatchIsAnErrorAndNoEndlessRun) {
+TEST(TrainerMisuseTest, ATrainingLoaderWithoutBatchesIsAnErrorInsteadOfAnEndlessRun) {
   class Empty : public DataLoader {
    public:
     int64_t size() const override { return 0; }
@@ -91,11 +91,11 @@ TEST(TrainerMisuseTest, ALossThatIsNotReducedIsAnError) {
       "returned a loss of shape [8]; it must be a scalar");
 }
 
-TEST(TrainerMisuseTest, ATrackedLossThatIsNotReturnedIsNamed) {
+TEST(TrainerMisuseTest, ErrorsNameATrackedLossThatIsNotReturned) {
   Toy toy;
   toy.trainer.track_loss("box");
   EXPECT_ERROR(toy.trainer.train(one_epoch()),
-               "returned no extra \"box\", which track_loss(\"box\") asks for");
+               "returned no extra \"box\", which track_loss(\"box\") requires");
 }
 
 TEST(TrainerMisuseTest, ARunWithinARunIsRefusedAndNamesEvaluateNow) {
@@ -108,7 +108,7 @@ TEST(TrainerMisuseTest, ARunWithinARunIsRefusedAndNamesEvaluateNow) {
       }
     });
     Toy toy({nested});
-    EXPECT_ERROR(toy.trainer.train(one_epoch()), "Call evaluate_now in a callback");
+    EXPECT_ERROR(toy.trainer.train(one_epoch()), "call evaluate_now in a callback");
     toy.trainer.callback_handler().clear();
     EXPECT_EQ(toy.trainer.train(one_epoch()).num_updates, 1);
   }
@@ -123,7 +123,7 @@ TEST(TrainerMisuseTest, AnOptimizerOfAnotherModelIsRefused) {
                "none of the optimizer's 4 parameters belongs to the model, which has 4");
 }
 
-TEST(TrainerMisuseTest, ParametersThatNoCheckpointHoldsAreTold) {
+TEST(TrainerMisuseTest, ParametersThatNoCheckpointContainsAreReported) {
   const auto model = toy_model();
   auto parameters = model->parameters();
   const auto extra = std::make_shared<torch::nn::LinearImpl>(2, 2);
@@ -155,7 +155,7 @@ class OwnLoaders : public QuietTrainer {
   }
 };
 
-TEST(TrainerMisuseTest, LoadersOfASubclassNeedNoDataset) {
+TEST(TrainerMisuseTest, ASubclassThatMakesTheLoaderNeedsNoDataset) {
   const auto model = toy_model();
   OwnLoaders trainer(model, torch::nn::CrossEntropyLoss(), toy_sgd(model),
                      {.callbacks = {}, .accelerator = {.device = "cpu"}});
@@ -164,7 +164,7 @@ TEST(TrainerMisuseTest, LoadersOfASubclassNeedNoDataset) {
   EXPECT_EQ(trainer.predict({}).toTensor().size(0), 6);
 }
 
-TEST(TrainerMisuseTest, AMissingDatasetLeavesTheLastRunsHistory) {
+TEST(TrainerMisuseTest, AMissingDatasetKeepsTheHistoryOfTheLastRun) {
   Toy toy;
   toy.trainer.train(one_epoch());
   EXPECT_ERROR(toy.trainer.train({.num_epochs = 1}), "train_dataset is missing");
@@ -179,17 +179,17 @@ TEST(TrainerMisuseTest, TwoCallbacksOfOneClassNeedTwoNames) {
   };
   const auto first = callback(1);
   const auto second = callback(2);
-  EXPECT_ERROR(Toy({first, second}), "AtUpdate is there already. To have two of one class");
+  EXPECT_ERROR(Toy({first, second}), "AtUpdate is already present. To use two of one class");
   EXPECT_ERROR(second->set_name(""), "the name of a callback is empty");
   second->set_name("the second");
   Toy toy({first, second});
   EXPECT_EQ(toy.trainer.callback_handler().names().back(), "the second");
-  EXPECT_ERROR(first->set_name("the second"), "because a Trainer knows it by its name");
+  EXPECT_ERROR(first->set_name("the second"), "because a Trainer already has it");
   toy.trainer.train(one_epoch());
   EXPECT_EQ(calls, (std::vector<int64_t>{1, 2}));
 }
 
-/// Steps the schedule and counts the epochs by itself, without a linkboy Scheduler.
+/// Steps the schedule and counts epochs by itself, without a linkboy Scheduler.
 class StepsItself : public QuietTrainer {
  public:
   using QuietTrainer::QuietTrainer;
@@ -210,8 +210,7 @@ TEST(TrainerMisuseTest, SchedulerStepIsCalledWithoutAScheduler) {
   EXPECT_EQ(trainer.num_epochs, 2);
 }
 
-/// The loss is a mean over the target's first `count` columns, of which each sample has its own
-/// number: a batch of tokens.
+/// A loss like that of a batch of tokens: a mean over weights that differ between samples.
 StepOutput token_loss(const Batch& batch, Model& model) {
   const auto count = batch["count"].sum();
   const auto scores = model(batch.input()).sum(1);
@@ -219,7 +218,7 @@ StepOutput token_loss(const Batch& batch, Model& model) {
           .batch_size = count.item<int64_t>()};
 }
 
-TEST(TrainerWeightTest, AnAccumulatedTokenLossHasTheGradientOfTheBigBatch) {
+TEST(TrainerWeightTest, AnAccumulatedTokenLossHasTheGradientOfOneBigBatch) {
   const TensorDataset data(NamedTensors{{"input", torch::sin(torch::arange(32.0)).reshape({8, 4})},
                                         {"count", torch::tensor({1, 50, 2, 3, 9, 1, 1, 30})}});
   const auto weights_after = [&](int64_t batch_size, int64_t steps, bool is_weighted) {
@@ -240,7 +239,7 @@ TEST(TrainerWeightTest, AnAccumulatedTokenLossHasTheGradientOfTheBigBatch) {
 }
 
 TEST(TrainerWeightTest, HalfPrecisionHasRoomForLargeBatches) {
-  // As with a sequence of 1000 tokens in each sample.
+  // Like a sequence of 1000 tokens per sample.
   const auto thousands = [](const Batch& batch, Model& model) {
     const auto loss = torch::nn::functional::cross_entropy(model(batch.input()), batch.target());
     return StepOutput{.loss = loss, .batch_size = 1000 * batch.size()};
@@ -285,7 +284,7 @@ TEST(TrainerWeightTest, RefusesModesThatCannotWeight) {
   QuietTrainer local(model, torch::nn::CrossEntropyLoss(), toy_sgd(model),
                      {.callbacks = {},
                       .accelerator = {.device = "cpu", .distributed = {.local_sgd_interval = 2}}});
-  EXPECT_ERROR(local.train(options), "but there is local_sgd_interval");
+  EXPECT_ERROR(local.train(options), "but local_sgd_interval is set");
 }
 
 }  // namespace

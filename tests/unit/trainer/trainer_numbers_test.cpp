@@ -1,4 +1,4 @@
-// What a Trainer computes: losses, gradients, schedules, modes, random numbers.
+// The results of a Trainer: losses, gradients, schedules, modes, random numbers.
 
 #include <gtest/gtest.h>
 #include <torch/torch.h>
@@ -16,7 +16,7 @@ namespace {
 using torch::nn::CrossEntropyLoss;
 
 TEST(TrainerNumbersTest, TracksTheUnscaledLossUnderAccumulation) {
-  // Upstream defect 6: a constant loss of 2 was reported as 2 / accumulation steps.
+  // pytorch-accelerated reported a constant loss of 2 as 2 / accumulation steps.
   auto model = toy_model();
   QuietTrainer trainer(
       model,
@@ -42,7 +42,7 @@ TEST(TrainerNumbersTest, EpochLossIsTheSampleWeightedMean) {
 }
 
 TEST(TrainerNumbersTest, ClipsOncePerUpdate) {
-  // Upstream clipped every micro-batch: 10 clips for 3 updates.
+  // pytorch-accelerated clipped in every micro-step: 10 times for 3 updates.
   class Clipping : public QuietTrainer {
    public:
     using QuietTrainer::QuietTrainer;
@@ -86,8 +86,8 @@ TEST(TrainerNumbersTest, LimitsTheGradientNormAndReportsTheNormBefore) {
   EXPECT_GT(trainer.gradient_norm().item<double>(), 0.01);
 }
 
-TEST(TrainerNumbersTest, AccumulatedGradientIsThatOfOneBigBatch) {
-  // Also in a partial last window, which upstream divided by the full length.
+TEST(TrainerNumbersTest, TheAccumulatedGradientEqualsThatOfOneBigBatch) {
+  // This includes a shorter last window, which pytorch-accelerated divided by the full length.
   class Grabbing : public QuietTrainer {
    public:
     using QuietTrainer::QuietTrainer;
@@ -132,7 +132,7 @@ TEST(TrainerNumbersTest, StepsSchedulerOncePerOptimizerUpdate) {
 }
 
 TEST(TrainerNumbersTest, UpdateKUsesTheScheduleAtKMinusOne) {
-  // Upstream used f(0) for the first two updates.
+  // pytorch-accelerated used f(0) for the first two updates.
   class RecordLr : public QuietTrainer {
    public:
     using QuietTrainer::QuietTrainer;
@@ -169,7 +169,7 @@ TEST(TrainerNumbersTest, SecondRunStartsItsScheduleAtTheSameBaseValue) {
   EXPECT_EQ(toy.trainer.scheduler()->values_at(0)[0], 0.5);
 }
 
-TEST(TrainerNumbersTest, SecondRunKeepsAValueThatTheUserHasSet) {
+TEST(TrainerNumbersTest, ASecondRunKeepsAValueThatTheUserHasSet) {
   Toy toy({}, 0.5);
   const TrainOptions options{.train_dataset = toy_data(4),
                              .num_epochs = 1,
@@ -181,7 +181,7 @@ TEST(TrainerNumbersTest, SecondRunKeepsAValueThatTheUserHasSet) {
   EXPECT_EQ(toy.trainer.scheduler()->values_at(0)[0], 0.25);
 }
 
-TEST(TrainerNumbersTest, MaxStepsReplaceTheNumberOfEpochs) {
+TEST(TrainerNumbersTest, TheNumberOfUpdatesReplacesTheNumberOfEpochs) {
   Toy toy;
   const auto result = toy.trainer.train({.train_dataset = toy_data(10),
                                          .num_epochs = 1,
@@ -192,7 +192,7 @@ TEST(TrainerNumbersTest, MaxStepsReplaceTheNumberOfEpochs) {
   EXPECT_EQ(toy.trainer.run_config().num_epochs, 3);
 }
 
-TEST(TrainerNumbersTest, MaxStepsCountUpdatesNotMicroBatches) {
+TEST(TrainerNumbersTest, TheNumberOfUpdatesCountsUpdatesNotMicroSteps) {
   Toy toy;
   const auto result = toy.trainer.train({.train_dataset = toy_data(40),
                                          .per_device_batch_size = 1,
@@ -237,7 +237,7 @@ TEST(TrainerNumbersTest, EvaluateReturnsItsMetricsWithAFreshHistory) {
   EXPECT_NEAR(metrics.at("evaluation_loss"), loss.item<double>(), 1e-6);
 }
 
-TEST(TrainerNumbersTest, PredictGivesAllOutputsInOrderAndKeepsTheMode) {
+TEST(TrainerNumbersTest, PredictReturnsAllOutputsInOrderAndKeepsTheMode) {
   Toy toy;
   toy.model->train();
   const auto outputs =
@@ -252,8 +252,8 @@ TEST(TrainerNumbersTest, PredictGivesAllOutputsInOrderAndKeepsTheMode) {
 }
 
 TEST(TrainerNumbersTest, NeverReseedsTheUsersGenerator) {
-  // Upstream seeds with 42 in every run.
-  Toy toy;  // making layers draws numbers, so it comes first
+  // pytorch-accelerated sets the seed 42 in every run.
+  Toy toy;  // before the seed, because making layers draws numbers
   torch::manual_seed(7);
   const auto expected = torch::rand({4});
   torch::manual_seed(7);
@@ -261,7 +261,7 @@ TEST(TrainerNumbersTest, NeverReseedsTheUsersGenerator) {
   EXPECT_TRUE(torch::equal(torch::rand({4}), expected));
 }
 
-TEST(TrainerNumbersTest, UserSeedDecidesTheShuffle) {
+TEST(TrainerNumbersTest, TheSeedOfTheUserDeterminesTheShuffle) {
   auto losses_with_seed = [](uint64_t seed) {
     torch::manual_seed(seed);
     Toy toy;

@@ -1,4 +1,4 @@
-// What a Trainer is made with.
+// The options of a Trainer.
 
 #include <gtest/gtest.h>
 #include <torch/torch.h>
@@ -19,20 +19,20 @@ namespace {
 
 using torch::nn::CrossEntropyLoss;
 
-TEST(TrainerOptionsTest, DefaultCallbacksAreThoseOfATrainerThatIsGivenNone) {
+TEST(TrainerOptionsTest, ATrainerWithoutAListHasTheDefaultCallbacks) {
   const auto model = toy_model();
   const Trainer trainer(model, CrossEntropyLoss(), toy_sgd(model));
   EXPECT_EQ(trainer.callback_handler().names(), CallbackHandler(default_callbacks()).names());
   EXPECT_FALSE(default_callbacks().empty());
 }
 
-TEST(TrainerOptionsTest, EmptyListOfCallbacksIsNone) {
+TEST(TrainerOptionsTest, AnEmptyListMeansNoCallbacks) {
   const auto model = toy_model();
   const Trainer trainer(model, CrossEntropyLoss(), toy_sgd(model), {.callbacks = {}});
   EXPECT_TRUE(trainer.callback_handler().callbacks().empty());
 }
 
-TEST(TrainerOptionsTest, RunHistoryIsTheOneThatIsGiven) {
+TEST(TrainerOptionsTest, UsesTheGivenRunHistory) {
   const auto model = toy_model();
   const auto history = std::make_shared<InMemoryRunHistory>();
   QuietTrainer trainer(model, CrossEntropyLoss(), toy_sgd(model),
@@ -40,7 +40,7 @@ TEST(TrainerOptionsTest, RunHistoryIsTheOneThatIsGiven) {
   EXPECT_EQ(&trainer.run_history(), history.get());
 }
 
-TEST(TrainerOptionsTest, ReadyAcceleratorIsUsedInPlaceOfTheOptions) {
+TEST(TrainerOptionsTest, UsesAGivenAcceleratorInsteadOfTheOptions) {
   const auto model = toy_model();
   const auto accelerator = std::make_shared<Accelerator>(
       AcceleratorOptions{.device = "cpu", .precision = Precision::bf16});
@@ -76,18 +76,18 @@ TEST(TrainerOptionsTest, TrainersThatShareAnAcceleratorDoNotTrainWithinEachOther
   QuietTrainer outer(model, CrossEntropyLoss(), toy_sgd(model),
                      {.callbacks = {train_within}, .shared_accelerator = accelerator});
   EXPECT_ERROR(outer.train({.train_dataset = toy_data(4), .num_epochs = 1}),
-               "while another Trainer trains with the same Accelerator");
+               "while another Trainer is training with the same Accelerator");
   EXPECT_EQ(inner.train({.train_dataset = toy_data(4), .num_epochs = 1}).num_updates, 1);
 }
 
-TEST(TrainerOptionsTest, WrongAcceleratorOptionsAreRefusedWhenTheTrainerIsMade) {
+TEST(TrainerOptionsTest, InvalidAcceleratorOptionsAreRefusedByTheConstructor) {
   const auto model = toy_model();
   EXPECT_THROW(
       Trainer(model, CrossEntropyLoss(), toy_sgd(model), {.accelerator = {.device = "tpu"}}),
       OptionError);
 }
 
-TEST(MakeTest, TakesOptionsASubjectOrNothing) {
+TEST(MakeTest, AcceptsOptionsASubjectOrNothing) {
   const TemporaryFolder folder;
   EXPECT_EQ(make<SaveBestModel>({.path = folder / "best.pt"})->phase(), Callback::Phase::act);
   EXPECT_NE(make<EarlyStopping>(), nullptr);

@@ -19,9 +19,6 @@
 namespace linkboy::testing::trainer_scheduler_test {
 namespace {
 
-// ---- In a Trainer
-// --------------------------------------------------------------------------------
-
 TEST(TrainerSchedulerTest, PlateauFollowsTheEvaluationLoss) {
   class WorseAndWorse : public QuietTrainer {
    public:
@@ -45,7 +42,7 @@ TEST(TrainerSchedulerTest, PlateauFollowsTheEvaluationLoss) {
   EXPECT_DOUBLE_EQ(get_param_group_field(*optimizer, ParamGroupField::lr)[0], 0.025);
 }
 
-TEST(TrainerSchedulerTest, AGroupThatACallbackAddsIsScheduledFromTheNextUpdateOn) {
+TEST(TrainerSchedulerTest, AGroupAddedByACallbackIsScheduledFromTheNextUpdate) {
   class Unfreeze : public Callback {
    public:
     void on_train_epoch_start(Trainer& trainer) override {
@@ -79,7 +76,7 @@ TEST(TrainerSchedulerTest, AGroupThatACallbackAddsIsScheduledFromTheNextUpdateOn
   EXPECT_EQ(trainer.used[3], (std::vector<double>{0.025, 0.01}));
 }
 
-TEST(TrainerSchedulerTest, ATimmScheduleInEpochsStandsStillWithinThem) {
+TEST(TrainerSchedulerTest, ATimmScheduleInEpochsIsConstantWithinAnEpoch) {
   class KeepRates : public Callback {
    public:
     void on_train_step_start(Trainer& trainer) override {
@@ -97,7 +94,7 @@ TEST(TrainerSchedulerTest, ATimmScheduleInEpochsStandsStillWithinThem) {
   EXPECT_EQ(keep->rates, (std::vector<double>{0.4, 0.4, 0.4, 0.2, 0.2, 0.2, 0.1, 0.1, 0.1}));
 }
 
-TEST(TrainerSchedulerTest, NoUpdateUsesTheValueAfterTheLastOneSoItMayBeInvalid) {
+TEST(TrainerSchedulerTest, TheValueAfterTheLastUpdateMayBeInvalid) {
   const auto line = lambda_schedule(
       {.lr_lambda = {[](int64_t n) { return 1.0 - static_cast<double>(n) / 5.0; }}});
   const auto pole =
@@ -113,12 +110,12 @@ TEST(TrainerSchedulerTest, NoUpdateUsesTheValueAfterTheLastOneSoItMayBeInvalid) 
     EXPECT_EQ(toy.trainer.run_history().get_metric_values("eval_loss_epoch").size(), 2U);
     toy.trainer.scheduler()->restore_base_values();
     EXPECT_EQ(get_param_group_field(*toy.optimizer, ParamGroupField::lr)[0], 0.4);
-    options.num_epochs = 3;  // now a later update would use it
+    options.num_epochs = 3;  // a later update would use the value
     EXPECT_THROW(toy.trainer.train(options), Error);
   }
 }
 
-TEST(TrainerSchedulerTest, ARunOfAsManyEpochsAsThereAreNumbersGoesOnUntilItIsStopped) {
+TEST(TrainerSchedulerTest, ARunWithTheLargestNumberOfEpochsRunsUntilItIsStopped) {
   class StopAfterEpochTwo : public Callback {
    public:
     void on_training_run_epoch_end(Trainer& trainer) override {

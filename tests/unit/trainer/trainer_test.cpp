@@ -18,7 +18,7 @@ namespace {
 
 using torch::nn::CrossEntropyLoss;
 
-/// Counts what a run does.
+/// Counts epochs, evaluations and other events of a run.
 class Counter : public Callback {
  public:
   void on_init_end(Trainer&) override { ++init_ends; }
@@ -38,7 +38,7 @@ class Counter : public Callback {
   std::vector<int64_t> epochs;
 };
 
-TEST(TrainerTest, RejectsOptionsOutOfTheirRangeBeforeAnythingChanges) {
+TEST(TrainerTest, RejectsOptionsOutOfRangeBeforeAnythingChanges) {
   auto counter = std::make_shared<Counter>();
   Toy toy({counter});
   const TrainOptions good{.train_dataset = toy_data(8), .num_epochs = 1};
@@ -50,7 +50,7 @@ TEST(TrainerTest, RejectsOptionsOutOfTheirRangeBeforeAnythingChanges) {
   auto train = [&](auto change) { toy.trainer.train(with(change)); };
 
   EXPECT_ERROR(train([](auto& o) { o.num_epochs.reset(); }),
-               "neither num_epochs nor max_num_updates is given");
+               "neither num_epochs nor max_num_updates is set");
   EXPECT_ERROR(train([](auto& o) { o.num_epochs = 0; }), "num_epochs is 0");
   EXPECT_ERROR(train([](auto& o) { o.max_num_updates = 0; }), "max_num_updates is 0");
   EXPECT_ERROR(train([](auto& o) { o.per_device_batch_size = 0; }), "per_device_batch_size is 0");
@@ -72,12 +72,12 @@ TEST(TrainerTest, RejectsAnOptimizerThatHasAParameterTwice) {
   Toy toy;
   auto& groups = toy.optimizer->param_groups();
   groups[0].params().push_back(groups[0].params()[0]);
-  EXPECT_ERROR(toy.trainer.train(options), "is twice in the optimizer, in param groups 0 and 0");
+  EXPECT_ERROR(toy.trainer.train(options), "is in the optimizer twice, in param groups 0 and 0");
 
   Toy other;
   auto& own_groups = other.optimizer->param_groups();
   own_groups.push_back(own_groups[0]);
-  EXPECT_ERROR(other.trainer.train(options), "is twice in the optimizer, in param groups 0 and 1");
+  EXPECT_ERROR(other.trainer.train(options), "is in the optimizer twice, in param groups 0 and 1");
 }
 
 TEST(TrainerTest, RejectsAnEmptyDataset) {
@@ -113,10 +113,10 @@ TEST(TrainerTest, RejectsACallbackThatIsNullOrGivenTwice) {
   EXPECT_ERROR(
       QuietTrainer(model, CrossEntropyLoss(), nullptr,
                    {.callbacks = {std::make_shared<Counter>(), std::make_shared<Counter>()}}),
-      "Counter is there already");
+      "Counter is already present");
 }
 
-TEST(TrainerTest, AllowsABaseCallbackBesideItsSubclass) {
+TEST(TrainerTest, AllowsABaseCallbackTogetherWithItsSubclass) {
   class Special : public Counter {};
   auto model = toy_model();
   QuietTrainer trainer(model, CrossEntropyLoss(), nullptr,
@@ -124,7 +124,7 @@ TEST(TrainerTest, AllowsABaseCallbackBesideItsSubclass) {
   EXPECT_EQ(trainer.callback_handler().callbacks().size(), 2U);
 }
 
-TEST(TrainerTest, KnowsWhetherTheNumberOfUpdatesCutTheEpochShort) {
+TEST(TrainerTest, KnowsWhetherTheNumberOfUpdatesEndedTheEpochEarly) {
   std::vector<bool> were_cut_short;
   Toy toy({make<LambdaCallback>({.on_training_run_epoch_end = [&](Trainer& trainer) {
     were_cut_short.push_back(trainer.is_epoch_cut_short());
@@ -139,8 +139,8 @@ TEST(TrainerTest, KnowsWhetherTheNumberOfUpdatesCutTheEpochShort) {
   EXPECT_EQ(were_cut_short, (std::vector<bool>{false, true, false}));
 }
 
-TEST(TrainerTest, ContinuedRunMakesExactlyTheEpochsAskedFor) {
-  // Upstream defect 1: the second run stopped after 11 updates.
+TEST(TrainerTest, AContinuedRunTrainsExactlyTheRequestedEpochs) {
+  // pytorch-accelerated stopped the second run after 11 updates.
   auto counter = std::make_shared<Counter>();
   Toy toy({counter});
   TrainOptions options{.train_dataset = toy_data(10), .num_epochs = 2, .per_device_batch_size = 1};
@@ -152,7 +152,7 @@ TEST(TrainerTest, ContinuedRunMakesExactlyTheEpochsAskedFor) {
   EXPECT_EQ(toy.trainer.run_history().get_metric_values("train_loss_epoch").size(), 5U);
 }
 
-TEST(TrainerTest, FreshRunForgetsTheHistoryOfTheRunBefore) {
+TEST(TrainerTest, ANewRunClearsTheHistoryOfThePreviousRun) {
   Toy toy;
   const TrainOptions options{.train_dataset = toy_data(10), .num_epochs = 2};
   toy.trainer.train(options);
@@ -161,8 +161,8 @@ TEST(TrainerTest, FreshRunForgetsTheHistoryOfTheRunBefore) {
   EXPECT_EQ(toy.trainer.run_history().current_epoch(), 3);
 }
 
-TEST(TrainerTest, SecondRunForgetsEvaluationDataAndSchedulerOfTheFirst) {
-  // Upstream defect 14.
+TEST(TrainerTest, ASecondRunKeepsNeitherEvaluationDataNorSchedulerOfTheFirst) {
+  // pytorch-accelerated kept both for the second run.
   auto counter = std::make_shared<Counter>();
   Toy toy({counter});
   toy.trainer.train({.train_dataset = toy_data(8),
@@ -189,7 +189,7 @@ TEST(TrainerTest, EvaluatesEveryNEpochsAndAfterTheLast) {
 }
 
 TEST(TrainerTest, StopRequestFromAnotherThreadEndsTheRun) {
-  // request_stop may be called by other threads; num_updates may not.
+  // Other threads may call request_stop, but not num_updates.
   std::promise<void> first_update;
   Toy toy({std::make_shared<AtUpdate>(1, [&](Trainer&) { first_update.set_value(); })});
   std::thread other([&] {
@@ -219,7 +219,7 @@ TEST(TrainerTest, FirstStopRequestCounts) {
   EXPECT_EQ(result.message, "no better");
 }
 
-TEST(TrainerTest, FirstStopRequestCountsWithoutMessagesToo) {
+TEST(TrainerTest, TheFirstStopRequestCountsAlsoWithoutAMessage) {
   Toy toy;
   toy.trainer.request_stop(StopReason::early_stop);
   toy.trainer.request_stop(StopReason::nan);
@@ -227,7 +227,7 @@ TEST(TrainerTest, FirstStopRequestCountsWithoutMessagesToo) {
   EXPECT_EQ(result.reason, StopReason::early_stop);
 }
 
-TEST(TrainerTest, MessageOfAStopEndsWithItsRun) {
+TEST(TrainerTest, TheMessageOfAStopIsClearedWithItsRun) {
   Toy toy;
   const TrainOptions options{.train_dataset = toy_data(4), .num_epochs = 1};
   toy.trainer.request_stop(StopReason::early_stop, "enough");
@@ -236,13 +236,13 @@ TEST(TrainerTest, MessageOfAStopEndsWithItsRun) {
   EXPECT_EQ(toy.trainer.train(options).message, "Stopping training on request");
 }
 
-TEST(TrainerTest, StoppedEvaluationLeavesItsMetricOut) {
+TEST(TrainerTest, AStoppedEvaluationRecordsNoMetric) {
   Toy toy;
   toy.trainer.request_stop();
   EXPECT_TRUE(toy.trainer.evaluate({.dataset = toy_data(8)}).empty());
 }
 
-TEST(TrainerTest, ThrownStopDropsTheGradientsOfItsWindow) {
+TEST(TrainerTest, AThrownStopDropsTheGradientsOfItsWindow) {
   class StopsInWindow : public Callback {
     void on_train_step_end(Trainer& trainer, const Batch&, const StepOutput&) override {
       if (trainer.micro_step() == 1) throw StopTraining("now");
@@ -259,7 +259,7 @@ TEST(TrainerTest, ThrownStopDropsTheGradientsOfItsWindow) {
 }
 
 TEST(TrainerTest, ReportsALoaderThatEndsBeforeItsSize) {
-  // Upstream defect 13: a length that was not true lost the last update.
+  // In pytorch-accelerated, a wrong length lost the last update.
   class Lying : public DataLoader {
    public:
     int64_t size() const override { return 3; }
@@ -299,7 +299,7 @@ TEST(TrainerTest, CustomEventsReachTheCallbacksThatHandleThem) {
   EXPECT_EQ(listener->heard, (std::vector<int>{3}));
 }
 
-TEST(TrainerTest, SubclassMayOverrideTheLossAlone) {
+TEST(TrainerTest, ASubclassCanOverrideOnlyTheLoss) {
   class TwoInputs : public torch::nn::Module {
    public:
     TwoInputs() { register_module("linear", linear); }
@@ -330,7 +330,7 @@ TEST(TrainerTest, SubclassMayOverrideTheLossAlone) {
   EXPECT_LT(losses.back(), losses.front());
 }
 
-TEST(TrainerTest, RunConfigSaysWhatTheRunResolvedTo) {
+TEST(TrainerTest, RunConfigHoldsTheResolvedValues) {
   Toy toy;
   toy.trainer.train({.train_dataset = toy_data(10),
                      .num_epochs = 3,

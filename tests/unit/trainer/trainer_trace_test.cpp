@@ -1,4 +1,4 @@
-// The order of a run, docs/events.md, held by traces.
+// Traces that check the order of a run in docs/events.md.
 
 #include <gtest/gtest.h>
 #include <torch/torch.h>
@@ -40,7 +40,7 @@ std::string times(int count, const std::string& part) {
   return all;
 }
 
-/// Calls a function at the n-th train step end, or update end.
+/// Calls a function at the n-th event of the given kind.
 class At : public Callback {
  public:
   enum class Event { step_end, update_end, eval_step_end };
@@ -85,7 +85,7 @@ struct Traced {
   TracingTrainer trainer;
 };
 
-TEST(TrainerTraceTest, PlainRunWithEvaluationAndScheduler) {
+TEST(TrainerTraceTest, APlainRunHasTheSpecifiedOrder) {
   Traced run;
   run.trainer.train({.train_dataset = toy_data(8),
                      .num_epochs = 2,
@@ -99,7 +99,7 @@ TEST(TrainerTraceTest, PlainRunWithEvaluationAndScheduler) {
                 kRunEnd);
 }
 
-TEST(TrainerTraceTest, RunWithoutEvaluationAndScheduler) {
+TEST(TrainerTraceTest, ARunWithoutEvaluationAndSchedulerHasTheSpecifiedOrder) {
   Traced run;
   run.trainer.train({.train_dataset = toy_data(8), .num_epochs = 1, .per_device_batch_size = 4});
   EXPECT_EQ(run.trace.text(), kSetUpWithoutEval + kRunStart + kEpochStart +
@@ -118,7 +118,7 @@ TEST(TrainerTraceTest, AccumulationOfThreeOverTenBatchesUpdatesFourTimes) {
                                   kTrainEpochEnd + kEpochEnd + kRunEnd);
 }
 
-TEST(TrainerTraceTest, MaxStepsInMidEpochStillEndsTheEpochInOrder) {
+TEST(TrainerTraceTest, ANumberOfUpdatesThatEndsInMidEpochEndsTheEpochInOrder) {
   Traced run;
   const auto result = run.trainer.train({.train_dataset = toy_data(8),
                                          .eval_dataset = toy_data(4),
@@ -147,7 +147,7 @@ TEST(TrainerTraceTest, StopRequestEndsTheRunAfterTheUpdateInProgress) {
   EXPECT_EQ(result.num_epochs, 0);
 }
 
-TEST(TrainerTraceTest, StopRequestInEvaluationLeavesItAfterTheBatch) {
+TEST(TrainerTraceTest, AStopRequestInAnEvaluationEndsItAfterTheBatch) {
   Traced run({std::make_shared<At>(At::Event::eval_step_end, 1,
                                    [](Trainer& trainer) { trainer.request_stop(); })});
   run.trainer.train({.train_dataset = toy_data(2),
@@ -200,7 +200,7 @@ TEST(TrainerTraceTest, ExceptionInAWorkerThreadReachesTheLoop) {
                                   times(2, kMicroStep + kUpdate) + "*exception *run_exit");
 }
 
-TEST(TrainerTraceTest, EvaluateAlone) {
+TEST(TrainerTraceTest, EvaluateHasTheSpecifiedOrder) {
   Traced run;
   run.trainer.evaluate({.dataset = toy_data(6), .per_device_batch_size = 4});
   EXPECT_EQ(
@@ -211,7 +211,7 @@ TEST(TrainerTraceTest, EvaluateAlone) {
           "evaluation_run_end *evaluation_run_end *run_exit");
 }
 
-TEST(GradientsReadyTest, ComesOncePerUpdateWithTheWholeGradientBeforeClipping) {
+TEST(GradientsReadyTest, FiresOncePerUpdateWithTheWholeGradientBeforeClipping) {
   auto calls = std::make_shared<Calls>();
   std::vector<double> norms;
   calls->at_gradients = [&](Trainer& trainer) {

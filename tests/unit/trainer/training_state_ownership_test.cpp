@@ -1,5 +1,5 @@
-// Folders of training states: whose states are in them, what a run may remove, what it must not
-// pass over.
+// Folders of training states: which run owns a state, which states a run can remove, and which it
+// must report.
 
 #include <gtest/gtest.h>
 #include <torch/torch.h>
@@ -75,11 +75,11 @@ TEST(TrainingStatesTest, AFreshRunSaysWhichStatesOfAnEarlierRunItDoesNotResume) 
       << found[0];
 }
 
-TEST(TrainingStatesTest, ARunRemovesNoStateOfAnotherRunThatHasTheNameOfItsOwn) {
+TEST(TrainingStatesTest, ARunKeepsAStateOfAnotherRunUnderAReusedName) {
   const TemporaryFolder folder;
   train(folder / "states", 2);
   fs::rename(folder / "states", folder / "moved");
-  train(folder / "states", 2);  // another run's states 1 and 2, where this run's were
+  train(folder / "states", 2);  // states 1 and 2 of another run, with the old paths
   const std::string bytes = read_bytes(folder / "states" / "state-00000001" / kTrainingStateFile);
   train(folder / "states", 4, folder / "moved" / "state-00000002", 1);
   EXPECT_EQ(read_bytes(folder / "states" / "state-00000001" / kTrainingStateFile), bytes);
@@ -87,7 +87,7 @@ TEST(TrainingStatesTest, ARunRemovesNoStateOfAnotherRunThatHasTheNameOfItsOwn) {
             (Names{"state-00000001", "state-00000002", "state-00000004"}));
 }
 
-TEST(TrainingStatesTest, ANumberThatIsGivenAgainDoesNotRemoveTheNewState) {
+TEST(TrainingStatesTest, AReusedNumberDoesNotRemoveTheNewState) {
   const TemporaryFolder folder;
   train(folder / "states", 3, {}, 9);
   fs::rename(folder / "states" / "state-00000003", folder / "aside");
@@ -96,7 +96,7 @@ TEST(TrainingStatesTest, ANumberThatIsGivenAgainDoesNotRemoveTheNewState) {
   EXPECT_EQ(latest_training_state(folder / "states")->filename(), "state-00000003");
 }
 
-TEST(TrainingStatesTest, AStateThatWasRenamedIsKept) {
+TEST(TrainingStatesTest, ARenamedStateIsKept) {
   const TemporaryFolder folder;
   train(folder / "states", 2);
   fs::rename(folder / "states" / "state-00000002", folder / "states" / "keep");
@@ -107,7 +107,7 @@ TEST(TrainingStatesTest, AStateThatWasRenamedIsKept) {
   EXPECT_EQ(states_in(folder / "states").size(), 3U);
 }
 
-TEST(TrainingStatesTest, NamesThatAreNotOfStatesAreLeftOutOfWhatARunMayRemove) {
+TEST(TrainingStatesTest, ARunRemovesOnlyFoldersWithNamesOfStates) {
   const TemporaryFolder folder;
   const auto save = saving_in(folder / "states");
   StateDict state = save->state_dict();
@@ -123,7 +123,7 @@ TEST(TrainingStatesTest, NamesThatAreNotOfStatesAreLeftOutOfWhatARunMayRemove) {
   EXPECT_EQ(kept.front().toStringRef(), "state-00000001");
 }
 
-TEST(TrainingStatesTest, EachOfTwoCallbacksRemovesItsOwnOldStates) {
+TEST(TrainingStatesTest, EachOfTwoCallbacksRemovesOnlyItsOwnOldStates) {
   const TemporaryFolder folder;
   const auto second = saving_in(folder / "second");
   second->set_name("second");
@@ -133,7 +133,7 @@ TEST(TrainingStatesTest, EachOfTwoCallbacksRemovesItsOwnOldStates) {
   EXPECT_EQ(states_in(folder / "second"), (Names{"state-00000004", "state-00000005"}));
 }
 
-TEST(TrainingStatesTest, AskingForTheNextNumberLeavesAStateInProgressAlone) {
+TEST(TrainingStatesTest, AskingForTheNextNumberKeepsAStateInProgress) {
   const TemporaryFolder folder;
   const fs::path state = folder / "states" / "state-00000001";
   AtomicFile file(state / kTrainingStateFile);
@@ -143,7 +143,7 @@ TEST(TrainingStatesTest, AskingForTheNextNumberLeavesAStateInProgressAlone) {
   EXPECT_TRUE(fs::exists(state / kTrainingStateFile));
 }
 
-TEST(TrainingStatesTest, AStateOfAStopInAnEvaluationIsRemovedInTimeAsWell) {
+TEST(TrainingStatesTest, AStateOfAStopInAnEvaluationIsRemovedLikeOthers) {
   class StopInEvaluation : public Callback {
    public:
     void on_eval_step_end(Trainer& trainer, const Batch&, const StepOutput&) override {
@@ -158,7 +158,7 @@ TEST(TrainingStatesTest, AStateOfAStopInAnEvaluationIsRemovedInTimeAsWell) {
   EXPECT_EQ(states_in(folder / "states"), Names{"state-00000005"});
 }
 
-TEST(TrainingStatesTest, ARunThatHasNothingLeftToDoSavesNothing) {
+TEST(TrainingStatesTest, ARunWithNothingLeftToDoSavesNothing) {
   const TemporaryFolder folder;
   train(folder / "states", 2);
   const Names before = states_in(folder / "states");
@@ -166,7 +166,7 @@ TEST(TrainingStatesTest, ARunThatHasNothingLeftToDoSavesNothing) {
   EXPECT_EQ(states_in(folder / "states"), before);
 }
 
-TEST(TrainingStatesTest, AStateThatCannotBeReadIsNotPassedOver) {
+TEST(TrainingStatesTest, AnUnreadableStateIsAnError) {
   const TemporaryFolder folder;
   train(folder / "states", 2);
   const fs::path newest = folder / "states" / "state-00000002" / kTrainingStateFile;
@@ -180,7 +180,7 @@ TEST(TrainingStatesTest, AStateThatCannotBeReadIsNotPassedOver) {
   EXPECT_EQ(toy.trainer.num_updates(), 0);
 }
 
-TEST(TrainingStatesTest, StatesThatAreAllDamagedAreAnErrorAndNotABeginning) {
+TEST(TrainingStatesTest, OnlyDamagedStatesAreAnErrorInsteadOfAFreshStart) {
   const TemporaryFolder folder;
   train(folder / "states", 2);
   for (const auto& name : states_in(folder / "states")) {
@@ -193,7 +193,7 @@ TEST(TrainingStatesTest, StatesThatAreAllDamagedAreAnErrorAndNotABeginning) {
   EXPECT_EQ(num_warnings, 2);
 }
 
-TEST(TrainingStatesTest, CheckingAStateReadsItInPiecesAndFindsWhatIsMissing) {
+TEST(TrainingStatesTest, CheckingAStateReadsItInPiecesAndFindsMissingParts) {
   const TemporaryFolder folder;
   const auto file = folder / "large.pt";
   write_checkpoint(file, {{"tensor", torch::arange(300'000)}, {"number", 7}});
@@ -210,7 +210,7 @@ TEST(TrainingStatesTest, CheckingAStateReadsItInPiecesAndFindsWhatIsMissing) {
   EXPECT_ERROR(read_checkpoint(file, {.with_data = false}), "cut short");
 }
 
-TEST(TrainingStatesTest, OtherThingsInTheFolderDoNotEndTheRun) {
+TEST(TrainingStatesTest, UnrelatedFilesInTheFolderDoNotEndTheRun) {
   const TemporaryFolder folder;
   fs::create_directories(folder / "states" / "state-8" / "not a file");
   std::ofstream(folder / "states" / "state-7") << "a file";
@@ -219,7 +219,7 @@ TEST(TrainingStatesTest, OtherThingsInTheFolderDoNotEndTheRun) {
   EXPECT_TRUE(fs::is_regular_file(folder / "states" / "state-7"));
 }
 
-TEST(TrainingStatesTest, AFolderWithoutAnotherNumberIsAFailedSave) {
+TEST(TrainingStatesTest, RunningOutOfNumbersIsAFailedSave) {
   const TemporaryFolder folder;
   fs::create_directories(folder / "states" / "state-9223372036854775807");
   std::ofstream(folder / "states" / "state-9223372036854775807" / "note") << "stays";
@@ -230,8 +230,8 @@ TEST(TrainingStatesTest, AFolderWithoutAnotherNumberIsAFailedSave) {
   EXPECT_TRUE(states_in(folder / "states").empty());
 }
 
-TEST(TrainingStatesTest, AnyExceptionOfASaveIsAFailedSave) {
-  /// A state that cannot be pickled, and one that throws what is not linkboy's.
+TEST(TrainingStatesTest, EveryExceptionDuringASaveIsAFailedSave) {
+  /// Has a state that cannot be pickled, or throws an exception that is not linkboy's.
   class Unsaveable : public Callback {
    public:
     StateDict state_dict() const override {
@@ -248,7 +248,7 @@ TEST(TrainingStatesTest, AnyExceptionOfASaveIsAFailedSave) {
                                            .save_at_end = false,
                                            .asynchronous = is_asynchronous});
       auto unsaveable = std::make_shared<Unsaveable>();
-      // The end of an epoch asks for the state as well.
+      // The state is also requested at the end of an epoch.
       struct Arm : AtUpdate {
         using AtUpdate::AtUpdate;
       };
@@ -286,9 +286,9 @@ TEST(TrainingStatesTest, NegativeOrHugeCountsAreRefusedBeforeAnythingChanges) {
     EXPECT_TRUE(bit_equal(toy.model->parameters(), before)) << key;
   };
   refuse("num_updates", -1, "must not be negative");
-  refuse("micro_step", std::numeric_limits<int64_t>::max() - 1, "that a run can have");
+  refuse("micro_step", std::numeric_limits<int64_t>::max() - 1, "within the range of a run");
   refuse("version", 3, "reads version 2");
-  refuse("ranks", 1, "holds no list");
+  refuse("ranks", 1, "contains no list");
 }
 
 }  // namespace

@@ -36,7 +36,7 @@ TYPED_TEST(FormerKeysTest, EachSetsAFieldOfToday) {
     EXPECT_EQ(value_of(fields, former.name), fields.end()) << "still a field";
     const auto today = value_of(fields, former.now);
     ASSERT_NE(today, fields.end()) << "no field: " << former.now;
-    // Another value than the default, where one can be told from the text.
+    // Chooses a value that differs from the default, based on the text of the default.
     const bool is_flag = today->second == "false" || former.now == "save_at_decays";
     const std::string text = is_flag ? "true" : today->second == "true" ? "false" : "17";
     const auto read =
@@ -102,7 +102,7 @@ TEST(FormerLengthsTest, AStateOfVersion01IsReadAndItsLengthsAreCompared) {
   }
 }
 
-TEST(FormerPlaceholdersTest, AreReadInTexts) {
+TEST(FormerPlaceholdersTest, AreAcceptedAsText) {
   const RunConfig config{.num_epochs = 3,
                          .num_updates_per_epoch = 5,
                          .max_num_updates = 14,

@@ -5,13 +5,13 @@
 namespace linkboy::printable_test {
 namespace {
 
-TEST(PrintableTest, EscapesWhatATerminalWouldObey) {
+TEST(PrintableTest, EscapesControlCharacters) {
   EXPECT_EQ(printable("a\x1b[31m\n\r\t\\b"), "a\\x1b[31m\\n\\r\\t\\\\b");
   EXPECT_EQ(printable("\x7f\xc2\x9b\xe2\x80\xae"), "\\x7f\\u009b\\u202e");
   EXPECT_EQ(printable(std::string_view("\0", 1)), "\\x00");
 }
 
-TEST(PrintableTest, KeepsTextOfEveryLanguageAndEscapesWhatIsNotUtf8) {
+TEST(PrintableTest, KeepsTextOfEveryLanguageAndEscapesInvalidUtf8) {
   EXPECT_EQ(printable("caf\xc3\xa9 \xe6\xa8\xa1 \xf0\x9f\x98\x80"),
             "caf\xc3\xa9 \xe6\xa8\xa1 \xf0\x9f\x98\x80");
   EXPECT_EQ(printable("\xc3"), "\\xc3");

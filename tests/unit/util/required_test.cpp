@@ -37,7 +37,7 @@ TEST(RequiredTest, OptionsThatLeaveItOutDoNotCompile) {
                     SequentialSchedulerOptions, TimmSchedulerOptions, TorchSchedulerOptions>));
 }
 
-TEST(RequiredTest, TakesWhateverItsTypeIsMadeOf) {
+TEST(RequiredTest, AcceptsEveryInitialiserOfItsType) {
   const Required<double> number = 3;
   EXPECT_EQ(number, 3.0);
   EXPECT_FALSE((std::is_constructible_v<Required<int64_t>, double>)) << "it would lose a fraction";
@@ -50,7 +50,7 @@ TEST(RequiredTest, TakesWhateverItsTypeIsMadeOf) {
   EXPECT_EQ(*list, (std::vector<double>{1.0, 2.5}));
 }
 
-TEST(RequiredTest, IsReadAndWrittenAsItsValue) {
+TEST(RequiredTest, ReadsAndWritesItsValueAsText) {
   EXPECT_EQ(to_text(Required<double>(0.5)), "0.5");
   EXPECT_EQ(*from_text<Required<double>>("0.5"), 0.5);
 }

@@ -1,5 +1,3 @@
-// Options that are given as text.
-
 #include "linkboy/util/text_options.hpp"
 
 #include <gtest/gtest.h>
@@ -39,7 +37,7 @@ inline testing::text_options_test::Speed from_text(const std::string& text) {
 namespace linkboy::testing::text_options_test {
 namespace {
 
-TEST(TextOptionsTest, ATypeMayReadOldTexts) {
+TEST(TextOptionsTest, ATypeCanAcceptFormerKeys) {
   EXPECT_EQ(from_text<Speed>("old name of fast"), Speed::fast);
   EXPECT_EQ(from_text<Speed>("slow"), Speed::slow);
   EXPECT_EQ(to_text(Speed::fast), "fast");
@@ -85,7 +83,7 @@ TEST(TextOptionsTest, FieldsAreWrittenInOrderWithThoseOfMembers) {
                                                        {"flag", "false"}}));
 }
 
-TEST(TextOptionsTest, WhatIsWrittenIsReadBack) {
+TEST(TextOptionsTest, WrittenOptionsCanBeReadBack) {
   AllKinds options{.count = -3,
                    .rate = 1e-300,
                    .name = "x y",
@@ -101,7 +99,7 @@ TEST(TextOptionsTest, WhatIsWrittenIsReadBack) {
   EXPECT_EQ(options_to_text(options_from_text<AllKinds>("test", text)), text);
 }
 
-TEST(TextOptionsTest, DurationsHaveTheirUnit) {
+TEST(TextOptionsTest, DurationsCarryTheirUnit) {
   using namespace std::chrono_literals;
   const std::pair<std::string, std::chrono::nanoseconds> durations[] = {
       {"0s", 0s}, {"7ms", 7ms}, {"90s", 90s}, {"30min", 30min}, {"2h", 2h}, {"-3us", -3us}};
@@ -116,14 +114,14 @@ TEST(TextOptionsTest, DurationsHaveTheirUnit) {
   EXPECT_ERROR(from_text<std::chrono::seconds>("3000000h"), "less than 292 years");
 }
 
-TEST(TextOptionsTest, AFieldThatIsNotGivenHasItsDefault) {
+TEST(TextOptionsTest, AMissingFieldKeepsItsDefault) {
   const auto options = options_from_text<AllKinds>("test", {{"flag", "true"}});
   EXPECT_TRUE(options.inner.flag);
   EXPECT_EQ(options.count, 1);
   EXPECT_EQ(options.rates.size(), 2U);
 }
 
-TEST(TextOptionsTest, EveryFactoryReadsTheDefaultsThatItTells) {
+TEST(TextOptionsTest, EveryFactoryAcceptsTheDefaultsThatItLists) {
   const auto without_none = [](TextSettings settings) {
     std::erase_if(settings, [](const auto& setting) {
       return setting.second == "none" || setting.second.empty();
@@ -139,7 +137,7 @@ TEST(TextOptionsTest, EveryFactoryReadsTheDefaultsThatItTells) {
   EXPECT_EQ(callback_options("memory-monitor"), TextSettings());
 }
 
-TEST(TextOptionsTest, AnOptionWithoutADefaultMustBeGiven) {
+TEST(TextOptionsTest, AMissingOptionWithoutADefaultIsAnError) {
   EXPECT_ERROR(make_scheduler_fn("exponential", {}),
                "the scheduler exponential's gamma is missing; it has no default");
   EXPECT_ERROR(make_scheduler_fn("multi-step", {{"gamma", "0.5"}}), "milestones is missing");
@@ -147,7 +145,7 @@ TEST(TextOptionsTest, AnOptionWithoutADefaultMustBeGiven) {
   EXPECT_ERROR(make_callback("save-predictions", {}), "path is missing");
 }
 
-TEST(SplitAtTest, GivesThePartsBetweenSeparators) {
+TEST(SplitAtTest, ReturnsThePartsBetweenSeparators) {
   EXPECT_EQ(split_at('+', "lr+momentum"), (Words{"lr", "momentum"}));
   EXPECT_EQ(split_at('+', "a,b"), (Words{"a,b"}));
 }

@@ -13,12 +13,12 @@
 namespace linkboy::vision::cifar_test {
 namespace {
 
-/// A record whose planes are of one value each.
+/// Returns a record. Each of its colour planes has a single value.
 std::string record(char label, char red, char green, char blue) {
   return label + std::string(1024, red) + std::string(1024, green) + std::string(1024, blue);
 }
 
-/// A folder of CIFAR-10 with two images in each file, to be spoilt.
+/// Writes a CIFAR-10 folder with two images in each file, which the tests can damage.
 struct CifarTest : ::testing::Test {
   CifarTest() {
     for (char number = 1; number <= 5; ++number) {
@@ -35,7 +35,7 @@ struct CifarTest : ::testing::Test {
   TemporaryFolder folder;
 };
 
-TEST_F(CifarTest, ReadsTheFiveTrainingFilesInTheirOrder) {
+TEST_F(CifarTest, ReadsTheFiveTrainingFilesInOrder) {
   const LabelledImages images = read_cifar10(folder.path(), Split::train);
   EXPECT_EQ(images.images.sizes(), (std::vector<int64_t>{10, 3, 32, 32}));
   EXPECT_EQ(images.images.scalar_type(), torch::kUInt8);
@@ -54,7 +54,7 @@ TEST_F(CifarTest, ReadsPixelsAsPlanesRowByRow) {
   EXPECT_EQ(images.images.sum().item<int64_t>(), 200);
 }
 
-TEST_F(CifarTest, RefusesAFileThatIsMissingOrNoFile) {
+TEST_F(CifarTest, RefusesAMissingFileAndAFolder) {
   std::filesystem::remove(train_file(4));
   EXPECT_ERROR(read_cifar10(folder.path(), Split::train),
                "data_batch_4.bin\" is missing. Unpack https:");
@@ -63,7 +63,7 @@ TEST_F(CifarTest, RefusesAFileThatIsMissingOrNoFile) {
                "data_batch_4.bin\" is not a file. Restore");
 }
 
-TEST_F(CifarTest, RefusesAFileThatCannotBeRead) {
+TEST_F(CifarTest, RefusesAnUnreadableFile) {
   std::filesystem::permissions(test_file(), std::filesystem::perms::none);
   const WithoutRootsRights scope(folder.path());
   EXPECT_ERROR(read_cifar10(".", Split::test), "cannot be read: Permission denied. Restore");
@@ -75,10 +75,11 @@ TEST_F(CifarTest, RefusesAnEmptyFile) {
                "test_batch.bin\" is empty. Restore the file");
 }
 
-TEST_F(CifarTest, RefusesAFileThatEndsWithinARecord) {
+TEST_F(CifarTest, RefusesAFileThatEndsInsideARecord) {
   write_bytes(test_file(), record(1, 2, 3, 4) + "x");
-  EXPECT_ERROR(read_cifar10(folder.path(), Split::test),
-               "has 3074 bytes; it must be whole records of 3073 bytes, 1 for labels and 3072");
+  EXPECT_ERROR(
+      read_cifar10(folder.path(), Split::test),
+      "has 3074 bytes; it must consist of complete records of 3073 bytes, 1 for labels and 3072");
 }
 
 TEST_F(CifarTest, RefusesALabelAboveNine) {
@@ -87,28 +88,28 @@ TEST_F(CifarTest, RefusesALabelAboveNine) {
                "has the label 10 for image 1; labels must be 0 to 9. Restore");
 }
 
-TEST_F(CifarTest, SaysWhereTheDataComeFromIfThereIsNoFolder) {
+TEST_F(CifarTest, AMissingFolderIsAnErrorThatSaysWhereToGetTheData) {
   EXPECT_ERROR(read_cifar10(folder / "none", Split::train),
                "none\" of CIFAR-10 does not exist. Unp");
   EXPECT_ERROR(read_cifar10(folder / "none", Split::test),
-               "cifar-10-binary.tar.gz and name its folder, cifar-10-batches-bin.");
+               "cifar-10-binary.tar.gz and pass its folder, cifar-10-batches-bin.");
   EXPECT_ERROR(read_cifar100(folder / "none", Split::test),
-               "cifar-100-binary.tar.gz and name its folder, cifar-100-binary.");
+               "cifar-100-binary.tar.gz and pass its folder, cifar-100-binary.");
 }
 
-TEST_F(CifarTest, KnowsTheFolderAboveAndThePythonVersion) {
+TEST_F(CifarTest, DetectsTheParentFolderAndThePythonVersion) {
   const TemporaryFolder other;
   std::filesystem::create_directory(other / "cifar-10-batches-bin");
   EXPECT_ERROR(read_cifar10(other.path(), Split::train),
-               "has no test_batch.bin itself. Name the folder");
+               "does not contain test_batch.bin itself. Use the folder");
   write_bytes(folder / "batches.meta", "");
   EXPECT_ERROR(read_cifar10(folder.path(), Split::train),
-               "version of CIFAR-10 for Python; the binary version is read. Unpack https:");
+               "Python version of CIFAR-10; the binary version is required. Unpack https:");
   write_bytes(folder / "meta", "");
-  EXPECT_ERROR(read_cifar100(folder.path(), Split::train), "version of CIFAR-100 for Python");
+  EXPECT_ERROR(read_cifar100(folder.path(), Split::train), "Python version of CIFAR-100");
 }
 
-TEST_F(CifarTest, TellsMissingAndUnreadableFilesFromDamagedOnes) {
+TEST_F(CifarTest, DistinguishesMissingUnreadableAndDamagedFiles) {
   write_bytes(test_file(), "x");
   EXPECT_THROW(read_cifar10(folder.path(), Split::test), CorruptFileError);
   write_bytes(test_file(), record(10, 0, 0, 0));
@@ -135,7 +136,7 @@ TEST_F(CifarTest, ReadsEitherLabelOfCifar100) {
   EXPECT_EQ(read_cifar100(folder.path(), Split::test).labels.item<int64_t>(), 42);
 }
 
-TEST_F(CifarTest, RefusesCifar100sLabelsOutOfTheirRanges) {
+TEST_F(CifarTest, RefusesLabelsOfCifar100OutOfRange) {
   write_bytes(folder / "test.bin", "\x14" + record(100, 7, 8, 9));
   EXPECT_ERROR(read_cifar100(folder.path(), Split::test),
                "has the label 100 for image 0; labels must be 0 to 99.");
@@ -143,7 +144,7 @@ TEST_F(CifarTest, RefusesCifar100sLabelsOutOfTheirRanges) {
                "has the label 20 for image 0; labels must be 0 to 19.");
   write_bytes(folder / "test.bin", record(1, 7, 8, 9));
   EXPECT_ERROR(read_cifar100(folder.path(), Split::test),
-               "has 3073 bytes; it must be whole records of 3074 bytes, 2 for labels");
+               "has 3073 bytes; it must consist of complete records of 3074 bytes, 2 for labels");
 }
 
 }  // namespace

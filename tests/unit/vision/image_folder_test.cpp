@@ -19,7 +19,7 @@ using std::filesystem::create_directories;
 using std::filesystem::create_directory_symlink;
 using std::filesystem::create_symlink;
 
-/// Two classes of images in many sizes.
+/// Writes a folder with two classes of images of different sizes.
 struct ImageFolderTest : ::testing::Test {
   ImageFolderTest() {
     for (const char* name : {"cats", "dogs"}) create_directories(folder / name);
@@ -43,7 +43,7 @@ struct ImageFolderTest : ::testing::Test {
     return result;
   }
 
-  /// All batches of an epoch.
+  /// Returns all batches of an epoch.
   std::vector<Batch> epoch(const ImageFolderOptions& options, const DataLoaderOptions& loading,
                            int64_t epoch = 1) const {
     auto loader = make_data_loader(std::make_shared<ImageFolder>(folder.path(), options), loading);
@@ -99,7 +99,7 @@ TEST_F(ImageFolderTest, FindsSubFoldersLinksAndSuffixesInAnyCase) {
                                       "übung/c/é ß.png"}));
 }
 
-TEST_F(ImageFolderTest, BatchHasResizedCentreCropsAndClasses) {
+TEST_F(ImageFolderTest, ABatchContainsResizedCentreCropsAndClasses) {
   ImageFolder data(folder.path(), {.resize = 30, .center_crop = ImageSize(24, 28)});
   const Batch batch = data.get_batch(kThree);
   EXPECT_EQ(batch.input().sizes(), (std::vector<int64_t>{3, 3, 24, 28}));
@@ -110,7 +110,7 @@ TEST_F(ImageFolderTest, BatchHasResizedCentreCropsAndClasses) {
   EXPECT_TRUE(torch::equal(batch.input()[0], resized.narrow(1, 3, 24).narrow(2, 12, 28)));
 }
 
-TEST_F(ImageFolderTest, CentreCropWithoutResizeCutsPixelsOut) {
+TEST_F(ImageFolderTest, ACentreCropWithoutResizeCopiesPixels) {
   ImageFolder data(folder.path(), {.center_crop = 40});
   const at::Tensor image = decode_image(folder / "cats/0.jpg");
   EXPECT_TRUE(torch::equal(data.get_batch(kThree).input()[0], image.narrow(2, 15, 40)));
@@ -122,7 +122,7 @@ TEST_F(ImageFolderTest, SamplesWithoutOptionsAreTheDecodedImages) {
   EXPECT_TRUE(torch::equal(samples[1].input(), decode_image(data.samples()[7].path)));
   EXPECT_EQ(samples[1].target().item<int64_t>(), 1);
   EXPECT_EQ(samples[1].target().dim(), 0);
-  EXPECT_ERROR(data.get_batch(kThree), "samples of one shape can be stacked. Give a collate_fn");
+  EXPECT_ERROR(data.get_batch(kThree), "they must have the same shape. Set a collate_fn");
   EXPECT_EQ(data.get_batch({kThree.data(), 1}).input().dim(), 4);
 }
 
@@ -139,7 +139,7 @@ TEST_F(ImageFolderTest, SamplesAreTheRowsOfTheBatch) {
   }
 }
 
-TEST_F(ImageFolderTest, NumberOfWorkersChangesNoBatch) {
+TEST_F(ImageFolderTest, TheNumberOfWorkersDoesNotChangeBatches) {
   for (const ImageFolderOptions& options :
        {ImageFolderOptions{.resize = 20, .center_crop = 20}, kRandomCrop}) {
     DataLoaderOptions loading{.batch_size = 2, .shuffle = true, .num_workers = 0, .seed = 9};
@@ -153,7 +153,7 @@ TEST_F(ImageFolderTest, NumberOfWorkersChangesNoBatch) {
   }
 }
 
-TEST_F(ImageFolderTest, RandomCropsDependOnSeedEpochAndIndexAlone) {
+TEST_F(ImageFolderTest, RandomCropsDependOnlyOnSeedEpochAndIndex) {
   DataLoaderOptions loading{.batch_size = 13, .seed = 9};
   const at::Tensor images = epoch(kRandomCrop, loading)[0].input();
   EXPECT_TRUE(torch::equal(epoch(kRandomCrop, loading)[0].input(), images));
@@ -168,7 +168,7 @@ TEST_F(ImageFolderTest, RandomCropsDependOnSeedEpochAndIndexAlone) {
   EXPECT_TRUE(torch::equal(epoch(kRandomCrop, loading)[0].input(), images.narrow(0, 0, 5)));
 }
 
-TEST_F(ImageFolderTest, SubsetKeepsTheRandomNumbersOfItsSamples) {
+TEST_F(ImageFolderTest, ASubsetKeepsTheRandomNumbersOfItsSamples) {
   const auto data = std::make_shared<ImageFolder>(folder.path(), kRandomCrop);
   const Dataset subset(std::make_shared<Subset>(data, std::vector<int64_t>{7, 3}));
   const std::array<int64_t, 2> both{0, 1};
@@ -178,9 +178,9 @@ TEST_F(ImageFolderTest, SubsetKeepsTheRandomNumbersOfItsSamples) {
   EXPECT_TRUE(torch::equal(subset.get_epoch_samples({4, 2, both})[1].input(), images[1]));
 }
 
-// The area over that of the image and the ratio are uniform: the rectangle is read off an image
-// whose pixels say where they are.
-TEST_F(ImageFolderTest, RandomCropsHaveTheAreaAndRatioAskedFor) {
+// The relative area is uniform, and so is the logarithm of the ratio. Each pixel of the image
+// encodes its row and column, so the cropped rectangle can be read from the result.
+TEST_F(ImageFolderTest, RandomCropsHaveTheRequestedAreaAndRatio) {
   const TemporaryFolder one;
   create_directories(one / "a");
   at::Tensor places = torch::zeros({3, 200, 200}, torch::kByte);
@@ -214,7 +214,7 @@ TEST_F(ImageFolderTest, RandomCropsHaveTheAreaAndRatioAskedFor) {
   EXPECT_LT(most_ratio, 2.2);
 }
 
-TEST_F(ImageFolderTest, RandomCropThatNeverFitsIsTheLargestInTheMiddle) {
+TEST_F(ImageFolderTest, ARandomCropThatNeverFitsIsTheLargestCentreCrop) {
   const TemporaryFolder one;
   const at::Tensor wide = make_picture(10, 90);
   const at::Tensor high = make_picture(90, 10);
@@ -229,7 +229,7 @@ TEST_F(ImageFolderTest, RandomCropThatNeverFitsIsTheLargestInTheMiddle) {
   EXPECT_TRUE(torch::equal(images[1], resize_image(high.narrow(1, 35, 20), {10, 20})));
 }
 
-TEST_F(ImageFolderTest, ErrorOfAWorkerNamesTheFile) {
+TEST_F(ImageFolderTest, AnErrorOfAWorkerNamesTheFile) {
   write("dogs/5.jpg", jpeg_bytes(make_picture(50, 50)).substr(0, 900));
   EXPECT_THROW(epoch({.center_crop = 30}, {.num_workers = 2}), CorruptFileError);
   EXPECT_ERROR(epoch({.center_crop = 30}, {.num_workers = 2}), "dogs/5.jpg\" is damaged: ");
@@ -243,10 +243,10 @@ TEST_F(ImageFolderTest, ErrorOfAWorkerNamesTheFile) {
   EXPECT_ERROR(epoch({.center_crop = 30}, {}), "dogs/5.jpg\" is missing. Restore the file");
 }
 
-TEST_F(ImageFolderTest, RefusesImagesThatAreSmallerThanTheCrop) {
+TEST_F(ImageFolderTest, RefusesImagesSmallerThanTheCrop) {
   EXPECT_ERROR(epoch({.center_crop = ImageSize(40, 68)}, {.batch_size = 13}),
-               "has 64 x 49 pixels where center_crop takes 68 x 40; it must be at least as large");
-  EXPECT_ERROR(epoch({.resize = 20, .center_crop = 21}, {}), "Make resize larger or center_crop");
+               "has 64 x 49 pixels, but center_crop needs 68 x 40");
+  EXPECT_ERROR(epoch({.resize = 20, .center_crop = 21}, {}), "Use a larger resize or a smaller");
 }
 
 TEST_F(ImageFolderTest, RefusesAnImageThatWouldBecomeTooLarge) {
@@ -254,10 +254,10 @@ TEST_F(ImageFolderTest, RefusesAnImageThatWouldBecomeTooLarge) {
   EXPECT_ERROR(data.get_samples(kThree), "0.jpg\" would become 1835008 x 1048576 pixels; at most");
 }
 
-TEST_F(ImageFolderTest, RefusesSamplesThatItDoesNotHave) {
+TEST_F(ImageFolderTest, RefusesIndicesOutOfRange) {
   ImageFolder data(folder.path(), {.resize = 8, .center_crop = 8});
   const std::array<int64_t, 1> too_far{13};
-  EXPECT_ERROR(data.get_batch(too_far), "sample 13 of an ImageFolder of 13 is asked for");
+  EXPECT_ERROR(data.get_batch(too_far), "sample 13 of an ImageFolder of 13 was requested");
   EXPECT_ERROR(data.get_samples(too_far), "it must be 0 to 12");
 }
 
@@ -265,14 +265,14 @@ TEST_F(ImageFolderTest, RefusesFoldersThatAreNotClassesOfImages) {
   EXPECT_THROW(ImageFolder(folder / "none"), FileError);
   EXPECT_ERROR(ImageFolder(folder / "none"), "none\" of an ImageFolder does not exist");
   EXPECT_ERROR(ImageFolder(folder / "dogs/1.jpg"), "1.jpg\" of an ImageFolder does not exist");
-  EXPECT_ERROR(ImageFolder(folder / "dogs"), "has no folder in it; an ImageFolder needs one for");
+  EXPECT_ERROR(ImageFolder(folder / "dogs"), "does not contain a folder; an ImageFolder needs one");
   create_directories(folder / "empty/er");
   write("empty/readme.txt", "");
   EXPECT_THROW(ImageFolder(folder.path()), FileError);
   EXPECT_ERROR(ImageFolder(folder.path()), "empty\" has no .jpg, .jpeg or .png file. Add images");
 }
 
-TEST_F(ImageFolderTest, RefusesWhatItMayNotRead) {
+TEST_F(ImageFolderTest, RefusesAFileWithoutReadPermission) {
   using std::filesystem::permissions;
   using std::filesystem::perms;
   permissions(folder / "dogs/1.jpg", perms::none);
@@ -283,7 +283,7 @@ TEST_F(ImageFolderTest, RefusesWhatItMayNotRead) {
   EXPECT_ERROR(data.get_batch(unreadable), "1.jpg\" cannot be read: Permission denied. Make it");
 }
 
-TEST_F(ImageFolderTest, RefusesAFolderThatItMayNotRead) {
+TEST_F(ImageFolderTest, RefusesAFolderWithoutReadPermission) {
   create_directories(folder / "cats/secret");
   std::filesystem::permissions(folder / "cats/secret", std::filesystem::perms::none);
   const WithoutRootsRights scope(folder.path());
@@ -298,7 +298,7 @@ TEST_F(ImageFolderTest, RefusesALinkToAFolderAboveIt) {
   EXPECT_ERROR(ImageFolder(folder.path()), "again\" is a link to a folder above it. Remove");
 }
 
-TEST_F(ImageFolderTest, RefusesOptionsOutOfTheirRanges) {
+TEST_F(ImageFolderTest, RefusesOptionsOutOfRange) {
   const auto make = [&](const ImageFolderOptions& options) { ImageFolder(folder.path(), options); };
   EXPECT_THROW(make({.resize = 0}), OptionError);
   EXPECT_ERROR(make({.resize = 0}), "resize is 0; it must be 1 to 1073741824 pixels");
@@ -306,11 +306,11 @@ TEST_F(ImageFolderTest, RefusesOptionsOutOfTheirRanges) {
   EXPECT_ERROR(make({.center_crop = ImageSize(5, -1)}), "center_crop's width is -1");
   ImageFolderOptions both = kRandomCrop;
   both.resize = 5;
-  EXPECT_ERROR(make(both), "is given together with resize or center_crop");
+  EXPECT_ERROR(make(both), "cannot be combined with resize or center_crop");
   const auto crop = [&](const RandomResizedCrop& random) { make({.random_resized_crop = random}); };
   EXPECT_ERROR(crop({.size = {0, 5}}), "random_resized_crop's height is 0");
   EXPECT_ERROR(crop({.size = {5, 0}}), "random_resized_crop's width is 0");
-  EXPECT_ERROR(crop({.size = 5, .scale = {0.0, 1.0}}), "scale is 0 to 1; it must lie above 0");
+  EXPECT_ERROR(crop({.size = 5, .scale = {0.0, 1.0}}), "scale is 0 to 1; both must be above 0");
   EXPECT_ERROR(crop({.size = 5, .scale = {0.5, 0.4}}), "the smaller value first");
   EXPECT_ERROR(crop({.size = 5, .scale = {0.5, 1.1}}), "scale is 0.5 to 1.1");
   EXPECT_ERROR(crop({.size = 5, .ratio = {0.0, 1.0}}), "ratio is 0 to 1; both must be above 0");

@@ -20,13 +20,13 @@ std::span<const uint8_t> span_of(const std::string& bytes) {
 
 at::Tensor decode_bytes(const std::string& bytes) { return decode_image(span_of(bytes)); }
 
-TEST(DecodeImageTest, PngGivesItsPixels) {
+TEST(DecodeImageTest, DecodesAPngExactly) {
   const at::Tensor picture = make_picture(31, 46);
   EXPECT_TRUE(torch::equal(decode_bytes(png_bytes(picture)), picture));
   EXPECT_TRUE(torch::equal(decode_bytes(png_bytes(picture, /*is_interlaced=*/true)), picture));
 }
 
-TEST(DecodeImageTest, JpegGivesNearlyItsPixels) {
+TEST(DecodeImageTest, DecodesAJpegApproximately) {
   const at::Tensor picture = make_picture(31, 46);
   const at::Tensor image =
       decode_bytes(jpeg_bytes(picture, {.quality = 98, .across = 1, .down = 1}));
@@ -36,15 +36,15 @@ TEST(DecodeImageTest, JpegGivesNearlyItsPixels) {
   EXPECT_LT((image.to(torch::kInt) - picture.to(torch::kInt)).abs().max().item<int64_t>(), 12);
 }
 
-TEST(DecodeImageTest, FileAndBytesGiveTheSame) {
+TEST(DecodeImageTest, AFileAndItsBytesGiveTheSamePixels) {
   const TemporaryFolder folder;
   const std::string bytes = jpeg_bytes(make_picture(20, 30));
   write_bytes(folder / "ä b.bin", bytes);
   EXPECT_TRUE(torch::equal(decode_image(folder / "ä b.bin"), decode_bytes(bytes)));
 }
 
-// A decoder that skips rows and columns must give those that it does not skip as they are.
-TEST(DecodeImageTest, RegionHasThePixelsOfTheWholeImage) {
+// A decoder that skips rows and columns must not change the others.
+TEST(DecodeImageTest, ARegionHasThePixelsOfTheWholeImage) {
   std::mt19937 random(5);
   const auto below = [&](int64_t count) { return static_cast<int64_t>(random() % count); };
   for (const JpegOptions& options :
@@ -76,14 +76,14 @@ TEST(DecodeImageTest, RegionHasThePixelsOfTheWholeImage) {
   }
 }
 
-TEST(DecodeImageTest, RefusesWhatIsNotAnImage) {
+TEST(DecodeImageTest, RefusesDataThatIsNotAnImage) {
   EXPECT_THROW(decode_bytes(""), CorruptFileError);
   EXPECT_ERROR(decode_bytes(""), "the image is empty. Remove it");
   EXPECT_THROW(decode_bytes("GIF89a........"), CorruptFileError);
   EXPECT_ERROR(decode_bytes("GIF89a........"), "is neither a JPEG nor a PNG file. Remove it");
 }
 
-TEST(DecodeImageTest, RefusesAFileThatIsCutShortAnywhere) {
+TEST(DecodeImageTest, RefusesAFileTruncatedAnywhere) {
   const at::Tensor picture = make_picture(40, 50);
   for (const std::string& bytes :
        {jpeg_bytes(picture), jpeg_bytes(picture, {.is_progressive = true}), png_bytes(picture),
@@ -94,7 +94,7 @@ TEST(DecodeImageTest, RefusesAFileThatIsCutShortAnywhere) {
   }
 }
 
-TEST(DecodeImageTest, RefusesAFileThatIsCutShortBehindTheRegion) {
+TEST(DecodeImageTest, RefusesAFileTruncatedBehindTheRegion) {
   const std::string bytes = jpeg_bytes(make_picture(200, 200));
   EXPECT_THROW(decode(span_of(bytes).first(bytes.size() - 200), "it",
                       [](ImageSize) {
@@ -115,8 +115,8 @@ TEST(DecodeImageTest, RefusesDamage) {
   EXPECT_THROW(decode_bytes(jpeg), CorruptFileError);
 }
 
-// No input may crash the decoder; the sanitizers of the debug build look on.
-TEST(DecodeImageTest, DamagedBytesGiveAnImageOrAnError) {
+// No input may crash the decoder. In the debug build, the sanitizers also check this.
+TEST(DecodeImageTest, DamagedBytesNeverCrash) {
   std::mt19937 random(7);
   const at::Tensor picture = make_picture(24, 33);
   for (const std::string& whole :
@@ -135,26 +135,28 @@ TEST(DecodeImageTest, DamagedBytesGiveAnImageOrAnError) {
   }
 }
 
-TEST(DecodeImageTest, RefusesMorePixelsThanFit) {
+TEST(DecodeImageTest, RefusesImagesWithTooManyPixels) {
   std::string png = png_bytes(make_picture(4, 4));
-  png.replace(16, 8, std::string("\0\1\0\0\0\1\0\0", 8));  // 65536 x 65536, and the CRC of that
+  png.replace(16, 8, std::string("\0\1\0\0\0\1\0\0", 8));  // 65536 x 65536; then the header's CRC
   png.replace(29, 4, std::string("\xE3\xE6\xA7\xB4", 4));
-  EXPECT_ERROR(decode_bytes(png), "says that it has 65536 x 65536 pixels; at most 268435456");
+  EXPECT_ERROR(decode_bytes(png),
+               "has 65536 x 65536 pixels according to its header; at most 268435456");
   std::string jpeg = jpeg_bytes(make_picture(16, 16));
   const auto frame = jpeg.find("\xFF\xC0");
   ASSERT_NE(frame, std::string::npos);
   jpeg.replace(frame + 5, 4, std::string("\xFF\x00\xFF\x00", 4));
-  EXPECT_ERROR(decode_bytes(jpeg), "says that it has 65280 x 65280 pixels; at most 268435456");
+  EXPECT_ERROR(decode_bytes(jpeg),
+               "has 65280 x 65280 pixels according to its header; at most 268435456");
 }
 
-TEST(DecodeImageTest, RefusesAFileThatCannotBeRead) {
+TEST(DecodeImageTest, RefusesAnUnreadableFile) {
   const TemporaryFolder folder;
   EXPECT_THROW(decode_image(folder / "none.png"), FileError);
   EXPECT_ERROR(decode_image(folder / "none.png"), "none.png\" is missing. Restore");
   EXPECT_ERROR(decode_image(folder.path()), " is not a file. Remove it");
 }
 
-TEST(ResizeImageTest, TakesAnyStridesAndKeepsTheSize) {
+TEST(ResizeImageTest, AcceptsAnyStridesAndKeepsTheSize) {
   const at::Tensor picture = make_picture(23, 37);
   EXPECT_TRUE(torch::equal(resize_image(picture, {23, 37}), picture));
   const at::Tensor strided = picture.permute({1, 2, 0}).contiguous().permute({2, 0, 1});
@@ -172,12 +174,12 @@ TEST(ResizeImageTest, IsCloseToTorchsAntialiasedInterpolation) {
 TEST(ResizeImageTest, RefusesWhatIsNotAnImageOfBytes) {
   const at::Tensor picture = make_picture(4, 5);
   EXPECT_ERROR(resize_image(picture.to(torch::kFloat), 3), "this is Float [3, 4, 5] on cpu");
-  EXPECT_ERROR(resize_image(picture[0], 3), "takes an image of uint8 [3, H, W]");
+  EXPECT_ERROR(resize_image(picture[0], 3), "accepts an image of uint8 [3, H, W]");
   EXPECT_ERROR(resize_image(at::Tensor(), 3), "an undefined tensor");
   EXPECT_ERROR(resize_image(picture, {0, 3}), "a side of 0 pixels");
 }
 
-TEST(ResizeImageTest, LongerSideFollowsInProportion) {
+TEST(ResizeImageTest, TheLongerSideKeepsTheProportion) {
   const auto check = [](ImageSize size, int64_t side, int64_t height, int64_t width) {
     const ImageSize found = size_with_shorter_side(size, side);
     EXPECT_EQ(found.height, height);

@@ -13,7 +13,7 @@
 namespace linkboy::vision::resnet_test {
 namespace {
 
-/// The names of torchvision's state dicts, in order.
+/// Returns the names in torchvision's state dict, in order.
 std::vector<std::string> torchvision_names(const std::vector<int>& layer_sizes, int num_convs) {
   std::vector<std::string> names;
   const auto add_pair = [&](const std::string& conv, const std::string& norm) {
@@ -42,10 +42,10 @@ std::vector<std::string> torchvision_names(const std::vector<int>& layer_sizes, 
 struct ResNetSizes {
   int64_t depth;
   std::vector<int> layers;
-  int num_convs;  // of a block
+  int num_convs;  // per block
   std::size_t num_parameters;
   std::size_t num_tensors;
-  int64_t num_elements;  // of the parameters, with 1000 classes
+  int64_t num_elements;  // in all parameters, with 1000 classes
 };
 
 struct ResNetTest : ::testing::TestWithParam<ResNetSizes> {};
@@ -69,11 +69,11 @@ INSTANTIATE_TEST_SUITE_P(Depths, ResNetTest,
                                            ResNetSizes{50, {3, 4, 6, 3}, 3, 161, 320, 25'557'032}),
                          [](const auto& info) { return c10::str("ResNet", info.param.depth); });
 
-// The numbers come from tests/parity/torchvision_resnet_golden.py: torch 2.11.0, torchvision
-// 0.26.0. Normal random numbers are drawn by vector instructions where there are some, whose
-// logarithm rounds differently: without them the sums move by 1e-8 of their value. Another order of
-// drawing would move them by 1e-3.
-TEST(ResNetGoldenTest, GivesTorchvisionsWeightsAndScoresForTheSameSeed) {
+// The numbers come from tests/parity/torchvision_resnet_golden.py with torch 2.11.0 and torchvision
+// 0.26.0. LibTorch draws normal random numbers with vector instructions if the processor has them,
+// and their logarithm rounds differently. Without them, the sums change by 1e-8 of their values. A
+// different order of drawing would change them by 1e-3.
+TEST(ResNetGoldenTest, EqualsTorchvisionsWeightsAndScoresForTheSameSeed) {
   const at::NoGradGuard no_grad;
   torch::manual_seed(3);
   ResNet model = resnet34({.num_classes = 10});
@@ -100,14 +100,14 @@ TEST(ResNetGoldenTest, GivesTorchvisionsWeightsAndScoresForTheSameSeed) {
   }
 }
 
-TEST(ResNetTest, FunctionsMakeTheirDepths) {
+TEST(ResNetTest, FunctionsMakeNetworksOfTheirDepth) {
   const auto num_parameters = [](const ResNet& model) { return model->parameters().size(); };
   EXPECT_EQ(num_parameters(resnet18()), 62);
   EXPECT_EQ(num_parameters(resnet34({.num_classes = 3})), 110);
   EXPECT_EQ(num_parameters(resnet50()), 161);
 }
 
-TEST(ResNetTest, SmallStemKeepsAnEighthOfTheSides) {
+TEST(ResNetTest, TheSmallStemReducesTheSidesToAnEighth) {
   const at::NoGradGuard no_grad;
   for (const int64_t depth : {18, 50}) {
     ResNet model(depth, ResNetOptions{.num_classes = 7, .in_channels = 1, .has_small_stem = true});
@@ -117,7 +117,7 @@ TEST(ResNetTest, SmallStemKeepsAnEighthOfTheSides) {
   }
 }
 
-TEST(ResNetTest, BlocksThatStartAsTheIdentityPassTheirInputOn) {
+TEST(ResNetTest, BlocksInitialisedAsTheIdentityReturnTheirInput) {
   const at::NoGradGuard no_grad;
   ResNet model = resnet50({.num_classes = 2, .zero_init_residual = true});
   const auto parameters = model->named_parameters();
@@ -126,7 +126,7 @@ TEST(ResNetTest, BlocksThatStartAsTheIdentityPassTheirInputOn) {
   EXPECT_EQ(parameters["layer1.0.downsample.1.weight"].min().item<double>(), 1.0);
 }
 
-TEST(ResNetTest, RefusesOtherDepthsAndNoClassesOrChannels) {
+TEST(ResNetTest, RefusesInvalidDepthsClassesAndChannels) {
   EXPECT_THROW(ResNet(101), OptionError);
   EXPECT_ERROR(ResNet(101), "the depth of a ResNet is 101; it must be 18, 34 or 50");
   EXPECT_ERROR(resnet18({.num_classes = 0}), "a ResNet's num_classes is 0; it must be at least 1");
