@@ -12,15 +12,15 @@ namespace linkboy {
 
 EarlyStopping::EarlyStopping(EarlyStoppingOptions options)
     : options_(std::move(options)), metric_(options_.monitor, options_.greater_is_better) {
-  LINKBOY_CHECK_OPTION(options_.patience >= 1, "patience is ", options_.patience,
+  LINKBOY_CHECK_OPTION(options_.patience >= 1, "EarlyStopping's patience is ", options_.patience,
                        "; it must be at least 1.");
-  LINKBOY_CHECK_OPTION(options_.min_delta >= 0.0, "min_delta is ", options_.min_delta,
-                       "; it must not be negative.");
-  LINKBOY_CHECK_OPTION(options_.warmup_epochs >= 0, "warmup_epochs is ", options_.warmup_epochs,
-                       "; it must not be negative.");
+  LINKBOY_CHECK_OPTION(options_.min_delta >= 0.0, "EarlyStopping's min_delta is ",
+                       options_.min_delta, "; it must not be negative.");
+  LINKBOY_CHECK_OPTION(options_.warmup_epochs >= 0, "EarlyStopping's warmup_epochs is ",
+                       options_.warmup_epochs, "; it must not be negative.");
   LINKBOY_CHECK_OPTION(
       !options_.divergence_bound || !std::isnan(*options_.divergence_bound),
-      "divergence_bound is NaN; it must be a number. To disable it, leave it out.");
+      "EarlyStopping's divergence_bound is NaN; it must be a number. To disable it, leave it out.");
 }
 
 void EarlyStopping::on_training_run_start(Trainer& trainer) {

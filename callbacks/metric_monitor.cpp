@@ -2,6 +2,7 @@
 
 #include <cmath>
 
+#include "linkboy/error.hpp"
 #include "linkboy/trainer.hpp"
 
 namespace linkboy {
@@ -11,8 +12,14 @@ bool MetricMonitor::is_better(double value) const {
 }
 
 std::optional<double> MetricMonitor::new_value(Trainer& trainer) {
-  return cursor_.take_newest(trainer.run_history(), name_,
-                             trainer.is_epoch_evaluated() || !trainer.eval_dataloader());
+  try {
+    return cursor_.take_newest(trainer.run_history(), name_,
+                               trainer.is_epoch_evaluated() || !trainer.eval_dataloader());
+  } catch (const Error& error) {
+    throw Error(c10::str(error.what(),
+                         " Set the option `monitor` of EarlyStopping, SaveBestModel "
+                         "or ModelEma to one of them; names with eval_ need evaluation data."));
+  }
 }
 
 bool MetricMonitor::start_run(Trainer& trainer, bool is_resumed, bool reset) {

@@ -201,8 +201,8 @@ std::optional<std::filesystem::path> Trainer::Implementation::find_training_stat
                    ", but training states are folders in a folder. Name a folder that "
                    "save_training_state or SaveTrainingState wrote.");
   LINKBOY_CHECK_AS(FileError, is_latest || std::filesystem::exists(status), root,
-                   " does not exist. Name a folder that save_training_state or SaveTrainingState "
-                   "wrote, or append /latest to start without a training state.");
+                   " does not exist. Name an existing training state or a folder of them. The path "
+                   "FOLDER/latest starts from the beginning if FOLDER has no state.");
   auto found = latest_training_state(
       root, [this](const std::string& line) { trainer_.log(LogLevel::warning, line); });
   LINKBOY_CHECK_AS(FileError, found || is_latest, directory, " holds no training state (no file ",
