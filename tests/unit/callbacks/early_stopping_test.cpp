@@ -50,10 +50,10 @@ TEST(EarlyStoppingTest, ReportsItsReason) {
 
 TEST(EarlyStoppingTest, RejectsAMetricThatIsNeverRecorded) {
   Toy toy({make<EarlyStopping>({.monitor = "acuracy"})});
-  EXPECT_ERROR(toy.trainer.train(epochs_of_one_update(1)),
-               "no value of the metric \"acuracy\" was recorded; recorded metrics: "
-               "train_loss_epoch. Set the "
-               "option `monitor`");
+  EXPECT_ERROR(
+      toy.trainer.train(epochs_of_one_update(1)),
+      "no value of the metric \"acuracy\" was recorded; recorded metrics: train_loss_epoch. "
+      "Set the option `monitor`");
 }
 
 TEST(EarlyStoppingTest, IgnoresEpochsWithoutEvaluation) {

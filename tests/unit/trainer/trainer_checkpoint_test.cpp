@@ -292,7 +292,8 @@ TEST(TrainingStateTest, AFolderWithoutAStateIsRefused) {
   const TemporaryFolder folder;
   Toy toy;
   EXPECT_ERROR(toy.trainer.load_training_state(folder.path()), "holds no training state");
-  EXPECT_ERROR(toy.trainer.load_training_state(folder / "none"), "does not exist. Name a folder");
+  EXPECT_ERROR(toy.trainer.load_training_state(folder / "none"),
+               "does not exist. Name an existing training state");
   EXPECT_THROW(toy.trainer.load_training_state(folder / "none"), FileError);
 }
 
